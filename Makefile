@@ -1,0 +1,67 @@
+# Everything a developer or CI does, one target each. `make run` and `make test` are all a newcomer needs.
+SHELL   := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+BUILD   := build
+PROFILE ?= qemu
+IMAGE   := $(BUILD)/$(PROFILE)
+GOFLAGS := -trimpath -buildvcs=false
+export GOFLAGS
+
+# Packages that link Kubernetes take minutes to compile; everything else takes seconds.
+HEAVY   := github.com/orlop-os/orlop/orchestrator
+LIGHT   := $(shell go list ./... 2>/dev/null | grep -v -e '^$(HEAVY)' -e '/test/integration$$')
+# Packages whose tests also run under the product kernel.
+KERNEL  := ./machined/disk ./machined/network ./machined/host ./pkg/verity
+
+.PHONY: help run test check unit kernel stories image bench lock generate packages tools clean
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+run: image ## build the image, boot it in QEMU, bring up a single-machine cluster
+	$(BUILD)/bin/orlopctl cluster create --image $(IMAGE)
+
+test: check unit image kernel stories ## everything CI runs
+
+check: packages ## formatting, vet, staticcheck
+	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { echo "gofmt wants to change:"; gofmt -l $$(git ls-files '*.go'); exit 1; }
+	CGO_ENABLED=0 go vet -tags providerless ./...
+	go tool -modfile=hack/tools/go.mod staticcheck -tags providerless ./...
+
+unit: packages tools ## pure tests and their goldens
+	CGO_ENABLED=0 go test -tags providerless $(LIGHT)
+	CGO_ENABLED=0 go test -tags providerless $(HEAVY)/...
+
+kernel: image ## the tests of kernel-facing code, under the product kernel in QEMU
+	CGO_ENABLED=0 go build -o $(BUILD)/bin/ ./hack/qemu/cmd/qemu
+	CGO_ENABLED=0 go test -count=1 -exec "$(CURDIR)/$(BUILD)/bin/qemu kernel-test -kernel $(CURDIR)/$(IMAGE)/kernel" $(KERNEL)
+
+stories: image ## boot the image and tell the stories of test/integration
+	CGO_ENABLED=0 go test -count=1 -v -timeout 60m ./test/integration -args -image $(CURDIR)/$(IMAGE) -bin $(CURDIR)/$(BUILD)/bin
+
+image: packages tools $(BUILD)/operator/ca.crt ## the disk image, UKI, root, manifest and SBOM of PROFILE (default qemu)
+	CGO_ENABLED=0 go build -o $(BUILD)/bin/ ./imager
+	$(BUILD)/bin/imager -profile profiles/$(PROFILE).yaml -out $(IMAGE)
+
+tools: ## orlopctl, into build/bin
+	CGO_ENABLED=0 go build -ldflags '-s -w' -o $(BUILD)/bin/ ./orlopctl
+
+$(BUILD)/operator/ca.crt: | tools
+	$(BUILD)/bin/orlopctl gen operator --out $(BUILD)/operator
+
+bench: image ## figures against the same Kubernetes as separate processes; see docs/bench.md
+	CGO_ENABLED=0 go run ./test/bench -image $(IMAGE) -out $(BUILD)/bench.json
+
+lock: ## take the newest Debian packages into imager's lock file
+	go run ./imager lock
+
+generate: ## regenerate pkg/api from its .proto
+	go generate ./pkg/api
+
+packages: ## install the Debian packages that building and testing need
+	@hack/packages
+
+clean: ## forget everything that was built
+	rm -rf $(BUILD)

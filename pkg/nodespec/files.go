@@ -1,0 +1,45 @@
+package nodespec
+
+// The names of the credential files in each process's folder (paths.KubeAPI, paths.KubeControllers, paths.KubeNode).
+// All are PEM except Encryption (an apiserver.config.k8s.io/v1 EncryptionConfiguration). Certificates are ECDSA P-256.
+// machined renews them in place (write to a temporary name, rename), so a reader must reload them when they change.
+const (
+	// In every folder: the Kubernetes CA certificate(s).
+	CA = "ca.crt"
+
+	// In paths.KubeAPI.
+	APIServerCert     = "apiserver.crt" // serving; SANs: localhost, kubernetes[.default[.svc[.DOMAIN]]], first service address, node addresses, endpoint
+	APIServerKey      = "apiserver.key"
+	KubeletClientCert = "kubelet-client.crt" // CN=kube-apiserver-kubelet-client; the API server's identity towards kubelets
+	KubeletClientKey  = "kubelet-client.key"
+	FrontProxyCA      = "front-proxy-ca.crt"
+	FrontProxyCert    = "front-proxy-client.crt" // CN=front-proxy-client
+	FrontProxyKey     = "front-proxy-client.key"
+	ServiceAccountKey = "sa.key" // private, ECDSA P-256; also in paths.KubeControllers
+	ServiceAccountPub = "sa.pub"
+	Encryption        = "encryption.yaml"
+	EtcdCA            = "etcd-ca.crt"
+	EtcdPeerCert      = "etcd-peer.crt" // serving and client, for peers
+	EtcdPeerKey       = "etcd-peer.key"
+
+	// In paths.KubeControllers.
+	CAKey               = "ca.key"                 // signs kubelet CSRs
+	ControllersCert     = "controller-manager.crt" // CN=system:kube-controller-manager
+	ControllersKey      = "controller-manager.key"
+	SchedulerCert       = "scheduler.crt" // CN=system:kube-scheduler
+	SchedulerKey        = "scheduler.key"
+	ControllersServing  = "serving.crt" // serving on loopback for both
+	ControllersServingK = "serving.key"
+
+	// In paths.KubeNode.
+	KubeletCert       = "kubelet.crt" // CN=system:node:NAME, O=system:nodes
+	KubeletKey        = "kubelet.key"
+	KubeletServing    = "kubelet-serving.crt" // SANs: node name and addresses
+	KubeletServingKey = "kubelet-serving.key"
+	ProxyCert         = "kube-proxy.crt" // CN=system:kube-proxy
+	ProxyKey          = "kube-proxy.key"
+	DNSCert           = "coredns.crt" // CN=orlop:coredns
+	DNSKey            = "coredns.key"
+	NodeAgentCert     = "node-agent.crt" // CN=orlop:node-agent:NAME, O=orlop:node-agents; reads its own Node, writes the DNS EndpointSlice
+	NodeAgentKey      = "node-agent.key"
+)

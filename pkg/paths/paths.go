@@ -1,0 +1,92 @@
+// Package paths holds every fixed path of the running system, each in one place, with what lives there and who
+// owns it. It imports nothing.
+package paths
+
+// The executables in the read-only root.
+const (
+	Machined     = "/usr/bin/machined"
+	Orchestrator = "/usr/bin/orchestrator"
+	Containerd   = "/usr/bin/containerd"
+	Runc         = "/usr/bin/runc"
+	CNIPlugins   = "/usr/libexec/cni"
+	Mke2fs       = "/usr/sbin/mke2fs"
+	E2fsck       = "/usr/sbin/e2fsck"
+	Resize2fs    = "/usr/sbin/resize2fs"
+	// Modules holds one folder per kernel release, as depmod lays it out.
+	Modules = "/usr/lib/modules"
+	// Images holds the OCI archives that are part of the system (the pause image), one file each.
+	Images = "/usr/share/orlop/images"
+	// Release is a JSON file written by the imager: version, build time, root hash inputs (pkg/release.Release).
+	Release = "/usr/share/orlop/release.json"
+	// OperatorCA is the operator's CA certificate (PEM) that the image was built for. The file is missing in a generic image.
+	OperatorCA = "/usr/share/orlop/operator-ca.crt"
+	// EmbeddedConfig is a configuration that the image was built with; usually missing.
+	EmbeddedConfig = "/usr/share/orlop/config.yaml"
+)
+
+// Mount points of the writable partitions.
+const (
+	// State is where the STATE partition is mounted: nosuid, nodev, noexec.
+	State = "/state"
+	// Data is where the DATA partition is mounted: nosuid, nodev (containers' root filesystems live here, so exec is allowed).
+	Data = "/var"
+)
+
+// Files on STATE. All root-only (0600).
+const (
+	ConfigCurrent  = State + "/config/current.yaml"
+	ConfigPrevious = State + "/config/previous.yaml"
+	// MachineKey and MachineCert are the machine's own identity: made on first boot, signed by the cluster's machine CA
+	// once there is a configuration, self-signed before.
+	MachineKey  = State + "/pki/machine.key"
+	MachineCert = State + "/pki/machine.crt"
+)
+
+// Folders on DATA.
+const (
+	EtcdData       = Data + "/lib/etcd"       // owner UserAPI, 0700
+	ContainerdData = Data + "/lib/containerd" // root
+	KubeletData    = Data + "/lib/kubelet"    // root
+	PodLogs        = Data + "/log/pods"       // root
+	AuditLog       = Data + "/log/kube-audit" // owner UserAPI, 0700
+)
+
+// Sockets and files that live until power-off, on the tmpfs /run.
+const (
+	Run = "/run/orlop"
+	// MachinedSocket is machined's gRPC socket; it belongs to root:apid, mode 0660.
+	MachinedSocket = Run + "/machined.sock"
+	// ApidDir is apid's own folder: server certificate, key and the operators' CAs (written by machined, reloaded by apid when they change).
+	ApidDir          = Run + "/apid"
+	ContainerdSocket = "/run/containerd/containerd.sock"
+	ContainerdConfig = Run + "/containerd/config.toml"
+	CNIConfig        = Run + "/cni/net.d"
+	ResolvConf       = Run + "/etc/resolv.conf" // /etc/resolv.conf in the root is a symbolic link to it
+	Hosts            = Run + "/etc/hosts"       // likewise
+	Hostname         = Run + "/etc/hostname"    // likewise
+	MachineID        = Run + "/etc/machine-id"  // likewise
+)
+
+// Folders of the orchestrator's three processes: each holds the process's credentials (written by machined, owned by
+// the process's user, 0700) and what the process itself writes at run time (kubeconfigs, sockets).
+const (
+	// NodeSpec is the JSON form of pkg/nodespec.Spec, world-readable, no secrets.
+	NodeSpec        = Run + "/kube/spec.json"
+	KubeAPI         = Run + "/kube/api"
+	KubeControllers = Run + "/kube/controllers"
+	KubeNode        = Run + "/kube/node"
+)
+
+// User and group ids of the processes that do not run as root. They stand in the root's /etc/passwd and /etc/group.
+const (
+	UserApid        = 100
+	UserAPI         = 101
+	UserControllers = 102
+)
+
+// TCP ports that answer on the machine's addresses. Everything else listens on loopback or a Unix socket.
+const (
+	PortApid       = 50000
+	PortKubernetes = 6443
+	PortKubelet    = 10250
+)

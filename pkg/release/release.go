@@ -1,0 +1,15 @@
+// Package release names what an image is: written by the imager into the root, read by machined and by the tools.
+package release
+
+// Release is the content of paths.Release.
+type Release struct {
+	Name    string `json:"name"`    // "Orlop OS"
+	Version string `json:"version"` // semantic version, without a leading v
+	Profile string `json:"profile"` // the profile's name: qemu, metal-iso, …
+	// BuildTime is the source's time in seconds since 1970 (SOURCE_DATE_EPOCH: the time of the last commit), so that the
+	// same source gives the same bytes. The clock of a machine is never set earlier than this.
+	BuildTime  int64  `json:"buildTime"`
+	Kernel     string `json:"kernel"`     // kernel release, as in uname -r
+	Kubernetes string `json:"kubernetes"` // version of the embedded Kubernetes, with a leading v
+	PauseImage string `json:"pauseImage"` // reference of the embedded pause image
+}
