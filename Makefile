@@ -5,6 +5,7 @@ SHELL   := /bin/bash
 
 BUILD   := build
 PROFILE ?= qemu
+DIR     ?= testdata
 IMAGE   := $(BUILD)/$(PROFILE)
 GOFLAGS := -trimpath -buildvcs=false
 export GOFLAGS
@@ -13,9 +14,9 @@ export GOFLAGS
 HEAVY   := github.com/orlop-os/orlop/orchestrator
 LIGHT   := $(shell go list ./... 2>/dev/null | grep -v -e '^$(HEAVY)' -e '/test/integration$$')
 # Packages whose tests also run under the product kernel.
-KERNEL  := ./machined/disk ./machined/network ./machined/host ./pkg/verity
+KERNEL  := ./machined/disk ./machined/network ./machined/host ./machined/power ./pkg/verity ./pkg/mount ./pkg/watchdog
 
-.PHONY: help run test check unit kernel stories image bench lock generate packages tools clean
+.PHONY: help run test check lint unit kernel stories image bench lock generate packages tools clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -23,11 +24,13 @@ help: ## this list
 run: image ## build the image, boot it in QEMU, bring up a single-machine cluster
 	$(BUILD)/bin/orlopctl cluster create --image $(IMAGE)
 
-test: check unit image kernel stories ## everything CI runs
+test: check unit image stories ## everything CI runs
 
-check: packages ## formatting, vet, staticcheck
+check: packages ## formatting and vet
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { echo "gofmt wants to change:"; gofmt -l $$(git ls-files '*.go'); exit 1; }
 	CGO_ENABLED=0 go vet -tags providerless ./...
+
+lint: ## staticcheck; slow, because it loads all of Kubernetes
 	go tool -modfile=hack/tools/go.mod staticcheck -tags providerless ./...
 
 unit: packages tools ## pure tests and their goldens
@@ -36,10 +39,10 @@ unit: packages tools ## pure tests and their goldens
 
 kernel: image ## the tests of kernel-facing code, under the product kernel in QEMU
 	CGO_ENABLED=0 go build -o $(BUILD)/bin/ ./hack/qemu/cmd/qemu
-	CGO_ENABLED=0 go test -count=1 -exec "$(CURDIR)/$(BUILD)/bin/qemu kernel-test -kernel $(CURDIR)/$(IMAGE)/kernel" $(KERNEL)
+	CGO_ENABLED=0 go test -count=1 -p 1 -exec "$(CURDIR)/$(BUILD)/bin/qemu kernel-test -kernel $(CURDIR)/$(IMAGE)/kernel" $(KERNEL)
 
-stories: image ## boot the image and tell the stories of test/integration
-	CGO_ENABLED=0 go test -count=1 -v -timeout 60m ./test/integration -args -image $(CURDIR)/$(IMAGE) -bin $(CURDIR)/$(BUILD)/bin
+stories: image ## boot the image and tell the stories of test/integration (DIR=unproven: those that do not pass yet)
+	CGO_ENABLED=0 go test -count=1 -v -timeout 60m ./test/integration -args -image $(CURDIR)/$(IMAGE) -bin $(CURDIR)/$(BUILD)/bin -operator $(CURDIR)/$(BUILD)/operator -stories $(DIR)
 
 image: packages tools $(BUILD)/operator/ca.crt ## the disk image, UKI, root, manifest and SBOM of PROFILE (default qemu)
 	CGO_ENABLED=0 go build -o $(BUILD)/bin/ ./imager

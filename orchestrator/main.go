@@ -1,21 +1,88 @@
+// Command orchestrator is Kubernetes: upstream's components, embedded as libraries, in three processes by failure
+// domain and privilege.
+//
+//	orchestrator api          etcd and kube-apiserver                        user 101, control plane
+//	orchestrator controllers  kube-controller-manager and kube-scheduler     user 102, control plane
+//	orchestrator node         kubelet, kube-proxy, CoreDNS, pod network      root, every node
+//
+// Each process reads the node's description (paths.NodeSpec), writes its components' configuration files beside the
+// credentials that machined put into its folder, and runs its components until SIGTERM. Readiness goes to machined
+// over pkg/notify. When a component ends, its process ends with status 1 and a line that says which and why.
+//
+// main.go wires; what a component is stands in services.go and in the component's own package.
 package main
 
 import (
-	_ "github.com/coredns/coredns/core/dnsserver"
-	_ "github.com/coredns/coredns/plugin/cache"
-	_ "github.com/coredns/coredns/plugin/errors"
-	_ "github.com/coredns/coredns/plugin/forward"
-	_ "github.com/coredns/coredns/plugin/health"
-	_ "github.com/coredns/coredns/plugin/hosts"
-	_ "github.com/coredns/coredns/plugin/kubernetes"
-	_ "github.com/coredns/coredns/plugin/loop"
-	_ "github.com/coredns/coredns/plugin/reload"
-	_ "go.etcd.io/etcd/server/v3/embed"
-	_ "k8s.io/kubernetes/cmd/kube-apiserver/app"
-	_ "k8s.io/kubernetes/cmd/kube-controller-manager/app"
-	_ "k8s.io/kubernetes/cmd/kube-proxy/app"
-	_ "k8s.io/kubernetes/cmd/kube-scheduler/app"
-	_ "k8s.io/kubernetes/cmd/kubelet/app"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"k8s.io/component-base/logs"
+	logsapi "k8s.io/component-base/logs/api/v1"
+	"k8s.io/klog/v2"
+
+	"github.com/orlop-os/orlop/orchestrator/component"
+	"github.com/orlop-os/orlop/orchestrator/layout"
+	"github.com/orlop-os/orlop/orchestrator/process"
+	"github.com/orlop-os/orlop/pkg/nodespec"
+	"github.com/orlop-os/orlop/pkg/notify"
 )
 
-func main() {}
+func main() {
+	if len(os.Args) != 2 {
+		fmt.Fprintln(os.Stderr, "orchestrator: usage: orchestrator api|controllers|node")
+		os.Exit(2)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	err := run(ctx, os.Args[1], layout.System())
+	stop()
+	klog.Flush()
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "orchestrator: %s: %v\n", os.Args[1], err)
+		os.Exit(1)
+	}
+}
+
+// run runs one process until ctx is done or one of its components ends.
+func run(ctx context.Context, name string, dirs layout.Dirs) error {
+	to, err := notify.FromEnv()
+	if err != nil {
+		return err
+	}
+	spec, err := readSpec(dirs.Spec)
+	if err != nil {
+		return err
+	}
+	// Several components of a process set up the same global logging; the first one's settings, which are all
+	// components' defaults, stay.
+	logsapi.ReapplyHandling = logsapi.ReapplyHandlingIgnoreUnchanged
+	logs.InitLogs()
+	wired, memory, err := wire(ctx, name, spec, dirs)
+	if err != nil {
+		return err
+	}
+	if name != component.Node {
+		// Everything these processes write is for themselves. The kubelet's folders are entered by containers too.
+		syscall.Umask(0o077)
+	}
+	settle := memory.Manage(ctx)
+	return process.Run(ctx, wired, process.Announcer(to, wired, settle))
+}
+
+func readSpec(path string) (nodespec.Spec, error) {
+	content, err := os.ReadFile(path)
+	if err != nil {
+		return nodespec.Spec{}, fmt.Errorf("node description: cannot read: %w", err)
+	}
+	var spec nodespec.Spec
+	if err := json.Unmarshal(content, &spec); err != nil {
+		return nodespec.Spec{}, fmt.Errorf("%s: cannot decode: %w", path, err)
+	}
+	if len(spec.NodeIPs) == 0 || len(spec.PodCIDRs) == 0 || len(spec.ServiceCIDRs) == 0 || len(spec.DNSIPs) == 0 {
+		return nodespec.Spec{}, fmt.Errorf("%s: cannot use: an address, a pod range, a service range and a DNS address are needed", path)
+	}
+	return spec, nil
+}

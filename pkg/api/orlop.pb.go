@@ -1159,8 +1159,10 @@ func (x *Component) GetSince() *timestamppb.Timestamp {
 }
 
 type RestartServiceRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// End the process with SIGKILL, as a crash would, instead of asking it to end: the rehearsal of a failure.
+	Kill          bool `protobuf:"varint,2,opt,name=kill,proto3" json:"kill,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1200,6 +1202,13 @@ func (x *RestartServiceRequest) GetName() string {
 		return x.Name
 	}
 	return ""
+}
+
+func (x *RestartServiceRequest) GetKill() bool {
+	if x != nil {
+		return x.Kill
+	}
+	return false
 }
 
 type RestartServiceResponse struct {
@@ -1997,9 +2006,10 @@ const file_orlop_proto_rawDesc = "" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05ready\x18\x02 \x01(\bR\x05ready\x12\x16\n" +
 	"\x06detail\x18\x03 \x01(\tR\x06detail\x120\n" +
-	"\x05since\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\"+\n" +
+	"\x05since\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\"?\n" +
 	"\x15RestartServiceRequest\x12\x12\n" +
-	"\x04name\x18\x01 \x01(\tR\x04name\"\x18\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
+	"\x04kill\x18\x02 \x01(\bR\x04kill\"\x18\n" +
 	"\x16RestartServiceResponse\"Y\n" +
 	"\x11ServiceLogRequest\x12\x18\n" +
 	"\aservice\x18\x01 \x01(\tR\aservice\x12\x16\n" +

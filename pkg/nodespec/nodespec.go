@@ -20,4 +20,11 @@ type Spec struct {
 	// ReservedMemory (bytes) and ReservedCPU (thousandths of a core) are kept for the system and subtracted from what pods may use.
 	ReservedMemory int64 `json:"reservedMemory"`
 	ReservedCPU    int64 `json:"reservedCPU"`
+
+	MaxPods           int      `json:"maxPods"`           // pods a node takes
+	Taint             bool     `json:"taint"`             // keep ordinary pods off this control-plane node
+	PodSecurity       string   `json:"podSecurity"`       // the level enforced where a namespace says nothing
+	PodSecurityExempt []string `json:"podSecurityExempt"` // namespaces that are not checked
+	AuditFileMiB      int      `json:"auditFileMiB"`      // size of one file of the API's audit log
+	AuditFiles        int      `json:"auditFiles"`        // old files of it that are kept
 }

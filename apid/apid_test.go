@@ -1,0 +1,483 @@
+package apid
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"errors"
+	"io"
+	"net"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/metadata"
+	reflectionpb "google.golang.org/grpc/reflection/grpc_reflection_v1"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/client"
+	"github.com/orlop-os/orlop/pkg/pki"
+)
+
+// TestEveryMethodAsEveryRole calls each method of the API as each role, over TLS, and looks at whether the call came
+// through to the backend.
+func TestEveryMethodAsEveryRole(t *testing.T) {
+	b := newBed(t)
+	callers := []struct {
+		name          string
+		organisations []string
+		role          api.Role
+	}{
+		{"nobody", nil, api.Role_ROLE_UNSPECIFIED},
+		{"stranger", []string{"orlop:root", "system:masters", "ORLOP:ADMIN", "admin"}, api.Role_ROLE_UNSPECIFIED},
+		{"reader", []string{pki.RoleReader}, api.Role_ROLE_READER},
+		{"operator", []string{pki.RoleOperator}, api.Role_ROLE_OPERATOR},
+		{"admin", []string{pki.RoleAdmin}, api.Role_ROLE_ADMIN},
+		{"reader and admin", []string{pki.RoleReader, "else", pki.RoleAdmin}, api.Role_ROLE_ADMIN},
+	}
+	for _, who := range callers {
+		c := b.dial(who.organisations...)
+		for _, m := range apiMethods() {
+			method := fullMethod(m)
+			least := proto.GetExtension(m.Options(), api.E_Role).(api.Role)
+			allowed := who.role >= least
+			err := callRaw(t.Context(), c, method)
+			md := b.backend.taken(method)
+			switch {
+			case allowed && (err != nil || md == nil):
+				t.Errorf("%s as %s: got %v, reached the backend: %v; want it to pass", method, who.name, err, md != nil)
+			case !allowed && (status.Code(err) != codes.PermissionDenied || md != nil):
+				t.Errorf("%s as %s: got %v, reached the backend: %v; want PermissionDenied and nothing behind it", method, who.name, err, md != nil)
+			}
+			if !allowed && len(b.log.lines(t, "call refused", method)) == 0 {
+				t.Errorf("%s as %s: refused without an audit line", method, who.name)
+			}
+		}
+	}
+}
+
+// callRaw makes a call with one empty message and waits for its end.
+func callRaw(ctx context.Context, c *client.Client, method string) error {
+	stream, err := c.Conn().NewStream(ctx, &everyCall, method, grpc.ForceCodecV2(newCodec()))
+	if err != nil {
+		return err
+	}
+	if err := stream.SendMsg(new(frame)); err != nil && !errors.Is(err, io.EOF) {
+		return err
+	}
+	if err := stream.CloseSend(); err != nil {
+		return err
+	}
+	for {
+		if err := stream.RecvMsg(new(frame)); errors.Is(err, io.EOF) {
+			return nil
+		} else if err != nil {
+			return err
+		}
+	}
+}
+
+func TestAMethodWithoutARoleIsRefusedToEveryone(t *testing.T) {
+	table := roleTable{"/x/New": api.Role_ROLE_UNSPECIFIED}
+	for _, role := range []api.Role{api.Role_ROLE_UNSPECIFIED, api.Role_ROLE_READER, api.Role_ROLE_ADMIN} {
+		if err := table.check("/x/New", role); err == nil {
+			t.Errorf("role %v may call a method without a role", role)
+		}
+		if err := table.check("/x/Unknown", role); err == nil {
+			t.Errorf("role %v may call an unknown method", role)
+		}
+	}
+	b := newBed(t)
+	if err := callRaw(t.Context(), b.dial(pki.RoleAdmin), "/orlop.v1alpha1.Machine/Explode"); status.Code(err) != codes.PermissionDenied {
+		t.Errorf("an unknown method: got %v", err)
+	}
+	if md := b.backend.taken("/orlop.v1alpha1.Machine/Explode"); md != nil {
+		t.Error("an unknown method reached the backend")
+	}
+}
+
+// TestHandshake tries every certificate that must not get in. Nothing may reach the backend, not even a header.
+func TestHandshake(t *testing.T) {
+	b := newBed(t)
+	foreign := mustCA(t, "operator") // the same name, another key
+	good := mustLeaf(t, b.operator, pki.Spec{CN: "alice", O: []string{pki.RoleAdmin}, Usage: pki.Client, TTL: day})
+	server := mustLeaf(t, b.operator, pki.Spec{CN: "alice", O: []string{pki.RoleAdmin}, Usage: pki.Server, TTL: day})
+	self, err := pki.SelfSigned(pki.Spec{CN: "alice", O: []string{pki.RoleAdmin}, Usage: pki.Client, TTL: day})
+	if err != nil {
+		t.Fatal(err)
+	}
+	admin := pki.Spec{CN: "alice", O: []string{pki.RoleAdmin}, Usage: pki.Client, TTL: day}
+	past, future := admin, admin
+	past.Now, future.Now = time.Now().Add(-2*day), time.Now().Add(2*day)
+	cases := []struct {
+		name string
+		leaf *pki.Leaf
+		says string
+	}{
+		{"no certificate", nil, "you sent none"},
+		{"foreign CA", mustLeaf(t, foreign, admin), "CA that this machine does not know"},
+		{"self-signed", self, "CA that this machine does not know"},
+		{"machine CA", mustLeaf(t, b.machine, admin), "CA that this machine does not know"},
+		{"expired", mustLeaf(t, b.operator, past), "has expired"},
+		{"not yet valid", mustLeaf(t, b.operator, future), "not valid yet"},
+		{"server certificate", server, "not a client certificate"},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+			defer cancel()
+			conn, err := client.Dial(ctx, b.endpoint(c.leaf))
+			if err == nil {
+				_ = conn.Close()
+				t.Fatal("let in")
+			}
+			if !errors.Is(err, client.ErrRefused) || !strings.Contains(err.Error(), c.says) {
+				t.Errorf("got %v; want ErrRefused and %q", err, c.says)
+			}
+		})
+	}
+	if n := len(b.backend.calls); n != 0 {
+		t.Errorf("%d calls reached the backend", n)
+	}
+	eventually(t, "each refused handshake stands in the log", func() bool {
+		return len(b.log.lines(t, "handshake refused", "")) == len(cases)
+	})
+	if err := callRaw(t.Context(), b.dialWith(good), "/orlop.v1alpha1.Machine/Version"); err != nil {
+		t.Errorf("the good certificate: %v", err)
+	}
+}
+
+// TestOldTLS shows that nothing below TLS 1.3 is spoken, and that a connection cannot be resumed by a ticket.
+func TestOldTLS(t *testing.T) {
+	b := newBed(t)
+	leaf := mustLeaf(t, b.operator, pki.Spec{CN: "alice", Usage: pki.Client, TTL: day})
+	config := &tls.Config{
+		InsecureSkipVerify: true, NextProtos: []string{"h2"}, MaxVersion: tls.VersionTLS12,
+		Certificates: []tls.Certificate{{Certificate: [][]byte{leaf.Cert.Raw}, PrivateKey: leaf.Key}},
+	}
+	if conn, err := tls.Dial("tcp", b.address, config); err == nil {
+		_ = conn.Close()
+		t.Error("TLS 1.2 was accepted")
+	}
+	config.MaxVersion = tls.VersionTLS13
+	config.ClientSessionCache = tls.NewLRUClientSessionCache(4)
+	for range 2 {
+		conn, err := tls.Dial("tcp", b.address, config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if conn.ConnectionState().DidResume {
+			t.Error("the connection was resumed")
+		}
+		// A ticket would arrive with the first bytes of the server.
+		if _, err := conn.Read(make([]byte, 1)); err != nil {
+			t.Error(err)
+		}
+		_ = conn.Close()
+	}
+}
+
+// TestMetadata shows that machined learns who calls from apid only, whatever a client writes.
+func TestMetadata(t *testing.T) {
+	b := newBed(t)
+	leaf := mustLeaf(t, b.operator, pki.Spec{CN: "Zoë\n", O: []string{pki.RoleReader}, Usage: pki.Client, TTL: day})
+	c := b.dialWith(leaf)
+	ctx := metadata.AppendToOutgoingContext(t.Context(),
+		MetadataRole, "admin", MetadataSubject, "root", MetadataPeer, "10.0.0.1:1", "orlop-new", "x", "authorization", "Bearer x", "x-forwarded-for", "y")
+	if err := callRaw(ctx, c, "/orlop.v1alpha1.Machine/Version"); err != nil {
+		t.Fatal(err)
+	}
+	md := b.backend.taken("/orlop.v1alpha1.Machine/Version")
+	want := map[string]string{MetadataRole: "reader", MetadataSubject: "CN=Zo??,O=orlop:reader", MetadataSerial: leaf.Cert.SerialNumber.Text(16)}
+	for key, value := range want {
+		if got := md.Get(key); len(got) != 1 || got[0] != value {
+			t.Errorf("%s: got %q, want %q", key, got, value)
+		}
+	}
+	if got := md.Get(MetadataPeer); len(got) != 1 || !strings.HasPrefix(got[0], "127.0.0.1:") {
+		t.Errorf("%s: got %q", MetadataPeer, got)
+	}
+	for _, key := range []string{"orlop-new", "authorization", "x-forwarded-for"} {
+		if got := md.Get(key); got != nil {
+			t.Errorf("%s: %q reached the backend", key, got)
+		}
+	}
+}
+
+// TestPassesThrough looks at everything that a proxy could lose: messages both ways at once, headers, trailers, the
+// status with its details, and deadlines.
+func TestPassesThrough(t *testing.T) {
+	b := newBed(t)
+	detail := &api.Problem{File: "m.yaml", Line: 7, Reason: "unknown field"}
+	b.backend.setAnswer(func(_ string, stream grpc.ServerStream) error {
+		if _, ok := stream.Context().Deadline(); !ok {
+			return errors.New("the deadline was lost")
+		}
+		if err := stream.SendHeader(metadata.Pairs("x-first", "1")); err != nil {
+			return err
+		}
+		for range 3 {
+			message := new(frame)
+			if err := stream.RecvMsg(message); err != nil {
+				return err
+			}
+			if err := stream.SendMsg(message); err != nil {
+				return err
+			}
+		}
+		stream.SetTrailer(metadata.Pairs("x-last", "2"))
+		s, err := status.New(codes.InvalidArgument, "refused").WithDetails(detail, &errdetails.Help{})
+		if err != nil {
+			return err
+		}
+		return s.Err()
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	stream, err := b.dial(pki.RoleOperator).Conn().NewStream(ctx, &everyCall, api.Image_Import_FullMethodName)
+	if err != nil {
+		t.Fatal(err)
+	}
+	chunk := &api.ImportImageRequest{Chunk: bytes.Repeat([]byte("x"), 1<<20)}
+	for range 3 {
+		if err := stream.SendMsg(chunk); err != nil {
+			t.Fatal(err)
+		}
+		got := new(api.ImportImageRequest)
+		if err := stream.RecvMsg(got); err != nil {
+			t.Fatal(err)
+		}
+		if !proto.Equal(got, chunk) {
+			t.Fatal("the message changed on its way")
+		}
+	}
+	err = stream.RecvMsg(new(api.ImportImageRequest))
+	s := status.Convert(err)
+	if s.Code() != codes.InvalidArgument || s.Message() != "refused" || len(s.Details()) != 2 || !proto.Equal(s.Details()[0].(proto.Message), detail) {
+		t.Errorf("status: got %v with %v", s, s.Details())
+	}
+	header, err := stream.Header()
+	if err != nil || len(header.Get("x-first")) != 1 {
+		t.Errorf("header: got %v, %v", header, err)
+	}
+	if got := stream.Trailer().Get("x-last"); len(got) != 1 {
+		t.Errorf("trailer: got %v", stream.Trailer())
+	}
+	lines := b.log.lines(t, "call", "/orlop.v1alpha1.Image/Import")
+	if len(lines) != 1 || lines[0]["subject"] != "CN=alice,O=orlop:operator" || lines[0]["outcome"] != "InvalidArgument" || lines[0]["serial"] == "" || lines[0]["duration"] == "" {
+		t.Errorf("audit: got %v", lines)
+	}
+}
+
+func TestReadingLeavesNoAuditLine(t *testing.T) {
+	b := newBed(t)
+	if err := callRaw(t.Context(), b.dial(pki.RoleAdmin), "/orlop.v1alpha1.Machine/Version"); err != nil {
+		t.Fatal(err)
+	}
+	if got := b.log.lines(t, "call", ""); len(got) != 0 {
+		t.Errorf("got %v", got)
+	}
+}
+
+func TestClientGoneIsSeenBehind(t *testing.T) {
+	b := newBed(t)
+	ended := make(chan error, 1)
+	b.backend.setAnswer(func(_ string, stream grpc.ServerStream) error {
+		<-stream.Context().Done()
+		ended <- stream.Context().Err()
+		return stream.Context().Err()
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	stream, err := b.dial(pki.RoleReader).Machine.Watch(ctx, &api.GetRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the call arrives", func() bool { return b.backend.taken("/orlop.v1alpha1.Machine/Watch") != nil })
+	cancel()
+	if _, err := stream.Recv(); status.Code(err) != codes.Canceled {
+		t.Errorf("got %v", err)
+	}
+	select {
+	case <-ended:
+	case <-time.After(10 * time.Second):
+		t.Error("the backend still works for a client that has gone")
+	}
+}
+
+func TestMessageLimit(t *testing.T) {
+	b := newBed(t)
+	c := b.dial(pki.RoleAdmin)
+	_, err := c.Config.Apply(t.Context(), &api.ApplyRequest{Documents: make([]byte, maxMessage+1)}, grpc.MaxCallSendMsgSize(2*maxMessage))
+	if status.Code(err) != codes.ResourceExhausted {
+		t.Errorf("got %v", err)
+	}
+}
+
+// TestHealthAndReflection are answered by apid itself, to readers and up, and to nobody else.
+func TestHealthAndReflection(t *testing.T) {
+	b := newBed(t)
+	for _, c := range []struct {
+		organisation string
+		code         codes.Code
+	}{{"none", codes.PermissionDenied}, {pki.RoleReader, codes.OK}} {
+		conn := b.dial(c.organisation).Conn()
+		answer, err := healthpb.NewHealthClient(conn).Check(t.Context(), &healthpb.HealthCheckRequest{Service: "orlop.v1alpha1.Machine"})
+		if status.Code(err) != c.code || (err == nil && answer.Status != healthpb.HealthCheckResponse_SERVING) {
+			t.Errorf("health as %s: got %v, %v", c.organisation, answer, err)
+		}
+		names, err := listServices(t.Context(), conn)
+		if status.Code(err) != c.code || (err == nil && !strings.Contains(names, "orlop.v1alpha1.Image")) {
+			t.Errorf("reflection as %s: got %q, %v", c.organisation, names, err)
+		}
+	}
+}
+
+func listServices(ctx context.Context, conn grpc.ClientConnInterface) (string, error) {
+	stream, err := reflectionpb.NewServerReflectionClient(conn).ServerReflectionInfo(ctx)
+	if err != nil {
+		return "", err
+	}
+	request := &reflectionpb.ServerReflectionRequest{MessageRequest: &reflectionpb.ServerReflectionRequest_ListServices{}}
+	if err := stream.Send(request); err != nil && !errors.Is(err, io.EOF) {
+		return "", err
+	}
+	answer, err := stream.Recv()
+	if err != nil {
+		return "", err
+	}
+	var names []string
+	for _, s := range answer.GetListServicesResponse().GetService() {
+		names = append(names, s.Name)
+	}
+	return strings.Join(names, " "), nil
+}
+
+// TestRevocation replaces the operators' CAs: a connection made before loses its calls, going on and new.
+func TestRevocation(t *testing.T) {
+	b := newBed(t)
+	b.backend.setAnswer(func(_ string, stream grpc.ServerStream) error {
+		<-stream.Context().Done()
+		return stream.Context().Err()
+	})
+	c := b.dial(pki.RoleAdmin)
+	stream, err := c.Machine.Watch(t.Context(), &api.GetRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the call arrives", func() bool { return b.backend.taken("/orlop.v1alpha1.Machine/Watch") != nil })
+	next := mustCA(t, "next")
+	b.write(OperatorsFile, next.CertPEM())
+	if _, err := stream.Recv(); status.Code(err) != codes.Unauthenticated || !strings.Contains(err.Error(), "no longer trusted") {
+		t.Errorf("the call going on: got %v", err)
+	}
+	if _, err := c.Machine.Version(t.Context(), &api.VersionRequest{}); status.Code(err) != codes.Unauthenticated {
+		t.Errorf("a new call on the old connection: got %v", err)
+	}
+	b.backend.setAnswer(nil)
+	leaf := mustLeaf(t, next, pki.Spec{CN: "bob", O: []string{pki.RoleReader}, Usage: pki.Client, TTL: day})
+	if err := callRaw(t.Context(), b.dialWith(leaf), "/orlop.v1alpha1.Machine/Version"); err != nil {
+		t.Errorf("the new operator: %v", err)
+	}
+}
+
+// TestExpiryEndsCalls lets a certificate run out while a call is going on.
+func TestExpiryEndsCalls(t *testing.T) {
+	b := newBed(t)
+	b.backend.setAnswer(func(_ string, stream grpc.ServerStream) error {
+		<-stream.Context().Done()
+		return stream.Context().Err()
+	})
+	leaf := mustLeaf(t, b.operator, pki.Spec{CN: "brief", O: []string{pki.RoleReader}, Usage: pki.Client, TTL: 5 * time.Second})
+	stream, err := b.dialWith(leaf).Machine.Watch(t.Context(), &api.GetRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := stream.Recv(); status.Code(err) != codes.Unauthenticated || !strings.Contains(err.Error(), "expired at") {
+		t.Errorf("got %v", err)
+	}
+}
+
+// TestCredentialsReload renews the server's certificate, and then breaks the files: the last good ones stay in use.
+func TestCredentialsReload(t *testing.T) {
+	b := newBed(t)
+	key, err := pki.NewKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	renewed := mustLeaf(t, b.machine, pki.Spec{CN: "m1", IPs: []netip.Addr{netip.MustParseAddr("127.0.0.1")}, Usage: pki.Server, TTL: day, Key: key})
+	b.write(ServerKeyFile, renewed.KeyPEM()) // for a moment the pair does not match
+	b.dial(pki.RoleReader)
+	b.write(ServerCertFile, renewed.CertPEM())
+	pinned := b.endpoint(mustLeaf(t, b.operator, pki.Spec{CN: "alice", Usage: pki.Client, TTL: day}))
+	pinned.CA, pinned.Fingerprint = nil, pki.Fingerprint(renewed.Cert)
+	// Whether apid was unready in between depends on when it looked, so the use is waited for and not the announcement.
+	eventually(t, "the renewed certificate is in use", func() bool {
+		c, err := client.Dial(t.Context(), pinned)
+		if err != nil {
+			return false
+		}
+		_ = c.Close()
+		return true
+	})
+
+	b.write(OperatorsFile, []byte("garbage"))
+	b.waitReady(false)
+	b.dial(pki.RoleReader) // fails the test when it is refused
+}
+
+func TestConnectionLimits(t *testing.T) {
+	l := newLimitListener(nil, 2, 3)
+	one, two := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
+	for i, c := range []struct {
+		addr netip.Addr
+		want bool
+	}{{one, true}, {one, true}, {one, false}, {two, true}, {two, false}} {
+		if got := l.take(c.addr); got != c.want {
+			t.Errorf("step %d: got %v, want %v", i, got, c.want)
+		}
+	}
+	l.give(one)
+	if !l.take(two) || l.take(one) {
+		t.Error("a place that was given back is taken by the wrong one")
+	}
+}
+
+// TestOneAddressCannotTakeAllPlaces fills the places of one address and looks at the next connection, then frees one.
+func TestOneAddressCannotTakeAllPlaces(t *testing.T) {
+	b := newBed(t)
+	var open []net.Conn
+	for range maxPerAddress {
+		conn, err := net.Dial("tcp", b.address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		open = append(open, conn)
+	}
+	extra, err := net.Dial("tcp", b.address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = extra.Close() }()
+	if _, err := extra.Read(make([]byte, 1)); err == nil {
+		t.Error("one connection too many was served")
+	}
+	for _, conn := range open {
+		_ = conn.Close()
+	}
+	eventually(t, "a place is free again", func() bool {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		c, err := client.Dial(ctx, b.endpoint(mustLeaf(t, b.operator, pki.Spec{CN: "a", Usage: pki.Client, TTL: day})))
+		if err == nil {
+			_ = c.Close()
+		}
+		return err == nil
+	})
+}

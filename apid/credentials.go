@@ -1,0 +1,197 @@
+package apid
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/orlop-os/orlop/pkg/pki"
+)
+
+// The files in Options.Dir. machined replaces them by rename, so that each is whole at any moment.
+const (
+	ServerCertFile = "server.crt"    // PEM, the machine's certificate, followed by its issuers if there are any
+	ServerKeyFile  = "server.key"    // PEM
+	OperatorsFile  = "operators.pem" // PEM, the CAs whose certificates may call; one or more
+)
+
+var errNoLongerTrusted = errors.New("the operator's CA that signed your certificate is no longer trusted by this machine")
+
+// trust is the content of the files at one moment; it never changes.
+type trust struct {
+	server    tls.Certificate
+	operators *x509.CertPool
+	roots     map[[sha256.Size]byte]bool // the operators' CAs, by the hash of the whole certificate
+}
+
+// store keeps the credentials up to date with the files, and ends calls whose caller is no longer trusted.
+type store struct {
+	dir string
+
+	mu      sync.Mutex
+	stamp   string // of the files as last looked at
+	current *trust
+	failure error              // why the files of that stamp could not be used; the credentials before them stay in use
+	calls   map[*heldCall]bool // the calls going on
+}
+
+// heldCall is a call going on, with what ends it.
+type heldCall struct {
+	root [sha256.Size]byte
+	end  context.CancelCauseFunc
+}
+
+func newStore(dir string) *store {
+	return &store{dir: dir, calls: map[*heldCall]bool{}}
+}
+
+// get returns the present credentials. It looks at the files' times and reads them only when those have changed, so
+// it is cheap enough for every handshake and every call. When new files cannot be used, the old ones stay in use.
+func (s *store) get() (*trust, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	stamp, err := stampOf(s.dir)
+	if err != nil {
+		if s.current == nil {
+			return nil, err
+		}
+		return s.current, nil
+	}
+	if stamp != s.stamp {
+		fresh, err := load(s.dir)
+		s.stamp, s.failure = stamp, err
+		if err == nil {
+			s.current = fresh
+			s.endUntrustedLocked()
+		}
+	}
+	if s.current == nil {
+		return nil, s.failure
+	}
+	return s.current, nil
+}
+
+// problem tells why the newest files are not in use, or nil.
+func (s *store) problem() error {
+	if _, err := s.get(); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.failure
+}
+
+// hold watches over a call: its context ends when the client's certificate expires or its CA is removed.
+// The caller must call release at the end of the call.
+func (s *store) hold(ctx context.Context, chain []*x509.Certificate) (held context.Context, release func(), err error) {
+	current, err := s.get()
+	if err != nil {
+		return nil, nil, err
+	}
+	root := sha256.Sum256(chain[len(chain)-1].Raw)
+	if !current.roots[root] {
+		return nil, nil, errNoLongerTrusted
+	}
+	expiry := chain[0].NotAfter
+	if !time.Now().Before(expiry) {
+		return nil, nil, errExpired(expiry)
+	}
+	held, end := context.WithCancelCause(ctx)
+	// A timer and not a deadline: a deadline would be told to machined, which would then end the call in its own words.
+	timer := time.AfterFunc(time.Until(expiry), func() { end(errExpired(expiry)) })
+	call := &heldCall{root: root, end: end}
+	s.mu.Lock()
+	s.calls[call] = true
+	s.mu.Unlock()
+	return held, func() {
+		s.mu.Lock()
+		delete(s.calls, call)
+		s.mu.Unlock()
+		timer.Stop()
+		end(nil)
+	}, nil
+}
+
+func errExpired(at time.Time) error {
+	return fmt.Errorf("your certificate expired at %s; make a new one", at.UTC().Format(time.RFC3339))
+}
+
+func (s *store) endUntrustedLocked() {
+	for call := range s.calls {
+		if !s.current.roots[call.root] {
+			call.end(errNoLongerTrusted)
+		}
+	}
+}
+
+// stampOf is a text that changes whenever one of the files does.
+func stampOf(dir string) (string, error) {
+	stamp := ""
+	for _, name := range []string{ServerCertFile, ServerKeyFile, OperatorsFile} {
+		info, err := os.Stat(filepath.Join(dir, name))
+		if err != nil {
+			return "", fmt.Errorf("credentials: cannot find: %w", err)
+		}
+		stamp += fmt.Sprintf("%d/%d/%v ", info.ModTime().UnixNano(), info.Size(), inode(info))
+	}
+	return stamp, nil
+}
+
+func load(dir string) (*trust, error) {
+	var texts [3][]byte
+	for i, name := range []string{ServerCertFile, ServerKeyFile, OperatorsFile} {
+		text, err := os.ReadFile(filepath.Join(dir, name))
+		if err != nil {
+			return nil, fmt.Errorf("credentials: cannot read: %w", err)
+		}
+		texts[i] = text
+	}
+	server, err := tls.X509KeyPair(texts[0], texts[1])
+	if err != nil {
+		return nil, fmt.Errorf("credentials: cannot use %s with %s: %w", ServerCertFile, ServerKeyFile, err)
+	}
+	cas, err := pki.ParseCerts(texts[2])
+	if err != nil {
+		return nil, fmt.Errorf("credentials: cannot use %s: %w", OperatorsFile, err)
+	}
+	fresh := &trust{server: server, operators: x509.NewCertPool(), roots: map[[sha256.Size]byte]bool{}}
+	for _, ca := range cas {
+		if !ca.IsCA {
+			return nil, fmt.Errorf("credentials: cannot use %s: %q is not a certificate authority", OperatorsFile, ca.Subject.CommonName)
+		}
+		fresh.operators.AddCert(ca)
+		fresh.roots[sha256.Sum256(ca.Raw)] = true
+	}
+	return fresh, nil
+}
+
+// tlsConfig demands TLS 1.3 and a client certificate of one of the operators' CAs.
+func (s *store) tlsConfig() *tls.Config {
+	base := &tls.Config{
+		MinVersion: tls.VersionTLS13,
+		NextProtos: []string{"h2"},
+		ClientAuth: tls.RequireAndVerifyClientCert,
+		// An empty pool trusts nobody; a nil one would trust the system's CAs.
+		ClientCAs:              x509.NewCertPool(),
+		SessionTicketsDisabled: true, // a ticket would let a client in again without its certificate being verified
+	}
+	base.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) {
+		current, err := s.get()
+		if err != nil {
+			return nil, err
+		}
+		config := base.Clone()
+		config.GetConfigForClient = nil
+		config.Certificates = []tls.Certificate{current.server}
+		config.ClientCAs = current.operators
+		return config, nil
+	}
+	return base
+}

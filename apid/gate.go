@@ -1,0 +1,169 @@
+package apid
+
+import (
+	"context"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+
+	"github.com/orlop-os/orlop/pkg/api"
+)
+
+// The metadata by which machined learns who calls. The values are printable ASCII of at most 128 bytes.
+const (
+	MetadataSubject = "orlop-subject" // the certificate's subject as RFC 2253 writes it: "CN=alice,O=orlop:admin"
+	MetadataSerial  = "orlop-serial"  // its serial number, hexadecimal
+	MetadataRole    = "orlop-role"    // "reader", "operator" or "admin"
+	MetadataPeer    = "orlop-peer"    // address and port that the call comes from
+)
+
+// caller is who makes a call, as proven by the certificate.
+type caller struct {
+	subject, serial, peer string
+	role                  api.Role
+	chain                 []*x509.Certificate // the client's certificate first, the operator's CA last
+}
+
+func (c caller) metadata() metadata.MD {
+	return metadata.Pairs(
+		MetadataSubject, c.subject,
+		MetadataSerial, c.serial,
+		MetadataRole, strings.TrimPrefix(organisation(c.role), "orlop:"),
+		MetadataPeer, c.peer,
+	)
+}
+
+type callerKey struct{}
+
+// callerOf returns the caller that the gate has put into the context.
+func callerOf(ctx context.Context) (caller, bool) {
+	c, ok := ctx.Value(callerKey{}).(caller)
+	return c, ok
+}
+
+// gate stands before every call, whichever service it is for: it asks who calls, whether the role is enough, and
+// writes the audit line.
+type gate struct {
+	roles roleTable
+	store *store
+	log   *slog.Logger
+}
+
+func (g *gate) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (resp any, err error) {
+	err = g.pass(ctx, info.FullMethod, func(ctx context.Context) error {
+		var err error
+		resp, err = handler(ctx, req)
+		return err
+	})
+	return resp, err
+}
+
+func (g *gate) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+	return g.pass(stream.Context(), info.FullMethod, func(ctx context.Context) error {
+		return handler(srv, &callStream{ServerStream: stream, ctx: ctx})
+	})
+}
+
+// pass makes the call if the caller may, and audits it.
+func (g *gate) pass(ctx context.Context, method string, call func(context.Context) error) error {
+	start := time.Now()
+	who, err := identify(ctx)
+	if err == nil {
+		err = refusal(g.roles.check(method, who.role))
+	}
+	if err != nil {
+		g.audit("call refused", who, method, start, err)
+		return err
+	}
+	held, release, err := g.store.hold(context.WithValue(ctx, callerKey{}, who), who.chain)
+	if err != nil {
+		err = status.Error(codes.Unauthenticated, err.Error())
+		g.audit("call refused", who, method, start, err)
+		return err
+	}
+	defer release()
+	err = call(held)
+	if ended := endedByDoor(held); err != nil && ended != nil {
+		err = status.Error(codes.Unauthenticated, "the call was ended: "+ended.Error())
+		g.audit("call ended", who, method, start, err)
+	} else if g.roles.mutates(method) {
+		g.audit("call", who, method, start, err)
+	}
+	return err
+}
+
+func refusal(err error) error {
+	if err == nil {
+		return nil
+	}
+	return status.Error(codes.PermissionDenied, err.Error())
+}
+
+// endedByDoor returns why apid itself ended a call, or nil.
+func endedByDoor(ctx context.Context) error {
+	cause := context.Cause(ctx)
+	if cause == nil || errors.Is(cause, context.Canceled) || errors.Is(cause, context.DeadlineExceeded) {
+		return nil
+	}
+	return cause
+}
+
+func (g *gate) audit(what string, who caller, method string, start time.Time, err error) {
+	line := []any{
+		"subject", who.subject, "serial", who.serial, "peer", who.peer, "method", method,
+		"outcome", status.Code(err).String(), "duration", time.Since(start).Round(time.Microsecond).String(),
+	}
+	if err != nil {
+		line = append(line, "reason", status.Convert(err).Message())
+	}
+	g.log.Info(what, line...)
+}
+
+// identify reads the caller from the connection. The handshake has verified the chain already; a connection without
+// one cannot get here, and is refused all the same.
+func identify(ctx context.Context) (caller, error) {
+	p, ok := peer.FromContext(ctx)
+	if !ok {
+		return caller{}, status.Error(codes.Unauthenticated, "the connection has no peer")
+	}
+	who := caller{peer: printable(p.Addr.String())}
+	info, ok := p.AuthInfo.(credentials.TLSInfo)
+	if !ok || len(info.State.VerifiedChains) == 0 {
+		return who, status.Error(codes.Unauthenticated, "a client certificate of this machine's operator is needed")
+	}
+	who.chain = info.State.VerifiedChains[0]
+	who.subject = printable(who.chain[0].Subject.String())
+	who.serial = fmt.Sprintf("%x", who.chain[0].SerialNumber)
+	who.role = roleOf(who.chain[0])
+	return who, nil
+}
+
+// printable makes a text fit for a header and for a log: other characters become "?", more than 128 are cut.
+func printable(text string) string {
+	out := strings.Map(func(r rune) rune {
+		if r < ' ' || r > '~' {
+			return '?'
+		}
+		return r
+	}, text)
+	return out[:min(len(out), 128)]
+}
+
+// callStream is a stream with the context that the gate made for it.
+type callStream struct {
+	grpc.ServerStream
+	ctx context.Context
+}
+
+// Context implements grpc.ServerStream.
+func (s *callStream) Context() context.Context { return s.ctx }

@@ -1,0 +1,49 @@
+package apid
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/orlop-os/orlop/pkg/notify"
+	"github.com/orlop-os/orlop/pkg/paths"
+)
+
+// Main is the apid process: it gives up what it does not need, opens its port and serves until SIGTERM.
+// It returns the exit status. The garbage collector is tuned by its environment (GOGC, GOMEMLIMIT), which machined sets.
+func Main() int {
+	if err := run(); err != nil {
+		fmt.Fprintln(os.Stderr, "apid:", err)
+		return 1
+	}
+	return 0
+}
+
+func run() error {
+	ready, err := notify.FromEnv()
+	if err != nil {
+		return err
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+	listener, err := net.Listen("tcp", fmt.Sprintf(":%d", paths.PortApid))
+	if err != nil {
+		return fmt.Errorf("TCP port %d: cannot listen: %w", paths.PortApid, err)
+	}
+	if err := giveUpPrivileges(paths.ApidDir); err != nil {
+		return err
+	}
+	return Serve(ctx, Options{
+		Listener: listener,
+		Dir:      paths.ApidDir,
+		Backend:  paths.MachinedSocket,
+		Log:      os.Stdout,
+		Ready: func(ok bool, detail string) {
+			// A machined that does not read any more is about to stop us; there is nobody else to tell.
+			_ = ready.Send("apid", ok, detail)
+		},
+	})
+}

@@ -1,0 +1,100 @@
+//go:build !cgo
+
+// With cgo a process has threads that Go does not know, and system calls on all threads are refused; apid is built without.
+
+package apid
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	llsys "github.com/landlock-lsm/go-landlock/landlock/syscall"
+)
+
+const stripped = "APID_TEST_STRIPPED"
+
+// TestGiveUpPrivileges runs itself in a process of its own, because there is no way back.
+func TestGiveUpPrivileges(t *testing.T) {
+	if dir := os.Getenv(stripped); dir != "" {
+		if err := lookAround(dir); err != nil {
+			t.Error(err)
+		}
+		return
+	}
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "mine"), []byte("x"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	// The child may change its user; its folder must stay readable.
+	for d := dir; d != os.TempDir() && d != "/"; d = filepath.Dir(d) {
+		if err := os.Chmod(d, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	child := exec.Command(os.Args[0], "-test.run=^TestGiveUpPrivileges$", "-test.v")
+	child.Env = append(os.Environ(), stripped+"="+dir)
+	out, err := child.CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "--- PASS: TestGiveUpPrivileges") {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+// lookAround gives up everything and then tries what must not work any more.
+func lookAround(dir string) error {
+	if os.Getuid() == 0 {
+		if giveUpPrivileges(dir) == nil {
+			return errors.New("root was let pass")
+		}
+		if err := errors.Join(syscall.Setgid(100), syscall.Setuid(100)); err != nil {
+			return err
+		}
+	}
+	status, err := os.Open("/proc/self/status")
+	if err != nil {
+		return err
+	}
+	if err := giveUpPrivileges(dir); err != nil {
+		return err
+	}
+	text, err := io.ReadAll(status)
+	if err != nil {
+		return err
+	}
+	for _, want := range []string{"NoNewPrivs:\t1\n", "CapInh:\t0000000000000000\n", "CapPrm:\t0000000000000000\n", "CapEff:\t0000000000000000\n", "CapAmb:\t0000000000000000\n"} {
+		if !strings.Contains(string(text), want) {
+			return fmt.Errorf("/proc/self/status lacks %q:\n%s", want, text)
+		}
+	}
+	if _, err := os.ReadFile(filepath.Join(dir, "mine")); err != nil {
+		return fmt.Errorf("its own folder: %w", err)
+	}
+	abi, err := llsys.LandlockGetABIVersion()
+	if err != nil {
+		return nil // a kernel without Landlock: the rest cannot be refused
+	}
+	if _, err := os.ReadFile("/etc/passwd"); !errors.Is(err, fs.ErrPermission) {
+		return fmt.Errorf("a file outside its folder: got %v", err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "new"), nil, 0o600); !errors.Is(err, fs.ErrPermission) {
+		return fmt.Errorf("a new file: got %v", err)
+	}
+	if abi < 4 {
+		return nil // TCP is restricted since ABI 4 (Linux 6.7)
+	}
+	if c, err := net.Dial("tcp", "127.0.0.1:1"); !errors.Is(err, fs.ErrPermission) {
+		if err == nil {
+			_ = c.Close()
+		}
+		return fmt.Errorf("a connection to elsewhere: got %v", err)
+	}
+	return nil
+}

@@ -1,0 +1,194 @@
+package apid
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/connectivity"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/health"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/reflection"
+	reflectionpb "google.golang.org/grpc/reflection/grpc_reflection_v1"
+)
+
+// Options is what Serve works with.
+type Options struct {
+	Listener net.Listener // plain TCP; Serve closes it
+	Dir      string       // folder of ServerCertFile, ServerKeyFile and OperatorsFile
+	Backend  string       // path of machined's socket
+	Log      io.Writer    // one JSON object per line: audit and refused handshakes
+	// Ready is told when apid becomes ready or unready, with one line for people. It may be nil.
+	Ready func(ready bool, detail string)
+}
+
+// stopGrace is how long calls going on may take to end when apid is told to stop.
+const stopGrace = 2 * time.Second
+
+// Serve answers until ctx ends, then gives the calls going on a moment to end. It returns nil when it was told to stop.
+func Serve(ctx context.Context, o Options) error {
+	backend, err := grpc.NewClient("unix:"+o.Backend,
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithDefaultCallOptions(grpc.ForceCodecV2(newCodec()), grpc.MaxCallRecvMsgSize(maxMessage), grpc.MaxCallSendMsgSize(maxMessage)),
+		grpc.WithReadBufferSize(transportBuffer), grpc.WithWriteBufferSize(transportBuffer),
+		grpc.WithDisableServiceConfig(), grpc.WithDisableRetry(), grpc.WithIdleTimeout(0),
+	)
+	if err != nil {
+		return fmt.Errorf("machined's socket %s: cannot use: %w", o.Backend, err)
+	}
+	defer func() { _ = backend.Close() }() // nothing can be done about a failure, and nothing depends on it
+
+	log := slog.New(slog.NewJSONHandler(o.Log, nil))
+	store := newStore(o.Dir)
+	server, status := newServer(store, log, backend)
+
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	w := &watcher{store: store, backend: backend, health: status, log: log, ready: o.Ready}
+	go w.run(ctx)
+	go func() {
+		<-ctx.Done()
+		stopServer(server)
+	}()
+	limited := newLimitListener(o.Listener, maxPerAddress, maxConnections)
+	if err := server.Serve(limited); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
+		return fmt.Errorf("apid: cannot serve on %s: %w", o.Listener.Addr(), err)
+	}
+	return nil
+}
+
+func newServer(store *store, log *slog.Logger, backend grpc.ClientConnInterface) (*grpc.Server, *health.Server) {
+	g := &gate{roles: newRoleTable(), store: store, log: log}
+	server := grpc.NewServer(
+		grpc.Creds(newDoor(store.tlsConfig(), log)),
+		grpc.ForceServerCodecV2(newCodec()),
+		grpc.UnaryInterceptor(g.unary), grpc.StreamInterceptor(g.stream),
+		grpc.UnknownServiceHandler((&proxy{backend: backend}).handle),
+		grpc.ConnectionTimeout(handshakeTimeout),
+		grpc.MaxConcurrentStreams(maxStreams), grpc.MaxHeaderListSize(maxHeader),
+		grpc.MaxRecvMsgSize(maxMessage), grpc.MaxSendMsgSize(maxMessage),
+		grpc.ReadBufferSize(transportBuffer), grpc.WriteBufferSize(transportBuffer),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: keepaliveMin, PermitWithoutStream: true}),
+		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionIdle: maxIdle, Time: keepaliveTime, Timeout: keepaliveTimeout}),
+	)
+	status := health.NewServer()
+	healthpb.RegisterHealthServer(server, status)
+	reflectionpb.RegisterServerReflectionServer(server, reflection.NewServerV1(reflection.ServerOptions{Services: services{}}))
+	return server, status
+}
+
+// stopServer lets the calls going on end, and ends them when they take longer than stopGrace.
+func stopServer(server *grpc.Server) {
+	timer := time.AfterFunc(stopGrace, server.Stop)
+	defer timer.Stop()
+	server.GracefulStop()
+}
+
+// watcher keeps health and readiness true: they follow the connection to machined and the credentials' files.
+type watcher struct {
+	store   *store
+	backend *grpc.ClientConn
+	health  *health.Server
+	log     *slog.Logger
+	ready   func(bool, string)
+	last    string
+}
+
+func (w *watcher) run(ctx context.Context) {
+	changes := make(chan struct{}, 1)
+	go w.watchBackend(ctx, changes)
+	go w.watchFiles(ctx, changes)
+	for {
+		w.report()
+		select {
+		case <-ctx.Done():
+			return
+		case <-changes:
+		}
+	}
+}
+
+// report tells the present state where it has changed.
+func (w *watcher) report() {
+	detail, serving := "answering", healthpb.HealthCheckResponse_SERVING
+	if err := w.store.problem(); err != nil {
+		detail, serving = err.Error(), healthpb.HealthCheckResponse_NOT_SERVING
+	} else if state := w.backend.GetState(); state != connectivity.Ready {
+		detail, serving = "waiting for machined's socket", healthpb.HealthCheckResponse_NOT_SERVING
+	}
+	if detail == w.last {
+		return
+	}
+	w.last = detail
+	w.health.SetServingStatus("", serving)
+	for _, name := range serviceNames() {
+		w.health.SetServingStatus(name, serving)
+	}
+	ok := serving == healthpb.HealthCheckResponse_SERVING
+	w.log.Info("apid", "ready", ok, "detail", detail)
+	if w.ready != nil {
+		w.ready(ok, detail)
+	}
+}
+
+func (w *watcher) watchBackend(ctx context.Context, changes chan<- struct{}) {
+	w.backend.Connect()
+	for {
+		state := w.backend.GetState()
+		if state == connectivity.Idle {
+			w.backend.Connect()
+		}
+		wake(changes)
+		if !w.backend.WaitForStateChange(ctx, state) {
+			return
+		}
+	}
+}
+
+// watchFiles looks at the folder as soon as something in it changes, so that a call of an operator whose CA was
+// removed ends at once and not with the next handshake.
+func (w *watcher) watchFiles(ctx context.Context, changes chan<- struct{}) {
+	files, err := fsnotify.NewWatcher()
+	if err == nil {
+		defer func() { _ = files.Close() }() // the process ends with it
+		err = files.Add(w.store.dir)
+	}
+	if err != nil {
+		// Handshakes and calls look at the files themselves, so only the ending of calls is delayed.
+		w.log.Warn("apid: cannot watch the credentials' folder; changes are seen with the next call", "dir", w.store.dir, "reason", err.Error())
+		return
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case _, ok := <-files.Events:
+			if !ok {
+				return
+			}
+			wake(changes)
+		case err, ok := <-files.Errors:
+			if !ok {
+				return
+			}
+			w.log.Warn("apid: watching the credentials' folder", "reason", err.Error())
+			wake(changes)
+		}
+	}
+}
+
+// wake wakes the receiver; one waiting signal is enough for any number of changes.
+func wake(changes chan<- struct{}) {
+	select {
+	case changes <- struct{}{}:
+	default:
+	}
+}

@@ -1,0 +1,407 @@
+package main
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/orlop-os/orlop/imager/boot"
+	"github.com/orlop-os/orlop/imager/debian"
+	"github.com/orlop-os/orlop/imager/kernel"
+	"github.com/orlop-os/orlop/imager/pause"
+	"github.com/orlop-os/orlop/pkg/paths"
+	"github.com/orlop-os/orlop/pkg/release"
+	"github.com/orlop-os/orlop/pkg/verity"
+)
+
+// Build makes the artefacts of one profile. The exported fields are its inputs; the rest is what stages hand on.
+type Build struct {
+	Profile *Profile
+	Release release.Release // Kernel and PauseImage are filled in by the build
+	Out     string          // folder for the artefacts
+	Cache   string          // folder for downloads and what is made of them; shared by builds
+	Log     io.Writer
+	// Programs are executables by name that are taken instead of being built from source.
+	Programs map[string]string
+	// Inputs are files of the source that the manifest names with their digests, beside what the profile names.
+	Inputs []string
+	// Kubectl is where kubectl is put for the user; empty: nowhere.
+	Kubectl string
+
+	archive *Archive
+	kernel  *kernel.Kernel
+	tree    Tree
+	params  verity.Params
+	uki     []byte
+	boot    []Part            // what the unified kernel image is made of
+	built   map[string]string // programs to their files
+	inputs  []HashedFile
+	ca      []byte // the operator's CA certificate; nil in a generic image
+}
+
+// stage is one step of a build: its name stands in the progress output.
+type stage struct {
+	name string
+	run  func(*Build) error
+}
+
+// stages is a build, in order.
+var stages = []stage{
+	{"inputs", (*Build).readInputs},
+	{"programs", (*Build).buildPrograms},
+	{"kernel", (*Build).unpackKernel},
+	{"root tree", (*Build).planRoot},
+	{"root image", (*Build).makeRoot},
+	{"unified kernel image", (*Build).makeUKI},
+	{"disk image", (*Build).makeDisk},
+	{"compressed disk image", (*Build).compressDisk},
+	{"software bill of materials, manifest", (*Build).describe},
+}
+
+// Run does all stages and prints how long each took.
+func (b *Build) Run() error {
+	if err := os.MkdirAll(b.work(""), 0o755); err != nil {
+		return err
+	}
+	start := time.Now()
+	for _, s := range stages {
+		began := time.Now()
+		if err := s.run(b); err != nil {
+			return fmt.Errorf("%s: %w", s.name, err)
+		}
+		fmt.Fprintf(b.Log, "%6.1f s  %s\n", time.Since(began).Seconds(), s.name)
+	}
+	fmt.Fprintf(b.Log, "%6.1f s  %s\n", time.Since(start).Seconds(), "in all")
+	return nil
+}
+
+// work is a path in the folder for intermediate files.
+func (b *Build) work(name string) string { return filepath.Join(b.Out, "work", name) }
+
+func (b *Build) out(name string) string { return filepath.Join(b.Out, name) }
+
+// readInputs finds what is missing before anything takes long.
+func (b *Build) readInputs() error {
+	var err error
+	if b.ca, err = operatorCA(b.Profile.OperatorCA); err != nil {
+		return err
+	}
+	files := slices.Concat(b.Inputs, b.Profile.Images)
+	if b.Profile.OperatorCA != "" {
+		files = append(files, b.Profile.OperatorCA)
+	}
+	for _, f := range files {
+		h, err := hashFile(path.Clean(filepath.ToSlash(f)), f)
+		if err != nil {
+			return err
+		}
+		b.inputs = append(b.inputs, h)
+	}
+	lock, err := debian.ReadLock(lockFile)
+	b.archive = &Archive{Lock: lock, Cache: filepath.Join(b.Cache, "deb")}
+	return err
+}
+
+// buildPrograms builds what the image runs, and kubectl for the user.
+func (b *Build) buildPrograms() error {
+	b.built = map[string]string{}
+	all := slices.Clone(programs)
+	if b.Kubectl != "" {
+		all = append(all, kubectl)
+	}
+	for _, p := range all {
+		began := time.Now()
+		file, ready := b.Programs[p.Name]
+		if !ready {
+			file = b.work(filepath.Join("bin", p.Name))
+			if p.Name == kubectl.Name {
+				file = b.Kubectl
+			}
+			if err := p.Build(file); err != nil {
+				return err
+			}
+		}
+		info, err := os.Stat(file)
+		if err != nil {
+			return fmt.Errorf("%s: %w", p.Name, err)
+		}
+		if p.Name != kubectl.Name {
+			b.built[p.Name] = file
+		}
+		fmt.Fprintf(b.Log, "          %6.1f s  %6.1f MiB  %s\n", time.Since(began).Seconds(), mib(info.Size()), p.Name)
+	}
+	return nil
+}
+
+func (b *Build) unpackKernel() error {
+	p, deb, err := b.archive.deb(b.Profile.Kernel.Package)
+	if err != nil {
+		return err
+	}
+	b.kernel, err = kernel.Unpack(deb, p.SHA256, filepath.Join(b.Cache, "kernel"))
+	if err != nil {
+		return err
+	}
+	b.Release.Kernel = b.kernel.Release
+	return nil
+}
+
+// planRoot decides every file of the root.
+func (b *Build) planRoot() error {
+	b.tree, b.Release.PauseImage = Tree{}, pause.Reference
+	if err := addPrograms(b.tree, b.built); err != nil {
+		return err
+	}
+	if err := addDebian(b.tree, b.archive); err != nil {
+		return err
+	}
+	files, err := b.kernel.Select(b.Profile.Kernel.Modules)
+	if err != nil {
+		return err
+	}
+	modules, err := b.kernel.Tree(files, b.work("modules"))
+	if err != nil {
+		return err
+	}
+	if err := addModules(b.tree, b.kernel.Release, modules); err != nil {
+		return err
+	}
+	if b.ca != nil {
+		if err := b.tree.Add(paths.OperatorCA, Node{Mode: 0o644, Data: b.ca, From: part}); err != nil {
+			return err
+		}
+	}
+	program, err := pause.Compile(b.work(""))
+	if err != nil {
+		return err
+	}
+	archive, err := pause.Archive(pause.Reference, "pause", program, time.Unix(b.Release.BuildTime, 0))
+	if err != nil {
+		return err
+	}
+	if err := addImages(b.tree, archive, b.Profile.Images); err != nil {
+		return err
+	}
+	return addSystem(b.tree, b.Release)
+}
+
+// makeRoot writes the root, checks it, and seals it with its hash tree.
+func (b *Build) makeRoot() error {
+	dir, image := b.work("root"), b.out("root.img")
+	if err := b.tree.Write(dir); err != nil {
+		return err
+	}
+	if err := CheckNoInterpreter(dir); err != nil {
+		return err
+	}
+	if err := makeErofs(dir, image, b.Profile.Root, b.Release.BuildTime); err != nil {
+		return err
+	}
+	// The salt only has to differ between images: it is the image's own digest, so that it is the same each time.
+	plain, err := hashFile("root", image)
+	if err != nil {
+		return err
+	}
+	salt := sha256.Sum256([]byte(plain.SHA256))
+	b.params, err = verity.Format(image, salt[:])
+	return err
+}
+
+// makeUKI makes the initramfs and the unified kernel image, and puts the kernel where tests find it.
+func (b *Build) makeUKI() error {
+	initramfs, err := b.initramfs()
+	if err != nil {
+		return err
+	}
+	vmlinuz, err := os.ReadFile(b.kernel.Image)
+	if err != nil {
+		return err
+	}
+	stub, err := b.archive.file(loaderPackage, loaderStub)
+	if err != nil {
+		return err
+	}
+	b.uki, err = boot.UKI(stub, []boot.Section{
+		{Name: ".osrel", Content: osRelease(b.Release)},
+		{Name: ".cmdline", Content: []byte(b.commandLine())},
+		{Name: ".uname", Content: []byte(b.kernel.Release)},
+		{Name: ".initrd", Content: initramfs},
+		{Name: ".linux", Content: vmlinuz}, // last: the kernel may need more memory behind it than the file holds
+	})
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(b.out("orlop.efi"), b.uki, 0o644); err != nil {
+		return err
+	}
+	b.boot = []Part{{Name: "loader stub", Bytes: int64(len(stub))}, {Name: "kernel", Bytes: int64(len(vmlinuz))}, {Name: "initramfs, compressed", Bytes: int64(len(initramfs))}}
+	return b.keepKernel(vmlinuz, initramfs)
+}
+
+// commandLine is the kernel's command line: the profile's arguments and the root.
+func (b *Build) commandLine() string {
+	return strings.Join(append(slices.Clone(b.Profile.Kernel.Arguments), verity.Argument+"="+b.params.String()), " ")
+}
+
+// keepKernel puts the kernel and the modules of the root into kernel/ for tests that boot their own initramfs.
+func (b *Build) keepKernel(vmlinuz, initramfs []byte) error {
+	dir := b.out("kernel")
+	if err := os.RemoveAll(dir); err != nil {
+		return err
+	}
+	modules := Tree{}
+	prefix := "/usr/lib/modules/" + b.kernel.Release + "/"
+	for name, n := range b.tree {
+		if strings.HasPrefix(name, prefix) && !n.Dir {
+			if err := modules.Add("/modules/"+strings.TrimPrefix(name, "/usr/lib/modules/"), n); err != nil {
+				return err
+			}
+		}
+	}
+	if err := modules.Write(dir); err != nil {
+		return err
+	}
+	for name, data := range map[string][]byte{"vmlinuz": vmlinuz, "initramfs": initramfs, "release": []byte(b.kernel.Release + "\n")} {
+		if err := os.WriteFile(filepath.Join(dir, name), data, 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// initramfs holds init, the modules it loads, and nothing else.
+func (b *Build) initramfs() ([]byte, error) {
+	t := Tree{}
+	for _, dir := range []string{"/dev", "/proc", "/sys", "/run", "/sysroot"} {
+		if err := t.Add(dir, Node{Dir: true, Mode: 0o755}); err != nil {
+			return nil, err
+		}
+	}
+	if err := t.Add("/init", Node{Mode: 0o755, Source: b.built["init"]}); err != nil {
+		return nil, err
+	}
+	patterns := b.Profile.Kernel.Initramfs
+	files, err := b.kernel.Select(patterns)
+	if err != nil {
+		return nil, err
+	}
+	modules, err := b.kernel.Tree(files, b.work("initramfs"))
+	if err != nil {
+		return nil, err
+	}
+	if err := addModules(t, b.kernel.Release, modules); err != nil {
+		return nil, err
+	}
+	list := strings.Join(b.kernel.Names(patterns), "\n") + "\n"
+	if err := t.Add("/usr/lib/orlop/modules.list", Node{Mode: 0o644, Data: []byte(list)}); err != nil {
+		return nil, err
+	}
+	// The kernel opens the console for init before anything is mounted.
+	entries := []boot.Entry{{Name: "dev/console", Mode: fs.ModeDevice | fs.ModeCharDevice | 0o600, Major: 5, Minor: 1}}
+	for name, n := range t {
+		e := boot.Entry{Name: name[1:], Mode: n.Mode}
+		if n.Dir {
+			e.Mode |= fs.ModeDir
+		} else if e.Content, err = n.Read(); err != nil {
+			return nil, err
+		}
+		entries = append(entries, e)
+	}
+	return boot.Initramfs(entries)
+}
+
+// makeDisk writes the disk image, if the profile asks for it or for a compressed one.
+func (b *Build) makeDisk() error {
+	if len(b.Profile.Outputs) == 0 {
+		return nil
+	}
+	loader, err := b.archive.file(loaderPackage, loaderProgram)
+	if err != nil {
+		return err
+	}
+	return makeDisk(b.out(outputRaw), diskPlan{
+		Sizes: b.Profile.Disk, RootHash: b.params.RootHash, PartUUID: b.params.PartUUID(), Root: b.out("root.img"),
+		Epoch: b.Release.BuildTime, Work: b.work(""),
+		ESP: map[string][]byte{
+			"/EFI/BOOT/BOOTX64.EFI":                          loader,
+			"/EFI/Linux/orlop-" + b.Release.Version + ".efi": b.uki,
+			"/loader/loader.conf":                            []byte("timeout 0\neditor no\n"),
+		},
+	})
+}
+
+func (b *Build) compressDisk() error {
+	if !slices.Contains(b.Profile.Outputs, outputZst) {
+		return nil
+	}
+	return compress(b.out(outputRaw), b.out(outputZst))
+}
+
+// describe writes the bill of materials and the manifest, and prints the tables.
+func (b *Build) describe() error {
+	m := &Manifest{
+		Release: b.Release, Root: b.params.String(), RootPartition: b.params.PartUUID().String(), CommandLine: b.commandLine(),
+		GoVersion: runtime.Version(), Executables: b.tree.Executables(), Inputs: b.inputs, Boot: b.boot,
+	}
+	var err error
+	if m.Tools, err = toolVersions(); err != nil {
+		return err
+	}
+	if err := writeSBOM(b.out("sbom.spdx.json"), m, b.built, b.archive.used, b.Release.BuildTime); err != nil {
+		return err
+	}
+	for _, name := range sortedKeys(b.archive.used) {
+		p := b.archive.used[name]
+		m.Inputs = append(m.Inputs, HashedFile{Name: p.Name + ".deb", Version: p.Version, SHA256: p.SHA256})
+	}
+	if m.Parts, err = parts(b.tree); err != nil {
+		return err
+	}
+	for _, name := range sortedKeys(b.built) {
+		h, err := hashFile(name, b.built[name])
+		if err != nil {
+			return err
+		}
+		m.Programs = append(m.Programs, h)
+	}
+	for _, name := range append([]string{"orlop.efi", "root.img", "sbom.spdx.json"}, b.Profile.Outputs...) {
+		h, err := hashFile(name, b.out(name))
+		if err != nil {
+			return err
+		}
+		m.Artefacts = append(m.Artefacts, h)
+	}
+	if err := m.Write(b.out("manifest.json")); err != nil {
+		return err
+	}
+	return m.Print(b.Log)
+}
+
+// sourceTime is the time that the image carries, in seconds since 1970: SOURCE_DATE_EPOCH, or the time of the last commit.
+func sourceTime() (int64, error) {
+	text, from := os.Getenv("SOURCE_DATE_EPOCH"), "SOURCE_DATE_EPOCH"
+	if text == "" {
+		out, err := exec.Command("git", "log", "-1", "--format=%ct").Output()
+		if err != nil {
+			return 0, errors.New("time of the source is unknown: neither SOURCE_DATE_EPOCH is set nor does git know a last commit")
+		}
+		text, from = string(bytes.TrimSpace(out)), "git"
+	}
+	t, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || t < 0 {
+		return 0, fmt.Errorf("%s: %q is not a time in seconds since 1970", from, text)
+	}
+	return t, nil
+}

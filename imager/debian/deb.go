@@ -1,0 +1,87 @@
+package debian
+
+import (
+	"archive/tar"
+	"bufio"
+	"bytes"
+	"compress/gzip"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path"
+	"strconv"
+	"strings"
+
+	"github.com/klauspost/compress/zstd"
+	"github.com/ulikunitz/xz"
+)
+
+// Walk calls visit for every entry of the package's data archive (deb(5)), in the archive's order. Names are absolute
+// and clean. The reader holds the entry's content and is good during the call only.
+func Walk(deb string, visit func(name string, h *tar.Header, content io.Reader) error) error {
+	f, err := os.Open(deb)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	data, err := dataArchive(bufio.NewReaderSize(f, 1<<20))
+	if err != nil {
+		return fmt.Errorf("%s: %w", deb, err)
+	}
+	for t := tar.NewReader(data); ; {
+		h, err := t.Next()
+		if errors.Is(err, io.EOF) {
+			// The checksums of the compressed stream come behind the end of the archive.
+			if _, err := io.Copy(io.Discard, data); err != nil {
+				return fmt.Errorf("%s: cannot read data archive: %w", deb, err)
+			}
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("%s: cannot read data archive: %w", deb, err)
+		}
+		if err := visit(path.Join("/", h.Name), h, t); err != nil {
+			return err
+		}
+	}
+}
+
+// dataArchive finds the member data.tar.* of an ar archive (ar(5), the common format without long names) and returns
+// its decompressed content.
+func dataArchive(r *bufio.Reader) (io.Reader, error) {
+	const magic, headLen = "!<arch>\n", 60
+	head := make([]byte, headLen)
+	if _, err := io.ReadFull(r, head[:len(magic)]); err != nil || string(head[:len(magic)]) != magic {
+		return nil, errors.New("is not an ar archive")
+	}
+	for {
+		if _, err := io.ReadFull(r, head); err != nil {
+			return nil, fmt.Errorf("no member data.tar found: %w", err)
+		}
+		name := strings.TrimRight(string(head[:16]), " /")
+		size, err := strconv.ParseInt(strings.TrimSpace(string(head[48:58])), 10, 64)
+		if err != nil || !bytes.Equal(head[58:], []byte("`\n")) {
+			return nil, fmt.Errorf("ar header of %q is damaged", name)
+		}
+		if !strings.HasPrefix(name, "data.tar") {
+			// Members start at even offsets.
+			if _, err := r.Discard(int(size + size%2)); err != nil {
+				return nil, err
+			}
+			continue
+		}
+		member := io.LimitReader(r, size)
+		switch name {
+		case "data.tar":
+			return member, nil
+		case "data.tar.xz":
+			return xz.NewReader(member)
+		case "data.tar.gz":
+			return gzip.NewReader(member)
+		case "data.tar.zst":
+			return zstd.NewReader(member)
+		}
+		return nil, fmt.Errorf("%s: unknown compression", name)
+	}
+}

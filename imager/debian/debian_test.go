@@ -1,0 +1,143 @@
+package debian
+
+import (
+	"archive/tar"
+	"bytes"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/ulikunitz/xz"
+)
+
+var sum = strings.Repeat("ab", 32)
+
+func TestLockRoundTrip(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "lock")
+	want := Lock{
+		{"libc6", "libc6", "2.36-9+deb12u14", "amd64", sum},
+		{"linux-image-6.12-cloud-amd64", "linux-image-6.12.1+deb12-cloud-amd64", "6.12.1-1", "amd64", sum},
+	}
+	if err := (Lock{want[1], want[0]}).Write(path); err != nil {
+		t.Fatal(err)
+	}
+	got, err := ReadLock(path)
+	if err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("read %v, %v; written %v", got, err, want)
+	}
+	if _, err := got.Find("bash"); err == nil || !strings.Contains(err.Error(), "imager lock") {
+		t.Errorf("Find of an unknown package: %v; want the command that helps", err)
+	}
+	if got, want := want[0].PURL(), "pkg:deb/debian/libc6@2.36-9%2Bdeb12u14?arch=amd64"; got != want {
+		t.Errorf("PURL %s, want %s", got, want)
+	}
+}
+
+func TestReadLockRefuses(t *testing.T) {
+	for text, want := range map[string]string{
+		"# ok\nlibc6 libc6 1 amd64\n":                      ":2: 5 fields expected, 4 found",
+		"libc6 libc6 1 amd64 abcd\n":                       ":1: libc6: \"abcd\" is not a SHA-256",
+		strings.Repeat("libc6 libc6 1 amd64 "+sum+"\n", 2): ":2: libc6 is named twice",
+	} {
+		path := filepath.Join(t.TempDir(), "lock")
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := ReadLock(path); err == nil || !strings.Contains(err.Error(), path+want) {
+			t.Errorf("%q: error %v, want %s", text, err, want)
+		}
+	}
+}
+
+func TestFetchChecksTheCache(t *testing.T) {
+	dir := t.TempDir()
+	p := Package{"x", "x", "1", "all", sum}
+	if err := os.WriteFile(filepath.Join(dir, sum+".deb"), []byte("something else"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Fetch([]Package{p}, dir); err == nil || !strings.Contains(err.Error(), "the lock file says "+sum) {
+		t.Errorf("a file that is not what the lock says: error %v", err)
+	}
+}
+
+func TestStanza(t *testing.T) {
+	got := stanza("Package: mount\nVersion: 2.38\nDescription: tools\n for mounting: things\nSHA256: 00\n\nPackage: other\n")
+	want := map[string]string{"Package": "mount", "Version": "2.38", "Description": "tools", "SHA256": "00"}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
+// deb builds a package in memory: an ar archive of two members, the data compressed with xz.
+func deb(t *testing.T, files map[string]string) string {
+	t.Helper()
+	var data bytes.Buffer
+	z, err := xz.NewWriter(&data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := tar.NewWriter(z)
+	for name, content := range files {
+		if err := w.WriteHeader(&tar.Header{Name: name, Mode: 0o644, Size: int64(len(content))}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.WriteString(w, content); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := z.Close(); err != nil {
+		t.Fatal(err)
+	}
+	var ar bytes.Buffer
+	ar.WriteString("!<arch>\n")
+	for _, m := range []struct{ name, content string }{{"debian-binary", "2.0"}, {"control.tar", "odd"}, {"data.tar.xz", data.String()}} {
+		fmt.Fprintf(&ar, "%-16s%-12d%-6d%-6d%-8o%-10d`\n%s", m.name, 0, 0, 0, 0o644, len(m.content), m.content)
+		if len(m.content)%2 == 1 {
+			ar.WriteByte('\n')
+		}
+	}
+	path := filepath.Join(t.TempDir(), "x.deb")
+	if err := os.WriteFile(path, ar.Bytes(), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func TestWalk(t *testing.T) {
+	want := map[string]string{"/sbin/tool": "ELF", "/etc/tool.conf": "a = b\n"}
+	got := map[string]string{}
+	err := Walk(deb(t, map[string]string{"./sbin/tool": "ELF", "./etc/tool.conf": "a = b\n"}), func(name string, _ *tar.Header, r io.Reader) error {
+		content, err := io.ReadAll(r)
+		got[name] = string(content)
+		return err
+	})
+	if err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("got %v, %v; want %v", got, err, want)
+	}
+}
+
+func TestWalkRefuses(t *testing.T) {
+	good, err := os.ReadFile(deb(t, map[string]string{"./a": "b"}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, content := range map[string][]byte{
+		"empty": nil, "not an archive": []byte("PK\x03\x04 and so on"), "no data": good[:72], "cut off": good[:len(good)-20],
+		"damaged header": bytes.Replace(good, []byte("`\n"), []byte("??"), 1),
+	} {
+		path := filepath.Join(t.TempDir(), "x.deb")
+		if err := os.WriteFile(path, content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := Walk(path, func(string, *tar.Header, io.Reader) error { return nil }); err == nil || !strings.Contains(err.Error(), path) {
+			t.Errorf("%s: error %v, want one that names the file", name, err)
+		}
+	}
+}

@@ -1,0 +1,130 @@
+package debian
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+)
+
+// Fetch returns the .deb files of the packages, in their order: from the folder cache, or downloaded into it with
+// apt-get under the machine's own configuration. Every file is checked against its SHA-256, cached or not.
+func Fetch(packages []Package, cache string) ([]string, error) {
+	if err := os.MkdirAll(cache, 0o755); err != nil {
+		return nil, err
+	}
+	var files []string
+	for _, p := range packages {
+		file := filepath.Join(cache, p.SHA256+".deb")
+		sum, err := fileSum(file)
+		if os.IsNotExist(err) {
+			sum, err = download(p, file)
+		}
+		if err != nil {
+			return nil, err
+		}
+		if sum != p.SHA256 {
+			return nil, fmt.Errorf("%s %s: SHA-256 of %s is %s, the lock file says %s: delete the file, or refresh the lock with `imager lock`",
+				p.Name, p.Version, file, sum, p.SHA256)
+		}
+		files = append(files, file)
+	}
+	return files, nil
+}
+
+// download gets one package into file and returns the SHA-256 of what came.
+func download(p Package, file string) (string, error) {
+	dir, err := os.MkdirTemp(filepath.Dir(file), "download-")
+	if err != nil {
+		return "", err
+	}
+	defer os.RemoveAll(dir)
+	if _, err := apt(dir, "apt-get", "-qq", "download", p.Name+"="+p.Version); err != nil {
+		return "", fmt.Errorf("%s %s: cannot download: %w: the archive may have a newer version (`imager lock`), or apt's lists are old (`apt-get update`)",
+			p.Name, p.Version, err)
+	}
+	got, err := filepath.Glob(filepath.Join(dir, "*.deb"))
+	if err != nil || len(got) != 1 {
+		return "", fmt.Errorf("%s %s: apt-get left %d files, one expected", p.Name, p.Version, len(got))
+	}
+	sum, err := fileSum(got[0])
+	if err != nil || sum != p.SHA256 {
+		return sum, err // a wrong file does not enter the cache
+	}
+	return sum, os.Rename(got[0], file)
+}
+
+// Resolve asks apt for the newest version of each wanted package. A wanted name that is a meta package for a kernel
+// (linux-image-6.12-cloud-amd64) gives the real kernel package that it depends on.
+func Resolve(want []string) (Lock, error) {
+	var l Lock
+	for _, w := range want {
+		name := w
+		if strings.HasPrefix(w, "linux-image-") {
+			out, err := apt(".", "apt-cache", "depends", "--important", w)
+			if err != nil {
+				return nil, err
+			}
+			if _, rest, ok := strings.Cut(out, "Depends: linux-image-"); ok {
+				name = "linux-image-" + strings.Fields(rest)[0]
+			}
+		}
+		out, err := apt(".", "apt-cache", "show", "--no-all-versions", name)
+		if err != nil {
+			return nil, fmt.Errorf("%s: apt does not know it: %w", name, err)
+		}
+		f := stanza(out)
+		l = append(l, Package{Want: w, Name: name, Version: f["Version"], Arch: f["Architecture"], SHA256: f["SHA256"]})
+	}
+	return l, nil
+}
+
+// stanza reads the first paragraph of Debian's control format, without continuation lines.
+func stanza(text string) map[string]string {
+	f := map[string]string{}
+	for line := range strings.Lines(text) {
+		if strings.TrimSpace(line) == "" {
+			break
+		}
+		if key, value, ok := strings.Cut(line, ":"); ok && line[0] != ' ' {
+			f[key] = strings.TrimSpace(value)
+		}
+	}
+	return f
+}
+
+// apt runs one of apt's tools in dir. Its "unsandboxed as root" warning is silenced by telling it so.
+func apt(dir string, argv ...string) (string, error) {
+	if os.Geteuid() == 0 {
+		argv = append([]string{argv[0], "-o", "APT::Sandbox::User=root"}, argv[1:]...)
+	}
+	c := exec.Command(argv[0], argv[1:]...)
+	c.Dir = dir
+	c.Env = append(os.Environ(), "LC_ALL=C")
+	var stderr bytes.Buffer
+	c.Stderr = &stderr
+	out, err := c.Output()
+	if err != nil {
+		return "", fmt.Errorf("%s: %w: %s", strings.Join(argv, " "), err, strconv.Quote(strings.TrimSpace(stderr.String())))
+	}
+	return string(out), nil
+}
+
+func fileSum(path string) (string, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	h := sha256.New()
+	if _, err := io.Copy(h, f); err != nil {
+		return "", err
+	}
+	return hex.EncodeToString(h.Sum(nil)), nil
+}

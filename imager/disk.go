@@ -1,0 +1,206 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"strings"
+
+	"github.com/google/uuid"
+	"github.com/klauspost/compress/zstd"
+	"github.com/siderolabs/go-blockdevice/v2/partitioning/gpt"
+)
+
+// Partition types of the Discoverable Partitions Specification (UAPI group).
+var (
+	typeESP  = uuid.MustParse("C12A7328-F81F-11D2-BA4B-00A0C93EC93B")
+	typeRoot = uuid.MustParse("4F68BCE3-E8CD-4DB1-96E7-FBCAF984B709") // x86-64
+)
+
+// names is the namespace of all GUIDs that are derived from a name, so that the same image has the same GUIDs.
+var names = uuid.NewSHA1(uuid.NameSpaceURL, []byte("https://orlop.dev/image"))
+
+// derivedGUID is the GUID of a part of the image with this root hash.
+func derivedGUID(rootHash []byte, part string) uuid.UUID {
+	return uuid.NewSHA1(names, fmt.Appendf(nil, "%x %s", rootHash, part))
+}
+
+// makeErofs writes the tree below dir as an erofs image. Times, owners, identity and attributes are fixed.
+func makeErofs(dir, image string, p RootProfile, epoch int64) error {
+	args := []string{"--quiet", "--all-root", "-x-1", fmt.Sprintf("-T%d", epoch), "-U" + names.String()}
+	switch p.Compression {
+	case "lz4":
+		args = append(args, "-zlz4")
+	case "lz4hc":
+		args = append(args, "-zlz4hc,3") // higher levels take ten times as long for 2 % less
+	}
+	if p.Compression != "none" {
+		args = append(args, fmt.Sprintf("-C%d", p.ClusterSize))
+	}
+	if err := os.Remove(image); err != nil && !os.IsNotExist(err) {
+		return err
+	}
+	if out, err := exec.Command("mkfs.erofs", append(args, image, dir)...).CombinedOutput(); err != nil {
+		return fmt.Errorf("mkfs.erofs: %w: %s", err, strings.TrimSpace(string(out)))
+	}
+	return nil
+}
+
+// diskPlan is what a disk image is made of.
+type diskPlan struct {
+	Sizes    DiskProfile
+	RootHash []byte
+	PartUUID uuid.UUID         // of ROOT-A
+	Root     string            // file with the sealed root
+	ESP      map[string][]byte // files of the ESP by absolute path
+	Epoch    int64             // time of the files, seconds since 1970
+	Work     string            // folder for intermediate files
+}
+
+// makeDisk writes a sparse GPT disk image: ESP, ROOT-A filled, ROOT-B empty. The machine enlarges the disk's table and
+// adds its own partitions at first boot.
+func makeDisk(image string, p diskPlan) error {
+	const mib = 1 << 20
+	// 1 MiB before the first partition for the table, 1 MiB behind the last for its copy.
+	size := int64(p.Sizes.ESP+2*p.Sizes.Root) + 2*mib
+	f, err := os.OpenFile(image, os.O_CREATE|os.O_TRUNC|os.O_RDWR, 0o644)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if err := f.Truncate(size); err != nil {
+		return err
+	}
+	device, err := gpt.DeviceFromFile(f)
+	if err != nil {
+		return err
+	}
+	table, err := gpt.New(device, gpt.WithDiskGUID(derivedGUID(p.RootHash, "disk")))
+	if err != nil {
+		return fmt.Errorf("%s: cannot make partition table: %w", image, err)
+	}
+	parts := []struct {
+		label    string
+		size     Size
+		kind, id uuid.UUID
+	}{
+		{"ESP", p.Sizes.ESP, typeESP, derivedGUID(p.RootHash, "ESP")},
+		{"ROOT-A", p.Sizes.Root, typeRoot, p.PartUUID},
+		{"ROOT-B", p.Sizes.Root, typeRoot, derivedGUID(p.RootHash, "ROOT-B")},
+	}
+	start := map[string]int64{}
+	for _, part := range parts {
+		_, made, err := table.AllocatePartition(uint64(part.size), part.label, part.kind, gpt.WithUniqueGUID(part.id))
+		if err != nil {
+			return fmt.Errorf("%s: partition %s: %w", image, part.label, err)
+		}
+		start[part.label] = int64(made.FirstLBA) * int64(device.GetSectorSize())
+	}
+	if err := table.Write(); err != nil {
+		return fmt.Errorf("%s: cannot write partition table: %w", image, err)
+	}
+	if err := copyInto(f, start["ROOT-A"], p.Root, int64(p.Sizes.Root)); err != nil {
+		return err
+	}
+	if err := f.Close(); err != nil {
+		return err
+	}
+	if err := makeESP(image, start["ESP"], int64(p.Sizes.ESP), p.Epoch, p.ESP, p.Work); err != nil {
+		return fmt.Errorf("ESP: cannot write file system: %w", err)
+	}
+	return nil
+}
+
+// copyInto copies a file to an offset of the disk, if it is not larger than limit.
+func copyInto(disk *os.File, offset int64, name string, limit int64) error {
+	src, err := os.Open(name)
+	if err != nil {
+		return err
+	}
+	defer src.Close()
+	info, err := src.Stat()
+	if err != nil {
+		return err
+	}
+	if info.Size() > limit {
+		return fmt.Errorf("%s: has %d MiB, the partition %d MiB: enlarge disk.root in the profile", name, info.Size()>>20, limit>>20)
+	}
+	_, err = io.Copy(io.NewOffsetWriter(disk, offset), src)
+	return err
+}
+
+// makeESP writes a FAT32 file system into a part of the disk image, with Debian's tools: dosfstools for the empty file
+// system, mtools for the files. Times come from SOURCE_DATE_EPOCH, which both know.
+func makeESP(image string, start, size, epoch int64, files map[string][]byte, work string) error {
+	run := func(argv ...string) error {
+		c := exec.Command(argv[0], argv[1:]...)
+		c.Env = append(os.Environ(), fmt.Sprintf("SOURCE_DATE_EPOCH=%d", epoch), "TZ=UTC", "LC_ALL=C")
+		if out, err := c.CombinedOutput(); err != nil {
+			return fmt.Errorf("%s: %w: %s", argv[0], err, strings.TrimSpace(string(out)))
+		}
+		return nil
+	}
+	// One sector is one cluster: a small partition has enough clusters for FAT32 then, which firmware expects.
+	if err := run("mkfs.fat", "--invariant", "-F32", "-s1", "-nESP", fmt.Sprintf("--offset=%d", start/512), image, fmt.Sprint(size/1024)); err != nil {
+		return err
+	}
+	drive := fmt.Sprintf("%s@@%d", image, start)
+	made := map[string]bool{}
+	for _, name := range sortedKeys(files) {
+		for _, dir := range foldersAbove(name) {
+			if made[dir] {
+				continue
+			}
+			made[dir] = true
+			if err := run("mmd", "-i", drive, "::"+dir); err != nil {
+				return err
+			}
+		}
+		source := filepath.Join(work, "esp-file")
+		if err := os.WriteFile(source, files[name], 0o644); err != nil {
+			return err
+		}
+		if err := run("mcopy", "-i", drive, source, "::"+name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// foldersAbove lists the folders of an absolute path, topmost first.
+func foldersAbove(name string) []string {
+	var all []string
+	for dir := path.Dir(name); dir != "/"; dir = path.Dir(dir) {
+		all = append([]string{dir}, all...)
+	}
+	return all
+}
+
+// compress writes a zstd copy of a file. The Go encoder and not the machine's zstd, so that go.sum pins the bytes.
+func compress(src, dst string) error {
+	in, err := os.Open(src)
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	out, err := os.OpenFile(dst, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o644)
+	if err != nil {
+		return err
+	}
+	defer out.Close()
+	// Two workers pipeline the stages of one stream; the result does not depend on how many there are.
+	enc, err := zstd.NewWriter(out, zstd.WithEncoderLevel(zstd.SpeedDefault), zstd.WithEncoderConcurrency(2))
+	if err != nil {
+		return err
+	}
+	if _, err := io.Copy(enc, in); err != nil {
+		return err
+	}
+	if err := enc.Close(); err != nil {
+		return err
+	}
+	return out.Close()
+}

@@ -1,0 +1,231 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/orlop-os/orlop/pkg/release"
+	"github.com/orlop-os/orlop/pkg/verity"
+)
+
+var update = flag.Bool("update", false, "rewrite the golden files")
+
+// sampleOut in the environment makes the test binary build the sample image and end: so that a test can have it built
+// by another user, in another folder.
+const sampleOut = "ORLOP_IMAGER_TEST_SAMPLE"
+
+func TestMain(m *testing.M) {
+	if out := os.Getenv(sampleOut); out != "" {
+		if err := buildSample(out); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+// buildSample builds the image of the qemu profile, in a copy of the source tree (the working folder), with a program
+// that does nothing (the file standin) for each executable that is built from source. All else is real.
+func buildSample(out string) error {
+	p, err := ReadProfile("profiles/qemu.yaml")
+	if err != nil {
+		return err
+	}
+	p.OperatorCA = ""
+	b := &Build{
+		Inputs: []string{"profiles/qemu.yaml", lockFile}, Profile: p, Out: out, Cache: "cache", Log: io.Discard, Programs: map[string]string{},
+		Release: release.Release{Name: "Orlop OS", Version: "9.9.9", Profile: p.Name, BuildTime: 1_700_000_000, Kubernetes: "v1.0.0"},
+	}
+	for _, program := range programs {
+		b.Programs[program.Name] = "standin"
+	}
+	return b.Run()
+}
+
+// sampleTree makes a folder that buildSample can work in. Packages come from the same cache as in `make image`.
+func sampleTree(t *testing.T) string {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "tree")
+	compile := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w", "-o", filepath.Join(dir, "standin"), "./testdata/standin")
+	compile.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if msg, err := compile.CombinedOutput(); err != nil {
+		t.Fatalf("cannot build the stand-in: %v\n%s", err, msg)
+	}
+	copyTree(t, "../profiles", filepath.Join(dir, "profiles"))
+	copyFile(t, "packages.lock", filepath.Join(dir, lockFile))
+	t.Chdir("..")
+	fillCache(t, filepath.Join("build", "cache"))
+	copyTree(t, "build/cache/deb", filepath.Join(dir, "cache/deb"))
+	return dir
+}
+
+// runSample has the sample built in its tree by a child process, changed by how.
+func runSample(t *testing.T, tree string, how func(*exec.Cmd)) string {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	// A copy, because the folder of the test binary may be closed to others.
+	copyFile(t, self, filepath.Join(tree, "imager.test"))
+	if err := os.Chmod(filepath.Join(tree, "imager.test"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	out := filepath.Join(tree, "out")
+	c := exec.Command(filepath.Join(tree, "imager.test"))
+	c.Dir = tree
+	c.Env = append(os.Environ(), sampleOut+"=out")
+	how(c)
+	if msg, err := c.CombinedOutput(); err != nil {
+		t.Fatalf("cannot build the sample: %v\n%s", err, msg)
+	}
+	return out
+}
+
+// TestImage builds the sample twice: in two folders, with other modes for new files, other times, other locale, and as
+// nobody if the test runs as root. Every artefact must be the same, and the contents must be what is expected.
+func TestImage(t *testing.T) {
+	tree := sampleTree(t)
+	other := filepath.Join(t.TempDir(), "deeper", "elsewhere")
+	copyTree(t, tree, other)
+	copyTree(t, "build/cache/kernel", filepath.Join(tree, "cache/kernel")) // the other one unpacks the kernel itself
+
+	one := runSample(t, tree, func(*exec.Cmd) {})
+	two := runSample(t, other, func(c *exec.Cmd) {
+		c.Env = append(c.Env, "LC_ALL=C.UTF-8", "TZ=Pacific/Auckland", "HOME="+other, "TMPDIR="+other, "GOFLAGS=")
+		old := syscall.Umask(0o077)
+		t.Cleanup(func() { syscall.Umask(old) })
+		if os.Geteuid() == 0 {
+			makeOwned(t, other, 65534)
+			c.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+		}
+	})
+	sameArtefacts(t, one, two)
+	t.Run("manifest", func(t *testing.T) { checkManifest(t, one) })
+	t.Run("root", func(t *testing.T) { checkRoot(t, filepath.Join(one, "work", "root")) })
+	t.Run("disk", func(t *testing.T) { checkDisk(t, one) })
+}
+
+// checkManifest: the list of executables is the golden one, and the digests are those of the files.
+func checkManifest(t *testing.T, out string) {
+	var m Manifest
+	readJSON(t, filepath.Join(out, "manifest.json"), &m)
+	golden(t, "imager/testdata/executables.txt", strings.Join(m.Executables, "\n")+"\n")
+	for _, a := range m.Artefacts {
+		h, err := hashFile(a.Name, filepath.Join(out, a.Name))
+		if err != nil || h != a {
+			t.Errorf("manifest says %+v, the file is %+v (%v)", a, h, err)
+		}
+	}
+	if len(m.Artefacts) != 5 || len(m.Inputs) < 20 || len(m.Programs) != len(programs) {
+		t.Errorf("%d artefacts, %d inputs, %d programs in the manifest", len(m.Artefacts), len(m.Inputs), len(m.Programs))
+	}
+	var bill struct {
+		Packages      []struct{ Name string }
+		Relationships []struct{ RelatedSpdxElement string }
+	}
+	readJSON(t, filepath.Join(out, "sbom.spdx.json"), &bill)
+	// The image itself, its Debian packages, its programs, pause, the static C libraries, and Go's own library.
+	if want := 1 + len(wantedPackages()) + len(programs) + 1 + len(staticLibraries) + 1; len(bill.Packages) != want {
+		t.Errorf("%d packages in the SBOM, want %d", len(bill.Packages), want)
+	}
+}
+
+// checkRoot: nothing in the root runs scripts, and what the programs need is there.
+func checkRoot(t *testing.T, root string) {
+	if err := CheckNoInterpreter(root); err != nil {
+		t.Error(err)
+	}
+	missing := []string{}
+	err := filepath.WalkDir(root, func(name string, d fs.DirEntry, err error) error {
+		if err != nil || !d.Type().IsRegular() {
+			return err
+		}
+		data, err := os.ReadFile(name)
+		if err != nil || !bytes.HasPrefix(data, []byte("\x7fELF")) || strings.HasSuffix(name, ".ko") {
+			return err
+		}
+		libraries, err := needed(data)
+		for _, l := range libraries {
+			if _, err := os.Stat(filepath.Join(root, libraryDir, l)); err != nil && l != filepath.Base(loader) {
+				missing = append(missing, name+" needs "+l)
+			}
+		}
+		return err
+	})
+	if err != nil || len(missing) > 0 {
+		t.Errorf("libraries: %v, %v", missing, err)
+	}
+}
+
+// checkDisk: the root leads to its hash, and the partition table and the ESP are sound in the eyes of other tools.
+func checkDisk(t *testing.T, out string) {
+	var m Manifest
+	readJSON(t, filepath.Join(out, "manifest.json"), &m)
+	p, err := verity.Parse(m.Root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := verity.Verify(filepath.Join(out, "root.img"), p); err != nil {
+		t.Error(err)
+	}
+	if m.RootPartition != p.PartUUID().String() || !strings.Contains(m.CommandLine, verity.Argument+"="+m.Root) {
+		t.Errorf("root %s, partition %s, command line %s", m.Root, m.RootPartition, m.CommandLine)
+	}
+	uki, err := os.ReadFile(filepath.Join(out, "orlop.efi"))
+	if err != nil || !bytes.Contains(uki, []byte(m.CommandLine)) {
+		t.Errorf("the unified kernel image does not carry the command line (%v)", err)
+	}
+	checkPartitions(t, filepath.Join(out, outputRaw), p)
+	esp := filepath.Join(t.TempDir(), "esp")
+	copyRange(t, filepath.Join(out, outputRaw), esp, 1<<20, 256<<20)
+	if msg, err := exec.Command("fsck.fat", "-n", esp).CombinedOutput(); err != nil {
+		t.Errorf("fsck.fat: %v\n%s", err, msg)
+	}
+	got := filepath.Join(t.TempDir(), "uki")
+	if msg, err := exec.Command("mcopy", "-i", esp, "::/EFI/Linux/orlop-9.9.9.efi", got).CombinedOutput(); err != nil {
+		t.Fatalf("mcopy: %v\n%s", err, msg)
+	}
+	if data, err := os.ReadFile(got); err != nil || !bytes.Equal(data, uki) {
+		t.Errorf("the ESP does not hold orlop.efi (%v)", err)
+	}
+}
+
+func readJSON(t *testing.T, path string, v any) {
+	t.Helper()
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(data, v); err != nil {
+		t.Fatalf("%s: %v", path, err)
+	}
+}
+
+// golden compares text with a golden file, or writes it with -update.
+func golden(t *testing.T, path, got string) {
+	t.Helper()
+	if *update {
+		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got != string(want) {
+		t.Errorf("%s: differs; if the change is meant: go test ./imager -run TestImage -update\ngot:\n%swant:\n%s", path, got, want)
+	}
+}

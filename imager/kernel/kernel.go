@@ -1,0 +1,154 @@
+// Package kernel takes a Debian kernel package apart: the kernel itself, and a closed selection of its modules,
+// decompressed, with the indexes that depmod makes.
+//
+// It does not decide which modules a product needs (the profile does) and does not load any (init and machined do).
+package kernel
+
+import (
+	"archive/tar"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"github.com/ulikunitz/xz"
+
+	"github.com/orlop-os/orlop/imager/debian"
+)
+
+// Kernel is an unpacked kernel package.
+type Kernel struct {
+	Release string // as in uname -r
+	Image   string // file with the bzImage
+	// base is a folder with lib/modules/<Release>, all modules decompressed.
+	base string
+	// deps maps the file of each module, relative to lib/modules/<Release>, to those it needs, in modules.dep's order.
+	deps map[string][]string
+	// files maps the name of each module to its file.
+	files map[string]string
+	// builtin holds the names of modules that are part of the kernel.
+	builtin map[string]bool
+}
+
+// Unpack unpacks the kernel package into a folder of cache that is named by the package's SHA-256, or finds it there.
+func Unpack(deb, sha256, cache string) (*Kernel, error) {
+	dir := filepath.Join(cache, sha256)
+	if _, err := os.Stat(dir); os.IsNotExist(err) {
+		if err := os.MkdirAll(cache, 0o755); err != nil {
+			return nil, err
+		}
+		// An interrupted run leaves a folder under another name, which nobody uses.
+		tmp, err := os.MkdirTemp(cache, "unpack-")
+		if err != nil {
+			return nil, err
+		}
+		defer os.RemoveAll(tmp)
+		if err := unpack(deb, tmp); err != nil {
+			return nil, fmt.Errorf("%s: cannot unpack kernel: %w", deb, err)
+		}
+		if err := os.Chmod(tmp, 0o755); err != nil {
+			return nil, err
+		}
+		if err := os.Rename(tmp, dir); err != nil {
+			return nil, err
+		}
+	}
+	return open(dir)
+}
+
+// unpack writes vmlinuz and lib/modules/<release>/ into dir, modules as plain .ko, and runs depmod.
+func unpack(deb, dir string) error {
+	release := ""
+	err := debian.Walk(deb, func(name string, h *tar.Header, content io.Reader) error {
+		if h.Typeflag != tar.TypeReg {
+			return nil
+		}
+		if rel, ok := strings.CutPrefix(name, "/boot/vmlinuz-"); ok {
+			release = rel
+			return write(filepath.Join(dir, "vmlinuz"), content)
+		}
+		if !strings.HasPrefix(name, "/lib/modules/") {
+			return nil
+		}
+		if plain, ok := strings.CutSuffix(name, ".xz"); ok {
+			// Decompressed modules load faster, and the root image compresses them anyway.
+			r, err := xz.NewReader(content)
+			if err != nil {
+				return fmt.Errorf("%s: %w", name, err)
+			}
+			name, content = plain, r
+		}
+		return write(filepath.Join(dir, name), content)
+	})
+	if err != nil {
+		return err
+	}
+	if release == "" {
+		return fmt.Errorf("no /boot/vmlinuz-* in it")
+	}
+	return depmod(dir, release)
+}
+
+func write(path string, content io.Reader) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o644)
+	if err != nil {
+		return err
+	}
+	if _, err := io.Copy(f, content); err != nil {
+		f.Close()
+		return fmt.Errorf("%s: cannot write: %w", path, err)
+	}
+	return f.Close()
+}
+
+// depmod makes the indexes of base/lib/modules/release.
+func depmod(base, release string) error {
+	out, err := exec.Command("depmod", "-b", base, release).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("depmod: %w: %s", err, strings.TrimSpace(string(out)))
+	}
+	return nil
+}
+
+// open reads the indexes of an unpacked kernel.
+func open(dir string) (*Kernel, error) {
+	releases, err := filepath.Glob(filepath.Join(dir, "lib/modules/*"))
+	if err != nil || len(releases) != 1 {
+		return nil, fmt.Errorf("%s: %d kernel releases in it, one expected; delete the folder", dir, len(releases))
+	}
+	k := &Kernel{
+		Release: filepath.Base(releases[0]), Image: filepath.Join(dir, "vmlinuz"), base: dir,
+		deps: map[string][]string{}, files: map[string]string{}, builtin: map[string]bool{},
+	}
+	dep, err := os.ReadFile(filepath.Join(releases[0], "modules.dep"))
+	if err != nil {
+		return nil, err
+	}
+	for line := range strings.Lines(string(dep)) {
+		file, needs, ok := strings.Cut(line, ":")
+		if !ok {
+			return nil, fmt.Errorf("%s/modules.dep: line without a colon: %q", releases[0], line)
+		}
+		k.deps[file] = strings.Fields(needs)
+		k.files[moduleName(file)] = file
+	}
+	builtin, err := os.ReadFile(filepath.Join(releases[0], "modules.builtin"))
+	if err != nil {
+		return nil, err
+	}
+	for _, file := range strings.Fields(string(builtin)) {
+		k.builtin[moduleName(file)] = true
+	}
+	return k, nil
+}
+
+// moduleName is the name of a module's file as the kernel spells it: without folder and suffix, - as _.
+func moduleName(file string) string {
+	name, _, _ := strings.Cut(filepath.Base(file), ".ko")
+	return strings.ReplaceAll(name, "-", "_")
+}

@@ -1,0 +1,111 @@
+// Command imager makes every artefact of a product variant from its profile: the root image with its hash tree, the
+// unified kernel image, the disk image, the manifest and the software bill of materials.
+//
+//	imager -profile profiles/qemu.yaml -out build/qemu
+//	imager lock
+//
+// It runs in the top folder of the source, as any user, without loop devices or containers. What it needs from Debian
+// is pinned in imager/packages.lock (`imager lock` refreshes it), what it builds is pinned by go.sum. Same source, same
+// bytes. It does not sign, does not publish and does not start machines.
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/mod/semver"
+
+	"github.com/orlop-os/orlop/imager/debian"
+	"github.com/orlop-os/orlop/pkg/release"
+)
+
+func main() {
+	err := errors.New("usage: imager -profile FILE -out FOLDER, or imager lock")
+	if len(os.Args) == 2 && os.Args[1] == "lock" {
+		err = updateLock()
+	} else if len(os.Args) > 1 {
+		err = build(os.Args[1:])
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "imager:", err)
+		os.Exit(1)
+	}
+}
+
+// updateLock pins the newest version of every package that the imager takes files from.
+func updateLock() error {
+	lock, err := debian.Resolve(wantedPackages())
+	if err != nil {
+		return err
+	}
+	if err := lock.Write(lockFile); err != nil {
+		return err
+	}
+	fmt.Printf("%s: %d packages\n", lockFile, len(lock))
+	return nil
+}
+
+// build reads flags, profile and version and runs a build.
+func build(args []string) error {
+	flags := flag.NewFlagSet("imager", flag.ContinueOnError)
+	profilePath := flags.String("profile", "", "the profile, a YAML `file`")
+	out := flags.String("out", "", "`folder` for the artefacts")
+	cache := flags.String("cache", filepath.Join("build", "cache"), "`folder` for downloads, shared by builds")
+	bin := flags.String("bin", filepath.Join("build", "bin"), "`folder` for kubectl; empty: do not build it")
+	ready := map[string]string{}
+	flags.Func("program", "`name=file`: take a ready executable instead of building it (for development; may be repeated)", func(s string) error {
+		name, file, ok := strings.Cut(s, "=")
+		if !ok {
+			return errors.New("name=file expected")
+		}
+		ready[name] = file
+		return nil
+	})
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	if *profilePath == "" || *out == "" || flags.NArg() > 0 {
+		return errors.New("-profile and -out are needed, and nothing else")
+	}
+	profile, err := ReadProfile(*profilePath)
+	if err != nil {
+		return err
+	}
+	r, err := sourceRelease(*profilePath, profile.Name)
+	if err != nil {
+		return err
+	}
+	b := &Build{Profile: profile, Release: r, Out: *out, Cache: *cache, Log: os.Stdout, Programs: ready,
+		Inputs: []string{*profilePath, lockFile, "go.sum", filepath.Join(componentsModule, "go.sum")}}
+	if *bin != "" {
+		b.Kubectl = filepath.Join(*bin, kubectl.Name)
+	}
+	return b.Run()
+}
+
+// sourceRelease describes the source: its version stands in the file VERSION beside the profiles, the version of
+// Kubernetes in go.mod.
+func sourceRelease(profilePath, profile string) (release.Release, error) {
+	r := release.Release{Name: "Orlop OS", Profile: profile}
+	version, err := os.ReadFile(filepath.Join(filepath.Dir(profilePath), "VERSION"))
+	if err != nil {
+		return r, fmt.Errorf("cannot read version: %w", err)
+	}
+	r.Version = strings.TrimSpace(string(version))
+	if !semver.IsValid("v"+r.Version) || strings.Contains(r.Version, "+") {
+		// A plus sign would be read as boot counting by the loader.
+		return r, fmt.Errorf("version %q: a semantic version without build metadata expected, such as 0.1.0", r.Version)
+	}
+	out, err := exec.Command("go", "list", "-m", "-f", "{{.Version}}", "k8s.io/kubernetes").Output()
+	if err != nil {
+		return r, fmt.Errorf("cannot tell the version of Kubernetes: go list: %w", err)
+	}
+	r.Kubernetes = strings.TrimSpace(string(out))
+	r.BuildTime, err = sourceTime()
+	return r, err
+}

@@ -1,0 +1,162 @@
+package main
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/orlop-os/orlop/pkg/release"
+)
+
+// Manifest says what a build consists of. It is written as manifest.json beside the artefacts.
+type Manifest struct {
+	Release release.Release `json:"release"`
+	// Root is the value of the kernel argument orlop.root; RootPartition the unique GUID of the partition it is in.
+	Root          string `json:"root"`
+	RootPartition string `json:"rootPartition"`
+	CommandLine   string `json:"commandLine"`
+	GoVersion     string `json:"goVersion"`
+	// Tools are the versions of the Debian packages on the building machine that the bytes depend on.
+	Tools map[string]string `json:"tools"`
+	// Inputs are the pinned things that the build starts from; Artefacts what it made.
+	Inputs    []HashedFile `json:"inputs"`
+	Programs  []HashedFile `json:"programs"`
+	Artefacts []HashedFile `json:"artefacts"`
+	// Parts are the sizes of what is in the root, before erofs compresses it.
+	Parts []Part `json:"parts"`
+	// Boot are the sizes of what is in the unified kernel image.
+	Boot        []Part   `json:"boot"`
+	Executables []string `json:"executables"`
+}
+
+// HashedFile is a file or package with its digest.
+type HashedFile struct {
+	Name    string `json:"name"`
+	Version string `json:"version,omitempty"`
+	Bytes   int64  `json:"bytes,omitempty"`
+	SHA256  string `json:"sha256"`
+}
+
+// Part is the sum of the sizes of files that come from one place.
+type Part struct {
+	Name  string `json:"name"`
+	Files int    `json:"files,omitempty"`
+	Bytes int64  `json:"bytes"`
+}
+
+// hashFile describes one file under a name.
+func hashFile(name, file string) (HashedFile, error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return HashedFile{}, err
+	}
+	defer f.Close()
+	h := sha256.New()
+	n, err := io.Copy(h, f)
+	if err != nil {
+		return HashedFile{}, fmt.Errorf("%s: cannot read: %w", file, err)
+	}
+	return HashedFile{Name: name, Bytes: n, SHA256: hex.EncodeToString(h.Sum(nil))}, nil
+}
+
+// parts sums the tree up, largest part first.
+func parts(t Tree) ([]Part, error) {
+	sum := map[string]*Part{}
+	for name, n := range t {
+		if n.Dir || n.Target != "" {
+			continue
+		}
+		size := int64(len(n.Data))
+		if n.Source != "" {
+			info, err := os.Stat(n.Source)
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", name, err)
+			}
+			size = info.Size()
+		}
+		p := sum[n.From]
+		if p == nil {
+			p = &Part{Name: n.From}
+			sum[n.From] = p
+		}
+		p.Files++
+		p.Bytes += size
+	}
+	var all []Part
+	for _, p := range sum {
+		all = append(all, *p)
+	}
+	slices.SortFunc(all, func(a, b Part) int { return cmp.Or(cmp.Compare(b.Bytes, a.Bytes), cmp.Compare(a.Name, b.Name)) })
+	return all, nil
+}
+
+// tools are the packages on the building machine whose version the artefacts' bytes depend on. They are not in the
+// lock file: a compiler is not taken apart, it is installed.
+var tools = []string{"binutils", "dosfstools", "erofs-utils", "gcc", "kmod", "libc6-dev", "libseccomp-dev", "linux-libc-dev", "mtools"}
+
+// toolVersions asks the machine's package database.
+func toolVersions() (map[string]string, error) {
+	out, err := exec.Command("dpkg-query", append([]string{"-W", "-f", "${Package} ${Version}\n"}, tools...)...).Output()
+	if err != nil {
+		return nil, fmt.Errorf("dpkg-query: cannot tell the versions of the tools: %w: are all of imager/host-packages.txt installed?", err)
+	}
+	versions := map[string]string{}
+	for line := range strings.Lines(string(out)) {
+		if name, version, ok := strings.Cut(strings.TrimSpace(line), " "); ok {
+			versions[name] = version
+		}
+	}
+	return versions, nil
+}
+
+// Write writes the manifest as JSON.
+func (m *Manifest) Write(path string) error { return writeJSON(path, m) }
+
+// Print shows parts, executables and artefacts as tables.
+func (m *Manifest) Print(w io.Writer) error {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(t, "\nfiles\tMiB\t  part of the root")
+	for _, p := range m.Parts {
+		fmt.Fprintf(t, "%d\t%.1f\t  %s\n", p.Files, mib(p.Bytes), p.Name)
+	}
+	fmt.Fprintln(t, "\n\tMiB\t  part of the unified kernel image")
+	for _, p := range m.Boot {
+		fmt.Fprintf(t, "\t%.1f\t  %s\n", mib(p.Bytes), p.Name)
+	}
+	fmt.Fprintln(t, "\nSHA-256\tMiB\t  artefact")
+	for _, a := range m.Artefacts {
+		fmt.Fprintf(t, "%.12s\t%.1f\t  %s\n", a.SHA256, mib(a.Bytes), a.Name)
+	}
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	fmt.Fprintf(w, "\n%d executables:\n", len(m.Executables))
+	for _, x := range m.Executables {
+		fmt.Fprintln(w, " ", x)
+	}
+	_, err := fmt.Fprintf(w, "\nroot %s\n", m.Root)
+	return err
+}
+
+func mib(bytes int64) float64 { return float64(bytes) / (1 << 20) }
+
+func writeJSON(path string, v any) error {
+	data, err := json.MarshalIndent(v, "", "  ")
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Clean(path), append(data, '\n'), 0o644)
+}
+
+// sortedKeys are the keys of a map in order.
+func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

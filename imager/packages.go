@@ -1,0 +1,246 @@
+package main
+
+import (
+	"archive/tar"
+	"bytes"
+	"debug/elf"
+	"fmt"
+	"io"
+	"io/fs"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/orlop-os/orlop/imager/debian"
+)
+
+// lockFile is where the pinned versions stand, relative to the working folder.
+const lockFile = "imager/packages.lock"
+
+// libraryDir is where the C programs' libraries are; the dynamic loader looks there without being told.
+const libraryDir = "/usr/lib/x86_64-linux-gnu"
+
+// loader is the dynamic loader, as the C programs name it.
+const loader = "/lib64/ld-linux-x86-64.so.2"
+
+// taken is everything that comes from Debian packages by name. Libraries are not named: they are found by what the
+// programs need (DT_NEEDED), in libraryPackages.
+var taken = []struct {
+	Package, From, To string
+	Mode              fs.FileMode
+}{
+	{"e2fsprogs", "/sbin/mke2fs", "/usr/sbin/mke2fs", 0o755},
+	{"e2fsprogs", "/sbin/e2fsck", "/usr/sbin/e2fsck", 0o755},
+	{"e2fsprogs", "/sbin/resize2fs", "/usr/sbin/resize2fs", 0o755},
+	{"e2fsprogs", "/etc/mke2fs.conf", "/etc/mke2fs.conf", 0o644},
+	{"nftables", "/usr/sbin/nft", "/usr/sbin/nft", 0o755}, // kube-proxy and the portmap plugin start it
+	{"mount", "/bin/mount", "/usr/bin/mount", 0o755},      // the kubelet starts it for volumes
+	{"mount", "/bin/umount", "/usr/bin/umount", 0o755},
+	{"netbase", "/etc/protocols", "/etc/protocols", 0o644}, // nft looks protocols up by name
+	{"netbase", "/etc/services", "/etc/services", 0o644},
+	{"libc6", "/lib/x86_64-linux-gnu/ld-linux-x86-64.so.2", "/usr/lib64/ld-linux-x86-64.so.2", 0o755},
+}
+
+// libraryPackages are searched for shared libraries. Each must give at least one.
+var libraryPackages = []string{
+	"libc6",
+	"libext2fs2", "libcom-err2", "libblkid1", "libuuid1", // e2fsprogs
+	"libnftables1", "libnftnl11", "libmnl0", "libxtables12", "libjansson4", "libgmp10", "libedit2", "libbsd0", "libmd0", "libtinfo6", // nft
+	"libmount1", "libselinux1", "libpcre2-8-0", // mount
+}
+
+const (
+	certificatesPackage = "ca-certificates"
+	loaderPackage       = "systemd-boot-efi"
+	loaderStub          = "/usr/lib/systemd/boot/efi/linuxx64.efi.stub"
+	loaderProgram       = "/usr/lib/systemd/boot/efi/systemd-bootx64.efi"
+)
+
+// kernelPackages are the kernels that profiles can name.
+var kernelPackages = []string{"linux-image-6.12-cloud-amd64"}
+
+// wantedPackages is what the lock file holds.
+func wantedPackages() []string {
+	all := slices.Concat(kernelPackages, libraryPackages, []string{certificatesPackage, loaderPackage})
+	for _, f := range taken {
+		all = append(all, f.Package)
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+// Archive gives the files of the pinned packages.
+type Archive struct {
+	Lock  debian.Lock
+	Cache string // folder for downloads
+	// used collects the packages that files were taken from, for the SBOM.
+	used map[string]debian.Package
+}
+
+// deb returns the package and its .deb file.
+func (a *Archive) deb(want string) (debian.Package, string, error) {
+	p, err := a.Lock.Find(want)
+	if err != nil {
+		return p, "", err
+	}
+	files, err := debian.Fetch([]debian.Package{p}, a.Cache)
+	if err != nil {
+		return p, "", err
+	}
+	if a.used == nil {
+		a.used = map[string]debian.Package{}
+	}
+	a.used[p.Name] = p
+	return p, files[0], nil
+}
+
+// files returns the regular files and symbolic links of a package whose names match.
+func (a *Archive) files(want string, match func(name string) bool) (map[string]Node, error) {
+	_, deb, err := a.deb(want)
+	if err != nil {
+		return nil, err
+	}
+	found := map[string]Node{}
+	err = debian.Walk(deb, func(name string, h *tar.Header, content io.Reader) error {
+		if !match(name) {
+			return nil
+		}
+		n := Node{From: want, Mode: 0o644}
+		switch h.Typeflag {
+		case tar.TypeReg:
+			data, err := io.ReadAll(content)
+			if err != nil {
+				return fmt.Errorf("%s: %s: %w", want, name, err)
+			}
+			n.Data = data
+		case tar.TypeSymlink:
+			n.Target = h.Linkname
+		default:
+			return nil
+		}
+		found[name] = n
+		return nil
+	})
+	return found, err
+}
+
+// file returns one file of a package.
+func (a *Archive) file(want, name string) ([]byte, error) {
+	found, err := a.files(want, func(n string) bool { return n == name })
+	if err != nil {
+		return nil, err
+	}
+	n, ok := found[name]
+	if !ok || n.Target != "" {
+		return nil, fmt.Errorf("%s: has no file %s", want, name)
+	}
+	return n.Data, nil
+}
+
+// addDebian adds everything of the table, the libraries that the programs need, and the CA bundle.
+func addDebian(t Tree, a *Archive) error {
+	var programs []string
+	for _, f := range taken {
+		data, err := a.file(f.Package, f.From)
+		if err != nil {
+			return err
+		}
+		if err := t.Add(f.To, Node{Mode: f.Mode, Data: data, From: f.Package}); err != nil {
+			return err
+		}
+		if f.Mode&0o111 != 0 {
+			programs = append(programs, f.To)
+		}
+	}
+	if err := addLibraries(t, a, programs); err != nil {
+		return err
+	}
+	bundle, err := certificates(a)
+	if err != nil {
+		return err
+	}
+	return t.Add("/etc/ssl/certs/ca-certificates.crt", Node{Mode: 0o644, Data: bundle, From: certificatesPackage})
+}
+
+// certificates is Debian's bundle of CA certificates: all of them, in the order of their names.
+func certificates(a *Archive) ([]byte, error) {
+	found, err := a.files(certificatesPackage, func(n string) bool {
+		return strings.HasPrefix(n, "/usr/share/ca-certificates/mozilla/") && strings.HasSuffix(n, ".crt")
+	})
+	if err != nil {
+		return nil, err
+	}
+	var b bytes.Buffer
+	for _, name := range Tree(found).Names() {
+		b.Write(found[name].Data)
+	}
+	if b.Len() == 0 {
+		return nil, fmt.Errorf("%s: has no certificates where they are expected", certificatesPackage)
+	}
+	return b.Bytes(), nil
+}
+
+// addLibraries adds the shared libraries that the programs and the libraries themselves need. They are not executable:
+// the loader maps them, nobody starts them.
+func addLibraries(t Tree, a *Archive, programs []string) error {
+	available := map[string]Node{}
+	for _, want := range libraryPackages {
+		found, err := a.files(want, func(n string) bool { return strings.Contains(path.Base(n), ".so") })
+		if err != nil {
+			return err
+		}
+		for name, n := range found {
+			if n.Target == "" {
+				available[path.Base(name)] = n
+			}
+		}
+		for name, n := range found {
+			if n.Target == "" {
+				continue
+			}
+			if target, ok := found[path.Join(path.Dir(name), n.Target)]; ok && target.Target == "" {
+				available[path.Base(name)] = target
+			}
+		}
+	}
+	used := map[string]bool{}
+	queue := slices.Clone(programs)
+	for len(queue) > 0 {
+		needs, err := needed(t[queue[0]].Data)
+		if err != nil {
+			return fmt.Errorf("%s: %w", queue[0], err)
+		}
+		for _, lib := range needs {
+			name := path.Join(libraryDir, lib)
+			if _, ok := t[name]; ok || lib == path.Base(loader) {
+				continue
+			}
+			n, ok := available[lib]
+			if !ok {
+				return fmt.Errorf("%s: needs %s, which is in none of the library packages (imager/packages.go)", queue[0], lib)
+			}
+			used[n.From] = true
+			n.Mode = 0o644
+			if err := t.Add(name, n); err != nil {
+				return err
+			}
+			queue = append(queue, name)
+		}
+		queue = queue[1:]
+	}
+	for _, p := range libraryPackages {
+		if !used[p] {
+			return fmt.Errorf("%s: nothing needs a library of it; take it out of imager/packages.go", p)
+		}
+	}
+	return nil
+}
+
+// needed returns the names of the shared libraries that an ELF file names.
+func needed(data []byte) ([]string, error) {
+	f, err := elf.NewFile(bytes.NewReader(data))
+	if err != nil {
+		return nil, fmt.Errorf("is not an ELF file: %w", err)
+	}
+	return f.ImportedLibraries()
+}

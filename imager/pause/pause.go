@@ -1,0 +1,42 @@
+// Package pause makes the one container image that is part of the system: the process that holds a pod's namespaces.
+//
+// The program is 40 lines of C without a C library (src/pause.c). C and not Go, because one of them runs in every pod:
+// a Go runtime would cost each pod more than a megabyte, this costs a few pages. A compiler is needed for runc anyway.
+//
+// The package also wraps single programs as OCI archives in general. It does not pull and does not push.
+package pause
+
+import (
+	_ "embed"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+)
+
+//go:embed src/pause.c
+var source []byte
+
+// Reference is the image's name. It is our own: the program is not the one that others publish as pause, and a name
+// that no registry serves is never pulled by mistake.
+const Reference = "orlop.dev/pause:1"
+
+// flags make a small static executable that depends on the compiler's version only: no path, no build id, no
+// sections for unwinding, and no page that is both writable and executable.
+var flags = []string{
+	"-x", "c", "-std=c11", "-Os", "-Wall", "-Wextra", "-Werror",
+	"-static", "-nostdlib", "-ffreestanding", "-fno-asynchronous-unwind-tables", "-fno-stack-protector",
+	"-fcf-protection=none", "-Wl,--build-id=none,-z,noseparate-code,-z,noexecstack,-s",
+}
+
+// Compile builds the program in the folder work and returns its bytes.
+func Compile(work string) ([]byte, error) {
+	out := filepath.Join(work, "pause")
+	c := exec.Command("gcc", append(flags, "-o", out, "-")...)
+	c.Stdin = strings.NewReader(string(source))
+	if msg, err := c.CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("pause: cannot compile: %w: %s", err, strings.TrimSpace(string(msg)))
+	}
+	return os.ReadFile(out)
+}

@@ -1,0 +1,172 @@
+package pause
+
+import (
+	"archive/tar"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-containerregistry/pkg/v1/layout"
+	"github.com/google/go-containerregistry/pkg/v1/validate"
+)
+
+// program compiles pause into a file.
+func program(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	if _, err := Compile(dir); err != nil {
+		t.Fatal(err)
+	}
+	return filepath.Join(dir, "pause")
+}
+
+func TestCompileIsSmallAndTheSame(t *testing.T) {
+	a, err := Compile(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := Compile(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(a, b) {
+		t.Error("two compilations in two folders differ")
+	}
+	if len(a) > 4096 {
+		t.Errorf("%d bytes: more than one page; has a C library come in?", len(a))
+	}
+}
+
+// In a pod, pause is the first process of a PID namespace, where the kernel drops signals that nobody waits for.
+func TestEndsOnSignal(t *testing.T) {
+	file := program(t)
+	for _, s := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT} {
+		c := exec.Command(file)
+		c.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER | syscall.CLONE_NEWPID}
+		if err := c.Start(); errors.Is(err, syscall.EPERM) {
+			t.Skip("this machine does not allow user namespaces, and without one a PID namespace needs root")
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		waitFor(t, "pause to wait for signals", func() bool { return strings.HasPrefix(proc(c.Process.Pid, "syscall"), rtSigtimedwait+" ") })
+		if err := c.Process.Signal(s); err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Wait(); err != nil {
+			t.Errorf("after %v: %v, want exit status 0", s, err)
+		}
+	}
+}
+
+// rtSigtimedwait is the number of the system call on x86-64.
+const rtSigtimedwait = "128"
+
+// A process that becomes pause keeps its children: this is how a test gives it some without a namespace.
+func TestReaps(t *testing.T) {
+	c := exec.Command("sh", "-c", "sleep 0.05 & sleep 0.1 & exec "+program(t))
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = c.Process.Kill() // it has ended only if the test has failed already
+		_ = c.Wait()
+	})
+	waitFor(t, "pause to run", func() bool { return proc(c.Process.Pid, "comm") == "pause\n" })
+	waitFor(t, "both children to be reaped", func() bool {
+		children, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%[1]d/children", c.Process.Pid))
+		return err == nil && len(children) == 0
+	})
+}
+
+// proc reads a file of a process, or gives the error's text.
+func proc(pid int, name string) string {
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/%s", pid, name))
+	if err != nil {
+		return err.Error()
+	}
+	return string(data)
+}
+
+func waitFor(t *testing.T, what string, done func() bool) {
+	t.Helper()
+	deadline := time.After(20 * time.Second)
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for !done() {
+		select {
+		case <-deadline:
+			t.Fatal("waited 20 s for " + what)
+		case <-tick.C:
+		}
+	}
+}
+
+func TestArchive(t *testing.T) {
+	created := time.Unix(1_700_000_000, 0)
+	a, err := Archive("example.test/one:1", "one", []byte("program"), created)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := Archive("example.test/one:1", "one", []byte("program"), created.In(time.FixedZone("far", 9*3600)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(a, b) {
+		t.Error("the same image written twice differs")
+	}
+
+	dir := t.TempDir()
+	for r := tar.NewReader(bytes.NewReader(a)); ; {
+		h, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		data, err := io.ReadAll(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		file := filepath.Join(dir, h.Name)
+		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(file, data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	index, err := layout.ImageIndexFromPath(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := validate.Index(index); err != nil {
+		t.Error(err)
+	}
+	m, err := index.IndexManifest()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := m.Manifests[0].Annotations["io.containerd.image.name"]; got != "example.test/one:1" {
+		t.Errorf("containerd would call the image %q", got)
+	}
+	image, err := index.Image(m.Manifests[0].Digest)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config, err := image.ConfigFile()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if config.OS != "linux" || config.Architecture != "amd64" || fmt.Sprint(config.Config.Entrypoint) != "[/one]" || len(config.RootFS.DiffIDs) != 1 {
+		t.Errorf("image configuration is %+v", config)
+	}
+}

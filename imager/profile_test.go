@@ -1,0 +1,96 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// TestProfiles: every profile of the product is accepted.
+func TestProfiles(t *testing.T) {
+	files, err := filepath.Glob("../profiles/*.yaml")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no profiles found (%v)", err)
+	}
+	for _, f := range files {
+		if _, err := ReadProfile(f); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+const goodProfile = `name: test
+kernel:
+  package: linux-image-6.12-cloud-amd64
+  arguments: [quiet]
+  modules: [overlay]
+  initramfs: [dm-verity, erofs]
+root: {compression: lz4, clusterSize: 16KiB}
+disk: {esp: 64MiB, root: 1GiB}
+outputs: [disk.raw]
+`
+
+func TestReadProfileRefuses(t *testing.T) {
+	for _, c := range []struct{ name, old, new, want string }{
+		{"unknown field", "disk: {esp", "disk: {efi: 1MiB, esp", ":8: field efi is not a field of DiskProfile"},
+		{"wrong type", "modules: [overlay]", "modules: {a: b}", ":5: cannot unmarshal"},
+		{"size without unit", "esp: 64MiB", "esp: 64", `:8: size "64": a positive number with KiB, MiB or GiB expected`},
+		{"size too small", "esp: 64MiB", "esp: 32MiB", "disk.esp: a multiple of 1MiB, at least 64MiB"},
+		{"size not whole", "root: 1GiB", "root: 1025KiB", "disk.root: a multiple of 1MiB"},
+		{"no YAML", "name: test", "name: [", ":"},
+		{"two documents", "outputs: [disk.raw]", "outputs: []\n---\na: b", "one YAML document"},
+		{"other name", "name: test", "name: metal", `name is "metal": a profile is named like its file, "test"`},
+		{"no kernel", "package: linux-image-6.12-cloud-amd64", "package: ", "kernel.package is missing"},
+		{"no initramfs", "initramfs: [dm-verity, erofs]", "initramfs: []", "kernel.initramfs is empty"},
+		{"own root", "arguments: [quiet]", "arguments: [orlop.root=1]", "orlop.root is the imager's own"},
+		{"two arguments", "arguments: [quiet]", "arguments: [a b]", "without spaces"},
+		{"unknown compression", "compression: lz4,", "compression: xz,", `root.compression is "xz"`},
+		{"cluster not whole", "clusterSize: 16KiB", "clusterSize: 5KiB", "root.clusterSize"},
+		{"unknown output", "outputs: [disk.raw]", "outputs: [disk.qcow2]", `outputs: "disk.qcow2" is unknown`},
+	} {
+		path := filepath.Join(t.TempDir(), "test.yaml")
+		text := strings.Replace(goodProfile, c.old, c.new, 1)
+		if text == goodProfile {
+			t.Fatalf("%s: the case changes nothing", c.name)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := ReadProfile(path); err == nil || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: error %v, want the file and %q", c.name, err, c.want)
+		}
+	}
+	path := filepath.Join(t.TempDir(), "test.yaml")
+	if err := os.WriteFile(path, []byte(goodProfile), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if p, err := ReadProfile(path); err != nil || p.Disk.Root != 1<<30 || p.Root.ClusterSize != 16<<10 {
+		t.Errorf("the profile that the cases change: %+v, %v", p, err)
+	}
+}
+
+func TestOperatorCA(t *testing.T) {
+	dir := t.TempDir()
+	none := filepath.Join(dir, "ca.crt")
+	if _, err := operatorCA(none); err == nil || !strings.Contains(err.Error(), "orlopctl gen operator --out "+dir) {
+		t.Errorf("missing file: error %v, want the command that makes it", err)
+	}
+	if data, err := operatorCA(""); data != nil || err != nil {
+		t.Errorf("a generic image: %q, %v", data, err)
+	}
+	certificate := "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"
+	for name, c := range map[string]struct {
+		text string
+		ok   bool
+	}{
+		"one": {certificate, true}, "two": {certificate + certificate, false}, "a key": {strings.ReplaceAll(certificate, "CERTIFICATE", "PRIVATE KEY"), false}, "text": {"hello", false},
+	} {
+		if err := os.WriteFile(none, []byte(c.text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := operatorCA(none); (err == nil) != c.ok {
+			t.Errorf("%s: error %v, accepted should be %v", name, err, c.ok)
+		}
+	}
+}

@@ -1,0 +1,253 @@
+package main
+
+import (
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/siderolabs/go-blockdevice/v2/partitioning/gpt"
+
+	"github.com/orlop-os/orlop/imager/debian"
+	"github.com/orlop-os/orlop/imager/kernel"
+	"github.com/orlop-os/orlop/pkg/verity"
+)
+
+// reproducible in the environment asks for TestReproducible.
+const reproducible = "ORLOP_TEST_REPRODUCIBLE"
+
+// TestReproducible builds the whole image of two copies of the source: one with the caches of the day, one at another
+// place with empty build caches, as nobody if the test runs as root. It compiles everything again, which takes some ten minutes,
+// so `make test-reproducible` asks for it; TestImage does the same for all but the compilers every time.
+func TestReproducible(t *testing.T) {
+	if os.Getenv(reproducible) == "" {
+		t.Skip("builds everything from nothing, which takes more than ten minutes: run by `make test-reproducible`")
+	}
+	source, err := filepath.Abs("..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	mine := filepath.Join(t.TempDir(), "source") // others may edit the source meanwhile
+	copyTree(t, source, mine)
+	copyTree(t, filepath.Join(source, "build/operator"), filepath.Join(mine, "build/operator"))
+	build := func(tree, cache string, how func(*exec.Cmd)) string {
+		c := exec.Command("go", "run", "./imager", "-profile", "profiles/qemu.yaml", "-out", filepath.Join(tree, "build/twice"), "-cache", cache, "-bin", "")
+		c.Dir = tree
+		c.Env = append(os.Environ(), "SOURCE_DATE_EPOCH=1700000000", "GOFLAGS=-mod=readonly", "CGO_ENABLED=0")
+		c.Stdout, c.Stderr = os.Stderr, os.Stderr
+		how(c)
+		if err := c.Run(); err != nil {
+			t.Fatalf("%s: %v", tree, err)
+		}
+		return filepath.Join(tree, "build/twice")
+	}
+	one := build(mine, filepath.Join(source, "build/cache"), func(*exec.Cmd) {})
+
+	other := filepath.Join(t.TempDir(), "a", "copy", "of the source")
+	copyTree(t, mine, other)
+	copyTree(t, filepath.Join(mine, "build/operator"), filepath.Join(other, "build/operator"))
+	copyTree(t, filepath.Join(source, "build/cache/deb"), filepath.Join(other, "build/cache/deb"))
+	home := filepath.Join(t.TempDir(), "home")
+	copyTree(t, filepath.Join(goEnv(t, "GOMODCACHE"), "cache/download"), filepath.Join(home, "proxy"))
+	two := build(other, "build/cache", func(c *exec.Cmd) {
+		c.Env = append(c.Env, "HOME="+home, "GOCACHE="+home+"/cache", "GOMODCACHE="+home+"/mod", "GOPROXY=file://"+home+"/proxy",
+			"GONOSUMDB=*", "GOFLAGS=-mod=readonly -modcacherw", "TMPDIR="+home, "TZ=Pacific/Auckland")
+		old := syscall.Umask(0o077)
+		t.Cleanup(func() { syscall.Umask(old) })
+		if os.Geteuid() == 0 {
+			makeOwned(t, other, 65534)
+			makeOwned(t, home, 65534)
+			c.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+		}
+	})
+	sameArtefacts(t, one, two)
+}
+
+// sameArtefacts compares all files of two builds, but not those of the folder for intermediate files.
+func sameArtefacts(t *testing.T, one, two string) {
+	t.Helper()
+	digests := func(dir string) map[string]HashedFile {
+		all := map[string]HashedFile{}
+		err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+			if err != nil {
+				return err
+			}
+			if d.IsDir() {
+				if path == filepath.Join(dir, "work") {
+					return fs.SkipDir
+				}
+				return nil
+			}
+			name := strings.TrimPrefix(path, dir)
+			all[name], err = hashFile(name, path)
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return all
+	}
+	a, b := digests(one), digests(two)
+	if len(a) < 6 {
+		t.Fatalf("%s: only %d files", one, len(a))
+	}
+	for _, name := range slices.Compact(slices.Sorted(slices.Values(append(sortedKeys(a), sortedKeys(b)...)))) {
+		if a[name] != b[name] {
+			t.Errorf("%s: built twice, it differs:\n%+v\n%+v", name, a[name], b[name])
+		}
+	}
+}
+
+// checkPartitions reads the table back: three partitions, the root's GUID, both copies of the table.
+func checkPartitions(t *testing.T, disk string, p verity.Params) {
+	t.Helper()
+	f, err := os.Open(disk)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	device, err := gpt.DeviceFromFile(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	table, err := gpt.Read(device)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, part := range table.Partitions() {
+		got = append(got, part.Name)
+		if part.Name == "ROOT-A" && (part.PartGUID != p.PartUUID() || part.TypeGUID != typeRoot) {
+			t.Errorf("ROOT-A has GUID %v and type %v", part.PartGUID, part.TypeGUID)
+		}
+	}
+	if want := []string{"ESP", "ROOT-A", "ROOT-B"}; !slices.Equal(got, want) {
+		t.Errorf("partitions %v, want %v", got, want)
+	}
+}
+
+// fillCache makes sure that all packages of the lock file and the unpacked kernels are in the cache.
+func fillCache(t *testing.T, cache string) {
+	t.Helper()
+	lock, err := debian.ReadLock(lockFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	debs, err := debian.Fetch(lock, filepath.Join(cache, "deb"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, p := range lock {
+		if slices.Contains(kernelPackages, p.Want) {
+			if _, err := kernel.Unpack(debs[i], p.SHA256, filepath.Join(cache, "kernel")); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
+// TestLock: the lock file holds exactly what the tables name.
+func TestLock(t *testing.T) {
+	lock, err := debian.ReadLock("packages.lock")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, p := range lock {
+		got = append(got, p.Want)
+	}
+	if want := wantedPackages(); !slices.Equal(got, want) {
+		t.Errorf("lock file names\n%v\nthe tables name\n%v\nrefresh it with `imager lock`", got, want)
+	}
+}
+
+func goEnv(t *testing.T, name string) string {
+	t.Helper()
+	out, err := exec.Command("go", "env", name).Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.TrimSpace(string(out))
+}
+
+// copyTree copies folders and files, but not build, .git and links. The files are new ones, with the time of now.
+func copyTree(t *testing.T, from, to string) {
+	t.Helper()
+	err := filepath.WalkDir(from, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		rel, err := filepath.Rel(from, path)
+		switch {
+		case err != nil:
+			return err
+		case rel == "build" || rel == ".git":
+			return fs.SkipDir
+		case d.IsDir():
+			return os.MkdirAll(filepath.Join(to, rel), 0o755)
+		case d.Type().IsRegular():
+			copyFile(t, path, filepath.Join(to, rel))
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func copyFile(t *testing.T, from, to string) {
+	t.Helper()
+	info, err := os.Stat(from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	copyRange(t, from, to, 0, info.Size())
+	if err := os.Chmod(to, info.Mode().Perm()|0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// copyRange copies a part of a file into a new one.
+func copyRange(t *testing.T, from, to string, offset, length int64) {
+	t.Helper()
+	in, err := os.Open(from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer in.Close()
+	if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	out, err := os.Create(to)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer out.Close()
+	if _, err := io.Copy(out, io.NewSectionReader(in, offset, length)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// makeOwned gives a folder and all in it to a user, and opens the way to it.
+func makeOwned(t *testing.T, dir string, id int) {
+	t.Helper()
+	for above := filepath.Dir(dir); strings.HasPrefix(above, os.TempDir()+"/"); above = filepath.Dir(above) {
+		if err := os.Chmod(above, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	err := filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		return os.Lchown(path, id, id)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,136 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"encoding/pem"
+	"fmt"
+	"os"
+	"path"
+	"path/filepath"
+
+	"github.com/orlop-os/orlop/pkg/paths"
+	"github.com/orlop-os/orlop/pkg/release"
+)
+
+// part is the name under which the imager's own small files are counted.
+const part = "configuration"
+
+// users are the system's users, in the root's /etc/passwd. None can log in: there is nothing to log in to.
+var users = []struct {
+	Name string
+	ID   int
+}{
+	{"root", 0},
+	{"apid", paths.UserApid},
+	{"kube-api", paths.UserAPI},
+	{"kube-controllers", paths.UserControllers},
+	{"nobody", 65534},
+}
+
+// mountPoints are the empty folders of the root.
+var mountPoints = []string{"/dev", "/proc", "/sys", "/run", "/tmp", "/sysroot", paths.State, paths.Data}
+
+// links are the symbolic links of the root: the merged /usr, files that the running system writes, and apid, which
+// is machined under another name.
+var links = map[string]string{
+	"/bin": "usr/bin", "/sbin": "usr/sbin", "/lib": "usr/lib", "/lib64": "usr/lib64",
+	"/etc/resolv.conf": paths.ResolvConf, "/etc/hosts": paths.Hosts, "/etc/hostname": paths.Hostname, "/etc/machine-id": paths.MachineID,
+	"/etc/mtab":     "../proc/self/mounts",
+	"/usr/bin/apid": path.Base(paths.Machined),
+}
+
+// addSystem adds mount points, links, users and the files that describe the release.
+func addSystem(t Tree, r release.Release) error {
+	for _, m := range mountPoints {
+		if err := t.Add(m, Node{Dir: true, Mode: 0o755, From: part}); err != nil {
+			return err
+		}
+	}
+	for name, target := range links {
+		if err := t.Add(name, Node{Target: target, From: part}); err != nil {
+			return err
+		}
+	}
+	var passwd, group bytes.Buffer
+	for _, u := range users {
+		fmt.Fprintf(&passwd, "%s:x:%d:%d::/:/nonexistent\n", u.Name, u.ID, u.ID)
+		fmt.Fprintf(&group, "%s:x:%d:\n", u.Name, u.ID)
+	}
+	releaseJSON, err := json.MarshalIndent(r, "", "  ")
+	if err != nil {
+		return err
+	}
+	files := map[string][]byte{
+		"/etc/passwd":         passwd.Bytes(),
+		"/etc/group":          group.Bytes(),
+		"/etc/nsswitch.conf":  []byte("passwd: files\ngroup: files\nhosts: files dns\nprotocols: files\nservices: files\n"),
+		"/usr/lib/os-release": osRelease(r),
+		paths.Release:         append(releaseJSON, '\n'),
+	}
+	for name, data := range files {
+		if err := t.Add(name, Node{Mode: 0o644, Data: data, From: part}); err != nil {
+			return err
+		}
+	}
+	return t.Add("/etc/os-release", Node{Target: "../usr/lib/os-release", From: part})
+}
+
+// osRelease is os-release(5); the loader reads the same text from the UKI for its menu and to order versions.
+func osRelease(r release.Release) []byte {
+	return fmt.Appendf(nil, "NAME=%q\nPRETTY_NAME=\"%s %s\"\nID=orlop\nVERSION_ID=%s\nIMAGE_ID=orlop\nIMAGE_VERSION=%s\nVARIANT_ID=%s\n",
+		r.Name, r.Name, r.Version, r.Version, r.Version, r.Profile)
+}
+
+// addPrograms adds the executables that were built from source.
+func addPrograms(t Tree, built map[string]string) error {
+	for _, p := range programs {
+		if p.Root == "" {
+			continue
+		}
+		if err := t.Add(p.Root, Node{Mode: 0o755, Source: built[p.Name], From: p.Name}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// addModules adds a kernel's module tree (kernel.Tree).
+func addModules(t Tree, release string, files map[string]string) error {
+	for name, source := range files {
+		n := Node{Mode: 0o644, Source: source, From: "kernel modules"}
+		if err := t.Add(path.Join(paths.Modules, release, name), n); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// operatorCA reads the operator's CA certificate; no file, no certificate.
+func operatorCA(file string) ([]byte, error) {
+	if file == "" {
+		return nil, nil
+	}
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return nil, fmt.Errorf("operatorCA: %w: make it with `orlopctl gen operator --out %s`", err, filepath.Dir(file))
+	}
+	block, rest := pem.Decode(data)
+	if block == nil || block.Type != "CERTIFICATE" || len(bytes.TrimSpace(rest)) > 0 {
+		return nil, fmt.Errorf("operatorCA: %s: one certificate in PEM form expected, and nothing else", file)
+	}
+	return data, nil
+}
+
+// addImages embeds the pause image and the profile's OCI archives.
+func addImages(t Tree, pauseArchive []byte, more []string) error {
+	if err := t.Add(path.Join(paths.Images, "pause.tar"), Node{Mode: 0o644, Data: pauseArchive, From: "container images"}); err != nil {
+		return err
+	}
+	for _, file := range more {
+		if err := t.Add(path.Join(paths.Images, filepath.Base(file)), Node{Mode: 0o644, Source: file, From: "container images"}); err != nil {
+			return err
+		}
+	}
+	return nil
+}

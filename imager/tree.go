@@ -1,0 +1,180 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// Node is one file of the root: exactly one of the fields beside Mode says what it is. All belong to root.
+type Node struct {
+	Mode   fs.FileMode // permission bits
+	Dir    bool
+	Target string // of a symbolic link
+	Source string // file on this machine
+	Data   []byte // content; nil for an empty file
+	// From names the part that the file is counted under (a Debian package, a program, "kernel modules", …).
+	From string
+}
+
+// Tree is the root file system before it is written: clean absolute paths to nodes. "/" is implied.
+type Tree map[string]Node
+
+// Add puts a node in, and the folders above it. Two nodes at one path are an error, folders excepted.
+func (t Tree) Add(name string, n Node) error {
+	if old, ok := t[name]; ok && !(old.Dir && n.Dir) {
+		return fmt.Errorf("%s: comes from %s and from %s", name, old.From, n.From)
+	}
+	for dir := path.Dir(name); dir != "/"; dir = path.Dir(dir) {
+		if above, ok := t[dir]; ok && !above.Dir {
+			return fmt.Errorf("%s: %s above it is not a folder", name, dir)
+		} else if !ok {
+			t[dir] = Node{Dir: true, Mode: 0o755, From: n.From}
+		}
+	}
+	t[name] = n
+	return nil
+}
+
+// Names returns the paths in order.
+func (t Tree) Names() []string { return slices.Sorted(maps.Keys(t)) }
+
+// Read returns the content of a file.
+func (n Node) Read() ([]byte, error) {
+	if n.Source != "" {
+		return os.ReadFile(n.Source)
+	}
+	return n.Data, nil
+}
+
+// open returns the content of a file as a stream.
+func (n Node) open() (io.ReadCloser, error) {
+	if n.Source != "" {
+		return os.Open(n.Source)
+	}
+	return io.NopCloser(bytes.NewReader(n.Data)), nil
+}
+
+// Write makes the tree in the folder dir, which is emptied first. Modes do not depend on the umask. Times and owners
+// are left to the program that makes the file system.
+func (t Tree) Write(dir string) error {
+	if err := os.RemoveAll(dir); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	if err := os.Chmod(dir, 0o755); err != nil {
+		return err
+	}
+	// Folders come before what is in them, by the order of names. They stay writable for the owner.
+	for _, name := range t.Names() {
+		if err := t[name].write(filepath.Join(dir, name)); err != nil {
+			return fmt.Errorf("%s: cannot write: %w", name, err)
+		}
+	}
+	return nil
+}
+
+func (n Node) write(dst string) error {
+	switch {
+	case n.Dir:
+		if err := os.Mkdir(dst, 0o755); err != nil {
+			return err
+		}
+	case n.Target != "":
+		return os.Symlink(n.Target, dst)
+	default:
+		r, err := n.open()
+		if err != nil {
+			return err
+		}
+		defer r.Close()
+		f, err := os.OpenFile(dst, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+		if err != nil {
+			return err
+		}
+		if _, err := io.Copy(f, r); err != nil {
+			f.Close()
+			return err
+		}
+		if err := f.Close(); err != nil {
+			return err
+		}
+	}
+	return os.Chmod(dst, n.Mode)
+}
+
+// Executables returns the paths that a process can be started from, with symbolic links to them as "path -> target".
+func (t Tree) Executables() []string {
+	var all []string
+	for _, name := range t.Names() {
+		n := t[name]
+		switch {
+		case n.Target != "":
+			to := n.Target
+			if !path.IsAbs(to) {
+				to = path.Join(path.Dir(name), to)
+			}
+			if x, ok := t[to]; ok && x.executable() {
+				all = append(all, name+" -> "+n.Target)
+			}
+		case n.executable():
+			all = append(all, name)
+		}
+	}
+	return all
+}
+
+func (n Node) executable() bool { return !n.Dir && n.Target == "" && n.Mode&0o111 != 0 }
+
+// interpreters are names of programs that run scripts, without version numbers at their end.
+var interpreters = []string{
+	"sh", "ash", "bash", "dash", "ksh", "mksh", "zsh", "fish", "tcsh", "csh", "busybox", "toybox", "rbash",
+	"python", "perl", "ruby", "lua", "luajit", "tclsh", "awk", "gawk", "mawk", "sed", "node", "php", "guile", "gdb", "env", "vi", "vim", "ed", "m4",
+}
+
+// CheckNoInterpreter fails for a file that is an interpreter by its name, is a script, or is executable and not ELF.
+// It walks a finished root folder, not the plan of it.
+func CheckNoInterpreter(root string) error {
+	return filepath.WalkDir(root, func(name string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		shown := strings.TrimPrefix(name, root)
+		plain := strings.TrimRight(d.Name(), "0123456789.-")
+		if slices.Contains(interpreters, plain) {
+			return fmt.Errorf("%s: is named like an interpreter; nothing in the root may run scripts", shown)
+		}
+		if !d.Type().IsRegular() {
+			return nil
+		}
+		info, err := d.Info()
+		if err != nil {
+			return err
+		}
+		f, err := os.Open(name)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		head := make([]byte, 4)
+		if _, err := io.ReadFull(f, head); err != nil {
+			head = nil // shorter than four bytes: neither a script nor a program
+		}
+		switch {
+		case bytes.HasPrefix(head, []byte("#!")):
+			return fmt.Errorf("%s: is a script; nothing in the root may be one", shown)
+		case info.Mode()&0o111 != 0 && string(head) != "\x7fELF":
+			return fmt.Errorf("%s: is executable but not an ELF file", shown)
+		}
+		return nil
+	})
+}

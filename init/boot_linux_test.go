@@ -1,0 +1,279 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/siderolabs/go-blockdevice/v2/partitioning/gpt"
+
+	"github.com/orlop-os/orlop/hack/qemu"
+	"github.com/orlop-os/orlop/pkg/verity"
+	"github.com/orlop-os/orlop/pkg/watchdog"
+)
+
+const (
+	mib = 1 << 20
+	// rootSize is the size of each slot on the test's disk, in bytes.
+	rootSize = 64 * mib
+)
+
+// kernelFolder is where the product's kernel lies: a folder with vmlinuz and modules/RELEASE, or an unpacked Debian
+// package. init is a whole machine's first process, so it cannot be tested inside another test's machine.
+func kernelFolder(t *testing.T) (image, modules string) {
+	t.Helper()
+	dir := os.Getenv("ORLOP_KERNEL")
+	if dir == "" {
+		t.Skip("needs the product kernel: set ORLOP_KERNEL to build/qemu/kernel (make image) or an unpacked Debian kernel package")
+	}
+	one := func(patterns ...string) string {
+		for _, p := range patterns {
+			if found, err := filepath.Glob(filepath.Join(dir, p)); err == nil && len(found) == 1 {
+				return found[0]
+			}
+		}
+		t.Fatalf("ORLOP_KERNEL=%s: holds none of %v", dir, patterns)
+		return ""
+	}
+	return one("vmlinuz", "boot/vmlinuz-*"), one("modules/*", "lib/modules/*", "usr/lib/modules/*")
+}
+
+// machineParts is what every boot of the test is made of.
+type machineParts struct {
+	dir, kernel, initrd, disk string
+	params                    verity.Params
+}
+
+// TestBoot boots real machines with this init and a stand-in for machined.
+func TestBoot(t *testing.T) {
+	kernel, modules := kernelFolder(t)
+	p := makeParts(t, kernel, modules)
+	sound := "orlop.root=" + p.params.String()
+	for _, c := range []struct {
+		name    string
+		cmdline string
+		damage  int64    // flip one byte this far into ROOT-A; -1: nowhere
+		list    []string // modules.list; nil: the usual
+		sata    bool     // the disk hangs on AHCI, whose driver is not in the list
+		slot    string   // where the root lies
+		want    []string // regular expressions for the console, in any order
+		end     string   // QEMU's reason for the end; "watchdog": a reset that no panic came before
+	}{
+		{name: "root in A", cmdline: sound, damage: -1, slot: "ROOT-A", end: "guest-shutdown", want: []string{
+			`standin: pid 1 slot A watchdog "\d+" started "\d+" stdout <nil>`, `standin: standard output works`,
+			`mounts <nil> devtmpfs /dev devtmpfs rw,nosuid,noexec,.*; /dev/dm-0 / erofs ro,nosuid,nodev,`,
+			`root <nil> \[- big d dev/ d proc/ d run/ d sys/ d usr/\]`, `write open /usr/new: read-only file system`, `read 30000000 bytes, <nil>`}},
+		{name: "root in B", cmdline: sound, damage: -1, slot: "ROOT-B", end: "guest-shutdown", want: []string{`standin: pid 1 slot B `, `read 30000000 bytes, <nil>`}},
+		{name: "disk that needs another driver", cmdline: sound, damage: -1, slot: "ROOT-A", sata: true, end: "guest-shutdown", want: []string{`read 30000000 bytes, <nil>`}},
+		{name: "byte flipped in a file", cmdline: sound, damage: 12 * mib, slot: "ROOT-A", end: "guest-reset", want: []string{
+			`verity: .*: data block 3072 is corrupted`, `Kernel panic - not syncing: dm-verity device corrupted`}},
+		{name: "byte flipped in the superblock", cmdline: sound, damage: 1030, slot: "ROOT-A", end: "guest-reset", want: []string{`dm-verity device corrupted`}},
+		{name: "byte flipped in the hash tree", cmdline: sound, damage: int64(p.params.HashStart*verity.BlockSize) + 5, slot: "ROOT-A", end: "guest-reset", want: []string{`dm-verity device corrupted`}},
+		{name: "no root given", cmdline: "", damage: -1, slot: "ROOT-A", end: "guest-reset", want: []string{
+			`orlop: init: cannot boot: kernel command line has no orlop.root= argument`}},
+		{name: "root of another image", cmdline: sound[:len("orlop.root=")] + "ffff" + p.params.String()[4:], damage: -1, slot: "ROOT-A", end: "guest-reset", want: []string{
+			`orlop: init: cannot boot: no partition has the GUID ffff.* of the root after 30s; seen: vda, vda1 \(ESP\), vda2 \(ROOT-A\), vda3 \(ROOT-B\)`}},
+		{name: "slot without its label", cmdline: sound, damage: -1, slot: "ROOT-C", end: "guest-reset", want: []string{
+			`orlop: init: cannot boot: /dev/vda2: is labelled "ROOT-C", ROOT-A or ROOT-B expected`}},
+		{name: "module missing", cmdline: sound, damage: -1, slot: "ROOT-A", list: []string{"nonesuch"}, end: "guest-reset", want: []string{
+			`orlop: init: cannot boot: kernel module nonesuch: no such module in /usr/lib/modules/`}},
+		{name: "machined hangs", cmdline: sound + " standin=hang", damage: -1, slot: "ROOT-A", end: "watchdog", want: []string{`standin: pid 1`}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			spec := qemu.MachineSpec{Name: "init", Dir: t.TempDir(), MemoryMiB: 512, Kernel: p.kernel, Initrd: p.initrd,
+				Append: "console=ttyS0 panic=1 quiet " + c.cmdline, Watchdog: true, NoReboot: true}
+			if c.list != nil {
+				spec.Initrd = makeInitramfs(t, modules, c.list)
+			}
+			disk := makeDisk(t, p, c.slot, c.damage)
+			if c.sata {
+				spec.Args = []string{"-drive", "if=none,id=sata,format=raw,file=" + disk, "-device", "ide-hd,drive=sata"}
+			} else {
+				spec.Disks = []qemu.Disk{{Image: disk, SizeMiB: 256}}
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+			defer cancel()
+			m, err := qemu.Start(ctx, spec)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer m.Close()
+			exit, err := m.Wait(ctx)
+			if err != nil {
+				t.Fatal(err)
+			}
+			console := m.Console().String()
+			for _, want := range c.want {
+				if !regexp.MustCompile(want).MatchString(console) {
+					t.Errorf("the console has no line with %s", want)
+				}
+			}
+			if c.end == "watchdog" {
+				if exit.Reason != "guest-reset" || exit.Ran < watchdog.Timeout || strings.Contains(console, "panic") {
+					t.Errorf("the machine ended with %s, want a reset by the watchdog after %s", exit, watchdog.Timeout)
+				}
+			} else if exit.Reason != c.end {
+				t.Errorf("the machine ended with %s, want %s", exit, c.end)
+			}
+			if t.Failed() {
+				t.Logf("console:\n%s", console)
+			}
+		})
+	}
+}
+
+// makeParts builds init, the root with the stand-in, its hash tree and the initramfs.
+func makeParts(t *testing.T, kernel, modules string) machineParts {
+	t.Helper()
+	p := machineParts{dir: t.TempDir(), kernel: kernel}
+	root := filepath.Join(p.dir, "root")
+	for _, dir := range []string{"dev", "proc", "sys", "run", "usr/bin"} {
+		if err := os.MkdirAll(filepath.Join(root, dir), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	command(t, "go", "build", "-o", filepath.Join(root, "usr/bin/machined"), "./testdata/machined")
+	noise := make([]byte, 30_000_000)
+	if _, err := rand.NewChaCha8([32]byte{1}).Read(noise); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(root, "big"), noise, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p.disk = filepath.Join(p.dir, "root.img")
+	command(t, "mkfs.erofs", "-zlz4", p.disk, root)
+	var err error
+	if p.params, err = verity.Format(p.disk, []byte("salt")); err != nil {
+		t.Fatal(err)
+	}
+	p.initrd = makeInitramfs(t, modules, []string{"dm-verity", "erofs", "virtio_blk", "i6300esb"})
+	return p
+}
+
+// makeInitramfs packs init, the listed modules, and the drivers of SATA disks for coldplug.
+func makeInitramfs(t *testing.T, modules string, list []string) string {
+	t.Helper()
+	dir := t.TempDir()
+	content := filepath.Join(dir, "content")
+	release := filepath.Base(modules)
+	target := filepath.Join(content, "usr/lib/modules", release)
+	for _, d := range []string{target, filepath.Join(content, "usr/lib/orlop")} {
+		if err := os.MkdirAll(d, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	command(t, "go", "build", "-ldflags", "-s -w", "-o", filepath.Join(content, "init"), ".")
+	for _, wanted := range []string{"dm-verity", "dm-bufio", "dm-mod", "reed_solomon", "erofs", "libcrc32c", "virtio_blk", "i6300esb", "watchdog",
+		"ahci", "libahci", "libata", "scsi_mod", "scsi_common", "sd_mod"} {
+		copyModule(t, modules, target, wanted)
+	}
+	if err := os.WriteFile(filepath.Join(content, "usr/lib/orlop/modules.list"), []byte(strings.Join(list, "\n")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	// depmod looks below <basedir>/lib/modules.
+	if err := os.Symlink("usr/lib", filepath.Join(content, "lib")); err != nil {
+		t.Fatal(err)
+	}
+	command(t, "depmod", "-b", content, release)
+	initrd := filepath.Join(dir, "initrd")
+	command(t, "sh", "-c", fmt.Sprintf("cd %s && find . | cpio --quiet -o -H newc >%s", content, initrd))
+	return initrd
+}
+
+// copyModule copies NAME.ko or NAME.ko.xz from wherever it lies. A kernel that has it built in has no file.
+func copyModule(t *testing.T, from, to, name string) {
+	t.Helper()
+	err := filepath.WalkDir(from, func(path string, entry os.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		base, _, _ := strings.Cut(entry.Name(), ".")
+		if entry.IsDir() || strings.ReplaceAll(base, "-", "_") != strings.ReplaceAll(name, "-", "_") {
+			return nil
+		}
+		b, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		return os.WriteFile(filepath.Join(to, entry.Name()), b, 0o600)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// makeDisk writes a disk image with the root in one of the slots. A slot called ROOT-C stands in A's place.
+func makeDisk(t *testing.T, p machineParts, slot string, damage int64) string {
+	t.Helper()
+	disk, err := os.Create(filepath.Join(t.TempDir(), "disk.img"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer disk.Close()
+	if err := disk.Truncate(256 * mib); err != nil {
+		t.Fatal(err)
+	}
+	device, err := gpt.DeviceFromFile(disk)
+	if err != nil {
+		t.Fatal(err)
+	}
+	table, err := gpt.New(device)
+	if err != nil {
+		t.Fatal(err)
+	}
+	kind := uuid.MustParse("4f68bce3-e8cd-4db1-96e7-fbcaf984b709")
+	labels := []string{"ESP", "ROOT-A", "ROOT-B"}
+	if slot == "ROOT-C" {
+		labels[1] = slot
+	}
+	for _, label := range labels {
+		id := uuid.New()
+		if label == slot {
+			id = p.params.PartUUID()
+		}
+		_, part, err := table.AllocatePartition(rootSize, label, kind, gpt.WithUniqueGUID(id))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if label == slot {
+			writeRoot(t, disk, p.disk, int64(part.FirstLBA)*512, damage)
+		}
+	}
+	if err := table.Write(); err != nil {
+		t.Fatal(err)
+	}
+	return disk.Name()
+}
+
+func writeRoot(t *testing.T, disk *os.File, image string, at, damage int64) {
+	t.Helper()
+	b, err := os.ReadFile(image)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if damage >= 0 {
+		b[damage] ^= 1
+	}
+	if _, err := io.Copy(io.NewOffsetWriter(disk, at), bytes.NewReader(b)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func command(t *testing.T, name string, args ...string) {
+	t.Helper()
+	c := exec.Command(name, args...)
+	c.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if output, err := c.CombinedOutput(); err != nil {
+		t.Fatalf("%s: %v\n%s", name, err, output)
+	}
+}

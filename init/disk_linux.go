@@ -1,0 +1,218 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/siderolabs/go-blockdevice/v2/block"
+	"github.com/siderolabs/go-blockdevice/v2/partitioning/gpt"
+	"golang.org/x/sys/unix"
+
+	"github.com/orlop-os/orlop/pkg/kmod"
+)
+
+// eventSocket receives the kernel's device events (NETLINK_KOBJECT_UEVENT, multicast group 1).
+type eventSocket struct {
+	fd int
+}
+
+func listen() (eventSocket, error) {
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_KOBJECT_UEVENT)
+	if err != nil {
+		return eventSocket{}, fmt.Errorf("device events: cannot open: %w", err)
+	}
+	if err := unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: 1}); err != nil {
+		return eventSocket{}, fmt.Errorf("device events: cannot listen: %w", err)
+	}
+	return eventSocket{fd}, nil
+}
+
+func (s eventSocket) close() { _ = unix.Close(s.fd) }
+
+// next waits for events and returns all that are there. lost is true when the kernel had more than the socket could
+// hold.
+func (s eventSocket) next(ctx context.Context) (events []deviceEvent, lost bool, err error) {
+	timeout := -1
+	if deadline, ok := ctx.Deadline(); ok {
+		timeout = int(max(0, time.Until(deadline).Milliseconds()))
+	}
+	poll := []unix.PollFd{{Fd: int32(s.fd), Events: unix.POLLIN}}
+	if _, err := unix.Poll(poll, timeout); err != nil && !errors.Is(err, unix.EINTR) {
+		return nil, false, fmt.Errorf("device events: cannot wait: %w", err)
+	}
+	buffer := make([]byte, 16<<10) // an event has at most 2 KiB of variables (UEVENT_BUFFER_SIZE)
+	for {
+		n, _, err := unix.Recvfrom(s.fd, buffer, 0)
+		switch {
+		case errors.Is(err, unix.EAGAIN):
+			return events, lost, ctx.Err()
+		case errors.Is(err, unix.ENOBUFS):
+			lost = true
+		case errors.Is(err, unix.EINTR):
+		case err != nil:
+			return nil, false, fmt.Errorf("device events: cannot read: %w", err)
+		default:
+			events = append(events, parseEvent(buffer[:n]))
+		}
+	}
+}
+
+// waitForRoot looks for the partition until it is there. If it is not there at once, all devices get the drivers that
+// the initramfs holds, and so do the devices that come later: a disk may stand behind a controller behind a bridge,
+// each of which shows the next one only when it is driven.
+func waitForRoot(ctx context.Context, events eventSocket, drivers *kmod.Index, want uuid.UUID) (choice, error) {
+	root, devices, err := lookForRoot(want)
+	if err != nil || root.device != "" {
+		return root, err
+	}
+	coldplug := true
+	for {
+		if coldplug {
+			aliases, err := kmod.Devices("/sys")
+			if err != nil {
+				return choice{}, err
+			}
+			loadDrivers(drivers, aliases)
+		}
+		if root, devices, err = lookForRoot(want); err != nil || root.device != "" {
+			return root, err
+		}
+		if coldplug, err = events.nextBlock(ctx, drivers); err != nil {
+			if errors.Is(err, context.DeadlineExceeded) {
+				return choice{}, fmt.Errorf("no partition has the GUID %s of the root after %s; %s", want, diskDeadline, seen(devices))
+			}
+			return choice{}, err
+		}
+	}
+}
+
+// lookForRoot looks once. The choice has no device if the partition is not there.
+func lookForRoot(want uuid.UUID) (choice, []blockDevice, error) {
+	devices, err := blockDevices("/sys/class/block")
+	if err != nil {
+		return choice{}, nil, err
+	}
+	root, err := choose(devices, want)
+	if err == nil && len(root.others) > 0 {
+		say(warning, "%s has copies on %s; only the first is used", root.device, strings.Join(root.others, ", "))
+	}
+	return root, devices, err
+}
+
+// nextBlock waits until a disk or partition has come or gone. Devices that come meanwhile get their drivers. lost is
+// true when events were lost, so that all devices have to be looked at again.
+func (s eventSocket) nextBlock(ctx context.Context, drivers *kmod.Index) (lost bool, err error) {
+	for {
+		batch, lost, err := s.next(ctx)
+		if err != nil || lost {
+			return lost, err
+		}
+		block := false
+		var aliases []string
+		for _, e := range batch {
+			block = block || e.block
+			if e.modalias != "" {
+				aliases = append(aliases, e.modalias)
+			}
+		}
+		loadDrivers(drivers, aliases)
+		if block {
+			return false, nil
+		}
+	}
+}
+
+// loadDrivers loads what fits the devices. What fails is logged: another device may be the one with the root.
+func loadDrivers(drivers *kmod.Index, aliases []string) {
+	if len(aliases) == 0 {
+		return
+	}
+	names := drivers.Match(aliases...)
+	if len(names) == 0 {
+		return
+	}
+	steps, err := drivers.Plan(names...)
+	if err = errors.Join(err, kmod.Load(steps)); err != nil {
+		say(warning, "%v", err)
+	}
+}
+
+// blockDevices lists the disks and partitions that the kernel shows. dir is /sys/class/block.
+func blockDevices(dir string) ([]blockDevice, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, fmt.Errorf("disks: cannot list: %w", err)
+	}
+	var devices []blockDevice
+	guids := map[string][]uuid.UUID{} // by disk
+	for _, entry := range entries {
+		b, err := os.ReadFile(filepath.Join(dir, entry.Name(), "uevent"))
+		if err != nil {
+			continue // gone since the listing
+		}
+		d := parseBlockDevice(string(b))
+		if d.mayBeRoot() {
+			disk, err := diskOf(filepath.Join(dir, entry.Name()))
+			if err != nil {
+				continue // gone too
+			}
+			if _, known := guids[disk]; !known {
+				guids[disk] = partitionGUIDs(disk)
+			}
+			if d.number <= len(guids[disk]) {
+				d.partUUID = guids[disk][d.number-1]
+			}
+		}
+		devices = append(devices, d)
+	}
+	return devices, nil
+}
+
+// diskOf names the disk that a partition lies on: its folder in sysfs stands in the disk's.
+func diskOf(link string) (string, error) {
+	target, err := os.Readlink(link)
+	if err != nil {
+		return "", err
+	}
+	return filepath.Base(filepath.Dir(target)), nil
+}
+
+// partitionGUIDs reads the unique GUIDs of the partitions on a disk, in the order of their numbers. A disk whose
+// table cannot be read has none; the log says why, because it may be ours.
+func partitionGUIDs(disk string) []uuid.UUID {
+	table, err := readTable("/dev/" + disk)
+	if err != nil {
+		say(warning, "%s: cannot read partition table: %v", disk, err)
+		return nil
+	}
+	guids := make([]uuid.UUID, len(table))
+	for i, p := range table {
+		if p != nil {
+			guids[i] = p.PartGUID
+		}
+	}
+	return guids
+}
+
+func readTable(device string) ([]*gpt.Partition, error) {
+	disk, err := block.NewFromPath(device)
+	if err != nil {
+		return nil, err
+	}
+	defer disk.Close()
+	sized, err := gpt.DeviceFromBlockDevice(disk)
+	if err != nil {
+		return nil, err
+	}
+	table, err := gpt.Read(sized)
+	if err != nil {
+		return nil, err
+	}
+	return table.Partitions(), nil
+}

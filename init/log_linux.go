@@ -1,0 +1,68 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// level is a priority of the kernel log (linux/kern_levels.h). The kernel shows what is below its console level:
+// with "quiet" on the command line that is critical only.
+type level int
+
+const (
+	critical level = 2
+	warning  level = 4
+	info     level = 6
+)
+
+// say writes one line to the kernel log, and so to every console. Before /dev is mounted there is only the standard
+// error, which the kernel has opened if it could.
+func say(l level, format string, args ...any) {
+	text := "orlop: init: " + strings.ReplaceAll(fmt.Sprintf(format, args...), "\n", "; ")
+	f, err := os.OpenFile("/dev/kmsg", os.O_WRONLY, 0)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, text)
+		return
+	}
+	defer f.Close()
+	fmt.Fprintf(f, "<%d>%s\n", l, text)
+}
+
+// stopwatch notes how long each part of the boot took. It uses the clock that machined goes on with.
+type stopwatch struct {
+	began, last time.Duration
+	laps        strings.Builder
+}
+
+func (s *stopwatch) start() {
+	s.began = monotonic()
+	s.last = s.began
+}
+
+// lap ends one part.
+func (s *stopwatch) lap(name string) {
+	now := monotonic()
+	if s.laps.Len() > 0 {
+		s.laps.WriteString(", ")
+	}
+	fmt.Fprintf(&s.laps, "%s %d", name, (now - s.last).Milliseconds())
+	s.last = now
+}
+
+// String is "took 310 ms (mounts 4, modules 250, …)".
+func (s *stopwatch) String() string {
+	return fmt.Sprintf("took %d ms (%s)", (s.last - s.began).Milliseconds(), s.laps.String())
+}
+
+// monotonic is CLOCK_MONOTONIC: the time since the kernel started, without suspends.
+func monotonic() time.Duration {
+	var t unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &t); err != nil {
+		return 0
+	}
+	return time.Duration(t.Nano())
+}

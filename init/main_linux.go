@@ -1,0 +1,183 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/orlop-os/orlop/pkg/kmod"
+	"github.com/orlop-os/orlop/pkg/paths"
+	"github.com/orlop-os/orlop/pkg/verity"
+	"github.com/orlop-os/orlop/pkg/watchdog"
+)
+
+const (
+	// modulesList names the modules that are loaded on every machine.
+	modulesList = "/usr/lib/orlop/modules.list"
+	// diskDeadline is how long the disk may take to appear, from when the drivers are loaded. Large disk shelves
+	// take 20 s to spin up.
+	diskDeadline = 30 * time.Second
+	// panicDelay is how long a panic stays on the screen before the reset, if the command line does not say.
+	panicDelay = "10"
+)
+
+func main() {
+	defer func() {
+		if r := recover(); r != nil {
+			reset(fmt.Errorf("internal error: %v", r))
+		}
+	}()
+	reset(boot())
+}
+
+// boot goes all the way to machined. It returns only when it cannot.
+func boot() error {
+	var times stopwatch
+	times.start()
+	for _, m := range namespace {
+		if err := m.Do(); err != nil {
+			return err
+		}
+	}
+	openConsole()
+	resetOnPanic()
+	times.lap("mounts")
+
+	cmdline, err := os.ReadFile("/proc/cmdline")
+	if err != nil {
+		return fmt.Errorf("cannot read kernel command line: %w", err)
+	}
+	params, err := rootParams(string(cmdline))
+	if err != nil {
+		return err
+	}
+	// Listen before the first driver is loaded, so that no device comes unnoticed.
+	events, err := listen()
+	if err != nil {
+		return err
+	}
+	defer events.close()
+	drivers, err := loadModules()
+	if err != nil {
+		return err
+	}
+	times.lap("modules")
+	dog := armWatchdog()
+
+	ctx, cancel := context.WithTimeout(context.Background(), diskDeadline)
+	defer cancel()
+	root, err := waitForRoot(ctx, events, drivers, params.PartUUID())
+	if err != nil {
+		return err
+	}
+	if dog == nil {
+		dog = armWatchdog() // its driver may have come with the others
+	}
+	times.lap("disk")
+	device, err := verity.Open(root.device, params, "root")
+	if err != nil {
+		return err
+	}
+	if err := rootMount(device).Do(); err != nil {
+		return err
+	}
+	times.lap("root")
+	if err := switchRoot(); err != nil {
+		return err
+	}
+	times.lap("switch")
+	say(info, "root is slot %s on %s, %s", root.slot, root.device, times.String())
+	return execMachined(root.slot, dog, times.began)
+}
+
+// openConsole gives the process a standard input and output. The kernel could not: without /dev in the initramfs it
+// has nothing to open. Failing is harmless, so it is not looked at: everything that matters goes through the kernel log.
+func openConsole() {
+	fd, err := unix.Open("/dev/console", unix.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		return
+	}
+	for target := range 3 {
+		if fd != target {
+			_ = unix.Dup3(fd, target, 0)
+		}
+	}
+	if fd > 2 {
+		_ = unix.Close(fd)
+	}
+}
+
+// resetOnPanic makes sure that a panic ends in a reset, even if the command line forgot panic=.
+func resetOnPanic() {
+	const file = "/proc/sys/kernel/panic"
+	if b, err := os.ReadFile(file); err == nil && string(b) == "0\n" {
+		_ = os.WriteFile(file, []byte(panicDelay), 0)
+	}
+}
+
+// loadModules loads what the list names: the drivers of the common disks and watchdogs, device mapper and the root's
+// file system. All of it must load. Other drivers are only looked for if the disk does not show (see waitForRoot):
+// loading is most of the time that init takes, and machined serves all devices anyway.
+func loadModules() (*kmod.Index, error) {
+	release, err := kmod.Release()
+	if err != nil {
+		return nil, err
+	}
+	index, err := kmod.Read(filepath.Join(paths.Modules, release))
+	if err != nil {
+		return nil, err
+	}
+	list, err := os.ReadFile(modulesList)
+	if err != nil {
+		return nil, fmt.Errorf("cannot read list of modules: %w", err)
+	}
+	steps, err := index.Plan(moduleNames(string(list))...)
+	if err != nil {
+		return nil, err
+	}
+	return index, kmod.Load(steps)
+}
+
+// armWatchdog returns nil when the machine has none.
+func armWatchdog() *watchdog.Watchdog {
+	dog, err := watchdog.Arm(watchdog.Device, watchdog.Timeout)
+	if err != nil {
+		if !errors.Is(err, fs.ErrNotExist) {
+			say(warning, "%v", err)
+		}
+		return nil
+	}
+	if dog.CausedReset() {
+		say(warning, "the last reset came from the watchdog")
+	}
+	return dog
+}
+
+// execMachined replaces this process.
+func execMachined(slot string, dog *watchdog.Watchdog, began time.Duration) error {
+	env := []string{"ORLOP_SLOT=" + slot, fmt.Sprintf("ORLOP_USERSPACE_START=%d", began.Nanoseconds())}
+	if dog != nil {
+		file, err := dog.HandOver()
+		if err != nil {
+			return err
+		}
+		env = append(env, watchdog.FileEnv+"="+file)
+	}
+	err := unix.Exec(paths.Machined, []string{paths.Machined}, env)
+	return fmt.Errorf("%s: cannot start: %w", paths.Machined, err)
+}
+
+// reset says why and resets the machine. It does not return.
+func reset(cause error) {
+	say(critical, "cannot boot: %v", cause)
+	unix.Sync()
+	_ = unix.Reboot(unix.LINUX_REBOOT_CMD_RESTART)
+	// A kernel without a way to restart: the end of the first process is a panic, and a panic is a reset.
+	os.Exit(1)
+}

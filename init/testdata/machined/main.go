@@ -1,0 +1,37 @@
+// The stand-in for machined in init's boot test: it says what it was given, reads the whole root, and powers off. What
+// else it does is asked for on the kernel command line: standin=hang does nothing until the watchdog bites.
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"syscall"
+)
+
+func main() {
+	log, err := os.OpenFile("/dev/kmsg", os.O_WRONLY, 0)
+	if err != nil {
+		os.Exit(1)
+	}
+	say := func(format string, args ...any) { fmt.Fprintf(log, "<2>standin: "+format+"\n", args...) }
+	_, err = fmt.Println("standin: standard output works")
+	say("pid %d slot %s watchdog %q started %q stdout %v", os.Getpid(), os.Getenv("ORLOP_SLOT"), os.Getenv("ORLOP_WATCHDOG_FD"), os.Getenv("ORLOP_USERSPACE_START"), err)
+	mounts, err := os.ReadFile("/proc/self/mounts")
+	say("mounts %v %s", err, strings.ReplaceAll(string(mounts), "\n", "; "))
+	entries, err := os.ReadDir("/")
+	say("root %v %v", err, entries)
+	say("write %v", os.WriteFile("/usr/new", nil, 0o600))
+	cmdline, _ := os.ReadFile("/proc/cmdline")
+	if strings.Contains(string(cmdline), "standin=hang") {
+		_, _, _ = syscall.Syscall(syscall.SYS_PAUSE, 0, 0, 0) // an empty select would be a deadlock, which Go ends
+	}
+	big, err := os.Open("/big")
+	if err != nil {
+		say("big %v", err)
+	}
+	n, err := io.Copy(io.Discard, big)
+	say("read %d bytes, %v", n, err)
+	_ = syscall.Reboot(syscall.LINUX_REBOOT_CMD_POWER_OFF)
+}

@@ -1,0 +1,372 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/orlop-os/orlop/machined/power"
+	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/imagestore"
+	"github.com/orlop-os/orlop/pkg/kmsg"
+	"github.com/orlop-os/orlop/pkg/logring"
+)
+
+// The methods of the API: each calls the part that does it and translates its error. Who may call what was decided by apid
+// before the call came here; the socket belongs to root and apid alone.
+
+// register makes the machine answer on the server.
+func (m *machine) register(s *grpc.Server) {
+	api.RegisterMachineServer(s, machineAPI{m: m})
+	api.RegisterConfigServer(s, configAPI{m: m})
+	api.RegisterServiceServer(s, serviceAPI{m: m})
+	api.RegisterLogServer(s, logAPI{m: m})
+	api.RegisterImageServer(s, imageAPI{m: m})
+	api.RegisterClusterServer(s, clusterAPI{m: m})
+}
+
+// caller names who made the call, for events: apid says so in the call's metadata, after it has dropped what the client said.
+func caller(ctx context.Context) string {
+	md, _ := metadata.FromIncomingContext(ctx)
+	who := strings.Join(md.Get("orlop-subject"), " ")
+	if from := strings.Join(md.Get("orlop-peer"), " "); from != "" {
+		who += " from " + from
+	}
+	return who
+}
+
+type machineAPI struct {
+	api.UnimplementedMachineServer
+	m *machine
+}
+
+func (a machineAPI) Version(context.Context, *api.VersionRequest) (*api.VersionResponse, error) {
+	r := a.m.release
+	return &api.VersionResponse{
+		Version: r.Version, Kubernetes: r.Kubernetes, Kernel: r.Kernel, Slot: a.m.slot, Profile: r.Profile,
+		Machine: a.m.name(), Built: timestamppb.New(time.Unix(r.BuildTime, 0)),
+	}, nil
+}
+
+func (a machineAPI) Get(ctx context.Context, r *api.GetRequest) (*api.StateSnapshot, error) {
+	if r.Topic == "" {
+		return &api.StateSnapshot{Topics: a.m.topicNames()}, nil
+	}
+	t, err := a.m.topic(r.Topic)
+	if err != nil {
+		return nil, err
+	}
+	return snapshot(ctx, t)
+}
+
+func (a machineAPI) Watch(r *api.GetRequest, stream grpc.ServerStreamingServer[api.StateSnapshot]) error {
+	t, err := a.m.topic(r.Topic)
+	if err != nil {
+		return err
+	}
+	for {
+		s, err := snapshot(stream.Context(), t)
+		if err != nil {
+			return err
+		}
+		if err := stream.Send(s); err != nil {
+			return err
+		}
+		if err := t.next(stream.Context(), s.Revision); err != nil {
+			return status.FromContextError(err).Err()
+		}
+	}
+}
+
+func (m *machine) topicNames() []string {
+	var names []string
+	for _, t := range m.topics {
+		names = append(names, t.name)
+	}
+	return names
+}
+
+func (m *machine) topic(name string) (topic, error) {
+	for _, t := range m.topics {
+		if t.name == name {
+			return t, nil
+		}
+	}
+	return topic{}, status.Errorf(codes.NotFound, "state: there is no topic %q; there are %s", name, strings.Join(m.topicNames(), ", "))
+}
+
+func snapshot(ctx context.Context, t topic) (*api.StateSnapshot, error) {
+	v, rev, err := t.get(ctx)
+	if err != nil {
+		return nil, status.Errorf(codes.Internal, "state: cannot read topic %s: %v", t.name, err)
+	}
+	value, err := toValue(v)
+	if err != nil {
+		return nil, status.Errorf(codes.Internal, "state: topic %s: %v", t.name, err)
+	}
+	return &api.StateSnapshot{Topic: t.name, Revision: rev, Value: value}, nil
+}
+
+func (a machineAPI) Events(r *api.EventsRequest, stream grpc.ServerStreamingServer[api.Event]) error {
+	err := a.m.events.follow(stream.Context(), r.After, r.Follow, func(e event) error {
+		return stream.Send(&api.Event{Cursor: e.cursor, Time: timestamppb.New(e.time), Source: e.source, Kind: e.kind, Message: e.message})
+	})
+	return endOfStream(err)
+}
+
+// maxGrace bounds how long a caller may let the machine wait for its workloads when it goes down.
+const maxGrace = 10 * time.Minute
+
+func (a machineAPI) power(ctx context.Context, to power.Mode, r *api.PowerRequest) (*api.PowerResponse, error) {
+	grace := r.GetGrace().AsDuration()
+	if grace < 0 || grace > maxGrace {
+		return nil, status.Errorf(codes.InvalidArgument, "grace: %v is not between 0 and %v", grace, maxGrace)
+	}
+	return &api.PowerResponse{}, a.m.goDown(powerRequest{to: to, grace: grace, why: "asked by " + caller(ctx)})
+}
+
+func (a machineAPI) Reboot(ctx context.Context, r *api.PowerRequest) (*api.PowerResponse, error) {
+	return a.power(ctx, power.Reboot, r)
+}
+
+func (a machineAPI) Shutdown(ctx context.Context, r *api.PowerRequest) (*api.PowerResponse, error) {
+	return a.power(ctx, power.PowerOff, r)
+}
+
+func (a machineAPI) Reset(ctx context.Context, r *api.ResetRequest) (*api.PowerResponse, error) {
+	return &api.PowerResponse{}, a.m.goDown(powerRequest{to: power.Reboot, wipeState: true, wipeData: r.WipeData, why: "reset by " + caller(ctx)})
+}
+
+type configAPI struct {
+	api.UnimplementedConfigServer
+	m *machine
+}
+
+// maxDocuments is the greatest size of a configuration, in bytes.
+const maxDocuments = 1 << 20
+
+func (a configAPI) Apply(ctx context.Context, r *api.ApplyRequest) (*api.ApplyResponse, error) {
+	if len(r.Documents) > maxDocuments {
+		return nil, status.Errorf(codes.InvalidArgument, "configuration: %d bytes are too many; at most %d are taken", len(r.Documents), maxDocuments)
+	}
+	name := r.Filename
+	if name == "" {
+		name = "-"
+	}
+	done, err := a.m.apply(ctx, name, r.Documents, r.Mode == api.ApplyRequest_MODE_DRY_RUN)
+	var problems config.Problems
+	switch {
+	case errors.As(err, &problems):
+		return nil, refused(problems)
+	case err != nil:
+		return nil, status.Error(codes.FailedPrecondition, err.Error())
+	}
+	return &api.ApplyResponse{Operations: done.operations, Restarts: done.restarts, Reboot: done.reboot}, nil
+}
+
+// refused is the status of a configuration that was refused: the text for people, each problem as a detail for tools.
+func refused(problems config.Problems) error {
+	s := status.New(codes.InvalidArgument, "configuration refused, nothing was changed:\n"+problems.Error())
+	for _, p := range problems {
+		d := &api.Problem{File: p.File, Line: int32(p.Line), Field: p.Field, Reason: p.Reason, Expected: p.Expected, Hint: p.Hint}
+		if next, err := s.WithDetails(d); err == nil {
+			s = next
+		}
+	}
+	return s.Err()
+}
+
+func (a configAPI) Get(context.Context, *api.GetConfigRequest) (*api.GetConfigResponse, error) {
+	now, _ := a.m.config.Get()
+	if now.config == nil {
+		return nil, status.Error(codes.NotFound, "configuration: there is none yet; apply one")
+	}
+	return &api.GetConfigResponse{Documents: config.MarshalRedacted(now.config), Applied: timestamppb.New(now.applied)}, nil
+}
+
+type serviceAPI struct {
+	api.UnimplementedServiceServer
+	m *machine
+}
+
+func (a serviceAPI) List(context.Context, *api.ListServicesRequest) (*api.ListServicesResponse, error) {
+	all, _ := a.m.services.Status().Get()
+	out := &api.ListServicesResponse{}
+	for _, s := range all {
+		one := &api.ServiceStatus{Name: s.Name, State: string(s.State), Detail: s.Detail, Pid: int32(s.PID), Restarts: s.Restarts, Since: timestamppb.New(s.Since)}
+		for _, c := range s.Components {
+			one.Components = append(one.Components, &api.Component{Name: c.Name, Ready: c.Ready, Detail: c.Detail, Since: timestamppb.New(c.Since)})
+		}
+		out.Services = append(out.Services, one)
+	}
+	return out, nil
+}
+
+func (a serviceAPI) Restart(ctx context.Context, r *api.RestartServiceRequest) (*api.RestartServiceResponse, error) {
+	all, _ := a.m.services.Status().Get()
+	for _, s := range all {
+		if s.Name != r.Name {
+			continue
+		}
+		how := "restart"
+		var err error
+		if r.Kill {
+			how = "kill"
+			if s.PID == 0 {
+				return nil, status.Errorf(codes.FailedPrecondition, "service %s: has no process to kill, it is %s", s.Name, s.State)
+			}
+			err = unix.Kill(s.PID, unix.SIGKILL)
+		} else {
+			err = a.m.services.Restart(s.Name)
+		}
+		if err != nil {
+			return nil, status.Errorf(codes.Internal, "service %s: cannot %s: %v", s.Name, how, err)
+		}
+		a.m.events.add("service/"+s.Name, "op", how+" asked by "+caller(ctx))
+		return &api.RestartServiceResponse{}, nil
+	}
+	return nil, a.m.noService(r.Name)
+}
+
+func (m *machine) noService(name string) error {
+	all, _ := m.services.Status().Get()
+	var names []string
+	for _, s := range all {
+		names = append(names, s.Name)
+	}
+	return status.Errorf(codes.NotFound, "service: there is no %q; there are %s", name, strings.Join(names, ", "))
+}
+
+type logAPI struct {
+	api.UnimplementedLogServer
+	m *machine
+}
+
+func (a logAPI) Service(r *api.ServiceLogRequest, stream grpc.ServerStreamingServer[api.LogLine]) error {
+	ring, err := a.m.services.Log(r.Service)
+	if err != nil {
+		return a.m.noService(r.Service)
+	}
+	send := func(l logring.Line, missed uint64) error {
+		if missed > 0 {
+			if err := stream.Send(&api.LogLine{Time: timestamppb.New(l.Time), Text: fmt.Sprintf("(%d lines were dropped here: the reader was too slow)", missed)}); err != nil {
+				return err
+			}
+		}
+		return stream.Send(&api.LogLine{Time: timestamppb.New(l.Time), Text: l.Text})
+	}
+	if !r.Follow {
+		for _, l := range ring.Tail(int(r.Tail)) {
+			if err := send(l, 0); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	return endOfStream(ring.Follow(stream.Context(), int(r.Tail), send))
+}
+
+func (a logAPI) Kernel(r *api.KernelLogRequest, stream grpc.ServerStreamingServer[api.LogLine]) error {
+	system, err := a.m.kernel.ReadSystem()
+	if err != nil {
+		return status.Error(codes.Internal, err.Error())
+	}
+	send := func(l kmsg.Record) error {
+		return stream.Send(&api.LogLine{Time: timestamppb.New(system.Started.Add(l.At)), Text: l.Text, Priority: uint32(l.Priority)})
+	}
+	if r.Follow {
+		return endOfStream(kmsg.Follow(stream.Context(), int(r.Tail), send))
+	}
+	records, err := kmsg.Tail(int(r.Tail))
+	if err != nil {
+		return status.Error(codes.Internal, err.Error())
+	}
+	for _, l := range records {
+		if err := send(l); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// endOfStream is the status of a stream that followed something until the caller left.
+func endOfStream(err error) error {
+	if err == nil || errors.Is(err, io.EOF) {
+		return nil
+	}
+	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+		return status.FromContextError(err).Err()
+	}
+	return err
+}
+
+type imageAPI struct {
+	api.UnimplementedImageServer
+	m *machine
+}
+
+// maxImport bounds one import: an archive of images of 64 GiB is a mistake.
+const maxImport = 64 << 30
+
+func (a imageAPI) Import(stream grpc.ClientStreamingServer[api.ImportImageRequest, api.ImportImageResponse]) error {
+	if err := a.m.containerdReady(); err != nil {
+		return err
+	}
+	images, err := imagestore.New(a.m.containerd).Import(stream.Context(), io.LimitReader(&chunks{stream: stream}, maxImport))
+	if err != nil {
+		return status.Error(codes.InvalidArgument, err.Error())
+	}
+	for _, i := range images {
+		a.m.events.add("image", "op", "imported "+i.Name+" by "+caller(stream.Context()))
+	}
+	return stream.SendAndClose(&api.ImportImageResponse{Images: toImages(images)})
+}
+
+func (a imageAPI) List(ctx context.Context, _ *api.ListImagesRequest) (*api.ListImagesResponse, error) {
+	if err := a.m.containerdReady(); err != nil {
+		return nil, err
+	}
+	images, err := imagestore.New(a.m.containerd).List(ctx)
+	if err != nil {
+		return nil, status.Error(codes.Unavailable, err.Error())
+	}
+	return &api.ListImagesResponse{Images: toImages(images)}, nil
+}
+
+func toImages(in []imagestore.Image) []*api.ContainerImage {
+	var out []*api.ContainerImage
+	for _, i := range in {
+		out = append(out, &api.ContainerImage{Name: i.Name, Digest: i.Digest, Size: i.Size})
+	}
+	return out
+}
+
+// chunks reads a stream of chunks as bytes.
+type chunks struct {
+	stream grpc.ClientStreamingServer[api.ImportImageRequest, api.ImportImageResponse]
+	rest   []byte
+}
+
+func (c *chunks) Read(p []byte) (int, error) {
+	for len(c.rest) == 0 {
+		r, err := c.stream.Recv()
+		if err != nil {
+			return 0, err
+		}
+		c.rest = r.Chunk
+	}
+	n := copy(p, c.rest)
+	c.rest = c.rest[n:]
+	return n, nil
+}

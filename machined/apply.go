@@ -1,0 +1,223 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/google/renameio/v2"
+
+	"github.com/orlop-os/orlop/machined/disk"
+	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/paths"
+	"github.com/orlop-os/orlop/pkg/supervise"
+)
+
+// How a configuration is applied:
+//
+//  1. The documents are parsed and checked whole; anything wrong with them, and nothing happens.
+//  2. What a running machine cannot become without losing its data is refused (fixed).
+//  3. Every domain says what it would do. A dry run ends here.
+//  4. The documents are written to STATE: the present ones become the previous ones, then the new ones take their place by a
+//     rename. A power cut leaves the one or the other.
+//  5. The new value goes into the cell that every domain watches. Each reads, diffs and does by itself, now and whenever the
+//     kernel changes under it; what it does is an event, what goes wrong is in its state.
+
+// applied is the configuration in force.
+type applied struct {
+	config  *config.Config // nil before there is one
+	applied time.Time
+}
+
+// outcome is what applying does, or would do.
+type outcome struct {
+	operations []string
+	restarts   []string
+	reboot     bool
+}
+
+// apply makes the machine what the documents say, or refuses them. The error is config.Problems when the documents are at fault.
+func (m *machine) apply(ctx context.Context, filename string, documents []byte, dry bool) (outcome, error) {
+	m.applying.Lock()
+	defer m.applying.Unlock()
+
+	next, problems := config.Parse(filename, documents)
+	if len(problems) > 0 {
+		return outcome{}, problems
+	}
+	now, _ := m.config.Get()
+	if err := fixed(now.config, next); err != nil {
+		return outcome{}, err
+	}
+	if err := m.able(next); err != nil {
+		return outcome{}, err
+	}
+	out, err := m.plan(ctx, now.config, next)
+	if err != nil || dry {
+		return out, err
+	}
+
+	if why, _ := m.noStorage.Get(); why != "" { // able has seen that the operator allows what it takes
+		if err := m.bringStorage(ctx, disk.Config{Wipe: true}); err != nil {
+			return outcome{}, fmt.Errorf("configuration refused: there is no disk to keep it on: %w", err)
+		}
+	}
+	if err := store(documents); err != nil {
+		return outcome{}, err
+	}
+	m.events.add("config", "config", "applied by "+caller(ctx))
+	for _, change := range config.Changes(now.config, next) {
+		m.events.add("config", "config", change)
+	}
+	m.config.Set(applied{config: next, applied: time.Now()})
+	// The caller's next call already meets the machine under its new name, so this part is not left to the loop.
+	state, _ := m.networkState.Get()
+	m.settling.Lock()
+	defer m.settling.Unlock()
+	return out, m.openDoor(ctx, next, state)
+}
+
+// fixed refuses a change of what a cluster's data was written for. The hint is the same for all: only a reset forgets.
+func fixed(before, next *config.Config) error {
+	if before == nil || before.Cluster == nil {
+		return nil
+	}
+	changed := func(what string, is, would any) error {
+		return fmt.Errorf("configuration refused, nothing was changed: %s: cannot change from %v to %v on a machine that is part of a cluster; reset it first (orlopctl reset)", what, is, would)
+	}
+	b, n := before.Cluster, next.Cluster
+	switch {
+	case n == nil:
+		return changed("Cluster", b.Metadata.Name, "none")
+	case b.Metadata.Name != n.Metadata.Name:
+		return changed("Cluster.metadata.name", b.Metadata.Name, n.Metadata.Name)
+	case before.Machine.Metadata.Name != next.Machine.Metadata.Name:
+		return changed("Machine.metadata.name", before.Machine.Metadata.Name, next.Machine.Metadata.Name)
+	case before.Machine.Spec.Role != next.Machine.Spec.Role:
+		return changed("Machine.spec.role", before.Machine.Spec.Role, next.Machine.Spec.Role)
+	case !slices.Equal(b.Spec.Networks.Pods, n.Spec.Networks.Pods):
+		return changed("Cluster.spec.networks.pods", b.Spec.Networks.Pods, n.Spec.Networks.Pods)
+	case !slices.Equal(b.Spec.Networks.Services, n.Spec.Networks.Services):
+		return changed("Cluster.spec.networks.services", b.Spec.Networks.Services, n.Spec.Networks.Services)
+	case b.Spec.Networks.Domain != n.Spec.Networks.Domain:
+		return changed("Cluster.spec.networks.domain", b.Spec.Networks.Domain, n.Spec.Networks.Domain)
+	case !bytes.Equal(b.Spec.SecretsEncryptionKey.Bytes(), n.Spec.SecretsEncryptionKey.Bytes()):
+		return changed("Cluster.spec.secretsEncryptionKey", "the present key", "another")
+	case b.Spec.PKI.Kubernetes.Cert.PEM() != n.Spec.PKI.Kubernetes.Cert.PEM(),
+		b.Spec.PKI.Etcd.Cert.PEM() != n.Spec.PKI.Etcd.Cert.PEM(),
+		b.Spec.PKI.Machine.Cert.PEM() != n.Spec.PKI.Machine.Cert.PEM():
+		return changed("Cluster.spec.pki", "the present authorities", "others")
+	}
+	return nil
+}
+
+// able refuses a configuration that this machine, as it is now, could not run.
+func (m *machine) able(next *config.Config) error {
+	if why, _ := m.noStorage.Get(); why != "" && !next.Machine.Spec.Disk.WipeForeign {
+		return fmt.Errorf("configuration refused, nothing was changed: there is no disk to keep it on: %s", why)
+	}
+	if next.Cluster == nil {
+		return nil
+	}
+	if m.memory < minMemory {
+		return fmt.Errorf("configuration refused, nothing was changed: memory: %d MiB are too little for Kubernetes; give the machine at least %d MiB", m.memory>>20, minMemory>>20)
+	}
+	if next.Machine.Spec.Role != config.RoleControlPlane {
+		return errors.New("configuration refused, nothing was changed: Machine.spec.role: a worker cannot join a cluster in this version; use controlplane")
+	}
+	if _, err := authorities(next.Cluster); err != nil {
+		return fmt.Errorf("configuration refused, nothing was changed: %w", err)
+	}
+	return nil
+}
+
+// plan asks every domain what it would do for the next configuration.
+func (m *machine) plan(ctx context.Context, before, next *config.Config) (outcome, error) {
+	var out outcome
+	add := func(domain string, lines []string) {
+		for _, l := range lines {
+			out.operations = append(out.operations, domain+": "+l)
+		}
+	}
+	add("config", config.Changes(before, next))
+	host, err := m.hostDryRun(ctx, next)
+	if err != nil {
+		return outcome{}, err
+	}
+	add("host", host)
+	lines, err := m.network.DryRun(networkConfig(next))
+	if err != nil {
+		return outcome{}, fmt.Errorf("network: cannot plan: %w", err)
+	}
+	add("network", lines)
+	services, err := m.wantedServices(next)
+	if err != nil {
+		return outcome{}, err
+	}
+	for _, change := range supervise.Diff(m.services.Services(), services) {
+		add("services", []string{change.String()})
+		if change.Kind == "restart" {
+			out.restarts = append(out.restarts, change.Service)
+		}
+	}
+	return out, nil
+}
+
+// store writes the documents to STATE so that a power cut leaves the old ones or the new ones.
+func store(documents []byte) error {
+	if err := os.MkdirAll(filepath.Dir(paths.ConfigCurrent), 0o700); err != nil {
+		return fmt.Errorf("configuration: cannot store: %w", err)
+	}
+	present, err := os.ReadFile(paths.ConfigCurrent)
+	switch {
+	case err == nil:
+		if err := renameio.WriteFile(paths.ConfigPrevious, present, 0o600); err != nil {
+			return fmt.Errorf("configuration: cannot keep the previous one: %w", err)
+		}
+	case !errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("configuration: cannot read the present one: %w", err)
+	}
+	if err := renameio.WriteFile(paths.ConfigCurrent, documents, 0o600); err != nil {
+		return fmt.Errorf("configuration: cannot store: %w", err)
+	}
+	return syncFolder(filepath.Dir(paths.ConfigCurrent))
+}
+
+// syncFolder makes a rename in the folder last.
+func syncFolder(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return fmt.Errorf("configuration: cannot store: %w", err)
+	}
+	defer d.Close()
+	if err := d.Sync(); err != nil {
+		return fmt.Errorf("configuration: cannot store: %w", err)
+	}
+	return nil
+}
+
+// load reads the configuration that the machine has: the one on STATE, else the one in the image, else none. A stored
+// configuration that cannot be read is an error and not the same as none: the machine must not become somebody else's.
+func load() (*config.Config, string, error) {
+	for _, from := range []string{paths.ConfigCurrent, paths.EmbeddedConfig} {
+		text, err := os.ReadFile(from)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return nil, from, fmt.Errorf("configuration: cannot read: %w", err)
+		}
+		c, problems := config.Parse(from, text)
+		if len(problems) > 0 {
+			return nil, from, problems
+		}
+		return c, from, nil
+	}
+	return nil, "", nil
+}

@@ -1,0 +1,66 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/orlop-os/orlop/machined/power"
+)
+
+// Step is one thing that happens at boot.
+type Step struct {
+	Name string
+	// Waits says what the step may have to wait for, as the console shows it; empty if for nothing but itself.
+	Waits string
+	Do    func(ctx context.Context, m *machine) error
+}
+
+// Boot is what happens at boot, in order. A step that fails stops the boot, and the machine resets (see boot); steps that can do
+// without (no disk, no network) say so in the machine's state and do not fail.
+var Boot = []Step{
+	{"release", "", stepRelease},                                // what image is this
+	{"clock", "", stepClock},                                    // the clock is never earlier than the build
+	{"host", "", stepHost},                                      // mounts, control groups, kernel parameters, modules
+	{"devices", "", stepDevices},                                // drivers for everything that is plugged in, now and later
+	{"storage", "the disk", stepStorage},                        // STATE and DATA: made on first boot, checked, mounted
+	{"configuration", "", stepConfiguration},                    // from STATE, else from the image, else none yet
+	{"identity", "", stepIdentity},                              // the machine's own key
+	{"network", "", stepNetwork},                                // begins; an address comes when it comes
+	{"time", "", stepTime},                                      // begins; nothing waits for it
+	{"api", "", stepAPI},                                        // the local socket, and apid in front of it
+	{"services", "a configuration, and an address", stepFollow}, // everything that follows from a configuration
+}
+
+// bootDeadline bounds the boot: a step that hangs longer than this is a fault, and the machine resets. Checking a large DATA takes
+// the longest; ext4 replays its journal in seconds, and a full check of 10 TB takes about ten minutes.
+const bootDeadline = 30 * time.Minute
+
+// failPause is how long a failure stays on the console before the machine resets.
+const failPause = 10 * time.Second
+
+// boot does the steps. When one fails the machine says which and why, and resets: another try, or another slot, may do better, and
+// a machine that stands still helps nobody.
+func (m *machine) boot(ctx context.Context) {
+	deadline, cancel := context.WithTimeout(ctx, bootDeadline)
+	defer cancel()
+	m.mark("machined")
+	for _, s := range Boot {
+		m.enter(s.Name, s.Waits)
+		done := make(chan error, 1)
+		go func() { done <- s.Do(ctx, m) }()
+		var err error
+		select {
+		case err = <-done:
+		case <-deadline.Done():
+			err = fmt.Errorf("not done within %v", bootDeadline)
+		}
+		if err != nil {
+			m.say(fmt.Sprintf("boot: %s: %v; resetting in %v", s.Name, err, failPause))
+			<-time.After(failPause)
+			m.takeDown(powerRequest{to: power.Reboot, why: "boot: " + s.Name + " failed"})
+			return
+		}
+		m.mark(s.Name)
+	}
+}

@@ -1,0 +1,204 @@
+package main
+
+import (
+	"context"
+	"encoding/base64"
+	"fmt"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/pki"
+	"github.com/orlop-os/orlop/pkg/supervise"
+)
+
+type clusterAPI struct {
+	api.UnimplementedClusterServer
+	m *machine
+}
+
+func (a clusterAPI) Health(r *api.HealthRequest, stream grpc.ServerStreamingServer[api.HealthResponse]) error {
+	ctx := stream.Context()
+	services, configuration := a.m.services.Status().Watch(), a.m.config.Watch()
+	var last *api.HealthResponse
+	for {
+		list, _, err := services.Next(ctx)
+		if err != nil {
+			return endOfStream(err)
+		}
+		now, _, err := configuration.Next(ctx)
+		if err != nil {
+			return endOfStream(err)
+		}
+		health := clusterHealth(now, list)
+		if last == nil || !proto.Equal(last, health) {
+			if err := stream.Send(health); err != nil {
+				return err
+			}
+			last = health
+		}
+		if r.Once || health.Healthy {
+			return nil
+		}
+		select {
+		case <-services.Changed():
+		case <-configuration.Changed():
+		case <-ctx.Done():
+			return endOfStream(ctx.Err())
+		}
+		// A watcher's Next answers only with something new, so the one that did not change is made anew.
+		services, configuration = a.m.services.Status().Watch(), a.m.config.Watch()
+	}
+}
+
+// clusterHealth is what the machine knows of its cluster: the configuration, its services and what their components say.
+func clusterHealth(now applied, services []supervise.Status) *api.HealthResponse {
+	out := &api.HealthResponse{Healthy: true}
+	add := func(name string, ok bool, detail string, since time.Time) {
+		out.Healthy = out.Healthy && ok
+		out.Checks = append(out.Checks, &api.HealthCheck{Name: name, Ok: ok, Detail: detail, Since: timestamppb.New(since)})
+	}
+	switch {
+	case now.config == nil:
+		add("configuration", false, "none yet: apply one", now.applied)
+	case now.config.Cluster == nil:
+		add("configuration", false, "no Cluster document: this machine runs without Kubernetes", now.applied)
+	default:
+		add("configuration", true, now.config.Cluster.Metadata.Name, now.applied)
+	}
+	for _, want := range expected(now.config) {
+		if !slices.ContainsFunc(services, func(s supervise.Status) bool { return s.Name == want }) {
+			add(want, false, "not started yet", now.applied)
+		}
+	}
+	for _, s := range services {
+		if len(s.Components) == 0 || !s.State.Alive() {
+			add(s.Name, s.State == supervise.Running, strings.TrimSuffix(string(s.State)+": "+s.Detail, ": "), s.Since)
+			continue
+		}
+		for _, c := range s.Components {
+			add(c.Name, c.Ready, c.Detail, c.Since)
+		}
+	}
+	return out
+}
+
+// expected are the services that a configuration asks for, whether or not they have been started.
+func expected(c *config.Config) []string {
+	if c == nil || c.Cluster == nil {
+		return nil
+	}
+	var names []string
+	for _, s := range kubernetes(c.Machine.Spec.Role == config.RoleControlPlane) {
+		names = append(names, s.Name)
+	}
+	return names
+}
+
+const (
+	kubeconfigTTL    = 24 * time.Hour
+	kubeconfigMaxTTL = 30 * 24 * time.Hour
+	// administrators is the Kubernetes group of those who hold a kubeconfig; the orchestrator binds it to cluster-admin. It is not
+	// system:masters, which no RBAC rule could ever take anything away from.
+	administrators = "orlop:cluster-admins"
+)
+
+func (a clusterAPI) Kubeconfig(ctx context.Context, r *api.KubeconfigRequest) (*api.KubeconfigResponse, error) {
+	now, _ := a.m.config.Get()
+	if now.config == nil || now.config.Cluster == nil {
+		return nil, status.Error(codes.FailedPrecondition, "kubeconfig: this machine belongs to no cluster yet; apply a configuration with a Cluster document")
+	}
+	cluster := now.config.Cluster
+	if cluster.Spec.PKI.Kubernetes.Key.IsZero() {
+		return nil, status.Error(codes.FailedPrecondition, "kubeconfig: this machine does not hold the cluster's key; ask a control-plane machine")
+	}
+	ttl := kubeconfigTTL
+	if r.Ttl != nil {
+		ttl = r.Ttl.AsDuration()
+	}
+	if ttl <= 0 || ttl > kubeconfigMaxTTL {
+		return nil, status.Errorf(codes.InvalidArgument, "kubeconfig: a life of %v is not between 0 and %v", ttl, kubeconfigMaxTTL)
+	}
+	server := r.Server
+	if server == "" {
+		server = cluster.Spec.Endpoint.String()
+	}
+	if u, err := url.Parse(server); err != nil || u.Scheme != "https" || u.Host == "" {
+		return nil, status.Errorf(codes.InvalidArgument, "kubeconfig: server %q is not a URL such as https://10.0.0.5:6443", server)
+	}
+	text, err := kubeconfig(cluster, server, caller(ctx), ttl)
+	if err != nil {
+		return nil, status.Error(codes.Internal, err.Error())
+	}
+	a.m.events.add("cluster", "op", fmt.Sprintf("issued a kubeconfig for %v to %s", ttl, caller(ctx)))
+	return &api.KubeconfigResponse{Kubeconfig: text}, nil
+}
+
+// kubeconfig issues a client certificate in the operator's name and writes it as a kubeconfig.
+func kubeconfig(cluster *config.Cluster, server, who string, ttl time.Duration) ([]byte, error) {
+	ca, err := authority(cluster.Spec.PKI.Kubernetes)
+	if err != nil {
+		return nil, fmt.Errorf("kubeconfig: %w", err)
+	}
+	leaf, err := ca.Issue(pki.Spec{CN: operatorName(who), O: []string{administrators}, Usage: pki.Client, TTL: ttl})
+	if err != nil {
+		return nil, fmt.Errorf("kubeconfig: %w", err)
+	}
+	name, b64 := cluster.Metadata.Name, base64.StdEncoding.EncodeToString
+	return fmt.Appendf(nil, `apiVersion: v1
+kind: Config
+clusters:
+- name: %[1]s
+  cluster:
+    server: %[2]s
+    certificate-authority-data: %[3]s
+users:
+- name: admin@%[1]s
+  user:
+    client-certificate-data: %[4]s
+    client-key-data: %[5]s
+contexts:
+- name: admin@%[1]s
+  context:
+    cluster: %[1]s
+    user: admin@%[1]s
+current-context: admin@%[1]s
+`, name, server, b64(ca.CertPEM()), b64(leaf.CertPEM()), b64(leaf.KeyPEM())), nil
+}
+
+// operatorName is the name in the API server's audit log of someone who called as "CN=alice,O=orlop:admin from …".
+func operatorName(who string) string {
+	for _, part := range strings.FieldsFunc(who, func(r rune) bool { return r == ',' || r == ' ' || r == '+' }) {
+		if cn, ok := strings.CutPrefix(part, "CN="); ok && cn != "" {
+			return cn
+		}
+	}
+	return "operator"
+}
+
+// authority is one of the cluster's CAs as pki works with it.
+func authority(pair config.CertKey) (*pki.CA, error) {
+	return pki.ParseCA([]byte(pair.Cert.PEM()), []byte(pair.Key.PEM()))
+}
+
+// containerdReady refuses calls that need containerd while it is not there.
+func (m *machine) containerdReady() error {
+	list, _ := m.services.Status().Get()
+	i := slices.IndexFunc(list, func(s supervise.Status) bool { return s.Name == serviceContainerd })
+	if i < 0 {
+		return status.Error(codes.FailedPrecondition, "images: containerd does not run before the machine has a configuration with a Cluster document; apply one")
+	}
+	if list[i].State != supervise.Running {
+		return status.Errorf(codes.Unavailable, "images: containerd is %s; wait for `orlopctl services` to show it running", list[i].State)
+	}
+	return nil
+}

@@ -1,0 +1,88 @@
+package main
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/orlop-os/orlop/machined/console"
+	"github.com/orlop-os/orlop/pkg/cell"
+	"github.com/orlop-os/orlop/pkg/pki"
+	"github.com/orlop-os/orlop/pkg/supervise"
+)
+
+// say writes a line to the console, and keeps it as an event.
+func (m *machine) say(line string) {
+	m.events.add("boot", "console", line)
+	if m.console != nil {
+		m.console.Line(line)
+	}
+}
+
+// showConsole opens the consoles and keeps their status up to date. A machine without a console has its events.
+func (m *machine) showConsole(ctx context.Context) {
+	status := cell.New(console.Status{Stage: "starting"})
+	c, err := console.Open(status, func(err error) { m.events.add("console", "failure", err.Error()) })
+	if err != nil {
+		m.events.add("console", "failure", err.Error())
+		return
+	}
+	m.console = c
+	go c.Run(ctx)
+	go m.watchConsole(ctx, status)
+}
+
+// watchConsole derives what the console shows from what can be observed.
+func (m *machine) watchConsole(ctx context.Context, status *cell.Cell[console.Status]) {
+	stages, services := m.stage.Watch(), m.services.Status().Watch()
+	networks, configs, storage := m.networkState.Watch(), m.config.Watch(), m.noStorage.Watch()
+	seen, cancel := context.WithCancel(ctx)
+	cancel() // Next with it does not wait: it only notes what has been seen
+	for {
+		stages.Next(seen)
+		services.Next(seen)
+		networks.Next(seen)
+		configs.Next(seen)
+		storage.Next(seen)
+		status.Set(m.consoleStatus())
+		select {
+		case <-stages.Changed():
+		case <-services.Changed():
+		case <-networks.Changed():
+		case <-configs.Changed():
+		case <-storage.Changed():
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func (m *machine) consoleStatus() console.Status {
+	stage, _ := m.stage.Get()
+	list, _ := m.services.Status().Get()
+	state, _ := m.networkState.Get()
+	problem, _ := m.noStorage.Get()
+	s := console.Status{Name: m.name(), Version: m.release.Version, Slot: m.slot, Stage: stage.Name, Problem: problem}
+	if id := m.identity.Load(); id != nil {
+		s.Identity = pki.Fingerprint(id.Cert)
+	}
+	if stage.Waits != "" {
+		s.WaitsFor = append(s.WaitsFor, stage.Waits)
+	}
+	if now, _ := m.config.Get(); now.config != nil && now.config.Cluster != nil {
+		s.Kubernetes = m.release.Kubernetes
+	}
+	for _, a := range nodeAddresses(state) {
+		s.Addresses = append(s.Addresses, a.String())
+	}
+	for _, one := range list {
+		line := one.Name + " " + string(one.State)
+		if one.Name == serviceApid && one.State == supervise.Running && len(s.Addresses) > 0 {
+			s.Endpoint = fmt.Sprintf("%s:%d", s.Addresses[0], apidPort)
+		}
+		s.Services = append(s.Services, line)
+	}
+	if len(s.Addresses) == 0 {
+		s.WaitsFor = append(s.WaitsFor, state.Problems...)
+	}
+	return s
+}

@@ -1,0 +1,163 @@
+package console
+
+import (
+	"bufio"
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"github.com/orlop-os/orlop/pkg/cell"
+	"golang.org/x/sys/unix"
+)
+
+var update = flag.Bool("update", false, "rewrite the golden files")
+
+const identity = "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
+
+// story is a machine from power-on to Ready, with a fright on the way.
+var story = []Status{
+	{Version: "1.0.0", Slot: "A", Stage: "disks", WaitsFor: []string{"the boot disk"}},
+	{Version: "1.0.0", Slot: "A", Stage: "configuration", WaitsFor: []string{"an operator: orlopctl apply-config"}, Addresses: []string{"10.0.2.15/24"},
+		Endpoint: "10.0.2.15:50000", Identity: identity, Services: []string{"apid running"}},
+	{Version: "1.0.0", Slot: "A", Name: "node-1", Kubernetes: "v1.36.3", Stage: "services",
+		WaitsFor:  []string{"orchestrator-api: waits for etcd (loading the snapshot), kube-apiserver (waits for etcd; last line: \x1b[31mno\x1b[0m\nleader)"},
+		Addresses: []string{"10.0.2.15/24", "fd00::1/64"}, Endpoint: "10.0.2.15:50000", Identity: identity,
+		Services: []string{"apid running", "containerd running", "orchestrator-api starting", "orchestrator-controllers starting", "orchestrator-node starting"}},
+	{Version: "1.0.0", Slot: "A", Name: "node-1", Kubernetes: "v1.36.3", Stage: "services", Problem: "service containerd: ended with status 1, last line: no space left on device",
+		Addresses: []string{"fd00::1/64"}, Endpoint: "10.0.2.15:50000", Identity: identity, Services: []string{"apid running", "containerd backoff"}},
+	{Version: "1.0.0", Slot: "A", Name: "node-1", Kubernetes: "v1.36.3", Stage: "ready",
+		Addresses: []string{"10.0.2.15/24"}, Endpoint: "10.0.2.15:50000", Identity: identity, Services: []string{"apid running", "containerd running"}},
+}
+
+func golden(t *testing.T, name, got string) {
+	t.Helper()
+	path := filepath.Join("testdata", name)
+	if *update {
+		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil || got != string(want) {
+		t.Errorf("differs from %s (%v):\n%s", path, err, got)
+	}
+}
+
+func TestRender(t *testing.T) {
+	var text strings.Builder
+	for _, s := range story {
+		fmt.Fprintf(&text, "%s\n=====\n", Render(s, 80, 25))
+	}
+	golden(t, "screen.golden", text.String())
+}
+
+func TestRenderFits(t *testing.T) {
+	for _, s := range story {
+		for _, size := range [][2]int{{80, 25}, {40, 5}, {132, 50}, {1, 1}, {0, 0}} {
+			lines := strings.Split(Render(s, size[0], size[1]), "\n")
+			if len(lines) > max(size[1], 1) {
+				t.Errorf("%v: %d lines", size, len(lines))
+			}
+			for _, line := range lines {
+				if utf8.RuneCountInString(line) > max(size[0], minWidth) || strings.ContainsAny(line, "\x1b\r") {
+					t.Errorf("%v: %q", size, line)
+				}
+			}
+		}
+	}
+}
+
+func TestChanges(t *testing.T) {
+	var text strings.Builder
+	before := Status{}
+	for _, s := range story {
+		for _, line := range Changes(before, s) {
+			text.WriteString("orlop: " + line + "\n")
+		}
+		if again := Changes(s, s); len(again) != 0 {
+			t.Errorf("no change, and yet: %q", again)
+		}
+		before = s
+	}
+	golden(t, "serial.golden", text.String())
+}
+
+func TestConsolesOfTheKernel(t *testing.T) {
+	c := open("tty0 ttyS0 hvc0\n", cell.New(Status{}), nil)
+	if fmt.Sprint(c.screen, c.serial) != "[/dev/tty0] [/dev/ttyS0 /dev/hvc0]" {
+		t.Error(c.screen, c.serial)
+	}
+}
+
+// TestSerial runs a console on a pseudo terminal.
+func TestSerial(t *testing.T) {
+	other, path := pseudoTerminal(t)
+	status := cell.New(story[0])
+	c := &Console{status: status, report: func(err error) { t.Error(err) }, serial: []string{path}, lines: []chan string{make(chan string, keptLines)}}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	ended := make(chan struct{})
+	go func() { defer close(ended); c.Run(ctx) }()
+	lines := bufio.NewReader(other)
+	expect := func(want string) {
+		t.Helper()
+		for {
+			line, err := lines.ReadString('\n')
+			if err != nil {
+				t.Fatalf("%q did not come: %v", want, err)
+			}
+			if strings.TrimRight(line, "\r\n") == want {
+				return
+			}
+		}
+	}
+	expect("orlop: stage: disks")
+	if _, err := other.WriteString("root\r\n"); err != nil { // somebody types: there must be no echo
+		t.Fatal(err)
+	}
+	status.Set(story[1])
+	line, err := lines.ReadString('\n')
+	if err != nil || strings.TrimSpace(line) != "orlop: waits for the boot disk" {
+		t.Errorf("%q, %v; want the next line, not what was typed", line, err)
+	}
+	expect("orlop: machine identity " + identity)
+	c.Line("something\nhappened")
+	expect("orlop: something happened")
+	cancel()
+	<-ended
+}
+
+// TestLineNeverBlocks gives lines to a console that nobody serves.
+func TestLineNeverBlocks(t *testing.T) {
+	c := open("ttyS9", cell.New(Status{}), nil)
+	for i := range 3 * keptLines {
+		c.Line(fmt.Sprint("line ", i))
+	}
+	if got := len(c.lines[0]); got != keptLines {
+		t.Errorf("%d lines are kept; want %d", got, keptLines)
+	}
+}
+
+// pseudoTerminal returns one end of a pseudo terminal and the path of the other (pty(7)).
+func pseudoTerminal(t *testing.T) (*os.File, string) {
+	t.Helper()
+	f, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.Close() })
+	if err := unix.IoctlSetPointerInt(int(f.Fd()), unix.TIOCSPTLCK, 0); err != nil {
+		t.Fatal(err)
+	}
+	number, err := unix.IoctlGetInt(int(f.Fd()), unix.TIOCGPTN)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f, fmt.Sprintf("/dev/pts/%d", number)
+}

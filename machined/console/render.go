@@ -1,0 +1,159 @@
+package console
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// Status is what a console shows. It is a value: set a new one for each change.
+type Status struct {
+	Name       string   // the machine's name; empty before there is a configuration
+	Version    string   // of the OS
+	Kubernetes string   // version with a leading v; empty where it does not run
+	Slot       string   // "A" or "B"
+	Stage      string   // what is being done: "disks", "configuration", "ready", …
+	WaitsFor   []string // what the stage waits for, one line each
+	Addresses  []string // of the machine, "10.0.2.15/24"
+	Endpoint   string   // where the machine's API answers, "10.0.2.15:50000"; empty before it does
+	Identity   string   // fingerprint of the machine's certificate, "sha256:…"
+	Problem    string   // what needs the operator, or empty
+	Services   []string // "containerd running", one for each
+}
+
+// minWidth is the width below which nothing sensible can be drawn; narrower screens cut.
+const minWidth = 40
+
+// Render draws the page: at most height lines of at most width characters, joined by newlines.
+func Render(s Status, width, height int) string {
+	width = max(width, minWidth)
+	title := title(s)
+	name := clean(s.Name)
+	if name == "" {
+		name = "no configuration yet"
+	}
+	gap := max(1, width-utf8.RuneCountInString(title)-utf8.RuneCountInString(name))
+	lines := []string{title + strings.Repeat(" ", gap) + name, strings.Repeat("-", width)}
+	row := func(label string, values ...string) {
+		for _, value := range values {
+			for _, part := range wrap(clean(value), width-14) {
+				lines = append(lines, fmt.Sprintf("  %-11s %s", label, part))
+				label = ""
+			}
+		}
+	}
+	if s.Problem != "" {
+		row("PROBLEM", s.Problem)
+		lines = append(lines, "")
+	}
+	row("Stage", s.Stage)
+	row("Waits for", s.WaitsFor...)
+	row("Addresses", s.Addresses...)
+	if len(s.Addresses) == 0 {
+		row("Addresses", "none yet")
+	}
+	if s.Endpoint != "" {
+		row("API", s.Endpoint)
+	}
+	if s.Identity != "" {
+		row("Identity", s.Identity)
+	}
+	if s.Kubernetes != "" {
+		row("Kubernetes", s.Kubernetes)
+	}
+	if len(s.Services) > 0 {
+		row("Services", strings.Join(s.Services, ", "))
+	}
+	lines = append(lines, "", "  This console takes no input. The machine is managed with orlopctl.")
+	for i, line := range lines {
+		if r := []rune(line); len(r) > width {
+			lines[i] = string(r[:width])
+		}
+	}
+	return strings.Join(lines[:min(len(lines), max(height, 1))], "\n")
+}
+
+// title is "Orlop OS 1.0.0 (slot A)".
+func title(s Status) string {
+	title := strings.TrimSpace("Orlop OS " + s.Version)
+	if s.Slot != "" {
+		title += " (slot " + s.Slot + ")"
+	}
+	return title
+}
+
+// Changes lists the lines for a serial console when the status changes, without "orlop: ".
+func Changes(before, after Status) []string {
+	var lines []string
+	changed := func(old, now, format string) {
+		if now != old && now != "" {
+			lines = append(lines, clean(fmt.Sprintf(format, now)))
+		}
+	}
+	changed(title(before), title(after), "%s")
+	changed(before.Name, after.Name, "machine name %s")
+	changed(before.Identity, after.Identity, "machine identity %s")
+	changed(before.Stage, after.Stage, "stage: %s")
+	for _, what := range after.WaitsFor {
+		if !slices.Contains(before.WaitsFor, what) || before.Stage != after.Stage {
+			lines = append(lines, clean("waits for "+what))
+		}
+	}
+	for _, address := range after.Addresses {
+		if !slices.Contains(before.Addresses, address) {
+			lines = append(lines, clean("address "+address))
+		}
+	}
+	for _, address := range before.Addresses {
+		if !slices.Contains(after.Addresses, address) {
+			lines = append(lines, clean("address "+address+" is gone"))
+		}
+	}
+	changed(before.Endpoint, after.Endpoint, "API answers on %s")
+	for _, service := range after.Services {
+		if !slices.Contains(before.Services, service) {
+			lines = append(lines, clean("service "+service))
+		}
+	}
+	changed(before.Problem, after.Problem, "PROBLEM: %s")
+	if before.Problem != "" && after.Problem == "" {
+		lines = append(lines, "problem solved")
+	}
+	return lines
+}
+
+// clean makes one line without control characters of a text that may come from anywhere: a terminal obeys them.
+func clean(s string) string {
+	return strings.Join(strings.FieldsFunc(s, func(r rune) bool { return unicode.IsSpace(r) || !unicode.IsPrint(r) }), " ")
+}
+
+// wrap divides a line at blanks into parts of at most width characters; words longer than that are cut.
+func wrap(s string, width int) []string {
+	var parts []string
+	line := ""
+	for _, word := range strings.Fields(s) {
+		for {
+			room := width - utf8.RuneCountInString(line)
+			if line != "" {
+				room--
+			}
+			runes := []rune(word)
+			if len(runes) <= room {
+				line = strings.TrimSpace(line + " " + word)
+				break
+			}
+			if line == "" {
+				parts = append(parts, string(runes[:width]))
+				word = string(runes[width:])
+				continue
+			}
+			parts, line = append(parts, line), ""
+		}
+	}
+	if line != "" {
+		parts = append(parts, line)
+	}
+	return parts
+}

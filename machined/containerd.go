@@ -1,0 +1,54 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/orlop-os/orlop/pkg/paths"
+)
+
+// containerdConfig is containerd's configuration file (version 3, containerd 2.x). It is the same on every machine.
+//
+// Disabled are snapshotters that the kernel of the image has no file systems for, plugin kinds that nothing here uses, and
+// tracing. Containers' streams (exec, attach, port-forward) are served on loopback to the kubelet alone.
+func containerdConfig(pauseImage string) []byte {
+	return fmt.Appendf(nil, `version = 3
+root = %q
+state = "/run/containerd"
+oom_score = -999
+disabled_plugins = [
+  "io.containerd.internal.v1.tracing",
+  "io.containerd.nri.v1.nri",
+  "io.containerd.snapshotter.v1.blockfile",
+  "io.containerd.snapshotter.v1.btrfs",
+  "io.containerd.snapshotter.v1.devmapper",
+  "io.containerd.snapshotter.v1.erofs",
+  "io.containerd.snapshotter.v1.zfs",
+  "io.containerd.tracing.processor.v1.otlp",
+]
+
+[grpc]
+  address = %q
+
+[plugins.'io.containerd.cri.v1.images']
+  snapshotter = "overlayfs"
+  [plugins.'io.containerd.cri.v1.images'.pinned_images]
+    sandbox = %q
+
+[plugins.'io.containerd.cri.v1.runtime']
+  enable_selinux = false
+  [plugins.'io.containerd.cri.v1.runtime'.containerd]
+    default_runtime_name = "runc"
+    [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc]
+      runtime_type = "io.containerd.runc.v2"
+      [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc.options]
+        BinaryName = %q
+        SystemdCgroup = false
+  [plugins.'io.containerd.cri.v1.runtime'.cni]
+    bin_dirs = [%q]
+    conf_dir = %q
+
+[plugins.'io.containerd.grpc.v1.cri']
+  stream_server_address = "127.0.0.1"
+  stream_server_port = "0"
+`, paths.ContainerdData, paths.ContainerdSocket, pauseImage, paths.Runc, paths.CNIPlugins, paths.CNIConfig)
+}

@@ -1,0 +1,219 @@
+package credentials
+
+import (
+	"context"
+	"flag"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/orlop-os/orlop/pkg/nodespec"
+	"github.com/orlop-os/orlop/pkg/pki"
+	"github.com/orlop-os/orlop/pkg/reconcile"
+)
+
+var update = flag.Bool("update", false, "rewrite the goldens")
+
+func node() nodespec.Spec {
+	return nodespec.Spec{
+		Cluster: "demo", NodeName: "one", ControlPlane: true, Endpoint: "https://api.example.net:6443",
+		NodeIPs:      []netip.Addr{netip.MustParseAddr("10.77.0.11")},
+		ServiceCIDRs: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/12")},
+		DNSDomain:    "cluster.local",
+	}
+}
+
+func authorities(t *testing.T) Authorities {
+	t.Helper()
+	ca := func(name string) *pki.CA {
+		ca, err := pki.NewCA(name, time.Hour*24*365*10)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return ca
+	}
+	private, public, err := pki.NewServiceAccountKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return Authorities{ca("kubernetes"), ca("etcd"), ca("front-proxy"), private, public, make([]byte, 32)}
+}
+
+// plan is Plan with every path below a folder of the test and every user the test's own.
+func plan(t *testing.T, node nodespec.Spec, a Authorities, root string) Want {
+	t.Helper()
+	w, err := Plan(node, a)
+	if err != nil {
+		t.Fatal(err)
+	}
+	uid := uint32(os.Getuid())
+	for i := range w.Folders {
+		w.Folders[i] = Folder{filepath.Join(root, w.Folders[i].Path), uid}
+	}
+	for i := range w.Files {
+		w.Files[i].Path, w.Files[i].UID = filepath.Join(root, w.Files[i].Path), uid
+	}
+	for i, l := range w.Leaves {
+		w.Leaves[i].Cert, w.Leaves[i].Key, w.Leaves[i].UID = filepath.Join(root, l.Cert), filepath.Join(root, l.Key), uid
+	}
+	return w
+}
+
+func diff(t *testing.T, w Want) []reconcile.Op {
+	t.Helper()
+	have, err := Read(w)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return Diff(have, w)
+}
+
+// TestGolden shows every identity on a machine: who may read it and what it says.
+func TestGolden(t *testing.T) {
+	for name, controlPlane := range map[string]bool{"controlplane": true, "worker": false} {
+		t.Run(name, func(t *testing.T) {
+			spec := node()
+			spec.ControlPlane = controlPlane
+			w, err := Plan(spec, authorities(t))
+			if err != nil {
+				t.Fatal(err)
+			}
+			var got strings.Builder
+			for _, op := range Diff(Have{Now: time.Now()}, w) {
+				got.WriteString(op.String() + "\n")
+			}
+			file := filepath.Join("testdata", name+".txt")
+			if *update {
+				if err := os.WriteFile(file, []byte(got.String()), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got.String() != string(want) {
+				t.Errorf("%s: got\n%s\nwant\n%s", file, got.String(), want)
+			}
+		})
+	}
+}
+
+// TestLaws: after the operations nothing is left to do, and stopping after any of them and starting again converges.
+func TestLaws(t *testing.T) {
+	a := authorities(t)
+	all := len(diff(t, plan(t, node(), a, t.TempDir())))
+	for stop := 0; stop <= all; stop++ {
+		w := plan(t, node(), a, t.TempDir())
+		for i, op := range diff(t, w) {
+			if i == stop {
+				break
+			}
+			if err := op.Do(context.Background()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		rest := diff(t, w)
+		if len(rest) != all-stop {
+			t.Errorf("after %d of %d operations %d are left", stop, all, len(rest))
+		}
+		for _, op := range rest {
+			if err := op.Do(context.Background()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if left := diff(t, w); len(left) != 0 {
+			t.Fatalf("not empty after all operations: %v", left)
+		}
+	}
+}
+
+// TestReissue: what a leaf should say, and how long it lives, decides whether it is made anew; nothing else is touched.
+func TestReissue(t *testing.T) {
+	a, root := authorities(t), t.TempDir()
+	w := plan(t, node(), a, root)
+	for _, op := range diff(t, w) {
+		if err := op.Do(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	count := func(w Want, reason string) (n int) {
+		for _, op := range diff(t, w) {
+			if strings.Contains(op.String(), reason) {
+				n++
+			}
+		}
+		return n
+	}
+	moved := node()
+	moved.NodeIPs = []netip.Addr{netip.MustParseAddr("10.77.0.99")}
+	if n := count(plan(t, moved, a, root), "other names or addresses"); n != 3 { // API server, etcd peer, kubelet
+		t.Errorf("a new address: %d leaves are issued anew, want 3", n)
+	}
+	b := a
+	b.FrontProxy = authorities(t).FrontProxy
+	if n := count(plan(t, node(), b, root), "from another authority"); n != 1 {
+		t.Errorf("a new front-proxy CA: %d leaves are issued anew, want 1", n)
+	}
+	have, err := Read(w)
+	if err != nil {
+		t.Fatal(err)
+	}
+	have.Now = have.Now.Add(leafTTL)
+	if n := len(Diff(have, w)); n != len(w.Leaves) {
+		t.Errorf("at the end of their life %d leaves are issued anew, want all %d", n, len(w.Leaves))
+	}
+	if next := NextRenewal(have, w); next.Before(time.Now().Add(leafTTL/3)) || next.After(time.Now().Add(leafTTL)) {
+		t.Errorf("next renewal at %v", next)
+	}
+	if err := os.WriteFile(w.Leaves[0].Cert, []byte("half a certif"), 0o400); err != nil {
+		t.Fatal(err)
+	}
+	if n := count(w, "unreadable"); n != 1 {
+		t.Errorf("a torn certificate: %d leaves are issued anew, want 1", n)
+	}
+}
+
+// TestDoor: the machine keeps its key, and so its fingerprint, when the cluster's CA signs it.
+func TestDoor(t *testing.T) {
+	identity, err := pki.NewKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	root, a := t.TempDir(), authorities(t)
+	var prints []string
+	for _, ca := range []*pki.CA{nil, a.Etcd} {
+		w := Door(identity, "one", node().NodeIPs, ca, a.Kubernetes.CertPEM())
+		uid := uint32(os.Getuid())
+		w.Folders[0] = Folder{filepath.Join(root, w.Folders[0].Path), uid}
+		w.Files[0].Path, w.Files[0].UID = filepath.Join(root, w.Files[0].Path), uid
+		w.Leaves[0].Cert, w.Leaves[0].Key, w.Leaves[0].UID = filepath.Join(root, w.Leaves[0].Cert), filepath.Join(root, w.Leaves[0].Key), uid
+		ops := diff(t, w)
+		if len(ops) == 0 {
+			t.Fatal("nothing to do for another signer")
+		}
+		for _, op := range ops {
+			if err := op.Do(context.Background()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if left := diff(t, w); len(left) != 0 {
+			t.Fatalf("not empty after all operations: %v", left)
+		}
+		text, err := os.ReadFile(w.Leaves[0].Cert)
+		if err != nil {
+			t.Fatal(err)
+		}
+		cert, err := pki.ParseCert(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		prints = append(prints, pki.Fingerprint(cert))
+	}
+	if prints[0] != prints[1] {
+		t.Errorf("the fingerprint changed from %s to %s", prints[0], prints[1])
+	}
+}

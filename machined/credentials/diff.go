@@ -1,0 +1,111 @@
+package credentials
+
+import (
+	"bytes"
+	"crypto/x509"
+	"io/fs"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/orlop-os/orlop/pkg/pki"
+	"github.com/orlop-os/orlop/pkg/reconcile"
+)
+
+// Have is what is on the machine: files by path, as far as Want asks for them.
+type Have struct {
+	Folders map[string]Owner
+	Files   map[string]Found
+	Now     time.Time
+}
+
+// Owner is who a folder belongs to.
+type Owner struct {
+	UID  uint32
+	Mode fs.FileMode
+}
+
+// Found is one file.
+type Found struct {
+	Owner
+	Content []byte
+}
+
+// Diff returns the operations that turn have into want. It is pure: issuing happens in the operation.
+func Diff(have Have, want Want) []reconcile.Op {
+	var ops []reconcile.Op
+	for _, f := range want.Folders {
+		if o, ok := have.Folders[f.Path]; !ok || o.UID != f.UID || o.Mode.Perm() != 0o700 {
+			ops = append(ops, makeFolder{f})
+		}
+	}
+	for _, f := range want.Files {
+		have, ok := have.Files[f.Path]
+		if !ok || have.UID != f.UID || have.Mode.Perm() != f.Mode || !bytes.Equal(have.Content, f.Content) {
+			ops = append(ops, writeFile{f})
+		}
+	}
+	for _, l := range want.Leaves {
+		if why := leafProblem(have, l); why != "" {
+			ops = append(ops, issue{l, why})
+		}
+	}
+	return ops
+}
+
+// leafProblem says why a leaf has to be issued, or nothing.
+func leafProblem(have Have, want Leaf) string {
+	cert, okCert := have.Files[want.Cert]
+	key, okKey := have.Files[want.Key]
+	if !okCert || !okKey {
+		return "missing"
+	}
+	if cert.UID != want.UID || key.UID != want.UID || key.Mode.Perm() != 0o400 {
+		return "wrong owner or mode"
+	}
+	leaf, err := pki.ParseLeaf(cert.Content, key.Content)
+	if err != nil {
+		return "unreadable" // also what a power cut between writing key and certificate looks like
+	}
+	switch c := leaf.Cert; {
+	case want.By == nil && !selfSigned(c),
+		want.By != nil && c.CheckSignatureFrom(want.By.Cert) != nil:
+		return "from another authority"
+	case want.Spec.Key != nil && !want.Spec.Key.Equal(leaf.Key):
+		return "other key"
+	case c.Subject.CommonName != want.Spec.CN || !slices.Equal(c.Subject.Organization, want.Spec.O):
+		return "other subject"
+	case !sameNames(c, want.Spec):
+		return "other names or addresses"
+	case pki.NeedsRenewal(c, have.Now):
+		return "due for renewal"
+	}
+	return ""
+}
+
+// selfSigned says whether a leaf was signed by its own key. (CheckSignatureFrom wants a CA as the issuer.)
+func selfSigned(c *x509.Certificate) bool {
+	return c.CheckSignature(c.SignatureAlgorithm, c.RawTBSCertificate, c.Signature) == nil
+}
+
+func sameNames(c *x509.Certificate, spec pki.Spec) bool {
+	var ips []netip.Addr
+	for _, ip := range c.IPAddresses {
+		a, _ := netip.AddrFromSlice(ip)
+		ips = append(ips, a.Unmap())
+	}
+	return slices.Equal(c.DNSNames, spec.DNS) && slices.Equal(ips, spec.IPs)
+}
+
+// NextRenewal is the earliest time at which a leaf on the machine is due.
+func NextRenewal(have Have, want Want) time.Time {
+	var next time.Time
+	for _, l := range want.Leaves {
+		if c, err := pki.ParseCert(have.Files[l.Cert].Content); err == nil {
+			if at := pki.RenewAt(c); next.IsZero() || at.Before(next) {
+				next = at
+			}
+		}
+	}
+	return next
+}

@@ -1,0 +1,93 @@
+package credentials
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/google/renameio/v2"
+
+	"github.com/orlop-os/orlop/pkg/pki"
+)
+
+// makeFolder makes a process's folder, or gives it back to its owner.
+type makeFolder struct{ Folder }
+
+func (o makeFolder) String() string { return fmt.Sprintf("make folder %s for user %d", o.Path, o.UID) }
+
+func (o makeFolder) Do(context.Context) error {
+	// Others must be able to pass through the folders above.
+	if err := os.MkdirAll(filepath.Dir(o.Path), 0o755); err != nil {
+		return fmt.Errorf("credentials: cannot make folder: %w", err)
+	}
+	if err := os.Mkdir(o.Path, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return fmt.Errorf("credentials: cannot make folder: %w", err)
+	}
+	if err := os.Chmod(o.Path, 0o700); err != nil {
+		return fmt.Errorf("credentials: cannot make folder: %w", err)
+	}
+	if err := os.Chown(o.Path, int(o.UID), int(o.UID)); err != nil {
+		return fmt.Errorf("credentials: cannot give folder to user %d: %w", o.UID, err)
+	}
+	return nil
+}
+
+// writeFile writes a file whose content is known.
+type writeFile struct{ File }
+
+func (o writeFile) String() string { return fmt.Sprintf("write %s for user %d", o.Path, o.UID) }
+
+func (o writeFile) Do(context.Context) error { return write(o.Path, o.UID, o.Mode, o.Content) }
+
+// issue makes a certificate and its key. The key is written first: a certificate without its key would be found to be
+// unreadable and issued again.
+type issue struct {
+	Leaf
+	why string
+}
+
+func (o issue) String() string {
+	return fmt.Sprintf("issue %s for user %d: %s (%s)", o.Cert, o.UID, o.Spec.CN, o.why)
+}
+
+func (o issue) Do(context.Context) error {
+	var leaf *pki.Leaf
+	var err error
+	if o.By == nil {
+		leaf, err = pki.SelfSigned(o.Spec)
+	} else {
+		leaf, err = o.By.Issue(o.Spec)
+	}
+	if err != nil {
+		return fmt.Errorf("credentials: cannot issue %s: %w", o.Cert, err)
+	}
+	if err := write(o.Key, o.UID, 0o400, leaf.KeyPEM()); err != nil {
+		return err
+	}
+	return write(o.Cert, o.UID, 0o400, leaf.CertPEM())
+}
+
+// write replaces a file as one step: readers see the old content or the new, and never somebody else's file mode.
+func write(path string, uid uint32, mode fs.FileMode, content []byte) error {
+	f, err := renameio.NewPendingFile(path, renameio.WithPermissions(mode), renameio.WithExistingPermissions())
+	if err != nil {
+		return fmt.Errorf("credentials: cannot write %s: %w", path, err)
+	}
+	defer f.Cleanup()
+	if err := f.Chmod(mode); err != nil {
+		return fmt.Errorf("credentials: cannot write %s: %w", path, err)
+	}
+	if err := f.Chown(int(uid), int(uid)); err != nil {
+		return fmt.Errorf("credentials: cannot give %s to user %d: %w", path, uid, err)
+	}
+	if _, err := f.Write(content); err != nil {
+		return fmt.Errorf("credentials: cannot write %s: %w", path, err)
+	}
+	if err := f.CloseAtomicallyReplace(); err != nil {
+		return fmt.Errorf("credentials: cannot write %s: %w", path, err)
+	}
+	return nil
+}

@@ -1,0 +1,194 @@
+package credentials
+
+import (
+	"crypto/ecdsa"
+	"encoding/base64"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"net/url"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/orlop-os/orlop/pkg/nodespec"
+	"github.com/orlop-os/orlop/pkg/paths"
+	"github.com/orlop-os/orlop/pkg/pki"
+)
+
+// leafTTL is the life of every leaf. A leaf is renewed after two thirds of it, so a machine that is switched off has no use for
+// a longer one; a shorter one would end while a machine without any time source runs on its build time.
+const leafTTL = 365 * 24 * time.Hour
+
+// backdate is how long before its making a leaf begins to be valid: a machine without a battery-backed clock may be corrected
+// backwards by that much without a leaf becoming one of the future.
+const backdate = 30 * 24 * time.Hour
+
+// Authorities are the cluster's keys that a machine needs to issue its own credentials.
+type Authorities struct {
+	Kubernetes, Etcd, FrontProxy *pki.CA
+	ServiceAccountKey            []byte // PEM, private
+	ServiceAccountPub            []byte // PEM
+	EncryptionKey                []byte // 32 bytes, for secrets at rest
+	// Authentication is an AuthenticationConfiguration part given by the operator; may be nil.
+}
+
+// Want is what should be on the machine.
+type Want struct {
+	Folders []Folder
+	Files   []File
+	Leaves  []Leaf
+}
+
+// Folder is a process's own folder, mode 0700.
+type Folder struct {
+	Path string
+	UID  uint32
+}
+
+// File is a file whose content is known.
+type File struct {
+	Path    string
+	UID     uint32
+	Mode    fs.FileMode
+	Content []byte
+}
+
+// Leaf is a certificate with its key, to be issued here.
+type Leaf struct {
+	Cert, Key string // paths; both mode 0400, owned by UID
+	UID       uint32
+	By        *pki.CA // nil: signed by its own key
+	Spec      pki.Spec
+}
+
+// Plan says which credentials a node of this kind needs.
+func Plan(node nodespec.Spec, a Authorities) (Want, error) {
+	endpoint, err := url.Parse(node.Endpoint)
+	if err != nil {
+		return Want{}, fmt.Errorf("credentials: cannot read endpoint: %w", err)
+	}
+	var w Want
+	w.node(node, a)
+	if node.ControlPlane {
+		w.api(node, a, endpoint.Hostname())
+		w.controllers(node, a)
+	}
+	return w, nil
+}
+
+// Door says what apid needs: the machine's own key with a certificate of the cluster's machine CA, or with a self-signed one as
+// long as there is no cluster (ca is nil); and the operators' CAs, in PEM.
+func Door(identity *ecdsa.PrivateKey, name string, ips []netip.Addr, ca *pki.CA, operators []byte) Want {
+	var w Want
+	p := process{&w, paths.ApidDir, paths.UserApid}
+	p.folder()
+	p.file("operators.pem", operators)
+	p.leaf("server.crt", "server.key", ca, pki.Spec{
+		CN: name, Usage: pki.Server, DNS: unique([]string{name, "localhost"}),
+		IPs: unique(append([]netip.Addr{netip.MustParseAddr("127.0.0.1")}, ips...)), Key: identity,
+	})
+	return w
+}
+
+func (w *Want) node(node nodespec.Spec, a Authorities) {
+	p := process{w, paths.KubeNode, 0}
+	p.folder()
+	p.file(nodespec.CA, a.Kubernetes.CertPEM())
+	p.leaf(nodespec.KubeletCert, nodespec.KubeletKey, a.Kubernetes, client("system:node:"+node.NodeName, "system:nodes"))
+	serving := pki.Spec{CN: "system:node:" + node.NodeName, O: []string{"system:nodes"}, Usage: pki.Server, DNS: []string{node.NodeName}, IPs: node.NodeIPs}
+	p.leaf(nodespec.KubeletServing, nodespec.KubeletServingKey, a.Kubernetes, serving)
+	p.leaf(nodespec.ProxyCert, nodespec.ProxyKey, a.Kubernetes, client("system:kube-proxy"))
+	p.leaf(nodespec.DNSCert, nodespec.DNSKey, a.Kubernetes, client("orlop:coredns"))
+	p.leaf(nodespec.NodeAgentCert, nodespec.NodeAgentKey, a.Kubernetes, client("orlop:node-agent:"+node.NodeName, "orlop:node-agents"))
+}
+
+func (w *Want) api(node nodespec.Spec, a Authorities, endpoint string) {
+	p := process{w, paths.KubeAPI, paths.UserAPI}
+	p.folder()
+	w.Folders = append(w.Folders, Folder{paths.EtcdData, p.uid}, Folder{paths.AuditLog, p.uid})
+	p.file(nodespec.CA, a.Kubernetes.CertPEM())
+	p.file(nodespec.FrontProxyCA, a.FrontProxy.CertPEM())
+	p.file(nodespec.EtcdCA, a.Etcd.CertPEM())
+	p.file(nodespec.ServiceAccountKey, a.ServiceAccountKey)
+	p.file(nodespec.ServiceAccountPub, a.ServiceAccountPub)
+	p.file(nodespec.Encryption, encryption(a.EncryptionKey))
+
+	dns := []string{"localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc." + node.DNSDomain, node.NodeName}
+	ips := []netip.Addr{netip.MustParseAddr("127.0.0.1"), netip.IPv6Loopback()}
+	for _, r := range node.ServiceCIDRs {
+		ips = append(ips, r.Masked().Addr().Next())
+	}
+	ips = append(ips, node.NodeIPs...)
+	if ip, err := netip.ParseAddr(endpoint); err == nil {
+		ips = append(ips, ip)
+	} else {
+		dns = append(dns, endpoint)
+	}
+	p.leaf(nodespec.APIServerCert, nodespec.APIServerKey, a.Kubernetes, pki.Spec{CN: "kube-apiserver", Usage: pki.Server, DNS: unique(dns), IPs: unique(ips)})
+	p.leaf(nodespec.KubeletClientCert, nodespec.KubeletClientKey, a.Kubernetes, client("kube-apiserver-kubelet-client"))
+	p.leaf(nodespec.FrontProxyCert, nodespec.FrontProxyKey, a.FrontProxy, client("front-proxy-client"))
+	peer := pki.Spec{CN: node.NodeName, Usage: pki.Both, DNS: []string{"localhost", node.NodeName}, IPs: unique(append([]netip.Addr{netip.MustParseAddr("127.0.0.1")}, node.NodeIPs...))}
+	p.leaf(nodespec.EtcdPeerCert, nodespec.EtcdPeerKey, a.Etcd, peer)
+}
+
+func (w *Want) controllers(node nodespec.Spec, a Authorities) {
+	p := process{w, paths.KubeControllers, paths.UserControllers}
+	p.folder()
+	p.file(nodespec.CA, a.Kubernetes.CertPEM())
+	p.file(nodespec.CAKey, a.Kubernetes.KeyPEM())
+	p.file(nodespec.ServiceAccountKey, a.ServiceAccountKey)
+	p.leaf(nodespec.ControllersCert, nodespec.ControllersKey, a.Kubernetes, client("system:kube-controller-manager"))
+	p.leaf(nodespec.SchedulerCert, nodespec.SchedulerKey, a.Kubernetes, client("system:kube-scheduler"))
+	serving := pki.Spec{CN: "controllers", Usage: pki.Server, DNS: []string{"localhost"}, IPs: []netip.Addr{netip.MustParseAddr("127.0.0.1")}}
+	p.leaf(nodespec.ControllersServing, nodespec.ControllersServingK, a.Kubernetes, serving)
+}
+
+// process collects what belongs into one folder.
+type process struct {
+	w   *Want
+	dir string
+	uid uint32
+}
+
+func (p process) folder() { p.w.Folders = append(p.w.Folders, Folder{p.dir, p.uid}) }
+
+func (p process) file(name string, content []byte) {
+	p.w.Files = append(p.w.Files, File{filepath.Join(p.dir, name), p.uid, 0o400, content})
+}
+
+func (p process) leaf(cert, key string, by *pki.CA, spec pki.Spec) {
+	spec.TTL, spec.Backdate = leafTTL, backdate
+	p.w.Leaves = append(p.w.Leaves, Leaf{filepath.Join(p.dir, cert), filepath.Join(p.dir, key), p.uid, by, spec})
+}
+
+func client(cn string, groups ...string) pki.Spec {
+	return pki.Spec{CN: cn, O: groups, Usage: pki.Client}
+}
+
+// encryption is the API server's EncryptionConfiguration: Secrets are sealed with AES-GCM's successor of choice for one static
+// key, secretbox (XSalsa20-Poly1305), which needs no rotation after 2^32 writes; identity last, so that nothing is unreadable.
+func encryption(key []byte) []byte {
+	return []byte(`apiVersion: apiserver.config.k8s.io/v1
+kind: EncryptionConfiguration
+resources:
+- resources: [secrets]
+  providers:
+  - secretbox:
+      keys:
+      - name: key1
+        secret: ` + base64.StdEncoding.EncodeToString(key) + `
+  - identity: {}
+`)
+}
+
+// unique drops repetitions and keeps the order.
+func unique[T comparable](in []T) []T {
+	var out []T
+	for _, v := range in {
+		if !slices.Contains(out, v) {
+			out = append(out, v)
+		}
+	}
+	return out
+}

@@ -1,0 +1,52 @@
+package credentials
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"syscall"
+	"time"
+)
+
+// Read looks at the files that want names.
+func Read(want Want) (Have, error) {
+	have := Have{Folders: map[string]Owner{}, Files: map[string]Found{}, Now: time.Now()}
+	for _, f := range want.Folders {
+		if info, err := os.Lstat(f.Path); err == nil && info.IsDir() {
+			have.Folders[f.Path] = ownerOf(info)
+		} else if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return Have{}, fmt.Errorf("credentials: cannot read folder: %w", err)
+		}
+	}
+	names := make([]string, 0, len(want.Files)+2*len(want.Leaves))
+	for _, f := range want.Files {
+		names = append(names, f.Path)
+	}
+	for _, l := range want.Leaves {
+		names = append(names, l.Cert, l.Key)
+	}
+	for _, name := range names {
+		content, err := os.ReadFile(name)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return Have{}, fmt.Errorf("credentials: cannot read: %w", err)
+		}
+		info, err := os.Lstat(name)
+		if err != nil {
+			return Have{}, fmt.Errorf("credentials: cannot read: %w", err)
+		}
+		have.Files[name] = Found{ownerOf(info), content}
+	}
+	return have, nil
+}
+
+func ownerOf(info fs.FileInfo) Owner {
+	o := Owner{Mode: info.Mode()}
+	if s, ok := info.Sys().(*syscall.Stat_t); ok {
+		o.UID = s.Uid
+	}
+	return o
+}

@@ -1,0 +1,466 @@
+package disk
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/siderolabs/go-blockdevice/v2/block"
+	"github.com/siderolabs/go-blockdevice/v2/partitioning/gpt"
+	"golang.org/x/sys/unix"
+
+	"github.com/orlop-os/orlop/pkg/mount"
+	"github.com/orlop-os/orlop/pkg/paths"
+	"github.com/orlop-os/orlop/pkg/reconcile"
+)
+
+const realDisk = "/dev/vda"
+
+// underProductKernel skips on a developer's machine: the tests overwrite /dev/vda.
+func underProductKernel(t *testing.T) {
+	t.Helper()
+	if os.Getenv("ORLOP_KERNEL_TEST") != "1" {
+		t.Skip("overwrites a disk: runs under the product kernel only (make kernel)")
+	}
+}
+
+// run is a Runner for tests.
+func run(ctx context.Context, args ...string) ([]byte, error) {
+	output, err := exec.CommandContext(ctx, args[0], args[1:]...).CombinedOutput()
+	if err != nil {
+		return output, fmt.Errorf("%s: %w: %s", strings.Join(args, " "), err, output)
+	}
+	return output, nil
+}
+
+// TestScenariosOnRealDisk runs the scenarios of the goldens on a real disk: the kernel's facts lead to the same
+// operations, and doing them leads to where there is nothing left to do, and stays there after a reboot.
+func TestScenariosOnRealDisk(t *testing.T) {
+	underProductKernel(t)
+	for _, s := range scenarios {
+		if s.disk.absent {
+			continue // a disk cannot be unplugged here; laws_test.go shows it
+		}
+		t.Run(s.name, func(t *testing.T) {
+			build(t, s)
+			have := facts(t, s)
+			want, err := Plan(s.config, have)
+			ops := Diff(have, want, run)
+			checkGolden(t, s.name, printed(ops, err))
+			if err != nil {
+				return
+			}
+			for _, op := range ops {
+				began := time.Now()
+				do(t, op)
+				t.Logf("%4d ms  %s", time.Since(began).Milliseconds(), op)
+			}
+			if left := Diff(facts(t, s), want, run); len(left) > 0 {
+				t.Errorf("there is left:\n%s", printed(left, nil))
+			}
+			checkVolumes(t, s)
+		})
+	}
+}
+
+// TestStopAfterEachOperation stops after every operation, reboots, and goes on from there.
+func TestStopAfterEachOperation(t *testing.T) {
+	underProductKernel(t)
+	for _, name := range []string{"first boot", "disk has grown", "second disk with MBR, wipe"} {
+		s := scenarios[slices.IndexFunc(scenarios, func(s scenario) bool { return s.name == name })]
+		for stop := 1; ; stop++ {
+			build(t, s)
+			have := facts(t, s)
+			want, err := Plan(s.config, have)
+			if err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+			ops := Diff(have, want, run)
+			if stop > len(ops) {
+				break
+			}
+			for _, op := range ops[:stop] {
+				do(t, op)
+				do(t, op) // every operation is safe to repeat
+			}
+			unmount(t)
+			settle(t, s)
+			if left := Diff(facts(t, s), want, run); len(left) > 0 {
+				t.Errorf("%s, stopped after %s: there is left:\n%s", name, ops[stop-1], printed(left, nil))
+			}
+			checkVolumes(t, s)
+		}
+	}
+}
+
+// TestKilledFormat kills mke2fs at several moments; what is on the disk then must look blank or be complete.
+func TestKilledFormat(t *testing.T) {
+	underProductKernel(t)
+	s := scenario{disk: diskSpec{table: "gpt", partitions: imageAnd(state, but(data, func(p *partSpec) { p.content = ext4("DATA", 300) }))}}
+	killed := 0
+	for after := 40 * time.Millisecond; after < 2*time.Second; after = after * 3 / 2 {
+		build(t, s)
+		have := facts(t, s)
+		f := Format{Label: LabelData, Device: realDisk + "5"}
+		ctx, cancel := context.WithTimeout(t.Context(), after)
+		f.run = func(_ context.Context, args ...string) ([]byte, error) { return run(ctx, args...) }
+		err := f.Do(t.Context())
+		cancel()
+		now := facts(t, s)
+		content := partitionAt(now, f.Device).Content
+		if err != nil {
+			killed++
+			if !content.blank() && content.Size != partitionAt(have, f.Device).Size {
+				t.Errorf("killed after %s: holds %+v, which is neither blank nor complete", after, content)
+			}
+		}
+		settle(t, s)
+		checkVolumes(t, s)
+		if err == nil {
+			break
+		}
+	}
+	if killed == 0 {
+		t.Error("mke2fs was never killed: the test showed nothing")
+	}
+}
+
+// shutdownNow is EXT4_IOC_SHUTDOWN, _IOR('X', 125, __u32), with EXT4_GOING_FLAGS_NOLOGFLUSH: the file system stops at
+// once, as if the power had gone. See fs/ext4/ext4.h.
+const (
+	shutdownNow = 0x8004587d
+	noLogFlush  = 2
+)
+
+// TestPowerCutUnderWrites stops both file systems in the middle of writing. What was synced is there afterwards.
+func TestPowerCutUnderWrites(t *testing.T) {
+	underProductKernel(t)
+	s := scenario{disk: diskSpec{table: "gpt", partitions: imageAnd(state, data)}}
+	build(t, s)
+	settle(t, s)
+	for _, dir := range []string{paths.State, paths.Data} {
+		f, err := os.Create(filepath.Join(dir, "synced"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := f.WriteString("acknowledged"); err != nil {
+			t.Fatal(err)
+		}
+		if err := f.Sync(); err != nil {
+			t.Fatal(err)
+		}
+		for i := range 50 {
+			if err := os.WriteFile(filepath.Join(dir, fmt.Sprint(i)), make([]byte, 10000), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := unix.IoctlSetPointerInt(int(f.Fd()), shutdownNow, noLogFlush); err != nil {
+			t.Fatal(err)
+		}
+		f.Close()
+	}
+	unmount(t)
+	settle(t, s)
+	for _, dir := range []string{paths.State, paths.Data} {
+		if got, err := os.ReadFile(filepath.Join(dir, "synced")); err != nil || string(got) != "acknowledged" {
+			t.Errorf("%s: what was synced is gone: %q, %v", dir, got, err)
+		}
+	}
+	checkVolumes(t, s)
+}
+
+// TestDamageIsRefused damages the superblock of DATA. It must not be taken for a partition that was never formatted.
+func TestDamageIsRefused(t *testing.T) {
+	underProductKernel(t)
+	s := scenario{disk: diskSpec{table: "gpt", partitions: imageAnd(state, data)}}
+	build(t, s)
+	overwrite(t, realDisk+"5", 1024, 1024)
+	_, err := Plan(s.config, facts(t, s))
+	if err == nil || !strings.Contains(err.Error(), unknownData) {
+		t.Errorf("a damaged DATA was accepted: %v", err)
+	}
+}
+
+// TestResetOnRealDisk wipes, reads, and makes everything anew.
+func TestResetOnRealDisk(t *testing.T) {
+	underProductKernel(t)
+	s := scenario{disk: diskSpec{table: "gpt", partitions: imageAnd(state, data)}}
+	build(t, s)
+	settle(t, s)
+	for _, op := range Reset(facts(t, s), true) {
+		if err := op.Do(t.Context()); err == nil {
+			t.Errorf("%s: wiped although it is mounted", op)
+		}
+	}
+	unmount(t)
+	for _, op := range Reset(facts(t, s), true) {
+		do(t, op)
+	}
+	if left := Reset(facts(t, s), true); len(left) > 0 {
+		t.Errorf("after the reset there is left:\n%s", printed(left, nil))
+	}
+	settle(t, s)
+	checkVolumes(t, s)
+}
+
+// TestListing checks what the machine's state shows of a disk.
+func TestListing(t *testing.T) {
+	underProductKernel(t)
+	build(t, scenario{disk: diskSpec{table: "gpt", partitions: image}})
+	have, err := Read(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(have.Disks) < 2 {
+		t.Fatalf("%d disks, want at least 2 (kernel-test plugs in two)", len(have.Disks))
+	}
+	d := have.Disks[0]
+	if d.Path != realDisk || d.Size != diskSize*mib || d.SectorSize != 512 || d.Transport != "virtio" || !strings.HasPrefix(d.Bus, "/pci") || d.ReadOnly {
+		t.Errorf("listed as %+v", d)
+	}
+}
+
+func do(t *testing.T, op reconcile.Op) {
+	t.Helper()
+	if err := op.Do(t.Context()); err != nil {
+		t.Fatalf("%s: %v", op, err)
+	}
+}
+
+// facts reads the machine and keeps the disk of the scenario.
+func facts(t *testing.T, s scenario) Have {
+	t.Helper()
+	have, err := Read(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	have.Disks = slices.DeleteFunc(have.Disks, func(d Disk) bool { return d.Path != realDisk })
+	if len(have.Disks) != 1 {
+		t.Fatalf("%s is not there: run with hack/qemu's kernel-test", realDisk)
+	}
+	have.Disks[0].Boot = !s.disk.data
+	return have
+}
+
+// settle plans and does until nothing is left.
+func settle(t *testing.T, s scenario) {
+	t.Helper()
+	have := facts(t, s)
+	want, err := Plan(s.config, have)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, op := range Diff(have, want, run) {
+		do(t, op)
+	}
+}
+
+func unmount(t *testing.T) {
+	t.Helper()
+	for _, target := range []string{paths.State, paths.Data} {
+		if err := mount.Unmount(target); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// build makes the scenario's disk.
+func build(t *testing.T, s scenario) {
+	t.Helper()
+	unmount(t)
+	device, err := block.NewFromPath(realDisk, block.OpenForWrite())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer device.Close()
+	if size, err := device.GetSize(); err != nil || size != diskSize*mib {
+		t.Fatalf("%s has %d bytes (%v), want %d MiB", realDisk, size, err, diskSize)
+	}
+	if _, err := device.WipeRange(0, diskSize*mib); err != nil {
+		t.Fatal(err)
+	}
+	sized, err := gpt.DeviceFromBlockDevice(device)
+	if err != nil {
+		t.Fatal(err)
+	}
+	writeTable(t, sized, s.disk)
+	if s.disk.table != "gpt" || s.disk.tableSize != 0 {
+		if err := unix.IoctlSetInt(int(device.File().Fd()), unix.BLKRRPART, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i, p := range s.disk.partitions {
+		path := partitionPath(realDisk, i+1)
+		switch {
+		case p.content.Kind == "ext4":
+			blocks := fmt.Sprint(p.content.Size / 4096)
+			if _, err := run(t.Context(), paths.Mke2fs, "-q", "-F", "-t", "ext4", "-b", "4096", "-E", "lazy_itable_init=1,lazy_journal_init=1,nodiscard",
+				"-L", p.content.Label, path, blocks); err != nil {
+				t.Fatal(err)
+			}
+		case p.content.Kind == unknownData:
+			overwrite(t, path, 0, 4096)
+		case p.behind:
+			overwrite(t, path, 8192, 4096)
+		}
+	}
+	if s.disk.torn {
+		if _, err := device.File().WriteAt([]byte("torn"), 2*512+100); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if s.mount {
+		for _, m := range mountAll(facts(t, s).Disks[0]) {
+			if err := m.Do(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
+// writeTable writes the partition table, as a program would that knows a disk of tableSize.
+func writeTable(t *testing.T, device gpt.Device, d diskSpec) {
+	t.Helper()
+	switch d.table {
+	case "":
+		// The kernel keeps partitions of the scenario before; an empty table takes them away.
+		table, err := gpt.New(device)
+		if err == nil {
+			err = table.Write()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		zero(t, device)
+		return
+	case "gpt":
+	default:
+		mbr := make([]byte, 512)
+		copy(mbr[446:], []byte{0, 0, 0, 0, 0x83, 0, 0, 0, 0, 8, 0, 0, 0, 0, 0x10, 0})
+		mbr[510], mbr[511] = 0x55, 0xaa
+		if _, err := device.WriteAt(mbr, 0); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	target := device
+	if d.tableSize > 0 {
+		file, err := os.Create(filepath.Join(t.TempDir(), "image"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer file.Close()
+		if err := file.Truncate(int64(d.tableSize * mib)); err != nil {
+			t.Fatal(err)
+		}
+		if target, err = gpt.DeviceFromFile(file); err != nil {
+			t.Fatal(err)
+		}
+	}
+	table, err := gpt.New(target)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range d.partitions {
+		if _, _, err := table.AllocatePartition(p.size*mib, p.label, p.kind); err != nil {
+			t.Fatalf("%s: %v", p.label, err)
+		}
+	}
+	if err := table.Write(); err != nil {
+		t.Fatal(err)
+	}
+	if d.tableSize > 0 {
+		begin := make([]byte, mib)
+		if _, err := target.ReadAt(begin, 0); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := device.WriteAt(begin, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func zero(t *testing.T, device gpt.Device) {
+	t.Helper()
+	for _, at := range []int64{0, diskSize*mib - mib} {
+		if _, err := device.WriteAt(make([]byte, mib), at); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func overwrite(t *testing.T, path string, at int64, length int) {
+	t.Helper()
+	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	noise := make([]byte, length)
+	if _, err := rand.Read(noise); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.WriteAt(noise, at); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Sync(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// checkVolumes writes to both volumes, boots again in the way of a later boot, and finds what was written, on sound
+// file systems that fill their partitions.
+func checkVolumes(t *testing.T, s scenario) {
+	t.Helper()
+	text := []byte("kept\n")
+	for _, dir := range []string{paths.State, paths.Data} {
+		if err := os.WriteFile(filepath.Join(dir, "file"), text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	unmount(t)
+	have := facts(t, s)
+	if !have.Disks[0].BackupAtEnd {
+		t.Error("the backup partition table is not at the end of the disk")
+	}
+	want, err := Plan(s.config, have)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ops := Diff(have, want, run)
+	if len(ops) != 4 {
+		t.Errorf("a later boot is more than two checks and two mounts:\n%s", printed(ops, nil))
+	}
+	for _, v := range want.Volumes {
+		if _, err := run(t.Context(), paths.E2fsck, "-f", "-n", v.Format.Device); err != nil {
+			t.Errorf("%s: not sound: %v", v.Format.Label, err)
+		}
+		p := partitionAt(have, v.Format.Device)
+		if p.Content.Size+growStep <= p.Size {
+			t.Errorf("%s: the file system has %s of %s", v.Format.Label, size(p.Content.Size), size(p.Size))
+		}
+	}
+	for _, op := range ops {
+		do(t, op)
+	}
+	for _, v := range want.Volumes {
+		if got, err := os.ReadFile(filepath.Join(v.Mount.Target, "file")); err != nil || !bytes.Equal(got, text) {
+			t.Errorf("%s: the file is gone: %q, %v", v.Format.Label, got, err)
+		}
+		m, _, err := mount.At(v.Mount.Target)
+		if err != nil || m.Flags != v.Mount.Flags || m.Type != "ext4" {
+			t.Errorf("%s: mounted as %s (%v), want %s", v.Format.Label, m, err, v.Mount)
+		}
+	}
+	if left := Diff(facts(t, s), want, run); len(left) > 0 {
+		t.Errorf("after a later boot there is left:\n%s", printed(left, nil))
+	}
+}

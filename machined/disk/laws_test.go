@@ -1,0 +1,266 @@
+package disk
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/orlop-os/orlop/pkg/mount"
+	"github.com/orlop-os/orlop/pkg/reconcile"
+)
+
+// model is the scenario as Read would show it.
+func model(s scenario) Have {
+	if s.disk.absent {
+		return Have{}
+	}
+	d := Disk{Path: "/dev/vda", Size: diskSize * mib, SectorSize: 512, Boot: !s.disk.data, Table: s.disk.table, Alignment: mib,
+		First: mib, End: diskSize*mib - 34*512}
+	d.BackupAtEnd = d.Table == "gpt" && !s.disk.torn && s.disk.tableSize == 0
+	at := uint64(mib)
+	for i, p := range s.disk.partitions {
+		path := partitionPath(d.Path, i+1)
+		d.Partitions = append(d.Partitions, Partition{Path: path, Content: p.content,
+			Entry: Entry{Number: i + 1, Label: p.label, Type: p.kind, Start: at, Size: p.size * mib}})
+		at += p.size * mib
+	}
+	have := Have{Disks: []Disk{d}}
+	if s.mount {
+		have.Mounts = mountAll(d)
+	}
+	return have
+}
+
+func mountAll(d Disk) []mount.Mount {
+	var mounts []mount.Mount
+	for _, v := range volumes() {
+		for _, p := range d.Partitions {
+			if p.Label == v.Format.Label {
+				v.Mount.Source = p.Path
+				mounts = append(mounts, v.Mount)
+			}
+		}
+	}
+	return mounts
+}
+
+func clone(have Have) Have {
+	have.Disks, have.Mounts = slices.Clone(have.Disks), slices.Clone(have.Mounts)
+	for i := range have.Disks {
+		have.Disks[i].Partitions = slices.Clone(have.Disks[i].Partitions)
+	}
+	return have
+}
+
+// done is the model after an operation.
+func done(have Have, op reconcile.Op) Have {
+	have = clone(have)
+	switch op := op.(type) {
+	case WriteTable:
+		d := &have.Disks[slices.IndexFunc(have.Disks, func(d Disk) bool { return d.Path == op.Disk })]
+		if op.New {
+			d.Partitions = nil
+		}
+		d.Table, d.BackupAtEnd = "gpt", true
+		for _, e := range op.Remove {
+			d.Partitions = slices.DeleteFunc(d.Partitions, func(p Partition) bool { return p.Number == e.Number })
+		}
+		for _, e := range op.Add {
+			d.Partitions = append(d.Partitions, Partition{Entry: e, Path: partitionPath(d.Path, e.Number)})
+		}
+		for _, e := range op.Grow {
+			partitionAt(have, partitionPath(d.Path, e.Number)).Size = e.Size
+		}
+	case Format:
+		p := partitionAt(have, op.Device)
+		p.Content = Content{Kind: "ext4", Label: op.Label, Size: p.Size}
+	case Mount:
+		have.Mounts = append(have.Mounts, op.Mount)
+	case GrowFilesystem:
+		m, _ := mountedAt(have.Mounts, op.Target)
+		partitionAt(have, m.Source).Content.Size = op.Size
+	case Wipe:
+		partitionAt(have, op.Device).Content = Content{}
+	}
+	return have
+}
+
+// cut lists the models that a power cut in the middle of an operation may leave, besides those before and after it.
+func cut(have Have, op reconcile.Op) []Have {
+	switch op := op.(type) {
+	case WriteTable:
+		wiped, torn := clone(have), done(have, op)
+		if op.New { // the old table goes before the new one comes
+			wiped.Disks[0].Table, wiped.Disks[0].Partitions, wiped.Disks[0].BackupAtEnd = "", nil, false
+		}
+		torn.Disks[0].BackupAtEnd = false // the backup is new, the primary broken: the new table is read
+		return []Have{wiped, torn}
+	case Format:
+		blank := clone(have)
+		partitionAt(blank, op.Device).Content = Content{}
+		return []Have{blank}
+	case GrowFilesystem:
+		half := clone(have)
+		m, _ := mountedAt(half.Mounts, op.Target)
+		p := partitionAt(half, m.Source)
+		p.Content.Size = (p.Content.Size + op.Size) / 2
+		return []Have{half}
+	}
+	return nil
+}
+
+func partitionAt(have Have, path string) *Partition {
+	for i := range have.Disks {
+		for j := range have.Disks[i].Partitions {
+			if have.Disks[i].Partitions[j].Path == path {
+				return &have.Disks[i].Partitions[j]
+			}
+		}
+	}
+	panic("no partition " + path + ": an operation names one that is not there")
+}
+
+// reboot forgets the mounts.
+func reboot(have Have) Have {
+	have = clone(have)
+	have.Mounts = nil
+	return have
+}
+
+func TestGoldens(t *testing.T) {
+	for _, s := range scenarios {
+		t.Run(s.name, func(t *testing.T) {
+			have := model(s)
+			want, err := Plan(s.config, have)
+			checkGolden(t, s.name, printed(Diff(have, want, nil), err))
+		})
+	}
+}
+
+// TestLaws holds both laws of a domain against every scenario: after Diff's operations Diff is empty, and stopping in or
+// after any operation and starting again converges.
+func TestLaws(t *testing.T) {
+	for _, s := range scenarios {
+		t.Run(s.name, func(t *testing.T) { checkLaws(t, s.config, model(s)) })
+	}
+}
+
+func checkLaws(t *testing.T, config Config, start Have) {
+	t.Helper()
+	want, err := Plan(config, start)
+	if err != nil {
+		return // refused: nothing happens, which TestGoldens shows
+	}
+	have := start
+	for _, op := range Diff(start, want, nil) {
+		for i, broken := range cut(have, op) {
+			converges(t, config, reboot(broken), fmt.Sprintf("cut %d in %s", i, op))
+		}
+		have = done(have, op)
+		converges(t, config, reboot(have), "stopped after "+op.String())
+	}
+	if left := Diff(have, want, nil); len(left) > 0 {
+		t.Errorf("after all operations there is left:\n%s", printed(left, nil))
+	}
+	again, err := Plan(config, have)
+	if err != nil {
+		t.Errorf("after all operations: %v", err)
+	}
+	if left := Diff(have, again, nil); len(left) > 0 {
+		t.Errorf("planned again after all operations there is left:\n%s", printed(left, nil))
+	}
+	kept(t, start, have)
+}
+
+// converges does what is planned and checks that both volumes are there.
+func converges(t *testing.T, config Config, have Have, when string) {
+	t.Helper()
+	want, err := Plan(config, have)
+	if err != nil {
+		t.Errorf("%s: %v", when, err)
+		return
+	}
+	for _, op := range Diff(have, want, nil) {
+		have = done(have, op)
+	}
+	if left := Diff(have, want, nil); len(left) > 0 {
+		t.Errorf("%s: there is left:\n%s", when, printed(left, nil))
+	}
+	for _, v := range want.Volumes {
+		m, ok := mountedAt(have.Mounts, v.Mount.Target)
+		if !ok || !v.holds(partitionAt(have, m.Source).Content) {
+			t.Errorf("%s: %s is not mounted with its file system", when, v.Format.Label)
+		}
+	}
+}
+
+// kept checks that our own file systems and the image's partitions came through.
+func kept(t *testing.T, before, after Have) {
+	t.Helper()
+	for _, d := range before.Disks {
+		for _, p := range d.Partitions {
+			own := p.Label == LabelState || p.Label == LabelData
+			if !ours(p.Entry) || own && p.Content.Label != p.Label {
+				continue
+			}
+			now := partitionAt(after, p.Path)
+			if now.Start != p.Start || now.Label != p.Label || now.Size < p.Size || !own && now.Content != p.Content || own && now.Content.UUID != p.Content.UUID {
+				t.Errorf("%s was changed from %+v to %+v", p.Path, p, *now)
+			}
+		}
+	}
+}
+
+// TestLawsOnRandomDisks holds the laws against disks that nobody thought of.
+func TestLawsOnRandomDisks(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	contents := []Content{{}, {Kind: unknownData}, ext4("other", 50), {Kind: "xfs"}, ext4(LabelState, 50), ext4(LabelData, 50)}
+	accepted := 0
+	for i := range 20000 {
+		s := scenario{config: Config{Wipe: random.IntN(2) == 0}, disk: diskSpec{table: "gpt", torn: random.IntN(4) == 0}}
+		if random.IntN(4) == 0 {
+			s.disk.tableSize = 1900
+		}
+		room := uint64(1800)
+		for _, p := range []partSpec{image[0], image[1], image[2], foreign, state, foreign, data, foreign} {
+			if random.IntN(3) == 0 || p.size == 64 {
+				if p.size > 100 {
+					p.size = min(room, 20+random.Uint64N(600))
+					p.content = contents[random.IntN(len(contents))]
+					p.content.Size = min(p.content.Size, p.size*mib)
+				}
+				if room -= p.size; room > 0 {
+					s.disk.partitions = append(s.disk.partitions, p)
+				}
+			}
+		}
+		have := model(s)
+		if _, err := Plan(s.config, have); err == nil {
+			accepted++
+		}
+		checkLaws(t, s.config, have)
+		if t.Failed() {
+			t.Fatalf("disk %d: %+v", i, s)
+		}
+	}
+	if accepted < 2000 {
+		t.Errorf("only %d disks were accepted: the test hardly tests", accepted)
+	}
+}
+
+// TestReset checks the order (DATA before STATE) and that a reset machine makes both anew.
+func TestReset(t *testing.T) {
+	have := model(scenario{disk: diskSpec{table: "gpt", partitions: imageAnd(state, data)}})
+	ops := Reset(have, true)
+	checkGolden(t, "reset", printed(ops, nil))
+	checkGolden(t, "reset, keep data", printed(Reset(have, false), nil))
+	for _, op := range ops {
+		have = done(have, op)
+	}
+	if left := Reset(have, true); len(left) > 0 {
+		t.Errorf("after the reset there is left:\n%s", printed(left, nil))
+	}
+	want, err := Plan(Config{}, have)
+	checkGolden(t, "after reset", printed(Diff(have, want, nil), err))
+}

@@ -1,0 +1,136 @@
+package disk
+
+import (
+	"fmt"
+
+	"github.com/google/uuid"
+
+	"github.com/orlop-os/orlop/pkg/mount"
+)
+
+// Labels of the partitions, exactly as in the table. ESP, ROOT-A and ROOT-B come with the image.
+const (
+	LabelESP   = "ESP"
+	LabelRootA = "ROOT-A"
+	LabelRootB = "ROOT-B"
+	LabelState = "STATE"
+	LabelData  = "DATA"
+)
+
+// Have is what the kernel shows: the facts.
+type Have struct {
+	Disks  []Disk        // sorted by path
+	Mounts []mount.Mount // everything mounted, in order
+}
+
+// Disk is one whole disk.
+type Disk struct {
+	Path       string `json:"path"`             // "/dev/vda"
+	Size       uint64 `json:"size"`             // bytes
+	SectorSize uint64 `json:"sectorSize"`       // bytes
+	Model      string `json:"model,omitempty"`  // as the disk says
+	Serial     string `json:"serial,omitempty"` // as the disk says
+	WWID       string `json:"wwid,omitempty"`   // world wide identifier
+	Bus        string `json:"bus,omitempty"`    // path of the controller in sysfs: "/pci0000:00/0000:00:03.0"
+	Transport  string `json:"transport,omitempty"`
+	Rotational bool   `json:"rotational"`
+	ReadOnly   bool   `json:"readOnly"`
+	// Boot says that the running root lies on this disk.
+	Boot bool `json:"boot"`
+	// Table is the kind of partition table: "gpt", "" for a blank disk, otherwise what is there instead.
+	Table string `json:"table"`
+	// BackupAtEnd says that the primary GPT is whole, and that its backup stands in the last sector and mirrors it. It
+	// does not after a disk image was written to a larger disk.
+	BackupAtEnd bool        `json:"-"`
+	First       uint64      `json:"-"` // first byte that a partition may use
+	End         uint64      `json:"-"` // first byte behind the space for partitions, when the backup is at the end
+	Alignment   uint64      `json:"-"` // of partitions: the larger of 1 MiB and what the disk prefers
+	Partitions  []Partition `json:"partitions"`
+}
+
+// align rounds an offset up to where a partition may start.
+func (d Disk) align(offset uint64) uint64 {
+	return (offset + d.Alignment - 1) / d.Alignment * d.Alignment
+}
+
+// Entry is one line of the partition table.
+type Entry struct {
+	Number int       `json:"number"` // from 1
+	Label  string    `json:"label"`
+	Type   uuid.UUID `json:"type"`
+	Start  uint64    `json:"start"` // bytes
+	Size   uint64    `json:"size"`  // bytes
+}
+
+// end is the first byte behind the partition.
+func (e Entry) end() uint64 { return e.Start + e.Size }
+
+// Partition is one partition with what it holds.
+type Partition struct {
+	Entry
+	Path    string    `json:"path"` // "/dev/vda4"
+	UUID    uuid.UUID `json:"uuid"` // the partition's unique GUID
+	Content Content   `json:"content"`
+}
+
+// Content is what a partition holds, as far as it is known by its signature.
+type Content struct {
+	Kind  string    `json:"kind"` // "" when blank, "ext4", another file system's name, or "unknown data"
+	Label string    `json:"label,omitempty"`
+	UUID  uuid.UUID `json:"uuid"`
+	Size  uint64    `json:"size,omitempty"` // of the file system, in bytes; 0 when not known
+}
+
+// blank says that nothing is there, or a file system that was not finished.
+func (c Content) blank() bool { return c.Kind == "" }
+
+// String is "blank" or "ext4 DATA".
+func (c Content) String() string {
+	if c.blank() {
+		return "blank"
+	}
+	if c.Label != "" {
+		return c.Kind + " " + c.Label
+	}
+	return c.Kind
+}
+
+// Want is the plan: all choices are made. It belongs to the facts it was made from, but stays true while the
+// operations of Diff are done one by one.
+type Want struct {
+	Disk       string  // path of the disk
+	Partitions []Entry // every partition of the table, by number
+	// NewTable says that a table that is not GPT, or not ours, may be replaced by a new one.
+	NewTable bool
+	Volumes  []Volume // in the order in which they are mounted
+}
+
+// Volume is one partition with our file system, mounted.
+type Volume struct {
+	Number int         // of the partition
+	Format Format      // how it is made
+	Mount  mount.Mount // where it goes
+	// Wipe says that a foreign file system in the partition may be replaced.
+	Wipe bool
+}
+
+// partitionPath is the kernel's name of a partition (block/partitions/core.c): a disk whose name ends in a digit
+// gets a "p" in between.
+func partitionPath(disk string, number int) string {
+	if last := disk[len(disk)-1]; last >= '0' && last <= '9' {
+		return fmt.Sprintf("%sp%d", disk, number)
+	}
+	return fmt.Sprintf("%s%d", disk, number)
+}
+
+// size prints bytes for people: "256 MiB", "5.7 GiB". Values are cut, not rounded up, so that what is said fits.
+func size(bytes uint64) string {
+	if bytes < 1<<30 {
+		return fmt.Sprintf("%d MiB", bytes>>20)
+	}
+	tenths := bytes / (1 << 30 / 10)
+	if tenths%10 == 0 || tenths >= 1000 {
+		return fmt.Sprintf("%d GiB", tenths/10)
+	}
+	return fmt.Sprintf("%d.%d GiB", tenths/10, tenths%10)
+}

@@ -1,0 +1,306 @@
+package disk
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/google/uuid"
+
+	"github.com/orlop-os/orlop/pkg/mount"
+	"github.com/orlop-os/orlop/pkg/paths"
+)
+
+const (
+	// StateSize is the size of STATE, in bytes.
+	StateSize = 256 << 20
+	// MinimumData is the smallest DATA that is made, in bytes: etcd, logs and a few images.
+	MinimumData = 1 << 30
+	// growStep is the least that DATA is grown by, in bytes. File systems and partitions may stay smaller than
+	// their place by less.
+	growStep = 16 << 20
+)
+
+// Partition types. STATE and DATA have the types that the Discoverable Partitions Specification of the UAPI group
+// gives to "server data" and "variable data" (the latter wants a machine-bound unique GUID that we do not use).
+var (
+	TypeState = uuid.MustParse("3b8f8425-20e0-4f3b-907f-1a25a76f98e8")
+	TypeData  = uuid.MustParse("4d21b016-b534-45c2-a9fb-5c16e091fd2d")
+)
+
+// Config is what the configuration says about disks. The zero value is right for most machines.
+type Config struct {
+	// Disk selects the disk for STATE and DATA by path, serial number or WWID. Empty is the disk that the system was
+	// booted from.
+	Disk string
+	// Wipe allows to remove foreign partitions in the way, a foreign table and foreign file systems on that disk.
+	Wipe bool
+}
+
+// Plan chooses the disk, the places of STATE and DATA and how they are made, or says why it cannot. It changes
+// nothing, and it is the only place where something is chosen.
+func Plan(config Config, have Have) (Want, error) {
+	disk, err := choose(config.Disk, have.Disks)
+	if err != nil {
+		return Want{}, err
+	}
+	if disk.ReadOnly {
+		return Want{}, fmt.Errorf("%s: cannot hold %s and %s: the disk is read-only", describe(disk), LabelState, LabelData)
+	}
+	want := Want{Disk: disk.Path}
+	kept := disk.Partitions
+	if reason := foreignTable(disk); reason != "" {
+		if !config.Wipe || disk.Boot {
+			return Want{}, refuse(disk, reason)
+		}
+		want.NewTable, kept = true, nil
+	}
+	if disk.Table == "" {
+		want.NewTable = true
+	}
+	if want.Partitions, err = layout(config, disk, kept); err != nil {
+		return Want{}, err
+	}
+	for _, v := range volumes() {
+		entry := find(want.Partitions, v.Format.Label)
+		v.Number = entry.Number
+		v.Wipe = config.Wipe
+		v.Format.Device = partitionPath(disk.Path, entry.Number)
+		v.Mount.Source = v.Format.Device
+		want.Volumes = append(want.Volumes, v)
+		if err := admit(v, entry, kept, have.Mounts); err != nil {
+			return Want{}, err
+		}
+	}
+	return want, nil
+}
+
+// volumes is how the two file systems are made and where they are mounted.
+func volumes() []Volume {
+	return []Volume{
+		{
+			Format: Format{Label: LabelState, ReservedPercent: 0},
+			Mount:  mount.Mount{Target: paths.State, Type: "ext4", Flags: mount.NoSuid | mount.NoDev | mount.NoExec | mount.NoAtime},
+		},
+		{
+			// Root may use the last percent, so that the system can tidy up a full disk.
+			Format: Format{Label: LabelData, ReservedPercent: 1},
+			Mount:  mount.Mount{Target: paths.Data, Type: "ext4", Flags: mount.NoSuid | mount.NoDev | mount.NoAtime},
+		},
+	}
+}
+
+// choose finds the disk.
+func choose(selector string, disks []Disk) (Disk, error) {
+	if len(disks) == 0 {
+		return Disk{}, errors.New("no disk found: connect one of at least 8 GiB, or use an image that holds its driver")
+	}
+	var found []Disk
+	for _, d := range disks {
+		if selector == "" && d.Boot || selector != "" && (d.Path == selector || d.Serial == selector || d.WWID == selector) {
+			found = append(found, d)
+		}
+	}
+	if len(found) == 1 {
+		return found[0], nil
+	}
+	var names []string
+	for _, d := range disks {
+		names = append(names, describe(d))
+	}
+	there := "there are: " + strings.Join(names, ", ")
+	switch {
+	case len(found) > 1:
+		return Disk{}, fmt.Errorf("disk %q: %d disks answer to it; %s", selector, len(found), there)
+	case selector == "":
+		return Disk{}, errors.New("the disk that the system was booted from is not to be seen; " + there)
+	}
+	return Disk{}, fmt.Errorf("disk %q: not found; %s", selector, there)
+}
+
+// foreignTable says what is wrong with the disk's table as a whole; "" if it is ours or blank.
+func foreignTable(disk Disk) string {
+	switch disk.Table {
+	case "":
+		return ""
+	case "gpt":
+	default:
+		return "it holds " + disk.Table + " instead of a GPT partition table"
+	}
+	if disk.Boot {
+		return ""
+	}
+	for _, p := range disk.Partitions {
+		if !ours(p.Entry) {
+			return fmt.Sprintf("it is in use by something else (%s)", name(p.Entry))
+		}
+	}
+	return ""
+}
+
+// ours reports whether the entry is one of the five partitions. The types of the image's partitions are the imager's
+// business; those of STATE and DATA must fit.
+func ours(e Entry) bool {
+	switch e.Label {
+	case LabelESP, LabelRootA, LabelRootB:
+		return true
+	case LabelState:
+		return e.Type == TypeState
+	case LabelData:
+		return e.Type == TypeData
+	}
+	return false
+}
+
+// layout gives every partition its place. What exists keeps its number and its start; only DATA may grow. New
+// partitions go behind the last one.
+func layout(config Config, disk Disk, kept []Partition) ([]Entry, error) {
+	var entries []Entry
+	for _, p := range kept {
+		entries = append(entries, p.Entry)
+	}
+	for _, label := range []string{LabelState, LabelData} {
+		if same := with(entries, label); len(same) > 1 {
+			return nil, fmt.Errorf("%s: cannot use the disk: it has %d partitions labelled %s; remove the wrong one", describe(disk), len(same), label)
+		}
+	}
+	state, data := find(entries, LabelState), find(entries, LabelData)
+	if state.Number == 0 && data.Number != 0 {
+		return nil, fmt.Errorf("%s: cannot use the disk: it has %s, but %s is missing; restore the partition table, or install the image anew", describe(disk), LabelData, LabelState)
+	}
+	if data.Number == 0 {
+		added, err := add(config, disk, entries, state.Number == 0)
+		return added, err
+	}
+	for i, e := range entries {
+		if e.Number != data.Number {
+			continue
+		}
+		if room := roomBehind(disk, entries, e); room >= growStep {
+			entries[i].Size += room
+		}
+	}
+	return entries, nil
+}
+
+// add appends STATE (if it is missing) and DATA, which takes the rest.
+func add(config Config, disk Disk, entries []Entry, state bool) ([]Entry, error) {
+	need := uint64(MinimumData)
+	if state {
+		need += StateSize
+	}
+	fits := func(entries []Entry) (start, free uint64) {
+		start = disk.align(disk.First)
+		for _, e := range entries {
+			start = max(start, disk.align(e.end()))
+		}
+		if end := disk.End / disk.Alignment * disk.Alignment; end > start {
+			free = end - start
+		}
+		return start, free
+	}
+	start, free := fits(entries)
+	if free < need {
+		foreign := slices.IndexFunc(entries, func(e Entry) bool { return !ours(e) })
+		if foreign >= 0 && !config.Wipe {
+			return nil, refuse(disk, "the unknown "+name(entries[foreign])+" is in the way")
+		}
+		entries = slices.DeleteFunc(entries, func(e Entry) bool { return !ours(e) })
+		start, free = fits(entries)
+	}
+	if free < need {
+		return nil, fmt.Errorf("%s: too small: %s and %s need %s, %s are free behind the last partition; use a disk of at least %s",
+			describe(disk), LabelState, LabelData, size(need), size(free), size(disk.Size-free+need+1<<30/10-1))
+	}
+	next := 1
+	for _, e := range entries {
+		next = max(next, e.Number+1)
+	}
+	if state {
+		entries = append(entries, Entry{Number: next, Label: LabelState, Type: TypeState, Start: start, Size: StateSize})
+		next, start, free = next+1, start+StateSize, free-StateSize
+	}
+	return append(entries, Entry{Number: next, Label: LabelData, Type: TypeData, Start: start, Size: free}), nil
+}
+
+// roomBehind is the free space behind a partition, in whole units of the disk's alignment.
+func roomBehind(disk Disk, entries []Entry, e Entry) uint64 {
+	limit := disk.End
+	for _, other := range entries {
+		if other.Start >= e.end() {
+			limit = min(limit, other.Start)
+		}
+	}
+	limit = limit / disk.Alignment * disk.Alignment
+	if start := disk.align(e.end()); limit > start {
+		return limit - start
+	}
+	return 0
+}
+
+// admit refuses a volume whose partition holds something foreign, or whose place is taken.
+func admit(v Volume, entry Entry, kept []Partition, mounts []mount.Mount) error {
+	if m, ok := mountedAt(mounts, v.Mount.Target); ok && m.Source != v.Mount.Source {
+		return fmt.Errorf("%s: cannot mount %s here: %s (%s) is mounted already", v.Mount.Target, v.Format.Label, m.Source, m.Type)
+	}
+	for _, p := range kept {
+		if p.Number != entry.Number || p.Content.blank() || v.holds(p.Content) || v.Wipe {
+			continue
+		}
+		return fmt.Errorf("%s: refusing to format %s: it holds something else: %s; nothing was changed (spec.disk.wipeForeign allows to wipe it)",
+			p.Path, v.Format.Label, p.Content)
+	}
+	return nil
+}
+
+// holds reports whether the content is this volume's own file system.
+func (v Volume) holds(c Content) bool {
+	return c.Kind == "ext4" && c.Label == v.Format.Label
+}
+
+// refuse is the error for what is not ours.
+func refuse(disk Disk, reason string) error {
+	return fmt.Errorf("%s: refusing to use the disk: %s; nothing was changed (spec.disk.wipeForeign allows to wipe what is not Orlop's)", describe(disk), reason)
+}
+
+// describe names a disk as an operator knows it: "/dev/vda (8 GiB, QEMU HARDDISK)".
+func describe(d Disk) string {
+	s := d.Path + " (" + size(d.Size)
+	if d.Model != "" {
+		s += ", " + d.Model
+	}
+	return s + ")"
+}
+
+// name is "partition 4 "Linux" (5 GiB)".
+func name(e Entry) string {
+	return fmt.Sprintf("partition %d %q (%s)", e.Number, e.Label, size(e.Size))
+}
+
+func with(entries []Entry, label string) []Entry {
+	var found []Entry
+	for _, e := range entries {
+		if e.Label == label && ours(e) {
+			found = append(found, e)
+		}
+	}
+	return found
+}
+
+// find returns the first entry with the label; the zero Entry if there is none.
+func find(entries []Entry, label string) Entry {
+	if found := with(entries, label); len(found) > 0 {
+		return found[0]
+	}
+	return Entry{}
+}
+
+func mountedAt(mounts []mount.Mount, target string) (mount.Mount, bool) {
+	for _, m := range slices.Backward(mounts) {
+		if m.Target == target {
+			return m, true
+		}
+	}
+	return mount.Mount{}, false
+}

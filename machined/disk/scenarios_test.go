@@ -1,0 +1,152 @@
+package disk
+
+import (
+	"flag"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/google/uuid"
+
+	"github.com/orlop-os/orlop/pkg/reconcile"
+)
+
+var update = flag.Bool("update", false, "rewrite the goldens in testdata (look at the difference!)")
+
+const mib = 1 << 20
+
+// The types that the imager gives to its partitions, and one of somebody else.
+var (
+	typeESP   = uuid.MustParse("c12a7328-f81f-11d2-ba4b-00a0c93ec93b")
+	typeRoot  = uuid.MustParse("4f68bce3-e8cd-4db1-96e7-fbcaf984b709")
+	typeLinux = uuid.MustParse("0fc63daf-8483-4772-8e79-3d69d8477de4")
+)
+
+// scenario is one disk as a machine may find it. The same scenarios are run on a model (laws_test.go) and, under the
+// product kernel, on a real disk (disk_linux_test.go): both print the same golden.
+type scenario struct {
+	name   string
+	config Config
+	disk   diskSpec
+	mount  bool // STATE and DATA are mounted already
+}
+
+// diskSpec describes a disk of diskSize. Partitions are numbered from 1, one behind the other.
+type diskSpec struct {
+	absent     bool   // no disk at all
+	table      string // "gpt", "", "an MBR partition table"
+	tableSize  uint64 // the disk size that the table was made for, MiB; 0: the real one
+	torn       bool   // the primary table is broken, the backup is whole
+	data       bool   // not the disk that was booted from
+	partitions []partSpec
+}
+
+type partSpec struct {
+	label   string
+	kind    uuid.UUID
+	size    uint64 // MiB
+	content Content
+	behind  bool // blank by its signature, but not empty: a format was cut short
+}
+
+// diskSize of every scenario, in MiB: what hack/qemu's kernel-test plugs in.
+const diskSize = 2048
+
+var image = []partSpec{
+	{label: LabelESP, kind: typeESP, size: 64},
+	{label: LabelRootA, kind: typeRoot, size: 64, content: Content{Kind: unknownData}},
+	{label: LabelRootB, kind: typeRoot, size: 64},
+}
+
+func imageAnd(more ...partSpec) []partSpec { return append(slices.Clone(image), more...) }
+
+func ext4(label string, size uint64) Content {
+	return Content{Kind: "ext4", Label: label, Size: size * mib}
+}
+
+var (
+	state     = partSpec{label: LabelState, kind: TypeState, size: 256, content: ext4(LabelState, 256)}
+	data      = partSpec{label: LabelData, kind: TypeData, size: 1598, content: ext4(LabelData, 1598)}
+	smallData = partSpec{label: LabelData, kind: TypeData, size: 1100, content: ext4(LabelData, 1100)}
+	foreign   = partSpec{label: "linux", kind: typeLinux, size: 1000, content: ext4("linux", 1000)}
+)
+
+var scenarios = []scenario{
+	{name: "first boot", disk: diskSpec{table: "gpt", tableSize: 200, partitions: image}},
+	{name: "first boot, disk of the image's size", disk: diskSpec{table: "gpt", partitions: image}},
+	{name: "later boot", disk: diskSpec{table: "gpt", partitions: imageAnd(state, data)}},
+	{name: "mounted", mount: true, disk: diskSpec{table: "gpt", partitions: imageAnd(state, data)}},
+	{name: "disk has grown", disk: diskSpec{table: "gpt", tableSize: 1600, partitions: imageAnd(state, smallData)}},
+	{name: "disk has grown, mounted", mount: true, disk: diskSpec{table: "gpt", tableSize: 1600, partitions: imageAnd(state, smallData)}},
+	{name: "partition has grown, file system has not", disk: diskSpec{table: "gpt", partitions: imageAnd(state,
+		but(data, func(p *partSpec) { p.content.Size = 1100 * mib }))}},
+	{name: "power cut before formatting", disk: diskSpec{table: "gpt", partitions: imageAnd(
+		but(state, func(p *partSpec) { p.content = Content{} }), but(data, func(p *partSpec) { p.content = Content{} }))}},
+	{name: "power cut in formatting STATE", disk: diskSpec{table: "gpt", partitions: imageAnd(
+		but(state, func(p *partSpec) { p.content = Content{}; p.behind = true }), but(data, func(p *partSpec) { p.content = Content{} }))}},
+	{name: "power cut in formatting DATA", disk: diskSpec{table: "gpt", partitions: imageAnd(state,
+		but(data, func(p *partSpec) { p.content = Content{}; p.behind = true }))}},
+	{name: "power cut in writing the table", disk: diskSpec{table: "gpt", torn: true, partitions: imageAnd(state, data)}},
+	{name: "DATA not made yet", disk: diskSpec{table: "gpt", partitions: imageAnd(state)}},
+	{name: "no disk", disk: diskSpec{absent: true}},
+	{name: "disk not found", config: Config{Disk: "WD-1234"}, disk: diskSpec{table: "gpt", partitions: image}},
+	{name: "too small", disk: diskSpec{table: "gpt", partitions: []partSpec{
+		{label: LabelESP, kind: typeESP, size: 64}, {label: LabelRootA, kind: typeRoot, size: 512}, {label: LabelRootB, kind: typeRoot, size: 512}}}},
+	{name: "unknown partition in the way", disk: diskSpec{table: "gpt", partitions: imageAnd(foreign)}},
+	{name: "unknown partition in the way, wipe", config: Config{Wipe: true}, disk: diskSpec{table: "gpt", partitions: imageAnd(foreign)}},
+	{name: "unknown partition with room behind it", disk: diskSpec{table: "gpt", partitions: imageAnd(but(foreign, func(p *partSpec) { p.size = 100; p.content = Content{} }))}},
+	{name: "STATE of somebody else's type", disk: diskSpec{table: "gpt", partitions: imageAnd(but(foreign, func(p *partSpec) { p.label = LabelState }))}},
+	{name: "foreign file system in STATE", disk: diskSpec{table: "gpt", partitions: imageAnd(but(state, func(p *partSpec) { p.content = ext4("photos", 256) }), data)}},
+	{name: "foreign file system in STATE, wipe", config: Config{Wipe: true}, disk: diskSpec{table: "gpt", partitions: imageAnd(but(state, func(p *partSpec) { p.content = ext4("photos", 256) }), data)}},
+	{name: "unknown data in DATA", disk: diskSpec{table: "gpt", partitions: imageAnd(state, but(data, func(p *partSpec) { p.content = Content{Kind: unknownData} }))}},
+	{name: "STATE is missing, DATA is there", disk: diskSpec{table: "gpt", partitions: imageAnd(data)}},
+	{name: "two STATE", disk: diskSpec{table: "gpt", partitions: imageAnd(state, state)}},
+	{name: "blank second disk", config: Config{Disk: "/dev/vda"}, disk: diskSpec{data: true}},
+	{name: "second disk in use", config: Config{Disk: "/dev/vda"}, disk: diskSpec{data: true, table: "gpt", partitions: []partSpec{foreign}}},
+	{name: "second disk in use, wipe", config: Config{Disk: "/dev/vda", Wipe: true}, disk: diskSpec{data: true, table: "gpt", partitions: []partSpec{foreign}}},
+	{name: "second disk with MBR", config: Config{Disk: "/dev/vda"}, disk: diskSpec{data: true, table: "an MBR partition table"}},
+	{name: "second disk with MBR, wipe", config: Config{Disk: "/dev/vda", Wipe: true}, disk: diskSpec{data: true, table: "an MBR partition table"}},
+	{name: "second disk, later boot", config: Config{Disk: "/dev/vda"}, disk: diskSpec{data: true, table: "gpt", partitions: []partSpec{state,
+		but(data, func(p *partSpec) { p.size, p.content.Size = 1790, 1790*mib })}}},
+}
+
+// printed is what an operator would be told: the operations, one a line, or the refusal.
+func printed(ops []reconcile.Op, err error) string {
+	if err != nil {
+		return "refused: " + err.Error() + "\n"
+	}
+	text := ""
+	for _, op := range ops {
+		text += op.String() + "\n"
+	}
+	if text == "" {
+		return "nothing to do\n"
+	}
+	return text
+}
+
+// checkGolden compares with testdata/<name>.txt, or rewrites it.
+func checkGolden(t *testing.T, name, got string) {
+	t.Helper()
+	file := filepath.Join("testdata", name+".txt")
+	if *update {
+		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got != string(want) {
+		t.Errorf("got:\n%swant (%s; -update rewrites it):\n%s", got, file, want)
+	}
+}
+
+// but is p with a change.
+func but(p partSpec, change func(*partSpec)) partSpec {
+	change(&p)
+	return p
+}

@@ -1,0 +1,195 @@
+package disk
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"slices"
+
+	"github.com/siderolabs/go-blockdevice/v2/block"
+	"github.com/siderolabs/go-blockdevice/v2/partitioning/gpt"
+)
+
+// Do reads the table, makes the changes that are still missing, and writes it. The kernel learns of each partition
+// before Do returns, so the device files exist then.
+func (t WriteTable) Do(context.Context) error {
+	if err := t.write(); err != nil {
+		return fmt.Errorf("%s: cannot change partition table: %w", t.Disk, err)
+	}
+	return nil
+}
+
+func (t WriteTable) write() error {
+	device, err := block.NewFromPath(t.Disk, block.OpenForWrite())
+	if err != nil {
+		return err
+	}
+	defer device.Close()
+	plain, err := gpt.DeviceFromBlockDevice(device)
+	if err != nil {
+		return err
+	}
+	disk := &orderedDevice{Device: plain}
+	var table *gpt.Table
+	if t.New {
+		// Nothing of the old table may stay: a kernel that finds half of it would show partitions that are not there.
+		if err := wipePlace(device, 0, plain.GetSize()); err != nil {
+			return err
+		}
+		table, err = gpt.New(disk)
+	} else {
+		table, err = gpt.Read(disk)
+	}
+	if err != nil {
+		return err
+	}
+	missing := slices.DeleteFunc(slices.Clone(t.Add), func(e Entry) bool { return entry(table, e.Number, uint64(plain.GetSectorSize())) == e })
+	if err := t.change(table, uint64(plain.GetSectorSize())); err != nil {
+		return err
+	}
+	for _, e := range missing {
+		if err := wipePlace(device, e.Start, e.Size); err != nil {
+			return err
+		}
+	}
+	return table.Write()
+}
+
+// change brings the table in memory to what is wanted. What is there already is left as it is.
+func (t WriteTable) change(table *gpt.Table, sector uint64) error {
+	for _, e := range t.Remove {
+		if entry(table, e.Number, sector) == e {
+			if err := table.DeletePartition(e.Number - 1); err != nil {
+				return err
+			}
+		}
+	}
+	for _, e := range t.Add {
+		if entry(table, e.Number, sector) == e {
+			continue
+		}
+		if _, _, err := table.AllocatePartition(e.Size, e.Label, e.Type); err != nil {
+			return fmt.Errorf("partition %d %s: %w", e.Number, e.Label, err)
+		}
+		// The library chooses the place by itself. It must be the place of the plan, or the plan does not know the disk.
+		if got := entry(table, e.Number, sector); got != e {
+			return fmt.Errorf("partition %d %s: would come to lie at %d with %d bytes, planned were %d and %d; nothing was changed",
+				e.Number, e.Label, got.Start, got.Size, e.Start, e.Size)
+		}
+	}
+	for _, e := range t.Grow {
+		if now := entry(table, e.Number, sector); now.Size < e.Size {
+			if err := table.GrowPartition(e.Number-1, e.Size-now.Size); err != nil {
+				return fmt.Errorf("partition %d %s: %w", e.Number, e.Label, err)
+			}
+		}
+	}
+	return nil
+}
+
+// entry returns one line of the table; the zero Entry if there is none.
+func entry(table *gpt.Table, number int, sector uint64) Entry {
+	partitions := table.Partitions()
+	if number > len(partitions) || partitions[number-1] == nil {
+		return Entry{}
+	}
+	return entryOf(number, partitions[number-1], sector)
+}
+
+func entryOf(number int, p *gpt.Partition, sector uint64) Entry {
+	return Entry{Number: number, Label: p.Name, Type: p.TypeGUID, Start: p.FirstLBA * sector, Size: (p.LastLBA - p.FirstLBA + 1) * sector}
+}
+
+// orderedDevice holds writes back until Sync, and then writes the second half of the disk (the backup table) before
+// the first (the primary table), each flushed. The library writes the primary header first and flushes once, so that a
+// power cut could leave neither table whole.
+type orderedDevice struct {
+	gpt.Device
+	writes []heldWrite
+}
+
+type heldWrite struct {
+	offset int64
+	data   []byte
+}
+
+// WriteAt notes a write. Reading back before Sync gives the old content; the library does not do that.
+func (d *orderedDevice) WriteAt(p []byte, offset int64) (int, error) {
+	d.writes = append(d.writes, heldWrite{offset, bytes.Clone(p)})
+	return len(p), nil
+}
+
+// Sync writes what was noted, from the end of the disk to its beginning. Within the primary table that puts the
+// entries before their header.
+func (d *orderedDevice) Sync() error {
+	slices.SortFunc(d.writes, func(a, b heldWrite) int { return int(b.offset/512) - int(a.offset/512) })
+	half := int64(d.GetSize() / 2)
+	flushed := false
+	for _, w := range d.writes {
+		if w.offset < half && !flushed {
+			if err := d.Device.Sync(); err != nil {
+				return err
+			}
+			flushed = true
+		}
+		if _, err := d.Device.WriteAt(w.data, w.offset); err != nil {
+			return err
+		}
+	}
+	d.writes = nil
+	return d.Device.Sync()
+}
+
+// header is what matters of a GPT header (UEFI specification, 5.3.2).
+type header struct {
+	alternate  uint64 // sector of the other header
+	entriesCRC uint32
+	guid       [16]byte
+}
+
+var errNoHeader = errors.New("no valid GPT header")
+
+// readHeader reads one header and checks both its checksum and that of its entries.
+func readHeader(disk gpt.Device, lba uint64) (header, error) {
+	sector := int64(disk.GetSectorSize())
+	b := make([]byte, sector)
+	if _, err := disk.ReadAt(b, int64(lba)*sector); err != nil {
+		return header{}, err
+	}
+	length := binary.LittleEndian.Uint32(b[12:])
+	if !bytes.Equal(b[:8], []byte("EFI PART")) || length < 92 || int64(length) > sector || binary.LittleEndian.Uint64(b[24:]) != lba {
+		return header{}, errNoHeader
+	}
+	sum := binary.LittleEndian.Uint32(b[16:])
+	copy(b[16:20], []byte{0, 0, 0, 0})
+	if crc32.ChecksumIEEE(b[:length]) != sum {
+		return header{}, errNoHeader
+	}
+	h := header{alternate: binary.LittleEndian.Uint64(b[32:]), entriesCRC: binary.LittleEndian.Uint32(b[88:]), guid: [16]byte(b[56:72])}
+	count, each := binary.LittleEndian.Uint32(b[80:]), binary.LittleEndian.Uint32(b[84:])
+	if count > 1024 || each > 4096 {
+		return header{}, errNoHeader
+	}
+	entries := make([]byte, count*each)
+	if _, err := disk.ReadAt(entries, int64(binary.LittleEndian.Uint64(b[72:]))*sector); err != nil {
+		return header{}, err
+	}
+	if crc32.ChecksumIEEE(entries) != h.entriesCRC {
+		return header{}, errNoHeader
+	}
+	return h, nil
+}
+
+// whole reports whether the primary table is whole and the last sector holds its mirror.
+func whole(disk gpt.Device) bool {
+	last := disk.GetSize()/uint64(disk.GetSectorSize()) - 1
+	primary, err := readHeader(disk, 1)
+	if err != nil || primary.alternate != last {
+		return false
+	}
+	backup, err := readHeader(disk, last)
+	return err == nil && backup.alternate == 1 && backup.entriesCRC == primary.entriesCRC && backup.guid == primary.guid
+}

@@ -1,0 +1,297 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/orlop-os/orlop/machined/credentials"
+	"github.com/orlop-os/orlop/machined/host"
+	"github.com/orlop-os/orlop/machined/network"
+	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/imagestore"
+	"github.com/orlop-os/orlop/pkg/paths"
+	"github.com/orlop-os/orlop/pkg/pki"
+	"github.com/orlop-os/orlop/pkg/reconcile"
+	"github.com/orlop-os/orlop/pkg/supervise"
+)
+
+// lookAgain is how often credentials are looked at even if nothing changes: the clock may have been set, and then a certificate
+// may be due at once. Reading them costs less than a millisecond.
+const lookAgain = time.Minute
+
+// follow brings about what follows from the configuration and from the machine's addresses, each time one of them changes.
+func (m *machine) follow(ctx context.Context) {
+	configs, states := m.config.Watch(), m.networkState.Watch()
+	tick := time.NewTicker(lookAgain)
+	defer tick.Stop()
+	var problem string
+	for {
+		now, _ := m.config.Get()
+		state, _ := m.networkState.Get()
+		err := m.settle(ctx, now.config, state)
+		switch {
+		case err != nil && err.Error() != problem:
+			problem = err.Error()
+			m.events.add("config", "failure", problem)
+			m.say(problem)
+		case err == nil:
+			problem = ""
+		}
+		// Next does not wait here: it only notes what has been seen.
+		seen, cancel := context.WithCancel(ctx)
+		cancel()
+		configs.Next(seen)
+		states.Next(seen)
+		select {
+		case <-configs.Changed():
+		case <-states.Changed():
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// settle does all that follows from a configuration (nil for none) once. It is safe to repeat, and does nothing when nothing changed.
+func (m *machine) settle(ctx context.Context, c *config.Config, state network.State) error {
+	m.settling.Lock()
+	defer m.settling.Unlock()
+	var problems []error
+	want := networkConfig(c)
+	if have, _ := m.networkConfig.Get(); !reflect.DeepEqual(have, want) {
+		m.networkConfig.Set(want)
+	}
+	if have, _ := m.timeServers.Get(); !slices.Equal(have, state.TimeServers) {
+		m.timeServers.Set(state.TimeServers)
+	}
+	if err := m.convergeHost(ctx, c); err != nil {
+		problems = append(problems, err)
+	}
+	if err := m.openDoor(ctx, c, state); err != nil {
+		problems = append(problems, err)
+	}
+	if err := m.settleServices(ctx, c, state); err != nil {
+		problems = append(problems, err)
+	}
+	return errors.Join(problems...)
+}
+
+// settleServices writes what the services read and then says which of them should run.
+func (m *machine) settleServices(ctx context.Context, c *config.Config, state network.State) error {
+	if c == nil || c.Cluster == nil {
+		return m.services.Set([]supervise.Service{door()})
+	}
+	if err := m.able(c); err != nil {
+		return errors.Join(err, m.services.Set([]supervise.Service{door()}))
+	}
+	spec, err := nodeSpec(c, state, m.release.PauseImage)
+	if err != nil {
+		m.enter("services", "an address: "+strings.Join(append(state.Problems, "none on any link yet"), "; "))
+		return nil // what runs goes on running with the addresses it knows
+	}
+	a, err := authorities(c.Cluster)
+	if err != nil {
+		return err
+	}
+	want, err := credentials.Plan(spec, a)
+	if err != nil {
+		return err
+	}
+	if err := m.converge(ctx, "credentials", want); err != nil {
+		return err
+	}
+	if err := m.prepareKubernetes(spec); err != nil {
+		return err
+	}
+	services, err := m.wantedServices(c)
+	if err != nil {
+		return err
+	}
+	m.enter("running", "")
+	return m.services.Set(services)
+}
+
+// converge brings credentials about.
+func (m *machine) converge(ctx context.Context, name string, want credentials.Want) error {
+	return reconcile.Converge(ctx, reconcile.Config{
+		Name: name,
+		Diff: func(context.Context) ([]reconcile.Op, error) {
+			have, err := credentials.Read(want)
+			if err != nil {
+				return nil, err
+			}
+			return credentials.Diff(have, want), nil
+		},
+		Report: m.report,
+	})
+}
+
+// report makes an event of an operation.
+func (m *machine) report(r reconcile.Report) {
+	kind := "op"
+	if r.Err != nil {
+		kind = "failure"
+	}
+	m.events.add(r.Domain, kind, r.String())
+}
+
+// openDoor gives apid the machine's certificate and the operators' CAs.
+func (m *machine) openDoor(ctx context.Context, c *config.Config, state network.State) error {
+	operators, err := operators(c)
+	if err != nil {
+		return err
+	}
+	name, ca := network.DefaultHostname, (*pki.CA)(nil)
+	if c != nil {
+		name = c.Machine.Metadata.Name
+		if c.Cluster != nil && !c.Cluster.Spec.PKI.Machine.Key.IsZero() {
+			if ca, err = authority(c.Cluster.Spec.PKI.Machine); err != nil {
+				return fmt.Errorf("Cluster.spec.pki.machine: %w", err)
+			}
+		}
+	}
+	return m.converge(ctx, "door", credentials.Door(m.identity.Load().Key, name, nodeAddresses(state), ca, operators))
+}
+
+// operators are the CAs of those who may call: the configuration's, else the image's.
+func operators(c *config.Config) ([]byte, error) {
+	if c != nil && len(c.Machine.Spec.Trust.OperatorCAs) > 0 {
+		var all []byte
+		for _, ca := range c.Machine.Spec.Trust.OperatorCAs {
+			all = append(all, ca.PEM()...)
+		}
+		return all, nil
+	}
+	text, err := os.ReadFile(paths.OperatorCA)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, errors.New("door: neither the image nor a configuration names an operator's CA, so nobody may call; build the image with one (profiles: operatorCA)")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("door: cannot read the operator's CA: %w", err)
+	}
+	return text, nil
+}
+
+// networkConfig is the network that a configuration asks for; the zero Config when there is none.
+func networkConfig(c *config.Config) network.Config {
+	if c == nil {
+		return network.Config{}
+	}
+	s := c.Network.Spec
+	out := network.Config{Hostname: c.Machine.Metadata.Name, DNS: s.DNS.Servers, Search: s.DNS.Search, NTP: s.NTP.Servers}
+	for _, l := range s.Links {
+		mac, _ := net.ParseMAC(string(l.MAC)) // checked when the document was parsed; empty when the link goes by its name
+		one := network.LinkConfig{Name: l.Name, MAC: mac, MTU: l.MTU, DHCP4: l.DHCP4, Addresses: l.Addresses}
+		for _, r := range l.Routes {
+			one.Routes = append(one.Routes, network.RouteConfig{To: r.To, Via: r.Via, Metric: r.Metric})
+		}
+		out.Links = append(out.Links, one)
+	}
+	return out
+}
+
+// hostConfig is what a configuration asks of the host.
+func (m *machine) hostConfig(c *config.Config) host.Config {
+	var out host.Config
+	if m.identity.Load() != nil {
+		out.MachineID = host.MachineID(pki.EncodePublicKey(m.identity.Load().Key))
+	}
+	if c != nil {
+		out.Sysctls, out.Modules = c.Machine.Spec.Sysctls, c.Machine.Spec.KernelModules
+		out.ReservedMemory = int64(c.Machine.Spec.Reserved.Memory)
+	}
+	return out
+}
+
+// convergeHost brings the host to what a configuration (nil for none) asks for.
+func (m *machine) convergeHost(ctx context.Context, c *config.Config) error {
+	facts, err := m.kernel.ReadFacts()
+	if err != nil {
+		return err
+	}
+	want := host.Plan(m.hostConfig(c), facts)
+	return reconcile.Converge(ctx, reconcile.Config{
+		Name: "host", KeepGoing: true, Report: m.report,
+		Diff: m.kernel.Diff(func() host.Want { return want }),
+	})
+}
+
+// hostDryRun says what a configuration would change on the host.
+func (m *machine) hostDryRun(ctx context.Context, c *config.Config) ([]string, error) {
+	facts, err := m.kernel.ReadFacts()
+	if err != nil {
+		return nil, err
+	}
+	want := host.Plan(m.hostConfig(c), facts)
+	ops, err := m.kernel.Diff(func() host.Want { return want })(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return reconcile.Print(ops), nil
+}
+
+// importTimeout bounds the import of one of the image's own archives.
+const importTimeout = 2 * time.Minute
+
+// keepImages imports the container images that are part of the system, the pause image above all, whenever containerd has come up
+// without them.
+func (m *machine) keepImages(ctx context.Context) {
+	up := false
+	for w := m.services.Status().Watch(); ; {
+		list, _, err := w.Next(ctx)
+		if err != nil {
+			return
+		}
+		i := slices.IndexFunc(list, func(s supervise.Status) bool { return s.Name == serviceContainerd })
+		now := i >= 0 && list[i].State == supervise.Running
+		if now && !up {
+			if err := m.importOwn(ctx); err != nil {
+				m.events.add("image", "failure", err.Error())
+				continue // the next change of any service tries again
+			}
+			m.mark("images")
+		}
+		up = now
+	}
+}
+
+func (m *machine) importOwn(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, importTimeout)
+	defer cancel()
+	store := imagestore.New(m.containerd)
+	have, err := store.List(ctx)
+	if err != nil {
+		return err
+	}
+	if slices.ContainsFunc(have, func(i imagestore.Image) bool { return i.Name == m.release.PauseImage }) {
+		return nil
+	}
+	archives, err := filepath.Glob(paths.Images + "/*.tar")
+	if err != nil {
+		return fmt.Errorf("images: cannot list the image's own: %w", err)
+	}
+	for _, name := range archives {
+		f, err := os.Open(name)
+		if err != nil {
+			return fmt.Errorf("images: cannot open: %w", err)
+		}
+		images, err := store.Import(ctx, f)
+		f.Close()
+		if err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+		for _, i := range images {
+			m.events.add("image", "op", "imported "+i.Name+" from the system's image")
+		}
+	}
+	return nil
+}

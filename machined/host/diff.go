@@ -1,0 +1,221 @@
+package host
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/orlop-os/orlop/pkg/mount"
+)
+
+// Have is how the host is.
+type Have struct {
+	Modules   map[string]ModuleState
+	Mounts    []mount.Mount // in the order of mounting
+	Shared    bool          // whether / is shared
+	Sysctls   map[string]string
+	Rlimits   map[string]Rlimit
+	Groups    map[string]GroupState
+	Home      string
+	MachineID string
+}
+
+// ModuleState says whether a module is in the kernel. The zero value means that the image does not have it.
+type ModuleState struct {
+	Loaded bool // or built in
+	Known  bool // there is a file to load
+}
+
+// GroupState is how a control group is.
+type GroupState struct {
+	Files     map[string]string // those that are wanted, as far as they exist
+	Available []string          // controllers that it could hand down
+	Down      []string          // controllers that it hands down
+}
+
+// Verb is what an Op does.
+type Verb string
+
+const (
+	LoadModules Verb = "load"      // Names
+	MountFS     Verb = "mount"     // Mount
+	Remount     Verb = "remount"   // Mount.Target with Mount.Flags; Old: the former flags
+	Share       Verb = "share"     // all mounts
+	SetSysctl   Verb = "sysctl"    // Name, Value; Old
+	SetRlimit   Verb = "rlimit"    // Rlimit; Old
+	MakeGroup   Verb = "group"     // Name
+	HandDown    Verb = "hand-down" // Name: the group; Names: controllers
+	SetGroup    Verb = "set-group" // Group: the group; Name: the file; Value; Old
+	EnterGroup  Verb = "enter"     // Name: the group
+	WriteID     Verb = "machine-id"
+)
+
+// Op is one change to the host. Kernel.Bind makes it doable.
+type Op struct {
+	Verb   Verb
+	Group  string
+	Name   string
+	Names  []string
+	Value  string
+	Old    string // for String only
+	Mount  mount.Mount
+	Rlimit Rlimit
+}
+
+// String says it as an operator would.
+func (o Op) String() string {
+	switch o.Verb {
+	case LoadModules:
+		return "load kernel modules " + strings.Join(o.Names, ", ")
+	case MountFS:
+		return o.Mount.String()
+	case Remount:
+		return fmt.Sprintf("remount %s (%s → %s)", o.Mount.Target, o.Old, o.Mount.Flags)
+	case Share:
+		return "make all mounts shared with containers"
+	case SetSysctl:
+		return fmt.Sprintf("set kernel parameter %s = %q (was %s)", o.Name, o.Value, o.Old)
+	case SetRlimit:
+		return fmt.Sprintf("set resource limit %s (was %s)", o.Rlimit, o.Old)
+	case MakeGroup:
+		return "make control group " + o.Name
+	case HandDown:
+		return fmt.Sprintf("hand down %s in control group %s", strings.Join(o.Names, ", "), o.Name)
+	case SetGroup:
+		return fmt.Sprintf("set %s = %s in control group %s (was %s)", o.Name, o.Value, o.Group, o.Old)
+	case EnterGroup:
+		return "move machined to control group " + o.Name
+	case WriteID:
+		return "write machine id " + o.Value
+	}
+	return string(o.Verb)
+}
+
+// String is "nofile 1024 to 524288".
+func (r Rlimit) String() string {
+	word := func(n uint64) string {
+		if n == Unlimited {
+			return "unlimited"
+		}
+		return strconv.FormatUint(n, 10)
+	}
+	return fmt.Sprintf("%s %s to %s", r.Name, word(r.Soft), word(r.Hard))
+}
+
+// Diff returns the operations that turn what is into what should be. Modules come first, because file systems and
+// parameters come with them.
+func Diff(have Have, want Want) []Op {
+	ops := diffModules(have, want)
+	ops = append(ops, diffMounts(have, want)...)
+	for _, s := range want.Sysctls {
+		old, there := have.Sysctls[s.Name]
+		if there && old == s.Value || !there && s.Optional {
+			continue
+		}
+		op := Op{Verb: SetSysctl, Name: s.Name, Value: s.Value, Old: strconv.Quote(old)}
+		if !there {
+			op.Old = "not there"
+		}
+		ops = append(ops, op)
+	}
+	for _, r := range want.Rlimits {
+		if old := have.Rlimits[r.Name]; old != r {
+			ops = append(ops, Op{Verb: SetRlimit, Rlimit: r, Old: strings.TrimPrefix(old.String(), r.Name+" ")})
+		}
+	}
+	ops = append(ops, diffGroups(have, want)...)
+	if want.MachineID != "" && have.MachineID != want.MachineID {
+		ops = append(ops, Op{Verb: WriteID, Value: want.MachineID})
+	}
+	return ops
+}
+
+func diffModules(have Have, want Want) []Op {
+	var names []string
+	for _, m := range want.Modules {
+		if state := have.Modules[m.Name]; !state.Loaded && (state.Known || !m.Optional) {
+			names = append(names, m.Name)
+		}
+	}
+	if names == nil {
+		return nil
+	}
+	return []Op{{Verb: LoadModules, Names: names}} // at once: loading is mostly waiting
+}
+
+func diffMounts(have Have, want Want) []Op {
+	var ops []Op
+	for _, m := range want.Mounts {
+		i := -1
+		for j, there := range have.Mounts {
+			if there.Target == m.Target {
+				i = j // the last one lies on top
+			}
+		}
+		switch {
+		case i < 0 || have.Mounts[i].Type != m.Type:
+			ops = append(ops, Op{Verb: MountFS, Mount: m})
+		case have.Mounts[i].Flags&m.Flags != m.Flags:
+			ops = append(ops, Op{Verb: Remount, Mount: m, Old: have.Mounts[i].Flags.String()})
+		}
+	}
+	// A mount below a shared one is shared from the beginning, so this is done once, after the first ones.
+	if want.Shared && !have.Shared {
+		ops = append(ops, Op{Verb: Share})
+	}
+	return ops
+}
+
+func diffGroups(have Have, want Want) []Op {
+	var ops []Op
+	for _, g := range want.Groups {
+		state, there := have.Groups[g.Path]
+		if !there && g.Path != "/" {
+			ops = append(ops, Op{Verb: MakeGroup, Name: g.Path})
+		}
+		for _, file := range slices.Sorted(maps.Keys(g.Files)) {
+			old, known := state.Files[file]
+			if known && old == g.Files[file] {
+				continue
+			}
+			if !known {
+				old = "not there"
+			}
+			ops = append(ops, Op{Verb: SetGroup, Group: g.Path, Name: file, Value: g.Files[file], Old: old})
+		}
+		// What a group that does not exist yet can hand down is what its parent will, and what the root of a hierarchy
+		// that is not mounted yet can is seen when the operation is done, which leaves out what there is not.
+		available := state.Available
+		if !there {
+			available = have.Groups["/"].Available
+		}
+		_, mounted := have.Groups["/"]
+		var down []string
+		for _, c := range g.Down {
+			if (slices.Contains(available, c) || !mounted) && !slices.Contains(state.Down, c) {
+				down = append(down, c)
+			}
+		}
+		if down != nil {
+			ops = append(ops, Op{Verb: HandDown, Name: g.Path, Names: down})
+		}
+	}
+	if want.Home != "" && have.Home != want.Home {
+		ops = append(ops, Op{Verb: EnterGroup, Name: want.Home})
+	}
+	return ops
+}
+
+// Missing reports the required modules that the image does not have: what Diff's first operation will fail with.
+func Missing(have Have, want Want) error {
+	var problems []error
+	for _, m := range want.Modules {
+		if state := have.Modules[m.Name]; !m.Optional && !state.Loaded && !state.Known {
+			problems = append(problems, fmt.Errorf("kernel module %s: is not in the image; add it to the profile", m.Name))
+		}
+	}
+	return errors.Join(problems...)
+}

@@ -1,0 +1,240 @@
+package host
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/orlop-os/orlop/pkg/kmod"
+	"github.com/orlop-os/orlop/pkg/mount"
+	"golang.org/x/sys/unix"
+)
+
+// ReadFacts reads what Plan needs.
+func (k *Kernel) ReadFacts() (Facts, error) {
+	memory, err := k.ReadMemory()
+	if err != nil {
+		return Facts{}, err
+	}
+	_, err = os.Stat(filepath.Join(k.sys, "firmware/efi"))
+	return Facts{Memory: memory.Total, CPUs: runtime.NumCPU(), EFI: err == nil}, nil
+}
+
+// Memory is what /proc/meminfo says, in bytes (proc_meminfo(5)).
+type Memory struct {
+	Total     int64 `json:"total"`     // all that the kernel manages
+	Available int64 `json:"available"` // what could be given out without swapping
+	Free      int64 `json:"free"`
+	Cached    int64 `json:"cached"`
+	Anonymous int64 `json:"anonymous"`
+	Slab      int64 `json:"slab"`
+}
+
+// ReadMemory reads how the machine's memory is used.
+func (k *Kernel) ReadMemory() (Memory, error) {
+	text, err := os.ReadFile(filepath.Join(k.proc, "meminfo"))
+	if err != nil {
+		return Memory{}, fmt.Errorf("memory: cannot read: %w", err)
+	}
+	var m Memory
+	fields := map[string]*int64{"MemTotal:": &m.Total, "MemAvailable:": &m.Available, "MemFree:": &m.Free, "Cached:": &m.Cached, "AnonPages:": &m.Anonymous, "Slab:": &m.Slab}
+	readKiB(string(text), fields)
+	if m.Total == 0 {
+		return Memory{}, fmt.Errorf("memory: cannot understand %s/meminfo: no MemTotal", k.proc)
+	}
+	return m, nil
+}
+
+// readKiB fills in the numbers of lines of the form "MemTotal:  2034288 kB", in bytes.
+func readKiB(text string, into map[string]*int64) {
+	for line := range strings.Lines(text) {
+		words := strings.Fields(line)
+		if len(words) < 2 || into[words[0]] == nil {
+			continue
+		}
+		if n, err := strconv.ParseInt(words[1], 10, 64); err == nil {
+			*into[words[0]] = n * 1024
+		}
+	}
+}
+
+// System is what is known of the machine and its kernel.
+type System struct {
+	Kernel        string    `json:"kernel"` // uname -r
+	Arch          string    `json:"arch"`   // uname -m
+	CPUs          int       `json:"cpus"`
+	CPUModel      string    `json:"cpuModel"`
+	EFI           bool      `json:"efi"`
+	Product       string    `json:"product"` // what the firmware calls the machine; may be empty
+	Serial        string    `json:"serial"`  // likewise
+	Started       time.Time `json:"started"` // when the kernel began, by the present clock
+	UptimeSeconds float64   `json:"uptimeSeconds"`
+	Load1         float64   `json:"load1"` // tasks that ran or waited, mean of the last minute
+}
+
+// ReadSystem reads what is known of the machine and its kernel. What the firmware does not say is left empty.
+func (k *Kernel) ReadSystem() (System, error) {
+	var u unix.Utsname
+	if err := unix.Uname(&u); err != nil {
+		return System{}, fmt.Errorf("kernel: cannot read its name: %w", err)
+	}
+	var info unix.Sysinfo_t
+	if err := unix.Sysinfo(&info); err != nil {
+		return System{}, fmt.Errorf("kernel: cannot read sysinfo: %w", err)
+	}
+	facts, err := k.ReadFacts()
+	if err != nil {
+		return System{}, err
+	}
+	var up unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &up); err != nil {
+		return System{}, fmt.Errorf("kernel: cannot read uptime: %w", err)
+	}
+	uptime := time.Duration(up.Nano())
+	return System{
+		Kernel:        unix.ByteSliceToString(u.Release[:]),
+		Arch:          unix.ByteSliceToString(u.Machine[:]),
+		CPUs:          facts.CPUs,
+		CPUModel:      k.cpuModel(),
+		EFI:           facts.EFI,
+		Product:       k.firmwareWord("product_name"),
+		Serial:        k.firmwareWord("product_serial"),
+		Started:       time.Now().Add(-uptime).Truncate(time.Second),
+		UptimeSeconds: uptime.Seconds(),
+		Load1:         float64(info.Loads[0]) / (1 << 16), // SI_LOAD_SHIFT
+	}, nil
+}
+
+func (k *Kernel) firmwareWord(file string) string {
+	text, err := os.ReadFile(filepath.Join(k.sys, "class/dmi/id", file))
+	if err != nil {
+		return "" // no such table
+	}
+	return strings.TrimSpace(string(text))
+}
+
+func (k *Kernel) cpuModel() string {
+	text, err := os.ReadFile(filepath.Join(k.proc, "cpuinfo"))
+	if err != nil {
+		return ""
+	}
+	for line := range strings.Lines(string(text)) {
+		if name, value, _ := strings.Cut(line, ":"); strings.TrimSpace(name) == "model name" {
+			return strings.TrimSpace(value)
+		}
+	}
+	return ""
+}
+
+// MountState is one mount as the API shows it.
+type MountState struct {
+	Target string `json:"target"`
+	Source string `json:"source"`
+	Type   string `json:"type"`
+	Flags  string `json:"flags"` // "ro,nosuid"; "rw" for none
+}
+
+// ReadMounts lists the mounts in the order of mounting.
+func (k *Kernel) ReadMounts() ([]MountState, error) {
+	mounts, err := mount.List()
+	if err != nil {
+		return nil, err
+	}
+	list := make([]MountState, len(mounts))
+	for i, m := range mounts {
+		list[i] = MountState{Target: m.Target, Source: m.Source, Type: m.Type, Flags: m.Flags.String()}
+	}
+	return list, nil
+}
+
+// LoadedModule is a module in the kernel.
+type LoadedModule struct {
+	Name   string   `json:"name"`
+	Size   int64    `json:"size"` // bytes
+	UsedBy []string `json:"usedBy,omitempty"`
+}
+
+// ReadModules lists the modules in the kernel, the newest first.
+func (k *Kernel) ReadModules() ([]LoadedModule, error) {
+	text, err := os.ReadFile(filepath.Join(k.proc, "modules"))
+	if err != nil {
+		return nil, fmt.Errorf("kernel modules: cannot list: %w", err)
+	}
+	var list []LoadedModule
+	for line := range strings.Lines(string(text)) {
+		words := strings.Fields(line) // name size users names,of,users, state address
+		if len(words) < 4 {
+			continue
+		}
+		m := LoadedModule{Name: kmod.Normalize(words[0])}
+		m.Size, _ = strconv.ParseInt(words[1], 10, 64) // the kernel prints a number
+		m.UsedBy = strings.FieldsFunc(words[3], func(r rune) bool { return r == ',' || r == '-' })
+		list = append(list, m)
+	}
+	return list, nil
+}
+
+// ProcessState is a running program.
+type ProcessState struct {
+	PID       int    `json:"pid"`
+	Parent    int    `json:"parent"`
+	Name      string `json:"name"`
+	UID       int    `json:"uid"`
+	Anonymous int64  `json:"anonymous"` // bytes of memory of its own (RssAnon)
+	File      int64  `json:"file"`      // bytes of files that it has mapped, shared with others (RssFile)
+	Threads   int    `json:"threads"`
+}
+
+// ReadProcesses lists the programs that run, without the kernel's threads, by process id.
+func (k *Kernel) ReadProcesses() ([]ProcessState, error) {
+	entries, err := os.ReadDir(k.proc)
+	if err != nil {
+		return nil, fmt.Errorf("processes: cannot list: %w", err)
+	}
+	var list []ProcessState
+	for _, entry := range entries {
+		pid, err := strconv.Atoi(entry.Name())
+		if err != nil {
+			continue
+		}
+		text, err := os.ReadFile(filepath.Join(k.proc, entry.Name(), "status"))
+		if err != nil {
+			continue // it has ended meanwhile
+		}
+		if p, program := parseStatus(pid, string(text)); program {
+			list = append(list, p)
+		}
+	}
+	return list, nil
+}
+
+// parseStatus understands /proc/PID/status (proc_pid_status(5)). Threads of the kernel and zombies have no memory, and
+// so no line that starts with Rss.
+func parseStatus(pid int, text string) (p ProcessState, program bool) {
+	p.PID = pid
+	readKiB(text, map[string]*int64{"RssAnon:": &p.Anonymous, "RssFile:": &p.File})
+	for line := range strings.Lines(text) {
+		name, value, _ := strings.Cut(line, ":")
+		words := strings.Fields(value)
+		if len(words) == 0 {
+			continue
+		}
+		switch name {
+		case "Name":
+			p.Name = strings.TrimSpace(value)
+		case "PPid":
+			p.Parent, _ = strconv.Atoi(words[0]) // the kernel prints numbers here and below
+		case "Uid":
+			p.UID, _ = strconv.Atoi(words[0])
+		case "Threads":
+			p.Threads, _ = strconv.Atoi(words[0])
+		case "RssAnon":
+			program = true
+		}
+	}
+	return p, program
+}

@@ -1,0 +1,253 @@
+package host
+
+import (
+	"flag"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/orlop-os/orlop/pkg/mount"
+)
+
+var update = flag.Bool("update", false, "rewrite the golden files")
+
+// afterInit is a machine as init leaves it: four mounts, defaults of the kernel, all modules on disk.
+func afterInit(w Want) Have {
+	have := Have{Modules: map[string]ModuleState{}, Sysctls: map[string]string{}, Rlimits: map[string]Rlimit{}, Groups: map[string]GroupState{}}
+	for _, m := range w.Modules {
+		have.Modules[m.Name] = ModuleState{Known: true}
+	}
+	for i, m := range w.Mounts {
+		if i < 4 {
+			have.Mounts = append(have.Mounts, m)
+		}
+	}
+	for _, s := range w.Sysctls {
+		if !strings.HasPrefix(s.Name, "net.bridge.") { // they come with a module
+			have.Sysctls[s.Name] = "0"
+		}
+	}
+	for _, r := range w.Rlimits {
+		have.Rlimits[r.Name] = Rlimit{r.Name, 1024, 4096}
+	}
+	return have
+}
+
+// apply is what an operation does, as far as Diff can see.
+func apply(have *Have, o Op) {
+	switch o.Verb {
+	case LoadModules:
+		for _, name := range o.Names {
+			have.Modules[name] = ModuleState{Loaded: true, Known: true}
+			if name == "br_netfilter" {
+				have.Sysctls["net.bridge.bridge-nf-call-iptables"] = "0"
+			}
+		}
+	case MountFS:
+		have.Mounts = append(have.Mounts, o.Mount)
+		if o.Mount.Type == "cgroup2" {
+			have.Groups["/"] = GroupState{Available: slices.Clone(controllers)}
+		}
+	case Remount:
+		for i := range have.Mounts {
+			if have.Mounts[i].Target == o.Mount.Target {
+				have.Mounts[i].Flags |= o.Mount.Flags
+			}
+		}
+	case Share:
+		have.Shared = true
+	case SetSysctl:
+		have.Sysctls[o.Name] = o.Value
+	case SetRlimit:
+		have.Rlimits[o.Rlimit.Name] = o.Rlimit
+	case MakeGroup:
+		have.Groups[o.Name] = GroupState{Files: map[string]string{"cpu.weight": "100", "memory.min": "0"}, Available: slices.Clone(controllers)}
+	case HandDown:
+		state := have.Groups[o.Name]
+		state.Down = append(slices.Clone(state.Down), o.Names...)
+		have.Groups[o.Name] = state
+	case SetGroup:
+		state := have.Groups[o.Group]
+		state.Files = maps.Clone(state.Files)
+		state.Files[o.Name] = o.Value
+		have.Groups[o.Group] = state
+	case EnterGroup:
+		have.Home = o.Name
+	case WriteID:
+		have.MachineID = o.Value
+	}
+}
+
+func clone(h Have) Have {
+	h.Modules, h.Sysctls, h.Rlimits, h.Groups = maps.Clone(h.Modules), maps.Clone(h.Sysctls), maps.Clone(h.Rlimits), maps.Clone(h.Groups)
+	h.Mounts = slices.Clone(h.Mounts)
+	return h
+}
+
+var (
+	small  = Facts{Memory: 2 << 30, CPUs: 2, EFI: true}
+	large  = Facts{Memory: 256 << 30, CPUs: 64}
+	simple = Config{ReservedMemory: 512 << 20, MachineID: "0123456789abcdef0123456789abcdef"}
+	custom = Config{ReservedMemory: 200 << 30, Modules: []string{"zfs", "overlay"},
+		Sysctls: map[string]string{"net.core.somaxconn": "9000", "kernel.panic": "0", "net.ipv4.conf.eth0/7.rp_filter": "1"}}
+)
+
+// cases are the machines of the goldens and of the two laws.
+func cases() map[string]struct {
+	have Have
+	want Want
+} {
+	type pair = struct {
+		have Have
+		want Want
+	}
+	first := Plan(simple, small)
+	done := clone(afterInit(first))
+	for range 3 {
+		for _, op := range Diff(done, first) {
+			apply(&done, op)
+		}
+	}
+	changed := simple
+	changed.ReservedMemory = 700 << 20
+	changed.Sysctls = map[string]string{"net.core.somaxconn": "9000"}
+	lost := clone(done)
+	lost.Mounts[1].Flags = 0
+	lost.Mounts = append(lost.Mounts, mount.Mount{Source: "x", Target: "/tmp", Type: "ext4"})
+	lost.Sysctls["vm.panic_on_oom"] = "1"
+	unconfigured := Plan(Config{}, small)
+	big := Plan(custom, large)
+	bare := afterInit(big)
+	delete(bare.Modules, "zfs")
+	delete(bare.Modules, "evdev")
+	delete(bare.Sysctls, "kernel.hotplug")
+	return map[string]pair{
+		"first boot":            {afterInit(first), first},
+		"first boot, no config": {afterInit(unconfigured), unconfigured},
+		"nothing to do":         {done, first},
+		"configuration changed": {done, Plan(changed, small)},
+		"somebody meddled":      {lost, first},
+		"large, modules amiss":  {bare, big},
+	}
+}
+
+func TestGoldens(t *testing.T) {
+	for name, c := range cases() {
+		var lines strings.Builder
+		for _, op := range Diff(c.have, c.want) {
+			lines.WriteString(op.String() + "\n")
+		}
+		path := filepath.Join("testdata", strings.NewReplacer(" ", "-", ",", "").Replace(name)+".golden")
+		if *update {
+			if err := os.WriteFile(path, []byte(lines.String()), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		want, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if lines.String() != string(want) {
+			t.Errorf("%s: the operations differ from %s:\n%s", name, path, lines.String())
+		}
+	}
+}
+
+// TestAfterTheOperationsNothingIsLeft is the first law. A hierarchy that is mounted by an operation is seen only by the
+// next look, so two looks are allowed.
+func TestAfterTheOperationsNothingIsLeft(t *testing.T) {
+	for name, c := range cases() {
+		have := clone(c.have)
+		for range 2 {
+			for _, op := range Diff(have, c.want) {
+				apply(&have, op)
+			}
+		}
+		if left := Diff(have, c.want); len(left) != 0 {
+			t.Errorf("%s: still to do: %v", name, left)
+		}
+	}
+}
+
+// TestStoppingAnywhereConverges is the second law.
+func TestStoppingAnywhereConverges(t *testing.T) {
+	for name, c := range cases() {
+		for stop := range Diff(c.have, c.want) {
+			have := clone(c.have)
+			for _, op := range Diff(have, c.want)[:stop] {
+				apply(&have, op)
+			}
+			for range 2 {
+				for _, op := range Diff(have, c.want) {
+					apply(&have, op)
+				}
+			}
+			if left := Diff(have, c.want); len(left) != 0 {
+				t.Errorf("%s, stopped after %d operations: still to do: %v", name, stop, left)
+			}
+		}
+	}
+}
+
+func TestOurParametersHold(t *testing.T) {
+	want := Plan(custom, large)
+	seen := map[string]string{}
+	for _, s := range want.Sysctls {
+		if _, twice := seen[s.Name]; twice {
+			t.Errorf("%s is set twice", s.Name)
+		}
+		seen[s.Name] = s.Value
+	}
+	// What the kubelet compares with (--protect-kernel-defaults).
+	for name, value := range map[string]string{
+		"vm.overcommit_memory": "1", "vm.panic_on_oom": "0", "kernel.panic": "10", "kernel.panic_on_oops": "1",
+		"kernel.keys.root_maxkeys": "1000000", "kernel.keys.root_maxbytes": "25000000",
+	} {
+		if seen[name] != value {
+			t.Errorf("%s = %q; the kubelet wants %s", name, seen[name], value)
+		}
+	}
+	if seen["net.core.somaxconn"] != "9000" {
+		t.Error("the operator's parameter is not set")
+	}
+}
+
+func TestReservationIsBounded(t *testing.T) {
+	for _, c := range []struct {
+		config Config
+		facts  Facts
+		want   string
+	}{
+		{Config{}, small, "41943040"},
+		{Config{ReservedMemory: 512 << 20}, small, "536870912"},
+		{Config{ReservedMemory: 200 << 30}, small, "1073741824"},
+	} {
+		groups := Plan(c.config, c.facts).Groups
+		if got := groups[1].Files["memory.min"]; got != c.want {
+			t.Errorf("%+v on %+v: memory.min = %s; want %s", c.config, c.facts, got, c.want)
+		}
+	}
+	for cpus, want := range map[int]int{1: 100, 2: 100, 4: 157, 64: 2500, 1000: 10000} {
+		if got := systemWeight(cpus); got != want {
+			t.Errorf("weight for %d CPUs = %d; want %d", cpus, got, want)
+		}
+	}
+}
+
+func TestMissing(t *testing.T) {
+	c := cases()["large, modules amiss"]
+	err := Missing(c.have, c.want)
+	if err == nil || !strings.Contains(err.Error(), "kernel module zfs: is not in the image") || strings.Contains(err.Error(), "evdev") {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestMachineID(t *testing.T) {
+	a, b := MachineID([]byte("a")), MachineID([]byte("b"))
+	if len(a) != 32 || a == b || a != MachineID([]byte("a")) {
+		t.Errorf("%s and %s", a, b)
+	}
+}

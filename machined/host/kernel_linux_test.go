@@ -1,0 +1,78 @@
+package host
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/orlop-os/orlop/pkg/kmod"
+	"github.com/orlop-os/orlop/pkg/reconcile"
+)
+
+// TestUnderTheProductKernel does everything to a real machine, with the kernel of the product: the two laws again, and
+// what the kubelet and the kernel say of the outcome. See hack/qemu/kerneltest:
+//
+//	go test -exec 'qemu kernel-test -kernel DIR -module bridge -module br_netfilter …' ./machined/host
+func TestUnderTheProductKernel(t *testing.T) {
+	if os.Getenv("ORLOP_KERNEL_TEST") == "" {
+		t.Skip("changes the whole machine; runs under hack/qemu/kerneltest only")
+	}
+	empty := t.TempDir() // the modules are loaded already; those that are not count as missing from the image
+	if err := os.WriteFile(filepath.Join(empty, "modules.dep"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	k := NewKernel(func() (*kmod.Index, error) { return kmod.Read(empty) })
+	facts, err := k.ReadFacts()
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := Config{ReservedMemory: 256 << 20, MachineID: "0123456789abcdef0123456789abcdef", Sysctls: map[string]string{"net.core.somaxconn": "9000"}}
+	want := Plan(config, facts)
+	have, err := k.Read(want)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := Missing(have, want); err != nil {
+		t.Fatalf("start the test with more modules: %v", err)
+	}
+	loop := reconcile.Config{Name: "host", KeepGoing: true, Diff: k.Diff(func() Want { return Plan(config, facts) }),
+		Report: func(r reconcile.Report) { t.Logf("%8v %s", r.Took.Round(10000), r) }}
+	if err := reconcile.Converge(t.Context(), loop); err != nil {
+		t.Fatal(err)
+	}
+	if ops, err := loop.Diff(t.Context()); len(ops) != 0 || err != nil {
+		t.Fatalf("not settled: %q, %v", reconcile.Print(ops), err)
+	}
+	// Each operation is safe to repeat, mounts excepted, which would stack: those are decided by Diff.
+	for _, op := range Diff(have, want) {
+		if op.Verb == MountFS {
+			continue
+		}
+		if err := k.do(op); err != nil {
+			t.Errorf("again: %s: %v", op, err)
+		}
+	}
+	if ops, err := loop.Diff(t.Context()); len(ops) != 0 || err != nil {
+		t.Errorf("not settled after doing it again: %q, %v", reconcile.Print(ops), err)
+	}
+	for file, part := range map[string]string{
+		"/proc/self/cgroup":                "0::/orlop/machined",
+		"/sys/fs/cgroup/orlop/memory.min":  "268435456",
+		"/sys/fs/cgroup/orlop/cgroup.type": "domain",
+		"/proc/sys/kernel/panic":           "10",
+		"/proc/sys/net/core/somaxconn":     "9000",
+		"/proc/self/limits":                "Max open files            1024                 524288",
+	} {
+		text, err := os.ReadFile(file)
+		if err != nil || !strings.Contains(string(text), part) {
+			t.Errorf("%s: %q, %v; want %q", file, text, err, part)
+		}
+	}
+	// Another configuration changes only what differs.
+	config.ReservedMemory = 300 << 20
+	ops, err := loop.Diff(t.Context())
+	if err != nil || len(ops) != 1 || ops[0].String() != "set memory.min = 314572800 in control group /orlop (was 268435456)" {
+		t.Errorf("%q, %v", reconcile.Print(ops), err)
+	}
+}

@@ -1,0 +1,134 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/orlop-os/orlop/pkg/kmod"
+	"github.com/orlop-os/orlop/pkg/reconcile"
+	"golang.org/x/sys/unix"
+
+	"github.com/orlop-os/orlop/pkg/mount"
+)
+
+// Bind makes operations doable on this kernel.
+func (k *Kernel) Bind(ops []Op) []reconcile.Op {
+	bound := make([]reconcile.Op, len(ops))
+	for i, op := range ops {
+		bound[i] = boundOp{op, k}
+	}
+	return bound
+}
+
+type boundOp struct {
+	Op
+	kernel *Kernel
+}
+
+// Do implements reconcile.Op.
+func (b boundOp) Do(context.Context) error { return b.kernel.do(b.Op) }
+
+// Diff returns a function for reconcile.Config.Diff that brings the machine to what plan returns when it is called.
+func (k *Kernel) Diff(plan func() Want) reconcile.Diff {
+	return func(context.Context) ([]reconcile.Op, error) {
+		want := plan()
+		have, err := k.Read(want)
+		if err != nil {
+			return nil, err
+		}
+		return k.Bind(Diff(have, want)), nil
+	}
+}
+
+func (k *Kernel) do(o Op) error {
+	switch o.Verb {
+	case LoadModules:
+		return k.loadModules(o.Names)
+	case MountFS:
+		return o.Mount.Do()
+	case Remount:
+		return remount(o.Mount)
+	case Share:
+		return unix.Mount("", "/", "", unix.MS_REC|unix.MS_SHARED, "")
+	case SetSysctl:
+		// A newline makes a value of an empty one: writing nothing changes nothing.
+		return os.WriteFile(k.sysctlPath(o.Name), []byte(o.Value+"\n"), 0)
+	case SetRlimit:
+		resource, err := rlimitNumber(o.Rlimit.Name)
+		if err != nil {
+			return err
+		}
+		// Through package syscall, so that children get it too (see its documentation of Setrlimit and open files).
+		return syscall.Setrlimit(resource, &syscall.Rlimit{Cur: o.Rlimit.Soft, Max: o.Rlimit.Hard})
+	case MakeGroup:
+		return os.MkdirAll(filepath.Join(string(k.tree), o.Name), 0o755)
+	case HandDown:
+		return k.handDown(o.Name, o.Names)
+	case SetGroup:
+		return k.tree.Set(o.Group, map[string]string{o.Name: o.Value})
+	case EnterGroup:
+		return k.tree.Move(o.Name, os.Getpid())
+	case WriteID:
+		return k.writeID(o.Value)
+	}
+	return fmt.Errorf("operation %q: unknown", o.Verb)
+}
+
+func (k *Kernel) loadModules(names []string) error {
+	index, err := k.modules()
+	if err != nil {
+		return err
+	}
+	steps, unknown := index.Plan(names...) // plans the others all the same
+	return errors.Join(unknown, kmod.Load(steps))
+}
+
+// remount changes the flags of a mount, not of the file system (which other mounts may share): MS_BIND says so, see
+// mount(2). The flags that it has already and that are not ours are kept where they are stricter.
+func remount(m mount.Mount) error {
+	have, there, err := mount.At(m.Target)
+	if err != nil {
+		return err
+	}
+	if !there {
+		return errors.New("nothing is mounted there")
+	}
+	bits := uintptr(unix.MS_REMOUNT | unix.MS_BIND)
+	for flag, bit := range map[mount.Flags]uintptr{
+		mount.ReadOnly: unix.MS_RDONLY, mount.NoSuid: unix.MS_NOSUID, mount.NoDev: unix.MS_NODEV,
+		mount.NoExec: unix.MS_NOEXEC, mount.NoAtime: unix.MS_NOATIME,
+	} {
+		if (have.Flags|m.Flags)&flag != 0 {
+			bits |= bit
+		}
+	}
+	return unix.Mount("", m.Target, "", bits, "")
+}
+
+// handDown hands those of the controllers down that the kernel has.
+func (k *Kernel) handDown(group string, wanted []string) error {
+	available, err := k.tree.Read(group, "cgroup.controllers")
+	if err != nil {
+		return err
+	}
+	there := slices.DeleteFunc(slices.Clone(wanted), func(c string) bool { return !slices.Contains(strings.Fields(available), c) })
+	return k.tree.Delegate(group, there)
+}
+
+// writeID replaces the file at once: the kubelet must never read half of it.
+func (k *Kernel) writeID(id string) error {
+	if err := os.MkdirAll(filepath.Dir(k.machineID), 0o755); err != nil {
+		return err
+	}
+	temporary := k.machineID + ".new"
+	if err := os.WriteFile(temporary, []byte(id+"\n"), 0o444); err != nil {
+		return err
+	}
+	return os.Rename(temporary, k.machineID)
+}

@@ -1,0 +1,198 @@
+package host
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"maps"
+	"slices"
+	"strconv"
+
+	"github.com/orlop-os/orlop/pkg/mount"
+)
+
+// Config is the part of the machine's configuration that concerns the host. The zero Config is a machine that has none
+// yet: everything is set but reservations.
+type Config struct {
+	ReservedMemory int64             // bytes kept for the system; never more than half of the machine's
+	Sysctls        map[string]string // the operator's kernel parameters, by dotted name
+	Modules        []string          // the operator's kernel modules
+	MachineID      string            // 32 lower-case hexadecimal digits; empty for none yet. See MachineID
+}
+
+// Facts are what the plan needs to know about the machine. They do not change while it runs.
+type Facts struct {
+	Memory int64 // bytes (MemTotal)
+	CPUs   int   // online
+	EFI    bool  // started by UEFI firmware
+}
+
+// Want is how the host should be.
+type Want struct {
+	Modules   []Module
+	Mounts    []mount.Mount
+	Shared    bool // mounts propagate to and from containers (kubelet: mountPropagation)
+	Sysctls   []Sysctl
+	Rlimits   []Rlimit
+	Groups    []Group // parents first
+	Home      string  // the control group that machined is in
+	MachineID string
+}
+
+// Module is a kernel module that should be loaded.
+type Module struct {
+	Name string
+	// Optional ones are skipped when the image does not have them.
+	Optional bool
+}
+
+// Sysctl is a kernel parameter.
+type Sysctl struct {
+	Name  string // dotted, as sysctl(8) writes it
+	Value string
+	// Optional ones are skipped when the kernel does not have them.
+	Optional bool
+}
+
+// Rlimit is a resource limit of machined's own, which everything it starts inherits.
+type Rlimit struct {
+	Name       string // "core", as in /proc/PID/limits
+	Soft, Hard uint64 // Unlimited for none
+}
+
+// Unlimited is RLIM_INFINITY (getrlimit(2)).
+const Unlimited = ^uint64(0)
+
+// Group is a control group.
+type Group struct {
+	Path  string
+	Files map[string]string // values by file
+	Down  []string          // controllers handed down to its children, as far as the kernel has them
+}
+
+// Names of the control groups. Services' groups lie in GroupSystem.
+const (
+	GroupSystem   = "/orlop"
+	GroupMachined = "/orlop/machined"
+)
+
+// controllers are those that the kubelet asks for, and io, which its statistics come from.
+var controllers = []string{"cpu", "cpuset", "hugetlb", "io", "memory", "pids"}
+
+// machinedMemory is kept for PID 1: its promised 25 MiB of anonymous memory and some of its text.
+const machinedMemory = 40 << 20
+
+// Plan says how the host should be.
+func Plan(c Config, f Facts) Want {
+	return Want{
+		Modules:   planModules(c),
+		Mounts:    planMounts(f),
+		Shared:    true,
+		Sysctls:   planSysctls(c),
+		Rlimits:   planRlimits(),
+		Groups:    planGroups(c, f),
+		Home:      GroupMachined,
+		MachineID: c.MachineID,
+	}
+}
+
+// planModules lists what pods, the service proxy and the CNI plugins use and the kernel would otherwise look for with
+// modprobe(8), which the image does not have (see kernel.modprobe in sysctls.go): nobody in a pod can make the kernel
+// load code. Modules that devices ask for are not here.
+func planModules(c Config) []Module {
+	var list []Module
+	add := func(optional bool, names ...string) {
+		for _, name := range names {
+			if !slices.ContainsFunc(list, func(m Module) bool { return m.Name == name }) {
+				list = append(list, Module{name, optional})
+			}
+		}
+	}
+	// containerd's snapshots, the pod bridge and its links, bridged packets through the service proxy's rules.
+	add(false, "overlay", "bridge", "veth", "br_netfilter")
+	// kube-proxy in nftables mode, the masquerading and port mapping of the CNI plugins.
+	add(false, "nf_tables", "nft_chain_nat", "nft_ct", "nft_nat", "nft_masq", "nft_fib_ipv4", "nft_fib_ipv6",
+		"nft_reject_ipv4", "nft_reject_ipv6", "nft_numgen", "nf_conntrack_netlink")
+	// Rules of network policies and the firewall; the inet family.
+	add(true, "nft_fib_inet", "nft_reject_inet", "nft_limit", "nft_log", "nft_redir")
+	// The power button, the firmware's variables (boot entries), and the ESP's file system with its default code pages.
+	add(true, "button", "evdev", "efivarfs", "vfat", "nls_cp437", "nls_ascii")
+	add(false, c.Modules...)
+	return list
+}
+
+// planMounts lists every mount that is neither a disk's nor a pod's. The first four were made by init and are checked
+// again here. Sizes bound what a fault can take: nothing of ours writes much there.
+func planMounts(f Facts) []mount.Mount {
+	const strict = mount.NoSuid | mount.NoDev | mount.NoExec
+	list := []mount.Mount{
+		{Source: "devtmpfs", Target: "/dev", Type: "devtmpfs", Flags: mount.NoSuid | mount.NoExec},
+		{Source: "proc", Target: "/proc", Type: "proc", Flags: strict},
+		{Source: "sysfs", Target: "/sys", Type: "sysfs", Flags: strict},
+		{Source: "tmpfs", Target: "/run", Type: "tmpfs", Flags: strict},
+		{Source: "tmpfs", Target: "/tmp", Type: "tmpfs", Flags: strict, Data: "mode=1777,size=128m"},
+		// Group 5 is tty, as everywhere; ptmxmode lets a process without privileges have a terminal of its own.
+		{Source: "devpts", Target: "/dev/pts", Type: "devpts", Flags: mount.NoSuid | mount.NoExec, Data: "mode=0620,gid=5,ptmxmode=0666"},
+		// Pods with hostIPC get these two of the host.
+		{Source: "tmpfs", Target: "/dev/shm", Type: "tmpfs", Flags: strict, Data: "mode=1777,size=64m"},
+		{Source: "mqueue", Target: "/dev/mqueue", Type: "mqueue", Flags: strict},
+		{Source: "cgroup2", Target: "/sys/fs/cgroup", Type: "cgroup2", Flags: strict, Data: "nsdelegate,memory_recursiveprot"},
+		{Source: "bpf", Target: "/sys/fs/bpf", Type: "bpf", Flags: strict, Data: "mode=0700"},
+		{Source: "securityfs", Target: "/sys/kernel/security", Type: "securityfs", Flags: strict},
+	}
+	// debugfs and tracefs are left out: they show and change too much of the kernel.
+	if f.EFI {
+		list = append(list, mount.Mount{Source: "efivarfs", Target: "/sys/firmware/efi/efivars", Type: "efivarfs", Flags: strict})
+	}
+	return list
+}
+
+// planSysctls joins our parameters with the operator's. pkg/config refuses a configuration that names one of ours; if
+// one comes here all the same, ours holds.
+func planSysctls(c Config) []Sysctl {
+	list := slices.Clone(ownSysctls)
+	for _, name := range slices.Sorted(maps.Keys(c.Sysctls)) {
+		if !slices.ContainsFunc(list, func(s Sysctl) bool { return s.Name == name }) {
+			list = append(list, Sysctl{Name: name, Value: c.Sysctls[name]})
+		}
+	}
+	return list
+}
+
+// planRlimits: PID 1 has the kernel's limits of 1976 for open files and hands them on. Go programs raise themselves to
+// the hard limit; others (and select(2)) expect the soft one. No core dumps. The number of processes of a user is no
+// boundary between pods that run as the same user, control groups are.
+func planRlimits() []Rlimit {
+	return []Rlimit{
+		{Name: "nofile", Soft: 1024, Hard: 1 << 19},
+		{Name: "core", Soft: 0, Hard: Unlimited},
+		{Name: "nproc", Soft: Unlimited, Hard: Unlimited},
+	}
+}
+
+func planGroups(c Config, f Facts) []Group {
+	memory := min(c.ReservedMemory, f.Memory/2)
+	system := Group{Path: GroupSystem, Down: controllers, Files: map[string]string{
+		"cpu.weight": strconv.Itoa(systemWeight(f.CPUs)),
+		"memory.min": strconv.FormatInt(max(memory, min(machinedMemory, f.Memory/2)), 10),
+	}}
+	own := Group{Path: GroupMachined, Files: map[string]string{
+		"memory.min": strconv.FormatInt(min(machinedMemory, f.Memory/2), 10),
+		"cpu.weight": "1000", // it does little, and everything waits for it
+	}}
+	return []Group{{Path: "/", Down: controllers}, system, own}
+}
+
+// systemWeight is the weight that the kubelet gives /kubepods when all of the machine's CPU is allocatable. With the
+// same, the system gets at least half of the CPU when pods want all of it, and pods get all that it leaves. The kubelet
+// converts thousandths of a core to shares (1024 for a core) and those to a weight, 1 + (shares-2)·9999/262142
+// (KEP-2254).
+func systemWeight(cpus int) int {
+	shares := max(1024*cpus, 2)
+	return min(max(1+(shares-2)*9999/262142, 100), 10000)
+}
+
+// MachineID makes a machine id (machine-id(5)) from something that is the machine's own and lasting: its public key.
+func MachineID(publicKey []byte) string {
+	sum := sha256.Sum256(append([]byte("orlop machine id\n"), publicKey...))
+	return hex.EncodeToString(sum[:16])
+}

@@ -1,0 +1,194 @@
+package host
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+
+	"github.com/moby/sys/mountinfo"
+	"github.com/orlop-os/orlop/pkg/cgroup"
+	"github.com/orlop-os/orlop/pkg/kmod"
+	"github.com/orlop-os/orlop/pkg/mount"
+	"github.com/orlop-os/orlop/pkg/paths"
+	"golang.org/x/sys/unix"
+)
+
+// Kernel is the machine's kernel, for reading and for operations.
+type Kernel struct {
+	proc, sys string // where proc and sysfs are mounted
+	machineID string // path of the file
+	tree      cgroup.Tree
+	modules   func() (*kmod.Index, error) // of the running kernel's modules, read once
+}
+
+// NewKernel returns the running kernel. Its modules' index is read when it is first needed, by index: usually
+// sync.OnceValues around kmod.Read, shared with those who load modules for devices.
+func NewKernel(index func() (*kmod.Index, error)) *Kernel {
+	return &Kernel{proc: "/proc", sys: "/sys", machineID: paths.MachineID, tree: cgroup.Mount, modules: index}
+}
+
+// ModuleIndex returns a function that reads the index of the running kernel's modules when it is first called.
+func ModuleIndex() func() (*kmod.Index, error) {
+	return sync.OnceValues(func() (*kmod.Index, error) {
+		release, err := kmod.Release()
+		if err != nil {
+			return nil, err
+		}
+		return kmod.Read(filepath.Join(paths.Modules, release))
+	})
+}
+
+// Read looks at everything that the want speaks of.
+func (k *Kernel) Read(want Want) (Have, error) {
+	have := Have{Rlimits: map[string]Rlimit{}, Sysctls: map[string]string{}, Groups: map[string]GroupState{}}
+	var err error
+	if have.Modules, err = k.readModules(want.Modules); err != nil {
+		return have, err
+	}
+	if have.Mounts, err = mount.List(); err != nil {
+		return have, err
+	}
+	if have.Shared, err = rootIsShared(); err != nil {
+		return have, err
+	}
+	for _, s := range want.Sysctls {
+		value, err := os.ReadFile(k.sysctlPath(s.Name))
+		if err == nil {
+			have.Sysctls[s.Name] = strings.Join(strings.Fields(string(value)), " ")
+		} else if errors.Is(err, fs.ErrPermission) {
+			have.Sysctls[s.Name] = "(cannot be read)"
+		} else if !errors.Is(err, fs.ErrNotExist) {
+			return have, fmt.Errorf("kernel parameter %s: cannot read: %w", s.Name, err)
+		}
+	}
+	for _, r := range want.Rlimits {
+		resource, err := rlimitNumber(r.Name)
+		if err != nil {
+			return have, err
+		}
+		var limit syscall.Rlimit
+		if err := syscall.Getrlimit(resource, &limit); err != nil {
+			return have, fmt.Errorf("resource limit %s: cannot read: %w", r.Name, err)
+		}
+		have.Rlimits[r.Name] = Rlimit{r.Name, limit.Cur, limit.Max}
+	}
+	if err := k.readGroups(&have, want.Groups); err != nil {
+		return have, err
+	}
+	id, err := os.ReadFile(k.machineID)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return have, fmt.Errorf("machine id: cannot read: %w", err)
+	}
+	have.MachineID = strings.TrimSpace(string(id))
+	return have, nil
+}
+
+func (k *Kernel) readModules(wanted []Module) (map[string]ModuleState, error) {
+	states := map[string]ModuleState{}
+	for _, m := range wanted {
+		if _, err := os.Stat(filepath.Join(k.sys, "module", kmod.Normalize(m.Name))); err == nil {
+			states[m.Name] = ModuleState{Loaded: true, Known: true}
+			continue
+		}
+		index, err := k.modules()
+		if err != nil {
+			return nil, err
+		}
+		steps, err := index.Plan(m.Name)
+		if errors.Is(err, kmod.ErrNotFound) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		states[m.Name] = ModuleState{Known: true, Loaded: len(steps) == 0} // nothing to load: it is built in
+	}
+	return states, nil
+}
+
+func rootIsShared() (bool, error) {
+	infos, err := mountinfo.GetMounts(mountinfo.SingleEntryFilter("/"))
+	if err != nil {
+		return false, fmt.Errorf("mounts: cannot list: %w", err)
+	}
+	return len(infos) > 0 && strings.Contains(infos[len(infos)-1].Optional, "shared:"), nil
+}
+
+func (k *Kernel) readGroups(have *Have, wanted []Group) error {
+	var s unix.Statfs_t
+	if unix.Statfs(string(k.tree), &s) != nil || s.Type != unix.CGROUP2_SUPER_MAGIC {
+		return nil // not mounted yet: no groups at all
+	}
+	for _, g := range wanted {
+		if _, err := os.Stat(filepath.Join(string(k.tree), g.Path)); err != nil {
+			continue
+		}
+		state := GroupState{Files: map[string]string{}}
+		for _, list := range []struct {
+			file string
+			into *[]string
+		}{{"cgroup.controllers", &state.Available}, {"cgroup.subtree_control", &state.Down}} {
+			text, err := k.tree.Read(g.Path, list.file)
+			if err != nil {
+				return err
+			}
+			*list.into = strings.Fields(text)
+		}
+		for file := range g.Files {
+			path := filepath.Join(string(k.tree), g.Path, file)
+			value, err := os.ReadFile(path)
+			if errors.Is(err, fs.ErrNotExist) {
+				continue
+			}
+			if err != nil {
+				return fmt.Errorf("cgroup %s: cannot read %s: %w", g.Path, file, err)
+			}
+			state.Files[file] = strings.TrimSpace(string(value))
+		}
+		have.Groups[g.Path] = state
+	}
+	text, err := os.ReadFile(filepath.Join(k.proc, "self/cgroup"))
+	if err != nil {
+		return fmt.Errorf("machined's control group: cannot read: %w", err)
+	}
+	for line := range strings.Lines(string(text)) {
+		if home, ok := strings.CutPrefix(line, "0::"); ok { // cgroups(7): the unified hierarchy has number 0
+			have.Home = strings.TrimSpace(home)
+		}
+	}
+	return nil
+}
+
+// sysctlPath turns "net.ipv4.ip_forward" into its file. As in sysctl(8), a slash in a name stands for a dot inside a
+// part ("net.ipv4.conf.eth0/100.rp_filter").
+func (k *Kernel) sysctlPath(name string) string {
+	swap := func(r rune) rune {
+		switch r {
+		case '.':
+			return '/'
+		case '/':
+			return '.'
+		}
+		return r
+	}
+	return filepath.Join(k.proc, "sys", strings.Map(swap, name))
+}
+
+func rlimitNumber(name string) (int, error) {
+	switch name {
+	case "nofile":
+		return unix.RLIMIT_NOFILE, nil
+	case "core":
+		return unix.RLIMIT_CORE, nil
+	case "nproc":
+		return unix.RLIMIT_NPROC, nil
+	case "memlock":
+		return unix.RLIMIT_MEMLOCK, nil
+	}
+	return 0, fmt.Errorf("resource limit %s: unknown", name)
+}

@@ -1,0 +1,162 @@
+package main
+
+import (
+	"crypto/sha256"
+	"crypto/x509"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/google/renameio/v2"
+
+	"github.com/orlop-os/orlop/machined/credentials"
+	"github.com/orlop-os/orlop/machined/network"
+	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/nodespec"
+	"github.com/orlop-os/orlop/pkg/paths"
+	"github.com/orlop-os/orlop/pkg/supervise"
+)
+
+// minMemory is the least memory with which a machine runs Kubernetes: an idle control plane with its kernel uses about half of it.
+const minMemory = 1400 * mib
+
+// nodeSpec tells the orchestrator about this node. It needs an address; without one it says so.
+func nodeSpec(c *config.Config, state network.State, pause string) (nodespec.Spec, error) {
+	ips := nodeAddresses(state)
+	if len(ips) == 0 {
+		return nodespec.Spec{}, errors.New("no address yet")
+	}
+	cluster, kube := c.Cluster.Spec, c.Cluster.Spec.Kubernetes
+	spec := nodespec.Spec{
+		Cluster:        c.Cluster.Metadata.Name,
+		NodeName:       c.Machine.Metadata.Name,
+		NodeIPs:        ips,
+		ControlPlane:   c.Machine.Spec.Role == config.RoleControlPlane,
+		Endpoint:       cluster.Endpoint.String(),
+		PodCIDRs:       cluster.Networks.Pods,
+		ServiceCIDRs:   cluster.Networks.Services,
+		DNSDomain:      cluster.Networks.Domain,
+		DNSUpstreams:   state.Servers,
+		PauseImage:     pause,
+		ReservedMemory: int64(c.Machine.Spec.Reserved.Memory),
+		ReservedCPU:    int64(c.Machine.Spec.Reserved.CPU),
+
+		MaxPods:           kube.MaxPods,
+		Taint:             c.Machine.Spec.Role == config.RoleControlPlane && !kube.AllowSchedulingOnControlPlane,
+		PodSecurity:       string(kube.PodSecurity.Default),
+		PodSecurityExempt: kube.PodSecurity.ExemptNamespaces,
+		AuditFileMiB:      int(kube.Audit.MaxFileSize / mib),
+		AuditFiles:        kube.Audit.MaxFiles,
+	}
+	for _, r := range cluster.Networks.Services {
+		spec.DNSIPs = append(spec.DNSIPs, nth(r, 10))
+	}
+	return spec, nil
+}
+
+// nth is the n-th address of a range.
+func nth(r netip.Prefix, n int) netip.Addr {
+	a := r.Masked().Addr()
+	for range n {
+		a = a.Next()
+	}
+	return a
+}
+
+// nodeAddresses are the machine's own addresses that others can reach: of the links that the configuration manages, global
+// ones only, the first of each family, IPv4 first.
+func nodeAddresses(state network.State) []netip.Addr {
+	var v4, v6 []netip.Addr
+	for _, l := range state.Links {
+		if !l.Managed || !l.Up {
+			continue
+		}
+		for _, a := range l.Addresses {
+			switch ip := a.Prefix.Addr(); {
+			case !ip.IsGlobalUnicast():
+			case ip.Is4():
+				v4 = append(v4, ip)
+			default:
+				v6 = append(v6, ip)
+			}
+		}
+	}
+	return append(v4[:min(len(v4), 1)], v6[:min(len(v6), 1)]...)
+}
+
+// authorities are the cluster's keys out of its document.
+func authorities(c *config.Cluster) (credentials.Authorities, error) {
+	var a credentials.Authorities
+	var err error
+	if a.Kubernetes, err = authority(c.Spec.PKI.Kubernetes); err != nil {
+		return a, fmt.Errorf("Cluster.spec.pki.kubernetes: %w", err)
+	}
+	if a.Etcd, err = authority(c.Spec.PKI.Etcd); err != nil {
+		return a, fmt.Errorf("Cluster.spec.pki.etcd: %w", err)
+	}
+	if a.FrontProxy, err = authority(c.Spec.PKI.FrontProxy); err != nil {
+		return a, fmt.Errorf("Cluster.spec.pki.frontProxy: %w", err)
+	}
+	a.ServiceAccountKey = []byte(c.Spec.PKI.ServiceAccountKey.PEM())
+	key := c.Spec.PKI.ServiceAccountKey.Signer()
+	if key == nil {
+		return a, errors.New("Cluster.spec.pki.serviceAccountKey: is missing")
+	}
+	public, err := x509.MarshalPKIXPublicKey(key.Public())
+	if err != nil {
+		return a, fmt.Errorf("Cluster.spec.pki.serviceAccountKey: %w", err)
+	}
+	a.ServiceAccountPub = pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: public})
+	a.EncryptionKey = c.Spec.SecretsEncryptionKey.Bytes()
+	return a, nil
+}
+
+// wantedServices are the services of a configuration, whether or not the machine has an address by now.
+func (m *machine) wantedServices(c *config.Config) ([]supervise.Service, error) {
+	services := []supervise.Service{door()}
+	if c == nil || c.Cluster == nil {
+		return services, nil
+	}
+	state, _ := m.networkState.Get()
+	spec, err := nodeSpec(c, state, m.release.PauseImage)
+	if err != nil {
+		return append(services, kubernetes(c.Machine.Spec.Role == config.RoleControlPlane)...), nil
+	}
+	text, err := json.Marshal(spec)
+	if err != nil {
+		return nil, fmt.Errorf("node: cannot describe: %w", err)
+	}
+	for _, s := range kubernetes(spec.ControlPlane) {
+		// A service is compared as a whole, so what it reads at its start is part of what it is.
+		if strings.HasPrefix(s.Name, "orchestrator-") {
+			s.Env = append(s.Env, fmt.Sprintf("ORLOP_SPEC=%x", sha256.Sum256(text)))
+		}
+		services = append(services, s)
+	}
+	return services, nil
+}
+
+// prepareKubernetes writes what the services of a cluster's node read at their start. It is safe to repeat.
+func (m *machine) prepareKubernetes(spec nodespec.Spec) error {
+	text, err := json.MarshalIndent(spec, "", "  ")
+	if err != nil {
+		return fmt.Errorf("node: cannot describe: %w", err)
+	}
+	for _, dir := range []string{filepath.Dir(paths.NodeSpec), filepath.Dir(paths.ContainerdConfig), paths.CNIConfig} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return fmt.Errorf("node: cannot make folder: %w", err)
+		}
+	}
+	if err := renameio.WriteFile(paths.NodeSpec, text, 0o644); err != nil {
+		return fmt.Errorf("node: cannot write its description: %w", err)
+	}
+	if err := renameio.WriteFile(paths.ContainerdConfig, containerdConfig(spec.PauseImage), 0o644); err != nil {
+		return fmt.Errorf("containerd: cannot write its configuration: %w", err)
+	}
+	return nil
+}

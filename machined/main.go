@@ -1,0 +1,207 @@
+// Command machined is PID 1 of Orlop OS: it makes the machine what its configuration says, keeps its processes running and
+// answers the management API behind apid.
+//
+// Where to read what:
+//
+//	main.go        wiring
+//	boot.go        what happens at boot, in order
+//	apply.go       how a configuration is applied
+//	follow.go      what follows from a configuration and from the addresses
+//	power_linux.go how the machine goes down
+//	services.go    the processes
+//	kubernetes.go  what the processes of a node are told
+//	state.go       what can be observed
+//	api.go, cluster.go   the methods of the API
+//
+// Started under the name apid it is the API's door instead (package apid): the same executable, so that the image holds the Go
+// runtime and gRPC once.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/orlop-os/orlop/apid"
+	"github.com/orlop-os/orlop/machined/console"
+	"github.com/orlop-os/orlop/machined/host"
+	"github.com/orlop-os/orlop/machined/network"
+	"github.com/orlop-os/orlop/machined/power"
+	"github.com/orlop-os/orlop/pkg/cell"
+	"github.com/orlop-os/orlop/pkg/cgroup"
+	"github.com/orlop-os/orlop/pkg/kmod"
+	"github.com/orlop-os/orlop/pkg/paths"
+	"github.com/orlop-os/orlop/pkg/pki"
+	"github.com/orlop-os/orlop/pkg/release"
+	"github.com/orlop-os/orlop/pkg/supervise"
+	"github.com/orlop-os/orlop/pkg/timesync"
+	"github.com/orlop-os/orlop/pkg/watchdog"
+)
+
+func main() {
+	if filepath.Base(os.Args[0]) == "apid" {
+		os.Exit(apid.Main())
+	}
+	if os.Getpid() != 1 {
+		fmt.Fprintln(os.Stderr, "machined: this program is the first process of Orlop OS; there is nothing for it to do here")
+		os.Exit(1)
+	}
+	ctx := context.Background()
+	m := newMachine()
+	m.showConsole(ctx)
+	go m.feedWatchdog(ctx)
+	go m.boot(ctx)
+	m.loop(ctx)
+}
+
+// machine is everything that machined knows. Each field has one owner; parts get what they need, never the whole.
+type machine struct {
+	release release.Release
+	slot    string    // "A" or "B"
+	started time.Time // when init began
+	memory  int64     // bytes
+
+	events   *eventLog
+	reaper   *supervise.Reaper
+	services *supervise.Manager
+	kernel   *host.Kernel
+	network  *network.Controller
+	console  *console.Console
+	identity atomic.Pointer[pki.Leaf] // the machine's own key, with whatever certificate it was made with; nil before it is known
+	modules  func() (*kmod.Index, error)
+	inputs   chan struct{} // an input device has come
+	// containerd is a connection to containerd's socket that opens itself when it is first used.
+	containerd *grpc.ClientConn
+
+	applying sync.Mutex // one configuration at a time
+	settling sync.Mutex // one settle at a time
+	downOnce sync.Once
+
+	// What can be observed. Cells that a part owns are given to it in newMachine.
+	topics        []topic
+	config        *cell.Cell[applied]
+	stage         *cell.Cell[stage]
+	timeline      *cell.Cell[[]moment]
+	noStorage     *cell.Cell[string] // why there is no disk to keep anything on; empty when there is
+	disks         *cell.Cell[diskState]
+	networkConfig *cell.Cell[network.Config]
+	networkState  *cell.Cell[network.State]
+	timeServers   *cell.Cell[[]string]
+	timeState     *cell.Cell[timesync.Status]
+}
+
+func newMachine() *machine {
+	m := &machine{
+		slot:          os.Getenv("ORLOP_SLOT"),
+		started:       userspaceStart(os.Getenv("ORLOP_USERSPACE_START")),
+		events:        newEventLog(),
+		inputs:        make(chan struct{}, 1),
+		modules:       host.ModuleIndex(),
+		config:        cell.New(applied{}),
+		stage:         cell.New(stage{Name: "starting"}),
+		timeline:      cell.New([]moment(nil)),
+		noStorage:     cell.New(""),
+		disks:         cell.New(diskState{}),
+		networkConfig: cell.New(network.Config{}),
+		networkState:  cell.New(network.State{}),
+		timeServers:   cell.New([]string(nil)),
+		timeState:     cell.New(timesync.Status{}),
+	}
+	m.reaper = supervise.NewReaper(nil)
+	go m.reaper.Loop(context.Background())
+	m.services = supervise.NewManager(supervise.Config{
+		Reaper: m.reaper,
+		Groups: cgroup.Tree(cgroup.Mount),
+		Event:  func(service, kind, message string) { m.events.add("service/"+service, kind, message) },
+	})
+	m.kernel = host.NewKernel(m.modules)
+	m.network = network.New(network.Deps{
+		Config: m.networkConfig,
+		State:  m.networkState,
+		Files:  network.SystemFiles,
+		Leases: paths.State + "/dhcp",
+		Log:    func(line string) { m.events.add("network", "op", line) },
+	})
+	// A Unix socket's address is never resolved, so making the connection cannot fail.
+	m.containerd, _ = grpc.NewClient("unix://"+paths.ContainerdSocket, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	m.topics = m.observable()
+	return m
+}
+
+// userspaceStart turns init's start, in nanoseconds on the monotonic clock (CLOCK_BOOTTIME), into a time.
+func userspaceStart(ns string) time.Time {
+	var began int64
+	if _, err := fmt.Sscan(ns, &began); err != nil {
+		return time.Now()
+	}
+	var now unix.Timespec
+	if unix.ClockGettime(unix.CLOCK_BOOTTIME, &now) != nil {
+		return time.Now()
+	}
+	return time.Now().Add(-time.Duration(now.Nano() - began))
+}
+
+// readRelease reads what the image says about itself.
+func readRelease() (release.Release, error) {
+	var r release.Release
+	text, err := os.ReadFile(paths.Release)
+	if err == nil {
+		err = json.Unmarshal(text, &r)
+	}
+	if err == nil && r.Version == "" {
+		err = errors.New("it has no version")
+	}
+	if err != nil {
+		return r, fmt.Errorf("release: cannot read %s: %w", paths.Release, err)
+	}
+	return r, nil
+}
+
+// petEvery is how often the watchdog is fed; it bites after watchdog.Timeout.
+const petEvery = 10 * time.Second
+
+// loop is PID 1's own, and never ends: it takes wishes to go down from signals and the power button.
+func (m *machine) loop(ctx context.Context) {
+	// Ctrl-Alt-Del arrives as SIGINT once the kernel was told not to reboot by itself (reboot(2)).
+	unix.Reboot(unix.LINUX_REBOOT_CMD_CAD_OFF)
+	go power.Buttons(ctx, "/dev/input", m.inputs, func(device string) {
+		m.goDown(powerRequest{to: power.PowerOff, why: "power button (" + device + ")"})
+	})
+	power.Signals(ctx, func(mode power.Mode, why string) {
+		m.goDown(powerRequest{to: mode, why: why})
+	})
+	select {} // PID 1 must not end
+}
+
+// feedWatchdog feeds the watchdog that init armed, as long as the parts that everything goes through answer.
+func (m *machine) feedWatchdog(ctx context.Context) {
+	dog, err := watchdog.Inherit(os.Getenv(watchdog.FileEnv))
+	if err != nil {
+		m.events.add("watchdog", "state", "this machine has none: "+err.Error())
+		return
+	}
+	power.Feeder{
+		Every: petEvery, Pet: dog.Pet,
+		Alive: func(context.Context) error {
+			m.services.Services()
+			m.stage.Get()
+			m.events.after(0)
+			return nil
+		},
+		Report: func(err error) {
+			if err != nil {
+				m.say("watchdog: not fed: " + err.Error())
+			}
+		},
+	}.Run(ctx)
+}

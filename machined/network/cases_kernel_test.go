@@ -1,0 +1,73 @@
+//go:build linux
+
+package network
+
+import (
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/orlop-os/orlop/pkg/rtnl/rtnltest"
+)
+
+// newKernel makes the links and returns the kernel of this namespace, in the state in which the fake begins.
+func newKernel(t *testing.T, links ...string) *Kernel {
+	t.Helper()
+	if err := unix.Sethostname([]byte("localhost")); err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	k, err := Open(FilePaths{filepath.Join(dir, "resolv.conf"), filepath.Join(dir, "hosts"), filepath.Join(dir, "hostname")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { k.Close() })
+	for _, name := range links {
+		rtnltest.Veth(t, name, "peer-"+name)
+		rtnltest.SetUp(t, "peer-"+name, true)
+		for key, value := range map[string]string{"ipv4/conf/" + name + "/promote_secondaries": "0", "ipv6/conf/" + name + "/accept_ra": "1"} {
+			if err := os.WriteFile(sysctlPath(key), []byte(value), 0); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	return k
+}
+
+// TestGoldenKernel does the golden files' operations to the kernel.
+func TestGoldenKernel(t *testing.T) {
+	for _, c := range cases() {
+		if c.hardware {
+			continue
+		}
+		t.Run(c.name, func(t *testing.T) {
+			if !rtnltest.Isolate(t) {
+				return
+			}
+			var names []string
+			for _, l := range c.links {
+				names = append(names, l.Name)
+			}
+			got := c.run(t, newKernel(t, names...))
+			want, err := os.ReadFile(c.golden())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got != string(want) {
+				t.Errorf("the kernel:\n%s\nthe golden file (%s):\n%s", got, c.golden(), want)
+			}
+		})
+	}
+}
+
+func TestLawsKernel(t *testing.T) {
+	if !rtnltest.Isolate(t) {
+		return
+	}
+	r := rand.New(rand.NewPCG(7, 7))
+	links := []string{"eth0", "eth1", "eth2"}
+	checkLaws(t, newKernel(t, links...), r, links, 80)
+}

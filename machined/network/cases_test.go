@@ -1,0 +1,195 @@
+package network
+
+import (
+	"flag"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/orlop-os/orlop/pkg/dhcp"
+)
+
+var update = flag.Bool("update", false, "rewrite the files under testdata")
+
+// stage is one thing that is applied in a case, after the one before.
+type stage struct {
+	says   string // what happens, for the reader of the golden file
+	config Config
+	leases map[string]*dhcp.Lease
+}
+
+// testCase is a machine and what is applied to it. testdata/<name>.txt holds the operations of every stage.
+type testCase struct {
+	name  string
+	links []Link
+	// hardware says that the case needs links that look like hardware: those a namespace can make do not.
+	hardware bool
+	stages   []stage
+}
+
+func veth(name string) Link { return Link{Name: name, Ethernet: true, Kind: "veth", MTU: 1500} }
+
+func card(name, mac string) Link {
+	return Link{Name: name, Ethernet: true, MAC: mac, MTU: 1500, Driver: "virtio_net"}
+}
+
+func prefixes(list ...string) []netip.Prefix {
+	var out []netip.Prefix
+	for _, s := range list {
+		out = append(out, netip.MustParsePrefix(s))
+	}
+	return out
+}
+
+func route(to, via string, metric uint32) RouteConfig {
+	r := RouteConfig{To: netip.MustParsePrefix(to), Metric: metric}
+	if via != "" {
+		r.Via = netip.MustParseAddr(via)
+	}
+	return r
+}
+
+func lease(address, router string) *dhcp.Lease {
+	l := &dhcp.Lease{Address: netip.MustParsePrefix(address), Server: netip.MustParseAddr("192.0.2.1"), Duration: time.Hour}
+	if router != "" {
+		l.Routes = []dhcp.Route{{To: netip.MustParsePrefix("0.0.0.0/0"), Via: netip.MustParseAddr(router)}}
+	}
+	return l
+}
+
+func mac(s string) net.HardwareAddr {
+	m, err := net.ParseMAC(s)
+	if err != nil {
+		panic(err)
+	}
+	return m
+}
+
+// cases are the situations of the golden files.
+func cases() []testCase {
+	full := lease("192.0.2.55/24", "192.0.2.1")
+	full.DNS, full.Domain, full.MTU, full.Hostname = []netip.Addr{netip.MustParseAddr("192.0.2.53")}, "lan.test", 1400, "leased"
+	cloud := lease("10.128.0.7/32", "")
+	cloud.Routes = []dhcp.Route{
+		{To: netip.MustParsePrefix("0.0.0.0/0"), Via: netip.MustParseAddr("10.128.0.1")},
+		{To: netip.MustParsePrefix("10.128.0.1/32")},
+	}
+	static := Config{
+		Hostname: "anchor.example.test", DNS: []netip.Addr{netip.MustParseAddr("10.0.0.53"), netip.MustParseAddr("2001:db8::53")},
+		Search: []string{"example.test"},
+		Links: []LinkConfig{{Name: "eth0", MTU: 1450, Addresses: prefixes("10.0.0.5/24", "2001:db8::5/64"),
+			Routes: []RouteConfig{route("0.0.0.0/0", "10.0.0.1", 0), route("::/0", "2001:db8::1", 0), route("10.9.0.0/16", "10.0.0.9", 50)}}},
+	}
+	eth0 := func(lc LinkConfig) Config { lc.Name = "eth0"; return Config{Links: []LinkConfig{lc}} }
+	dhcp0 := eth0(LinkConfig{DHCP4: true})
+	return []testCase{
+		{name: "first-boot", hardware: true,
+			links: []Link{card("eth0", "02:00:00:00:00:01"), card("eth1", "02:00:00:00:00:02"), {Name: "wg0", Kind: "wireguard"}, veth("veth1")},
+			stages: []stage{
+				{says: "no configuration: every network card is set up, other links are left alone"},
+				{says: "both get a lease: two default routes, the first card's wins",
+					leases: map[string]*dhcp.Lease{"eth0": full, "eth1": lease("198.51.100.9/24", "198.51.100.1")}},
+				{says: "a configuration that names the first card by its MAC: the second one's lease goes",
+					config: Config{Links: []LinkConfig{{MAC: mac("02:00:00:00:00:01"), DHCP4: true}}}, leases: map[string]*dhcp.Lease{"eth0": full}},
+			}},
+		{name: "static", links: []Link{veth("eth0")}, stages: []stage{
+			{says: "a static configuration of both families", config: static},
+			{says: "the same again: nothing to do", config: static},
+			{says: "another address in the same subnet, and no routes", config: eth0(LinkConfig{Addresses: prefixes("10.0.0.6/24")})},
+			{says: "nothing on the link", config: eth0(LinkConfig{})},
+		}},
+		{name: "lease", links: []Link{veth("eth0")}, stages: []stage{
+			{says: "waiting for a server", config: dhcp0},
+			{says: "a lease with everything", config: dhcp0, leases: map[string]*dhcp.Lease{"eth0": full}},
+			{says: "renewed with another address: the new one comes before the old one goes", config: dhcp0,
+				leases: map[string]*dhcp.Lease{"eth0": lease("192.0.2.77/24", "192.0.2.1")}},
+			{says: "the lease has ended", config: dhcp0},
+			{says: "a cloud's lease: a gateway outside of the subnet, on a route of its own (option 121)", config: dhcp0,
+				leases: map[string]*dhcp.Lease{"eth0": cloud}},
+		}},
+		{name: "prefix-length", links: []Link{veth("eth0")}, stages: []stage{
+			{says: "two addresses", config: eth0(LinkConfig{Addresses: prefixes("10.0.0.5/24", "2001:db8::5/64")})},
+			{says: "the same with other lengths: IPv6 has to go before it can come", config: eth0(LinkConfig{Addresses: prefixes("10.0.0.5/16", "2001:db8::5/48")})},
+		}},
+		{name: "secondaries", links: []Link{veth("eth0")}, stages: []stage{
+			{says: "three addresses of one subnet", config: eth0(LinkConfig{Addresses: prefixes("10.0.0.1/24", "10.0.0.2/24", "10.0.0.3/24")})},
+			{says: "the first goes, and must not take the others", config: eth0(LinkConfig{Addresses: prefixes("10.0.0.2/24", "10.0.0.3/24")})},
+		}},
+		{name: "no-address", links: []Link{veth("eth0")}, stages: []stage{
+			{says: "an address and a route on the link", config: eth0(LinkConfig{Addresses: prefixes("10.0.0.1/24"), Routes: []RouteConfig{route("10.7.0.0/16", "", 0)}})},
+			{says: "the last address goes, the route stays: the kernel drops it, so it is added again",
+				config: eth0(LinkConfig{Routes: []RouteConfig{route("10.7.0.0/16", "", 0)}})},
+		}},
+		{name: "gateway", links: []Link{veth("eth0"), veth("eth1")}, stages: []stage{
+			{says: "a default route", config: eth0(LinkConfig{Addresses: prefixes("10.0.0.1/24"), Routes: []RouteConfig{route("0.0.0.0/0", "10.0.0.254", 9)}})},
+			{says: "by another gateway", config: eth0(LinkConfig{Addresses: prefixes("10.0.0.1/24"), Routes: []RouteConfig{route("0.0.0.0/0", "10.0.0.253", 9)}})},
+			{says: "by another link; the old one keeps its address", config: Config{Links: []LinkConfig{{Name: "eth0", Addresses: prefixes("10.0.0.1/24")},
+				{Name: "eth1", Addresses: prefixes("10.1.0.1/24"), Routes: []RouteConfig{route("0.0.0.0/0", "10.1.0.254", 9)}}}}},
+			{says: "two links want the same route with the same metric: the first one has it", config: Config{Links: []LinkConfig{
+				{Name: "eth0", Addresses: prefixes("10.0.0.1/24"), Routes: []RouteConfig{route("0.0.0.0/0", "10.0.0.254", 9)}},
+				{Name: "eth1", Addresses: prefixes("10.1.0.1/24"), Routes: []RouteConfig{route("0.0.0.0/0", "10.1.0.254", 9)}}}}},
+			{says: "a gateway that no address covers", config: eth0(LinkConfig{Addresses: prefixes("10.0.0.1/32"), Routes: []RouteConfig{route("0.0.0.0/0", "10.5.0.1", 0)}})},
+		}},
+	}
+}
+
+// run applies a case to a machine and returns its story.
+func (c testCase) run(t *testing.T, m machine) string {
+	t.Helper()
+	var story strings.Builder
+	for _, s := range c.stages {
+		have, err := m.Read(s.config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ops := Diff(have, Plan(s.config, Facts{Links: have.Links, Leases: s.leases}))
+		story.WriteString("# " + s.says + "\n")
+		for _, o := range ops {
+			story.WriteString(o.String() + "\n")
+			if err := m.Do(o); err != nil {
+				t.Fatalf("%s: %s: %v", c.name, s.says, err)
+			}
+		}
+		story.WriteString("\n")
+		if left := settle(t, m, s); len(left) > 0 {
+			t.Errorf("%s: %s: left to do afterwards: %v", c.name, s.says, left)
+		}
+	}
+	return story.String()
+}
+
+// settle returns what is left to do for a stage.
+func settle(t *testing.T, m machine, s stage) []Op {
+	t.Helper()
+	have, err := m.Read(s.config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return Diff(have, Plan(s.config, Facts{Links: have.Links, Leases: s.leases}))
+}
+
+func (c testCase) golden() string { return filepath.Join("testdata", c.name+".txt") }
+
+func TestGolden(t *testing.T) {
+	for _, c := range cases() {
+		t.Run(c.name, func(t *testing.T) {
+			got := c.run(t, newFake(c.links...))
+			if *update {
+				if err := os.WriteFile(c.golden(), []byte(got), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(c.golden())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got != string(want) {
+				t.Errorf("got:\n%s\nwant (%s; -update rewrites it):\n%s", got, c.golden(), want)
+			}
+		})
+	}
+}

@@ -1,0 +1,405 @@
+//go:build linux
+
+package network_test
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/insomniacslk/dhcp/dhcpv4"
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/orlop-os/orlop/machined/network"
+	"github.com/orlop-os/orlop/pkg/cell"
+	"github.com/orlop-os/orlop/pkg/dhcp/dhcptest"
+	"github.com/orlop-os/orlop/pkg/rtnl"
+	"github.com/orlop-os/orlop/pkg/rtnl/rtnltest"
+)
+
+// ship is a controller at work in a namespace of its own.
+type ship struct {
+	config     *cell.Cell[network.Config]
+	state      *cell.Cell[network.State]
+	controller *network.Controller
+	files      network.FilePaths
+	stop       func()
+	mu         sync.Mutex
+	log        []string
+}
+
+func launch(t *testing.T, cfg network.Config) *ship {
+	t.Helper()
+	return launchIn(t, t.TempDir(), cfg)
+}
+
+// relaunch ends the controller and starts another one with the same files.
+func (s *ship) relaunch(t *testing.T) *ship {
+	t.Helper()
+	s.stop()
+	cfg, _ := s.config.Get()
+	return launchIn(t, filepath.Dir(filepath.Dir(s.files.Hosts)), cfg)
+}
+
+func launchIn(t *testing.T, dir string, cfg network.Config) *ship {
+	t.Helper()
+	s := &ship{
+		config: cell.New(cfg), state: cell.New(network.State{}),
+		files: network.FilePaths{
+			ResolvConf: filepath.Join(dir, "etc/resolv.conf"), Hosts: filepath.Join(dir, "etc/hosts"),
+			Hostname: filepath.Join(dir, "etc/hostname"),
+		},
+	}
+	s.controller = network.New(network.Deps{
+		Config: s.config, State: s.state, Files: s.files, Leases: network.LeaseFolder(filepath.Join(dir, "leases")),
+		Log: func(line string) {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.log = append(s.log, line)
+		},
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() { done <- s.controller.Run(ctx) }()
+	s.stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-done; err != context.Canceled {
+			t.Errorf("Run ended with %v", err)
+		}
+	})
+	t.Cleanup(s.stop)
+	return s
+}
+
+func (s *ship) lines() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.log)
+}
+
+func (s *ship) wait(t *testing.T, limit time.Duration, what string, ok func(network.State) bool) network.State {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	defer cancel()
+	st, err := cell.Wait(ctx, s.state, ok)
+	if err != nil {
+		t.Fatalf("not %s in %v: %+v\nlog:\n%s", what, limit, st, strings.Join(s.lines(), "\n"))
+	}
+	return st
+}
+
+// has returns a condition: the state has converged with that address on that link.
+func has(link, address string) func(network.State) bool {
+	return func(s network.State) bool {
+		return s.Converged && slices.ContainsFunc(s.Links, func(l network.LinkState) bool {
+			return l.Name == link && l.Carrier && slices.ContainsFunc(l.Addresses, func(a network.AddressState) bool {
+				return a.Prefix == netip.MustParsePrefix(address)
+			})
+		})
+	}
+}
+
+func hasNot(link, address string) func(network.State) bool {
+	with := has(link, address)
+	return func(s network.State) bool { return s.Converged && !with(s) }
+}
+
+func ip4(a, b, c, d byte) net.IP { return net.IPv4(a, b, c, d) }
+
+var dhcpServer = netip.MustParsePrefix("192.0.2.1/24")
+
+func hourLease() dhcptest.Plan {
+	return dhcptest.Plan{Offer: netip.MustParseAddr("192.0.2.55"), Lease: time.Hour, Options: []dhcpv4.Option{
+		dhcpv4.OptRouter(ip4(192, 0, 2, 1)),
+		dhcpv4.OptDNS(ip4(192, 0, 2, 53), ip4(192, 0, 2, 54)),
+		dhcpv4.OptDomainName("example.test"),
+		dhcpv4.OptNTPServers(ip4(192, 0, 2, 123)),
+		dhcpv4.OptHostName("given"),
+		dhcpv4.OptGeneric(dhcpv4.OptionInterfaceMTU, []byte{0x05, 0x78}),
+	}}
+}
+
+func read(t *testing.T, path string) string {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+func dhcpLink(name string) network.Config {
+	return network.Config{Links: []network.LinkConfig{{Name: name, DHCP4: true}}}
+}
+
+// TestFirstLeaseKernel is the first minute of a machine: a link that is down, a server somewhere on it, everything
+// configured as the server says.
+func TestFirstLeaseKernel(t *testing.T) {
+	if !rtnltest.Isolate(t) {
+		return
+	}
+	other := rtnltest.NewOther(t)
+	rtnltest.Veth(t, "eth0", "sw0")
+	other.Take(t, "sw0")
+	server := dhcptest.Start(t, other, "sw0", dhcpServer, hourLease())
+	start := time.Now()
+	s := launch(t, dhcpLink("eth0"))
+	st := s.wait(t, 3*time.Second, "with its lease", has("eth0", "192.0.2.55/24"))
+	t.Logf("first lease configured after %v", time.Since(start))
+	if d := time.Since(start); d > time.Second {
+		t.Errorf("the first lease took %v, want less than 1 s", d)
+	}
+	// The other end of the wire comes up together with this one, and may lose the first packet.
+	if seen := slices.Compact(server.Seen()); !slices.Equal(seen, []string{"DISCOVER", "REQUEST selecting"}) {
+		t.Errorf("the server saw %q", seen)
+	}
+	if len(st.Routes) != 1 || st.Routes[0].Via != dhcpServer.Addr() || st.Routes[0].Metric != 1024 {
+		t.Errorf("routes are %+v", st.Routes)
+	}
+	if st.Hostname != "given" || !slices.Equal(st.TimeServers, []string{"192.0.2.123"}) {
+		t.Errorf("host name %q, time servers %q", st.Hostname, st.TimeServers)
+	}
+	if i := slices.IndexFunc(st.Links, func(l network.LinkState) bool { return l.Name == "eth0" }); st.Links[i].MTU != 1400 {
+		t.Errorf("MTU is %d, want 1400 as leased", st.Links[i].MTU)
+	}
+	if got, want := read(t, s.files.ResolvConf), "nameserver 192.0.2.53\nnameserver 192.0.2.54\nsearch example.test\n"; got != want {
+		t.Errorf("resolv.conf is %q, want %q", got, want)
+	}
+	if got := read(t, s.files.Hosts); !strings.Contains(got, "192.0.2.55 given\n") {
+		t.Errorf("hosts is %q", got)
+	}
+	if got := s.state; len(st.Addresses()) != 1 || st.Addresses()[0] != netip.MustParseAddr("192.0.2.55") {
+		t.Errorf("addresses are %v", got)
+	}
+}
+
+// TestStaticKernel applies one configuration after another.
+func TestStaticKernel(t *testing.T) {
+	if !rtnltest.Isolate(t) {
+		return
+	}
+	rtnltest.Veth(t, "eth0", "eth1")
+	first := network.Config{
+		Hostname: "anchor.example.test", DNS: []netip.Addr{netip.MustParseAddr("2001:db8::53")}, Search: []string{"example.test"},
+		Links: []network.LinkConfig{
+			{Name: "eth0", MTU: 1400, Addresses: []netip.Prefix{netip.MustParsePrefix("10.0.0.5/24"), netip.MustParsePrefix("2001:db8::5/64")},
+				Routes: []network.RouteConfig{
+					{To: netip.MustParsePrefix("0.0.0.0/0"), Via: netip.MustParseAddr("10.0.0.1")},
+					{To: netip.MustParsePrefix("::/0"), Via: netip.MustParseAddr("2001:db8::1"), Metric: 7},
+					{To: netip.MustParsePrefix("10.9.0.0/16")}}},
+			{Name: "eth1"},
+		},
+	}
+	s := launch(t, first)
+	st := s.wait(t, 2*time.Second, "converged", has("eth0", "2001:db8::5/64"))
+	if len(st.Routes) != 3 || st.Hostname != "anchor.example.test" {
+		t.Errorf("state is %+v", st)
+	}
+	second := first
+	second.Links = []network.LinkConfig{{Name: "eth0", Addresses: []netip.Prefix{netip.MustParsePrefix("10.0.0.6/24")}}, {Name: "eth1"}}
+	ops, err := s.controller.DryRun(second)
+	if err != nil || !slices.Contains(ops, "address 10.0.0.6/24 on eth0: add") || !slices.Contains(ops, "route default via 10.0.0.1 on eth0 metric 512: delete") {
+		t.Errorf("dry run: %q, %v", ops, err)
+	}
+	before := len(s.lines())
+	s.config.Set(second)
+	st = s.wait(t, 2*time.Second, "changed", func(st network.State) bool {
+		return has("eth0", "10.0.0.6/24")(st) && hasNot("eth0", "10.0.0.5/24")(st) && len(st.Routes) == 0
+	})
+	if got := s.lines()[before:]; !slices.Equal(got, ops) {
+		t.Errorf("the dry run said %q, done was %q", ops, got)
+	}
+}
+
+// TestFlapAndReplugKernel takes the carrier, the link's being up, an address and at last the link itself away.
+func TestFlapAndReplugKernel(t *testing.T) {
+	if !rtnltest.Isolate(t) {
+		return
+	}
+	other := rtnltest.NewOther(t)
+	rtnltest.Veth(t, "eth0", "sw0")
+	other.Take(t, "sw0")
+	dhcptest.Start(t, other, "sw0", dhcpServer, hourLease())
+	s := launch(t, dhcpLink("eth0"))
+	leased := has("eth0", "192.0.2.55/24")
+	down := func(st network.State) bool { return !leased(st) }
+	withRoute := func(st network.State) bool { return leased(st) && len(st.Routes) == 1 }
+	s.wait(t, 3*time.Second, "leased", withRoute)
+
+	other.SetUp(t, "sw0", false)
+	s.wait(t, time.Second, "without carrier", down)
+	other.SetUp(t, "sw0", true)
+	s.wait(t, time.Second, "back after a flap of the carrier", withRoute)
+
+	rtnltest.SetUp(t, "eth0", false) // somebody's mistake; it takes the routes with it
+	s.wait(t, time.Second, "back after the link was set down", withRoute)
+
+	rtnltest.Delete(t, "eth0")
+	s.wait(t, time.Second, "without the link", func(st network.State) bool {
+		return slices.Contains(st.Problems, "link eth0: is configured but does not exist")
+	})
+	rtnltest.Veth(t, "eth0", "sw1")
+	other.Take(t, "sw1")
+	dhcptest.Start(t, other, "sw1", dhcpServer, hourLease())
+	s.wait(t, 2*time.Second, "back after it was plugged in again", withRoute)
+}
+
+// TestStrangersKernel has somebody else's addresses and routes on the managed link and on a link of its own.
+func TestStrangersKernel(t *testing.T) {
+	if !rtnltest.Isolate(t) {
+		return
+	}
+	rtnltest.Veth(t, "eth0", "eth1")
+	rtnltest.SetUp(t, "eth1", true)
+	c, err := netlink.Dial(unix.NETLINK_ROUTE, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	strange := func(link, prefix string) {
+		i, err := net.InterfaceByName(link)
+		if err == nil {
+			err = rtnl.SetAddress(c, rtnl.Address{Index: i.Index, Prefix: netip.MustParsePrefix(prefix)})
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	strange("eth0", "172.16.0.1/24")
+	strange("eth0", "10.0.0.5/24") // wanted: it is adopted
+	strange("eth1", "172.16.1.1/24")
+	s := launch(t, network.Config{Links: []network.LinkConfig{{Name: "eth0", Addresses: []netip.Prefix{netip.MustParsePrefix("10.0.0.5/24")}}}})
+	s.wait(t, 2*time.Second, "converged", func(st network.State) bool {
+		return has("eth0", "10.0.0.5/24")(st) && has("eth0", "172.16.0.1/24")(st)
+	})
+	if !slices.Contains(s.lines(), "address 10.0.0.5/24 on eth0: adopt") {
+		t.Errorf("the log is %q", s.lines())
+	}
+	s.config.Set(network.Config{}) // no link of this namespace is hardware
+	s.wait(t, 2*time.Second, "nobody's", func(st network.State) bool { return st.Converged && len(st.Links) == 1 })
+	all, err := rtnl.Addresses(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	left := map[string]bool{}
+	for _, a := range all {
+		left[a.Prefix.String()] = true
+	}
+	if !left["172.16.0.1/24"] || !left["172.16.1.1/24"] || left["10.0.0.5/24"] {
+		t.Errorf("addresses left: %v", left)
+	}
+}
+
+// TestRenewKernel lives through the whole life of a lease on a configured link: renewed by unicast, rebound by
+// broadcast when the server does not answer that, taken away when nobody answers, and found again.
+func TestRenewKernel(t *testing.T) {
+	if !rtnltest.Isolate(t) {
+		return
+	}
+	other := rtnltest.NewOther(t)
+	rtnltest.Veth(t, "eth0", "sw0")
+	other.Take(t, "sw0")
+	plan := dhcptest.Plan{Offer: netip.MustParseAddr("192.0.2.55"), Lease: 4 * time.Second, Options: []dhcpv4.Option{
+		dhcptest.Seconds(dhcpv4.OptionRenewTimeValue, time.Second),
+		dhcptest.Seconds(dhcpv4.OptionRebindingTimeValue, 2*time.Second),
+	}}
+	server := dhcptest.Start(t, other, "sw0", dhcpServer, plan)
+	s := launch(t, dhcpLink("eth0"))
+	leased := has("eth0", "192.0.2.55/24")
+	s.wait(t, 3*time.Second, "leased", leased)
+	saw := func(what string) func([]string) bool {
+		return func(seen []string) bool { return slices.Contains(seen, what) }
+	}
+	server.Wait(t, 3*time.Second, saw("REQUEST renewing"))
+	plan.NoRenew = true
+	server.Set(plan)
+	server.Wait(t, 4*time.Second, saw("REQUEST rebinding"))
+	if st, _ := s.state.Get(); !leased(st) {
+		t.Errorf("the address went although the lease was extended: %+v", st)
+	}
+	server.Set(dhcptest.Plan{})
+	st := s.wait(t, 6*time.Second, "without the address", hasNot("eth0", "192.0.2.55/24"))
+	if len(st.Routes) != 0 {
+		t.Errorf("routes are left: %+v", st.Routes)
+	}
+	s.wait(t, 10*time.Second, "complaining", func(st network.State) bool {
+		return len(st.Problems) == 1 && strings.Contains(st.Problems[0], "no DHCP server answers")
+	})
+	server.Set(hourLease())
+	s.wait(t, 10*time.Second, "leased again", func(st network.State) bool { return leased(st) && len(st.Problems) == 0 })
+}
+
+// TestNakKernel has a server that takes its word back when the lease is to be renewed: the address goes at once.
+func TestNakKernel(t *testing.T) {
+	if !rtnltest.Isolate(t) {
+		return
+	}
+	other := rtnltest.NewOther(t)
+	rtnltest.Veth(t, "eth0", "sw0")
+	other.Take(t, "sw0")
+	plan := dhcptest.Plan{Offer: netip.MustParseAddr("192.0.2.55"), Lease: time.Minute, Options: []dhcpv4.Option{
+		dhcptest.Seconds(dhcpv4.OptionRenewTimeValue, time.Second),
+	}}
+	server := dhcptest.Start(t, other, "sw0", dhcpServer, plan)
+	s := launch(t, dhcpLink("eth0"))
+	s.wait(t, 3*time.Second, "leased", has("eth0", "192.0.2.55/24"))
+	plan.Refuse = true
+	server.Set(plan)
+	s.wait(t, 4*time.Second, "without the address", hasNot("eth0", "192.0.2.55/24"))
+	next := hourLease()
+	next.Offer = netip.MustParseAddr("192.0.2.66")
+	server.Set(next)
+	s.wait(t, 8*time.Second, "leased another one", has("eth0", "192.0.2.66/24"))
+}
+
+// TestRestartKernel starts a second life on the same machine: the old address is asked for first.
+func TestRestartKernel(t *testing.T) {
+	if !rtnltest.Isolate(t) {
+		return
+	}
+	other := rtnltest.NewOther(t)
+	rtnltest.Veth(t, "eth0", "sw0")
+	other.Take(t, "sw0")
+	server := dhcptest.Start(t, other, "sw0", dhcpServer, hourLease())
+	s := launch(t, dhcpLink("eth0"))
+	s.wait(t, 3*time.Second, "leased", has("eth0", "192.0.2.55/24"))
+	before := len(server.Seen())
+	again := s.relaunch(t)
+	again.wait(t, 3*time.Second, "leased", has("eth0", "192.0.2.55/24"))
+	seen := server.Wait(t, 3*time.Second, func(seen []string) bool { return len(seen) > before })
+	if seen[before] != "REQUEST rebooting" {
+		t.Errorf("the server saw %q after the restart", seen[before:])
+	}
+	if slices.Contains(again.lines(), "address 192.0.2.55/24 on eth0: delete") {
+		t.Errorf("the address was taken away: %q", again.lines())
+	}
+}
+
+// TestHardwareKernel is a machine without a configuration, with its real network card on a network that answers DHCP.
+// It takes over the machine's network, so it runs only where that is what the machine is for.
+func TestHardwareKernel(t *testing.T) {
+	if os.Getenv("ORLOP_KERNEL_TEST") != "1" {
+		t.Skip("needs a machine of its own under the product kernel (ORLOP_KERNEL_TEST=1)")
+	}
+	start := time.Now()
+	s := launch(t, network.Config{})
+	st := s.wait(t, 10*time.Second, "with an address by DHCP", func(st network.State) bool {
+		return st.Converged && len(st.Routes) > 0 && slices.ContainsFunc(st.Addresses(), netip.Addr.Is4)
+	})
+	t.Logf("first lease configured after %v", time.Since(start))
+	i := slices.IndexFunc(st.Links, func(l network.LinkState) bool { return l.DHCP != nil })
+	if l := st.Links[i]; !l.Managed || l.Driver == "" || l.MAC == "" || l.DHCP.Lease == nil {
+		t.Errorf("the link is %+v", l)
+	}
+	if len(st.Problems) > 0 {
+		t.Errorf("problems: %q", st.Problems)
+	}
+}

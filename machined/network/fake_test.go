@@ -1,0 +1,170 @@
+package network
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"golang.org/x/sys/unix"
+)
+
+// machine is what the cases run on: the fake below, and the kernel (cases_kernel_test.go).
+type machine interface {
+	Read(Config) (Have, error)
+	Do(Op) error
+}
+
+// fake is a kernel in memory. It follows the rules of Linux that Diff has to know:
+//   - A route needs a link that is up and a next hop that an address, a route on the link, or "onlink" makes reachable.
+//   - Destination and metric are a route's key (the table is always main).
+//   - The first IPv4 address of a subnet takes the others with it, unless promote_secondaries is 1.
+//   - The last IPv4 address of a link takes the link's IPv4 routes with it.
+//   - An IPv6 address is on a link once, whatever its prefix length.
+type fake struct {
+	have Have
+}
+
+func newFake(links ...Link) *fake {
+	f := &fake{have: Have{Hostname: "localhost"}}
+	for i, l := range append([]Link{{Name: "lo", Loopback: true, Carrier: true, MTU: 65536}}, links...) {
+		l.Index = i + 1
+		if !l.Loopback {
+			l.Sysctls = map[string]string{
+				"ipv4/conf/" + l.Name + "/promote_secondaries": "0",
+				"ipv6/conf/" + l.Name + "/accept_ra":           "1",
+			}
+		}
+		f.have.Links = append(f.have.Links, l)
+	}
+	return f
+}
+
+func (f *fake) Read(Config) (Have, error) {
+	h := f.have
+	h.Links = slices.Clone(h.Links)
+	for i := range h.Links {
+		clone := map[string]string{}
+		for k, v := range h.Links[i].Sysctls {
+			clone[k] = v
+		}
+		h.Links[i].Sysctls = clone
+	}
+	h.Addresses, h.Routes, h.Foreign = slices.Clone(h.Addresses), slices.Clone(h.Routes), slices.Clone(h.Foreign)
+	return h, nil
+}
+
+func (f *fake) Do(o Op) error {
+	switch o.Verb {
+	case SetSysctl:
+		f.link(o.Index).Sysctls[o.Name] = o.Value
+	case SetLink:
+		l := f.link(o.Index)
+		l.Up = l.Up && !o.Down || o.Up
+		l.Carrier = l.Up
+		if o.MTU != 0 {
+			l.MTU = o.MTU
+		}
+	case AddAddress:
+		return f.addAddress(Address{o.Link, o.Index, o.Prefix})
+	case DelAddress:
+		f.delAddress(Address{o.Link, o.Index, o.Prefix})
+	case AddRoute:
+		return f.addRoute(o.Route)
+	case DelRoute:
+		f.have.Routes = slices.DeleteFunc(f.have.Routes, o.Route.same)
+	case SetHostname:
+		f.have.Hostname = o.Value
+	case WriteFile:
+		switch o.Name {
+		case "resolv.conf":
+			f.have.Files.ResolvConf = o.Value
+		case "hosts":
+			f.have.Files.Hosts = o.Value
+		case "hostname":
+			f.have.Files.Hostname = o.Value
+		}
+	default:
+		return fmt.Errorf("%v: the fake does not know it", o)
+	}
+	return nil
+}
+
+func (f *fake) link(index int) *Link {
+	i := slices.IndexFunc(f.have.Links, func(l Link) bool { return l.Index == index })
+	return &f.have.Links[i]
+}
+
+// all returns every address of a link, in the order in which they came.
+func (f *fake) all(index int) []netip.Prefix {
+	var out []netip.Prefix
+	for _, x := range f.have.Foreign {
+		if x.Index == index {
+			out = append(out, x.Prefix)
+		}
+	}
+	for _, a := range f.have.Addresses {
+		if a.Index == index {
+			out = append(out, a.Prefix)
+		}
+	}
+	return out
+}
+
+func (f *fake) addAddress(a Address) error {
+	if slices.Contains(f.have.Addresses, a) {
+		return nil
+	}
+	f.have.Foreign = slices.DeleteFunc(f.have.Foreign, func(x ForeignAddress) bool { return x.Address == a })
+	for _, p := range f.all(a.Index) {
+		if p.Addr().Is6() && p.Addr() == a.Prefix.Addr() {
+			return fmt.Errorf("address %v on %s: %w: %v is there", a.Prefix, a.Link, unix.EEXIST, p)
+		}
+	}
+	f.have.Addresses = append(f.have.Addresses, a)
+	return nil
+}
+
+func (f *fake) delAddress(a Address) {
+	if !slices.Contains(f.have.Addresses, a) {
+		return
+	}
+	first := true
+	for _, p := range f.all(a.Index) {
+		if p == a.Prefix {
+			break
+		}
+		first = first && p.Masked() != a.Prefix.Masked()
+	}
+	promote := f.link(a.Index).Sysctls["ipv4/conf/"+a.Link+"/promote_secondaries"] == "1"
+	f.have.Addresses = slices.DeleteFunc(f.have.Addresses, func(o Address) bool {
+		taken := a.Prefix.Addr().Is4() && first && !promote && o.Index == a.Index && o.Prefix.Masked() == a.Prefix.Masked()
+		return o == a || taken
+	})
+	if a.Prefix.Addr().Is4() && !slices.ContainsFunc(f.all(a.Index), func(p netip.Prefix) bool { return p.Addr().Is4() }) {
+		f.have.Routes = slices.DeleteFunc(f.have.Routes, func(r Route) bool { return r.Index == a.Index && r.To.Addr().Is4() })
+	}
+}
+
+func (f *fake) addRoute(r Route) error {
+	if slices.ContainsFunc(f.have.Routes, r.same) {
+		return nil
+	}
+	switch {
+	case !f.link(r.Index).Up:
+		return fmt.Errorf("%v: %w", r, unix.ENETDOWN)
+	case slices.ContainsFunc(f.have.Routes, func(o Route) bool { return o.To == r.To && o.Metric == r.Metric }):
+		return fmt.Errorf("%v: %w", r, unix.EEXIST)
+	}
+	reachable := !r.Via.IsValid() || r.OnLink || r.Via.IsLinkLocalUnicast()
+	for _, p := range f.all(r.Index) {
+		reachable = reachable || p.Masked().Contains(r.Via)
+	}
+	for _, o := range f.have.Routes {
+		reachable = reachable || o.Index == r.Index && !o.Via.IsValid() && o.To.Contains(r.Via)
+	}
+	if !reachable {
+		return fmt.Errorf("%v: %w", r, unix.ENETUNREACH)
+	}
+	f.have.Routes = append(f.have.Routes, r)
+	return nil
+}

@@ -1,0 +1,75 @@
+package network
+
+import (
+	"net/netip"
+	"strings"
+)
+
+// maxServers is how many name servers a C resolver looks at (resolv.conf(5), MAXNS).
+const maxServers = 3
+
+// Resolver is how names are resolved.
+type Resolver struct {
+	Servers []netip.Addr
+	Search  []string
+}
+
+// planResolver takes what is configured, else what the leases say, in order of preference.
+func planResolver(c Config, f Facts, links []WantLink) Resolver {
+	r := Resolver{Servers: c.DNS, Search: c.Search}
+	for _, l := range leases(f, links) {
+		if len(c.DNS) == 0 {
+			r.Servers = appendNew(r.Servers, l.DNS...)
+		}
+		if len(c.Search) == 0 {
+			r.Search = appendNew(r.Search, l.Search...)
+			if len(l.Search) == 0 && l.Domain != "" {
+				r.Search = appendNew(r.Search, l.Domain)
+			}
+		}
+	}
+	return r
+}
+
+func planFiles(c Config, f Facts, w Want) Files {
+	return Files{
+		ResolvConf: resolvConf(planResolver(c, f, w.Links)),
+		Hosts:      hosts(w),
+		Hostname:   w.Hostname + "\n",
+	}
+}
+
+func resolvConf(r Resolver) string {
+	var b strings.Builder
+	if len(r.Servers) == 0 {
+		b.WriteString("# no name server is known\n")
+	}
+	for i, s := range r.Servers {
+		if i == maxServers {
+			break
+		}
+		b.WriteString("nameserver " + s.String() + "\n")
+	}
+	if len(r.Search) > 0 {
+		b.WriteString("search " + strings.Join(r.Search, " ") + "\n")
+	}
+	return b.String()
+}
+
+// hosts names the machine itself, so that its own name resolves without a name server: at its first address (IPv4
+// before IPv6), else on the loopback.
+func hosts(w Want) string {
+	own := netip.AddrFrom4([4]byte{127, 0, 1, 1})
+	found := false
+	for _, a := range w.Addresses {
+		ip := a.Prefix.Addr()
+		if !found || ip.Is4() && !own.Is4() {
+			own, found = ip, true
+		}
+	}
+	names := w.Hostname
+	if short, _, dotted := strings.Cut(w.Hostname, "."); dotted {
+		names += " " + short
+	}
+	return "127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n" + own.String() + " " + names + "\n"
+}

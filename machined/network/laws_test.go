@@ -1,0 +1,91 @@
+package network
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/orlop-os/orlop/pkg/dhcp"
+)
+
+// randomStage makes a configuration and leases out of few addresses and routes, so that they meet often. The links
+// share the IPv4 subnets; each has IPv6 subnets of its own, because the kernel refuses an IPv6 gateway that another
+// link's subnet covers.
+func randomStage(r *rand.Rand, links []string) stage {
+	s := stage{leases: map[string]*dhcp.Lease{}}
+	pick := func(list []string) string { return list[r.IntN(len(list))] }
+	addresses := []string{"10.0.0.1/24", "10.0.0.2/24", "10.0.0.3/24", "10.0.0.1/16", "10.1.0.1/32", "2001:db8::1/64", "2001:db8::1/48", "2001:db8::2/64"}
+	routes := []RouteConfig{
+		route("0.0.0.0/0", "10.0.0.254", 0), route("0.0.0.0/0", "10.0.0.253", 5), route("0.0.0.0/0", "10.5.5.5", 6),
+		route("10.7.0.0/16", "", 0), route("10.8.0.0/16", "10.7.0.1", 0), route("192.0.2.0/24", "10.0.0.9", 3),
+		route("::/0", "2001:db8::fe", 0), route("::/0", "2001:db8::fd", 5), route("2001:db8:7::/48", "", 0), route("2001:db8:8::/48", "fe80::1", 0),
+	}
+	hostnames := []string{"", "one", "two.example.test"}
+	s.config.Hostname = pick(hostnames)
+	for n, name := range links {
+		own := func(p string) string { return strings.Replace(p, "db8", fmt.Sprintf("db%d", n+8), 1) }
+		if r.IntN(4) == 0 {
+			continue
+		}
+		lc := LinkConfig{Name: name, MTU: []int{0, 1400, 1500}[r.IntN(3)], DHCP4: r.IntN(2) == 0, AcceptRA: r.IntN(2) == 0}
+		for range r.IntN(4) {
+			lc.Addresses = append(lc.Addresses, netip.MustParsePrefix(own(pick(addresses))))
+		}
+		for range r.IntN(4) {
+			rc := routes[r.IntN(len(routes))]
+			if rc.To.Addr().Is6() && rc.Via.IsValid() {
+				rc.Via = netip.MustParseAddr(own(rc.Via.String()))
+			}
+			lc.Routes = append(lc.Routes, rc)
+		}
+		if r.IntN(2) == 0 {
+			s.leases[name] = lease(pick(addresses[:5]), pick([]string{"", "10.0.0.254", "10.6.6.6"}))
+		}
+		s.config.Links = append(s.config.Links, lc)
+	}
+	return s
+}
+
+// checkLaws applies random stages to a machine, stopping in the middle of some, and checks the two laws of a domain:
+// after Diff's operations Diff is empty; stopping after any operation and starting again converges.
+func checkLaws(t *testing.T, m machine, r *rand.Rand, links []string, stages int) {
+	t.Helper()
+	for n := range stages {
+		s := randomStage(r, links)
+		ops := settle(t, m, s)
+		stop := len(ops)
+		if r.IntN(2) == 0 && len(ops) > 0 {
+			stop = r.IntN(len(ops))
+		}
+		do(t, m, s, ops[:stop], n)
+		if stop < len(ops) {
+			do(t, m, s, settle(t, m, s), n)
+		}
+		if left := settle(t, m, s); len(left) > 0 {
+			t.Fatalf("stage %d, %d of %d operations, then the rest: left to do: %v\nconfiguration: %+v\noperations: %v", n, stop, len(ops), left, s.config, ops)
+		}
+	}
+}
+
+func do(t *testing.T, m machine, s stage, ops []Op, n int) {
+	t.Helper()
+	for _, o := range ops {
+		// Doing it twice is as good as once.
+		for range 2 {
+			if err := m.Do(o); err != nil {
+				t.Fatalf("stage %d: %v\nconfiguration: %+v\noperations: %v", n, err, s.config, ops)
+			}
+		}
+	}
+}
+
+func TestLaws(t *testing.T) {
+	for seed := range uint64(300) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			r := rand.New(rand.NewPCG(seed, 1))
+			checkLaws(t, newFake(veth("eth0"), veth("eth1"), veth("eth2")), r, []string{"eth0", "eth1", "eth2"}, 12)
+		})
+	}
+}

@@ -1,0 +1,64 @@
+package network
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/orlop-os/orlop/pkg/dhcp"
+)
+
+// LeaseFolder is the path of a folder that remembers leases, one JSON file for each MAC. The empty path remembers nothing.
+type LeaseFolder string
+
+// Load returns the lease that is remembered for a MAC, or nil.
+func (f LeaseFolder) Load(mac string) (*dhcp.Lease, error) {
+	if f == "" {
+		return nil, nil
+	}
+	b, err := os.ReadFile(f.path(mac))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	var l dhcp.Lease
+	if err == nil {
+		err = json.Unmarshal(b, &l)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("remembered lease of %s: cannot read, asking for a new one: %w", mac, err)
+	}
+	if !l.Address.IsValid() {
+		return nil, nil
+	}
+	return &l, nil
+}
+
+// Save remembers a lease, or forgets it when l is nil. A power cut leaves the old file, the new one or none; all are
+// fine, because the server decides.
+func (f LeaseFolder) Save(mac string, l *dhcp.Lease) error {
+	if f == "" {
+		return nil
+	}
+	if l == nil {
+		if err := os.Remove(f.path(mac)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("remembered lease of %s: cannot forget: %w", mac, err)
+		}
+		return nil
+	}
+	b, err := json.Marshal(l)
+	if err == nil {
+		err = writeFile(f.path(mac), string(b))
+	}
+	if err != nil {
+		return fmt.Errorf("lease of %s: cannot remember: %w", mac, err)
+	}
+	return nil
+}
+
+func (f LeaseFolder) path(mac string) string {
+	return filepath.Join(string(f), "lease-"+strings.ReplaceAll(mac, ":", "")+".json")
+}

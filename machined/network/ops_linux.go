@@ -1,0 +1,173 @@
+package network
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/jsimonetti/rtnetlink/v2"
+	"golang.org/x/sys/unix"
+
+	"github.com/orlop-os/orlop/pkg/reconcile"
+	"github.com/orlop-os/orlop/pkg/rtnl"
+)
+
+// Bind makes operations that can be done.
+func (k *Kernel) Bind(ops []Op) []reconcile.Op {
+	out := make([]reconcile.Op, len(ops))
+	for i, o := range ops {
+		out[i] = bound{o, k}
+	}
+	return out
+}
+
+// bound is an operation with the kernel that it is for.
+type bound struct {
+	Op
+	kernel *Kernel
+}
+
+// Do implements reconcile.Op.
+func (b bound) Do(context.Context) error { return b.kernel.Do(b.Op) }
+
+// Do performs one operation. Doing it again is not an error, nor is removing what is gone already.
+func (k *Kernel) Do(o Op) error {
+	var err error
+	switch o.Verb {
+	case SetSysctl:
+		err = os.WriteFile(sysctlPath(o.Name), []byte(o.Value), 0)
+	case SetLink:
+		err = k.setLink(o)
+	case AddAddress:
+		err = rtnl.SetAddress(k.addr, marked(o))
+	case DelAddress:
+		err = gone(rtnl.DeleteAddress(k.addr, marked(o)), unix.EADDRNOTAVAIL)
+	case AddRoute:
+		err = k.addRoute(o.Route)
+	case DelRoute:
+		err = gone(k.route.Route.Delete(routeMessage(o.Route)), unix.ESRCH)
+	case SetHostname:
+		err = unix.Sethostname([]byte(o.Value))
+	case WriteFile:
+		err = writeFile(k.path(o.Name), o.Value)
+	default:
+		err = errors.ErrUnsupported
+	}
+	if err != nil {
+		return fmt.Errorf("%v: cannot do: %w", o, err)
+	}
+	return nil
+}
+
+// gone turns "there is no such thing" into success: what should not be there is not.
+func gone(err error, missing unix.Errno) error {
+	if errors.Is(err, missing) || errors.Is(err, unix.ENODEV) {
+		return nil
+	}
+	return err
+}
+
+func (k *Kernel) setLink(o Op) error {
+	m := &rtnetlink.LinkMessage{Index: uint32(o.Index)}
+	if o.Up {
+		m.Flags, m.Change = unix.IFF_UP, unix.IFF_UP
+	}
+	if o.Down {
+		m.Change = unix.IFF_UP
+	}
+	if o.MTU != 0 {
+		m.Attributes = &rtnetlink.LinkAttributes{MTU: uint32(o.MTU)}
+	}
+	return k.route.Link.Set(m)
+}
+
+func marked(o Op) rtnl.Address {
+	a := rtnl.Address{Index: o.Index, Prefix: o.Prefix, Protocol: Protocol}
+	if o.Prefix.Addr().Is6() {
+		a.Flags = unix.IFA_F_NODAD // see the package comment
+	}
+	return a
+}
+
+// addRoute adds a route and never replaces one: a route with the same destination and metric may be somebody else's.
+func (k *Kernel) addRoute(r Route) error {
+	err := k.route.Route.Add(routeMessage(r))
+	if !errors.Is(err, unix.EEXIST) {
+		return err
+	}
+	links, err := k.readLinks()
+	if err != nil {
+		return err
+	}
+	routes, err := k.readRoutes(links)
+	if err != nil {
+		return err
+	}
+	if slices.ContainsFunc(routes, r.same) {
+		return nil
+	}
+	return fmt.Errorf("a route to %v with metric %d that is not ours exists; give this one another metric: %w", r.To, r.Metric, unix.EEXIST)
+}
+
+func routeMessage(r Route) *rtnetlink.RouteMessage {
+	m := &rtnetlink.RouteMessage{
+		Family:    unix.AF_INET,
+		DstLength: uint8(r.To.Bits()),
+		Table:     unix.RT_TABLE_MAIN,
+		Protocol:  Protocol,
+		Type:      unix.RTN_UNICAST,
+		Attributes: rtnetlink.RouteAttributes{
+			OutIface: uint32(r.Index),
+			Priority: r.Metric,
+		},
+	}
+	if r.To.Addr().Is6() {
+		m.Family = unix.AF_INET6
+	}
+	if r.To.Bits() > 0 {
+		m.Attributes.Dst = net.IP(r.To.Addr().AsSlice())
+	}
+	switch {
+	case r.Via.IsValid():
+		m.Attributes.Gateway = net.IP(r.Via.AsSlice())
+	case r.To.Addr().Is4():
+		m.Scope = unix.RT_SCOPE_LINK
+	}
+	if r.OnLink {
+		m.Flags = unix.RTNH_F_ONLINK
+	}
+	return m
+}
+
+func (k *Kernel) path(name string) string {
+	switch name {
+	case "resolv.conf":
+		return k.files.ResolvConf
+	case "hosts":
+		return k.files.Hosts
+	}
+	return k.files.Hostname
+}
+
+// writeFile replaces a file in one step, so that a reader sees the old or the new one. The folder is made when missing.
+// It lives on a tmpfs: there is nothing to sync.
+func writeFile(path, content string) error {
+	dir := filepath.Dir(path)
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(dir, "."+filepath.Base(path)+".*")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(f.Name()) // fails after the rename, as it should
+	_, err = f.WriteString(content)
+	if err = errors.Join(err, f.Chmod(0o644), f.Close()); err != nil {
+		return err
+	}
+	return os.Rename(f.Name(), path)
+}

@@ -1,0 +1,229 @@
+package network
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/jsimonetti/rtnetlink/v2"
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/orlop-os/orlop/pkg/paths"
+	"github.com/orlop-os/orlop/pkg/rtnl"
+)
+
+// FilePaths says where the files are that name things.
+type FilePaths struct{ ResolvConf, Hosts, Hostname string }
+
+// SystemFiles are the files of the running system.
+var SystemFiles = FilePaths{ResolvConf: paths.ResolvConf, Hosts: paths.Hosts, Hostname: paths.Hostname}
+
+// Kernel reads and changes the network of the process's namespace. It is for one goroutine at a time.
+type Kernel struct {
+	files FilePaths
+	route *rtnetlink.Conn // links and routes
+	addr  *netlink.Conn   // addresses, which the library does not mark
+	ioctl int             // a socket to ask drivers with
+}
+
+// Open opens the sockets to the kernel.
+func Open(files FilePaths) (*Kernel, error) {
+	route, err := rtnetlink.Dial(nil)
+	if err != nil {
+		return nil, fmt.Errorf("network: cannot open rtnetlink: %w", err)
+	}
+	addr, err := netlink.Dial(unix.NETLINK_ROUTE, nil)
+	if err != nil {
+		route.Close()
+		return nil, fmt.Errorf("network: cannot open rtnetlink: %w", err)
+	}
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		route.Close()
+		addr.Close()
+		return nil, fmt.Errorf("network: cannot open a socket: %w", err)
+	}
+	// The kernel then says in words what it does not like; that it cannot is no reason to stop.
+	_ = route.SetOption(netlink.ExtendedAcknowledge, true)
+	_ = addr.SetOption(netlink.ExtendedAcknowledge, true)
+	return &Kernel{files: files, route: route, addr: addr, ioctl: fd}, nil
+}
+
+// Close closes the sockets.
+func (k *Kernel) Close() error {
+	return errors.Join(k.route.Close(), k.addr.Close(), unix.Close(k.ioctl))
+}
+
+// Read looks at the kernel and the files. Settings of links (sysctls, drivers) are read only for those that c manages.
+func (k *Kernel) Read(c Config) (Have, error) {
+	links, err := k.readLinks()
+	if err != nil {
+		return Have{}, err
+	}
+	have := Have{Links: links}
+	for _, w := range planLinks(c, Facts{Links: links}) {
+		i := slices.IndexFunc(links, func(l Link) bool { return l.Index == w.Index })
+		links[i].Sysctls = readSysctls(w)
+		if links[i].Physical() {
+			links[i].Driver = k.readDriver(links[i].Name)
+		}
+	}
+	if err := k.readAddresses(&have); err != nil {
+		return Have{}, err
+	}
+	if have.Routes, err = k.readRoutes(links); err != nil {
+		return Have{}, err
+	}
+	var uts unix.Utsname
+	if err := unix.Uname(&uts); err != nil {
+		return Have{}, fmt.Errorf("hostname: cannot read: %w", err)
+	}
+	have.Hostname = unix.ByteSliceToString(uts.Nodename[:])
+	have.Files, err = readFiles(k.files)
+	return have, err
+}
+
+func (k *Kernel) readLinks() ([]Link, error) {
+	msgs, err := k.route.Link.List()
+	if err != nil {
+		return nil, fmt.Errorf("links: cannot list: %w", err)
+	}
+	links := make([]Link, 0, len(msgs))
+	for _, m := range msgs {
+		if m.Attributes == nil || m.Attributes.Name == "" {
+			continue
+		}
+		l := Link{
+			Name:     m.Attributes.Name,
+			Index:    int(m.Index),
+			MAC:      m.Attributes.Address.String(),
+			MTU:      int(m.Attributes.MTU),
+			Up:       m.Flags&unix.IFF_UP != 0,
+			Loopback: m.Flags&unix.IFF_LOOPBACK != 0,
+			Ethernet: m.Type == unix.ARPHRD_ETHER,
+			// Not IFLA_CARRIER: that is 1 a moment before the link's queue is started, and what is sent then is lost.
+			Carrier: m.Flags&unix.IFF_RUNNING != 0,
+		}
+		if m.Attributes.Info != nil {
+			l.Kind = m.Attributes.Info.Kind
+		}
+		links = append(links, l)
+	}
+	return links, nil
+}
+
+func (k *Kernel) readDriver(link string) string {
+	info, err := unix.IoctlGetEthtoolDrvinfo(k.ioctl, link)
+	if err != nil {
+		return "" // not every driver tells
+	}
+	return unix.ByteSliceToString(info.Driver[:])
+}
+
+// readSysctls reads the settings that a link needs; one that does not exist is left out.
+func readSysctls(w WantLink) map[string]string {
+	out := make(map[string]string)
+	for key := range sysctls(w) {
+		if b, err := os.ReadFile(sysctlPath(key)); err == nil {
+			out[key] = strings.TrimSpace(string(b))
+		}
+	}
+	return out
+}
+
+func sysctlPath(key string) string { return filepath.Join("/proc/sys/net", key) }
+
+func (k *Kernel) readAddresses(have *Have) error {
+	all, err := rtnl.Addresses(k.addr)
+	if err != nil {
+		return err
+	}
+	names := linkNames(have.Links)
+	for _, a := range all {
+		name, known := names[a.Index]
+		if !known {
+			continue
+		}
+		mine := Address{Link: name, Index: a.Index, Prefix: a.Prefix}
+		switch a.Protocol {
+		case Protocol:
+			have.Addresses = append(have.Addresses, mine)
+		case rtnl.ProtoKernelLoopback, rtnl.ProtoKernelRA, rtnl.ProtoKernelLL:
+			have.Foreign = append(have.Foreign, ForeignAddress{mine, "kernel"})
+		default:
+			have.Foreign = append(have.Foreign, ForeignAddress{mine, "other"})
+		}
+	}
+	return nil
+}
+
+// readRoutes returns the routes of the main table that carry the mark.
+func (k *Kernel) readRoutes(links []Link) ([]Route, error) {
+	names := linkNames(links)
+	var out []Route
+	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
+		msgs, err := k.route.Execute(&rtnetlink.RouteMessage{Family: family}, unix.RTM_GETROUTE, netlink.Request|netlink.Dump)
+		if err != nil {
+			return nil, fmt.Errorf("routes: cannot list: %w", err)
+		}
+		for _, m := range msgs {
+			r, ok := m.(*rtnetlink.RouteMessage)
+			if !ok || r.Family != family || r.Protocol != Protocol || r.Table != unix.RT_TABLE_MAIN || r.Type != unix.RTN_UNICAST {
+				continue
+			}
+			index := int(r.Attributes.OutIface)
+			out = append(out, Route{
+				Link: names[index], Index: index,
+				To:     destination(r),
+				Via:    toAddr(r.Attributes.Gateway),
+				Metric: r.Attributes.Priority,
+				OnLink: r.Flags&unix.RTNH_F_ONLINK != 0,
+			})
+		}
+	}
+	return out, nil
+}
+
+func destination(r *rtnetlink.RouteMessage) netip.Prefix {
+	ip := toAddr(r.Attributes.Dst)
+	switch {
+	case ip.IsValid():
+	case r.Family == unix.AF_INET:
+		ip = netip.IPv4Unspecified()
+	default:
+		ip = netip.IPv6Unspecified()
+	}
+	return netip.PrefixFrom(ip, int(r.DstLength))
+}
+
+func toAddr(ip net.IP) netip.Addr {
+	a, _ := netip.AddrFromSlice(ip)
+	return a
+}
+
+func linkNames(links []Link) map[int]string {
+	names := make(map[int]string, len(links))
+	for _, l := range links {
+		names[l.Index] = l.Name
+	}
+	return names
+}
+
+func readFiles(p FilePaths) (Files, error) {
+	var f Files
+	for path, to := range map[string]*string{p.ResolvConf: &f.ResolvConf, p.Hosts: &f.Hosts, p.Hostname: &f.Hostname} {
+		b, err := os.ReadFile(path)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return Files{}, fmt.Errorf("file %s: cannot read: %w", path, err)
+		}
+		*to = string(b)
+	}
+	return f, nil
+}

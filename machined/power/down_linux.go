@@ -1,0 +1,191 @@
+package power
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/orlop-os/orlop/pkg/mount"
+	"golang.org/x/sys/unix"
+)
+
+// Config is what going down needs to know.
+type Config struct {
+	// Pods ends the pods, with those services that would start them anew; Services stops all services. Each has until its
+	// context ends. They may be nil.
+	Pods, Services func(context.Context) error
+	// Wipe is done when nothing is mounted any more: a reset. Nil for a machine that only goes down.
+	Wipe func(context.Context) error
+	// Report is told each step as it begins (err is nil) and what went wrong in it. It must not block. May be nil.
+	Report func(message string, err error)
+}
+
+// Machine goes down.
+type Machine struct {
+	config Config
+	// The edges, replaced in tests: kill sends a signal to every process but this one, running counts them.
+	kill    func(unix.Signal) error
+	running func() (int, error)
+	unmount func(context.Context) error
+	sync    func()
+	reboot  func(cmd int) error
+}
+
+// New returns a machine that can go down.
+func New(c Config) *Machine {
+	if c.Report == nil {
+		c.Report = func(string, error) {}
+	}
+	return &Machine{
+		config: c, running: programs, sync: unix.Sync, reboot: unix.Reboot,
+		kill: func(s unix.Signal) error { // PID -1: all that this process may signal, itself excepted (kill(2))
+			if err := unix.Kill(-1, s); err != nil && !errors.Is(err, unix.ESRCH) {
+				return err
+			}
+			return nil
+		},
+		unmount: func(ctx context.Context) error { return unmountAll(ctx, c.Report) },
+	}
+}
+
+// lastResort is how long after the deadline the machine goes down without any further ceremony: when a step, or even
+// the code between steps, hangs.
+const lastResort = 5 * time.Second
+
+// Down takes the machine down within total. It returns only if the kernel refuses to.
+func (m *Machine) Down(mode Mode, total time.Duration) error {
+	cmd := unix.LINUX_REBOOT_CMD_RESTART
+	if mode == PowerOff {
+		cmd = unix.LINUX_REBOOT_CMD_POWER_OFF
+	}
+	steps := Plan(total)
+	begin := time.Now()
+	last := time.AfterFunc(steps[len(steps)-1].By+lastResort, func() { _ = m.reboot(cmd) })
+	defer last.Stop()
+	for _, step := range steps {
+		do := m.step(step.Do)
+		if do == nil {
+			continue
+		}
+		m.config.Report(string(step.Do), nil)
+		if err := within(begin.Add(step.By), do); err != nil {
+			m.config.Report(string(step.Do), err)
+		}
+	}
+	m.config.Report(string(mode), nil)
+	if err := m.reboot(cmd); err != nil {
+		return fmt.Errorf("machine: cannot %s: %w", mode, err)
+	}
+	return nil
+}
+
+// within runs do until the deadline. When it does not come back by then, it is left running: whatever it hangs on will
+// be gone with the machine.
+func within(deadline time.Time, do func(context.Context) error) error {
+	ctx, cancel := context.WithDeadline(context.Background(), deadline)
+	defer cancel()
+	result := make(chan error, 1)
+	go func() { result <- do(ctx) }()
+	select {
+	case err := <-result:
+		return err
+	case <-ctx.Done():
+	}
+	// Those who listen to their context get a moment to say what is left.
+	moment := time.NewTimer(100 * time.Millisecond)
+	defer moment.Stop()
+	select {
+	case err := <-result:
+		return err
+	case <-moment.C:
+		return errors.New("is not done in time; going on without it")
+	}
+}
+
+func (m *Machine) step(name StepName) func(context.Context) error {
+	switch name {
+	case EndPods:
+		return m.config.Pods
+	case StopServices:
+		return m.config.Services
+	case TermProcesses:
+		return func(ctx context.Context) error { return m.endAll(ctx, unix.SIGTERM) }
+	case KillProcesses:
+		return func(ctx context.Context) error { return m.endAll(ctx, unix.SIGKILL) }
+	case UnmountAll:
+		return m.unmount
+	case WipeDisks:
+		return m.config.Wipe
+	case SyncDisks:
+		return func(context.Context) error { m.sync(); return nil }
+	}
+	return nil
+}
+
+// endAll signals every process and waits until none is left.
+func (m *Machine) endAll(ctx context.Context, s unix.Signal) error {
+	left, err := m.running()
+	if err != nil || left == 0 {
+		return err
+	}
+	if err := m.kill(s); err != nil {
+		return fmt.Errorf("processes: cannot send signal %d: %w", int(s), err)
+	}
+	look := time.NewTicker(20 * time.Millisecond)
+	defer look.Stop()
+	for {
+		select {
+		case <-look.C:
+		case <-ctx.Done():
+			return fmt.Errorf("%d processes are left", left)
+		}
+		if left, err = m.running(); err != nil || left == 0 {
+			return err
+		}
+	}
+}
+
+// programs counts the processes but this one. Threads of the kernel and those that have ended have no executable.
+func programs() (int, error) {
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		return 0, fmt.Errorf("processes: cannot list: %w", err)
+	}
+	count := 0
+	for _, entry := range entries {
+		pid, err := strconv.Atoi(entry.Name())
+		if err != nil || pid == os.Getpid() {
+			continue
+		}
+		if _, err := os.Readlink("/proc/" + entry.Name() + "/exe"); err == nil {
+			count++
+		}
+	}
+	return count, nil
+}
+
+// unmountAll unmounts what PlanUnmount says, and makes read-only what is busy: then nothing can be lost.
+func unmountAll(ctx context.Context, report func(string, error)) error {
+	mounts, err := mount.List()
+	if err != nil {
+		return err
+	}
+	for _, target := range PlanUnmount(mounts) {
+		if ctx.Err() != nil {
+			return fmt.Errorf("%s and what was mounted before it: not unmounted in time", target)
+		}
+		err := mount.Unmount(target)
+		if err == nil {
+			continue
+		}
+		if readonly := unix.Mount("", target, "", unix.MS_REMOUNT|unix.MS_RDONLY, ""); readonly != nil {
+			err = errors.Join(err, fmt.Errorf("%s: cannot make read-only: %w", target, readonly))
+		}
+		report(string(UnmountAll)+" "+target, errors.New(strings.ReplaceAll(err.Error(), "\n", "; ")))
+	}
+	return nil
+}

@@ -1,0 +1,67 @@
+package power
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// Feeder feeds a watchdog as long as machined is well.
+type Feeder struct {
+	Every time.Duration // how often; at most a quarter of the watchdog's timeout
+	Pet   func() error  // feeds it (pkg/watchdog)
+	// Alive goes through machined's own loops and locks and returns when it got through: a machine whose PID 1 hangs must
+	// not be kept running. It has Every to answer. It must not depend on services, disks or the network.
+	Alive func(context.Context) error
+	// Report is told when it stops feeding and when it goes on (err is nil). It must not block.
+	Report func(err error)
+}
+
+// Run feeds until the context ends. It leaves the watchdog armed.
+func (f Feeder) Run(ctx context.Context) {
+	tick := time.NewTicker(f.Every)
+	defer tick.Stop()
+	answers := make(chan error, 1)
+	asked, well := false, true
+	for {
+		if !asked { // a question that hangs is not asked twice
+			asked = true
+			go func() {
+				ctx, cancel := context.WithTimeout(ctx, f.Every)
+				defer cancel()
+				answers <- f.Alive(ctx)
+			}()
+		}
+		err := errors.New("machined does not answer")
+		select {
+		case answer := <-answers:
+			asked, err = false, answer
+			if err == nil {
+				err = f.Pet()
+			}
+			if !f.rest(ctx, tick) {
+				return
+			}
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+		if (err == nil) != well {
+			well = err == nil
+			if err != nil {
+				err = fmt.Errorf("watchdog: is not fed: %w", err)
+			}
+			f.Report(err)
+		}
+	}
+}
+
+func (f Feeder) rest(ctx context.Context, tick *time.Ticker) bool {
+	select {
+	case <-tick.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

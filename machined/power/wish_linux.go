@@ -1,0 +1,149 @@
+package power
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"sync"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// modeOf says what a signal to PID 1 means; empty for nothing. SIGINT is Ctrl-Alt-Del (kernel.ctrl-alt-del=0, reboot(2)),
+// SIGPWR a power supply that ends, SIGTERM what a machine's host may send to a container's first process.
+func modeOf(s os.Signal) Mode {
+	switch s {
+	case unix.SIGINT, unix.SIGTERM:
+		return Reboot
+	case unix.SIGPWR:
+		return PowerOff
+	}
+	return ""
+}
+
+// Signals calls wish for every signal that asks the machine to go down, until the context ends.
+//
+// All other signals that would end a Go program are taken and forgotten: the kernel lets PID 1 ignore them, but the Go
+// runtime does not, and the end of PID 1 is a panic. They are not set to be ignored, because children would inherit that.
+func Signals(ctx context.Context, wish func(mode Mode, why string)) {
+	signals := make(chan os.Signal, 8)
+	signal.Notify(signals, unix.SIGINT, unix.SIGTERM, unix.SIGPWR, unix.SIGHUP, unix.SIGQUIT, unix.SIGUSR1, unix.SIGUSR2,
+		unix.SIGALRM, unix.SIGVTALRM, unix.SIGPIPE, unix.SIGXCPU, unix.SIGXFSZ)
+	defer signal.Stop(signals)
+	for {
+		select {
+		case s := <-signals:
+			if mode := modeOf(s); mode != "" {
+				wish(mode, fmt.Sprintf("signal %s", s))
+			}
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// From include/uapi/linux/input-event-codes.h.
+const (
+	evKey    = 0x01
+	keyPower = 116
+	keyMax   = 0x2ff
+)
+
+// inputEvent is the size of struct input_event on 64-bit machines: two words of time, type, code, value.
+const inputEvent = 24
+
+// Buttons watches the power buttons: input devices in dir (/dev/input) that have KEY_POWER. It looks for new devices
+// whenever rescan delivers (an "input" device event), and calls pressed for each press, until the context ends.
+func Buttons(ctx context.Context, dir string, rescan <-chan struct{}, pressed func(device string)) {
+	var watching sync.WaitGroup
+	defer watching.Wait()
+	var mu sync.Mutex
+	open := map[string]bool{}
+	scan := func() {
+		paths, err := filepath.Glob(filepath.Join(dir, "event*"))
+		if err != nil {
+			return // only a bad pattern, which this is not
+		}
+		for _, path := range paths {
+			mu.Lock()
+			known := open[path]
+			open[path] = true
+			mu.Unlock()
+			if known {
+				continue
+			}
+			watching.Go(func() {
+				watchButton(ctx, path, pressed)
+				mu.Lock()
+				defer mu.Unlock()
+				delete(open, path) // gone, or no button: a device that comes by this name later may be one
+			})
+		}
+	}
+	for {
+		scan()
+		select {
+		case <-rescan:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// watchButton reads one device until it or the context is gone; at once if it has no such key.
+func watchButton(ctx context.Context, path string, pressed func(device string)) {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return // gone again
+	}
+	defer context.AfterFunc(ctx, func() { f.Close() })()
+	defer f.Close()
+	if has, err := hasPowerKey(f); err != nil || !has {
+		return
+	}
+	readButton(f, func() { pressed(path) })
+}
+
+// readButton reads input events until the reader ends. A button that is held repeats with value 2; only the press counts.
+func readButton(f *os.File, pressed func()) {
+	buffer := make([]byte, 64*inputEvent)
+	for {
+		n, err := f.Read(buffer)
+		if errors.Is(err, fs.ErrClosed) || err != nil || n == 0 {
+			return
+		}
+		for event := buffer[:n]; len(event) >= inputEvent; event = event[inputEvent:] {
+			kind := binary.NativeEndian.Uint16(event[16:])
+			code := binary.NativeEndian.Uint16(event[18:])
+			value := binary.NativeEndian.Uint32(event[20:])
+			if kind == evKey && code == keyPower && value == 1 {
+				pressed()
+			}
+		}
+	}
+}
+
+// hasPowerKey asks the device which keys it has: EVIOCGBIT(EV_KEY, length) of linux/input.h.
+func hasPowerKey(f *os.File) (bool, error) {
+	var bits [keyMax/8 + 1]byte
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return false, err
+	}
+	const read = 2 // _IOC_READ
+	request := uintptr(read<<30 | len(bits)<<16 | 'E'<<8 | (0x20 + evKey))
+	var errno unix.Errno
+	err = raw.Control(func(fd uintptr) {
+		_, _, errno = unix.Syscall(unix.SYS_IOCTL, fd, request, uintptr(unsafe.Pointer(&bits[0])))
+	})
+	if err == nil && errno != 0 {
+		err = errno
+	}
+	return bits[keyPower/8]&(1<<(keyPower%8)) != 0, err
+}

@@ -1,0 +1,155 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	tasks "github.com/containerd/containerd/api/services/tasks/v1"
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/metadata"
+
+	"github.com/orlop-os/orlop/machined/disk"
+	"github.com/orlop-os/orlop/machined/power"
+	"github.com/orlop-os/orlop/pkg/imagestore"
+	"github.com/orlop-os/orlop/pkg/supervise"
+)
+
+// powerRequest asks the machine to go down.
+type powerRequest struct {
+	to        power.Mode
+	grace     time.Duration // for services and pods; 0 for defaultGrace
+	wipeState bool          // forget the configuration and the identity
+	wipeData  bool          // forget etcd, images and volumes
+	why       string
+}
+
+const (
+	// defaultGrace is how long services and pods may take to end.
+	defaultGrace = 60 * time.Second
+	// restTime is what unmounting, wiping and the like have beyond that.
+	restTime = 30 * time.Second
+)
+
+// goDown lets the machine go down and returns at once, so that the caller can be answered. Only the first request counts.
+func (m *machine) goDown(r powerRequest) error {
+	go m.takeDown(r)
+	return nil
+}
+
+// takeDown takes the machine down (package power says in which order); it does not return. Kubernetes' own processes stop before
+// the pods, so that nobody starts what is being stopped.
+func (m *machine) takeDown(r powerRequest) {
+	m.downOnce.Do(func() {
+		if r.grace == 0 {
+			r.grace = defaultGrace
+		}
+		m.enter("going down", r.why)
+		m.say(fmt.Sprintf("%s: %s", r.to, r.why))
+		c := power.Config{
+			Pods:     m.stopPods,
+			Services: m.services.Shutdown,
+			Report: func(message string, err error) {
+				if err != nil {
+					message += ": " + err.Error()
+				}
+				m.say("going down: " + message)
+			},
+		}
+		if r.wipeState {
+			c.Wipe = func(ctx context.Context) error { return m.wipe(ctx, r.wipeData) }
+		}
+		if err := power.New(c).Down(r.to, r.grace+restTime); err != nil {
+			m.say(err.Error()) // the watchdog is not fed any more and ends it
+		}
+	})
+	select {}
+}
+
+// stopPods stops the services that start pods, then the pods' containers.
+func (m *machine) stopPods(ctx context.Context) error {
+	keep := slices.DeleteFunc(m.services.Services(), func(s supervise.Service) bool {
+		return s.Name != serviceContainerd && s.Name != serviceApid
+	})
+	if err := m.services.Set(keep); err != nil {
+		return err
+	}
+	for w := m.services.Status().Watch(); ; {
+		list, _, err := w.Next(ctx)
+		if err != nil {
+			return err
+		}
+		if !slices.ContainsFunc(list, func(s supervise.Status) bool { return s.State == supervise.Stopping }) {
+			break
+		}
+	}
+	if m.containerdReady() != nil {
+		return nil // no containerd, no containers
+	}
+	return m.stopContainers(ctx)
+}
+
+// stopContainers asks every container to end, waits until all have, and kills those that are left shortly before ctx ends.
+func (m *machine) stopContainers(ctx context.Context) error {
+	ctx = metadata.AppendToOutgoingContext(ctx, "containerd-namespace", imagestore.Namespace)
+	client := tasks.NewTasksClient(m.containerd)
+	list, err := client.List(ctx, &tasks.ListTasksRequest{})
+	if err != nil {
+		return fmt.Errorf("containers: cannot list: %w", err)
+	}
+	patience := time.Duration(0)
+	if end, ok := ctx.Deadline(); ok {
+		patience = time.Until(end) * 3 / 4
+	}
+	var wait sync.WaitGroup
+	problems := make([]error, len(list.Tasks))
+	for i, t := range list.Tasks {
+		wait.Add(1)
+		go func() {
+			defer wait.Done()
+			problems[i] = stopContainer(ctx, client, t.ID, patience)
+		}()
+	}
+	wait.Wait()
+	return errors.Join(problems...)
+}
+
+func stopContainer(ctx context.Context, client tasks.TasksClient, id string, patience time.Duration) error {
+	gone := make(chan error, 1)
+	go func() {
+		_, err := client.Wait(ctx, &tasks.WaitRequest{ContainerID: id})
+		gone <- err
+	}()
+	if _, err := client.Kill(ctx, &tasks.KillRequest{ContainerID: id, Signal: uint32(unix.SIGTERM)}); err != nil {
+		return fmt.Errorf("container %s: cannot stop: %w", id, err)
+	}
+	timer := time.NewTimer(patience)
+	defer timer.Stop()
+	select {
+	case err := <-gone:
+		return err
+	case <-timer.C:
+	}
+	if _, err := client.Kill(ctx, &tasks.KillRequest{ContainerID: id, Signal: uint32(unix.SIGKILL), All: true}); err != nil {
+		return fmt.Errorf("container %s: cannot kill: %w", id, err)
+	}
+	return <-gone
+}
+
+// wipe forgets what the partitions hold, for a reset.
+func (m *machine) wipe(ctx context.Context, data bool) error {
+	have, err := disk.Read(ctx)
+	if err != nil {
+		return err
+	}
+	for _, op := range disk.Reset(have, data) {
+		m.say("reset: " + op.String())
+		if err := op.Do(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}

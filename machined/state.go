@@ -1,0 +1,124 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/orlop-os/orlop/machined/disk"
+	"github.com/orlop-os/orlop/pkg/supervise"
+)
+
+// stage is where the boot stands: topic "stage".
+type stage struct {
+	Name  string    `json:"name"`            // of the step in boot.go, or "running", "going down"
+	Waits string    `json:"waits,omitempty"` // what it waits for
+	Since time.Time `json:"since"`
+}
+
+// moment is when something was reached for the first time since power-on: topic "timeline".
+type moment struct {
+	What    string  `json:"what"`    // a step of the boot, or "service/component"
+	Seconds float64 `json:"seconds"` // since init, the first program in userspace, began
+}
+
+// diskState is what the machine knows of its disks: topic "disks".
+type diskState struct {
+	Disks   []disk.Disk `json:"disks"`
+	Problem string      `json:"problem,omitempty"` // why there is nothing to keep anything on
+}
+
+// configurationState is what there is to say about the configuration: topic "configuration". Its text is in Config.Get.
+type configurationState struct {
+	Present bool      `json:"present"`
+	Machine string    `json:"machine,omitempty"` // the machine's name
+	Role    string    `json:"role,omitempty"`
+	Cluster string    `json:"cluster,omitempty"`
+	Applied time.Time `json:"applied,omitzero"`
+}
+
+// observable is every topic of the machine's state, one line each. The JSON form of the named type is what the API sends.
+func (m *machine) observable() []topic {
+	return []topic{
+		looked("configuration", ignoreContext(m.configurationState)), // configurationState
+		watched("disks", m.disks),                                    // diskState: disks, partitions, file systems
+		looked("memory", ignoreContext(m.kernel.ReadMemory)),         // host.Memory, bytes
+		looked("modules", ignoreContext(m.kernel.ReadModules)),       // []host.LoadedModule
+		looked("mounts", ignoreContext(m.kernel.ReadMounts)),         // []host.MountState
+		watched("network", m.networkState),                           // network.State: links, addresses, routes, leases, resolver
+		looked("processes", ignoreContext(m.kernel.ReadProcesses)),   // []host.ProcessState, with their memory
+		watched("services", m.services.Status()),                     // []supervise.Status, with their components
+		watched("stage", m.stage),                                    // stage: where the boot stands and what it waits for
+		looked("system", ignoreContext(m.kernel.ReadSystem)),         // host.System: kernel, processors, uptime
+		watched("time", m.timeState),                                 // timesync.Status
+		watched("timeline", m.timeline),                              // []moment: what was reached when
+	}
+}
+
+func ignoreContext[T any](read func() (T, error)) func(context.Context) (T, error) {
+	return func(context.Context) (T, error) { return read() }
+}
+
+func (m *machine) configurationState() (configurationState, error) {
+	now, _ := m.config.Get()
+	if now.config == nil {
+		return configurationState{}, nil
+	}
+	s := configurationState{Present: true, Machine: now.config.Machine.Metadata.Name, Role: string(now.config.Machine.Spec.Role), Applied: now.applied}
+	if now.config.Cluster != nil {
+		s.Cluster = now.config.Cluster.Metadata.Name
+	}
+	return s, nil
+}
+
+// name is the machine's name; empty before it has one.
+func (m *machine) name() string {
+	now, _ := m.config.Get()
+	if now.config == nil {
+		return ""
+	}
+	return now.config.Machine.Metadata.Name
+}
+
+// enter says that the boot has come to a step.
+func (m *machine) enter(name, waits string) {
+	m.stage.Set(stage{Name: name, Waits: waits, Since: time.Now()})
+}
+
+// mark notes that something was reached; only the first time counts.
+func (m *machine) mark(what string) {
+	seconds := time.Since(m.started).Seconds()
+	added := false
+	m.timeline.Update(func(have []moment) []moment {
+		for _, h := range have {
+			if h.What == what {
+				return have
+			}
+		}
+		added = true
+		return append(have[:len(have):len(have)], moment{What: what, Seconds: seconds})
+	})
+	if added {
+		m.events.add("boot", "stage", fmt.Sprintf("%s after %.2f s", what, seconds))
+	}
+}
+
+// watchServices marks the first readiness of each service and component, for the timeline.
+func (m *machine) watchServices(ctx context.Context) {
+	for w := m.services.Status().Watch(); ; {
+		list, _, err := w.Next(ctx)
+		if err != nil {
+			return
+		}
+		for _, s := range list {
+			if s.State == supervise.Running {
+				m.mark(s.Name)
+			}
+			for _, c := range s.Components {
+				if c.Ready {
+					m.mark(s.Name + "/" + c.Name)
+				}
+			}
+		}
+	}
+}

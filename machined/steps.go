@@ -1,0 +1,266 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/google/renameio/v2"
+	"google.golang.org/grpc"
+
+	"github.com/orlop-os/orlop/machined/disk"
+	"github.com/orlop-os/orlop/machined/network"
+	"github.com/orlop-os/orlop/machined/power"
+	"github.com/orlop-os/orlop/pkg/paths"
+	"github.com/orlop-os/orlop/pkg/pki"
+	"github.com/orlop-os/orlop/pkg/reconcile"
+	"github.com/orlop-os/orlop/pkg/supervise"
+	"github.com/orlop-os/orlop/pkg/timesync"
+	"github.com/orlop-os/orlop/pkg/uevent"
+)
+
+// The steps of boot.go, in their order.
+
+func stepRelease(_ context.Context, m *machine) (err error) {
+	m.release, err = readRelease()
+	if err == nil {
+		m.say(fmt.Sprintf("%s %s, profile %s, slot %s", m.release.Name, m.release.Version, m.release.Profile, m.slot))
+	}
+	return err
+}
+
+func stepClock(_ context.Context, m *machine) error {
+	built := time.Unix(m.release.BuildTime, 0)
+	moved, err := timesync.NotBefore(built)
+	if moved {
+		m.events.add("time", "op", "the clock was earlier than the build of the system; set it to "+built.UTC().Format(time.RFC3339))
+	}
+	return err
+}
+
+func stepHost(ctx context.Context, m *machine) error {
+	facts, err := m.kernel.ReadFacts()
+	if err != nil {
+		return err
+	}
+	m.memory = facts.Memory
+	if facts.Memory < minMemory {
+		m.say(fmt.Sprintf("memory: %d MiB are too little for Kubernetes; give the machine at least %d MiB", facts.Memory>>20, minMemory>>20))
+	}
+	// What fails here (a parameter that this kernel does not have) is an event and no reason not to boot.
+	if err := m.convergeHost(ctx, nil); err != nil {
+		m.say(err.Error())
+	}
+	return nil
+}
+
+// stepDevices loads drivers, and goes on doing so for what is plugged in later.
+func stepDevices(ctx context.Context, m *machine) error {
+	ready := make(chan struct{})
+	failed := make(chan error, 1)
+	loader := &uevent.Loader{
+		Sys: "/sys", Index: m.modules,
+		Each: func(e *uevent.Event) {
+			if e == nil || e.Subsystem == "input" {
+				select {
+				case m.inputs <- struct{}{}:
+				default:
+				}
+			}
+		},
+		Report: func(message string, err error) {
+			if err != nil {
+				m.events.add("devices", "failure", message+": "+err.Error())
+				return
+			}
+			m.events.add("devices", "op", message)
+		},
+	}
+	go func() { failed <- loader.Run(ctx, func() { close(ready) }) }()
+	select {
+	case <-ready:
+		return nil
+	case err := <-failed:
+		return fmt.Errorf("devices: %w", err)
+	}
+}
+
+// stepStorage mounts STATE and DATA. Without them the machine goes on in maintenance: it has an address and an API to ask what is
+// wrong, and keeps nothing.
+func stepStorage(ctx context.Context, m *machine) error {
+	if err := m.bringStorage(ctx, disk.Config{}); err != nil {
+		m.say("storage: " + err.Error())
+	}
+	return nil
+}
+
+// bringStorage does what is left to do on the disk, and remembers the outcome for all who ask.
+func (m *machine) bringStorage(ctx context.Context, c disk.Config) error {
+	run := func(ctx context.Context, args ...string) ([]byte, error) {
+		return m.reaper.Run(ctx, args...)
+	}
+	err := reconcile.Converge(ctx, reconcile.Config{
+		Name: "disk", Report: m.report,
+		Diff: func(ctx context.Context) ([]reconcile.Op, error) {
+			have, err := disk.Read(ctx)
+			if err != nil {
+				return nil, err
+			}
+			m.disks.Set(diskState{Disks: have.Disks})
+			want, err := disk.Plan(c, have)
+			if err != nil {
+				return nil, err
+			}
+			return disk.Diff(have, want, run), nil
+		},
+	})
+	problem := ""
+	if err != nil {
+		problem = err.Error()
+	}
+	m.noStorage.Set(problem)
+	m.disks.Update(func(d diskState) diskState { d.Problem = problem; return d })
+	return err
+}
+
+// stepConfiguration loads the configuration. One that is there and cannot be read stops the machine from becoming anything else:
+// it goes into maintenance with the reason, and the operator who owns it can apply another.
+func stepConfiguration(_ context.Context, m *machine) error {
+	c, from, err := load()
+	if err != nil {
+		m.say(fmt.Sprintf("configuration: %s cannot be used: %v; apply a new one", from, err))
+		return nil
+	}
+	if c == nil {
+		m.say("no configuration yet; waiting for one over the API")
+		return nil
+	}
+	m.events.add("config", "config", "loaded from "+from)
+	info, err := os.Stat(from)
+	if err != nil {
+		return fmt.Errorf("configuration: %w", err)
+	}
+	m.config.Set(applied{config: c, applied: info.ModTime()})
+	return nil
+}
+
+// stepIdentity reads the machine's key, or makes it on first boot. Without a disk the key lives until power-off.
+func stepIdentity(_ context.Context, m *machine) error {
+	key, cert := paths.MachineKey, paths.MachineCert
+	if why, _ := m.noStorage.Get(); why != "" {
+		key, cert = paths.Run+"/identity.key", paths.Run+"/identity.crt"
+	}
+	leaf, err := readIdentity(key, cert)
+	if errors.Is(err, fs.ErrNotExist) {
+		leaf, err = makeIdentity(key, cert)
+	}
+	if err != nil {
+		return err
+	}
+	m.identity.Store(leaf)
+	return nil
+}
+
+func readIdentity(key, cert string) (*pki.Leaf, error) {
+	k, err := os.ReadFile(key)
+	if err != nil {
+		return nil, fmt.Errorf("identity: %w", err)
+	}
+	c, err := os.ReadFile(cert)
+	if err != nil {
+		return nil, fmt.Errorf("identity: %w", err)
+	}
+	leaf, err := pki.ParseLeaf(c, k)
+	if err != nil {
+		return nil, fmt.Errorf("identity: cannot use %s: %w", key, err)
+	}
+	return leaf, nil
+}
+
+// identityLife is longer than any machine's: the certificate only carries the key's name.
+const identityLife = 50 * 365 * 24 * time.Hour
+
+// makeIdentity makes the key. The certificate is written last, so that a power cut between the two leaves no identity, and the
+// next boot makes another before anyone has seen the first.
+func makeIdentity(key, cert string) (*pki.Leaf, error) {
+	leaf, err := pki.SelfSigned(pki.Spec{CN: network.DefaultHostname, Usage: pki.Server, TTL: identityLife, Backdate: pki.CABackdate})
+	if err != nil {
+		return nil, fmt.Errorf("identity: cannot make a key: %w", err)
+	}
+	mode := os.FileMode(0o700)
+	if filepath.Dir(key) == paths.Run {
+		mode = 0o755 // others pass through it
+	}
+	if err := os.MkdirAll(filepath.Dir(key), mode); err != nil {
+		return nil, fmt.Errorf("identity: cannot store: %w", err)
+	}
+	if err := renameio.WriteFile(key, leaf.KeyPEM(), 0o600); err != nil {
+		return nil, fmt.Errorf("identity: cannot store: %w", err)
+	}
+	if err := renameio.WriteFile(cert, leaf.CertPEM(), 0o600); err != nil {
+		return nil, fmt.Errorf("identity: cannot store: %w", err)
+	}
+	return leaf, syncFolder(filepath.Dir(key))
+}
+
+// networkRetry is how long the network rests after its socket to the kernel broke; see network.Controller.Run.
+const networkRetry = time.Second
+
+func stepNetwork(ctx context.Context, m *machine) error {
+	now, _ := m.config.Get()
+	m.networkConfig.Set(networkConfig(now.config))
+	go func() {
+		for ctx.Err() == nil {
+			err := m.network.Run(ctx)
+			m.events.add("network", "failure", fmt.Sprint("stopped, and starts again: ", err))
+			<-time.After(networkRetry)
+		}
+	}()
+	return nil
+}
+
+func stepTime(ctx context.Context, m *machine) error {
+	go timesync.Run(ctx, timesync.Deps{
+		Servers: m.timeServers, Status: m.timeState, Clock: timesync.SystemClock(), Floor: time.Unix(m.release.BuildTime, 0),
+		Log: func(line string) { m.events.add("time", "op", line) },
+	})
+	return nil
+}
+
+// The limits of the local API. apid has its own towards the outside; these keep a broken apid from hurting PID 1.
+const (
+	maxMessage = 4 << 20 // bytes
+	maxStreams = 256
+)
+
+// stepAPI opens the local socket and starts apid.
+func stepAPI(ctx context.Context, m *machine) error {
+	server := grpc.NewServer(grpc.MaxRecvMsgSize(maxMessage), grpc.MaxConcurrentStreams(maxStreams))
+	m.register(server)
+	listener, err := listenForApid(paths.MachinedSocket)
+	if err != nil {
+		return err
+	}
+	go func() {
+		if err := server.Serve(listener); err != nil {
+			m.say(fmt.Sprintf("api: the local socket failed: %v; resetting", err))
+			m.takeDown(powerRequest{to: power.Reboot, why: "the local API failed"})
+		}
+	}()
+	now, _ := m.config.Get()
+	if err := m.openDoor(ctx, now.config, network.State{}); err != nil {
+		m.say(err.Error()) // a machine without an operator still runs what it was told to run
+	}
+	return m.services.Set([]supervise.Service{door()})
+}
+
+func stepFollow(ctx context.Context, m *machine) error {
+	go m.watchServices(ctx)
+	go m.keepImages(ctx)
+	go m.follow(ctx)
+	return nil
+}

@@ -1,0 +1,74 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/orlop-os/orlop/pkg/cell"
+)
+
+// lookEvery is how often a watched topic that is read from the kernel on demand is read again. Such topics (memory, processes)
+// change all the time, so there is nothing to wait for.
+const lookEvery = 2 * time.Second
+
+// topic is one observable part of the machine's state, as the API names it.
+type topic struct {
+	name string
+	// get returns the present value and its revision.
+	get func(context.Context) (any, uint64, error)
+	// next waits until there is a newer revision than the given one.
+	next func(ctx context.Context, seen uint64) error
+}
+
+// watched is a topic whose value is held in a cell.
+func watched[T any](name string, c *cell.Cell[T]) topic {
+	return topic{
+		name: name,
+		get:  func(context.Context) (any, uint64, error) { v, rev := c.Get(); return v, rev, nil },
+		next: func(ctx context.Context, seen uint64) error {
+			for w := c.Watch(); ; {
+				if _, rev, err := w.Next(ctx); err != nil || rev > seen {
+					return err
+				}
+			}
+		},
+	}
+}
+
+// looked is a topic whose value is read anew each time. Its revision counts milliseconds since 1970.
+func looked[T any](name string, read func(context.Context) (T, error)) topic {
+	return topic{
+		name: name,
+		get: func(ctx context.Context) (any, uint64, error) {
+			v, err := read(ctx)
+			return v, uint64(time.Now().UnixMilli()), err
+		},
+		next: func(ctx context.Context, _ uint64) error {
+			t := time.NewTimer(lookEvery)
+			defer t.Stop()
+			select {
+			case <-t.C:
+				return nil
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		},
+	}
+}
+
+// toValue turns a topic's value into the API's form by way of its JSON tags.
+func toValue(v any) (*structpb.Value, error) {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return nil, fmt.Errorf("cannot encode: %w", err)
+	}
+	out := new(structpb.Value)
+	if err := out.UnmarshalJSON(b); err != nil {
+		return nil, fmt.Errorf("cannot encode: %w", err)
+	}
+	return out, nil
+}

@@ -1,0 +1,144 @@
+// Package bootstrap makes the few objects that Orlop's cluster has beyond upstream's: who may be what (role bindings of
+// the identities that machined issues) and the cluster DNS Service. It also marks the machine's Node as part of the
+// control plane, which a kubelet may not do for itself.
+//
+// It runs in the process "api" over the API server's connection to itself, because before these objects exist nobody
+// else has the right to make them. Objects are made when missing and put right when their contents differ; what others
+// added beside them (labels, annotations) stays.
+package bootstrap
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"github.com/orlop-os/orlop/orchestrator/apigate"
+	"github.com/orlop-os/orlop/orchestrator/component"
+	"github.com/orlop-os/orlop/pkg/nodespec"
+)
+
+// Name is the component's name.
+const Name = "bootstrap"
+
+// retry is how long a refused object waits: the server refuses Services for a moment until its address book is there.
+const retry = 50 * time.Millisecond
+
+// patience is how many refusals are ordinary during a start; after them the reason is told.
+const patience = 100
+
+// Rights makes the roles and bindings. The API server calls it while it makes upstream's, so that one moment tells
+// everybody that all rights exist.
+func Rights(ctx context.Context, client kubernetes.Interface) error {
+	wanted := rights()
+	failed := make(chan error, len(wanted))
+	for _, object := range wanted {
+		go func() { failed <- ensureUntilDone(ctx, client, object, func(string) {}) }()
+	}
+	var first error
+	for range wanted {
+		if err := <-failed; err != nil && first == nil {
+			first = err
+		}
+	}
+	return first
+}
+
+// Run makes the DNS Service as soon as the server answers, announces that, and then keeps the Node's label until ctx is
+// done. loopback gives the server's privileged connection to itself.
+func Run(ctx context.Context, spec nodespec.Spec, gate *apigate.Gate, loopback func(context.Context) (*rest.Config, error), announce component.Announce) error {
+	announce(Name, false, "waiting for the API server")
+	config, err := loopback(ctx)
+	if err != nil {
+		return nil // asked to stop before there was anything to stop
+	}
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return fmt.Errorf("cannot make client: %w", err)
+	}
+	if err := gate.Serving(ctx); err != nil {
+		return nil
+	}
+	if err := ensureUntilDone(ctx, client, dnsService(spec), func(why string) { announce(Name, false, why) }); err != nil {
+		return err
+	}
+	if err := gate.Rights(ctx); err != nil {
+		return nil
+	}
+	announce(Name, true, "")
+	return markNode(ctx, client, spec.NodeName)
+}
+
+// ensureUntilDone repeats ensure while the server is not ready for the object, and tells why when that takes long. A
+// refusal for good is an error.
+func ensureUntilDone(ctx context.Context, client kubernetes.Interface, object runtime.Object, tell func(why string)) error {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for tries, told := 0, ""; ; tries++ {
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			return nil
+		}
+		err := ensure(ctx, client, object)
+		if err == nil || ctx.Err() != nil {
+			return nil
+		}
+		if apierrors.IsInvalid(err) && !notYet(err) {
+			return fmt.Errorf("%T: the API server refuses it: %w", object, err)
+		}
+		if why := fmt.Sprintf("%T: %v", object, err); tries >= patience && why != told {
+			tell(why)
+			told = why
+		}
+		timer.Reset(retry)
+	}
+}
+
+// notYet tells a refusal that passes: the ranges of service addresses are not loaded.
+func notYet(err error) bool {
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) || status.Status().Details == nil {
+		return false
+	}
+	for _, cause := range status.Status().Details.Causes {
+		if cause.Field == "spec.clusterIPs" || cause.Field == "spec.clusterIP" {
+			return true
+		}
+	}
+	return false
+}
+
+func ensure(ctx context.Context, client kubernetes.Interface, object runtime.Object) error {
+	switch o := object.(type) {
+	case *rbacv1.ClusterRole:
+		return ensureClusterRole(ctx, client, o)
+	case *rbacv1.ClusterRoleBinding:
+		return ensureClusterRoleBinding(ctx, client, o)
+	case *rbacv1.Role:
+		return ensureRole(ctx, client, o)
+	case *rbacv1.RoleBinding:
+		return ensureRoleBinding(ctx, client, o)
+	case *corev1.Service:
+		return ensureService(ctx, client, o)
+	}
+	return fmt.Errorf("%T: cannot make: no such kind among the cluster's own objects", object)
+}
+
+// ensureNamespace makes kube-system when the server's own controller has not made it yet.
+func ensureNamespace(ctx context.Context, client kubernetes.Interface) error {
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: metav1.NamespaceSystem}}
+	_, err := client.CoreV1().Namespaces().Create(ctx, namespace, metav1.CreateOptions{})
+	if apierrors.IsAlreadyExists(err) {
+		return nil
+	}
+	return err
+}

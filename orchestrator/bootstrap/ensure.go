@@ -1,0 +1,161 @@
+package bootstrap
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+)
+
+func ensureClusterRole(ctx context.Context, client kubernetes.Interface, want *rbacv1.ClusterRole) error {
+	all := client.RbacV1().ClusterRoles()
+	_, err := all.Create(ctx, want, metav1.CreateOptions{})
+	if !apierrors.IsAlreadyExists(err) {
+		return err
+	}
+	have, err := all.Get(ctx, want.Name, metav1.GetOptions{})
+	if err != nil || equality.Semantic.DeepEqual(have.Rules, want.Rules) {
+		return err
+	}
+	have.Rules = want.Rules
+	_, err = all.Update(ctx, have, metav1.UpdateOptions{})
+	return err
+}
+
+func ensureRole(ctx context.Context, client kubernetes.Interface, want *rbacv1.Role) error {
+	if err := ensureNamespace(ctx, client); err != nil {
+		return err
+	}
+	all := client.RbacV1().Roles(want.Namespace)
+	_, err := all.Create(ctx, want, metav1.CreateOptions{})
+	if !apierrors.IsAlreadyExists(err) {
+		return err
+	}
+	have, err := all.Get(ctx, want.Name, metav1.GetOptions{})
+	if err != nil || equality.Semantic.DeepEqual(have.Rules, want.Rules) {
+		return err
+	}
+	have.Rules = want.Rules
+	_, err = all.Update(ctx, have, metav1.UpdateOptions{})
+	return err
+}
+
+// ensureClusterRoleBinding replaces a binding to another role, because the role of a binding cannot be changed.
+func ensureClusterRoleBinding(ctx context.Context, client kubernetes.Interface, want *rbacv1.ClusterRoleBinding) error {
+	all := client.RbacV1().ClusterRoleBindings()
+	_, err := all.Create(ctx, want, metav1.CreateOptions{})
+	if !apierrors.IsAlreadyExists(err) {
+		return err
+	}
+	have, err := all.Get(ctx, want.Name, metav1.GetOptions{})
+	if err != nil {
+		return err
+	}
+	if have.RoleRef != want.RoleRef {
+		if err := all.Delete(ctx, want.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &have.UID}}); err != nil {
+			return err
+		}
+		_, err = all.Create(ctx, want, metav1.CreateOptions{})
+		return err
+	}
+	if equality.Semantic.DeepEqual(have.Subjects, want.Subjects) {
+		return nil
+	}
+	have.Subjects = want.Subjects
+	_, err = all.Update(ctx, have, metav1.UpdateOptions{})
+	return err
+}
+
+func ensureRoleBinding(ctx context.Context, client kubernetes.Interface, want *rbacv1.RoleBinding) error {
+	if err := ensureNamespace(ctx, client); err != nil {
+		return err
+	}
+	all := client.RbacV1().RoleBindings(want.Namespace)
+	_, err := all.Create(ctx, want, metav1.CreateOptions{})
+	if !apierrors.IsAlreadyExists(err) {
+		return err
+	}
+	have, err := all.Get(ctx, want.Name, metav1.GetOptions{})
+	if err != nil || equality.Semantic.DeepEqual(have.Subjects, want.Subjects) {
+		return err
+	}
+	have.Subjects = want.Subjects
+	_, err = all.Update(ctx, have, metav1.UpdateOptions{})
+	return err
+}
+
+// ensureService makes a Service or puts its ports and traffic policy right. Its addresses cannot be changed; a Service
+// with other addresses than wanted is an error that somebody has to look at.
+func ensureService(ctx context.Context, client kubernetes.Interface, want *corev1.Service) error {
+	if err := ensureNamespace(ctx, client); err != nil {
+		return err
+	}
+	all := client.CoreV1().Services(want.Namespace)
+	_, err := all.Create(ctx, want, metav1.CreateOptions{})
+	if err == nil {
+		return nil
+	}
+	// An address that is taken is refused as invalid, also when this Service is the one that has it.
+	have, getErr := all.Get(ctx, want.Name, metav1.GetOptions{})
+	if getErr != nil {
+		return err
+	}
+	if !equality.Semantic.DeepEqual(have.Spec.ClusterIPs, want.Spec.ClusterIPs) {
+		return fmt.Errorf("Service %s/%s: has addresses %v, the cluster's DNS addresses are %v: delete it to have it made again",
+			want.Namespace, want.Name, have.Spec.ClusterIPs, want.Spec.ClusterIPs)
+	}
+	if have.Spec.Selector == nil && equality.Semantic.DeepEqual(have.Spec.InternalTrafficPolicy, want.Spec.InternalTrafficPolicy) &&
+		equality.Semantic.DeepEqual(have.Spec.Ports, want.Spec.Ports) {
+		return nil
+	}
+	have.Spec.Selector, have.Spec.Ports, have.Spec.InternalTrafficPolicy = nil, want.Spec.Ports, want.Spec.InternalTrafficPolicy
+	_, err = all.Update(ctx, have, metav1.UpdateOptions{})
+	return err
+}
+
+// labelControlPlane marks a Node for people and schedulers.
+const labelControlPlane = "node-role.kubernetes.io/control-plane"
+
+// markNode keeps the label on the machine's own Node until ctx is done.
+func markNode(ctx context.Context, client kubernetes.Interface, name string) error {
+	own := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTweakListOptions(func(o *metav1.ListOptions) {
+		o.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, name).String()
+	}))
+	changed := make(chan struct{}, 1)
+	mark := func(object any) {
+		if node, ok := object.(*corev1.Node); ok {
+			if _, marked := node.Labels[labelControlPlane]; !marked {
+				select {
+				case changed <- struct{}{}:
+				default:
+				}
+			}
+		}
+	}
+	handler := cache.ResourceEventHandlerFuncs{AddFunc: mark, UpdateFunc: func(_, object any) { mark(object) }}
+	if _, err := own.Core().V1().Nodes().Informer().AddEventHandler(handler); err != nil {
+		return fmt.Errorf("Node %s: cannot watch: %w", name, err)
+	}
+	own.Start(ctx.Done())
+	patch := fmt.Appendf(nil, `{"metadata":{"labels":{%q:""}}}`, labelControlPlane)
+	for {
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return nil
+		}
+		// A failure is repeated at the Node's next change; a kubelet writes its status every few minutes at least.
+		if _, err := client.CoreV1().Nodes().Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil && !apierrors.IsNotFound(err) && ctx.Err() == nil {
+			return fmt.Errorf("Node %s: cannot label as control plane: %w", name, err)
+		}
+	}
+}

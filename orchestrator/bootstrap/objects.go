@@ -1,0 +1,112 @@
+package bootstrap
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/orlop-os/orlop/pkg/nodespec"
+)
+
+// Identities and names that the cluster's own objects bind. They are the subjects of the certificates that machined
+// issues (pkg/nodespec).
+const (
+	userKubeletClient = "kube-apiserver-kubelet-client"
+	userDNS           = "orlop:coredns"
+	groupNodeAgents   = "orlop:node-agents"
+	groupAdmins       = "orlop:cluster-admins"
+	roleDNS           = "orlop:coredns"
+	roleNodeAgent     = "orlop:node-agents"
+	roleDNSSlices     = "orlop:dns-endpoints"
+)
+
+// DNSService is the name of the cluster DNS Service in kube-system; its EndpointSlices are the nodes' own.
+const DNSService = "kube-dns"
+
+// rights returns the roles and bindings of our own, in no particular order. Pure.
+func rights() []runtime.Object {
+	return []runtime.Object{
+		bind(groupAdmins, "cluster-admin", rbacv1.GroupKind, groupAdmins),
+		bind("orlop:kubelet-client", "system:kubelet-api-admin", rbacv1.UserKind, userKubeletClient),
+
+		clusterRole(roleDNS,
+			rule("", []string{"services", "namespaces"}, "list", "watch"),
+			rule("discovery.k8s.io", []string{"endpointslices"}, "list", "watch")),
+		bind(roleDNS, roleDNS, rbacv1.UserKind, userDNS),
+
+		// A node agent reads Nodes, no more than any kubelet may, and keeps the DNS endpoints of its node.
+		clusterRole(roleNodeAgent, rule("", []string{"nodes"}, "get", "list", "watch")),
+		bind(roleNodeAgent, roleNodeAgent, rbacv1.GroupKind, groupNodeAgents),
+		&rbacv1.Role{
+			ObjectMeta: metav1.ObjectMeta{Name: roleDNSSlices, Namespace: metav1.NamespaceSystem},
+			Rules: []rbacv1.PolicyRule{
+				rule("discovery.k8s.io", []string{"endpointslices"}, "get", "create", "update", "patch", "delete"),
+			},
+		},
+		&rbacv1.RoleBinding{
+			ObjectMeta: metav1.ObjectMeta{Name: roleDNSSlices, Namespace: metav1.NamespaceSystem},
+			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: roleDNSSlices},
+			Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.GroupKind, Name: groupNodeAgents}},
+		},
+	}
+}
+
+// dnsService has no selector: no pod serves it. Every node answers for itself, so a question never leaves the node.
+func dnsService(spec nodespec.Spec) *corev1.Service {
+	local := corev1.ServiceInternalTrafficPolicyLocal
+	policy := corev1.IPFamilyPolicySingleStack
+	var addresses []string
+	var families []corev1.IPFamily
+	for _, ip := range spec.DNSIPs {
+		addresses = append(addresses, ip.String())
+		if ip.Is6() {
+			families = append(families, corev1.IPv6Protocol)
+		} else {
+			families = append(families, corev1.IPv4Protocol)
+		}
+	}
+	if len(families) == 2 {
+		policy = corev1.IPFamilyPolicyRequireDualStack
+	}
+	return &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{
+			Name:      DNSService,
+			Namespace: metav1.NamespaceSystem,
+			Labels: map[string]string{
+				"k8s-app":                       DNSService, // by which clients have always found it
+				"kubernetes.io/cluster-service": "true",
+				"kubernetes.io/name":            "CoreDNS",
+			},
+		},
+		Spec: corev1.ServiceSpec{
+			Type:                  corev1.ServiceTypeClusterIP,
+			ClusterIP:             addresses[0],
+			ClusterIPs:            addresses,
+			IPFamilies:            families,
+			IPFamilyPolicy:        &policy,
+			InternalTrafficPolicy: &local,
+			Ports: []corev1.ServicePort{
+				{Name: "dns", Protocol: corev1.ProtocolUDP, Port: 53, TargetPort: intstr.FromInt32(53)},
+				{Name: "dns-tcp", Protocol: corev1.ProtocolTCP, Port: 53, TargetPort: intstr.FromInt32(53)},
+			},
+		},
+	}
+}
+
+func clusterRole(name string, rules ...rbacv1.PolicyRule) *rbacv1.ClusterRole {
+	return &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: name}, Rules: rules}
+}
+
+func bind(name, role, kind, subject string) *rbacv1.ClusterRoleBinding {
+	return &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role},
+		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: kind, Name: subject}},
+	}
+}
+
+func rule(group string, resources []string, verbs ...string) rbacv1.PolicyRule {
+	return rbacv1.PolicyRule{APIGroups: []string{group}, Resources: resources, Verbs: verbs}
+}

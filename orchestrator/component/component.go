@@ -1,0 +1,91 @@
+// Package component describes a component of the orchestrator as data: its process, its flags and the files it reads.
+// It starts nothing (package process does) and knows no particular component.
+package component
+
+import (
+	"context"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// The three processes, by failure domain and privilege.
+const (
+	API         = "api"         // etcd and kube-apiserver, user paths.UserAPI
+	Controllers = "controllers" // kube-controller-manager and kube-scheduler, user paths.UserControllers
+	Node        = "node"        // kubelet, kube-proxy, CoreDNS and the pod network, root
+)
+
+// File is a file that is written before the component starts.
+type File struct {
+	Path    string
+	Mode    fs.FileMode
+	Content string
+}
+
+// Announce tells machined that the named component is ready or is not, with one line for people.
+type Announce func(component string, ready bool, detail string)
+
+// Component is one supervised goroutine of a process.
+type Component struct {
+	Process string
+	Name    string
+	Args    []string // upstream's flags, where the component is an upstream program
+	Files   []File
+	// Run works until ctx is done, then returns nil; any other return ends the process. Nil in a description that is
+	// only printed.
+	Run func(ctx context.Context, announce Announce) error
+}
+
+// String prints the component for people and golden files: name, flags, files with their content.
+func (c Component) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s %s\n", c.Process, c.Name)
+	for _, arg := range c.Args {
+		fmt.Fprintf(&b, "  %s\n", arg)
+	}
+	for _, f := range c.Files {
+		fmt.Fprintf(&b, "  file %s %04o\n", f.Path, f.Mode)
+		for line := range strings.Lines(f.Content) {
+			fmt.Fprintf(&b, "  | %s\n", strings.TrimRight(line, "\n"))
+		}
+	}
+	return b.String()
+}
+
+// WriteFiles writes the component's files, each under a temporary name first, so that a reader never sees half of one.
+func (c Component) WriteFiles() error {
+	for _, f := range c.Files {
+		if err := WriteFile(f); err != nil {
+			return fmt.Errorf("%s: %w", c.Name, err)
+		}
+	}
+	return nil
+}
+
+// WriteFile writes one file whole and makes its folder (0755) where it is missing.
+func WriteFile(f File) error {
+	if err := os.MkdirAll(filepath.Dir(f.Path), 0o755); err != nil {
+		return fmt.Errorf("%s: cannot make folder: %w", f.Path, err)
+	}
+	temporary := f.Path + ".new"
+	if err := os.WriteFile(temporary, []byte(f.Content), f.Mode); err != nil {
+		return fmt.Errorf("%s: cannot write: %w", f.Path, err)
+	}
+	if err := os.Rename(temporary, f.Path); err != nil {
+		return fmt.Errorf("%s: cannot put in place: %w", f.Path, err)
+	}
+	return nil
+}
+
+// StrongSuites are the TLS 1.2 cipher suites of every server: forward secret, authenticated encryption. TLS 1.3 chooses
+// its own.
+func StrongSuites() []string {
+	return []string{
+		"TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256",
+		"TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384",
+		"TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256",
+	}
+}

@@ -1,0 +1,139 @@
+// Package controllermanager runs upstream's kube-controller-manager inside the process "controllers", with its flags as
+// data. Every controller acts under its own service account.
+//
+// It is prepared while the API server starts and runs as soon as its rights exist, not before: a controller that is
+// refused backs off for seconds.
+package controllermanager
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/pflag"
+	"k8s.io/client-go/rest"
+	"k8s.io/kubernetes/cmd/kube-controller-manager/app"
+	"k8s.io/kubernetes/cmd/kube-controller-manager/app/options"
+
+	"github.com/orlop-os/orlop/orchestrator/component"
+	"github.com/orlop-os/orlop/orchestrator/kubeconfig"
+	"github.com/orlop-os/orlop/orchestrator/layout"
+	"github.com/orlop-os/orlop/pkg/nodespec"
+)
+
+// Name is the component's name.
+const Name = "kube-controller-manager"
+
+// Port is where it tells its health, on loopback.
+const Port = 10257
+
+// Component describes the controller manager without its Run function.
+func Component(spec nodespec.Spec, dirs layout.Dirs) component.Component {
+	config := kubeconfig.File(spec, dirs.Controllers, Name, nodespec.ControllersCert, nodespec.ControllersKey)
+	return component.Component{
+		Process: component.Controllers,
+		Name:    Name,
+		Args:    flags(spec, dirs, config.Path),
+		Files:   []component.File{config},
+	}
+}
+
+func flags(spec nodespec.Spec, dirs layout.Dirs, config string) []string {
+	at := func(name string) string { return filepath.Join(dirs.Controllers, name) }
+	args := []string{
+		"--kubeconfig=" + config,
+		"--authentication-kubeconfig=" + config,
+		"--authorization-kubeconfig=" + config,
+		// The CA is at hand, so the API server need not be asked for it before this server can start.
+		"--authentication-skip-lookup=true",
+		"--client-ca-file=" + at(nodespec.CA),
+		"--bind-address=127.0.0.1",
+		fmt.Sprintf("--secure-port=%d", Port),
+		"--tls-cert-file=" + at(nodespec.ControllersServing),
+		"--tls-private-key-file=" + at(nodespec.ControllersServingK),
+		"--tls-min-version=VersionTLS12",
+		"--tls-cipher-suites=" + strings.Join(component.StrongSuites(), ","),
+
+		// One machine is the whole control plane: nobody to elect, and an election costs seconds after a power cut,
+		// when the dead process's lease has to run out first.
+		"--leader-elect=false",
+		"--use-service-account-credentials=true",
+		"--service-account-private-key-file=" + at(nodespec.ServiceAccountKey),
+		"--root-ca-file=" + at(nodespec.CA),
+		"--cluster-signing-cert-file=" + at(nodespec.CA),
+		"--cluster-signing-key-file=" + at(nodespec.CAKey),
+		"--cluster-name=" + spec.Cluster,
+		"--allocate-node-cidrs=true",
+		"--cluster-cidr=" + joined(spec.PodCIDRs),
+		"--service-cluster-ip-range=" + joined(spec.ServiceCIDRs),
+		"--controller-start-interval=0s",
+		// Every controller has a limit of its own; the default of 20 a second makes the first minute wait.
+		"--kube-api-qps=100",
+		"--kube-api-burst=200",
+		"--profiling=false",
+	}
+	return append(args, nodeMasks(spec.PodCIDRs)...)
+}
+
+// nodeMasks sets how large one node's share of the pod range is: 256 addresses, 2⁶⁴ with IPv6. A range that is not
+// larger than that becomes one node's as a whole.
+func nodeMasks(pods []netip.Prefix) []string {
+	if len(pods) == 1 {
+		return []string{fmt.Sprintf("--node-cidr-mask-size=%d", nodeMask(pods[0]))}
+	}
+	var args []string
+	for _, p := range pods {
+		family := "ipv4"
+		if p.Addr().Is6() {
+			family = "ipv6"
+		}
+		args = append(args, fmt.Sprintf("--node-cidr-mask-size-%s=%d", family, nodeMask(p)))
+	}
+	return args
+}
+
+func nodeMask(pods netip.Prefix) int {
+	if pods.Addr().Is6() {
+		return max(64, pods.Bits())
+	}
+	return max(24, pods.Bits())
+}
+
+func joined(prefixes []netip.Prefix) string {
+	var words []string
+	for _, p := range prefixes {
+		words = append(words, p.String())
+	}
+	return strings.Join(words, ",")
+}
+
+// Run works with upstream's flags args until ctx is done. rights is asked for between preparing and starting: it
+// waits until the component may do what it does.
+func Run(ctx context.Context, args []string, rights func(context.Context) error) error {
+	opts, err := options.NewKubeControllerManagerOptions()
+	if err != nil {
+		return fmt.Errorf("cannot make options: %w", err)
+	}
+	flags := pflag.NewFlagSet(Name, pflag.ContinueOnError)
+	for _, set := range opts.Flags(app.KnownControllers(), app.ControllersDisabledByDefault(), app.ControllerAliases()).FlagSets {
+		flags.AddFlagSet(set)
+	}
+	if err := flags.Parse(args); err != nil {
+		return fmt.Errorf("flags: %w", err)
+	}
+	if err := opts.ComponentGlobalsRegistry.Set(); err != nil {
+		return fmt.Errorf("feature gates: %w", err)
+	}
+	// Controllers watch every API, old versions too, and need no warnings about them.
+	rest.SetDefaultWarningHandler(rest.NoWarnings{})
+	config, err := opts.Config(ctx, app.KnownControllers(), app.ControllersDisabledByDefault(), app.ControllerAliases())
+	if err != nil {
+		return fmt.Errorf("flags: %w", err)
+	}
+	if err := rights(ctx); err != nil {
+		return nil // asked to stop before there was anything to stop
+	}
+	return app.Run(ctx, config.Complete())
+}

@@ -1,0 +1,305 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+	watchtools "k8s.io/client-go/tools/watch"
+	"k8s.io/component-base/logs"
+
+	"github.com/orlop-os/orlop/orchestrator/component"
+	"github.com/orlop-os/orlop/orchestrator/coredns"
+	"github.com/orlop-os/orlop/orchestrator/kubeconfig"
+	"github.com/orlop-os/orlop/pkg/nodespec"
+	"github.com/orlop-os/orlop/pkg/pki"
+)
+
+// TestControlPlane starts the processes "api" and "controllers" as machined would, with real certificates, and shows
+// that they serve, do their work, keep strangers out and stop. It prints the timeline of the start.
+func TestControlPlane(t *testing.T) {
+	if !inOwnNetwork(t) {
+		return
+	}
+	spec := testSpec()
+	network(t, spec.NodeIPs[0].String()+"/24")
+	m := prepare(t, spec)
+	zero := time.Now()
+	api := m.start(t, component.API, zero)
+	controllers := m.start(t, component.Controllers, zero)
+	api.waitReady(t, time.Minute, "etcd", "kube-apiserver", "bootstrap")
+	controllers.waitReady(t, time.Minute, "kube-controller-manager", "kube-scheduler")
+
+	admin := m.client(t, "admin", "orlop:cluster-admins")
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	node, err := admin.CoreV1().Nodes().Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: spec.NodeName}}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	waitNode(ctx, t, admin, node.Name, "pod range and label", func(n *corev1.Node) bool {
+		_, marked := n.Labels["node-role.kubernetes.io/control-plane"]
+		return n.Spec.PodCIDR == "10.244.0.0/24" && marked
+	})
+	t.Logf("%6.2fs node has its pod range", time.Since(zero).Seconds())
+	waitAccount(ctx, t, admin)
+	t.Logf("%6.2fs default service account", time.Since(zero).Seconds())
+
+	t.Run("strangers are kept out", func(t *testing.T) { strangers(ctx, t, m) })
+	t.Run("secrets are sealed", func(t *testing.T) { sealed(ctx, t, m, admin) })
+	t.Run("pod security", func(t *testing.T) { podSecurity(ctx, t, admin) })
+	t.Run("least rights", func(t *testing.T) { leastRights(ctx, t, m) })
+	t.Run("names", func(t *testing.T) { names(ctx, t, m, spec) })
+
+	t.Logf("api: %s", api.usage(t))
+	t.Logf("controllers: %s", controllers.usage(t))
+	if settle := os.Getenv("ORLOP_TEST_SETTLE"); settle != "" {
+		wait, err := time.ParseDuration(settle)
+		if err != nil {
+			t.Fatal(err)
+		}
+		<-time.After(wait)
+		t.Logf("after %s api: %s", wait, api.usage(t))
+		t.Logf("after %s controllers: %s", wait, controllers.usage(t))
+	}
+	// The server goes first: it has to go in time while clients hold on to it.
+	if err := api.stop(t, time.Minute); err != nil {
+		t.Errorf("api ended with: %v", err)
+	}
+	if err := controllers.stop(t, time.Minute); err != nil {
+		t.Errorf("controllers ended with: %v", err)
+	}
+}
+
+// network brings up loopback and gives the node's address to a dummy interface.
+func network(t *testing.T, address string) {
+	t.Helper()
+	lo, err := netlink.LinkByName("lo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := netlink.LinkSetUp(lo); err != nil {
+		t.Fatal(err)
+	}
+	parsed, err := netlink.ParseAddr(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// On loopback, so that no kernel module is needed for a test.
+	if err := netlink.AddrAdd(lo, parsed); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// config is how a user with a certificate of the cluster's CA reaches the API server.
+func (m machine) config(t *testing.T, cn string, groups ...string) *rest.Config {
+	t.Helper()
+	leaf, err := m.ca.Issue(pki.Spec{CN: cn, O: groups, Usage: pki.Client, TTL: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := kubeconfig.ServerFor(testSpec())
+	return &rest.Config{Host: server.URL, TLSClientConfig: rest.TLSClientConfig{
+		ServerName: server.Name, CAData: m.ca.CertPEM(), CertData: leaf.CertPEM(), KeyData: leaf.KeyPEM(),
+	}}
+}
+
+func (m machine) client(t *testing.T, cn string, groups ...string) kubernetes.Interface {
+	t.Helper()
+	return kubernetes.NewForConfigOrDie(m.config(t, cn, groups...))
+}
+
+func waitNode(ctx context.Context, t *testing.T, client kubernetes.Interface, name, what string, good func(*corev1.Node) bool) {
+	t.Helper()
+	selector := fields.OneTermEqualSelector("metadata.name", name)
+	nodes := cache.NewListWatchFromClient(client.CoreV1().RESTClient(), "nodes", "", selector)
+	_, err := watchtools.UntilWithSync(ctx, nodes, &corev1.Node{}, nil, func(e watch.Event) (bool, error) {
+		n, ok := e.Object.(*corev1.Node)
+		return ok && good(n), nil
+	})
+	if err != nil {
+		t.Fatalf("node %s has no %s: %v", name, what, err)
+	}
+}
+
+func waitAccount(ctx context.Context, t *testing.T, client kubernetes.Interface) {
+	t.Helper()
+	accounts := cache.NewListWatchFromClient(client.CoreV1().RESTClient(), "serviceaccounts", "default", fields.Everything())
+	if _, err := watchtools.UntilWithSync(ctx, accounts, &corev1.ServiceAccount{}, nil, func(e watch.Event) (bool, error) { return true, nil }); err != nil {
+		t.Fatalf("no default service account: %v", err)
+	}
+}
+
+func strangers(ctx context.Context, t *testing.T, m machine) {
+	anonymous := m.config(t, "nobody")
+	anonymous.CertData, anonymous.KeyData = nil, nil
+	client := kubernetes.NewForConfigOrDie(anonymous).Discovery().RESTClient()
+	for path, allowed := range map[string]bool{"/livez": true, "/readyz": true, "/healthz": true, "/version": false, "/api": false, "/metrics": false} {
+		err := client.Get().AbsPath(path).Do(ctx).Error()
+		if allowed && err != nil {
+			t.Errorf("%s without credentials: %v", path, err)
+		}
+		if !allowed && !apierrors.IsUnauthorized(err) {
+			t.Errorf("%s without credentials: %v, want 401", path, err)
+		}
+	}
+	foreign, err := pki.NewCA("kubernetes", time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	leaf, err := foreign.Issue(pki.Spec{CN: "admin", O: []string{"orlop:cluster-admins"}, Usage: pki.Client, TTL: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	forged := m.config(t, "nobody")
+	forged.CertData, forged.KeyData = leaf.CertPEM(), leaf.KeyPEM()
+	if _, err := kubernetes.NewForConfigOrDie(forged).CoreV1().Nodes().List(ctx, metav1.ListOptions{}); !apierrors.IsUnauthorized(err) {
+		t.Errorf("a certificate of another CA: %v, want 401", err)
+	}
+	for _, port := range []int{2379, 8080, 10250} {
+		if conn, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", port)); err == nil {
+			conn.Close()
+			t.Errorf("port %d is open", port)
+		}
+	}
+	info, err := os.Stat(m.dirs.EtcdSocket())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if info.Mode().Perm()&0o077 != 0 {
+		t.Errorf("etcd's socket has mode %s, others may use it", info.Mode())
+	}
+}
+
+func sealed(ctx context.Context, t *testing.T, m machine, admin kubernetes.Interface) {
+	const word = "correct-horse-battery-staple"
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "s"}, StringData: map[string]string{"word": word}}
+	if _, err := admin.CoreV1().Secrets("default").Create(ctx, secret, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	err := filepath.WalkDir(m.dirs.EtcdData, func(path string, d os.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		content, err := os.ReadFile(path)
+		if err == nil && bytes.Contains(content, []byte(word)) {
+			t.Errorf("%s holds the secret in the clear", path)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	audit, err := os.ReadFile(filepath.Join(m.dirs.AuditLog, "audit.log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if bytes.Contains(audit, []byte(word)) {
+		t.Error("the audit log holds the secret")
+	}
+	if !bytes.Contains(audit, []byte(`"resource":"secrets"`)) {
+		t.Error("the audit log does not tell that a secret was made")
+	}
+}
+
+func podSecurity(ctx context.Context, t *testing.T, admin kubernetes.Interface) {
+	yes := true
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p"}, Spec: corev1.PodSpec{Containers: []corev1.Container{{
+		Name: "c", Image: "none.local/x", SecurityContext: &corev1.SecurityContext{Privileged: &yes},
+	}}}}
+	if _, err := admin.CoreV1().Pods("default").Create(ctx, pod, metav1.CreateOptions{}); !apierrors.IsForbidden(err) {
+		t.Errorf("a privileged pod in default: %v, want forbidden", err)
+	}
+	if err := admin.CoreV1().Pods("kube-system").Delete(ctx, "p", metav1.DeleteOptions{}); !apierrors.IsNotFound(err) {
+		t.Errorf("unexpected pod: %v", err)
+	}
+}
+
+// leastRights shows for each of the machine's own identities something that it must be able to do and something that
+// it must not.
+func leastRights(ctx context.Context, t *testing.T, m machine) {
+	dns := m.client(t, "orlop:coredns")
+	if _, err := dns.CoreV1().Services("").List(ctx, metav1.ListOptions{}); err != nil {
+		t.Errorf("DNS lists services: %v", err)
+	}
+	if _, err := dns.CoreV1().Secrets("").List(ctx, metav1.ListOptions{}); !apierrors.IsForbidden(err) {
+		t.Errorf("DNS lists secrets: %v, want forbidden", err)
+	}
+	agent := m.client(t, "orlop:node-agent:node-1", "orlop:node-agents")
+	if _, err := agent.CoreV1().Nodes().Get(ctx, "node-1", metav1.GetOptions{}); err != nil {
+		t.Errorf("node agent reads its node: %v", err)
+	}
+	if _, err := agent.DiscoveryV1().EndpointSlices("default").List(ctx, metav1.ListOptions{}); !apierrors.IsForbidden(err) {
+		t.Errorf("node agent lists slices of another namespace: %v, want forbidden", err)
+	}
+	kubelet := m.client(t, "system:node:node-1", "system:nodes")
+	if err := kubelet.CoreV1().Nodes().Delete(ctx, "node-2", metav1.DeleteOptions{}); !apierrors.IsForbidden(err) {
+		t.Errorf("kubelet deletes a node: %v, want forbidden", err)
+	}
+}
+
+// names runs CoreDNS with its own identity beside the control plane, as a node does, and asks it.
+func names(ctx context.Context, t *testing.T, m machine, spec nodespec.Spec) {
+	spec.DNSUpstreams = nil
+	logs.InitLogs() // as the process does
+	if err := coredns.Component(spec, m.dirs).WriteFiles(); err != nil {
+		t.Fatal(err)
+	}
+	running, stop := context.WithCancel(ctx)
+	ready, ended := make(chan struct{}), make(chan error, 1)
+	addresses := func(context.Context) ([]netip.Addr, error) { return spec.NodeIPs, nil }
+	go func() {
+		ended <- coredns.Run(running, spec, m.dirs, addresses, func(_ string, is bool, _ string) {
+			if is {
+				close(ready)
+			}
+		})
+	}()
+	select {
+	case <-ready:
+	case err := <-ended:
+		t.Fatalf("CoreDNS ended: %v", err)
+	case <-ctx.Done():
+		t.Fatal("CoreDNS does not answer")
+	}
+	resolver := &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, network, net.JoinHostPort(spec.NodeIPs[0].String(), "53"))
+	}}
+	for name, want := range map[string]string{
+		"kubernetes.default.svc.cluster.local.":   "10.96.0.1",
+		"kube-dns.kube-system.svc.cluster.local.": "10.96.0.10",
+	} {
+		if got, err := resolver.LookupHost(ctx, name); err != nil || len(got) != 1 || got[0] != want {
+			t.Errorf("%s: %v, %v; want %s", name, got, err, want)
+		}
+	}
+	for _, name := range []string{"nobody.default.svc.cluster.local.", "example.org."} {
+		_, err := resolver.LookupHost(ctx, name)
+		if failure := (&net.DNSError{}); !errors.As(err, &failure) || !failure.IsNotFound {
+			t.Errorf("%s: %v, want no such name", name, err)
+		}
+	}
+	if got, err := resolver.LookupAddr(ctx, "10.96.0.10"); err != nil || len(got) != 1 || got[0] != "kube-dns.kube-system.svc.cluster.local." {
+		t.Errorf("name of 10.96.0.10: %v, %v", got, err)
+	}
+	stop()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}

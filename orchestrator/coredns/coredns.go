@@ -1,0 +1,137 @@
+// Package coredns runs CoreDNS inside the process "node" as the cluster's DNS on this node.
+//
+// It listens on the node's bridge address (see package podnetwork), which the node publishes as an endpoint of the
+// kube-dns Service, so that the cluster DNS address is answered on every node by the node itself. Nothing outside the
+// cluster is asked unless the machine was given resolvers.
+package coredns
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+	"time"
+
+	"github.com/coredns/caddy"
+	"github.com/coredns/coredns/core/dnsserver"
+	_ "github.com/coredns/coredns/plugin/bind" // the plugins that the Corefile names register themselves
+	_ "github.com/coredns/coredns/plugin/cache"
+	_ "github.com/coredns/coredns/plugin/errors"
+	_ "github.com/coredns/coredns/plugin/forward"
+	_ "github.com/coredns/coredns/plugin/kubernetes"
+	_ "github.com/coredns/coredns/plugin/template"
+
+	"github.com/orlop-os/orlop/orchestrator/component"
+	"github.com/orlop-os/orlop/orchestrator/kubeconfig"
+	"github.com/orlop-os/orlop/orchestrator/layout"
+	"github.com/orlop-os/orlop/pkg/nodespec"
+)
+
+// Name is the component's name.
+const Name = "coredns"
+
+// check is how often the answer for the cluster's own name is looked at, and how long it may take.
+const (
+	check    = 10 * time.Second
+	patience = 2 * time.Second
+	starting = 100 * time.Millisecond
+)
+
+// Component describes CoreDNS without its Run function. Its Corefile depends on the node's pod range and is made when
+// that is known.
+func Component(spec nodespec.Spec, dirs layout.Dirs) component.Component {
+	client := kubeconfig.File(spec, dirs.Node, Name, nodespec.DNSCert, nodespec.DNSKey)
+	return component.Component{Process: component.Node, Name: Name, Files: []component.File{client}}
+}
+
+// Corefile returns CoreDNS's configuration: the cluster's zone and the reverse zones from the API server, other names
+// from the upstream resolvers, or "no such name" when there are none. client is the path of a kubeconfig. Pure.
+//
+// A name outside does not exist on a machine without resolvers. To say so at once is better than to refuse, which
+// clients take for a broken server and ask again. That answer has a block of its own, because within a block CoreDNS
+// asks its plugins in an order of its own, and the one that gives the answer comes before the cluster's names.
+func Corefile(spec nodespec.Spec, client string, listen []netip.Addr) string {
+	const block = `%[1]s {
+    bind %[2]s
+    errors
+    cache 30
+%[3]s}
+`
+	cluster := spec.DNSDomain + " in-addr.arpa ip6.arpa"
+	kubernetes := fmt.Sprintf("    kubernetes %s {\n        kubeconfig %s\n        pods insecure\n        ttl 30\n", cluster, client)
+	if len(spec.DNSUpstreams) == 0 {
+		return fmt.Sprintf(block, cluster, words(listen), kubernetes+"    }\n") +
+			fmt.Sprintf(block, ".", words(listen), "    template ANY ANY {\n        rcode NXDOMAIN\n    }\n")
+	}
+	kubernetes += "        fallthrough in-addr.arpa ip6.arpa\n    }\n"
+	forward := fmt.Sprintf("    forward . %s {\n        max_concurrent 1000\n    }\n", words(spec.DNSUpstreams))
+	return fmt.Sprintf(block, ".", words(listen), kubernetes+forward)
+}
+
+func words(addresses []netip.Addr) string {
+	var out []string
+	for _, a := range addresses {
+		out = append(out, a.String())
+	}
+	return strings.Join(out, " ")
+}
+
+// Run answers on the addresses until ctx is done. addresses waits until the node has them.
+func Run(ctx context.Context, spec nodespec.Spec, dirs layout.Dirs, addresses func(context.Context) ([]netip.Addr, error), announce component.Announce) error {
+	listen, err := addresses(ctx)
+	if err != nil {
+		return nil // asked to stop before there was anything to stop
+	}
+	dnsserver.Quiet, caddy.Quiet = true, true
+	corefile := Corefile(spec, layout.Kubeconfig(dirs.Node, Name), listen)
+	server, err := caddy.Start(caddy.CaddyfileInput{Filepath: "Corefile", Contents: []byte(corefile), ServerTypeName: "dns"})
+	if err != nil {
+		return fmt.Errorf("cannot listen on %s: %w", words(listen), err)
+	}
+	watch(ctx, "kubernetes.default.svc."+spec.DNSDomain+".", listen, announce)
+	if err := server.Stop(); err != nil {
+		return fmt.Errorf("cannot stop: %w", err)
+	}
+	return nil
+}
+
+// watch asks for a name that every cluster has until ctx is done, and announces every change.
+func watch(ctx context.Context, name string, listen []netip.Addr, announce component.Announce) {
+	server := net.JoinHostPort(listen[0].String(), "53")
+	resolver := &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, network, server)
+	}}
+	ticker := time.NewTicker(starting)
+	defer ticker.Stop()
+	last, ready := "starting", false
+	for {
+		problem := ask(ctx, resolver, name)
+		if problem == "" && !ready {
+			ready = true
+			ticker.Reset(check)
+		}
+		if problem != last && ctx.Err() == nil && (ready || problem == "") {
+			detail := problem
+			if detail == "" {
+				detail = "answers on " + words(listen)
+			}
+			announce(Name, problem == "", detail)
+			last = problem
+		}
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func ask(ctx context.Context, resolver *net.Resolver, name string) string {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	if _, err := resolver.LookupHost(ctx, name); err != nil {
+		return err.Error()
+	}
+	return ""
+}

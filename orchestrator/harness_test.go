@@ -1,0 +1,319 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"runtime"
+	"runtime/pprof"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/orlop-os/orlop/machined/credentials"
+	"github.com/orlop-os/orlop/orchestrator/layout"
+	"github.com/orlop-os/orlop/pkg/nodespec"
+	"github.com/orlop-os/orlop/pkg/notify"
+	"github.com/orlop-os/orlop/pkg/paths"
+	"github.com/orlop-os/orlop/pkg/pki"
+)
+
+// The test binary starts itself again in three roles: as the control plane's two processes, and as the test's own body
+// in a network of its own, so that the fixed ports are free whatever else runs on the machine.
+const (
+	envProcess = "ORLOP_TEST_PROCESS"
+	envRoot    = "ORLOP_TEST_ROOT"
+	envInner   = "ORLOP_TEST_INNER"
+)
+
+func TestMain(m *testing.M) {
+	if name := os.Getenv(envProcess); name != "" {
+		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+		profiled := profile(ctx, name)
+		err := run(ctx, name, layout.Under(os.Getenv(envRoot)))
+		profiled()
+		stop()
+		if err != nil {
+			fmt.Fprintf(os.Stderr, "orchestrator: %s: %v\n", name, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+// profile writes the processor's profile and, at the process's end, the heap's into the folder that ORLOP_TEST_PROFILE
+// names, for go tool pprof. Without the variable it does nothing.
+func profile(ctx context.Context, name string) (end func()) {
+	dir := os.Getenv("ORLOP_TEST_PROFILE")
+	if dir == "" {
+		return func() {}
+	}
+	cpu, err := os.Create(filepath.Join(dir, name+".cpu"))
+	if err != nil {
+		panic(err)
+	}
+	if err := pprof.StartCPUProfile(cpu); err != nil {
+		panic(err)
+	}
+	context.AfterFunc(ctx, pprof.StopCPUProfile)
+	return func() {
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		fmt.Fprintf(os.Stderr, "memory (MiB): next collection at %d, in use %d, idle and not given back %d, stacks %d, collector %d, other %d; %d collections\n",
+			m.NextGC>>20, m.HeapInuse>>20, (m.HeapIdle-m.HeapReleased)>>20, m.StackInuse>>20, m.GCSys>>20, (m.OtherSys+m.MSpanSys+m.MCacheSys+m.BuckHashSys)>>20, m.NumGC)
+		heap, err := os.Create(filepath.Join(dir, name+".heap"))
+		if err != nil {
+			panic(err)
+		}
+		if err := pprof.WriteHeapProfile(heap); err != nil {
+			panic(err)
+		}
+	}
+}
+
+// inOwnNetwork runs the calling test again in a new network namespace and reports its result; it returns true in the
+// inner run, where the test does its work.
+func inOwnNetwork(t *testing.T) bool {
+	t.Helper()
+	if os.Getenv(envInner) != "" {
+		return true
+	}
+	cmd := exec.Command(os.Args[0], "-test.run=^"+t.Name()+"$", "-test.v", "-test.timeout=2m")
+	cmd.Env = append(os.Environ(), envInner+"=1")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}
+	if os.Getuid() != 0 {
+		cmd.SysProcAttr.Cloneflags |= syscall.CLONE_NEWUSER
+		cmd.SysProcAttr.UidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getuid(), Size: 1}}
+		cmd.SysProcAttr.GidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getgid(), Size: 1}}
+	}
+	out, err := cmd.CombinedOutput()
+	t.Logf("%s", out)
+	if err != nil {
+		t.Fatalf("in a network of its own: %v", err)
+	}
+	return false
+}
+
+func testSpec() nodespec.Spec {
+	return nodespec.Spec{
+		Cluster: "test", NodeName: "node-1", ControlPlane: true,
+		NodeIPs:      []netip.Addr{netip.MustParseAddr("192.0.2.10")},
+		Endpoint:     "https://192.0.2.10:6443",
+		PodCIDRs:     []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")},
+		ServiceCIDRs: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/12")},
+		DNSIPs:       []netip.Addr{netip.MustParseAddr("10.96.0.10")},
+		DNSDomain:    "cluster.local",
+		DNSUpstreams: []netip.Addr{netip.MustParseAddr("192.0.2.53")},
+		PauseImage:   "registry.local/pause:1",
+
+		ReservedMemory: 512 << 20, ReservedCPU: 250, MaxPods: 110,
+		PodSecurity: "baseline", PodSecurityExempt: []string{"kube-system"}, AuditFileMiB: 64, AuditFiles: 4,
+	}
+}
+
+// machine is a node's folders below a temporary root, as machined would have prepared them.
+type machine struct {
+	root string
+	dirs layout.Dirs
+	ca   *pki.CA
+}
+
+func prepare(t *testing.T, spec nodespec.Spec) machine {
+	t.Helper()
+	m := machine{root: t.TempDir()}
+	m.dirs = layout.Under(m.root)
+	authority := func(name string) *pki.CA {
+		ca, err := pki.NewCA(name, time.Hour)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return ca
+	}
+	private, public, err := pki.NewServiceAccountKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.ca = authority("kubernetes")
+	want, err := credentials.Plan(spec, credentials.Authorities{
+		Kubernetes: m.ca, FrontProxy: authority("front-proxy"), Etcd: authority("etcd"),
+		ServiceAccountKey: private, ServiceAccountPub: public, EncryptionKey: make([]byte, 32),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range want.Folders {
+		if err := os.MkdirAll(filepath.Join(m.root, f.Path), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, f := range want.Files {
+		write(t, filepath.Join(m.root, f.Path), f.Content)
+	}
+	for _, l := range want.Leaves {
+		leaf, err := l.By.Issue(l.Spec)
+		if err != nil {
+			t.Fatal(err)
+		}
+		write(t, filepath.Join(m.root, l.Cert), leaf.CertPEM())
+		write(t, filepath.Join(m.root, l.Key), leaf.KeyPEM())
+	}
+	content, err := json.Marshal(spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(t, filepath.Join(m.root, paths.NodeSpec), content)
+	return m
+}
+
+func write(t *testing.T, path string, content []byte) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, content, 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// started is one process of the orchestrator under test.
+type started struct {
+	cmd    *exec.Cmd
+	log    string
+	ended  chan error
+	mu     sync.Mutex
+	cond   *sync.Cond
+	states map[string]notify.Message
+	done   bool
+}
+
+// start starts a process and follows what it announces, printing each change with its time since zero.
+func (m machine) start(t *testing.T, name string, zero time.Time) *started {
+	t.Helper()
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &started{log: filepath.Join(m.root, name+".log"), ended: make(chan error, 1), states: map[string]notify.Message{}}
+	p.cond = sync.NewCond(&p.mu)
+	logfile, err := os.Create(p.log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.cmd = exec.Command(os.Args[0])
+	p.cmd.Env = append(os.Environ(), envProcess+"="+name, envRoot+"="+m.root, notify.Env+"=3")
+	p.cmd.ExtraFiles = []*os.File{w}
+	p.cmd.Stdout, p.cmd.Stderr = logfile, logfile
+	if err := p.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	w.Close()
+	logfile.Close()
+	go func() {
+		err := notify.Read(r, func(msg notify.Message) {
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			p.states[msg.Component] = msg
+			t.Logf("%6.2fs %s/%s ready=%t %s", time.Since(zero).Seconds(), name, msg.Component, msg.Ready, msg.Detail)
+			p.cond.Broadcast()
+		}, func(line string, err error) { t.Errorf("%s announced nonsense %q: %v", name, line, err) })
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}()
+	go func() {
+		err := p.cmd.Wait()
+		p.mu.Lock()
+		p.done = true
+		p.mu.Unlock()
+		p.ended <- err
+		p.cond.Broadcast()
+	}()
+	t.Cleanup(func() {
+		p.cmd.Process.Kill()
+		if t.Failed() || os.Getenv("ORLOP_TEST_PROFILE") != "" {
+			t.Logf("%s", tail(p.log, 60))
+		}
+		if keep := os.Getenv("ORLOP_TEST_LOGS"); keep != "" {
+			if content, err := os.ReadFile(p.log); err == nil {
+				write(t, filepath.Join(keep, filepath.Base(p.log)), content)
+			}
+		}
+	})
+	return p
+}
+
+// waitReady waits until the named components are ready.
+func (p *started) waitReady(t *testing.T, deadline time.Duration, names ...string) {
+	t.Helper()
+	late := time.AfterFunc(deadline, func() { p.cond.Broadcast() })
+	defer late.Stop()
+	end := time.Now().Add(deadline)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, name := range names {
+		for !p.states[name].Ready {
+			if p.done || time.Now().After(end) {
+				t.Fatalf("%s is not ready after %s (ended: %t): %v", name, deadline, p.done, p.states)
+			}
+			p.cond.Wait()
+		}
+	}
+}
+
+// stop asks the process to end and returns what it ended with.
+func (p *started) stop(t *testing.T, deadline time.Duration) error {
+	t.Helper()
+	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case err := <-p.ended:
+		return err
+	case <-time.After(deadline):
+		t.Fatalf("did not end within %s of SIGTERM", deadline)
+		return nil
+	}
+}
+
+// usage is the process's anonymous memory (MiB) and processor time (s).
+func (p *started) usage(t *testing.T) string {
+	t.Helper()
+	status, err := os.Open(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer status.Close()
+	var anon int
+	for lines := bufio.NewScanner(status); lines.Scan(); {
+		if rest, ok := strings.CutPrefix(lines.Text(), "RssAnon:"); ok {
+			fmt.Sscan(rest, &anon)
+		}
+	}
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.cmd.Process.Pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
+	var user, system float64
+	fmt.Sscan(fields[11], &user)
+	fmt.Sscan(fields[12], &system)
+	return fmt.Sprintf("anonymous memory %d MiB, processor time %.2f s", anon>>10, (user+system)/100)
+}
+
+func tail(path string, lines int) string {
+	content, err := os.ReadFile(path)
+	if err != nil {
+		return err.Error()
+	}
+	all := strings.Split(string(content), "\n")
+	return path + ":\n" + strings.Join(all[max(0, len(all)-lines):], "\n")
+}

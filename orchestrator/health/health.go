@@ -1,0 +1,109 @@
+// Package health announces whether a component that answers on a health address works: first as soon as it does, then
+// whenever that changes. It judges nothing itself; the component's own check decides.
+package health
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/orlop-os/orlop/orchestrator/component"
+)
+
+const (
+	// starting is between two questions until the first good answer: what a watcher of the machine's start loses at most.
+	starting = 100 * time.Millisecond
+	// steady is between two questions afterwards; a component that ends is noticed at once by other means.
+	steady = 10 * time.Second
+	// patience is how long one answer may take.
+	patience = 5 * time.Second
+)
+
+// Check is one health address.
+type Check struct {
+	Component string
+	URL       string
+	CAFile    string // for https: who signed the component's certificate
+	Name      string // for https: what the certificate must be for, when not the URL's host
+}
+
+// Watch asks until ctx is done and announces every change.
+func (c Check) Watch(ctx context.Context, announce component.Announce) error {
+	client, err := c.client()
+	if err != nil {
+		return fmt.Errorf("%s: cannot check health: %w", c.Component, err)
+	}
+	ticker := time.NewTicker(starting)
+	defer ticker.Stop()
+	last, everReady := "starting", false
+	for {
+		problem := c.ask(ctx, client)
+		if problem == "" && !everReady {
+			everReady = true
+			ticker.Reset(steady)
+		}
+		// Before the first good answer every detail is a step of the start; it is worth telling only when it is one.
+		if problem != last && ctx.Err() == nil && (problem == "" || everReady) {
+			announce(c.Component, problem == "", problem)
+			last = problem
+		}
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+func (c Check) client() (*http.Client, error) {
+	transport := &http.Transport{MaxIdleConns: 1, IdleConnTimeout: 2 * steady}
+	if c.CAFile != "" {
+		pem, err := os.ReadFile(c.CAFile)
+		if err != nil {
+			return nil, err
+		}
+		roots := x509.NewCertPool()
+		if !roots.AppendCertsFromPEM(pem) {
+			return nil, fmt.Errorf("%s: no certificate in it", c.CAFile)
+		}
+		transport.TLSClientConfig = &tls.Config{RootCAs: roots, ServerName: c.Name}
+	}
+	return &http.Client{Timeout: patience, Transport: transport}, nil
+}
+
+// ask returns why the component is not healthy, or "".
+func (c Check) ask(ctx context.Context, client *http.Client) string {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, c.URL, nil)
+	if err != nil {
+		return err.Error()
+	}
+	response, err := client.Do(request)
+	if err != nil {
+		return err.Error()
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(response.Body, 4096))
+	if err != nil {
+		return err.Error()
+	}
+	if response.StatusCode != http.StatusOK {
+		return fmt.Sprintf("%s: %s", response.Status, firstFailure(string(body)))
+	}
+	return ""
+}
+
+// firstFailure picks the first failed check out of a Kubernetes health answer ("[-]name failed: reason").
+func firstFailure(body string) string {
+	for line := range strings.Lines(body) {
+		if strings.HasPrefix(line, "[-]") {
+			return strings.TrimSpace(strings.TrimPrefix(line, "[-]"))
+		}
+	}
+	return strings.TrimSpace(body)
+}

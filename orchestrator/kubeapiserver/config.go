@@ -1,0 +1,210 @@
+package kubeapiserver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"go.opentelemetry.io/otel/trace/noop"
+	extensions "k8s.io/apiextensions-apiserver/pkg/apiserver"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/apiserver/pkg/endpoints/discovery/aggregated"
+	"k8s.io/apiserver/pkg/endpoints/openapi"
+	genericfeatures "k8s.io/apiserver/pkg/features"
+	genericapiserver "k8s.io/apiserver/pkg/server"
+	"k8s.io/apiserver/pkg/server/dynamiccertificates"
+	"k8s.io/apiserver/pkg/server/filters"
+	serverstorage "k8s.io/apiserver/pkg/server/storage"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	enabledopenapi "k8s.io/apiserver/pkg/util/openapi"
+	"k8s.io/apiserver/pkg/util/webhook"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	aggregatorscheme "k8s.io/kube-aggregator/pkg/apiserver/scheme"
+	"k8s.io/kubernetes/cmd/kube-apiserver/app"
+	"k8s.io/kubernetes/cmd/kube-apiserver/app/options"
+	"k8s.io/kubernetes/pkg/api/legacyscheme"
+	"k8s.io/kubernetes/pkg/controlplane"
+	controlplaneapiserver "k8s.io/kubernetes/pkg/controlplane/apiserver"
+	generatedopenapi "k8s.io/kubernetes/pkg/generated/openapi"
+	"k8s.io/kubernetes/pkg/kubeapiserver"
+	rbacrest "k8s.io/kubernetes/pkg/registry/rbac/rest"
+)
+
+// resync is how often the server's own caches hand every object to their users again (upstream's value).
+const resync = 10 * time.Minute
+
+// newConfig makes the configuration of the three servers that are kube-apiserver: the core, the custom resources and
+// the aggregator. It opens the listening socket and, after etcd returned, the connections to etcd.
+func newConfig(opts options.CompletedOptions, etcd func() error) (*app.Config, error) {
+	generic, shared, storage, err := genericConfig(opts, etcd)
+	if err != nil {
+		return nil, err
+	}
+	core, resolver, admission, err := app.CreateKubeAPIServerConfig(opts, generic, shared, storage)
+	if err != nil {
+		return nil, err
+	}
+	plane := core.ControlPlane
+	hooks := webhook.NewDefaultAuthenticationInfoResolverWrapper(plane.ProxyTransport, plane.Generic.EgressSelector,
+		plane.Generic.LoopbackClientConfig, plane.Generic.TracerProvider)
+	custom, err := controlplaneapiserver.CreateAPIExtensionsConfig(*plane.Generic, plane.VersionedInformers, admission,
+		opts.CompletedOptions, opts.MasterCount, resolver, hooks)
+	if err != nil {
+		return nil, err
+	}
+	aggregator, err := controlplaneapiserver.CreateAggregatorConfig(*plane.Generic, opts.CompletedOptions,
+		plane.VersionedInformers, resolver, plane.ProxyTransport, plane.Extra.PeerProxy, admission)
+	if err != nil {
+		return nil, err
+	}
+	return &app.Config{Options: opts, KubeAPIs: core, ApiExtensions: custom, Aggregator: aggregator}, nil
+}
+
+// genericConfig applies the options that all three servers share, in the order in which they need each other.
+func genericConfig(opts options.CompletedOptions, etcd func() error) (*genericapiserver.Config, informers.SharedInformerFactory, *serverstorage.DefaultStorageFactory, error) {
+	fail := func(what string, err error) (*genericapiserver.Config, informers.SharedInformerFactory, *serverstorage.DefaultStorageFactory, error) {
+		return nil, nil, nil, fmt.Errorf("%s: %w", what, err)
+	}
+	config := genericapiserver.NewConfig(legacyscheme.Codecs)
+	config.Flagz = opts.Flagz
+	resources := controlplane.DefaultAPIResourceConfigSource()
+	config.MergedResourceConfig = resources
+	if err := opts.GenericServerRunOptions.ApplyTo(config); err != nil {
+		return fail("general options", err)
+	}
+	if err := serve(opts, config); err != nil {
+		return fail("serving", err)
+	}
+	client, err := kubernetes.NewForConfig(config.LoopbackClientConfig)
+	if err != nil {
+		return fail("own client", err)
+	}
+	shared := informers.NewSharedInformerFactoryWithOptions(client, resync, informers.WithTransform(withoutManagedFields))
+	if err := opts.Features.ApplyTo(config, client, shared); err != nil {
+		return fail("features", err)
+	}
+	if err := opts.APIEnablement.ApplyTo(config, resources, legacyscheme.Scheme); err != nil {
+		return fail("API groups", err)
+	}
+	if err := opts.EgressSelector.ApplyTo(config); err != nil {
+		return fail("egress", err)
+	}
+	if utilfeature.DefaultFeatureGate.Enabled(genericfeatures.APIServerTracing) {
+		if err := opts.Traces.ApplyTo(config.EgressSelector, config); err != nil {
+			return fail("tracing", err)
+		}
+	}
+	describe(config)
+	if err := etcd(); err != nil {
+		return fail("etcd", err)
+	}
+	storage, err := store(opts, config)
+	if err != nil {
+		return fail("storage", err)
+	}
+	if err := admit(opts, config, client, shared); err != nil {
+		return fail("access", err)
+	}
+	if err := opts.Audit.ApplyTo(config); err != nil {
+		return fail("audit", err)
+	}
+	config.AggregatedDiscoveryGroupManager = aggregated.NewResourceManager("apis")
+	return config, shared, storage, nil
+}
+
+// serve opens the port and gives the server a connection to itself: a random bearer token and a certificate of its own
+// that is served for a name nobody else asks for.
+func serve(opts options.CompletedOptions, config *genericapiserver.Config) error {
+	if err := opts.SecureServing.SecureServingOptions.ApplyTo(&config.SecureServing); err != nil {
+		return err
+	}
+	cert, key, err := selfSigned(genericapiserver.LoopbackClientServerNameOverride)
+	if err != nil {
+		return err
+	}
+	own, err := dynamiccertificates.NewStaticSNICertKeyContent("loopback", cert, key, genericapiserver.LoopbackClientServerNameOverride)
+	if err != nil {
+		return err
+	}
+	serving := config.SecureServing
+	serving.SNICerts = append([]dynamiccertificates.SNICertKeyContentProvider{own}, serving.SNICerts...)
+	loopback, err := serving.NewLoopbackClientConfig(uuid.New().String(), cert)
+	if err != nil {
+		return err
+	}
+	loopback.ContentType = runtime.ContentTypeProtobuf
+	loopback.DisableCompression = true
+	config.LoopbackClientConfig = loopback
+	return nil
+}
+
+// describe gives the server its OpenAPI documents, made when they are first needed.
+func describe(config *genericapiserver.Config) {
+	definitions := enabledopenapi.GetOpenAPIDefinitionsWithoutDisabledFeatures(generatedopenapi.GetOpenAPIDefinitions)
+	namer := openapi.NewDefinitionNamer(legacyscheme.Scheme, extensions.Scheme, aggregatorscheme.Scheme)
+	config.OpenAPIConfig = genericapiserver.DefaultOpenAPIConfig(definitions, namer)
+	config.OpenAPIConfig.Info.Title = "Kubernetes"
+	config.OpenAPIV3Config = genericapiserver.DefaultOpenAPIV3Config(definitions, namer)
+	config.OpenAPIV3Config.Info.Title = "Kubernetes"
+	config.LongRunningFunc = filters.BasicLongRunningRequestCheck(
+		sets.NewString("watch", "proxy"), sets.NewString("attach", "exec", "proxy", "log", "portforward"))
+}
+
+// store connects the server with etcd.
+func store(opts options.CompletedOptions, config *genericapiserver.Config) (*serverstorage.DefaultStorageFactory, error) {
+	transport := &opts.Etcd.StorageConfig.Transport
+	if config.EgressSelector != nil {
+		transport.EgressLookup = config.EgressSelector.Lookup
+	}
+	transport.TracerProvider = noop.NewTracerProvider()
+	if utilfeature.DefaultFeatureGate.Enabled(genericfeatures.APIServerTracing) {
+		transport.TracerProvider = config.TracerProvider
+	}
+	wanted := kubeapiserver.NewStorageFactoryConfigEffectiveVersion(config.EffectiveVersion)
+	wanted.APIResourceConfig = config.MergedResourceConfig
+	wanted.DefaultResourceEncoding.SetEffectiveVersion(config.EffectiveVersion)
+	storage, err := wanted.Complete(opts.Etcd).New()
+	if err != nil {
+		return nil, err
+	}
+	storage.StorageConfig.StorageObjectCountTracker = config.StorageObjectCountTracker
+	return storage, opts.Etcd.ApplyWithStorageFactoryTo(storage, config)
+}
+
+// admit sets who may do what. It needs the OpenAPI documents (their security definitions) to be there.
+func admit(opts options.CompletedOptions, config *genericapiserver.Config, client kubernetes.Interface, shared informers.SharedInformerFactory) error {
+	ctx := wait.ContextForChannel(config.DrainedNotify())
+	if err := opts.Authentication.ApplyTo(ctx, &config.Authentication, config.SecureServing, config.EgressSelector,
+		config.OpenAPIConfig, config.OpenAPIV3Config, client, shared, config.APIServerID); err != nil {
+		return err
+	}
+	return authorize(ctx, opts, config, shared)
+}
+
+func authorize(ctx context.Context, opts options.CompletedOptions, config *genericapiserver.Config, shared informers.SharedInformerFactory) error {
+	authorizer, rules, rbac, err := controlplaneapiserver.BuildAuthorizer(ctx, opts.CompletedOptions, config.EgressSelector, config.APIServerID, shared)
+	if err != nil {
+		return err
+	}
+	if !rbac {
+		return errors.New("authorization: RBAC is not among the modes")
+	}
+	config.Authorization.Authorizer, config.RuleResolver = authorizer, rules
+	// rights.go does its work.
+	config.DisabledPostStartHooks.Insert(rbacrest.PostStartHookName)
+	return nil
+}
+
+// withoutManagedFields drops what the server's own caches never read.
+func withoutManagedFields(object any) (any, error) {
+	if accessor, err := meta.Accessor(object); err == nil && accessor.GetManagedFields() != nil {
+		accessor.SetManagedFields(nil)
+	}
+	return object, nil
+}

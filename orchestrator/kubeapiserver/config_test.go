@@ -1,0 +1,146 @@
+package kubeapiserver
+
+import (
+	"context"
+	"crypto/x509"
+	"encoding/pem"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"reflect"
+	"testing"
+	"time"
+
+	genericapiserver "k8s.io/apiserver/pkg/server"
+	"k8s.io/kubernetes/cmd/kube-apiserver/app/options"
+	"k8s.io/kubernetes/pkg/controlplane"
+	controlplaneapiserver "k8s.io/kubernetes/pkg/controlplane/apiserver"
+	generatedopenapi "k8s.io/kubernetes/pkg/generated/openapi"
+
+	extensions "k8s.io/apiextensions-apiserver/pkg/apiserver"
+	"k8s.io/apimachinery/pkg/runtime"
+	aggregatorscheme "k8s.io/kube-aggregator/pkg/apiserver/scheme"
+	"k8s.io/kubernetes/pkg/api/legacyscheme"
+
+	"github.com/orlop-os/orlop/orchestrator/layout"
+	"github.com/orlop-os/orlop/pkg/nodespec"
+	"github.com/orlop-os/orlop/pkg/pki"
+)
+
+// parsed returns the completed options of a server with files in a temporary folder and a port of its own.
+func parsed(t *testing.T) options.CompletedOptions {
+	t.Helper()
+	dirs := layout.Under(t.TempDir())
+	spec := nodespec.Spec{
+		Cluster: "c", NodeName: "node-1", ControlPlane: true, DNSDomain: "cluster.local",
+		NodeIPs:      []netip.Addr{netip.MustParseAddr("127.0.0.1")},
+		ServiceCIDRs: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/12")},
+		PodSecurity:  "baseline", AuditFileMiB: 1, AuditFiles: 1,
+	}
+	c := Component(spec, dirs)
+	if err := c.WriteFiles(); err != nil {
+		t.Fatal(err)
+	}
+	credentials(t, dirs.API)
+	opts, err := parse(context.Background(), c.Args)
+	if err != nil {
+		t.Fatal(err)
+	}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { listener.Close() })
+	opts.SecureServing.Listener = listener
+	return opts
+}
+
+func credentials(t *testing.T, dir string) {
+	t.Helper()
+	ca, err := pki.NewCA("test", time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	leaf, err := ca.Issue(pki.Spec{CN: "localhost", DNS: []string{"localhost"}, Usage: pki.Both, TTL: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	private, public, err := pki.NewServiceAccountKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	encryption := "apiVersion: apiserver.config.k8s.io/v1\nkind: EncryptionConfiguration\nresources:\n- resources: [secrets]\n  providers:\n  - identity: {}\n"
+	for name, content := range map[string][]byte{
+		nodespec.CA: ca.CertPEM(), nodespec.FrontProxyCA: ca.CertPEM(),
+		nodespec.APIServerCert: leaf.CertPEM(), nodespec.APIServerKey: leaf.KeyPEM(),
+		nodespec.KubeletClientCert: leaf.CertPEM(), nodespec.KubeletClientKey: leaf.KeyPEM(),
+		nodespec.FrontProxyCert: leaf.CertPEM(), nodespec.FrontProxyKey: leaf.KeyPEM(),
+		nodespec.ServiceAccountKey: private, nodespec.ServiceAccountPub: public, nodespec.Encryption: []byte(encryption),
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestSameAsUpstream compares the configuration with the one that upstream's own function makes of the same options:
+// every field that one sets, the other sets. A new version of Kubernetes that sets one more fails here.
+func TestSameAsUpstream(t *testing.T) {
+	own, _, _, err := genericConfig(parsed(t), func() error { return nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	upstream, _, _, err := controlplaneapiserver.BuildGenericConfig(parsed(t).CompletedOptions,
+		[]*runtime.Scheme{legacyscheme.Scheme, extensions.Scheme, aggregatorscheme.Scheme},
+		controlplane.DefaultAPIResourceConfigSource(), generatedopenapi.GetOpenAPIDefinitions)
+	if err != nil {
+		t.Fatal(err)
+	}
+	compare(t, "Config", reflect.ValueOf(*own), reflect.ValueOf(*upstream))
+	compare(t, "LoopbackClientConfig", reflect.ValueOf(*own.LoopbackClientConfig), reflect.ValueOf(*upstream.LoopbackClientConfig))
+	compare(t, "SecureServing", reflect.ValueOf(*own.SecureServing), reflect.ValueOf(*upstream.SecureServing))
+	if hooks := own.DisabledPostStartHooks.Difference(upstream.DisabledPostStartHooks); hooks.Len() != 1 {
+		t.Errorf("hooks turned off: %v, want only the one that rights.go replaces", hooks)
+	}
+}
+
+func compare(t *testing.T, name string, own, upstream reflect.Value) {
+	t.Helper()
+	for i := range own.NumField() {
+		field := own.Type().Field(i)
+		// The checks lack the one for the loopback certificate's end: ours outlives every run of the process.
+		if field.Name == "DisabledPostStartHooks" || field.Name == "HealthzChecks" || field.Name == "LivezChecks" {
+			continue
+		}
+		a, b := own.Field(i), upstream.Field(i)
+		if a.IsZero() != b.IsZero() {
+			t.Errorf("%s.%s: set: %t, upstream's: %t", name, field.Name, !a.IsZero(), !b.IsZero())
+			continue
+		}
+		if (a.Kind() == reflect.Slice || a.Kind() == reflect.Map) && a.Len() != b.Len() {
+			t.Errorf("%s.%s: %d entries, upstream's has %d", name, field.Name, a.Len(), b.Len())
+		}
+	}
+}
+
+func TestSelfSigned(t *testing.T) {
+	const name = genericapiserver.LoopbackClientServerNameOverride
+	certPEM, _, err := selfSigned(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	block, _ := pem.Decode(certPEM)
+	cert, err := x509.ParseCertificate(block.Bytes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	roots := x509.NewCertPool()
+	roots.AddCert(cert)
+	if _, err := cert.Verify(x509.VerifyOptions{Roots: roots, DNSName: name}); err != nil {
+		t.Error(err)
+	}
+	if cert.PublicKeyAlgorithm != x509.ECDSA {
+		t.Errorf("a key of kind %s", cert.PublicKeyAlgorithm)
+	}
+}

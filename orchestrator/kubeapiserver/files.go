@@ -1,0 +1,136 @@
+package kubeapiserver
+
+import (
+	"fmt"
+	"path/filepath"
+	"strings"
+
+	"github.com/orlop-os/orlop/orchestrator/component"
+	"github.com/orlop-os/orlop/orchestrator/layout"
+	"github.com/orlop-os/orlop/pkg/nodespec"
+)
+
+// The configuration files that the component writes into the process's folder.
+const (
+	authenticationFile = "authentication.yaml"
+	admissionFile      = "admission.yaml"
+	auditFile          = "audit-policy.yaml"
+)
+
+func files(spec nodespec.Spec, dirs layout.Dirs) []component.File {
+	file := func(name, content string) component.File {
+		return component.File{Path: filepath.Join(dirs.API, name), Mode: 0o600, Content: content}
+	}
+	return []component.File{
+		file(authenticationFile, authentication),
+		file(admissionFile, admission(spec)),
+		file(auditFile, audit),
+	}
+}
+
+// authentication lets a caller without credentials ask whether the server lives, and nothing else. Issuers of JWTs are
+// added under "jwt"; the server reloads the file.
+const authentication = `apiVersion: apiserver.config.k8s.io/v1
+kind: AuthenticationConfiguration
+anonymous:
+  enabled: true
+  conditions:
+  - path: /livez
+  - path: /readyz
+  - path: /healthz
+jwt: []
+`
+
+// admission enforces the cluster's Pod Security level where a namespace does not say otherwise, and warns about what
+// the strictest one would refuse.
+func admission(spec nodespec.Spec) string {
+	exempt := "[]"
+	if len(spec.PodSecurityExempt) > 0 {
+		exempt = "\n      - " + strings.Join(spec.PodSecurityExempt, "\n      - ")
+	}
+	return fmt.Sprintf(`apiVersion: apiserver.config.k8s.io/v1
+kind: AdmissionConfiguration
+plugins:
+- name: PodSecurity
+  configuration:
+    apiVersion: pod-security.admission.config.k8s.io/v1
+    kind: PodSecurityConfiguration
+    defaults:
+      enforce: %s
+      enforce-version: latest
+      audit: restricted
+      audit-version: latest
+      warn: restricted
+      warn-version: latest
+    exemptions:
+      usernames: []
+      runtimeClasses: []
+      namespaces: %s
+`, spec.PodSecurity, exempt)
+}
+
+// audit is one policy for every cluster; the first rule that matches a request decides.
+//
+// Nothing is kept of the server's and the system's own reads, of leases and of health; of who changed the rules of
+// access everything; of everything else who did what to which object, never its content: a Secret's content, a token or
+// a command line must not end in a log.
+const audit = `apiVersion: audit.k8s.io/v1
+kind: Policy
+omitStages:
+- RequestReceived
+rules:
+- level: None
+  users:
+  - system:apiserver
+- level: None
+  nonResourceURLs:
+  - /healthz*
+  - /livez*
+  - /readyz*
+  - /version
+  - /openapi*
+  - /api
+  - /api/*
+  - /apis
+  - /apis/*
+- level: None
+  resources:
+  - group: coordination.k8s.io
+    resources:
+    - leases
+  - group: ""
+    resources:
+    - events
+  - group: events.k8s.io
+    resources:
+    - events
+- level: None
+  userGroups:
+  - system:nodes
+  - system:serviceaccounts:kube-system
+  - orlop:node-agents
+  verbs:
+  - get
+  - list
+  - watch
+- level: None
+  users:
+  - system:kube-controller-manager
+  - system:kube-scheduler
+  - system:kube-proxy
+  - orlop:coredns
+  verbs:
+  - get
+  - list
+  - watch
+- level: RequestResponse
+  verbs:
+  - create
+  - update
+  - patch
+  - delete
+  - deletecollection
+  resources:
+  - group: rbac.authorization.k8s.io
+- level: Metadata
+`

@@ -1,0 +1,108 @@
+package kubeapiserver
+
+import (
+	"fmt"
+	"net/netip"
+	"path/filepath"
+	"strings"
+
+	"github.com/orlop-os/orlop/orchestrator/component"
+	"github.com/orlop-os/orlop/orchestrator/layout"
+	"github.com/orlop-os/orlop/pkg/nodespec"
+	"github.com/orlop-os/orlop/pkg/paths"
+)
+
+// Name is the component's name.
+const Name = "kube-apiserver"
+
+// Component describes kube-apiserver without its Run function.
+func Component(spec nodespec.Spec, dirs layout.Dirs) component.Component {
+	return component.Component{
+		Process: component.API,
+		Name:    Name,
+		Args:    flags(spec, dirs),
+		Files:   files(spec, dirs),
+	}
+}
+
+// Issuer is the issuer of service account tokens. Names of services do not change with addresses, so tokens stay valid
+// when the endpoint moves.
+func Issuer(spec nodespec.Spec) string {
+	return "https://kubernetes.default.svc." + spec.DNSDomain
+}
+
+func flags(spec nodespec.Spec, dirs layout.Dirs) []string {
+	at := func(name string) string { return filepath.Join(dirs.API, name) }
+	args := []string{
+		"--advertise-address=" + spec.NodeIPs[0].String(),
+		"--bind-address=" + bindAddress(spec.NodeIPs),
+		fmt.Sprintf("--secure-port=%d", paths.PortKubernetes),
+		"--service-cluster-ip-range=" + joined(spec.ServiceCIDRs),
+		"--allow-privileged=true",
+
+		"--etcd-servers=unix://" + dirs.EtcdSocket(),
+		"--etcd-prefix=/registry",
+		"--event-ttl=1h",
+		"--encryption-provider-config=" + at(nodespec.Encryption),
+		"--encryption-provider-config-automatic-reload=true",
+
+		"--tls-cert-file=" + at(nodespec.APIServerCert),
+		"--tls-private-key-file=" + at(nodespec.APIServerKey),
+		"--tls-min-version=VersionTLS12",
+		"--tls-cipher-suites=" + strings.Join(component.StrongSuites(), ","),
+
+		"--client-ca-file=" + at(nodespec.CA),
+		"--authentication-config=" + at(authenticationFile),
+		"--authorization-mode=Node,RBAC",
+		"--enable-admission-plugins=NodeRestriction",
+		"--admission-control-config-file=" + at(admissionFile),
+
+		"--kubelet-certificate-authority=" + at(nodespec.CA),
+		"--kubelet-client-certificate=" + at(nodespec.KubeletClientCert),
+		"--kubelet-client-key=" + at(nodespec.KubeletClientKey),
+		"--kubelet-preferred-address-types=InternalIP,Hostname",
+
+		"--service-account-issuer=" + Issuer(spec),
+		"--service-account-signing-key-file=" + at(nodespec.ServiceAccountKey),
+		"--service-account-key-file=" + at(nodespec.ServiceAccountPub),
+
+		"--requestheader-client-ca-file=" + at(nodespec.FrontProxyCA),
+		"--requestheader-allowed-names=front-proxy-client",
+		"--requestheader-username-headers=X-Remote-User",
+		"--requestheader-group-headers=X-Remote-Group",
+		"--requestheader-extra-headers-prefix=X-Remote-Extra-",
+		"--proxy-client-cert-file=" + at(nodespec.FrontProxyCert),
+		"--proxy-client-key-file=" + at(nodespec.FrontProxyKey),
+
+		"--audit-policy-file=" + at(auditFile),
+		"--audit-log-path=" + filepath.Join(dirs.AuditLog, "audit.log"),
+		// Blocking: a request is answered after its line is written, so that a crash loses no line.
+		"--audit-log-mode=blocking",
+		fmt.Sprintf("--audit-log-maxsize=%d", spec.AuditFileMiB),
+		fmt.Sprintf("--audit-log-maxbackup=%d", spec.AuditFiles),
+
+		// While it stops, the server sends clients away instead of waiting a minute for those that watch.
+		"--shutdown-send-retry-after=true",
+		"--profiling=false",
+		"--contention-profiling=false",
+	}
+	return args
+}
+
+// bindAddress is every address of the machine: of both families when it has an IPv6 address of its own.
+func bindAddress(own []netip.Addr) string {
+	for _, a := range own {
+		if a.Is6() {
+			return "::"
+		}
+	}
+	return "0.0.0.0"
+}
+
+func joined(prefixes []netip.Prefix) string {
+	var words []string
+	for _, p := range prefixes {
+		words = append(words, p.String())
+	}
+	return strings.Join(words, ",")
+}

@@ -1,0 +1,154 @@
+package kubeapiserver
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	genericapiserver "k8s.io/apiserver/pkg/server"
+	"k8s.io/client-go/kubernetes"
+	rbacclient "k8s.io/client-go/kubernetes/typed/rbac/v1"
+	rbacrest "k8s.io/kubernetes/pkg/registry/rbac/rest"
+	"k8s.io/kubernetes/plugin/pkg/auth/authorizer/rbac/bootstrappolicy"
+)
+
+// rightsHook is the name of what takes the place of upstream's hook rbac/bootstrap-roles. /readyz shows it.
+const rightsHook = "orlop/rights"
+
+// lastBinding is made after all other objects. It is what lets anybody ask for the server's health, so that a caller
+// without credentials who is answered knows that every right exists (package apigate waits for that).
+const lastBinding = "system:public-info-viewer"
+
+// atOnce is how many objects are made at the same time. etcd writes what arrives together with one sync of the disk.
+const atOnce = 16
+
+// ensureRights makes upstream's roles and bindings, about 140 objects, and our own. In a new cluster they are made side
+// by side and at once; upstream's own hook waits for a second and then makes one after the other, which on a slow disk
+// takes longer than the rest of the server's start. In a cluster that has roles upstream's hook looks after them: it
+// also brings old ones up to date, and nobody waits for it.
+func (s *Server) ensureRights(hook genericapiserver.PostStartHookContext) error {
+	client, err := kubernetes.NewForConfig(hook.LoopbackClientConfig)
+	if err != nil {
+		return fmt.Errorf("rights: cannot make client: %w", err)
+	}
+	if fresh(hook, client) {
+		return s.makeRights(hook, client)
+	}
+	if err := s.rights(hook, client); err != nil {
+		return fmt.Errorf("rights: %w", err)
+	}
+	_, upstream, err := rbacrest.RESTStorageProvider{}.PostStartHook()
+	if err != nil {
+		return fmt.Errorf("rights: %w", err)
+	}
+	return upstream(hook)
+}
+
+// fresh tells whether the cluster's last object of all is missing: it is new, or its first start was cut short.
+func fresh(ctx context.Context, client kubernetes.Interface) bool {
+	_, err := client.RbacV1().ClusterRoleBindings().Get(ctx, lastBinding, metav1.GetOptions{})
+	return apierrors.IsNotFound(err)
+}
+
+// makeRights makes every object, the last binding last. An object that is there already stays as it is.
+func (s *Server) makeRights(ctx context.Context, client kubernetes.Interface) error {
+	// Everybody's first requests need the namespaces, and the server's own controller takes its time.
+	var namespaces []func() error
+	for _, name := range []string{metav1.NamespaceSystem, metav1.NamespacePublic, metav1.NamespaceDefault, corev1.NamespaceNodeLease} {
+		namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		namespaces = append(namespaces, func() error {
+			_, err := client.CoreV1().Namespaces().Create(ctx, namespace, metav1.CreateOptions{})
+			return err
+		})
+	}
+	if err := sideBySide(ctx, namespaces); err != nil {
+		return err
+	}
+	work, last := upstreamRights(ctx, client.RbacV1())
+	if last == nil {
+		return fmt.Errorf("rights: upstream has no binding %s any more, which the start waits for", lastBinding)
+	}
+	if err := sideBySide(ctx, append(work, func() error { return s.rights(ctx, client) })); err != nil {
+		return err
+	}
+	return sideBySide(ctx, []func() error{last})
+}
+
+// upstreamRights returns the making of each of upstream's objects, and of the one that has to be last.
+func upstreamRights(ctx context.Context, rbac rbacclient.RbacV1Interface) (work []func() error, last func() error) {
+	for _, o := range slices.Concat(bootstrappolicy.ClusterRoles(), bootstrappolicy.ControllerRoles()) {
+		work = append(work, func() error { _, err := rbac.ClusterRoles().Create(ctx, &o, metav1.CreateOptions{}); return err })
+	}
+	for _, o := range slices.Concat(bootstrappolicy.ClusterRoleBindings(), bootstrappolicy.ControllerRoleBindings()) {
+		bind := func() error { _, err := rbac.ClusterRoleBindings().Create(ctx, &o, metav1.CreateOptions{}); return err }
+		if o.Name == lastBinding {
+			last = bind
+		} else {
+			work = append(work, bind)
+		}
+	}
+	for namespace, roles := range bootstrappolicy.NamespaceRoles() {
+		for _, o := range roles {
+			work = append(work, func() error { _, err := rbac.Roles(namespace).Create(ctx, &o, metav1.CreateOptions{}); return err })
+		}
+	}
+	for namespace, bindings := range bootstrappolicy.NamespaceRoleBindings() {
+		for _, o := range bindings {
+			work = append(work, func() error {
+				_, err := rbac.RoleBindings(namespace).Create(ctx, &o, metav1.CreateOptions{})
+				return err
+			})
+		}
+	}
+	return work, last
+}
+
+// sideBySide does the work, some of it at a time, and returns the first error.
+func sideBySide(ctx context.Context, work []func() error) error {
+	todo := make(chan func() error)
+	done := make(chan error)
+	for range atOnce {
+		go func() {
+			for w := range todo {
+				done <- patiently(ctx, w)
+			}
+		}()
+	}
+	go func() {
+		defer close(todo)
+		for _, w := range work {
+			todo <- w
+		}
+	}()
+	var first error
+	for range work {
+		if err := <-done; err != nil && first == nil {
+			first = fmt.Errorf("rights: %w", err)
+		}
+	}
+	return first
+}
+
+// patiently makes one object. The server may say for a moment that it is not ready; that is tried again for as long as
+// upstream's hook would. That the object is there is no error.
+func patiently(ctx context.Context, make func() error) error {
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	ticker := time.NewTicker(50 * time.Millisecond)
+	defer ticker.Stop()
+	for {
+		err := make()
+		if err == nil || apierrors.IsAlreadyExists(err) {
+			return nil
+		}
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return err
+		}
+	}
+}

@@ -1,0 +1,93 @@
+package kubeapiserver
+
+import (
+	"context"
+	"fmt"
+
+	utilerrors "k8s.io/apimachinery/pkg/util/errors"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/kubernetes/cmd/kube-apiserver/app"
+	"k8s.io/kubernetes/cmd/kube-apiserver/app/options"
+
+	"github.com/spf13/pflag"
+)
+
+// Server is one kube-apiserver. Make it with New.
+type Server struct {
+	args     []string
+	etcd     func(context.Context) error
+	rights   func(context.Context, kubernetes.Interface) error
+	loopback chan *rest.Config
+}
+
+// New returns a server with upstream's flags args. It is started by Run. etcd waits until etcd answers: a connection
+// that is refused is tried again only a second later. rights makes the roles and bindings of our own, beside upstream's.
+func New(args []string, etcd func(context.Context) error, rights func(context.Context, kubernetes.Interface) error) *Server {
+	return &Server{args: args, etcd: etcd, rights: rights, loopback: make(chan *rest.Config, 1)}
+}
+
+// Run serves until ctx is done, then lets requests under way finish and returns nil.
+func (s *Server) Run(ctx context.Context) error {
+	opts, err := parse(ctx, s.args)
+	if err != nil {
+		return err
+	}
+	config, err := newConfig(opts, func() error { return s.etcd(ctx) })
+	if err != nil {
+		return fmt.Errorf("cannot configure: %w", err)
+	}
+	completed, err := config.Complete()
+	if err != nil {
+		return fmt.Errorf("cannot configure: %w", err)
+	}
+	chain, err := app.CreateServerChain(completed)
+	if err != nil {
+		return fmt.Errorf("cannot be put together: %w", err)
+	}
+	if err := chain.GenericAPIServer.AddPostStartHook(rightsHook, s.ensureRights); err != nil {
+		return fmt.Errorf("cannot be put together: %w", err)
+	}
+	prepared, err := chain.PrepareRun()
+	if err != nil {
+		return fmt.Errorf("cannot be prepared: %w", err)
+	}
+	s.loopback <- config.KubeAPIs.ControlPlane.Generic.LoopbackClientConfig
+	return prepared.Run(ctx)
+}
+
+// Loopback returns the server's privileged connection to itself, for the one caller that makes the cluster's own
+// objects. It waits until the server is about to serve.
+func (s *Server) Loopback(ctx context.Context) (*rest.Config, error) {
+	select {
+	case config := <-s.loopback:
+		return rest.CopyConfig(config), nil
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+}
+
+// parse turns upstream's flags into upstream's options, completed and checked.
+func parse(ctx context.Context, args []string) (options.CompletedOptions, error) {
+	opts := options.NewServerRunOptions()
+	flags := pflag.NewFlagSet("kube-apiserver", pflag.ContinueOnError)
+	for _, set := range opts.Flags().FlagSets {
+		flags.AddFlagSet(set)
+	}
+	if err := flags.Parse(args); err != nil {
+		return options.CompletedOptions{}, fmt.Errorf("flags: %w", err)
+	}
+	if err := opts.GenericServerRunOptions.ComponentGlobalsRegistry.Set(); err != nil {
+		return options.CompletedOptions{}, fmt.Errorf("feature gates: %w", err)
+	}
+	// The server's own requests need no warnings about old API versions.
+	rest.SetDefaultWarningHandler(rest.NoWarnings{})
+	completed, err := opts.Complete(ctx)
+	if err != nil {
+		return options.CompletedOptions{}, fmt.Errorf("flags: %w", err)
+	}
+	if errs := completed.Validate(); len(errs) != 0 {
+		return options.CompletedOptions{}, fmt.Errorf("flags: %w", utilerrors.NewAggregate(errs))
+	}
+	return completed, nil
+}

@@ -1,0 +1,144 @@
+package kubelet
+
+import (
+	"fmt"
+	"net/netip"
+	"path/filepath"
+	"strings"
+
+	"sigs.k8s.io/yaml"
+
+	"github.com/orlop-os/orlop/orchestrator/component"
+	"github.com/orlop-os/orlop/orchestrator/kubeconfig"
+	"github.com/orlop-os/orlop/orchestrator/layout"
+	"github.com/orlop-os/orlop/pkg/nodespec"
+	"github.com/orlop-os/orlop/pkg/paths"
+)
+
+// Name is the component's name.
+const Name = "kubelet"
+
+// HealthPort is where the kubelet tells its health, on loopback, without TLS.
+const HealthPort = 10248
+
+// Component describes the kubelet without its Run function.
+func Component(spec nodespec.Spec, dirs layout.Dirs) component.Component {
+	at := func(name string) string { return filepath.Join(dirs.Node, name) }
+	client := kubeconfig.File(spec, dirs.Node, Name, nodespec.KubeletCert, nodespec.KubeletKey)
+	resolvers := component.File{Path: at("resolv.conf"), Mode: 0o644, Content: resolvConf(spec.DNSUpstreams)}
+	config := component.File{Path: at("kubelet.yaml"), Mode: 0o600, Content: configuration(spec, dirs, resolvers.Path)}
+	return component.Component{
+		Process: component.Node,
+		Name:    Name,
+		Args: []string{
+			"--config=" + config.Path,
+			"--kubeconfig=" + client.Path,
+			"--hostname-override=" + spec.NodeName,
+			"--node-ip=" + nodeIPs(spec.NodeIPs),
+			"--root-dir=" + dirs.KubeletData,
+			"--cert-dir=" + filepath.Join(dirs.KubeletData, "pki"),
+		},
+		Files: []component.File{client, resolvers, config},
+	}
+}
+
+// nodeIPs is the preferred address, and with it the first one of the other family: the kubelet takes no more.
+func nodeIPs(own []netip.Addr) string {
+	words := []string{own[0].String()}
+	for _, ip := range own[1:] {
+		if ip.Is6() != own[0].Is6() {
+			return strings.Join(append(words, ip.String()), ",")
+		}
+	}
+	return words[0]
+}
+
+// resolvConf is what pods that want the machine's own name resolution get. The machine's resolv.conf cannot serve: it
+// may name the cluster's DNS, which would ask itself.
+func resolvConf(upstreams []netip.Addr) string {
+	var b strings.Builder
+	for _, ip := range upstreams {
+		fmt.Fprintf(&b, "nameserver %s\n", ip)
+	}
+	return b.String()
+}
+
+// configuration is the kubelet's file (kubelet.config.k8s.io/v1beta1). What is not named keeps upstream's default.
+func configuration(spec nodespec.Spec, dirs layout.Dirs, resolvConf string) string {
+	at := func(name string) string { return filepath.Join(dirs.Node, name) }
+	var dns []string
+	for _, ip := range spec.DNSIPs {
+		dns = append(dns, ip.String())
+	}
+	content := map[string]any{
+		"apiVersion": "kubelet.config.k8s.io/v1beta1",
+		"kind":       "KubeletConfiguration",
+
+		// Who may ask, and what. Both are answered by the API server, except for who has a certificate of the CA.
+		"authentication": map[string]any{
+			"anonymous": map[string]any{"enabled": false},
+			"webhook":   map[string]any{"enabled": true},
+			"x509":      map[string]any{"clientCAFile": at(nodespec.CA)},
+		},
+		"authorization":             map[string]any{"mode": "Webhook"},
+		"port":                      paths.PortKubelet,
+		"readOnlyPort":              0,
+		"healthzBindAddress":        "127.0.0.1",
+		"healthzPort":               HealthPort,
+		"tlsCertFile":               at(nodespec.KubeletServing),
+		"tlsPrivateKeyFile":         at(nodespec.KubeletServingKey),
+		"tlsMinVersion":             "VersionTLS12",
+		"tlsCipherSuites":           component.StrongSuites(),
+		"rotateCertificates":        false,
+		"serverTLSBootstrap":        false,
+		"enableProfilingHandler":    false,
+		"enableDebugFlagsHandler":   false,
+		"enableSystemLogHandler":    false,
+		"enableContentionProfiling": false,
+
+		// What pods get.
+		"seccompDefault": true,
+		"clusterDNS":     dns,
+		"clusterDomain":  spec.DNSDomain,
+		"resolvConf":     resolvConf,
+		"maxPods":        spec.MaxPods,
+		"podPidsLimit":   4096, // one pod's fork bomb leaves the others their processes
+
+		// The runtime and the machine.
+		"containerRuntimeEndpoint": "unix://" + dirs.ContainerdSocket,
+		"cgroupDriver":             "cgroupfs",
+		"failCgroupV1":             true,
+		"protectKernelDefaults":    true,
+		"podLogsDir":               dirs.PodLogs,
+		"volumePluginDir":          filepath.Join(dirs.KubeletData, "volumeplugins"), // upstream's default is below the read-only /usr
+		"containerLogMaxSize":      "10Mi",
+		"containerLogMaxFiles":     3,
+
+		// What is kept for the system, and when pods are put out so that it keeps it.
+		"systemReserved": map[string]string{
+			"cpu":    fmt.Sprintf("%dm", spec.ReservedCPU),
+			"memory": fmt.Sprint(spec.ReservedMemory),
+		},
+		"enforceNodeAllocatable": []string{"pods"},
+		"evictionHard": map[string]string{
+			"memory.available":   "100Mi",
+			"nodefs.available":   "10%",
+			"nodefs.inodesFree":  "5%",
+			"imagefs.available":  "15%",
+			"imagefs.inodesFree": "5%",
+		},
+		"imageGCHighThresholdPercent": 80,
+		"imageGCLowThresholdPercent":  70,
+
+		"nodeStatusUpdateFrequency": "10s",
+		"nodeStatusReportFrequency": "1m0s",
+	}
+	if spec.Taint {
+		content["registerWithTaints"] = []map[string]string{{"key": "node-role.kubernetes.io/control-plane", "effect": "NoSchedule"}}
+	}
+	text, err := yaml.Marshal(content)
+	if err != nil {
+		panic(fmt.Sprintf("kubelet: a map of plain values has no YAML form: %v", err)) // cannot happen
+	}
+	return string(text)
+}

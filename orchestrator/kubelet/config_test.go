@@ -1,0 +1,78 @@
+package kubelet
+
+import (
+	"context"
+	"net/netip"
+	"testing"
+
+	"k8s.io/kubelet/config/v1beta1"
+	"k8s.io/kubernetes/cmd/kubelet/app/options"
+	"sigs.k8s.io/yaml"
+
+	"github.com/orlop-os/orlop/orchestrator/layout"
+	"github.com/orlop-os/orlop/pkg/nodespec"
+)
+
+func spec() nodespec.Spec {
+	return nodespec.Spec{
+		Cluster: "c", NodeName: "node-1", DNSDomain: "cluster.local", MaxPods: 60, Taint: true,
+		NodeIPs:        []netip.Addr{netip.MustParseAddr("192.0.2.10"), netip.MustParseAddr("192.0.2.11"), netip.MustParseAddr("2001:db8::1")},
+		DNSIPs:         []netip.Addr{netip.MustParseAddr("10.96.0.10")},
+		ReservedMemory: 512 << 20, ReservedCPU: 250,
+	}
+}
+
+// TestUpstreamTakesTheConfiguration decodes the file as the kubelet does, strictly, and looks at what must not be lost.
+func TestUpstreamTakesTheConfiguration(t *testing.T) {
+	dirs := layout.Under(t.TempDir())
+	c := Component(spec(), dirs)
+	if err := c.WriteFiles(); err != nil {
+		t.Fatal(err)
+	}
+	server, err := parse(context.Background(), c.Args)
+	if err != nil {
+		t.Fatal(err)
+	}
+	validated := *server
+	validated.FailCgroupV1 = false // would look at this machine
+	if err := options.ValidateKubeletServer(&validated); err != nil {
+		t.Fatal(err)
+	}
+	if server.NodeIP != "192.0.2.10,2001:db8::1" {
+		t.Errorf("node addresses %s, want the first of each family", server.NodeIP)
+	}
+	config := server.KubeletConfiguration
+	if config.ReadOnlyPort != 0 || config.Authentication.Anonymous.Enabled || !config.Authentication.Webhook.Enabled || config.Authorization.Mode != "Webhook" {
+		t.Error("strangers could read from the kubelet")
+	}
+	if !config.SeccompDefault || !config.ProtectKernelDefaults || !config.FailCgroupV1 {
+		t.Error("pods' or the kernel's defaults are not protected")
+	}
+	if config.MaxPods != 60 || len(config.RegisterWithTaints) != 1 || config.SystemReserved["memory"] != "536870912" || config.SystemReserved["cpu"] != "250m" {
+		t.Errorf("the node's description is lost: %d pods, taints %v, reserved %v", config.MaxPods, config.RegisterWithTaints, config.SystemReserved)
+	}
+	if len(config.TLSCipherSuites) == 0 || config.TLSMinVersion == "" {
+		t.Error("any TLS will do")
+	}
+}
+
+// TestNoUnknownField decodes the file strictly, because the kubelet itself only warns of a field that it does not know.
+func TestNoUnknownField(t *testing.T) {
+	content := configuration(spec(), layout.System(), "/run/resolv.conf")
+	if err := yaml.UnmarshalStrict([]byte(content), &v1beta1.KubeletConfiguration{}); err != nil {
+		t.Error(err)
+	}
+	if err := yaml.UnmarshalStrict([]byte(content+"noSuchField: true\n"), &v1beta1.KubeletConfiguration{}); err == nil {
+		t.Error("an unknown field was taken")
+	}
+}
+
+func TestResolvConf(t *testing.T) {
+	if got := resolvConf(nil); got != "" {
+		t.Errorf("without resolvers: %q, want nothing", got)
+	}
+	got := resolvConf([]netip.Addr{netip.MustParseAddr("192.0.2.53"), netip.MustParseAddr("2001:db8::53")})
+	if want := "nameserver 192.0.2.53\nnameserver 2001:db8::53\n"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+}

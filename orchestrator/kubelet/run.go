@@ -1,0 +1,116 @@
+package kubelet
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+	"k8s.io/apimachinery/pkg/runtime"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	"k8s.io/client-go/kubernetes"
+	corev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/kubernetes/cmd/kubelet/app"
+	"k8s.io/kubernetes/cmd/kubelet/app/options"
+	"k8s.io/kubernetes/pkg/kubelet"
+	"k8s.io/kubernetes/pkg/kubelet/kubeletconfig/configfiles"
+	"k8s.io/kubernetes/pkg/util/filesystem"
+
+	"github.com/orlop-os/orlop/orchestrator/apigate"
+)
+
+// Run works with upstream's flags args until ctx is done. Pods keep running when it ends.
+func Run(ctx context.Context, args []string, gate *apigate.Gate) error {
+	server, err := parse(ctx, args)
+	if err != nil {
+		return err
+	}
+	gates := utilfeature.DefaultFeatureGate
+	parts, err := app.UnsecuredDependencies(ctx, server, gates)
+	if err != nil {
+		return fmt.Errorf("cannot prepare: %w", err)
+	}
+	if err := connect(server, parts, gate); err != nil {
+		return err
+	}
+	if err := awaitRuntime(ctx, strings.TrimPrefix(server.ContainerRuntimeEndpoint, "unix://")); err != nil {
+		return nil // asked to stop before there was anything to stop
+	}
+	return app.Run(ctx, server, parts, gates)
+}
+
+// parse turns upstream's flags and the file that they name into upstream's options. Upstream's Run checks them.
+func parse(ctx context.Context, args []string) (*options.KubeletServer, error) {
+	server, err := options.NewKubeletServer()
+	if err != nil {
+		return nil, fmt.Errorf("cannot make options: %w", err)
+	}
+	flags := pflag.NewFlagSet(Name, pflag.ContinueOnError)
+	server.KubeletFlags.AddFlags(flags)
+	if err := flags.Parse(args); err != nil {
+		return nil, fmt.Errorf("flags: %w", err)
+	}
+	loader, err := configfiles.NewFsLoader(&filesystem.DefaultFs{}, server.KubeletConfigFile)
+	if err != nil {
+		return nil, fmt.Errorf("%s: cannot read: %w", server.KubeletConfigFile, err)
+	}
+	config, err := loader.Load(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("%s: cannot use: %w", server.KubeletConfigFile, err)
+	}
+	server.KubeletConfiguration = *config
+	return server, nil
+}
+
+// connect gives the kubelet its three clients, as upstream makes them, with the gate before each.
+func connect(server *options.KubeletServer, parts *kubelet.Dependencies, gate *apigate.Gate) error {
+	config, err := clientcmd.BuildConfigFromFlags("", server.KubeConfig)
+	if err != nil {
+		return fmt.Errorf("%s: cannot use: %w", server.KubeConfig, err)
+	}
+	config.ContentType = runtime.ContentTypeProtobuf
+	config.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
+	config.QPS, config.Burst = float32(server.KubeAPIQPS), int(server.KubeAPIBurst)
+	config.Wrap(gate.Hold)
+	if parts.KubeClient, err = kubernetes.NewForConfig(config); err != nil {
+		return fmt.Errorf("cannot make client: %w", err)
+	}
+	events := rest.CopyConfig(config)
+	events.QPS, events.Burst = float32(server.EventRecordQPS), int(server.EventBurst)
+	if parts.EventClient, err = corev1.NewForConfig(events); err != nil {
+		return fmt.Errorf("cannot make client for events: %w", err)
+	}
+	// Heartbeats are never limited, and one that takes longer than the next is due in is given up.
+	heartbeat := rest.CopyConfig(config)
+	heartbeat.QPS = -1
+	heartbeat.Timeout = server.NodeStatusUpdateFrequency.Duration
+	client, err := rest.HTTPClientFor(heartbeat)
+	if err != nil {
+		return fmt.Errorf("cannot make client for heartbeats: %w", err)
+	}
+	if parts.HeartbeatClient, err = kubernetes.NewForConfigAndClient(heartbeat, client); err != nil {
+		return fmt.Errorf("cannot make client for heartbeats: %w", err)
+	}
+	parts.OnHeartbeatFailure = client.CloseIdleConnections
+	return nil
+}
+
+// awaitRuntime waits until the container runtime accepts connections. Upstream waits for two seconds after a refused one.
+func awaitRuntime(ctx context.Context, socket string) error {
+	ticker := time.NewTicker(20 * time.Millisecond)
+	defer ticker.Stop()
+	for {
+		if conn, err := net.Dial("unix", socket); err == nil {
+			return conn.Close()
+		}
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}

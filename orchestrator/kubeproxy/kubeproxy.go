@@ -1,0 +1,107 @@
+// Package kubeproxy runs upstream's kube-proxy inside the process "node", in nftables mode, with its configuration file
+// as data. It needs /usr/sbin/nft in PATH; iptables is not in the image.
+package kubeproxy
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/pflag"
+	"k8s.io/kubernetes/cmd/kube-proxy/app"
+
+	"github.com/orlop-os/orlop/orchestrator/component"
+	"github.com/orlop-os/orlop/orchestrator/kubeconfig"
+	"github.com/orlop-os/orlop/orchestrator/layout"
+	"github.com/orlop-os/orlop/pkg/nodespec"
+)
+
+// Name is the component's name.
+const Name = "kube-proxy"
+
+// HealthPort is where it tells its health, on loopback, without TLS: good after rules were written, bad when the last
+// ones are overdue.
+const HealthPort = 10256
+
+// Component describes kube-proxy without its Run function.
+func Component(spec nodespec.Spec, dirs layout.Dirs) component.Component {
+	client := kubeconfig.File(spec, dirs.Node, Name, nodespec.ProxyCert, nodespec.ProxyKey)
+	config := component.File{
+		Path: filepath.Join(dirs.Node, "kube-proxy.yaml"), Mode: 0o600,
+		Content: configuration(spec, client.Path),
+	}
+	return component.Component{
+		Process: component.Node,
+		Name:    Name,
+		Args:    []string{"--config=" + config.Path},
+		Files:   []component.File{client, config},
+	}
+}
+
+// configuration is kube-proxy's file. Node ports answer on the node's own addresses only, not on loopback or the
+// bridge. Traffic from the pod ranges is local and keeps its sender; everything else to a service address is
+// masqueraded.
+func configuration(spec nodespec.Spec, client string) string {
+	return fmt.Sprintf(`apiVersion: kubeproxy.config.k8s.io/v1alpha1
+kind: KubeProxyConfiguration
+mode: nftables
+hostnameOverride: %s
+clientConnection:
+  kubeconfig: %s
+clusterCIDR: %s
+detectLocalMode: ClusterCIDR
+nodePortAddresses:
+- primary
+healthzBindAddress: 127.0.0.1:%d
+metricsBindAddress: 127.0.0.1:10249
+enableProfiling: false
+`, spec.NodeName, client, joined(spec.PodCIDRs), HealthPort)
+}
+
+func joined(prefixes []netip.Prefix) string {
+	var words []string
+	for _, p := range prefixes {
+		words = append(words, p.String())
+	}
+	return strings.Join(words, ",")
+}
+
+// Run works with upstream's flags args until it fails; upstream's loop cannot be stopped, so when ctx is done Run
+// returns and the process has to end. The rules stay in the kernel. rights is asked for first: a
+// request that is refused is repeated only seconds later.
+func Run(ctx context.Context, args []string, rights func(context.Context) error) error {
+	opts, err := parse(args)
+	if err != nil {
+		return err
+	}
+	if err := rights(ctx); err != nil {
+		return nil // asked to stop before there was anything to stop
+	}
+	failed := make(chan error, 1)
+	go func() { failed <- opts.Run(ctx) }()
+	select {
+	case err := <-failed:
+		return err
+	case <-ctx.Done():
+		return nil
+	}
+}
+
+// parse turns upstream's flags and the file that they name into upstream's options, completed and checked.
+func parse(args []string) (*app.Options, error) {
+	opts := app.NewOptions()
+	flags := pflag.NewFlagSet(Name, pflag.ContinueOnError)
+	opts.AddFlags(flags)
+	if err := flags.Parse(args); err != nil {
+		return nil, fmt.Errorf("flags: %w", err)
+	}
+	if err := opts.Complete(flags); err != nil {
+		return nil, fmt.Errorf("flags: %w", err)
+	}
+	if err := opts.Validate(); err != nil {
+		return nil, fmt.Errorf("flags: %w", err)
+	}
+	return opts, nil
+}

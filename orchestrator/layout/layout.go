@@ -1,0 +1,53 @@
+// Package layout says where the orchestrator finds and puts its files: the fixed paths of pkg/paths in the running
+// system, or the same folders below a root of their own in a test. It makes no folder and opens no file.
+package layout
+
+import (
+	"path/filepath"
+
+	"github.com/orlop-os/orlop/pkg/paths"
+)
+
+// Dirs holds every path that the orchestrator uses. A path's meaning and owner stand in pkg/paths.
+type Dirs struct {
+	Spec             string // the node's description, JSON (pkg/nodespec)
+	API              string // credentials and run time files of process "api"
+	Controllers      string // the same of process "controllers"
+	Node             string // the same of process "node"
+	EtcdData         string
+	AuditLog         string
+	KubeletData      string
+	PodLogs          string
+	CNIConfig        string
+	CNIState         string // host-local's address book; on a tmpfs, because no pod outlives the machine's power
+	CNIPlugins       string
+	ContainerdSocket string
+}
+
+// System returns the paths of the running system.
+func System() Dirs { return Under("/") }
+
+// Under returns the paths of the running system below root.
+func Under(root string) Dirs {
+	at := func(path string) string { return filepath.Join(root, path) }
+	return Dirs{
+		Spec:             at(paths.NodeSpec),
+		API:              at(paths.KubeAPI),
+		Controllers:      at(paths.KubeControllers),
+		Node:             at(paths.KubeNode),
+		EtcdData:         at(paths.EtcdData),
+		AuditLog:         at(paths.AuditLog),
+		KubeletData:      at(paths.KubeletData),
+		PodLogs:          at(paths.PodLogs),
+		CNIConfig:        at(paths.CNIConfig),
+		CNIState:         at(paths.Run + "/cni/addresses"),
+		CNIPlugins:       at(paths.CNIPlugins),
+		ContainerdSocket: at(paths.ContainerdSocket),
+	}
+}
+
+// EtcdSocket is where etcd serves its only client, the API server of the same process. The folder is 0700.
+func (d Dirs) EtcdSocket() string { return filepath.Join(d.API, "etcd.sock") }
+
+// Kubeconfig is the kubeconfig that the named component writes into its process's folder.
+func Kubeconfig(dir, component string) string { return filepath.Join(dir, component+".kubeconfig") }

@@ -1,0 +1,20 @@
+// Package podnetwork connects the node's pods: the bridge that they hang on, the configuration for the runtime's CNI
+// plugins, the masquerading of what leaves the cluster, and the node's endpoint of the cluster DNS.
+//
+// It begins when the Node object has its pod range; that is at once after a restart and a second after the first
+// registration. Everything follows from the range, so plan.go is pure: range in, addresses, files and rules out.
+//
+// The bridge is made here and not by the CNI plugin at the first pod, because the cluster DNS listens on the bridge's
+// address (the first of the range) before there is any pod. The address is published as an EndpointSlice of the
+// selector-less Service kube-system/kube-dns, whose internal traffic policy is Local: kube-proxy then sends a question
+// to the cluster DNS address to the bridge address of the asking node, like any other Service, and no question leaves
+// the node. An address of the link (169.254/16) could be the same on every node, but the API refuses it in endpoints.
+//
+// Masquerading is one static rule for the whole pod range. The CNI plugin's own (ipMasq) would add rules for each pod,
+// at a program start each.
+//
+// Service addresses are also routed to the bridge, so that programs of the machine reach them when the machine has no
+// default route: the kernel wants a route before the service proxy may rewrite the destination.
+//
+// The package does not connect nodes with each other.
+package podnetwork

@@ -1,0 +1,120 @@
+package podnetwork
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+	"sigs.k8s.io/knftables"
+)
+
+// table holds the masquerading. It is ours alone; the service proxy has its own.
+const table = "orlop_pods"
+
+// ensureBridge makes the bridge, gives it exactly the wanted addresses and sets it up.
+func ensureBridge(gateways []netip.Prefix) error {
+	link, err := netlink.LinkByName(Bridge)
+	if errors.As(err, &netlink.LinkNotFoundError{}) {
+		made := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: Bridge}}
+		if err := netlink.LinkAdd(made); err != nil {
+			return fmt.Errorf("%s: cannot make: %w", Bridge, err)
+		}
+		link, err = netlink.LinkByName(Bridge)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: cannot find: %w", Bridge, err)
+	}
+	// A bridge whose hardware address was not set takes the lowest of its ports', and pods' neighbour entries go stale
+	// when that changes.
+	if err := netlink.LinkSetHardwareAddr(link, link.Attrs().HardwareAddr); err != nil {
+		return fmt.Errorf("%s: cannot fix hardware address: %w", Bridge, err)
+	}
+	if err := ensureAddresses(link, gateways); err != nil {
+		return err
+	}
+	if err := netlink.LinkSetUp(link); err != nil {
+		return fmt.Errorf("%s: cannot set up: %w", Bridge, err)
+	}
+	return nil
+}
+
+func ensureAddresses(link netlink.Link, want []netip.Prefix) error {
+	have, err := netlink.AddrList(link, netlink.FAMILY_ALL)
+	if err != nil {
+		return fmt.Errorf("%s: cannot list addresses: %w", Bridge, err)
+	}
+	for _, a := range have {
+		bits, _ := a.Mask.Size()
+		ip, _ := netip.AddrFromSlice(a.IP)
+		prefix := netip.PrefixFrom(ip.Unmap(), bits)
+		if slices.Contains(want, prefix) || ip.IsLinkLocalUnicast() {
+			continue
+		}
+		if err := netlink.AddrDel(link, &a); err != nil {
+			return fmt.Errorf("%s: cannot remove old address %s: %w", Bridge, prefix, err)
+		}
+	}
+	for _, p := range want {
+		address, err := netlink.ParseAddr(p.String())
+		if err != nil {
+			return fmt.Errorf("%s: cannot use address %s: %w", Bridge, p, err)
+		}
+		if p.Addr().Is6() {
+			// Nobody else is on the bridge yet; waiting for duplicates keeps the DNS from listening for a second.
+			address.Flags = unix.IFA_F_NODAD
+		}
+		if err := netlink.AddrReplace(link, address); err != nil {
+			return fmt.Errorf("%s: cannot set address %s: %w", Bridge, p, err)
+		}
+	}
+	return nil
+}
+
+// ensureRoutes routes the ranges to the bridge, with the bridge's address as sender.
+func ensureRoutes(routes []netip.Prefix, gateways []netip.Prefix) error {
+	link, err := netlink.LinkByName(Bridge)
+	if err != nil {
+		return fmt.Errorf("%s: cannot find: %w", Bridge, err)
+	}
+	for _, r := range routes {
+		destination, err := netlink.ParseIPNet(r.Masked().String())
+		if err != nil {
+			return fmt.Errorf("route %s: cannot use: %w", r, err)
+		}
+		route := &netlink.Route{LinkIndex: link.Attrs().Index, Dst: destination, Scope: netlink.SCOPE_LINK}
+		for _, g := range gateways {
+			if g.Addr().Is6() == r.Addr().Is6() {
+				route.Src = g.Addr().AsSlice()
+			}
+		}
+		if r.Addr().Is6() {
+			route.Scope = netlink.SCOPE_UNIVERSE
+		}
+		if err := netlink.RouteReplace(route); err != nil {
+			return fmt.Errorf("route %s to %s: cannot set: %w", r, Bridge, err)
+		}
+	}
+	return nil
+}
+
+// masquerade puts the rules in place, all at once.
+func masquerade(ctx context.Context, nft knftables.Interface, rules []string) error {
+	nat, snat := knftables.NATType, knftables.SNATPriority
+	post := knftables.PostroutingHook
+	tx := nft.NewTransaction()
+	tx.Add(&knftables.Table{Comment: knftables.PtrTo("pods of this node leaving the cluster")})
+	chain := knftables.Chain{Name: "postrouting", Type: &nat, Hook: &post, Priority: &snat}
+	tx.Add(&chain)
+	tx.Flush(&chain)
+	for _, r := range rules {
+		tx.Add(&knftables.Rule{Chain: chain.Name, Rule: r})
+	}
+	if err := nft.Run(ctx, tx); err != nil {
+		return fmt.Errorf("nftables table %s: cannot set: %w", table, err)
+	}
+	return nil
+}

@@ -1,0 +1,107 @@
+package podnetwork
+
+import (
+	"errors"
+	"net/netip"
+	"os"
+	"os/exec"
+	"runtime"
+	"syscall"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/orlop-os/orlop/orchestrator/layout"
+)
+
+const envInner = "ORLOP_TEST_INNER"
+
+// inOwnNetwork runs the calling test again in a network namespace of its own; it returns true there.
+func inOwnNetwork(t *testing.T) bool {
+	t.Helper()
+	if os.Getenv(envInner) != "" {
+		return true
+	}
+	cmd := exec.Command(os.Args[0], "-test.run=^"+t.Name()+"$", "-test.v")
+	cmd.Env = append(os.Environ(), envInner+"=1")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}
+	if os.Getuid() != 0 {
+		cmd.SysProcAttr.Cloneflags |= syscall.CLONE_NEWUSER
+		cmd.SysProcAttr.UidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getuid(), Size: 1}}
+		cmd.SysProcAttr.GidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getgid(), Size: 1}}
+	}
+	out, err := cmd.CombinedOutput()
+	t.Logf("%s", out)
+	if err != nil {
+		t.Fatalf("in a network of its own: %v", err)
+	}
+	return false
+}
+
+// TestKernel shows that the bridge is brought to the wanted state from none, from itself and from another one.
+func TestKernel(t *testing.T) {
+	if !inOwnNetwork(t) {
+		return
+	}
+	runtime.LockOSThread()
+	_, other := dual()
+	other[0] = netip.MustParsePrefix("10.244.9.0/24")
+	spec, ranges := dual()
+	for _, want := range [][]netip.Prefix{ranges, ranges, other} {
+		plan, err := NewPlan(spec, layout.System(), want)
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = ensureBridge(plan.Gateways)
+		if errors.Is(err, unix.EOPNOTSUPP) {
+			t.Skip("the kernel of this machine has no bridges; the product's has, and `make kernel` runs the test there")
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := ensureRoutes(plan.Routes, plan.Gateways); err != nil {
+			t.Fatal(err)
+		}
+		check(t, plan)
+	}
+}
+
+func check(t *testing.T, plan Plan) {
+	t.Helper()
+	link, err := netlink.LinkByName(Bridge)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if link.Attrs().Flags&1 == 0 {
+		t.Error("the bridge is down")
+	}
+	have, err := netlink.AddrList(link, netlink.FAMILY_ALL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := map[string]bool{}
+	for _, a := range have {
+		if !a.IP.IsLinkLocalUnicast() {
+			found[a.IPNet.String()] = true
+		}
+	}
+	for _, g := range plan.Gateways {
+		if !found[g.String()] {
+			t.Errorf("address %s is missing: %v", g, found)
+		}
+	}
+	if len(found) != len(plan.Gateways) {
+		t.Errorf("addresses %v, want only %v", found, plan.Gateways)
+	}
+	for _, r := range plan.Routes {
+		destination, err := netlink.ParseIPNet(r.Masked().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		routes, err := netlink.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Dst: destination}, netlink.RT_FILTER_DST)
+		if err != nil || len(routes) != 1 || routes[0].LinkIndex != link.Attrs().Index {
+			t.Errorf("route %s: %v, %v; want one to the bridge", r, routes, err)
+		}
+	}
+}

@@ -1,0 +1,137 @@
+package podnetwork
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/netip"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/orlop-os/orlop/orchestrator/layout"
+	"github.com/orlop-os/orlop/pkg/nodespec"
+)
+
+// Bridge is the name of the bridge that pods hang on.
+const Bridge = "cni0"
+
+// Plan is everything that follows from the node's pod ranges.
+type Plan struct {
+	Gateways []netip.Prefix // the bridge's own addresses, one per family
+	Routes   []netip.Prefix // service ranges, routed to the bridge
+	Conflist string         // the CNI configuration
+	Rules    []string       // nftables rules of the chain that masquerades
+}
+
+// NewPlan makes the plan for the node's pod ranges.
+func NewPlan(spec nodespec.Spec, dirs layout.Dirs, ranges []netip.Prefix) (Plan, error) {
+	var p Plan
+	for _, r := range ranges {
+		r = r.Masked()
+		gateway := r.Addr().Next()
+		if !r.Contains(gateway.Next()) {
+			return Plan{}, fmt.Errorf("pod range %s: cannot use: no room for a bridge and a pod", r)
+		}
+		p.Gateways = append(p.Gateways, netip.PrefixFrom(gateway, r.Bits()))
+	}
+	p.Routes = spec.ServiceCIDRs
+	p.Conflist = conflist(dirs, ranges)
+	for _, r := range spec.PodCIDRs {
+		family := "ip"
+		if r.Addr().Is6() {
+			family = "ip6"
+		}
+		// What stays within the cluster keeps its sender.
+		p.Rules = append(p.Rules, fmt.Sprintf("%[1]s saddr %[2]s %[1]s daddr != %[2]s oifname != %[3]q masquerade", family, r, Bridge))
+	}
+	return p, nil
+}
+
+// Addresses are the bridge's addresses without their lengths.
+func (p Plan) Addresses() []netip.Addr {
+	var out []netip.Addr
+	for _, g := range p.Gateways {
+		out = append(out, g.Addr())
+	}
+	return out
+}
+
+// conflist is the CNI network configuration: a veth pair on the bridge, an address from the node's range, ports of the
+// host on request. The address book is on a tmpfs: pods do not outlive the machine's power, and neither may their
+// addresses.
+func conflist(dirs layout.Dirs, ranges []netip.Prefix) string {
+	var subnets [][]map[string]string
+	var routes []map[string]string
+	for _, r := range ranges {
+		subnets = append(subnets, []map[string]string{{"subnet": r.Masked().String()}})
+		everywhere := "0.0.0.0/0"
+		if r.Addr().Is6() {
+			everywhere = "::/0"
+		}
+		routes = append(routes, map[string]string{"dst": everywhere})
+	}
+	content := map[string]any{
+		"cniVersion": "1.0.0",
+		"name":       "orlop",
+		"plugins": []any{
+			map[string]any{
+				"type":        "bridge",
+				"bridge":      Bridge,
+				"isGateway":   true,
+				"hairpinMode": true, // a pod reaches itself through its Service
+				"ipam":        map[string]any{"type": "host-local", "dataDir": dirs.CNIState, "ranges": subnets, "routes": routes},
+			},
+			map[string]any{
+				"type":         "portmap",
+				"backend":      "nftables",
+				"snat":         true,
+				"capabilities": map[string]bool{"portMappings": true},
+			},
+		},
+	}
+	text, err := json.MarshalIndent(content, "", "  ")
+	if err != nil {
+		panic(fmt.Sprintf("podnetwork: a map of plain values has no JSON form: %v", err)) // cannot happen
+	}
+	return string(text) + "\n"
+}
+
+// dnsService is the Service that package bootstrap makes.
+const dnsService = "kube-dns"
+
+// dnsSlices are the node's endpoints of the cluster DNS, one slice per address family. They go when the Node goes.
+func dnsSlices(node *corev1.Node, addresses []netip.Addr) []*discoveryv1.EndpointSlice {
+	yes, udp, tcp := true, corev1.ProtocolUDP, corev1.ProtocolTCP
+	port := int32(53)
+	dns, dnsTCP := "dns", "dns-tcp"
+	var out []*discoveryv1.EndpointSlice
+	for _, a := range addresses {
+		family, suffix := discoveryv1.AddressTypeIPv4, "ipv4"
+		if a.Is6() {
+			family, suffix = discoveryv1.AddressTypeIPv6, "ipv6"
+		}
+		out = append(out, &discoveryv1.EndpointSlice{
+			ObjectMeta: metav1.ObjectMeta{
+				Name:      dnsService + "-" + node.Name + "-" + suffix,
+				Namespace: metav1.NamespaceSystem,
+				Labels: map[string]string{
+					discoveryv1.LabelServiceName: dnsService,
+					discoveryv1.LabelManagedBy:   "node-agent.orlop.dev",
+				},
+				OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: node.Name, UID: node.UID}},
+			},
+			AddressType: family,
+			Endpoints: []discoveryv1.Endpoint{{
+				Addresses:  []string{a.String()},
+				NodeName:   &node.Name,
+				Conditions: discoveryv1.EndpointConditions{Ready: &yes, Serving: &yes},
+			}},
+			Ports: []discoveryv1.EndpointPort{
+				{Name: &dns, Protocol: &udp, Port: &port},
+				{Name: &dnsTCP, Protocol: &tcp, Port: &port},
+			},
+		})
+	}
+	return out
+}

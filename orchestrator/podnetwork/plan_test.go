@@ -1,0 +1,111 @@
+package podnetwork
+
+import (
+	"context"
+	"flag"
+	"net/netip"
+	"os"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/knftables"
+	"sigs.k8s.io/yaml"
+
+	"github.com/orlop-os/orlop/orchestrator/layout"
+	"github.com/orlop-os/orlop/pkg/nodespec"
+)
+
+var update = flag.Bool("update", false, "rewrite the golden files")
+
+func prefixes(words ...string) []netip.Prefix {
+	var out []netip.Prefix
+	for _, w := range words {
+		out = append(out, netip.MustParsePrefix(w))
+	}
+	return out
+}
+
+func single() (nodespec.Spec, []netip.Prefix) {
+	return nodespec.Spec{PodCIDRs: prefixes("10.244.0.0/16"), ServiceCIDRs: prefixes("10.96.0.0/12")}, prefixes("10.244.3.0/24")
+}
+
+func dual() (nodespec.Spec, []netip.Prefix) {
+	return nodespec.Spec{
+		PodCIDRs:     prefixes("10.244.0.0/16", "fd00:10:244::/56"),
+		ServiceCIDRs: prefixes("10.96.0.0/12", "fd00:10:96::/112"),
+	}, prefixes("10.244.3.0/24", "fd00:10:244:3::/64")
+}
+
+// TestPlan shows all that follows from a node's pod range: addresses, routes, CNI configuration, the nftables rules as
+// they stand in the kernel, and the DNS endpoints.
+func TestPlan(t *testing.T) {
+	for name, make := range map[string]func() (nodespec.Spec, []netip.Prefix){"single": single, "dual": dual} {
+		spec, ranges := make()
+		plan, err := NewPlan(spec, layout.System(), ranges)
+		if err != nil {
+			t.Fatal(err)
+		}
+		fake := knftables.NewFake(knftables.InetFamily, table)
+		for range 2 { // the second time changes nothing
+			if err := masquerade(context.Background(), fake, plan.Rules); err != nil {
+				t.Fatal(err)
+			}
+		}
+		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1", UID: "u-1"}}
+		endpoints, err := yaml.Marshal(dnsSlices(node, plan.Addresses()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var b strings.Builder
+		for _, g := range plan.Gateways {
+			b.WriteString("address " + g.String() + "\n")
+		}
+		for _, r := range plan.Routes {
+			b.WriteString("route " + r.String() + "\n")
+		}
+		b.WriteString(plan.Conflist + fake.Dump() + string(endpoints))
+		golden(t, "testdata/"+name+".golden", b.String())
+	}
+}
+
+func TestPlanRefusesARangeWithoutRoom(t *testing.T) {
+	spec, _ := single()
+	for _, r := range []string{"10.244.0.0/31", "10.244.0.0/32"} {
+		if _, err := NewPlan(spec, layout.System(), prefixes(r)); err == nil {
+			t.Errorf("%s was accepted", r)
+		}
+	}
+}
+
+func TestState(t *testing.T) {
+	node := &corev1.Node{}
+	if ready, detail := state(node); ready || detail == "" {
+		t.Errorf("a Node without status: %t %q", ready, detail)
+	}
+	node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionFalse, Reason: "KubeletNotReady", Message: "no network"}}
+	if ready, detail := state(node); ready || detail != "KubeletNotReady: no network" {
+		t.Errorf("a Node that is not ready: %t %q", ready, detail)
+	}
+	node.Status.Conditions[0].Status = corev1.ConditionTrue
+	if ready, detail := state(node); !ready || detail != "" {
+		t.Errorf("a Node that is ready: %t %q", ready, detail)
+	}
+}
+
+func golden(t *testing.T, path, got string) {
+	t.Helper()
+	if *update {
+		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got != string(want) {
+		t.Errorf("%s differs; look at the change, then run the test with -update:\n%s", path, got)
+	}
+}

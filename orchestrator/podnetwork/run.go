@@ -1,0 +1,249 @@
+package podnetwork
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/clientcmd"
+	"sigs.k8s.io/knftables"
+
+	"github.com/orlop-os/orlop/orchestrator/apigate"
+	"github.com/orlop-os/orlop/orchestrator/component"
+	"github.com/orlop-os/orlop/orchestrator/kubeconfig"
+	"github.com/orlop-os/orlop/orchestrator/layout"
+	"github.com/orlop-os/orlop/pkg/nodespec"
+)
+
+// Name is the component's name; NodeName is the name under which the Node object's own state is announced.
+const (
+	Name     = "network"
+	NodeName = "node"
+)
+
+// client is the name of the agent's kubeconfig.
+const client = "node-agent"
+
+// again is how long after a refusal the cluster DNS endpoint is written again: rights and namespace may be a moment away.
+const again = 200 * time.Millisecond
+
+// Components describes the two parts without their Run function: the network, and the Node object as others see it.
+func Components(spec nodespec.Spec, dirs layout.Dirs) []component.Component {
+	config := kubeconfig.File(spec, dirs.Node, client, nodespec.NodeAgentCert, nodespec.NodeAgentKey)
+	return []component.Component{
+		{Process: component.Node, Name: Name, Files: []component.File{config}},
+		{Process: component.Node, Name: NodeName},
+	}
+}
+
+// Agent keeps the node's network. Make it with New.
+type Agent struct {
+	spec    nodespec.Spec
+	dirs    layout.Dirs
+	gate    *apigate.Gate
+	nodes   chan *corev1.Node // for the network
+	seen    chan *corev1.Node // for the Node's state
+	addrs   []netip.Addr
+	bridged chan struct{} // closed when addrs are on the bridge
+	applied []netip.Prefix
+}
+
+// New returns an agent that waits at the gate.
+func New(spec nodespec.Spec, dirs layout.Dirs, gate *apigate.Gate) *Agent {
+	return &Agent{
+		spec: spec, dirs: dirs, gate: gate,
+		nodes: make(chan *corev1.Node, 1), seen: make(chan *corev1.Node, 1), bridged: make(chan struct{}),
+	}
+}
+
+// Addresses waits until the bridge has its addresses and returns them.
+func (a *Agent) Addresses(ctx context.Context) ([]netip.Addr, error) {
+	select {
+	case <-a.bridged:
+		return a.addrs, nil
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+}
+
+// Run keeps the network as the Node object says until ctx is done.
+func (a *Agent) Run(ctx context.Context, announce component.Announce) error {
+	if err := a.gate.Rights(ctx); err != nil {
+		return nil // asked to stop before there was anything to stop
+	}
+	config, err := clientcmd.BuildConfigFromFlags("", layout.Kubeconfig(a.dirs.Node, client))
+	if err != nil {
+		return fmt.Errorf("cannot use kubeconfig: %w", err)
+	}
+	api, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return fmt.Errorf("cannot make client: %w", err)
+	}
+	nft, err := knftables.New(knftables.InetFamily, table)
+	if err != nil {
+		return fmt.Errorf("nftables: cannot use: %w", err)
+	}
+	if err := a.watch(ctx, api); err != nil {
+		return err
+	}
+	announce(Name, false, "waiting for the node's pod range")
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	<-timer.C
+	var last *corev1.Node
+	told := ""
+	for {
+		select {
+		case last = <-a.nodes:
+		case <-timer.C:
+		case <-ctx.Done():
+			return nil
+		}
+		if err := a.apply(ctx, nft, last); err != nil {
+			return err
+		}
+		if len(a.applied) == 0 {
+			continue
+		}
+		detail := fmt.Sprintf("pods in %v", a.applied)
+		if err := a.publish(ctx, api, last); err != nil {
+			detail = fmt.Sprintf("%s; cluster DNS is not published: %v", detail, err)
+			timer.Reset(again)
+		}
+		if detail != told && ctx.Err() == nil {
+			announce(Name, true, detail)
+			told = detail
+		}
+	}
+}
+
+// watch follows the node's own Node object and passes its newest state on.
+func (a *Agent) watch(ctx context.Context, api kubernetes.Interface) error {
+	own := informers.NewSharedInformerFactoryWithOptions(api, 0, informers.WithTweakListOptions(func(o *metav1.ListOptions) {
+		o.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, a.spec.NodeName).String()
+	}))
+	pass := func(object any) {
+		node, ok := object.(*corev1.Node)
+		if !ok {
+			return
+		}
+		for _, to := range []chan *corev1.Node{a.nodes, a.seen} {
+			select { // the newest state replaces one that was not looked at
+			case <-to:
+			default:
+			}
+			to <- node
+		}
+	}
+	handler := cache.ResourceEventHandlerFuncs{AddFunc: pass, UpdateFunc: func(_, object any) { pass(object) }}
+	if _, err := own.Core().V1().Nodes().Informer().AddEventHandler(handler); err != nil {
+		return fmt.Errorf("Node %s: cannot watch: %w", a.spec.NodeName, err)
+	}
+	own.Start(ctx.Done())
+	return nil
+}
+
+// apply brings the machine's network in line with the Node's pod ranges, when it has any and they are new.
+func (a *Agent) apply(ctx context.Context, nft knftables.Interface, node *corev1.Node) error {
+	ranges, err := podRanges(node)
+	if err != nil || len(ranges) == 0 || slices.Equal(ranges, a.applied) {
+		return err
+	}
+	if len(a.applied) > 0 {
+		return fmt.Errorf("Node %s: pod range changed from %v to %v: starting anew", node.Name, a.applied, ranges)
+	}
+	plan, err := NewPlan(a.spec, a.dirs, ranges)
+	if err != nil {
+		return err
+	}
+	if err := ensureBridge(plan.Gateways); err != nil {
+		return err
+	}
+	// The runtime's plugins need the bridge; it may begin with pods while the rest is done.
+	file := component.File{Path: filepath.Join(a.dirs.CNIConfig, "10-orlop.conflist"), Mode: 0o644, Content: plan.Conflist}
+	if err := component.WriteFile(file); err != nil {
+		return err
+	}
+	a.applied, a.addrs = ranges, plan.Addresses()
+	close(a.bridged)
+	if err := ensureRoutes(plan.Routes, plan.Gateways); err != nil {
+		return err
+	}
+	return masquerade(ctx, nft, plan.Rules)
+}
+
+func podRanges(node *corev1.Node) ([]netip.Prefix, error) {
+	var out []netip.Prefix
+	for _, text := range node.Spec.PodCIDRs {
+		p, err := netip.ParsePrefix(text)
+		if err != nil {
+			return nil, fmt.Errorf("Node %s: cannot use pod range: %w", node.Name, err)
+		}
+		out = append(out, p)
+	}
+	return out, nil
+}
+
+// publish makes the node an endpoint of the cluster DNS.
+func (a *Agent) publish(ctx context.Context, api kubernetes.Interface, node *corev1.Node) error {
+	for _, want := range dnsSlices(node, a.addrs) {
+		all := api.DiscoveryV1().EndpointSlices(want.Namespace)
+		have, err := all.Get(ctx, want.Name, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			_, err = all.Create(ctx, want, metav1.CreateOptions{})
+		} else if err == nil && !same(have, want) {
+			want.ResourceVersion = have.ResourceVersion
+			_, err = all.Update(ctx, want, metav1.UpdateOptions{})
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func same(have, want *discoveryv1.EndpointSlice) bool {
+	return equality.Semantic.DeepEqual(have.Labels, want.Labels) && equality.Semantic.DeepEqual(have.Endpoints, want.Endpoints) &&
+		equality.Semantic.DeepEqual(have.Ports, want.Ports) && equality.Semantic.DeepEqual(have.OwnerReferences, want.OwnerReferences)
+}
+
+// RunNode announces the Node object's Ready condition until ctx is done.
+func (a *Agent) RunNode(ctx context.Context, announce component.Announce) error {
+	last := ""
+	for {
+		select {
+		case node := <-a.seen:
+			ready, detail := state(node)
+			if now := fmt.Sprint(ready, detail); now != last {
+				announce(NodeName, ready, detail)
+				last = now
+			}
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+func state(node *corev1.Node) (ready bool, detail string) {
+	for _, c := range node.Status.Conditions {
+		if c.Type == corev1.NodeReady {
+			if c.Status == corev1.ConditionTrue {
+				return true, ""
+			}
+			return false, fmt.Sprintf("%s: %s", c.Reason, c.Message)
+		}
+	}
+	return false, "registered, no status yet"
+}

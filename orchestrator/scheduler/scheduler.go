@@ -1,0 +1,93 @@
+// Package scheduler runs upstream's kube-scheduler inside the process "controllers", with its flags and configuration
+// file as data. It is prepared while the API server starts and runs as soon as its rights exist.
+package scheduler
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/pflag"
+	"k8s.io/kubernetes/cmd/kube-scheduler/app"
+	"k8s.io/kubernetes/cmd/kube-scheduler/app/options"
+
+	"github.com/orlop-os/orlop/orchestrator/component"
+	"github.com/orlop-os/orlop/orchestrator/kubeconfig"
+	"github.com/orlop-os/orlop/orchestrator/layout"
+	"github.com/orlop-os/orlop/pkg/nodespec"
+)
+
+// Name is the component's name.
+const Name = "kube-scheduler"
+
+// Port is where it tells its health, on loopback.
+const Port = 10259
+
+// Component describes the scheduler without its Run function.
+func Component(spec nodespec.Spec, dirs layout.Dirs) component.Component {
+	at := func(name string) string { return filepath.Join(dirs.Controllers, name) }
+	client := kubeconfig.File(spec, dirs.Controllers, Name, nodespec.SchedulerCert, nodespec.SchedulerKey)
+	config := component.File{Path: at("kube-scheduler.yaml"), Mode: 0o600, Content: configuration(client.Path)}
+	return component.Component{
+		Process: component.Controllers,
+		Name:    Name,
+		Args: []string{
+			"--config=" + config.Path,
+			"--authentication-kubeconfig=" + client.Path,
+			"--authorization-kubeconfig=" + client.Path,
+			// The CA is at hand, so the API server need not be asked for it before this server can start.
+			"--authentication-skip-lookup=true",
+			"--client-ca-file=" + at(nodespec.CA),
+			"--bind-address=127.0.0.1",
+			fmt.Sprintf("--secure-port=%d", Port),
+			"--tls-cert-file=" + at(nodespec.ControllersServing),
+			"--tls-private-key-file=" + at(nodespec.ControllersServingK),
+			"--tls-min-version=VersionTLS12",
+			"--tls-cipher-suites=" + strings.Join(component.StrongSuites(), ","),
+		},
+		Files: []component.File{client, config},
+	}
+}
+
+// configuration is the scheduler's file. There is one scheduler, as there is one machine with a control plane, so
+// nobody is elected.
+func configuration(client string) string {
+	return fmt.Sprintf(`apiVersion: kubescheduler.config.k8s.io/v1
+kind: KubeSchedulerConfiguration
+clientConnection:
+  kubeconfig: %s
+leaderElection:
+  leaderElect: false
+enableProfiling: false
+enableContentionProfiling: false
+`, client)
+}
+
+// Run works with upstream's flags args until ctx is done. rights is asked for between preparing and starting: it
+// waits until the component may do what it does.
+func Run(ctx context.Context, args []string, rights func(context.Context) error) error {
+	opts := options.NewOptions()
+	flags := pflag.NewFlagSet(Name, pflag.ContinueOnError)
+	for _, set := range opts.Flags.FlagSets {
+		flags.AddFlagSet(set)
+	}
+	if err := flags.Parse(args); err != nil {
+		return fmt.Errorf("flags: %w", err)
+	}
+	if err := opts.ComponentGlobalsRegistry.Set(); err != nil {
+		return fmt.Errorf("feature gates: %w", err)
+	}
+	config, prepared, err := app.Setup(ctx, opts)
+	if err != nil {
+		return fmt.Errorf("cannot prepare: %w", err)
+	}
+	if err := rights(ctx); err != nil {
+		return nil // asked to stop before there was anything to stop
+	}
+	err = app.Run(ctx, config, prepared)
+	if ctx.Err() != nil {
+		return nil // upstream calls any end an error
+	}
+	return err
+}

@@ -1,0 +1,37 @@
+package main
+
+import (
+	"github.com/orlop-os/orlop/orchestrator/bootstrap"
+	"github.com/orlop-os/orlop/orchestrator/component"
+	"github.com/orlop-os/orlop/orchestrator/controllermanager"
+	"github.com/orlop-os/orlop/orchestrator/coredns"
+	"github.com/orlop-os/orlop/orchestrator/etcd"
+	"github.com/orlop-os/orlop/orchestrator/kubeapiserver"
+	"github.com/orlop-os/orlop/orchestrator/kubelet"
+	"github.com/orlop-os/orlop/orchestrator/kubeproxy"
+	"github.com/orlop-os/orlop/orchestrator/layout"
+	"github.com/orlop-os/orlop/orchestrator/podnetwork"
+	"github.com/orlop-os/orlop/orchestrator/scheduler"
+	"github.com/orlop-os/orlop/pkg/nodespec"
+)
+
+// Services returns the components of every process of the node, with all their flags and files. Pure: the same spec
+// gives the same components, and nothing is started. testdata/*.golden show it for some specs.
+func Services(spec nodespec.Spec, dirs layout.Dirs) []component.Component {
+	var all []component.Component
+	if spec.ControlPlane {
+		all = append(all,
+			etcd.Component(spec, dirs),
+			kubeapiserver.Component(spec, dirs),
+			component.Component{Process: component.API, Name: bootstrap.Name},
+			controllermanager.Component(spec, dirs),
+			scheduler.Component(spec, dirs),
+		)
+	}
+	all = append(all,
+		kubelet.Component(spec, dirs),
+		kubeproxy.Component(spec, dirs),
+		coredns.Component(spec, dirs),
+	)
+	return append(all, podnetwork.Components(spec, dirs)...)
+}

@@ -1,0 +1,54 @@
+package main
+
+import (
+	"flag"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/orlop-os/orlop/orchestrator/layout"
+	"github.com/orlop-os/orlop/pkg/nodespec"
+)
+
+var update = flag.Bool("update", false, "rewrite the golden files")
+
+// TestServices shows the whole of Kubernetes as the node runs it: every flag, every file.
+func TestServices(t *testing.T) {
+	worker := testSpec()
+	worker.ControlPlane, worker.NodeName, worker.DNSUpstreams = false, "worker-1", nil
+	worker.NodeIPs = []netip.Addr{netip.MustParseAddr("192.0.2.20")}
+	dual := testSpec()
+	dual.NodeIPs = append(dual.NodeIPs, netip.MustParseAddr("2001:db8::10"))
+	dual.PodCIDRs = append(dual.PodCIDRs, netip.MustParsePrefix("fd00:10:244::/56"))
+	dual.ServiceCIDRs = append(dual.ServiceCIDRs, netip.MustParsePrefix("fd00:10:96::/112"))
+	dual.DNSIPs = append(dual.DNSIPs, netip.MustParseAddr("fd00:10:96::a"))
+	dual.Taint, dual.PodSecurity, dual.PodSecurityExempt = true, "restricted", nil
+	for name, spec := range map[string]nodespec.Spec{"control-plane": testSpec(), "worker": worker, "dual-stack": dual} {
+		t.Run(name, func(t *testing.T) {
+			var b strings.Builder
+			for _, c := range Services(spec, layout.System()) {
+				b.WriteString(c.String() + "\n")
+			}
+			golden(t, filepath.Join("testdata", name+".golden"), b.String())
+		})
+	}
+}
+
+func golden(t *testing.T, path, got string) {
+	t.Helper()
+	if *update {
+		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got != string(want) {
+		t.Errorf("%s differs; look at the change, then run the test with -update:\n%s", path, got)
+	}
+}

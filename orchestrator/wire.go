@@ -1,0 +1,171 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+
+	"github.com/orlop-os/orlop/orchestrator/apigate"
+	"github.com/orlop-os/orlop/orchestrator/bootstrap"
+	"github.com/orlop-os/orlop/orchestrator/component"
+	"github.com/orlop-os/orlop/orchestrator/controllermanager"
+	"github.com/orlop-os/orlop/orchestrator/coredns"
+	"github.com/orlop-os/orlop/orchestrator/etcd"
+	"github.com/orlop-os/orlop/orchestrator/health"
+	"github.com/orlop-os/orlop/orchestrator/kubeapiserver"
+	"github.com/orlop-os/orlop/orchestrator/kubeconfig"
+	"github.com/orlop-os/orlop/orchestrator/kubelet"
+	"github.com/orlop-os/orlop/orchestrator/kubeproxy"
+	"github.com/orlop-os/orlop/orchestrator/layout"
+	"github.com/orlop-os/orlop/orchestrator/podnetwork"
+	"github.com/orlop-os/orlop/orchestrator/process"
+	"github.com/orlop-os/orlop/orchestrator/scheduler"
+	"github.com/orlop-os/orlop/pkg/nodespec"
+)
+
+// wire returns the components of one process ready to run, and how its memory is managed.
+func wire(ctx context.Context, name string, spec nodespec.Spec, dirs layout.Dirs) ([]component.Component, process.Memory, error) {
+	fail := func(err error) ([]component.Component, process.Memory, error) { return nil, process.Memory{}, err }
+	folder, memory, err := resources(name, dirs)
+	if err != nil {
+		return fail(err)
+	}
+	var own []component.Component
+	for _, c := range Services(spec, dirs) {
+		if c.Process == name {
+			own = append(own, c)
+		}
+	}
+	if len(own) == 0 {
+		return fail(fmt.Errorf("nothing to run: %s is not part of the control plane", spec.NodeName))
+	}
+	server := kubeconfig.ServerFor(spec)
+	gate, err := apigate.New(server.URL, server.Name, filepath.Join(folder, nodespec.CA))
+	if err != nil {
+		return fail(err)
+	}
+	go gate.Run(ctx)
+	w := wiring{spec: spec, dirs: dirs, gate: gate, server: server, agent: podnetwork.New(spec, dirs, gate)}
+	for i := range own {
+		if own[i].Run == nil {
+			w.attach(&own[i])
+		}
+	}
+	return own, memory, nil
+}
+
+// resources returns a process's folder and how it uses memory: its first collection comes when it uses about one and a
+// half times what it keeps.
+func resources(name string, dirs layout.Dirs) (string, process.Memory, error) {
+	switch name {
+	case component.API:
+		return dirs.API, process.Memory{First: 192 << 20}, nil
+	case component.Controllers:
+		return dirs.Controllers, process.Memory{First: 64 << 20}, nil
+	case component.Node:
+		return dirs.Node, process.Memory{First: 80 << 20}, nil
+	}
+	return "", process.Memory{}, fmt.Errorf("%q is no process of the orchestrator: api, controllers or node", name)
+}
+
+// wiring is what the components of one process share.
+type wiring struct {
+	spec      nodespec.Spec
+	dirs      layout.Dirs
+	gate      *apigate.Gate
+	server    kubeconfig.Server
+	etcd      <-chan struct{} // closed when etcd answers
+	apiserver *kubeapiserver.Server
+	agent     *podnetwork.Agent
+}
+
+func (w *wiring) etcdReady(ctx context.Context) error {
+	select {
+	case <-w.etcd:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// attach gives a described component its Run function.
+func (w *wiring) attach(c *component.Component) {
+	args := c.Args
+	switch c.Name {
+	case etcd.Name:
+		ready := make(chan struct{})
+		w.etcd = ready
+		c.Run = func(ctx context.Context, announce component.Announce) error {
+			return etcd.Run(ctx, c.Files[0].Path, func() {
+				close(ready)
+				announce(etcd.Name, true, "serving on "+w.dirs.EtcdSocket())
+			})
+		}
+	case kubeapiserver.Name:
+		w.apiserver = kubeapiserver.New(args, w.etcdReady, bootstrap.Rights)
+		check := health.Check{URL: w.server.URL + "/readyz", CAFile: filepath.Join(w.dirs.API, nodespec.CA), Name: w.server.Name}
+		c.Run = watched(c.Name, check, w.apiserver.Run)
+	case bootstrap.Name:
+		c.Run = func(ctx context.Context, announce component.Announce) error {
+			return bootstrap.Run(ctx, w.spec, w.gate, w.apiserver.Loopback, announce)
+		}
+	case controllermanager.Name:
+		c.Run = watched(c.Name, w.loopback(controllermanager.Port), func(ctx context.Context) error {
+			return controllermanager.Run(ctx, args, w.gate.Rights)
+		})
+	case scheduler.Name:
+		c.Run = watched(c.Name, w.loopback(scheduler.Port), func(ctx context.Context) error {
+			return scheduler.Run(ctx, args, w.gate.Rights)
+		})
+	case kubelet.Name:
+		c.Run = watched(c.Name, health.Check{URL: plain(kubelet.HealthPort)}, func(ctx context.Context) error {
+			return kubelet.Run(ctx, args, w.gate)
+		})
+	case kubeproxy.Name:
+		c.Run = watched(c.Name, health.Check{URL: plain(kubeproxy.HealthPort)}, func(ctx context.Context) error {
+			return kubeproxy.Run(ctx, args, w.gate.Rights)
+		})
+	case coredns.Name:
+		c.Run = func(ctx context.Context, announce component.Announce) error {
+			return coredns.Run(ctx, w.spec, w.dirs, w.agent.Addresses, announce)
+		}
+	case podnetwork.Name:
+		c.Run = w.agent.Run
+	case podnetwork.NodeName:
+		c.Run = w.agent.RunNode
+	}
+}
+
+// plain is the health address of a part of the node, without TLS and on loopback.
+func plain(port int) string { return fmt.Sprintf("http://127.0.0.1:%d/healthz", port) }
+
+// loopback is the health address of a controller on this machine.
+func (w *wiring) loopback(port int) health.Check {
+	return health.Check{
+		URL:    fmt.Sprintf("https://127.0.0.1:%d/healthz", port),
+		CAFile: filepath.Join(w.dirs.Controllers, nodespec.CA),
+		Name:   "localhost",
+	}
+}
+
+// watched runs a component with a watch of its health beside it.
+func watched(name string, check health.Check, run func(context.Context) error) func(context.Context, component.Announce) error {
+	check.Component = name
+	return func(ctx context.Context, announce component.Announce) error {
+		watching, stop := context.WithCancel(ctx)
+		defer stop()
+		failed := make(chan error, 1)
+		go func() { failed <- check.Watch(watching, announce) }()
+		ended := make(chan error, 1)
+		go func() { ended <- run(ctx) }()
+		select {
+		case err := <-ended:
+			return err
+		case err := <-failed:
+			if err != nil {
+				return err
+			}
+			return <-ended
+		}
+	}
+}

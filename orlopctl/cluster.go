@@ -1,0 +1,274 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/orlop-os/orlop/hack/qemu"
+	"github.com/orlop-os/orlop/pkg/paths"
+)
+
+// qemuTimeout bounds starting and ending of QEMU itself.
+const qemuTimeout = 2 * time.Minute
+
+// defaultCluster is the name of a local cluster when none is given.
+const defaultCluster = "dev"
+
+func (t *tool) clusterCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "cluster",
+		Short: "Local machines in QEMU",
+		Long:  "Local machines in QEMU, on a network of their own that leads nowhere. They live on in the background until `orlopctl cluster destroy`.",
+	}
+	c.AddCommand(t.clusterCreateCommand(), t.clusterStatusCommand(), t.clusterStartCommand(), t.clusterDestroyCommand(), t.clusterRunnerCommand())
+	return c
+}
+
+// clusterRunnerCommand is the background process of a local cluster; qemu.Launch starts it with "-dir FOLDER".
+func (t *tool) clusterRunnerCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "runner", Hidden: true, DisableFlagParsing: true,
+		RunE: func(_ *cobra.Command, args []string) error {
+			if len(args) != 2 || args[0] != "-dir" {
+				return usagef("cluster runner: cannot run: expected -dir FOLDER")
+			}
+			ctx, stop := interruptible()
+			defer stop()
+			return qemu.Run(ctx, args[1])
+		},
+	}
+}
+
+// runnerCommand is the command line of the background process.
+func runnerCommand() ([]string, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, fmt.Errorf("cluster: cannot find this program: %w", err)
+	}
+	return []string{self, "cluster", "runner"}, nil
+}
+
+// clustersDir holds a folder for each local cluster. It is beside the contexts' file.
+func clustersDir() (string, error) {
+	contexts, err := contextsPath()
+	if err != nil {
+		return "", err
+	}
+	dir, err := filepath.Abs(filepath.Join(filepath.Dir(contexts), "clusters"))
+	if err != nil {
+		return "", fmt.Errorf("cluster: cannot find its folder: %w", err)
+	}
+	return dir, nil
+}
+
+func clusterDir(args []string) (name, dir string, err error) {
+	name = defaultCluster
+	if len(args) > 0 {
+		name = args[0]
+	}
+	if name == "" || strings.ContainsAny(name, "/.\\") {
+		return "", "", usagef("cluster %q: cannot use the name: expected letters, digits and -", name)
+	}
+	all, err := clustersDir()
+	return name, filepath.Join(all, name), err
+}
+
+func (t *tool) clusterStatusCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "status", Short: "List the local clusters and their machines", Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			ctx, cancel := context.WithTimeout(context.Background(), t.timeout(usualTimeout))
+			defer cancel()
+			all, err := localClusters(ctx)
+			if err != nil {
+				return err
+			}
+			if !t.human() {
+				return t.printPlain(all)
+			}
+			return drawTable(t.stdout, func(w *tabwriter.Writer) {
+				row(w, "CLUSTER", "MACHINE", "STATE", "UP", "API", "KUBERNETES", "CONSOLE")
+				for _, c := range all {
+					for _, m := range c.Machines {
+						row(w, c.Name, m.Name, m.State, m.Up, m.API, m.Kubernetes, m.Console)
+					}
+				}
+			})
+		},
+	}
+}
+
+// localCluster is what `cluster status` shows.
+type localCluster struct {
+	Name     string         `json:"name"`
+	Machines []localMachine `json:"machines"`
+}
+
+type localMachine struct {
+	Name       string `json:"name"`
+	State      string `json:"state"` // "on", "off", or how it ended
+	Up         string `json:"up"`
+	API        string `json:"api"`
+	Kubernetes string `json:"kubernetes"`
+	Console    string `json:"console"`
+}
+
+func localClusters(ctx context.Context) ([]localCluster, error) {
+	all, err := clustersDir()
+	if err != nil {
+		return nil, err
+	}
+	folders, err := os.ReadDir(all)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("clusters: cannot list: %w", err)
+	}
+	clusters := []localCluster{}
+	for _, folder := range folders {
+		c, err := readCluster(ctx, folder.Name(), filepath.Join(all, folder.Name()))
+		if err != nil {
+			return nil, err
+		}
+		clusters = append(clusters, c)
+	}
+	return clusters, nil
+}
+
+func readCluster(ctx context.Context, name, dir string) (localCluster, error) {
+	c := localCluster{Name: name}
+	running, err := qemu.Connect(dir)
+	if errors.Is(err, qemu.ErrNotRunning) || errors.Is(err, fs.ErrNotExist) {
+		spec, err := qemu.ReadSpec(dir)
+		if err != nil {
+			c.Machines = []localMachine{{Name: "-", State: "incomplete", Up: "-", API: "-", Kubernetes: "-", Console: "-"}}
+			return c, nil
+		}
+		for _, m := range spec.Machines {
+			c.Machines = append(c.Machines, localMachine{Name: m.Name, State: "off", Up: "-", API: "-", Kubernetes: "-", Console: filepath.Join(dir, m.Name, "console.log")})
+		}
+		return c, nil
+	}
+	if err != nil {
+		return c, err
+	}
+	status, err := running.Status(ctx)
+	if err != nil {
+		return c, err
+	}
+	for _, m := range status.Machines {
+		shown := localMachine{
+			Name: m.Name, State: "on", Up: shortDuration(time.Since(m.PoweredOn)), Console: m.Console,
+			API: orDash(status.Forward(m.Name, paths.PortApid)), Kubernetes: orDash(status.Forward(m.Name, paths.PortKubernetes)),
+		}
+		if !m.Running {
+			shown.State, shown.Up = "off", "-"
+			if m.Exit != nil {
+				shown.State = m.Exit.String()
+			}
+		}
+		c.Machines = append(c.Machines, shown)
+	}
+	return c, nil
+}
+
+func (t *tool) clusterStartCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "start [NAME]", Short: "Switch the machines of a local cluster on again, with their disks as they are", Args: cobra.MaximumNArgs(1),
+		RunE: func(_ *cobra.Command, args []string) error {
+			name, dir, err := clusterDir(args)
+			if err != nil {
+				return err
+			}
+			runner, err := runnerCommand()
+			if err != nil {
+				return err
+			}
+			ctx, cancel := context.WithTimeout(context.Background(), t.timeout(qemuTimeout))
+			defer cancel()
+			if _, err := qemu.Resume(ctx, dir, runner...); err != nil {
+				return withHint(err, "`orlopctl cluster status` lists the clusters")
+			}
+			t.println("the machines of " + name + " are on; `orlopctl --context " + name + " health` waits for them")
+			return nil
+		},
+	}
+}
+
+func (t *tool) clusterDestroyCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "destroy [NAME]", Short: "Switch the machines of a local cluster off and remove everything of it", Args: cobra.MaximumNArgs(1),
+		RunE: func(_ *cobra.Command, args []string) error {
+			name, dir, err := clusterDir(args)
+			if err != nil {
+				return err
+			}
+			ctx, cancel := context.WithTimeout(context.Background(), t.timeout(qemuTimeout))
+			defer cancel()
+			if _, err := os.Stat(dir); err != nil {
+				return &exitError{code: exitUsage, err: fmt.Errorf("cluster %q: cannot destroy: there is no such cluster", name), hint: "`orlopctl cluster status` lists them"}
+			}
+			if err := qemu.Destroy(ctx, dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return err
+			}
+			// What a creation that failed early has left has no cluster in it.
+			if err := os.RemoveAll(dir); err != nil {
+				return fmt.Errorf("cluster %s: cannot remove its folder: %w", name, err)
+			}
+			if err := forgetCluster(name); err != nil {
+				return err
+			}
+			t.println("the cluster " + name + " is gone")
+			return nil
+		},
+	}
+}
+
+// forgetCluster removes a local cluster from the contexts and from the kubeconfig.
+func forgetCluster(name string) error {
+	err := changeContexts(func(f *contextsFile) error { f.forget(name); return nil })
+	if err != nil {
+		return err
+	}
+	path, err := kubeconfigPath()
+	if err != nil {
+		return err
+	}
+	old, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("kubeconfig: cannot read: %w", err)
+	}
+	rest, err := removeFromKubeconfig(old, name)
+	if err != nil {
+		return err
+	}
+	return writeSecret(path, rest, true)
+}
+
+// freePort is a TCP port on loopback: the usual one when nobody has it, any other otherwise.
+func freePort(usual uint16) (uint16, error) {
+	for _, want := range []uint16{usual, 0} {
+		listener, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(int(want))))
+		if err != nil {
+			continue
+		}
+		port := listener.Addr().(*net.TCPAddr).Port
+		if err := listener.Close(); err != nil {
+			return 0, fmt.Errorf("port %d: cannot release: %w", port, err)
+		}
+		return uint16(port), nil
+	}
+	return 0, errors.New("ports: cannot find a free one on 127.0.0.1")
+}

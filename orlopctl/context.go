@@ -1,0 +1,313 @@
+package main
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sort"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+	"sigs.k8s.io/yaml"
+
+	"github.com/orlop-os/orlop/pkg/client"
+	"github.com/orlop-os/orlop/pkg/pki"
+)
+
+// contextsFile is the tool's own file, ~/.orlop/config: the machines it knows, with the key to each. Mode 0600.
+type contextsFile struct {
+	Current  string                    `json:"current,omitempty"`
+	Contexts map[string]machineContext `json:"contexts,omitempty"`
+}
+
+// machineContext is one machine and how to talk to it. The texts are PEM.
+type machineContext struct {
+	Endpoint    string `json:"endpoint"`              // host[:port]
+	ServerName  string `json:"serverName,omitempty"`  // what the machine's certificate must hold
+	CA          string `json:"ca,omitempty"`          // the cluster's machine CA
+	Fingerprint string `json:"fingerprint,omitempty"` // instead of the CA
+	Cert        string `json:"cert"`
+	Key         string `json:"key"`
+}
+
+// contextsPath is where the file is: $ORLOP_CONFIG or ~/.orlop/config.
+func contextsPath() (string, error) {
+	if path := os.Getenv("ORLOP_CONFIG"); path != "" {
+		return path, nil
+	}
+	home, err := os.UserHomeDir()
+	if err != nil {
+		return "", fmt.Errorf("contexts: cannot find your home folder: %w; set ORLOP_CONFIG to a file", err)
+	}
+	return filepath.Join(home, ".orlop", "config"), nil
+}
+
+func loadContexts() (*contextsFile, error) {
+	path, err := contextsPath()
+	if err != nil {
+		return nil, err
+	}
+	text, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return &contextsFile{Contexts: map[string]machineContext{}}, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("contexts: cannot read: %w", err)
+	}
+	file := &contextsFile{}
+	if err := yaml.UnmarshalStrict(text, file); err != nil {
+		return nil, usagef("contexts: cannot use %s: %w", path, err)
+	}
+	if file.Contexts == nil {
+		file.Contexts = map[string]machineContext{}
+	}
+	return file, nil
+}
+
+func (f *contextsFile) save() error {
+	path, err := contextsPath()
+	if err != nil {
+		return err
+	}
+	text, err := yaml.Marshal(f)
+	if err != nil {
+		return fmt.Errorf("contexts: cannot format: %w", err)
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return fmt.Errorf("contexts: cannot make the folder: %w", err)
+	}
+	return writeSecret(path, text, true)
+}
+
+// machine is the machine that the flags and the contexts name.
+func (t *tool) machine() (client.Endpoint, error) {
+	chosen, err := t.chosenContext()
+	if err != nil {
+		return client.Endpoint{}, err
+	}
+	return chosen.endpoint()
+}
+
+// chosenContext is the context in force, overlaid by the flags.
+func (t *tool) chosenContext() (machineContext, error) {
+	file, err := loadContexts()
+	if err != nil {
+		return machineContext{}, err
+	}
+	name := t.flags.context
+	if name == "" {
+		name = file.Current
+	}
+	chosen, known := file.Contexts[name]
+	if t.flags.context != "" && !known {
+		return machineContext{}, &exitError{code: exitUsage, err: fmt.Errorf("context %q: cannot use: there is no such context", name), hint: "`orlopctl config contexts` lists them"}
+	}
+	return t.overlay(chosen)
+}
+
+// overlay puts the values of the flags over those of a context.
+func (t *tool) overlay(c machineContext) (machineContext, error) {
+	f := t.flags
+	if f.endpoint != "" {
+		c.Endpoint = f.endpoint
+	}
+	if f.serverName != "" {
+		c.ServerName = f.serverName
+	}
+	if f.fingerprint != "" {
+		c.Fingerprint, c.CA = f.fingerprint, ""
+	}
+	for _, file := range []struct {
+		flag, path string
+		to         *string
+	}{{"--cert", f.cert, &c.Cert}, {"--key", f.key, &c.Key}, {"--ca", f.ca, &c.CA}} {
+		if file.path == "" {
+			continue
+		}
+		text, err := os.ReadFile(file.path)
+		if err != nil {
+			return c, usagef("%s: cannot read: %w", file.flag, err)
+		}
+		*file.to = string(text)
+	}
+	if f.ca != "" {
+		if f.fingerprint != "" {
+			return c, usagef("--ca and --fingerprint: cannot use both: each says how the machine is verified")
+		}
+		c.Fingerprint = ""
+	}
+	return c, nil
+}
+
+// endpoint turns a context into what the client wants, with a sentence for each thing that is missing.
+func (c machineContext) endpoint() (client.Endpoint, error) {
+	missing := func(what, hint string) (client.Endpoint, error) {
+		return client.Endpoint{}, &exitError{code: exitUsage, err: fmt.Errorf("machine: cannot connect: %s", what), hint: hint}
+	}
+	switch {
+	case c.Endpoint == "":
+		return missing("no endpoint is given and there is no current context", "pass --endpoint, or store a context with `orlopctl config set NAME`")
+	case c.Cert == "" || c.Key == "":
+		return missing("no client certificate is given", "pass --cert and --key; `orlopctl gen operator` makes them")
+	case c.CA == "" && c.Fingerprint == "":
+		return missing("nothing is given to verify the machine with", "pass --ca (the cluster's machine CA), or --fingerprint from the machine's console")
+	}
+	leaf, err := pki.ParseLeaf([]byte(c.Cert), []byte(c.Key))
+	if err != nil {
+		return client.Endpoint{}, &exitError{code: exitUsage, err: err, hint: "check --cert and --key"}
+	}
+	e := client.Endpoint{
+		Address: c.Endpoint, ServerName: c.ServerName, Fingerprint: c.Fingerprint,
+		Cert: tls.Certificate{Certificate: [][]byte{leaf.Cert.Raw}, PrivateKey: leaf.Key, Leaf: leaf.Cert},
+	}
+	if c.Fingerprint != "" {
+		if _, err := pki.ParseFingerprint(c.Fingerprint); err != nil {
+			return client.Endpoint{}, &exitError{code: exitUsage, err: err}
+		}
+		return e, nil
+	}
+	cas, err := pki.ParseCerts([]byte(c.CA))
+	if err != nil {
+		return client.Endpoint{}, &exitError{code: exitUsage, err: err, hint: "check --ca"}
+	}
+	e.CA = x509.NewCertPool()
+	for _, ca := range cas {
+		e.CA.AddCert(ca)
+	}
+	return e, nil
+}
+
+func (t *tool) configCommand() *cobra.Command {
+	c := &cobra.Command{Use: "config", Short: "The machines that this tool knows (~/.orlop/config, or $ORLOP_CONFIG)"}
+	c.AddCommand(
+		&cobra.Command{
+			Use: "contexts", Short: "List the contexts", Args: cobra.NoArgs,
+			RunE: func(*cobra.Command, []string) error { return t.listContexts() },
+		},
+		&cobra.Command{
+			Use: "use-context NAME", Short: "Make a context the current one", Args: cobra.ExactArgs(1),
+			ValidArgsFunction: completeContexts,
+			RunE: func(_ *cobra.Command, args []string) error {
+				return changeContexts(func(f *contextsFile) error {
+					if _, known := f.Contexts[args[0]]; !known {
+						return &exitError{code: exitUsage, err: fmt.Errorf("context %q: cannot use: there is no such context", args[0]), hint: "`orlopctl config contexts` lists them"}
+					}
+					f.Current = args[0]
+					return nil
+				})
+			},
+		},
+		&cobra.Command{
+			Use: "set NAME", Short: "Store a context from --endpoint, --server-name, --cert, --key and --ca or --fingerprint, and make it the current one", Args: cobra.ExactArgs(1),
+			RunE: func(_ *cobra.Command, args []string) error {
+				return changeContexts(func(f *contextsFile) error {
+					c, err := t.overlay(f.Contexts[args[0]])
+					if err != nil {
+						return err
+					}
+					if _, err := c.endpoint(); err != nil {
+						return err
+					}
+					f.Contexts[args[0]], f.Current = c, args[0]
+					return nil
+				})
+			},
+		},
+		&cobra.Command{
+			Use: "delete-context NAME", Short: "Forget a context", Args: cobra.ExactArgs(1),
+			ValidArgsFunction: completeContexts,
+			RunE: func(_ *cobra.Command, args []string) error {
+				return changeContexts(func(f *contextsFile) error { f.forget(args[0]); return nil })
+			},
+		},
+	)
+	return c
+}
+
+func (f *contextsFile) forget(name string) {
+	delete(f.Contexts, name)
+	if f.Current == name {
+		f.Current = ""
+	}
+}
+
+func changeContexts(change func(*contextsFile) error) error {
+	file, err := loadContexts()
+	if err != nil {
+		return err
+	}
+	if err := change(file); err != nil {
+		return err
+	}
+	return file.save()
+}
+
+func (t *tool) listContexts() error {
+	file, err := loadContexts()
+	if err != nil {
+		return err
+	}
+	return drawTable(t.stdout, func(w *tabwriter.Writer) {
+		row(w, "CURRENT", "NAME", "ENDPOINT", "MACHINE", "CERTIFICATE", "EXPIRES")
+		for _, name := range file.names() {
+			c := file.Contexts[name]
+			mark, subject, expires := "-", "-", "-"
+			if name == file.Current {
+				mark = "*"
+			}
+			if cert, err := pki.ParseCert([]byte(c.Cert)); err == nil {
+				subject, expires = cert.Subject.CommonName, cert.NotAfter.Format("2006-01-02")
+			}
+			row(w, mark, name, c.Endpoint, orDash(c.ServerName), subject, expires)
+		}
+	})
+}
+
+func (f *contextsFile) names() []string {
+	var names []string
+	for name := range f.Contexts {
+		names = append(names, name)
+	}
+	sort.Strings(names)
+	return names
+}
+
+func completeContexts(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+	file, err := loadContexts()
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveError
+	}
+	return file.names(), cobra.ShellCompDirectiveNoFileComp
+}
+
+// writeSecret writes a file that only its owner may read, in one piece. Without replace it refuses to overwrite.
+func writeSecret(path string, content []byte, replace bool) error {
+	if !replace {
+		if _, err := os.Lstat(path); err == nil {
+			return &exitError{code: exitUsage, err: fmt.Errorf("%s: cannot write: the file exists already", path), hint: "--force replaces it; what was made with the old keys then no longer works"}
+		}
+	}
+	temporary, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*") // mode 0600
+	if err != nil {
+		return fmt.Errorf("%s: cannot write: %w", path, err)
+	}
+	defer func() { _ = os.Remove(temporary.Name()) }() // gone already when all went well
+	_, err = temporary.Write(content)
+	if err == nil {
+		err = temporary.Sync()
+	}
+	if closing := temporary.Close(); err == nil {
+		err = closing
+	}
+	if err == nil {
+		err = os.Rename(temporary.Name(), path)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: cannot write: %w", path, err)
+	}
+	return nil
+}

@@ -1,0 +1,317 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/orlop-os/orlop/hack/qemu"
+	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/client"
+	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/paths"
+)
+
+const (
+	createTimeout = 15 * time.Minute
+	// machineName is the name of a local cluster's first machine.
+	machineName = "cp1"
+	// consoleLines is how much of the console is shown when a creation fails.
+	consoleLines = 30
+)
+
+// creation is one run of `cluster create`.
+type creation struct {
+	tool           *tool
+	name, dir      string
+	image          string // the disk image
+	operator       string // folder of the operator that the image was built for
+	memory, cpus   int
+	diskGiB        int64
+	timeline       *timeline
+	machine        qemu.MachineStatus
+	apiAddress     string
+	kubeAddress    string
+	secrets        *secrets
+	adminCert, key []byte
+}
+
+func (t *tool) clusterCreateCommand() *cobra.Command {
+	c := &creation{tool: t}
+	command := &cobra.Command{
+		Use:   "create [NAME]",
+		Short: "Start a machine in QEMU and make a cluster of it",
+		Long: "Start a machine in QEMU from an image that was built with `make image`, apply a configuration to it and wait until\n" +
+			"pods can run. The context and the kubeconfig of the cluster become the current ones.",
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(_ *cobra.Command, args []string) error {
+			var err error
+			if c.name, c.dir, err = clusterDir(args); err != nil {
+				return err
+			}
+			ctx, stop := interruptible()
+			defer stop()
+			ctx, cancel := context.WithTimeout(ctx, t.timeout(createTimeout))
+			defer cancel()
+			return c.run(ctx)
+		},
+	}
+	f := command.Flags()
+	f.StringVar(&c.image, "image", filepath.Join("build", "qemu"), "folder with disk.raw, or a disk image")
+	f.StringVar(&c.operator, "operator", "", "folder of the operator that the image was built for (default: operator beside the image's folder)")
+	f.IntVar(&c.memory, "memory", 2048, "memory of the machine in MiB")
+	f.IntVar(&c.cpus, "cpus", 2, "processors of the machine")
+	f.Int64Var(&c.diskGiB, "disk", 8, "size of its disk in GiB; the file takes only what is used")
+	return command
+}
+
+func (c *creation) run(ctx context.Context) error {
+	if err := c.prepare(); err != nil {
+		return err
+	}
+	if err := c.powerOn(ctx); err != nil {
+		return err
+	}
+	err := c.bringUp(ctx)
+	c.timeline.clear()
+	if err != nil {
+		return c.explain(err)
+	}
+	return c.finish(ctx)
+}
+
+// prepare finds everything that is needed before a machine is started.
+func (c *creation) prepare() error {
+	if info, err := os.Stat(c.image); err == nil && info.IsDir() {
+		if c.operator == "" {
+			c.operator = filepath.Join(filepath.Dir(filepath.Clean(c.image)), "operator")
+		}
+		c.image = filepath.Join(c.image, "disk.raw")
+	}
+	if _, err := os.Stat(c.image); err != nil {
+		return &exitError{code: exitUsage, err: fmt.Errorf("image: cannot find: %w", err), hint: "build it with `make image`"}
+	}
+	if c.operator == "" {
+		return usagef("--operator: cannot do without: the folder of the operator that the image was built for")
+	}
+	var err error
+	if c.adminCert, err = os.ReadFile(filepath.Join(c.operator, adminName+".crt")); err == nil {
+		c.key, err = os.ReadFile(filepath.Join(c.operator, adminName+".key"))
+	}
+	if err != nil {
+		return &exitError{code: exitUsage, err: fmt.Errorf("operator: cannot read its certificate: %w", err), hint: "the image answers only to the operator that it was built for; name its folder with --operator"}
+	}
+	if c.secrets, err = newSecrets(); err != nil {
+		return err
+	}
+	if _, err := os.Stat(c.dir); err == nil {
+		return &exitError{code: exitUsage, err: fmt.Errorf("cluster %q: cannot create: it exists already", c.name), hint: "`orlopctl cluster destroy " + c.name + "` removes it; `cluster start` switches it on"}
+	}
+	return nil
+}
+
+func (c *creation) powerOn(ctx context.Context) error {
+	apiPort, err := freePort(paths.PortApid)
+	if err != nil {
+		return err
+	}
+	kubePort, err := freePort(paths.PortKubernetes)
+	if err != nil {
+		return err
+	}
+	runner, err := runnerCommand()
+	if err != nil {
+		return err
+	}
+	starting, cancel := context.WithTimeout(ctx, qemuTimeout)
+	defer cancel()
+	running, err := qemu.Launch(starting, c.dir, qemu.ClusterSpec{
+		Name: c.name,
+		Machines: []qemu.MachineSpec{{
+			Name: machineName, MemoryMiB: c.memory, CPUs: c.cpus, Disks: qemu.BootDisk(c.image, c.diskGiB<<10), Watchdog: true,
+		}},
+		Forwards: []qemu.ForwardSpec{
+			{Machine: machineName, Port: paths.PortApid, HostPort: apiPort},
+			{Machine: machineName, Port: paths.PortKubernetes, HostPort: kubePort},
+		},
+	}, runner...)
+	if err != nil {
+		return err
+	}
+	status, err := running.Status(starting)
+	if err != nil {
+		return err
+	}
+	c.machine = status.Machines[0]
+	c.apiAddress, c.kubeAddress = status.Forward(machineName, paths.PortApid), status.Forward(machineName, paths.PortKubernetes)
+	c.timeline = newTimeline(c.tool, c.machine.PoweredOn)
+	c.timeline.add("power on", strconv.Itoa(c.memory)+" MiB, "+strconv.Itoa(c.cpus)+" processors, console in "+c.machine.Console)
+	return nil
+}
+
+// bringUp waits for the machine's first answer, configures it and waits until it is healthy.
+func (c *creation) bringUp(ctx context.Context) error {
+	fingerprint, err := c.timeline.readConsole(ctx, c.machine.Console)
+	if err != nil {
+		return err
+	}
+	pinned, err := machineContext{Endpoint: c.apiAddress, Fingerprint: fingerprint, Cert: string(c.adminCert), Key: string(c.key)}.endpoint()
+	if err != nil {
+		return err
+	}
+	connection, err := c.firstAnswer(ctx, pinned)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = connection.Close() }() // the process ends soon
+	documents, err := c.documents()
+	if err != nil {
+		return err
+	}
+	c.timeline.wait("the configuration is applied")
+	if _, err := connection.Config.Apply(ctx, &api.ApplyRequest{Documents: documents, Filename: machineName + ".yaml"}); err != nil {
+		return err
+	}
+	c.timeline.add("configuration applied", "")
+	err = waitHealthy(ctx, pinned, false, func(r healthReport) error {
+		c.timeline.follow(ctx, connection)
+		c.timeline.wait(waitingFor(r))
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	c.timeline.follow(ctx, connection)
+	c.timeline.add("healthy", "pods can run")
+	return nil
+}
+
+// waitingFor is what a report says is missing, in one line.
+func waitingFor(r healthReport) string {
+	if r.waiting != nil {
+		return message(r.waiting)
+	}
+	var missing []string
+	for _, check := range r.answer.Checks {
+		if !check.Ok {
+			missing = append(missing, strings.TrimSuffix(check.Name+": "+check.Detail, ": "))
+		}
+	}
+	return strings.Join(missing, "; ")
+}
+
+// firstAnswer connects as soon as the machine answers.
+func (c *creation) firstAnswer(ctx context.Context, e client.Endpoint) (*client.Client, error) {
+	c.timeline.wait("the machine's API answers")
+	for {
+		dialing, cancel := context.WithTimeout(ctx, dialTry)
+		connection, err := client.Dial(dialing, e)
+		cancel()
+		if err == nil {
+			version, err := connection.Machine.Version(ctx, &api.VersionRequest{})
+			if err == nil {
+				answered := time.Now()
+				c.timeline.follow(ctx, connection)
+				c.timeline.addAt(answered, "API answers", "Orlop OS "+version.Version+", Kubernetes "+version.Kubernetes)
+				return connection, nil
+			}
+			_ = connection.Close() // the next attempt makes a new one
+			if !passing(err) {
+				return nil, err
+			}
+		} else if !passing(err) {
+			return nil, err
+		}
+		pause := time.NewTimer(dialPause / 5)
+		select {
+		case <-pause.C:
+		case <-ctx.Done():
+			pause.Stop()
+			return nil, errors.Join(context.Cause(ctx), err)
+		}
+	}
+}
+
+// documents makes the machine's configuration and keeps it, with the cluster's secrets, in the cluster's folder.
+func (c *creation) documents() ([]byte, error) {
+	text, err := generated{
+		name: machineName, cluster: c.name, role: string(config.RoleControlPlane), secrets: c.secrets,
+		endpoint: "https://" + c.machine.Addr.String() + ":" + strconv.Itoa(paths.PortKubernetes),
+		sans:     []string{"127.0.0.1", "localhost"}, // the way in from this computer
+	}.documents()
+	if err != nil {
+		return nil, err
+	}
+	if err := c.secrets.write(filepath.Join(c.dir, "secrets.yaml"), true); err != nil {
+		return nil, err
+	}
+	return text, writeSecret(filepath.Join(c.dir, machineName+".yaml"), text, true)
+}
+
+// explain adds the end of the machine's console to a failure. The machine is left as it is, to be looked at.
+func (c *creation) explain(err error) error {
+	text, reading := os.ReadFile(c.machine.Console)
+	if reading != nil {
+		text = []byte(reading.Error())
+	}
+	lines := strings.Split(strings.TrimRight(strings.ReplaceAll(string(text), "\r", ""), "\n"), "\n")
+	c.tool.errorln("the end of the machine's console (" + c.machine.Console + "):")
+	for _, line := range lines[max(0, len(lines)-consoleLines):] {
+		c.tool.errorln("  " + line)
+	}
+	code, _ := exitCode(err)
+	return &exitError{
+		code: code, err: fmt.Errorf("cluster %s: cannot bring it up: %s", c.name, message(err)),
+		hint: "the machine is still there: `orlopctl cluster status`, `orlopctl cluster destroy " + c.name + "`",
+	}
+}
+
+// finish stores the context and the kubeconfig, and says what to try.
+func (c *creation) finish(ctx context.Context) error {
+	stored := machineContext{
+		Endpoint: c.apiAddress, ServerName: machineName, CA: c.secrets.Machine.Cert, Cert: string(c.adminCert), Key: string(c.key),
+	}
+	err := changeContexts(func(f *contextsFile) error {
+		f.Contexts[c.name], f.Current = stored, c.name
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	// From now on the machine is known by the cluster's CA: this call shows that it is.
+	endpoint, err := stored.endpoint()
+	if err != nil {
+		return err
+	}
+	return c.tool.connectedTo(ctx, endpoint, func(connection *client.Client) error {
+		answer, err := connection.Cluster.Kubeconfig(ctx, &api.KubeconfigRequest{Server: "https://" + c.kubeAddress})
+		if err != nil {
+			return err
+		}
+		path, err := kubeconfigPath()
+		if err != nil {
+			return err
+		}
+		if _, err := mergeKubeconfigFile(path, answer.Kubeconfig); err != nil {
+			return err
+		}
+		c.tool.printf("\nThe cluster %s is up. Its context is in ~/.orlop/config, its kubeconfig in %s. Try:\n\n%s", c.name, path, nextSteps)
+		return nil
+	})
+}
+
+const nextSteps = `  kubectl get nodes
+  orlopctl services
+  orlopctl get timeline
+  orlopctl logs -f orchestrator-node
+  orlopctl image list
+  orlopctl reboot && orlopctl health
+  orlopctl cluster destroy
+`

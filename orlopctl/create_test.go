@@ -1,0 +1,141 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/orlop-os/orlop/hack/qemu"
+)
+
+// TestBringUp brings a fake machine up the way `cluster create` does after QEMU has started: from its console to the
+// stored context and kubeconfig.
+func TestBringUp(t *testing.T) {
+	dir := t.TempDir()
+	t.Setenv("ORLOP_CONFIG", filepath.Join(dir, "config"))
+	t.Setenv("KUBECONFIG", filepath.Join(dir, "kube"))
+	fake, c, out := newCreation(t, dir)
+	console := "UEFI firmware\r\norlop: Orlop OS 1.2.3\r\norlop: machine identity " + fake.fingerprint + "\r\n"
+	if err := os.WriteFile(c.machine.Console, []byte(console), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	if err := c.bringUp(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.finish(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if got := fake.current(); got == nil || got.Machine.Metadata.Name != machineName || got.Cluster.Spec.Endpoint.String() != "https://10.77.0.11:6443" {
+		t.Errorf("the machine was configured as %+v", got)
+	}
+	// The lines in their order; the figures differ from run to run.
+	var stages []string
+	for line := range strings.Lines(out.String()) {
+		if m := regexp.MustCompile(`^ +\d+\.\ds +\+\d+\.\ds  (\S+( \S+)*)`).FindStringSubmatch(line); m != nil {
+			stages = append(stages, m[1])
+		}
+	}
+	want := []string{"firmware", "kernel", "init", "machined", "storage", "identity", "API answers", "configuration applied", "etcd", "healthy"}
+	if got := strings.Join(stages, ", "); got != strings.Join(want, ", ") {
+		t.Errorf("timeline:\n got %s\nwant %s\n\n%s", got, strings.Join(want, ", "), out)
+	}
+	file, err := loadContexts()
+	if err != nil || file.Current != "t1" || file.Contexts["t1"].Fingerprint != "" {
+		t.Errorf("contexts: got %+v, %v", file, err)
+	}
+	kube, err := os.ReadFile(filepath.Join(dir, "kube"))
+	if err != nil || !strings.Contains(string(kube), "https://127.0.0.1:6443") {
+		t.Errorf("kubeconfig: got %s, %v", kube, err)
+	}
+	if err := forgetCluster("dev"); err != nil { // "dev" is the cluster in the fake's kubeconfig
+		t.Fatal(err)
+	}
+	if kube, err = os.ReadFile(filepath.Join(dir, "kube")); err != nil || strings.Contains(string(kube), "127.0.0.1") || strings.Contains(string(kube), "Zm9v") {
+		t.Errorf("the kubeconfig after the cluster is gone: %s, %v", kube, err)
+	}
+}
+
+// TestBringUpFails shows what a person sees when the machine does not come up: the end of its console and what to do.
+func TestBringUpFails(t *testing.T) {
+	_, c, out := newCreation(t, t.TempDir())
+	if err := os.WriteFile(c.machine.Console, []byte("orlop: init: cannot boot: no disk\r\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	err := c.bringUp(ctx)
+	if err == nil {
+		t.Fatal("a machine without an identity came up")
+	}
+	err = c.explain(err)
+	var exit *exitError
+	if !errors.As(err, &exit) || exit.code != exitUnhealthy || !strings.Contains(exit.hint, "cluster destroy t1") {
+		t.Errorf("got %v", err)
+	}
+	if !strings.Contains(out.String(), "cannot boot: no disk") {
+		t.Errorf("the console's end is not shown:\n%s", out)
+	}
+}
+
+// newCreation prepares a creation whose machine is a fake.
+func newCreation(t *testing.T, dir string) (*fakeMachine, *creation, *bytes.Buffer) {
+	t.Helper()
+	operator := filepath.Join(dir, "operator")
+	if err := makeOperator(operator, "test", false); err != nil {
+		t.Fatal(err)
+	}
+	ca, err := os.ReadFile(filepath.Join(operator, operatorCert))
+	if err != nil {
+		t.Fatal(err)
+	}
+	fake, err := startFake(ca)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := fake.stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	image := filepath.Join(dir, "image")
+	if err := os.MkdirAll(image, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(image, "disk.raw"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	out := &bytes.Buffer{}
+	tool := &tool{stdin: strings.NewReader(""), stdout: out, stderr: out}
+	tool.flags.output = "table"
+	c := &creation{tool: tool, name: "t1", dir: filepath.Join(dir, "clusters", "t1"), image: image}
+	if err := c.prepare(); err != nil {
+		t.Fatal(err)
+	}
+	if c.operator != operator {
+		t.Errorf("the operator's folder: got %s, want %s", c.operator, operator)
+	}
+	if err := os.MkdirAll(c.dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	poweron := time.Now().Add(-10 * time.Second)
+	c.machine = qemu.MachineStatus{Name: machineName, Addr: netip.MustParseAddr("10.77.0.11"), Console: filepath.Join(c.dir, "console.log"), PoweredOn: poweron}
+	c.apiAddress, c.kubeAddress = fake.address, "127.0.0.1:6443"
+	c.timeline = newTimeline(tool, poweron)
+	return fake, c, out
+}
+
+func TestFreePort(t *testing.T) {
+	port, err := freePort(0)
+	if err != nil || port == 0 {
+		t.Fatalf("got %d, %v", port, err)
+	}
+}

@@ -1,0 +1,367 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/structpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/orlop-os/orlop/apid"
+	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/pki"
+)
+
+// fakeMachine is a machine without a machine: the services of the API with canned answers on a Unix socket, behind a
+// real apid on a real TCP port.
+type fakeMachine struct {
+	address, fingerprint string
+	dir                  string // apid's files
+	key                  *pki.Leaf
+	stop                 func() error
+
+	mu     sync.Mutex
+	config *config.Config
+}
+
+// startFake starts a machine that trusts an operator's CA and has no configuration yet.
+func startFake(operatorCA []byte) (*fakeMachine, error) {
+	dir, err := os.MkdirTemp("", "orlop") // short: a Unix socket's path has at most 108 bytes
+	if err != nil {
+		return nil, err
+	}
+	f := &fakeMachine{dir: dir}
+	if f.key, err = pki.SelfSigned(pki.Spec{CN: "orlop", Usage: pki.Server, TTL: time.Hour}); err != nil {
+		return nil, err
+	}
+	f.fingerprint = pki.Fingerprint(f.key.Cert)
+	for name, content := range map[string][]byte{
+		apid.ServerCertFile: f.key.CertPEM(), apid.ServerKeyFile: f.key.KeyPEM(), apid.OperatorsFile: operatorCA,
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), content, 0o600); err != nil {
+			return nil, err
+		}
+	}
+	socket := filepath.Join(dir, "machined.sock")
+	backend, err := net.Listen("unix", socket)
+	if err != nil {
+		return nil, err
+	}
+	server := grpc.NewServer()
+	api.RegisterMachineServer(server, &fakeMachineService{f: f})
+	api.RegisterConfigServer(server, &fakeConfigService{f: f})
+	api.RegisterServiceServer(server, &fakeServiceService{})
+	api.RegisterLogServer(server, &fakeLogService{})
+	api.RegisterImageServer(server, &fakeImageService{})
+	api.RegisterClusterServer(server, &fakeClusterService{f: f})
+	front, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	f.address = front.Addr().String()
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 2)
+	go func() { done <- server.Serve(backend) }()
+	go func() {
+		done <- apid.Serve(ctx, apid.Options{Listener: front, Dir: dir, Backend: socket, Log: io.Discard})
+	}()
+	f.stop = func() error {
+		cancel()
+		server.Stop()
+		return errors.Join(<-done, <-done, os.RemoveAll(dir))
+	}
+	return f, nil
+}
+
+func (f *fakeMachine) current() *config.Config {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.config
+}
+
+// configure takes a configuration and gets a certificate from the cluster's machine CA, as machined does.
+func (f *fakeMachine) configure(c *config.Config) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.config = c
+	if c.Cluster == nil {
+		return nil
+	}
+	pair := c.Cluster.Spec.PKI.Machine
+	ca, err := pki.ParseCA([]byte(pair.Cert.PEM()), []byte(pair.Key.PEM()))
+	if err != nil {
+		return err
+	}
+	leaf, err := ca.Issue(pki.Spec{
+		CN: c.Machine.Metadata.Name, DNS: []string{c.Machine.Metadata.Name}, IPs: []netip.Addr{netip.MustParseAddr("127.0.0.1")},
+		Usage: pki.Server, TTL: time.Hour, Key: f.key.Key,
+	})
+	if err != nil {
+		return err
+	}
+	temporary := filepath.Join(f.dir, "new")
+	if err := os.WriteFile(temporary, leaf.CertPEM(), 0o600); err != nil {
+		return err
+	}
+	return os.Rename(temporary, filepath.Join(f.dir, apid.ServerCertFile))
+}
+
+var fakeNow = timestamppb.New(time.Date(2026, 5, 4, 3, 2, 1, 0, time.UTC))
+
+type fakeMachineService struct {
+	api.UnimplementedMachineServer
+	f *fakeMachine
+}
+
+func (s *fakeMachineService) Version(context.Context, *api.VersionRequest) (*api.VersionResponse, error) {
+	answer := &api.VersionResponse{Version: "1.2.3", Kubernetes: "v1.36.3", Kernel: "6.12.1-cloud", Slot: "A", Profile: "qemu", Built: fakeNow}
+	if c := s.f.current(); c != nil {
+		answer.Machine = c.Machine.Metadata.Name
+	}
+	return answer, nil
+}
+
+func (s *fakeMachineService) Get(_ context.Context, r *api.GetRequest) (*api.StateSnapshot, error) {
+	var value any
+	switch r.Topic {
+	case "":
+		return &api.StateSnapshot{Topics: []string{"links", "memory", "timeline"}}, nil
+	case "links":
+		value = []any{
+			map[string]any{"name": "lo", "up": true, "addresses": []any{"127.0.0.1/8"}},
+			map[string]any{"name": "eth0", "up": true, "addresses": []any{"10.0.0.11/24", "fe80::1/64"}, "mtu": 1500},
+		}
+	case "timeline":
+		moments := []any{map[string]any{"what": "machined", "seconds": 0.5}, map[string]any{"what": "storage", "seconds": 1.5}, map[string]any{"what": "identity", "seconds": 2}}
+		if s.f.current() != nil {
+			moments = append(moments, map[string]any{"what": "orchestrator-api/etcd", "seconds": 2.5})
+		}
+		value = moments
+	case "memory":
+		value = map[string]any{"total": 2048, "available": 1024}
+	default:
+		return nil, status.Errorf(codes.NotFound, "topic %q: there is no such topic; the topics are links, memory, timeline", r.Topic)
+	}
+	v, err := structpb.NewValue(value)
+	if err != nil {
+		return nil, err
+	}
+	return &api.StateSnapshot{Topic: r.Topic, Revision: 7, Value: v}, nil
+}
+
+func (s *fakeMachineService) Watch(r *api.GetRequest, stream grpc.ServerStreamingServer[api.StateSnapshot]) error {
+	for revision := uint64(1); revision <= 2; revision++ {
+		value := structpb.NewStringValue([]string{"booting", "running"}[revision-1])
+		if err := stream.Send(&api.StateSnapshot{Topic: r.Topic, Revision: revision, Value: value}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *fakeMachineService) Events(r *api.EventsRequest, stream grpc.ServerStreamingServer[api.Event]) error {
+	for cursor, text := range []string{"format STATE (/dev/vda4) as ext4", "containerd is running"} {
+		event := &api.Event{Cursor: uint64(cursor + 1), Time: fakeNow, Source: []string{"disk", "service/containerd"}[cursor], Kind: []string{"op", "state"}[cursor], Message: text}
+		if event.Cursor > r.After {
+			if err := stream.Send(event); err != nil {
+				return err
+			}
+		}
+	}
+	if r.Follow {
+		<-stream.Context().Done()
+	}
+	return nil
+}
+
+func (s *fakeMachineService) Reboot(context.Context, *api.PowerRequest) (*api.PowerResponse, error) {
+	return &api.PowerResponse{}, nil
+}
+
+func (s *fakeMachineService) Shutdown(_ context.Context, r *api.PowerRequest) (*api.PowerResponse, error) {
+	if r.Grace.AsDuration() != 90*time.Second {
+		return nil, status.Errorf(codes.InvalidArgument, "grace %s: the test expects 90s", r.Grace.AsDuration())
+	}
+	return &api.PowerResponse{}, nil
+}
+
+func (s *fakeMachineService) Reset(context.Context, *api.ResetRequest) (*api.PowerResponse, error) {
+	s.f.mu.Lock()
+	defer s.f.mu.Unlock()
+	s.f.config = nil
+	return &api.PowerResponse{}, nil
+}
+
+type fakeConfigService struct {
+	api.UnimplementedConfigServer
+	f *fakeMachine
+}
+
+func (s *fakeConfigService) Apply(_ context.Context, r *api.ApplyRequest) (*api.ApplyResponse, error) {
+	parsed, problems := config.Parse(r.Filename, r.Documents)
+	if problems.Err() != nil {
+		return nil, status.Error(codes.InvalidArgument, problems.Error())
+	}
+	if parsed.Machine.Metadata.Name == "diskless" {
+		// What only the machine can know.
+		refused, err := status.New(codes.InvalidArgument, "refused").WithDetails(&api.Problem{
+			File: r.Filename, Line: 4, Field: "Machine.spec.disk", Reason: "the machine has no disk", Expected: "a disk of at least 4GiB", Hint: "add a disk",
+		})
+		if err != nil {
+			return nil, err
+		}
+		return nil, refused.Err()
+	}
+	if s.f.current() != nil {
+		return &api.ApplyResponse{}, nil
+	}
+	answer := &api.ApplyResponse{
+		Operations: []string{"format DATA (/dev/vda5) as ext4", "set the host name to " + parsed.Machine.Metadata.Name},
+		Restarts:   []string{"containerd", "orchestrator-node"},
+		Reboot:     parsed.Machine.Metadata.Name == "rebooter",
+	}
+	if r.Mode == api.ApplyRequest_MODE_DRY_RUN {
+		return answer, nil
+	}
+	return answer, s.f.configure(parsed)
+}
+
+type fakeServiceService struct{ api.UnimplementedServiceServer }
+
+func (fakeServiceService) List(context.Context, *api.ListServicesRequest) (*api.ListServicesResponse, error) {
+	return &api.ListServicesResponse{Services: []*api.ServiceStatus{
+		{Name: "containerd", State: "running", Pid: 210, Since: fakeNow},
+		{Name: "orchestrator-api", State: "starting", Detail: "waits for kube-apiserver", Pid: 211, Restarts: 2, Since: fakeNow, Components: []*api.Component{
+			{Name: "etcd", Ready: true, Detail: "serving"}, {Name: "kube-apiserver", Detail: "readyz: poststarthook"},
+		}},
+	}}, nil
+}
+
+func (fakeServiceService) Restart(_ context.Context, r *api.RestartServiceRequest) (*api.RestartServiceResponse, error) {
+	if r.Name != "containerd" {
+		return nil, status.Errorf(codes.NotFound, "service %q: cannot restart: there is no such service", r.Name)
+	}
+	return &api.RestartServiceResponse{}, nil
+}
+
+type fakeLogService struct{ api.UnimplementedLogServer }
+
+func (fakeLogService) Service(r *api.ServiceLogRequest, stream grpc.ServerStreamingServer[api.LogLine]) error {
+	if r.Service != "containerd" {
+		return status.Errorf(codes.NotFound, "service %q: cannot show its log: there is no such service", r.Service)
+	}
+	lines := []string{"one", "two", "three"}
+	if r.Tail > 0 {
+		lines = lines[len(lines)-int(r.Tail):]
+	}
+	for _, text := range lines {
+		if err := stream.Send(&api.LogLine{Time: fakeNow, Text: text}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (fakeLogService) Kernel(_ *api.KernelLogRequest, stream grpc.ServerStreamingServer[api.LogLine]) error {
+	after := timestamppb.New(fakeNow.AsTime().Add(1500 * time.Millisecond))
+	return errors.Join(stream.Send(&api.LogLine{Time: fakeNow, Text: "Linux version 6.12", Priority: 5}),
+		stream.Send(&api.LogLine{Time: after, Text: "Run /init as init process", Priority: 6}))
+}
+
+type fakeImageService struct{ api.UnimplementedImageServer }
+
+func (fakeImageService) Import(stream grpc.ClientStreamingServer[api.ImportImageRequest, api.ImportImageResponse]) error {
+	var size int64
+	for {
+		request, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return err
+		}
+		if string(request.Chunk) == "not an archive\n" {
+			return status.Error(codes.InvalidArgument, "image: cannot import: not an OCI archive")
+		}
+		size += int64(len(request.Chunk))
+	}
+	return stream.SendAndClose(&api.ImportImageResponse{Images: []*api.ContainerImage{{Name: "example.test/app:1", Digest: "sha256:abc", Size: size}}})
+}
+
+func (fakeImageService) List(context.Context, *api.ListImagesRequest) (*api.ListImagesResponse, error) {
+	return &api.ListImagesResponse{Images: []*api.ContainerImage{
+		{Name: "example.test/pause:3", Digest: "sha256:def", Size: 700 << 10}, {Name: "example.test/app:1", Digest: "sha256:abc"},
+	}}, nil
+}
+
+type fakeClusterService struct {
+	api.UnimplementedClusterServer
+	f *fakeMachine
+}
+
+func (s *fakeClusterService) Health(r *api.HealthRequest, stream grpc.ServerStreamingServer[api.HealthResponse]) error {
+	check := func(name string, ok bool, detail string) *api.HealthCheck {
+		return &api.HealthCheck{Name: name, Ok: ok, Detail: detail, Since: fakeNow}
+	}
+	c := s.f.current()
+	if c == nil {
+		if err := stream.Send(&api.HealthResponse{Checks: []*api.HealthCheck{check("configuration", false, "waits for a configuration")}}); err != nil || r.Once {
+			return err
+		}
+		<-stream.Context().Done()
+		return stream.Context().Err()
+	}
+	steps := []*api.HealthResponse{
+		{Checks: []*api.HealthCheck{check("configuration", true, ""), check("etcd", false, "starting")}},
+		{Checks: []*api.HealthCheck{check("configuration", true, ""), check("etcd", true, "serving")}, Healthy: true},
+	}
+	if r.Once {
+		steps = steps[1:]
+	}
+	for _, step := range steps {
+		if err := stream.Send(step); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *fakeClusterService) Kubeconfig(ctx context.Context, r *api.KubeconfigRequest) (*api.KubeconfigResponse, error) {
+	md, _ := metadata.FromIncomingContext(ctx)
+	if role := md.Get(apid.MetadataRole); len(role) != 1 || role[0] != "admin" {
+		return nil, status.Errorf(codes.PermissionDenied, "role %q", role)
+	}
+	server := r.Server
+	if server == "" {
+		server = "https://10.0.0.11:6443"
+	}
+	return &api.KubeconfigResponse{Kubeconfig: []byte(`apiVersion: v1
+kind: Config
+current-context: dev
+clusters:
+  - name: dev
+    cluster:
+      server: ` + server + `
+users:
+  - name: dev-admin
+    user:
+      client-certificate-data: Zm9v
+contexts:
+  - name: dev
+    context:
+      cluster: dev
+      user: dev-admin
+`)}, nil
+}

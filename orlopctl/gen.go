@@ -1,0 +1,358 @@
+package main
+
+import (
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/spf13/cobra"
+	"sigs.k8s.io/yaml"
+
+	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/pki"
+)
+
+const (
+	year = 365 * 24 * time.Hour
+	// operatorCALife is long: the CA is part of the image.
+	operatorCALife = 20 * year
+	clusterCALife  = 10 * year
+	clientLife     = year
+	// clientBackdate lets a client certificate be used towards a machine whose clock stands at the build time of its image.
+	clientBackdate = 2 * year
+)
+
+// The files in an operator's folder.
+const (
+	operatorCert = "ca.crt"
+	operatorKey  = "ca.key"
+	adminName    = "admin"
+)
+
+func (t *tool) genCommand() *cobra.Command {
+	c := &cobra.Command{Use: "gen", Short: "Generate keys and configurations"}
+	c.AddCommand(t.genOperatorCommand(), t.genClientCommand(), t.genSecretsCommand(), t.genConfigCommand())
+	return c
+}
+
+func (t *tool) genOperatorCommand() *cobra.Command {
+	var name, out string
+	var force bool
+	c := &cobra.Command{
+		Use:   "operator",
+		Short: "Make an operator's CA and the first client certificate (ca.crt, ca.key, admin.crt, admin.key)",
+		Long: "Make an operator's CA and the first client certificate, with the role admin.\n\n" +
+			"An image that is built with ca.crt accepts calls of this operator and of nobody else. Keep ca.key offline: it is\nneeded only for more client certificates (`orlopctl gen client`).",
+		Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			if err := makeOperator(out, name, force); err != nil {
+				return err
+			}
+			t.println("wrote the operator's CA and the certificate of " + adminName + " to " + out)
+			return nil
+		},
+	}
+	c.Flags().StringVar(&out, "out", "operator", "folder to write to")
+	c.Flags().StringVar(&name, "name", "orlop operator", "name of the CA")
+	c.Flags().BoolVar(&force, "force", false, "replace existing files")
+	return c
+}
+
+// makeOperator fills an operator's folder.
+func makeOperator(dir, name string, force bool) error {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return fmt.Errorf("operator: cannot make the folder: %w", err)
+	}
+	ca, err := pki.NewCA(name, operatorCALife)
+	if err != nil {
+		return err
+	}
+	// The key first: what exists already is refused before anything is written.
+	if err := writeSecret(filepath.Join(dir, operatorKey), ca.KeyPEM(), force); err != nil {
+		return err
+	}
+	if err := writeSecret(filepath.Join(dir, operatorCert), ca.CertPEM(), true); err != nil {
+		return err
+	}
+	return makeClient(ca, dir, adminName, pki.RoleAdmin, clientLife, true)
+}
+
+func (t *tool) genClientCommand() *cobra.Command {
+	var operator, name, role, out string
+	var ttl time.Duration
+	var force bool
+	c := &cobra.Command{
+		Use:   "client",
+		Short: "Make another client certificate, signed by the operator's CA",
+		Args:  cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			roles := map[string]string{"reader": pki.RoleReader, "operator": pki.RoleOperator, "admin": pki.RoleAdmin}
+			organisation, known := roles[role]
+			if !known {
+				return usagef("--role %s: cannot use: expected reader, operator or admin", role)
+			}
+			if name == "" {
+				return usagef("--name: cannot make a certificate: whose is it?")
+			}
+			ca, err := readOperator(operator)
+			if err != nil {
+				return err
+			}
+			if out == "" {
+				out = operator
+			}
+			if err := makeClient(ca, out, name, organisation, ttl, force); err != nil {
+				return err
+			}
+			t.printf("wrote %s.crt and %s.key to %s\n", name, name, out)
+			return nil
+		},
+	}
+	f := c.Flags()
+	f.StringVar(&operator, "operator", "", "folder with the operator's ca.crt and ca.key")
+	f.StringVar(&name, "name", "", "whose certificate it is; stands in the audit log")
+	f.StringVar(&role, "role", "reader", "reader, operator or admin")
+	f.StringVar(&out, "out", "", "folder to write to (default: the operator's)")
+	f.DurationVar(&ttl, "ttl", clientLife, "how long the certificate is valid")
+	f.BoolVar(&force, "force", false, "replace existing files")
+	must(c.MarkFlagRequired("operator"))
+	return c
+}
+
+// must is for errors that only a mistake in this program can cause.
+func must(err error) {
+	if err != nil {
+		panic(err)
+	}
+}
+
+func readOperator(dir string) (*pki.CA, error) {
+	cert, err := os.ReadFile(filepath.Join(dir, operatorCert))
+	if err != nil {
+		return nil, usagef("operator: cannot read the CA: %w", err)
+	}
+	key, err := os.ReadFile(filepath.Join(dir, operatorKey))
+	if err != nil {
+		return nil, usagef("operator: cannot read the CA's key: %w", err)
+	}
+	return pki.ParseCA(cert, key)
+}
+
+func makeClient(ca *pki.CA, dir, name, organisation string, ttl time.Duration, force bool) error {
+	leaf, err := ca.Issue(pki.Spec{CN: name, O: []string{organisation}, Usage: pki.Client, TTL: ttl, Backdate: clientBackdate})
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return fmt.Errorf("folder: cannot make: %w", err)
+	}
+	if err := writeSecret(filepath.Join(dir, name+".key"), leaf.KeyPEM(), force); err != nil {
+		return err
+	}
+	return writeSecret(filepath.Join(dir, name+".crt"), leaf.CertPEM(), true)
+}
+
+// secrets is the file that gen secrets writes and gen config reads: what must be the same on every machine of a
+// cluster and be known to nobody else. The texts are PEM.
+type secrets struct {
+	Kubernetes           certKey `json:"kubernetes"`
+	Etcd                 certKey `json:"etcd"`
+	FrontProxy           certKey `json:"frontProxy"`
+	Machine              certKey `json:"machine"`
+	ServiceAccountKey    string  `json:"serviceAccountKey"`
+	SecretsEncryptionKey []byte  `json:"secretsEncryptionKey"` // 32 bytes; base64 in the file
+}
+
+type certKey struct {
+	Cert string `json:"cert"`
+	Key  string `json:"key"`
+}
+
+func (t *tool) genSecretsCommand() *cobra.Command {
+	var out string
+	var force bool
+	c := &cobra.Command{
+		Use:   "secrets",
+		Short: "Make a cluster's CAs and keys (secrets.yaml)",
+		Long:  "Make a cluster's CAs and keys. Whoever has the file is the cluster: keep it where you keep such things.",
+		Args:  cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			s, err := newSecrets()
+			if err != nil {
+				return err
+			}
+			if err := s.write(out, force); err != nil {
+				return err
+			}
+			t.println("wrote " + out)
+			return nil
+		},
+	}
+	c.Flags().StringVar(&out, "out", "secrets.yaml", "file to write")
+	c.Flags().BoolVar(&force, "force", false, "replace an existing file")
+	return c
+}
+
+func newSecrets() (*secrets, error) {
+	s := &secrets{SecretsEncryptionKey: make([]byte, 32)}
+	for _, ca := range []struct {
+		name string
+		to   *certKey
+	}{{"kubernetes", &s.Kubernetes}, {"etcd", &s.Etcd}, {"kubernetes front proxy", &s.FrontProxy}, {"orlop machines", &s.Machine}} {
+		made, err := pki.NewCA(ca.name, clusterCALife)
+		if err != nil {
+			return nil, err
+		}
+		*ca.to = certKey{Cert: string(made.CertPEM()), Key: string(made.KeyPEM())}
+	}
+	private, _, err := pki.NewServiceAccountKey()
+	if err != nil {
+		return nil, err
+	}
+	s.ServiceAccountKey = string(private)
+	if _, err := rand.Read(s.SecretsEncryptionKey); err != nil {
+		return nil, fmt.Errorf("secrets: cannot draw a key: %w", err)
+	}
+	return s, nil
+}
+
+func (s *secrets) write(path string, force bool) error {
+	text, err := yaml.Marshal(s)
+	if err != nil {
+		return fmt.Errorf("secrets: cannot format: %w", err)
+	}
+	return writeSecret(path, text, force)
+}
+
+func readSecrets(path string) (*secrets, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, &exitError{code: exitUsage, err: fmt.Errorf("secrets: cannot read: %w", err), hint: "`orlopctl gen secrets` makes the file"}
+	}
+	s := &secrets{}
+	if err := yaml.UnmarshalStrict(text, s); err != nil {
+		return nil, usagef("secrets: cannot use %s: %w", path, err)
+	}
+	return s, nil
+}
+
+// pki is the authorities in the form of the Cluster document.
+func (s *secrets) pki() (config.PKI, config.EncryptionKey, error) {
+	var out config.PKI
+	for _, ca := range []struct {
+		name string
+		from certKey
+		to   *config.CertKey
+	}{{"kubernetes", s.Kubernetes, &out.Kubernetes}, {"etcd", s.Etcd, &out.Etcd}, {"frontProxy", s.FrontProxy, &out.FrontProxy}, {"machine", s.Machine, &out.Machine}} {
+		made, err := config.NewCertKey(ca.from.Cert, ca.from.Key)
+		if err != nil {
+			return out, config.EncryptionKey{}, usagef("secrets: cannot use %s: %w", ca.name, err)
+		}
+		*ca.to = made
+	}
+	key, err := config.ParsePrivateKey(s.ServiceAccountKey)
+	if err != nil {
+		return out, config.EncryptionKey{}, usagef("secrets: cannot use serviceAccountKey: %w", err)
+	}
+	out.ServiceAccountKey = key
+	if len(s.SecretsEncryptionKey) != 32 {
+		return out, config.EncryptionKey{}, usagef("secrets: cannot use secretsEncryptionKey: it has %d bytes, expected 32", len(s.SecretsEncryptionKey))
+	}
+	return out, config.NewEncryptionKey([32]byte(s.SecretsEncryptionKey)), nil
+}
+
+func (t *tool) genConfigCommand() *cobra.Command {
+	g := generated{}
+	var secretsFile, out string
+	var operators []string
+	var force bool
+	c := &cobra.Command{
+		Use:   "config NAME ENDPOINT",
+		Short: "Make the configuration of a machine (Machine, Cluster and Network documents)",
+		Long: "Make the configuration of a machine called NAME in a cluster whose Kubernetes API is at ENDPOINT\n" +
+			"(https://host:6443). Every default is written out, so that the file shows what can be changed.",
+		Example: "  orlopctl gen secrets\n  orlopctl gen config cp1 https://10.0.0.11:6443 --secrets secrets.yaml --out cp1.yaml",
+		Args:    cobra.ExactArgs(2),
+		RunE: func(_ *cobra.Command, args []string) error {
+			g.name, g.endpoint = args[0], args[1]
+			var err error
+			if g.secrets, err = readSecrets(secretsFile); err != nil {
+				return err
+			}
+			for _, file := range operators {
+				text, err := os.ReadFile(file)
+				if err != nil {
+					return usagef("--operator-ca: cannot read: %w", err)
+				}
+				g.operators = append(g.operators, string(text))
+			}
+			text, err := g.documents()
+			if err != nil {
+				return err
+			}
+			if out == "-" {
+				t.printf("%s", text)
+				return nil
+			}
+			if err := writeSecret(out, text, force); err != nil {
+				return err
+			}
+			t.println("wrote " + out)
+			return nil
+		},
+	}
+	f := c.Flags()
+	f.StringVar(&secretsFile, "secrets", "secrets.yaml", "the cluster's secrets")
+	f.StringVar(&g.cluster, "cluster-name", "orlop", "name of the cluster")
+	f.StringVar(&g.role, "role", string(config.RoleControlPlane), "controlplane or worker")
+	f.StringArrayVar(&g.sans, "san", nil, "further name or address that the Kubernetes API is reached by; may be given several times")
+	f.StringArrayVar(&operators, "operator-ca", nil, "file with an operator's CA to trust instead of the image's; may be given several times")
+	f.StringVar(&out, "out", "-", "file to write; - for the standard output")
+	f.BoolVar(&force, "force", false, "replace an existing file")
+	return c
+}
+
+// generated is what a configuration is made from.
+type generated struct {
+	name, cluster, role string
+	endpoint            string // https://host:port of the Kubernetes API
+	secrets             *secrets
+	operators           []string // PEM
+	sans                []string // further names of the Kubernetes API
+}
+
+// documents makes the configuration and checks it as the machine would.
+func (g generated) documents() ([]byte, error) {
+	role := config.Role(g.role)
+	if role != config.RoleControlPlane && role != config.RoleWorker {
+		return nil, usagef("--role %s: cannot use: expected %s or %s", g.role, config.RoleControlPlane, config.RoleWorker)
+	}
+	endpoint, err := config.ParseEndpoint(g.endpoint)
+	if err != nil {
+		return nil, &exitError{code: exitUsage, err: fmt.Errorf("endpoint: cannot use: %w", err)}
+	}
+	authorities, key, err := g.secrets.pki()
+	if err != nil {
+		return nil, err
+	}
+	made := config.New(g.name, role).WithCluster(g.cluster, endpoint, authorities, key)
+	made.Cluster.Spec.Kubernetes.APIServer.ExtraSANs = g.sans
+	var operators []config.Certificate
+	for _, text := range g.operators {
+		ca, err := config.ParseCertificate(text)
+		if err != nil {
+			return nil, usagef("--operator-ca: cannot use: %w", err)
+		}
+		operators = append(operators, ca)
+	}
+	if len(operators) > 0 {
+		made = made.WithOperatorCAs(operators...)
+	}
+	if err := config.Check(made).Err(); err != nil {
+		return nil, &exitError{code: exitUsage, err: errors.Join(errors.New("what was asked for is not a valid configuration"), err)}
+	}
+	return config.Marshal(made), nil
+}

@@ -1,0 +1,249 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/grpc/codes"
+
+	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/client"
+)
+
+const (
+	healthTimeout = 10 * time.Minute
+	// dialTry is how long one attempt to connect may take while waiting for a machine to come up.
+	dialTry = 10 * time.Second
+	// dialPause is the time between two attempts.
+	dialPause = 500 * time.Millisecond
+)
+
+func (t *tool) healthCommand() *cobra.Command {
+	var once bool
+	c := &cobra.Command{
+		Use:   "health",
+		Short: "Wait until the cluster is healthy, and show what it waits for",
+		Long:  "Wait until the cluster is healthy, and show what it waits for. A machine that is not up yet is waited for too.\nThe exit status is 0 when it is healthy and 4 when it is not, in time.",
+		Args:  cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			endpoint, err := t.machine()
+			if err != nil {
+				return err
+			}
+			ctx, stop := interruptible()
+			defer stop()
+			usual := healthTimeout
+			if once {
+				usual = usualTimeout
+			}
+			ctx, cancel := context.WithTimeout(ctx, t.timeout(usual))
+			defer cancel()
+			view := t.newHealthView()
+			defer view.end()
+			return waitHealthy(ctx, endpoint, once, view.show)
+		},
+	}
+	c.Flags().BoolVar(&once, "once", false, "do not wait: show the present health")
+	return c
+}
+
+// healthReport is what waitHealthy tells while it waits: an answer of the machine, or why there is none.
+type healthReport struct {
+	answer  *api.HealthResponse
+	waiting error
+}
+
+// waitHealthy follows the health until it is good, across reconnections, and returns why it gave up otherwise.
+func waitHealthy(ctx context.Context, endpoint client.Endpoint, once bool, show func(healthReport) error) error {
+	var last *api.HealthResponse
+	for {
+		err := followHealth(ctx, endpoint, once, func(answer *api.HealthResponse) error {
+			last = answer
+			return show(healthReport{answer: answer})
+		})
+		switch {
+		case last.GetHealthy():
+			return nil
+		case err == nil && once:
+			return unhealthy(last)
+		case ctx.Err() != nil, timedOut(err):
+			return gaveUp(ctx, last, err)
+		case once || !passing(err):
+			return err
+		}
+		if err := show(healthReport{waiting: err}); err != nil {
+			return err
+		}
+		pause := time.NewTimer(dialPause)
+		select {
+		case <-pause.C:
+		case <-ctx.Done():
+			pause.Stop()
+			return gaveUp(ctx, last, err)
+		}
+	}
+}
+
+// followHealth connects and hands on each answer until the machine ends the stream.
+func followHealth(ctx context.Context, endpoint client.Endpoint, once bool, show func(*api.HealthResponse) error) error {
+	dialing, cancel := context.WithTimeout(ctx, dialTry)
+	defer cancel()
+	c, err := client.Dial(dialing, endpoint)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = c.Close() }() // a new connection is made for the next attempt
+	stream, err := c.Cluster.Health(ctx, &api.HealthRequest{Once: once})
+	if err != nil {
+		return err
+	}
+	return each(stream.Recv, show)
+}
+
+// passing tells whether an error may go away by itself while a machine starts or reboots.
+func passing(err error) bool {
+	if err == nil || errors.Is(err, client.ErrUnreachable) {
+		return true
+	}
+	s, ok := statusOf(err)
+	return ok && s.Code() == codes.Unavailable
+}
+
+// timedOut tells whether a call ended because its time was up. The machine knows the deadline too, and its answer may
+// be here a moment before our own clock has reached it.
+func timedOut(err error) bool {
+	s, ok := statusOf(err)
+	return ok && s.Code() == codes.DeadlineExceeded
+}
+
+func gaveUp(ctx context.Context, last *api.HealthResponse, err error) error {
+	if context.Cause(ctx) == context.Canceled {
+		return &exitError{code: exitUnhealthy, err: errors.New("health: stopped before the cluster was healthy")}
+	}
+	if last == nil && err != nil && !timedOut(err) {
+		return err // it was never reached; the reason says why
+	}
+	return unhealthy(last)
+}
+
+func unhealthy(last *api.HealthResponse) error {
+	var missing []string
+	for _, check := range last.GetChecks() {
+		if !check.Ok {
+			missing = append(missing, check.Name)
+		}
+	}
+	if len(missing) == 0 {
+		missing = []string{"no check has answered"}
+	}
+	return &exitError{
+		code: exitUnhealthy, err: fmt.Errorf("the cluster is not healthy: %s", strings.Join(missing, ", ")),
+		hint: "`orlopctl services` and `orlopctl logs SERVICE` say more; --timeout waits longer",
+	}
+}
+
+// healthView shows reports: on a terminal a table that is redrawn, elsewhere a line for each change.
+type healthView struct {
+	tool   *tool
+	start  time.Time
+	redraw bool
+	drawn  int               // lines of the table on the screen
+	told   map[string]string // check → last line, where lines are written
+}
+
+func (t *tool) newHealthView() *healthView {
+	_, terminal := t.terminal()
+	return &healthView{tool: t, start: time.Now(), redraw: terminal && t.human(), told: map[string]string{}}
+}
+
+func (v *healthView) show(r healthReport) error {
+	if !v.tool.human() {
+		if r.answer == nil {
+			return nil
+		}
+		return v.tool.printNext(r.answer, nil)
+	}
+	if v.redraw {
+		return v.draw(r)
+	}
+	if r.waiting != nil {
+		v.tell("machine", "wait", message(r.waiting))
+		return nil
+	}
+	delete(v.told, "machine")
+	for _, c := range r.answer.Checks {
+		state := "ok"
+		if !c.Ok {
+			state = "wait"
+		}
+		v.tell(c.Name, state, c.Detail)
+	}
+	if r.answer.Healthy {
+		v.tell("cluster", "ok", "healthy")
+	}
+	return nil
+}
+
+// tell writes a line if it says something new.
+func (v *healthView) tell(name, state, detail string) {
+	line := strings.TrimRight(fmt.Sprintf("%-4s  %-24s  %s", state, name, detail), " ")
+	if v.told[name] == line {
+		return
+	}
+	v.told[name] = line
+	v.tool.printf("%6.1fs  %s\n", time.Since(v.start).Seconds(), line)
+}
+
+// draw replaces the table on the screen.
+func (v *healthView) draw(r healthReport) error {
+	var text strings.Builder
+	err := drawTable(&text, func(w *tabwriter.Writer) { healthTable(w, r) })
+	if err != nil {
+		return err
+	}
+	width, _ := v.tool.terminal()
+	lines := strings.Split(strings.TrimRight(text.String(), "\n"), "\n")
+	v.erase()
+	for _, line := range lines {
+		if runes := []rune(line); len(runes) > width {
+			line = string(runes[:width])
+		}
+		v.tool.println(line)
+	}
+	v.drawn = len(lines)
+	return nil
+}
+
+// erase moves back to the first line of the table and clears everything below (ECMA-48: CUU, ED).
+func (v *healthView) erase() {
+	if v.drawn > 0 {
+		v.tool.printf("\x1b[%dA\x1b[J", v.drawn)
+	}
+}
+
+func (v *healthView) end() {
+	if v.redraw && v.drawn > 0 {
+		v.tool.printf("after %s\n", time.Since(v.start).Round(time.Second))
+	}
+}
+
+func healthTable(w io.Writer, r healthReport) {
+	row(w, "CHECK", "STATE", "SINCE", "DETAIL")
+	if r.waiting != nil {
+		row(w, "machine", "wait", "-", message(r.waiting))
+		return
+	}
+	for _, c := range r.answer.Checks {
+		state := "ok"
+		if !c.Ok {
+			state = "wait"
+		}
+		row(w, c.Name, state, age(c.Since), c.Detail)
+	}
+}

@@ -1,0 +1,141 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/client"
+)
+
+// chunkSize is how much of an archive is sent in one message; the API allows 1 MiB.
+const chunkSize = 1 << 20
+
+// importTimeout bounds an import; a slow machine unpacks for minutes.
+const importTimeout = 15 * time.Minute
+
+func (t *tool) imageCommand() *cobra.Command {
+	c := &cobra.Command{Use: "image", Short: "Container images on the machine"}
+	c.AddCommand(
+		&cobra.Command{
+			Use: "list", Short: "List the container images", Args: cobra.NoArgs,
+			RunE: func(*cobra.Command, []string) error {
+				return t.call(func(ctx context.Context, c *client.Client) error {
+					answer, err := c.Image.List(ctx, &api.ListImagesRequest{})
+					if err != nil {
+						return err
+					}
+					return t.print(answer, func(w *tabwriter.Writer) { imagesTable(w, answer.Images) })
+				})
+			},
+		},
+		&cobra.Command{
+			Use:   "import FILE|-",
+			Short: "Store the images of an OCI or docker save archive on the machine",
+			Args:  cobra.ExactArgs(1),
+			RunE:  func(_ *cobra.Command, args []string) error { return t.importImage(args[0]) },
+		},
+	)
+	return c
+}
+
+func imagesTable(w io.Writer, images []*api.ContainerImage) {
+	row(w, "IMAGE", "DIGEST", "SIZE")
+	for _, image := range images {
+		row(w, image.Name, image.Digest, size(image.Size))
+	}
+}
+
+// size is a number of bytes for people.
+func size(bytes int64) string {
+	switch {
+	case bytes <= 0:
+		return "-"
+	case bytes < 1<<20:
+		return strconv.FormatInt((bytes+1023)>>10, 10) + " KiB"
+	}
+	return fmt.Sprintf("%.1f MiB", float64(bytes)/(1<<20))
+}
+
+func (t *tool) importImage(name string) error {
+	archive, total := t.stdin, int64(0)
+	if name != "-" {
+		file, err := os.Open(name)
+		if err != nil {
+			return usagef("image: cannot read: %w", err)
+		}
+		defer func() { _ = file.Close() }() // it was only read
+		if info, err := file.Stat(); err == nil {
+			total = info.Size()
+		}
+		archive = file
+	}
+	if t.flags.timeout == 0 {
+		t.flags.timeout = importTimeout
+	}
+	return t.call(func(ctx context.Context, c *client.Client) error {
+		stream, err := c.Image.Import(ctx)
+		if err != nil {
+			return err
+		}
+		progress := t.progress(total)
+		if err := send(stream, archive, progress); err != nil {
+			return err
+		}
+		answer, err := stream.CloseAndRecv()
+		if err != nil {
+			return err
+		}
+		return t.print(answer, func(w *tabwriter.Writer) { imagesTable(w, answer.Images) })
+	})
+}
+
+// send copies an archive into the stream. When the machine ends the stream early, its reason is told by CloseAndRecv.
+func send(stream api.Image_ImportClient, archive io.Reader, progress func(int64)) error {
+	buffer, sent := make([]byte, chunkSize), int64(0)
+	for {
+		n, err := io.ReadFull(archive, buffer)
+		if n > 0 {
+			sending := stream.Send(&api.ImportImageRequest{Chunk: buffer[:n]})
+			if errors.Is(sending, io.EOF) {
+				return nil
+			}
+			if sending != nil {
+				return sending
+			}
+			sent += int64(n)
+			progress(sent)
+		}
+		switch {
+		case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+			return nil
+		case err != nil:
+			return fmt.Errorf("image: cannot read: %w", err)
+		}
+	}
+}
+
+// progress shows on a terminal how much was sent; elsewhere it is silent.
+func (t *tool) progress(total int64) func(sent int64) {
+	if _, ok := t.terminal(); !ok {
+		return func(int64) {}
+	}
+	return func(sent int64) {
+		of := ""
+		if total > 0 {
+			of = " of " + size(total)
+		}
+		_, _ = fmt.Fprintf(t.stderr, "\r\x1b[Ksent %s%s", size(sent), of)
+		if sent == total {
+			_, _ = fmt.Fprint(t.stderr, "\r\x1b[K")
+		}
+	}
+}

@@ -1,0 +1,247 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"go.yaml.in/yaml/v3"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/client"
+)
+
+func (t *tool) kubeconfigCommand() *cobra.Command {
+	var out, server string
+	var ttl time.Duration
+	c := &cobra.Command{
+		Use:   "kubeconfig",
+		Short: "Take a certificate for the Kubernetes API and merge it into ~/.kube/config",
+		Long: "Take a client certificate of a cluster administrator and merge it into $KUBECONFIG or ~/.kube/config, as the\n" +
+			"current context. Other clusters in the file stay as they are. With --out the file is written alone; - is the standard output.",
+		Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			return t.call(func(ctx context.Context, c *client.Client) error {
+				request := &api.KubeconfigRequest{Server: server}
+				if ttl > 0 {
+					request.Ttl = durationpb.New(ttl)
+				}
+				answer, err := c.Cluster.Kubeconfig(ctx, request)
+				if err != nil {
+					return err
+				}
+				return t.storeKubeconfig(answer.Kubeconfig, out)
+			})
+		},
+	}
+	f := c.Flags()
+	f.StringVar(&out, "out", "", "write to this file instead of merging; - for the standard output")
+	f.StringVar(&server, "server", "", "URL of the Kubernetes API to write into it (default: the cluster's endpoint)")
+	f.DurationVar(&ttl, "ttl", 0, "how long the certificate is valid (default 24h, at most 720h)")
+	return c
+}
+
+func (t *tool) storeKubeconfig(fresh []byte, out string) error {
+	switch out {
+	case "-":
+		t.printf("%s", fresh)
+		return nil
+	case "":
+		path, err := kubeconfigPath()
+		if err != nil {
+			return err
+		}
+		current, err := mergeKubeconfigFile(path, fresh)
+		if err != nil {
+			return err
+		}
+		t.printf("merged into %s; the current context is %s\n", path, current)
+		return nil
+	}
+	if err := writeSecret(out, fresh, true); err != nil {
+		return err
+	}
+	t.println("wrote " + out)
+	return nil
+}
+
+// kubeconfigPath is where kubectl looks: the first file of $KUBECONFIG, or ~/.kube/config.
+func kubeconfigPath() (string, error) {
+	for _, path := range filepath.SplitList(os.Getenv("KUBECONFIG")) {
+		if path != "" {
+			return path, nil
+		}
+	}
+	home, err := os.UserHomeDir()
+	if err != nil {
+		return "", fmt.Errorf("kubeconfig: cannot find your home folder: %w; use --out", err)
+	}
+	return filepath.Join(home, ".kube", "config"), nil
+}
+
+// mergeKubeconfigFile merges into a file, which may be missing, and returns the current context.
+func mergeKubeconfigFile(path string, fresh []byte) (string, error) {
+	old, err := os.ReadFile(path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return "", fmt.Errorf("kubeconfig: cannot read: %w", err)
+	}
+	merged, current, err := mergeKubeconfig(old, fresh)
+	if err != nil {
+		return "", fmt.Errorf("%s: %w", path, err)
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return "", fmt.Errorf("kubeconfig: cannot make the folder: %w", err)
+	}
+	if target, err := filepath.EvalSymlinks(path); err == nil {
+		path = target // a link stays a link
+	}
+	return current, writeSecret(path, merged, true)
+}
+
+// mergeKubeconfig puts the clusters, users and contexts of one kubeconfig into another, replacing those of the same
+// name, and makes its current context the current one. It works on the YAML itself, so that comments, order and
+// fields that this program does not know stay as they are.
+func mergeKubeconfig(old, fresh []byte) (merged []byte, current string, err error) {
+	from, err := parseMapping(fresh)
+	if err != nil {
+		return nil, "", fmt.Errorf("kubeconfig of the machine: cannot use: %w", err)
+	}
+	if current = scalarOf(valueOf(from, "current-context")); current == "" {
+		return nil, "", errors.New("kubeconfig of the machine: cannot use: it has no current context")
+	}
+	if strings.TrimSpace(string(old)) == "" {
+		return fresh, current, nil
+	}
+	into, err := parseMapping(old)
+	if err != nil {
+		return nil, "", fmt.Errorf("kubeconfig: cannot merge: %w; move the file away or use --out", err)
+	}
+	for _, section := range []string{"clusters", "contexts", "users"} {
+		if err := mergeNamed(into, section, valueOf(from, section)); err != nil {
+			return nil, "", err
+		}
+	}
+	setValue(into, "current-context", &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: current})
+	merged, err = yaml.Marshal(into)
+	if err != nil {
+		return nil, "", fmt.Errorf("kubeconfig: cannot format: %w", err)
+	}
+	return merged, current, nil
+}
+
+// parseMapping reads a document that is a mapping.
+func parseMapping(text []byte) (*yaml.Node, error) {
+	var document yaml.Node
+	if err := yaml.Unmarshal(text, &document); err != nil {
+		return nil, err
+	}
+	if len(document.Content) != 1 || document.Content[0].Kind != yaml.MappingNode {
+		return nil, errors.New("it is not a mapping")
+	}
+	return document.Content[0], nil
+}
+
+// mergeNamed merges a list of objects with a name.
+func mergeNamed(into *yaml.Node, section string, fresh *yaml.Node) error {
+	if fresh == nil || fresh.Kind != yaml.SequenceNode {
+		return nil
+	}
+	list := valueOf(into, section)
+	if list == nil || list.Tag == "!!null" {
+		list = &yaml.Node{Kind: yaml.SequenceNode, Tag: "!!seq"}
+		setValue(into, section, list)
+	}
+	if list.Kind != yaml.SequenceNode {
+		return fmt.Errorf("kubeconfig: cannot merge: %s is not a list; move the file away or use --out", section)
+	}
+	list.Style = 0 // "[]" could not hold what comes
+	for _, item := range fresh.Content {
+		name, replaced := scalarOf(valueOf(item, "name")), false
+		for i, existing := range list.Content {
+			if scalarOf(valueOf(existing, "name")) == name {
+				list.Content[i], replaced = item, true
+			}
+		}
+		if !replaced {
+			list.Content = append(list.Content, item)
+		}
+	}
+	return nil
+}
+
+// removeFromKubeconfig takes a cluster out again, with its contexts and their users.
+func removeFromKubeconfig(old []byte, cluster string) ([]byte, error) {
+	root, err := parseMapping(old)
+	if err != nil {
+		return nil, fmt.Errorf("kubeconfig: cannot change: %w", err)
+	}
+	contexts, users := map[string]bool{}, map[string]bool{}
+	for _, item := range itemsOf(root, "contexts") {
+		if scalarOf(valueOf(valueOf(item, "context"), "cluster")) == cluster {
+			contexts[scalarOf(valueOf(item, "name"))] = true
+			users[scalarOf(valueOf(valueOf(item, "context"), "user"))] = true
+		}
+	}
+	for section, gone := range map[string]map[string]bool{"contexts": contexts, "users": users, "clusters": {cluster: true}} {
+		var kept []*yaml.Node
+		for _, item := range itemsOf(root, section) {
+			if !gone[scalarOf(valueOf(item, "name"))] {
+				kept = append(kept, item)
+			}
+		}
+		if list := valueOf(root, section); list != nil {
+			list.Content = kept
+		}
+	}
+	if current := valueOf(root, "current-context"); contexts[scalarOf(current)] {
+		current.Value, current.Style = "", yaml.DoubleQuotedStyle
+	}
+	text, err := yaml.Marshal(root)
+	if err != nil {
+		return nil, fmt.Errorf("kubeconfig: cannot format: %w", err)
+	}
+	return text, nil
+}
+
+func itemsOf(mapping *yaml.Node, key string) []*yaml.Node {
+	if list := valueOf(mapping, key); list != nil {
+		return list.Content
+	}
+	return nil
+}
+
+func valueOf(mapping *yaml.Node, key string) *yaml.Node {
+	if mapping == nil || mapping.Kind != yaml.MappingNode {
+		return nil
+	}
+	for i := 0; i+1 < len(mapping.Content); i += 2 {
+		if mapping.Content[i].Value == key {
+			return mapping.Content[i+1]
+		}
+	}
+	return nil
+}
+
+func setValue(mapping *yaml.Node, key string, value *yaml.Node) {
+	for i := 0; i+1 < len(mapping.Content); i += 2 {
+		if mapping.Content[i].Value == key {
+			mapping.Content[i+1] = value
+			return
+		}
+	}
+	mapping.Content = append(mapping.Content, &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: key}, value)
+}
+
+func scalarOf(node *yaml.Node) string {
+	if node == nil || node.Kind != yaml.ScalarNode {
+		return ""
+	}
+	return node.Value
+}

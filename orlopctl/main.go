@@ -1,0 +1,31 @@
+// Command orlopctl is the operator's tool for Orlop OS machines: it generates keys and configurations, applies them,
+// shows what a machine does, and starts local machines in QEMU.
+//
+// It talks to machines over their gRPC API and over nothing else. It keeps one file of its own, ~/.orlop/config, with
+// the machines it knows (contexts). Each file of this package holds the commands of one noun.
+//
+// It holds no policy: what a configuration may say is decided by pkg/config and by the machine, and what a caller may
+// do by the machine's door.
+package main
+
+import (
+	"io"
+	"os"
+)
+
+func main() {
+	os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
+}
+
+// run is the program without its process: it returns the exit status.
+func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
+	t := &tool{stdin: stdin, stdout: stdout, stderr: stderr}
+	root := t.rootCommand()
+	root.SetArgs(args)
+	err := root.Execute()
+	if err != nil && !t.started {
+		// Cobra refused the command line before any command began.
+		err = &exitError{code: exitUsage, err: err, hint: "see `orlopctl --help`"}
+	}
+	return t.report(err)
+}

@@ -1,0 +1,158 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+	"sigs.k8s.io/yaml"
+)
+
+func (t *tool) checkOutput() error {
+	switch t.flags.output {
+	case "table", "json", "yaml":
+		return nil
+	}
+	return usagef("--output %s: cannot print: expected table, json or yaml", t.flags.output)
+}
+
+// human tells that the output is for people.
+func (t *tool) human() bool { return t.flags.output == "table" }
+
+// print writes an answer in the chosen form; the table is drawn by a function.
+func (t *tool) print(answer proto.Message, table func(*tabwriter.Writer)) error {
+	switch t.flags.output {
+	case "json":
+		return t.printJSON(answer, true)
+	case "yaml":
+		return t.printYAML(answer)
+	}
+	return drawTable(t.stdout, table)
+}
+
+// printNext writes one of a stream of answers: a line of JSON, a YAML document, or whatever the function writes.
+func (t *tool) printNext(answer proto.Message, human func() error) error {
+	switch t.flags.output {
+	case "json":
+		return t.printJSON(answer, false)
+	case "yaml":
+		t.println("---")
+		return t.printYAML(answer)
+	}
+	return human()
+}
+
+func (t *tool) printJSON(answer proto.Message, indent bool) error {
+	text, err := toJSON(answer)
+	if err != nil {
+		return err
+	}
+	var out bytes.Buffer
+	if indent {
+		err = json.Indent(&out, text, "", "  ")
+	} else {
+		// protojson varies its spaces on purpose; a script should not see that.
+		err = json.Compact(&out, text)
+	}
+	if err != nil {
+		return fmt.Errorf("answer: cannot format as JSON: %w", err)
+	}
+	t.println(out.String())
+	return nil
+}
+
+func (t *tool) printYAML(answer proto.Message) error {
+	text, err := toJSON(answer)
+	if err != nil {
+		return err
+	}
+	if text, err = yaml.JSONToYAML(text); err != nil {
+		return fmt.Errorf("answer: cannot format as YAML: %w", err)
+	}
+	t.printf("%s", text)
+	return nil
+}
+
+// printPlain writes a value of this tool's own as JSON or YAML.
+func (t *tool) printPlain(value any) error {
+	text, err := json.MarshalIndent(value, "", "  ")
+	if err == nil && t.flags.output == "yaml" {
+		text, err = yaml.JSONToYAML(text)
+	}
+	if err != nil {
+		return fmt.Errorf("answer: cannot format: %w", err)
+	}
+	t.println(strings.TrimRight(string(text), "\n"))
+	return nil
+}
+
+func toJSON(answer proto.Message) ([]byte, error) {
+	text, err := protojson.MarshalOptions{EmitUnpopulated: true}.Marshal(answer)
+	if err != nil {
+		return nil, fmt.Errorf("answer: cannot format as JSON: %w", err)
+	}
+	return text, nil
+}
+
+// drawTable lines up columns that are separated by tabs.
+func drawTable(out io.Writer, table func(*tabwriter.Writer)) error {
+	w := tabwriter.NewWriter(out, 0, 8, 2, ' ', tabwriter.DiscardEmptyColumns)
+	table(w)
+	if err := w.Flush(); err != nil {
+		return fmt.Errorf("output: cannot write: %w", err)
+	}
+	return nil
+}
+
+// row writes one line of a table.
+func row(w io.Writer, cells ...string) {
+	for i, cell := range cells {
+		// A tab or a line break inside a cell would break the table.
+		cells[i] = strings.Join(strings.Fields(cell), " ")
+	}
+	_, _ = fmt.Fprintln(w, strings.TrimRight(strings.Join(cells, "\t"), "\t")) // Flush reports the failure
+}
+
+// age is how long ago something was: "12s", "5m", "3h", "9d"; "-" when it is not known.
+func age(at *timestamppb.Timestamp) string {
+	if at == nil {
+		return "-"
+	}
+	return shortDuration(time.Since(at.AsTime()))
+}
+
+func shortDuration(d time.Duration) string {
+	switch {
+	case d < 0:
+		return "0s"
+	case d < 2*time.Minute:
+		return fmt.Sprintf("%ds", int(d.Seconds()))
+	case d < 2*time.Hour:
+		return fmt.Sprintf("%dm", int(d.Minutes()))
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%dh", int(d.Hours()))
+	}
+	return fmt.Sprintf("%dd", int(d.Hours()/24))
+}
+
+// stamp is a time in a log: UTC, milliseconds.
+func stamp(at *timestamppb.Timestamp) string {
+	if at == nil {
+		return "-"
+	}
+	return at.AsTime().UTC().Format("2006-01-02T15:04:05.000Z")
+}
+
+func orDash(text string) string {
+	if text == "" {
+		return "-"
+	}
+	return text
+}

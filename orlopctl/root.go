@@ -1,0 +1,171 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/orlop-os/orlop/pkg/client"
+)
+
+// tool is one run of the program.
+type tool struct {
+	stdin          io.Reader
+	stdout, stderr io.Writer
+	started        bool // a command has begun: the command line was understood
+
+	flags struct {
+		context, endpoint, serverName string
+		cert, key, ca, fingerprint    string
+		output                        string
+		timeout                       time.Duration
+	}
+}
+
+func (t *tool) rootCommand() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "orlopctl",
+		Short: "Operate Orlop OS machines",
+		Long:  "orlopctl operates Orlop OS machines: keys, configuration, health, logs, power, and local machines in QEMU.\n\n" + exitHelp,
+		// Errors are printed once, by report.
+		SilenceErrors: true, SilenceUsage: true,
+		PersistentPreRunE: func(*cobra.Command, []string) error { return t.checkOutput() },
+	}
+	root.SetIn(t.stdin)
+	root.SetOut(t.stdout)
+	root.SetErr(t.stderr)
+	f := root.PersistentFlags()
+	f.StringVar(&t.flags.context, "context", "", "use this context instead of the current one")
+	f.StringVarP(&t.flags.endpoint, "endpoint", "e", "", "address of the machine, host[:port]")
+	f.StringVar(&t.flags.serverName, "server-name", "", "name that the machine's certificate must hold (default: the host of the endpoint)")
+	f.StringVar(&t.flags.cert, "cert", "", "file with your client certificate")
+	f.StringVar(&t.flags.key, "key", "", "file with its key")
+	f.StringVar(&t.flags.ca, "ca", "", "file with the cluster's machine CA")
+	f.StringVar(&t.flags.fingerprint, "fingerprint", "", "verify the machine by the fingerprint on its console (sha256:…)")
+	f.StringVarP(&t.flags.output, "output", "o", "table", "table, json or yaml")
+	f.DurationVar(&t.flags.timeout, "timeout", 0, "how long to wait (default: 30s; health: 10m)")
+
+	root.AddGroup(
+		&cobra.Group{ID: "make", Title: "Make:"},
+		&cobra.Group{ID: "look", Title: "Look:"},
+		&cobra.Group{ID: "change", Title: "Change:"},
+		&cobra.Group{ID: "tool", Title: "This tool:"},
+	)
+	add := func(group string, commands ...*cobra.Command) {
+		for _, c := range commands {
+			c.GroupID = group
+			root.AddCommand(c)
+		}
+	}
+	add("make", t.genCommand(), t.validateCommand(), t.clusterCommand())
+	add("look", t.healthCommand(), t.getCommand(), t.watchCommand(), t.servicesCommand(), t.logsCommand(), t.dmesgCommand(), t.eventsCommand(), t.versionCommand())
+	add("change", t.applyCommand(), t.serviceCommand(), t.imageCommand(), t.kubeconfigCommand(), t.rebootCommand(), t.shutdownCommand(), t.resetCommand())
+	add("tool", t.configCommand())
+	root.SetHelpCommandGroupID("tool")
+	root.SetCompletionCommandGroupID("tool")
+	t.noteStart(root)
+	return root
+}
+
+// noteStart makes every command note that it has begun: what fails before is a mistake in the command line.
+func (t *tool) noteStart(c *cobra.Command) {
+	if work := c.RunE; work != nil {
+		c.RunE = func(c *cobra.Command, args []string) error {
+			t.started = true
+			return work(c, args)
+		}
+	}
+	for _, sub := range c.Commands() {
+		t.noteStart(sub)
+	}
+}
+
+// timeout is the value of --timeout, or a command's own default.
+func (t *tool) timeout(usual time.Duration) time.Duration {
+	if t.flags.timeout > 0 {
+		return t.flags.timeout
+	}
+	return usual
+}
+
+// usualTimeout bounds calls that answer at once.
+const usualTimeout = 30 * time.Second
+
+// interruptible ends with Ctrl-C.
+func interruptible() (context.Context, context.CancelFunc) {
+	return signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+}
+
+// call connects, makes a call that answers at once, and disconnects.
+func (t *tool) call(do func(context.Context, *client.Client) error) error {
+	ctx, stop := interruptible()
+	defer stop()
+	ctx, cancel := context.WithTimeout(ctx, t.timeout(usualTimeout))
+	defer cancel()
+	return t.connected(ctx, ctx, do)
+}
+
+// stream connects within the usual time and makes a call that may last; it ends with the call, with Ctrl-C, or after
+// --timeout when that was given.
+func (t *tool) stream(do func(context.Context, *client.Client) error) error {
+	ctx, stop := interruptible()
+	defer stop()
+	if t.flags.timeout > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, t.flags.timeout)
+		defer cancel()
+	}
+	dialing, cancel := context.WithTimeout(ctx, usualTimeout)
+	defer cancel()
+	err := t.connected(dialing, ctx, do)
+	if ctx.Err() == context.Canceled {
+		return nil // Ctrl-C is how following ends
+	}
+	return err
+}
+
+func (t *tool) connected(dialing, calling context.Context, do func(context.Context, *client.Client) error) error {
+	endpoint, err := t.machine()
+	if err != nil {
+		return err
+	}
+	return t.connectedTo(dialing, endpoint, func(c *client.Client) error { return do(calling, c) })
+}
+
+func (t *tool) connectedTo(dialing context.Context, e client.Endpoint, do func(*client.Client) error) error {
+	c, err := client.Dial(dialing, e)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = c.Close() }() // nothing is sent any more
+	return do(c)
+}
+
+// terminal tells whether a person looks at the output as it comes, and how wide it is.
+func (t *tool) terminal() (width int, ok bool) {
+	file, ok := t.stdout.(*os.File)
+	if !ok || !term.IsTerminal(int(file.Fd())) {
+		return 0, false
+	}
+	width, _, err := term.GetSize(int(file.Fd()))
+	if err != nil || width < 20 {
+		width = 80
+	}
+	return width, true
+}
+
+// println writes a line to the standard output. A reader that has gone away (a closed pipe) ends the process by
+// SIGPIPE, as of any Unix tool; other failures have nobody left to be told.
+func (t *tool) println(line string) { _, _ = fmt.Fprintln(t.stdout, line) }
+
+func (t *tool) printf(format string, args ...any) { _, _ = fmt.Fprintf(t.stdout, format, args...) }
+
+// errorln writes a line for a person that must not mix with the output.
+func (t *tool) errorln(line string) { _, _ = fmt.Fprintln(t.stderr, line) }

@@ -1,0 +1,100 @@
+package main
+
+import (
+	"errors"
+	"flag"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/orlop-os/orlop/pkg/pki"
+)
+
+var update = flag.Bool("update", false, "rewrite the expected outputs in the scripts")
+
+func TestMain(m *testing.M) {
+	testscript.Main(m, map[string]func(){"orlopctl": main})
+}
+
+// TestScripts runs the sessions in testdata/script. Their verbs beside testscript's own:
+//
+//	machine OPERATOR-CA            start a machine that trusts this CA; sets $ENDPOINT, $FINGERPRINT and $FLAGS
+//	cert DIR NAME ROLE TTL         write NAME.crt and NAME.key signed by the CA in DIR; a TTL below zero is in the past
+//	exits STATUS COMMAND…          run a command that must end with this exit status
+//	mode FILE 0600                 look at a file's permissions
+func TestScripts(t *testing.T) {
+	testscript.Run(t, testscript.Params{
+		Dir:                 "testdata/script",
+		UpdateScripts:       *update,
+		RequireExplicitExec: true,
+		RequireUniqueNames:  true,
+		Setup: func(e *testscript.Env) error {
+			e.Setenv("HOME", e.WorkDir)
+			e.Setenv("KUBECONFIG", "")
+			e.Setenv("ORLOP_CONFIG", "")
+			return nil
+		},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			"machine": cmdMachine, "cert": cmdCert, "exits": cmdExits, "mode": cmdMode,
+		},
+	})
+}
+
+func cmdMachine(ts *testscript.TestScript, _ bool, args []string) {
+	fake, err := startFake([]byte(ts.ReadFile(args[0])))
+	ts.Check(err)
+	ts.Defer(func() {
+		if err := fake.stop(); err != nil {
+			ts.Logf("the fake machine: %v", err)
+		}
+	})
+	ts.Setenv("ENDPOINT", fake.address)
+	ts.Setenv("FINGERPRINT", fake.fingerprint)
+}
+
+func cmdCert(ts *testscript.TestScript, _ bool, args []string) {
+	dir := ts.MkAbs(args[0])
+	ca, err := readOperator(dir)
+	ts.Check(err)
+	ttl, err := time.ParseDuration(args[3])
+	ts.Check(err)
+	spec := pki.Spec{CN: args[1], O: []string{args[2]}, Usage: pki.Client, TTL: ttl}
+	if ttl < 0 {
+		spec.TTL, spec.Now = -ttl, time.Now().Add(2*ttl)
+	}
+	leaf, err := ca.Issue(spec)
+	ts.Check(err)
+	ts.Check(os.WriteFile(filepath.Join(dir, args[1]+".crt"), leaf.CertPEM(), 0o600))
+	ts.Check(os.WriteFile(filepath.Join(dir, args[1]+".key"), leaf.KeyPEM(), 0o600))
+}
+
+func cmdExits(ts *testscript.TestScript, _ bool, args []string) {
+	want, err := strconv.Atoi(args[0])
+	ts.Check(err)
+	err = ts.Exec(args[1], args[2:]...)
+	got := 0
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		got = exit.ExitCode()
+	} else {
+		ts.Check(err)
+	}
+	if got != want {
+		ts.Fatalf("exit status %d, want %d; it said:\n%s", got, want, ts.ReadFile("stderr"))
+	}
+}
+
+func cmdMode(ts *testscript.TestScript, _ bool, args []string) {
+	want, err := strconv.ParseUint(args[1], 8, 32)
+	ts.Check(err)
+	info, err := os.Stat(ts.MkAbs(args[0]))
+	ts.Check(err)
+	if got := info.Mode().Perm(); got != os.FileMode(want) {
+		ts.Fatalf("%s has the mode %04o, want %04o", args[0], got, want)
+	}
+}

@@ -1,0 +1,135 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/client"
+)
+
+func (t *tool) servicesCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "services", Short: "List the services and their components", Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			return t.call(func(ctx context.Context, c *client.Client) error {
+				answer, err := c.Service.List(ctx, &api.ListServicesRequest{})
+				if err != nil {
+					return err
+				}
+				return t.print(answer, func(w *tabwriter.Writer) { servicesTable(w, answer.Services) })
+			})
+		},
+	}
+}
+
+func servicesTable(w *tabwriter.Writer, services []*api.ServiceStatus) {
+	row(w, "SERVICE", "STATE", "PID", "RESTARTS", "SINCE", "DETAIL")
+	for _, s := range services {
+		pid := "-"
+		if s.Pid != 0 {
+			pid = strconv.Itoa(int(s.Pid))
+		}
+		row(w, s.Name, s.State, pid, strconv.Itoa(int(s.Restarts)), age(s.Since), s.Detail)
+		for _, c := range s.Components {
+			if c.Name == "" || c.Name == s.Name {
+				continue // the process as a whole, which the service's own line shows
+			}
+			state := "ready"
+			if !c.Ready {
+				state = "not ready"
+			}
+			// The marker keeps the component visibly below its service; tabs and leading blanks would be joined.
+			row(w, "└ "+c.Name, state, "-", "-", age(c.Since), c.Detail)
+		}
+	}
+}
+
+func (t *tool) serviceCommand() *cobra.Command {
+	c := &cobra.Command{Use: "service", Short: "Act on one service"}
+	var kill bool
+	restart := &cobra.Command{
+		Use: "restart NAME", Short: "Restart a service", Args: cobra.ExactArgs(1),
+		RunE: func(_ *cobra.Command, args []string) error {
+			return t.call(func(ctx context.Context, c *client.Client) error {
+				answer, err := c.Service.Restart(ctx, &api.RestartServiceRequest{Name: args[0], Kill: kill})
+				if err != nil {
+					return withHint(err, "`orlopctl services` lists them")
+				}
+				if t.human() {
+					t.println(args[0] + " restarts")
+					return nil
+				}
+				return t.print(answer, nil)
+			})
+		},
+	}
+	restart.Flags().BoolVar(&kill, "kill", false, "end it as a crash would (SIGKILL), to rehearse a failure")
+	c.AddCommand(restart)
+	return c
+}
+
+func (t *tool) logsCommand() *cobra.Command {
+	var follow bool
+	var tail uint32
+	c := &cobra.Command{
+		Use: "logs SERVICE", Short: "Show what a service wrote", Args: cobra.ExactArgs(1),
+		RunE: func(_ *cobra.Command, args []string) error {
+			return t.stream(func(ctx context.Context, c *client.Client) error {
+				stream, err := c.Log.Service(ctx, &api.ServiceLogRequest{Service: args[0], Follow: follow, Tail: tail})
+				if err != nil {
+					return err
+				}
+				return withHint(each(stream.Recv, t.printLine), "`orlopctl services` lists them")
+			})
+		},
+	}
+	c.Flags().BoolVarP(&follow, "follow", "f", false, "go on with each new line")
+	c.Flags().Uint32Var(&tail, "tail", 0, "only the last so many lines (default: all that are kept)")
+	return c
+}
+
+func (t *tool) dmesgCommand() *cobra.Command {
+	var follow bool
+	var tail uint32
+	c := &cobra.Command{
+		Use: "dmesg", Short: "Show what the kernel wrote", Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			return t.stream(func(ctx context.Context, c *client.Client) error {
+				stream, err := c.Log.Kernel(ctx, &api.KernelLogRequest{Follow: follow, Tail: tail})
+				if err != nil {
+					return err
+				}
+				return each(stream.Recv, t.printKernelLine)
+			})
+		},
+	}
+	c.Flags().BoolVarP(&follow, "follow", "f", false, "go on with each new line")
+	c.Flags().Uint32Var(&tail, "tail", 0, "only the last so many lines (default: all that are kept)")
+	return c
+}
+
+func (t *tool) printLine(line *api.LogLine) error {
+	return t.printNext(line, func() error {
+		t.println(stamp(line.Time) + "  " + line.Text)
+		return nil
+	})
+}
+
+// priorities are syslog's names (RFC 5424, section 6.2.1).
+var priorities = [...]string{"emerg", "alert", "crit", "err", "warning", "notice", "info", "debug"}
+
+func (t *tool) printKernelLine(line *api.LogLine) error {
+	return t.printNext(line, func() error {
+		priority := strconv.Itoa(int(line.Priority))
+		if int(line.Priority) < len(priorities) {
+			priority = priorities[line.Priority]
+		}
+		t.println(fmt.Sprintf("%s  %-7s  %s", stamp(line.Time), priority, line.Text))
+		return nil
+	})
+}

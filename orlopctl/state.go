@@ -1,0 +1,190 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"sort"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/types/known/structpb"
+	"sigs.k8s.io/yaml"
+
+	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/client"
+)
+
+func (t *tool) getCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "get [TOPIC]",
+		Short: "Show one topic of the machine's state, or the list of topics",
+		Args:  cobra.MaximumNArgs(1),
+		RunE: func(_ *cobra.Command, args []string) error {
+			return t.call(func(ctx context.Context, c *client.Client) error {
+				answer, err := c.Machine.Get(ctx, &api.GetRequest{Topic: first(args)})
+				if err != nil {
+					return err
+				}
+				if !t.human() {
+					return t.print(answer, nil)
+				}
+				for _, topic := range answer.Topics {
+					t.println(topic)
+				}
+				if len(args) == 0 {
+					return nil
+				}
+				return t.printValue(answer.Value)
+			})
+		},
+	}
+}
+
+func (t *tool) watchCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "watch TOPIC",
+		Short: "Show a topic of the machine's state now and after every change",
+		Args:  cobra.ExactArgs(1),
+		RunE: func(_ *cobra.Command, args []string) error {
+			return t.stream(func(ctx context.Context, c *client.Client) error {
+				stream, err := c.Machine.Watch(ctx, &api.GetRequest{Topic: args[0]})
+				if err != nil {
+					return err
+				}
+				return each(stream.Recv, func(s *api.StateSnapshot) error {
+					return t.printNext(s, func() error {
+						t.printf("# %s, revision %d\n", s.Topic, s.Revision)
+						return t.printValue(s.Value)
+					})
+				})
+			})
+		},
+	}
+}
+
+// each hands on what a stream delivers until it ends.
+func each[T any](recv func() (T, error), do func(T) error) error {
+	for {
+		value, err := recv()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if err := do(value); err != nil {
+			return err
+		}
+	}
+}
+
+func first(args []string) string {
+	if len(args) == 0 {
+		return ""
+	}
+	return args[0]
+}
+
+// printValue shows a value of unknown shape: a list of objects as a table, anything else as YAML.
+func (t *tool) printValue(value *structpb.Value) error {
+	if list := value.GetListValue().GetValues(); len(list) > 0 && allObjects(list) {
+		return drawTable(t.stdout, func(w *tabwriter.Writer) { tableOf(w, list) })
+	}
+	text, err := yaml.Marshal(value.AsInterface())
+	if err != nil {
+		return fmt.Errorf("value: cannot format: %w", err)
+	}
+	t.printf("%s", text)
+	return nil
+}
+
+func allObjects(list []*structpb.Value) bool {
+	for _, v := range list {
+		if v.GetStructValue() == nil {
+			return false
+		}
+	}
+	return true
+}
+
+// tableOf writes one row for each object; the columns are all the fields, "name" first, the others by the alphabet.
+func tableOf(w io.Writer, list []*structpb.Value) {
+	seen := map[string]bool{}
+	var columns []string
+	for _, v := range list {
+		for key := range v.GetStructValue().GetFields() {
+			if !seen[key] {
+				seen[key] = true
+				columns = append(columns, key)
+			}
+		}
+	}
+	sort.Slice(columns, func(i, j int) bool {
+		if (columns[i] == "name") != (columns[j] == "name") {
+			return columns[i] == "name"
+		}
+		return columns[i] < columns[j]
+	})
+	head := make([]string, len(columns))
+	for i, c := range columns {
+		head[i] = strings.ToUpper(c)
+	}
+	row(w, head...)
+	for _, v := range list {
+		cells := make([]string, len(columns))
+		for i, c := range columns {
+			cells[i] = cell(v.GetStructValue().GetFields()[c])
+		}
+		row(w, cells...)
+	}
+}
+
+// cell is a value in one line.
+func cell(v *structpb.Value) string {
+	switch kind := v.GetKind().(type) {
+	case nil, *structpb.Value_NullValue:
+		return "-"
+	case *structpb.Value_StringValue:
+		return orDash(kind.StringValue)
+	case *structpb.Value_ListValue:
+		var parts []string
+		for _, part := range kind.ListValue.GetValues() {
+			parts = append(parts, cell(part))
+		}
+		return orDash(strings.Join(parts, ","))
+	}
+	text, err := json.Marshal(v.AsInterface())
+	if err != nil {
+		return "?" // NaN and infinity, which no topic holds
+	}
+	return string(text)
+}
+
+func (t *tool) eventsCommand() *cobra.Command {
+	var follow bool
+	var after uint64
+	c := &cobra.Command{
+		Use: "events", Short: "Show what happened on the machine", Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			return t.stream(func(ctx context.Context, c *client.Client) error {
+				stream, err := c.Machine.Events(ctx, &api.EventsRequest{Follow: follow, After: after})
+				if err != nil {
+					return err
+				}
+				return each(stream.Recv, func(e *api.Event) error {
+					return t.printNext(e, func() error {
+						t.printf("%s  %-9s %-20s %s\n", stamp(e.Time), e.Kind, e.Source, e.Message)
+						return nil
+					})
+				})
+			})
+		},
+	}
+	c.Flags().BoolVarP(&follow, "follow", "f", false, "go on with each new event")
+	c.Flags().Uint64Var(&after, "after", 0, "only events after this cursor (see -o json)")
+	return c
+}

@@ -1,0 +1,52 @@
+package main
+
+import (
+	"context"
+	"runtime"
+	"runtime/debug"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/client"
+)
+
+func (t *tool) versionCommand() *cobra.Command {
+	var own bool
+	c := &cobra.Command{
+		Use: "version", Short: "Show the versions of the machine and of this tool", Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			if own {
+				t.println("orlopctl " + toolVersion())
+				return nil
+			}
+			return t.call(func(ctx context.Context, c *client.Client) error {
+				answer, err := c.Machine.Version(ctx, &api.VersionRequest{})
+				if err != nil {
+					return err
+				}
+				return t.print(answer, func(w *tabwriter.Writer) { versionTable(w, answer) })
+			})
+		},
+	}
+	c.Flags().BoolVar(&own, "client", false, "only of this tool, without a machine")
+	return c
+}
+
+func versionTable(w *tabwriter.Writer, v *api.VersionResponse) {
+	row(w, "machine", orDash(v.Machine))
+	row(w, "orlop", v.Version+" (profile "+orDash(v.Profile)+", slot "+orDash(v.Slot)+", built "+stamp(v.Built)+")")
+	row(w, "kubernetes", v.Kubernetes)
+	row(w, "kernel", v.Kernel)
+	row(w, "orlopctl", toolVersion())
+}
+
+// toolVersion is what the Go toolchain knows of this build.
+func toolVersion() string {
+	version := "(unknown)"
+	if info, ok := debug.ReadBuildInfo(); ok {
+		version = info.Main.Version
+	}
+	return version + " " + runtime.Version() + " " + runtime.GOOS + "/" + runtime.GOARCH
+}

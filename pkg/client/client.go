@@ -1,0 +1,203 @@
+// Package client speaks the management API of an Orlop OS machine: it makes the mutually authenticated connection and
+// says in a sentence why that failed.
+//
+// A machine is verified in one of two ways: by the cluster's machine CA (the usual one), or by the fingerprint of its
+// key, which its console shows (first contact, before the machine is part of a cluster). There is no third way.
+//
+// The package keeps no files and knows no contexts; that is orlopctl's part.
+package client
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/connectivity"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/keepalive"
+
+	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/paths"
+	"github.com/orlop-os/orlop/pkg/pki"
+)
+
+// Endpoint is one machine and how to know it.
+type Endpoint struct {
+	Address string          // host or host:port; the port is 50000 when missing
+	Cert    tls.Certificate // the caller's own certificate with its key
+
+	// Exactly one of the two says how the machine is verified.
+	CA          *x509.CertPool // the cluster's machine CA
+	Fingerprint string         // of the machine's key, as pki.Fingerprint writes it
+
+	// ServerName is the name or address that the machine's certificate must hold; the host of Address when empty.
+	// It is not looked at when the machine is verified by its fingerprint.
+	ServerName string
+	// Dialer opens the TCP connection; nil for the usual one.
+	Dialer func(ctx context.Context, address string) (net.Conn, error)
+}
+
+// Client is a connection to one machine. All its services share it.
+type Client struct {
+	Machine api.MachineClient
+	Config  api.ConfigClient
+	Service api.ServiceClient
+	Log     api.LogClient
+	Image   api.ImageClient
+	Cluster api.ClusterClient
+
+	conn  *grpc.ClientConn
+	watch *watchedTLS
+}
+
+// maxMessage is the greatest message in bytes, in either direction; apid has the same limit.
+const maxMessage = 4 << 20
+
+// Dial connects to a machine and returns when the machine has accepted the connection, or with the reason why it has
+// not (see Reason). It tries once; a caller that waits for a machine to start calls it again.
+func Dial(ctx context.Context, e Endpoint) (*Client, error) {
+	address, err := withPort(e.Address)
+	if err != nil {
+		return nil, err
+	}
+	config, err := tlsConfig(e, address)
+	if err != nil {
+		return nil, err
+	}
+	watch := &watchedTLS{TransportCredentials: credentials.NewTLS(config), seen: &lastError{}}
+	dialer := e.Dialer
+	if dialer == nil {
+		dialer = func(ctx context.Context, address string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "tcp", address)
+		}
+	}
+	conn, err := grpc.NewClient("passthrough:///"+address,
+		grpc.WithTransportCredentials(watch),
+		grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
+			conn, err := dialer(ctx, address)
+			if err != nil {
+				watch.seen.set(fmt.Errorf("%w: %w", ErrUnreachable, err))
+			}
+			return conn, err
+		}),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage), grpc.MaxCallSendMsgSize(maxMessage)),
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 20 * time.Second, Timeout: 20 * time.Second}),
+		grpc.WithDisableServiceConfig(), grpc.WithNoProxy(),
+	)
+	if err != nil {
+		return nil, fmt.Errorf("machine %s: cannot connect: %w", address, err)
+	}
+	c := &Client{
+		Machine: api.NewMachineClient(conn),
+		Config:  api.NewConfigClient(conn),
+		Service: api.NewServiceClient(conn),
+		Log:     api.NewLogClient(conn),
+		Image:   api.NewImageClient(conn),
+		Cluster: api.NewClusterClient(conn),
+		conn:    conn,
+		watch:   watch,
+	}
+	if err := c.connect(ctx); err != nil {
+		_ = conn.Close() // the connection never came to be
+		return nil, fmt.Errorf("machine %s: cannot connect: %w", address, err)
+	}
+	return c, nil
+}
+
+// connect waits until the machine has accepted the connection or refused it.
+func (c *Client) connect(ctx context.Context) error {
+	c.conn.Connect()
+	for {
+		state := c.conn.GetState()
+		switch state {
+		case connectivity.Ready:
+			return nil
+		case connectivity.TransientFailure, connectivity.Shutdown:
+			return c.watch.seen.reason()
+		case connectivity.Idle:
+			// The connection came and went between two looks.
+			if err := c.watch.seen.get(); err != nil {
+				return reasonOf(err)
+			}
+			c.conn.Connect()
+		}
+		if !c.conn.WaitForStateChange(ctx, state) {
+			if err := c.watch.seen.get(); err != nil {
+				return reasonOf(err)
+			}
+			return fmt.Errorf("%w: no answer in time: %w", ErrUnreachable, context.Cause(ctx))
+		}
+	}
+}
+
+// Conn is the connection itself, for services that the Client has no field for (health, reflection).
+func (c *Client) Conn() grpc.ClientConnInterface { return c.conn }
+
+// Close ends the connection and every call on it.
+func (c *Client) Close() error {
+	if err := c.conn.Close(); err != nil {
+		return fmt.Errorf("machine %s: cannot close the connection: %w", c.conn.Target(), err)
+	}
+	return nil
+}
+
+// withPort completes an address by the machine API's port.
+func withPort(address string) (string, error) {
+	if address == "" {
+		return "", errors.New("machine: cannot connect: no address given")
+	}
+	if _, _, err := net.SplitHostPort(address); err == nil {
+		return address, nil
+	}
+	host := strings.TrimSuffix(strings.TrimPrefix(address, "["), "]")
+	if strings.Contains(host, ":") && net.ParseIP(host) == nil {
+		return "", fmt.Errorf("machine %q: cannot connect: expected host, host:port or [IPv6]:port", address)
+	}
+	return net.JoinHostPort(host, strconv.Itoa(paths.PortApid)), nil
+}
+
+func tlsConfig(e Endpoint, address string) (*tls.Config, error) {
+	config := &tls.Config{
+		MinVersion: tls.VersionTLS13,
+		NextProtos: []string{"h2"},
+		ServerName: e.ServerName,
+		// Send the certificate whatever CAs the machine asks for: "unknown CA" says more than "no certificate".
+		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &e.Cert, nil },
+	}
+	if config.ServerName == "" {
+		host, _, err := net.SplitHostPort(address)
+		if err != nil {
+			return nil, fmt.Errorf("machine %q: cannot connect: %w", address, err)
+		}
+		config.ServerName = host
+	}
+	switch {
+	case e.CA != nil && e.Fingerprint != "":
+		return nil, errors.New("machine: cannot connect: both a CA and a fingerprint are given; give one")
+	case e.CA != nil:
+		config.RootCAs = e.CA
+	case e.Fingerprint != "":
+		pinned, err := pki.ParseFingerprint(e.Fingerprint)
+		if err != nil {
+			return nil, err
+		}
+		// The chain and the name mean nothing before there is a cluster; the key is compared instead.
+		config.InsecureSkipVerify = true
+		config.VerifyConnection = func(state tls.ConnectionState) error {
+			if got := pki.Fingerprint(state.PeerCertificates[0]); got != pinned {
+				return &fingerprintError{want: pinned, got: got}
+			}
+			return nil
+		}
+	default:
+		return nil, errors.New("machine: cannot connect: neither a CA nor a fingerprint is given to verify the machine with")
+	}
+	return config, nil
+}

@@ -1,0 +1,132 @@
+package client
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"net"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/orlop-os/orlop/pkg/pki"
+)
+
+func TestAddress(t *testing.T) {
+	cases := map[string]string{
+		"m1": "m1:50000", "m1:1": "m1:1", "192.0.2.1": "192.0.2.1:50000", "2001:db8::1": "[2001:db8::1]:50000",
+		"[2001:db8::1]": "[2001:db8::1]:50000", "[2001:db8::1]:7": "[2001:db8::1]:7", "": "", "a:b:c": "",
+	}
+	for in, want := range cases {
+		got, err := withPort(in)
+		if got != want || (err == nil) != (want != "") {
+			t.Errorf("withPort(%q): got %q, %v, want %q", in, got, err, want)
+		}
+	}
+}
+
+func TestIncompleteEndpoints(t *testing.T) {
+	pool := x509.NewCertPool()
+	print := "sha256:" + strings.Repeat("0", 64)
+	for name, e := range map[string]Endpoint{
+		"no address":      {CA: pool},
+		"no verification": {Address: "m1"},
+		"two":             {Address: "m1", CA: pool, Fingerprint: print},
+		"bad fingerprint": {Address: "m1", Fingerprint: "sha256:0"},
+	} {
+		if _, err := Dial(t.Context(), e); err == nil {
+			t.Errorf("%s: connected", name)
+		}
+	}
+}
+
+// TestUnreachable tries everything that can be at an address instead of a machine.
+func TestUnreachable(t *testing.T) {
+	leaf, err := pki.SelfSigned(pki.Spec{CN: "x", Usage: pki.Both, TTL: time.Hour, IPs: []netip.Addr{netip.MustParseAddr("127.0.0.1")}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pair := tls.Certificate{Certificate: [][]byte{leaf.Cert.Raw}, PrivateKey: leaf.Key}
+	other, err := pki.NewCA("other", time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	roots := x509.NewCertPool()
+	roots.AddCert(other.Cert)
+	cases := []struct {
+		name  string
+		serve func(net.Conn) // nil: the connection is closed at once
+		pin   bool
+		want  error
+	}{
+		{"closes at once", nil, true, ErrUnreachable},
+		{"says nothing", func(c net.Conn) { _, _ = c.Read(make([]byte, 1)); _, _ = c.Read(make([]byte, 1<<16)) }, true, ErrUnreachable},
+		{"speaks something else", func(c net.Conn) { _, _ = c.Write([]byte("SSH-2.0-x\r\n")) }, true, ErrUnreachable},
+		{"another CA", serveTLS(pair), false, ErrUntrusted},
+		{"TLS but not HTTP/2", serveTLS(pair), true, ErrUnreachable},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			address := listen(t, c.serve)
+			e := Endpoint{Address: address, Cert: pair, CA: roots}
+			if c.pin {
+				e.CA, e.Fingerprint = nil, pki.Fingerprint(leaf.Cert)
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+			defer cancel()
+			_, err := Dial(ctx, e)
+			if !errors.Is(err, c.want) || !strings.HasPrefix(err.Error(), "machine "+address+": cannot connect: ") {
+				t.Errorf("got %v, want %v", err, c.want)
+			}
+		})
+	}
+}
+
+func TestDialerIsUsed(t *testing.T) {
+	refused := errors.New("the closed network refuses")
+	e := Endpoint{Address: "m1", Fingerprint: "sha256:" + strings.Repeat("0", 64), Dialer: func(_ context.Context, address string) (net.Conn, error) {
+		if address != "m1:50000" {
+			t.Errorf("asked for %s", address)
+		}
+		return nil, refused
+	}}
+	if _, err := Dial(t.Context(), e); !errors.Is(err, refused) || !errors.Is(err, ErrUnreachable) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func serveTLS(pair tls.Certificate) func(net.Conn) {
+	return func(c net.Conn) {
+		server := tls.Server(c, &tls.Config{Certificates: []tls.Certificate{pair}, NextProtos: []string{"h2"}})
+		if server.Handshake() == nil {
+			_, _ = server.Write([]byte("hello\n"))
+		}
+	}
+}
+
+// listen answers each connection with serve, and returns the address.
+func listen(t *testing.T, serve func(net.Conn)) string {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = listener.Close() })
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				if serve != nil {
+					serve(conn)
+				}
+				_ = conn.Close()
+			}()
+		}
+	}()
+	return listener.Addr().String()
+}

@@ -1,0 +1,132 @@
+package client
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"sync"
+
+	"google.golang.org/grpc/credentials"
+)
+
+// The reasons for which Dial fails; errors.Is finds them.
+var (
+	// ErrUnreachable: nothing answers at the address.
+	ErrUnreachable = errors.New("the machine cannot be reached")
+	// ErrUntrusted: something answers that is not the machine which was asked for.
+	ErrUntrusted = errors.New("the machine is not the one expected")
+	// ErrRefused: the machine does not accept the caller's certificate.
+	ErrRefused = errors.New("the machine refuses your certificate")
+)
+
+type fingerprintError struct{ want, got string }
+
+func (e *fingerprintError) Error() string {
+	return fmt.Sprintf("its key is %s, expected %s", e.got, e.want)
+}
+
+// alerts says what the machine means by a TLS alert (RFC 8446, section 6.2). Go's own words for them are the keys.
+var alerts = []struct{ alert, meaning string }{
+	{"certificate required", "you sent none"},
+	{"expired certificate", "it has expired or is not valid yet by the machine's clock; make a new one with `orlopctl gen operator`"},
+	{"unknown certificate authority", "it was signed by a CA that this machine does not know; use the certificate of the operator that the image was built for"},
+	{"bad certificate", "it is not a client certificate that the machine can use"},
+	{"internal error", "the machine's door has no certificate of its own yet; try again"},
+}
+
+// reasonOf turns an error of the connection into one of the reasons above with a sentence.
+func reasonOf(err error) error {
+	if err == nil {
+		return fmt.Errorf("%w: the connection ended without a reason", ErrUnreachable)
+	}
+	for _, known := range []error{ErrUnreachable, ErrUntrusted, ErrRefused} {
+		if errors.Is(err, known) {
+			return err
+		}
+	}
+	var fingerprint *fingerprintError
+	var verify *tls.CertificateVerificationError
+	var name x509.HostnameError
+	switch {
+	case errors.As(err, &fingerprint):
+		return fmt.Errorf("%w: %w; compare with the fingerprint on the machine's console", ErrUntrusted, fingerprint)
+	case errors.As(err, &name):
+		return fmt.Errorf("%w: %w; name the machine with --server-name", ErrUntrusted, name)
+	case errors.As(err, &verify):
+		return fmt.Errorf("%w: %w", ErrUntrusted, verify.Err)
+	}
+	for _, a := range alerts {
+		if strings.Contains(err.Error(), "remote error: tls: "+a.alert) {
+			return fmt.Errorf("%w: %s", ErrRefused, a.meaning)
+		}
+	}
+	if strings.Contains(err.Error(), "remote error: tls: ") {
+		return fmt.Errorf("%w: %w", ErrRefused, err)
+	}
+	if errors.Is(err, io.EOF) || errors.Is(err, context.DeadlineExceeded) {
+		return fmt.Errorf("%w: something accepts the connection and says nothing; is this the port of the machine's API, and is the machine up?", ErrUnreachable)
+	}
+	return fmt.Errorf("%w: %w", ErrUnreachable, err)
+}
+
+// lastError holds the newest error of a connection. gRPC itself reports only a text.
+type lastError struct {
+	mu  sync.Mutex
+	err error
+}
+
+func (l *lastError) set(err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.err = err
+}
+
+func (l *lastError) get() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.err
+}
+
+func (l *lastError) reason() error { return reasonOf(l.get()) }
+
+// watchedTLS remembers why a handshake failed. In TLS 1.3 a client has finished before the server has looked at its
+// certificate, so a refusal arrives with the first read after the handshake: that is watched as well.
+type watchedTLS struct {
+	credentials.TransportCredentials
+	seen *lastError
+}
+
+// ClientHandshake implements credentials.TransportCredentials.
+func (w *watchedTLS) ClientHandshake(ctx context.Context, authority string, raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	conn, info, err := w.TransportCredentials.ClientHandshake(ctx, authority, raw)
+	if err != nil {
+		w.seen.set(err)
+		return conn, info, err
+	}
+	w.seen.set(nil)
+	return &watchedConn{Conn: conn, seen: w.seen}, info, nil
+}
+
+// Clone implements credentials.TransportCredentials.
+func (w *watchedTLS) Clone() credentials.TransportCredentials {
+	return &watchedTLS{TransportCredentials: w.TransportCredentials.Clone(), seen: w.seen}
+}
+
+type watchedConn struct {
+	net.Conn
+	seen *lastError
+}
+
+// Read implements net.Conn.
+func (c *watchedConn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	if err != nil && !errors.Is(err, net.ErrClosed) {
+		c.seen.set(err)
+	}
+	return n, err
+}

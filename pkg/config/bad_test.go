@@ -1,0 +1,75 @@
+package config
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/rogpeppe/go-internal/txtar"
+)
+
+// TestBad reads every document NAME.yaml of testdata/bad-*.txtar and compares the problems with NAME.want. The goldens
+// hold no certificate and no key: $NAME stands for one. Rewrite them with -run TestBad -update, and read the difference.
+func TestBad(t *testing.T) {
+	files, err := filepath.Glob("testdata/bad-*.txtar")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no cases: %v", err)
+	}
+	v := values(t)
+	for _, file := range files {
+		archive, err := txtar.ParseFile(file)
+		check(t, err)
+		var rewritten []txtar.File
+		wanted := map[string]string{}
+		for _, f := range archive.Files {
+			wanted[f.Name] = string(f.Data)
+		}
+		for _, f := range archive.Files {
+			name, isCase := strings.CutSuffix(f.Name, ".yaml")
+			if !isCase {
+				continue
+			}
+			_, problems := Parse(f.Name, []byte(expand(t, v, string(f.Data))))
+			got := problems.Error() + "\n"
+			if len(problems) == 0 {
+				t.Errorf("%s: %s: no problem found", file, f.Name)
+			} else if !*update && got != wanted[name+".want"] {
+				t.Errorf("%s: %s:\n got: %s\nwant: %s", file, f.Name, got, wanted[name+".want"])
+			}
+			rewritten = append(rewritten, f, txtar.File{Name: name + ".want", Data: []byte(got)})
+		}
+		if *update {
+			archive.Files = rewritten
+			check(t, os.WriteFile(file, txtar.Format(archive), 0o644))
+		}
+	}
+}
+
+// TestBadShowsNoSecret puts each secret where it does not belong and looks for it in the messages.
+func TestBadShowsNoSecret(t *testing.T) {
+	v := values(t)
+	for _, document := range []string{
+		"secretsEncryptionKey: [$AES]",
+		"secretsEncryptionKey: $AES$AES",
+		"pki: {serviceAccountKey: [$SA_KEY]}",
+		"pki: {serviceAccountKey: $AES}",
+		"pki: {serviceAccountKey: {$SA_KEY: 1}}",
+		"pki: {kubernetes: {cert: $SA_KEY, key: $K8S}}",
+		"pki: {kubernetes: {cert: $ETCD, key: $K8S_KEY}}",
+		"pki: {kubernetes: $K8S_KEY}",
+	} {
+		text := "apiVersion: orlop.dev/v1alpha1\nkind: Cluster\nmetadata: {name: c}\nspec:\n  " + expand(t, v, document) + "\n"
+		_, problems := Parse("", []byte(text))
+		if len(problems) == 0 {
+			t.Errorf("%s: no problem found", document)
+		}
+		for _, name := range []string{"AES", "SA_KEY", "K8S_KEY"} {
+			// The first line of a PEM key's text is the same for all keys, so the middle is looked for.
+			secret := v[name][len(v[name])/3 : len(v[name])/3+12]
+			if strings.Contains(problems.Error(), secret) {
+				t.Errorf("%s: the messages show %s:\n%v", document, name, problems)
+			}
+		}
+	}
+}

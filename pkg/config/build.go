@@ -1,0 +1,68 @@
+package config
+
+import (
+	"slices"
+)
+
+// New is the configuration of one machine with every default filled in, without Kubernetes. The With functions add to
+// a copy. What they make is not checked; Check does that.
+func New(name string, role Role) *Config {
+	c := &Config{}
+	c.Machine.defaults()
+	c.Network.defaults()
+	c.Machine.Metadata.Name = name
+	c.Machine.Spec.Role = role
+	return c
+}
+
+// WithOperatorCAs says who may call the machine.
+func (c *Config) WithOperatorCAs(cas ...Certificate) *Config {
+	d := *c
+	d.Machine.Spec.Trust.OperatorCAs = slices.Clone(cas)
+	return &d
+}
+
+// WithCluster adds a Cluster document with every default filled in.
+func (c *Config) WithCluster(name string, endpoint Endpoint, pki PKI, key EncryptionKey) *Config {
+	d := *c
+	d.Cluster = new(Cluster)
+	d.Cluster.defaults()
+	d.Cluster.Metadata.Name = name
+	d.Cluster.Spec.Endpoint = endpoint
+	d.Cluster.Spec.PKI = pki
+	d.Cluster.Spec.SecretsEncryptionKey = key
+	return &d
+}
+
+// WithNetwork sets the machine's own network.
+func (c *Config) WithNetwork(spec NetworkSpec) *Config {
+	d := *c
+	d.Network.Spec = spec
+	return &d
+}
+
+// NewCertKey reads a certificate and its private key, both in PEM.
+func NewCertKey(cert, key string) (CertKey, error) {
+	c, err := ParseCertificate(cert)
+	if err != nil {
+		return CertKey{}, err
+	}
+	k, err := ParsePrivateKey(key)
+	if err != nil {
+		return CertKey{}, err
+	}
+	return CertKey{Cert: c, Key: k}, nil
+}
+
+// ParseEndpoint reads https://host:port.
+func ParseEndpoint(url string) (Endpoint, error) {
+	var e Endpoint
+	err := e.UnmarshalText([]byte(url))
+	return e, err
+}
+
+// Check is Parse's judgement of a configuration that was not read but made. Lines count in what Marshal prints.
+func Check(c *Config) Problems {
+	_, problems := Parse("generated", Marshal(c))
+	return problems
+}

@@ -1,0 +1,182 @@
+package config
+
+import (
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// none stands for a field that is not there.
+const none = "(none)"
+
+// Equal says that two configurations say the same. Where their fields were written does not count.
+func Equal(a, b *Config) bool { return len(Changes(a, b)) == 0 }
+
+// Changes lists what differs, one field a line, in the order of the documents: "Network.spec.links[0].mtu: 1500 → 9000".
+// Items of lists are compared by their place. Secrets are named but not shown. Either side may be nil: a machine
+// without configuration.
+func Changes(before, after *Config) []string {
+	d := differ{}
+	a, b := before.documents(), after.documents()
+	for _, name := range new(Config).kindNames() {
+		d.compare(name, a[name], b[name])
+	}
+	return d.lines
+}
+
+// documents are the documents that are there, by kind.
+func (c *Config) documents() map[string]reflect.Value {
+	found := map[string]reflect.Value{}
+	if c == nil {
+		return found
+	}
+	for _, k := range c.kinds() {
+		if k.present() {
+			found[k.name] = reflect.ValueOf(k.target()).Elem()
+		}
+	}
+	return found
+}
+
+// differ collects differences.
+type differ struct{ lines []string }
+
+// compare walks through two values of the same type. A value that is not valid is not there.
+func (d *differ) compare(path string, a, b reflect.Value) {
+	a, b = follow(a), follow(b)
+	some := a
+	if !a.IsValid() {
+		some = b
+	}
+	if !some.IsValid() {
+		return
+	}
+	if _, ok := leaf(some); ok || some.Kind() == reflect.Bool || some.CanInt() || some.CanUint() {
+		d.leaf(path, a, b)
+		return
+	}
+	switch some.Kind() {
+	case reflect.Struct:
+		for i := range some.NumField() {
+			d.compare(path+"."+fieldName(some.Type().Field(i)), part(a, reflect.Value.Field, i), part(b, reflect.Value.Field, i))
+		}
+	case reflect.Slice:
+		for i := range max(length(a), length(b)) {
+			d.compare(fmt.Sprintf("%s[%d]", path, i), part(a, item, i), part(b, item, i))
+		}
+	case reflect.Map:
+		keys := map[string]bool{}
+		for _, v := range []reflect.Value{a, b} {
+			if v.IsValid() {
+				for _, key := range sortedKeys(v) {
+					keys[key] = true
+				}
+			}
+		}
+		for _, key := range slices.Sorted(maps.Keys(keys)) {
+			k := reflect.ValueOf(key)
+			d.compare(path+"["+strconv.Quote(key)+"]", part(a, reflect.Value.MapIndex, k), part(b, reflect.Value.MapIndex, k))
+		}
+	}
+}
+
+// leaf compares two values that are printed as one text.
+func (d *differ) leaf(path string, a, b reflect.Value) {
+	was, is := shown(a), shown(b)
+	if _, secret := sample(a, b).(interface{ Reveal() string }); secret {
+		if reveal(a) != reveal(b) {
+			d.lines = append(d.lines, path+": "+secretChange(was, is))
+		}
+		return
+	}
+	if was == is && exact(a) == exact(b) {
+		return
+	}
+	d.lines = append(d.lines, path+": "+was+" → "+is)
+}
+
+func secretChange(was, is string) string {
+	switch {
+	case was == none:
+		return "(added)"
+	case is == none:
+		return "(removed)"
+	}
+	return "(changed)"
+}
+
+// shown is how a value is shown to a person: in one line, without secrets, certificates by their names.
+func shown(v reflect.Value) string {
+	if !v.IsValid() {
+		return none
+	}
+	text, ok := leaf(v)
+	if cert, isCert := v.Interface().(Certificate); isCert {
+		text = cert.String()
+	} else if !ok && (v.Kind() == reflect.Bool || !v.IsZero()) {
+		text = fmt.Sprint(v.Interface())
+	}
+	switch {
+	case text == "":
+		return none
+	case strings.ContainsAny(text, "\n\t"):
+		return quote(text)
+	}
+	return text
+}
+
+// exact is a value's whole text, for comparing what shown shortens.
+func exact(v reflect.Value) string {
+	if !v.IsValid() {
+		return ""
+	}
+	text, _ := leaf(v)
+	return text
+}
+
+func reveal(v reflect.Value) string {
+	if !v.IsValid() {
+		return ""
+	}
+	return v.Interface().(interface{ Reveal() string }).Reveal()
+}
+
+func sample(a, b reflect.Value) any {
+	if a.IsValid() {
+		return a.Interface()
+	}
+	return b.Interface()
+}
+
+// follow goes through a pointer; what it does not point to is not there.
+func follow(v reflect.Value) reflect.Value {
+	if v.IsValid() && v.Kind() == reflect.Pointer {
+		return v.Elem()
+	}
+	return v
+}
+
+// part is a part of a value that may not be there.
+func part[K any](v reflect.Value, get func(reflect.Value, K) reflect.Value, key K) reflect.Value {
+	if !v.IsValid() {
+		return v
+	}
+	return get(v, key)
+}
+
+func item(v reflect.Value, i int) reflect.Value {
+	if i >= v.Len() {
+		return reflect.Value{}
+	}
+	return v.Index(i)
+}
+
+func length(v reflect.Value) int {
+	if !v.IsValid() {
+		return 0
+	}
+	return v.Len()
+}

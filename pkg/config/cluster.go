@@ -1,0 +1,130 @@
+package config
+
+import "net/netip"
+
+// Cluster is the document of the Kubernetes cluster that the machine belongs to.
+type Cluster struct {
+	// Metadata names the cluster.
+	Metadata Metadata `yaml:"metadata" jsonschema:"required"`
+	// Spec says what the cluster should be.
+	Spec ClusterSpec `yaml:"spec" jsonschema:"required"`
+}
+
+// ClusterSpec says what the cluster should be. It is the same on every machine of the cluster.
+type ClusterSpec struct {
+	// Endpoint is the URL of the Kubernetes API for everyone outside the machine: https://host:port.
+	Endpoint Endpoint `yaml:"endpoint" jsonschema:"required"`
+	// Networks are the address ranges and the DNS domain inside the cluster.
+	Networks ClusterNetworks `yaml:"networks"`
+	// PKI holds the cluster's authorities. Leaf certificates are issued from them on the machine.
+	PKI PKI `yaml:"pki" jsonschema:"required"`
+	// SecretsEncryptionKey encrypts Secret objects at rest (AES-256): 32 random bytes in base64. A control plane needs it.
+	SecretsEncryptionKey EncryptionKey `yaml:"secretsEncryptionKey,omitempty"`
+	// Kubernetes tunes the components.
+	Kubernetes Kubernetes `yaml:"kubernetes"`
+}
+
+// ClusterNetworks are the address ranges and the DNS domain inside the cluster. No range may overlap another one, or
+// the machine's own networks.
+type ClusterNetworks struct {
+	// Pods are the ranges that pods take their addresses from: one per address family, IPv4 from /8 to /24, IPv6 from /48 to /64. Each machine gets a /24 or /64 of them.
+	Pods []netip.Prefix `yaml:"pods"`
+	// Services are the ranges of service addresses, one per address family, in the same order as pods. The first address is the API server's, the tenth the cluster DNS's.
+	Services []netip.Prefix `yaml:"services"`
+	// Domain is the DNS domain of the cluster.
+	Domain string `yaml:"domain"`
+}
+
+// PKI holds the cluster's authorities. Each must have a key of its own, so that none can speak for another.
+type PKI struct {
+	// Kubernetes signs the certificates of the Kubernetes API and of its clients.
+	Kubernetes CertKey `yaml:"kubernetes"`
+	// Etcd signs the certificates of etcd's peers and clients, and nothing else.
+	Etcd CertKey `yaml:"etcd"`
+	// FrontProxy signs the client certificate that the API server shows to aggregated API servers.
+	FrontProxy CertKey `yaml:"frontProxy"`
+	// Machine signs the server certificates of the machines' own API.
+	Machine CertKey `yaml:"machine"`
+	// ServiceAccountKey signs the tokens of service accounts: a private key (ECDSA on P-256) in PEM.
+	ServiceAccountKey PrivateKey `yaml:"serviceAccountKey,omitempty"`
+}
+
+// CertKey is a certificate with its private key.
+type CertKey struct {
+	// Cert is the certificate, in PEM.
+	Cert Certificate `yaml:"cert,omitempty"`
+	// Key is the certificate's private key, in PEM (PKCS #8 or SEC 1), not encrypted. An authority's is ECDSA on P-256.
+	Key PrivateKey `yaml:"key,omitempty"`
+}
+
+// IsZero says that neither is given.
+func (c CertKey) IsZero() bool { return c.Cert.IsZero() && c.Key.IsZero() }
+
+// Kubernetes tunes the components.
+type Kubernetes struct {
+	// AllowSchedulingOnControlPlane lets ordinary pods run on control-plane machines. False puts the usual taint on them.
+	AllowSchedulingOnControlPlane bool `yaml:"allowSchedulingOnControlPlane"`
+	// MaxPods is the number of pods a machine takes, 1 to 253: the addresses of the machine's /24.
+	MaxPods int `yaml:"maxPods" jsonschema:"minimum=1,maximum=253"`
+	// APIServer tunes the API server.
+	APIServer APIServer `yaml:"apiServer"`
+	// PodSecurity is the cluster-wide Pod Security admission.
+	PodSecurity PodSecurity `yaml:"podSecurity"`
+	// Audit bounds the audit log of the Kubernetes API on disk. The log itself is always on.
+	Audit Audit `yaml:"audit"`
+	// Authentication adds ways for people and programs to prove who they are.
+	Authentication Authentication `yaml:"authentication"`
+	// Authorization adds services that are asked what a caller may do.
+	Authorization Authorization `yaml:"authorization"`
+}
+
+// APIServer tunes the API server.
+type APIServer struct {
+	// ExtraSANs are host names and addresses that the API server's certificate is also valid for. The endpoint, the machine's name and addresses and the service's names are always in it.
+	ExtraSANs []string `yaml:"extraSANs,omitempty"`
+}
+
+// PodSecurity is the cluster-wide Pod Security admission. A namespace's own labels come before it.
+type PodSecurity struct {
+	// Default is the level that is enforced where a namespace says nothing.
+	Default PodSecurityLevel `yaml:"default"`
+	// ExemptNamespaces are not checked at all.
+	ExemptNamespaces []string `yaml:"exemptNamespaces"`
+}
+
+// PodSecurityLevel is one of the Pod Security Standards.
+type PodSecurityLevel string
+
+// The levels.
+const (
+	PodSecurityPrivileged PodSecurityLevel = "privileged"
+	PodSecurityBaseline   PodSecurityLevel = "baseline"
+	PodSecurityRestricted PodSecurityLevel = "restricted"
+)
+
+// Names lists the levels.
+func (PodSecurityLevel) Names() []string {
+	return []string{string(PodSecurityBaseline), string(PodSecurityPrivileged), string(PodSecurityRestricted)}
+}
+
+// Audit bounds the audit log on disk.
+type Audit struct {
+	// MaxFileSize is the size at which a new file is begun: whole MiB, 1MiB to 1GiB.
+	MaxFileSize Bytes `yaml:"maxFileSize"`
+	// MaxFiles is the number of old files that are kept, 1 to 100.
+	MaxFiles int `yaml:"maxFiles" jsonschema:"minimum=1,maximum=100"`
+}
+
+func (c *Cluster) defaults() {
+	c.Spec.Networks = ClusterNetworks{
+		Pods:     []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 244, 0, 0}), 16)},
+		Services: []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 96, 0, 0}), 12)},
+		Domain:   "cluster.local",
+	}
+	c.Spec.Kubernetes = Kubernetes{
+		AllowSchedulingOnControlPlane: true,
+		MaxPods:                       110,
+		PodSecurity:                   PodSecurity{Default: PodSecurityBaseline, ExemptNamespaces: []string{"kube-system"}},
+		Audit:                         Audit{MaxFileSize: 64 << 20, MaxFiles: 8},
+	}
+}

@@ -1,0 +1,399 @@
+package config
+
+import (
+	"encoding"
+	"errors"
+	"fmt"
+	"net/netip"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// value reads a node into v. Every problem is reported with its place; v is left as it was where there is one.
+func (p *parser) value(n *yaml.Node, path string, v reflect.Value) {
+	if n.Kind == yaml.AliasNode || n.Style&yaml.TaggedStyle != 0 {
+		p.broken[path] = true // reported by narrow
+		return
+	}
+	p.cfg.origins[path] = Origin{File: p.file, Line: n.Line, Column: n.Column}
+	if n.Kind == yaml.ScalarNode && n.Tag == "!!null" {
+		p.at(n, path, wrong{reason: "has no value", expected: expectation(v.Type()), hint: "leave it out if there is nothing to say"})
+		return
+	}
+	if text, ok := v.Addr().Interface().(encoding.TextUnmarshaler); ok {
+		p.text(n, path, v, text)
+		return
+	}
+	switch v.Kind() {
+	case reflect.Pointer:
+		fresh := reflect.New(v.Type().Elem())
+		setDefaults(fresh.Elem())
+		p.value(n, path, fresh.Elem())
+		v.Set(fresh)
+	case reflect.Struct:
+		if n.Kind != yaml.MappingNode {
+			p.mismatch(n, path, v.Type())
+			return
+		}
+		p.structure(n, path, v)
+	case reflect.Slice:
+		p.list(n, path, v)
+	case reflect.Map:
+		p.mapping(n, path, v)
+	case reflect.String:
+		p.str(n, path, v)
+	case reflect.Bool:
+		p.boolean(n, path, v)
+	default:
+		p.number(n, path, v)
+	}
+}
+
+// structure reads a mapping into a struct. The keys in skip have been looked at already.
+func (p *parser) structure(n *yaml.Node, path string, v reflect.Value, skip ...string) {
+	p.cfg.origins[path] = Origin{File: p.file, Line: n.Line, Column: n.Column}
+	fields := map[string]int{}
+	var names []string
+	for i := range v.NumField() {
+		fields[fieldName(v.Type().Field(i))] = i
+		names = append(names, fieldName(v.Type().Field(i)))
+	}
+	seen := map[string]int{}
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		key := n.Content[i]
+		if !p.key(key, path+"."+shorten(key.Value), seen) {
+			continue
+		}
+		index, known := fields[key.Value]
+		switch {
+		case known:
+			p.value(n.Content[i+1], path+"."+key.Value, v.Field(index))
+		case !slices.Contains(skip, key.Value):
+			p.unknown(key, path, append(names, skip...))
+		}
+	}
+	for i := range v.NumField() {
+		f := v.Type().Field(i)
+		if _, given := seen[fieldName(f)]; !given && f.Tag.Get("jsonschema") == "required" {
+			p.at(n, path+"."+fieldName(f), wrong{reason: "missing", expected: expectation(f.Type)})
+		}
+	}
+}
+
+// key checks a key of a mapping; path is that of its value, seen holds the lines of the keys before.
+func (p *parser) key(key *yaml.Node, path string, seen map[string]int) bool {
+	if key.Kind != yaml.ScalarNode || key.Tag == "!!null" {
+		p.add(key.Line, key.Column, parent(path), wrong{reason: "a key is " + describe(key), expected: "the name of a field"})
+		return false
+	}
+	if key.Tag == "!!merge" {
+		p.add(key.Line, key.Column, parent(path), wrong{reason: `the merge key "<<"`, expected: "the fields themselves"})
+		return false
+	}
+	if line, twice := seen[key.Value]; twice {
+		p.add(key.Line, key.Column, path, wrong{reason: fmt.Sprintf("given twice; the first is in line %d", line), expected: "one"})
+		return false
+	}
+	seen[key.Value] = key.Line
+	return true
+}
+
+// unknown reports a field that is not there, with the name or the place that was probably meant.
+func (p *parser) unknown(key *yaml.Node, path string, known []string) {
+	w := wrong{reason: "unknown field", nearest: nearest(key.Value, known)}
+	if w.nearest == "" {
+		w.expected = oneOf(known)
+		var found []string
+		for _, k := range new(Config).kinds() {
+			found = append(found, places(reflect.TypeOf(k.target()).Elem(), k.name, key.Value)...)
+		}
+		if len(found) > 0 {
+			w.hint = "there is such a field in " + strings.Join(found, ", ")
+		}
+	}
+	p.add(key.Line, key.Column, path+"."+shorten(key.Value), w)
+}
+
+// places are the paths of all structs below t that have a field of that name.
+func places(t reflect.Type, path, name string) []string {
+	switch {
+	case isText(t):
+		return nil
+	case t.Kind() == reflect.Slice:
+		return places(t.Elem(), path+"[]", name)
+	case t.Kind() == reflect.Pointer:
+		return places(t.Elem(), path, name)
+	case t.Kind() != reflect.Struct:
+		return nil
+	}
+	var found []string
+	for i := range t.NumField() {
+		f := t.Field(i)
+		if fieldName(f) == name {
+			found = append(found, path)
+		}
+		found = append(found, places(f.Type, path+"."+fieldName(f), name)...)
+	}
+	return found
+}
+
+// text reads a scalar with the type's own reader.
+func (p *parser) text(n *yaml.Node, path string, v reflect.Value, into encoding.TextUnmarshaler) {
+	if n.Kind != yaml.ScalarNode || n.Tag == "!!bool" {
+		p.mismatch(n, path, v.Type())
+		return
+	}
+	err := into.UnmarshalText([]byte(n.Value))
+	if err == nil && v.IsZero() && n.Value == "" {
+		err = &wrong{reason: "is empty"} // netip's types take an empty text as nothing
+	}
+	if err == nil {
+		return
+	}
+	var w *wrong
+	if !errors.As(err, &w) {
+		w = &wrong{reason: fmt.Sprintf("%s is not valid", quote(n.Value))}
+		if _, isPrefix := into.(*netip.Prefix); isPrefix {
+			w.reason = fmt.Sprintf("%s is not an address with a prefix length", quote(n.Value))
+			if _, err := netip.ParseAddr(n.Value); err == nil {
+				w.reason = fmt.Sprintf("%s has no prefix length", quote(n.Value))
+			}
+		} else if _, isAddr := into.(*netip.Addr); isAddr {
+			w.reason = fmt.Sprintf("%s is not an IP address", quote(n.Value))
+		}
+	}
+	if w.expected == "" {
+		w.expected = expectation(v.Type())
+	}
+	p.at(n, path, *w)
+}
+
+func (p *parser) list(n *yaml.Node, path string, v reflect.Value) {
+	if n.Kind != yaml.SequenceNode {
+		p.mismatch(n, path, v.Type())
+		return
+	}
+	items := reflect.MakeSlice(v.Type(), len(n.Content), len(n.Content))
+	for i, child := range n.Content {
+		setDefaults(items.Index(i))
+		p.value(child, fmt.Sprintf("%s[%d]", path, i), items.Index(i))
+	}
+	v.Set(items)
+}
+
+// mapping reads a map from text to text. Whole numbers are taken as they are written.
+func (p *parser) mapping(n *yaml.Node, path string, v reflect.Value) {
+	if n.Kind != yaml.MappingNode {
+		p.mismatch(n, path, v.Type())
+		return
+	}
+	m := reflect.MakeMapWithSize(v.Type(), len(n.Content)/2)
+	seen := map[string]int{}
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		key, child := n.Content[i], n.Content[i+1]
+		at := path + `["` + shorten(key.Value) + `"]`
+		if !p.key(key, at, seen) {
+			continue
+		}
+		if child.Kind == yaml.ScalarNode && child.Tag == "!!int" {
+			p.cfg.origins[at] = Origin{File: p.file, Line: child.Line, Column: child.Column}
+			m.SetMapIndex(reflect.ValueOf(key.Value), reflect.ValueOf(child.Value))
+			continue
+		}
+		item := reflect.New(v.Type().Elem()).Elem()
+		p.value(child, at, item)
+		m.SetMapIndex(reflect.ValueOf(key.Value), item)
+	}
+	v.Set(m)
+}
+
+func (p *parser) str(n *yaml.Node, path string, v reflect.Value) {
+	if n.Kind != yaml.ScalarNode || n.Tag != "!!str" {
+		p.mismatch(n, path, v.Type())
+		return
+	}
+	if names, ok := v.Interface().(enum); ok && !slices.Contains(names.Names(), n.Value) {
+		p.at(n, path, wrong{reason: fmt.Sprintf("%s is not known", quote(n.Value)), expected: oneOf(names.Names()), nearest: nearest(n.Value, names.Names())})
+		return
+	}
+	if n.Value == "" {
+		p.at(n, path, wrong{reason: "is empty", expected: expectation(v.Type()), hint: "leave it out if there is nothing to say"})
+		return
+	}
+	v.SetString(n.Value)
+}
+
+func (p *parser) boolean(n *yaml.Node, path string, v reflect.Value) {
+	if n.Kind == yaml.ScalarNode && n.Tag == "!!bool" {
+		v.SetBool(strings.EqualFold(n.Value, "true"))
+		return
+	}
+	w := wrong{reason: "is " + describe(n), expected: expectation(v.Type())}
+	if n.Kind == yaml.ScalarNode {
+		switch strings.ToLower(n.Value) {
+		case "yes", "on", "y", "1", "true", "enabled":
+			w.nearest = "true"
+		case "no", "off", "n", "0", "false", "disabled":
+			w.nearest = "false"
+		}
+	}
+	p.at(n, path, w)
+}
+
+func (p *parser) number(n *yaml.Node, path string, v reflect.Value) {
+	if n.Kind == yaml.ScalarNode && n.Tag == "!!float" && strings.Trim(n.Value, "0123456789") == "" {
+		n.Tag = "!!int" // the library calls a number that is too long for it a float
+	}
+	if n.Kind != yaml.ScalarNode || n.Tag != "!!int" {
+		p.mismatch(n, path, v.Type())
+		return
+	}
+	switch i, err := strconv.ParseInt(n.Value, 10, 64); {
+	case err != nil && errors.Is(err, strconv.ErrRange):
+		p.at(n, path, wrong{reason: fmt.Sprintf("%s is too large", quote(n.Value)), expected: expectation(v.Type())})
+	case err != nil:
+		p.at(n, path, wrong{reason: fmt.Sprintf("%s is not written in decimal", quote(n.Value)), expected: expectation(v.Type())})
+	case v.CanInt() && v.OverflowInt(i), v.CanUint() && (i < 0 || v.OverflowUint(uint64(i))):
+		p.at(n, path, wrong{reason: fmt.Sprintf("%d is out of range", i), expected: expectation(v.Type())})
+	case v.CanInt():
+		v.SetInt(i)
+	default:
+		v.SetUint(uint64(i))
+	}
+}
+
+// mismatch reports a node of the wrong kind.
+func (p *parser) mismatch(n *yaml.Node, path string, t reflect.Type) {
+	w := wrong{reason: "is " + describe(n), expected: expectation(t)}
+	switch {
+	case t.Kind() == reflect.Slice && n.Kind != yaml.SequenceNode:
+		w.hint = `write "- " before it`
+	case t.Kind() == reflect.String && n.Kind == yaml.ScalarNode:
+		w.hint = "put it in quotes"
+	case n.Kind == yaml.ScalarNode && n.Tag == "!!str" && n.Style&(yaml.DoubleQuotedStyle|yaml.SingleQuotedStyle) != 0 && (t.Kind() == reflect.Int || t.Kind() == reflect.Uint32):
+		w.hint = "leave out the quotes"
+	}
+	p.at(n, path, w)
+}
+
+// describe names the kind of a node, without its content: it may be a secret.
+func describe(n *yaml.Node) string {
+	switch n.Kind {
+	case yaml.MappingNode:
+		return "a mapping"
+	case yaml.SequenceNode:
+		return "a list"
+	case yaml.AliasNode:
+		return "an alias"
+	}
+	switch n.Tag {
+	case "!!bool":
+		return "true or false"
+	case "!!int":
+		return "a number"
+	case "!!float":
+		return "a number with a fraction"
+	case "!!null":
+		return "empty"
+	case "!!timestamp":
+		return "a date"
+	}
+	return "text"
+}
+
+// expectation says in words what a type accepts.
+func expectation(t reflect.Type) string {
+	if words := textExpectation(t); words != "" {
+		return words
+	}
+	switch t.Kind() {
+	case reflect.Pointer:
+		return expectation(t.Elem())
+	case reflect.Struct:
+		var names []string
+		for i := range t.NumField() {
+			names = append(names, fieldName(t.Field(i)))
+		}
+		if len(names) == 1 {
+			return "a mapping with the field " + names[0]
+		}
+		return "a mapping with the fields " + strings.Join(names, ", ")
+	case reflect.Slice:
+		return "a list; each item " + expectation(t.Elem())
+	case reflect.Map:
+		return "a mapping from text to text"
+	case reflect.Bool:
+		return "true or false"
+	case reflect.String:
+		if names, ok := reflect.Zero(t).Interface().(enum); ok {
+			return oneOf(names.Names())
+		}
+		return "text"
+	case reflect.Uint32:
+		return "a whole number, 0 to 4294967295"
+	}
+	return "a whole number"
+}
+
+// textExpectation says what a type with its own reader accepts; it is empty for other types.
+func textExpectation(t reflect.Type) string {
+	switch t {
+	case reflect.TypeFor[netip.Prefix]():
+		return "an address with its prefix length, such as 10.0.0.5/24"
+	case reflect.TypeFor[netip.Addr]():
+		return "an IP address, such as 10.0.0.1"
+	case reflect.TypeFor[Bytes]():
+		return wantBytes
+	case reflect.TypeFor[MilliCPU]():
+		return wantCPU
+	case reflect.TypeFor[Duration]():
+		return wantDuration
+	case reflect.TypeFor[MAC]():
+		return "a hardware address, such as 52:54:00:12:34:56"
+	case reflect.TypeFor[Endpoint]():
+		return "https://host:port"
+	case reflect.TypeFor[Certificate]():
+		return "a certificate in PEM"
+	case reflect.TypeFor[PrivateKey]():
+		return "a private key in PEM"
+	case reflect.TypeFor[EncryptionKey]():
+		return "32 random bytes in base64"
+	}
+	return ""
+}
+
+// isText says that a type has its own reader.
+func isText(t reflect.Type) bool {
+	return reflect.PointerTo(t).Implements(reflect.TypeFor[encoding.TextUnmarshaler]())
+}
+
+// fieldName is a field's name in the documents.
+func fieldName(f reflect.StructField) string {
+	name, _, _ := strings.Cut(f.Tag.Get("yaml"), ",")
+	return name
+}
+
+// setDefaults fills in what the type says.
+func setDefaults(v reflect.Value) {
+	if d, ok := v.Addr().Interface().(defaulter); ok {
+		d.defaults()
+	}
+}
+
+// oneOf lists names for a message.
+func oneOf(names []string) string {
+	if len(names) == 1 {
+		return names[0]
+	}
+	return strings.Join(names[:len(names)-1], ", ") + " or " + names[len(names)-1]
+}
+
+// shorten keeps a key of the file from filling a message, and from breaking its line or a path.
+func shorten(key string) string {
+	q := quote(key)
+	return q[1 : len(q)-1]
+}

@@ -1,0 +1,145 @@
+package config
+
+import (
+	"bytes"
+	"encoding"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// Marshal prints the configuration with its secrets and with the defaults that were filled in. The same value gives
+// the same bytes, and Parse reads them back to an equal value. Write them to a file of its owner, nowhere else.
+func Marshal(c *Config) []byte { return encode(c, printer{reveal: true}) }
+
+// MarshalRedacted is Marshal with every secret replaced by Redacted. Parse refuses the result, with a hint.
+func MarshalRedacted(c *Config) []byte { return encode(c, printer{}) }
+
+// MarshalCommented is Marshal with the comments of Reference, as a start for people who will edit the file.
+func MarshalCommented(c *Config) []byte {
+	return encode(c, printer{reveal: true, comments: referenceComments()})
+}
+
+// printer makes YAML nodes of values.
+type printer struct {
+	reveal   bool              // print secrets
+	comments map[string]string // comment above each field, by path without list indices; each is printed once
+}
+
+func encode(c *Config, pr printer) []byte {
+	var out bytes.Buffer
+	enc := yaml.NewEncoder(&out)
+	enc.SetIndent(2)
+	for _, k := range c.kinds() {
+		if !k.present() {
+			continue
+		}
+		doc := pr.structure(reflect.ValueOf(k.target()).Elem(), k.name)
+		doc.Content = append([]*yaml.Node{scalar("apiVersion"), scalar(APIVersion), scalar("kind"), scalar(k.name)}, doc.Content...)
+		doc.Content[0].HeadComment = pr.comments[k.name]
+		if err := enc.Encode(doc); err != nil {
+			panic(fmt.Sprintf("config: cannot print a %s document: %v", k.name, err)) // the nodes are ours, the buffer takes everything
+		}
+	}
+	if err := enc.Close(); err != nil {
+		panic(fmt.Sprintf("config: cannot print the documents: %v", err))
+	}
+	return out.Bytes()
+}
+
+// structure prints a struct, without the fields that say nothing.
+func (pr printer) structure(v reflect.Value, path string) *yaml.Node {
+	m := &yaml.Node{Kind: yaml.MappingNode, Tag: "!!map"}
+	for i := range v.NumField() {
+		f := v.Type().Field(i)
+		name, options, _ := strings.Cut(f.Tag.Get("yaml"), ",")
+		if options == "omitempty" && isEmpty(v.Field(i)) {
+			continue
+		}
+		at := path + "." + name
+		child := pr.value(v.Field(i), at)
+		if child.Kind == yaml.MappingNode && len(child.Content) == 0 && f.Tag.Get("jsonschema") != "required" {
+			continue
+		}
+		key := scalar(name)
+		key.HeadComment = pr.comments[at]
+		delete(pr.comments, at) // once is enough: the next item of a list has the same fields
+		m.Content = append(m.Content, key, child)
+	}
+	return m
+}
+
+func (pr printer) value(v reflect.Value, path string) *yaml.Node {
+	if text, ok := leaf(v); ok {
+		if s, secret := v.Interface().(interface{ Reveal() string }); secret && pr.reveal {
+			text = s.Reveal()
+		}
+		return scalar(text)
+	}
+	switch v.Kind() {
+	case reflect.Pointer:
+		return pr.value(v.Elem(), path)
+	case reflect.Struct:
+		return pr.structure(v, path)
+	case reflect.Slice:
+		list := &yaml.Node{Kind: yaml.SequenceNode, Tag: "!!seq"}
+		for i := range v.Len() {
+			list.Content = append(list.Content, pr.value(v.Index(i), path))
+		}
+		return list
+	case reflect.Map:
+		m := &yaml.Node{Kind: yaml.MappingNode, Tag: "!!map"}
+		for _, key := range sortedKeys(v) {
+			m.Content = append(m.Content, scalar(key), pr.value(v.MapIndex(reflect.ValueOf(key)), path))
+		}
+		return m
+	case reflect.Bool:
+		return &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!bool", Value: strconv.FormatBool(v.Bool())}
+	default:
+		return &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!int", Value: fmt.Sprint(v.Interface())}
+	}
+}
+
+// leaf is the text of a value that is printed as text. A secret's is Redacted.
+func leaf(v reflect.Value) (string, bool) {
+	if m, ok := v.Interface().(encoding.TextMarshaler); ok && v.Kind() != reflect.Pointer {
+		text, err := m.MarshalText()
+		if err != nil {
+			panic(fmt.Sprintf("config: cannot print %s: %v", v.Type(), err)) // none of the types in use returns an error
+		}
+		return string(text), true
+	}
+	if v.Kind() == reflect.String {
+		return v.String(), true
+	}
+	return "", false
+}
+
+// scalar is a node for a text, as a block when it has several lines.
+func scalar(text string) *yaml.Node {
+	n := &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: text}
+	if strings.Contains(text, "\n") {
+		n.Style = yaml.LiteralStyle
+	}
+	return n
+}
+
+// isEmpty says that a value says nothing.
+func isEmpty(v reflect.Value) bool {
+	if z, ok := v.Interface().(interface{ IsZero() bool }); ok && v.Kind() != reflect.Pointer {
+		return z.IsZero()
+	}
+	if v.Kind() == reflect.Slice || v.Kind() == reflect.Map {
+		return v.Len() == 0
+	}
+	return v.IsZero()
+}
+
+func sortedKeys(m reflect.Value) []string {
+	return slices.Sorted(maps.Keys(m.Interface().(map[string]string)))
+}

@@ -1,0 +1,329 @@
+package config
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"reflect"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// The bounds of a file.
+const (
+	// MaxSize is the largest file, in bytes.
+	MaxSize = 1 << 20
+	// MaxDepth is the number of levels that mappings and lists may be nested. No field needs more than 9.
+	MaxDepth = 32
+)
+
+// Parse reads the documents of one file, fills in defaults and checks everything. It returns the configuration, or
+// nil and every problem of the file in the order of the file. The name is used in messages only.
+func Parse(filename string, data []byte) (*Config, Problems) {
+	if filename == "" {
+		filename = "-"
+	}
+	p := &parser{file: filename, cfg: &Config{origins: map[string]Origin{}}, broken: map[string]bool{}, judged: map[string]bool{}}
+	p.cfg.Machine.defaults()
+	p.cfg.Network.defaults()
+	if p.checkText(data) {
+		p.documents(data)
+	}
+	if p.read {
+		p.validate()
+	}
+	if len(p.problems) > 0 {
+		return nil, p.problems.sorted()
+	}
+	return p.cfg, nil
+}
+
+// Origin is where a field's value was written.
+type Origin struct {
+	File         string // empty when the value was not written but is the default
+	Line, Column int    // from 1
+}
+
+// IsDefault says that the value was not written.
+func (o Origin) IsDefault() bool { return o.File == "" }
+
+// String is file:line:column, or "default".
+func (o Origin) String() string {
+	if o.IsDefault() {
+		return "default"
+	}
+	return fmt.Sprintf("%s:%d:%d", o.File, o.Line, o.Column)
+}
+
+// Origin says where the field with that path (as in Problem.Field) was written.
+func (c *Config) Origin(path string) Origin { return c.origins[path] }
+
+// parser holds what one call of Parse knows.
+type parser struct {
+	file     string
+	cfg      *Config
+	problems Problems
+	// broken holds the paths that could not be read, so that the checks of whole values do not speak of them or of
+	// what is in them. judged holds those that a check has spoken of.
+	broken, judged map[string]bool
+	// read says that every document could be read as YAML, so that what is missing is really missing.
+	read bool
+}
+
+// at reports a problem at a node.
+func (p *parser) at(n *yaml.Node, path string, w wrong) {
+	p.broken[path] = true
+	p.add(n.Line, n.Column, path, w)
+}
+
+func (p *parser) add(line, column int, path string, w wrong) {
+	p.problems = append(p.problems, Problem{
+		File: p.file, Line: line, Column: column, Field: path,
+		Reason: w.reason, Expected: w.expected, Nearest: w.nearest, Hint: w.hint,
+	})
+}
+
+// on reports a problem of a field that has been read, unless the field has one already.
+func (p *parser) on(path string, w wrong) {
+	if p.judged[path] {
+		return
+	}
+	for up := path; up != ""; up = parent(up) {
+		if p.broken[up] {
+			return
+		}
+	}
+	place := path
+	for place != "" && p.cfg.origins[place].IsDefault() {
+		place = parent(place)
+	}
+	o := p.cfg.origins[place]
+	p.judged[path] = true
+	p.add(o.Line, o.Column, path, w)
+}
+
+// parent is the path of what a field is part of.
+func parent(path string) string {
+	cut := strings.LastIndexAny(path, ".[")
+	if strings.HasSuffix(path, `"]`) {
+		cut = strings.LastIndex(path, `["`)
+	}
+	return path[:max(cut, 0)]
+}
+
+// checkText checks what YAML libraries are lenient or unclear about.
+func (p *parser) checkText(data []byte) bool {
+	if len(data) > MaxSize {
+		p.add(0, 0, "", wrong{reason: fmt.Sprintf("%d bytes long", len(data)), expected: "at most 1 MiB"})
+		return false
+	}
+	line, column := 1, 1
+	for i := 0; i < len(data); {
+		r, size := utf8.DecodeRune(data[i:])
+		switch {
+		case r == utf8.RuneError && size == 1:
+			p.add(line, column, "", wrong{reason: fmt.Sprintf("the byte 0x%02x is not text", data[i]), expected: "YAML in UTF-8"})
+			return false
+		case r < ' ' && r != '\n' && r != '\r' && r != '\t', r >= 0x7f && r < 0xa0 && r != 0x85, r == 0xfffe, r == 0xffff:
+			p.add(line, column, "", wrong{reason: fmt.Sprintf("the control character %U", r), expected: "YAML in UTF-8"})
+			return false
+		}
+		i, column = i+size, column+1
+		if r == '\n' {
+			line, column = line+1, 1
+		}
+	}
+	return true
+}
+
+// documents reads the stream.
+func (p *parser) documents(data []byte) {
+	decoder := yaml.NewDecoder(bytes.NewReader(data))
+	for {
+		n, err := nextDocument(decoder)
+		if errors.Is(err, io.EOF) {
+			p.read = true
+			return
+		}
+		if err != nil {
+			line, reason := syntaxError(err)
+			p.add(line, 0, "", wrong{reason: "cannot be read as YAML: " + reason})
+			return
+		}
+		root := n.Content[0]
+		if root.Kind == yaml.ScalarNode && root.Tag == "!!null" {
+			continue // nothing between two ---, or comments only
+		}
+		if p.narrow(root, 1) {
+			p.document(root)
+		}
+	}
+}
+
+// nextDocument reads one document. A panic of the YAML library becomes an error, because PID 1 must outlive every
+// text that somebody sends.
+func nextDocument(decoder *yaml.Decoder) (n *yaml.Node, err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			n, err = nil, fmt.Errorf("yaml: %v", r)
+		}
+	}()
+	n = new(yaml.Node)
+	if err := decoder.Decode(n); err != nil {
+		return nil, err
+	}
+	if n.Kind != yaml.DocumentNode || len(n.Content) != 1 {
+		return nil, errors.New("yaml: a document without content")
+	}
+	return n, nil
+}
+
+// syntaxError takes the line out of the YAML library's message ("yaml: line 3: …").
+func syntaxError(err error) (line int, reason string) {
+	reason = strings.TrimPrefix(oneLine(err), "yaml: ")
+	if rest, ok := strings.CutPrefix(reason, "line "); ok {
+		if number, text, ok := strings.Cut(rest, ": "); ok {
+			if n, err := strconv.Atoi(number); err == nil {
+				return n + parserLag(text), text
+			}
+		}
+	}
+	return 0, reason
+}
+
+// parserLag is 1 for the messages of the YAML library's parser, which counts lines from 0, and 0 for those of its
+// scanner, which counts from 1.
+func parserLag(message string) int {
+	switch message {
+	case "did not find expected ',' or ']'", "did not find expected ',' or '}'", "did not find expected '-' indicator",
+		"did not find expected <document start>", "did not find expected key", "did not find expected node content",
+		"found duplicate %TAG directive", "found duplicate %YAML directive", "found incompatible YAML document",
+		"found undefined tag handle":
+		return 1
+	}
+	return 0
+}
+
+// narrow reports what is YAML but not accepted here. It is false when the document is too deep to be looked at.
+func (p *parser) narrow(n *yaml.Node, depth int) bool {
+	switch {
+	case depth > MaxDepth:
+		p.at(n, "kind", wrong{reason: fmt.Sprintf("nested more than %d levels deep", MaxDepth)})
+		return false
+	case n.Kind == yaml.AliasNode:
+		p.at(n, "", wrong{reason: fmt.Sprintf("the alias %s", quote("*"+n.Value)), expected: "the value itself", hint: "anchors and aliases are not accepted"})
+	case n.Anchor != "":
+		p.at(n, "", wrong{reason: fmt.Sprintf("the anchor %s", quote("&"+n.Anchor)), expected: "the value only", hint: "anchors and aliases are not accepted"})
+	case n.Style&yaml.TaggedStyle != 0:
+		p.at(n, "", wrong{reason: fmt.Sprintf("the tag %s", quote(n.Tag)), expected: "the value only", hint: "tags are not accepted"})
+	}
+	deep := true
+	for _, child := range n.Content {
+		deep = p.narrow(child, depth+1) && deep
+	}
+	return deep
+}
+
+// kinds are the documents that there are, in the order in which they are printed.
+func (c *Config) kinds() []kind {
+	return []kind{
+		{name: "Machine", target: func() any { return &c.Machine }, present: func() bool { return true }},
+		{name: "Cluster", target: func() any {
+			if c.Cluster == nil {
+				c.Cluster = new(Cluster)
+			}
+			return c.Cluster
+		}, present: func() bool { return c.Cluster != nil }},
+		{name: "Network", target: func() any { return &c.Network }, present: func() bool { return true }},
+	}
+}
+
+// kind is one kind of document.
+type kind struct {
+	name    string
+	target  func() any  // pointer to the document's struct; made if it was not there
+	present func() bool // whether the configuration has the document
+}
+
+func (c *Config) kindNames() []string {
+	var names []string
+	for _, k := range c.kinds() {
+		names = append(names, k.name)
+	}
+	return names
+}
+
+// document reads one document into its place in the configuration.
+func (p *parser) document(root *yaml.Node) {
+	const envelope = "a mapping with the fields apiVersion, kind, metadata and spec"
+	if root.Kind != yaml.MappingNode {
+		p.at(root, "kind", wrong{reason: "the document is " + describe(root), expected: envelope})
+		return
+	}
+	kindNode, versionNode := lookup(root, "kind"), lookup(root, "apiVersion")
+	if kindNode == nil {
+		w := wrong{reason: "the document has no kind", expected: oneOf(p.cfg.kindNames())}
+		if near := nearest("kind", keys(root)); near != "" {
+			w.hint = fmt.Sprintf("the field %q looks like it", near)
+		}
+		p.at(root, "kind", w)
+		return
+	}
+	var k kind
+	for _, known := range p.cfg.kinds() {
+		if kindNode.Kind == yaml.ScalarNode && kindNode.Value == known.name {
+			k = known
+		}
+	}
+	if k.name == "" {
+		w := wrong{reason: "the kind is " + describe(kindNode), expected: oneOf(p.cfg.kindNames())}
+		if kindNode.Kind == yaml.ScalarNode {
+			w.reason, w.nearest = fmt.Sprintf("the kind %s is not known", quote(kindNode.Value)), nearest(kindNode.Value, p.cfg.kindNames())
+		}
+		p.at(kindNode, "kind", w)
+		return
+	}
+	if first := p.cfg.origins[k.name]; !first.IsDefault() {
+		p.add(kindNode.Line, kindNode.Column, k.name, wrong{reason: fmt.Sprintf("a second %s document; the first begins in line %d", k.name, first.Line), expected: "one"})
+		return
+	}
+	p.version(root, versionNode, k.name)
+	target := reflect.ValueOf(k.target()).Elem()
+	setDefaults(target)
+	p.structure(root, k.name, target, "apiVersion", "kind")
+}
+
+func (p *parser) version(root, n *yaml.Node, kind string) {
+	path := kind + ".apiVersion"
+	switch {
+	case n == nil:
+		p.at(root, path, wrong{reason: "missing", expected: APIVersion})
+	case n.Kind != yaml.ScalarNode:
+		p.at(n, path, wrong{reason: "is " + describe(n), expected: APIVersion})
+	case n.Value != APIVersion:
+		p.at(n, path, wrong{reason: fmt.Sprintf("%s is not known to this version", quote(n.Value)), expected: APIVersion})
+	}
+}
+
+// lookup finds the value of a key in a mapping.
+func lookup(n *yaml.Node, key string) *yaml.Node {
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		if n.Content[i].Kind == yaml.ScalarNode && n.Content[i].Value == key {
+			return n.Content[i+1]
+		}
+	}
+	return nil
+}
+
+// keys are the keys of a mapping.
+func keys(n *yaml.Node) []string {
+	var all []string
+	for i := 0; i < len(n.Content); i += 2 {
+		all = append(all, n.Content[i].Value)
+	}
+	return all
+}

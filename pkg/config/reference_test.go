@@ -1,0 +1,176 @@
+package config
+
+import (
+	"bytes"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// TestReferenceIsComplete finds every field of every struct in the reference, with a comment that ends with what
+// happens when the field is missing; a default that is told is the real one.
+func TestReferenceIsComplete(t *testing.T) {
+	comments := referenceComments()
+	documented := map[string]bool{}
+	for path := range comments {
+		documented[path] = true
+	}
+	for _, k := range new(Config).kinds() {
+		target := reflect.ValueOf(k.target()).Elem()
+		setDefaults(target)
+		if comments[k.name] == "" {
+			t.Errorf("%s: the document has no comment", k.name)
+		}
+		delete(documented, k.name)
+		walk(target, k.name, func(path string, f reflect.StructField, v reflect.Value) {
+			delete(documented, path)
+			if problem := judgeComment(comments[path], f, v); problem != "" {
+				t.Errorf("%s: %s\n%s", path, problem, comments[path])
+			}
+		})
+	}
+	for path := range documented {
+		t.Errorf("%s has a comment, but there is no such field", path)
+	}
+}
+
+// walk calls visit for every field below a struct. Items of lists and what pointers point to have their defaults.
+func walk(v reflect.Value, path string, visit func(string, reflect.StructField, reflect.Value)) {
+	switch v.Kind() {
+	case reflect.Slice, reflect.Pointer:
+		if !isText(v.Type().Elem()) && v.Type().Elem().Kind() == reflect.Struct {
+			item := reflect.New(v.Type().Elem()).Elem()
+			setDefaults(item)
+			walk(item, path, visit)
+		}
+	case reflect.Struct:
+		for i := 0; i < v.NumField() && !isText(v.Type()); i++ {
+			f := v.Type().Field(i)
+			at := path + "." + fieldName(f)
+			visit(at, f, v.Field(i))
+			walk(v.Field(i), at, visit)
+		}
+	}
+}
+
+// judgeComment says what is wrong with a field's comment.
+func judgeComment(comment string, f reflect.StructField, v reflect.Value) string {
+	if comment == "" {
+		return "not in the reference, or without a comment"
+	}
+	lines := strings.Split(comment, "\n")
+	last := strings.TrimPrefix(lines[len(lines)-1], "# ")
+	group := v.Kind() == reflect.Struct && !isText(v.Type()) // its fields have defaults of their own
+	told, hasDefault := strings.CutPrefix(last, "Default: ")
+	required := f.Tag.Get("jsonschema") == "required"
+	switch {
+	case group:
+		return ""
+	case required && last != "Required.":
+		return "the comment does not end with: Required."
+	case !required && strings.HasPrefix(last, "Required"):
+		if f.Type == reflect.TypeFor[Certificate]() || f.Type == reflect.TypeFor[PrivateKey]() || f.Type == reflect.TypeFor[EncryptionKey]() {
+			return "" // it depends on the role
+		}
+		return "the comment says required, the field is not"
+	case !required && !hasDefault:
+		return "the comment does not end with: Default: …"
+	case required || isEmpty(v) && v.Kind() != reflect.Bool:
+		return ""
+	}
+	real, err := yaml.Marshal(flow(printer{}.value(v, "")))
+	if err != nil {
+		return err.Error()
+	}
+	if got := strings.TrimSpace(string(real)); got != told {
+		return fmt.Sprintf("the real default is %s", got)
+	}
+	return ""
+}
+
+func flow(n *yaml.Node) *yaml.Node {
+	n.Style = yaml.FlowStyle
+	return n
+}
+
+// TestReferenceIsStable reads the reference, prints it, and reads it again.
+func TestReferenceIsStable(t *testing.T) {
+	c := example(t)
+	printed := Marshal(c)
+	again, problems := Parse("printed", printed)
+	if len(problems) > 0 {
+		t.Fatal(problems)
+	}
+	if changes := Changes(c, again); len(changes) > 0 {
+		t.Errorf("printing changes the value: %q", changes)
+	}
+	if !bytes.Equal(printed, Marshal(again)) {
+		t.Error("printing twice gives other bytes")
+	}
+	commented := MarshalCommented(c)
+	third, problems := Parse("commented", commented)
+	if len(problems) > 0 {
+		t.Fatal(problems)
+	}
+	if !Equal(c, third) {
+		t.Errorf("comments change the value: %q", Changes(c, third))
+	}
+	if !bytes.Equal(commented, MarshalCommented(c)) {
+		t.Error("printing with comments twice gives other bytes")
+	}
+	if first, _, _ := bytes.Cut(commented, []byte("\n")); !bytes.HasPrefix(first, []byte("# Machine: ")) {
+		t.Errorf("a generated file begins with %q", first)
+	}
+}
+
+// TestOmittedMeansZero: Marshal may leave out a field only when nothing else would be filled in for it.
+func TestOmittedMeansZero(t *testing.T) {
+	for _, k := range new(Config).kinds() {
+		target := reflect.ValueOf(k.target()).Elem()
+		setDefaults(target)
+		walk(target, k.name, func(path string, f reflect.StructField, v reflect.Value) {
+			if strings.HasSuffix(f.Tag.Get("yaml"), ",omitempty") && !isEmpty(v) {
+				t.Errorf("%s: omitempty, but the default is %v", path, v)
+			}
+			if name := fieldName(f); name == "" || strings.ToLower(name[:1]) != name[:1] || !strings.EqualFold(name, f.Name) {
+				t.Errorf("%s: the name in the documents is not that of the field %s", path, f.Name)
+			}
+			if verbs := []string{"script", "exec", "command", "run"}; slices.Contains(verbs, fieldName(f)) {
+				t.Errorf("%s: a configuration holds no commands", path)
+			}
+		})
+	}
+}
+
+func TestBuilders(t *testing.T) {
+	ref := example(t)
+	c := New("node-2", RoleControlPlane).
+		WithOperatorCAs(ref.Machine.Spec.Trust.OperatorCAs...).
+		WithCluster("c", Endpoint{Host: "10.0.0.5", Port: 6443}, ref.Cluster.Spec.PKI, ref.Cluster.Spec.SecretsEncryptionKey).
+		WithNetwork(NetworkSpec{NTP: NTP{Servers: []string{"10.0.0.1"}}})
+	if problems := Check(c); len(problems) > 0 {
+		t.Fatal(problems)
+	}
+	parsed, problems := Parse("", MarshalCommented(c))
+	if len(problems) > 0 || !Equal(c, parsed) {
+		t.Errorf("%v %v", problems, Changes(c, parsed))
+	}
+	if problems := Check(New("A", RoleWorker)); len(problems) != 1 || problems[0].Field != "Machine.metadata.name" || problems[0].Line == 0 {
+		t.Errorf("got %v", problems)
+	}
+	pki := ref.Cluster.Spec.PKI
+	pair, err := NewCertKey(pki.Etcd.Cert.PEM(), pki.Etcd.Key.PEM())
+	if err != nil || !reflect.DeepEqual(pair, pki.Etcd) {
+		t.Errorf("NewCertKey: %v, %v", pair, err)
+	}
+	if _, err := NewCertKey("x", pki.Etcd.Key.PEM()); err == nil {
+		t.Error("NewCertKey takes anything")
+	}
+	if e, err := ParseEndpoint("https://h:7"); err != nil || e != (Endpoint{"h", 7}) {
+		t.Errorf("ParseEndpoint: %v, %v", e, err)
+	}
+}

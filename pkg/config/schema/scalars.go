@@ -1,0 +1,29 @@
+package schema
+
+import (
+	"net/netip"
+	"reflect"
+
+	"github.com/invopop/jsonschema"
+
+	"github.com/orlop-os/orlop/pkg/config"
+)
+
+// scalars are the schemas of the types that have their own form of text. A test reads examples of each with the schema
+// and with package config, and compares the answers.
+var scalars = map[reflect.Type]*jsonschema.Schema{
+	reflect.TypeFor[config.Bytes]():    {Type: "string", Pattern: `^[0-9]+(KiB|MiB|GiB|TiB)$`, Examples: []any{"256MiB"}},
+	reflect.TypeFor[config.MilliCPU](): {OneOf: []*jsonschema.Schema{{Type: "string", Pattern: `^[0-9]+m?$`}, {Type: "integer", Minimum: "0"}}, Examples: []any{"200m", "2"}},
+	reflect.TypeFor[config.Duration](): {Type: "string", Pattern: `^([0-9]+(h|m|s|ms))+$`, Examples: []any{"10s", "1m30s"}},
+	reflect.TypeFor[config.MAC]():      {Type: "string", Pattern: `^[0-9A-Fa-f]{2}(:[0-9A-Fa-f]{2}){5}$`, Examples: []any{"52:54:00:12:34:56"}},
+	reflect.TypeFor[config.Endpoint](): {Type: "string", Pattern: `^https://[^/?#@]+:[0-9]{1,5}/?$`, Examples: []any{"https://10.0.0.5:6443"}},
+	reflect.TypeFor[config.Certificate](): {
+		Type: "string", Pattern: `^\s*-----BEGIN CERTIFICATE-----`, Description: "One certificate in PEM.",
+	},
+	reflect.TypeFor[config.PrivateKey](): {
+		Type: "string", Pattern: `^\s*-----BEGIN ([A-Z]+ )?PRIVATE KEY-----`, Description: "One private key in PEM. A secret.",
+	},
+	reflect.TypeFor[config.EncryptionKey](): {Type: "string", Pattern: `^[A-Za-z0-9+/]{43}=$`, Description: "32 bytes in base64. A secret."},
+	reflect.TypeFor[netip.Addr]():           {Type: "string", Pattern: `^[0-9A-Fa-f:.]+$`, Examples: []any{"10.0.0.1", "2001:db8::1"}},
+	reflect.TypeFor[netip.Prefix]():         {Type: "string", Pattern: `^[0-9A-Fa-f:.]+/[0-9]{1,3}$`, Examples: []any{"10.0.0.0/24", "2001:db8::/64"}},
+}

@@ -1,0 +1,166 @@
+package schema
+
+import (
+	"bytes"
+	"encoding"
+	"encoding/json"
+	"flag"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/rogpeppe/go-internal/txtar"
+	validator "github.com/santhosh-tekuri/jsonschema/v6"
+	"go.yaml.in/yaml/v3"
+
+	"github.com/orlop-os/orlop/pkg/config"
+)
+
+var update = flag.Bool("update", false, "rewrite ../schema.json")
+
+const golden = "../schema.json"
+
+// TestGolden keeps schema.json in step with the structs. Rewrite it with: go test ./pkg/config/schema -update.
+func TestGolden(t *testing.T) {
+	got, err := Generate()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if *update {
+		if err := os.WriteFile(golden, got, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if want, err := os.ReadFile(golden); err != nil || !bytes.Equal(got, want) {
+		t.Errorf("%s is not what the structs say (%v); run: go test ./pkg/config/schema -update", golden, err)
+	}
+}
+
+func compiled(t *testing.T) *validator.Schema {
+	t.Helper()
+	text, err := Generate()
+	if err != nil {
+		t.Fatal(err)
+	}
+	doc, err := validator.UnmarshalJSON(bytes.NewReader(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := validator.NewCompiler()
+	if err := c.AddResource(address, doc); err != nil {
+		t.Fatal(err)
+	}
+	s, err := c.Compile(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// documents are the documents of a file as JSON values.
+func documents(t *testing.T, text string) []any {
+	t.Helper()
+	var all []any
+	decoder := yaml.NewDecoder(strings.NewReader(text))
+	for {
+		var v any
+		if err := decoder.Decode(&v); err != nil {
+			return all
+		}
+		asJSON, err := json.Marshal(v)
+		if err != nil {
+			t.Fatal(err)
+		}
+		value, err := validator.UnmarshalJSON(bytes.NewReader(asJSON))
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, value)
+	}
+}
+
+// TestReferenceIsValid: an editor must not complain about what the machine accepts.
+func TestReferenceIsValid(t *testing.T) {
+	s := compiled(t)
+	ref, problems := config.Parse("reference.yaml", []byte(config.Reference))
+	if len(problems) > 0 {
+		t.Fatal(problems)
+	}
+	least := config.New("a", config.RoleWorker)
+	for name, text := range map[string]string{"reference": config.Reference, "printed": string(config.Marshal(ref)), "least": string(config.Marshal(least))} {
+		found := documents(t, text)
+		if len(found) < 2 {
+			t.Fatalf("%s: %d documents", name, len(found))
+		}
+		for i, document := range found {
+			if err := s.Validate(document); err != nil {
+				t.Errorf("%s, document %d: %v", name, i, err)
+			}
+		}
+	}
+}
+
+// TestBadIsInvalid shows an editor's user the mistakes of form at once.
+func TestBadIsInvalid(t *testing.T) {
+	s := compiled(t)
+	archive, err := txtar.ParseFile(filepath.Join("..", "testdata", "bad-machine.txtar"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]bool{"unknown-fields.yaml": true, "role.yaml": true, "units.yaml": true, "units-kubernetes.yaml": true, "units-missing.yaml": true, "no-commands.yaml": true}
+	for _, f := range archive.Files {
+		if !want[f.Name] {
+			continue
+		}
+		delete(want, f.Name)
+		if err := s.Validate(documents(t, string(f.Data))[0]); err == nil {
+			t.Errorf("%s: the schema sees nothing wrong", f.Name)
+		}
+	}
+	if len(want) > 0 {
+		t.Errorf("cases that are not there: %v", want)
+	}
+}
+
+// TestScalars: what a type reads, its schema accepts, and the other way round.
+func TestScalars(t *testing.T) {
+	texts := []string{
+		"1GiB", "0KiB", "256M", "256Mi", "1.5GiB", "200m", "2", "0.5", "-1", "10s", "1m30s", "500ms", "10", "1d", "52:54:00:AB:cd:ef", "52-54-00-ab-cd-ef",
+		"https://h:6443", "https://[::1]:1", "http://h:1", "https://h", "https://h:1/x", "10.0.0.1", "2001:db8::1", "10.0.0.0/24", "::/0", "x", "(redacted)",
+		"b3Jsb3AgcmVmZXJlbmNlIGtleSwgbmV2ZXIgdXNlIQA=", "c2hvcnQ=",
+	}
+	seen := map[reflect.Type]bool{}
+	for kind := range scalars {
+		schema, err := json.Marshal(scalars[kind])
+		if err != nil {
+			t.Fatal(err)
+		}
+		doc, err := validator.UnmarshalJSON(bytes.NewReader(schema))
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := validator.NewCompiler()
+		if err := c.AddResource("scalar.json", doc); err != nil {
+			t.Fatal(err)
+		}
+		s := c.MustCompile("scalar.json")
+		for _, text := range texts {
+			reads := reflect.New(kind).Interface().(encoding.TextUnmarshaler).UnmarshalText([]byte(text)) == nil
+			accepts := s.Validate(text) == nil
+			// An address of letters and dots, or ::/0, is beyond a pattern that people can read.
+			loose := kind == reflect.TypeFor[netip.Addr]() || kind == reflect.TypeFor[netip.Prefix]()
+			if reads && !accepts || accepts && !reads && !loose {
+				t.Errorf("%s %q: read %t, accepted by the schema %t", kind, text, reads, accepts)
+			}
+			seen[kind] = seen[kind] || reads
+		}
+	}
+	for kind := range scalars {
+		if pem := kind == reflect.TypeFor[config.Certificate]() || kind == reflect.TypeFor[config.PrivateKey](); !seen[kind] && !pem {
+			t.Errorf("%s: no example is read", kind)
+		}
+	}
+}

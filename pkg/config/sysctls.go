@@ -1,0 +1,37 @@
+package config
+
+import "strings"
+
+// OwnSysctl says why a kernel parameter cannot be set by a configuration, or "" when it can. These are the parameters
+// that harden the machine (Kernel Self-Protection Project), that pods need, or that the kubelet insists on.
+func OwnSysctl(name string) string {
+	const (
+		hardening = "hardening"
+		pods      = "pods could not reach anything without it"
+		kubelet   = "the kubelet does not start with another value"
+		panics    = "a broken kernel must reset, or an upgrade could not be rolled back"
+	)
+	switch name {
+	case "kernel.kptr_restrict", "kernel.dmesg_restrict", "kernel.perf_event_paranoid", "kernel.kexec_load_disabled",
+		"kernel.randomize_va_space", "kernel.unprivileged_bpf_disabled", "kernel.yama.ptrace_scope", "kernel.sysrq",
+		"kernel.modules_disabled", "kernel.core_pattern", "kernel.modprobe", "kernel.hotplug", "kernel.oops_limit",
+		"kernel.warn_limit", "kernel.io_uring_disabled", "kernel.ctrl-alt-del", "net.core.bpf_jit_harden",
+		"dev.tty.ldisc_autoload", "dev.tty.legacy_tiocsti", "vm.unprivileged_userfaultfd", "vm.mmap_min_addr",
+		"fs.protected_symlinks", "fs.protected_hardlinks", "fs.protected_fifos", "fs.protected_regular",
+		"fs.suid_dumpable":
+		return hardening
+	case "net.ipv4.ip_forward", "net.ipv4.conf.all.forwarding", "net.ipv6.conf.all.forwarding",
+		"net.bridge.bridge-nf-call-iptables", "net.bridge.bridge-nf-call-ip6tables":
+		return pods
+	case "vm.overcommit_memory", "vm.panic_on_oom", "kernel.keys.root_maxkeys", "kernel.keys.root_maxbytes":
+		return kubelet
+	case "kernel.panic", "kernel.panic_on_oops":
+		return panics
+	case "kernel.hostname", "kernel.domainname":
+		return "the host name is the machine's name"
+	}
+	if strings.HasPrefix(name, "fs.binfmt_misc.") {
+		return hardening
+	}
+	return ""
+}

@@ -1,0 +1,93 @@
+package config
+
+// APIVersion is the only version of the documents.
+const APIVersion = "orlop.dev/v1alpha1"
+
+// Config is everything that a machine was told to be. Treat it as a value: nobody changes it after Parse.
+type Config struct {
+	// Machine says who the machine is. There is exactly one.
+	Machine Machine
+	// Cluster says which Kubernetes cluster the machine belongs to. It is nil when there is no such document: then
+	// the machine runs without Kubernetes.
+	Cluster *Cluster
+	// Network is the machine's own network. Without a document every physical link is configured by DHCPv4.
+	Network Network
+
+	// origins holds where each written field stands. What is missing here was filled in by default.
+	origins map[string]Origin
+}
+
+// Metadata names a document.
+type Metadata struct {
+	// Name of the object: lower-case letters, digits, "-" and ".", at most 63 characters (RFC 1123).
+	Name string `yaml:"name" jsonschema:"required"`
+}
+
+// Machine is the document of one machine.
+type Machine struct {
+	// Metadata names the machine. The name is the host name and the name of the Kubernetes node.
+	Metadata Metadata `yaml:"metadata" jsonschema:"required"`
+	// Spec says what the machine should be.
+	Spec MachineSpec `yaml:"spec" jsonschema:"required"`
+}
+
+// MachineSpec says what one machine should be.
+type MachineSpec struct {
+	// Role of the machine in its cluster: controlplane runs etcd, the API server and the controllers beside the kubelet; worker runs the kubelet only.
+	Role Role `yaml:"role" jsonschema:"required"`
+	// Trust says whose calls the machine answers.
+	Trust Trust `yaml:"trust"`
+	// Reserved is kept for the system; pods cannot have it.
+	Reserved Reserved `yaml:"reserved"`
+	// Sysctls are kernel parameters by their dotted names, set at boot and when they change. Those that the system itself sets are refused.
+	Sysctls map[string]string `yaml:"sysctls,omitempty"`
+	// KernelModules are loaded at boot, in this order, besides those that the devices ask for.
+	KernelModules []string `yaml:"kernelModules,omitempty"`
+	// Disk says what may happen to the boot disk.
+	Disk Disk `yaml:"disk"`
+}
+
+// Role is what a machine does in its cluster.
+type Role string
+
+// The roles.
+const (
+	RoleControlPlane Role = "controlplane"
+	RoleWorker       Role = "worker"
+)
+
+// Names lists the roles.
+func (Role) Names() []string { return []string{string(RoleControlPlane), string(RoleWorker)} }
+
+// Trust says whose calls the machine answers.
+type Trust struct {
+	// OperatorCAs sign the client certificates of operators. Empty: the CA that the image carries. Not empty: exactly these; the image's CA counts only if it is in the list.
+	OperatorCAs []Certificate `yaml:"operatorCAs,omitempty"`
+}
+
+// Reserved is the share of the machine that is kept for the system.
+type Reserved struct {
+	// Memory for the system's services, in KiB, MiB or GiB; at least 128MiB.
+	Memory Bytes `yaml:"memory"`
+	// CPU for the system's services, in cores ("2") or thousandths of a core ("200m"); at least 50m.
+	CPU MilliCPU `yaml:"cpu"`
+}
+
+// Disk says what may happen to the boot disk.
+type Disk struct {
+	// WipeForeign allows the machine to remove partitions from the boot disk that are not Orlop's. Without it the machine refuses such a disk.
+	WipeForeign bool `yaml:"wipeForeign"`
+}
+
+func (m *Machine) defaults() {
+	// An idle control plane takes about 350 MB of anonymous memory (six processes, measured); a workload must not
+	// have it.
+	m.Spec.Reserved = Reserved{Memory: 512 << 20, CPU: 200}
+}
+
+// enum is a string type with a fixed set of names.
+type enum interface{ Names() []string }
+
+// defaulter is a type that is not all zero when its document says nothing. The decoder calls defaults before it
+// writes into a value.
+type defaulter interface{ defaults() }

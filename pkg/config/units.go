@@ -1,0 +1,303 @@
+package config
+
+import (
+	"fmt"
+	"math"
+	"net/netip"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Bytes is an amount of memory or disk. It is written as a whole number with a binary unit: 256MiB, 2GiB.
+type Bytes int64
+
+const wantBytes = "a whole number followed by KiB, MiB, GiB or TiB, such as 256MiB"
+
+// byteUnits are the accepted units, the largest first.
+func byteUnits() []string { return []string{"TiB", "GiB", "MiB", "KiB"} }
+
+func byteShift(unit string) (uint, bool) {
+	switch unit {
+	case "KiB":
+		return 10, true
+	case "MiB":
+		return 20, true
+	case "GiB":
+		return 30, true
+	case "TiB":
+		return 40, true
+	}
+	return 0, false
+}
+
+// UnmarshalText reads an amount.
+func (b *Bytes) UnmarshalText(text []byte) error {
+	number, unit := splitNumber(string(text))
+	shift, known := byteShift(unit)
+	switch {
+	case number == "":
+		return &wrong{reason: fmt.Sprintf("%s is not an amount", quote(string(text))), expected: wantBytes}
+	case !known:
+		return &wrong{reason: badUnit(unit), expected: wantBytes, nearest: nearestBytes(number, unit)}
+	}
+	n, err := strconv.ParseInt(number, 10, 64)
+	if err != nil || n > math.MaxInt64>>shift {
+		return &wrong{reason: fmt.Sprintf("%s is too large", quote(string(text))), expected: "less than 8388608TiB"}
+	}
+	*b = Bytes(n << shift)
+	return nil
+}
+
+// String prints the amount with the largest unit that keeps it a whole number. Less than a KiB is printed in bytes,
+// which UnmarshalText does not accept; no accepted value is that small, except 0.
+func (b Bytes) String() string {
+	for _, unit := range byteUnits() {
+		if shift, _ := byteShift(unit); b != 0 && b%(1<<shift) == 0 {
+			return strconv.FormatInt(int64(b>>shift), 10) + unit
+		}
+	}
+	if b == 0 {
+		return "0KiB"
+	}
+	return strconv.FormatInt(int64(b), 10) + "B"
+}
+
+// MarshalText is String.
+func (b Bytes) MarshalText() ([]byte, error) { return []byte(b.String()), nil }
+
+// nearestBytes guesses what somebody meant who wrote another unit.
+func nearestBytes(number, unit string) string {
+	if unit == "" || len(number) > 18 {
+		return ""
+	}
+	switch unit[0] {
+	case 'k', 'K':
+		return number + "KiB"
+	case 'm', 'M':
+		return number + "MiB"
+	case 'g', 'G':
+		return number + "GiB"
+	case 't', 'T':
+		return number + "TiB"
+	}
+	return ""
+}
+
+// MilliCPU is processor time in thousandths of a core. It is written as cores ("2") or as thousandths ("200m").
+type MilliCPU int64
+
+const wantCPU = `whole cores ("2") or thousandths of a core ("200m")`
+
+// UnmarshalText reads an amount of processor time.
+func (c *MilliCPU) UnmarshalText(text []byte) error {
+	number, unit := splitNumber(string(text))
+	n, err := strconv.ParseInt(number, 10, 32)
+	switch {
+	case number == "":
+		return &wrong{reason: fmt.Sprintf("%s is not an amount of processor time", quote(string(text))), expected: wantCPU}
+	case unit == "m" && err == nil:
+		*c = MilliCPU(n)
+	case unit == "" && err == nil:
+		*c = MilliCPU(n * 1000)
+	case err != nil:
+		return &wrong{reason: fmt.Sprintf("%s is too large", quote(string(text))), expected: wantCPU}
+	case strings.HasPrefix(unit, "."):
+		return &wrong{reason: "a fraction of a core", expected: wantCPU, nearest: nearestCPU(string(text))}
+	default:
+		return &wrong{reason: badUnit(unit), expected: wantCPU}
+	}
+	return nil
+}
+
+func nearestCPU(text string) string {
+	cores, err := strconv.ParseFloat(text, 64)
+	if err != nil || cores < 0 || cores > 1e6 {
+		return ""
+	}
+	return strconv.FormatInt(int64(math.Round(cores*1000)), 10) + "m"
+}
+
+// String prints whole cores as such, everything else in thousandths.
+func (c MilliCPU) String() string {
+	if c%1000 == 0 {
+		return strconv.FormatInt(int64(c/1000), 10)
+	}
+	return strconv.FormatInt(int64(c), 10) + "m"
+}
+
+// MarshalText is String.
+func (c MilliCPU) MarshalText() ([]byte, error) { return []byte(c.String()), nil }
+
+// Duration is a length of time in whole milliseconds. It is written with its units: 10s, 1m30s, 500ms.
+type Duration time.Duration
+
+const wantDuration = "whole numbers with the units h, m, s or ms, such as 10s or 1m30s"
+
+// UnmarshalText reads a length of time.
+func (d *Duration) UnmarshalText(text []byte) error {
+	s := string(text)
+	v, err := time.ParseDuration(s)
+	if err != nil || strings.ContainsAny(s, "+-.") || v%time.Millisecond != 0 {
+		w := &wrong{reason: fmt.Sprintf("%s is not a length of time", quote(s)), expected: wantDuration}
+		if number, unit := splitNumber(s); number != "" && unit == "" {
+			w.reason, w.nearest = "the unit is missing", s+"s"
+		}
+		return w
+	}
+	*d = Duration(v)
+	return nil
+}
+
+// String prints every unit that is not zero.
+func (d Duration) String() string {
+	if d == 0 {
+		return "0s"
+	}
+	var b strings.Builder
+	rest := time.Duration(d)
+	for _, u := range []struct {
+		size time.Duration
+		name string
+	}{{time.Hour, "h"}, {time.Minute, "m"}, {time.Second, "s"}, {time.Millisecond, "ms"}} {
+		if n := rest / u.size; n > 0 {
+			b.WriteString(strconv.FormatInt(int64(n), 10) + u.name)
+			rest -= n * u.size
+		}
+	}
+	return b.String()
+}
+
+// MarshalText is String.
+func (d Duration) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
+
+// MAC is an Ethernet hardware address in lower case with colons; empty when none is given.
+type MAC string
+
+// UnmarshalText reads six bytes in hexadecimal with colons.
+func (m *MAC) UnmarshalText(text []byte) error {
+	s := strings.ToLower(string(text))
+	bad := &wrong{reason: fmt.Sprintf("%s is not a hardware address", quote(string(text))), expected: "six bytes in hexadecimal with colons, such as 52:54:00:12:34:56"}
+	if len(s) != 17 {
+		return bad
+	}
+	for i := range len(s) {
+		isHex := strings.IndexByte("0123456789abcdef", s[i]) >= 0
+		if i%3 == 2 && s[i] == '-' {
+			bad.nearest = strings.ReplaceAll(s, "-", ":")
+			return bad
+		}
+		if (i%3 == 2) != (s[i] == ':') || (i%3 != 2 && !isHex) {
+			return bad
+		}
+	}
+	first, _ := strconv.ParseUint(s[:2], 16, 8)
+	if first&1 == 1 || s == "00:00:00:00:00:00" {
+		return &wrong{reason: fmt.Sprintf("%s is a group address or empty", quote(s)), expected: "the address of one interface"}
+	}
+	*m = MAC(s)
+	return nil
+}
+
+// MarshalText is the address.
+func (m MAC) MarshalText() ([]byte, error) { return []byte(m), nil }
+
+// Endpoint is an HTTPS URL that holds a host and a port, and nothing else.
+type Endpoint struct {
+	Host string // DNS name in lower case, or IP address without brackets
+	Port uint16 // 1 to 65535
+}
+
+// UnmarshalText reads the URL.
+func (e *Endpoint) UnmarshalText(text []byte) error {
+	const want = "https://host:port, such as https://10.0.0.5:6443"
+	s := string(text)
+	u, err := url.Parse(s)
+	bad := &wrong{reason: fmt.Sprintf("%s is not an endpoint", quote(s)), expected: want}
+	switch {
+	case err != nil || (u.Host == "" && !strings.Contains(s, "://")):
+		if hostname(s) == nil {
+			bad.nearest = "https://" + s + ":6443"
+		}
+		return bad
+	case u.Scheme != "https":
+		bad.reason = fmt.Sprintf("the scheme is %s", quote(u.Scheme))
+		return bad
+	case u.User != nil || u.RawQuery != "" || u.ForceQuery || u.Fragment != "" || strings.HasSuffix(s, "#") || (u.Path != "" && u.Path != "/"):
+		bad.reason = "there is more in it than a host and a port"
+		return bad
+	}
+	host := strings.ToLower(u.Hostname())
+	if err := hostOrAddr(host); err != nil {
+		bad.reason = "the host " + err.Error()
+		return bad
+	}
+	if u.Port() == "" {
+		bad.reason, bad.nearest = "the port is missing", Endpoint{Host: host, Port: 6443}.String()
+		return bad
+	}
+	port, err := strconv.ParseUint(u.Port(), 10, 16)
+	if err != nil || port == 0 {
+		bad.reason = fmt.Sprintf("the port %s is not in 1 to 65535", quote(u.Port()))
+		return bad
+	}
+	if a, err := netip.ParseAddr(host); err == nil {
+		host = a.String()
+	}
+	*e = Endpoint{Host: host, Port: uint16(port)}
+	return nil
+}
+
+// String is the URL.
+func (e Endpoint) String() string {
+	if e == (Endpoint{}) {
+		return ""
+	}
+	host := e.Host
+	if strings.Contains(host, ":") {
+		host = "[" + host + "]"
+	}
+	return "https://" + host + ":" + strconv.Itoa(int(e.Port))
+}
+
+// MarshalText is String.
+func (e Endpoint) MarshalText() ([]byte, error) { return []byte(e.String()), nil }
+
+// Addr is the host as an address; it is not valid when the host is a name.
+func (e Endpoint) Addr() netip.Addr {
+	a, err := netip.ParseAddr(e.Host)
+	if err != nil {
+		return netip.Addr{}
+	}
+	return a
+}
+
+// splitNumber splits leading decimal digits from the rest.
+func splitNumber(s string) (number, rest string) {
+	i := 0
+	for i < len(s) && s[i] >= '0' && s[i] <= '9' {
+		i++
+	}
+	return s[:i], s[i:]
+}
+
+func badUnit(unit string) string {
+	if unit == "" {
+		return "the unit is missing"
+	}
+	return fmt.Sprintf("the unit %s is not known", quote(unit))
+}
+
+// quote quotes a text of the file for a message, and shortens it.
+func quote(s string) string {
+	const most = 60
+	if len(s) > most {
+		cut := most
+		for cut > 0 && s[cut]&0xc0 == 0x80 { // not in the middle of a character
+			cut--
+		}
+		s = s[:cut] + "…"
+	}
+	return strconv.Quote(s)
+}

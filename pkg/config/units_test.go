@@ -1,0 +1,79 @@
+package config
+
+import (
+	"encoding"
+	"fmt"
+	"testing"
+	"time"
+)
+
+// TestUnits reads texts and prints them again. What cannot be read is in testdata/bad-machine.txtar too; here are the
+// edges.
+func TestUnits(t *testing.T) {
+	type unit interface {
+		encoding.TextUnmarshaler
+		fmt.Stringer
+	}
+	tests := []struct {
+		text    string
+		into    unit
+		printed string // empty: an error
+	}{
+		{"0KiB", new(Bytes), "0KiB"}, {"0GiB", new(Bytes), "0KiB"}, {"1KiB", new(Bytes), "1KiB"}, {"1024KiB", new(Bytes), "1MiB"},
+		{"1536MiB", new(Bytes), "1536MiB"}, {"3TiB", new(Bytes), "3TiB"}, {"8388607TiB", new(Bytes), "8388607TiB"},
+		{"8388608TiB", new(Bytes), ""}, {"9223372036854775808KiB", new(Bytes), ""}, {"1", new(Bytes), ""}, {"1B", new(Bytes), ""}, {"1GB", new(Bytes), ""},
+		{"1gib", new(Bytes), ""}, {" 1GiB", new(Bytes), ""}, {"1 GiB", new(Bytes), ""}, {"1.5GiB", new(Bytes), ""}, {"", new(Bytes), ""}, {"GiB", new(Bytes), ""},
+		{"0", new(MilliCPU), "0"}, {"2", new(MilliCPU), "2"}, {"2000m", new(MilliCPU), "2"}, {"1500m", new(MilliCPU), "1500m"}, {"2147483647", new(MilliCPU), "2147483647"},
+		{"2147483648", new(MilliCPU), ""}, {"1.5", new(MilliCPU), ""}, {"m", new(MilliCPU), ""}, {"1M", new(MilliCPU), ""}, {"-1", new(MilliCPU), ""},
+		{"0s", new(Duration), "0s"}, {"0", new(Duration), "0s"}, {"90s", new(Duration), "1m30s"}, {"1h30m", new(Duration), "1h30m"}, {"1500ms", new(Duration), "1s500ms"}, {"60m", new(Duration), "1h"},
+		{"10", new(Duration), ""}, {"1us", new(Duration), ""}, {"1000us", new(Duration), "1ms"}, {"1.5s", new(Duration), ""}, {"-1s", new(Duration), ""}, {"1d", new(Duration), ""}, {"", new(Duration), ""}, {"9999999999h", new(Duration), ""},
+		{"https://h:1", new(Endpoint), "https://h:1"}, {"https://H.Example:6443/", new(Endpoint), "https://h.example:6443"}, {"https://[::1]:443", new(Endpoint), "https://[::1]:443"},
+		{"https://h:0", new(Endpoint), ""}, {"https://:1", new(Endpoint), ""}, {"https://h:1/x", new(Endpoint), ""}, {"https://h:1?", new(Endpoint), ""}, {"https://h:1#", new(Endpoint), ""},
+		{"https://[fe80::1%25eth0]:1", new(Endpoint), ""}, {"h:1", new(Endpoint), ""}, {"", new(Endpoint), ""}, {"https://-h:1", new(Endpoint), ""}, {"https://1.2.3:1", new(Endpoint), ""},
+	}
+	for _, test := range tests {
+		err := test.into.UnmarshalText([]byte(test.text))
+		switch {
+		case err != nil && test.printed != "":
+			t.Errorf("%T %q: %v", test.into, test.text, err)
+		case err == nil && test.printed == "":
+			t.Errorf("%T %q was read as %s", test.into, test.text, test.into)
+		case err == nil && test.into.String() != test.printed:
+			t.Errorf("%T %q: printed %s, want %s", test.into, test.text, test.into, test.printed)
+		}
+	}
+}
+
+func TestMAC(t *testing.T) {
+	for text, want := range map[string]MAC{"52:54:00:AB:CD:EF": "52:54:00:ab:cd:ef", "02:00:00:00:00:01": "02:00:00:00:00:01"} {
+		var m MAC
+		if err := m.UnmarshalText([]byte(text)); err != nil || m != want {
+			t.Errorf("%s: %s, %v", text, m, err)
+		}
+	}
+	for _, text := range []string{"", "52:54:00:ab:cd", "52:54:00:ab:cd:ef:00", "5254.00ab.cdef", "ff:ff:ff:ff:ff:ff", "00:00:00:00:00:00", "52:54:00:ab:cd:e:"} {
+		var m MAC
+		if err := m.UnmarshalText([]byte(text)); err == nil {
+			t.Errorf("%q was read as %s", text, m)
+		}
+	}
+}
+
+func TestCheckTime(t *testing.T) {
+	c := example(t)
+	at := func(year int) time.Time { return time.Date(year, 7, 1, 0, 0, 0, 0, time.UTC) }
+	if problems := c.CheckTime(at(2030)); len(problems) > 0 {
+		t.Errorf("in 2030: %v", problems)
+	}
+	early, late := c.CheckTime(at(1970)), c.CheckTime(at(2200))
+	// operator, 4 authorities, 1 issuer, 2 webhooks with 2 certificates each
+	if len(early) != 10 || len(late) != 10 {
+		t.Fatalf("got %d and %d problems, want 10 each:\n%v\n%v", len(early), len(late), early, late)
+	}
+	if got, want := late[0].String(), fmt.Sprintf(`reference.yaml:%d:9: Machine.spec.trust.operatorCAs[0]: "CN=example operator" expired at 2126-01-01T00:00:00Z; expected a certificate that is valid at 2200-07-01T00:00:00Z`, late[0].Line); got != want || late[0].Line == 0 {
+		t.Errorf("got %s\nwant %s", got, want)
+	}
+	if got := early[0].Hint; got != "or the clock is wrong" {
+		t.Errorf("got the hint %q", got)
+	}
+}

@@ -1,0 +1,143 @@
+package config
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+)
+
+// validate checks what the types cannot see alone: names, ranges, and fields that contradict each other. It passes
+// over values that could not be read.
+func (p *parser) validate() {
+	switch {
+	case !p.cfg.origins["Machine"].IsDefault():
+		p.machine(&p.cfg.Machine)
+	case !p.broken["kind"]: // otherwise the document may be there, under a mistyped kind
+		p.add(0, 0, "Machine", wrong{reason: "there is no Machine document", expected: "exactly one"})
+	}
+	if p.cfg.Cluster != nil {
+		p.cluster(p.cfg.Cluster)
+	}
+	p.network(&p.cfg.Network)
+	if p.cfg.Cluster != nil {
+		p.authorities()
+		p.overlaps()
+	}
+}
+
+func (p *parser) machine(m *Machine) {
+	p.objectName("Machine.metadata.name", m.Metadata.Name)
+	const spec = "Machine.spec"
+	for i, ca := range m.Spec.Trust.OperatorCAs {
+		p.authority(fmt.Sprintf("%s.trust.operatorCAs[%d]", spec, i), ca)
+		for j, other := range m.Spec.Trust.OperatorCAs[:i] {
+			if !ca.IsZero() && ca.PEM() == other.PEM() {
+				p.on(fmt.Sprintf("%s.trust.operatorCAs[%d]", spec, i), wrong{reason: fmt.Sprintf("the same certificate as operatorCAs[%d]", j)})
+			}
+		}
+	}
+	if m.Spec.Reserved.Memory < 128<<20 {
+		p.on(spec+".reserved.memory", wrong{reason: m.Spec.Reserved.Memory.String() + " is too little for the system", expected: "at least 128MiB"})
+	}
+	if m.Spec.Reserved.CPU < 50 {
+		p.on(spec+".reserved.cpu", wrong{reason: fmt.Sprintf("%q is too little for the system", m.Spec.Reserved.CPU), expected: "at least 50m"})
+	}
+	for name, value := range m.Spec.Sysctls {
+		p.sysctl(spec+`.sysctls["`+shorten(name)+`"]`, name, value)
+	}
+	seen := map[string]int{}
+	for i, name := range m.Spec.KernelModules {
+		path := fmt.Sprintf("%s.kernelModules[%d]", spec, i)
+		p.kernelModule(path, name)
+		same := strings.ReplaceAll(name, "-", "_") // modprobe takes them as equal
+		if j, twice := seen[same]; twice && name != "" {
+			p.on(path, wrong{reason: fmt.Sprintf("the same module as kernelModules[%d]", j)})
+			continue
+		}
+		seen[same] = i
+	}
+}
+
+// objectName checks a name that becomes a host name: a DNS subdomain of at most 63 characters, because Linux allows
+// 64 bytes for a host name (HOST_NAME_MAX) and the kubelet puts it into a label, which allows 63.
+func (p *parser) objectName(path, name string) {
+	err := hostname(name)
+	if err == nil && len(name) > 63 {
+		err = fmt.Errorf("has %d characters", len(name))
+	}
+	if err == nil || name == "" {
+		return
+	}
+	w := wrong{reason: fmt.Sprintf("%s %v", quote(name), err), expected: `lower-case letters, digits, "-" and ".", beginning and ending with a letter or digit, at most 63 characters`}
+	if guess := strings.ReplaceAll(strings.ToLower(name), "_", "-"); len(guess) <= 63 && hostname(guess) == nil {
+		w.nearest = guess
+	}
+	p.on(path, w)
+}
+
+// kernelModule checks a module's name: at most 55 characters (MODULE_NAME_LEN in linux/moduleparam.h is 64 less one
+// pointer, with the final zero byte).
+func (p *parser) kernelModule(path, name string) {
+	bad := name == "" || len(name) > 55
+	for i := range len(name) {
+		c := name[i]
+		bad = bad || !(c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '_' || c == '-')
+	}
+	if bad {
+		w := wrong{reason: fmt.Sprintf("%s is not the name of a module", quote(name)), expected: `letters, digits, "_" and "-", at most 55 characters`}
+		for _, ending := range []string{".ko", ".ko.xz", ".ko.zst", ".ko.gz"} {
+			if base, ok := strings.CutSuffix(name, ending); ok {
+				w.nearest = base
+			}
+		}
+		p.on(path, w)
+	}
+}
+
+// sysctl checks a kernel parameter: its name, so that it stays below /proc/sys, and that it is not the system's own.
+func (p *parser) sysctl(path, name, value string) {
+	if err := sysctlName(name); err != "" {
+		p.on(path, wrong{reason: "the name " + err, expected: "a dotted name below /proc/sys, such as net.core.somaxconn"})
+		return
+	}
+	if why := OwnSysctl(name); why != "" {
+		p.on(path, wrong{reason: "the system sets it itself: " + why, hint: "remove it"})
+	}
+	if strings.ContainsAny(value, "\n\x00") || strings.TrimSpace(value) == "" || len(value) > 1024 {
+		p.on(path, wrong{reason: quote(value) + " is not a value", expected: "one line of at most 1024 characters"})
+	}
+}
+
+// sysctlName says what is wrong with a parameter's name. A "/" stands for a dot inside a part, as in sysctl(8):
+// net.ipv4.conf.eth0/100.rp_filter.
+func sysctlName(name string) string {
+	parts := strings.Split(name, ".")
+	if len(parts) < 2 {
+		return "has no dot"
+	}
+	for _, part := range parts {
+		if part == "" || part[0] == '/' || part[len(part)-1] == '/' || strings.Contains(part, "//") {
+			return "has an empty part"
+		}
+		for _, r := range part {
+			if !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '_' || r == '-' || r == '/') {
+				return fmt.Sprintf("contains %q", r)
+			}
+		}
+	}
+	switch parts[0] {
+	case "abi", "dev", "fs", "kernel", "net", "user", "vm":
+		return ""
+	}
+	return fmt.Sprintf("begins with %s", quote(parts[0]))
+}
+
+// sameFamily says that two ranges are both IPv4 or both IPv6.
+func sameFamily(a, b netip.Prefix) bool { return a.Addr().Is4() == b.Addr().Is4() }
+
+func family(p netip.Prefix) string {
+	if p.Addr().Is4() {
+		return "IPv4"
+	}
+	return "IPv6"
+}

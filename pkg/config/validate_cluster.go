@@ -1,0 +1,170 @@
+package config
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+)
+
+func (p *parser) cluster(c *Cluster) {
+	p.objectName("Cluster.metadata.name", c.Metadata.Name)
+	const spec = "Cluster.spec"
+	p.ranges(spec+".networks", &c.Spec.Networks)
+	p.pki(spec+".pki", &c.Spec)
+	k := &c.Spec.Kubernetes
+	const kube = spec + ".kubernetes"
+	if k.MaxPods < 1 || k.MaxPods > 253 {
+		p.on(kube+".maxPods", wrong{reason: fmt.Sprintf("%d is out of range", k.MaxPods), expected: "1 to 253, the addresses of the machine's /24"})
+	}
+	seen := map[string]bool{}
+	for i, san := range k.APIServer.ExtraSANs {
+		path := fmt.Sprintf("%s.apiServer.extraSANs[%d]", kube, i)
+		if err := hostOrAddr(san); err != nil && san != "" {
+			p.on(path, wrong{reason: fmt.Sprintf("%s %v", quote(san), err), expected: "a DNS name in lower case or an IP address"})
+		}
+		if seen[san] && san != "" {
+			p.on(path, wrong{reason: fmt.Sprintf("%s is given twice", quote(san))})
+		}
+		seen[san] = true
+	}
+	p.namespaces(kube+".podSecurity.exemptNamespaces", k.PodSecurity.ExemptNamespaces)
+	if size := k.Audit.MaxFileSize; size < 1<<20 || size > 1<<30 || size%(1<<20) != 0 {
+		p.on(kube+".audit.maxFileSize", wrong{reason: size.String() + " is out of range", expected: "whole MiB, 1MiB to 1GiB"})
+	}
+	if n := k.Audit.MaxFiles; n < 1 || n > 100 {
+		p.on(kube+".audit.maxFiles", wrong{reason: fmt.Sprintf("%d is out of range", n), expected: "1 to 100"})
+	}
+	p.authentication(kube+".authentication", &k.Authentication)
+	p.authorization(kube+".authorization", &k.Authorization)
+}
+
+func (p *parser) namespaces(path string, names []string) {
+	for i, name := range names {
+		at := fmt.Sprintf("%s[%d]", path, i)
+		if err := dnsLabel(name); err != nil && name != "" {
+			p.on(at, wrong{reason: fmt.Sprintf("%s %v", quote(name), err), expected: "the name of a namespace (DNS label)"})
+		}
+		if slices.Contains(names[:i], name) && name != "" {
+			p.on(at, wrong{reason: fmt.Sprintf("%s is given twice", quote(name))})
+		}
+	}
+}
+
+// ranges checks the pod and service ranges and the domain.
+func (p *parser) ranges(path string, n *ClusterNetworks) {
+	p.families(path+".pods", n.Pods)
+	p.families(path+".services", n.Services)
+	for i, r := range n.Pods {
+		p.podRange(fmt.Sprintf("%s.pods[%d]", path, i), r)
+	}
+	for i, r := range n.Services {
+		p.serviceRange(fmt.Sprintf("%s.services[%d]", path, i), r, n.Pods)
+	}
+	// The first ranges decide the family that nodes and pods are known by; with two of each, the API server and the
+	// controllers must agree on which comes first.
+	if len(n.Pods) > 0 && len(n.Services) > 0 && usable(n.Pods[0]) && usable(n.Services[0]) && len(n.Pods) == len(n.Services) && !sameFamily(n.Pods[0], n.Services[0]) {
+		p.on(path+".services", wrong{
+			reason:   fmt.Sprintf("the first service range is %s, the first pod range is %s", family(n.Services[0]), family(n.Pods[0])),
+			expected: "the same order of families",
+		})
+	}
+	if err := hostname(n.Domain); err != nil && n.Domain != "" {
+		p.on(path+".domain", wrong{reason: fmt.Sprintf("%s %v", quote(n.Domain), err), expected: "a DNS domain in lower case, such as cluster.local"})
+	}
+}
+
+// families checks that there is one range per address family, and that each is written as a network.
+func (p *parser) families(path string, ranges []netip.Prefix) {
+	if len(ranges) == 0 {
+		p.on(path, wrong{reason: "is empty", expected: "one range per address family"})
+	}
+	if len(ranges) > 2 {
+		p.on(path, wrong{reason: fmt.Sprintf("%d ranges", len(ranges)), expected: "one per address family"})
+	}
+	for i, r := range ranges {
+		at := fmt.Sprintf("%s[%d]", path, i)
+		if !r.IsValid() {
+			continue
+		}
+		if r.Addr().Is4In6() {
+			p.on(at, wrong{reason: fmt.Sprintf("%s is an IPv4 address written as IPv6", r), expected: "one or the other"})
+			continue
+		}
+		if r.Masked() != r {
+			p.on(at, wrong{reason: fmt.Sprintf("%s is an address in a network, not a network", r), expected: "a network", nearest: r.Masked().String()})
+		}
+		if a := r.Addr(); a.IsUnspecified() || a.IsLoopback() || a.IsMulticast() || a.IsLinkLocalUnicast() {
+			p.on(at, wrong{reason: fmt.Sprintf("%s cannot be routed", r), expected: "a unicast network"})
+		}
+		if i == 1 && ranges[0].IsValid() && sameFamily(ranges[0], r) && len(ranges) == 2 {
+			p.on(at, wrong{reason: "a second " + family(r) + " range", expected: "one per address family"})
+		}
+	}
+}
+
+// podRange checks that a machine's share fits in: the controllers give each machine a /24 or /64, and keep an IPv6
+// range of at most 16 bits of shares (k8s.io/kubernetes/pkg/controller/nodeipam/ipam/cidrset).
+func (p *parser) podRange(path string, r netip.Prefix) {
+	shortest, longest := 8, 24
+	if !r.Addr().Is4() {
+		shortest, longest = 48, 64
+	}
+	if r.IsValid() && (r.Bits() < shortest || r.Bits() > longest) {
+		p.on(path, wrong{
+			reason:   fmt.Sprintf("the prefix length %d of an %s pod range is out of range", r.Bits(), family(r)),
+			expected: fmt.Sprintf("/%d to /%d; each machine gets a /%d of it", shortest, longest, longest),
+		})
+	}
+}
+
+// serviceRange checks that the tenth address, the DNS service's, is in the range, and that its family has pods.
+func (p *parser) serviceRange(path string, r netip.Prefix, pods []netip.Prefix) {
+	if !r.IsValid() {
+		return
+	}
+	const smallest = 4 // bits of addresses: 16, the tenth of which is the DNS service's and the last the broadcast address
+	if r.Addr().BitLen()-r.Bits() < smallest {
+		p.on(path, wrong{
+			reason:   fmt.Sprintf("the prefix length %d leaves no room for the cluster's own services", r.Bits()),
+			expected: fmt.Sprintf("/%d or shorter", r.Addr().BitLen()-smallest),
+		})
+	}
+	if r.Bits() < 8 {
+		p.on(path, wrong{reason: fmt.Sprintf("the prefix length %d takes too much of the address space", r.Bits()), expected: "/8 or longer"})
+	}
+	readable := len(pods) > 0
+	for _, pod := range pods {
+		if !pod.IsValid() || sameFamily(pod, r) {
+			readable = false
+		}
+	}
+	if readable {
+		p.on(path, wrong{reason: fmt.Sprintf("an %s service range, but no pod has an %s address", family(r), family(r)), expected: "a pod range of the same family, or no such service range"})
+	}
+}
+
+// pki checks the authorities of one machine. A control plane holds all of them with their keys. A worker knows the
+// certificates of two of them.
+func (p *parser) pki(path string, spec *ClusterSpec) {
+	controlPlane := p.cfg.Machine.Spec.Role == RoleControlPlane
+	worker := p.cfg.Machine.Spec.Role == RoleWorker
+	for _, a := range spec.PKI.authorities() {
+		at := path + "." + a.name
+		p.authority(at+".cert", a.pair.Cert)
+		p.pair(at, a.pair)
+		p.signingKey(at+".key", a.pair.Key)
+		if a.pair.Cert.IsZero() && (controlPlane || worker && a.everywhere) {
+			p.on(at+".cert", wrong{reason: "missing", expected: "the certificate in PEM"})
+		}
+		if a.pair.Key.IsZero() && controlPlane {
+			p.on(at+".key", wrong{reason: "missing", expected: "the private key in PEM: a control plane issues certificates"})
+		}
+	}
+	if spec.PKI.ServiceAccountKey.IsZero() && controlPlane {
+		p.on(path+".serviceAccountKey", wrong{reason: "missing", expected: "a private key in PEM"})
+	}
+	p.signingKey(path+".serviceAccountKey", spec.PKI.ServiceAccountKey)
+	if spec.SecretsEncryptionKey.IsZero() && controlPlane {
+		p.on("Cluster.spec.secretsEncryptionKey", wrong{reason: "missing", expected: "32 random bytes in base64"})
+	}
+}

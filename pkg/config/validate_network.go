@@ -1,0 +1,263 @@
+package config
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+)
+
+func (p *parser) network(n *Network) {
+	const spec = "Network.spec"
+	names, macs, addresses := map[string]int{}, map[string]int{}, map[netip.Addr]string{}
+	for i := range n.Spec.Links {
+		path, l := fmt.Sprintf("%s.links[%d]", spec, i), &n.Spec.Links[i]
+		p.link(path, l)
+		p.unique(path+".name", "links", l.Name, i, names)
+		p.unique(path+".mac", "links", string(l.MAC), i, macs)
+		for j, a := range l.Addresses {
+			at := fmt.Sprintf("%s.addresses[%d]", path, j)
+			if first, twice := addresses[a.Addr()]; twice && a.IsValid() {
+				p.on(at, wrong{reason: fmt.Sprintf("%s is also in %s", a.Addr(), first), expected: "each address once"})
+				continue
+			}
+			addresses[a.Addr()] = at
+		}
+	}
+	p.resolvers(spec+".dns", &n.Spec.DNS)
+	seen := map[string]int{}
+	for i, server := range n.Spec.NTP.Servers {
+		path := fmt.Sprintf("%s.ntp.servers[%d]", spec, i)
+		if err := hostOrAddr(server); err != nil && server != "" {
+			p.on(path, wrong{reason: fmt.Sprintf("%s %v", quote(server), err), expected: "a DNS name in lower case or an IP address"})
+		}
+		p.unique(path, "servers", server, i, seen)
+	}
+}
+
+func (p *parser) link(path string, l *Link) {
+	switch {
+	case l.Name == "" && l.MAC == "" && !p.broken[path+".name"] && !p.broken[path+".mac"]:
+		p.on(path, wrong{reason: "the link has neither name nor mac", expected: "one of them"})
+	case l.Name != "" && l.MAC != "":
+		p.on(path+".mac", wrong{reason: "the link has a name already", expected: "name or mac, not both"})
+	}
+	p.linkName(path+".name", l.Name)
+	v4, v6 := false, false
+	for i, a := range l.Addresses {
+		at := fmt.Sprintf("%s.addresses[%d]", path, i)
+		p.address(at, a)
+		if !a.IsValid() {
+			continue
+		}
+		v4, v6 = v4 || a.Addr().Is4(), v6 || !a.Addr().Is4()
+		if l.DHCP4 && a.Addr().Is4() {
+			p.on(at, wrong{reason: "a static IPv4 address on a link with dhcp4: true", expected: "one or the other"})
+		}
+	}
+	p.mtu(path+".mtu", l.MTU, v6)
+	type destination struct {
+		to     netip.Prefix
+		metric uint32
+	}
+	seen := map[destination]int{}
+	for i, r := range l.Routes {
+		at := fmt.Sprintf("%s.routes[%d]", path, i)
+		p.route(at, l, r)
+		d := destination{r.To, r.Metric}
+		if j, twice := seen[d]; twice && r.To.IsValid() {
+			p.on(at+".to", wrong{reason: fmt.Sprintf("%s with metric %d is also in routes[%d]", r.To, r.Metric, j), expected: "each destination once per metric"})
+			continue
+		}
+		seen[d] = i
+	}
+}
+
+// linkName checks what the kernel takes as an interface's name (dev_valid_name in net/core/dev.c).
+func (p *parser) linkName(path, name string) {
+	if name == "" {
+		return
+	}
+	const want = `at most 15 bytes, without spaces, "/" and ":"`
+	switch {
+	case len(name) > 15:
+		p.on(path, wrong{reason: fmt.Sprintf("%s has %d bytes", quote(name), len(name)), expected: want})
+	case name == "." || name == ".." || strings.ContainsAny(name, "/: \t\n\v\f\r") || strings.ContainsFunc(name, func(r rune) bool { return r < ' ' || r > '~' }):
+		p.on(path, wrong{reason: fmt.Sprintf("%s is not the name of a link", quote(name)), expected: want})
+	case name == "lo":
+		p.on(path, wrong{reason: "the loopback link is not configured", expected: "a physical link, such as eth0"})
+	case name == "all" || name == "default":
+		p.on(path, wrong{reason: fmt.Sprintf("%s means every link to the kernel's parameters", quote(name)), expected: "one link, such as eth0"})
+	}
+}
+
+func (p *parser) mtu(path string, mtu int, v6 bool) {
+	least := 68
+	if v6 {
+		least = 1280
+	}
+	if (mtu == 0 && p.cfg.origins[path].IsDefault()) || (mtu >= least && mtu <= 65535) {
+		return
+	}
+	w := wrong{reason: fmt.Sprintf("%d is out of range", mtu), expected: fmt.Sprintf("%d to 65535", least)}
+	if v6 && mtu >= 68 && mtu < least {
+		w.hint = "the link has an IPv6 address, which needs 1280 (RFC 8200)"
+	}
+	p.on(path, w)
+}
+
+// address checks that an address can be a machine's own.
+func (p *parser) address(path string, a netip.Prefix) {
+	if !a.IsValid() {
+		return
+	}
+	addr := a.Addr()
+	w := wrong{expected: "an address that one machine can have, with its prefix length"}
+	switch {
+	case addr.Is4In6():
+		w.reason = fmt.Sprintf("%s is an IPv4 address written as IPv6", a)
+	case addr.IsUnspecified(), addr.IsLoopback(), addr.IsMulticast(), addr == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
+		w.reason = fmt.Sprintf("%s cannot be a link's address", addr)
+	case a.Bits() == 0:
+		w.reason = "the prefix length is 0, so the whole world would be on this link"
+	case addr.BitLen()-a.Bits() >= 2 && a.Masked().Addr() == addr:
+		w.reason = fmt.Sprintf("%s is the network itself, not an address in it", a)
+	case addr.Is4() && addr.BitLen()-a.Bits() >= 2 && lastAddr(a) == addr:
+		w.reason = fmt.Sprintf("%s is the broadcast address of its network", a)
+	default:
+		return
+	}
+	p.on(path, w)
+}
+
+// lastAddr is the last address of an IPv4 network.
+func lastAddr(r netip.Prefix) netip.Addr {
+	b := r.Masked().Addr().As4()
+	for i := r.Bits(); i < 32; i++ {
+		b[i/8] |= 0x80 >> (i % 8)
+	}
+	return netip.AddrFrom4(b)
+}
+
+func (p *parser) route(path string, l *Link, r Route) {
+	if r.To.IsValid() {
+		switch {
+		case r.To.Addr().Is4In6():
+			p.on(path+".to", wrong{reason: fmt.Sprintf("%s is an IPv4 address written as IPv6", r.To), expected: "one or the other"})
+			return
+		case r.To.Masked() != r.To:
+			p.on(path+".to", wrong{reason: fmt.Sprintf("%s is an address in a network, not a network", r.To), expected: "a network", nearest: r.To.Masked().String()})
+		case r.To.Addr().IsMulticast() || r.To.Addr().IsLoopback():
+			p.on(path+".to", wrong{reason: fmt.Sprintf("%s cannot be routed", r.To), expected: "a unicast network"})
+		}
+	}
+	via := r.Via
+	if !via.IsValid() {
+		p.onLink(path, l, r.To)
+		return
+	}
+	switch {
+	case via.Is4In6() || via.IsUnspecified() || via.IsMulticast() || via.IsLoopback():
+		p.on(path+".via", wrong{reason: fmt.Sprintf("%s cannot be a gateway", via), expected: "the address of a router on this link"})
+	case via.Zone() != "":
+		p.on(path+".via", wrong{reason: fmt.Sprintf("%s has a zone", via), expected: "the address alone: the link is known", nearest: via.WithZone("").String()})
+	case r.To.IsValid() && r.To.Addr().Is4() != via.Is4():
+		p.on(path+".via", wrong{reason: fmt.Sprintf("%s is not of the family of %s", via, r.To), expected: "a gateway of the same family"})
+	case l.has(via):
+		p.on(path+".via", wrong{reason: fmt.Sprintf("%s is the machine's own address", via), expected: "the address of a router on this link"})
+	case !l.reaches(via) && !p.unsure(path, l):
+		w := wrong{reason: fmt.Sprintf("the gateway %s is on none of the link's networks", via), expected: "a gateway that the link reaches directly"}
+		if nets := l.networks(); len(nets) > 0 {
+			w.expected += ", in " + oneOf(nets)
+		} else {
+			w.hint = "the link has no address"
+		}
+		p.on(path+".via", w)
+	}
+}
+
+// onLink checks a route without a gateway: the kernel takes one only on a link that has an address of the family.
+func (p *parser) onLink(path string, l *Link, to netip.Prefix) {
+	if !to.IsValid() || !to.Addr().Is4() || l.DHCP4 || p.unsure(path, l) || p.broken[path+".via"] {
+		return
+	}
+	for _, a := range l.Addresses {
+		if a.Addr().Is4() {
+			return
+		}
+	}
+	p.on(path, wrong{reason: "the link has no IPv4 address to send from", expected: "an address of the route's family on the link"})
+}
+
+// unsure says that an address of the link could not be read, so that nothing can be said about what it reaches. The
+// path is that of one of the link's routes.
+func (p *parser) unsure(path string, l *Link) bool {
+	link := parent(parent(path))
+	for i := range l.Addresses {
+		if p.broken[fmt.Sprintf("%s.addresses[%d]", link, i)] {
+			return true
+		}
+	}
+	return p.broken[link+".addresses"] || p.broken[link+".dhcp4"]
+}
+
+// has says that the address is one of the link's own.
+func (l *Link) has(addr netip.Addr) bool {
+	for _, a := range l.Addresses {
+		if a.Addr() == addr {
+			return true
+		}
+	}
+	return false
+}
+
+// reaches says that a gateway may be on the link: in one of its networks, link-local (RFC 4291, every link has such an
+// address), or in the network that DHCP will name, which is not known here.
+func (l *Link) reaches(via netip.Addr) bool {
+	if via.Is4() && l.DHCP4 || via.Is6() && via.IsLinkLocalUnicast() {
+		return true
+	}
+	for _, a := range l.Addresses {
+		if a.IsValid() && a.Contains(via) {
+			return true
+		}
+	}
+	return false
+}
+
+func (l *Link) networks() []string {
+	var all []string
+	for _, a := range l.Addresses {
+		if a.IsValid() {
+			all = append(all, a.Masked().String())
+		}
+	}
+	return all
+}
+
+func (p *parser) resolvers(path string, d *DNS) {
+	if len(d.Servers) > 3 {
+		p.on(path+".servers", wrong{reason: fmt.Sprintf("%d servers", len(d.Servers)), expected: "at most 3 (MAXNS in resolv.h)"})
+	}
+	seen := map[string]int{}
+	for i, server := range d.Servers {
+		at := fmt.Sprintf("%s.servers[%d]", path, i)
+		if !server.IsValid() {
+			continue
+		}
+		if server.IsUnspecified() || server.IsMulticast() || server.Is4In6() {
+			p.on(at, wrong{reason: fmt.Sprintf("%s cannot be a server", server), expected: "the address of a resolver"})
+		}
+		p.unique(at, "servers", server.String(), i, seen)
+	}
+	if len(d.Search) > 6 {
+		p.on(path+".search", wrong{reason: fmt.Sprintf("%d domains", len(d.Search)), expected: "at most 6 (MAXDNSRCH in resolv.h)"})
+	}
+	domains := map[string]int{}
+	for i, domain := range d.Search {
+		at := fmt.Sprintf("%s.search[%d]", path, i)
+		if err := hostname(domain); err != nil && domain != "" {
+			p.on(at, wrong{reason: fmt.Sprintf("%s %v", quote(domain), err), expected: "a DNS domain in lower case"})
+		}
+		p.unique(at, "search", domain, i, domains)
+	}
+}

@@ -1,0 +1,180 @@
+package config
+
+import (
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rsa"
+	"crypto/x509"
+	"fmt"
+	"time"
+)
+
+// namedAuthority is one of the cluster's authorities with its field's name.
+type namedAuthority struct {
+	name       string
+	pair       CertKey
+	everywhere bool // a worker needs the certificate too
+}
+
+func (k *PKI) authorities() []namedAuthority {
+	return []namedAuthority{
+		{"kubernetes", k.Kubernetes, true},
+		{"etcd", k.Etcd, false},
+		{"frontProxy", k.FrontProxy, false},
+		{"machine", k.Machine, true},
+	}
+}
+
+// authority checks that a certificate may sign others (RFC 5280, 4.2.1.3 and 4.2.1.9).
+func (p *parser) authority(path string, c Certificate) {
+	if c.IsZero() {
+		return
+	}
+	cert := c.X509()
+	const want = "a certificate authority: CA:TRUE and the key usage certSign"
+	switch {
+	case !cert.BasicConstraintsValid || !cert.IsCA:
+		p.on(path, wrong{reason: fmt.Sprintf("%s is not an authority (no CA:TRUE)", quote(cert.Subject.String())), expected: want})
+	case cert.KeyUsage != 0 && cert.KeyUsage&x509.KeyUsageCertSign == 0:
+		p.on(path, wrong{reason: fmt.Sprintf("%s may not sign certificates (key usage)", quote(cert.Subject.String())), expected: want})
+	case cert.NotAfter.Before(cert.NotBefore):
+		p.on(path, wrong{reason: "it ends before it begins to be valid", expected: want})
+	}
+	switch cert.SignatureAlgorithm {
+	case x509.MD2WithRSA, x509.MD5WithRSA, x509.SHA1WithRSA, x509.DSAWithSHA1, x509.ECDSAWithSHA1:
+		p.on(path, wrong{reason: fmt.Sprintf("signed with %s, which can be forged", cert.SignatureAlgorithm), expected: "SHA-256 or better"})
+	}
+	if r, ok := cert.PublicKey.(*rsa.PublicKey); ok && r.N.BitLen() < 2048 {
+		p.on(path, wrong{reason: fmt.Sprintf("an RSA key of %d bits", r.N.BitLen()), expected: "at least 2048 bits, or ECDSA P-256"})
+	}
+}
+
+// pair checks that the key belongs to the certificate.
+func (p *parser) pair(path string, pair CertKey) {
+	if pair.Cert.IsZero() || pair.Key.IsZero() {
+		return
+	}
+	if !samePublic(pair.Key.Signer().Public(), pair.Cert.X509().PublicKey) {
+		p.on(path+".key", wrong{reason: "does not belong to the certificate " + quote(pair.Cert.X509().Subject.String()), expected: "the key whose public half is in cert"})
+	}
+}
+
+func samePublic(a, b crypto.PublicKey) bool {
+	k, ok := a.(interface{ Equal(crypto.PublicKey) bool })
+	return ok && k.Equal(b)
+}
+
+// signingKey checks the kind of a key that the machine signs with: pkg/pki and the tokens of service accounts use
+// ECDSA on P-256, which is quick to make and to check.
+func (p *parser) signingKey(path string, key PrivateKey) {
+	signer := key.Signer()
+	if signer == nil {
+		return
+	}
+	if k, ok := signer.(*ecdsa.PrivateKey); !ok || k.Curve != elliptic.P256() {
+		p.on(path, wrong{reason: "a key of another kind", expected: "ECDSA on the curve P-256"})
+	}
+}
+
+// client checks a certificate that the API server shows to others.
+func (p *parser) client(path string, pair *CertKey) {
+	if pair == nil {
+		return
+	}
+	if pair.Cert.IsZero() {
+		p.on(path+".cert", wrong{reason: "missing", expected: "the certificate in PEM"})
+	}
+	if pair.Key.IsZero() {
+		p.on(path+".key", wrong{reason: "missing", expected: "the private key in PEM"})
+	}
+	p.pair(path, *pair)
+}
+
+// authorities checks that no two authorities share a key: whoever holds a certificate of the one would be believed
+// where only the other counts (a Kubernetes client could write to etcd, or speak for any user through the front proxy).
+func (p *parser) authorities() {
+	type holder struct {
+		path string
+		key  crypto.PublicKey
+	}
+	var all []holder
+	for i, ca := range p.cfg.Machine.Spec.Trust.OperatorCAs {
+		if !ca.IsZero() {
+			all = append(all, holder{fmt.Sprintf("Machine.spec.trust.operatorCAs[%d]", i), ca.X509().PublicKey})
+		}
+	}
+	const path = "Cluster.spec.pki"
+	pki := &p.cfg.Cluster.Spec.PKI
+	add := func(h holder) {
+		for _, other := range all {
+			if samePublic(h.key, other.key) {
+				p.on(h.path, wrong{reason: "the same key as in " + other.path, expected: "a key of its own", hint: "an authority could speak for the other one"})
+				return
+			}
+		}
+		all = append(all, h)
+	}
+	for _, a := range pki.authorities() {
+		if !a.pair.Cert.IsZero() {
+			add(holder{path + "." + a.name + ".cert", a.pair.Cert.X509().PublicKey})
+		}
+	}
+	if signer := pki.ServiceAccountKey.Signer(); signer != nil {
+		add(holder{path + ".serviceAccountKey", signer.Public()})
+	}
+}
+
+// CheckTime reports the certificates that are not valid at that time. Parse does not look at the clock: a machine
+// whose clock is wrong, or whose authority has run out, must still be able to read the configuration it has. Call it
+// before a new configuration is accepted, with a clock that is known to be right.
+func (c *Config) CheckTime(now time.Time) Problems {
+	p := &parser{file: c.origins["Machine"].File, cfg: c, broken: map[string]bool{}, judged: map[string]bool{}}
+	if p.file == "" {
+		p.file = "-"
+	}
+	for i, ca := range c.Machine.Spec.Trust.OperatorCAs {
+		p.valid(fmt.Sprintf("Machine.spec.trust.operatorCAs[%d]", i), ca, now)
+	}
+	if c.Cluster == nil {
+		return p.problems.sorted()
+	}
+	for _, a := range c.Cluster.Spec.PKI.authorities() {
+		p.valid("Cluster.spec.pki."+a.name+".cert", a.pair.Cert, now)
+	}
+	const kube = "Cluster.spec.kubernetes."
+	k := &c.Cluster.Spec.Kubernetes
+	for i, j := range k.Authentication.JWT {
+		p.valid(fmt.Sprintf("%sauthentication.jwt[%d].ca", kube, i), j.CA, now)
+	}
+	hook := func(path string, ca Certificate, client *CertKey) {
+		p.valid(path+".ca", ca, now)
+		if client != nil {
+			p.valid(path+".client.cert", client.Cert, now)
+		}
+	}
+	if w := k.Authentication.Webhook; w != nil {
+		hook(kube+"authentication.webhook", w.CA, w.Client)
+	}
+	for i, w := range k.Authorization.Webhooks {
+		hook(fmt.Sprintf("%sauthorization.webhooks[%d]", kube, i), w.CA, w.Client)
+	}
+	return p.problems.sorted()
+}
+
+func (p *parser) valid(path string, c Certificate, now time.Time) {
+	if c.IsZero() {
+		return
+	}
+	cert := c.X509()
+	day := func(t time.Time) string { return t.UTC().Format(time.RFC3339) }
+	switch {
+	case now.After(cert.NotAfter):
+		p.on(path, wrong{reason: fmt.Sprintf("%s expired at %s", quote(cert.Subject.String()), day(cert.NotAfter)), expected: "a certificate that is valid at " + day(now)})
+	case now.Before(cert.NotBefore):
+		p.on(path, wrong{
+			reason:   fmt.Sprintf("%s is not valid before %s", quote(cert.Subject.String()), day(cert.NotBefore)),
+			expected: "a certificate that is valid at " + day(now), hint: "or the clock is wrong",
+		})
+	}
+}

@@ -1,0 +1,79 @@
+package config
+
+import (
+	"fmt"
+	"net/netip"
+)
+
+// placed is a network with the field that it stands in.
+type placed struct {
+	path string
+	net  netip.Prefix
+	what string // for own addresses with the verb that leads to the range
+}
+
+// usable says that a range was read and can be compared.
+func usable(r netip.Prefix) bool { return r.IsValid() && !r.Addr().Is4In6() }
+
+// overlaps checks that the ranges inside the cluster and the machine's own networks do not share addresses: a packet
+// could not know where to go.
+func (p *parser) overlaps() {
+	inside := p.clusterRanges()
+	for i, r := range inside {
+		for _, other := range inside[:i] {
+			if r.what != other.what && r.net.Overlaps(other.net) {
+				p.on(r.path, wrong{reason: fmt.Sprintf("%s overlaps the %s %s", r.net, other.what, other.net), expected: "ranges without common addresses"})
+			}
+		}
+	}
+	for _, own := range p.ownAddresses() {
+		for _, r := range inside {
+			if r.net.Overlaps(own.net) {
+				p.on(own.path, wrong{reason: fmt.Sprintf("%s the %s %s", own.what, r.what, r.net), expected: "an address outside the cluster's ranges"})
+			}
+		}
+	}
+}
+
+func (p *parser) clusterRanges() []placed {
+	n := &p.cfg.Cluster.Spec.Networks
+	const path = "Cluster.spec.networks"
+	var all []placed
+	for i, r := range n.Pods {
+		if at := fmt.Sprintf("%s.pods[%d]", path, i); usable(r) {
+			all = append(all, placed{at, r, "pod range"})
+		}
+	}
+	for i, r := range n.Services {
+		if at := fmt.Sprintf("%s.services[%d]", path, i); usable(r) {
+			all = append(all, placed{at, r, "service range"})
+		}
+	}
+	return all
+}
+
+// ownAddresses are the networks of the links, and the single addresses that must be reachable outside the cluster.
+func (p *parser) ownAddresses() []placed {
+	var all []placed
+	single := func(path, what string, a netip.Addr) {
+		if a.IsValid() && !a.Is4In6() {
+			all = append(all, placed{path, netip.PrefixFrom(a, a.BitLen()), fmt.Sprintf("%s %s is in", what, a)})
+		}
+	}
+	spec := &p.cfg.Network.Spec
+	for i, l := range spec.Links {
+		for j, a := range l.Addresses {
+			if usable(a) {
+				all = append(all, placed{fmt.Sprintf("Network.spec.links[%d].addresses[%d]", i, j), a.Masked(), fmt.Sprintf("the link's network %s overlaps", a.Masked())})
+			}
+		}
+		for j, r := range l.Routes {
+			single(fmt.Sprintf("Network.spec.links[%d].routes[%d].via", i, j), "the gateway", r.Via)
+		}
+	}
+	for i, s := range spec.DNS.Servers {
+		single(fmt.Sprintf("Network.spec.dns.servers[%d]", i), "the resolver", s)
+	}
+	single("Cluster.spec.endpoint", "the endpoint", p.cfg.Cluster.Spec.Endpoint.Addr())
+	return all
+}

@@ -1,0 +1,168 @@
+//go:build linux
+
+package dhcp_test
+
+import (
+	"context"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/insomniacslk/dhcp/dhcpv4"
+
+	"github.com/orlop-os/orlop/pkg/cell"
+	"github.com/orlop-os/orlop/pkg/dhcp"
+	"github.com/orlop-os/orlop/pkg/dhcp/dhcptest"
+	"github.com/orlop-os/orlop/pkg/rtnl/rtnltest"
+)
+
+// bed is a client on one end of a wire and a server on the other. The client's link gets no address: that is its
+// user's business, and the packets of a first lease must do without.
+type bed struct {
+	*dhcptest.Server
+	other  *rtnltest.Other
+	client *dhcp.Client
+	status *cell.Cell[dhcp.Status]
+}
+
+var (
+	serverAddress = netip.MustParsePrefix("192.0.2.1/24")
+	clientAddress = netip.MustParseAddr("192.0.2.55")
+)
+
+func newBed(t *testing.T, plan dhcptest.Plan, remembered *dhcp.Lease) *bed {
+	t.Helper()
+	b := &bed{other: rtnltest.NewOther(t), status: cell.New(dhcp.Status{})}
+	rtnltest.Veth(t, "c0", "s0")
+	b.other.Take(t, "s0")
+	rtnltest.SetUp(t, "c0", true)
+	b.Server = dhcptest.Start(t, b.other, "s0", serverAddress, plan)
+	link, err := net.InterfaceByName("c0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.client = dhcp.New(dhcp.Options{
+		Link: link.Name, Index: link.Index, MAC: link.HardwareAddr, Remembered: remembered,
+		Random: rand.Uint32, Changed: b.status.Set,
+	})
+	b.client.SetHostname("ship")
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		b.client.Run(ctx)
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-done
+	})
+	b.client.SetCarrier(true)
+	return b
+}
+
+func (b *bed) wait(t *testing.T, limit time.Duration, what string, ok func(dhcp.Status) bool) dhcp.Status {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	defer cancel()
+	st, err := cell.Wait(ctx, b.status, ok)
+	if err != nil {
+		t.Fatalf("not %s in %v: %+v; the server saw %q", what, limit, st, b.Seen())
+	}
+	return st
+}
+
+func bound(s dhcp.Status) bool { return s.Phase == dhcp.Bound && s.Lease != nil }
+
+func TestLeaseKernel(t *testing.T) {
+	if !rtnltest.Isolate(t) {
+		return
+	}
+	start := time.Now()
+	b := newBed(t, dhcptest.Plan{Offer: clientAddress, Lease: time.Hour, Options: []dhcpv4.Option{
+		dhcpv4.OptRouter(net.IPv4(192, 0, 2, 1)), dhcpv4.OptDNS(net.IPv4(192, 0, 2, 53)),
+	}}, nil)
+	st := b.wait(t, 5*time.Second, "bound", bound)
+	if st.Lease.Address != netip.MustParsePrefix("192.0.2.55/24") || st.Lease.DNS[0] != netip.MustParseAddr("192.0.2.53") {
+		t.Errorf("the lease is %+v", st.Lease)
+	}
+	if want, seen := []string{"DISCOVER ship", "REQUEST selecting ship"}, slices.Compact(b.Seen()); !slices.Equal(seen, want) {
+		t.Errorf("the server saw %q, want %q", seen, want)
+	}
+	t.Logf("bound after %v, the making of the network included", time.Since(start))
+}
+
+func TestRapidCommitKernel(t *testing.T) {
+	if !rtnltest.Isolate(t) {
+		return
+	}
+	b := newBed(t, dhcptest.Plan{Offer: clientAddress, Lease: time.Hour, Rapid: true}, nil)
+	b.wait(t, 5*time.Second, "bound", bound)
+	if want, seen := []string{"DISCOVER ship"}, slices.Compact(b.Seen()); !slices.Equal(seen, want) {
+		t.Errorf("the server saw %q, want %q", seen, want)
+	}
+}
+
+// TestRebindKernel lets a lease go unrenewed: T1, T2, end, and a new search. The client's link has no address, so its
+// unicast renewals find no way; they must not stop it either.
+func TestRebindKernel(t *testing.T) {
+	if !rtnltest.Isolate(t) {
+		return
+	}
+	plan := dhcptest.Plan{Offer: clientAddress, Lease: 4 * time.Second, Options: []dhcpv4.Option{
+		dhcptest.Seconds(dhcpv4.OptionRenewTimeValue, time.Second),
+		dhcptest.Seconds(dhcpv4.OptionRebindingTimeValue, 2*time.Second),
+	}}
+	b := newBed(t, plan, nil)
+	b.wait(t, 5*time.Second, "bound", bound)
+	plan.Deaf = true
+	b.Set(plan)
+	b.wait(t, 3*time.Second, "renewing", func(s dhcp.Status) bool { return s.Phase == dhcp.Renewing && s.Lease != nil })
+	b.wait(t, 3*time.Second, "rebinding", func(s dhcp.Status) bool { return s.Phase == dhcp.Rebinding && s.Lease != nil })
+	b.wait(t, 4*time.Second, "without a lease", func(s dhcp.Status) bool { return s.Lease == nil && s.Phase != dhcp.Init })
+}
+
+func TestRememberedKernel(t *testing.T) {
+	if !rtnltest.Isolate(t) {
+		return
+	}
+	old := &dhcp.Lease{
+		Address: netip.PrefixFrom(clientAddress, 24), Server: serverAddress.Addr(),
+		Acquired: time.Now(), Duration: time.Hour, T1: time.Minute, T2: 2 * time.Minute,
+	}
+	b := newBed(t, dhcptest.Plan{Offer: clientAddress, Lease: time.Hour}, old)
+	b.wait(t, 5*time.Second, "bound", bound)
+	if want, seen := []string{"REQUEST rebooting ship"}, slices.Compact(b.Seen()); !slices.Equal(seen, want) {
+		t.Errorf("the server saw %q, want %q", seen, want)
+	}
+}
+
+// TestNakKernel moves to a network where the remembered address is refused: the client starts again at once.
+func TestNakKernel(t *testing.T) {
+	if !rtnltest.Isolate(t) {
+		return
+	}
+	old := &dhcp.Lease{Address: netip.MustParsePrefix("198.51.100.9/24"), Acquired: time.Now(), Duration: time.Hour}
+	plan := dhcptest.Plan{Offer: clientAddress, Lease: time.Hour, Refuse: true}
+	b := newBed(t, plan, old)
+	b.wait(t, 5*time.Second, "refused twice", func(s dhcp.Status) bool { return s.Phase == dhcp.Init && s.Problem != "" })
+	if want, seen := []string{"REQUEST rebooting ship", "DISCOVER ship", "REQUEST selecting ship"}, slices.Compact(b.Seen()); !slices.Equal(seen, want) {
+		t.Errorf("the server saw %q, want %q", seen, want)
+	}
+	plan.Refuse = false
+	b.Set(plan)
+	b.wait(t, 5*time.Second, "bound", bound)
+}
+
+// TestSilenceKernel has no server that answers: the client keeps asking, ever more slowly, and is there when one comes.
+func TestSilenceKernel(t *testing.T) {
+	if !rtnltest.Isolate(t) {
+		return
+	}
+	b := newBed(t, dhcptest.Plan{}, nil)
+	b.Wait(t, 6*time.Second, func(seen []string) bool { return len(seen) >= 3 })
+	b.Set(dhcptest.Plan{Offer: clientAddress, Lease: time.Hour})
+	b.wait(t, 8*time.Second, "bound", bound)
+}

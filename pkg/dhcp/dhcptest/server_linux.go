@@ -1,0 +1,211 @@
+// Package dhcptest is a DHCP server for tests, on the other end of a veth pair. It does what the test says, and writes
+// down what it was asked.
+package dhcptest
+
+import (
+	"encoding/binary"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/insomniacslk/dhcp/dhcpv4"
+	"github.com/insomniacslk/dhcp/dhcpv4/server4"
+	"github.com/mdlayher/netlink"
+	"golang.org/x/net/ipv4"
+	"golang.org/x/sys/unix"
+
+	"github.com/orlop-os/orlop/pkg/rtnl"
+	"github.com/orlop-os/orlop/pkg/rtnl/rtnltest"
+)
+
+// Plan is how a server behaves. The zero Plan answers nothing.
+type Plan struct {
+	Offer   netip.Addr    // the address given to everyone; invalid: no answer
+	Lease   time.Duration // whole seconds
+	Refuse  bool          // answer requests with a NAK
+	Deaf    bool          // answer no request, only discovers
+	NoRenew bool          // answer no request that came to the server alone (RENEWING)
+	Rapid   bool          // know Rapid Commit
+	Options []dhcpv4.Option
+}
+
+// Server is a running server.
+type Server struct {
+	self netip.Prefix
+	mu   sync.Mutex
+	plan Plan
+	seen []string
+	news chan struct{}
+}
+
+// Start gives link in the namespace the address self and serves there until the test ends.
+func Start(t *testing.T, o *rtnltest.Other, link string, self netip.Prefix, plan Plan) *Server {
+	t.Helper()
+	s := &Server{self: self, plan: plan, news: make(chan struct{}, 1)}
+	var conn *net.UDPConn
+	var err error
+	o.Do(func() {
+		if err = addAddress(link, self); err != nil {
+			return
+		}
+		conn, err = server4.NewIPv4UDPConn(link, nil)
+	})
+	var packets *ipv4.PacketConn
+	if err == nil {
+		packets = ipv4.NewPacketConn(conn)
+		err = packets.SetControlMessage(ipv4.FlagDst, true)
+	}
+	if err != nil {
+		t.Fatalf("DHCP server: cannot start: %v", err)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		s.serve(packets)
+	}()
+	t.Cleanup(func() {
+		conn.Close()
+		<-done
+	})
+	return s
+}
+
+func addAddress(link string, p netip.Prefix) error {
+	// net.InterfaceByName asks the namespace of this thread.
+	i, err := net.InterfaceByName(link)
+	if err != nil {
+		return err
+	}
+	c, err := netlink.Dial(unix.NETLINK_ROUTE, nil)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	return rtnl.SetAddress(c, rtnl.Address{Index: i.Index, Prefix: p})
+}
+
+// Set changes how the server behaves.
+func (s *Server) Set(p Plan) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.plan = p
+}
+
+// Seen returns what the server was asked: "DISCOVER", "REQUEST selecting", "REQUEST rebooting", "REQUEST renewing",
+// "REQUEST rebinding" (RFC 2131 table 4), each with the host name if the client told one.
+func (s *Server) Seen() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.seen)
+}
+
+// Wait waits until ok likes what the server was asked, and fails the test after a time.
+func (s *Server) Wait(t *testing.T, limit time.Duration, ok func(seen []string) bool) []string {
+	t.Helper()
+	deadline := time.NewTimer(limit)
+	defer deadline.Stop()
+	for {
+		if seen := s.Seen(); ok(seen) {
+			return seen
+		}
+		select {
+		case <-s.news:
+		case <-deadline.C:
+			t.Fatalf("the DHCP server was not asked that in %v; it was asked %q", limit, s.Seen())
+		}
+	}
+}
+
+// serve answers until the socket is closed.
+func (s *Server) serve(conn *ipv4.PacketConn) {
+	buf := make([]byte, 1500)
+	for {
+		n, control, _, err := conn.ReadFrom(buf)
+		if err != nil {
+			return
+		}
+		m, err := dhcpv4.FromBytes(buf[:n])
+		if err != nil {
+			continue
+		}
+		toMe := control != nil && control.Dst.Equal(s.self.Addr().AsSlice())
+		if answer := s.answer(m, toMe); answer != nil {
+			// RFC 2131 section 4.1: to the client's address if it has one, else (and a NAK) to everyone.
+			to := &net.UDPAddr{IP: net.IPv4bcast, Port: 68}
+			if c := m.ClientIPAddr; !c.IsUnspecified() && answer.MessageType() != dhcpv4.MessageTypeNak {
+				to.IP = c
+			}
+			_, _ = conn.WriteTo(answer.ToBytes(), nil, to) // the client asks again
+		}
+	}
+}
+
+// answer writes down what was asked and returns what the plan says, or nil.
+func (s *Server) answer(m *dhcpv4.DHCPv4, toMe bool) *dhcpv4.DHCPv4 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.seen = append(s.seen, classify(m, toMe))
+	select {
+	case s.news <- struct{}{}:
+	default:
+	}
+	p := s.plan
+	discover := m.MessageType() == dhcpv4.MessageTypeDiscover
+	if !p.Offer.IsValid() || !discover && (p.Deaf || p.NoRenew && toMe) {
+		return nil
+	}
+	reply := dhcpv4.MessageTypeAck
+	mods := []dhcpv4.Modifier{dhcpv4.WithOption(dhcpv4.OptServerIdentifier(s.self.Addr().AsSlice()))}
+	switch rapid := p.Rapid && m.Options.Has(dhcpv4.OptionRapidCommit); {
+	case discover && rapid:
+		mods = append(mods, dhcpv4.WithGeneric(dhcpv4.OptionRapidCommit, nil))
+	case discover:
+		reply = dhcpv4.MessageTypeOffer
+	case p.Refuse:
+		reply = dhcpv4.MessageTypeNak
+	}
+	mods = append(mods, dhcpv4.WithMessageType(reply))
+	if reply != dhcpv4.MessageTypeNak {
+		mods = append(mods,
+			dhcpv4.WithYourIP(p.Offer.AsSlice()),
+			dhcpv4.WithNetmask(net.CIDRMask(s.self.Bits(), 32)),
+			dhcpv4.WithLeaseTime(uint32(p.Lease/time.Second)))
+		for _, o := range p.Options {
+			mods = append(mods, dhcpv4.WithOption(o))
+		}
+	}
+	answer, err := dhcpv4.NewReplyFromRequest(m, mods...)
+	if err != nil {
+		return nil
+	}
+	return answer
+}
+
+// classify names a message as RFC 2131 table 4 tells them apart.
+func classify(m *dhcpv4.DHCPv4, toMe bool) string {
+	name := ""
+	switch {
+	case m.MessageType() == dhcpv4.MessageTypeDiscover:
+		name = "DISCOVER"
+	case m.ServerIdentifier() != nil:
+		name = "REQUEST selecting"
+	case m.RequestedIPAddress() != nil:
+		name = "REQUEST rebooting"
+	case toMe:
+		name = "REQUEST renewing"
+	default:
+		name = "REQUEST rebinding"
+	}
+	if h := m.HostName(); h != "" {
+		name += " " + h
+	}
+	return name
+}
+
+// Seconds is an option of a number of seconds, for T1 (58) and T2 (59).
+func Seconds(code dhcpv4.OptionCode, d time.Duration) dhcpv4.Option {
+	return dhcpv4.OptGeneric(code, binary.BigEndian.AppendUint32(nil, uint32(d/time.Second)))
+}

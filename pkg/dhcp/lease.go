@@ -1,0 +1,206 @@
+package dhcp
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/insomniacslk/dhcp/dhcpv4"
+)
+
+// Lease is what a server has granted. It is never changed after it was made. Its JSON form is what is remembered.
+type Lease struct {
+	Address  netip.Prefix  `json:"address"`            // the address with the length of its subnet (option 1)
+	Server   netip.Addr    `json:"server"`             // the server identifier (option 54)
+	Acquired time.Time     `json:"acquired"`           // when the request that led to it was sent; all times count from here
+	Duration time.Duration `json:"duration"`           // option 51; Forever when it has no end
+	T1       time.Duration `json:"t1"`                 // renew after (option 58, else half)
+	T2       time.Duration `json:"t2"`                 // rebind after (option 59, else seven eighths)
+	Routes   []Route       `json:"routes,omitempty"`   // option 121 if the server sent it, else the router of option 3
+	DNS      []netip.Addr  `json:"dns,omitempty"`      // option 6
+	Domain   string        `json:"domain,omitempty"`   // option 15
+	Search   []string      `json:"search,omitempty"`   // option 119
+	NTP      []netip.Addr  `json:"ntp,omitempty"`      // option 42
+	MTU      int           `json:"mtu,omitempty"`      // option 26, bytes; 0 when not sent or out of range
+	Hostname string        `json:"hostname,omitempty"` // option 12
+}
+
+// Route is one route of a lease. An invalid Via means that the destination is on the link itself.
+type Route struct {
+	To  netip.Prefix `json:"to"`
+	Via netip.Addr   `json:"via"`
+}
+
+// Forever is the duration of a lease without an end (RFC 2131 section 3.3: 0xffffffff seconds).
+const Forever = 0xffffffff * time.Second
+
+// Expires returns when the address must no longer be used; the zero time when never.
+func (l *Lease) Expires() time.Time {
+	if l.Duration == Forever {
+		return time.Time{}
+	}
+	return l.Acquired.Add(l.Duration)
+}
+
+// expired reports whether the lease has ended by now.
+func (l *Lease) expired(now time.Time) bool {
+	return l.Duration != Forever && !now.Before(l.Expires())
+}
+
+// ReplyKind is the kind of message that a server sends to a client.
+type ReplyKind int
+
+// The three messages of a server that matter to the state machine.
+const (
+	Offer ReplyKind = iota + 1
+	Ack
+	Nak
+)
+
+// Reply is a server's message, reduced to what the state machine needs.
+type Reply struct {
+	Kind  ReplyKind
+	XID   uint32
+	Rapid bool   // an Ack that answers a Discover (option 80)
+	Lease Lease  // Acquired is not set; meaningless for Nak but for Server
+	Text  string // what the server says to the operator (option 56), may be empty
+}
+
+// parseReply reads a server's message. It refuses what a client could not use: a missing server identifier, an address
+// that is not one, a grant without a duration.
+func parseReply(m *dhcpv4.DHCPv4) (*Reply, error) {
+	x := m.TransactionID
+	r := &Reply{XID: uint32(x[0])<<24 | uint32(x[1])<<16 | uint32(x[2])<<8 | uint32(x[3]), Text: m.Message()}
+	r.Lease.Server = addr(m.ServerIdentifier())
+	r.Rapid = m.Options.Has(dhcpv4.OptionRapidCommit)
+	switch m.MessageType() {
+	case dhcpv4.MessageTypeOffer:
+		r.Kind = Offer
+	case dhcpv4.MessageTypeAck:
+		r.Kind = Ack
+	case dhcpv4.MessageTypeNak:
+		r.Kind = Nak
+		return r, nil
+	default:
+		return nil, fmt.Errorf("DHCP message: not from a server: type %v", m.MessageType())
+	}
+	if !r.Lease.Server.IsValid() {
+		return nil, errors.New("DHCP message: has no server identifier (option 54)")
+	}
+	if err := readGrant(m, &r.Lease, r.Kind == Ack); err != nil {
+		return nil, err
+	}
+	readSettings(m, &r.Lease)
+	return r, nil
+}
+
+// readGrant reads the address and its times.
+func readGrant(m *dhcpv4.DHCPv4, l *Lease, timesNeeded bool) error {
+	ip := addr(m.YourIPAddr)
+	if !ip.IsValid() || ip.IsUnspecified() || ip.IsMulticast() || ip.IsLoopback() {
+		return fmt.Errorf("DHCP message from %v: offers no usable address: %v", l.Server, m.YourIPAddr)
+	}
+	mask := m.SubnetMask()
+	if mask == nil {
+		mask = net.IP(ip.AsSlice()).DefaultMask() // RFC 2131 section 2 leaves the class's mask
+	}
+	bits, size := mask.Size()
+	if size != 32 || bits == 0 {
+		return fmt.Errorf("DHCP message from %v: subnet mask %v (option 1) is not one", l.Server, mask)
+	}
+	l.Address = netip.PrefixFrom(ip, bits)
+	l.Duration = m.IPAddressLeaseTime(0)
+	if l.Duration <= 0 {
+		if timesNeeded {
+			return fmt.Errorf("DHCP message from %v: has no lease time (option 51)", l.Server)
+		}
+		return nil
+	}
+	l.T1, l.T2 = m.IPAddressRenewalTime(l.Duration/2), m.IPAddressRebindingTime(l.Duration/8*7)
+	if l.T1 <= 0 || l.T1 > l.T2 || l.T2 >= l.Duration {
+		l.T1, l.T2 = l.Duration/2, l.Duration/8*7
+	}
+	return nil
+}
+
+// readSettings reads what the server says about the network.
+func readSettings(m *dhcpv4.DHCPv4, l *Lease) {
+	l.DNS, l.NTP = addrs(m.DNS()), addrs(m.NTPServers())
+	if d := strings.TrimRight(strings.Trim(m.DomainName(), " \x00"), "."); domainName(d) {
+		l.Domain = d
+	}
+	if s := m.DomainSearch(); s != nil {
+		for _, d := range s.Labels {
+			if domainName(d) {
+				l.Search = append(l.Search, d)
+			}
+		}
+	}
+	if h, _, _ := strings.Cut(strings.Trim(m.HostName(), " \x00"), "."); domainName(h) {
+		l.Hostname = strings.ToLower(h)
+	}
+	if b := m.Options.Get(dhcpv4.OptionInterfaceMTU); len(b) == 2 {
+		if mtu := int(b[0])<<8 | int(b[1]); mtu >= 576 { // RFC 791: every host takes 576
+			l.MTU = mtu
+		}
+	}
+	// RFC 3442: whoever understands option 121 ignores the router of option 3 when both are there.
+	if classless := m.ClasslessStaticRoute(); len(classless) > 0 {
+		for _, r := range classless {
+			if r.Dest == nil {
+				continue
+			}
+			ones, _ := r.Dest.Mask.Size()
+			route := Route{To: netip.PrefixFrom(addr(r.Dest.IP), ones).Masked(), Via: addr(r.Router)}
+			if route.Via.IsUnspecified() {
+				route.Via = netip.Addr{}
+			}
+			if route.To.IsValid() {
+				l.Routes = append(l.Routes, route)
+			}
+		}
+		return
+	}
+	if routers := addrs(m.Router()); len(routers) > 0 {
+		l.Routes = []Route{{To: netip.PrefixFrom(netip.IPv4Unspecified(), 0), Via: routers[0]}}
+	}
+}
+
+// domainName reports whether s can stand in resolv.conf or be a host name. What a server sends is not trusted: a line
+// break in it would be a line of the file.
+func domainName(s string) bool {
+	if s == "" || len(s) > 253 {
+		return false
+	}
+	for label := range strings.SplitSeq(s, ".") {
+		if label == "" || len(label) > 63 || label[0] == '-' || label[len(label)-1] == '-' {
+			return false
+		}
+		for _, c := range []byte(label) {
+			if !(c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '-' || c == '_') {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+func addr(ip net.IP) netip.Addr {
+	a, _ := netip.AddrFromSlice(ip.To4())
+	return a
+}
+
+// addrs returns the usable IPv4 addresses of a list, each once.
+func addrs(ips []net.IP) []netip.Addr {
+	var out []netip.Addr
+	for _, ip := range ips {
+		if a := addr(ip); a.IsValid() && !a.IsUnspecified() && !slices.Contains(out, a) {
+			out = append(out, a)
+		}
+	}
+	return out
+}

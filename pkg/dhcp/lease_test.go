@@ -1,0 +1,143 @@
+package dhcp
+
+import (
+	"encoding/json"
+	"net"
+	"net/netip"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/insomniacslk/dhcp/dhcpv4"
+	"github.com/insomniacslk/dhcp/rfc1035label"
+)
+
+// ack is a server's ACK with the options that a grant needs, and more.
+func ack(t *testing.T, more ...dhcpv4.Option) *dhcpv4.DHCPv4 {
+	t.Helper()
+	m, err := dhcpv4.New(
+		dhcpv4.WithMessageType(dhcpv4.MessageTypeAck), dhcpv4.WithYourIP(net.IPv4(192, 0, 2, 5)), dhcpv4.WithLeaseTime(3600),
+		dhcpv4.WithNetmask(net.CIDRMask(24, 32)), dhcpv4.WithOption(dhcpv4.OptServerIdentifier(net.IPv4(192, 0, 2, 1))))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, o := range more {
+		m.UpdateOption(o)
+	}
+	return m
+}
+
+func TestParseSettings(t *testing.T) {
+	ip := netip.MustParseAddr
+	router := dhcpv4.OptRouter(net.IPv4(192, 0, 2, 1))
+	defaultRoute := func(via string) Route { return Route{netip.MustParsePrefix("0.0.0.0/0"), ip(via)} }
+	base := Lease{
+		Address: netip.MustParsePrefix("192.0.2.5/24"), Server: ip("192.0.2.1"),
+		Duration: time.Hour, T1: 30 * time.Minute, T2: 52*time.Minute + 30*time.Second,
+	}
+	with := func(change func(*Lease)) Lease { l := base; change(&l); return l }
+	for _, c := range []struct {
+		name    string
+		options []dhcpv4.Option
+		want    Lease
+	}{
+		{name: "the least", want: base},
+		{name: "router", options: []dhcpv4.Option{router}, want: with(func(l *Lease) { l.Routes = []Route{defaultRoute("192.0.2.1")} })},
+		{name: "classless routes hide the router", options: []dhcpv4.Option{router, dhcpv4.OptClasslessStaticRoute(
+			&dhcpv4.Route{Dest: &net.IPNet{IP: net.IPv4(192, 0, 2, 254), Mask: net.CIDRMask(32, 32)}, Router: net.IPv4zero},
+			&dhcpv4.Route{Dest: &net.IPNet{IP: net.IPv4zero, Mask: net.CIDRMask(0, 32)}, Router: net.IPv4(192, 0, 2, 254)})},
+			want: with(func(l *Lease) {
+				l.Routes = []Route{{To: netip.MustParsePrefix("192.0.2.254/32")}, defaultRoute("192.0.2.254")}
+			})},
+		{name: "resolver", options: []dhcpv4.Option{
+			dhcpv4.OptDNS(net.IPv4(192, 0, 2, 53), net.IPv4(192, 0, 2, 53), net.IPv4zero), dhcpv4.OptDomainName("lan.test."),
+			dhcpv4.OptDomainSearch(&rfc1035label.Labels{Labels: []string{"a.test", "b.test"}})},
+			want: with(func(l *Lease) {
+				l.DNS, l.Domain, l.Search = []netip.Addr{ip("192.0.2.53")}, "lan.test", []string{"a.test", "b.test"}
+			})},
+		{name: "names that would be lines of a file are dropped", options: []dhcpv4.Option{
+			dhcpv4.OptDomainName("a\nnameserver 203.0.113.1"), dhcpv4.OptHostName("x y")}, want: base},
+		{name: "host name, time, MTU", options: []dhcpv4.Option{
+			dhcpv4.OptHostName("Anchor.lan.test"), dhcpv4.OptNTPServers(net.IPv4(192, 0, 2, 123)), dhcpv4.OptGeneric(dhcpv4.OptionInterfaceMTU, []byte{0x23, 0x28})},
+			want: with(func(l *Lease) { l.Hostname, l.NTP, l.MTU = "anchor", []netip.Addr{ip("192.0.2.123")}, 9000 })},
+		{name: "an MTU that IPv4 cannot use", options: []dhcpv4.Option{dhcpv4.OptGeneric(dhcpv4.OptionInterfaceMTU, []byte{0, 68})}, want: base},
+		{name: "times of its own", options: []dhcpv4.Option{dhcpv4.OptRenewTimeValue(time.Minute), dhcpv4.OptRebindingTimeValue(2 * time.Minute)},
+			want: with(func(l *Lease) { l.T1, l.T2 = time.Minute, 2*time.Minute })},
+		{name: "times in the wrong order are not obeyed", options: []dhcpv4.Option{dhcpv4.OptRenewTimeValue(2 * time.Hour), dhcpv4.OptRebindingTimeValue(time.Minute)}, want: base},
+		{name: "no subnet mask: the class's", options: []dhcpv4.Option{dhcpv4.OptGeneric(dhcpv4.OptionSubnetMask, nil)}, want: base},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r, err := parseReply(ack(t, c.options...))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if r.Kind != Ack || !reflect.DeepEqual(r.Lease, c.want) {
+				t.Errorf("got  %+v\nwant %+v", r.Lease, c.want)
+			}
+			// What is remembered is what was granted.
+			b, err := json.Marshal(r.Lease)
+			var back Lease
+			if err == nil {
+				err = json.Unmarshal(b, &back)
+			}
+			if err != nil || !reflect.DeepEqual(back, r.Lease) {
+				t.Errorf("through JSON: %+v, %v", back, err)
+			}
+		})
+	}
+}
+
+func TestParseRefuses(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		change func(*dhcpv4.DHCPv4)
+		says   string
+	}{
+		{"a client's message", func(m *dhcpv4.DHCPv4) { m.UpdateOption(dhcpv4.OptMessageType(dhcpv4.MessageTypeDiscover)) }, "not from a server"},
+		{"no server", func(m *dhcpv4.DHCPv4) { m.DeleteOption(dhcpv4.OptionServerIdentifier) }, "option 54"},
+		{"no lease time", func(m *dhcpv4.DHCPv4) { m.DeleteOption(dhcpv4.OptionIPAddressLeaseTime) }, "option 51"},
+		{"no address", func(m *dhcpv4.DHCPv4) { m.YourIPAddr = net.IPv4zero }, "no usable address"},
+		{"a multicast address", func(m *dhcpv4.DHCPv4) { m.YourIPAddr = net.IPv4(224, 0, 0, 1) }, "no usable address"},
+		{"a mask with holes", func(m *dhcpv4.DHCPv4) { m.UpdateOption(dhcpv4.OptSubnetMask(net.IPv4Mask(255, 0, 255, 0))) }, "option 1"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			m := ack(t)
+			c.change(m)
+			if _, err := parseReply(m); err == nil || !strings.Contains(err.Error(), c.says) {
+				t.Errorf("error %v, want one with %q", err, c.says)
+			}
+		})
+	}
+}
+
+// FuzzReply feeds a server's bytes: whatever they are, what comes out can be configured.
+func FuzzReply(f *testing.F) {
+	m, err := dhcpv4.New(dhcpv4.WithMessageType(dhcpv4.MessageTypeAck))
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(m.ToBytes())
+	f.Fuzz(func(t *testing.T, b []byte) {
+		m, err := dhcpv4.FromBytes(b)
+		if err != nil {
+			return
+		}
+		r, err := parseReply(m)
+		if err != nil || r.Kind == Nak {
+			return
+		}
+		l := r.Lease
+		if !l.Address.IsValid() || r.Kind == Ack && (l.T1 <= 0 || l.T1 > l.T2 || l.T2 >= l.Duration) {
+			t.Errorf("lease %+v", l)
+		}
+		for _, r := range l.Routes {
+			if !r.To.IsValid() || r.To != r.To.Masked() {
+				t.Errorf("route %+v", r)
+			}
+		}
+		if strings.ContainsAny(l.Domain+l.Hostname+strings.Join(l.Search, ""), " \n\t") {
+			t.Errorf("names %q %q %q", l.Domain, l.Hostname, l.Search)
+		}
+	})
+}

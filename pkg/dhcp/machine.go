@@ -1,0 +1,307 @@
+package dhcp
+
+import (
+	"net/netip"
+	"time"
+)
+
+// Phase is where the client stands, in the words of RFC 2131 figure 5.
+type Phase int
+
+// The phases. Init is also where a client without a carrier rests, with its lease still in force until it ends.
+const (
+	Init Phase = iota
+	Selecting
+	Requesting
+	Rebooting
+	Bound
+	Renewing
+	Rebinding
+)
+
+func (p Phase) String() string {
+	return [...]string{"init", "selecting", "requesting", "rebooting", "bound", "renewing", "rebinding"}[p]
+}
+
+// State is all that the client knows. The zero State is a client that has just been made; set Lease (and not InUse) to
+// let it ask for a remembered address first.
+type State struct {
+	Phase   Phase
+	Carrier bool      // whether the link has a carrier
+	XID     uint32    // of the exchange that is under way
+	Sent    time.Time // when the message was sent that an Ack would answer; a lease counts from here
+	Since   time.Time // when the search for a lease began; option "secs" counts from here
+	Attempt int       // messages sent in this phase
+	Naks    int       // refusals since a lease was last in force
+	Offer   Lease     // what is being requested (Requesting only)
+	Lease   *Lease    // the lease in force, or the remembered one
+	InUse   bool      // whether Lease is in force
+}
+
+// EventKind says what happened.
+type EventKind int
+
+// What can happen to a client.
+const (
+	LinkUp   EventKind = iota + 1 // the link has a carrier
+	LinkDown                      // the carrier is gone
+	Tick                          // the timer that the last Wake set has fired
+	Received                      // a server's message came in
+)
+
+// Event is one thing that happened. At must carry a monotonic reading (time.Now does), so that a stepped wall clock
+// changes no lease. Rand is a fresh random number: transaction id and jitter come from it.
+type Event struct {
+	Kind  EventKind
+	At    time.Time
+	Rand  uint32
+	Reply *Reply // Received only
+}
+
+// ActionKind says what is to be done.
+type ActionKind int
+
+// What the edge does for the machine.
+const (
+	Send  ActionKind = iota + 1 // send Message
+	Wake                        // fire Tick at At; replaces every earlier Wake; the zero time stops the timer
+	Apply                       // Lease is in force now: configure it, remember it
+	Drop                        // no lease is in force now: take the address away, forget the lease
+)
+
+// Action is one thing to do.
+type Action struct {
+	Kind    ActionKind
+	Message Message
+	At      time.Time
+	Lease   *Lease
+}
+
+// Message is what the client sends, reduced to what differs between the phases (RFC 2131 table 5).
+type Message struct {
+	Discover  bool       // DHCPDISCOVER, else DHCPREQUEST
+	XID       uint32     // transaction id
+	Secs      uint16     // since the search began
+	Client    netip.Addr // ciaddr: the client's own address, Renewing and Rebinding only
+	Requested netip.Addr // option 50
+	Server    netip.Addr // option 54, Requesting only
+	To        netip.Addr // unicast to this server (Renewing); invalid: broadcast
+}
+
+// How long things take. See the package comment for why the first wait is not 4 s.
+const (
+	firstWait    = 250 * time.Millisecond
+	longestWait  = 64 * time.Second
+	renewWait    = 60 * time.Second // RFC 2131 section 4.4.5: no closer than that while renewing
+	requestTries = 5                // 8 s
+	rebootTries  = 3                // 2 s
+)
+
+// Step is the client's state machine.
+//
+//	phase       event                     next        actions
+//	Init        LinkUp, no lease          Selecting   send DISCOVER
+//	Init        LinkUp, lease known       Rebooting   send REQUEST for it
+//	Init        Tick, carrier             Selecting   send DISCOVER (the wait after a NAK is over)
+//	Init        Tick, lease ended         Init        drop
+//	Selecting   OFFER                     Requesting  send REQUEST
+//	Selecting   ACK with rapid commit     Bound       apply
+//	Selecting   Tick                      Selecting   send DISCOVER, wait twice as long
+//	Requesting  ACK                       Bound       apply
+//	Requesting  NAK                       Init/Sel.   start again, later after every NAK in a row
+//	Requesting  Tick                      Requesting  send REQUEST; the fifth time unanswered: Selecting
+//	Rebooting   ACK                       Bound       apply
+//	Rebooting   NAK                       Selecting   drop, send DISCOVER
+//	Rebooting   Tick                      Rebooting   send REQUEST; the third time unanswered: a lease in force is kept
+//	                                                  (Bound, Renewing or Rebinding by its age), a remembered one forgotten
+//	Bound       Tick at T1                Renewing    send REQUEST to the server
+//	Renewing    ACK                       Bound       apply
+//	Renewing    NAK                       Selecting   drop, send DISCOVER
+//	Renewing    Tick                      Renewing    send REQUEST to the server; at T2: Rebinding
+//	Rebinding   ACK                       Bound       apply
+//	Rebinding   NAK                       Selecting   drop, send DISCOVER
+//	Rebinding   Tick                      Rebinding   send REQUEST to everyone; at the lease's end: drop, Selecting
+//	any         LinkDown                  Init        the lease stays in force until it ends
+//
+// Whatever is not in the table changes nothing. Messages count only when their transaction id is the present one.
+func Step(s State, ev Event) (State, []Action) {
+	switch ev.Kind {
+	case LinkUp:
+		return linkUp(s, ev)
+	case LinkDown:
+		s.Carrier, s.Phase, s.Attempt = false, Init, 0
+		if s.InUse {
+			return s, []Action{{Kind: Wake, At: s.Lease.Expires()}}
+		}
+		return s, []Action{{Kind: Wake}}
+	case Tick:
+		return tick(s, ev)
+	case Received:
+		if ev.Reply != nil && ev.Reply.XID == s.XID {
+			return received(s, ev)
+		}
+	}
+	return s, nil
+}
+
+func linkUp(s State, ev Event) (State, []Action) {
+	if s.Carrier {
+		return s, nil
+	}
+	s.Carrier, s.Since = true, ev.At
+	if s.Lease == nil || s.Lease.expired(ev.At) {
+		return drop(s, ev)
+	}
+	s.Phase, s.Attempt, s.XID, s.Sent = Rebooting, 0, ev.Rand, ev.At
+	return sendReboot(s, ev)
+}
+
+func tick(s State, ev Event) (State, []Action) {
+	switch s.Phase {
+	case Init:
+		if s.InUse && s.Lease.expired(ev.At) || !s.InUse && s.Carrier {
+			return drop(s, ev)
+		}
+	case Selecting:
+		return sendDiscover(s, ev)
+	case Requesting:
+		if s.Attempt < requestTries {
+			return sendRequest(s, ev)
+		}
+		return discover(s, ev)
+	case Rebooting:
+		switch {
+		case s.Attempt < rebootTries:
+			return sendReboot(s, ev)
+		case s.InUse && !s.Lease.expired(ev.At):
+			return hold(s, ev)
+		}
+		return drop(s, ev)
+	case Bound, Renewing, Rebinding:
+		return hold(s, ev)
+	}
+	return s, nil
+}
+
+func received(s State, ev Event) (State, []Action) {
+	r := ev.Reply
+	switch {
+	case s.Phase == Selecting && r.Kind == Offer:
+		s.Phase, s.Attempt, s.Offer, s.Sent = Requesting, 0, r.Lease, ev.At
+		return sendRequest(s, ev)
+	case s.Phase == Selecting && r.Kind == Ack && r.Rapid:
+		return bind(s, ev)
+	case s.Phase == Requesting && r.Lease.Server.IsValid() && r.Lease.Server != s.Offer.Server:
+		return s, nil // another server's word about an offer that is not its own
+	case s.Phase == Requesting || s.Phase == Rebooting || s.Phase == Renewing || s.Phase == Rebinding:
+		switch r.Kind {
+		case Ack:
+			return bind(s, ev)
+		case Nak:
+			s.Naks++
+			return drop(s, ev)
+		}
+	}
+	return s, nil
+}
+
+// bind puts the lease of an Ack in force.
+func bind(s State, ev Event) (State, []Action) {
+	l := ev.Reply.Lease
+	l.Acquired = s.Sent
+	s.Phase, s.Attempt, s.Naks, s.Lease, s.InUse = Bound, 0, 0, &l, true
+	wake := Action{Kind: Wake}
+	if l.Duration != Forever {
+		wake.At = l.Acquired.Add(l.T1)
+	}
+	return s, []Action{{Kind: Apply, Lease: &l}, wake}
+}
+
+// drop ends a lease, if there was one, and looks for a new one: at once, or after a wait when servers keep refusing.
+func drop(s State, ev Event) (State, []Action) {
+	var out []Action
+	if s.Lease != nil {
+		out = []Action{{Kind: Drop}}
+	}
+	s.Lease, s.InUse = nil, false
+	switch {
+	case !s.Carrier:
+		s.Phase = Init
+		return s, append(out, Action{Kind: Wake})
+	case s.Naks > 1 && s.Phase != Init:
+		s.Phase = Init
+		return s, append(out, Action{Kind: Wake, At: ev.At.Add(backoff(s.Naks-2, ev.Rand))})
+	}
+	s.Since = ev.At
+	s, more := discover(s, ev)
+	return s, append(out, more...)
+}
+
+func discover(s State, ev Event) (State, []Action) {
+	s.Phase, s.Attempt, s.XID = Selecting, 0, ev.Rand
+	return sendDiscover(s, ev)
+}
+
+// hold does what the age of a lease in force asks for: nothing yet, renewing, rebinding, or its end.
+func hold(s State, ev Event) (State, []Action) {
+	l, age := s.Lease, ev.At.Sub(s.Lease.Acquired)
+	m := Message{XID: ev.Rand, Secs: secs(s, ev), Client: l.Address.Addr()}
+	var until time.Duration
+	switch {
+	case l.Duration == Forever:
+		s.Phase = Bound
+		return s, []Action{{Kind: Wake}}
+	case age < l.T1:
+		s.Phase, s.Attempt = Bound, 0
+		return s, []Action{{Kind: Wake, At: l.Acquired.Add(l.T1)}}
+	case age >= l.Duration:
+		return drop(s, ev)
+	case age < l.T2:
+		if s.Phase != Renewing {
+			s.Phase, s.Attempt, s.Since, m.Secs = Renewing, 0, ev.At, 0
+		}
+		m.To, until = l.Server, l.T2
+	default:
+		if s.Phase != Rebinding {
+			s.Phase, s.Attempt = Rebinding, 0
+		}
+		until = l.Duration
+	}
+	s.XID, s.Sent = ev.Rand, ev.At
+	s.Attempt++
+	wait := min(max((until-age)/2, renewWait), until-age)
+	return s, []Action{{Kind: Send, Message: m}, {Kind: Wake, At: ev.At.Add(wait)}}
+}
+
+func sendDiscover(s State, ev Event) (State, []Action) {
+	s.Sent = ev.At
+	m := Message{Discover: true, XID: s.XID, Secs: secs(s, ev)}
+	return transmit(s, ev, m)
+}
+
+func sendRequest(s State, ev Event) (State, []Action) {
+	m := Message{XID: s.XID, Secs: secs(s, ev), Requested: s.Offer.Address.Addr(), Server: s.Offer.Server}
+	return transmit(s, ev, m)
+}
+
+func sendReboot(s State, ev Event) (State, []Action) {
+	m := Message{XID: s.XID, Secs: secs(s, ev), Requested: s.Lease.Address.Addr()}
+	return transmit(s, ev, m)
+}
+
+func transmit(s State, ev Event, m Message) (State, []Action) {
+	wait := backoff(s.Attempt, ev.Rand)
+	s.Attempt++
+	return s, []Action{{Kind: Send, Message: m}, {Kind: Wake, At: ev.At.Add(wait)}}
+}
+
+// backoff is the wait after the n-th message, counted from 0: firstWait doubled n times, longestWait at most, and a
+// quarter of it more or less by rand.
+func backoff(n int, rand uint32) time.Duration {
+	wait := min(firstWait<<min(n, 10), longestWait)
+	return wait*3/4 + time.Duration(float64(wait)/2*float64(rand)/(1<<32))
+}
+
+func secs(s State, ev Event) uint16 {
+	return uint16(min(max(ev.At.Sub(s.Since)/time.Second, 0), 0xffff))
+}

@@ -1,0 +1,82 @@
+package dhcp
+
+import (
+	"net"
+	"net/netip"
+
+	"github.com/insomniacslk/dhcp/dhcpv4"
+)
+
+// The ports of RFC 2131 section 4.1.
+const (
+	serverPort = 67
+	clientPort = 68
+)
+
+// wanted is the parameter request list (option 55). Option 121 stands before option 3, as RFC 3442 asks.
+var wanted = dhcpv4.OptionCodeList{
+	dhcpv4.OptionSubnetMask,
+	dhcpv4.OptionClasslessStaticRoute,
+	dhcpv4.OptionRouter,
+	dhcpv4.OptionDomainNameServer,
+	dhcpv4.OptionDomainName,
+	dhcpv4.OptionDNSDomainSearchList,
+	dhcpv4.OptionNTPServers,
+	dhcpv4.OptionInterfaceMTU,
+	dhcpv4.OptionHostName,
+	dhcpv4.OptionIPAddressLeaseTime,
+	dhcpv4.OptionServerIdentifier,
+	dhcpv4.OptionRenewTimeValue,
+	dhcpv4.OptionRebindingTimeValue,
+}
+
+// maxMessage is the largest message taken (option 57): a whole Ethernet frame.
+const maxMessage = 1500
+
+// encode builds the packet of a message. The broadcast flag stays clear: the packet socket sees frames for an address
+// that the link does not have yet.
+func encode(m Message, mac net.HardwareAddr, hostname string) (*dhcpv4.DHCPv4, error) {
+	kind := dhcpv4.MessageTypeRequest
+	if m.Discover {
+		kind = dhcpv4.MessageTypeDiscover
+	}
+	mods := []dhcpv4.Modifier{
+		dhcpv4.WithTransactionID(dhcpv4.TransactionID{byte(m.XID >> 24), byte(m.XID >> 16), byte(m.XID >> 8), byte(m.XID)}),
+		dhcpv4.WithHwAddr(mac),
+		dhcpv4.WithMessageType(kind),
+		// The hardware type and address, as reservations are written (RFC 2132 section 9.14).
+		dhcpv4.WithOption(dhcpv4.OptClientIdentifier(append([]byte{1}, mac...))),
+		dhcpv4.WithOption(dhcpv4.OptParameterRequestList(wanted...)),
+		dhcpv4.WithOption(dhcpv4.OptMaxMessageSize(maxMessage)),
+	}
+	if m.Discover {
+		mods = append(mods, dhcpv4.WithGeneric(dhcpv4.OptionRapidCommit, nil))
+	}
+	if m.Client.IsValid() {
+		mods = append(mods, dhcpv4.WithClientIP(m.Client.AsSlice()))
+	}
+	if m.Requested.IsValid() {
+		mods = append(mods, dhcpv4.WithOption(dhcpv4.OptRequestedIPAddress(m.Requested.AsSlice())))
+	}
+	if m.Server.IsValid() {
+		mods = append(mods, dhcpv4.WithOption(dhcpv4.OptServerIdentifier(m.Server.AsSlice())))
+	}
+	if hostname != "" {
+		mods = append(mods, dhcpv4.WithOption(dhcpv4.OptHostName(hostname)))
+	}
+	p, err := dhcpv4.New(mods...)
+	if err != nil {
+		return nil, err
+	}
+	p.NumSeconds = m.Secs
+	return p, nil
+}
+
+// destination returns where a message goes.
+func destination(m Message) *net.UDPAddr {
+	to := netip.AddrFrom4([4]byte{255, 255, 255, 255})
+	if m.To.IsValid() {
+		to = m.To
+	}
+	return net.UDPAddrFromAddrPort(netip.AddrPortFrom(to, serverPort))
+}

@@ -1,0 +1,179 @@
+// Package imagestore puts container images into containerd and lists those that are there.
+//
+// It speaks containerd's gRPC services directly (transfer, streaming, images) through the generated code of
+// github.com/containerd/containerd/api. containerd's own client module does the same with more convenience, but it asks for
+// newer Kubernetes libraries than the embedded Kubernetes has and would triple the size of PID 1; see
+// docs/decisions/0004-containerd-api.md.
+package imagestore
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	imagesapi "github.com/containerd/containerd/api/services/images/v1"
+	streamapi "github.com/containerd/containerd/api/services/streaming/v1"
+	transferapi "github.com/containerd/containerd/api/services/transfer/v1"
+	"github.com/containerd/containerd/api/types"
+	transfertypes "github.com/containerd/containerd/api/types/transfer"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+)
+
+// Namespace is containerd's namespace of the images that the kubelet sees.
+const Namespace = "k8s.io"
+
+// chunk is the most that is sent in one message; containerd reads in the same steps (32 KiB).
+const chunk = 32 << 10
+
+// Store is containerd's image store, reached over a connection to its socket.
+type Store struct{ conn grpc.ClientConnInterface }
+
+// New returns the store behind the connection.
+func New(conn grpc.ClientConnInterface) *Store { return &Store{conn: conn} }
+
+// Image is one name in the store.
+type Image struct {
+	Name   string
+	Digest string // of the manifest or index, "sha256:…"
+	Size   int64  // bytes of the manifest or index itself as the store knows it
+}
+
+func inNamespace(ctx context.Context) context.Context {
+	return metadata.AppendToOutgoingContext(ctx, "containerd-namespace", Namespace)
+}
+
+// List returns all images by name.
+func (s *Store) List(ctx context.Context) ([]Image, error) {
+	images, err := s.list(ctx)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]Image, 0, len(images))
+	for _, i := range images {
+		out = append(out, Image{Name: i.Name, Digest: i.Target.GetDigest(), Size: i.Target.GetSize()})
+	}
+	return out, nil
+}
+
+func (s *Store) list(ctx context.Context) ([]*imagesapi.Image, error) {
+	r, err := imagesapi.NewImagesClient(s.conn).List(inNamespace(ctx), &imagesapi.ListImagesRequest{})
+	if err != nil {
+		return nil, fmt.Errorf("images: cannot list: %w", err)
+	}
+	return r.Images, nil
+}
+
+// Import reads an OCI or docker archive, plain or compressed, stores its images and unpacks their layers, so that a pod can
+// start at once. It returns the images that the archive named, each once; an archive that names none is an error.
+func (s *Store) Import(ctx context.Context, archive io.Reader) ([]Image, error) {
+	ctx, cancel := context.WithCancel(inNamespace(ctx))
+	defer cancel()
+	started := time.Now()
+
+	id, err := s.send(ctx, archive)
+	if err != nil {
+		return nil, fmt.Errorf("image import: cannot open a stream to containerd: %w", err)
+	}
+	source, err := pack(&transfertypes.ImageImportStream{Stream: id})
+	if err != nil {
+		return nil, err
+	}
+	destination, err := pack(&transfertypes.ImageStore{
+		// Names come from the archive's own annotations; the prefix is for manifests that have none.
+		ExtraReferences: []*transfertypes.ImageReference{{Name: "imported", IsPrefix: true, AllowOverwrite: true, AddDigest: true, SkipNamedDigest: true}},
+		Platforms:       []*types.Platform{{OS: "linux", Architecture: "amd64"}},
+		Unpacks:         []*transfertypes.UnpackConfiguration{{Platform: &types.Platform{OS: "linux", Architecture: "amd64"}}},
+	})
+	if err != nil {
+		return nil, err
+	}
+	_, err = transferapi.NewTransferClient(s.conn).Transfer(ctx, &transferapi.TransferRequest{Source: source, Destination: destination})
+	if err != nil {
+		return nil, fmt.Errorf("image import: containerd refused the archive: %w", err)
+	}
+
+	// The transfer service says no names, so they are told by when their record was last written.
+	all, err := s.list(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var imported []Image
+	for _, i := range all {
+		if !i.UpdatedAt.AsTime().Before(started) {
+			imported = append(imported, Image{Name: i.Name, Digest: i.Target.GetDigest(), Size: i.Target.GetSize()})
+		}
+	}
+	if len(imported) == 0 {
+		return nil, errors.New("image import: the archive holds no image for linux/amd64")
+	}
+	return imported, nil
+}
+
+// send opens a stream and feeds it from r in the background, as containerd's stream protocol wants it: the first message names
+// the stream and is answered; after that the receiver grants a window of bytes and the sender sends no more than that.
+// The stream ends with r or with ctx.
+func (s *Store) send(ctx context.Context, r io.Reader) (string, error) {
+	stream, err := streamapi.NewStreamingClient(s.conn).Stream(ctx)
+	if err != nil {
+		return "", err
+	}
+	var random [8]byte
+	rand.Read(random[:])
+	id := "orlop-" + hex.EncodeToString(random[:])
+	hello, err := pack(&streamapi.StreamInit{ID: id})
+	if err != nil {
+		return "", err
+	}
+	if err := stream.Send(hello); err != nil {
+		return "", err
+	}
+	if _, err := stream.Recv(); err != nil {
+		return "", err
+	}
+	go feed(stream, r)
+	return id, nil
+}
+
+func feed(stream streamapi.Streaming_StreamClient, r io.Reader) {
+	defer stream.CloseSend()
+	buf := make([]byte, chunk)
+	for window := 0; ; {
+		for window <= 0 {
+			grant, err := stream.Recv()
+			if err != nil {
+				return // the receiver is done or gone; the transfer call says which
+			}
+			var update transfertypes.WindowUpdate
+			if proto.Unmarshal(grant.Value, &update) == nil {
+				window += int(update.Update)
+			}
+		}
+		n, err := r.Read(buf[:min(window, chunk)])
+		if n > 0 {
+			window -= n
+			data, perr := pack(&transfertypes.Data{Data: buf[:n]})
+			if perr != nil || stream.Send(data) != nil {
+				return
+			}
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+// pack wraps a message the way containerd expects it: the type's bare name, without a host in front.
+func pack(m proto.Message) (*anypb.Any, error) {
+	b, err := proto.Marshal(m)
+	if err != nil {
+		return nil, fmt.Errorf("cannot encode %s: %w", proto.MessageName(m), err)
+	}
+	return &anypb.Any{TypeUrl: string(proto.MessageName(m)), Value: b}, nil
+}

@@ -1,0 +1,59 @@
+package kmod
+
+import "strings"
+
+// glob reports whether s matches a pattern of modules.alias: '*' is any text, '?' one character, [a-z] one of a
+// set; there is no escape and no special treatment of '/' (which path.Match has).
+func glob(pattern, s string) bool {
+	// When a later part fails, only the last '*' needs to try a longer text: what stands before it has matched.
+	starPattern, starText := -1, 0
+	p, t := 0, 0
+	for t < len(s) {
+		if p < len(pattern) {
+			if pattern[p] == '*' {
+				starPattern, starText = p, t
+				p++
+				continue
+			}
+			if width := matchOne(pattern[p:], s[t]); width > 0 {
+				p += width
+				t++
+				continue
+			}
+		}
+		if starPattern < 0 {
+			return false
+		}
+		starText++
+		p, t = starPattern+1, starText
+	}
+	return strings.Trim(pattern[p:], "*") == ""
+}
+
+// matchOne matches one character against the head of the pattern, and returns how long that head is; 0 is no match.
+func matchOne(pattern string, c byte) int {
+	switch pattern[0] {
+	case '?':
+		return 1
+	case '[':
+		end := strings.IndexByte(pattern, ']')
+		if end < 0 {
+			return 0
+		}
+		set := pattern[1:end]
+		for i := 0; i < len(set); i++ {
+			low, high := set[i], set[i]
+			if i+2 < len(set) && set[i+1] == '-' {
+				high = set[i+2]
+				i += 2
+			}
+			if low <= c && c <= high {
+				return end + 1
+			}
+		}
+		return 0
+	case c:
+		return 1
+	}
+	return 0
+}

@@ -1,0 +1,245 @@
+// Package kmod finds kernel modules by name or by modalias, and loads them with what they depend on.
+//
+// It reads the files that depmod writes (modules.dep, modules.alias, modules.softdep, modules.builtin; see
+// kmod's modules.dep(5)) once, and works from memory afterwards. Module files are given to the kernel as they are,
+// .ko or .ko.xz: the kernel unpacks them itself (CONFIG_MODULE_DECOMPRESS). The package has no blacklist, no
+// configuration of module parameters and no unloading: an appliance loads what it has, and reboots to forget it.
+//
+// github.com/pmorjan/kmod was tried first. It reads every file again for each module, which is dear on an emulated
+// processor, matches no alias patterns, so it cannot serve a modalias, hides errors of dependencies, and loads one
+// module after the other.
+package kmod
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// ErrNotFound says that no module has the name.
+var ErrNotFound = errors.New("no such module")
+
+// Index is what depmod knows about one folder of modules. It is read-only after Read and safe for concurrent use.
+type Index struct {
+	dir     string
+	files   map[string]string   // module name → path of the file, relative to dir
+	needs   map[string][]string // module name → names of all modules it needs, the deepest last (as in modules.dep)
+	soft    map[string][]string // module name → names of modules to load before it, if they exist (softdep pre:)
+	builtin map[string]bool
+	aliases []byte // content of modules.alias, searched as it is: most lines are never needed
+}
+
+// Read reads the index files in dir, which is paths.Modules/<kernel release>. modules.dep must exist; the other
+// files may be missing, and then hold nothing.
+func Read(dir string) (*Index, error) {
+	dep, err := os.ReadFile(filepath.Join(dir, "modules.dep"))
+	if err != nil {
+		return nil, fmt.Errorf("kernel modules: cannot read index: %w", err)
+	}
+	x := &Index{dir: dir, files: map[string]string{}, needs: map[string][]string{}, soft: map[string][]string{}, builtin: map[string]bool{}}
+	for line := range bytes.Lines(dep) {
+		file, needs, ok := strings.Cut(string(line), ":")
+		if !ok {
+			continue
+		}
+		name := nameOf(file)
+		x.files[name] = file
+		for _, need := range strings.Fields(needs) {
+			x.needs[name] = append(x.needs[name], nameOf(need))
+		}
+	}
+	for _, optional := range []struct {
+		name string
+		use  func([]byte)
+	}{
+		{"modules.alias", func(b []byte) { x.aliases = b }},
+		{"modules.softdep", x.readSoftdep},
+		{"modules.builtin", func(b []byte) {
+			for line := range bytes.Lines(b) {
+				x.builtin[nameOf(string(bytes.TrimSpace(line)))] = true
+			}
+		}},
+	} {
+		b, err := os.ReadFile(filepath.Join(dir, optional.name))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, fmt.Errorf("kernel modules: cannot read index: %w", err)
+		}
+		optional.use(b)
+	}
+	return x, nil
+}
+
+// readSoftdep reads lines of the form "softdep NAME pre: A B post: C". Only pre is used: what a module wants
+// after itself is asked for by modalias or by name anyway.
+func (x *Index) readSoftdep(b []byte) {
+	for line := range bytes.Lines(b) {
+		fields := strings.Fields(string(line))
+		if len(fields) < 3 || fields[0] != "softdep" {
+			continue
+		}
+		pre := false
+		for _, field := range fields[2:] {
+			switch {
+			case field == "pre:" || field == "post:":
+				pre = field == "pre:"
+			case pre:
+				name := Normalize(fields[1])
+				x.soft[name] = append(x.soft[name], Normalize(field))
+			}
+		}
+	}
+}
+
+// Names lists every module that has a file, sorted.
+func (x *Index) Names() []string {
+	names := make([]string, 0, len(x.files))
+	for name := range x.files {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// Step is one module to load: the file, and the names of modules that must be in the kernel before it.
+type Step struct {
+	Name  string
+	File  string // absolute, or relative to the folder given to Read if that was relative
+	After []string
+	// Soft marks a module that another one only likes to have: it may fail.
+	Soft bool
+}
+
+// Plan lists what has to be loaded for the named modules, each once, needs before users. A name may be written with
+// hyphens or underscores; it may also be an alias ("fs-erofs"). Modules that are built in need nothing. A name that is
+// neither a module nor built in is an error that wraps ErrNotFound; the other modules are planned all the same.
+func (x *Index) Plan(names ...string) ([]Step, error) {
+	var steps []Step
+	var errs []error
+	seen, planned := map[string]bool{}, map[string]bool{}
+	var add func(name string, soft bool) bool
+	add = func(name string, soft bool) bool {
+		if seen[name] || x.builtin[name] {
+			return true
+		}
+		file, ok := x.files[name]
+		if !ok {
+			return false
+		}
+		seen[name] = true
+		step := Step{Name: name, File: filepath.Join(x.dir, file), Soft: soft}
+		for _, pre := range x.soft[name] {
+			add(pre, true)
+			// Soft dependencies may form circles. What is not planned yet is further up in the same circle.
+			if planned[pre] {
+				step.After = append(step.After, pre)
+			}
+		}
+		for _, need := range slices.Backward(x.needs[name]) {
+			add(need, soft)
+			if planned[need] && !slices.Contains(step.After, need) {
+				step.After = append(step.After, need)
+			}
+		}
+		steps = append(steps, step)
+		planned[name] = true
+		return true
+	}
+	for _, name := range names {
+		plain := Normalize(name)
+		if add(plain, false) {
+			continue
+		}
+		found := x.Match(name)
+		for _, module := range found {
+			add(module, false)
+		}
+		if len(found) == 0 {
+			errs = append(errs, fmt.Errorf("kernel module %s: %w in %s", name, ErrNotFound, x.dir))
+		}
+	}
+	return steps, errors.Join(errs...)
+}
+
+// Match lists the modules whose alias patterns match one of the modaliases, sorted, each once. The whole list of
+// aliases is read once for all modaliases, so give them together.
+func (x *Index) Match(modaliases ...string) []string {
+	byBus := map[string][]string{} // bus name → modaliases, to try few patterns in earnest
+	for _, alias := range modaliases {
+		alias = Normalize(alias)
+		byBus[busOf(alias)] = append(byBus[busOf(alias)], alias)
+	}
+	found := map[string]bool{}
+	for line := range bytes.Lines(x.aliases) {
+		rest, ok := bytes.CutPrefix(line, []byte("alias "))
+		if !ok {
+			continue
+		}
+		space := bytes.LastIndexByte(rest, ' ')
+		if space < 0 {
+			continue
+		}
+		pattern := rest[:space]
+		candidates := byBus[busOf(string(pattern))]
+		if len(candidates) == 0 {
+			continue
+		}
+		module := Normalize(string(bytes.TrimSpace(rest[space:])))
+		if found[module] {
+			continue
+		}
+		normal := Normalize(string(pattern))
+		found[module] = slices.ContainsFunc(candidates, func(alias string) bool { return glob(normal, alias) })
+	}
+	var modules []string
+	for module, matched := range found {
+		if matched {
+			modules = append(modules, module)
+		}
+	}
+	slices.Sort(modules)
+	return modules
+}
+
+// Normalize spells a module name, an alias or a pattern with underscores, as the kernel does. Brackets keep their
+// hyphens, which are ranges there.
+func Normalize(s string) string {
+	if !strings.Contains(s, "-") {
+		return s
+	}
+	b := []byte(s)
+	inside := false
+	for i, c := range b {
+		switch {
+		case c == '[':
+			inside = true
+		case c == ']':
+			inside = false
+		case c == '-' && !inside:
+			b[i] = '_'
+		}
+	}
+	return string(b)
+}
+
+// busOf is the part of a modalias that says which bus it belongs to: letters and digits in front of the first other
+// character ("pci" of pci:v00001AF4d…). Patterns have no wildcard there, but for dmi's, which nobody matches.
+func busOf(alias string) string {
+	end := strings.IndexFunc(alias, func(r rune) bool {
+		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && r != '_' && r != '-'
+	})
+	if end < 0 {
+		return Normalize(alias)
+	}
+	return Normalize(alias[:end])
+}
+
+// nameOf is the module's name in "kernel/fs/erofs/erofs.ko.xz".
+func nameOf(file string) string {
+	name, _, _ := strings.Cut(filepath.Base(file), ".")
+	return Normalize(name)
+}

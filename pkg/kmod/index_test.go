@@ -1,0 +1,164 @@
+package kmod
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// folder is a small folder of modules as depmod leaves it.
+func folder(t *testing.T) *Index {
+	t.Helper()
+	dir := t.TempDir()
+	for name, content := range map[string]string{
+		"modules.dep": `kernel/drivers/md/dm-verity.ko.xz: kernel/drivers/md/dm-bufio.ko.xz kernel/drivers/md/dm-mod.ko.xz kernel/lib/reed_solomon/reed_solomon.ko.xz
+kernel/drivers/md/dm-bufio.ko.xz: kernel/drivers/md/dm-mod.ko.xz
+kernel/drivers/md/dm-mod.ko.xz:
+kernel/lib/reed_solomon/reed_solomon.ko.xz:
+kernel/fs/erofs/erofs.ko: kernel/lib/libcrc32c.ko
+kernel/lib/libcrc32c.ko:
+kernel/drivers/block/virtio_blk.ko:
+kernel/drivers/ata/ahci.ko:
+kernel/soft/a.ko:
+kernel/soft/b.ko:
+`,
+		"modules.alias": `# Aliases extracted from modules themselves.
+alias fs-erofs erofs
+alias virtio:d00000002v* virtio_blk
+alias pci:v00008086d00002922sv*sd*bc*sc*i* ahci
+alias pci:v*d*sv*sd*bc01sc06i01* ahci
+alias pci:v00008086d0000[2-3]9[a-b]Fsv* b
+`,
+		"modules.softdep": "# comment\nsoftdep a pre: b crc32c post: erofs\nsoftdep b pre: a\nsoftdep libcrc32c post: a\n",
+		"modules.builtin": "kernel/fs/ext4/ext4.ko\nkernel/drivers/virtio/virtio-pci.ko\n",
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	x, err := Read(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return x
+}
+
+// brief prints a plan: "b a<b" is b, then a, which waits for b.
+func brief(steps []Step) string {
+	var words []string
+	for _, s := range steps {
+		word := s.Name
+		if s.Soft {
+			word = "(" + word + ")"
+		}
+		if len(s.After) > 0 {
+			word += "<" + strings.Join(s.After, "+")
+		}
+		words = append(words, word)
+	}
+	return strings.Join(words, " ")
+}
+
+func TestPlan(t *testing.T) {
+	x := folder(t)
+	for _, c := range []struct{ names, want string }{
+		{"virtio_blk", "virtio_blk"},
+		{"virtio-blk", "virtio_blk"},
+		{"dm-verity", "reed_solomon dm_mod dm_bufio<dm_mod dm_verity<reed_solomon+dm_mod+dm_bufio"},
+		{"dm_mod dm_verity", "dm_mod reed_solomon dm_bufio<dm_mod dm_verity<reed_solomon+dm_mod+dm_bufio"},
+		{"erofs erofs", "libcrc32c erofs<libcrc32c"},
+		{"fs-erofs", "libcrc32c erofs<libcrc32c"},
+		{"ext4 virtio-pci", ""},
+		{"a", "(b) a<b"}, // soft dependencies in a circle
+		{"b", "(a) b<a"},
+	} {
+		steps, err := x.Plan(strings.Fields(c.names)...)
+		if err != nil {
+			t.Errorf("Plan(%s): %v", c.names, err)
+		}
+		if got := brief(steps); got != c.want {
+			t.Errorf("Plan(%s) = %s, want %s", c.names, got, c.want)
+		}
+	}
+	steps, err := x.Plan("nonesuch", "virtio_blk")
+	if !errors.Is(err, ErrNotFound) || !strings.Contains(err.Error(), "nonesuch") || brief(steps) != "virtio_blk" {
+		t.Errorf("Plan with a missing module = %s, %v", brief(steps), err)
+	}
+}
+
+// Whatever is asked for, nothing waits for something that comes later: Load would wait for ever.
+func TestPlanHasNoCircles(t *testing.T) {
+	x := folder(t)
+	names := x.Names()
+	for _, first := range names {
+		for _, second := range names {
+			steps, err := x.Plan(first, second)
+			if err != nil {
+				t.Fatal(err)
+			}
+			seen := map[string]bool{}
+			for _, s := range steps {
+				for _, need := range s.After {
+					if !seen[need] {
+						t.Errorf("Plan(%s, %s): %s waits for %s, which comes later", first, second, s.Name, need)
+					}
+				}
+				seen[s.Name] = true
+			}
+		}
+	}
+}
+
+func TestMatch(t *testing.T) {
+	x := folder(t)
+	for _, c := range []struct {
+		aliases []string
+		want    string
+	}{
+		{[]string{"virtio:d00000002v00001AF4"}, "[virtio_blk]"},
+		{[]string{"virtio:d00000001v00001AF4"}, "[]"},
+		{[]string{"pci:v00008086d00002922sv00001AF4sd00001100bc01sc06i01", "virtio:d00000002v00001AF4"}, "[ahci virtio_blk]"},
+		{[]string{"pci:v00001234d00001111sv0sd0bc01sc06i01"}, "[ahci]"},
+		{[]string{"pci:v00008086d000039bFsv1"}, "[b]"},
+		{[]string{"pci:v00008086d000049bFsv1"}, "[]"},
+		{[]string{"fs-erofs"}, "[erofs]"},
+		{nil, "[]"},
+	} {
+		if got := fmt.Sprint(x.Match(c.aliases...)); got != c.want {
+			t.Errorf("Match(%v) = %s, want %s", c.aliases, got, c.want)
+		}
+	}
+}
+
+func TestGlob(t *testing.T) {
+	for _, c := range []struct {
+		pattern, s string
+		want       bool
+	}{
+		{"", "", true}, {"*", "", true}, {"", "a", false}, {"a*c", "abbbc", true}, {"a*c", "abbbd", false},
+		{"a*b*c", "a/b/bxc", true}, {"?", "", false}, {"a?c", "abc", true}, {"[a-c]x", "bx", true}, {"[a-c]x", "dx", false},
+		{"[abc", "a", false}, {"*a*a*a*a*b", strings.Repeat("a", 60), false}, {"x*", "xyz", true}, {"abc", "ab", false},
+	} {
+		if got := glob(c.pattern, c.s); got != c.want {
+			t.Errorf("glob(%q, %q) = %t", c.pattern, c.s, got)
+		}
+	}
+}
+
+func TestReadNeedsOnlyModulesDep(t *testing.T) {
+	dir := t.TempDir()
+	if _, err := Read(dir); err == nil {
+		t.Error("a folder without modules.dep was accepted")
+	}
+	if err := os.WriteFile(filepath.Join(dir, "modules.dep"), []byte("a.ko:\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	x, err := Read(dir)
+	if err != nil || !slices.Equal(x.Names(), []string{"a"}) {
+		t.Errorf("Read = %v, %v", x, err)
+	}
+}

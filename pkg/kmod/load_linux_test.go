@@ -1,0 +1,49 @@
+package kmod
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+)
+
+func TestDevices(t *testing.T) {
+	sys := t.TempDir()
+	for file, content := range map[string]string{
+		"devices/pci/1/modalias":        "pci:v1\n",
+		"devices/pci/1/child/modalias":  "virtio:d2\n",
+		"devices/pci/2/modalias":        "pci:v1\n", // the same once more
+		"devices/pci/3/modalias":        "\n",
+		"devices/pci/driven/modalias":   "pci:v9\n",
+		"devices/pci/driven/driver/x":   "",
+		"devices/pci/driven/c/modalias": "scsi:t-0x00\n",
+	} {
+		if err := os.MkdirAll(filepath.Dir(filepath.Join(sys, file)), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(sys, file), []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := Devices(sys)
+	slices.Sort(got)
+	if want := []string{"pci:v1", "scsi:t-0x00", "virtio:d2"}; err != nil || !slices.Equal(got, want) {
+		t.Errorf("Devices = %q, %v, want %q", got, err, want)
+	}
+}
+
+// TestLoadGoesOn checks that one module that does not load keeps no other from being tried, and none waits for ever.
+// That modules do load is shown by init's boot test.
+func TestLoadGoesOn(t *testing.T) {
+	dir := t.TempDir()
+	steps := []Step{
+		{Name: "a", File: filepath.Join(dir, "a.ko"), Soft: true},
+		{Name: "b", File: filepath.Join(dir, "b.ko"), After: []string{"a"}},
+		{Name: "c", File: filepath.Join(dir, "c.ko"), After: []string{"a", "b"}},
+	}
+	err := Load(steps)
+	joined, ok := err.(interface{ Unwrap() []error })
+	if !ok || len(joined.Unwrap()) != 2 {
+		t.Errorf("Load = %v, want an error each for b and c", err)
+	}
+}

@@ -1,0 +1,148 @@
+package kmsg
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Device is the kernel's log.
+const Device = "/dev/kmsg"
+
+// maxRecord is CONSOLE_EXT_LOG_MAX (kernel/printk): a read with a smaller buffer fails.
+const maxRecord = 8192
+
+// Tail returns the last n records that the kernel still has, oldest first; all of them when n is 0.
+func Tail(n int) ([]Record, error) {
+	f, err := open()
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return nil, fmt.Errorf("kernel log: cannot read: %w", err)
+	}
+	var records []Record
+	buffer := make([]byte, maxRecord)
+	for {
+		var size int
+		var failure error
+		// Straight from the descriptor: Go's Read would wait for more at the end, and the end is what ends us.
+		if err := raw.Read(func(fd uintptr) bool { size, failure = unix.Read(int(fd), buffer); return true }); err != nil {
+			return nil, fmt.Errorf("kernel log: cannot read: %w", err)
+		}
+		switch {
+		case errors.Is(failure, unix.EAGAIN):
+			return records, nil
+		case errors.Is(failure, unix.EPIPE), errors.Is(failure, unix.EINTR):
+			continue // overwritten under our hands: the next read gives the oldest that is left
+		case failure != nil:
+			return nil, fmt.Errorf("kernel log: cannot read: %w", failure)
+		}
+		if r, err := Parse(string(buffer[:size])); err == nil {
+			records = append(records, r)
+			if n > 0 && len(records) > n {
+				records = records[1:]
+			}
+		}
+	}
+}
+
+// Follow calls each for the last tail records (all that the kernel has when tail is 0) and then for every new one, until
+// the context ends (its error is returned) or each fails. Records that the kernel dropped before they could be read are
+// missing; their numbers (Record.Seq) show it.
+func Follow(ctx context.Context, tail int, each func(Record) error) error {
+	f, err := open()
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	defer context.AfterFunc(ctx, func() {
+		_ = f.SetReadDeadline(time.Unix(1, 0)) // ends the read below; it cannot fail on a file that can be polled
+	})()
+	from := uint64(0)
+	if tail > 0 {
+		records, err := Tail(tail)
+		if err != nil {
+			return err
+		}
+		if len(records) > 0 {
+			from = records[0].Seq
+		}
+	}
+	buffer := make([]byte, maxRecord)
+	for {
+		n, err := f.Read(buffer)
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case errors.Is(err, syscall.EPIPE):
+			continue
+		case err != nil:
+			return fmt.Errorf("kernel log: cannot read: %w", err)
+		}
+		r, err := Parse(string(buffer[:n]))
+		if err != nil || r.Seq < from {
+			continue
+		}
+		if err := each(r); err != nil {
+			return err
+		}
+	}
+}
+
+// open opens the log at its beginning. Not blocking, so that Go waits for it in its poller and can be interrupted.
+func open() (*os.File, error) {
+	f, err := os.OpenFile(Device, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, fmt.Errorf("kernel log: cannot open: %w", err)
+	}
+	return f, nil
+}
+
+// Writer writes lines to the kernel's log, where they stand in time among the kernel's own and survive machined.
+type Writer struct {
+	mu   sync.Mutex
+	file *os.File
+}
+
+// OpenWriter opens the kernel's log for writing. The caller closes the Writer.
+func OpenWriter() (*Writer, error) {
+	f, err := os.OpenFile(Device, os.O_WRONLY, 0)
+	if err != nil {
+		return nil, fmt.Errorf("kernel log: cannot open: %w", err)
+	}
+	return &Writer{file: f}, nil
+}
+
+// facilityDaemon is LOG_DAEMON (syslog(3)).
+const facilityDaemon = 3
+
+// Write writes "orlop: text" with a priority from 0 (emergency) to 7 (debug). Line breaks become spaces, and text beyond
+// 900 bytes is cut, as the kernel would (LOG_LINE_MAX).
+//
+// The kernel allows a program ten lines in five seconds, unless printk.devkmsg=on stands on its command line
+// (Documentation/admin-guide/kernel-parameters), and drops the others without a word.
+func (w *Writer) Write(priority int, text string) error {
+	text = strings.Join(strings.Fields(text), " ")
+	if len(text) > 900 {
+		text = strings.ToValidUTF8(text[:900], "") + "…"
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if _, err := fmt.Fprintf(w.file, "<%d>orlop: %s\n", facilityDaemon<<3|priority&7, text); err != nil {
+		return fmt.Errorf("kernel log: cannot write: %w", err)
+	}
+	return nil
+}
+
+// Close ends writing.
+func (w *Writer) Close() error { return w.file.Close() }

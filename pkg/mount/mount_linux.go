@@ -1,0 +1,104 @@
+package mount
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/moby/sys/mountinfo"
+	"golang.org/x/sys/unix"
+)
+
+var flagBits = [...]struct {
+	flag Flags
+	bit  uintptr
+}{{ReadOnly, unix.MS_RDONLY}, {NoSuid, unix.MS_NOSUID}, {NoDev, unix.MS_NODEV}, {NoExec, unix.MS_NOEXEC}, {NoAtime, unix.MS_NOATIME}}
+
+// Do mounts. The mount point is made if it does not exist (0755). Do does not look whether something is mounted
+// there already: the kernel would stack the mounts. Who may repeat it looks first, with At or List.
+func (m Mount) Do() error {
+	if err := os.MkdirAll(m.Target, 0o755); err != nil {
+		return fmt.Errorf("%s: cannot make mount point: %w", m.Target, err)
+	}
+	var bits uintptr
+	for _, f := range flagBits {
+		if m.Flags&f.flag != 0 {
+			bits |= f.bit
+		}
+	}
+	if err := unix.Mount(m.Source, m.Target, m.Type, bits, m.Data); err != nil {
+		return fmt.Errorf("%s: cannot mount %s (%s): %w", m.Target, m.Source, m.Type, err)
+	}
+	return nil
+}
+
+// Move moves a mount, and everything mounted below it, to another place. The target is made if it does not exist.
+func Move(from, to string) error {
+	if err := unix.Mount(from, to, "", unix.MS_MOVE, ""); err != nil {
+		return fmt.Errorf("%s: cannot move mount to %s: %w", from, to, err)
+	}
+	return nil
+}
+
+// Unmount takes away the topmost mount at target. Nothing mounted there is not an error, so it is safe to repeat.
+func Unmount(target string) error {
+	err := unix.Unmount(target, unix.UMOUNT_NOFOLLOW)
+	if err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
+		return fmt.Errorf("%s: cannot unmount: %w", target, err)
+	}
+	return nil
+}
+
+// List reads what is mounted in the caller's namespace (/proc/self/mountinfo), in the order of mounting.
+func List() ([]Mount, error) {
+	infos, err := mountinfo.GetMounts(nil)
+	if err != nil {
+		return nil, fmt.Errorf("mounts: cannot list: %w", err)
+	}
+	mounts := make([]Mount, 0, len(infos))
+	for _, info := range infos {
+		mounts = append(mounts, fromInfo(info))
+	}
+	return mounts, nil
+}
+
+// At finds the topmost mount at target.
+func At(target string) (Mount, bool, error) {
+	infos, err := mountinfo.GetMounts(mountinfo.SingleEntryFilter(target))
+	if err != nil {
+		return Mount{}, false, fmt.Errorf("mounts: cannot list: %w", err)
+	}
+	if len(infos) == 0 {
+		return Mount{}, false, nil
+	}
+	return fromInfo(infos[len(infos)-1]), true, nil
+}
+
+// Below lists the mount points at or below root, deepest first: the order in which they can be unmounted.
+func Below(root string) ([]string, error) {
+	infos, err := mountinfo.GetMounts(mountinfo.PrefixFilter(root))
+	if err != nil {
+		return nil, fmt.Errorf("mounts: cannot list: %w", err)
+	}
+	targets := make([]string, 0, len(infos))
+	for _, info := range infos {
+		targets = append(targets, filepath.Clean(info.Mountpoint))
+	}
+	slices.Reverse(targets) // later mounts lie on top of earlier ones
+	return targets, nil
+}
+
+func fromInfo(info *mountinfo.Info) Mount {
+	m := Mount{Source: info.Source, Target: info.Mountpoint, Type: info.FSType, Data: info.VFSOptions}
+	for option := range strings.SplitSeq(info.Options, ",") {
+		for _, n := range flagNames {
+			if option == n.name {
+				m.Flags |= n.flag
+			}
+		}
+	}
+	return m
+}

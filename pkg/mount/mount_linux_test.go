@@ -1,0 +1,60 @@
+package mount
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+)
+
+func TestFlags(t *testing.T) {
+	for f, want := range map[Flags]string{0: "rw", ReadOnly | NoExec: "ro,noexec", ReadOnly | NoSuid | NoDev | NoExec | NoAtime: "ro,nosuid,nodev,noexec,noatime"} {
+		if got := f.String(); got != want {
+			t.Errorf("flags %d are printed %q, want %q", f, got, want)
+		}
+	}
+	m := Mount{Source: "tmpfs", Target: "/run", Type: "tmpfs", Flags: NoSuid, Data: "mode=0755"}
+	if got, want := m.String(), "mount tmpfs at /run (tmpfs, nosuid, mode=0755)"; got != want {
+		t.Errorf("printed %q, want %q", got, want)
+	}
+}
+
+// TestMounts mounts, moves and unmounts for real.
+func TestMounts(t *testing.T) {
+	if os.Getenv("ORLOP_KERNEL_TEST") != "1" {
+		t.Skip("mounts: runs under the product kernel only (make kernel)")
+	}
+	dir := t.TempDir()
+	outer := Mount{Source: "outer", Target: filepath.Join(dir, "a"), Type: "tmpfs", Flags: NoSuid | NoDev, Data: "mode=0700,size=64k"}
+	inner := Mount{Source: "inner", Target: filepath.Join(dir, "a/b"), Type: "tmpfs", Flags: NoExec | NoAtime | ReadOnly}
+	for _, m := range []Mount{outer, inner} {
+		if err := m.Do(); err != nil {
+			t.Fatal(err)
+		}
+		got, ok, err := At(m.Target)
+		if err != nil || !ok || got.Source != m.Source || got.Type != m.Type || got.Flags != m.Flags {
+			t.Errorf("At(%s) = %s, %t, %v", m.Target, got, ok, err)
+		}
+	}
+	if err := os.Mkdir(filepath.Join(dir, "c"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := Move(outer.Target, filepath.Join(dir, "c")); err != nil {
+		t.Fatal(err)
+	}
+	if _, ok, err := At(outer.Target); ok || err != nil {
+		t.Errorf("still mounted after Move: %t, %v", ok, err)
+	}
+	below, err := Below(filepath.Join(dir, "c"))
+	if want := []string{filepath.Join(dir, "c/b"), filepath.Join(dir, "c")}; err != nil || !slices.Equal(below, want) {
+		t.Errorf("Below = %v, %v, want %v", below, err, want)
+	}
+	for _, target := range append(below, filepath.Join(dir, "none"), dir) {
+		if err := Unmount(target); err != nil {
+			t.Error(err)
+		}
+	}
+	if left, err := Below(dir); err != nil || len(left) > 0 {
+		t.Errorf("left mounted: %v, %v", left, err)
+	}
+}

@@ -1,0 +1,155 @@
+package pki
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+)
+
+const (
+	blockCertificate = "CERTIFICATE"
+	blockKey         = "EC PRIVATE KEY" // SEC 1: what Kubernetes' loaders expect of an ECDSA key
+	blockKey8        = "PRIVATE KEY"    // PKCS #8: also read
+	blockPublic      = "PUBLIC KEY"
+)
+
+// CertPEM is the authority's certificate in PEM.
+func (ca *CA) CertPEM() []byte { return EncodeCert(ca.Cert) }
+
+// KeyPEM is the authority's key in PEM: a secret.
+func (ca *CA) KeyPEM() []byte { return EncodeKey(ca.Key) }
+
+// CertPEM is the certificate in PEM.
+func (l *Leaf) CertPEM() []byte { return EncodeCert(l.Cert) }
+
+// KeyPEM is the key in PEM: a secret.
+func (l *Leaf) KeyPEM() []byte { return EncodeKey(l.Key) }
+
+// EncodeCert writes a certificate as PEM.
+func EncodeCert(cert *x509.Certificate) []byte {
+	return pem.EncodeToMemory(&pem.Block{Type: blockCertificate, Bytes: cert.Raw})
+}
+
+// EncodeKey writes a P-256 key as PEM (SEC 1, RFC 5915).
+func EncodeKey(key *ecdsa.PrivateKey) []byte {
+	der, err := x509.MarshalECPrivateKey(key)
+	if err != nil {
+		// Only a key on an unknown curve cannot be written, and this package neither makes nor reads one.
+		panic(fmt.Sprintf("pki: a key that is not on P-256: %v", err))
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: blockKey, Bytes: der})
+}
+
+// EncodePublicKey writes the public half of a key as PEM (PKIX).
+func EncodePublicKey(key *ecdsa.PrivateKey) []byte {
+	der, err := x509.MarshalPKIXPublicKey(key.Public())
+	if err != nil {
+		panic(fmt.Sprintf("pki: a key that is not on P-256: %v", err)) // as in EncodeKey
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: blockPublic, Bytes: der})
+}
+
+// ParseCerts reads one or more certificates from PEM, in their order. Anything else in the text is an error, so
+// that a key pasted into the wrong file does not stay unnoticed.
+func ParseCerts(text []byte) ([]*x509.Certificate, error) {
+	var certs []*x509.Certificate
+	for rest := text; ; {
+		var block *pem.Block
+		if block, rest = pem.Decode(rest); block == nil {
+			break
+		}
+		if block.Type != blockCertificate {
+			return nil, fmt.Errorf("certificates: cannot read: found a PEM block %q, expected only %q", block.Type, blockCertificate)
+		}
+		cert, err := x509.ParseCertificate(block.Bytes)
+		if err != nil {
+			return nil, fmt.Errorf("certificates: cannot read number %d: %w", len(certs)+1, err)
+		}
+		certs = append(certs, cert)
+	}
+	if len(certs) == 0 {
+		return nil, errors.New("certificates: cannot read: no PEM block CERTIFICATE found")
+	}
+	return certs, nil
+}
+
+// ParseCert reads exactly one certificate from PEM.
+func ParseCert(text []byte) (*x509.Certificate, error) {
+	certs, err := ParseCerts(text)
+	if err != nil {
+		return nil, err
+	}
+	if len(certs) != 1 {
+		return nil, fmt.Errorf("certificate: cannot read: found %d, expected one", len(certs))
+	}
+	return certs[0], nil
+}
+
+// ParseKey reads a P-256 private key from PEM (SEC 1 or PKCS #8).
+func ParseKey(text []byte) (*ecdsa.PrivateKey, error) {
+	block, _ := pem.Decode(text)
+	if block == nil {
+		return nil, errors.New("key: cannot read: no PEM block found")
+	}
+	var key *ecdsa.PrivateKey
+	switch block.Type {
+	case blockKey:
+		parsed, err := x509.ParseECPrivateKey(block.Bytes)
+		if err != nil {
+			return nil, fmt.Errorf("key: cannot read: %w", err)
+		}
+		key = parsed
+	case blockKey8:
+		parsed, err := x509.ParsePKCS8PrivateKey(block.Bytes)
+		if err != nil {
+			return nil, fmt.Errorf("key: cannot read: %w", err)
+		}
+		key, _ = parsed.(*ecdsa.PrivateKey)
+	default:
+		return nil, fmt.Errorf("key: cannot read: found a PEM block %q, expected %q or %q", block.Type, blockKey, blockKey8)
+	}
+	if key == nil || key.Curve != elliptic.P256() {
+		return nil, errors.New("key: cannot use: only ECDSA keys on P-256 are supported")
+	}
+	return key, nil
+}
+
+// ParseLeaf reads a certificate and its key from PEM and checks that they belong together.
+func ParseLeaf(certPEM, keyPEM []byte) (*Leaf, error) {
+	cert, err := ParseCert(certPEM)
+	if err != nil {
+		return nil, err
+	}
+	key, err := ParseKey(keyPEM)
+	if err != nil {
+		return nil, err
+	}
+	if !Matches(cert, key) {
+		return nil, fmt.Errorf("certificate %q: cannot use: the key belongs to another certificate", cert.Subject.CommonName)
+	}
+	return &Leaf{Cert: cert, Key: key}, nil
+}
+
+// ParseCA reads an authority from PEM and checks that the key belongs to it and that it may sign.
+func ParseCA(certPEM, keyPEM []byte) (*CA, error) {
+	leaf, err := ParseLeaf(certPEM, keyPEM)
+	if err != nil {
+		return nil, err
+	}
+	if !leaf.Cert.IsCA {
+		return nil, fmt.Errorf("CA %q: cannot use: %w", leaf.Cert.Subject.CommonName, errNotCA)
+	}
+	return &CA{Cert: leaf.Cert, Key: leaf.Key}, nil
+}
+
+// NewServiceAccountKey makes the key that signs the tokens of Kubernetes' service accounts, private and public half in PEM.
+func NewServiceAccountKey() (private, public []byte, err error) {
+	key, err := NewKey()
+	if err != nil {
+		return nil, nil, err
+	}
+	return EncodeKey(key), EncodePublicKey(key), nil
+}

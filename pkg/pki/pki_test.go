@@ -1,0 +1,192 @@
+package pki
+
+import (
+	"bytes"
+	"crypto/x509"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+)
+
+var noon = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+
+const day = 24 * time.Hour
+
+func newTestCA(t *testing.T) *CA {
+	t.Helper()
+	ca, err := NewCAAt("test", 100*day, noon)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ca
+}
+
+func TestIssuedCertificateVerifies(t *testing.T) {
+	ca, other := newTestCA(t), newTestCA(t)
+	leaf, err := ca.Issue(Spec{
+		CN: "m1", O: []string{RoleAdmin}, DNS: []string{"m1.example"},
+		IPs: []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")}, Usage: Server, TTL: day, Now: noon,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
+	client := []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}
+	cases := []struct {
+		name  string
+		ca    *CA
+		host  string
+		usage []x509.ExtKeyUsage
+		at    time.Time
+		ok    bool
+	}{
+		{"by name", ca, "m1.example", server, noon, true},
+		{"by IPv4", ca, "192.0.2.1", server, noon, true},
+		{"by IPv6", ca, "2001:db8::1", server, noon, true},
+		{"clocks a little apart", ca, "m1.example", server, noon.Add(-time.Minute), true},
+		{"before its time", ca, "m1.example", server, noon.Add(-time.Hour), false},
+		{"expired", ca, "m1.example", server, noon.Add(day + time.Second), false},
+		{"another name", ca, "m2.example", server, noon, false},
+		{"another CA", other, "m1.example", server, noon, false},
+		{"another usage", ca, "m1.example", client, noon, false},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			roots := x509.NewCertPool()
+			roots.AddCert(c.ca.Cert)
+			_, err := leaf.Cert.Verify(x509.VerifyOptions{Roots: roots, DNSName: c.host, KeyUsages: c.usage, CurrentTime: c.at})
+			if (err == nil) != c.ok {
+				t.Errorf("got %v, want success %v", err, c.ok)
+			}
+		})
+	}
+}
+
+func TestLeafStaysInsideItsCA(t *testing.T) {
+	ca := newTestCA(t)
+	leaf, err := ca.Issue(Spec{CN: "x", Usage: Client, TTL: 1000 * day, Backdate: 10000 * day, Now: noon})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !leaf.Cert.NotAfter.Equal(ca.Cert.NotAfter) || !leaf.Cert.NotBefore.Equal(ca.Cert.NotBefore) {
+		t.Errorf("leaf lives %s to %s, its CA %s to %s", leaf.Cert.NotBefore, leaf.Cert.NotAfter, ca.Cert.NotBefore, ca.Cert.NotAfter)
+	}
+	if _, err := ca.Issue(Spec{CN: "x", Usage: Client, TTL: day, Now: noon.Add(101 * day)}); err == nil || !strings.Contains(err.Error(), "make a new CA") {
+		t.Errorf("a certificate of an ended CA: got %v", err)
+	}
+}
+
+func TestBadSpecs(t *testing.T) {
+	ca := newTestCA(t)
+	for name, spec := range map[string]Spec{
+		"no name":  {Usage: Client, TTL: day},
+		"no life":  {CN: "x", Usage: Client},
+		"no usage": {CN: "x", TTL: day},
+	} {
+		if _, err := ca.Issue(spec); err == nil {
+			t.Errorf("%s: issued", name)
+		}
+	}
+	if _, err := NewCA("", day); err == nil {
+		t.Error("a CA without a name was made")
+	}
+}
+
+func TestNeedsRenewal(t *testing.T) {
+	cert := &x509.Certificate{NotBefore: noon, NotAfter: noon.Add(30 * day)}
+	cases := []struct {
+		at   time.Duration
+		want bool
+	}{{-time.Second, true}, {0, false}, {20*day - time.Second, false}, {20 * day, true}, {31 * day, true}}
+	for _, c := range cases {
+		if got := NeedsRenewal(cert, noon.Add(c.at)); got != c.want {
+			t.Errorf("after %s: got %v, want %v", c.at, got, c.want)
+		}
+	}
+}
+
+func TestFingerprintOutlivesTheCertificate(t *testing.T) {
+	key, err := NewKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	self, err := SelfSigned(Spec{CN: "machine", Usage: Server, TTL: day, Key: key})
+	if err != nil {
+		t.Fatal(err)
+	}
+	signed, err := newTestCA(t).Issue(Spec{CN: "m1", Usage: Server, TTL: day, Key: key, Now: noon})
+	if err != nil {
+		t.Fatal(err)
+	}
+	print := Fingerprint(self.Cert)
+	if print != Fingerprint(signed.Cert) {
+		t.Error("the same key has two fingerprints")
+	}
+	other, err := SelfSigned(Spec{CN: "machine", Usage: Server, TTL: day})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if print == Fingerprint(other.Cert) {
+		t.Error("two keys have the same fingerprint")
+	}
+	got, err := ParseFingerprint(" " + strings.ToUpper(print) + "\n")
+	if err != nil || got != print {
+		t.Errorf("ParseFingerprint: got %q, %v", got, err)
+	}
+	for _, bad := range []string{"", "sha256:", print[7:], print[:70], "sha1:" + print[7:], print + "00", "sha256:" + strings.Repeat("g", 64)} {
+		if _, err := ParseFingerprint(bad); err == nil {
+			t.Errorf("ParseFingerprint(%q) succeeded", bad)
+		}
+	}
+}
+
+func TestPEMRoundTrip(t *testing.T) {
+	ca := newTestCA(t)
+	back, err := ParseCA(ca.CertPEM(), ca.KeyPEM())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !back.Cert.Equal(ca.Cert) || !back.Key.Equal(ca.Key) {
+		t.Error("the CA changed on its way through PEM")
+	}
+	leaf, err := ca.Issue(Spec{CN: "x", Usage: Both, TTL: day, Now: noon})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := ParseLeaf(leaf.CertPEM(), leaf.KeyPEM()); err != nil {
+		t.Error(err)
+	}
+	certs, err := ParseCerts(append(leaf.CertPEM(), ca.CertPEM()...))
+	if err != nil || len(certs) != 2 {
+		t.Errorf("ParseCerts: got %d, %v", len(certs), err)
+	}
+	for name, bad := range map[string]func() error{
+		"leaf as CA":        func() error { _, err := ParseCA(leaf.CertPEM(), leaf.KeyPEM()); return err },
+		"another's key":     func() error { _, err := ParseLeaf(leaf.CertPEM(), ca.KeyPEM()); return err },
+		"key as cert":       func() error { _, err := ParseCerts(leaf.KeyPEM()); return err },
+		"cert as key":       func() error { _, err := ParseKey(leaf.CertPEM()); return err },
+		"no PEM":            func() error { _, err := ParseCerts([]byte("garbage")); return err },
+		"empty key":         func() error { _, err := ParseKey(nil); return err },
+		"two where one":     func() error { _, err := ParseCert(append(leaf.CertPEM(), ca.CertPEM()...)); return err },
+		"cut in the middle": func() error { _, err := ParseCerts(leaf.CertPEM()[:100]); return err },
+	} {
+		if bad() == nil {
+			t.Errorf("%s: accepted", name)
+		}
+	}
+}
+
+func TestServiceAccountKey(t *testing.T) {
+	private, public, err := NewServiceAccountKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	key, err := ParseKey(private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(EncodePublicKey(key), public) {
+		t.Error("the public half is of another key")
+	}
+}

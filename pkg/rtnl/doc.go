@@ -1,0 +1,6 @@
+// Package rtnl speaks the two parts of rtnetlink(7) that github.com/jsimonetti/rtnetlink leaves out: addresses with
+// their protocol mark (IFA_PROTO, kernel 5.18), and notifications told apart.
+//
+// It is a mechanism without policy: it knows messages, not what they are for. Links and routes are read and changed
+// with the library.
+package rtnl

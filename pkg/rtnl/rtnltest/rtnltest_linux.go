@@ -1,0 +1,203 @@
+// Package rtnltest gives a test a network of its own: fresh namespaces, veth pairs, and a second namespace for the
+// other end of the wire.
+//
+// The tests that use it run the same on a development machine (as root) and under the product kernel
+// (`go test -exec`). They need the veth module, /proc, and the right to make namespaces.
+package rtnltest
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"regexp"
+	"runtime"
+	"syscall"
+	"testing"
+
+	"github.com/jsimonetti/rtnetlink/v2"
+	"github.com/jsimonetti/rtnetlink/v2/driver"
+	"golang.org/x/sys/unix"
+)
+
+const (
+	inside = "ORLOP_TEST_INSIDE" // set in the child: the test that it is for
+	// without, set to 1, lets tests that may not make namespaces be skipped. Without it they fail.
+	without = "ORLOP_TEST_WITHOUT_NAMESPACES"
+)
+
+// Isolate runs the calling test once more in a process with network and UTS namespaces of its own, takes over its
+// result, and returns false. In that process it returns true: begin a test with
+//
+//	if !rtnltest.Isolate(t) {
+//		return
+//	}
+func Isolate(t *testing.T) bool {
+	t.Helper()
+	if os.Getenv(inside) == t.Name() {
+		return true
+	}
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(self, "-test.run=^"+regexp.QuoteMeta(t.Name())+"$", "-test.v", "-test.count=1", "-test.timeout=120s")
+	cmd.Env = append(os.Environ(), inside+"="+t.Name())
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET | unix.CLONE_NEWUTS, Pdeathsig: unix.SIGKILL}
+	out, err := cmd.CombinedOutput()
+	if cmd.Process == nil {
+		if os.Getenv(without) == "1" {
+			t.Skipf("%s=1 and namespaces cannot be made: %v", without, err)
+		}
+		t.Fatalf("cannot make namespaces: %v; run as root, or set %s=1 to go without these tests", err, without)
+	}
+	if err != nil {
+		t.Fatalf("in its own namespaces: %v\n%s", err, out)
+	}
+	return false
+}
+
+// Veth makes a pair of links that are each other's other end.
+func Veth(t *testing.T, a, b string) {
+	t.Helper()
+	c := dial(t)
+	peer := &rtnetlink.LinkMessage{Attributes: &rtnetlink.LinkAttributes{Name: b}}
+	err := c.Link.New(&rtnetlink.LinkMessage{Attributes: &rtnetlink.LinkAttributes{
+		Name: a, Info: &rtnetlink.LinkInfo{Kind: "veth", Data: &driver.Veth{PeerInfo: peer}},
+	}})
+	if err != nil {
+		t.Fatalf("cannot make a veth pair: %v (is the veth module loaded?)", err)
+	}
+}
+
+// Delete takes a link away.
+func Delete(t *testing.T, name string) {
+	t.Helper()
+	c := dial(t)
+	if err := c.Link.Delete(index(t, c, name)); err != nil {
+		t.Fatalf("link %s: cannot delete: %v", name, err)
+	}
+}
+
+// SetUp sets a link up or down.
+func SetUp(t *testing.T, name string, up bool) {
+	t.Helper()
+	c := dial(t)
+	if err := setUp(c, index(t, c, name), up); err != nil {
+		t.Fatalf("link %s: cannot set up %v: %v", name, up, err)
+	}
+}
+
+func setUp(c *rtnetlink.Conn, index uint32, up bool) error {
+	m := &rtnetlink.LinkMessage{Index: index, Change: unix.IFF_UP}
+	if up {
+		m.Flags = unix.IFF_UP
+	}
+	return c.Link.Set(m)
+}
+
+func dial(t *testing.T) *rtnetlink.Conn {
+	t.Helper()
+	c, err := rtnetlink.Dial(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+func index(t *testing.T, c *rtnetlink.Conn, name string) uint32 {
+	t.Helper()
+	links, err := c.Link.List()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, l := range links {
+		if l.Attributes.Name == name {
+			return l.Index
+		}
+	}
+	t.Fatalf("link %s: is not there", name)
+	return 0
+}
+
+// Other is a second network namespace, with a thread that lives in it.
+type Other struct {
+	fd   int
+	work chan func()
+}
+
+// NewOther makes a namespace. It lives as long as the test.
+func NewOther(t *testing.T) *Other {
+	t.Helper()
+	o := &Other{work: make(chan func())}
+	ready := make(chan error)
+	go func() {
+		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine, and the namespace with it
+		err := unix.Unshare(unix.CLONE_NEWNET)
+		if err == nil {
+			o.fd, err = unix.Open(fmt.Sprintf("/proc/self/task/%d/ns/net", unix.Gettid()), unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		}
+		ready <- err
+		for f := range o.work {
+			f()
+		}
+	}()
+	if err := <-ready; err != nil {
+		t.Fatalf("cannot make a network namespace: %v", err)
+	}
+	t.Cleanup(func() {
+		close(o.work)
+		unix.Close(o.fd)
+	})
+	return o
+}
+
+// Do runs f in the namespace. Sockets that f opens stay there; goroutines that it starts do not.
+func (o *Other) Do(f func()) {
+	done := make(chan struct{})
+	o.work <- func() {
+		defer close(done)
+		f()
+	}
+	<-done
+}
+
+// Take moves a link into the namespace and sets it up.
+func (o *Other) Take(t *testing.T, name string) {
+	t.Helper()
+	c := dial(t)
+	err := c.Link.Set(&rtnetlink.LinkMessage{
+		Index:      index(t, c, name),
+		Attributes: &rtnetlink.LinkAttributes{NetNS: rtnetlink.NetNSForFD(uint32(o.fd))},
+	})
+	if err != nil {
+		t.Fatalf("link %s: cannot move: %v", name, err)
+	}
+	o.SetUp(t, name, true)
+}
+
+// SetUp sets a link of the namespace up or down: the carrier of the other end.
+func (o *Other) SetUp(t *testing.T, name string, up bool) {
+	t.Helper()
+	var err error
+	o.Do(func() {
+		var c *rtnetlink.Conn
+		if c, err = rtnetlink.Dial(nil); err != nil {
+			return
+		}
+		defer c.Close()
+		var links []rtnetlink.LinkMessage
+		if links, err = c.Link.List(); err != nil {
+			return
+		}
+		err = fmt.Errorf("is not there")
+		for _, l := range links {
+			if l.Attributes.Name == name {
+				err = setUp(c, l.Index, up)
+			}
+		}
+	})
+	if err != nil {
+		t.Fatalf("link %s in the other namespace: %v", name, err)
+	}
+}

@@ -1,0 +1,123 @@
+package rtnl
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// ChangeKind says what changed.
+type ChangeKind int
+
+// The kinds of changes. Lost means that the kernel had more to say than fitted: look at everything again.
+const (
+	LinkChanged ChangeKind = iota + 1
+	AddressChanged
+	RouteChanged
+	Lost
+)
+
+// Change is one notification.
+type Change struct {
+	Kind     ChangeKind
+	Index    int   // of the link; 0 for a route with several next hops
+	Protocol uint8 // who set the address or the route
+	LinkKind string
+}
+
+// groups are the notifications listened to: links, addresses and routes of both families.
+const groups = unix.RTMGRP_LINK | unix.RTMGRP_IPV4_IFADDR | unix.RTMGRP_IPV4_ROUTE |
+	unix.RTMGRP_IPV6_IFADDR | unix.RTMGRP_IPV6_ROUTE
+
+// Watcher is an open subscription.
+type Watcher struct{ c *netlink.Conn }
+
+// Subscribe begins to listen; what happens from now on is seen by Run.
+func Subscribe() (*Watcher, error) {
+	c, err := netlink.Dial(unix.NETLINK_ROUTE, &netlink.Config{Groups: groups})
+	if err != nil {
+		return nil, fmt.Errorf("rtnetlink: cannot subscribe to notifications: %w", err)
+	}
+	return &Watcher{c}, nil
+}
+
+// Run calls f for every change until ctx is done, and closes the subscription. The only error besides ctx's is a
+// socket that stopped working.
+func (w *Watcher) Run(ctx context.Context, f func(Change)) error {
+	stop := context.AfterFunc(ctx, func() { w.c.Close() })
+	defer stop()
+	defer w.c.Close()
+	for {
+		msgs, err := w.c.Receive()
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case errors.Is(err, unix.ENOBUFS):
+			f(Change{Kind: Lost})
+			continue
+		case err != nil:
+			return fmt.Errorf("rtnetlink: cannot receive notifications: %w", err)
+		}
+		for _, m := range msgs {
+			if c, ok := parseChange(m); ok {
+				f(c)
+			}
+		}
+	}
+}
+
+func parseChange(m netlink.Message) (Change, bool) {
+	switch m.Header.Type {
+	case unix.RTM_NEWLINK, unix.RTM_DELLINK:
+		if len(m.Data) < unix.SizeofIfInfomsg {
+			return Change{}, false
+		}
+		c := Change{Kind: LinkChanged, Index: int(binary.NativeEndian.Uint32(m.Data[4:8]))}
+		c.LinkKind = linkKind(m.Data[unix.SizeofIfInfomsg:])
+		return c, true
+	case unix.RTM_NEWADDR, unix.RTM_DELADDR:
+		a, err := parseAddress(m.Data)
+		return Change{Kind: AddressChanged, Index: a.Index, Protocol: a.Protocol}, err == nil
+	case unix.RTM_NEWROUTE, unix.RTM_DELROUTE:
+		if len(m.Data) < unix.SizeofRtMsg {
+			return Change{}, false
+		}
+		c := Change{Kind: RouteChanged, Protocol: m.Data[5]}
+		if ad, err := netlink.NewAttributeDecoder(m.Data[unix.SizeofRtMsg:]); err == nil {
+			for ad.Next() {
+				if ad.Type() == unix.RTA_OIF {
+					c.Index = int(ad.Uint32())
+				}
+			}
+		}
+		return c, true
+	}
+	return Change{}, false
+}
+
+// linkKind returns IFLA_INFO_KIND of a link's attributes, empty when there is none.
+func linkKind(attrs []byte) string {
+	kind := ""
+	ad, err := netlink.NewAttributeDecoder(attrs)
+	if err != nil {
+		return ""
+	}
+	for ad.Next() {
+		if ad.Type() != unix.IFLA_LINKINFO {
+			continue
+		}
+		ad.Nested(func(nad *netlink.AttributeDecoder) error {
+			for nad.Next() {
+				if nad.Type() == unix.IFLA_INFO_KIND {
+					kind = nad.String()
+				}
+			}
+			return nil
+		})
+	}
+	return kind
+}

@@ -1,0 +1,133 @@
+package supervise
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// maxOutput is how much of a command's output is kept: the end.
+const maxOutput = 256 << 10
+
+// Command is a program that runs once and ends.
+type Command struct {
+	Args  []string // the executable's absolute path and its arguments
+	Env   []string // PATH and LC_ALL=C when nil
+	Dir   string   // "/" when empty
+	Stdin []byte   // what it reads
+}
+
+// Run runs a program to its end and returns what it wrote to standard output and error (the last 256 KiB). args are the
+// executable's absolute path and its arguments. If the context ends first, the program and its children are killed. A
+// status other than 0 is an error, an *ExitError, that carries the last lines of the output.
+func (r *Reaper) Run(ctx context.Context, args ...string) ([]byte, error) {
+	return r.RunCommand(ctx, Command{Args: args})
+}
+
+// RunCommand is Run with an environment, a folder and an input.
+func (r *Reaper) RunCommand(ctx context.Context, c Command) ([]byte, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, fmt.Errorf("%s: cannot run: %w", strings.Join(c.Args, " "), err)
+	}
+	if c.Env == nil {
+		c.Env = []string{"PATH=/usr/sbin:/usr/bin", "LC_ALL=C"}
+	}
+	reader, writer, err := os.Pipe()
+	if err != nil {
+		return nil, fmt.Errorf("%s: cannot run: %w", strings.Join(c.Args, " "), err)
+	}
+	defer reader.Close()
+	spec := Spec{Args: c.Args, Env: c.Env, Dir: c.Dir, Output: writer}
+	if c.Stdin != nil {
+		if spec.Stdin, err = memoryFile(c.Stdin); err != nil {
+			writer.Close()
+			return nil, fmt.Errorf("%s: cannot run: %w", strings.Join(c.Args, " "), err)
+		}
+		defer spec.Stdin.Close()
+	}
+	p, err := r.Start(spec)
+	writer.Close()
+	if err != nil {
+		return nil, err
+	}
+	output := make(chan []byte, 1)
+	go func() { output <- readEnd(reader, maxOutput) }()
+	select {
+	case <-p.Done():
+	case <-ctx.Done():
+		err = errors.Join(err, p.Signal(unix.SIGKILL, true))
+		<-p.Done()
+	}
+	// A child that the program left behind may hold the pipe open for ever: what it writes later is not waited for.
+	_ = reader.SetReadDeadline(time.Now().Add(time.Second))
+	text := <-output
+	if ctx.Err() != nil {
+		return text, fmt.Errorf("%s: was ended early: %w", strings.Join(c.Args, " "), errors.Join(ctx.Err(), err))
+	}
+	if !p.Exit().OK() {
+		return text, &ExitError{Args: c.Args, Exit: p.Exit(), Output: lastLines(string(text), 5)}
+	}
+	return text, nil
+}
+
+// ExitError says that a command ended with a status other than 0, or by a signal.
+type ExitError struct {
+	Args   []string
+	Exit   Exit
+	Output string // the last lines that it wrote
+}
+
+// Error is "/usr/sbin/mke2fs -t ext4 /dev/vda4: ended with status 1: the last lines".
+func (e *ExitError) Error() string {
+	text := fmt.Sprintf("%s: %s", strings.Join(e.Args, " "), e.Exit)
+	if e.Output != "" {
+		text += ": " + e.Output
+	}
+	return text
+}
+
+// memoryFile returns an anonymous file with the content, at its beginning. Unlike a pipe it needs nobody to fill it.
+func memoryFile(content []byte) (*os.File, error) {
+	fd, err := unix.MemfdCreate("stdin", unix.MFD_CLOEXEC)
+	if err != nil {
+		return nil, fmt.Errorf("input: %w", err)
+	}
+	f := os.NewFile(uintptr(fd), "stdin")
+	if _, err := f.Write(content); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("input: %w", err)
+	}
+	if _, err := f.Seek(0, io.SeekStart); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("input: %w", err)
+	}
+	return f, nil
+}
+
+// readEnd reads until r ends or fails and returns the last limit bytes.
+func readEnd(r io.Reader, limit int) []byte {
+	var text []byte
+	buffer := make([]byte, 4096)
+	for {
+		n, err := r.Read(buffer)
+		text = append(text, buffer[:n]...)
+		if len(text) > 2*limit {
+			text = append(text[:0], text[len(text)-limit:]...)
+		}
+		if err != nil {
+			return text[max(0, len(text)-limit):]
+		}
+	}
+}
+
+// lastLines returns the last n lines of a text as one, joined by "; ".
+func lastLines(text string, n int) string {
+	lines := strings.FieldsFunc(text, func(r rune) bool { return r == '\n' || r == '\r' })
+	return strings.Join(lines[max(0, len(lines)-n):], "; ")
+}

@@ -1,0 +1,128 @@
+package supervise
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/orlop-os/orlop/pkg/notify"
+	"golang.org/x/sys/unix"
+)
+
+// The test's child processes are the test's own executable under another role, so that the tests need no other program
+// and run under the product's kernel with nothing else in the root.
+const roleEnv = "SUPERVISE_TEST_ROLE"
+
+// reaper is the one reaper of the test process.
+var reaper = NewReaper(func(pid int, exit Exit) {
+	select {
+	case orphans <- fmt.Sprint(pid, " ", exit):
+	default:
+	}
+})
+
+var orphans = make(chan string, 64)
+
+func TestMain(m *testing.M) {
+	if role := os.Getenv(roleEnv); role != "" {
+		os.Exit(play(role))
+	}
+	go reaper.Loop(context.Background())
+	os.Exit(m.Run())
+}
+
+// self returns the arguments and environment that start the test's executable in a role. Words after the first are the
+// role's arguments.
+func self(t testing.TB, role string) (args, env []string) {
+	t.Helper()
+	path, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return []string{path, "-test.run=^$"}, []string{roleEnv + "=" + role, "GORACE=atexit_sleep_ms=0"}
+}
+
+// play is what a child does.
+func play(role string) int {
+	words := strings.Fields(role)
+	switch words[0] {
+	case "exit": // exit STATUS [TEXT…]
+		fmt.Println(strings.Join(words[2:], " "))
+		status := 0
+		fmt.Sscan(words[1], &status)
+		return status
+	case "sleep":
+		fmt.Println("sleeping")
+		_ = unix.Pause() // until a signal
+	case "stubborn": // ignores SIGTERM
+		signal.Ignore(syscall.SIGTERM)
+		fmt.Println("stubborn")
+		_ = unix.Pause() // until a signal
+	case "show": // writes its own attributes
+		status, _ := os.ReadFile("/proc/self/status")
+		group, _ := os.ReadFile("/proc/self/cgroup")
+		oom, _ := os.ReadFile("/proc/self/oom_score_adj")
+		nice, _ := unix.Getpriority(unix.PRIO_PROCESS, 0)
+		var core syscall.Rlimit
+		_ = syscall.Getrlimit(unix.RLIMIT_CORE, &core)
+		sid, _ := unix.Getsid(0)
+		fmt.Printf("%s\n%s\noom %snice %d\ncore %d\nleader %v\n", status, group, oom, 20-nice, core.Cur, sid == os.Getpid())
+	case "cat":
+		_, _ = io.Copy(os.Stdout, os.Stdin)
+	case "flood": // writes without end
+		line := append(bytes.Repeat([]byte("x"), 99), '\n')
+		for {
+			if _, err := os.Stdout.Write(line); err != nil {
+				return 1
+			}
+		}
+	case "notify": // says not ready, then ready, and the opposite on each SIGUSR1
+		return playNotify()
+	case "listen": // listen NETWORK ADDRESS
+		l, err := net.Listen(words[1], words[2])
+		if err != nil {
+			fmt.Println(err)
+			return 1
+		}
+		for {
+			if c, err := l.Accept(); err == nil {
+				c.Close()
+			}
+		}
+	case "spawn": // leaves a sleeping grandchild behind and ends when asked
+		path, _ := os.Executable()
+		pid, _, err := syscall.StartProcess(path, []string{path, "-test.run=^$"}, &syscall.ProcAttr{Env: []string{roleEnv + "=sleep"}, Files: []uintptr{0, 1, 2}})
+		fmt.Println("grandchild", pid, err)
+		if len(words) > 1 {
+			return 0
+		}
+		_ = unix.Pause() // until a signal
+	}
+	return 0
+}
+
+func playNotify() int {
+	change := make(chan os.Signal, 1)
+	signal.Notify(change, syscall.SIGUSR1)
+	w, err := notify.FromEnv()
+	if err != nil || w == nil {
+		fmt.Println("no notify", err)
+		return 1
+	}
+	for ready, first := false, true; ; ready = !ready {
+		if err := w.Send("part", ready, "by test"); err != nil {
+			return 1
+		}
+		if !first {
+			<-change
+		}
+		first = false
+	}
+}

@@ -1,0 +1,385 @@
+package supervise
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/orlop-os/orlop/pkg/cell"
+	"github.com/orlop-os/orlop/pkg/cgroup"
+	"github.com/orlop-os/orlop/pkg/logring"
+	"golang.org/x/sys/unix"
+)
+
+// bench is a manager with its events, for one test.
+type bench struct {
+	*Manager
+	t      *testing.T
+	mu     sync.Mutex
+	events []string
+}
+
+func newBench(t *testing.T, groups cgroup.Tree) *bench {
+	b := &bench{t: t}
+	b.Manager = NewManager(Config{Reaper: reaper, Groups: groups, Event: func(service, kind, message string) {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.events = append(b.events, fmt.Sprintf("%s %s %s", service, kind, message))
+	}})
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		defer cancel()
+		if err := b.Shutdown(ctx); err != nil {
+			t.Error(err)
+		}
+		if t.Failed() {
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			t.Log(strings.Join(b.events, "\n"))
+		}
+	})
+	return b
+}
+
+func (b *bench) service(name, role string, change ...func(*Service)) Service {
+	s := Service{Name: name, Grace: 5 * time.Second}
+	s.Args, s.Env = self(b.t, role)
+	for _, c := range change {
+		c(&s)
+	}
+	return s
+}
+
+func needs(names ...string) func(*Service) { return func(s *Service) { s.Needs = names } }
+
+func (b *bench) set(services ...Service) {
+	b.t.Helper()
+	if err := b.Set(services); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+// until waits for a service to be as ok wants it.
+func (b *bench) until(name, what string, ok func(Status) bool) Status {
+	b.t.Helper()
+	ctx, cancel := context.WithTimeout(b.t.Context(), 20*time.Second)
+	defer cancel()
+	var found Status
+	all, err := cell.Wait(ctx, b.Status(), func(all []Status) bool {
+		i := slices.IndexFunc(all, func(s Status) bool { return s.Name == name })
+		if i >= 0 {
+			found = all[i]
+		}
+		return i >= 0 && ok(found)
+	})
+	if err != nil {
+		b.t.Fatalf("%s is not %s: %+v", name, what, all)
+	}
+	return found
+}
+
+func (b *bench) in(name string, p Phase) Status {
+	b.t.Helper()
+	return b.until(name, string(p), func(s Status) bool { return s.State == p })
+}
+
+// output waits until the service's log has a line that contains the text.
+func (b *bench) output(name, text string) string {
+	b.t.Helper()
+	log, err := b.Log(name)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(b.t.Context(), 20*time.Second)
+	defer cancel()
+	for seq := uint64(0); ; {
+		lines, _, err := log.After(ctx, seq)
+		if err != nil {
+			b.t.Fatalf("%s did not write %q", name, text)
+		}
+		for _, l := range lines {
+			if seq = l.Seq; strings.Contains(l.Text, text) {
+				return l.Text
+			}
+		}
+	}
+}
+
+func kill(t *testing.T, pid int) {
+	t.Helper()
+	if err := unix.Kill(pid, unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestKilledServiceIsBackAtOnce(t *testing.T) {
+	b := newBench(t, "")
+	b.set(b.service("a", "sleep"))
+	first := b.in("a", Running)
+	kill(t, first.PID)
+	start := time.Now()
+	second := b.until("a", "restarted", func(s Status) bool { return s.State == Running && s.PID != first.PID })
+	if took := time.Since(start); took > 5*time.Second || second.Restarts != 1 {
+		t.Errorf("back after %v with %d restarts", took, second.Restarts)
+	}
+	kill(t, second.PID)
+	again := b.in("a", BackingOff)
+	if !strings.Contains(again.Detail, "signal 9") {
+		t.Errorf("detail %q does not say why", again.Detail)
+	}
+	if err := b.Restart("a"); err != nil {
+		t.Fatal(err)
+	}
+	b.until("a", "running after a restart", func(s Status) bool { return s.State == Running && s.PID != second.PID })
+}
+
+func TestFailureSaysWhy(t *testing.T) {
+	b := newBench(t, "")
+	b.set(b.service("a", "exit 7 cannot open the book"), Service{Name: "b", Args: []string{"/does/not/exist"}})
+	if s := b.in("a", BackingOff); s.Detail != "ended with status 7, last line: cannot open the book" {
+		t.Errorf("detail %q", s.Detail)
+	}
+	if s := b.in("b", BackingOff); !strings.Contains(s.Detail, "/does/not/exist") || s.PID != 0 {
+		t.Errorf("%+v", s)
+	}
+}
+
+func TestOrderOfStartAndStop(t *testing.T) {
+	b := newBench(t, "")
+	socket := filepath.Join(t.TempDir(), "s")
+	b.set(
+		b.service("last", "sleep", needs("middle")),
+		b.service("middle", "listen unix "+socket, needs("first"), func(s *Service) { s.Ready.Unix = socket }),
+		b.service("first", "notify", func(s *Service) { s.Ready.Notify = true }),
+	)
+	b.in("last", Running)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	if err := b.Shutdown(ctx); err != nil {
+		t.Fatal(err)
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var order []string
+	for _, e := range b.events {
+		for _, word := range []string{"→ running", "→ stopping"} {
+			if strings.Contains(e, word) {
+				order = append(order, strings.Fields(e)[0]+strings.TrimPrefix(word, "→"))
+			}
+		}
+	}
+	want := "first running, middle running, last running, last stopping, middle stopping, first stopping"
+	if got := strings.Join(order, ", "); got != want {
+		t.Errorf("%s\nwant %s", got, want)
+	}
+}
+
+func TestNeedThatIsLostKillsNobody(t *testing.T) {
+	b := newBench(t, "")
+	b.set(b.service("base", "notify", func(s *Service) { s.Ready.Notify = true }), b.service("top", "sleep", needs("base")))
+	top := b.in("top", Running)
+	base := b.in("base", Running)
+	if len(base.Components) != 1 || base.Components[0].Name != "part" || !base.Components[0].Ready || base.Components[0].Detail != "by test" {
+		t.Errorf("components %+v", base.Components)
+	}
+	for _, want := range []Phase{Unready, Running, Unready} {
+		if err := unix.Kill(base.PID, unix.SIGUSR1); err != nil {
+			t.Fatal(err)
+		}
+		b.in("base", want)
+	}
+	kill(t, base.PID)
+	b.until("base", "a new process", func(s Status) bool { return s.State == Running && s.PID != base.PID })
+	if now := b.in("top", Running); now.PID != top.PID {
+		t.Errorf("top was restarted: process %d, was %d", now.PID, top.PID)
+	}
+}
+
+func TestSetChangesOnlyWhatDiffers(t *testing.T) {
+	b := newBench(t, "")
+	one, two, three := b.service("one", "sleep"), b.service("two", "sleep"), b.service("three", "sleep")
+	b.set(one, two, three)
+	pids := map[string]int{}
+	for _, name := range []string{"one", "two", "three"} {
+		pids[name] = b.in(name, Running).PID
+	}
+	b.set(one, two, three)
+	two.Env = append(slices.Clone(two.Env), "NEW=1")
+	b.set(one, two, b.service("four", "sleep"))
+	b.in("four", Running)
+	b.until("two", "restarted", func(s Status) bool { return s.State == Running && s.PID != pids["two"] })
+	if s := b.in("one", Running); s.PID != pids["one"] {
+		t.Error("one was restarted although it did not change")
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	if _, err := cell.Wait(ctx, b.Status(), func(all []Status) bool { return len(all) == 3 }); err != nil {
+		t.Error("three was not forgotten")
+	}
+	if err := b.Set([]Service{{Name: "bad"}}); err == nil {
+		t.Error("a set without a program was accepted")
+	}
+	if got := len(b.Services()); got != 3 {
+		t.Errorf("%d services after a refused set; want the former 3", got)
+	}
+	if _, err := b.Log("three"); err == nil || !strings.Contains(err.Error(), "four, one, two") {
+		t.Errorf("error %v; want the names there are", err)
+	}
+}
+
+func TestStubbornServiceIsKilled(t *testing.T) {
+	b := newBench(t, "")
+	b.set(b.service("a", "stubborn", func(s *Service) { s.Grace = 100 * time.Millisecond }))
+	b.output("a", "stubborn")
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	if err := b.Shutdown(ctx); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestShutdownOutOfTimeKillsAndSaysWhom(t *testing.T) {
+	b := newBench(t, "")
+	b.set(b.service("a", "stubborn", func(s *Service) { s.Grace = time.Hour }), b.service("b", "stubborn", needs("a"), func(s *Service) { s.Grace = time.Hour }))
+	b.in("b", Running)
+	b.output("b", "stubborn")
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	err := b.Shutdown(ctx)
+	if err == nil || !strings.Contains(err.Error(), "services a, b: killed") || strings.Contains(err.Error(), "still there") {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestStartThatIsNeverReadyIsTriedAgain(t *testing.T) {
+	b := newBench(t, "")
+	b.set(b.service("a", "sleep", func(s *Service) {
+		s.Ready.Notify, s.StartTimeout = true, 300*time.Millisecond
+		s.Backoff.First = 10 * time.Millisecond
+	}))
+	s := b.until("a", "restarted twice", func(s Status) bool { return s.Restarts >= 2 })
+	if s = b.in("a", Starting); !strings.Contains(s.Detail, "was not ready within 300ms") {
+		t.Errorf("%+v", s)
+	}
+}
+
+func TestTCPProbe(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := l.Addr().String()
+	l.Close()
+	b := newBench(t, "")
+	b.set(b.service("a", "listen tcp "+address, func(s *Service) { s.Ready.TCP = address }))
+	b.in("a", Running)
+}
+
+// TestFloodDoesNotGrow lets a service write without end while nobody reads, and a reader that is slow: neither stops it.
+func TestFloodDoesNotGrow(t *testing.T) {
+	b := newBench(t, "")
+	b.set(b.service("a", "flood", func(s *Service) { s.LogLines, s.LogBytes = 50, 1<<20 }))
+	log, err := b.Log("a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	done := errors.New("done")
+	err = log.Follow(ctx, 0, func(_ logring.Line, missed uint64) error {
+		if missed > 0 {
+			return done
+		}
+		<-time.After(time.Millisecond) // the reader does something else for a while
+		return nil
+	})
+	if !errors.Is(err, done) {
+		t.Fatalf("a slow reader missed nothing: %v", err)
+	}
+	if got := len(log.Tail(0)); got > 50 {
+		t.Errorf("%d lines are kept; want at most 50", got)
+	}
+}
+
+// TestGroup starts services in control groups and looks at what is left when they end.
+func TestGroup(t *testing.T) {
+	tree := testTree(t)
+	t.Cleanup(func() { cleanTree(t, tree, "/orlop-test/all", "/orlop-test/leave", "/orlop-test") })
+	b := newBench(t, tree) // its cleaning up comes first
+	in := func(group string, leave bool) func(*Service) {
+		return func(s *Service) { s.Cgroup, s.LeaveChildren = group, leave }
+	}
+	b.set(b.service("all", "spawn", in("/orlop-test/all", false)), b.service("leave", "spawn", in("/orlop-test/leave", true)))
+	left := map[string]int{}
+	for _, name := range []string{"all", "leave"} {
+		left[name] = atoi(t, strings.Fields(b.output(name, "grandchild"))[1])
+		pids, err := tree.Procs("/orlop-test/" + name)
+		if err != nil || !slices.Contains(pids, b.in(name, Running).PID) || !slices.Contains(pids, left[name]) {
+			t.Fatalf("group %s holds %v (%v); want the process and %d", name, pids, err, left[name])
+		}
+		pid := b.in(name, Running).PID
+		kill(t, pid)
+		b.until(name, "restarted", func(s Status) bool { return s.State == Running && s.PID != pid })
+	}
+	if !slices.Contains(procs(t, tree, "/orlop-test/leave"), left["leave"]) {
+		t.Error("the child of a service that leaves its children was killed")
+	}
+	deadline := time.Now().Add(20 * time.Second)
+	for slices.Contains(procs(t, tree, "/orlop-test/all"), left["all"]) {
+		if time.Now().After(deadline) {
+			t.Fatal("the child of a service was left behind")
+		}
+		<-time.After(5 * time.Millisecond)
+	}
+}
+
+func procs(t *testing.T, tree cgroup.Tree, group string) []int {
+	t.Helper()
+	pids, err := tree.Procs(group)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pids
+}
+
+func testTree(t *testing.T) cgroup.Tree {
+	t.Helper()
+	for _, mount := range []string{cgroup.Mount, cgroup.Mount + "/unified"} {
+		var s unix.Statfs_t
+		if os.Getuid() == 0 && unix.Statfs(mount, &s) == nil && s.Type == unix.CGROUP2_SUPER_MAGIC && unix.Access(mount, unix.W_OK) == nil {
+			return cgroup.Tree(mount)
+		}
+	}
+	t.Skip("needs root and a cgroup v2 hierarchy")
+	return ""
+}
+
+// cleanTree kills what is in the groups and removes them, in order.
+func cleanTree(t *testing.T, tree cgroup.Tree, groups ...string) {
+	t.Helper()
+	for _, group := range groups {
+		if err := tree.Kill(group); err != nil {
+			t.Error(err)
+		}
+		deadline := time.Now().Add(20 * time.Second)
+		for {
+			err := tree.Remove(group)
+			if err == nil {
+				break
+			}
+			if time.Now().After(deadline) {
+				t.Error(err)
+				break
+			}
+			<-time.After(5 * time.Millisecond)
+		}
+	}
+}

@@ -1,0 +1,261 @@
+package supervise
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/orlop-os/orlop/pkg/logring"
+	"github.com/orlop-os/orlop/pkg/notify"
+)
+
+// pipes are the two ways out of a process.
+type pipes struct {
+	output, outputEnd *os.File // the process's end, machined's end
+	notify, notifyEnd *os.File // nil unless the service says itself that it is ready
+}
+
+func newPipes(withNotify bool) (p pipes, err error) {
+	if p.outputEnd, p.output, err = os.Pipe(); err != nil {
+		return p, err
+	}
+	if withNotify {
+		if p.notifyEnd, p.notify, err = os.Pipe(); err != nil {
+			p.outputEnd.Close()
+			p.output.Close()
+		}
+	}
+	return p, err
+}
+
+func closeAll(files ...*os.File) {
+	for _, f := range files {
+		if f != nil {
+			f.Close()
+		}
+	}
+}
+
+// start starts the service's process and the goroutines that listen to it. The manager's lock is held.
+func (m *Manager) start(u *unit) error {
+	u.takeNext()
+	s := u.service
+	u.components, u.probe = nil, ""
+	p, err := newPipes(s.Ready.Notify)
+	if err != nil {
+		return fmt.Errorf("service %q: cannot start: %w", s.Name, err)
+	}
+	defer closeAll(p.output, p.notify)
+	process, err := m.startProcess(s, p)
+	if err != nil {
+		closeAll(p.outputEnd, p.notifyEnd)
+		return fmt.Errorf("service %q: cannot start: %w", s.Name, err)
+	}
+	u.process = process
+	u.starts++
+	var ctx context.Context
+	ctx, u.endProbe = context.WithCancel(context.Background())
+	drained := make(chan struct{})
+	go func() {
+		defer close(drained)
+		pump(p.outputEnd, u.log)
+	}()
+	if p.notifyEnd != nil {
+		go m.listen(s.Name, u, process, p.notifyEnd)
+	}
+	if network, address := s.Ready.dial(); network != "" {
+		go watchProbe(ctx, network, address, func(ok bool, detail string) { m.probed(u, process, ok, detail) })
+	}
+	go m.await(u, process, drained)
+	return nil
+}
+
+func (m *Manager) startProcess(s Service, p pipes) (*Process, error) {
+	spec := Spec{
+		Args: s.Args, Env: s.Env, Dir: s.Dir, Output: p.output, Extra: p.notify,
+		UID: s.UID, GID: s.GID, Groups: s.Groups, Capabilities: s.Capabilities, NoNewPrivs: s.NoNewPrivs,
+		OOMScoreAdj: s.OOMScoreAdj, SetOOM: true, Nice: s.Nice, Rlimits: s.Rlimits,
+	}
+	if p.notify != nil {
+		spec.Env = append(append([]string(nil), s.Env...), notify.Env+"=3")
+	}
+	if s.Cgroup != "" {
+		if err := m.config.Groups.Make(s.Cgroup, s.Limits); err != nil {
+			return nil, err
+		}
+		dir, err := m.config.Groups.Open(s.Cgroup)
+		if err != nil {
+			return nil, err
+		}
+		defer dir.Close()
+		spec.Cgroup = dir
+	}
+	return m.config.Reaper.Start(spec)
+}
+
+// pump moves what the process writes into the ring, and so never lets it wait for a reader of the ring.
+func pump(r *os.File, log *logring.Ring) {
+	defer r.Close()
+	buffer := make([]byte, 4096)
+	for {
+		n, err := r.Read(buffer)
+		if n > 0 {
+			_, _ = log.Write(buffer[:n]) // never fails
+		}
+		if err != nil {
+			log.Flush()
+			return
+		}
+	}
+}
+
+// await waits for the end of the process.
+func (m *Manager) await(u *unit, p *Process, drained <-chan struct{}) {
+	<-p.Done()
+	// Its last words are in the pipe, and tell why it ended. A child that it left behind may keep the pipe open.
+	patience := time.NewTimer(200 * time.Millisecond)
+	defer patience.Stop()
+	select {
+	case <-drained:
+	case <-patience.C:
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	u.process, u.components, u.probe = nil, nil, ""
+	u.endProbe()
+	if s := u.service; s.Cgroup != "" && !s.LeaveChildren {
+		if err := m.config.Groups.Kill(s.Cgroup); err != nil {
+			m.config.Event(s.Name, "failure", err.Error())
+		}
+	}
+	if u.state.Phase != Stopping {
+		u.failure = p.Exit().String()
+		if last := u.log.Tail(1); len(last) > 0 && !p.Exit().OK() {
+			u.failure += ", last line: " + last[0].Text
+		}
+		m.config.Event(u.service.Name, "failure", u.failure)
+	}
+	m.step(u, Exited)
+	m.settle()
+}
+
+// listen reads what the process says about its components.
+func (m *Manager) listen(name string, u *unit, p *Process, r *os.File) {
+	defer r.Close()
+	complain := func(text string) {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		m.config.Event(name, "failure", text)
+	}
+	err := notify.Read(r, func(message notify.Message) { m.noted(u, p, message) }, func(line string, err error) {
+		complain(fmt.Sprintf("says something that is not a readiness message: %q: %v", line, err))
+	})
+	if err != nil {
+		complain(err.Error())
+	}
+}
+
+func (m *Manager) noted(u *unit, p *Process, message notify.Message) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if u.process != p {
+		return // a child of a former process
+	}
+	same := func(c Component) bool { return c.Name == message.Component && c.Ready == message.Ready }
+	if message.Component != "" && !slices.ContainsFunc(u.components, same) {
+		word := map[bool]string{true: "is ready", false: "is not ready"}[message.Ready]
+		m.config.Event(u.service.Name, "state", strings.TrimSpace(fmt.Sprintf("%s %s %s", message.Component, word, message.Detail)))
+	}
+	u.components = u.components.note(message, time.Now())
+	m.step(u, map[bool]Event{true: Ready, false: NotReady}[u.components.ready()])
+	m.settle()
+}
+
+func (m *Manager) probed(u *unit, p *Process, ok bool, detail string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if u.process != p {
+		return
+	}
+	u.probe = detail
+	m.step(u, map[bool]Event{true: Ready, false: NotReady}[ok])
+	m.settle()
+}
+
+// dial returns what a probe connects to, or nothing.
+func (p Probe) dial() (network, address string) {
+	switch {
+	case p.Unix != "":
+		return "unix", p.Unix
+	case p.TCP != "":
+		return "tcp", p.TCP
+	}
+	return "", ""
+}
+
+// How often a probe connects: often while everything waits for the service, seldom once it answers. A service that
+// answers is unready only after several failures in a row, because a busy machine is slow.
+const (
+	probeStarting = 50 * time.Millisecond
+	probeReady    = 10 * time.Second
+	probeFailing  = time.Second
+	probeTimeout  = 2 * time.Second
+	probeFailures = 3
+)
+
+// watchProbe connects again and again until the context ends, and reports when the answer is another than before.
+func watchProbe(ctx context.Context, network, address string, report func(ok bool, detail string)) {
+	dialer := net.Dialer{Timeout: probeTimeout}
+	ready, failures, wait := false, 0, time.Duration(0)
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for first := true; ; first = false {
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			return
+		}
+		c, err := dialer.DialContext(ctx, network, address)
+		if ctx.Err() != nil {
+			return
+		}
+		if err == nil {
+			c.Close()
+			failures, wait = 0, probeReady
+			if !ready {
+				ready = true
+				report(true, "")
+			}
+		} else {
+			if failures++; ready && failures == probeFailures {
+				ready = false
+				report(false, reason(err))
+			} else if first {
+				report(false, reason(err))
+			}
+			wait = probeStarting
+			if ready || failures > 20*int(probeFailing/probeStarting) {
+				wait = probeFailing
+			}
+		}
+		timer.Reset(wait)
+	}
+}
+
+// reason shortens "dial unix /run/x.sock: connect: no such file or directory".
+func reason(err error) string {
+	var op *net.OpError
+	if !errors.As(err, &op) || op.Addr == nil {
+		return err.Error()
+	}
+	cause := op.Err
+	if inner := errors.Unwrap(cause); inner != nil {
+		cause = inner
+	}
+	return fmt.Sprintf("%s does not take connections: %v", op.Addr, cause)
+}

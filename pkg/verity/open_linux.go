@@ -1,0 +1,62 @@
+package verity
+
+import (
+	"fmt"
+
+	"github.com/containerd/go-dmverity/pkg/dm"
+	"golang.org/x/sys/unix"
+)
+
+// options are the optional arguments of the kernel's verity target (Documentation/admin-guide/device-mapper/verity.rst).
+//
+// A block that does not match its hash, or that cannot be read, panics the kernel. Restarting would do too, but it
+// runs the drivers' orderly shutdown from within the failed read; a panic needs nothing to work, stays in the
+// firmware's log (pstore) for the next boot to tell, and becomes a reset by the panic= argument. The kernel's lines
+// are "verity: …: data block N is corrupted" and "Kernel panic - not syncing: dm-verity device corrupted".
+var options = [...]string{"panic_on_corruption", "panic_on_error", "ignore_zero_blocks"}
+
+// Open maps the sealed image on the block device read-only as the device-mapper device name, and returns the path of
+// the mapped device. Nothing is read to check the image as a whole: each block is checked when it is read.
+// The kernel must have dm_verity loaded. If the name is taken, Open fails and leaves the other device alone.
+func Open(device string, p Params, name string) (string, error) {
+	if err := p.Check(); err != nil {
+		return "", err
+	}
+	arguments, err := dm.BuildTargetParams(dm.OpenArgs{
+		Version:        1,
+		DataDevice:     device,
+		HashDevice:     device,
+		DataBlockSize:  BlockSize,
+		HashBlockSize:  BlockSize,
+		DataBlocks:     p.DataBlocks,
+		HashName:       "sha256",
+		RootDigest:     p.RootHash,
+		Salt:           p.Salt,
+		HashStartBytes: p.HashStart * BlockSize,
+		Flags:          options[:],
+	})
+	if err != nil {
+		return "", fmt.Errorf("%s: cannot describe to dm-verity: %w", device, err)
+	}
+	control, err := dm.Open()
+	if err != nil {
+		return "", fmt.Errorf("device mapper: cannot open: %w", err)
+	}
+	defer control.Close()
+	number, err := control.CreateDevice(name)
+	if err != nil {
+		return "", fmt.Errorf("device mapper: cannot make %s: %w", name, err)
+	}
+	table := []dm.Target{{Length: p.DataBlocks * BlockSize / 512, Type: "verity", Params: arguments}}
+	err = control.LoadTable(name, table)
+	if err == nil {
+		// A device is born suspended; resuming puts the table to work.
+		err = control.SuspendDevice(name, false)
+	}
+	if err != nil {
+		_ = control.RemoveDevice(name)
+		return "", fmt.Errorf("%s: cannot open with dm-verity: %w", device, err)
+	}
+	// devtmpfs makes this node before the ioctl returns. /dev/mapper/<name> would be udev's work.
+	return fmt.Sprintf("/dev/dm-%d", unix.Minor(number)), nil
+}

@@ -1,0 +1,70 @@
+package verity
+
+import (
+	"bytes"
+	"os"
+	"testing"
+
+	"github.com/containerd/go-dmverity/pkg/dm"
+)
+
+// TestOpen opens a sealed image on a real disk. What a changed byte does cannot be shown here, because it resets the
+// machine: init's boot test shows it.
+func TestOpen(t *testing.T) {
+	if os.Getenv("ORLOP_KERNEL_TEST") != "1" {
+		t.Skip("overwrites a disk: runs under the product kernel only (make kernel)")
+	}
+	const disk = "/dev/vda"
+	name := image(t, 3000)
+	plain, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := Format(name, []byte("salt"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	sealed, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(disk, sealed, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := Verify(disk, p); err != nil {
+		t.Error(err)
+	}
+	device, err := Open(disk, p, "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := os.ReadFile(device)
+	if err != nil || !bytes.Equal(got, plain) {
+		t.Errorf("%s does not show the image: %d bytes of %d, %v", device, len(got), len(plain), err)
+	}
+	if err := os.WriteFile(device, []byte("changed"), 0o600); err == nil {
+		t.Errorf("%s can be written", device)
+	}
+	if _, err := Open(disk, p, "test"); err == nil {
+		t.Error("a second device got the same name")
+	}
+	control, err := dm.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer control.Close()
+	if err := control.RemoveDevice("test"); err != nil {
+		t.Fatal(err)
+	}
+	broken := p
+	broken.HashStart = 1 << 27 // behind the end of the disk
+	if _, err := Open(disk, broken, "test"); err == nil {
+		t.Error("a tree behind the end of the disk was accepted")
+	}
+	if _, err := Open(disk, p, "test"); err != nil {
+		t.Errorf("a failed open leaves the name taken: %v", err)
+	}
+	if err := control.RemoveDevice("test"); err != nil {
+		t.Fatal(err)
+	}
+}

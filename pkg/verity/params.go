@@ -1,0 +1,106 @@
+// Package verity seals a root image and opens it again: it builds the dm-verity hash tree behind the image, names
+// the tree in one kernel command line parameter, and maps the partition read-only through the kernel's verity target.
+//
+// The layout is fixed: SHA-256, data and hash blocks of 4096 bytes, hash type 1, no superblock. Everything that is
+// needed to open the image stands in Params, and Params travels in the signed boot image. So nothing on the partition
+// itself has to be believed.
+//
+// The package does not look for partitions, does not mount anything and does not check signatures: the caller finds
+// the device (by Params.PartUUID), and the firmware has checked the boot image.
+package verity
+
+import (
+	"bytes"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/google/uuid"
+)
+
+const (
+	// BlockSize is the size of data blocks and of hash blocks, in bytes.
+	BlockSize = 4096
+	// HashSize is the length of a SHA-256 digest, in bytes.
+	HashSize = 32
+	// MaxSaltSize is the longest salt that is accepted, in bytes. (The kernel would take 256.)
+	MaxSaltSize = 64
+	// MaxDataBlocks bounds the image to 1 TiB, so that offsets in bytes never overflow.
+	MaxDataBlocks = 1 << 28
+	// Argument is the name of the kernel command line parameter that carries Params.
+	Argument = "orlop.root"
+)
+
+// Params is all that is needed to open a sealed image. The zero value opens nothing.
+type Params struct {
+	RootHash   []byte // 32 bytes
+	DataBlocks uint64 // length of the image, in blocks of BlockSize; at least 1
+	HashStart  uint64 // first block of the hash tree on the same device; at least DataBlocks
+	Salt       []byte // 0 to MaxSaltSize bytes
+}
+
+// Parse reads the value of the kernel command line parameter orlop.root:
+//
+//	<root hash, hex>,<data blocks>,<hash start block>,<salt, hex>
+//
+// It accepts exactly what String writes; an error names the field that is wrong.
+func Parse(s string) (Params, error) {
+	fields := strings.Split(s, ",")
+	if len(fields) != 4 {
+		return Params{}, fmt.Errorf("%s: cannot parse %q: 4 fields separated by commas expected, %d found", Argument, s, len(fields))
+	}
+	var p Params
+	var err error
+	if p.RootHash, err = hex.DecodeString(fields[0]); err != nil {
+		return Params{}, fmt.Errorf("%s: cannot parse root hash %q: %w", Argument, fields[0], err)
+	}
+	if p.DataBlocks, err = strconv.ParseUint(fields[1], 10, 64); err != nil {
+		return Params{}, fmt.Errorf("%s: cannot parse number of data blocks: %w", Argument, err)
+	}
+	if p.HashStart, err = strconv.ParseUint(fields[2], 10, 64); err != nil {
+		return Params{}, fmt.Errorf("%s: cannot parse hash start block: %w", Argument, err)
+	}
+	if p.Salt, err = hex.DecodeString(fields[3]); err != nil {
+		return Params{}, fmt.Errorf("%s: cannot parse salt %q: %w", Argument, fields[3], err)
+	}
+	if err := p.Check(); err != nil {
+		return Params{}, err
+	}
+	return p, nil
+}
+
+// String is the form that Parse reads.
+func (p Params) String() string {
+	return fmt.Sprintf("%x,%d,%d,%x", p.RootHash, p.DataBlocks, p.HashStart, p.Salt)
+}
+
+// Check says whether the values are in their ranges.
+func (p Params) Check() error {
+	switch {
+	case len(p.RootHash) != HashSize:
+		return fmt.Errorf("%s: root hash has %d bytes, %d expected", Argument, len(p.RootHash), HashSize)
+	case bytes.Equal(p.RootHash, make([]byte, HashSize)):
+		return errors.New(Argument + ": root hash is all zeros")
+	case p.DataBlocks < 1 || p.DataBlocks > MaxDataBlocks:
+		return fmt.Errorf("%s: %d data blocks, 1 to %d expected", Argument, p.DataBlocks, uint64(MaxDataBlocks))
+	case p.HashStart < p.DataBlocks || p.HashStart > MaxDataBlocks:
+		return fmt.Errorf("%s: hash tree starts at block %d, %d to %d expected", Argument, p.HashStart, p.DataBlocks, uint64(MaxDataBlocks))
+	case len(p.Salt) > MaxSaltSize:
+		return fmt.Errorf("%s: salt has %d bytes, at most %d expected", Argument, len(p.Salt), MaxSaltSize)
+	}
+	return nil
+}
+
+// Equal reports whether both describe the same sealed image.
+func (p Params) Equal(q Params) bool {
+	return bytes.Equal(p.RootHash, q.RootHash) && p.DataBlocks == q.DataBlocks && p.HashStart == q.HashStart && bytes.Equal(p.Salt, q.Salt)
+}
+
+// PartUUID is the unique partition GUID of the slot that holds the image: the first 128 bits of the root hash, read
+// in the order in which a GUID is printed. The same order as in Linux' PARTUUID and as in go-blockdevice's PartGUID.
+// It is not a valid RFC 4122 version; nothing that reads GPT asks for one. Params must have passed Check.
+func (p Params) PartUUID() uuid.UUID {
+	return uuid.UUID(p.RootHash[:16])
+}

@@ -1,0 +1,91 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// script makes a folder with a run.sh that stands in for the baseline's.
+func script(t *testing.T, body string) (options, string) {
+	t.Helper()
+	dir := t.TempDir()
+	t.Setenv("BASELINE_BUILD", filepath.Join(dir, "build"))
+	text := "#!/bin/bash\nset -eu\nmkdir -p $BASELINE_BUILD/kernel/boot\necho k >$BASELINE_BUILD/kernel/boot/vmlinuz-1\n" + body
+	if err := os.WriteFile(filepath.Join(dir, "run.sh"), []byte(text), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return options{baseline: dir, memoryMiB: 4096}, filepath.Join(dir, "logs", "baseline.log")
+}
+
+const built = "truncate -s 2M $BASELINE_BUILD/initramfs.zst\n"
+
+func TestBootBaseline(t *testing.T) {
+	o, log := script(t, built+"echo memory $1\ncat <<'E'\n"+saidByBaseline+"E\n")
+	run, err := bootBaseline(t.Context(), o, log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if run.ToNodeReady == nil || *run.ToNodeReady != 23.75 || run.ArtifactMiB == nil || *run.ArtifactMiB <= 2 {
+		t.Errorf("node %s, artefact %s", number(run.ToNodeReady), number(run.ArtifactMiB))
+	}
+	text, err := os.ReadFile(log)
+	if err != nil || !strings.Contains(string(text), "memory 4096\n") {
+		t.Errorf("the log lacks the memory that was asked for: %q, %v", text, err)
+	}
+}
+
+func TestBootBaselineThatFails(t *testing.T) {
+	o, log := script(t, built+"echo BASELINE userspace 7.5\n")
+	if _, err := bootBaseline(t.Context(), o, log); !errors.Is(err, errEarly) || !strings.Contains(err.Error(), "userspace") {
+		t.Errorf("an emulator that ends early without a word: %v", err)
+	}
+	o, log = script(t, "echo no compiler >&2\nexit 1\n")
+	if _, err := bootBaseline(t.Context(), o, log); err == nil || errors.Is(err, errEarly) || !strings.Contains(err.Error(), log) {
+		t.Errorf("a build that fails: %v", err)
+	}
+	o, log = script(t, built+"exit 124\n")
+	if _, err := bootBaseline(t.Context(), o, log); err == nil || errors.Is(err, errEarly) {
+		t.Errorf("a time limit: %v", err)
+	}
+}
+
+// Breaking off ends the emulator too, although timeout(1) puts it into a process group of its own.
+func TestBootBaselineBrokenOff(t *testing.T) {
+	o, log := script(t, built+"timeout 600 bash -c 'echo $$ >$BASELINE_BUILD/pid.new; mv $BASELINE_BUILD/pid.new $BASELINE_BUILD/pid; exec sleep 500' | grep x\n")
+	ctx, cancel := context.WithCancel(t.Context())
+	pids := make(chan int, 1)
+	go func() {
+		defer cancel()
+		for ctx.Err() == nil {
+			text, err := os.ReadFile(filepath.Join(o.baseline, "build", "pid"))
+			if pid, notYet := strconv.Atoi(strings.TrimSpace(string(text))); err == nil && notYet == nil {
+				pids <- pid
+				return
+			}
+			if wait(ctx, pause) != nil {
+				return
+			}
+		}
+	}()
+	if _, err := bootBaseline(ctx, o, log); !errors.Is(err, context.Canceled) {
+		t.Errorf("broken off: %v", err)
+	}
+	pid := <-pids
+	deadline, stop := context.WithTimeout(t.Context(), 10*time.Second)
+	defer stop()
+	for syscall.Kill(pid, 0) == nil {
+		if text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat"); err != nil || strings.Contains(string(text), ") Z ") {
+			return // dead; whoever adopted it has not collected it yet
+		}
+		if wait(deadline, pause) != nil {
+			t.Fatalf("process %d still runs", pid)
+		}
+	}
+}

@@ -1,0 +1,243 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/orlop-os/orlop/pkg/api"
+)
+
+var update = flag.Bool("update", false, "rewrite the golden files")
+
+const saidByBaseline = "BASELINE userspace 7.50\r\nBASELINE api 22.00\r\nBASELINE node-ready 31.25\r\nBASELINE pod-running 36.00\r\n" +
+	"BASELINE process etcd anon_kB 30720 rss_kB 61440 cpu_s 1.5\r\nBASELINE process kubelet anon_kB 40960 rss_kB 100000 cpu_s 2\r\n" +
+	"BASELINE memory used_kB 1048576 of which tmpfs_kB 462848\r\nBASELINE end 66.50\r\n"
+
+func TestParseBaseline(t *testing.T) {
+	run, complete, err := parseBaseline(saidByBaseline)
+	if err != nil || !complete {
+		t.Fatalf("complete %v, %v", complete, err)
+	}
+	for _, c := range []struct {
+		what string
+		got  *float64
+		want float64
+	}{
+		{"api", run.ToKubeAPI, 14.5}, {"node", run.ToNodeReady, 23.75}, {"pod", run.ToPodRunning, 28.5}, {"memory", run.MachineUsedMiB, 572}, {"processes", run.AnonTotalMiB, 70},
+	} {
+		if c.got == nil || *c.got != c.want {
+			t.Errorf("%s: %s, expected %v", c.what, number(c.got), c.want)
+		}
+	}
+	if run.AnonMiB["etcd"] != 30 || run.AnonMiB["kubelet"] != 40 {
+		t.Errorf("processes: %v", run.AnonMiB)
+	}
+}
+
+func TestParseBaselineThatIsNotWhole(t *testing.T) {
+	if _, complete, err := parseBaseline("BASELINE userspace 7.5\nBASELINE api 22\n"); complete || err != nil {
+		t.Errorf("a run that ended early: complete %v, %v", complete, err)
+	}
+	if _, _, err := parseBaseline("BASELINE userspace 7.5\nBASELINE end 60\n"); err == nil {
+		t.Error("an end without the stages before it is accepted")
+	}
+	if _, _, err := parseBaseline("BASELINE api soon\n"); err == nil {
+		t.Error("a time that is no number is accepted")
+	}
+}
+
+// example is a report of two pairs.
+func example(t *testing.T) report {
+	t.Helper()
+	v := func(f float64) *float64 { return &f }
+	r := report{Image: artefact{ArtifactMiB: 107.3, Executables: []string{"/usr/bin/machined", "/usr/bin/runc"}}, MemoryMiB: 6144, Processors: 2, IdleSeconds: 60}
+	for i := range 2 {
+		run := machineRun{figures: figures{
+			PoweronToAPI: v(9 + float64(i)), PoweronToUserspace: v(6), APIAfterInit: v(3), ToKubeAPI: v(8), ToNodeReady: v(12 + float64(4*i)), ToPodRunning: v(15), MachineUsedMiB: v(429),
+		}}
+		run.addProcesses([]process{{1, "machined", 20 << 20}, {7, "machined", 15 << 20}, {9, "pause", 1 << 20}, {11, "pause", 1 << 20}}, []service{{Name: "apid", PID: 7}})
+		run.Timeline = []stage{{What: "init"}, {What: "orchestrator-api/etcd", Seconds: 5, Waits: []waited{{For: "its log is replayed", Seconds: 2}, {For: "too short", Seconds: 0.01}}}}
+		r.Runs = append(r.Runs, run)
+		theirs, _, err := parseBaseline(saidByBaseline)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.addBaseline(theirs, i, nil)
+	}
+	r.summarise()
+	return r
+}
+
+func TestReportGolden(t *testing.T) {
+	r := example(t)
+	var out bytes.Buffer
+	printReport(&out, r)
+	printTimeline(&out, r.typical())
+	golden(t, "report.txt", out.Bytes())
+	text, err := json.MarshalIndent(r, "", "  ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "report.json", append(text, '\n'))
+}
+
+// Without a baseline there is no figure of it and no ratio: not even zeros.
+func TestReportWithoutBaseline(t *testing.T) {
+	r := example(t)
+	r.Baseline, r.Ratio, r.PairRatios = nil, nil, nil
+	r.summarise()
+	text, err := json.Marshal(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var fields map[string]json.RawMessage
+	if err := json.Unmarshal(text, &fields); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"baseline", "ratio", "pair_ratios"} {
+		if v, there := fields[name]; there {
+			t.Errorf("%s is in the file: %s", name, v)
+		}
+	}
+	if _, there := fields["userspace_to_node_ready_s"]; !there {
+		t.Error("userspace_to_node_ready_s is not in the file")
+	}
+}
+
+func golden(t *testing.T, name string, got []byte) {
+	t.Helper()
+	file := filepath.Join("testdata", name)
+	if *update {
+		if err := os.WriteFile(file, got, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(got, want) {
+		t.Errorf("%s differs (rewrite it with -update):\n%s", file, got)
+	}
+}
+
+func TestFlags(t *testing.T) {
+	dir := t.TempDir()
+	environment := func(v string) func(string) string { return func(string) string { return v } }
+	if _, err := parse(nil, environment("")); err == nil || !strings.Contains(err.Error(), baselineEnv) {
+		t.Errorf("without a baseline: %v", err)
+	}
+	if _, err := parse(nil, environment(dir)); err == nil || !strings.Contains(err.Error(), "run.sh") {
+		t.Errorf("with a folder that is no baseline: %v", err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "run.sh"), nil, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if o, err := parse(nil, environment(dir)); err != nil || o.baseline != dir || o.pairs != 3 {
+		t.Errorf("with a baseline: %+v, %v", o, err)
+	}
+	if o, err := parse([]string{"-no-baseline", "-pairs", "1"}, environment(dir)); err != nil || o.baseline != "" || o.pairs != 1 {
+		t.Errorf("without wanting a baseline: %+v, %v", o, err)
+	}
+	if _, err := parse([]string{"-pairs", "0"}, environment(dir)); err == nil {
+		t.Error("no pairs are accepted")
+	}
+}
+
+func TestAgain(t *testing.T) {
+	calls := 0
+	got, early, err := again("a boot", func() (int, error) {
+		if calls++; calls < tries {
+			return 0, errEarly
+		}
+		return 7, nil
+	})
+	if got != 7 || early != tries-1 || err != nil {
+		t.Errorf("one that ends early at first: %d, %d early, %v", got, early, err)
+	}
+	calls = 0
+	if _, _, err = again("a boot", func() (int, error) { calls++; return 0, errEarly }); calls != tries || !errors.Is(err, errEarly) {
+		t.Errorf("one that always ends early: %d calls, %v", calls, err)
+	}
+	calls = 0
+	if _, _, err = again("a boot", func() (int, error) { calls++; return 0, errors.New("broken") }); calls != 1 || err == nil {
+		t.Errorf("one that fails: %d calls, %v", calls, err)
+	}
+}
+
+func TestPlaceEvents(t *testing.T) {
+	day := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	at := func(seconds float64, source, kind, message string) *api.Event {
+		return &api.Event{Time: timestamppb.New(day.Add(time.Duration(seconds * float64(time.Second)))), Source: source, Kind: kind, Message: message}
+	}
+	// The clock is set an hour forward after the second event; its third stage ties the rest.
+	got := placeEvents([]*api.Event{
+		at(1, "host", "op", "first"), at(2, "boot", "stage", "host after 2.00 s"), at(3605, "boot", "stage", "api after 5.00 s"), at(3606.5, "disk", "op", "last"),
+	})
+	for i, want := range []float64{1, 2, 5, 6.5} {
+		if d := got[i].Seconds - want; d > 1e-6 || d < -1e-6 {
+			t.Errorf("event %d is at %v s, expected %v", i, got[i].Seconds, want)
+		}
+	}
+}
+
+func TestRecord(t *testing.T) {
+	r := newRecord()
+	if _, err := r.init(); err == nil {
+		t.Error("the start of init is known before there is a moment")
+	}
+	began := time.Now()
+	at := func(seconds float64) time.Time { return began.Add(time.Duration(seconds * float64(time.Second))) }
+	r.addServices(at(1), []service{{Name: "containerd", State: "starting"}})
+	// The first moments are an old story when they come; the third is delivered within 5 ms.
+	r.addMoments(at(4), []moment{{"machined", 1}, {"host", 2}})
+	r.addServices(at(4.5), []service{{Name: "containerd", State: "running"}})
+	r.addMoments(at(4.405), []moment{{"machined", 1}, {"host", 2}, {"containerd", 4.4}})
+	r.addMoments(at(9), []moment{{"machined", 1}, {"host", 2}, {"containerd", 4.4}, {"images", 8}})
+	init, err := r.init()
+	if late := init.Sub(began); err != nil || late != 5*time.Millisecond {
+		t.Errorf("init's start is estimated %v late, expected 5ms; %v", late, err)
+	}
+	if s, ok := r.moment("images"); !ok || s != 8 {
+		t.Errorf("images: %v, %v", s, ok)
+	}
+	list := r.timeline(6, map[string]float64{"seen": 3})
+	var names []string
+	for _, s := range list {
+		names = append(names, s.What)
+	}
+	if got := strings.Join(names, " "); got != "power on init machined host seen containerd images" {
+		t.Errorf("the timeline is %s", got)
+	}
+	waits := list[5].Waits
+	if len(waits) != 1 || waits[0].For != "starting" || waits[0].Seconds < 3.4 || waits[0].Seconds > 3.41 {
+		t.Errorf("containerd waited for %+v", waits)
+	}
+}
+
+func TestSession(t *testing.T) {
+	if got := session("42 (a) b) (c) S 7 42 99 0 -1"); got != 99 {
+		t.Errorf("session is %d, expected 99", got)
+	}
+}
+
+func TestArchive(t *testing.T) {
+	text, err := archive([]byte("a program"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"a program", imageName, "oci-layout", "/testpod"} {
+		if !bytes.Contains(text, []byte(want)) {
+			t.Errorf("the archive does not hold %q", want)
+		}
+	}
+}

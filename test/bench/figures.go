@@ -1,0 +1,325 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+const mib = 1 << 20
+
+// figures are what is measured. A figure that does not exist on one side, or was not measured, is nil and not in the file.
+type figures struct {
+	PoweronToAPI       *float64 `json:"poweron_to_api_s,omitempty"`       // QEMU started → first authenticated answer
+	PoweronToUserspace *float64 `json:"poweron_to_userspace_s,omitempty"` // QEMU started → init began
+	APIAfterInit       *float64 `json:"api_after_init_s,omitempty"`       // init began → first authenticated answer
+	ToKubeAPI          *float64 `json:"userspace_to_kube_api_s,omitempty"`
+	ToNodeReady        *float64 `json:"userspace_to_node_ready_s,omitempty"`
+	ToPodRunning       *float64 `json:"userspace_to_pod_running_s,omitempty"`
+	MachineUsedMiB     *float64 `json:"machine_used_mib,omitempty"` // MemTotal − MemAvailable, the baseline's without its RAM disk
+	AnonTotalMiB       *float64 `json:"anon_total_mib,omitempty"`   // sum of AnonMiB
+	PID1AnonMiB        *float64 `json:"pid1_anon_mib,omitempty"`
+	ApidAnonMiB        *float64 `json:"apid_anon_mib,omitempty"`
+	ArtifactMiB        *float64 `json:"artifact_mib,omitempty"`
+	// AnonMiB is anonymous memory by service, or by the program's name for what is no service.
+	AnonMiB map[string]float64 `json:"anon_mib,omitempty"`
+}
+
+// numbers are the fields that have a median, with the words of the table.
+func (f *figures) numbers() []struct {
+	what string
+	at   **float64
+} {
+	return []struct {
+		what string
+		at   **float64
+	}{
+		{"power on → first API answer, s", &f.PoweronToAPI},
+		{"power on → userspace, s", &f.PoweronToUserspace},
+		{"userspace → first API answer, s", &f.APIAfterInit},
+		{"userspace → Kubernetes API ready, s", &f.ToKubeAPI},
+		{"userspace → node Ready, s", &f.ToNodeReady},
+		{"userspace → pod Running, s", &f.ToPodRunning},
+		{"memory used by the machine, MiB", &f.MachineUsedMiB},
+		{"anonymous memory of its processes, MiB", &f.AnonTotalMiB},
+		{"anonymous memory of PID 1, MiB", &f.PID1AnonMiB},
+		{"anonymous memory of apid, MiB", &f.ApidAnonMiB},
+		{"what it boots from, MiB", &f.ArtifactMiB},
+	}
+}
+
+// machineRun is one boot of our machine.
+type machineRun struct {
+	figures
+	Timeline []stage `json:"timeline"`
+	Events   []event `json:"events"`
+}
+
+// baselineRun is one boot of the baseline.
+type baselineRun struct{ figures }
+
+// artefact is what the image's manifest says.
+type artefact struct {
+	ArtifactMiB float64  `json:"artifact_mib"` // disk.raw.zst
+	Executables []string `json:"executables"`
+}
+
+// side is the baseline's part of the report.
+type side struct {
+	figures               // medians
+	Runs    []baselineRun `json:"runs"`
+	// EarlyEnds counts boots that the emulator ended by itself; they were repeated.
+	EarlyEnds int `json:"early_ends"`
+}
+
+// ratios are ours divided by the baseline's: the median of the pairs' ratios.
+type ratios struct {
+	KubeAPI    *float64 `json:"kube_api,omitempty"`
+	NodeReady  *float64 `json:"node_ready,omitempty"`
+	PodRunning *float64 `json:"pod_running,omitempty"`
+	Memory     *float64 `json:"memory,omitempty"`
+}
+
+// report is the file. Its own figures are the medians of our runs.
+type report struct {
+	Image       artefact `json:"-"`
+	Executables []string `json:"executables"`
+	figures
+	MemoryMiB   int          `json:"memory_mib"`
+	Processors  int          `json:"processors"`
+	IdleSeconds float64      `json:"idle_s"`
+	Runs        []machineRun `json:"runs"`
+	EarlyEnds   int          `json:"early_ends"`
+	Baseline    *side        `json:"baseline,omitempty"`
+	Ratio       *ratios      `json:"ratio,omitempty"`
+	PairRatios  []ratios     `json:"pair_ratios,omitempty"`
+}
+
+func (r *report) addBaseline(run baselineRun, early int, err error) {
+	if r.Baseline == nil {
+		r.Baseline = &side{}
+	}
+	r.Baseline.EarlyEnds += early
+	if err == nil {
+		r.Baseline.Runs = append(r.Baseline.Runs, run)
+	}
+}
+
+// summarise computes medians and ratios from the runs there are.
+func (r *report) summarise() {
+	var ours []*figures
+	for i := range r.Runs {
+		ours = append(ours, &r.Runs[i].figures)
+	}
+	r.figures = medians(ours)
+	r.ArtifactMiB, r.Executables = &r.Image.ArtifactMiB, r.Image.Executables
+	if r.Baseline == nil {
+		return
+	}
+	var theirs []*figures
+	for i := range r.Baseline.Runs {
+		theirs = append(theirs, &r.Baseline.Runs[i].figures)
+	}
+	r.Baseline.figures = medians(theirs)
+	r.PairRatios = nil
+	var api, node, pod, memory []float64
+	for i := range min(len(ours), len(theirs)) {
+		a, b := ours[i], theirs[i]
+		one := ratios{divide(a.ToKubeAPI, b.ToKubeAPI), divide(a.ToNodeReady, b.ToNodeReady), divide(a.ToPodRunning, b.ToPodRunning), divide(a.MachineUsedMiB, b.MachineUsedMiB)}
+		r.PairRatios = append(r.PairRatios, one)
+		api, node, pod, memory = add(api, one.KubeAPI), add(node, one.NodeReady), add(pod, one.PodRunning), add(memory, one.Memory)
+	}
+	r.Ratio = &ratios{KubeAPI: median(api), NodeReady: median(node), PodRunning: median(pod), Memory: median(memory)}
+}
+
+// typical is our run with the median time to node Ready, the faster of the two middle ones.
+func (r *report) typical() machineRun {
+	sorted := slices.Clone(r.Runs)
+	slices.SortFunc(sorted, func(a, b machineRun) int {
+		if *a.ToNodeReady < *b.ToNodeReady {
+			return -1
+		}
+		return 1
+	})
+	return sorted[(len(sorted)-1)/2]
+}
+
+func medians(runs []*figures) figures {
+	var out figures
+	for i, n := range out.numbers() {
+		var values []float64
+		for _, run := range runs {
+			values = add(values, *run.numbers()[i].at)
+		}
+		*n.at = median(values)
+	}
+	for _, run := range runs {
+		for name := range run.AnonMiB {
+			if _, done := out.AnonMiB[name]; done {
+				continue
+			}
+			var values []float64
+			for _, other := range runs {
+				if v, ok := other.AnonMiB[name]; ok {
+					values = append(values, v)
+				}
+			}
+			if out.AnonMiB == nil {
+				out.AnonMiB = map[string]float64{}
+			}
+			out.AnonMiB[name] = *median(values)
+		}
+	}
+	return out
+}
+
+func add(to []float64, v *float64) []float64 {
+	if v == nil {
+		return to
+	}
+	return append(to, *v)
+}
+
+// median of no values is nil.
+func median(values []float64) *float64 {
+	if len(values) == 0 {
+		return nil
+	}
+	sorted := slices.Sorted(slices.Values(values))
+	m := (sorted[(len(sorted)-1)/2] + sorted[len(sorted)/2]) / 2
+	return &m
+}
+
+func divide(a, b *float64) *float64 {
+	if a == nil || b == nil || *b == 0 {
+		return nil
+	}
+	q := *a / *b
+	return &q
+}
+
+// readArtefact reads the image's manifest and the size of the compressed disk.
+func readArtefact(dir string) (artefact, error) {
+	var a artefact
+	text, err := os.ReadFile(filepath.Join(dir, "manifest.json"))
+	if err == nil {
+		err = json.Unmarshal(text, &a)
+	}
+	if err != nil {
+		return a, fmt.Errorf("image: cannot read its manifest: %w; build it with `make image`", err)
+	}
+	info, err := os.Stat(filepath.Join(dir, "disk.raw.zst"))
+	if err != nil {
+		return a, fmt.Errorf("image: cannot measure: %w; build it with `make image`", err)
+	}
+	a.ArtifactMiB = float64(info.Size()) / mib
+	return a, nil
+}
+
+// process is what we read of an entry of the machine's topic "processes".
+type process struct {
+	PID       int    `json:"pid"`
+	Name      string `json:"name"`
+	Anonymous int64  `json:"anonymous"` // bytes
+}
+
+// readMemory reads how the machine uses its memory now.
+func (b *boot) readMemory(ctx context.Context) (machineRun, error) {
+	var run machineRun
+	memory, err := get[struct{ Total, Available int64 }](ctx, b.client, "memory")
+	if err != nil {
+		return run, err
+	}
+	processes, err := get[[]process](ctx, b.client, "processes")
+	if err != nil {
+		return run, err
+	}
+	services, err := get[[]service](ctx, b.client, "services")
+	if err != nil {
+		return run, err
+	}
+	used := float64(memory.Total-memory.Available) / mib
+	run.MachineUsedMiB = &used
+	run.addProcesses(processes, services)
+	return run, nil
+}
+
+// addProcesses sums anonymous memory by service; what is no service goes by its program's name.
+func (f *figures) addProcesses(processes []process, services []service) {
+	names := map[int]string{1: "machined"}
+	for _, s := range services {
+		names[s.PID] = s.Name
+	}
+	f.AnonMiB = map[string]float64{}
+	total := 0.0
+	for _, p := range processes {
+		name, known := names[p.PID]
+		if !known {
+			name = p.Name
+		}
+		size := float64(p.Anonymous) / mib
+		f.AnonMiB[name] += size
+		total += size
+		switch {
+		case p.PID == 1:
+			f.PID1AnonMiB = &size
+		case name == "apid":
+			f.ApidAnonMiB = &size
+		}
+	}
+	f.AnonTotalMiB = &total
+}
+
+// parseBaseline reads the lines that the baseline's guest prints, and says whether it came to its end. Times are seconds of uptime.
+//
+//	BASELINE userspace|api|node-ready|pod-running|end SECONDS
+//	BASELINE process NAME anon_kB N …
+//	BASELINE memory used_kB N of which tmpfs_kB N
+func parseBaseline(text string) (run baselineRun, complete bool, err error) {
+	var userspace float64
+	stages := map[string]**float64{"api": &run.ToKubeAPI, "node-ready": &run.ToNodeReady, "pod-running": &run.ToPodRunning}
+	number := func(word string) float64 {
+		v, failed := strconv.ParseFloat(word, 64)
+		if failed != nil && err == nil {
+			err = fmt.Errorf("baseline: cannot understand its output: %w", failed)
+		}
+		return v
+	}
+	total := 0.0
+	for line := range strings.Lines(text) {
+		_, line, found := strings.Cut(line, "BASELINE ")
+		words := strings.Fields(line)
+		if !found || len(words) < 2 {
+			continue
+		}
+		switch {
+		case words[0] == "userspace":
+			userspace = number(words[1])
+		case words[0] == "end":
+			complete = true
+		case words[0] == "process" && len(words) > 3 && words[2] == "anon_kB":
+			if run.AnonMiB == nil {
+				run.AnonMiB = map[string]float64{}
+			}
+			size := number(words[3]) / 1024
+			run.AnonMiB[words[1]] = size
+			total += size
+		case words[0] == "memory" && len(words) == 7 && words[1] == "used_kB" && words[5] == "tmpfs_kB":
+			used := (number(words[2]) - number(words[6])) / 1024
+			run.MachineUsedMiB = &used
+		case stages[words[0]] != nil:
+			seconds := number(words[1]) - userspace
+			*stages[words[0]] = &seconds
+		}
+	}
+	if err == nil && complete && (run.ToKubeAPI == nil || run.ToNodeReady == nil || run.ToPodRunning == nil || run.MachineUsedMiB == nil || total == 0) {
+		err = fmt.Errorf("baseline: its output lacks a stage or its memory; it says %q", text)
+	}
+	run.AnonTotalMiB = &total
+	return run, complete, err
+}

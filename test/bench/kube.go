@@ -1,0 +1,159 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	core "k8s.io/api/core/v1"
+	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/orlop-os/orlop/pkg/api"
+)
+
+// podName is the pod's name; the baseline's pod.yaml describes the same pod.
+const podName = "hello"
+
+// retryPause is between two attempts at the Kubernetes API while it does not accept one yet.
+const retryPause = 100 * time.Millisecond
+
+// watchPod returns when a client of the Kubernetes API saw the node Ready, and when it saw a pod Running that it created at that
+// instant. Times are of our clock, taken when the watch delivered the change.
+func (b *boot) watchPod(ctx context.Context, podImage string) (node, pod time.Time, err error) {
+	imported := make(chan error, 1)
+	go func() { imported <- b.importImage(ctx, podImage) }()
+	kube, err := b.kubernetes(ctx)
+	if err != nil {
+		return node, pod, err
+	}
+	if err := b.record.wait(ctx, "orchestrator-api/kube-apiserver"); err != nil {
+		return node, pod, err
+	}
+	selected := meta.ListOptions{FieldSelector: fields.OneTermEqualSelector("metadata.name", machineName).String()}
+	node, err = until(ctx, func() (watch.Interface, error) { return kube.CoreV1().Nodes().Watch(ctx, selected) }, nodeReady)
+	if err != nil {
+		return node, pod, fmt.Errorf("node: not Ready: %w", err)
+	}
+	select {
+	case err = <-imported:
+	case <-ctx.Done():
+		err = context.Cause(ctx)
+	}
+	if err != nil {
+		return node, pod, err
+	}
+	if err := createPod(ctx, kube); err != nil {
+		return node, pod, err
+	}
+	selected.FieldSelector = fields.OneTermEqualSelector("metadata.name", podName).String()
+	pod, err = until(ctx, func() (watch.Interface, error) { return kube.CoreV1().Pods("default").Watch(ctx, selected) }, podRunning)
+	if err != nil {
+		return node, pod, fmt.Errorf("pod: not Running: %w", err)
+	}
+	return node, pod, nil
+}
+
+// kubernetes is a client with a certificate of its own, through the closed network.
+func (b *boot) kubernetes(ctx context.Context) (kubernetes.Interface, error) {
+	ctx, cancel := context.WithTimeout(ctx, callLimit)
+	defer cancel()
+	answer, err := b.client.Cluster.Kubeconfig(ctx, &api.KubeconfigRequest{Server: b.endpoint()})
+	if err != nil {
+		return nil, fmt.Errorf("kubeconfig: %w", err)
+	}
+	config, err := clientcmd.RESTConfigFromKubeConfig(answer.Kubeconfig)
+	if err != nil {
+		return nil, fmt.Errorf("kubeconfig: %w", err)
+	}
+	config.Dial = b.network.DialContext
+	config.ContentType = "application/vnd.kubernetes.protobuf"
+	kube, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("kubeconfig: %w", err)
+	}
+	return kube, nil
+}
+
+// until watches until an object satisfies ok, and returns when that came. A watch that is refused (the rights of administrators
+// are made by the first API server) or ends is begun again.
+func until(ctx context.Context, begin func() (watch.Interface, error), ok func(watch.Event) bool) (time.Time, error) {
+	var last error
+	for {
+		w, err := begin()
+		if err == nil {
+			at, found := first(ctx, w, ok)
+			w.Stop()
+			if found {
+				return at, nil
+			}
+			err = errors.New("the watch ended")
+		}
+		if ctx.Err() == nil {
+			last = err
+		}
+		if end := wait(ctx, retryPause); end != nil {
+			return time.Time{}, errors.Join(end, last)
+		}
+	}
+}
+
+func first(ctx context.Context, w watch.Interface, ok func(watch.Event) bool) (time.Time, bool) {
+	for {
+		select {
+		case e, open := <-w.ResultChan():
+			if !open {
+				return time.Time{}, false
+			}
+			if ok(e) {
+				return time.Now(), true
+			}
+		case <-ctx.Done():
+			return time.Time{}, false
+		}
+	}
+}
+
+func nodeReady(e watch.Event) bool {
+	n, isNode := e.Object.(*core.Node)
+	if !isNode {
+		return false
+	}
+	for _, c := range n.Status.Conditions {
+		if c.Type == core.NodeReady && c.Status == core.ConditionTrue {
+			return true
+		}
+	}
+	return false
+}
+
+func podRunning(e watch.Event) bool {
+	p, isPod := e.Object.(*core.Pod)
+	return isPod && p.Status.Phase == core.PodRunning
+}
+
+// createPod creates the pod, again and again as long as it is refused: admission wants the namespace's service account, which a
+// controller makes in its own time. A user would wait for it too.
+func createPod(ctx context.Context, kube kubernetes.Interface) error {
+	grace := int64(0)
+	pod := &core.Pod{
+		ObjectMeta: meta.ObjectMeta{Name: podName},
+		Spec: core.PodSpec{
+			TerminationGracePeriodSeconds: &grace,
+			Containers:                    []core.Container{{Name: "c", Image: imageName, ImagePullPolicy: core.PullNever}},
+		},
+	}
+	for {
+		_, err := kube.CoreV1().Pods("default").Create(ctx, pod, meta.CreateOptions{})
+		if err == nil {
+			return nil
+		}
+		if end := wait(ctx, retryPause); end != nil {
+			return fmt.Errorf("pod: cannot create: %w: %w", end, err)
+		}
+	}
+}

@@ -1,0 +1,366 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"time"
+
+	"github.com/orlop-os/orlop/hack/qemu"
+	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/client"
+	"github.com/orlop-os/orlop/pkg/paths"
+)
+
+const (
+	machineName = "bench"
+	// processors and translationMiB are what the baseline's run.sh gives its machine.
+	processors     = 2
+	translationMiB = 1024
+	// dialTry bounds one attempt to connect before the machine has an address; pause is between two attempts of anything.
+	dialTry = 250 * time.Millisecond
+	pause   = 20 * time.Millisecond
+	// callLimit bounds one call; emulated, the first TLS handshake takes a second.
+	callLimit = 20 * time.Second
+)
+
+var identityLine = regexp.MustCompile(`orlop: machine identity (sha256:[0-9a-f]{64})`)
+
+// boot is one power-on of our machine while it is measured.
+type boot struct {
+	options
+	dir     string
+	network *qemu.Network
+	machine *qemu.Machine
+	poweron time.Time
+	pinned  client.Endpoint
+	client  *client.Client
+	record  *record
+}
+
+// bootMachine measures one machine from power-on to its memory after idling. dir keeps the console and the events.
+func bootMachine(ctx context.Context, o options, podImage, dir string) (machineRun, error) {
+	b := &boot{options: o, dir: dir, record: newRecord()}
+	documents, err := b.prepare(ctx)
+	if err != nil {
+		return machineRun{}, err
+	}
+	if b.network, err = qemu.NewNetwork(qemu.NetworkSpec{}); err != nil {
+		return machineRun{}, err
+	}
+	defer b.network.Close()
+	if err := b.powerOn(ctx); err != nil {
+		return machineRun{}, err
+	}
+	defer b.powerOff()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	go func() {
+		if exit, err := b.machine.Wait(ctx); err == nil {
+			cancel(fmt.Errorf("%w: QEMU: %s", errEarly, exit))
+		}
+	}()
+	run, err := b.measure(ctx, documents, podImage)
+	if err != nil {
+		return run, errors.Join(err, cause(ctx), b.explain(context.WithoutCancel(ctx)))
+	}
+	return run, nil
+}
+
+// logLines is how much of a service's log is kept when the machine did not get where it should.
+const logLines = 200
+
+// explain keeps what is known of a boot that failed: how far it came, what waits for what, memory, and the logs of the services that
+// do not run. The end of the console is the error's own text.
+func (b *boot) explain(ctx context.Context) error {
+	file := filepath.Join(b.dir, "failure.txt")
+	var out bytes.Buffer
+	if b.client != nil && b.machine.Running() {
+		ctx, cancel := context.WithTimeout(ctx, callLimit)
+		defer cancel()
+		if err := b.record.complete(ctx, b.client); err != nil {
+			fmt.Fprintln(&out, err)
+		}
+		b.writeLogs(ctx, &out)
+		if run, err := b.readMemory(ctx); err == nil {
+			fmt.Fprintf(&out, "Memory used: %s MiB. ", number(run.MachineUsedMiB))
+			printProcesses(&out, "the machine", run.AnonMiB)
+		}
+	}
+	if init, err := b.record.init(); err == nil {
+		writeStages(&out, machineRun{Timeline: b.record.timeline(init.Sub(b.poweron).Seconds(), nil), Events: b.record.events})
+	}
+	text := fmt.Errorf("how far it came is in %s; end of the console:\n%s", file, b.machine.ConsoleTail(20))
+	return errors.Join(text, os.WriteFile(file, out.Bytes(), 0o644))
+}
+
+// writeLogs writes the state of each service, and the log of each that does not run.
+func (b *boot) writeLogs(ctx context.Context, out io.Writer) {
+	services, err := get[[]service](ctx, b.client, "services")
+	if err != nil {
+		fmt.Fprintln(out, err)
+	}
+	for _, s := range services {
+		fmt.Fprintf(out, "service %s: %s %s\n", s.Name, s.State, s.Detail)
+		if s.State == "running" {
+			continue
+		}
+		stream, err := b.client.Log.Service(ctx, &api.ServiceLogRequest{Service: s.Name, Tail: logLines})
+		for err == nil {
+			var line *api.LogLine
+			if line, err = stream.Recv(); err == nil {
+				fmt.Fprintf(out, "    %s\n", line.Text)
+			}
+		}
+		if err != io.EOF {
+			fmt.Fprintln(out, err)
+		}
+	}
+}
+
+// cause is why ctx ended, when it was more than a deadline.
+func cause(ctx context.Context) error {
+	if err := context.Cause(ctx); errors.Is(err, errEarly) {
+		return err
+	}
+	return nil
+}
+
+// prepare makes all that can be made before power-on: the disk, and the documents of the machine.
+func (b *boot) prepare(ctx context.Context) ([]byte, error) {
+	if err := os.RemoveAll(b.dir); err != nil {
+		return nil, fmt.Errorf("machine: cannot empty its folder: %w", err)
+	}
+	if err := os.MkdirAll(b.dir, 0o755); err != nil {
+		return nil, fmt.Errorf("machine: cannot make its folder: %w", err)
+	}
+	cert, err := tls.LoadX509KeyPair(filepath.Join(b.operator, "admin.crt"), filepath.Join(b.operator, "admin.key"))
+	if err != nil {
+		return nil, fmt.Errorf("operator: cannot read its certificate: %w; name the folder that the image was built for with -operator", err)
+	}
+	b.pinned.Cert = cert
+	// The disk is there before power-on, so that copying it is not measured. hack/qemu uses what it finds.
+	disk := filepath.Join(b.dir, "disk0.raw")
+	if out, err := exec.CommandContext(ctx, "cp", "--sparse=always", filepath.Join(b.image, "disk.raw"), disk).CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("image: cannot copy: %w: %s; build it with `make image`", err, out)
+	}
+	if err := os.Truncate(disk, 8<<30); err != nil {
+		return nil, fmt.Errorf("image: cannot enlarge: %w", err)
+	}
+	return b.documents(ctx)
+}
+
+// documents has orlopctl make the configuration. The machine's address is known beforehand: the network gives the first one.
+func (b *boot) documents(ctx context.Context) ([]byte, error) {
+	secrets, file := filepath.Join(b.dir, "secrets.yaml"), filepath.Join(b.dir, "machine.yaml")
+	for _, args := range [][]string{
+		{"gen", "secrets", "--out", secrets},
+		{"gen", "config", machineName, b.endpoint(), "--cluster-name", machineName, "--secrets", secrets, "--out", file},
+	} {
+		if out, err := exec.CommandContext(ctx, filepath.Join(b.bin, "orlopctl"), args...).CombinedOutput(); err != nil {
+			return nil, fmt.Errorf("orlopctl %s: %w: %s; `make tools` builds it", args[1], err, out)
+		}
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return nil, fmt.Errorf("configuration: cannot read: %w", err)
+	}
+	return text, nil
+}
+
+// address is the machine's, on a network of its own.
+const address = "10.77.0.11"
+
+func (b *boot) endpoint() string {
+	return "https://" + net.JoinHostPort(address, strconv.Itoa(paths.PortKubernetes))
+}
+
+func (b *boot) powerOn(ctx context.Context) error {
+	b.poweron = time.Now()
+	var err error
+	b.machine, err = qemu.Start(ctx, qemu.MachineSpec{
+		Name: machineName, Dir: b.dir, MemoryMiB: b.memoryMiB, CPUs: processors, Disks: qemu.BootDisk("", 0), Network: b.network,
+		Watchdog: true, NoReboot: true, TranslationMiB: translationMiB,
+	})
+	if err != nil {
+		return err
+	}
+	if got := b.machine.Addr().String(); got != address {
+		return errors.Join(fmt.Errorf("machine: its address is %s, expected %s", got, address), b.machine.Close())
+	}
+	return nil
+}
+
+// powerOff ends the machine and removes what is large; the console stays.
+func (b *boot) powerOff() {
+	if b.client != nil {
+		b.client.Close() // the machine goes away in any case
+	}
+	b.machine.Close()
+	os.Remove(b.machine.DiskPath("disk0")) // leaving it costs space, nothing else
+}
+
+// measure follows the machine through its start, lets it idle and reads its memory.
+func (b *boot) measure(ctx context.Context, documents []byte, podImage string) (machineRun, error) {
+	var run machineRun
+	match, err := b.machine.WaitConsole(ctx, identityLine)
+	if err != nil {
+		return run, err
+	}
+	b.pinned.Fingerprint = match[1]
+	answered, err := b.firstAnswer(ctx)
+	if err != nil {
+		return run, err
+	}
+	applied, err := b.apply(ctx, documents)
+	if err != nil {
+		return run, err
+	}
+	following, stop := context.WithCancel(ctx)
+	defer stop()
+	b.record.follow(following, b.client)
+	node, pod, err := b.watchPod(ctx, podImage)
+	if err != nil {
+		return run, err
+	}
+	// The last moments come after the pod runs; then nothing of ours may keep the machine from idling.
+	stop()
+	if err := wait(ctx, b.idle); err != nil {
+		return run, err
+	}
+	if run, err = b.readMemory(ctx); err != nil {
+		return run, err
+	}
+	if err := b.record.complete(ctx, b.client); err != nil {
+		return run, err
+	}
+	init, err := b.record.init()
+	if err != nil {
+		return run, err
+	}
+	seconds := func(t time.Time) *float64 { s := t.Sub(init).Seconds(); return &s }
+	run.Timeline = b.record.timeline(init.Sub(b.poweron).Seconds(), map[string]float64{
+		"first authenticated answer": *seconds(answered), "configuration applied": *seconds(applied),
+		"node Ready, seen by a client": *seconds(node), "pod Running, seen by a client": *seconds(pod),
+	})
+	run.Events = b.record.events
+	toAPI := answered.Sub(b.poweron).Seconds()
+	toUserspace := init.Sub(b.poweron).Seconds()
+	run.PoweronToAPI, run.PoweronToUserspace, run.APIAfterInit = &toAPI, &toUserspace, seconds(answered)
+	run.ToNodeReady, run.ToPodRunning = seconds(node), seconds(pod)
+	kube, ok := b.record.moment("orchestrator-api/kube-apiserver")
+	if !ok {
+		return run, errors.New("timeline: the machine does not say when the Kubernetes API was ready: no moment orchestrator-api/kube-apiserver")
+	}
+	run.ToKubeAPI = &kube
+	return run, writeTimeline(filepath.Join(b.dir, "timeline.txt"), run)
+}
+
+// firstAnswer connects as early as the machine can be connected to, and returns when its first answer was there.
+func (b *boot) firstAnswer(ctx context.Context) (time.Time, error) {
+	b.pinned.Address = address
+	b.pinned.Dialer = b.dialUntilOpen
+	for {
+		trying, cancel := context.WithTimeout(ctx, callLimit)
+		c, err := client.Dial(trying, b.pinned)
+		if err == nil {
+			if _, err = c.Machine.Version(trying, &api.VersionRequest{}); err == nil {
+				at := time.Now()
+				cancel()
+				b.client = c
+				return at, nil
+			}
+			c.Close() // the next attempt makes a new one
+		}
+		cancel()
+		if errors.Is(err, client.ErrRefused) || errors.Is(err, client.ErrUntrusted) {
+			return time.Time{}, fmt.Errorf("first answer: %w; the image answers only to the operator that it was built for", err)
+		}
+		if end := wait(ctx, pause); end != nil {
+			return time.Time{}, fmt.Errorf("first answer: %w: %w", end, err)
+		}
+	}
+}
+
+// dialUntilOpen connects as soon as the port is open: short attempts, so that one that began before the machine had an
+// address does not sit out TCP's retransmission.
+func (b *boot) dialUntilOpen(ctx context.Context, to string) (net.Conn, error) {
+	for {
+		trying, cancel := context.WithTimeout(ctx, dialTry)
+		conn, err := b.network.DialContext(trying, "tcp", to)
+		cancel()
+		if err == nil {
+			return conn, nil
+		}
+		if wait(ctx, pause) != nil {
+			return nil, err
+		}
+	}
+}
+
+func (b *boot) apply(ctx context.Context, documents []byte) (time.Time, error) {
+	ctx, cancel := context.WithTimeout(ctx, callLimit)
+	defer cancel()
+	answer, err := b.client.Config.Apply(ctx, &api.ApplyRequest{Documents: documents, Filename: machineName + ".yaml"})
+	if err != nil {
+		return time.Time{}, fmt.Errorf("configuration: cannot apply: %w", err)
+	}
+	if answer.Reboot {
+		return time.Time{}, errors.New("configuration: applying it to a new machine reboots it, which is not what is measured")
+	}
+	return time.Now(), nil
+}
+
+// importImage sends the pod's image as soon as containerd runs, as the baseline does before it starts its kubelet.
+func (b *boot) importImage(ctx context.Context, file string) error {
+	if err := b.record.wait(ctx, "containerd"); err != nil {
+		return err
+	}
+	f, err := os.Open(file)
+	if err != nil {
+		return fmt.Errorf("image: cannot read: %w", err)
+	}
+	defer f.Close()
+	stream, err := b.client.Image.Import(ctx)
+	if err != nil {
+		return fmt.Errorf("image: cannot import: %w", err)
+	}
+	chunk := make([]byte, 1<<20)
+	for {
+		n, err := f.Read(chunk)
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			return fmt.Errorf("image: cannot read: %w", err)
+		}
+		if err := stream.Send(&api.ImportImageRequest{Chunk: chunk[:n]}); err != nil {
+			break // CloseAndRecv knows why
+		}
+	}
+	if _, err := stream.CloseAndRecv(); err != nil {
+		return fmt.Errorf("image: cannot import: %w", err)
+	}
+	return nil
+}
+
+// wait waits for d, or for the end of ctx, whose cause it returns.
+func wait(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}

@@ -1,0 +1,184 @@
+// Command bench measures a machine made from our image, and the same Kubernetes as separate processes (the baseline), one
+// after the other on an otherwise quiet computer. It prints a table and the machine's timeline with what each part waited
+// for, and writes every figure to a file. docs/bench.md says what is compared with what.
+//
+//	main.go       flags and the order of the runs
+//	machine.go    one boot of our machine, from power-on to its idle memory
+//	kube.go       the node and the pod, watched as any client of the Kubernetes API would
+//	record.go     what the machine says of itself while it starts, and whose clock is whose
+//	image.go      the container image that the pod runs
+//	baseline.go   one boot of the baseline
+//	figures.go    medians, ratios, the form of the file
+//	print.go      the tables
+//
+// It does not build the image, and judges nothing: a figure that misses its target is printed like any other.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+	"time"
+)
+
+const (
+	// machineLimit bounds one boot of our machine: about four times what one takes, idling included.
+	machineLimit = 8 * time.Minute
+	// baselineLimit bounds one boot of the baseline, which may have to build itself first.
+	baselineLimit = time.Hour
+)
+
+// tries is how many times one boot is begun when the emulator ends without a word; see docs/bench.md.
+const tries = 3
+
+// baselineEnv names the folder of the baseline when the flag does not.
+const baselineEnv = "ORLOP_BASELINE"
+
+type options struct {
+	image, bin, operator string
+	baseline             string
+	noBaseline           bool
+	out                  string
+	pairs, memoryMiB     int
+	idle                 time.Duration
+}
+
+func main() {
+	o, err := parse(os.Args[1:], os.Getenv)
+	if errors.Is(err, flag.ErrHelp) {
+		return
+	}
+	if err == nil {
+		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+		err = run(ctx, o)
+		stop()
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}
+
+// parse reads the flags and says what is missing before anything is booted.
+func parse(args []string, getenv func(string) string) (options, error) {
+	var o options
+	f := flag.NewFlagSet("bench", flag.ContinueOnError)
+	f.StringVar(&o.image, "image", filepath.Join("build", "qemu"), "folder of the image (disk.raw, disk.raw.zst, manifest.json)")
+	f.StringVar(&o.bin, "bin", filepath.Join("build", "bin"), "folder of orlopctl")
+	f.StringVar(&o.operator, "operator", filepath.Join("build", "operator"), "folder of the operator that the image was built for")
+	f.StringVar(&o.baseline, "baseline", getenv(baselineEnv), "folder of the baseline, with run.sh (default: $"+baselineEnv+")")
+	f.BoolVar(&o.noBaseline, "no-baseline", false, "measure our machine only; baseline and ratio are left out of the file")
+	f.StringVar(&o.out, "out", filepath.Join("build", "bench.json"), "file to write; logs of each boot go to a folder beside it")
+	f.IntVar(&o.pairs, "pairs", 3, "how many times both are booted, alternating")
+	f.IntVar(&o.memoryMiB, "memory", 6144, "memory of either machine in MiB; both have two processors")
+	f.DurationVar(&o.idle, "idle", time.Minute, "how long our machine idles before its memory is read")
+	if err := f.Parse(args); err != nil {
+		return o, err
+	}
+	if f.NArg() > 0 {
+		return o, fmt.Errorf("arguments: cannot use %q: expected flags only", f.Args())
+	}
+	if o.pairs < 1 {
+		return o, fmt.Errorf("-pairs %d: cannot use: expected 1 or more", o.pairs)
+	}
+	if o.noBaseline {
+		o.baseline = ""
+		return o, nil
+	}
+	if o.baseline == "" {
+		return o, fmt.Errorf("baseline: cannot compare: its folder is not named; give -baseline DIR or set %s, or measure our machine alone with -no-baseline", baselineEnv)
+	}
+	if _, err := os.Stat(filepath.Join(o.baseline, "run.sh")); err != nil {
+		return o, fmt.Errorf("baseline: cannot use the folder: %w; give the one that holds run.sh with -baseline or %s, or measure our machine alone with -no-baseline", err, baselineEnv)
+	}
+	return o, nil
+}
+
+// run boots both in turn, and writes the file after each pair, so that a run that is broken off leaves what it has.
+func run(ctx context.Context, o options) error {
+	artefact, err := readArtefact(o.image)
+	if err != nil {
+		return err
+	}
+	logs := filepath.Join(filepath.Dir(o.out), "bench")
+	if err := os.RemoveAll(logs); err != nil {
+		return fmt.Errorf("logs: cannot empty the folder: %w", err)
+	}
+	if err := os.MkdirAll(logs, 0o755); err != nil {
+		return fmt.Errorf("logs: cannot make the folder: %w", err)
+	}
+	podImage := filepath.Join(logs, "pod-image.tar")
+	if err := buildImage(ctx, podImage); err != nil {
+		return err
+	}
+	result := report{Image: artefact, MemoryMiB: o.memoryMiB, Processors: processors, IdleSeconds: o.idle.Seconds()}
+	for pair := 1; pair <= o.pairs; pair++ {
+		name := fmt.Sprintf("pair %d of %d", pair, o.pairs)
+		dir := filepath.Join(logs, fmt.Sprintf("pair-%d", pair))
+		ours, early, err := again(name+", our machine", func() (machineRun, error) {
+			bounded, cancel := context.WithTimeout(ctx, machineLimit)
+			defer cancel()
+			return bootMachine(bounded, o, podImage, filepath.Join(dir, "machine"))
+		})
+		result.EarlyEnds += early
+		if err != nil {
+			return err
+		}
+		result.Runs = append(result.Runs, ours)
+		if !o.noBaseline {
+			theirs, early, err := again(name+", baseline", func() (baselineRun, error) {
+				bounded, cancel := context.WithTimeout(ctx, baselineLimit)
+				defer cancel()
+				return bootBaseline(bounded, o, filepath.Join(dir, "baseline.log"))
+			})
+			result.addBaseline(theirs, early, err)
+			if err != nil {
+				return err
+			}
+		}
+		result.summarise()
+		if err := writeReport(o.out, result); err != nil {
+			return err
+		}
+	}
+	printReport(os.Stdout, result)
+	printTimeline(os.Stdout, result.typical())
+	fmt.Printf("\nEvery figure is in %s; consoles, events and the baseline's output are in %s.\n", o.out, logs)
+	return nil
+}
+
+// errEarly is why a boot is begun again: the emulator ended before the run did, and nobody asked it to.
+var errEarly = errors.New("the machine ended early")
+
+// again runs one boot, and runs it again when it ended early, which is counted.
+func again[T any](what string, boot func() (T, error)) (T, int, error) {
+	for early := 0; ; {
+		fmt.Fprintf(os.Stderr, "%s  %s\n", time.Now().Format(time.TimeOnly), what)
+		got, err := boot()
+		if err == nil {
+			return got, early, nil
+		}
+		if !errors.Is(err, errEarly) || early+1 == tries {
+			return got, early, fmt.Errorf("%s: %w", what, err)
+		}
+		early++
+		fmt.Fprintf(os.Stderr, "%s: %v; once more\n", what, err)
+	}
+}
+
+func writeReport(file string, r report) error {
+	text, err := json.MarshalIndent(r, "", "  ")
+	if err != nil {
+		return fmt.Errorf("report: cannot format: %w", err)
+	}
+	if err := os.WriteFile(file, append(text, '\n'), 0o644); err != nil {
+		return fmt.Errorf("report: cannot write: %w", err)
+	}
+	return nil
+}

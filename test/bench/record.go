@@ -1,0 +1,309 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/client"
+)
+
+// moment is an entry of the machine's topic "timeline".
+type moment struct {
+	What    string  `json:"what"`
+	Seconds float64 `json:"seconds"` // since init began
+}
+
+// service is what we read of an entry of the machine's topic "services".
+type service struct {
+	Name       string `json:"name"`
+	State      string `json:"state"`
+	Detail     string `json:"detail"`
+	PID        int    `json:"pid"`
+	Components []struct {
+		Name   string `json:"name"`
+		Ready  bool   `json:"ready"`
+		Detail string `json:"detail"`
+	} `json:"components"`
+}
+
+// span is a time during which a service or component said that it waits for something; it ends where the next one begins.
+type span struct {
+	at   time.Time // by our clock
+	text string    // empty: it waits for nothing
+}
+
+// record is what the machine said of itself. It also ties the machine's clock to ours: a moment is delivered to a watcher some time
+// after it was reached, never before, so of all differences between the time of delivery and the moment's own seconds the smallest
+// is the best estimate of when init began, late by the fastest delivery (a few milliseconds).
+type record struct {
+	mu      sync.Mutex
+	moments []moment
+	began   time.Time         // the estimate; zero before the first moment
+	spans   map[string][]span // by service, or service/component
+	changed chan struct{}     // closed and made anew when there are new moments
+	events  []event
+}
+
+func newRecord() *record {
+	return &record{spans: map[string][]span{}, changed: make(chan struct{})}
+}
+
+// follow watches the machine's timeline and services until ctx ends.
+func (r *record) follow(ctx context.Context, c *client.Client) {
+	go watchTopic(ctx, c, "timeline", r.addMoments)
+	go watchTopic(ctx, c, "services", r.addServices)
+}
+
+// watchTopic hands on each value of a topic with the time when it came. A stream that breaks is begun again.
+func watchTopic[T any](ctx context.Context, c *client.Client, topic string, add func(time.Time, T)) {
+	for ctx.Err() == nil {
+		stream, err := c.Machine.Watch(ctx, &api.GetRequest{Topic: topic})
+		for err == nil {
+			var s *api.StateSnapshot
+			if s, err = stream.Recv(); err != nil {
+				break
+			}
+			at := time.Now()
+			var value T
+			if value, err = decode[T](s.Value); err == nil {
+				add(at, value)
+			}
+		}
+		if wait(ctx, retryPause) != nil {
+			return
+		}
+	}
+}
+
+func decode[T any](v *structpb.Value) (T, error) {
+	var out T
+	text, err := v.MarshalJSON()
+	if err == nil {
+		err = json.Unmarshal(text, &out)
+	}
+	if err != nil {
+		return out, fmt.Errorf("state: cannot understand: %w", err)
+	}
+	return out, nil
+}
+
+func get[T any](ctx context.Context, c *client.Client, topic string) (T, error) {
+	var none T
+	ctx, cancel := context.WithTimeout(ctx, callLimit)
+	defer cancel()
+	s, err := c.Machine.Get(ctx, &api.GetRequest{Topic: topic})
+	if err != nil {
+		return none, fmt.Errorf("topic %s: %w", topic, err)
+	}
+	return decode[T](s.Value)
+}
+
+func (r *record) addMoments(at time.Time, list []moment) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.moments = list
+	for _, m := range list {
+		began := at.Add(-time.Duration(m.Seconds * float64(time.Second)))
+		if r.began.IsZero() || began.Before(r.began) {
+			r.began = began
+		}
+	}
+	close(r.changed)
+	r.changed = make(chan struct{})
+}
+
+func (r *record) addServices(at time.Time, list []service) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, s := range list {
+		text := ""
+		if s.State != "running" {
+			text = strings.TrimSuffix(s.State+": "+s.Detail, ": ")
+		}
+		r.addSpan(s.Name, span{at, text})
+		for _, c := range s.Components {
+			text := ""
+			if !c.Ready {
+				text = cmp.Or(c.Detail, "starting")
+			}
+			r.addSpan(s.Name+"/"+c.Name, span{at, text})
+		}
+	}
+}
+
+func (r *record) addSpan(key string, s span) {
+	have := r.spans[key]
+	if len(have) == 0 || have[len(have)-1].text != s.text {
+		r.spans[key] = append(have, s)
+	}
+}
+
+// moment is when something was reached, in seconds since init began.
+func (r *record) moment(what string) (float64, bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	i := slices.IndexFunc(r.moments, func(m moment) bool { return m.What == what })
+	if i < 0 {
+		return 0, false
+	}
+	return r.moments[i].Seconds, true
+}
+
+// wait waits until the machine has reached a moment.
+func (r *record) wait(ctx context.Context, what string) error {
+	for {
+		r.mu.Lock()
+		changed := r.changed
+		r.mu.Unlock()
+		if _, ok := r.moment(what); ok {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return fmt.Errorf("timeline: %s was not reached: %w", what, context.Cause(ctx))
+		}
+	}
+}
+
+// init is when init began, by our clock.
+func (r *record) init() (time.Time, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.began.IsZero() {
+		return r.began, errors.New("timeline: the machine sent none, so its clock cannot be tied to ours")
+	}
+	return r.began, nil
+}
+
+// complete reads the moments that came after follow ended, and the events. The moments do not move the estimate of init's start:
+// they are older than the estimate's.
+func (r *record) complete(ctx context.Context, c *client.Client) error {
+	list, err := get[[]moment](ctx, c, "timeline")
+	if err != nil {
+		return err
+	}
+	r.addMoments(time.Now(), list)
+	ctx, cancel := context.WithTimeout(ctx, callLimit)
+	defer cancel()
+	stream, err := c.Machine.Events(ctx, &api.EventsRequest{})
+	if err != nil {
+		return fmt.Errorf("events: %w", err)
+	}
+	var kept []*api.Event
+	for {
+		e, err := stream.Recv()
+		if err == io.EOF {
+			r.events = placeEvents(kept)
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("events: %w", err)
+		}
+		kept = append(kept, e)
+	}
+}
+
+// event is an event of the machine, placed on its timeline.
+type event struct {
+	Seconds float64 `json:"seconds"` // since init began
+	Source  string  `json:"source"`
+	Kind    string  `json:"kind"`
+	Message string  `json:"message"`
+}
+
+// afterSeconds is how machined ends the event of a moment.
+var afterSeconds = regexp.MustCompile(` after ([0-9]+(?:\.[0-9]+)?) s$`)
+
+// placeEvents gives events their place on the timeline. They carry the time of day, which is set while the machine starts; the event
+// of a moment also carries its seconds, and so ties those around it: each event is placed by the last such one before it, the first
+// ones by the first such one.
+func placeEvents(list []*api.Event) []event {
+	var began time.Time
+	find := func(e *api.Event) bool {
+		match := afterSeconds.FindStringSubmatch(e.Message)
+		if e.Source != "boot" || e.Kind != "stage" || match == nil {
+			return false
+		}
+		seconds, err := strconv.ParseFloat(match[1], 64)
+		if err != nil {
+			return false
+		}
+		began = e.Time.AsTime().Add(-time.Duration(seconds * float64(time.Second)))
+		return true
+	}
+	for _, e := range list {
+		if find(e) {
+			break
+		}
+	}
+	var out []event
+	for _, e := range list {
+		find(e)
+		seconds := 0.0
+		if !began.IsZero() {
+			seconds = e.Time.AsTime().Sub(began).Seconds()
+		}
+		out = append(out, event{Seconds: seconds, Source: e.Source, Kind: e.Kind, Message: e.Message})
+	}
+	return out
+}
+
+// stage is one line of the printed timeline.
+type stage struct {
+	What    string  `json:"what"`
+	Seconds float64 `json:"seconds"` // since init began; negative before it
+	// Waits is what it said it waited for until then, in order.
+	Waits []waited `json:"waits,omitempty"`
+}
+
+// waited is how long something waited for what.
+type waited struct {
+	For     string  `json:"for"`
+	Seconds float64 `json:"seconds"`
+}
+
+// timeline joins the machine's own moments, what each of them waited for, and what we saw from outside.
+func (r *record) timeline(toUserspace float64, seen map[string]float64) []stage {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	list := []stage{{What: "power on", Seconds: -toUserspace}, {What: "init"}}
+	for _, m := range r.moments {
+		list = append(list, stage{What: m.What, Seconds: m.Seconds, Waits: r.waits(m)})
+	}
+	for what, seconds := range seen {
+		list = append(list, stage{What: what, Seconds: seconds})
+	}
+	slices.SortFunc(list, func(a, b stage) int { return cmp.Or(cmp.Compare(a.Seconds, b.Seconds), cmp.Compare(a.What, b.What)) })
+	return list
+}
+
+// waits is what a service or component said until the moment when it was ready first.
+func (r *record) waits(m moment) []waited {
+	var out []waited
+	spans := r.spans[m.What]
+	for i, s := range spans {
+		from, to := s.at.Sub(r.began).Seconds(), m.Seconds
+		if i+1 < len(spans) {
+			to = min(to, spans[i+1].at.Sub(r.began).Seconds())
+		}
+		if s.text == "" || to <= from {
+			continue
+		}
+		out = append(out, waited{For: s.text, Seconds: to - from})
+	}
+	return out
+}

@@ -1,0 +1,184 @@
+package integration
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/orlop-os/orlop/hack/qemu"
+)
+
+var (
+	imageDir = flag.String("image", "", "folder of the image to test (build/qemu)")
+	binDir   = flag.String("bin", "", "folder of orlopctl and kubectl (build/bin)")
+	stories  = flag.String("stories", "testdata", "folder of the stories to tell: testdata, or unproven for those that do not pass yet")
+	operator = flag.String("operator", "", "folder of the operator's CA and certificate that the image was built for (build/operator)")
+)
+
+// TestStories tells every story in testdata, one after the other: the machines are emulated and two of them would only slow each
+// other down.
+func TestStories(t *testing.T) {
+	if *imageDir == "" || *binDir == "" || *operator == "" {
+		t.Fatal("the stories need an image: run `make stories`, or give -image, -bin and -operator after -args")
+	}
+	files, err := filepath.Glob(filepath.Join(*stories, "*.txtar"))
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no stories found: %v", err)
+	}
+	for _, file := range files {
+		name := strings.TrimSuffix(filepath.Base(file), ".txtar")
+		t.Run(name, func(t *testing.T) {
+			s := newStory(t)
+			testscript.Run(t, testscript.Params{
+				Files: []string{file}, Setup: s.setup, Cmds: s.verbs(), RequireExplicitExec: true, Deadline: time.Now().Add(40 * time.Minute),
+			})
+		})
+	}
+}
+
+// story is one script's world: a closed network with machines on it.
+type story struct {
+	t     *testing.T
+	dir   string
+	began time.Time
+
+	mu       sync.Mutex
+	timeline []string
+
+	network  *qemu.Network
+	machines map[string]*qemu.Machine
+	seen     map[string]int64 // how far into each console the story has looked
+	write    *writer
+	env      []string // of the programs that the story runs
+	current  string   // the machine that orlopctl talks to
+	verify   []string // how orlopctl verifies it, as its flags
+}
+
+func newStory(t *testing.T) *story {
+	s := &story{t: t, dir: t.TempDir(), began: time.Now(), machines: map[string]*qemu.Machine{}, seen: map[string]int64{}}
+	network, err := qemu.NewNetwork(qemu.NetworkSpec{Capture: filepath.Join(s.dir, "network.pcap")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.network = network
+	t.Cleanup(s.close)
+	return s
+}
+
+// close switches everything off, and says what happened if the story failed.
+func (s *story) close() {
+	if s.write != nil {
+		s.write.stop()
+	}
+	if s.t.Failed() {
+		s.t.Logf("what happened:\n%s", strings.Join(s.timeline, "\n"))
+	}
+	for name, m := range s.machines {
+		if s.t.Failed() {
+			s.t.Logf("console of %s, the last 60 lines (all of it in %s while the test runs):\n%s", name, m.Console().Path(), m.ConsoleTail(60))
+		}
+		if err := m.Close(); err != nil {
+			s.t.Logf("machine %s: %v", name, err)
+		}
+	}
+	s.network.Close()
+}
+
+// ask runs orlopctl as the story last did, to see what a machine says after a failure.
+func (s *story) ask(args ...string) string {
+	if s.env == nil {
+		return ""
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, filepath.Join(*binDir, "orlopctl"), args...)
+	cmd.Env = s.env
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		return fmt.Sprintf("orlopctl %s: %v: %s", strings.Join(args, " "), err, out)
+	}
+	return string(out)
+}
+
+// explain prints what the machine says about itself, at the moment of a failure.
+func (s *story) explain() {
+	s.t.Log(s.ask("services"))
+	for _, service := range []string{"apid", "containerd", "orchestrator-api", "orchestrator-controllers", "orchestrator-node"} {
+		s.t.Logf("the end of the log of %s:\n%s", service, s.ask("logs", service, "--tail", "80"))
+	}
+}
+
+// note adds a line to the timeline and prints it at once: a story takes minutes.
+func (s *story) note(format string, args ...any) {
+	line := fmt.Sprintf("%7.1fs  %s", time.Since(s.began).Seconds(), fmt.Sprintf(format, args...))
+	s.mu.Lock()
+	s.timeline = append(s.timeline, line)
+	s.mu.Unlock()
+	fmt.Println(line)
+}
+
+func (s *story) setup(env *testscript.Env) error {
+	env.Setenv("HOME", env.WorkDir)
+	env.Setenv("ORLOP_CONFIG", filepath.Join(env.WorkDir, "orlop-config"))
+	env.Setenv("KUBECONFIG", filepath.Join(env.WorkDir, "kubeconfig"))
+	env.Setenv("OPERATOR", *operator)
+	env.Setenv("PATH", *binDir+string(os.PathListSeparator)+env.Getenv("PATH"))
+	s.env = append([]string(nil), env.Vars...)
+	return nil
+}
+
+// start makes a machine of the story and switches it on.
+func (s *story) start(ts *testscript.TestScript, spec qemu.MachineSpec) {
+	spec.Dir = filepath.Join(s.dir, spec.Name)
+	spec.Network = s.network
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	m, err := qemu.Start(ctx, spec)
+	ts.Check(err)
+	s.machines[spec.Name] = m
+	s.note("machine %s is switched on", spec.Name)
+	if !m.Addr().IsValid() {
+		return
+	}
+	ts.Setenv("IP_"+spec.Name, m.Addr().String())
+	for _, port := range []int{50000, 6443} {
+		f, err := s.network.Forward(0, fmt.Sprintf("%s:%d", m.Addr(), port))
+		ts.Check(err)
+		_, hostPort, _ := strings.Cut(f.Addr, ":")
+		ts.Setenv(fmt.Sprintf("PORT_%s_%d", spec.Name, port), hostPort)
+	}
+}
+
+func (s *story) machine(ts *testscript.TestScript, name string) *qemu.Machine {
+	m := s.machines[name]
+	if m == nil {
+		ts.Fatalf("there is no machine %q; make it with: machine %s", name, name)
+	}
+	return m
+}
+
+// waitConsole waits for a line of the machine's console after what the story has seen so far.
+func (s *story) waitConsole(ts *testscript.TestScript, name, pattern string, deadline time.Duration) []string {
+	re, err := regexp.Compile(pattern)
+	ts.Check(err)
+	ctx, cancel := context.WithTimeout(context.Background(), deadline)
+	defer cancel()
+	m := s.machine(ts, name)
+	match, end, err := m.Console().WaitFrom(ctx, s.seen[name], re)
+	if err != nil {
+		ts.Fatalf("console of %s: no line matches %q within %v: %v", name, pattern, deadline, err)
+	}
+	s.seen[name] = end
+	s.note("console of %s: %s", name, strings.TrimSpace(match[0]))
+	return match
+}

@@ -1,0 +1,401 @@
+package integration
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+	"sigs.k8s.io/yaml"
+
+	"github.com/orlop-os/orlop/hack/qemu"
+	"github.com/orlop-os/orlop/pkg/client"
+)
+
+// The verbs of the stories, besides testscript's own (stdout, stderr, cmp, grep, …):
+//
+//	machine NAME [key=value…]            make a machine and switch it on; the keys are at machineVerb
+//	console NAME REGEXP [DEADLINE]       wait for a line on its console, after the last one that was waited for
+//	fingerprint NAME                     read its fingerprint from the console and talk to it by that from now on ($FINGERPRINT_NAME)
+//	trust NAME SECRETS                   talk to it by the cluster's machine CA from now on
+//	orlopctl ARGS, kubectl ARGS          as a user would; what they print is for stdout and stderr
+//	retry DEADLINE VERB ARGS             orlopctl or kubectl again and again until it succeeds
+//	nocert NAME                          try to get in without a certificate; succeeds if anything but a refusal comes
+//	image FILE                           build the test image (test.orlop.dev/testpod:1) as an OCI archive
+//	portforward TARGET PORT PATH         kubectl port-forward, and one HTTP request through it; prints the answer
+//	ports NAME PORT…                     scan all TCP ports from the network: exactly these are open
+//	capture                              no packet went to an address outside the closed network since it was made
+//	kill-services NAME                   kill -9 each service by the API; each is back within 10 s, and ready again
+//	writes start|stop|check              write ConfigMaps as fast as they are acknowledged; check: all of those are there
+//	powercut NAME, poweron NAME          the power switch
+//	down NAME [DEADLINE [REASON]]        wait until it has switched itself off; REASON is QEMU's (guest-shutdown, guest-reset)
+//
+// and for bad situations, in bad_test.go:
+//
+//	dhcp on|off, ntp on|off              whether the closed network's servers answer
+//	exits STATUS orlopctl ARGS           orlopctl ends with this status
+//	await DEADLINE REGEXP orlopctl ARGS  again and again until what it prints matches
+//	refuses NAME FILE                    send documents that orlopctl would not: the machine itself refuses them; prints what it says
+//	expired FOLDER                       make an operator's certificate that has expired (client.crt, client.key)
+//	button NAME                          press the power button
+//	unchanged NAME                       its disk holds exactly what it held when the machine was made
+func (s *story) verbs() map[string]func(ts *testscript.TestScript, neg bool, args []string) {
+	return map[string]func(ts *testscript.TestScript, neg bool, args []string){
+		"machine":       s.machineVerb,
+		"console":       s.consoleVerb,
+		"fingerprint":   s.fingerprintVerb,
+		"trust":         s.trustVerb,
+		"orlopctl":      s.program("orlopctl"),
+		"kubectl":       s.program("kubectl"),
+		"retry":         s.retryVerb,
+		"nocert":        s.nocertVerb,
+		"image":         s.imageVerb,
+		"portforward":   s.portforwardVerb,
+		"ports":         s.portsVerb,
+		"capture":       s.captureVerb,
+		"kill-services": s.killVerb,
+		"writes":        s.writesVerb,
+		"powercut":      s.powercutVerb,
+		"poweron":       s.poweronVerb,
+		"down":          s.downVerb,
+		"dhcp":          s.dhcpVerb,
+		"ntp":           s.ntpVerb,
+		"exits":         s.exitsVerb,
+		"await":         s.awaitVerb,
+		"refuses":       s.refusesVerb,
+		"expired":       s.expiredVerb,
+		"button":        s.buttonVerb,
+		"unchanged":     s.unchangedVerb,
+	}
+}
+
+func need(ts *testscript.TestScript, neg bool, args []string, least, most int, usage string) {
+	if neg {
+		ts.Fatalf("! %s means nothing", usage)
+	}
+	if len(args) < least || (most >= 0 && len(args) > most) {
+		ts.Fatalf("usage: %s", usage)
+	}
+}
+
+func deadlineOf(ts *testscript.TestScript, text string) time.Duration {
+	d, err := time.ParseDuration(text)
+	ts.Check(err)
+	return d
+}
+
+// machineVerb's keys, each of which makes the machine worse than the usual one (4 GiB of memory, a disk of 8 GiB with the image):
+//
+//	memory=MIB    so much memory
+//	disk=MIB      so large a disk, but never smaller than the image
+//	diskless      no disk; the firmware gets the system from elsewhere, as it would over the network
+//	foreign       somebody else's partition takes all the space behind the image's own
+//	flip          one byte of ROOT-A is not what it was
+//	rtc=TIME      what the hardware clock shows at power-on (RFC 3339)
+//	nonic         no network card
+//	noreboot      a reset of the machine ends it
+func (s *story) machineVerb(ts *testscript.TestScript, neg bool, args []string) {
+	need(ts, neg, args, 1, -1, "machine NAME [key=value…]")
+	spec := qemu.MachineSpec{Name: args[0], MemoryMiB: 4096, CPUs: 2, Watchdog: true}
+	image, size := filepath.Join(*imageDir, "disk.raw"), int64(8192)
+	var damage func(file string) error
+	for _, a := range args[1:] {
+		key, value, _ := strings.Cut(a, "=")
+		var err error
+		switch key {
+		case "memory":
+			spec.MemoryMiB, err = strconv.Atoi(value)
+		case "disk":
+			size, err = strconv.ParseInt(value, 10, 64)
+		case "diskless":
+			size, spec.Args = 0, []string{"-kernel", filepath.Join(*imageDir, "orlop.efi")}
+		case "foreign":
+			damage = addForeignPartition
+		case "flip":
+			damage = flipRoot
+		case "rtc":
+			spec.RTC, err = time.Parse(time.RFC3339, value)
+		case "nonic":
+			spec.NoNIC = true
+		case "noreboot":
+			spec.NoReboot = true
+		default:
+			ts.Fatalf("machine: unknown key %q", a)
+		}
+		ts.Check(err)
+	}
+	if damage != nil {
+		damaged := filepath.Join(s.dir, spec.Name+"-image.raw")
+		ts.Check(copyImage(image, damaged, size))
+		ts.Check(damage(damaged))
+		image = damaged
+	}
+	if size > 0 {
+		spec.Disks = qemu.BootDisk(image, size)
+	}
+	s.start(ts, spec)
+}
+
+func (s *story) consoleVerb(ts *testscript.TestScript, neg bool, args []string) {
+	need(ts, neg, args, 2, 3, "console NAME REGEXP [DEADLINE]")
+	deadline := 2 * time.Minute
+	if len(args) == 3 {
+		deadline = deadlineOf(ts, args[2])
+	}
+	s.waitConsole(ts, args[0], args[1], deadline)
+}
+
+func (s *story) fingerprintVerb(ts *testscript.TestScript, neg bool, args []string) {
+	need(ts, neg, args, 1, 1, "fingerprint NAME")
+	all := regexp.MustCompile(`machine identity (sha256:[0-9a-f]{64})`).FindAllStringSubmatch(s.machine(ts, args[0]).Console().String(), -1)
+	if len(all) == 0 {
+		ts.Fatalf("machine %s has not shown its fingerprint yet; wait for it with console", args[0])
+	}
+	last := all[len(all)-1][1]
+	ts.Setenv("FINGERPRINT_"+args[0], last)
+	s.setContext(ts, args[0], "--fingerprint", last)
+}
+
+func (s *story) trustVerb(ts *testscript.TestScript, neg bool, args []string) {
+	need(ts, neg, args, 2, 2, "trust NAME SECRETS")
+	var secrets struct {
+		Machine struct {
+			Cert string `json:"cert"`
+		} `json:"machine"`
+	}
+	ts.Check(yaml.Unmarshal([]byte(ts.ReadFile(args[1])), &secrets))
+	ca := ts.MkAbs("machine-ca.crt")
+	ts.Check(os.WriteFile(ca, []byte(secrets.Machine.Cert), 0o600))
+	s.setContext(ts, args[0], "--ca", ca, "--server-name", args[0])
+}
+
+// setContext makes orlopctl talk to a machine as the operator of the image.
+func (s *story) setContext(ts *testscript.TestScript, name string, verify ...string) {
+	args := append([]string{"config", "set", name, "--endpoint", "127.0.0.1:" + ts.Getenv("PORT_"+name+"_50000"),
+		"--cert", filepath.Join(*operator, "admin.crt"), "--key", filepath.Join(*operator, "admin.key")}, verify...)
+	ts.Check(ts.Exec(filepath.Join(*binDir, "orlopctl"), args...))
+	s.note("orlopctl config set %s %s", name, strings.Join(verify, " "))
+	s.current, s.verify = name, verify
+}
+
+// client is the API as the story's orlopctl reaches it.
+func (s *story) client(ts *testscript.TestScript) *client.Client {
+	cert, err := tls.LoadX509KeyPair(filepath.Join(*operator, "admin.crt"), filepath.Join(*operator, "admin.key"))
+	ts.Check(err)
+	e := client.Endpoint{Cert: cert, Address: "127.0.0.1:" + ts.Getenv("PORT_"+s.current+"_50000")}
+	for i := 0; i+1 < len(s.verify); i += 2 {
+		switch s.verify[i] {
+		case "--fingerprint":
+			e.Fingerprint = s.verify[i+1]
+		case "--server-name":
+			e.ServerName = s.verify[i+1]
+		case "--ca":
+			text, err := os.ReadFile(s.verify[i+1])
+			ts.Check(err)
+			e.CA = x509.NewCertPool()
+			e.CA.AppendCertsFromPEM(text)
+		}
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	c, err := client.Dial(ctx, e)
+	ts.Check(err)
+	return c
+}
+
+// program runs one of the user's programs and keeps what it prints for the script.
+func (s *story) program(name string) func(ts *testscript.TestScript, neg bool, args []string) {
+	return func(ts *testscript.TestScript, neg bool, args []string) {
+		began := time.Now()
+		err := ts.Exec(filepath.Join(*binDir, name), args...)
+		s.note("%s %s (%.1fs)", name, strings.Join(args, " "), time.Since(began).Seconds())
+		if neg && err == nil {
+			ts.Fatalf("%s succeeded, and should not have", name)
+		}
+		if !neg && err != nil {
+			s.explain()
+			ts.Fatalf("%s: %v", name, err)
+		}
+	}
+}
+
+// every is how often a condition that nobody announces is looked at again.
+const every = 500 * time.Millisecond
+
+func (s *story) retryVerb(ts *testscript.TestScript, neg bool, args []string) {
+	need(ts, neg, args, 2, -1, "retry DEADLINE orlopctl|kubectl ARGS")
+	if args[1] != "orlopctl" && args[1] != "kubectl" {
+		ts.Fatalf("retry: only orlopctl and kubectl can be tried again")
+	}
+	err := until(deadlineOf(ts, args[0]), func() error { return ts.Exec(filepath.Join(*binDir, args[1]), args[2:]...) })
+	s.note("%s", strings.Join(args[1:], " "))
+	if err != nil {
+		ts.Fatalf("%s: not within %s: %v", args[1], args[0], err)
+	}
+}
+
+// until calls f until it returns nil, or returns its last error at the deadline.
+func until(deadline time.Duration, f func() error) error {
+	end := time.After(deadline)
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	for {
+		err := f()
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-tick.C:
+		case <-end:
+			return err
+		}
+	}
+}
+
+func (s *story) nocertVerb(ts *testscript.TestScript, neg bool, args []string) {
+	if len(args) != 1 {
+		ts.Fatalf("usage: nocert NAME")
+	}
+	c, err := tls.Dial("tcp", "127.0.0.1:"+ts.Getenv("PORT_"+args[0]+"_50000"), &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"}})
+	if err == nil {
+		// In TLS 1.3 the server's refusal comes after the client's own handshake: the first read shows it.
+		c.SetDeadline(time.Now().Add(20 * time.Second))
+		_, err = c.Read(make([]byte, 1))
+		c.Close()
+	}
+	s.note("without a certificate: %v", err)
+	refused := err != nil && (strings.Contains(err.Error(), "certificate required") || strings.Contains(err.Error(), "bad certificate"))
+	if neg != refused {
+		ts.Fatalf("a caller without a certificate: %v", err)
+	}
+}
+
+func (s *story) imageVerb(ts *testscript.TestScript, neg bool, args []string) {
+	need(ts, neg, args, 1, 1, "image FILE")
+	ts.Check(buildImage(ts.MkAbs(args[0])))
+}
+
+func (s *story) portforwardVerb(ts *testscript.TestScript, neg bool, args []string) {
+	need(ts, neg, args, 3, 3, "portforward TARGET PORT PATH")
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, filepath.Join(*binDir, "kubectl"), "--kubeconfig", ts.Getenv("KUBECONFIG"), "port-forward", args[0], ":"+args[1])
+	out := &lines{seen: make(chan struct{}, 1)}
+	cmd.Stdout, cmd.Stderr = out, out
+	ts.Check(cmd.Start())
+	defer func() { cancel(); cmd.Wait() }()
+	re := regexp.MustCompile(`Forwarding from (127\.0\.0\.1:\d+)`)
+	for {
+		if m := re.FindStringSubmatch(out.String()); m != nil {
+			r, err := (&http.Client{Timeout: 30 * time.Second}).Get("http://" + m[1] + args[2])
+			ts.Check(err)
+			defer r.Body.Close()
+			_, err = io.Copy(ts.Stdout(), r.Body)
+			ts.Check(err)
+			s.note("port-forward to %s", args[0])
+			return
+		}
+		select {
+		case <-out.seen:
+		case <-ctx.Done():
+			ts.Fatalf("port-forward: no port within a minute: %s", out.String())
+		}
+	}
+}
+
+// lines collects a command's output and says when there is more.
+type lines struct {
+	mu   sync.Mutex
+	buf  bytes.Buffer
+	seen chan struct{}
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	select {
+	case l.seen <- struct{}{}:
+	default:
+	}
+	return l.buf.Write(p)
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.String()
+}
+
+func (s *story) portsVerb(ts *testscript.TestScript, neg bool, args []string) {
+	need(ts, neg, args, 1, -1, "ports NAME PORT…")
+	var want []int
+	for _, a := range args[1:] {
+		p, err := strconv.Atoi(a)
+		ts.Check(err)
+		want = append(want, p)
+	}
+	slices.Sort(want)
+	open, err := s.scan(s.machine(ts, args[0]).Addr().String())
+	ts.Check(err)
+	s.note("open TCP ports of %s: %v", args[0], open)
+	if !slices.Equal(open, want) {
+		ts.Fatalf("open TCP ports of %s: %v, documented are %v", args[0], open, want)
+	}
+}
+
+func (s *story) captureVerb(ts *testscript.TestScript, neg bool, args []string) {
+	need(ts, neg, args, 0, 0, "capture")
+	outside, frames, err := s.outside()
+	ts.Check(err)
+	s.note("%d frames captured, %d flows to the outside", frames, len(outside))
+	if len(outside) > 0 {
+		ts.Fatalf("packets for addresses outside the closed network:\n%s", strings.Join(outside, "\n"))
+	}
+}
+
+func (s *story) powercutVerb(ts *testscript.TestScript, neg bool, args []string) {
+	need(ts, neg, args, 1, 1, "powercut NAME")
+	s.machine(ts, args[0]).PowerCut()
+	s.note("power of %s is cut", args[0])
+}
+
+func (s *story) poweronVerb(ts *testscript.TestScript, neg bool, args []string) {
+	need(ts, neg, args, 1, 1, "poweron NAME")
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	m := s.machine(ts, args[0])
+	s.seen[args[0]] = m.Console().Offset()
+	ts.Check(m.PowerOn(ctx))
+	s.note("machine %s is switched on again", args[0])
+}
+
+func (s *story) downVerb(ts *testscript.TestScript, neg bool, args []string) {
+	need(ts, neg, args, 1, 3, "down NAME [DEADLINE [REASON]]")
+	deadline := 2 * time.Minute
+	if len(args) > 1 {
+		deadline = deadlineOf(ts, args[1])
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), deadline)
+	defer cancel()
+	exit, err := s.machine(ts, args[0]).Wait(ctx)
+	if err != nil {
+		ts.Fatalf("machine %s is still on after %v", args[0], deadline)
+	}
+	ts.Check(exit.Err())
+	s.note("machine %s is off: %s", args[0], exit)
+	if len(args) > 2 && exit.Reason != args[2] {
+		ts.Fatalf("machine %s is off for another reason: %s", args[0], exit)
+	}
+}

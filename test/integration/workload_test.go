@@ -1,0 +1,270 @@
+package integration
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/layout"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/static"
+	"github.com/google/go-containerregistry/pkg/v1/types"
+	"github.com/rogpeppe/go-internal/testscript"
+	core "k8s.io/api/core/v1"
+	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/orlop-os/orlop/hack/qemu"
+	"github.com/orlop-os/orlop/pkg/api"
+)
+
+// testImage is the name under which the stories' image is imported.
+const testImage = "test.orlop.dev/testpod:1"
+
+// buildImage builds ./testpod and writes an OCI archive that holds it and nothing else.
+func buildImage(file string) error {
+	dir, err := os.MkdirTemp("", "orlop-testpod-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	program := filepath.Join(dir, "testpod")
+	build := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", program, "./testpod")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		return fmt.Errorf("cannot build testpod: %w: %s", err, out)
+	}
+	content, err := os.ReadFile(program)
+	if err != nil {
+		return err
+	}
+	var layer bytes.Buffer
+	w := tar.NewWriter(&layer)
+	if err := errors.Join(w.WriteHeader(&tar.Header{Name: "testpod", Mode: 0o755, Size: int64(len(content))}), errOf(w.Write(content)), w.Close()); err != nil {
+		return err
+	}
+	image, err := mutate.AppendLayers(mutate.MediaType(empty.Image, types.OCIManifestSchema1), static.NewLayer(layer.Bytes(), types.OCIUncompressedLayer))
+	if err != nil {
+		return err
+	}
+	c, err := image.ConfigFile()
+	if err != nil {
+		return err
+	}
+	c = c.DeepCopy()
+	c.OS, c.Architecture, c.Config.Entrypoint = "linux", "amd64", []string{"/testpod"}
+	if image, err = mutate.ConfigFile(image, c); err != nil {
+		return err
+	}
+	path, err := layout.Write(filepath.Join(dir, "oci"), empty.Index)
+	if err != nil {
+		return err
+	}
+	if err := path.AppendImage(image, layout.WithAnnotations(map[string]string{"io.containerd.image.name": testImage})); err != nil {
+		return err
+	}
+	return archive(filepath.Join(dir, "oci"), file)
+}
+
+func errOf(_ int, err error) error { return err }
+
+// archive writes a folder as a tar file.
+func archive(dir, file string) error {
+	out, err := os.Create(file)
+	if err != nil {
+		return err
+	}
+	defer out.Close()
+	w := tar.NewWriter(out)
+	if err := w.AddFS(os.DirFS(dir)); err != nil {
+		return err
+	}
+	return w.Close()
+}
+
+// scan connects to every TCP port of the machine from the closed network and returns those that answered.
+func (s *story) scan(addr string) ([]int, error) {
+	scanner, err := s.network.NewHost("scanner", netip.Addr{})
+	if err != nil {
+		return nil, err
+	}
+	defer scanner.Close()
+	var mu sync.Mutex
+	var open []int
+	var wait sync.WaitGroup
+	room := make(chan struct{}, 128)
+	for port := 1; port < 1<<16; port++ {
+		room <- struct{}{}
+		wait.Add(1)
+		go func() {
+			defer wait.Done()
+			defer func() { <-room }()
+			ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+			defer cancel()
+			c, err := scanner.DialContext(ctx, "tcp", fmt.Sprintf("%s:%d", addr, port))
+			if err == nil {
+				c.Close()
+				mu.Lock()
+				open = append(open, port)
+				mu.Unlock()
+			}
+		}()
+	}
+	wait.Wait()
+	slices.Sort(open)
+	return open, nil
+}
+
+// killVerb ends each service's process the hard way. The process must be back within 10 s, and ready again within the time that
+// an emulated processor needs to start it.
+func (s *story) killVerb(ts *testscript.TestScript, neg bool, args []string) {
+	need(ts, neg, args, 1, 1, "kill-services NAME")
+	c := s.client(ts)
+	defer c.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), 15*time.Minute)
+	defer cancel()
+	find := func(name string) (*api.ServiceStatus, error) {
+		r, err := c.Service.List(ctx, &api.ListServicesRequest{})
+		if err != nil {
+			return nil, err
+		}
+		for _, one := range r.Services {
+			if one.Name == name {
+				return one, nil
+			}
+		}
+		return nil, fmt.Errorf("service %s is gone", name)
+	}
+	all, err := c.Service.List(ctx, &api.ListServicesRequest{})
+	ts.Check(err)
+	for _, before := range all.Services {
+		began := time.Now()
+		_, err := c.Service.Restart(ctx, &api.RestartServiceRequest{Name: before.Name, Kill: true})
+		if before.Name != "apid" { // apid's own death cuts the call that asked for it
+			ts.Check(err)
+		}
+		// Apart from apid, through which we look, the process has to be there again within 10 s.
+		err = until(10*time.Second, func() error {
+			now, err := find(before.Name)
+			if err == nil && (now.Pid == 0 || now.Pid == before.Pid) {
+				err = fmt.Errorf("service %s is %s: %s", now.Name, now.State, now.Detail)
+			}
+			return err
+		})
+		if err != nil {
+			ts.Fatalf("service %s is not back within 10 s: %v", before.Name, err)
+		}
+		back := time.Since(began)
+		err = until(3*time.Minute, func() error {
+			now, err := find(before.Name)
+			if err == nil && now.State != "running" {
+				err = fmt.Errorf("service %s is %s: %s", now.Name, now.State, now.Detail)
+			}
+			return err
+		})
+		if err != nil {
+			ts.Fatalf("service %s is not ready again: %v", before.Name, err)
+		}
+		s.note("killed %s: back after %.1fs, ready after %.1fs", before.Name, back.Seconds(), time.Since(began).Seconds())
+	}
+}
+
+// writer writes ConfigMaps one after the other and remembers those that the API server acknowledged.
+type writer struct {
+	kube         kubernetes.Interface
+	cancel       context.CancelFunc
+	done         chan struct{}
+	acknowledged []string // read after done
+}
+
+func (w *writer) stop() { w.cancel(); <-w.done }
+
+func (s *story) writesVerb(ts *testscript.TestScript, neg bool, args []string) {
+	need(ts, neg, args, 1, 1, "writes start|stop|check")
+	switch args[0] {
+	case "start":
+		config, err := clientcmd.BuildConfigFromFlags("", ts.Getenv("KUBECONFIG"))
+		ts.Check(err)
+		config.Timeout = 5 * time.Second
+		kube, err := kubernetes.NewForConfig(config)
+		ts.Check(err)
+		ctx, cancel := context.WithCancel(context.Background())
+		s.write = &writer{kube: kube, cancel: cancel, done: make(chan struct{})}
+		ten := make(chan struct{})
+		go s.write.run(ctx, ten)
+		select {
+		case <-ten:
+		case <-time.After(time.Minute):
+			ts.Fatalf("writes: fewer than ten were acknowledged within a minute")
+		}
+	case "stop":
+		s.write.stop()
+		s.note("%d writes were acknowledged", len(s.write.acknowledged))
+	case "check":
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		list, err := s.write.kube.CoreV1().ConfigMaps("default").List(ctx, meta.ListOptions{})
+		ts.Check(err)
+		there := map[string]bool{}
+		for _, m := range list.Items {
+			there[m.Name] = true
+		}
+		for _, name := range s.write.acknowledged {
+			if !there[name] {
+				ts.Fatalf("ConfigMap %s was acknowledged and is lost", name)
+			}
+		}
+		s.note("all %d acknowledged writes are there", len(s.write.acknowledged))
+	default:
+		ts.Fatalf("writes: unknown %q", args[0])
+	}
+}
+
+// run writes until its context ends; it closes ten after ten acknowledged writes.
+func (w *writer) run(ctx context.Context, ten chan<- struct{}) {
+	defer close(w.done)
+	for i := 0; ctx.Err() == nil; i++ {
+		name := fmt.Sprintf("write-%06d", i)
+		m := &core.ConfigMap{ObjectMeta: meta.ObjectMeta{Name: name}, Data: map[string]string{"n": strings.Repeat("x", 512)}}
+		if _, err := w.kube.CoreV1().ConfigMaps("default").Create(ctx, m, meta.CreateOptions{}); err != nil {
+			continue
+		}
+		if w.acknowledged = append(w.acknowledged, name); len(w.acknowledged) == 10 {
+			close(ten)
+		}
+	}
+}
+
+// outside analyses the capture: flows to unicast addresses that are neither on the closed network nor in the cluster's ranges.
+func (s *story) outside() ([]string, int, error) {
+	file, err := s.network.CaptureFile()
+	if err != nil {
+		return nil, 0, err
+	}
+	report, err := qemu.AnalyseCapture(file, s.network.Subnet(), netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("10.96.0.0/12"))
+	if err != nil {
+		return nil, 0, err
+	}
+	var out []string
+	for _, f := range report.Outside {
+		text, err := json.Marshal(f)
+		if err != nil {
+			return nil, 0, err
+		}
+		out = append(out, string(text))
+	}
+	return out, report.Frames, nil
+}
