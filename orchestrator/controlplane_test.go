@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log"
 	"net"
 	"net/netip"
 	"os"
@@ -23,6 +24,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	watchtools "k8s.io/client-go/tools/watch"
 	"k8s.io/component-base/logs"
+	"k8s.io/klog/v2"
 
 	"github.com/orlop-os/orlop/orchestrator/component"
 	"github.com/orlop-os/orlop/orchestrator/coredns"
@@ -257,7 +259,6 @@ func leastRights(ctx context.Context, t *testing.T, m machine) {
 // names runs CoreDNS with its own identity beside the control plane, as a node does, and asks it.
 func names(ctx context.Context, t *testing.T, m machine, spec nodespec.Spec) {
 	spec.DNSUpstreams = nil
-	logs.InitLogs() // as the process does
 	if err := coredns.Component(spec, m.dirs).WriteFiles(); err != nil {
 		t.Fatal(err)
 	}
@@ -278,6 +279,7 @@ func names(ctx context.Context, t *testing.T, m machine, spec nodespec.Spec) {
 	case <-ctx.Done():
 		t.Fatal("CoreDNS does not answer")
 	}
+	logsPass(ctx, t)
 	resolver := &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, network, net.JoinHostPort(spec.NodeIPs[0].String(), "53"))
 	}}
@@ -301,5 +303,23 @@ func names(ctx context.Context, t *testing.T, m machine, spec nodespec.Spec) {
 	stop()
 	if err := <-ended; err != nil {
 		t.Error(err)
+	}
+}
+
+// logsPass shows that Kubernetes' log does not wait for itself beside CoreDNS, which would stop the kubelet, even when
+// the standard library's log is sent through it.
+func logsPass(ctx context.Context, t *testing.T) {
+	log.SetOutput(logs.KlogWriter{})
+	defer log.SetOutput(os.Stderr)
+	passed := make(chan struct{})
+	go func() {
+		klog.Info("a line of Kubernetes")
+		log.Print("a line of CoreDNS")
+		close(passed)
+	}()
+	select {
+	case <-passed:
+	case <-ctx.Done():
+		t.Fatal("a line of the log waits for itself")
 	}
 }

@@ -20,7 +20,6 @@ import (
 	"os/signal"
 	"syscall"
 
-	"k8s.io/component-base/logs"
 	logsapi "k8s.io/component-base/logs/api/v1"
 	"k8s.io/klog/v2"
 
@@ -59,7 +58,8 @@ func run(ctx context.Context, name string, dirs layout.Dirs) error {
 	// Several components of a process set up the same global logging; the first one's settings, which are all
 	// components' defaults, stay.
 	logsapi.ReapplyHandling = logsapi.ReapplyHandlingIgnoreUnchanged
-	logs.InitLogs()
+	// Logs go to the standard error, each line at once. The standard library's log stays beside Kubernetes' and is not sent
+	// through it, as logs.InitLogs would: CoreDNS sends Kubernetes' log to the standard one.
 	wired, memory, err := wire(ctx, name, spec, dirs)
 	if err != nil {
 		return err

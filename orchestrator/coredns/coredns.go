@@ -21,6 +21,7 @@ import (
 	_ "github.com/coredns/coredns/plugin/forward"
 	_ "github.com/coredns/coredns/plugin/kubernetes"
 	_ "github.com/coredns/coredns/plugin/template"
+	"k8s.io/klog/v2"
 
 	"github.com/orlop-os/orlop/orchestrator/component"
 	"github.com/orlop-os/orlop/orchestrator/kubeconfig"
@@ -86,6 +87,9 @@ func Run(ctx context.Context, spec nodespec.Spec, dirs layout.Dirs, addresses fu
 	dnsserver.Quiet, caddy.Quiet = true, true
 	corefile := Corefile(spec, layout.Kubeconfig(dirs.Node, Name), listen)
 	server, err := caddy.Start(caddy.CaddyfileInput{Filepath: "Corefile", Contents: []byte(corefile), ServerTypeName: "dns"})
+	// CoreDNS takes Kubernetes' log of the whole process for its own. Its own goes to the standard log (see main.go, which
+	// must not send that back to Kubernetes' log: two locks, one deadlock).
+	klog.ClearLogger()
 	if err != nil {
 		return fmt.Errorf("cannot listen on %s: %w", words(listen), err)
 	}
