@@ -21,9 +21,9 @@ import (
 	"time"
 )
 
-// interval is between two questions. It is the most that a waiting component loses; 20 questions a second to a port
+// interval is between two questions. It is the most that a waiting component loses; 7 questions a second to a port
 // that is closed are less than a thousandth of a processor.
-const interval = 50 * time.Millisecond
+const interval = 150 * time.Millisecond
 
 // Gate watches one API server until it can be used. Make it with New and start Run.
 type Gate struct {

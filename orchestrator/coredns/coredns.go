@@ -36,7 +36,7 @@ const Name = "coredns"
 const (
 	check    = 10 * time.Second
 	patience = 2 * time.Second
-	starting = 100 * time.Millisecond
+	starting = 300 * time.Millisecond
 )
 
 // Component describes CoreDNS without its Run function. Its Corefile depends on the node's pod range and is made when

@@ -18,7 +18,7 @@ import (
 
 const (
 	// starting is between two questions until the first good answer: what a watcher of the machine's start loses at most.
-	starting = 100 * time.Millisecond
+	starting = 300 * time.Millisecond
 	// steady is between two questions afterwards; a component that ends is noticed at once by other means.
 	steady = 10 * time.Second
 	// patience is how long one answer may take.
