@@ -21,14 +21,31 @@ type Program struct {
 	Package string
 	Tags    string
 	CGO     bool // static, with the C compiler; for runc's libseccomp
+	// Stamp names the module whose version the program shows as its own, and the variables that hold it. Release scripts set
+	// them; a program built from the module's source alone does not know which version it is.
+	Stamp Stamp
 }
+
+// Stamp is a module and the variables, with their packages, that get its version.
+type Stamp struct {
+	Module string
+	Vars   []string
+}
+
+// kubernetesStamp is what makes `kubectl version` and a Node's status tell the version. Kubernetes' components take the first, clients
+// the second into their User-Agent.
+var kubernetesStamp = Stamp{"k8s.io/kubernetes", []string{
+	"k8s.io/component-base/version.gitVersion",
+	"k8s.io/client-go/pkg/version.gitVersion",
+}}
 
 // programs is every executable of the image that is built from source.
 var programs = []Program{
 	{Name: "init", Module: ".", Package: "./init"},
 	{Name: "machined", Root: paths.Machined, Module: ".", Package: "./machined"},
-	{Name: "orchestrator", Root: paths.Orchestrator, Module: ".", Package: "./orchestrator", Tags: "providerless"},
-	{Name: "containerd", Root: paths.Containerd, Module: componentsModule, Package: "github.com/containerd/containerd/v2/cmd/containerd", Tags: containerdTags},
+	{Name: "orchestrator", Root: paths.Orchestrator, Module: ".", Package: "./orchestrator", Tags: "providerless", Stamp: kubernetesStamp},
+	{Name: "containerd", Root: paths.Containerd, Module: componentsModule, Package: "github.com/containerd/containerd/v2/cmd/containerd", Tags: containerdTags,
+		Stamp: Stamp{"github.com/containerd/containerd/v2", []string{"github.com/containerd/containerd/v2/version.Version"}}},
 	{Name: "containerd-shim-runc-v2", Root: "/usr/bin/containerd-shim-runc-v2", Module: componentsModule, Package: "github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2", Tags: containerdTags},
 	{Name: "runc", Root: paths.Runc, Module: componentsModule, Package: "github.com/opencontainers/runc", Tags: "seccomp,netgo,osusergo", CGO: true},
 	{Name: "bridge", Root: paths.CNIPlugins + "/bridge", Module: componentsModule, Package: "github.com/containernetworking/plugins/plugins/main/bridge"},
@@ -40,7 +57,7 @@ var programs = []Program{
 const containerdTags = "no_btrfs,no_zfs,no_aufs,no_devmapper"
 
 // kubectl is built for the user, beside orlopctl; it is not in the image.
-var kubectl = Program{Name: "kubectl", Module: ".", Package: "k8s.io/kubernetes/cmd/kubectl", Tags: "providerless"}
+var kubectl = Program{Name: "kubectl", Module: ".", Package: "k8s.io/kubernetes/cmd/kubectl", Tags: "providerless", Stamp: kubernetesStamp}
 
 // Build makes the program's executable. The bytes depend on the source and the versions of the compilers only. The go
 // tool keeps what is up to date.
@@ -53,7 +70,11 @@ func (p Program) Build(out string) error {
 	if p.CGO {
 		ldflags, cgo = "-s -w -extldflags -static", "1"
 	}
-	c := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-tags", p.Tags, "-ldflags", ldflags, "-o", abs, p.Package)
+	stamped, err := p.stamp()
+	if err != nil {
+		return err
+	}
+	c := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-tags", p.Tags, "-ldflags", ldflags+stamped, "-o", abs, p.Package)
 	c.Dir = p.Module
 	// GOFLAGS of the caller must not change the result. The CPU level and C flags neither.
 	c.Env = append(os.Environ(), "CGO_ENABLED="+cgo, "GOFLAGS=-mod=readonly", "GOOS=linux", "GOARCH=amd64", "GOAMD64=v1",
@@ -62,4 +83,22 @@ func (p Program) Build(out string) error {
 		return fmt.Errorf("%s: cannot build: %w\n%s", p.Name, err, strings.TrimSpace(string(msg)))
 	}
 	return nil
+}
+
+// stamp returns the linker's flags for Stamp.
+func (p Program) stamp() (string, error) {
+	if p.Stamp.Module == "" {
+		return "", nil
+	}
+	list := exec.Command("go", "list", "-m", "-f", "{{.Version}}", p.Stamp.Module)
+	list.Dir, list.Env = p.Module, append(os.Environ(), "GOFLAGS=-mod=readonly", "GOWORK=off")
+	version, err := list.Output()
+	if err != nil {
+		return "", fmt.Errorf("%s: cannot find the version of %s: %w", p.Name, p.Stamp.Module, err)
+	}
+	var flags strings.Builder
+	for _, v := range p.Stamp.Vars {
+		fmt.Fprintf(&flags, " -X %s=%s", v, strings.TrimSpace(string(version)))
+	}
+	return flags.String(), nil
 }

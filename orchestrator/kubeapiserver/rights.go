@@ -12,6 +12,7 @@ import (
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/client-go/kubernetes"
 	rbacclient "k8s.io/client-go/kubernetes/typed/rbac/v1"
+	"k8s.io/klog/v2"
 	rbacrest "k8s.io/kubernetes/pkg/registry/rbac/rest"
 	"k8s.io/kubernetes/plugin/pkg/auth/authorizer/rbac/bootstrappolicy"
 )
@@ -28,8 +29,9 @@ const atOnce = 16
 
 // ensureRights makes upstream's roles and bindings, about 140 objects, and our own. In a new cluster they are made side
 // by side and at once; upstream's own hook waits for a second and then makes one after the other, which on a slow disk
-// takes longer than the rest of the server's start. In a cluster that has roles upstream's hook looks after them: it
-// also brings old ones up to date, and nobody waits for it.
+// takes longer than the rest of the server's start. In a cluster that has roles upstream's hook looks after them beside
+// everything else: it brings old ones up to date, and the server counts as ready before, because nobody has fewer rights
+// than in the moment in which the machine went down.
 func (s *Server) ensureRights(hook genericapiserver.PostStartHookContext) error {
 	client, err := kubernetes.NewForConfig(hook.LoopbackClientConfig)
 	if err != nil {
@@ -45,7 +47,12 @@ func (s *Server) ensureRights(hook genericapiserver.PostStartHookContext) error 
 	if err != nil {
 		return fmt.Errorf("rights: %w", err)
 	}
-	return upstream(hook)
+	go func() {
+		if err := upstream(hook); err != nil && hook.Err() == nil {
+			klog.ErrorS(err, "Upstream's roles are not brought up to date; the next start tries again")
+		}
+	}()
+	return nil
 }
 
 // fresh tells whether the cluster's last object of all is missing: it is new, or its first start was cut short.
