@@ -46,7 +46,7 @@ func TestControlPlane(t *testing.T) {
 	api := m.start(t, component.API, zero)
 	controllers := m.start(t, component.Controllers, zero)
 	api.waitReady(t, time.Minute, "etcd", "kube-apiserver", "bootstrap")
-	controllers.waitReady(t, time.Minute, "kube-controller-manager", "kube-scheduler")
+	controllers.waitReady(t, time.Minute, "node-ipam", "kube-controller-manager", "kube-scheduler")
 
 	admin := m.client(t, "admin", "orlop:cluster-admins")
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -67,6 +67,7 @@ func TestControlPlane(t *testing.T) {
 	t.Run("secrets are sealed", func(t *testing.T) { sealed(ctx, t, m, admin) })
 	t.Run("pod security", func(t *testing.T) { podSecurity(ctx, t, admin) })
 	t.Run("least rights", func(t *testing.T) { leastRights(ctx, t, m) })
+	t.Run("documents", func(t *testing.T) { documents(ctx, t, admin) })
 	t.Run("names", func(t *testing.T) { names(ctx, t, m, spec) })
 
 	t.Logf("api: %s", api.usage(t))
@@ -253,6 +254,39 @@ func leastRights(ctx context.Context, t *testing.T, m machine) {
 	kubelet := m.client(t, "system:node:node-1", "system:nodes")
 	if err := kubelet.CoreV1().Nodes().Delete(ctx, "node-2", metav1.DeleteOptions{}); !apierrors.IsForbidden(err) {
 		t.Errorf("kubelet deletes a node: %v, want forbidden", err)
+	}
+}
+
+// documents shows that the first client who asks for OpenAPI documents gets all of them, in both versions.
+func documents(ctx context.Context, t *testing.T, admin kubernetes.Interface) {
+	paths, err := admin.Discovery().OpenAPIV3().Paths()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, group := range []string{"api/v1", "apis/apps/v1", "apis/apiextensions.k8s.io/v1", "apis/apiregistration.k8s.io/v1"} {
+		path, listed := paths[group]
+		if !listed {
+			t.Errorf("no OpenAPI v3 document of %s", group)
+			continue
+		}
+		if text, err := path.Schema("application/json"); err != nil || !bytes.Contains(text, []byte(`"openapi":"3.0.0"`)) {
+			t.Errorf("OpenAPI v3 document of %s: %d bytes, %v", group, len(text), err)
+		}
+	}
+	v2, err := admin.Discovery().OpenAPISchema()
+	if err != nil {
+		t.Fatal(err)
+	}
+	wanted := map[string]bool{"io.k8s.api.core.v1.Pod": false, "io.k8s.kube-aggregator.pkg.apis.apiregistration.v1.APIService": false}
+	for _, d := range v2.GetDefinitions().GetAdditionalProperties() {
+		if _, is := wanted[d.GetName()]; is {
+			wanted[d.GetName()] = true
+		}
+	}
+	for name, there := range wanted {
+		if !there {
+			t.Errorf("OpenAPI v2: no definition of %s", name)
+		}
 	}
 }
 

@@ -2,7 +2,7 @@
 // domain and privilege.
 //
 //	orchestrator api          etcd and kube-apiserver                        user 101, control plane
-//	orchestrator controllers  kube-controller-manager and kube-scheduler     user 102, control plane
+//	orchestrator controllers  kube-controller-manager, kube-scheduler, IPAM user 102, control plane
 //	orchestrator node         kubelet, kube-proxy, CoreDNS, pod network      root, every node
 //
 // Each process reads the node's description (paths.NodeSpec), writes its components' configuration files beside the

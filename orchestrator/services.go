@@ -10,6 +10,7 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/kubelet"
 	"github.com/orlop-os/orlop/orchestrator/kubeproxy"
 	"github.com/orlop-os/orlop/orchestrator/layout"
+	"github.com/orlop-os/orlop/orchestrator/nodeipam"
 	"github.com/orlop-os/orlop/orchestrator/podnetwork"
 	"github.com/orlop-os/orlop/orchestrator/scheduler"
 	"github.com/orlop-os/orlop/pkg/nodespec"
@@ -24,6 +25,7 @@ func Services(spec nodespec.Spec, dirs layout.Dirs) []component.Component {
 			etcd.Component(spec, dirs),
 			kubeapiserver.Component(spec, dirs),
 			component.Component{Process: component.API, Name: bootstrap.Name},
+			nodeipam.Component(spec, dirs),
 			controllermanager.Component(spec, dirs),
 			scheduler.Component(spec, dirs),
 		)

@@ -17,6 +17,7 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/kubelet"
 	"github.com/orlop-os/orlop/orchestrator/kubeproxy"
 	"github.com/orlop-os/orlop/orchestrator/layout"
+	"github.com/orlop-os/orlop/orchestrator/nodeipam"
 	"github.com/orlop-os/orlop/orchestrator/podnetwork"
 	"github.com/orlop-os/orlop/orchestrator/process"
 	"github.com/orlop-os/orlop/orchestrator/scheduler"
@@ -108,6 +109,10 @@ func (w *wiring) attach(c *component.Component) {
 	case bootstrap.Name:
 		c.Run = func(ctx context.Context, announce component.Announce) error {
 			return bootstrap.Run(ctx, w.spec, w.gate, w.apiserver.Loopback, announce)
+		}
+	case nodeipam.Name:
+		c.Run = func(ctx context.Context, announce component.Announce) error {
+			return nodeipam.Run(ctx, w.spec, w.dirs, w.gate.Rights, announce)
 		}
 	case controllermanager.Name:
 		c.Run = watched(c.Name, w.loopback(controllermanager.Port), func(ctx context.Context) error {

@@ -8,7 +8,6 @@ package controllermanager
 import (
 	"context"
 	"fmt"
-	"net/netip"
 	"path/filepath"
 	"strings"
 
@@ -65,48 +64,16 @@ func flags(spec nodespec.Spec, dirs layout.Dirs, config string) []string {
 		"--cluster-signing-cert-file=" + at(nodespec.CA),
 		"--cluster-signing-key-file=" + at(nodespec.CAKey),
 		"--cluster-name=" + spec.Cluster,
-		"--allocate-node-cidrs=true",
-		"--cluster-cidr=" + joined(spec.PodCIDRs),
-		"--service-cluster-ip-range=" + joined(spec.ServiceCIDRs),
+		// Package nodeipam runs beside this one.
+		"--controllers=*,-node-ipam-controller",
+		"--allocate-node-cidrs=false",
 		"--controller-start-interval=0s",
 		// Every controller has a limit of its own; the default of 20 a second makes the first minute wait.
 		"--kube-api-qps=100",
 		"--kube-api-burst=200",
 		"--profiling=false",
 	}
-	return append(args, nodeMasks(spec.PodCIDRs)...)
-}
-
-// nodeMasks sets how large one node's share of the pod range is: 256 addresses, 2⁶⁴ with IPv6. A range that is not
-// larger than that becomes one node's as a whole.
-func nodeMasks(pods []netip.Prefix) []string {
-	if len(pods) == 1 {
-		return []string{fmt.Sprintf("--node-cidr-mask-size=%d", nodeMask(pods[0]))}
-	}
-	var args []string
-	for _, p := range pods {
-		family := "ipv4"
-		if p.Addr().Is6() {
-			family = "ipv6"
-		}
-		args = append(args, fmt.Sprintf("--node-cidr-mask-size-%s=%d", family, nodeMask(p)))
-	}
 	return args
-}
-
-func nodeMask(pods netip.Prefix) int {
-	if pods.Addr().Is6() {
-		return max(64, pods.Bits())
-	}
-	return max(24, pods.Bits())
-}
-
-func joined(prefixes []netip.Prefix) string {
-	var words []string
-	for _, p := range prefixes {
-		words = append(words, p.String())
-	}
-	return strings.Join(words, ",")
 }
 
 // Run works with upstream's flags args until ctx is done. rights is asked for between preparing and starting: it

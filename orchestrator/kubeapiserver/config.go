@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"time"
 
 	"github.com/google/uuid"
@@ -40,15 +41,16 @@ import (
 const resync = 10 * time.Minute
 
 // newConfig makes the configuration of the three servers that are kube-apiserver: the core, the custom resources and
-// the aggregator. It opens the listening socket and, after etcd returned, the connections to etcd.
-func newConfig(opts options.CompletedOptions, etcd func() error) (*app.Config, error) {
+// the aggregator. It opens the listening socket and, after etcd returned, the connections to etcd. The core's OpenAPI
+// documents are not part of it: attach them to the core server.
+func newConfig(opts options.CompletedOptions, etcd func() error) (*app.Config, *documents, error) {
 	generic, shared, storage, err := genericConfig(opts, etcd)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	core, resolver, admission, err := app.CreateKubeAPIServerConfig(opts, generic, shared, storage)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	plane := core.ControlPlane
 	hooks := webhook.NewDefaultAuthenticationInfoResolverWrapper(plane.ProxyTransport, plane.Generic.EgressSelector,
@@ -56,14 +58,24 @@ func newConfig(opts options.CompletedOptions, etcd func() error) (*app.Config, e
 	custom, err := controlplaneapiserver.CreateAPIExtensionsConfig(*plane.Generic, plane.VersionedInformers, admission,
 		opts.CompletedOptions, opts.MasterCount, resolver, hooks)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	aggregator, err := controlplaneapiserver.CreateAggregatorConfig(*plane.Generic, opts.CompletedOptions,
 		plane.VersionedInformers, resolver, plane.ProxyTransport, plane.Extra.PeerProxy, admission)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	return &app.Config{Options: opts, KubeAPIs: core, ApiExtensions: custom, Aggregator: aggregator}, nil
+	// The aggregator has its own copy of the generic configuration, and so have custom resources.
+	documents := &documents{v2: plane.Generic.OpenAPIConfig, v3: plane.Generic.OpenAPIV3Config}
+	plane.Generic.SkipOpenAPIInstallation = true
+	if err := documents.watchPolicies(plane.VersionedInformers); err != nil {
+		return nil, nil, fmt.Errorf("OpenAPI: cannot watch policies: %w", err)
+	}
+	build := aggregator.GenericConfig.BuildHandlerChainFunc
+	aggregator.GenericConfig.BuildHandlerChainFunc = func(api http.Handler, c *genericapiserver.Config) http.Handler {
+		return build(documents.front(api), c)
+	}
+	return &app.Config{Options: opts, KubeAPIs: core, ApiExtensions: custom, Aggregator: aggregator}, documents, nil
 }
 
 // genericConfig applies the options that all three servers share, in the order in which they need each other.
@@ -144,7 +156,7 @@ func serve(opts options.CompletedOptions, config *genericapiserver.Config) error
 	return nil
 }
 
-// describe gives the server its OpenAPI documents, made when they are first needed.
+// describe tells the server how its types are described in OpenAPI, which server-side apply needs too.
 func describe(config *genericapiserver.Config) {
 	definitions := enabledopenapi.GetOpenAPIDefinitionsWithoutDisabledFeatures(generatedopenapi.GetOpenAPIDefinitions)
 	namer := openapi.NewDefinitionNamer(legacyscheme.Scheme, extensions.Scheme, aggregatorscheme.Scheme)

@@ -2,9 +2,11 @@ package kubeapiserver
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
+	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/kubernetes/cmd/kube-apiserver/app"
@@ -33,7 +35,7 @@ func (s *Server) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	config, err := newConfig(opts, func() error { return s.etcd(ctx) })
+	config, documents, err := newConfig(opts, func() error { return s.etcd(ctx) })
 	if err != nil {
 		return fmt.Errorf("cannot configure: %w", err)
 	}
@@ -45,6 +47,11 @@ func (s *Server) Run(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("cannot be put together: %w", err)
 	}
+	core, ok := chain.GenericAPIServer.NextDelegate().(*genericapiserver.GenericAPIServer)
+	if !ok {
+		return errors.New("cannot be put together: upstream's aggregator does not stand before the core server any more")
+	}
+	documents.attach(core)
 	if err := chain.GenericAPIServer.AddPostStartHook(rightsHook, s.ensureRights); err != nil {
 		return fmt.Errorf("cannot be put together: %w", err)
 	}
