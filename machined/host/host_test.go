@@ -251,3 +251,25 @@ func TestMachineID(t *testing.T) {
 		t.Errorf("%s and %s", a, b)
 	}
 }
+
+func TestMinFree(t *testing.T) {
+	for memory, want := range map[int64]int64{2 << 30: 16 << 10, 6 << 30: 16 << 10, 64 << 30: 32 << 10, 8 << 40: 256 << 10} {
+		if got := minFree(memory); got != want {
+			t.Errorf("machine with %d MiB: %d KiB free, want %d", memory>>20, got, want)
+		}
+	}
+	value := func(c Config) (found string) {
+		for _, s := range planSysctls(c, Facts{Memory: 2 << 30}) {
+			if s.Name == minFreeName {
+				found += s.Value + " "
+			}
+		}
+		return found
+	}
+	if got := value(Config{}); got != "16384 " {
+		t.Errorf("by default: %q", got)
+	}
+	if got := value(Config{Sysctls: map[string]string{minFreeName: "99999"}}); got != "99999 " {
+		t.Errorf("set by the operator: %q", got)
+	}
+}

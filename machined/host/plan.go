@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"maps"
+	"math"
 	"slices"
 	"strconv"
 
@@ -87,7 +88,7 @@ func Plan(c Config, f Facts) Want {
 		Modules:   planModules(c),
 		Mounts:    planMounts(f),
 		Shared:    true,
-		Sysctls:   planSysctls(c),
+		Sysctls:   planSysctls(c, f),
 		Rlimits:   planRlimits(),
 		Groups:    planGroups(c, f),
 		Home:      GroupMachined,
@@ -147,15 +148,29 @@ func planMounts(f Facts) []mount.Mount {
 }
 
 // planSysctls joins our parameters with the operator's. pkg/config refuses a configuration that names one of ours; if
-// one comes here all the same, ours holds.
-func planSysctls(c Config) []Sysctl {
+// one comes here all the same, ours holds; but for the memory that the kernel keeps free, which an operator may know better.
+func planSysctls(c Config, f Facts) []Sysctl {
 	list := slices.Clone(ownSysctls)
+	if _, set := c.Sysctls[minFreeName]; !set {
+		list = append(list, Sysctl{Name: minFreeName, Value: strconv.FormatInt(minFree(f.Memory), 10)})
+	}
 	for _, name := range slices.Sorted(maps.Keys(c.Sysctls)) {
 		if !slices.ContainsFunc(list, func(s Sysctl) bool { return s.Name == name }) {
 			list = append(list, Sysctl{Name: name, Value: c.Sysctls[name]})
 		}
 	}
 	return list
+}
+
+// minFreeName is how much memory the kernel keeps free for what cannot wait: packets that arrive, above all.
+const minFreeName = "vm.min_free_kbytes"
+
+// minFree is what the kernel sets for a machine with that many bytes of memory (4·√KiB, init_per_zone_wmark_min in
+// mm/page_alloc.c), but at least 16 MiB; in KiB. With transparent huge pages the kernel raises it to 66 MiB, to keep memory
+// in large pieces; of which all watermarks together take 180 MiB of a small machine from its pods (measured: MemAvailable).
+func minFree(memory int64) int64 {
+	const least, most = 16 << 10, 256 << 10
+	return min(max(int64(4*math.Sqrt(float64(memory>>10))), least), most)
 }
 
 // planRlimits: PID 1 has the kernel's limits of 1976 for open files and hands them on. Go programs raise themselves to
