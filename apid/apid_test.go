@@ -195,7 +195,7 @@ func TestMetadata(t *testing.T) {
 		t.Fatal(err)
 	}
 	md := b.backend.taken("/orlop.v1alpha1.Machine/Version")
-	want := map[string]string{MetadataRole: "reader", MetadataSubject: "CN=Zo??,O=orlop:reader", MetadataSerial: leaf.Cert.SerialNumber.Text(16)}
+	want := map[string]string{MetadataRole: "reader", MetadataSubject: "CN=Zo??,O=orlop:reader", MetadataSerial: leaf.Cert.SerialNumber.Text(16), MetadataIssuer: pki.Fingerprint(b.operator.Cert)}
 	for key, value := range want {
 		if got := md.Get(key); len(got) != 1 || got[0] != value {
 			t.Errorf("%s: got %q, want %q", key, got, value)

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/pki"
 )
 
 // The metadata by which machined learns who calls. The values are printable ASCII of at most 128 bytes.
@@ -25,13 +26,14 @@ const (
 	MetadataSerial  = "orlop-serial"  // its serial number, hexadecimal
 	MetadataRole    = "orlop-role"    // "reader", "operator" or "admin"
 	MetadataPeer    = "orlop-peer"    // address and port that the call comes from
+	MetadataIssuer  = "orlop-issuer"  // fingerprint (pki.Fingerprint) of the operator's CA that vouches for the certificate
 )
 
 // caller is who makes a call, as proven by the certificate.
 type caller struct {
-	subject, serial, peer string
-	role                  api.Role
-	chain                 []*x509.Certificate // the client's certificate first, the operator's CA last
+	subject, serial, peer, issuer string
+	role                          api.Role
+	chain                         []*x509.Certificate // the client's certificate first, the operator's CA last
 }
 
 func (c caller) metadata() metadata.MD {
@@ -40,6 +42,7 @@ func (c caller) metadata() metadata.MD {
 		MetadataSerial, c.serial,
 		MetadataRole, strings.TrimPrefix(organisation(c.role), "orlop:"),
 		MetadataPeer, c.peer,
+		MetadataIssuer, c.issuer,
 	)
 }
 
@@ -145,6 +148,7 @@ func identify(ctx context.Context) (caller, error) {
 	who.subject = printable(who.chain[0].Subject.String())
 	who.serial = fmt.Sprintf("%x", who.chain[0].SerialNumber)
 	who.role = roleOf(who.chain[0])
+	who.issuer = pki.Fingerprint(who.chain[len(who.chain)-1])
 	return who, nil
 }
 

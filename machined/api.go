@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/orlop-os/orlop/apid"
 	"github.com/orlop-os/orlop/machined/power"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/config"
@@ -39,8 +40,8 @@ func (m *machine) register(s *grpc.Server) {
 // caller names who made the call, for events: apid says so in the call's metadata, after it has dropped what the client said.
 func caller(ctx context.Context) string {
 	md, _ := metadata.FromIncomingContext(ctx)
-	who := strings.Join(md.Get("orlop-subject"), " ")
-	if from := strings.Join(md.Get("orlop-peer"), " "); from != "" {
+	who := strings.Join(md.Get(apid.MetadataSubject), " ")
+	if from := strings.Join(md.Get(apid.MetadataPeer), " "); from != "" {
 		who += " from " + from
 	}
 	return who

@@ -9,13 +9,18 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/google/renameio/v2"
+	"google.golang.org/grpc/metadata"
 
+	"github.com/orlop-os/orlop/apid"
 	"github.com/orlop-os/orlop/machined/disk"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/paths"
+	"github.com/orlop-os/orlop/pkg/pki"
+	"github.com/orlop-os/orlop/pkg/reconcile"
 	"github.com/orlop-os/orlop/pkg/supervise"
 )
 
@@ -58,6 +63,14 @@ func (m *machine) apply(ctx context.Context, filename string, documents []byte, 
 	if err := m.able(next); err != nil {
 		return outcome{}, err
 	}
+	if t, _ := m.timeState.Get(); t.Synced { // with a clock that may be wrong, nobody can say what has expired
+		if problems := next.CheckTime(time.Now()); len(problems) > 0 {
+			return outcome{}, problems
+		}
+	}
+	if err := lockedOut(ctx, next); err != nil {
+		return outcome{}, err
+	}
 	out, err := m.plan(ctx, now.config, next)
 	if err != nil || dry {
 		return out, err
@@ -81,6 +94,20 @@ func (m *machine) apply(ctx context.Context, filename string, documents []byte, 
 	m.settling.Lock()
 	defer m.settling.Unlock()
 	return out, m.openDoor(ctx, next, state)
+}
+
+// lockedOut refuses a list of operators without the one who applies it: nobody could take it back.
+func lockedOut(ctx context.Context, next *config.Config) error {
+	md, _ := metadata.FromIncomingContext(ctx)
+	own := strings.Join(md.Get(apid.MetadataIssuer), "")
+	list := next.Machine.Spec.Trust.OperatorCAs
+	if own == "" || len(list) == 0 { // the image's operators stay
+		return nil
+	}
+	if slices.ContainsFunc(list, func(ca config.Certificate) bool { return pki.Fingerprint(ca.X509()) == own }) {
+		return nil
+	}
+	return errors.New("configuration refused, nothing was changed: Machine.spec.trust.operatorCAs: the authority of your own certificate is not in the list, so this machine would not know you any more; add it, or apply with a certificate of one that is")
 }
 
 // fixed refuses a change of what a cluster's data was written for. The hint is the same for all: only a reset forgets.
@@ -146,6 +173,13 @@ func (m *machine) plan(ctx context.Context, before, next *config.Config) (outcom
 		}
 	}
 	add("config", config.Changes(before, next))
+	if why, _ := m.noStorage.Get(); why != "" {
+		lines, err := storageDryRun(ctx)
+		if err != nil {
+			return outcome{}, fmt.Errorf("configuration refused, nothing was changed: there is no disk to keep it on: disk: %w", err)
+		}
+		add("disk", lines)
+	}
 	host, err := m.hostDryRun(ctx, next)
 	if err != nil {
 		return outcome{}, err
@@ -167,6 +201,19 @@ func (m *machine) plan(ctx context.Context, before, next *config.Config) (outcom
 		}
 	}
 	return out, nil
+}
+
+// storageDryRun says what would be done to the disk when the operator allows to wipe what is in the way.
+func storageDryRun(ctx context.Context) ([]string, error) {
+	have, err := disk.Read(ctx)
+	if err != nil {
+		return nil, err
+	}
+	want, err := disk.Plan(disk.Config{Wipe: true}, have)
+	if err != nil {
+		return nil, err
+	}
+	return reconcile.Print(disk.Diff(have, want, nil)), nil
 }
 
 // store writes the documents to STATE so that a power cut leaves the old ones or the new ones.

@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	imagesapi "github.com/containerd/containerd/api/services/images/v1"
@@ -76,6 +77,10 @@ func (s *Store) Import(ctx context.Context, archive io.Reader) ([]Image, error) 
 	ctx, cancel := context.WithCancel(inNamespace(ctx))
 	defer cancel()
 	started := time.Now()
+	before, err := s.list(ctx)
+	if err != nil {
+		return nil, err
+	}
 
 	id, err := s.send(ctx, archive)
 	if err != nil {
@@ -87,7 +92,7 @@ func (s *Store) Import(ctx context.Context, archive io.Reader) ([]Image, error) 
 	}
 	destination, err := pack(&transfertypes.ImageStore{
 		// Names come from the archive's own annotations; the prefix is for manifests that have none.
-		ExtraReferences: []*transfertypes.ImageReference{{Name: "imported", IsPrefix: true, AllowOverwrite: true, AddDigest: true, SkipNamedDigest: true}},
+		ExtraReferences: []*transfertypes.ImageReference{{Name: unnamed, IsPrefix: true, AllowOverwrite: true, AddDigest: true, SkipNamedDigest: true}},
 		Platforms:       []*types.Platform{{OS: "linux", Architecture: "amd64"}},
 		Unpacks:         []*transfertypes.UnpackConfiguration{{Platform: &types.Platform{OS: "linux", Architecture: "amd64"}}},
 	})
@@ -104,16 +109,54 @@ func (s *Store) Import(ctx context.Context, archive io.Reader) ([]Image, error) 
 	if err != nil {
 		return nil, err
 	}
-	var imported []Image
-	for _, i := range all {
-		if !i.UpdatedAt.AsTime().Before(started) {
-			imported = append(imported, Image{Name: i.Name, Digest: i.Target.GetDigest(), Size: i.Target.GetSize()})
-		}
-	}
-	if len(imported) == 0 {
+	names := imported(before, all, started)
+	if len(names) == 0 {
 		return nil, errors.New("image import: the archive holds no image for linux/amd64")
 	}
-	return imported, nil
+	return names, nil
+}
+
+// imported tells what an import that began at started has brought: the names that are new or name something else than
+// before; if there are none, the same archive came again, and it is those whose record was written since. (A record is
+// also written when containerd labels an image, so this alone would name others too.) Of several names of one image, those
+// that containerd makes of digests are left out.
+func imported(before, after []*imagesapi.Image, started time.Time) []Image {
+	was := map[string]string{}
+	for _, i := range before {
+		was[i.Name] = i.Target.GetDigest()
+	}
+	var changed, written []*imagesapi.Image
+	named := map[string]bool{} // digests that have a name of their own
+	for _, i := range after {
+		if was[i.Name] != i.Target.GetDigest() {
+			changed = append(changed, i)
+		}
+		if !i.UpdatedAt.AsTime().Before(started) {
+			written = append(written, i)
+		}
+		if !ofDigest(i.Name) {
+			named[i.Target.GetDigest()] = true
+		}
+	}
+	if len(changed) == 0 {
+		changed = written
+	}
+	var out []Image
+	for _, i := range changed {
+		if !ofDigest(i.Name) || !named[i.Target.GetDigest()] {
+			out = append(out, Image{Name: i.Name, Digest: i.Target.GetDigest(), Size: i.Target.GetSize()})
+		}
+	}
+	return out
+}
+
+// unnamed is the prefix of names for manifests that have none in their archive.
+const unnamed = "imported"
+
+// ofDigest tells whether a name was made of a digest: by the import for a manifest without one, or by containerd's
+// Kubernetes interface for an image's configuration.
+func ofDigest(name string) bool {
+	return strings.HasPrefix(name, unnamed+"@sha256:") || strings.HasPrefix(name, "sha256:")
 }
 
 // send opens a stream and feeds it from r in the background, as containerd's stream protocol wants it: the first message names

@@ -17,7 +17,7 @@ const maxRounds = 8
 // Diff reads what is and returns what is left to do, in order; nothing when all is as it should be.
 type Diff func(ctx context.Context) ([]Op, error)
 
-// Report says that one operation was done or failed, or, with an empty Op, that the machine could not be read.
+// Report says that one operation was done or failed, or, with an empty Op, that it cannot be said what has to be done.
 type Report struct {
 	Domain string        // the loop's name
 	Op     string        // as Op.String says it
@@ -31,7 +31,7 @@ func (r Report) String() string {
 	case r.Err == nil:
 		return r.Domain + ": " + r.Op
 	case r.Op == "":
-		return fmt.Sprintf("%s: cannot read: %v", r.Domain, r.Err)
+		return fmt.Sprintf("%s: %v", r.Domain, r.Err)
 	}
 	return fmt.Sprintf("%s: cannot %s: %v", r.Domain, r.Op, r.Err)
 }
@@ -44,7 +44,7 @@ func Converge(ctx context.Context, c Config) error {
 		ops, err := c.Diff(ctx)
 		if err != nil {
 			c.report(Report{Domain: c.Name, Err: err})
-			return fmt.Errorf("%s: cannot read: %w", c.Name, err)
+			return fmt.Errorf("%s: %w", c.Name, err)
 		}
 		if len(ops) == 0 {
 			return nil
