@@ -35,9 +35,10 @@ func stepRelease(_ context.Context, m *machine) (err error) {
 
 func stepClock(_ context.Context, m *machine) error {
 	built := time.Unix(m.release.BuildTime, 0)
-	moved, err := timesync.NotBefore(built)
+	before := time.Now()
+	moved, err := timesync.Plausible(built)
 	if moved {
-		m.events.add("time", "op", "the clock was earlier than the build of the system; set it to "+built.UTC().Format(time.RFC3339))
+		m.say(fmt.Sprintf("the clock said %s, which cannot be; set it to the build of the system, %s", before.UTC().Format(time.RFC3339), built.UTC().Format(time.RFC3339)))
 	}
 	return err
 }
@@ -66,10 +67,7 @@ func stepDevices(ctx context.Context, m *machine) error {
 		Sys: "/sys", Index: m.modules,
 		Each: func(e *uevent.Event) {
 			if e == nil || e.Subsystem == "input" {
-				select {
-				case m.inputs <- struct{}{}:
-				default:
-				}
+				m.lookForInputs()
 			}
 		},
 		Report: func(message string, err error) {
@@ -83,9 +81,23 @@ func stepDevices(ctx context.Context, m *machine) error {
 	go func() { failed <- loader.Run(ctx, func() { close(ready) }) }()
 	select {
 	case <-ready:
-		return nil
 	case err := <-failed:
 		return fmt.Errorf("devices: %w", err)
+	}
+	m.lookForInputs() // the host step loads drivers too, before anyone listens
+	go func() {
+		if err := <-failed; ctx.Err() == nil {
+			m.say(fmt.Sprintf("devices: what is plugged in from now on is not seen: %v", err))
+		}
+	}()
+	return nil
+}
+
+// lookForInputs has the power buttons looked for again.
+func (m *machine) lookForInputs() {
+	select {
+	case m.inputs <- struct{}{}:
+	default: // it will look anyway
 	}
 }
 

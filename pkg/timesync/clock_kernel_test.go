@@ -47,11 +47,11 @@ func TestSystemClockKernel(t *testing.T) {
 	if tx.Offset == 0 {
 		t.Errorf("the kernel works off no offset")
 	}
-	if done, err := NotBefore(start.Add(time.Hour)); !done || err != nil {
+	if done, err := Plausible(start.Add(time.Hour)); !done || err != nil {
 		t.Errorf("NotBefore: %v, %v", done, err)
 	}
 	near("not before the build", time.Hour)
-	if done, err := NotBefore(start); done || err != nil {
+	if done, err := Plausible(start); done || err != nil {
 		t.Errorf("NotBefore of an earlier time: %v, %v", done, err)
 	}
 }

@@ -52,21 +52,25 @@ func synchronised(offset time.Duration) error {
 	return nil
 }
 
-// NotBefore sets the clock to floor if it shows an earlier time, and reports whether it did. Call it first thing at
-// boot with the time at which the system was built.
-func NotBefore(floor time.Time) (bool, error) {
-	return notBefore(floor, time.Now(), func(t time.Time) error {
+// horizon is how long after the build of the system a clock is believed. A clock chip without a battery says the year 70, which the
+// kernel takes for 2070 when the firmware does not name the byte for the century (mach_get_cmos_time in arch/x86/kernel/rtc.c).
+const horizon = 30 * 365 * 24 * time.Hour
+
+// Plausible sets the clock to floor if it shows an earlier time, or one that is decades later, and reports whether it did.
+// Call it first thing at boot with the time at which the system was built.
+func Plausible(floor time.Time) (bool, error) {
+	return plausible(floor, time.Now(), func(t time.Time) error {
 		tv := unix.NsecToTimeval(t.UnixNano())
 		return unix.Settimeofday(&tv)
 	})
 }
 
-func notBefore(floor, now time.Time, set func(time.Time) error) (bool, error) {
-	if !now.Before(floor) {
+func plausible(floor, now time.Time, set func(time.Time) error) (bool, error) {
+	if !now.Before(floor) && now.Before(floor.Add(horizon)) {
 		return false, nil
 	}
 	if err := set(floor); err != nil {
-		return false, fmt.Errorf("clock: shows %s, before the system was built, and cannot be set: %w", now.UTC().Format(time.RFC3339), err)
+		return false, fmt.Errorf("clock: shows %s, which cannot be, and cannot be set: %w", now.UTC().Format(time.RFC3339), err)
 	}
 	return true, nil
 }

@@ -65,19 +65,22 @@ func TestPolls(t *testing.T) {
 	}
 }
 
-func TestNotBefore(t *testing.T) {
+func TestPlausible(t *testing.T) {
 	build := time.Date(2026, 5, 1, 0, 0, 0, 0, time.UTC)
 	var set time.Time
 	record := func(t time.Time) error { set = t; return nil }
-	if done, err := notBefore(build, time.Unix(0, 0), record); !done || err != nil || !set.Equal(build) {
+	if done, err := plausible(build, time.Unix(0, 0), record); !done || err != nil || !set.Equal(build) {
 		t.Errorf("1970: %v, %v, set to %v", done, err, set)
 	}
+	if done, err := plausible(build, time.Date(2070, 1, 1, 0, 0, 0, 0, time.UTC), record); !done || err != nil || !set.Equal(build) {
+		t.Errorf("2070: %v, %v, set to %v", done, err, set)
+	}
 	set = time.Time{}
-	if done, err := notBefore(build, build.Add(time.Second), record); done || err != nil || !set.IsZero() {
+	if done, err := plausible(build, build.Add(time.Second), record); done || err != nil || !set.IsZero() {
 		t.Errorf("a good clock: %v, %v, set to %v", done, err, set)
 	}
 	refused := errors.New("no")
-	if done, err := notBefore(build, time.Unix(0, 0), func(time.Time) error { return refused }); done || !errors.Is(err, refused) {
+	if done, err := plausible(build, time.Unix(0, 0), func(time.Time) error { return refused }); done || !errors.Is(err, refused) {
 		t.Errorf("a clock that cannot be set: %v, %v", done, err)
 	}
 }

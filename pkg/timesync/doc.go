@@ -4,8 +4,8 @@
 // and shows how it went. Clock is the kernel's clock.
 //
 // How the clock is set:
-//   - At boot, before anything signs or checks a certificate, NotBefore makes sure the clock is not earlier than the
-//     build of the system. A machine whose battery is empty starts in 1970 otherwise, and trusts nobody.
+//   - At boot, before anything signs or checks a certificate, Plausible makes sure the clock is not earlier than the
+//     build of the system, nor decades later. A machine whose battery is empty starts in 1970 otherwise, and trusts nobody.
 //   - Off by more than StepOver (128 ms, as in RFC 5905 section 11.3): the clock is stepped, forwards or backwards, at once.
 //   - Off by less: the kernel slews it (adjtimex with the PLL), so that time never jumps and never runs backwards.
 //   - Whatever a server says, the clock is never set before the build of the system.
