@@ -46,6 +46,9 @@ func (m *machine) boot(ctx context.Context) {
 	defer cancel()
 	m.mark("machined")
 	for _, s := range Boot {
+		if m.down.Load() { // somebody pressed the button
+			return
+		}
 		m.enter(s.Name, s.Waits)
 		done := make(chan error, 1)
 		go func() { done <- s.Do(ctx, m) }()

@@ -65,6 +65,9 @@ func (m *machine) follow(ctx context.Context) {
 func (m *machine) settle(ctx context.Context, c *config.Config, state network.State) error {
 	m.settling.Lock()
 	defer m.settling.Unlock()
+	if m.down.Load() {
+		return nil
+	}
 	var problems []error
 	want := networkConfig(c)
 	if have, _ := m.networkConfig.Get(); !reflect.DeepEqual(have, want) {

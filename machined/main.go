@@ -86,6 +86,7 @@ type machine struct {
 	applying sync.Mutex // one configuration at a time
 	settling sync.Mutex // one settle at a time
 	downOnce sync.Once
+	down     atomic.Bool // it goes down: nothing is started any more
 
 	// What can be observed. Cells that a part owns are given to it in newMachine.
 	topics        []topic

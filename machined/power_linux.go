@@ -47,6 +47,7 @@ func (m *machine) takeDown(r powerRequest) {
 		if r.grace == 0 {
 			r.grace = defaultGrace
 		}
+		m.down.Store(true)
 		m.enter("going down", r.why)
 		m.say(fmt.Sprintf("%s: %s", r.to, r.why))
 		c := power.Config{

@@ -35,6 +35,7 @@ type Manager struct {
 	units map[string]*unit
 	order []string // names in the order in which they were given
 	hurry bool     // a shutdown has run out of time: end processes by force
+	shut  bool     // Shutdown was called: nothing is started any more
 }
 
 // unit is a service and what it is doing. The manager's lock guards it.
@@ -89,13 +90,24 @@ func (m *Manager) find(name string) (*unit, error) {
 
 // Set says which services should run: all of them, each time. New ones are started, those that are not named any more
 // are stopped, those that differ are restarted; the others are left alone. It returns at once; Status shows the progress.
-// A set that is not valid changes nothing.
+// A set that is not valid changes nothing. After Shutdown there is no set any more, and that is an error.
 func (m *Manager) Set(services []Service) error {
 	if err := Validate(services); err != nil {
 		return err
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if m.shut {
+		return ErrShutdown
+	}
+	m.set(services)
+	return nil
+}
+
+// ErrShutdown says that the services are stopped for good.
+var ErrShutdown = errors.New("services: the machine is going down")
+
+func (m *Manager) set(services []Service) {
 	var order []string
 	for _, s := range services {
 		m.setOne(s.withDefaults())
@@ -109,7 +121,6 @@ func (m *Manager) Set(services []Service) error {
 	}
 	m.order = order
 	m.settle()
-	return nil
 }
 
 func (m *Manager) setOne(s Service) {
@@ -185,9 +196,10 @@ func (m *Manager) Restart(name string) error {
 // Shutdown stops all services, those that are needed after those that need them, and returns when none is left. When the
 // context ends first, what is left is killed, and the error names it.
 func (m *Manager) Shutdown(ctx context.Context) error {
-	if err := m.Set(nil); err != nil {
-		return err
-	}
+	m.mu.Lock()
+	m.shut = true
+	m.set(nil)
+	m.mu.Unlock()
 	none := func(s []Status) bool { return len(s) == 0 }
 	_, err := cell.Wait(ctx, m.status, none)
 	if err == nil {

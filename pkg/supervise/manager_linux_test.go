@@ -257,6 +257,9 @@ func TestShutdownOutOfTimeKillsAndSaysWhom(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "services a, b: killed") || strings.Contains(err.Error(), "still there") {
 		t.Errorf("error %v", err)
 	}
+	if err := b.Set(nil); !errors.Is(err, ErrShutdown) {
+		t.Errorf("services after the shutdown: %v", err)
+	}
 }
 
 func TestStartThatIsNeverReadyIsTriedAgain(t *testing.T) {
