@@ -23,10 +23,10 @@ const reproducible = "ORLOP_TEST_REPRODUCIBLE"
 
 // TestReproducible builds the whole image of two copies of the source: one with the caches of the day, one at another
 // place with empty build caches, as nobody if the test runs as root. It compiles everything again, which takes some ten minutes,
-// so `make test-reproducible` asks for it; TestImage does the same for all but the compilers every time.
+// so `make reproducible` asks for it; TestImage does the same for all but the compilers every time.
 func TestReproducible(t *testing.T) {
 	if os.Getenv(reproducible) == "" {
-		t.Skip("builds everything from nothing, which takes more than ten minutes: run by `make test-reproducible`")
+		t.Skip("builds everything from nothing, which takes more than ten minutes: run by `make reproducible`")
 	}
 	source, err := filepath.Abs("..")
 	if err != nil {

@@ -80,6 +80,9 @@ func (m *machine) apply(ctx context.Context, filename string, documents []byte, 
 		if err := m.bringStorage(ctx, disk.Config{Wipe: true}); err != nil {
 			return outcome{}, fmt.Errorf("configuration refused: there is no disk to keep it on: %w", err)
 		}
+		if err := keepIdentity(m.identity.Load()); err != nil {
+			return outcome{}, err
+		}
 	}
 	if err := store(documents); err != nil {
 		return outcome{}, err

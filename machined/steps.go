@@ -203,20 +203,33 @@ func makeIdentity(key, cert string) (*pki.Leaf, error) {
 	if err != nil {
 		return nil, fmt.Errorf("identity: cannot make a key: %w", err)
 	}
+	return leaf, storeIdentity(leaf, key, cert)
+}
+
+// keepIdentity stores the key of a machine that had no disk when it made it. A disk that has one keeps its own: it is what
+// the operators know, and the next boot finds it.
+func keepIdentity(leaf *pki.Leaf) error {
+	if _, err := readIdentity(paths.MachineKey, paths.MachineCert); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return storeIdentity(leaf, paths.MachineKey, paths.MachineCert)
+}
+
+func storeIdentity(leaf *pki.Leaf, key, cert string) error {
 	mode := os.FileMode(0o700)
 	if filepath.Dir(key) == paths.Run {
 		mode = 0o755 // others pass through it
 	}
 	if err := os.MkdirAll(filepath.Dir(key), mode); err != nil {
-		return nil, fmt.Errorf("identity: cannot store: %w", err)
+		return fmt.Errorf("identity: cannot store: %w", err)
 	}
 	if err := renameio.WriteFile(key, leaf.KeyPEM(), 0o600); err != nil {
-		return nil, fmt.Errorf("identity: cannot store: %w", err)
+		return fmt.Errorf("identity: cannot store: %w", err)
 	}
 	if err := renameio.WriteFile(cert, leaf.CertPEM(), 0o600); err != nil {
-		return nil, fmt.Errorf("identity: cannot store: %w", err)
+		return fmt.Errorf("identity: cannot store: %w", err)
 	}
-	return leaf, syncFolder(filepath.Dir(key))
+	return syncFolder(filepath.Dir(key))
 }
 
 // networkRetry is how long the network rests after its socket to the kernel broke; see network.Controller.Run.

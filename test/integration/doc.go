@@ -4,6 +4,5 @@
 // The verbs are in verbs_test.go. The machines and their closed network come from hack/qemu. When a story fails it prints what
 // it did with the time of each step, and the ends of the consoles.
 //
-// Run it with `make stories`. The folder unproven holds stories that are written but have not passed on a booted machine; they
-// are told by `make stories DIR=unproven` and move to testdata when they pass.
+// Run it with `make stories`.
 package integration

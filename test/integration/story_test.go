@@ -21,7 +21,7 @@ import (
 var (
 	imageDir = flag.String("image", "", "folder of the image to test (build/qemu)")
 	binDir   = flag.String("bin", "", "folder of orlopctl and kubectl (build/bin)")
-	stories  = flag.String("stories", "testdata", "folder of the stories to tell: testdata, or unproven for those that do not pass yet")
+	stories  = flag.String("stories", "testdata", "`folder` of the stories to tell")
 	operator = flag.String("operator", "", "folder of the operator's CA and certificate that the image was built for (build/operator)")
 )
 
