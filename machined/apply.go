@@ -161,6 +161,9 @@ func (m *machine) able(next *config.Config) error {
 	if next.Machine.Spec.Role != config.RoleControlPlane {
 		return errors.New("configuration refused, nothing was changed: Machine.spec.role: a worker cannot join a cluster in this version; use controlplane")
 	}
+	if k := next.Cluster.Spec.Kubernetes; len(k.Authentication.JWT) > 0 || k.Authentication.Webhook != nil || len(k.Authorization.Webhooks) > 0 {
+		return errors.New("configuration refused, nothing was changed: Cluster.spec.kubernetes: this version does not pass authentication and authorization services to the API server; leave authentication and authorization out")
+	}
 	if _, err := authorities(next.Cluster); err != nil {
 		return fmt.Errorf("configuration refused, nothing was changed: %w", err)
 	}

@@ -38,6 +38,7 @@ func nodeSpec(c *config.Config, state network.State, pause string) (nodespec.Spe
 		NodeIPs:        ips,
 		ControlPlane:   c.Machine.Spec.Role == config.RoleControlPlane,
 		Endpoint:       cluster.Endpoint.String(),
+		ExtraSANs:      kube.APIServer.ExtraSANs,
 		PodCIDRs:       cluster.Networks.Pods,
 		ServiceCIDRs:   cluster.Networks.Services,
 		DNSDomain:      cluster.Networks.Domain,

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -215,5 +216,26 @@ func TestDoor(t *testing.T) {
 	}
 	if prints[0] != prints[1] {
 		t.Errorf("the fingerprint changed from %s to %s", prints[0], prints[1])
+	}
+}
+
+// TestAPIServerNames shows by which names and addresses the API server may be reached.
+func TestAPIServerNames(t *testing.T) {
+	spec := node()
+	spec.ExtraSANs = []string{"cluster.example.net", "192.0.2.7", "api.example.net"}
+	w := plan(t, spec, authorities(t), t.TempDir())
+	i := slices.IndexFunc(w.Leaves, func(l Leaf) bool { return l.Spec.CN == "kube-apiserver" && l.Spec.Usage == pki.Server })
+	if i < 0 {
+		t.Fatal("no certificate for the API server")
+	}
+	for _, name := range []string{"localhost", "kubernetes.default.svc.cluster.local", "one", "api.example.net", "cluster.example.net"} {
+		if n := slices.Index(w.Leaves[i].Spec.DNS, name); n < 0 || slices.Contains(w.Leaves[i].Spec.DNS[n+1:], name) {
+			t.Errorf("name %s is not there once: %v", name, w.Leaves[i].Spec.DNS)
+		}
+	}
+	for _, ip := range []string{"127.0.0.1", "10.96.0.1", "10.77.0.11", "192.0.2.7"} {
+		if !slices.Contains(w.Leaves[i].Spec.IPs, netip.MustParseAddr(ip)) {
+			t.Errorf("address %s is not there: %v", ip, w.Leaves[i].Spec.IPs)
+		}
 	}
 }

@@ -120,10 +120,12 @@ func (w *Want) api(node nodespec.Spec, a Authorities, endpoint string) {
 		ips = append(ips, r.Masked().Addr().Next())
 	}
 	ips = append(ips, node.NodeIPs...)
-	if ip, err := netip.ParseAddr(endpoint); err == nil {
-		ips = append(ips, ip)
-	} else {
-		dns = append(dns, endpoint)
+	for _, name := range append([]string{endpoint}, node.ExtraSANs...) {
+		if ip, err := netip.ParseAddr(name); err == nil {
+			ips = append(ips, ip)
+		} else {
+			dns = append(dns, name)
+		}
 	}
 	p.leaf(nodespec.APIServerCert, nodespec.APIServerKey, a.Kubernetes, pki.Spec{CN: "kube-apiserver", Usage: pki.Server, DNS: unique(dns), IPs: unique(ips)})
 	p.leaf(nodespec.KubeletClientCert, nodespec.KubeletClientKey, a.Kubernetes, client("kube-apiserver-kubelet-client"))

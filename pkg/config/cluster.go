@@ -18,7 +18,7 @@ type ClusterSpec struct {
 	Networks ClusterNetworks `yaml:"networks"`
 	// PKI holds the cluster's authorities. Leaf certificates are issued from them on the machine.
 	PKI PKI `yaml:"pki" jsonschema:"required"`
-	// SecretsEncryptionKey encrypts Secret objects at rest (AES-256): 32 random bytes in base64. A control plane needs it.
+	// SecretsEncryptionKey encrypts Secret objects at rest (XSalsa20-Poly1305): 32 random bytes in base64. A control plane needs it.
 	SecretsEncryptionKey EncryptionKey `yaml:"secretsEncryptionKey,omitempty"`
 	// Kubernetes tunes the components.
 	Kubernetes Kubernetes `yaml:"kubernetes"`

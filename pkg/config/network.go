@@ -48,7 +48,7 @@ type Route struct {
 	To netip.Prefix `yaml:"to" jsonschema:"required"`
 	// Via is the gateway; it must be on one of the link's own networks. Without it the destination is on the link itself.
 	Via netip.Addr `yaml:"via,omitempty"`
-	// Metric orders routes to the same destination, the smallest first. Without it, the kernel's own: 0 for IPv4, 1024 for IPv6.
+	// Metric orders routes to the same destination, the smallest first. Without it, 512 plus the link's place in the list, before those of DHCP (1024).
 	Metric uint32 `yaml:"metric,omitempty"`
 }
 

@@ -74,7 +74,7 @@ func errRedacted() error {
 	}
 }
 
-// EncryptionKey is the AES-256 key for Secret objects at rest: 32 bytes, written in base64.
+// EncryptionKey is the key (secretbox: XSalsa20-Poly1305) for Secret objects at rest: 32 bytes, written in base64.
 type EncryptionKey struct{ Secret }
 
 // NewEncryptionKey makes the key of its bytes.

@@ -11,6 +11,7 @@ type Spec struct {
 	NodeIPs      []netip.Addr   `json:"nodeIPs"`      // the machine's own addresses, the preferred one first
 	ControlPlane bool           `json:"controlPlane"` // whether the API server and the controllers run here
 	Endpoint     string         `json:"endpoint"`     // the API server's URL for everyone outside, https://host:6443
+	ExtraSANs    []string       `json:"extraSANs"`    // further names and addresses that the API server is reached by
 	PodCIDRs     []netip.Prefix `json:"podCIDRs"`     // one per address family
 	ServiceCIDRs []netip.Prefix `json:"serviceCIDRs"` // one per address family
 	DNSIPs       []netip.Addr   `json:"dnsIPs"`       // the cluster DNS addresses, the tenth of each service range
