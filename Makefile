@@ -25,12 +25,13 @@ run: image ## build the image, boot it in QEMU, bring up a single-machine cluste
 
 test: check unit image kernel stories ## everything CI runs
 
-check: packages ## formatting and vet
+check: packages ## formatting, vet, staticcheck
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { echo "gofmt wants to change:"; gofmt -l $$(git ls-files '*.go'); exit 1; }
 	CGO_ENABLED=0 go vet -tags providerless ./...
+	CGO_ENABLED=0 go tool -modfile=hack/tools/go.mod staticcheck $(LIGHT) ./test/integration
 
-lint: ## staticcheck; slow, because it loads all of Kubernetes
-	go tool -modfile=hack/tools/go.mod staticcheck -tags providerless ./...
+lint: ## staticcheck of the orchestrator too; slow, because it loads all of Kubernetes
+	CGO_ENABLED=0 go tool -modfile=hack/tools/go.mod staticcheck -tags providerless ./...
 
 unit: packages tools ## pure tests and their goldens
 	CGO_ENABLED=0 go test -tags providerless $(LIGHT)

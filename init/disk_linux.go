@@ -67,11 +67,12 @@ func (s eventSocket) next(ctx context.Context) (events []deviceEvent, lost bool,
 // the initramfs holds, and so do the devices that come later: a disk may stand behind a controller behind a bridge,
 // each of which shows the next one only when it is driven.
 func waitForRoot(ctx context.Context, events eventSocket, drivers *kmod.Index, want uuid.UUID) (choice, error) {
-	root, devices, err := lookForRoot(want)
+	root, _, err := lookForRoot(want)
 	if err != nil || root.device != "" {
 		return root, err
 	}
 	coldplug := true
+	var devices []blockDevice
 	for {
 		if coldplug {
 			aliases, err := kmod.Devices("/sys")

@@ -59,6 +59,8 @@ type Options struct {
 // Result is how a run ended.
 type Result struct {
 	protocol.Outcome
+	// Begun tells whether the program was started. Without it the machine died before anything of the test ran.
+	Begun bool
 	// Reported tells whether the guest said how the program ended. Without it ExitCode means nothing.
 	Reported bool
 	// Exit is QEMU's end, Console the end of the kernel's messages.
@@ -107,6 +109,23 @@ func Run(ctx context.Context, o Options) (Result, error) {
 	// panic=-1 resets at once, and QEMU ends where the machine would reset.
 	spec.Append, spec.NoReboot = strings.TrimSpace("console=ttyS0 quiet loglevel=4 panic=-1 rdinit=/init net.ifnames=0 cgroup_no_v1=all "+o.Append), true
 	spec.Channels = []string{protocol.StdoutPort, protocol.StderrPort, protocol.ControlPort}
+	for boot := 1; ; boot++ {
+		result, err := once(ctx, spec, o)
+		if err != nil || result.Begun || result.Reported || boot == maxBoots {
+			return result, err
+		}
+		if o.Stderr != nil {
+			fmt.Fprintf(o.Stderr, "kernel test: the machine died before the program began (boot %d of at most %d): %s\n%s\n", boot, maxBoots, result.Exit, result.Console)
+		}
+	}
+}
+
+// maxBoots is how often a machine is started that dies before the program does. An emulator that runs several processors at once
+// sometimes breaks a kernel that patches its own code, which it does while it starts (seen: an oops in the middle of a jump
+// label). That says nothing about the program; from its start on, whatever happens counts.
+const maxBoots = 3
+
+func once(ctx context.Context, spec qemu.MachineSpec, o Options) (Result, error) {
 	m, err := qemu.Start(ctx, spec)
 	if err != nil {
 		return Result{}, err
@@ -139,7 +158,12 @@ func watch(ctx context.Context, m *qemu.Machine, o Options) (Result, error) {
 		reading.Go(func() { io.Copy(to, ports[name]) }) // ends with QEMU
 	}
 	reading.Go(func() {
-		line, err := bufio.NewReader(ports[protocol.ControlPort]).ReadBytes('\n')
+		control := bufio.NewReader(ports[protocol.ControlPort])
+		line, err := control.ReadBytes('\n')
+		if err == nil && string(line) == protocol.Begun {
+			result.Begun = true
+			line, err = control.ReadBytes('\n')
+		}
 		result.Reported = err == nil && json.Unmarshal(line, &result.Outcome) == nil
 	})
 	exit, err := m.Wait(ctx)

@@ -61,6 +61,9 @@ func run() (int, error) {
 	if err != nil {
 		return 0, err
 	}
+	if err := tell([]byte(protocol.Begun)); err != nil {
+		return 0, err
+	}
 	program := exec.Command(protocol.ProgramFile, job.Args...)
 	program.Env, program.Dir, program.Stdout, program.Stderr = job.Env, protocol.WorkDir, stdout, stderr
 	program.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
@@ -164,14 +167,18 @@ func openPort(name string) (*os.File, error) {
 }
 
 func report(o protocol.Outcome) error {
-	port, err := openPort(protocol.ControlPort)
-	if err != nil {
-		return err
-	}
 	line, err := o.Line()
 	if err != nil {
 		return err
 	}
+	return tell(line)
+}
+
+func tell(line []byte) error {
+	port, err := openPort(protocol.ControlPort)
+	if err != nil {
+		return err
+	}
 	_, err = port.Write(line)
-	return err
+	return errors.Join(err, port.Close())
 }

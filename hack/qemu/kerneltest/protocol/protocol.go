@@ -13,6 +13,9 @@ const (
 	StderrPort  = "orlop.stderr"
 	ControlPort = "orlop.control"
 
+	// Begun is what the guest says on ControlPort before it starts the program. Its outcome is the next line.
+	Begun = "begun\n"
+
 	// JobFile is where the guest's init finds its Job.
 	JobFile = "/job.json"
 	// ModuleDir holds the modules, named so that their order is the order of loading.
