@@ -16,62 +16,69 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-func ensureClusterRole(ctx context.Context, client kubernetes.Interface, want *rbacv1.ClusterRole) error {
-	all := client.RbacV1().ClusterRoles()
+// objects is what a typed client does with one kind of object.
+type objects[T metav1.Object] interface {
+	Create(ctx context.Context, object T, opts metav1.CreateOptions) (T, error)
+	Get(ctx context.Context, name string, opts metav1.GetOptions) (T, error)
+	Update(ctx context.Context, object T, opts metav1.UpdateOptions) (T, error)
+}
+
+// ensureObject makes an object. When it is there already, settle puts right in it what differs, and says whether anything did.
+func ensureObject[T metav1.Object](ctx context.Context, all objects[T], want T, settle func(have T) (changed bool)) error {
 	_, err := all.Create(ctx, want, metav1.CreateOptions{})
 	if !apierrors.IsAlreadyExists(err) {
 		return err
 	}
-	have, err := all.Get(ctx, want.Name, metav1.GetOptions{})
-	if err != nil || equality.Semantic.DeepEqual(have.Rules, want.Rules) {
+	have, err := all.Get(ctx, want.GetName(), metav1.GetOptions{})
+	if err != nil || !settle(have) {
 		return err
 	}
-	have.Rules = want.Rules
 	_, err = all.Update(ctx, have, metav1.UpdateOptions{})
 	return err
+}
+
+// settle makes have what is wanted and tells whether it was something else.
+func settle[T any](have *T, want T) bool {
+	if equality.Semantic.DeepEqual(*have, want) {
+		return false
+	}
+	*have = want
+	return true
+}
+
+func ensureClusterRole(ctx context.Context, client kubernetes.Interface, want *rbacv1.ClusterRole) error {
+	return ensureObject(ctx, client.RbacV1().ClusterRoles(), want, func(have *rbacv1.ClusterRole) bool {
+		return settle(&have.Rules, want.Rules)
+	})
 }
 
 func ensureRole(ctx context.Context, client kubernetes.Interface, want *rbacv1.Role) error {
 	if err := ensureNamespace(ctx, client); err != nil {
 		return err
 	}
-	all := client.RbacV1().Roles(want.Namespace)
-	_, err := all.Create(ctx, want, metav1.CreateOptions{})
-	if !apierrors.IsAlreadyExists(err) {
-		return err
-	}
-	have, err := all.Get(ctx, want.Name, metav1.GetOptions{})
-	if err != nil || equality.Semantic.DeepEqual(have.Rules, want.Rules) {
-		return err
-	}
-	have.Rules = want.Rules
-	_, err = all.Update(ctx, have, metav1.UpdateOptions{})
-	return err
+	return ensureObject(ctx, client.RbacV1().Roles(want.Namespace), want, func(have *rbacv1.Role) bool {
+		return settle(&have.Rules, want.Rules)
+	})
 }
 
 // ensureClusterRoleBinding replaces a binding to another role, because the role of a binding cannot be changed.
 func ensureClusterRoleBinding(ctx context.Context, client kubernetes.Interface, want *rbacv1.ClusterRoleBinding) error {
 	all := client.RbacV1().ClusterRoleBindings()
-	_, err := all.Create(ctx, want, metav1.CreateOptions{})
-	if !apierrors.IsAlreadyExists(err) {
-		return err
-	}
-	have, err := all.Get(ctx, want.Name, metav1.GetOptions{})
-	if err != nil {
-		return err
-	}
-	if have.RoleRef != want.RoleRef {
-		if err := all.Delete(ctx, want.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &have.UID}}); err != nil {
-			return err
+	var other *rbacv1.ClusterRoleBinding
+	err := ensureObject(ctx, all, want, func(have *rbacv1.ClusterRoleBinding) bool {
+		if have.RoleRef != want.RoleRef {
+			other = have
+			return false
 		}
-		_, err = all.Create(ctx, want, metav1.CreateOptions{})
+		return settle(&have.Subjects, want.Subjects)
+	})
+	if err != nil || other == nil {
 		return err
 	}
-	if equality.Semantic.DeepEqual(have.Subjects, want.Subjects) {
-		return nil
+	if err := all.Delete(ctx, want.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &other.UID}}); err != nil {
+		return err
 	}
-	have.Subjects = want.Subjects
-	_, err = all.Update(ctx, have, metav1.UpdateOptions{})
+	_, err = all.Create(ctx, want, metav1.CreateOptions{})
 	return err
 }
 
@@ -79,18 +86,9 @@ func ensureRoleBinding(ctx context.Context, client kubernetes.Interface, want *r
 	if err := ensureNamespace(ctx, client); err != nil {
 		return err
 	}
-	all := client.RbacV1().RoleBindings(want.Namespace)
-	_, err := all.Create(ctx, want, metav1.CreateOptions{})
-	if !apierrors.IsAlreadyExists(err) {
-		return err
-	}
-	have, err := all.Get(ctx, want.Name, metav1.GetOptions{})
-	if err != nil || equality.Semantic.DeepEqual(have.Subjects, want.Subjects) {
-		return err
-	}
-	have.Subjects = want.Subjects
-	_, err = all.Update(ctx, have, metav1.UpdateOptions{})
-	return err
+	return ensureObject(ctx, client.RbacV1().RoleBindings(want.Namespace), want, func(have *rbacv1.RoleBinding) bool {
+		return settle(&have.Subjects, want.Subjects)
+	})
 }
 
 // ensureService makes a Service or puts its ports and traffic policy right. Its addresses cannot be changed; a Service

@@ -1,0 +1,64 @@
+package bootstrap
+
+import (
+	"context"
+	"testing"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/fake"
+)
+
+// TestEnsure shows that an object is made when it is missing, left alone when it is right, put right when it is not, and that a
+// binding to another role is replaced.
+func TestEnsure(t *testing.T) {
+	ctx := context.Background()
+	client := fake.NewClientset()
+	count := func() (writes int) {
+		for _, a := range client.Actions() {
+			if a.GetVerb() != "get" {
+				writes++
+			}
+		}
+		client.ClearActions()
+		return writes
+	}
+	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "r"}, Rules: []rbacv1.PolicyRule{{Verbs: []string{"get"}}}}
+	binding := &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: "b"}, RoleRef: rbacv1.RoleRef{Kind: "ClusterRole", Name: "r"},
+		Subjects: []rbacv1.Subject{{Kind: "User", Name: "u"}},
+	}
+	for _, c := range []struct {
+		what   string
+		change func()
+		writes int
+	}{
+		{"missing", func() {}, 2},
+		{"as wanted", func() {}, 2}, // creating is tried, and refused
+		{"other rules, other subjects", func() {
+			role.Rules[0].Verbs = []string{"get", "list"}
+			binding.Subjects[0].Name = "w"
+		}, 4},
+		{"another role", func() { binding.RoleRef.Name = "s" }, 4},
+	} {
+		c.change()
+		if err := ensureClusterRole(ctx, client, role.DeepCopy()); err != nil {
+			t.Fatalf("%s: %v", c.what, err)
+		}
+		if err := ensureClusterRoleBinding(ctx, client, binding.DeepCopy()); err != nil {
+			t.Fatalf("%s: %v", c.what, err)
+		}
+		if n := count(); n != c.writes {
+			t.Errorf("%s: %d writes, want %d", c.what, n, c.writes)
+		}
+		haveRole, err := client.RbacV1().ClusterRoles().Get(ctx, "r", metav1.GetOptions{})
+		if err != nil || len(haveRole.Rules[0].Verbs) != len(role.Rules[0].Verbs) {
+			t.Errorf("%s: role %+v, %v", c.what, haveRole, err)
+		}
+		have, err := client.RbacV1().ClusterRoleBindings().Get(ctx, "b", metav1.GetOptions{})
+		if err != nil || have.RoleRef != binding.RoleRef || have.Subjects[0] != binding.Subjects[0] {
+			t.Errorf("%s: binding %+v, %v", c.what, have, err)
+		}
+		client.ClearActions()
+	}
+}
