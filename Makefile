@@ -13,7 +13,7 @@ export GOFLAGS
 HEAVY   := github.com/orlop-os/orlop/orchestrator
 LIGHT   := $(shell go list ./... 2>/dev/null | grep -v -e '^$(HEAVY)' -e '/test/integration$$')
 # Packages whose tests also run under the product kernel.
-KERNEL  := ./machined/disk ./machined/network ./machined/host ./machined/power ./pkg/verity ./pkg/mount ./pkg/watchdog ./pkg/uevent ./pkg/timesync ./pkg/supervise
+KERNEL  := ./machined/disk ./machined/network ./machined/host ./machined/power ./pkg/verity ./pkg/mount ./pkg/watchdog ./pkg/uevent ./pkg/timesync ./pkg/supervise ./orchestrator/podnetwork
 
 .PHONY: help run test check lint unit kernel stories image reproducible bench lock generate packages tools clean
 

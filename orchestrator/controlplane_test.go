@@ -31,12 +31,13 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/kubeconfig"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/pki"
+	"github.com/orlop-os/orlop/pkg/rtnl/rtnltest"
 )
 
 // TestControlPlane starts the processes "api" and "controllers" as machined would, with real certificates, and shows
 // that they serve, do their work, keep strangers out and stop. It prints the timeline of the start.
 func TestControlPlane(t *testing.T) {
-	if !inOwnNetwork(t) {
+	if !rtnltest.Isolate(t) {
 		return
 	}
 	spec := testSpec()

@@ -26,12 +26,11 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-// The test binary starts itself again in three roles: as the control plane's two processes, and as the test's own body
-// in a network of its own, so that the fixed ports are free whatever else runs on the machine.
+// The test binary starts itself again as the control plane's two processes. The test's own body has a network of
+// its own (rtnltest.Isolate), so that the fixed ports are free whatever else runs on the machine.
 const (
 	envProcess = "ORLOP_TEST_PROCESS"
 	envRoot    = "ORLOP_TEST_ROOT"
-	envInner   = "ORLOP_TEST_INNER"
 )
 
 func TestMain(m *testing.M) {
@@ -78,29 +77,6 @@ func profile(ctx context.Context, name string) (end func()) {
 			panic(err)
 		}
 	}
-}
-
-// inOwnNetwork runs the calling test again in a new network namespace and reports its result; it returns true in the
-// inner run, where the test does its work.
-func inOwnNetwork(t *testing.T) bool {
-	t.Helper()
-	if os.Getenv(envInner) != "" {
-		return true
-	}
-	cmd := exec.Command(os.Args[0], "-test.run=^"+t.Name()+"$", "-test.v", "-test.timeout=2m")
-	cmd.Env = append(os.Environ(), envInner+"=1")
-	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}
-	if os.Getuid() != 0 {
-		cmd.SysProcAttr.Cloneflags |= syscall.CLONE_NEWUSER
-		cmd.SysProcAttr.UidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getuid(), Size: 1}}
-		cmd.SysProcAttr.GidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getgid(), Size: 1}}
-	}
-	out, err := cmd.CombinedOutput()
-	t.Logf("%s", out)
-	if err != nil {
-		t.Fatalf("in a network of its own: %v", err)
-	}
-	return false
 }
 
 func testSpec() nodespec.Spec {

@@ -3,45 +3,19 @@ package podnetwork
 import (
 	"errors"
 	"net/netip"
-	"os"
-	"os/exec"
 	"runtime"
-	"syscall"
 	"testing"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/orlop-os/orlop/orchestrator/layout"
+	"github.com/orlop-os/orlop/pkg/rtnl/rtnltest"
 )
-
-const envInner = "ORLOP_TEST_INNER"
-
-// inOwnNetwork runs the calling test again in a network namespace of its own; it returns true there.
-func inOwnNetwork(t *testing.T) bool {
-	t.Helper()
-	if os.Getenv(envInner) != "" {
-		return true
-	}
-	cmd := exec.Command(os.Args[0], "-test.run=^"+t.Name()+"$", "-test.v")
-	cmd.Env = append(os.Environ(), envInner+"=1")
-	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}
-	if os.Getuid() != 0 {
-		cmd.SysProcAttr.Cloneflags |= syscall.CLONE_NEWUSER
-		cmd.SysProcAttr.UidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getuid(), Size: 1}}
-		cmd.SysProcAttr.GidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getgid(), Size: 1}}
-	}
-	out, err := cmd.CombinedOutput()
-	t.Logf("%s", out)
-	if err != nil {
-		t.Fatalf("in a network of its own: %v", err)
-	}
-	return false
-}
 
 // TestKernel shows that the bridge is brought to the wanted state from none, from itself and from another one.
 func TestKernel(t *testing.T) {
-	if !inOwnNetwork(t) {
+	if !rtnltest.Isolate(t) {
 		return
 	}
 	runtime.LockOSThread()

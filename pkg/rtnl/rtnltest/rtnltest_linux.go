@@ -1,7 +1,7 @@
 // Package rtnltest gives a test a network of its own: fresh namespaces, veth pairs, and a second namespace for the
 // other end of the wire.
 //
-// The tests that use it run the same on a development machine (as root) and under the product kernel
+// The tests that use it run the same on a development machine and under the product kernel
 // (`go test -exec`). They need the veth module, /proc, and the right to make namespaces.
 package rtnltest
 
@@ -43,6 +43,11 @@ func Isolate(t *testing.T) bool {
 	cmd := exec.Command(self, "-test.run=^"+regexp.QuoteMeta(t.Name())+"$", "-test.v", "-test.count=1", "-test.timeout=120s")
 	cmd.Env = append(os.Environ(), inside+"="+t.Name())
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET | unix.CLONE_NEWUTS, Pdeathsig: unix.SIGKILL}
+	if os.Getuid() != 0 { // root in a user namespace is enough to own a network
+		cmd.SysProcAttr.Cloneflags |= unix.CLONE_NEWUSER
+		cmd.SysProcAttr.UidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getuid(), Size: 1}}
+		cmd.SysProcAttr.GidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getgid(), Size: 1}}
+	}
 	out, err := cmd.CombinedOutput()
 	if cmd.Process == nil {
 		if os.Getenv(without) == "1" {
@@ -53,6 +58,7 @@ func Isolate(t *testing.T) bool {
 	if err != nil {
 		t.Fatalf("in its own namespaces: %v\n%s", err, out)
 	}
+	t.Logf("%s", out)
 	return false
 }
 
