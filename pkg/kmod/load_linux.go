@@ -3,7 +3,6 @@ package kmod
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -72,36 +71,39 @@ func Release() (string, error) {
 	return unix.ByteSliceToString(u.Release[:]), nil
 }
 
-// Devices lists the modaliases of all devices that the kernel has found so far and that have no driver yet, each
-// once, in no order. sys is where sysfs is mounted.
+// Devices lists the modaliases of the devices that are there and have no driver yet, each once, in no order. sys is where
+// sysfs is mounted.
+//
+// It looks at the lists of devices by bus, where every device that can have a driver stands, and at input devices,
+// which have none but a modalias. Walking all of /sys/devices finds the same among thirty times as many files: 10 ms
+// against 2 ms on a small virtual machine, and about ten times both under emulation.
 func Devices(sys string) ([]string, error) {
 	var aliases []string
 	seen := map[string]bool{}
-	err := filepath.WalkDir(filepath.Join(sys, "devices"), func(path string, entry fs.DirEntry, err error) error {
+	for _, pattern := range []string{"bus/*/devices", "class/input"} {
+		folders, err := filepath.Glob(filepath.Join(sys, pattern))
 		if err != nil {
-			if errors.Is(err, fs.ErrNotExist) {
-				return nil // gone while we were reading: a device was removed
+			return nil, fmt.Errorf("devices: cannot list: %w", err)
+		}
+		for _, folder := range folders {
+			entries, err := os.ReadDir(folder)
+			if err != nil {
+				return nil, fmt.Errorf("devices: cannot list: %w", err)
 			}
-			return err
+			for _, entry := range entries {
+				device := filepath.Join(folder, entry.Name())
+				text, err := os.ReadFile(filepath.Join(device, "modalias"))
+				alias := strings.TrimSpace(string(text))
+				if err != nil || alias == "" || seen[alias] {
+					continue // most have none; one may be gone
+				}
+				if _, err := os.Lstat(filepath.Join(device, "driver")); err == nil {
+					continue
+				}
+				seen[alias] = true
+				aliases = append(aliases, alias)
+			}
 		}
-		if entry.Name() != "modalias" {
-			return nil
-		}
-		if _, err := os.Lstat(filepath.Join(filepath.Dir(path), "driver")); err == nil {
-			return nil
-		}
-		b, err := os.ReadFile(path)
-		if err != nil {
-			return nil // some devices refuse to say; they have no driver to load then
-		}
-		if alias := strings.TrimSpace(string(b)); alias != "" && !seen[alias] {
-			seen[alias] = true
-			aliases = append(aliases, alias)
-		}
-		return nil
-	})
-	if err != nil {
-		return nil, fmt.Errorf("devices: cannot list: %w", err)
 	}
 	return aliases, nil
 }

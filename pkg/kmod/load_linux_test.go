@@ -10,13 +10,13 @@ import (
 func TestDevices(t *testing.T) {
 	sys := t.TempDir()
 	for file, content := range map[string]string{
-		"devices/pci/1/modalias":        "pci:v1\n",
-		"devices/pci/1/child/modalias":  "virtio:d2\n",
-		"devices/pci/2/modalias":        "pci:v1\n", // the same once more
-		"devices/pci/3/modalias":        "\n",
-		"devices/pci/driven/modalias":   "pci:v9\n",
-		"devices/pci/driven/driver/x":   "",
-		"devices/pci/driven/c/modalias": "scsi:t-0x00\n",
+		"bus/pci/devices/1/modalias":      "pci:v1\n",
+		"bus/virtio/devices/c/modalias":   "virtio:d2\n",
+		"bus/pci/devices/2/modalias":      "pci:v1\n", // the same once more
+		"bus/pci/devices/3/modalias":      "\n",
+		"bus/pci/devices/driven/modalias": "pci:v9\n",
+		"bus/pci/devices/driven/driver/x": "",
+		"bus/scsi/devices/c/modalias":     "scsi:t-0x00\n",
 	} {
 		if err := os.MkdirAll(filepath.Dir(filepath.Join(sys, file)), 0o755); err != nil {
 			t.Fatal(err)

@@ -1,4 +1,4 @@
-package uevent
+package kmod
 
 import "testing"
 
@@ -7,7 +7,7 @@ import "testing"
 // see hack/qemu/kerneltest, with -test.bench.
 func BenchmarkDevices(b *testing.B) {
 	for b.Loop() {
-		aliases, err := devices("/sys")
+		aliases, err := Devices("/sys")
 		if err != nil || len(aliases) == 0 {
 			b.Fatalf("%q, %v", aliases, err)
 		}
