@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -16,6 +17,7 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	"github.com/orlop-os/orlop/apid"
+	"github.com/orlop-os/orlop/machined/credentials"
 	"github.com/orlop-os/orlop/machined/disk"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/paths"
@@ -33,6 +35,9 @@ import (
 //     rename. A power cut leaves the one or the other.
 //  5. The new value goes into the cell that every domain watches. Each reads, diffs and does by itself, now and whenever the
 //     kernel changes under it; what it does is an event, what goes wrong is in its state.
+
+// checkTimeout bounds the check of expressions about access, which takes less than a second on real hardware.
+const checkTimeout = time.Minute
 
 // applied is the configuration in force.
 type applied struct {
@@ -71,6 +76,9 @@ func (m *machine) apply(ctx context.Context, filename string, documents []byte, 
 	if err := lockedOut(ctx, next); err != nil {
 		return outcome{}, err
 	}
+	if err := m.readable(ctx, next.Cluster); err != nil {
+		return outcome{}, err
+	}
 	out, err := m.plan(ctx, now.config, next)
 	if err != nil || dry {
 		return out, err
@@ -97,6 +105,31 @@ func (m *machine) apply(ctx context.Context, filename string, documents []byte, 
 	m.settling.Lock()
 	defer m.settling.Unlock()
 	return out, m.openDoor(ctx, next, state)
+}
+
+// readable refuses expressions about access that the API server could not read: it would not start with them. Only
+// Kubernetes can judge them, so the orchestrator is asked, as the API server's user.
+func (m *machine) readable(ctx context.Context, c *config.Cluster) error {
+	if c == nil {
+		return nil
+	}
+	check := access(c).Check(c.Spec.Networks.Domain)
+	if check == nil {
+		return nil
+	}
+	in, err := json.Marshal(check)
+	if err != nil {
+		return fmt.Errorf("access: cannot describe: %w", err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+	defer cancel()
+	text, err := m.reaper.RunCommand(ctx, supervise.Command{
+		Args: []string{paths.Orchestrator, "check-access"}, Env: []string{}, Stdin: in, UID: paths.UserAPI,
+	})
+	if failed := (*supervise.ExitError)(nil); errors.As(err, &failed) && failed.Exit.Code == 1 {
+		return fmt.Errorf("configuration refused, nothing was changed: %s", credentials.InDocument(string(text)))
+	}
+	return err
 }
 
 // lockedOut refuses a list of operators without the one who applies it: nobody could take it back.
@@ -160,9 +193,6 @@ func (m *machine) able(next *config.Config) error {
 	}
 	if next.Machine.Spec.Role != config.RoleControlPlane {
 		return errors.New("configuration refused, nothing was changed: Machine.spec.role: a worker cannot join a cluster in this version; use controlplane")
-	}
-	if k := next.Cluster.Spec.Kubernetes; len(k.Authentication.JWT) > 0 || k.Authentication.Webhook != nil || len(k.Authorization.Webhooks) > 0 {
-		return errors.New("configuration refused, nothing was changed: Cluster.spec.kubernetes: this version does not pass authentication and authorization services to the API server; leave authentication and authorization out")
 	}
 	if _, err := authorities(next.Cluster); err != nil {
 		return fmt.Errorf("configuration refused, nothing was changed: %w", err)

@@ -31,14 +31,7 @@ func (a clusterAPI) Health(r *api.HealthRequest, stream grpc.ServerStreamingServ
 	services, configuration := a.m.services.Status().Watch(), a.m.config.Watch()
 	var last *api.HealthResponse
 	for {
-		list, _, err := services.Next(ctx)
-		if err != nil {
-			return endOfStream(err)
-		}
-		now, _, err := configuration.Next(ctx)
-		if err != nil {
-			return endOfStream(err)
-		}
+		list, now := services.Take(), configuration.Take()
 		health := clusterHealth(now, list)
 		if last == nil || !proto.Equal(last, health) {
 			if err := stream.Send(health); err != nil {
@@ -55,8 +48,6 @@ func (a clusterAPI) Health(r *api.HealthRequest, stream grpc.ServerStreamingServ
 		case <-ctx.Done():
 			return endOfStream(ctx.Err())
 		}
-		// A watcher's Next answers only with something new, so the one that did not change is made anew.
-		services, configuration = a.m.services.Status().Watch(), a.m.config.Watch()
 	}
 }
 

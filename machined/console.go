@@ -35,14 +35,12 @@ func (m *machine) showConsole(ctx context.Context) {
 func (m *machine) watchConsole(ctx context.Context, status *cell.Cell[console.Status]) {
 	stages, services := m.stage.Watch(), m.services.Status().Watch()
 	networks, configs, storage := m.networkState.Watch(), m.config.Watch(), m.noStorage.Watch()
-	seen, cancel := context.WithCancel(ctx)
-	cancel() // Next with it does not wait: it only notes what has been seen
 	for {
-		stages.Next(seen)
-		services.Next(seen)
-		networks.Next(seen)
-		configs.Next(seen)
-		storage.Next(seen)
+		stages.Take()
+		services.Take()
+		networks.Take()
+		configs.Take()
+		storage.Take()
 		status.Set(m.consoleStatus())
 		select {
 		case <-stages.Changed():

@@ -35,8 +35,8 @@ func (m *machine) follow(ctx context.Context) {
 	defer tick.Stop()
 	var problem string
 	for {
-		now, _ := m.config.Get()
-		state, _ := m.networkState.Get()
+		// Taken before it is acted on, which may take seconds: what changes meanwhile is seen below.
+		now, state := configs.Take(), states.Take()
 		err := m.settle(ctx, now.config, state)
 		switch {
 		case err != nil && err.Error() != problem:
@@ -46,11 +46,6 @@ func (m *machine) follow(ctx context.Context) {
 		case err == nil:
 			problem = ""
 		}
-		// Next does not wait here: it only notes what has been seen.
-		seen, cancel := context.WithCancel(ctx)
-		cancel()
-		configs.Next(seen)
-		states.Next(seen)
 		select {
 		case <-configs.Changed():
 		case <-states.Changed():
@@ -210,6 +205,7 @@ func (m *machine) hostConfig(c *config.Config) host.Config {
 	}
 	if c != nil {
 		out.Sysctls, out.Modules = c.Machine.Spec.Sysctls, c.Machine.Spec.KernelModules
+		out.Pods = c.Cluster != nil
 		out.ReservedMemory = int64(c.Machine.Spec.Reserved.Memory)
 	}
 	return out

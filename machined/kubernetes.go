@@ -53,6 +53,8 @@ func nodeSpec(c *config.Config, state network.State, pause string) (nodespec.Spe
 		PodSecurityExempt: kube.PodSecurity.ExemptNamespaces,
 		AuditFileMiB:      int(kube.Audit.MaxFileSize / mib),
 		AuditFiles:        kube.Audit.MaxFiles,
+
+		TokenWebhook: access(c.Cluster).TokenWebhook(),
 	}
 	for _, r := range cluster.Networks.Services {
 		spec.DNSIPs = append(spec.DNSIPs, nth(r, 10))
@@ -90,6 +92,12 @@ func nodeAddresses(state network.State) []netip.Addr {
 	return append(v4[:min(len(v4), 1)], v6[:min(len(v6), 1)]...)
 }
 
+// access is who the cluster's API server believes and whom it asks.
+func access(c *config.Cluster) credentials.Access {
+	k := c.Spec.Kubernetes
+	return credentials.Access{Authentication: k.Authentication, Authorization: k.Authorization}
+}
+
 // authorities are the cluster's keys out of its document.
 func authorities(c *config.Cluster) (credentials.Authorities, error) {
 	var a credentials.Authorities
@@ -114,6 +122,7 @@ func authorities(c *config.Cluster) (credentials.Authorities, error) {
 	}
 	a.ServiceAccountPub = pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: public})
 	a.EncryptionKey = c.Spec.SecretsEncryptionKey.Bytes()
+	a.Access = access(c)
 	return a, nil
 }
 

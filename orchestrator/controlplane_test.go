@@ -26,9 +26,11 @@ import (
 	"k8s.io/component-base/logs"
 	"k8s.io/klog/v2"
 
+	"github.com/orlop-os/orlop/machined/credentials"
 	"github.com/orlop-os/orlop/orchestrator/component"
 	"github.com/orlop-os/orlop/orchestrator/coredns"
 	"github.com/orlop-os/orlop/orchestrator/kubeconfig"
+	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/pki"
 	"github.com/orlop-os/orlop/pkg/rtnl/rtnltest"
@@ -42,7 +44,11 @@ func TestControlPlane(t *testing.T) {
 	}
 	spec := testSpec()
 	network(t, spec.NodeIPs[0].String()+"/24")
+	site := newOutside(t)
+	access := credentials.Access{Authentication: config.Authentication{Webhook: site.tokens()}}
+	spec.TokenWebhook = access.TokenWebhook()
 	m := prepare(t, spec)
+	m.use(t, access)
 	zero := time.Now()
 	api := m.start(t, component.API, zero)
 	controllers := m.start(t, component.Controllers, zero)
@@ -50,7 +56,7 @@ func TestControlPlane(t *testing.T) {
 	controllers.waitReady(t, time.Minute, "node-ipam", "kube-controller-manager", "kube-scheduler")
 
 	admin := m.client(t, "admin", "orlop:cluster-admins")
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()
 	node, err := admin.CoreV1().Nodes().Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: spec.NodeName}}, metav1.CreateOptions{})
 	if err != nil {
@@ -61,7 +67,7 @@ func TestControlPlane(t *testing.T) {
 		return n.Spec.PodCIDR == "10.244.0.0/24" && marked
 	})
 	t.Logf("%6.2fs node has its pod range", time.Since(zero).Seconds())
-	waitAccount(ctx, t, admin)
+	waitAccount(ctx, t, admin, "default")
 	t.Logf("%6.2fs default service account", time.Since(zero).Seconds())
 
 	t.Run("strangers are kept out", func(t *testing.T) { strangers(ctx, t, m) })
@@ -69,6 +75,10 @@ func TestControlPlane(t *testing.T) {
 	t.Run("pod security", func(t *testing.T) { podSecurity(ctx, t, admin) })
 	t.Run("least rights", func(t *testing.T) { leastRights(ctx, t, m) })
 	t.Run("documents", func(t *testing.T) { documents(ctx, t, admin) })
+	t.Run("conventions", func(t *testing.T) { conventions(ctx, t, m, admin) })
+	t.Run("callers", func(t *testing.T) { callers(ctx, t, m, admin, site) })
+	t.Run("rights", func(t *testing.T) { rights(ctx, t, m, admin, site) })
+	t.Run("without services", func(t *testing.T) { withoutServices(ctx, t, m, site) })
 	t.Run("names", func(t *testing.T) { names(ctx, t, m, spec) })
 
 	t.Logf("api: %s", api.usage(t))
@@ -119,7 +129,7 @@ func (m machine) config(t *testing.T, cn string, groups ...string) *rest.Config 
 		t.Fatal(err)
 	}
 	server := kubeconfig.ServerFor(testSpec())
-	return &rest.Config{Host: server.URL, TLSClientConfig: rest.TLSClientConfig{
+	return &rest.Config{Host: server.URL, QPS: -1, TLSClientConfig: rest.TLSClientConfig{
 		ServerName: server.Name, CAData: m.ca.CertPEM(), CertData: leaf.CertPEM(), KeyData: leaf.KeyPEM(),
 	}}
 }
@@ -142,11 +152,11 @@ func waitNode(ctx context.Context, t *testing.T, client kubernetes.Interface, na
 	}
 }
 
-func waitAccount(ctx context.Context, t *testing.T, client kubernetes.Interface) {
+func waitAccount(ctx context.Context, t *testing.T, client kubernetes.Interface, namespace string) {
 	t.Helper()
-	accounts := cache.NewListWatchFromClient(client.CoreV1().RESTClient(), "serviceaccounts", "default", fields.Everything())
+	accounts := cache.NewListWatchFromClient(client.CoreV1().RESTClient(), "serviceaccounts", namespace, fields.Everything())
 	if _, err := watchtools.UntilWithSync(ctx, accounts, &corev1.ServiceAccount{}, nil, func(e watch.Event) (bool, error) { return true, nil }); err != nil {
-		t.Fatalf("no default service account: %v", err)
+		t.Fatalf("namespace %s has no service account: %v", namespace, err)
 	}
 }
 

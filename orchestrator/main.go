@@ -5,6 +5,10 @@
 //	orchestrator controllers  kube-controller-manager, kube-scheduler, IPAM user 102, control plane
 //	orchestrator node         kubelet, kube-proxy, CoreDNS, pod network      root, every node
 //
+// And one that machined runs before it accepts a configuration, because only Kubernetes can read its expressions:
+//
+//	orchestrator check-access  reads a nodespec.AccessCheck, writes what is wrong; status 1 when something is
+//
 // Each process reads the node's description (paths.NodeSpec), writes its components' configuration files beside the
 // credentials that machined put into its folder, and runs its components until SIGTERM. Readiness goes to machined
 // over pkg/notify. When a component ends, its process ends with status 1 and a line that says which and why.
@@ -16,14 +20,17 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 
 	logsapi "k8s.io/component-base/logs/api/v1"
 	"k8s.io/klog/v2"
 
 	"github.com/orlop-os/orlop/orchestrator/component"
+	"github.com/orlop-os/orlop/orchestrator/kubeapiserver"
 	"github.com/orlop-os/orlop/orchestrator/layout"
 	"github.com/orlop-os/orlop/orchestrator/process"
 	"github.com/orlop-os/orlop/pkg/nodespec"
@@ -32,8 +39,11 @@ import (
 
 func main() {
 	if len(os.Args) != 2 {
-		fmt.Fprintln(os.Stderr, "orchestrator: usage: orchestrator api|controllers|node")
+		fmt.Fprintln(os.Stderr, "orchestrator: usage: orchestrator api|controllers|node|check-access")
 		os.Exit(2)
+	}
+	if os.Args[1] == "check-access" {
+		os.Exit(checkAccess(os.Stdin, os.Stdout))
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	err := run(ctx, os.Args[1], layout.System())
@@ -43,6 +53,21 @@ func main() {
 		fmt.Fprintf(os.Stderr, "orchestrator: %s: %v\n", os.Args[1], err)
 		os.Exit(1)
 	}
+}
+
+// checkAccess writes what the API server would not take of the configuration on in, and returns the process's status.
+func checkAccess(in io.Reader, out io.Writer) int {
+	problems, err := kubeapiserver.CheckAccess(in)
+	if err != nil {
+		problems = append(problems, err.Error())
+	}
+	for _, p := range problems {
+		fmt.Fprintln(out, strings.Join(strings.Fields(p), " "))
+	}
+	if len(problems) > 0 {
+		return 1
+	}
+	return 0
 }
 
 // run runs one process until ctx is done or one of its components ends.

@@ -40,7 +40,7 @@ func authorities(t *testing.T) Authorities {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return Authorities{ca("kubernetes"), ca("etcd"), ca("front-proxy"), private, public, make([]byte, 32)}
+	return Authorities{ca("kubernetes"), ca("etcd"), ca("front-proxy"), private, public, make([]byte, 32), Access{}}
 }
 
 // plan is Plan with every path below a folder of the test and every user the test's own.
@@ -53,6 +53,9 @@ func plan(t *testing.T, node nodespec.Spec, a Authorities, root string) Want {
 	uid := uint32(os.Getuid())
 	for i := range w.Folders {
 		w.Folders[i] = Folder{filepath.Join(root, w.Folders[i].Path), uid}
+	}
+	for i := range w.Strays {
+		w.Strays[i] = filepath.Join(root, w.Strays[i])
 	}
 	for i := range w.Files {
 		w.Files[i].Path, w.Files[i].UID = filepath.Join(root, w.Files[i].Path), uid

@@ -16,6 +16,7 @@ import (
 type Have struct {
 	Folders map[string]Owner
 	Files   map[string]Found
+	Strays  []string // files that match a pattern of Want.Strays
 	Now     time.Time
 }
 
@@ -48,6 +49,11 @@ func Diff(have Have, want Want) []reconcile.Op {
 	for _, l := range want.Leaves {
 		if why := leafProblem(have, l); why != "" {
 			ops = append(ops, issue{l, why})
+		}
+	}
+	for _, path := range have.Strays {
+		if !slices.ContainsFunc(want.Files, func(f File) bool { return f.Path == path }) {
+			ops = append(ops, removeFile{path})
 		}
 	}
 	return ops

@@ -42,6 +42,18 @@ func (o writeFile) String() string { return fmt.Sprintf("write %s for user %d", 
 
 func (o writeFile) Do(context.Context) error { return write(o.Path, o.UID, o.Mode, o.Content) }
 
+// removeFile removes a file that a service no longer asked for left behind.
+type removeFile struct{ path string }
+
+func (o removeFile) String() string { return "remove " + o.path }
+
+func (o removeFile) Do(context.Context) error {
+	if err := os.Remove(o.path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("credentials: cannot remove: %w", err)
+	}
+	return nil
+}
+
 // issue makes a certificate and its key. The key is written first: a certificate without its key would be found to be
 // unreadable and issued again.
 type issue struct {

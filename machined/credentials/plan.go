@@ -30,7 +30,7 @@ type Authorities struct {
 	ServiceAccountKey            []byte // PEM, private
 	ServiceAccountPub            []byte // PEM
 	EncryptionKey                []byte // 32 bytes, for secrets at rest
-	// Authentication is an AuthenticationConfiguration part given by the operator; may be nil.
+	Access                       Access
 }
 
 // Want is what should be on the machine.
@@ -38,6 +38,8 @@ type Want struct {
 	Folders []Folder
 	Files   []File
 	Leaves  []Leaf
+	// Strays are patterns (filepath.Match) of files that must not be there unless Files names them.
+	Strays []string
 }
 
 // Folder is a process's own folder, mode 0700.
@@ -113,6 +115,10 @@ func (w *Want) api(node nodespec.Spec, a Authorities, endpoint string) {
 	p.file(nodespec.ServiceAccountKey, a.ServiceAccountKey)
 	p.file(nodespec.ServiceAccountPub, a.ServiceAccountPub)
 	p.file(nodespec.Encryption, encryption(a.EncryptionKey))
+	for _, f := range a.Access.Files(p.dir) {
+		p.file(f.Name, f.Content)
+	}
+	w.Strays = append(w.Strays, filepath.Join(p.dir, tokenPrefix+"*"), filepath.Join(p.dir, authorizationPrefix+"*"))
 
 	dns := []string{"localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc." + node.DNSDomain, node.NodeName}
 	ips := []netip.Addr{netip.MustParseAddr("127.0.0.1"), netip.IPv6Loopback()}

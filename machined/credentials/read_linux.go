@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"syscall"
 	"time"
 )
@@ -18,6 +19,13 @@ func Read(want Want) (Have, error) {
 		} else if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return Have{}, fmt.Errorf("credentials: cannot read folder: %w", err)
 		}
+	}
+	for _, pattern := range want.Strays {
+		found, err := filepath.Glob(pattern)
+		if err != nil {
+			return Have{}, fmt.Errorf("credentials: cannot look for %s: %w", pattern, err)
+		}
+		have.Strays = append(have.Strays, found...)
 	}
 	names := make([]string, 0, len(want.Files)+2*len(want.Leaves))
 	for _, f := range want.Files {

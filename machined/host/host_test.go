@@ -90,8 +90,8 @@ func clone(h Have) Have {
 var (
 	small  = Facts{Memory: 2 << 30, CPUs: 2, EFI: true}
 	large  = Facts{Memory: 256 << 30, CPUs: 64}
-	simple = Config{ReservedMemory: 512 << 20, MachineID: "0123456789abcdef0123456789abcdef"}
-	custom = Config{ReservedMemory: 200 << 30, Modules: []string{"zfs", "overlay"},
+	simple = Config{Pods: true, ReservedMemory: 512 << 20, MachineID: "0123456789abcdef0123456789abcdef"}
+	custom = Config{Pods: true, ReservedMemory: 200 << 30, Modules: []string{"zfs", "overlay"},
 		Sysctls: map[string]string{"net.core.somaxconn": "9000", "kernel.panic": "0", "net.ipv4.conf.eth0/7.rp_filter": "1"}}
 )
 

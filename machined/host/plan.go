@@ -17,6 +17,7 @@ type Config struct {
 	ReservedMemory int64             // bytes kept for the system; never more than half of the machine's
 	Sysctls        map[string]string // the operator's kernel parameters, by dotted name
 	Modules        []string          // the operator's kernel modules
+	Pods           bool              // pods will run here
 	MachineID      string            // 32 lower-case hexadecimal digits; empty for none yet. See MachineID
 }
 
@@ -96,9 +97,10 @@ func Plan(c Config, f Facts) Want {
 	}
 }
 
-// planModules lists what pods, the service proxy and the CNI plugins use and the kernel would otherwise look for with
-// modprobe(8), which the image does not have (see kernel.modprobe in sysctls.go): nobody in a pod can make the kernel
-// load code. Modules that devices ask for are not here.
+// planModules lists what the kernel would otherwise look for with modprobe(8), which the image does not have (see
+// kernel.modprobe in sysctls.go): nobody in a pod can make the kernel load code. Modules that devices ask for are not
+// here. What pods, the service proxy and the CNI plugins use is loaded only where there will be pods: it is most of the
+// code and of the time (0.5 s under emulation), and the machine's own API waits for this list.
 func planModules(c Config) []Module {
 	var list []Module
 	add := func(optional bool, names ...string) {
@@ -108,13 +110,15 @@ func planModules(c Config) []Module {
 			}
 		}
 	}
-	// containerd's snapshots, the pod bridge and its links, bridged packets through the service proxy's rules.
-	add(false, "overlay", "bridge", "veth", "br_netfilter")
-	// kube-proxy in nftables mode, the masquerading and port mapping of the CNI plugins.
-	add(false, "nf_tables", "nft_chain_nat", "nft_ct", "nft_nat", "nft_masq", "nft_fib_ipv4", "nft_fib_ipv6",
-		"nft_reject_ipv4", "nft_reject_ipv6", "nft_numgen", "nf_conntrack_netlink")
-	// Rules of network policies and the firewall; the inet family.
-	add(true, "nft_fib_inet", "nft_reject_inet", "nft_limit", "nft_log", "nft_redir")
+	if c.Pods {
+		// containerd's snapshots, the pod bridge and its links, bridged packets through the service proxy's rules.
+		add(false, "overlay", "bridge", "veth", "br_netfilter")
+		// kube-proxy in nftables mode, the masquerading and port mapping of the CNI plugins.
+		add(false, "nf_tables", "nft_chain_nat", "nft_ct", "nft_nat", "nft_masq", "nft_fib_ipv4", "nft_fib_ipv6",
+			"nft_reject_ipv4", "nft_reject_ipv6", "nft_numgen", "nf_conntrack_netlink")
+		// Rules of network policies and the firewall; the inet family.
+		add(true, "nft_fib_inet", "nft_reject_inet", "nft_limit", "nft_log", "nft_redir")
+	}
 	// The power button, the firmware's variables (boot entries), and the ESP's file system with its default code pages.
 	add(true, "button", "evdev", "efivarfs", "vfat", "nls_cp437", "nls_ascii")
 	add(false, c.Modules...)
@@ -151,6 +155,9 @@ func planMounts(f Facts) []mount.Mount {
 // one comes here all the same, ours holds; but for the memory that the kernel keeps free, which an operator may know better.
 func planSysctls(c Config, f Facts) []Sysctl {
 	list := slices.Clone(ownSysctls)
+	if c.Pods {
+		list = append(list, podSysctls...)
+	}
 	if _, set := c.Sysctls[minFreeName]; !set {
 		list = append(list, Sysctl{Name: minFreeName, Value: strconv.FormatInt(minFree(f.Memory), 10)})
 	}

@@ -48,11 +48,10 @@ var ownSysctls = []Sysctl{
 	{Name: "kernel.keys.root_maxkeys", Value: "1000000", Optional: true},
 	{Name: "kernel.keys.root_maxbytes", Value: "25000000", Optional: true},
 
-	// Kubernetes: pods' packets are forwarded, and those between pods on one bridge pass the service proxy's rules.
+	// Kubernetes: pods' packets are forwarded. It is set before any link is up, because the kernel forgets routes that
+	// routers announced when it begins to forward.
 	{Name: "net.ipv4.ip_forward", Value: "1"},
 	{Name: "net.ipv6.conf.all.forwarding", Value: "1", Optional: true},
-	{Name: "net.bridge.bridge-nf-call-iptables", Value: "1"},
-	{Name: "net.bridge.bridge-nf-call-ip6tables", Value: "1", Optional: true},
 
 	// Loose (RFC 3704, 2.4): a packet whose sender no route leads to is dropped, one that came another way is not;
 	// strict would drop the latter, which tunnels between nodes and machines with two networks have.
@@ -84,4 +83,11 @@ var ownSysctls = []Sysctl{
 	{Name: "net.ipv4.neigh.default.gc_thresh3", Value: "8192"},
 	{Name: "net.ipv6.neigh.default.gc_thresh2", Value: "4096", Optional: true},
 	{Name: "net.ipv6.neigh.default.gc_thresh3", Value: "8192", Optional: true},
+}
+
+// podSysctls come with the modules that planModules loads for pods: packets between pods on one bridge pass the service
+// proxy's rules.
+var podSysctls = []Sysctl{
+	{Name: "net.bridge.bridge-nf-call-iptables", Value: "1"},
+	{Name: "net.bridge.bridge-nf-call-ip6tables", Value: "1", Optional: true},
 }

@@ -23,6 +23,7 @@ import (
 	aggregatorscheme "k8s.io/kube-aggregator/pkg/apiserver/scheme"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 
+	"github.com/orlop-os/orlop/machined/credentials"
 	"github.com/orlop-os/orlop/orchestrator/layout"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/pki"
@@ -42,7 +43,7 @@ func parsed(t *testing.T) options.CompletedOptions {
 	if err := c.WriteFiles(); err != nil {
 		t.Fatal(err)
 	}
-	credentials(t, dirs.API)
+	credentialFiles(t, dirs.API)
 	opts, err := parse(context.Background(), c.Args)
 	if err != nil {
 		t.Fatal(err)
@@ -56,7 +57,7 @@ func parsed(t *testing.T) options.CompletedOptions {
 	return opts
 }
 
-func credentials(t *testing.T, dir string) {
+func credentialFiles(t *testing.T, dir string) {
 	t.Helper()
 	ca, err := pki.NewCA("test", time.Hour)
 	if err != nil {
@@ -71,13 +72,17 @@ func credentials(t *testing.T, dir string) {
 		t.Fatal(err)
 	}
 	encryption := "apiVersion: apiserver.config.k8s.io/v1\nkind: EncryptionConfiguration\nresources:\n- resources: [secrets]\n  providers:\n  - identity: {}\n"
-	for name, content := range map[string][]byte{
+	files := map[string][]byte{
 		nodespec.CA: ca.CertPEM(), nodespec.FrontProxyCA: ca.CertPEM(),
 		nodespec.APIServerCert: leaf.CertPEM(), nodespec.APIServerKey: leaf.KeyPEM(),
 		nodespec.KubeletClientCert: leaf.CertPEM(), nodespec.KubeletClientKey: leaf.KeyPEM(),
 		nodespec.FrontProxyCert: leaf.CertPEM(), nodespec.FrontProxyKey: leaf.KeyPEM(),
 		nodespec.ServiceAccountKey: private, nodespec.ServiceAccountPub: public, nodespec.Encryption: []byte(encryption),
-	} {
+	}
+	for _, f := range (credentials.Access{}).Files(dir) {
+		files[f.Name] = f.Content
+	}
+	for name, content := range files {
 		if err := os.WriteFile(filepath.Join(dir, name), content, 0o600); err != nil {
 			t.Fatal(err)
 		}

@@ -12,9 +12,8 @@ import (
 
 // The configuration files that the component writes into the process's folder.
 const (
-	authenticationFile = "authentication.yaml"
-	admissionFile      = "admission.yaml"
-	auditFile          = "audit-policy.yaml"
+	admissionFile = "admission.yaml"
+	auditFile     = "audit-policy.yaml"
 )
 
 func files(spec nodespec.Spec, dirs layout.Dirs) []component.File {
@@ -22,24 +21,10 @@ func files(spec nodespec.Spec, dirs layout.Dirs) []component.File {
 		return component.File{Path: filepath.Join(dirs.API, name), Mode: 0o600, Content: content}
 	}
 	return []component.File{
-		file(authenticationFile, authentication),
 		file(admissionFile, admission(spec)),
 		file(auditFile, audit),
 	}
 }
-
-// authentication lets a caller without credentials ask whether the server lives, and nothing else. Issuers of JWTs are
-// added under "jwt"; the server reloads the file.
-const authentication = `apiVersion: apiserver.config.k8s.io/v1
-kind: AuthenticationConfiguration
-anonymous:
-  enabled: true
-  conditions:
-  - path: /livez
-  - path: /readyz
-  - path: /healthz
-jwt: []
-`
 
 // admission enforces the cluster's Pod Security level where a namespace does not say otherwise, and warns about what
 // the strictest one would refuse.

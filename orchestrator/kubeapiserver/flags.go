@@ -52,8 +52,8 @@ func flags(spec nodespec.Spec, dirs layout.Dirs) []string {
 		"--tls-cipher-suites=" + strings.Join(component.StrongSuites(), ","),
 
 		"--client-ca-file=" + at(nodespec.CA),
-		"--authentication-config=" + at(authenticationFile),
-		"--authorization-mode=Node,RBAC",
+		"--authentication-config=" + at(nodespec.Authentication),
+		"--authorization-config=" + at(nodespec.Authorization),
 		"--enable-admission-plugins=NodeRestriction",
 		"--admission-control-config-file=" + at(admissionFile),
 
@@ -85,6 +85,13 @@ func flags(spec nodespec.Spec, dirs layout.Dirs) []string {
 		"--shutdown-send-retry-after=true",
 		"--profiling=false",
 		"--contention-profiling=false",
+	}
+	if w := spec.TokenWebhook; w != nil {
+		args = append(args,
+			"--authentication-token-webhook-config-file="+at(w.Kubeconfig),
+			"--authentication-token-webhook-version=v1",
+			"--authentication-token-webhook-cache-ttl="+w.CacheTTL,
+		)
 	}
 	return args
 }

@@ -86,8 +86,16 @@ func (w *Watcher[T]) Next(ctx context.Context) (T, uint64, error) {
 	}
 }
 
+// Take returns the present value at once, whether or not this watcher has returned it before. Take before acting on the
+// value and wait for Changed afterwards: what is set while one acts is not missed.
+func (w *Watcher[T]) Take() T {
+	v, rev, _ := w.look()
+	w.seen = rev
+	return v
+}
+
 // Changed returns a channel that is closed when Next would not wait. It lets one select wait for several cells; after
-// it has fired, call Next, then Changed again.
+// it has fired, call Next or Take, then Changed again.
 func (w *Watcher[T]) Changed() <-chan struct{} {
 	_, rev, changed := w.look()
 	if rev > w.seen {

@@ -37,6 +37,33 @@ func TestSlowWatcherSeesOnlyTheNewest(t *testing.T) {
 	}
 }
 
+// TestTake: a value that comes while the one before is acted on is not missed, and one that was taken is not announced
+// again.
+func TestTake(t *testing.T) {
+	c := New("a")
+	w := c.Watch()
+	if got := w.Take(); got != "a" {
+		t.Errorf("took %q", got)
+	}
+	if got := w.Take(); got != "a" {
+		t.Errorf("took %q the second time", got)
+	}
+	select {
+	case <-w.Changed():
+		t.Error("what was taken is announced")
+	default:
+	}
+	c.Set("b")
+	select {
+	case <-w.Changed():
+	default:
+		t.Error("the new value is not announced")
+	}
+	if got := w.Take(); got != "b" {
+		t.Errorf("took %q, want the new value", got)
+	}
+}
+
 func TestNextEndsWithItsContext(t *testing.T) {
 	c := New(1)
 	w := c.Watch()

@@ -83,7 +83,7 @@ type AuthorizationWebhook struct {
 	UnauthorizedTTL Duration `yaml:"unauthorizedTTL"`
 	// FailurePolicy is what counts when the service does not answer: NoOpinion asks the next one, Deny refuses the call.
 	FailurePolicy FailurePolicy `yaml:"failurePolicy"`
-	// MatchConditions are CEL expressions over the variable request; the service is asked only when all are true. At most 64.
+	// MatchConditions are CEL expressions over the variable request; the service is asked only when all are true. At most 63. The cluster's own components are never asked about, so that a service that is away cannot stop what has to bring it back.
 	MatchConditions []string `yaml:"matchConditions,omitempty"`
 }
 

@@ -12,7 +12,7 @@ import (
 const (
 	maxIssuers  = 64
 	maxWebhooks = 16
-	maxMatches  = 64
+	maxMatches  = 63 // the 64th is machined's own (machined/credentials/access.go)
 )
 
 func (p *parser) authentication(path string, a *Authentication) {

@@ -21,6 +21,8 @@ const (
 	EtcdCA            = "etcd-ca.crt"
 	EtcdPeerCert      = "etcd-peer.crt" // serving and client, for peers
 	EtcdPeerKey       = "etcd-peer.key"
+	Authentication    = "authentication.yaml" // an apiserver.config.k8s.io/v1 AuthenticationConfiguration
+	Authorization     = "authorization.yaml"  // an apiserver.config.k8s.io/v1 AuthorizationConfiguration
 
 	// In paths.KubeControllers.
 	CAKey               = "ca.key"                 // signs kubelet CSRs

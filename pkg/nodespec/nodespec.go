@@ -28,4 +28,21 @@ type Spec struct {
 	PodSecurityExempt []string `json:"podSecurityExempt"` // namespaces that are not checked
 	AuditFileMiB      int      `json:"auditFileMiB"`      // size of one file of the API's audit log
 	AuditFiles        int      `json:"auditFiles"`        // old files of it that are kept
+
+	// TokenWebhook is the service that the API server asks about tokens that nobody else knows; nil when there is none.
+	TokenWebhook *TokenWebhook `json:"tokenWebhook,omitempty"`
+}
+
+// TokenWebhook says how the service for tokens is asked (the TokenReview API).
+type TokenWebhook struct {
+	Kubeconfig string `json:"kubeconfig"` // file name in paths.KubeAPI; another one when its content is another
+	CacheTTL   string `json:"cacheTTL"`   // how long an answer is kept, such as 2m0s
+}
+
+// AccessCheck is what `orchestrator check-access` reads, as JSON: the documents that the API server would read, and the
+// cluster's DNS domain, which its own issuer is named after.
+type AccessCheck struct {
+	Authentication string `json:"authentication"`
+	Authorization  string `json:"authorization"`
+	DNSDomain      string `json:"dnsDomain"`
 }

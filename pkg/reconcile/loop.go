@@ -162,11 +162,8 @@ func (l *Loop) Run(ctx context.Context) {
 	wakes := l.wanted.Watch()
 	delay := l.config.First
 	for rounds := uint64(1); ctx.Err() == nil; rounds++ {
-		wanted, _, err := wakes.Next(ctx) // answers at once: this watcher has seen nothing yet
-		if err != nil {
-			return
-		}
-		err = Converge(ctx, l.config)
+		wanted := wakes.Take()
+		err := Converge(ctx, l.config)
 		wait := l.config.Every
 		status := Status{Settled: err == nil, Rounds: rounds}
 		if err == nil {
@@ -181,7 +178,6 @@ func (l *Loop) Run(ctx context.Context) {
 		if !l.sleep(ctx, wait, wakes) {
 			return
 		}
-		wakes = l.wanted.Watch() // a fresh one, so that Next above answers at once also after a time-out
 	}
 }
 

@@ -21,6 +21,7 @@ type Command struct {
 	Env   []string // PATH and LC_ALL=C when nil
 	Dir   string   // "/" when empty
 	Stdin []byte   // what it reads
+	UID   uint32   // user and group; other than root's, it can gain no rights
 }
 
 // Run runs a program to its end and returns what it wrote to standard output and error (the last 256 KiB). args are the
@@ -43,7 +44,7 @@ func (r *Reaper) RunCommand(ctx context.Context, c Command) ([]byte, error) {
 		return nil, fmt.Errorf("%s: cannot run: %w", strings.Join(c.Args, " "), err)
 	}
 	defer reader.Close()
-	spec := Spec{Args: c.Args, Env: c.Env, Dir: c.Dir, Output: writer}
+	spec := Spec{Args: c.Args, Env: c.Env, Dir: c.Dir, Output: writer, UID: c.UID, GID: c.UID, NoNewPrivs: c.UID != 0}
 	if c.Stdin != nil {
 		if spec.Stdin, err = memoryFile(c.Stdin); err != nil {
 			writer.Close()

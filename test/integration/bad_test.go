@@ -66,14 +66,14 @@ func (s *story) exitsVerb(ts *testscript.TestScript, neg bool, args []string) {
 }
 
 func (s *story) awaitVerb(ts *testscript.TestScript, neg bool, args []string) {
-	need(ts, neg, args, 4, -1, "await DEADLINE REGEXP orlopctl ARGS")
-	if args[2] != "orlopctl" {
-		ts.Fatalf("await: only orlopctl can be asked again and again")
+	need(ts, neg, args, 4, -1, "await DEADLINE REGEXP orlopctl|kubectl ARGS")
+	if args[2] != "orlopctl" && args[2] != "kubectl" {
+		ts.Fatalf("await: only orlopctl and kubectl can be asked again and again")
 	}
 	re, err := regexp.Compile("(?m)" + args[1])
 	ts.Check(err)
 	err = until(deadlineOf(ts, args[0]), func() error {
-		if err := ts.Exec(filepath.Join(*binDir, "orlopctl"), args[3:]...); err != nil {
+		if err := ts.Exec(filepath.Join(*binDir, args[2]), args[3:]...); err != nil {
 			return err
 		}
 		if out := ts.ReadFile("stdout"); !re.MatchString(out) {
@@ -83,7 +83,7 @@ func (s *story) awaitVerb(ts *testscript.TestScript, neg bool, args []string) {
 	})
 	s.note("%s prints %s", strings.Join(args[2:], " "), args[1])
 	if err != nil {
-		ts.Fatalf("orlopctl: not within %s: %v", args[0], err)
+		ts.Fatalf("%s: not within %s: %v", args[2], args[0], err)
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -59,6 +60,7 @@ type story struct {
 	machines map[string]*qemu.Machine
 	seen     map[string]int64 // how far into each console the story has looked
 	write    *writer
+	issuer   *site
 	env      []string // of the programs that the story runs
 	current  string   // the machine that orlopctl talks to
 	verify   []string // how orlopctl verifies it, as its flags
@@ -86,12 +88,25 @@ func (s *story) close() {
 	for name, m := range s.machines {
 		if s.t.Failed() {
 			s.t.Logf("console of %s, the last 60 lines (all of it in %s while the test runs):\n%s", name, m.Console().Path(), m.ConsoleTail(60))
+		} else if last := lastWords(m.Console().String()); last != "" {
+			s.note("the kernel of %s ended with a panic, and came back:\n%s", name, last)
 		}
 		if err := m.Close(); err != nil {
 			s.t.Logf("machine %s: %v", name, err)
 		}
 	}
 	s.network.Close()
+}
+
+// lastWords are the lines of a console around the first panic of a kernel; empty if there was none. A machine that panics
+// resets and goes on, so a story may pass over it; it is told all the same.
+func lastWords(console string) string {
+	lines := strings.Split(console, "\n")
+	i := slices.IndexFunc(lines, func(l string) bool { return strings.Contains(l, "Kernel panic - not syncing") })
+	if i < 0 {
+		return ""
+	}
+	return strings.Join(lines[max(0, i-40):min(len(lines), i+10)], "\n")
 }
 
 // ask runs orlopctl as the story last did, to see what a machine says after a failure.

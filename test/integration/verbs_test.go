@@ -38,6 +38,10 @@ import (
 //	ports NAME PORT…                     scan all TCP ports from the network: exactly these are open
 //	capture                              no packet went to an address outside the closed network since it was made
 //	kill-services NAME                   kill -9 each service by the API; each is back within 10 s, and ready again
+//	issuer DOCUMENTS EXPRESSION KUBECONFIG
+//	                                     the Cluster document trusts an issuer of tokens in the network, whose users are called as
+//	                                     EXPRESSION says; KUBECONFIG is that of its user dora
+//	kubelet NAME PATH [KUBECONFIG]       ask the kubelet, with the token of KUBECONFIG or none; prints the status
 //	writes start|stop|check              write ConfigMaps as fast as they are acknowledged; check: all of those are there
 //	powercut NAME, poweron NAME          the power switch
 //	down NAME [DEADLINE [REASON]]        wait until it has switched itself off; REASON is QEMU's (guest-shutdown, guest-reset)
@@ -46,7 +50,8 @@ import (
 //
 //	dhcp on|off, ntp on|off              whether the closed network's servers answer
 //	exits STATUS orlopctl ARGS           orlopctl ends with this status
-//	await DEADLINE REGEXP orlopctl ARGS  again and again until what it prints matches
+//	await DEADLINE REGEXP orlopctl|kubectl ARGS
+//	                                     again and again until what it prints matches
 //	refuses NAME FILE                    send documents that orlopctl would not: the machine itself refuses them; prints what it says
 //	expired FOLDER                       make an operator's certificate that has expired (client.crt, client.key)
 //	button NAME                          press the power button
@@ -66,6 +71,8 @@ func (s *story) verbs() map[string]func(ts *testscript.TestScript, neg bool, arg
 		"ports":         s.portsVerb,
 		"capture":       s.captureVerb,
 		"kill-services": s.killVerb,
+		"issuer":        s.issuerVerb,
+		"kubelet":       s.kubeletVerb,
 		"writes":        s.writesVerb,
 		"powercut":      s.powercutVerb,
 		"poweron":       s.poweronVerb,

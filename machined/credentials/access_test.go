@@ -1,0 +1,149 @@
+package credentials
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/paths"
+	"github.com/orlop-os/orlop/pkg/pki"
+)
+
+// certKey is a certificate with its key as a document would hold them.
+func certKey(t *testing.T) config.CertKey {
+	t.Helper()
+	leaf, err := pki.SelfSigned(pki.Spec{CN: "x", Usage: pki.Both, TTL: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert, err := config.ParseCertificate(string(leaf.CertPEM()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	key, err := config.ParsePrivateKey(string(leaf.KeyPEM()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return config.CertKey{Cert: cert, Key: key}
+}
+
+func access(t *testing.T) (Access, config.CertKey) {
+	t.Helper()
+	pair := certKey(t)
+	return Access{
+		config.Authentication{
+			JWT: []config.JWTIssuer{
+				{URL: "https://a.example.org", Audiences: []string{"orlop"}, Username: "claims.sub"},
+				{
+					URL: "https://b.example.org", DiscoveryURL: "https://b.example.net/openid", CA: pair.Cert, Audiences: []string{"x", "y"},
+					Username: "'b:' + claims.sub", Groups: "claims.groups", UID: "claims.uid",
+					Extra:      map[string]string{"example.org/b": "claims.b", "example.org/a": "claims.a"},
+					ClaimRules: []config.Rule{{Expression: "claims.hd == 'example.org'", Message: "another house"}},
+					UserRules:  []config.Rule{{Expression: "!user.username.startsWith('system:')"}},
+				},
+			},
+			Webhook: &config.AuthenticationWebhook{URL: "https://tokens.example.org/ask", CA: pair.Cert, CacheTTL: config.Duration(2 * time.Minute)},
+		},
+		config.Authorization{Webhooks: []config.AuthorizationWebhook{{
+			Name: "policy", URL: "https://policy.example.org", CA: pair.Cert, Client: &pair,
+			Timeout: config.Duration(3 * time.Second), AuthorizedTTL: config.Duration(5 * time.Minute), UnauthorizedTTL: config.Duration(30 * time.Second),
+			FailurePolicy: config.FailureDeny, MatchConditions: []string{"has(request.resourceAttributes)"},
+		}}},
+	}, pair
+}
+
+// TestAccessGolden shows the files of a cluster that trusts two issuers and asks two services, and of one that does
+// neither.
+func TestAccessGolden(t *testing.T) {
+	full, pair := access(t)
+	for name, a := range map[string]Access{"access": full, "access-none": {}} {
+		var got strings.Builder
+		for _, f := range a.Files(paths.KubeAPI) {
+			fmt.Fprintf(&got, "-- %s --\n%s", f.Name, f.Content)
+		}
+		fmt.Fprintf(&got, "-- node description --\n%+v\n", a.TokenWebhook())
+		b64 := func(s string) string { return base64.StdEncoding.EncodeToString([]byte(s)) }
+		indented := strings.ReplaceAll(strings.TrimSuffix(pair.Cert.PEM(), "\n"), "\n", "\n            ")
+		shown := strings.NewReplacer(indented, "CERTIFICATE", b64(pair.Cert.PEM()), "BASE64 CERTIFICATE", b64(pair.Key.PEM()), "BASE64 KEY").Replace(got.String())
+		shown = regexp.MustCompile(`-[0-9a-f]{16}\.`).ReplaceAllString(shown, "-HASH.")
+		shown = regexp.MustCompile(`0x[0-9a-f]+|&\{Kubeconfig`).ReplaceAllString(shown, "{Kubeconfig")
+		file := filepath.Join("testdata", name+".txt")
+		if *update {
+			if err := os.WriteFile(file, []byte(shown), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		want, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if shown != string(want) {
+			t.Errorf("%s: got\n%s\nwant\n%s", file, shown, want)
+		}
+	}
+}
+
+// TestAccessChanges: another certificate of a service is another file, so that the API server notices, and the old one
+// and the key in it do not stay.
+func TestAccessChanges(t *testing.T) {
+	root, a := t.TempDir(), authorities(t)
+	a.Access, _ = access(t)
+	converge := func(want Want) {
+		t.Helper()
+		for _, op := range diff(t, want) {
+			if err := op.Do(context.Background()); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	list := func() string {
+		t.Helper()
+		found, err := filepath.Glob(filepath.Join(root, paths.KubeAPI, authorizationPrefix+"*"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.Join(found, " ")
+	}
+	converge(plan(t, node(), a, root))
+	before := list()
+	pair := certKey(t)
+	a.Access.Authorization.Webhooks[0].Client = &pair
+	ops := diff(t, plan(t, node(), a, root))
+	if last := ops[len(ops)-1].String(); last != "remove "+before {
+		t.Errorf("the last operation is %q, want the removal of %s", last, before)
+	}
+	converge(plan(t, node(), a, root))
+	if after := list(); after == before || strings.Contains(after, " ") {
+		t.Errorf("after another certificate there are %s", after)
+	}
+	a.Access = Access{}
+	converge(plan(t, node(), a, root))
+	if left := list(); left != "" {
+		t.Errorf("without services there are %s", left)
+	}
+}
+
+// TestCheck: what only Kubernetes can judge is asked for, and its answers name the operator's fields.
+func TestCheck(t *testing.T) {
+	if c := (Access{}).Check("cluster.local"); c != nil {
+		t.Errorf("nothing to judge, but asks %+v", c)
+	}
+	a, _ := access(t)
+	c := a.Check("cluster.local")
+	if c == nil || !bytes.Contains([]byte(c.Authentication), []byte("claims.groups")) || !strings.Contains(c.Authorization, "has(request.resourceAttributes)") {
+		t.Errorf("asks %+v", c)
+	}
+	got := InDocument("jwt[1].claimMappings.username.expression: Invalid value\nwebhooks[policy].matchConditions[0].expression: no\n")
+	want := "Cluster.spec.kubernetes.authentication.jwt[1].username: Invalid value; Cluster.spec.kubernetes.authorization.webhooks[policy].matchConditions[0].expression: no"
+	if got != want {
+		t.Errorf("got %s\nwant %s", got, want)
+	}
+}

@@ -1,0 +1,145 @@
+package integration
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"sigs.k8s.io/yaml"
+
+	"github.com/orlop-os/orlop/hack/qemu"
+	"github.com/orlop-os/orlop/pkg/pki"
+	"github.com/orlop-os/orlop/test/issuer"
+)
+
+// site is an issuer of OpenID Connect tokens that is a host of the closed network.
+type site struct {
+	*issuer.Issuer
+	url string
+	ca  []byte // PEM
+}
+
+// newSite starts the issuer on a host of its own; it ends with the network.
+func newSite(network *qemu.Network) (*site, error) {
+	host, err := network.NewHost("issuer", netip.Addr{})
+	if err != nil {
+		return nil, err
+	}
+	ca, err := pki.NewCA("issuer", time.Hour)
+	if err != nil {
+		return nil, err
+	}
+	leaf, err := ca.Issue(pki.Spec{CN: "issuer", Usage: pki.Server, IPs: []netip.Addr{host.Addr()}, TTL: time.Hour})
+	if err != nil {
+		return nil, err
+	}
+	pair, err := tls.X509KeyPair(leaf.CertPEM(), leaf.KeyPEM())
+	if err != nil {
+		return nil, err
+	}
+	listener, err := host.Listen(443)
+	if err != nil {
+		return nil, err
+	}
+	s := &site{url: "https://" + host.Addr().String(), ca: ca.CertPEM()}
+	if s.Issuer, err = issuer.New(s.url); err != nil {
+		return nil, err
+	}
+	handler, err := s.Handler()
+	if err != nil {
+		return nil, err
+	}
+	server := &http.Server{Handler: handler, TLSConfig: &tls.Config{Certificates: []tls.Certificate{pair}}, ReadHeaderTimeout: time.Minute}
+	go func() { _ = server.ServeTLS(listener, "", "") }() // ends with the network
+	return s, nil
+}
+
+func (s *story) issuerVerb(ts *testscript.TestScript, neg bool, args []string) {
+	need(ts, neg, args, 3, 3, "issuer DOCUMENTS EXPRESSION KUBECONFIG")
+	if s.issuer == nil {
+		var err error
+		s.issuer, err = newSite(s.network)
+		ts.Check(err)
+	}
+	const audience = "story"
+	file := ts.MkAbs(args[0])
+	documents := strings.Split(ts.ReadFile(args[0]), "\n---\n")
+	for i, text := range documents {
+		var document map[string]any
+		ts.Check(yaml.Unmarshal([]byte(text), &document))
+		if document["kind"] != "Cluster" {
+			continue
+		}
+		spec, _ := document["spec"].(map[string]any)
+		spec["kubernetes"] = map[string]any{"authentication": map[string]any{"jwt": []any{map[string]any{
+			"url": s.issuer.url, "ca": string(s.issuer.ca), "audiences": []string{audience}, "username": args[1], "groups": "claims.groups",
+		}}}}
+		changed, err := yaml.Marshal(document)
+		ts.Check(err)
+		documents[i] = string(changed)
+	}
+	ts.Check(os.WriteFile(file, []byte(strings.Join(documents, "\n---\n")), 0o600))
+	token, err := s.issuer.Token("dora", audience, "sailors")
+	ts.Check(err)
+	own, err := clientcmd.LoadFromFile(ts.Getenv("KUBECONFIG"))
+	ts.Check(err)
+	for name := range own.AuthInfos {
+		own.AuthInfos[name] = &clientcmdapi.AuthInfo{Token: token}
+	}
+	ts.Check(clientcmd.WriteToFile(*own, ts.MkAbs(args[2])))
+	s.note("the issuer %s calls its users %s", s.issuer.url, args[1])
+}
+
+func (s *story) kubeletVerb(ts *testscript.TestScript, neg bool, args []string) {
+	need(ts, neg, args, 2, 3, "kubelet NAME PATH [KUBECONFIG]")
+	token := ""
+	if len(args) == 3 {
+		config, err := clientcmd.BuildConfigFromFlags("", ts.MkAbs(args[2]))
+		ts.Check(err)
+		token = config.BearerToken
+	}
+	status, err := s.askKubelet(s.machine(ts, args[0]).Addr(), args[1], token)
+	ts.Check(err)
+	fmt.Fprintln(ts.Stdout(), status)
+	s.note("kubelet %s: %s", args[1], status)
+}
+
+// askKubelet gets a path of a kubelet from a host of the network. Who the kubelet is does not matter to the question.
+func (s *story) askKubelet(addr netip.Addr, path, token string) (string, error) {
+	host, err := s.network.NewHost("curious", netip.Addr{})
+	if err != nil {
+		return "", err
+	}
+	defer host.Close()
+	transport := &http.Transport{
+		TLSClientConfig: &tls.Config{InsecureSkipVerify: true},
+		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+			return host.DialContext(ctx, network, address)
+		},
+	}
+	defer transport.CloseIdleConnections()
+	request, err := http.NewRequest(http.MethodGet, fmt.Sprintf("https://%s:10250%s", addr, path), nil)
+	if err != nil {
+		return "", err
+	}
+	if token != "" {
+		request.Header.Set("Authorization", "Bearer "+token)
+	}
+	response, err := (&http.Client{Transport: transport, Timeout: time.Minute}).Do(request)
+	if err != nil {
+		return "", err
+	}
+	_, err = io.Copy(io.Discard, response.Body)
+	return response.Status, errors.Join(err, response.Body.Close())
+}
