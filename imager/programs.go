@@ -42,7 +42,7 @@ var kubernetesStamp = Stamp{"k8s.io/kubernetes", []string{
 // programs is every executable of the image that is built from source.
 var programs = []Program{
 	{Name: "init", Module: ".", Package: "./init"},
-	{Name: "machined", Root: paths.Machined, Module: ".", Package: "./machined"},
+	{Name: "machined", Root: paths.Machined, Module: ".", Package: "./machined", Tags: "grpcnotrace"},
 	{Name: "orchestrator", Root: paths.Orchestrator, Module: ".", Package: "./orchestrator", Tags: "providerless", Stamp: kubernetesStamp},
 	{Name: "containerd", Root: paths.Containerd, Module: componentsModule, Package: "github.com/containerd/containerd/v2/cmd/containerd", Tags: containerdTags,
 		Stamp: Stamp{"github.com/containerd/containerd/v2", []string{"github.com/containerd/containerd/v2/version.Version"}}},

@@ -21,6 +21,7 @@ type Step struct {
 var Boot = []Step{
 	{"release", "", stepRelease},                                // what image is this
 	{"clock", "", stepClock},                                    // the clock is never earlier than the build
+	{"programs", "", stepPrograms},                              // begins to read what a node runs; nothing waits for it
 	{"host", "", stepHost},                                      // mounts, control groups, kernel parameters, modules
 	{"devices", "", stepDevices},                                // drivers for everything that is plugged in, now and later
 	{"storage", "the disk", stepStorage},                        // STATE and DATA: made on first boot, checked, mounted

@@ -14,7 +14,9 @@ import (
 
 	"github.com/orlop-os/orlop/machined/disk"
 	"github.com/orlop-os/orlop/machined/power"
+	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/imagestore"
+	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/supervise"
 )
 
@@ -70,8 +72,29 @@ func (m *machine) takeDown(r powerRequest) {
 	select {}
 }
 
-// stopPods stops the services that start pods, then the pods' containers.
+// askKubelet has the kubelet end the pods in order, with their hooks and within their graces, and waits until it has. A
+// kubelet that is not there or is late is passed over: the containers are stopped afterwards in any case.
+func (m *machine) askKubelet(ctx context.Context) {
+	if m.services.Signal(serviceNode, unix.SIGPWR) != nil {
+		return
+	}
+	if end, ok := ctx.Deadline(); ok {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, time.Until(end)*2/3)
+		defer cancel()
+	}
+	_, err := cell.Wait(ctx, m.services.Status(), func(list []supervise.Status) bool {
+		i := slices.IndexFunc(list, func(s supervise.Status) bool { return s.Name == serviceNode })
+		return i < 0 || !list[i].State.Alive() || slices.ContainsFunc(list[i].Components, func(c supervise.Component) bool { return c.Detail == nodespec.PodsEnded })
+	})
+	if err != nil {
+		m.say("going down: the kubelet has not ended all pods in time")
+	}
+}
+
+// stopPods ends the pods: first by the kubelet, then what it left, after the services that could start pods anew.
 func (m *machine) stopPods(ctx context.Context) error {
+	m.askKubelet(ctx)
 	keep := slices.DeleteFunc(m.services.Services(), func(s supervise.Service) bool {
 		return s.Name != serviceContainerd && s.Name != serviceApid
 	})

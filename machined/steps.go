@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -41,6 +42,38 @@ func stepClock(_ context.Context, m *machine) error {
 		m.say(fmt.Sprintf("the clock said %s, which cannot be; set it to the build of the system, %s", before.UTC().Format(time.RFC3339), built.UTC().Format(time.RFC3339)))
 	}
 	return err
+}
+
+// stepPrograms begins to read Kubernetes' and containerd's programs into memory, one after the other. They are 170 MiB,
+// every block of which has to be hashed (dm-verity), and are read in any case; until a configuration is there and while
+// the network comes up, disk and processors have nothing better to do. What is read so stays reclaimable.
+func stepPrograms(ctx context.Context, m *machine) error {
+	go func() {
+		for _, program := range []string{paths.Orchestrator, paths.Containerd} {
+			if err := readThrough(ctx, program); err != nil {
+				m.events.add("programs", "failure", err.Error())
+			}
+		}
+	}()
+	return nil
+}
+
+// readThrough reads a file to its end and forgets it; the kernel does not.
+func readThrough(ctx context.Context, path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return fmt.Errorf("programs: cannot read ahead: %w", err)
+	}
+	defer f.Close()
+	buffer := make([]byte, 128<<10)
+	for ctx.Err() == nil {
+		if _, err := f.Read(buffer); errors.Is(err, io.EOF) {
+			return nil
+		} else if err != nil {
+			return fmt.Errorf("programs: cannot read ahead: %w", err)
+		}
+	}
+	return nil
 }
 
 func stepHost(ctx context.Context, m *machine) error {

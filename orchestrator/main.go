@@ -11,7 +11,7 @@
 //
 // Each process reads the node's description (paths.NodeSpec), writes its components' configuration files beside the
 // credentials that machined put into its folder, and runs its components until SIGTERM. Readiness goes to machined
-// over pkg/notify. When a component ends, its process ends with status 1 and a line that says which and why.
+// over pkg/notify. On SIGPWR the node ends its pods in order and says so (nodespec.PodsEnded). When a component ends, its process ends with status 1 and a line that says which and why.
 //
 // main.go wires; what a component is stands in services.go and in the component's own package.
 package main
@@ -31,6 +31,7 @@ import (
 
 	"github.com/orlop-os/orlop/orchestrator/component"
 	"github.com/orlop-os/orlop/orchestrator/kubeapiserver"
+	"github.com/orlop-os/orlop/orchestrator/kubelet"
 	"github.com/orlop-os/orlop/orchestrator/layout"
 	"github.com/orlop-os/orlop/orchestrator/process"
 	"github.com/orlop-os/orlop/pkg/nodespec"
@@ -85,7 +86,16 @@ func run(ctx context.Context, name string, dirs layout.Dirs) error {
 	logsapi.ReapplyHandling = logsapi.ReapplyHandlingIgnoreUnchanged
 	// Logs go to the standard error, each line at once. The standard library's log stays beside Kubernetes' and is not sent
 	// through it, as logs.InitLogs would: CoreDNS sends Kubernetes' log to the standard one.
-	wired, memory, err := wire(ctx, name, spec, dirs)
+	down := make(chan os.Signal, 1)
+	if name == component.Node {
+		signal.Notify(down, syscall.SIGPWR)
+	}
+	podsEnded := func() {
+		if err := to.Send(kubelet.Name, true, nodespec.PodsEnded); err != nil {
+			klog.Error(err) // machined is gone, or waits no more
+		}
+	}
+	wired, memory, err := wire(ctx, name, spec, dirs, down, podsEnded)
 	if err != nil {
 		return err
 	}

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"os"
 	"path/filepath"
 
 	"github.com/orlop-os/orlop/orchestrator/apigate"
@@ -24,8 +25,9 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// wire returns the components of one process ready to run, and how its memory is managed.
-func wire(ctx context.Context, name string, spec nodespec.Spec, dirs layout.Dirs) ([]component.Component, process.Memory, error) {
+// wire returns the components of one process ready to run, and how its memory is managed. After something came from down,
+// the node's pods are ended, and podsEnded is called.
+func wire(ctx context.Context, name string, spec nodespec.Spec, dirs layout.Dirs, down <-chan os.Signal, podsEnded func()) ([]component.Component, process.Memory, error) {
 	fail := func(err error) ([]component.Component, process.Memory, error) { return nil, process.Memory{}, err }
 	folder, memory, err := resources(name, dirs)
 	if err != nil {
@@ -46,7 +48,7 @@ func wire(ctx context.Context, name string, spec nodespec.Spec, dirs layout.Dirs
 		return fail(err)
 	}
 	go gate.Run(ctx)
-	w := wiring{spec: spec, dirs: dirs, gate: gate, server: server, agent: podnetwork.New(spec, dirs, gate)}
+	w := wiring{spec: spec, dirs: dirs, gate: gate, server: server, agent: podnetwork.New(spec, dirs, gate), down: down, podsEnded: podsEnded}
 	for i := range own {
 		if own[i].Run == nil {
 			w.attach(&own[i])
@@ -78,6 +80,8 @@ type wiring struct {
 	etcd      <-chan struct{} // closed when etcd answers
 	apiserver *kubeapiserver.Server
 	agent     *podnetwork.Agent
+	down      <-chan os.Signal // the machine goes down
+	podsEnded func()
 }
 
 func (w *wiring) etcdReady(ctx context.Context) error {
@@ -124,7 +128,7 @@ func (w *wiring) attach(c *component.Component) {
 		})
 	case kubelet.Name:
 		c.Run = watched(c.Name, health.Check{URL: plain(kubelet.HealthPort)}, func(ctx context.Context) error {
-			return kubelet.Run(ctx, args, w.gate)
+			return kubelet.Run(ctx, args, w.gate, filepath.Join(w.dirs.Node, "logind.sock"), w.down, w.podsEnded)
 		})
 	case kubeproxy.Name:
 		c.Run = watched(c.Name, health.Check{URL: plain(kubeproxy.HealthPort)}, func(ctx context.Context) error {

@@ -73,7 +73,9 @@ type System struct {
 	Serial        string    `json:"serial"`  // likewise
 	Started       time.Time `json:"started"` // when the kernel began, by the present clock
 	UptimeSeconds float64   `json:"uptimeSeconds"`
-	Load1         float64   `json:"load1"` // tasks that ran or waited, mean of the last minute
+	// IdleSeconds is the time that processors had nothing to do, of all together (proc_uptime(5)).
+	IdleSeconds float64 `json:"idleSeconds"`
+	Load1       float64 `json:"load1"` // tasks that ran or waited, mean of the last minute
 }
 
 // ReadSystem reads what is known of the machine and its kernel. What the firmware does not say is left empty.
@@ -105,8 +107,22 @@ func (k *Kernel) ReadSystem() (System, error) {
 		Serial:        k.firmwareWord("product_serial"),
 		Started:       time.Now().Add(-uptime).Truncate(time.Second),
 		UptimeSeconds: uptime.Seconds(),
+		IdleSeconds:   k.idleSeconds(),
 		Load1:         float64(info.Loads[0]) / (1 << 16), // SI_LOAD_SHIFT
 	}, nil
+}
+
+// idleSeconds is 0 where the kernel does not say.
+func (k *Kernel) idleSeconds() float64 {
+	text, err := os.ReadFile(filepath.Join(k.proc, "uptime"))
+	if err != nil {
+		return 0
+	}
+	var up, idle float64
+	if _, err := fmt.Sscan(string(text), &up, &idle); err != nil {
+		return 0
+	}
+	return idle
 }
 
 func (k *Kernel) firmwareWord(file string) string {
@@ -187,6 +203,8 @@ type ProcessState struct {
 	Anonymous int64  `json:"anonymous"` // bytes of memory of its own (RssAnon)
 	File      int64  `json:"file"`      // bytes of files that it has mapped, shared with others (RssFile)
 	Threads   int    `json:"threads"`
+	// ProcessorSeconds is the processor time that it has taken, its own and the kernel's on its behalf.
+	ProcessorSeconds float64 `json:"processorSeconds"`
 }
 
 // ReadProcesses lists the programs that run, without the kernel's threads, by process id.
@@ -205,11 +223,31 @@ func (k *Kernel) ReadProcesses() ([]ProcessState, error) {
 		if err != nil {
 			continue // it has ended meanwhile
 		}
-		if p, program := parseStatus(pid, string(text)); program {
-			list = append(list, p)
+		p, program := parseStatus(pid, string(text))
+		if !program {
+			continue
 		}
+		if text, err := os.ReadFile(filepath.Join(k.proc, entry.Name(), "stat")); err == nil {
+			p.ProcessorSeconds = processorSeconds(string(text))
+		}
+		list = append(list, p)
 	}
 	return list, nil
+}
+
+// userHZ is the unit of times in /proc/PID/stat, per second; every kernel for x86-64 and arm64 has this one (USER_HZ).
+const userHZ = 100
+
+// processorSeconds understands /proc/PID/stat (proc_pid_stat(5)): utime and stime are the 14th and 15th field. The second
+// is the name in brackets, which may itself hold blanks and brackets.
+func processorSeconds(stat string) float64 {
+	fields := strings.Fields(stat[strings.LastIndexByte(stat, ')')+1:])
+	if len(fields) < 13 {
+		return 0
+	}
+	user, _ := strconv.ParseInt(fields[11], 10, 64)
+	system, _ := strconv.ParseInt(fields[12], 10, 64)
+	return float64(user+system) / userHZ
 }
 
 // parseStatus understands /proc/PID/status (proc_pid_status(5)). Threads of the kernel and zombies have no memory, and

@@ -18,7 +18,7 @@ func TestFactsOfThisKernel(t *testing.T) {
 		t.Errorf("facts %+v, %v", facts, err)
 	}
 	system, err := k.ReadSystem()
-	if err != nil || system.Kernel == "" || system.UptimeSeconds <= 0 || system.Started.IsZero() {
+	if err != nil || system.Kernel == "" || system.UptimeSeconds <= 0 || system.IdleSeconds <= 0 || system.Started.IsZero() {
 		t.Errorf("system %+v, %v", system, err)
 	}
 	if mounts, err := k.ReadMounts(); err != nil || len(mounts) == 0 {
@@ -30,13 +30,23 @@ func TestFactsOfThisKernel(t *testing.T) {
 	}
 	for _, p := range processes {
 		if p.PID == os.Getpid() {
-			if p.Anonymous == 0 || p.Threads == 0 || p.Parent != os.Getppid() || p.UID != os.Getuid() {
+			if p.ProcessorSeconds < 0 || p.Anonymous == 0 || p.Threads == 0 || p.Parent != os.Getppid() || p.UID != os.Getuid() {
 				t.Errorf("myself: %+v", p)
 			}
 			return
 		}
 	}
 	t.Error("this process is not in the list")
+}
+
+func TestProcessorSeconds(t *testing.T) {
+	const stat = "196 (odd) name) S 1 196 196 0 -1 4194560 41 0 300 0 1234 66 0 0 20 0 9 0 1193 1 2 18446744073709551615"
+	if got := processorSeconds(stat); got != 13 {
+		t.Errorf("%v, want 13", got)
+	}
+	if got := processorSeconds("196 (cut) S 1"); got != 0 {
+		t.Errorf("of a short line: %v, want 0", got)
+	}
 }
 
 // fakeKernel is a kernel in a folder.

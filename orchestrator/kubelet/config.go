@@ -130,6 +130,10 @@ func configuration(spec nodespec.Spec, dirs layout.Dirs, resolvConf string) stri
 		"imageGCHighThresholdPercent": 80,
 		"imageGCLowThresholdPercent":  70,
 
+		// What pods have to end when the machine goes down; see logind.go.
+		"shutdownGracePeriod":             shutdownGrace.String(),
+		"shutdownGracePeriodCriticalPods": criticalGrace.String(),
+
 		"nodeStatusUpdateFrequency": "10s",
 		"nodeStatusReportFrequency": "1m0s",
 	}

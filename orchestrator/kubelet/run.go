@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"os"
 	"strings"
 	"time"
 
@@ -23,12 +24,29 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/apigate"
 )
 
-// Run works with upstream's flags args until ctx is done. Pods keep running when it ends.
-func Run(ctx context.Context, args []string, gate *apigate.Gate) error {
+// Run works with upstream's flags args until ctx is done. Pods keep running when it ends. When something comes from down,
+// the pods are ended in order instead, and then ended is called; the kubelet accepts no others from then on. bus is where
+// the kubelet's D-Bus socket is made.
+func Run(ctx context.Context, args []string, gate *apigate.Gate, bus string, down <-chan os.Signal, ended func()) error {
 	server, err := parse(ctx, args)
 	if err != nil {
 		return err
 	}
+	logind, err := newLogind(bus)
+	if err != nil {
+		return err
+	}
+	defer logind.close()
+	go func() {
+		select {
+		case <-down:
+		case <-ctx.Done():
+			return
+		}
+		if err := logind.shutdown(ctx); err == nil {
+			ended()
+		}
+	}()
 	gates := utilfeature.DefaultFeatureGate
 	parts, err := app.UnsecuredDependencies(ctx, server, gates)
 	if err != nil {

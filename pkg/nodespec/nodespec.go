@@ -46,3 +46,6 @@ type AccessCheck struct {
 	Authorization  string `json:"authorization"`
 	DNSDomain      string `json:"dnsDomain"`
 }
+
+// PodsEnded is what the component kubelet tells when, after SIGPWR, the pods of the node have ended in order.
+const PodsEnded = "the pods have ended"

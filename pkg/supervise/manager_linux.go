@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/orlop-os/orlop/pkg/cell"
@@ -191,6 +192,20 @@ func (m *Manager) Restart(name string) error {
 	m.step(u, Restart)
 	m.settle()
 	return nil
+}
+
+// Signal sends a signal to a service's process, which must be there. What the process makes of it is its own affair.
+func (m *Manager) Signal(name string, signal syscall.Signal) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	u, err := m.find(name)
+	if err != nil {
+		return err
+	}
+	if u.process == nil {
+		return fmt.Errorf("service %q: cannot send it a signal: it does not run", name)
+	}
+	return u.process.Signal(signal, false)
 }
 
 // Shutdown stops all services, those that are needed after those that need them, and returns when none is left. When the

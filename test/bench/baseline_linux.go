@@ -58,11 +58,28 @@ func bootBaseline(ctx context.Context, o options, log string) (baselineRun, erro
 	if errors.As(ended, &exit) && exit.ExitCode() == timeoutStatus {
 		return run, fmt.Errorf("baseline: it did not finish in its own time limit; its output is in %s", log)
 	}
+	if lacks := lacking(o.look); len(lacks) > 0 {
+		return run, fmt.Errorf("baseline: cannot build it: this computer lacks programs that it uses; apt-get install %s", strings.Join(lacks, " "))
+	}
 	// run.sh writes the initramfs last before it starts the emulator: whether it did tells a failed build from an early end.
 	if info, err := os.Stat(filepath.Join(build, "initramfs.zst")); err == nil && !info.ModTime().Before(began) {
 		return run, fmt.Errorf("%w: the baseline's output ends after %q; it is in %s", errEarly, lastLine(said.String()), log)
 	}
 	return run, fmt.Errorf("baseline: cannot build it: %w; its output is in %s", ended, log)
+}
+
+// lacking lists the Debian packages of the programs that run.sh uses and this computer does not have; run.sh itself does
+// not notice all of them.
+func lacking(look func(program string) (string, error)) []string {
+	var packages []string
+	for _, p := range []struct{ program, pkg string }{
+		{"busybox", "busybox-static"}, {"cpio", "cpio"}, {"depmod", "kmod"}, {"gcc", "gcc"}, {"openssl", "openssl"}, {"python3", "python3"}, {"zstd", "zstd"},
+	} {
+		if _, err := look(p.program); err != nil {
+			packages = append(packages, p.pkg)
+		}
+	}
+	return packages
 }
 
 // timeoutStatus is how timeout(1), in which run.sh runs the emulator, says that it had to end it.

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -21,7 +23,7 @@ func script(t *testing.T, body string) (options, string) {
 	if err := os.WriteFile(filepath.Join(dir, "run.sh"), []byte(text), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	return options{baseline: dir, memoryMiB: 4096}, filepath.Join(dir, "logs", "baseline.log")
+	return options{baseline: dir, memoryMiB: 4096, look: func(string) (string, error) { return "/bin/true", nil }}, filepath.Join(dir, "logs", "baseline.log")
 }
 
 const built = "truncate -s 2M $BASELINE_BUILD/initramfs.zst\n"
@@ -87,5 +89,20 @@ func TestBootBaselineBrokenOff(t *testing.T) {
 		if wait(deadline, pause) != nil {
 			t.Fatalf("process %d still runs", pid)
 		}
+	}
+}
+
+func TestLacking(t *testing.T) {
+	if got := lacking(func(string) (string, error) { return "/bin/x", nil }); len(got) != 0 {
+		t.Errorf("nothing is missing, but: %q", got)
+	}
+	got := lacking(func(program string) (string, error) {
+		if program == "busybox" || program == "depmod" {
+			return "", exec.ErrNotFound
+		}
+		return "/bin/x", nil
+	})
+	if want := []string{"busybox-static", "kmod"}; !slices.Equal(got, want) {
+		t.Errorf("lacks %q, want %q", got, want)
 	}
 }

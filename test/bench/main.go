@@ -21,6 +21,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"syscall"
@@ -47,6 +48,7 @@ type options struct {
 	out                  string
 	pairs, memoryMiB     int
 	idle                 time.Duration
+	look                 func(program string) (string, error) // exec.LookPath
 }
 
 func main() {
@@ -67,7 +69,7 @@ func main() {
 
 // parse reads the flags and says what is missing before anything is booted.
 func parse(args []string, getenv func(string) string) (options, error) {
-	var o options
+	o := options{look: exec.LookPath}
 	f := flag.NewFlagSet("bench", flag.ContinueOnError)
 	f.StringVar(&o.image, "image", filepath.Join("build", "qemu"), "folder of the image (disk.raw, disk.raw.zst, manifest.json)")
 	f.StringVar(&o.bin, "bin", filepath.Join("build", "bin"), "folder of orlopctl")

@@ -3,13 +3,17 @@
 package main
 
 import (
+	"bufio"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"os"
 	"os/signal"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -32,10 +36,14 @@ func run(args []string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), deadline)
 	defer cancel()
 	switch {
-	case args[0] == "serve":
-		return serve()
+	case args[0] == "serve" && len(args) == 1:
+		return serve(":8080")
+	case args[0] == "serve" && len(args) == 2: // the same on another port
+		return serve(args[1])
 	case args[0] == "get" && len(args) == 2: // fetch a URL and print the answer
 		return get(ctx, args[1])
+	case args[0] == "api" && len(args) == 2: // ask the API server for a path with the pod's own token; print the status
+		return askAPI(ctx, args[1])
 	case args[0] == "lookup" && len(args) == 2: // resolve a name and print its addresses
 		addrs, err := net.DefaultResolver.LookupHost(ctx, args[1])
 		fmt.Println(strings.Join(addrs, "\n"))
@@ -51,27 +59,54 @@ func run(args []string) error {
 		b, err := os.ReadFile(args[1])
 		os.Stdout.Write(b)
 		return err
+	case args[0] == "list" && len(args) == 2: // print what is in a folder
+		entries, err := os.ReadDir(args[1])
+		for _, e := range entries {
+			fmt.Println(e)
+		}
+		return err
+	case args[0] == "env" && len(args) == 2: // print a variable of the environment; it must be there
+		value, found := os.LookupEnv(args[1])
+		if !found {
+			return fmt.Errorf("no variable %s", args[1])
+		}
+		fmt.Println(value)
+		return nil
+	case args[0] == "echo" && len(args) == 1: // print the first line of the standard input
+		line, err := bufio.NewReader(os.Stdin).ReadString('\n')
+		fmt.Print("you said ", line)
+		return err
 	case args[0] == "write" && len(args) == 3: // write a file, durably
-		f, err := os.Create(args[1])
+		return write(args[1], []byte(args[2]))
+	case args[0] == "fill" && len(args) == 3: // write a file of so many MiB
+		mib, err := strconv.Atoi(args[2])
 		if err != nil {
 			return err
 		}
-		defer f.Close()
-		if _, err := f.WriteString(args[2]); err != nil {
-			return err
-		}
-		return f.Sync()
+		return write(args[1], make([]byte, mib<<20))
 	}
-	return fmt.Errorf("unknown arguments %q; serve, get URL, lookup NAME, dial ADDRESS, cat FILE and write FILE TEXT are known", args)
+	return fmt.Errorf("unknown arguments %q; serve [ADDRESS], get URL, api PATH, lookup NAME, dial ADDRESS, cat FILE, list FOLDER, env NAME, echo, write FILE TEXT and fill FILE MIB are known", args)
 }
 
-func serve() error {
+func write(name string, content []byte) error {
+	f, err := os.Create(name)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if _, err := f.Write(content); err != nil {
+		return err
+	}
+	return f.Sync()
+}
+
+func serve(address string) error {
 	name, _ := os.Hostname()
 	http.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		fmt.Println("request", r.URL.Path)
 		fmt.Fprintf(w, "hello from %s\n", name)
 	})
-	server := &http.Server{Addr: ":8080", ReadHeaderTimeout: deadline}
+	server := &http.Server{Addr: address, ReadHeaderTimeout: deadline}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
 	defer stop()
 	go func() { <-ctx.Done(); server.Close() }()
@@ -80,6 +115,34 @@ func serve() error {
 		return err
 	}
 	return nil
+}
+
+// account is where the kubelet puts what a pod needs to talk to the API server.
+const account = "/var/run/secrets/kubernetes.io/serviceaccount/"
+
+func askAPI(ctx context.Context, path string) error {
+	token, err := os.ReadFile(account + "token")
+	if err != nil {
+		return err
+	}
+	ca, err := os.ReadFile(account + "ca.crt")
+	if err != nil {
+		return err
+	}
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(ca)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://kubernetes.default"+path, nil)
+	if err != nil {
+		return err
+	}
+	req.Header.Set("Authorization", "Bearer "+string(token))
+	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}}}
+	r, err := client.Do(req)
+	if err != nil {
+		return err
+	}
+	fmt.Println(r.Status)
+	return r.Body.Close()
 }
 
 func get(ctx context.Context, url string) error {

@@ -1,0 +1,211 @@
+package kubelet
+
+import (
+	"bufio"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/godbus/dbus/v5"
+	"golang.org/x/sys/unix"
+)
+
+// The kubelet ends its pods in order (hooks, each pod's grace, critical ones last) when systemd-logind tells it that the
+// machine goes down, and only then. There is no systemd here, so the process itself is logind to its kubelet: it answers
+// the three calls that upstream's pkg/kubelet/nodeshutdown/systemd makes, and sends the one signal that it waits for
+// (systemd, Inhibitor Locks; D-Bus Specification, Authentication Protocol and Message Protocol).
+const (
+	logindInterface = "org.freedesktop.login1.Manager"
+	logindPath      = dbus.ObjectPath("/org/freedesktop/login1")
+	// shutdownGrace is how long pods have in all, and criticalGrace what critical ones have of it.
+	shutdownGrace = 25 * time.Second
+	criticalGrace = 5 * time.Second
+)
+
+// logind is a D-Bus server for one kubelet.
+type logind struct {
+	listener net.Listener
+	mu       sync.Mutex
+	clients  map[net.Conn]*sync.Mutex // held while one message is written
+	locks    []*os.File               // read ends of pipes: at their end when the kubelet has let go of its lock
+}
+
+// newLogind listens at path and makes it this process's system bus. The folder must be the process's own.
+func newLogind(path string) (*logind, error) {
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("logind: cannot remove the former socket: %w", err)
+	}
+	listener, err := net.Listen("unix", path)
+	if err != nil {
+		return nil, fmt.Errorf("logind: cannot listen: %w", err)
+	}
+	if err := os.Setenv("DBUS_SYSTEM_BUS_ADDRESS", "unix:path="+path); err != nil {
+		return nil, errors.Join(fmt.Errorf("logind: cannot name the bus: %w", err), listener.Close())
+	}
+	l := &logind{listener: listener, clients: map[net.Conn]*sync.Mutex{}}
+	go l.accept()
+	return l, nil
+}
+
+func (l *logind) close() error { return l.listener.Close() }
+
+func (l *logind) accept() {
+	for {
+		conn, err := l.listener.Accept()
+		if err != nil {
+			return // closed
+		}
+		go func() {
+			defer conn.Close()
+			_ = l.serve(conn) // a client that goes away, or that talks nonsense, is done with
+			l.mu.Lock()
+			delete(l.clients, conn)
+			l.mu.Unlock()
+		}()
+	}
+}
+
+func (l *logind) serve(conn net.Conn) error {
+	in := bufio.NewReader(conn)
+	if err := welcome(in, conn); err != nil {
+		return err
+	}
+	l.mu.Lock()
+	l.clients[conn] = &sync.Mutex{}
+	l.mu.Unlock()
+	for {
+		call, err := dbus.DecodeMessage(in)
+		if err != nil {
+			return err
+		}
+		if call.Type != dbus.TypeMethodCall {
+			continue
+		}
+		if err := l.send(conn, l.reply(call)); err != nil {
+			return err
+		}
+	}
+}
+
+// welcome is the server's part of the authentication. The socket lies in the process's own folder, so whoever reaches it
+// is this process, and there is nothing to prove.
+func welcome(in *bufio.Reader, out io.Writer) error {
+	if _, err := in.ReadByte(); err != nil { // the nul byte that carries credentials
+		return err
+	}
+	for {
+		line, err := in.ReadString('\n')
+		if err != nil {
+			return err
+		}
+		answer := "ERROR"
+		switch words := strings.Fields(line); {
+		case len(words) == 1 && words[0] == "BEGIN":
+			return nil
+		case len(words) == 1 && words[0] == "AUTH":
+			answer = "REJECTED EXTERNAL"
+		case len(words) > 1 && words[0] == "AUTH" && words[1] == "EXTERNAL":
+			answer = "OK 00000000000000000000000000000001" // the server's id, of which there is one
+		}
+		if _, err := io.WriteString(out, answer+"\r\n"); err != nil {
+			return err
+		}
+	}
+}
+
+// reply answers a call.
+func (l *logind) reply(call *dbus.Message) *dbus.Message {
+	member, _ := call.Headers[dbus.FieldMember].Value().(string)
+	var body []any
+	switch {
+	case member == "Hello":
+		body = []any{":1.1"}
+	case member == "AddMatch":
+	case member == "Get" && len(call.Body) == 2 && call.Body[1] == "InhibitDelayMaxUSec":
+		body = []any{dbus.MakeVariant(uint64(shutdownGrace / time.Microsecond))}
+	case member == "Inhibit":
+		lock, err := l.inhibit()
+		if err == nil {
+			body = []any{lock}
+			break
+		}
+		return message(dbus.TypeError, map[dbus.HeaderField]any{dbus.FieldReplySerial: call.Serial(), dbus.FieldErrorName: "org.freedesktop.DBus.Error.Failed"}, err.Error())
+	default:
+		return message(dbus.TypeError, map[dbus.HeaderField]any{dbus.FieldReplySerial: call.Serial(), dbus.FieldErrorName: "org.freedesktop.DBus.Error.UnknownMethod"}, member)
+	}
+	return message(dbus.TypeMethodReply, map[dbus.HeaderField]any{dbus.FieldReplySerial: call.Serial()}, body...)
+}
+
+// inhibit makes a lock. It is a file descriptor; the client being in this process, its number is all that has to be sent.
+func (l *logind) inhibit() (uint32, error) {
+	var ends [2]int
+	if err := unix.Pipe2(ends[:], unix.O_CLOEXEC); err != nil {
+		return 0, fmt.Errorf("cannot make a lock: %w", err)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.locks = append(l.locks, os.NewFile(uintptr(ends[0]), "inhibitor"))
+	return uint32(ends[1]), nil
+}
+
+func message(kind dbus.Type, headers map[dbus.HeaderField]any, body ...any) *dbus.Message {
+	m := &dbus.Message{Type: kind, Flags: dbus.FlagNoReplyExpected, Headers: map[dbus.HeaderField]dbus.Variant{}, Body: body}
+	for field, value := range headers {
+		m.Headers[field] = dbus.MakeVariant(value)
+	}
+	if len(body) > 0 {
+		m.Headers[dbus.FieldSignature] = dbus.MakeVariant(dbus.SignatureOf(body...))
+	}
+	return m
+}
+
+func (l *logind) send(conn net.Conn, m *dbus.Message) error {
+	l.mu.Lock()
+	writing := l.clients[conn]
+	l.mu.Unlock()
+	if writing == nil {
+		return net.ErrClosed
+	}
+	writing.Lock()
+	defer writing.Unlock()
+	return m.EncodeTo(conn, binary.LittleEndian)
+}
+
+// shutdown says that the machine goes down and waits until every lock is let go, which the kubelet does when its pods
+// have ended, or until ctx is done.
+func (l *logind) shutdown(ctx context.Context) error {
+	signal := message(dbus.TypeSignal, map[dbus.HeaderField]any{
+		dbus.FieldPath: logindPath, dbus.FieldInterface: logindInterface, dbus.FieldMember: "PrepareForShutdown",
+	}, true)
+	l.mu.Lock()
+	locks := l.locks
+	var clients []net.Conn
+	for conn := range l.clients {
+		clients = append(clients, conn)
+	}
+	l.mu.Unlock()
+	for _, conn := range clients {
+		_ = l.send(conn, signal) // one that is gone holds no lock
+	}
+	released := make(chan struct{})
+	go func() {
+		defer close(released)
+		for _, lock := range locks {
+			_, _ = lock.Read(make([]byte, 1)) // nobody writes: it returns at the end
+		}
+	}()
+	select {
+	case <-released:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}

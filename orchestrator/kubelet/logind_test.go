@@ -1,0 +1,62 @@
+package kubelet
+
+import (
+	"context"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"k8s.io/klog/v2"
+	"k8s.io/kubernetes/pkg/kubelet/nodeshutdown/systemd"
+)
+
+// TestLogind: the kubelet's own client reads the delay, takes a lock and hears of the shutdown, which waits for the lock.
+func TestLogind(t *testing.T) {
+	t.Setenv("DBUS_SYSTEM_BUS_ADDRESS", "") // set by newLogind; this gives it back
+	l, err := newLogind(filepath.Join(t.TempDir(), "logind.sock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.close()
+	client, err := systemd.NewDBusCon()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if delay, err := client.CurrentInhibitDelay(); err != nil || delay != shutdownGrace {
+		t.Errorf("delay %v, %v", delay, err)
+	}
+	lock, err := client.InhibitShutdown()
+	if err != nil {
+		t.Fatal(err)
+	}
+	events, err := client.MonitorShutdown(klog.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	short, end := context.WithCancel(ctx)
+	down := make(chan error, 1)
+	go func() { down <- l.shutdown(short) }()
+	select {
+	case going := <-events:
+		if !going {
+			t.Error("heard that the shutdown is called off")
+		}
+	case <-ctx.Done():
+		t.Fatal("heard nothing of the shutdown")
+	}
+	end()
+	if err := <-down; err == nil {
+		t.Error("the shutdown did not wait for the lock")
+	}
+	if err := client.ReleaseInhibitLock(lock); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.shutdown(ctx); err != nil {
+		t.Errorf("after the lock was let go: %v", err)
+	}
+	if err := client.ReloadLogindConf(); err == nil {
+		t.Error("a call that there is no answer to was answered")
+	}
+}
