@@ -45,8 +45,9 @@ func stepClock(_ context.Context, m *machine) error {
 }
 
 // stepPrograms begins to read Kubernetes' and containerd's programs into memory, one after the other. They are 170 MiB,
-// every block of which has to be hashed (dm-verity), and are read in any case; until a configuration is there and while
-// the network comes up, disk and processors have nothing better to do. What is read so stays reclaimable.
+// every block of which has to be hashed (dm-verity), and are read in any case; while the disk is mounted and the network
+// comes up, one processor has nothing better to do. Measured under emulation: a node is Ready 3 s earlier, the machine's
+// API answers 0.4 s later; begun when the API answers, it makes both later. What is read so stays reclaimable.
 func stepPrograms(ctx context.Context, m *machine) error {
 	go func() {
 		for _, program := range []string{paths.Orchestrator, paths.Containerd} {
