@@ -40,6 +40,7 @@ unit: packages tools ## pure tests and their goldens
 kernel: image ## the tests of kernel-facing code, under the product kernel in QEMU
 	CGO_ENABLED=0 go build -o $(BUILD)/bin/ ./hack/qemu/cmd/qemu
 	CGO_ENABLED=0 go test -count=1 -p 1 -exec "$(CURDIR)/$(BUILD)/bin/qemu kernel-test -kernel $(CURDIR)/$(IMAGE)/kernel" $(KERNEL)
+	CGO_ENABLED=0 ORLOP_KERNEL=$(CURDIR)/$(IMAGE)/kernel go test -count=1 ./init
 
 stories: image ## boot the image and tell the stories of test/integration
 	CGO_ENABLED=0 go test -count=1 -v -timeout 60m ./test/integration -args -image $(CURDIR)/$(IMAGE) -bin $(CURDIR)/$(BUILD)/bin -operator $(CURDIR)/$(BUILD)/operator

@@ -80,6 +80,7 @@ type machine struct {
 	identity atomic.Pointer[pki.Leaf] // the machine's own key, with whatever certificate it was made with; nil before it is known
 	modules  func() (*kmod.Index, error)
 	inputs   chan struct{} // an input device has come
+	blocks   chan struct{} // a disk or a partition came or went
 	// containerd is a connection to containerd's socket that opens itself when it is first used.
 	containerd *grpc.ClientConn
 
@@ -107,6 +108,7 @@ func newMachine() *machine {
 		started:       userspaceStart(os.Getenv("ORLOP_USERSPACE_START")),
 		events:        newEventLog(),
 		inputs:        make(chan struct{}, 1),
+		blocks:        make(chan struct{}, 1),
 		modules:       host.ModuleIndex(),
 		config:        cell.New(applied{}),
 		stage:         cell.New(stage{Name: "starting"}),

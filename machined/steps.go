@@ -103,6 +103,9 @@ func stepDevices(ctx context.Context, m *machine) error {
 			if e == nil || e.Subsystem == "input" {
 				m.lookForInputs()
 			}
+			if e == nil || e.Subsystem == "block" {
+				m.lookForDisks()
+			}
 		},
 		Report: func(message string, err error) {
 			if err != nil {
@@ -135,12 +138,38 @@ func (m *machine) lookForInputs() {
 	}
 }
 
+// lookForDisks has the disks looked at again.
+func (m *machine) lookForDisks() {
+	select {
+	case m.blocks <- struct{}{}:
+	default: // it will look anyway
+	}
+}
+
+// followDisks keeps what the machine knows of its disks true, as disks come and go.
+func (m *machine) followDisks(ctx context.Context) {
+	for {
+		select {
+		case <-m.blocks:
+		case <-ctx.Done():
+			return
+		}
+		have, err := disk.Read(ctx)
+		if err != nil {
+			m.events.add("disk", "failure", err.Error())
+			continue
+		}
+		m.disks.Update(func(d diskState) diskState { d.Disks = have.Disks; return d })
+	}
+}
+
 // stepStorage mounts STATE and DATA. Without them the machine goes on in maintenance: it has an address and an API to ask what is
 // wrong, and keeps nothing.
 func stepStorage(ctx context.Context, m *machine) error {
 	if err := m.bringStorage(ctx, disk.Config{}); err != nil {
 		m.say("storage: " + err.Error())
 	}
+	go m.followDisks(ctx)
 	return nil
 }
 

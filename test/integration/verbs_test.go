@@ -42,6 +42,7 @@ import (
 //	                                     the Cluster document trusts an issuer of tokens in the network, whose users are called as
 //	                                     EXPRESSION says; KUBECONFIG is that of its user dora
 //	kubelet NAME PATH [KUBECONFIG]       ask the kubelet, with the token of KUBECONFIG or none; prints the status
+//	plug NAME DISK MIB, unplug NAME DISK add a disk to its SCSI controller, or take it away
 //	writes start|stop|check              write ConfigMaps as fast as they are acknowledged; check: all of those are there
 //	powercut NAME, poweron NAME          the power switch
 //	down NAME [DEADLINE [REASON]]        wait until it has switched itself off; REASON is QEMU's (guest-shutdown, guest-reset)
@@ -73,6 +74,8 @@ func (s *story) verbs() map[string]func(ts *testscript.TestScript, neg bool, arg
 		"kill-services": s.killVerb,
 		"issuer":        s.issuerVerb,
 		"kubelet":       s.kubeletVerb,
+		"plug":          s.plugVerb,
+		"unplug":        s.unplugVerb,
 		"writes":        s.writesVerb,
 		"powercut":      s.powercutVerb,
 		"poweron":       s.poweronVerb,
@@ -113,6 +116,7 @@ func deadlineOf(ts *testscript.TestScript, text string) time.Duration {
 //	rtc=TIME      what the hardware clock shows at power-on (RFC 3339)
 //	nonic         no network card
 //	noreboot      a reset of the machine ends it
+//	scsi          a SCSI controller to which plug can add a disk
 func (s *story) machineVerb(ts *testscript.TestScript, neg bool, args []string) {
 	need(ts, neg, args, 1, -1, "machine NAME [key=value…]")
 	spec := qemu.MachineSpec{Name: args[0], MemoryMiB: 4096, CPUs: 2, Watchdog: true}
@@ -136,6 +140,8 @@ func (s *story) machineVerb(ts *testscript.TestScript, neg bool, args []string) 
 			spec.RTC, err = time.Parse(time.RFC3339, value)
 		case "nonic":
 			spec.NoNIC = true
+		case "scsi":
+			spec.Args = []string{"-device", "virtio-scsi-pci,id=scsi0"}
 		case "noreboot":
 			spec.NoReboot = true
 		default:
