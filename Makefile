@@ -55,7 +55,7 @@ tools: ## orlopctl, into build/bin
 $(BUILD)/operator/ca.crt: | tools
 	$(BUILD)/bin/orlopctl gen operator --out $(BUILD)/operator
 
-reproducible: packages tools $(BUILD)/operator/ca.crt ## build the image twice from nothing, in different folders, and compare every byte (half an hour)
+reproducible: packages tools $(BUILD)/operator/ca.crt ## build the image twice, once from nothing, in different folders, and compare every byte (ten minutes)
 	ORLOP_TEST_REPRODUCIBLE=1 go test ./imager -count=1 -run 'TestReproducible$$' -v -timeout 90m
 
 bench: image ## figures against the same Kubernetes as separate processes; see docs/bench.md
