@@ -101,10 +101,10 @@ func stepDevices(ctx context.Context, m *machine) error {
 		Sys: "/sys", Index: m.modules,
 		Each: func(e *uevent.Event) {
 			if e == nil || e.Subsystem == "input" {
-				m.lookForInputs()
+				kick(m.inputs)
 			}
 			if e == nil || e.Subsystem == "block" {
-				m.lookForDisks()
+				kick(m.blocks)
 			}
 		},
 		Report: func(message string, err error) {
@@ -121,7 +121,7 @@ func stepDevices(ctx context.Context, m *machine) error {
 	case err := <-failed:
 		return fmt.Errorf("devices: %w", err)
 	}
-	m.lookForInputs() // the host step loads drivers too, before anyone listens
+	kick(m.inputs) // the host step loads drivers too, before anyone listens
 	go func() {
 		if err := <-failed; ctx.Err() == nil {
 			m.say(fmt.Sprintf("devices: what is plugged in from now on is not seen: %v", err))
@@ -130,18 +130,10 @@ func stepDevices(ctx context.Context, m *machine) error {
 	return nil
 }
 
-// lookForInputs has the power buttons looked for again.
-func (m *machine) lookForInputs() {
+// kick has whoever waits at c, a channel with room for one, look again.
+func kick(c chan<- struct{}) {
 	select {
-	case m.inputs <- struct{}{}:
-	default: // it will look anyway
-	}
-}
-
-// lookForDisks has the disks looked at again.
-func (m *machine) lookForDisks() {
-	select {
-	case m.blocks <- struct{}{}:
+	case c <- struct{}{}:
 	default: // it will look anyway
 	}
 }

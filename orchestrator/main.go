@@ -11,7 +11,8 @@
 //
 // Each process reads the node's description (paths.NodeSpec), writes its components' configuration files beside the
 // credentials that machined put into its folder, and runs its components until SIGTERM. Readiness goes to machined
-// over pkg/notify. On SIGPWR the node ends its pods in order and says so (nodespec.PodsEnded). When a component ends, its process ends with status 1 and a line that says which and why.
+// over pkg/notify. On SIGPWR the node ends its pods in order and says so (nodespec.PodsEnded). When a component ends, its
+// process ends with status 1 and a line that says which and why.
 //
 // main.go wires; what a component is stands in services.go and in the component's own package.
 package main
