@@ -48,6 +48,7 @@ func nodeSpec(c *config.Config, state network.State, pause string) (nodespec.Spe
 		ReservedCPU:    int64(c.Machine.Spec.Reserved.CPU),
 
 		MaxPods:           kube.MaxPods,
+		FinishedPods:      kube.FinishedPods,
 		Taint:             c.Machine.Spec.Role == config.RoleControlPlane && !kube.AllowSchedulingOnControlPlane,
 		PodSecurity:       string(kube.PodSecurity.Default),
 		PodSecurityExempt: kube.PodSecurity.ExemptNamespaces,

@@ -226,3 +226,36 @@ func ownKinds(ctx context.Context, t *testing.T, m machine, admin kubernetes.Int
 		t.Errorf("a write of the status alone: %v", after.Object)
 	}
 }
+
+// endPods makes 30 pods that have ended, and returns what waits until no more of them are kept than the node's
+// description says (NX-42); upstream looks every 20 s.
+func endPods(ctx context.Context, t *testing.T, admin kubernetes.Interface, kept int) (check func(t *testing.T)) {
+	const namespace = "ended"
+	if _, err := admin.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	waitAccount(ctx, t, admin, namespace)
+	for i := range 30 {
+		pod := plainPod(fmt.Sprintf("ended-%d", i))
+		pod.Spec.SchedulerName = "nobody"
+		pod, err := admin.CoreV1().Pods(namespace).Create(ctx, pod, metav1.CreateOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		pod.Status.Phase = corev1.PodSucceeded
+		if _, err := admin.CoreV1().Pods(namespace).UpdateStatus(ctx, pod, metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return func(t *testing.T) {
+		left := 0
+		err := wait.PollUntilContextTimeout(ctx, 200*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
+			list, err := admin.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{})
+			left = len(list.Items)
+			return err == nil && left == kept, nil
+		})
+		if err != nil {
+			t.Errorf("of 30 pods that have ended %d are kept, want %d: %v", left, kept, err)
+		}
+	}
+}

@@ -91,7 +91,7 @@ func testSpec() nodespec.Spec {
 		DNSUpstreams: []netip.Addr{netip.MustParseAddr("192.0.2.53")},
 		PauseImage:   "registry.local/pause:1",
 
-		ReservedMemory: 512 << 20, ReservedCPU: 250, MaxPods: 110,
+		ReservedMemory: 512 << 20, ReservedCPU: 250, MaxPods: 110, FinishedPods: 10,
 		PodSecurity: "baseline", PodSecurityExempt: []string{"kube-system"}, AuditFileMiB: 64, AuditFiles: 4,
 	}
 }

@@ -5,12 +5,12 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/component"
 	"github.com/orlop-os/orlop/orchestrator/controllermanager"
 	"github.com/orlop-os/orlop/orchestrator/coredns"
+	"github.com/orlop-os/orlop/orchestrator/early"
 	"github.com/orlop-os/orlop/orchestrator/etcd"
 	"github.com/orlop-os/orlop/orchestrator/kubeapiserver"
 	"github.com/orlop-os/orlop/orchestrator/kubelet"
 	"github.com/orlop-os/orlop/orchestrator/kubeproxy"
 	"github.com/orlop-os/orlop/orchestrator/layout"
-	"github.com/orlop-os/orlop/orchestrator/nodeipam"
 	"github.com/orlop-os/orlop/orchestrator/podnetwork"
 	"github.com/orlop-os/orlop/orchestrator/scheduler"
 	"github.com/orlop-os/orlop/pkg/nodespec"
@@ -25,7 +25,8 @@ func Services(spec nodespec.Spec, dirs layout.Dirs) []component.Component {
 			etcd.Component(spec, dirs),
 			kubeapiserver.Component(spec, dirs),
 			component.Component{Process: component.API, Name: bootstrap.Name},
-			nodeipam.Component(spec, dirs),
+			early.IPAMComponent(spec, dirs),
+			early.NamespacesComponent(spec, dirs),
 			controllermanager.Component(spec, dirs),
 			scheduler.Component(spec, dirs),
 		)

@@ -11,6 +11,7 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/component"
 	"github.com/orlop-os/orlop/orchestrator/controllermanager"
 	"github.com/orlop-os/orlop/orchestrator/coredns"
+	"github.com/orlop-os/orlop/orchestrator/early"
 	"github.com/orlop-os/orlop/orchestrator/etcd"
 	"github.com/orlop-os/orlop/orchestrator/health"
 	"github.com/orlop-os/orlop/orchestrator/kubeapiserver"
@@ -18,7 +19,6 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/kubelet"
 	"github.com/orlop-os/orlop/orchestrator/kubeproxy"
 	"github.com/orlop-os/orlop/orchestrator/layout"
-	"github.com/orlop-os/orlop/orchestrator/nodeipam"
 	"github.com/orlop-os/orlop/orchestrator/podnetwork"
 	"github.com/orlop-os/orlop/orchestrator/process"
 	"github.com/orlop-os/orlop/orchestrator/scheduler"
@@ -114,9 +114,13 @@ func (w *wiring) attach(c *component.Component) {
 		c.Run = func(ctx context.Context, announce component.Announce) error {
 			return bootstrap.Run(ctx, w.spec, w.gate, w.apiserver.Loopback, announce)
 		}
-	case nodeipam.Name:
+	case early.IPAM:
 		c.Run = func(ctx context.Context, announce component.Announce) error {
-			return nodeipam.Run(ctx, w.spec, w.dirs, w.gate.Rights, announce)
+			return early.RunIPAM(ctx, w.spec, w.dirs, w.gate.Rights, announce)
+		}
+	case early.Namespaces:
+		c.Run = func(ctx context.Context, announce component.Announce) error {
+			return early.RunNamespaces(ctx, w.dirs, w.gate.Rights, announce)
 		}
 	case controllermanager.Name:
 		c.Run = watched(c.Name, w.loopback(controllermanager.Port), func(ctx context.Context) error {

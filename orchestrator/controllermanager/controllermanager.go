@@ -17,6 +17,7 @@ import (
 	"k8s.io/kubernetes/cmd/kube-controller-manager/app/options"
 
 	"github.com/orlop-os/orlop/orchestrator/component"
+	"github.com/orlop-os/orlop/orchestrator/early"
 	"github.com/orlop-os/orlop/orchestrator/kubeconfig"
 	"github.com/orlop-os/orlop/orchestrator/layout"
 	"github.com/orlop-os/orlop/pkg/nodespec"
@@ -64,10 +65,10 @@ func flags(spec nodespec.Spec, dirs layout.Dirs, config string) []string {
 		"--cluster-signing-cert-file=" + at(nodespec.CA),
 		"--cluster-signing-key-file=" + at(nodespec.CAKey),
 		"--cluster-name=" + spec.Cluster,
-		// Package nodeipam runs beside this one.
-		"--controllers=*,-node-ipam-controller",
+		"--controllers=*,-" + strings.Join(early.Left, ",-"),
 		"--allocate-node-cidrs=false",
 		"--controller-start-interval=0s",
+		fmt.Sprintf("--terminated-pod-gc-threshold=%d", spec.FinishedPods),
 		// Every controller has a limit of its own; the default of 20 a second makes the first minute wait.
 		"--kube-api-qps=100",
 		"--kube-api-burst=200",

@@ -66,6 +66,8 @@ type Kubernetes struct {
 	AllowSchedulingOnControlPlane bool `yaml:"allowSchedulingOnControlPlane"`
 	// MaxPods is the number of pods a machine takes, 1 to 253: the addresses of the machine's /24.
 	MaxPods int `yaml:"maxPods" jsonschema:"minimum=1,maximum=253"`
+	// FinishedPods is the number of pods that have ended and are kept to be looked at, in the whole cluster, 1 to 100000. The oldest go first.
+	FinishedPods int `yaml:"finishedPods" jsonschema:"minimum=1,maximum=100000"`
 	// APIServer tunes the API server.
 	APIServer APIServer `yaml:"apiServer"`
 	// PodSecurity is the cluster-wide Pod Security admission.
@@ -124,6 +126,7 @@ func (c *Cluster) defaults() {
 	c.Spec.Kubernetes = Kubernetes{
 		AllowSchedulingOnControlPlane: true,
 		MaxPods:                       110,
+		FinishedPods:                  1000,
 		PodSecurity:                   PodSecurity{Default: PodSecurityBaseline, ExemptNamespaces: []string{"kube-system"}},
 		Audit:                         Audit{MaxFileSize: 64 << 20, MaxFiles: 8},
 	}

@@ -74,7 +74,7 @@ spec:
 					Endpoint: Endpoint{Host: "10.0.0.5", Port: 6443}, PKI: pki, SecretsEncryptionKey: key,
 					Networks: ClusterNetworks{Pods: []netip.Prefix{prefix("10.244.0.0/16")}, Services: []netip.Prefix{prefix("10.96.0.0/12")}, Domain: "cluster.local"},
 					Kubernetes: Kubernetes{
-						AllowSchedulingOnControlPlane: true, MaxPods: 110,
+						AllowSchedulingOnControlPlane: true, MaxPods: 110, FinishedPods: 1000,
 						PodSecurity: PodSecurity{Default: "baseline", ExemptNamespaces: []string{"kube-system"}},
 						Audit:       Audit{MaxFileSize: 64 << 20, MaxFiles: 8},
 					},
@@ -106,7 +106,7 @@ spec:
 					Networks: ClusterNetworks{Pods: []netip.Prefix{prefix("fd01::/48")}, Services: []netip.Prefix{prefix("fd02::/112")}, Domain: "a.b"},
 					PKI:      PKI{Kubernetes: CertKey{Cert: pki.Kubernetes.Cert}, Machine: CertKey{Cert: pki.Machine.Cert}},
 					Kubernetes: Kubernetes{
-						AllowSchedulingOnControlPlane: true, MaxPods: 110,
+						AllowSchedulingOnControlPlane: true, MaxPods: 110, FinishedPods: 1000,
 						PodSecurity: PodSecurity{Default: "baseline", ExemptNamespaces: []string{}},
 						Audit:       Audit{MaxFileSize: 64 << 20, MaxFiles: 8},
 						Authentication: Authentication{

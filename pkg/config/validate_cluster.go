@@ -16,6 +16,9 @@ func (p *parser) cluster(c *Cluster) {
 	if k.MaxPods < 1 || k.MaxPods > 253 {
 		p.on(kube+".maxPods", wrong{reason: fmt.Sprintf("%d is out of range", k.MaxPods), expected: "1 to 253, the addresses of the machine's /24"})
 	}
+	if k.FinishedPods < 1 || k.FinishedPods > 100000 {
+		p.on(kube+".finishedPods", wrong{reason: fmt.Sprintf("%d is out of range", k.FinishedPods), expected: "1 to 100000"})
+	}
 	seen := map[string]bool{}
 	for i, san := range k.APIServer.ExtraSANs {
 		path := fmt.Sprintf("%s.apiServer.extraSANs[%d]", kube, i)

@@ -23,6 +23,7 @@ type Spec struct {
 	ReservedCPU    int64 `json:"reservedCPU"`
 
 	MaxPods           int      `json:"maxPods"`           // pods a node takes
+	FinishedPods      int      `json:"finishedPods"`      // ended pods that are kept, in the whole cluster
 	Taint             bool     `json:"taint"`             // keep ordinary pods off this control-plane node
 	PodSecurity       string   `json:"podSecurity"`       // the level enforced where a namespace says nothing
 	PodSecurityExempt []string `json:"podSecurityExempt"` // namespaces that are not checked

@@ -1,4 +1,4 @@
-package nodeipam
+package early
 
 import (
 	"net/netip"

@@ -1,0 +1,83 @@
+// Package early runs those of upstream's controllers for which a node or a pod waits, beside the controller manager
+// instead of inside it: the controller manager makes one controller after the other before it starts any, some fifty
+// service accounts and tokens, most of the time between the API server and a running pod
+// (docs/decisions/0008-early-controllers.md). The controllers are unchanged, and each has the identity that it has in the
+// controller manager.
+package early
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/controller-manager/pkg/clientbuilder"
+
+	"github.com/orlop-os/orlop/orchestrator/component"
+	"github.com/orlop-os/orlop/orchestrator/kubeconfig"
+	"github.com/orlop-os/orlop/orchestrator/layout"
+	"github.com/orlop-os/orlop/pkg/nodespec"
+)
+
+// again is how long after a refusal an identity is asked for again.
+const again = 100 * time.Millisecond
+
+// Left are the controllers of this package, as the controller manager's flag --controllers calls them.
+var Left = []string{"node-ipam-controller", "serviceaccount-controller", "root-ca-certificate-publisher-controller"}
+
+// describe is a component of this package without its Run function.
+func describe(name string, spec nodespec.Spec, dirs layout.Dirs) component.Component {
+	return component.Component{
+		Process: component.Controllers,
+		Name:    name,
+		Files:   []component.File{kubeconfig.File(spec, dirs.Controllers, name, nodespec.ControllersCert, nodespec.ControllersKey)},
+	}
+}
+
+// identities are the clients of one component. As in the controller manager its own identity watches, and the service
+// account of each controller changes things.
+type identities struct {
+	name     string // the component's
+	announce component.Announce
+	config   *rest.Config
+	root     kubernetes.Interface
+}
+
+func newIdentities(name string, dirs layout.Dirs, announce component.Announce) (identities, error) {
+	path := layout.Kubeconfig(dirs.Controllers, name)
+	config, err := clientcmd.BuildConfigFromFlags("", path)
+	if err != nil {
+		return identities{}, fmt.Errorf("%s: cannot use: %w", path, err)
+	}
+	root, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return identities{}, fmt.Errorf("cannot make client: %w", err)
+	}
+	return identities{name: name, announce: announce, config: config, root: root}, nil
+}
+
+// of returns a client that speaks for a service account of kube-system, or nil when ctx is done. The account is made when
+// missing, which the server may refuse for a moment.
+func (i identities) of(ctx context.Context, account string) kubernetes.Interface {
+	builder := clientbuilder.NewDynamicClientBuilder(rest.AnonymousClientConfig(i.config), i.root.CoreV1(), metav1.NamespaceSystem)
+	ticker := time.NewTicker(again)
+	defer ticker.Stop()
+	for told := ""; ; {
+		client, err := builder.Client(account)
+		if err == nil {
+			return client
+		}
+		if told != err.Error() {
+			told = err.Error()
+			i.announce(i.name, false, "service account "+account+": "+told)
+		}
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
