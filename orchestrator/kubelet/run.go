@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/client-go/kubernetes"
@@ -37,16 +38,6 @@ func Run(ctx context.Context, args []string, gate *apigate.Gate, bus string, dow
 		return err
 	}
 	defer logind.close()
-	go func() {
-		select {
-		case <-down:
-		case <-ctx.Done():
-			return
-		}
-		if err := logind.shutdown(ctx); err == nil {
-			ended()
-		}
-	}()
 	gates := utilfeature.DefaultFeatureGate
 	parts, err := app.UnsecuredDependencies(ctx, server, gates)
 	if err != nil {
@@ -55,10 +46,51 @@ func Run(ctx context.Context, args []string, gate *apigate.Gate, bus string, dow
 	if err := connect(server, parts, gate); err != nil {
 		return err
 	}
+	go func() {
+		select {
+		case <-down:
+		case <-ctx.Done():
+			return
+		}
+		if err := logind.shutdown(ctx); err != nil {
+			return
+		}
+		if err := reported(ctx, parts.KubeClient, server.HostnameOverride); err != nil {
+			fmt.Fprintf(os.Stderr, "kubelet: the pods have ended, but the API server may not know it of all: %v\n", err)
+		}
+		ended()
+	}()
 	if err := awaitRuntime(ctx, strings.TrimPrefix(server.ContainerRuntimeEndpoint, "unix://")); err != nil {
 		return nil // asked to stop before there was anything to stop
 	}
 	return app.Run(ctx, server, parts, gates)
+}
+
+// reportGrace is how long the API server may take to hear how the pods have ended; then the machine goes down all the same.
+const reportGrace = 5 * time.Second
+
+// reported waits until the API server knows of every pod of the node that it has ended: the kubelet lets go of its lock
+// when the containers are gone, and tells how they ended only then.
+func reported(ctx context.Context, client kubernetes.Interface, node string) error {
+	ctx, cancel := context.WithTimeout(ctx, reportGrace)
+	defer cancel()
+	still := metav1.ListOptions{FieldSelector: "spec.nodeName=" + node + ",status.phase!=Succeeded,status.phase!=Failed"}
+	ticker := time.NewTicker(100 * time.Millisecond)
+	defer ticker.Stop()
+	for {
+		list, err := client.CoreV1().Pods("").List(ctx, still)
+		if err == nil && len(list.Items) == 0 {
+			return nil
+		}
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			if err == nil {
+				err = fmt.Errorf("it still lists %d, the first is %s/%s", len(list.Items), list.Items[0].Namespace, list.Items[0].Name)
+			}
+			return err
+		}
+	}
 }
 
 // parse turns upstream's flags and the file that they name into upstream's options. Upstream's Run checks them.

@@ -66,7 +66,7 @@ func (s *story) exitsVerb(ts *testscript.TestScript, neg bool, args []string) {
 }
 
 func (s *story) awaitVerb(ts *testscript.TestScript, neg bool, args []string) {
-	need(ts, neg, args, 4, -1, "await DEADLINE REGEXP orlopctl|kubectl ARGS")
+	need(ts, false, args, 4, -1, "[!] await DEADLINE REGEXP orlopctl|kubectl ARGS")
 	if args[2] != "orlopctl" && args[2] != "kubectl" {
 		ts.Fatalf("await: only orlopctl and kubectl can be asked again and again")
 	}
@@ -76,12 +76,12 @@ func (s *story) awaitVerb(ts *testscript.TestScript, neg bool, args []string) {
 		if err := ts.Exec(filepath.Join(*binDir, args[2]), args[3:]...); err != nil {
 			return err
 		}
-		if out := ts.ReadFile("stdout"); !re.MatchString(out) {
-			return fmt.Errorf("nothing in it matches %q:\n%s", args[1], out)
+		if out := ts.ReadFile("stdout"); re.MatchString(out) == neg {
+			return fmt.Errorf("%q matches: %t:\n%s", args[1], neg, out)
 		}
 		return nil
 	})
-	s.note("%s prints %s", strings.Join(args[2:], " "), args[1])
+	s.note("%s prints %s: %t", strings.Join(args[2:], " "), args[1], neg == (err != nil))
 	if err != nil {
 		ts.Fatalf("%s: not within %s: %v", args[2], args[0], err)
 	}

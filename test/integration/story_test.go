@@ -40,10 +40,43 @@ func TestStories(t *testing.T) {
 		name := strings.TrimSuffix(filepath.Base(file), ".txtar")
 		t.Run(name, func(t *testing.T) {
 			s := newStory(t)
-			testscript.Run(t, testscript.Params{
+			testscript.RunT(teller{t}, testscript.Params{
 				Files: []string{file}, Setup: s.setup, Cmds: s.verbs(), RequireExplicitExec: true, Deadline: time.Now().Add(40 * time.Minute),
 			})
 		})
+	}
+}
+
+// broken are the ends of the stories that failed.
+var broken []string
+
+// TestMain prints last which story failed and where: whoever sees only the end of a long log sees that.
+func TestMain(m *testing.M) {
+	code := m.Run()
+	for _, end := range broken {
+		fmt.Println(end)
+	}
+	os.Exit(code)
+}
+
+// teller is the test of one script; it keeps the end of a script that failed.
+type teller struct {
+	*testing.T
+}
+
+func (t teller) Verbose() bool { return testing.Verbose() }
+
+func (t teller) Run(name string, script func(testscript.T)) {
+	t.T.Run(name, func(inner *testing.T) { script(teller{inner}) })
+}
+
+// Log is called once, with all that the script did and what came of it.
+func (t teller) Log(args ...any) {
+	t.T.Helper()
+	t.T.Log(args...)
+	if text := fmt.Sprint(args...); strings.Contains(text, "\nFAIL: ") {
+		lines := strings.Split(strings.TrimSpace(text), "\n")
+		broken = append(broken, fmt.Sprintf("%s failed:\n%s", t.Name(), strings.Join(lines[max(0, len(lines)-25):], "\n")))
 	}
 }
 

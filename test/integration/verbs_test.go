@@ -33,11 +33,13 @@ import (
 //	orlopctl ARGS, kubectl ARGS          as a user would; what they print is for stdout and stderr
 //	retry DEADLINE VERB ARGS             orlopctl or kubectl again and again until it succeeds
 //	nocert NAME                          try to get in without a certificate; succeeds if anything but a refusal comes
-//	image FILE                           build the test image (test.orlop.dev/testpod:1) as an OCI archive
+//	image FILE [NAME]                    build the test image as an OCI archive; NAME is test.orlop.dev/testpod:1 unless given
+//	cluster NAME                         make a machine and a cluster of it that holds the test image; orlopctl and kubectl talk to it
 //	portforward TARGET PORT PATH         kubectl port-forward, and one HTTP request through it; prints the answer
 //	ports NAME PORT…                     scan all TCP ports from the network: exactly these are open
 //	capture                              no packet went to an address outside the closed network since it was made
-//	kill-services NAME                   kill -9 each service by the API; each is back within 10 s, and ready again
+//	kill-services NAME [SERVICE…]        kill -9 these services, or each, by the API; each is back within 10 s, and ready again
+//	follow POD LINES                     kubectl logs -f until the pod (of testpod count) ends: every line once and in order
 //	issuer DOCUMENTS EXPRESSION KUBECONFIG
 //	                                     the Cluster document trusts an issuer of tokens in the network, whose users are called as
 //	                                     EXPRESSION says; KUBECONFIG is that of its user dora
@@ -52,7 +54,7 @@ import (
 //	dhcp on|off, ntp on|off              whether the closed network's servers answer
 //	exits STATUS orlopctl ARGS           orlopctl ends with this status
 //	await DEADLINE REGEXP orlopctl|kubectl ARGS
-//	                                     again and again until what it prints matches
+//	                                     again and again until what it prints matches, or with a ! no longer does
 //	refuses NAME FILE                    send documents that orlopctl would not: the machine itself refuses them; prints what it says
 //	expired FOLDER                       make an operator's certificate that has expired (client.crt, client.key)
 //	button NAME                          press the power button
@@ -60,6 +62,8 @@ import (
 func (s *story) verbs() map[string]func(ts *testscript.TestScript, neg bool, args []string) {
 	return map[string]func(ts *testscript.TestScript, neg bool, args []string){
 		"machine":       s.machineVerb,
+		"cluster":       s.clusterVerb,
+		"follow":        s.followVerb,
 		"console":       s.consoleVerb,
 		"fingerprint":   s.fingerprintVerb,
 		"trust":         s.trustVerb,
@@ -159,6 +163,32 @@ func (s *story) machineVerb(ts *testscript.TestScript, neg bool, args []string) 
 		spec.Disks = qemu.BootDisk(image, size)
 	}
 	s.start(ts, spec)
+}
+
+// clusterVerb does what the story life tells step by step.
+func (s *story) clusterVerb(ts *testscript.TestScript, neg bool, args []string) {
+	need(ts, neg, args, 1, 1, "cluster NAME")
+	name, orlopctl := args[0], s.program("orlopctl")
+	s.machineVerb(ts, false, []string{name})
+	s.waitConsole(ts, name, "orlop: machine identity sha256:[0-9a-f]{64}", 90*time.Second)
+	s.waitConsole(ts, name, "orlop: API answers on", time.Minute)
+	s.fingerprintVerb(ts, false, args)
+	for _, words := range []string{
+		"gen secrets --out secrets.yaml",
+		"gen config " + name + " https://" + ts.Getenv("IP_"+name) + ":6443 --cluster-name story --secrets secrets.yaml --out machine.yaml",
+		"apply-config -f machine.yaml",
+	} {
+		orlopctl(ts, false, strings.Fields(words))
+	}
+	s.trustVerb(ts, false, []string{name, "secrets.yaml"})
+	s.imageVerb(ts, false, []string{"testpod.tar"})
+	for _, words := range []string{
+		"health --timeout 5m",
+		"kubeconfig --server https://127.0.0.1:" + ts.Getenv("PORT_"+name+"_6443") + " --out kubeconfig",
+		"image import testpod.tar",
+	} {
+		orlopctl(ts, false, strings.Fields(words))
+	}
 }
 
 func (s *story) consoleVerb(ts *testscript.TestScript, neg bool, args []string) {
@@ -296,8 +326,8 @@ func (s *story) nocertVerb(ts *testscript.TestScript, neg bool, args []string) {
 }
 
 func (s *story) imageVerb(ts *testscript.TestScript, neg bool, args []string) {
-	need(ts, neg, args, 1, 1, "image FILE")
-	ts.Check(buildImage(ts.MkAbs(args[0])))
+	need(ts, neg, args, 1, 2, "image FILE [NAME]")
+	ts.Check(buildImage(ts.MkAbs(args[0]), append(args[1:], testImage)[0]))
 }
 
 func (s *story) portforwardVerb(ts *testscript.TestScript, neg bool, args []string) {

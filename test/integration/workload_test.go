@@ -2,6 +2,7 @@ package integration
 
 import (
 	"archive/tar"
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -12,6 +13,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -34,8 +36,9 @@ import (
 // testImage is the name under which the stories' image is imported.
 const testImage = "test.orlop.dev/testpod:1"
 
-// buildImage builds ./testpod and writes an OCI archive that holds it and nothing else.
-func buildImage(file string) error {
+// buildImage builds ./testpod and writes an OCI archive that holds it and nothing else. Images of different names have
+// different contents, so that one can be in use while the other is not.
+func buildImage(file, name string) error {
 	dir, err := os.MkdirTemp("", "orlop-testpod-")
 	if err != nil {
 		return err
@@ -66,6 +69,7 @@ func buildImage(file string) error {
 	}
 	c = c.DeepCopy()
 	c.OS, c.Architecture, c.Config.Entrypoint = "linux", "amd64", []string{"/testpod"}
+	c.Config.Labels = map[string]string{"name": name}
 	if image, err = mutate.ConfigFile(image, c); err != nil {
 		return err
 	}
@@ -73,7 +77,7 @@ func buildImage(file string) error {
 	if err != nil {
 		return err
 	}
-	if err := path.AppendImage(image, layout.WithAnnotations(map[string]string{"io.containerd.image.name": testImage})); err != nil {
+	if err := path.AppendImage(image, layout.WithAnnotations(map[string]string{"io.containerd.image.name": name})); err != nil {
 		return err
 	}
 	return archive(filepath.Join(dir, "oci"), file)
@@ -131,7 +135,7 @@ func (s *story) scan(addr string) ([]int, error) {
 // killVerb ends each service's process the hard way. The process must be back within 10 s, and ready again within the time that
 // an emulated processor needs to start it.
 func (s *story) killVerb(ts *testscript.TestScript, neg bool, args []string) {
-	need(ts, neg, args, 1, 1, "kill-services NAME")
+	need(ts, neg, args, 1, -1, "kill-services NAME [SERVICE…]")
 	c := s.client(ts)
 	defer c.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), 15*time.Minute)
@@ -151,6 +155,9 @@ func (s *story) killVerb(ts *testscript.TestScript, neg bool, args []string) {
 	all, err := c.Service.List(ctx, &api.ListServicesRequest{})
 	ts.Check(err)
 	for _, before := range all.Services {
+		if len(args) > 1 && !slices.Contains(args[1:], before.Name) {
+			continue
+		}
 		began := time.Now()
 		_, err := c.Service.Restart(ctx, &api.RestartServiceRequest{Name: before.Name, Kill: true})
 		if before.Name != "apid" { // apid's own death cuts the call that asked for it
@@ -180,6 +187,33 @@ func (s *story) killVerb(ts *testscript.TestScript, neg bool, args []string) {
 		}
 		s.note("killed %s: back after %.1fs, ready after %.1fs", before.Name, back.Seconds(), time.Since(began).Seconds())
 	}
+}
+
+// followVerb reads a pod's log while it is written, and what comes has to be the numbered lines of testpod count.
+func (s *story) followVerb(ts *testscript.TestScript, neg bool, args []string) {
+	need(ts, neg, args, 2, 2, "follow POD LINES")
+	want, err := strconv.Atoi(args[1])
+	ts.Check(err)
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, filepath.Join(*binDir, "kubectl"), "--kubeconfig", ts.Getenv("KUBECONFIG"), "logs", "-f", args[0])
+	var said bytes.Buffer
+	cmd.Stderr = &said
+	out, err := cmd.StdoutPipe()
+	ts.Check(err)
+	ts.Check(cmd.Start())
+	last := 0
+	for in := bufio.NewScanner(out); in.Scan(); last++ {
+		if number, _, _ := strings.Cut(in.Text(), " "); number != strconv.Itoa(last+1) {
+			cancel()
+			_ = cmd.Wait()
+			ts.Fatalf("log of %s: after line %d comes %.80q", args[0], last, in.Text())
+		}
+	}
+	if err := cmd.Wait(); err != nil || last != want {
+		ts.Fatalf("log of %s ended after %d of %d lines: %v: %s", args[0], last, want, err, said.String())
+	}
+	s.note("followed the log of %s: %d lines, none missing", args[0], last)
 }
 
 // writer writes ConfigMaps one after the other and remembers those that the API server acknowledged.

@@ -7,12 +7,15 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"net/http"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
@@ -84,8 +87,60 @@ func run(args []string) error {
 			return err
 		}
 		return write(args[1], make([]byte, mib<<20))
+	case args[0] == "crowd" && len(args) == 3: // take space of a file system until so many percent of it are left
+		percent, err := strconv.ParseUint(args[2], 10, 64)
+		if err != nil {
+			return err
+		}
+		return crowd(args[1], percent)
+	case args[0] == "sizes" && len(args) == 2: // print the files below a folder with their sizes in KiB
+		return filepath.WalkDir(args[1], func(path string, entry fs.DirEntry, err error) error {
+			if err != nil || !entry.Type().IsRegular() {
+				return err
+			}
+			info, err := entry.Info()
+			if err == nil {
+				fmt.Println(info.Size()>>10, path)
+			}
+			return err
+		})
+	case args[0] == "count" && len(args) == 3: // print so many numbered lines of 8 KiB, and so many in a second
+		lines, err1 := strconv.Atoi(args[1])
+		rate, err2 := strconv.Atoi(args[2])
+		if err := errors.Join(err1, err2); err != nil {
+			return err
+		}
+		return count(lines, rate)
 	}
-	return fmt.Errorf("unknown arguments %q; serve [ADDRESS], get URL, api PATH, lookup NAME, dial ADDRESS, cat FILE, list FOLDER, env NAME, echo, write FILE TEXT and fill FILE MIB are known", args)
+	return fmt.Errorf("unknown arguments %q; serve [ADDRESS], get URL, api PATH, lookup NAME, dial ADDRESS, cat FILE, list FOLDER, env NAME, echo, write FILE TEXT, fill FILE MIB, crowd FILE PERCENT, sizes FOLDER and count LINES RATE are known", args)
+}
+
+// crowd makes a file that takes what a file system has, but for a share of its whole size.
+func crowd(name string, percent uint64) error {
+	f, err := os.Create(name)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	var s syscall.Statfs_t
+	if err := syscall.Fstatfs(int(f.Fd()), &s); err != nil {
+		return err
+	}
+	size := int64(s.Bavail-s.Blocks*percent/100) * s.Bsize
+	fmt.Println("taking", size>>20, "MiB")
+	return syscall.Fallocate(int(f.Fd()), 0, 0, size)
+}
+
+func count(lines, rate int) error {
+	tick := time.NewTicker(time.Second / time.Duration(rate))
+	defer tick.Stop()
+	for i := 1; i <= lines; i++ {
+		<-tick.C
+		if _, err := fmt.Printf("%d %s\n", i, strings.Repeat("x", 8000)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func write(name string, content []byte) error {
