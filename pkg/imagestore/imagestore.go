@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -22,7 +23,9 @@ import (
 	"github.com/containerd/containerd/api/types"
 	transfertypes "github.com/containerd/containerd/api/types/transfer"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 )
@@ -43,22 +46,42 @@ func New(conn grpc.ClientConnInterface) *Store { return &Store{conn: conn} }
 type Image struct {
 	Name   string
 	Digest string // of the manifest or index, "sha256:…"
-	Size   int64  // bytes of the manifest or index itself as the store knows it
+	Size   int64  // bytes that its layers (packed), configuration and manifest take; 0 where it is not known
 }
 
 func inNamespace(ctx context.Context) context.Context {
 	return metadata.AppendToOutgoingContext(ctx, "containerd-namespace", Namespace)
 }
 
-// List returns all images by name.
+// List returns all images by name. Of several names of one image, those that are made of a digest are left out.
 func (s *Store) List(ctx context.Context) ([]Image, error) {
 	images, err := s.list(ctx)
 	if err != nil {
 		return nil, err
 	}
-	out := make([]Image, 0, len(images))
-	for _, i := range images {
-		out = append(out, Image{Name: i.Name, Digest: i.Target.GetDigest(), Size: i.Target.GetSize()})
+	return s.present(ctx, images, images)
+}
+
+// present describes some of all images for people.
+func (s *Store) present(ctx context.Context, some, all []*imagesapi.Image) ([]Image, error) {
+	named := map[string]bool{} // digests that have a name of their own
+	for _, i := range all {
+		if !ofDigest(i.Name) {
+			named[i.Target.GetDigest()] = true
+		}
+	}
+	read := s.blobs(inNamespace(ctx))
+	var out []Image
+	for _, i := range some {
+		if ofDigest(i.Name) && named[i.Target.GetDigest()] {
+			continue
+		}
+		// An image can be deleted while it is looked at; it is still one that was there.
+		size, err := sizeOf(read, i.Target.GetDigest(), i.Target.GetSize())
+		if err != nil && status.Code(err) != codes.NotFound {
+			return nil, err
+		}
+		out = append(out, Image{Name: i.Name, Digest: i.Target.GetDigest(), Size: size})
 	}
 	return out, nil
 }
@@ -109,24 +132,32 @@ func (s *Store) Import(ctx context.Context, archive io.Reader) ([]Image, error) 
 	if err != nil {
 		return nil, err
 	}
-	names := imported(before, all, started)
-	if len(names) == 0 {
-		return nil, errors.New("image import: the archive holds no image for linux/amd64")
+	unneeded, err := redundant(s.blobs(ctx), all)
+	if err != nil {
+		return nil, err
 	}
-	return names, nil
+	for _, name := range unneeded {
+		if _, err := imagesapi.NewImagesClient(s.conn).Delete(ctx, &imagesapi.DeleteImageRequest{Name: name}); err != nil && status.Code(err) != codes.NotFound {
+			return nil, fmt.Errorf("image import: cannot forget %s: %w", name, err)
+		}
+	}
+	all = slices.DeleteFunc(all, func(i *imagesapi.Image) bool { return slices.Contains(unneeded, i.Name) })
+	images, err := s.present(ctx, imported(before, all, started), all)
+	if err == nil && len(images) == 0 {
+		err = errors.New("image import: the archive holds no image for linux/amd64")
+	}
+	return images, err
 }
 
 // imported tells what an import that began at started has brought: the names that are new or name something else than
 // before; if there are none, the same archive came again, and it is those whose record was written since. (A record is
-// also written when containerd labels an image, so this alone would name others too.) Of several names of one image, those
-// that containerd makes of digests are left out.
-func imported(before, after []*imagesapi.Image, started time.Time) []Image {
+// also written when containerd labels an image, so this alone would name others too.)
+func imported(before, after []*imagesapi.Image, started time.Time) []*imagesapi.Image {
 	was := map[string]string{}
 	for _, i := range before {
 		was[i.Name] = i.Target.GetDigest()
 	}
 	var changed, written []*imagesapi.Image
-	named := map[string]bool{} // digests that have a name of their own
 	for _, i := range after {
 		if was[i.Name] != i.Target.GetDigest() {
 			changed = append(changed, i)
@@ -134,30 +165,22 @@ func imported(before, after []*imagesapi.Image, started time.Time) []Image {
 		if !i.UpdatedAt.AsTime().Before(started) {
 			written = append(written, i)
 		}
-		if !ofDigest(i.Name) {
-			named[i.Target.GetDigest()] = true
-		}
 	}
 	if len(changed) == 0 {
-		changed = written
+		return written
 	}
-	var out []Image
-	for _, i := range changed {
-		if !ofDigest(i.Name) || !named[i.Target.GetDigest()] {
-			out = append(out, Image{Name: i.Name, Digest: i.Target.GetDigest(), Size: i.Target.GetSize()})
-		}
-	}
-	return out
+	return changed
 }
 
 // unnamed is the prefix of names for manifests that have none in their archive.
 const unnamed = "imported"
 
-// ofDigest tells whether a name was made of a digest: by the import for a manifest without one, or by containerd's
-// Kubernetes interface for an image's configuration.
-func ofDigest(name string) bool {
-	return strings.HasPrefix(name, unnamed+"@sha256:") || strings.HasPrefix(name, "sha256:")
-}
+// unnamedRecord tells a name that an import has made of a digest, for a manifest without one.
+func unnamedRecord(name string) bool { return strings.HasPrefix(name, unnamed+"@sha256:") }
+
+// ofDigest tells whether a name was made of a digest: by an import, or by containerd's Kubernetes interface for an image's
+// configuration.
+func ofDigest(name string) bool { return unnamedRecord(name) || strings.HasPrefix(name, "sha256:") }
 
 // send opens a stream and feeds it from r in the background, as containerd's stream protocol wants it: the first message names
 // the stream and is answered; after that the receiver grants a window of bytes and the sender sends no more than that.

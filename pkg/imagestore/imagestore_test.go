@@ -22,10 +22,10 @@ func TestImported(t *testing.T) {
 		before, after []*imagesapi.Image
 		want          []string
 	}{
-		{"a new image, with the names that containerd adds",
+		{"a new image, with the name that containerd adds",
 			[]*imagesapi.Image{pause},
-			[]*imagesapi.Image{labelled, record("web:1", "sha256:w", 1), record("imported@sha256:w", "sha256:w", 1), record("sha256:c", "sha256:w", 2)},
-			[]string{"web:1"}},
+			[]*imagesapi.Image{labelled, record("web:1", "sha256:w", 1), record("sha256:c", "sha256:w", 2)},
+			[]string{"web:1", "sha256:c"}},
 		{"a name that moves",
 			[]*imagesapi.Image{record("web:1", "sha256:w", -1)},
 			[]*imagesapi.Image{record("web:1", "sha256:x", 1)},

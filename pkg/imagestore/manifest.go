@@ -1,0 +1,107 @@
+package imagestore
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+
+	contentapi "github.com/containerd/containerd/api/services/content/v1"
+	imagesapi "github.com/containerd/containerd/api/services/images/v1"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+)
+
+// maxManifest is the largest manifest or index that is read; registries refuse larger ones.
+const maxManifest = 4 << 20
+
+// manifest is an OCI image manifest or an image index (image-spec, manifest.md and image-index.md); the fields of the
+// other one are empty.
+type manifest struct {
+	Config    ocispec.Descriptor   `json:"config"`
+	Layers    []ocispec.Descriptor `json:"layers"`
+	Manifests []ocispec.Descriptor `json:"manifests"`
+}
+
+// blobs reads a manifest or an index by its digest.
+type blobs func(digest string) (manifest, error)
+
+// forUs tells whether an entry of an index is for this machine. One without a platform is for any.
+func forUs(d ocispec.Descriptor) bool {
+	return d.Platform == nil || d.Platform.OS == "linux" && d.Platform.Architecture == "amd64"
+}
+
+// sizeOf is what an image takes in the content store, in bytes: its layers as they were packed, its configuration and its
+// manifest. Of an index it is the image for this machine.
+func sizeOf(read blobs, digest string, own int64) (int64, error) {
+	m, err := read(digest)
+	if err != nil {
+		return 0, err
+	}
+	for _, d := range m.Manifests {
+		if forUs(d) {
+			size, err := sizeOf(read, d.Digest.String(), d.Size)
+			return own + size, err
+		}
+	}
+	total := own + m.Config.Size
+	for _, l := range m.Layers {
+		total += l.Size
+	}
+	return total, nil
+}
+
+// redundant are those of the records that an import has named after a digest and nobody needs: indexes all of whose images
+// for this machine have records of their own. They would keep the content of images that have been deleted.
+func redundant(read blobs, all []*imagesapi.Image) ([]string, error) {
+	own := map[string]bool{}
+	for _, i := range all {
+		own[i.Target.GetDigest()] = true
+	}
+	var out []string
+	for _, i := range all {
+		if !unnamedRecord(i.Name) {
+			continue
+		}
+		m, err := read(i.Target.GetDigest())
+		if err != nil {
+			return nil, err
+		}
+		needed := len(m.Manifests) == 0
+		for _, d := range m.Manifests {
+			needed = needed || forUs(d) && !own[d.Digest.String()]
+		}
+		if !needed {
+			out = append(out, i.Name)
+		}
+	}
+	return out, nil
+}
+
+// blobs reads from containerd's content store.
+func (s *Store) blobs(ctx context.Context) blobs {
+	client := contentapi.NewContentClient(s.conn)
+	return func(digest string) (m manifest, err error) {
+		stream, err := client.Read(ctx, &contentapi.ReadContentRequest{Digest: digest})
+		if err != nil {
+			return m, fmt.Errorf("images: cannot read %s: %w", digest, err)
+		}
+		var text []byte
+		for {
+			part, err := stream.Recv()
+			if errors.Is(err, io.EOF) {
+				break
+			}
+			if err != nil {
+				return m, fmt.Errorf("images: cannot read %s: %w", digest, err)
+			}
+			if text = append(text, part.Data...); len(text) > maxManifest {
+				return m, fmt.Errorf("images: %s is larger than a manifest may be (%d bytes)", digest, maxManifest)
+			}
+		}
+		if err := json.Unmarshal(text, &m); err != nil {
+			return m, fmt.Errorf("images: %s is no manifest: %w", digest, err)
+		}
+		return m, nil
+	}
+}
