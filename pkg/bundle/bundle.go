@@ -1,0 +1,85 @@
+// Package bundle reads and writes upgrade bundles: one file that holds a whole version of the system, signed.
+//
+// A bundle is a tar archive in the OCI image layout (image-spec, image-layout.md), so that registries store it as it is. Its
+// members come in this order, which a reader insists on, so that it can decide before it has to keep anything:
+//
+//	oci-layout, index.json      as the layout wants them; not signed, and not needed to read the bundle
+//	blobs/sha256/…              the OCI manifest
+//	blobs/sha256/…              the statement: a DSSE envelope (github.com/secure-systems-lab/dsse) over a Statement
+//	blobs/sha256/…              the root image with its hash tree, as zstd
+//	blobs/sha256/…              the unified kernel image
+//	blobs/sha256/…              the bill of materials (SPDX)
+//
+// Nothing is believed but the statement, once its signature is right; every byte that follows is checked against it.
+package bundle
+
+import (
+	"fmt"
+	"regexp"
+
+	"github.com/orlop-os/orlop/pkg/verity"
+)
+
+// Media types of the parts.
+const (
+	TypeStatement = "application/vnd.dsse.envelope.v1+json"
+	TypeRoot      = "application/vnd.orlop.root.v1+zstd"
+	TypeUKI       = "application/vnd.orlop.uki.v1"
+	TypeSBOM      = "application/spdx+json"
+	// TypeBundle is the artifact type of the OCI manifest.
+	TypeBundle = "application/vnd.orlop.bundle.v1"
+	// TypePayload is what the signature is over: the JSON form of a Statement.
+	TypePayload = "application/vnd.orlop.statement.v1+json"
+)
+
+// Statement is what the signature vouches for.
+type Statement struct {
+	Version string `json:"version"`
+	Profile string `json:"profile"`
+	// MinimumVersion is the oldest version that this one can follow; empty: any.
+	MinimumVersion string `json:"minimumVersion,omitempty"`
+	// Root is the root's description for dm-verity, as it stands on the kernel's command line.
+	Root string `json:"root"`
+	// RootImage is the root partition's content: file system and hash tree, not compressed.
+	RootImage Part `json:"rootImage"`
+	// Packed is the same as it is in the bundle.
+	Packed Part `json:"packed"`
+	UKI    Part `json:"uki"`
+	SBOM   Part `json:"sbom"`
+}
+
+// Part is a file's content.
+type Part struct {
+	SHA256 string `json:"sha256"` // lower-case hexadecimal
+	Size   int64  `json:"size"`   // bytes
+}
+
+var (
+	versionForm = regexp.MustCompile(`^[0-9][0-9A-Za-z.~-]{0,63}$`)
+	digestForm  = regexp.MustCompile(`^[0-9a-f]{64}$`)
+)
+
+// maxPart bounds every part; the largest real one has a few hundred MiB.
+const maxPart = 8 << 30
+
+// check refuses a statement that is signed and makes no sense all the same.
+func (s Statement) check() error {
+	if !versionForm.MatchString(s.Version) {
+		return fmt.Errorf("%q is no version", s.Version)
+	}
+	if s.MinimumVersion != "" && !versionForm.MatchString(s.MinimumVersion) {
+		return fmt.Errorf("%q is no version", s.MinimumVersion)
+	}
+	if _, err := verity.Parse(s.Root); err != nil {
+		return fmt.Errorf("root: %w", err)
+	}
+	for _, p := range []struct {
+		name string
+		part Part
+	}{{"root image", s.RootImage}, {"packed root image", s.Packed}, {"UKI", s.UKI}, {"bill of materials", s.SBOM}} {
+		if !digestForm.MatchString(p.part.SHA256) || p.part.Size <= 0 || p.part.Size > maxPart {
+			return fmt.Errorf("%s: digest %q of %d bytes cannot be", p.name, p.part.SHA256, p.part.Size)
+		}
+	}
+	return nil
+}

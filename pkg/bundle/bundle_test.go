@@ -1,0 +1,180 @@
+package bundle
+
+import (
+	"bytes"
+	"crypto/rand"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/orlop-os/orlop/pkg/verity"
+)
+
+// made is a bundle of small parts, the root image of it, and who trusts it.
+func made(t *testing.T) (file, root []byte, trust Trust) {
+	t.Helper()
+	key, err := NewKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	root = make([]byte, 3<<20)
+	rand.Read(root[:1<<20]) // the rest compresses well
+	image := filepath.Join(dir, "root.img")
+	if err := os.WriteFile(image, root, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	params, err := verity.Format(image, make([]byte, 32))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if root, err = os.ReadFile(image); err != nil {
+		t.Fatal(err)
+	}
+	for name, content := range map[string]string{"uki": "a kernel", "sbom": "{}"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	source := Source{
+		Version: "1.2.0", Profile: "test", MinimumVersion: "1.0.0", Root: params.String(), Time: time.Unix(1700000000, 0),
+		RootImage: image, UKI: filepath.Join(dir, "uki"), SBOM: filepath.Join(dir, "sbom"), Work: dir,
+	}
+	var out, again bytes.Buffer
+	for _, to := range []*bytes.Buffer{&out, &again} {
+		if err := Write(to, source, key); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !bytes.Equal(out.Bytes(), again.Bytes()) {
+		t.Error("the same source gives other bytes")
+	}
+	return out.Bytes(), root, trustOf(t, key)
+}
+
+func trustOf(t *testing.T, key Key) Trust {
+	t.Helper()
+	text, err := key.PublicPEM()
+	if err != nil {
+		t.Fatal(err)
+	}
+	trust, err := ParseTrust(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return trust
+}
+
+// read reads a whole bundle.
+func read(from io.Reader, trust Trust) (root bytes.Buffer, uki []byte, err error) {
+	r, err := Open(from, trust)
+	if err != nil {
+		return root, nil, err
+	}
+	if err := r.Root(&root); err != nil {
+		return root, nil, err
+	}
+	uki, err = r.UKI()
+	return root, uki, err
+}
+
+func TestWriteAndRead(t *testing.T) {
+	file, root, trust := made(t)
+	r, err := Open(bytes.NewReader(file), trust)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s := r.Statement; s.Version != "1.2.0" || s.MinimumVersion != "1.0.0" || s.RootImage.Size != int64(len(root)) {
+		t.Errorf("statement %+v", s)
+	}
+	got, uki, err := read(bytes.NewReader(file), trust)
+	if err != nil || !bytes.Equal(got.Bytes(), root) || string(uki) != "a kernel" {
+		t.Errorf("%d bytes of root, UKI %q, %v", got.Len(), uki, err)
+	}
+}
+
+// TestRefused: whatever is wrong is found, and told in a sentence; nothing of a statement is believed before.
+func TestRefused(t *testing.T) {
+	file, root, trust := made(t)
+	stranger, err := NewKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := read(bytes.NewReader(file), trustOf(t, stranger)); err == nil || !strings.Contains(err.Error(), "no key that this system trusts") {
+		t.Errorf("another key: %v", err)
+	}
+	if _, err := Open(strings.NewReader(strings.Repeat("no archive ", 200)), trust); err == nil || !strings.Contains(err.Error(), "not an upgrade bundle") {
+		t.Errorf("something else: %v", err)
+	}
+	signed := bytes.Replace(file, []byte("eyJ2"), []byte("eyJ3"), 1) // the head of the payload, in base64
+	if bytes.Equal(signed, file) {
+		t.Fatal("the payload does not begin as expected")
+	}
+	if _, err := Open(bytes.NewReader(signed), trust); err == nil || !strings.Contains(err.Error(), "no key that this system trusts") {
+		t.Errorf("a changed statement: %v", err)
+	}
+	// Cut anywhere it is not accepted; with one bit changed it is not, or the bit stood between the parts.
+	end := bytes.Index(file, []byte("a kernel")) + len("a kernel")
+	for at := 0; at < end; at += 4099 {
+		if _, _, err := read(bytes.NewReader(file[:at]), trust); err == nil {
+			t.Errorf("cut at %d of %d: accepted", at, len(file))
+		}
+	}
+	begin := bytes.Index(file, []byte{0x28, 0xb5, 0x2f, 0xfd}) // zstd's magic number: the root image
+	refused := 0
+	for at := begin; at < end; at += 7919 {
+		damaged := bytes.Clone(file)
+		damaged[at] ^= 4
+		got, uki, err := read(bytes.NewReader(damaged), trust)
+		if err != nil {
+			refused++
+		} else if !bytes.Equal(got.Bytes(), root) || string(uki) != "a kernel" {
+			t.Errorf("one bit at %d: accepted", at)
+		}
+	}
+	if refused < 100 {
+		t.Errorf("only %d of the changed bits were found", refused)
+	}
+}
+
+// TestRootStopsWithItsDevice: an error of the device is the device's, not the bundle's.
+func TestRootStopsWithItsDevice(t *testing.T) {
+	file, _, trust := made(t)
+	r, err := Open(bytes.NewReader(file), trust)
+	if err != nil {
+		t.Fatal(err)
+	}
+	broken := errors.New("no space")
+	if err := r.Root(failing{broken}); !errors.Is(err, broken) {
+		t.Errorf("%v", err)
+	}
+}
+
+type failing struct{ err error }
+
+func (f failing) Write([]byte) (int, error) { return 0, f.err }
+
+func FuzzOpen(f *testing.F) {
+	key, err := NewKey()
+	if err != nil {
+		f.Fatal(err)
+	}
+	text, err := key.PublicPEM()
+	if err != nil {
+		f.Fatal(err)
+	}
+	trust, err := ParseTrust(text)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add([]byte("oci-layout"))
+	f.Fuzz(func(t *testing.T, file []byte) {
+		if _, err := Open(bytes.NewReader(file), trust); err == nil {
+			t.Error("accepted without a signature")
+		}
+	})
+}

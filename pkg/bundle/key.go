@@ -1,0 +1,100 @@
+package bundle
+
+import (
+	"context"
+	"crypto"
+	"crypto/ed25519"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+
+	"github.com/secure-systems-lab/go-securesystemslib/dsse"
+)
+
+// Key signs bundles: Ed25519.
+type Key struct{ private ed25519.PrivateKey }
+
+// NewKey makes one.
+func NewKey() (Key, error) {
+	_, private, err := ed25519.GenerateKey(rand.Reader)
+	return Key{private}, err
+}
+
+// ParseKey reads a private key in PEM (PKCS #8).
+func ParseKey(text []byte) (Key, error) {
+	block, _ := pem.Decode(text)
+	if block == nil {
+		return Key{}, errors.New("no PEM block")
+	}
+	parsed, err := x509.ParsePKCS8PrivateKey(block.Bytes)
+	if err != nil {
+		return Key{}, err
+	}
+	private, ok := parsed.(ed25519.PrivateKey)
+	if !ok {
+		return Key{}, fmt.Errorf("it is a %T, not an Ed25519 key", parsed)
+	}
+	return Key{private}, nil
+}
+
+// PrivatePEM is the key, to be kept secret.
+func (k Key) PrivatePEM() ([]byte, error) {
+	der, err := x509.MarshalPKCS8PrivateKey(k.private)
+	return pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), err
+}
+
+// PublicPEM is what machines need to know.
+func (k Key) PublicPEM() ([]byte, error) {
+	der, err := x509.MarshalPKIXPublicKey(k.private.Public())
+	return pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: der}), err
+}
+
+// Trust is the keys that are believed.
+type Trust []ed25519.PublicKey
+
+// ParseTrust reads public keys in PEM, one after the other.
+func ParseTrust(text []byte) (Trust, error) {
+	var all Trust
+	for len(text) > 0 {
+		var block *pem.Block
+		if block, text = pem.Decode(text); block == nil {
+			break
+		}
+		parsed, err := x509.ParsePKIXPublicKey(block.Bytes)
+		if err != nil {
+			return nil, err
+		}
+		public, ok := parsed.(ed25519.PublicKey)
+		if !ok {
+			return nil, fmt.Errorf("a %T is not an Ed25519 key", parsed)
+		}
+		all = append(all, public)
+	}
+	if len(all) == 0 {
+		return nil, errors.New("no public key")
+	}
+	return all, nil
+}
+
+// side is a key as the DSSE library wants it.
+type side struct {
+	public  ed25519.PublicKey
+	private ed25519.PrivateKey // nil where it only verifies
+}
+
+func (s side) Sign(_ context.Context, data []byte) ([]byte, error) {
+	return ed25519.Sign(s.private, data), nil
+}
+
+func (s side) Verify(_ context.Context, data, signature []byte) error {
+	if !ed25519.Verify(s.public, data, signature) {
+		return errors.New("wrong signature")
+	}
+	return nil
+}
+
+func (s side) KeyID() (string, error) { return dsse.SHA256KeyID(s.public) }
+
+func (s side) Public() crypto.PublicKey { return s.public }

@@ -1,0 +1,183 @@
+package bundle
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"strings"
+
+	"github.com/klauspost/compress/zstd"
+	"github.com/secure-systems-lab/go-securesystemslib/dsse"
+)
+
+const (
+	// maxStatement bounds what is kept of a bundle before anything of it is believed.
+	maxStatement = 64 << 10
+	// window is the most that a root image refers back, in bytes: the memory that unpacking takes.
+	window = 4 << 20
+)
+
+// Reader reads a bundle from its beginning to its end.
+type Reader struct {
+	Statement Statement
+	tar       *tar.Reader
+}
+
+// Open reads as far as the statement and checks it. The error says what is wrong with the file.
+func Open(from io.Reader, trust Trust) (*Reader, error) {
+	r := &Reader{tar: tar.NewReader(from)}
+	for _, part := range []string{"oci-layout", "index.json", "OCI manifest"} {
+		if err := r.next(part); err != nil {
+			return nil, err
+		}
+	}
+	if err := r.next("statement"); err != nil {
+		return nil, err
+	}
+	text, err := io.ReadAll(io.LimitReader(r.tar, maxStatement+1))
+	if err != nil {
+		return nil, cut("statement", err)
+	}
+	if len(text) > maxStatement {
+		return nil, fmt.Errorf("bundle: its statement is larger than %d KiB", maxStatement>>10)
+	}
+	r.Statement, err = verify(text, trust)
+	return r, err
+}
+
+// verify returns a statement that one of the trusted keys has signed.
+func verify(text []byte, trust Trust) (Statement, error) {
+	var envelope dsse.Envelope
+	if err := json.Unmarshal(text, &envelope); err != nil {
+		return Statement{}, fmt.Errorf("bundle: its statement is no DSSE envelope: %w", err)
+	}
+	if envelope.PayloadType != TypePayload {
+		return Statement{}, fmt.Errorf("bundle: it states %q, not %s", envelope.PayloadType, TypePayload)
+	}
+	var keys []dsse.Verifier
+	for _, public := range trust {
+		keys = append(keys, side{public: public})
+	}
+	verifier, err := dsse.NewEnvelopeVerifier(keys...)
+	if err != nil {
+		return Statement{}, fmt.Errorf("bundle: %w", err)
+	}
+	_, payload, err := verifier.VerifyAndDecode(context.Background(), &envelope)
+	if err != nil {
+		return Statement{}, fmt.Errorf("bundle: no key that this system trusts has signed it: %w", err)
+	}
+	var s Statement
+	strict := json.NewDecoder(bytes.NewReader(payload))
+	strict.DisallowUnknownFields()
+	if err := strict.Decode(&s); err != nil {
+		return Statement{}, fmt.Errorf("bundle: its statement cannot be read; it may need a newer system than this one first: %w", err)
+	}
+	if err := s.check(); err != nil {
+		return Statement{}, fmt.Errorf("bundle: its statement makes no sense: %w", err)
+	}
+	return s, nil
+}
+
+// next goes to the next member.
+func (r *Reader) next(part string) error {
+	if _, err := r.tar.Next(); err != nil {
+		return cut(part, err)
+	}
+	return nil
+}
+
+func cut(part string, err error) error {
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return fmt.Errorf("bundle: it is cut off before its %s ends", part)
+	}
+	if errors.Is(err, tar.ErrHeader) {
+		return fmt.Errorf("bundle: it is not an upgrade bundle (no tar archive at its %s)", part)
+	}
+	return fmt.Errorf("bundle: cannot read its %s: %w", part, err)
+}
+
+// Root writes the root image, unpacked, and checks it. It must be called before UKI. What has been written is worth
+// nothing when it returns an error.
+func (r *Reader) Root(to io.Writer) error {
+	if err := r.next("root image"); err != nil {
+		return err
+	}
+	packed := newChecked(r.tar, r.Statement.Packed)
+	unpack, err := zstd.NewReader(packed, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(window))
+	if err != nil {
+		return fmt.Errorf("bundle: %w", err)
+	}
+	defer unpack.Close()
+	image := newChecked(unpack, r.Statement.RootImage)
+	if _, err := io.Copy(to, image); err != nil {
+		return rootError(err)
+	}
+	if err := image.done("root image"); err != nil {
+		return err
+	}
+	return packed.done("packed root image")
+}
+
+// rootError tells a damaged or short file from a device that does not take it.
+func rootError(err error) error {
+	if errors.Is(err, io.ErrUnexpectedEOF) || strings.Contains(err.Error(), "zstd") || errors.Is(err, zstd.ErrMagicMismatch) {
+		return fmt.Errorf("bundle: its root image is damaged or cut off: %w", err)
+	}
+	return err
+}
+
+// UKI returns the unified kernel image.
+func (r *Reader) UKI() ([]byte, error) {
+	if err := r.next("unified kernel image"); err != nil {
+		return nil, err
+	}
+	part := newChecked(r.tar, r.Statement.UKI)
+	content, err := io.ReadAll(part)
+	if err != nil {
+		return nil, cut("unified kernel image", err)
+	}
+	return content, part.done("unified kernel image")
+}
+
+// checked reads exactly what a statement promises, or fails at its end.
+type checked struct {
+	from io.Reader
+	want Part
+	sum  hash.Hash
+	size int64
+}
+
+func newChecked(from io.Reader, want Part) *checked {
+	return &checked{from: io.LimitReader(from, want.Size+1), want: want, sum: sha256.New()}
+}
+
+func (c *checked) Read(p []byte) (int, error) {
+	n, err := c.from.Read(p)
+	c.size += int64(n)
+	c.sum.Write(p[:n])
+	if c.size > c.want.Size {
+		return n, fmt.Errorf("bundle: a part is larger than the %d bytes that its statement promises", c.want.Size)
+	}
+	return n, err
+}
+
+// done tells whether everything came, and nothing else.
+func (c *checked) done(part string) error {
+	if c.size < c.want.Size {
+		// What follows the compressed data in the member belongs to it too.
+		if _, err := io.Copy(io.Discard, c); err != nil {
+			return cut(part, err)
+		}
+	}
+	if got := hex.EncodeToString(c.sum.Sum(nil)); c.size != c.want.Size || got != c.want.SHA256 {
+		return fmt.Errorf("bundle: its %s is damaged: %d bytes with digest %s, its statement promises %d with %s", part, c.size, got, c.want.Size, c.want.SHA256)
+	}
+	return nil
+}

@@ -1,0 +1,143 @@
+package slot
+
+import (
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestEntry(t *testing.T) {
+	for name, want := range map[string]Entry{
+		"orlop-1.2.0.efi":         {Version: "1.2.0"},
+		"orlop-1.2.0+3-0.efi":     {Version: "1.2.0", Trial: true, Left: 3},
+		"orlop-1.2.0+0-3.efi":     {Version: "1.2.0", Trial: true, Done: 3},
+		"orlop-0.3.0-dev+2.efi":   {Version: "0.3.0-dev", Trial: true, Left: 2},
+		"orlop-1.0.0~rc1+1-2.efi": {Version: "1.0.0~rc1", Trial: true, Left: 1, Done: 2},
+	} {
+		got, ok := ParseEntry(name)
+		if !ok || got != want {
+			t.Errorf("%s: %+v, %t", name, got, ok)
+		}
+		if again, ok := ParseEntry(got.Name()); !ok || again != got {
+			t.Errorf("%s: written as %s, which is read as %+v", name, got.Name(), again)
+		}
+	}
+	for _, name := range []string{"orlop.efi", "orlop-1.2.0.efi.new", "linux-6.1.efi", "orlop-1.2.0+x.efi", "orlop-1.2.0+99999999999999999999-0.efi"} {
+		if e, ok := ParseEntry(name); ok {
+			t.Errorf("%s is taken for %+v", name, e)
+		}
+	}
+}
+
+func TestCompare(t *testing.T) {
+	// Ascending, as `systemd-analyze compare-versions` orders them.
+	ascending := []string{"0.9", "1.0.0~rc1", "1.0.0~rc2", "1.0.0", "1.0.0-1", "1.0.1", "1.2.0", "1.10.0", "2"}
+	for i, a := range ascending {
+		for j, b := range ascending {
+			got := Compare(a, b)
+			if want := i - j; got < 0 != (want < 0) || got > 0 != (want > 0) {
+				t.Errorf("%s and %s: %d", a, b, got)
+			}
+		}
+	}
+}
+
+func TestFirst(t *testing.T) {
+	good, trial, failed := Entry{Version: "1"}, Entry{Version: "2", Trial: true, Left: 1, Done: 2}, Entry{Version: "3", Trial: true, Done: 3}
+	for _, c := range []struct {
+		all  []Entry
+		want Entry
+	}{
+		{[]Entry{good, trial, failed}, trial},
+		{[]Entry{good, failed}, good},
+		{[]Entry{failed}, failed},
+	} {
+		if got, ok := First(c.all); !ok || got != c.want {
+			t.Errorf("of %v: %v", c.all, got)
+		}
+	}
+	if _, ok := First(nil); ok {
+		t.Error("something of nothing")
+	}
+}
+
+var at = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+
+// TestStep is the table of Step, line by line.
+func TestStep(t *testing.T) {
+	record := func(p Phase) Record { return Record{From: "1", To: "2", Phase: p} }
+	good, trial, failed := Entry{Version: "2"}, Entry{Version: "2", Trial: true, Left: 1, Done: 2}, Entry{Version: "2", Trial: true, Done: 3}
+	old := Entry{Version: "1"}
+	booted := func(all ...Entry) Event { return Booted{Entries: all, At: at} }
+	for _, c := range []struct {
+		what    string
+		running string
+		before  Record
+		event   Event
+		phase   Phase
+		reason  string // a part of it
+		actions []Action
+		refused string // a part of the error
+	}{
+		{"an upgrade begins", "1", Record{}, Began{To: "2", At: at}, Writing, "", nil, ""},
+		{"one after another", "2", record(Committed), Began{To: "3", At: at}, Writing, "", nil, ""},
+		{"again after a cut", "1", record(Writing), Began{To: "2", At: at}, Writing, "", nil, ""},
+		{"again after it went back", "1", record(RolledBack), Began{To: "2", At: at}, Writing, "", nil, ""},
+		{"two at a time", "1", record(Written), Began{To: "3", At: at}, Written, "", nil, "wait until"},
+		{"during a trial", "2", record(Trial), Began{To: "3", At: at}, Trial, "", nil, "wait until"},
+		{"the same", "2", record(Committed), Began{To: "2", At: at}, Committed, "", nil, "running already"},
+		{"an older one", "2", record(Committed), Began{To: "1.9", At: at}, Committed, "", nil, "older than 2"},
+		{"the write fails", "1", record(Writing), WriteFailed{Reason: "disk full", At: at}, Failed, "disk full", nil, ""},
+		{"the entry is there", "1", record(Writing), EntryWritten{}, Written, "", []Action{Reboot{Why: "upgrade from 1 to 2"}}, ""},
+		{"the first try", "2", record(Written), booted(old, trial), Trial, "", []Action{Watch{}}, ""},
+		{"another try", "2", record(Trial), booted(old, trial), Trial, "", []Action{Watch{}}, ""},
+		{"the last try", "2", record(Trial), booted(old, failed), Trial, "", []Action{Watch{}}, ""},
+		{"a try without a record", "2", Record{}, booted(old, trial), Trial, "", []Action{Watch{}}, ""},
+		{"cut between rename and record", "2", record(Trial), booted(old, good), Committed, "", nil, ""},
+		{"back, its first process had run", "1", record(Trial), booted(old, failed), RolledBack, "did not come up in 3 tries", []Action{RestoreConfiguration{Version: "1"}}, ""},
+		{"back, it never ran", "1", record(Written), booted(old, failed), RolledBack, "did not come up in 3 tries", nil, ""},
+		{"cut before the entry", "1", record(Writing), booted(old), Failed, "cut short", nil, ""},
+		{"the loader was told otherwise", "1", record(Written), booted(old, trial), Written, "", nil, ""},
+		{"an ordinary start", "2", record(Committed), booted(old, good), Committed, "", nil, ""},
+		{"the first start of a machine", "1", Record{}, booted(old), "", "", nil, ""},
+		{"the gate holds", "2", record(Trial), GateHeld{At: at}, Committed, "", []Action{Rename{To: good}}, ""},
+		{"the gate of no trial", "2", record(Committed), GateHeld{At: at}, Committed, "", nil, ""},
+		{"the gate fails", "2", record(Trial), GateFailed{Reason: "node is not Ready"}, Trial, "not Ready",
+			[]Action{Rename{To: Entry{Version: "2", Trial: true, Done: 1}}, Reboot{Why: "node is not Ready"}}, ""},
+		{"back by hand", "2", record(Committed), BackAsked{Entries: []Entry{old, good}, Reason: "asked", At: at}, Trial, "asked",
+			[]Action{Rename{To: Entry{Version: "2", Trial: true, Done: 1}}, Reboot{Why: "asked"}}, ""},
+		{"back to nothing", "2", record(Committed), BackAsked{Entries: []Entry{good}, At: at}, Committed, "", nil, "no other version"},
+		{"back to what failed", "1", record(RolledBack), BackAsked{Entries: []Entry{old, failed}, At: at}, RolledBack, "", nil, "no other version"},
+	} {
+		got, actions, err := Step(c.running, c.before, c.event)
+		if c.refused != "" {
+			if err == nil || !strings.Contains(err.Error(), c.refused) || !reflect.DeepEqual(got, c.before) || actions != nil {
+				t.Errorf("%s: %v, record %+v, %v", c.what, err, got, actions)
+			}
+			continue
+		}
+		if err != nil || got.Phase != c.phase || !strings.Contains(got.Reason, c.reason) || c.reason == "" && got.Reason != "" || !slices.Equal(actions, c.actions) {
+			t.Errorf("%s: record %+v, %v, %v", c.what, got, actions, err)
+		}
+	}
+}
+
+// TestAlwaysAWayBack: whatever prefix of an upgrade's writes reaches the disk, the loader finds something that has been good,
+// or that is still on trial.
+func TestAlwaysAWayBack(t *testing.T) {
+	old, next := Entry{Version: "1"}, Entry{Version: "2", Trial: true, Left: Tries}
+	entries := []Entry{old, next}
+	for range Tries + 2 { // every start fails
+		first, _ := First(entries)
+		if first.Version == "1" {
+			if !entries[1].Failed() {
+				t.Fatal("went back before the tries were used")
+			}
+			return
+		}
+		entries[1].Left, entries[1].Done = entries[1].Left-1, entries[1].Done+1 // the loader counts
+	}
+	t.Error("never went back")
+}
