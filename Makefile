@@ -15,7 +15,7 @@ LIGHT   := $(shell go list ./... 2>/dev/null | grep -v -e '^$(HEAVY)' -e '/test/
 # Packages whose tests also run under the product kernel.
 KERNEL  := ./machined/disk ./machined/network ./machined/host ./machined/power ./pkg/verity ./pkg/mount ./pkg/watchdog ./pkg/uevent ./pkg/timesync ./pkg/supervise ./orchestrator/podnetwork
 
-.PHONY: help run test check lint unit kernel stories image reproducible bench lock generate packages tools clean
+.PHONY: help run test check lint unit kernel stories image versions reproducible bench lock generate packages tools clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -42,10 +42,10 @@ kernel: image ## the tests of kernel-facing code, under the product kernel in QE
 	CGO_ENABLED=0 go test -count=1 -p 1 -exec "$(CURDIR)/$(BUILD)/bin/qemu kernel-test -kernel $(CURDIR)/$(IMAGE)/kernel" $(KERNEL)
 	CGO_ENABLED=0 ORLOP_KERNEL=$(CURDIR)/$(IMAGE)/kernel go test -count=1 ./init
 
-stories: image ## boot the image and tell the stories of test/integration
-	CGO_ENABLED=0 go test -count=1 -v -timeout 60m ./test/integration -args -image $(CURDIR)/$(IMAGE) -bin $(CURDIR)/$(BUILD)/bin -operator $(CURDIR)/$(BUILD)/operator
+stories: versions ## boot the image and tell the stories of test/integration
+	CGO_ENABLED=0 go test -count=1 -v -timeout 60m ./test/integration -args -image $(CURDIR)/$(IMAGE) -bin $(CURDIR)/$(BUILD)/bin -operator $(CURDIR)/$(BUILD)/operator -versions $(CURDIR)/$(BUILD)
 
-image: packages tools $(BUILD)/operator/ca.crt ## the disk image, UKI, root, manifest and SBOM of PROFILE (default qemu)
+image: packages tools $(BUILD)/operator/ca.crt $(BUILD)/release/signing.key ## the disk image, UKI, root, manifest and SBOM of PROFILE (default qemu)
 	CGO_ENABLED=0 go build -o $(BUILD)/bin/ ./imager
 	$(BUILD)/bin/imager -profile profiles/$(PROFILE).yaml -out $(IMAGE)
 
@@ -55,7 +55,15 @@ tools: ## orlopctl, into build/bin
 $(BUILD)/operator/ca.crt: | tools
 	$(BUILD)/bin/orlopctl gen operator --out $(BUILD)/operator
 
-reproducible: packages tools $(BUILD)/operator/ca.crt ## build the image twice, once from nothing, in different folders, and compare every byte (ten minutes)
+$(BUILD)/release/signing.key:
+	CGO_ENABLED=0 go run ./imager keys -out $(BUILD)/release
+
+versions: image ## other versions of the image as upgrade bundles, for the stories
+	$(BUILD)/bin/imager -profile profiles/$(PROFILE).yaml -out $(BUILD)/next -version 99.0.0 -outputs orlop.bundle -bin ''
+	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o $(BUILD)/bin/broken-init ./test/integration/broken
+	$(BUILD)/bin/imager -profile profiles/$(PROFILE).yaml -out $(BUILD)/broken -version 99.1.0 -outputs orlop.bundle -bin '' -program init=$(BUILD)/bin/broken-init
+
+reproducible: packages tools $(BUILD)/operator/ca.crt $(BUILD)/release/signing.key ## build the image twice, once from nothing, in different folders, and compare every byte (ten minutes)
 	ORLOP_TEST_REPRODUCIBLE=1 go test ./imager -count=1 -run 'TestReproducible$$' -v -timeout 90m
 
 bench: image ## figures against the same Kubernetes as separate processes; see docs/bench.md

@@ -21,6 +21,7 @@ import (
 	"github.com/orlop-os/orlop/imager/debian"
 	"github.com/orlop-os/orlop/imager/kernel"
 	"github.com/orlop-os/orlop/imager/pause"
+	"github.com/orlop-os/orlop/pkg/bundle"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/release"
 	"github.com/orlop-os/orlop/pkg/verity"
@@ -40,15 +41,16 @@ type Build struct {
 	// Kubectl is where kubectl is put for the user; empty: nowhere.
 	Kubectl string
 
-	archive *Archive
-	kernel  *kernel.Kernel
-	tree    Tree
-	params  verity.Params
-	uki     []byte
-	boot    []Part            // what the unified kernel image is made of
-	built   map[string]string // programs to their files
-	inputs  []HashedFile
-	ca      []byte // the operator's CA certificate; nil in a generic image
+	archive  *Archive
+	kernel   *kernel.Kernel
+	tree     Tree
+	params   verity.Params
+	uki      []byte
+	boot     []Part            // what the unified kernel image is made of
+	built    map[string]string // programs to their files
+	inputs   []HashedFile
+	manifest *Manifest // from the bill of materials on
+	ca       []byte    // the operator's CA certificate; nil in a generic image
 }
 
 // stage is one step of a build: its name stands in the progress output.
@@ -67,7 +69,9 @@ var stages = []stage{
 	{"unified kernel image", (*Build).makeUKI},
 	{"disk image", (*Build).makeDisk},
 	{"compressed disk image", (*Build).compressDisk},
-	{"software bill of materials, manifest", (*Build).describe},
+	{"software bill of materials", (*Build).writeSBOM},
+	{"upgrade bundle", (*Build).makeBundle},
+	{"manifest", (*Build).describe},
 }
 
 // Run does all stages and prints how long each took.
@@ -99,8 +103,10 @@ func (b *Build) readInputs() error {
 		return err
 	}
 	files := slices.Concat(b.Inputs, b.Profile.Images)
-	if b.Profile.OperatorCA != "" {
-		files = append(files, b.Profile.OperatorCA)
+	for _, f := range []string{b.Profile.OperatorCA, b.Profile.ReleaseKeys} {
+		if f != "" {
+			files = append(files, f)
+		}
 	}
 	for _, f := range files {
 		h, err := hashFile(path.Clean(filepath.ToSlash(f)), f)
@@ -180,6 +186,18 @@ func (b *Build) planRoot() error {
 	}
 	if b.ca != nil {
 		if err := b.tree.Add(paths.OperatorCA, Node{Mode: 0o644, Data: b.ca, From: part}); err != nil {
+			return err
+		}
+	}
+	if b.Profile.ReleaseKeys != "" {
+		keys, err := os.ReadFile(b.Profile.ReleaseKeys)
+		if err != nil {
+			return err
+		}
+		if _, err := bundle.ParseTrust(keys); err != nil {
+			return fmt.Errorf("%s: %w", b.Profile.ReleaseKeys, err)
+		}
+		if err := b.tree.Add(paths.ReleaseKeys, Node{Mode: 0o644, Data: keys, From: part}); err != nil {
 			return err
 		}
 	}
@@ -324,7 +342,7 @@ func (b *Build) initramfs() ([]byte, error) {
 
 // makeDisk writes the disk image, if the profile asks for it or for a compressed one.
 func (b *Build) makeDisk() error {
-	if len(b.Profile.Outputs) == 0 {
+	if !slices.Contains(b.Profile.Outputs, outputRaw) && !slices.Contains(b.Profile.Outputs, outputZst) {
 		return nil
 	}
 	loader, err := b.archive.file(loaderPackage, loaderProgram)
@@ -349,23 +367,59 @@ func (b *Build) compressDisk() error {
 	return compress(b.out(outputRaw), b.out(outputZst))
 }
 
-// describe writes the bill of materials and the manifest, and prints the tables.
-func (b *Build) describe() error {
-	m := &Manifest{
+// writeSBOM writes the bill of materials, and begins the manifest, which shares its facts.
+func (b *Build) writeSBOM() error {
+	b.manifest = &Manifest{
 		Release: b.Release, Root: b.params.String(), RootPartition: b.params.PartUUID().String(), CommandLine: b.commandLine(),
 		GoVersion: runtime.Version(), Executables: b.tree.Executables(), Inputs: b.inputs, Boot: b.boot,
 	}
 	var err error
-	if m.Tools, err = toolVersions(); err != nil {
+	if b.manifest.Tools, err = toolVersions(); err != nil {
 		return err
 	}
-	if err := writeSBOM(b.out("sbom.spdx.json"), m, b.built, b.archive.used, b.Release.BuildTime); err != nil {
+	return writeSBOM(b.out("sbom.spdx.json"), b.manifest, b.built, b.archive.used, b.Release.BuildTime)
+}
+
+// makeBundle writes the version as an upgrade, if the profile asks for it.
+func (b *Build) makeBundle() error {
+	if !slices.Contains(b.Profile.Outputs, outputBundle) {
+		return nil
+	}
+	text, err := os.ReadFile(b.Profile.SigningKey)
+	if err != nil {
 		return err
 	}
+	key, err := bundle.ParseKey(text)
+	if err != nil {
+		return fmt.Errorf("%s: %w", b.Profile.SigningKey, err)
+	}
+	packed := b.work("root.img.zst")
+	if err := compress(b.out("root.img"), packed); err != nil {
+		return err
+	}
+	f, err := os.Create(b.out(outputBundle))
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	err = bundle.Write(f, bundle.Source{
+		Version: b.Release.Version, Profile: b.Release.Profile, MinimumVersion: b.Profile.MinimumVersion, Root: b.params.String(),
+		RootImage: b.out("root.img"), UKI: b.out("orlop.efi"), SBOM: b.out("sbom.spdx.json"), Time: time.Unix(b.Release.BuildTime, 0), Packed: packed,
+	}, key)
+	if err != nil {
+		return err
+	}
+	return f.Close()
+}
+
+// describe writes the manifest and prints the tables.
+func (b *Build) describe() error {
+	m := b.manifest
 	for _, name := range sortedKeys(b.archive.used) {
 		p := b.archive.used[name]
 		m.Inputs = append(m.Inputs, HashedFile{Name: p.Name + ".deb", Version: p.Version, SHA256: p.SHA256})
 	}
+	var err error
 	if m.Parts, err = parts(b.tree); err != nil {
 		return err
 	}

@@ -12,6 +12,8 @@ import (
 	"github.com/google/uuid"
 	"github.com/klauspost/compress/zstd"
 	"github.com/siderolabs/go-blockdevice/v2/partitioning/gpt"
+
+	"github.com/orlop-os/orlop/pkg/bundle"
 )
 
 // Partition types of the Discoverable Partitions Specification (UAPI group).
@@ -192,7 +194,7 @@ func compress(src, dst string) error {
 	}
 	defer out.Close()
 	// Two workers pipeline the stages of one stream; the result does not depend on how many there are.
-	enc, err := zstd.NewWriter(out, zstd.WithEncoderLevel(zstd.SpeedDefault), zstd.WithEncoderConcurrency(2))
+	enc, err := zstd.NewWriter(out, zstd.WithEncoderLevel(zstd.SpeedDefault), zstd.WithEncoderConcurrency(2), zstd.WithWindowSize(bundle.Window))
 	if err != nil {
 		return err
 	}

@@ -14,6 +14,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/orlop-os/orlop/pkg/bundle"
 	"github.com/orlop-os/orlop/pkg/release"
 	"github.com/orlop-os/orlop/pkg/verity"
 )
@@ -42,7 +43,7 @@ func buildSample(out string) error {
 	if err != nil {
 		return err
 	}
-	p.OperatorCA = ""
+	p.OperatorCA, p.ReleaseKeys, p.SigningKey = "", "release/keys.pem", "release/signing.key"
 	b := &Build{
 		Inputs: []string{"profiles/qemu.yaml", lockFile}, Profile: p, Out: out, Cache: "cache", Log: io.Discard, Programs: map[string]string{},
 		Release: release.Release{Name: "Orlop OS", Version: "9.9.9", Profile: p.Name, BuildTime: 1_700_000_000, Kubernetes: "v1.0.0"},
@@ -64,6 +65,9 @@ func sampleTree(t *testing.T) string {
 	}
 	copyTree(t, "../profiles", filepath.Join(dir, "profiles"))
 	copyFile(t, "packages.lock", filepath.Join(dir, lockFile))
+	if err := makeKeys([]string{"-out", filepath.Join(dir, "release")}); err != nil {
+		t.Fatal(err)
+	}
 	t.Chdir("..")
 	fillCache(t, filepath.Join("build", "cache"))
 	copyTree(t, "build/cache/deb", filepath.Join(dir, "cache/deb"))
@@ -115,6 +119,44 @@ func TestImage(t *testing.T) {
 	t.Run("manifest", func(t *testing.T) { checkManifest(t, one) })
 	t.Run("root", func(t *testing.T) { checkRoot(t, filepath.Join(one, "work", "root")) })
 	t.Run("disk", func(t *testing.T) { checkDisk(t, one) })
+	t.Run("bundle", func(t *testing.T) { checkBundle(t, one, filepath.Join(tree, "release/keys.pem")) })
+}
+
+// checkBundle: who trusts the keys gets the root image and the boot image out of the bundle.
+func checkBundle(t *testing.T, out, keys string) {
+	known, err := os.ReadFile(keys)
+	if err != nil {
+		t.Fatal(err)
+	}
+	trust, err := bundle.ParseTrust(known)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.Open(filepath.Join(out, outputBundle))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	r, err := bundle.Open(f, trust)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var m Manifest
+	readJSON(t, filepath.Join(out, "manifest.json"), &m)
+	if s := r.Statement; s.Version != m.Release.Version || s.Root != m.Root || s.Profile != m.Release.Profile {
+		t.Errorf("statement %+v", s)
+	}
+	// The statement promises the digests of the files, and reading compares.
+	if err := r.Root(io.Discard); err != nil {
+		t.Error(err)
+	}
+	uki, err := r.UKI()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want, err := os.ReadFile(filepath.Join(out, "orlop.efi")); err != nil || !bytes.Equal(uki, want) {
+		t.Errorf("another boot image than the disk's, %v", err)
+	}
 }
 
 // checkManifest: the list of executables is the golden one, and the digests are those of the files.
@@ -128,7 +170,7 @@ func checkManifest(t *testing.T, out string) {
 			t.Errorf("manifest says %+v, the file is %+v (%v)", a, h, err)
 		}
 	}
-	if len(m.Artefacts) != 5 || len(m.Inputs) < 20 || len(m.Programs) != len(programs) {
+	if len(m.Artefacts) != 6 || len(m.Inputs) < 20 || len(m.Programs) != len(programs) {
 		t.Errorf("%d artefacts, %d inputs, %d programs in the manifest", len(m.Artefacts), len(m.Inputs), len(m.Programs))
 	}
 	var bill struct {

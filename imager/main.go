@@ -3,6 +3,7 @@
 //
 //	imager -profile profiles/qemu.yaml -out build/qemu
 //	imager lock
+//	imager keys -out build/release
 //
 // It runs in the top folder of the source, as any user, without loop devices or containers. What it needs from Debian
 // is pinned in imager/packages.lock (`imager lock` refreshes it), what it builds is pinned by go.sum. Same source, same
@@ -21,14 +22,18 @@ import (
 	"golang.org/x/mod/semver"
 
 	"github.com/orlop-os/orlop/imager/debian"
+	"github.com/orlop-os/orlop/pkg/bundle"
 	"github.com/orlop-os/orlop/pkg/release"
 )
 
 func main() {
-	err := errors.New("usage: imager -profile FILE -out FOLDER, or imager lock")
-	if len(os.Args) == 2 && os.Args[1] == "lock" {
+	err := errors.New("usage: imager -profile FILE -out FOLDER, imager lock, or imager keys -out FOLDER")
+	switch {
+	case len(os.Args) == 2 && os.Args[1] == "lock":
 		err = updateLock()
-	} else if len(os.Args) > 1 {
+	case len(os.Args) > 1 && os.Args[1] == "keys":
+		err = makeKeys(os.Args[2:])
+	case len(os.Args) > 1:
 		err = build(os.Args[1:])
 	}
 	if err != nil {
@@ -50,6 +55,41 @@ func updateLock() error {
 	return nil
 }
 
+// makeKeys makes what signs a development image's upgrades. A key that is there stays.
+func makeKeys(args []string) error {
+	flags := flag.NewFlagSet("imager keys", flag.ContinueOnError)
+	out := flags.String("out", "", "`folder` for signing.key and keys.pem")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	if *out == "" || flags.NArg() > 0 {
+		return errors.New("-out is needed, and nothing else")
+	}
+	private, public := filepath.Join(*out, "signing.key"), filepath.Join(*out, "keys.pem")
+	if _, err := os.Stat(private); err == nil {
+		return fmt.Errorf("%s: is there already; a new key would make every image that trusts it impossible to upgrade", private)
+	}
+	key, err := bundle.NewKey()
+	if err != nil {
+		return err
+	}
+	secret, err := key.PrivatePEM()
+	if err != nil {
+		return err
+	}
+	known, err := key.PublicPEM()
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(*out, 0o700); err != nil {
+		return err
+	}
+	if err := os.WriteFile(public, known, 0o644); err != nil {
+		return err
+	}
+	return os.WriteFile(private, secret, 0o600)
+}
+
 // build reads flags, profile and version and runs a build.
 func build(args []string) error {
 	flags := flag.NewFlagSet("imager", flag.ContinueOnError)
@@ -57,6 +97,8 @@ func build(args []string) error {
 	out := flags.String("out", "", "`folder` for the artefacts")
 	cache := flags.String("cache", filepath.Join("build", "cache"), "`folder` for downloads, shared by builds")
 	bin := flags.String("bin", filepath.Join("build", "bin"), "`folder` for kubectl; empty: do not build it")
+	version := flags.String("version", "", "`version` of the system, instead of the one in the file VERSION (for development)")
+	outputs := flags.String("outputs", "", "`names` of the artefacts to make, instead of the profile's, with commas between (for development)")
 	ready := map[string]string{}
 	flags.Func("program", "`name=file`: take a ready executable instead of building it (for development; may be repeated)", func(s string) error {
 		name, file, ok := strings.Cut(s, "=")
@@ -76,7 +118,13 @@ func build(args []string) error {
 	if err != nil {
 		return err
 	}
-	r, err := sourceRelease(*profilePath, profile.Name)
+	if *outputs != "" {
+		profile.Outputs = strings.Split(*outputs, ",")
+		if err := profile.check(); err != nil {
+			return err
+		}
+	}
+	r, err := sourceRelease(*profilePath, profile.Name, *version)
 	if err != nil {
 		return err
 	}
@@ -88,18 +136,20 @@ func build(args []string) error {
 	return b.Run()
 }
 
-// sourceRelease describes the source: its version stands in the file VERSION beside the profiles, the version of
-// Kubernetes in go.mod.
-func sourceRelease(profilePath, profile string) (release.Release, error) {
-	r := release.Release{Name: "Orlop OS", Profile: profile}
-	version, err := os.ReadFile(filepath.Join(filepath.Dir(profilePath), "VERSION"))
-	if err != nil {
-		return r, fmt.Errorf("cannot read version: %w", err)
+// sourceRelease describes the source: its version stands in the file VERSION beside the profiles, unless another one is
+// given, the version of Kubernetes in go.mod.
+func sourceRelease(profilePath, profile, version string) (release.Release, error) {
+	r := release.Release{Name: "Orlop OS", Profile: profile, Version: version}
+	if version == "" {
+		text, err := os.ReadFile(filepath.Join(filepath.Dir(profilePath), "VERSION"))
+		if err != nil {
+			return r, fmt.Errorf("cannot read version: %w", err)
+		}
+		r.Version = strings.TrimSpace(string(text))
 	}
-	r.Version = strings.TrimSpace(string(version))
-	if !semver.IsValid("v"+r.Version) || strings.Contains(r.Version, "+") {
-		// A plus sign would be read as boot counting by the loader.
-		return r, fmt.Errorf("version %q: a semantic version without build metadata expected, such as 0.1.0", r.Version)
+	if !semver.IsValid("v"+r.Version) || strings.ContainsAny(r.Version, "+-") || strings.Count(r.Version, ".") != 2 {
+		// The loader would read a plus sign as boot counting, and take 1.0.0-rc1 for newer than 1.0.0.
+		return r, fmt.Errorf("version %q: three numbers expected, such as 0.1.0", r.Version)
 	}
 	out, err := exec.Command("go", "list", "-m", "-f", "{{.Version}}", "k8s.io/kubernetes").Output()
 	if err != nil {

@@ -23,6 +23,13 @@ type Profile struct {
 	// OperatorCA is the certificate (PEM) whose clients may configure the machine; relative to the working folder.
 	// Empty: a generic image.
 	OperatorCA string `yaml:"operatorCA"`
+	// ReleaseKeys is a file of public keys (PEM, Ed25519), whose holders may sign the versions that follow; relative to the
+	// working folder. Empty: a machine of this profile cannot be upgraded.
+	ReleaseKeys string `yaml:"releaseKeys"`
+	// SigningKey is the private key that signs the bundle of this version, if one is asked for.
+	SigningKey string `yaml:"signingKey"`
+	// MinimumVersion is the oldest version that this one can follow. Empty: any.
+	MinimumVersion string `yaml:"minimumVersion"`
 	// Images are OCI archives that become part of the system beside the pause image; relative to the working folder.
 	Images []string `yaml:"images"`
 	// Outputs are the artefacts to make beyond root.img, orlop.efi, manifest.json and sbom.spdx.json.
@@ -53,6 +60,8 @@ type DiskProfile struct {
 const (
 	outputRaw = "disk.raw"
 	outputZst = "disk.raw.zst"
+	// outputBundle is the version as an upgrade for machines that run another one (package bundle).
+	outputBundle = "orlop.bundle"
 )
 
 // Size is a number of bytes, written with a unit: 64KiB, 256MiB, 1GiB.
@@ -147,8 +156,11 @@ func (p *Profile) check() error {
 		}
 	}
 	for _, o := range p.Outputs {
-		if o != outputRaw && o != outputZst {
-			return fmt.Errorf("outputs: %q is unknown: %s or %s expected", o, outputRaw, outputZst)
+		if o != outputRaw && o != outputZst && o != outputBundle {
+			return fmt.Errorf("outputs: %q is unknown: %s, %s or %s expected", o, outputRaw, outputZst, outputBundle)
+		}
+		if o == outputBundle && p.SigningKey == "" {
+			return fmt.Errorf("outputs: %s needs a signingKey", o)
 		}
 	}
 	return nil

@@ -34,7 +34,9 @@ func TestReproducible(t *testing.T) {
 	}
 	mine := filepath.Join(t.TempDir(), "source") // others may edit the source meanwhile
 	copyTree(t, source, mine)
-	copyTree(t, filepath.Join(source, "build/operator"), filepath.Join(mine, "build/operator"))
+	for _, dir := range []string{"build/operator", "build/release"} {
+		copyTree(t, filepath.Join(source, dir), filepath.Join(mine, dir))
+	}
 	build := func(tree, cache string, how func(*exec.Cmd)) string {
 		c := exec.Command("go", "run", "./imager", "-profile", "profiles/qemu.yaml", "-out", filepath.Join(tree, "build/twice"), "-cache", cache, "-bin", "")
 		c.Dir = tree
@@ -50,7 +52,9 @@ func TestReproducible(t *testing.T) {
 
 	other := filepath.Join(t.TempDir(), "a", "copy", "of the source")
 	copyTree(t, mine, other)
-	copyTree(t, filepath.Join(mine, "build/operator"), filepath.Join(other, "build/operator"))
+	for _, dir := range []string{"build/operator", "build/release"} {
+		copyTree(t, filepath.Join(mine, dir), filepath.Join(other, dir))
+	}
 	copyTree(t, filepath.Join(source, "build/cache/deb"), filepath.Join(other, "build/cache/deb"))
 	home := filepath.Join(t.TempDir(), "home")
 	copyTree(t, filepath.Join(goEnv(t, "GOMODCACHE"), "cache/download"), filepath.Join(home, "proxy"))

@@ -35,6 +35,7 @@ func (m *machine) register(s *grpc.Server) {
 	api.RegisterLogServer(s, logAPI{m: m})
 	api.RegisterImageServer(s, imageAPI{m: m})
 	api.RegisterClusterServer(s, clusterAPI{m: m})
+	api.RegisterUpgradeServer(s, upgradeAPI{m: m})
 }
 
 // caller names who made the call, for events: apid says so in the call's metadata, after it has dropped what the client said.
@@ -324,7 +325,7 @@ func (a imageAPI) Import(stream grpc.ClientStreamingServer[api.ImportImageReques
 	if err := a.m.containerdReady(); err != nil {
 		return err
 	}
-	images, err := imagestore.New(a.m.containerd).Import(stream.Context(), io.LimitReader(&chunks{stream: stream}, maxImport))
+	images, err := imagestore.New(a.m.containerd).Import(stream.Context(), io.LimitReader(&chunks[*api.ImportImageRequest]{receive: stream.Recv}, maxImport))
 	if err != nil {
 		return status.Error(codes.InvalidArgument, err.Error())
 	}
@@ -354,18 +355,18 @@ func toImages(in []imagestore.Image) []*api.ContainerImage {
 }
 
 // chunks reads a stream of chunks as bytes.
-type chunks struct {
-	stream grpc.ClientStreamingServer[api.ImportImageRequest, api.ImportImageResponse]
-	rest   []byte
+type chunks[T interface{ GetChunk() []byte }] struct {
+	receive func() (T, error)
+	rest    []byte
 }
 
-func (c *chunks) Read(p []byte) (int, error) {
+func (c *chunks[T]) Read(p []byte) (int, error) {
 	for len(c.rest) == 0 {
-		r, err := c.stream.Recv()
+		r, err := c.receive()
 		if err != nil {
 			return 0, err
 		}
-		c.rest = r.Chunk
+		c.rest = r.GetChunk()
 	}
 	n := copy(p, c.rest)
 	c.rest = c.rest[n:]

@@ -9,7 +9,8 @@ import (
 // containerdConfig is containerd's configuration file (version 3, containerd 2.x). It is the same on every machine.
 //
 // Disabled are snapshotters that the kernel of the image has no file systems for, plugin kinds that nothing here uses, and
-// tracing. Containers' streams (exec, attach, port-forward) are served on loopback to the kubelet alone.
+// tracing. A layer's files are flushed before it counts as unpacked (sync_fs): else a power cut leaves programs that are not
+// whole, and containerd runs them. Only its older way of pulling images knows that. Containers' streams (exec, attach, port-forward) are served on loopback to the kubelet alone.
 func containerdConfig(pauseImage string) []byte {
 	return fmt.Appendf(nil, `version = 3
 root = %q
@@ -31,6 +32,8 @@ disabled_plugins = [
 
 [plugins.'io.containerd.cri.v1.images']
   snapshotter = "overlayfs"
+  use_local_image_pull = true
+  image_pull_with_sync_fs = true
   [plugins.'io.containerd.cri.v1.images'.pinned_images]
     sandbox = %q
 
@@ -50,5 +53,8 @@ disabled_plugins = [
 [plugins.'io.containerd.grpc.v1.cri']
   stream_server_address = "127.0.0.1"
   stream_server_port = "0"
+
+[plugins.'io.containerd.service.v1.diff-service']
+  sync_fs = true
 `, paths.ContainerdData, paths.ContainerdSocket, pauseImage, paths.Runc, paths.CNIPlugins, paths.CNIConfig)
 }

@@ -7,6 +7,7 @@
 //	boot.go        what happens at boot, in order
 //	apply.go       how a configuration is applied
 //	follow.go      what follows from a configuration and from the addresses
+//	upgrade.go     how an upgrade goes, and goes back
 //	power_linux.go how the machine goes down
 //	services.go    the processes
 //	kubernetes.go  what the processes of a node are told
@@ -37,6 +38,7 @@ import (
 	"github.com/orlop-os/orlop/machined/host"
 	"github.com/orlop-os/orlop/machined/network"
 	"github.com/orlop-os/orlop/machined/power"
+	"github.com/orlop-os/orlop/machined/upgrade"
 	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/cgroup"
 	"github.com/orlop-os/orlop/pkg/kmod"
@@ -79,6 +81,7 @@ type machine struct {
 	console  *console.Console
 	identity atomic.Pointer[pki.Leaf] // the machine's own key, with whatever certificate it was made with; nil before it is known
 	modules  func() (*kmod.Index, error)
+	esp      *upgrade.ESP  // where the boot loader's entries are; no device before stepUpgrade has found it
 	inputs   chan struct{} // an input device has come
 	blocks   chan struct{} // a disk or a partition came or went
 	// containerd is a connection to containerd's socket that opens itself when it is first used.
@@ -86,6 +89,8 @@ type machine struct {
 
 	applying sync.Mutex // one configuration at a time
 	settling sync.Mutex // one settle at a time
+	stepping sync.Mutex // one event of an upgrade at a time
+	writing  sync.Mutex // one upgrade is written at a time
 	downOnce sync.Once
 	down     atomic.Bool // it goes down: nothing is started any more
 
@@ -100,6 +105,7 @@ type machine struct {
 	networkState  *cell.Cell[network.State]
 	timeServers   *cell.Cell[[]string]
 	timeState     *cell.Cell[timesync.Status]
+	upgrade       *cell.Cell[upgradeState]
 }
 
 func newMachine() *machine {
@@ -119,6 +125,7 @@ func newMachine() *machine {
 		networkState:  cell.New(network.State{}),
 		timeServers:   cell.New([]string(nil)),
 		timeState:     cell.New(timesync.Status{}),
+		upgrade:       cell.New(upgradeState{}),
 	}
 	m.reaper = supervise.NewReaper(nil)
 	go m.reaper.Loop(context.Background())
@@ -137,6 +144,7 @@ func newMachine() *machine {
 	})
 	// A Unix socket's address is never resolved, so making the connection cannot fail.
 	m.containerd, _ = grpc.NewClient("unix://"+paths.ContainerdSocket, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	m.esp = &upgrade.ESP{Target: paths.ESP, Modules: m.loadModules}
 	m.topics = m.observable()
 	return m
 }

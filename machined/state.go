@@ -52,6 +52,7 @@ func (m *machine) observable() []topic {
 		looked("system", ignoreContext(m.kernel.ReadSystem)),         // host.System: kernel, processors, uptime
 		watched("time", m.timeState),                                 // timesync.Status
 		watched("timeline", m.timeline),                              // []moment: what was reached when
+		watched("upgrade", m.upgrade),                                // upgradeState: the last upgrade, and how far it is
 	}
 }
 

@@ -342,5 +342,6 @@ func stepFollow(ctx context.Context, m *machine) error {
 	go m.watchServices(ctx)
 	go m.keepImages(ctx)
 	go m.follow(ctx)
+	go m.lookForTrial(ctx)
 	return nil
 }

@@ -66,18 +66,11 @@ func size(bytes int64) string {
 }
 
 func (t *tool) importImage(name string) error {
-	archive, total := t.stdin, int64(0)
-	if name != "-" {
-		file, err := os.Open(name)
-		if err != nil {
-			return usagef("image: cannot read: %w", err)
-		}
-		defer func() { _ = file.Close() }() // it was only read
-		if info, err := file.Stat(); err == nil {
-			total = info.Size()
-		}
-		archive = file
+	archive, total, err := t.input("image", name)
+	if err != nil {
+		return err
 	}
+	defer func() { _ = archive.Close() }() // it was only read
 	if t.flags.timeout == 0 {
 		t.flags.timeout = importTimeout
 	}
@@ -87,7 +80,8 @@ func (t *tool) importImage(name string) error {
 			return err
 		}
 		progress := t.progress(total)
-		if err := send(stream, archive, progress); err != nil {
+		err = send(archive, progress, func(chunk []byte) error { return stream.Send(&api.ImportImageRequest{Chunk: chunk}) })
+		if err != nil {
 			return err
 		}
 		answer, err := stream.CloseAndRecv()
@@ -98,13 +92,29 @@ func (t *tool) importImage(name string) error {
 	})
 }
 
-// send copies an archive into the stream. When the machine ends the stream early, its reason is told by CloseAndRecv.
-func send(stream api.Image_ImportClient, archive io.Reader, progress func(int64)) error {
+// input opens the file that a command takes, or the standard input for "-", and tells its size if it has one.
+func (t *tool) input(command, name string) (file io.ReadCloser, size int64, err error) {
+	if name == "-" {
+		return io.NopCloser(t.stdin), 0, nil
+	}
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, 0, usagef("%s: cannot read: %w", command, err)
+	}
+	if info, err := f.Stat(); err == nil {
+		size = info.Size()
+	}
+	return f, size, nil
+}
+
+// send copies a file into a stream, chunk by chunk. When the machine ends the stream early, its reason is told by
+// CloseAndRecv.
+func send(file io.Reader, progress func(int64), stream func(chunk []byte) error) error {
 	buffer, sent := make([]byte, chunkSize), int64(0)
 	for {
-		n, err := io.ReadFull(archive, buffer)
+		n, err := io.ReadFull(file, buffer)
 		if n > 0 {
-			sending := stream.Send(&api.ImportImageRequest{Chunk: buffer[:n]})
+			sending := stream(buffer[:n])
 			if errors.Is(sending, io.EOF) {
 				return nil
 			}
@@ -118,7 +128,7 @@ func send(stream api.Image_ImportClient, archive io.Reader, progress func(int64)
 		case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 			return nil
 		case err != nil:
-			return fmt.Errorf("image: cannot read: %w", err)
+			return fmt.Errorf("cannot read the file: %w", err)
 		}
 	}
 }

@@ -73,7 +73,11 @@ func (t *tool) resetCommand() *cobra.Command {
 			}
 			return t.call(func(ctx context.Context, c *client.Client) error {
 				if !yes {
-					if err := t.confirmReset(ctx, c, wipe); err != nil {
+					what := "forget its configuration"
+					if wipe {
+						what = "forget its configuration and all its data"
+					}
+					if err := t.confirm(ctx, c, what); err != nil {
 						return err
 					}
 				}
@@ -94,28 +98,24 @@ func (t *tool) resetCommand() *cobra.Command {
 	return c
 }
 
-// confirmReset lets the operator type the machine's name, so that it is not the wrong machine that is reset.
-func (t *tool) confirmReset(ctx context.Context, c *client.Client, wipe bool) error {
+// confirm lets the operator type the machine's name, so that it is not the wrong machine that does what cannot be taken back.
+func (t *tool) confirm(ctx context.Context, c *client.Client, what string) error {
 	version, err := c.Machine.Version(ctx, &api.VersionRequest{})
 	if err != nil {
 		return err
 	}
 	name := version.Machine
 	if name == "" {
-		return usagef("reset: cannot ask for confirmation: the machine has no name yet; pass --yes")
+		return usagef("cannot ask for confirmation: the machine has no name yet; pass --yes")
 	}
-	what := "its configuration"
-	if wipe {
-		what = "its configuration and all its data"
-	}
-	t.errorln(fmt.Sprintf("This makes the machine %s forget %s.", name, what))
+	t.errorln(fmt.Sprintf("This makes the machine %s %s.", name, what))
 	_, _ = fmt.Fprint(t.stderr, "Type its name to go on: ")
 	typed, err := readLine(ctx, t)
 	if err != nil {
 		return err
 	}
 	if typed != name {
-		return usagef("reset: not done: you typed %q, and the machine is called %q", typed, name)
+		return usagef("not done: you typed %q, and the machine is called %q", typed, name)
 	}
 	return nil
 }

@@ -11,6 +11,8 @@ import (
 
 	"github.com/siderolabs/go-blockdevice/v2/block"
 	"github.com/siderolabs/go-blockdevice/v2/partitioning/gpt"
+
+	"github.com/orlop-os/orlop/pkg/parttable"
 )
 
 // Do reads the table, makes the changes that are still missing, and writes it. The kernel learns of each partition
@@ -32,7 +34,7 @@ func (t WriteTable) write() error {
 	if err != nil {
 		return err
 	}
-	disk := &orderedDevice{Device: plain}
+	disk := parttable.Ordered(plain)
 	var table *gpt.Table
 	if t.New {
 		// Nothing of the old table may stay: a kernel that finds half of it would show partitions that are not there.
@@ -101,46 +103,6 @@ func entry(table *gpt.Table, number int, sector uint64) Entry {
 
 func entryOf(number int, p *gpt.Partition, sector uint64) Entry {
 	return Entry{Number: number, Label: p.Name, Type: p.TypeGUID, Start: p.FirstLBA * sector, Size: (p.LastLBA - p.FirstLBA + 1) * sector}
-}
-
-// orderedDevice holds writes back until Sync, and then writes the second half of the disk (the backup table) before
-// the first (the primary table), each flushed. The library writes the primary header first and flushes once, so that a
-// power cut could leave neither table whole.
-type orderedDevice struct {
-	gpt.Device
-	writes []heldWrite
-}
-
-type heldWrite struct {
-	offset int64
-	data   []byte
-}
-
-// WriteAt notes a write. Reading back before Sync gives the old content; the library does not do that.
-func (d *orderedDevice) WriteAt(p []byte, offset int64) (int, error) {
-	d.writes = append(d.writes, heldWrite{offset, bytes.Clone(p)})
-	return len(p), nil
-}
-
-// Sync writes what was noted, from the end of the disk to its beginning. Within the primary table that puts the
-// entries before their header.
-func (d *orderedDevice) Sync() error {
-	slices.SortFunc(d.writes, func(a, b heldWrite) int { return int(b.offset/512) - int(a.offset/512) })
-	half := int64(d.GetSize() / 2)
-	flushed := false
-	for _, w := range d.writes {
-		if w.offset < half && !flushed {
-			if err := d.Device.Sync(); err != nil {
-				return err
-			}
-			flushed = true
-		}
-		if _, err := d.Device.WriteAt(w.data, w.offset); err != nil {
-			return err
-		}
-	}
-	d.writes = nil
-	return d.Device.Sync()
 }
 
 // header is what matters of a GPT header (UEFI specification, 5.3.2).

@@ -22,7 +22,7 @@ func TestEveryMethodHasARole(t *testing.T) {
 
 // TestReadersLookOnly keeps the roles honest: a method a reader may call is one that by its name only looks.
 func TestReadersLookOnly(t *testing.T) {
-	looks := []string{"Get", "List", "Watch", "Events", "Version", "Health", "Service", "Kernel"}
+	looks := []string{"Get", "List", "Watch", "Events", "Version", "Health", "Service", "Kernel", "Status"}
 	eachMethod(t, func(m protoreflect.MethodDescriptor) {
 		if proto.GetExtension(m.Options(), api.E_Role) != api.Role_ROLE_READER {
 			return

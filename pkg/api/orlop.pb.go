@@ -1647,6 +1647,359 @@ func (x *ContainerImage) GetSize() int64 {
 	return 0
 }
 
+type StartUpgradeRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Chunk         []byte                 `protobuf:"bytes,1,opt,name=chunk,proto3" json:"chunk,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StartUpgradeRequest) Reset() {
+	*x = StartUpgradeRequest{}
+	mi := &file_orlop_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StartUpgradeRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StartUpgradeRequest) ProtoMessage() {}
+
+func (x *StartUpgradeRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_orlop_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StartUpgradeRequest.ProtoReflect.Descriptor instead.
+func (*StartUpgradeRequest) Descriptor() ([]byte, []int) {
+	return file_orlop_proto_rawDescGZIP(), []int{28}
+}
+
+func (x *StartUpgradeRequest) GetChunk() []byte {
+	if x != nil {
+		return x.Chunk
+	}
+	return nil
+}
+
+type StartUpgradeResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	From          string                 `protobuf:"bytes,1,opt,name=from,proto3" json:"from,omitempty"` // version
+	To            string                 `protobuf:"bytes,2,opt,name=to,proto3" json:"to,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StartUpgradeResponse) Reset() {
+	*x = StartUpgradeResponse{}
+	mi := &file_orlop_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StartUpgradeResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StartUpgradeResponse) ProtoMessage() {}
+
+func (x *StartUpgradeResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_orlop_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StartUpgradeResponse.ProtoReflect.Descriptor instead.
+func (*StartUpgradeResponse) Descriptor() ([]byte, []int) {
+	return file_orlop_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *StartUpgradeResponse) GetFrom() string {
+	if x != nil {
+		return x.From
+	}
+	return ""
+}
+
+func (x *StartUpgradeResponse) GetTo() string {
+	if x != nil {
+		return x.To
+	}
+	return ""
+}
+
+type UpgradeStatusRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UpgradeStatusRequest) Reset() {
+	*x = UpgradeStatusRequest{}
+	mi := &file_orlop_proto_msgTypes[30]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UpgradeStatusRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UpgradeStatusRequest) ProtoMessage() {}
+
+func (x *UpgradeStatusRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_orlop_proto_msgTypes[30]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UpgradeStatusRequest.ProtoReflect.Descriptor instead.
+func (*UpgradeStatusRequest) Descriptor() ([]byte, []int) {
+	return file_orlop_proto_rawDescGZIP(), []int{30}
+}
+
+type UpgradeStatus struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Running string                 `protobuf:"bytes,1,opt,name=running,proto3" json:"running,omitempty"` // version
+	// The last upgrade; empty if there was none.
+	From          string                 `protobuf:"bytes,2,opt,name=from,proto3" json:"from,omitempty"`
+	To            string                 `protobuf:"bytes,3,opt,name=to,proto3" json:"to,omitempty"`
+	Phase         string                 `protobuf:"bytes,4,opt,name=phase,proto3" json:"phase,omitempty"`   // writing, written, trial, committed, rolled back, failed
+	Tries         uint32                 `protobuf:"varint,5,opt,name=tries,proto3" json:"tries,omitempty"`  // of the new version
+	Reason        string                 `protobuf:"bytes,6,opt,name=reason,proto3" json:"reason,omitempty"` // why it was rolled back, or failed
+	Began         *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=began,proto3" json:"began,omitempty"`
+	Ended         *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=ended,proto3" json:"ended,omitempty"`
+	Log           []string               `protobuf:"bytes,9,rep,name=log,proto3" json:"log,omitempty"`              // the end of the log of the boot that failed
+	Operation     string                 `protobuf:"bytes,10,opt,name=operation,proto3" json:"operation,omitempty"` // what is done now
+	Done          int64                  `protobuf:"varint,11,opt,name=done,proto3" json:"done,omitempty"`          // bytes of it
+	Total         int64                  `protobuf:"varint,12,opt,name=total,proto3" json:"total,omitempty"`
+	Waits         string                 `protobuf:"bytes,13,opt,name=waits,proto3" json:"waits,omitempty"` // what a version on trial still has to show
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UpgradeStatus) Reset() {
+	*x = UpgradeStatus{}
+	mi := &file_orlop_proto_msgTypes[31]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UpgradeStatus) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UpgradeStatus) ProtoMessage() {}
+
+func (x *UpgradeStatus) ProtoReflect() protoreflect.Message {
+	mi := &file_orlop_proto_msgTypes[31]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UpgradeStatus.ProtoReflect.Descriptor instead.
+func (*UpgradeStatus) Descriptor() ([]byte, []int) {
+	return file_orlop_proto_rawDescGZIP(), []int{31}
+}
+
+func (x *UpgradeStatus) GetRunning() string {
+	if x != nil {
+		return x.Running
+	}
+	return ""
+}
+
+func (x *UpgradeStatus) GetFrom() string {
+	if x != nil {
+		return x.From
+	}
+	return ""
+}
+
+func (x *UpgradeStatus) GetTo() string {
+	if x != nil {
+		return x.To
+	}
+	return ""
+}
+
+func (x *UpgradeStatus) GetPhase() string {
+	if x != nil {
+		return x.Phase
+	}
+	return ""
+}
+
+func (x *UpgradeStatus) GetTries() uint32 {
+	if x != nil {
+		return x.Tries
+	}
+	return 0
+}
+
+func (x *UpgradeStatus) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *UpgradeStatus) GetBegan() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Began
+	}
+	return nil
+}
+
+func (x *UpgradeStatus) GetEnded() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Ended
+	}
+	return nil
+}
+
+func (x *UpgradeStatus) GetLog() []string {
+	if x != nil {
+		return x.Log
+	}
+	return nil
+}
+
+func (x *UpgradeStatus) GetOperation() string {
+	if x != nil {
+		return x.Operation
+	}
+	return ""
+}
+
+func (x *UpgradeStatus) GetDone() int64 {
+	if x != nil {
+		return x.Done
+	}
+	return 0
+}
+
+func (x *UpgradeStatus) GetTotal() int64 {
+	if x != nil {
+		return x.Total
+	}
+	return 0
+}
+
+func (x *UpgradeStatus) GetWaits() string {
+	if x != nil {
+		return x.Waits
+	}
+	return ""
+}
+
+type RollbackRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RollbackRequest) Reset() {
+	*x = RollbackRequest{}
+	mi := &file_orlop_proto_msgTypes[32]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RollbackRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RollbackRequest) ProtoMessage() {}
+
+func (x *RollbackRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_orlop_proto_msgTypes[32]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RollbackRequest.ProtoReflect.Descriptor instead.
+func (*RollbackRequest) Descriptor() ([]byte, []int) {
+	return file_orlop_proto_rawDescGZIP(), []int{32}
+}
+
+type RollbackResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	To            string                 `protobuf:"bytes,1,opt,name=to,proto3" json:"to,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RollbackResponse) Reset() {
+	*x = RollbackResponse{}
+	mi := &file_orlop_proto_msgTypes[33]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RollbackResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RollbackResponse) ProtoMessage() {}
+
+func (x *RollbackResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_orlop_proto_msgTypes[33]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RollbackResponse.ProtoReflect.Descriptor instead.
+func (*RollbackResponse) Descriptor() ([]byte, []int) {
+	return file_orlop_proto_rawDescGZIP(), []int{33}
+}
+
+func (x *RollbackResponse) GetTo() string {
+	if x != nil {
+		return x.To
+	}
+	return ""
+}
+
 type HealthRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Once          bool                   `protobuf:"varint,1,opt,name=once,proto3" json:"once,omitempty"`
@@ -1656,7 +2009,7 @@ type HealthRequest struct {
 
 func (x *HealthRequest) Reset() {
 	*x = HealthRequest{}
-	mi := &file_orlop_proto_msgTypes[28]
+	mi := &file_orlop_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1668,7 +2021,7 @@ func (x *HealthRequest) String() string {
 func (*HealthRequest) ProtoMessage() {}
 
 func (x *HealthRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[28]
+	mi := &file_orlop_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1681,7 +2034,7 @@ func (x *HealthRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthRequest.ProtoReflect.Descriptor instead.
 func (*HealthRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{28}
+	return file_orlop_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *HealthRequest) GetOnce() bool {
@@ -1701,7 +2054,7 @@ type HealthResponse struct {
 
 func (x *HealthResponse) Reset() {
 	*x = HealthResponse{}
-	mi := &file_orlop_proto_msgTypes[29]
+	mi := &file_orlop_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1713,7 +2066,7 @@ func (x *HealthResponse) String() string {
 func (*HealthResponse) ProtoMessage() {}
 
 func (x *HealthResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[29]
+	mi := &file_orlop_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1726,7 +2079,7 @@ func (x *HealthResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthResponse.ProtoReflect.Descriptor instead.
 func (*HealthResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{29}
+	return file_orlop_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *HealthResponse) GetHealthy() bool {
@@ -1755,7 +2108,7 @@ type HealthCheck struct {
 
 func (x *HealthCheck) Reset() {
 	*x = HealthCheck{}
-	mi := &file_orlop_proto_msgTypes[30]
+	mi := &file_orlop_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1767,7 +2120,7 @@ func (x *HealthCheck) String() string {
 func (*HealthCheck) ProtoMessage() {}
 
 func (x *HealthCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[30]
+	mi := &file_orlop_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1780,7 +2133,7 @@ func (x *HealthCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthCheck.ProtoReflect.Descriptor instead.
 func (*HealthCheck) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{30}
+	return file_orlop_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *HealthCheck) GetName() string {
@@ -1821,7 +2174,7 @@ type KubeconfigRequest struct {
 
 func (x *KubeconfigRequest) Reset() {
 	*x = KubeconfigRequest{}
-	mi := &file_orlop_proto_msgTypes[31]
+	mi := &file_orlop_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1833,7 +2186,7 @@ func (x *KubeconfigRequest) String() string {
 func (*KubeconfigRequest) ProtoMessage() {}
 
 func (x *KubeconfigRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[31]
+	mi := &file_orlop_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1846,7 +2199,7 @@ func (x *KubeconfigRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KubeconfigRequest.ProtoReflect.Descriptor instead.
 func (*KubeconfigRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{31}
+	return file_orlop_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *KubeconfigRequest) GetTtl() *durationpb.Duration {
@@ -1872,7 +2225,7 @@ type KubeconfigResponse struct {
 
 func (x *KubeconfigResponse) Reset() {
 	*x = KubeconfigResponse{}
-	mi := &file_orlop_proto_msgTypes[32]
+	mi := &file_orlop_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1884,7 +2237,7 @@ func (x *KubeconfigResponse) String() string {
 func (*KubeconfigResponse) ProtoMessage() {}
 
 func (x *KubeconfigResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[32]
+	mi := &file_orlop_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1897,7 +2250,7 @@ func (x *KubeconfigResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KubeconfigResponse.ProtoReflect.Descriptor instead.
 func (*KubeconfigResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{32}
+	return file_orlop_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *KubeconfigResponse) GetKubeconfig() []byte {
@@ -2032,7 +2385,31 @@ const file_orlop_proto_rawDesc = "" +
 	"\x0eContainerImage\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
 	"\x06digest\x18\x02 \x01(\tR\x06digest\x12\x12\n" +
-	"\x04size\x18\x03 \x01(\x03R\x04size\"#\n" +
+	"\x04size\x18\x03 \x01(\x03R\x04size\"+\n" +
+	"\x13StartUpgradeRequest\x12\x14\n" +
+	"\x05chunk\x18\x01 \x01(\fR\x05chunk\":\n" +
+	"\x14StartUpgradeResponse\x12\x12\n" +
+	"\x04from\x18\x01 \x01(\tR\x04from\x12\x0e\n" +
+	"\x02to\x18\x02 \x01(\tR\x02to\"\x16\n" +
+	"\x14UpgradeStatusRequest\"\xe5\x02\n" +
+	"\rUpgradeStatus\x12\x18\n" +
+	"\arunning\x18\x01 \x01(\tR\arunning\x12\x12\n" +
+	"\x04from\x18\x02 \x01(\tR\x04from\x12\x0e\n" +
+	"\x02to\x18\x03 \x01(\tR\x02to\x12\x14\n" +
+	"\x05phase\x18\x04 \x01(\tR\x05phase\x12\x14\n" +
+	"\x05tries\x18\x05 \x01(\rR\x05tries\x12\x16\n" +
+	"\x06reason\x18\x06 \x01(\tR\x06reason\x120\n" +
+	"\x05began\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\x05began\x120\n" +
+	"\x05ended\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\x05ended\x12\x10\n" +
+	"\x03log\x18\t \x03(\tR\x03log\x12\x1c\n" +
+	"\toperation\x18\n" +
+	" \x01(\tR\toperation\x12\x12\n" +
+	"\x04done\x18\v \x01(\x03R\x04done\x12\x14\n" +
+	"\x05total\x18\f \x01(\x03R\x05total\x12\x14\n" +
+	"\x05waits\x18\r \x01(\tR\x05waits\"\x11\n" +
+	"\x0fRollbackRequest\"\"\n" +
+	"\x10RollbackResponse\x12\x0e\n" +
+	"\x02to\x18\x01 \x01(\tR\x02to\"#\n" +
 	"\rHealthRequest\x12\x12\n" +
 	"\x04once\x18\x01 \x01(\bR\x04once\"_\n" +
 	"\x0eHealthResponse\x12\x18\n" +
@@ -2085,7 +2462,12 @@ const file_orlop_proto_rawDesc = "" +
 	"\x05Image\x12Y\n" +
 	"\x06Import\x12\".orlop.v1alpha1.ImportImageRequest\x1a#.orlop.v1alpha1.ImportImageResponse\"\x04\x80\xb5\x18\x14(\x01\x12S\n" +
 	"\x04List\x12!.orlop.v1alpha1.ListImagesRequest\x1a\".orlop.v1alpha1.ListImagesResponse\"\x04\x80\xb5\x18\n" +
-	"2\xb5\x01\n" +
+	"2\x8f\x02\n" +
+	"\aUpgrade\x12Z\n" +
+	"\x05Start\x12#.orlop.v1alpha1.StartUpgradeRequest\x1a$.orlop.v1alpha1.StartUpgradeResponse\"\x04\x80\xb5\x18\x1e(\x01\x12S\n" +
+	"\x06Status\x12$.orlop.v1alpha1.UpgradeStatusRequest\x1a\x1d.orlop.v1alpha1.UpgradeStatus\"\x04\x80\xb5\x18\n" +
+	"\x12S\n" +
+	"\bRollback\x12\x1f.orlop.v1alpha1.RollbackRequest\x1a .orlop.v1alpha1.RollbackResponse\"\x04\x80\xb5\x18\x1e2\xb5\x01\n" +
 	"\aCluster\x12O\n" +
 	"\x06Health\x12\x1d.orlop.v1alpha1.HealthRequest\x1a\x1e.orlop.v1alpha1.HealthResponse\"\x04\x80\xb5\x18\n" +
 	"0\x01\x12Y\n" +
@@ -2106,7 +2488,7 @@ func file_orlop_proto_rawDescGZIP() []byte {
 }
 
 var file_orlop_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_orlop_proto_msgTypes = make([]protoimpl.MessageInfo, 33)
+var file_orlop_proto_msgTypes = make([]protoimpl.MessageInfo, 39)
 var file_orlop_proto_goTypes = []any{
 	(Role)(0),                          // 0: orlop.v1alpha1.Role
 	(ApplyRequest_Mode)(0),             // 1: orlop.v1alpha1.ApplyRequest.Mode
@@ -2138,74 +2520,88 @@ var file_orlop_proto_goTypes = []any{
 	(*ListImagesRequest)(nil),          // 27: orlop.v1alpha1.ListImagesRequest
 	(*ListImagesResponse)(nil),         // 28: orlop.v1alpha1.ListImagesResponse
 	(*ContainerImage)(nil),             // 29: orlop.v1alpha1.ContainerImage
-	(*HealthRequest)(nil),              // 30: orlop.v1alpha1.HealthRequest
-	(*HealthResponse)(nil),             // 31: orlop.v1alpha1.HealthResponse
-	(*HealthCheck)(nil),                // 32: orlop.v1alpha1.HealthCheck
-	(*KubeconfigRequest)(nil),          // 33: orlop.v1alpha1.KubeconfigRequest
-	(*KubeconfigResponse)(nil),         // 34: orlop.v1alpha1.KubeconfigResponse
-	(*timestamppb.Timestamp)(nil),      // 35: google.protobuf.Timestamp
-	(*structpb.Value)(nil),             // 36: google.protobuf.Value
-	(*durationpb.Duration)(nil),        // 37: google.protobuf.Duration
-	(*descriptorpb.MethodOptions)(nil), // 38: google.protobuf.MethodOptions
+	(*StartUpgradeRequest)(nil),        // 30: orlop.v1alpha1.StartUpgradeRequest
+	(*StartUpgradeResponse)(nil),       // 31: orlop.v1alpha1.StartUpgradeResponse
+	(*UpgradeStatusRequest)(nil),       // 32: orlop.v1alpha1.UpgradeStatusRequest
+	(*UpgradeStatus)(nil),              // 33: orlop.v1alpha1.UpgradeStatus
+	(*RollbackRequest)(nil),            // 34: orlop.v1alpha1.RollbackRequest
+	(*RollbackResponse)(nil),           // 35: orlop.v1alpha1.RollbackResponse
+	(*HealthRequest)(nil),              // 36: orlop.v1alpha1.HealthRequest
+	(*HealthResponse)(nil),             // 37: orlop.v1alpha1.HealthResponse
+	(*HealthCheck)(nil),                // 38: orlop.v1alpha1.HealthCheck
+	(*KubeconfigRequest)(nil),          // 39: orlop.v1alpha1.KubeconfigRequest
+	(*KubeconfigResponse)(nil),         // 40: orlop.v1alpha1.KubeconfigResponse
+	(*timestamppb.Timestamp)(nil),      // 41: google.protobuf.Timestamp
+	(*structpb.Value)(nil),             // 42: google.protobuf.Value
+	(*durationpb.Duration)(nil),        // 43: google.protobuf.Duration
+	(*descriptorpb.MethodOptions)(nil), // 44: google.protobuf.MethodOptions
 }
 var file_orlop_proto_depIdxs = []int32{
-	35, // 0: orlop.v1alpha1.VersionResponse.built:type_name -> google.protobuf.Timestamp
-	36, // 1: orlop.v1alpha1.StateSnapshot.value:type_name -> google.protobuf.Value
-	35, // 2: orlop.v1alpha1.Event.time:type_name -> google.protobuf.Timestamp
-	37, // 3: orlop.v1alpha1.PowerRequest.grace:type_name -> google.protobuf.Duration
+	41, // 0: orlop.v1alpha1.VersionResponse.built:type_name -> google.protobuf.Timestamp
+	42, // 1: orlop.v1alpha1.StateSnapshot.value:type_name -> google.protobuf.Value
+	41, // 2: orlop.v1alpha1.Event.time:type_name -> google.protobuf.Timestamp
+	43, // 3: orlop.v1alpha1.PowerRequest.grace:type_name -> google.protobuf.Duration
 	1,  // 4: orlop.v1alpha1.ApplyRequest.mode:type_name -> orlop.v1alpha1.ApplyRequest.Mode
-	35, // 5: orlop.v1alpha1.GetConfigResponse.applied:type_name -> google.protobuf.Timestamp
+	41, // 5: orlop.v1alpha1.GetConfigResponse.applied:type_name -> google.protobuf.Timestamp
 	18, // 6: orlop.v1alpha1.ListServicesResponse.services:type_name -> orlop.v1alpha1.ServiceStatus
-	35, // 7: orlop.v1alpha1.ServiceStatus.since:type_name -> google.protobuf.Timestamp
+	41, // 7: orlop.v1alpha1.ServiceStatus.since:type_name -> google.protobuf.Timestamp
 	19, // 8: orlop.v1alpha1.ServiceStatus.components:type_name -> orlop.v1alpha1.Component
-	35, // 9: orlop.v1alpha1.Component.since:type_name -> google.protobuf.Timestamp
-	35, // 10: orlop.v1alpha1.LogLine.time:type_name -> google.protobuf.Timestamp
+	41, // 9: orlop.v1alpha1.Component.since:type_name -> google.protobuf.Timestamp
+	41, // 10: orlop.v1alpha1.LogLine.time:type_name -> google.protobuf.Timestamp
 	29, // 11: orlop.v1alpha1.ImportImageResponse.images:type_name -> orlop.v1alpha1.ContainerImage
 	29, // 12: orlop.v1alpha1.ListImagesResponse.images:type_name -> orlop.v1alpha1.ContainerImage
-	32, // 13: orlop.v1alpha1.HealthResponse.checks:type_name -> orlop.v1alpha1.HealthCheck
-	35, // 14: orlop.v1alpha1.HealthCheck.since:type_name -> google.protobuf.Timestamp
-	37, // 15: orlop.v1alpha1.KubeconfigRequest.ttl:type_name -> google.protobuf.Duration
-	38, // 16: orlop.v1alpha1.role:extendee -> google.protobuf.MethodOptions
-	0,  // 17: orlop.v1alpha1.role:type_name -> orlop.v1alpha1.Role
-	2,  // 18: orlop.v1alpha1.Machine.Version:input_type -> orlop.v1alpha1.VersionRequest
-	4,  // 19: orlop.v1alpha1.Machine.Get:input_type -> orlop.v1alpha1.GetRequest
-	4,  // 20: orlop.v1alpha1.Machine.Watch:input_type -> orlop.v1alpha1.GetRequest
-	6,  // 21: orlop.v1alpha1.Machine.Events:input_type -> orlop.v1alpha1.EventsRequest
-	8,  // 22: orlop.v1alpha1.Machine.Reboot:input_type -> orlop.v1alpha1.PowerRequest
-	8,  // 23: orlop.v1alpha1.Machine.Shutdown:input_type -> orlop.v1alpha1.PowerRequest
-	10, // 24: orlop.v1alpha1.Machine.Reset:input_type -> orlop.v1alpha1.ResetRequest
-	11, // 25: orlop.v1alpha1.Config.Apply:input_type -> orlop.v1alpha1.ApplyRequest
-	13, // 26: orlop.v1alpha1.Config.Get:input_type -> orlop.v1alpha1.GetConfigRequest
-	16, // 27: orlop.v1alpha1.Service.List:input_type -> orlop.v1alpha1.ListServicesRequest
-	20, // 28: orlop.v1alpha1.Service.Restart:input_type -> orlop.v1alpha1.RestartServiceRequest
-	22, // 29: orlop.v1alpha1.Log.Service:input_type -> orlop.v1alpha1.ServiceLogRequest
-	23, // 30: orlop.v1alpha1.Log.Kernel:input_type -> orlop.v1alpha1.KernelLogRequest
-	25, // 31: orlop.v1alpha1.Image.Import:input_type -> orlop.v1alpha1.ImportImageRequest
-	27, // 32: orlop.v1alpha1.Image.List:input_type -> orlop.v1alpha1.ListImagesRequest
-	30, // 33: orlop.v1alpha1.Cluster.Health:input_type -> orlop.v1alpha1.HealthRequest
-	33, // 34: orlop.v1alpha1.Cluster.Kubeconfig:input_type -> orlop.v1alpha1.KubeconfigRequest
-	3,  // 35: orlop.v1alpha1.Machine.Version:output_type -> orlop.v1alpha1.VersionResponse
-	5,  // 36: orlop.v1alpha1.Machine.Get:output_type -> orlop.v1alpha1.StateSnapshot
-	5,  // 37: orlop.v1alpha1.Machine.Watch:output_type -> orlop.v1alpha1.StateSnapshot
-	7,  // 38: orlop.v1alpha1.Machine.Events:output_type -> orlop.v1alpha1.Event
-	9,  // 39: orlop.v1alpha1.Machine.Reboot:output_type -> orlop.v1alpha1.PowerResponse
-	9,  // 40: orlop.v1alpha1.Machine.Shutdown:output_type -> orlop.v1alpha1.PowerResponse
-	9,  // 41: orlop.v1alpha1.Machine.Reset:output_type -> orlop.v1alpha1.PowerResponse
-	12, // 42: orlop.v1alpha1.Config.Apply:output_type -> orlop.v1alpha1.ApplyResponse
-	14, // 43: orlop.v1alpha1.Config.Get:output_type -> orlop.v1alpha1.GetConfigResponse
-	17, // 44: orlop.v1alpha1.Service.List:output_type -> orlop.v1alpha1.ListServicesResponse
-	21, // 45: orlop.v1alpha1.Service.Restart:output_type -> orlop.v1alpha1.RestartServiceResponse
-	24, // 46: orlop.v1alpha1.Log.Service:output_type -> orlop.v1alpha1.LogLine
-	24, // 47: orlop.v1alpha1.Log.Kernel:output_type -> orlop.v1alpha1.LogLine
-	26, // 48: orlop.v1alpha1.Image.Import:output_type -> orlop.v1alpha1.ImportImageResponse
-	28, // 49: orlop.v1alpha1.Image.List:output_type -> orlop.v1alpha1.ListImagesResponse
-	31, // 50: orlop.v1alpha1.Cluster.Health:output_type -> orlop.v1alpha1.HealthResponse
-	34, // 51: orlop.v1alpha1.Cluster.Kubeconfig:output_type -> orlop.v1alpha1.KubeconfigResponse
-	35, // [35:52] is the sub-list for method output_type
-	18, // [18:35] is the sub-list for method input_type
-	17, // [17:18] is the sub-list for extension type_name
-	16, // [16:17] is the sub-list for extension extendee
-	0,  // [0:16] is the sub-list for field type_name
+	41, // 13: orlop.v1alpha1.UpgradeStatus.began:type_name -> google.protobuf.Timestamp
+	41, // 14: orlop.v1alpha1.UpgradeStatus.ended:type_name -> google.protobuf.Timestamp
+	38, // 15: orlop.v1alpha1.HealthResponse.checks:type_name -> orlop.v1alpha1.HealthCheck
+	41, // 16: orlop.v1alpha1.HealthCheck.since:type_name -> google.protobuf.Timestamp
+	43, // 17: orlop.v1alpha1.KubeconfigRequest.ttl:type_name -> google.protobuf.Duration
+	44, // 18: orlop.v1alpha1.role:extendee -> google.protobuf.MethodOptions
+	0,  // 19: orlop.v1alpha1.role:type_name -> orlop.v1alpha1.Role
+	2,  // 20: orlop.v1alpha1.Machine.Version:input_type -> orlop.v1alpha1.VersionRequest
+	4,  // 21: orlop.v1alpha1.Machine.Get:input_type -> orlop.v1alpha1.GetRequest
+	4,  // 22: orlop.v1alpha1.Machine.Watch:input_type -> orlop.v1alpha1.GetRequest
+	6,  // 23: orlop.v1alpha1.Machine.Events:input_type -> orlop.v1alpha1.EventsRequest
+	8,  // 24: orlop.v1alpha1.Machine.Reboot:input_type -> orlop.v1alpha1.PowerRequest
+	8,  // 25: orlop.v1alpha1.Machine.Shutdown:input_type -> orlop.v1alpha1.PowerRequest
+	10, // 26: orlop.v1alpha1.Machine.Reset:input_type -> orlop.v1alpha1.ResetRequest
+	11, // 27: orlop.v1alpha1.Config.Apply:input_type -> orlop.v1alpha1.ApplyRequest
+	13, // 28: orlop.v1alpha1.Config.Get:input_type -> orlop.v1alpha1.GetConfigRequest
+	16, // 29: orlop.v1alpha1.Service.List:input_type -> orlop.v1alpha1.ListServicesRequest
+	20, // 30: orlop.v1alpha1.Service.Restart:input_type -> orlop.v1alpha1.RestartServiceRequest
+	22, // 31: orlop.v1alpha1.Log.Service:input_type -> orlop.v1alpha1.ServiceLogRequest
+	23, // 32: orlop.v1alpha1.Log.Kernel:input_type -> orlop.v1alpha1.KernelLogRequest
+	25, // 33: orlop.v1alpha1.Image.Import:input_type -> orlop.v1alpha1.ImportImageRequest
+	27, // 34: orlop.v1alpha1.Image.List:input_type -> orlop.v1alpha1.ListImagesRequest
+	30, // 35: orlop.v1alpha1.Upgrade.Start:input_type -> orlop.v1alpha1.StartUpgradeRequest
+	32, // 36: orlop.v1alpha1.Upgrade.Status:input_type -> orlop.v1alpha1.UpgradeStatusRequest
+	34, // 37: orlop.v1alpha1.Upgrade.Rollback:input_type -> orlop.v1alpha1.RollbackRequest
+	36, // 38: orlop.v1alpha1.Cluster.Health:input_type -> orlop.v1alpha1.HealthRequest
+	39, // 39: orlop.v1alpha1.Cluster.Kubeconfig:input_type -> orlop.v1alpha1.KubeconfigRequest
+	3,  // 40: orlop.v1alpha1.Machine.Version:output_type -> orlop.v1alpha1.VersionResponse
+	5,  // 41: orlop.v1alpha1.Machine.Get:output_type -> orlop.v1alpha1.StateSnapshot
+	5,  // 42: orlop.v1alpha1.Machine.Watch:output_type -> orlop.v1alpha1.StateSnapshot
+	7,  // 43: orlop.v1alpha1.Machine.Events:output_type -> orlop.v1alpha1.Event
+	9,  // 44: orlop.v1alpha1.Machine.Reboot:output_type -> orlop.v1alpha1.PowerResponse
+	9,  // 45: orlop.v1alpha1.Machine.Shutdown:output_type -> orlop.v1alpha1.PowerResponse
+	9,  // 46: orlop.v1alpha1.Machine.Reset:output_type -> orlop.v1alpha1.PowerResponse
+	12, // 47: orlop.v1alpha1.Config.Apply:output_type -> orlop.v1alpha1.ApplyResponse
+	14, // 48: orlop.v1alpha1.Config.Get:output_type -> orlop.v1alpha1.GetConfigResponse
+	17, // 49: orlop.v1alpha1.Service.List:output_type -> orlop.v1alpha1.ListServicesResponse
+	21, // 50: orlop.v1alpha1.Service.Restart:output_type -> orlop.v1alpha1.RestartServiceResponse
+	24, // 51: orlop.v1alpha1.Log.Service:output_type -> orlop.v1alpha1.LogLine
+	24, // 52: orlop.v1alpha1.Log.Kernel:output_type -> orlop.v1alpha1.LogLine
+	26, // 53: orlop.v1alpha1.Image.Import:output_type -> orlop.v1alpha1.ImportImageResponse
+	28, // 54: orlop.v1alpha1.Image.List:output_type -> orlop.v1alpha1.ListImagesResponse
+	31, // 55: orlop.v1alpha1.Upgrade.Start:output_type -> orlop.v1alpha1.StartUpgradeResponse
+	33, // 56: orlop.v1alpha1.Upgrade.Status:output_type -> orlop.v1alpha1.UpgradeStatus
+	35, // 57: orlop.v1alpha1.Upgrade.Rollback:output_type -> orlop.v1alpha1.RollbackResponse
+	37, // 58: orlop.v1alpha1.Cluster.Health:output_type -> orlop.v1alpha1.HealthResponse
+	40, // 59: orlop.v1alpha1.Cluster.Kubeconfig:output_type -> orlop.v1alpha1.KubeconfigResponse
+	40, // [40:60] is the sub-list for method output_type
+	20, // [20:40] is the sub-list for method input_type
+	19, // [19:20] is the sub-list for extension type_name
+	18, // [18:19] is the sub-list for extension extendee
+	0,  // [0:18] is the sub-list for field type_name
 }
 
 func init() { file_orlop_proto_init() }
@@ -2219,9 +2615,9 @@ func file_orlop_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_orlop_proto_rawDesc), len(file_orlop_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   33,
+			NumMessages:   39,
 			NumExtensions: 1,
-			NumServices:   6,
+			NumServices:   7,
 		},
 		GoTypes:           file_orlop_proto_goTypes,
 		DependencyIndexes: file_orlop_proto_depIdxs,

@@ -955,6 +955,188 @@ var Image_ServiceDesc = grpc.ServiceDesc{
 }
 
 const (
+	Upgrade_Start_FullMethodName    = "/orlop.v1alpha1.Upgrade/Start"
+	Upgrade_Status_FullMethodName   = "/orlop.v1alpha1.Upgrade/Status"
+	Upgrade_Rollback_FullMethodName = "/orlop.v1alpha1.Upgrade/Rollback"
+)
+
+// UpgradeClient is the client API for Upgrade service.
+//
+// For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
+//
+// Upgrade: the two systems on the disk, of which one runs.
+type UpgradeClient interface {
+	// Start takes an upgrade bundle, writes it into the slot that does not run, and reboots into it. It answers when the new
+	// version is written. If the new version does not prove itself, the machine comes back to the present one by itself.
+	Start(ctx context.Context, opts ...grpc.CallOption) (grpc.ClientStreamingClient[StartUpgradeRequest, StartUpgradeResponse], error)
+	Status(ctx context.Context, in *UpgradeStatusRequest, opts ...grpc.CallOption) (*UpgradeStatus, error)
+	// Rollback reboots into the version before, with the configuration that it was good with.
+	Rollback(ctx context.Context, in *RollbackRequest, opts ...grpc.CallOption) (*RollbackResponse, error)
+}
+
+type upgradeClient struct {
+	cc grpc.ClientConnInterface
+}
+
+func NewUpgradeClient(cc grpc.ClientConnInterface) UpgradeClient {
+	return &upgradeClient{cc}
+}
+
+func (c *upgradeClient) Start(ctx context.Context, opts ...grpc.CallOption) (grpc.ClientStreamingClient[StartUpgradeRequest, StartUpgradeResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &Upgrade_ServiceDesc.Streams[0], Upgrade_Start_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[StartUpgradeRequest, StartUpgradeResponse]{ClientStream: stream}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Upgrade_StartClient = grpc.ClientStreamingClient[StartUpgradeRequest, StartUpgradeResponse]
+
+func (c *upgradeClient) Status(ctx context.Context, in *UpgradeStatusRequest, opts ...grpc.CallOption) (*UpgradeStatus, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(UpgradeStatus)
+	err := c.cc.Invoke(ctx, Upgrade_Status_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *upgradeClient) Rollback(ctx context.Context, in *RollbackRequest, opts ...grpc.CallOption) (*RollbackResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RollbackResponse)
+	err := c.cc.Invoke(ctx, Upgrade_Rollback_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+// UpgradeServer is the server API for Upgrade service.
+// All implementations must embed UnimplementedUpgradeServer
+// for forward compatibility.
+//
+// Upgrade: the two systems on the disk, of which one runs.
+type UpgradeServer interface {
+	// Start takes an upgrade bundle, writes it into the slot that does not run, and reboots into it. It answers when the new
+	// version is written. If the new version does not prove itself, the machine comes back to the present one by itself.
+	Start(grpc.ClientStreamingServer[StartUpgradeRequest, StartUpgradeResponse]) error
+	Status(context.Context, *UpgradeStatusRequest) (*UpgradeStatus, error)
+	// Rollback reboots into the version before, with the configuration that it was good with.
+	Rollback(context.Context, *RollbackRequest) (*RollbackResponse, error)
+	mustEmbedUnimplementedUpgradeServer()
+}
+
+// UnimplementedUpgradeServer must be embedded to have
+// forward compatible implementations.
+//
+// NOTE: this should be embedded by value instead of pointer to avoid a nil
+// pointer dereference when methods are called.
+type UnimplementedUpgradeServer struct{}
+
+func (UnimplementedUpgradeServer) Start(grpc.ClientStreamingServer[StartUpgradeRequest, StartUpgradeResponse]) error {
+	return status.Error(codes.Unimplemented, "method Start not implemented")
+}
+func (UnimplementedUpgradeServer) Status(context.Context, *UpgradeStatusRequest) (*UpgradeStatus, error) {
+	return nil, status.Error(codes.Unimplemented, "method Status not implemented")
+}
+func (UnimplementedUpgradeServer) Rollback(context.Context, *RollbackRequest) (*RollbackResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Rollback not implemented")
+}
+func (UnimplementedUpgradeServer) mustEmbedUnimplementedUpgradeServer() {}
+func (UnimplementedUpgradeServer) testEmbeddedByValue()                 {}
+
+// UnsafeUpgradeServer may be embedded to opt out of forward compatibility for this service.
+// Use of this interface is not recommended, as added methods to UpgradeServer will
+// result in compilation errors.
+type UnsafeUpgradeServer interface {
+	mustEmbedUnimplementedUpgradeServer()
+}
+
+func RegisterUpgradeServer(s grpc.ServiceRegistrar, srv UpgradeServer) {
+	// If the following call panics, it indicates UnimplementedUpgradeServer was
+	// embedded by pointer and is nil.  This will cause panics if an
+	// unimplemented method is ever invoked, so we test this at initialization
+	// time to prevent it from happening at runtime later due to I/O.
+	if t, ok := srv.(interface{ testEmbeddedByValue() }); ok {
+		t.testEmbeddedByValue()
+	}
+	s.RegisterService(&Upgrade_ServiceDesc, srv)
+}
+
+func _Upgrade_Start_Handler(srv interface{}, stream grpc.ServerStream) error {
+	return srv.(UpgradeServer).Start(&grpc.GenericServerStream[StartUpgradeRequest, StartUpgradeResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Upgrade_StartServer = grpc.ClientStreamingServer[StartUpgradeRequest, StartUpgradeResponse]
+
+func _Upgrade_Status_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(UpgradeStatusRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(UpgradeServer).Status(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Upgrade_Status_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(UpgradeServer).Status(ctx, req.(*UpgradeStatusRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Upgrade_Rollback_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RollbackRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(UpgradeServer).Rollback(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Upgrade_Rollback_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(UpgradeServer).Rollback(ctx, req.(*RollbackRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+// Upgrade_ServiceDesc is the grpc.ServiceDesc for Upgrade service.
+// It's only intended for direct use with grpc.RegisterService,
+// and not to be introspected or modified (even as a copy)
+var Upgrade_ServiceDesc = grpc.ServiceDesc{
+	ServiceName: "orlop.v1alpha1.Upgrade",
+	HandlerType: (*UpgradeServer)(nil),
+	Methods: []grpc.MethodDesc{
+		{
+			MethodName: "Status",
+			Handler:    _Upgrade_Status_Handler,
+		},
+		{
+			MethodName: "Rollback",
+			Handler:    _Upgrade_Rollback_Handler,
+		},
+	},
+	Streams: []grpc.StreamDesc{
+		{
+			StreamName:    "Start",
+			Handler:       _Upgrade_Start_Handler,
+			ClientStreams: true,
+		},
+	},
+	Metadata: "orlop.proto",
+}
+
+const (
 	Cluster_Health_FullMethodName     = "/orlop.v1alpha1.Cluster/Health"
 	Cluster_Kubeconfig_FullMethodName = "/orlop.v1alpha1.Cluster/Kubeconfig"
 )

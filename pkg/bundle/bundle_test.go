@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/orlop-os/orlop/pkg/verity"
+	"github.com/klauspost/compress/zstd"
 )
 
 // made is a bundle of small parts, the root image of it, and who trusts it.
@@ -28,21 +28,22 @@ func made(t *testing.T) (file, root []byte, trust Trust) {
 	if err := os.WriteFile(image, root, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	params, err := verity.Format(image, make([]byte, 32))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if root, err = os.ReadFile(image); err != nil {
-		t.Fatal(err)
-	}
 	for name, content := range map[string]string{"uki": "a kernel", "sbom": "{}"} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
+	packed := filepath.Join(dir, "root.img.zst")
+	enc, err := zstd.NewWriter(nil, zstd.WithWindowSize(Window))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(packed, enc.EncodeAll(root, nil), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	source := Source{
-		Version: "1.2.0", Profile: "test", MinimumVersion: "1.0.0", Root: params.String(), Time: time.Unix(1700000000, 0),
-		RootImage: image, UKI: filepath.Join(dir, "uki"), SBOM: filepath.Join(dir, "sbom"), Work: dir,
+		Version: "1.2.0", Profile: "test", MinimumVersion: "1.0.0", Root: "as on the command line", Time: time.Unix(1700000000, 0),
+		RootImage: image, UKI: filepath.Join(dir, "uki"), SBOM: filepath.Join(dir, "sbom"), Packed: packed,
 	}
 	var out, again bytes.Buffer
 	for _, to := range []*bytes.Buffer{&out, &again} {

@@ -20,8 +20,8 @@ import (
 const (
 	// maxStatement bounds what is kept of a bundle before anything of it is believed.
 	maxStatement = 64 << 10
-	// window is the most that a root image refers back, in bytes: the memory that unpacking takes.
-	window = 4 << 20
+	// Window is the most that a packed root image refers back, in bytes: the memory that unpacking takes.
+	Window = 4 << 20
 )
 
 // Reader reads a bundle from its beginning to its end.
@@ -110,7 +110,7 @@ func (r *Reader) Root(to io.Writer) error {
 		return err
 	}
 	packed := newChecked(r.tar, r.Statement.Packed)
-	unpack, err := zstd.NewReader(packed, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(window))
+	unpack, err := zstd.NewReader(packed, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(Window))
 	if err != nil {
 		return fmt.Errorf("bundle: %w", err)
 	}
@@ -139,8 +139,8 @@ func (r *Reader) UKI() ([]byte, error) {
 		return nil, err
 	}
 	part := newChecked(r.tar, r.Statement.UKI)
-	content, err := io.ReadAll(part)
-	if err != nil {
+	content := make([]byte, r.Statement.UKI.Size)
+	if _, err := io.ReadFull(part, content); err != nil {
 		return nil, cut("unified kernel image", err)
 	}
 	return content, part.done("unified kernel image")

@@ -13,7 +13,6 @@ import (
 	"os"
 	"time"
 
-	"github.com/klauspost/compress/zstd"
 	"github.com/opencontainers/go-digest"
 	"github.com/opencontainers/image-spec/specs-go"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -25,21 +24,17 @@ type Source struct {
 	Version, Profile, MinimumVersion string
 	Root                             string // for dm-verity, as it stands on the command line
 	RootImage, UKI, SBOM             string // file names
+	Packed                           string // file with the root image as zstd; it refers back no more than Window
 	Time                             time.Time
-	Work                             string // folder for the packed root image
 }
 
 // Write makes a bundle. The same source and key give the same bytes.
 func Write(to io.Writer, s Source, key Key) error {
-	packed := s.Work + "/root.img.zst"
-	if err := pack(s.RootImage, packed); err != nil {
-		return err
-	}
 	statement := Statement{Version: s.Version, Profile: s.Profile, MinimumVersion: s.MinimumVersion, Root: s.Root}
 	for _, p := range []struct {
 		file string
 		part *Part
-	}{{s.RootImage, &statement.RootImage}, {packed, &statement.Packed}, {s.UKI, &statement.UKI}, {s.SBOM, &statement.SBOM}} {
+	}{{s.RootImage, &statement.RootImage}, {s.Packed, &statement.Packed}, {s.UKI, &statement.UKI}, {s.SBOM, &statement.SBOM}} {
 		var err error
 		if *p.part, err = partOf(p.file); err != nil {
 			return err
@@ -98,7 +93,7 @@ func Write(to io.Writer, s Source, key Key) error {
 			return err
 		}
 	}
-	for i, file := range []string{packed, s.UKI, s.SBOM} {
+	for i, file := range []string{s.Packed, s.UKI, s.SBOM} {
 		f, err := os.Open(file)
 		if err != nil {
 			return err
@@ -138,31 +133,6 @@ func sign(s Statement, key Key) ([]byte, error) {
 		return nil, fmt.Errorf("bundle: cannot sign: %w", err)
 	}
 	return json.Marshal(envelope)
-}
-
-// pack compresses a file. The level is that of the disk image: higher ones take ten times as long for a few percent.
-func pack(from, to string) error {
-	in, err := os.Open(from)
-	if err != nil {
-		return err
-	}
-	defer in.Close()
-	out, err := os.Create(to)
-	if err != nil {
-		return err
-	}
-	defer out.Close()
-	enc, err := zstd.NewWriter(out, zstd.WithEncoderLevel(zstd.SpeedDefault), zstd.WithEncoderConcurrency(2), zstd.WithWindowSize(window))
-	if err != nil {
-		return err
-	}
-	if _, err := io.Copy(enc, in); err != nil {
-		return err
-	}
-	if err := enc.Close(); err != nil {
-		return err
-	}
-	return out.Close()
 }
 
 func partOf(file string) (Part, error) {

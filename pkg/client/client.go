@@ -52,6 +52,7 @@ type Client struct {
 	Log     api.LogClient
 	Image   api.ImageClient
 	Cluster api.ClusterClient
+	Upgrade api.UpgradeClient
 
 	conn  *grpc.ClientConn
 	watch *watchedTLS
@@ -101,6 +102,7 @@ func Dial(ctx context.Context, e Endpoint) (*Client, error) {
 		Log:     api.NewLogClient(conn),
 		Image:   api.NewImageClient(conn),
 		Cluster: api.NewClusterClient(conn),
+		Upgrade: api.NewUpgradeClient(conn),
 		conn:    conn,
 		watch:   watch,
 	}

@@ -13,7 +13,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 	"time"
 
@@ -94,8 +93,12 @@ func (s *Store) list(ctx context.Context) ([]*imagesapi.Image, error) {
 	return r.Images, nil
 }
 
-// Import reads an OCI or docker archive, plain or compressed, stores its images and unpacks their layers, so that a pod can
-// start at once. It returns the images that the archive named, each once; an archive that names none is an error.
+// Import reads an OCI or docker archive, plain or compressed, and stores its images. When it returns they survive a power cut.
+// It returns the images that the archive named, each once; an archive that names none is an error.
+//
+// The layers are unpacked when the first container needs them, and not here: containerd's transfer service calls a layer
+// unpacked before its files are on the disk, and after a power cut runs programs that are not whole. The other way flushes
+// them first (machined's containerd configuration).
 func (s *Store) Import(ctx context.Context, archive io.Reader) ([]Image, error) {
 	ctx, cancel := context.WithCancel(inNamespace(ctx))
 	defer cancel()
@@ -114,10 +117,11 @@ func (s *Store) Import(ctx context.Context, archive io.Reader) ([]Image, error) 
 		return nil, err
 	}
 	destination, err := pack(&transfertypes.ImageStore{
-		// Names come from the archive's own annotations; the prefix is for manifests that have none.
-		ExtraReferences: []*transfertypes.ImageReference{{Name: unnamed, IsPrefix: true, AllowOverwrite: true, AddDigest: true, SkipNamedDigest: true}},
+		// Names come from the archive's own annotations; the prefix is for those that hold a tag only. A manifest without one
+		// gets none, not even one of its digest: no pod could ask for it, and the archive's own index is such a manifest, which
+		// would keep the content of images that are deleted later.
+		ExtraReferences: []*transfertypes.ImageReference{{Name: tagged, IsPrefix: true, AllowOverwrite: true}},
 		Platforms:       []*types.Platform{{OS: "linux", Architecture: "amd64"}},
-		Unpacks:         []*transfertypes.UnpackConfiguration{{Platform: &types.Platform{OS: "linux", Architecture: "amd64"}}},
 	})
 	if err != nil {
 		return nil, err
@@ -132,19 +136,9 @@ func (s *Store) Import(ctx context.Context, archive io.Reader) ([]Image, error) 
 	if err != nil {
 		return nil, err
 	}
-	unneeded, err := redundant(s.blobs(ctx), all)
-	if err != nil {
-		return nil, err
-	}
-	for _, name := range unneeded {
-		if _, err := imagesapi.NewImagesClient(s.conn).Delete(ctx, &imagesapi.DeleteImageRequest{Name: name}); err != nil && status.Code(err) != codes.NotFound {
-			return nil, fmt.Errorf("image import: cannot forget %s: %w", name, err)
-		}
-	}
-	all = slices.DeleteFunc(all, func(i *imagesapi.Image) bool { return slices.Contains(unneeded, i.Name) })
 	images, err := s.present(ctx, imported(before, all, started), all)
 	if err == nil && len(images) == 0 {
-		err = errors.New("image import: the archive holds no image for linux/amd64")
+		err = errors.New("image import: the archive names no image for linux/amd64; save it under a name, such as registry.example.com/app:1")
 	}
 	return images, err
 }
@@ -172,15 +166,11 @@ func imported(before, after []*imagesapi.Image, started time.Time) []*imagesapi.
 	return changed
 }
 
-// unnamed is the prefix of names for manifests that have none in their archive.
-const unnamed = "imported"
+// tagged is the name of images of which an archive tells the tag only.
+const tagged = "imported"
 
-// unnamedRecord tells a name that an import has made of a digest, for a manifest without one.
-func unnamedRecord(name string) bool { return strings.HasPrefix(name, unnamed+"@sha256:") }
-
-// ofDigest tells whether a name was made of a digest: by an import, or by containerd's Kubernetes interface for an image's
-// configuration.
-func ofDigest(name string) bool { return unnamedRecord(name) || strings.HasPrefix(name, "sha256:") }
+// ofDigest tells whether containerd's Kubernetes interface has made a name, of the digest of an image's configuration.
+func ofDigest(name string) bool { return strings.HasPrefix(name, "sha256:") }
 
 // send opens a stream and feeds it from r in the background, as containerd's stream protocol wants it: the first message names
 // the stream and is answered; after that the receiver grants a window of bytes and the sender sends no more than that.

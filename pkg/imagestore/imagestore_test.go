@@ -34,9 +34,6 @@ func TestImported(t *testing.T) {
 			[]*imagesapi.Image{pause, record("web:1", "sha256:w", -1)},
 			[]*imagesapi.Image{pause, record("web:1", "sha256:w", 1)},
 			[]string{"web:1"}},
-		{"an archive that names nothing", nil,
-			[]*imagesapi.Image{record("imported@sha256:w", "sha256:w", 1)},
-			[]string{"imported@sha256:w"}},
 		{"nothing for this machine", []*imagesapi.Image{pause}, []*imagesapi.Image{pause}, nil},
 	} {
 		var got []string

@@ -8,7 +8,6 @@ import (
 	"io"
 
 	contentapi "github.com/containerd/containerd/api/services/content/v1"
-	imagesapi "github.com/containerd/containerd/api/services/images/v1"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
@@ -49,33 +48,6 @@ func sizeOf(read blobs, digest string, own int64) (int64, error) {
 		total += l.Size
 	}
 	return total, nil
-}
-
-// redundant are those of the records that an import has named after a digest and nobody needs: indexes all of whose images
-// for this machine have records of their own. They would keep the content of images that have been deleted.
-func redundant(read blobs, all []*imagesapi.Image) ([]string, error) {
-	own := map[string]bool{}
-	for _, i := range all {
-		own[i.Target.GetDigest()] = true
-	}
-	var out []string
-	for _, i := range all {
-		if !unnamedRecord(i.Name) {
-			continue
-		}
-		m, err := read(i.Target.GetDigest())
-		if err != nil {
-			return nil, err
-		}
-		needed := len(m.Manifests) == 0
-		for _, d := range m.Manifests {
-			needed = needed || forUs(d) && !own[d.Digest.String()]
-		}
-		if !needed {
-			out = append(out, i.Name)
-		}
-	}
-	return out, nil
 }
 
 // blobs reads from containerd's content store.

@@ -2,11 +2,8 @@ package imagestore
 
 import (
 	"fmt"
-	"slices"
 	"testing"
 
-	imagesapi "github.com/containerd/containerd/api/services/images/v1"
-	"github.com/containerd/containerd/api/types"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
@@ -36,27 +33,5 @@ func TestSizeOf(t *testing.T) {
 	}
 	if _, err := sizeOf(store, "sha256:none", 0); err == nil {
 		t.Error("an image that is not there has a size")
-	}
-}
-
-func TestRedundant(t *testing.T) {
-	record := func(name, digest string) *imagesapi.Image {
-		return &imagesapi.Image{Name: name, Target: &types.Descriptor{Digest: digest}}
-	}
-	for _, c := range []struct {
-		what string
-		all  []*imagesapi.Image
-		want []string
-	}{
-		{"the archive's own index beside its image", []*imagesapi.Image{record("web:1", "sha256:image"), record("imported@sha256:archive", "sha256:archive")}, []string{"imported@sha256:archive"}},
-		{"an index for two machines, of which ours has a name", []*imagesapi.Image{record("web:1", "sha256:image"), record("imported@sha256:both", "sha256:both")}, []string{"imported@sha256:both"}},
-		{"an index that is the only way to its image", []*imagesapi.Image{record("imported@sha256:both", "sha256:both")}, nil},
-		{"an image without a name", []*imagesapi.Image{record("imported@sha256:image", "sha256:image")}, nil},
-		{"an index with a name", []*imagesapi.Image{record("web:1", "sha256:both"), record("web:2", "sha256:image")}, nil},
-	} {
-		got, err := redundant(store, c.all)
-		if err != nil || !slices.Equal(got, c.want) {
-			t.Errorf("%s: %q, %v; want %q", c.what, got, err, c.want)
-		}
 	}
 }

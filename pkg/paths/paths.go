@@ -20,6 +20,9 @@ const (
 	Release = "/usr/share/orlop/release.json"
 	// OperatorCA is the operator's CA certificate (PEM) that the image was built for. The file is missing in a generic image.
 	OperatorCA = "/usr/share/orlop/operator-ca.crt"
+	// ReleaseKeys are the public keys (PEM, Ed25519) of those who may sign the versions that can follow this one. The file is
+	// missing in an image that cannot be upgraded.
+	ReleaseKeys = "/usr/share/orlop/release-keys.pem"
 	// EmbeddedConfig is a configuration that the image was built with; usually missing.
 	EmbeddedConfig = "/usr/share/orlop/config.yaml"
 )
@@ -40,6 +43,8 @@ const (
 	// once there is a configuration, self-signed before.
 	MachineKey  = State + "/pki/machine.key"
 	MachineCert = State + "/pki/machine.crt"
+	// Upgrade holds the record of the last upgrade, and the configuration that each version was good with.
+	Upgrade = State + "/upgrade"
 )
 
 // Folders on DATA.
@@ -56,6 +61,8 @@ const (
 	Run = "/run/orlop"
 	// MachinedSocket is machined's gRPC socket; it belongs to root:apid, mode 0660.
 	MachinedSocket = Run + "/machined.sock"
+	// ESP is where the ESP is mounted while it is looked at.
+	ESP = Run + "/esp"
 	// ApidDir is apid's own folder: server certificate, key and the operators' CAs (written by machined, reloaded by apid when they change).
 	ApidDir          = Run + "/apid"
 	ContainerdSocket = "/run/containerd/containerd.sock"

@@ -116,6 +116,7 @@ func (Reboot) action()               {}
 //	writing                  WriteFailed                              failed        -
 //	writing                  EntryWritten                             written       Reboot
 //	any                      Booted        own entry is on trial      trial         Watch
+//	written, trial           Booted        running is To, no entry    trial         Watch (the ESP is damaged)
 //	written, trial           Booted        running is To, own good    committed     - (cut between rename and record)
 //	trial                    Booted        running is From, To failed rolled back   RestoreConfiguration
 //	written                  Booted        running is From, To failed rolled back   -
@@ -184,11 +185,12 @@ func booted(running string, r Record, e Booted) (Record, []Action) {
 		}
 		return e.Entries[i], true
 	}
-	if own, there := entry(running); there && own.Trial {
+	own, there := entry(running)
+	if there && own.Trial || !there && running == r.To && !r.Phase.Done() {
 		if r.To != running { // the record is lost; the entry is what counts
 			r = Record{To: running, Began: e.At}
 		}
-		r.Phase, r.Tries, r.Reason = Trial, own.Done, ""
+		r.Phase, r.Tries, r.Reason = Trial, max(own.Done, 1), ""
 		return r, []Action{Watch{}}
 	}
 	if r.Phase.Done() {

@@ -95,6 +95,7 @@ func TestStep(t *testing.T) {
 		{"another try", "2", record(Trial), booted(old, trial), Trial, "", []Action{Watch{}}, ""},
 		{"the last try", "2", record(Trial), booted(old, failed), Trial, "", []Action{Watch{}}, ""},
 		{"a try without a record", "2", Record{}, booted(old, trial), Trial, "", []Action{Watch{}}, ""},
+		{"a try without its entry", "2", record(Written), booted(old), Trial, "", []Action{Watch{}}, ""},
 		{"cut between rename and record", "2", record(Trial), booted(old, good), Committed, "", nil, ""},
 		{"back, its first process had run", "1", record(Trial), booted(old, failed), RolledBack, "did not come up in 3 tries", []Action{RestoreConfiguration{Version: "1"}}, ""},
 		{"back, it never ran", "1", record(Written), booted(old, failed), RolledBack, "did not come up in 3 tries", nil, ""},

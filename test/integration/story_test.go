@@ -23,6 +23,7 @@ var (
 	imageDir = flag.String("image", "", "folder of the image to test (build/qemu)")
 	binDir   = flag.String("bin", "", "folder of orlopctl and kubectl (build/bin)")
 	stories  = flag.String("stories", "testdata", "`folder` of the stories to tell")
+	versions = flag.String("versions", "", "`folder` of the images and of other versions as upgrade bundles (build)")
 	operator = flag.String("operator", "", "folder of the operator's CA and certificate that the image was built for (build/operator)")
 )
 
@@ -180,6 +181,7 @@ func (s *story) setup(env *testscript.Env) error {
 	env.Setenv("ORLOP_CONFIG", filepath.Join(env.WorkDir, "orlop-config"))
 	env.Setenv("KUBECONFIG", filepath.Join(env.WorkDir, "kubeconfig"))
 	env.Setenv("OPERATOR", *operator)
+	env.Setenv("VERSIONS", *versions)
 	env.Setenv("PATH", *binDir+string(os.PathListSeparator)+env.Getenv("PATH"))
 	s.env = append([]string(nil), env.Vars...)
 	return nil

@@ -47,6 +47,7 @@ import (
 //	plug NAME DISK MIB, unplug NAME DISK add a disk to its SCSI controller, or take it away
 //	writes start|stop|check              write ConfigMaps as fast as they are acknowledged; check: all of those are there
 //	powercut NAME, poweron NAME          the power switch
+//	cut-upgrade NAME BUNDLE OPERATION    send an upgrade, and cut the power while the machine does this operation of it
 //	down NAME [DEADLINE [REASON]]        wait until it has switched itself off; REASON is QEMU's (guest-shutdown, guest-reset)
 //
 // and for bad situations, in bad_test.go:
@@ -62,6 +63,7 @@ import (
 func (s *story) verbs() map[string]func(ts *testscript.TestScript, neg bool, args []string) {
 	return map[string]func(ts *testscript.TestScript, neg bool, args []string){
 		"machine":       s.machineVerb,
+		"cut-upgrade":   s.cutVerb,
 		"cluster":       s.clusterVerb,
 		"follow":        s.followVerb,
 		"console":       s.consoleVerb,

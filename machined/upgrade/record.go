@@ -1,0 +1,87 @@
+package upgrade
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/google/renameio/v2"
+
+	"github.com/orlop-os/orlop/pkg/slot"
+)
+
+// Store is the folder on STATE that keeps the record of the last upgrade, and the configuration that each version was good
+// with.
+type Store struct{ Dir string }
+
+// Load reads the record; none is the zero one. One that cannot be read is an error with the zero record: it only says why,
+// and a machine comes up without it.
+func (s Store) Load() (slot.Record, error) {
+	text, err := os.ReadFile(s.record())
+	if errors.Is(err, fs.ErrNotExist) {
+		return slot.Record{}, nil
+	}
+	var r slot.Record
+	if err == nil {
+		err = json.Unmarshal(text, &r)
+	}
+	if err != nil {
+		return slot.Record{}, fmt.Errorf("upgrade: cannot read what is remembered of the last one: %w", err)
+	}
+	return r, nil
+}
+
+// Save stores the record: the old one or the new one, whenever the power goes.
+func (s Store) Save(r slot.Record) error {
+	text, err := json.MarshalIndent(r, "", "  ")
+	if err != nil {
+		return fmt.Errorf("upgrade: cannot write the record: %w", err)
+	}
+	return s.write(s.record(), text)
+}
+
+// Keep stores a configuration as the one that a version is good with.
+func (s Store) Keep(version string, configuration []byte) error {
+	return s.write(s.configuration(version), configuration)
+}
+
+// Kept returns the configuration that a version was good with; nil if none was kept.
+func (s Store) Kept(version string) ([]byte, error) {
+	text, err := os.ReadFile(s.configuration(version))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	return text, err
+}
+
+func (s Store) record() string { return filepath.Join(s.Dir, "record.json") }
+
+func (s Store) configuration(version string) string {
+	return filepath.Join(s.Dir, "configuration-"+version+".yaml")
+}
+
+func (s Store) write(name string, text []byte) error {
+	if err := os.MkdirAll(s.Dir, 0o700); err != nil {
+		return fmt.Errorf("upgrade: cannot store: %w", err)
+	}
+	if err := renameio.WriteFile(name, text, 0o600); err != nil {
+		return fmt.Errorf("upgrade: cannot store: %w", err)
+	}
+	return flush(s.Dir)
+}
+
+// flush makes what was renamed in a folder last.
+func flush(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return fmt.Errorf("upgrade: cannot flush: %w", err)
+	}
+	defer d.Close()
+	if err := d.Sync(); err != nil {
+		return fmt.Errorf("upgrade: cannot flush %s: %w", dir, err)
+	}
+	return nil
+}

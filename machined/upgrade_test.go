@@ -1,0 +1,41 @@
+package main
+
+import (
+	"testing"
+
+	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/supervise"
+)
+
+// TestGate: what a version on trial has to show depends on what the machine was told to be.
+func TestGate(t *testing.T) {
+	running := func(name string, components ...supervise.Component) supervise.Status {
+		return supervise.Status{Name: name, State: supervise.Running, Components: components}
+	}
+	door := running(serviceApid)
+	node := applied{config: &config.Config{Cluster: &config.Cluster{}}}
+	node.config.Machine.Spec.Role = config.RoleControlPlane
+	var all []supervise.Status
+	for _, name := range expected(node.config) {
+		all = append(all, running(name))
+	}
+	unready := append([]supervise.Status{door, running(serviceNode, supervise.Component{Name: "node", Detail: "KubeletNotReady"})}, all...)
+	for _, c := range []struct {
+		what     string
+		now      applied
+		services []supervise.Status
+		unread   bool
+		want     string
+	}{
+		{"nothing runs", applied{}, nil, false, "management API: not answering yet"},
+		{"the API answers, and nothing else was asked for", applied{}, []supervise.Status{door}, false, ""},
+		{"the API answers, but the configuration cannot be read", applied{}, []supervise.Status{door}, true, "configuration: the stored one cannot be used"},
+		{"a node whose services are missing", node, []supervise.Status{door}, true, expected(node.config)[0] + ": not started yet"},
+		{"a node that is not Ready", node, unready, true, "node: KubeletNotReady"},
+		{"a node", node, append([]supervise.Status{door}, all...), true, ""},
+	} {
+		if got := gate(c.now, c.services, c.unread); got != c.want {
+			t.Errorf("%s: waits for %q, want %q", c.what, got, c.want)
+		}
+	}
+}

@@ -1,0 +1,85 @@
+// Package parttable writes GPT partition tables so that a power cut never leaves a disk without one.
+package parttable
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+
+	"github.com/google/uuid"
+	"github.com/siderolabs/go-blockdevice/v2/block"
+	"github.com/siderolabs/go-blockdevice/v2/partitioning/gpt"
+)
+
+// Ordered is the disk to write a table to: nothing is written before its Sync.
+func Ordered(disk gpt.Device) gpt.Device { return &orderedDevice{Device: disk} }
+
+// orderedDevice holds writes back until Sync, and then writes the second half of the disk (the backup table) before
+// the first (the primary table), each flushed. The library writes the primary header first and flushes once, so that a
+// power cut could leave neither table whole.
+type orderedDevice struct {
+	gpt.Device
+	writes []heldWrite
+}
+
+type heldWrite struct {
+	offset int64
+	data   []byte
+}
+
+// WriteAt notes a write. Reading back before Sync gives the old content; the library does not do that.
+func (d *orderedDevice) WriteAt(p []byte, offset int64) (int, error) {
+	d.writes = append(d.writes, heldWrite{offset, bytes.Clone(p)})
+	return len(p), nil
+}
+
+// Sync writes what was noted, from the end of the disk to its beginning. Within the primary table that puts the
+// entries before their header.
+func (d *orderedDevice) Sync() error {
+	slices.SortFunc(d.writes, func(a, b heldWrite) int { return int(b.offset/512) - int(a.offset/512) })
+	half := int64(d.GetSize() / 2)
+	flushed := false
+	for _, w := range d.writes {
+		if w.offset < half && !flushed {
+			if err := d.Device.Sync(); err != nil {
+				return err
+			}
+			flushed = true
+		}
+		if _, err := d.Device.WriteAt(w.data, w.offset); err != nil {
+			return err
+		}
+	}
+	d.writes = nil
+	return d.Device.Sync()
+}
+
+// SetGUID gives a partition of a disk ("/dev/vda", numbered from 1) another unique GUID. The label must be the partition's, so
+// that another one is never taken for it.
+func SetGUID(disk string, number int, label string, guid uuid.UUID) error {
+	device, err := block.NewFromPath(disk, block.OpenForWrite())
+	if err != nil {
+		return fmt.Errorf("%s: cannot open: %w", disk, err)
+	}
+	defer device.Close()
+	plain, err := gpt.DeviceFromBlockDevice(device)
+	if err != nil {
+		return fmt.Errorf("%s: %w", disk, err)
+	}
+	table, err := gpt.Read(Ordered(plain))
+	if err != nil {
+		return fmt.Errorf("%s: cannot read partition table: %w", disk, err)
+	}
+	all := table.Partitions()
+	if number < 1 || number > len(all) || all[number-1] == nil || all[number-1].Name != label {
+		return fmt.Errorf("%s: partition %d is not %s; the table has changed meanwhile", disk, number, label)
+	}
+	if all[number-1].PartGUID == guid {
+		return nil
+	}
+	all[number-1].PartGUID = guid
+	if err := table.Write(); err != nil {
+		return fmt.Errorf("%s: cannot write partition table: %w", disk, err)
+	}
+	return nil
+}
