@@ -15,7 +15,7 @@ LIGHT   := $(shell go list ./... 2>/dev/null | grep -v -e '^$(HEAVY)' -e '/test/
 # Packages whose tests also run under the product kernel.
 KERNEL  := ./machined/disk ./machined/network ./machined/host ./machined/power ./pkg/verity ./pkg/mount ./pkg/watchdog ./pkg/uevent ./pkg/timesync ./pkg/supervise ./orchestrator/podnetwork
 
-.PHONY: help run test check lint unit kernel stories image versions reproducible bench lock generate packages tools clean
+.PHONY: help run test check lint unit kernel stories image versions faults reproducible bench lock generate packages tools clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -60,8 +60,15 @@ $(BUILD)/release/signing.key:
 
 versions: image ## other versions of the image as upgrade bundles, for the stories
 	$(BUILD)/bin/imager -profile profiles/$(PROFILE).yaml -out $(BUILD)/next -version 99.0.0 -outputs orlop.bundle -bin ''
-	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o $(BUILD)/bin/broken-init ./test/integration/broken
-	$(BUILD)/bin/imager -profile profiles/$(PROFILE).yaml -out $(BUILD)/broken -version 99.1.0 -outputs orlop.bundle -bin '' -program init=$(BUILD)/bin/broken-init
+	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o $(BUILD)/bin/ ./test/integration/broken/exits
+	$(BUILD)/bin/imager -profile profiles/$(PROFILE).yaml -out $(BUILD)/broken -version 99.1.0 -outputs orlop.bundle -bin '' -program init=$(BUILD)/bin/exits
+
+faults: image ## upgrades to versions that are broken in one way each (half an hour)
+	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o $(BUILD)/bin/ ./test/integration/broken/...
+	for fault in machined-exits machined-hangs orchestrator-exits containerd-exits; do \
+		$(BUILD)/bin/imager -profile profiles/$(PROFILE).yaml -out $(BUILD)/faults/$$fault -version 99.1.0 -outputs orlop.bundle -bin '' -program $${fault%-*}=$(BUILD)/bin/$${fault#*-}; \
+	done
+	CGO_ENABLED=0 go test -count=1 -v -timeout 90m ./test/integration -args -stories testdata/faults -image $(CURDIR)/$(IMAGE) -bin $(CURDIR)/$(BUILD)/bin -operator $(CURDIR)/$(BUILD)/operator -versions $(CURDIR)/$(BUILD)
 
 reproducible: packages tools $(BUILD)/operator/ca.crt $(BUILD)/release/signing.key ## build the image twice, once from nothing, in different folders, and compare every byte (ten minutes)
 	ORLOP_TEST_REPRODUCIBLE=1 go test ./imager -count=1 -run 'TestReproducible$$' -v -timeout 90m

@@ -23,6 +23,7 @@ import (
 	"github.com/orlop-os/orlop/machined/upgrade"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/bundle"
+	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/kmod"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/slot"
@@ -40,9 +41,6 @@ import (
 //     marked the new one as failed. stepUpgrade then puts the configuration back that the old version was good with.
 //
 // What each event means is decided by slot.Step alone.
-
-// gateDeadline is how long after init's start a version on trial may take to prove itself.
-const gateDeadline = 5 * time.Minute
 
 // keptLines is how much of the log of a failed boot is remembered.
 const keptLines = 200
@@ -203,24 +201,30 @@ func (m *machine) loadModules(names ...string) error {
 
 // watchGate waits until this version has proved itself, or its time is up.
 func (m *machine) watchGate(ctx context.Context) {
-	ctx, cancel := context.WithDeadline(ctx, m.started.Add(gateDeadline))
-	defer cancel()
 	services, configuration := m.services.Status().Watch(), m.config.Watch()
 	for {
-		waits := gate(configuration.Take(), services.Take(), unread())
+		now := configuration.Take()
+		waits := gate(now, services.Take(), unread())
 		m.upgrade.Update(func(s upgradeState) upgradeState { s.Waits = waits; return s })
 		var e slot.Event = slot.GateHeld{At: time.Now()}
 		if waits != "" {
+			patience := config.DefaultUpgradeDeadline
+			if now.config != nil {
+				patience = time.Duration(now.config.Machine.Spec.Upgrade.Deadline)
+			}
+			late := time.NewTimer(time.Until(m.started.Add(patience)))
 			select {
 			case <-services.Changed():
+				late.Stop()
 				continue
 			case <-configuration.Changed():
+				late.Stop()
 				continue
-			case <-ctx.Done():
+			case <-late.C:
 			}
-			e = slot.GateFailed{Reason: fmt.Sprintf("version %s did not prove itself within %v: %s", m.release.Version, gateDeadline, waits), Log: m.lastLines()}
+			e = slot.GateFailed{Reason: fmt.Sprintf("version %s did not prove itself within %v: %s", m.release.Version, patience, waits), Log: m.lastLines()}
 		}
-		if err := m.happened(context.WithoutCancel(ctx), e); err != nil {
+		if err := m.happened(ctx, e); err != nil {
 			m.say(err.Error()) // the loader goes on counting
 		}
 		return

@@ -1,5 +1,7 @@
 package config
 
+import "time"
+
 // APIVersion is the only version of the documents.
 const APIVersion = "orlop.dev/v1alpha1"
 
@@ -45,6 +47,8 @@ type MachineSpec struct {
 	KernelModules []string `yaml:"kernelModules,omitempty"`
 	// Disk says what may happen to the boot disk.
 	Disk Disk `yaml:"disk"`
+	// Upgrade says how a new version of the system has to prove itself.
+	Upgrade Upgrade `yaml:"upgrade"`
 }
 
 // Role is what a machine does in its cluster.
@@ -73,6 +77,15 @@ type Reserved struct {
 	CPU MilliCPU `yaml:"cpu"`
 }
 
+// DefaultUpgradeDeadline is Upgrade.Deadline of a machine without a configuration.
+const DefaultUpgradeDeadline = 5 * time.Minute
+
+// Upgrade says how a new version of the system has to prove itself.
+type Upgrade struct {
+	// Deadline is how long after the start of its first process a new version may take until everything is healthy, 1m to 1h. A version that takes longer is given up, and the machine goes back to the one before.
+	Deadline Duration `yaml:"deadline"`
+}
+
 // Disk says what may happen to the boot disk.
 type Disk struct {
 	// WipeForeign allows the machine to remove partitions from the boot disk that are not Orlop's. Without it the machine refuses such a disk.
@@ -83,6 +96,7 @@ func (m *Machine) defaults() {
 	// An idle control plane takes about 350 MB of anonymous memory (six processes, measured); a workload must not
 	// have it.
 	m.Spec.Reserved = Reserved{Memory: 512 << 20, CPU: 200}
+	m.Spec.Upgrade = Upgrade{Deadline: Duration(DefaultUpgradeDeadline)}
 }
 
 // enum is a string type with a fixed set of names.

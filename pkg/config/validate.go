@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"strings"
+	"time"
 )
 
 // validate checks what the types cannot see alone: names, ranges, and fields that contradict each other. It passes
@@ -38,6 +39,9 @@ func (p *parser) machine(m *Machine) {
 	}
 	if m.Spec.Reserved.Memory < 128<<20 {
 		p.on(spec+".reserved.memory", wrong{reason: m.Spec.Reserved.Memory.String() + " is too little for the system", expected: "at least 128MiB"})
+	}
+	if d := time.Duration(m.Spec.Upgrade.Deadline); d < time.Minute || d > time.Hour {
+		p.on(spec+".upgrade.deadline", wrong{reason: m.Spec.Upgrade.Deadline.String() + " is out of range", expected: "1m to 1h"})
 	}
 	if m.Spec.Reserved.CPU < 50 {
 		p.on(spec+".reserved.cpu", wrong{reason: fmt.Sprintf("%q is too little for the system", m.Spec.Reserved.CPU), expected: "at least 50m"})

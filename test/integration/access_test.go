@@ -73,23 +73,12 @@ func (s *story) issuerVerb(ts *testscript.TestScript, neg bool, args []string) {
 		ts.Check(err)
 	}
 	const audience = "story"
-	file := ts.MkAbs(args[0])
-	documents := strings.Split(ts.ReadFile(args[0]), "\n---\n")
-	for i, text := range documents {
-		var document map[string]any
-		ts.Check(yaml.Unmarshal([]byte(text), &document))
-		if document["kind"] != "Cluster" {
-			continue
-		}
+	edit(ts, args[0], "Cluster", func(document map[string]any) {
 		spec, _ := document["spec"].(map[string]any)
 		spec["kubernetes"] = map[string]any{"authentication": map[string]any{"jwt": []any{map[string]any{
 			"url": s.issuer.url, "ca": string(s.issuer.ca), "audiences": []string{audience}, "username": args[1], "groups": "claims.groups",
 		}}}}
-		changed, err := yaml.Marshal(document)
-		ts.Check(err)
-		documents[i] = string(changed)
-	}
-	ts.Check(os.WriteFile(file, []byte(strings.Join(documents, "\n---\n")), 0o600))
+	})
 	token, err := s.issuer.Token("dora", audience, "sailors")
 	ts.Check(err)
 	own, err := clientcmd.LoadFromFile(ts.Getenv("KUBECONFIG"))
@@ -99,6 +88,23 @@ func (s *story) issuerVerb(ts *testscript.TestScript, neg bool, args []string) {
 	}
 	ts.Check(clientcmd.WriteToFile(*own, ts.MkAbs(args[2])))
 	s.note("the issuer %s calls its users %s", s.issuer.url, args[1])
+}
+
+// edit changes the document of a kind in a file of several.
+func edit(ts *testscript.TestScript, name, kind string, change func(document map[string]any)) {
+	documents := strings.Split(ts.ReadFile(name), "\n---\n")
+	for i, text := range documents {
+		var document map[string]any
+		ts.Check(yaml.Unmarshal([]byte(text), &document))
+		if document["kind"] != kind {
+			continue
+		}
+		change(document)
+		changed, err := yaml.Marshal(document)
+		ts.Check(err)
+		documents[i] = string(changed)
+	}
+	ts.Check(os.WriteFile(ts.MkAbs(name), []byte(strings.Join(documents, "\n---\n")), 0o600))
 }
 
 func (s *story) kubeletVerb(ts *testscript.TestScript, neg bool, args []string) {

@@ -13,6 +13,15 @@ import (
 	"github.com/orlop-os/orlop/pkg/api"
 )
 
+// deadlineVerb says in the Machine document how long a new version may take to prove itself.
+func (s *story) deadlineVerb(ts *testscript.TestScript, neg bool, args []string) {
+	need(ts, neg, args, 2, 2, "deadline DOCUMENTS DURATION")
+	edit(ts, args[0], "Machine", func(document map[string]any) {
+		spec, _ := document["spec"].(map[string]any)
+		spec["upgrade"] = map[string]any{"deadline": args[1]}
+	})
+}
+
 // cutVerb sends an upgrade bundle and cuts the power while the machine does an operation of it (machined/upgrade names them).
 func (s *story) cutVerb(ts *testscript.TestScript, neg bool, args []string) {
 	need(ts, neg, args, 3, 3, "cut-upgrade NAME BUNDLE OPERATION")

@@ -47,6 +47,7 @@ import (
 //	plug NAME DISK MIB, unplug NAME DISK add a disk to its SCSI controller, or take it away
 //	writes start|stop|check              write ConfigMaps as fast as they are acknowledged; check: all of those are there
 //	powercut NAME, poweron NAME          the power switch
+//	deadline DOCUMENTS DURATION          the Machine document gives a new version so much time to prove itself
 //	cut-upgrade NAME BUNDLE OPERATION    send an upgrade, and cut the power while the machine does this operation of it
 //	down NAME [DEADLINE [REASON]]        wait until it has switched itself off; REASON is QEMU's (guest-shutdown, guest-reset)
 //
@@ -64,6 +65,7 @@ func (s *story) verbs() map[string]func(ts *testscript.TestScript, neg bool, arg
 	return map[string]func(ts *testscript.TestScript, neg bool, args []string){
 		"machine":       s.machineVerb,
 		"cut-upgrade":   s.cutVerb,
+		"deadline":      s.deadlineVerb,
 		"cluster":       s.clusterVerb,
 		"follow":        s.followVerb,
 		"console":       s.consoleVerb,
