@@ -24,6 +24,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/bundle"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/release"
+	"github.com/orlop-os/orlop/pkg/slot"
 	"github.com/orlop-os/orlop/pkg/verity"
 )
 
@@ -353,9 +354,9 @@ func (b *Build) makeDisk() error {
 		Sizes: b.Profile.Disk, RootHash: b.params.RootHash, PartUUID: b.params.PartUUID(), Root: b.out("root.img"),
 		Epoch: b.Release.BuildTime, Work: b.work(""),
 		ESP: map[string][]byte{
-			"/EFI/BOOT/BOOTX64.EFI":                          loader,
-			"/EFI/Linux/orlop-" + b.Release.Version + ".efi": b.uki,
-			"/loader/loader.conf":                            []byte("timeout 0\neditor no\n"),
+			"/EFI/BOOT/BOOTX64.EFI": loader,
+			path.Join("/", slot.Folder, slot.Entry{Version: b.Release.Version}.Name()): b.uki,
+			"/loader/loader.conf": []byte("timeout 0\neditor no\n"),
 		},
 	})
 }
