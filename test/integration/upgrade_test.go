@@ -32,36 +32,32 @@ func (s *story) cutVerb(ts *testscript.TestScript, neg bool, args []string) {
 	defer c.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
+	events, err := c.Machine.Events(ctx, &api.EventsRequest{Follow: true})
+	ts.Check(err)
 	stream, err := c.Upgrade.Start(ctx)
 	ts.Check(err)
 	sent := make(chan error, 1)
-	go func() { sent <- sendAll(stream, file) }()
-	last := ""
-	err = until(4*time.Minute, func() error {
-		select {
-		case err := <-sent:
-			sent <- err
-			if err != nil {
-				return nil // told below
-			}
-		default:
-		}
-		now, err := c.Upgrade.Status(ctx, &api.UpgradeStatusRequest{})
+	go func() {
+		err := sendAll(stream, file)
 		if err != nil {
-			return err
+			cancel() // it will not come to any operation
 		}
-		if last = now.Operation; strings.HasPrefix(last, args[2]) {
-			return nil
+		sent <- err
+	}()
+	begun, doing := time.Now(), ""
+	for !strings.HasPrefix(doing, args[2]) {
+		e, err := events.Recv()
+		if err != nil {
+			ts.Fatalf("cut-upgrade: %q did not come, only %q: %v; the upgrade: %v", args[2], doing, err, <-sent)
 		}
-		return errors.New("it does " + last)
-	})
+		if e.Source == "upgrade" && e.Kind == "op" {
+			doing = e.Message
+		}
+	}
 	s.machine(ts, args[0]).PowerCut()
 	cancel()
 	<-sent
-	if err != nil || !strings.HasPrefix(last, args[2]) {
-		ts.Fatalf("cut-upgrade: %q did not come: %v", args[2], err)
-	}
-	s.note("power of %s is cut while it does: %s", args[0], last)
+	s.note("power of %s is cut after %.1fs, while it does: %s", args[0], time.Since(begun).Seconds(), doing)
 }
 
 func sendAll(stream api.Upgrade_StartClient, file io.Reader) error {
