@@ -104,7 +104,7 @@ func run(args []string) error {
 			}
 			return err
 		})
-	case args[0] == "count" && len(args) == 3: // print so many numbered lines of 8 KiB, and so many in a second
+	case args[0] == "count" && len(args) == 3: // print so many numbered lines of 15 KiB, and so many in a second
 		lines, err1 := strconv.Atoi(args[1])
 		rate, err2 := strconv.Atoi(args[2])
 		if err := errors.Join(err1, err2); err != nil {
@@ -136,7 +136,7 @@ func count(lines, rate int) error {
 	defer tick.Stop()
 	for i := 1; i <= lines; i++ {
 		<-tick.C
-		if _, err := fmt.Printf("%d %s\n", i, strings.Repeat("x", 8000)); err != nil {
+		if _, err := fmt.Printf("%d %s\n", i, strings.Repeat("x", 15000)); err != nil {
 			return err
 		}
 	}
