@@ -39,12 +39,14 @@ import (
 //	ports NAME PORT…                     scan all TCP ports from the network: exactly these are open
 //	capture                              no packet went to an address outside the closed network since it was made
 //	kill-services NAME [SERVICE…]        kill -9 these services, or each, by the API; each is back within 10 s, and ready again
-//	follow POD LINES                     kubectl logs -f until the pod (of testpod count) ends: every line once and in order
+//	follow POD WATCHER                   kubectl logs -f while the pod writes, until its log was cut twice: every line once and in
+//	                                     order; the pod WATCHER of kube-system sees the files in /logs
 //	issuer DOCUMENTS EXPRESSION KUBECONFIG
 //	                                     the Cluster document trusts an issuer of tokens in the network, whose users are called as
 //	                                     EXPRESSION says; KUBECONFIG is that of its user dora
 //	kubelet NAME PATH [KUBECONFIG]       ask the kubelet, with the token of KUBECONFIG or none; prints the status
 //	plug NAME DISK MIB, unplug NAME DISK add a disk to its SCSI controller, or take it away
+//	settled SERVICE DURATION             wait until a service has been running for some time
 //	writes start|stop|check              write ConfigMaps as fast as they are acknowledged; check: all of those are there
 //	powercut NAME, poweron NAME          the power switch
 //	deadline DOCUMENTS DURATION          the Machine document gives a new version so much time to prove itself
@@ -65,6 +67,7 @@ func (s *story) verbs() map[string]func(ts *testscript.TestScript, neg bool, arg
 	return map[string]func(ts *testscript.TestScript, neg bool, args []string){
 		"machine":       s.machineVerb,
 		"cut-upgrade":   s.cutVerb,
+		"settled":       s.settledVerb,
 		"deadline":      s.deadlineVerb,
 		"cluster":       s.clusterVerb,
 		"follow":        s.followVerb,

@@ -7,7 +7,6 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
-	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -104,15 +103,8 @@ func run(args []string) error {
 			}
 			return err
 		})
-	case args[0] == "count" && len(args) == 3: // print so many numbered lines of 15 KiB, and so many in a second
-		lines, err1 := strconv.Atoi(args[1])
-		rate, err2 := strconv.Atoi(args[2])
-		if err := errors.Join(err1, err2); err != nil {
-			return err
-		}
-		return count(lines, rate)
 	}
-	return fmt.Errorf("unknown arguments %q; serve [ADDRESS], get URL, api PATH, lookup NAME, dial ADDRESS, cat FILE, list FOLDER, env NAME, echo, write FILE TEXT, fill FILE MIB, crowd FILE PERCENT, sizes FOLDER and count LINES RATE are known", args)
+	return fmt.Errorf("unknown arguments %q; serve [ADDRESS], get URL, api PATH, lookup NAME, dial ADDRESS, cat FILE, list FOLDER, env NAME, echo, write FILE TEXT, fill FILE MIB, crowd FILE PERCENT and sizes FOLDER are known", args)
 }
 
 // crowd makes a file that takes what a file system has, but for a share of its whole size.
@@ -129,18 +121,6 @@ func crowd(name string, percent uint64) error {
 	size := int64(s.Bavail-s.Blocks*percent/100) * s.Bsize
 	fmt.Println("taking", size>>20, "MiB")
 	return syscall.Fallocate(int(f.Fd()), 0, 0, size)
-}
-
-func count(lines, rate int) error {
-	tick := time.NewTicker(time.Second / time.Duration(rate))
-	defer tick.Stop()
-	for i := 1; i <= lines; i++ {
-		<-tick.C
-		if _, err := fmt.Printf("%d %s\n", i, strings.Repeat("x", 15000)); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 func write(name string, content []byte) error {
@@ -160,6 +140,18 @@ func serve(address string) error {
 	http.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		fmt.Println("request", r.URL.Path)
 		fmt.Fprintf(w, "hello from %s\n", name)
+	})
+	counted := 0
+	http.HandleFunc("/count/{lines}", func(w http.ResponseWriter, r *http.Request) { // print so many more numbered lines of 15 KiB
+		lines, err := strconv.Atoi(r.PathValue("lines"))
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		for range lines {
+			counted++
+			fmt.Println(counted, strings.Repeat("x", 15000))
+		}
 	})
 	server := &http.Server{Addr: address, ReadHeaderTimeout: deadline}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
