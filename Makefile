@@ -12,10 +12,16 @@ export GOFLAGS
 # Packages that link Kubernetes take minutes to compile; everything else takes seconds.
 HEAVY   := github.com/orlop-os/orlop/orchestrator
 LIGHT   := $(shell go list ./... 2>/dev/null | grep -v -e '^$(HEAVY)' -e '/test/integration$$')
+# What tells stories, and what builds another version of the image as an upgrade: -out FOLDER -version V.
+PATIENCE = 60m
+STORIES  = CGO_ENABLED=0 go test -count=1 -v -timeout $(PATIENCE) ./test/integration -args -image $(CURDIR)/$(IMAGE) -bin $(CURDIR)/$(BUILD)/bin -operator $(CURDIR)/$(BUILD)/operator -versions $(CURDIR)/$(BUILD)
+VERSION  = $(BUILD)/bin/imager -profile profiles/$(PROFILE).yaml -outputs orlop.bundle -bin ''
+N        = 200
+SOAK     = CGO_ENABLED=0 go run ./test/soak -image $(IMAGE) -versions $(BUILD)
 # Packages whose tests also run under the product kernel.
-KERNEL  := ./machined/disk ./machined/network ./machined/host ./machined/power ./pkg/verity ./pkg/mount ./pkg/watchdog ./pkg/uevent ./pkg/timesync ./pkg/supervise ./orchestrator/podnetwork
+KERNEL  := ./machined/disk ./machined/install ./machined/network ./machined/host ./machined/power ./pkg/verity ./pkg/mount ./pkg/watchdog ./pkg/uevent ./pkg/timesync ./pkg/supervise ./orchestrator/podnetwork
 
-.PHONY: help run test check lint unit kernel stories image versions faults reproducible bench lock generate packages tools clean
+.PHONY: help run test check lint unit kernel stories image versions faults soak cuts reproducible bench lock generate packages tools clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -23,7 +29,7 @@ help: ## this list
 run: image ## build the image, boot it in QEMU, bring up a single-machine cluster
 	$(BUILD)/bin/orlopctl cluster create --image $(IMAGE)
 
-test: check unit image kernel stories ## everything CI runs
+test: check unit image kernel stories cuts ## everything CI runs
 
 check: packages ## formatting, vet, staticcheck
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { echo "gofmt wants to change:"; gofmt -l $$(git ls-files '*.go'); exit 1; }
@@ -43,7 +49,7 @@ kernel: image ## the tests of kernel-facing code, under the product kernel in QE
 	CGO_ENABLED=0 ORLOP_KERNEL=$(CURDIR)/$(IMAGE)/kernel go test -count=1 ./init
 
 stories: versions ## boot the image and tell the stories of test/integration
-	CGO_ENABLED=0 go test -count=1 -v -timeout 60m ./test/integration -args -image $(CURDIR)/$(IMAGE) -bin $(CURDIR)/$(BUILD)/bin -operator $(CURDIR)/$(BUILD)/operator -versions $(CURDIR)/$(BUILD)
+	$(STORIES)
 
 image: packages tools $(BUILD)/operator/ca.crt $(BUILD)/release/signing.key ## the disk image, UKI, root, manifest and SBOM of PROFILE (default qemu)
 	CGO_ENABLED=0 go build -o $(BUILD)/bin/ ./imager
@@ -58,17 +64,46 @@ $(BUILD)/operator/ca.crt: | tools
 $(BUILD)/release/signing.key:
 	CGO_ENABLED=0 go run ./imager keys -out $(BUILD)/release
 
-versions: image ## other versions of the image as upgrade bundles, for the stories
-	$(BUILD)/bin/imager -profile profiles/$(PROFILE).yaml -out $(BUILD)/next -version 99.0.0 -outputs orlop.bundle -bin ''
+versions: image ## what else the stories need: other versions of the image as upgrade bundles, and the media of real machines
+	$(VERSION) -out $(BUILD)/next -version 99.0.0
 	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o $(BUILD)/bin/ ./test/integration/broken/exits
-	$(BUILD)/bin/imager -profile profiles/$(PROFILE).yaml -out $(BUILD)/broken -version 99.1.0 -outputs orlop.bundle -bin '' -program init=$(BUILD)/bin/exits
+	$(VERSION) -out $(BUILD)/broken -version 99.1.0 -program init=$(BUILD)/bin/exits
+	$(BUILD)/bin/imager -profile profiles/metal.yaml -out $(BUILD)/metal -bin ''
 
-faults: image ## upgrades to versions that are broken in one way each (half an hour)
+# What is wrong with each version that `make faults` upgrades to: the program, and what takes its place.
+FAULTS = machined-exits:machined=exits machined-hangs:machined=hangs orchestrator-exits:orchestrator=exits containerd-exits:containerd=exits \
+	runc-exits:runc=exits apid-refuses:machined=no-apid kubelet-refuses:orchestrator=no-node apiserver-refuses:orchestrator=no-api \
+	data-refused:orchestrator=older
+# The orchestrator as it would be with another minor version of Kubernetes.
+STAMPED = CGO_ENABLED=0 go build -tags providerless -ldflags '-s -w -X k8s.io/component-base/version.gitVersion=$(1)' -o $(BUILD)/bin/$(2) ./orchestrator
+
+faults: PATIENCE = 120m
+faults: versions broken ## upgrades to versions that are broken in one way each (an hour)
+	$(STORIES) -stories testdata/faults
+
+.PHONY: broken
+broken: image
 	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o $(BUILD)/bin/ ./test/integration/broken/...
-	for fault in machined-exits machined-hangs orchestrator-exits containerd-exits; do \
-		$(BUILD)/bin/imager -profile profiles/$(PROFILE).yaml -out $(BUILD)/faults/$$fault -version 99.1.0 -outputs orlop.bundle -bin '' -program $${fault%-*}=$(BUILD)/bin/$${fault#*-}; \
+	$(BUILD)/bin/refuses -pack $(IMAGE)/work/bin/machined apid $(BUILD)/bin/no-apid
+	$(BUILD)/bin/refuses -pack $(IMAGE)/work/bin/orchestrator node $(BUILD)/bin/no-node
+	$(BUILD)/bin/refuses -pack $(IMAGE)/work/bin/orchestrator api $(BUILD)/bin/no-api
+	$(call STAMPED,v1.35.0,older)
+	$(call STAMPED,v1.37.0,newer)
+	for fault in $(FAULTS); do \
+		name=$${fault%%:*}; program=$${fault#*:}; \
+		$(VERSION) -out $(BUILD)/faults/$$name -version 99.1.0 -program $${program%=*}=$(BUILD)/bin/$${program#*=}; \
 	done
-	CGO_ENABLED=0 go test -count=1 -v -timeout 90m ./test/integration -args -stories testdata/faults -image $(CURDIR)/$(IMAGE) -bin $(CURDIR)/$(BUILD)/bin -operator $(CURDIR)/$(BUILD)/operator -versions $(CURDIR)/$(BUILD)
+	$(VERSION) -out $(BUILD)/faults/data-migrated -version 99.1.0 -program orchestrator=$(BUILD)/bin/newer -program runc=$(BUILD)/bin/exits
+	mkdir -p $(BUILD)/faults/no-nic
+	grep -v -e virtio_net -e vmxnet3 profiles/$(PROFILE).yaml > $(BUILD)/faults/no-nic/$(PROFILE).yaml
+	cp profiles/VERSION $(BUILD)/faults/no-nic/
+	$(subst profiles/$(PROFILE).yaml,$(BUILD)/faults/no-nic/$(PROFILE).yaml,$(VERSION)) -out $(BUILD)/faults/no-nic -version 99.1.0
+
+soak: versions ## N power cuts at random instants, 200 unless given; see docs/soak.md (200 take an hour and a half)
+	$(SOAK) -n $(N) $(if $(SEED),-seed $(SEED)) $(if $(CLASSES),-classes $(CLASSES)) $(if $(CONTINUE),-continue)
+
+cuts: versions ## a few of them (two minutes)
+	$(SOAK) -n 4 -whole 0 -classes first-boot,apply,run,kill -out $(BUILD)/cuts.json
 
 reproducible: packages tools $(BUILD)/operator/ca.crt $(BUILD)/release/signing.key ## build the image twice, once from nothing, in different folders, and compare every byte (ten minutes)
 	ORLOP_TEST_REPRODUCIBLE=1 go test ./imager -count=1 -run 'TestReproducible$$' -v -timeout 90m

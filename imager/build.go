@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"os/exec"
 	"path"
@@ -14,14 +13,14 @@ import (
 	"runtime"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
-	"github.com/orlop-os/orlop/imager/boot"
 	"github.com/orlop-os/orlop/imager/debian"
 	"github.com/orlop-os/orlop/imager/kernel"
 	"github.com/orlop-os/orlop/imager/pause"
 	"github.com/orlop-os/orlop/pkg/bundle"
+	"github.com/orlop-os/orlop/pkg/esp"
+	"github.com/orlop-os/orlop/pkg/layout"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/release"
 	"github.com/orlop-os/orlop/pkg/slot"
@@ -31,7 +30,7 @@ import (
 // Build makes the artefacts of one profile. The exported fields are its inputs; the rest is what stages hand on.
 type Build struct {
 	Profile *Profile
-	Release release.Release // Kernel and PauseImage are filled in by the build
+	Release release.Release // Kernel, PauseImage and Disk are filled in by the build
 	Out     string          // folder for the artefacts
 	Cache   string          // folder for downloads and what is made of them; shared by builds
 	Log     io.Writer
@@ -46,8 +45,8 @@ type Build struct {
 	kernel   *kernel.Kernel
 	tree     Tree
 	params   verity.Params
-	uki      []byte
-	boot     []Part            // what the unified kernel image is made of
+	pieces   bootPieces
+	uki      []byte            // the boot image that goes on a disk
 	built    map[string]string // programs to their files
 	inputs   []HashedFile
 	manifest *Manifest // from the bill of materials on
@@ -68,6 +67,8 @@ var stages = []stage{
 	{"root tree", (*Build).planRoot},
 	{"root image", (*Build).makeRoot},
 	{"unified kernel image", (*Build).makeUKI},
+	{"boot image with its root", (*Build).makeNetboot},
+	{"medium", (*Build).makeISO},
 	{"disk image", (*Build).makeDisk},
 	{"compressed disk image", (*Build).compressDisk},
 	{"software bill of materials", (*Build).writeSBOM},
@@ -168,13 +169,15 @@ func (b *Build) unpackKernel() error {
 // planRoot decides every file of the root.
 func (b *Build) planRoot() error {
 	b.tree, b.Release.PauseImage = Tree{}, pause.Reference
+	b.Release.Disk = layout.Sizes{ESP: uint64(b.Profile.Disk.ESP), Root: uint64(b.Profile.Disk.Root)}
 	if err := addPrograms(b.tree, b.built); err != nil {
 		return err
 	}
 	if err := addDebian(b.tree, b.archive); err != nil {
 		return err
 	}
-	files, err := b.kernel.Select(b.Profile.Kernel.Modules)
+	k := b.Profile.Kernel
+	files, err := b.kernel.Select(slices.Concat(k.Modules, k.Initramfs, k.Drivers))
 	if err != nil {
 		return err
 	}
@@ -238,109 +241,6 @@ func (b *Build) makeRoot() error {
 	return err
 }
 
-// makeUKI makes the initramfs and the unified kernel image, and puts the kernel where tests find it.
-func (b *Build) makeUKI() error {
-	initramfs, err := b.initramfs()
-	if err != nil {
-		return err
-	}
-	vmlinuz, err := os.ReadFile(b.kernel.Image)
-	if err != nil {
-		return err
-	}
-	stub, err := b.archive.file(loaderPackage, loaderStub)
-	if err != nil {
-		return err
-	}
-	b.uki, err = boot.UKI(stub, []boot.Section{
-		{Name: ".osrel", Content: osRelease(b.Release)},
-		{Name: ".cmdline", Content: []byte(b.commandLine())},
-		{Name: ".uname", Content: []byte(b.kernel.Release)},
-		{Name: ".initrd", Content: initramfs},
-		{Name: ".linux", Content: vmlinuz}, // last: the kernel may need more memory behind it than the file holds
-	})
-	if err != nil {
-		return err
-	}
-	if err := os.WriteFile(b.out("orlop.efi"), b.uki, 0o644); err != nil {
-		return err
-	}
-	b.boot = []Part{{Name: "loader stub", Bytes: int64(len(stub))}, {Name: "kernel", Bytes: int64(len(vmlinuz))}, {Name: "initramfs, compressed", Bytes: int64(len(initramfs))}}
-	return b.keepKernel(vmlinuz, initramfs)
-}
-
-// commandLine is the kernel's command line: the profile's arguments and the root.
-func (b *Build) commandLine() string {
-	return strings.Join(append(slices.Clone(b.Profile.Kernel.Arguments), verity.Argument+"="+b.params.String()), " ")
-}
-
-// keepKernel puts the kernel and the modules of the root into kernel/ for tests that boot their own initramfs.
-func (b *Build) keepKernel(vmlinuz, initramfs []byte) error {
-	dir := b.out("kernel")
-	if err := os.RemoveAll(dir); err != nil {
-		return err
-	}
-	modules := Tree{}
-	prefix := "/usr/lib/modules/" + b.kernel.Release + "/"
-	for name, n := range b.tree {
-		if strings.HasPrefix(name, prefix) && !n.Dir {
-			if err := modules.Add("/modules/"+strings.TrimPrefix(name, "/usr/lib/modules/"), n); err != nil {
-				return err
-			}
-		}
-	}
-	if err := modules.Write(dir); err != nil {
-		return err
-	}
-	for name, data := range map[string][]byte{"vmlinuz": vmlinuz, "initramfs": initramfs, "release": []byte(b.kernel.Release + "\n")} {
-		if err := os.WriteFile(filepath.Join(dir, name), data, 0o644); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// initramfs holds init, the modules it loads, and nothing else.
-func (b *Build) initramfs() ([]byte, error) {
-	t := Tree{}
-	for _, dir := range []string{"/dev", "/proc", "/sys", "/run", "/sysroot"} {
-		if err := t.Add(dir, Node{Dir: true, Mode: 0o755}); err != nil {
-			return nil, err
-		}
-	}
-	if err := t.Add("/init", Node{Mode: 0o755, Source: b.built["init"]}); err != nil {
-		return nil, err
-	}
-	patterns := b.Profile.Kernel.Initramfs
-	files, err := b.kernel.Select(patterns)
-	if err != nil {
-		return nil, err
-	}
-	modules, err := b.kernel.Tree(files, b.work("initramfs"))
-	if err != nil {
-		return nil, err
-	}
-	if err := addModules(t, b.kernel.Release, modules); err != nil {
-		return nil, err
-	}
-	list := strings.Join(b.kernel.Names(patterns), "\n") + "\n"
-	if err := t.Add("/usr/lib/orlop/modules.list", Node{Mode: 0o644, Data: []byte(list)}); err != nil {
-		return nil, err
-	}
-	// The kernel opens the console for init before anything is mounted.
-	entries := []boot.Entry{{Name: "dev/console", Mode: fs.ModeDevice | fs.ModeCharDevice | 0o600, Major: 5, Minor: 1}}
-	for name, n := range t {
-		e := boot.Entry{Name: name[1:], Mode: n.Mode}
-		if n.Dir {
-			e.Mode |= fs.ModeDir
-		} else if e.Content, err = n.Read(); err != nil {
-			return nil, err
-		}
-		entries = append(entries, e)
-	}
-	return boot.Initramfs(entries)
-}
-
 // makeDisk writes the disk image, if the profile asks for it or for a compressed one.
 func (b *Build) makeDisk() error {
 	if !slices.Contains(b.Profile.Outputs, outputRaw) && !slices.Contains(b.Profile.Outputs, outputZst) {
@@ -351,12 +251,12 @@ func (b *Build) makeDisk() error {
 		return err
 	}
 	return makeDisk(b.out(outputRaw), diskPlan{
-		Sizes: b.Profile.Disk, RootHash: b.params.RootHash, PartUUID: b.params.PartUUID(), Root: b.out("root.img"),
+		Sizes: b.Release.Disk, RootHash: b.params.RootHash, PartUUID: b.params.PartUUID(), Root: b.out("root.img"),
 		Epoch: b.Release.BuildTime, Work: b.work(""),
 		ESP: map[string][]byte{
-			"/EFI/BOOT/BOOTX64.EFI": loader,
+			"/" + esp.Loader: loader,
 			path.Join("/", slot.Folder, slot.Entry{Version: b.Release.Version}.Name()): b.uki,
-			"/loader/loader.conf": []byte("timeout 0\neditor no\n"),
+			"/" + esp.Settings: []byte(esp.SettingsText),
 		},
 	})
 }
@@ -372,7 +272,7 @@ func (b *Build) compressDisk() error {
 func (b *Build) writeSBOM() error {
 	b.manifest = &Manifest{
 		Release: b.Release, Root: b.params.String(), RootPartition: b.params.PartUUID().String(), CommandLine: b.commandLine(),
-		GoVersion: runtime.Version(), Executables: b.tree.Executables(), Inputs: b.inputs, Boot: b.boot,
+		GoVersion: runtime.Version(), Executables: b.tree.Executables(), Inputs: b.inputs, Boot: b.pieces.parts(),
 	}
 	var err error
 	if b.manifest.Tools, err = toolVersions(); err != nil {

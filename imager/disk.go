@@ -14,12 +14,8 @@ import (
 	"github.com/siderolabs/go-blockdevice/v2/partitioning/gpt"
 
 	"github.com/orlop-os/orlop/pkg/bundle"
-)
-
-// Partition types of the Discoverable Partitions Specification (UAPI group).
-var (
-	typeESP  = uuid.MustParse("C12A7328-F81F-11D2-BA4B-00A0C93EC93B")
-	typeRoot = uuid.MustParse("4F68BCE3-E8CD-4DB1-96E7-FBCAF984B709") // x86-64
+	"github.com/orlop-os/orlop/pkg/layout"
+	"github.com/orlop-os/orlop/pkg/mkfs"
 )
 
 // names is the namespace of all GUIDs that are derived from a name, so that the same image has the same GUIDs.
@@ -53,7 +49,7 @@ func makeErofs(dir, image string, p RootProfile, epoch int64) error {
 
 // diskPlan is what a disk image is made of.
 type diskPlan struct {
-	Sizes    DiskProfile
+	Sizes    layout.Sizes
 	RootHash []byte
 	PartUUID uuid.UUID         // of ROOT-A
 	Root     string            // file with the sealed root
@@ -65,9 +61,10 @@ type diskPlan struct {
 // makeDisk writes a sparse GPT disk image: ESP, ROOT-A filled, ROOT-B empty. The machine enlarges the disk's table and
 // adds its own partitions at first boot.
 func makeDisk(image string, p diskPlan) error {
-	const mib = 1 << 20
-	// 1 MiB before the first partition for the table, 1 MiB behind the last for its copy.
-	size := int64(p.Sizes.ESP+2*p.Sizes.Root) + 2*mib
+	size := int64(layout.Margin)
+	for _, part := range layout.System(p.Sizes) {
+		size += int64(part.Size)
+	}
 	f, err := os.OpenFile(image, os.O_CREATE|os.O_TRUNC|os.O_RDWR, 0o644)
 	if err != nil {
 		return err
@@ -84,33 +81,25 @@ func makeDisk(image string, p diskPlan) error {
 	if err != nil {
 		return fmt.Errorf("%s: cannot make partition table: %w", image, err)
 	}
-	parts := []struct {
-		label    string
-		size     Size
-		kind, id uuid.UUID
-	}{
-		{"ESP", p.Sizes.ESP, typeESP, derivedGUID(p.RootHash, "ESP")},
-		{"ROOT-A", p.Sizes.Root, typeRoot, p.PartUUID},
-		{"ROOT-B", p.Sizes.Root, typeRoot, derivedGUID(p.RootHash, "ROOT-B")},
-	}
+	id := map[string]uuid.UUID{layout.ESP: derivedGUID(p.RootHash, "ESP"), layout.RootA: p.PartUUID, layout.RootB: derivedGUID(p.RootHash, "ROOT-B")}
 	start := map[string]int64{}
-	for _, part := range parts {
-		_, made, err := table.AllocatePartition(uint64(part.size), part.label, part.kind, gpt.WithUniqueGUID(part.id))
+	for _, part := range layout.System(p.Sizes) {
+		_, made, err := table.AllocatePartition(part.Size, part.Label, part.Type, gpt.WithUniqueGUID(id[part.Label]))
 		if err != nil {
-			return fmt.Errorf("%s: partition %s: %w", image, part.label, err)
+			return fmt.Errorf("%s: partition %s: %w", image, part.Label, err)
 		}
-		start[part.label] = int64(made.FirstLBA) * int64(device.GetSectorSize())
+		start[part.Label] = int64(made.FirstLBA) * int64(device.GetSectorSize())
 	}
 	if err := table.Write(); err != nil {
 		return fmt.Errorf("%s: cannot write partition table: %w", image, err)
 	}
-	if err := copyInto(f, start["ROOT-A"], p.Root, int64(p.Sizes.Root)); err != nil {
+	if err := copyInto(f, start[layout.RootA], p.Root, int64(p.Sizes.Root)); err != nil {
 		return err
 	}
 	if err := f.Close(); err != nil {
 		return err
 	}
-	if err := makeESP(image, start["ESP"], int64(p.Sizes.ESP), p.Epoch, p.ESP, p.Work); err != nil {
+	if err := makeESP(image, start[layout.ESP], int64(p.Sizes.ESP), p.Epoch, p.ESP, p.Work); err != nil {
 		return fmt.Errorf("ESP: cannot write file system: %w", err)
 	}
 	return nil
@@ -145,8 +134,7 @@ func makeESP(image string, start, size, epoch int64, files map[string][]byte, wo
 		}
 		return nil
 	}
-	// One sector is one cluster: a small partition has enough clusters for FAT32 then, which firmware expects.
-	if err := run("mkfs.fat", "--invariant", "-F32", "-s1", "-nESP", fmt.Sprintf("--offset=%d", start/512), image, fmt.Sprint(size/1024)); err != nil {
+	if err := run("mkfs.fat", "--invariant", "-F32", fmt.Sprintf("-s%d", mkfs.FAT32Cluster(uint64(size))), "-nESP", fmt.Sprintf("--offset=%d", start/512), image, fmt.Sprint(size/1024)); err != nil {
 		return err
 	}
 	drive := fmt.Sprintf("%s@@%d", image, start)

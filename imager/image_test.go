@@ -2,6 +2,8 @@ package main
 
 import (
 	"bytes"
+	"debug/pe"
+	"encoding/binary"
 	"encoding/json"
 	"flag"
 	"fmt"
@@ -13,6 +15,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/klauspost/compress/zstd"
 
 	"github.com/orlop-os/orlop/pkg/bundle"
 	"github.com/orlop-os/orlop/pkg/release"
@@ -36,16 +40,20 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// buildSample builds the image of the qemu profile, in a copy of the source tree (the working folder), with a program
+// sampleProfile is the profile that the sample is built from.
+const sampleProfile = "profiles/qemu.yaml"
+
+// buildSample builds the image of the qemu profile, with all outputs, in a copy of the source tree (the working folder), with a program
 // that does nothing (the file standin) for each executable that is built from source. All else is real.
 func buildSample(out string) error {
-	p, err := ReadProfile("profiles/qemu.yaml")
+	p, err := ReadProfile(sampleProfile)
 	if err != nil {
 		return err
 	}
+	p.Outputs = outputs
 	p.OperatorCA, p.ReleaseKeys, p.SigningKey = "", "release/keys.pem", "release/signing.key"
 	b := &Build{
-		Inputs: []string{"profiles/qemu.yaml", lockFile}, Profile: p, Out: out, Cache: "cache", Log: io.Discard, Programs: map[string]string{},
+		Inputs: []string{sampleProfile, lockFile}, Profile: p, Out: out, Cache: "cache", Log: io.Discard, Programs: map[string]string{},
 		Release: release.Release{Name: "Orlop OS", Version: "9.9.9", Profile: p.Name, BuildTime: 1_700_000_000, Kubernetes: "v1.0.0"},
 	}
 	for _, program := range programs {
@@ -69,8 +77,9 @@ func sampleTree(t *testing.T) string {
 		t.Fatal(err)
 	}
 	t.Chdir("..")
-	fillCache(t, filepath.Join("build", "cache"))
-	copyTree(t, "build/cache/deb", filepath.Join(dir, "cache/deb"))
+	for _, deb := range fillCache(t, "build/cache") {
+		copyFile(t, deb, filepath.Join(dir, "cache/deb", filepath.Base(deb)))
+	}
 	return dir
 }
 
@@ -103,7 +112,13 @@ func TestImage(t *testing.T) {
 	tree := sampleTree(t)
 	other := filepath.Join(t.TempDir(), "deeper", "elsewhere")
 	copyTree(t, tree, other)
-	copyTree(t, "build/cache/kernel", filepath.Join(tree, "cache/kernel")) // the other one unpacks the kernel itself
+	unpacked, err := filepath.Abs("build/cache/kernel")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(unpacked, filepath.Join(tree, "cache/kernel")); err != nil { // the other one unpacks its kernel itself
+		t.Fatal(err)
+	}
 
 	one := runSample(t, tree, func(*exec.Cmd) {})
 	two := runSample(t, other, func(c *exec.Cmd) {
@@ -119,7 +134,90 @@ func TestImage(t *testing.T) {
 	t.Run("manifest", func(t *testing.T) { checkManifest(t, one) })
 	t.Run("root", func(t *testing.T) { checkRoot(t, filepath.Join(one, "work", "root")) })
 	t.Run("disk", func(t *testing.T) { checkDisk(t, one) })
+	t.Run("netboot", func(t *testing.T) { checkNetboot(t, one) })
+	t.Run("medium", func(t *testing.T) { checkISO(t, one) })
 	t.Run("bundle", func(t *testing.T) { checkBundle(t, one, filepath.Join(tree, "release/keys.pem")) })
+}
+
+// checkNetboot: the boot image that carries its root is the disk's, with one argument and one archive more.
+func checkNetboot(t *testing.T, out string) {
+	section := func(file, name string) []byte {
+		f, err := pe.Open(filepath.Join(out, file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		s := f.Section(name)
+		content, err := s.Data()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return content[:s.VirtualSize]
+	}
+	if got, want := string(section(outputNetboot, ".cmdline")), string(section("orlop.efi", ".cmdline"))+" orlop.medium=memory"; got != want {
+		t.Errorf("command line %q, want %q", got, want)
+	}
+	packed, same := bytes.CutPrefix(section(outputNetboot, ".initrd"), section("orlop.efi", ".initrd"))
+	if !same {
+		t.Error("the initramfs does not begin with the disk's")
+	}
+	decoder, err := zstd.NewReader(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer decoder.Close()
+	archive, err := decoder.DecodeAll(packed, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"root.img", "orlop.efi"} {
+		content, err := os.ReadFile(filepath.Join(out, name))
+		if err != nil || !bytes.Contains(archive, content) || !bytes.Contains(archive, []byte("system/"+name+"\x00")) {
+			t.Errorf("%s is not in the second archive (%v)", name, err)
+		}
+	}
+}
+
+// checkISO: what a CD starts and what a USB stick starts are the same file system, which holds the boot image.
+func checkISO(t *testing.T, out string) {
+	iso := filepath.Join(out, outputISO)
+	f, err := os.Open(iso)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	const sector = 2048
+	// UEFI 2.10, section 5.3: an entry begins with the type's GUID, and its first block is at 32. xorriso's table has more
+	// entries than the partition library reads.
+	table, espType := make([]byte, 16*sector), []byte("\x28\x73\x2a\xc1\x1f\xf8\xd2\x11\xba\x4b\x00\xa0\xc9\x3e\xc9\x3b")
+	if _, err := f.ReadAt(table, 0); err != nil {
+		t.Fatal(err)
+	}
+	at := bytes.Index(table, espType)
+	if at < 0 {
+		t.Fatal("no EFI system partition in the table")
+	}
+	first := binary.LittleEndian.Uint64(table[at+32:])
+	// El Torito 1.0: the boot record is in sector 17 and names the catalog; its first entry is the boot image's.
+	record, entry := make([]byte, sector), make([]byte, 64)
+	if _, err := f.ReadAt(record, 17*sector); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.ReadAt(entry, int64(binary.LittleEndian.Uint32(record[0x47:]))*sector); err != nil {
+		t.Fatal(err)
+	}
+	start := int64(binary.LittleEndian.Uint32(entry[32+8:])) * sector
+	if entry[1] != 0xef || entry[32] != 0x88 || start != int64(first)*512 {
+		t.Errorf("boot catalog % x; the partition starts at %d", entry, first*512)
+	}
+	got := filepath.Join(t.TempDir(), "boot")
+	if msg, err := exec.Command("mcopy", "-i", fmt.Sprintf("%s@@%d", iso, start), "::/EFI/BOOT/BOOTX64.EFI", got).CombinedOutput(); err != nil {
+		t.Fatalf("mcopy: %v\n%s", err, msg)
+	}
+	want, err := os.ReadFile(filepath.Join(out, outputNetboot))
+	if data, problem := os.ReadFile(got); err != nil || problem != nil || !bytes.Equal(data, want) {
+		t.Errorf("the medium does not hold %s (%v, %v)", outputNetboot, err, problem)
+	}
 }
 
 // checkBundle: who trusts the keys gets the root image and the boot image out of the bundle.
@@ -170,7 +268,7 @@ func checkManifest(t *testing.T, out string) {
 			t.Errorf("manifest says %+v, the file is %+v (%v)", a, h, err)
 		}
 	}
-	if len(m.Artefacts) != 6 || len(m.Inputs) < 20 || len(m.Programs) != len(programs) {
+	if len(m.Artefacts) != 3+len(outputs) || len(m.Inputs) < 20 || len(m.Programs) != len(programs) {
 		t.Errorf("%d artefacts, %d inputs, %d programs in the manifest", len(m.Artefacts), len(m.Inputs), len(m.Programs))
 	}
 	var bill struct {
@@ -179,7 +277,7 @@ func checkManifest(t *testing.T, out string) {
 	}
 	readJSON(t, filepath.Join(out, "sbom.spdx.json"), &bill)
 	// The image itself, its Debian packages, its programs, pause, the static C libraries, and Go's own library.
-	if want := 1 + len(wantedPackages()) + len(programs) + 1 + len(staticLibraries) + 1; len(bill.Packages) != want {
+	if want := 1 + len(wantedPackages()) - len(kernelPackages) + 1 + len(programs) + 1 + len(staticLibraries) + 1; len(bill.Packages) != want {
 		t.Errorf("%d packages in the SBOM, want %d", len(bill.Packages), want)
 	}
 }

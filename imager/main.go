@@ -1,5 +1,5 @@
 // Command imager makes every artefact of a product variant from its profile: the root image with its hash tree, the
-// unified kernel image, the disk image, the manifest and the software bill of materials.
+// unified kernel image, the disk image, the boot image that carries its root, the upgrade bundle, the manifest and the software bill of materials.
 //
 //	imager -profile profiles/qemu.yaml -out build/qemu
 //	imager lock
@@ -7,7 +7,7 @@
 //
 // It runs in the top folder of the source, as any user, without loop devices or containers. What it needs from Debian
 // is pinned in imager/packages.lock (`imager lock` refreshes it), what it builds is pinned by go.sum. Same source, same
-// bytes. It does not sign, does not publish and does not start machines.
+// bytes. It signs the upgrade bundle and nothing else, does not publish and does not start machines.
 package main
 
 import (

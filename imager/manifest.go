@@ -102,7 +102,7 @@ func parts(t Tree) ([]Part, error) {
 
 // tools are the packages on the building machine whose version the artefacts' bytes depend on. They are not in the
 // lock file: a compiler is not taken apart, it is installed.
-var tools = []string{"binutils", "dosfstools", "erofs-utils", "gcc", "kmod", "libc6-dev", "libseccomp-dev", "linux-libc-dev", "mtools"}
+var tools = []string{"binutils", "dosfstools", "erofs-utils", "gcc", "kmod", "libc6-dev", "libseccomp-dev", "linux-libc-dev", "mtools", "xorriso"}
 
 // toolVersions asks the machine's package database.
 func toolVersions() (map[string]string, error) {

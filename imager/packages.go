@@ -32,6 +32,7 @@ var taken = []struct {
 	{"e2fsprogs", "/sbin/mke2fs", "/usr/sbin/mke2fs", 0o755},
 	{"e2fsprogs", "/sbin/e2fsck", "/usr/sbin/e2fsck", 0o755},
 	{"e2fsprogs", "/sbin/resize2fs", "/usr/sbin/resize2fs", 0o755},
+	{"dosfstools", "/sbin/mkfs.fat", "/usr/sbin/mkfs.fat", 0o755}, // an installation makes the ESP
 	{"e2fsprogs", "/etc/mke2fs.conf", "/etc/mke2fs.conf", 0o644},
 	{"nftables", "/usr/sbin/nft", "/usr/sbin/nft", 0o755}, // kube-proxy and the portmap plugin start it
 	{"mount", "/bin/mount", "/usr/bin/mount", 0o755},      // the kubelet starts it for volumes
@@ -57,7 +58,7 @@ const (
 )
 
 // kernelPackages are the kernels that profiles can name.
-var kernelPackages = []string{"linux-image-6.12-cloud-amd64"}
+var kernelPackages = []string{"linux-image-6.12-cloud-amd64", "linux-image-6.12-amd64"}
 
 // wantedPackages is what the lock file holds.
 func wantedPackages() []string {

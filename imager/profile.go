@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -41,7 +42,8 @@ type KernelProfile struct {
 	Package   string   `yaml:"package"`   // as the lock file names it
 	Arguments []string `yaml:"arguments"` // of the command line; the root hash is added to them
 	Modules   []string `yaml:"modules"`   // in the root, with what they need (see kernel.Select)
-	Initramfs []string `yaml:"initramfs"` // loaded by init, in this order
+	Initramfs []string `yaml:"initramfs"` // in root and initramfs, loaded by init, in this order
+	Drivers   []string `yaml:"drivers"`   // in root and initramfs, loaded by init if the disk with the root does not show without
 }
 
 // RootProfile says how the root file system is written.
@@ -62,7 +64,14 @@ const (
 	outputZst = "disk.raw.zst"
 	// outputBundle is the version as an upgrade for machines that run another one (package bundle).
 	outputBundle = "orlop.bundle"
+	// outputNetboot is a boot image that carries its root: what a network boot or a medium starts (package medium).
+	outputNetboot = "netboot.efi"
+	// outputISO is a CD and a USB stick with that boot image.
+	outputISO = "orlop.iso"
 )
+
+// outputs are all of them.
+var outputs = []string{outputRaw, outputZst, outputBundle, outputNetboot, outputISO}
 
 // Size is a number of bytes, written with a unit: 64KiB, 256MiB, 1GiB.
 type Size int64
@@ -150,14 +159,19 @@ func (p *Profile) check() error {
 	case p.Disk.Root%mib != 0 || p.Disk.Root < mib:
 		return errors.New("disk.root: a multiple of 1MiB expected")
 	}
+	for _, m := range p.Kernel.Initramfs {
+		if strings.HasSuffix(m, "/") {
+			return fmt.Errorf("kernel.initramfs: %q: names of modules expected, because init loads each of them; folders belong into kernel.drivers", m)
+		}
+	}
 	for _, a := range p.Kernel.Arguments {
-		if strings.HasPrefix(a, "orlop.root=") || strings.ContainsAny(a, " \t\n") {
-			return fmt.Errorf("kernel.arguments: %q: one argument without spaces expected, and orlop.root is the imager's own", a)
+		if strings.HasPrefix(a, "orlop.") || strings.ContainsAny(a, " \t\n") {
+			return fmt.Errorf("kernel.arguments: %q: one argument without spaces expected, and orlop.* are the imager's own", a)
 		}
 	}
 	for _, o := range p.Outputs {
-		if o != outputRaw && o != outputZst && o != outputBundle {
-			return fmt.Errorf("outputs: %q is unknown: %s, %s or %s expected", o, outputRaw, outputZst, outputBundle)
+		if !slices.Contains(outputs, o) {
+			return fmt.Errorf("outputs: %q is unknown, one of %s expected", o, strings.Join(outputs, ", "))
 		}
 		if o == outputBundle && p.SigningKey == "" {
 			return fmt.Errorf("outputs: %s needs a signingKey", o)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/orlop-os/orlop/imager/debian"
 	"github.com/orlop-os/orlop/imager/kernel"
+	"github.com/orlop-os/orlop/pkg/layout"
 	"github.com/orlop-os/orlop/pkg/verity"
 )
 
@@ -126,7 +127,7 @@ func checkPartitions(t *testing.T, disk string, p verity.Params) {
 	var got []string
 	for _, part := range table.Partitions() {
 		got = append(got, part.Name)
-		if part.Name == "ROOT-A" && (part.PartGUID != p.PartUUID() || part.TypeGUID != typeRoot) {
+		if part.Name == "ROOT-A" && (part.PartGUID != p.PartUUID() || part.TypeGUID != layout.TypeRoot) {
 			t.Errorf("ROOT-A has GUID %v and type %v", part.PartGUID, part.TypeGUID)
 		}
 	}
@@ -135,24 +136,33 @@ func checkPartitions(t *testing.T, disk string, p verity.Params) {
 	}
 }
 
-// fillCache makes sure that all packages of the lock file and the unpacked kernels are in the cache.
-func fillCache(t *testing.T, cache string) {
+// fillCache makes sure that all packages that the sample needs, and its unpacked kernel, are in the cache. It returns the packages'
+// files.
+func fillCache(t *testing.T, cache string) []string {
 	t.Helper()
 	lock, err := debian.ReadLock(lockFile)
 	if err != nil {
 		t.Fatal(err)
 	}
+	p, err := ReadProfile(sampleProfile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lock = slices.DeleteFunc(lock, func(d debian.Package) bool {
+		return slices.Contains(kernelPackages, d.Want) && d.Want != p.Kernel.Package
+	})
 	debs, err := debian.Fetch(lock, filepath.Join(cache, "deb"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	for i, p := range lock {
-		if slices.Contains(kernelPackages, p.Want) {
-			if _, err := kernel.Unpack(debs[i], p.SHA256, filepath.Join(cache, "kernel")); err != nil {
+	for i, d := range lock {
+		if d.Want == p.Kernel.Package {
+			if _, err := kernel.Unpack(debs[i], d.SHA256, filepath.Join(cache, "kernel")); err != nil {
 				t.Fatal(err)
 			}
 		}
 	}
+	return debs
 }
 
 // TestLock: the lock file holds exactly what the tables name.

@@ -65,16 +65,23 @@ func TestBoot(t *testing.T) {
 		damage  int64    // flip one byte this far into ROOT-A; -1: nowhere
 		list    []string // modules.list; nil: the usual
 		sata    bool     // the disk hangs on AHCI, whose driver is not in the list
+		memory  bool     // no disk: the root is in the initramfs
 		slot    string   // where the root lies
 		want    []string // regular expressions for the console, in any order
 		end     string   // QEMU's reason for the end; "watchdog": a reset that no panic came before
 	}{
 		{name: "root in A", cmdline: sound, damage: -1, slot: "ROOT-A", end: "guest-shutdown", want: []string{
-			`standin: pid 1 slot A watchdog "\d+" started "\d+" stdout <nil>`, `standin: standard output works`,
+			`standin: pid 1 slot A medium  watchdog "\d+" started "\d+" stdout <nil>`, `standin: standard output works`,
 			`mounts <nil> devtmpfs /dev devtmpfs rw,nosuid,noexec,.*; /dev/dm-0 / erofs ro,nosuid,nodev,`,
 			`root <nil> \[- big d dev/ d proc/ d run/ d sys/ d usr/\]`, `write open /usr/new: read-only file system`, `read 30000000 bytes, <nil>`}},
 		{name: "root in B", cmdline: sound, damage: -1, slot: "ROOT-B", end: "guest-shutdown", want: []string{`standin: pid 1 slot B `, `read 30000000 bytes, <nil>`}},
 		{name: "disk that needs another driver", cmdline: sound, damage: -1, slot: "ROOT-A", sata: true, end: "guest-shutdown", want: []string{`read 30000000 bytes, <nil>`}},
+		{name: "root in memory", cmdline: sound + " orlop.medium=memory", damage: -1, memory: true, end: "guest-shutdown", want: []string{
+			`standin: pid 1 slot  medium memory `, `; /dev/dm-0 / erofs ro,nosuid,nodev,.*; rootfs /run/orlop/system rootfs ro,nosuid,nodev,noexec`, `read 30000000 bytes, <nil>`}},
+		{name: "byte flipped in a root in memory", cmdline: sound + " orlop.medium=memory", damage: 12 * mib, memory: true, end: "guest-reset", want: []string{
+			`verity: .*: data block 3072 is corrupted`, `Kernel panic - not syncing: dm-verity device corrupted`}},
+		{name: "no root in the initramfs", cmdline: sound + " orlop.medium=memory", damage: -1, slot: "ROOT-A", end: "guest-reset", want: []string{
+			`orlop: init: cannot boot: the boot image does not hold the root: open /system/root.img`}},
 		{name: "byte flipped in a file", cmdline: sound, damage: 12 * mib, slot: "ROOT-A", end: "guest-reset", want: []string{
 			`verity: .*: data block 3072 is corrupted`, `Kernel panic - not syncing: dm-verity device corrupted`}},
 		{name: "byte flipped in the superblock", cmdline: sound, damage: 1030, slot: "ROOT-A", end: "guest-reset", want: []string{`dm-verity device corrupted`}},
@@ -97,11 +104,13 @@ func TestBoot(t *testing.T) {
 			if c.list != nil {
 				spec.Initrd = makeInitramfs(t, modules, c.list)
 			}
-			disk := makeDisk(t, p, c.slot, c.damage)
-			if c.sata {
-				spec.Args = []string{"-drive", "if=none,id=sata,format=raw,file=" + disk, "-device", "ide-hd,drive=sata"}
+			if c.memory {
+				spec.Initrd = appendRoot(t, p, c.damage)
 			} else {
-				spec.Disks = []qemu.Disk{{Image: disk, SizeMiB: 256}}
+				spec.Disks = []qemu.Disk{{Image: makeDisk(t, p, c.slot, c.damage), SizeMiB: 256}}
+			}
+			if c.sata {
+				spec.Disks[0].Bus = qemu.BusSATA
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 			defer cancel()
@@ -175,7 +184,7 @@ func makeInitramfs(t *testing.T, modules string, list []string) string {
 		}
 	}
 	command(t, "go", "build", "-ldflags", "-s -w", "-o", filepath.Join(content, "init"), ".")
-	for _, wanted := range []string{"dm-verity", "dm-bufio", "dm-mod", "reed_solomon", "erofs", "libcrc32c", "virtio_blk", "i6300esb", "watchdog",
+	for _, wanted := range []string{"dm-verity", "dm-bufio", "dm-mod", "reed_solomon", "erofs", "libcrc32c", "loop", "virtio_blk", "i6300esb", "watchdog",
 		"ahci", "libahci", "libata", "scsi_mod", "scsi_common", "sd_mod"} {
 		copyModule(t, modules, target, wanted)
 	}
@@ -302,7 +311,28 @@ func makeDisk(t *testing.T, p machineParts, slot string, damage int64) string {
 	return disk.Name()
 }
 
-func writeRoot(t *testing.T, disk *os.File, image string, at, damage int64) {
+// appendRoot makes an initramfs with the root behind it.
+func appendRoot(t *testing.T, p machineParts, damage int64) string {
+	t.Helper()
+	system, err := initramfs.Initramfs([]initramfs.Entry{
+		{Name: "system", Mode: os.ModeDir | 0o755}, {Name: "system/root.img", Mode: 0o644, Content: readRoot(t, p.disk, damage)},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	plain, err := os.ReadFile(p.initrd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	both := filepath.Join(t.TempDir(), "initrd")
+	if err := os.WriteFile(both, append(plain, system...), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return both
+}
+
+// readRoot reads the image of the root, and changes one byte of it if damage is not negative.
+func readRoot(t *testing.T, image string, damage int64) []byte {
 	t.Helper()
 	b, err := os.ReadFile(image)
 	if err != nil {
@@ -311,6 +341,12 @@ func writeRoot(t *testing.T, disk *os.File, image string, at, damage int64) {
 	if damage >= 0 {
 		b[damage] ^= 1
 	}
+	return b
+}
+
+func writeRoot(t *testing.T, disk *os.File, image string, at, damage int64) {
+	t.Helper()
+	b := readRoot(t, image, damage)
 	if _, err := io.Copy(io.NewOffsetWriter(disk, at), bytes.NewReader(b)); err != nil {
 		t.Fatal(err)
 	}

@@ -66,7 +66,9 @@ func (s eventSocket) next(ctx context.Context) (events []deviceEvent, lost bool,
 // waitForRoot looks for the partition until it is there. If it is not there at once, all devices get the drivers that
 // the initramfs holds, and so do the devices that come later: a disk may stand behind a controller behind a bridge,
 // each of which shows the next one only when it is driven.
-func waitForRoot(ctx context.Context, events eventSocket, drivers *kmod.Index, want uuid.UUID) (choice, error) {
+func waitForRoot(events eventSocket, drivers *kmod.Index, want uuid.UUID) (choice, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), diskDeadline)
+	defer cancel()
 	root, _, err := lookForRoot(want)
 	if err != nil || root.device != "" {
 		return root, err

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -11,7 +10,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/orlop-os/orlop/pkg/cmdline"
 	"github.com/orlop-os/orlop/pkg/kmod"
+	"github.com/orlop-os/orlop/pkg/medium"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/verity"
 	"github.com/orlop-os/orlop/pkg/watchdog"
@@ -49,11 +50,15 @@ func boot() error {
 	resetOnPanic()
 	times.lap("mounts")
 
-	cmdline, err := os.ReadFile("/proc/cmdline")
+	line, err := os.ReadFile(cmdline.File)
 	if err != nil {
 		return fmt.Errorf("cannot read kernel command line: %w", err)
 	}
-	params, err := rootParams(string(cmdline))
+	params, err := verity.FromCommandLine(string(line))
+	if err != nil {
+		return err
+	}
+	inMemory, err := rootInMemory(string(line))
 	if err != nil {
 		return err
 	}
@@ -63,16 +68,19 @@ func boot() error {
 		return err
 	}
 	defer events.close()
-	drivers, err := loadModules()
+	drivers, err := loadModules(inMemory)
 	if err != nil {
 		return err
 	}
 	times.lap("modules")
 	dog := armWatchdog()
 
-	ctx, cancel := context.WithTimeout(context.Background(), diskDeadline)
-	defer cancel()
-	root, err := waitForRoot(ctx, events, drivers, params.PartUUID())
+	var root choice
+	if inMemory {
+		root, err = attachRoot()
+	} else {
+		root, err = waitForRoot(events, drivers, params.PartUUID())
+	}
 	if err != nil {
 		return err
 	}
@@ -88,11 +96,16 @@ func boot() error {
 		return err
 	}
 	times.lap("root")
+	if inMemory {
+		if err := keepSystem(); err != nil {
+			return err
+		}
+	}
 	if err := switchRoot(); err != nil {
 		return err
 	}
 	times.lap("switch")
-	say(info, "root is slot %s on %s, %s", root.slot, root.device, times.String())
+	say(info, "root is %s, %s", root, times.String())
 	return execMachined(root.slot, dog, times.began)
 }
 
@@ -123,8 +136,8 @@ func resetOnPanic() {
 
 // loadModules loads what the list names: the drivers of the common disks and watchdogs, device mapper and the root's
 // file system. All of it must load. Other drivers are only looked for if the disk does not show (see waitForRoot):
-// loading is most of the time that init takes, and machined serves all devices anyway.
-func loadModules() (*kmod.Index, error) {
+// loading is most of the time that init takes, and machined serves all devices anyway. A root in memory needs loop too.
+func loadModules(inMemory bool) (*kmod.Index, error) {
 	release, err := kmod.Release()
 	if err != nil {
 		return nil, err
@@ -137,7 +150,11 @@ func loadModules() (*kmod.Index, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot read list of modules: %w", err)
 	}
-	steps, err := index.Plan(moduleNames(string(list))...)
+	names := moduleNames(string(list))
+	if inMemory {
+		names = append(names, loopModule)
+	}
+	steps, err := index.Plan(names...)
 	if err != nil {
 		return nil, err
 	}
@@ -159,9 +176,12 @@ func armWatchdog() *watchdog.Watchdog {
 	return dog
 }
 
-// execMachined replaces this process.
+// execMachined replaces this process. A system without a slot runs from memory.
 func execMachined(slot string, dog *watchdog.Watchdog, began time.Duration) error {
 	env := []string{"ORLOP_SLOT=" + slot, fmt.Sprintf("ORLOP_USERSPACE_START=%d", began.Nanoseconds())}
+	if slot == "" {
+		env = append(env, medium.Env+"="+medium.Memory)
+	}
 	if dog != nil {
 		file, err := dog.HandOver()
 		if err != nil {

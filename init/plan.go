@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -10,8 +9,9 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/orlop-os/orlop/pkg/cmdline"
+	"github.com/orlop-os/orlop/pkg/medium"
 	"github.com/orlop-os/orlop/pkg/mount"
-	"github.com/orlop-os/orlop/pkg/verity"
 )
 
 // sysroot is where the root is mounted until it becomes "/".
@@ -31,21 +31,13 @@ func rootMount(device string) mount.Mount {
 	return mount.Mount{Source: device, Target: sysroot, Type: "erofs", Flags: mount.ReadOnly | mount.NoSuid | mount.NoDev}
 }
 
-// rootParams finds the root's description on the kernel command line.
-func rootParams(cmdline string) (verity.Params, error) {
-	var values []string
-	for _, argument := range strings.Fields(cmdline) {
-		if value, ok := strings.CutPrefix(argument, verity.Argument+"="); ok {
-			values = append(values, value)
-		}
+// rootInMemory tells whether the root came with the boot image, instead of lying on a disk.
+func rootInMemory(line string) (bool, error) {
+	value, found, err := cmdline.Value(line, medium.Argument)
+	if err == nil && found && value != medium.Memory {
+		err = fmt.Errorf("%s: cannot be %q, only %s", medium.Argument, value, medium.Memory)
 	}
-	switch len(values) {
-	case 0:
-		return verity.Params{}, errors.New("kernel command line has no " + verity.Argument + "= argument")
-	case 1:
-		return verity.Parse(values[0])
-	}
-	return verity.Params{}, fmt.Errorf("kernel command line has %d %s= arguments, one expected", len(values), verity.Argument)
+	return found, err
 }
 
 // moduleNames reads a list of modules: one name a line, empty lines and lines with '#' in front are skipped.
@@ -93,10 +85,18 @@ func (d blockDevice) mayBeRoot() bool {
 // choice is the partition to open.
 type choice struct {
 	device string // "/dev/vda2"
-	slot   string // "A" or "B"
+	slot   string // "A" or "B"; empty for a root in memory
 	// others are further partitions with the same GUID, on copies of the disk. The root hash makes it safe to open
 	// any of them; the first by name is taken.
 	others []string
+}
+
+// String says where the root is.
+func (c choice) String() string {
+	if c.slot == "" {
+		return "in memory, " + c.device
+	}
+	return "slot " + c.slot + " on " + c.device
 }
 
 // choose finds the partition with the GUID. The choice has no device as long as it has not been seen.

@@ -10,24 +10,25 @@ import (
 
 const hash = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f"
 
-func TestRootParams(t *testing.T) {
-	for _, c := range []struct{ cmdline, guid, reason string }{
-		{"console=ttyS0 orlop.root=" + hash + ",8,8,aa quiet\n", "00010203-0405-0607-0809-0a0b0c0d0e0f", ""},
-		{"console=ttyS0", "", "has no orlop.root= argument"},
-		{"orlop.rooted=" + hash + ",8,8,aa", "", "has no orlop.root= argument"},
-		{"orlop.root=" + hash + ",8,8,aa orlop.root=" + hash + ",9,9,aa", "", "2 orlop.root= arguments"},
-		{"orlop.root=", "", "4 fields"},
+func TestRootInMemory(t *testing.T) {
+	for _, c := range []struct {
+		cmdline string
+		want    bool
+		reason  string
+	}{
+		{"quiet orlop.root=a", false, ""},
+		{"quiet orlop.medium=memory orlop.root=a\n", true, ""},
+		{"orlop.medium=disk", false, `orlop.medium: cannot be "disk", only memory`},
+		{"orlop.medium=", false, `orlop.medium: cannot be "", only memory`},
+		{"orlop.medium=memory orlop.medium=memory", false, "more than one orlop.medium= argument"},
 	} {
-		p, err := rootParams(c.cmdline)
-		switch {
-		case c.reason != "":
+		got, err := rootInMemory(c.cmdline)
+		if c.reason != "" {
 			if err == nil || !strings.Contains(err.Error(), c.reason) {
-				t.Errorf("rootParams(%q): %v, want an error with %q", c.cmdline, err, c.reason)
+				t.Errorf("rootInMemory(%q): %v, want an error with %q", c.cmdline, err, c.reason)
 			}
-		case err != nil:
-			t.Errorf("rootParams(%q): %v", c.cmdline, err)
-		case p.PartUUID().String() != c.guid:
-			t.Errorf("rootParams(%q) names partition %s, want %s", c.cmdline, p.PartUUID(), c.guid)
+		} else if err != nil || got != c.want {
+			t.Errorf("rootInMemory(%q) = %t, %v", c.cmdline, got, err)
 		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/orlop-os/orlop/pkg/medium"
 	"github.com/orlop-os/orlop/pkg/mount"
 )
 
@@ -37,7 +38,8 @@ func switchRoot() error {
 	return nil
 }
 
-// emptyInitramfs deletes everything in the first root but the mount point of the next. It refuses to touch anything
+// emptyInitramfs deletes everything in the first root but the mount point of the next, and the system that is kept in memory.
+// It refuses to touch anything
 // that does not lie in memory.
 func emptyInitramfs() error {
 	var fs unix.Statfs_t
@@ -52,7 +54,7 @@ func emptyInitramfs() error {
 		return fmt.Errorf("initramfs: cannot list: %w", err)
 	}
 	for _, entry := range entries {
-		if path := "/" + entry.Name(); path != sysroot {
+		if path := "/" + entry.Name(); path != sysroot && path != medium.Folder {
 			// Memory that is not given back is no reason not to boot.
 			if err := os.RemoveAll(path); err != nil {
 				say(warning, "initramfs: %v", err)

@@ -21,6 +21,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/imagestore"
 	"github.com/orlop-os/orlop/pkg/kmsg"
+	"github.com/orlop-os/orlop/pkg/layout"
 	"github.com/orlop-os/orlop/pkg/logring"
 )
 
@@ -56,7 +57,7 @@ type machineAPI struct {
 func (a machineAPI) Version(context.Context, *api.VersionRequest) (*api.VersionResponse, error) {
 	r := a.m.release
 	return &api.VersionResponse{
-		Version: r.Version, Kubernetes: r.Kubernetes, Kernel: r.Kernel, Slot: a.m.slot, Profile: r.Profile,
+		Version: r.Version, Kubernetes: r.Kubernetes, Kernel: r.Kernel, Slot: a.m.slot, Medium: a.m.medium, Profile: r.Profile,
 		Machine: a.m.name(), Built: timestamppb.New(time.Unix(r.BuildTime, 0)),
 	}, nil
 }
@@ -147,7 +148,21 @@ func (a machineAPI) Shutdown(ctx context.Context, r *api.PowerRequest) (*api.Pow
 }
 
 func (a machineAPI) Reset(ctx context.Context, r *api.ResetRequest) (*api.PowerResponse, error) {
-	return &api.PowerResponse{}, a.m.goDown(powerRequest{to: power.Reboot, wipeState: true, wipeData: r.WipeData, why: "reset by " + caller(ctx)})
+	if a.m.medium != "" {
+		return nil, status.Error(codes.FailedPrecondition, "reset refused: "+notInstalled)
+	}
+	down := powerRequest{to: power.Reboot, why: "reset by " + caller(ctx)}
+	switch r.Wipe {
+	case api.ResetRequest_WIPE_UNSPECIFIED, api.ResetRequest_WIPE_STATE:
+		down.wipe = []string{layout.State}
+	case api.ResetRequest_WIPE_DATA:
+		down.wipe = []string{layout.Data}
+	case api.ResetRequest_WIPE_ALL:
+		down.wipe = []string{layout.Data, layout.State}
+	default:
+		return nil, status.Errorf(codes.InvalidArgument, "reset: nothing is known of %v", r.Wipe)
+	}
+	return &api.PowerResponse{}, a.m.goDown(down)
 }
 
 type configAPI struct {
@@ -166,7 +181,7 @@ func (a configAPI) Apply(ctx context.Context, r *api.ApplyRequest) (*api.ApplyRe
 	if name == "" {
 		name = "-"
 	}
-	done, err := a.m.apply(ctx, name, r.Documents, r.Mode == api.ApplyRequest_MODE_DRY_RUN)
+	done, err := a.m.apply(ctx, name, r.Documents, r.Mode)
 	var problems config.Problems
 	switch {
 	case errors.As(err, &problems):
@@ -174,7 +189,7 @@ func (a configAPI) Apply(ctx context.Context, r *api.ApplyRequest) (*api.ApplyRe
 	case err != nil:
 		return nil, status.Error(codes.FailedPrecondition, err.Error())
 	}
-	return &api.ApplyResponse{Operations: done.operations, Restarts: done.restarts, Reboot: done.reboot}, nil
+	return &api.ApplyResponse{Operations: done.operations, Restarts: done.restarts, Reboot: done.reboot, Install: done.install}, nil
 }
 
 // refused is the status of a configuration that was refused: the text for people, each problem as a detail for tools.

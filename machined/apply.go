@@ -13,13 +13,14 @@ import (
 	"strings"
 	"time"
 
-	"github.com/google/renameio/v2"
 	"google.golang.org/grpc/metadata"
 
 	"github.com/orlop-os/orlop/apid"
 	"github.com/orlop-os/orlop/machined/credentials"
 	"github.com/orlop-os/orlop/machined/disk"
+	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/durable"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/pki"
 	"github.com/orlop-os/orlop/pkg/reconcile"
@@ -32,7 +33,7 @@ import (
 //  2. What a running machine cannot become without losing its data is refused (fixed).
 //  3. Every domain says what it would do. A dry run ends here.
 //  4. The documents are written to STATE: the present ones become the previous ones, then the new ones take their place by a
-//     rename. A power cut leaves the one or the other.
+//     rename. A power cut leaves the one or the other. Staged ones are put beside them, and take their place at the next start.
 //  5. The new value goes into the cell that every domain watches. Each reads, diffs and does by itself, now and whenever the
 //     kernel changes under it; what it does is an event, what goes wrong is in its state.
 
@@ -41,8 +42,11 @@ const checkTimeout = time.Minute
 
 // applied is the configuration in force.
 type applied struct {
-	config  *config.Config // nil before there is one
-	applied time.Time
+	config    *config.Config // nil before there is one
+	applied   time.Time
+	source    string // where it came from: "STATE", "image", "API (CN=…)", "medium /dev/sdb1:machine.yaml"
+	documents []byte // as they came, where they still have to be stored: on a machine that runs from memory
+	problem   string // what is wrong with one that lies there and cannot be used
 }
 
 // outcome is what applying does, or would do.
@@ -50,10 +54,18 @@ type outcome struct {
 	operations []string
 	restarts   []string
 	reboot     bool
+	install    string // the disk that the system is installed to
+}
+
+// add notes what a domain does.
+func (o *outcome) add(domain string, lines []string) {
+	for _, l := range lines {
+		o.operations = append(o.operations, domain+": "+l)
+	}
 }
 
 // apply makes the machine what the documents say, or refuses them. The error is config.Problems when the documents are at fault.
-func (m *machine) apply(ctx context.Context, filename string, documents []byte, dry bool) (outcome, error) {
+func (m *machine) apply(ctx context.Context, filename string, documents []byte, mode api.ApplyRequest_Mode) (outcome, error) {
 	m.applying.Lock()
 	defer m.applying.Unlock()
 
@@ -62,8 +74,10 @@ func (m *machine) apply(ctx context.Context, filename string, documents []byte, 
 		return outcome{}, problems
 	}
 	now, _ := m.config.Get()
-	if err := fixed(now.config, next); err != nil {
-		return outcome{}, err
+	if m.medium == "" { // what runs from memory has no data yet that was written for anything
+		if err := fixed(now.config, next); err != nil {
+			return outcome{}, err
+		}
 	}
 	if err := m.able(next); err != nil {
 		return outcome{}, err
@@ -79,9 +93,21 @@ func (m *machine) apply(ctx context.Context, filename string, documents []byte, 
 	if err := m.readable(ctx, next.Cluster); err != nil {
 		return outcome{}, err
 	}
+	if m.medium != "" {
+		if mode == api.ApplyRequest_MODE_STAGED {
+			return outcome{}, errors.New("configuration refused: a system that runs from memory has nothing to keep it on until the next start; apply it at once")
+		}
+		return m.applyInstall(ctx, now.config, next, documents, mode == api.ApplyRequest_MODE_DRY_RUN)
+	}
+	if err := m.matchable(ctx, next); err != nil {
+		return outcome{}, err
+	}
 	out, err := m.plan(ctx, now.config, next)
-	if err != nil || dry {
+	if err != nil || mode == api.ApplyRequest_MODE_DRY_RUN {
 		return out, err
+	}
+	if mode == api.ApplyRequest_MODE_STAGED {
+		return out, m.keepStaged(ctx, documents)
 	}
 
 	if why, _ := m.noStorage.Get(); why != "" { // able has seen that the operator allows what it takes
@@ -95,11 +121,14 @@ func (m *machine) apply(ctx context.Context, filename string, documents []byte, 
 	if err := store(documents); err != nil {
 		return outcome{}, err
 	}
+	if err := dropStaged(); err != nil {
+		return outcome{}, err
+	}
 	m.events.add("config", "config", "applied by "+caller(ctx))
 	for _, change := range config.Changes(now.config, next) {
 		m.events.add("config", "config", change)
 	}
-	m.config.Set(applied{config: next, applied: time.Now()})
+	m.config.Set(applied{config: next, applied: time.Now(), source: "API (" + caller(ctx) + ")"})
 	// The caller's next call already meets the machine under its new name, so this part is not left to the loop.
 	state, _ := m.networkState.Get()
 	m.settling.Lock()
@@ -128,6 +157,18 @@ func (m *machine) readable(ctx context.Context, c *config.Cluster) error {
 	})
 	if failed := (*supervise.ExitError)(nil); errors.As(err, &failed) && failed.Exit.Code == 1 {
 		return fmt.Errorf("configuration refused, nothing was changed: %s", credentials.InDocument(string(text)))
+	}
+	return err
+}
+
+// matchable refuses an expression about disks that nobody could evaluate, although an installed machine does not ask it.
+func (m *machine) matchable(ctx context.Context, next *config.Config) error {
+	if next.Machine.Spec.Install == nil || next.Machine.Spec.Install.Disk.Match == "" {
+		return nil
+	}
+	_, err := m.matchDisks(ctx, next.Machine.Spec.Install.Disk.Match, nil)
+	if e := (*expressionError)(nil); errors.As(err, &e) {
+		return e.problem(next)
 	}
 	return err
 }
@@ -182,7 +223,7 @@ func fixed(before, next *config.Config) error {
 
 // able refuses a configuration that this machine, as it is now, could not run.
 func (m *machine) able(next *config.Config) error {
-	if why, _ := m.noStorage.Get(); why != "" && !next.Machine.Spec.Disk.WipeForeign {
+	if why, _ := m.noStorage.Get(); why != "" && m.medium == "" && !next.Machine.Spec.Disk.WipeForeign {
 		return fmt.Errorf("configuration refused, nothing was changed: there is no disk to keep it on: %s", why)
 	}
 	if next.Cluster == nil {
@@ -203,35 +244,30 @@ func (m *machine) able(next *config.Config) error {
 // plan asks every domain what it would do for the next configuration.
 func (m *machine) plan(ctx context.Context, before, next *config.Config) (outcome, error) {
 	var out outcome
-	add := func(domain string, lines []string) {
-		for _, l := range lines {
-			out.operations = append(out.operations, domain+": "+l)
-		}
-	}
-	add("config", config.Changes(before, next))
+	out.add("config", config.Changes(before, next))
 	if why, _ := m.noStorage.Get(); why != "" {
 		lines, err := storageDryRun(ctx)
 		if err != nil {
 			return outcome{}, fmt.Errorf("configuration refused, nothing was changed: there is no disk to keep it on: disk: %w", err)
 		}
-		add("disk", lines)
+		out.add("disk", lines)
 	}
 	host, err := m.hostDryRun(ctx, next)
 	if err != nil {
 		return outcome{}, err
 	}
-	add("host", host)
+	out.add("host", host)
 	lines, err := m.network.DryRun(networkConfig(next))
 	if err != nil {
 		return outcome{}, fmt.Errorf("network: cannot plan: %w", err)
 	}
-	add("network", lines)
+	out.add("network", lines)
 	services, err := m.wantedServices(next)
 	if err != nil {
 		return outcome{}, err
 	}
 	for _, change := range supervise.Diff(m.services.Services(), services) {
-		add("services", []string{change.String()})
+		out.add("services", []string{change.String()})
 		if change.Kind == "restart" {
 			out.restarts = append(out.restarts, change.Service)
 		}
@@ -257,50 +293,105 @@ func store(documents []byte) error {
 	if err := os.MkdirAll(filepath.Dir(paths.ConfigCurrent), 0o700); err != nil {
 		return fmt.Errorf("configuration: cannot store: %w", err)
 	}
-	present, err := os.ReadFile(paths.ConfigCurrent)
-	switch {
-	case err == nil:
-		if err := renameio.WriteFile(paths.ConfigPrevious, present, 0o600); err != nil {
-			return fmt.Errorf("configuration: cannot keep the previous one: %w", err)
-		}
-	case !errors.Is(err, fs.ErrNotExist):
-		return fmt.Errorf("configuration: cannot read the present one: %w", err)
+	if err := keepPrevious(); err != nil {
+		return err
 	}
-	if err := renameio.WriteFile(paths.ConfigCurrent, documents, 0o600); err != nil {
-		return fmt.Errorf("configuration: cannot store: %w", err)
-	}
-	return syncFolder(filepath.Dir(paths.ConfigCurrent))
-}
-
-// syncFolder makes a rename in the folder last.
-func syncFolder(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return fmt.Errorf("configuration: cannot store: %w", err)
-	}
-	defer d.Close()
-	if err := d.Sync(); err != nil {
+	if err := durable.WriteFile(paths.ConfigCurrent, documents, 0o600); err != nil {
 		return fmt.Errorf("configuration: cannot store: %w", err)
 	}
 	return nil
 }
 
+// keepPrevious keeps the present documents as the previous ones.
+func keepPrevious() error {
+	present, err := os.ReadFile(paths.ConfigCurrent)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+		return fmt.Errorf("configuration: cannot read the present one: %w", err)
+	}
+	if err := durable.WriteFile(paths.ConfigPrevious, present, 0o600); err != nil {
+		return fmt.Errorf("configuration: cannot keep the previous one: %w", err)
+	}
+	return nil
+}
+
+// keepStaged keeps documents for the next start.
+func (m *machine) keepStaged(ctx context.Context, documents []byte) error {
+	if why, _ := m.noStorage.Get(); why != "" {
+		return fmt.Errorf("configuration refused: there is nothing to keep it on until the next start: %s; apply it at once", why)
+	}
+	if err := os.MkdirAll(filepath.Dir(paths.ConfigStaged), 0o700); err != nil {
+		return fmt.Errorf("configuration: cannot stage: %w", err)
+	}
+	if err := durable.WriteFile(paths.ConfigStaged, documents, 0o600); err != nil {
+		return fmt.Errorf("configuration: cannot stage: %w", err)
+	}
+	m.events.add("config", "config", "staged for the next start by "+caller(ctx))
+	return nil
+}
+
+// stagedAt is when a configuration was staged; zero: none is.
+func stagedAt() time.Time {
+	info, err := os.Stat(paths.ConfigStaged)
+	if err != nil {
+		return time.Time{}
+	}
+	return info.ModTime()
+}
+
+// dropStaged forgets a staged configuration.
+func dropStaged() error {
+	err := os.Remove(paths.ConfigStaged)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err == nil {
+		err = durable.SyncFolder(filepath.Dir(paths.ConfigStaged))
+	}
+	if err != nil {
+		return fmt.Errorf("configuration: cannot drop the staged one: %w", err)
+	}
+	return nil
+}
+
+// adoptStaged puts a staged configuration in force: the present one becomes the previous one, and the staged one takes its place by a
+// rename. It tells whether there was one.
+func adoptStaged() (bool, error) {
+	if stagedAt().IsZero() {
+		return false, nil
+	}
+	if err := keepPrevious(); err != nil {
+		return false, err
+	}
+	if err := os.Rename(paths.ConfigStaged, paths.ConfigCurrent); err != nil {
+		return false, fmt.Errorf("configuration: cannot adopt the staged one: %w", err)
+	}
+	return true, durable.SyncFolder(filepath.Dir(paths.ConfigCurrent))
+}
+
 // load reads the configuration that the machine has: the one on STATE, else the one in the image, else none. A stored
 // configuration that cannot be read is an error and not the same as none: the machine must not become somebody else's.
-func load() (*config.Config, string, error) {
-	for _, from := range []string{paths.ConfigCurrent, paths.EmbeddedConfig} {
+func load() (applied, string, error) {
+	for _, place := range []struct{ file, source string }{{paths.ConfigCurrent, "STATE"}, {paths.EmbeddedConfig, "image"}} {
+		from := place.file
 		text, err := os.ReadFile(from)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
 		if err != nil {
-			return nil, from, fmt.Errorf("configuration: cannot read: %w", err)
+			return applied{}, from, fmt.Errorf("configuration: cannot read: %w", err)
 		}
 		c, problems := config.Parse(from, text)
 		if len(problems) > 0 {
-			return nil, from, problems
+			return applied{}, from, problems
 		}
-		return c, from, nil
+		info, err := os.Stat(from)
+		if err != nil {
+			return applied{}, from, fmt.Errorf("configuration: %w", err)
+		}
+		return applied{config: c, applied: info.ModTime(), source: place.source, documents: text}, from, nil
 	}
-	return nil, "", nil
+	return applied{}, "", nil
 }

@@ -26,11 +26,12 @@ var Boot = []Step{
 	{"devices", "", stepDevices},                                // drivers for everything that is plugged in, now and later
 	{"storage", "the disk", stepStorage},                        // STATE and DATA: made on first boot, checked, mounted
 	{"upgrade", "", stepUpgrade},                                // a new version on trial, or back from one that failed
-	{"configuration", "", stepConfiguration},                    // from STATE, else from the image, else none yet
+	{"configuration", "", stepConfiguration},                    // from STATE, else from the image, else from a medium, else none yet
 	{"identity", "", stepIdentity},                              // the machine's own key
 	{"network", "", stepNetwork},                                // begins; an address comes when it comes
 	{"time", "", stepTime},                                      // begins; nothing waits for it
 	{"api", "", stepAPI},                                        // the local socket, and apid in front of it
+	{"install", "", stepInstall},                                // from memory onto a disk, if a medium's configuration asks for it
 	{"services", "a configuration, and an address", stepFollow}, // everything that follows from a configuration
 }
 

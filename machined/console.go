@@ -59,7 +59,13 @@ func (m *machine) consoleStatus() console.Status {
 	list, _ := m.services.Status().Get()
 	state, _ := m.networkState.Get()
 	problem, _ := m.noStorage.Get()
-	s := console.Status{Name: m.name(), Version: m.release.Version, Slot: m.slot, Stage: stage.Name, Problem: problem}
+	s := console.Status{Name: m.name(), Version: m.release.Version, Slot: m.slot, Medium: m.medium, Stage: stage.Name, Problem: problem}
+	if m.medium != "" {
+		s.Problem = "" // it is meant to have no disk
+	}
+	if now, _ := m.config.Get(); s.Problem == "" {
+		s.Problem = now.problem
+	}
 	if id := m.identity.Load(); id != nil {
 		s.Identity = pki.Fingerprint(id.Cert)
 	}

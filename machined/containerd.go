@@ -10,7 +10,8 @@ import (
 //
 // Disabled are snapshotters that the kernel of the image has no file systems for, plugin kinds that nothing here uses, and
 // tracing. A layer's files are flushed before it counts as unpacked (sync_fs): else a power cut leaves programs that are not
-// whole, and containerd runs them. Only its older way of pulling images knows that. Containers' streams (exec, attach, port-forward) are served on loopback to the kubelet alone.
+// whole, and containerd runs them. Only its older way of pulling images knows that. Containers' streams (exec, attach,
+// port-forward) are served on loopback to the kubelet alone.
 func containerdConfig(pauseImage string) []byte {
 	return fmt.Appendf(nil, `version = 3
 root = %q

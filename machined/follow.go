@@ -85,13 +85,13 @@ func (m *machine) settle(ctx context.Context, c *config.Config, state network.St
 
 // settleServices writes what the services read and then says which of them should run.
 func (m *machine) settleServices(ctx context.Context, c *config.Config, state network.State) error {
-	if c == nil || c.Cluster == nil {
+	if c == nil || c.Cluster == nil || m.medium != "" { // a system that is not installed runs nothing
 		return m.services.Set([]supervise.Service{door()})
 	}
 	if err := m.able(c); err != nil {
 		return errors.Join(err, m.services.Set([]supervise.Service{door()}))
 	}
-	spec, err := nodeSpec(c, state, m.release.PauseImage)
+	spec, err := nodeSpec(c, state, m.release)
 	if err != nil {
 		m.enter("services", "an address: "+strings.Join(append(state.Problems, "none on any link yet"), "; "))
 		return nil // what runs goes on running with the addresses it knows
@@ -267,12 +267,8 @@ func (m *machine) importOwn(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, importTimeout)
 	defer cancel()
 	store := imagestore.New(m.containerd)
-	have, err := store.List(ctx)
-	if err != nil {
+	if have, err := store.Has(ctx, m.release.PauseImage); err != nil || have {
 		return err
-	}
-	if slices.ContainsFunc(have, func(i imagestore.Image) bool { return i.Name == m.release.PauseImage }) {
-		return nil
 	}
 	archives, err := filepath.Glob(paths.Images + "/*.tar")
 	if err != nil {

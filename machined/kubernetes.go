@@ -19,6 +19,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/paths"
+	"github.com/orlop-os/orlop/pkg/release"
 	"github.com/orlop-os/orlop/pkg/supervise"
 )
 
@@ -26,13 +27,14 @@ import (
 const minMemory = 1400 * mib
 
 // nodeSpec tells the orchestrator about this node. It needs an address; without one it says so.
-func nodeSpec(c *config.Config, state network.State, pause string) (nodespec.Spec, error) {
+func nodeSpec(c *config.Config, state network.State, r release.Release) (nodespec.Spec, error) {
 	ips := nodeAddresses(state)
 	if len(ips) == 0 {
 		return nodespec.Spec{}, errors.New("no address yet")
 	}
 	cluster, kube := c.Cluster.Spec, c.Cluster.Spec.Kubernetes
 	spec := nodespec.Spec{
+		Version:        r.Version,
 		Cluster:        c.Cluster.Metadata.Name,
 		NodeName:       c.Machine.Metadata.Name,
 		NodeIPs:        ips,
@@ -43,7 +45,7 @@ func nodeSpec(c *config.Config, state network.State, pause string) (nodespec.Spe
 		ServiceCIDRs:   cluster.Networks.Services,
 		DNSDomain:      cluster.Networks.Domain,
 		DNSUpstreams:   state.Servers,
-		PauseImage:     pause,
+		PauseImage:     r.PauseImage,
 		ReservedMemory: int64(c.Machine.Spec.Reserved.Memory),
 		ReservedCPU:    int64(c.Machine.Spec.Reserved.CPU),
 
@@ -134,7 +136,7 @@ func (m *machine) wantedServices(c *config.Config) ([]supervise.Service, error) 
 		return services, nil
 	}
 	state, _ := m.networkState.Get()
-	spec, err := nodeSpec(c, state, m.release.PauseImage)
+	spec, err := nodeSpec(c, state, m.release)
 	if err != nil {
 		return append(services, kubernetes(c.Machine.Spec.Role == config.RoleControlPlane)...), nil
 	}

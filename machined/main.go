@@ -8,6 +8,9 @@
 //	apply.go       how a configuration is applied
 //	follow.go      what follows from a configuration and from the addresses
 //	upgrade.go     how an upgrade goes, and goes back
+//	bundles.go     how a bundle comes to the machine
+//	install.go     how a system that runs from memory is put onto a disk
+//	seed.go        the configuration that lies on a medium
 //	power_linux.go how the machine goes down
 //	services.go    the processes
 //	kubernetes.go  what the processes of a node are told
@@ -38,10 +41,11 @@ import (
 	"github.com/orlop-os/orlop/machined/host"
 	"github.com/orlop-os/orlop/machined/network"
 	"github.com/orlop-os/orlop/machined/power"
-	"github.com/orlop-os/orlop/machined/upgrade"
 	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/cgroup"
+	"github.com/orlop-os/orlop/pkg/esp"
 	"github.com/orlop-os/orlop/pkg/kmod"
+	"github.com/orlop-os/orlop/pkg/medium"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/pki"
 	"github.com/orlop-os/orlop/pkg/release"
@@ -69,7 +73,8 @@ func main() {
 // machine is everything that machined knows. Each field has one owner; parts get what they need, never the whole.
 type machine struct {
 	release release.Release
-	slot    string    // "A" or "B"
+	slot    string    // "A" or "B"; empty when it runs from memory
+	medium  string    // what it runs from when it is not installed (medium.Memory); empty when it runs from a disk
 	started time.Time // when init began
 	memory  int64     // bytes
 
@@ -81,18 +86,21 @@ type machine struct {
 	console  *console.Console
 	identity atomic.Pointer[pki.Leaf] // the machine's own key, with whatever certificate it was made with; nil before it is known
 	modules  func() (*kmod.Index, error)
-	esp      *upgrade.ESP  // where the boot loader's entries are; no device before stepUpgrade has found it
-	inputs   chan struct{} // an input device has come
-	blocks   chan struct{} // a disk or a partition came or went
+	esp      *esp.Partition // where the boot loader's entries are
+	inputs   chan struct{}  // an input device has come
+	blocks   chan struct{}  // a disk or a partition came or went
 	// containerd is a connection to containerd's socket that opens itself when it is first used.
 	containerd *grpc.ClientConn
 
 	applying sync.Mutex // one configuration at a time
 	settling sync.Mutex // one settle at a time
 	stepping sync.Mutex // one event of an upgrade at a time
-	writing  sync.Mutex // one upgrade is written at a time
+	writing  sync.Mutex // one system is received or written at a time: an upgrade, or an installation
+	looking  sync.Mutex // one look at what the disks hold at a time
 	downOnce sync.Once
-	down     atomic.Bool // it goes down: nothing is started any more
+	down     atomic.Bool     // it goes down: nothing is started any more
+	working  context.Context // ends then
+	stopWork context.CancelCauseFunc
 
 	// What can be observed. Cells that a part owns are given to it in newMachine.
 	topics        []topic
@@ -106,11 +114,13 @@ type machine struct {
 	timeServers   *cell.Cell[[]string]
 	timeState     *cell.Cell[timesync.Status]
 	upgrade       *cell.Cell[upgradeState]
+	installation  *cell.Cell[installState]
 }
 
 func newMachine() *machine {
 	m := &machine{
 		slot:          os.Getenv("ORLOP_SLOT"),
+		medium:        os.Getenv(medium.Env),
 		started:       userspaceStart(os.Getenv("ORLOP_USERSPACE_START")),
 		events:        newEventLog(),
 		inputs:        make(chan struct{}, 1),
@@ -126,7 +136,9 @@ func newMachine() *machine {
 		timeServers:   cell.New([]string(nil)),
 		timeState:     cell.New(timesync.Status{}),
 		upgrade:       cell.New(upgradeState{}),
+		installation:  cell.New(installState{}),
 	}
+	m.working, m.stopWork = context.WithCancelCause(context.Background())
 	m.reaper = supervise.NewReaper(nil)
 	go m.reaper.Loop(context.Background())
 	m.services = supervise.NewManager(supervise.Config{
@@ -144,7 +156,11 @@ func newMachine() *machine {
 	})
 	// A Unix socket's address is never resolved, so making the connection cannot fail.
 	m.containerd, _ = grpc.NewClient("unix://"+paths.ContainerdSocket, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	m.esp = &upgrade.ESP{Target: paths.ESP, Modules: m.loadModules}
+	m.esp = &esp.Partition{
+		Device:  func() (string, error) { p, err := m.place(); return p.ESP, err },
+		Target:  paths.ESP,
+		Modules: m.kernel.LoadModules,
+	}
 	m.topics = m.observable()
 	return m
 }
@@ -198,7 +214,11 @@ func (m *machine) loop(ctx context.Context) {
 func (m *machine) feedWatchdog(ctx context.Context) {
 	dog, err := watchdog.Inherit(os.Getenv(watchdog.FileEnv))
 	if err != nil {
-		m.events.add("watchdog", "state", "this machine has none: "+err.Error())
+		m.events.add("watchdog", "failure", err.Error())
+		return
+	}
+	if dog == nil {
+		m.events.add("watchdog", "state", "this machine has none")
 		return
 	}
 	power.Feeder{

@@ -22,11 +22,10 @@ import (
 
 // powerRequest asks the machine to go down.
 type powerRequest struct {
-	to        power.Mode
-	grace     time.Duration // for services and pods; 0 for defaultGrace
-	wipeState bool          // forget the configuration and the identity
-	wipeData  bool          // forget etcd, images and volumes
-	why       string
+	to    power.Mode
+	grace time.Duration // for services and pods; 0 for defaultGrace
+	wipe  []string      // the volumes to forget, by label
+	why   string
 }
 
 const (
@@ -50,6 +49,7 @@ func (m *machine) takeDown(r powerRequest) {
 			r.grace = defaultGrace
 		}
 		m.down.Store(true)
+		m.stopWork(errors.New("the machine goes down"))
 		m.enter("going down", r.why)
 		m.say(fmt.Sprintf("%s: %s", r.to, r.why))
 		c := power.Config{
@@ -62,8 +62,8 @@ func (m *machine) takeDown(r powerRequest) {
 				m.say("going down: " + message)
 			},
 		}
-		if r.wipeState {
-			c.Wipe = func(ctx context.Context) error { return m.wipe(ctx, r.wipeData) }
+		if len(r.wipe) > 0 {
+			c.Wipe = func(ctx context.Context) error { return m.wipe(ctx, r.wipe) }
 		}
 		if err := power.New(c).Down(r.to, r.grace+restTime); err != nil {
 			m.say(err.Error()) // the watchdog is not fed any more and ends it
@@ -164,12 +164,12 @@ func stopContainer(ctx context.Context, client tasks.TasksClient, id string, pat
 }
 
 // wipe forgets what the partitions hold, for a reset.
-func (m *machine) wipe(ctx context.Context, data bool) error {
+func (m *machine) wipe(ctx context.Context, labels []string) error {
 	have, err := disk.Read(ctx)
 	if err != nil {
 		return err
 	}
-	for _, op := range disk.Reset(have, data) {
+	for _, op := range disk.Reset(have, labels) {
 		m.say("reset: " + op.String())
 		if err := op.Do(ctx); err != nil {
 			return err

@@ -11,7 +11,7 @@ import (
 
 // stage is where the boot stands: topic "stage".
 type stage struct {
-	Name  string    `json:"name"`            // of the step in boot.go, or "running", "going down"
+	Name  string    `json:"name"`            // of the step in boot.go, or "running", "not installed", "going down"
 	Waits string    `json:"waits,omitempty"` // what it waits for
 	Since time.Time `json:"since"`
 }
@@ -35,6 +35,9 @@ type configurationState struct {
 	Role    string    `json:"role,omitempty"`
 	Cluster string    `json:"cluster,omitempty"`
 	Applied time.Time `json:"applied,omitzero"`
+	Source  string    `json:"source,omitempty"`  // STATE, image, API or medium, with who or where
+	Problem string    `json:"problem,omitempty"` // what is wrong with one that lies there and cannot be used
+	Staged  time.Time `json:"staged,omitzero"`   // when another one was put by for the next start; zero: none
 }
 
 // observable is every topic of the machine's state, one line each. The JSON form of the named type is what the API sends.
@@ -42,6 +45,7 @@ func (m *machine) observable() []topic {
 	return []topic{
 		looked("configuration", ignoreContext(m.configurationState)), // configurationState
 		watched("disks", m.disks),                                    // diskState: disks, partitions, file systems
+		watched("install", m.installation),                           // installState: how far an installation is
 		looked("memory", ignoreContext(m.kernel.ReadMemory)),         // host.Memory, bytes
 		looked("modules", ignoreContext(m.kernel.ReadModules)),       // []host.LoadedModule
 		looked("mounts", ignoreContext(m.kernel.ReadMounts)),         // []host.MountState
@@ -63,9 +67,10 @@ func ignoreContext[T any](read func() (T, error)) func(context.Context) (T, erro
 func (m *machine) configurationState() (configurationState, error) {
 	now, _ := m.config.Get()
 	if now.config == nil {
-		return configurationState{}, nil
+		return configurationState{Problem: now.problem, Staged: stagedAt()}, nil
 	}
-	s := configurationState{Present: true, Machine: now.config.Machine.Metadata.Name, Role: string(now.config.Machine.Spec.Role), Applied: now.applied}
+	s := configurationState{Present: true, Source: now.source, Machine: now.config.Machine.Metadata.Name, Role: string(now.config.Machine.Spec.Role),
+		Applied: now.applied, Staged: stagedAt()}
 	if now.config.Cluster != nil {
 		s.Cluster = now.config.Cluster.Metadata.Name
 	}

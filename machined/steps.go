@@ -10,12 +10,12 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/google/renameio/v2"
 	"google.golang.org/grpc"
 
 	"github.com/orlop-os/orlop/machined/disk"
 	"github.com/orlop-os/orlop/machined/network"
 	"github.com/orlop-os/orlop/machined/power"
+	"github.com/orlop-os/orlop/pkg/durable"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/pki"
 	"github.com/orlop-os/orlop/pkg/reconcile"
@@ -29,7 +29,11 @@ import (
 func stepRelease(_ context.Context, m *machine) (err error) {
 	m.release, err = readRelease()
 	if err == nil {
-		m.say(fmt.Sprintf("%s %s, profile %s, slot %s", m.release.Name, m.release.Version, m.release.Profile, m.slot))
+		from := "slot " + m.slot
+		if m.medium != "" {
+			from = "from " + m.medium
+		}
+		m.say(fmt.Sprintf("%s %s, profile %s, %s", m.release.Name, m.release.Version, m.release.Profile, from))
 	}
 	return err
 }
@@ -47,8 +51,12 @@ func stepClock(_ context.Context, m *machine) error {
 // stepPrograms begins to read Kubernetes' and containerd's programs into memory, one after the other. They are 170 MiB,
 // every block of which has to be hashed (dm-verity), and are read in any case; while the disk is mounted and the network
 // comes up, one processor has nothing better to do. Measured under emulation: a node is Ready 3 s earlier, the machine's
-// API answers 0.4 s later; begun when the API answers, it makes both later. What is read so stays reclaimable.
+// API answers 0.4 s later; begun when the API answers, it makes both later. What is read so stays reclaimable. A machine that
+// runs from memory has it there already, and runs none of it.
 func stepPrograms(ctx context.Context, m *machine) error {
+	if m.medium != "" {
+		return nil
+	}
 	go func() {
 		for _, program := range []string{paths.Orchestrator, paths.Containerd} {
 			if err := readThrough(ctx, program); err != nil {
@@ -155,9 +163,18 @@ func (m *machine) followDisks(ctx context.Context) {
 	}
 }
 
+// notInstalled is why a machine that runs from memory keeps nothing.
+const notInstalled = "the system runs from memory; it touches no disk before it is installed on one"
+
 // stepStorage mounts STATE and DATA. Without them the machine goes on in maintenance: it has an address and an API to ask what is
-// wrong, and keeps nothing.
+// wrong, and keeps nothing. A machine that is not installed only looks at its disks.
 func stepStorage(ctx context.Context, m *machine) error {
+	if m.medium != "" {
+		m.noStorage.Set(notInstalled)
+		kick(m.blocks)
+		go m.followDisks(ctx)
+		return nil
+	}
 	if err := m.bringStorage(ctx, disk.Config{}); err != nil {
 		m.say("storage: " + err.Error())
 	}
@@ -196,22 +213,33 @@ func (m *machine) bringStorage(ctx context.Context, c disk.Config) error {
 
 // stepConfiguration loads the configuration. One that is there and cannot be read stops the machine from becoming anything else:
 // it goes into maintenance with the reason, and the operator who owns it can apply another.
-func stepConfiguration(_ context.Context, m *machine) error {
-	c, from, err := load()
+func stepConfiguration(ctx context.Context, m *machine) error {
+	if last, _ := m.upgrade.Get(); !last.Leaving(m.release.Version) { // then it is the other version's
+		staged, err := adoptStaged()
+		if err != nil {
+			m.say(err.Error())
+		}
+		if staged {
+			m.events.add("config", "config", "the staged configuration is in force")
+		}
+	}
+	a, from, err := load()
 	if err != nil {
-		m.say(fmt.Sprintf("configuration: %s cannot be used: %v; apply a new one", from, err))
+		problem := fmt.Sprintf("%s cannot be used: %v", from, err)
+		m.config.Set(applied{problem: problem})
+		m.say("configuration: " + problem + "; apply a new one")
 		return nil
 	}
-	if c == nil {
-		m.say("no configuration yet; waiting for one over the API")
+	if a.config != nil {
+		m.events.add("config", "config", "loaded from "+from)
+		m.config.Set(a)
 		return nil
 	}
-	m.events.add("config", "config", "loaded from "+from)
-	info, err := os.Stat(from)
-	if err != nil {
-		return fmt.Errorf("configuration: %w", err)
+	m.takeSeed(ctx)
+	go m.followSeeds(ctx)
+	if now, _ := m.config.Get(); now.config == nil {
+		m.say("no configuration yet; waiting for one over the API, or on a medium labelled ORLOPCFG or cidata")
 	}
-	m.config.Set(applied{config: c, applied: info.ModTime()})
 	return nil
 }
 
@@ -278,13 +306,13 @@ func storeIdentity(leaf *pki.Leaf, key, cert string) error {
 	if err := os.MkdirAll(filepath.Dir(key), mode); err != nil {
 		return fmt.Errorf("identity: cannot store: %w", err)
 	}
-	if err := renameio.WriteFile(key, leaf.KeyPEM(), 0o600); err != nil {
+	if err := durable.WriteFile(key, leaf.KeyPEM(), 0o600); err != nil {
 		return fmt.Errorf("identity: cannot store: %w", err)
 	}
-	if err := renameio.WriteFile(cert, leaf.CertPEM(), 0o600); err != nil {
+	if err := durable.WriteFile(cert, leaf.CertPEM(), 0o600); err != nil {
 		return fmt.Errorf("identity: cannot store: %w", err)
 	}
-	return syncFolder(filepath.Dir(key))
+	return nil
 }
 
 // networkRetry is how long the network rests after its socket to the kernel broke; see network.Controller.Run.
@@ -339,6 +367,9 @@ func stepAPI(ctx context.Context, m *machine) error {
 }
 
 func stepFollow(ctx context.Context, m *machine) error {
+	if m.medium != "" {
+		m.enter("not installed", "being installed on a disk")
+	}
 	go m.watchServices(ctx)
 	go m.keepImages(ctx)
 	go m.follow(ctx)

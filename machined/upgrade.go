@@ -4,27 +4,25 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
-	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
 
-	"github.com/google/renameio/v2"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
-	"github.com/orlop-os/orlop/machined/disk"
 	"github.com/orlop-os/orlop/machined/power"
 	"github.com/orlop-os/orlop/machined/upgrade"
 	"github.com/orlop-os/orlop/pkg/api"
-	"github.com/orlop-os/orlop/pkg/bundle"
 	"github.com/orlop-os/orlop/pkg/config"
-	"github.com/orlop-os/orlop/pkg/kmod"
+	"github.com/orlop-os/orlop/pkg/durable"
+	"github.com/orlop-os/orlop/pkg/kmsg"
+	"github.com/orlop-os/orlop/pkg/layout"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/slot"
 	"github.com/orlop-os/orlop/pkg/supervise"
@@ -32,10 +30,10 @@ import (
 
 // How an upgrade goes, and goes back:
 //
-//  1. Upgrade.Start checks the bundle, keeps the configuration for the running version, and writes the new version into the
-//     other slot (package upgrade). The machine reboots.
+//  1. A bundle comes and is checked (bundles.go). The cluster's data are saved (data.go). The new version is written into the other
+//     slot, and the configuration is kept for the running one (package upgrade). The machine reboots.
 //  2. The boot loader starts the new version and counts the try. When machined comes up it notes that (stepUpgrade), and
-//     watches the gate: everything that a good system does has to be seen before the deadline.
+//     watches the gate: everything that a good system does has to be seen before the deadline (prove.go).
 //  3. The gate holds: the entry loses its counter, and the version is committed.
 //  4. It does not, or the version never comes so far: the loader starts the old version, by itself or because machined has
 //     marked the new one as failed. stepUpgrade then puts the configuration back that the old version was good with.
@@ -79,26 +77,21 @@ func stepUpgrade(ctx context.Context, m *machine) error {
 
 // lookForTrial sees to a version on trial of which nothing is remembered: a reset may have wiped STATE meanwhile.
 func (m *machine) lookForTrial(ctx context.Context) {
-	now, _ := m.upgrade.Get()
-	if _, err := m.place(); !now.Phase.Done() || err != nil {
-		return
+	if now, _ := m.upgrade.Get(); !now.Phase.Done() {
+		return // stepUpgrade has seen to it
 	}
-	if err := m.noteBoot(ctx); err != nil {
+	if err := m.noteBoot(ctx); err != nil && !errors.Is(err, upgrade.ErrNoSlots) {
 		m.events.add("upgrade", "failure", err.Error())
 	}
 }
 
 // noteBoot tells the decision that this version has come up.
 func (m *machine) noteBoot(ctx context.Context) error {
-	p, err := m.place()
+	entries, err := m.esp.Entries()
 	if err != nil {
 		return err
 	}
-	entries, err := m.espOf(p).Entries()
-	if err != nil {
-		return err
-	}
-	return m.happened(ctx, slot.Booted{Entries: entries, At: time.Now()})
+	return m.happened(ctx, slot.Booted{Entries: entries, At: time.Now(), Log: records.KeptLog()})
 }
 
 // happened decides what an event means, stores that, and does it.
@@ -110,7 +103,19 @@ func (m *machine) happened(ctx context.Context, e slot.Event) error {
 	if err != nil {
 		return err
 	}
-	if why, _ := m.noStorage.Get(); why == "" {
+	// Before the record says so: who is cut here looks again.
+	var tidy error
+	switch {
+	case r.Phase == before.Phase:
+	case r.Phase == slot.Committed:
+		tidy = errors.Join(inbox.Drop(), records.DropLog())
+	case r.Phase == slot.Writing:
+		tidy = records.DropLog()
+	}
+	if tidy != nil {
+		m.say(tidy.Error())
+	}
+	if why, _ := m.noStorage.Get(); why == "" && !reflect.DeepEqual(r, before.Record) { // most boots change nothing
 		if err := records.Save(r); err != nil {
 			return err
 		}
@@ -134,23 +139,26 @@ func (m *machine) happened(ctx context.Context, e slot.Event) error {
 func (m *machine) act(ctx context.Context, a slot.Action) error {
 	switch a := a.(type) {
 	case slot.Watch:
-		go m.watchGate(context.WithoutCancel(ctx))
+		watching, stop := context.WithCancel(context.WithoutCancel(ctx))
+		go m.keepLog(watching)
+		go func() {
+			defer stop()
+			m.watchGate(watching)
+		}()
 	case slot.Rename:
-		p, err := m.place()
-		if err != nil {
+		return m.esp.Rename(a.To)
+	case slot.RestoreConfiguration:
+		if err := dropStaged(); err != nil { // it was for the version that has failed
 			return err
 		}
-		return m.espOf(p).Rename(a.To)
-	case slot.RestoreConfiguration:
 		kept, err := records.Kept(a.Version)
 		if err != nil || kept == nil {
 			return err
 		}
-		if err := renameio.WriteFile(paths.ConfigCurrent, kept, 0o600); err != nil {
+		if err := durable.WriteFile(paths.ConfigCurrent, kept, 0o600); err != nil {
 			return fmt.Errorf("upgrade: cannot put the configuration back: %w", err)
 		}
 		m.events.add("upgrade", "config", "the configuration is again the one that version "+a.Version+" was good with")
-		return syncFolder(filepath.Dir(paths.ConfigCurrent))
 	case slot.Reboot:
 		return m.goDown(powerRequest{to: power.Reboot, why: a.Why})
 	}
@@ -159,16 +167,16 @@ func (m *machine) act(ctx context.Context, a slot.Action) error {
 
 // place is where the two systems lie.
 func (m *machine) place() (upgrade.Place, error) {
-	label := disk.LabelRootA
+	label := layout.RootA
 	if m.slot == "A" {
-		label = disk.LabelRootB
+		label = layout.RootB
 	}
 	disks, _ := m.disks.Get()
 	for _, d := range disks.Disks {
 		p := upgrade.Place{Disk: d.Path, Label: label}
 		for _, part := range d.Partitions {
 			switch part.Label {
-			case disk.LabelESP:
+			case layout.ESP:
 				p.ESP = part.Path
 			case label:
 				p.Root, p.Number, p.Size = part.Path, part.Number, int64(part.Size)
@@ -181,30 +189,21 @@ func (m *machine) place() (upgrade.Place, error) {
 	return upgrade.Place{}, upgrade.ErrNoSlots
 }
 
-func (m *machine) espOf(p upgrade.Place) *upgrade.ESP {
-	m.esp.Device = p.ESP
-	return m.esp
-}
-
-// loadModules loads kernel modules with what they need.
-func (m *machine) loadModules(names ...string) error {
-	index, err := m.modules()
-	if err != nil {
-		return err
-	}
-	steps, err := index.Plan(names...)
-	if err != nil {
-		return err
-	}
-	return kmod.Load(steps)
-}
+// proveEvery is how long a proof that failed rests.
+const proveEvery = 2 * time.Second
 
 // watchGate waits until this version has proved itself, or its time is up.
 func (m *machine) watchGate(ctx context.Context) {
 	services, configuration := m.services.Status().Watch(), m.config.Watch()
 	for {
-		now := configuration.Take()
-		waits := gate(now, services.Take(), unread())
+		now, again := configuration.Take(), (<-chan time.Time)(nil)
+		waits := gate(now, services.Take(), stored())
+		if waits == "" {
+			record, _ := m.upgrade.Get()
+			if err := m.prove(ctx, now, record.Reached); err != nil {
+				waits, again = err.Error(), time.After(proveEvery)
+			}
+		}
 		m.upgrade.Update(func(s upgradeState) upgradeState { s.Waits = waits; return s })
 		var e slot.Event = slot.GateHeld{At: time.Now()}
 		if waits != "" {
@@ -220,6 +219,9 @@ func (m *machine) watchGate(ctx context.Context) {
 			case <-configuration.Changed():
 				late.Stop()
 				continue
+			case <-again:
+				late.Stop()
+				continue
 			case <-late.C:
 			}
 			e = slot.GateFailed{Reason: fmt.Sprintf("version %s did not prove itself within %v: %s", m.release.Version, patience, waits), Log: m.lastLines()}
@@ -233,9 +235,9 @@ func (m *machine) watchGate(ctx context.Context) {
 
 // gate tells what a version on trial still has to show; "" when that is everything. Without a configuration that is the
 // management API, through which one can come; with one it is all that `orlopctl health` asks for.
-func gate(now applied, services []supervise.Status, unread bool) string {
+func gate(now applied, services []supervise.Status, stored bool) string {
 	switch {
-	case unread && now.config == nil:
+	case stored && now.config == nil:
 		return "configuration: the stored one cannot be used"
 	case now.config == nil || now.config.Cluster == nil:
 		i := slices.IndexFunc(services, func(s supervise.Status) bool { return s.Name == serviceApid })
@@ -252,28 +254,61 @@ func gate(now applied, services []supervise.Status, unread bool) string {
 	return ""
 }
 
-// unread tells whether a configuration is stored.
-func unread() bool {
+// stored tells whether there is a configuration on STATE.
+func stored() bool {
 	_, err := os.Stat(paths.ConfigCurrent)
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
-// lastLines is the end of what happened in this boot: the events, and the last words of the services.
+// keepLogEvery is how often a version on trial keeps the end of its log.
+const keepLogEvery = 5 * time.Second
+
+// keepLog keeps the end of the log of a version on trial, for the case that it ends without a word: the version that the machine
+// goes back to shows it.
+func (m *machine) keepLog(ctx context.Context) {
+	tick := time.NewTicker(keepLogEvery)
+	defer tick.Stop()
+	for {
+		if err := records.KeepLog(m.lastLines()); err != nil {
+			m.say(err.Error())
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// lastLines is the end of what happened in this boot, of each a third: the events, the last words of the services, the kernel's.
 func (m *machine) lastLines() []string {
+	const third = keptLines / 3
+	line := func(at time.Time, source, text string) string {
+		return fmt.Sprintf("%s %s: %s", at.UTC().Format(time.RFC3339), source, text)
+	}
 	var lines []string
 	for _, e := range m.events.after(0) {
-		lines = append(lines, fmt.Sprintf("%s %s: %s", e.time.UTC().Format(time.RFC3339), e.source, e.message))
+		lines = append(lines, line(e.time, e.source, e.message))
 	}
-	lines = lines[max(0, len(lines)-keptLines/2):]
+	lines = lines[max(0, len(lines)-third):]
 	all, _ := m.services.Status().Get()
 	for _, s := range all {
 		ring, err := m.services.Log(s.Name)
 		if err != nil {
 			continue
 		}
-		for _, l := range ring.Tail(keptLines / 2 / len(all)) {
-			lines = append(lines, fmt.Sprintf("%s service/%s: %s", l.Time.UTC().Format(time.RFC3339), s.Name, l.Text))
+		for _, l := range ring.Tail(third / len(all)) {
+			lines = append(lines, line(l.Time, "service/"+s.Name, l.Text))
 		}
+	}
+	kernel, err := kmsg.Tail(third)
+	system, err2 := m.kernel.ReadSystem()
+	if err := errors.Join(err, err2); err != nil {
+		return append(lines, err.Error())
+	}
+	for _, r := range kernel {
+		lines = append(lines, line(system.Started.Add(r.At), "kernel", r.Text))
 	}
 	return lines
 }
@@ -281,74 +316,6 @@ func (m *machine) lastLines() []string {
 type upgradeAPI struct {
 	api.UnimplementedUpgradeServer
 	m *machine
-}
-
-func (a upgradeAPI) Start(stream grpc.ClientStreamingServer[api.StartUpgradeRequest, api.StartUpgradeResponse]) error {
-	r, err := a.m.install(stream.Context(), &chunks[*api.StartUpgradeRequest]{receive: stream.Recv}, caller(stream.Context()))
-	if err != nil {
-		return status.Error(codes.FailedPrecondition, err.Error())
-	}
-	if err := stream.SendAndClose(&api.StartUpgradeResponse{From: r.From, To: r.To}); err != nil {
-		a.m.events.add("upgrade", "failure", "who asked for it is gone: "+err.Error())
-	}
-	return a.m.happened(context.WithoutCancel(stream.Context()), slot.EntryWritten{})
-}
-
-// install writes a bundle into the other slot.
-func (m *machine) install(ctx context.Context, from io.Reader, who string) (slot.Record, error) {
-	if !m.writing.TryLock() {
-		return slot.Record{}, errors.New("upgrade refused: another one is being written")
-	}
-	defer m.writing.Unlock()
-	if why, _ := m.noStorage.Get(); why != "" {
-		return slot.Record{}, fmt.Errorf("upgrade refused: there is nothing to keep its record on: %s", why)
-	}
-	p, err := m.place()
-	if err != nil {
-		return slot.Record{}, fmt.Errorf("upgrade refused: %w", err)
-	}
-	keys, err := os.ReadFile(paths.ReleaseKeys)
-	if err != nil {
-		return slot.Record{}, fmt.Errorf("upgrade refused: this image trusts nobody's bundles: %w", err)
-	}
-	trust, err := bundle.ParseTrust(keys)
-	if err != nil {
-		return slot.Record{}, fmt.Errorf("upgrade refused: %s: %w", paths.ReleaseKeys, err)
-	}
-	began := false
-	i := upgrade.Installer{
-		Running: m.release.Version, Profile: m.release.Profile, Trust: trust, Place: p, ESP: m.espOf(p),
-		Admit: func(version string) error {
-			if err := m.happened(ctx, slot.Began{To: version, At: time.Now()}); err != nil {
-				return fmt.Errorf("upgrade refused, nothing was written: %w", err)
-			}
-			began = true
-			m.events.add("upgrade", "op", "to version "+version+", asked by "+who)
-			return m.keepConfiguration()
-		},
-		Report: func(operation string, done, total int64) {
-			m.upgrade.Update(func(s upgradeState) upgradeState {
-				if operation != "" {
-					s.Operation = operation
-				}
-				s.Done, s.Total = done, total
-				return s
-			})
-			if operation != "" {
-				m.events.add("upgrade", "op", operation)
-			}
-		},
-	}
-	err = i.Install(ctx, from)
-	m.upgrade.Update(func(s upgradeState) upgradeState { s.Operation, s.Done, s.Total = "", 0, 0; return s })
-	if err == nil {
-		err = m.keepConfiguration() // it may have changed while the slot was written
-	}
-	if err != nil && began {
-		err = errors.Join(err, m.happened(ctx, slot.WriteFailed{Reason: err.Error(), At: time.Now()}))
-	}
-	now, _ := m.upgrade.Get()
-	return now.Record, err
 }
 
 // keepConfiguration keeps the configuration in force as the one that the running version is good with.
@@ -364,10 +331,29 @@ func (m *machine) keepConfiguration() error {
 }
 
 func (a upgradeAPI) Status(context.Context, *api.UpgradeStatusRequest) (*api.UpgradeStatus, error) {
-	s, _ := a.m.upgrade.Get()
+	now, _ := a.m.upgrade.Get()
+	return a.m.upgradeStatus(now), nil
+}
+
+func (a upgradeAPI) Watch(_ *api.WatchUpgradeRequest, stream grpc.ServerStreamingServer[api.UpgradeStatus]) error {
+	for w := a.m.upgrade.Watch(); ; {
+		now, _, err := w.Next(stream.Context())
+		if err != nil {
+			return endOfStream(err)
+		}
+		if err := stream.Send(a.m.upgradeStatus(now)); err != nil {
+			return err
+		}
+	}
+}
+
+func (m *machine) upgradeStatus(s upgradeState) *api.UpgradeStatus {
 	out := &api.UpgradeStatus{
-		Running: a.m.release.Version, From: s.From, To: s.To, Phase: string(s.Phase), Tries: uint32(s.Tries), Reason: s.Reason, Log: s.Log,
+		Running: m.release.Version, From: s.From, To: s.To, Phase: string(s.Phase), Tries: uint32(s.Tries), Reason: s.Reason, Log: s.Log,
 		Operation: s.Operation, Done: s.Done, Total: s.Total, Waits: s.Waits,
+	}
+	if lost := dataRestored(s.Began); !lost.At.IsZero() {
+		out.DataOf, out.DroppedRevisions = timestamppb.New(lost.Saved), lost.Dropped
 	}
 	if !s.Began.IsZero() {
 		out.Began = timestamppb.New(s.Began)
@@ -375,15 +361,14 @@ func (a upgradeAPI) Status(context.Context, *api.UpgradeStatusRequest) (*api.Upg
 	if !s.Ended.IsZero() {
 		out.Ended = timestamppb.New(s.Ended)
 	}
-	return out, nil
+	return out
 }
 
 func (a upgradeAPI) Rollback(ctx context.Context, _ *api.RollbackRequest) (*api.RollbackResponse, error) {
-	p, err := a.m.place()
-	if err != nil {
+	entries, err := a.m.esp.Entries()
+	if errors.Is(err, upgrade.ErrNoSlots) {
 		return nil, status.Errorf(codes.FailedPrecondition, "rollback: %v", err)
 	}
-	entries, err := a.m.espOf(p).Entries()
 	if err != nil {
 		return nil, status.Error(codes.Internal, err.Error())
 	}

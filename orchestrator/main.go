@@ -5,9 +5,15 @@
 //	orchestrator controllers  kube-controller-manager, kube-scheduler, IPAM user 102, control plane
 //	orchestrator node         kubelet, kube-proxy, CoreDNS, pod network      root, every node
 //
-// And one that machined runs before it accepts a configuration, because only Kubernetes can read its expressions:
+// And two that machined runs before it accepts a configuration, because the compiler of expressions comes with Kubernetes:
 //
 //	orchestrator check-access  reads a nodespec.AccessCheck, writes what is wrong; status 1 when something is
+//	orchestrator match-disks   reads a diskmatch.Question, writes the diskmatch.Answer
+//
+// And for upgrades:
+//
+//	orchestrator save-data     keeps what etcd holds for the version that runs, writes a nodespec.DataSaved
+//	orchestrator canary        makes a pod's sandbox and takes it away again, or says why it cannot
 //
 // Each process reads the node's description (paths.NodeSpec), writes its components' configuration files beside the
 // credentials that machined put into its folder, and runs its components until SIGTERM. Readiness goes to machined
@@ -30,7 +36,10 @@ import (
 	logsapi "k8s.io/component-base/logs/api/v1"
 	"k8s.io/klog/v2"
 
+	"github.com/orlop-os/orlop/orchestrator/canary"
 	"github.com/orlop-os/orlop/orchestrator/component"
+	"github.com/orlop-os/orlop/orchestrator/diskmatch"
+	"github.com/orlop-os/orlop/orchestrator/etcd"
 	"github.com/orlop-os/orlop/orchestrator/kubeapiserver"
 	"github.com/orlop-os/orlop/orchestrator/kubelet"
 	"github.com/orlop-os/orlop/orchestrator/layout"
@@ -41,14 +50,29 @@ import (
 
 func main() {
 	if len(os.Args) != 2 {
-		fmt.Fprintln(os.Stderr, "orchestrator: usage: orchestrator api|controllers|node|check-access")
+		fmt.Fprintln(os.Stderr, "orchestrator: usage: orchestrator api|controllers|node|check-access|match-disks|save-data|canary")
 		os.Exit(2)
 	}
-	if os.Args[1] == "check-access" {
+	switch os.Args[1] {
+	case "check-access":
 		os.Exit(checkAccess(os.Stdin, os.Stdout))
+	case "match-disks":
+		if err := diskmatch.Answer(os.Stdin, os.Stdout); err != nil {
+			fmt.Fprintf(os.Stderr, "orchestrator: match-disks: %v\n", err)
+			os.Exit(1)
+		}
+		return
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
-	err := run(ctx, os.Args[1], layout.System())
+	var err error
+	switch dirs := layout.System(); os.Args[1] {
+	case "save-data":
+		err = saveData(ctx, dirs, os.Stdout)
+	case "canary":
+		err = canary.Run(ctx, dirs)
+	default:
+		err = run(ctx, os.Args[1], dirs)
+	}
 	stop()
 	klog.Flush()
 	if err != nil {
@@ -70,6 +94,19 @@ func checkAccess(in io.Reader, out io.Writer) int {
 		return 1
 	}
 	return 0
+}
+
+// saveData keeps what etcd holds, and says what that is.
+func saveData(ctx context.Context, dirs layout.Dirs, out io.Writer) error {
+	spec, err := readSpec(dirs.Spec)
+	if err != nil {
+		return err
+	}
+	saved, err := etcd.Save(ctx, spec, dirs)
+	if err != nil {
+		return err
+	}
+	return json.NewEncoder(out).Encode(saved)
 }
 
 // run runs one process until ctx is done or one of its components ends.

@@ -101,7 +101,7 @@ func (w *wiring) attach(c *component.Component) {
 		ready := make(chan struct{})
 		w.etcd = ready
 		c.Run = func(ctx context.Context, announce component.Announce) error {
-			return etcd.Run(ctx, c.Files[0].Path, func() {
+			return etcd.Run(ctx, c.Files[0].Path, w.spec, w.dirs, func() {
 				close(ready)
 				announce(etcd.Name, true, "serving on "+w.dirs.EtcdSocket())
 			})

@@ -68,11 +68,13 @@ func (t *tool) readFile(name string) ([]byte, error) {
 }
 
 func (t *tool) applyCommand() *cobra.Command {
-	var file string
-	var dryRun bool
+	var file, mode string
+	var dryRun, noWait bool
 	c := &cobra.Command{
 		Use:   "apply-config -f FILE",
 		Short: "Apply a configuration to the machine, whole or not at all",
+		Long: "Apply a configuration to the machine, whole or not at all. A machine that runs from memory installs itself to the disk that\n" +
+			"Machine.spec.install selects; what it does is shown until it reboots into that disk.",
 		Example: "  orlopctl apply-config -f cp1.yaml --dry-run\n" +
 			"  orlopctl apply-config -f cp1.yaml -e 10.0.0.11 --cert admin.crt --key admin.key --fingerprint sha256:…",
 		Args: cobra.NoArgs,
@@ -85,36 +87,56 @@ func (t *tool) applyCommand() *cobra.Command {
 			if _, problems := config.Parse(file, text); problems.Err() != nil {
 				return problems
 			}
-			mode := api.ApplyRequest_MODE_AUTO
+			how, known := applyModes[mode]
+			if !known {
+				return usagef("apply-config: --mode %q is not known; it is auto or staged", mode)
+			}
 			if dryRun {
-				mode = api.ApplyRequest_MODE_DRY_RUN
+				how = api.ApplyRequest_MODE_DRY_RUN
 			}
 			if t.flags.timeout == 0 {
 				t.flags.timeout = applyTimeout
 			}
-			return t.call(func(ctx context.Context, c *client.Client) error {
-				answer, err := c.Config.Apply(ctx, &api.ApplyRequest{Documents: text, Mode: mode, Filename: file})
+			var installs bool
+			err = t.call(func(ctx context.Context, c *client.Client) error {
+				answer, err := c.Config.Apply(ctx, &api.ApplyRequest{Documents: text, Mode: how, Filename: file})
 				if err != nil {
 					return err
 				}
+				installs = answer.Install != ""
 				if t.human() {
-					t.printApplied(answer, dryRun)
+					t.printApplied(answer, how)
 					return nil
 				}
 				return t.print(answer, nil)
 			})
+			if err != nil || dryRun || noWait || !installs {
+				return err
+			}
+			return t.awaitInstall()
 		},
 	}
 	c.Flags().StringVarP(&file, "file", "f", "", "the configuration; - for the standard input")
 	c.Flags().BoolVar(&dryRun, "dry-run", false, "change nothing, only say what would be done")
+	c.Flags().StringVar(&mode, "mode", "auto", "auto: now; staged: from the next start on, or from the first start of the version that the next upgrade brings")
+	c.Flags().BoolVar(&noWait, "no-wait", false, "return when an installation has begun; `orlopctl watch install` shows it")
 	must(c.MarkFlagRequired("file"))
 	return c
 }
 
-func (t *tool) printApplied(answer *api.ApplyResponse, dryRun bool) {
+// applyModes are the values of --mode.
+var applyModes = map[string]api.ApplyRequest_Mode{"auto": api.ApplyRequest_MODE_AUTO, "staged": api.ApplyRequest_MODE_STAGED}
+
+func (t *tool) printApplied(answer *api.ApplyResponse, how api.ApplyRequest_Mode) {
 	did, restarted, reboots := "done:", "restarted: ", "the machine reboots now"
-	if dryRun {
+	if answer.Install != "" {
+		did = "being done:"
+	}
+	switch how {
+	case api.ApplyRequest_MODE_DRY_RUN:
 		did, restarted, reboots = "would be done:", "would be restarted: ", "the machine would reboot"
+	case api.ApplyRequest_MODE_STAGED:
+		did, restarted, reboots = "will be done at the next start:", "will be restarted: ", ""
 	}
 	switch {
 	case len(answer.Operations) > 0:
@@ -128,7 +150,7 @@ func (t *tool) printApplied(answer *api.ApplyResponse, dryRun bool) {
 	if len(answer.Restarts) > 0 {
 		t.println(restarted + strings.Join(answer.Restarts, ", "))
 	}
-	if answer.Reboot {
+	if answer.Reboot && reboots != "" {
 		t.println(reboots)
 	}
 }

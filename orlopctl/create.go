@@ -229,11 +229,7 @@ func (c *creation) firstAnswer(ctx context.Context, e client.Endpoint) (*client.
 		} else if !passing(err) {
 			return nil, err
 		}
-		pause := time.NewTimer(dialPause / 5)
-		select {
-		case <-pause.C:
-		case <-ctx.Done():
-			pause.Stop()
+		if !rest(ctx, dialPause/5) {
 			return nil, errors.Join(context.Cause(ctx), err)
 		}
 	}
@@ -290,7 +286,7 @@ func (c *creation) finish(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return c.tool.connectedTo(ctx, endpoint, func(connection *client.Client) error {
+	return connectedTo(ctx, endpoint, func(connection *client.Client) error {
 		answer, err := connection.Cluster.Kubeconfig(ctx, &api.KubeconfigRequest{Server: "https://" + c.kubeAddress})
 		if err != nil {
 			return err

@@ -32,8 +32,10 @@ type fakeMachine struct {
 	key                  *pki.Leaf
 	stop                 func() error
 
-	mu     sync.Mutex
-	config *config.Config
+	mu      sync.Mutex
+	config  *config.Config
+	install string // the name of a machine that runs from memory and is being installed
+	watched int    // how often somebody asked how far that is
 }
 
 // startFake starts a machine that trusts an operator's CA and has no configuration yet.
@@ -66,6 +68,7 @@ func startFake(operatorCA []byte) (*fakeMachine, error) {
 	api.RegisterLogServer(server, &fakeLogService{})
 	api.RegisterImageServer(server, &fakeImageService{})
 	api.RegisterClusterServer(server, &fakeClusterService{f: f})
+	api.RegisterUpgradeServer(server, &fakeUpgradeService{})
 	front, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, err
@@ -130,6 +133,11 @@ func (s *fakeMachineService) Version(context.Context, *api.VersionRequest) (*api
 	if c := s.f.current(); c != nil {
 		answer.Machine = c.Machine.Metadata.Name
 	}
+	s.f.mu.Lock()
+	defer s.f.mu.Unlock()
+	if s.f.install != "" && s.f.install != "quick" {
+		answer.Slot, answer.Medium = "", "memory"
+	}
 	return answer, nil
 }
 
@@ -161,7 +169,46 @@ func (s *fakeMachineService) Get(_ context.Context, r *api.GetRequest) (*api.Sta
 	return &api.StateSnapshot{Topic: r.Topic, Revision: 7, Value: v}, nil
 }
 
+// watchInstall is an installation during which the connection is lost once. That of the machine "worn" fails, and "restless" is started
+// from its medium again.
+func (s *fakeMachineService) watchInstall(stream grpc.ServerStreamingServer[api.StateSnapshot]) error {
+	s.f.mu.Lock()
+	s.f.watched++
+	states := []map[string]any{{"phase": "installing", "operation": "write version 1.2.3 to ROOT-A (/dev/vda2)", "done": 1 << 20, "total": 2 << 20}}
+	if s.f.watched > 1 {
+		states = []map[string]any{
+			{"phase": "installing", "operation": "write version 1.2.3 to ROOT-A (/dev/vda2)", "done": 2 << 20, "total": 2 << 20},
+			{"phase": "installing", "operation": "write the boot loader (/dev/vda1)"},
+			{"phase": "installed", "disk": "/dev/vda"},
+		}
+		if s.f.install == "worn" {
+			states[2] = map[string]any{"phase": "failed", "reason": "cannot write the boot loader (/dev/vda1): input/output error"}
+		}
+		if s.f.install == "restless" {
+			states = []map[string]any{{}}
+		}
+	}
+	lost := s.f.watched == 1
+	s.f.mu.Unlock()
+	for _, state := range states {
+		value, err := structpb.NewValue(state)
+		if err == nil {
+			err = stream.Send(&api.StateSnapshot{Topic: "install", Value: value})
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if lost {
+		return status.Error(codes.Unavailable, "the connection is lost")
+	}
+	return nil
+}
+
 func (s *fakeMachineService) Watch(r *api.GetRequest, stream grpc.ServerStreamingServer[api.StateSnapshot]) error {
+	if r.Topic == "install" {
+		return s.watchInstall(stream)
+	}
 	for revision := uint64(1); revision <= 2; revision++ {
 		value := structpb.NewStringValue([]string{"booting", "running"}[revision-1])
 		if err := stream.Send(&api.StateSnapshot{Topic: r.Topic, Revision: revision, Value: value}); err != nil {
@@ -223,6 +270,12 @@ func (s *fakeConfigService) Apply(_ context.Context, r *api.ApplyRequest) (*api.
 			return nil, err
 		}
 		return nil, refused.Err()
+	}
+	if parsed.Machine.Spec.Install != nil {
+		s.f.mu.Lock()
+		s.f.install, s.f.watched = parsed.Machine.Metadata.Name, 0
+		s.f.mu.Unlock()
+		return &api.ApplyResponse{Operations: []string{"install: onto /dev/vda", "install: write the boot loader (/dev/vda1)"}, Install: "/dev/vda"}, nil
 	}
 	if s.f.current() != nil {
 		return &api.ApplyResponse{}, nil
@@ -364,4 +417,84 @@ contexts:
       cluster: dev
       user: dev-admin
 `)}, nil
+}
+
+// fakeUpgradeService is a machine at the end of a bad line: what is sent to it breaks off, and so does what it says.
+type fakeUpgradeService struct {
+	api.UnimplementedUpgradeServer
+	mu     sync.Mutex
+	have   int64
+	breaks int // how often something has broken off
+	record *api.UpgradeStatus
+}
+
+const fakeLine = 1_500_000 // bytes that come through before it breaks
+
+func (s *fakeUpgradeService) Offer(_ context.Context, r *api.OfferBundleRequest) (*api.OfferBundleResponse, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if r.Size < 1<<20 {
+		return nil, status.Error(codes.FailedPrecondition, "upgrade refused: the test expects more")
+	}
+	return &api.OfferBundleResponse{Have: s.have}, nil
+}
+
+func (s *fakeUpgradeService) Send(stream grpc.ClientStreamingServer[api.SendBundleRequest, api.UpgradeBegun]) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	first, err := stream.Recv()
+	if err != nil {
+		return err
+	}
+	if first.Offset != s.have || len(first.Sha256) != 64 {
+		return status.Errorf(codes.FailedPrecondition, "offset %d of %s, the test expects %d", first.Offset, first.Sha256, s.have)
+	}
+	for came := int64(0); ; {
+		r, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			return stream.SendAndClose(s.begin("1.3.0"))
+		}
+		if err != nil {
+			return err
+		}
+		came, s.have = came+int64(len(r.Chunk)), s.have+int64(len(r.Chunk))
+		if came > fakeLine {
+			s.breaks++
+			return status.Error([]codes.Code{codes.Unavailable, codes.Aborted}[s.breaks%2], "the test breaks it off")
+		}
+	}
+}
+
+func (s *fakeUpgradeService) Fetch(_ context.Context, r *api.FetchBundleRequest) (*api.UpgradeBegun, error) {
+	if r.Reference != "registry.test/orlop:1" || string(r.Ca) != "a CA\n" || r.Username != "dora" || r.Password != "secret" {
+		return nil, status.Errorf(codes.FailedPrecondition, "the test does not expect %v", r)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.begin("1.4.0"), nil
+}
+
+func (s *fakeUpgradeService) begin(version string) *api.UpgradeBegun {
+	s.record = &api.UpgradeStatus{Running: "1.2.3", From: "1.2.3", To: version, Phase: "writing", Operation: "write", Done: 1 << 20, Total: 2 << 20}
+	return &api.UpgradeBegun{From: "1.2.3", To: version}
+}
+
+func (s *fakeUpgradeService) Status(context.Context, *api.UpgradeStatusRequest) (*api.UpgradeStatus, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.record, nil
+}
+
+func (s *fakeUpgradeService) Watch(_ *api.WatchUpgradeRequest, stream grpc.ServerStreamingServer[api.UpgradeStatus]) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := stream.Send(s.record); err != nil {
+		return err
+	}
+	if s.record.Phase == "writing" {
+		s.record = &api.UpgradeStatus{Running: s.record.To, From: "1.2.3", To: s.record.To, Phase: "committed"}
+		return status.Error(codes.Unavailable, "the machine reboots")
+	}
+	<-stream.Context().Done()
+	return stream.Context().Err()
 }

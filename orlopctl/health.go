@@ -80,30 +80,41 @@ func waitHealthy(ctx context.Context, endpoint client.Endpoint, once bool, show 
 		if err := show(healthReport{waiting: err}); err != nil {
 			return err
 		}
-		pause := time.NewTimer(dialPause)
-		select {
-		case <-pause.C:
-		case <-ctx.Done():
-			pause.Stop()
+		if !rest(ctx, dialPause) {
 			return gaveUp(ctx, last, err)
 		}
 	}
 }
 
-// followHealth connects and hands on each answer until the machine ends the stream.
-func followHealth(ctx context.Context, endpoint client.Endpoint, once bool, show func(*api.HealthResponse) error) error {
+// rest waits between two attempts. It is false when the time for all of them is up.
+func rest(ctx context.Context, pause time.Duration) bool {
+	timer := time.NewTimer(pause)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// attempt connects once, of several times, and hands the connection on. The context given to do ends with the time for
+// connecting.
+func attempt(ctx context.Context, endpoint client.Endpoint, do func(dialing context.Context, c *client.Client) error) error {
 	dialing, cancel := context.WithTimeout(ctx, dialTry)
 	defer cancel()
-	c, err := client.Dial(dialing, endpoint)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = c.Close() }() // a new connection is made for the next attempt
-	stream, err := c.Cluster.Health(ctx, &api.HealthRequest{Once: once})
-	if err != nil {
-		return err
-	}
-	return each(stream.Recv, show)
+	return connectedTo(dialing, endpoint, func(c *client.Client) error { return do(dialing, c) })
+}
+
+// followHealth connects and hands on each answer until the machine ends the stream.
+func followHealth(ctx context.Context, endpoint client.Endpoint, once bool, show func(*api.HealthResponse) error) error {
+	return attempt(ctx, endpoint, func(_ context.Context, c *client.Client) error {
+		stream, err := c.Cluster.Health(ctx, &api.HealthRequest{Once: once})
+		if err != nil {
+			return err
+		}
+		return each(stream.Recv, show)
+	})
 }
 
 // passing tells whether an error may go away by itself while a machine starts or reboots.

@@ -66,7 +66,7 @@ func size(bytes int64) string {
 }
 
 func (t *tool) importImage(name string) error {
-	archive, total, err := t.input("image", name)
+	archive, total, err := t.input(name)
 	if err != nil {
 		return err
 	}
@@ -79,7 +79,7 @@ func (t *tool) importImage(name string) error {
 		if err != nil {
 			return err
 		}
-		progress := t.progress(total)
+		progress := t.progress("sent", total)
 		err = send(archive, progress, func(chunk []byte) error { return stream.Send(&api.ImportImageRequest{Chunk: chunk}) })
 		if err != nil {
 			return err
@@ -92,14 +92,14 @@ func (t *tool) importImage(name string) error {
 	})
 }
 
-// input opens the file that a command takes, or the standard input for "-", and tells its size if it has one.
-func (t *tool) input(command, name string) (file io.ReadCloser, size int64, err error) {
+// input opens the archive that a command takes, or the standard input for "-", and tells its size if it has one.
+func (t *tool) input(name string) (file io.ReadCloser, size int64, err error) {
 	if name == "-" {
 		return io.NopCloser(t.stdin), 0, nil
 	}
 	f, err := os.Open(name)
 	if err != nil {
-		return nil, 0, usagef("%s: cannot read: %w", command, err)
+		return nil, 0, usagef("image: cannot read: %w", err)
 	}
 	if info, err := f.Stat(); err == nil {
 		size = info.Size()
@@ -133,18 +133,18 @@ func send(file io.Reader, progress func(int64), stream func(chunk []byte) error)
 	}
 }
 
-// progress shows on a terminal how much was sent; elsewhere it is silent.
-func (t *tool) progress(total int64) func(sent int64) {
+// progress shows on a terminal how much was done ("sent"); elsewhere it is silent. What is shown goes when all is done.
+func (t *tool) progress(did string, total int64) func(bytes int64) {
 	if _, ok := t.terminal(); !ok {
 		return func(int64) {}
 	}
-	return func(sent int64) {
+	return func(bytes int64) {
 		of := ""
 		if total > 0 {
 			of = " of " + size(total)
 		}
-		_, _ = fmt.Fprintf(t.stderr, "\r\x1b[Ksent %s%s", size(sent), of)
-		if sent == total {
+		_, _ = fmt.Fprintf(t.stderr, "\r\x1b[K%s %s%s", did, size(bytes), of)
+		if bytes == total {
 			_, _ = fmt.Fprint(t.stderr, "\r\x1b[K")
 		}
 	}

@@ -59,29 +59,41 @@ func (t *tool) powerCommand(name, short, done string, do powerCall) *cobra.Comma
 	return c
 }
 
+// wipes are the values of reset's --wipe, and what each makes the machine forget.
+var wipes = map[string]struct {
+	wipe   api.ResetRequest_Wipe
+	forget string
+}{
+	"state": {api.ResetRequest_WIPE_STATE, "forget its configuration"},
+	"data":  {api.ResetRequest_WIPE_DATA, "forget all its data"},
+	"all":   {api.ResetRequest_WIPE_ALL, "forget its configuration and all its data"},
+}
+
 func (t *tool) resetCommand() *cobra.Command {
-	var wipe, yes bool
+	var wipe string
+	var yes bool
 	c := &cobra.Command{
 		Use:   "reset",
-		Short: "Make the machine forget its configuration and start anew",
-		Long: "Make the machine forget its configuration and start anew. With --wipe-data it also forgets etcd, images and volumes.\n" +
-			"The machine's name must be typed first, unless --yes is given.",
+		Short: "Make the machine forget its configuration or its data and start anew",
+		Long: "Make the machine forget and start anew: with --wipe state its configuration and its key, so that it waits for a configuration\n" +
+			"again; with --wipe data etcd, images, volumes and logs, so that it starts with its configuration and an empty cluster; with\n" +
+			"--wipe all both. The machine's name must be typed first, unless --yes is given.",
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
+			what, known := wipes[wipe]
+			if !known {
+				return usagef("reset: --wipe %q is not known; it is state, data or all", wipe)
+			}
 			if t.flags.timeout == 0 {
 				t.flags.timeout = resetTimeout
 			}
 			return t.call(func(ctx context.Context, c *client.Client) error {
 				if !yes {
-					what := "forget its configuration"
-					if wipe {
-						what = "forget its configuration and all its data"
-					}
-					if err := t.confirm(ctx, c, what); err != nil {
+					if err := t.confirm(ctx, c, what.forget); err != nil {
 						return err
 					}
 				}
-				answer, err := c.Machine.Reset(ctx, &api.ResetRequest{WipeData: wipe})
+				answer, err := c.Machine.Reset(ctx, &api.ResetRequest{Wipe: what.wipe})
 				if err != nil {
 					return err
 				}
@@ -93,7 +105,7 @@ func (t *tool) resetCommand() *cobra.Command {
 			})
 		},
 	}
-	c.Flags().BoolVar(&wipe, "wipe-data", false, "also forget etcd, images and volumes")
+	c.Flags().StringVar(&wipe, "wipe", "state", "what to forget: state, data or all")
 	c.Flags().BoolVar(&yes, "yes", false, "do not ask")
 	return c
 }

@@ -136,10 +136,10 @@ func (t *tool) connected(dialing, calling context.Context, do func(context.Conte
 	if err != nil {
 		return err
 	}
-	return t.connectedTo(dialing, endpoint, func(c *client.Client) error { return do(calling, c) })
+	return connectedTo(dialing, endpoint, func(c *client.Client) error { return do(calling, c) })
 }
 
-func (t *tool) connectedTo(dialing context.Context, e client.Endpoint, do func(*client.Client) error) error {
+func connectedTo(dialing context.Context, e client.Endpoint, do func(*client.Client) error) error {
 	c, err := client.Dial(dialing, e)
 	if err != nil {
 		return err

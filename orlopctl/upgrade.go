@@ -1,15 +1,22 @@
 package main
 
 import (
+	"cmp"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
+	"io"
+	"os"
 	"strings"
 	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/grpc/codes"
 
 	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/bundle"
 	"github.com/orlop-os/orlop/pkg/client"
 	"github.com/orlop-os/orlop/pkg/slot"
 )
@@ -19,25 +26,57 @@ const upgradeTimeout = 30 * time.Minute
 
 func (t *tool) upgradeCommand() *cobra.Command {
 	var file string
-	var noWait bool
+	var from registryFlags
+	var noWait, withoutData bool
 	c := &cobra.Command{
-		Use:   "upgrade -f BUNDLE",
+		Use:   "upgrade -f BUNDLE | --from-registry REFERENCE",
 		Short: "Replace the machine's system by another version",
 		Long: "Replace the machine's system by another version, and wait for the outcome. The new version is written beside the one that\n" +
 			"runs; if it does not prove itself after the reboot, the machine comes back to the one that runs now, by itself and with its\n" +
-			"configuration. The exit status is 0 when the new version is committed and 1 when the machine went back.",
+			"configuration. The exit status is 0 when the new version is committed and 1 when the machine went back.\n\n" +
+			"Once the machine has the bundle, or fetches it, it needs nobody: `orlopctl upgrade status --wait` shows how it goes on. A\n" +
+			"bundle that has come in part is kept; the same command brings the rest.",
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			if file == "" {
-				return usagef("upgrade: -f with the upgrade bundle is needed")
+			var begun *api.UpgradeBegun
+			var err error
+			switch {
+			case (file == "") == (from.reference == ""):
+				return usagef("upgrade: either -f with the upgrade bundle or --from-registry is needed")
+			case file != "":
+				begun, err = t.sendBundle(file, withoutData)
+			default:
+				begun, err = t.fetchBundle(from, withoutData)
 			}
-			return t.upgrade(file, !noWait)
+			if err != nil {
+				return err
+			}
+			if t.human() {
+				t.println(fmt.Sprintf("the upgrade from version %s to %s has begun", begun.From, begun.To))
+			}
+			if noWait {
+				return nil
+			}
+			return t.awaitUpgrade(begun.To)
 		},
 	}
 	c.Flags().StringVarP(&file, "file", "f", "", "the upgrade bundle")
-	c.Flags().BoolVar(&noWait, "no-wait", false, "return when the new version is written; `orlopctl upgrade status --wait` waits")
+	c.Flags().StringVar(&from.reference, "from-registry", "", "let the machine fetch the bundle: registry/name:tag of an OCI artifact with the bundle as its layer of type\n"+bundle.TypeArchive)
+	c.Flags().StringVar(&from.ca, "registry-ca", "", "file with the CA that vouches for the registry")
+	c.Flags().BoolVar(&from.plainHTTP, "plain-http", false, "the registry speaks HTTP without TLS")
+	c.Flags().StringVar(&from.username, "registry-user", "", "name to show to the registry (default: none)")
+	c.Flags().StringVar(&from.password, "registry-password-file", "", "file with the password that goes with it")
+	c.Flags().BoolVar(&withoutData, "without-data", false, "do not save the cluster's data before: for a machine whose etcd does not run, which could not be upgraded otherwise")
+	c.Flags().BoolVar(&noWait, "no-wait", false, "return when the machine needs nobody any more; orlopctl upgrade status --wait goes on waiting")
 	c.AddCommand(t.upgradeStatusCommand())
 	return c
+}
+
+// registryFlags say where a machine finds a bundle.
+type registryFlags struct {
+	reference, ca      string
+	plainHTTP          bool
+	username, password string // password is a file
 }
 
 func (t *tool) upgradeStatusCommand() *cobra.Command {
@@ -57,7 +96,7 @@ func (t *tool) upgradeStatusCommand() *cobra.Command {
 			})
 		},
 	}
-	c.Flags().BoolVar(&wait, "wait", false, "wait for the outcome, also while the machine reboots")
+	c.Flags().BoolVarP(&wait, "wait", "w", false, "show what the machine does and wait for the outcome, also while the machine reboots")
 	return c
 }
 
@@ -94,43 +133,123 @@ func (t *tool) rollbackCommand() *cobra.Command {
 	return c
 }
 
-func (t *tool) upgrade(name string, wait bool) error {
-	file, total, err := t.input("upgrade", name)
-	if err != nil {
+// fetchBundle lets the machine fetch a bundle, and returns when it has begun to.
+func (t *tool) fetchBundle(from registryFlags, withoutData bool) (begun *api.UpgradeBegun, err error) {
+	r := &api.FetchBundleRequest{Reference: from.reference, PlainHttp: from.plainHTTP, Username: from.username, WithoutData: withoutData}
+	if from.ca != "" {
+		if r.Ca, err = os.ReadFile(from.ca); err != nil {
+			return nil, usagef("upgrade: cannot read the registry's CA: %w", err)
+		}
+	}
+	if from.password != "" {
+		text, err := os.ReadFile(from.password)
+		if err != nil {
+			return nil, usagef("upgrade: cannot read the password: %w", err)
+		}
+		r.Password = strings.TrimSpace(string(text))
+	}
+	ctx, stop := interruptible()
+	defer stop()
+	ctx, cancel := context.WithTimeout(ctx, t.timeout(upgradeTimeout))
+	defer cancel()
+	dialing, cancel := context.WithTimeout(ctx, usualTimeout)
+	defer cancel()
+	err = t.connected(dialing, ctx, func(ctx context.Context, c *client.Client) (err error) {
+		begun, err = c.Upgrade.Fetch(ctx, r)
 		return err
-	}
-	defer func() { _ = file.Close() }() // it was only read
-	if t.flags.timeout == 0 {
-		t.flags.timeout = upgradeTimeout
-	}
-	var to string
-	err = t.call(func(ctx context.Context, c *client.Client) error {
-		stream, err := c.Upgrade.Start(ctx)
-		if err != nil {
-			return err
-		}
-		err = send(file, t.progress(total), func(chunk []byte) error { return stream.Send(&api.StartUpgradeRequest{Chunk: chunk}) })
-		if err != nil {
-			return err
-		}
-		answer, err := stream.CloseAndRecv()
-		if err != nil {
-			return err
-		}
-		to = answer.To
-		if t.human() {
-			t.println(fmt.Sprintf("version %s is written beside %s; the machine reboots into it", answer.To, answer.From))
-		}
-		return nil
 	})
-	if err != nil || !wait {
-		return err
-	}
-	return t.awaitUpgrade(to)
+	return begun, err
 }
 
-// awaitUpgrade waits for an upgrade's outcome, across reboots. It is good when the version wanted runs; with no version
-// wanted, when the upgrade was committed.
+// sendBundle sends a bundle, going on where a lost connection broke it off, and returns when the machine has it.
+func (t *tool) sendBundle(name string, withoutData bool) (*api.UpgradeBegun, error) {
+	file, err := os.Open(name)
+	if err != nil {
+		return nil, usagef("upgrade: cannot read: %w", err)
+	}
+	defer func() { _ = file.Close() }() // it was only read
+	hash := sha256.New()
+	size, err := io.Copy(hash, file)
+	if err != nil {
+		return nil, usagef("upgrade: cannot read the bundle: %w", err)
+	}
+	u := upload{tool: t, file: file, offer: &api.OfferBundleRequest{Sha256: hex.EncodeToString(hash.Sum(nil)), Size: size}, withoutData: withoutData}
+	return u.send()
+}
+
+// upload is a bundle on its way to a machine.
+type upload struct {
+	tool  *tool
+	file  io.ReadSeeker
+	offer *api.OfferBundleRequest
+	// withoutData: the machine does not save the cluster's data before.
+	withoutData bool
+}
+
+// send makes one attempt after the other until the machine has the bundle. The first one has to be let in; after that a connection
+// may be lost, and a machine may restart.
+func (u upload) send() (begun *api.UpgradeBegun, err error) {
+	endpoint, err := u.tool.machine()
+	if err != nil {
+		return nil, err
+	}
+	ctx, stop := interruptible()
+	defer stop()
+	ctx, cancel := context.WithTimeout(ctx, u.tool.timeout(upgradeTimeout))
+	defer cancel()
+	told := ""
+	for sending := false; ; {
+		err := attempt(ctx, endpoint, func(_ context.Context, c *client.Client) (err error) {
+			begun, err = u.try(ctx, c, &sending)
+			return err
+		})
+		if err == nil || !sending || !passing(err) && !interrupted(err) || !rest(ctx, dialPause) {
+			return begun, err
+		}
+		if line := "it broke off: " + message(err); u.tool.human() && line != told {
+			u.tool.errorln(line)
+			told = line
+		}
+	}
+}
+
+// interrupted tells that the machine asks to go on by offering the bundle again.
+func interrupted(err error) bool {
+	s, ok := statusOf(err)
+	return ok && s.Code() == codes.Aborted
+}
+
+// try sends what the machine does not have yet, and notes that it has begun to.
+func (u upload) try(ctx context.Context, c *client.Client, sending *bool) (*api.UpgradeBegun, error) {
+	answer, err := c.Upgrade.Offer(ctx, u.offer)
+	if err != nil {
+		return nil, err
+	}
+	*sending = true
+	if _, err := u.file.Seek(answer.Have, io.SeekStart); err != nil {
+		return nil, fmt.Errorf("upgrade: cannot read the bundle: %w", err)
+	}
+	if u.tool.human() && answer.Have > 0 {
+		u.tool.errorln(fmt.Sprintf("the machine has %d of %d bytes; sending %d", answer.Have, u.offer.Size, u.offer.Size-answer.Have))
+	}
+	stream, err := c.Upgrade.Send(ctx)
+	if err != nil {
+		return nil, err
+	}
+	progress := u.tool.progress("sent", u.offer.Size)
+	if stream.Send(&api.SendBundleRequest{Sha256: u.offer.Sha256, Offset: answer.Have, WithoutData: u.withoutData}) == nil {
+		err := send(u.file, func(sent int64) { progress(answer.Have + sent) }, func(chunk []byte) error {
+			return stream.Send(&api.SendBundleRequest{Chunk: chunk})
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return stream.CloseAndRecv() // or the machine's reason, if it did not take it
+}
+
+// awaitUpgrade waits for an upgrade's outcome, across reboots, and shows what the machine does. It is good when the version wanted
+// runs; with no version wanted, when the upgrade was committed.
 func (t *tool) awaitUpgrade(wanted string) error {
 	endpoint, err := t.machine()
 	if err != nil {
@@ -141,40 +260,64 @@ func (t *tool) awaitUpgrade(wanted string) error {
 	ctx, cancel := context.WithTimeout(ctx, t.timeout(upgradeTimeout))
 	defer cancel()
 	var last *api.UpgradeStatus
-	told := ""
+	show := t.stages()
 	for {
-		now, err := upgradeStatus(ctx, endpoint)
-		if err == nil {
+		err := followUpgrade(ctx, endpoint, func(now *api.UpgradeStatus) bool {
 			last = now
-			if slot.Phase(now.Phase).Done() {
-				return t.outcome(now, wanted)
-			}
-		} else if ctx.Err() == nil && !passing(err) {
+			show(now)
+			return slot.Phase(now.Phase).Done() && now.Operation == ""
+		})
+		if err == nil {
+			return t.outcome(last, wanted)
+		}
+		if ctx.Err() == nil && !passing(err) {
 			return err
 		}
-		if line := strings.TrimSuffix(last.GetPhase()+": "+last.GetWaits(), ": "); t.human() && err == nil && line != told {
-			t.errorln(line)
-			told = line
-		}
-		pause := time.NewTimer(dialPause)
-		select {
-		case <-pause.C:
-		case <-ctx.Done():
-			pause.Stop()
-			return &exitError{code: exitUnhealthy, err: fmt.Errorf("upgrade: no outcome in time; it is %q", last.GetPhase()), hint: "`orlopctl upgrade status` shows how it goes on"}
+		if !rest(ctx, dialPause) {
+			return &exitError{code: exitUnhealthy, err: fmt.Errorf("upgrade: no outcome in time; it is %q", last.GetPhase()), hint: "`orlopctl upgrade status --wait` goes on waiting"}
 		}
 	}
 }
 
-func upgradeStatus(ctx context.Context, endpoint client.Endpoint) (*api.UpgradeStatus, error) {
-	ctx, cancel := context.WithTimeout(ctx, dialTry)
-	defer cancel()
-	c, err := client.Dial(ctx, endpoint)
-	if err != nil {
-		return nil, err
+// followUpgrade connects and hands on what the machine says, until that is enough or the connection is lost.
+func followUpgrade(ctx context.Context, endpoint client.Endpoint, enough func(*api.UpgradeStatus) bool) error {
+	return attempt(ctx, endpoint, func(_ context.Context, c *client.Client) error {
+		stream, err := c.Upgrade.Watch(ctx, &api.WatchUpgradeRequest{})
+		if err != nil {
+			return err
+		}
+		for {
+			now, err := stream.Recv()
+			if err != nil {
+				return err
+			}
+			if enough(now) {
+				return nil
+			}
+		}
+	})
+}
+
+// stages shows each stage of an upgrade as it comes; on a terminal also how far it is.
+func (t *tool) stages() func(*api.UpgradeStatus) {
+	if !t.human() {
+		return func(*api.UpgradeStatus) {}
 	}
-	defer func() { _ = c.Close() }() // a new connection is made for the next attempt
-	return c.Upgrade.Status(ctx, &api.UpgradeStatusRequest{})
+	_, terminal := t.terminal()
+	told := ""
+	return func(s *api.UpgradeStatus) {
+		if terminal {
+			_, _ = fmt.Fprint(t.stderr, "\r\x1b[K")
+		}
+		line := strings.TrimSuffix(s.Phase+": "+cmp.Or(s.Operation, s.Waits), ": ")
+		if line != told {
+			t.errorln(line)
+			told = line
+		}
+		if terminal && s.Total > 0 {
+			_, _ = fmt.Fprintf(t.stderr, "%s of %s", size(s.Done), size(s.Total))
+		}
+	}
 }
 
 func (t *tool) outcome(s *api.UpgradeStatus, wanted string) error {
@@ -211,6 +354,9 @@ func upgradeTable(w *tabwriter.Writer, s *api.UpgradeStatus) {
 	}
 	if s.Reason != "" {
 		row(w, "REASON", s.Reason)
+	}
+	if s.DataOf != nil {
+		row(w, "DROPPED", fmt.Sprintf("%d revisions of the cluster's data, which are again as of %s", s.DroppedRevisions, s.DataOf.AsTime().Format(time.RFC3339)))
 	}
 	if s.Began != nil {
 		row(w, "BEGAN", s.Began.AsTime().Format(time.RFC3339))

@@ -36,7 +36,11 @@ func (t *tool) versionCommand() *cobra.Command {
 
 func versionTable(w *tabwriter.Writer, v *api.VersionResponse) {
 	row(w, "machine", orDash(v.Machine))
-	row(w, "orlop", v.Version+" (profile "+orDash(v.Profile)+", slot "+orDash(v.Slot)+", built "+stamp(v.Built)+")")
+	from := "slot " + orDash(v.Slot)
+	if v.Medium != "" {
+		from = "from " + v.Medium + ", not installed"
+	}
+	row(w, "orlop", v.Version+" (profile "+orDash(v.Profile)+", "+from+", built "+stamp(v.Built)+")")
 	row(w, "kubernetes", v.Kubernetes)
 	row(w, "kernel", v.Kernel)
 	row(w, "orlopctl", toolVersion())

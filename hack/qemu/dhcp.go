@@ -135,5 +135,8 @@ func (n *Network) dhcpReply(m *dhcpv4.DHCPv4, l lease) (*dhcpv4.DHCPv4, error) {
 	reply.UpdateOption(dhcpv4.OptNTPServers(gateway))
 	reply.UpdateOption(dhcpv4.OptDomainName(n.spec.Domain))
 	reply.UpdateOption(dhcpv4.OptHostName(l.name))
+	if n.offered() != "" {
+		n.offerBoot(m, reply)
+	}
 	return reply, nil
 }

@@ -15,6 +15,9 @@ func (s MachineSpec) prepare() error {
 		return fmt.Errorf("machine %s: cannot make its folder: %w", s.Name, err)
 	}
 	for _, d := range s.Disks {
+		if d.Bus == BusCD {
+			continue
+		}
 		if err := makeDisk(s.diskPath(d), d.Image, d.SizeMiB<<20); err != nil {
 			return fmt.Errorf("machine %s: %w", s.Name, err)
 		}
@@ -24,6 +27,19 @@ func (s MachineSpec) prepare() error {
 	}
 	if err := makeDisk(s.Dir+"/"+varsFile, s.Vars, 0); err != nil {
 		return fmt.Errorf("machine %s: %w", s.Name, err)
+	}
+	return nil
+}
+
+// emptyLogs makes the files that QEMU writes its records to; it does not make them itself.
+func (s MachineSpec) emptyLogs() error {
+	for _, d := range s.Disks {
+		if !d.Record {
+			continue
+		}
+		if err := os.WriteFile(s.logPath(d), nil, 0o600); err != nil {
+			return fmt.Errorf("log of disk %s: cannot create: %w", d.Name, err)
+		}
 	}
 	return nil
 }

@@ -26,13 +26,15 @@
 // answers from a table and has no upstream. A frame for an address outside is switched to nobody or dropped by the
 // gateway, and is in the capture: AnalyseCapture finds it.
 //
+// ServeBoot adds TFTP and HTTP, for machines whose firmware boots from the network by itself.
+//
 // gvisor-tap-vsock, which is the usual choice here, always installs forwarders that dial with the host's network, its
 // switch does not flood multicast, and one stopped machine stops all of it. So this package uses the same IP stack
 // (gvisor) with a switch of its own.
 //
 // # Machines
 //
-// Start makes a machine: its folder holds the disk, the firmware's variables, console.log and stderr.log. A machine
+// Start makes a machine: its folder holds the disks, the firmware's variables, console.log and stderr.log. A machine
 // can lose its power (PowerCut: SIGKILL to QEMU), be switched on again (PowerOn) with the same disk, be asked to shut
 // down (PowerButton), be reset, paused and unplugged. Each power-on ends with an Exit that keeps QEMU's status, what
 // it wrote on stderr and the reason it gave over QMP, so that a machine that shut itself down, one that was killed and
@@ -43,6 +45,7 @@
 //
 // # What it does not do
 //
-// It builds no images, knows nothing of the API of the machines, and runs no emulation faster than TCG. It does not
-// model a disk that loses unflushed writes: what reached QEMU before a power cut stays written.
+// It builds no images, knows nothing of the API of the machines, and runs no emulation faster than TCG. What reached QEMU
+// before a power cut stays written; a disk that loses what was not flushed is made from a record (Disk.Record), by package
+// writelog.
 package qemu

@@ -61,7 +61,17 @@ func (m *Machine) Addr() netip.Addr { return m.addr }
 func (m *Machine) Spec() MachineSpec { return m.spec }
 
 // DiskPath is the raw file of the disk of that name, for tests that damage or look at it while the power is off.
-func (m *Machine) DiskPath(name string) string { return m.spec.diskPath(Disk{Name: name}) }
+func (m *Machine) DiskPath(name string) string {
+	for _, d := range m.spec.Disks {
+		if d.Name == name {
+			return m.spec.diskPath(d)
+		}
+	}
+	return ""
+}
+
+// LogPath is the record of what was written to the disk of that name (Disk.Record). It grows while the machine is on.
+func (m *Machine) LogPath(name string) string { return m.spec.logPath(Disk{Name: name}) }
 
 // Console is what the machine wrote on its serial port.
 func (m *Machine) Console() *Console { return m.console }
@@ -173,6 +183,17 @@ func (m *Machine) PowerOn(ctx context.Context) error {
 		return fmt.Errorf("machine %s: cannot power on: %w: %s", m.spec.Name, err, p.exit)
 	}
 	return nil
+}
+
+// ForgetVariables puts the firmware's variables back to what the firmware came with, as an empty battery does. The machine is off.
+func (m *Machine) ForgetVariables() error {
+	if m.Running() {
+		return fmt.Errorf("machine %s: it is on", m.Name())
+	}
+	if err := os.Remove(filepath.Join(m.spec.Dir, varsFile)); err != nil {
+		return fmt.Errorf("machine %s: cannot forget the firmware's variables: %w", m.Name(), err)
+	}
+	return m.spec.prepare()
 }
 
 // PowerCut takes the power away: QEMU is killed. It returns when nothing of it runs any more. Cutting the power of a

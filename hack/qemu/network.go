@@ -55,6 +55,7 @@ type Network struct {
 	names    map[string][]netip.Addr
 	ports    map[string]*port
 	forwards []*Forward
+	bootFile string // the boot image for machines (ServeBoot)
 	closed   bool
 }
 

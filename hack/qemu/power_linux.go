@@ -126,6 +126,9 @@ func (m *Machine) startQEMU() (*power, error) {
 		}
 	)
 	defer files.closeTheirs()
+	if err := m.spec.emptyLogs(); err != nil {
+		return failWith(err)
+	}
 	if console, fds.console, err = files.pair("console"); err != nil {
 		return failWith(err)
 	}

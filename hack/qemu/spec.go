@@ -26,8 +26,11 @@ type MachineSpec struct {
 	// MemoryMiB defaults to 2048, CPUs to 2.
 	MemoryMiB int `json:"memoryMiB,omitempty"`
 	CPUs      int `json:"cpus,omitempty"`
-	// Disks in order of their appearance to the machine; none: a machine without a disk. The first is the boot disk.
+	// Disks in order of their appearance to the machine; none: a machine without a disk. The firmware tries them in this order,
+	// unless Boot says otherwise.
 	Disks []Disk `json:"disks,omitempty"`
+	// Boot is what the firmware tries to boot from, in this order: names of disks, BootPXE, BootHTTP. Default: the disks.
+	Boot []string `json:"boot,omitempty"`
 
 	// Network is what the NIC is plugged into; nil: no NIC.
 	Network *Network `json:"-"`
@@ -65,7 +68,25 @@ type MachineSpec struct {
 	Args []string `json:"args,omitempty"`
 }
 
-// Disk is a virtio-blk disk in the machine's folder, called NAME.raw.
+// What a machine can boot from beside its disks: the boot image of its network (Network.ServeBoot).
+const (
+	BootPXE  = "pxe"  // by PXE: DHCP, then TFTP
+	BootHTTP = "http" // by UEFI HTTP boot
+)
+
+// Bus is how a disk is attached: the name of QEMU's device for it.
+type Bus string
+
+// The kinds of disks.
+const (
+	BusVirtio Bus = "virtio-blk-pci" // the default
+	BusNVMe   Bus = "nvme"
+	BusSATA   Bus = "ide-hd"
+	BusUSB    Bus = "usb-storage"
+	BusCD     Bus = "ide-cd" // a CD in its drive: Image itself is what the machine sees, and it cannot write to it
+)
+
+// Disk is a disk in the machine's folder, called NAME.raw.
 type Disk struct {
 	// Name is the file's name and the disk's serial number in the guest; default "disk0", "disk1", …
 	Name string `json:"name,omitempty"`
@@ -75,6 +96,13 @@ type Disk struct {
 	SizeMiB int64 `json:"sizeMiB,omitempty"`
 	// ReadOnly is for media that carry a configuration.
 	ReadOnly bool `json:"readOnly,omitempty"`
+	// Record keeps all that is written to the disk and each flush of it, in order, in NAME.log beside it; package writelog reads
+	// that. It begins anew with each power-on. BusVirtio only.
+	Record bool `json:"record,omitempty"`
+	// Forget lets the machine write, but not to the file: at the next power-on the disk is what it was.
+	Forget bool `json:"forget,omitempty"`
+	// Bus is how it is attached, default BusVirtio.
+	Bus Bus `json:"bus,omitempty"`
 }
 
 // BootDisk is the usual list of disks: one of sizeMiB (0: 8 GiB), made from image.
@@ -119,12 +147,38 @@ func (s MachineSpec) withDefaults() (MachineSpec, error) {
 		if d.SizeMiB == 0 {
 			d.SizeMiB = 8192
 		}
+		switch d.Bus {
+		case "":
+			d.Bus = BusVirtio
+		case BusCD:
+			d.ReadOnly = true
+		case BusVirtio, BusNVMe, BusSATA, BusUSB:
+		default:
+			return s, fmt.Errorf("machine %s: disk %s: there is no bus %q", s.Name, d.Name, d.Bus)
+		}
 		if !dnsLabel.MatchString(d.Name) || len(d.Name) > 20 || seen[d.Name] {
 			return s, fmt.Errorf("machine %s: disk name %q is taken or not of a-z, 0-9, - (at most 20)", s.Name, d.Name)
+		}
+		if d.ReadOnly && (d.Record || d.Forget) || d.Record && d.Forget {
+			return s, fmt.Errorf("machine %s: disk %s can be one of read only, recorded and forgetful", s.Name, d.Name)
+		}
+		if d.Record && d.Bus != BusVirtio {
+			return s, fmt.Errorf("machine %s: disk %s is on bus %s, and can be recorded on %s only", s.Name, d.Name, d.Bus, BusVirtio)
 		}
 		seen[d.Name], disks[i] = true, d
 	}
 	s.Disks = disks
+	if s.Boot == nil {
+		for _, d := range disks {
+			s.Boot = append(s.Boot, d.Name)
+		}
+	}
+	seen[BootPXE], seen[BootHTTP] = s.hasNIC(), s.hasNIC()
+	for _, b := range s.Boot {
+		if !seen[b] {
+			return s, fmt.Errorf("machine %s: cannot boot from %q: it has no such device", s.Name, b)
+		}
+	}
 	if s.Kernel == "" && (s.Initrd != "" || s.Append != "") {
 		return s, fmt.Errorf("machine %s: Initrd and Append need Kernel", s.Name)
 	}

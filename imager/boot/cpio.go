@@ -7,7 +7,9 @@ package boot
 import (
 	"bytes"
 	"cmp"
+	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"slices"
 
@@ -26,10 +28,19 @@ type Entry struct {
 
 // Initramfs writes the entries as a cpio archive (kernel: Documentation/driver-api/early-userspace/buffer-format.rst,
 // format "newc"), compressed with zstd. Owner is root, times are zero, the order is by name: the result depends on
-// the entries only. Folders above an entry must be entries too.
+// the entries only. Folders above an entry must be entries too. Several such archives may stand one behind
+// the other.
 func Initramfs(entries []Entry) ([]byte, error) {
 	sorted := slices.SortedFunc(slices.Values(entries), func(a, b Entry) int { return cmp.Compare(a.Name, b.Name) })
-	var b bytes.Buffer
+	// One encoder on one block stream: the output is the same on any number of processors. The kernel's decoder
+	// takes windows of up to 128 MiB, but a small one keeps its memory small. The best level would take six times as long for
+	// 7 % less.
+	var out bytes.Buffer
+	enc, err := zstd.NewWriter(&out, zstd.WithEncoderLevel(zstd.SpeedBetterCompression), zstd.WithEncoderConcurrency(1), zstd.WithWindowSize(8<<20))
+	if err != nil {
+		return nil, err
+	}
+	a := archive{to: enc}
 	for i, e := range sorted {
 		mode, err := unixMode(e)
 		if err != nil {
@@ -39,31 +50,36 @@ func Initramfs(entries []Entry) ([]byte, error) {
 		if e.Mode.IsDir() {
 			links = 2
 		}
-		writeEntry(&b, i+1, mode, links, e)
+		a.entry(i+1, mode, links, e)
 	}
-	writeEntry(&b, 0, 0, 1, Entry{Name: "TRAILER!!!"})
-
-	// One encoder on one block stream: the output is the same on any number of processors. The kernel's decoder
-	// takes windows of up to 128 MiB, but a small one keeps its memory small.
-	enc, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedBestCompression), zstd.WithEncoderConcurrency(1), zstd.WithWindowSize(8<<20))
-	if err != nil {
-		return nil, err
-	}
-	return enc.EncodeAll(b.Bytes(), nil), nil
+	a.entry(0, 0, 1, Entry{Name: "TRAILER!!!"})
+	err = errors.Join(a.err, enc.Close())
+	return out.Bytes(), err
 }
 
-func writeEntry(b *bytes.Buffer, inode int, mode uint32, links int, e Entry) {
-	fmt.Fprintf(b, "070701%08X%08X%08X%08X%08X%08X%08X%08X%08X%08X%08X%08X%08X",
-		inode, mode, 0, 0, links, 0, len(e.Content), 0, 0, e.Major, e.Minor, len(e.Name)+1, 0)
-	b.WriteString(e.Name)
-	b.WriteByte(0)
-	pad(b)
-	b.Write(e.Content)
-	pad(b)
+// archive writes the parts of a cpio archive, which stand at multiples of 4 bytes.
+type archive struct {
+	to  io.Writer
+	n   int   // bytes written
+	err error // the first one
 }
 
-// pad fills up to a multiple of 4 bytes.
-func pad(b *bytes.Buffer) { b.Write(make([]byte, -b.Len()&3)) }
+func (a *archive) write(b []byte) {
+	if a.err == nil {
+		_, a.err = a.to.Write(b)
+	}
+	a.n += len(b)
+}
+
+func (a *archive) pad() { a.write(make([]byte, -a.n&3)) }
+
+func (a *archive) entry(inode int, mode uint32, links int, e Entry) {
+	a.write(fmt.Appendf(nil, "070701%08X%08X%08X%08X%08X%08X%08X%08X%08X%08X%08X%08X%08X%s\x00",
+		inode, mode, 0, 0, links, 0, len(e.Content), 0, 0, e.Major, e.Minor, len(e.Name)+1, 0, e.Name))
+	a.pad()
+	a.write(e.Content)
+	a.pad()
+}
 
 func unixMode(e Entry) (uint32, error) {
 	perm := uint32(e.Mode.Perm())

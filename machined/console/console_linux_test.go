@@ -20,7 +20,7 @@ var update = flag.Bool("update", false, "rewrite the golden files")
 
 const identity = "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
 
-// story is a machine from power-on to Ready, with a fright on the way.
+// story is a machine from power-on to Ready, with a fright on the way, and then one that is not installed.
 var story = []Status{
 	{Version: "1.0.0", Slot: "A", Stage: "disks", WaitsFor: []string{"the boot disk"}},
 	{Version: "1.0.0", Slot: "A", Stage: "configuration", WaitsFor: []string{"an operator: orlopctl apply-config"}, Addresses: []string{"10.0.2.15/24"},
@@ -33,6 +33,7 @@ var story = []Status{
 		Addresses: []string{"fd00::1/64"}, Endpoint: "10.0.2.15:50000", Identity: identity, Services: []string{"apid running", "containerd backoff"}},
 	{Version: "1.0.0", Slot: "A", Name: "node-1", Kubernetes: "v1.36.3", Stage: "ready",
 		Addresses: []string{"10.0.2.15/24"}, Endpoint: "10.0.2.15:50000", Identity: identity, Services: []string{"apid running", "containerd running"}},
+	{Version: "1.0.0", Medium: "memory", Stage: "not installed", WaitsFor: []string{"being installed on a disk"}},
 }
 
 func golden(t *testing.T, name, got string) {

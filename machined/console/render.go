@@ -13,7 +13,8 @@ type Status struct {
 	Name       string   // the machine's name; empty before there is a configuration
 	Version    string   // of the OS
 	Kubernetes string   // version with a leading v; empty where it does not run
-	Slot       string   // "A" or "B"
+	Slot       string   // "A" or "B"; empty where the system is not installed
+	Medium     string   // what a system runs from that is not installed: "memory"
 	Stage      string   // what is being done: "disks", "configuration", "ready", …
 	WaitsFor   []string // what the stage waits for, one line each
 	Addresses  []string // of the machine, "10.0.2.15/24"
@@ -75,11 +76,14 @@ func Render(s Status, width, height int) string {
 	return strings.Join(lines[:min(len(lines), max(height, 1))], "\n")
 }
 
-// title is "Orlop OS 1.0.0 (slot A)".
+// title is "Orlop OS 1.0.0 (slot A)", or "Orlop OS 1.0.0 (from memory, not installed)".
 func title(s Status) string {
 	title := strings.TrimSpace("Orlop OS " + s.Version)
 	if s.Slot != "" {
 		title += " (slot " + s.Slot + ")"
+	}
+	if s.Medium != "" {
+		title += " (from " + s.Medium + ", not installed)"
 	}
 	return title
 }

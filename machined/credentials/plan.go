@@ -108,7 +108,7 @@ func (w *Want) node(node nodespec.Spec, a Authorities) {
 func (w *Want) api(node nodespec.Spec, a Authorities, endpoint string) {
 	p := process{w, paths.KubeAPI, paths.UserAPI}
 	p.folder()
-	w.Folders = append(w.Folders, Folder{paths.EtcdData, p.uid}, Folder{paths.AuditLog, p.uid})
+	w.Folders = append(w.Folders, Folder{paths.EtcdData, p.uid}, Folder{paths.EtcdKept, p.uid}, Folder{paths.AuditLog, p.uid})
 	p.file(nodespec.CA, a.Kubernetes.CertPEM())
 	p.file(nodespec.FrontProxyCA, a.FrontProxy.CertPEM())
 	p.file(nodespec.EtcdCA, a.Etcd.CertPEM())

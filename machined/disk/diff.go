@@ -1,22 +1,19 @@
 package disk
 
 import (
-	"context"
 	"fmt"
 	"slices"
 	"strings"
 
+	"github.com/orlop-os/orlop/pkg/layout"
+	"github.com/orlop-os/orlop/pkg/mkfs"
 	"github.com/orlop-os/orlop/pkg/mount"
 	"github.com/orlop-os/orlop/pkg/reconcile"
 )
 
-// Runner runs a program (absolute path and arguments) to its end and returns its output. A status other than 0 is an
-// error. It is given from outside because PID 1 reaps all children in one place.
-type Runner func(ctx context.Context, args ...string) ([]byte, error)
-
 // Diff lists what has to be done, in order. It is empty when both volumes are mounted and the table is as planned.
 // The operations run programs with run; nil is enough to print them.
-func Diff(have Have, want Want, run Runner) []reconcile.Op {
+func Diff(have Have, want Want, run mkfs.Runner) []reconcile.Op {
 	var ops []reconcile.Op
 	i := slices.IndexFunc(have.Disks, func(d Disk) bool { return d.Path == want.Disk })
 	if i < 0 {
@@ -71,7 +68,7 @@ func tableIs(disk Disk, want Want) bool {
 }
 
 // diffVolume brings one volume from the table to its mount point.
-func diffVolume(disk Disk, mounts []mount.Mount, table WriteTable, v Volume, run Runner) []reconcile.Op {
+func diffVolume(disk Disk, mounts []mount.Mount, table WriteTable, v Volume, run mkfs.Runner) []reconcile.Op {
 	var content Content // of a new partition: blank, because WriteTable wipes its place
 	var room uint64
 	for _, p := range disk.Partitions {
@@ -130,10 +127,10 @@ func (t WriteTable) String() string {
 		parts = append(parts, "remove "+name(e))
 	}
 	for _, e := range t.Add {
-		parts = append(parts, fmt.Sprintf("add %d %s (%s)", e.Number, e.Label, size(e.Size)))
+		parts = append(parts, fmt.Sprintf("add %d %s (%s)", e.Number, e.Label, layout.FormatSize(e.Size)))
 	}
 	for _, e := range t.Grow {
-		parts = append(parts, fmt.Sprintf("grow %d %s to %s", e.Number, e.Label, size(e.Size)))
+		parts = append(parts, fmt.Sprintf("grow %d %s to %s", e.Number, e.Label, layout.FormatSize(e.Size)))
 	}
 	if t.Mirror {
 		parts = append(parts, "mirror the table at the end of the disk")
@@ -146,7 +143,7 @@ type Format struct {
 	Label           string
 	Device          string
 	ReservedPercent int // of the blocks, for root only
-	run             Runner
+	run             mkfs.Runner
 }
 
 func (f Format) String() string { return "format " + f.Label + " (" + f.Device + ") as ext4" }
@@ -156,7 +153,7 @@ func (f Format) String() string { return "format " + f.Label + " (" + f.Device +
 type Check struct {
 	Label  string
 	Device string
-	run    Runner
+	run    mkfs.Runner
 }
 
 func (c Check) String() string { return "check " + c.Label + " (" + c.Device + ")" }
@@ -179,7 +176,7 @@ type GrowFilesystem struct {
 }
 
 func (g GrowFilesystem) String() string {
-	return fmt.Sprintf("grow the file system of %s (%s) to %s", g.Label, g.Target, size(g.Size))
+	return fmt.Sprintf("grow the file system of %s (%s) to %s", g.Label, g.Target, layout.FormatSize(g.Size))
 }
 
 // Wipe empties a partition, so that the next boot makes its file system anew.
@@ -190,13 +187,12 @@ type Wipe struct {
 
 func (w Wipe) String() string { return "wipe " + w.Label + " (" + w.Device + ")" }
 
-// Reset lists what a reset does: STATE is emptied, and DATA too if data is true. The volumes must be unmounted by
-// then. DATA goes first: a reset that is cut short leaves a machine that is still configured and can be reset again,
-// never one with a new identity and old data.
-func Reset(have Have, data bool) []reconcile.Op {
+// Reset lists what a reset of some of our volumes does, by their labels. They must be unmounted by then. DATA goes first: a reset
+// that is cut short leaves a machine that is still configured and can be reset again, never one with a new identity and old data.
+func Reset(have Have, labels []string) []reconcile.Op {
 	var ops []reconcile.Op
-	for _, label := range []string{LabelData, LabelState} {
-		if label == LabelData && !data {
+	for _, label := range []string{layout.Data, layout.State} {
+		if !slices.Contains(labels, label) {
 			continue
 		}
 		for _, d := range have.Disks {

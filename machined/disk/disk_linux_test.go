@@ -17,7 +17,9 @@ import (
 	"github.com/siderolabs/go-blockdevice/v2/partitioning/gpt"
 	"golang.org/x/sys/unix"
 
+	"github.com/orlop-os/orlop/pkg/layout"
 	"github.com/orlop-os/orlop/pkg/mount"
+	"github.com/orlop-os/orlop/pkg/parttable"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/reconcile"
 )
@@ -32,7 +34,7 @@ func underProductKernel(t *testing.T) {
 	}
 }
 
-// run is a Runner for tests.
+// run is an mkfs.Runner for tests.
 func run(ctx context.Context, args ...string) ([]byte, error) {
 	output, err := exec.CommandContext(ctx, args[0], args[1:]...).CombinedOutput()
 	if err != nil {
@@ -109,7 +111,7 @@ func TestKilledFormat(t *testing.T) {
 	for after := 40 * time.Millisecond; after < 2*time.Second; after = after * 3 / 2 {
 		build(t, s)
 		have := facts(t, s)
-		f := Format{Label: LabelData, Device: realDisk + "5"}
+		f := Format{Label: layout.Data, Device: realDisk + "5"}
 		ctx, cancel := context.WithTimeout(t.Context(), after)
 		f.run = func(_ context.Context, args ...string) ([]byte, error) { return run(ctx, args...) }
 		err := f.Do(t.Context())
@@ -195,16 +197,16 @@ func TestResetOnRealDisk(t *testing.T) {
 	s := scenario{disk: diskSpec{table: "gpt", partitions: imageAnd(state, data)}}
 	build(t, s)
 	settle(t, s)
-	for _, op := range Reset(facts(t, s), true) {
+	for _, op := range Reset(facts(t, s), []string{layout.Data, layout.State}) {
 		if err := op.Do(t.Context()); err == nil {
 			t.Errorf("%s: wiped although it is mounted", op)
 		}
 	}
 	unmount(t)
-	for _, op := range Reset(facts(t, s), true) {
+	for _, op := range Reset(facts(t, s), []string{layout.Data, layout.State}) {
 		do(t, op)
 	}
-	if left := Reset(facts(t, s), true); len(left) > 0 {
+	if left := Reset(facts(t, s), []string{layout.Data, layout.State}); len(left) > 0 {
 		t.Errorf("after the reset there is left:\n%s", printed(left, nil))
 	}
 	settle(t, s)
@@ -298,7 +300,7 @@ func build(t *testing.T, s scenario) {
 		}
 	}
 	for i, p := range s.disk.partitions {
-		path := partitionPath(realDisk, i+1)
+		path := parttable.PartitionPath(realDisk, i+1)
 		switch {
 		case p.content.Kind == "ext4":
 			blocks := fmt.Sprint(p.content.Size / 4096)
@@ -445,7 +447,7 @@ func checkVolumes(t *testing.T, s scenario) {
 		}
 		p := partitionAt(have, v.Format.Device)
 		if p.Content.Size+growStep <= p.Size {
-			t.Errorf("%s: the file system has %s of %s", v.Format.Label, size(p.Content.Size), size(p.Size))
+			t.Errorf("%s: the file system has %s of %s", v.Format.Label, layout.FormatSize(p.Content.Size), layout.FormatSize(p.Size))
 		}
 	}
 	for _, op := range ops {

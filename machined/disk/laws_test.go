@@ -6,7 +6,9 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/orlop-os/orlop/pkg/layout"
 	"github.com/orlop-os/orlop/pkg/mount"
+	"github.com/orlop-os/orlop/pkg/parttable"
 	"github.com/orlop-os/orlop/pkg/reconcile"
 )
 
@@ -20,7 +22,7 @@ func model(s scenario) Have {
 	d.BackupAtEnd = d.Table == "gpt" && !s.disk.torn && s.disk.tableSize == 0
 	at := uint64(mib)
 	for i, p := range s.disk.partitions {
-		path := partitionPath(d.Path, i+1)
+		path := parttable.PartitionPath(d.Path, i+1)
 		d.Partitions = append(d.Partitions, Partition{Path: path, Content: p.content,
 			Entry: Entry{Number: i + 1, Label: p.label, Type: p.kind, Start: at, Size: p.size * mib}})
 		at += p.size * mib
@@ -67,10 +69,10 @@ func done(have Have, op reconcile.Op) Have {
 			d.Partitions = slices.DeleteFunc(d.Partitions, func(p Partition) bool { return p.Number == e.Number })
 		}
 		for _, e := range op.Add {
-			d.Partitions = append(d.Partitions, Partition{Entry: e, Path: partitionPath(d.Path, e.Number)})
+			d.Partitions = append(d.Partitions, Partition{Entry: e, Path: parttable.PartitionPath(d.Path, e.Number)})
 		}
 		for _, e := range op.Grow {
-			partitionAt(have, partitionPath(d.Path, e.Number)).Size = e.Size
+			partitionAt(have, parttable.PartitionPath(d.Path, e.Number)).Size = e.Size
 		}
 	case Format:
 		p := partitionAt(have, op.Device)
@@ -200,7 +202,7 @@ func kept(t *testing.T, before, after Have) {
 	t.Helper()
 	for _, d := range before.Disks {
 		for _, p := range d.Partitions {
-			own := p.Label == LabelState || p.Label == LabelData
+			own := p.Label == layout.State || p.Label == layout.Data
 			if !ours(p.Entry) || own && p.Content.Label != p.Label {
 				continue
 			}
@@ -215,7 +217,7 @@ func kept(t *testing.T, before, after Have) {
 // TestLawsOnRandomDisks holds the laws against disks that nobody thought of.
 func TestLawsOnRandomDisks(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
-	contents := []Content{{}, {Kind: unknownData}, ext4("other", 50), {Kind: "xfs"}, ext4(LabelState, 50), ext4(LabelData, 50)}
+	contents := []Content{{}, {Kind: unknownData}, ext4("other", 50), {Kind: "xfs"}, ext4(layout.State, 50), ext4(layout.Data, 50)}
 	accepted := 0
 	for i := range 20000 {
 		s := scenario{config: Config{Wipe: random.IntN(2) == 0}, disk: diskSpec{table: "gpt", torn: random.IntN(4) == 0}}
@@ -252,13 +254,13 @@ func TestLawsOnRandomDisks(t *testing.T) {
 // TestReset checks the order (DATA before STATE) and that a reset machine makes both anew.
 func TestReset(t *testing.T) {
 	have := model(scenario{disk: diskSpec{table: "gpt", partitions: imageAnd(state, data)}})
-	ops := Reset(have, true)
+	ops := Reset(have, []string{layout.Data, layout.State})
 	checkGolden(t, "reset", printed(ops, nil))
-	checkGolden(t, "reset, keep data", printed(Reset(have, false), nil))
+	checkGolden(t, "reset, keep data", printed(Reset(have, []string{layout.State}), nil))
 	for _, op := range ops {
 		have = done(have, op)
 	}
-	if left := Reset(have, true); len(left) > 0 {
+	if left := Reset(have, []string{layout.Data, layout.State}); len(left) > 0 {
 		t.Errorf("after the reset there is left:\n%s", printed(left, nil))
 	}
 	want, err := Plan(Config{}, have)

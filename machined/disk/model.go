@@ -1,20 +1,9 @@
 package disk
 
 import (
-	"fmt"
-
 	"github.com/google/uuid"
 
 	"github.com/orlop-os/orlop/pkg/mount"
-)
-
-// Labels of the partitions, exactly as in the table. ESP, ROOT-A and ROOT-B come with the image.
-const (
-	LabelESP   = "ESP"
-	LabelRootA = "ROOT-A"
-	LabelRootB = "ROOT-B"
-	LabelState = "STATE"
-	LabelData  = "DATA"
 )
 
 // Have is what the kernel shows: the facts.
@@ -112,25 +101,4 @@ type Volume struct {
 	Mount  mount.Mount // where it goes
 	// Wipe says that a foreign file system in the partition may be replaced.
 	Wipe bool
-}
-
-// partitionPath is the kernel's name of a partition (block/partitions/core.c): a disk whose name ends in a digit
-// gets a "p" in between.
-func partitionPath(disk string, number int) string {
-	if last := disk[len(disk)-1]; last >= '0' && last <= '9' {
-		return fmt.Sprintf("%sp%d", disk, number)
-	}
-	return fmt.Sprintf("%s%d", disk, number)
-}
-
-// size prints bytes for people: "256 MiB", "5.7 GiB". Values are cut, not rounded up, so that what is said fits.
-func size(bytes uint64) string {
-	if bytes < 1<<30 {
-		return fmt.Sprintf("%d MiB", bytes>>20)
-	}
-	tenths := bytes / (1 << 30 / 10)
-	if tenths%10 == 0 || tenths >= 1000 {
-		return fmt.Sprintf("%d GiB", tenths/10)
-	}
-	return fmt.Sprintf("%d.%d GiB", tenths/10, tenths%10)
 }

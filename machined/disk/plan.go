@@ -6,28 +6,14 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/google/uuid"
-
+	"github.com/orlop-os/orlop/pkg/layout"
 	"github.com/orlop-os/orlop/pkg/mount"
+	"github.com/orlop-os/orlop/pkg/parttable"
 	"github.com/orlop-os/orlop/pkg/paths"
 )
 
-const (
-	// StateSize is the size of STATE, in bytes.
-	StateSize = 256 << 20
-	// MinimumData is the smallest DATA that is made, in bytes: etcd, logs and a few images.
-	MinimumData = 1 << 30
-	// growStep is the least that DATA is grown by, in bytes. File systems and partitions may stay smaller than
-	// their place by less.
-	growStep = 16 << 20
-)
-
-// Partition types. STATE and DATA have the types that the Discoverable Partitions Specification of the UAPI group
-// gives to "server data" and "variable data" (the latter wants a machine-bound unique GUID that we do not use).
-var (
-	TypeState = uuid.MustParse("3b8f8425-20e0-4f3b-907f-1a25a76f98e8")
-	TypeData  = uuid.MustParse("4d21b016-b534-45c2-a9fb-5c16e091fd2d")
-)
+// growStep is the least that DATA is grown by, in bytes. File systems and partitions may stay smaller than their place by less.
+const growStep = 16 << 20
 
 // Config is what the configuration says about disks. The zero value is right for most machines.
 type Config struct {
@@ -46,7 +32,7 @@ func Plan(config Config, have Have) (Want, error) {
 		return Want{}, err
 	}
 	if disk.ReadOnly {
-		return Want{}, fmt.Errorf("%s: cannot hold %s and %s: the disk is read-only", describe(disk), LabelState, LabelData)
+		return Want{}, fmt.Errorf("%s: cannot hold %s and %s: the disk is read-only", describe(disk), layout.State, layout.Data)
 	}
 	want := Want{Disk: disk.Path}
 	kept := disk.Partitions
@@ -59,14 +45,14 @@ func Plan(config Config, have Have) (Want, error) {
 	if disk.Table == "" {
 		want.NewTable = true
 	}
-	if want.Partitions, err = layout(config, disk, kept); err != nil {
+	if want.Partitions, err = arrange(config, disk, kept); err != nil {
 		return Want{}, err
 	}
 	for _, v := range volumes() {
 		entry := find(want.Partitions, v.Format.Label)
 		v.Number = entry.Number
 		v.Wipe = config.Wipe
-		v.Format.Device = partitionPath(disk.Path, entry.Number)
+		v.Format.Device = parttable.PartitionPath(disk.Path, entry.Number)
 		v.Mount.Source = v.Format.Device
 		want.Volumes = append(want.Volumes, v)
 		if err := admit(v, entry, kept, have.Mounts); err != nil {
@@ -80,12 +66,12 @@ func Plan(config Config, have Have) (Want, error) {
 func volumes() []Volume {
 	return []Volume{
 		{
-			Format: Format{Label: LabelState, ReservedPercent: 0},
+			Format: Format{Label: layout.State, ReservedPercent: 0},
 			Mount:  mount.Mount{Target: paths.State, Type: "ext4", Flags: mount.NoSuid | mount.NoDev | mount.NoExec | mount.NoAtime},
 		},
 		{
 			// Root may use the last percent, so that the system can tidy up a full disk.
-			Format: Format{Label: LabelData, ReservedPercent: 1},
+			Format: Format{Label: layout.Data, ReservedPercent: 1},
 			Mount:  mount.Mount{Target: paths.Data, Type: "ext4", Flags: mount.NoSuid | mount.NoDev | mount.NoAtime},
 		},
 	}
@@ -139,35 +125,24 @@ func foreignTable(disk Disk) string {
 	return ""
 }
 
-// ours reports whether the entry is one of the five partitions. The types of the image's partitions are the imager's
-// business; those of STATE and DATA must fit.
-func ours(e Entry) bool {
-	switch e.Label {
-	case LabelESP, LabelRootA, LabelRootB:
-		return true
-	case LabelState:
-		return e.Type == TypeState
-	case LabelData:
-		return e.Type == TypeData
-	}
-	return false
-}
+// ours reports whether the entry is one of the five partitions.
+func ours(e Entry) bool { return layout.Ours(e.Label, e.Type) }
 
-// layout gives every partition its place. What exists keeps its number and its start; only DATA may grow. New
+// arrange gives every partition its place. What exists keeps its number and its start; only DATA may grow. New
 // partitions go behind the last one.
-func layout(config Config, disk Disk, kept []Partition) ([]Entry, error) {
+func arrange(config Config, disk Disk, kept []Partition) ([]Entry, error) {
 	var entries []Entry
 	for _, p := range kept {
 		entries = append(entries, p.Entry)
 	}
-	for _, label := range []string{LabelState, LabelData} {
+	for _, label := range []string{layout.State, layout.Data} {
 		if same := with(entries, label); len(same) > 1 {
 			return nil, fmt.Errorf("%s: cannot use the disk: it has %d partitions labelled %s; remove the wrong one", describe(disk), len(same), label)
 		}
 	}
-	state, data := find(entries, LabelState), find(entries, LabelData)
+	state, data := find(entries, layout.State), find(entries, layout.Data)
 	if state.Number == 0 && data.Number != 0 {
-		return nil, fmt.Errorf("%s: cannot use the disk: it has %s, but %s is missing; restore the partition table, or install the image anew", describe(disk), LabelData, LabelState)
+		return nil, fmt.Errorf("%s: cannot use the disk: it has %s, but %s is missing; restore the partition table, or install the image anew", describe(disk), layout.Data, layout.State)
 	}
 	if data.Number == 0 {
 		added, err := add(config, disk, entries, state.Number == 0)
@@ -186,9 +161,9 @@ func layout(config Config, disk Disk, kept []Partition) ([]Entry, error) {
 
 // add appends STATE (if it is missing) and DATA, which takes the rest.
 func add(config Config, disk Disk, entries []Entry, state bool) ([]Entry, error) {
-	need := uint64(MinimumData)
+	need := uint64(layout.MinimumData)
 	if state {
-		need += StateSize
+		need += layout.StateSize
 	}
 	fits := func(entries []Entry) (start, free uint64) {
 		start = disk.align(disk.First)
@@ -211,17 +186,17 @@ func add(config Config, disk Disk, entries []Entry, state bool) ([]Entry, error)
 	}
 	if free < need {
 		return nil, fmt.Errorf("%s: too small: %s and %s need %s, %s are free behind the last partition; use a disk of at least %s",
-			describe(disk), LabelState, LabelData, size(need), size(free), size(disk.Size-free+need+1<<30/10-1))
+			describe(disk), layout.State, layout.Data, layout.FormatSize(need), layout.FormatSize(free), layout.FormatSize(disk.Size-free+need+1<<30/10-1))
 	}
 	next := 1
 	for _, e := range entries {
 		next = max(next, e.Number+1)
 	}
 	if state {
-		entries = append(entries, Entry{Number: next, Label: LabelState, Type: TypeState, Start: start, Size: StateSize})
-		next, start, free = next+1, start+StateSize, free-StateSize
+		entries = append(entries, Entry{Number: next, Label: layout.State, Type: layout.TypeState, Start: start, Size: layout.StateSize})
+		next, start, free = next+1, start+layout.StateSize, free-layout.StateSize
 	}
-	return append(entries, Entry{Number: next, Label: LabelData, Type: TypeData, Start: start, Size: free}), nil
+	return append(entries, Entry{Number: next, Label: layout.Data, Type: layout.TypeData, Start: start, Size: free}), nil
 }
 
 // roomBehind is the free space behind a partition, in whole units of the disk's alignment.
@@ -266,7 +241,7 @@ func refuse(disk Disk, reason string) error {
 
 // describe names a disk as an operator knows it: "/dev/vda (8 GiB, QEMU HARDDISK)".
 func describe(d Disk) string {
-	s := d.Path + " (" + size(d.Size)
+	s := d.Path + " (" + layout.FormatSize(d.Size)
 	if d.Model != "" {
 		s += ", " + d.Model
 	}
@@ -275,7 +250,7 @@ func describe(d Disk) string {
 
 // name is "partition 4 "Linux" (5 GiB)".
 func name(e Entry) string {
-	return fmt.Sprintf("partition %d %q (%s)", e.Number, e.Label, size(e.Size))
+	return fmt.Sprintf("partition %d %q (%s)", e.Number, e.Label, layout.FormatSize(e.Size))
 }
 
 func with(entries []Entry, label string) []Entry {

@@ -15,7 +15,9 @@ import (
 	"github.com/siderolabs/go-blockdevice/v2/block"
 	"github.com/siderolabs/go-blockdevice/v2/partitioning/gpt"
 
+	"github.com/orlop-os/orlop/pkg/mkfs"
 	"github.com/orlop-os/orlop/pkg/mount"
+	"github.com/orlop-os/orlop/pkg/parttable"
 )
 
 const sysBlock = "/sys/block"
@@ -118,7 +120,7 @@ func readDisk(path string) (Disk, error) {
 		if p == nil {
 			continue
 		}
-		part := Partition{Entry: entryOf(i+1, p, sector), Path: partitionPath(path, i+1), UUID: p.PartGUID}
+		part := Partition{Entry: entryOf(i+1, p, sector), Path: parttable.PartitionPath(path, i+1), UUID: p.PartGUID}
 		if part.Content, err = readContent(part.Path); err != nil {
 			return Disk{}, err
 		}
@@ -143,7 +145,7 @@ func otherTable(device *block.Device) (string, error) {
 	if err == nil && info.Name != "" && info.Name != "gpt" {
 		return "a whole-disk " + info.Name, nil
 	}
-	begin := make([]byte, wipeSize)
+	begin := make([]byte, parttable.WipeSize)
 	if _, err := device.File().ReadAt(begin, 0); err != nil {
 		return "", err
 	}
@@ -180,7 +182,7 @@ func readContent(path string) (Content, error) {
 	}
 	// No known signature. It is blank only if the place of every superblock that the library does not know is empty:
 	// a damaged file system must not be taken for a new partition. (mke2fs writes behind this before it is done.)
-	begin := make([]byte, blockSize)
+	begin := make([]byte, mkfs.Ext4BlockSize)
 	if _, err := f.ReadAt(begin, 0); err != nil {
 		return Content{Kind: unknownData}, nil // too small to be ours, or unreadable
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/orlop-os/orlop/pkg/layout"
 	"github.com/orlop-os/orlop/pkg/reconcile"
 )
 
@@ -16,12 +17,8 @@ var update = flag.Bool("update", false, "rewrite the goldens in testdata (look a
 
 const mib = 1 << 20
 
-// The types that the imager gives to its partitions, and one of somebody else.
-var (
-	typeESP   = uuid.MustParse("c12a7328-f81f-11d2-ba4b-00a0c93ec93b")
-	typeRoot  = uuid.MustParse("4f68bce3-e8cd-4db1-96e7-fbcaf984b709")
-	typeLinux = uuid.MustParse("0fc63daf-8483-4772-8e79-3d69d8477de4")
-)
+// typeLinux is a partition type of somebody else.
+var typeLinux = uuid.MustParse("0fc63daf-8483-4772-8e79-3d69d8477de4")
 
 // scenario is one disk as a machine may find it. The same scenarios are run on a model (laws_test.go) and, under the
 // product kernel, on a real disk (disk_linux_test.go): both print the same golden.
@@ -54,9 +51,9 @@ type partSpec struct {
 const diskSize = 2048
 
 var image = []partSpec{
-	{label: LabelESP, kind: typeESP, size: 64},
-	{label: LabelRootA, kind: typeRoot, size: 64, content: Content{Kind: unknownData}},
-	{label: LabelRootB, kind: typeRoot, size: 64},
+	{label: layout.ESP, kind: layout.TypeESP, size: 64},
+	{label: layout.RootA, kind: layout.TypeRoot, size: 64, content: Content{Kind: unknownData}},
+	{label: layout.RootB, kind: layout.TypeRoot, size: 64},
 }
 
 func imageAnd(more ...partSpec) []partSpec { return append(slices.Clone(image), more...) }
@@ -66,9 +63,9 @@ func ext4(label string, size uint64) Content {
 }
 
 var (
-	state     = partSpec{label: LabelState, kind: TypeState, size: 256, content: ext4(LabelState, 256)}
-	data      = partSpec{label: LabelData, kind: TypeData, size: 1598, content: ext4(LabelData, 1598)}
-	smallData = partSpec{label: LabelData, kind: TypeData, size: 1100, content: ext4(LabelData, 1100)}
+	state     = partSpec{label: layout.State, kind: layout.TypeState, size: 256, content: ext4(layout.State, 256)}
+	data      = partSpec{label: layout.Data, kind: layout.TypeData, size: 1598, content: ext4(layout.Data, 1598)}
+	smallData = partSpec{label: layout.Data, kind: layout.TypeData, size: 1100, content: ext4(layout.Data, 1100)}
 	foreign   = partSpec{label: "linux", kind: typeLinux, size: 1000, content: ext4("linux", 1000)}
 )
 
@@ -92,11 +89,11 @@ var scenarios = []scenario{
 	{name: "no disk", disk: diskSpec{absent: true}},
 	{name: "disk not found", config: Config{Disk: "WD-1234"}, disk: diskSpec{table: "gpt", partitions: image}},
 	{name: "too small", disk: diskSpec{table: "gpt", partitions: []partSpec{
-		{label: LabelESP, kind: typeESP, size: 64}, {label: LabelRootA, kind: typeRoot, size: 512}, {label: LabelRootB, kind: typeRoot, size: 512}}}},
+		{label: layout.ESP, kind: layout.TypeESP, size: 64}, {label: layout.RootA, kind: layout.TypeRoot, size: 512}, {label: layout.RootB, kind: layout.TypeRoot, size: 512}}}},
 	{name: "unknown partition in the way", disk: diskSpec{table: "gpt", partitions: imageAnd(foreign)}},
 	{name: "unknown partition in the way, wipe", config: Config{Wipe: true}, disk: diskSpec{table: "gpt", partitions: imageAnd(foreign)}},
 	{name: "unknown partition with room behind it", disk: diskSpec{table: "gpt", partitions: imageAnd(but(foreign, func(p *partSpec) { p.size = 100; p.content = Content{} }))}},
-	{name: "STATE of somebody else's type", disk: diskSpec{table: "gpt", partitions: imageAnd(but(foreign, func(p *partSpec) { p.label = LabelState }))}},
+	{name: "STATE of somebody else's type", disk: diskSpec{table: "gpt", partitions: imageAnd(but(foreign, func(p *partSpec) { p.label = layout.State }))}},
 	{name: "foreign file system in STATE", disk: diskSpec{table: "gpt", partitions: imageAnd(but(state, func(p *partSpec) { p.content = ext4("photos", 256) }), data)}},
 	{name: "foreign file system in STATE, wipe", config: Config{Wipe: true}, disk: diskSpec{table: "gpt", partitions: imageAnd(but(state, func(p *partSpec) { p.content = ext4("photos", 256) }), data)}},
 	{name: "unknown data in DATA", disk: diskSpec{table: "gpt", partitions: imageAnd(state, but(data, func(p *partSpec) { p.content = Content{Kind: unknownData} }))}},

@@ -38,7 +38,7 @@ func (t WriteTable) write() error {
 	var table *gpt.Table
 	if t.New {
 		// Nothing of the old table may stay: a kernel that finds half of it would show partitions that are not there.
-		if err := wipePlace(device, 0, plain.GetSize()); err != nil {
+		if err := parttable.Wipe(device, 0, plain.GetSize()); err != nil {
 			return err
 		}
 		table, err = gpt.New(disk)
@@ -53,7 +53,7 @@ func (t WriteTable) write() error {
 		return err
 	}
 	for _, e := range missing {
-		if err := wipePlace(device, e.Start, e.Size); err != nil {
+		if err := parttable.Wipe(device, e.Start, e.Size); err != nil {
 			return err
 		}
 	}

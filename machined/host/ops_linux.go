@@ -49,7 +49,7 @@ func (k *Kernel) Diff(plan func() Want) reconcile.Diff {
 func (k *Kernel) do(o Op) error {
 	switch o.Verb {
 	case LoadModules:
-		return k.loadModules(o.Names)
+		return k.LoadModules(o.Names...)
 	case MountFS:
 		return o.Mount.Do()
 	case Remount:
@@ -80,7 +80,8 @@ func (k *Kernel) do(o Op) error {
 	return fmt.Errorf("operation %q: unknown", o.Verb)
 }
 
-func (k *Kernel) loadModules(names []string) error {
+// LoadModules loads kernel modules, with what they need. One that is not known does not keep the others out.
+func (k *Kernel) LoadModules(names ...string) error {
 	index, err := k.modules()
 	if err != nil {
 		return err

@@ -119,6 +119,8 @@ func planModules(c Config) []Module {
 		// Rules of network policies and the firewall; the inet family.
 		add(true, "nft_fib_inet", "nft_reject_inet", "nft_limit", "nft_log", "nft_redir")
 	}
+	// The file system of STATE and DATA, where it is not a part of the kernel.
+	add(true, "ext4")
 	// The power button, the firmware's variables (boot entries), and the ESP's file system with its default code pages.
 	add(true, "button", "evdev", "efivarfs", "vfat", "nls_cp437", "nls_ascii")
 	add(false, c.Modules...)

@@ -403,3 +403,37 @@ func TestHardwareKernel(t *testing.T) {
 		t.Errorf("problems: %q", st.Problems)
 	}
 }
+
+// TestGatewayKernel: a router that is there answers; one that is not, or is on a link without anybody, does not.
+func TestGatewayKernel(t *testing.T) {
+	if !rtnltest.Isolate(t) {
+		return
+	}
+	other := rtnltest.NewOther(t)
+	rtnltest.Veth(t, "eth0", "sw0")
+	other.Take(t, "sw0")
+	other.SetUp(t, "sw0", true)
+	dhcptest.Start(t, other, "sw0", dhcpServer, hourLease())
+	s := launch(t, dhcpLink("eth0"))
+	st := s.wait(t, 3*time.Second, "with its lease", has("eth0", "192.0.2.55/24"))
+	gateways := st.Gateways()
+	if len(gateways) != 1 || gateways[0].Via != dhcpServer.Addr() {
+		t.Fatalf("gateways are %+v", gateways)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second)
+	defer cancel()
+	if err := network.AwaitGateway(ctx, gateways[0]); err != nil {
+		t.Error(err)
+	}
+	absent := gateways[0]
+	absent.Via = netip.MustParseAddr("192.0.2.200")
+	ctx, cancel = context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	if err := network.AwaitGateway(ctx, absent); err == nil || err.Error() != "gateway 192.0.2.200 on eth0 does not answer" {
+		t.Errorf("nobody is there: %v", err)
+	}
+	absent.Link = "eth7"
+	if err := network.AwaitGateway(ctx, absent); err == nil {
+		t.Error("a link that is not there has a gateway")
+	}
+}

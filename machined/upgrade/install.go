@@ -1,13 +1,16 @@
 package upgrade
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
-	"time"
 
 	"github.com/orlop-os/orlop/pkg/bundle"
+	"github.com/orlop-os/orlop/pkg/esp"
+	"github.com/orlop-os/orlop/pkg/parttable"
+	"github.com/orlop-os/orlop/pkg/progress"
 	"github.com/orlop-os/orlop/pkg/slot"
 	"github.com/orlop-os/orlop/pkg/verity"
 )
@@ -28,104 +31,110 @@ type Installer struct {
 	Profile string // the profile of the image that runs
 	Trust   bundle.Trust
 	Place   Place
-	ESP     *ESP
-	// Admit asks whether this version may be installed now, before anything is written.
-	Admit func(version string) error
-	// Report tells of each operation as it begins, and how many of how many bytes it has done.
-	Report func(operation string, done, total int64)
+	ESP     *esp.Partition
+	// Save saves the cluster's data for the running version, before anything is touched; nil: they are not saved.
+	Save func(context.Context) error
+	// Keep keeps the configuration in force for the running version, as the last thing before the loader knows the new one.
+	Keep func() error
+	// Begin tells of each operation as it begins, with how many bytes it will do (0: that is not told). Done tells, now and then,
+	// how many it has done.
+	Begin func(operation string, total int64)
+	Done  func(bytes int64)
 }
 
-// Install reads a bundle to its end. It refuses before the first byte is written what can be refused then; when it returns
-// nil, the boot loader knows the new version. Anything else leaves the running version the only one.
+// Check reads the head of a bundle, and refuses it if this machine cannot take it.
+func (i Installer) Check(head io.Reader) (bundle.Statement, error) {
+	r, err := bundle.Open(head, i.Trust)
+	if err != nil {
+		return bundle.Statement{}, Refusal{err}
+	}
+	s := r.Statement
+	if _, err := verity.Parse(s.Root); err != nil {
+		return s, Refusal{fmt.Errorf("bundle: %w", err)}
+	}
+	if s.Profile != i.Profile {
+		return s, Refusal{fmt.Errorf("the bundle is for profile %s, this machine runs %s", s.Profile, i.Profile)}
+	}
+	if s.MinimumVersion != "" && slot.Compare(i.Running, s.MinimumVersion) < 0 {
+		return s, Refusal{fmt.Errorf("version %s can follow %s or newer, this machine runs %s; upgrade to that one first", s.Version, s.MinimumVersion, i.Running)}
+	}
+	if s.RootImage.Size > i.Place.Size {
+		return s, Refusal{fmt.Errorf("the root image has %d MiB, slot %s only %d MiB", mebibytes(s.RootImage.Size), i.Place.Label, i.Place.Size>>20)}
+	}
+	room, err := i.ESP.Room(i.Running)
+	if err != nil {
+		return s, err
+	}
+	if need := s.UKI.Size + espReserve; need > room {
+		return s, Refusal{fmt.Errorf("the boot image needs %d MiB of the ESP, %d MiB are free", mebibytes(need), room>>20)}
+	}
+	return s, nil
+}
+
+// espReserve is what FAT needs for its own tables, generously, in bytes.
+const espReserve = 1 << 20
+
+// Install writes a bundle that was checked. When it returns nil, the boot loader knows the new version. Anything else leaves the
+// running version the only one.
 func (i Installer) Install(ctx context.Context, from io.Reader) error {
 	r, err := bundle.Open(from, i.Trust)
 	if err != nil {
 		return err
 	}
 	s := r.Statement
-	if err := i.fits(s); err != nil {
-		return err
-	}
 	params, err := verity.Parse(s.Root)
 	if err != nil {
 		return fmt.Errorf("bundle: %w", err)
 	}
-	if err := i.Admit(s.Version); err != nil {
-		return err
+	if i.Save != nil {
+		if err := i.do(ctx, []operation{{"save the cluster's data for version " + i.Running, 0, func() error { return i.Save(ctx) }}}); err != nil {
+			return fmt.Errorf("%w; nothing was written; with --without-data the version comes without a way back for the data", err)
+		}
 	}
 	var uki []byte
-	for _, op := range []struct {
-		name string
-		do   func() error
-	}{
-		{"forget the version in slot " + i.Place.Label, func() error { return i.ESP.Forget(i.Running) }},
-		{fmt.Sprintf("write version %s to %s (%s)", s.Version, i.Place.Label, i.Place.Root), func() error {
-			return writeRoot(i.Place.Root, func(to io.Writer) error {
-				return r.Root(&counter{to: to, done: func(n int64) { i.Report("", n, s.RootImage.Size) }})
+	err = i.do(ctx, []operation{
+		{"forget the version in slot " + i.Place.Label, 0, func() error { return i.ESP.Forget(i.Running) }},
+		{fmt.Sprintf("write version %s to %s (%s)", s.Version, i.Place.Label, i.Place.Root), s.RootImage.Size, func() error {
+			return verity.Write(i.Place.Root, func(to io.Writer) error {
+				return r.Root(progress.Writer(to, i.Done))
 			})
 		}},
-		{"read it back", func() error { return verity.Verify(i.Place.Root, params) }},
-		{"name the partition after its content", func() error { return i.name(params) }},
-		{"read the boot image", func() (err error) { uki, err = r.UKI(); return err }},
-		{fmt.Sprintf("enter version %s, to be tried %d times", s.Version, slot.Tries), func() error {
-			return i.ESP.Enter(slot.Entry{Version: s.Version, Trial: true, Left: slot.Tries}, uki)
+		{"read it back", 0, func() error { return verity.Verify(i.Place.Root, params) }},
+		{"name the partition after its content", 0, func() error {
+			return parttable.SetGUID(i.Place.Disk, i.Place.Number, i.Place.Label, params.PartUUID())
 		}},
-	} {
+		{"read the boot image", 0, func() (err error) { uki, err = r.UKI(); return err }},
+		{"keep the configuration for version " + i.Running, 0, i.Keep},
+		{fmt.Sprintf("enter version %s, to be tried %d times", s.Version, slot.Tries), 0, func() error {
+			return i.ESP.Enter(slot.Entry{Version: s.Version, Trial: true, Left: slot.Tries}, bytes.NewReader(uki))
+		}},
+	})
+	if err != nil {
+		// Entering may have failed when the name was there already.
+		return errors.Join(err, i.ESP.Forget(i.Running))
+	}
+	return nil
+}
+
+// operation is one change of the disk.
+type operation struct {
+	name string
+	size int64 // bytes that it tells Done of; 0 if it does not
+	do   func() error
+}
+
+// do does operations in order, until one fails.
+func (i Installer) do(ctx context.Context, all []operation) error {
+	for _, op := range all {
 		if err := ctx.Err(); err != nil {
 			return fmt.Errorf("upgrade: stopped before it could %s: %w", op.name, err)
 		}
-		i.Report(op.name, 0, 0)
+		i.Begin(op.name, op.size)
 		if err := op.do(); err != nil {
 			return fmt.Errorf("upgrade: cannot %s: %w", op.name, err)
 		}
 	}
 	return nil
-}
-
-// fits refuses what this machine cannot take, with the reason.
-func (i Installer) fits(s bundle.Statement) error {
-	if s.Profile != i.Profile {
-		return fmt.Errorf("upgrade refused, nothing was written: the bundle is for profile %s, this machine runs %s", s.Profile, i.Profile)
-	}
-	if s.MinimumVersion != "" && slot.Compare(i.Running, s.MinimumVersion) < 0 {
-		return fmt.Errorf("upgrade refused, nothing was written: version %s can follow %s or newer, this machine runs %s; upgrade to that one first",
-			s.Version, s.MinimumVersion, i.Running)
-	}
-	if s.RootImage.Size > i.Place.Size {
-		return fmt.Errorf("upgrade refused, nothing was written: the root image has %d MiB, slot %s only %d MiB", s.RootImage.Size>>20, i.Place.Label, i.Place.Size>>20)
-	}
-	room, err := i.ESP.Room(i.Running)
-	if err != nil {
-		return err
-	}
-	if need := s.UKI.Size + espReserve; need > room {
-		return fmt.Errorf("upgrade refused, nothing was written: the boot image needs %d MiB of the ESP, %d MiB are free", need>>20, room>>20)
-	}
-	return nil
-}
-
-// espReserve is what FAT needs for its own tables, generously, in bytes.
-const espReserve = 1 << 20
-
-// counter tells how much was written.
-type counter struct {
-	to   io.Writer
-	n    int64
-	last time.Time
-	done func(int64)
-}
-
-// tellEvery is how often progress is told.
-const tellEvery = 500 * time.Millisecond
-
-func (c *counter) Write(p []byte) (int, error) {
-	n, err := c.to.Write(p)
-	c.n += int64(n)
-	if now := time.Now(); now.Sub(c.last) > tellEvery {
-		c.last = now
-		c.done(c.n)
-	}
-	return n, err
 }
 
 // ErrNoSlots means that the machine does not run from a disk with two slots.

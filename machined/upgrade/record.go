@@ -7,9 +7,9 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 
-	"github.com/google/renameio/v2"
-
+	"github.com/orlop-os/orlop/pkg/durable"
 	"github.com/orlop-os/orlop/pkg/slot"
 )
 
@@ -57,6 +57,31 @@ func (s Store) Kept(version string) ([]byte, error) {
 	return text, err
 }
 
+// KeepLog stores the end of the log of a version on trial, while it still can.
+func (s Store) KeepLog(lines []string) error {
+	return s.write(s.log(), []byte(strings.Join(lines, "\n")))
+}
+
+// KeptLog returns what KeepLog stored last; nil if that is nothing, or cannot be read.
+func (s Store) KeptLog() []string {
+	text, err := os.ReadFile(s.log())
+	if err != nil || len(text) == 0 {
+		return nil
+	}
+	return strings.Split(string(text), "\n")
+}
+
+// DropLog forgets it.
+func (s Store) DropLog() error {
+	err := os.Remove(s.log())
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+func (s Store) log() string { return filepath.Join(s.Dir, "trial.log") }
+
 func (s Store) record() string { return filepath.Join(s.Dir, "record.json") }
 
 func (s Store) configuration(version string) string {
@@ -67,21 +92,8 @@ func (s Store) write(name string, text []byte) error {
 	if err := os.MkdirAll(s.Dir, 0o700); err != nil {
 		return fmt.Errorf("upgrade: cannot store: %w", err)
 	}
-	if err := renameio.WriteFile(name, text, 0o600); err != nil {
+	if err := durable.WriteFile(name, text, 0o600); err != nil {
 		return fmt.Errorf("upgrade: cannot store: %w", err)
-	}
-	return flush(s.Dir)
-}
-
-// flush makes what was renamed in a folder last.
-func flush(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return fmt.Errorf("upgrade: cannot flush: %w", err)
-	}
-	defer d.Close()
-	if err := d.Sync(); err != nil {
-		return fmt.Errorf("upgrade: cannot flush %s: %w", dir, err)
 	}
 	return nil
 }

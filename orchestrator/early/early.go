@@ -46,22 +46,27 @@ type identities struct {
 	root     kubernetes.Interface
 }
 
-func newIdentities(name string, dirs layout.Dirs, announce component.Announce) (identities, error) {
+// begin waits until a component may do what it does, and returns its identities; nil when it was asked to stop before.
+func begin(ctx context.Context, name string, dirs layout.Dirs, rights func(context.Context) error, announce component.Announce) (*identities, error) {
+	announce(name, false, "waiting for the API server")
+	if err := rights(ctx); err != nil {
+		return nil, nil
+	}
 	path := layout.Kubeconfig(dirs.Controllers, name)
 	config, err := clientcmd.BuildConfigFromFlags("", path)
 	if err != nil {
-		return identities{}, fmt.Errorf("%s: cannot use: %w", path, err)
+		return nil, fmt.Errorf("%s: cannot use: %w", path, err)
 	}
 	root, err := kubernetes.NewForConfig(config)
 	if err != nil {
-		return identities{}, fmt.Errorf("cannot make client: %w", err)
+		return nil, fmt.Errorf("cannot make client: %w", err)
 	}
-	return identities{name: name, announce: announce, config: config, root: root}, nil
+	return &identities{name: name, announce: announce, config: config, root: root}, nil
 }
 
 // of returns a client that speaks for a service account of kube-system, or nil when ctx is done. The account is made when
 // missing, which the server may refuse for a moment.
-func (i identities) of(ctx context.Context, account string) kubernetes.Interface {
+func (i *identities) of(ctx context.Context, account string) kubernetes.Interface {
 	builder := clientbuilder.NewDynamicClientBuilder(rest.AnonymousClientConfig(i.config), i.root.CoreV1(), metav1.NamespaceSystem)
 	ticker := time.NewTicker(again)
 	defer ticker.Stop()

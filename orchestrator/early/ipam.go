@@ -25,12 +25,8 @@ func IPAMComponent(spec nodespec.Spec, dirs layout.Dirs) component.Component {
 
 // RunIPAM hands out ranges until ctx is done. rights waits until the component may do what it does.
 func RunIPAM(ctx context.Context, spec nodespec.Spec, dirs layout.Dirs, rights func(context.Context) error, announce component.Announce) error {
-	announce(IPAM, false, "waiting for the API server")
-	if err := rights(ctx); err != nil {
-		return nil // asked to stop before there was anything to stop
-	}
-	who, err := newIdentities(IPAM, dirs, announce)
-	if err != nil {
+	who, err := begin(ctx, IPAM, dirs, rights, announce)
+	if who == nil {
 		return err
 	}
 	client := who.of(ctx, "node-controller")

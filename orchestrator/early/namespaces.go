@@ -32,16 +32,12 @@ func NamespacesComponent(spec nodespec.Spec, dirs layout.Dirs) component.Compone
 // RunNamespaces works until ctx is done, and announces itself as ready when the namespace "default" takes pods. rights
 // waits until the component may do what it does.
 func RunNamespaces(ctx context.Context, dirs layout.Dirs, rights func(context.Context) error, announce component.Announce) error {
-	announce(Namespaces, false, "waiting for the API server")
-	if err := rights(ctx); err != nil {
-		return nil // asked to stop before there was anything to stop
-	}
 	authority, err := os.ReadFile(filepath.Join(dirs.Controllers, nodespec.CA))
 	if err != nil {
 		return fmt.Errorf("the API server's CA: %w", err)
 	}
-	who, err := newIdentities(Namespaces, dirs, announce)
-	if err != nil {
+	who, err := begin(ctx, Namespaces, dirs, rights, announce)
+	if who == nil {
 		return err
 	}
 	announce(Namespaces, false, "making the service account and the CA's ConfigMap of the namespace default")

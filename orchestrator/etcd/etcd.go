@@ -5,7 +5,7 @@
 // plane is one machine, and asks for a certificate of the etcd CA all the same, so that growing changes addresses only.
 //
 // Every write is on the disk before it is answered; nothing here turns that off. Old revisions are compacted by the API
-// server. Snapshots, members and defragmentation are not this package's.
+// server. Members and defragmentation are not this package's.
 package etcd
 
 import (
@@ -79,8 +79,12 @@ warning-unary-request-duration: 300000000
 	return component.File{Path: at("etcd.yaml"), Mode: 0o600, Content: content}
 }
 
-// Run serves with the configuration file until ctx is done. ready is called once, when the member answers.
-func Run(ctx context.Context, file string, ready func()) error {
+// Run serves with the configuration file until ctx is done. ready is called once, when the member answers. Before it starts,
+// it sees to it that the data are this version's (keep.go).
+func Run(ctx context.Context, file string, spec nodespec.Spec, dirs layout.Dirs, ready func()) error {
+	if err := (keeper{dirs, spec}).settle(ownFormat()); err != nil {
+		return err
+	}
 	config, err := embed.ConfigFromFile(file)
 	if err != nil {
 		return fmt.Errorf("%s: cannot use: %w", file, err)

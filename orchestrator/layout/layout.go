@@ -15,6 +15,7 @@ type Dirs struct {
 	Controllers      string // the same of process "controllers"
 	Node             string // the same of process "node"
 	EtcdData         string
+	EtcdKept         string
 	AuditLog         string
 	KubeletData      string
 	PodLogs          string
@@ -36,6 +37,7 @@ func Under(root string) Dirs {
 		Controllers:      at(paths.KubeControllers),
 		Node:             at(paths.KubeNode),
 		EtcdData:         at(paths.EtcdData),
+		EtcdKept:         at(paths.EtcdKept),
 		AuditLog:         at(paths.AuditLog),
 		KubeletData:      at(paths.KubeletData),
 		PodLogs:          at(paths.PodLogs),

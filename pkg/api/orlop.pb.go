@@ -83,12 +83,67 @@ func (Role) EnumDescriptor() ([]byte, []int) {
 	return file_orlop_proto_rawDescGZIP(), []int{0}
 }
 
+type ResetRequest_Wipe int32
+
+const (
+	ResetRequest_WIPE_UNSPECIFIED ResetRequest_Wipe = 0 // the same as STATE
+	ResetRequest_WIPE_STATE       ResetRequest_Wipe = 1 // the configuration and the machine's key: it waits for a configuration again, and keeps its data
+	ResetRequest_WIPE_DATA        ResetRequest_Wipe = 2 // etcd, images, volumes and logs: the machine starts with its configuration, and an empty cluster
+	ResetRequest_WIPE_ALL         ResetRequest_Wipe = 3
+)
+
+// Enum value maps for ResetRequest_Wipe.
+var (
+	ResetRequest_Wipe_name = map[int32]string{
+		0: "WIPE_UNSPECIFIED",
+		1: "WIPE_STATE",
+		2: "WIPE_DATA",
+		3: "WIPE_ALL",
+	}
+	ResetRequest_Wipe_value = map[string]int32{
+		"WIPE_UNSPECIFIED": 0,
+		"WIPE_STATE":       1,
+		"WIPE_DATA":        2,
+		"WIPE_ALL":         3,
+	}
+)
+
+func (x ResetRequest_Wipe) Enum() *ResetRequest_Wipe {
+	p := new(ResetRequest_Wipe)
+	*p = x
+	return p
+}
+
+func (x ResetRequest_Wipe) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (ResetRequest_Wipe) Descriptor() protoreflect.EnumDescriptor {
+	return file_orlop_proto_enumTypes[1].Descriptor()
+}
+
+func (ResetRequest_Wipe) Type() protoreflect.EnumType {
+	return &file_orlop_proto_enumTypes[1]
+}
+
+func (x ResetRequest_Wipe) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use ResetRequest_Wipe.Descriptor instead.
+func (ResetRequest_Wipe) EnumDescriptor() ([]byte, []int) {
+	return file_orlop_proto_rawDescGZIP(), []int{8, 0}
+}
+
 type ApplyRequest_Mode int32
 
 const (
 	ApplyRequest_MODE_UNSPECIFIED ApplyRequest_Mode = 0 // the same as AUTO
 	ApplyRequest_MODE_AUTO        ApplyRequest_Mode = 1 // what needs no reboot is done live; a change that needs one is done by rebooting
 	ApplyRequest_MODE_DRY_RUN     ApplyRequest_Mode = 2 // nothing is changed; the response says what would be done
+	// Kept, and in force from the next start on; when an upgrade is begun before that, from the new version's first start on, and
+	// gone if the machine comes back. Takes the place of one that was staged before; applying another at once drops it.
+	ApplyRequest_MODE_STAGED ApplyRequest_Mode = 3
 )
 
 // Enum value maps for ApplyRequest_Mode.
@@ -97,11 +152,13 @@ var (
 		0: "MODE_UNSPECIFIED",
 		1: "MODE_AUTO",
 		2: "MODE_DRY_RUN",
+		3: "MODE_STAGED",
 	}
 	ApplyRequest_Mode_value = map[string]int32{
 		"MODE_UNSPECIFIED": 0,
 		"MODE_AUTO":        1,
 		"MODE_DRY_RUN":     2,
+		"MODE_STAGED":      3,
 	}
 )
 
@@ -116,11 +173,11 @@ func (x ApplyRequest_Mode) String() string {
 }
 
 func (ApplyRequest_Mode) Descriptor() protoreflect.EnumDescriptor {
-	return file_orlop_proto_enumTypes[1].Descriptor()
+	return file_orlop_proto_enumTypes[2].Descriptor()
 }
 
 func (ApplyRequest_Mode) Type() protoreflect.EnumType {
-	return &file_orlop_proto_enumTypes[1]
+	return &file_orlop_proto_enumTypes[2]
 }
 
 func (x ApplyRequest_Mode) Number() protoreflect.EnumNumber {
@@ -173,10 +230,11 @@ type VersionResponse struct {
 	Version       string                 `protobuf:"bytes,1,opt,name=version,proto3" json:"version,omitempty"`       // semantic version of the OS, without a leading v
 	Kubernetes    string                 `protobuf:"bytes,2,opt,name=kubernetes,proto3" json:"kubernetes,omitempty"` // with a leading v
 	Kernel        string                 `protobuf:"bytes,3,opt,name=kernel,proto3" json:"kernel,omitempty"`         // uname -r
-	Slot          string                 `protobuf:"bytes,4,opt,name=slot,proto3" json:"slot,omitempty"`             // "A" or "B"
+	Slot          string                 `protobuf:"bytes,4,opt,name=slot,proto3" json:"slot,omitempty"`             // "A" or "B"; empty for a system that is not installed
 	Profile       string                 `protobuf:"bytes,5,opt,name=profile,proto3" json:"profile,omitempty"`
 	Machine       string                 `protobuf:"bytes,6,opt,name=machine,proto3" json:"machine,omitempty"` // the machine's name; empty before there is a configuration
 	Built         *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=built,proto3" json:"built,omitempty"`
+	Medium        string                 `protobuf:"bytes,8,opt,name=medium,proto3" json:"medium,omitempty"` // what a system runs from that is not installed on a disk: "memory"
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -258,6 +316,13 @@ func (x *VersionResponse) GetBuilt() *timestamppb.Timestamp {
 		return x.Built
 	}
 	return nil
+}
+
+func (x *VersionResponse) GetMedium() string {
+	if x != nil {
+		return x.Medium
+	}
+	return ""
 }
 
 type GetRequest struct {
@@ -583,7 +648,7 @@ func (*PowerResponse) Descriptor() ([]byte, []int) {
 
 type ResetRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	WipeData      bool                   `protobuf:"varint,1,opt,name=wipe_data,json=wipeData,proto3" json:"wipe_data,omitempty"` // also forget etcd, images and volumes; STATE is always wiped
+	Wipe          ResetRequest_Wipe      `protobuf:"varint,1,opt,name=wipe,proto3,enum=orlop.v1alpha1.ResetRequest_Wipe" json:"wipe,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -618,11 +683,11 @@ func (*ResetRequest) Descriptor() ([]byte, []int) {
 	return file_orlop_proto_rawDescGZIP(), []int{8}
 }
 
-func (x *ResetRequest) GetWipeData() bool {
+func (x *ResetRequest) GetWipe() ResetRequest_Wipe {
 	if x != nil {
-		return x.WipeData
+		return x.Wipe
 	}
-	return false
+	return ResetRequest_WIPE_UNSPECIFIED
 }
 
 type ApplyRequest struct {
@@ -686,10 +751,13 @@ func (x *ApplyRequest) GetFilename() string {
 }
 
 type ApplyResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Operations    []string               `protobuf:"bytes,1,rep,name=operations,proto3" json:"operations,omitempty"` // what was (or would be) done, in order
-	Restarts      []string               `protobuf:"bytes,2,rep,name=restarts,proto3" json:"restarts,omitempty"`     // services that were (or would be) restarted
-	Reboot        bool                   `protobuf:"varint,3,opt,name=reboot,proto3" json:"reboot,omitempty"`        // the machine reboots (or would)
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	Operations []string               `protobuf:"bytes,1,rep,name=operations,proto3" json:"operations,omitempty"` // what was (or would be) done, in order
+	Restarts   []string               `protobuf:"bytes,2,rep,name=restarts,proto3" json:"restarts,omitempty"`     // services that were (or would be) restarted
+	Reboot     bool                   `protobuf:"varint,3,opt,name=reboot,proto3" json:"reboot,omitempty"`        // the machine reboots (or would)
+	// The disk that the system is (or would be) installed to, when it runs from memory. The installation goes on after the answer:
+	// topic "install" shows it. The machine reboots when it is done.
+	Install       string `protobuf:"bytes,4,opt,name=install,proto3" json:"install,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -743,6 +811,13 @@ func (x *ApplyResponse) GetReboot() bool {
 		return x.Reboot
 	}
 	return false
+}
+
+func (x *ApplyResponse) GetInstall() string {
+	if x != nil {
+		return x.Install
+	}
+	return ""
 }
 
 type GetConfigRequest struct {
@@ -1647,27 +1722,28 @@ func (x *ContainerImage) GetSize() int64 {
 	return 0
 }
 
-type StartUpgradeRequest struct {
+type OfferBundleRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Chunk         []byte                 `protobuf:"bytes,1,opt,name=chunk,proto3" json:"chunk,omitempty"`
+	Sha256        string                 `protobuf:"bytes,1,opt,name=sha256,proto3" json:"sha256,omitempty"` // of the whole bundle, lower-case hexadecimal
+	Size          int64                  `protobuf:"varint,2,opt,name=size,proto3" json:"size,omitempty"`    // bytes
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *StartUpgradeRequest) Reset() {
-	*x = StartUpgradeRequest{}
+func (x *OfferBundleRequest) Reset() {
+	*x = OfferBundleRequest{}
 	mi := &file_orlop_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *StartUpgradeRequest) String() string {
+func (x *OfferBundleRequest) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*StartUpgradeRequest) ProtoMessage() {}
+func (*OfferBundleRequest) ProtoMessage() {}
 
-func (x *StartUpgradeRequest) ProtoReflect() protoreflect.Message {
+func (x *OfferBundleRequest) ProtoReflect() protoreflect.Message {
 	mi := &file_orlop_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -1679,19 +1755,223 @@ func (x *StartUpgradeRequest) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use StartUpgradeRequest.ProtoReflect.Descriptor instead.
-func (*StartUpgradeRequest) Descriptor() ([]byte, []int) {
+// Deprecated: Use OfferBundleRequest.ProtoReflect.Descriptor instead.
+func (*OfferBundleRequest) Descriptor() ([]byte, []int) {
 	return file_orlop_proto_rawDescGZIP(), []int{28}
 }
 
-func (x *StartUpgradeRequest) GetChunk() []byte {
+func (x *OfferBundleRequest) GetSha256() string {
+	if x != nil {
+		return x.Sha256
+	}
+	return ""
+}
+
+func (x *OfferBundleRequest) GetSize() int64 {
+	if x != nil {
+		return x.Size
+	}
+	return 0
+}
+
+type OfferBundleResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Have          int64                  `protobuf:"varint,1,opt,name=have,proto3" json:"have,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *OfferBundleResponse) Reset() {
+	*x = OfferBundleResponse{}
+	mi := &file_orlop_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *OfferBundleResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*OfferBundleResponse) ProtoMessage() {}
+
+func (x *OfferBundleResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_orlop_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use OfferBundleResponse.ProtoReflect.Descriptor instead.
+func (*OfferBundleResponse) Descriptor() ([]byte, []int) {
+	return file_orlop_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *OfferBundleResponse) GetHave() int64 {
+	if x != nil {
+		return x.Have
+	}
+	return 0
+}
+
+type SendBundleRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// In the first message only: which bundle, and at which byte of it the first chunk begins.
+	Sha256        string `protobuf:"bytes,1,opt,name=sha256,proto3" json:"sha256,omitempty"`
+	Offset        int64  `protobuf:"varint,2,opt,name=offset,proto3" json:"offset,omitempty"`
+	Chunk         []byte `protobuf:"bytes,3,opt,name=chunk,proto3" json:"chunk,omitempty"`                                 // at most 1 MiB each, in order
+	WithoutData   bool   `protobuf:"varint,4,opt,name=without_data,json=withoutData,proto3" json:"without_data,omitempty"` // in the first message: do not save the cluster's data before; for a machine whose etcd does not run
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SendBundleRequest) Reset() {
+	*x = SendBundleRequest{}
+	mi := &file_orlop_proto_msgTypes[30]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SendBundleRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SendBundleRequest) ProtoMessage() {}
+
+func (x *SendBundleRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_orlop_proto_msgTypes[30]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SendBundleRequest.ProtoReflect.Descriptor instead.
+func (*SendBundleRequest) Descriptor() ([]byte, []int) {
+	return file_orlop_proto_rawDescGZIP(), []int{30}
+}
+
+func (x *SendBundleRequest) GetSha256() string {
+	if x != nil {
+		return x.Sha256
+	}
+	return ""
+}
+
+func (x *SendBundleRequest) GetOffset() int64 {
+	if x != nil {
+		return x.Offset
+	}
+	return 0
+}
+
+func (x *SendBundleRequest) GetChunk() []byte {
 	if x != nil {
 		return x.Chunk
 	}
 	return nil
 }
 
-type StartUpgradeResponse struct {
+func (x *SendBundleRequest) GetWithoutData() bool {
+	if x != nil {
+		return x.WithoutData
+	}
+	return false
+}
+
+type FetchBundleRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Reference     string                 `protobuf:"bytes,1,opt,name=reference,proto3" json:"reference,omitempty"` // "registry.example.com/orlop/qemu:1.2.0", or with "@sha256:…"
+	Ca            []byte                 `protobuf:"bytes,2,opt,name=ca,proto3" json:"ca,omitempty"`               // PEM: who vouches for the registry; the machine trusts nobody else to
+	PlainHttp     bool                   `protobuf:"varint,3,opt,name=plain_http,json=plainHttp,proto3" json:"plain_http,omitempty"`
+	Username      string                 `protobuf:"bytes,4,opt,name=username,proto3" json:"username,omitempty"`                           // empty: anonymous
+	Password      string                 `protobuf:"bytes,5,opt,name=password,proto3" json:"password,omitempty"`                           // kept nowhere
+	WithoutData   bool                   `protobuf:"varint,6,opt,name=without_data,json=withoutData,proto3" json:"without_data,omitempty"` // as in SendBundleRequest
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FetchBundleRequest) Reset() {
+	*x = FetchBundleRequest{}
+	mi := &file_orlop_proto_msgTypes[31]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FetchBundleRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FetchBundleRequest) ProtoMessage() {}
+
+func (x *FetchBundleRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_orlop_proto_msgTypes[31]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FetchBundleRequest.ProtoReflect.Descriptor instead.
+func (*FetchBundleRequest) Descriptor() ([]byte, []int) {
+	return file_orlop_proto_rawDescGZIP(), []int{31}
+}
+
+func (x *FetchBundleRequest) GetReference() string {
+	if x != nil {
+		return x.Reference
+	}
+	return ""
+}
+
+func (x *FetchBundleRequest) GetCa() []byte {
+	if x != nil {
+		return x.Ca
+	}
+	return nil
+}
+
+func (x *FetchBundleRequest) GetPlainHttp() bool {
+	if x != nil {
+		return x.PlainHttp
+	}
+	return false
+}
+
+func (x *FetchBundleRequest) GetUsername() string {
+	if x != nil {
+		return x.Username
+	}
+	return ""
+}
+
+func (x *FetchBundleRequest) GetPassword() string {
+	if x != nil {
+		return x.Password
+	}
+	return ""
+}
+
+func (x *FetchBundleRequest) GetWithoutData() bool {
+	if x != nil {
+		return x.WithoutData
+	}
+	return false
+}
+
+type UpgradeBegun struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	From          string                 `protobuf:"bytes,1,opt,name=from,proto3" json:"from,omitempty"` // version
 	To            string                 `protobuf:"bytes,2,opt,name=to,proto3" json:"to,omitempty"`
@@ -1699,21 +1979,21 @@ type StartUpgradeResponse struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *StartUpgradeResponse) Reset() {
-	*x = StartUpgradeResponse{}
-	mi := &file_orlop_proto_msgTypes[29]
+func (x *UpgradeBegun) Reset() {
+	*x = UpgradeBegun{}
+	mi := &file_orlop_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *StartUpgradeResponse) String() string {
+func (x *UpgradeBegun) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*StartUpgradeResponse) ProtoMessage() {}
+func (*UpgradeBegun) ProtoMessage() {}
 
-func (x *StartUpgradeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[29]
+func (x *UpgradeBegun) ProtoReflect() protoreflect.Message {
+	mi := &file_orlop_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1724,19 +2004,19 @@ func (x *StartUpgradeResponse) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use StartUpgradeResponse.ProtoReflect.Descriptor instead.
-func (*StartUpgradeResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{29}
+// Deprecated: Use UpgradeBegun.ProtoReflect.Descriptor instead.
+func (*UpgradeBegun) Descriptor() ([]byte, []int) {
+	return file_orlop_proto_rawDescGZIP(), []int{32}
 }
 
-func (x *StartUpgradeResponse) GetFrom() string {
+func (x *UpgradeBegun) GetFrom() string {
 	if x != nil {
 		return x.From
 	}
 	return ""
 }
 
-func (x *StartUpgradeResponse) GetTo() string {
+func (x *UpgradeBegun) GetTo() string {
 	if x != nil {
 		return x.To
 	}
@@ -1751,7 +2031,7 @@ type UpgradeStatusRequest struct {
 
 func (x *UpgradeStatusRequest) Reset() {
 	*x = UpgradeStatusRequest{}
-	mi := &file_orlop_proto_msgTypes[30]
+	mi := &file_orlop_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1763,7 +2043,7 @@ func (x *UpgradeStatusRequest) String() string {
 func (*UpgradeStatusRequest) ProtoMessage() {}
 
 func (x *UpgradeStatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[30]
+	mi := &file_orlop_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1776,32 +2056,72 @@ func (x *UpgradeStatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpgradeStatusRequest.ProtoReflect.Descriptor instead.
 func (*UpgradeStatusRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{30}
+	return file_orlop_proto_rawDescGZIP(), []int{33}
+}
+
+type WatchUpgradeRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchUpgradeRequest) Reset() {
+	*x = WatchUpgradeRequest{}
+	mi := &file_orlop_proto_msgTypes[34]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchUpgradeRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchUpgradeRequest) ProtoMessage() {}
+
+func (x *WatchUpgradeRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_orlop_proto_msgTypes[34]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchUpgradeRequest.ProtoReflect.Descriptor instead.
+func (*WatchUpgradeRequest) Descriptor() ([]byte, []int) {
+	return file_orlop_proto_rawDescGZIP(), []int{34}
 }
 
 type UpgradeStatus struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Running string                 `protobuf:"bytes,1,opt,name=running,proto3" json:"running,omitempty"` // version
 	// The last upgrade; empty if there was none.
-	From          string                 `protobuf:"bytes,2,opt,name=from,proto3" json:"from,omitempty"`
-	To            string                 `protobuf:"bytes,3,opt,name=to,proto3" json:"to,omitempty"`
-	Phase         string                 `protobuf:"bytes,4,opt,name=phase,proto3" json:"phase,omitempty"`   // writing, written, trial, committed, rolled back, failed
-	Tries         uint32                 `protobuf:"varint,5,opt,name=tries,proto3" json:"tries,omitempty"`  // of the new version
-	Reason        string                 `protobuf:"bytes,6,opt,name=reason,proto3" json:"reason,omitempty"` // why it was rolled back, or failed
-	Began         *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=began,proto3" json:"began,omitempty"`
-	Ended         *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=ended,proto3" json:"ended,omitempty"`
-	Log           []string               `protobuf:"bytes,9,rep,name=log,proto3" json:"log,omitempty"`              // the end of the log of the boot that failed
-	Operation     string                 `protobuf:"bytes,10,opt,name=operation,proto3" json:"operation,omitempty"` // what is done now
-	Done          int64                  `protobuf:"varint,11,opt,name=done,proto3" json:"done,omitempty"`          // bytes of it
-	Total         int64                  `protobuf:"varint,12,opt,name=total,proto3" json:"total,omitempty"`
-	Waits         string                 `protobuf:"bytes,13,opt,name=waits,proto3" json:"waits,omitempty"` // what a version on trial still has to show
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	From      string                 `protobuf:"bytes,2,opt,name=from,proto3" json:"from,omitempty"`
+	To        string                 `protobuf:"bytes,3,opt,name=to,proto3" json:"to,omitempty"`
+	Phase     string                 `protobuf:"bytes,4,opt,name=phase,proto3" json:"phase,omitempty"`   // writing (receiving included), written, trial, committed, rolled back, failed
+	Tries     uint32                 `protobuf:"varint,5,opt,name=tries,proto3" json:"tries,omitempty"`  // of the new version
+	Reason    string                 `protobuf:"bytes,6,opt,name=reason,proto3" json:"reason,omitempty"` // why it was rolled back, or failed
+	Began     *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=began,proto3" json:"began,omitempty"`
+	Ended     *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=ended,proto3" json:"ended,omitempty"`
+	Log       []string               `protobuf:"bytes,9,rep,name=log,proto3" json:"log,omitempty"`              // the end of the log of the boot that failed
+	Operation string                 `protobuf:"bytes,10,opt,name=operation,proto3" json:"operation,omitempty"` // what is done now
+	Done      int64                  `protobuf:"varint,11,opt,name=done,proto3" json:"done,omitempty"`          // bytes of it
+	Total     int64                  `protobuf:"varint,12,opt,name=total,proto3" json:"total,omitempty"`
+	Waits     string                 `protobuf:"bytes,13,opt,name=waits,proto3" json:"waits,omitempty"` // what a version on trial still has to show
+	// Set when the machine went back from a version that had changed how the cluster's data are stored: they are again as they
+	// were saved before the upgrade.
+	DataOf           *timestamppb.Timestamp `protobuf:"bytes,14,opt,name=data_of,json=dataOf,proto3" json:"data_of,omitempty"`                                // when they were saved
+	DroppedRevisions int64                  `protobuf:"varint,15,opt,name=dropped_revisions,json=droppedRevisions,proto3" json:"dropped_revisions,omitempty"` // changes (etcd's revisions) since then that are lost
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
 }
 
 func (x *UpgradeStatus) Reset() {
 	*x = UpgradeStatus{}
-	mi := &file_orlop_proto_msgTypes[31]
+	mi := &file_orlop_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1813,7 +2133,7 @@ func (x *UpgradeStatus) String() string {
 func (*UpgradeStatus) ProtoMessage() {}
 
 func (x *UpgradeStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[31]
+	mi := &file_orlop_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1826,7 +2146,7 @@ func (x *UpgradeStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpgradeStatus.ProtoReflect.Descriptor instead.
 func (*UpgradeStatus) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{31}
+	return file_orlop_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *UpgradeStatus) GetRunning() string {
@@ -1920,6 +2240,20 @@ func (x *UpgradeStatus) GetWaits() string {
 	return ""
 }
 
+func (x *UpgradeStatus) GetDataOf() *timestamppb.Timestamp {
+	if x != nil {
+		return x.DataOf
+	}
+	return nil
+}
+
+func (x *UpgradeStatus) GetDroppedRevisions() int64 {
+	if x != nil {
+		return x.DroppedRevisions
+	}
+	return 0
+}
+
 type RollbackRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -1928,7 +2262,7 @@ type RollbackRequest struct {
 
 func (x *RollbackRequest) Reset() {
 	*x = RollbackRequest{}
-	mi := &file_orlop_proto_msgTypes[32]
+	mi := &file_orlop_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1940,7 +2274,7 @@ func (x *RollbackRequest) String() string {
 func (*RollbackRequest) ProtoMessage() {}
 
 func (x *RollbackRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[32]
+	mi := &file_orlop_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1953,7 +2287,7 @@ func (x *RollbackRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RollbackRequest.ProtoReflect.Descriptor instead.
 func (*RollbackRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{32}
+	return file_orlop_proto_rawDescGZIP(), []int{36}
 }
 
 type RollbackResponse struct {
@@ -1965,7 +2299,7 @@ type RollbackResponse struct {
 
 func (x *RollbackResponse) Reset() {
 	*x = RollbackResponse{}
-	mi := &file_orlop_proto_msgTypes[33]
+	mi := &file_orlop_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1977,7 +2311,7 @@ func (x *RollbackResponse) String() string {
 func (*RollbackResponse) ProtoMessage() {}
 
 func (x *RollbackResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[33]
+	mi := &file_orlop_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1990,7 +2324,7 @@ func (x *RollbackResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RollbackResponse.ProtoReflect.Descriptor instead.
 func (*RollbackResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{33}
+	return file_orlop_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *RollbackResponse) GetTo() string {
@@ -2009,7 +2343,7 @@ type HealthRequest struct {
 
 func (x *HealthRequest) Reset() {
 	*x = HealthRequest{}
-	mi := &file_orlop_proto_msgTypes[34]
+	mi := &file_orlop_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2021,7 +2355,7 @@ func (x *HealthRequest) String() string {
 func (*HealthRequest) ProtoMessage() {}
 
 func (x *HealthRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[34]
+	mi := &file_orlop_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2034,7 +2368,7 @@ func (x *HealthRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthRequest.ProtoReflect.Descriptor instead.
 func (*HealthRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{34}
+	return file_orlop_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *HealthRequest) GetOnce() bool {
@@ -2054,7 +2388,7 @@ type HealthResponse struct {
 
 func (x *HealthResponse) Reset() {
 	*x = HealthResponse{}
-	mi := &file_orlop_proto_msgTypes[35]
+	mi := &file_orlop_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2066,7 +2400,7 @@ func (x *HealthResponse) String() string {
 func (*HealthResponse) ProtoMessage() {}
 
 func (x *HealthResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[35]
+	mi := &file_orlop_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2079,7 +2413,7 @@ func (x *HealthResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthResponse.ProtoReflect.Descriptor instead.
 func (*HealthResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{35}
+	return file_orlop_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *HealthResponse) GetHealthy() bool {
@@ -2108,7 +2442,7 @@ type HealthCheck struct {
 
 func (x *HealthCheck) Reset() {
 	*x = HealthCheck{}
-	mi := &file_orlop_proto_msgTypes[36]
+	mi := &file_orlop_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2120,7 +2454,7 @@ func (x *HealthCheck) String() string {
 func (*HealthCheck) ProtoMessage() {}
 
 func (x *HealthCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[36]
+	mi := &file_orlop_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2133,7 +2467,7 @@ func (x *HealthCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthCheck.ProtoReflect.Descriptor instead.
 func (*HealthCheck) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{36}
+	return file_orlop_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *HealthCheck) GetName() string {
@@ -2174,7 +2508,7 @@ type KubeconfigRequest struct {
 
 func (x *KubeconfigRequest) Reset() {
 	*x = KubeconfigRequest{}
-	mi := &file_orlop_proto_msgTypes[37]
+	mi := &file_orlop_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2186,7 +2520,7 @@ func (x *KubeconfigRequest) String() string {
 func (*KubeconfigRequest) ProtoMessage() {}
 
 func (x *KubeconfigRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[37]
+	mi := &file_orlop_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2199,7 +2533,7 @@ func (x *KubeconfigRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KubeconfigRequest.ProtoReflect.Descriptor instead.
 func (*KubeconfigRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{37}
+	return file_orlop_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *KubeconfigRequest) GetTtl() *durationpb.Duration {
@@ -2225,7 +2559,7 @@ type KubeconfigResponse struct {
 
 func (x *KubeconfigResponse) Reset() {
 	*x = KubeconfigResponse{}
-	mi := &file_orlop_proto_msgTypes[38]
+	mi := &file_orlop_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2237,7 +2571,7 @@ func (x *KubeconfigResponse) String() string {
 func (*KubeconfigResponse) ProtoMessage() {}
 
 func (x *KubeconfigResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[38]
+	mi := &file_orlop_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2250,7 +2584,7 @@ func (x *KubeconfigResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KubeconfigResponse.ProtoReflect.Descriptor instead.
 func (*KubeconfigResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{38}
+	return file_orlop_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *KubeconfigResponse) GetKubeconfig() []byte {
@@ -2284,7 +2618,7 @@ var File_orlop_proto protoreflect.FileDescriptor
 const file_orlop_proto_rawDesc = "" +
 	"\n" +
 	"\vorlop.proto\x12\x0eorlop.v1alpha1\x1a google/protobuf/descriptor.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x10\n" +
-	"\x0eVersionRequest\"\xdd\x01\n" +
+	"\x0eVersionRequest\"\xf5\x01\n" +
 	"\x0fVersionResponse\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x12\x1e\n" +
 	"\n" +
@@ -2294,7 +2628,8 @@ const file_orlop_proto_rawDesc = "" +
 	"\x04slot\x18\x04 \x01(\tR\x04slot\x12\x18\n" +
 	"\aprofile\x18\x05 \x01(\tR\aprofile\x12\x18\n" +
 	"\amachine\x18\x06 \x01(\tR\amachine\x120\n" +
-	"\x05built\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\x05built\"\"\n" +
+	"\x05built\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\x05built\x12\x16\n" +
+	"\x06medium\x18\b \x01(\tR\x06medium\"\"\n" +
 	"\n" +
 	"GetRequest\x12\x14\n" +
 	"\x05topic\x18\x01 \x01(\tR\x05topic\"\x87\x01\n" +
@@ -2314,23 +2649,31 @@ const file_orlop_proto_rawDesc = "" +
 	"\amessage\x18\x05 \x01(\tR\amessage\"?\n" +
 	"\fPowerRequest\x12/\n" +
 	"\x05grace\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\x05grace\"\x0f\n" +
-	"\rPowerResponse\"+\n" +
-	"\fResetRequest\x12\x1b\n" +
-	"\twipe_data\x18\x01 \x01(\bR\bwipeData\"\xbe\x01\n" +
+	"\rPowerResponse\"\x90\x01\n" +
+	"\fResetRequest\x125\n" +
+	"\x04wipe\x18\x01 \x01(\x0e2!.orlop.v1alpha1.ResetRequest.WipeR\x04wipe\"I\n" +
+	"\x04Wipe\x12\x14\n" +
+	"\x10WIPE_UNSPECIFIED\x10\x00\x12\x0e\n" +
+	"\n" +
+	"WIPE_STATE\x10\x01\x12\r\n" +
+	"\tWIPE_DATA\x10\x02\x12\f\n" +
+	"\bWIPE_ALL\x10\x03\"\xcf\x01\n" +
 	"\fApplyRequest\x12\x1c\n" +
 	"\tdocuments\x18\x01 \x01(\fR\tdocuments\x125\n" +
 	"\x04mode\x18\x02 \x01(\x0e2!.orlop.v1alpha1.ApplyRequest.ModeR\x04mode\x12\x1a\n" +
-	"\bfilename\x18\x03 \x01(\tR\bfilename\"=\n" +
+	"\bfilename\x18\x03 \x01(\tR\bfilename\"N\n" +
 	"\x04Mode\x12\x14\n" +
 	"\x10MODE_UNSPECIFIED\x10\x00\x12\r\n" +
 	"\tMODE_AUTO\x10\x01\x12\x10\n" +
-	"\fMODE_DRY_RUN\x10\x02\"c\n" +
+	"\fMODE_DRY_RUN\x10\x02\x12\x0f\n" +
+	"\vMODE_STAGED\x10\x03\"}\n" +
 	"\rApplyResponse\x12\x1e\n" +
 	"\n" +
 	"operations\x18\x01 \x03(\tR\n" +
 	"operations\x12\x1a\n" +
 	"\brestarts\x18\x02 \x03(\tR\brestarts\x12\x16\n" +
-	"\x06reboot\x18\x03 \x01(\bR\x06reboot\"\x12\n" +
+	"\x06reboot\x18\x03 \x01(\bR\x06reboot\x12\x18\n" +
+	"\ainstall\x18\x04 \x01(\tR\ainstall\"\x12\n" +
 	"\x10GetConfigRequest\"g\n" +
 	"\x11GetConfigResponse\x12\x1c\n" +
 	"\tdocuments\x18\x01 \x01(\fR\tdocuments\x124\n" +
@@ -2385,13 +2728,30 @@ const file_orlop_proto_rawDesc = "" +
 	"\x0eContainerImage\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
 	"\x06digest\x18\x02 \x01(\tR\x06digest\x12\x12\n" +
-	"\x04size\x18\x03 \x01(\x03R\x04size\"+\n" +
-	"\x13StartUpgradeRequest\x12\x14\n" +
-	"\x05chunk\x18\x01 \x01(\fR\x05chunk\":\n" +
-	"\x14StartUpgradeResponse\x12\x12\n" +
+	"\x04size\x18\x03 \x01(\x03R\x04size\"@\n" +
+	"\x12OfferBundleRequest\x12\x16\n" +
+	"\x06sha256\x18\x01 \x01(\tR\x06sha256\x12\x12\n" +
+	"\x04size\x18\x02 \x01(\x03R\x04size\")\n" +
+	"\x13OfferBundleResponse\x12\x12\n" +
+	"\x04have\x18\x01 \x01(\x03R\x04have\"|\n" +
+	"\x11SendBundleRequest\x12\x16\n" +
+	"\x06sha256\x18\x01 \x01(\tR\x06sha256\x12\x16\n" +
+	"\x06offset\x18\x02 \x01(\x03R\x06offset\x12\x14\n" +
+	"\x05chunk\x18\x03 \x01(\fR\x05chunk\x12!\n" +
+	"\fwithout_data\x18\x04 \x01(\bR\vwithoutData\"\xbc\x01\n" +
+	"\x12FetchBundleRequest\x12\x1c\n" +
+	"\treference\x18\x01 \x01(\tR\treference\x12\x0e\n" +
+	"\x02ca\x18\x02 \x01(\fR\x02ca\x12\x1d\n" +
+	"\n" +
+	"plain_http\x18\x03 \x01(\bR\tplainHttp\x12\x1a\n" +
+	"\busername\x18\x04 \x01(\tR\busername\x12\x1a\n" +
+	"\bpassword\x18\x05 \x01(\tR\bpassword\x12!\n" +
+	"\fwithout_data\x18\x06 \x01(\bR\vwithoutData\"2\n" +
+	"\fUpgradeBegun\x12\x12\n" +
 	"\x04from\x18\x01 \x01(\tR\x04from\x12\x0e\n" +
 	"\x02to\x18\x02 \x01(\tR\x02to\"\x16\n" +
-	"\x14UpgradeStatusRequest\"\xe5\x02\n" +
+	"\x14UpgradeStatusRequest\"\x15\n" +
+	"\x13WatchUpgradeRequest\"\xc7\x03\n" +
 	"\rUpgradeStatus\x12\x18\n" +
 	"\arunning\x18\x01 \x01(\tR\arunning\x12\x12\n" +
 	"\x04from\x18\x02 \x01(\tR\x04from\x12\x0e\n" +
@@ -2406,7 +2766,9 @@ const file_orlop_proto_rawDesc = "" +
 	" \x01(\tR\toperation\x12\x12\n" +
 	"\x04done\x18\v \x01(\x03R\x04done\x12\x14\n" +
 	"\x05total\x18\f \x01(\x03R\x05total\x12\x14\n" +
-	"\x05waits\x18\r \x01(\tR\x05waits\"\x11\n" +
+	"\x05waits\x18\r \x01(\tR\x05waits\x123\n" +
+	"\adata_of\x18\x0e \x01(\v2\x1a.google.protobuf.TimestampR\x06dataOf\x12+\n" +
+	"\x11dropped_revisions\x18\x0f \x01(\x03R\x10droppedRevisions\"\x11\n" +
 	"\x0fRollbackRequest\"\"\n" +
 	"\x10RollbackResponse\x12\x0e\n" +
 	"\x02to\x18\x01 \x01(\tR\x02to\"#\n" +
@@ -2462,11 +2824,15 @@ const file_orlop_proto_rawDesc = "" +
 	"\x05Image\x12Y\n" +
 	"\x06Import\x12\".orlop.v1alpha1.ImportImageRequest\x1a#.orlop.v1alpha1.ImportImageResponse\"\x04\x80\xb5\x18\x14(\x01\x12S\n" +
 	"\x04List\x12!.orlop.v1alpha1.ListImagesRequest\x1a\".orlop.v1alpha1.ListImagesResponse\"\x04\x80\xb5\x18\n" +
-	"2\x8f\x02\n" +
-	"\aUpgrade\x12Z\n" +
-	"\x05Start\x12#.orlop.v1alpha1.StartUpgradeRequest\x1a$.orlop.v1alpha1.StartUpgradeResponse\"\x04\x80\xb5\x18\x1e(\x01\x12S\n" +
+	"2\x82\x04\n" +
+	"\aUpgrade\x12V\n" +
+	"\x05Offer\x12\".orlop.v1alpha1.OfferBundleRequest\x1a#.orlop.v1alpha1.OfferBundleResponse\"\x04\x80\xb5\x18\x1e\x12O\n" +
+	"\x04Send\x12!.orlop.v1alpha1.SendBundleRequest\x1a\x1c.orlop.v1alpha1.UpgradeBegun\"\x04\x80\xb5\x18\x1e(\x01\x12O\n" +
+	"\x05Fetch\x12\".orlop.v1alpha1.FetchBundleRequest\x1a\x1c.orlop.v1alpha1.UpgradeBegun\"\x04\x80\xb5\x18\x1e\x12S\n" +
 	"\x06Status\x12$.orlop.v1alpha1.UpgradeStatusRequest\x1a\x1d.orlop.v1alpha1.UpgradeStatus\"\x04\x80\xb5\x18\n" +
 	"\x12S\n" +
+	"\x05Watch\x12#.orlop.v1alpha1.WatchUpgradeRequest\x1a\x1d.orlop.v1alpha1.UpgradeStatus\"\x04\x80\xb5\x18\n" +
+	"0\x01\x12S\n" +
 	"\bRollback\x12\x1f.orlop.v1alpha1.RollbackRequest\x1a .orlop.v1alpha1.RollbackResponse\"\x04\x80\xb5\x18\x1e2\xb5\x01\n" +
 	"\aCluster\x12O\n" +
 	"\x06Health\x12\x1d.orlop.v1alpha1.HealthRequest\x1a\x1e.orlop.v1alpha1.HealthResponse\"\x04\x80\xb5\x18\n" +
@@ -2487,121 +2853,134 @@ func file_orlop_proto_rawDescGZIP() []byte {
 	return file_orlop_proto_rawDescData
 }
 
-var file_orlop_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_orlop_proto_msgTypes = make([]protoimpl.MessageInfo, 39)
+var file_orlop_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
+var file_orlop_proto_msgTypes = make([]protoimpl.MessageInfo, 43)
 var file_orlop_proto_goTypes = []any{
 	(Role)(0),                          // 0: orlop.v1alpha1.Role
-	(ApplyRequest_Mode)(0),             // 1: orlop.v1alpha1.ApplyRequest.Mode
-	(*VersionRequest)(nil),             // 2: orlop.v1alpha1.VersionRequest
-	(*VersionResponse)(nil),            // 3: orlop.v1alpha1.VersionResponse
-	(*GetRequest)(nil),                 // 4: orlop.v1alpha1.GetRequest
-	(*StateSnapshot)(nil),              // 5: orlop.v1alpha1.StateSnapshot
-	(*EventsRequest)(nil),              // 6: orlop.v1alpha1.EventsRequest
-	(*Event)(nil),                      // 7: orlop.v1alpha1.Event
-	(*PowerRequest)(nil),               // 8: orlop.v1alpha1.PowerRequest
-	(*PowerResponse)(nil),              // 9: orlop.v1alpha1.PowerResponse
-	(*ResetRequest)(nil),               // 10: orlop.v1alpha1.ResetRequest
-	(*ApplyRequest)(nil),               // 11: orlop.v1alpha1.ApplyRequest
-	(*ApplyResponse)(nil),              // 12: orlop.v1alpha1.ApplyResponse
-	(*GetConfigRequest)(nil),           // 13: orlop.v1alpha1.GetConfigRequest
-	(*GetConfigResponse)(nil),          // 14: orlop.v1alpha1.GetConfigResponse
-	(*Problem)(nil),                    // 15: orlop.v1alpha1.Problem
-	(*ListServicesRequest)(nil),        // 16: orlop.v1alpha1.ListServicesRequest
-	(*ListServicesResponse)(nil),       // 17: orlop.v1alpha1.ListServicesResponse
-	(*ServiceStatus)(nil),              // 18: orlop.v1alpha1.ServiceStatus
-	(*Component)(nil),                  // 19: orlop.v1alpha1.Component
-	(*RestartServiceRequest)(nil),      // 20: orlop.v1alpha1.RestartServiceRequest
-	(*RestartServiceResponse)(nil),     // 21: orlop.v1alpha1.RestartServiceResponse
-	(*ServiceLogRequest)(nil),          // 22: orlop.v1alpha1.ServiceLogRequest
-	(*KernelLogRequest)(nil),           // 23: orlop.v1alpha1.KernelLogRequest
-	(*LogLine)(nil),                    // 24: orlop.v1alpha1.LogLine
-	(*ImportImageRequest)(nil),         // 25: orlop.v1alpha1.ImportImageRequest
-	(*ImportImageResponse)(nil),        // 26: orlop.v1alpha1.ImportImageResponse
-	(*ListImagesRequest)(nil),          // 27: orlop.v1alpha1.ListImagesRequest
-	(*ListImagesResponse)(nil),         // 28: orlop.v1alpha1.ListImagesResponse
-	(*ContainerImage)(nil),             // 29: orlop.v1alpha1.ContainerImage
-	(*StartUpgradeRequest)(nil),        // 30: orlop.v1alpha1.StartUpgradeRequest
-	(*StartUpgradeResponse)(nil),       // 31: orlop.v1alpha1.StartUpgradeResponse
-	(*UpgradeStatusRequest)(nil),       // 32: orlop.v1alpha1.UpgradeStatusRequest
-	(*UpgradeStatus)(nil),              // 33: orlop.v1alpha1.UpgradeStatus
-	(*RollbackRequest)(nil),            // 34: orlop.v1alpha1.RollbackRequest
-	(*RollbackResponse)(nil),           // 35: orlop.v1alpha1.RollbackResponse
-	(*HealthRequest)(nil),              // 36: orlop.v1alpha1.HealthRequest
-	(*HealthResponse)(nil),             // 37: orlop.v1alpha1.HealthResponse
-	(*HealthCheck)(nil),                // 38: orlop.v1alpha1.HealthCheck
-	(*KubeconfigRequest)(nil),          // 39: orlop.v1alpha1.KubeconfigRequest
-	(*KubeconfigResponse)(nil),         // 40: orlop.v1alpha1.KubeconfigResponse
-	(*timestamppb.Timestamp)(nil),      // 41: google.protobuf.Timestamp
-	(*structpb.Value)(nil),             // 42: google.protobuf.Value
-	(*durationpb.Duration)(nil),        // 43: google.protobuf.Duration
-	(*descriptorpb.MethodOptions)(nil), // 44: google.protobuf.MethodOptions
+	(ResetRequest_Wipe)(0),             // 1: orlop.v1alpha1.ResetRequest.Wipe
+	(ApplyRequest_Mode)(0),             // 2: orlop.v1alpha1.ApplyRequest.Mode
+	(*VersionRequest)(nil),             // 3: orlop.v1alpha1.VersionRequest
+	(*VersionResponse)(nil),            // 4: orlop.v1alpha1.VersionResponse
+	(*GetRequest)(nil),                 // 5: orlop.v1alpha1.GetRequest
+	(*StateSnapshot)(nil),              // 6: orlop.v1alpha1.StateSnapshot
+	(*EventsRequest)(nil),              // 7: orlop.v1alpha1.EventsRequest
+	(*Event)(nil),                      // 8: orlop.v1alpha1.Event
+	(*PowerRequest)(nil),               // 9: orlop.v1alpha1.PowerRequest
+	(*PowerResponse)(nil),              // 10: orlop.v1alpha1.PowerResponse
+	(*ResetRequest)(nil),               // 11: orlop.v1alpha1.ResetRequest
+	(*ApplyRequest)(nil),               // 12: orlop.v1alpha1.ApplyRequest
+	(*ApplyResponse)(nil),              // 13: orlop.v1alpha1.ApplyResponse
+	(*GetConfigRequest)(nil),           // 14: orlop.v1alpha1.GetConfigRequest
+	(*GetConfigResponse)(nil),          // 15: orlop.v1alpha1.GetConfigResponse
+	(*Problem)(nil),                    // 16: orlop.v1alpha1.Problem
+	(*ListServicesRequest)(nil),        // 17: orlop.v1alpha1.ListServicesRequest
+	(*ListServicesResponse)(nil),       // 18: orlop.v1alpha1.ListServicesResponse
+	(*ServiceStatus)(nil),              // 19: orlop.v1alpha1.ServiceStatus
+	(*Component)(nil),                  // 20: orlop.v1alpha1.Component
+	(*RestartServiceRequest)(nil),      // 21: orlop.v1alpha1.RestartServiceRequest
+	(*RestartServiceResponse)(nil),     // 22: orlop.v1alpha1.RestartServiceResponse
+	(*ServiceLogRequest)(nil),          // 23: orlop.v1alpha1.ServiceLogRequest
+	(*KernelLogRequest)(nil),           // 24: orlop.v1alpha1.KernelLogRequest
+	(*LogLine)(nil),                    // 25: orlop.v1alpha1.LogLine
+	(*ImportImageRequest)(nil),         // 26: orlop.v1alpha1.ImportImageRequest
+	(*ImportImageResponse)(nil),        // 27: orlop.v1alpha1.ImportImageResponse
+	(*ListImagesRequest)(nil),          // 28: orlop.v1alpha1.ListImagesRequest
+	(*ListImagesResponse)(nil),         // 29: orlop.v1alpha1.ListImagesResponse
+	(*ContainerImage)(nil),             // 30: orlop.v1alpha1.ContainerImage
+	(*OfferBundleRequest)(nil),         // 31: orlop.v1alpha1.OfferBundleRequest
+	(*OfferBundleResponse)(nil),        // 32: orlop.v1alpha1.OfferBundleResponse
+	(*SendBundleRequest)(nil),          // 33: orlop.v1alpha1.SendBundleRequest
+	(*FetchBundleRequest)(nil),         // 34: orlop.v1alpha1.FetchBundleRequest
+	(*UpgradeBegun)(nil),               // 35: orlop.v1alpha1.UpgradeBegun
+	(*UpgradeStatusRequest)(nil),       // 36: orlop.v1alpha1.UpgradeStatusRequest
+	(*WatchUpgradeRequest)(nil),        // 37: orlop.v1alpha1.WatchUpgradeRequest
+	(*UpgradeStatus)(nil),              // 38: orlop.v1alpha1.UpgradeStatus
+	(*RollbackRequest)(nil),            // 39: orlop.v1alpha1.RollbackRequest
+	(*RollbackResponse)(nil),           // 40: orlop.v1alpha1.RollbackResponse
+	(*HealthRequest)(nil),              // 41: orlop.v1alpha1.HealthRequest
+	(*HealthResponse)(nil),             // 42: orlop.v1alpha1.HealthResponse
+	(*HealthCheck)(nil),                // 43: orlop.v1alpha1.HealthCheck
+	(*KubeconfigRequest)(nil),          // 44: orlop.v1alpha1.KubeconfigRequest
+	(*KubeconfigResponse)(nil),         // 45: orlop.v1alpha1.KubeconfigResponse
+	(*timestamppb.Timestamp)(nil),      // 46: google.protobuf.Timestamp
+	(*structpb.Value)(nil),             // 47: google.protobuf.Value
+	(*durationpb.Duration)(nil),        // 48: google.protobuf.Duration
+	(*descriptorpb.MethodOptions)(nil), // 49: google.protobuf.MethodOptions
 }
 var file_orlop_proto_depIdxs = []int32{
-	41, // 0: orlop.v1alpha1.VersionResponse.built:type_name -> google.protobuf.Timestamp
-	42, // 1: orlop.v1alpha1.StateSnapshot.value:type_name -> google.protobuf.Value
-	41, // 2: orlop.v1alpha1.Event.time:type_name -> google.protobuf.Timestamp
-	43, // 3: orlop.v1alpha1.PowerRequest.grace:type_name -> google.protobuf.Duration
-	1,  // 4: orlop.v1alpha1.ApplyRequest.mode:type_name -> orlop.v1alpha1.ApplyRequest.Mode
-	41, // 5: orlop.v1alpha1.GetConfigResponse.applied:type_name -> google.protobuf.Timestamp
-	18, // 6: orlop.v1alpha1.ListServicesResponse.services:type_name -> orlop.v1alpha1.ServiceStatus
-	41, // 7: orlop.v1alpha1.ServiceStatus.since:type_name -> google.protobuf.Timestamp
-	19, // 8: orlop.v1alpha1.ServiceStatus.components:type_name -> orlop.v1alpha1.Component
-	41, // 9: orlop.v1alpha1.Component.since:type_name -> google.protobuf.Timestamp
-	41, // 10: orlop.v1alpha1.LogLine.time:type_name -> google.protobuf.Timestamp
-	29, // 11: orlop.v1alpha1.ImportImageResponse.images:type_name -> orlop.v1alpha1.ContainerImage
-	29, // 12: orlop.v1alpha1.ListImagesResponse.images:type_name -> orlop.v1alpha1.ContainerImage
-	41, // 13: orlop.v1alpha1.UpgradeStatus.began:type_name -> google.protobuf.Timestamp
-	41, // 14: orlop.v1alpha1.UpgradeStatus.ended:type_name -> google.protobuf.Timestamp
-	38, // 15: orlop.v1alpha1.HealthResponse.checks:type_name -> orlop.v1alpha1.HealthCheck
-	41, // 16: orlop.v1alpha1.HealthCheck.since:type_name -> google.protobuf.Timestamp
-	43, // 17: orlop.v1alpha1.KubeconfigRequest.ttl:type_name -> google.protobuf.Duration
-	44, // 18: orlop.v1alpha1.role:extendee -> google.protobuf.MethodOptions
-	0,  // 19: orlop.v1alpha1.role:type_name -> orlop.v1alpha1.Role
-	2,  // 20: orlop.v1alpha1.Machine.Version:input_type -> orlop.v1alpha1.VersionRequest
-	4,  // 21: orlop.v1alpha1.Machine.Get:input_type -> orlop.v1alpha1.GetRequest
-	4,  // 22: orlop.v1alpha1.Machine.Watch:input_type -> orlop.v1alpha1.GetRequest
-	6,  // 23: orlop.v1alpha1.Machine.Events:input_type -> orlop.v1alpha1.EventsRequest
-	8,  // 24: orlop.v1alpha1.Machine.Reboot:input_type -> orlop.v1alpha1.PowerRequest
-	8,  // 25: orlop.v1alpha1.Machine.Shutdown:input_type -> orlop.v1alpha1.PowerRequest
-	10, // 26: orlop.v1alpha1.Machine.Reset:input_type -> orlop.v1alpha1.ResetRequest
-	11, // 27: orlop.v1alpha1.Config.Apply:input_type -> orlop.v1alpha1.ApplyRequest
-	13, // 28: orlop.v1alpha1.Config.Get:input_type -> orlop.v1alpha1.GetConfigRequest
-	16, // 29: orlop.v1alpha1.Service.List:input_type -> orlop.v1alpha1.ListServicesRequest
-	20, // 30: orlop.v1alpha1.Service.Restart:input_type -> orlop.v1alpha1.RestartServiceRequest
-	22, // 31: orlop.v1alpha1.Log.Service:input_type -> orlop.v1alpha1.ServiceLogRequest
-	23, // 32: orlop.v1alpha1.Log.Kernel:input_type -> orlop.v1alpha1.KernelLogRequest
-	25, // 33: orlop.v1alpha1.Image.Import:input_type -> orlop.v1alpha1.ImportImageRequest
-	27, // 34: orlop.v1alpha1.Image.List:input_type -> orlop.v1alpha1.ListImagesRequest
-	30, // 35: orlop.v1alpha1.Upgrade.Start:input_type -> orlop.v1alpha1.StartUpgradeRequest
-	32, // 36: orlop.v1alpha1.Upgrade.Status:input_type -> orlop.v1alpha1.UpgradeStatusRequest
-	34, // 37: orlop.v1alpha1.Upgrade.Rollback:input_type -> orlop.v1alpha1.RollbackRequest
-	36, // 38: orlop.v1alpha1.Cluster.Health:input_type -> orlop.v1alpha1.HealthRequest
-	39, // 39: orlop.v1alpha1.Cluster.Kubeconfig:input_type -> orlop.v1alpha1.KubeconfigRequest
-	3,  // 40: orlop.v1alpha1.Machine.Version:output_type -> orlop.v1alpha1.VersionResponse
-	5,  // 41: orlop.v1alpha1.Machine.Get:output_type -> orlop.v1alpha1.StateSnapshot
-	5,  // 42: orlop.v1alpha1.Machine.Watch:output_type -> orlop.v1alpha1.StateSnapshot
-	7,  // 43: orlop.v1alpha1.Machine.Events:output_type -> orlop.v1alpha1.Event
-	9,  // 44: orlop.v1alpha1.Machine.Reboot:output_type -> orlop.v1alpha1.PowerResponse
-	9,  // 45: orlop.v1alpha1.Machine.Shutdown:output_type -> orlop.v1alpha1.PowerResponse
-	9,  // 46: orlop.v1alpha1.Machine.Reset:output_type -> orlop.v1alpha1.PowerResponse
-	12, // 47: orlop.v1alpha1.Config.Apply:output_type -> orlop.v1alpha1.ApplyResponse
-	14, // 48: orlop.v1alpha1.Config.Get:output_type -> orlop.v1alpha1.GetConfigResponse
-	17, // 49: orlop.v1alpha1.Service.List:output_type -> orlop.v1alpha1.ListServicesResponse
-	21, // 50: orlop.v1alpha1.Service.Restart:output_type -> orlop.v1alpha1.RestartServiceResponse
-	24, // 51: orlop.v1alpha1.Log.Service:output_type -> orlop.v1alpha1.LogLine
-	24, // 52: orlop.v1alpha1.Log.Kernel:output_type -> orlop.v1alpha1.LogLine
-	26, // 53: orlop.v1alpha1.Image.Import:output_type -> orlop.v1alpha1.ImportImageResponse
-	28, // 54: orlop.v1alpha1.Image.List:output_type -> orlop.v1alpha1.ListImagesResponse
-	31, // 55: orlop.v1alpha1.Upgrade.Start:output_type -> orlop.v1alpha1.StartUpgradeResponse
-	33, // 56: orlop.v1alpha1.Upgrade.Status:output_type -> orlop.v1alpha1.UpgradeStatus
-	35, // 57: orlop.v1alpha1.Upgrade.Rollback:output_type -> orlop.v1alpha1.RollbackResponse
-	37, // 58: orlop.v1alpha1.Cluster.Health:output_type -> orlop.v1alpha1.HealthResponse
-	40, // 59: orlop.v1alpha1.Cluster.Kubeconfig:output_type -> orlop.v1alpha1.KubeconfigResponse
-	40, // [40:60] is the sub-list for method output_type
-	20, // [20:40] is the sub-list for method input_type
-	19, // [19:20] is the sub-list for extension type_name
-	18, // [18:19] is the sub-list for extension extendee
-	0,  // [0:18] is the sub-list for field type_name
+	46, // 0: orlop.v1alpha1.VersionResponse.built:type_name -> google.protobuf.Timestamp
+	47, // 1: orlop.v1alpha1.StateSnapshot.value:type_name -> google.protobuf.Value
+	46, // 2: orlop.v1alpha1.Event.time:type_name -> google.protobuf.Timestamp
+	48, // 3: orlop.v1alpha1.PowerRequest.grace:type_name -> google.protobuf.Duration
+	1,  // 4: orlop.v1alpha1.ResetRequest.wipe:type_name -> orlop.v1alpha1.ResetRequest.Wipe
+	2,  // 5: orlop.v1alpha1.ApplyRequest.mode:type_name -> orlop.v1alpha1.ApplyRequest.Mode
+	46, // 6: orlop.v1alpha1.GetConfigResponse.applied:type_name -> google.protobuf.Timestamp
+	19, // 7: orlop.v1alpha1.ListServicesResponse.services:type_name -> orlop.v1alpha1.ServiceStatus
+	46, // 8: orlop.v1alpha1.ServiceStatus.since:type_name -> google.protobuf.Timestamp
+	20, // 9: orlop.v1alpha1.ServiceStatus.components:type_name -> orlop.v1alpha1.Component
+	46, // 10: orlop.v1alpha1.Component.since:type_name -> google.protobuf.Timestamp
+	46, // 11: orlop.v1alpha1.LogLine.time:type_name -> google.protobuf.Timestamp
+	30, // 12: orlop.v1alpha1.ImportImageResponse.images:type_name -> orlop.v1alpha1.ContainerImage
+	30, // 13: orlop.v1alpha1.ListImagesResponse.images:type_name -> orlop.v1alpha1.ContainerImage
+	46, // 14: orlop.v1alpha1.UpgradeStatus.began:type_name -> google.protobuf.Timestamp
+	46, // 15: orlop.v1alpha1.UpgradeStatus.ended:type_name -> google.protobuf.Timestamp
+	46, // 16: orlop.v1alpha1.UpgradeStatus.data_of:type_name -> google.protobuf.Timestamp
+	43, // 17: orlop.v1alpha1.HealthResponse.checks:type_name -> orlop.v1alpha1.HealthCheck
+	46, // 18: orlop.v1alpha1.HealthCheck.since:type_name -> google.protobuf.Timestamp
+	48, // 19: orlop.v1alpha1.KubeconfigRequest.ttl:type_name -> google.protobuf.Duration
+	49, // 20: orlop.v1alpha1.role:extendee -> google.protobuf.MethodOptions
+	0,  // 21: orlop.v1alpha1.role:type_name -> orlop.v1alpha1.Role
+	3,  // 22: orlop.v1alpha1.Machine.Version:input_type -> orlop.v1alpha1.VersionRequest
+	5,  // 23: orlop.v1alpha1.Machine.Get:input_type -> orlop.v1alpha1.GetRequest
+	5,  // 24: orlop.v1alpha1.Machine.Watch:input_type -> orlop.v1alpha1.GetRequest
+	7,  // 25: orlop.v1alpha1.Machine.Events:input_type -> orlop.v1alpha1.EventsRequest
+	9,  // 26: orlop.v1alpha1.Machine.Reboot:input_type -> orlop.v1alpha1.PowerRequest
+	9,  // 27: orlop.v1alpha1.Machine.Shutdown:input_type -> orlop.v1alpha1.PowerRequest
+	11, // 28: orlop.v1alpha1.Machine.Reset:input_type -> orlop.v1alpha1.ResetRequest
+	12, // 29: orlop.v1alpha1.Config.Apply:input_type -> orlop.v1alpha1.ApplyRequest
+	14, // 30: orlop.v1alpha1.Config.Get:input_type -> orlop.v1alpha1.GetConfigRequest
+	17, // 31: orlop.v1alpha1.Service.List:input_type -> orlop.v1alpha1.ListServicesRequest
+	21, // 32: orlop.v1alpha1.Service.Restart:input_type -> orlop.v1alpha1.RestartServiceRequest
+	23, // 33: orlop.v1alpha1.Log.Service:input_type -> orlop.v1alpha1.ServiceLogRequest
+	24, // 34: orlop.v1alpha1.Log.Kernel:input_type -> orlop.v1alpha1.KernelLogRequest
+	26, // 35: orlop.v1alpha1.Image.Import:input_type -> orlop.v1alpha1.ImportImageRequest
+	28, // 36: orlop.v1alpha1.Image.List:input_type -> orlop.v1alpha1.ListImagesRequest
+	31, // 37: orlop.v1alpha1.Upgrade.Offer:input_type -> orlop.v1alpha1.OfferBundleRequest
+	33, // 38: orlop.v1alpha1.Upgrade.Send:input_type -> orlop.v1alpha1.SendBundleRequest
+	34, // 39: orlop.v1alpha1.Upgrade.Fetch:input_type -> orlop.v1alpha1.FetchBundleRequest
+	36, // 40: orlop.v1alpha1.Upgrade.Status:input_type -> orlop.v1alpha1.UpgradeStatusRequest
+	37, // 41: orlop.v1alpha1.Upgrade.Watch:input_type -> orlop.v1alpha1.WatchUpgradeRequest
+	39, // 42: orlop.v1alpha1.Upgrade.Rollback:input_type -> orlop.v1alpha1.RollbackRequest
+	41, // 43: orlop.v1alpha1.Cluster.Health:input_type -> orlop.v1alpha1.HealthRequest
+	44, // 44: orlop.v1alpha1.Cluster.Kubeconfig:input_type -> orlop.v1alpha1.KubeconfigRequest
+	4,  // 45: orlop.v1alpha1.Machine.Version:output_type -> orlop.v1alpha1.VersionResponse
+	6,  // 46: orlop.v1alpha1.Machine.Get:output_type -> orlop.v1alpha1.StateSnapshot
+	6,  // 47: orlop.v1alpha1.Machine.Watch:output_type -> orlop.v1alpha1.StateSnapshot
+	8,  // 48: orlop.v1alpha1.Machine.Events:output_type -> orlop.v1alpha1.Event
+	10, // 49: orlop.v1alpha1.Machine.Reboot:output_type -> orlop.v1alpha1.PowerResponse
+	10, // 50: orlop.v1alpha1.Machine.Shutdown:output_type -> orlop.v1alpha1.PowerResponse
+	10, // 51: orlop.v1alpha1.Machine.Reset:output_type -> orlop.v1alpha1.PowerResponse
+	13, // 52: orlop.v1alpha1.Config.Apply:output_type -> orlop.v1alpha1.ApplyResponse
+	15, // 53: orlop.v1alpha1.Config.Get:output_type -> orlop.v1alpha1.GetConfigResponse
+	18, // 54: orlop.v1alpha1.Service.List:output_type -> orlop.v1alpha1.ListServicesResponse
+	22, // 55: orlop.v1alpha1.Service.Restart:output_type -> orlop.v1alpha1.RestartServiceResponse
+	25, // 56: orlop.v1alpha1.Log.Service:output_type -> orlop.v1alpha1.LogLine
+	25, // 57: orlop.v1alpha1.Log.Kernel:output_type -> orlop.v1alpha1.LogLine
+	27, // 58: orlop.v1alpha1.Image.Import:output_type -> orlop.v1alpha1.ImportImageResponse
+	29, // 59: orlop.v1alpha1.Image.List:output_type -> orlop.v1alpha1.ListImagesResponse
+	32, // 60: orlop.v1alpha1.Upgrade.Offer:output_type -> orlop.v1alpha1.OfferBundleResponse
+	35, // 61: orlop.v1alpha1.Upgrade.Send:output_type -> orlop.v1alpha1.UpgradeBegun
+	35, // 62: orlop.v1alpha1.Upgrade.Fetch:output_type -> orlop.v1alpha1.UpgradeBegun
+	38, // 63: orlop.v1alpha1.Upgrade.Status:output_type -> orlop.v1alpha1.UpgradeStatus
+	38, // 64: orlop.v1alpha1.Upgrade.Watch:output_type -> orlop.v1alpha1.UpgradeStatus
+	40, // 65: orlop.v1alpha1.Upgrade.Rollback:output_type -> orlop.v1alpha1.RollbackResponse
+	42, // 66: orlop.v1alpha1.Cluster.Health:output_type -> orlop.v1alpha1.HealthResponse
+	45, // 67: orlop.v1alpha1.Cluster.Kubeconfig:output_type -> orlop.v1alpha1.KubeconfigResponse
+	45, // [45:68] is the sub-list for method output_type
+	22, // [22:45] is the sub-list for method input_type
+	21, // [21:22] is the sub-list for extension type_name
+	20, // [20:21] is the sub-list for extension extendee
+	0,  // [0:20] is the sub-list for field type_name
 }
 
 func init() { file_orlop_proto_init() }
@@ -2614,8 +2993,8 @@ func file_orlop_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_orlop_proto_rawDesc), len(file_orlop_proto_rawDesc)),
-			NumEnums:      2,
-			NumMessages:   39,
+			NumEnums:      3,
+			NumMessages:   43,
 			NumExtensions: 1,
 			NumServices:   7,
 		},

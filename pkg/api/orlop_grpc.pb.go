@@ -48,7 +48,7 @@ type MachineClient interface {
 	Events(ctx context.Context, in *EventsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[Event], error)
 	Reboot(ctx context.Context, in *PowerRequest, opts ...grpc.CallOption) (*PowerResponse, error)
 	Shutdown(ctx context.Context, in *PowerRequest, opts ...grpc.CallOption) (*PowerResponse, error)
-	// Reset forgets the configuration and the data, and starts the machine anew.
+	// Reset forgets the configuration, the data or both, and starts the machine anew.
 	Reset(ctx context.Context, in *ResetRequest, opts ...grpc.CallOption) (*PowerResponse, error)
 }
 
@@ -163,7 +163,7 @@ type MachineServer interface {
 	Events(*EventsRequest, grpc.ServerStreamingServer[Event]) error
 	Reboot(context.Context, *PowerRequest) (*PowerResponse, error)
 	Shutdown(context.Context, *PowerRequest) (*PowerResponse, error)
-	// Reset forgets the configuration and the data, and starts the machine anew.
+	// Reset forgets the configuration, the data or both, and starts the machine anew.
 	Reset(context.Context, *ResetRequest) (*PowerResponse, error)
 	mustEmbedUnimplementedMachineServer()
 }
@@ -955,8 +955,11 @@ var Image_ServiceDesc = grpc.ServiceDesc{
 }
 
 const (
-	Upgrade_Start_FullMethodName    = "/orlop.v1alpha1.Upgrade/Start"
+	Upgrade_Offer_FullMethodName    = "/orlop.v1alpha1.Upgrade/Offer"
+	Upgrade_Send_FullMethodName     = "/orlop.v1alpha1.Upgrade/Send"
+	Upgrade_Fetch_FullMethodName    = "/orlop.v1alpha1.Upgrade/Fetch"
 	Upgrade_Status_FullMethodName   = "/orlop.v1alpha1.Upgrade/Status"
+	Upgrade_Watch_FullMethodName    = "/orlop.v1alpha1.Upgrade/Watch"
 	Upgrade_Rollback_FullMethodName = "/orlop.v1alpha1.Upgrade/Rollback"
 )
 
@@ -965,11 +968,23 @@ const (
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
 // Upgrade: the two systems on the disk, of which one runs.
+//
+// A bundle is kept on the machine's disk while it comes. When all of it is there the machine goes on by itself: it writes the
+// new version into the slot that does not run, and reboots into it. If that does not prove itself, the machine comes back to the
+// present one by itself. A caller may leave at any moment; Status and Watch tell how it goes on.
 type UpgradeClient interface {
-	// Start takes an upgrade bundle, writes it into the slot that does not run, and reboots into it. It answers when the new
-	// version is written. If the new version does not prove itself, the machine comes back to the present one by itself.
-	Start(ctx context.Context, opts ...grpc.CallOption) (grpc.ClientStreamingClient[StartUpgradeRequest, StartUpgradeResponse], error)
+	// Offer announces a bundle in the caller's hands, and tells how much of it the machine has.
+	Offer(ctx context.Context, in *OfferBundleRequest, opts ...grpc.CallOption) (*OfferBundleResponse, error)
+	// Send sends the rest of the bundle that was offered last; that may be nothing. The machine reads the bundle's statement as soon
+	// as it is there, and answers when all is there and is what was offered. A stream that brings nothing for 20 s is cut; what has
+	// come is kept. ABORTED: offer it again, and send the rest.
+	Send(ctx context.Context, opts ...grpc.CallOption) (grpc.ClientStreamingClient[SendBundleRequest, UpgradeBegun], error)
+	// Fetch has the machine itself fetch a bundle from an OCI registry: the layer of type application/vnd.orlop.bundle.v1+tar of an
+	// artifact. It answers when the bundle's statement has come and is good.
+	Fetch(ctx context.Context, in *FetchBundleRequest, opts ...grpc.CallOption) (*UpgradeBegun, error)
 	Status(ctx context.Context, in *UpgradeStatusRequest, opts ...grpc.CallOption) (*UpgradeStatus, error)
+	// Watch sends the present status at once and again after every change, until the caller leaves.
+	Watch(ctx context.Context, in *WatchUpgradeRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[UpgradeStatus], error)
 	// Rollback reboots into the version before, with the configuration that it was good with.
 	Rollback(ctx context.Context, in *RollbackRequest, opts ...grpc.CallOption) (*RollbackResponse, error)
 }
@@ -982,18 +997,38 @@ func NewUpgradeClient(cc grpc.ClientConnInterface) UpgradeClient {
 	return &upgradeClient{cc}
 }
 
-func (c *upgradeClient) Start(ctx context.Context, opts ...grpc.CallOption) (grpc.ClientStreamingClient[StartUpgradeRequest, StartUpgradeResponse], error) {
+func (c *upgradeClient) Offer(ctx context.Context, in *OfferBundleRequest, opts ...grpc.CallOption) (*OfferBundleResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	stream, err := c.cc.NewStream(ctx, &Upgrade_ServiceDesc.Streams[0], Upgrade_Start_FullMethodName, cOpts...)
+	out := new(OfferBundleResponse)
+	err := c.cc.Invoke(ctx, Upgrade_Offer_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
-	x := &grpc.GenericClientStream[StartUpgradeRequest, StartUpgradeResponse]{ClientStream: stream}
+	return out, nil
+}
+
+func (c *upgradeClient) Send(ctx context.Context, opts ...grpc.CallOption) (grpc.ClientStreamingClient[SendBundleRequest, UpgradeBegun], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &Upgrade_ServiceDesc.Streams[0], Upgrade_Send_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[SendBundleRequest, UpgradeBegun]{ClientStream: stream}
 	return x, nil
 }
 
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
-type Upgrade_StartClient = grpc.ClientStreamingClient[StartUpgradeRequest, StartUpgradeResponse]
+type Upgrade_SendClient = grpc.ClientStreamingClient[SendBundleRequest, UpgradeBegun]
+
+func (c *upgradeClient) Fetch(ctx context.Context, in *FetchBundleRequest, opts ...grpc.CallOption) (*UpgradeBegun, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(UpgradeBegun)
+	err := c.cc.Invoke(ctx, Upgrade_Fetch_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
 
 func (c *upgradeClient) Status(ctx context.Context, in *UpgradeStatusRequest, opts ...grpc.CallOption) (*UpgradeStatus, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
@@ -1004,6 +1039,25 @@ func (c *upgradeClient) Status(ctx context.Context, in *UpgradeStatusRequest, op
 	}
 	return out, nil
 }
+
+func (c *upgradeClient) Watch(ctx context.Context, in *WatchUpgradeRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[UpgradeStatus], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &Upgrade_ServiceDesc.Streams[1], Upgrade_Watch_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[WatchUpgradeRequest, UpgradeStatus]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Upgrade_WatchClient = grpc.ServerStreamingClient[UpgradeStatus]
 
 func (c *upgradeClient) Rollback(ctx context.Context, in *RollbackRequest, opts ...grpc.CallOption) (*RollbackResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
@@ -1020,11 +1074,23 @@ func (c *upgradeClient) Rollback(ctx context.Context, in *RollbackRequest, opts 
 // for forward compatibility.
 //
 // Upgrade: the two systems on the disk, of which one runs.
+//
+// A bundle is kept on the machine's disk while it comes. When all of it is there the machine goes on by itself: it writes the
+// new version into the slot that does not run, and reboots into it. If that does not prove itself, the machine comes back to the
+// present one by itself. A caller may leave at any moment; Status and Watch tell how it goes on.
 type UpgradeServer interface {
-	// Start takes an upgrade bundle, writes it into the slot that does not run, and reboots into it. It answers when the new
-	// version is written. If the new version does not prove itself, the machine comes back to the present one by itself.
-	Start(grpc.ClientStreamingServer[StartUpgradeRequest, StartUpgradeResponse]) error
+	// Offer announces a bundle in the caller's hands, and tells how much of it the machine has.
+	Offer(context.Context, *OfferBundleRequest) (*OfferBundleResponse, error)
+	// Send sends the rest of the bundle that was offered last; that may be nothing. The machine reads the bundle's statement as soon
+	// as it is there, and answers when all is there and is what was offered. A stream that brings nothing for 20 s is cut; what has
+	// come is kept. ABORTED: offer it again, and send the rest.
+	Send(grpc.ClientStreamingServer[SendBundleRequest, UpgradeBegun]) error
+	// Fetch has the machine itself fetch a bundle from an OCI registry: the layer of type application/vnd.orlop.bundle.v1+tar of an
+	// artifact. It answers when the bundle's statement has come and is good.
+	Fetch(context.Context, *FetchBundleRequest) (*UpgradeBegun, error)
 	Status(context.Context, *UpgradeStatusRequest) (*UpgradeStatus, error)
+	// Watch sends the present status at once and again after every change, until the caller leaves.
+	Watch(*WatchUpgradeRequest, grpc.ServerStreamingServer[UpgradeStatus]) error
 	// Rollback reboots into the version before, with the configuration that it was good with.
 	Rollback(context.Context, *RollbackRequest) (*RollbackResponse, error)
 	mustEmbedUnimplementedUpgradeServer()
@@ -1037,11 +1103,20 @@ type UpgradeServer interface {
 // pointer dereference when methods are called.
 type UnimplementedUpgradeServer struct{}
 
-func (UnimplementedUpgradeServer) Start(grpc.ClientStreamingServer[StartUpgradeRequest, StartUpgradeResponse]) error {
-	return status.Error(codes.Unimplemented, "method Start not implemented")
+func (UnimplementedUpgradeServer) Offer(context.Context, *OfferBundleRequest) (*OfferBundleResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Offer not implemented")
+}
+func (UnimplementedUpgradeServer) Send(grpc.ClientStreamingServer[SendBundleRequest, UpgradeBegun]) error {
+	return status.Error(codes.Unimplemented, "method Send not implemented")
+}
+func (UnimplementedUpgradeServer) Fetch(context.Context, *FetchBundleRequest) (*UpgradeBegun, error) {
+	return nil, status.Error(codes.Unimplemented, "method Fetch not implemented")
 }
 func (UnimplementedUpgradeServer) Status(context.Context, *UpgradeStatusRequest) (*UpgradeStatus, error) {
 	return nil, status.Error(codes.Unimplemented, "method Status not implemented")
+}
+func (UnimplementedUpgradeServer) Watch(*WatchUpgradeRequest, grpc.ServerStreamingServer[UpgradeStatus]) error {
+	return status.Error(codes.Unimplemented, "method Watch not implemented")
 }
 func (UnimplementedUpgradeServer) Rollback(context.Context, *RollbackRequest) (*RollbackResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Rollback not implemented")
@@ -1067,12 +1142,48 @@ func RegisterUpgradeServer(s grpc.ServiceRegistrar, srv UpgradeServer) {
 	s.RegisterService(&Upgrade_ServiceDesc, srv)
 }
 
-func _Upgrade_Start_Handler(srv interface{}, stream grpc.ServerStream) error {
-	return srv.(UpgradeServer).Start(&grpc.GenericServerStream[StartUpgradeRequest, StartUpgradeResponse]{ServerStream: stream})
+func _Upgrade_Offer_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(OfferBundleRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(UpgradeServer).Offer(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Upgrade_Offer_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(UpgradeServer).Offer(ctx, req.(*OfferBundleRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Upgrade_Send_Handler(srv interface{}, stream grpc.ServerStream) error {
+	return srv.(UpgradeServer).Send(&grpc.GenericServerStream[SendBundleRequest, UpgradeBegun]{ServerStream: stream})
 }
 
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
-type Upgrade_StartServer = grpc.ClientStreamingServer[StartUpgradeRequest, StartUpgradeResponse]
+type Upgrade_SendServer = grpc.ClientStreamingServer[SendBundleRequest, UpgradeBegun]
+
+func _Upgrade_Fetch_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(FetchBundleRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(UpgradeServer).Fetch(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Upgrade_Fetch_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(UpgradeServer).Fetch(ctx, req.(*FetchBundleRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
 
 func _Upgrade_Status_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(UpgradeStatusRequest)
@@ -1091,6 +1202,17 @@ func _Upgrade_Status_Handler(srv interface{}, ctx context.Context, dec func(inte
 	}
 	return interceptor(ctx, in, info, handler)
 }
+
+func _Upgrade_Watch_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(WatchUpgradeRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(UpgradeServer).Watch(m, &grpc.GenericServerStream[WatchUpgradeRequest, UpgradeStatus]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Upgrade_WatchServer = grpc.ServerStreamingServer[UpgradeStatus]
 
 func _Upgrade_Rollback_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(RollbackRequest)
@@ -1118,6 +1240,14 @@ var Upgrade_ServiceDesc = grpc.ServiceDesc{
 	HandlerType: (*UpgradeServer)(nil),
 	Methods: []grpc.MethodDesc{
 		{
+			MethodName: "Offer",
+			Handler:    _Upgrade_Offer_Handler,
+		},
+		{
+			MethodName: "Fetch",
+			Handler:    _Upgrade_Fetch_Handler,
+		},
+		{
 			MethodName: "Status",
 			Handler:    _Upgrade_Status_Handler,
 		},
@@ -1128,9 +1258,14 @@ var Upgrade_ServiceDesc = grpc.ServiceDesc{
 	},
 	Streams: []grpc.StreamDesc{
 		{
-			StreamName:    "Start",
-			Handler:       _Upgrade_Start_Handler,
+			StreamName:    "Send",
+			Handler:       _Upgrade_Send_Handler,
 			ClientStreams: true,
+		},
+		{
+			StreamName:    "Watch",
+			Handler:       _Upgrade_Watch_Handler,
+			ServerStreams: true,
 		},
 	},
 	Metadata: "orlop.proto",

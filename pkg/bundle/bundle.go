@@ -1,6 +1,6 @@
 // Package bundle reads and writes upgrade bundles: one file that holds a whole version of the system, signed.
 //
-// A bundle is a tar archive in the OCI image layout (image-spec, image-layout.md), so that registries store it as it is. Its
+// A bundle is a tar archive in the OCI image layout (image-spec, image-layout.md), so that the usual tools can look into it. Its
 // members come in this order, which a reader insists on, so that it can decide before it has to keep anything:
 //
 //	oci-layout, index.json      as the layout wants them; not signed, and not needed to read the bundle
@@ -27,6 +27,8 @@ const (
 	TypeSBOM      = "application/spdx+json"
 	// TypeBundle is the artifact type of the OCI manifest.
 	TypeBundle = "application/vnd.orlop.bundle.v1"
+	// TypeArchive is a whole bundle as a layer of an artifact in a registry.
+	TypeArchive = "application/vnd.orlop.bundle.v1+tar"
 	// TypePayload is what the signature is over: the JSON form of a Statement.
 	TypePayload = "application/vnd.orlop.statement.v1+json"
 )

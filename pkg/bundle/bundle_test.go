@@ -121,8 +121,8 @@ func TestRefused(t *testing.T) {
 	// Cut anywhere it is not accepted; with one bit changed it is not, or the bit stood between the parts.
 	end := bytes.Index(file, []byte("a kernel")) + len("a kernel")
 	for at := 0; at < end; at += 4099 {
-		if _, _, err := read(bytes.NewReader(file[:at]), trust); err == nil {
-			t.Errorf("cut at %d of %d: accepted", at, len(file))
+		if _, _, err := read(bytes.NewReader(file[:at]), trust); !errors.Is(err, ErrDamaged) {
+			t.Errorf("cut at %d of %d: %v", at, len(file), err)
 		}
 	}
 	begin := bytes.Index(file, []byte{0x28, 0xb5, 0x2f, 0xfd}) // zstd's magic number: the root image
@@ -131,8 +131,10 @@ func TestRefused(t *testing.T) {
 		damaged := bytes.Clone(file)
 		damaged[at] ^= 4
 		got, uki, err := read(bytes.NewReader(damaged), trust)
-		if err != nil {
+		if errors.Is(err, ErrDamaged) {
 			refused++
+		} else if err != nil {
+			t.Errorf("one bit at %d: %v", at, err)
 		} else if !bytes.Equal(got.Bytes(), root) || string(uki) != "a kernel" {
 			t.Errorf("one bit at %d: accepted", at)
 		}
@@ -150,7 +152,7 @@ func TestRootStopsWithItsDevice(t *testing.T) {
 		t.Fatal(err)
 	}
 	broken := errors.New("no space")
-	if err := r.Root(failing{broken}); !errors.Is(err, broken) {
+	if err := r.Root(failing{broken}); !errors.Is(err, broken) || errors.Is(err, ErrDamaged) {
 		t.Errorf("%v", err)
 	}
 }

@@ -11,7 +11,6 @@ import (
 	"fmt"
 	"hash"
 	"io"
-	"strings"
 
 	"github.com/klauspost/compress/zstd"
 	"github.com/secure-systems-lab/go-securesystemslib/dsse"
@@ -20,9 +19,14 @@ import (
 const (
 	// maxStatement bounds what is kept of a bundle before anything of it is believed.
 	maxStatement = 64 << 10
+	// Head is how much of a bundle's beginning is enough for Open, in bytes: the statement and the small members before it.
+	Head = 2 * maxStatement
 	// Window is the most that a packed root image refers back, in bytes: the memory that unpacking takes.
 	Window = 4 << 20
 )
+
+// ErrDamaged is why a bundle is not what its statement says. Reading it again gives nothing else.
+var ErrDamaged = errors.New("bundle: it is damaged or cut off")
 
 // Reader reads a bundle from its beginning to its end.
 type Reader struct {
@@ -95,7 +99,7 @@ func (r *Reader) next(part string) error {
 
 func cut(part string, err error) error {
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-		return fmt.Errorf("bundle: it is cut off before its %s ends", part)
+		return fmt.Errorf("%w: it ends before its %s does", ErrDamaged, part)
 	}
 	if errors.Is(err, tar.ErrHeader) {
 		return fmt.Errorf("bundle: it is not an upgrade bundle (no tar archive at its %s)", part)
@@ -116,8 +120,11 @@ func (r *Reader) Root(to io.Writer) error {
 	}
 	defer unpack.Close()
 	image := newChecked(unpack, r.Statement.RootImage)
-	if _, err := io.Copy(to, image); err != nil {
-		return rootError(err)
+	device := &target{Writer: to}
+	if _, err := io.Copy(device, image); device.err != nil || errors.Is(err, ErrDamaged) {
+		return err
+	} else if err != nil {
+		return fmt.Errorf("%w: its root image: %w", ErrDamaged, err)
 	}
 	if err := image.done("root image"); err != nil {
 		return err
@@ -125,12 +132,16 @@ func (r *Reader) Root(to io.Writer) error {
 	return packed.done("packed root image")
 }
 
-// rootError tells a damaged or short file from a device that does not take it.
-func rootError(err error) error {
-	if errors.Is(err, io.ErrUnexpectedEOF) || strings.Contains(err.Error(), "zstd") || errors.Is(err, zstd.ErrMagicMismatch) {
-		return fmt.Errorf("bundle: its root image is damaged or cut off: %w", err)
-	}
-	return err
+// target is where a part is written to; it remembers that it did not take something.
+type target struct {
+	io.Writer
+	err error
+}
+
+func (t *target) Write(p []byte) (int, error) {
+	n, err := t.Writer.Write(p)
+	t.err = err
+	return n, err
 }
 
 // UKI returns the unified kernel image.
@@ -163,7 +174,7 @@ func (c *checked) Read(p []byte) (int, error) {
 	c.size += int64(n)
 	c.sum.Write(p[:n])
 	if c.size > c.want.Size {
-		return n, fmt.Errorf("bundle: a part is larger than the %d bytes that its statement promises", c.want.Size)
+		return n, fmt.Errorf("%w: a part is larger than the %d bytes that its statement promises", ErrDamaged, c.want.Size)
 	}
 	return n, err
 }
@@ -177,7 +188,7 @@ func (c *checked) done(part string) error {
 		}
 	}
 	if got := hex.EncodeToString(c.sum.Sum(nil)); c.size != c.want.Size || got != c.want.SHA256 {
-		return fmt.Errorf("bundle: its %s is damaged: %d bytes with digest %s, its statement promises %d with %s", part, c.size, got, c.want.Size, c.want.SHA256)
+		return fmt.Errorf("%w: its %s has %d bytes with digest %s, its statement promises %d with %s", ErrDamaged, part, c.size, got, c.want.Size, c.want.SHA256)
 	}
 	return nil
 }

@@ -47,6 +47,8 @@ type MachineSpec struct {
 	KernelModules []string `yaml:"kernelModules,omitempty"`
 	// Disk says what may happen to the boot disk.
 	Disk Disk `yaml:"disk"`
+	// Install says which disk a machine that runs from memory installs itself to. It says nothing to one that is installed.
+	Install *Install `yaml:"install,omitempty"`
 	// Upgrade says how a new version of the system has to prove itself.
 	Upgrade Upgrade `yaml:"upgrade"`
 }

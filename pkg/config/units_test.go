@@ -23,6 +23,8 @@ func TestUnits(t *testing.T) {
 		{"1536MiB", new(Bytes), "1536MiB"}, {"3TiB", new(Bytes), "3TiB"}, {"8388607TiB", new(Bytes), "8388607TiB"},
 		{"8388608TiB", new(Bytes), ""}, {"9223372036854775808KiB", new(Bytes), ""}, {"1", new(Bytes), ""}, {"1B", new(Bytes), ""}, {"1GB", new(Bytes), ""},
 		{"1gib", new(Bytes), ""}, {" 1GiB", new(Bytes), ""}, {"1 GiB", new(Bytes), ""}, {"1.5GiB", new(Bytes), ""}, {"", new(Bytes), ""}, {"GiB", new(Bytes), ""},
+		{">= 100GiB", new(SizeRange), ">= 100GiB"}, {"<=2TiB", new(SizeRange), "<= 2TiB"}, {" <= 2TiB , >=1024MiB", new(SizeRange), ">= 1GiB, <= 2TiB"}, {">= 1GiB, <= 1GiB", new(SizeRange), ">= 1GiB, <= 1GiB"},
+		{"", new(SizeRange), ""}, {"100GiB", new(SizeRange), ""}, {"> 1GiB", new(SizeRange), ""}, {">= 1GiB, >= 2GiB", new(SizeRange), ""}, {">= 2GiB, <= 1GiB", new(SizeRange), ""}, {">= 0GiB", new(SizeRange), ""}, {">= 1GB", new(SizeRange), ""}, {">= 1GiB,", new(SizeRange), ""},
 		{"0", new(MilliCPU), "0"}, {"2", new(MilliCPU), "2"}, {"2000m", new(MilliCPU), "2"}, {"1500m", new(MilliCPU), "1500m"}, {"2147483647", new(MilliCPU), "2147483647"},
 		{"2147483648", new(MilliCPU), ""}, {"1.5", new(MilliCPU), ""}, {"m", new(MilliCPU), ""}, {"1M", new(MilliCPU), ""}, {"-1", new(MilliCPU), ""},
 		{"0s", new(Duration), "0s"}, {"0", new(Duration), "0s"}, {"90s", new(Duration), "1m30s"}, {"1h30m", new(Duration), "1h30m"}, {"1500ms", new(Duration), "1s500ms"}, {"60m", new(Duration), "1h"},

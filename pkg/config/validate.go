@@ -40,6 +40,9 @@ func (p *parser) machine(m *Machine) {
 	if m.Spec.Reserved.Memory < 128<<20 {
 		p.on(spec+".reserved.memory", wrong{reason: m.Spec.Reserved.Memory.String() + " is too little for the system", expected: "at least 128MiB"})
 	}
+	if m.Spec.Install != nil {
+		p.install(spec+".install", m.Spec.Install)
+	}
 	if d := time.Duration(m.Spec.Upgrade.Deadline); d < time.Minute || d > time.Hour {
 		p.on(spec+".upgrade.deadline", wrong{reason: m.Spec.Upgrade.Deadline.String() + " is out of range", expected: "1m to 1h"})
 	}

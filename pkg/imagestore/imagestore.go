@@ -61,6 +61,15 @@ func (s *Store) List(ctx context.Context) ([]Image, error) {
 	return s.present(ctx, images, images)
 }
 
+// Has tells whether there is an image of that name.
+func (s *Store) Has(ctx context.Context, name string) (bool, error) {
+	_, err := imagesapi.NewImagesClient(s.conn).Get(inNamespace(ctx), &imagesapi.GetImageRequest{Name: name})
+	if err != nil && status.Code(err) != codes.NotFound {
+		return false, fmt.Errorf("images: cannot ask for %s: %w", name, err)
+	}
+	return err == nil, nil
+}
+
 // present describes some of all images for people.
 func (s *Store) present(ctx context.Context, some, all []*imagesapi.Image) ([]Image, error) {
 	named := map[string]bool{} // digests that have a name of their own
@@ -75,9 +84,9 @@ func (s *Store) present(ctx context.Context, some, all []*imagesapi.Image) ([]Im
 		if ofDigest(i.Name) && named[i.Target.GetDigest()] {
 			continue
 		}
-		// An image can be deleted while it is looked at; it is still one that was there.
+		// An image can be deleted while it is looked at, and what is named need not be an image: then its size is not known.
 		size, err := sizeOf(read, i.Target.GetDigest(), i.Target.GetSize())
-		if err != nil && status.Code(err) != codes.NotFound {
+		if err != nil && ctx.Err() != nil {
 			return nil, err
 		}
 		out = append(out, Image{Name: i.Name, Digest: i.Target.GetDigest(), Size: size})

@@ -40,7 +40,10 @@ func sizeOf(read blobs, digest string, own int64) (int64, error) {
 	for _, d := range m.Manifests {
 		if forUs(d) {
 			size, err := sizeOf(read, d.Digest.String(), d.Size)
-			return own + size, err
+			if err != nil {
+				return 0, err
+			}
+			return own + size, nil
 		}
 	}
 	total := own + m.Config.Size

@@ -19,6 +19,8 @@ func store(name string) (manifest, error) {
 		return manifest{Config: entry("sha256:c", 300, nil), Layers: []ocispec.Descriptor{entry("sha256:l1", 1000, nil), entry("sha256:l2", 2000, nil)}}, nil
 	case "sha256:both":
 		return manifest{Manifests: []ocispec.Descriptor{entry("sha256:other", 7, theirs), entry("sha256:image", 50, ours)}}, nil
+	case "sha256:hollow":
+		return manifest{Manifests: []ocispec.Descriptor{entry("sha256:none", 50, ours)}}, nil
 	case "sha256:archive":
 		return manifest{Manifests: []ocispec.Descriptor{entry("sha256:image", 50, nil)}}, nil
 	}
@@ -31,7 +33,9 @@ func TestSizeOf(t *testing.T) {
 			t.Errorf("%s: %d bytes, %v; want %d", digest, got, err, want)
 		}
 	}
-	if _, err := sizeOf(store, "sha256:none", 0); err == nil {
-		t.Error("an image that is not there has a size")
+	for _, digest := range []string{"sha256:none", "sha256:hollow"} {
+		if size, err := sizeOf(store, digest, 50); err == nil || size != 0 {
+			t.Errorf("%s is not there, and has %d bytes", digest, size)
+		}
 	}
 }

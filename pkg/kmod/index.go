@@ -19,6 +19,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/orlop-os/orlop/pkg/glob"
 )
 
 // ErrNotFound says that no module has the name.
@@ -133,10 +135,16 @@ func (x *Index) Plan(names ...string) ([]Step, error) {
 		seen[name] = true
 		step := Step{Name: name, File: filepath.Join(x.dir, file), Soft: soft}
 		for _, pre := range x.soft[name] {
-			add(pre, true)
-			// Soft dependencies may form circles. What is not planned yet is further up in the same circle.
-			if planned[pre] {
-				step.After = append(step.After, pre)
+			modules := []string{pre}
+			if !add(pre, true) {
+				modules = x.Match(pre) // libcrc32c wants crc32c, whichever module has that
+			}
+			for _, m := range modules {
+				add(m, true)
+				// Soft dependencies may form circles. What is not planned yet is further up in the same circle.
+				if planned[m] {
+					step.After = append(step.After, m)
+				}
 			}
 		}
 		for _, need := range slices.Backward(x.needs[name]) {
@@ -193,7 +201,7 @@ func (x *Index) Match(modaliases ...string) []string {
 			continue
 		}
 		normal := Normalize(string(pattern))
-		found[module] = slices.ContainsFunc(candidates, func(alias string) bool { return glob(normal, alias) })
+		found[module] = slices.ContainsFunc(candidates, func(alias string) bool { return glob.Match(normal, alias) })
 	}
 	var modules []string
 	for module, matched := range found {

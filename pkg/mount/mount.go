@@ -57,3 +57,7 @@ func (m Mount) String() string {
 	}
 	return s + ")"
 }
+
+// FATModules are the file system of firmware and of memory sticks, and the character sets that the kernel mounts it with
+// (CONFIG_FAT_DEFAULT_CODEPAGE and CONFIG_FAT_DEFAULT_IOCHARSET of Debian's kernels).
+func FATModules() []string { return []string{"vfat", "nls_cp437", "nls_ascii"} }

@@ -19,11 +19,12 @@ var flagBits = [...]struct {
 
 // Do mounts. The mount point is made if it does not exist (0755). Do does not look whether something is mounted
 // there already: the kernel would stack the mounts. Who may repeat it looks first, with At or List.
-func (m Mount) Do() error {
+func (m Mount) Do() error { return m.mount(0) }
+
+func (m Mount) mount(bits uintptr) error {
 	if err := os.MkdirAll(m.Target, 0o755); err != nil {
 		return fmt.Errorf("%s: cannot make mount point: %w", m.Target, err)
 	}
-	var bits uintptr
 	for _, f := range flagBits {
 		if m.Flags&f.flag != 0 {
 			bits |= f.bit
@@ -33,6 +34,16 @@ func (m Mount) Do() error {
 		return fmt.Errorf("%s: cannot mount %s (%s): %w", m.Target, m.Source, m.Type, err)
 	}
 	return nil
+}
+
+// Bind shows the folder from at another place too, with restrictions of its own (mount(2), MS_BIND). The mount point is made
+// if it does not exist (0755).
+func Bind(from, to string, flags Flags) error {
+	m := Mount{Source: from, Target: to, Type: "bind", Flags: flags}
+	if err := m.mount(unix.MS_BIND); err != nil {
+		return err
+	}
+	return m.mount(unix.MS_BIND | unix.MS_REMOUNT) // the first call has ignored the restrictions
 }
 
 // Move moves a mount, and everything mounted below it, to another place. The target is made if it does not exist.

@@ -2,10 +2,14 @@
 // before the orchestrator's processes are started. It holds no secrets; those are files beside it (see Files).
 package nodespec
 
-import "net/netip"
+import (
+	"net/netip"
+	"time"
+)
 
 // Spec describes one node of one cluster. Every field is final: defaults have been filled in by pkg/config and machined.
 type Spec struct {
+	Version      string         `json:"version"`      // of the system
 	Cluster      string         `json:"cluster"`      // the cluster's name
 	NodeName     string         `json:"nodeName"`     // the Node object's name, a DNS-1123 subdomain
 	NodeIPs      []netip.Addr   `json:"nodeIPs"`      // the machine's own addresses, the preferred one first
@@ -50,3 +54,21 @@ type AccessCheck struct {
 
 // PodsEnded is what the component kubelet tells when, after SIGPWR, the pods of the node have ended in order.
 const PodsEnded = "the pods have ended"
+
+// DataSaved is what `orchestrator save-data` writes: what was kept of the cluster's data for the version that runs.
+type DataSaved struct {
+	Revision int64 `json:"revision"` // etcd's
+	Size     int64 `json:"size"`     // bytes
+}
+
+// RestoredFile, in paths.EtcdKept, holds DataRestored.
+const RestoredFile = "restored.json"
+
+// DataRestored says what was lost when the data of a newer version gave way to what was saved for this one.
+type DataRestored struct {
+	Version  string    `json:"version"` // of the system that got its data back
+	At       time.Time `json:"at"`
+	Saved    time.Time `json:"saved"`    // when they were saved
+	Revision int64     `json:"revision"` // the last one that was saved
+	Dropped  int64     `json:"dropped"`  // revisions after it that are lost
+}

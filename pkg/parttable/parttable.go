@@ -83,3 +83,12 @@ func SetGUID(disk string, number int, label string, guid uuid.UUID) error {
 	}
 	return nil
 }
+
+// PartitionPath is the kernel's name of a partition (block/partitions/core.c): a disk whose name ends in a digit
+// gets a "p" in between.
+func PartitionPath(disk string, number int) string {
+	if last := disk[len(disk)-1]; last >= '0' && last <= '9' {
+		return fmt.Sprintf("%sp%d", disk, number)
+	}
+	return fmt.Sprintf("%s%d", disk, number)
+}

@@ -12,6 +12,7 @@ const (
 	Mke2fs       = "/usr/sbin/mke2fs"
 	E2fsck       = "/usr/sbin/e2fsck"
 	Resize2fs    = "/usr/sbin/resize2fs"
+	MkfsFat      = "/usr/sbin/mkfs.fat"
 	// Modules holds one folder per kernel release, as depmod lays it out.
 	Modules = "/usr/lib/modules"
 	// Images holds the OCI archives that are part of the system (the pause image), one file each.
@@ -39,6 +40,7 @@ const (
 const (
 	ConfigCurrent  = State + "/config/current.yaml"
 	ConfigPrevious = State + "/config/previous.yaml"
+	ConfigStaged   = State + "/config/staged.yaml" // in force from the next start on
 	// MachineKey and MachineCert are the machine's own identity: made on first boot, signed by the cluster's machine CA
 	// once there is a configuration, self-signed before.
 	MachineKey  = State + "/pki/machine.key"
@@ -50,9 +52,11 @@ const (
 // Folders on DATA.
 const (
 	EtcdData       = Data + "/lib/etcd"       // owner UserAPI, 0700
+	EtcdKept       = Data + "/lib/etcd-kept"  // owner UserAPI, 0700: what etcd held before the last upgrade
 	ContainerdData = Data + "/lib/containerd" // root
 	KubeletData    = Data + "/lib/kubelet"    // root
 	PodLogs        = Data + "/log/pods"       // root
+	Bundle         = Data + "/lib/bundle"     // root, 0700: the upgrade bundle that is received, or was received last
 	AuditLog       = Data + "/log/kube-audit" // owner UserAPI, 0700
 )
 
@@ -61,6 +65,12 @@ const (
 	Run = "/run/orlop"
 	// MachinedSocket is machined's gRPC socket; it belongs to root:apid, mode 0660.
 	MachinedSocket = Run + "/machined.sock"
+	// System holds the parts of the system that an installation writes to a disk, on a machine that runs from memory (package
+	// medium): read-only, and in memory once. It is missing on an installed machine.
+	System       = Run + "/system"
+	SystemRoot   = System + "/root.img"            // the sealed root: all bytes of a root partition
+	SystemUKI    = System + "/orlop.efi"           // the boot image that finds this root on a disk
+	SystemLoader = System + "/systemd-bootx64.efi" // the boot loader
 	// ESP is where the ESP is mounted while it is looked at.
 	ESP = Run + "/esp"
 	// ApidDir is apid's own folder: server certificate, key and the operators' CAs (written by machined, reloaded by apid when they change).

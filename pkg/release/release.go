@@ -1,15 +1,19 @@
 // Package release names what an image is: written by the imager into the root, read by machined and by the tools.
 package release
 
+import "github.com/orlop-os/orlop/pkg/layout"
+
 // Release is the content of paths.Release.
 type Release struct {
 	Name    string `json:"name"`    // "Orlop OS"
 	Version string `json:"version"` // semantic version, without a leading v
-	Profile string `json:"profile"` // the profile's name: qemu, metal-iso, …
+	Profile string `json:"profile"` // the profile's name: qemu, metal
 	// BuildTime is the source's time in seconds since 1970 (SOURCE_DATE_EPOCH: the time of the last commit), so that the
 	// same source gives the same bytes. The clock of a machine is never set earlier than this.
 	BuildTime  int64  `json:"buildTime"`
 	Kernel     string `json:"kernel"`     // kernel release, as in uname -r
 	Kubernetes string `json:"kubernetes"` // version of the embedded Kubernetes, with a leading v
 	PauseImage string `json:"pauseImage"` // reference of the embedded pause image
+	// Disk is how large the partitions are that the system is installed to.
+	Disk layout.Sizes `json:"disk"`
 }

@@ -21,7 +21,7 @@ type Phase string
 
 // The phases.
 const (
-	Writing    Phase = "writing"     // the other slot is being written; the entry does not exist yet
+	Writing    Phase = "writing"     // the new version comes, or is written into the other slot; the entry does not exist yet
 	Written    Phase = "written"     // the entry exists, and the next start is the first try
 	Trial      Phase = "trial"       // the new version has come as far as its first process
 	Committed  Phase = "committed"   // it held its gate
@@ -42,6 +42,21 @@ type Record struct {
 	Began  time.Time `json:"began,omitzero"`
 	Ended  time.Time `json:"ended,omitzero"`
 	Log    []string  `json:"log,omitempty"` // the end of the log of the boot that failed
+	// Reached: the old version reached its gateway, so the new one has to.
+	Reached bool `json:"reached,omitempty"`
+}
+
+// Undecided is an error while an upgrade has not come to its end.
+func (r Record) Undecided() error {
+	if r.Phase.Done() {
+		return nil
+	}
+	return fmt.Errorf("the upgrade from %s to %s is %s; wait until it is committed or rolled back", r.From, r.To, r.Phase)
+}
+
+// Leaving tells that the version running has handed over to another one, of which it is not known yet what becomes of it.
+func (r Record) Leaving(running string) bool {
+	return (r.Phase == Written || r.Phase == Trial) && r.From == running
 }
 
 // Event is what can happen.
@@ -50,8 +65,9 @@ type Event interface{ event() }
 type (
 	// Began: somebody asks for an upgrade.
 	Began struct {
-		To string
-		At time.Time
+		To      string
+		At      time.Time
+		Reached bool // this version reaches its gateway
 	}
 	// WriteFailed: the new version is not on the disk.
 	WriteFailed struct {
@@ -64,6 +80,7 @@ type (
 	Booted struct {
 		Entries []Entry
 		At      time.Time
+		Log     []string // what a version on trial has left behind of its log
 	}
 	// GateHeld: everything that a good system must do has been seen.
 	GateHeld struct{ At time.Time }
@@ -118,9 +135,9 @@ func (Reboot) action()               {}
 //	any                      Booted        own entry is on trial      trial         Watch
 //	written, trial           Booted        running is To, no entry    trial         Watch (the ESP is damaged)
 //	written, trial           Booted        running is To, own good    committed     - (cut between rename and record)
-//	trial                    Booted        running is From, To failed rolled back   RestoreConfiguration
-//	written                  Booted        running is From, To failed rolled back   -
-//	written, trial, writing  Booted        running is From, no To     failed        -
+//	written, trial           Booted        running is From, To failed rolled back   RestoreConfiguration
+//	trial                    Booted        running is From, no To     rolled back   RestoreConfiguration (the firmware has lost it)
+//	written, writing         Booted        running is From, no To     failed        -
 //	written, trial           Booted        running is From, tries     as it was     - (somebody chose the old one)
 //	trial                    GateHeld                                 committed     Rename to good
 //	trial                    GateFailed                               trial+reason  Rename to failed, Reboot
@@ -128,8 +145,10 @@ func (Reboot) action()               {}
 func Step(running string, r Record, e Event) (Record, []Action, error) {
 	switch e := e.(type) {
 	case Began:
-		if !r.Phase.Done() && r.Phase != Writing {
-			return r, nil, fmt.Errorf("the upgrade from %s to %s is %s; wait until it is committed or rolled back", r.From, r.To, r.Phase)
+		if r.Phase != Writing {
+			if err := r.Undecided(); err != nil {
+				return r, nil, err
+			}
 		}
 		switch c := Compare(e.To, running); {
 		case c == 0:
@@ -137,7 +156,7 @@ func Step(running string, r Record, e Event) (Record, []Action, error) {
 		case c < 0:
 			return r, nil, fmt.Errorf("version %s is older than %s, which is running; `orlopctl rollback` goes back to the version before", e.To, running)
 		}
-		return Record{From: running, To: e.To, Phase: Writing, Began: e.At}, nil, nil
+		return Record{From: running, To: e.To, Phase: Writing, Began: e.At, Reached: e.Reached}, nil, nil
 	case WriteFailed:
 		if r.Phase != Writing {
 			return r, nil, nil
@@ -163,8 +182,8 @@ func Step(running string, r Record, e Event) (Record, []Action, error) {
 		r.Reason, r.Log = e.Reason, e.Log
 		return r, []Action{Rename{To: Entry{Version: running, Trial: true, Done: max(r.Tries, 1)}}, Reboot{Why: e.Reason}}, nil
 	case BackAsked:
-		if !r.Phase.Done() {
-			return r, nil, fmt.Errorf("the upgrade from %s to %s is %s; wait until it is committed or rolled back", r.From, r.To, r.Phase)
+		if err := r.Undecided(); err != nil {
+			return r, nil, err
 		}
 		others := slices.DeleteFunc(slices.Clone(e.Entries), func(o Entry) bool { return o.Version == running || o.Failed() })
 		other, ok := First(others)
@@ -202,23 +221,26 @@ func booted(running string, r Record, e Booted) (Record, []Action) {
 	}
 	other, there := entry(r.To)
 	switch {
+	case !there && r.Phase == Trial:
+		if r.Reason == "" {
+			r.Reason = fmt.Sprintf("the power was cut on trial, and the firmware's entry of version %s is gone", r.To)
+		}
 	case !there:
 		r.Phase, r.Ended = Failed, e.At
 		if r.Reason == "" {
 			r.Reason = "it was cut short before the new version was on the disk; nothing has changed"
 		}
 		return r, nil
-	case !other.Failed():
+	case !other.Failed(): // somebody chose the old one
 		return r, nil
-	}
-	var actions []Action
-	if r.Phase == Trial {
-		actions = append(actions, RestoreConfiguration{Version: running})
 	}
 	r.Tries = max(r.Tries, other.Done)
 	if r.Reason == "" {
 		r.Reason = fmt.Sprintf("version %s did not come up in %d tries", r.To, other.Done)
 	}
+	if len(r.Log) == 0 {
+		r.Log = e.Log
+	}
 	r.Phase, r.Ended = RolledBack, e.At
-	return r, actions
+	return r, []Action{RestoreConfiguration{Version: running}}
 }

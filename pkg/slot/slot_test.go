@@ -98,7 +98,8 @@ func TestStep(t *testing.T) {
 		{"a try without its entry", "2", record(Written), booted(old), Trial, "", []Action{Watch{}}, ""},
 		{"cut between rename and record", "2", record(Trial), booted(old, good), Committed, "", nil, ""},
 		{"back, its first process had run", "1", record(Trial), booted(old, failed), RolledBack, "did not come up in 3 tries", []Action{RestoreConfiguration{Version: "1"}}, ""},
-		{"back, it never ran", "1", record(Written), booted(old, failed), RolledBack, "did not come up in 3 tries", nil, ""},
+		{"back, it never ran", "1", record(Written), booted(old, failed), RolledBack, "did not come up in 3 tries", []Action{RestoreConfiguration{Version: "1"}}, ""},
+		{"back, its entry is lost", "1", record(Trial), booted(old), RolledBack, "entry of version 2 is gone", []Action{RestoreConfiguration{Version: "1"}}, ""},
 		{"cut before the entry", "1", record(Writing), booted(old), Failed, "cut short", nil, ""},
 		{"the loader was told otherwise", "1", record(Written), booted(old, trial), Written, "", nil, ""},
 		{"an ordinary start", "2", record(Committed), booted(old, good), Committed, "", nil, ""},
@@ -141,4 +142,36 @@ func TestAlwaysAWayBack(t *testing.T) {
 		entries[1].Left, entries[1].Done = entries[1].Left-1, entries[1].Done+1 // the loader counts
 	}
 	t.Error("never went back")
+}
+
+// TestLog: the log of a version that gave up by itself is kept, else what it had left behind.
+func TestLog(t *testing.T) {
+	failed := []Entry{{Version: "1"}, {Version: "2", Trial: true, Done: 3}}
+	for _, c := range []struct{ own, left, want []string }{
+		{[]string{"gave up"}, []string{"tail"}, []string{"gave up"}},
+		{nil, []string{"tail"}, []string{"tail"}},
+	} {
+		r, _, err := Step("1", Record{From: "1", To: "2", Phase: Trial, Log: c.own}, Booted{Entries: failed, At: at, Log: c.left})
+		if err != nil || r.Phase != RolledBack || !slices.Equal(r.Log, c.want) {
+			t.Errorf("%+v, %v; want %q", r, err, c.want)
+		}
+	}
+}
+
+func TestLeaving(t *testing.T) {
+	for _, c := range []struct {
+		r    Record
+		want bool
+	}{
+		{Record{}, false},
+		{Record{From: "1", To: "2", Phase: Writing}, false},
+		{Record{From: "1", To: "2", Phase: Written}, true},
+		{Record{From: "1", To: "2", Phase: Trial}, true},
+		{Record{From: "1", To: "2", Phase: RolledBack}, false},
+		{Record{From: "0", To: "1", Phase: Trial}, false},
+	} {
+		if got := c.r.Leaving("1"); got != c.want {
+			t.Errorf("%+v: %t", c.r, got)
+		}
+	}
 }

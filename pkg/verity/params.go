@@ -18,6 +18,8 @@ import (
 	"strings"
 
 	"github.com/google/uuid"
+
+	"github.com/orlop-os/orlop/pkg/cmdline"
 )
 
 const (
@@ -39,6 +41,18 @@ type Params struct {
 	DataBlocks uint64 // length of the image, in blocks of BlockSize; at least 1
 	HashStart  uint64 // first block of the hash tree on the same device; at least DataBlocks
 	Salt       []byte // 0 to MaxSaltSize bytes
+}
+
+// FromCommandLine finds the parameters on a kernel command line.
+func FromCommandLine(line string) (Params, error) {
+	value, found, err := cmdline.Value(line, Argument)
+	if err != nil {
+		return Params{}, err
+	}
+	if !found {
+		return Params{}, errors.New("kernel command line has no " + Argument + "= argument")
+	}
+	return Parse(value)
 }
 
 // Parse reads the value of the kernel command line parameter orlop.root:

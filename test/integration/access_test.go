@@ -36,11 +36,25 @@ func newSite(network *qemu.Network) (*site, error) {
 	if err != nil {
 		return nil, err
 	}
-	ca, err := pki.NewCA("issuer", time.Hour)
+	s := &site{url: "https://" + host.Addr().String()}
+	if s.Issuer, err = issuer.New(s.url); err != nil {
+		return nil, err
+	}
+	handler, err := s.Handler()
 	if err != nil {
 		return nil, err
 	}
-	leaf, err := ca.Issue(pki.Spec{CN: "issuer", Usage: pki.Server, IPs: []netip.Addr{host.Addr()}, TTL: time.Hour})
+	s.ca, err = serveTLS(host, handler)
+	return s, err
+}
+
+// serveTLS answers HTTPS on a host of the network as long as there is one, and returns the CA that vouches for it.
+func serveTLS(host *qemu.Host, handler http.Handler) (pem []byte, err error) {
+	ca, err := pki.NewCA("story", time.Hour)
+	if err != nil {
+		return nil, err
+	}
+	leaf, err := ca.Issue(pki.Spec{CN: "story", Usage: pki.Server, IPs: []netip.Addr{host.Addr()}, TTL: time.Hour})
 	if err != nil {
 		return nil, err
 	}
@@ -52,17 +66,9 @@ func newSite(network *qemu.Network) (*site, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &site{url: "https://" + host.Addr().String(), ca: ca.CertPEM()}
-	if s.Issuer, err = issuer.New(s.url); err != nil {
-		return nil, err
-	}
-	handler, err := s.Handler()
-	if err != nil {
-		return nil, err
-	}
 	server := &http.Server{Handler: handler, TLSConfig: &tls.Config{Certificates: []tls.Certificate{pair}}, ReadHeaderTimeout: time.Minute}
 	go func() { _ = server.ServeTLS(listener, "", "") }() // ends with the network
-	return s, nil
+	return ca.CertPEM(), nil
 }
 
 func (s *story) issuerVerb(ts *testscript.TestScript, neg bool, args []string) {

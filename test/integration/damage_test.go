@@ -1,12 +1,15 @@
 package integration
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
+	"regexp"
+	"strconv"
+	"strings"
 
 	"github.com/google/uuid"
+	"github.com/rogpeppe/go-internal/testscript"
 	"github.com/siderolabs/go-blockdevice/v2/partitioning/gpt"
 )
 
@@ -49,23 +52,88 @@ func withTable(file string, change func(*os.File, *gpt.Table) error) error {
 }
 
 // flipRoot inverts the bits of one byte in ROOT-A: of the file system's superblock, which every mount reads.
-func flipRoot(file string) error {
+func flipRoot(file string) error { return flip(file, "ROOT-A") }
+
+func flip(file, label string) error {
 	return withTable(file, func(f *os.File, t *gpt.Table) error {
-		for _, p := range t.Partitions() {
-			if p == nil || p.Name != "ROOT-A" {
-				continue
-			}
-			at := int64(p.FirstLBA)*512 + 1024 + 100
-			var b [1]byte
-			if _, err := f.ReadAt(b[:], at); err != nil {
-				return err
-			}
-			b[0] ^= 0xff
-			_, err := f.WriteAt(b[:], at)
+		at, err := begin(t, label)
+		if err != nil {
 			return err
 		}
-		return errors.New("there is no partition ROOT-A")
+		at += 1024 + 100
+		var b [1]byte
+		if _, err := f.ReadAt(b[:], at); err != nil {
+			return err
+		}
+		b[0] ^= 0xff
+		_, err = f.WriteAt(b[:], at)
+		return err
 	})
+}
+
+// begin is the offset of a partition in bytes.
+func begin(t *gpt.Table, label string) (int64, error) {
+	for _, p := range t.Partitions() {
+		if p != nil && p.Name == label {
+			return int64(p.FirstLBA) * 512, nil
+		}
+	}
+	return 0, fmt.Errorf("there is no partition %s", label)
+}
+
+// fillESP leaves so few MiB free in the ESP.
+func fillESP(file string, leave int64) error {
+	return withTable(file, func(_ *os.File, t *gpt.Table) error {
+		at, err := begin(t, "ESP")
+		if err != nil {
+			return err
+		}
+		esp := fmt.Sprintf("%s@@%d", file, at)
+		listing, err := exec.Command("mdir", "-i", esp, "::/").CombinedOutput()
+		if err != nil {
+			return fmt.Errorf("cannot list the ESP: %w: %s", err, listing)
+		}
+		m := regexp.MustCompile(`([0-9 ]+) bytes free`).FindStringSubmatch(string(listing))
+		if m == nil {
+			return fmt.Errorf("the ESP does not tell its free space: %s", listing)
+		}
+		free, err := strconv.ParseInt(strings.ReplaceAll(strings.TrimSpace(m[1]), " ", ""), 10, 64)
+		if err != nil {
+			return err
+		}
+		filler := file + ".filler"
+		defer os.Remove(filler)
+		if err := os.WriteFile(filler, make([]byte, free-leave<<20), 0o600); err != nil {
+			return err
+		}
+		if out, err := exec.Command("mcopy", "-i", esp, filler, "::/filler").CombinedOutput(); err != nil {
+			return fmt.Errorf("cannot fill the ESP: %w: %s", err, out)
+		}
+		return nil
+	})
+}
+
+// damageVerb damages a machine that is off.
+func (s *story) damageVerb(ts *testscript.TestScript, neg bool, args []string) {
+	need(ts, neg, args, 2, 3, "damage NAME flip PARTITION | fill MIB | variables")
+	m := s.machine(ts, args[0])
+	if m.Running() {
+		ts.Fatalf("damage: %s is on", args[0])
+	}
+	disk := m.DiskPath("disk0")
+	switch {
+	case args[1] == "flip" && len(args) == 3:
+		ts.Check(flip(disk, args[2]))
+	case args[1] == "fill" && len(args) == 3:
+		leave, err := strconv.ParseInt(args[2], 10, 64)
+		ts.Check(err)
+		ts.Check(fillESP(disk, leave))
+	case args[1] == "variables" && len(args) == 2:
+		ts.Check(m.ForgetVariables())
+	default:
+		ts.Fatalf("damage: %q is no damage", args[1:])
+	}
+	s.note("damage %s", strings.Join(args, " "))
 }
 
 // addForeignPartition puts a partition of somebody else's behind the image's own. It takes all that is left, so that it is in the way

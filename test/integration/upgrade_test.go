@@ -1,16 +1,32 @@
 package integration
 
 import (
+	"bytes"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"io"
+	"log"
+	"net/http/httptest"
+	"net/netip"
 	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
+	containerregistry "github.com/google/go-containerregistry/pkg/registry"
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"github.com/rogpeppe/go-internal/testscript"
+	"oras.land/oras-go/v2"
+	"oras.land/oras-go/v2/registry/remote"
 
 	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/bundle"
+	"github.com/orlop-os/orlop/pkg/client"
 )
 
 // deadlineVerb says in the Machine document how long a new version may take to prove itself.
@@ -20,6 +36,12 @@ func (s *story) deadlineVerb(ts *testscript.TestScript, neg bool, args []string)
 		spec, _ := document["spec"].(map[string]any)
 		spec["upgrade"] = map[string]any{"deadline": args[1]}
 	})
+}
+
+// addVerb adds a document to others.
+func (s *story) addVerb(ts *testscript.TestScript, neg bool, args []string) {
+	need(ts, neg, args, 2, 2, "add DOCUMENTS FILE")
+	ts.Check(os.WriteFile(ts.MkAbs(args[0]), []byte(ts.ReadFile(args[0])+"\n---\n"+ts.ReadFile(args[1])), 0o600))
 }
 
 // cutVerb sends an upgrade bundle and cuts the power while the machine does an operation of it (machined/upgrade names them).
@@ -34,11 +56,9 @@ func (s *story) cutVerb(ts *testscript.TestScript, neg bool, args []string) {
 	defer cancel()
 	events, err := c.Machine.Events(ctx, &api.EventsRequest{Follow: true})
 	ts.Check(err)
-	stream, err := c.Upgrade.Start(ctx)
-	ts.Check(err)
 	sent := make(chan error, 1)
 	go func() {
-		err := sendAll(stream, file)
+		err := sendAll(ctx, c, file)
 		if err != nil {
 			cancel() // it will not come to any operation
 		}
@@ -60,22 +80,99 @@ func (s *story) cutVerb(ts *testscript.TestScript, neg bool, args []string) {
 	s.note("power of %s is cut after %.1fs, while it does: %s", args[0], time.Since(begun).Seconds(), doing)
 }
 
-func sendAll(stream api.Upgrade_StartClient, file io.Reader) error {
-	chunk := make([]byte, 1<<20)
-	for {
+// sendAll sends what the machine does not have of a bundle.
+func sendAll(ctx context.Context, c *client.Client, file io.ReadSeeker) error {
+	hash := sha256.New()
+	size, err := io.Copy(hash, file)
+	if err != nil {
+		return err
+	}
+	digest := hex.EncodeToString(hash.Sum(nil))
+	offer, err := c.Upgrade.Offer(ctx, &api.OfferBundleRequest{Sha256: digest, Size: size})
+	if err != nil {
+		return err
+	}
+	if _, err := file.Seek(offer.Have, io.SeekStart); err != nil {
+		return err
+	}
+	stream, err := c.Upgrade.Send(ctx)
+	if err != nil {
+		return err
+	}
+	for request := (&api.SendBundleRequest{Sha256: digest, Offset: offer.Have}); stream.Send(request) == nil; {
+		chunk := make([]byte, 1<<20)
 		n, err := file.Read(chunk)
-		if n > 0 {
-			if err := stream.Send(&api.StartUpgradeRequest{Chunk: chunk[:n]}); err != nil {
-				_, err = stream.CloseAndRecv()
-				return err
-			}
-		}
 		if errors.Is(err, io.EOF) {
-			_, err := stream.CloseAndRecv()
-			return err
+			break
 		}
 		if err != nil {
 			return err
 		}
+		request = &api.SendBundleRequest{Chunk: chunk[:n]}
 	}
+	_, err = stream.CloseAndRecv()
+	return err
+}
+
+// abandonVerb runs orlopctl with an upgrade bundle and kills it when the machine does an operation of it and has done so many MiB of
+// that. What orlopctl said is for stdout.
+func (s *story) abandonVerb(ts *testscript.TestScript, neg bool, args []string) {
+	need(ts, neg, args, 3, 3, "abandon BUNDLE OPERATION MIB")
+	mib, err := strconv.ParseInt(args[2], 10, 64)
+	ts.Check(err)
+	c := s.client(ts)
+	defer c.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
+	defer cancel()
+	var said bytes.Buffer
+	operator := exec.Command(filepath.Join(*binDir, "orlopctl"), "upgrade", "-f", ts.MkAbs(args[0]))
+	operator.Env, operator.Stdout, operator.Stderr = s.env, &said, &said
+	ts.Check(operator.Start())
+	ended := make(chan error, 1)
+	go func() {
+		err := operator.Wait()
+		cancel()
+		ended <- err
+	}()
+	watch, err := c.Upgrade.Watch(ctx, &api.WatchUpgradeRequest{})
+	ts.Check(err)
+	now := &api.UpgradeStatus{}
+	for !strings.HasPrefix(now.Operation, args[1]) || now.Done < mib<<20 {
+		if now, err = watch.Recv(); err != nil {
+			_ = operator.Process.Kill()
+			ts.Fatalf("abandon: %q did not come so far: %v; orlopctl: %v: %s", args[1], err, <-ended, said.String())
+		}
+	}
+	ts.Check(operator.Process.Kill())
+	<-ended
+	s.note("orlopctl is killed while the machine does: %s (%d of %d bytes)", now.Operation, now.Done, now.Total)
+	_, err = ts.Stdout().Write(said.Bytes())
+	ts.Check(err)
+}
+
+// registryVerb starts a registry in the network and puts a bundle into it.
+func (s *story) registryVerb(ts *testscript.TestScript, neg bool, args []string) {
+	need(ts, neg, args, 2, 2, "registry BUNDLE CA")
+	content, err := os.ReadFile(ts.MkAbs(args[0]))
+	ts.Check(err)
+	handler := containerregistry.New(containerregistry.Logger(log.New(io.Discard, "", 0)))
+	direct := httptest.NewServer(handler)
+	defer direct.Close()
+	repository, err := remote.NewRepository(strings.TrimPrefix(direct.URL, "http://") + "/orlop/test:1")
+	ts.Check(err)
+	repository.PlainHTTP = true
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	layer := ocispec.Descriptor{MediaType: bundle.TypeArchive, Digest: digest.FromBytes(content), Size: int64(len(content))}
+	ts.Check(repository.Push(ctx, layer, bytes.NewReader(content)))
+	manifest, err := oras.PackManifest(ctx, repository, oras.PackManifestVersion1_1, bundle.TypeBundle, oras.PackManifestOptions{Layers: []ocispec.Descriptor{layer}})
+	ts.Check(err)
+	ts.Check(repository.Tag(ctx, manifest, "1"))
+	host, err := s.network.NewHost("registry", netip.Addr{})
+	ts.Check(err)
+	ca, err := serveTLS(host, handler)
+	ts.Check(err)
+	ts.Check(os.WriteFile(ts.MkAbs(args[1]), ca, 0o600))
+	ts.Setenv("REGISTRY", host.Addr().String())
+	s.note("the registry %s holds %s", host.Addr(), args[0])
 }

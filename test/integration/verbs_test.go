@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"fmt"
 	"io"
 	"net/http"
 	"os"
@@ -49,8 +50,16 @@ import (
 //	settled SERVICE DURATION             wait until a service has been running for some time
 //	writes start|stop|check              write ConfigMaps as fast as they are acknowledged; check: all of those are there
 //	powercut NAME, poweron NAME          the power switch
+//	damage NAME WHAT                     while it is off: flip PARTITION, one byte of it; fill MIB, its ESP but for these; variables,
+//	                                     the firmware's are lost
+//	add DOCUMENTS FILE                   add the document in a file to others
 //	deadline DOCUMENTS DURATION          the Machine document gives a new version so much time to prove itself
+//	install-to DOCUMENTS INSTALL         the Machine document installs so (YAML of its field install)
+//	cut-install NAME DOCUMENTS OPERATION
+//	                                     install, and cut the power while the machine does this operation of it
 //	cut-upgrade NAME BUNDLE OPERATION    send an upgrade, and cut the power while the machine does this operation of it
+//	abandon BUNDLE OPERATION MIB         run orlopctl upgrade -f, and kill it when the machine has done so much of this operation
+//	registry BUNDLE CA                   start a registry ($REGISTRY) with a bundle as orlop/test:1; CA is who vouches for it
 //	down NAME [DEADLINE [REASON]]        wait until it has switched itself off; REASON is QEMU's (guest-shutdown, guest-reset)
 //
 // and for bad situations, in bad_test.go:
@@ -67,6 +76,12 @@ func (s *story) verbs() map[string]func(ts *testscript.TestScript, neg bool, arg
 	return map[string]func(ts *testscript.TestScript, neg bool, args []string){
 		"machine":       s.machineVerb,
 		"cut-upgrade":   s.cutVerb,
+		"cut-install":   s.cutInstallVerb,
+		"install-to":    s.installToVerb,
+		"abandon":       s.abandonVerb,
+		"registry":      s.registryVerb,
+		"add":           s.addVerb,
+		"damage":        s.damageVerb,
 		"settled":       s.settledVerb,
 		"deadline":      s.deadlineVerb,
 		"cluster":       s.clusterVerb,
@@ -117,22 +132,33 @@ func deadlineOf(ts *testscript.TestScript, text string) time.Duration {
 	return d
 }
 
-// machineVerb's keys, each of which makes the machine worse than the usual one (4 GiB of memory, a disk of 8 GiB with the image):
+// machineVerb's keys, each of which makes the machine another than the usual one (4 GiB of memory, a disk of 8 GiB with the image):
 //
 //	memory=MIB    so much memory
 //	disk=MIB      so large a disk, but never smaller than the image
-//	diskless      no disk; the firmware gets the system from elsewhere, as it would over the network
+//	profile=NAME  the image of another profile
+//	blank=MIB,…   blank disks of these sizes (disk0, disk1, …) instead of the one with the image
+//	cdrom=FILE    this artefact of the image is a CD in its drive; without blank=, it has no disk
+//	usb=FILE      likewise, on a USB stick
+//	netboot=HOW   it boots netboot.efi over the network: pxe or http
+//	kernel=FILE   the firmware is handed this boot image, and has nothing else to start
 //	foreign       somebody else's partition takes all the space behind the image's own
 //	flip          one byte of ROOT-A is not what it was
 //	rtc=TIME      what the hardware clock shows at power-on (RFC 3339)
 //	nonic         no network card
 //	noreboot      a reset of the machine ends it
 //	scsi          a SCSI controller to which plug can add a disk
+//	config=FILE   another disk, labelled ORLOPCFG, with FILE as machine.yaml
+//	cidata=FILE   another disk, labelled CIDATA, with FILE as user-data
+//	photos=MIB    another disk, of this size, with somebody's file system
 func (s *story) machineVerb(ts *testscript.TestScript, neg bool, args []string) {
 	need(ts, neg, args, 1, -1, "machine NAME [key=value…]")
 	spec := qemu.MachineSpec{Name: args[0], MemoryMiB: 4096, CPUs: 2, Watchdog: true}
-	image, size := filepath.Join(*imageDir, "disk.raw"), int64(8192)
+	folder, size := *imageDir, int64(8192)
+	var blank, media []qemu.Disk
+	var overNetwork, kernel string
 	var damage func(file string) error
+	var others []qemu.Disk // the firmware need not look at them
 	for _, a := range args[1:] {
 		key, value, _ := strings.Cut(a, "=")
 		var err error
@@ -141,8 +167,22 @@ func (s *story) machineVerb(ts *testscript.TestScript, neg bool, args []string) 
 			spec.MemoryMiB, err = strconv.Atoi(value)
 		case "disk":
 			size, err = strconv.ParseInt(value, 10, 64)
-		case "diskless":
-			size, spec.Args = 0, []string{"-kernel", filepath.Join(*imageDir, "orlop.efi")}
+		case "profile":
+			folder = filepath.Join(*versions, value)
+		case "blank":
+			for text := range strings.SplitSeq(value, ",") {
+				mib, err := strconv.ParseInt(text, 10, 64)
+				ts.Check(err)
+				blank = append(blank, qemu.Disk{Name: fmt.Sprintf("disk%d", len(blank)), SizeMiB: mib})
+			}
+		case "cdrom":
+			media = append(media, qemu.Disk{Name: "cd", Image: value, Bus: qemu.BusCD})
+		case "usb":
+			media = append(media, qemu.Disk{Name: "stick", Image: value, Bus: qemu.BusUSB, SizeMiB: 1})
+		case "netboot":
+			overNetwork = value
+		case "kernel":
+			kernel = value
 		case "foreign":
 			damage = addForeignPartition
 		case "flip":
@@ -155,20 +195,41 @@ func (s *story) machineVerb(ts *testscript.TestScript, neg bool, args []string) 
 			spec.Args = []string{"-device", "virtio-scsi-pci,id=scsi0"}
 		case "noreboot":
 			spec.NoReboot = true
+		case "config":
+			others = append(others, s.medium(ts, spec.Name, "ORLOPCFG", "machine.yaml", value))
+		case "cidata":
+			others = append(others, s.medium(ts, spec.Name, "CIDATA", "user-data", value))
+		case "photos":
+			others = append(others, s.photos(ts, spec.Name, value))
 		default:
 			ts.Fatalf("machine: unknown key %q", a)
 		}
 		ts.Check(err)
 	}
-	if damage != nil {
-		damaged := filepath.Join(s.dir, spec.Name+"-image.raw")
-		ts.Check(copyImage(image, damaged, size))
-		ts.Check(damage(damaged))
-		image = damaged
+	spec.Disks = blank
+	switch {
+	case kernel != "":
+		spec.Args = append(spec.Args, "-kernel", filepath.Join(folder, kernel))
+	case len(blank)+len(media) == 0 && overNetwork == "": // the system is on a disk already
+		spec.Disks = qemu.BootDisk(filepath.Join(folder, "disk.raw"), size)
+		if damage != nil {
+			spec.Disks[0].Image = filepath.Join(s.dir, spec.Name+"-image.raw")
+			ts.Check(copyImage(filepath.Join(folder, "disk.raw"), spec.Disks[0].Image, size))
+			ts.Check(damage(spec.Disks[0].Image))
+		}
 	}
-	if size > 0 {
-		spec.Disks = qemu.BootDisk(image, size)
+	for _, d := range media {
+		d.Image = filepath.Join(folder, d.Image)
+		spec.Disks = append(spec.Disks, d)
 	}
+	for _, d := range spec.Disks {
+		spec.Boot = append(spec.Boot, d.Name)
+	}
+	if overNetwork != "" {
+		spec.Boot = append(spec.Boot, overNetwork)
+		ts.Check(s.network.ServeBoot(filepath.Join(folder, "netboot.efi")))
+	}
+	spec.Disks = append(spec.Disks, others...)
 	s.start(ts, spec)
 }
 
@@ -281,6 +342,11 @@ func (s *story) program(name string) func(ts *testscript.TestScript, neg bool, a
 	}
 }
 
+// kubectl is a call of it that a verb works with while it runs.
+func kubectl(ctx context.Context, ts *testscript.TestScript, args ...string) *exec.Cmd {
+	return exec.CommandContext(ctx, filepath.Join(*binDir, "kubectl"), append([]string{"--kubeconfig", ts.Getenv("KUBECONFIG")}, args...)...)
+}
+
 // every is how often a condition that nobody announces is looked at again.
 const every = 500 * time.Millisecond
 
@@ -341,7 +407,7 @@ func (s *story) portforwardVerb(ts *testscript.TestScript, neg bool, args []stri
 	need(ts, neg, args, 3, 3, "portforward TARGET PORT PATH")
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, filepath.Join(*binDir, "kubectl"), "--kubeconfig", ts.Getenv("KUBECONFIG"), "port-forward", args[0], ":"+args[1])
+	cmd := kubectl(ctx, ts, "port-forward", args[0], ":"+args[1])
 	out := &lines{seen: make(chan struct{}, 1)}
 	cmd.Stdout, cmd.Stderr = out, out
 	ts.Check(cmd.Start())

@@ -32,6 +32,7 @@ import (
 
 	"github.com/orlop-os/orlop/hack/qemu"
 	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/client"
 )
 
 // testImage is the name under which the stories' image is imported.
@@ -133,6 +134,20 @@ func (s *story) scan(addr string) ([]int, error) {
 	return open, nil
 }
 
+// service is the present state of one of the machine's services.
+func service(ctx context.Context, c *client.Client, name string) (*api.ServiceStatus, error) {
+	r, err := c.Service.List(ctx, &api.ListServicesRequest{})
+	if err != nil {
+		return nil, err
+	}
+	for _, one := range r.Services {
+		if one.Name == name {
+			return one, nil
+		}
+	}
+	return nil, fmt.Errorf("service %s is gone", name)
+}
+
 // killVerb ends each service's process the hard way. The process must be back within 10 s, and ready again within the time that
 // an emulated processor needs to start it.
 func (s *story) killVerb(ts *testscript.TestScript, neg bool, args []string) {
@@ -141,18 +156,6 @@ func (s *story) killVerb(ts *testscript.TestScript, neg bool, args []string) {
 	defer c.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), 15*time.Minute)
 	defer cancel()
-	find := func(name string) (*api.ServiceStatus, error) {
-		r, err := c.Service.List(ctx, &api.ListServicesRequest{})
-		if err != nil {
-			return nil, err
-		}
-		for _, one := range r.Services {
-			if one.Name == name {
-				return one, nil
-			}
-		}
-		return nil, fmt.Errorf("service %s is gone", name)
-	}
 	all, err := c.Service.List(ctx, &api.ListServicesRequest{})
 	ts.Check(err)
 	for _, before := range all.Services {
@@ -166,7 +169,7 @@ func (s *story) killVerb(ts *testscript.TestScript, neg bool, args []string) {
 		}
 		// Apart from apid, through which we look, the process has to be there again within 10 s.
 		err = until(10*time.Second, func() error {
-			now, err := find(before.Name)
+			now, err := service(ctx, c, before.Name)
 			if err == nil && (now.Pid == 0 || now.Pid == before.Pid) {
 				err = fmt.Errorf("service %s is %s: %s", now.Name, now.State, now.Detail)
 			}
@@ -177,7 +180,7 @@ func (s *story) killVerb(ts *testscript.TestScript, neg bool, args []string) {
 		}
 		back := time.Since(began)
 		err = until(3*time.Minute, func() error {
-			now, err := find(before.Name)
+			now, err := service(ctx, c, before.Name)
 			if err == nil && now.State != "running" {
 				err = fmt.Errorf("service %s is %s: %s", now.Name, now.State, now.Detail)
 			}
@@ -197,10 +200,7 @@ func (s *story) followVerb(ts *testscript.TestScript, neg bool, args []string) {
 	need(ts, neg, args, 2, 2, "follow POD WATCHER")
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
 	defer cancel()
-	kubectl := func(args ...string) *exec.Cmd {
-		return exec.CommandContext(ctx, filepath.Join(*binDir, "kubectl"), append([]string{"--kubeconfig", ts.Getenv("KUBECONFIG")}, args...)...)
-	}
-	logs := kubectl("logs", "-f", args[0])
+	logs := kubectl(ctx, ts, "logs", "-f", args[0])
 	out, err := logs.StdoutPipe()
 	ts.Check(err)
 	ts.Check(logs.Start())
@@ -209,7 +209,7 @@ func (s *story) followVerb(ts *testscript.TestScript, neg bool, args []string) {
 	const burst = 200 // lines of 15 KiB
 	cuts, read := map[string]bool{}, 0
 	for len(cuts) < 2 {
-		if answer, err := kubectl("exec", args[0], "--", "/testpod", "get", fmt.Sprintf("http://127.0.0.1:8080/count/%d", burst)).CombinedOutput(); err != nil {
+		if answer, err := kubectl(ctx, ts, "exec", args[0], "--", "/testpod", "get", fmt.Sprintf("http://127.0.0.1:8080/count/%d", burst)).CombinedOutput(); err != nil {
 			ts.Fatalf("follow: the pod does not write: %v: %s", err, answer)
 		}
 		for end := read + burst; read < end; {
@@ -224,7 +224,7 @@ func (s *story) followVerb(ts *testscript.TestScript, neg bool, args []string) {
 				ts.Fatalf("log of %s: after line %d comes %.80q", args[0], read-1, in.Text())
 			}
 		}
-		files, err := kubectl("exec", "-n", "kube-system", args[1], "--", "/testpod", "sizes", "/logs").Output()
+		files, err := kubectl(ctx, ts, "exec", "-n", "kube-system", args[1], "--", "/testpod", "sizes", "/logs").Output()
 		ts.Check(err)
 		for _, cut := range regexp.MustCompile(`/default_`+args[0]+`_\S+\.log\.[0-9-]+`).FindAllString(string(files), -1) {
 			cuts[cut] = true
@@ -242,20 +242,14 @@ func (s *story) settledVerb(ts *testscript.TestScript, neg bool, args []string) 
 	ctx, cancel := context.WithTimeout(context.Background(), long+time.Minute)
 	defer cancel()
 	ts.Check(until(long+time.Minute, func() error {
-		r, err := c.Service.List(ctx, &api.ListServicesRequest{})
+		now, err := service(ctx, c, args[0])
 		if err != nil {
 			return err
 		}
-		for _, one := range r.Services {
-			if one.Name != args[0] {
-				continue
-			}
-			if been := time.Since(one.Since.AsTime()); one.State != "running" || been < long {
-				return fmt.Errorf("service %s is %s since %v", one.Name, one.State, been)
-			}
-			return nil
+		if been := time.Since(now.Since.AsTime()); now.State != "running" || been < long {
+			return fmt.Errorf("service %s is %s since %v", now.Name, now.State, been)
 		}
-		return fmt.Errorf("service %s is gone", args[0])
+		return nil
 	}))
 	s.note("%s has been running for %s", args[0], args[1])
 }

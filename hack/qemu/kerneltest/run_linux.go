@@ -28,7 +28,7 @@ var DefaultModules = []string{"virtio_blk?", "virtio_net?", "dm_mod?", "dm_verit
 	"button?", "evdev?"}
 
 // DefaultTools are executables of the host that the guest gets if the host has them.
-var DefaultTools = []string{"/usr/sbin/mke2fs?", "/usr/sbin/e2fsck?", "/usr/sbin/resize2fs?", "/usr/sbin/nft?"}
+var DefaultTools = []string{"/usr/sbin/mke2fs?", "/usr/sbin/e2fsck?", "/usr/sbin/resize2fs?", "/usr/sbin/mkfs.fat?", "/usr/sbin/nft?"}
 
 // Options describe a run.
 type Options struct {

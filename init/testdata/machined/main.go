@@ -17,7 +17,7 @@ func main() {
 	}
 	say := func(format string, args ...any) { fmt.Fprintf(log, "<2>standin: "+format+"\n", args...) }
 	_, err = fmt.Println("standin: standard output works")
-	say("pid %d slot %s watchdog %q started %q stdout %v", os.Getpid(), os.Getenv("ORLOP_SLOT"), os.Getenv("ORLOP_WATCHDOG_FD"), os.Getenv("ORLOP_USERSPACE_START"), err)
+	say("pid %d slot %s medium %s watchdog %q started %q stdout %v", os.Getpid(), os.Getenv("ORLOP_SLOT"), os.Getenv("ORLOP_MEDIUM"), os.Getenv("ORLOP_WATCHDOG_FD"), os.Getenv("ORLOP_USERSPACE_START"), err)
 	mounts, err := os.ReadFile("/proc/self/mounts")
 	say("mounts %v %s", err, strings.ReplaceAll(string(mounts), "\n", "; "))
 	entries, err := os.ReadDir("/")

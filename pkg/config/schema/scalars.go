@@ -12,7 +12,10 @@ import (
 // scalars are the schemas of the types that have their own form of text. A test reads examples of each with the schema
 // and with package config, and compares the answers.
 var scalars = map[reflect.Type]*jsonschema.Schema{
-	reflect.TypeFor[config.Bytes]():    {Type: "string", Pattern: `^[0-9]+(KiB|MiB|GiB|TiB)$`, Examples: []any{"256MiB"}},
+	reflect.TypeFor[config.Bytes](): {Type: "string", Pattern: `^[0-9]+(KiB|MiB|GiB|TiB)$`, Examples: []any{"256MiB"}},
+	reflect.TypeFor[config.SizeRange](): {
+		Type: "string", Pattern: `^ *(>=|<=) *[0-9]+(KiB|MiB|GiB|TiB)( *, *(>=|<=) *[0-9]+(KiB|MiB|GiB|TiB))? *$`, Examples: []any{">= 100GiB", ">= 100GiB, <= 2TiB"},
+	},
 	reflect.TypeFor[config.MilliCPU](): {OneOf: []*jsonschema.Schema{{Type: "string", Pattern: `^[0-9]+m?$`}, {Type: "integer", Minimum: "0"}}, Examples: []any{"200m", "2"}},
 	reflect.TypeFor[config.Duration](): {Type: "string", Pattern: `^([0-9]+(h|m|s|ms))+$`, Examples: []any{"10s", "1m30s"}},
 	reflect.TypeFor[config.MAC]():      {Type: "string", Pattern: `^[0-9A-Fa-f]{2}(:[0-9A-Fa-f]{2}){5}$`, Examples: []any{"52:54:00:12:34:56"}},

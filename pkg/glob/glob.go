@@ -1,10 +1,11 @@
-package kmod
+// Package glob matches names against patterns.
+package glob
 
 import "strings"
 
-// glob reports whether s matches a pattern of modules.alias: '*' is any text, '?' one character, [a-z] one of a
+// Match reports whether s matches a pattern, as modprobe matches those of modules.alias: '*' is any text, '?' one character, [a-z] one of a
 // set; there is no escape and no special treatment of '/' (which path.Match has).
-func glob(pattern, s string) bool {
+func Match(pattern, s string) bool {
 	// When a later part fails, only the last '*' needs to try a longer text: what stands before it has matched.
 	starPattern, starText := -1, 0
 	p, t := 0, 0

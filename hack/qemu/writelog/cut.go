@@ -1,0 +1,105 @@
+package writelog
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+)
+
+// Piece is a part of an operation that reached the disk: sectors From to To of it.
+type Piece struct {
+	Op       int // its index
+	From, To int64
+}
+
+// Survivors draws what is on the disk when the power goes after n operations: the first flushed ones, and of those behind them the
+// pieces. Each of these is lost, whole or torn with the same probability; of a torn one a beginning or an end is there.
+func (l *Log) Survivors(n int, r *rand.Rand) (flushed int, pieces []Piece) {
+	flushed = l.Flushed(n)
+	for i := flushed; i < n; i++ {
+		op := l.Ops[i]
+		piece := Piece{Op: i, To: op.Sectors}
+		switch fate := r.IntN(3); {
+		case op.Discard:
+			continue
+		case op.Through || fate == 0:
+		case fate == 1 || op.Sectors < 2:
+			continue
+		default:
+			if at := 1 + r.Int64N(op.Sectors-1); r.IntN(2) == 0 {
+				piece.To = at
+			} else {
+				piece.From = at
+			}
+		}
+		pieces = append(pieces, piece)
+	}
+	return flushed, pieces
+}
+
+// Storage is a disk image.
+type Storage interface {
+	io.ReaderAt
+	io.WriterAt
+}
+
+// Disk is a disk image on which a log is replayed. It begins as the image with which the recorded machine was switched on.
+type Disk struct {
+	Log   *Log
+	Image Storage
+	done  int    // operations that are on it
+	held  []held // what the pieces on it have replaced
+}
+
+type held struct {
+	at   int64
+	data []byte
+}
+
+// ErrPast means that the image is further than what is asked for: begin with a new one.
+var ErrPast = errors.New("the disk image is past this instant")
+
+// Set makes the image that Survivors has drawn. It takes back the pieces of the call before.
+func (d *Disk) Set(flushed int, pieces []Piece) error {
+	if flushed < d.done {
+		return ErrPast
+	}
+	for i := len(d.held) - 1; i >= 0; i-- { // pieces may overlap: the last one first
+		if _, err := d.Image.WriteAt(d.held[i].data, d.held[i].at); err != nil {
+			return fmt.Errorf("disk image: cannot write: %w", err)
+		}
+	}
+	d.held = nil
+	for ; d.done < flushed; d.done++ {
+		if err := d.write(Piece{Op: d.done, To: d.Log.Ops[d.done].Sectors}); err != nil {
+			return err
+		}
+	}
+	for _, p := range pieces {
+		before := held{at: (d.Log.Ops[p.Op].Sector + p.From) * SectorSize, data: make([]byte, (p.To-p.From)*SectorSize)}
+		if _, err := d.Image.ReadAt(before.data, before.at); err != nil {
+			return fmt.Errorf("disk image: cannot read: %w", err)
+		}
+		d.held = append(d.held, before)
+		if err := d.write(p); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (d *Disk) write(p Piece) error {
+	op := d.Log.Ops[p.Op]
+	if op.Discard {
+		return nil
+	}
+	data := make([]byte, (p.To-p.From)*SectorSize)
+	if _, err := d.Log.from.ReadAt(data, op.data()+p.From*SectorSize); err != nil {
+		return fmt.Errorf("log of writes: cannot read: %w", err)
+	}
+	if _, err := d.Image.WriteAt(data, (op.Sector+p.From)*SectorSize); err != nil {
+		return fmt.Errorf("disk image: cannot write: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,187 @@
+package writelog
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"math/rand/v2"
+	"reflect"
+	"strings"
+	"testing"
+)
+
+// written makes a log as QEMU does. A write is the letter that fills its sectors.
+type written struct{ bytes.Buffer }
+
+func newLog() *written {
+	w := &written{}
+	w.sector(magic, version, 0, SectorSize)
+	return w
+}
+
+func (w *written) sector(words ...uint64) {
+	b := make([]byte, SectorSize)
+	for i, v := range words {
+		binary.LittleEndian.PutUint64(b[8*i:], v)
+	}
+	w.Write(b)
+}
+
+func (w *written) write(sector, sectors uint64, kind uint64, letter string) {
+	w.sector(sector, sectors, kind)
+	w.WriteString(strings.Repeat(letter, int(sectors)*SectorSize))
+}
+
+func (w *written) flush() { w.sector(0, 0, flagFlush) }
+
+func (w *written) read(t *testing.T) *Log {
+	t.Helper()
+	l, err := Read(bytes.NewReader(w.Bytes()), int64(w.Len()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+// image is a disk in memory; String is the first letter of each sector, and it fails if a sector is mixed.
+type image struct {
+	t    *testing.T
+	data []byte
+}
+
+func newImage(t *testing.T, sectors int) *image {
+	return &image{t, bytes.Repeat([]byte("."), sectors*SectorSize)}
+}
+
+func (i *image) ReadAt(p []byte, at int64) (int, error)  { return copy(p, i.data[at:]), nil }
+func (i *image) WriteAt(p []byte, at int64) (int, error) { return copy(i.data[at:], p), nil }
+func (i *image) String() string {
+	var s []byte
+	for at := 0; at < len(i.data); at += SectorSize {
+		sector := i.data[at : at+SectorSize]
+		if !bytes.Equal(sector, bytes.Repeat(sector[:1], SectorSize)) {
+			i.t.Errorf("sector %d is mixed", at/SectorSize)
+		}
+		s = append(s, sector[0])
+	}
+	return string(s)
+}
+
+func TestRead(t *testing.T) {
+	w := newLog()
+	w.write(2, 2, 0, "a")
+	w.flush()
+	w.sector(0, 8, flagDiscard)
+	half := w.Len()
+	w.write(5, 1, flagFUA, "b")
+	l := w.read(t)
+	want := []Op{
+		{Sector: 2, Sectors: 2, End: 4 * SectorSize},
+		{Flush: true, End: 5 * SectorSize},
+		{Sectors: 8, Discard: true, End: 6 * SectorSize},
+		{Sector: 5, Sectors: 1, Through: true, End: 8 * SectorSize},
+	}
+	if !reflect.DeepEqual(l.Ops, want) {
+		t.Errorf("%+v", l.Ops)
+	}
+	if n := l.Before(int64(half)); n != 3 {
+		t.Errorf("%d operations before the last", n)
+	}
+	if n := l.Flushed(4); n != 2 {
+		t.Errorf("%d operations are flushed", n)
+	}
+	// QEMU was killed amid the last operation, or before its description was written.
+	short, err := Read(bytes.NewReader(w.Bytes()), int64(half+SectorSize))
+	if err != nil || len(short.Ops) != 3 {
+		t.Errorf("a log that ends early: %+v, %v", short, err)
+	}
+	w.sector()
+	w.write(0, 1, 0, "c")
+	if hole := w.read(t); len(hole.Ops) != 4 {
+		t.Errorf("behind a hole: %+v", hole.Ops)
+	}
+}
+
+func TestReadDamaged(t *testing.T) {
+	w := newLog()
+	w.sector(1, 1, 1<<20)
+	for name, text := range map[string]string{"flags": w.String(), "superblock": strings.Repeat("x", 4*SectorSize), "empty": ""} {
+		if l, err := Read(strings.NewReader(text), int64(len(text))); err == nil {
+			t.Errorf("%s: %+v", name, l)
+		}
+	}
+}
+
+// TestSurvivors: whatever is drawn, what was flushed is there, what came behind the flush is there in parts, and nothing else.
+func TestSurvivors(t *testing.T) {
+	w := newLog()
+	w.write(0, 4, 0, "a")
+	w.flush()
+	w.write(2, 4, 0, "b")
+	w.sector(0, 8, flagDiscard)
+	w.write(6, 1, flagFUA, "t")
+	w.write(7, 1, 0, "c")
+	w.flush()
+	l := w.read(t)
+	seen := map[string]int{}
+	r := rand.New(rand.NewPCG(1, 2))
+	disk := Disk{Log: l, Image: newImage(t, 8)}
+	for range 2000 {
+		flushed, pieces := l.Survivors(6, r)
+		if flushed != 2 {
+			t.Fatalf("%d are flushed", flushed)
+		}
+		if err := disk.Set(flushed, pieces); err != nil {
+			t.Fatal(err)
+		}
+		seen[disk.Image.(*image).String()]++
+	}
+	want := map[string]bool{}
+	for _, b := range []string{"aaaa..", "aabbbb", "aaba..", "aabb..", "aabbb.", "aaabbb", "aaaabb", "aaaa.b"} { // lost, whole, torn
+		for _, c := range []string{".", "c"} {
+			want[b+"t"+c] = true
+			if seen[b+"t"+c] == 0 {
+				t.Errorf("%s was never drawn", b+"t"+c)
+			}
+		}
+	}
+	for state := range seen {
+		if !want[state] {
+			t.Errorf("%s cannot be", state)
+		}
+	}
+	if flushed, pieces := l.Survivors(7, r); flushed != 7 || len(pieces) != 0 {
+		t.Errorf("behind a flush: %d, %v", flushed, pieces)
+	}
+}
+
+// TestSet: the pieces of one cut are gone in the next, also where they overlap; the image goes forward only.
+func TestSet(t *testing.T) {
+	w := newLog()
+	w.write(0, 3, 0, "a")
+	w.write(1, 3, 0, "b")
+	w.flush()
+	w.write(3, 1, 0, "c")
+	disk := Disk{Log: w.read(t), Image: newImage(t, 5)}
+	for _, c := range []struct {
+		flushed int
+		pieces  []Piece
+		want    string
+	}{
+		{0, []Piece{{0, 0, 3}, {1, 0, 2}}, "abb.."},
+		{0, []Piece{{1, 1, 3}}, "..bb."},
+		{0, nil, "....."},
+		{3, []Piece{{3, 0, 1}}, "abbc."},
+		{4, nil, "abbc."},
+	} {
+		if err := disk.Set(c.flushed, c.pieces); err != nil {
+			t.Fatal(err)
+		}
+		if got := disk.Image.(*image).String(); got != c.want {
+			t.Errorf("%d, %v: %s, want %s", c.flushed, c.pieces, got, c.want)
+		}
+	}
+	if err := disk.Set(3, nil); !errors.Is(err, ErrPast) {
+		t.Errorf("backwards: %v", err)
+	}
+}

@@ -1,0 +1,162 @@
+package main
+
+import (
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/orlop-os/orlop/imager/boot"
+	"github.com/orlop-os/orlop/pkg/medium"
+	"github.com/orlop-os/orlop/pkg/paths"
+	"github.com/orlop-os/orlop/pkg/verity"
+)
+
+// bootPieces are what every boot image of a build is made of.
+type bootPieces struct {
+	stub, kernel, initramfs []byte
+}
+
+func (p bootPieces) parts() []Part {
+	return []Part{
+		{Name: "loader stub", Bytes: int64(len(p.stub))},
+		{Name: "kernel", Bytes: int64(len(p.kernel))},
+		{Name: "initramfs, compressed", Bytes: int64(len(p.initramfs))},
+	}
+}
+
+// makeUKI makes the initramfs and the unified kernel image, and puts the kernel where tests find it.
+func (b *Build) makeUKI() error {
+	var err error
+	if b.pieces.stub, err = b.archive.file(loaderPackage, loaderStub); err != nil {
+		return err
+	}
+	if b.pieces.kernel, err = os.ReadFile(b.kernel.Image); err != nil {
+		return err
+	}
+	if b.pieces.initramfs, err = b.initramfs(); err != nil {
+		return err
+	}
+	if b.uki, err = b.bootImage(b.commandLine(), b.pieces.initramfs); err != nil {
+		return err
+	}
+	if err := os.WriteFile(b.out("orlop.efi"), b.uki, 0o644); err != nil {
+		return err
+	}
+	return b.keepKernel()
+}
+
+// bootImage makes a unified kernel image.
+func (b *Build) bootImage(commandLine string, initramfs []byte) ([]byte, error) {
+	return boot.UKI(b.pieces.stub, []boot.Section{
+		{Name: ".osrel", Content: osRelease(b.Release)},
+		{Name: ".cmdline", Content: []byte(commandLine)},
+		{Name: ".uname", Content: []byte(b.kernel.Release)},
+		{Name: ".initrd", Content: initramfs},
+		{Name: ".linux", Content: b.pieces.kernel}, // last: the kernel may need more memory behind it than the file holds
+	})
+}
+
+// makeNetboot makes the boot image that carries its root, if the profile asks for it or for a medium: the same initramfs, behind it an archive of
+// what an installation puts on a disk, and one more argument.
+func (b *Build) makeNetboot() error {
+	if !slices.Contains(b.Profile.Outputs, outputNetboot) && !slices.Contains(b.Profile.Outputs, outputISO) {
+		return nil
+	}
+	root, err := os.ReadFile(b.out("root.img"))
+	if err != nil {
+		return err
+	}
+	loader, err := b.archive.file(loaderPackage, loaderProgram)
+	if err != nil {
+		return err
+	}
+	folder := strings.TrimPrefix(medium.Folder, "/")
+	entries := []boot.Entry{{Name: folder, Mode: fs.ModeDir | 0o755}}
+	for place, content := range map[string][]byte{paths.SystemRoot: root, paths.SystemUKI: b.uki, paths.SystemLoader: loader} {
+		entries = append(entries, boot.Entry{Name: path.Join(folder, path.Base(place)), Mode: 0o644, Content: content})
+	}
+	system, err := boot.Initramfs(entries)
+	if err != nil {
+		return err
+	}
+	image, err := b.bootImage(b.commandLine()+" "+medium.Argument+"="+medium.Memory, slices.Concat(b.pieces.initramfs, system))
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(b.out(outputNetboot), image, 0o644)
+}
+
+// commandLine is the kernel's command line: the profile's arguments and the root.
+func (b *Build) commandLine() string {
+	return strings.Join(append(slices.Clone(b.Profile.Kernel.Arguments), verity.Argument+"="+b.params.String()), " ")
+}
+
+// keepKernel puts the kernel and the modules of the root into kernel/ for tests that boot their own initramfs.
+func (b *Build) keepKernel() error {
+	dir := b.out("kernel")
+	if err := os.RemoveAll(dir); err != nil {
+		return err
+	}
+	modules := Tree{}
+	prefix := "/usr/lib/modules/" + b.kernel.Release + "/"
+	for name, n := range b.tree {
+		if strings.HasPrefix(name, prefix) && !n.Dir {
+			if err := modules.Add("/modules/"+strings.TrimPrefix(name, "/usr/lib/modules/"), n); err != nil {
+				return err
+			}
+		}
+	}
+	if err := modules.Write(dir); err != nil {
+		return err
+	}
+	for name, data := range map[string][]byte{"vmlinuz": b.pieces.kernel, "initramfs": b.pieces.initramfs, "release": []byte(b.kernel.Release + "\n")} {
+		if err := os.WriteFile(filepath.Join(dir, name), data, 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// initramfs holds init, the modules it loads, and nothing else.
+func (b *Build) initramfs() ([]byte, error) {
+	t := Tree{}
+	for _, dir := range []string{"/dev", "/proc", "/sys", "/run", "/sysroot"} {
+		if err := t.Add(dir, Node{Dir: true, Mode: 0o755}); err != nil {
+			return nil, err
+		}
+	}
+	if err := t.Add("/init", Node{Mode: 0o755, Source: b.built["init"]}); err != nil {
+		return nil, err
+	}
+	k := b.Profile.Kernel
+	files, err := b.kernel.Select(slices.Concat(k.Initramfs, k.Drivers))
+	if err != nil {
+		return nil, err
+	}
+	modules, err := b.kernel.Tree(files, b.work("initramfs"))
+	if err != nil {
+		return nil, err
+	}
+	if err := addModules(t, b.kernel.Release, modules); err != nil {
+		return nil, err
+	}
+	list := strings.Join(b.kernel.Names(k.Initramfs), "\n") + "\n"
+	if err := t.Add("/usr/lib/orlop/modules.list", Node{Mode: 0o644, Data: []byte(list)}); err != nil {
+		return nil, err
+	}
+	// The kernel opens the console for init before anything is mounted.
+	entries := []boot.Entry{{Name: "dev/console", Mode: fs.ModeDevice | fs.ModeCharDevice | 0o600, Major: 5, Minor: 1}}
+	for name, n := range t {
+		e := boot.Entry{Name: name[1:], Mode: n.Mode}
+		if n.Dir {
+			e.Mode |= fs.ModeDir
+		} else if e.Content, err = n.Read(); err != nil {
+			return nil, err
+		}
+		entries = append(entries, e)
+	}
+	return boot.Initramfs(entries)
+}

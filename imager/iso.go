@@ -1,0 +1,54 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+)
+
+// makeISO writes the boot image that carries its root as a medium, if the profile asks for it. The medium is one FAT file system
+// with the boot image where firmware looks for it, named twice: as the UEFI boot image of a CD (El Torito), and by a
+// partition table, which makes a USB stick of the same bytes.
+func (b *Build) makeISO() error {
+	if !slices.Contains(b.Profile.Outputs, outputISO) {
+		return nil
+	}
+	image, err := os.ReadFile(b.out(outputNetboot))
+	if err != nil {
+		return err
+	}
+	folder := b.work("iso")
+	if err := os.RemoveAll(folder); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(folder, 0o755); err != nil {
+		return err
+	}
+	const mib = 1 << 20
+	fat := filepath.Join(folder, "efi.img")
+	size := (int64(len(image))/mib + 4) * mib // the FAT itself takes a hundredth
+	if err := os.WriteFile(fat, nil, 0o644); err != nil {
+		return err
+	}
+	if err := os.Truncate(fat, size); err != nil {
+		return err
+	}
+	if err := makeESP(fat, 0, size, b.Release.BuildTime, map[string][]byte{"/EFI/BOOT/BOOTX64.EFI": image}, b.work("")); err != nil {
+		return fmt.Errorf("cannot write file system: %w", err)
+	}
+	c := exec.Command("xorriso", "-no_rc", "-as", "mkisofs", "-quiet", "-o", b.out(outputISO), "-V", "ORLOP",
+		"--norock", "--set_all_file_dates", time.Unix(b.Release.BuildTime, 0).UTC().Format("20060102150405")+"00",
+		// One sector means: to the end of the CD (UEFI 2.10, section 13.3.2.1). The field is too small for the size.
+		"-e", filepath.Base(fat), "-no-emul-boot", "-boot-load-size", "1",
+		"-efi-boot-part", "--efi-boot-image", folder)
+	// All other times, and GUIDs that are made of them.
+	c.Env = append(os.Environ(), fmt.Sprintf("SOURCE_DATE_EPOCH=%d", b.Release.BuildTime), "TZ=UTC", "LC_ALL=C")
+	if out, err := c.CombinedOutput(); err != nil {
+		return fmt.Errorf("xorriso: %w: %s", err, strings.TrimSpace(string(out)))
+	}
+	return nil
+}

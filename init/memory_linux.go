@@ -1,0 +1,52 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/orlop-os/orlop/pkg/medium"
+	"github.com/orlop-os/orlop/pkg/mount"
+	"github.com/orlop-os/orlop/pkg/paths"
+)
+
+// loopModule makes a block device of a file.
+const loopModule = "loop"
+
+// attachRoot makes a read-only block device of the root that lies in the initramfs. It takes no memory: the file's pages are
+// the only copy (but for the page cache of what is read, which the kernel can drop).
+func attachRoot() (choice, error) {
+	root := path.Join(medium.Folder, path.Base(paths.SystemRoot))
+	file, err := os.Open(root)
+	if err != nil {
+		return choice{}, fmt.Errorf("the boot image does not hold the root: %w", err)
+	}
+	defer file.Close()
+	control, err := os.OpenFile("/dev/loop-control", os.O_RDWR, 0)
+	if err != nil {
+		return choice{}, fmt.Errorf("loop devices: cannot open: %w", err)
+	}
+	defer control.Close()
+	number, err := unix.IoctlRetInt(int(control.Fd()), unix.LOOP_CTL_GET_FREE)
+	if err != nil {
+		return choice{}, fmt.Errorf("loop devices: cannot find a free one: %w", err)
+	}
+	c := choice{device: fmt.Sprintf("/dev/loop%d", number)}
+	device, err := os.Open(c.device)
+	if err != nil {
+		return choice{}, fmt.Errorf("%s: cannot open: %w", c.device, err)
+	}
+	defer device.Close()
+	config := unix.LoopConfig{Fd: uint32(file.Fd()), Info: unix.LoopInfo64{Flags: unix.LO_FLAGS_READ_ONLY}}
+	if err := unix.IoctlLoopConfigure(int(device.Fd()), &config); err != nil {
+		return choice{}, fmt.Errorf("%s: cannot attach %s: %w", c.device, root, err)
+	}
+	return c, nil
+}
+
+// keepSystem leaves the files that came with the boot image visible below /run, where they are when the root has changed.
+func keepSystem() error {
+	return mount.Bind(medium.Folder, paths.System, mount.ReadOnly|mount.NoSuid|mount.NoDev|mount.NoExec)
+}

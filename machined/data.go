@@ -1,0 +1,52 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/nodespec"
+	"github.com/orlop-os/orlop/pkg/paths"
+	"github.com/orlop-os/orlop/pkg/supervise"
+)
+
+// What an upgrade has to do with the cluster's data. etcd and its files are the orchestrator's (orchestrator/etcd, keep.go): it
+// saves them before an upgrade, and puts them back by itself when this version finds what it cannot read.
+
+// saveTimeout bounds saving: etcd holds at most 4 GiB, which a slow disk writes in minutes.
+const saveTimeout = 10 * time.Minute
+
+// holdsData tells whether the cluster's data are on this machine.
+func (m *machine) holdsData() bool {
+	now, _ := m.config.Get()
+	return now.config != nil && now.config.Cluster != nil && now.config.Machine.Spec.Role == config.RoleControlPlane
+}
+
+// saveData saves the cluster's data for the version that runs.
+func (m *machine) saveData(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, saveTimeout)
+	defer cancel()
+	text, err := m.reaper.RunCommand(ctx, supervise.Command{Args: []string{paths.Orchestrator, "save-data"}, Env: []string{}, UID: paths.UserAPI})
+	if err != nil {
+		return err
+	}
+	var saved nodespec.DataSaved
+	if err := json.Unmarshal(text, &saved); err != nil {
+		return fmt.Errorf("the orchestrator's answer cannot be read: %w", err)
+	}
+	m.events.add("upgrade", "op", fmt.Sprintf("the cluster's data are saved up to revision %d, %d KiB", saved.Revision, saved.Size>>10))
+	return nil
+}
+
+// dataRestored is what was lost of the cluster's data since a time; zero if nothing was put back.
+func dataRestored(since time.Time) (lost nodespec.DataRestored) {
+	text, err := os.ReadFile(filepath.Join(paths.EtcdKept, nodespec.RestoredFile))
+	if err != nil || json.Unmarshal(text, &lost) != nil || lost.At.Before(since) {
+		return nodespec.DataRestored{}
+	}
+	return lost
+}

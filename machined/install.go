@@ -1,0 +1,256 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/orlop-os/orlop/machined/disk"
+	"github.com/orlop-os/orlop/machined/install"
+	"github.com/orlop-os/orlop/machined/power"
+	"github.com/orlop-os/orlop/machined/seed"
+	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/diskmatch"
+	"github.com/orlop-os/orlop/pkg/paths"
+	"github.com/orlop-os/orlop/pkg/reconcile"
+	"github.com/orlop-os/orlop/pkg/supervise"
+)
+
+// How a machine that runs from memory is installed:
+//
+//  1. A configuration comes over the API (apply), or lies on a medium (seed.go). What is wrong with it, or with the disks, is
+//     said, and nothing happens.
+//  2. Package install says which disk and which operations; a dry run ends here.
+//  3. The operations are done one by one while the caller watches topic "install".
+//  4. The machine reboots into the disk, with the configuration and the key that it had.
+
+// The phases of an installation.
+const (
+	installing    = "installing"
+	installDone   = "installed" // and the machine reboots
+	installFailed = "failed"    // it can be begun again
+)
+
+// installState is how far an installation is: topic "install".
+type installState struct {
+	Phase     string `json:"phase,omitempty"`
+	Disk      string `json:"disk,omitempty"`
+	Reason    string `json:"reason,omitempty"`    // why it failed, or was refused when nobody was there to be told
+	Operation string `json:"operation,omitempty"` // what is done now
+	Done      int64  `json:"done,omitempty"`      // bytes of it
+	Total     int64  `json:"total,omitempty"`
+}
+
+// stepInstall begins the installation that a medium's configuration asks for, and says when there is nothing to install.
+func stepInstall(ctx context.Context, m *machine) error {
+	if m.medium == "" {
+		return nil
+	}
+	facts, err := m.installFacts(ctx, "")
+	if err != nil {
+		m.say(err.Error())
+		return nil
+	}
+	for _, d := range install.Installed(facts.Disks) {
+		m.say(fmt.Sprintf("install: an Orlop OS is installed on %s; this one, from the medium, leaves it alone: remove the medium, or put the disk first in the firmware's order", d))
+	}
+	m.installUnattended(ctx)
+	return nil
+}
+
+// installUnattended installs what the configuration of a medium, or of the image, asks for. Nobody is there to be told why it cannot
+// be, so the console and the topic say it. It is called again when disks come or go; what failed while the disk was written is not
+// tried again by itself.
+func (m *machine) installUnattended(ctx context.Context) {
+	now, _ := m.config.Get()
+	is, _ := m.installation.Get()
+	if m.medium == "" || now.config == nil || m.identity.Load() == nil || is.Disk != "" {
+		return
+	}
+	w, err := m.planInstall(ctx, now.config, true)
+	if err == nil {
+		err = m.beginInstall(w, now.documents, now.source)
+	}
+	if err == nil || err.Error() == is.Reason {
+		return
+	}
+	m.installation.Update(func(s installState) installState {
+		if s.Disk == "" { // an operator may have begun one meanwhile
+			s = installState{Phase: installFailed, Reason: err.Error()}
+		}
+		return s
+	})
+	for line := range strings.Lines("install: " + err.Error()) {
+		m.say(strings.TrimSpace(line))
+	}
+}
+
+// applyInstall is apply on a machine that runs from memory.
+func (m *machine) applyInstall(ctx context.Context, before, next *config.Config, documents []byte, dry bool) (outcome, error) {
+	w, err := m.planInstall(ctx, next, false)
+	if problems := (config.Problems)(nil); errors.As(err, &problems) {
+		return outcome{}, problems
+	}
+	if err != nil {
+		return outcome{}, fmt.Errorf("configuration refused, nothing was changed: %w", err)
+	}
+	out := outcome{install: w.Disk.Path}
+	out.add("config", config.Changes(before, next))
+	out.add("install", install.Print(w))
+	if dry {
+		return out, nil
+	}
+	return out, m.beginInstall(w, documents, caller(ctx))
+}
+
+// planInstall says what installing for a configuration is, or why it cannot be.
+func (m *machine) planInstall(ctx context.Context, c *config.Config, unattended bool) (install.Want, error) {
+	ask := c.Machine.Spec.Install
+	if ask == nil {
+		return install.Want{}, errors.New("the system runs from memory and keeps nothing; say in Machine.spec.install which disk it is to be installed to (`orlopctl get disks` lists them)")
+	}
+	facts, err := m.installFacts(ctx, ask.Disk.Match)
+	if e := (*expressionError)(nil); errors.As(err, &e) {
+		return install.Want{}, e.problem(c)
+	}
+	if err != nil {
+		return install.Want{}, err
+	}
+	if facts.System, err = install.ReadSystem(m.release); err != nil {
+		return install.Want{}, err
+	}
+	return install.Plan(install.Config{Disk: ask.Disk, Wipe: ask.Wipe, Unattended: unattended}, facts)
+}
+
+// installFacts looks at the disks, and asks the expression about them if there is one.
+func (m *machine) installFacts(ctx context.Context, expression string) (install.Facts, error) {
+	m.looking.Lock()
+	defer m.looking.Unlock()
+	have, err := disk.Read(ctx)
+	if err != nil {
+		return install.Facts{}, err
+	}
+	media, err := seed.List(ctx)
+	if err != nil {
+		return install.Facts{}, err
+	}
+	var facts install.Facts
+	for _, d := range have.Disks {
+		one := installDisk(d, media)
+		one.Bootable = install.Unsure(one) && install.Bootable(one, m.kernel.LoadModules)
+		facts.Disks = append(facts.Disks, one)
+	}
+	if expression != "" {
+		facts.Matches, err = m.matchDisks(ctx, expression, have.Disks)
+	}
+	return facts, err
+}
+
+// installDisk is a disk in the installation's words.
+func installDisk(d disk.Disk, media []seed.Device) install.Disk {
+	out := install.Disk{
+		Path: d.Path, Model: d.Model, Serial: d.Serial, WWID: d.WWID, Bus: d.Bus, Transport: d.Transport, Size: d.Size, ReadOnly: d.ReadOnly, Table: d.Table,
+	}
+	if d.Boot {
+		out.Medium = "the system runs from it"
+	} else if i := slices.IndexFunc(media, func(s seed.Device) bool { return s.Disk == d.Path }); i >= 0 {
+		out.Medium = "it is the medium " + media[i].Label
+	}
+	for _, p := range d.Partitions {
+		out.Partitions = append(out.Partitions, install.Partition{Number: p.Number, Label: p.Label, Type: p.Type, Size: p.Size, Content: p.Content.String()})
+	}
+	return out
+}
+
+// expressionError is what is wrong with the expression of a selector.
+type expressionError struct{ reason string }
+
+func (e *expressionError) Error() string { return config.MatchField + ": " + e.reason }
+
+// problem is the error with its place in the documents.
+func (e *expressionError) problem(c *config.Config) config.Problems {
+	at := c.Origin(config.MatchField)
+	return config.Problems{{File: at.File, Line: at.Line, Column: at.Column, Field: config.MatchField, Reason: "the expression " + e.reason}}
+}
+
+// matchDisks asks of which disks an expression is true, by path. The orchestrator has the compiler; see
+// docs/decisions/0016-disk-expressions.md.
+func (m *machine) matchDisks(ctx context.Context, expression string, disks []disk.Disk) (map[string]bool, error) {
+	q := diskmatch.Question{Expression: expression}
+	for _, d := range disks {
+		q.Disks = append(q.Disks, diskmatch.Disk{
+			Path: d.Path, Size: int64(d.Size), SectorSize: int64(d.SectorSize), Model: d.Model, Serial: d.Serial, WWID: d.WWID, Bus: d.Bus,
+			Transport: d.Transport, Rotational: d.Rotational, ReadOnly: d.ReadOnly,
+		})
+	}
+	in, err := json.Marshal(q)
+	if err != nil {
+		return nil, fmt.Errorf("disks: cannot describe: %w", err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+	defer cancel()
+	out, err := m.reaper.RunCommand(ctx, supervise.Command{Args: []string{paths.Orchestrator, "match-disks"}, Env: []string{}, Stdin: in, UID: paths.UserAPI})
+	if err != nil {
+		return nil, err
+	}
+	var a diskmatch.Answer
+	if err := json.Unmarshal(out, &a); err != nil {
+		return nil, fmt.Errorf("disks: cannot read the answer %q: %w", out, err)
+	}
+	if a.Problem != "" {
+		return nil, &expressionError{a.Problem}
+	}
+	matches := map[string]bool{}
+	for _, path := range a.Matches {
+		matches[path] = true
+	}
+	return matches, nil
+}
+
+// beginInstall begins the operations and returns. Only one installation is done at a time, and after one that succeeded there is no
+// other: the machine reboots.
+func (m *machine) beginInstall(w install.Want, documents []byte, who string) error {
+	if !m.writing.TryLock() {
+		return errors.New("configuration refused, nothing was changed: an installation is under way (`orlopctl get install`)")
+	}
+	m.events.add("install", "op", "onto "+w.Disk.String()+", asked by "+who)
+	m.installation.Set(installState{Phase: installing, Disk: w.Disk.Path})
+	identity := m.identity.Load()
+	ops := install.Operations(w, install.Tools{
+		Run:     func(ctx context.Context, args ...string) ([]byte, error) { return m.reaper.Run(ctx, args...) },
+		Modules: m.kernel.LoadModules,
+		Tell: func(bytes, of int64) {
+			m.installation.Update(func(s installState) installState { s.Done, s.Total = bytes, of; return s })
+		},
+		// The configuration last: a key without one is harmless.
+		Files: []install.File{
+			{Name: paths.MachineKey, Content: identity.KeyPEM()}, {Name: paths.MachineCert, Content: identity.CertPEM()},
+			{Name: paths.ConfigCurrent, Content: documents},
+		},
+	})
+	go m.doInstall(m.working, w, ops)
+	return nil
+}
+
+// doInstall does the operations, and reboots.
+func (m *machine) doInstall(ctx context.Context, w install.Want, ops []reconcile.Op) {
+	began := time.Now()
+	for _, op := range ops {
+		m.installation.Update(func(s installState) installState { s.Operation, s.Done, s.Total = op.String(), 0, 0; return s })
+		m.say("install: " + op.String())
+		if err := op.Do(ctx); err != nil {
+			reason := fmt.Sprintf("cannot %s: %v", op, err)
+			m.installation.Set(installState{Phase: installFailed, Disk: w.Disk.Path, Reason: reason})
+			m.say("install: " + reason + "; nothing starts from " + w.Disk.Path + "; apply a configuration to begin again")
+			m.writing.Unlock()
+			return
+		}
+	}
+	m.installation.Set(installState{Phase: installDone, Disk: w.Disk.Path})
+	m.say(fmt.Sprintf("install: version %s is on %s after %.1f s; rebooting into it", w.System.Version, w.Disk.Path, time.Since(began).Seconds()))
+	m.takeDown(powerRequest{to: power.Reboot, why: "installed on " + w.Disk.Path})
+}

@@ -1,0 +1,76 @@
+package install
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/glob"
+	"github.com/orlop-os/orlop/pkg/layout"
+)
+
+// choose finds the one disk that matches, and says of each other one why it does not; or says it of all.
+func choose(c Config, f Facts) (Disk, []string, error) {
+	var found []Disk
+	var lines, others []string
+	for _, d := range f.Disks {
+		reasons := append(unfit(d, f.System), mismatches(c.Disk, d, f.Matches)...)
+		if len(reasons) == 0 {
+			found, reasons = append(found, d), []string{"matches"}
+		} else {
+			others = append(others, fmt.Sprintf("%s: %s", d, strings.Join(reasons, "; ")))
+		}
+		lines = append(lines, fmt.Sprintf("%s: %s", d, strings.Join(reasons, "; ")))
+	}
+	if len(found) == 1 {
+		return found[0], others, nil
+	}
+	selector := "Machine.spec.install.disk"
+	switch {
+	case len(lines) == 0:
+		return Disk{}, nil, fmt.Errorf("%s: this machine has no disk that it knows: connect one of at least %s, or use an image that holds its driver",
+			selector, layout.FormatSize(layout.Minimum(f.System.Sizes)))
+	case len(found) > 1:
+		return Disk{}, nil, fmt.Errorf("%s: %d disks match, and exactly one has to; say more of it:\n%s", selector, len(found), strings.Join(lines, "\n"))
+	}
+	return Disk{}, nil, fmt.Errorf("%s: no disk matches:\n%s", selector, strings.Join(lines, "\n"))
+}
+
+// unfit says why a disk is never taken.
+func unfit(d Disk, s System) []string {
+	var reasons []string
+	if d.Medium != "" {
+		reasons = append(reasons, d.Medium)
+	}
+	if d.ReadOnly {
+		reasons = append(reasons, "it is read-only")
+	}
+	if need := layout.Minimum(s.Sizes); d.Size < need {
+		reasons = append(reasons, "it is too small, at least "+layout.FormatSize(need+1<<30/10-1)+" are needed")
+	}
+	return reasons
+}
+
+// mismatches says what of a selector a disk does not match.
+func mismatches(s config.DiskSelector, d Disk, matches map[string]bool) []string {
+	var reasons []string
+	if least := uint64(s.Size.Least); d.Size < least {
+		reasons = append(reasons, fmt.Sprintf("size: it is not %s", s.Size))
+	} else if most := uint64(s.Size.Most); most != 0 && d.Size > most {
+		reasons = append(reasons, fmt.Sprintf("size: it is not %s", s.Size))
+	}
+	for _, p := range []struct{ name, pattern, value string }{
+		{"model", s.Model, d.Model}, {"serial", s.Serial, d.Serial}, {"wwid", s.WWID, d.WWID}, {"path", s.Path, d.Path},
+	} {
+		if p.pattern != "" && !glob.Match(p.pattern, p.value) {
+			reasons = append(reasons, fmt.Sprintf("%s: %q does not match %q", p.name, p.value, p.pattern))
+		}
+	}
+	if s.Bus != "" && !glob.Match(s.Bus, d.Bus) && !glob.Match(s.Bus, d.Transport) {
+		reasons = append(reasons, fmt.Sprintf("bus: neither %q nor %q matches %q", d.Transport, d.Bus, s.Bus))
+	}
+	if matches != nil && !matches[d.Path] {
+		reasons = append(reasons, "match: the expression is false")
+	}
+	return reasons
+}

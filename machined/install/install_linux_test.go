@@ -1,0 +1,207 @@
+package install
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/siderolabs/go-blockdevice/v2/block"
+
+	"github.com/orlop-os/orlop/machined/disk"
+	"github.com/orlop-os/orlop/pkg/esp"
+	"github.com/orlop-os/orlop/pkg/layout"
+	"github.com/orlop-os/orlop/pkg/mount"
+	"github.com/orlop-os/orlop/pkg/paths"
+	"github.com/orlop-os/orlop/pkg/slot"
+	"github.com/orlop-os/orlop/pkg/verity"
+)
+
+const realDisk = "/dev/vda"
+
+// underProductKernel skips on a developer's machine: the tests overwrite /dev/vda.
+func underProductKernel(t *testing.T) {
+	t.Helper()
+	if os.Getenv("ORLOP_KERNEL_TEST") != "1" {
+		t.Skip("overwrites a disk: runs under the product kernel only (make kernel)")
+	}
+}
+
+// standIn puts a small system where a machine that runs from memory has its own.
+func standIn(t *testing.T) System {
+	t.Helper()
+	if err := os.MkdirAll(paths.System, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	random := rand.NewChaCha8([32]byte{1})
+	content := func(size int) []byte {
+		b := make([]byte, size)
+		random.Read(b) // it always fills the slice
+		return b
+	}
+	for name, size := range map[string]int{paths.SystemRoot: 8 << 20, paths.SystemUKI: 3<<20 + 5, paths.SystemLoader: 100_001} {
+		if err := os.WriteFile(name, content(size), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	root, err := verity.Format(paths.SystemRoot, []byte("salt"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	info, err := os.Stat(paths.SystemRoot)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return System{Version: "1.0.0", Root: root, RootSize: info.Size(), UKISize: 3<<20 + 5, Sizes: layout.Sizes{ESP: 64 << 20, Root: 64 << 20}}
+}
+
+func tools() Tools {
+	return Tools{
+		Run: func(ctx context.Context, args ...string) ([]byte, error) {
+			output, err := exec.CommandContext(ctx, args[0], args[1:]...).CombinedOutput()
+			if err != nil {
+				return output, fmt.Errorf("%s: %w: %s", strings.Join(args, " "), err, output)
+			}
+			return output, nil
+		},
+		Modules: func(...string) error { return nil }, // the guest has them loaded
+		Files: []File{
+			{Name: paths.ConfigCurrent, Content: []byte("a: b\n")}, {Name: paths.MachineKey, Content: []byte("key")}, {Name: paths.MachineCert, Content: []byte("cert")},
+		},
+	}
+}
+
+// TestInstall installs onto a disk with somebody else's data, stopping after each operation and beginning again.
+func TestInstall(t *testing.T) {
+	underProductKernel(t)
+	s := standIn(t)
+	dirty(t)
+	w := Want{Disk: Disk{Path: realDisk, Size: 2 << 30}, System: s}
+	ops := Operations(w, tools())
+	for stop := 1; stop <= len(ops); stop++ {
+		for _, op := range ops[:stop] {
+			if err := op.Do(t.Context()); err != nil {
+				t.Fatalf("stop %d: %s: %v", stop, op, err)
+			}
+		}
+		checkBoot(t, w, stop == len(ops))
+	}
+	check(t, s)
+}
+
+// dirty fills the places where others keep their signatures.
+func dirty(t *testing.T) {
+	t.Helper()
+	device, err := block.NewFromPath(realDisk, block.OpenForWrite())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer device.Close()
+	size, err := device.GetSize()
+	if err != nil {
+		t.Fatal(err)
+	}
+	junk := bytes.Repeat([]byte("photos! "), 1<<17)
+	for _, at := range []int64{0, 1 << 20, 65 << 20, 129 << 20, 193 << 20, int64(size) - 1<<20} {
+		if _, err := device.File().WriteAt(junk, at); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// checkBoot looks whether the firmware would find a loader on the disk, as the next installation does.
+func checkBoot(t *testing.T, w Want, want bool) {
+	t.Helper()
+	have, err := disk.Read(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := w.Disk
+	for _, p := range have.Disks[0].Partitions {
+		d.Partitions = append(d.Partitions, Partition{Number: p.Number, Label: p.Label, Content: p.Content.String()})
+	}
+	if got := Bootable(d, tools().Modules); got != want {
+		t.Errorf("the boot loader is there: %t, want %t", got, want)
+	}
+}
+
+// check reads everything back, the table as machined/disk does on the first start.
+func check(t *testing.T, s System) {
+	t.Helper()
+	have, err := disk.Read(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	have.Disks = have.Disks[:1]
+	have.Disks[0].Boot = true
+	var got []string
+	for _, p := range have.Disks[0].Partitions {
+		got = append(got, fmt.Sprintf("%d %s %d MiB", p.Number, p.Label, p.Size>>20))
+		if p.Label == layout.RootA && p.UUID != s.Root.PartUUID() {
+			t.Errorf("the root has the GUID %s", p.UUID)
+		}
+	}
+	if want := "[1 ESP 64 MiB 2 ROOT-A 64 MiB 3 ROOT-B 64 MiB 4 STATE 256 MiB]"; fmt.Sprint(got) != want {
+		t.Errorf("partitions %v", got)
+	}
+	want, err := disk.Plan(disk.Config{}, have)
+	if err != nil {
+		t.Fatal(err)
+	}
+	first := fmt.Sprint(disk.Diff(have, want, nil))
+	if !strings.Contains(first, "add 5 DATA") || !strings.Contains(first, "check STATE") || strings.Contains(first, "format STATE") {
+		t.Errorf("the first start would: %s", first)
+	}
+	if err := verity.Verify(realDisk+"2", s.Root); err != nil {
+		t.Error(err)
+	}
+	for _, part := range []struct {
+		source, kind string
+		files        map[string]string // what is there to what it must equal
+	}{
+		{realDisk + "4", "ext4", nil},
+		{realDisk + "1", "vfat", map[string]string{
+			esp.Loader: paths.SystemLoader, filepath.Join(slot.Folder, slot.Entry{Version: "1.0.0"}.Name()): paths.SystemUKI,
+		}},
+	} {
+		m := mount.Mount{Source: part.source, Target: paths.State, Type: part.kind, Flags: mount.ReadOnly}
+		if err := m.Do(); err != nil {
+			t.Fatal(err)
+		}
+		for name, same := range part.files {
+			equal(t, filepath.Join(paths.State, name), same)
+		}
+		if part.kind == "ext4" {
+			for _, f := range tools().Files {
+				if got, err := os.ReadFile(f.Name); err != nil || !bytes.Equal(got, f.Content) {
+					t.Errorf("%s: %q, %v", f.Name, got, err)
+				}
+			}
+		} else if got, err := os.ReadFile(filepath.Join(paths.State, esp.Settings)); err != nil || string(got) != esp.SettingsText {
+			t.Errorf("settings: %q, %v", got, err)
+		}
+		if err := mount.Unmount(paths.State); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func equal(t *testing.T, a, b string) {
+	t.Helper()
+	x, err := os.ReadFile(a)
+	if err != nil {
+		t.Fatal(err)
+	}
+	y, err := os.ReadFile(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(x, y) {
+		t.Errorf("%s is not %s", a, b)
+	}
+}

@@ -1,0 +1,214 @@
+package install
+
+import (
+	"context"
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/uuid"
+
+	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/layout"
+	"github.com/orlop-os/orlop/pkg/reconcile"
+	"github.com/orlop-os/orlop/pkg/verity"
+)
+
+var update = flag.Bool("update", false, "rewrite the goldens in testdata (look at the difference!)")
+
+const gib = 1 << 30
+
+// typeLinux is a partition type of somebody else.
+var typeLinux = uuid.MustParse("0fc63daf-8483-4772-8e79-3d69d8477de4")
+
+func system() System {
+	return System{
+		Version: "1.0.0", Root: verity.Params{RootHash: make([]byte, 32), DataBlocks: 1, HashStart: 1}, RootSize: 260 << 20, UKISize: 20 << 20,
+		Sizes: layout.Sizes{ESP: 256 << 20, Root: 512 << 20},
+	}
+}
+
+// The disks of a machine in the tests.
+var (
+	nvme   = Disk{Path: "/dev/nvme0n1", Model: "Samsung SSD 980", Serial: "S64D", WWID: "eui.0025", Bus: "/pci0000:00/0000:00:1d.0", Transport: "nvme", Size: 500 * gib}
+	virtio = Disk{Path: "/dev/vda", Serial: "disk0", Bus: "/pci0000:00/0000:00:03.0/virtio0", Transport: "virtio", Size: 8 * gib}
+	second = Disk{Path: "/dev/vdb", Serial: "disk1", Bus: "/pci0000:00/0000:00:04.0/virtio1", Transport: "virtio", Size: 16 * gib}
+	small  = Disk{Path: "/dev/sda", Model: "Flash", Transport: "usb", Size: 2 * gib}
+	stick  = Disk{Path: "/dev/sdb", Model: "Flash", Transport: "usb", Size: 32 * gib, Medium: "the configuration lies on it"}
+	card   = Disk{Path: "/dev/sdc", Model: "Reader", Transport: "usb", Size: 32 * gib, ReadOnly: true}
+)
+
+// with is a disk with these partitions.
+func with(d Disk, labels ...string) Disk {
+	d.Table = "gpt"
+	for i, label := range labels {
+		p := Partition{Number: i + 1, Label: label, Type: typeLinux, Size: gib, Content: "ext4 " + label}
+		for _, ours := range layout.Installed(system().Sizes) {
+			if ours.Label == label {
+				p.Type, p.Size = ours.Type, ours.Size
+			}
+		}
+		if label == layout.Data {
+			p.Type = layout.TypeData
+		}
+		d.Partitions = append(d.Partitions, p)
+	}
+	return d
+}
+
+// bootable is a disk with a boot loader.
+func bootable(d Disk) Disk {
+	d.Bootable = true
+	return d
+}
+
+// holding is a disk with something that is no GPT.
+func holding(d Disk, what string) Disk {
+	d.Table = what
+	return d
+}
+
+var (
+	ran     = with(virtio, layout.ESP, layout.RootA, layout.RootB, layout.State, layout.Data)
+	cutOff  = with(virtio, layout.ESP, layout.RootA, layout.RootB, layout.State)
+	flashed = bootable(with(virtio, layout.ESP, layout.RootA, layout.RootB))
+)
+
+// scenarios are what an operator may meet; what the machine answers to each is in testdata.
+var scenarios = []struct {
+	name   string
+	config Config
+	facts  Facts
+}{
+	{"the only disk", Config{}, Facts{Disks: []Disk{virtio}}},
+	{"no disk at all", Config{}, Facts{}},
+	{"two of a kind", Config{Disk: config.DiskSelector{Bus: "virtio"}}, Facts{Disks: []Disk{nvme, virtio, second}}},
+	{"none", Config{Disk: config.DiskSelector{Size: config.SizeRange{Least: 1 << 40}, Model: "WD*", Serial: "X", WWID: "naa.*", Path: "/dev/sd*", Bus: "sata"}}, Facts{Disks: []Disk{nvme, virtio}}},
+	{"too large", Config{Disk: config.DiskSelector{Size: config.SizeRange{Most: 10 * gib}}}, Facts{Disks: []Disk{nvme, virtio}}},
+	{"by pattern", Config{Disk: config.DiskSelector{Model: "Samsung*", Bus: "/pci0000:00/*", WWID: "eui.*"}}, Facts{Disks: []Disk{nvme, virtio}}},
+	{"never these", Config{}, Facts{Disks: []Disk{small, stick, card}}},
+	{"by expression", Config{Disk: config.DiskSelector{Match: "disk.size < 10 * GiB"}}, Facts{Disks: []Disk{nvme, virtio}, Matches: map[string]bool{virtio.Path: true}}},
+	{"expression false", Config{Disk: config.DiskSelector{Match: "false"}}, Facts{Disks: []Disk{nvme, virtio}, Matches: map[string]bool{}}},
+	{"foreign partitions", Config{}, Facts{Disks: []Disk{with(virtio, "photos", "music")}}},
+	{"foreign partition beside ours", Config{}, Facts{Disks: []Disk{with(virtio, layout.ESP, layout.RootA, layout.RootB, "music")}}},
+	{"somebody else's ESP", Config{}, Facts{Disks: []Disk{with(virtio, layout.ESP)}}},
+	{"file system on the whole disk", Config{}, Facts{Disks: []Disk{holding(nvme, "a whole-disk xfs")}}},
+	{"empty table", Config{}, Facts{Disks: []Disk{with(virtio)}}},
+	{"foreign, another disk named", Config{Wipe: "disk1"}, Facts{Disks: []Disk{with(virtio, "photos")}}},
+	{"foreign, named by path", Config{Wipe: "/dev/vda"}, Facts{Disks: []Disk{with(virtio, "photos")}}},
+	{"foreign, named by serial", Config{Wipe: "disk0"}, Facts{Disks: []Disk{with(virtio, "photos")}}},
+	{"foreign, named by wwid", Config{Wipe: "eui.0025"}, Facts{Disks: []Disk{with(nvme, "photos")}}},
+	{"installed", Config{}, Facts{Disks: []Disk{ran}}},
+	{"installed, named", Config{Wipe: "disk0"}, Facts{Disks: []Disk{ran}}},
+	{"installed, named by a medium", Config{Wipe: "disk0", Unattended: true}, Facts{Disks: []Disk{ran}}},
+	{"cut short", Config{Unattended: true}, Facts{Disks: []Disk{cutOff}}},
+	{"flashed, never started", Config{}, Facts{Disks: []Disk{flashed}}},
+	{"installed, the medium starts again", Config{Unattended: true, Wipe: "disk0"}, Facts{Disks: []Disk{bootable(cutOff)}}},
+}
+
+func TestScenarios(t *testing.T) {
+	for _, s := range scenarios {
+		s.facts.System = system()
+		w, err := Plan(s.config, s.facts)
+		var got string
+		if err != nil {
+			got = "error: " + err.Error() + "\n"
+		} else {
+			got = strings.Join(Print(w), "\n") + "\n"
+		}
+		file := filepath.Join("testdata", s.name+".txt")
+		if *update {
+			if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if want, err := os.ReadFile(file); err != nil || string(want) != got {
+			t.Errorf("%s: is not what the golden says (%v):\n%s", s.name, err, got)
+		}
+	}
+}
+
+// TestTooLarge: what does not fit is said before anything is done.
+func TestTooLarge(t *testing.T) {
+	for _, change := range []func(*System){func(s *System) { s.RootSize = 513 << 20 }, func(s *System) { s.UKISize = 129 << 20 }} {
+		f := Facts{Disks: []Disk{virtio}, System: system()}
+		change(&f.System)
+		if _, err := Plan(Config{}, f); err == nil {
+			t.Errorf("%+v fits", f.System)
+		}
+	}
+}
+
+// done is the model of a disk after an operation.
+func done(d Disk, op reconcile.Op) Disk {
+	switch op := op.(type) {
+	case Divide:
+		d.Table, d.Bootable, d.Partitions = "gpt", false, nil
+		for i, p := range op.Partitions {
+			d.Partitions = append(d.Partitions, Partition{Number: i + 1, Label: p.Label, Type: p.Type, Size: p.Size, Content: "blank"})
+		}
+	case WriteLoader:
+		d.Bootable = true
+	}
+	return d
+}
+
+// TestStopAnywhere: an installation that stopped after any operation is the same installation again, and needs nobody's leave, on a
+// medium or over the API. After the last one it is refused, before and after the installed system ran.
+func TestStopAnywhere(t *testing.T) {
+	for _, before := range []Disk{virtio, with(virtio, "photos"), holding(virtio, "unknown data"), cutOff, flashed, ran} {
+		w, err := Plan(Config{Wipe: virtio.Path}, Facts{Disks: []Disk{before}, System: system()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ops := Operations(w, Tools{})
+		d := before
+		for i, op := range ops {
+			d = done(d, op)
+			again, err := Plan(Config{Unattended: true}, Facts{Disks: []Disk{d}, System: system()})
+			if last := i == len(ops)-1; last != (err != nil) {
+				t.Fatalf("stopped after %q: %v", op, err)
+			} else if last {
+				continue
+			}
+			if got, want := reconcile.Print(Operations(again, Tools{})), reconcile.Print(ops); strings.Join(got, "\n") != strings.Join(want, "\n") {
+				t.Errorf("stopped after %q: %q is left", op, got)
+			}
+		}
+		d.Partitions = append(d.Partitions, Partition{Number: 5, Label: layout.Data, Type: layout.TypeData, Size: gib}) // its first start
+		d.Bootable = false                                                                                              // nobody looks for it then
+		if _, err := Plan(Config{}, Facts{Disks: []Disk{d}, System: system()}); err == nil {
+			t.Error("a system that ran is installed over")
+		}
+		if all := Installed([]Disk{virtio, d}); len(all) != 1 {
+			t.Errorf("installed systems: %v", all)
+		}
+	}
+}
+
+// TestLoaderIsLast: nothing that the firmware would start is there before everything else is.
+func TestLoaderIsLast(t *testing.T) {
+	ops := Operations(Want{Disk: virtio, System: system()}, Tools{})
+	if _, last := ops[len(ops)-1].(WriteLoader); !last {
+		t.Errorf("the last operation is %q", ops[len(ops)-1])
+	}
+	if _, first := ops[0].(Divide); !first {
+		t.Errorf("the first operation is %q", ops[0])
+	}
+}
+
+// stopped is a context that has ended.
+func stopped(t *testing.T) context.Context {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	return ctx
+}
+
+// TestStoppable: a copy of hundreds of megabytes ends with its context.
+func TestStoppable(t *testing.T) {
+	if n, err := (stoppable{stopped(t), strings.NewReader("root")}).Read(make([]byte, 4)); n != 0 || err == nil {
+		t.Errorf("read %d, %v", n, err)
+	}
+}

@@ -1,0 +1,132 @@
+package install
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/siderolabs/go-blockdevice/v2/block"
+	"github.com/siderolabs/go-blockdevice/v2/partitioning/gpt"
+
+	"github.com/orlop-os/orlop/pkg/durable"
+	"github.com/orlop-os/orlop/pkg/esp"
+	"github.com/orlop-os/orlop/pkg/mount"
+	"github.com/orlop-os/orlop/pkg/parttable"
+	"github.com/orlop-os/orlop/pkg/paths"
+	"github.com/orlop-os/orlop/pkg/progress"
+	"github.com/orlop-os/orlop/pkg/slot"
+	"github.com/orlop-os/orlop/pkg/verity"
+)
+
+// Do wipes both ends of the disk, so that no half of the old table is left, and the places of the new partitions, so that they are
+// blank; then it writes the table, backup first. The kernel knows the partitions when it returns.
+func (d Divide) Do(context.Context) error {
+	if err := d.divide(); err != nil {
+		return fmt.Errorf("%s: cannot partition: %w", d.Disk, err)
+	}
+	return nil
+}
+
+func (d Divide) divide() error {
+	device, err := block.NewFromPath(d.Disk, block.OpenForWrite(), block.OpenAssertNotMounted())
+	if err != nil {
+		return err
+	}
+	defer device.Close()
+	plain, err := gpt.DeviceFromBlockDevice(device)
+	if err != nil {
+		return err
+	}
+	if err := parttable.Wipe(device, 0, plain.GetSize()); err != nil {
+		return err
+	}
+	table, err := gpt.New(parttable.Ordered(plain))
+	if err != nil {
+		return err
+	}
+	for _, p := range d.Partitions {
+		_, made, err := table.AllocatePartition(p.Size, p.Label, p.Type)
+		if err != nil {
+			return fmt.Errorf("%s: %w", p.Label, err)
+		}
+		if err := parttable.Wipe(device, made.FirstLBA*uint64(plain.GetSectorSize()), p.Size); err != nil {
+			return err
+		}
+	}
+	return table.Write()
+}
+
+// Do copies the root from memory.
+func (w WriteRoot) Do(ctx context.Context) error {
+	from, err := os.Open(paths.SystemRoot)
+	if err != nil {
+		return err
+	}
+	defer from.Close()
+	return verity.Write(w.Device, func(to io.Writer) error {
+		_, err := io.Copy(progress.Writer(to, func(n int64) { w.tell(n, w.Size) }), stoppable{ctx, from})
+		return err
+	})
+}
+
+// stoppable is a reader that ends with its context.
+type stoppable struct {
+	ctx  context.Context
+	from io.Reader
+}
+
+func (s stoppable) Read(p []byte) (int, error) {
+	if err := s.ctx.Err(); err != nil {
+		return 0, err
+	}
+	return s.from.Read(p)
+}
+
+// stateMount is where STATE is mounted meanwhile.
+const stateMount = paths.Run + "/install"
+
+// Do mounts STATE, writes the files, and unmounts it again, which flushes it.
+func (k Keep) Do(context.Context) (err error) {
+	m := mount.Mount{Source: k.Device, Target: stateMount, Type: "ext4", Flags: mount.NoSuid | mount.NoDev | mount.NoExec}
+	if err := m.Do(); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, mount.Unmount(stateMount)) }()
+	for _, f := range k.files {
+		name := filepath.Join(stateMount, strings.TrimPrefix(f.Name, paths.State))
+		if err := os.MkdirAll(filepath.Dir(name), 0o700); err != nil {
+			return err
+		}
+		if err := durable.WriteFile(name, f.Content, 0o600); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Do writes it as a good entry: there is no older version to go back to.
+func (e Enter) Do(context.Context) error {
+	f, err := os.Open(paths.SystemUKI)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	return e.boot.Enter(slot.Entry{Version: e.Version}, f)
+}
+
+// Do writes the loader's settings, and then the loader itself under the name that the firmware looks for.
+func (l WriteLoader) Do(context.Context) error {
+	if err := l.boot.Write(esp.Settings, strings.NewReader(esp.SettingsText)); err != nil {
+		return err
+	}
+	f, err := os.Open(paths.SystemLoader)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	return l.boot.Write(esp.Loader, f)
+}

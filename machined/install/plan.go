@@ -1,0 +1,185 @@
+package install
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/orlop-os/orlop/pkg/esp"
+	"github.com/orlop-os/orlop/pkg/layout"
+	"github.com/orlop-os/orlop/pkg/mkfs"
+	"github.com/orlop-os/orlop/pkg/parttable"
+	"github.com/orlop-os/orlop/pkg/paths"
+	"github.com/orlop-os/orlop/pkg/reconcile"
+	"github.com/orlop-os/orlop/pkg/verity"
+)
+
+// Plan chooses the disk and checks that the system fits, or says why it cannot be installed. It changes nothing, and it is the only
+// place where something is chosen.
+func Plan(c Config, f Facts) (Want, error) {
+	d, others, err := choose(c, f)
+	if err != nil {
+		return Want{}, err
+	}
+	if err := admit(d, c); err != nil {
+		return Want{}, err
+	}
+	s := f.System
+	if s.RootSize > int64(s.Sizes.Root) {
+		return Want{}, fmt.Errorf("the system's root has %d MiB, its partition would have %d MiB: the image was built wrong", s.RootSize>>20, s.Sizes.Root>>20)
+	}
+	if 2*s.UKISize > int64(s.Sizes.ESP) { // the present version and the next
+		return Want{}, fmt.Errorf("the boot image has %d MiB, the ESP would have %d MiB: the image was built wrong", s.UKISize>>20, s.Sizes.ESP>>20)
+	}
+	return Want{Disk: d, Others: others, System: s}, nil
+}
+
+// Print is what a dry run shows: which disk, why no other, and the operations.
+func Print(w Want) []string {
+	lines := []string{"onto " + w.Disk.String()}
+	for _, o := range w.Others {
+		lines = append(lines, "not onto "+o)
+	}
+	return append(lines, reconcile.Print(Operations(w, Tools{}))...)
+}
+
+// File is one file that the installed system finds on STATE.
+type File struct {
+	Name    string // below paths.State
+	Content []byte
+}
+
+// Tools are what the operations work with. The zero value is enough to print them.
+type Tools struct {
+	Run     mkfs.Runner
+	Modules func(names ...string) error // loads what the kernel needs to mount something
+	Tell    func(bytes, of int64)       // how far the present operation is; may be nil
+	Files   []File                      // what is kept on STATE, in this order
+}
+
+// Operations lists what installing is, in the one order that a power cut cannot spoil. There is no difference to compute: an
+// installation that was cut short is done again from the beginning.
+func Operations(w Want, t Tools) []reconcile.Op {
+	if t.Tell == nil {
+		t.Tell = func(int64, int64) {}
+	}
+	device := map[string]string{}
+	number := map[string]int{}
+	for i, p := range layout.Installed(w.System.Sizes) {
+		device[p.Label], number[p.Label] = parttable.PartitionPath(w.Disk.Path, i+1), i+1
+	}
+	boot := &esp.Partition{Device: func() (string, error) { return device[layout.ESP], nil }, Target: paths.ESP, Modules: t.Modules}
+	return []reconcile.Op{
+		Divide{Disk: w.Disk.Path, Partitions: layout.Installed(w.System.Sizes)},
+		WriteRoot{Version: w.System.Version, Device: device[layout.RootA], Size: w.System.RootSize, tell: t.Tell},
+		ReadBack{Device: device[layout.RootA], Root: w.System.Root},
+		NameRoot{Disk: w.Disk.Path, Number: number[layout.RootA], Root: w.System.Root},
+		FormatState{Device: device[layout.State], run: t.Run},
+		Keep{Device: device[layout.State], files: t.Files},
+		FormatESP{Device: device[layout.ESP], run: t.Run},
+		Enter{Version: w.System.Version, Device: device[layout.ESP], boot: boot},
+		WriteLoader{Device: device[layout.ESP], boot: boot},
+	}
+}
+
+// Divide replaces the partition table, and forgets everything that the disk held.
+type Divide struct {
+	Disk       string
+	Partitions []layout.Partition
+}
+
+func (d Divide) String() string {
+	var parts []string
+	for i, p := range d.Partitions {
+		parts = append(parts, fmt.Sprintf("%d %s (%s)", i+1, p.Label, layout.FormatSize(p.Size)))
+	}
+	return "partition " + d.Disk + ": new table, " + strings.Join(parts, ", ")
+}
+
+// WriteRoot copies the root and its hash tree.
+type WriteRoot struct {
+	Version string
+	Device  string
+	Size    int64 // bytes
+	tell    func(bytes, of int64)
+}
+
+func (w WriteRoot) String() string {
+	return fmt.Sprintf("write version %s to %s (%s), %d MiB", w.Version, layout.RootA, w.Device, w.Size>>20)
+}
+
+// ReadBack reads every block and checks it against the root hash.
+type ReadBack struct {
+	Device string
+	Root   verity.Params
+}
+
+func (r ReadBack) String() string { return "read it back (" + r.Device + ")" }
+
+// Do reads the whole root.
+func (r ReadBack) Do(context.Context) error { return verity.Verify(r.Device, r.Root) }
+
+// NameRoot gives the root partition the GUID by which its boot image finds it (docs/decisions/0002-slot-by-root-hash.md).
+type NameRoot struct {
+	Disk   string
+	Number int
+	Root   verity.Params
+}
+
+func (n NameRoot) String() string { return "name the partition after its content" }
+
+// Do writes the table, if it does not say so yet.
+func (n NameRoot) Do(context.Context) error {
+	return parttable.SetGUID(n.Disk, n.Number, layout.RootA, n.Root.PartUUID())
+}
+
+// FormatState makes STATE.
+type FormatState struct {
+	Device string
+	run    mkfs.Runner
+}
+
+func (f FormatState) String() string { return "format " + layout.State + " (" + f.Device + ") as ext4" }
+
+// Do makes the file system as machined/disk would.
+func (f FormatState) Do(ctx context.Context) error {
+	return mkfs.Ext4(ctx, f.run, f.Device, layout.State, 0)
+}
+
+// Keep writes what the installed system finds on STATE.
+type Keep struct {
+	Device string
+	files  []File
+}
+
+func (k Keep) String() string {
+	return "keep the configuration and the machine's key on " + layout.State + " (" + k.Device + ")"
+}
+
+// FormatESP makes the file system that the firmware reads.
+type FormatESP struct {
+	Device string
+	run    mkfs.Runner
+}
+
+func (f FormatESP) String() string { return "format " + layout.ESP + " (" + f.Device + ") as FAT32" }
+
+// Do makes an empty one.
+func (f FormatESP) Do(ctx context.Context) error { return mkfs.FAT32(ctx, f.run, f.Device, layout.ESP) }
+
+// Enter writes the boot image.
+type Enter struct {
+	Version string
+	Device  string
+	boot    *esp.Partition
+}
+
+func (e Enter) String() string { return "enter version " + e.Version + " (" + e.Device + ")" }
+
+// WriteLoader writes the boot loader: from now on the firmware starts this disk.
+type WriteLoader struct {
+	Device string
+	boot   *esp.Partition
+}
+
+func (l WriteLoader) String() string { return "write the boot loader (" + l.Device + ")" }

@@ -1,0 +1,63 @@
+package seed
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Device is a device with a label of ours.
+type Device struct {
+	Path  string // "/dev/sdb1", "/dev/sr0"
+	Disk  string // the whole device that it is part of: "/dev/sdb", "/dev/sr0"
+	Kind  string // of the file system: "vfat" or "iso9660"
+	Label string
+}
+
+// medium is one way of carrying a configuration.
+type medium struct {
+	labels []string
+	file   string
+}
+
+// media are all ways, the one that counts before the others first.
+var media = []medium{
+	{labels: []string{"ORLOPCFG"}, file: "machine.yaml"},
+	{labels: []string{"cidata", "CIDATA"}, file: "user-data"},
+}
+
+// system is the label of the medium that the system comes on (imager/iso.go). It carries no configuration, but whoever looks for a disk
+// to write to should know it.
+const system = "ORLOP"
+
+// known tells whether a file system with this label may carry a configuration, or the system.
+func known(kind, label string) bool {
+	return kind == "iso9660" && label == system ||
+		(kind == "vfat" || kind == "iso9660") && slices.ContainsFunc(media, func(m medium) bool { return slices.Contains(m.labels, label) })
+}
+
+// choose finds the device and the file to read. It returns no file when there is no such device.
+func choose(devices []Device) (Device, string, error) {
+	for _, m := range media {
+		var found []Device
+		for _, d := range devices {
+			// A whole device and its first partition may be the same file system, as on a CD image that also boots from a stick.
+			same := func(f Device) bool { return f.Disk == d.Disk }
+			if slices.Contains(m.labels, d.Label) && !slices.ContainsFunc(found, same) {
+				found = append(found, d)
+			}
+		}
+		switch len(found) {
+		case 0:
+			continue
+		case 1:
+			return found[0], m.file, nil
+		}
+		var names []string
+		for _, d := range found {
+			names = append(names, d.Path)
+		}
+		return Device{}, "", fmt.Errorf("%d media are labelled %s (%s): remove all but one", len(found), found[0].Label, strings.Join(names, ", "))
+	}
+	return Device{}, "", nil
+}

@@ -1,0 +1,300 @@
+package upgrade
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/orlop-os/orlop/pkg/bundle"
+	"github.com/orlop-os/orlop/pkg/durable"
+	"github.com/orlop-os/orlop/pkg/progress"
+)
+
+// Inbox is the folder on DATA that keeps one bundle: the one that is received, or was received last. It is for one caller at a
+// time.
+type Inbox struct {
+	Dir string
+	// Free is how many bytes the file system of a folder has left.
+	Free func(dir string) (int64, error)
+	// Patience is how long a source may bring nothing.
+	Patience time.Duration
+}
+
+// Bundle is the file that the inbox is for.
+type Bundle struct {
+	SHA256 string `json:"sha256"` // lower-case hexadecimal
+	Size   int64  `json:"size"`   // bytes
+	Have   int64  `json:"have"`   // bytes from its beginning that are on the disk: a power cut does not take them
+	Hash   []byte `json:"hash"`   // the state of SHA-256 after those; empty: none has come yet
+}
+
+// Refusal is why a bundle cannot be installed as it is. Receiving it again would change nothing, so it is not kept.
+type Refusal struct{ Err error }
+
+func (r Refusal) Error() string { return "upgrade refused, nothing was written: " + r.Err.Error() }
+
+func (r Refusal) Unwrap() error { return r.Err }
+
+// Unfinished is why a bundle has not come to its end. Receiving it can go on.
+type Unfinished struct {
+	Bundle Bundle
+	Err    error
+}
+
+func (u Unfinished) Error() string {
+	return fmt.Sprintf("upgrade: %d of the bundle's %d bytes have come: %v; they are kept, and the same upgrade goes on from there", u.Bundle.Have, u.Bundle.Size, u.Err)
+}
+
+func (u Unfinished) Unwrap() error { return u.Err }
+
+const (
+	// reserve is what a bundle leaves free on DATA, in bytes, for etcd, logs and the like.
+	reserve = 512 << 20
+	// keepEvery is how many bytes are received between two flushes: so many may have to be sent again after a power cut.
+	keepEvery = 16 << 20
+	// pieceSize is how much is read from a source at a time, in bytes; two pieces are in memory.
+	pieceSize = 256 << 10
+)
+
+// FreeSpace is how many bytes a file system has left for anybody.
+func FreeSpace(dir string) (int64, error) {
+	var s unix.Statfs_t
+	if err := unix.Statfs(dir, &s); err != nil {
+		return 0, err
+	}
+	return int64(s.Bavail) * s.Bsize, nil
+}
+
+var digestForm = regexp.MustCompile(`^[0-9a-f]{64}$`)
+
+// Offer makes room for a bundle and tells how much of it is there. Another one than the last takes its place. It is refused, and
+// nothing changes, when DATA has not enough space.
+func (in Inbox) Offer(sha256 string, size int64) (Bundle, error) {
+	if !digestForm.MatchString(sha256) || size <= 0 {
+		return Bundle{}, fmt.Errorf("upgrade refused: a bundle of %d bytes with SHA-256 %q cannot be", size, sha256)
+	}
+	last, err := in.Bundle()
+	if err != nil {
+		last = Bundle{} // it is replaced
+	}
+	offered := Bundle{SHA256: sha256, Size: size}
+	if last.SHA256 == sha256 && last.Size == size {
+		offered.Have, offered.Hash = last.Have, last.Hash
+	}
+	if err := os.MkdirAll(in.Dir, 0o700); err != nil {
+		return Bundle{}, fmt.Errorf("upgrade: cannot make room for a bundle: %w", err)
+	}
+	free, err := in.Free(in.Dir)
+	if err != nil {
+		return Bundle{}, fmt.Errorf("upgrade: cannot tell the free space of DATA: %w", err)
+	}
+	if need, room := size-offered.Have, free+last.Have-offered.Have-reserve; need > room {
+		return Bundle{}, fmt.Errorf("upgrade refused: DATA has no room for the bundle: %d MiB of it are to come, %d MiB are free, of which %d are kept for what runs; delete images or volumes that are not needed",
+			mebibytes(need), (room+reserve)>>20, reserve>>20)
+	}
+	if offered.Have > 0 {
+		return offered, nil
+	}
+	if err := in.Drop(); err != nil {
+		return Bundle{}, err
+	}
+	return offered, in.note(offered)
+}
+
+// mebibytes rounds up.
+func mebibytes(bytes int64) int64 { return (bytes + 1<<20 - 1) >> 20 }
+
+// Bundle is what was offered last; the zero Bundle if there is none.
+func (in Inbox) Bundle() (Bundle, error) {
+	var b Bundle
+	text, err := os.ReadFile(in.record())
+	if errors.Is(err, fs.ErrNotExist) {
+		return b, nil
+	}
+	if err == nil {
+		err = json.Unmarshal(text, &b)
+	}
+	if err != nil {
+		return Bundle{}, fmt.Errorf("upgrade: cannot tell which bundle is kept: %w", err)
+	}
+	return b, nil
+}
+
+// Drop forgets the bundle. None is no error.
+func (in Inbox) Drop() error {
+	for _, name := range []string{in.record(), in.file()} {
+		if err := os.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("upgrade: cannot remove the last bundle: %w", err)
+		}
+	}
+	return nil
+}
+
+// Receive appends what a source brings until the bundle is whole, and is the one that was offered. As soon as its head is there,
+// and before more is read, admit is asked whether it may come. After that done is told, now and then, how much is there. What has
+// come is on the disk when Receive returns, with or without an error; the source may still be read from then, and has to be closed
+// by the caller.
+func (in Inbox) Receive(ctx context.Context, from io.Reader, admit func(head io.Reader) error, done func(have int64)) (err error) {
+	b, err := in.Bundle()
+	if err != nil {
+		return err
+	}
+	if b.Size == 0 {
+		return errors.New("upgrade: no bundle was offered")
+	}
+	sum := sha256.New().(digest)
+	if len(b.Hash) > 0 {
+		if err := sum.UnmarshalBinary(b.Hash); err != nil {
+			return fmt.Errorf("upgrade: cannot go on with the bundle: %w", err)
+		}
+	}
+	f, err := os.OpenFile(in.file(), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return fmt.Errorf("upgrade: cannot keep the bundle: %w", err)
+	}
+	defer func() { err = errors.Join(err, in.keep(f, b, sum), f.Close()) }()
+	if err := f.Truncate(b.Have); err != nil {
+		return fmt.Errorf("upgrade: cannot keep the bundle: %w", err)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	pieces := read(ctx, from)
+	admitted, kept, before := false, b.Have, b.Have
+	to := progress.Writer(io.NewOffsetWriter(f, before), func(n int64) {
+		if admitted {
+			done(before + n)
+		}
+	})
+	for {
+		if !admitted && b.Have >= min(b.Size, bundle.Head) {
+			if err := admit(io.NewSectionReader(f, 0, b.Have)); err != nil {
+				return err
+			}
+			admitted = true
+		}
+		if b.Have == b.Size {
+			if got := hex.EncodeToString(sum.Sum(nil)); got != b.SHA256 {
+				return Refusal{fmt.Errorf("the bundle that came has SHA-256 %s, %s was offered; send it again", got, b.SHA256)}
+			}
+			return nil
+		}
+		p, err := in.next(ctx, pieces)
+		if len(p) > 0 {
+			if int64(len(p)) > b.Size-b.Have {
+				return Refusal{fmt.Errorf("more than the %d bytes that were offered have come", b.Size)}
+			}
+			if _, err := to.Write(p); err != nil {
+				return fmt.Errorf("upgrade: cannot keep the bundle: %w", err)
+			}
+			sum.Write(p)
+			b.Have += int64(len(p))
+		}
+		if err != nil && b.Have < b.Size {
+			return Unfinished{b, err}
+		}
+		if b.Have-kept >= keepEvery {
+			if err := in.keep(f, b, sum); err != nil {
+				return err
+			}
+			kept = b.Have
+		}
+	}
+}
+
+// piece is what one read has brought.
+type piece struct {
+	content []byte
+	err     error
+}
+
+// read reads a source ahead by one piece, until it ends or the context does. A piece is good until the next one is taken.
+func read(ctx context.Context, from io.Reader) <-chan piece {
+	pieces := make(chan piece)
+	go func() {
+		buffers := [2][]byte{make([]byte, pieceSize), make([]byte, pieceSize)}
+		for i := 0; ; i = 1 - i {
+			n, err := from.Read(buffers[i])
+			select {
+			case pieces <- piece{buffers[i][:n], err}:
+			case <-ctx.Done():
+				return
+			}
+			if err != nil {
+				return
+			}
+		}
+	}()
+	return pieces
+}
+
+// next is the next piece that comes in time.
+func (in Inbox) next(ctx context.Context, pieces <-chan piece) ([]byte, error) {
+	late := time.NewTimer(in.Patience)
+	defer late.Stop()
+	select {
+	case p := <-pieces:
+		if errors.Is(p.err, io.EOF) {
+			p.err = errors.New("the sender has ended there")
+		}
+		return p.content, p.err
+	case <-late.C:
+		return nil, fmt.Errorf("nothing more came for %v", in.Patience)
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+}
+
+// Open reads the bundle from its beginning.
+func (in Inbox) Open() (*os.File, error) {
+	f, err := os.Open(in.file())
+	if err != nil {
+		return nil, fmt.Errorf("upgrade: cannot read the bundle: %w", err)
+	}
+	return f, nil
+}
+
+// digest is a hash whose state can be kept; those of the standard library are (crypto/sha256).
+type digest interface {
+	hash.Hash
+	encoding.BinaryMarshaler
+	encoding.BinaryUnmarshaler
+}
+
+// keep flushes what has come and notes how much that is.
+func (in Inbox) keep(f *os.File, b Bundle, sum digest) (err error) {
+	if err := f.Sync(); err != nil {
+		return fmt.Errorf("upgrade: cannot keep the bundle: %w", err)
+	}
+	if b.Hash, err = sum.MarshalBinary(); err != nil {
+		return fmt.Errorf("upgrade: cannot keep the bundle: %w", err)
+	}
+	return in.note(b)
+}
+
+func (in Inbox) note(b Bundle) error {
+	text, err := json.Marshal(b)
+	if err == nil {
+		err = durable.WriteFile(in.record(), text, 0o600)
+	}
+	if err != nil {
+		return fmt.Errorf("upgrade: cannot note how much of the bundle is there: %w", err)
+	}
+	return nil
+}
+
+func (in Inbox) file() string { return filepath.Join(in.Dir, "bundle") }
+
+func (in Inbox) record() string { return filepath.Join(in.Dir, "bundle.json") }

@@ -1,0 +1,245 @@
+package upgrade
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/orlop-os/orlop/pkg/bundle"
+)
+
+// emptyInbox has this much room for bundles.
+func emptyInbox(t *testing.T, room int64) Inbox {
+	return Inbox{Dir: t.TempDir() + "/inbox", Patience: time.Minute, Free: func(string) (int64, error) { return room + reserve, nil }}
+}
+
+func some(t *testing.T, size int) (content []byte, digest string) {
+	t.Helper()
+	content = make([]byte, size)
+	rand.Read(content)
+	sum := sha256.Sum256(content)
+	return content, hex.EncodeToString(sum[:])
+}
+
+func welcome(io.Reader) error { return nil }
+
+func quiet(int64) {}
+
+// breaking is a source that ends with an error.
+func breaking(content []byte, err error) io.Reader {
+	return io.MultiReader(bytes.NewReader(content), failing{err})
+}
+
+type failing struct{ err error }
+
+func (e failing) Read([]byte) (int, error) { return 0, e.err }
+
+// TestReceiveGoesOn: a bundle that breaks off anywhere is gone on with from that byte, by whoever opens the folder, and is whole in
+// the end. After a power cut it is gone on with from the last flush.
+func TestReceiveGoesOn(t *testing.T) {
+	lost := errors.New("the line is dead")
+	const size = keepEvery + 3*pieceSize + 7
+	content, digest := some(t, size)
+	for _, cut := range []int{0, 1, pieceSize - 1, pieceSize, pieceSize + 1, bundle.Head, keepEvery, keepEvery + 1, size - 1} {
+		in := emptyInbox(t, size)
+		if b, err := in.Offer(digest, size); err != nil || b.Have != 0 {
+			t.Fatalf("cut at %d: %+v, %v", cut, b, err)
+		}
+		err := in.Receive(t.Context(), breaking(content[:cut], lost), welcome, quiet)
+		if !errors.As(err, new(Unfinished)) || !errors.Is(err, lost) {
+			t.Fatalf("cut at %d: %v", cut, err)
+		}
+		again := Inbox{Dir: in.Dir, Patience: in.Patience, Free: in.Free}
+		b, err := again.Offer(digest, size)
+		if err != nil || b.Have != int64(cut) {
+			t.Fatalf("cut at %d: %d bytes are there, %v", cut, b.Have, err)
+		}
+		// Bytes that came after the last flush may be anything.
+		f, err := os.OpenFile(again.file(), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := f.Write(make([]byte, 4096)); err != nil {
+			t.Fatal(err)
+		}
+		f.Close()
+		if err := again.Receive(t.Context(), bytes.NewReader(content[cut:]), welcome, quiet); err != nil {
+			t.Fatalf("cut at %d: %v", cut, err)
+		}
+		got, err := os.ReadFile(again.file())
+		if err != nil || !bytes.Equal(got, content) {
+			t.Fatalf("cut at %d: other bytes are there, %v", cut, err)
+		}
+		if b, err := again.Offer(digest, size); err != nil || b.Have != size {
+			t.Fatalf("cut at %d: whole, but %d bytes are there, %v", cut, b.Have, err)
+		}
+		if err := again.Receive(t.Context(), breaking(nil, lost), welcome, quiet); err != nil {
+			t.Fatalf("cut at %d: whole, and still something is asked for: %v", cut, err)
+		}
+	}
+}
+
+// TestReceiveFlushes: while a bundle comes, what is on the disk is noted now and then.
+func TestReceiveFlushes(t *testing.T) {
+	const size = keepEvery + 2*pieceSize
+	content, digest := some(t, size)
+	in := emptyInbox(t, size)
+	if _, err := in.Offer(digest, size); err != nil {
+		t.Fatal(err)
+	}
+	last := make(chan Bundle, 1)
+	from := io.MultiReader(bytes.NewReader(content[:size-pieceSize]), asked(func() { // all but the piece before it was dealt with
+		b, _ := in.Bundle()
+		last <- b
+	}), bytes.NewReader(content[size-pieceSize:]))
+	if err := in.Receive(t.Context(), from, welcome, quiet); err != nil {
+		t.Fatal(err)
+	}
+	if b := <-last; b.Have < keepEvery || b.Have == size {
+		t.Errorf("before the last piece %d bytes were noted", b.Have)
+	}
+}
+
+// asked is an empty source that tells when it is read.
+type asked func()
+
+func (a asked) Read([]byte) (int, error) { a(); return 0, io.EOF }
+
+// TestAdmit: whoever decides sees the head and nothing is read beyond the piece that completes it; a source that goes on is asked
+// about again; a bundle smaller than that is decided on when it is whole.
+func TestAdmit(t *testing.T) {
+	const size = 4 << 20
+	content, digest := some(t, size)
+	in := emptyInbox(t, size)
+	if _, err := in.Offer(digest, size); err != nil {
+		t.Fatal(err)
+	}
+	no := Refusal{errors.New("not here")}
+	from := bytes.NewReader(content)
+	for range 2 { // from the beginning, and with the head there
+		seen := []byte(nil)
+		err := in.Receive(t.Context(), from, func(head io.Reader) (err error) {
+			seen, err = io.ReadAll(head)
+			return errors.Join(err, no)
+		}, quiet)
+		if !errors.As(err, new(Refusal)) || len(seen) < bundle.Head || !bytes.HasPrefix(content, seen) {
+			t.Errorf("%v, after %d bytes of head", err, len(seen))
+		}
+	}
+	if read := size - from.Len(); read > 2*bundle.Head+4*pieceSize {
+		t.Errorf("%d bytes were read of what was refused", read)
+	}
+	content, digest = some(t, 10)
+	if _, err := in.Offer(digest, 10); err != nil {
+		t.Fatal(err)
+	}
+	asked := 0
+	if err := in.Receive(t.Context(), bytes.NewReader(content), func(io.Reader) error { asked++; return nil }, quiet); err != nil || asked != 1 {
+		t.Errorf("small: asked %d times, %v", asked, err)
+	}
+}
+
+// TestWrong: what is not what was offered is not taken for it.
+func TestWrong(t *testing.T) {
+	const size = 1<<20 - 1
+	content, digest := some(t, size)
+	in := emptyInbox(t, size)
+	offer := func() {
+		t.Helper()
+		if _, err := in.Offer(digest, size); err != nil {
+			t.Fatal(err)
+		}
+	}
+	offer()
+	other := bytes.Clone(content)
+	other[77] ^= 1
+	if err := in.Receive(t.Context(), bytes.NewReader(other), welcome, quiet); !errors.As(err, new(Refusal)) || !strings.Contains(err.Error(), digest+" was offered") {
+		t.Errorf("another content: %v", err)
+	}
+	if err := in.Drop(); err != nil {
+		t.Fatal(err)
+	}
+	offer()
+	if err := in.Receive(t.Context(), bytes.NewReader(append(content, 1)), welcome, quiet); !errors.As(err, new(Refusal)) {
+		t.Errorf("too much: %v", err)
+	}
+	if err := in.Drop(); err != nil {
+		t.Fatal(err)
+	}
+	offer()
+	if err := in.Receive(t.Context(), bytes.NewReader(content[:100]), welcome, quiet); !errors.As(err, new(Unfinished)) || !strings.Contains(err.Error(), "100 of the bundle's 1048575 bytes") {
+		t.Errorf("too little: %v", err)
+	}
+}
+
+// TestStalled: a source that brings nothing is left, and what it brought is kept.
+func TestStalled(t *testing.T) {
+	content, digest := some(t, 1<<20)
+	in := emptyInbox(t, 1<<20)
+	in.Patience = 10 * time.Millisecond
+	if _, err := in.Offer(digest, 1<<20); err != nil {
+		t.Fatal(err)
+	}
+	silent, end := io.Pipe()
+	defer end.Close()
+	err := in.Receive(t.Context(), io.MultiReader(bytes.NewReader(content[:1000]), silent), welcome, quiet)
+	if u := (Unfinished{}); !errors.As(err, &u) || u.Bundle.Have != 1000 || !strings.Contains(err.Error(), "nothing more came for 10ms") {
+		t.Errorf("silent: %v", err)
+	}
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(errors.New("the machine goes down"))
+	in.Patience = time.Minute
+	if err := in.Receive(ctx, silent, welcome, quiet); !errors.As(err, new(Unfinished)) || !strings.Contains(err.Error(), "the machine goes down") {
+		t.Errorf("stopped: %v", err)
+	}
+}
+
+// TestOffer: what is refused changes nothing; a bundle that is replaced makes room.
+func TestOffer(t *testing.T) {
+	const room = 10 << 20
+	in := emptyInbox(t, room)
+	content, digest := some(t, 1<<20)
+	if _, err := in.Offer(digest, 1<<20); err != nil {
+		t.Fatal(err)
+	}
+	if err := in.Receive(t.Context(), breaking(content[:1000], io.ErrClosedPipe), welcome, quiet); err == nil {
+		t.Fatal("whole with 1000 bytes")
+	}
+	for what, offer := range map[string]func() (Bundle, error){
+		"no room":   func() (Bundle, error) { return in.Offer(strings.Repeat("a", 64), room+1001) },
+		"no digest": func() (Bundle, error) { return in.Offer("../"+strings.Repeat("a", 61), 1) },
+		"no size":   func() (Bundle, error) { return in.Offer(strings.Repeat("a", 64), 0) },
+	} {
+		if _, err := offer(); err == nil || !strings.Contains(err.Error(), "upgrade refused") {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	_, err := in.Offer(strings.Repeat("a", 64), 20<<20)
+	if want := fmt.Sprintf("20 MiB of it are to come, %d MiB are free, of which %d are kept", (room+reserve+1000)>>20, reserve>>20); err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("no room: %v, want the numbers: %s", err, want)
+	}
+	if b, err := in.Offer(digest, 1<<20); err != nil || b.Have != 1000 {
+		t.Errorf("the refused ones have changed something: %+v, %v", b, err)
+	}
+	if b, err := in.Offer(strings.Repeat("a", 64), room+1000); err != nil || b.Have != 0 {
+		t.Errorf("in the place of the last one: %+v, %v", b, err)
+	}
+	if _, err := os.Stat(in.file()); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the bytes of the last one: %v", err)
+	}
+	if err := os.WriteFile(in.record(), []byte("garbage"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if b, err := in.Offer(digest, 1<<20); err != nil || b.Have != 0 {
+		t.Errorf("after a damaged record: %+v, %v", b, err)
+	}
+}

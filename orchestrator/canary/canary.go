@@ -1,0 +1,81 @@
+// Package canary makes a pod's sandbox and takes it away again: the proof that this machine can run pods. It asks containerd
+// as the kubelet does (CRI), so runc, the pause image, control groups and the pod network are all part of it. It needs no API
+// server, starts no container in the sandbox, and never touches anybody else's.
+package canary
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/orlop-os/orlop/orchestrator/layout"
+)
+
+// Namespace is where the sandbox would be if it were a pod's. There is no such namespace in the API server.
+const Namespace = "orlop-canary"
+
+// group is the kubelet's group of all pods.
+const group = "/kubepods"
+
+// Run makes the sandbox, looks whether it has an address, and removes it.
+func Run(ctx context.Context, dirs layout.Dirs) (err error) {
+	conn, err := grpc.NewClient("unix://"+dirs.ContainerdSocket, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		return fmt.Errorf("containerd: %w", err)
+	}
+	defer conn.Close()
+	runtime := cri.NewRuntimeServiceClient(conn)
+	if err := remove(ctx, runtime); err != nil { // of a run that was cut short
+		return err
+	}
+	made, err := runtime.RunPodSandbox(ctx, &cri.RunPodSandboxRequest{Config: &cri.PodSandboxConfig{
+		Metadata: &cri.PodSandboxMetadata{Name: "canary", Namespace: Namespace, Uid: "orlop-canary"},
+		Hostname: "canary",
+		Labels:   map[string]string{label: "true"},
+		Linux: &cri.LinuxPodSandboxConfig{
+			CgroupParent: group,
+			SecurityContext: &cri.LinuxSandboxSecurityContext{
+				NamespaceOptions: &cri.NamespaceOption{Network: cri.NamespaceMode_POD, Pid: cri.NamespaceMode_POD, Ipc: cri.NamespaceMode_POD},
+				Seccomp:          &cri.SecurityProfile{ProfileType: cri.SecurityProfile_RuntimeDefault},
+			},
+		},
+	}})
+	if err != nil {
+		return fmt.Errorf("containerd: cannot make a pod's sandbox: %w", err)
+	}
+	defer func() { err = errors.Join(err, remove(context.WithoutCancel(ctx), runtime)) }()
+	now, err := runtime.PodSandboxStatus(ctx, &cri.PodSandboxStatusRequest{PodSandboxId: made.PodSandboxId})
+	switch {
+	case err != nil:
+		return fmt.Errorf("containerd: cannot ask for the sandbox that it made: %w", err)
+	case now.Status.GetState() != cri.PodSandboxState_SANDBOX_READY:
+		return fmt.Errorf("containerd: the sandbox that it made is %s", now.Status.GetState())
+	case now.Status.GetNetwork().GetIp() == "":
+		return errors.New("pod network: the sandbox has no address")
+	}
+	return nil
+}
+
+// label marks the sandbox.
+const label = "orlop.dev/canary"
+
+// remove removes every sandbox with the label.
+func remove(ctx context.Context, runtime cri.RuntimeServiceClient) error {
+	all, err := runtime.ListPodSandbox(ctx, &cri.ListPodSandboxRequest{Filter: &cri.PodSandboxFilter{LabelSelector: map[string]string{label: "true"}}})
+	if err != nil {
+		return fmt.Errorf("containerd: cannot list sandboxes: %w", err)
+	}
+	for _, s := range all.Items {
+		if _, err := runtime.StopPodSandbox(ctx, &cri.StopPodSandboxRequest{PodSandboxId: s.Id}); err != nil {
+			return fmt.Errorf("containerd: cannot stop the canary's sandbox: %w", err)
+		}
+		if _, err := runtime.RemovePodSandbox(ctx, &cri.RemovePodSandboxRequest{PodSandboxId: s.Id}); err != nil {
+			return fmt.Errorf("containerd: cannot remove the canary's sandbox: %w", err)
+		}
+	}
+	return nil
+}

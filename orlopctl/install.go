@@ -1,0 +1,104 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/client"
+)
+
+// installTimeout bounds an installation: a few hundred megabytes, twice, on a slow disk.
+const installTimeout = 30 * time.Minute
+
+// installProgress is what topic "install" of a machine says (machined/install.go).
+type installProgress struct {
+	Phase     string `json:"phase"`
+	Disk      string `json:"disk"`
+	Reason    string `json:"reason"`
+	Operation string `json:"operation"`
+	Done      int64  `json:"done"`
+	Total     int64  `json:"total"`
+}
+
+// errInstalled ends the watching of an installation.
+var errInstalled = errors.New("installed")
+
+// awaitInstall shows an installation as it goes, until the machine reboots into the disk. A connection that is lost is made again;
+// the installation does not depend on it.
+func (t *tool) awaitInstall() error {
+	endpoint, err := t.machine()
+	if err != nil {
+		return err
+	}
+	ctx, stop := interruptible()
+	defer stop()
+	ctx, cancel := context.WithTimeout(ctx, t.timeout(installTimeout))
+	defer cancel()
+	var last installProgress
+	for {
+		err := t.followInstall(ctx, endpoint, &last)
+		switch {
+		case errors.Is(err, errInstalled):
+			return nil
+		case ctx.Err() == nil && !passing(err):
+			return err
+		case !rest(ctx, dialPause):
+			return &exitError{code: exitUnhealthy, err: fmt.Errorf("install: not done in time; the last that was seen is %q", last.Operation), hint: "`orlopctl get install` shows how it goes on"}
+		}
+	}
+}
+
+// followInstall connects and shows what the machine says, until it is installed (errInstalled) or it has failed.
+func (t *tool) followInstall(ctx context.Context, endpoint client.Endpoint, last *installProgress) error {
+	return attempt(ctx, endpoint, func(dialing context.Context, c *client.Client) error {
+		v, err := c.Machine.Version(dialing, &api.VersionRequest{})
+		if err != nil {
+			return err
+		}
+		if v.Medium == "" {
+			t.println("installed: version " + v.Version + " runs from the disk")
+			return errInstalled
+		}
+		stream, err := c.Machine.Watch(ctx, &api.GetRequest{Topic: "install"})
+		if err != nil {
+			return err
+		}
+		return each(stream.Recv, func(s *api.StateSnapshot) error {
+			text, err := s.Value.MarshalJSON()
+			var now installProgress
+			if err == nil {
+				err = json.Unmarshal(text, &now)
+			}
+			if err != nil {
+				return fmt.Errorf("install: cannot read the machine's answer: %w", err)
+			}
+			if now.Operation != last.Operation {
+				t.progress("written", last.Total)(last.Total) // takes its line away
+			}
+			if now.Operation != last.Operation && now.Operation != "" {
+				t.errorln(now.Operation)
+			}
+			if now.Total > 0 {
+				t.progress("written", now.Total)(now.Done)
+			}
+			before := *last
+			*last = now
+			switch now.Phase {
+			case "installed":
+				t.println("installed on " + now.Disk + "; the machine reboots into it")
+				return errInstalled
+			case "failed":
+				return fmt.Errorf("install: %s", now.Reason)
+			case "":
+				if before.Phase != "" {
+					return errors.New("install: the machine was started from its medium again before it was done; apply the configuration again")
+				}
+			}
+			return nil
+		})
+	})
+}

@@ -1,0 +1,30 @@
+// Package diskmatch is what machined asks when a configuration selects a disk by an expression (`orchestrator match-disks`), and what
+// it is told. The compiler of expressions comes with Kubernetes; PID 1 does not carry it
+// (docs/decisions/0016-disk-expressions.md).
+package diskmatch
+
+// Question is an expression, and the disks to ask it of.
+type Question struct {
+	Expression string `json:"expression"`
+	Disks      []Disk `json:"disks"`
+}
+
+// Disk is what an expression can ask for, each field by its JSON name: disk.size.
+type Disk struct {
+	Path       string `json:"path"`
+	Size       int64  `json:"size"`       // bytes
+	SectorSize int64  `json:"sectorSize"` // bytes
+	Model      string `json:"model"`
+	Serial     string `json:"serial"`
+	WWID       string `json:"wwid"`
+	Bus        string `json:"bus"`
+	Transport  string `json:"transport"`
+	Rotational bool   `json:"rotational"`
+	ReadOnly   bool   `json:"readOnly"`
+}
+
+// Answer is what came of it.
+type Answer struct {
+	Problem string   `json:"problem,omitempty"` // why it is not an expression about a disk; empty if it is
+	Matches []string `json:"matches,omitempty"` // the paths of the disks of which it is true
+}

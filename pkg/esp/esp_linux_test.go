@@ -1,0 +1,31 @@
+package esp
+
+import (
+	"os"
+	"path/filepath"
+	"reflect"
+	"testing"
+
+	"github.com/orlop-os/orlop/pkg/slot"
+)
+
+// TestEntries: what is listed, kept, and forgotten of a folder. The same functions work on the mounted ESP.
+func TestEntries(t *testing.T) {
+	dir := t.TempDir()
+	for _, name := range []string{"orlop-1.0.0.efi", "orlop-1.1.0+0-3.efi", "1.2.0.new", "other.efi"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte("x"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	all, err := entries(dir)
+	if want := []slot.Entry{{Version: "1.0.0"}, {Version: "1.1.0", Trial: true, Done: 3}}; err != nil || !reflect.DeepEqual(all, want) {
+		t.Errorf("%+v, %v", all, err)
+	}
+	if err := others(dir, "1.0.0", os.Remove); err != nil {
+		t.Fatal(err)
+	}
+	left, err := filepath.Glob(dir + "/*")
+	if want := []string{filepath.Join(dir, "orlop-1.0.0.efi"), filepath.Join(dir, "other.efi")}; err != nil || !reflect.DeepEqual(left, want) {
+		t.Errorf("%q, %v", left, err)
+	}
+}

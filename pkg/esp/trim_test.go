@@ -1,0 +1,122 @@
+package esp
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/orlop-os/orlop/pkg/slot"
+)
+
+// fatImage makes a FAT32 whose folder of entries holds two files, the second behind so many that were removed, and more behind it.
+func fatImage(t *testing.T, removed int) (image string, run func(argv ...string) string) {
+	t.Helper()
+	dir := t.TempDir()
+	image = filepath.Join(dir, "esp.img")
+	run = func(argv ...string) string {
+		t.Helper()
+		out, err := exec.Command(argv[0], argv[1:]...).CombinedOutput()
+		if err != nil {
+			t.Fatalf("%s: %v: %s (the packages that testing needs: make packages)", strings.Join(argv, " "), err, out)
+		}
+		return string(out)
+	}
+	file := filepath.Join(dir, "file")
+	if err := os.WriteFile(file, bytes.Repeat([]byte("boot image "), 1000), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	run("truncate", "-s", "64M", image)
+	run("mkfs.fat", "-F32", "-s1", image)
+	run("mmd", "-i", image, "::EFI", "::EFI/Linux")
+	copyTo := func(name string) { t.Helper(); run("mcopy", "-i", image, file, "::EFI/Linux/"+name) }
+	copyTo("orlop-1.0.0.efi")
+	for i := range removed {
+		copyTo(fmt.Sprintf("orlop-2.0.%d+3-0.efi", i))
+	}
+	copyTo("orlop-2.0.0.efi")
+	for i := range 10 {
+		copyTo(fmt.Sprintf("orlop-3.0.%d+3-0.efi", i))
+	}
+	run("mdel", "-i", image, "::EFI/Linux/orlop-*+3-0.efi")
+	return image, run
+}
+
+// TestTrim: the names are the same afterwards, no slot behind them was ever used, and fsck.fat finds nothing. It is so when done again,
+// and when the power goes after any of its writes.
+func TestTrim(t *testing.T) {
+	for _, removed := range []int{0, 3, 20} {
+		image, run := fatImage(t, removed)
+		before, err := os.ReadFile(image)
+		if err != nil {
+			t.Fatal(err)
+		}
+		recorded := &writes{content: bytes.Clone(before)}
+		if err := trim(recorded, slot.Folder); err != nil {
+			t.Fatal(err)
+		}
+		if len(recorded.all) == 0 {
+			t.Error("nothing was written")
+		}
+		for done := range len(recorded.all) + 1 {
+			state := bytes.Clone(before)
+			for _, w := range recorded.all[:done] {
+				copy(state[w.at:], w.data)
+			}
+			if err := os.WriteFile(image, state, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			run("fsck.fat", "-n", image)
+			list := strings.Fields(run("mdir", "-b", "-i", image, "::EFI/Linux"))
+			if want := "::/EFI/Linux/orlop-1.0.0.efi ::/EFI/Linux/orlop-2.0.0.efi"; strings.Join(list, " ") != want {
+				t.Errorf("%d removed, after %d writes: %q", removed, done, list)
+			}
+			for _, name := range list {
+				if text := run("mtype", "-i", image, name); text != strings.Repeat("boot image ", 1000) {
+					t.Errorf("%d removed, after %d writes: %s has changed", removed, done, name)
+				}
+			}
+		}
+		if bytes.Contains(recorded.content, []byte("RLOP-3")) {
+			t.Errorf("%d removed: a slot behind the last name is not unused", removed)
+		}
+		again := &writes{content: recorded.content}
+		if err := trim(again, slot.Folder); err != nil || len(again.all) > 0 {
+			t.Errorf("%d removed: again: %d writes, %v", removed, len(again.all), err)
+		}
+	}
+}
+
+func TestTrimWhatIsNotOurs(t *testing.T) {
+	image, _ := fatImage(t, 0)
+	content, err := os.ReadFile(image)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for what, disk := range map[string][]byte{"nothing": make([]byte, 1<<20), "no folder": bytes.ReplaceAll(content, []byte("LINUX   "), []byte("WINDOWS "))} {
+		w := &writes{content: bytes.Clone(disk)}
+		if err := trim(w, slot.Folder); err == nil || len(w.all) > 0 {
+			t.Errorf("%s: %v, %d writes", what, err, len(w.all))
+		}
+	}
+}
+
+// writes is a disk in memory that remembers what was written.
+type writes struct {
+	content []byte
+	all     []written
+}
+
+type written struct {
+	at   int64
+	data []byte
+}
+
+func (w *writes) ReadAt(p []byte, at int64) (int, error) { return copy(p, w.content[at:]), nil }
+func (w *writes) WriteAt(p []byte, at int64) (int, error) {
+	w.all = append(w.all, written{at, bytes.Clone(p)})
+	return copy(w.content[at:], p), nil
+}

@@ -1,0 +1,35 @@
+package parttable
+
+import (
+	"errors"
+
+	"github.com/siderolabs/go-blockdevice/v2/block"
+)
+
+// WipeSize is how much is zeroed at the beginning and at the end of a place, in bytes: more than any signature that is known to us
+// lies away from either (btrfs 64 KiB, ZFS 512 KiB).
+const WipeSize = 1 << 20
+
+// Wipe zeroes both ends of a part of a disk and waits until that is on the disk. What was there has no signature any more.
+func Wipe(device *block.Device, start, length uint64) error {
+	zeros := make([]byte, min(length, WipeSize))
+	_, first := device.File().WriteAt(zeros, int64(start))
+	_, second := device.File().WriteAt(zeros, int64(start+length-uint64(len(zeros))))
+	return errors.Join(first, second, device.File().Sync())
+}
+
+// WipePartition wipes a partition and returns it open. It fails with EBUSY if the partition is mounted.
+func WipePartition(path string) (*block.Device, error) {
+	device, err := block.NewFromPath(path, block.OpenForWrite(), block.OpenAssertNotMounted())
+	if err != nil {
+		return nil, err
+	}
+	length, err := device.GetSize()
+	if err == nil {
+		err = Wipe(device, 0, length)
+	}
+	if err != nil {
+		return nil, errors.Join(err, device.Close())
+	}
+	return device, nil
+}

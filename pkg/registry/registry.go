@@ -1,0 +1,164 @@
+// Package registry finds a file that was pushed into an OCI registry as the only layer of its kind in an artefact, and reads it
+// from any byte on. It pushes nothing, and knows nothing of container images.
+package registry
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"oras.land/oras-go/v2/content"
+	"oras.land/oras-go/v2/registry/remote"
+	"oras.land/oras-go/v2/registry/remote/auth"
+)
+
+// Source is an artefact in a registry, and how to get at it.
+type Source struct {
+	Reference          string // "registry.example.com:5000/orlop/qemu:1.2.0", or with "@sha256:…"
+	CA                 []byte // PEM: who vouches for the registry's certificate. There is no other trust.
+	PlainHTTP          bool
+	Username, Password string // empty: anonymous
+}
+
+// answerTime bounds each step of a request until its answer begins.
+const answerTime = 20 * time.Second
+
+// maxManifest is the largest manifest that is read, in bytes.
+const maxManifest = 4 << 20
+
+// File is a layer of an artefact.
+type File struct {
+	reference string
+	blobs     content.Fetcher
+	layer     ocispec.Descriptor
+}
+
+// SHA256 is the file's digest, in lower-case hexadecimal.
+func (f *File) SHA256() string { return f.layer.Digest.Encoded() }
+
+// Size is the file's size in bytes.
+func (f *File) Size() int64 { return f.layer.Size }
+
+// Find looks for the layer of a media type.
+func (s Source) Find(ctx context.Context, mediaType string) (*File, error) {
+	f, err := s.find(ctx, mediaType)
+	if err != nil {
+		return nil, fmt.Errorf("registry: %s: %w", s.Reference, err)
+	}
+	return f, nil
+}
+
+func (s Source) find(ctx context.Context, mediaType string) (*File, error) {
+	repository, err := remote.NewRepository(s.Reference)
+	if err != nil {
+		return nil, err
+	}
+	transport := &http.Transport{
+		DialContext: (&net.Dialer{Timeout: answerTime}).DialContext, TLSHandshakeTimeout: answerTime, ResponseHeaderTimeout: answerTime,
+	}
+	if repository.PlainHTTP = s.PlainHTTP; !s.PlainHTTP {
+		pool := x509.NewCertPool()
+		if !pool.AppendCertsFromPEM(s.CA) {
+			return nil, errors.New("no CA is given that vouches for the registry, and this system trusts none by itself")
+		}
+		transport.TLSClientConfig = &tls.Config{RootCAs: pool}
+	}
+	client := &auth.Client{Client: &http.Client{Transport: transport}, Cache: auth.NewCache()}
+	if s.Username != "" {
+		if s.PlainHTTP {
+			return nil, errors.New("a password is not sent without TLS")
+		}
+		client.Credential = auth.StaticCredential(repository.Reference.Registry, auth.Credential{Username: s.Username, Password: s.Password})
+	}
+	repository.Client = client
+	described, body, err := repository.FetchReference(ctx, repository.Reference.ReferenceOrDefault())
+	if err != nil {
+		return nil, err
+	}
+	defer body.Close()
+	if described.Size > maxManifest {
+		return nil, fmt.Errorf("a manifest of %d bytes is too large", described.Size)
+	}
+	text, err := content.ReadAll(body, described)
+	if err != nil {
+		return nil, err
+	}
+	var manifest ocispec.Manifest
+	if err := json.Unmarshal(text, &manifest); err != nil {
+		return nil, fmt.Errorf("its manifest cannot be read: %w", err)
+	}
+	ours := slices.DeleteFunc(manifest.Layers, func(l ocispec.Descriptor) bool { return l.MediaType != mediaType })
+	if len(ours) != 1 {
+		return nil, fmt.Errorf("it has %d layers of type %s, and not one", len(ours), mediaType)
+	}
+	if err := ours[0].Digest.Validate(); err != nil || ours[0].Digest.Algorithm() != digest.SHA256 {
+		return nil, fmt.Errorf("its layer's digest %q is no SHA-256", ours[0].Digest)
+	}
+	return &File{reference: s.Reference, blobs: repository.Blobs(), layer: ours[0]}, nil
+}
+
+// Reader reads the file from a byte on. Where a connection breaks it makes another one and goes on, as long as each of them has
+// brought something. It ends with ctx.
+func (f *File) Reader(ctx context.Context, at int64) io.Reader {
+	return &reader{file: f, ctx: ctx, at: at, brought: true}
+}
+
+type reader struct {
+	file    *File
+	ctx     context.Context // of the requests; a reader lives as long as one call
+	at      int64
+	body    io.ReadCloser // nil: there is no connection
+	brought bool          // the last connection has brought something
+}
+
+func (r *reader) Read(p []byte) (int, error) {
+	for r.at < r.file.layer.Size {
+		if r.body == nil {
+			if err := r.open(); err != nil {
+				return 0, fmt.Errorf("registry: %s: %w", r.file.reference, err)
+			}
+		}
+		n, err := r.body.Read(p)
+		if n > 0 {
+			r.at, r.brought = r.at+int64(n), true
+			return n, nil // an error comes again with the next call
+		}
+		if err == nil {
+			continue
+		}
+		_ = r.body.Close() // it is broken
+		r.body = nil
+		if !r.brought {
+			return 0, fmt.Errorf("registry: %s: the connection broke off: %w", r.file.reference, err)
+		}
+	}
+	return 0, io.EOF
+}
+
+// open asks for the rest of the file. From a registry that cannot begin amid a file, what is there already is read once more.
+func (r *reader) open() error {
+	body, err := r.file.blobs.Fetch(r.ctx, r.file.layer)
+	if err != nil {
+		return err
+	}
+	if seeker, ok := body.(io.Seeker); ok {
+		_, err = seeker.Seek(r.at, io.SeekStart)
+	} else {
+		_, err = io.CopyN(io.Discard, body, r.at)
+	}
+	if err != nil {
+		return errors.Join(err, body.Close())
+	}
+	r.body, r.brought = body, false
+	return nil
+}

@@ -1,0 +1,170 @@
+package registry
+
+import (
+	"bytes"
+	"crypto/rand"
+	"encoding/pem"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	containerregistry "github.com/google/go-containerregistry/pkg/registry"
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"oras.land/oras-go/v2"
+	"oras.land/oras-go/v2/registry/remote"
+)
+
+const kind = "application/vnd.example.file.v1"
+
+// served is a registry that holds an artefact, behind what may stand in front of one.
+func served(t *testing.T, front func(http.Handler) http.Handler, layers ...[]byte) (address string) {
+	t.Helper()
+	handler := containerregistry.New()
+	direct := httptest.NewServer(handler)
+	t.Cleanup(direct.Close)
+	repository, err := remote.NewRepository(strings.TrimPrefix(direct.URL, "http://") + "/example/file")
+	if err != nil {
+		t.Fatal(err)
+	}
+	repository.PlainHTTP = true
+	var all []ocispec.Descriptor
+	for _, content := range layers {
+		layer := ocispec.Descriptor{MediaType: kind, Digest: digest.FromBytes(content), Size: int64(len(content))}
+		if err := repository.Push(t.Context(), layer, bytes.NewReader(content)); err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, layer)
+	}
+	manifest, err := oras.PackManifest(t.Context(), repository, oras.PackManifestVersion1_1, "application/vnd.example", oras.PackManifestOptions{Layers: all})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := repository.Tag(t.Context(), manifest, "1"); err != nil {
+		t.Fatal(err)
+	}
+	server := httptest.NewServer(front(handler))
+	t.Cleanup(server.Close)
+	return strings.TrimPrefix(server.URL, "http://")
+}
+
+func nothing(h http.Handler) http.Handler { return h }
+
+// cutting answers requests for blobs with so many bytes at most, and then cuts the connection.
+func cutting(most int, ranges bool, asked *[]string) func(http.Handler) http.Handler {
+	return func(h http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if !strings.Contains(r.URL.Path, "/blobs/") {
+				h.ServeHTTP(w, r)
+				return
+			}
+			*asked = append(*asked, r.Header.Get("Range"))
+			if ranges {
+				w.Header().Set("Accept-Ranges", "bytes")
+			}
+			h.ServeHTTP(&short{w, most}, r)
+		})
+	}
+}
+
+type short struct {
+	http.ResponseWriter
+	left int
+}
+
+func (s *short) Write(p []byte) (int, error) {
+	if len(p) > s.left {
+		s.ResponseWriter.Write(p[:s.left])
+		panic(http.ErrAbortHandler)
+	}
+	s.left -= len(p)
+	return s.ResponseWriter.Write(p)
+}
+
+// TestReader: a file is read from any byte on, whole, over connections that break and over registries that know no ranges.
+func TestReader(t *testing.T) {
+	content := make([]byte, 300_000)
+	rand.Read(content)
+	var asked []string
+	for what, front := range map[string]func(http.Handler) http.Handler{
+		"plain": nothing, "ranges that break": cutting(100_000, true, &asked), "ranges": cutting(1<<20, true, &asked),
+	} {
+		s := Source{Reference: served(t, front, content) + "/example/file:1", PlainHTTP: true}
+		f, err := s.Find(t.Context(), kind)
+		if err != nil || f.Size() != int64(len(content)) || len(f.SHA256()) != 64 {
+			t.Fatalf("%s: %+v, %v", what, f, err)
+		}
+		for _, at := range []int{0, 1, 299_999, 300_000} {
+			got, err := io.ReadAll(f.Reader(t.Context(), int64(at)))
+			if err != nil || !bytes.Equal(got, content[at:]) {
+				t.Errorf("%s: from %d: %d bytes, %v", what, at, len(got), err)
+			}
+		}
+	}
+	if !strings.Contains(strings.Join(asked, " "), "bytes=299999-299999") {
+		t.Errorf("asked for %q: read again what was there", asked)
+	}
+}
+
+// TestReaderGivesUp: a registry that brings nothing more is not asked for ever.
+func TestReaderGivesUp(t *testing.T) {
+	var asked []string
+	s := Source{Reference: served(t, cutting(0, true, &asked), make([]byte, 1000)) + "/example/file:1", PlainHTTP: true}
+	f, err := s.Find(t.Context(), kind)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadAll(f.Reader(t.Context(), 0)); !errors.Is(err, io.ErrUnexpectedEOF) && !errors.Is(err, io.EOF) || len(asked) > 2 {
+		t.Errorf("%v, after %d requests", err, len(asked))
+	}
+}
+
+// TestAccess: a registry is believed by the CA that is given, and told the name and the password that are.
+func TestAccess(t *testing.T) {
+	inner := httptest.NewTLSServer(nil)
+	t.Cleanup(inner.Close)
+	address := served(t, func(h http.Handler) http.Handler {
+		inner.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if name, word, _ := r.BasicAuth(); name != "dora" || word != "secret" {
+				w.Header().Set("WWW-Authenticate", `Basic realm="registry"`)
+				w.WriteHeader(http.StatusUnauthorized)
+				return
+			}
+			h.ServeHTTP(w, r)
+		})
+		return h
+	}, []byte("content"))
+	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: inner.Certificate().Raw})
+	reference := strings.TrimPrefix(inner.URL, "https://") + "/example/file:1"
+	good := Source{Reference: reference, CA: ca, Username: "dora", Password: "secret"}
+	f, err := good.Find(t.Context(), kind)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := io.ReadAll(f.Reader(t.Context(), 0)); err != nil || string(got) != "content" {
+		t.Errorf("%q, %v", got, err)
+	}
+	for what, c := range map[string]struct {
+		s    Source
+		kind string
+		want string
+	}{
+		"nobody":           {Source{Reference: reference, CA: ca}, kind, "credential"},
+		"a wrong password": {Source{Reference: reference, CA: ca, Username: "dora", Password: "x"}, kind, "401"},
+		"a bare password":  {Source{Reference: reference, PlainHTTP: true, Username: "dora", Password: "secret"}, kind, "without TLS"},
+		"no CA":            {Source{Reference: reference}, kind, "no CA is given"},
+		"another protocol": {Source{Reference: reference, PlainHTTP: true}, kind, "400"},
+		"no reference":     {Source{Reference: "nonsense", PlainHTTP: true}, kind, "invalid reference"},
+		"no such tag":      {Source{Reference: address + "/example/file:2", PlainHTTP: true}, kind, "not found"},
+		"something else":   {Source{Reference: address + "/example/file:1", PlainHTTP: true}, "other/type", "0 layers of type other/type"},
+		"two of a kind": {Source{Reference: served(t, nothing, []byte("a"), []byte("b")) + "/example/file:1", PlainHTTP: true}, kind,
+			"2 layers of type " + kind},
+	} {
+		if _, err := c.s.Find(t.Context(), c.kind); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v, want %q", what, err, c.want)
+		}
+	}
+}

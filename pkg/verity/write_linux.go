@@ -1,0 +1,30 @@
+package verity
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// Write writes a sealed image to a partition from its beginning, flushes it, and has the kernel forget what it holds of it in
+// memory, so that the next reader, Verify, reads the disk. The image is what content writes.
+func Write(device string, content func(io.Writer) error) (err error) {
+	f, err := os.OpenFile(device, os.O_WRONLY|unix.O_EXCL, 0) // with O_EXCL the kernel refuses a device in use (open(2))
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	if err := content(f); err != nil {
+		return err
+	}
+	if err := f.Sync(); err != nil {
+		return err
+	}
+	if err := unix.IoctlSetInt(int(f.Fd()), unix.BLKFLSBUF, 0); err != nil {
+		return fmt.Errorf("cannot drop buffers: %w", err)
+	}
+	return nil
+}

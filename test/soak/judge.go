@@ -1,0 +1,93 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+	"time"
+)
+
+// patience is how long a machine may take to be back, in its own time since its kernel began; tries of a version that fails come
+// before and are not part of it.
+const patience = 120 * time.Second
+
+// promise is what holds for a machine after a cut.
+type promise struct {
+	Versions      []string // one of these runs
+	Identity      string   // "": it had shown none yet
+	Configuration string   // "": none was asked for
+	Configured    bool     // it had said that it has this configuration; else it may have it or none
+	Upgraded      bool     // an upgrade had begun
+}
+
+// promised is what the recorded machine had promised when its log had this length.
+func (r *recording) promised(length int64) promise {
+	p := promise{Versions: []string{r.Old}}
+	if length >= r.Answered {
+		p.Identity = r.Identity
+	}
+	if r.Applied > 0 && length > r.ApplyBegan {
+		p.Configuration, p.Configured = r.Configuration, length >= r.Applied
+	}
+	if r.UpgradeBegan > 0 && length > r.UpgradeBegan {
+		p.Upgraded = true
+		if r.New != "" {
+			p.Versions = append(p.Versions, r.New)
+		}
+	}
+	return p
+}
+
+// acknowledged are the objects that the cluster had acknowledged by then.
+func (r *recording) acknowledged(length int64) (names []string) {
+	for _, o := range r.Writes {
+		if o.At <= length {
+			names = append(names, o.Name)
+		}
+	}
+	return names
+}
+
+// seen is what a machine shows at its first answer.
+type seen struct {
+	Version       string
+	Phase         string // of the last upgrade
+	Identity      string
+	Configuration string
+	Storage       string // why there is no storage
+	Uptime        time.Duration
+}
+
+// phases are those that a machine may show that runs the old version, or the new one, when an upgrade had begun. An old version
+// that says that the upgrade is still under way would refuse another one.
+var phases = map[bool][]string{
+	false: {"", "failed", "rolled back"},
+	true:  {"trial", "committed"},
+}
+
+// judge lists what is wrong.
+func (p promise) judge(s seen) (wrong []string) {
+	say := func(format string, values ...any) { wrong = append(wrong, fmt.Sprintf(format, values...)) }
+	i := slices.Index(p.Versions, s.Version)
+	if i < 0 {
+		say("version %s runs, expected one of %q", s.Version, p.Versions)
+	}
+	switch allowed := phases[i > 0]; {
+	case !p.Upgraded && s.Phase != "":
+		say("the upgrade is %q, and none was asked for", s.Phase)
+	case p.Upgraded && !slices.Contains(allowed, s.Phase):
+		say("version %s runs, and the upgrade is %q, expected one of %q", s.Version, s.Phase, allowed)
+	}
+	if p.Identity != "" && s.Identity != p.Identity {
+		say("the machine has another identity: %s, was %s", s.Identity, p.Identity)
+	}
+	if s.Configuration != p.Configuration && (p.Configured || s.Configuration != "") {
+		say("the configuration is not the one that was applied:\n%s", s.Configuration)
+	}
+	if s.Storage != "" {
+		say("no storage: %s", s.Storage)
+	}
+	if s.Uptime > patience {
+		say("the first answer came after %.0f s", s.Uptime.Seconds())
+	}
+	return wrong
+}

@@ -1,0 +1,328 @@
+package main
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/tls"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"time"
+
+	core "k8s.io/api/core/v1"
+	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/orlop-os/orlop/hack/qemu"
+	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/client"
+	"github.com/orlop-os/orlop/pkg/paths"
+	"github.com/orlop-os/orlop/pkg/slot"
+)
+
+const (
+	machineName = "soak"
+	diskName    = "disk0"
+	diskMiB     = 8192
+	memoryMiB   = 4096
+	// callLimit bounds one call; emulated, the first TLS handshake takes a second.
+	callLimit = 20 * time.Second
+	// every is how often a machine is asked again.
+	every = 250 * time.Millisecond
+)
+
+// address is the machine's: the first one of a network of its own.
+const address = "10.77.0.11"
+
+var (
+	identityLine = regexp.MustCompile(`orlop: machine identity (sha256:[0-9a-f]{64})`)
+	endpoint     = "https://" + net.JoinHostPort(address, strconv.Itoa(paths.PortKubernetes))
+)
+
+// machine is one that is on, on a closed network of its own, with the operator's way to it.
+type machine struct {
+	*qemu.Machine
+	network  *qemu.Network
+	operator tls.Certificate
+	identity string // the fingerprint of its key; known when it has said it on its console
+}
+
+// powerOn switches on the machine of a folder; its disk is made from the image unless it is there.
+func powerOn(ctx context.Context, o options, dir string, disk qemu.Disk) (*machine, error) {
+	cert, err := tls.LoadX509KeyPair(filepath.Join(o.operator, "admin.crt"), filepath.Join(o.operator, "admin.key"))
+	if err != nil {
+		return nil, fmt.Errorf("operator: cannot read its certificate: %w; name the folder that the image was built for with -operator", err)
+	}
+	network, err := qemu.NewNetwork(qemu.NetworkSpec{})
+	if err != nil {
+		return nil, err
+	}
+	disk.Name, disk.Image, disk.SizeMiB = diskName, filepath.Join(o.image, "disk.raw"), diskMiB
+	m, err := qemu.Start(ctx, qemu.MachineSpec{Name: machineName, Dir: dir, MemoryMiB: memoryMiB, Disks: []qemu.Disk{disk}, Network: network, Watchdog: true})
+	if err != nil {
+		return nil, errors.Join(err, network.Close())
+	}
+	return &machine{Machine: m, network: network, operator: cert}, nil
+}
+
+// off takes the power away, for good.
+func (m *machine) off() error { return errors.Join(m.Close(), m.network.Close()) }
+
+// answers waits for the machine's first answer to the operator.
+func (m *machine) answers(ctx context.Context) error {
+	match, err := m.WaitConsole(ctx, identityLine)
+	if err != nil {
+		return err
+	}
+	m.identity = match[1]
+	return m.until(ctx, "an answer", func(ctx context.Context, c *client.Client) (bool, error) {
+		_, err := c.Machine.Version(ctx, &api.VersionRequest{})
+		return err == nil, err
+	})
+}
+
+// until asks the machine again and again, also while it reboots, until done says so.
+func (m *machine) until(ctx context.Context, what string, done func(context.Context, *client.Client) (bool, error)) error {
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	last := errors.New("not yet")
+	for {
+		err := m.call(ctx, func(ctx context.Context, c *client.Client) error {
+			for {
+				if ok, err := done(ctx, c); ok || err != nil {
+					return err
+				}
+				select {
+				case <-tick.C:
+				case <-ctx.Done():
+					return fmt.Errorf("not yet: %w", context.Cause(ctx))
+				}
+			}
+		})
+		if err == nil {
+			return nil
+		}
+		if errors.Is(err, client.ErrRefused) || errors.Is(err, client.ErrUntrusted) {
+			return fmt.Errorf("%s: %w", what, err)
+		}
+		if ctx.Err() == nil {
+			last = err
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return fmt.Errorf("%s: %w: %w", what, context.Cause(ctx), last)
+		}
+	}
+}
+
+// call makes a connection for one or some calls, which together may take callLimit.
+func (m *machine) call(ctx context.Context, do func(context.Context, *client.Client) error) error {
+	ctx, cancel := context.WithTimeout(ctx, callLimit)
+	defer cancel()
+	c, err := m.dial(ctx)
+	if err != nil {
+		return err
+	}
+	return errors.Join(do(ctx, c), c.Close())
+}
+
+func (m *machine) dial(ctx context.Context) (*client.Client, error) {
+	return client.Dial(ctx, client.Endpoint{
+		Address: address, Cert: m.operator, Fingerprint: m.identity,
+		Dialer: func(ctx context.Context, to string) (net.Conn, error) { return m.network.DialContext(ctx, "tcp", to) },
+	})
+}
+
+// documents has orlopctl make the machine's configuration.
+func documents(ctx context.Context, o options, dir string) ([]byte, error) {
+	secrets, file := filepath.Join(dir, "secrets.yaml"), filepath.Join(dir, documentsFile)
+	for _, args := range [][]string{
+		{"gen", "secrets", "--out", secrets},
+		{"gen", "config", machineName, endpoint, "--cluster-name", machineName, "--secrets", secrets, "--out", file},
+	} {
+		if out, err := exec.CommandContext(ctx, filepath.Join(o.bin, "orlopctl"), args...).CombinedOutput(); err != nil {
+			return nil, fmt.Errorf("orlopctl gen %s: %w: %s; `make tools` builds it", args[1], err, out)
+		}
+	}
+	return os.ReadFile(file)
+}
+
+func (m *machine) apply(ctx context.Context, documents []byte) error {
+	return m.call(ctx, func(ctx context.Context, c *client.Client) error {
+		_, err := c.Config.Apply(ctx, &api.ApplyRequest{Documents: documents, Filename: machineName + ".yaml"})
+		return err
+	})
+}
+
+// configuration is the one in force, as the machine tells it; "" when there is none.
+func (m *machine) configuration(ctx context.Context) (string, error) {
+	var text string
+	err := m.call(ctx, func(ctx context.Context, c *client.Client) error {
+		s, err := c.Machine.Get(ctx, &api.GetRequest{Topic: "configuration"})
+		if err != nil || !s.Value.GetStructValue().GetFields()["present"].GetBoolValue() {
+			return err
+		}
+		answer, err := c.Config.Get(ctx, &api.GetConfigRequest{})
+		text = string(answer.GetDocuments())
+		return err
+	})
+	return text, err
+}
+
+// status is how far the last upgrade has come.
+func (m *machine) status(ctx context.Context) (s *api.UpgradeStatus, err error) {
+	err = m.call(ctx, func(ctx context.Context, c *client.Client) error {
+		s, err = c.Upgrade.Status(ctx, &api.UpgradeStatusRequest{})
+		return err
+	})
+	return s, err
+}
+
+// healthy waits until pods can run.
+func (m *machine) healthy(ctx context.Context) error {
+	return m.until(ctx, "health", func(ctx context.Context, c *client.Client) (bool, error) {
+		stream, err := c.Cluster.Health(ctx, &api.HealthRequest{Once: true})
+		if err != nil {
+			return false, err
+		}
+		answer, err := stream.Recv()
+		return answer.GetHealthy(), err
+	})
+}
+
+// outcome waits until nothing more happens to the last upgrade by itself.
+func (m *machine) outcome(ctx context.Context) (*api.UpgradeStatus, error) {
+	var last *api.UpgradeStatus
+	err := m.until(ctx, "outcome of the upgrade", func(ctx context.Context, c *client.Client) (bool, error) {
+		s, err := c.Upgrade.Status(ctx, &api.UpgradeStatusRequest{})
+		last = s
+		return err == nil && ended(s), err
+	})
+	return last, err
+}
+
+// ends waits until an upgrade has ended so.
+func (m *machine) ends(ctx context.Context, phase, version string) error {
+	s, err := m.outcome(ctx)
+	if err == nil && (s.Phase != phase || s.Running != version) {
+		err = fmt.Errorf("version %s runs, and the upgrade to %s is %q: %s", s.Running, s.To, s.Phase, s.Reason)
+	}
+	return err
+}
+
+// ended tells that nothing more happens by itself.
+func ended(s *api.UpgradeStatus) bool { return slot.Phase(s.Phase).Done() && s.Operation == "" }
+
+// upgrade sends a bundle, or the rest of it, and returns the version that it holds when all has come; the machine goes on alone.
+func (m *machine) upgrade(ctx context.Context, bundle string) (string, error) {
+	file, err := os.Open(bundle)
+	if err != nil {
+		return "", fmt.Errorf("bundle: %w; `make versions` builds it", err)
+	}
+	defer file.Close()
+	hash := sha256.New()
+	size, err := io.Copy(hash, file)
+	if err != nil {
+		return "", err
+	}
+	c, err := m.dial(ctx)
+	if err != nil {
+		return "", err
+	}
+	defer c.Close()
+	sum := hex.EncodeToString(hash.Sum(nil))
+	offer, err := c.Upgrade.Offer(ctx, &api.OfferBundleRequest{Sha256: sum, Size: size})
+	if err != nil {
+		return "", err
+	}
+	if _, err := file.Seek(offer.Have, io.SeekStart); err != nil {
+		return "", err
+	}
+	stream, err := c.Upgrade.Send(ctx)
+	if err != nil {
+		return "", err
+	}
+	chunk := make([]byte, 1<<20)
+	for next := (&api.SendBundleRequest{Sha256: sum, Offset: offer.Have}); stream.Send(next) == nil; { // CloseAndRecv knows why not
+		n, err := file.Read(chunk)
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return "", err
+		}
+		next = &api.SendBundleRequest{Chunk: chunk[:n]}
+	}
+	begun, err := stream.CloseAndRecv()
+	return begun.GetTo(), err
+}
+
+func (m *machine) rollback(ctx context.Context) error {
+	return m.call(ctx, func(ctx context.Context, c *client.Client) error {
+		_, err := c.Upgrade.Rollback(ctx, &api.RollbackRequest{})
+		return err
+	})
+}
+
+// kubernetes is a client of the cluster with a certificate of its own.
+func (m *machine) kubernetes(ctx context.Context) (kube kubernetes.Interface, err error) {
+	err = m.call(ctx, func(ctx context.Context, c *client.Client) error {
+		answer, err := c.Cluster.Kubeconfig(ctx, &api.KubeconfigRequest{Server: endpoint})
+		if err != nil {
+			return err
+		}
+		config, err := clientcmd.RESTConfigFromKubeConfig(answer.Kubeconfig)
+		if err != nil {
+			return err
+		}
+		config.Dial, config.Timeout = m.network.DialContext, callLimit
+		kube, err = kubernetes.NewForConfig(config)
+		return err
+	})
+	return kube, err
+}
+
+// write has the cluster keep so many objects, and tells of each as it is acknowledged.
+func (m *machine) write(ctx context.Context, first, count int, acknowledged func(name string) error) error {
+	kube, err := m.kubernetes(ctx)
+	if err != nil {
+		return err
+	}
+	for i := range count {
+		name := fmt.Sprintf("written-%04d", first+i)
+		object := &core.ConfigMap{ObjectMeta: meta.ObjectMeta{Name: name}, Data: map[string]string{"n": name}}
+		if _, err := kube.CoreV1().ConfigMaps("default").Create(ctx, object, meta.CreateOptions{}); err != nil {
+			return fmt.Errorf("object %s: cannot write: %w", name, err)
+		}
+		if err := acknowledged(name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// kept lists the objects that the cluster has kept.
+func (m *machine) kept(ctx context.Context) (map[string]bool, error) {
+	kube, err := m.kubernetes(ctx)
+	if err != nil {
+		return nil, err
+	}
+	list, err := kube.CoreV1().ConfigMaps("default").List(ctx, meta.ListOptions{})
+	if err != nil {
+		return nil, err
+	}
+	names := map[string]bool{}
+	for _, object := range list.Items {
+		names[object.Name] = true
+	}
+	return names, nil
+}

@@ -1,0 +1,217 @@
+// Command soak cuts the power of a machine at random instants, and looks at what comes back. docs/soak.md says how, and what its
+// figures mean.
+//
+//	main.go      flags, and one cut after the other
+//	record.go    one machine does everything once, and all that it writes is recorded
+//	plan.go      which cut is of which class, and at which instant
+//	replay.go    a cut of the record: the disk as it may be then, and a machine that starts from it
+//	kill.go      a cut of a living machine
+//	examine.go   what the boot loader would find, without a machine
+//	judge.go     what the machine had promised by then
+//	check.go     what it shows afterwards
+//	machine.go   a machine and the operator's way to it
+//	report.go    the form of the file
+//
+// It does not build the image.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/orlop-os/orlop/pkg/release"
+)
+
+type options struct {
+	image, bin, operator, versions string
+	out                            string
+	cuts, whole, examine           int
+	seed                           uint64
+	classes                        []string // none: all
+	resume                         bool
+}
+
+// bundle is the file of another version.
+func (o options) bundle(version string) string {
+	return filepath.Join(o.versions, version, "orlop.bundle")
+}
+
+func main() {
+	o, err := parse(os.Args[1:])
+	if errors.Is(err, flag.ErrHelp) {
+		return
+	}
+	if err == nil {
+		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+		err = run(ctx, o)
+		stop()
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "soak:", err)
+		os.Exit(1)
+	}
+}
+
+func parse(args []string) (options, error) {
+	var o options
+	f := flag.NewFlagSet("soak", flag.ContinueOnError)
+	f.StringVar(&o.image, "image", filepath.Join("build", "qemu"), "`folder` of the image (disk.raw, manifest.json)")
+	f.StringVar(&o.bin, "bin", filepath.Join("build", "bin"), "`folder` of orlopctl")
+	f.StringVar(&o.operator, "operator", filepath.Join("build", "operator"), "`folder` of the operator that the image was built for")
+	f.StringVar(&o.versions, "versions", "build", "`folder` of the versions next, which works, and broken, which does not")
+	f.StringVar(&o.out, "out", filepath.Join("build", "soak.json"), "`file` to write; what was recorded, and what failed, goes to a folder beside it")
+	f.IntVar(&o.cuts, "n", 200, "how many cuts")
+	f.IntVar(&o.whole, "whole", 20, "one in so many cuts, at random, is checked whole; 0: none")
+	f.IntVar(&o.examine, "examine", 3, "of each instant at which the ESP or the partition table was written to, so many disks are read without a machine; 0: none")
+	f.Uint64Var(&o.seed, "seed", 0, "what the instants are drawn with; 0: a new one")
+	f.BoolVar(&o.resume, "continue", false, "go on with what was broken off, from the same recording and seed")
+	classes := f.String("classes", "", "only cuts of these, with commas; class kill ends the emulator, all others are replayed")
+	if err := f.Parse(args); err != nil {
+		return o, err
+	}
+	if f.NArg() > 0 {
+		return o, fmt.Errorf("arguments: cannot use %q: expected flags only", f.Args())
+	}
+	if o.cuts < 1 || o.whole < 0 || o.examine < 0 {
+		return o, fmt.Errorf("-n %d -whole %d -examine %d: cannot use: expected one cut or more, and 0 or more", o.cuts, o.whole, o.examine)
+	}
+	known := []string{classKill}
+	for _, s := range new(recorder).steps() {
+		known = append(known, s.class)
+	}
+	if *classes != "" {
+		o.classes = strings.Split(*classes, ",")
+	}
+	for _, class := range o.classes {
+		if !slices.Contains(known, class) {
+			return o, fmt.Errorf("-classes: there is no class %q, but %q", class, known)
+		}
+	}
+	if o.seed == 0 {
+		o.seed = rand.Uint64()
+	}
+	return o, nil
+}
+
+// soak is what the cuts share.
+type soak struct {
+	options
+	dir                    string // of the recording, the replayed disk, and what failed
+	oldVersion, newVersion string
+	documents              []byte
+	replay                 *replayer
+	living                 *victim // of class kill; nil: it is off
+}
+
+// run makes the cuts, and writes the file after each, so that a run that is broken off leaves what it has.
+func run(ctx context.Context, o options) error {
+	s := &soak{options: o, dir: strings.TrimSuffix(o.out, filepath.Ext(o.out))}
+	report := report{Seed: o.seed, Wanted: o.cuts}
+	if o.resume {
+		if err := readJSON(o.out, &report); err != nil {
+			return fmt.Errorf("there is nothing to go on with: %w", err)
+		}
+		report.Wanted = o.cuts
+	} else if err := os.RemoveAll(s.dir); err != nil {
+		return err
+	}
+	if err := s.prepare(ctx); err != nil {
+		return err
+	}
+	defer s.letGo()
+	round := plan(s.replay.recording.classes(), o.classes)
+	fmt.Printf("seed %d\n", report.Seed)
+	if report.Examined == nil && o.examine > 0 {
+		examined, err := s.examine(ctx, report.Seed, o.examine)
+		if err != nil {
+			return err
+		}
+		report.Examined = &examined
+		fmt.Printf("what the loader would find on %d disks: %d faults\n", examined.Disks, len(examined.Wrong))
+	}
+	for len(report.Runs) < o.cuts {
+		number := len(report.Runs)
+		r, err := s.cut(ctx, report.Seed, number, round[number%len(round)])
+		if err != nil {
+			return fmt.Errorf("cut %d: %w; `-continue` goes on from here", number, err)
+		}
+		fmt.Printf("%s  cut %d, %s, %s: %s", time.Now().Format(time.TimeOnly), number, r.Class, r.Instant, r.Outcome)
+		fmt.Printf(" (version %s, upgrade %q, answer after %.1f s, healthy after %.1f s)\n", r.Version, r.Phase, r.Answered, r.Healthy)
+		report.Runs = append(report.Runs, r)
+		report.summarise()
+		if err := writeJSON(o.out, report); err != nil {
+			return err
+		}
+	}
+	report.print(os.Stdout)
+	if report.Bricked+report.Faults > 0 || report.Examined != nil && len(report.Examined.Wrong) > 0 {
+		return fmt.Errorf("of %d cuts %d bricked the machine and %d left a fault, or the loader would find one; %s has them",
+			report.Cuts, report.Bricked, report.Faults, o.out)
+	}
+	return nil
+}
+
+// prepare reads the recording, or makes it.
+func (s *soak) prepare(ctx context.Context) error {
+	var err error
+	if s.oldVersion, err = versionOf(s.image); err != nil {
+		return err
+	}
+	if s.newVersion, err = versionOf(filepath.Join(s.versions, "next")); err != nil {
+		return err
+	}
+	dir := filepath.Join(s.dir, "recording")
+	if !s.resume {
+		if err := record(ctx, s.options, dir); err != nil {
+			return err
+		}
+	}
+	var r recording
+	if err = readJSON(filepath.Join(dir, recordingFile), &r); err != nil {
+		return fmt.Errorf("recording: %w", err)
+	}
+	if s.documents, err = os.ReadFile(filepath.Join(dir, documentsFile)); err != nil {
+		return err
+	}
+	s.replay, err = newReplayer(&r, filepath.Join(dir, diskName+".log"), filepath.Join(s.image, "disk.raw"), filepath.Join(s.dir, "replay"))
+	return err
+}
+
+// versionOf reads the version of an image.
+func versionOf(dir string) (string, error) {
+	var manifest struct{ Release release.Release }
+	if err := readJSON(filepath.Join(dir, "manifest.json"), &manifest); err != nil {
+		return "", fmt.Errorf("image: %w; `make versions` builds it", err)
+	}
+	return manifest.Release.Version, nil
+}
+
+// tries is how many times a cut is made when the emulator ends without a word; about one start in ten of it does.
+const tries = 3
+
+func (s *soak) cut(ctx context.Context, seed uint64, number int, class string) (r result, err error) {
+	for range tries {
+		luck := draws(seed, number)
+		r = result{Number: number, Class: class, Whole: s.options.whole > 0 && luck.IntN(s.options.whole) == 0}
+		if class == classKill {
+			err = s.kill(ctx, luck, &r)
+		} else {
+			s.letGo()
+			err = s.replayed(ctx, luck, &r)
+		}
+		if !errors.Is(err, errEarly) {
+			break
+		}
+	}
+	return r, err
+}

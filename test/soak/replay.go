@@ -1,0 +1,129 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+
+	"github.com/orlop-os/orlop/hack/qemu"
+	"github.com/orlop-os/orlop/hack/qemu/writelog"
+)
+
+// replayer has the disk of the recorded machine as it may have been at any instant. There is one file of it: machines that start
+// from it do not write to it, and a step from one instant to the next writes little.
+type replayer struct {
+	*recording
+	log   *writelog.Log
+	image string // what the recorded machine began with
+	dir   string // of the file
+	disk  writelog.Disk
+}
+
+func newReplayer(r *recording, log, image, dir string) (*replayer, error) {
+	f, err := os.Open(log) // for as long as we run
+	if err != nil {
+		return nil, err
+	}
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	l, err := writelog.Read(f, info.Size())
+	if err != nil {
+		return nil, err
+	}
+	return &replayer{recording: r, log: l, image: image, dir: dir}, os.MkdirAll(dir, 0o755)
+}
+
+func (r *replayer) file() string { return filepath.Join(r.dir, diskName+".raw") }
+
+// set makes the file so; it begins anew if that is in its past.
+func (r *replayer) set(ctx context.Context, flushed int, pieces []writelog.Piece) error {
+	if r.disk.Image != nil {
+		if err := r.disk.Set(flushed, pieces); !errors.Is(err, writelog.ErrPast) {
+			return err
+		}
+	}
+	if err := copySparse(ctx, r.image, r.file()); err != nil {
+		return err
+	}
+	if err := os.Truncate(r.file(), diskMiB<<20); err != nil {
+		return err
+	}
+	f, err := os.OpenFile(r.file(), os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	if old, ok := r.disk.Image.(*os.File); ok {
+		old.Close() // the file is gone
+	}
+	r.disk = writelog.Disk{Log: r.log, Image: f}
+	return r.disk.Set(flushed, pieces)
+}
+
+func copySparse(ctx context.Context, from, to string) error {
+	if err := os.RemoveAll(to); err != nil {
+		return err
+	}
+	if out, err := exec.CommandContext(ctx, "cp", "--sparse=always", from, to).CombinedOutput(); err != nil {
+		return fmt.Errorf("disk image: cannot copy: %w: %s", err, out)
+	}
+	return nil
+}
+
+// replayed cuts the recorded machine's power at an instant of a class, and starts a machine from one of the disks that it may leave.
+func (s *soak) replayed(ctx context.Context, luck *rand.Rand, r *result) error {
+	n := instant(s.replay.recording, s.replay.log, r.Class, luck)
+	flushed, pieces := s.replay.log.Survivors(n, luck)
+	r.Instant = fmt.Sprintf("after %d of %d operations, %d of %d unflushed ones on the disk", n, len(s.replay.log.Ops), len(pieces), n-flushed)
+	if err := s.replay.set(ctx, flushed, pieces); err != nil {
+		return err
+	}
+	var length int64
+	if n > 0 {
+		length = s.replay.log.Ops[n-1].End
+	}
+	// Console and firmware variables are new for each machine.
+	dir := filepath.Join(s.dir, "machine")
+	if err := os.RemoveAll(dir); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	if err := os.Link(s.replay.file(), filepath.Join(dir, diskName+".raw")); err != nil {
+		return err
+	}
+	m, err := powerOn(ctx, s.options, dir, qemu.Disk{Forget: true})
+	if err != nil {
+		return err
+	}
+	err = s.check(ctx, m, s.replay.promised(length), s.replay.acknowledged(length), r)
+	if err = errors.Join(err, m.off()); err != nil || r.Outcome == recovered {
+		return err
+	}
+	r.Kept, err = s.keep(ctx, r.Number, dir)
+	return err
+}
+
+// keep copies the folder of a machine.
+func (s *soak) keep(ctx context.Context, number int, dir string) (string, error) {
+	to := filepath.Join(s.dir, "failed", fmt.Sprintf("cut-%d", number))
+	if err := os.MkdirAll(to, 0o755); err != nil {
+		return "", err
+	}
+	files, err := os.ReadDir(dir)
+	if err != nil {
+		return "", err
+	}
+	for _, f := range files {
+		if err := copySparse(ctx, filepath.Join(dir, f.Name()), filepath.Join(to, f.Name())); err != nil {
+			return "", err
+		}
+	}
+	return to, nil
+}

@@ -1,0 +1,143 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"slices"
+	"text/tabwriter"
+)
+
+// Outcomes of a cut.
+const (
+	recovered = "recovered" // the machine is back within its time, with what it had promised
+	faulty    = "fault"     // it is back, but not with all of that
+	bricked   = "bricked"   // it is not back
+)
+
+// result is one cut.
+type result struct {
+	Number  int      `json:"number"`
+	Class   string   `json:"class"`
+	Instant string   `json:"instant"`
+	Outcome string   `json:"outcome"`
+	Wrong   []string `json:"wrong,omitempty"`
+	Console string   `json:"console,omitempty"` // its end, of a cut that was not recovered from
+	Kept    string   `json:"kept,omitempty"`    // folder with the disk as the cut left it
+	Version string   `json:"version,omitempty"` // that ran then
+	Phase   string   `json:"phase,omitempty"`   // of the last upgrade
+	Whole   bool     `json:"whole,omitempty"`   // it was checked to a healthy cluster and another upgrade
+	// Seconds of the machine's own time since its kernel began, of the start that came up.
+	Answered float64 `json:"answered_s,omitempty"`
+	Healthy  float64 `json:"healthy_s,omitempty"`
+}
+
+// tally counts cuts.
+type tally struct {
+	Cuts      int `json:"cuts"`
+	Bricked   int `json:"bricked"`
+	Faults    int `json:"faults"`
+	Recovered int `json:"recovered"`
+	Whole     int `json:"whole"`
+}
+
+func (t *tally) add(r result) {
+	t.Cuts++
+	switch r.Outcome {
+	case bricked:
+		t.Bricked++
+	case faulty:
+		t.Faults++
+	default:
+		t.Recovered++
+	}
+	if r.Whole {
+		t.Whole++
+	}
+}
+
+// spread is of a time in seconds.
+type spread struct {
+	Median float64 `json:"median"`
+	Max    float64 `json:"max"`
+}
+
+func spreadOf(values []float64) *spread {
+	if len(values) == 0 {
+		return nil
+	}
+	slices.Sort(values)
+	return &spread{Median: values[(len(values)-1)/2], Max: values[len(values)-1]}
+}
+
+// report is the file; docs/soak.md explains its fields.
+type report struct {
+	Seed   uint64 `json:"seed"`
+	Wanted int    `json:"wanted"`
+	tally
+	ByClass  map[string]*tally `json:"by_class"`
+	Answered *spread           `json:"answered_s,omitempty"`
+	Healthy  *spread           `json:"healthy_s,omitempty"`
+	Examined *examination      `json:"examined,omitempty"` // of the whole recording; nil: not done
+	Failures []result          `json:"failures"`
+	Runs     []result          `json:"runs"`
+}
+
+// summarise counts the runs there are.
+func (r *report) summarise() {
+	r.tally, r.ByClass, r.Failures = tally{}, map[string]*tally{}, []result{}
+	var answered, healthy []float64
+	for _, run := range r.Runs {
+		if r.ByClass[run.Class] == nil {
+			r.ByClass[run.Class] = &tally{}
+		}
+		r.tally.add(run)
+		r.ByClass[run.Class].add(run)
+		if run.Outcome != recovered {
+			r.Failures = append(r.Failures, run)
+		}
+		if run.Answered > 0 {
+			answered = append(answered, run.Answered)
+		}
+		if run.Healthy > 0 {
+			healthy = append(healthy, run.Healthy)
+		}
+	}
+	r.Answered, r.Healthy = spreadOf(answered), spreadOf(healthy)
+}
+
+func (r *report) print(out io.Writer) {
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "\nCLASS\tCUTS\tBRICKED\tFAULTS\tRECOVERED\tCHECKED WHOLE")
+	line := func(class string, t tally) {
+		fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%d\t%d\n", class, t.Cuts, t.Bricked, t.Faults, t.Recovered, t.Whole)
+	}
+	var done []string
+	for _, run := range r.Runs {
+		if !slices.Contains(done, run.Class) {
+			done = append(done, run.Class)
+			line(run.Class, *r.ByClass[run.Class])
+		}
+	}
+	line("all", r.tally)
+	w.Flush()
+	if r.Answered != nil {
+		fmt.Fprintf(out, "first answer %.1f s after the kernel began, at most %.1f s\n", r.Answered.Median, r.Answered.Max)
+	}
+	if r.Healthy != nil {
+		fmt.Fprintf(out, "healthy cluster %.1f s after the kernel began, at most %.1f s\n", r.Healthy.Median, r.Healthy.Max)
+	}
+	if r.Examined != nil {
+		fmt.Fprintf(out, "what the loader would find on %d disks: %d faults\n", r.Examined.Disks, len(r.Examined.Wrong))
+		for _, wrong := range r.Examined.Wrong {
+			fmt.Fprintf(out, "  %s\n", wrong)
+		}
+	}
+	for _, f := range r.Failures {
+		fmt.Fprintf(out, "\ncut %d of seed %d (%s, %s): %s\n", f.Number, r.Seed, f.Class, f.Instant, f.Outcome)
+		for _, wrong := range f.Wrong {
+			fmt.Fprintf(out, "  %s\n", wrong)
+		}
+		fmt.Fprintf(out, "  kept in %s; end of the console:\n%s\n", cmp.Or(f.Kept, "(nothing)"), f.Console)
+	}
+}
