@@ -108,7 +108,7 @@ cuts: versions ## a few of them (two minutes)
 reproducible: packages tools $(BUILD)/operator/ca.crt $(BUILD)/release/signing.key ## build the image twice, once from nothing, in different folders, and compare every byte (ten minutes)
 	ORLOP_TEST_REPRODUCIBLE=1 go test ./imager -count=1 -run 'TestReproducible$$' -v -timeout 90m
 
-bench: image ## figures against the same Kubernetes as separate processes; see docs/bench.md
+bench: versions ## figures against the same Kubernetes as separate processes; see docs/bench.md
 	CGO_ENABLED=0 go run ./test/bench -image $(IMAGE) -out $(BUILD)/bench.json
 
 lock: ## take the newest Debian packages into imager's lock file

@@ -8,8 +8,6 @@ import (
 	"github.com/google/uuid"
 )
 
-const hash = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f"
-
 func TestRootInMemory(t *testing.T) {
 	for _, c := range []struct {
 		cmdline string

@@ -162,6 +162,9 @@ func (a machineAPI) Reset(ctx context.Context, r *api.ResetRequest) (*api.PowerR
 	default:
 		return nil, status.Errorf(codes.InvalidArgument, "reset: nothing is known of %v", r.Wipe)
 	}
+	if err := a.m.leave(); err != nil {
+		return nil, status.Errorf(codes.FailedPrecondition, "reset refused: %v", err)
+	}
 	return &api.PowerResponse{}, a.m.goDown(down)
 }
 

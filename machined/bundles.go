@@ -62,6 +62,9 @@ func (m *machine) installer(withoutData bool) (upgrade.Installer, error) {
 	if withoutData || !m.holdsData() {
 		i.Save = nil
 	}
+	if m.drains() {
+		i.Drain = m.drain
+	}
 	return i, nil
 }
 

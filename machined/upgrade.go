@@ -372,6 +372,13 @@ func (a upgradeAPI) Rollback(ctx context.Context, _ *api.RollbackRequest) (*api.
 	if err != nil {
 		return nil, status.Error(codes.Internal, err.Error())
 	}
+	if !a.m.writing.TryLock() {
+		return nil, errBusy
+	}
+	defer a.m.writing.Unlock()
+	if err := a.m.leave(); err != nil {
+		return nil, status.Errorf(codes.FailedPrecondition, "rollback refused: %v", err)
+	}
 	if err := a.m.happened(context.WithoutCancel(ctx), slot.BackAsked{Entries: entries, Reason: "rollback asked by " + caller(ctx), At: time.Now()}); err != nil {
 		return nil, status.Errorf(codes.FailedPrecondition, "rollback: %v", err)
 	}

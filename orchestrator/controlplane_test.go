@@ -87,6 +87,7 @@ func TestControlPlane(t *testing.T) {
 	t.Run("without services", func(t *testing.T) { withoutServices(ctx, t, m, site) })
 	t.Run("names", func(t *testing.T) { names(ctx, t, m, spec) })
 	t.Run("ended pods", enoughEnded)
+	t.Run("drains", func(t *testing.T) { drains(ctx, t, m, admin, node.Name) })
 
 	t.Logf("api: %s", api.usage(t))
 	t.Logf("controllers: %s", controllers.usage(t))

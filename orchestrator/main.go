@@ -13,6 +13,7 @@
 // And for upgrades:
 //
 //	orchestrator save-data     keeps what etcd holds for the version that runs, writes a nodespec.DataSaved
+//	orchestrator drain         reads a nodespec.DrainOrder, evicts the node's pods, writes a nodespec.Drained
 //	orchestrator canary        makes a pod's sandbox and takes it away again, or says why it cannot
 //
 // Each process reads the node's description (paths.NodeSpec), writes its components' configuration files beside the
@@ -39,6 +40,7 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/canary"
 	"github.com/orlop-os/orlop/orchestrator/component"
 	"github.com/orlop-os/orlop/orchestrator/diskmatch"
+	"github.com/orlop-os/orlop/orchestrator/drain"
 	"github.com/orlop-os/orlop/orchestrator/etcd"
 	"github.com/orlop-os/orlop/orchestrator/kubeapiserver"
 	"github.com/orlop-os/orlop/orchestrator/kubelet"
@@ -50,7 +52,7 @@ import (
 
 func main() {
 	if len(os.Args) != 2 {
-		fmt.Fprintln(os.Stderr, "orchestrator: usage: orchestrator api|controllers|node|check-access|match-disks|save-data|canary")
+		fmt.Fprintln(os.Stderr, "orchestrator: usage: orchestrator api|controllers|node|check-access|match-disks|save-data|drain|canary")
 		os.Exit(2)
 	}
 	switch os.Args[1] {
@@ -68,6 +70,8 @@ func main() {
 	switch dirs := layout.System(); os.Args[1] {
 	case "save-data":
 		err = saveData(ctx, dirs, os.Stdout)
+	case "drain":
+		err = drainNode(ctx, dirs, os.Stdin, os.Stdout)
 	case "canary":
 		err = canary.Run(ctx, dirs)
 	default:
@@ -107,6 +111,27 @@ func saveData(ctx context.Context, dirs layout.Dirs, out io.Writer) error {
 		return err
 	}
 	return json.NewEncoder(out).Encode(saved)
+}
+
+// drainNode evicts the node's pods, and says how that went.
+func drainNode(ctx context.Context, dirs layout.Dirs, in io.Reader, out io.Writer) error {
+	var order nodespec.DrainOrder
+	if err := json.NewDecoder(in).Decode(&order); err != nil {
+		return fmt.Errorf("the order cannot be decoded: %w", err)
+	}
+	spec, err := readSpec(dirs.Spec)
+	if err != nil {
+		return err
+	}
+	api, err := drain.Client(dirs)
+	if err != nil {
+		return err
+	}
+	done, err := drain.Do(ctx, api, spec.NodeName, order)
+	if err != nil {
+		return err
+	}
+	return json.NewEncoder(out).Encode(done)
 }
 
 // run runs one process until ctx is done or one of its components ends.

@@ -5,6 +5,7 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/component"
 	"github.com/orlop-os/orlop/orchestrator/controllermanager"
 	"github.com/orlop-os/orlop/orchestrator/coredns"
+	"github.com/orlop-os/orlop/orchestrator/drain"
 	"github.com/orlop-os/orlop/orchestrator/early"
 	"github.com/orlop-os/orlop/orchestrator/etcd"
 	"github.com/orlop-os/orlop/orchestrator/kubeapiserver"
@@ -35,6 +36,7 @@ func Services(spec nodespec.Spec, dirs layout.Dirs) []component.Component {
 		kubelet.Component(spec, dirs),
 		kubeproxy.Component(spec, dirs),
 		coredns.Component(spec, dirs),
+		drain.Component(),
 	)
 	return append(all, podnetwork.Components(spec, dirs)...)
 }

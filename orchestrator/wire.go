@@ -11,6 +11,7 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/component"
 	"github.com/orlop-os/orlop/orchestrator/controllermanager"
 	"github.com/orlop-os/orlop/orchestrator/coredns"
+	"github.com/orlop-os/orlop/orchestrator/drain"
 	"github.com/orlop-os/orlop/orchestrator/early"
 	"github.com/orlop-os/orlop/orchestrator/etcd"
 	"github.com/orlop-os/orlop/orchestrator/health"
@@ -141,6 +142,10 @@ func (w *wiring) attach(c *component.Component) {
 	case coredns.Name:
 		c.Run = func(ctx context.Context, announce component.Announce) error {
 			return coredns.Run(ctx, w.spec, w.dirs, w.agent.Addresses, announce)
+		}
+	case drain.Name:
+		c.Run = func(ctx context.Context, announce component.Announce) error {
+			return drain.Run(ctx, w.spec, w.dirs, w.agent.Registered, announce)
 		}
 	case podnetwork.Name:
 		c.Run = w.agent.Run

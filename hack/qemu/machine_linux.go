@@ -2,6 +2,7 @@ package qemu
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -219,6 +220,27 @@ func (m *Machine) Resume(ctx context.Context) error { return m.monitor(ctx, "res
 // SetLink plugs the machine's cable in or out: the guest sees the carrier come and go.
 func (m *Machine) SetLink(ctx context.Context, up bool) error {
 	return m.monitor(ctx, "set the link", "set_link", map[string]any{"name": "nic0", "up": up})
+}
+
+// Written is how many bytes the machine has written to its disks since power-on.
+func (m *Machine) Written(ctx context.Context) (int64, error) {
+	answer, err := m.current().qmp.ask(ctx, "query-blockstats", nil)
+	var disks []struct {
+		Stats struct {
+			Written int64 `json:"wr_bytes"`
+		}
+	}
+	if err == nil {
+		err = json.Unmarshal(answer, &disks)
+	}
+	if err != nil {
+		return 0, fmt.Errorf("machine %s: cannot tell what it has written: %w", m.spec.Name, err)
+	}
+	var sum int64
+	for _, d := range disks {
+		sum += d.Stats.Written
+	}
+	return sum, nil
 }
 
 // Screendump writes what the VGA adapter shows to path, as PNG. It needs MachineSpec.Graphics.

@@ -81,8 +81,14 @@ func (q *qmp) read() {
 // negotiate leaves the mode in which QEMU accepts nothing else.
 func (q *qmp) negotiate(ctx context.Context) error { return q.do(ctx, "qmp_capabilities", nil) }
 
-// do runs a command and waits for its answer.
+// do runs a command and waits until it is done.
 func (q *qmp) do(ctx context.Context, command string, arguments map[string]any) error {
+	_, err := q.ask(ctx, command, arguments)
+	return err
+}
+
+// ask runs a command and returns its answer.
+func (q *qmp) ask(ctx context.Context, command string, arguments map[string]any) (json.RawMessage, error) {
 	answer := make(chan qmpMessage, 1)
 	q.mu.Lock()
 	q.next++
@@ -95,18 +101,18 @@ func (q *qmp) do(ctx context.Context, command string, arguments map[string]any) 
 	err := json.NewEncoder(q.conn).Encode(request)
 	q.mu.Unlock()
 	if err != nil {
-		return fmt.Errorf("qmp: cannot send %s: %w (%w)", command, errMonitorEnded, err)
+		return nil, fmt.Errorf("qmp: cannot send %s: %w (%w)", command, errMonitorEnded, err)
 	}
 	select {
 	case m := <-answer:
 		if m.Error != nil {
-			return fmt.Errorf("qmp: %s: %s: %s", command, m.Error.Class, m.Error.Desc)
+			return nil, fmt.Errorf("qmp: %s: %s: %s", command, m.Error.Class, m.Error.Desc)
 		}
-		return nil
+		return m.Return, nil
 	case <-q.ended:
-		return fmt.Errorf("qmp: cannot run %s: %w", command, errMonitorEnded)
+		return nil, fmt.Errorf("qmp: cannot run %s: %w", command, errMonitorEnded)
 	case <-ctx.Done():
-		return fmt.Errorf("qmp: cannot run %s: %w", command, context.Cause(ctx))
+		return nil, fmt.Errorf("qmp: cannot run %s: %w", command, context.Cause(ctx))
 	}
 }
 

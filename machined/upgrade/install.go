@@ -36,6 +36,8 @@ type Installer struct {
 	Save func(context.Context) error
 	// Keep keeps the configuration in force for the running version, as the last thing before the loader knows the new one.
 	Keep func() error
+	// Drain moves the pods away before the machine goes down; nil: they stay. An error gives the upgrade up.
+	Drain func(context.Context) error
 	// Begin tells of each operation as it begins, with how many bytes it will do (0: that is not told). Done tells, now and then,
 	// how many it has done.
 	Begin func(operation string, total int64)
@@ -92,7 +94,7 @@ func (i Installer) Install(ctx context.Context, from io.Reader) error {
 		}
 	}
 	var uki []byte
-	err = i.do(ctx, []operation{
+	all := []operation{
 		{"forget the version in slot " + i.Place.Label, 0, func() error { return i.ESP.Forget(i.Running) }},
 		{fmt.Sprintf("write version %s to %s (%s)", s.Version, i.Place.Label, i.Place.Root), s.RootImage.Size, func() error {
 			return verity.Write(i.Place.Root, func(to io.Writer) error {
@@ -108,9 +110,12 @@ func (i Installer) Install(ctx context.Context, from io.Reader) error {
 		{fmt.Sprintf("enter version %s, to be tried %d times", s.Version, slot.Tries), 0, func() error {
 			return i.ESP.Enter(slot.Entry{Version: s.Version, Trial: true, Left: slot.Tries}, bytes.NewReader(uki))
 		}},
-	})
-	if err != nil {
-		// Entering may have failed when the name was there already.
+	}
+	if i.Drain != nil {
+		all = append(all, operation{"move the pods away", 0, func() error { return i.Drain(ctx) }})
+	}
+	if err := i.do(ctx, all); err != nil {
+		// The name may be there already.
 		return errors.Join(err, i.ESP.Forget(i.Running))
 	}
 	return nil

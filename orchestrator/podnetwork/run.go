@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"path/filepath"
 	"slices"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -57,6 +58,7 @@ type Agent struct {
 	seen    chan *corev1.Node // for the Node's state
 	addrs   []netip.Addr
 	bridged chan struct{} // closed when addrs are on the bridge
+	known   chan struct{} // closed when there is a Node object
 	applied []netip.Prefix
 }
 
@@ -64,7 +66,7 @@ type Agent struct {
 func New(spec nodespec.Spec, dirs layout.Dirs, gate *apigate.Gate) *Agent {
 	return &Agent{
 		spec: spec, dirs: dirs, gate: gate,
-		nodes: make(chan *corev1.Node, 1), seen: make(chan *corev1.Node, 1), bridged: make(chan struct{}),
+		nodes: make(chan *corev1.Node, 1), seen: make(chan *corev1.Node, 1), bridged: make(chan struct{}), known: make(chan struct{}),
 	}
 }
 
@@ -75,6 +77,16 @@ func (a *Agent) Addresses(ctx context.Context) ([]netip.Addr, error) {
 		return a.addrs, nil
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
+	}
+}
+
+// Registered waits until there is a Node object.
+func (a *Agent) Registered(ctx context.Context) error {
+	select {
+	case <-a.known:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
 	}
 }
 
@@ -134,11 +146,13 @@ func (a *Agent) watch(ctx context.Context, api kubernetes.Interface) error {
 	own := informers.NewSharedInformerFactoryWithOptions(api, 0, informers.WithTweakListOptions(func(o *metav1.ListOptions) {
 		o.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, a.spec.NodeName).String()
 	}))
+	known := sync.OnceFunc(func() { close(a.known) })
 	pass := func(object any) {
 		node, ok := object.(*corev1.Node)
 		if !ok {
 			return
 		}
+		known()
 		for _, to := range []chan *corev1.Node{a.nodes, a.seen} {
 			select { // the newest state replaces one that was not looked at
 			case <-to:

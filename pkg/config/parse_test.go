@@ -57,7 +57,7 @@ spec:
 				c.Machine.Spec = MachineSpec{
 					Role: RoleWorker, Trust: Trust{OperatorCAs: ref.Machine.Spec.Trust.OperatorCAs},
 					Reserved:      Reserved{Memory: 1 << 30, CPU: 2000},
-					Upgrade:       Upgrade{Deadline: Duration(5 * time.Minute)},
+					Upgrade:       Upgrade{Deadline: Duration(5 * time.Minute), Drain: Drain{Policy: DrainNone, Timeout: Duration(5 * time.Minute)}},
 					Sysctls:       map[string]string{"net.core.somaxconn": "4096", "net.ipv4.conf.eth0/100.rp_filter": "1", "kernel.sched_rt_runtime_us": "0x10"},
 					KernelModules: []string{"loop"}, Disk: Disk{WipeForeign: true},
 				}
@@ -151,7 +151,7 @@ spec:
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			want := &Config{
-				Machine: Machine{Metadata: Metadata{Name: "a"}, Spec: MachineSpec{Role: RoleWorker, Reserved: Reserved{Memory: 512 << 20, CPU: 200}, Upgrade: Upgrade{Deadline: Duration(5 * time.Minute)}}},
+				Machine: Machine{Metadata: Metadata{Name: "a"}, Spec: MachineSpec{Role: RoleWorker, Reserved: Reserved{Memory: 512 << 20, CPU: 200}, Upgrade: Upgrade{Deadline: Duration(5 * time.Minute), Drain: Drain{Policy: DrainNone, Timeout: Duration(5 * time.Minute)}}}},
 				Network: Network{Metadata: NetworkMetadata{Name: "default"}},
 			}
 			test.want(want)

@@ -49,7 +49,7 @@ type MachineSpec struct {
 	Disk Disk `yaml:"disk"`
 	// Install says which disk a machine that runs from memory installs itself to. It says nothing to one that is installed.
 	Install *Install `yaml:"install,omitempty"`
-	// Upgrade says how a new version of the system has to prove itself.
+	// Upgrade says how the machine goes into a new version of the system, and how that has to prove itself.
 	Upgrade Upgrade `yaml:"upgrade"`
 }
 
@@ -82,10 +82,36 @@ type Reserved struct {
 // DefaultUpgradeDeadline is Upgrade.Deadline of a machine without a configuration.
 const DefaultUpgradeDeadline = 5 * time.Minute
 
-// Upgrade says how a new version of the system has to prove itself.
+// Upgrade says how the machine goes into a new version of the system, and how that has to prove itself.
 type Upgrade struct {
 	// Deadline is how long after the start of its first process a new version may take until everything is healthy, 1m to 1h. A version that takes longer is given up, and the machine goes back to the one before.
 	Deadline Duration `yaml:"deadline"`
+	// Drain says how pods leave the machine before it goes into another version, goes back, or is reset.
+	Drain Drain `yaml:"drain"`
+}
+
+// Drain moves the pods away from a machine that goes down for an upgrade. Pods of DaemonSets and static pods stay.
+type Drain struct {
+	// Policy says what happens to a pod that its PodDisruptionBudget does not let go: timeout waits for it, until the time is up; respect gives the upgrade up then; force deletes the pod at once. With none no pod is moved: a cluster of one machine has no place for them, and they come back where they were.
+	Policy DrainPolicy `yaml:"policy"`
+	// Timeout is how long all pods together may take to leave, 1s to 1h. Pods that are still there then end with the machine.
+	Timeout Duration `yaml:"timeout"`
+}
+
+// DrainPolicy is how much a disruption budget counts.
+type DrainPolicy string
+
+// The policies of Drain.
+const (
+	DrainNone    DrainPolicy = "none"
+	DrainTimeout DrainPolicy = "timeout"
+	DrainRespect DrainPolicy = "respect"
+	DrainForce   DrainPolicy = "force"
+)
+
+// Names lists the policies.
+func (DrainPolicy) Names() []string {
+	return []string{string(DrainNone), string(DrainTimeout), string(DrainRespect), string(DrainForce)}
 }
 
 // Disk says what may happen to the boot disk.
@@ -98,7 +124,7 @@ func (m *Machine) defaults() {
 	// An idle control plane takes about 350 MB of anonymous memory (six processes, measured); a workload must not
 	// have it.
 	m.Spec.Reserved = Reserved{Memory: 512 << 20, CPU: 200}
-	m.Spec.Upgrade = Upgrade{Deadline: Duration(DefaultUpgradeDeadline)}
+	m.Spec.Upgrade = Upgrade{Deadline: Duration(DefaultUpgradeDeadline), Drain: Drain{Policy: DrainNone, Timeout: Duration(5 * time.Minute)}}
 }
 
 // enum is a string type with a fixed set of names.

@@ -46,6 +46,9 @@ func (p *parser) machine(m *Machine) {
 	if d := time.Duration(m.Spec.Upgrade.Deadline); d < time.Minute || d > time.Hour {
 		p.on(spec+".upgrade.deadline", wrong{reason: m.Spec.Upgrade.Deadline.String() + " is out of range", expected: "1m to 1h"})
 	}
+	if d := time.Duration(m.Spec.Upgrade.Drain.Timeout); d < time.Second || d > time.Hour {
+		p.on(spec+".upgrade.drain.timeout", wrong{reason: m.Spec.Upgrade.Drain.Timeout.String() + " is out of range", expected: "1s to 1h"})
+	}
 	if m.Spec.Reserved.CPU < 50 {
 		p.on(spec+".reserved.cpu", wrong{reason: fmt.Sprintf("%q is too little for the system", m.Spec.Reserved.CPU), expected: "at least 50m"})
 	}

@@ -72,3 +72,18 @@ type DataRestored struct {
 	Revision int64     `json:"revision"` // the last one that was saved
 	Dropped  int64     `json:"dropped"`  // revisions after it that are lost
 }
+
+// DrainOrder is what `orchestrator drain` reads, as JSON. Without Refuse and Delete, a pod that its disruption budget does not let
+// go when the time is up stays where it is, and ends with the machine.
+type DrainOrder struct {
+	Timeout time.Duration `json:"timeout"` // for all pods together
+	Refuse  bool          `json:"refuse"`  // take pods again if a disruption budget does not let one go in time
+	Delete  bool          `json:"delete"`  // delete such a pod at once
+}
+
+// Drained is what it writes.
+type Drained struct {
+	Evicted int      `json:"evicted"` // pods
+	Left    []string `json:"left"`    // pods that are still there, and why; and what else went wrong
+	Refused bool     `json:"refused"` // as the order wants it: the node takes pods again
+}

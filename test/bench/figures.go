@@ -26,6 +26,12 @@ type figures struct {
 	PID1AnonMiB        *float64 `json:"pid1_anon_mib,omitempty"`
 	ApidAnonMiB        *float64 `json:"apid_anon_mib,omitempty"`
 	ArtifactMiB        *float64 `json:"artifact_mib,omitempty"`
+	Upgrade            *float64 `json:"upgrade_s,omitempty"`                // the operator asks → the new version is committed
+	UpgradeToReset     *float64 `json:"upgrade_to_reset_s,omitempty"`       // the operator asks → the machine resets
+	ResetToReady       *float64 `json:"upgrade_reset_to_ready_s,omitempty"` // the machine resets → node Ready, of the new boot
+	UpgradeOutage      *float64 `json:"upgrade_api_outage_s,omitempty"`     // the Kubernetes API's last good answer → the next one
+	UpgradeWrittenMiB  *float64 `json:"upgrade_written_mib,omitempty"`      // to the disk, all that the machine writes meanwhile
+	BundleMiB          *float64 `json:"bundle_mib,omitempty"`
 	// AnonMiB is anonymous memory by service, or by the program's name for what is no service.
 	AnonMiB map[string]float64 `json:"anon_mib,omitempty"`
 }
@@ -50,6 +56,12 @@ func (f *figures) numbers() []struct {
 		{"anonymous memory of PID 1, MiB", &f.PID1AnonMiB},
 		{"anonymous memory of apid, MiB", &f.ApidAnonMiB},
 		{"what it boots from, MiB", &f.ArtifactMiB},
+		{"upgrade: asked → committed, s", &f.Upgrade},
+		{"upgrade: asked → reset, s", &f.UpgradeToReset},
+		{"upgrade: reset → node Ready, s", &f.ResetToReady},
+		{"upgrade: Kubernetes API away, s", &f.UpgradeOutage},
+		{"upgrade: written to the disk, MiB", &f.UpgradeWrittenMiB},
+		{"upgrade: its bundle, MiB", &f.BundleMiB},
 	}
 }
 

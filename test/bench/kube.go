@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/orlop-os/orlop/pkg/api"
@@ -27,7 +28,7 @@ const retryPause = 100 * time.Millisecond
 func (b *boot) watchPod(ctx context.Context, podImage string) (node, pod time.Time, err error) {
 	imported := make(chan error, 1)
 	go func() { imported <- b.importImage(ctx, podImage) }()
-	kube, err := b.kubernetes(ctx)
+	kube, err := b.kubernetes(ctx, func(*rest.Config) {})
 	if err != nil {
 		return node, pod, err
 	}
@@ -59,7 +60,7 @@ func (b *boot) watchPod(ctx context.Context, podImage string) (node, pod time.Ti
 }
 
 // kubernetes is a client with a certificate of its own, through the closed network.
-func (b *boot) kubernetes(ctx context.Context) (kubernetes.Interface, error) {
+func (b *boot) kubernetes(ctx context.Context, tune func(*rest.Config)) (kubernetes.Interface, error) {
 	ctx, cancel := context.WithTimeout(ctx, callLimit)
 	defer cancel()
 	answer, err := b.client.Cluster.Kubeconfig(ctx, &api.KubeconfigRequest{Server: b.endpoint()})
@@ -72,6 +73,7 @@ func (b *boot) kubernetes(ctx context.Context) (kubernetes.Interface, error) {
 	}
 	config.Dial = b.network.DialContext
 	config.ContentType = "application/vnd.kubernetes.protobuf"
+	tune(config)
 	kube, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return nil, fmt.Errorf("kubeconfig: %w", err)
@@ -120,9 +122,10 @@ func first(ctx context.Context, w watch.Interface, ok func(watch.Event) bool) (t
 
 func nodeReady(e watch.Event) bool {
 	n, isNode := e.Object.(*core.Node)
-	if !isNode {
-		return false
-	}
+	return isNode && isReady(n)
+}
+
+func isReady(n *core.Node) bool {
 	for _, c := range n.Status.Conditions {
 		if c.Type == core.NodeReady && c.Status == core.ConditionTrue {
 			return true

@@ -39,6 +39,7 @@ var identityLine = regexp.MustCompile(`orlop: machine identity (sha256:[0-9a-f]{
 type boot struct {
 	options
 	dir     string
+	goesOn  bool // a reset does not end it
 	network *qemu.Network
 	machine *qemu.Machine
 	poweron time.Time
@@ -48,18 +49,27 @@ type boot struct {
 }
 
 // bootMachine measures one machine from power-on to its memory after idling. dir keeps the console and the events.
-func bootMachine(ctx context.Context, o options, podImage, dir string) (machineRun, error) {
+func bootMachine(ctx context.Context, o options, podImage, dir string) (run machineRun, err error) {
 	b := &boot{options: o, dir: dir, record: newRecord()}
+	err = b.whileOn(ctx, func(ctx context.Context, documents []byte) error {
+		run, err = b.measure(ctx, documents, podImage)
+		return err
+	})
+	return run, err
+}
+
+// whileOn makes the machine, switches it on, and measures it.
+func (b *boot) whileOn(ctx context.Context, measure func(ctx context.Context, documents []byte) error) error {
 	documents, err := b.prepare(ctx)
 	if err != nil {
-		return machineRun{}, err
+		return err
 	}
 	if b.network, err = qemu.NewNetwork(qemu.NetworkSpec{}); err != nil {
-		return machineRun{}, err
+		return err
 	}
 	defer b.network.Close()
 	if err := b.powerOn(ctx); err != nil {
-		return machineRun{}, err
+		return err
 	}
 	defer b.powerOff()
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -69,11 +79,10 @@ func bootMachine(ctx context.Context, o options, podImage, dir string) (machineR
 			cancel(fmt.Errorf("%w: QEMU: %s", errEarly, exit))
 		}
 	}()
-	run, err := b.measure(ctx, documents, podImage)
-	if err != nil {
-		return run, errors.Join(err, cause(ctx), b.explain(context.WithoutCancel(ctx)))
+	if err := measure(ctx, documents); err != nil {
+		return errors.Join(err, cause(ctx), b.explain(context.WithoutCancel(ctx)))
 	}
-	return run, nil
+	return nil
 }
 
 // logLines is how much of a service's log is kept when the machine did not get where it should.
@@ -189,7 +198,7 @@ func (b *boot) powerOn(ctx context.Context) error {
 	var err error
 	b.machine, err = qemu.Start(ctx, qemu.MachineSpec{
 		Name: machineName, Dir: b.dir, MemoryMiB: b.memoryMiB, CPUs: processors, Disks: qemu.BootDisk("", 0), Network: b.network,
-		Watchdog: true, NoReboot: true, TranslationMiB: translationMiB,
+		Watchdog: true, NoReboot: !b.goesOn, TranslationMiB: translationMiB,
 	})
 	if err != nil {
 		return err
@@ -212,16 +221,7 @@ func (b *boot) powerOff() {
 // measure follows the machine through its start, lets it idle and reads its memory.
 func (b *boot) measure(ctx context.Context, documents []byte, podImage string) (machineRun, error) {
 	var run machineRun
-	match, err := b.machine.WaitConsole(ctx, identityLine)
-	if err != nil {
-		return run, err
-	}
-	b.pinned.Fingerprint = match[1]
-	answered, err := b.firstAnswer(ctx)
-	if err != nil {
-		return run, err
-	}
-	applied, err := b.apply(ctx, documents)
+	answered, applied, err := b.configure(ctx, documents)
 	if err != nil {
 		return run, err
 	}
@@ -263,6 +263,19 @@ func (b *boot) measure(ctx context.Context, documents []byte, podImage string) (
 	}
 	run.ToKubeAPI = &kube
 	return run, writeTimeline(filepath.Join(b.dir, "timeline.txt"), run)
+}
+
+// configure makes the machine a cluster, and returns when it first answered and when it had taken its configuration.
+func (b *boot) configure(ctx context.Context, documents []byte) (answered, applied time.Time, err error) {
+	match, err := b.machine.WaitConsole(ctx, identityLine)
+	if err != nil {
+		return answered, applied, err
+	}
+	b.pinned.Fingerprint = match[1]
+	if answered, err = b.firstAnswer(ctx); err == nil {
+		applied, err = b.apply(ctx, documents)
+	}
+	return answered, applied, err
 }
 
 // firstAnswer connects as early as the machine can be connected to, and returns when its first answer was there.

@@ -4,6 +4,7 @@
 //
 //	main.go       flags and the order of the runs
 //	machine.go    one boot of our machine, from power-on to its idle memory
+//	upgrade.go    one upgrade of our machine, under a client that asks the Kubernetes API all the time
 //	kube.go       the node and the pod, watched as any client of the Kubernetes API would
 //	record.go     what the machine says of itself while it starts, and whose clock is whose
 //	image.go      the container image that the pod runs
@@ -45,6 +46,7 @@ type options struct {
 	image, bin, operator string
 	baseline             string
 	noBaseline           bool
+	bundle               string
 	out                  string
 	pairs, memoryMiB     int
 	idle                 time.Duration
@@ -76,6 +78,7 @@ func parse(args []string, getenv func(string) string) (options, error) {
 	f.StringVar(&o.operator, "operator", filepath.Join("build", "operator"), "folder of the operator that the image was built for")
 	f.StringVar(&o.baseline, "baseline", getenv(baselineEnv), "folder of the baseline, with run.sh (default: $"+baselineEnv+")")
 	f.BoolVar(&o.noBaseline, "no-baseline", false, "measure our machine only; baseline and ratio are left out of the file")
+	f.StringVar(&o.bundle, "bundle", filepath.Join("build", "next", "orlop.bundle"), "newer version of the image, to upgrade to; empty: no upgrade is measured")
 	f.StringVar(&o.out, "out", filepath.Join("build", "bench.json"), "file to write; logs of each boot go to a folder beside it")
 	f.IntVar(&o.pairs, "pairs", 3, "how many times both are booted, alternating")
 	f.IntVar(&o.memoryMiB, "memory", 6144, "memory of either machine in MiB; both have two processors")
@@ -131,6 +134,18 @@ func run(ctx context.Context, o options) error {
 		result.EarlyEnds += early
 		if err != nil {
 			return err
+		}
+		if o.bundle != "" {
+			upgraded, early, err := again(name+", upgrade", func() (figures, error) {
+				bounded, cancel := context.WithTimeout(ctx, machineLimit)
+				defer cancel()
+				return upgradeMachine(bounded, o, filepath.Join(dir, "upgrade"))
+			})
+			result.EarlyEnds += early
+			if err != nil {
+				return err
+			}
+			ours.addUpgrade(upgraded)
 		}
 		result.Runs = append(result.Runs, ours)
 		if !o.noBaseline {

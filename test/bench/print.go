@@ -23,6 +23,9 @@ func printReport(out io.Writer, r report) {
 		fmt.Fprintln(w, "\nMEDIAN\tORLOP OS\tRUNS")
 	}
 	for i, n := range ours {
+		if *n.at == nil && *theirs[i].at == nil {
+			continue // an upgrade that was not measured
+		}
 		var mine, others []*float64
 		for j := range r.Runs {
 			mine = append(mine, *r.Runs[j].numbers()[i].at)

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
-	"sigs.k8s.io/yaml"
 
 	"github.com/orlop-os/orlop/hack/qemu"
 	"github.com/orlop-os/orlop/pkg/api"
@@ -37,17 +36,6 @@ func (s *story) photos(ts *testscript.TestScript, machine, mib string) qemu.Disk
 		ts.Fatalf("mke2fs: %v: %s", err, out)
 	}
 	return qemu.Disk{Name: "photos", Image: image, SizeMiB: size}
-}
-
-// installToVerb says in the Machine document which disk the system is installed to.
-func (s *story) installToVerb(ts *testscript.TestScript, neg bool, args []string) {
-	need(ts, neg, args, 2, 2, "install-to DOCUMENTS INSTALL")
-	var install map[string]any
-	ts.Check(yaml.Unmarshal([]byte(args[1]), &install))
-	edit(ts, args[0], "Machine", func(document map[string]any) {
-		spec, _ := document["spec"].(map[string]any)
-		spec["install"] = install
-	})
 }
 
 // cutInstallVerb installs, and cuts the power while the machine does an operation of it (machined/install names them).

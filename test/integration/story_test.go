@@ -48,7 +48,7 @@ func TestStories(t *testing.T) {
 	}
 }
 
-// broken are the ends of the stories that failed.
+// broken are the ends of the stories that failed, and before each what its cluster said.
 var broken []string
 
 // TestMain prints last which story failed and where: whoever sees only the end of a long log sees that.
@@ -76,8 +76,7 @@ func (t teller) Log(args ...any) {
 	t.T.Helper()
 	t.T.Log(args...)
 	if text := fmt.Sprint(args...); strings.Contains(text, "\nFAIL: ") {
-		lines := strings.Split(strings.TrimSpace(text), "\n")
-		broken = append(broken, fmt.Sprintf("%s failed:\n%s", t.Name(), strings.Join(lines[max(0, len(lines)-25):], "\n")))
+		broken = append(broken, fmt.Sprintf("%s failed:\n%s", t.Name(), lastLines(text, 25)))
 	}
 }
 
@@ -95,7 +94,7 @@ type story struct {
 	seen     map[string]int64 // how far into each console the story has looked
 	write    *writer
 	issuer   *site
-	env      []string // of the programs that the story runs
+	env      []string // of the programs that the story runs, from its setup on
 	current  string   // the machine that orlopctl talks to
 	verify   []string // how orlopctl verifies it, as its flags
 }
@@ -143,28 +142,47 @@ func lastWords(console string) string {
 	return strings.Join(lines[max(0, i-40):min(len(lines), i+10)], "\n")
 }
 
-// ask runs orlopctl as the story last did, to see what a machine says after a failure.
-func (s *story) ask(args ...string) string {
-	if s.env == nil {
-		return ""
-	}
+// ask runs one of the user's programs as the story last did, to see what a machine or its cluster says after a failure.
+func (s *story) ask(name string, args ...string) string {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, filepath.Join(*binDir, "orlopctl"), args...)
+	cmd := exec.CommandContext(ctx, filepath.Join(*binDir, name), args...)
 	cmd.Env = s.env
 	out, err := cmd.CombinedOutput()
 	if err != nil {
-		return fmt.Sprintf("orlopctl %s: %v: %s", strings.Join(args, " "), err, out)
+		return fmt.Sprintf("%s %s: %v: %s", name, strings.Join(args, " "), err, out)
 	}
 	return string(out)
 }
 
-// explain prints what the machine says about itself, at the moment of a failure.
+// explain prints what the machine says about itself after a failure. What its cluster and its kubelet said last is kept for the
+// end of the log.
 func (s *story) explain() {
-	s.t.Log(s.ask("services"))
-	for _, service := range []string{"apid", "containerd", "orchestrator-api", "orchestrator-controllers", "orchestrator-node"} {
-		s.t.Logf("the end of the log of %s:\n%s", service, s.ask("logs", service, "--tail", "80"))
+	if s.current == "" {
+		return // the story has not come to know a machine
 	}
+	s.t.Log(s.ask("orlopctl", "services"))
+	for _, service := range []string{"apid", "containerd", "orchestrator-api", "orchestrator-controllers", "orchestrator-node"} {
+		s.t.Logf("the end of the log of %s:\n%s", service, s.ask("orlopctl", "logs", service, "--tail", "80"))
+	}
+	for _, words := range []string{
+		"orlopctl logs orchestrator-node --tail 15",
+		"kubectl get events -A --sort-by=.metadata.creationTimestamp",
+		"kubectl get pods -A",
+	} {
+		args := strings.Fields(words)
+		broken = append(broken, lastLines(s.ask(args[0], args[1:]...), 15))
+	}
+}
+
+// lastLines are the last n lines of a text, each cut to what fits in a few lines of a screen.
+func lastLines(text string, n int) string {
+	lines := strings.Split(strings.TrimSpace(text), "\n")
+	lines = lines[max(0, len(lines)-n):]
+	for i, line := range lines {
+		lines[i] = line[:min(len(line), 300)]
+	}
+	return strings.Join(lines, "\n")
 }
 
 // note adds a line to the timeline and prints it at once: a story takes minutes.
@@ -184,6 +202,11 @@ func (s *story) setup(env *testscript.Env) error {
 	env.Setenv("VERSIONS", *versions)
 	env.Setenv("PATH", *binDir+string(os.PathListSeparator)+env.Getenv("PATH"))
 	s.env = append([]string(nil), env.Vars...)
+	env.Defer(func() {
+		if s.t.Failed() {
+			s.explain()
+		}
+	})
 	return nil
 }
 

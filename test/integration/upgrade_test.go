@@ -23,18 +23,22 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 	"oras.land/oras-go/v2"
 	"oras.land/oras-go/v2/registry/remote"
+	"sigs.k8s.io/yaml"
 
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/bundle"
 	"github.com/orlop-os/orlop/pkg/client"
 )
 
-// deadlineVerb says in the Machine document how long a new version may take to prove itself.
-func (s *story) deadlineVerb(ts *testscript.TestScript, neg bool, args []string) {
-	need(ts, neg, args, 2, 2, "deadline DOCUMENTS DURATION")
-	edit(ts, args[0], "Machine", func(document map[string]any) {
+// setVerb changes one field of what a document says.
+func (s *story) setVerb(ts *testscript.TestScript, neg bool, args []string) {
+	need(ts, neg, args, 3, 3, "set DOCUMENTS KIND.FIELD YAML")
+	kind, field, _ := strings.Cut(args[1], ".")
+	var value any
+	ts.Check(yaml.Unmarshal([]byte(args[2]), &value))
+	edit(ts, args[0], kind, func(document map[string]any) {
 		spec, _ := document["spec"].(map[string]any)
-		spec["upgrade"] = map[string]any{"deadline": args[1]}
+		spec[field] = value
 	})
 }
 

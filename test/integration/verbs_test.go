@@ -53,8 +53,7 @@ import (
 //	damage NAME WHAT                     while it is off: flip PARTITION, one byte of it; fill MIB, its ESP but for these; variables,
 //	                                     the firmware's are lost
 //	add DOCUMENTS FILE                   add the document in a file to others
-//	deadline DOCUMENTS DURATION          the Machine document gives a new version so much time to prove itself
-//	install-to DOCUMENTS INSTALL         the Machine document installs so (YAML of its field install)
+//	set DOCUMENTS KIND.FIELD YAML        a field of what the document of this kind says
 //	cut-install NAME DOCUMENTS OPERATION
 //	                                     install, and cut the power while the machine does this operation of it
 //	cut-upgrade NAME BUNDLE OPERATION    send an upgrade, and cut the power while the machine does this operation of it
@@ -77,13 +76,12 @@ func (s *story) verbs() map[string]func(ts *testscript.TestScript, neg bool, arg
 		"machine":       s.machineVerb,
 		"cut-upgrade":   s.cutVerb,
 		"cut-install":   s.cutInstallVerb,
-		"install-to":    s.installToVerb,
+		"set":           s.setVerb,
 		"abandon":       s.abandonVerb,
 		"registry":      s.registryVerb,
 		"add":           s.addVerb,
 		"damage":        s.damageVerb,
 		"settled":       s.settledVerb,
-		"deadline":      s.deadlineVerb,
 		"cluster":       s.clusterVerb,
 		"follow":        s.followVerb,
 		"console":       s.consoleVerb,
@@ -336,7 +334,6 @@ func (s *story) program(name string) func(ts *testscript.TestScript, neg bool, a
 			ts.Fatalf("%s succeeded, and should not have", name)
 		}
 		if !neg && err != nil {
-			s.explain()
 			ts.Fatalf("%s: %v", name, err)
 		}
 	}

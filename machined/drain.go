@@ -1,0 +1,75 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/nodespec"
+	"github.com/orlop-os/orlop/pkg/paths"
+	"github.com/orlop-os/orlop/pkg/supervise"
+)
+
+// How pods leave before the machine goes into another version, goes back, or is reset. The orchestrator evicts them
+// (orchestrator/drain), and takes pods again by itself when the machine has come back.
+
+// drainRest is what the orchestrator has beyond the time for the pods, to start and to take pods again after a failure.
+const drainRest = 30 * time.Second
+
+// drains tells whether the configuration in force wants pods to leave.
+func (m *machine) drains() bool {
+	now, _ := m.config.Get()
+	return now.config != nil && now.config.Cluster != nil && now.config.Machine.Spec.Upgrade.Drain.Policy != config.DrainNone
+}
+
+// leave drains the node for what an operator asked for, if the configuration wants it. It goes on when the operator is gone.
+func (m *machine) leave() error {
+	if !m.drains() {
+		return nil
+	}
+	m.begin("move the pods away", 0)
+	defer m.begin("", 0)
+	return m.drain(m.working)
+}
+
+// drain moves the pods away. It fails only if the policy is to respect what does not let them go.
+func (m *machine) drain(ctx context.Context) error {
+	now, _ := m.config.Get()
+	want := now.config.Machine.Spec.Upgrade.Drain
+	order := nodespec.DrainOrder{
+		Timeout: time.Duration(want.Timeout), Refuse: want.Policy == config.DrainRespect, Delete: want.Policy == config.DrainForce,
+	}
+	done, err := m.drainNode(ctx, order)
+	if done.Refused {
+		err = fmt.Errorf("not possible within %v: %s", order.Timeout, strings.Join(done.Left, "; "))
+	}
+	switch {
+	case err != nil && order.Refuse:
+		return err
+	case err != nil:
+		m.events.add("upgrade", "failure", "pods are not moved away: "+err.Error())
+	default:
+		m.events.add("upgrade", "op", strings.Join(append([]string{fmt.Sprintf("%d pods moved away", done.Evicted)}, done.Left...), "; "))
+	}
+	return nil
+}
+
+func (m *machine) drainNode(ctx context.Context, order nodespec.DrainOrder) (done nodespec.Drained, err error) {
+	ctx, cancel := context.WithTimeout(ctx, order.Timeout+drainRest)
+	defer cancel()
+	text, err := json.Marshal(order)
+	if err != nil {
+		return done, err
+	}
+	text, err = m.reaper.RunCommand(ctx, supervise.Command{Args: []string{paths.Orchestrator, "drain"}, Env: []string{}, Stdin: text})
+	if err != nil {
+		return done, err
+	}
+	if err := json.Unmarshal(text, &done); err != nil {
+		return done, fmt.Errorf("the orchestrator's answer cannot be read: %w", err)
+	}
+	return done, nil
+}

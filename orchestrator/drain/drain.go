@@ -1,0 +1,242 @@
+// Package drain empties the node before the machine reboots into another version: the scheduler gives it no more pods, and those
+// that it has are evicted, which their disruption budgets may forbid (PodDisruptionBudget, policy/v1). It acts with the kubelet's
+// own certificate, so it can do nothing to another node's pods. Pods that belong to the node (of DaemonSets, static ones) and
+// pods that have ended stay.
+//
+// A drain outlasts whoever asked for it: the Node carries a mark, and Run, which is a component of every node, takes pods again
+// when the machine has come back.
+package drain
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/orlop-os/orlop/orchestrator/component"
+	"github.com/orlop-os/orlop/orchestrator/kubelet"
+	"github.com/orlop-os/orlop/orchestrator/layout"
+	"github.com/orlop-os/orlop/pkg/nodespec"
+)
+
+// Name is the component that takes pods again.
+const Name = "schedulable"
+
+// mark is the annotation of a Node that a drain, and no operator, has closed.
+const mark = "orlop.dev/drained"
+
+// every is how long after one round the next one looks what has become of the pods. A budget is looked at again by upstream's
+// controller as soon as a pod changes.
+const every = time.Second
+
+// undoTime bounds taking pods again after a drain that failed.
+const undoTime = 10 * time.Second
+
+// Component describes it without its Run function.
+func Component() component.Component {
+	return component.Component{Process: component.Node, Name: Name}
+}
+
+// Run takes pods again, if the machine did not before it went down, and then has nothing to do until ctx is done. registered
+// waits for the Node object.
+func Run(ctx context.Context, spec nodespec.Spec, dirs layout.Dirs, registered func(context.Context) error, announce component.Announce) error {
+	if err := registered(ctx); err != nil {
+		return nil // asked to stop
+	}
+	api, err := Client(dirs)
+	if err != nil {
+		return err
+	}
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	for told := ""; ; {
+		err := Undo(ctx, api, spec.NodeName)
+		if err == nil {
+			break
+		}
+		if told != err.Error() && ctx.Err() == nil {
+			told = err.Error()
+			announce(Name, false, told)
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+	announce(Name, true, "")
+	<-ctx.Done()
+	return nil
+}
+
+// Client speaks for the node.
+func Client(dirs layout.Dirs) (kubernetes.Interface, error) {
+	path := layout.Kubeconfig(dirs.Node, kubelet.Name)
+	config, err := clientcmd.BuildConfigFromFlags("", path)
+	if err != nil {
+		return nil, fmt.Errorf("%s: cannot use: %w", path, err)
+	}
+	config.Timeout = 10 * time.Second // of one call: the server may be gone
+	api, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("cannot make client: %w", err)
+	}
+	return api, nil
+}
+
+// Do closes the node and evicts its pods, round after round, until none is left or the time is up. If it is refused, or with an
+// error, the node takes pods again.
+func Do(ctx context.Context, api kubernetes.Interface, node string, o nodespec.DrainOrder) (out nodespec.Drained, err error) {
+	working, cancel := context.WithTimeout(ctx, o.Timeout)
+	defer cancel()
+	defer func() {
+		if err == nil && !out.Refused {
+			return
+		}
+		undoing, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
+		defer cancel()
+		err = errors.Join(err, Undo(undoing, api, node))
+	}()
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	d := drain{api: api, node: node, order: o, evicted: map[types.UID]bool{}}
+	var problem error
+	for {
+		left, failed := d.round(working)
+		if failed == nil && len(left) == 0 {
+			return nodespec.Drained{Evicted: len(d.evicted)}, nil
+		}
+		if working.Err() == nil { // what a cut call says is not what is wrong
+			out, problem = nodespec.Drained{Evicted: len(d.evicted), Left: left}, failed
+		}
+		select {
+		case <-tick.C:
+			continue
+		case <-working.Done():
+		}
+		if ctx.Err() != nil {
+			return out, context.Cause(ctx)
+		}
+		out.Refused = o.Refuse && (problem != nil || d.forbidden)
+		if problem != nil {
+			out.Left = append(out.Left, problem.Error())
+		}
+		return out, nil
+	}
+}
+
+// drain is one drain while it goes on.
+type drain struct {
+	api       kubernetes.Interface
+	node      string
+	order     nodespec.DrainOrder
+	closed    bool
+	evicted   map[types.UID]bool
+	forbidden bool // a budget forbade something in the last round
+}
+
+// round closes the node, asks for the eviction of every pod that has not been asked to end, and says which are left and why.
+func (d *drain) round(ctx context.Context) (left []string, err error) {
+	if !d.closed {
+		if err := closeNode(ctx, d.api, d.node); err != nil {
+			return nil, err
+		}
+		d.closed = true
+	}
+	list, err := d.api.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{
+		FieldSelector: fields.OneTermEqualSelector("spec.nodeName", d.node).String(),
+	})
+	if err != nil {
+		return nil, fmt.Errorf("cannot list the node's pods: %w", err)
+	}
+	d.forbidden = false
+	for _, p := range slices.DeleteFunc(list.Items, stays) {
+		why := "still ending"
+		if p.DeletionTimestamp == nil {
+			why, err = d.evict(ctx, &p)
+			if err != nil {
+				return nil, fmt.Errorf("pod %s/%s: cannot evict: %w", p.Namespace, p.Name, err)
+			}
+		}
+		left = append(left, fmt.Sprintf("pod %s/%s: %s", p.Namespace, p.Name, why))
+	}
+	return left, nil
+}
+
+// evict asks for the eviction of one pod, and says how that went.
+func (d *drain) evict(ctx context.Context, p *corev1.Pod) (string, error) {
+	only := &metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(p.UID))}
+	err := d.api.PolicyV1().Evictions(p.Namespace).Evict(ctx, &policyv1.Eviction{
+		ObjectMeta: metav1.ObjectMeta{Name: p.Name, Namespace: p.Namespace}, DeleteOptions: only,
+	})
+	if budget, ok := apierrors.StatusCause(err, policyv1.DisruptionBudgetCause); ok {
+		if !d.order.Delete {
+			d.forbidden = true
+			return "must stay: " + budget.Message, nil
+		}
+		err = d.api.CoreV1().Pods(p.Namespace).Delete(ctx, p.Name, *only)
+	}
+	switch {
+	case err == nil:
+		d.evicted[p.UID] = true
+		return "still ending", nil
+	case apierrors.IsNotFound(err), apierrors.IsConflict(err): // it went by itself, or another one has its name
+		return "still ending", nil
+	case apierrors.IsTooManyRequests(err): // the server is busy
+		return "not asked yet: " + err.Error(), nil
+	}
+	return "", err
+}
+
+// stays tells whether a pod belongs to the node or has ended.
+func stays(p corev1.Pod) bool {
+	if p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {
+		return true
+	}
+	if _, static := p.Annotations[corev1.MirrorPodAnnotationKey]; static {
+		return true
+	}
+	owner := metav1.GetControllerOf(&p)
+	return owner != nil && owner.Kind == "DaemonSet"
+}
+
+// closeNode has the scheduler give the node no more pods. One that an operator has closed is not marked, and so stays closed.
+func closeNode(ctx context.Context, api kubernetes.Interface, name string) error {
+	node, err := api.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return fmt.Errorf("cannot read the node: %w", err)
+	}
+	if node.Spec.Unschedulable {
+		return nil
+	}
+	return patch(ctx, api, name, `{"metadata":{"annotations":{"`+mark+`":"true"}},"spec":{"unschedulable":true}}`)
+}
+
+// Undo opens the node if a drain has closed it.
+func Undo(ctx context.Context, api kubernetes.Interface, name string) error {
+	node, err := api.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return fmt.Errorf("cannot read the node: %w", err)
+	}
+	if _, marked := node.Annotations[mark]; !marked {
+		return nil
+	}
+	return patch(ctx, api, name, `{"metadata":{"annotations":{"`+mark+`":null}},"spec":{"unschedulable":null}}`)
+}
+
+func patch(ctx context.Context, api kubernetes.Interface, name, text string) error {
+	if _, err := api.CoreV1().Nodes().Patch(ctx, name, types.MergePatchType, []byte(text), metav1.PatchOptions{}); err != nil {
+		return fmt.Errorf("cannot change whether the node takes pods: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,157 @@
+package main
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/orlop-os/orlop/orchestrator/drain"
+	"github.com/orlop-os/orlop/pkg/nodespec"
+)
+
+// drains empties a node with the kubelet's own rights, while upstream's controller counts the disruption budgets.
+func drains(ctx context.Context, t *testing.T, m machine, admin kubernetes.Interface, node string) {
+	const namespace = "drained"
+	if _, err := admin.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	waitAccount(ctx, t, admin, namespace)
+	pods := admin.CoreV1().Pods(namespace)
+	add := func(name, node string, phase corev1.PodPhase, change func(*corev1.Pod)) {
+		t.Helper()
+		p := plainPod(name)
+		p.Spec.NodeName = node
+		p.Labels = map[string]string{"app": name}
+		if change != nil {
+			change(p)
+		}
+		p, err := pods.Create(ctx, p, metav1.CreateOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.Status.Phase = phase
+		p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
+		if _, err := pods.UpdateStatus(ctx, p, metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	yes := true
+	add("free", node, corev1.PodRunning, nil)
+	add("guarded", node, corev1.PodRunning, nil)
+	add("ended", node, corev1.PodSucceeded, nil)
+	add("daemon", node, corev1.PodRunning, func(p *corev1.Pod) {
+		p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "DaemonSet", Name: "gone", UID: "1", Controller: &yes}}
+		p.Finalizers = []string{"orlop.dev/test"} // its owner does not exist, so the garbage collector takes it
+	})
+	add("elsewhere", "another", corev1.PodRunning, nil)
+	one := intstr.FromInt32(1)
+	if _, err := admin.PolicyV1().PodDisruptionBudgets(namespace).Create(ctx, &policyv1.PodDisruptionBudget{
+		ObjectMeta: metav1.ObjectMeta{Name: "keep-one"},
+		Spec:       policyv1.PodDisruptionBudgetSpec{MinAvailable: &one, Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "guarded"}}},
+	}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+
+	// Instead of a kubelet: what was asked to end has ended.
+	own := m.client(t, "system:node:"+node, "system:nodes")
+	ending, stop := context.WithCancel(ctx)
+	defer stop()
+	go func() {
+		_ = wait.PollUntilContextCancel(ending, 100*time.Millisecond, true, func(ctx context.Context) (bool, error) {
+			list, err := own.CoreV1().Pods("").List(ctx, metav1.ListOptions{FieldSelector: "spec.nodeName=" + node})
+			if err != nil {
+				return false, nil
+			}
+			for _, p := range list.Items {
+				if p.DeletionTimestamp != nil {
+					_ = own.CoreV1().Pods(p.Namespace).Delete(ctx, p.Name, *metav1.NewDeleteOptions(0))
+				}
+			}
+			return false, nil
+		})
+	}()
+	there := func(name string, want bool) {
+		t.Helper()
+		_, err := pods.Get(ctx, name, metav1.GetOptions{})
+		if err != nil && !apierrors.IsNotFound(err) {
+			t.Fatal(err)
+		}
+		if (err == nil) != want {
+			t.Errorf("pod %s: there %v, want %v", name, err == nil, want)
+		}
+	}
+	closed := func(want bool) {
+		t.Helper()
+		n, err := admin.CoreV1().Nodes().Get(ctx, node, metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n.Spec.Unschedulable != want {
+			t.Errorf("node is closed: %v, want %v", n.Spec.Unschedulable, want)
+		}
+	}
+	undo := func() {
+		t.Helper()
+		if err := drain.Undo(ctx, own, node); err != nil {
+			t.Error(err)
+		}
+	}
+
+	// The budget is respected: the node stays as it is.
+	done, err := drain.Do(ctx, own, node, nodespec.DrainOrder{Timeout: 5 * time.Second, Refuse: true})
+	if err != nil || !done.Refused || !slices.Equal(done.Left, []string{"pod drained/guarded: must stay: The disruption budget keep-one needs 1 healthy pods and has 1 currently"}) {
+		t.Errorf("a budget forbids: %+v, %v", done, err)
+	}
+	closed(false)
+	there("free", false)
+	there("guarded", true)
+
+	// Until the time is up.
+	add("free", node, corev1.PodRunning, nil)
+	done, err = drain.Do(ctx, own, node, nodespec.DrainOrder{Timeout: 5 * time.Second})
+	if err != nil || done.Evicted != 1 || len(done.Left) != 1 || !strings.HasPrefix(done.Left[0], "pod drained/guarded: must stay") {
+		t.Errorf("the time is up: %+v, %v", done, err)
+	}
+	closed(true)
+	there("free", false)
+	there("guarded", true)
+	undo()
+	closed(false)
+
+	// It is overruled. What belongs to the node, has ended or is another node's stays.
+	done, err = drain.Do(ctx, own, node, nodespec.DrainOrder{Timeout: time.Minute, Delete: true})
+	if err != nil || done.Evicted != 1 || len(done.Left) != 0 {
+		t.Errorf("the budget is overruled: %+v, %v", done, err)
+	}
+	for name, want := range map[string]bool{"guarded": false, "ended": true, "daemon": true, "elsewhere": true} {
+		there(name, want)
+	}
+	undo()
+
+	// An operator has closed the node.
+	if _, err := admin.CoreV1().Nodes().Patch(ctx, node, types.MergePatchType, []byte(`{"spec":{"unschedulable":true}}`), metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := drain.Do(ctx, own, node, nodespec.DrainOrder{Timeout: time.Minute}); err != nil {
+		t.Error(err)
+	}
+	undo()
+	closed(true)
+
+	// There is no such node any more.
+	done, err = drain.Do(ctx, own, "nobody", nodespec.DrainOrder{Timeout: 2 * time.Second, Refuse: true})
+	if err == nil || !done.Refused || len(done.Left) != 1 || !strings.Contains(done.Left[0], "cannot read the node") {
+		t.Errorf("no node: %+v, %v", done, err)
+	}
+}

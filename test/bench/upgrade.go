@@ -1,0 +1,132 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"time"
+
+	core "k8s.io/api/core/v1"
+	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"github.com/orlop-os/orlop/pkg/paths"
+)
+
+// askLimit bounds one question to the Kubernetes API while it may be away.
+const askLimit = time.Second
+
+// upgradeMachine measures an upgrade of a machine that has just become Ready.
+func upgradeMachine(ctx context.Context, o options, dir string) (f figures, err error) {
+	b := &boot{options: o, dir: dir, record: newRecord(), goesOn: true}
+	err = b.whileOn(ctx, func(ctx context.Context, documents []byte) error {
+		if _, _, err := b.configure(ctx, documents); err != nil {
+			return err
+		}
+		f, err = b.upgrade(ctx)
+		return err
+	})
+	return f, err
+}
+
+// addUpgrade takes over what was measured of an upgrade.
+func (f *figures) addUpgrade(u figures) {
+	for i, n := range u.numbers() {
+		if *n.at != nil {
+			*f.numbers()[i].at = *n.at
+		}
+	}
+}
+
+func (b *boot) upgrade(ctx context.Context) (figures, error) {
+	// HTTP/1.1: a call that times out closes its connection. The machine's reset closes none.
+	kube, err := b.kubernetes(ctx, func(c *rest.Config) { c.NextProtos, c.Timeout = []string{"http/1.1"}, askLimit })
+	if err != nil {
+		return figures{}, err
+	}
+	first, err := observe(ctx, kube, "")
+	if err != nil {
+		return figures{}, err
+	}
+	info, err := os.Stat(b.bundle)
+	if err != nil {
+		return figures{}, fmt.Errorf("bundle: %w; `make versions` makes it", err)
+	}
+	door, err := b.network.Forward(0, fmt.Sprintf("%s:%d", address, paths.PortApid))
+	if err != nil {
+		return figures{}, err
+	}
+	defer door.Close()
+	before, err := b.machine.Written(ctx)
+	if err != nil {
+		return figures{}, err
+	}
+	began := time.Now()
+	ended := make(chan error, 1)
+	go func() {
+		args := []string{"upgrade", "-f", b.bundle, "--endpoint", door.Addr, "--fingerprint", b.pinned.Fingerprint,
+			"--cert", filepath.Join(b.operator, "admin.crt"), "--key", filepath.Join(b.operator, "admin.key")}
+		out, err := exec.CommandContext(ctx, filepath.Join(b.bin, "orlopctl"), args...).CombinedOutput()
+		if err != nil {
+			err = fmt.Errorf("upgrade: %w: %s", err, out)
+		}
+		ended <- err
+	}()
+	seen, err := observe(ctx, kube, first.boot)
+	if err != nil {
+		return figures{}, err
+	}
+	if err := <-ended; err != nil { // CommandContext ends it with ctx
+		return figures{}, err
+	}
+	committed := time.Now()
+	after, err := b.machine.Written(ctx)
+	if err != nil {
+		return figures{}, err
+	}
+	for _, e := range b.machine.Events() {
+		if e.Name == "RESET" && e.At.After(began) {
+			return upgradeFigures(began, e.At, seen.ready, committed, seen.away, after-before, info.Size()), nil
+		}
+	}
+	return figures{}, errors.New("upgrade: QEMU reports no reset")
+}
+
+func upgradeFigures(began, reset, ready, ended time.Time, away time.Duration, written, bundle int64) figures {
+	seconds := func(d time.Duration) *float64 { s := d.Seconds(); return &s }
+	size := func(n int64) *float64 { s := float64(n) / mib; return &s }
+	return figures{
+		Upgrade: seconds(ended.Sub(began)), UpgradeToReset: seconds(reset.Sub(began)), ResetToReady: seconds(ready.Sub(reset)),
+		UpgradeOutage: seconds(away), UpgradeWrittenMiB: size(written), BundleMiB: size(bundle),
+	}
+}
+
+// observed is what a client of the Kubernetes API has seen.
+type observed struct {
+	ready time.Time     // when the node was Ready
+	boot  string        // the id of the machine's boot then
+	away  time.Duration // the longest time without a good answer
+}
+
+// observe asks the Kubernetes API again and again until the node is Ready in another boot than one.
+func observe(ctx context.Context, kube kubernetes.Interface, one string) (observed, error) {
+	var out observed
+	for last := time.Now(); ; {
+		_, err := kube.Discovery().RESTClient().Get().AbsPath("/readyz").DoRaw(ctx)
+		if now := time.Now(); err == nil {
+			out.away, last = max(out.away, now.Sub(last)), now
+			var n *core.Node
+			if n, err = kube.CoreV1().Nodes().Get(ctx, machineName, meta.GetOptions{}); err == nil && isReady(n) && n.Status.NodeInfo.BootID != one {
+				out.ready, out.boot = time.Now(), n.Status.NodeInfo.BootID
+				return out, nil
+			}
+		}
+		if end := wait(ctx, retryPause); end != nil {
+			return out, fmt.Errorf("node: not Ready: %w", errors.Join(end, err))
+		}
+	}
+}
