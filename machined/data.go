@@ -4,13 +4,12 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"os"
-	"path/filepath"
 	"time"
 
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/paths"
+	"github.com/orlop-os/orlop/pkg/plainfile"
 	"github.com/orlop-os/orlop/pkg/supervise"
 )
 
@@ -44,7 +43,8 @@ func (m *machine) saveData(ctx context.Context) error {
 
 // dataRestored is what was lost of the cluster's data since a time; zero if nothing was put back.
 func dataRestored(since time.Time) (lost nodespec.DataRestored) {
-	text, err := os.ReadFile(filepath.Join(paths.EtcdKept, nodespec.RestoredFile))
+	const most = 4 << 10                                                     // some hundred bytes are written
+	text, err := plainfile.Read(paths.EtcdKept, nodespec.RestoredFile, most) // it is the orchestrator's folder
 	if err != nil || json.Unmarshal(text, &lost) != nil || lost.At.Before(since) {
 		return nodespec.DataRestored{}
 	}

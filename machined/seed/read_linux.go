@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -16,6 +14,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/mount"
 	"github.com/orlop-os/orlop/pkg/paths"
+	"github.com/orlop-os/orlop/pkg/plainfile"
 )
 
 // sysBlock has one symbolic link per disk and partition.
@@ -115,34 +114,5 @@ func read(d Device, file string, load func(modules ...string) error) (text []byt
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, mount.Unmount(mountPoint)) }()
-	return readFile(mountPoint, file)
-}
-
-// readFile reads a file of a folder that others have written: it is not led out of it, nor to anything but a plain file of a size
-// that a configuration may have.
-func readFile(dir, name string) ([]byte, error) {
-	root, err := os.OpenRoot(dir)
-	if err != nil {
-		return nil, err
-	}
-	defer root.Close()
-	info, err := root.Lstat(name)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("has no file %s", name)
-	}
-	if err != nil {
-		return nil, err
-	}
-	if !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("%s is not a plain file", name)
-	}
-	if info.Size() > config.MaxSize {
-		return nil, fmt.Errorf("%s has %d bytes; at most %d are taken", name, info.Size(), config.MaxSize)
-	}
-	f, err := root.Open(name)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	return io.ReadAll(io.LimitReader(f, config.MaxSize))
+	return plainfile.Read(mountPoint, file, config.MaxSize)
 }

@@ -1,12 +1,8 @@
 package seed
 
 import (
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
-
-	"github.com/orlop-os/orlop/pkg/config"
 )
 
 func TestChoose(t *testing.T) {
@@ -42,31 +38,6 @@ func TestChoose(t *testing.T) {
 	}{{"vfat", "ORLOPCFG", true}, {"iso9660", "cidata", true}, {"ext4", "ORLOPCFG", false}, {"vfat", "orlopcfg", false}, {"vfat", "", false}, {"iso9660", "ORLOP", true}, {"vfat", "ORLOP", false}} {
 		if known(c.kind, c.label) != c.want {
 			t.Errorf("known(%s, %s) = %t", c.kind, c.label, !c.want)
-		}
-	}
-}
-
-func TestReadFile(t *testing.T) {
-	dir, outside := t.TempDir(), filepath.Join(t.TempDir(), "secret")
-	write := func(name string, size int) {
-		if err := os.WriteFile(name, make([]byte, size), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	write(outside, 10)
-	write(filepath.Join(dir, "good"), config.MaxSize)
-	write(filepath.Join(dir, "large"), config.MaxSize+1)
-	for name, target := range map[string]string{"link": "good", "escape": outside} {
-		if err := os.Symlink(target, filepath.Join(dir, name)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if text, err := readFile(dir, "good"); err != nil || len(text) != config.MaxSize {
-		t.Errorf("good: %d bytes, %v", len(text), err)
-	}
-	for name, want := range map[string]string{"large": "at most", "link": "not a plain file", "escape": "not a plain file", "none": "has no file"} {
-		if text, err := readFile(dir, name); err == nil || !strings.Contains(err.Error(), want) || text != nil {
-			t.Errorf("%s: %d bytes, %v", name, len(text), err)
 		}
 	}
 }

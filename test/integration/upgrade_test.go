@@ -42,12 +42,6 @@ func (s *story) setVerb(ts *testscript.TestScript, neg bool, args []string) {
 	})
 }
 
-// addVerb adds a document to others.
-func (s *story) addVerb(ts *testscript.TestScript, neg bool, args []string) {
-	need(ts, neg, args, 2, 2, "add DOCUMENTS FILE")
-	ts.Check(os.WriteFile(ts.MkAbs(args[0]), []byte(ts.ReadFile(args[0])+"\n---\n"+ts.ReadFile(args[1])), 0o600))
-}
-
 // cutVerb sends an upgrade bundle and cuts the power while the machine does an operation of it (machined/upgrade names them).
 func (s *story) cutVerb(ts *testscript.TestScript, neg bool, args []string) {
 	need(ts, neg, args, 3, 3, "cut-upgrade NAME BUNDLE OPERATION")

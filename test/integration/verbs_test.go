@@ -52,7 +52,6 @@ import (
 //	powercut NAME, poweron NAME          the power switch
 //	damage NAME WHAT                     while it is off: flip PARTITION, one byte of it; fill MIB, its ESP but for these; variables,
 //	                                     the firmware's are lost
-//	add DOCUMENTS FILE                   add the document in a file to others
 //	set DOCUMENTS KIND.FIELD YAML        a field of what the document of this kind says
 //	cut-install NAME DOCUMENTS OPERATION
 //	                                     install, and cut the power while the machine does this operation of it
@@ -79,7 +78,6 @@ func (s *story) verbs() map[string]func(ts *testscript.TestScript, neg bool, arg
 		"set":           s.setVerb,
 		"abandon":       s.abandonVerb,
 		"registry":      s.registryVerb,
-		"add":           s.addVerb,
 		"damage":        s.damageVerb,
 		"settled":       s.settledVerb,
 		"cluster":       s.clusterVerb,

@@ -1,0 +1,46 @@
+// Package plainfile reads files that somebody less trusted has written, or could replace at any time: a medium's, another user's.
+package plainfile
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// Read reads a file of a folder, of at most so many bytes. It is not led out of the folder (no link is followed), reads nothing but a
+// plain file, and waits for nobody who would have to write into it first. A file that is not there is fs.ErrNotExist.
+func Read(dir, name string, most int64) ([]byte, error) {
+	folder, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("%s: cannot open: %w", dir, err)
+	}
+	defer unix.Close(folder)
+	fd, err := unix.Openat2(folder, name, &unix.OpenHow{
+		Flags:   unix.O_RDONLY | unix.O_NONBLOCK | unix.O_CLOEXEC,
+		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_XDEV,
+	})
+	switch {
+	case errors.Is(err, unix.ELOOP), errors.Is(err, unix.ENXIO): // a link; a socket (open(2))
+		return nil, fmt.Errorf("%s is not a plain file", name)
+	case errors.Is(err, unix.ENOENT):
+		return nil, fmt.Errorf("has no file %s: %w", name, fs.ErrNotExist)
+	case err != nil:
+		return nil, fmt.Errorf("%s: cannot open: %w", name, err)
+	}
+	f := os.NewFile(uintptr(fd), name)
+	defer f.Close()
+	info, err := f.Stat()
+	switch {
+	case err != nil:
+		return nil, err
+	case !info.Mode().IsRegular():
+		return nil, fmt.Errorf("%s is not a plain file", name)
+	case info.Size() > most:
+		return nil, fmt.Errorf("%s has %d bytes; at most %d are taken", name, info.Size(), most)
+	}
+	return io.ReadAll(io.LimitReader(f, most))
+}
