@@ -42,6 +42,10 @@ func run(args []string) error {
 		return serve(":8080")
 	case args[0] == "serve" && len(args) == 2: // the same on another port
 		return serve(args[1])
+	case args[0] == "stay" && len(args) == 1: // do nothing, and fail when asked to end
+		asked := make(chan os.Signal, 1)
+		signal.Notify(asked, syscall.SIGTERM)
+		return fmt.Errorf("ended by %v", <-asked)
 	case args[0] == "get" && len(args) == 2: // fetch a URL and print the answer
 		return get(ctx, args[1])
 	case args[0] == "api" && len(args) == 2: // ask the API server for a path with the pod's own token; print the status
@@ -104,7 +108,7 @@ func run(args []string) error {
 			return err
 		})
 	}
-	return fmt.Errorf("unknown arguments %q; serve [ADDRESS], get URL, api PATH, lookup NAME, dial ADDRESS, cat FILE, list FOLDER, env NAME, echo, write FILE TEXT, fill FILE MIB, crowd FILE PERCENT and sizes FOLDER are known", args)
+	return fmt.Errorf("unknown arguments %q; serve [ADDRESS], stay, get URL, api PATH, lookup NAME, dial ADDRESS, cat FILE, list FOLDER, env NAME, echo, write FILE TEXT, fill FILE MIB, crowd FILE PERCENT and sizes FOLDER are known", args)
 }
 
 // crowd makes a file that takes what a file system has, but for a share of its whole size.
