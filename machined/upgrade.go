@@ -376,12 +376,17 @@ func (a upgradeAPI) Rollback(ctx context.Context, _ *api.RollbackRequest) (*api.
 		return nil, errBusy
 	}
 	defer a.m.writing.Unlock()
+	asked := slot.BackAsked{Entries: entries, Reason: "rollback asked by " + caller(ctx), At: time.Now()}
+	now, _ := a.m.upgrade.Get()
+	if _, _, err := slot.Step(a.m.release.Version, now.Record, asked); err != nil { // before a pod has to leave for nothing
+		return nil, status.Errorf(codes.FailedPrecondition, "rollback: %v", err)
+	}
 	if err := a.m.leave(); err != nil {
 		return nil, status.Errorf(codes.FailedPrecondition, "rollback refused: %v", err)
 	}
-	if err := a.m.happened(context.WithoutCancel(ctx), slot.BackAsked{Entries: entries, Reason: "rollback asked by " + caller(ctx), At: time.Now()}); err != nil {
+	if err := a.m.happened(context.WithoutCancel(ctx), asked); err != nil {
 		return nil, status.Errorf(codes.FailedPrecondition, "rollback: %v", err)
 	}
-	now, _ := a.m.upgrade.Get()
+	now, _ = a.m.upgrade.Get()
 	return &api.RollbackResponse{To: now.From}, nil
 }
