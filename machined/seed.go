@@ -47,10 +47,11 @@ func (m *machine) takeSeed(ctx context.Context) {
 	if now, _ := m.config.Get(); now.config != nil || now.problem == problem {
 		return
 	}
-	m.config.Update(func(a applied) applied { a.problem = problem; return a })
+	// Said before it is set: the console shows what is set by itself, and the reason comes before what follows from it.
 	for line := range strings.Lines(problem) {
 		m.say("configuration: " + strings.TrimSpace(line))
 	}
+	m.config.Update(func(a applied) applied { a.problem = problem; return a })
 }
 
 // adopt puts a medium's configuration in force, or says why not.

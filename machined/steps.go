@@ -226,8 +226,8 @@ func stepConfiguration(ctx context.Context, m *machine) error {
 	a, from, err := load()
 	if err != nil {
 		problem := fmt.Sprintf("%s cannot be used: %v", from, err)
-		m.config.Set(applied{problem: problem})
 		m.say("configuration: " + problem + "; apply a new one")
+		m.config.Set(applied{problem: problem})
 		return nil
 	}
 	if a.config != nil {
