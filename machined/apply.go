@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -146,15 +145,9 @@ func (m *machine) readable(ctx context.Context, c *config.Cluster) error {
 	if check == nil {
 		return nil
 	}
-	in, err := json.Marshal(check)
-	if err != nil {
-		return fmt.Errorf("access: cannot describe: %w", err)
-	}
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
-	text, err := m.reaper.RunCommand(ctx, supervise.Command{
-		Args: []string{paths.Orchestrator, "check-access"}, Env: []string{}, Stdin: in, UID: paths.UserAPI,
-	})
+	text, err := m.orchestrator(ctx, paths.UserAPI, "check-access", check)
 	if failed := (*supervise.ExitError)(nil); errors.As(err, &failed) && failed.Exit.Code == 1 {
 		return fmt.Errorf("configuration refused, nothing was changed: %s", credentials.InDocument(string(text)))
 	}

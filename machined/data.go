@@ -10,7 +10,6 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/plainfile"
-	"github.com/orlop-os/orlop/pkg/supervise"
 )
 
 // What an upgrade has to do with the cluster's data. etcd and its files are the orchestrator's (orchestrator/etcd, keep.go): it
@@ -29,13 +28,9 @@ func (m *machine) holdsData() bool {
 func (m *machine) saveData(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, saveTimeout)
 	defer cancel()
-	text, err := m.reaper.RunCommand(ctx, supervise.Command{Args: []string{paths.Orchestrator, "save-data"}, Env: []string{}, UID: paths.UserAPI})
+	saved, err := ask[nodespec.DataSaved](ctx, m, paths.UserAPI, "save-data", nil)
 	if err != nil {
 		return err
-	}
-	var saved nodespec.DataSaved
-	if err := json.Unmarshal(text, &saved); err != nil {
-		return fmt.Errorf("the orchestrator's answer cannot be read: %w", err)
 	}
 	m.events.add("upgrade", "op", fmt.Sprintf("the cluster's data are saved up to revision %d, %d KiB", saved.Revision, saved.Size>>10))
 	return nil

@@ -2,15 +2,12 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"strings"
 	"time"
 
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/nodespec"
-	"github.com/orlop-os/orlop/pkg/paths"
-	"github.com/orlop-os/orlop/pkg/supervise"
 )
 
 // How pods leave before the machine goes into another version, goes back, or is reset. The orchestrator evicts them
@@ -57,19 +54,8 @@ func (m *machine) drain(ctx context.Context) error {
 	return nil
 }
 
-func (m *machine) drainNode(ctx context.Context, order nodespec.DrainOrder) (done nodespec.Drained, err error) {
+func (m *machine) drainNode(ctx context.Context, order nodespec.DrainOrder) (nodespec.Drained, error) {
 	ctx, cancel := context.WithTimeout(ctx, order.Timeout+drainRest)
 	defer cancel()
-	text, err := json.Marshal(order)
-	if err != nil {
-		return done, err
-	}
-	text, err = m.reaper.RunCommand(ctx, supervise.Command{Args: []string{paths.Orchestrator, "drain"}, Env: []string{}, Stdin: text})
-	if err != nil {
-		return done, err
-	}
-	if err := json.Unmarshal(text, &done); err != nil {
-		return done, fmt.Errorf("the orchestrator's answer cannot be read: %w", err)
-	}
-	return done, nil
+	return ask[nodespec.Drained](ctx, m, 0, "drain", order)
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -17,7 +16,6 @@ import (
 	"github.com/orlop-os/orlop/pkg/diskmatch"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/reconcile"
-	"github.com/orlop-os/orlop/pkg/supervise"
 )
 
 // How a machine that runs from memory is installed:
@@ -187,19 +185,11 @@ func (m *machine) matchDisks(ctx context.Context, expression string, disks []dis
 			Transport: d.Transport, Rotational: d.Rotational, ReadOnly: d.ReadOnly,
 		})
 	}
-	in, err := json.Marshal(q)
-	if err != nil {
-		return nil, fmt.Errorf("disks: cannot describe: %w", err)
-	}
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
-	out, err := m.reaper.RunCommand(ctx, supervise.Command{Args: []string{paths.Orchestrator, "match-disks"}, Env: []string{}, Stdin: in, UID: paths.UserAPI})
+	a, err := ask[diskmatch.Answer](ctx, m, paths.UserAPI, "match-disks", q)
 	if err != nil {
 		return nil, err
-	}
-	var a diskmatch.Answer
-	if err := json.Unmarshal(out, &a); err != nil {
-		return nil, fmt.Errorf("disks: cannot read the answer %q: %w", out, err)
 	}
 	if a.Problem != "" {
 		return nil, &expressionError{a.Problem}

@@ -15,7 +15,6 @@ import (
 	"github.com/orlop-os/orlop/apid"
 	"github.com/orlop-os/orlop/machined/network"
 	"github.com/orlop-os/orlop/pkg/paths"
-	"github.com/orlop-os/orlop/pkg/supervise"
 )
 
 // What a version on trial does itself, once its configuration is in force and its services say that they are well.
@@ -46,8 +45,7 @@ func (m *machine) prove(ctx context.Context, now applied, reached bool) error {
 	if now.config == nil || now.config.Cluster == nil {
 		return nil
 	}
-	_, err := m.reaper.RunCommand(ctx, supervise.Command{Args: []string{paths.Orchestrator, "canary"}, Env: []string{}})
-	if err != nil {
+	if _, err := m.orchestrator(ctx, 0, "canary", nil); err != nil {
 		return fmt.Errorf("canary: %w", err)
 	}
 	return nil

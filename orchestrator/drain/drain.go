@@ -87,6 +87,7 @@ func Client(dirs layout.Dirs) (kubernetes.Interface, error) {
 		return nil, fmt.Errorf("%s: cannot use: %w", path, err)
 	}
 	config.Timeout = 10 * time.Second // of one call: the server may be gone
+	config.QPS = -1                   // a node has at most some hundred pods, each of which is asked for once in a round; the server has its own limits
 	api, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return nil, fmt.Errorf("cannot make client: %w", err)

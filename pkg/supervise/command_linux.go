@@ -22,6 +22,7 @@ type Command struct {
 	Dir   string   // "/" when empty
 	Stdin []byte   // what it reads
 	UID   uint32   // user and group; other than root's, it can gain no rights
+	Apart bool     // what it writes to standard error is not part of its output, only of an ExitError
 }
 
 // Run runs a program to its end and returns what it wrote to standard output and error (the last 256 KiB). args are the
@@ -39,42 +40,85 @@ func (r *Reaper) RunCommand(ctx context.Context, c Command) ([]byte, error) {
 	if c.Env == nil {
 		c.Env = []string{"PATH=/usr/sbin:/usr/bin", "LC_ALL=C"}
 	}
-	reader, writer, err := os.Pipe()
+	spec := Spec{Args: c.Args, Env: c.Env, Dir: c.Dir, UID: c.UID, GID: c.UID, NoNewPrivs: c.UID != 0}
+	output, err := newCapture()
 	if err != nil {
 		return nil, fmt.Errorf("%s: cannot run: %w", strings.Join(c.Args, " "), err)
 	}
-	defer reader.Close()
-	spec := Spec{Args: c.Args, Env: c.Env, Dir: c.Dir, Output: writer, UID: c.UID, GID: c.UID, NoNewPrivs: c.UID != 0}
+	defer output.close()
+	spec.Output = output.writer
+	complaints := output
+	if c.Apart {
+		if complaints, err = newCapture(); err != nil {
+			return nil, fmt.Errorf("%s: cannot run: %w", strings.Join(c.Args, " "), err)
+		}
+		defer complaints.close()
+		spec.Errors = complaints.writer
+	}
 	if c.Stdin != nil {
 		if spec.Stdin, err = memoryFile(c.Stdin); err != nil {
-			writer.Close()
 			return nil, fmt.Errorf("%s: cannot run: %w", strings.Join(c.Args, " "), err)
 		}
 		defer spec.Stdin.Close()
 	}
 	p, err := r.Start(spec)
-	writer.Close()
 	if err != nil {
 		return nil, err
 	}
-	output := make(chan []byte, 1)
-	go func() { output <- readEnd(reader, maxOutput) }()
+	output.begin()
+	if c.Apart {
+		complaints.begin()
+	}
 	select {
 	case <-p.Done():
 	case <-ctx.Done():
 		err = errors.Join(err, p.Signal(unix.SIGKILL, true))
 		<-p.Done()
 	}
-	// A child that the program left behind may hold the pipe open for ever: what it writes later is not waited for.
-	_ = reader.SetReadDeadline(time.Now().Add(time.Second))
-	text := <-output
+	text := output.end()
+	said := text
+	if c.Apart {
+		said = complaints.end()
+	}
 	if ctx.Err() != nil {
 		return text, fmt.Errorf("%s: was ended early: %w", strings.Join(c.Args, " "), errors.Join(ctx.Err(), err))
 	}
 	if !p.Exit().OK() {
-		return text, &ExitError{Args: c.Args, Exit: p.Exit(), Output: lastLines(string(text), 5)}
+		return text, &ExitError{Args: c.Args, Exit: p.Exit(), Output: lastLines(string(said), 5)}
 	}
 	return text, nil
+}
+
+// capture is a pipe that a program writes into, and what has come out of it.
+type capture struct {
+	reader, writer *os.File
+	text           chan []byte
+}
+
+func newCapture() (*capture, error) {
+	reader, writer, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	return &capture{reader: reader, writer: writer, text: make(chan []byte, 1)}, nil
+}
+
+// begin reads what comes. The program has its own end of the pipe by now.
+func (c *capture) begin() {
+	c.writer.Close()
+	go func() { c.text <- readEnd(c.reader, maxOutput) }()
+}
+
+// end returns what has come, when the program has ended. A child that it left behind may hold the pipe open for ever: what that
+// writes later is not waited for.
+func (c *capture) end() []byte {
+	_ = c.reader.SetReadDeadline(time.Now().Add(time.Second))
+	return <-c.text
+}
+
+func (c *capture) close() {
+	c.writer.Close() // for the second time, if the program was started
+	c.reader.Close()
 }
 
 // ExitError says that a command ended with a status other than 0, or by a signal.

@@ -58,6 +58,12 @@ func play(role string) int {
 		status := 0
 		fmt.Sscan(words[1], &status)
 		return status
+	case "complain": // complain STATUS TEXT: the text to standard output, a complaint before it to standard error
+		fmt.Fprintln(os.Stderr, "complaint")
+		fmt.Println(words[2])
+		status := 0
+		fmt.Sscan(words[1], &status)
+		return status
 	case "sleep":
 		fmt.Println("sleeping")
 		_ = unix.Pause() // until a signal

@@ -55,6 +55,18 @@ func TestRun(t *testing.T) {
 	if out, err = reaper.RunCommand(t.Context(), Command{Args: args, Env: env, Stdin: []byte(big)}); string(out) != big || err != nil {
 		t.Fatalf("cat returned %d bytes, %v; want %d", len(out), err, len(big))
 	}
+	_, env = self(t, "complain 0 answer")
+	if out, err = reaper.RunCommand(t.Context(), Command{Args: args, Env: env, Apart: true}); string(out) != "answer\n" || err != nil {
+		t.Fatalf("apart: %q, %v", out, err)
+	}
+	_, env = self(t, "complain 4 answer")
+	if out, err = reaper.RunCommand(t.Context(), Command{Args: args, Env: env, Apart: true}); string(out) != "answer\n" || !errors.As(err, &exit) || exit.Output != "complaint" {
+		t.Fatalf("apart, with a status: %q, %v", out, err)
+	}
+	_, env = self(t, "complain 0 answer")
+	if out, err = reaper.RunCommand(t.Context(), Command{Args: args, Env: env}); string(out) != "complaint\nanswer\n" || err != nil {
+		t.Fatalf("together: %q, %v", out, err)
+	}
 	if _, err = reaper.Run(t.Context(), "/does/not/exist"); !errors.Is(err, os.ErrNotExist) {
 		t.Fatalf("error %v; want: does not exist", err)
 	}

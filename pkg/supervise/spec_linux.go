@@ -1,6 +1,7 @@
 package supervise
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -19,6 +20,7 @@ type Spec struct {
 	Dir    string   // "/" when empty
 	Stdin  *os.File // /dev/null when nil
 	Output *os.File // standard output and error; /dev/null when nil
+	Errors *os.File // standard error, if not nil
 	Extra  *os.File // file descriptor 3, if not nil
 	Cgroup *os.File // the folder of the control group to be born in; machined's own when nil
 
@@ -121,7 +123,7 @@ func (s Spec) fork() (int, error) {
 		}
 		return f.Fd()
 	}
-	attr := &syscall.ProcAttr{Dir: s.Dir, Env: s.Env, Files: []uintptr{fd(s.Stdin), fd(s.Output), fd(s.Output)}, Sys: &syscall.SysProcAttr{Setsid: true}}
+	attr := &syscall.ProcAttr{Dir: s.Dir, Env: s.Env, Files: []uintptr{fd(s.Stdin), fd(s.Output), fd(cmp.Or(s.Errors, s.Output))}, Sys: &syscall.SysProcAttr{Setsid: true}}
 	if attr.Env == nil {
 		attr.Env = []string{} // nil would mean: machined's own
 	}

@@ -1,0 +1,36 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	"github.com/orlop-os/orlop/pkg/paths"
+	"github.com/orlop-os/orlop/pkg/supervise"
+)
+
+// ask has the orchestrator answer one question, in a process of its own as the user uid (0: root). The commands, and what each reads
+// and writes, stand in the orchestrator's package comment. A nil question is none.
+func ask[A any](ctx context.Context, m *machine, uid uint32, command string, question any) (answer A, err error) {
+	text, err := m.orchestrator(ctx, uid, command, question)
+	if err != nil {
+		return answer, err
+	}
+	if err := json.Unmarshal(text, &answer); err != nil {
+		return answer, fmt.Errorf("the orchestrator's answer to %s cannot be read: %w", command, err)
+	}
+	return answer, nil
+}
+
+// orchestrator runs one of the orchestrator's commands to its end and returns what it wrote to standard output, even when it fails:
+// Kubernetes' libraries log to standard error, which is only part of the error.
+func (m *machine) orchestrator(ctx context.Context, uid uint32, command string, question any) ([]byte, error) {
+	c := supervise.Command{Args: []string{paths.Orchestrator, command}, Env: []string{}, UID: uid, Apart: true}
+	if question != nil {
+		var err error
+		if c.Stdin, err = json.Marshal(question); err != nil {
+			return nil, fmt.Errorf("orchestrator: cannot describe the question to %s: %w", command, err)
+		}
+	}
+	return m.reaper.RunCommand(ctx, c)
+}
