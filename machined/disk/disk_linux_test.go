@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -428,6 +430,10 @@ func checkVolumes(t *testing.T, s scenario) {
 			t.Fatal(err)
 		}
 	}
+	lib := filepath.Join(paths.Data, "lib") // somebody wanted it for itself alone
+	if err := errors.Join(os.MkdirAll(lib, 0o700), os.Chmod(lib, 0o700)); err != nil {
+		t.Fatal(err)
+	}
 	unmount(t)
 	have := facts(t, s)
 	if !have.Disks[0].BackupAtEnd {
@@ -460,6 +466,11 @@ func checkVolumes(t *testing.T, s scenario) {
 		m, _, err := mount.At(v.Mount.Target)
 		if err != nil || m.Flags != v.Mount.Flags || m.Type != "ext4" {
 			t.Errorf("%s: mounted as %s (%v), want %s", v.Format.Label, m, err, v.Mount)
+		}
+		for _, name := range v.Folders {
+			if info, err := os.Stat(filepath.Join(v.Mount.Target, name)); err != nil || info.Mode() != fs.ModeDir|0o755 {
+				t.Errorf("%s: folder %s: %v, %v; everybody has to get through it", v.Format.Label, name, info, err)
+			}
 		}
 	}
 	if left := Diff(facts(t, s), want, run); len(left) > 0 {

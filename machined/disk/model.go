@@ -99,6 +99,8 @@ type Volume struct {
 	Number int         // of the partition
 	Format Format      // how it is made
 	Mount  mount.Mount // where it goes
+	// Folders are those that folders of several users lie in, relative to Mount.Target.
+	Folders []string
 	// Wipe says that a foreign file system in the partition may be replaced.
 	Wipe bool
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"path/filepath"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -35,16 +36,29 @@ func (c Check) Do(ctx context.Context) error {
 	return nil
 }
 
-// Do mounts, unless it has been done.
+// Do mounts, unless it has been done, and makes the folders. Their mode must not be left to who happens to be the first to need a
+// folder in one of them, and may want that for itself alone.
 func (m Mount) Do(context.Context) error {
 	there, mounted, err := mount.At(m.Target)
 	if err != nil {
 		return err
 	}
-	if mounted && there.Source == m.Source {
-		return nil
+	if !mounted || there.Source != m.Source {
+		if err := m.Mount.Do(); err != nil {
+			return err
+		}
 	}
-	return m.Mount.Do()
+	for _, name := range m.Folders {
+		folder := filepath.Join(m.Target, name)
+		err := os.MkdirAll(folder, 0o755)
+		if err == nil {
+			err = os.Chmod(folder, 0o755)
+		}
+		if err != nil {
+			return fmt.Errorf("%s: cannot make a folder: %w", m.Label, err)
+		}
+	}
+	return nil
 }
 
 // Do asks the kernel to grow; see ext4_resize_fs. The kernel writes each step through the journal.

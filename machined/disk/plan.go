@@ -71,8 +71,9 @@ func volumes() []Volume {
 		},
 		{
 			// Root may use the last percent, so that the system can tidy up a full disk.
-			Format: Format{Label: layout.Data, ReservedPercent: 1},
-			Mount:  mount.Mount{Target: paths.Data, Type: "ext4", Flags: mount.NoSuid | mount.NoDev | mount.NoAtime},
+			Format:  Format{Label: layout.Data, ReservedPercent: 1},
+			Mount:   mount.Mount{Target: paths.Data, Type: "ext4", Flags: mount.NoSuid | mount.NoDev | mount.NoAtime},
+			Folders: []string{"lib", "log"},
 		},
 	}
 }
