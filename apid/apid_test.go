@@ -32,18 +32,23 @@ func TestEveryMethodAsEveryRole(t *testing.T) {
 	b := newBed(t)
 	callers := []struct {
 		name          string
+		ca            *pki.CA
 		organisations []string
 		role          api.Role
 	}{
-		{"nobody", nil, api.Role_ROLE_UNSPECIFIED},
-		{"stranger", []string{"orlop:root", "system:masters", "ORLOP:ADMIN", "admin"}, api.Role_ROLE_UNSPECIFIED},
-		{"reader", []string{pki.RoleReader}, api.Role_ROLE_READER},
-		{"operator", []string{pki.RoleOperator}, api.Role_ROLE_OPERATOR},
-		{"admin", []string{pki.RoleAdmin}, api.Role_ROLE_ADMIN},
-		{"reader and admin", []string{pki.RoleReader, "else", pki.RoleAdmin}, api.Role_ROLE_ADMIN},
+		{"nobody", b.operator, nil, api.Role_ROLE_UNSPECIFIED},
+		{"stranger", b.operator, []string{"orlop:root", "system:masters", "ORLOP:ADMIN", "admin"}, api.Role_ROLE_UNSPECIFIED},
+		{"machine", b.machine, []string{pki.RoleMachine}, api.Role_ROLE_MACHINE},
+		{"machine by an operator", b.operator, []string{pki.RoleMachine}, api.Role_ROLE_MACHINE},
+		{"machine without a role", b.machine, nil, api.Role_ROLE_UNSPECIFIED},
+		{"machine that calls itself admin", b.machine, []string{pki.RoleMachine, pki.RoleAdmin}, api.Role_ROLE_MACHINE},
+		{"reader", b.operator, []string{pki.RoleReader}, api.Role_ROLE_READER},
+		{"operator", b.operator, []string{pki.RoleOperator}, api.Role_ROLE_OPERATOR},
+		{"admin", b.operator, []string{pki.RoleAdmin}, api.Role_ROLE_ADMIN},
+		{"reader and admin", b.operator, []string{pki.RoleReader, "else", pki.RoleAdmin}, api.Role_ROLE_ADMIN},
 	}
 	for _, who := range callers {
-		c := b.dial(who.organisations...)
+		c := b.dialWith(mustLeaf(t, who.ca, pki.Spec{CN: "alice", O: who.organisations, Usage: pki.Both, TTL: day}))
 		for _, m := range apiMethods() {
 			method := fullMethod(m)
 			least := proto.GetExtension(m.Options(), api.E_Role).(api.Role)
@@ -106,6 +111,7 @@ func TestAMethodWithoutARoleIsRefusedToEveryone(t *testing.T) {
 // TestHandshake tries every certificate that must not get in. Nothing may reach the backend, not even a header.
 func TestHandshake(t *testing.T) {
 	b := newBed(t)
+	b.write(MachinesFile, nil)       // a machine without a cluster
 	foreign := mustCA(t, "operator") // the same name, another key
 	good := mustLeaf(t, b.operator, pki.Spec{CN: "alice", O: []string{pki.RoleAdmin}, Usage: pki.Client, TTL: day})
 	server := mustLeaf(t, b.operator, pki.Spec{CN: "alice", O: []string{pki.RoleAdmin}, Usage: pki.Server, TTL: day})

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
@@ -20,15 +21,28 @@ const (
 	ServerCertFile = "server.crt"    // PEM, the machine's certificate, followed by its issuers if there are any
 	ServerKeyFile  = "server.key"    // PEM
 	OperatorsFile  = "operators.pem" // PEM, the CAs whose certificates may call; one or more
+	MachinesFile   = "machines.pem"  // PEM, the CAs of the cluster's machines, whose certificates give no more than ROLE_MACHINE; may be empty
 )
 
-var errNoLongerTrusted = errors.New("the operator's CA that signed your certificate is no longer trusted by this machine")
+// files are all of them, in the order in which load wants them.
+var files = []string{ServerCertFile, ServerKeyFile, OperatorsFile, MachinesFile}
+
+var errNoLongerTrusted = errors.New("the CA that signed your certificate is no longer trusted by this machine")
 
 // trust is the content of the files at one moment; it never changes.
 type trust struct {
-	server    tls.Certificate
-	operators *x509.CertPool
-	roots     map[[sha256.Size]byte]bool // the operators' CAs, by the hash of the whole certificate
+	server tls.Certificate
+	cas    *x509.CertPool                 // all of roots
+	roots  map[[sha256.Size]byte]api.Role // the most that a CA can give, by the hash of the whole certificate
+}
+
+// role is what a chain that was verified gives its holder, if its CA is still trusted.
+func (t *trust) role(chain []*x509.Certificate) (api.Role, error) {
+	most, trusted := t.roots[sha256.Sum256(chain[len(chain)-1].Raw)]
+	if !trusted {
+		return api.Role_ROLE_UNSPECIFIED, errNoLongerTrusted
+	}
+	return min(roleOf(chain[0]), most), nil
 }
 
 // store keeps the credentials up to date with the files, and ends calls whose caller is no longer trusted.
@@ -96,7 +110,7 @@ func (s *store) hold(ctx context.Context, chain []*x509.Certificate) (held conte
 		return nil, nil, err
 	}
 	root := sha256.Sum256(chain[len(chain)-1].Raw)
-	if !current.roots[root] {
+	if _, trusted := current.roots[root]; !trusted {
 		return nil, nil, errNoLongerTrusted
 	}
 	expiry := chain[0].NotAfter
@@ -125,7 +139,7 @@ func errExpired(at time.Time) error {
 
 func (s *store) endUntrustedLocked() {
 	for call := range s.calls {
-		if !s.current.roots[call.root] {
+		if _, trusted := s.current.roots[call.root]; !trusted {
 			call.end(errNoLongerTrusted)
 		}
 	}
@@ -134,7 +148,7 @@ func (s *store) endUntrustedLocked() {
 // stampOf is a text that changes whenever one of the files does.
 func stampOf(dir string) (string, error) {
 	stamp := ""
-	for _, name := range []string{ServerCertFile, ServerKeyFile, OperatorsFile} {
+	for _, name := range files {
 		info, err := os.Stat(filepath.Join(dir, name))
 		if err != nil {
 			return "", fmt.Errorf("credentials: cannot find: %w", err)
@@ -145,8 +159,8 @@ func stampOf(dir string) (string, error) {
 }
 
 func load(dir string) (*trust, error) {
-	var texts [3][]byte
-	for i, name := range []string{ServerCertFile, ServerKeyFile, OperatorsFile} {
+	texts := make([][]byte, len(files))
+	for i, name := range files {
 		text, err := os.ReadFile(filepath.Join(dir, name))
 		if err != nil {
 			return nil, fmt.Errorf("credentials: cannot read: %w", err)
@@ -157,22 +171,36 @@ func load(dir string) (*trust, error) {
 	if err != nil {
 		return nil, fmt.Errorf("credentials: cannot use %s with %s: %w", ServerCertFile, ServerKeyFile, err)
 	}
-	cas, err := pki.ParseCerts(texts[2])
-	if err != nil {
-		return nil, fmt.Errorf("credentials: cannot use %s: %w", OperatorsFile, err)
+	fresh := &trust{server: server, cas: x509.NewCertPool(), roots: map[[sha256.Size]byte]api.Role{}}
+	if err := fresh.add(OperatorsFile, texts[2], api.Role_ROLE_ADMIN); err != nil {
+		return nil, err
 	}
-	fresh := &trust{server: server, operators: x509.NewCertPool(), roots: map[[sha256.Size]byte]bool{}}
-	for _, ca := range cas {
-		if !ca.IsCA {
-			return nil, fmt.Errorf("credentials: cannot use %s: %q is not a certificate authority", OperatorsFile, ca.Subject.CommonName)
+	if len(texts[3]) > 0 {
+		if err := fresh.add(MachinesFile, texts[3], api.Role_ROLE_MACHINE); err != nil {
+			return nil, err
 		}
-		fresh.operators.AddCert(ca)
-		fresh.roots[sha256.Sum256(ca.Raw)] = true
 	}
 	return fresh, nil
 }
 
-// tlsConfig demands TLS 1.3 and a client certificate of one of the operators' CAs.
+// add trusts the CAs of a file, to give a role and none above it.
+func (t *trust) add(name string, text []byte, most api.Role) error {
+	cas, err := pki.ParseCerts(text)
+	if err != nil {
+		return fmt.Errorf("credentials: cannot use %s: %w", name, err)
+	}
+	for _, ca := range cas {
+		if !ca.IsCA {
+			return fmt.Errorf("credentials: cannot use %s: %q is not a certificate authority", name, ca.Subject.CommonName)
+		}
+		t.cas.AddCert(ca)
+		root := sha256.Sum256(ca.Raw)
+		t.roots[root] = max(t.roots[root], most)
+	}
+	return nil
+}
+
+// tlsConfig demands TLS 1.3 and a client certificate of one of the CAs.
 func (s *store) tlsConfig() *tls.Config {
 	base := &tls.Config{
 		MinVersion: tls.VersionTLS13,
@@ -190,7 +218,7 @@ func (s *store) tlsConfig() *tls.Config {
 		config := base.Clone()
 		config.GetConfigForClient = nil
 		config.Certificates = []tls.Certificate{current.server}
-		config.ClientCAs = current.operators
+		config.ClientCAs = current.cas
 		return config, nil
 	}
 	return base

@@ -3,8 +3,10 @@
 // It is a process of its own, so that the code that strangers can reach holds nothing: no root, no capability, no
 // secret but the machine's server key. For every call it
 //
-//  1. has verified the client's certificate against the operators' CAs (no session tickets: each connection anew),
-//  2. compares the certificate's role (its organisation) with the role that the .proto demands of the method,
+//  1. has verified the client's certificate against the CAs of the operators and of the cluster's machines (no session tickets: each
+//     connection anew),
+//  2. compares the certificate's role (its organisation, as far as its CA can give it) with the role that the .proto demands of the
+//     method,
 //  3. hands the call on to machined's Unix socket byte for byte, without decoding it, and
 //  4. writes one line about each call that changes something, and about each that it refused.
 //

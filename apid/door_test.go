@@ -31,7 +31,7 @@ type bed struct {
 	t        *testing.T
 	dir      string
 	operator *pki.CA // trusted
-	machine  *pki.CA // signs the server's certificate
+	machine  *pki.CA // signs the server's certificate, and those of the cluster's other machines
 	address  string
 	backend  *recorder
 	log      *logBuffer
@@ -50,6 +50,7 @@ func newBed(t *testing.T) *bed {
 	b.write(ServerCertFile, server.CertPEM())
 	b.write(ServerKeyFile, server.KeyPEM())
 	b.write(OperatorsFile, b.operator.CertPEM())
+	b.write(MachinesFile, b.machine.CertPEM())
 
 	// A Unix socket's path is short (108 bytes), and a test's own folder may not be.
 	short, err := os.MkdirTemp("", "apid")

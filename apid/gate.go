@@ -24,16 +24,16 @@ import (
 const (
 	MetadataSubject = "orlop-subject" // the certificate's subject as RFC 2253 writes it: "CN=alice,O=orlop:admin"
 	MetadataSerial  = "orlop-serial"  // its serial number, hexadecimal
-	MetadataRole    = "orlop-role"    // "reader", "operator" or "admin"
+	MetadataRole    = "orlop-role"    // "machine", "reader", "operator" or "admin"
 	MetadataPeer    = "orlop-peer"    // address and port that the call comes from
-	MetadataIssuer  = "orlop-issuer"  // fingerprint (pki.Fingerprint) of the operator's CA that vouches for the certificate
+	MetadataIssuer  = "orlop-issuer"  // fingerprint (pki.Fingerprint) of the CA that vouches for the certificate
 )
 
 // caller is who makes a call, as proven by the certificate.
 type caller struct {
 	subject, serial, peer, issuer string
 	role                          api.Role
-	chain                         []*x509.Certificate // the client's certificate first, the operator's CA last
+	chain                         []*x509.Certificate // the client's certificate first, the CA last
 }
 
 func (c caller) metadata() metadata.MD {
@@ -80,7 +80,7 @@ func (g *gate) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServer
 // pass makes the call if the caller may, and audits it.
 func (g *gate) pass(ctx context.Context, method string, call func(context.Context) error) error {
 	start := time.Now()
-	who, err := identify(ctx)
+	who, err := g.identify(ctx)
 	if err == nil {
 		err = refusal(g.roles.check(method, who.role))
 	}
@@ -134,7 +134,7 @@ func (g *gate) audit(what string, who caller, method string, start time.Time, er
 
 // identify reads the caller from the connection. The handshake has verified the chain already; a connection without
 // one cannot get here, and is refused all the same.
-func identify(ctx context.Context) (caller, error) {
+func (g *gate) identify(ctx context.Context) (caller, error) {
 	p, ok := peer.FromContext(ctx)
 	if !ok {
 		return caller{}, status.Error(codes.Unauthenticated, "the connection has no peer")
@@ -147,8 +147,14 @@ func identify(ctx context.Context) (caller, error) {
 	who.chain = info.State.VerifiedChains[0]
 	who.subject = printable(who.chain[0].Subject.String())
 	who.serial = fmt.Sprintf("%x", who.chain[0].SerialNumber)
-	who.role = roleOf(who.chain[0])
 	who.issuer = pki.Fingerprint(who.chain[len(who.chain)-1])
+	current, err := g.store.get()
+	if err == nil {
+		who.role, err = current.role(who.chain)
+	}
+	if err != nil {
+		return who, status.Error(codes.Unauthenticated, err.Error())
+	}
 	return who, nil
 }
 

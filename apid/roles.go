@@ -53,11 +53,11 @@ func (t roleTable) check(method string, role api.Role) error {
 // mutates tells whether a method changes something or gives away a secret, which is when it is audited.
 func (t roleTable) mutates(method string) bool { return t[method] > api.Role_ROLE_READER }
 
-// roleOf reads the caller's role from the certificate: the highest that its organisations name.
+// roleOf reads a role from a certificate: the highest that its organisations name. Its CA may not be one that can give it.
 func roleOf(cert *x509.Certificate) api.Role {
 	highest := api.Role_ROLE_UNSPECIFIED
 	for _, o := range cert.Subject.Organization {
-		for _, role := range []api.Role{api.Role_ROLE_READER, api.Role_ROLE_OPERATOR, api.Role_ROLE_ADMIN} {
+		for _, role := range []api.Role{api.Role_ROLE_MACHINE, api.Role_ROLE_READER, api.Role_ROLE_OPERATOR, api.Role_ROLE_ADMIN} {
 			if o == organisation(role) {
 				highest = max(highest, role)
 			}
@@ -69,6 +69,8 @@ func roleOf(cert *x509.Certificate) api.Role {
 // organisation is the O of a certificate with that role.
 func organisation(role api.Role) string {
 	switch role {
+	case api.Role_ROLE_MACHINE:
+		return pki.RoleMachine
 	case api.Role_ROLE_READER:
 		return pki.RoleReader
 	case api.Role_ROLE_OPERATOR:

@@ -75,7 +75,11 @@ func (b *Build) makeNetboot() error {
 	}
 	folder := strings.TrimPrefix(medium.Folder, "/")
 	entries := []boot.Entry{{Name: folder, Mode: fs.ModeDir | 0o755}}
-	for place, content := range map[string][]byte{paths.SystemRoot: root, paths.SystemUKI: b.uki, paths.SystemLoader: loader} {
+	files := map[string][]byte{paths.SystemRoot: root, paths.SystemUKI: b.uki, paths.SystemLoader: loader}
+	if b.statement != nil {
+		files[paths.SystemStatement] = b.statement
+	}
+	for place, content := range files {
 		entries = append(entries, boot.Entry{Name: path.Join(folder, path.Base(place)), Mode: 0o644, Content: content})
 	}
 	system, err := boot.Initramfs(entries)

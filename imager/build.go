@@ -51,6 +51,8 @@ type Build struct {
 	inputs   []HashedFile
 	manifest *Manifest // from the bill of materials on
 	ca       []byte    // the operator's CA certificate; nil in a generic image
+	// statement is the upgrade bundle's: with it a machine that runs this version can give it to others. Nil without a bundle.
+	statement []byte
 }
 
 // stage is one step of a build: its name stands in the progress output.
@@ -67,12 +69,12 @@ var stages = []stage{
 	{"root tree", (*Build).planRoot},
 	{"root image", (*Build).makeRoot},
 	{"unified kernel image", (*Build).makeUKI},
+	{"software bill of materials", (*Build).writeSBOM},
+	{"upgrade bundle", (*Build).makeBundle}, // before the media, which carry its statement
 	{"boot image with its root", (*Build).makeNetboot},
 	{"medium", (*Build).makeISO},
 	{"disk image", (*Build).makeDisk},
 	{"compressed disk image", (*Build).compressDisk},
-	{"software bill of materials", (*Build).writeSBOM},
-	{"upgrade bundle", (*Build).makeBundle},
 	{"manifest", (*Build).describe},
 }
 
@@ -250,14 +252,17 @@ func (b *Build) makeDisk() error {
 	if err != nil {
 		return err
 	}
+	files := map[string][]byte{
+		"/" + esp.Loader: loader,
+		path.Join("/", slot.Folder, slot.Entry{Version: b.Release.Version}.Name()): b.uki,
+		"/" + esp.Settings: []byte(esp.SettingsText),
+	}
+	if b.statement != nil {
+		files["/"+esp.Statement(b.Release.Version)] = b.statement
+	}
 	return makeDisk(b.out(outputRaw), diskPlan{
 		Sizes: b.Release.Disk, RootHash: b.params.RootHash, PartUUID: b.params.PartUUID(), Root: b.out("root.img"),
-		Epoch: b.Release.BuildTime, Work: b.work(""),
-		ESP: map[string][]byte{
-			"/" + esp.Loader: loader,
-			path.Join("/", slot.Folder, slot.Entry{Version: b.Release.Version}.Name()): b.uki,
-			"/" + esp.Settings: []byte(esp.SettingsText),
-		},
+		Epoch: b.Release.BuildTime, Work: b.work(""), ESP: files,
 	})
 }
 
@@ -303,11 +308,14 @@ func (b *Build) makeBundle() error {
 		return err
 	}
 	defer f.Close()
-	err = bundle.Write(f, bundle.Source{
+	source := bundle.Source{
 		Version: b.Release.Version, Profile: b.Release.Profile, MinimumVersion: b.Profile.MinimumVersion, Root: b.params.String(),
 		RootImage: b.out("root.img"), UKI: b.out("orlop.efi"), SBOM: b.out("sbom.spdx.json"), Time: time.Unix(b.Release.BuildTime, 0), Packed: packed,
-	}, key)
-	if err != nil {
+	}
+	if b.statement, err = source.Seal(key); err != nil {
+		return err
+	}
+	if err := bundle.Write(f, source, b.statement); err != nil {
 		return err
 	}
 	return f.Close()

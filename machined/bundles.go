@@ -47,13 +47,9 @@ func (m *machine) installer(withoutData bool) (upgrade.Installer, error) {
 	if err != nil {
 		return upgrade.Installer{}, fmt.Errorf("upgrade refused: %w", err)
 	}
-	keys, err := os.ReadFile(paths.ReleaseKeys)
+	trust, err := releaseKeys()
 	if err != nil {
-		return upgrade.Installer{}, fmt.Errorf("upgrade refused: this image trusts nobody's bundles: %w", err)
-	}
-	trust, err := bundle.ParseTrust(keys)
-	if err != nil {
-		return upgrade.Installer{}, fmt.Errorf("upgrade refused: %s: %w", paths.ReleaseKeys, err)
+		return upgrade.Installer{}, fmt.Errorf("upgrade refused: %w", err)
 	}
 	i := upgrade.Installer{
 		Running: m.release.Version, Profile: m.release.Profile, Trust: trust, Place: p, ESP: m.esp,
@@ -66,6 +62,19 @@ func (m *machine) installer(withoutData bool) (upgrade.Installer, error) {
 		i.Drain = m.drain
 	}
 	return i, nil
+}
+
+// releaseKeys are the keys that this image trusts to sign versions.
+func releaseKeys() (bundle.Trust, error) {
+	keys, err := os.ReadFile(paths.ReleaseKeys)
+	if err != nil {
+		return nil, fmt.Errorf("this image trusts nobody's bundles: %w", err)
+	}
+	trust, err := bundle.ParseTrust(keys)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", paths.ReleaseKeys, err)
+	}
+	return trust, nil
 }
 
 // begin says what is done of an upgrade now, and how many bytes that is; empty: nothing.
@@ -227,18 +236,37 @@ func (m *machine) send(stream grpc.ClientStreamingServer[api.SendBundleRequest, 
 	return nil
 }
 
-// findTime bounds finding a bundle in a registry.
-const findTime = time.Minute
+// findTime bounds finding a bundle in a registry, or at another machine, which reads all of it first.
+const findTime = 5 * time.Minute
+
+// origin is a bundle that is somewhere else.
+type origin interface {
+	SHA256() string // lower-case hexadecimal
+	Size() int64    // bytes
+	// Reader reads it from a byte on, and ends with ctx.
+	Reader(ctx context.Context, at int64) io.Reader
+}
+
+// find looks where a request says that the bundle is.
+func (m *machine) find(ctx context.Context, r *api.FetchBundleRequest) (origin, error) {
+	ctx, cancel := context.WithTimeout(ctx, findTime)
+	defer cancel()
+	switch {
+	case r.Peer == "":
+		from := registry.Source{Reference: r.Reference, CA: r.Ca, PlainHTTP: r.PlainHttp, Username: r.Username, Password: r.Password}
+		return from.Find(ctx, bundle.TypeArchive)
+	case r.Reference != "" || len(r.Ca) > 0 || r.PlainHttp || r.Username != "" || r.Password != "":
+		return nil, errors.New("upgrade refused: a bundle is fetched from a registry or from another machine, and not from both")
+	}
+	return m.findPeer(ctx, r.Peer)
+}
 
 func (a upgradeAPI) Fetch(ctx context.Context, r *api.FetchBundleRequest) (*api.UpgradeBegun, error) {
 	i, err := a.m.installer(r.WithoutData)
 	if err != nil {
 		return nil, status.Error(codes.FailedPrecondition, err.Error())
 	}
-	from := registry.Source{Reference: r.Reference, CA: r.Ca, PlainHTTP: r.PlainHttp, Username: r.Username, Password: r.Password}
-	finding, cancel := context.WithTimeout(ctx, findTime)
-	defer cancel()
-	f, err := from.Find(finding, bundle.TypeArchive)
+	f, err := a.m.find(ctx, r)
 	if err != nil {
 		return nil, status.Error(codes.FailedPrecondition, err.Error())
 	}
@@ -264,8 +292,8 @@ func (a upgradeAPI) Fetch(ctx context.Context, r *api.FetchBundleRequest) (*api.
 	return &api.UpgradeBegun{From: now.From, To: now.To}, nil
 }
 
-// fetch takes what is not there of a bundle from a registry, and installs it.
-func (m *machine) fetch(i upgrade.Installer, f *registry.File, b upgrade.Bundle, who string, begun chan<- error) {
+// fetch takes what is not there of a bundle, and installs it.
+func (m *machine) fetch(i upgrade.Installer, f origin, b upgrade.Bundle, who string, begun chan<- error) {
 	ctx, cancel := context.WithCancel(m.working)
 	defer cancel() // the connection
 	if err := m.receive(i, b, f.Reader(ctx, b.Have), who, func() { begun <- nil }); err != nil {

@@ -148,16 +148,19 @@ func (m *machine) openDoor(ctx context.Context, c *config.Config, state network.
 	if err != nil {
 		return err
 	}
-	name, ca := network.DefaultHostname, (*pki.CA)(nil)
+	name, ca, machines := network.DefaultHostname, (*pki.CA)(nil), []byte(nil)
 	if c != nil {
 		name = c.Machine.Metadata.Name
-		if c.Cluster != nil && !c.Cluster.Spec.PKI.Machine.Key.IsZero() {
-			if ca, err = authority(c.Cluster.Spec.PKI.Machine); err != nil {
-				return fmt.Errorf("Cluster.spec.pki.machine: %w", err)
+		if c.Cluster != nil {
+			machines = []byte(c.Cluster.Spec.PKI.Machine.Cert.PEM())
+			if !c.Cluster.Spec.PKI.Machine.Key.IsZero() {
+				if ca, err = authority(c.Cluster.Spec.PKI.Machine); err != nil {
+					return fmt.Errorf("Cluster.spec.pki.machine: %w", err)
+				}
 			}
 		}
 	}
-	return m.converge(ctx, "door", credentials.Door(m.identity.Load().Key, name, nodeAddresses(state), ca, operators))
+	return m.converge(ctx, "door", credentials.Door(m.identity.Load().Key, name, nodeAddresses(state), ca, operators, machines))
 }
 
 // operators are the CAs of those who may call: the configuration's, else the image's.

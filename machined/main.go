@@ -97,6 +97,8 @@ type machine struct {
 	stepping sync.Mutex // one event of an upgrade at a time
 	writing  sync.Mutex // one system is received or written at a time: an upgrade, or an installation
 	looking  sync.Mutex // one look at what the disks hold at a time
+	giving   sync.Mutex // of gift
+	gift     *gift      // what this machine gives to others; nil before somebody has asked
 	downOnce sync.Once
 	down     atomic.Bool     // it goes down: nothing is started any more
 	working  context.Context // ends then

@@ -180,6 +180,8 @@ func (m *machine) place() (upgrade.Place, error) {
 				p.ESP = part.Path
 			case label:
 				p.Root, p.Number, p.Size = part.Path, part.Number, int64(part.Size)
+			case layout.RootA, layout.RootB:
+				p.Running = part.Path
 			}
 		}
 		if d.Boot && p.ESP != "" && p.Root != "" {

@@ -50,7 +50,7 @@ func startFake(operatorCA []byte) (*fakeMachine, error) {
 	}
 	f.fingerprint = pki.Fingerprint(f.key.Cert)
 	for name, content := range map[string][]byte{
-		apid.ServerCertFile: f.key.CertPEM(), apid.ServerKeyFile: f.key.KeyPEM(), apid.OperatorsFile: operatorCA,
+		apid.ServerCertFile: f.key.CertPEM(), apid.ServerKeyFile: f.key.KeyPEM(), apid.OperatorsFile: operatorCA, apid.MachinesFile: nil,
 	} {
 		if err := os.WriteFile(filepath.Join(dir, name), content, 0o600); err != nil {
 			return nil, err
@@ -466,12 +466,16 @@ func (s *fakeUpgradeService) Send(stream grpc.ClientStreamingServer[api.SendBund
 }
 
 func (s *fakeUpgradeService) Fetch(_ context.Context, r *api.FetchBundleRequest) (*api.UpgradeBegun, error) {
-	if r.Reference != "registry.test/orlop:1" || string(r.Ca) != "a CA\n" || r.Username != "dora" || r.Password != "secret" {
+	version := "1.4.0"
+	switch {
+	case r.Peer == "10.0.0.12" && r.Reference == "":
+		version = "1.5.0"
+	case r.Reference != "registry.test/orlop:1" || string(r.Ca) != "a CA\n" || r.Username != "dora" || r.Password != "secret":
 		return nil, status.Errorf(codes.FailedPrecondition, "the test does not expect %v", r)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.begin("1.4.0"), nil
+	return s.begin(version), nil
 }
 
 func (s *fakeUpgradeService) begin(version string) *api.UpgradeBegun {

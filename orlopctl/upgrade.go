@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -25,11 +26,11 @@ import (
 const upgradeTimeout = 30 * time.Minute
 
 func (t *tool) upgradeCommand() *cobra.Command {
-	var file string
+	var file, peer string
 	var from registryFlags
 	var noWait, withoutData bool
 	c := &cobra.Command{
-		Use:   "upgrade -f BUNDLE | --from-registry REFERENCE",
+		Use:   "upgrade -f BUNDLE | --from-registry REFERENCE | --from-peer ADDRESS",
 		Short: "Replace the machine's system by another version",
 		Long: "Replace the machine's system by another version, and wait for the outcome. The new version is written beside the one that\n" +
 			"runs; if it does not prove itself after the reboot, the machine comes back to the one that runs now, by itself and with its\n" +
@@ -40,13 +41,21 @@ func (t *tool) upgradeCommand() *cobra.Command {
 		RunE: func(*cobra.Command, []string) error {
 			var begun *api.UpgradeBegun
 			var err error
+			sources := slices.DeleteFunc([]string{file, from.reference, peer}, func(s string) bool { return s == "" })
 			switch {
-			case (file == "") == (from.reference == ""):
-				return usagef("upgrade: either -f with the upgrade bundle or --from-registry is needed")
+			case len(sources) != 1:
+				return usagef("upgrade: either -f with the upgrade bundle, or --from-registry, or --from-peer is needed")
 			case file != "":
 				begun, err = t.sendBundle(file, withoutData)
+			case peer != "":
+				begun, err = t.fetchBundle(&api.FetchBundleRequest{Peer: peer, WithoutData: withoutData})
 			default:
-				begun, err = t.fetchBundle(from, withoutData)
+				request, wrong := from.request()
+				if wrong != nil {
+					return wrong
+				}
+				request.WithoutData = withoutData
+				begun, err = t.fetchBundle(request)
 			}
 			if err != nil {
 				return err
@@ -62,6 +71,7 @@ func (t *tool) upgradeCommand() *cobra.Command {
 	}
 	c.Flags().StringVarP(&file, "file", "f", "", "the upgrade bundle")
 	c.Flags().StringVar(&from.reference, "from-registry", "", "let the machine fetch the bundle: registry/name:tag of an OCI artifact with the bundle as its layer of type\n"+bundle.TypeArchive)
+	c.Flags().StringVar(&peer, "from-peer", "", "let the machine fetch the version that runs on another machine of its cluster, at this address")
 	c.Flags().StringVar(&from.ca, "registry-ca", "", "file with the CA that vouches for the registry")
 	c.Flags().BoolVar(&from.plainHTTP, "plain-http", false, "the registry speaks HTTP without TLS")
 	c.Flags().StringVar(&from.username, "registry-user", "", "name to show to the registry (default: none)")
@@ -133,21 +143,26 @@ func (t *tool) rollbackCommand() *cobra.Command {
 	return c
 }
 
-// fetchBundle lets the machine fetch a bundle, and returns when it has begun to.
-func (t *tool) fetchBundle(from registryFlags, withoutData bool) (begun *api.UpgradeBegun, err error) {
-	r := &api.FetchBundleRequest{Reference: from.reference, PlainHttp: from.plainHTTP, Username: from.username, WithoutData: withoutData}
-	if from.ca != "" {
-		if r.Ca, err = os.ReadFile(from.ca); err != nil {
+// request reads the files.
+func (f registryFlags) request() (r *api.FetchBundleRequest, err error) {
+	r = &api.FetchBundleRequest{Reference: f.reference, PlainHttp: f.plainHTTP, Username: f.username}
+	if f.ca != "" {
+		if r.Ca, err = os.ReadFile(f.ca); err != nil {
 			return nil, usagef("upgrade: cannot read the registry's CA: %w", err)
 		}
 	}
-	if from.password != "" {
-		text, err := os.ReadFile(from.password)
+	if f.password != "" {
+		text, err := os.ReadFile(f.password)
 		if err != nil {
 			return nil, usagef("upgrade: cannot read the password: %w", err)
 		}
 		r.Password = strings.TrimSpace(string(text))
 	}
+	return r, nil
+}
+
+// fetchBundle lets the machine fetch a bundle, and returns when it has begun to.
+func (t *tool) fetchBundle(r *api.FetchBundleRequest) (begun *api.UpgradeBegun, err error) {
 	ctx, stop := interruptible()
 	defer stop()
 	ctx, cancel := context.WithTimeout(ctx, t.timeout(upgradeTimeout))

@@ -190,10 +190,12 @@ func TestDoor(t *testing.T) {
 	root, a := t.TempDir(), authorities(t)
 	var prints []string
 	for _, ca := range []*pki.CA{nil, a.Etcd} {
-		w := Door(identity, "one", node().NodeIPs, ca, a.Kubernetes.CertPEM())
+		w := Door(identity, "one", node().NodeIPs, ca, a.Kubernetes.CertPEM(), nil)
 		uid := uint32(os.Getuid())
 		w.Folders[0] = Folder{filepath.Join(root, w.Folders[0].Path), uid}
-		w.Files[0].Path, w.Files[0].UID = filepath.Join(root, w.Files[0].Path), uid
+		for i := range w.Files {
+			w.Files[i].Path, w.Files[i].UID = filepath.Join(root, w.Files[i].Path), uid
+		}
 		w.Leaves[0].Cert, w.Leaves[0].Key, w.Leaves[0].UID = filepath.Join(root, w.Leaves[0].Cert), filepath.Join(root, w.Leaves[0].Key), uid
 		ops := diff(t, w)
 		if len(ops) == 0 {

@@ -80,16 +80,22 @@ func Plan(node nodespec.Spec, a Authorities) (Want, error) {
 }
 
 // Door says what apid needs: the machine's own key with a certificate of the cluster's machine CA, or with a self-signed one as
-// long as there is no cluster (ca is nil); and the operators' CAs, in PEM.
-func Door(identity *ecdsa.PrivateKey, name string, ips []netip.Addr, ca *pki.CA, operators []byte) Want {
+// long as there is no cluster (ca is nil); and the CAs of the operators and of the cluster's machines, in PEM. By its certificate the
+// other machines of the cluster know it, too.
+func Door(identity *ecdsa.PrivateKey, name string, ips []netip.Addr, ca *pki.CA, operators, machines []byte) Want {
 	var w Want
 	p := process{&w, paths.ApidDir, paths.UserApid}
 	p.folder()
 	p.file("operators.pem", operators)
-	p.leaf("server.crt", "server.key", ca, pki.Spec{
+	p.file("machines.pem", machines)
+	leaf := pki.Spec{
 		CN: name, Usage: pki.Server, DNS: unique([]string{name, "localhost"}),
 		IPs: unique(append([]netip.Addr{netip.MustParseAddr("127.0.0.1")}, ips...)), Key: identity,
-	})
+	}
+	if ca != nil {
+		leaf.Usage, leaf.O = pki.Both, []string{pki.RoleMachine}
+	}
+	p.leaf("server.crt", "server.key", ca, leaf)
 	return w
 }
 

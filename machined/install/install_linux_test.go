@@ -44,7 +44,7 @@ func standIn(t *testing.T) System {
 		random.Read(b) // it always fills the slice
 		return b
 	}
-	for name, size := range map[string]int{paths.SystemRoot: 8 << 20, paths.SystemUKI: 3<<20 + 5, paths.SystemLoader: 100_001} {
+	for name, size := range map[string]int{paths.SystemRoot: 8 << 20, paths.SystemUKI: 3<<20 + 5, paths.SystemLoader: 100_001, paths.SystemStatement: 3_001} {
 		if err := os.WriteFile(name, content(size), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -167,6 +167,7 @@ func check(t *testing.T, s System) {
 		{realDisk + "4", "ext4", nil},
 		{realDisk + "1", "vfat", map[string]string{
 			esp.Loader: paths.SystemLoader, filepath.Join(slot.Folder, slot.Entry{Version: "1.0.0"}.Name()): paths.SystemUKI,
+			esp.Statement("1.0.0"): paths.SystemStatement,
 		}},
 	} {
 		m := mount.Mount{Source: part.source, Target: paths.State, Type: part.kind, Flags: mount.ReadOnly}

@@ -1,10 +1,12 @@
 package install
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -108,8 +110,16 @@ func (k Keep) Do(context.Context) (err error) {
 	return nil
 }
 
-// Do writes it as a good entry: there is no older version to go back to.
+// Do writes it as a good entry: there is no older version to go back to. Its signed statement, with which the machine can give it to
+// others, comes first.
 func (e Enter) Do(context.Context) error {
+	statement, err := os.ReadFile(paths.SystemStatement)
+	if err == nil {
+		err = e.boot.Write(esp.Statement(e.Version), bytes.NewReader(statement))
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
 	f, err := os.Open(paths.SystemUKI)
 	if err != nil {
 		return err

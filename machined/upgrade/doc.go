@@ -16,6 +16,7 @@
 //   - Write, Check: the other root partition. No entry knows it yet.
 //   - Name: the partition gets the GUID by which its boot image finds it (docs/decisions/0002-slot-by-root-hash.md).
 //   - Keep: the configuration in force is kept for the running version.
+//   - Statement: what the release key has signed, for other machines (docs/decisions/0019-from-a-peer.md).
 //   - Enter: the boot image is written under a name that the loader does not know, flushed, and renamed.
 //
 // The entry of the running version is never written to, so it can always be started. The package does not choose when to

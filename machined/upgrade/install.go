@@ -23,6 +23,8 @@ type Place struct {
 	Label  string // its label: ROOT-A or ROOT-B
 	Number int    // its number in the table
 	Size   int64  // bytes
+	// Running is the root partition that runs: "/dev/vda2".
+	Running string
 }
 
 // Installer writes a version into the other slot.
@@ -107,6 +109,9 @@ func (i Installer) Install(ctx context.Context, from io.Reader) error {
 		}},
 		{"read the boot image", 0, func() (err error) { uki, err = r.UKI(); return err }},
 		{"keep the configuration for version " + i.Running, 0, i.Keep},
+		{"keep the signed statement of version " + s.Version, 0, func() error {
+			return i.ESP.Write(esp.Statement(s.Version), bytes.NewReader(r.Envelope))
+		}},
 		{fmt.Sprintf("enter version %s, to be tried %d times", s.Version, slot.Tries), 0, func() error {
 			return i.ESP.Enter(slot.Entry{Version: s.Version, Trial: true, Left: slot.Tries}, bytes.NewReader(uki))
 		}},

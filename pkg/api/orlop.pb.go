@@ -35,6 +35,7 @@ type Role int32
 
 const (
 	Role_ROLE_UNSPECIFIED Role = 0  // nobody; a method must never have it
+	Role_ROLE_MACHINE     Role = 5  // O=orlop:machine: another machine of the cluster, by its own certificate of the machine CA
 	Role_ROLE_READER      Role = 10 // O=orlop:reader: looks, changes nothing, sees no secret
 	Role_ROLE_OPERATOR    Role = 20 // O=orlop:operator: also restarts, reboots, imports images
 	Role_ROLE_ADMIN       Role = 30 // O=orlop:admin: also changes the configuration, takes credentials, resets
@@ -44,12 +45,14 @@ const (
 var (
 	Role_name = map[int32]string{
 		0:  "ROLE_UNSPECIFIED",
+		5:  "ROLE_MACHINE",
 		10: "ROLE_READER",
 		20: "ROLE_OPERATOR",
 		30: "ROLE_ADMIN",
 	}
 	Role_value = map[string]int32{
 		"ROLE_UNSPECIFIED": 0,
+		"ROLE_MACHINE":     5,
 		"ROLE_READER":      10,
 		"ROLE_OPERATOR":    20,
 		"ROLE_ADMIN":       30,
@@ -1888,13 +1891,15 @@ func (x *SendBundleRequest) GetWithoutData() bool {
 }
 
 type FetchBundleRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Reference     string                 `protobuf:"bytes,1,opt,name=reference,proto3" json:"reference,omitempty"` // "registry.example.com/orlop/qemu:1.2.0", or with "@sha256:…"
-	Ca            []byte                 `protobuf:"bytes,2,opt,name=ca,proto3" json:"ca,omitempty"`               // PEM: who vouches for the registry; the machine trusts nobody else to
-	PlainHttp     bool                   `protobuf:"varint,3,opt,name=plain_http,json=plainHttp,proto3" json:"plain_http,omitempty"`
-	Username      string                 `protobuf:"bytes,4,opt,name=username,proto3" json:"username,omitempty"`                           // empty: anonymous
-	Password      string                 `protobuf:"bytes,5,opt,name=password,proto3" json:"password,omitempty"`                           // kept nowhere
-	WithoutData   bool                   `protobuf:"varint,6,opt,name=without_data,json=withoutData,proto3" json:"without_data,omitempty"` // as in SendBundleRequest
+	state       protoimpl.MessageState `protogen:"open.v1"`
+	Reference   string                 `protobuf:"bytes,1,opt,name=reference,proto3" json:"reference,omitempty"` // "registry.example.com/orlop/qemu:1.2.0", or with "@sha256:…"
+	Ca          []byte                 `protobuf:"bytes,2,opt,name=ca,proto3" json:"ca,omitempty"`               // PEM: who vouches for the registry; the machine trusts nobody else to
+	PlainHttp   bool                   `protobuf:"varint,3,opt,name=plain_http,json=plainHttp,proto3" json:"plain_http,omitempty"`
+	Username    string                 `protobuf:"bytes,4,opt,name=username,proto3" json:"username,omitempty"`                           // empty: anonymous
+	Password    string                 `protobuf:"bytes,5,opt,name=password,proto3" json:"password,omitempty"`                           // kept nowhere
+	WithoutData bool                   `protobuf:"varint,6,opt,name=without_data,json=withoutData,proto3" json:"without_data,omitempty"` // as in SendBundleRequest
+	// Instead of all above but without_data: the address of another machine of the cluster, "10.0.0.12" or with a port.
+	Peer          string `protobuf:"bytes,7,opt,name=peer,proto3" json:"peer,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1971,6 +1976,205 @@ func (x *FetchBundleRequest) GetWithoutData() bool {
 	return false
 }
 
+func (x *FetchBundleRequest) GetPeer() string {
+	if x != nil {
+		return x.Peer
+	}
+	return ""
+}
+
+type DescribeBundleRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DescribeBundleRequest) Reset() {
+	*x = DescribeBundleRequest{}
+	mi := &file_orlop_proto_msgTypes[32]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DescribeBundleRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DescribeBundleRequest) ProtoMessage() {}
+
+func (x *DescribeBundleRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_orlop_proto_msgTypes[32]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DescribeBundleRequest.ProtoReflect.Descriptor instead.
+func (*DescribeBundleRequest) Descriptor() ([]byte, []int) {
+	return file_orlop_proto_rawDescGZIP(), []int{32}
+}
+
+type DescribeBundleResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Version       string                 `protobuf:"bytes,1,opt,name=version,proto3" json:"version,omitempty"`
+	Sha256        string                 `protobuf:"bytes,2,opt,name=sha256,proto3" json:"sha256,omitempty"` // of the whole bundle, lower-case hexadecimal
+	Size          int64                  `protobuf:"varint,3,opt,name=size,proto3" json:"size,omitempty"`    // bytes
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DescribeBundleResponse) Reset() {
+	*x = DescribeBundleResponse{}
+	mi := &file_orlop_proto_msgTypes[33]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DescribeBundleResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DescribeBundleResponse) ProtoMessage() {}
+
+func (x *DescribeBundleResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_orlop_proto_msgTypes[33]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DescribeBundleResponse.ProtoReflect.Descriptor instead.
+func (*DescribeBundleResponse) Descriptor() ([]byte, []int) {
+	return file_orlop_proto_rawDescGZIP(), []int{33}
+}
+
+func (x *DescribeBundleResponse) GetVersion() string {
+	if x != nil {
+		return x.Version
+	}
+	return ""
+}
+
+func (x *DescribeBundleResponse) GetSha256() string {
+	if x != nil {
+		return x.Sha256
+	}
+	return ""
+}
+
+func (x *DescribeBundleResponse) GetSize() int64 {
+	if x != nil {
+		return x.Size
+	}
+	return 0
+}
+
+type GiveBundleRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Sha256        string                 `protobuf:"bytes,1,opt,name=sha256,proto3" json:"sha256,omitempty"`
+	Offset        int64                  `protobuf:"varint,2,opt,name=offset,proto3" json:"offset,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GiveBundleRequest) Reset() {
+	*x = GiveBundleRequest{}
+	mi := &file_orlop_proto_msgTypes[34]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GiveBundleRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GiveBundleRequest) ProtoMessage() {}
+
+func (x *GiveBundleRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_orlop_proto_msgTypes[34]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GiveBundleRequest.ProtoReflect.Descriptor instead.
+func (*GiveBundleRequest) Descriptor() ([]byte, []int) {
+	return file_orlop_proto_rawDescGZIP(), []int{34}
+}
+
+func (x *GiveBundleRequest) GetSha256() string {
+	if x != nil {
+		return x.Sha256
+	}
+	return ""
+}
+
+func (x *GiveBundleRequest) GetOffset() int64 {
+	if x != nil {
+		return x.Offset
+	}
+	return 0
+}
+
+type GiveBundleResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Chunk         []byte                 `protobuf:"bytes,1,opt,name=chunk,proto3" json:"chunk,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GiveBundleResponse) Reset() {
+	*x = GiveBundleResponse{}
+	mi := &file_orlop_proto_msgTypes[35]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GiveBundleResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GiveBundleResponse) ProtoMessage() {}
+
+func (x *GiveBundleResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_orlop_proto_msgTypes[35]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GiveBundleResponse.ProtoReflect.Descriptor instead.
+func (*GiveBundleResponse) Descriptor() ([]byte, []int) {
+	return file_orlop_proto_rawDescGZIP(), []int{35}
+}
+
+func (x *GiveBundleResponse) GetChunk() []byte {
+	if x != nil {
+		return x.Chunk
+	}
+	return nil
+}
+
 type UpgradeBegun struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	From          string                 `protobuf:"bytes,1,opt,name=from,proto3" json:"from,omitempty"` // version
@@ -1981,7 +2185,7 @@ type UpgradeBegun struct {
 
 func (x *UpgradeBegun) Reset() {
 	*x = UpgradeBegun{}
-	mi := &file_orlop_proto_msgTypes[32]
+	mi := &file_orlop_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1993,7 +2197,7 @@ func (x *UpgradeBegun) String() string {
 func (*UpgradeBegun) ProtoMessage() {}
 
 func (x *UpgradeBegun) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[32]
+	mi := &file_orlop_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2006,7 +2210,7 @@ func (x *UpgradeBegun) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpgradeBegun.ProtoReflect.Descriptor instead.
 func (*UpgradeBegun) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{32}
+	return file_orlop_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *UpgradeBegun) GetFrom() string {
@@ -2031,7 +2235,7 @@ type UpgradeStatusRequest struct {
 
 func (x *UpgradeStatusRequest) Reset() {
 	*x = UpgradeStatusRequest{}
-	mi := &file_orlop_proto_msgTypes[33]
+	mi := &file_orlop_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2043,7 +2247,7 @@ func (x *UpgradeStatusRequest) String() string {
 func (*UpgradeStatusRequest) ProtoMessage() {}
 
 func (x *UpgradeStatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[33]
+	mi := &file_orlop_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2056,7 +2260,7 @@ func (x *UpgradeStatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpgradeStatusRequest.ProtoReflect.Descriptor instead.
 func (*UpgradeStatusRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{33}
+	return file_orlop_proto_rawDescGZIP(), []int{37}
 }
 
 type WatchUpgradeRequest struct {
@@ -2067,7 +2271,7 @@ type WatchUpgradeRequest struct {
 
 func (x *WatchUpgradeRequest) Reset() {
 	*x = WatchUpgradeRequest{}
-	mi := &file_orlop_proto_msgTypes[34]
+	mi := &file_orlop_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2079,7 +2283,7 @@ func (x *WatchUpgradeRequest) String() string {
 func (*WatchUpgradeRequest) ProtoMessage() {}
 
 func (x *WatchUpgradeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[34]
+	mi := &file_orlop_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2092,7 +2296,7 @@ func (x *WatchUpgradeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchUpgradeRequest.ProtoReflect.Descriptor instead.
 func (*WatchUpgradeRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{34}
+	return file_orlop_proto_rawDescGZIP(), []int{38}
 }
 
 type UpgradeStatus struct {
@@ -2121,7 +2325,7 @@ type UpgradeStatus struct {
 
 func (x *UpgradeStatus) Reset() {
 	*x = UpgradeStatus{}
-	mi := &file_orlop_proto_msgTypes[35]
+	mi := &file_orlop_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2133,7 +2337,7 @@ func (x *UpgradeStatus) String() string {
 func (*UpgradeStatus) ProtoMessage() {}
 
 func (x *UpgradeStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[35]
+	mi := &file_orlop_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2146,7 +2350,7 @@ func (x *UpgradeStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpgradeStatus.ProtoReflect.Descriptor instead.
 func (*UpgradeStatus) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{35}
+	return file_orlop_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *UpgradeStatus) GetRunning() string {
@@ -2262,7 +2466,7 @@ type RollbackRequest struct {
 
 func (x *RollbackRequest) Reset() {
 	*x = RollbackRequest{}
-	mi := &file_orlop_proto_msgTypes[36]
+	mi := &file_orlop_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2274,7 +2478,7 @@ func (x *RollbackRequest) String() string {
 func (*RollbackRequest) ProtoMessage() {}
 
 func (x *RollbackRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[36]
+	mi := &file_orlop_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2287,7 +2491,7 @@ func (x *RollbackRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RollbackRequest.ProtoReflect.Descriptor instead.
 func (*RollbackRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{36}
+	return file_orlop_proto_rawDescGZIP(), []int{40}
 }
 
 type RollbackResponse struct {
@@ -2299,7 +2503,7 @@ type RollbackResponse struct {
 
 func (x *RollbackResponse) Reset() {
 	*x = RollbackResponse{}
-	mi := &file_orlop_proto_msgTypes[37]
+	mi := &file_orlop_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2311,7 +2515,7 @@ func (x *RollbackResponse) String() string {
 func (*RollbackResponse) ProtoMessage() {}
 
 func (x *RollbackResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[37]
+	mi := &file_orlop_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2324,7 +2528,7 @@ func (x *RollbackResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RollbackResponse.ProtoReflect.Descriptor instead.
 func (*RollbackResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{37}
+	return file_orlop_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *RollbackResponse) GetTo() string {
@@ -2343,7 +2547,7 @@ type HealthRequest struct {
 
 func (x *HealthRequest) Reset() {
 	*x = HealthRequest{}
-	mi := &file_orlop_proto_msgTypes[38]
+	mi := &file_orlop_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2355,7 +2559,7 @@ func (x *HealthRequest) String() string {
 func (*HealthRequest) ProtoMessage() {}
 
 func (x *HealthRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[38]
+	mi := &file_orlop_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2368,7 +2572,7 @@ func (x *HealthRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthRequest.ProtoReflect.Descriptor instead.
 func (*HealthRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{38}
+	return file_orlop_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *HealthRequest) GetOnce() bool {
@@ -2388,7 +2592,7 @@ type HealthResponse struct {
 
 func (x *HealthResponse) Reset() {
 	*x = HealthResponse{}
-	mi := &file_orlop_proto_msgTypes[39]
+	mi := &file_orlop_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2400,7 +2604,7 @@ func (x *HealthResponse) String() string {
 func (*HealthResponse) ProtoMessage() {}
 
 func (x *HealthResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[39]
+	mi := &file_orlop_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2413,7 +2617,7 @@ func (x *HealthResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthResponse.ProtoReflect.Descriptor instead.
 func (*HealthResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{39}
+	return file_orlop_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *HealthResponse) GetHealthy() bool {
@@ -2442,7 +2646,7 @@ type HealthCheck struct {
 
 func (x *HealthCheck) Reset() {
 	*x = HealthCheck{}
-	mi := &file_orlop_proto_msgTypes[40]
+	mi := &file_orlop_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2454,7 +2658,7 @@ func (x *HealthCheck) String() string {
 func (*HealthCheck) ProtoMessage() {}
 
 func (x *HealthCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[40]
+	mi := &file_orlop_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2467,7 +2671,7 @@ func (x *HealthCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthCheck.ProtoReflect.Descriptor instead.
 func (*HealthCheck) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{40}
+	return file_orlop_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *HealthCheck) GetName() string {
@@ -2508,7 +2712,7 @@ type KubeconfigRequest struct {
 
 func (x *KubeconfigRequest) Reset() {
 	*x = KubeconfigRequest{}
-	mi := &file_orlop_proto_msgTypes[41]
+	mi := &file_orlop_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2520,7 +2724,7 @@ func (x *KubeconfigRequest) String() string {
 func (*KubeconfigRequest) ProtoMessage() {}
 
 func (x *KubeconfigRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[41]
+	mi := &file_orlop_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2533,7 +2737,7 @@ func (x *KubeconfigRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KubeconfigRequest.ProtoReflect.Descriptor instead.
 func (*KubeconfigRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{41}
+	return file_orlop_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *KubeconfigRequest) GetTtl() *durationpb.Duration {
@@ -2559,7 +2763,7 @@ type KubeconfigResponse struct {
 
 func (x *KubeconfigResponse) Reset() {
 	*x = KubeconfigResponse{}
-	mi := &file_orlop_proto_msgTypes[42]
+	mi := &file_orlop_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2571,7 +2775,7 @@ func (x *KubeconfigResponse) String() string {
 func (*KubeconfigResponse) ProtoMessage() {}
 
 func (x *KubeconfigResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[42]
+	mi := &file_orlop_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2584,7 +2788,7 @@ func (x *KubeconfigResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KubeconfigResponse.ProtoReflect.Descriptor instead.
 func (*KubeconfigResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{42}
+	return file_orlop_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *KubeconfigResponse) GetKubeconfig() []byte {
@@ -2738,7 +2942,7 @@ const file_orlop_proto_rawDesc = "" +
 	"\x06sha256\x18\x01 \x01(\tR\x06sha256\x12\x16\n" +
 	"\x06offset\x18\x02 \x01(\x03R\x06offset\x12\x14\n" +
 	"\x05chunk\x18\x03 \x01(\fR\x05chunk\x12!\n" +
-	"\fwithout_data\x18\x04 \x01(\bR\vwithoutData\"\xbc\x01\n" +
+	"\fwithout_data\x18\x04 \x01(\bR\vwithoutData\"\xd0\x01\n" +
 	"\x12FetchBundleRequest\x12\x1c\n" +
 	"\treference\x18\x01 \x01(\tR\treference\x12\x0e\n" +
 	"\x02ca\x18\x02 \x01(\fR\x02ca\x12\x1d\n" +
@@ -2746,7 +2950,18 @@ const file_orlop_proto_rawDesc = "" +
 	"plain_http\x18\x03 \x01(\bR\tplainHttp\x12\x1a\n" +
 	"\busername\x18\x04 \x01(\tR\busername\x12\x1a\n" +
 	"\bpassword\x18\x05 \x01(\tR\bpassword\x12!\n" +
-	"\fwithout_data\x18\x06 \x01(\bR\vwithoutData\"2\n" +
+	"\fwithout_data\x18\x06 \x01(\bR\vwithoutData\x12\x12\n" +
+	"\x04peer\x18\a \x01(\tR\x04peer\"\x17\n" +
+	"\x15DescribeBundleRequest\"^\n" +
+	"\x16DescribeBundleResponse\x12\x18\n" +
+	"\aversion\x18\x01 \x01(\tR\aversion\x12\x16\n" +
+	"\x06sha256\x18\x02 \x01(\tR\x06sha256\x12\x12\n" +
+	"\x04size\x18\x03 \x01(\x03R\x04size\"C\n" +
+	"\x11GiveBundleRequest\x12\x16\n" +
+	"\x06sha256\x18\x01 \x01(\tR\x06sha256\x12\x16\n" +
+	"\x06offset\x18\x02 \x01(\x03R\x06offset\"*\n" +
+	"\x12GiveBundleResponse\x12\x14\n" +
+	"\x05chunk\x18\x01 \x01(\fR\x05chunk\"2\n" +
 	"\fUpgradeBegun\x12\x12\n" +
 	"\x04from\x18\x01 \x01(\tR\x04from\x12\x0e\n" +
 	"\x02to\x18\x02 \x01(\tR\x02to\"\x16\n" +
@@ -2788,9 +3003,10 @@ const file_orlop_proto_rawDesc = "" +
 	"\x12KubeconfigResponse\x12\x1e\n" +
 	"\n" +
 	"kubeconfig\x18\x01 \x01(\fR\n" +
-	"kubeconfig*P\n" +
+	"kubeconfig*b\n" +
 	"\x04Role\x12\x14\n" +
-	"\x10ROLE_UNSPECIFIED\x10\x00\x12\x0f\n" +
+	"\x10ROLE_UNSPECIFIED\x10\x00\x12\x10\n" +
+	"\fROLE_MACHINE\x10\x05\x12\x0f\n" +
 	"\vROLE_READER\x10\n" +
 	"\x12\x11\n" +
 	"\rROLE_OPERATOR\x10\x14\x12\x0e\n" +
@@ -2824,7 +3040,7 @@ const file_orlop_proto_rawDesc = "" +
 	"\x05Image\x12Y\n" +
 	"\x06Import\x12\".orlop.v1alpha1.ImportImageRequest\x1a#.orlop.v1alpha1.ImportImageResponse\"\x04\x80\xb5\x18\x14(\x01\x12S\n" +
 	"\x04List\x12!.orlop.v1alpha1.ListImagesRequest\x1a\".orlop.v1alpha1.ListImagesResponse\"\x04\x80\xb5\x18\n" +
-	"2\x82\x04\n" +
+	"2\xba\x05\n" +
 	"\aUpgrade\x12V\n" +
 	"\x05Offer\x12\".orlop.v1alpha1.OfferBundleRequest\x1a#.orlop.v1alpha1.OfferBundleResponse\"\x04\x80\xb5\x18\x1e\x12O\n" +
 	"\x04Send\x12!.orlop.v1alpha1.SendBundleRequest\x1a\x1c.orlop.v1alpha1.UpgradeBegun\"\x04\x80\xb5\x18\x1e(\x01\x12O\n" +
@@ -2832,7 +3048,9 @@ const file_orlop_proto_rawDesc = "" +
 	"\x06Status\x12$.orlop.v1alpha1.UpgradeStatusRequest\x1a\x1d.orlop.v1alpha1.UpgradeStatus\"\x04\x80\xb5\x18\n" +
 	"\x12S\n" +
 	"\x05Watch\x12#.orlop.v1alpha1.WatchUpgradeRequest\x1a\x1d.orlop.v1alpha1.UpgradeStatus\"\x04\x80\xb5\x18\n" +
-	"0\x01\x12S\n" +
+	"0\x01\x12_\n" +
+	"\bDescribe\x12%.orlop.v1alpha1.DescribeBundleRequest\x1a&.orlop.v1alpha1.DescribeBundleResponse\"\x04\x80\xb5\x18\x05\x12U\n" +
+	"\x04Give\x12!.orlop.v1alpha1.GiveBundleRequest\x1a\".orlop.v1alpha1.GiveBundleResponse\"\x04\x80\xb5\x18\x050\x01\x12S\n" +
 	"\bRollback\x12\x1f.orlop.v1alpha1.RollbackRequest\x1a .orlop.v1alpha1.RollbackResponse\"\x04\x80\xb5\x18\x1e2\xb5\x01\n" +
 	"\aCluster\x12O\n" +
 	"\x06Health\x12\x1d.orlop.v1alpha1.HealthRequest\x1a\x1e.orlop.v1alpha1.HealthResponse\"\x04\x80\xb5\x18\n" +
@@ -2854,7 +3072,7 @@ func file_orlop_proto_rawDescGZIP() []byte {
 }
 
 var file_orlop_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_orlop_proto_msgTypes = make([]protoimpl.MessageInfo, 43)
+var file_orlop_proto_msgTypes = make([]protoimpl.MessageInfo, 47)
 var file_orlop_proto_goTypes = []any{
 	(Role)(0),                          // 0: orlop.v1alpha1.Role
 	(ResetRequest_Wipe)(0),             // 1: orlop.v1alpha1.ResetRequest.Wipe
@@ -2891,44 +3109,48 @@ var file_orlop_proto_goTypes = []any{
 	(*OfferBundleResponse)(nil),        // 32: orlop.v1alpha1.OfferBundleResponse
 	(*SendBundleRequest)(nil),          // 33: orlop.v1alpha1.SendBundleRequest
 	(*FetchBundleRequest)(nil),         // 34: orlop.v1alpha1.FetchBundleRequest
-	(*UpgradeBegun)(nil),               // 35: orlop.v1alpha1.UpgradeBegun
-	(*UpgradeStatusRequest)(nil),       // 36: orlop.v1alpha1.UpgradeStatusRequest
-	(*WatchUpgradeRequest)(nil),        // 37: orlop.v1alpha1.WatchUpgradeRequest
-	(*UpgradeStatus)(nil),              // 38: orlop.v1alpha1.UpgradeStatus
-	(*RollbackRequest)(nil),            // 39: orlop.v1alpha1.RollbackRequest
-	(*RollbackResponse)(nil),           // 40: orlop.v1alpha1.RollbackResponse
-	(*HealthRequest)(nil),              // 41: orlop.v1alpha1.HealthRequest
-	(*HealthResponse)(nil),             // 42: orlop.v1alpha1.HealthResponse
-	(*HealthCheck)(nil),                // 43: orlop.v1alpha1.HealthCheck
-	(*KubeconfigRequest)(nil),          // 44: orlop.v1alpha1.KubeconfigRequest
-	(*KubeconfigResponse)(nil),         // 45: orlop.v1alpha1.KubeconfigResponse
-	(*timestamppb.Timestamp)(nil),      // 46: google.protobuf.Timestamp
-	(*structpb.Value)(nil),             // 47: google.protobuf.Value
-	(*durationpb.Duration)(nil),        // 48: google.protobuf.Duration
-	(*descriptorpb.MethodOptions)(nil), // 49: google.protobuf.MethodOptions
+	(*DescribeBundleRequest)(nil),      // 35: orlop.v1alpha1.DescribeBundleRequest
+	(*DescribeBundleResponse)(nil),     // 36: orlop.v1alpha1.DescribeBundleResponse
+	(*GiveBundleRequest)(nil),          // 37: orlop.v1alpha1.GiveBundleRequest
+	(*GiveBundleResponse)(nil),         // 38: orlop.v1alpha1.GiveBundleResponse
+	(*UpgradeBegun)(nil),               // 39: orlop.v1alpha1.UpgradeBegun
+	(*UpgradeStatusRequest)(nil),       // 40: orlop.v1alpha1.UpgradeStatusRequest
+	(*WatchUpgradeRequest)(nil),        // 41: orlop.v1alpha1.WatchUpgradeRequest
+	(*UpgradeStatus)(nil),              // 42: orlop.v1alpha1.UpgradeStatus
+	(*RollbackRequest)(nil),            // 43: orlop.v1alpha1.RollbackRequest
+	(*RollbackResponse)(nil),           // 44: orlop.v1alpha1.RollbackResponse
+	(*HealthRequest)(nil),              // 45: orlop.v1alpha1.HealthRequest
+	(*HealthResponse)(nil),             // 46: orlop.v1alpha1.HealthResponse
+	(*HealthCheck)(nil),                // 47: orlop.v1alpha1.HealthCheck
+	(*KubeconfigRequest)(nil),          // 48: orlop.v1alpha1.KubeconfigRequest
+	(*KubeconfigResponse)(nil),         // 49: orlop.v1alpha1.KubeconfigResponse
+	(*timestamppb.Timestamp)(nil),      // 50: google.protobuf.Timestamp
+	(*structpb.Value)(nil),             // 51: google.protobuf.Value
+	(*durationpb.Duration)(nil),        // 52: google.protobuf.Duration
+	(*descriptorpb.MethodOptions)(nil), // 53: google.protobuf.MethodOptions
 }
 var file_orlop_proto_depIdxs = []int32{
-	46, // 0: orlop.v1alpha1.VersionResponse.built:type_name -> google.protobuf.Timestamp
-	47, // 1: orlop.v1alpha1.StateSnapshot.value:type_name -> google.protobuf.Value
-	46, // 2: orlop.v1alpha1.Event.time:type_name -> google.protobuf.Timestamp
-	48, // 3: orlop.v1alpha1.PowerRequest.grace:type_name -> google.protobuf.Duration
+	50, // 0: orlop.v1alpha1.VersionResponse.built:type_name -> google.protobuf.Timestamp
+	51, // 1: orlop.v1alpha1.StateSnapshot.value:type_name -> google.protobuf.Value
+	50, // 2: orlop.v1alpha1.Event.time:type_name -> google.protobuf.Timestamp
+	52, // 3: orlop.v1alpha1.PowerRequest.grace:type_name -> google.protobuf.Duration
 	1,  // 4: orlop.v1alpha1.ResetRequest.wipe:type_name -> orlop.v1alpha1.ResetRequest.Wipe
 	2,  // 5: orlop.v1alpha1.ApplyRequest.mode:type_name -> orlop.v1alpha1.ApplyRequest.Mode
-	46, // 6: orlop.v1alpha1.GetConfigResponse.applied:type_name -> google.protobuf.Timestamp
+	50, // 6: orlop.v1alpha1.GetConfigResponse.applied:type_name -> google.protobuf.Timestamp
 	19, // 7: orlop.v1alpha1.ListServicesResponse.services:type_name -> orlop.v1alpha1.ServiceStatus
-	46, // 8: orlop.v1alpha1.ServiceStatus.since:type_name -> google.protobuf.Timestamp
+	50, // 8: orlop.v1alpha1.ServiceStatus.since:type_name -> google.protobuf.Timestamp
 	20, // 9: orlop.v1alpha1.ServiceStatus.components:type_name -> orlop.v1alpha1.Component
-	46, // 10: orlop.v1alpha1.Component.since:type_name -> google.protobuf.Timestamp
-	46, // 11: orlop.v1alpha1.LogLine.time:type_name -> google.protobuf.Timestamp
+	50, // 10: orlop.v1alpha1.Component.since:type_name -> google.protobuf.Timestamp
+	50, // 11: orlop.v1alpha1.LogLine.time:type_name -> google.protobuf.Timestamp
 	30, // 12: orlop.v1alpha1.ImportImageResponse.images:type_name -> orlop.v1alpha1.ContainerImage
 	30, // 13: orlop.v1alpha1.ListImagesResponse.images:type_name -> orlop.v1alpha1.ContainerImage
-	46, // 14: orlop.v1alpha1.UpgradeStatus.began:type_name -> google.protobuf.Timestamp
-	46, // 15: orlop.v1alpha1.UpgradeStatus.ended:type_name -> google.protobuf.Timestamp
-	46, // 16: orlop.v1alpha1.UpgradeStatus.data_of:type_name -> google.protobuf.Timestamp
-	43, // 17: orlop.v1alpha1.HealthResponse.checks:type_name -> orlop.v1alpha1.HealthCheck
-	46, // 18: orlop.v1alpha1.HealthCheck.since:type_name -> google.protobuf.Timestamp
-	48, // 19: orlop.v1alpha1.KubeconfigRequest.ttl:type_name -> google.protobuf.Duration
-	49, // 20: orlop.v1alpha1.role:extendee -> google.protobuf.MethodOptions
+	50, // 14: orlop.v1alpha1.UpgradeStatus.began:type_name -> google.protobuf.Timestamp
+	50, // 15: orlop.v1alpha1.UpgradeStatus.ended:type_name -> google.protobuf.Timestamp
+	50, // 16: orlop.v1alpha1.UpgradeStatus.data_of:type_name -> google.protobuf.Timestamp
+	47, // 17: orlop.v1alpha1.HealthResponse.checks:type_name -> orlop.v1alpha1.HealthCheck
+	50, // 18: orlop.v1alpha1.HealthCheck.since:type_name -> google.protobuf.Timestamp
+	52, // 19: orlop.v1alpha1.KubeconfigRequest.ttl:type_name -> google.protobuf.Duration
+	53, // 20: orlop.v1alpha1.role:extendee -> google.protobuf.MethodOptions
 	0,  // 21: orlop.v1alpha1.role:type_name -> orlop.v1alpha1.Role
 	3,  // 22: orlop.v1alpha1.Machine.Version:input_type -> orlop.v1alpha1.VersionRequest
 	5,  // 23: orlop.v1alpha1.Machine.Get:input_type -> orlop.v1alpha1.GetRequest
@@ -2948,36 +3170,40 @@ var file_orlop_proto_depIdxs = []int32{
 	31, // 37: orlop.v1alpha1.Upgrade.Offer:input_type -> orlop.v1alpha1.OfferBundleRequest
 	33, // 38: orlop.v1alpha1.Upgrade.Send:input_type -> orlop.v1alpha1.SendBundleRequest
 	34, // 39: orlop.v1alpha1.Upgrade.Fetch:input_type -> orlop.v1alpha1.FetchBundleRequest
-	36, // 40: orlop.v1alpha1.Upgrade.Status:input_type -> orlop.v1alpha1.UpgradeStatusRequest
-	37, // 41: orlop.v1alpha1.Upgrade.Watch:input_type -> orlop.v1alpha1.WatchUpgradeRequest
-	39, // 42: orlop.v1alpha1.Upgrade.Rollback:input_type -> orlop.v1alpha1.RollbackRequest
-	41, // 43: orlop.v1alpha1.Cluster.Health:input_type -> orlop.v1alpha1.HealthRequest
-	44, // 44: orlop.v1alpha1.Cluster.Kubeconfig:input_type -> orlop.v1alpha1.KubeconfigRequest
-	4,  // 45: orlop.v1alpha1.Machine.Version:output_type -> orlop.v1alpha1.VersionResponse
-	6,  // 46: orlop.v1alpha1.Machine.Get:output_type -> orlop.v1alpha1.StateSnapshot
-	6,  // 47: orlop.v1alpha1.Machine.Watch:output_type -> orlop.v1alpha1.StateSnapshot
-	8,  // 48: orlop.v1alpha1.Machine.Events:output_type -> orlop.v1alpha1.Event
-	10, // 49: orlop.v1alpha1.Machine.Reboot:output_type -> orlop.v1alpha1.PowerResponse
-	10, // 50: orlop.v1alpha1.Machine.Shutdown:output_type -> orlop.v1alpha1.PowerResponse
-	10, // 51: orlop.v1alpha1.Machine.Reset:output_type -> orlop.v1alpha1.PowerResponse
-	13, // 52: orlop.v1alpha1.Config.Apply:output_type -> orlop.v1alpha1.ApplyResponse
-	15, // 53: orlop.v1alpha1.Config.Get:output_type -> orlop.v1alpha1.GetConfigResponse
-	18, // 54: orlop.v1alpha1.Service.List:output_type -> orlop.v1alpha1.ListServicesResponse
-	22, // 55: orlop.v1alpha1.Service.Restart:output_type -> orlop.v1alpha1.RestartServiceResponse
-	25, // 56: orlop.v1alpha1.Log.Service:output_type -> orlop.v1alpha1.LogLine
-	25, // 57: orlop.v1alpha1.Log.Kernel:output_type -> orlop.v1alpha1.LogLine
-	27, // 58: orlop.v1alpha1.Image.Import:output_type -> orlop.v1alpha1.ImportImageResponse
-	29, // 59: orlop.v1alpha1.Image.List:output_type -> orlop.v1alpha1.ListImagesResponse
-	32, // 60: orlop.v1alpha1.Upgrade.Offer:output_type -> orlop.v1alpha1.OfferBundleResponse
-	35, // 61: orlop.v1alpha1.Upgrade.Send:output_type -> orlop.v1alpha1.UpgradeBegun
-	35, // 62: orlop.v1alpha1.Upgrade.Fetch:output_type -> orlop.v1alpha1.UpgradeBegun
-	38, // 63: orlop.v1alpha1.Upgrade.Status:output_type -> orlop.v1alpha1.UpgradeStatus
-	38, // 64: orlop.v1alpha1.Upgrade.Watch:output_type -> orlop.v1alpha1.UpgradeStatus
-	40, // 65: orlop.v1alpha1.Upgrade.Rollback:output_type -> orlop.v1alpha1.RollbackResponse
-	42, // 66: orlop.v1alpha1.Cluster.Health:output_type -> orlop.v1alpha1.HealthResponse
-	45, // 67: orlop.v1alpha1.Cluster.Kubeconfig:output_type -> orlop.v1alpha1.KubeconfigResponse
-	45, // [45:68] is the sub-list for method output_type
-	22, // [22:45] is the sub-list for method input_type
+	40, // 40: orlop.v1alpha1.Upgrade.Status:input_type -> orlop.v1alpha1.UpgradeStatusRequest
+	41, // 41: orlop.v1alpha1.Upgrade.Watch:input_type -> orlop.v1alpha1.WatchUpgradeRequest
+	35, // 42: orlop.v1alpha1.Upgrade.Describe:input_type -> orlop.v1alpha1.DescribeBundleRequest
+	37, // 43: orlop.v1alpha1.Upgrade.Give:input_type -> orlop.v1alpha1.GiveBundleRequest
+	43, // 44: orlop.v1alpha1.Upgrade.Rollback:input_type -> orlop.v1alpha1.RollbackRequest
+	45, // 45: orlop.v1alpha1.Cluster.Health:input_type -> orlop.v1alpha1.HealthRequest
+	48, // 46: orlop.v1alpha1.Cluster.Kubeconfig:input_type -> orlop.v1alpha1.KubeconfigRequest
+	4,  // 47: orlop.v1alpha1.Machine.Version:output_type -> orlop.v1alpha1.VersionResponse
+	6,  // 48: orlop.v1alpha1.Machine.Get:output_type -> orlop.v1alpha1.StateSnapshot
+	6,  // 49: orlop.v1alpha1.Machine.Watch:output_type -> orlop.v1alpha1.StateSnapshot
+	8,  // 50: orlop.v1alpha1.Machine.Events:output_type -> orlop.v1alpha1.Event
+	10, // 51: orlop.v1alpha1.Machine.Reboot:output_type -> orlop.v1alpha1.PowerResponse
+	10, // 52: orlop.v1alpha1.Machine.Shutdown:output_type -> orlop.v1alpha1.PowerResponse
+	10, // 53: orlop.v1alpha1.Machine.Reset:output_type -> orlop.v1alpha1.PowerResponse
+	13, // 54: orlop.v1alpha1.Config.Apply:output_type -> orlop.v1alpha1.ApplyResponse
+	15, // 55: orlop.v1alpha1.Config.Get:output_type -> orlop.v1alpha1.GetConfigResponse
+	18, // 56: orlop.v1alpha1.Service.List:output_type -> orlop.v1alpha1.ListServicesResponse
+	22, // 57: orlop.v1alpha1.Service.Restart:output_type -> orlop.v1alpha1.RestartServiceResponse
+	25, // 58: orlop.v1alpha1.Log.Service:output_type -> orlop.v1alpha1.LogLine
+	25, // 59: orlop.v1alpha1.Log.Kernel:output_type -> orlop.v1alpha1.LogLine
+	27, // 60: orlop.v1alpha1.Image.Import:output_type -> orlop.v1alpha1.ImportImageResponse
+	29, // 61: orlop.v1alpha1.Image.List:output_type -> orlop.v1alpha1.ListImagesResponse
+	32, // 62: orlop.v1alpha1.Upgrade.Offer:output_type -> orlop.v1alpha1.OfferBundleResponse
+	39, // 63: orlop.v1alpha1.Upgrade.Send:output_type -> orlop.v1alpha1.UpgradeBegun
+	39, // 64: orlop.v1alpha1.Upgrade.Fetch:output_type -> orlop.v1alpha1.UpgradeBegun
+	42, // 65: orlop.v1alpha1.Upgrade.Status:output_type -> orlop.v1alpha1.UpgradeStatus
+	42, // 66: orlop.v1alpha1.Upgrade.Watch:output_type -> orlop.v1alpha1.UpgradeStatus
+	36, // 67: orlop.v1alpha1.Upgrade.Describe:output_type -> orlop.v1alpha1.DescribeBundleResponse
+	38, // 68: orlop.v1alpha1.Upgrade.Give:output_type -> orlop.v1alpha1.GiveBundleResponse
+	44, // 69: orlop.v1alpha1.Upgrade.Rollback:output_type -> orlop.v1alpha1.RollbackResponse
+	46, // 70: orlop.v1alpha1.Cluster.Health:output_type -> orlop.v1alpha1.HealthResponse
+	49, // 71: orlop.v1alpha1.Cluster.Kubeconfig:output_type -> orlop.v1alpha1.KubeconfigResponse
+	47, // [47:72] is the sub-list for method output_type
+	22, // [22:47] is the sub-list for method input_type
 	21, // [21:22] is the sub-list for extension type_name
 	20, // [20:21] is the sub-list for extension extendee
 	0,  // [0:20] is the sub-list for field type_name
@@ -2994,7 +3220,7 @@ func file_orlop_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_orlop_proto_rawDesc), len(file_orlop_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   43,
+			NumMessages:   47,
 			NumExtensions: 1,
 			NumServices:   7,
 		},

@@ -960,6 +960,8 @@ const (
 	Upgrade_Fetch_FullMethodName    = "/orlop.v1alpha1.Upgrade/Fetch"
 	Upgrade_Status_FullMethodName   = "/orlop.v1alpha1.Upgrade/Status"
 	Upgrade_Watch_FullMethodName    = "/orlop.v1alpha1.Upgrade/Watch"
+	Upgrade_Describe_FullMethodName = "/orlop.v1alpha1.Upgrade/Describe"
+	Upgrade_Give_FullMethodName     = "/orlop.v1alpha1.Upgrade/Give"
 	Upgrade_Rollback_FullMethodName = "/orlop.v1alpha1.Upgrade/Rollback"
 )
 
@@ -979,12 +981,18 @@ type UpgradeClient interface {
 	// as it is there, and answers when all is there and is what was offered. A stream that brings nothing for 20 s is cut; what has
 	// come is kept. ABORTED: offer it again, and send the rest.
 	Send(ctx context.Context, opts ...grpc.CallOption) (grpc.ClientStreamingClient[SendBundleRequest, UpgradeBegun], error)
-	// Fetch has the machine itself fetch a bundle from an OCI registry: the layer of type application/vnd.orlop.bundle.v1+tar of an
-	// artifact. It answers when the bundle's statement has come and is good.
+	// Fetch has the machine itself fetch a bundle: from an OCI registry, the layer of type application/vnd.orlop.bundle.v1+tar of an
+	// artifact; or from another machine of the cluster, the version that runs there. It answers when the bundle's statement has come and
+	// is good.
 	Fetch(ctx context.Context, in *FetchBundleRequest, opts ...grpc.CallOption) (*UpgradeBegun, error)
 	Status(ctx context.Context, in *UpgradeStatusRequest, opts ...grpc.CallOption) (*UpgradeStatus, error)
 	// Watch sends the present status at once and again after every change, until the caller leaves.
 	Watch(ctx context.Context, in *WatchUpgradeRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[UpgradeStatus], error)
+	// Describe says which bundle Give would send: one of the version that runs on this machine. A version on trial is not given, and
+	// none of which the machine does not have the signed statement.
+	Describe(ctx context.Context, in *DescribeBundleRequest, opts ...grpc.CallOption) (*DescribeBundleResponse, error)
+	// Give sends that bundle from a byte on. ABORTED: it is another one by now.
+	Give(ctx context.Context, in *GiveBundleRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[GiveBundleResponse], error)
 	// Rollback reboots into the version before, with the configuration that it was good with.
 	Rollback(ctx context.Context, in *RollbackRequest, opts ...grpc.CallOption) (*RollbackResponse, error)
 }
@@ -1059,6 +1067,35 @@ func (c *upgradeClient) Watch(ctx context.Context, in *WatchUpgradeRequest, opts
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type Upgrade_WatchClient = grpc.ServerStreamingClient[UpgradeStatus]
 
+func (c *upgradeClient) Describe(ctx context.Context, in *DescribeBundleRequest, opts ...grpc.CallOption) (*DescribeBundleResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(DescribeBundleResponse)
+	err := c.cc.Invoke(ctx, Upgrade_Describe_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *upgradeClient) Give(ctx context.Context, in *GiveBundleRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[GiveBundleResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &Upgrade_ServiceDesc.Streams[2], Upgrade_Give_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[GiveBundleRequest, GiveBundleResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Upgrade_GiveClient = grpc.ServerStreamingClient[GiveBundleResponse]
+
 func (c *upgradeClient) Rollback(ctx context.Context, in *RollbackRequest, opts ...grpc.CallOption) (*RollbackResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(RollbackResponse)
@@ -1085,12 +1122,18 @@ type UpgradeServer interface {
 	// as it is there, and answers when all is there and is what was offered. A stream that brings nothing for 20 s is cut; what has
 	// come is kept. ABORTED: offer it again, and send the rest.
 	Send(grpc.ClientStreamingServer[SendBundleRequest, UpgradeBegun]) error
-	// Fetch has the machine itself fetch a bundle from an OCI registry: the layer of type application/vnd.orlop.bundle.v1+tar of an
-	// artifact. It answers when the bundle's statement has come and is good.
+	// Fetch has the machine itself fetch a bundle: from an OCI registry, the layer of type application/vnd.orlop.bundle.v1+tar of an
+	// artifact; or from another machine of the cluster, the version that runs there. It answers when the bundle's statement has come and
+	// is good.
 	Fetch(context.Context, *FetchBundleRequest) (*UpgradeBegun, error)
 	Status(context.Context, *UpgradeStatusRequest) (*UpgradeStatus, error)
 	// Watch sends the present status at once and again after every change, until the caller leaves.
 	Watch(*WatchUpgradeRequest, grpc.ServerStreamingServer[UpgradeStatus]) error
+	// Describe says which bundle Give would send: one of the version that runs on this machine. A version on trial is not given, and
+	// none of which the machine does not have the signed statement.
+	Describe(context.Context, *DescribeBundleRequest) (*DescribeBundleResponse, error)
+	// Give sends that bundle from a byte on. ABORTED: it is another one by now.
+	Give(*GiveBundleRequest, grpc.ServerStreamingServer[GiveBundleResponse]) error
 	// Rollback reboots into the version before, with the configuration that it was good with.
 	Rollback(context.Context, *RollbackRequest) (*RollbackResponse, error)
 	mustEmbedUnimplementedUpgradeServer()
@@ -1117,6 +1160,12 @@ func (UnimplementedUpgradeServer) Status(context.Context, *UpgradeStatusRequest)
 }
 func (UnimplementedUpgradeServer) Watch(*WatchUpgradeRequest, grpc.ServerStreamingServer[UpgradeStatus]) error {
 	return status.Error(codes.Unimplemented, "method Watch not implemented")
+}
+func (UnimplementedUpgradeServer) Describe(context.Context, *DescribeBundleRequest) (*DescribeBundleResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Describe not implemented")
+}
+func (UnimplementedUpgradeServer) Give(*GiveBundleRequest, grpc.ServerStreamingServer[GiveBundleResponse]) error {
+	return status.Error(codes.Unimplemented, "method Give not implemented")
 }
 func (UnimplementedUpgradeServer) Rollback(context.Context, *RollbackRequest) (*RollbackResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Rollback not implemented")
@@ -1214,6 +1263,35 @@ func _Upgrade_Watch_Handler(srv interface{}, stream grpc.ServerStream) error {
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type Upgrade_WatchServer = grpc.ServerStreamingServer[UpgradeStatus]
 
+func _Upgrade_Describe_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(DescribeBundleRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(UpgradeServer).Describe(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Upgrade_Describe_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(UpgradeServer).Describe(ctx, req.(*DescribeBundleRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Upgrade_Give_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(GiveBundleRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(UpgradeServer).Give(m, &grpc.GenericServerStream[GiveBundleRequest, GiveBundleResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Upgrade_GiveServer = grpc.ServerStreamingServer[GiveBundleResponse]
+
 func _Upgrade_Rollback_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(RollbackRequest)
 	if err := dec(in); err != nil {
@@ -1252,6 +1330,10 @@ var Upgrade_ServiceDesc = grpc.ServiceDesc{
 			Handler:    _Upgrade_Status_Handler,
 		},
 		{
+			MethodName: "Describe",
+			Handler:    _Upgrade_Describe_Handler,
+		},
+		{
 			MethodName: "Rollback",
 			Handler:    _Upgrade_Rollback_Handler,
 		},
@@ -1265,6 +1347,11 @@ var Upgrade_ServiceDesc = grpc.ServiceDesc{
 		{
 			StreamName:    "Watch",
 			Handler:       _Upgrade_Watch_Handler,
+			ServerStreams: true,
+		},
+		{
+			StreamName:    "Give",
+			Handler:       _Upgrade_Give_Handler,
 			ServerStreams: true,
 		},
 	},

@@ -10,6 +10,9 @@
 //	blobs/sha256/…              the unified kernel image
 //	blobs/sha256/…              the bill of materials (SPDX)
 //
+// A machine that gives the version that it runs to another one (Copy) has the statement, the root image as it lies on its disk, and
+// the boot image. What it gives is a bundle too: its root image is not packed, and there is no bill of materials.
+//
 // Nothing is believed but the statement, once its signature is right; every byte that follows is checked against it.
 package bundle
 
@@ -23,6 +26,7 @@ import (
 const (
 	TypeStatement = "application/vnd.dsse.envelope.v1+json"
 	TypeRoot      = "application/vnd.orlop.root.v1+zstd"
+	TypePlainRoot = "application/vnd.orlop.root.v1" // not packed
 	TypeUKI       = "application/vnd.orlop.uki.v1"
 	TypeSBOM      = "application/spdx+json"
 	// TypeBundle is the artifact type of the OCI manifest.

@@ -3,6 +3,8 @@ package bundle
 import (
 	"bytes"
 	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"io"
 	"os"
@@ -47,7 +49,11 @@ func made(t *testing.T) (file, root []byte, trust Trust) {
 	}
 	var out, again bytes.Buffer
 	for _, to := range []*bytes.Buffer{&out, &again} {
-		if err := Write(to, source, key); err != nil {
+		envelope, err := source.Seal(key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := Write(to, source, envelope); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -95,6 +101,51 @@ func TestWriteAndRead(t *testing.T) {
 	got, uki, err := read(bytes.NewReader(file), trust)
 	if err != nil || !bytes.Equal(got.Bytes(), root) || string(uki) != "a kernel" {
 		t.Errorf("%d bytes of root, UKI %q, %v", got.Len(), uki, err)
+	}
+}
+
+// TestCopy: a version on a disk becomes a bundle again, and each part of it is checked.
+func TestCopy(t *testing.T) {
+	file, root, trust := made(t)
+	r, err := Open(bytes.NewReader(file), trust)
+	if err != nil {
+		t.Fatal(err)
+	}
+	disk := append(bytes.Clone(root), "what lies behind it in the partition"...)
+	copied := func(disk []byte, uki string) Copy {
+		return Copy{Envelope: r.Envelope, Root: bytes.NewReader(disk), UKI: strings.NewReader(uki)}
+	}
+	var out bytes.Buffer
+	if err := copied(disk, "a kernel").Write(&out); err != nil {
+		t.Fatal(err)
+	}
+	sum, size, err := copied(disk, "a kernel").Check(trust)
+	if want := sha256.Sum256(out.Bytes()); err != nil || sum != hex.EncodeToString(want[:]) || size != int64(out.Len()) {
+		t.Errorf("%s, %d bytes, %v; %d were written", sum, size, err, out.Len())
+	}
+	got, uki, err := read(&out, trust)
+	if err != nil || !bytes.Equal(got.Bytes(), root) || string(uki) != "a kernel" {
+		t.Errorf("%d bytes of root, UKI %q, %v", got.Len(), uki, err)
+	}
+	stranger, err := NewKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := copied(disk, "a kernel").Check(trustOf(t, stranger)); err == nil || !strings.Contains(err.Error(), "no key that this system trusts") {
+		t.Errorf("another key: %v", err)
+	}
+	if _, _, err := copied(disk, "A kernel").Check(trust); !errors.Is(err, ErrDamaged) {
+		t.Errorf("another boot image: %v", err)
+	}
+	disk[7]++
+	if _, _, err := copied(disk, "a kernel").Check(trust); !errors.Is(err, ErrDamaged) {
+		t.Errorf("another root: %v", err)
+	}
+	if _, _, err := copied([]byte("short"), "a kernel").Check(trust); err == nil {
+		t.Error("a partition that is too short was taken")
+	}
+	if _, _, err := (Copy{Envelope: []byte("{")}).Check(trust); err == nil || !strings.Contains(err.Error(), "no DSSE envelope") {
+		t.Errorf("no statement: %v", err)
 	}
 }
 

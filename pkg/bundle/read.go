@@ -31,7 +31,10 @@ var ErrDamaged = errors.New("bundle: it is damaged or cut off")
 // Reader reads a bundle from its beginning to its end.
 type Reader struct {
 	Statement Statement
-	tar       *tar.Reader
+	// Envelope is the statement as it was signed.
+	Envelope []byte
+	tar      *tar.Reader
+	member   string // the name of the present member
 }
 
 // Open reads as far as the statement and checks it. The error says what is wrong with the file.
@@ -52,12 +55,13 @@ func Open(from io.Reader, trust Trust) (*Reader, error) {
 	if len(text) > maxStatement {
 		return nil, fmt.Errorf("bundle: its statement is larger than %d KiB", maxStatement>>10)
 	}
-	r.Statement, err = verify(text, trust)
+	r.Envelope = text
+	r.Statement, err = Verify(text, trust)
 	return r, err
 }
 
-// verify returns a statement that one of the trusted keys has signed.
-func verify(text []byte, trust Trust) (Statement, error) {
+// Verify returns a statement that one of the trusted keys has signed.
+func Verify(text []byte, trust Trust) (Statement, error) {
 	var envelope dsse.Envelope
 	if err := json.Unmarshal(text, &envelope); err != nil {
 		return Statement{}, fmt.Errorf("bundle: its statement is no DSSE envelope: %w", err)
@@ -77,6 +81,23 @@ func verify(text []byte, trust Trust) (Statement, error) {
 	if err != nil {
 		return Statement{}, fmt.Errorf("bundle: no key that this system trusts has signed it: %w", err)
 	}
+	return parse(payload)
+}
+
+// unproved is the statement of an envelope whoever signed it.
+func unproved(text []byte) (Statement, error) {
+	var envelope dsse.Envelope
+	if err := json.Unmarshal(text, &envelope); err != nil {
+		return Statement{}, fmt.Errorf("bundle: its statement is no DSSE envelope: %w", err)
+	}
+	payload, err := envelope.DecodeB64Payload()
+	if err != nil {
+		return Statement{}, fmt.Errorf("bundle: its statement is no DSSE envelope: %w", err)
+	}
+	return parse(payload)
+}
+
+func parse(payload []byte) (Statement, error) {
 	var s Statement
 	strict := json.NewDecoder(bytes.NewReader(payload))
 	strict.DisallowUnknownFields()
@@ -91,9 +112,11 @@ func verify(text []byte, trust Trust) (Statement, error) {
 
 // next goes to the next member.
 func (r *Reader) next(part string) error {
-	if _, err := r.tar.Next(); err != nil {
+	header, err := r.tar.Next()
+	if err != nil {
 		return cut(part, err)
 	}
+	r.member = header.Name
 	return nil
 }
 
@@ -113,23 +136,29 @@ func (r *Reader) Root(to io.Writer) error {
 	if err := r.next("root image"); err != nil {
 		return err
 	}
+	if r.member == r.Statement.RootImage.blob() {
+		return copyRoot(to, newChecked(r.tar, r.Statement.RootImage))
+	}
 	packed := newChecked(r.tar, r.Statement.Packed)
 	unpack, err := zstd.NewReader(packed, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(Window))
 	if err != nil {
 		return fmt.Errorf("bundle: %w", err)
 	}
 	defer unpack.Close()
-	image := newChecked(unpack, r.Statement.RootImage)
+	if err := copyRoot(to, newChecked(unpack, r.Statement.RootImage)); err != nil {
+		return err
+	}
+	return packed.done("packed root image")
+}
+
+func copyRoot(to io.Writer, image *checked) error {
 	device := &target{Writer: to}
 	if _, err := io.Copy(device, image); device.err != nil || errors.Is(err, ErrDamaged) {
 		return err
 	} else if err != nil {
 		return fmt.Errorf("%w: its root image: %w", ErrDamaged, err)
 	}
-	if err := image.done("root image"); err != nil {
-		return err
-	}
-	return packed.done("packed root image")
+	return image.done("root image")
 }
 
 // target is where a part is written to; it remembers that it did not take something.

@@ -8,6 +8,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -28,8 +29,8 @@ type Source struct {
 	Time                             time.Time
 }
 
-// Write makes a bundle. The same source and key give the same bytes.
-func Write(to io.Writer, s Source, key Key) error {
+// Seal signs what a source holds. The result belongs to Write.
+func (s Source) Seal(key Key) (envelope []byte, err error) {
 	statement := Statement{Version: s.Version, Profile: s.Profile, MinimumVersion: s.MinimumVersion, Root: s.Root}
 	for _, p := range []struct {
 		file string
@@ -37,21 +38,111 @@ func Write(to io.Writer, s Source, key Key) error {
 	}{{s.RootImage, &statement.RootImage}, {s.Packed, &statement.Packed}, {s.UKI, &statement.UKI}, {s.SBOM, &statement.SBOM}} {
 		var err error
 		if *p.part, err = partOf(p.file); err != nil {
-			return err
+			return nil, err
 		}
 	}
 	if err := statement.check(); err != nil {
-		return fmt.Errorf("bundle: %w", err)
+		return nil, fmt.Errorf("bundle: %w", err)
 	}
-	envelope, err := sign(statement, key)
+	return sign(statement, key)
+}
+
+// Write makes a bundle. The same source and envelope give the same bytes.
+func Write(to io.Writer, s Source, envelope []byte) error {
+	statement, err := unproved(envelope)
 	if err != nil {
 		return err
 	}
-	layers := []ocispec.Descriptor{
-		describe(TypeStatement, envelope),
-		{MediaType: TypeRoot, Digest: digest.Digest("sha256:" + statement.Packed.SHA256), Size: statement.Packed.Size},
-		{MediaType: TypeUKI, Digest: digest.Digest("sha256:" + statement.UKI.SHA256), Size: statement.UKI.Size},
-		{MediaType: TypeSBOM, Digest: digest.Digest("sha256:" + statement.SBOM.SHA256), Size: statement.SBOM.Size},
+	var parts []member
+	for _, p := range []struct {
+		kind, file string
+		part       Part
+	}{{TypeRoot, s.Packed, statement.Packed}, {TypeUKI, s.UKI, statement.UKI}, {TypeSBOM, s.SBOM, statement.SBOM}} {
+		f, err := os.Open(p.file)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		parts = append(parts, member{p.kind, p.part, f})
+	}
+	return write(to, statement.Version, s.Time, envelope, parts)
+}
+
+// Copy is a version as it lies on the disk of a machine that runs it.
+type Copy struct {
+	Envelope []byte      // its signed statement
+	Root     io.ReaderAt // the partition of the root image
+	UKI      io.ReaderAt
+}
+
+// Write makes a bundle of it that is not packed. The same version gives the same bytes. Nothing is checked: whoever takes it does.
+func (c Copy) Write(to io.Writer) error {
+	s, err := unproved(c.Envelope)
+	if err != nil {
+		return err
+	}
+	return write(to, s.Version, time.Time{}, c.Envelope, []member{
+		{TypePlainRoot, s.RootImage, io.NewSectionReader(c.Root, 0, s.RootImage.Size)},
+		{TypeUKI, s.UKI, io.NewSectionReader(c.UKI, 0, s.UKI.Size)},
+	})
+}
+
+// Check reads all of it, and returns the digest (lower-case hexadecimal) and the size in bytes of what Write makes. It is an error if
+// that is not what the statement promises, or if nobody who is trusted has signed that.
+func (c Copy) Check(trust Trust) (digest string, size int64, err error) {
+	from, to := io.Pipe()
+	done := make(chan error, 1)
+	go func() {
+		h := sha256.New()
+		var n counter
+		err := c.Write(io.MultiWriter(to, h, &n))
+		digest, size = hex.EncodeToString(h.Sum(nil)), int64(n)
+		done <- errors.Join(err, to.CloseWithError(err))
+	}()
+	err = check(from, trust)
+	from.CloseWithError(err) // a writer that goes on finds out
+	if written := <-done; err == nil {
+		err = written
+	}
+	return digest, size, err
+}
+
+// check reads a bundle to its end, and keeps nothing.
+func check(from io.Reader, trust Trust) error {
+	r, err := Open(from, trust)
+	if err != nil {
+		return err
+	}
+	if err := r.Root(io.Discard); err != nil {
+		return err
+	}
+	if _, err := r.UKI(); err != nil {
+		return err
+	}
+	_, err = io.Copy(io.Discard, from)
+	return err
+}
+
+// counter counts what is written to it.
+type counter int64
+
+func (c *counter) Write(p []byte) (int, error) {
+	*c += counter(len(p))
+	return len(p), nil
+}
+
+// member is a part with its content.
+type member struct {
+	kind    string
+	part    Part
+	content io.Reader
+}
+
+// write makes the archive.
+func write(to io.Writer, version string, at time.Time, envelope []byte, parts []member) error {
+	layers := []ocispec.Descriptor{describe(TypeStatement, envelope)}
+	for _, p := range parts {
+		layers = append(layers, ocispec.Descriptor{MediaType: p.kind, Digest: digest.NewDigestFromEncoded(digest.SHA256, p.part.SHA256), Size: p.part.Size})
 	}
 	// The artifact guidelines of the image specification: an empty configuration, and the type beside it.
 	manifest, err := json.Marshal(ocispec.Manifest{
@@ -62,7 +153,7 @@ func Write(to io.Writer, s Source, key Key) error {
 		return err
 	}
 	root := describe(ocispec.MediaTypeImageManifest, manifest)
-	root.Annotations = map[string]string{ocispec.AnnotationRefName: s.Version}
+	root.Annotations = map[string]string{ocispec.AnnotationRefName: version}
 	index, err := json.Marshal(ocispec.Index{Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageIndex, Manifests: []ocispec.Descriptor{root}})
 	if err != nil {
 		return err
@@ -73,8 +164,8 @@ func Write(to io.Writer, s Source, key Key) error {
 	}
 
 	w := tar.NewWriter(to)
-	member := func(name string, size int64, content io.Reader) error {
-		if err := w.WriteHeader(&tar.Header{Name: name, Mode: 0o644, Size: size, ModTime: s.Time, Format: tar.FormatUSTAR}); err != nil {
+	add := func(name string, size int64, content io.Reader) error {
+		if err := w.WriteHeader(&tar.Header{Name: name, Mode: 0o644, Size: size, ModTime: at, Format: tar.FormatUSTAR}); err != nil {
 			return err
 		}
 		_, err := io.Copy(w, content)
@@ -89,29 +180,26 @@ func Write(to io.Writer, s Source, key Key) error {
 		{blob(root.Digest), manifest},
 		{blob(layers[0].Digest), envelope},
 	} {
-		if err := member(m.name, int64(len(m.content)), bytes.NewReader(m.content)); err != nil {
+		if err := add(m.name, int64(len(m.content)), bytes.NewReader(m.content)); err != nil {
 			return err
 		}
 	}
-	for i, file := range []string{s.Packed, s.UKI, s.SBOM} {
-		f, err := os.Open(file)
-		if err != nil {
-			return err
-		}
-		err = member(blob(layers[i+1].Digest), layers[i+1].Size, f)
-		f.Close()
-		if err != nil {
+	for _, p := range parts {
+		if err := add(p.part.blob(), p.part.Size, p.content); err != nil {
 			return err
 		}
 	}
 	// The empty configuration is a blob of the layout too; a reader of ours ends before it.
-	if err := member(blob(ocispec.DescriptorEmptyJSON.Digest), ocispec.DescriptorEmptyJSON.Size, bytes.NewReader(ocispec.DescriptorEmptyJSON.Data)); err != nil {
+	if err := add(blob(ocispec.DescriptorEmptyJSON.Digest), ocispec.DescriptorEmptyJSON.Size, bytes.NewReader(ocispec.DescriptorEmptyJSON.Data)); err != nil {
 		return err
 	}
 	return w.Close()
 }
 
 func blob(d digest.Digest) string { return "blobs/sha256/" + d.Encoded() }
+
+// blob is the part's name in the archive.
+func (p Part) blob() string { return "blobs/sha256/" + p.SHA256 }
 
 func describe(kind string, content []byte) ocispec.Descriptor {
 	return ocispec.Descriptor{MediaType: kind, Digest: digest.FromBytes(content), Size: int64(len(content))}

@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -28,6 +29,13 @@ const (
 	// SettingsText has the loader start the newest system at once, and nobody change its command line.
 	SettingsText = "timeout 0\neditor no\n"
 )
+
+// statements is the folder of the signed statements (package bundle) of the systems, from which another machine learns that what this
+// one gives it is genuine.
+const statements = "orlop"
+
+// Statement is the file with the signed statement of a version.
+func Statement(version string) string { return statements + "/" + version + ".json" }
 
 // Partition is the partition that the firmware reads. It is mounted only while it is looked at or written to: FAT has no journal,
 // so the less it is open, the better.
@@ -94,6 +102,30 @@ func entries(dir string) ([]slot.Entry, error) {
 	return all, nil
 }
 
+// Version calls take with the boot image and the signed statement of a version; nil if there is none.
+func (e *Partition) Version(version string, take func(uki io.Reader, statement []byte) error) error {
+	return e.with(mount.ReadOnly, func(root string) error {
+		all, err := entries(filepath.Join(root, slot.Folder))
+		if err != nil {
+			return err
+		}
+		i := slices.IndexFunc(all, func(s slot.Entry) bool { return s.Version == version })
+		if i < 0 {
+			return fmt.Errorf("ESP: it has no version %s", version)
+		}
+		statement, err := os.ReadFile(filepath.Join(root, Statement(version)))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("ESP: cannot read: %w", err)
+		}
+		uki, err := os.Open(filepath.Join(root, slot.Folder, all[i].Name()))
+		if err != nil {
+			return fmt.Errorf("ESP: cannot read: %w", err)
+		}
+		defer uki.Close()
+		return take(uki, statement)
+	})
+}
+
 // Room is how much can be written once every version but keep is forgotten, in bytes.
 func (e *Partition) Room(keep string) (room int64, err error) {
 	err = e.with(mount.ReadOnly, func(root string) error {
@@ -141,7 +173,7 @@ func (e *Partition) Forget(keep string) error {
 		if err := others(dir, keep, os.Remove); err != nil {
 			return err
 		}
-		return durable.SyncFolder(dir)
+		return errors.Join(durable.SyncFolder(dir), forgetStatements(filepath.Join(root, statements), filepath.Base(Statement(keep))))
 	})
 	if err != nil {
 		return err
@@ -150,6 +182,26 @@ func (e *Partition) Forget(keep string) error {
 		return fmt.Errorf("ESP: cannot trim %s: %w", slot.Folder, err)
 	}
 	return nil
+}
+
+// forgetStatements removes everything of a folder but one file. A folder that is missing is empty.
+func forgetStatements(dir, keep string) error {
+	files, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("ESP: cannot list: %w", err)
+	}
+	for _, f := range files {
+		if f.Name() == keep {
+			continue
+		}
+		if err := os.Remove(filepath.Join(dir, f.Name())); err != nil {
+			return fmt.Errorf("ESP: %w", err)
+		}
+	}
+	return durable.SyncFolder(dir)
 }
 
 func (e *Partition) trim() error {

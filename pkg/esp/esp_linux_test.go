@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"strings"
 	"testing"
 
 	"github.com/orlop-os/orlop/pkg/slot"
@@ -26,6 +27,29 @@ func TestEntries(t *testing.T) {
 	}
 	left, err := filepath.Glob(dir + "/*")
 	if want := []string{filepath.Join(dir, "orlop-1.0.0.efi"), filepath.Join(dir, "other.efi")}; err != nil || !reflect.DeepEqual(left, want) {
+		t.Errorf("%q, %v", left, err)
+	}
+}
+
+// TestForgetStatements: the one of the version that stays, stays; also what an interrupted write has left goes.
+func TestForgetStatements(t *testing.T) {
+	root := t.TempDir()
+	dir := filepath.Join(root, statements)
+	keep := filepath.Base(Statement("1.0.0"))
+	if err := forgetStatements(dir, keep); err != nil {
+		t.Errorf("no folder: %v", err)
+	}
+	for _, name := range []string{Statement("1.0.0"), Statement("1.1.0"), Statement("1.2.0") + unfinished} {
+		full := filepath.Join(root, name)
+		if err := write(full, full+".tmp", strings.NewReader("x")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := forgetStatements(dir, keep); err != nil {
+		t.Fatal(err)
+	}
+	left, err := filepath.Glob(dir + "/*")
+	if want := []string{filepath.Join(root, Statement("1.0.0"))}; err != nil || !reflect.DeepEqual(left, want) {
 		t.Errorf("%q, %v", left, err)
 	}
 }

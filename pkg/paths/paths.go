@@ -71,6 +71,8 @@ const (
 	SystemRoot   = System + "/root.img"            // the sealed root: all bytes of a root partition
 	SystemUKI    = System + "/orlop.efi"           // the boot image that finds this root on a disk
 	SystemLoader = System + "/systemd-bootx64.efi" // the boot loader
+	// SystemStatement is the version's signed statement (package bundle). It is missing where the image was built without a bundle.
+	SystemStatement = System + "/statement.json"
 	// ESP is where the ESP is mounted while it is looked at.
 	ESP = Run + "/esp"
 	// ApidDir is apid's own folder: server certificate, key and the operators' CAs (written by machined, reloaded by apid when they change).

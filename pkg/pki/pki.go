@@ -20,6 +20,7 @@ import (
 
 // The organisations (O) of a client certificate that give its holder a role on the machine's API.
 const (
+	RoleMachine  = "orlop:machine" // by the machine CA; all others by an operator's CA
 	RoleReader   = "orlop:reader"
 	RoleOperator = "orlop:operator"
 	RoleAdmin    = "orlop:admin"

@@ -20,6 +20,8 @@ import (
 	"oras.land/oras-go/v2/content"
 	"oras.land/oras-go/v2/registry/remote"
 	"oras.land/oras-go/v2/registry/remote/auth"
+
+	"github.com/orlop-os/orlop/pkg/resume"
 )
 
 // Source is an artefact in a registry, and how to get at it.
@@ -107,58 +109,30 @@ func (s Source) find(ctx context.Context, mediaType string) (*File, error) {
 	return &File{reference: s.Reference, blobs: repository.Blobs(), layer: ours[0]}, nil
 }
 
-// Reader reads the file from a byte on. Where a connection breaks it makes another one and goes on, as long as each of them has
-// brought something. It ends with ctx.
+// Reader reads the file from a byte on, over as many connections as that takes (package resume). It ends with ctx.
 func (f *File) Reader(ctx context.Context, at int64) io.Reader {
-	return &reader{file: f, ctx: ctx, at: at, brought: true}
-}
-
-type reader struct {
-	file    *File
-	ctx     context.Context // of the requests; a reader lives as long as one call
-	at      int64
-	body    io.ReadCloser // nil: there is no connection
-	brought bool          // the last connection has brought something
-}
-
-func (r *reader) Read(p []byte) (int, error) {
-	for r.at < r.file.layer.Size {
-		if r.body == nil {
-			if err := r.open(); err != nil {
-				return 0, fmt.Errorf("registry: %s: %w", r.file.reference, err)
-			}
+	return resume.Reader(at, f.layer.Size, func(at int64) (io.ReadCloser, error) {
+		body, err := f.open(ctx, at)
+		if err != nil {
+			return nil, fmt.Errorf("registry: %s: %w", f.reference, err)
 		}
-		n, err := r.body.Read(p)
-		if n > 0 {
-			r.at, r.brought = r.at+int64(n), true
-			return n, nil // an error comes again with the next call
-		}
-		if err == nil {
-			continue
-		}
-		_ = r.body.Close() // it is broken
-		r.body = nil
-		if !r.brought {
-			return 0, fmt.Errorf("registry: %s: the connection broke off: %w", r.file.reference, err)
-		}
-	}
-	return 0, io.EOF
+		return body, nil
+	})
 }
 
 // open asks for the rest of the file. From a registry that cannot begin amid a file, what is there already is read once more.
-func (r *reader) open() error {
-	body, err := r.file.blobs.Fetch(r.ctx, r.file.layer)
+func (f *File) open(ctx context.Context, at int64) (io.ReadCloser, error) {
+	body, err := f.blobs.Fetch(ctx, f.layer)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if seeker, ok := body.(io.Seeker); ok {
-		_, err = seeker.Seek(r.at, io.SeekStart)
+		_, err = seeker.Seek(at, io.SeekStart)
 	} else {
-		_, err = io.CopyN(io.Discard, body, r.at)
+		_, err = io.CopyN(io.Discard, body, at)
 	}
 	if err != nil {
-		return errors.Join(err, body.Close())
+		return nil, errors.Join(err, body.Close())
 	}
-	r.body, r.brought = body, false
-	return nil
+	return body, nil
 }

@@ -1,0 +1,224 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/orlop-os/orlop/apid"
+	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/bundle"
+	"github.com/orlop-os/orlop/pkg/client"
+	"github.com/orlop-os/orlop/pkg/paths"
+	"github.com/orlop-os/orlop/pkg/resume"
+	"github.com/orlop-os/orlop/pkg/slot"
+)
+
+// How a version goes from one machine to another:
+//
+//  1. The one that wants it (Fetch) knocks at the other's door, with its own certificate of the cluster's machine CA. That lets it call
+//     Describe and Give, and nothing else.
+//  2. The other one makes a bundle of what lies on its disk: the root that runs, its boot image, and their signed statement. It reads
+//     all of it before, and gives nothing that is not what the statement promises.
+//  3. From there on that is a bundle as any other (bundles.go).
+
+// gift is the version that runs, as others get it.
+type gift struct {
+	statement []byte // as it was signed
+	root, uki string // files
+	sha256    string // of the bundle, lower-case hexadecimal
+	size      int64  // bytes
+}
+
+// bootImage is where the boot image is kept for others: the ESP is not open for longer than copying it takes.
+const bootImage = paths.Bundle + "/given.efi"
+
+// present returns what this machine gives, or why it gives nothing. It is made when it is first asked for, and kept until the machine
+// goes down: the version that runs does not change.
+func (m *machine) present() (*gift, error) {
+	if now, _ := m.upgrade.Get(); now.Phase == slot.Trial && now.To == m.release.Version {
+		return nil, fmt.Errorf("version %s is on trial here, and may be no good; ask again when it is committed", m.release.Version)
+	}
+	m.giving.Lock()
+	defer m.giving.Unlock()
+	if m.gift != nil {
+		return m.gift, nil
+	}
+	where, err := m.place()
+	if err != nil {
+		return nil, err
+	}
+	trust, err := releaseKeys()
+	if err != nil {
+		return nil, err
+	}
+	g := &gift{root: where.Running, uki: bootImage}
+	if g.statement, err = m.copyBootImage(g.uki); err != nil {
+		return nil, err
+	}
+	err = g.with(func(c bundle.Copy) (err error) {
+		g.sha256, g.size, err = c.Check(trust)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	m.gift = g
+	return g, nil
+}
+
+// copyBootImage copies the boot image of the version that runs, and returns its signed statement.
+func (m *machine) copyBootImage(name string) (signed []byte, err error) {
+	if err := os.MkdirAll(filepath.Dir(name), 0o700); err != nil {
+		return nil, err
+	}
+	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	err = m.esp.Version(m.release.Version, func(uki io.Reader, statement []byte) error {
+		if statement == nil {
+			return fmt.Errorf("this machine has no signed statement of version %s: its image was built without an upgrade bundle", m.release.Version)
+		}
+		signed = statement
+		_, err := io.Copy(f, uki)
+		return err
+	})
+	return signed, errors.Join(err, f.Close())
+}
+
+// with opens the files while do works with them: a file of DATA that is open keeps DATA from being unmounted.
+func (g *gift) with(do func(bundle.Copy) error) error {
+	root, err := os.Open(g.root)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	uki, err := os.Open(g.uki)
+	if err != nil {
+		return err
+	}
+	defer uki.Close()
+	return do(bundle.Copy{Envelope: g.statement, Root: root, UKI: uki})
+}
+
+func (a upgradeAPI) Describe(context.Context, *api.DescribeBundleRequest) (*api.DescribeBundleResponse, error) {
+	g, err := a.m.present()
+	if err != nil {
+		return nil, status.Errorf(codes.FailedPrecondition, "bundle: cannot give one: %v", err)
+	}
+	return &api.DescribeBundleResponse{Version: a.m.release.Version, Sha256: g.sha256, Size: g.size}, nil
+}
+
+// givenChunk is how much of a bundle is sent in one message, in bytes.
+const givenChunk = 256 << 10
+
+func (a upgradeAPI) Give(r *api.GiveBundleRequest, stream grpc.ServerStreamingServer[api.GiveBundleResponse]) error {
+	g, err := a.m.present()
+	if err != nil {
+		return status.Errorf(codes.FailedPrecondition, "bundle: cannot give one: %v", err)
+	}
+	if r.Sha256 != g.sha256 || r.Offset < 0 || r.Offset > g.size {
+		return status.Errorf(codes.Aborted, "bundle: this machine gives %s of %d bytes, and not byte %d of %s; ask what it gives", g.sha256, g.size, r.Offset, r.Sha256)
+	}
+	to := bufio.NewWriterSize(&after{skip: r.Offset, to: func(p []byte) error {
+		return stream.Send(&api.GiveBundleResponse{Chunk: p})
+	}}, givenChunk)
+	err = g.with(func(c bundle.Copy) error { return c.Write(to) })
+	if err == nil {
+		err = to.Flush()
+	}
+	return endOfStream(err)
+}
+
+// after passes on what comes after so many bytes.
+type after struct {
+	skip int64
+	to   func([]byte) error
+}
+
+func (a *after) Write(p []byte) (int, error) {
+	n := min(a.skip, int64(len(p)))
+	a.skip -= n
+	if int(n) == len(p) {
+		return len(p), nil
+	}
+	return len(p), a.to(p[n:])
+}
+
+// dialTime bounds connecting to another machine.
+const dialTime = 20 * time.Second
+
+// peer is what another machine gives.
+type peer struct {
+	endpoint client.Endpoint
+	bundle   *api.DescribeBundleResponse
+}
+
+// findPeer asks another machine of the cluster what it gives.
+func (m *machine) findPeer(ctx context.Context, address string) (origin, error) {
+	p := peer{endpoint: client.Endpoint{Address: address, CA: x509.NewCertPool()}}
+	now, _ := m.config.Get()
+	if now.config == nil || now.config.Cluster == nil {
+		return nil, errors.New("upgrade refused: this machine belongs to no cluster, so no other machine knows it; apply a configuration with a Cluster document, or send the bundle")
+	}
+	if now.config.Cluster.Spec.PKI.Machine.Key.IsZero() {
+		return nil, errors.New("upgrade refused: no other machine knows this one, because its configuration has no key of the machine CA (Cluster.spec.pki.machine); send the bundle")
+	}
+	p.endpoint.CA.AddCert(now.config.Cluster.Spec.PKI.Machine.Cert.X509())
+	var err error
+	if p.endpoint.Cert, err = tls.LoadX509KeyPair(filepath.Join(paths.ApidDir, apid.ServerCertFile), filepath.Join(paths.ApidDir, apid.ServerKeyFile)); err != nil {
+		return nil, fmt.Errorf("upgrade refused: this machine's certificate cannot be used: %w", err)
+	}
+	dialing, cancel := context.WithTimeout(ctx, dialTime)
+	defer cancel()
+	c, err := client.Dial(dialing, p.endpoint)
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
+	if p.bundle, err = c.Upgrade.Describe(ctx, &api.DescribeBundleRequest{}); err != nil {
+		return nil, fmt.Errorf("machine %s: %s", address, status.Convert(err).Message())
+	}
+	return p, nil
+}
+
+func (p peer) SHA256() string { return p.bundle.Sha256 }
+
+func (p peer) Size() int64 { return p.bundle.Size }
+
+func (p peer) Reader(ctx context.Context, at int64) io.Reader {
+	return resume.Reader(at, p.bundle.Size, func(at int64) (io.ReadCloser, error) { return p.open(ctx, at) })
+}
+
+// open connects to the machine, and reads what it gives from a byte on.
+func (p peer) open(ctx context.Context, at int64) (io.ReadCloser, error) {
+	dialing, cancel := context.WithTimeout(ctx, dialTime)
+	defer cancel()
+	c, err := client.Dial(dialing, p.endpoint)
+	if err != nil {
+		return nil, err
+	}
+	stream, err := c.Upgrade.Give(ctx, &api.GiveBundleRequest{Sha256: p.bundle.Sha256, Offset: at})
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("machine %s: %s", p.endpoint.Address, status.Convert(err).Message()), c.Close())
+	}
+	return giving{&chunks[*api.GiveBundleResponse]{receive: stream.Recv}, c}, nil
+}
+
+// giving is a bundle that comes over a connection.
+type giving struct {
+	io.Reader
+	io.Closer
+}

@@ -1,0 +1,69 @@
+package resume
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"strings"
+	"testing"
+	"testing/iotest"
+)
+
+const content = "the quick brown fox jumps over the lazy dog"
+
+var errBroken = errors.New("broken")
+
+// breaking brings so many bytes of the content from a place on, and then breaks.
+func breaking(at int64, after int) io.ReadCloser {
+	rest := content[at:]
+	return io.NopCloser(io.MultiReader(strings.NewReader(rest[:min(after, len(rest))]), iotest.ErrReader(errBroken)))
+}
+
+func TestReader(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		at    int64
+		after int
+		opens int // how many connections it takes
+	}{
+		{"in one", 0, 100, 1},
+		{"in several", 0, 10, 5},
+		{"from the middle", 20, 10, 3},
+		{"nothing left", int64(len(content)), 10, 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			opens := 0
+			got, err := io.ReadAll(iotest.OneByteReader(Reader(c.at, int64(len(content)), func(at int64) (io.ReadCloser, error) {
+				opens++
+				return breaking(at, c.after), nil
+			})))
+			if err != nil || string(got) != content[c.at:] || opens != c.opens {
+				t.Errorf("%q, %v, %d connections", got, err, opens)
+			}
+		})
+	}
+}
+
+// TestGivesUp: a connection that brings nothing ends it, and so does one that cannot be made; what has come before is not lost.
+func TestGivesUp(t *testing.T) {
+	opens := 0
+	got, err := io.ReadAll(Reader(0, int64(len(content)), func(at int64) (io.ReadCloser, error) {
+		opens++
+		return breaking(at, 10*(2-opens)), nil
+	}))
+	if !errors.Is(err, errBroken) || string(got) != content[:10] || opens != 2 {
+		t.Errorf("%q, %v, %d connections", got, err, opens)
+	}
+	_, err = io.ReadAll(Reader(0, 1, func(int64) (io.ReadCloser, error) { return nil, errBroken }))
+	if !errors.Is(err, errBroken) {
+		t.Errorf("no connection: %v", err)
+	}
+}
+
+// TestTooMuch: what comes behind the end is not read.
+func TestTooMuch(t *testing.T) {
+	got, err := io.ReadAll(Reader(0, 3, func(int64) (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader([]byte(content))), nil }))
+	if err != nil || string(got) != content[:3] {
+		t.Errorf("%q, %v", got, err)
+	}
+}
