@@ -92,13 +92,14 @@ type machine struct {
 	// containerd is a connection to containerd's socket that opens itself when it is first used.
 	containerd *grpc.ClientConn
 
-	applying sync.Mutex // one configuration at a time
-	settling sync.Mutex // one settle at a time
-	stepping sync.Mutex // one event of an upgrade at a time
-	writing  sync.Mutex // one system is received or written at a time: an upgrade, or an installation
-	looking  sync.Mutex // one look at what the disks hold at a time
-	giving   sync.Mutex // of gift
-	gift     *gift      // what this machine gives to others; nil before somebody has asked
+	applying sync.Mutex    // one configuration at a time
+	settling sync.Mutex    // one settle at a time
+	stepping sync.Mutex    // one event of an upgrade at a time
+	writing  sync.Mutex    // one system is received or written at a time: an upgrade, or an installation
+	looking  sync.Mutex    // one look at what the disks hold at a time
+	giving   sync.Mutex    // of gift
+	gift     *gift         // what this machine gives to others; nil before somebody has asked
+	given    chan struct{} // holds one for each that gets it
 	downOnce sync.Once
 	down     atomic.Bool     // it goes down: nothing is started any more
 	working  context.Context // ends then
@@ -127,6 +128,7 @@ func newMachine() *machine {
 		events:        newEventLog(),
 		inputs:        make(chan struct{}, 1),
 		blocks:        make(chan struct{}, 1),
+		given:         make(chan struct{}, mostGiven),
 		modules:       host.ModuleIndex(),
 		config:        cell.New(applied{}),
 		stage:         cell.New(stage{Name: "starting"}),

@@ -121,8 +121,12 @@ func (a upgradeAPI) Describe(context.Context, *api.DescribeBundleRequest) (*api.
 	return &api.DescribeBundleResponse{Version: a.m.release.Version, Sha256: g.sha256, Size: g.size}, nil
 }
 
-// givenChunk is how much of a bundle is sent in one message, in bytes.
-const givenChunk = 256 << 10
+const (
+	// givenChunk is how much of a bundle is sent in one message, in bytes.
+	givenChunk = 256 << 10
+	// mostGiven is how many get it at once: each takes some buffers of that size, in PID 1.
+	mostGiven = 4
+)
 
 func (a upgradeAPI) Give(r *api.GiveBundleRequest, stream grpc.ServerStreamingServer[api.GiveBundleResponse]) error {
 	g, err := a.m.present()
@@ -131,6 +135,12 @@ func (a upgradeAPI) Give(r *api.GiveBundleRequest, stream grpc.ServerStreamingSe
 	}
 	if r.Sha256 != g.sha256 || r.Offset < 0 || r.Offset > g.size {
 		return status.Errorf(codes.Aborted, "bundle: this machine gives %s of %d bytes, and not byte %d of %s; ask what it gives", g.sha256, g.size, r.Offset, r.Sha256)
+	}
+	select {
+	case a.m.given <- struct{}{}:
+		defer func() { <-a.m.given }()
+	default:
+		return status.Errorf(codes.ResourceExhausted, "bundle: this machine gives it to %d others at present; try again when they have it", mostGiven)
 	}
 	to := bufio.NewWriterSize(&after{skip: r.Offset, to: func(p []byte) error {
 		return stream.Send(&api.GiveBundleResponse{Chunk: p})
