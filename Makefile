@@ -64,11 +64,15 @@ $(BUILD)/operator/ca.crt: | tools
 $(BUILD)/release/signing.key:
 	CGO_ENABLED=0 go run ./imager keys -out $(BUILD)/release
 
-versions: image ## what else the stories need: other versions of the image as upgrade bundles, and the media of real machines
+versions: image ## what else the stories need: other versions of the image as upgrade bundles, the media of real machines, an image of nobody's
 	$(VERSION) -out $(BUILD)/next -version 99.0.0
 	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o $(BUILD)/bin/ ./test/integration/broken/exits
 	$(VERSION) -out $(BUILD)/broken -version 99.1.0 -program init=$(BUILD)/bin/exits
 	$(BUILD)/bin/imager -profile profiles/metal.yaml -out $(BUILD)/metal -bin ''
+	mkdir -p $(BUILD)/generic
+	grep -v -e '^operatorCA' profiles/$(PROFILE).yaml > $(BUILD)/generic/$(PROFILE).yaml
+	cp profiles/VERSION $(BUILD)/generic/
+	$(BUILD)/bin/imager -profile $(BUILD)/generic/$(PROFILE).yaml -out $(BUILD)/generic -outputs disk.raw -bin ''
 
 # What is wrong with each version that `make faults` upgrades to: the program, and what takes its place.
 FAULTS = machined-exits:machined=exits machined-hangs:machined=hangs orchestrator-exits:orchestrator=exits containerd-exits:containerd=exits \

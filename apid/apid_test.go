@@ -23,6 +23,7 @@ import (
 
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/client"
+	"github.com/orlop-os/orlop/pkg/pairing"
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
@@ -486,4 +487,79 @@ func TestOneAddressCannotTakeAllPlaces(t *testing.T) {
 		}
 		return err == nil
 	})
+}
+
+// TestPairing: while there is no operator a connection is for pairing and for nothing else, whoever calls; afterwards it is for all
+// but that.
+func TestPairing(t *testing.T) {
+	b := newBed(t)
+	b.write(OperatorsFile, nil)
+	code, asked := pairing.NewCode(), 0
+	b.backend.setAnswer(func(method string, stream grpc.ServerStream) error {
+		if method != api.Door_Pair_FullMethodName {
+			return status.Error(codes.Unimplemented, method)
+		}
+		asked++
+		r := new(api.PairRequest)
+		if err := stream.RecvMsg(r); err != nil {
+			return err
+		}
+		claim := pairing.Claim{CA: r.Ca, Proof: r.Proof}
+		if !code.Accepts(r.Binding, claim) || !strings.HasPrefix(r.Peer, "127.0.0.1:") {
+			return stream.SendMsg(&api.PairResponse{Refusal: "wrong code"})
+		}
+		b.write(OperatorsFile, r.Ca)
+		return stream.SendMsg(&api.PairResponse{Proof: code.NewAnswer(r.Binding, claim).Proof})
+	})
+	admin := pki.Spec{CN: "alice", O: []string{pki.RoleAdmin}, Usage: pki.Client, TTL: day}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	for _, c := range []struct {
+		name string
+		leaf *pki.Leaf
+		says string
+	}{
+		{"nobody", nil, "you sent none"},
+		{"the later operator", mustLeaf(t, b.operator, admin), "orlopctl pair"},
+	} {
+		if conn, err := client.Dial(ctx, b.endpoint(c.leaf)); err == nil {
+			_ = conn.Close()
+			t.Errorf("%s was let in", c.name)
+		} else if !errors.Is(err, client.ErrRefused) || !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%s: %v", c.name, err)
+		}
+	}
+	// Whoever offers both gets to the pairing, and no further.
+	conn, err := tls.Dial("tcp", b.address, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2", pairing.Protocol}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := conn.ConnectionState().NegotiatedProtocol; got != pairing.Protocol {
+		t.Errorf("a connection for both is for %q", got)
+	}
+	conn.Close()
+	if _, err := client.Pair(ctx, b.address, b.operator.CertPEM(), pairing.NewCode()); err == nil || !strings.Contains(err.Error(), "wrong code") {
+		t.Errorf("another code: %v", err)
+	}
+	print, err := client.Pair(ctx, b.address, b.operator.CertPEM(), code)
+	if err != nil || asked != 2 {
+		t.Fatalf("%v; machined was asked %d times", err, asked)
+	}
+	b.backend.setAnswer(nil)
+	pinned := b.endpoint(mustLeaf(t, b.operator, admin))
+	pinned.CA, pinned.Fingerprint = nil, print
+	c, err := client.Dial(ctx, pinned)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if err := callRaw(ctx, c, api.Machine_Version_FullMethodName); err != nil {
+		t.Error(err)
+	}
+	if err := callRaw(ctx, c, api.Door_Pair_FullMethodName); status.Code(err) != codes.PermissionDenied {
+		t.Errorf("what apid asks for itself, asked by an admin: %v", err)
+	}
+	if _, err := client.Pair(ctx, b.address, b.operator.CertPEM(), code); !errors.Is(err, client.ErrOwned) {
+		t.Errorf("once more: %v", err)
+	}
 }

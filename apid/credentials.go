@@ -9,10 +9,12 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/pairing"
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
@@ -20,7 +22,7 @@ import (
 const (
 	ServerCertFile = "server.crt"    // PEM, the machine's certificate, followed by its issuers if there are any
 	ServerKeyFile  = "server.key"    // PEM
-	OperatorsFile  = "operators.pem" // PEM, the CAs whose certificates may call; one or more
+	OperatorsFile  = "operators.pem" // PEM, the CAs whose certificates may call; empty on a machine that belongs to nobody yet
 	MachinesFile   = "machines.pem"  // PEM, the CAs of the cluster's machines, whose certificates give no more than ROLE_MACHINE; may be empty
 )
 
@@ -34,6 +36,8 @@ type trust struct {
 	server tls.Certificate
 	cas    *x509.CertPool                 // all of roots
 	roots  map[[sha256.Size]byte]api.Role // the most that a CA can give, by the hash of the whole certificate
+	// unowned: there is no operator. Connections are for pairing with one, and for nothing else.
+	unowned bool
 }
 
 // role is what a chain that was verified gives its holder, if its CA is still trusted.
@@ -172,14 +176,19 @@ func load(dir string) (*trust, error) {
 		return nil, fmt.Errorf("credentials: cannot use %s with %s: %w", ServerCertFile, ServerKeyFile, err)
 	}
 	fresh := &trust{server: server, cas: x509.NewCertPool(), roots: map[[sha256.Size]byte]api.Role{}}
-	if err := fresh.add(OperatorsFile, texts[2], api.Role_ROLE_ADMIN); err != nil {
-		return nil, err
-	}
-	if len(texts[3]) > 0 {
-		if err := fresh.add(MachinesFile, texts[3], api.Role_ROLE_MACHINE); err != nil {
+	for _, f := range []struct {
+		name string
+		text []byte
+		most api.Role
+	}{{OperatorsFile, texts[2], api.Role_ROLE_ADMIN}, {MachinesFile, texts[3], api.Role_ROLE_MACHINE}} {
+		if len(f.text) == 0 {
+			continue
+		}
+		if err := fresh.add(f.name, f.text, f.most); err != nil {
 			return nil, err
 		}
 	}
+	fresh.unowned = len(texts[2]) == 0
 	return fresh, nil
 }
 
@@ -200,7 +209,8 @@ func (t *trust) add(name string, text []byte, most api.Role) error {
 	return nil
 }
 
-// tlsConfig demands TLS 1.3 and a client certificate of one of the CAs.
+// tlsConfig demands TLS 1.3 and a client certificate of one of the CAs. Only a connection for pairing needs none, while there is no
+// operator; it comes to an end before a call could be made (door).
 func (s *store) tlsConfig() *tls.Config {
 	base := &tls.Config{
 		MinVersion: tls.VersionTLS13,
@@ -210,7 +220,7 @@ func (s *store) tlsConfig() *tls.Config {
 		ClientCAs:              x509.NewCertPool(),
 		SessionTicketsDisabled: true, // a ticket would let a client in again without its certificate being verified
 	}
-	base.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) {
+	base.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
 		current, err := s.get()
 		if err != nil {
 			return nil, err
@@ -219,6 +229,10 @@ func (s *store) tlsConfig() *tls.Config {
 		config.GetConfigForClient = nil
 		config.Certificates = []tls.Certificate{current.server}
 		config.ClientCAs = current.cas
+		if current.unowned && slices.Contains(hello.SupportedProtos, pairing.Protocol) {
+			// Where the client offers "h2" too, which gRPC adds to this list, the first one is taken.
+			config.NextProtos, config.ClientAuth = []string{pairing.Protocol}, tls.NoClientCert
+		}
 		return config, nil
 	}
 	return base

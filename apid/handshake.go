@@ -1,7 +1,9 @@
 package apid
 
 import (
+	"context"
 	"crypto/tls"
+	"errors"
 	"io"
 	"log/slog"
 	"net"
@@ -10,6 +12,9 @@ import (
 
 	"golang.org/x/time/rate"
 	"google.golang.org/grpc/credentials"
+
+	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/pairing"
 )
 
 // door wraps gRPC's TLS so that a refused handshake leaves a line in the log: to the client it is only a failed
@@ -18,13 +23,15 @@ type door struct {
 	credentials.TransportCredentials
 	log   *slog.Logger
 	lines *rate.Limiter // a stranger must not be able to fill the log
+	judge api.DoorClient
 }
 
-func newDoor(config *tls.Config, log *slog.Logger) *door {
+func newDoor(config *tls.Config, log *slog.Logger, judge api.DoorClient) *door {
 	return &door{
 		TransportCredentials: credentials.NewTLS(config),
 		log:                  log,
 		lines:                rate.NewLimiter(rate.Every(time.Second), 10),
+		judge:                judge,
 	}
 }
 
@@ -32,14 +39,49 @@ func newDoor(config *tls.Config, log *slog.Logger) *door {
 func (d *door) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	kept := &keptConn{Conn: raw}
 	conn, info, err := d.TransportCredentials.ServerHandshake(kept)
+	if info, ok := info.(credentials.TLSInfo); ok && err == nil && len(info.State.VerifiedChains) == 0 {
+		err = d.pair(conn, info.State)
+	}
 	kept.closes.Store(true)
 	if err != nil {
-		if d.lines.Allow() {
+		switch {
+		case errors.Is(err, errPaired):
+			d.log.Info("paired", "peer", raw.RemoteAddr().String())
+		case d.lines.Allow():
 			d.log.Warn("handshake refused", "peer", raw.RemoteAddr().String(), "reason", err.Error())
 		}
 		linger(raw)
 	}
 	return conn, info, err
+}
+
+// errPaired ends a connection that was for pairing: there are no calls on it.
+var errPaired = errors.New("it was for pairing")
+
+// pair has machined judge what comes over a connection without a client certificate. It never returns nil.
+func (d *door) pair(conn net.Conn, state tls.ConnectionState) error {
+	binding, err := pairing.Binding(state)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), handshakeTimeout)
+	defer cancel()
+	refusal := ""
+	err = pairing.Serve(conn, func(c pairing.Claim) pairing.Answer {
+		a, err := d.judge.Pair(ctx, &api.PairRequest{Binding: binding, Ca: c.CA, Proof: c.Proof, Peer: printable(conn.RemoteAddr().String())})
+		if err != nil {
+			a = &api.PairResponse{Refusal: "the machine cannot tell at present; try again"}
+		}
+		refusal = a.Refusal
+		return pairing.Answer{Proof: a.Proof, Refusal: a.Refusal}
+	})
+	switch {
+	case err != nil:
+		return err
+	case refusal != "":
+		return errors.New("pairing: " + refusal)
+	}
+	return errPaired
 }
 
 // keptConn stays open when gRPC's TLS closes it after a refused handshake, so that linger can do its work first.
@@ -70,5 +112,5 @@ func linger(raw net.Conn) {
 
 // Clone implements credentials.TransportCredentials.
 func (d *door) Clone() credentials.TransportCredentials {
-	return &door{TransportCredentials: d.TransportCredentials.Clone(), log: d.log, lines: d.lines}
+	return &door{TransportCredentials: d.TransportCredentials.Clone(), log: d.log, lines: d.lines, judge: d.judge}
 }

@@ -18,6 +18,8 @@ import (
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/reflection"
 	reflectionpb "google.golang.org/grpc/reflection/grpc_reflection_v1"
+
+	"github.com/orlop-os/orlop/pkg/api"
 )
 
 // Options is what Serve works with.
@@ -68,7 +70,7 @@ func Serve(ctx context.Context, o Options) error {
 func newServer(store *store, log *slog.Logger, backend grpc.ClientConnInterface) (*grpc.Server, *health.Server) {
 	g := &gate{roles: newRoleTable(), store: store, log: log}
 	server := grpc.NewServer(
-		grpc.Creds(newDoor(store.tlsConfig(), log)),
+		grpc.Creds(newDoor(store.tlsConfig(), log, api.NewDoorClient(backend))),
 		grpc.ForceServerCodecV2(newCodec()),
 		grpc.UnaryInterceptor(g.unary), grpc.StreamInterceptor(g.stream),
 		grpc.UnknownServiceHandler((&proxy{backend: backend}).handle),

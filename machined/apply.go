@@ -21,7 +21,6 @@ import (
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/durable"
 	"github.com/orlop-os/orlop/pkg/paths"
-	"github.com/orlop-os/orlop/pkg/pki"
 	"github.com/orlop-os/orlop/pkg/reconcile"
 	"github.com/orlop-os/orlop/pkg/supervise"
 )
@@ -113,7 +112,7 @@ func (m *machine) apply(ctx context.Context, filename string, documents []byte, 
 		if err := m.bringStorage(ctx, disk.Config{Wipe: true}); err != nil {
 			return outcome{}, fmt.Errorf("configuration refused: there is no disk to keep it on: %w", err)
 		}
-		if err := keepIdentity(m.identity.Load()); err != nil {
+		if err := errors.Join(keepIdentity(m.identity.Load()), moveOwner()); err != nil {
 			return outcome{}, err
 		}
 	}
@@ -170,12 +169,15 @@ func (m *machine) matchable(ctx context.Context, next *config.Config) error {
 func lockedOut(ctx context.Context, next *config.Config) error {
 	md, _ := metadata.FromIncomingContext(ctx)
 	own := strings.Join(md.Get(apid.MetadataIssuer), "")
-	list := next.Machine.Spec.Trust.OperatorCAs
-	if own == "" || len(list) == 0 { // the image's operators stay
+	if own == "" { // it is not an operator's call
 		return nil
 	}
-	if slices.ContainsFunc(list, func(ca config.Certificate) bool { return pki.Fingerprint(ca.X509()) == own }) {
-		return nil
+	list, err := operators(next)
+	if err != nil {
+		return err
+	}
+	if known, err := knows(list, own); known || err != nil {
+		return err
 	}
 	return errors.New("configuration refused, nothing was changed: Machine.spec.trust.operatorCAs: the authority of your own certificate is not in the list, so this machine would not know you any more; add it, or apply with a certificate of one that is")
 }

@@ -35,12 +35,14 @@ func (m *machine) showConsole(ctx context.Context) {
 func (m *machine) watchConsole(ctx context.Context, status *cell.Cell[console.Status]) {
 	stages, services := m.stage.Watch(), m.services.Status().Watch()
 	networks, configs, storage := m.networkState.Watch(), m.config.Watch(), m.noStorage.Watch()
+	codes := m.desk.code.Watch()
 	for {
 		stages.Take()
 		services.Take()
 		networks.Take()
 		configs.Take()
 		storage.Take()
+		codes.Take()
 		status.Set(m.consoleStatus())
 		select {
 		case <-stages.Changed():
@@ -48,6 +50,7 @@ func (m *machine) watchConsole(ctx context.Context, status *cell.Cell[console.St
 		case <-networks.Changed():
 		case <-configs.Changed():
 		case <-storage.Changed():
+		case <-codes.Changed():
 		case <-ctx.Done():
 			return
 		}
@@ -68,6 +71,9 @@ func (m *machine) consoleStatus() console.Status {
 	}
 	if id := m.identity.Load(); id != nil {
 		s.Identity = pki.Fingerprint(id.Cert)
+	}
+	if code, _ := m.desk.code.Get(); code != "" {
+		s.PairingCode = string(code)
 	}
 	if stage.Waits != "" {
 		s.WaitsFor = append(s.WaitsFor, stage.Waits)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
@@ -160,26 +159,8 @@ func (m *machine) openDoor(ctx context.Context, c *config.Config, state network.
 			}
 		}
 	}
+	m.desk.open(len(operators) == 0)
 	return m.converge(ctx, "door", credentials.Door(m.identity.Load().Key, name, nodeAddresses(state), ca, operators, machines))
-}
-
-// operators are the CAs of those who may call: the configuration's, else the image's.
-func operators(c *config.Config) ([]byte, error) {
-	if c != nil && len(c.Machine.Spec.Trust.OperatorCAs) > 0 {
-		var all []byte
-		for _, ca := range c.Machine.Spec.Trust.OperatorCAs {
-			all = append(all, ca.PEM()...)
-		}
-		return all, nil
-	}
-	text, err := os.ReadFile(paths.OperatorCA)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, errors.New("door: neither the image nor a configuration names an operator's CA, so nobody may call; build the image with one (profiles: operatorCA)")
-	}
-	if err != nil {
-		return nil, fmt.Errorf("door: cannot read the operator's CA: %w", err)
-	}
-	return text, nil
 }
 
 // networkConfig is the network that a configuration asks for; the zero Config when there is none.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"time"
@@ -210,17 +211,20 @@ func (m *machine) beginInstall(w install.Want, documents []byte, who string) err
 	m.events.add("install", "op", "onto "+w.Disk.String()+", asked by "+who)
 	m.installation.Set(installState{Phase: installing, Disk: w.Disk.Path})
 	identity := m.identity.Load()
+	// The configuration last: a key without one is harmless.
+	files := []install.File{
+		{Name: paths.MachineKey, Content: identity.KeyPEM()}, {Name: paths.MachineCert, Content: identity.CertPEM()},
+	}
+	if ca, err := os.ReadFile(paths.PairedCAInMemory); err == nil {
+		files = append(files, install.File{Name: paths.PairedCA, Content: ca})
+	}
 	ops := install.Operations(w, install.Tools{
 		Run:     func(ctx context.Context, args ...string) ([]byte, error) { return m.reaper.Run(ctx, args...) },
 		Modules: m.kernel.LoadModules,
 		Tell: func(bytes, of int64) {
 			m.installation.Update(func(s installState) installState { s.Done, s.Total = bytes, of; return s })
 		},
-		// The configuration last: a key without one is harmless.
-		Files: []install.File{
-			{Name: paths.MachineKey, Content: identity.KeyPEM()}, {Name: paths.MachineCert, Content: identity.CertPEM()},
-			{Name: paths.ConfigCurrent, Content: documents},
-		},
+		Files: append(files, install.File{Name: paths.ConfigCurrent, Content: documents}),
 	})
 	go m.doInstall(m.working, w, ops)
 	return nil

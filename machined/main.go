@@ -33,6 +33,7 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+	"golang.org/x/time/rate"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
@@ -46,6 +47,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/esp"
 	"github.com/orlop-os/orlop/pkg/kmod"
 	"github.com/orlop-os/orlop/pkg/medium"
+	"github.com/orlop-os/orlop/pkg/pairing"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/pki"
 	"github.com/orlop-os/orlop/pkg/release"
@@ -100,6 +102,7 @@ type machine struct {
 	giving   sync.Mutex    // of gift
 	gift     *gift         // what this machine gives to others; nil before somebody has asked
 	given    chan struct{} // holds one for each that gets it
+	desk     desk
 	downOnce sync.Once
 	down     atomic.Bool     // it goes down: nothing is started any more
 	working  context.Context // ends then
@@ -129,6 +132,7 @@ func newMachine() *machine {
 		inputs:        make(chan struct{}, 1),
 		blocks:        make(chan struct{}, 1),
 		given:         make(chan struct{}, mostGiven),
+		desk:          desk{code: cell.New(pairing.Code("")), tries: map[string]*rate.Limiter{}},
 		modules:       host.ModuleIndex(),
 		config:        cell.New(applied{}),
 		stage:         cell.New(stage{Name: "starting"}),

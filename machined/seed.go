@@ -4,15 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
-	"os"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/orlop-os/orlop/machined/seed"
 	"github.com/orlop-os/orlop/pkg/config"
-	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
@@ -60,11 +57,11 @@ func (m *machine) adopt(ctx context.Context, d seed.Document) error {
 	if len(problems) > 0 {
 		return problems
 	}
-	image, err := os.ReadFile(paths.OperatorCA)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("operator's CA: cannot read: %w", err)
+	own, err := owner()
+	if err != nil {
+		return err
 	}
-	if err := keepsOperator(image, next); err != nil {
+	if err := keepsOperator(own, next); err != nil {
 		return fmt.Errorf("%s: %w", d.Name, err)
 	}
 	if err := m.able(next); err != nil {
@@ -86,21 +83,21 @@ func (m *machine) adopt(ctx context.Context, d seed.Document) error {
 	return nil
 }
 
-// keepsOperator refuses a configuration that would lock out the operators for whom the image was built (their CAs in PEM; empty for
-// a generic image): a medium is plugged in by whoever stands before the machine.
-func keepsOperator(image []byte, next *config.Config) error {
+// keepsOperator refuses a configuration that would lock out the operator whom the machine belongs to (the CAs in PEM; empty for
+// nobody): a medium is plugged in by whoever stands before the machine.
+func keepsOperator(own []byte, next *config.Config) error {
 	list := next.Machine.Spec.Trust.OperatorCAs
-	if len(list) == 0 || len(image) == 0 {
+	if len(list) == 0 || len(own) == 0 {
 		return nil
 	}
-	own, err := pki.ParseCerts(image)
+	cas, err := pki.ParseCerts(own)
 	if err != nil {
-		return fmt.Errorf("operator's CA of the image: %w", err)
+		return fmt.Errorf("operator's CA: %w", err)
 	}
-	for _, ca := range own {
+	for _, ca := range cas {
 		same := func(c config.Certificate) bool { return pki.Fingerprint(c.X509()) == pki.Fingerprint(ca) }
 		if !slices.ContainsFunc(list, same) {
-			return errors.New("Machine.spec.trust.operatorCAs: the operator's CA that this image was built with is not in the list; a medium cannot take the machine from its operator")
+			return errors.New("Machine.spec.trust.operatorCAs: the CA of the operator that this machine belongs to, by its image or by pairing, is not in the list; a medium cannot take the machine from its operator")
 		}
 	}
 	return nil

@@ -21,12 +21,14 @@ import (
 	"github.com/orlop-os/orlop/apid"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/pairing"
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
 // fakeMachine is a machine without a machine: the services of the API with canned answers on a Unix socket, behind a
 // real apid on a real TCP port.
 type fakeMachine struct {
+	code                 pairing.Code // what its console shows
 	address, fingerprint string
 	dir                  string // apid's files
 	key                  *pki.Leaf
@@ -44,7 +46,7 @@ func startFake(operatorCA []byte) (*fakeMachine, error) {
 	if err != nil {
 		return nil, err
 	}
-	f := &fakeMachine{dir: dir}
+	f := &fakeMachine{dir: dir, code: pairing.NewCode()}
 	if f.key, err = pki.SelfSigned(pki.Spec{CN: "orlop", Usage: pki.Server, TTL: time.Hour}); err != nil {
 		return nil, err
 	}
@@ -64,6 +66,7 @@ func startFake(operatorCA []byte) (*fakeMachine, error) {
 	server := grpc.NewServer()
 	api.RegisterMachineServer(server, &fakeMachineService{f: f})
 	api.RegisterConfigServer(server, &fakeConfigService{f: f})
+	api.RegisterDoorServer(server, &fakeDoorService{f: f})
 	api.RegisterServiceServer(server, &fakeServiceService{})
 	api.RegisterLogServer(server, &fakeLogService{})
 	api.RegisterImageServer(server, &fakeImageService{})
@@ -86,6 +89,23 @@ func startFake(operatorCA []byte) (*fakeMachine, error) {
 		return errors.Join(<-done, <-done, os.RemoveAll(dir))
 	}
 	return f, nil
+}
+
+// fakeDoorService pairs a machine that was started without an operator's CA.
+type fakeDoorService struct {
+	api.UnimplementedDoorServer
+	f *fakeMachine
+}
+
+func (s *fakeDoorService) Pair(_ context.Context, r *api.PairRequest) (*api.PairResponse, error) {
+	claim := pairing.Claim{CA: r.Ca, Proof: r.Proof}
+	if !s.f.code.Accepts(r.Binding, claim) {
+		return &api.PairResponse{Refusal: "this is not the code that the machine's console shows now"}, nil
+	}
+	if err := os.WriteFile(filepath.Join(s.f.dir, apid.OperatorsFile), r.Ca, 0o600); err != nil {
+		return nil, err
+	}
+	return &api.PairResponse{Proof: s.f.code.NewAnswer(r.Binding, claim).Proof}, nil
 }
 
 func (f *fakeMachine) current() *config.Config {

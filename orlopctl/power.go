@@ -144,6 +144,6 @@ func readLine(ctx context.Context, t *tool) (string, error) {
 	case text := <-line:
 		return text, nil
 	case <-ctx.Done():
-		return "", fmt.Errorf("confirmation: nothing was typed: %w", context.Cause(ctx))
+		return "", fmt.Errorf("nothing was typed: %w", context.Cause(ctx))
 	}
 }

@@ -23,7 +23,8 @@ func TestMain(m *testing.M) {
 
 // TestScripts runs the sessions in testdata/script. Their verbs beside testscript's own:
 //
-//	machine OPERATOR-CA            start a machine that trusts this CA; sets $ENDPOINT, $FINGERPRINT and $FLAGS
+//	machine OPERATOR-CA            start a machine that trusts this CA; an empty file: it belongs to nobody; sets $ENDPOINT,
+//	                               $FINGERPRINT, and $CODE, with which it is paired
 //	cert DIR NAME ROLE TTL         write NAME.crt and NAME.key signed by the CA in DIR; a TTL below zero is in the past
 //	exits STATUS COMMAND…          run a command that must end with this exit status
 //	mode FILE 0600                 look at a file's permissions
@@ -55,6 +56,7 @@ func cmdMachine(ts *testscript.TestScript, _ bool, args []string) {
 	})
 	ts.Setenv("ENDPOINT", fake.address)
 	ts.Setenv("FINGERPRINT", fake.fingerprint)
+	ts.Setenv("CODE", string(fake.code))
 }
 
 func cmdCert(ts *testscript.TestScript, _ bool, args []string) {

@@ -33,7 +33,8 @@ var story = []Status{
 		Addresses: []string{"fd00::1/64"}, Endpoint: "10.0.2.15:50000", Identity: identity, Services: []string{"apid running", "containerd backoff"}},
 	{Version: "1.0.0", Slot: "A", Name: "node-1", Kubernetes: "v1.36.3", Stage: "ready",
 		Addresses: []string{"10.0.2.15/24"}, Endpoint: "10.0.2.15:50000", Identity: identity, Services: []string{"apid running", "containerd running"}},
-	{Version: "1.0.0", Medium: "memory", Stage: "not installed", WaitsFor: []string{"being installed on a disk"}},
+	{Version: "1.0.0", Medium: "memory", Stage: "not installed", WaitsFor: []string{"being installed on a disk"},
+		PairingCode: "8M2QX-04TRA-ZZ9KC-1BDVW"},
 }
 
 func golden(t *testing.T, name, got string) {

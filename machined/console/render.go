@@ -10,18 +10,19 @@ import (
 
 // Status is what a console shows. It is a value: set a new one for each change.
 type Status struct {
-	Name       string   // the machine's name; empty before there is a configuration
-	Version    string   // of the OS
-	Kubernetes string   // version with a leading v; empty where it does not run
-	Slot       string   // "A" or "B"; empty where the system is not installed
-	Medium     string   // what a system runs from that is not installed: "memory"
-	Stage      string   // what is being done: "disks", "configuration", "ready", …
-	WaitsFor   []string // what the stage waits for, one line each
-	Addresses  []string // of the machine, "10.0.2.15/24"
-	Endpoint   string   // where the machine's API answers, "10.0.2.15:50000"; empty before it does
-	Identity   string   // fingerprint of the machine's certificate, "sha256:…"
-	Problem    string   // what needs the operator, or empty
-	Services   []string // "containerd running", one for each
+	Name        string   // the machine's name; empty before there is a configuration
+	Version     string   // of the OS
+	Kubernetes  string   // version with a leading v; empty where it does not run
+	Slot        string   // "A" or "B"; empty where the system is not installed
+	Medium      string   // what a system runs from that is not installed: "memory"
+	Stage       string   // what is being done: "disks", "configuration", "ready", …
+	WaitsFor    []string // what the stage waits for, one line each
+	Addresses   []string // of the machine, "10.0.2.15/24"
+	Endpoint    string   // where the machine's API answers, "10.0.2.15:50000"; empty before it does
+	Identity    string   // fingerprint of the machine's certificate, "sha256:…"
+	PairingCode string   // on a machine that belongs to nobody: what an operator needs to know to make it his
+	Problem     string   // what needs the operator, or empty
+	Services    []string // "containerd running", one for each
 }
 
 // minWidth is the width below which nothing sensible can be drawn; narrower screens cut.
@@ -61,6 +62,9 @@ func Render(s Status, width, height int) string {
 	if s.Identity != "" {
 		row("Identity", s.Identity)
 	}
+	if s.PairingCode != "" {
+		row("Pairing", "This machine belongs to nobody yet. Make it yours:", "orlopctl pair ADDRESS", "code "+s.PairingCode)
+	}
 	if s.Kubernetes != "" {
 		row("Kubernetes", s.Kubernetes)
 	}
@@ -99,6 +103,7 @@ func Changes(before, after Status) []string {
 	changed(title(before), title(after), "%s")
 	changed(before.Name, after.Name, "machine name %s")
 	changed(before.Identity, after.Identity, "machine identity %s")
+	changed(before.PairingCode, after.PairingCode, "pairing code %s")
 	changed(before.Stage, after.Stage, "stage: %s")
 	for _, what := range after.WaitsFor {
 		if !slices.Contains(before.WaitsFor, what) || before.Stage != after.Stage {

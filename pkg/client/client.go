@@ -2,7 +2,8 @@
 // says in a sentence why that failed.
 //
 // A machine is verified in one of two ways: by the cluster's machine CA (the usual one), or by the fingerprint of its
-// key, which its console shows (first contact, before the machine is part of a cluster). There is no third way.
+// key, which its console shows (first contact, before the machine is part of a cluster), or which Pair has learnt by the code that its
+// console shows. There is no other way.
 //
 // The package keeps no files and knows no contexts; that is orlopctl's part.
 package client

@@ -45,6 +45,9 @@ const (
 	// once there is a configuration, self-signed before.
 	MachineKey  = State + "/pki/machine.key"
 	MachineCert = State + "/pki/machine.crt"
+	// PairedCA is the CA (PEM) of the operator that the machine was paired with. It is missing where the image or a configuration has
+	// named one first.
+	PairedCA = State + "/pki/operator.crt"
 	// Upgrade holds the record of the last upgrade, and the configuration that each version was good with.
 	Upgrade = State + "/upgrade"
 )
@@ -73,6 +76,8 @@ const (
 	SystemLoader = System + "/systemd-bootx64.efi" // the boot loader
 	// SystemStatement is the version's signed statement (package bundle). It is missing where the image was built without a bundle.
 	SystemStatement = System + "/statement.json"
+	// PairedCAInMemory is PairedCA on a machine without a STATE.
+	PairedCAInMemory = Run + "/operator.crt"
 	// ESP is where the ESP is mounted while it is looked at.
 	ESP = Run + "/esp"
 	// ApidDir is apid's own folder: server certificate, key and the operators' CAs (written by machined, reloaded by apid when they change).

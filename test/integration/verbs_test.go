@@ -30,6 +30,7 @@ import (
 //	machine NAME [key=value…]            make a machine and switch it on; the keys are at machineVerb
 //	console NAME REGEXP [DEADLINE]       wait for a line on its console, after the last one that was waited for
 //	fingerprint NAME                     read its fingerprint from the console and talk to it by that from now on ($FINGERPRINT_NAME)
+//	code NAME                            read its pairing code from the console ($CODE_NAME)
 //	trust NAME SECRETS                   talk to it by the cluster's machine CA from now on
 //	orlopctl ARGS, kubectl ARGS          as a user would; what they print is for stdout and stderr
 //	retry DEADLINE VERB ARGS             orlopctl or kubectl again and again until it succeeds
@@ -84,6 +85,7 @@ func (s *story) verbs() map[string]func(ts *testscript.TestScript, neg bool, arg
 		"follow":        s.followVerb,
 		"console":       s.consoleVerb,
 		"fingerprint":   s.fingerprintVerb,
+		"code":          s.codeVerb,
 		"trust":         s.trustVerb,
 		"orlopctl":      s.program("orlopctl"),
 		"kubectl":       s.program("kubectl"),
@@ -266,13 +268,23 @@ func (s *story) consoleVerb(ts *testscript.TestScript, neg bool, args []string) 
 
 func (s *story) fingerprintVerb(ts *testscript.TestScript, neg bool, args []string) {
 	need(ts, neg, args, 1, 1, "fingerprint NAME")
-	all := regexp.MustCompile(`machine identity (sha256:[0-9a-f]{64})`).FindAllStringSubmatch(s.machine(ts, args[0]).Console().String(), -1)
-	if len(all) == 0 {
-		ts.Fatalf("machine %s has not shown its fingerprint yet; wait for it with console", args[0])
-	}
-	last := all[len(all)-1][1]
+	last := s.shown(ts, args[0], `machine identity (sha256:[0-9a-f]{64})`)
 	ts.Setenv("FINGERPRINT_"+args[0], last)
 	s.setContext(ts, args[0], "--fingerprint", last)
+}
+
+func (s *story) codeVerb(ts *testscript.TestScript, neg bool, args []string) {
+	need(ts, neg, args, 1, 1, "code NAME")
+	ts.Setenv("CODE_"+args[0], s.shown(ts, args[0], `orlop: pairing code ([0-9A-Z-]+)`))
+}
+
+// shown is what the first group of an expression matches in the last line of a console that it matches.
+func (s *story) shown(ts *testscript.TestScript, name, pattern string) string {
+	all := regexp.MustCompile(pattern).FindAllStringSubmatch(s.machine(ts, name).Console().String(), -1)
+	if len(all) == 0 {
+		ts.Fatalf("machine %s has not shown %q yet; wait for it with console", name, pattern)
+	}
+	return all[len(all)-1][1]
 }
 
 func (s *story) trustVerb(ts *testscript.TestScript, neg bool, args []string) {

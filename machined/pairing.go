@@ -1,0 +1,207 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+
+	"golang.org/x/time/rate"
+
+	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/cell"
+	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/durable"
+	"github.com/orlop-os/orlop/pkg/pairing"
+	"github.com/orlop-os/orlop/pkg/paths"
+	"github.com/orlop-os/orlop/pkg/pki"
+)
+
+// Who a machine belongs to: the operators whose CAs the configuration lists; else the one that the image was built for; else the one that
+// it was paired with. A machine that belongs to nobody shows a code on its console (package pairing,
+// docs/decisions/0005-first-contact.md). It is another one after each start, and there is none once it belongs to somebody.
+
+// operators are the CAs of those who may call, in PEM; empty when the machine belongs to nobody.
+func operators(c *config.Config) ([]byte, error) {
+	if c != nil && len(c.Machine.Spec.Trust.OperatorCAs) > 0 {
+		var all []byte
+		for _, ca := range c.Machine.Spec.Trust.OperatorCAs {
+			all = append(all, ca.PEM()...)
+		}
+		return all, nil
+	}
+	return owner()
+}
+
+// owner is the CA of the operator whom the machine belongs to without a configuration, in PEM; empty when that is nobody.
+func owner() ([]byte, error) {
+	for _, name := range []string{paths.OperatorCA, paths.PairedCA, paths.PairedCAInMemory} {
+		text, err := os.ReadFile(name)
+		if err == nil {
+			return text, nil
+		}
+		if !errors.Is(err, fs.ErrNotExist) {
+			return nil, fmt.Errorf("door: cannot read the operator's CA: %w", err)
+		}
+	}
+	return nil, nil
+}
+
+// keepOwner stores whom the machine was paired with: on STATE, or, as long as there is none, in memory.
+func (m *machine) keepOwner(ca []byte) error {
+	name := paths.PairedCA
+	if why, _ := m.noStorage.Get(); why != "" {
+		name = paths.PairedCAInMemory
+	}
+	err := os.MkdirAll(filepath.Dir(name), 0o700)
+	if err == nil {
+		err = durable.WriteFile(name, ca, 0o600)
+	}
+	if err != nil {
+		return fmt.Errorf("cannot store the operator's CA: %w", err)
+	}
+	return nil
+}
+
+// moveOwner stores what was kept in memory, now that there is a STATE.
+func moveOwner() error {
+	ca, err := os.ReadFile(paths.PairedCAInMemory)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err == nil {
+		err = durable.WriteFile(paths.PairedCA, ca, 0o600)
+	}
+	return err
+}
+
+// doorAPI is what apid asks machined on its own behalf.
+type doorAPI struct {
+	api.UnimplementedDoorServer
+	m *machine
+}
+
+// desk is where a machine that belongs to nobody is paired.
+type desk struct {
+	sync.Mutex
+	code  *cell.Cell[pairing.Code] // empty while the machine belongs to somebody
+	tries map[string]*rate.Limiter // by the address that they come from
+}
+
+// How often somebody may try a code. It cannot be guessed (2^100); this keeps the log and the processor free.
+const (
+	triesAtOnce  = 5
+	triesPerMin  = 5
+	triesTracked = 1000 // addresses; above that, all are forgotten
+)
+
+const tooManyTries = "there were too many tries from your address; wait a minute"
+
+// open shows a code while the machine belongs to nobody, and none otherwise.
+func (d *desk) open(unowned bool) {
+	d.Lock()
+	defer d.Unlock()
+	switch now, _ := d.code.Get(); {
+	case unowned && now == "":
+		d.code.Set(pairing.NewCode())
+	case !unowned && now != "":
+		d.code.Set("")
+	}
+}
+
+// allowed tells whether an address may try once more.
+func (d *desk) allowed(peer string) bool {
+	host, _, err := net.SplitHostPort(peer)
+	if err != nil {
+		host = peer
+	}
+	if len(d.tries) >= triesTracked {
+		clear(d.tries)
+	}
+	l := d.tries[host]
+	if l == nil {
+		l = rate.NewLimiter(rate.Limit(triesPerMin)/60, triesAtOnce)
+		d.tries[host] = l
+	}
+	return l.Allow()
+}
+
+// judge tells whether a claim is good, and has keep store the CA that it brings.
+func (d *desk) judge(r *api.PairRequest, keep func(ca []byte) error) *api.PairResponse {
+	d.Lock()
+	defer d.Unlock()
+	code, _ := d.code.Get()
+	claim := pairing.Claim{CA: r.Ca, Proof: r.Proof}
+	switch {
+	case code == "":
+		return &api.PairResponse{Refusal: "the machine belongs to an operator already"}
+	case !d.allowed(r.Peer):
+		return &api.PairResponse{Refusal: tooManyTries}
+	case !code.Accepts(r.Binding, claim):
+		return &api.PairResponse{Refusal: "this is not the code that the machine's console shows now"}
+	}
+	if err := soleCA(claim.CA); err != nil {
+		return &api.PairResponse{Refusal: "the operator's CA: " + err.Error()}
+	}
+	if err := keep(claim.CA); err != nil {
+		return &api.PairResponse{Refusal: err.Error()}
+	}
+	d.code.Set("")
+	return &api.PairResponse{Proof: code.NewAnswer(r.Binding, claim).Proof}
+}
+
+// soleCA checks that a text is one certificate of an authority.
+func soleCA(text []byte) error {
+	ca, err := pki.ParseCert(text)
+	if err == nil && !ca.IsCA {
+		err = fmt.Errorf("%q is not a certificate authority", ca.Subject.CommonName)
+	}
+	return err
+}
+
+func (a doorAPI) Pair(ctx context.Context, r *api.PairRequest) (*api.PairResponse, error) {
+	answer := a.m.desk.judge(r, func(ca []byte) error {
+		if err := a.m.keepOwner(ca); err != nil {
+			return err
+		}
+		cert, err := pki.ParseCert(ca)
+		if err != nil {
+			return err
+		}
+		a.m.say(fmt.Sprintf("paired by %s with the operator %q, %s", r.Peer, cert.Subject.CommonName, pki.Fingerprint(cert)))
+		return nil
+	})
+	if answer.Refusal != "" {
+		if answer.Refusal != tooManyTries { // the events hold more than one who keeps trying
+			a.m.events.add("pairing", "failure", "refused to "+r.Peer+": "+answer.Refusal)
+		}
+		return answer, nil
+	}
+	now, _ := a.m.config.Get()
+	state, _ := a.m.networkState.Get()
+	if err := a.m.openDoor(context.WithoutCancel(ctx), now.config, state); err != nil { // the next change of anything opens it
+		a.m.events.add("pairing", "failure", err.Error())
+	}
+	return answer, nil
+}
+
+// knows tells whether a list of CAs (PEM) has one with this fingerprint.
+func knows(list []byte, fingerprint string) (bool, error) {
+	if len(list) == 0 {
+		return false, nil
+	}
+	cas, err := pki.ParseCerts(list)
+	if err != nil {
+		return false, err
+	}
+	for _, ca := range cas {
+		if pki.Fingerprint(ca) == fingerprint {
+			return true, nil
+		}
+	}
+	return false, nil
+}

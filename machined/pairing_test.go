@@ -1,0 +1,89 @@
+package main
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/time/rate"
+
+	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/cell"
+	"github.com/orlop-os/orlop/pkg/pairing"
+	"github.com/orlop-os/orlop/pkg/pki"
+)
+
+// TestDesk goes through the life of a machine that belongs to nobody: what is refused keeps nothing and leaves the code as it is, and
+// the first good claim is the last.
+func TestDesk(t *testing.T) {
+	ca, err := pki.NewCA("operator", time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	leaf, err := ca.Issue(pki.Spec{CN: "alice", Usage: pki.Client, TTL: time.Minute})
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := &desk{code: cell.New(pairing.Code("")), tries: map[string]*rate.Limiter{}}
+	binding := make([]byte, 32)
+	kept, failing := 0, error(nil)
+	try := func(peer string, code pairing.Code, text []byte) *api.PairResponse {
+		claim := code.NewClaim(binding, text)
+		return d.judge(&api.PairRequest{Binding: binding, Ca: claim.CA, Proof: claim.Proof, Peer: peer}, func(got []byte) error {
+			if failing == nil {
+				kept++
+			}
+			return failing
+		})
+	}
+	if a := try("10.0.0.1:1", "", ca.CertPEM()); !strings.Contains(a.Refusal, "belongs to an operator already") {
+		t.Errorf("without a code: %v", a)
+	}
+	d.open(true)
+	code, _ := d.code.Get()
+	d.open(true)
+	if again, _ := d.code.Get(); again != code || code == "" {
+		t.Errorf("the code %q became %q by looking", code, again)
+	}
+	for i, c := range []struct {
+		code pairing.Code
+		ca   []byte
+		says string
+	}{
+		{pairing.NewCode(), ca.CertPEM(), "not the code"},
+		{code, []byte("garbage"), "the operator's CA: "},
+		{code, leaf.CertPEM(), "not a certificate authority"},
+		{code, append(ca.CertPEM(), ca.CertPEM()...), "the operator's CA: "},
+	} {
+		if a := try("10.0.0.1:1", c.code, c.ca); !strings.Contains(a.Refusal, c.says) || a.Proof != nil {
+			t.Errorf("case %d: %v", i, a)
+		}
+	}
+	try("10.0.0.1:2", pairing.NewCode(), nil)
+	if a := try("10.0.0.1:3", code, ca.CertPEM()); !strings.Contains(a.Refusal, "too many tries") {
+		t.Errorf("after five tries: %v", a)
+	}
+	failing = errors.New("the disk is full")
+	if a := try("10.0.0.2:1", code, ca.CertPEM()); a.Refusal != "the disk is full" || a.Proof != nil {
+		t.Errorf("what cannot be kept: %v", a)
+	}
+	failing = nil
+	if now, _ := d.code.Get(); kept != 0 || now != code {
+		t.Errorf("%d kept, code %q", kept, now)
+	}
+	if a := try("10.0.0.2:1", code, ca.CertPEM()); a.Refusal != "" || len(a.Proof) == 0 || kept != 1 {
+		t.Errorf("the right one: %v, %d kept", a, kept)
+	}
+	if a := try("10.0.0.3:1", code, ca.CertPEM()); !strings.Contains(a.Refusal, "belongs to an operator already") || kept != 1 {
+		t.Errorf("once more: %v, %d kept", a, kept)
+	}
+	d.open(true)
+	if now, _ := d.code.Get(); now == code || now == "" {
+		t.Error("a machine that belongs to nobody again shows the old code")
+	}
+	d.open(false)
+	if now, _ := d.code.Get(); now != "" {
+		t.Error("a machine that belongs to somebody shows a code")
+	}
+}

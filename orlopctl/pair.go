@@ -1,0 +1,97 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+
+	"github.com/orlop-os/orlop/pkg/client"
+	"github.com/orlop-os/orlop/pkg/pairing"
+)
+
+func (t *tool) pairCommand() *cobra.Command {
+	var operator, name, typed string
+	c := &cobra.Command{
+		Use:   "pair ADDRESS",
+		Short: "Make a machine that belongs to nobody yet yours, with the code on its console",
+		Long: "Make a machine that belongs to nobody yet yours: it accepts calls of this operator from then on, and of nobody else. Its image was\n" +
+			"built without an operator's CA, and its console shows a pairing code, which is asked for here. Machine and tool prove to each\n" +
+			"other that they know it; nobody between them can learn it or take the operator's place. The machine is kept as a context.",
+		Args: cobra.ExactArgs(1),
+		RunE: func(_ *cobra.Command, args []string) error {
+			owner, err := operatorFolder(operator)
+			if err != nil {
+				return err
+			}
+			ctx, stop := interruptible()
+			defer stop()
+			code, err := t.pairingCode(ctx, typed)
+			if err != nil {
+				return err
+			}
+			ctx, cancel := context.WithTimeout(ctx, t.timeout(usualTimeout))
+			defer cancel()
+			fingerprint, err := client.Pair(ctx, args[0], []byte(owner.CA), code)
+			switch {
+			case errors.Is(err, client.ErrOwned):
+				return &exitError{code: exitUnreachable, err: err, hint: "only its operator can let it go (`orlopctl reset`)"}
+			case err != nil && !errors.Is(err, client.ErrUnreachable):
+				return &exitError{code: exitUnreachable, err: err, hint: "compare the code with the one on the machine's console now; it is another one after each start"}
+			case err != nil:
+				return err
+			}
+			if name == "" {
+				name = args[0]
+			}
+			err = changeContexts(func(f *contextsFile) error {
+				f.Contexts[name] = machineContext{Endpoint: args[0], Fingerprint: fingerprint, Cert: owner.Cert, Key: owner.Key}
+				f.Current = name
+				return nil
+			})
+			if err != nil {
+				return err
+			}
+			t.printf("the machine at %s is yours; its key is %s; context %s\n", args[0], fingerprint, name)
+			return nil
+		},
+	}
+	c.Flags().StringVar(&operator, "operator", "operator", "folder with the operator's ca.crt, admin.crt and admin.key (`orlopctl gen operator`)")
+	c.Flags().StringVar(&name, "name", "", "name of the context (default: the address)")
+	c.Flags().StringVar(&typed, "code", "", "the pairing code (default: it is asked for)")
+	return c
+}
+
+// operatorFolder reads what a context needs of an operator's folder, and the operator's CA.
+func operatorFolder(dir string) (c machineContext, err error) {
+	for _, f := range []struct {
+		name string
+		to   *string
+	}{{operatorCert, &c.CA}, {adminName + ".crt", &c.Cert}, {adminName + ".key", &c.Key}} {
+		text, err := os.ReadFile(filepath.Join(dir, f.name))
+		if err != nil {
+			return c, usagef("operator: cannot read: %w; make one with `orlopctl gen operator`, and name its folder with --operator", err)
+		}
+		*f.to = string(text)
+	}
+	return c, nil
+}
+
+// pairingCode is the code that was typed, or is typed now.
+func (t *tool) pairingCode(ctx context.Context, typed string) (pairing.Code, error) {
+	if typed == "" {
+		_, _ = fmt.Fprint(t.stderr, "Type the pairing code that the machine's console shows: ")
+		var err error
+		if typed, err = readLine(ctx, t); err != nil {
+			return "", err
+		}
+	}
+	code, err := pairing.ParseCode(typed)
+	if err != nil {
+		return "", usagef("%w", err)
+	}
+	return code, nil
+}

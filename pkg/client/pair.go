@@ -1,0 +1,55 @@
+package client
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+
+	"github.com/orlop-os/orlop/pkg/pairing"
+	"github.com/orlop-os/orlop/pkg/pki"
+)
+
+// ErrOwned is why a machine cannot be paired: it belongs to an operator already.
+var ErrOwned = errors.New("the machine belongs to an operator already")
+
+// Pair makes the machine at an address, which must belong to nobody yet, belong to the operator of a CA (PEM). code is what the
+// machine's console shows. It returns the fingerprint of the machine's key, which Endpoint.Fingerprint takes.
+func Pair(ctx context.Context, address string, ca []byte, code pairing.Code) (fingerprint string, err error) {
+	if address, err = withPort(address); err != nil {
+		return "", err
+	}
+	fingerprint, err = pair(ctx, address, ca, code)
+	if err != nil {
+		return "", fmt.Errorf("machine %s: cannot pair: %w", address, err)
+	}
+	return fingerprint, nil
+}
+
+func pair(ctx context.Context, address string, ca []byte, code pairing.Code) (string, error) {
+	raw, err := new(net.Dialer).DialContext(ctx, "tcp", address)
+	if err != nil {
+		return "", fmt.Errorf("%w: %w", ErrUnreachable, err)
+	}
+	defer raw.Close()
+	defer context.AfterFunc(ctx, func() { raw.Close() })()
+	// Nothing of the certificate is believed before the machine has proved that it knows the code, on this connection.
+	conn := tls.Client(raw, &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS13, NextProtos: []string{pairing.Protocol}})
+	if err := conn.HandshakeContext(ctx); err != nil {
+		if strings.Contains(err.Error(), noProtocol) {
+			return "", ErrOwned
+		}
+		return "", reasonOf(err)
+	}
+	state := conn.ConnectionState()
+	binding, err := pairing.Binding(state)
+	if err != nil {
+		return "", fmt.Errorf("%w: %w", ErrUntrusted, err)
+	}
+	if err := code.Claim(conn, binding, ca); err != nil {
+		return "", errors.Join(err, ctx.Err())
+	}
+	return pki.Fingerprint(state.PeerCertificates[0]), nil
+}
