@@ -163,6 +163,21 @@ func others(dir, keep string, do func(name string) error) error {
 	return nil
 }
 
+// remove removes a file in such a way that no name is ever left that leads to free clusters: Linux frees a file's clusters when
+// nobody has it open any more, and the disk may write that before the name is gone. It is open until its name is gone on the disk.
+// A cut between the two leaves clusters that belong to no file.
+func remove(name string) error {
+	f, err := os.Open(name)
+	if err != nil {
+		return err
+	}
+	err = os.Remove(name)
+	if err == nil {
+		err = durable.SyncFolder(filepath.Dir(name))
+	}
+	return errors.Join(err, f.Close())
+}
+
 // unfinished ends the name of a boot image that is not whole yet; the loader looks at *.efi only.
 const unfinished = ".new"
 
@@ -170,7 +185,7 @@ const unfinished = ".new"
 func (e *Partition) Forget(keep string) error {
 	err := e.with(0, func(root string) error {
 		dir := filepath.Join(root, slot.Folder)
-		if err := others(dir, keep, os.Remove); err != nil {
+		if err := others(dir, keep, remove); err != nil {
 			return err
 		}
 		return errors.Join(durable.SyncFolder(dir), forgetStatements(filepath.Join(root, statements), filepath.Base(Statement(keep))))
@@ -197,7 +212,7 @@ func forgetStatements(dir, keep string) error {
 		if f.Name() == keep {
 			continue
 		}
-		if err := os.Remove(filepath.Join(dir, f.Name())); err != nil {
+		if err := remove(filepath.Join(dir, f.Name())); err != nil {
 			return fmt.Errorf("ESP: %w", err)
 		}
 	}

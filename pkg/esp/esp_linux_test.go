@@ -22,7 +22,7 @@ func TestEntries(t *testing.T) {
 	if want := []slot.Entry{{Version: "1.0.0"}, {Version: "1.1.0", Trial: true, Done: 3}}; err != nil || !reflect.DeepEqual(all, want) {
 		t.Errorf("%+v, %v", all, err)
 	}
-	if err := others(dir, "1.0.0", os.Remove); err != nil {
+	if err := others(dir, "1.0.0", remove); err != nil {
 		t.Fatal(err)
 	}
 	left, err := filepath.Glob(dir + "/*")
