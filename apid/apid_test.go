@@ -521,6 +521,7 @@ func TestPairing(t *testing.T) {
 	}{
 		{"nobody", nil, "you sent none"},
 		{"the later operator", mustLeaf(t, b.operator, admin), "orlopctl pair"},
+		{"a machine of the cluster", mustLeaf(t, b.machine, pki.Spec{CN: "m2", O: []string{pki.RoleMachine}, Usage: pki.Both, TTL: day}), "orlopctl pair"},
 	} {
 		if conn, err := client.Dial(ctx, b.endpoint(c.leaf)); err == nil {
 			_ = conn.Close()

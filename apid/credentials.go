@@ -175,20 +175,19 @@ func load(dir string) (*trust, error) {
 	if err != nil {
 		return nil, fmt.Errorf("credentials: cannot use %s with %s: %w", ServerCertFile, ServerKeyFile, err)
 	}
-	fresh := &trust{server: server, cas: x509.NewCertPool(), roots: map[[sha256.Size]byte]api.Role{}}
+	fresh := &trust{server: server, cas: x509.NewCertPool(), roots: map[[sha256.Size]byte]api.Role{}, unowned: len(texts[2]) == 0}
 	for _, f := range []struct {
 		name string
 		text []byte
 		most api.Role
 	}{{OperatorsFile, texts[2], api.Role_ROLE_ADMIN}, {MachinesFile, texts[3], api.Role_ROLE_MACHINE}} {
-		if len(f.text) == 0 {
+		if len(f.text) == 0 || fresh.unowned { // who belongs to nobody lets nobody in
 			continue
 		}
 		if err := fresh.add(f.name, f.text, f.most); err != nil {
 			return nil, err
 		}
 	}
-	fresh.unowned = len(texts[2]) == 0
 	return fresh, nil
 }
 

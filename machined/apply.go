@@ -112,9 +112,9 @@ func (m *machine) apply(ctx context.Context, filename string, documents []byte, 
 		if err := m.bringStorage(ctx, disk.Config{Wipe: true}); err != nil {
 			return outcome{}, fmt.Errorf("configuration refused: there is no disk to keep it on: %w", err)
 		}
-		if err := errors.Join(keepIdentity(m.identity.Load()), moveOwner()); err != nil {
-			return outcome{}, err
-		}
+	}
+	if err := errors.Join(keepIdentity(m.identity.Load()), moveOwner()); err != nil {
+		return outcome{}, err
 	}
 	if err := store(documents); err != nil {
 		return outcome{}, err

@@ -159,7 +159,11 @@ func (m *machine) openDoor(ctx context.Context, c *config.Config, state network.
 			}
 		}
 	}
-	m.desk.open(len(operators) == 0)
+	unowned, err := m.unowned(c)
+	if err != nil {
+		return err
+	}
+	m.desk.open(unowned)
 	return m.converge(ctx, "door", credentials.Door(m.identity.Load().Key, name, nodeAddresses(state), ca, operators, machines))
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"slices"
 	"strings"
@@ -208,16 +209,21 @@ func (m *machine) beginInstall(w install.Want, documents []byte, who string) err
 	if !m.writing.TryLock() {
 		return errors.New("configuration refused, nothing was changed: an installation is under way (`orlopctl get install`)")
 	}
-	m.events.add("install", "op", "onto "+w.Disk.String()+", asked by "+who)
-	m.installation.Set(installState{Phase: installing, Disk: w.Disk.Path})
 	identity := m.identity.Load()
 	// The configuration last: a key without one is harmless.
 	files := []install.File{
 		{Name: paths.MachineKey, Content: identity.KeyPEM()}, {Name: paths.MachineCert, Content: identity.CertPEM()},
 	}
-	if ca, err := os.ReadFile(paths.PairedCAInMemory); err == nil {
+	ca, err := os.ReadFile(paths.PairedCAInMemory) // nobody is paired while m.writing is held
+	switch {
+	case err == nil:
 		files = append(files, install.File{Name: paths.PairedCA, Content: ca})
+	case !errors.Is(err, fs.ErrNotExist):
+		m.writing.Unlock()
+		return fmt.Errorf("configuration refused, nothing was changed: the operator's CA: %w", err)
 	}
+	m.events.add("install", "op", "onto "+w.Disk.String()+", asked by "+who)
+	m.installation.Set(installState{Phase: installing, Disk: w.Disk.Path})
 	ops := install.Operations(w, install.Tools{
 		Run:     func(ctx context.Context, args ...string) ([]byte, error) { return m.reaper.Run(ctx, args...) },
 		Modules: m.kernel.LoadModules,

@@ -26,6 +26,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"sync"
@@ -94,19 +95,21 @@ type machine struct {
 	// containerd is a connection to containerd's socket that opens itself when it is first used.
 	containerd *grpc.ClientConn
 
-	applying sync.Mutex    // one configuration at a time
-	settling sync.Mutex    // one settle at a time
-	stepping sync.Mutex    // one event of an upgrade at a time
-	writing  sync.Mutex    // one system is received or written at a time: an upgrade, or an installation
-	looking  sync.Mutex    // one look at what the disks hold at a time
-	giving   sync.Mutex    // of gift
-	gift     *gift         // what this machine gives to others; nil before somebody has asked
-	given    chan struct{} // holds one for each that gets it
-	desk     desk
-	downOnce sync.Once
-	down     atomic.Bool     // it goes down: nothing is started any more
-	working  context.Context // ends then
-	stopWork context.CancelCauseFunc
+	applying   sync.Mutex // one configuration at a time
+	settling   sync.Mutex // one settle at a time
+	stepping   sync.Mutex // one event of an upgrade at a time
+	writing    sync.Mutex // one system is received or written at a time: an upgrade, or an installation
+	looking    sync.Mutex // one look at what the disks hold at a time
+	giving     sync.Mutex // of gift
+	gift       *gift      // what this machine gives to others; nil before somebody has asked
+	giftError  error      // why it gives nothing, since giftFailed
+	giftFailed time.Time
+	given      chan struct{} // holds one for each that gets it
+	desk       desk
+	downOnce   sync.Once
+	down       atomic.Bool     // it goes down: nothing is started any more
+	working    context.Context // ends then
+	stopWork   context.CancelCauseFunc
 
 	// What can be observed. Cells that a part owns are given to it in newMachine.
 	topics        []topic
@@ -132,7 +135,7 @@ func newMachine() *machine {
 		inputs:        make(chan struct{}, 1),
 		blocks:        make(chan struct{}, 1),
 		given:         make(chan struct{}, mostGiven),
-		desk:          desk{code: cell.New(pairing.Code("")), tries: map[string]*rate.Limiter{}},
+		desk:          desk{code: cell.New(pairing.Code("")), tries: map[netip.Prefix]*rate.Limiter{}},
 		modules:       host.ModuleIndex(),
 		config:        cell.New(applied{}),
 		stage:         cell.New(stage{Name: "starting"}),

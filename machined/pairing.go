@@ -5,12 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"sync"
+	"time"
 
 	"golang.org/x/time/rate"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/cell"
@@ -67,8 +70,11 @@ func (m *machine) keepOwner(ca []byte) error {
 	return nil
 }
 
-// moveOwner stores what was kept in memory, now that there is a STATE.
+// moveOwner stores what was kept in memory as long as there was no STATE.
 func moveOwner() error {
+	if _, err := os.Stat(paths.PairedCA); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
 	ca, err := os.ReadFile(paths.PairedCAInMemory)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -77,6 +83,16 @@ func moveOwner() error {
 		err = durable.WriteFile(paths.PairedCA, ca, 0o600)
 	}
 	return err
+}
+
+// unowned tells whether the machine belongs to nobody, so that it may be paired. One with a configuration that cannot be read does
+// not: that may name its operators.
+func (m *machine) unowned(c *config.Config) (bool, error) {
+	if c == nil && m.medium == "" && stored() {
+		return false, nil
+	}
+	all, err := operators(c)
+	return err == nil && len(all) == 0, err
 }
 
 // doorAPI is what apid asks machined on its own behalf.
@@ -88,8 +104,8 @@ type doorAPI struct {
 // desk is where a machine that belongs to nobody is paired.
 type desk struct {
 	sync.Mutex
-	code  *cell.Cell[pairing.Code] // empty while the machine belongs to somebody
-	tries map[string]*rate.Limiter // by the address that they come from
+	code  *cell.Cell[pairing.Code]       // empty while the machine belongs to somebody
+	tries map[netip.Prefix]*rate.Limiter // by the address that they come from
 }
 
 // How often somebody may try a code. It cannot be guessed (2^100); this keeps the log and the processor free.
@@ -101,7 +117,7 @@ const (
 
 const tooManyTries = "there were too many tries from your address; wait a minute"
 
-// open shows a code while the machine belongs to nobody, and none otherwise.
+// open shows a code while the machine belongs to nobody, and none otherwise. The caller holds m.settling, or is alone.
 func (d *desk) open(unowned bool) {
 	d.Lock()
 	defer d.Unlock()
@@ -113,11 +129,12 @@ func (d *desk) open(unowned bool) {
 	}
 }
 
-// allowed tells whether an address may try once more.
+// allowed tells whether an address may try once more. An IPv6 client owns a whole /64, so that is what counts, as at apid.
 func (d *desk) allowed(peer string) bool {
-	host, _, err := net.SplitHostPort(peer)
-	if err != nil {
-		host = peer
+	at, _ := netip.ParseAddrPort(peer) // what is none counts as one
+	host, _ := at.Addr().Unmap().WithZone("").Prefix(32)
+	if host.Addr().Is6() {
+		host, _ = at.Addr().WithZone("").Prefix(64)
 	}
 	if len(d.tries) >= triesTracked {
 		clear(d.tries)
@@ -163,30 +180,61 @@ func soleCA(text []byte) error {
 	return err
 }
 
+// refusedEvents bounds the events about refused tries, from whatever address: the log holds more than those who keep trying.
+var refusedEvents = rate.NewLimiter(rate.Every(10*time.Second), 10)
+
 func (a doorAPI) Pair(ctx context.Context, r *api.PairRequest) (*api.PairResponse, error) {
-	answer := a.m.desk.judge(r, func(ca []byte) error {
-		if err := a.m.keepOwner(ca); err != nil {
+	answer := a.m.pair(context.WithoutCancel(ctx), r)
+	if answer.Refusal != "" && refusedEvents.Allow() {
+		a.m.events.add("pairing", "failure", "refused to "+r.Peer+": "+answer.Refusal)
+	}
+	return answer, nil
+}
+
+// pair lets nothing else decide meanwhile whom the machine belongs to: no configuration that is being taken, no installation that
+// carries the owner to a disk, no look at whether there is one.
+func (m *machine) pair(ctx context.Context, r *api.PairRequest) *api.PairResponse {
+	if !m.applying.TryLock() {
+		return &api.PairResponse{Refusal: "a configuration is being taken; try again"}
+	}
+	defer m.applying.Unlock()
+	if !m.writing.TryLock() {
+		return &api.PairResponse{Refusal: "the machine is being installed, and restarts then; pair with it after that"}
+	}
+	defer m.writing.Unlock()
+	m.settling.Lock()
+	defer m.settling.Unlock()
+	now, _ := m.config.Get()
+	answer := m.desk.judge(r, func(ca []byte) error {
+		if unowned, err := m.unowned(now.config); err != nil || !unowned {
+			return errors.Join(err, errors.New("the machine belongs to an operator already"))
+		}
+		if err := m.keepOwner(ca); err != nil {
 			return err
 		}
 		cert, err := pki.ParseCert(ca)
 		if err != nil {
 			return err
 		}
-		a.m.say(fmt.Sprintf("paired by %s with the operator %q, %s", r.Peer, cert.Subject.CommonName, pki.Fingerprint(cert)))
+		m.say(fmt.Sprintf("paired by %s with the operator %q, %s", r.Peer, cert.Subject.CommonName, pki.Fingerprint(cert)))
 		return nil
 	})
-	if answer.Refusal != "" {
-		if answer.Refusal != tooManyTries { // the events hold more than one who keeps trying
-			a.m.events.add("pairing", "failure", "refused to "+r.Peer+": "+answer.Refusal)
+	if answer.Refusal == "" {
+		state, _ := m.networkState.Get()
+		if err := m.openDoor(ctx, now.config, state); err != nil { // the next change of anything opens it
+			m.events.add("pairing", "failure", err.Error())
 		}
-		return answer, nil
 	}
-	now, _ := a.m.config.Get()
-	state, _ := a.m.networkState.Get()
-	if err := a.m.openDoor(context.WithoutCancel(ctx), now.config, state); err != nil { // the next change of anything opens it
-		a.m.events.add("pairing", "failure", err.Error())
+	return answer
+}
+
+// beforeOwner lets nothing but pairing come from apid while the machine belongs to nobody. apid does so too; what strangers can reach
+// is not to be alone with that.
+func (m *machine) beforeOwner(method string) error {
+	if code, _ := m.desk.code.Get(); code != "" && method != api.Door_Pair_FullMethodName {
+		return status.Error(codes.FailedPrecondition, "the machine belongs to nobody yet; pair with it")
 	}
-	return answer, nil
+	return nil
 }
 
 // knows tells whether a list of CAs (PEM) has one with this fingerprint.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -25,7 +26,7 @@ func TestDesk(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := &desk{code: cell.New(pairing.Code("")), tries: map[string]*rate.Limiter{}}
+	d := &desk{code: cell.New(pairing.Code("")), tries: map[netip.Prefix]*rate.Limiter{}}
 	binding := make([]byte, 32)
 	kept, failing := 0, error(nil)
 	try := func(peer string, code pairing.Code, text []byte) *api.PairResponse {

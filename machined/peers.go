@@ -50,11 +50,28 @@ func (m *machine) present() (*gift, error) {
 	if now, _ := m.upgrade.Get(); now.Phase == slot.Trial && now.To == m.release.Version {
 		return nil, fmt.Errorf("version %s is on trial here, and may be no good; ask again when it is committed", m.release.Version)
 	}
+	if why, _ := m.noStorage.Get(); why != "" {
+		return nil, errors.New(why)
+	}
 	m.giving.Lock()
 	defer m.giving.Unlock()
-	if m.gift != nil {
-		return m.gift, nil
+	if m.gift != nil || time.Since(m.giftFailed) < lookAgainAtGift {
+		return m.gift, m.giftError
 	}
+	g, err := m.wrap()
+	if err != nil {
+		m.giftFailed, m.giftError = time.Now(), err
+		return nil, err
+	}
+	m.gift, m.giftError = g, nil
+	return g, nil
+}
+
+// lookAgainAtGift is how long it rests when what lies on the disk could not be given: all of it is read each time.
+const lookAgainAtGift = time.Minute
+
+// wrap makes what this machine gives.
+func (m *machine) wrap() (*gift, error) {
 	where, err := m.place()
 	if err != nil {
 		return nil, err
@@ -67,15 +84,11 @@ func (m *machine) present() (*gift, error) {
 	if g.statement, err = m.copyBootImage(g.uki); err != nil {
 		return nil, err
 	}
-	err = g.with(func(c bundle.Copy) (err error) {
+	err = g.with(m.working, func(c bundle.Copy) (err error) {
 		g.sha256, g.size, err = c.Check(trust)
 		return err
 	})
-	if err != nil {
-		return nil, err
-	}
-	m.gift = g
-	return g, nil
+	return g, err
 }
 
 // copyBootImage copies the boot image of the version that runs, and returns its signed statement.
@@ -98,8 +111,9 @@ func (m *machine) copyBootImage(name string) (signed []byte, err error) {
 	return signed, errors.Join(err, f.Close())
 }
 
-// with opens the files while do works with them: a file of DATA that is open keeps DATA from being unmounted.
-func (g *gift) with(do func(bundle.Copy) error) error {
+// with opens the files while do works with them, and lets nothing be read of them once ctx has ended: a file of DATA that is open
+// keeps DATA from being unmounted.
+func (g *gift) with(ctx context.Context, do func(bundle.Copy) error) error {
 	root, err := os.Open(g.root)
 	if err != nil {
 		return err
@@ -110,7 +124,20 @@ func (g *gift) with(do func(bundle.Copy) error) error {
 		return err
 	}
 	defer uki.Close()
-	return do(bundle.Copy{Envelope: g.statement, Root: root, UKI: uki})
+	return do(bundle.Copy{Envelope: g.statement, Root: stoppable{ctx, root}, UKI: stoppable{ctx, uki}})
+}
+
+// stoppable ends with its context.
+type stoppable struct {
+	ctx context.Context
+	io.ReaderAt
+}
+
+func (s stoppable) ReadAt(p []byte, at int64) (int, error) {
+	if s.ctx.Err() != nil {
+		return 0, context.Cause(s.ctx)
+	}
+	return s.ReaderAt.ReadAt(p, at)
 }
 
 func (a upgradeAPI) Describe(context.Context, *api.DescribeBundleRequest) (*api.DescribeBundleResponse, error) {
@@ -138,18 +165,43 @@ func (a upgradeAPI) Give(r *api.GiveBundleRequest, stream grpc.ServerStreamingSe
 	}
 	select {
 	case a.m.given <- struct{}{}:
-		defer func() { <-a.m.given }()
 	default:
-		return status.Errorf(codes.ResourceExhausted, "bundle: this machine gives it to %d others at present; try again when they have it", mostGiven)
+		return status.Errorf(codes.ResourceExhausted, "this machine gives its version to %d others at present; try again when they have it", mostGiven)
 	}
-	to := bufio.NewWriterSize(&after{skip: r.Offset, to: func(p []byte) error {
-		return stream.Send(&api.GiveBundleResponse{Chunk: p})
-	}}, givenChunk)
-	err = g.with(func(c bundle.Copy) error { return c.Write(to) })
-	if err == nil {
-		err = to.Flush()
+	ctx, cancel := context.WithCancel(stream.Context())
+	defer cancel()
+	sent, done := make(chan struct{}, 1), make(chan error, 1)
+	go func() {
+		defer func() { <-a.m.given }()
+		done <- g.send(ctx, r.Offset, func(p []byte) error {
+			err := stream.Send(&api.GiveBundleResponse{Chunk: p})
+			select {
+			case sent <- struct{}{}:
+			default:
+			}
+			return err
+		})
+	}()
+	for late := time.NewTimer(patience); ; late.Reset(patience) {
+		select {
+		case err := <-done:
+			return endOfStream(err)
+		case <-sent:
+		case <-late.C: // returning ends the stream, and with it a Send that hangs
+			return status.Errorf(codes.DeadlineExceeded, "nothing of the bundle was taken for %v", patience)
+		case <-a.m.working.Done():
+			return status.Error(codes.Unavailable, "this machine goes down")
+		}
 	}
-	return endOfStream(err)
+}
+
+// send passes the bundle on from a byte on, in pieces.
+func (g *gift) send(ctx context.Context, offset int64, to func([]byte) error) error {
+	pieces := bufio.NewWriterSize(&after{skip: offset, to: to}, givenChunk)
+	if err := g.with(ctx, func(c bundle.Copy) error { return c.Write(pieces) }); err != nil {
+		return err
+	}
+	return pieces.Flush()
 }
 
 // after passes on what comes after so many bytes.
@@ -220,15 +272,28 @@ func (p peer) open(ctx context.Context, at int64) (io.ReadCloser, error) {
 	if err != nil {
 		return nil, err
 	}
+	stop := context.AfterFunc(ctx, func() { _ = c.Close() }) // whoever reads may leave without a word
 	stream, err := c.Upgrade.Give(ctx, &api.GiveBundleRequest{Sha256: p.bundle.Sha256, Offset: at})
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("machine %s: %s", p.endpoint.Address, status.Convert(err).Message()), c.Close())
+		return nil, errors.Join(err, c.Close())
 	}
-	return giving{&chunks[*api.GiveBundleResponse]{receive: stream.Recv}, c}, nil
+	receive := func() (*api.GiveBundleResponse, error) {
+		r, err := stream.Recv()
+		if err != nil && !errors.Is(err, io.EOF) {
+			err = fmt.Errorf("machine %s: %s", p.endpoint.Address, status.Convert(err).Message())
+		}
+		return r, err
+	}
+	return giving{&chunks[*api.GiveBundleResponse]{receive: receive}, func() error {
+		stop()
+		return c.Close()
+	}}, nil
 }
 
 // giving is a bundle that comes over a connection.
 type giving struct {
 	io.Reader
-	io.Closer
+	close func() error
 }
+
+func (g giving) Close() error { return g.close() }

@@ -39,10 +39,12 @@ func (t *tool) pairCommand() *cobra.Command {
 			switch {
 			case errors.Is(err, client.ErrOwned):
 				return &exitError{code: exitUnreachable, err: err, hint: "only its operator can let it go (`orlopctl reset`)"}
-			case err != nil && !errors.Is(err, client.ErrUnreachable):
+			case errors.As(err, new(pairing.Refused)) || errors.Is(err, pairing.ErrNotTheMachine):
 				return &exitError{code: exitUnreachable, err: err, hint: "compare the code with the one on the machine's console now; it is another one after each start"}
-			case err != nil:
+			case errors.Is(err, client.ErrUnreachable):
 				return err
+			case err != nil:
+				return &exitError{code: exitUnreachable, err: err, hint: "if its console shows no code any more, it is yours: `orlopctl config set` with the fingerprint that it shows there"}
 			}
 			if name == "" {
 				name = args[0]

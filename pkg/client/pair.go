@@ -12,8 +12,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-// ErrOwned is why a machine cannot be paired: it belongs to an operator already.
-var ErrOwned = errors.New("the machine belongs to an operator already")
+// ErrOwned is why a machine cannot be paired: it does not offer to be, as one that belongs to an operator does not.
+var ErrOwned = errors.New("it belongs to an operator already, or is no machine that can be paired")
 
 // Pair makes the machine at an address, which must belong to nobody yet, belong to the operator of a CA (PEM). code is what the
 // machine's console shows. It returns the fingerprint of the machine's key, which Endpoint.Fingerprint takes.

@@ -133,8 +133,25 @@ func (c Code) NewAnswer(binding []byte, claim Claim) Answer {
 // ErrNotTheMachine is why an answer is not believed.
 var ErrNotTheMachine = errors.New("pairing: what answers does not know the code, so it is not the machine whose console shows it; nothing was kept")
 
+// Refused is what a machine says when it does not accept a claim; it is anybody's text, in printable ASCII.
+type Refused string
+
+func (r Refused) Error() string { return "pairing refused: " + string(r) }
+
+// printable makes a text fit for a terminal: it has come from somebody unproved.
+func printable(text string) string {
+	out := strings.Map(func(r rune) rune {
+		if r < ' ' || r > '~' {
+			return '?'
+		}
+		return r
+	}, text)
+	return out[:min(len(out), 200)]
+}
+
 // Claim sends the operator's CA over a connection and checks the answer. When it returns nil the machine belongs to the operator, and
-// the certificate that the connection was made with is the machine's.
+// the certificate that the connection was made with is the machine's. After Refused and ErrNotTheMachine it does not; after any other
+// error it may: the answer was lost.
 func (c Code) Claim(conn io.ReadWriter, binding, ca []byte) error {
 	claim := c.NewClaim(binding, ca)
 	if err := send(conn, claim); err != nil {
@@ -145,7 +162,7 @@ func (c Code) Claim(conn io.ReadWriter, binding, ca []byte) error {
 		return err
 	}
 	if answer.Refusal != "" {
-		return fmt.Errorf("pairing refused: %s", answer.Refusal)
+		return Refused(printable(answer.Refusal))
 	}
 	if c == "" || !hmac.Equal(answer.Proof, c.proof(byMachine, binding, ca)) {
 		return ErrNotTheMachine

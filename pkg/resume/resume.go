@@ -46,7 +46,7 @@ func (r *reader) Read(p []byte) (int, error) {
 		_ = r.body.Close() // it is broken
 		r.body = nil
 		if !r.brought {
-			return 0, fmt.Errorf("the connection broke off: %w", err)
+			return 0, fmt.Errorf("the connection has brought nothing: %w", err)
 		}
 	}
 	return 0, io.EOF
