@@ -1,0 +1,116 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// TestDocumentedCommands reads every command line of the README and of docs: it has to be one that this tool takes, with its
+// arguments and flags.
+func TestDocumentedCommands(t *testing.T) {
+	files, err := filepath.Glob("../docs/*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	count := 0
+	for _, file := range append(files, "../README.md") {
+		for _, line := range commandLines(read(t, file)) {
+			count++
+			c, rest, err := new(tool).rootCommand().Find(strings.Fields(line)[1:])
+			if err == nil {
+				err = c.ParseFlags(rest)
+			}
+			if err == nil {
+				err = c.ValidateArgs(c.Flags().Args())
+			}
+			if err == nil && !c.Runnable() {
+				t.Errorf("%s: %s: it is no whole command", file, line)
+			}
+			if err != nil {
+				t.Errorf("%s: %s: %v", file, line, err)
+			}
+		}
+	}
+	if count < 50 {
+		t.Errorf("only %d command lines were found", count)
+	}
+}
+
+// TestRunbook: each task of the runbook has commands, and what it says that it is shown by does them.
+func TestRunbook(t *testing.T) {
+	tasks := regexp.MustCompile(`(?m)^### `).Split(read(t, "../docs/runbook.md"), -1)[1:]
+	for _, task := range tasks {
+		title, _, _ := strings.Cut(task, "\n")
+		shown := regexp.MustCompile(`(?m)^Shown by: (.*)$`).FindStringSubmatch(task)
+		lines := commandLines(task)
+		if shown == nil || len(lines) == 0 {
+			t.Errorf("%s: no commands, or no word on what shows them", title)
+			continue
+		}
+		var all strings.Builder
+		for name := range strings.SplitSeq(shown[1], ", ") {
+			text := ""
+			for _, folder := range []string{"testdata/script", "../test/integration/testdata", "../test/integration/testdata/faults"} {
+				if content, err := os.ReadFile(filepath.Join(folder, name+".txtar")); err == nil {
+					text += string(content)
+				}
+			}
+			if text == "" {
+				t.Errorf("%s: there is neither a story nor a session %s", title, name)
+			}
+			all.WriteString(text)
+		}
+		for _, line := range lines {
+			if words := wordsOf(line); !strings.Contains(all.String(), words) {
+				t.Errorf("%s: nothing of %s does: %s", title, shown[1], words)
+			}
+		}
+	}
+	if len(tasks) < 30 {
+		t.Errorf("only %d tasks were found", len(tasks))
+	}
+}
+
+func read(t *testing.T, file string) string {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// commandLines are the lines of code (four blanks before them) that call this tool, without comments.
+func commandLines(text string) []string {
+	var lines []string
+	for line := range strings.Lines(text) {
+		code, is := strings.CutPrefix(line, "    ")
+		if !is {
+			continue
+		}
+		code, _, _ = strings.Cut(code, " #")
+		for command := range strings.SplitSeq(code, "&&") {
+			if command = strings.TrimSpace(command); strings.HasPrefix(command, "orlopctl ") {
+				lines = append(lines, command)
+			}
+		}
+	}
+	return lines
+}
+
+// wordsOf is a command line up to its first argument or flag that is not a topic or the like: "orlopctl get disks".
+func wordsOf(line string) string {
+	fields := strings.Fields(line)
+	c, _, err := new(tool).rootCommand().Find(fields[1:])
+	if err != nil {
+		return line
+	}
+	words := strings.Count(c.CommandPath(), " ") + 1
+	if name := c.Name(); name == "get" || name == "watch" {
+		words++
+	}
+	return strings.Join(fields[:words], " ")
+}
