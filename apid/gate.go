@@ -40,11 +40,14 @@ func (c caller) metadata() metadata.MD {
 	return metadata.Pairs(
 		MetadataSubject, c.subject,
 		MetadataSerial, c.serial,
-		MetadataRole, strings.TrimPrefix(organisation(c.role), "orlop:"),
+		MetadataRole, c.roleName(),
 		MetadataPeer, c.peer,
 		MetadataIssuer, c.issuer,
 	)
 }
+
+// roleName is "admin", or "nobody".
+func (c caller) roleName() string { return strings.TrimPrefix(organisation(c.role), "orlop:") }
 
 type callerKey struct{}
 
@@ -60,6 +63,7 @@ type gate struct {
 	roles roleTable
 	store *store
 	log   *slog.Logger
+	judge api.DoorClient
 }
 
 func (g *gate) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (resp any, err error) {
@@ -86,12 +90,14 @@ func (g *gate) pass(ctx context.Context, method string, call func(context.Contex
 	}
 	if err != nil {
 		g.audit("call refused", who, method, start, err)
+		g.refused(ctx, who, method, start, err)
 		return err
 	}
 	held, release, err := g.store.hold(context.WithValue(ctx, callerKey{}, who), who.chain)
 	if err != nil {
 		err = status.Error(codes.Unauthenticated, err.Error())
 		g.audit("call refused", who, method, start, err)
+		g.refused(ctx, who, method, start, err)
 		return err
 	}
 	defer release()
@@ -99,6 +105,7 @@ func (g *gate) pass(ctx context.Context, method string, call func(context.Contex
 	if ended := endedByDoor(held); err != nil && ended != nil {
 		err = status.Error(codes.Unauthenticated, "the call was ended: "+ended.Error())
 		g.audit("call ended", who, method, start, err)
+		g.refused(ctx, who, method, start, err)
 	} else if g.roles.mutates(method) {
 		g.audit("call", who, method, start, err)
 	}
@@ -130,6 +137,22 @@ func (g *gate) audit(what string, who caller, method string, start time.Time, er
 		line = append(line, "reason", status.Convert(err).Message())
 	}
 	g.log.Info(what, line...)
+}
+
+// recordTime bounds having a refusal recorded.
+const recordTime = 2 * time.Second
+
+// refused has machined record a call that did not come to it, or not to its end. machined records all others itself.
+func (g *gate) refused(ctx context.Context, who caller, method string, start time.Time, why error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordTime)
+	defer cancel()
+	_, err := g.judge.Refused(ctx, &api.RefusedRequest{
+		Subject: who.subject, Serial: who.serial, Role: who.roleName(), Peer: who.peer, Method: printable(method),
+		Outcome: status.Code(why).String(), Reason: status.Convert(why).Message(), DurationNs: int64(time.Since(start)),
+	})
+	if err != nil {
+		g.log.Warn("audit: a refused call is not recorded", "method", method, "reason", status.Convert(err).Message())
+	}
 }
 
 // identify reads the caller from the connection. The handshake has verified the chain already; a connection without

@@ -68,9 +68,10 @@ func Serve(ctx context.Context, o Options) error {
 }
 
 func newServer(store *store, log *slog.Logger, backend grpc.ClientConnInterface) (*grpc.Server, *health.Server) {
-	g := &gate{roles: newRoleTable(), store: store, log: log}
+	judge := api.NewDoorClient(backend)
+	g := &gate{roles: newRoleTable(), store: store, log: log, judge: judge}
 	server := grpc.NewServer(
-		grpc.Creds(newDoor(store.tlsConfig(), log, api.NewDoorClient(backend))),
+		grpc.Creds(newDoor(store.tlsConfig(), log, judge)),
 		grpc.ForceServerCodecV2(newCodec()),
 		grpc.UnaryInterceptor(g.unary), grpc.StreamInterceptor(g.stream),
 		grpc.UnknownServiceHandler((&proxy{backend: backend}).handle),

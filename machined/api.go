@@ -37,6 +37,7 @@ func (m *machine) register(s *grpc.Server) {
 	api.RegisterImageServer(s, imageAPI{m: m})
 	api.RegisterClusterServer(s, clusterAPI{m: m})
 	api.RegisterUpgradeServer(s, upgradeAPI{m: m})
+	api.RegisterAuditServer(s, auditAPI{m: m})
 	api.RegisterDoorServer(s, doorAPI{m: m})
 }
 

@@ -43,6 +43,7 @@ import (
 	"github.com/orlop-os/orlop/machined/host"
 	"github.com/orlop-os/orlop/machined/network"
 	"github.com/orlop-os/orlop/machined/power"
+	"github.com/orlop-os/orlop/pkg/audit"
 	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/cgroup"
 	"github.com/orlop-os/orlop/pkg/esp"
@@ -105,6 +106,7 @@ type machine struct {
 	giftError  error      // why it gives nothing, since giftFailed
 	giftFailed time.Time
 	given      chan struct{} // holds one for each that gets it
+	audit      *audit.Log    // who called what; nil where it cannot be written
 	desk       desk
 	downOnce   sync.Once
 	down       atomic.Bool     // it goes down: nothing is started any more

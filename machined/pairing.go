@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/audit"
 	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/durable"
@@ -184,7 +185,18 @@ func soleCA(text []byte) error {
 var refusedEvents = rate.NewLimiter(rate.Every(10*time.Second), 10)
 
 func (a doorAPI) Pair(ctx context.Context, r *api.PairRequest) (*api.PairResponse, error) {
+	start := time.Now()
 	answer := a.m.pair(context.WithoutCancel(ctx), r)
+	c := audit.Call{Role: "nobody", Peer: r.Peer, Method: api.Door_Pair_FullMethodName, Outcome: codes.OK.String(), Duration: time.Since(start)}
+	if answer.Refusal == "" {
+		ca, _ := pki.ParseCert(r.Ca) // it was accepted
+		c.Subject, c.Serial = ca.Subject.String(), fmt.Sprintf("%x", ca.SerialNumber)
+	} else {
+		c.Outcome, c.Reason = codes.PermissionDenied.String(), answer.Refusal
+	}
+	if answer.Refusal != tooManyTries { // the record holds more than one who keeps trying
+		a.m.record(c)
+	}
 	if answer.Refusal != "" && refusedEvents.Allow() {
 		a.m.events.add("pairing", "failure", "refused to "+r.Peer+": "+answer.Refusal)
 	}

@@ -347,19 +347,12 @@ const (
 
 // stepAPI opens the local socket and starts apid.
 func stepAPI(ctx context.Context, m *machine) error {
-	server := grpc.NewServer(grpc.MaxRecvMsgSize(maxMessage), grpc.MaxConcurrentStreams(maxStreams),
-		grpc.UnaryInterceptor(func(ctx context.Context, r any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
-			if err := m.beforeOwner(info.FullMethod); err != nil {
-				return nil, err
-			}
-			return handle(ctx, r)
-		}),
-		grpc.StreamInterceptor(func(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
-			if err := m.beforeOwner(info.FullMethod); err != nil {
-				return err
-			}
-			return handle(srv, stream)
-		}))
+	var err error
+	if m.audit, err = m.openRecord(); err != nil {
+		m.say(err.Error())
+	}
+	g := guard{m: m, audited: audited()}
+	server := grpc.NewServer(grpc.MaxRecvMsgSize(maxMessage), grpc.MaxConcurrentStreams(maxStreams), grpc.UnaryInterceptor(g.unary), grpc.StreamInterceptor(g.stream))
 	m.register(server)
 	listener, err := listenForApid(paths.MachinedSocket)
 	if err != nil {

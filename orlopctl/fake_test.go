@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -20,6 +21,7 @@ import (
 
 	"github.com/orlop-os/orlop/apid"
 	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/audit"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/pairing"
 	"github.com/orlop-os/orlop/pkg/pki"
@@ -72,6 +74,7 @@ func startFake(operatorCA []byte) (*fakeMachine, error) {
 	api.RegisterImageServer(server, &fakeImageService{})
 	api.RegisterClusterServer(server, &fakeClusterService{f: f})
 	api.RegisterUpgradeServer(server, &fakeUpgradeService{})
+	api.RegisterAuditServer(server, &fakeAuditService{})
 	front, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, err
@@ -521,4 +524,39 @@ func (s *fakeUpgradeService) Watch(_ *api.WatchUpgradeRequest, stream grpc.Serve
 	}
 	<-stream.Context().Done()
 	return stream.Context().Err()
+}
+
+// fakeAuditService has a record of three calls. It is read as it is, or as a mischievous machine would send it: after 100, without
+// the second; after 200, with another third.
+type fakeAuditService struct{ api.UnimplementedAuditServer }
+
+func (fakeAuditService) Read(r *api.ReadAuditRequest, stream grpc.ServerStreamingServer[api.AuditLine]) error {
+	dir, err := os.MkdirTemp("", "audit")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	l, err := audit.Open(dir, audit.DefaultSize, audit.DefaultFiles)
+	if err != nil {
+		return err
+	}
+	for i, c := range []audit.Call{
+		{Subject: "CN=dora,O=orlop:reader", Serial: "1f", Role: "reader", Peer: "10.0.0.7:4711", Method: "/orlop.v1alpha1.Machine/Reboot", Outcome: "PermissionDenied", Reason: "it needs\x1b[31m a role"},
+		{Subject: "CN=admin,O=orlop:admin", Serial: "20", Role: "admin", Peer: "10.0.0.8:4711", Method: "/orlop.v1alpha1.Config/Apply", Outcome: "OK", Duration: time.Second},
+		{Subject: "CN=admin,O=orlop:admin", Serial: "20", Role: "admin", Peer: "10.0.0.8:4712", Method: "/orlop.v1alpha1.Machine/Reboot", Outcome: "OK"},
+	} {
+		if err := l.Append(time.Date(2026, 5, 4, 3, 2, i, 0, time.UTC), c); err != nil {
+			return err
+		}
+	}
+	return l.Read(0, func(line []byte) error {
+		second := bytes.Contains(line, []byte("Config/Apply"))
+		if r.After == 100 && second {
+			return nil
+		}
+		if r.After == 200 && second {
+			line = bytes.Replace(line, []byte("10.0.0.8"), []byte("10.0.0.9"), 1)
+		}
+		return stream.Send(&api.AuditLine{Line: line})
+	})
 }

@@ -24,6 +24,142 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+type RefusedRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Subject       string                 `protobuf:"bytes,1,opt,name=subject,proto3" json:"subject,omitempty"` // of the caller's certificate
+	Serial        string                 `protobuf:"bytes,2,opt,name=serial,proto3" json:"serial,omitempty"`
+	Role          string                 `protobuf:"bytes,3,opt,name=role,proto3" json:"role,omitempty"`
+	Peer          string                 `protobuf:"bytes,4,opt,name=peer,proto3" json:"peer,omitempty"`
+	Method        string                 `protobuf:"bytes,5,opt,name=method,proto3" json:"method,omitempty"`
+	Outcome       string                 `protobuf:"bytes,6,opt,name=outcome,proto3" json:"outcome,omitempty"` // gRPC's name of the status
+	Reason        string                 `protobuf:"bytes,7,opt,name=reason,proto3" json:"reason,omitempty"`
+	DurationNs    int64                  `protobuf:"varint,8,opt,name=duration_ns,json=durationNs,proto3" json:"duration_ns,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RefusedRequest) Reset() {
+	*x = RefusedRequest{}
+	mi := &file_door_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RefusedRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RefusedRequest) ProtoMessage() {}
+
+func (x *RefusedRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_door_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RefusedRequest.ProtoReflect.Descriptor instead.
+func (*RefusedRequest) Descriptor() ([]byte, []int) {
+	return file_door_proto_rawDescGZIP(), []int{0}
+}
+
+func (x *RefusedRequest) GetSubject() string {
+	if x != nil {
+		return x.Subject
+	}
+	return ""
+}
+
+func (x *RefusedRequest) GetSerial() string {
+	if x != nil {
+		return x.Serial
+	}
+	return ""
+}
+
+func (x *RefusedRequest) GetRole() string {
+	if x != nil {
+		return x.Role
+	}
+	return ""
+}
+
+func (x *RefusedRequest) GetPeer() string {
+	if x != nil {
+		return x.Peer
+	}
+	return ""
+}
+
+func (x *RefusedRequest) GetMethod() string {
+	if x != nil {
+		return x.Method
+	}
+	return ""
+}
+
+func (x *RefusedRequest) GetOutcome() string {
+	if x != nil {
+		return x.Outcome
+	}
+	return ""
+}
+
+func (x *RefusedRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *RefusedRequest) GetDurationNs() int64 {
+	if x != nil {
+		return x.DurationNs
+	}
+	return 0
+}
+
+type RefusedResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RefusedResponse) Reset() {
+	*x = RefusedResponse{}
+	mi := &file_door_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RefusedResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RefusedResponse) ProtoMessage() {}
+
+func (x *RefusedResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_door_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RefusedResponse.ProtoReflect.Descriptor instead.
+func (*RefusedResponse) Descriptor() ([]byte, []int) {
+	return file_door_proto_rawDescGZIP(), []int{1}
+}
+
 type PairRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Binding       []byte                 `protobuf:"bytes,1,opt,name=binding,proto3" json:"binding,omitempty"` // what the connection is known by
@@ -36,7 +172,7 @@ type PairRequest struct {
 
 func (x *PairRequest) Reset() {
 	*x = PairRequest{}
-	mi := &file_door_proto_msgTypes[0]
+	mi := &file_door_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -48,7 +184,7 @@ func (x *PairRequest) String() string {
 func (*PairRequest) ProtoMessage() {}
 
 func (x *PairRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_door_proto_msgTypes[0]
+	mi := &file_door_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -61,7 +197,7 @@ func (x *PairRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PairRequest.ProtoReflect.Descriptor instead.
 func (*PairRequest) Descriptor() ([]byte, []int) {
-	return file_door_proto_rawDescGZIP(), []int{0}
+	return file_door_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *PairRequest) GetBinding() []byte {
@@ -102,7 +238,7 @@ type PairResponse struct {
 
 func (x *PairResponse) Reset() {
 	*x = PairResponse{}
-	mi := &file_door_proto_msgTypes[1]
+	mi := &file_door_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -114,7 +250,7 @@ func (x *PairResponse) String() string {
 func (*PairResponse) ProtoMessage() {}
 
 func (x *PairResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_door_proto_msgTypes[1]
+	mi := &file_door_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -127,7 +263,7 @@ func (x *PairResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PairResponse.ProtoReflect.Descriptor instead.
 func (*PairResponse) Descriptor() ([]byte, []int) {
-	return file_door_proto_rawDescGZIP(), []int{1}
+	return file_door_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *PairResponse) GetProof() []byte {
@@ -150,7 +286,18 @@ const file_door_proto_rawDesc = "" +
 	"\n" +
 	"\n" +
 	"door.proto\x12\n" +
-	"orlop.door\"a\n" +
+	"orlop.door\"\xd5\x01\n" +
+	"\x0eRefusedRequest\x12\x18\n" +
+	"\asubject\x18\x01 \x01(\tR\asubject\x12\x16\n" +
+	"\x06serial\x18\x02 \x01(\tR\x06serial\x12\x12\n" +
+	"\x04role\x18\x03 \x01(\tR\x04role\x12\x12\n" +
+	"\x04peer\x18\x04 \x01(\tR\x04peer\x12\x16\n" +
+	"\x06method\x18\x05 \x01(\tR\x06method\x12\x18\n" +
+	"\aoutcome\x18\x06 \x01(\tR\aoutcome\x12\x16\n" +
+	"\x06reason\x18\a \x01(\tR\x06reason\x12\x1f\n" +
+	"\vduration_ns\x18\b \x01(\x03R\n" +
+	"durationNs\"\x11\n" +
+	"\x0fRefusedResponse\"a\n" +
 	"\vPairRequest\x12\x18\n" +
 	"\abinding\x18\x01 \x01(\fR\abinding\x12\x0e\n" +
 	"\x02ca\x18\x02 \x01(\fR\x02ca\x12\x14\n" +
@@ -158,9 +305,10 @@ const file_door_proto_rawDesc = "" +
 	"\x04peer\x18\x04 \x01(\tR\x04peer\">\n" +
 	"\fPairResponse\x12\x14\n" +
 	"\x05proof\x18\x01 \x01(\fR\x05proof\x12\x18\n" +
-	"\arefusal\x18\x02 \x01(\tR\arefusal2A\n" +
+	"\arefusal\x18\x02 \x01(\tR\arefusal2\x85\x01\n" +
 	"\x04Door\x129\n" +
-	"\x04Pair\x12\x17.orlop.door.PairRequest\x1a\x18.orlop.door.PairResponseB#Z!github.com/orlop-os/orlop/pkg/apib\x06proto3"
+	"\x04Pair\x12\x17.orlop.door.PairRequest\x1a\x18.orlop.door.PairResponse\x12B\n" +
+	"\aRefused\x12\x1a.orlop.door.RefusedRequest\x1a\x1b.orlop.door.RefusedResponseB#Z!github.com/orlop-os/orlop/pkg/apib\x06proto3"
 
 var (
 	file_door_proto_rawDescOnce sync.Once
@@ -174,16 +322,20 @@ func file_door_proto_rawDescGZIP() []byte {
 	return file_door_proto_rawDescData
 }
 
-var file_door_proto_msgTypes = make([]protoimpl.MessageInfo, 2)
+var file_door_proto_msgTypes = make([]protoimpl.MessageInfo, 4)
 var file_door_proto_goTypes = []any{
-	(*PairRequest)(nil),  // 0: orlop.door.PairRequest
-	(*PairResponse)(nil), // 1: orlop.door.PairResponse
+	(*RefusedRequest)(nil),  // 0: orlop.door.RefusedRequest
+	(*RefusedResponse)(nil), // 1: orlop.door.RefusedResponse
+	(*PairRequest)(nil),     // 2: orlop.door.PairRequest
+	(*PairResponse)(nil),    // 3: orlop.door.PairResponse
 }
 var file_door_proto_depIdxs = []int32{
-	0, // 0: orlop.door.Door.Pair:input_type -> orlop.door.PairRequest
-	1, // 1: orlop.door.Door.Pair:output_type -> orlop.door.PairResponse
-	1, // [1:2] is the sub-list for method output_type
-	0, // [0:1] is the sub-list for method input_type
+	2, // 0: orlop.door.Door.Pair:input_type -> orlop.door.PairRequest
+	0, // 1: orlop.door.Door.Refused:input_type -> orlop.door.RefusedRequest
+	3, // 2: orlop.door.Door.Pair:output_type -> orlop.door.PairResponse
+	1, // 3: orlop.door.Door.Refused:output_type -> orlop.door.RefusedResponse
+	2, // [2:4] is the sub-list for method output_type
+	0, // [0:2] is the sub-list for method input_type
 	0, // [0:0] is the sub-list for extension type_name
 	0, // [0:0] is the sub-list for extension extendee
 	0, // [0:0] is the sub-list for field type_name
@@ -200,7 +352,7 @@ func file_door_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_door_proto_rawDesc), len(file_door_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   2,
+			NumMessages:   4,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

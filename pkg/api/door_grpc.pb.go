@@ -22,7 +22,8 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	Door_Pair_FullMethodName = "/orlop.door.Door/Pair"
+	Door_Pair_FullMethodName    = "/orlop.door.Door/Pair"
+	Door_Refused_FullMethodName = "/orlop.door.Door/Refused"
 )
 
 // DoorClient is the client API for Door service.
@@ -31,6 +32,8 @@ const (
 type DoorClient interface {
 	// Pair judges what somebody has sent over a connection for pairing (package pairing).
 	Pair(ctx context.Context, in *PairRequest, opts ...grpc.CallOption) (*PairResponse, error)
+	// Refused has a call recorded that never came to machined, or that apid has ended.
+	Refused(ctx context.Context, in *RefusedRequest, opts ...grpc.CallOption) (*RefusedResponse, error)
 }
 
 type doorClient struct {
@@ -51,12 +54,24 @@ func (c *doorClient) Pair(ctx context.Context, in *PairRequest, opts ...grpc.Cal
 	return out, nil
 }
 
+func (c *doorClient) Refused(ctx context.Context, in *RefusedRequest, opts ...grpc.CallOption) (*RefusedResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RefusedResponse)
+	err := c.cc.Invoke(ctx, Door_Refused_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // DoorServer is the server API for Door service.
 // All implementations must embed UnimplementedDoorServer
 // for forward compatibility.
 type DoorServer interface {
 	// Pair judges what somebody has sent over a connection for pairing (package pairing).
 	Pair(context.Context, *PairRequest) (*PairResponse, error)
+	// Refused has a call recorded that never came to machined, or that apid has ended.
+	Refused(context.Context, *RefusedRequest) (*RefusedResponse, error)
 	mustEmbedUnimplementedDoorServer()
 }
 
@@ -69,6 +84,9 @@ type UnimplementedDoorServer struct{}
 
 func (UnimplementedDoorServer) Pair(context.Context, *PairRequest) (*PairResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Pair not implemented")
+}
+func (UnimplementedDoorServer) Refused(context.Context, *RefusedRequest) (*RefusedResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Refused not implemented")
 }
 func (UnimplementedDoorServer) mustEmbedUnimplementedDoorServer() {}
 func (UnimplementedDoorServer) testEmbeddedByValue()              {}
@@ -109,6 +127,24 @@ func _Door_Pair_Handler(srv interface{}, ctx context.Context, dec func(interface
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Door_Refused_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RefusedRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(DoorServer).Refused(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Door_Refused_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(DoorServer).Refused(ctx, req.(*RefusedRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // Door_ServiceDesc is the grpc.ServiceDesc for Door service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -119,6 +155,10 @@ var Door_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Pair",
 			Handler:    _Door_Pair_Handler,
+		},
+		{
+			MethodName: "Refused",
+			Handler:    _Door_Refused_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},

@@ -2538,6 +2538,102 @@ func (x *RollbackResponse) GetTo() string {
 	return ""
 }
 
+type ReadAuditRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	After         uint64                 `protobuf:"varint,1,opt,name=after,proto3" json:"after,omitempty"`
+	Follow        bool                   `protobuf:"varint,2,opt,name=follow,proto3" json:"follow,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReadAuditRequest) Reset() {
+	*x = ReadAuditRequest{}
+	mi := &file_orlop_proto_msgTypes[42]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReadAuditRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReadAuditRequest) ProtoMessage() {}
+
+func (x *ReadAuditRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_orlop_proto_msgTypes[42]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReadAuditRequest.ProtoReflect.Descriptor instead.
+func (*ReadAuditRequest) Descriptor() ([]byte, []int) {
+	return file_orlop_proto_rawDescGZIP(), []int{42}
+}
+
+func (x *ReadAuditRequest) GetAfter() uint64 {
+	if x != nil {
+		return x.After
+	}
+	return 0
+}
+
+func (x *ReadAuditRequest) GetFollow() bool {
+	if x != nil {
+		return x.Follow
+	}
+	return false
+}
+
+type AuditLine struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Line          []byte                 `protobuf:"bytes,1,opt,name=line,proto3" json:"line,omitempty"` // JSON, as it was recorded
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AuditLine) Reset() {
+	*x = AuditLine{}
+	mi := &file_orlop_proto_msgTypes[43]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AuditLine) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AuditLine) ProtoMessage() {}
+
+func (x *AuditLine) ProtoReflect() protoreflect.Message {
+	mi := &file_orlop_proto_msgTypes[43]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AuditLine.ProtoReflect.Descriptor instead.
+func (*AuditLine) Descriptor() ([]byte, []int) {
+	return file_orlop_proto_rawDescGZIP(), []int{43}
+}
+
+func (x *AuditLine) GetLine() []byte {
+	if x != nil {
+		return x.Line
+	}
+	return nil
+}
+
 type HealthRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Once          bool                   `protobuf:"varint,1,opt,name=once,proto3" json:"once,omitempty"`
@@ -2547,7 +2643,7 @@ type HealthRequest struct {
 
 func (x *HealthRequest) Reset() {
 	*x = HealthRequest{}
-	mi := &file_orlop_proto_msgTypes[42]
+	mi := &file_orlop_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2559,7 +2655,7 @@ func (x *HealthRequest) String() string {
 func (*HealthRequest) ProtoMessage() {}
 
 func (x *HealthRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[42]
+	mi := &file_orlop_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2572,7 +2668,7 @@ func (x *HealthRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthRequest.ProtoReflect.Descriptor instead.
 func (*HealthRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{42}
+	return file_orlop_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *HealthRequest) GetOnce() bool {
@@ -2592,7 +2688,7 @@ type HealthResponse struct {
 
 func (x *HealthResponse) Reset() {
 	*x = HealthResponse{}
-	mi := &file_orlop_proto_msgTypes[43]
+	mi := &file_orlop_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2604,7 +2700,7 @@ func (x *HealthResponse) String() string {
 func (*HealthResponse) ProtoMessage() {}
 
 func (x *HealthResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[43]
+	mi := &file_orlop_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2617,7 +2713,7 @@ func (x *HealthResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthResponse.ProtoReflect.Descriptor instead.
 func (*HealthResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{43}
+	return file_orlop_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *HealthResponse) GetHealthy() bool {
@@ -2646,7 +2742,7 @@ type HealthCheck struct {
 
 func (x *HealthCheck) Reset() {
 	*x = HealthCheck{}
-	mi := &file_orlop_proto_msgTypes[44]
+	mi := &file_orlop_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2658,7 +2754,7 @@ func (x *HealthCheck) String() string {
 func (*HealthCheck) ProtoMessage() {}
 
 func (x *HealthCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[44]
+	mi := &file_orlop_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2671,7 +2767,7 @@ func (x *HealthCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthCheck.ProtoReflect.Descriptor instead.
 func (*HealthCheck) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{44}
+	return file_orlop_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *HealthCheck) GetName() string {
@@ -2712,7 +2808,7 @@ type KubeconfigRequest struct {
 
 func (x *KubeconfigRequest) Reset() {
 	*x = KubeconfigRequest{}
-	mi := &file_orlop_proto_msgTypes[45]
+	mi := &file_orlop_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2724,7 +2820,7 @@ func (x *KubeconfigRequest) String() string {
 func (*KubeconfigRequest) ProtoMessage() {}
 
 func (x *KubeconfigRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[45]
+	mi := &file_orlop_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2737,7 +2833,7 @@ func (x *KubeconfigRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KubeconfigRequest.ProtoReflect.Descriptor instead.
 func (*KubeconfigRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{45}
+	return file_orlop_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *KubeconfigRequest) GetTtl() *durationpb.Duration {
@@ -2763,7 +2859,7 @@ type KubeconfigResponse struct {
 
 func (x *KubeconfigResponse) Reset() {
 	*x = KubeconfigResponse{}
-	mi := &file_orlop_proto_msgTypes[46]
+	mi := &file_orlop_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2775,7 +2871,7 @@ func (x *KubeconfigResponse) String() string {
 func (*KubeconfigResponse) ProtoMessage() {}
 
 func (x *KubeconfigResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[46]
+	mi := &file_orlop_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2788,7 +2884,7 @@ func (x *KubeconfigResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KubeconfigResponse.ProtoReflect.Descriptor instead.
 func (*KubeconfigResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{46}
+	return file_orlop_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *KubeconfigResponse) GetKubeconfig() []byte {
@@ -2986,7 +3082,12 @@ const file_orlop_proto_rawDesc = "" +
 	"\x11dropped_revisions\x18\x0f \x01(\x03R\x10droppedRevisions\"\x11\n" +
 	"\x0fRollbackRequest\"\"\n" +
 	"\x10RollbackResponse\x12\x0e\n" +
-	"\x02to\x18\x01 \x01(\tR\x02to\"#\n" +
+	"\x02to\x18\x01 \x01(\tR\x02to\"@\n" +
+	"\x10ReadAuditRequest\x12\x14\n" +
+	"\x05after\x18\x01 \x01(\x04R\x05after\x12\x16\n" +
+	"\x06follow\x18\x02 \x01(\bR\x06follow\"\x1f\n" +
+	"\tAuditLine\x12\x12\n" +
+	"\x04line\x18\x01 \x01(\fR\x04line\"#\n" +
 	"\rHealthRequest\x12\x12\n" +
 	"\x04once\x18\x01 \x01(\bR\x04once\"_\n" +
 	"\x0eHealthResponse\x12\x18\n" +
@@ -3051,7 +3152,10 @@ const file_orlop_proto_rawDesc = "" +
 	"0\x01\x12_\n" +
 	"\bDescribe\x12%.orlop.v1alpha1.DescribeBundleRequest\x1a&.orlop.v1alpha1.DescribeBundleResponse\"\x04\x80\xb5\x18\x05\x12U\n" +
 	"\x04Give\x12!.orlop.v1alpha1.GiveBundleRequest\x1a\".orlop.v1alpha1.GiveBundleResponse\"\x04\x80\xb5\x18\x050\x01\x12S\n" +
-	"\bRollback\x12\x1f.orlop.v1alpha1.RollbackRequest\x1a .orlop.v1alpha1.RollbackResponse\"\x04\x80\xb5\x18\x1e2\xb5\x01\n" +
+	"\bRollback\x12\x1f.orlop.v1alpha1.RollbackRequest\x1a .orlop.v1alpha1.RollbackResponse\"\x04\x80\xb5\x18\x1e2T\n" +
+	"\x05Audit\x12K\n" +
+	"\x04Read\x12 .orlop.v1alpha1.ReadAuditRequest\x1a\x19.orlop.v1alpha1.AuditLine\"\x04\x80\xb5\x18\n" +
+	"0\x012\xb5\x01\n" +
 	"\aCluster\x12O\n" +
 	"\x06Health\x12\x1d.orlop.v1alpha1.HealthRequest\x1a\x1e.orlop.v1alpha1.HealthResponse\"\x04\x80\xb5\x18\n" +
 	"0\x01\x12Y\n" +
@@ -3072,7 +3176,7 @@ func file_orlop_proto_rawDescGZIP() []byte {
 }
 
 var file_orlop_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_orlop_proto_msgTypes = make([]protoimpl.MessageInfo, 47)
+var file_orlop_proto_msgTypes = make([]protoimpl.MessageInfo, 49)
 var file_orlop_proto_goTypes = []any{
 	(Role)(0),                          // 0: orlop.v1alpha1.Role
 	(ResetRequest_Wipe)(0),             // 1: orlop.v1alpha1.ResetRequest.Wipe
@@ -3119,38 +3223,40 @@ var file_orlop_proto_goTypes = []any{
 	(*UpgradeStatus)(nil),              // 42: orlop.v1alpha1.UpgradeStatus
 	(*RollbackRequest)(nil),            // 43: orlop.v1alpha1.RollbackRequest
 	(*RollbackResponse)(nil),           // 44: orlop.v1alpha1.RollbackResponse
-	(*HealthRequest)(nil),              // 45: orlop.v1alpha1.HealthRequest
-	(*HealthResponse)(nil),             // 46: orlop.v1alpha1.HealthResponse
-	(*HealthCheck)(nil),                // 47: orlop.v1alpha1.HealthCheck
-	(*KubeconfigRequest)(nil),          // 48: orlop.v1alpha1.KubeconfigRequest
-	(*KubeconfigResponse)(nil),         // 49: orlop.v1alpha1.KubeconfigResponse
-	(*timestamppb.Timestamp)(nil),      // 50: google.protobuf.Timestamp
-	(*structpb.Value)(nil),             // 51: google.protobuf.Value
-	(*durationpb.Duration)(nil),        // 52: google.protobuf.Duration
-	(*descriptorpb.MethodOptions)(nil), // 53: google.protobuf.MethodOptions
+	(*ReadAuditRequest)(nil),           // 45: orlop.v1alpha1.ReadAuditRequest
+	(*AuditLine)(nil),                  // 46: orlop.v1alpha1.AuditLine
+	(*HealthRequest)(nil),              // 47: orlop.v1alpha1.HealthRequest
+	(*HealthResponse)(nil),             // 48: orlop.v1alpha1.HealthResponse
+	(*HealthCheck)(nil),                // 49: orlop.v1alpha1.HealthCheck
+	(*KubeconfigRequest)(nil),          // 50: orlop.v1alpha1.KubeconfigRequest
+	(*KubeconfigResponse)(nil),         // 51: orlop.v1alpha1.KubeconfigResponse
+	(*timestamppb.Timestamp)(nil),      // 52: google.protobuf.Timestamp
+	(*structpb.Value)(nil),             // 53: google.protobuf.Value
+	(*durationpb.Duration)(nil),        // 54: google.protobuf.Duration
+	(*descriptorpb.MethodOptions)(nil), // 55: google.protobuf.MethodOptions
 }
 var file_orlop_proto_depIdxs = []int32{
-	50, // 0: orlop.v1alpha1.VersionResponse.built:type_name -> google.protobuf.Timestamp
-	51, // 1: orlop.v1alpha1.StateSnapshot.value:type_name -> google.protobuf.Value
-	50, // 2: orlop.v1alpha1.Event.time:type_name -> google.protobuf.Timestamp
-	52, // 3: orlop.v1alpha1.PowerRequest.grace:type_name -> google.protobuf.Duration
+	52, // 0: orlop.v1alpha1.VersionResponse.built:type_name -> google.protobuf.Timestamp
+	53, // 1: orlop.v1alpha1.StateSnapshot.value:type_name -> google.protobuf.Value
+	52, // 2: orlop.v1alpha1.Event.time:type_name -> google.protobuf.Timestamp
+	54, // 3: orlop.v1alpha1.PowerRequest.grace:type_name -> google.protobuf.Duration
 	1,  // 4: orlop.v1alpha1.ResetRequest.wipe:type_name -> orlop.v1alpha1.ResetRequest.Wipe
 	2,  // 5: orlop.v1alpha1.ApplyRequest.mode:type_name -> orlop.v1alpha1.ApplyRequest.Mode
-	50, // 6: orlop.v1alpha1.GetConfigResponse.applied:type_name -> google.protobuf.Timestamp
+	52, // 6: orlop.v1alpha1.GetConfigResponse.applied:type_name -> google.protobuf.Timestamp
 	19, // 7: orlop.v1alpha1.ListServicesResponse.services:type_name -> orlop.v1alpha1.ServiceStatus
-	50, // 8: orlop.v1alpha1.ServiceStatus.since:type_name -> google.protobuf.Timestamp
+	52, // 8: orlop.v1alpha1.ServiceStatus.since:type_name -> google.protobuf.Timestamp
 	20, // 9: orlop.v1alpha1.ServiceStatus.components:type_name -> orlop.v1alpha1.Component
-	50, // 10: orlop.v1alpha1.Component.since:type_name -> google.protobuf.Timestamp
-	50, // 11: orlop.v1alpha1.LogLine.time:type_name -> google.protobuf.Timestamp
+	52, // 10: orlop.v1alpha1.Component.since:type_name -> google.protobuf.Timestamp
+	52, // 11: orlop.v1alpha1.LogLine.time:type_name -> google.protobuf.Timestamp
 	30, // 12: orlop.v1alpha1.ImportImageResponse.images:type_name -> orlop.v1alpha1.ContainerImage
 	30, // 13: orlop.v1alpha1.ListImagesResponse.images:type_name -> orlop.v1alpha1.ContainerImage
-	50, // 14: orlop.v1alpha1.UpgradeStatus.began:type_name -> google.protobuf.Timestamp
-	50, // 15: orlop.v1alpha1.UpgradeStatus.ended:type_name -> google.protobuf.Timestamp
-	50, // 16: orlop.v1alpha1.UpgradeStatus.data_of:type_name -> google.protobuf.Timestamp
-	47, // 17: orlop.v1alpha1.HealthResponse.checks:type_name -> orlop.v1alpha1.HealthCheck
-	50, // 18: orlop.v1alpha1.HealthCheck.since:type_name -> google.protobuf.Timestamp
-	52, // 19: orlop.v1alpha1.KubeconfigRequest.ttl:type_name -> google.protobuf.Duration
-	53, // 20: orlop.v1alpha1.role:extendee -> google.protobuf.MethodOptions
+	52, // 14: orlop.v1alpha1.UpgradeStatus.began:type_name -> google.protobuf.Timestamp
+	52, // 15: orlop.v1alpha1.UpgradeStatus.ended:type_name -> google.protobuf.Timestamp
+	52, // 16: orlop.v1alpha1.UpgradeStatus.data_of:type_name -> google.protobuf.Timestamp
+	49, // 17: orlop.v1alpha1.HealthResponse.checks:type_name -> orlop.v1alpha1.HealthCheck
+	52, // 18: orlop.v1alpha1.HealthCheck.since:type_name -> google.protobuf.Timestamp
+	54, // 19: orlop.v1alpha1.KubeconfigRequest.ttl:type_name -> google.protobuf.Duration
+	55, // 20: orlop.v1alpha1.role:extendee -> google.protobuf.MethodOptions
 	0,  // 21: orlop.v1alpha1.role:type_name -> orlop.v1alpha1.Role
 	3,  // 22: orlop.v1alpha1.Machine.Version:input_type -> orlop.v1alpha1.VersionRequest
 	5,  // 23: orlop.v1alpha1.Machine.Get:input_type -> orlop.v1alpha1.GetRequest
@@ -3175,35 +3281,37 @@ var file_orlop_proto_depIdxs = []int32{
 	35, // 42: orlop.v1alpha1.Upgrade.Describe:input_type -> orlop.v1alpha1.DescribeBundleRequest
 	37, // 43: orlop.v1alpha1.Upgrade.Give:input_type -> orlop.v1alpha1.GiveBundleRequest
 	43, // 44: orlop.v1alpha1.Upgrade.Rollback:input_type -> orlop.v1alpha1.RollbackRequest
-	45, // 45: orlop.v1alpha1.Cluster.Health:input_type -> orlop.v1alpha1.HealthRequest
-	48, // 46: orlop.v1alpha1.Cluster.Kubeconfig:input_type -> orlop.v1alpha1.KubeconfigRequest
-	4,  // 47: orlop.v1alpha1.Machine.Version:output_type -> orlop.v1alpha1.VersionResponse
-	6,  // 48: orlop.v1alpha1.Machine.Get:output_type -> orlop.v1alpha1.StateSnapshot
-	6,  // 49: orlop.v1alpha1.Machine.Watch:output_type -> orlop.v1alpha1.StateSnapshot
-	8,  // 50: orlop.v1alpha1.Machine.Events:output_type -> orlop.v1alpha1.Event
-	10, // 51: orlop.v1alpha1.Machine.Reboot:output_type -> orlop.v1alpha1.PowerResponse
-	10, // 52: orlop.v1alpha1.Machine.Shutdown:output_type -> orlop.v1alpha1.PowerResponse
-	10, // 53: orlop.v1alpha1.Machine.Reset:output_type -> orlop.v1alpha1.PowerResponse
-	13, // 54: orlop.v1alpha1.Config.Apply:output_type -> orlop.v1alpha1.ApplyResponse
-	15, // 55: orlop.v1alpha1.Config.Get:output_type -> orlop.v1alpha1.GetConfigResponse
-	18, // 56: orlop.v1alpha1.Service.List:output_type -> orlop.v1alpha1.ListServicesResponse
-	22, // 57: orlop.v1alpha1.Service.Restart:output_type -> orlop.v1alpha1.RestartServiceResponse
-	25, // 58: orlop.v1alpha1.Log.Service:output_type -> orlop.v1alpha1.LogLine
-	25, // 59: orlop.v1alpha1.Log.Kernel:output_type -> orlop.v1alpha1.LogLine
-	27, // 60: orlop.v1alpha1.Image.Import:output_type -> orlop.v1alpha1.ImportImageResponse
-	29, // 61: orlop.v1alpha1.Image.List:output_type -> orlop.v1alpha1.ListImagesResponse
-	32, // 62: orlop.v1alpha1.Upgrade.Offer:output_type -> orlop.v1alpha1.OfferBundleResponse
-	39, // 63: orlop.v1alpha1.Upgrade.Send:output_type -> orlop.v1alpha1.UpgradeBegun
-	39, // 64: orlop.v1alpha1.Upgrade.Fetch:output_type -> orlop.v1alpha1.UpgradeBegun
-	42, // 65: orlop.v1alpha1.Upgrade.Status:output_type -> orlop.v1alpha1.UpgradeStatus
-	42, // 66: orlop.v1alpha1.Upgrade.Watch:output_type -> orlop.v1alpha1.UpgradeStatus
-	36, // 67: orlop.v1alpha1.Upgrade.Describe:output_type -> orlop.v1alpha1.DescribeBundleResponse
-	38, // 68: orlop.v1alpha1.Upgrade.Give:output_type -> orlop.v1alpha1.GiveBundleResponse
-	44, // 69: orlop.v1alpha1.Upgrade.Rollback:output_type -> orlop.v1alpha1.RollbackResponse
-	46, // 70: orlop.v1alpha1.Cluster.Health:output_type -> orlop.v1alpha1.HealthResponse
-	49, // 71: orlop.v1alpha1.Cluster.Kubeconfig:output_type -> orlop.v1alpha1.KubeconfigResponse
-	47, // [47:72] is the sub-list for method output_type
-	22, // [22:47] is the sub-list for method input_type
+	45, // 45: orlop.v1alpha1.Audit.Read:input_type -> orlop.v1alpha1.ReadAuditRequest
+	47, // 46: orlop.v1alpha1.Cluster.Health:input_type -> orlop.v1alpha1.HealthRequest
+	50, // 47: orlop.v1alpha1.Cluster.Kubeconfig:input_type -> orlop.v1alpha1.KubeconfigRequest
+	4,  // 48: orlop.v1alpha1.Machine.Version:output_type -> orlop.v1alpha1.VersionResponse
+	6,  // 49: orlop.v1alpha1.Machine.Get:output_type -> orlop.v1alpha1.StateSnapshot
+	6,  // 50: orlop.v1alpha1.Machine.Watch:output_type -> orlop.v1alpha1.StateSnapshot
+	8,  // 51: orlop.v1alpha1.Machine.Events:output_type -> orlop.v1alpha1.Event
+	10, // 52: orlop.v1alpha1.Machine.Reboot:output_type -> orlop.v1alpha1.PowerResponse
+	10, // 53: orlop.v1alpha1.Machine.Shutdown:output_type -> orlop.v1alpha1.PowerResponse
+	10, // 54: orlop.v1alpha1.Machine.Reset:output_type -> orlop.v1alpha1.PowerResponse
+	13, // 55: orlop.v1alpha1.Config.Apply:output_type -> orlop.v1alpha1.ApplyResponse
+	15, // 56: orlop.v1alpha1.Config.Get:output_type -> orlop.v1alpha1.GetConfigResponse
+	18, // 57: orlop.v1alpha1.Service.List:output_type -> orlop.v1alpha1.ListServicesResponse
+	22, // 58: orlop.v1alpha1.Service.Restart:output_type -> orlop.v1alpha1.RestartServiceResponse
+	25, // 59: orlop.v1alpha1.Log.Service:output_type -> orlop.v1alpha1.LogLine
+	25, // 60: orlop.v1alpha1.Log.Kernel:output_type -> orlop.v1alpha1.LogLine
+	27, // 61: orlop.v1alpha1.Image.Import:output_type -> orlop.v1alpha1.ImportImageResponse
+	29, // 62: orlop.v1alpha1.Image.List:output_type -> orlop.v1alpha1.ListImagesResponse
+	32, // 63: orlop.v1alpha1.Upgrade.Offer:output_type -> orlop.v1alpha1.OfferBundleResponse
+	39, // 64: orlop.v1alpha1.Upgrade.Send:output_type -> orlop.v1alpha1.UpgradeBegun
+	39, // 65: orlop.v1alpha1.Upgrade.Fetch:output_type -> orlop.v1alpha1.UpgradeBegun
+	42, // 66: orlop.v1alpha1.Upgrade.Status:output_type -> orlop.v1alpha1.UpgradeStatus
+	42, // 67: orlop.v1alpha1.Upgrade.Watch:output_type -> orlop.v1alpha1.UpgradeStatus
+	36, // 68: orlop.v1alpha1.Upgrade.Describe:output_type -> orlop.v1alpha1.DescribeBundleResponse
+	38, // 69: orlop.v1alpha1.Upgrade.Give:output_type -> orlop.v1alpha1.GiveBundleResponse
+	44, // 70: orlop.v1alpha1.Upgrade.Rollback:output_type -> orlop.v1alpha1.RollbackResponse
+	46, // 71: orlop.v1alpha1.Audit.Read:output_type -> orlop.v1alpha1.AuditLine
+	48, // 72: orlop.v1alpha1.Cluster.Health:output_type -> orlop.v1alpha1.HealthResponse
+	51, // 73: orlop.v1alpha1.Cluster.Kubeconfig:output_type -> orlop.v1alpha1.KubeconfigResponse
+	48, // [48:74] is the sub-list for method output_type
+	22, // [22:48] is the sub-list for method input_type
 	21, // [21:22] is the sub-list for extension type_name
 	20, // [20:21] is the sub-list for extension extendee
 	0,  // [0:20] is the sub-list for field type_name
@@ -3220,9 +3328,9 @@ func file_orlop_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_orlop_proto_rawDesc), len(file_orlop_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   47,
+			NumMessages:   49,
 			NumExtensions: 1,
-			NumServices:   7,
+			NumServices:   8,
 		},
 		GoTypes:           file_orlop_proto_goTypes,
 		DependencyIndexes: file_orlop_proto_depIdxs,

@@ -1359,6 +1359,119 @@ var Upgrade_ServiceDesc = grpc.ServiceDesc{
 }
 
 const (
+	Audit_Read_FullMethodName = "/orlop.v1alpha1.Audit/Read"
+)
+
+// AuditClient is the client API for Audit service.
+//
+// For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
+//
+// Audit: who called what. Every call is recorded that changes something or gives away a secret, and every one that was refused; each
+// line holds the digest of the one before (package audit).
+type AuditClient interface {
+	// Read sends the lines after a number, the oldest first, and, with follow, each new one until the caller leaves.
+	Read(ctx context.Context, in *ReadAuditRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[AuditLine], error)
+}
+
+type auditClient struct {
+	cc grpc.ClientConnInterface
+}
+
+func NewAuditClient(cc grpc.ClientConnInterface) AuditClient {
+	return &auditClient{cc}
+}
+
+func (c *auditClient) Read(ctx context.Context, in *ReadAuditRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[AuditLine], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &Audit_ServiceDesc.Streams[0], Audit_Read_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[ReadAuditRequest, AuditLine]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Audit_ReadClient = grpc.ServerStreamingClient[AuditLine]
+
+// AuditServer is the server API for Audit service.
+// All implementations must embed UnimplementedAuditServer
+// for forward compatibility.
+//
+// Audit: who called what. Every call is recorded that changes something or gives away a secret, and every one that was refused; each
+// line holds the digest of the one before (package audit).
+type AuditServer interface {
+	// Read sends the lines after a number, the oldest first, and, with follow, each new one until the caller leaves.
+	Read(*ReadAuditRequest, grpc.ServerStreamingServer[AuditLine]) error
+	mustEmbedUnimplementedAuditServer()
+}
+
+// UnimplementedAuditServer must be embedded to have
+// forward compatible implementations.
+//
+// NOTE: this should be embedded by value instead of pointer to avoid a nil
+// pointer dereference when methods are called.
+type UnimplementedAuditServer struct{}
+
+func (UnimplementedAuditServer) Read(*ReadAuditRequest, grpc.ServerStreamingServer[AuditLine]) error {
+	return status.Error(codes.Unimplemented, "method Read not implemented")
+}
+func (UnimplementedAuditServer) mustEmbedUnimplementedAuditServer() {}
+func (UnimplementedAuditServer) testEmbeddedByValue()               {}
+
+// UnsafeAuditServer may be embedded to opt out of forward compatibility for this service.
+// Use of this interface is not recommended, as added methods to AuditServer will
+// result in compilation errors.
+type UnsafeAuditServer interface {
+	mustEmbedUnimplementedAuditServer()
+}
+
+func RegisterAuditServer(s grpc.ServiceRegistrar, srv AuditServer) {
+	// If the following call panics, it indicates UnimplementedAuditServer was
+	// embedded by pointer and is nil.  This will cause panics if an
+	// unimplemented method is ever invoked, so we test this at initialization
+	// time to prevent it from happening at runtime later due to I/O.
+	if t, ok := srv.(interface{ testEmbeddedByValue() }); ok {
+		t.testEmbeddedByValue()
+	}
+	s.RegisterService(&Audit_ServiceDesc, srv)
+}
+
+func _Audit_Read_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(ReadAuditRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(AuditServer).Read(m, &grpc.GenericServerStream[ReadAuditRequest, AuditLine]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Audit_ReadServer = grpc.ServerStreamingServer[AuditLine]
+
+// Audit_ServiceDesc is the grpc.ServiceDesc for Audit service.
+// It's only intended for direct use with grpc.RegisterService,
+// and not to be introspected or modified (even as a copy)
+var Audit_ServiceDesc = grpc.ServiceDesc{
+	ServiceName: "orlop.v1alpha1.Audit",
+	HandlerType: (*AuditServer)(nil),
+	Methods:     []grpc.MethodDesc{},
+	Streams: []grpc.StreamDesc{
+		{
+			StreamName:    "Read",
+			Handler:       _Audit_Read_Handler,
+			ServerStreams: true,
+		},
+	},
+	Metadata: "orlop.proto",
+}
+
+const (
 	Cluster_Health_FullMethodName     = "/orlop.v1alpha1.Cluster/Health"
 	Cluster_Kubeconfig_FullMethodName = "/orlop.v1alpha1.Cluster/Kubeconfig"
 )

@@ -54,6 +54,7 @@ type Client struct {
 	Image   api.ImageClient
 	Cluster api.ClusterClient
 	Upgrade api.UpgradeClient
+	Audit   api.AuditClient
 
 	conn  *grpc.ClientConn
 	watch *watchedTLS
@@ -104,6 +105,7 @@ func Dial(ctx context.Context, e Endpoint) (*Client, error) {
 		Image:   api.NewImageClient(conn),
 		Cluster: api.NewClusterClient(conn),
 		Upgrade: api.NewUpgradeClient(conn),
+		Audit:   api.NewAuditClient(conn),
 		conn:    conn,
 		watch:   watch,
 	}

@@ -48,6 +48,8 @@ const (
 	// PairedCA is the CA (PEM) of the operator that the machine was paired with. It is missing where the image or a configuration has
 	// named one first.
 	PairedCA = State + "/pki/operator.crt"
+	// Audit holds the record of calls (package audit).
+	Audit = State + "/audit"
 	// Upgrade holds the record of the last upgrade, and the configuration that each version was good with.
 	Upgrade = State + "/upgrade"
 )
@@ -76,6 +78,8 @@ const (
 	SystemLoader = System + "/systemd-bootx64.efi" // the boot loader
 	// SystemStatement is the version's signed statement (package bundle). It is missing where the image was built without a bundle.
 	SystemStatement = System + "/statement.json"
+	// AuditInMemory is Audit on a machine without a STATE.
+	AuditInMemory = Run + "/audit"
 	// PairedCAInMemory is PairedCA on a machine without a STATE.
 	PairedCAInMemory = Run + "/operator.crt"
 	// ESP is where the ESP is mounted while it is looked at.

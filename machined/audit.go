@@ -1,0 +1,151 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/orlop-os/orlop/apid"
+	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/audit"
+	"github.com/orlop-os/orlop/pkg/paths"
+)
+
+// The record of calls (package audit). machined writes down every call that changes something or gives away a secret, when it has
+// ended, and every pairing that was asked for; apid reports what it has refused.
+
+// openRecord opens the record on STATE, or in memory as long as there is none. One that cannot be gone on with is put aside, and
+// another one begun.
+func (m *machine) openRecord() (*audit.Log, error) {
+	dir := paths.Audit
+	if why, _ := m.noStorage.Get(); why != "" {
+		dir = paths.AuditInMemory
+	}
+	l, err := audit.Open(dir, audit.DefaultSize, audit.DefaultFiles)
+	if err == nil {
+		return l, nil
+	}
+	aside := dir + ".damaged"
+	m.say(fmt.Sprintf("%v; it is kept in %s, and a new record begins", err, aside))
+	if err := errors.Join(os.RemoveAll(aside), os.Rename(dir, aside)); err != nil {
+		return nil, fmt.Errorf("audit: %w", err)
+	}
+	return audit.Open(dir, audit.DefaultSize, audit.DefaultFiles)
+}
+
+// record writes a call down. One that cannot be written down was made all the same: a full disk must not keep an operator out.
+func (m *machine) record(c audit.Call) {
+	if m.audit == nil {
+		return
+	}
+	if err := m.audit.Append(time.Now(), c); err != nil {
+		m.events.add("audit", "failure", err.Error())
+	}
+}
+
+// audited lists the methods whose calls are written down.
+func audited() map[string]bool {
+	out := map[string]bool{}
+	services := api.File_orlop_proto.Services()
+	for i := range services.Len() {
+		methods := services.Get(i).Methods()
+		for j := range methods.Len() {
+			method := methods.Get(j)
+			if role, _ := proto.GetExtension(method.Options(), api.E_Role).(api.Role); role > api.Role_ROLE_READER {
+				out[fmt.Sprintf("/%s/%s", services.Get(i).FullName(), method.Name())] = true
+			}
+		}
+	}
+	return out
+}
+
+// guard stands before every call that comes from apid.
+type guard struct {
+	m       *machine
+	audited map[string]bool
+}
+
+func (g guard) unary(ctx context.Context, r any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (answer any, err error) {
+	err = g.pass(ctx, info.FullMethod, func() error {
+		answer, err = handle(ctx, r)
+		return err
+	})
+	return answer, err
+}
+
+func (g guard) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
+	return g.pass(stream.Context(), info.FullMethod, func() error { return handle(srv, stream) })
+}
+
+func (g guard) pass(ctx context.Context, method string, call func() error) error {
+	if err := g.m.beforeOwner(method); err != nil {
+		return err
+	}
+	start := time.Now()
+	err := call()
+	if g.audited[method] {
+		c := audit.Call{Method: method, Outcome: status.Code(err).String(), Duration: time.Since(start)}
+		if err != nil {
+			c.Reason = status.Convert(err).Message()
+		}
+		md, _ := metadata.FromIncomingContext(ctx)
+		for _, f := range []struct {
+			key string
+			to  *string
+		}{{apid.MetadataSubject, &c.Subject}, {apid.MetadataSerial, &c.Serial}, {apid.MetadataRole, &c.Role}, {apid.MetadataPeer, &c.Peer}} {
+			if v := md.Get(f.key); len(v) == 1 {
+				*f.to = v[0]
+			}
+		}
+		g.m.record(c)
+	}
+	return err
+}
+
+func (a doorAPI) Refused(_ context.Context, r *api.RefusedRequest) (*api.RefusedResponse, error) {
+	a.m.record(audit.Call{
+		Subject: r.Subject, Serial: r.Serial, Role: r.Role, Peer: r.Peer, Method: r.Method, Outcome: r.Outcome, Reason: r.Reason,
+		Duration: time.Duration(r.DurationNs),
+	})
+	return &api.RefusedResponse{}, nil
+}
+
+type auditAPI struct {
+	api.UnimplementedAuditServer
+	m *machine
+}
+
+func (a auditAPI) Read(r *api.ReadAuditRequest, stream grpc.ServerStreamingServer[api.AuditLine]) error {
+	if a.m.audit == nil {
+		return status.Error(codes.FailedPrecondition, "audit: nothing is recorded on this machine; `orlopctl events` says why")
+	}
+	for after := r.After; ; {
+		grown := a.m.audit.Grown()
+		err := a.m.audit.Read(after, func(line []byte) error {
+			var e audit.Entry
+			if err := json.Unmarshal(line, &e); err == nil { // one that cannot be read is for the caller to see
+				after = e.Number
+			}
+			return stream.Send(&api.AuditLine{Line: line})
+		})
+		if err != nil || !r.Follow {
+			return endOfStream(err)
+		}
+		select {
+		case <-grown:
+		case <-stream.Context().Done():
+			return endOfStream(stream.Context().Err())
+		case <-a.m.working.Done():
+			return status.Error(codes.Unavailable, "the machine goes down")
+		}
+	}
+}

@@ -1,0 +1,72 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	"github.com/orlop-os/orlop/apid"
+	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/audit"
+	"github.com/orlop-os/orlop/pkg/cell"
+	"github.com/orlop-os/orlop/pkg/pairing"
+)
+
+// TestGuard: a call that changes something is on record with who made it and what came of it; one that looks is not; and before there
+// is an owner none gets through but pairing.
+func TestGuard(t *testing.T) {
+	l, err := audit.Open(t.TempDir(), audit.DefaultSize, audit.DefaultFiles)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := &machine{audit: l, desk: desk{code: cell.New(pairing.Code(""))}}
+	g := guard{m: m, audited: audited()}
+	ctx := metadata.NewIncomingContext(t.Context(), metadata.Pairs(
+		apid.MetadataSubject, "CN=admin,O=orlop:admin", apid.MetadataSerial, "1f", apid.MetadataRole, "admin", apid.MetadataPeer, "10.0.0.1:4711"))
+	called := 0
+	call := func(ctx context.Context, method string, err error) error {
+		return g.pass(ctx, method, func() error { called++; return err })
+	}
+	refused := status.Error(codes.FailedPrecondition, "not now")
+	for _, c := range []struct {
+		method string
+		err    error
+	}{{api.Machine_Reboot_FullMethodName, nil}, {api.Config_Apply_FullMethodName, refused}, {api.Machine_Version_FullMethodName, nil}, {api.Cluster_Kubeconfig_FullMethodName, nil}} {
+		if err := call(ctx, c.method, c.err); err != c.err {
+			t.Errorf("%s: %v", c.method, err)
+		}
+	}
+	if _, err := (doorAPI{m: m}).Refused(t.Context(), &api.RefusedRequest{Subject: "CN=eye", Role: "reader", Method: api.Machine_Reset_FullMethodName, Outcome: "PermissionDenied"}); err != nil {
+		t.Error(err)
+	}
+	m.desk.code.Set(pairing.NewCode())
+	if err := call(ctx, api.Machine_Version_FullMethodName, nil); status.Code(err) != codes.FailedPrecondition || called != 4 {
+		t.Errorf("a call to a machine of nobody: %v, %d calls came through", err, called)
+	}
+	if err := call(ctx, api.Door_Pair_FullMethodName, nil); err != nil || called != 5 {
+		t.Errorf("pairing with a machine of nobody: %v, %d calls came through", err, called)
+	}
+	var got []string
+	err = l.Read(0, func(line []byte) error {
+		var e audit.Entry
+		if err := json.Unmarshal(line, &e); err != nil {
+			return err
+		}
+		got = append(got, strings.Join([]string{e.Subject, e.Role, e.Method, e.Outcome, e.Reason}, " "))
+		return nil
+	})
+	want := []string{
+		"CN=admin,O=orlop:admin admin /orlop.v1alpha1.Machine/Reboot OK ",
+		"CN=admin,O=orlop:admin admin /orlop.v1alpha1.Config/Apply FailedPrecondition not now",
+		"CN=admin,O=orlop:admin admin /orlop.v1alpha1.Cluster/Kubeconfig OK ",
+		"CN=eye reader /orlop.v1alpha1.Machine/Reset PermissionDenied ",
+	}
+	if err != nil || strings.Join(got, "\n") != strings.Join(want, "\n") {
+		t.Errorf("%v\n%s", err, strings.Join(got, "\n"))
+	}
+}

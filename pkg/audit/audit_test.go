@@ -1,0 +1,204 @@
+package audit
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+var noon = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+
+func call(method string) Call {
+	return Call{Subject: "CN=admin,O=orlop:admin", Serial: "1f", Role: "admin", Peer: "10.0.0.1:4711", Method: method, Outcome: "OK", Duration: time.Millisecond}
+}
+
+func open(t *testing.T, dir string) *Log {
+	t.Helper()
+	l, err := Open(dir, 1000, 3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+func record(t *testing.T, l *Log, methods ...string) {
+	t.Helper()
+	for _, m := range methods {
+		if err := l.Append(noon, call(m)); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func all(t *testing.T, l *Log, after uint64) [][]byte {
+	t.Helper()
+	var lines [][]byte
+	if err := l.Read(after, func(line []byte) error { lines = append(lines, bytes.Clone(line)); return nil }); err != nil {
+		t.Fatal(err)
+	}
+	return lines
+}
+
+// verify checks lines as a client does.
+func verify(lines [][]byte, want Mark) (Chain, error) {
+	c := Chain{Want: want}
+	for _, line := range lines {
+		if _, err := c.Check(line); err != nil {
+			return c, err
+		}
+	}
+	return c, c.End()
+}
+
+func TestFirstLine(t *testing.T) {
+	l := open(t, t.TempDir())
+	record(t, l, "/a/B")
+	const want = `{"number":1,"at":"2026-01-01T12:00:00Z","subject":"CN=admin,O=orlop:admin","serial":"1f","role":"admin","peer":"10.0.0.1:4711","method":"/a/B","outcome":"OK","duration":1000000}`
+	if got := all(t, l, 0); len(got) != 1 || string(got[0]) != want {
+		t.Errorf("%s", got)
+	}
+}
+
+// TestGoesOn: a record goes on after it was closed, over the end of a file, and with a torn last line, wherever it was torn.
+func TestGoesOn(t *testing.T) {
+	dir := t.TempDir()
+	for range 4 {
+		l := open(t, dir)
+		record(t, l, "/a/B", "/a/C", "/a/D")
+		names, err := l.names()
+		if err != nil {
+			t.Fatal(err)
+		}
+		f, err := os.OpenFile(names[len(names)-1], os.O_APPEND|os.O_WRONLY, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.WriteString(`{"number":99,"torn`)
+		f.Close()
+	}
+	// The cut comes with the first line of a file.
+	if err := os.WriteFile(filepath.Join(dir, prefix+"00000000000000000013"+suffix), []byte(`{"num`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	l := open(t, dir)
+	record(t, l, "/a/E")
+	lines := all(t, l, 0)
+	c, err := verify(lines, Mark{})
+	if err != nil || c.Last.Number != 13 {
+		t.Errorf("up to %v, %v", c.Last, err)
+	}
+	if got := all(t, l, 11); len(got) != 2 || !bytes.Contains(got[1], []byte("/a/E")) {
+		t.Errorf("after 11: %s", got)
+	}
+}
+
+// TestBounded: old files go, and what is left is a whole chain.
+func TestBounded(t *testing.T) {
+	l := open(t, t.TempDir())
+	for range 100 {
+		record(t, l, "/a/B")
+	}
+	names, err := l.names()
+	if err != nil || len(names) != 3 {
+		t.Errorf("%q, %v", names, err)
+	}
+	c, err := verify(all(t, l, 0), Mark{})
+	if err != nil || c.First.Number < 80 || c.Last.Number != 100 {
+		t.Errorf("%v to %v, %v", c.First, c.Last, err)
+	}
+}
+
+// TestTampering: every change of a record is found, if need be by what was noted of it before.
+func TestTampering(t *testing.T) {
+	l := open(t, t.TempDir())
+	record(t, l, "/a/B", "/a/C", "/a/D", "/a/E")
+	lines := all(t, l, 0)
+	whole, err := verify(lines, Mark{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	anew := open(t, t.TempDir())
+	record(t, anew, "/a/B", "/a/X", "/a/D", "/a/E")
+	changed := append([][]byte{lines[0], bytes.Replace(lines[1], []byte("/a/C"), []byte("/a/X"), 1)}, lines[2:]...)
+	for name, c := range map[string]struct {
+		lines [][]byte
+		says  string
+	}{
+		"a line changed":       {changed, "line 2 is not what line 3 was written after"},
+		"a line taken out":     {[][]byte{lines[0], lines[2], lines[3]}, "line 1 is followed by line 3"},
+		"two lines swapped":    {[][]byte{lines[0], lines[2], lines[1], lines[3]}, "line 1 is followed by line 3"},
+		"the end taken away":   {lines[:3], "the end is gone"},
+		"written anew":         {all(t, anew, 0), "line 4 is not the one that was noted"},
+		"a line of no meaning": {[][]byte{lines[0], []byte("x")}, "the line after 1 cannot be read"},
+		"a made-up beginning":  {[][]byte{[]byte(`{"number":1,"before":"00"}`)}, "not the beginning"},
+		"only what is younger": {nil, "the end is gone"},
+	} {
+		if _, err := verify(c.lines, whole.Last); err == nil || !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if _, err := verify(lines, whole.Last); err != nil {
+		t.Errorf("nothing changed: %v", err)
+	}
+	if _, err := verify(lines[2:], whole.First); err == nil || !strings.Contains(err.Error(), "too old") {
+		t.Errorf("what was noted is gone: %v", err)
+	}
+}
+
+func TestMark(t *testing.T) {
+	m := Mark{4711, strings.Repeat("8f", 32)}
+	if got, err := ParseMark(m.String()); err != nil || got != m {
+		t.Errorf("%v, %v", got, err)
+	}
+	for _, text := range []string{"", "4711", ":", "x:" + m.Digest, "4711:" + m.Digest + "0", "4711:" + strings.Repeat("8g", 32), "-1:" + m.Digest} {
+		if _, err := ParseMark(text); err == nil {
+			t.Errorf("%q is a mark", text)
+		}
+	}
+}
+
+// TestTogether: lines from several callers at once are one chain, and whoever follows sees each of them once.
+func TestTogether(t *testing.T) {
+	l := open(t, t.TempDir())
+	l.size = 1 << 20
+	var callers sync.WaitGroup
+	for range 4 {
+		callers.Go(func() {
+			for range 10 {
+				if err := l.Append(noon, call("/a/B")); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	var c Chain
+	enough := errors.New("enough")
+	deadline := time.After(20 * time.Second)
+	for c.Last.Number < 40 {
+		grown := l.Grown()
+		err := l.Read(c.Last.Number, func(line []byte) error {
+			if _, err := c.Check(line); err != nil {
+				t.Error(err)
+				return enough
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c.Last.Number == 40 {
+			break
+		}
+		select {
+		case <-grown:
+		case <-deadline:
+			t.Fatalf("only %d lines came", c.Last.Number)
+		}
+	}
+	callers.Wait()
+}
