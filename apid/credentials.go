@@ -40,15 +40,6 @@ type trust struct {
 	unowned bool
 }
 
-// role is what a chain that was verified gives its holder, if its CA is still trusted.
-func (t *trust) role(chain []*x509.Certificate) (api.Role, error) {
-	most, trusted := t.roots[sha256.Sum256(chain[len(chain)-1].Raw)]
-	if !trusted {
-		return api.Role_ROLE_UNSPECIFIED, errNoLongerTrusted
-	}
-	return min(roleOf(chain[0]), most), nil
-}
-
 // store keeps the credentials up to date with the files, and ends calls whose caller is no longer trusted.
 type store struct {
 	dir string
@@ -107,19 +98,21 @@ func (s *store) problem() error {
 }
 
 // hold watches over a call: its context ends when the client's certificate expires or its CA is removed.
-// The caller must call release at the end of the call.
-func (s *store) hold(ctx context.Context, chain []*x509.Certificate) (held context.Context, release func(), err error) {
+// role is what the chain, which was verified, gives its holder now. The caller must call release at the end of the call.
+func (s *store) hold(ctx context.Context, chain []*x509.Certificate) (held context.Context, role api.Role, release func(), err error) {
 	current, err := s.get()
 	if err != nil {
-		return nil, nil, err
+		return nil, role, nil, err
 	}
 	root := sha256.Sum256(chain[len(chain)-1].Raw)
-	if _, trusted := current.roots[root]; !trusted {
-		return nil, nil, errNoLongerTrusted
+	most, trusted := current.roots[root]
+	if !trusted {
+		return nil, role, nil, errNoLongerTrusted
 	}
+	role = min(roleOf(chain[0]), most)
 	expiry := chain[0].NotAfter
 	if !time.Now().Before(expiry) {
-		return nil, nil, errExpired(expiry)
+		return nil, role, nil, errExpired(expiry)
 	}
 	held, end := context.WithCancelCause(ctx)
 	// A timer and not a deadline: a deadline would be told to machined, which would then end the call in its own words.
@@ -128,7 +121,7 @@ func (s *store) hold(ctx context.Context, chain []*x509.Certificate) (held conte
 	s.mu.Lock()
 	s.calls[call] = true
 	s.mu.Unlock()
-	return held, func() {
+	return held, role, func() {
 		s.mu.Lock()
 		delete(s.calls, call)
 		s.mu.Unlock()

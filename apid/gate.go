@@ -18,6 +18,7 @@ import (
 
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/pki"
+	"github.com/orlop-os/orlop/pkg/printable"
 )
 
 // The metadata by which machined learns who calls. The values are printable ASCII of at most 128 bytes.
@@ -84,29 +85,24 @@ func (g *gate) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServer
 // pass makes the call if the caller may, and audits it.
 func (g *gate) pass(ctx context.Context, method string, call func(context.Context) error) error {
 	start := time.Now()
-	who, err := g.identify(ctx)
-	if err == nil {
-		err = refusal(g.roles.check(method, who.role))
-	}
+	who, err := identify(ctx)
 	if err != nil {
-		g.audit("call refused", who, method, start, err)
-		g.refused(ctx, who, method, start, err)
-		return err
+		return g.refused(ctx, "call refused", who, method, start, err)
 	}
-	held, release, err := g.store.hold(context.WithValue(ctx, callerKey{}, who), who.chain)
+	held, role, release, err := g.store.hold(ctx, who.chain)
+	who.role = role
 	if err != nil {
-		err = status.Error(codes.Unauthenticated, err.Error())
-		g.audit("call refused", who, method, start, err)
-		g.refused(ctx, who, method, start, err)
-		return err
+		return g.refused(ctx, "call refused", who, method, start, status.Error(codes.Unauthenticated, err.Error()))
 	}
 	defer release()
-	err = call(held)
+	if err := refusal(g.roles.check(method, who.role)); err != nil {
+		return g.refused(ctx, "call refused", who, method, start, err)
+	}
+	err = call(context.WithValue(held, callerKey{}, who))
 	if ended := endedByDoor(held); err != nil && ended != nil {
-		err = status.Error(codes.Unauthenticated, "the call was ended: "+ended.Error())
-		g.audit("call ended", who, method, start, err)
-		g.refused(ctx, who, method, start, err)
-	} else if g.roles.mutates(method) {
+		return g.refused(ctx, "call ended", who, method, start, status.Error(codes.Unauthenticated, "the call was ended: "+ended.Error()))
+	}
+	if g.roles.mutates(method) {
 		g.audit("call", who, method, start, err)
 	}
 	return err
@@ -142,55 +138,43 @@ func (g *gate) audit(what string, who caller, method string, start time.Time, er
 // recordTime bounds having a refusal recorded.
 const recordTime = 2 * time.Second
 
-// refused has machined record a call that did not come to it, or not to its end. machined records all others itself.
-func (g *gate) refused(ctx context.Context, who caller, method string, start time.Time, why error) {
+// refused logs a call that did not come to machined, or not to its end, has machined record it, and returns why. machined records all
+// others itself.
+func (g *gate) refused(ctx context.Context, what string, who caller, method string, start time.Time, why error) error {
+	g.audit(what, who, method, start, why)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordTime)
 	defer cancel()
 	_, err := g.judge.Refused(ctx, &api.RefusedRequest{
-		Subject: who.subject, Serial: who.serial, Role: who.roleName(), Peer: who.peer, Method: printable(method),
+		Subject: who.subject, Serial: who.serial, Role: who.roleName(), Peer: who.peer, Method: shown(method),
 		Outcome: status.Code(why).String(), Reason: status.Convert(why).Message(), DurationNs: int64(time.Since(start)),
 	})
 	if err != nil {
 		g.log.Warn("audit: a refused call is not recorded", "method", method, "reason", status.Convert(err).Message())
 	}
+	return why
 }
 
-// identify reads the caller from the connection. The handshake has verified the chain already; a connection without
+// identify reads the caller from the connection, all but the role, which the present credentials decide. The handshake has verified the chain already; a connection without
 // one cannot get here, and is refused all the same.
-func (g *gate) identify(ctx context.Context) (caller, error) {
+func identify(ctx context.Context) (caller, error) {
 	p, ok := peer.FromContext(ctx)
 	if !ok {
 		return caller{}, status.Error(codes.Unauthenticated, "the connection has no peer")
 	}
-	who := caller{peer: printable(p.Addr.String())}
+	who := caller{peer: shown(p.Addr.String())}
 	info, ok := p.AuthInfo.(credentials.TLSInfo)
 	if !ok || len(info.State.VerifiedChains) == 0 {
 		return who, status.Error(codes.Unauthenticated, "a client certificate of this machine's operator is needed")
 	}
 	who.chain = info.State.VerifiedChains[0]
-	who.subject = printable(who.chain[0].Subject.String())
+	who.subject = shown(who.chain[0].Subject.String())
 	who.serial = fmt.Sprintf("%x", who.chain[0].SerialNumber)
 	who.issuer = pki.Fingerprint(who.chain[len(who.chain)-1])
-	current, err := g.store.get()
-	if err == nil {
-		who.role, err = current.role(who.chain)
-	}
-	if err != nil {
-		return who, status.Error(codes.Unauthenticated, err.Error())
-	}
 	return who, nil
 }
 
-// printable makes a text fit for a header and for a log: other characters become "?", more than 128 are cut.
-func printable(text string) string {
-	out := strings.Map(func(r rune) rune {
-		if r < ' ' || r > '~' {
-			return '?'
-		}
-		return r
-	}, text)
-	return out[:min(len(out), 128)]
-}
+// shown makes a text fit for a header and for a log.
+func shown(text string) string { return printable.ASCII(text, 128) }
 
 // callStream is a stream with the context that the gate made for it.
 type callStream struct {

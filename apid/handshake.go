@@ -68,7 +68,7 @@ func (d *door) pair(conn net.Conn, state tls.ConnectionState) error {
 	defer cancel()
 	refusal := ""
 	err = pairing.Serve(conn, func(c pairing.Claim) pairing.Answer {
-		a, err := d.judge.Pair(ctx, &api.PairRequest{Binding: binding, Ca: c.CA, Proof: c.Proof, Peer: printable(conn.RemoteAddr().String())})
+		a, err := d.judge.Pair(ctx, &api.PairRequest{Binding: binding, Ca: c.CA, Proof: c.Proof, Peer: shown(conn.RemoteAddr().String())})
 		if err != nil {
 			a = &api.PairResponse{Refusal: "the machine cannot tell at present; try again"}
 		}

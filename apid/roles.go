@@ -53,6 +53,10 @@ func (t roleTable) check(method string, role api.Role) error {
 // mutates tells whether a method changes something or gives away a secret, which is when it is audited.
 func (t roleTable) mutates(method string) bool { return t[method] > api.Role_ROLE_READER }
 
+// Mutates returns what tells whether a method, by its full name, changes something or gives away a secret, so that machined records
+// the calls that apid logs.
+func Mutates() func(method string) bool { return newRoleTable().mutates }
+
 // roleOf reads a role from a certificate: the highest that its organisations name. Its CA may not be one that can give it.
 func roleOf(cert *x509.Certificate) api.Role {
 	highest := api.Role_ROLE_UNSPECIFIED

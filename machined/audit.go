@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -12,7 +11,6 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/proto"
 
 	"github.com/orlop-os/orlop/apid"
 	"github.com/orlop-os/orlop/pkg/api"
@@ -52,26 +50,10 @@ func (m *machine) record(c audit.Call) {
 	}
 }
 
-// audited lists the methods whose calls are written down.
-func audited() map[string]bool {
-	out := map[string]bool{}
-	services := api.File_orlop_proto.Services()
-	for i := range services.Len() {
-		methods := services.Get(i).Methods()
-		for j := range methods.Len() {
-			method := methods.Get(j)
-			if role, _ := proto.GetExtension(method.Options(), api.E_Role).(api.Role); role > api.Role_ROLE_READER {
-				out[fmt.Sprintf("/%s/%s", services.Get(i).FullName(), method.Name())] = true
-			}
-		}
-	}
-	return out
-}
-
 // guard stands before every call that comes from apid.
 type guard struct {
 	m       *machine
-	audited map[string]bool
+	audited func(method string) bool // apid.Mutates
 }
 
 func (g guard) unary(ctx context.Context, r any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (answer any, err error) {
@@ -92,7 +74,7 @@ func (g guard) pass(ctx context.Context, method string, call func() error) error
 	}
 	start := time.Now()
 	err := call()
-	if g.audited[method] {
+	if g.audited(method) {
 		c := audit.Call{Method: method, Outcome: status.Code(err).String(), Duration: time.Since(start)}
 		if err != nil {
 			c.Reason = status.Convert(err).Message()
@@ -130,11 +112,8 @@ func (a auditAPI) Read(r *api.ReadAuditRequest, stream grpc.ServerStreamingServe
 	}
 	for after := r.After; ; {
 		grown := a.m.audit.Grown()
-		err := a.m.audit.Read(after, func(line []byte) error {
-			var e audit.Entry
-			if err := json.Unmarshal(line, &e); err == nil { // one that cannot be read is for the caller to see
-				after = e.Number
-			}
+		err := a.m.audit.Read(after, func(number uint64, line []byte) error {
+			after = max(after, number) // one that cannot be read is for the caller to see
 			return stream.Send(&api.AuditLine{Line: line})
 		})
 		if err != nil || !r.Follow {

@@ -25,7 +25,7 @@ func TestGuard(t *testing.T) {
 		t.Fatal(err)
 	}
 	m := &machine{audit: l, desk: desk{code: cell.New(pairing.Code(""))}}
-	g := guard{m: m, audited: audited()}
+	g := guard{m: m, audited: apid.Mutates()}
 	ctx := metadata.NewIncomingContext(t.Context(), metadata.Pairs(
 		apid.MetadataSubject, "CN=admin,O=orlop:admin", apid.MetadataSerial, "1f", apid.MetadataRole, "admin", apid.MetadataPeer, "10.0.0.1:4711"))
 	called := 0
@@ -52,7 +52,7 @@ func TestGuard(t *testing.T) {
 		t.Errorf("pairing with a machine of nobody: %v, %d calls came through", err, called)
 	}
 	var got []string
-	err = l.Read(0, func(line []byte) error {
+	err = l.Read(0, func(_ uint64, line []byte) error {
 		var e audit.Entry
 		if err := json.Unmarshal(line, &e); err != nil {
 			return err

@@ -159,11 +159,7 @@ func (m *machine) openDoor(ctx context.Context, c *config.Config, state network.
 			}
 		}
 	}
-	unowned, err := m.unowned(c)
-	if err != nil {
-		return err
-	}
-	m.desk.open(unowned)
+	m.desk.open(m.unowned(c, operators))
 	return m.converge(ctx, "door", credentials.Door(m.identity.Load().Key, name, nodeAddresses(state), ca, operators, machines))
 }
 

@@ -96,22 +96,18 @@ type machine struct {
 	// containerd is a connection to containerd's socket that opens itself when it is first used.
 	containerd *grpc.ClientConn
 
-	applying   sync.Mutex // one configuration at a time
-	settling   sync.Mutex // one settle at a time
-	stepping   sync.Mutex // one event of an upgrade at a time
-	writing    sync.Mutex // one system is received or written at a time: an upgrade, or an installation
-	looking    sync.Mutex // one look at what the disks hold at a time
-	giving     sync.Mutex // of gift
-	gift       *gift      // what this machine gives to others; nil before somebody has asked
-	giftError  error      // why it gives nothing, since giftFailed
-	giftFailed time.Time
-	given      chan struct{} // holds one for each that gets it
-	audit      *audit.Log    // who called what; nil where it cannot be written
-	desk       desk
-	downOnce   sync.Once
-	down       atomic.Bool     // it goes down: nothing is started any more
-	working    context.Context // ends then
-	stopWork   context.CancelCauseFunc
+	applying sync.Mutex // one configuration at a time
+	settling sync.Mutex // one settle at a time
+	stepping sync.Mutex // one event of an upgrade at a time
+	writing  sync.Mutex // one system is received or written at a time: an upgrade, or an installation
+	looking  sync.Mutex // one look at what the disks hold at a time
+	gifts    gifts
+	audit    *audit.Log // who called what; nil where it cannot be written
+	desk     desk
+	downOnce sync.Once
+	down     atomic.Bool     // it goes down: nothing is started any more
+	working  context.Context // ends then
+	stopWork context.CancelCauseFunc
 
 	// What can be observed. Cells that a part owns are given to it in newMachine.
 	topics        []topic
@@ -136,7 +132,7 @@ func newMachine() *machine {
 		events:        newEventLog(),
 		inputs:        make(chan struct{}, 1),
 		blocks:        make(chan struct{}, 1),
-		given:         make(chan struct{}, mostGiven),
+		gifts:         gifts{takers: make(chan struct{}, mostGiven)},
 		desk:          desk{code: cell.New(pairing.Code("")), tries: map[netip.Prefix]*rate.Limiter{}},
 		modules:       host.ModuleIndex(),
 		config:        cell.New(applied{}),

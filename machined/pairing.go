@@ -88,12 +88,8 @@ func moveOwner() error {
 
 // unowned tells whether the machine belongs to nobody, so that it may be paired. One with a configuration that cannot be read does
 // not: that may name its operators.
-func (m *machine) unowned(c *config.Config) (bool, error) {
-	if c == nil && m.medium == "" && stored() {
-		return false, nil
-	}
-	all, err := operators(c)
-	return err == nil && len(all) == 0, err
+func (m *machine) unowned(c *config.Config, operators []byte) bool {
+	return len(operators) == 0 && !(c == nil && m.medium == "" && stored())
 }
 
 // doorAPI is what apid asks machined on its own behalf.
@@ -218,7 +214,7 @@ func (m *machine) pair(ctx context.Context, r *api.PairRequest) *api.PairRespons
 	defer m.settling.Unlock()
 	now, _ := m.config.Get()
 	answer := m.desk.judge(r, func(ca []byte) error {
-		if unowned, err := m.unowned(now.config); err != nil || !unowned {
+		if operators, err := operators(now.config); err != nil || !m.unowned(now.config, operators) {
 			return errors.Join(err, errors.New("the machine belongs to an operator already"))
 		}
 		if err := m.keepOwner(ca); err != nil {

@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"google.golang.org/grpc"
@@ -41,6 +42,15 @@ type gift struct {
 	size      int64  // bytes
 }
 
+// gifts is what a machine gives.
+type gifts struct {
+	sync.Mutex
+	made   *gift // nil before somebody has asked
+	err    error // why there is none, since failed
+	failed time.Time
+	takers chan struct{} // holds one for each that gets it
+}
+
 // bootImage is where the boot image is kept for others: the ESP is not open for longer than copying it takes.
 const bootImage = paths.Bundle + "/given.efi"
 
@@ -53,18 +63,15 @@ func (m *machine) present() (*gift, error) {
 	if why, _ := m.noStorage.Get(); why != "" {
 		return nil, errors.New(why)
 	}
-	m.giving.Lock()
-	defer m.giving.Unlock()
-	if m.gift != nil || time.Since(m.giftFailed) < lookAgainAtGift {
-		return m.gift, m.giftError
+	all := &m.gifts
+	all.Lock()
+	defer all.Unlock()
+	if all.made == nil && time.Since(all.failed) >= lookAgainAtGift {
+		if all.made, all.err = m.wrap(); all.err != nil {
+			all.made, all.failed = nil, time.Now()
+		}
 	}
-	g, err := m.wrap()
-	if err != nil {
-		m.giftFailed, m.giftError = time.Now(), err
-		return nil, err
-	}
-	m.gift, m.giftError = g, nil
-	return g, nil
+	return all.made, all.err
 }
 
 // lookAgainAtGift is how long it rests when what lies on the disk could not be given: all of it is read each time.
@@ -164,7 +171,7 @@ func (a upgradeAPI) Give(r *api.GiveBundleRequest, stream grpc.ServerStreamingSe
 		return status.Errorf(codes.Aborted, "bundle: this machine gives %s of %d bytes, and not byte %d of %s; ask what it gives", g.sha256, g.size, r.Offset, r.Sha256)
 	}
 	select {
-	case a.m.given <- struct{}{}:
+	case a.m.gifts.takers <- struct{}{}:
 	default:
 		return status.Errorf(codes.ResourceExhausted, "this machine gives its version to %d others at present; try again when they have it", mostGiven)
 	}
@@ -172,7 +179,7 @@ func (a upgradeAPI) Give(r *api.GiveBundleRequest, stream grpc.ServerStreamingSe
 	defer cancel()
 	sent, done := make(chan struct{}, 1), make(chan error, 1)
 	go func() {
-		defer func() { <-a.m.given }()
+		defer func() { <-a.m.gifts.takers }()
 		done <- g.send(ctx, r.Offset, func(p []byte) error {
 			err := stream.Send(&api.GiveBundleResponse{Chunk: p})
 			select {

@@ -12,6 +12,7 @@ import (
 
 	"google.golang.org/grpc"
 
+	"github.com/orlop-os/orlop/apid"
 	"github.com/orlop-os/orlop/machined/disk"
 	"github.com/orlop-os/orlop/machined/network"
 	"github.com/orlop-os/orlop/machined/power"
@@ -351,7 +352,7 @@ func stepAPI(ctx context.Context, m *machine) error {
 	if m.audit, err = m.openRecord(); err != nil {
 		m.say(err.Error())
 	}
-	g := guard{m: m, audited: audited()}
+	g := guard{m: m, audited: apid.Mutates()}
 	server := grpc.NewServer(grpc.MaxRecvMsgSize(maxMessage), grpc.MaxConcurrentStreams(maxStreams), grpc.UnaryInterceptor(g.unary), grpc.StreamInterceptor(g.stream))
 	m.register(server)
 	listener, err := listenForApid(paths.MachinedSocket)

@@ -28,7 +28,8 @@ func (t *tool) auditListCommand() *cobra.Command {
 			"machine has recorded it.",
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			return t.audit(after, follow, func(line []byte, chain *audit.Chain) error {
+			var chain audit.Chain
+			return t.audit(after, follow, func(line []byte) error {
 				if !t.human() {
 					t.println(string(line))
 					return nil
@@ -70,7 +71,7 @@ func (t *tool) auditVerifyCommand() *cobra.Command {
 				}
 			}
 			chain := audit.Chain{Want: want}
-			err := t.audit(0, false, func(line []byte, _ *audit.Chain) error {
+			err := t.audit(0, false, func(line []byte) error {
 				_, err := chain.Check(line)
 				return notWhole(err)
 			})
@@ -101,14 +102,13 @@ func notWhole(err error) error {
 }
 
 // audit reads the record, line by line.
-func (t *tool) audit(after uint64, follow bool, do func(line []byte, chain *audit.Chain) error) error {
+func (t *tool) audit(after uint64, follow bool, do func(line []byte) error) error {
 	return t.stream(func(ctx context.Context, c *client.Client) error {
 		stream, err := c.Audit.Read(ctx, &api.ReadAuditRequest{After: after, Follow: follow})
 		if err != nil {
 			return err
 		}
-		var chain audit.Chain
-		return each(stream.Recv, func(l *api.AuditLine) error { return do(l.Line, &chain) })
+		return each(stream.Recv, func(l *api.AuditLine) error { return do(l.Line) })
 	})
 }
 

@@ -549,7 +549,7 @@ func (fakeAuditService) Read(r *api.ReadAuditRequest, stream grpc.ServerStreamin
 			return err
 		}
 	}
-	return l.Read(0, func(line []byte) error {
+	return l.Read(0, func(_ uint64, line []byte) error {
 		second := bytes.Contains(line, []byte("Config/Apply"))
 		if r.After == 100 && second {
 			return nil

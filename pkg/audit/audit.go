@@ -197,8 +197,9 @@ func (l *Log) Grown() <-chan struct{} {
 	return l.grown
 }
 
-// Read calls do with each line after a number, as it was written, without its end.
-func (l *Log) Read(after uint64, do func(line []byte) error) error {
+// Read calls do with each line after a number, as it was written, without its end, and with its own number; 0 for one that cannot be
+// read.
+func (l *Log) Read(after uint64, do func(number uint64, line []byte) error) error {
 	names, err := l.names()
 	if err != nil {
 		return err
@@ -209,10 +210,13 @@ func (l *Log) Read(after uint64, do func(line []byte) error) error {
 		}
 		err := lines(name, func(line []byte) error {
 			var e Entry
-			if err := json.Unmarshal(line, &e); err == nil && e.Number <= after {
+			switch err := json.Unmarshal(line, &e); {
+			case err != nil:
+				e.Number = 0
+			case e.Number <= after:
 				return nil
 			}
-			return do(line)
+			return do(e.Number, line)
 		})
 		if errors.Is(err, fs.ErrNotExist) {
 			continue // the oldest goes when a new one comes

@@ -38,7 +38,7 @@ func record(t *testing.T, l *Log, methods ...string) {
 func all(t *testing.T, l *Log, after uint64) [][]byte {
 	t.Helper()
 	var lines [][]byte
-	if err := l.Read(after, func(line []byte) error { lines = append(lines, bytes.Clone(line)); return nil }); err != nil {
+	if err := l.Read(after, func(_ uint64, line []byte) error { lines = append(lines, bytes.Clone(line)); return nil }); err != nil {
 		t.Fatal(err)
 	}
 	return lines
@@ -181,7 +181,7 @@ func TestTogether(t *testing.T) {
 	deadline := time.After(20 * time.Second)
 	for c.Last.Number < 40 {
 		grown := l.Grown()
-		err := l.Read(c.Last.Number, func(line []byte) error {
+		err := l.Read(c.Last.Number, func(_ uint64, line []byte) error {
 			if _, err := c.Check(line); err != nil {
 				t.Error(err)
 				return enough

@@ -62,9 +62,9 @@ func Open(from io.Reader, trust Trust) (*Reader, error) {
 
 // Verify returns a statement that one of the trusted keys has signed.
 func Verify(text []byte, trust Trust) (Statement, error) {
-	var envelope dsse.Envelope
-	if err := json.Unmarshal(text, &envelope); err != nil {
-		return Statement{}, fmt.Errorf("bundle: its statement is no DSSE envelope: %w", err)
+	envelope, err := opened(text)
+	if err != nil {
+		return Statement{}, err
 	}
 	if envelope.PayloadType != TypePayload {
 		return Statement{}, fmt.Errorf("bundle: it states %q, not %s", envelope.PayloadType, TypePayload)
@@ -86,15 +86,22 @@ func Verify(text []byte, trust Trust) (Statement, error) {
 
 // unproved is the statement of an envelope whoever signed it.
 func unproved(text []byte) (Statement, error) {
-	var envelope dsse.Envelope
-	if err := json.Unmarshal(text, &envelope); err != nil {
-		return Statement{}, fmt.Errorf("bundle: its statement is no DSSE envelope: %w", err)
+	envelope, err := opened(text)
+	if err != nil {
+		return Statement{}, err
 	}
 	payload, err := envelope.DecodeB64Payload()
 	if err != nil {
 		return Statement{}, fmt.Errorf("bundle: its statement is no DSSE envelope: %w", err)
 	}
 	return parse(payload)
+}
+
+func opened(text []byte) (envelope dsse.Envelope, err error) {
+	if err := json.Unmarshal(text, &envelope); err != nil {
+		return envelope, fmt.Errorf("bundle: its statement is no DSSE envelope: %w", err)
+	}
+	return envelope, nil
 }
 
 func parse(payload []byte) (Statement, error) {

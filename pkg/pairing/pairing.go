@@ -20,6 +20,8 @@ import (
 	"fmt"
 	"io"
 	"strings"
+
+	"github.com/orlop-os/orlop/pkg/printable"
 )
 
 // Protocol is the name by which TLS agrees on pairing (ALPN, RFC 7301).
@@ -90,8 +92,10 @@ type Answer struct {
 	Refusal string `json:"refusal,omitempty"` // otherwise why not, in a sentence
 }
 
-// maxMessage is the longest of either, in bytes.
-const maxMessage = 64 << 10
+const (
+	maxMessage = 64 << 10 // of either, in bytes
+	maxRefusal = 200      // characters that are shown of what has come from somebody unproved
+)
 
 // Binding is what both ends of a connection know it by, and nobody else does. The handshake must be over.
 func Binding(state tls.ConnectionState) ([]byte, error) {
@@ -138,17 +142,6 @@ type Refused string
 
 func (r Refused) Error() string { return "pairing refused: " + string(r) }
 
-// printable makes a text fit for a terminal: it has come from somebody unproved.
-func printable(text string) string {
-	out := strings.Map(func(r rune) rune {
-		if r < ' ' || r > '~' {
-			return '?'
-		}
-		return r
-	}, text)
-	return out[:min(len(out), 200)]
-}
-
 // Claim sends the operator's CA over a connection and checks the answer. When it returns nil the machine belongs to the operator, and
 // the certificate that the connection was made with is the machine's. After Refused and ErrNotTheMachine it does not; after any other
 // error it may: the answer was lost.
@@ -162,7 +155,7 @@ func (c Code) Claim(conn io.ReadWriter, binding, ca []byte) error {
 		return err
 	}
 	if answer.Refusal != "" {
-		return Refused(printable(answer.Refusal))
+		return Refused(printable.ASCII(answer.Refusal, maxRefusal))
 	}
 	if c == "" || !hmac.Equal(answer.Proof, c.proof(byMachine, binding, ca)) {
 		return ErrNotTheMachine
