@@ -75,7 +75,7 @@ versions: image ## what else the stories need: other versions of the image as up
 	$(BUILD)/bin/imager -profile $(BUILD)/generic/$(PROFILE).yaml -out $(BUILD)/generic -outputs disk.raw -bin ''
 
 # What is wrong with each version that `make faults` upgrades to: the program, and what takes its place.
-FAULTS = machined-exits:machined=exits machined-hangs:machined=hangs orchestrator-exits:orchestrator=exits containerd-exits:containerd=exits \
+FAULTS = kernel-hangs:init=kernel-hangs machined-exits:machined=exits machined-hangs:machined=hangs orchestrator-exits:orchestrator=exits containerd-exits:containerd=exits \
 	runc-exits:runc=exits apid-refuses:machined=no-apid kubelet-refuses:orchestrator=no-node apiserver-refuses:orchestrator=no-api \
 	data-refused:orchestrator=older
 # The orchestrator as it would be with another minor version of Kubernetes.

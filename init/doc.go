@@ -3,7 +3,7 @@
 // In order: mount the pseudo file systems; load the modules named in /usr/lib/orlop/modules.list and those that fit
 // the devices found (only what the initramfs holds: disk controllers and watchdogs); arm the watchdog; wait until the
 // kernel shows the partition that the kernel command line names by the root hash; open it with dm-verity; mount it;
-// move into it; exec machined.
+// move into it; exec machined. All of it has three minutes.
 //
 // Kernel arguments: orlop.root=… describes the root (verity.Parse). With orlop.medium=memory the root came with the boot
 // image (/system in the initramfs): no disk is waited for, the root is opened from memory, and what an installation needs

@@ -24,6 +24,8 @@ const (
 	// diskDeadline is how long the disk may take to appear, from when the drivers are loaded. Large disk shelves
 	// take 20 s to spin up.
 	diskDeadline = 30 * time.Second
+	// deadline is how long all of init may take, the wait for the disk included.
+	deadline = 3 * time.Minute
 	// panicDelay is how long a panic stays on the screen before the reset, if the command line does not say.
 	panicDelay = "10"
 )
@@ -41,6 +43,9 @@ func main() {
 func boot() error {
 	var times stopwatch
 	times.start()
+	// Its own thread, and gone with the exec of machined: then the watchdog is what resets a machine that hangs. A kernel that
+	// hangs in one of the drivers finds that out by itself (docs/decisions/0020-hangs.md).
+	time.AfterFunc(deadline, func() { reset(fmt.Errorf("not done after %s", deadline)) })
 	for _, m := range namespace {
 		if err := m.Do(); err != nil {
 			return err
