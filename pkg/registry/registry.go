@@ -95,18 +95,30 @@ func (s Source) find(ctx context.Context, mediaType string) (*File, error) {
 	if err != nil {
 		return nil, err
 	}
+	layer, err := layerOf(text, mediaType)
+	if err != nil {
+		return nil, err
+	}
+	return &File{reference: s.Reference, blobs: repository.Blobs(), layer: layer}, nil
+}
+
+// layerOf is the only layer of a media type in a manifest.
+func layerOf(text []byte, mediaType string) (layer ocispec.Descriptor, err error) {
 	var manifest ocispec.Manifest
 	if err := json.Unmarshal(text, &manifest); err != nil {
-		return nil, fmt.Errorf("its manifest cannot be read: %w", err)
+		return layer, fmt.Errorf("its manifest cannot be read: %w", err)
 	}
 	ours := slices.DeleteFunc(manifest.Layers, func(l ocispec.Descriptor) bool { return l.MediaType != mediaType })
 	if len(ours) != 1 {
-		return nil, fmt.Errorf("it has %d layers of type %s, and not one", len(ours), mediaType)
+		return layer, fmt.Errorf("it has %d layers of type %s, and not one", len(ours), mediaType)
 	}
 	if err := ours[0].Digest.Validate(); err != nil || ours[0].Digest.Algorithm() != digest.SHA256 {
-		return nil, fmt.Errorf("its layer's digest %q is no SHA-256", ours[0].Digest)
+		return layer, fmt.Errorf("its layer's digest %q is no SHA-256", ours[0].Digest)
 	}
-	return &File{reference: s.Reference, blobs: repository.Blobs(), layer: ours[0]}, nil
+	if ours[0].Size <= 0 {
+		return layer, fmt.Errorf("its layer has a size of %d bytes", ours[0].Size)
+	}
+	return ours[0], nil
 }
 
 // Reader reads the file from a byte on, over as many connections as that takes (package resume). It ends with ctx.

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"encoding/pem"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -167,4 +168,19 @@ func TestAccess(t *testing.T) {
 			t.Errorf("%s: %v, want %q", what, err, c.want)
 		}
 	}
+}
+
+// FuzzManifest: whatever a registry answers, what comes out is one layer with a digest and a size.
+func FuzzManifest(f *testing.F) {
+	good := digest.FromString("x").String()
+	for _, size := range []int{1, 0, -1} {
+		f.Add(fmt.Appendf(nil, `{"layers":[{"mediaType":%q,"digest":%q,"size":%d}]}`, kind, good, size))
+	}
+	f.Add([]byte(`{"layers":[null,{"mediaType":"` + kind + `","digest":"sha512:00"}]}`))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		layer, err := layerOf(text, kind)
+		if err == nil && (layer.Size <= 0 || len(layer.Digest.Encoded()) != 64 || layer.MediaType != kind) {
+			t.Errorf("taken: %+v", layer)
+		}
+	})
 }

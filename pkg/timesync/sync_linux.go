@@ -138,6 +138,18 @@ func (d Deps) round(ctx context.Context, servers []string) (Decision, error) {
 	return dec, d.Clock.Slew(dec.Offset)
 }
 
+// query asks one server. What comes back may come from anybody (RFC 5905 without authentication).
+func query(server string, dial func(_, to string) (net.Conn, error)) (Sample, error) {
+	r, err := ntp.QueryWithOptions(server, ntp.QueryOptions{Timeout: askTimeout, Dialer: dial})
+	if err == nil {
+		err = r.Validate()
+	}
+	if err != nil {
+		return Sample{}, err
+	}
+	return Sample{Server: server, Offset: r.ClockOffset, Distance: r.RootDistance, Stratum: r.Stratum}, nil
+}
+
 // ask asks all servers at the same time.
 func (d Deps) ask(ctx context.Context, servers []string) ([]Sample, error) {
 	answers := make([]*Sample, len(servers))
@@ -154,15 +166,12 @@ func (d Deps) ask(ctx context.Context, servers []string) ([]Sample, error) {
 	var wg sync.WaitGroup
 	for i, server := range servers {
 		wg.Go(func() {
-			r, err := ntp.QueryWithOptions(server, ntp.QueryOptions{Timeout: askTimeout, Dialer: dial})
-			if err == nil {
-				err = r.Validate()
-			}
+			s, err := query(server, dial)
 			if err != nil {
 				failed[i] = fmt.Errorf("time server %s: %w", server, err)
 				return
 			}
-			answers[i] = &Sample{Server: server, Offset: r.ClockOffset, Distance: r.RootDistance, Stratum: r.Stratum}
+			answers[i] = &s
 		})
 	}
 	wg.Wait()

@@ -183,3 +183,48 @@ func TestSilentServer(t *testing.T) {
 		t.Errorf("the next list waited %v", d)
 	}
 }
+
+// answering is a connection to a server that answers whatever it is asked with the same bytes. The originate timestamp is put right if
+// it knows the question: without it an answer is thrown away before anything else in it is looked at.
+type answering struct {
+	net.Conn // the methods that are not needed
+	answer   []byte
+	asked    []byte
+}
+
+func (a *answering) Write(b []byte) (int, error) {
+	a.asked = append([]byte(nil), b...)
+	return len(b), nil
+}
+func (a *answering) Read(b []byte) (int, error) {
+	n := copy(b, a.answer)
+	if n >= 48 && len(a.asked) >= 48 {
+		copy(b[24:32], a.asked[40:48])
+	}
+	return n, nil
+}
+func (*answering) Close() error                     { return nil }
+func (*answering) SetDeadline(time.Time) error      { return nil }
+func (*answering) LocalAddr() net.Addr              { return &net.UDPAddr{} }
+func (*answering) RemoteAddr() net.Addr             { return &net.UDPAddr{} }
+func (*answering) SetReadDeadline(time.Time) error  { return nil }
+func (*answering) SetWriteDeadline(time.Time) error { return nil }
+
+// FuzzAnswer: what anybody sends as a time server's answer is refused, or leads to a time that is not before the build.
+func FuzzAnswer(f *testing.F) {
+	whole := make([]byte, 48)
+	whole[0], whole[1] = 4<<3|4, 2 // version 4, server; stratum 2
+	f.Add(whole)
+	f.Add(whole[:47])
+	f.Fuzz(func(t *testing.T, answer []byte) {
+		s, err := query("fuzz", func(_, _ string) (net.Conn, error) { return &answering{answer: answer}, nil })
+		if err != nil {
+			return
+		}
+		now := time.Date(2026, 5, 1, 0, 0, 0, 0, time.UTC)
+		d, err := Decide([]Sample{s}, now, now)
+		if err == nil && now.Add(d.Offset).Before(now) {
+			t.Errorf("the clock would go to %s", now.Add(d.Offset))
+		}
+	})
+}
