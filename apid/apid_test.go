@@ -5,9 +5,11 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -47,13 +49,26 @@ func TestEveryMethodAsEveryRole(t *testing.T) {
 		{"operator", b.operator, []string{pki.RoleOperator}, api.Role_ROLE_OPERATOR},
 		{"admin", b.operator, []string{pki.RoleAdmin}, api.Role_ROLE_ADMIN},
 		{"reader and admin", b.operator, []string{pki.RoleReader, "else", pki.RoleAdmin}, api.Role_ROLE_ADMIN},
+		{"log reader", b.clients, []string{pki.RoleLogReader}, api.Role_ROLE_LOG_READER},
+		{"image importer", b.operator, []string{pki.RoleImageImport}, api.Role_ROLE_IMAGE_IMPORT},
+		{"reader and image importer", b.clients, []string{pki.RoleImageImport, pki.RoleReader}, api.Role_ROLE_READER},
+		{"machine that reads logs", b.machine, []string{pki.RoleLogReader}, api.Role_ROLE_UNSPECIFIED},
 	}
 	for _, who := range callers {
 		c := b.dialWith(mustLeaf(t, who.ca, pki.Spec{CN: "alice", O: who.organisations, Usage: pki.Both, TTL: day}))
 		for _, m := range apiMethods() {
 			method := fullMethod(m)
 			least := proto.GetExtension(m.Options(), api.E_Role).(api.Role)
-			allowed := who.role >= least
+			// By hand, and not by what is tested.
+			allowed := who.role >= least && who.role <= api.Role_ROLE_ADMIN
+			switch who.role {
+			case api.Role_ROLE_LOG_READER:
+				allowed = slices.Contains([]string{"/orlop.v1alpha1.Machine/Version", "/orlop.v1alpha1.Machine/Events", "/orlop.v1alpha1.Log/Service",
+					"/orlop.v1alpha1.Log/Kernel", "/orlop.v1alpha1.Trust/Renew"}, method)
+			case api.Role_ROLE_IMAGE_IMPORT:
+				allowed = slices.Contains([]string{"/orlop.v1alpha1.Machine/Version", "/orlop.v1alpha1.Image/Import", "/orlop.v1alpha1.Image/List",
+					"/orlop.v1alpha1.Trust/Renew"}, method)
+			}
 			err := callRaw(t.Context(), c, method)
 			md := b.backend.taken(method)
 			switch {
@@ -91,7 +106,7 @@ func callRaw(ctx context.Context, c *client.Client, method string) error {
 }
 
 func TestAMethodWithoutARoleIsRefusedToEveryone(t *testing.T) {
-	table := roleTable{"/x/New": api.Role_ROLE_UNSPECIFIED}
+	table := roleTable{"/x/New": rule{}}
 	for _, role := range []api.Role{api.Role_ROLE_UNSPECIFIED, api.Role_ROLE_READER, api.Role_ROLE_ADMIN} {
 		if err := table.check("/x/New", role); err == nil {
 			t.Errorf("role %v may call a method without a role", role)
@@ -202,7 +217,8 @@ func TestMetadata(t *testing.T) {
 		t.Fatal(err)
 	}
 	md := b.backend.taken("/orlop.v1alpha1.Machine/Version")
-	want := map[string]string{MetadataRole: "reader", MetadataSubject: "CN=Zo??,O=orlop:reader", MetadataSerial: leaf.Cert.SerialNumber.Text(16), MetadataIssuer: pki.Fingerprint(b.operator.Cert)}
+	want := map[string]string{MetadataRole: "reader", MetadataSubject: "CN=Zo??,O=orlop:reader", MetadataSerial: leaf.Cert.SerialNumber.Text(16),
+		MetadataName: "Zo??", MetadataOrigin: leaf.Cert.SerialNumber.Text(16), MetadataIssuer: pki.Fingerprint(b.operator.Cert)}
 	for key, value := range want {
 		if got := md.Get(key); len(got) != 1 || got[0] != value {
 			t.Errorf("%s: got %q, want %q", key, got, value)
@@ -394,6 +410,55 @@ func TestRevocation(t *testing.T) {
 	}
 }
 
+// TestRevokedCertificate revokes one certificate of two: calls that go on with it end, connections made before are good for nothing, new
+// ones are refused. A name that is restored counts again.
+func TestRevokedCertificate(t *testing.T) {
+	b := newBed(t)
+	b.backend.setAnswer(func(method string, stream grpc.ServerStream) error {
+		if method == api.Machine_Version_FullMethodName {
+			return stream.SendMsg(&api.VersionResponse{})
+		}
+		<-stream.Context().Done()
+		return stream.Context().Err()
+	})
+	// From either CA.
+	dora := mustLeaf(t, b.clients, pki.Spec{CN: "dora", O: []string{pki.RoleAdmin}, Usage: pki.Client, TTL: day})
+	emil := mustLeaf(t, b.operator, pki.Spec{CN: "emil", O: []string{pki.RoleAdmin}, Usage: pki.Client, TTL: day})
+	version := func(c *client.Client) error {
+		_, err := c.Machine.Version(t.Context(), &api.VersionRequest{})
+		return err
+	}
+	for _, leaf := range []*pki.Leaf{dora, emil} {
+		c, other := b.dialWith(leaf), b.dialWith(map[*pki.Leaf]*pki.Leaf{dora: emil, emil: dora}[leaf])
+		stream, err := c.Machine.Watch(t.Context(), &api.GetRequest{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "the call arrives", func() bool { return b.backend.taken(api.Machine_Watch_FullMethodName) != nil })
+		name := leaf.Cert.Subject.CommonName
+		b.write(RevokedFile, fmt.Appendf(nil, `[{"name":%q,"at":"2026-05-01T12:00:00Z","by":"CN=admin"}]`, name))
+		if _, err := stream.Recv(); status.Code(err) != codes.Unauthenticated || !strings.Contains(err.Error(), "was revoked at 2026-05-01T12:00:00Z (name "+name+")") {
+			t.Errorf("the call of %s that goes on: %v", name, err)
+		}
+		if err := version(c); status.Code(err) != codes.Unauthenticated || !strings.Contains(err.Error(), "was revoked") {
+			t.Errorf("%s, on the old connection: %v", name, err)
+		}
+		if c, err := client.Dial(t.Context(), b.endpoint(leaf)); !errors.Is(err, client.ErrRefused) {
+			t.Errorf("%s, on a new connection: %v", name, err)
+			_ = c.Close()
+		}
+		if err := version(other); err != nil {
+			t.Errorf("another certificate: %v", err)
+		}
+		b.write(RevokedFile, []byte("[]"))
+		if err := version(b.dialWith(leaf)); err != nil {
+			t.Errorf("%s, restored: %v", name, err)
+		}
+	}
+	b.write(RevokedFile, []byte(`[{"name":"dora"`))
+	b.waitReady(false) // and the last good ones stay in use
+}
+
 // TestExpiryEndsCalls lets a certificate run out while a call is going on.
 func TestExpiryEndsCalls(t *testing.T) {
 	b := newBed(t)
@@ -440,19 +505,50 @@ func TestCredentialsReload(t *testing.T) {
 }
 
 func TestConnectionLimits(t *testing.T) {
-	l := newLimitListener(nil, 2, 3)
+	l := newLimitListener(nil, 2, 3, 1, 4)
+	now := time.Now()
 	one, two := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
 	for i, c := range []struct {
 		addr netip.Addr
 		want bool
 	}{{one, true}, {one, true}, {one, false}, {two, true}, {two, false}} {
-		if got := l.take(c.addr); got != c.want {
+		if got := l.take(c.addr, now); got != c.want {
 			t.Errorf("step %d: got %v, want %v", i, got, c.want)
 		}
 	}
 	l.give(one)
-	if !l.take(two) || l.take(one) {
+	if !l.take(two, now) || l.take(one, now) {
 		t.Error("a place that was given back is taken by the wrong one")
+	}
+}
+
+// TestConnectionPace: an address that comes too often is refused until time has passed, another one is not, and who has gone is
+// forgotten.
+func TestConnectionPace(t *testing.T) {
+	l := newLimitListener(nil, 2, 3, 1, 4)
+	now := time.Now()
+	one, two := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
+	comes := func(addr netip.Addr, after time.Duration) bool {
+		now = now.Add(after)
+		came := l.take(addr, now)
+		if came {
+			l.give(addr)
+		}
+		return came
+	}
+	for i := range 4 {
+		if !comes(one, 0) {
+			t.Errorf("time %d was refused", i)
+		}
+	}
+	if comes(one, 0) || !comes(two, 0) {
+		t.Error("the wrong one was refused")
+	}
+	if comes(one, time.Second/2) || !comes(one, time.Second) || comes(one, 0) {
+		t.Error("a second is good for one connection")
+	}
+	if !comes(two, 2*time.Minute) || len(l.addresses) != 1 {
+		t.Errorf("%d addresses are remembered", len(l.addresses))
 	}
 }
 
@@ -563,4 +659,30 @@ func TestPairing(t *testing.T) {
 	if _, err := client.Pair(ctx, b.address, b.operator.CertPEM(), code); !errors.Is(err, client.ErrOwned) {
 		t.Errorf("once more: %v", err)
 	}
+}
+
+// TestRenewalGoesWithItsCA: a certificate that a machine has renewed is good for as long as the CA of what it was renewed from.
+func TestRenewalGoesWithItsCA(t *testing.T) {
+	b := newBed(t)
+	renewed := func(root string) *pki.Leaf {
+		return mustLeaf(t, b.clients, pki.Spec{CN: "dora", O: []string{pki.RoleReader}, Usage: pki.Client, TTL: day, Origin: "1f", Root: root})
+	}
+	leaf := renewed(pki.Fingerprint(b.operator.Cert))
+	c := b.dialWith(leaf)
+	if err := callRaw(t.Context(), c, api.Machine_Version_FullMethodName); err != nil {
+		t.Fatal(err)
+	}
+	if md := b.backend.taken(api.Machine_Version_FullMethodName); md.Get(MetadataOrigin)[0] != "1f" || md.Get(MetadataIssuer)[0] != pki.Fingerprint(b.operator.Cert) {
+		t.Errorf("got %v", md)
+	}
+	for _, root := range []string{pki.Fingerprint(b.machine.Cert), "sha256:", "sha256:" + strings.Repeat("0", 64)} {
+		if c, err := client.Dial(t.Context(), b.endpoint(renewed(root))); !errors.Is(err, client.ErrRefused) {
+			t.Errorf("renewed from one by %s: %v", root, err)
+			_ = c.Close()
+		}
+	}
+	b.write(OperatorsFile, mustCA(t, "next").CertPEM())
+	eventually(t, "its CA was removed", func() bool {
+		return status.Code(callRaw(t.Context(), c, api.Machine_Version_FullMethodName)) == codes.Unauthenticated
+	})
 }

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -16,6 +17,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/pairing"
 	"github.com/orlop-os/orlop/pkg/pki"
+	"github.com/orlop-os/orlop/pkg/trust"
 )
 
 // The files in Options.Dir. machined replaces them by rename, so that each is whole at any moment.
@@ -23,19 +25,24 @@ const (
 	ServerCertFile = "server.crt"    // PEM, the machine's certificate, followed by its issuers if there are any
 	ServerKeyFile  = "server.key"    // PEM
 	OperatorsFile  = "operators.pem" // PEM, the CAs whose certificates may call; empty on a machine that belongs to nobody yet
+	ClientsFile    = "clients.pem"   // PEM, the CAs of the certificates that the machines issue to operators; may be empty
 	MachinesFile   = "machines.pem"  // PEM, the CAs of the cluster's machines, whose certificates give no more than ROLE_MACHINE; may be empty
+	RevokedFile    = "revoked.json"  // JSON, a list of trust.Revocation; may be empty
 )
 
 // files are all of them, in the order in which load wants them.
-var files = []string{ServerCertFile, ServerKeyFile, OperatorsFile, MachinesFile}
+var files = []string{ServerCertFile, ServerKeyFile, OperatorsFile, ClientsFile, MachinesFile, RevokedFile}
 
 var errNoLongerTrusted = errors.New("the CA that signed your certificate is no longer trusted by this machine")
 
-// trust is the content of the files at one moment; it never changes.
-type trust struct {
+// trusted is the content of the files at one moment; it never changes.
+type trusted struct {
 	server tls.Certificate
 	cas    *x509.CertPool                 // all of roots
 	roots  map[[sha256.Size]byte]api.Role // the most that a CA can give, by the hash of the whole certificate
+	prints []string                       // the fingerprints (pki.Fingerprint) of those that can give every role
+	// revoked certificates count no more, whichever CA has signed them.
+	revoked []trust.Revocation
 	// unowned: there is no operator. Connections are for pairing with one, and for nothing else.
 	unowned bool
 }
@@ -46,15 +53,15 @@ type store struct {
 
 	mu      sync.Mutex
 	stamp   string // of the files as last looked at
-	current *trust
+	current *trusted
 	failure error              // why the files of that stamp could not be used; the credentials before them stay in use
 	calls   map[*heldCall]bool // the calls going on
 }
 
 // heldCall is a call going on, with what ends it.
 type heldCall struct {
-	root [sha256.Size]byte
-	end  context.CancelCauseFunc
+	chain []*x509.Certificate
+	end   context.CancelCauseFunc
 }
 
 func newStore(dir string) *store {
@@ -63,7 +70,7 @@ func newStore(dir string) *store {
 
 // get returns the present credentials. It looks at the files' times and reads them only when those have changed, so
 // it is cheap enough for every handshake and every call. When new files cannot be used, the old ones stay in use.
-func (s *store) get() (*trust, error) {
+func (s *store) get() (*trusted, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	stamp, err := stampOf(s.dir)
@@ -104,12 +111,9 @@ func (s *store) hold(ctx context.Context, chain []*x509.Certificate) (held conte
 	if err != nil {
 		return nil, role, nil, err
 	}
-	root := sha256.Sum256(chain[len(chain)-1].Raw)
-	most, trusted := current.roots[root]
-	if !trusted {
-		return nil, role, nil, errNoLongerTrusted
+	if role, err = current.role(chain); err != nil {
+		return nil, role, nil, err
 	}
-	role = min(roleOf(chain[0]), most)
 	expiry := chain[0].NotAfter
 	if !time.Now().Before(expiry) {
 		return nil, role, nil, errExpired(expiry)
@@ -117,9 +121,13 @@ func (s *store) hold(ctx context.Context, chain []*x509.Certificate) (held conte
 	held, end := context.WithCancelCause(ctx)
 	// A timer and not a deadline: a deadline would be told to machined, which would then end the call in its own words.
 	timer := time.AfterFunc(time.Until(expiry), func() { end(errExpired(expiry)) })
-	call := &heldCall{root: root, end: end}
+	call := &heldCall{chain: chain, end: end}
 	s.mu.Lock()
 	s.calls[call] = true
+	// What has changed since current was read has not ended this call: it was not among them yet.
+	if _, err := s.current.role(chain); err != nil {
+		end(err)
+	}
 	s.mu.Unlock()
 	return held, role, func() {
 		s.mu.Lock()
@@ -134,10 +142,26 @@ func errExpired(at time.Time) error {
 	return fmt.Errorf("your certificate expired at %s; make a new one", at.UTC().Format(time.RFC3339))
 }
 
+// role is what a chain that was verified gives its holder, or why nothing any more.
+func (t *trusted) role(chain []*x509.Certificate) (api.Role, error) {
+	most, known := t.roots[sha256.Sum256(chain[len(chain)-1].Raw)]
+	if !known {
+		return api.Role_ROLE_UNSPECIFIED, errNoLongerTrusted
+	}
+	if err := trust.Refusal(t.revoked, chain[0]); err != nil {
+		return api.Role_ROLE_UNSPECIFIED, err
+	}
+	// A renewal is good for as long as the CA of what was renewed: who is removed with his CA does not stay by having renewed.
+	if _, root := pki.OriginOf(chain[0]); root != "" && !slices.Contains(t.prints, root) {
+		return api.Role_ROLE_UNSPECIFIED, errNoLongerTrusted
+	}
+	return roleOf(chain[0], most), nil
+}
+
 func (s *store) endUntrustedLocked() {
 	for call := range s.calls {
-		if _, trusted := s.current.roots[call.root]; !trusted {
-			call.end(errNoLongerTrusted)
+		if _, err := s.current.role(call.chain); err != nil {
+			call.end(err)
 		}
 	}
 }
@@ -155,7 +179,7 @@ func stampOf(dir string) (string, error) {
 	return stamp, nil
 }
 
-func load(dir string) (*trust, error) {
+func load(dir string) (*trusted, error) {
 	texts := make([][]byte, len(files))
 	for i, name := range files {
 		text, err := os.ReadFile(filepath.Join(dir, name))
@@ -168,12 +192,12 @@ func load(dir string) (*trust, error) {
 	if err != nil {
 		return nil, fmt.Errorf("credentials: cannot use %s with %s: %w", ServerCertFile, ServerKeyFile, err)
 	}
-	fresh := &trust{server: server, cas: x509.NewCertPool(), roots: map[[sha256.Size]byte]api.Role{}, unowned: len(texts[2]) == 0}
+	fresh := &trusted{server: server, cas: x509.NewCertPool(), roots: map[[sha256.Size]byte]api.Role{}, unowned: len(texts[2]) == 0}
 	for _, f := range []struct {
 		name string
 		text []byte
 		most api.Role
-	}{{OperatorsFile, texts[2], api.Role_ROLE_ADMIN}, {MachinesFile, texts[3], api.Role_ROLE_MACHINE}} {
+	}{{OperatorsFile, texts[2], api.Role_ROLE_ADMIN}, {ClientsFile, texts[3], api.Role_ROLE_ADMIN}, {MachinesFile, texts[4], api.Role_ROLE_MACHINE}} {
 		if len(f.text) == 0 || fresh.unowned { // who belongs to nobody lets nobody in
 			continue
 		}
@@ -181,11 +205,16 @@ func load(dir string) (*trust, error) {
 			return nil, err
 		}
 	}
+	if len(texts[5]) > 0 {
+		if err := json.Unmarshal(texts[5], &fresh.revoked); err != nil {
+			return nil, fmt.Errorf("credentials: cannot use %s: %w", RevokedFile, err)
+		}
+	}
 	return fresh, nil
 }
 
 // add trusts the CAs of a file, to give a role and none above it.
-func (t *trust) add(name string, text []byte, most api.Role) error {
+func (t *trusted) add(name string, text []byte, most api.Role) error {
 	cas, err := pki.ParseCerts(text)
 	if err != nil {
 		return fmt.Errorf("credentials: cannot use %s: %w", name, err)
@@ -197,6 +226,9 @@ func (t *trust) add(name string, text []byte, most api.Role) error {
 		t.cas.AddCert(ca)
 		root := sha256.Sum256(ca.Raw)
 		t.roots[root] = max(t.roots[root], most)
+		if most == api.Role_ROLE_ADMIN {
+			t.prints = append(t.prints, pki.Fingerprint(ca))
+		}
 	}
 	return nil
 }
@@ -221,6 +253,13 @@ func (s *store) tlsConfig() *tls.Config {
 		config.GetConfigForClient = nil
 		config.Certificates = []tls.Certificate{current.server}
 		config.ClientCAs = current.cas
+		config.VerifyConnection = func(state tls.ConnectionState) error {
+			if len(state.VerifiedChains) == 0 {
+				return nil // for pairing, see below
+			}
+			_, err := current.role(state.VerifiedChains[0])
+			return err
+		}
 		if current.unowned && slices.Contains(hello.SupportedProtos, pairing.Protocol) {
 			// Where the client offers "h2" too, which gRPC adds to this list, the first one is taken.
 			config.NextProtos, config.ClientAuth = []string{pairing.Protocol}, tls.NoClientCert

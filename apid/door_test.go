@@ -31,6 +31,7 @@ type bed struct {
 	t        *testing.T
 	dir      string
 	operator *pki.CA // trusted
+	clients  *pki.CA // trusted, too
 	machine  *pki.CA // signs the server's certificate, and those of the cluster's other machines
 	address  string
 	backend  *recorder
@@ -41,7 +42,7 @@ type bed struct {
 // newBed starts everything; it ends with the test.
 func newBed(t *testing.T) *bed {
 	t.Helper()
-	b := &bed{t: t, dir: t.TempDir(), operator: mustCA(t, "operator"), machine: mustCA(t, "machines"),
+	b := &bed{t: t, dir: t.TempDir(), operator: mustCA(t, "operator"), clients: mustCA(t, "clients"), machine: mustCA(t, "machines"),
 		backend: newRecorder(), log: &logBuffer{}, ready: make(chan bool, 100)}
 	server, err := b.machine.Issue(pki.Spec{CN: "m1", DNS: []string{"m1"}, IPs: []netip.Addr{netip.MustParseAddr("127.0.0.1")}, Usage: pki.Server, TTL: day})
 	if err != nil {
@@ -50,7 +51,9 @@ func newBed(t *testing.T) *bed {
 	b.write(ServerCertFile, server.CertPEM())
 	b.write(ServerKeyFile, server.KeyPEM())
 	b.write(OperatorsFile, b.operator.CertPEM())
+	b.write(ClientsFile, b.clients.CertPEM())
 	b.write(MachinesFile, b.machine.CertPEM())
+	b.write(RevokedFile, nil)
 
 	// A Unix socket's path is short (108 bytes), and a test's own folder may not be.
 	short, err := os.MkdirTemp("", "apid")

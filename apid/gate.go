@@ -1,10 +1,10 @@
 package apid
 
 import (
+	"cmp"
 	"context"
 	"crypto/x509"
 	"errors"
-	"fmt"
 	"log/slog"
 	"strings"
 	"time"
@@ -25,21 +25,25 @@ import (
 const (
 	MetadataSubject = "orlop-subject" // the certificate's subject as RFC 2253 writes it: "CN=alice,O=orlop:admin"
 	MetadataSerial  = "orlop-serial"  // its serial number, hexadecimal
-	MetadataRole    = "orlop-role"    // "machine", "reader", "operator" or "admin"
+	MetadataRole    = "orlop-role"    // "machine", or one of pki.Roles
 	MetadataPeer    = "orlop-peer"    // address and port that the call comes from
-	MetadataIssuer  = "orlop-issuer"  // fingerprint (pki.Fingerprint) of the CA that vouches for the certificate
+	MetadataName    = "orlop-name"    // the common name in it
+	MetadataOrigin  = "orlop-origin"  // serial number of what it was renewed from (pki.Origin); its own if it was not
+	MetadataIssuer  = "orlop-issuer"  // fingerprint (pki.Fingerprint) of the CA that vouches for what it was renewed from, or for itself
 )
 
 // caller is who makes a call, as proven by the certificate.
 type caller struct {
-	subject, serial, peer, issuer string
-	role                          api.Role
-	chain                         []*x509.Certificate // the client's certificate first, the CA last
+	subject, name, serial, origin, peer, issuer string
+	role                                        api.Role
+	chain                                       []*x509.Certificate // the client's certificate first, the CA last
 }
 
 func (c caller) metadata() metadata.MD {
 	return metadata.Pairs(
 		MetadataSubject, c.subject,
+		MetadataName, c.name,
+		MetadataOrigin, c.origin,
 		MetadataSerial, c.serial,
 		MetadataRole, c.roleName(),
 		MetadataPeer, c.peer,
@@ -48,7 +52,7 @@ func (c caller) metadata() metadata.MD {
 }
 
 // roleName is "admin", or "nobody".
-func (c caller) roleName() string { return strings.TrimPrefix(organisation(c.role), "orlop:") }
+func (c caller) roleName() string { return strings.TrimPrefix(organisation(c.role), pki.RolePrefix) }
 
 type callerKey struct{}
 
@@ -168,8 +172,10 @@ func identify(ctx context.Context) (caller, error) {
 	}
 	who.chain = info.State.VerifiedChains[0]
 	who.subject = shown(who.chain[0].Subject.String())
-	who.serial = fmt.Sprintf("%x", who.chain[0].SerialNumber)
-	who.issuer = pki.Fingerprint(who.chain[len(who.chain)-1])
+	who.name = shown(who.chain[0].Subject.CommonName)
+	origin, root := pki.OriginOf(who.chain[0])
+	who.serial, who.origin = pki.Serial(who.chain[0]), shown(origin)
+	who.issuer = shown(cmp.Or(root, pki.Fingerprint(who.chain[len(who.chain)-1])))
 	return who, nil
 }
 

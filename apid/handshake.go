@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"runtime"
 	"sync/atomic"
 	"time"
 
@@ -24,6 +25,7 @@ type door struct {
 	log   *slog.Logger
 	lines *rate.Limiter // a stranger must not be able to fill the log
 	judge api.DoorClient
+	turns chan struct{} // holds one for each handshake that is being computed
 }
 
 func newDoor(config *tls.Config, log *slog.Logger, judge api.DoorClient) *door {
@@ -32,13 +34,16 @@ func newDoor(config *tls.Config, log *slog.Logger, judge api.DoorClient) *door {
 		log:                  log,
 		lines:                rate.NewLimiter(rate.Every(time.Second), 10),
 		judge:                judge,
+		turns:                make(chan struct{}, max(1, runtime.NumCPU()/2)),
 	}
 }
 
 // ServerHandshake implements credentials.TransportCredentials.
 func (d *door) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	kept := &keptConn{Conn: raw}
+	kept := &keptConn{Conn: raw, turns: d.turns}
+	kept.begin()
 	conn, info, err := d.TransportCredentials.ServerHandshake(kept)
+	kept.end()
 	if info, ok := info.(credentials.TLSInfo); ok && err == nil && len(info.State.VerifiedChains) == 0 {
 		err = d.pair(conn, info.State)
 	}
@@ -84,10 +89,33 @@ func (d *door) pair(conn net.Conn, state tls.ConnectionState) error {
 	return errPaired
 }
 
-// keptConn stays open when gRPC's TLS closes it after a refused handshake, so that linger can do its work first.
+// keptConn is a connection during its handshake. It stays open when gRPC's TLS closes it after a refused one, so that linger can do its
+// work first. And it takes turns with the others: a handshake is some milliseconds of signatures, and strangers who ask for many
+// would otherwise slow down every call that goes on. While it waits for its client it has no turn.
 type keptConn struct {
 	net.Conn
 	closes atomic.Bool
+	turns  chan struct{}
+	shakes bool // the handshake goes on, in the one goroutine that reads
+}
+
+func (c *keptConn) begin() {
+	c.shakes = true
+	c.turns <- struct{}{}
+}
+
+func (c *keptConn) end() {
+	c.shakes = false
+	<-c.turns
+}
+
+// Read implements net.Conn.
+func (c *keptConn) Read(b []byte) (int, error) {
+	if c.shakes {
+		<-c.turns
+		defer func() { c.turns <- struct{}{} }()
+	}
+	return c.Conn.Read(b)
 }
 
 // Close implements net.Conn.
@@ -112,5 +140,5 @@ func linger(raw net.Conn) {
 
 // Clone implements credentials.TransportCredentials.
 func (d *door) Clone() credentials.TransportCredentials {
-	return &door{TransportCredentials: d.TransportCredentials.Clone(), log: d.log, lines: d.lines, judge: d.judge}
+	return &door{TransportCredentials: d.TransportCredentials.Clone(), log: d.log, lines: d.lines, judge: d.judge, turns: d.turns}
 }

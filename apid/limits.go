@@ -6,6 +6,8 @@ import (
 	"net/netip"
 	"sync"
 	"time"
+
+	"golang.org/x/time/rate"
 )
 
 // What one client, and all together, may ask for.
@@ -15,6 +17,8 @@ const (
 	maxHeader        = 16 << 10         // bytes of a call's headers
 	maxPerAddress    = 32               // connections at once from one address
 	maxConnections   = 256              // connections at once in all
+	newPerAddress    = 10               // connections a second from one address, in the long run …
+	newAtOnce        = 50               // … and as many at once after a pause
 	handshakeTimeout = 10 * time.Second // from the first byte to the end of TLS and HTTP/2 set-up
 	lingerTime       = time.Second      // how long a refused client may take to read why …
 	lingerBytes      = 64 << 10         // … and how much it may send meanwhile
@@ -25,18 +29,28 @@ const (
 	transportBuffer  = 4 << 10          // bytes of read and write buffer of a connection; small, for memory
 )
 
-// limitListener refuses connections above a number in all and from one address by closing them at once.
+// limitListener refuses connections above a number in all, and above a number and a rate from one address, by closing them at once:
+// that costs a hundredth of a handshake, which a stranger can ask for, too.
 type limitListener struct {
 	net.Listener
 	perAddress, total int
+	every             rate.Limit // connections a second from one address
+	burst             int
 
-	mu   sync.Mutex
-	open map[netip.Addr]int
-	sum  int
+	mu        sync.Mutex
+	addresses map[netip.Addr]*address
+	sum       int       // connections
+	swept     time.Time // when addresses were last looked through for those that can be forgotten
 }
 
-func newLimitListener(l net.Listener, perAddress, total int) *limitListener {
-	return &limitListener{Listener: l, perAddress: perAddress, total: total, open: map[netip.Addr]int{}}
+// address is one that has a connection, or had one not long ago.
+type address struct {
+	open int
+	pace *rate.Limiter
+}
+
+func newLimitListener(l net.Listener, perAddress, total int, every rate.Limit, burst int) *limitListener {
+	return &limitListener{Listener: l, perAddress: perAddress, total: total, every: every, burst: burst, addresses: map[netip.Addr]*address{}}
 }
 
 // Accept implements net.Listener.
@@ -47,7 +61,7 @@ func (l *limitListener) Accept() (net.Conn, error) {
 			return nil, err
 		}
 		addr := remoteAddr(conn)
-		if l.take(addr) {
+		if l.take(addr, time.Now()) {
 			return &limitedConn{Conn: conn, release: sync.OnceFunc(func() { l.give(addr) })}, nil
 		}
 		// Closing is the whole answer; there is nobody to tell that it failed.
@@ -55,14 +69,20 @@ func (l *limitListener) Accept() (net.Conn, error) {
 	}
 }
 
-func (l *limitListener) take(addr netip.Addr) bool {
+func (l *limitListener) take(addr netip.Addr, now time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.sum >= l.total || l.open[addr] >= l.perAddress {
+	l.sweepLocked(now)
+	a, known := l.addresses[addr]
+	if !known {
+		a = &address{pace: rate.NewLimiter(l.every, l.burst)}
+		l.addresses[addr] = a
+	}
+	if l.sum >= l.total || a.open >= l.perAddress || !a.pace.AllowN(now, 1) {
 		return false
 	}
 	l.sum++
-	l.open[addr]++
+	a.open++
 	return true
 }
 
@@ -70,8 +90,19 @@ func (l *limitListener) give(addr netip.Addr) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.sum--
-	if l.open[addr]--; l.open[addr] == 0 {
-		delete(l.open, addr)
+	l.addresses[addr].open--
+}
+
+// sweepLocked forgets, from time to time, the addresses that would be new ones again.
+func (l *limitListener) sweepLocked(now time.Time) {
+	if now.Sub(l.swept) < time.Minute {
+		return
+	}
+	l.swept = now
+	for addr, a := range l.addresses {
+		if a.open == 0 && a.pace.TokensAt(now) >= float64(l.burst) {
+			delete(l.addresses, addr)
+		}
 	}
 }
 

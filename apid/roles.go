@@ -3,6 +3,7 @@ package apid
 import (
 	"crypto/x509"
 	"fmt"
+	"slices"
 	"sort"
 
 	"google.golang.org/grpc"
@@ -15,59 +16,82 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-// roleTable is the least role that each method demands, by full name ("/orlop.v1alpha1.Machine/Version").
-type roleTable map[string]api.Role
+// rule is who may call a method.
+type rule struct {
+	least  api.Role   // and all above it
+	narrow []api.Role // too
+}
 
-// newRoleTable reads the roles from the linked descriptors of the API, and adds the two standard services.
+// roleTable is the rule of each method, by full name ("/orlop.v1alpha1.Machine/Version").
+type roleTable map[string]rule
+
+// newRoleTable reads the rules from the linked descriptors of the API, and adds the two standard services.
 func newRoleTable() roleTable {
 	table := roleTable{}
 	for _, m := range apiMethods() {
-		// A method without the option gets ROLE_UNSPECIFIED, which nobody has: it is refused to everyone.
-		role, _ := proto.GetExtension(m.Options(), api.E_Role).(api.Role)
-		table[fullMethod(m)] = role
+		table[fullMethod(m)] = ruleOf(m)
 	}
 	for _, file := range []protoreflect.FileDescriptor{healthpb.File_grpc_health_v1_health_proto, reflectionpb.File_grpc_reflection_v1_reflection_proto} {
 		for _, m := range methodsOf(file) {
-			table[fullMethod(m)] = api.Role_ROLE_READER
+			table[fullMethod(m)] = rule{least: api.Role_ROLE_READER}
 		}
 	}
 	return table
 }
 
+func ruleOf(m protoreflect.MethodDescriptor) rule {
+	// A method without the option gets ROLE_UNSPECIFIED, which nobody has: it is refused to everyone.
+	least, _ := proto.GetExtension(m.Options(), api.E_Role).(api.Role)
+	narrow, _ := proto.GetExtension(m.Options(), api.E_Narrow).([]api.Role)
+	return rule{least: least, narrow: narrow}
+}
+
 // check tells whether a caller with that role may call the method. The error is one sentence for the caller.
 func (t roleTable) check(method string, role api.Role) error {
-	least, known := t[method]
+	rule, known := t[method]
 	switch {
 	case !known:
 		return fmt.Errorf("%s: cannot call: this machine knows no such method; compare its version with that of your tool", method)
-	case least == api.Role_ROLE_UNSPECIFIED:
+	case rule.least == api.Role_ROLE_UNSPECIFIED:
 		return fmt.Errorf("%s: cannot call: the method has no role, so nobody may", method)
 	case role == api.Role_ROLE_UNSPECIFIED:
-		return fmt.Errorf("%s: cannot call: your certificate names no role; ask for one with O=%s", method, organisation(least))
-	case role < least:
-		return fmt.Errorf("%s: cannot call: it needs the role %s, your certificate has %s", method, organisation(least), organisation(role))
+		return fmt.Errorf("%s: cannot call: your certificate names no role; ask for one with O=%s", method, organisation(rule.least))
+	case slices.Contains(rule.narrow, role), !isNarrow(role) && role >= rule.least:
+		return nil
 	}
-	return nil
+	return fmt.Errorf("%s: cannot call: it needs the role %s, your certificate has %s", method, organisation(rule.least), organisation(role))
 }
 
 // mutates tells whether a method changes something or gives away a secret, which is when it is audited.
-func (t roleTable) mutates(method string) bool { return t[method] > api.Role_ROLE_READER }
+func (t roleTable) mutates(method string) bool {
+	return t[method].least > api.Role_ROLE_READER || method == api.Trust_Renew_FullMethodName
+}
 
 // Mutates returns what tells whether a method, by its full name, changes something or gives away a secret, so that machined records
 // the calls that apid logs.
 func Mutates() func(method string) bool { return newRoleTable().mutates }
 
-// roleOf reads a role from a certificate: the highest that its organisations name. Its CA may not be one that can give it.
-func roleOf(cert *x509.Certificate) api.Role {
-	highest := api.Role_ROLE_UNSPECIFIED
-	for _, o := range cert.Subject.Organization {
-		for _, role := range []api.Role{api.Role_ROLE_MACHINE, api.Role_ROLE_READER, api.Role_ROLE_OPERATOR, api.Role_ROLE_ADMIN} {
-			if o == organisation(role) {
-				highest = max(highest, role)
-			}
+func isNarrow(role api.Role) bool { return role > api.Role_ROLE_ADMIN }
+
+// ladder are the roles of which each may do all that the ones before it may; narrow may do one thing each.
+var (
+	ladder = []api.Role{api.Role_ROLE_MACHINE, api.Role_ROLE_READER, api.Role_ROLE_OPERATOR, api.Role_ROLE_ADMIN}
+	narrow = []api.Role{api.Role_ROLE_LOG_READER, api.Role_ROLE_IMAGE_IMPORT}
+)
+
+// roleOf reads a role from a certificate whose CA can give most: the highest of the ladder that its organisations name, or else the
+// first narrow one, which only a CA that can give every role gives.
+func roleOf(cert *x509.Certificate, most api.Role) api.Role {
+	names := func(r api.Role) bool { return slices.Contains(cert.Subject.Organization, organisation(r)) }
+	for _, r := range slices.Backward(ladder) {
+		if names(r) {
+			return min(r, most)
 		}
 	}
-	return highest
+	if i := slices.IndexFunc(narrow, names); i >= 0 && most == api.Role_ROLE_ADMIN {
+		return narrow[i]
+	}
+	return api.Role_ROLE_UNSPECIFIED
 }
 
 // organisation is the O of a certificate with that role.
@@ -81,6 +105,10 @@ func organisation(role api.Role) string {
 		return pki.RoleOperator
 	case api.Role_ROLE_ADMIN:
 		return pki.RoleAdmin
+	case api.Role_ROLE_LOG_READER:
+		return pki.RoleLogReader
+	case api.Role_ROLE_IMAGE_IMPORT:
+		return pki.RoleImageImport
 	}
 	return "nobody"
 }

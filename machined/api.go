@@ -38,17 +38,26 @@ func (m *machine) register(s *grpc.Server) {
 	api.RegisterClusterServer(s, clusterAPI{m: m})
 	api.RegisterUpgradeServer(s, upgradeAPI{m: m})
 	api.RegisterAuditServer(s, auditAPI{m: m})
+	api.RegisterTrustServer(s, trustAPI{m: m})
 	api.RegisterDoorServer(s, doorAPI{m: m})
 }
 
 // caller names who made the call, for events: apid says so in the call's metadata, after it has dropped what the client said.
 func caller(ctx context.Context) string {
-	md, _ := metadata.FromIncomingContext(ctx)
-	who := strings.Join(md.Get(apid.MetadataSubject), " ")
-	if from := strings.Join(md.Get(apid.MetadataPeer), " "); from != "" {
+	who := said(ctx, apid.MetadataSubject)
+	if from := said(ctx, apid.MetadataPeer); from != "" {
 		who += " from " + from
 	}
 	return who
+}
+
+// said is what apid says of the caller of a call; empty if it says nothing.
+func said(ctx context.Context, key string) string {
+	md, _ := metadata.FromIncomingContext(ctx)
+	if v := md.Get(key); len(v) == 1 {
+		return v[0]
+	}
+	return ""
 }
 
 type machineAPI struct {

@@ -165,7 +165,7 @@ func (m *machine) matchable(ctx context.Context, next *config.Config) error {
 	return err
 }
 
-// lockedOut refuses a list of operators without the one who applies it: nobody could take it back.
+// lockedOut refuses a configuration that does not trust who applies it: nobody could take it back.
 func lockedOut(ctx context.Context, next *config.Config) error {
 	md, _ := metadata.FromIncomingContext(ctx)
 	own := strings.Join(md.Get(apid.MetadataIssuer), "")
@@ -176,10 +176,13 @@ func lockedOut(ctx context.Context, next *config.Config) error {
 	if err != nil {
 		return err
 	}
+	if len(list) > 0 && next.Cluster != nil { // the client CA counts only beside operators
+		list = append(slices.Clone(list), next.Cluster.Spec.PKI.Client.Cert.PEM()...)
+	}
 	if known, err := knows(list, own); known || err != nil {
 		return err
 	}
-	return errors.New("configuration refused, nothing was changed: Machine.spec.trust.operatorCAs: the authority of your own certificate is not in the list, so this machine would not know you any more; add it, or apply with a certificate of one that is")
+	return errors.New("configuration refused, nothing was changed: the authority of your own certificate is neither in Machine.spec.trust.operatorCAs nor Cluster.spec.pki.client, so this machine would not know you any more; add it, or apply with a certificate of one that is")
 }
 
 // fixed refuses a change of what a cluster's data was written for. The hint is the same for all: only a reset forgets.

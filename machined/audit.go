@@ -1,21 +1,26 @@
 package main
 
 import (
+	"cmp"
 	"context"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
 	"github.com/orlop-os/orlop/apid"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/audit"
 	"github.com/orlop-os/orlop/pkg/paths"
+	"github.com/orlop-os/orlop/pkg/pki"
+	"github.com/orlop-os/orlop/pkg/printable"
+	"github.com/orlop-os/orlop/pkg/trust"
 )
 
 // The record of calls (package audit). machined writes down every call that changes something or gives away a secret, when it has
@@ -57,40 +62,68 @@ type guard struct {
 }
 
 func (g guard) unary(ctx context.Context, r any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (answer any, err error) {
-	err = g.pass(ctx, info.FullMethod, func() error {
+	err = g.pass(ctx, info.FullMethod, func() (string, error) {
 		answer, err = handle(ctx, r)
-		return err
+		return target(r, answer), err
 	})
 	return answer, err
 }
 
 func (g guard) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
-	return g.pass(stream.Context(), info.FullMethod, func() error { return handle(srv, stream) })
+	return g.pass(stream.Context(), info.FullMethod, func() (string, error) { return "", handle(srv, stream) })
 }
 
-func (g guard) pass(ctx context.Context, method string, call func() error) error {
+// pass makes a call, which returns what it was about.
+func (g guard) pass(ctx context.Context, method string, call func() (target string, err error)) error {
 	if err := g.m.beforeOwner(method); err != nil {
 		return err
 	}
 	start := time.Now()
-	err := call()
+	target, err := call()
 	if g.audited(method) {
-		c := audit.Call{Method: method, Outcome: status.Code(err).String(), Duration: time.Since(start)}
+		c := audit.Call{
+			Subject: said(ctx, apid.MetadataSubject), Serial: said(ctx, apid.MetadataSerial), Role: said(ctx, apid.MetadataRole),
+			Peer: said(ctx, apid.MetadataPeer), Method: method, Target: target, Outcome: status.Code(err).String(), Duration: time.Since(start),
+		}
 		if err != nil {
 			c.Reason = status.Convert(err).Message()
-		}
-		md, _ := metadata.FromIncomingContext(ctx)
-		for _, f := range []struct {
-			key string
-			to  *string
-		}{{apid.MetadataSubject, &c.Subject}, {apid.MetadataSerial, &c.Serial}, {apid.MetadataRole, &c.Role}, {apid.MetadataPeer, &c.Peer}} {
-			if v := md.Get(f.key); len(v) == 1 {
-				*f.to = v[0]
-			}
 		}
 		g.m.record(c)
 	}
 	return err
+}
+
+// target is what a call is about, where its method alone does not say it. It may come from somebody whose call is refused.
+func target(request, answer any) string {
+	what := ""
+	switch r := request.(type) {
+	case *api.RestartServiceRequest:
+		what = "service " + r.Name
+	case *api.IssueRequest:
+		what = "name " + r.Name + ", role " + r.Role
+	case *api.RevokeRequest:
+		what = trust.Revocation{Origin: r.Serial, Name: r.Name}.String()
+		if r.Restore {
+			what = "restore " + what
+		}
+	case *api.ResetRequest:
+		what = enum(r.Wipe, "WIPE_")
+	case *api.ApplyRequest:
+		what = enum(r.Mode, "MODE_")
+	case *api.FetchBundleRequest: // it may hold a password
+		what = cmp.Or(r.Reference, "peer "+r.Peer)
+	}
+	if issued, ok := answer.(*api.IssueResponse); ok && issued != nil {
+		if cert, err := x509.ParseCertificate(issued.Certificate); err == nil {
+			what += ", serial " + pki.Serial(cert)
+		}
+	}
+	return printable.ASCII(strings.TrimPrefix(what, ", "), 200)
+}
+
+// enum is an enumeration's value without what all of them begin with: "state", or "unspecified".
+func enum(value fmt.Stringer, prefix string) string {
+	return strings.ToLower(strings.TrimPrefix(value.String(), prefix))
 }
 
 func (a doorAPI) Refused(_ context.Context, r *api.RefusedRequest) (*api.RefusedResponse, error) {

@@ -30,7 +30,7 @@ func TestGuard(t *testing.T) {
 		apid.MetadataSubject, "CN=admin,O=orlop:admin", apid.MetadataSerial, "1f", apid.MetadataRole, "admin", apid.MetadataPeer, "10.0.0.1:4711"))
 	called := 0
 	call := func(ctx context.Context, method string, err error) error {
-		return g.pass(ctx, method, func() error { called++; return err })
+		return g.pass(ctx, method, func() (string, error) { called++; return "", err })
 	}
 	refused := status.Error(codes.FailedPrecondition, "not now")
 	for _, c := range []struct {

@@ -141,26 +141,23 @@ func (m *machine) report(r reconcile.Report) {
 	m.events.add(r.Domain, kind, r.String())
 }
 
-// openDoor gives apid the machine's certificate and the operators' CAs.
+// openDoor gives apid the machine's certificate, and says whose calls to take.
 func (m *machine) openDoor(ctx context.Context, c *config.Config, state network.State) error {
-	operators, err := operators(c)
+	callers, err := m.callers(c)
 	if err != nil {
 		return err
 	}
-	name, ca, machines := network.DefaultHostname, (*pki.CA)(nil), []byte(nil)
+	name, ca := network.DefaultHostname, (*pki.CA)(nil)
 	if c != nil {
 		name = c.Machine.Metadata.Name
-		if c.Cluster != nil {
-			machines = []byte(c.Cluster.Spec.PKI.Machine.Cert.PEM())
-			if !c.Cluster.Spec.PKI.Machine.Key.IsZero() {
-				if ca, err = authority(c.Cluster.Spec.PKI.Machine); err != nil {
-					return fmt.Errorf("Cluster.spec.pki.machine: %w", err)
-				}
+		if c.Cluster != nil && !c.Cluster.Spec.PKI.Machine.Key.IsZero() {
+			if ca, err = authority(c.Cluster.Spec.PKI.Machine); err != nil {
+				return fmt.Errorf("Cluster.spec.pki.machine: %w", err)
 			}
 		}
 	}
-	m.desk.open(m.unowned(c, operators))
-	return m.converge(ctx, "door", credentials.Door(m.identity.Load().Key, name, nodeAddresses(state), ca, operators, machines))
+	m.desk.open(m.unowned(c, callers.Operators))
+	return m.converge(ctx, "door", credentials.Door(m.identity.Load().Key, name, nodeAddresses(state), ca, callers))
 }
 
 // networkConfig is the network that a configuration asks for; the zero Config when there is none.

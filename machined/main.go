@@ -103,6 +103,7 @@ type machine struct {
 	looking  sync.Mutex // one look at what the disks hold at a time
 	gifts    gifts
 	audit    *audit.Log // who called what; nil where it cannot be written
+	book     book       // client certificates issued and revoked
 	desk     desk
 	downOnce sync.Once
 	down     atomic.Bool     // it goes down: nothing is started any more
@@ -139,6 +140,7 @@ func newMachine() *machine {
 		stage:         cell.New(stage{Name: "starting"}),
 		timeline:      cell.New([]moment(nil)),
 		noStorage:     cell.New(""),
+		book:          newBook(paths.TrustBook),
 		disks:         cell.New(diskState{}),
 		networkConfig: cell.New(network.Config{}),
 		networkState:  cell.New(network.State{}),

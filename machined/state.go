@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/orlop-os/orlop/machined/credentials"
 	"github.com/orlop-os/orlop/machined/disk"
 	"github.com/orlop-os/orlop/pkg/supervise"
 )
@@ -43,6 +44,7 @@ type configurationState struct {
 // observable is every topic of the machine's state, one line each. The JSON form of the named type is what the API sends.
 func (m *machine) observable() []topic {
 	return []topic{
+		looked("certificates", ignoreContext(certificates)),          // []credentials.State, with when they expire
 		looked("configuration", ignoreContext(m.configurationState)), // configurationState
 		watched("disks", m.disks),                                    // diskState: disks, partitions, file systems
 		watched("install", m.installation),                           // installState: how far an installation is
@@ -63,6 +65,8 @@ func (m *machine) observable() []topic {
 func ignoreContext[T any](read func() (T, error)) func(context.Context) (T, error) {
 	return func(context.Context) (T, error) { return read() }
 }
+
+func certificates() ([]credentials.State, error) { return credentials.List(credentials.Folders()...) }
 
 func (m *machine) configurationState() (configurationState, error) {
 	now, _ := m.config.Get()

@@ -40,6 +40,9 @@ func (t *tool) auditListCommand() *cobra.Command {
 				}
 				t.printf("%6d  %s  %-18s %s by %s (%s) from %s", e.Number, e.At.Format("2006-01-02T15:04:05.000Z"), e.Outcome,
 					strings.TrimPrefix(strings.TrimPrefix(e.Method, "/orlop."), "v1alpha1."), clean(e.Subject), e.Role, e.Peer)
+				if e.Target != "" {
+					t.printf(", %s", clean(e.Target))
+				}
 				if e.Reason != "" {
 					t.printf(": %s", clean(e.Reason))
 				}

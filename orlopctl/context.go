@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"sort"
 	"text/tabwriter"
+	"time"
 
 	"github.com/spf13/cobra"
 	"sigs.k8s.io/yaml"
@@ -32,6 +33,10 @@ type machineContext struct {
 	Fingerprint string `json:"fingerprint,omitempty"` // instead of the CA
 	Cert        string `json:"cert"`
 	Key         string `json:"key"`
+	// Operator is the folder with the CA that Cert can be made anew by, if its key lies there; empty if it is not known.
+	Operator string `json:"operator,omitempty"`
+	// RenewAfter is when Cert is old enough to be renewed; zero if a machine has not issued it.
+	RenewAfter time.Time `json:"renewAfter,omitzero"`
 }
 
 // contextsPath is where the file is: $ORLOP_CONFIG or ~/.orlop/config.
@@ -85,18 +90,18 @@ func (f *contextsFile) save() error {
 
 // machine is the machine that the flags and the contexts name.
 func (t *tool) machine() (client.Endpoint, error) {
-	chosen, err := t.chosenContext()
+	name, chosen, err := t.chosen()
 	if err != nil {
 		return client.Endpoint{}, err
 	}
-	return chosen.endpoint()
+	return t.signedAgain(name, chosen).endpoint()
 }
 
-// chosenContext is the context in force, overlaid by the flags.
-func (t *tool) chosenContext() (machineContext, error) {
+// chosen is the context in force, with its name, overlaid by the flags.
+func (t *tool) chosen() (string, machineContext, error) {
 	file, err := loadContexts()
 	if err != nil {
-		return machineContext{}, err
+		return "", machineContext{}, err
 	}
 	name := t.flags.context
 	if name == "" {
@@ -104,9 +109,10 @@ func (t *tool) chosenContext() (machineContext, error) {
 	}
 	chosen, known := file.Contexts[name]
 	if t.flags.context != "" && !known {
-		return machineContext{}, &exitError{code: exitUsage, err: fmt.Errorf("context %q: cannot use: there is no such context", name), hint: "`orlopctl config contexts` lists them"}
+		return "", machineContext{}, &exitError{code: exitUsage, err: fmt.Errorf("context %q: cannot use: there is no such context", name), hint: "`orlopctl config contexts` lists them"}
 	}
-	return t.overlay(chosen)
+	chosen, err = t.overlay(chosen)
+	return name, chosen, err
 }
 
 // overlay puts the values of the flags over those of a context.
@@ -133,6 +139,9 @@ func (t *tool) overlay(c machineContext) (machineContext, error) {
 			return c, usagef("%s: cannot read: %w", file.flag, err)
 		}
 		*file.to = string(text)
+	}
+	if f.cert != "" || f.key != "" {
+		c.Operator, c.RenewAfter = "", time.Time{} // of another certificate
 	}
 	if f.ca != "" {
 		if f.fingerprint != "" {

@@ -41,6 +41,7 @@ type creation struct {
 	kubeAddress    string
 	secrets        *secrets
 	adminCert, key []byte
+	signer         string // the operator's folder, absolute
 }
 
 func (t *tool) clusterCreateCommand() *cobra.Command {
@@ -101,7 +102,13 @@ func (c *creation) prepare() error {
 	if c.operator == "" {
 		return usagef("--operator: cannot do without: the folder of the operator that the image was built for")
 	}
+	if err := freshAdmin(c.operator); err != nil {
+		return err
+	}
 	var err error
+	if c.signer, err = filepath.Abs(c.operator); err != nil {
+		return fmt.Errorf("operator: %w", err)
+	}
 	if c.adminCert, err = os.ReadFile(filepath.Join(c.operator, adminName+".crt")); err == nil {
 		c.key, err = os.ReadFile(filepath.Join(c.operator, adminName+".key"))
 	}
@@ -272,7 +279,7 @@ func (c *creation) explain(err error) error {
 // finish stores the context and the kubeconfig, and says what to try.
 func (c *creation) finish(ctx context.Context) error {
 	stored := machineContext{
-		Endpoint: c.apiAddress, ServerName: machineName, CA: c.secrets.Machine.Cert, Cert: string(c.adminCert), Key: string(c.key),
+		Endpoint: c.apiAddress, ServerName: machineName, CA: c.secrets.Machine.Cert, Cert: string(c.adminCert), Key: string(c.key), Operator: c.signer,
 	}
 	err := changeContexts(func(f *contextsFile) error {
 		f.Contexts[c.name], f.Current = stored, c.name

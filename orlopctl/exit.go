@@ -102,7 +102,7 @@ func exitCode(err error) (code int, hint string) {
 	case codes.Unauthenticated:
 		return exitUnreachable, "make a new client certificate with `orlopctl gen client`"
 	case codes.PermissionDenied:
-		return exitUnreachable, "use a certificate with that role; `orlopctl gen client --role` makes one if you have the operator's CA"
+		return exitUnreachable, "use a certificate with that role: an admin has the machine make one (`orlopctl trust issue --role`), or the operator's CA does (`orlopctl gen client --role`)"
 	case codes.Unavailable:
 		return exitUnreachable, "the machine may be going down or starting; `orlopctl health` waits for it"
 	case codes.DeadlineExceeded:

@@ -34,6 +34,7 @@ type fakeMachine struct {
 	address, fingerprint string
 	dir                  string // apid's files
 	key                  *pki.Leaf
+	clients              *pki.CA
 	stop                 func() error
 
 	mu      sync.Mutex
@@ -53,8 +54,12 @@ func startFake(operatorCA []byte) (*fakeMachine, error) {
 		return nil, err
 	}
 	f.fingerprint = pki.Fingerprint(f.key.Cert)
+	if f.clients, err = pki.NewCA("clients", 100*time.Hour); err != nil {
+		return nil, err
+	}
 	for name, content := range map[string][]byte{
-		apid.ServerCertFile: f.key.CertPEM(), apid.ServerKeyFile: f.key.KeyPEM(), apid.OperatorsFile: operatorCA, apid.MachinesFile: nil,
+		apid.ServerCertFile: f.key.CertPEM(), apid.ServerKeyFile: f.key.KeyPEM(), apid.OperatorsFile: operatorCA, apid.MachinesFile: nil, apid.RevokedFile: nil,
+		apid.ClientsFile: f.clients.CertPEM(),
 	} {
 		if err := os.WriteFile(filepath.Join(dir, name), content, 0o600); err != nil {
 			return nil, err
@@ -75,6 +80,7 @@ func startFake(operatorCA []byte) (*fakeMachine, error) {
 	api.RegisterClusterServer(server, &fakeClusterService{f: f})
 	api.RegisterUpgradeServer(server, &fakeUpgradeService{})
 	api.RegisterAuditServer(server, &fakeAuditService{})
+	api.RegisterTrustServer(server, &fakeTrustService{f: f})
 	front, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, err
@@ -559,4 +565,58 @@ func (fakeAuditService) Read(r *api.ReadAuditRequest, stream grpc.ServerStreamin
 		}
 		return stream.Send(&api.AuditLine{Line: line})
 	})
+}
+
+// fakeTrustService signs whatever is asked for, and has no book.
+type fakeTrustService struct {
+	api.UnimplementedTrustServer
+	f      *fakeMachine
+	signed int
+}
+
+func (s *fakeTrustService) Issue(_ context.Context, r *api.IssueRequest) (*api.IssueResponse, error) {
+	return s.sign(pki.Spec{CN: r.Name}, r.Request, r.Role, r.Life.AsDuration())
+}
+
+func (s *fakeTrustService) Renew(ctx context.Context, r *api.RenewRequest) (*api.IssueResponse, error) {
+	md, _ := metadata.FromIncomingContext(ctx)
+	spec := pki.Spec{CN: md.Get(apid.MetadataName)[0], Origin: md.Get(apid.MetadataOrigin)[0], Root: md.Get(apid.MetadataIssuer)[0]}
+	return s.sign(spec, r.Request, md.Get(apid.MetadataRole)[0], r.Life.AsDuration())
+}
+
+func (s *fakeTrustService) sign(spec pki.Spec, request []byte, role string, life time.Duration) (*api.IssueResponse, error) {
+	public, err := pki.ParseRequest(request)
+	if err != nil {
+		return nil, err
+	}
+	if life == 0 {
+		s.signed++
+		life = time.Hour + time.Duration(s.signed)*time.Minute // each longer than the one before
+	}
+	spec.O, spec.Usage, spec.TTL, spec.For = []string{pki.RolePrefix + role}, pki.Client, life, public
+	leaf, err := s.f.clients.Issue(spec)
+	if err != nil {
+		return nil, err
+	}
+	return &api.IssueResponse{Certificate: leaf.Cert.Raw}, nil
+}
+
+func (s *fakeTrustService) List(context.Context, *api.ListTrustRequest) (*api.ListTrustResponse, error) {
+	at := timestamppb.New(time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC))
+	soon, far := timestamppb.New(at.AsTime().Add(time.Hour)), timestamppb.New(at.AsTime().AddDate(1000, 0, 0))
+	return &api.ListTrustResponse{
+		Issued: []*api.IssuedCertificate{
+			{Serial: "1a", Origin: "1a", Name: "dora", Role: "reader", At: at, Expires: soon, By: "CN=admin,O=orlop:admin"},
+			{Serial: "1b", Origin: "1a", Name: "dora", Role: "reader", At: at, Expires: far, By: "CN=dora,O=orlop:reader"},
+			{Serial: "2c", Origin: "2c", Name: "emil", Role: "admin", At: at, Expires: far, By: "CN=admin\x1b[31m"},
+		},
+		Revoked: []*api.Revocation{{Name: "emil", At: soon, By: "CN=admin,O=orlop:admin"}},
+	}, nil
+}
+
+func (s *fakeTrustService) Revoke(_ context.Context, r *api.RevokeRequest) (*api.RevokeResponse, error) {
+	if r.Restore && r.Name != "emil" {
+		return nil, status.Errorf(codes.FailedPrecondition, "name %q: cannot restore: it is not revoked", r.Name)
+	}
+	return &api.RevokeResponse{Revocation: &api.Revocation{Origin: r.Serial, Name: r.Name}}, nil
 }

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -20,7 +22,9 @@ const (
 	// operatorCALife is long: the CA is part of the image.
 	operatorCALife = 20 * year
 	clusterCALife  = 10 * year
-	clientLife     = year
+	// clientLife is short, so that a certificate that was stolen is not good for long. Who has the CA makes another one in a second;
+	// who has not has a machine renew his (trust.go).
+	clientLife = 24 * time.Hour
 	// clientBackdate lets a client certificate be used towards a machine whose clock stands at the build time of its image.
 	clientBackdate = 2 * year
 )
@@ -45,7 +49,7 @@ func (t *tool) genOperatorCommand() *cobra.Command {
 		Use:   "operator",
 		Short: "Make an operator's CA and the first client certificate (ca.crt, ca.key, admin.crt, admin.key)",
 		Long: "Make an operator's CA and the first client certificate, with the role admin.\n\n" +
-			"An image that is built with ca.crt accepts calls of this operator and of nobody else. Keep ca.key offline: it is\nneeded only for more client certificates (`orlopctl gen client`).",
+			"An image that is built with ca.crt accepts calls of this operator and of nobody else. Keep ca.key offline: it is\nneeded only for more client certificates (`orlopctl gen client`). The first one is valid for 24 hours; machines with a\nconfiguration renew it (`orlopctl trust`).",
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			if err := makeOperator(out, name, force); err != nil {
@@ -89,10 +93,8 @@ func (t *tool) genClientCommand() *cobra.Command {
 		Short: "Make another client certificate, signed by the operator's CA",
 		Args:  cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			roles := map[string]string{"reader": pki.RoleReader, "operator": pki.RoleOperator, "admin": pki.RoleAdmin}
-			organisation, known := roles[role]
-			if !known {
-				return usagef("--role %s: cannot use: expected reader, operator or admin", role)
+			if !slices.Contains(pki.Roles(), role) {
+				return usagef("--role %s: cannot use: expected %s", role, roleNames())
 			}
 			if name == "" {
 				return usagef("--name: cannot make a certificate: whose is it?")
@@ -104,7 +106,7 @@ func (t *tool) genClientCommand() *cobra.Command {
 			if out == "" {
 				out = operator
 			}
-			if err := makeClient(ca, out, name, organisation, ttl, force); err != nil {
+			if err := makeClient(ca, out, name, pki.RolePrefix+role, ttl, force); err != nil {
 				return err
 			}
 			t.printf("wrote %s.crt and %s.key to %s\n", name, name, out)
@@ -114,13 +116,16 @@ func (t *tool) genClientCommand() *cobra.Command {
 	f := c.Flags()
 	f.StringVar(&operator, "operator", "", "folder with the operator's ca.crt and ca.key")
 	f.StringVar(&name, "name", "", "whose certificate it is; stands in the audit log")
-	f.StringVar(&role, "role", "reader", "reader, operator or admin")
+	f.StringVar(&role, "role", "reader", roleNames())
 	f.StringVar(&out, "out", "", "folder to write to (default: the operator's)")
 	f.DurationVar(&ttl, "ttl", clientLife, "how long the certificate is valid")
 	f.BoolVar(&force, "force", false, "replace existing files")
 	must(c.MarkFlagRequired("operator"))
 	return c
 }
+
+// roleNames is "reader, operator, admin, …".
+func roleNames() string { return strings.Join(pki.Roles(), ", ") }
 
 // must is for errors that only a mistake in this program can cause.
 func must(err error) {
@@ -162,6 +167,7 @@ type secrets struct {
 	Etcd                 certKey `json:"etcd"`
 	FrontProxy           certKey `json:"frontProxy"`
 	Machine              certKey `json:"machine"`
+	Client               certKey `json:"client"`
 	ServiceAccountKey    string  `json:"serviceAccountKey"`
 	SecretsEncryptionKey []byte  `json:"secretsEncryptionKey"` // 32 bytes; base64 in the file
 }
@@ -173,18 +179,28 @@ type certKey struct {
 
 func (t *tool) genSecretsCommand() *cobra.Command {
 	var out string
-	var force bool
+	var force, clientOnly bool
 	c := &cobra.Command{
 		Use:   "secrets",
 		Short: "Make a cluster's CAs and keys (secrets.yaml)",
-		Long:  "Make a cluster's CAs and keys. Whoever has the file is the cluster: keep it where you keep such things.",
-		Args:  cobra.NoArgs,
+		Long: "Make a cluster's CAs and keys. Whoever has the file is the cluster: keep it where you keep such things.\n\n" +
+			"With --client-ca nothing is replaced in an existing file but the CA of the client certificates that the machines issue. When\n" +
+			"machines get a configuration with it, all that they have issued before is refused.",
+		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			s, err := newSecrets()
+			var s *secrets
+			var err error
+			if clientOnly {
+				if s, err = readSecrets(out); err == nil {
+					err = s.newClientCA()
+				}
+			} else {
+				s, err = newSecrets()
+			}
 			if err != nil {
 				return err
 			}
-			if err := s.write(out, force); err != nil {
+			if err := s.write(out, force || clientOnly); err != nil {
 				return err
 			}
 			t.println("wrote " + out)
@@ -193,7 +209,17 @@ func (t *tool) genSecretsCommand() *cobra.Command {
 	}
 	c.Flags().StringVar(&out, "out", "secrets.yaml", "file to write")
 	c.Flags().BoolVar(&force, "force", false, "replace an existing file")
+	c.Flags().BoolVar(&clientOnly, "client-ca", false, "make another client CA in an existing file, and leave the rest")
 	return c
+}
+
+// newClientCA replaces the client CA.
+func (s *secrets) newClientCA() error {
+	made, err := pki.NewCA("orlop clients", clusterCALife)
+	if err == nil {
+		s.Client = certKey{Cert: string(made.CertPEM()), Key: string(made.KeyPEM())}
+	}
+	return err
 }
 
 func newSecrets() (*secrets, error) {
@@ -207,6 +233,9 @@ func newSecrets() (*secrets, error) {
 			return nil, err
 		}
 		*ca.to = certKey{Cert: string(made.CertPEM()), Key: string(made.KeyPEM())}
+	}
+	if err := s.newClientCA(); err != nil {
+		return nil, err
 	}
 	private, _, err := pki.NewServiceAccountKey()
 	if err != nil {
@@ -246,7 +275,10 @@ func (s *secrets) pki() (config.PKI, config.EncryptionKey, error) {
 		name string
 		from certKey
 		to   *config.CertKey
-	}{{"kubernetes", s.Kubernetes, &out.Kubernetes}, {"etcd", s.Etcd, &out.Etcd}, {"frontProxy", s.FrontProxy, &out.FrontProxy}, {"machine", s.Machine, &out.Machine}} {
+	}{{"kubernetes", s.Kubernetes, &out.Kubernetes}, {"etcd", s.Etcd, &out.Etcd}, {"frontProxy", s.FrontProxy, &out.FrontProxy}, {"machine", s.Machine, &out.Machine}, {"client", s.Client, &out.Client}} {
+		if ca.name == "client" && ca.from == (certKey{}) {
+			continue // machines that issue no certificates
+		}
 		made, err := config.NewCertKey(ca.from.Cert, ca.from.Key)
 		if err != nil {
 			return out, config.EncryptionKey{}, usagef("secrets: cannot use %s: %w", ca.name, err)

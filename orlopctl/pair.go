@@ -50,7 +50,7 @@ func (t *tool) pairCommand() *cobra.Command {
 				name = args[0]
 			}
 			err = changeContexts(func(f *contextsFile) error {
-				f.Contexts[name] = machineContext{Endpoint: args[0], Fingerprint: fingerprint, Cert: owner.Cert, Key: owner.Key}
+				f.Contexts[name] = machineContext{Endpoint: args[0], Fingerprint: fingerprint, Cert: owner.Cert, Key: owner.Key, Operator: owner.Operator}
 				f.Current = name
 				return nil
 			})
@@ -69,6 +69,12 @@ func (t *tool) pairCommand() *cobra.Command {
 
 // operatorFolder reads what a context needs of an operator's folder, and the operator's CA.
 func operatorFolder(dir string) (c machineContext, err error) {
+	if c.Operator, err = filepath.Abs(dir); err != nil {
+		return c, fmt.Errorf("operator: %w", err)
+	}
+	if err := freshAdmin(dir); err != nil {
+		return c, err
+	}
 	for _, f := range []struct {
 		name string
 		to   *string

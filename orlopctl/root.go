@@ -66,7 +66,7 @@ func (t *tool) rootCommand() *cobra.Command {
 	}
 	add("make", t.genCommand(), t.pairCommand(), t.validateCommand(), t.clusterCommand())
 	add("look", t.healthCommand(), t.getCommand(), t.watchCommand(), t.servicesCommand(), t.logsCommand(), t.dmesgCommand(), t.eventsCommand(), t.auditCommand(), t.versionCommand())
-	add("change", t.applyCommand(), t.serviceCommand(), t.imageCommand(), t.kubeconfigCommand(), t.upgradeCommand(), t.rollbackCommand(), t.rebootCommand(), t.shutdownCommand(), t.resetCommand())
+	add("change", t.applyCommand(), t.serviceCommand(), t.imageCommand(), t.trustCommand(), t.kubeconfigCommand(), t.upgradeCommand(), t.rollbackCommand(), t.rebootCommand(), t.shutdownCommand(), t.resetCommand())
 	add("tool", t.configCommand())
 	root.SetHelpCommandGroupID("tool")
 	root.SetCompletionCommandGroupID("tool")
@@ -136,7 +136,10 @@ func (t *tool) connected(dialing, calling context.Context, do func(context.Conte
 	if err != nil {
 		return err
 	}
-	return connectedTo(dialing, endpoint, func(c *client.Client) error { return do(calling, c) })
+	return connectedTo(dialing, endpoint, func(c *client.Client) error {
+		t.keepFresh(dialing, c)
+		return do(calling, c)
+	})
 }
 
 func connectedTo(dialing context.Context, e client.Endpoint, do func(*client.Client) error) error {

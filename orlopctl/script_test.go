@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
+	"sigs.k8s.io/yaml"
 
 	"github.com/orlop-os/orlop/pkg/pki"
 )
@@ -27,6 +28,7 @@ func TestMain(m *testing.M) {
 //	                               $FINGERPRINT, and $CODE, with which it is paired
 //	cert DIR NAME ROLE TTL         write NAME.crt and NAME.key signed by the CA in DIR; a TTL below zero is in the past
 //	exits STATUS COMMAND…          run a command that must end with this exit status
+//	due FILE                       make the certificates of the contexts in a file old enough to be renewed
 //	mode FILE 0600                 look at a file's permissions
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
@@ -41,7 +43,7 @@ func TestScripts(t *testing.T) {
 			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"machine": cmdMachine, "cert": cmdCert, "exits": cmdExits, "mode": cmdMode,
+			"machine": cmdMachine, "cert": cmdCert, "exits": cmdExits, "mode": cmdMode, "due": cmdDue,
 		},
 	})
 }
@@ -99,4 +101,20 @@ func cmdMode(ts *testscript.TestScript, _ bool, args []string) {
 	if got := info.Mode().Perm(); got != os.FileMode(want) {
 		ts.Fatalf("%s has the mode %04o, want %04o", args[0], got, want)
 	}
+}
+
+// cmdDue makes the certificates of a file of contexts old enough to be renewed.
+func cmdDue(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: due FILE")
+	}
+	file := &contextsFile{}
+	ts.Check(yaml.Unmarshal([]byte(ts.ReadFile(args[0])), file))
+	for name, c := range file.Contexts {
+		c.RenewAfter = time.Now().Add(-time.Second)
+		file.Contexts[name] = c
+	}
+	text, err := yaml.Marshal(file)
+	ts.Check(err)
+	ts.Check(os.WriteFile(ts.MkAbs(args[0]), text, 0o600))
 }

@@ -3,6 +3,7 @@ package credentials
 import (
 	"context"
 	"flag"
+	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -190,7 +191,7 @@ func TestDoor(t *testing.T) {
 	root, a := t.TempDir(), authorities(t)
 	var prints []string
 	for _, ca := range []*pki.CA{nil, a.Etcd} {
-		w := Door(identity, "one", node().NodeIPs, ca, a.Kubernetes.CertPEM(), nil)
+		w := Door(identity, "one", node().NodeIPs, ca, Callers{Operators: a.Kubernetes.CertPEM()})
 		uid := uint32(os.Getuid())
 		w.Folders[0] = Folder{filepath.Join(root, w.Folders[0].Path), uid}
 		for i := range w.Files {
@@ -242,5 +243,35 @@ func TestAPIServerNames(t *testing.T) {
 		if !slices.Contains(w.Leaves[i].Spec.IPs, netip.MustParseAddr(ip)) {
 			t.Errorf("address %s is not there: %v", ip, w.Leaves[i].Spec.IPs)
 		}
+	}
+}
+
+func TestList(t *testing.T) {
+	a, dir := authorities(t), t.TempDir()
+	soon, err := a.Etcd.Issue(pki.Spec{CN: "soon", O: []string{"o"}, Usage: pki.Client, TTL: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, content := range map[string][]byte{
+		"soon.crt": soon.CertPEM(), "soon.key": soon.KeyPEM(), "cas.pem": append(a.Etcd.CertPEM(), a.Kubernetes.CertPEM()...), "none.pem": nil, "torn.crt": []byte("torn"),
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	list, err := List(dir, filepath.Join(dir, "not-there"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, s := range list {
+		got = append(got, fmt.Sprintf("%s %s authority=%v renews=%v problem=%v", filepath.Base(s.File), s.Subject, s.Authority, !s.Renews.IsZero(), s.Problem != ""))
+	}
+	want := []string{
+		"torn.crt  authority=false renews=false problem=true",
+		"soon.crt CN=soon,O=o authority=false renews=true problem=false",
+	}
+	if len(got) != 4 || !slices.Equal(got[:2], want) || !list[2].Authority || !list[3].Authority {
+		t.Errorf("got %q", got)
 	}
 }

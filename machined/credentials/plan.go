@@ -79,15 +79,24 @@ func Plan(node nodespec.Spec, a Authorities) (Want, error) {
 	return w, nil
 }
 
+// Callers are those whose calls apid takes. All but Revoked are CAs in PEM, and may be empty.
+type Callers struct {
+	Operators []byte // of the operators
+	Clients   []byte // of the certificates that the machines issue to operators
+	Machines  []byte // of the cluster's machines
+	Revoked   []byte // JSON, a list of trust.Revocation
+}
+
 // Door says what apid needs: the machine's own key with a certificate of the cluster's machine CA, or with a self-signed one as
-// long as there is no cluster (ca is nil); and the CAs of the operators and of the cluster's machines, in PEM. By its certificate the
-// other machines of the cluster know it, too.
-func Door(identity *ecdsa.PrivateKey, name string, ips []netip.Addr, ca *pki.CA, operators, machines []byte) Want {
+// long as there is no cluster (ca is nil); and whose calls to take. By its certificate the other machines of the cluster know it, too.
+func Door(identity *ecdsa.PrivateKey, name string, ips []netip.Addr, ca *pki.CA, callers Callers) Want {
 	var w Want
 	p := process{&w, paths.ApidDir, paths.UserApid}
 	p.folder()
-	p.file("operators.pem", operators)
-	p.file("machines.pem", machines)
+	p.file("operators.pem", callers.Operators)
+	p.file("clients.pem", callers.Clients)
+	p.file("machines.pem", callers.Machines)
+	p.file("revoked.json", callers.Revoked)
 	leaf := pki.Spec{
 		CN: name, Usage: pki.Server, DNS: unique([]string{name, "localhost"}),
 		IPs: unique(append([]netip.Addr{netip.MustParseAddr("127.0.0.1")}, ips...)), Key: identity,

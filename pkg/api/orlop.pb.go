@@ -30,32 +30,39 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Role is what a caller may do. A higher number may do everything that a lower one may.
+// Role is what a caller may do. Up to ROLE_ADMIN a higher number may do everything that a lower one may. The narrow roles above it may
+// do what names them, and nothing else.
 type Role int32
 
 const (
-	Role_ROLE_UNSPECIFIED Role = 0  // nobody; a method must never have it
-	Role_ROLE_MACHINE     Role = 5  // O=orlop:machine: another machine of the cluster, by its own certificate of the machine CA
-	Role_ROLE_READER      Role = 10 // O=orlop:reader: looks, changes nothing, sees no secret
-	Role_ROLE_OPERATOR    Role = 20 // O=orlop:operator: also restarts, reboots, imports images
-	Role_ROLE_ADMIN       Role = 30 // O=orlop:admin: also changes the configuration, takes credentials, resets
+	Role_ROLE_UNSPECIFIED  Role = 0   // nobody; a method must never have it
+	Role_ROLE_MACHINE      Role = 5   // O=orlop:machine: another machine of the cluster, by its own certificate of the machine CA
+	Role_ROLE_READER       Role = 10  // O=orlop:reader: looks, changes nothing, sees no secret
+	Role_ROLE_OPERATOR     Role = 20  // O=orlop:operator: also restarts, reboots, imports images
+	Role_ROLE_ADMIN        Role = 30  // O=orlop:admin: also changes the configuration, takes credentials, resets
+	Role_ROLE_LOG_READER   Role = 101 // O=orlop:log-reader: reads logs and events
+	Role_ROLE_IMAGE_IMPORT Role = 102 // O=orlop:image-import: imports container images, and sees which there are
 )
 
 // Enum value maps for Role.
 var (
 	Role_name = map[int32]string{
-		0:  "ROLE_UNSPECIFIED",
-		5:  "ROLE_MACHINE",
-		10: "ROLE_READER",
-		20: "ROLE_OPERATOR",
-		30: "ROLE_ADMIN",
+		0:   "ROLE_UNSPECIFIED",
+		5:   "ROLE_MACHINE",
+		10:  "ROLE_READER",
+		20:  "ROLE_OPERATOR",
+		30:  "ROLE_ADMIN",
+		101: "ROLE_LOG_READER",
+		102: "ROLE_IMAGE_IMPORT",
 	}
 	Role_value = map[string]int32{
-		"ROLE_UNSPECIFIED": 0,
-		"ROLE_MACHINE":     5,
-		"ROLE_READER":      10,
-		"ROLE_OPERATOR":    20,
-		"ROLE_ADMIN":       30,
+		"ROLE_UNSPECIFIED":  0,
+		"ROLE_MACHINE":      5,
+		"ROLE_READER":       10,
+		"ROLE_OPERATOR":     20,
+		"ROLE_ADMIN":        30,
+		"ROLE_LOG_READER":   101,
+		"ROLE_IMAGE_IMPORT": 102,
 	}
 )
 
@@ -2634,6 +2641,542 @@ func (x *AuditLine) GetLine() []byte {
 	return nil
 }
 
+type IssueRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`       // common name: 1 to 64 letters, digits and . _ @ -
+	Role          string                 `protobuf:"bytes,2,opt,name=role,proto3" json:"role,omitempty"`       // "reader"
+	Request       []byte                 `protobuf:"bytes,3,opt,name=request,proto3" json:"request,omitempty"` // PKCS #10, DER: it proves that the key is its maker's; nothing else in it counts
+	Life          *durationpb.Duration   `protobuf:"bytes,4,opt,name=life,proto3" json:"life,omitempty"`       // how long it is valid; 0 for 24 h, at most 30 days
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *IssueRequest) Reset() {
+	*x = IssueRequest{}
+	mi := &file_orlop_proto_msgTypes[44]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *IssueRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*IssueRequest) ProtoMessage() {}
+
+func (x *IssueRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_orlop_proto_msgTypes[44]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use IssueRequest.ProtoReflect.Descriptor instead.
+func (*IssueRequest) Descriptor() ([]byte, []int) {
+	return file_orlop_proto_rawDescGZIP(), []int{44}
+}
+
+func (x *IssueRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *IssueRequest) GetRole() string {
+	if x != nil {
+		return x.Role
+	}
+	return ""
+}
+
+func (x *IssueRequest) GetRequest() []byte {
+	if x != nil {
+		return x.Request
+	}
+	return nil
+}
+
+func (x *IssueRequest) GetLife() *durationpb.Duration {
+	if x != nil {
+		return x.Life
+	}
+	return nil
+}
+
+type RenewRequest struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Request []byte                 `protobuf:"bytes,1,opt,name=request,proto3" json:"request,omitempty"` // as above
+	// 0 for 24 h; at most the life of the certificate that is renewed, or 24 h if this machine has not issued it.
+	Life          *durationpb.Duration `protobuf:"bytes,2,opt,name=life,proto3" json:"life,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RenewRequest) Reset() {
+	*x = RenewRequest{}
+	mi := &file_orlop_proto_msgTypes[45]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RenewRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RenewRequest) ProtoMessage() {}
+
+func (x *RenewRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_orlop_proto_msgTypes[45]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RenewRequest.ProtoReflect.Descriptor instead.
+func (*RenewRequest) Descriptor() ([]byte, []int) {
+	return file_orlop_proto_rawDescGZIP(), []int{45}
+}
+
+func (x *RenewRequest) GetRequest() []byte {
+	if x != nil {
+		return x.Request
+	}
+	return nil
+}
+
+func (x *RenewRequest) GetLife() *durationpb.Duration {
+	if x != nil {
+		return x.Life
+	}
+	return nil
+}
+
+type IssueResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Certificate   []byte                 `protobuf:"bytes,1,opt,name=certificate,proto3" json:"certificate,omitempty"` // X.509, DER
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *IssueResponse) Reset() {
+	*x = IssueResponse{}
+	mi := &file_orlop_proto_msgTypes[46]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *IssueResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*IssueResponse) ProtoMessage() {}
+
+func (x *IssueResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_orlop_proto_msgTypes[46]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use IssueResponse.ProtoReflect.Descriptor instead.
+func (*IssueResponse) Descriptor() ([]byte, []int) {
+	return file_orlop_proto_rawDescGZIP(), []int{46}
+}
+
+func (x *IssueResponse) GetCertificate() []byte {
+	if x != nil {
+		return x.Certificate
+	}
+	return nil
+}
+
+type ListTrustRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListTrustRequest) Reset() {
+	*x = ListTrustRequest{}
+	mi := &file_orlop_proto_msgTypes[47]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListTrustRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListTrustRequest) ProtoMessage() {}
+
+func (x *ListTrustRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_orlop_proto_msgTypes[47]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListTrustRequest.ProtoReflect.Descriptor instead.
+func (*ListTrustRequest) Descriptor() ([]byte, []int) {
+	return file_orlop_proto_rawDescGZIP(), []int{47}
+}
+
+type ListTrustResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Issued        []*IssuedCertificate   `protobuf:"bytes,1,rep,name=issued,proto3" json:"issued,omitempty"`   // by this machine, oldest first; for seven days after they have expired
+	Revoked       []*Revocation          `protobuf:"bytes,2,rep,name=revoked,proto3" json:"revoked,omitempty"` // oldest first
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListTrustResponse) Reset() {
+	*x = ListTrustResponse{}
+	mi := &file_orlop_proto_msgTypes[48]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListTrustResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListTrustResponse) ProtoMessage() {}
+
+func (x *ListTrustResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_orlop_proto_msgTypes[48]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListTrustResponse.ProtoReflect.Descriptor instead.
+func (*ListTrustResponse) Descriptor() ([]byte, []int) {
+	return file_orlop_proto_rawDescGZIP(), []int{48}
+}
+
+func (x *ListTrustResponse) GetIssued() []*IssuedCertificate {
+	if x != nil {
+		return x.Issued
+	}
+	return nil
+}
+
+func (x *ListTrustResponse) GetRevoked() []*Revocation {
+	if x != nil {
+		return x.Revoked
+	}
+	return nil
+}
+
+type IssuedCertificate struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Serial        string                 `protobuf:"bytes,1,opt,name=serial,proto3" json:"serial,omitempty"` // hexadecimal
+	Origin        string                 `protobuf:"bytes,2,opt,name=origin,proto3" json:"origin,omitempty"` // serial of what it was renewed from in the first place; its own if it was not
+	Name          string                 `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
+	Role          string                 `protobuf:"bytes,4,opt,name=role,proto3" json:"role,omitempty"`
+	At            *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=at,proto3" json:"at,omitempty"`
+	Expires       *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=expires,proto3" json:"expires,omitempty"`
+	By            string                 `protobuf:"bytes,7,opt,name=by,proto3" json:"by,omitempty"` // subject of who asked for it
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *IssuedCertificate) Reset() {
+	*x = IssuedCertificate{}
+	mi := &file_orlop_proto_msgTypes[49]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *IssuedCertificate) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*IssuedCertificate) ProtoMessage() {}
+
+func (x *IssuedCertificate) ProtoReflect() protoreflect.Message {
+	mi := &file_orlop_proto_msgTypes[49]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use IssuedCertificate.ProtoReflect.Descriptor instead.
+func (*IssuedCertificate) Descriptor() ([]byte, []int) {
+	return file_orlop_proto_rawDescGZIP(), []int{49}
+}
+
+func (x *IssuedCertificate) GetSerial() string {
+	if x != nil {
+		return x.Serial
+	}
+	return ""
+}
+
+func (x *IssuedCertificate) GetOrigin() string {
+	if x != nil {
+		return x.Origin
+	}
+	return ""
+}
+
+func (x *IssuedCertificate) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *IssuedCertificate) GetRole() string {
+	if x != nil {
+		return x.Role
+	}
+	return ""
+}
+
+func (x *IssuedCertificate) GetAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.At
+	}
+	return nil
+}
+
+func (x *IssuedCertificate) GetExpires() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Expires
+	}
+	return nil
+}
+
+func (x *IssuedCertificate) GetBy() string {
+	if x != nil {
+		return x.By
+	}
+	return ""
+}
+
+type Revocation struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Origin        string                 `protobuf:"bytes,1,opt,name=origin,proto3" json:"origin,omitempty"` // of the certificates that count no more; or
+	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`     // their common name
+	At            *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=at,proto3" json:"at,omitempty"`
+	By            string                 `protobuf:"bytes,4,opt,name=by,proto3" json:"by,omitempty"` // subject of who did it
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Revocation) Reset() {
+	*x = Revocation{}
+	mi := &file_orlop_proto_msgTypes[50]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Revocation) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Revocation) ProtoMessage() {}
+
+func (x *Revocation) ProtoReflect() protoreflect.Message {
+	mi := &file_orlop_proto_msgTypes[50]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Revocation.ProtoReflect.Descriptor instead.
+func (*Revocation) Descriptor() ([]byte, []int) {
+	return file_orlop_proto_rawDescGZIP(), []int{50}
+}
+
+func (x *Revocation) GetOrigin() string {
+	if x != nil {
+		return x.Origin
+	}
+	return ""
+}
+
+func (x *Revocation) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Revocation) GetAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.At
+	}
+	return nil
+}
+
+func (x *Revocation) GetBy() string {
+	if x != nil {
+		return x.By
+	}
+	return ""
+}
+
+type RevokeRequest struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Serial  string                 `protobuf:"bytes,1,opt,name=serial,proto3" json:"serial,omitempty"`    // of a certificate: it, all that it was renewed from, and all that were renewed from it
+	Name    string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`        // or a common name, whichever certificate says it
+	Restore bool                   `protobuf:"varint,3,opt,name=restore,proto3" json:"restore,omitempty"` // let the name count again
+	// Begin a new list where the present one cannot be read: what was revoked before counts again.
+	NewList       bool `protobuf:"varint,4,opt,name=new_list,json=newList,proto3" json:"new_list,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RevokeRequest) Reset() {
+	*x = RevokeRequest{}
+	mi := &file_orlop_proto_msgTypes[51]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RevokeRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RevokeRequest) ProtoMessage() {}
+
+func (x *RevokeRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_orlop_proto_msgTypes[51]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RevokeRequest.ProtoReflect.Descriptor instead.
+func (*RevokeRequest) Descriptor() ([]byte, []int) {
+	return file_orlop_proto_rawDescGZIP(), []int{51}
+}
+
+func (x *RevokeRequest) GetSerial() string {
+	if x != nil {
+		return x.Serial
+	}
+	return ""
+}
+
+func (x *RevokeRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *RevokeRequest) GetRestore() bool {
+	if x != nil {
+		return x.Restore
+	}
+	return false
+}
+
+func (x *RevokeRequest) GetNewList() bool {
+	if x != nil {
+		return x.NewList
+	}
+	return false
+}
+
+type RevokeResponse struct {
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	Revocation *Revocation            `protobuf:"bytes,1,opt,name=revocation,proto3" json:"revocation,omitempty"` // the one in force; an older one if it was revoked before
+	// The machine has issued the certificate, or one of its row. Otherwise nobody knows whether there is one with this serial, and what
+	// another machine has renewed it from or to is good still.
+	IssuedHere    bool `protobuf:"varint,2,opt,name=issued_here,json=issuedHere,proto3" json:"issued_here,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RevokeResponse) Reset() {
+	*x = RevokeResponse{}
+	mi := &file_orlop_proto_msgTypes[52]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RevokeResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RevokeResponse) ProtoMessage() {}
+
+func (x *RevokeResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_orlop_proto_msgTypes[52]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RevokeResponse.ProtoReflect.Descriptor instead.
+func (*RevokeResponse) Descriptor() ([]byte, []int) {
+	return file_orlop_proto_rawDescGZIP(), []int{52}
+}
+
+func (x *RevokeResponse) GetRevocation() *Revocation {
+	if x != nil {
+		return x.Revocation
+	}
+	return nil
+}
+
+func (x *RevokeResponse) GetIssuedHere() bool {
+	if x != nil {
+		return x.IssuedHere
+	}
+	return false
+}
+
 type HealthRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Once          bool                   `protobuf:"varint,1,opt,name=once,proto3" json:"once,omitempty"`
@@ -2643,7 +3186,7 @@ type HealthRequest struct {
 
 func (x *HealthRequest) Reset() {
 	*x = HealthRequest{}
-	mi := &file_orlop_proto_msgTypes[44]
+	mi := &file_orlop_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2655,7 +3198,7 @@ func (x *HealthRequest) String() string {
 func (*HealthRequest) ProtoMessage() {}
 
 func (x *HealthRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[44]
+	mi := &file_orlop_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2668,7 +3211,7 @@ func (x *HealthRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthRequest.ProtoReflect.Descriptor instead.
 func (*HealthRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{44}
+	return file_orlop_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *HealthRequest) GetOnce() bool {
@@ -2688,7 +3231,7 @@ type HealthResponse struct {
 
 func (x *HealthResponse) Reset() {
 	*x = HealthResponse{}
-	mi := &file_orlop_proto_msgTypes[45]
+	mi := &file_orlop_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2700,7 +3243,7 @@ func (x *HealthResponse) String() string {
 func (*HealthResponse) ProtoMessage() {}
 
 func (x *HealthResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[45]
+	mi := &file_orlop_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2713,7 +3256,7 @@ func (x *HealthResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthResponse.ProtoReflect.Descriptor instead.
 func (*HealthResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{45}
+	return file_orlop_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *HealthResponse) GetHealthy() bool {
@@ -2742,7 +3285,7 @@ type HealthCheck struct {
 
 func (x *HealthCheck) Reset() {
 	*x = HealthCheck{}
-	mi := &file_orlop_proto_msgTypes[46]
+	mi := &file_orlop_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2754,7 +3297,7 @@ func (x *HealthCheck) String() string {
 func (*HealthCheck) ProtoMessage() {}
 
 func (x *HealthCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[46]
+	mi := &file_orlop_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2767,7 +3310,7 @@ func (x *HealthCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthCheck.ProtoReflect.Descriptor instead.
 func (*HealthCheck) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{46}
+	return file_orlop_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *HealthCheck) GetName() string {
@@ -2808,7 +3351,7 @@ type KubeconfigRequest struct {
 
 func (x *KubeconfigRequest) Reset() {
 	*x = KubeconfigRequest{}
-	mi := &file_orlop_proto_msgTypes[47]
+	mi := &file_orlop_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2820,7 +3363,7 @@ func (x *KubeconfigRequest) String() string {
 func (*KubeconfigRequest) ProtoMessage() {}
 
 func (x *KubeconfigRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[47]
+	mi := &file_orlop_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2833,7 +3376,7 @@ func (x *KubeconfigRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KubeconfigRequest.ProtoReflect.Descriptor instead.
 func (*KubeconfigRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{47}
+	return file_orlop_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *KubeconfigRequest) GetTtl() *durationpb.Duration {
@@ -2859,7 +3402,7 @@ type KubeconfigResponse struct {
 
 func (x *KubeconfigResponse) Reset() {
 	*x = KubeconfigResponse{}
-	mi := &file_orlop_proto_msgTypes[48]
+	mi := &file_orlop_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2871,7 +3414,7 @@ func (x *KubeconfigResponse) String() string {
 func (*KubeconfigResponse) ProtoMessage() {}
 
 func (x *KubeconfigResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[48]
+	mi := &file_orlop_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2884,7 +3427,7 @@ func (x *KubeconfigResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KubeconfigResponse.ProtoReflect.Descriptor instead.
 func (*KubeconfigResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{48}
+	return file_orlop_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *KubeconfigResponse) GetKubeconfig() []byte {
@@ -2903,6 +3446,14 @@ var file_orlop_proto_extTypes = []protoimpl.ExtensionInfo{
 		Tag:           "varint,50000,opt,name=role,enum=orlop.v1alpha1.Role",
 		Filename:      "orlop.proto",
 	},
+	{
+		ExtendedType:  (*descriptorpb.MethodOptions)(nil),
+		ExtensionType: ([]Role)(nil),
+		Field:         50001,
+		Name:          "orlop.v1alpha1.narrow",
+		Tag:           "varint,50001,rep,packed,name=narrow,enum=orlop.v1alpha1.Role",
+		Filename:      "orlop.proto",
+	},
 }
 
 // Extension fields to descriptorpb.MethodOptions.
@@ -2911,6 +3462,10 @@ var (
 	//
 	// optional orlop.v1alpha1.Role role = 50000;
 	E_Role = &file_orlop_proto_extTypes[0]
+	// The narrow roles that may call it, too.
+	//
+	// repeated orlop.v1alpha1.Role narrow = 50001;
+	E_Narrow = &file_orlop_proto_extTypes[1]
 )
 
 var File_orlop_proto protoreflect.FileDescriptor
@@ -3087,7 +3642,46 @@ const file_orlop_proto_rawDesc = "" +
 	"\x05after\x18\x01 \x01(\x04R\x05after\x12\x16\n" +
 	"\x06follow\x18\x02 \x01(\bR\x06follow\"\x1f\n" +
 	"\tAuditLine\x12\x12\n" +
-	"\x04line\x18\x01 \x01(\fR\x04line\"#\n" +
+	"\x04line\x18\x01 \x01(\fR\x04line\"\x7f\n" +
+	"\fIssueRequest\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
+	"\x04role\x18\x02 \x01(\tR\x04role\x12\x18\n" +
+	"\arequest\x18\x03 \x01(\fR\arequest\x12-\n" +
+	"\x04life\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\x04life\"W\n" +
+	"\fRenewRequest\x12\x18\n" +
+	"\arequest\x18\x01 \x01(\fR\arequest\x12-\n" +
+	"\x04life\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x04life\"1\n" +
+	"\rIssueResponse\x12 \n" +
+	"\vcertificate\x18\x01 \x01(\fR\vcertificate\"\x12\n" +
+	"\x10ListTrustRequest\"\x84\x01\n" +
+	"\x11ListTrustResponse\x129\n" +
+	"\x06issued\x18\x01 \x03(\v2!.orlop.v1alpha1.IssuedCertificateR\x06issued\x124\n" +
+	"\arevoked\x18\x02 \x03(\v2\x1a.orlop.v1alpha1.RevocationR\arevoked\"\xdd\x01\n" +
+	"\x11IssuedCertificate\x12\x16\n" +
+	"\x06serial\x18\x01 \x01(\tR\x06serial\x12\x16\n" +
+	"\x06origin\x18\x02 \x01(\tR\x06origin\x12\x12\n" +
+	"\x04name\x18\x03 \x01(\tR\x04name\x12\x12\n" +
+	"\x04role\x18\x04 \x01(\tR\x04role\x12*\n" +
+	"\x02at\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x124\n" +
+	"\aexpires\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\aexpires\x12\x0e\n" +
+	"\x02by\x18\a \x01(\tR\x02by\"t\n" +
+	"\n" +
+	"Revocation\x12\x16\n" +
+	"\x06origin\x18\x01 \x01(\tR\x06origin\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12*\n" +
+	"\x02at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12\x0e\n" +
+	"\x02by\x18\x04 \x01(\tR\x02by\"p\n" +
+	"\rRevokeRequest\x12\x16\n" +
+	"\x06serial\x18\x01 \x01(\tR\x06serial\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\x18\n" +
+	"\arestore\x18\x03 \x01(\bR\arestore\x12\x19\n" +
+	"\bnew_list\x18\x04 \x01(\bR\anewList\"m\n" +
+	"\x0eRevokeResponse\x12:\n" +
+	"\n" +
+	"revocation\x18\x01 \x01(\v2\x1a.orlop.v1alpha1.RevocationR\n" +
+	"revocation\x12\x1f\n" +
+	"\vissued_here\x18\x02 \x01(\bR\n" +
+	"issuedHere\"#\n" +
 	"\rHealthRequest\x12\x12\n" +
 	"\x04once\x18\x01 \x01(\bR\x04once\"_\n" +
 	"\x0eHealthResponse\x12\x18\n" +
@@ -3104,7 +3698,7 @@ const file_orlop_proto_rawDesc = "" +
 	"\x12KubeconfigResponse\x12\x1e\n" +
 	"\n" +
 	"kubeconfig\x18\x01 \x01(\fR\n" +
-	"kubeconfig*b\n" +
+	"kubeconfig*\x8e\x01\n" +
 	"\x04Role\x12\x14\n" +
 	"\x10ROLE_UNSPECIFIED\x10\x00\x12\x10\n" +
 	"\fROLE_MACHINE\x10\x05\x12\x0f\n" +
@@ -3112,16 +3706,19 @@ const file_orlop_proto_rawDesc = "" +
 	"\x12\x11\n" +
 	"\rROLE_OPERATOR\x10\x14\x12\x0e\n" +
 	"\n" +
-	"ROLE_ADMIN\x10\x1e2\x9f\x04\n" +
-	"\aMachine\x12P\n" +
-	"\aVersion\x12\x1e.orlop.v1alpha1.VersionRequest\x1a\x1f.orlop.v1alpha1.VersionResponse\"\x04\x80\xb5\x18\n" +
-	"\x12F\n" +
+	"ROLE_ADMIN\x10\x1e\x12\x13\n" +
+	"\x0fROLE_LOG_READER\x10e\x12\x15\n" +
+	"\x11ROLE_IMAGE_IMPORT\x10f2\xaa\x04\n" +
+	"\aMachine\x12V\n" +
+	"\aVersion\x12\x1e.orlop.v1alpha1.VersionRequest\x1a\x1f.orlop.v1alpha1.VersionResponse\"\n" +
+	"\x80\xb5\x18\n" +
+	"\x8a\xb5\x18\x02ef\x12F\n" +
 	"\x03Get\x12\x1a.orlop.v1alpha1.GetRequest\x1a\x1d.orlop.v1alpha1.StateSnapshot\"\x04\x80\xb5\x18\n" +
 	"\x12J\n" +
 	"\x05Watch\x12\x1a.orlop.v1alpha1.GetRequest\x1a\x1d.orlop.v1alpha1.StateSnapshot\"\x04\x80\xb5\x18\n" +
-	"0\x01\x12F\n" +
-	"\x06Events\x12\x1d.orlop.v1alpha1.EventsRequest\x1a\x15.orlop.v1alpha1.Event\"\x04\x80\xb5\x18\n" +
 	"0\x01\x12K\n" +
+	"\x06Events\x12\x1d.orlop.v1alpha1.EventsRequest\x1a\x15.orlop.v1alpha1.Event\"\t\x80\xb5\x18\n" +
+	"\x8a\xb5\x18\x01e0\x01\x12K\n" +
 	"\x06Reboot\x12\x1c.orlop.v1alpha1.PowerRequest\x1a\x1d.orlop.v1alpha1.PowerResponse\"\x04\x80\xb5\x18\x14\x12M\n" +
 	"\bShutdown\x12\x1c.orlop.v1alpha1.PowerRequest\x1a\x1d.orlop.v1alpha1.PowerResponse\"\x04\x80\xb5\x18\x14\x12J\n" +
 	"\x05Reset\x12\x1c.orlop.v1alpha1.ResetRequest\x1a\x1d.orlop.v1alpha1.PowerResponse\"\x04\x80\xb5\x18\x1e2\xa6\x01\n" +
@@ -3132,16 +3729,16 @@ const file_orlop_proto_rawDesc = "" +
 	"\aService\x12W\n" +
 	"\x04List\x12#.orlop.v1alpha1.ListServicesRequest\x1a$.orlop.v1alpha1.ListServicesResponse\"\x04\x80\xb5\x18\n" +
 	"\x12^\n" +
-	"\aRestart\x12%.orlop.v1alpha1.RestartServiceRequest\x1a&.orlop.v1alpha1.RestartServiceResponse\"\x04\x80\xb5\x18\x142\xa1\x01\n" +
-	"\x03Log\x12M\n" +
-	"\aService\x12!.orlop.v1alpha1.ServiceLogRequest\x1a\x17.orlop.v1alpha1.LogLine\"\x04\x80\xb5\x18\n" +
-	"0\x01\x12K\n" +
-	"\x06Kernel\x12 .orlop.v1alpha1.KernelLogRequest\x1a\x17.orlop.v1alpha1.LogLine\"\x04\x80\xb5\x18\n" +
-	"0\x012\xb7\x01\n" +
-	"\x05Image\x12Y\n" +
-	"\x06Import\x12\".orlop.v1alpha1.ImportImageRequest\x1a#.orlop.v1alpha1.ImportImageResponse\"\x04\x80\xb5\x18\x14(\x01\x12S\n" +
-	"\x04List\x12!.orlop.v1alpha1.ListImagesRequest\x1a\".orlop.v1alpha1.ListImagesResponse\"\x04\x80\xb5\x18\n" +
-	"2\xba\x05\n" +
+	"\aRestart\x12%.orlop.v1alpha1.RestartServiceRequest\x1a&.orlop.v1alpha1.RestartServiceResponse\"\x04\x80\xb5\x18\x142\xab\x01\n" +
+	"\x03Log\x12R\n" +
+	"\aService\x12!.orlop.v1alpha1.ServiceLogRequest\x1a\x17.orlop.v1alpha1.LogLine\"\t\x80\xb5\x18\n" +
+	"\x8a\xb5\x18\x01e0\x01\x12P\n" +
+	"\x06Kernel\x12 .orlop.v1alpha1.KernelLogRequest\x1a\x17.orlop.v1alpha1.LogLine\"\t\x80\xb5\x18\n" +
+	"\x8a\xb5\x18\x01e0\x012\xc1\x01\n" +
+	"\x05Image\x12^\n" +
+	"\x06Import\x12\".orlop.v1alpha1.ImportImageRequest\x1a#.orlop.v1alpha1.ImportImageResponse\"\t\x80\xb5\x18\x14\x8a\xb5\x18\x01f(\x01\x12X\n" +
+	"\x04List\x12!.orlop.v1alpha1.ListImagesRequest\x1a\".orlop.v1alpha1.ListImagesResponse\"\t\x80\xb5\x18\n" +
+	"\x8a\xb5\x18\x01f2\xba\x05\n" +
 	"\aUpgrade\x12V\n" +
 	"\x05Offer\x12\".orlop.v1alpha1.OfferBundleRequest\x1a#.orlop.v1alpha1.OfferBundleResponse\"\x04\x80\xb5\x18\x1e\x12O\n" +
 	"\x04Send\x12!.orlop.v1alpha1.SendBundleRequest\x1a\x1c.orlop.v1alpha1.UpgradeBegun\"\x04\x80\xb5\x18\x1e(\x01\x12O\n" +
@@ -3155,13 +3752,22 @@ const file_orlop_proto_rawDesc = "" +
 	"\bRollback\x12\x1f.orlop.v1alpha1.RollbackRequest\x1a .orlop.v1alpha1.RollbackResponse\"\x04\x80\xb5\x18\x1e2T\n" +
 	"\x05Audit\x12K\n" +
 	"\x04Read\x12 .orlop.v1alpha1.ReadAuditRequest\x1a\x19.orlop.v1alpha1.AuditLine\"\x04\x80\xb5\x18\n" +
-	"0\x012\xb5\x01\n" +
+	"0\x012\xc7\x02\n" +
+	"\x05Trust\x12J\n" +
+	"\x05Issue\x12\x1c.orlop.v1alpha1.IssueRequest\x1a\x1d.orlop.v1alpha1.IssueResponse\"\x04\x80\xb5\x18\x1e\x12P\n" +
+	"\x05Renew\x12\x1c.orlop.v1alpha1.RenewRequest\x1a\x1d.orlop.v1alpha1.IssueResponse\"\n" +
+	"\x80\xb5\x18\n" +
+	"\x8a\xb5\x18\x02ef\x12Q\n" +
+	"\x04List\x12 .orlop.v1alpha1.ListTrustRequest\x1a!.orlop.v1alpha1.ListTrustResponse\"\x04\x80\xb5\x18\n" +
+	"\x12M\n" +
+	"\x06Revoke\x12\x1d.orlop.v1alpha1.RevokeRequest\x1a\x1e.orlop.v1alpha1.RevokeResponse\"\x04\x80\xb5\x18\x1e2\xb5\x01\n" +
 	"\aCluster\x12O\n" +
 	"\x06Health\x12\x1d.orlop.v1alpha1.HealthRequest\x1a\x1e.orlop.v1alpha1.HealthResponse\"\x04\x80\xb5\x18\n" +
 	"0\x01\x12Y\n" +
 	"\n" +
 	"Kubeconfig\x12!.orlop.v1alpha1.KubeconfigRequest\x1a\".orlop.v1alpha1.KubeconfigResponse\"\x04\x80\xb5\x18\x1e:J\n" +
-	"\x04role\x12\x1e.google.protobuf.MethodOptions\x18І\x03 \x01(\x0e2\x14.orlop.v1alpha1.RoleR\x04roleB#Z!github.com/orlop-os/orlop/pkg/apib\x06proto3"
+	"\x04role\x12\x1e.google.protobuf.MethodOptions\x18І\x03 \x01(\x0e2\x14.orlop.v1alpha1.RoleR\x04role:N\n" +
+	"\x06narrow\x12\x1e.google.protobuf.MethodOptions\x18ц\x03 \x03(\x0e2\x14.orlop.v1alpha1.RoleR\x06narrowB#Z!github.com/orlop-os/orlop/pkg/apib\x06proto3"
 
 var (
 	file_orlop_proto_rawDescOnce sync.Once
@@ -3176,7 +3782,7 @@ func file_orlop_proto_rawDescGZIP() []byte {
 }
 
 var file_orlop_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_orlop_proto_msgTypes = make([]protoimpl.MessageInfo, 49)
+var file_orlop_proto_msgTypes = make([]protoimpl.MessageInfo, 58)
 var file_orlop_proto_goTypes = []any{
 	(Role)(0),                          // 0: orlop.v1alpha1.Role
 	(ResetRequest_Wipe)(0),             // 1: orlop.v1alpha1.ResetRequest.Wipe
@@ -3225,96 +3831,123 @@ var file_orlop_proto_goTypes = []any{
 	(*RollbackResponse)(nil),           // 44: orlop.v1alpha1.RollbackResponse
 	(*ReadAuditRequest)(nil),           // 45: orlop.v1alpha1.ReadAuditRequest
 	(*AuditLine)(nil),                  // 46: orlop.v1alpha1.AuditLine
-	(*HealthRequest)(nil),              // 47: orlop.v1alpha1.HealthRequest
-	(*HealthResponse)(nil),             // 48: orlop.v1alpha1.HealthResponse
-	(*HealthCheck)(nil),                // 49: orlop.v1alpha1.HealthCheck
-	(*KubeconfigRequest)(nil),          // 50: orlop.v1alpha1.KubeconfigRequest
-	(*KubeconfigResponse)(nil),         // 51: orlop.v1alpha1.KubeconfigResponse
-	(*timestamppb.Timestamp)(nil),      // 52: google.protobuf.Timestamp
-	(*structpb.Value)(nil),             // 53: google.protobuf.Value
-	(*durationpb.Duration)(nil),        // 54: google.protobuf.Duration
-	(*descriptorpb.MethodOptions)(nil), // 55: google.protobuf.MethodOptions
+	(*IssueRequest)(nil),               // 47: orlop.v1alpha1.IssueRequest
+	(*RenewRequest)(nil),               // 48: orlop.v1alpha1.RenewRequest
+	(*IssueResponse)(nil),              // 49: orlop.v1alpha1.IssueResponse
+	(*ListTrustRequest)(nil),           // 50: orlop.v1alpha1.ListTrustRequest
+	(*ListTrustResponse)(nil),          // 51: orlop.v1alpha1.ListTrustResponse
+	(*IssuedCertificate)(nil),          // 52: orlop.v1alpha1.IssuedCertificate
+	(*Revocation)(nil),                 // 53: orlop.v1alpha1.Revocation
+	(*RevokeRequest)(nil),              // 54: orlop.v1alpha1.RevokeRequest
+	(*RevokeResponse)(nil),             // 55: orlop.v1alpha1.RevokeResponse
+	(*HealthRequest)(nil),              // 56: orlop.v1alpha1.HealthRequest
+	(*HealthResponse)(nil),             // 57: orlop.v1alpha1.HealthResponse
+	(*HealthCheck)(nil),                // 58: orlop.v1alpha1.HealthCheck
+	(*KubeconfigRequest)(nil),          // 59: orlop.v1alpha1.KubeconfigRequest
+	(*KubeconfigResponse)(nil),         // 60: orlop.v1alpha1.KubeconfigResponse
+	(*timestamppb.Timestamp)(nil),      // 61: google.protobuf.Timestamp
+	(*structpb.Value)(nil),             // 62: google.protobuf.Value
+	(*durationpb.Duration)(nil),        // 63: google.protobuf.Duration
+	(*descriptorpb.MethodOptions)(nil), // 64: google.protobuf.MethodOptions
 }
 var file_orlop_proto_depIdxs = []int32{
-	52, // 0: orlop.v1alpha1.VersionResponse.built:type_name -> google.protobuf.Timestamp
-	53, // 1: orlop.v1alpha1.StateSnapshot.value:type_name -> google.protobuf.Value
-	52, // 2: orlop.v1alpha1.Event.time:type_name -> google.protobuf.Timestamp
-	54, // 3: orlop.v1alpha1.PowerRequest.grace:type_name -> google.protobuf.Duration
+	61, // 0: orlop.v1alpha1.VersionResponse.built:type_name -> google.protobuf.Timestamp
+	62, // 1: orlop.v1alpha1.StateSnapshot.value:type_name -> google.protobuf.Value
+	61, // 2: orlop.v1alpha1.Event.time:type_name -> google.protobuf.Timestamp
+	63, // 3: orlop.v1alpha1.PowerRequest.grace:type_name -> google.protobuf.Duration
 	1,  // 4: orlop.v1alpha1.ResetRequest.wipe:type_name -> orlop.v1alpha1.ResetRequest.Wipe
 	2,  // 5: orlop.v1alpha1.ApplyRequest.mode:type_name -> orlop.v1alpha1.ApplyRequest.Mode
-	52, // 6: orlop.v1alpha1.GetConfigResponse.applied:type_name -> google.protobuf.Timestamp
+	61, // 6: orlop.v1alpha1.GetConfigResponse.applied:type_name -> google.protobuf.Timestamp
 	19, // 7: orlop.v1alpha1.ListServicesResponse.services:type_name -> orlop.v1alpha1.ServiceStatus
-	52, // 8: orlop.v1alpha1.ServiceStatus.since:type_name -> google.protobuf.Timestamp
+	61, // 8: orlop.v1alpha1.ServiceStatus.since:type_name -> google.protobuf.Timestamp
 	20, // 9: orlop.v1alpha1.ServiceStatus.components:type_name -> orlop.v1alpha1.Component
-	52, // 10: orlop.v1alpha1.Component.since:type_name -> google.protobuf.Timestamp
-	52, // 11: orlop.v1alpha1.LogLine.time:type_name -> google.protobuf.Timestamp
+	61, // 10: orlop.v1alpha1.Component.since:type_name -> google.protobuf.Timestamp
+	61, // 11: orlop.v1alpha1.LogLine.time:type_name -> google.protobuf.Timestamp
 	30, // 12: orlop.v1alpha1.ImportImageResponse.images:type_name -> orlop.v1alpha1.ContainerImage
 	30, // 13: orlop.v1alpha1.ListImagesResponse.images:type_name -> orlop.v1alpha1.ContainerImage
-	52, // 14: orlop.v1alpha1.UpgradeStatus.began:type_name -> google.protobuf.Timestamp
-	52, // 15: orlop.v1alpha1.UpgradeStatus.ended:type_name -> google.protobuf.Timestamp
-	52, // 16: orlop.v1alpha1.UpgradeStatus.data_of:type_name -> google.protobuf.Timestamp
-	49, // 17: orlop.v1alpha1.HealthResponse.checks:type_name -> orlop.v1alpha1.HealthCheck
-	52, // 18: orlop.v1alpha1.HealthCheck.since:type_name -> google.protobuf.Timestamp
-	54, // 19: orlop.v1alpha1.KubeconfigRequest.ttl:type_name -> google.protobuf.Duration
-	55, // 20: orlop.v1alpha1.role:extendee -> google.protobuf.MethodOptions
-	0,  // 21: orlop.v1alpha1.role:type_name -> orlop.v1alpha1.Role
-	3,  // 22: orlop.v1alpha1.Machine.Version:input_type -> orlop.v1alpha1.VersionRequest
-	5,  // 23: orlop.v1alpha1.Machine.Get:input_type -> orlop.v1alpha1.GetRequest
-	5,  // 24: orlop.v1alpha1.Machine.Watch:input_type -> orlop.v1alpha1.GetRequest
-	7,  // 25: orlop.v1alpha1.Machine.Events:input_type -> orlop.v1alpha1.EventsRequest
-	9,  // 26: orlop.v1alpha1.Machine.Reboot:input_type -> orlop.v1alpha1.PowerRequest
-	9,  // 27: orlop.v1alpha1.Machine.Shutdown:input_type -> orlop.v1alpha1.PowerRequest
-	11, // 28: orlop.v1alpha1.Machine.Reset:input_type -> orlop.v1alpha1.ResetRequest
-	12, // 29: orlop.v1alpha1.Config.Apply:input_type -> orlop.v1alpha1.ApplyRequest
-	14, // 30: orlop.v1alpha1.Config.Get:input_type -> orlop.v1alpha1.GetConfigRequest
-	17, // 31: orlop.v1alpha1.Service.List:input_type -> orlop.v1alpha1.ListServicesRequest
-	21, // 32: orlop.v1alpha1.Service.Restart:input_type -> orlop.v1alpha1.RestartServiceRequest
-	23, // 33: orlop.v1alpha1.Log.Service:input_type -> orlop.v1alpha1.ServiceLogRequest
-	24, // 34: orlop.v1alpha1.Log.Kernel:input_type -> orlop.v1alpha1.KernelLogRequest
-	26, // 35: orlop.v1alpha1.Image.Import:input_type -> orlop.v1alpha1.ImportImageRequest
-	28, // 36: orlop.v1alpha1.Image.List:input_type -> orlop.v1alpha1.ListImagesRequest
-	31, // 37: orlop.v1alpha1.Upgrade.Offer:input_type -> orlop.v1alpha1.OfferBundleRequest
-	33, // 38: orlop.v1alpha1.Upgrade.Send:input_type -> orlop.v1alpha1.SendBundleRequest
-	34, // 39: orlop.v1alpha1.Upgrade.Fetch:input_type -> orlop.v1alpha1.FetchBundleRequest
-	40, // 40: orlop.v1alpha1.Upgrade.Status:input_type -> orlop.v1alpha1.UpgradeStatusRequest
-	41, // 41: orlop.v1alpha1.Upgrade.Watch:input_type -> orlop.v1alpha1.WatchUpgradeRequest
-	35, // 42: orlop.v1alpha1.Upgrade.Describe:input_type -> orlop.v1alpha1.DescribeBundleRequest
-	37, // 43: orlop.v1alpha1.Upgrade.Give:input_type -> orlop.v1alpha1.GiveBundleRequest
-	43, // 44: orlop.v1alpha1.Upgrade.Rollback:input_type -> orlop.v1alpha1.RollbackRequest
-	45, // 45: orlop.v1alpha1.Audit.Read:input_type -> orlop.v1alpha1.ReadAuditRequest
-	47, // 46: orlop.v1alpha1.Cluster.Health:input_type -> orlop.v1alpha1.HealthRequest
-	50, // 47: orlop.v1alpha1.Cluster.Kubeconfig:input_type -> orlop.v1alpha1.KubeconfigRequest
-	4,  // 48: orlop.v1alpha1.Machine.Version:output_type -> orlop.v1alpha1.VersionResponse
-	6,  // 49: orlop.v1alpha1.Machine.Get:output_type -> orlop.v1alpha1.StateSnapshot
-	6,  // 50: orlop.v1alpha1.Machine.Watch:output_type -> orlop.v1alpha1.StateSnapshot
-	8,  // 51: orlop.v1alpha1.Machine.Events:output_type -> orlop.v1alpha1.Event
-	10, // 52: orlop.v1alpha1.Machine.Reboot:output_type -> orlop.v1alpha1.PowerResponse
-	10, // 53: orlop.v1alpha1.Machine.Shutdown:output_type -> orlop.v1alpha1.PowerResponse
-	10, // 54: orlop.v1alpha1.Machine.Reset:output_type -> orlop.v1alpha1.PowerResponse
-	13, // 55: orlop.v1alpha1.Config.Apply:output_type -> orlop.v1alpha1.ApplyResponse
-	15, // 56: orlop.v1alpha1.Config.Get:output_type -> orlop.v1alpha1.GetConfigResponse
-	18, // 57: orlop.v1alpha1.Service.List:output_type -> orlop.v1alpha1.ListServicesResponse
-	22, // 58: orlop.v1alpha1.Service.Restart:output_type -> orlop.v1alpha1.RestartServiceResponse
-	25, // 59: orlop.v1alpha1.Log.Service:output_type -> orlop.v1alpha1.LogLine
-	25, // 60: orlop.v1alpha1.Log.Kernel:output_type -> orlop.v1alpha1.LogLine
-	27, // 61: orlop.v1alpha1.Image.Import:output_type -> orlop.v1alpha1.ImportImageResponse
-	29, // 62: orlop.v1alpha1.Image.List:output_type -> orlop.v1alpha1.ListImagesResponse
-	32, // 63: orlop.v1alpha1.Upgrade.Offer:output_type -> orlop.v1alpha1.OfferBundleResponse
-	39, // 64: orlop.v1alpha1.Upgrade.Send:output_type -> orlop.v1alpha1.UpgradeBegun
-	39, // 65: orlop.v1alpha1.Upgrade.Fetch:output_type -> orlop.v1alpha1.UpgradeBegun
-	42, // 66: orlop.v1alpha1.Upgrade.Status:output_type -> orlop.v1alpha1.UpgradeStatus
-	42, // 67: orlop.v1alpha1.Upgrade.Watch:output_type -> orlop.v1alpha1.UpgradeStatus
-	36, // 68: orlop.v1alpha1.Upgrade.Describe:output_type -> orlop.v1alpha1.DescribeBundleResponse
-	38, // 69: orlop.v1alpha1.Upgrade.Give:output_type -> orlop.v1alpha1.GiveBundleResponse
-	44, // 70: orlop.v1alpha1.Upgrade.Rollback:output_type -> orlop.v1alpha1.RollbackResponse
-	46, // 71: orlop.v1alpha1.Audit.Read:output_type -> orlop.v1alpha1.AuditLine
-	48, // 72: orlop.v1alpha1.Cluster.Health:output_type -> orlop.v1alpha1.HealthResponse
-	51, // 73: orlop.v1alpha1.Cluster.Kubeconfig:output_type -> orlop.v1alpha1.KubeconfigResponse
-	48, // [48:74] is the sub-list for method output_type
-	22, // [22:48] is the sub-list for method input_type
-	21, // [21:22] is the sub-list for extension type_name
-	20, // [20:21] is the sub-list for extension extendee
-	0,  // [0:20] is the sub-list for field type_name
+	61, // 14: orlop.v1alpha1.UpgradeStatus.began:type_name -> google.protobuf.Timestamp
+	61, // 15: orlop.v1alpha1.UpgradeStatus.ended:type_name -> google.protobuf.Timestamp
+	61, // 16: orlop.v1alpha1.UpgradeStatus.data_of:type_name -> google.protobuf.Timestamp
+	63, // 17: orlop.v1alpha1.IssueRequest.life:type_name -> google.protobuf.Duration
+	63, // 18: orlop.v1alpha1.RenewRequest.life:type_name -> google.protobuf.Duration
+	52, // 19: orlop.v1alpha1.ListTrustResponse.issued:type_name -> orlop.v1alpha1.IssuedCertificate
+	53, // 20: orlop.v1alpha1.ListTrustResponse.revoked:type_name -> orlop.v1alpha1.Revocation
+	61, // 21: orlop.v1alpha1.IssuedCertificate.at:type_name -> google.protobuf.Timestamp
+	61, // 22: orlop.v1alpha1.IssuedCertificate.expires:type_name -> google.protobuf.Timestamp
+	61, // 23: orlop.v1alpha1.Revocation.at:type_name -> google.protobuf.Timestamp
+	53, // 24: orlop.v1alpha1.RevokeResponse.revocation:type_name -> orlop.v1alpha1.Revocation
+	58, // 25: orlop.v1alpha1.HealthResponse.checks:type_name -> orlop.v1alpha1.HealthCheck
+	61, // 26: orlop.v1alpha1.HealthCheck.since:type_name -> google.protobuf.Timestamp
+	63, // 27: orlop.v1alpha1.KubeconfigRequest.ttl:type_name -> google.protobuf.Duration
+	64, // 28: orlop.v1alpha1.role:extendee -> google.protobuf.MethodOptions
+	64, // 29: orlop.v1alpha1.narrow:extendee -> google.protobuf.MethodOptions
+	0,  // 30: orlop.v1alpha1.role:type_name -> orlop.v1alpha1.Role
+	0,  // 31: orlop.v1alpha1.narrow:type_name -> orlop.v1alpha1.Role
+	3,  // 32: orlop.v1alpha1.Machine.Version:input_type -> orlop.v1alpha1.VersionRequest
+	5,  // 33: orlop.v1alpha1.Machine.Get:input_type -> orlop.v1alpha1.GetRequest
+	5,  // 34: orlop.v1alpha1.Machine.Watch:input_type -> orlop.v1alpha1.GetRequest
+	7,  // 35: orlop.v1alpha1.Machine.Events:input_type -> orlop.v1alpha1.EventsRequest
+	9,  // 36: orlop.v1alpha1.Machine.Reboot:input_type -> orlop.v1alpha1.PowerRequest
+	9,  // 37: orlop.v1alpha1.Machine.Shutdown:input_type -> orlop.v1alpha1.PowerRequest
+	11, // 38: orlop.v1alpha1.Machine.Reset:input_type -> orlop.v1alpha1.ResetRequest
+	12, // 39: orlop.v1alpha1.Config.Apply:input_type -> orlop.v1alpha1.ApplyRequest
+	14, // 40: orlop.v1alpha1.Config.Get:input_type -> orlop.v1alpha1.GetConfigRequest
+	17, // 41: orlop.v1alpha1.Service.List:input_type -> orlop.v1alpha1.ListServicesRequest
+	21, // 42: orlop.v1alpha1.Service.Restart:input_type -> orlop.v1alpha1.RestartServiceRequest
+	23, // 43: orlop.v1alpha1.Log.Service:input_type -> orlop.v1alpha1.ServiceLogRequest
+	24, // 44: orlop.v1alpha1.Log.Kernel:input_type -> orlop.v1alpha1.KernelLogRequest
+	26, // 45: orlop.v1alpha1.Image.Import:input_type -> orlop.v1alpha1.ImportImageRequest
+	28, // 46: orlop.v1alpha1.Image.List:input_type -> orlop.v1alpha1.ListImagesRequest
+	31, // 47: orlop.v1alpha1.Upgrade.Offer:input_type -> orlop.v1alpha1.OfferBundleRequest
+	33, // 48: orlop.v1alpha1.Upgrade.Send:input_type -> orlop.v1alpha1.SendBundleRequest
+	34, // 49: orlop.v1alpha1.Upgrade.Fetch:input_type -> orlop.v1alpha1.FetchBundleRequest
+	40, // 50: orlop.v1alpha1.Upgrade.Status:input_type -> orlop.v1alpha1.UpgradeStatusRequest
+	41, // 51: orlop.v1alpha1.Upgrade.Watch:input_type -> orlop.v1alpha1.WatchUpgradeRequest
+	35, // 52: orlop.v1alpha1.Upgrade.Describe:input_type -> orlop.v1alpha1.DescribeBundleRequest
+	37, // 53: orlop.v1alpha1.Upgrade.Give:input_type -> orlop.v1alpha1.GiveBundleRequest
+	43, // 54: orlop.v1alpha1.Upgrade.Rollback:input_type -> orlop.v1alpha1.RollbackRequest
+	45, // 55: orlop.v1alpha1.Audit.Read:input_type -> orlop.v1alpha1.ReadAuditRequest
+	47, // 56: orlop.v1alpha1.Trust.Issue:input_type -> orlop.v1alpha1.IssueRequest
+	48, // 57: orlop.v1alpha1.Trust.Renew:input_type -> orlop.v1alpha1.RenewRequest
+	50, // 58: orlop.v1alpha1.Trust.List:input_type -> orlop.v1alpha1.ListTrustRequest
+	54, // 59: orlop.v1alpha1.Trust.Revoke:input_type -> orlop.v1alpha1.RevokeRequest
+	56, // 60: orlop.v1alpha1.Cluster.Health:input_type -> orlop.v1alpha1.HealthRequest
+	59, // 61: orlop.v1alpha1.Cluster.Kubeconfig:input_type -> orlop.v1alpha1.KubeconfigRequest
+	4,  // 62: orlop.v1alpha1.Machine.Version:output_type -> orlop.v1alpha1.VersionResponse
+	6,  // 63: orlop.v1alpha1.Machine.Get:output_type -> orlop.v1alpha1.StateSnapshot
+	6,  // 64: orlop.v1alpha1.Machine.Watch:output_type -> orlop.v1alpha1.StateSnapshot
+	8,  // 65: orlop.v1alpha1.Machine.Events:output_type -> orlop.v1alpha1.Event
+	10, // 66: orlop.v1alpha1.Machine.Reboot:output_type -> orlop.v1alpha1.PowerResponse
+	10, // 67: orlop.v1alpha1.Machine.Shutdown:output_type -> orlop.v1alpha1.PowerResponse
+	10, // 68: orlop.v1alpha1.Machine.Reset:output_type -> orlop.v1alpha1.PowerResponse
+	13, // 69: orlop.v1alpha1.Config.Apply:output_type -> orlop.v1alpha1.ApplyResponse
+	15, // 70: orlop.v1alpha1.Config.Get:output_type -> orlop.v1alpha1.GetConfigResponse
+	18, // 71: orlop.v1alpha1.Service.List:output_type -> orlop.v1alpha1.ListServicesResponse
+	22, // 72: orlop.v1alpha1.Service.Restart:output_type -> orlop.v1alpha1.RestartServiceResponse
+	25, // 73: orlop.v1alpha1.Log.Service:output_type -> orlop.v1alpha1.LogLine
+	25, // 74: orlop.v1alpha1.Log.Kernel:output_type -> orlop.v1alpha1.LogLine
+	27, // 75: orlop.v1alpha1.Image.Import:output_type -> orlop.v1alpha1.ImportImageResponse
+	29, // 76: orlop.v1alpha1.Image.List:output_type -> orlop.v1alpha1.ListImagesResponse
+	32, // 77: orlop.v1alpha1.Upgrade.Offer:output_type -> orlop.v1alpha1.OfferBundleResponse
+	39, // 78: orlop.v1alpha1.Upgrade.Send:output_type -> orlop.v1alpha1.UpgradeBegun
+	39, // 79: orlop.v1alpha1.Upgrade.Fetch:output_type -> orlop.v1alpha1.UpgradeBegun
+	42, // 80: orlop.v1alpha1.Upgrade.Status:output_type -> orlop.v1alpha1.UpgradeStatus
+	42, // 81: orlop.v1alpha1.Upgrade.Watch:output_type -> orlop.v1alpha1.UpgradeStatus
+	36, // 82: orlop.v1alpha1.Upgrade.Describe:output_type -> orlop.v1alpha1.DescribeBundleResponse
+	38, // 83: orlop.v1alpha1.Upgrade.Give:output_type -> orlop.v1alpha1.GiveBundleResponse
+	44, // 84: orlop.v1alpha1.Upgrade.Rollback:output_type -> orlop.v1alpha1.RollbackResponse
+	46, // 85: orlop.v1alpha1.Audit.Read:output_type -> orlop.v1alpha1.AuditLine
+	49, // 86: orlop.v1alpha1.Trust.Issue:output_type -> orlop.v1alpha1.IssueResponse
+	49, // 87: orlop.v1alpha1.Trust.Renew:output_type -> orlop.v1alpha1.IssueResponse
+	51, // 88: orlop.v1alpha1.Trust.List:output_type -> orlop.v1alpha1.ListTrustResponse
+	55, // 89: orlop.v1alpha1.Trust.Revoke:output_type -> orlop.v1alpha1.RevokeResponse
+	57, // 90: orlop.v1alpha1.Cluster.Health:output_type -> orlop.v1alpha1.HealthResponse
+	60, // 91: orlop.v1alpha1.Cluster.Kubeconfig:output_type -> orlop.v1alpha1.KubeconfigResponse
+	62, // [62:92] is the sub-list for method output_type
+	32, // [32:62] is the sub-list for method input_type
+	30, // [30:32] is the sub-list for extension type_name
+	28, // [28:30] is the sub-list for extension extendee
+	0,  // [0:28] is the sub-list for field type_name
 }
 
 func init() { file_orlop_proto_init() }
@@ -3328,9 +3961,9 @@ func file_orlop_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_orlop_proto_rawDesc), len(file_orlop_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   49,
-			NumExtensions: 1,
-			NumServices:   8,
+			NumMessages:   58,
+			NumExtensions: 2,
+			NumServices:   9,
 		},
 		GoTypes:           file_orlop_proto_goTypes,
 		DependencyIndexes: file_orlop_proto_depIdxs,

@@ -1472,6 +1472,232 @@ var Audit_ServiceDesc = grpc.ServiceDesc{
 }
 
 const (
+	Trust_Issue_FullMethodName  = "/orlop.v1alpha1.Trust/Issue"
+	Trust_Renew_FullMethodName  = "/orlop.v1alpha1.Trust/Renew"
+	Trust_List_FullMethodName   = "/orlop.v1alpha1.Trust/List"
+	Trust_Revoke_FullMethodName = "/orlop.v1alpha1.Trust/Revoke"
+)
+
+// TrustClient is the client API for Trust service.
+//
+// For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
+//
+// Trust is who may call.
+type TrustClient interface {
+	// Issue signs a key, for the client certificate of somebody.
+	Issue(ctx context.Context, in *IssueRequest, opts ...grpc.CallOption) (*IssueResponse, error)
+	// Renew signs a key for the caller, with the name and the role that he has.
+	Renew(ctx context.Context, in *RenewRequest, opts ...grpc.CallOption) (*IssueResponse, error)
+	List(ctx context.Context, in *ListTrustRequest, opts ...grpc.CallOption) (*ListTrustResponse, error)
+	// Revoke makes certificates count no more, whoever has issued them. It is in force when it returns.
+	Revoke(ctx context.Context, in *RevokeRequest, opts ...grpc.CallOption) (*RevokeResponse, error)
+}
+
+type trustClient struct {
+	cc grpc.ClientConnInterface
+}
+
+func NewTrustClient(cc grpc.ClientConnInterface) TrustClient {
+	return &trustClient{cc}
+}
+
+func (c *trustClient) Issue(ctx context.Context, in *IssueRequest, opts ...grpc.CallOption) (*IssueResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(IssueResponse)
+	err := c.cc.Invoke(ctx, Trust_Issue_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *trustClient) Renew(ctx context.Context, in *RenewRequest, opts ...grpc.CallOption) (*IssueResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(IssueResponse)
+	err := c.cc.Invoke(ctx, Trust_Renew_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *trustClient) List(ctx context.Context, in *ListTrustRequest, opts ...grpc.CallOption) (*ListTrustResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListTrustResponse)
+	err := c.cc.Invoke(ctx, Trust_List_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *trustClient) Revoke(ctx context.Context, in *RevokeRequest, opts ...grpc.CallOption) (*RevokeResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RevokeResponse)
+	err := c.cc.Invoke(ctx, Trust_Revoke_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+// TrustServer is the server API for Trust service.
+// All implementations must embed UnimplementedTrustServer
+// for forward compatibility.
+//
+// Trust is who may call.
+type TrustServer interface {
+	// Issue signs a key, for the client certificate of somebody.
+	Issue(context.Context, *IssueRequest) (*IssueResponse, error)
+	// Renew signs a key for the caller, with the name and the role that he has.
+	Renew(context.Context, *RenewRequest) (*IssueResponse, error)
+	List(context.Context, *ListTrustRequest) (*ListTrustResponse, error)
+	// Revoke makes certificates count no more, whoever has issued them. It is in force when it returns.
+	Revoke(context.Context, *RevokeRequest) (*RevokeResponse, error)
+	mustEmbedUnimplementedTrustServer()
+}
+
+// UnimplementedTrustServer must be embedded to have
+// forward compatible implementations.
+//
+// NOTE: this should be embedded by value instead of pointer to avoid a nil
+// pointer dereference when methods are called.
+type UnimplementedTrustServer struct{}
+
+func (UnimplementedTrustServer) Issue(context.Context, *IssueRequest) (*IssueResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Issue not implemented")
+}
+func (UnimplementedTrustServer) Renew(context.Context, *RenewRequest) (*IssueResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Renew not implemented")
+}
+func (UnimplementedTrustServer) List(context.Context, *ListTrustRequest) (*ListTrustResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method List not implemented")
+}
+func (UnimplementedTrustServer) Revoke(context.Context, *RevokeRequest) (*RevokeResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Revoke not implemented")
+}
+func (UnimplementedTrustServer) mustEmbedUnimplementedTrustServer() {}
+func (UnimplementedTrustServer) testEmbeddedByValue()               {}
+
+// UnsafeTrustServer may be embedded to opt out of forward compatibility for this service.
+// Use of this interface is not recommended, as added methods to TrustServer will
+// result in compilation errors.
+type UnsafeTrustServer interface {
+	mustEmbedUnimplementedTrustServer()
+}
+
+func RegisterTrustServer(s grpc.ServiceRegistrar, srv TrustServer) {
+	// If the following call panics, it indicates UnimplementedTrustServer was
+	// embedded by pointer and is nil.  This will cause panics if an
+	// unimplemented method is ever invoked, so we test this at initialization
+	// time to prevent it from happening at runtime later due to I/O.
+	if t, ok := srv.(interface{ testEmbeddedByValue() }); ok {
+		t.testEmbeddedByValue()
+	}
+	s.RegisterService(&Trust_ServiceDesc, srv)
+}
+
+func _Trust_Issue_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(IssueRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(TrustServer).Issue(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Trust_Issue_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(TrustServer).Issue(ctx, req.(*IssueRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Trust_Renew_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RenewRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(TrustServer).Renew(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Trust_Renew_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(TrustServer).Renew(ctx, req.(*RenewRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Trust_List_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListTrustRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(TrustServer).List(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Trust_List_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(TrustServer).List(ctx, req.(*ListTrustRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Trust_Revoke_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RevokeRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(TrustServer).Revoke(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Trust_Revoke_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(TrustServer).Revoke(ctx, req.(*RevokeRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+// Trust_ServiceDesc is the grpc.ServiceDesc for Trust service.
+// It's only intended for direct use with grpc.RegisterService,
+// and not to be introspected or modified (even as a copy)
+var Trust_ServiceDesc = grpc.ServiceDesc{
+	ServiceName: "orlop.v1alpha1.Trust",
+	HandlerType: (*TrustServer)(nil),
+	Methods: []grpc.MethodDesc{
+		{
+			MethodName: "Issue",
+			Handler:    _Trust_Issue_Handler,
+		},
+		{
+			MethodName: "Renew",
+			Handler:    _Trust_Renew_Handler,
+		},
+		{
+			MethodName: "List",
+			Handler:    _Trust_List_Handler,
+		},
+		{
+			MethodName: "Revoke",
+			Handler:    _Trust_Revoke_Handler,
+		},
+	},
+	Streams:  []grpc.StreamDesc{},
+	Metadata: "orlop.proto",
+}
+
+const (
 	Cluster_Health_FullMethodName     = "/orlop.v1alpha1.Cluster/Health"
 	Cluster_Kubeconfig_FullMethodName = "/orlop.v1alpha1.Cluster/Kubeconfig"
 )

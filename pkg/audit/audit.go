@@ -35,6 +35,7 @@ type Call struct {
 	Role     string        `json:"role"`             // "admin"; "nobody" if it gives none
 	Peer     string        `json:"peer"`             // address and port
 	Method   string        `json:"method"`           // "/orlop.v1alpha1.Machine/Reboot"
+	Target   string        `json:"target,omitempty"` // what the call was about, where the method does not say it
 	Outcome  string        `json:"outcome"`          // gRPC's name of the status: "OK", "PermissionDenied"
 	Reason   string        `json:"reason,omitempty"` // why not
 	Duration time.Duration `json:"duration"`         // nanoseconds

@@ -55,6 +55,7 @@ type Client struct {
 	Cluster api.ClusterClient
 	Upgrade api.UpgradeClient
 	Audit   api.AuditClient
+	Trust   api.TrustClient
 
 	conn  *grpc.ClientConn
 	watch *watchedTLS
@@ -106,6 +107,7 @@ func Dial(ctx context.Context, e Endpoint) (*Client, error) {
 		Cluster: api.NewClusterClient(conn),
 		Upgrade: api.NewUpgradeClient(conn),
 		Audit:   api.NewAuditClient(conn),
+		Trust:   api.NewTrustClient(conn),
 		conn:    conn,
 		watch:   watch,
 	}

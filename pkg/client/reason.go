@@ -36,9 +36,9 @@ const noProtocol = "remote error: tls: no application protocol"
 // alerts says what the machine means by a TLS alert (RFC 8446, section 6.2). Go's own words for them are the keys.
 var alerts = []struct{ alert, meaning string }{
 	{"certificate required", "you sent none"},
-	{"expired certificate", "it has expired or is not valid yet by the machine's clock; make a new one with `orlopctl gen operator`"},
+	{"expired certificate", "it has expired or is not valid yet by the machine's clock; make a new one with `orlopctl gen client` and the operator's CA, or ask an admin for one (`orlopctl trust issue`)"},
 	{"unknown certificate authority", "it was signed by a CA that this machine does not know; use the certificate of the operator that the image was built for, or that the machine was paired with; one that belongs to nobody yet shows a code on its console: `orlopctl pair`"},
-	{"bad certificate", "it is not a client certificate that the machine can use"},
+	{"bad certificate", "it was revoked (`orlopctl trust list`), or is not a client certificate at all"},
 	{"internal error", "the machine's door has no certificate of its own yet; try again"},
 }
 

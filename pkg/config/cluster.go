@@ -45,6 +45,8 @@ type PKI struct {
 	FrontProxy CertKey `yaml:"frontProxy"`
 	// Machine signs the server certificates of the machines' own API.
 	Machine CertKey `yaml:"machine"`
+	// Client signs the client certificates that the machines issue to operators (Trust.Issue, Trust.Renew), beside those of the operators' own CAs. A machine without its key issues none; one without its certificate accepts none.
+	Client CertKey `yaml:"client,omitempty"`
 	// ServiceAccountKey signs the tokens of service accounts: a private key (ECDSA on P-256) in PEM.
 	ServiceAccountKey PrivateKey `yaml:"serviceAccountKey,omitempty"`
 }

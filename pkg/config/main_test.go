@@ -45,7 +45,7 @@ func values(t testing.TB) map[string]string {
 	}
 	whole := map[string]any{"serviceAccountKey": pki.ServiceAccountKey.PEM()}
 	for _, a := range pki.authorities() {
-		name := map[string]string{"kubernetes": "K8S", "etcd": "ETCD", "frontProxy": "FRONT", "machine": "MACHINE"}[a.name]
+		name := map[string]string{"kubernetes": "K8S", "etcd": "ETCD", "frontProxy": "FRONT", "machine": "MACHINE", "client": "CLIENTS"}[a.name]
 		v[name], v[name+"_KEY"] = line(a.pair.Cert.PEM()), line(a.pair.Key.PEM())
 		whole[a.name] = map[string]string{"cert": a.pair.Cert.PEM(), "key": a.pair.Key.PEM()}
 	}

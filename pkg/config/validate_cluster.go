@@ -156,10 +156,10 @@ func (p *parser) pki(path string, spec *ClusterSpec) {
 		p.authority(at+".cert", a.pair.Cert)
 		p.pair(at, a.pair)
 		p.signingKey(at+".key", a.pair.Key)
-		if a.pair.Cert.IsZero() && (controlPlane || worker && a.everywhere) {
+		if a.pair.Cert.IsZero() && (controlPlane || worker && a.everywhere) && !a.optional {
 			p.on(at+".cert", wrong{reason: "missing", expected: "the certificate in PEM"})
 		}
-		if a.pair.Key.IsZero() && controlPlane {
+		if a.pair.Key.IsZero() && controlPlane && !a.optional {
 			p.on(at+".key", wrong{reason: "missing", expected: "the private key in PEM: a control plane issues certificates"})
 		}
 	}

@@ -15,14 +15,16 @@ type namedAuthority struct {
 	name       string
 	pair       CertKey
 	everywhere bool // a worker needs the certificate too
+	optional   bool // also for a control plane
 }
 
 func (k *PKI) authorities() []namedAuthority {
 	return []namedAuthority{
-		{"kubernetes", k.Kubernetes, true},
-		{"etcd", k.Etcd, false},
-		{"frontProxy", k.FrontProxy, false},
-		{"machine", k.Machine, true},
+		{name: "kubernetes", pair: k.Kubernetes, everywhere: true},
+		{name: "etcd", pair: k.Etcd},
+		{name: "frontProxy", pair: k.FrontProxy},
+		{name: "machine", pair: k.Machine, everywhere: true},
+		{name: "client", pair: k.Client, optional: true},
 	}
 }
 

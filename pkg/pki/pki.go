@@ -14,17 +14,25 @@ import (
 	"math/big"
 	"net"
 	"net/netip"
+	"net/url"
 	"strings"
 	"time"
 )
 
 // The organisations (O) of a client certificate that give its holder a role on the machine's API.
 const (
-	RoleMachine  = "orlop:machine" // by the machine CA; all others by an operator's CA
-	RoleReader   = "orlop:reader"
-	RoleOperator = "orlop:operator"
-	RoleAdmin    = "orlop:admin"
+	RolePrefix   = "orlop:"
+	RoleMachine  = RolePrefix + "machine" // by the machine CA; all others by an operator's CA or the client CA
+	RoleReader   = RolePrefix + "reader"
+	RoleOperator = RolePrefix + "operator"
+	RoleAdmin    = RolePrefix + "admin"
+	// These may do one thing each.
+	RoleLogReader   = RolePrefix + "log-reader"
+	RoleImageImport = RolePrefix + "image-import"
 )
+
+// Roles are those that people get, without RolePrefix, the least first; those that may do one thing only come last.
+func Roles() []string { return []string{"reader", "operator", "admin", "log-reader", "image-import"} }
 
 const (
 	// CABackdate is how far before its making a CA begins to be valid.
@@ -67,7 +75,11 @@ type Spec struct {
 	// Backdate is how long before Now the certificate begins; zero means LeafBackdate. It never begins before its CA.
 	Backdate time.Duration
 	Key      *ecdsa.PrivateKey // nil makes a new one
-	Now      time.Time         // zero means the present time
+	// For is the key of somebody who keeps the private half; Key is not looked at then, and the Leaf has none.
+	For *ecdsa.PublicKey
+	// Origin and Root are of the certificate that this one is the renewal of, as OriginOf returns them; empty for one that is none.
+	Origin, Root string
+	Now          time.Time // zero means the present time
 }
 
 // NewKey makes a P-256 key.
@@ -107,7 +119,7 @@ func NewCAAt(name string, ttl time.Duration, now time.Time) (*CA, error) {
 		IsCA:                  true,
 		MaxPathLenZero:        true,
 	}
-	cert, err := sign(template, template, key, key)
+	cert, err := sign(template, template, &key.PublicKey, key)
 	if err != nil {
 		return nil, fmt.Errorf("CA %q: cannot make: %w", name, err)
 	}
@@ -120,6 +132,10 @@ func (ca *CA) Issue(spec Spec) (*Leaf, error) {
 	if err != nil {
 		return nil, err
 	}
+	holder := spec.For
+	if holder == nil {
+		holder = &key.PublicKey
+	}
 	if template.NotAfter.After(ca.Cert.NotAfter) {
 		template.NotAfter = ca.Cert.NotAfter
 	}
@@ -130,7 +146,7 @@ func (ca *CA) Issue(spec Spec) (*Leaf, error) {
 		return nil, fmt.Errorf("certificate %q: cannot issue: the CA %q ended at %s; make a new CA",
 			spec.CN, ca.Cert.Subject.CommonName, ca.Cert.NotAfter.Format(time.RFC3339))
 	}
-	cert, err := sign(template, ca.Cert, key, ca.Key)
+	cert, err := sign(template, ca.Cert, holder, ca.Key)
 	if err != nil {
 		return nil, fmt.Errorf("certificate %q: cannot issue: %w", spec.CN, err)
 	}
@@ -144,7 +160,7 @@ func SelfSigned(spec Spec) (*Leaf, error) {
 	if err != nil {
 		return nil, err
 	}
-	cert, err := sign(template, template, key, key)
+	cert, err := sign(template, template, &key.PublicKey, key)
 	if err != nil {
 		return nil, fmt.Errorf("certificate %q: cannot sign by its own key: %w", spec.CN, err)
 	}
@@ -167,7 +183,7 @@ func leafTemplate(spec Spec) (*x509.Certificate, *ecdsa.PrivateKey, error) {
 		return nil, nil, fmt.Errorf("certificate %q: cannot issue: usage %d is none of Client, Server, Both", spec.CN, spec.Usage)
 	}
 	key := spec.Key
-	if key == nil {
+	if key == nil && spec.For == nil {
 		var err error
 		if key, err = NewKey(); err != nil {
 			return nil, nil, err
@@ -194,18 +210,64 @@ func leafTemplate(spec Spec) (*x509.Certificate, *ecdsa.PrivateKey, error) {
 		BasicConstraintsValid: true,
 		DNSNames:              spec.DNS,
 	}
+	if spec.Origin != "" {
+		template.URIs = []*url.URL{{Scheme: "urn", Opaque: originPrefix + spec.Origin + ":" + strings.TrimPrefix(spec.Root, fingerprintPrefix)}}
+	}
 	for _, ip := range spec.IPs {
 		template.IPAddresses = append(template.IPAddresses, net.IP(ip.Unmap().AsSlice()))
 	}
 	return template, key, nil
 }
 
-func sign(template, parent *x509.Certificate, key, signer *ecdsa.PrivateKey) (*x509.Certificate, error) {
-	der, err := x509.CreateCertificate(rand.Reader, template, parent, key.Public(), signer)
+func sign(template, parent *x509.Certificate, holder *ecdsa.PublicKey, signer *ecdsa.PrivateKey) (*x509.Certificate, error) {
+	der, err := x509.CreateCertificate(rand.Reader, template, parent, holder, signer)
 	if err != nil {
 		return nil, err
 	}
 	return x509.ParseCertificate(der)
+}
+
+// originPrefix begins what is behind "urn:" in the subject alternative name of a renewed certificate.
+const originPrefix = "orlop:renewed-from:"
+
+// Serial is a certificate's serial number, hexadecimal.
+func Serial(cert *x509.Certificate) string { return fmt.Sprintf("%x", cert.SerialNumber) }
+
+// OriginOf is the serial number of the first certificate of a row in which each was renewed from the one before, and the Fingerprint of
+// the CA that vouches for that one. A certificate that is not a renewal is the first of its own, and root is empty.
+func OriginOf(cert *x509.Certificate) (serial, root string) {
+	for _, u := range cert.URIs {
+		if rest, found := strings.CutPrefix(u.Opaque, originPrefix); found && u.Scheme == "urn" {
+			serial, root, _ := strings.Cut(rest, ":")
+			return serial, fingerprintPrefix + root
+		}
+	}
+	return Serial(cert), ""
+}
+
+// NewRequest makes a certificate request (PKCS #10, DER) that proves that its maker has the key. It says nothing else.
+func NewRequest(key *ecdsa.PrivateKey) ([]byte, error) {
+	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, key)
+	if err != nil {
+		return nil, fmt.Errorf("certificate request: cannot make: %w", err)
+	}
+	return der, nil
+}
+
+// ParseRequest returns the key of a certificate request, whose maker has it. What else the request asks for does not count.
+func ParseRequest(der []byte) (*ecdsa.PublicKey, error) {
+	request, err := x509.ParseCertificateRequest(der)
+	if err != nil {
+		return nil, fmt.Errorf("certificate request: cannot read: %w", err)
+	}
+	key, ok := request.PublicKey.(*ecdsa.PublicKey)
+	if !ok || key.Curve != elliptic.P256() {
+		return nil, errors.New("certificate request: cannot use: expected an ECDSA key on P-256")
+	}
+	if err := request.CheckSignature(); err != nil {
+		return nil, fmt.Errorf("certificate request: cannot use: %w", err)
+	}
+	return key, nil
 }
 
 // newSerial makes a random serial number of 127 bits (RFC 5280 allows 20 octets, positive).

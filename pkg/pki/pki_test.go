@@ -2,6 +2,9 @@ package pki
 
 import (
 	"bytes"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
 	"crypto/x509"
 	"net/netip"
 	"strings"
@@ -189,4 +192,71 @@ func TestServiceAccountKey(t *testing.T) {
 	if !bytes.Equal(EncodePublicKey(key), public) {
 		t.Error("the public half is of another key")
 	}
+}
+
+// TestRequest: what counts in a request is the key that its maker has.
+func TestRequest(t *testing.T) {
+	key, err := NewKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	request, err := NewRequest(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	public, err := ParseRequest(request)
+	if err != nil || !public.Equal(&key.PublicKey) {
+		t.Fatalf("%v, %v", public, err)
+	}
+	ca, err := NewCA("clients", time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	first, err := ca.Issue(Spec{CN: "dora", Usage: Client, TTL: time.Minute, For: public})
+	if err != nil || first.Key != nil || !Matches(first.Cert, key) {
+		t.Fatalf("%v, %v", first, err)
+	}
+	if serial, root := OriginOf(first.Cert); serial != Serial(first.Cert) || root != "" {
+		t.Errorf("the first of its row is from %s by %s", serial, root)
+	}
+	renewed, err := ca.Issue(Spec{CN: "dora", Usage: Client, TTL: time.Minute, For: public, Origin: Serial(first.Cert), Root: Fingerprint(ca.Cert)})
+	if err != nil || Serial(renewed.Cert) == Serial(first.Cert) {
+		t.Fatalf("%v, %v", renewed, err)
+	}
+	if serial, root := OriginOf(renewed.Cert); serial != Serial(first.Cert) || root != Fingerprint(ca.Cert) {
+		t.Errorf("renewed from %s by %s", serial, root)
+	}
+
+	forged := bytes.Clone(request)
+	forged[len(forged)-1] ^= 1
+	p384, err := ecdsa.GenerateKey(elliptic.P384(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	other, err := NewRequest(p384)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, der := range map[string][]byte{"nothing": nil, "noise": []byte("noise"), "forged": forged, "another curve": other} {
+		if _, err := ParseRequest(der); err == nil {
+			t.Errorf("%s was taken", name)
+		}
+	}
+}
+
+func FuzzParseRequest(f *testing.F) {
+	key, err := NewKey()
+	if err != nil {
+		f.Fatal(err)
+	}
+	request, err := NewRequest(key)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(request)
+	f.Fuzz(func(t *testing.T, der []byte) {
+		if public, err := ParseRequest(der); err == nil && public.Curve != elliptic.P256() {
+			t.Error("another curve")
+		}
+	})
 }

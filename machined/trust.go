@@ -1,0 +1,271 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/time/rate"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/orlop-os/orlop/apid"
+	"github.com/orlop-os/orlop/machined/credentials"
+	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/durable"
+	"github.com/orlop-os/orlop/pkg/pki"
+	"github.com/orlop-os/orlop/pkg/trust"
+)
+
+// Client certificates (docs/decisions/0021-client-certificates.md). The operators' own CAs are not on the machine. What the machine
+// issues is signed by the cluster's client CA and stands in its book, as does what was revoked, whoever has issued it.
+
+// book is the machine's trust.Book on STATE.
+type book struct {
+	file string // paths.TrustBook
+	sync.Mutex
+	read    bool
+	content trust.Book
+	damaged error // why what was on STATE could not be read
+	told    bool  // that it is
+
+	renewals *rate.Limiter
+}
+
+// newBook is the one in a file. Each renewal is a signature and a flush of STATE, and everybody who may call may ask for it.
+func newBook(file string) book { return book{file: file, renewals: rate.NewLimiter(1, 60)} }
+
+// openLocked reads the book, once. Where there is no storage the book is empty, and nothing can be written into it.
+func (b *book) openLocked() trust.Book {
+	if b.read {
+		return b.content
+	}
+	text, err := os.ReadFile(b.file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return b.content // STATE may come later
+	}
+	b.damaged = nil
+	if err == nil {
+		b.read = true // and if it is damaged, it stays so
+		err = json.Unmarshal(text, &b.content)
+	}
+	if err != nil {
+		b.content, b.damaged = trust.Book{}, fmt.Errorf("%s: cannot read: %w", b.file, err)
+	}
+	return b.content
+}
+
+// keepLocked makes another content last.
+func (b *book) keepLocked(next trust.Book) error {
+	text, err := json.Marshal(next)
+	if err == nil {
+		err = os.MkdirAll(filepath.Dir(b.file), 0o700)
+	}
+	if err == nil {
+		err = durable.WriteFile(b.file, append(text, '\n'), 0o600)
+	}
+	if err != nil {
+		return fmt.Errorf("trust: cannot write it down: %w", err)
+	}
+	b.read, b.content, b.damaged = true, next, nil
+	return nil
+}
+
+// callers is whose calls the machine takes.
+func (m *machine) callers(c *config.Config) (credentials.Callers, error) {
+	var out credentials.Callers
+	var err error
+	if out.Operators, err = operators(c); err != nil {
+		return out, err
+	}
+	m.book.Lock()
+	defer m.book.Unlock()
+	known, damaged := m.book.openLocked(), m.book.damaged
+	if c != nil && c.Cluster != nil {
+		out.Machines = []byte(c.Cluster.Spec.PKI.Machine.Cert.PEM())
+		// Which of the issued certificates were revoked is not known any more; the operators' own still count.
+		if client := c.Cluster.Spec.PKI.Client.Cert; !client.IsZero() && damaged == nil {
+			out.Clients = []byte(client.PEM())
+		}
+	}
+	if damaged != nil && !m.book.told {
+		m.book.told = true
+		m.events.add("trust", "failure", damaged.Error()+"; certificates that machines have issued are refused, and none is issued, until a new list is begun (`orlopctl trust revoke --new-list`)")
+	}
+	out.Revoked, err = json.Marshal(known.Revoked)
+	return out, err
+}
+
+type trustAPI struct {
+	api.UnimplementedTrustServer
+	m *machine
+}
+
+// Issue signs for somebody else, a role up to the caller's own: only an admin may call it.
+func (a trustAPI) Issue(ctx context.Context, r *api.IssueRequest) (*api.IssueResponse, error) {
+	if err := trust.CheckName(r.Name); err != nil {
+		return nil, status.Error(codes.InvalidArgument, err.Error())
+	}
+	if !slices.Contains(pki.Roles(), r.Role) {
+		return nil, status.Errorf(codes.InvalidArgument, "role %.80q: cannot use: expected %s", r.Role, strings.Join(pki.Roles(), ", "))
+	}
+	life, err := trust.Life(r.Life.AsDuration(), trust.MaxLife)
+	if err != nil {
+		return nil, status.Error(codes.InvalidArgument, err.Error())
+	}
+	return a.issue(ctx, r.Request, life, trust.Issued{Name: r.Name, Role: r.Role})
+}
+
+// Renew signs for the caller what he has already.
+func (a trustAPI) Renew(ctx context.Context, r *api.RenewRequest) (*api.IssueResponse, error) {
+	name, origin, role := said(ctx, apid.MetadataName), said(ctx, apid.MetadataOrigin), said(ctx, apid.MetadataRole)
+	if err := trust.CheckName(name); err != nil {
+		return nil, status.Error(codes.FailedPrecondition, "your certificate cannot be renewed by a machine: "+err.Error())
+	}
+	if !a.m.book.renewals.Allow() {
+		return nil, status.Error(codes.ResourceExhausted, "too many certificates are renewed at present; try again")
+	}
+	a.m.book.Lock()
+	most := a.m.book.openLocked().Renewable(said(ctx, apid.MetadataSerial))
+	a.m.book.Unlock()
+	life, err := trust.Life(r.Life.AsDuration(), most)
+	if err != nil {
+		return nil, status.Error(codes.InvalidArgument, err.Error())
+	}
+	return a.issue(ctx, r.Request, life, trust.Issued{Name: name, Role: role, Origin: origin})
+}
+
+// issue signs, and notes it.
+func (a trustAPI) issue(ctx context.Context, request []byte, life time.Duration, entry trust.Issued) (*api.IssueResponse, error) {
+	key, err := pki.ParseRequest(request)
+	if err != nil {
+		return nil, status.Error(codes.InvalidArgument, err.Error())
+	}
+	now, _ := a.m.config.Get()
+	if now.config == nil || now.config.Cluster == nil || now.config.Cluster.Spec.PKI.Client.Key.IsZero() {
+		return nil, status.Error(codes.FailedPrecondition, "this machine issues no certificates: its configuration has no client CA with its key (Cluster.spec.pki.client); `orlopctl gen client` makes one by the operator's own CA")
+	}
+	ca, err := authority(now.config.Cluster.Spec.PKI.Client)
+	if err != nil {
+		return nil, status.Errorf(codes.Internal, "Cluster.spec.pki.client: %v", err)
+	}
+	root := ""
+	if entry.Origin != "" {
+		root = said(ctx, apid.MetadataIssuer)
+	}
+	// The certificate begins as early as those of the operators' own CAs do, so that a machine whose clock is behind takes it too.
+	leaf, err := ca.Issue(pki.Spec{
+		CN: entry.Name, O: []string{pki.RolePrefix + entry.Role}, Usage: pki.Client, TTL: life, Backdate: pki.CABackdate, For: key, Origin: entry.Origin, Root: root,
+	})
+	if err != nil {
+		return nil, status.Error(codes.Internal, err.Error())
+	}
+	entry.Serial = pki.Serial(leaf.Cert)
+	entry.Origin, _ = pki.OriginOf(leaf.Cert)
+	entry.At, entry.Expires, entry.Life, entry.By = time.Now().UTC(), leaf.Cert.NotAfter, life, said(ctx, apid.MetadataSubject)
+	a.m.book.Lock()
+	defer a.m.book.Unlock()
+	known := a.m.book.openLocked()
+	if a.m.book.damaged != nil {
+		return nil, status.Error(codes.FailedPrecondition, "no certificate is issued: "+a.m.book.damaged.Error()+"; `orlopctl trust revoke --new-list` begins a new one")
+	}
+	// A certificate that is not in the book could not be found to be revoked, so it is handed out only when it is.
+	if err := a.m.book.keepLocked(known.With(entry)); err != nil {
+		return nil, status.Error(codes.Unavailable, err.Error())
+	}
+	return &api.IssueResponse{Certificate: leaf.Cert.Raw}, nil
+}
+
+func (a trustAPI) List(context.Context, *api.ListTrustRequest) (*api.ListTrustResponse, error) {
+	a.m.book.Lock()
+	known := a.m.book.openLocked()
+	a.m.book.Unlock()
+	out := &api.ListTrustResponse{}
+	for _, i := range known.Issued {
+		out.Issued = append(out.Issued, &api.IssuedCertificate{
+			Serial: i.Serial, Origin: i.Origin, Name: i.Name, Role: i.Role, At: timestamppb.New(i.At), Expires: timestamppb.New(i.Expires), By: i.By,
+		})
+	}
+	for _, r := range known.Revoked {
+		out.Revoked = append(out.Revoked, &api.Revocation{Origin: r.Origin, Name: r.Name, At: timestamppb.New(r.At), By: r.By})
+	}
+	return out, nil
+}
+
+// Revoke is in force when it returns: apid looks at the list with each call, and ends those that go on.
+func (a trustAPI) Revoke(ctx context.Context, r *api.RevokeRequest) (*api.RevokeResponse, error) {
+	wanted, err := revocation(r)
+	if err != nil {
+		return nil, status.Error(codes.InvalidArgument, err.Error())
+	}
+	wanted.At, wanted.By = time.Now().UTC(), said(ctx, apid.MetadataSubject)
+	done, known, err := a.m.book.change(wanted, r, said(ctx, apid.MetadataOrigin), said(ctx, apid.MetadataName))
+	if err != nil {
+		return nil, err
+	}
+	a.m.settling.Lock()
+	defer a.m.settling.Unlock()
+	now, _ := a.m.config.Get()
+	state, _ := a.m.networkState.Get()
+	if err := a.m.openDoor(context.WithoutCancel(ctx), now.config, state); err != nil { // whoever asked for it may be gone
+		return nil, status.Errorf(codes.Internal, "it is written down, but not in force yet: %v; it will be tried again within %s", err, lookAgain)
+	}
+	return &api.RevokeResponse{Revocation: &api.Revocation{Origin: done.Origin, Name: done.Name, At: timestamppb.New(done.At), By: done.By}, IssuedHere: known}, nil
+}
+
+// revocation reads what is to be revoked, or restored.
+func revocation(r *api.RevokeRequest) (wanted trust.Revocation, err error) {
+	switch {
+	case (r.Serial == "") == (r.Name == ""):
+		return wanted, errors.New("revocation: cannot tell what is meant: expected a serial number or a name")
+	case r.Serial != "" && r.Restore:
+		return wanted, errors.New("revocation: a certificate cannot be restored; issue another one")
+	case r.Serial != "":
+		wanted.Origin, err = trust.ParseSerial(r.Serial)
+		return wanted, err
+	}
+	wanted.Name = r.Name
+	return wanted, trust.CheckHolder(r.Name)
+}
+
+// change revokes or restores, but not the certificate of who asks for it: nobody might be left who could take it back. known: the
+// machine has issued what is revoked.
+func (b *book) change(wanted trust.Revocation, r *api.RevokeRequest, ownOrigin, ownName string) (done trust.Revocation, known bool, err error) {
+	b.Lock()
+	defer b.Unlock()
+	next := b.openLocked()
+	if b.damaged != nil {
+		if !r.NewList {
+			return done, false, status.Error(codes.FailedPrecondition, b.damaged.Error()+"; with --new-list a new one is begun, and what was revoked before counts again")
+		}
+		if err := os.Rename(b.file, b.file+".damaged"); err != nil {
+			return done, false, status.Error(codes.Unavailable, err.Error())
+		}
+	}
+	done, known = wanted, next.Knows(wanted.Origin)
+	if r.Restore {
+		next, err = next.Restore(wanted.Name)
+	} else {
+		next, done, err = next.Revoke(wanted)
+		if err == nil && (done.Origin != "" && done.Origin == ownOrigin || done.Name != "" && done.Name == ownName) {
+			err = errors.New("revocation refused: it is your own certificate, or your own name; have another admin do it, or make yourself a certificate with another name by the operator's CA (`orlopctl gen client --role admin --name`)")
+		}
+	}
+	if err != nil {
+		return done, known, status.Error(codes.FailedPrecondition, err.Error())
+	}
+	if err := b.keepLocked(next); err != nil {
+		return done, known, status.Error(codes.Unavailable, err.Error())
+	}
+	return done, known, nil
+}

@@ -1,0 +1,223 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/json"
+	"math/big"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/orlop-os/orlop/apid"
+	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/cell"
+	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/pki"
+	"github.com/orlop-os/orlop/pkg/trust"
+)
+
+// issuing is a machine whose cluster has a client CA.
+func issuing(t *testing.T, file string) *machine {
+	ca, err := pki.NewCA("clients", 1000*time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := config.New("m1", config.RoleControlPlane)
+	c.Cluster = &config.Cluster{}
+	if c.Cluster.Spec.PKI.Client, err = config.NewCertKey(string(ca.CertPEM()), string(ca.KeyPEM())); err != nil {
+		t.Fatal(err)
+	}
+	return &machine{book: newBook(file), config: cell.New(applied{config: c})}
+}
+
+// by is a call of a certificate's holder.
+func by(t *testing.T, cert *x509.Certificate) context.Context {
+	role := ""
+	origin, root := pki.OriginOf(cert)
+	if len(cert.Subject.Organization) > 0 {
+		role = strings.TrimPrefix(cert.Subject.Organization[0], pki.RolePrefix)
+	}
+	return metadata.NewIncomingContext(t.Context(), metadata.Pairs(apid.MetadataSubject, cert.Subject.String(), apid.MetadataName, cert.Subject.CommonName,
+		apid.MetadataSerial, pki.Serial(cert), apid.MetadataOrigin, origin, apid.MetadataRole, role, apid.MetadataIssuer, cmp.Or(root, "sha256:"+strings.Repeat("0", 64))))
+}
+
+func TestIssueAndRenew(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "trust", "book.json")
+	a := trustAPI{m: issuing(t, file)}
+	key, err := pki.NewKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	request, err := pki.NewRequest(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	parsed := func(r *api.IssueResponse, err error) *x509.Certificate {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		cert, err := x509.ParseCertificate(r.Certificate)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return cert
+	}
+	within := func(cert *x509.Certificate, want time.Duration) {
+		t.Helper()
+		if got := time.Until(cert.NotAfter); got < want-time.Minute || got > want {
+			t.Errorf("valid for %s, want %s", got, want)
+		}
+	}
+	admin := &x509.Certificate{Subject: pkix.Name{CommonName: "admin", Organization: []string{pki.RoleAdmin}}, SerialNumber: big.NewInt(1)}
+	hour := durationpb.New(time.Hour)
+	first := parsed(a.Issue(by(t, admin), &api.IssueRequest{Name: "dora", Role: "reader", Request: request, Life: hour}))
+	within(first, time.Hour)
+	if got := first.Subject.String(); got != "CN=dora,O=orlop:reader" || !pki.Matches(first, key) || first.IsCA {
+		t.Errorf("issued for %s", got)
+	}
+	// What is renewed has the name and the role of before, and is not longer.
+	second := parsed(a.Renew(by(t, first), &api.RenewRequest{Request: request}))
+	within(second, time.Hour)
+	if got := second.Subject.String(); got != "CN=dora,O=orlop:reader" {
+		t.Errorf("renewed for %s", got)
+	}
+	third := parsed(a.Renew(by(t, second), &api.RenewRequest{Request: request}))
+	for _, c := range []*x509.Certificate{second, third} {
+		if origin, root := pki.OriginOf(c); origin != pki.Serial(first) || root != "sha256:"+strings.Repeat("0", 64) {
+			t.Errorf("renewed from %s by %s", origin, root)
+		}
+	}
+	if _, err := a.Renew(by(t, second), &api.RenewRequest{Request: request, Life: durationpb.New(2 * time.Hour)}); status.Code(err) != codes.InvalidArgument {
+		t.Errorf("an hour was made two: %v", err)
+	}
+	// One by an operator's own CA.
+	within(parsed(a.Renew(by(t, admin), &api.RenewRequest{Request: request})), trust.DefaultLife)
+	within(parsed(a.Issue(by(t, admin), &api.IssueRequest{Name: "emil", Role: "admin", Request: request})), trust.DefaultLife)
+
+	for _, c := range []struct {
+		name string
+		r    *api.IssueRequest
+	}{
+		{"no name", &api.IssueRequest{Role: "reader", Request: request}},
+		{"two organisations", &api.IssueRequest{Name: "dora", Role: "reader,O=orlop:admin", Request: request}},
+		{"a machine's role", &api.IssueRequest{Name: "dora", Role: "machine", Request: request}},
+		{"no role", &api.IssueRequest{Name: "dora", Request: request}},
+		{"no key", &api.IssueRequest{Name: "dora", Role: "reader"}},
+		{"too long", &api.IssueRequest{Name: "dora", Role: "reader", Request: request, Life: durationpb.New(trust.MaxLife + time.Second)}},
+		{"in the past", &api.IssueRequest{Name: "dora", Role: "reader", Request: request, Life: durationpb.New(-time.Hour)}},
+	} {
+		if _, err := a.Issue(by(t, admin), c.r); status.Code(err) != codes.InvalidArgument {
+			t.Errorf("%s: %v", c.name, err)
+		}
+	}
+	list, err := a.List(t.Context(), &api.ListTrustRequest{})
+	if err != nil || len(list.Issued) != 5 || list.Issued[1].Origin != pki.Serial(first) || list.Issued[1].By != "CN=dora,O=orlop:reader" {
+		t.Errorf("%v, %v", list, err)
+	}
+
+	// The book outlives the process; nothing is issued that does not stand in it.
+	a.m.book = newBook(file)
+	if again, err := a.List(t.Context(), &api.ListTrustRequest{}); err != nil || len(again.Issued) != 5 {
+		t.Errorf("%v, %v", again, err)
+	}
+	a.m.book = newBook(filepath.Join(file, "no-folder"))
+	if _, err := a.Issue(by(t, admin), &api.IssueRequest{Name: "dora", Role: "reader", Request: request}); status.Code(err) != codes.FailedPrecondition {
+		t.Errorf("issued without a book: %v", err)
+	}
+	a.m.config.Set(applied{config: config.New("m1", config.RoleControlPlane)})
+	if _, err := a.Issue(by(t, admin), &api.IssueRequest{Name: "dora", Role: "reader", Request: request}); status.Code(err) != codes.FailedPrecondition {
+		t.Errorf("issued without a CA: %v", err)
+	}
+}
+
+func TestRevokedCallers(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "trust", "book.json")
+	m := issuing(t, file)
+	m.events = newEventLog()
+	now, _ := m.config.Get()
+	now.config.Machine.Spec.Trust.OperatorCAs = []config.Certificate{now.config.Cluster.Spec.PKI.Client.Cert} // any will do
+	revoke := func(name string, r *api.RevokeRequest) error {
+		_, _, err := m.book.change(trust.Revocation{Name: name, At: time.Now()}, r, "1f", "admin")
+		return err
+	}
+	if err := revoke("dora", &api.RevokeRequest{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := revoke("admin", &api.RevokeRequest{}); status.Code(err) != codes.FailedPrecondition {
+		t.Errorf("an admin has revoked himself: %v", err)
+	}
+	for _, b := range []*book{{file: file}, {file: file}} { // written, and read again
+		m.book.read, m.book.content = b.read, b.content
+		callers, err := m.callers(now.config)
+		var revoked []trust.Revocation
+		if err == nil {
+			err = json.Unmarshal(callers.Revoked, &revoked)
+		}
+		if err != nil || len(revoked) != 1 || revoked[0].Name != "dora" || len(callers.Clients) == 0 {
+			t.Errorf("%v, %v", revoked, err)
+		}
+	}
+	// Where it is not known any more what was revoked, nothing issued counts.
+	if err := os.WriteFile(file, []byte("{torn"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	m.book.read = false
+	callers, err := m.callers(now.config)
+	if err != nil || len(callers.Clients) != 0 || len(callers.Operators) == 0 {
+		t.Errorf("%d bytes of client CAs, %d of operators', %v", len(callers.Clients), len(callers.Operators), err)
+	}
+	key, err := pki.NewKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	request, err := pki.NewRequest(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := (trustAPI{m: m}).Issue(t.Context(), &api.IssueRequest{Name: "dora", Role: "reader", Request: request}); status.Code(err) != codes.FailedPrecondition {
+		t.Errorf("issued over a book that cannot be read: %v", err)
+	}
+	if err := revoke("emil", &api.RevokeRequest{}); status.Code(err) != codes.FailedPrecondition {
+		t.Errorf("revoked over a book that cannot be read: %v", err)
+	}
+	if err := revoke("emil", &api.RevokeRequest{NewList: true}); err != nil {
+		t.Fatal(err)
+	}
+	if callers, err = m.callers(now.config); err != nil || len(callers.Clients) == 0 {
+		t.Errorf("after a new book was begun: %d bytes of client CAs, %v", len(callers.Clients), err)
+	}
+}
+
+// TestLockedOut: a configuration has to trust who applies it, whichever of the CAs his certificate is by.
+func TestLockedOut(t *testing.T) {
+	m := issuing(t, "")
+	now, _ := m.config.Get()
+	client := now.config.Cluster.Spec.PKI.Client
+	other := issuing(t, "")
+	next, _ := other.config.Get()
+	next.config.Machine.Spec.Trust.OperatorCAs = []config.Certificate{next.config.Cluster.Spec.PKI.Client.Cert} // any will do
+	ctx := metadata.NewIncomingContext(t.Context(), metadata.Pairs(apid.MetadataIssuer, pki.Fingerprint(client.Cert.X509())))
+	if err := lockedOut(ctx, next.config); err == nil {
+		t.Error("whoever applies it would not get in again")
+	}
+	next.config.Cluster.Spec.PKI.Client.Cert = client.Cert
+	if err := lockedOut(ctx, next.config); err != nil {
+		t.Error(err)
+	}
+	next.config.Cluster.Spec.PKI.Client = config.CertKey{}
+	next.config.Machine.Spec.Trust.OperatorCAs = []config.Certificate{client.Cert}
+	if err := lockedOut(ctx, next.config); err != nil {
+		t.Error(err)
+	}
+}

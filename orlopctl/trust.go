@@ -1,0 +1,381 @@
+package main
+
+import (
+	"context"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/client"
+	"github.com/orlop-os/orlop/pkg/pki"
+)
+
+func (t *tool) trustCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "trust",
+		Short: "Who may call the machine: issue, renew, list and revoke client certificates",
+		Long: "Who may call the machine: issue, renew, list and revoke client certificates.\n\n" +
+			"Certificates that a machine issues are valid for 24 hours. The one of a context is renewed by itself when it is used in the last\n" +
+			"third of its life, by any command that asks the machine once (get, version, apply-config and the like). Who comes later than that\n" +
+			"asks for another one.",
+	}
+	c.AddCommand(t.trustIssueCommand(), t.trustRenewCommand(), t.trustListCommand(), t.trustRevokeCommand())
+	return c
+}
+
+func (t *tool) trustIssueCommand() *cobra.Command {
+	var name, role, out string
+	var life time.Duration
+	var force bool
+	c := &cobra.Command{
+		Use:     "issue",
+		Short:   "Have the machine sign a client certificate for somebody (NAME.crt, NAME.key)",
+		Long:    "Have the machine sign a client certificate for somebody (NAME.crt, NAME.key). The key is made here; the machine does not see it.",
+		Example: "  orlopctl trust issue --name dora --role reader --out dora",
+		Args:    cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			key, request, err := newRequest()
+			if err != nil {
+				return err
+			}
+			keyFile, certFile := filepath.Join(out, name+".key"), filepath.Join(out, name+".crt")
+			for _, file := range []string{keyFile, certFile} {
+				if _, err := os.Lstat(file); err == nil && !force {
+					return usagef("%s: cannot write: it exists; --force replaces it", file)
+				}
+			}
+			return t.call(func(ctx context.Context, c *client.Client) error {
+				answer, err := c.Trust.Issue(ctx, &api.IssueRequest{Name: name, Role: role, Request: request, Life: lifeOf(life)})
+				if err != nil {
+					return err
+				}
+				cert, err := x509.ParseCertificate(answer.Certificate)
+				if err != nil {
+					return fmt.Errorf("certificate: cannot read what the machine has signed: %w", err)
+				}
+				key.Cert = cert
+				if err := os.MkdirAll(out, 0o700); err != nil {
+					return fmt.Errorf("folder: cannot make: %w", err)
+				}
+				if err := writePair(certFile, keyFile, key); err != nil {
+					return err
+				}
+				t.printf("wrote %s and %s: serial %s, valid until %s\n", certFile, keyFile, pki.Serial(cert), cert.NotAfter.Format(time.RFC3339))
+				return nil
+			})
+		},
+	}
+	f := c.Flags()
+	f.StringVar(&name, "name", "", "whose certificate it is; stands in the audit record")
+	f.StringVar(&role, "role", "reader", roleNames())
+	f.StringVar(&out, "out", ".", "folder to write to")
+	f.DurationVar(&life, "life", 0, "how long it is valid (default: 24h; at most 720h)")
+	f.BoolVar(&force, "force", false, "replace existing files")
+	must(c.MarkFlagRequired("name"))
+	return c
+}
+
+func (t *tool) trustRenewCommand() *cobra.Command {
+	var life time.Duration
+	c := &cobra.Command{
+		Use:   "renew",
+		Short: "Have the machine renew your own certificate",
+		Long: "Have the machine renew your own certificate, with a new key: the one of the context, or the files that --cert and --key name.\n" +
+			"The old one stays valid until it expires.",
+		Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			if (t.flags.cert == "") != (t.flags.key == "") || t.flags.cert == "" && !t.ownContext() {
+				return usagef("trust renew: cannot tell what to replace: expected a context, or both --cert and --key")
+			}
+			name, chosen, err := t.chosen()
+			if err != nil {
+				return err
+			}
+			present, err := pki.ParseLeaf([]byte(chosen.Cert), []byte(chosen.Key))
+			if err != nil {
+				return err
+			}
+			return t.call(func(ctx context.Context, c *client.Client) error {
+				leaf, err := renew(ctx, c, present, life)
+				if err != nil {
+					return err
+				}
+				if t.flags.cert != "" {
+					err = writePair(t.flags.cert, t.flags.key, leaf)
+				} else {
+					err = keep(name, chosen, leaf)
+				}
+				if err != nil {
+					return err
+				}
+				t.printf("renewed: serial %s, valid until %s\n", pki.Serial(leaf.Cert), leaf.Cert.NotAfter.Format(time.RFC3339))
+				return nil
+			})
+		},
+	}
+	c.Flags().DurationVar(&life, "life", 0, "how long it is valid (default: 24h, or less if the present one was shorter)")
+	return c
+}
+
+func (t *tool) trustListCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "list",
+		Short: "List the certificates that the machine has issued, and what is revoked",
+		Args:  cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			return t.call(func(ctx context.Context, c *client.Client) error {
+				answer, err := c.Trust.List(ctx, &api.ListTrustRequest{})
+				if err != nil {
+					return err
+				}
+				return t.print(answer, func(w *tabwriter.Writer) { trustTable(w, answer, time.Now()) })
+			})
+		},
+	}
+}
+
+func trustTable(w *tabwriter.Writer, list *api.ListTrustResponse, now time.Time) {
+	_, _ = fmt.Fprintln(w, "NAME\tROLE\tSERIAL\tISSUED\tEXPIRES\tBY\tSTATE")
+	for _, i := range list.Issued {
+		state := "valid"
+		if !now.Before(i.Expires.AsTime()) {
+			state = "expired"
+		}
+		if i.Origin != i.Serial {
+			state += ", renewed from " + i.Origin
+		}
+		for _, r := range list.Revoked {
+			if r.Origin == i.Origin || r.Name == i.Name {
+				state = "revoked"
+			}
+		}
+		_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", i.Name, i.Role, i.Serial, i.At.AsTime().Format(time.RFC3339), i.Expires.AsTime().Format(time.RFC3339), clean(i.By), state)
+	}
+	for _, r := range list.Revoked {
+		_, _ = fmt.Fprintf(w, "revoked at %s by %s: %s\n", r.At.AsTime().Format(time.RFC3339), clean(r.By), revoked(r))
+	}
+}
+
+func (t *tool) trustRevokeCommand() *cobra.Command {
+	r := &api.RevokeRequest{}
+	var file string
+	c := &cobra.Command{
+		Use:   "revoke",
+		Short: "Make a certificate, or all with a name, count no more",
+		Long: "Make a certificate, or all with a name, count no more, whether the machine has issued it or an operator's CA. It is in force at\n" +
+			"once, calls that go on are ended, and it survives restarts and upgrades. With a certificate go all that it was renewed from and\n" +
+			"all that were renewed from it, and with a name all that have it; what its holder has issued for others stays (BY in\n" +
+			"`orlopctl trust list`). Your own cannot be revoked. Each machine has a list of its own.",
+		Example: "  orlopctl trust revoke --name dora\n  orlopctl trust revoke --certificate dora.crt",
+		Args:    cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			if file != "" && r.Serial == "" {
+				text, err := os.ReadFile(file)
+				if err != nil {
+					return usagef("--certificate: cannot read: %w", err)
+				}
+				cert, err := pki.ParseCert(text)
+				if err != nil {
+					return usagef("--certificate: %w", err)
+				}
+				r.Serial, _ = pki.OriginOf(cert)
+			}
+			if (r.Serial == "") == (r.Name == "") {
+				return usagef("revocation: cannot tell what is meant: expected --serial, --certificate or --name")
+			}
+			return t.call(func(ctx context.Context, c *client.Client) error {
+				answer, err := c.Trust.Revoke(ctx, r)
+				switch {
+				case err != nil:
+					return err
+				case r.Restore:
+					t.printf("name %s counts again\n", r.Name)
+				default:
+					t.printf("revoked: %s\n", revoked(answer.Revocation))
+					if r.Serial != "" && !answer.IssuedHere {
+						t.errorln("this machine has not issued it: if the number is not the whole serial of the first certificate of the row, others of the row are good still")
+					}
+				}
+				return nil
+			})
+		},
+	}
+	f := c.Flags()
+	f.StringVar(&r.Serial, "serial", "", "serial number of the certificate")
+	f.StringVar(&file, "certificate", "", "file with the certificate, instead of its serial number")
+	f.StringVar(&r.Name, "name", "", "common name")
+	f.BoolVar(&r.Restore, "restore", false, "with --name: let the name count again")
+	f.BoolVar(&r.NewList, "new-list", false, "begin a new list where the machine cannot read its own: what was revoked before counts again")
+	return c
+}
+
+func revoked(r *api.Revocation) string {
+	if r.Name != "" {
+		return "every certificate of " + r.Name
+	}
+	return "certificate " + r.Origin + " and its renewals"
+}
+
+func lifeOf(d time.Duration) *durationpb.Duration {
+	if d == 0 {
+		return nil
+	}
+	return durationpb.New(d)
+}
+
+// newRequest makes a key, and what a machine wants to see to sign it.
+func newRequest() (*pki.Leaf, []byte, error) {
+	key, err := pki.NewKey()
+	if err != nil {
+		return nil, nil, err
+	}
+	request, err := pki.NewRequest(key)
+	return &pki.Leaf{Key: key}, request, err
+}
+
+// renew has a machine sign a new key for the caller, whose certificate is present. What it signs has to be as good.
+func renew(ctx context.Context, c *client.Client, present *pki.Leaf, life time.Duration) (*pki.Leaf, error) {
+	leaf, request, err := newRequest()
+	if err != nil {
+		return nil, err
+	}
+	answer, err := c.Trust.Renew(ctx, &api.RenewRequest{Request: request, Life: lifeOf(life)})
+	if err != nil {
+		return nil, err
+	}
+	if leaf.Cert, err = x509.ParseCertificate(answer.Certificate); err != nil {
+		return nil, fmt.Errorf("certificate: cannot use what the machine has signed: %w", err)
+	}
+	switch {
+	case !pki.Matches(leaf.Cert, leaf.Key):
+		err = errors.New("it is for another key")
+	case leaf.Cert.Subject.String() != present.Cert.Subject.String():
+		err = fmt.Errorf("it is for %s, and yours for %s", leaf.Cert.Subject, present.Cert.Subject)
+	case !time.Now().Before(leaf.Cert.NotAfter):
+		err = fmt.Errorf("it expired at %s; the machine's clock is behind, or yours ahead", leaf.Cert.NotAfter.Format(time.RFC3339))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("certificate: cannot use what the machine has signed: %w; nothing was replaced", err)
+	}
+	return leaf, nil
+}
+
+// writePair replaces a certificate and its key. Both are written before the first is replaced.
+func writePair(certFile, keyFile string, leaf *pki.Leaf) error {
+	const next = ".next"
+	if err := writeSecret(keyFile+next, leaf.KeyPEM(), true); err != nil {
+		return err
+	}
+	if err := writeSecret(certFile+next, leaf.CertPEM(), true); err != nil {
+		return err
+	}
+	for _, name := range []string{keyFile, certFile} {
+		if err := os.Rename(name+next, name); err != nil {
+			return fmt.Errorf("%s: cannot replace: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// keep stores a new certificate in a context, if that has not changed meanwhile.
+func keep(name string, was machineContext, leaf *pki.Leaf) error {
+	return changeContexts(func(f *contextsFile) error {
+		if c := f.Contexts[name]; c.Cert == was.Cert && c.Key == was.Key {
+			c.Cert, c.Key, c.RenewAfter = string(leaf.CertPEM()), string(leaf.KeyPEM()), renewAt(leaf)
+			f.Contexts[name] = c
+		}
+		return nil
+	})
+}
+
+// renewBefore is how long before its end a certificate is made anew, if no machine has issued it.
+const renewBefore = 8 * time.Hour
+
+// ending tells whether a certificate has expired or soon will; one that cannot be read is for others to complain about.
+func ending(cert, key string) (*pki.Leaf, bool) {
+	leaf, err := pki.ParseLeaf([]byte(cert), []byte(key))
+	return leaf, err == nil && time.Until(leaf.Cert.NotAfter) < renewBefore
+}
+
+// freshAdmin makes the admin's certificate in an operator's folder anew, if that is necessary and the CA's key lies there.
+func freshAdmin(dir string) error {
+	cert, err := os.ReadFile(filepath.Join(dir, adminName+".crt"))
+	key, keyErr := os.ReadFile(filepath.Join(dir, adminName+".key"))
+	if err != nil || keyErr != nil {
+		return nil // whoever reads them next says what is missing
+	}
+	if _, is := ending(string(cert), string(key)); !is {
+		return nil
+	}
+	ca, err := readOperator(dir)
+	if err != nil {
+		return nil
+	}
+	return makeClient(ca, dir, adminName, pki.RoleAdmin, clientLife, true)
+}
+
+// ownContext tells whether what is called is a context's machine, with the context's certificate.
+func (t *tool) ownContext() bool {
+	return t.flags.cert == "" && t.flags.key == "" && t.flags.endpoint == ""
+}
+
+// signedAgain is a context with a new certificate by the operator's CA, if it is necessary and the CA's key lies where it lay when
+// the context was made. It works for one that has expired, too.
+func (t *tool) signedAgain(name string, c machineContext) machineContext {
+	leaf, is := ending(c.Cert, c.Key)
+	if !is || c.Operator == "" || !t.ownContext() {
+		return c
+	}
+	ca, err := readOperator(c.Operator)
+	if err != nil {
+		return c
+	}
+	// The CA that lies there now may be another one. A renewal says which one the first of its row is by.
+	if _, root := pki.OriginOf(leaf.Cert); leaf.Cert.CheckSignatureFrom(ca.Cert) != nil && root != pki.Fingerprint(ca.Cert) {
+		return c
+	}
+	made, err := ca.Issue(pki.Spec{CN: leaf.Cert.Subject.CommonName, O: leaf.Cert.Subject.Organization, Usage: pki.Client, TTL: clientLife, Backdate: clientBackdate})
+	if err != nil {
+		return c
+	}
+	if err := keep(name, c, made); err != nil {
+		t.errorln("a new certificate of yours cannot be stored: " + err.Error())
+	}
+	c.Cert, c.Key, c.RenewAfter = string(made.CertPEM()), string(made.KeyPEM()), renewAt(made)
+	return c
+}
+
+func renewAt(leaf *pki.Leaf) time.Time {
+	return time.Now().Add(time.Until(leaf.Cert.NotAfter) / 3 * 2).UTC().Truncate(time.Second)
+}
+
+// keepFresh has the machine renew the context's certificate when it is time. One that does not is no reason for a command to fail: the
+// certificate is still valid.
+func (t *tool) keepFresh(ctx context.Context, c *client.Client) {
+	if !t.ownContext() {
+		return
+	}
+	name, chosen, err := t.chosen()
+	if err != nil {
+		return
+	}
+	present, is := ending(chosen.Cert, chosen.Key)
+	if present == nil || chosen.RenewAfter.IsZero() && !is || time.Now().Before(chosen.RenewAfter) {
+		return
+	}
+	leaf, err := renew(ctx, c, present, 0)
+	if err != nil || !leaf.Cert.NotAfter.After(present.Cert.NotAfter) {
+		return
+	}
+	if err := keep(name, chosen, leaf); err != nil {
+		t.errorln("your certificate was renewed, but cannot be stored: " + err.Error())
+	}
+}

@@ -1,0 +1,179 @@
+// Package trust is a machine's book of the client certificates that it has issued, and of those that count no more.
+//
+// A certificate that was renewed belongs to the row of the first one (pki.OriginOf). Revoking any of a row revokes all of it: whoever
+// has stolen a certificate may have renewed it. A name that is revoked is refused whatever certificate says it, until it is restored.
+//
+// The package decides; it keeps no files and issues nothing.
+package trust
+
+import (
+	"crypto/x509"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/orlop-os/orlop/pkg/pki"
+)
+
+const (
+	// DefaultLife is how long an issued certificate is valid unless something else is asked for.
+	DefaultLife = 24 * time.Hour
+	// MaxLife is the most that can be asked for. Who needs longer has a CA of his own (Machine.spec.trust.operatorCAs).
+	MaxLife = 30 * 24 * time.Hour
+	// keepExpired is how long a certificate that has expired stays in the book.
+	keepExpired = 7 * 24 * time.Hour
+	// maxIssued is how many certificates the book holds. The oldest go first; they stay valid, and can be revoked by their serial.
+	maxIssued = 2000
+	// maxOfRow is how many of one row the book holds: who renews without end takes nobody else's place.
+	maxOfRow = 8
+	// maxRevoked bounds the revocations: all of them are looked at when a call is made.
+	maxRevoked = 10000
+)
+
+// Issued is a certificate that the machine has issued.
+type Issued struct {
+	Serial  string        `json:"serial"` // hexadecimal
+	Origin  string        `json:"origin"` // serial of the first of its row; its own if it was not renewed
+	Name    string        `json:"name"`   // common name
+	Role    string        `json:"role"`   // "reader"
+	At      time.Time     `json:"at"`
+	Expires time.Time     `json:"expires"`
+	Life    time.Duration `json:"life"` // that was asked for, nanoseconds
+	By      string        `json:"by"`   // subject of who asked for it
+}
+
+// Revocation is what counts no more: exactly one of Origin and Name is set.
+type Revocation struct {
+	Origin string    `json:"origin,omitempty"` // a row of certificates, by the serial of the first
+	Name   string    `json:"name,omitempty"`   // all certificates with this common name
+	At     time.Time `json:"at"`
+	By     string    `json:"by"` // subject of who did it
+}
+
+// String is "name alice", or "certificate 12ab…".
+func (r Revocation) String() string {
+	if r.Name != "" {
+		return "name " + r.Name
+	}
+	return "certificate " + r.Origin
+}
+
+// Book is both. The zero Book is empty.
+type Book struct {
+	Issued  []Issued     `json:"issued,omitempty"` // oldest first
+	Revoked []Revocation `json:"revoked,omitempty"`
+}
+
+var name = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._@-]{0,63}$`)
+
+// CheckName tells whether a certificate can be issued for a name.
+func CheckName(n string) error {
+	if !name.MatchString(n) {
+		return fmt.Errorf("name %.80q: cannot use: expected 1 to 64 letters, digits and . _ @ -, with a letter or digit first", n)
+	}
+	return nil
+}
+
+// CheckHolder tells whether a text can be the name in a certificate, whoever has issued it.
+func CheckHolder(n string) error {
+	if n == "" || len(n) > 128 || !utf8.ValidString(n) || strings.ContainsFunc(n, unicode.IsControl) {
+		return fmt.Errorf("name %.80q: cannot use: expected 1 to 128 bytes of text", n)
+	}
+	return nil
+}
+
+var serial = regexp.MustCompile(`^[0-9a-f]{1,40}$`)
+
+// ParseSerial reads a serial number in hexadecimal (RFC 5280 allows 20 octets), with colons between the octets and zeros before it or not.
+func ParseSerial(text string) (string, error) {
+	s := strings.TrimLeft(strings.ReplaceAll(strings.ToLower(text), ":", ""), "0")
+	if !serial.MatchString(s) {
+		return "", fmt.Errorf("serial %.80q: cannot use: expected the whole of it in hexadecimal, as `orlopctl trust list` shows it", text)
+	}
+	return s, nil
+}
+
+// Life is how long a certificate is to be valid: what was asked for, or for zero the default, or the most if that is less.
+func Life(asked, most time.Duration) (time.Duration, error) {
+	switch {
+	case asked == 0:
+		return min(DefaultLife, most), nil
+	case asked < time.Minute || asked > most:
+		return 0, fmt.Errorf("life %s: cannot use: expected %s to %s; an operator's own CA can give more", asked, time.Minute, most)
+	}
+	return asked, nil
+}
+
+// Renewable is how long a renewal of the certificate with that serial may be valid: not longer than that one was, or DefaultLife if the
+// book does not know it.
+func (b Book) Renewable(serial string) time.Duration {
+	for _, i := range b.Issued {
+		if i.Serial == serial {
+			return i.Life
+		}
+	}
+	return DefaultLife
+}
+
+// With is the book with a certificate more, without what has long expired and all but the last of its row.
+func (b Book) With(i Issued) Book {
+	kept := slices.DeleteFunc(slices.Clone(b.Issued), func(old Issued) bool { return i.At.Sub(old.Expires) > keepExpired })
+	kept = append(kept, i)
+	row := 0
+	for n, c := range slices.Backward(kept) {
+		if c.Origin == i.Origin {
+			if row++; row > maxOfRow {
+				kept = slices.Delete(kept, n, n+1)
+			}
+		}
+	}
+	return Book{Issued: kept[max(0, len(kept)-maxIssued):], Revoked: b.Revoked}
+}
+
+// Knows tells whether a certificate is, or was renewed from, one that the machine has issued.
+func (b Book) Knows(serial string) bool {
+	return slices.ContainsFunc(b.Issued, func(i Issued) bool { return i.Serial == serial || i.Origin == serial })
+}
+
+// Revoke is the book in which a certificate (by its serial) or a name counts no more. What counts no more already is not noted again.
+func (b Book) Revoke(r Revocation) (Book, Revocation, error) {
+	for _, i := range b.Issued {
+		if i.Serial == r.Origin {
+			r.Origin = i.Origin
+		}
+	}
+	for _, old := range b.Revoked {
+		if old.Origin == r.Origin && old.Name == r.Name {
+			return b, old, nil
+		}
+	}
+	if len(b.Revoked) == maxRevoked {
+		return b, r, fmt.Errorf("revocation refused: there are %d already; restore names that no valid certificate has any more", maxRevoked)
+	}
+	return Book{Issued: b.Issued, Revoked: append(slices.Clone(b.Revoked), r)}, r, nil
+}
+
+// Restore is the book in which a name counts again.
+func (b Book) Restore(name string) (Book, error) {
+	kept := slices.DeleteFunc(slices.Clone(b.Revoked), func(r Revocation) bool { return r.Name == name })
+	if len(kept) == len(b.Revoked) {
+		return b, fmt.Errorf("name %.80q: cannot restore: it is not revoked", name)
+	}
+	return Book{Issued: b.Issued, Revoked: kept}, nil
+}
+
+// Refusal is why a certificate counts no more, or nil.
+func Refusal(revoked []Revocation, cert *x509.Certificate) error {
+	origin, _ := pki.OriginOf(cert)
+	for _, r := range revoked {
+		// A row is revoked by its first serial. One that this machine did not renew may be named by its own.
+		if r.Name != "" && r.Name == cert.Subject.CommonName || r.Origin != "" && (r.Origin == origin || r.Origin == pki.Serial(cert)) {
+			return fmt.Errorf("your certificate was revoked at %s (%s)", r.At.UTC().Format(time.RFC3339), r)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,154 @@
+package trust
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/orlop-os/orlop/pkg/pki"
+)
+
+var noon = time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
+
+func TestRevokedRow(t *testing.T) {
+	ca, err := pki.NewCA("clients", 100*time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	issue := func(name, origin string) *pki.Leaf {
+		leaf, err := ca.Issue(pki.Spec{CN: name, Usage: pki.Client, TTL: time.Hour, Origin: origin, Root: pki.Fingerprint(ca.Cert)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return leaf
+	}
+	first := issue("dora", "")
+	origin := func(l *pki.Leaf) string { serial, _ := pki.OriginOf(l.Cert); return serial }
+	second := issue("dora", origin(first))
+	third := issue("dora", origin(second))
+	other, namesake := issue("emil", ""), issue("dora", "")
+	var b Book
+	for _, l := range []*pki.Leaf{first, second, third, other, namesake} {
+		b = b.With(Issued{Serial: pki.Serial(l.Cert), Origin: origin(l), Name: l.Cert.Subject.CommonName, At: noon, Expires: noon.Add(time.Hour)})
+	}
+	refused := func(b Book) string {
+		var out []string
+		for name, l := range map[string]*pki.Leaf{"1": first, "2": second, "3": third, "namesake": namesake, "other": other} {
+			if Refusal(b.Revoked, l.Cert) != nil {
+				out = append(out, name)
+			}
+		}
+		return strings.Join(slices.Sorted(slices.Values(out)), " ")
+	}
+	if got := refused(b); got != "" {
+		t.Errorf("nothing is revoked: %s", got)
+	}
+	for _, l := range []*pki.Leaf{first, second, third} {
+		cut, done, err := b.Revoke(Revocation{Origin: pki.Serial(l.Cert), At: noon})
+		if err != nil || done.Origin != pki.Serial(first.Cert) {
+			t.Errorf("%v, %v", done, err)
+		}
+		if got := refused(cut); got != "1 2 3" {
+			t.Errorf("any of a row takes all of it, got %s", got)
+		}
+	}
+	// A machine that has not issued the row knows only what the certificate says.
+	elsewhere, _, err := Book{}.Revoke(Revocation{Origin: pki.Serial(second.Cert), At: noon})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := refused(elsewhere); got != "2" {
+		t.Errorf("got %s", got)
+	}
+	named, _, err := b.Revoke(Revocation{Name: "dora", At: noon})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := refused(named); got != "1 2 3 namesake" {
+		t.Errorf("got %s", got)
+	}
+	if again, done, err := named.Revoke(Revocation{Name: "dora", At: noon.Add(time.Hour)}); err != nil || len(again.Revoked) != 1 || !done.At.Equal(noon) {
+		t.Errorf("revoked twice: %v, %v, %v", again.Revoked, done, err)
+	}
+	restored, err := named.Restore("dora")
+	if got := refused(restored); err != nil || got != "" {
+		t.Errorf("got %s, %v", got, err)
+	}
+	if _, err := restored.Restore("dora"); err == nil {
+		t.Error("restored what is not revoked")
+	}
+	if got, want := Refusal(named.Revoked, first.Cert).Error(), "your certificate was revoked at 2026-05-01T12:00:00Z (name dora)"; got != want {
+		t.Errorf("got %s", got)
+	}
+}
+
+func TestBookIsBounded(t *testing.T) {
+	var b Book
+	for n := range maxIssued + 10 {
+		b = b.With(Issued{Serial: fmt.Sprint(n), Origin: fmt.Sprint(n), At: noon, Expires: noon.Add(time.Hour)})
+	}
+	if len(b.Issued) != maxIssued || b.Issued[0].Serial != "10" {
+		t.Errorf("%d are kept, from %s", len(b.Issued), b.Issued[0].Serial)
+	}
+	for n := range 100 { // one who renews without end
+		b = b.With(Issued{Serial: fmt.Sprint("r", n), Origin: "r0", At: noon, Expires: noon.Add(time.Hour)})
+	}
+	if len(b.Issued) != maxIssued || b.Issued[0].Serial != fmt.Sprint(10+maxOfRow) || b.Issued[maxIssued-1].Serial != "r99" {
+		t.Errorf("%d are kept, from %s to %s", len(b.Issued), b.Issued[0].Serial, b.Issued[maxIssued-1].Serial)
+	}
+	later := noon.Add(time.Hour + keepExpired + time.Second)
+	if b = b.With(Issued{Serial: "new", At: later, Expires: later.Add(time.Hour)}); len(b.Issued) != 1 {
+		t.Errorf("%d are kept after they have expired", len(b.Issued))
+	}
+	b.Revoked = make([]Revocation, maxRevoked)
+	if _, _, err := b.Revoke(Revocation{Name: "dora"}); err == nil {
+		t.Error("more revocations than are looked at")
+	}
+}
+
+func TestLife(t *testing.T) {
+	for _, c := range []struct {
+		asked, most, want time.Duration
+	}{
+		{0, MaxLife, DefaultLife}, {0, time.Hour, time.Hour}, {time.Hour, time.Hour, time.Hour}, {2 * time.Hour, time.Hour, 0},
+		{time.Second, MaxLife, 0}, {-time.Hour, MaxLife, 0}, {MaxLife + 1, MaxLife, 0},
+	} {
+		if got, err := Life(c.asked, c.most); got != c.want || (err == nil) != (c.want > 0) {
+			t.Errorf("%s of %s: %s, %v", c.asked, c.most, got, err)
+		}
+	}
+	b := Book{}.With(Issued{Serial: "1", At: noon, Expires: noon.Add(time.Hour), Life: time.Hour})
+	if b.Renewable("1") != time.Hour || b.Renewable("2") != DefaultLife {
+		t.Error(b.Renewable("1"), b.Renewable("2"))
+	}
+}
+
+func TestNamesAndSerials(t *testing.T) {
+	for _, good := range []string{"dora", "d", "dora.b@example.org", "A-1_2"} {
+		if err := CheckName(good); err != nil {
+			t.Error(err)
+		}
+	}
+	for _, bad := range []string{"", ".dora", "dora b", "dora\n", "Zoë", "a/b", strings.Repeat("a", 65)} {
+		if CheckName(bad) == nil {
+			t.Errorf("%q was taken", bad)
+		}
+	}
+	for _, bad := range []string{"", "0", "0x1f", "12 34", strings.Repeat("a", 41)} {
+		if _, err := ParseSerial(bad); err == nil {
+			t.Errorf("%q was taken", bad)
+		}
+	}
+	for _, good := range []string{"5f0c2d", "5F0C2D", "005f0c2d", "5f:0c:2d"} {
+		if got, err := ParseSerial(good); err != nil || got != "5f0c2d" {
+			t.Errorf("%q is %q, %v", good, got, err)
+		}
+	}
+	for name, want := range map[string]bool{"Zoë B": true, "": false, "a\nb": false, "\xff": false, strings.Repeat("a", 129): false} {
+		if err := CheckHolder(name); (err == nil) != want {
+			t.Errorf("%q: %v", name, err)
+		}
+	}
+}
