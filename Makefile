@@ -21,7 +21,7 @@ SOAK     = CGO_ENABLED=0 go run ./test/soak -image $(IMAGE) -versions $(BUILD)
 # Packages whose tests also run under the product kernel.
 KERNEL  := ./machined/disk ./machined/install ./machined/network ./machined/host ./machined/power ./pkg/verity ./pkg/mount ./pkg/watchdog ./pkg/uevent ./pkg/timesync ./pkg/supervise ./orchestrator/podnetwork
 
-.PHONY: help run test check lint unit kernel stories image versions faults soak cuts reproducible bench lock generate packages tools clean
+.PHONY: help run test check lint unit kernel stories image versions faults fuzz soak cuts reproducible bench lock generate packages tools clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -29,7 +29,7 @@ help: ## this list
 run: image ## build the image, boot it in QEMU, bring up a single-machine cluster
 	$(BUILD)/bin/orlopctl cluster create --image $(IMAGE)
 
-test: check unit image kernel stories cuts ## everything CI runs
+test: check unit fuzz image kernel stories cuts ## everything CI runs
 
 check: packages ## formatting, vet, staticcheck
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { echo "gofmt wants to change:"; gofmt -l $$(git ls-files '*.go'); exit 1; }
@@ -64,7 +64,12 @@ $(BUILD)/operator/ca.crt: | tools
 $(BUILD)/release/signing.key:
 	CGO_ENABLED=0 go run ./imager keys -out $(BUILD)/release
 
-versions: image ## what else the stories need: other versions of the image as upgrade bundles, the media of real machines, an image of nobody's
+# The admin's certificate is valid for a day.
+.PHONY: operator
+operator: $(BUILD)/operator/ca.crt
+	$(BUILD)/bin/orlopctl gen client --operator $(BUILD)/operator --name admin --role admin --force
+
+versions: image operator ## what else the stories need: other versions of the image as upgrade bundles, the media of real machines, an image of nobody's
 	$(VERSION) -out $(BUILD)/next -version 99.0.0
 	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o $(BUILD)/bin/ ./test/integration/broken/exits
 	$(VERSION) -out $(BUILD)/broken -version 99.1.0 -program init=$(BUILD)/bin/exits
@@ -102,6 +107,17 @@ broken: image
 	grep -v -e virtio_net -e vmxnet3 profiles/$(PROFILE).yaml > $(BUILD)/faults/no-nic/$(PROFILE).yaml
 	cp profiles/VERSION $(BUILD)/faults/no-nic/
 	$(subst profiles/$(PROFILE).yaml,$(BUILD)/faults/no-nic/$(PROFILE).yaml,$(VERSION)) -out $(BUILD)/faults/no-nic -version 99.1.0
+
+# The decoders of what comes over the network, or with a file from somebody: package and test.
+FUZZ = dhcp:FuzzReply timesync:FuzzAnswer registry:FuzzManifest bundle:FuzzOpen pairing:FuzzServe pki:FuzzParseRequest config:FuzzParse
+FUZZTIME = 10
+
+fuzz: ## feed the decoders with noise, FUZZTIME seconds each (10 unless given)
+	for f in $(FUZZ); do \
+		CGO_ENABLED=0 go test ./pkg/$${f%%:*} -run '^$$' -fuzz "^$${f##*:}\$$" -fuzztime $(FUZZTIME)s || exit 1; \
+	done
+	mkdir -p $(BUILD)
+	echo '{"decoders_fuzzed": $(words $(FUZZ)), "fuzz_seconds": '$$(( $(words $(FUZZ)) * $(FUZZTIME) ))'}' > $(BUILD)/fuzz.json
 
 soak: versions ## N power cuts at random instants, 200 unless given; see docs/soak.md (200 take an hour and a half)
 	$(SOAK) -n $(N) $(if $(SEED),-seed $(SEED)) $(if $(CLASSES),-classes $(CLASSES)) $(if $(CONTINUE),-continue)

@@ -34,6 +34,7 @@ import (
 //	trust NAME SECRETS                   talk to it by the cluster's machine CA from now on
 //	orlopctl ARGS, kubectl ARGS          as a user would; what they print is for stdout and stderr
 //	retry DEADLINE VERB ARGS             orlopctl or kubectl again and again until it succeeds
+//	door NAME                            try what its API must refuse, measure what it lets in: build/api.json
 //	nocert NAME                          try to get in without a certificate; succeeds if anything but a refusal comes
 //	image FILE [NAME]                    build the test image as an OCI archive; NAME is test.orlop.dev/testpod:1 unless given
 //	cluster NAME                         make a machine and a cluster of it that holds the test image; orlopctl and kubectl talk to it
@@ -87,6 +88,7 @@ func (s *story) verbs() map[string]func(ts *testscript.TestScript, neg bool, arg
 		"fingerprint":   s.fingerprintVerb,
 		"code":          s.codeVerb,
 		"trust":         s.trustVerb,
+		"door":          s.doorVerb,
 		"orlopctl":      s.program("orlopctl"),
 		"kubectl":       s.program("kubectl"),
 		"retry":         s.retryVerb,
@@ -133,6 +135,7 @@ func deadlineOf(ts *testscript.TestScript, text string) time.Duration {
 // machineVerb's keys, each of which makes the machine another than the usual one (4 GiB of memory, a disk of 8 GiB with the image):
 //
 //	memory=MIB    so much memory
+//	cpus=N        so many processors; 2 unless given
 //	disk=MIB      so large a disk, but never smaller than the image
 //	profile=NAME  the image of another profile
 //	blank=MIB,…   blank disks of these sizes (disk0, disk1, …) instead of the one with the image
@@ -163,6 +166,8 @@ func (s *story) machineVerb(ts *testscript.TestScript, neg bool, args []string) 
 		switch key {
 		case "memory":
 			spec.MemoryMiB, err = strconv.Atoi(value)
+		case "cpus":
+			spec.CPUs, err = strconv.Atoi(value)
 		case "disk":
 			size, err = strconv.ParseInt(value, 10, 64)
 		case "profile":
@@ -309,8 +314,8 @@ func (s *story) setContext(ts *testscript.TestScript, name string, verify ...str
 	s.current, s.verify = name, verify
 }
 
-// client is the API as the story's orlopctl reaches it.
-func (s *story) client(ts *testscript.TestScript) *client.Client {
+// endpoint is the API as the story's orlopctl reaches it.
+func (s *story) endpoint(ts *testscript.TestScript) client.Endpoint {
 	cert, err := tls.LoadX509KeyPair(filepath.Join(*operator, "admin.crt"), filepath.Join(*operator, "admin.key"))
 	ts.Check(err)
 	e := client.Endpoint{Cert: cert, Address: "127.0.0.1:" + ts.Getenv("PORT_"+s.current+"_50000")}
@@ -327,6 +332,12 @@ func (s *story) client(ts *testscript.TestScript) *client.Client {
 			e.CA.AppendCertsFromPEM(text)
 		}
 	}
+	return e
+}
+
+// client is a connection to it.
+func (s *story) client(ts *testscript.TestScript) *client.Client {
+	e := s.endpoint(ts)
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	c, err := client.Dial(ctx, e)
