@@ -138,8 +138,14 @@ func (d Deps) round(ctx context.Context, servers []string) (Decision, error) {
 	return dec, d.Clock.Slew(dec.Offset)
 }
 
-// query asks one server. What comes back may come from anybody (RFC 5905 without authentication).
-func query(server string, dial func(_, to string) (net.Conn, error)) (Sample, error) {
+// query asks one server. What comes back may come from anybody (RFC 5905 without authentication), and must not end the process that
+// asks: in beevik/ntp 1.6.0 an answer whose precision or poll interval is 2^-128 s is a panic (toInterval shifts by -128).
+func query(server string, dial func(_, to string) (net.Conn, error)) (s Sample, err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			s, err = Sample{}, fmt.Errorf("its answer cannot be read: %v", r)
+		}
+	}()
 	r, err := ntp.QueryWithOptions(server, ntp.QueryOptions{Timeout: askTimeout, Dialer: dial})
 	if err == nil {
 		err = r.Validate()
