@@ -195,7 +195,7 @@ func (a configAPI) Apply(ctx context.Context, r *api.ApplyRequest) (*api.ApplyRe
 	if name == "" {
 		name = "-"
 	}
-	done, err := a.m.apply(ctx, name, r.Documents, r.Mode)
+	done, err := a.m.apply(ctx, name, r)
 	var problems config.Problems
 	switch {
 	case errors.As(err, &problems):

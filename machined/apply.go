@@ -63,15 +63,23 @@ func (o *outcome) add(domain string, lines []string) {
 }
 
 // apply makes the machine what the documents say, or refuses them. The error is config.Problems when the documents are at fault.
-func (m *machine) apply(ctx context.Context, filename string, documents []byte, mode api.ApplyRequest_Mode) (outcome, error) {
+func (m *machine) apply(ctx context.Context, filename string, r *api.ApplyRequest) (outcome, error) {
 	m.applying.Lock()
 	defer m.applying.Unlock()
 
+	now, _ := m.config.Get()
+	documents, mode := r.Documents, r.Mode
+	if r.Patch {
+		var err error
+		if documents, err = patched(now, r.Documents); err != nil {
+			return outcome{}, fmt.Errorf("configuration refused, nothing was changed: %w", err)
+		}
+		filename = "patched" // the lines are of what comes of it
+	}
 	next, problems := config.Parse(filename, documents)
 	if len(problems) > 0 {
 		return outcome{}, problems
 	}
-	now, _ := m.config.Get()
 	if m.medium == "" { // what runs from memory has no data yet that was written for anything
 		if err := fixed(now.config, next); err != nil {
 			return outcome{}, err
@@ -132,6 +140,21 @@ func (m *machine) apply(ctx context.Context, filename string, documents []byte, 
 	m.settling.Lock()
 	defer m.settling.Unlock()
 	return out, m.openDoor(ctx, next, state)
+}
+
+// patched is the present documents with a patch.
+func patched(now applied, patch []byte) ([]byte, error) {
+	if now.config == nil {
+		return nil, errors.New("patch: there is no configuration yet that it could change; apply one")
+	}
+	present, err := os.ReadFile(paths.ConfigCurrent)
+	if errors.Is(err, fs.ErrNotExist) { // it is the image's
+		present, err = config.Marshal(now.config), nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the present one: %w", err)
+	}
+	return config.Merge(present, patch)
 }
 
 // readable refuses expressions about access that the API server could not read: it would not start with them. Only

@@ -109,7 +109,9 @@ func target(request, answer any) string {
 	case *api.ResetRequest:
 		what = enum(r.Wipe, "WIPE_")
 	case *api.ApplyRequest:
-		what = enum(r.Mode, "MODE_")
+		if what = enum(r.Mode, "MODE_"); r.Patch {
+			what += ", patch"
+		}
 	case *api.FetchBundleRequest: // it may hold a password
 		what = cmp.Or(r.Reference, "peer "+r.Peer)
 	}

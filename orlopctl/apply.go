@@ -1,14 +1,18 @@
 package main
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/client"
@@ -68,8 +72,8 @@ func (t *tool) readFile(name string) ([]byte, error) {
 }
 
 func (t *tool) applyCommand() *cobra.Command {
-	var file, mode string
-	var dryRun, noWait bool
+	var file string
+	var how applying
 	c := &cobra.Command{
 		Use:   "apply-config -f FILE",
 		Short: "Apply a configuration to the machine, whole or not at all",
@@ -87,41 +91,154 @@ func (t *tool) applyCommand() *cobra.Command {
 			if _, problems := config.Parse(file, text); problems.Err() != nil {
 				return problems
 			}
-			how, known := applyModes[mode]
-			if !known {
-				return usagef("apply-config: --mode %q is not known; it is auto or staged", mode)
-			}
-			if dryRun {
-				how = api.ApplyRequest_MODE_DRY_RUN
-			}
-			if t.flags.timeout == 0 {
-				t.flags.timeout = applyTimeout
-			}
-			var installs bool
-			err = t.call(func(ctx context.Context, c *client.Client) error {
-				answer, err := c.Config.Apply(ctx, &api.ApplyRequest{Documents: text, Mode: how, Filename: file})
-				if err != nil {
-					return err
-				}
-				installs = answer.Install != ""
-				if t.human() {
-					t.printApplied(answer, how)
-					return nil
-				}
-				return t.print(answer, nil)
-			})
-			if err != nil || dryRun || noWait || !installs {
-				return err
-			}
-			return t.awaitInstall()
+			return t.apply(&api.ApplyRequest{Documents: text, Filename: file}, how)
 		},
 	}
 	c.Flags().StringVarP(&file, "file", "f", "", "the configuration; - for the standard input")
-	c.Flags().BoolVar(&dryRun, "dry-run", false, "change nothing, only say what would be done")
-	c.Flags().StringVar(&mode, "mode", "auto", "auto: now; staged: from the next start on, or from the first start of the version that the next upgrade brings")
-	c.Flags().BoolVar(&noWait, "no-wait", false, "return when an installation has begun; `orlopctl watch install` shows it")
+	how.flags(c.Flags())
+	c.Flags().BoolVar(&how.noWait, "no-wait", false, "return when an installation has begun; `orlopctl watch install` shows it")
 	must(c.MarkFlagRequired("file"))
 	return c
+}
+
+// applying is how a configuration is applied.
+type applying struct {
+	mode           string
+	dryRun, noWait bool
+}
+
+func (a *applying) flags(f *pflag.FlagSet) {
+	f.BoolVar(&a.dryRun, "dry-run", false, "change nothing, only say what would be done")
+	f.StringVar(&a.mode, "mode", "auto", "auto: now; staged: from the next start on, or from the first start of the version that the next upgrade brings")
+}
+
+// apply sends a configuration, or a patch of one, and says what came of it.
+func (t *tool) apply(r *api.ApplyRequest, a applying) error {
+	var known bool
+	if r.Mode, known = applyModes[a.mode]; !known {
+		return usagef("--mode %q is not known; it is auto or staged", a.mode)
+	}
+	if a.dryRun {
+		r.Mode = api.ApplyRequest_MODE_DRY_RUN
+	}
+	if t.flags.timeout == 0 {
+		t.flags.timeout = applyTimeout
+	}
+	var installs bool
+	err := t.call(func(ctx context.Context, c *client.Client) error {
+		answer, err := c.Config.Apply(ctx, r)
+		if err != nil {
+			return err
+		}
+		installs = answer.Install != ""
+		if t.human() {
+			t.printApplied(answer, r.Mode)
+			return nil
+		}
+		return t.print(answer, nil)
+	})
+	if err != nil || a.dryRun || a.noWait || !installs {
+		return err
+	}
+	return t.awaitInstall()
+}
+
+func (t *tool) patchCommand() *cobra.Command {
+	var file, text string
+	var how applying
+	c := &cobra.Command{
+		Use:   "patch-config -p PATCH | -f FILE",
+		Short: "Change single fields of the machine's configuration",
+		Long: "Change single fields of the machine's configuration. The patch holds the kind of the document and the fields that change: mappings\n" +
+			"are merged, lists are replaced as a whole, null removes (RFC 7396). All else stays, comments and secrets too. The machine\n" +
+			"applies what comes of it whole or not at all.",
+		Example: "  orlopctl patch-config -p '{kind: Machine, spec: {sysctls: {vm.swappiness: \"1\"}}}' --dry-run\n" +
+			"  orlopctl patch-config -f patch.yaml",
+		Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			if (text == "") == (file == "") {
+				return usagef("patch-config: cannot tell what to change: expected --patch or --file")
+			}
+			patch := []byte(text)
+			if file != "" {
+				var err error
+				if patch, err = t.readFile(file); err != nil {
+					return err
+				}
+			}
+			return t.apply(&api.ApplyRequest{Documents: patch, Filename: file, Patch: true}, how)
+		},
+	}
+	c.Flags().StringVarP(&text, "patch", "p", "", "the patch itself, in YAML")
+	c.Flags().StringVarP(&file, "file", "f", "", "file with the patch; - for the standard input")
+	how.flags(c.Flags())
+	return c
+}
+
+func (t *tool) editCommand() *cobra.Command {
+	var how applying
+	c := &cobra.Command{
+		Use:   "edit-config",
+		Short: "Change the machine's configuration in an editor ($VISUAL or $EDITOR)",
+		Long: "Change the machine's configuration in an editor ($VISUAL or $EDITOR). Secrets are not shown; they stay as they are unless what\n" +
+			"stands in their place is changed. Only what differs is sent. If the machine refuses it, the edited file is kept.",
+		Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			var before []byte
+			err := t.call(func(ctx context.Context, c *client.Client) error {
+				answer, err := c.Config.Get(ctx, &api.GetConfigRequest{})
+				if err == nil {
+					before = answer.Documents
+				}
+				return err
+			})
+			if err != nil {
+				return err
+			}
+			file, after, err := edited(before)
+			if err != nil {
+				return err
+			}
+			patch, err := config.Diff(before, after)
+			if err != nil {
+				return fmt.Errorf("edited configuration: %w; it is kept in %s", err, file)
+			}
+			if len(patch) > 0 {
+				if err := t.apply(&api.ApplyRequest{Documents: patch, Filename: file, Patch: true}, how); err != nil {
+					t.errorln("the edited configuration is kept in " + file)
+					return err
+				}
+			} else {
+				t.println("nothing was changed")
+			}
+			return os.Remove(file)
+		},
+	}
+	how.flags(c.Flags())
+	return c
+}
+
+// edited has a person edit a text, and returns the file that it is in.
+func edited(text []byte) (name string, after []byte, err error) {
+	f, err := os.CreateTemp("", "orlop-*.yaml") // mode 0600
+	if err != nil {
+		return "", nil, fmt.Errorf("file to edit: cannot make: %w", err)
+	}
+	if _, err := f.Write(text); err != nil {
+		return "", nil, errors.Join(fmt.Errorf("file to edit: cannot write: %w", err), f.Close())
+	}
+	if err := f.Close(); err != nil {
+		return "", nil, fmt.Errorf("file to edit: cannot write: %w", err)
+	}
+	editor := cmp.Or(os.Getenv("VISUAL"), os.Getenv("EDITOR"), "vi")
+	// An editor is a command line ("code --wait"), as for git and others.
+	c := exec.Command("sh", "-c", editor+` "$1"`, "sh", f.Name())
+	c.Stdin, c.Stdout, c.Stderr = os.Stdin, os.Stdout, os.Stderr
+	if err := c.Run(); err != nil {
+		return "", nil, &exitError{code: exitUsage, err: fmt.Errorf("editor %s: %w; nothing was changed", editor, err), hint: "set EDITOR to another one"}
+	}
+	after, err = os.ReadFile(f.Name())
+	return f.Name(), after, err
 }
 
 // applyModes are the values of --mode.

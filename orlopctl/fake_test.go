@@ -285,7 +285,27 @@ type fakeConfigService struct {
 	f *fakeMachine
 }
 
+func (s *fakeConfigService) Get(context.Context, *api.GetConfigRequest) (*api.GetConfigResponse, error) {
+	return &api.GetConfigResponse{Documents: config.MarshalRedacted(s.f.current())}, nil
+}
+
 func (s *fakeConfigService) Apply(_ context.Context, r *api.ApplyRequest) (*api.ApplyResponse, error) {
+	if r.Patch {
+		present := s.f.current()
+		merged, err := config.Merge(config.Marshal(present), r.Documents)
+		if err != nil {
+			return nil, status.Error(codes.FailedPrecondition, err.Error())
+		}
+		next, problems := config.Parse("patched", merged)
+		if problems.Err() != nil {
+			return nil, status.Error(codes.InvalidArgument, problems.Error())
+		}
+		answer := &api.ApplyResponse{Operations: config.Changes(present, next)}
+		if r.Mode == api.ApplyRequest_MODE_DRY_RUN {
+			return answer, nil
+		}
+		return answer, s.f.configure(next)
+	}
 	parsed, problems := config.Parse(r.Filename, r.Documents)
 	if problems.Err() != nil {
 		return nil, status.Error(codes.InvalidArgument, problems.Error())

@@ -701,10 +701,12 @@ func (x *ResetRequest) GetWipe() ResetRequest_Wipe {
 }
 
 type ApplyRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Documents     []byte                 `protobuf:"bytes,1,opt,name=documents,proto3" json:"documents,omitempty"` // YAML, several documents in one file; at most 1 MiB
-	Mode          ApplyRequest_Mode      `protobuf:"varint,2,opt,name=mode,proto3,enum=orlop.v1alpha1.ApplyRequest_Mode" json:"mode,omitempty"`
-	Filename      string                 `protobuf:"bytes,3,opt,name=filename,proto3" json:"filename,omitempty"` // for messages only; "-" when empty
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Documents []byte                 `protobuf:"bytes,1,opt,name=documents,proto3" json:"documents,omitempty"` // YAML, several documents in one file; at most 1 MiB
+	Mode      ApplyRequest_Mode      `protobuf:"varint,2,opt,name=mode,proto3,enum=orlop.v1alpha1.ApplyRequest_Mode" json:"mode,omitempty"`
+	Filename  string                 `protobuf:"bytes,3,opt,name=filename,proto3" json:"filename,omitempty"` // for messages only; "-" when empty
+	// The documents are a patch (RFC 7396, for each kind) of those that the machine has; see config.Merge.
+	Patch         bool `protobuf:"varint,4,opt,name=patch,proto3" json:"patch,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -758,6 +760,13 @@ func (x *ApplyRequest) GetFilename() string {
 		return x.Filename
 	}
 	return ""
+}
+
+func (x *ApplyRequest) GetPatch() bool {
+	if x != nil {
+		return x.Patch
+	}
+	return false
 }
 
 type ApplyResponse struct {
@@ -3512,11 +3521,12 @@ const file_orlop_proto_rawDesc = "" +
 	"\n" +
 	"WIPE_STATE\x10\x01\x12\r\n" +
 	"\tWIPE_DATA\x10\x02\x12\f\n" +
-	"\bWIPE_ALL\x10\x03\"\xcf\x01\n" +
+	"\bWIPE_ALL\x10\x03\"\xe5\x01\n" +
 	"\fApplyRequest\x12\x1c\n" +
 	"\tdocuments\x18\x01 \x01(\fR\tdocuments\x125\n" +
 	"\x04mode\x18\x02 \x01(\x0e2!.orlop.v1alpha1.ApplyRequest.ModeR\x04mode\x12\x1a\n" +
-	"\bfilename\x18\x03 \x01(\tR\bfilename\"N\n" +
+	"\bfilename\x18\x03 \x01(\tR\bfilename\x12\x14\n" +
+	"\x05patch\x18\x04 \x01(\bR\x05patch\"N\n" +
 	"\x04Mode\x12\x14\n" +
 	"\x10MODE_UNSPECIFIED\x10\x00\x12\r\n" +
 	"\tMODE_AUTO\x10\x01\x12\x10\n" +
