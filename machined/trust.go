@@ -244,13 +244,8 @@ func (b *book) change(wanted trust.Revocation, r *api.RevokeRequest, ownOrigin, 
 	b.Lock()
 	defer b.Unlock()
 	next := b.openLocked()
-	if b.damaged != nil {
-		if !r.NewList {
-			return done, false, status.Error(codes.FailedPrecondition, b.damaged.Error()+"; with --new-list a new one is begun, and what was revoked before counts again")
-		}
-		if err := os.Rename(b.file, b.file+".damaged"); err != nil {
-			return done, false, status.Error(codes.Unavailable, err.Error())
-		}
+	if b.damaged != nil && !r.NewList {
+		return done, false, status.Error(codes.FailedPrecondition, b.damaged.Error()+"; with --new-list a new one is begun, and what was revoked before counts again")
 	}
 	done, known = wanted, next.Knows(wanted.Origin)
 	if r.Restore {
@@ -264,8 +259,24 @@ func (b *book) change(wanted trust.Revocation, r *api.RevokeRequest, ownOrigin, 
 	if err != nil {
 		return done, known, status.Error(codes.FailedPrecondition, err.Error())
 	}
-	if err := b.keepLocked(next); err != nil {
+	if b.damaged != nil {
+		err = b.keepDamaged()
+	}
+	if err == nil {
+		err = b.keepLocked(next)
+	}
+	if err != nil {
 		return done, known, status.Error(codes.Unavailable, err.Error())
 	}
 	return done, known, nil
+}
+
+// keepDamaged gives the file another name too. It keeps its own until another content takes its place: without a file nothing would be
+// revoked, and a power cut between the two must not come to that.
+func (b *book) keepDamaged() error {
+	aside := b.file + ".damaged"
+	if err := os.Remove(aside); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return os.Link(b.file, aside)
 }

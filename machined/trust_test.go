@@ -191,8 +191,17 @@ func TestRevokedCallers(t *testing.T) {
 	if err := revoke("emil", &api.RevokeRequest{}); status.Code(err) != codes.FailedPrecondition {
 		t.Errorf("revoked over a book that cannot be read: %v", err)
 	}
+	if err := revoke("admin", &api.RevokeRequest{NewList: true}); status.Code(err) != codes.FailedPrecondition {
+		t.Errorf("an admin has revoked himself: %v", err)
+	}
+	if text, err := os.ReadFile(file); err != nil || string(text) != "{torn" {
+		t.Errorf("what was refused has changed the file: %q, %v", text, err)
+	}
 	if err := revoke("emil", &api.RevokeRequest{NewList: true}); err != nil {
 		t.Fatal(err)
+	}
+	if text, err := os.ReadFile(file + ".damaged"); err != nil || string(text) != "{torn" {
+		t.Errorf("the damaged file was not kept: %q, %v", text, err)
 	}
 	if callers, err = m.callers(now.config); err != nil || len(callers.Clients) == 0 {
 		t.Errorf("after a new book was begun: %d bytes of client CAs, %v", len(callers.Clients), err)

@@ -235,6 +235,7 @@ func edited(text []byte) (name string, after []byte, err error) {
 	c := exec.Command("sh", "-c", editor+` "$1"`, "sh", f.Name())
 	c.Stdin, c.Stdout, c.Stderr = os.Stdin, os.Stdout, os.Stderr
 	if err := c.Run(); err != nil {
+		_ = os.Remove(f.Name()) // nothing of it is wanted
 		return "", nil, &exitError{code: exitUsage, err: fmt.Errorf("editor %s: %w; nothing was changed", editor, err), hint: "set EDITOR to another one"}
 	}
 	after, err = os.ReadFile(f.Name())
