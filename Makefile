@@ -80,8 +80,8 @@ versions: image operator ## what else the stories need: other versions of the im
 	$(BUILD)/bin/imager -profile $(BUILD)/generic/$(PROFILE).yaml -out $(BUILD)/generic -outputs disk.raw -bin ''
 
 # What is wrong with each version that `make faults` upgrades to: the program, and what takes its place.
-FAULTS = kernel-hangs:init=kernel-hangs machined-exits:machined=exits machined-hangs:machined=hangs orchestrator-exits:orchestrator=exits containerd-exits:containerd=exits \
-	runc-exits:runc=exits apid-refuses:machined=no-apid kubelet-refuses:orchestrator=no-node apiserver-refuses:orchestrator=no-api \
+FAULTS = kernel-hangs:init=kernel-hangs machined-exits:machined=exits machined-hangs:machined=hangs \
+	orchestrator-exits:orchestrator=exits containerd-exits:containerd=exits runc-exits:runc=exits apid-refuses:machined=no-apid kubelet-refuses:orchestrator=no-node apiserver-refuses:orchestrator=no-api \
 	data-refused:orchestrator=older
 # The orchestrator as it would be with another minor version of Kubernetes.
 STAMPED = CGO_ENABLED=0 go build -tags providerless -ldflags '-s -w -X k8s.io/component-base/version.gitVersion=$(1)' -o $(BUILD)/bin/$(2) ./orchestrator

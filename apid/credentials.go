@@ -30,7 +30,7 @@ const (
 	RevokedFile    = "revoked.json"  // JSON, a list of trust.Revocation; may be empty
 )
 
-// files are all of them, in the order in which load wants them.
+// files are all of them.
 var files = []string{ServerCertFile, ServerKeyFile, OperatorsFile, ClientsFile, MachinesFile, RevokedFile}
 
 var errNoLongerTrusted = errors.New("the CA that signed your certificate is no longer trusted by this machine")
@@ -180,33 +180,32 @@ func stampOf(dir string) (string, error) {
 }
 
 func load(dir string) (*trusted, error) {
-	texts := make([][]byte, len(files))
-	for i, name := range files {
+	texts := map[string][]byte{}
+	for _, name := range files {
 		text, err := os.ReadFile(filepath.Join(dir, name))
 		if err != nil {
 			return nil, fmt.Errorf("credentials: cannot read: %w", err)
 		}
-		texts[i] = text
+		texts[name] = text
 	}
-	server, err := tls.X509KeyPair(texts[0], texts[1])
+	server, err := tls.X509KeyPair(texts[ServerCertFile], texts[ServerKeyFile])
 	if err != nil {
 		return nil, fmt.Errorf("credentials: cannot use %s with %s: %w", ServerCertFile, ServerKeyFile, err)
 	}
-	fresh := &trusted{server: server, cas: x509.NewCertPool(), roots: map[[sha256.Size]byte]api.Role{}, unowned: len(texts[2]) == 0}
+	fresh := &trusted{server: server, cas: x509.NewCertPool(), roots: map[[sha256.Size]byte]api.Role{}, unowned: len(texts[OperatorsFile]) == 0}
 	for _, f := range []struct {
 		name string
-		text []byte
 		most api.Role
-	}{{OperatorsFile, texts[2], api.Role_ROLE_ADMIN}, {ClientsFile, texts[3], api.Role_ROLE_ADMIN}, {MachinesFile, texts[4], api.Role_ROLE_MACHINE}} {
-		if len(f.text) == 0 || fresh.unowned { // who belongs to nobody lets nobody in
+	}{{OperatorsFile, api.Role_ROLE_ADMIN}, {ClientsFile, api.Role_ROLE_ADMIN}, {MachinesFile, api.Role_ROLE_MACHINE}} {
+		if len(texts[f.name]) == 0 || fresh.unowned { // who belongs to nobody lets nobody in
 			continue
 		}
-		if err := fresh.add(f.name, f.text, f.most); err != nil {
+		if err := fresh.add(f.name, texts[f.name], f.most); err != nil {
 			return nil, err
 		}
 	}
-	if len(texts[5]) > 0 {
-		if err := json.Unmarshal(texts[5], &fresh.revoked); err != nil {
+	if text := texts[RevokedFile]; len(text) > 0 {
+		if err := json.Unmarshal(text, &fresh.revoked); err != nil {
 			return nil, fmt.Errorf("credentials: cannot use %s: %w", RevokedFile, err)
 		}
 	}

@@ -16,10 +16,11 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-// rule is who may call a method.
+// rule is who may call a method, and whether that is on record.
 type rule struct {
-	least  api.Role   // and all above it
-	narrow []api.Role // too
+	least   api.Role   // and all above it
+	narrow  []api.Role // too
+	audited bool       // although it is for those who only look
 }
 
 // roleTable is the rule of each method, by full name ("/orlop.v1alpha1.Machine/Version").
@@ -43,7 +44,8 @@ func ruleOf(m protoreflect.MethodDescriptor) rule {
 	// A method without the option gets ROLE_UNSPECIFIED, which nobody has: it is refused to everyone.
 	least, _ := proto.GetExtension(m.Options(), api.E_Role).(api.Role)
 	narrow, _ := proto.GetExtension(m.Options(), api.E_Narrow).([]api.Role)
-	return rule{least: least, narrow: narrow}
+	audited, _ := proto.GetExtension(m.Options(), api.E_Audited).(bool)
+	return rule{least: least, narrow: narrow, audited: audited}
 }
 
 // check tells whether a caller with that role may call the method. The error is one sentence for the caller.
@@ -64,7 +66,7 @@ func (t roleTable) check(method string, role api.Role) error {
 
 // mutates tells whether a method changes something or gives away a secret, which is when it is audited.
 func (t roleTable) mutates(method string) bool {
-	return t[method].least > api.Role_ROLE_READER || method == api.Trust_Renew_FullMethodName
+	return t[method].least > api.Role_ROLE_READER || t[method].audited
 }
 
 // Mutates returns what tells whether a method, by its full name, changes something or gives away a secret, so that machined records

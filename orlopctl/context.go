@@ -90,11 +90,18 @@ func (f *contextsFile) save() error {
 
 // machine is the machine that the flags and the contexts name.
 func (t *tool) machine() (client.Endpoint, error) {
-	name, chosen, err := t.chosen()
-	if err != nil {
-		return client.Endpoint{}, err
+	_, _, e, err := t.called()
+	return e, err
+}
+
+// called is machine, with the context that it comes from.
+func (t *tool) called() (name string, chosen machineContext, e client.Endpoint, err error) {
+	if name, chosen, err = t.chosen(); err != nil {
+		return name, chosen, e, err
 	}
-	return t.signedAgain(name, chosen).endpoint()
+	chosen = t.signedAgain(name, chosen)
+	e, err = chosen.endpoint()
+	return name, chosen, e, err
 }
 
 // chosen is the context in force, with its name, overlaid by the flags.

@@ -146,8 +146,13 @@ func readOperator(dir string) (*pki.CA, error) {
 	return pki.ParseCA(cert, key)
 }
 
+// issueClient makes a client certificate by an operator's CA.
+func issueClient(ca *pki.CA, name string, organisations []string, ttl time.Duration) (*pki.Leaf, error) {
+	return ca.Issue(pki.Spec{CN: name, O: organisations, Usage: pki.Client, TTL: ttl, Backdate: clientBackdate})
+}
+
 func makeClient(ca *pki.CA, dir, name, organisation string, ttl time.Duration, force bool) error {
-	leaf, err := ca.Issue(pki.Spec{CN: name, O: []string{organisation}, Usage: pki.Client, TTL: ttl, Backdate: clientBackdate})
+	leaf, err := issueClient(ca, name, []string{organisation}, ttl)
 	if err != nil {
 		return err
 	}

@@ -132,12 +132,12 @@ func (t *tool) stream(do func(context.Context, *client.Client) error) error {
 }
 
 func (t *tool) connected(dialing, calling context.Context, do func(context.Context, *client.Client) error) error {
-	endpoint, err := t.machine()
+	name, chosen, endpoint, err := t.called()
 	if err != nil {
 		return err
 	}
 	return connectedTo(dialing, endpoint, func(c *client.Client) error {
-		t.keepFresh(dialing, c)
+		t.keepFresh(dialing, c, name, chosen)
 		return do(calling, c)
 	})
 }

@@ -342,7 +342,7 @@ func (t *tool) signedAgain(name string, c machineContext) machineContext {
 	if _, root := pki.OriginOf(leaf.Cert); leaf.Cert.CheckSignatureFrom(ca.Cert) != nil && root != pki.Fingerprint(ca.Cert) {
 		return c
 	}
-	made, err := ca.Issue(pki.Spec{CN: leaf.Cert.Subject.CommonName, O: leaf.Cert.Subject.Organization, Usage: pki.Client, TTL: clientLife, Backdate: clientBackdate})
+	made, err := issueClient(ca, leaf.Cert.Subject.CommonName, leaf.Cert.Subject.Organization, clientLife)
 	if err != nil {
 		return c
 	}
@@ -359,12 +359,8 @@ func renewAt(leaf *pki.Leaf) time.Time {
 
 // keepFresh has the machine renew the context's certificate when it is time. One that does not is no reason for a command to fail: the
 // certificate is still valid.
-func (t *tool) keepFresh(ctx context.Context, c *client.Client) {
+func (t *tool) keepFresh(ctx context.Context, c *client.Client, name string, chosen machineContext) {
 	if !t.ownContext() {
-		return
-	}
-	name, chosen, err := t.chosen()
-	if err != nil {
 		return
 	}
 	present, is := ending(chosen.Cert, chosen.Key)

@@ -3463,6 +3463,14 @@ var file_orlop_proto_extTypes = []protoimpl.ExtensionInfo{
 		Tag:           "varint,50001,rep,packed,name=narrow,enum=orlop.v1alpha1.Role",
 		Filename:      "orlop.proto",
 	},
+	{
+		ExtendedType:  (*descriptorpb.MethodOptions)(nil),
+		ExtensionType: (*bool)(nil),
+		Field:         50002,
+		Name:          "orlop.v1alpha1.audited",
+		Tag:           "varint,50002,opt,name=audited",
+		Filename:      "orlop.proto",
+	},
 }
 
 // Extension fields to descriptorpb.MethodOptions.
@@ -3475,6 +3483,10 @@ var (
 	//
 	// repeated orlop.v1alpha1.Role narrow = 50001;
 	E_Narrow = &file_orlop_proto_extTypes[1]
+	// Calls are on record, although those who only look may call it. All methods above ROLE_READER are.
+	//
+	// optional bool audited = 50002;
+	E_Audited = &file_orlop_proto_extTypes[2]
 )
 
 var File_orlop_proto protoreflect.FileDescriptor
@@ -3762,12 +3774,11 @@ const file_orlop_proto_rawDesc = "" +
 	"\bRollback\x12\x1f.orlop.v1alpha1.RollbackRequest\x1a .orlop.v1alpha1.RollbackResponse\"\x04\x80\xb5\x18\x1e2T\n" +
 	"\x05Audit\x12K\n" +
 	"\x04Read\x12 .orlop.v1alpha1.ReadAuditRequest\x1a\x19.orlop.v1alpha1.AuditLine\"\x04\x80\xb5\x18\n" +
-	"0\x012\xc7\x02\n" +
+	"0\x012\xcb\x02\n" +
 	"\x05Trust\x12J\n" +
-	"\x05Issue\x12\x1c.orlop.v1alpha1.IssueRequest\x1a\x1d.orlop.v1alpha1.IssueResponse\"\x04\x80\xb5\x18\x1e\x12P\n" +
-	"\x05Renew\x12\x1c.orlop.v1alpha1.RenewRequest\x1a\x1d.orlop.v1alpha1.IssueResponse\"\n" +
-	"\x80\xb5\x18\n" +
-	"\x8a\xb5\x18\x02ef\x12Q\n" +
+	"\x05Issue\x12\x1c.orlop.v1alpha1.IssueRequest\x1a\x1d.orlop.v1alpha1.IssueResponse\"\x04\x80\xb5\x18\x1e\x12T\n" +
+	"\x05Renew\x12\x1c.orlop.v1alpha1.RenewRequest\x1a\x1d.orlop.v1alpha1.IssueResponse\"\x0e\x80\xb5\x18\n" +
+	"\x8a\xb5\x18\x02ef\x90\xb5\x18\x01\x12Q\n" +
 	"\x04List\x12 .orlop.v1alpha1.ListTrustRequest\x1a!.orlop.v1alpha1.ListTrustResponse\"\x04\x80\xb5\x18\n" +
 	"\x12M\n" +
 	"\x06Revoke\x12\x1d.orlop.v1alpha1.RevokeRequest\x1a\x1e.orlop.v1alpha1.RevokeResponse\"\x04\x80\xb5\x18\x1e2\xb5\x01\n" +
@@ -3777,7 +3788,8 @@ const file_orlop_proto_rawDesc = "" +
 	"\n" +
 	"Kubeconfig\x12!.orlop.v1alpha1.KubeconfigRequest\x1a\".orlop.v1alpha1.KubeconfigResponse\"\x04\x80\xb5\x18\x1e:J\n" +
 	"\x04role\x12\x1e.google.protobuf.MethodOptions\x18І\x03 \x01(\x0e2\x14.orlop.v1alpha1.RoleR\x04role:N\n" +
-	"\x06narrow\x12\x1e.google.protobuf.MethodOptions\x18ц\x03 \x03(\x0e2\x14.orlop.v1alpha1.RoleR\x06narrowB#Z!github.com/orlop-os/orlop/pkg/apib\x06proto3"
+	"\x06narrow\x12\x1e.google.protobuf.MethodOptions\x18ц\x03 \x03(\x0e2\x14.orlop.v1alpha1.RoleR\x06narrow::\n" +
+	"\aaudited\x12\x1e.google.protobuf.MethodOptions\x18҆\x03 \x01(\bR\aauditedB#Z!github.com/orlop-os/orlop/pkg/apib\x06proto3"
 
 var (
 	file_orlop_proto_rawDescOnce sync.Once
@@ -3891,72 +3903,73 @@ var file_orlop_proto_depIdxs = []int32{
 	63, // 27: orlop.v1alpha1.KubeconfigRequest.ttl:type_name -> google.protobuf.Duration
 	64, // 28: orlop.v1alpha1.role:extendee -> google.protobuf.MethodOptions
 	64, // 29: orlop.v1alpha1.narrow:extendee -> google.protobuf.MethodOptions
-	0,  // 30: orlop.v1alpha1.role:type_name -> orlop.v1alpha1.Role
-	0,  // 31: orlop.v1alpha1.narrow:type_name -> orlop.v1alpha1.Role
-	3,  // 32: orlop.v1alpha1.Machine.Version:input_type -> orlop.v1alpha1.VersionRequest
-	5,  // 33: orlop.v1alpha1.Machine.Get:input_type -> orlop.v1alpha1.GetRequest
-	5,  // 34: orlop.v1alpha1.Machine.Watch:input_type -> orlop.v1alpha1.GetRequest
-	7,  // 35: orlop.v1alpha1.Machine.Events:input_type -> orlop.v1alpha1.EventsRequest
-	9,  // 36: orlop.v1alpha1.Machine.Reboot:input_type -> orlop.v1alpha1.PowerRequest
-	9,  // 37: orlop.v1alpha1.Machine.Shutdown:input_type -> orlop.v1alpha1.PowerRequest
-	11, // 38: orlop.v1alpha1.Machine.Reset:input_type -> orlop.v1alpha1.ResetRequest
-	12, // 39: orlop.v1alpha1.Config.Apply:input_type -> orlop.v1alpha1.ApplyRequest
-	14, // 40: orlop.v1alpha1.Config.Get:input_type -> orlop.v1alpha1.GetConfigRequest
-	17, // 41: orlop.v1alpha1.Service.List:input_type -> orlop.v1alpha1.ListServicesRequest
-	21, // 42: orlop.v1alpha1.Service.Restart:input_type -> orlop.v1alpha1.RestartServiceRequest
-	23, // 43: orlop.v1alpha1.Log.Service:input_type -> orlop.v1alpha1.ServiceLogRequest
-	24, // 44: orlop.v1alpha1.Log.Kernel:input_type -> orlop.v1alpha1.KernelLogRequest
-	26, // 45: orlop.v1alpha1.Image.Import:input_type -> orlop.v1alpha1.ImportImageRequest
-	28, // 46: orlop.v1alpha1.Image.List:input_type -> orlop.v1alpha1.ListImagesRequest
-	31, // 47: orlop.v1alpha1.Upgrade.Offer:input_type -> orlop.v1alpha1.OfferBundleRequest
-	33, // 48: orlop.v1alpha1.Upgrade.Send:input_type -> orlop.v1alpha1.SendBundleRequest
-	34, // 49: orlop.v1alpha1.Upgrade.Fetch:input_type -> orlop.v1alpha1.FetchBundleRequest
-	40, // 50: orlop.v1alpha1.Upgrade.Status:input_type -> orlop.v1alpha1.UpgradeStatusRequest
-	41, // 51: orlop.v1alpha1.Upgrade.Watch:input_type -> orlop.v1alpha1.WatchUpgradeRequest
-	35, // 52: orlop.v1alpha1.Upgrade.Describe:input_type -> orlop.v1alpha1.DescribeBundleRequest
-	37, // 53: orlop.v1alpha1.Upgrade.Give:input_type -> orlop.v1alpha1.GiveBundleRequest
-	43, // 54: orlop.v1alpha1.Upgrade.Rollback:input_type -> orlop.v1alpha1.RollbackRequest
-	45, // 55: orlop.v1alpha1.Audit.Read:input_type -> orlop.v1alpha1.ReadAuditRequest
-	47, // 56: orlop.v1alpha1.Trust.Issue:input_type -> orlop.v1alpha1.IssueRequest
-	48, // 57: orlop.v1alpha1.Trust.Renew:input_type -> orlop.v1alpha1.RenewRequest
-	50, // 58: orlop.v1alpha1.Trust.List:input_type -> orlop.v1alpha1.ListTrustRequest
-	54, // 59: orlop.v1alpha1.Trust.Revoke:input_type -> orlop.v1alpha1.RevokeRequest
-	56, // 60: orlop.v1alpha1.Cluster.Health:input_type -> orlop.v1alpha1.HealthRequest
-	59, // 61: orlop.v1alpha1.Cluster.Kubeconfig:input_type -> orlop.v1alpha1.KubeconfigRequest
-	4,  // 62: orlop.v1alpha1.Machine.Version:output_type -> orlop.v1alpha1.VersionResponse
-	6,  // 63: orlop.v1alpha1.Machine.Get:output_type -> orlop.v1alpha1.StateSnapshot
-	6,  // 64: orlop.v1alpha1.Machine.Watch:output_type -> orlop.v1alpha1.StateSnapshot
-	8,  // 65: orlop.v1alpha1.Machine.Events:output_type -> orlop.v1alpha1.Event
-	10, // 66: orlop.v1alpha1.Machine.Reboot:output_type -> orlop.v1alpha1.PowerResponse
-	10, // 67: orlop.v1alpha1.Machine.Shutdown:output_type -> orlop.v1alpha1.PowerResponse
-	10, // 68: orlop.v1alpha1.Machine.Reset:output_type -> orlop.v1alpha1.PowerResponse
-	13, // 69: orlop.v1alpha1.Config.Apply:output_type -> orlop.v1alpha1.ApplyResponse
-	15, // 70: orlop.v1alpha1.Config.Get:output_type -> orlop.v1alpha1.GetConfigResponse
-	18, // 71: orlop.v1alpha1.Service.List:output_type -> orlop.v1alpha1.ListServicesResponse
-	22, // 72: orlop.v1alpha1.Service.Restart:output_type -> orlop.v1alpha1.RestartServiceResponse
-	25, // 73: orlop.v1alpha1.Log.Service:output_type -> orlop.v1alpha1.LogLine
-	25, // 74: orlop.v1alpha1.Log.Kernel:output_type -> orlop.v1alpha1.LogLine
-	27, // 75: orlop.v1alpha1.Image.Import:output_type -> orlop.v1alpha1.ImportImageResponse
-	29, // 76: orlop.v1alpha1.Image.List:output_type -> orlop.v1alpha1.ListImagesResponse
-	32, // 77: orlop.v1alpha1.Upgrade.Offer:output_type -> orlop.v1alpha1.OfferBundleResponse
-	39, // 78: orlop.v1alpha1.Upgrade.Send:output_type -> orlop.v1alpha1.UpgradeBegun
-	39, // 79: orlop.v1alpha1.Upgrade.Fetch:output_type -> orlop.v1alpha1.UpgradeBegun
-	42, // 80: orlop.v1alpha1.Upgrade.Status:output_type -> orlop.v1alpha1.UpgradeStatus
-	42, // 81: orlop.v1alpha1.Upgrade.Watch:output_type -> orlop.v1alpha1.UpgradeStatus
-	36, // 82: orlop.v1alpha1.Upgrade.Describe:output_type -> orlop.v1alpha1.DescribeBundleResponse
-	38, // 83: orlop.v1alpha1.Upgrade.Give:output_type -> orlop.v1alpha1.GiveBundleResponse
-	44, // 84: orlop.v1alpha1.Upgrade.Rollback:output_type -> orlop.v1alpha1.RollbackResponse
-	46, // 85: orlop.v1alpha1.Audit.Read:output_type -> orlop.v1alpha1.AuditLine
-	49, // 86: orlop.v1alpha1.Trust.Issue:output_type -> orlop.v1alpha1.IssueResponse
-	49, // 87: orlop.v1alpha1.Trust.Renew:output_type -> orlop.v1alpha1.IssueResponse
-	51, // 88: orlop.v1alpha1.Trust.List:output_type -> orlop.v1alpha1.ListTrustResponse
-	55, // 89: orlop.v1alpha1.Trust.Revoke:output_type -> orlop.v1alpha1.RevokeResponse
-	57, // 90: orlop.v1alpha1.Cluster.Health:output_type -> orlop.v1alpha1.HealthResponse
-	60, // 91: orlop.v1alpha1.Cluster.Kubeconfig:output_type -> orlop.v1alpha1.KubeconfigResponse
-	62, // [62:92] is the sub-list for method output_type
-	32, // [32:62] is the sub-list for method input_type
-	30, // [30:32] is the sub-list for extension type_name
-	28, // [28:30] is the sub-list for extension extendee
+	64, // 30: orlop.v1alpha1.audited:extendee -> google.protobuf.MethodOptions
+	0,  // 31: orlop.v1alpha1.role:type_name -> orlop.v1alpha1.Role
+	0,  // 32: orlop.v1alpha1.narrow:type_name -> orlop.v1alpha1.Role
+	3,  // 33: orlop.v1alpha1.Machine.Version:input_type -> orlop.v1alpha1.VersionRequest
+	5,  // 34: orlop.v1alpha1.Machine.Get:input_type -> orlop.v1alpha1.GetRequest
+	5,  // 35: orlop.v1alpha1.Machine.Watch:input_type -> orlop.v1alpha1.GetRequest
+	7,  // 36: orlop.v1alpha1.Machine.Events:input_type -> orlop.v1alpha1.EventsRequest
+	9,  // 37: orlop.v1alpha1.Machine.Reboot:input_type -> orlop.v1alpha1.PowerRequest
+	9,  // 38: orlop.v1alpha1.Machine.Shutdown:input_type -> orlop.v1alpha1.PowerRequest
+	11, // 39: orlop.v1alpha1.Machine.Reset:input_type -> orlop.v1alpha1.ResetRequest
+	12, // 40: orlop.v1alpha1.Config.Apply:input_type -> orlop.v1alpha1.ApplyRequest
+	14, // 41: orlop.v1alpha1.Config.Get:input_type -> orlop.v1alpha1.GetConfigRequest
+	17, // 42: orlop.v1alpha1.Service.List:input_type -> orlop.v1alpha1.ListServicesRequest
+	21, // 43: orlop.v1alpha1.Service.Restart:input_type -> orlop.v1alpha1.RestartServiceRequest
+	23, // 44: orlop.v1alpha1.Log.Service:input_type -> orlop.v1alpha1.ServiceLogRequest
+	24, // 45: orlop.v1alpha1.Log.Kernel:input_type -> orlop.v1alpha1.KernelLogRequest
+	26, // 46: orlop.v1alpha1.Image.Import:input_type -> orlop.v1alpha1.ImportImageRequest
+	28, // 47: orlop.v1alpha1.Image.List:input_type -> orlop.v1alpha1.ListImagesRequest
+	31, // 48: orlop.v1alpha1.Upgrade.Offer:input_type -> orlop.v1alpha1.OfferBundleRequest
+	33, // 49: orlop.v1alpha1.Upgrade.Send:input_type -> orlop.v1alpha1.SendBundleRequest
+	34, // 50: orlop.v1alpha1.Upgrade.Fetch:input_type -> orlop.v1alpha1.FetchBundleRequest
+	40, // 51: orlop.v1alpha1.Upgrade.Status:input_type -> orlop.v1alpha1.UpgradeStatusRequest
+	41, // 52: orlop.v1alpha1.Upgrade.Watch:input_type -> orlop.v1alpha1.WatchUpgradeRequest
+	35, // 53: orlop.v1alpha1.Upgrade.Describe:input_type -> orlop.v1alpha1.DescribeBundleRequest
+	37, // 54: orlop.v1alpha1.Upgrade.Give:input_type -> orlop.v1alpha1.GiveBundleRequest
+	43, // 55: orlop.v1alpha1.Upgrade.Rollback:input_type -> orlop.v1alpha1.RollbackRequest
+	45, // 56: orlop.v1alpha1.Audit.Read:input_type -> orlop.v1alpha1.ReadAuditRequest
+	47, // 57: orlop.v1alpha1.Trust.Issue:input_type -> orlop.v1alpha1.IssueRequest
+	48, // 58: orlop.v1alpha1.Trust.Renew:input_type -> orlop.v1alpha1.RenewRequest
+	50, // 59: orlop.v1alpha1.Trust.List:input_type -> orlop.v1alpha1.ListTrustRequest
+	54, // 60: orlop.v1alpha1.Trust.Revoke:input_type -> orlop.v1alpha1.RevokeRequest
+	56, // 61: orlop.v1alpha1.Cluster.Health:input_type -> orlop.v1alpha1.HealthRequest
+	59, // 62: orlop.v1alpha1.Cluster.Kubeconfig:input_type -> orlop.v1alpha1.KubeconfigRequest
+	4,  // 63: orlop.v1alpha1.Machine.Version:output_type -> orlop.v1alpha1.VersionResponse
+	6,  // 64: orlop.v1alpha1.Machine.Get:output_type -> orlop.v1alpha1.StateSnapshot
+	6,  // 65: orlop.v1alpha1.Machine.Watch:output_type -> orlop.v1alpha1.StateSnapshot
+	8,  // 66: orlop.v1alpha1.Machine.Events:output_type -> orlop.v1alpha1.Event
+	10, // 67: orlop.v1alpha1.Machine.Reboot:output_type -> orlop.v1alpha1.PowerResponse
+	10, // 68: orlop.v1alpha1.Machine.Shutdown:output_type -> orlop.v1alpha1.PowerResponse
+	10, // 69: orlop.v1alpha1.Machine.Reset:output_type -> orlop.v1alpha1.PowerResponse
+	13, // 70: orlop.v1alpha1.Config.Apply:output_type -> orlop.v1alpha1.ApplyResponse
+	15, // 71: orlop.v1alpha1.Config.Get:output_type -> orlop.v1alpha1.GetConfigResponse
+	18, // 72: orlop.v1alpha1.Service.List:output_type -> orlop.v1alpha1.ListServicesResponse
+	22, // 73: orlop.v1alpha1.Service.Restart:output_type -> orlop.v1alpha1.RestartServiceResponse
+	25, // 74: orlop.v1alpha1.Log.Service:output_type -> orlop.v1alpha1.LogLine
+	25, // 75: orlop.v1alpha1.Log.Kernel:output_type -> orlop.v1alpha1.LogLine
+	27, // 76: orlop.v1alpha1.Image.Import:output_type -> orlop.v1alpha1.ImportImageResponse
+	29, // 77: orlop.v1alpha1.Image.List:output_type -> orlop.v1alpha1.ListImagesResponse
+	32, // 78: orlop.v1alpha1.Upgrade.Offer:output_type -> orlop.v1alpha1.OfferBundleResponse
+	39, // 79: orlop.v1alpha1.Upgrade.Send:output_type -> orlop.v1alpha1.UpgradeBegun
+	39, // 80: orlop.v1alpha1.Upgrade.Fetch:output_type -> orlop.v1alpha1.UpgradeBegun
+	42, // 81: orlop.v1alpha1.Upgrade.Status:output_type -> orlop.v1alpha1.UpgradeStatus
+	42, // 82: orlop.v1alpha1.Upgrade.Watch:output_type -> orlop.v1alpha1.UpgradeStatus
+	36, // 83: orlop.v1alpha1.Upgrade.Describe:output_type -> orlop.v1alpha1.DescribeBundleResponse
+	38, // 84: orlop.v1alpha1.Upgrade.Give:output_type -> orlop.v1alpha1.GiveBundleResponse
+	44, // 85: orlop.v1alpha1.Upgrade.Rollback:output_type -> orlop.v1alpha1.RollbackResponse
+	46, // 86: orlop.v1alpha1.Audit.Read:output_type -> orlop.v1alpha1.AuditLine
+	49, // 87: orlop.v1alpha1.Trust.Issue:output_type -> orlop.v1alpha1.IssueResponse
+	49, // 88: orlop.v1alpha1.Trust.Renew:output_type -> orlop.v1alpha1.IssueResponse
+	51, // 89: orlop.v1alpha1.Trust.List:output_type -> orlop.v1alpha1.ListTrustResponse
+	55, // 90: orlop.v1alpha1.Trust.Revoke:output_type -> orlop.v1alpha1.RevokeResponse
+	57, // 91: orlop.v1alpha1.Cluster.Health:output_type -> orlop.v1alpha1.HealthResponse
+	60, // 92: orlop.v1alpha1.Cluster.Kubeconfig:output_type -> orlop.v1alpha1.KubeconfigResponse
+	63, // [63:93] is the sub-list for method output_type
+	33, // [33:63] is the sub-list for method input_type
+	31, // [31:33] is the sub-list for extension type_name
+	28, // [28:31] is the sub-list for extension extendee
 	0,  // [0:28] is the sub-list for field type_name
 }
 
@@ -3972,7 +3985,7 @@ func file_orlop_proto_init() {
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_orlop_proto_rawDesc), len(file_orlop_proto_rawDesc)),
 			NumEnums:      3,
 			NumMessages:   58,
-			NumExtensions: 2,
+			NumExtensions: 3,
 			NumServices:   9,
 		},
 		GoTypes:           file_orlop_proto_goTypes,

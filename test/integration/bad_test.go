@@ -117,14 +117,7 @@ func (s *story) refusesVerb(ts *testscript.TestScript, neg bool, args []string) 
 
 func (s *story) expiredVerb(ts *testscript.TestScript, neg bool, args []string) {
 	need(ts, neg, args, 1, 1, "expired FOLDER")
-	read := func(name string) []byte {
-		text, err := os.ReadFile(filepath.Join(*operator, name))
-		ts.Check(err)
-		return text
-	}
-	ca, err := pki.ParseCA(read("ca.crt"), read("ca.key"))
-	ts.Check(err)
-	leaf, err := ca.Issue(pki.Spec{
+	leaf, err := operatorCA(ts).Issue(pki.Spec{
 		CN: "late", O: []string{pki.RoleAdmin}, Usage: pki.Client,
 		Now: time.Now().Add(-48 * time.Hour), TTL: 24 * time.Hour, Backdate: time.Minute,
 	})
@@ -133,6 +126,18 @@ func (s *story) expiredVerb(ts *testscript.TestScript, neg bool, args []string) 
 	ts.Check(os.MkdirAll(dir, 0o700))
 	ts.Check(os.WriteFile(filepath.Join(dir, "client.crt"), leaf.CertPEM(), 0o600))
 	ts.Check(os.WriteFile(filepath.Join(dir, "client.key"), leaf.KeyPEM(), 0o600))
+}
+
+// operatorCA is the CA of the operator that the image was built for.
+func operatorCA(ts *testscript.TestScript) *pki.CA {
+	read := func(name string) []byte {
+		text, err := os.ReadFile(filepath.Join(*operator, name))
+		ts.Check(err)
+		return text
+	}
+	ca, err := pki.ParseCA(read("ca.crt"), read("ca.key"))
+	ts.Check(err)
+	return ca
 }
 
 func (s *story) buttonVerb(ts *testscript.TestScript, neg bool, args []string) {

@@ -120,13 +120,7 @@ func (d doorBed) dial(e client.Endpoint) *client.Client {
 
 // cert is a certificate by the operator's CA with a role, or by nobody's.
 func (d doorBed) cert(organisation string) tls.Certificate {
-	certPEM, err := os.ReadFile(filepath.Join(*operator, "ca.crt"))
-	d.ts.Check(err)
-	keyPEM, err := os.ReadFile(filepath.Join(*operator, "ca.key"))
-	d.ts.Check(err)
-	ca, err := pki.ParseCA(certPEM, keyPEM)
-	d.ts.Check(err)
-	leaf, err := ca.Issue(pki.Spec{CN: "door", O: []string{organisation}, Usage: pki.Client, TTL: time.Hour})
+	leaf, err := operatorCA(d.ts).Issue(pki.Spec{CN: "door", O: []string{organisation}, Usage: pki.Client, TTL: time.Hour})
 	d.ts.Check(err)
 	return tls.Certificate{Certificate: [][]byte{leaf.Cert.Raw}, PrivateKey: leaf.Key}
 }

@@ -1,5 +1,5 @@
-// Command kernel-hangs is, as init, a system with a driver that never comes back: it gives the kernel the first driver that init
-// would load, changed so that its start is an endless loop. Nothing has armed the watchdog yet.
+// Command kernel-hangs is, as init, a system with a driver that never comes back: it gives the kernel one of those that init
+// loads, changed so that its start is an endless loop. Nothing has armed the watchdog yet.
 package main
 
 import (
