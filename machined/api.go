@@ -203,7 +203,11 @@ func (a configAPI) Apply(ctx context.Context, r *api.ApplyRequest) (*api.ApplyRe
 	case err != nil:
 		return nil, status.Error(codes.FailedPrecondition, err.Error())
 	}
-	return &api.ApplyResponse{Operations: done.operations, Restarts: done.restarts, Reboot: done.reboot, Install: done.install}, nil
+	out := &api.ApplyResponse{Operations: done.operations, Restarts: done.restarts, Reboot: done.reboot, Install: done.install}
+	if !done.trial.IsZero() {
+		out.Trial = timestamppb.New(done.trial)
+	}
+	return out, nil
 }
 
 // refused is the status of a configuration that was refused: the text for people, each problem as a detail for tools.
@@ -216,14 +220,6 @@ func refused(problems config.Problems) error {
 		}
 	}
 	return s.Err()
-}
-
-func (a configAPI) Get(context.Context, *api.GetConfigRequest) (*api.GetConfigResponse, error) {
-	now, _ := a.m.config.Get()
-	if now.config == nil {
-		return nil, status.Error(codes.NotFound, "configuration: there is none yet; apply one")
-	}
-	return &api.GetConfigResponse{Documents: config.MarshalRedacted(now.config), Applied: timestamppb.New(now.applied)}, nil
 }
 
 type serviceAPI struct {

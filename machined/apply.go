@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -17,9 +16,10 @@ import (
 	"github.com/orlop-os/orlop/apid"
 	"github.com/orlop-os/orlop/machined/credentials"
 	"github.com/orlop-os/orlop/machined/disk"
+	"github.com/orlop-os/orlop/machined/documents"
+	"github.com/orlop-os/orlop/machined/power"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/config"
-	"github.com/orlop-os/orlop/pkg/durable"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/reconcile"
 	"github.com/orlop-os/orlop/pkg/supervise"
@@ -30,8 +30,9 @@ import (
 //  1. The documents are parsed and checked whole; anything wrong with them, and nothing happens.
 //  2. What a running machine cannot become without losing its data is refused (fixed).
 //  3. Every domain says what it would do. A dry run ends here.
-//  4. The documents are written to STATE: the present ones become the previous ones, then the new ones take their place by a
-//     rename. A power cut leaves the one or the other. Staged ones are put beside them, and take their place at the next start.
+//  4. The documents are written to STATE, where they take the place of the present ones by a rename (package documents). A power cut
+//     leaves the one or the other. Staged ones are put beside them, and take their place at the next start; while some are tried, the
+//     ones before lie beside them (history.go).
 //  5. The new value goes into the cell that every domain watches. Each reads, diffs and does by itself, now and whenever the
 //     kernel changes under it; what it does is an event, what goes wrong is in its state.
 
@@ -42,17 +43,22 @@ const checkTimeout = time.Minute
 type applied struct {
 	config    *config.Config // nil before there is one
 	applied   time.Time
-	source    string // where it came from: "STATE", "image", "API (CN=…)", "medium /dev/sdb1:machine.yaml"
-	documents []byte // as they came, where they still have to be stored: on a machine that runs from memory
-	problem   string // what is wrong with one that lies there and cannot be used
+	source    string    // where it came from: "STATE", "image", "API (CN=…)", "medium /dev/sdb1:machine.yaml"
+	documents []byte    // as they came, where they still have to be stored: on a machine that runs from memory
+	problem   string    // what is wrong with one that lies there and cannot be used
+	trial     time.Time // when the one before comes back; zero: this one is here to stay
 }
+
+// configs is where the configurations are kept.
+var configs = documents.Store{Dir: paths.Config}
 
 // outcome is what applying does, or would do.
 type outcome struct {
 	operations []string
 	restarts   []string
 	reboot     bool
-	install    string // the disk that the system is installed to
+	install    string    // the disk that the system is installed to
+	trial      time.Time // until when it is in force, unless it is confirmed
 }
 
 // add notes what a domain does.
@@ -68,15 +74,11 @@ func (m *machine) apply(ctx context.Context, filename string, r *api.ApplyReques
 	defer m.applying.Unlock()
 
 	now, _ := m.config.Get()
-	documents, mode := r.Documents, r.Mode
-	if r.Patch {
-		var err error
-		if documents, err = patched(now, r.Documents); err != nil {
-			return outcome{}, fmt.Errorf("configuration refused, nothing was changed: %w", err)
-		}
-		filename = "patched" // the lines are of what comes of it
+	filename, text, err := asked(now, filename, r)
+	if err != nil {
+		return outcome{}, fmt.Errorf("configuration refused, nothing was changed: %w", err)
 	}
-	next, problems := config.Parse(filename, documents)
+	next, problems := config.Parse(filename, text)
 	if len(problems) > 0 {
 		return outcome{}, problems
 	}
@@ -99,21 +101,30 @@ func (m *machine) apply(ctx context.Context, filename string, r *api.ApplyReques
 	if err := m.readable(ctx, next.Cluster); err != nil {
 		return outcome{}, err
 	}
+	if err := m.way(now, r); err != nil {
+		return outcome{}, fmt.Errorf("configuration refused, nothing was changed: %w", err)
+	}
 	if m.medium != "" {
-		if mode == api.ApplyRequest_MODE_STAGED {
-			return outcome{}, errors.New("configuration refused: a system that runs from memory has nothing to keep it on until the next start; apply it at once")
-		}
-		return m.applyInstall(ctx, now.config, next, documents, mode == api.ApplyRequest_MODE_DRY_RUN)
+		return m.applyInstall(ctx, now.config, next, text, r.Mode == api.ApplyRequest_MODE_DRY_RUN)
 	}
 	if err := m.matchable(ctx, next); err != nil {
 		return outcome{}, err
 	}
 	out, err := m.plan(ctx, now.config, next)
-	if err != nil || mode == api.ApplyRequest_MODE_DRY_RUN {
+	if err != nil || r.Mode == api.ApplyRequest_MODE_DRY_RUN {
 		return out, err
 	}
-	if mode == api.ApplyRequest_MODE_STAGED {
-		return out, m.keepStaged(ctx, documents)
+	who := caller(ctx)
+	switch r.Mode {
+	case api.ApplyRequest_MODE_STAGED, api.ApplyRequest_MODE_REBOOT:
+		if err := configs.Stage(text); err != nil {
+			return outcome{}, err
+		}
+		m.events.add("config", "config", "staged for the next start by "+who)
+		if out.reboot = r.Mode == api.ApplyRequest_MODE_REBOOT; out.reboot {
+			return out, m.goDown(powerRequest{to: power.Reboot, why: "to apply a configuration, asked by " + who})
+		}
+		return out, nil
 	}
 
 	if why, _ := m.noStorage.Get(); why != "" { // able has seen that the operator allows what it takes
@@ -124,17 +135,24 @@ func (m *machine) apply(ctx context.Context, filename string, r *api.ApplyReques
 	if err := errors.Join(keepIdentity(m.identity.Load()), moveOwner()); err != nil {
 		return outcome{}, err
 	}
-	if err := store(documents); err != nil {
+	if r.Mode == api.ApplyRequest_MODE_TRY {
+		out.trial = time.Now().Add(tryFor(r))
+		err = configs.Try(text)
+	} else {
+		err = configs.Put(text)
+	}
+	if err != nil {
 		return outcome{}, err
 	}
-	if err := dropStaged(); err != nil {
+	if err := configs.DropStaged(); err != nil {
 		return outcome{}, err
 	}
-	m.events.add("config", "config", "applied by "+caller(ctx))
+	m.events.add("config", "config", "applied by "+who)
 	for _, change := range config.Changes(now.config, next) {
 		m.events.add("config", "config", change)
 	}
-	m.config.Set(applied{config: next, applied: time.Now(), source: "API (" + caller(ctx) + ")"})
+	m.config.Set(applied{config: next, applied: time.Now(), source: "API (" + who + ")", trial: out.trial})
+	m.note(text, who)
 	// The caller's next call already meets the machine under its new name, so this part is not left to the loop.
 	state, _ := m.networkState.Get()
 	m.settling.Lock()
@@ -142,12 +160,27 @@ func (m *machine) apply(ctx context.Context, filename string, r *api.ApplyReques
 	return out, m.openDoor(ctx, next, state)
 }
 
+// asked are the documents that a caller wants in force, and what to call them in messages.
+func asked(now applied, filename string, r *api.ApplyRequest) (name string, text []byte, err error) {
+	switch {
+	case r.Number != 0 && (r.Patch || len(r.Documents) > 0):
+		return "", nil, errors.New("documents or a patch, and the number of an earlier configuration: only one can be applied")
+	case r.Number != 0:
+		e, err := configs.Entry(r.Number)
+		return fmt.Sprintf("configuration %d", r.Number), []byte(e.Documents), err
+	case r.Patch:
+		text, err := patched(now, r.Documents)
+		return "patched", text, err // the lines are of what comes of it
+	}
+	return filename, r.Documents, nil
+}
+
 // patched is the present documents with a patch.
 func patched(now applied, patch []byte) ([]byte, error) {
 	if now.config == nil {
 		return nil, errors.New("patch: there is no configuration yet that it could change; apply one")
 	}
-	present, err := os.ReadFile(paths.ConfigCurrent)
+	present, err := os.ReadFile(configs.Current())
 	if errors.Is(err, fs.ErrNotExist) { // it is the image's
 		present, err = config.Marshal(now.config), nil
 	}
@@ -309,93 +342,10 @@ func storageDryRun(ctx context.Context) ([]string, error) {
 	return reconcile.Print(disk.Diff(have, want, nil)), nil
 }
 
-// store writes the documents to STATE so that a power cut leaves the old ones or the new ones.
-func store(documents []byte) error {
-	if err := os.MkdirAll(filepath.Dir(paths.ConfigCurrent), 0o700); err != nil {
-		return fmt.Errorf("configuration: cannot store: %w", err)
-	}
-	if err := keepPrevious(); err != nil {
-		return err
-	}
-	if err := durable.WriteFile(paths.ConfigCurrent, documents, 0o600); err != nil {
-		return fmt.Errorf("configuration: cannot store: %w", err)
-	}
-	return nil
-}
-
-// keepPrevious keeps the present documents as the previous ones.
-func keepPrevious() error {
-	present, err := os.ReadFile(paths.ConfigCurrent)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return nil
-	case err != nil:
-		return fmt.Errorf("configuration: cannot read the present one: %w", err)
-	}
-	if err := durable.WriteFile(paths.ConfigPrevious, present, 0o600); err != nil {
-		return fmt.Errorf("configuration: cannot keep the previous one: %w", err)
-	}
-	return nil
-}
-
-// keepStaged keeps documents for the next start.
-func (m *machine) keepStaged(ctx context.Context, documents []byte) error {
-	if why, _ := m.noStorage.Get(); why != "" {
-		return fmt.Errorf("configuration refused: there is nothing to keep it on until the next start: %s; apply it at once", why)
-	}
-	if err := os.MkdirAll(filepath.Dir(paths.ConfigStaged), 0o700); err != nil {
-		return fmt.Errorf("configuration: cannot stage: %w", err)
-	}
-	if err := durable.WriteFile(paths.ConfigStaged, documents, 0o600); err != nil {
-		return fmt.Errorf("configuration: cannot stage: %w", err)
-	}
-	m.events.add("config", "config", "staged for the next start by "+caller(ctx))
-	return nil
-}
-
-// stagedAt is when a configuration was staged; zero: none is.
-func stagedAt() time.Time {
-	info, err := os.Stat(paths.ConfigStaged)
-	if err != nil {
-		return time.Time{}
-	}
-	return info.ModTime()
-}
-
-// dropStaged forgets a staged configuration.
-func dropStaged() error {
-	err := os.Remove(paths.ConfigStaged)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err == nil {
-		err = durable.SyncFolder(filepath.Dir(paths.ConfigStaged))
-	}
-	if err != nil {
-		return fmt.Errorf("configuration: cannot drop the staged one: %w", err)
-	}
-	return nil
-}
-
-// adoptStaged puts a staged configuration in force: the present one becomes the previous one, and the staged one takes its place by a
-// rename. It tells whether there was one.
-func adoptStaged() (bool, error) {
-	if stagedAt().IsZero() {
-		return false, nil
-	}
-	if err := keepPrevious(); err != nil {
-		return false, err
-	}
-	if err := os.Rename(paths.ConfigStaged, paths.ConfigCurrent); err != nil {
-		return false, fmt.Errorf("configuration: cannot adopt the staged one: %w", err)
-	}
-	return true, durable.SyncFolder(filepath.Dir(paths.ConfigCurrent))
-}
-
 // load reads the configuration that the machine has: the one on STATE, else the one in the image, else none. A stored
 // configuration that cannot be read is an error and not the same as none: the machine must not become somebody else's.
 func load() (applied, string, error) {
-	for _, place := range []struct{ file, source string }{{paths.ConfigCurrent, "STATE"}, {paths.EmbeddedConfig, "image"}} {
+	for _, place := range []struct{ file, source string }{{configs.Current(), "STATE"}, {paths.EmbeddedConfig, "image"}} {
 		from := place.file
 		text, err := os.ReadFile(from)
 		if errors.Is(err, fs.ErrNotExist) {

@@ -230,7 +230,7 @@ func (m *machine) beginInstall(w install.Want, documents []byte, who string) err
 		Tell: func(bytes, of int64) {
 			m.installation.Update(func(s installState) installState { s.Done, s.Total = bytes, of; return s })
 		},
-		Files: append(files, install.File{Name: paths.ConfigCurrent, Content: documents}),
+		Files: append(files, install.File{Name: configs.Current(), Content: documents}),
 	})
 	go m.doInstall(m.working, w, ops)
 	return nil

@@ -74,9 +74,10 @@ func (m *machine) adopt(ctx context.Context, d seed.Document) error {
 		if why, _ := m.noStorage.Get(); why != "" {
 			return fmt.Errorf("%s: there is no disk to keep it on: %s", d.Name, why)
 		}
-		if err := store(d.Text); err != nil {
+		if err := configs.Put(d.Text); err != nil {
 			return err
 		}
+		m.note(d.Text, "medium "+d.Name)
 	}
 	m.say("configuration: taken from " + d.Name)
 	m.config.Set(applied{config: next, applied: time.Now(), source: "medium " + d.Name, documents: d.Text})

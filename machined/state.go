@@ -39,6 +39,7 @@ type configurationState struct {
 	Source  string    `json:"source,omitempty"`  // STATE, image, API or medium, with who or where
 	Problem string    `json:"problem,omitempty"` // what is wrong with one that lies there and cannot be used
 	Staged  time.Time `json:"staged,omitzero"`   // when another one was put by for the next start; zero: none
+	Trial   time.Time `json:"trial,omitzero"`    // when the one before comes back unless this one is confirmed; zero: it is here to stay
 }
 
 // observable is every topic of the machine's state, one line each. The JSON form of the named type is what the API sends.
@@ -71,10 +72,10 @@ func certificates() ([]credentials.State, error) { return credentials.List(crede
 func (m *machine) configurationState() (configurationState, error) {
 	now, _ := m.config.Get()
 	if now.config == nil {
-		return configurationState{Problem: now.problem, Staged: stagedAt()}, nil
+		return configurationState{Problem: now.problem, Staged: configs.Staged()}, nil
 	}
 	s := configurationState{Present: true, Source: now.source, Machine: now.config.Machine.Metadata.Name, Role: string(now.config.Machine.Spec.Role),
-		Applied: now.applied, Staged: stagedAt()}
+		Applied: now.applied, Trial: now.trial, Staged: configs.Staged()}
 	if now.config.Cluster != nil {
 		s.Cluster = now.config.Cluster.Metadata.Name
 	}

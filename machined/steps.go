@@ -215,14 +215,9 @@ func (m *machine) bringStorage(ctx context.Context, c disk.Config) error {
 // stepConfiguration loads the configuration. One that is there and cannot be read stops the machine from becoming anything else:
 // it goes into maintenance with the reason, and the operator who owns it can apply another.
 func stepConfiguration(ctx context.Context, m *machine) error {
+	by := "the start"
 	if last, _ := m.upgrade.Get(); !last.Leaving(m.release.Version) { // then it is the other version's
-		staged, err := adoptStaged()
-		if err != nil {
-			m.say(err.Error())
-		}
-		if staged {
-			m.events.add("config", "config", "the staged configuration is in force")
-		}
+		by = m.beginConfiguration()
 	}
 	a, from, err := load()
 	if err != nil {
@@ -234,6 +229,7 @@ func stepConfiguration(ctx context.Context, m *machine) error {
 	if a.config != nil {
 		m.events.add("config", "config", "loaded from "+from)
 		m.config.Set(a)
+		m.note(a.documents, by)
 		return nil
 	}
 	m.takeSeed(ctx)
@@ -380,5 +376,6 @@ func stepFollow(ctx context.Context, m *machine) error {
 	go m.keepImages(ctx)
 	go m.follow(ctx)
 	go m.lookForTrial(ctx)
+	go m.watchTrial(ctx)
 	return nil
 }

@@ -20,7 +20,6 @@ import (
 	"github.com/orlop-os/orlop/machined/upgrade"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/config"
-	"github.com/orlop-os/orlop/pkg/durable"
 	"github.com/orlop-os/orlop/pkg/kmsg"
 	"github.com/orlop-os/orlop/pkg/layout"
 	"github.com/orlop-os/orlop/pkg/paths"
@@ -148,14 +147,14 @@ func (m *machine) act(ctx context.Context, a slot.Action) error {
 	case slot.Rename:
 		return m.esp.Rename(a.To)
 	case slot.RestoreConfiguration:
-		if err := dropStaged(); err != nil { // it was for the version that has failed
+		if err := configs.DropStaged(); err != nil { // it was for the version that has failed
 			return err
 		}
 		kept, err := records.Kept(a.Version)
 		if err != nil || kept == nil {
 			return err
 		}
-		if err := durable.WriteFile(paths.ConfigCurrent, kept, 0o600); err != nil {
+		if err := configs.Put(kept); err != nil {
 			return fmt.Errorf("upgrade: cannot put the configuration back: %w", err)
 		}
 		m.events.add("upgrade", "config", "the configuration is again the one that version "+a.Version+" was good with")
@@ -258,7 +257,7 @@ func gate(now applied, services []supervise.Status, stored bool) string {
 
 // stored tells whether there is a configuration on STATE.
 func stored() bool {
-	_, err := os.Stat(paths.ConfigCurrent)
+	_, err := os.Stat(configs.Current())
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
@@ -320,14 +319,12 @@ type upgradeAPI struct {
 	m *machine
 }
 
-// keepConfiguration keeps the configuration in force as the one that the running version is good with.
+// keepConfiguration keeps the configuration in force as the one that the running version is good with. One on trial ends with this
+// boot, so the one before it is kept.
 func (m *machine) keepConfiguration() error {
-	text, err := os.ReadFile(paths.ConfigCurrent)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("upgrade: cannot keep the configuration: %w", err)
+	text, err := configs.Lasting()
+	if err != nil || text == nil {
+		return err
 	}
 	return records.Keep(m.release.Version, text)
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/client"
@@ -104,21 +105,28 @@ func (t *tool) applyCommand() *cobra.Command {
 // applying is how a configuration is applied.
 type applying struct {
 	mode           string
+	tryFor         time.Duration
 	dryRun, noWait bool
 }
 
 func (a *applying) flags(f *pflag.FlagSet) {
 	f.BoolVar(&a.dryRun, "dry-run", false, "change nothing, only say what would be done")
-	f.StringVar(&a.mode, "mode", "auto", "auto: now; staged: from the next start on, or from the first start of the version that the next upgrade brings")
+	f.StringVar(&a.mode, "mode", "auto", "auto: now; no-reboot: now, unless that takes a reboot; try: now, and the one before comes back by itself unless `confirm-config` comes first; "+
+		"staged: from the next start on, or from the first start of the version that the next upgrade brings; reboot: staged, and the machine starts anew")
+	f.DurationVar(&a.tryFor, "try-for", 0, "mode try: how long, 10s to 1h (default: 2m)")
 }
 
 // apply sends a configuration, or a patch of one, and says what came of it.
 func (t *tool) apply(r *api.ApplyRequest, a applying) error {
 	var known bool
 	if r.Mode, known = applyModes[a.mode]; !known {
-		return usagef("--mode %q is not known; it is auto or staged", a.mode)
+		return usagef("--mode %q: cannot apply: expected auto, no-reboot, try, staged or reboot", a.mode)
+	}
+	if a.tryFor != 0 {
+		r.TryFor = durationpb.New(a.tryFor)
 	}
 	if a.dryRun {
+		r.TryFor = nil
 		r.Mode = api.ApplyRequest_MODE_DRY_RUN
 	}
 	if t.flags.timeout == 0 {
@@ -243,7 +251,10 @@ func edited(text []byte) (name string, after []byte, err error) {
 }
 
 // applyModes are the values of --mode.
-var applyModes = map[string]api.ApplyRequest_Mode{"auto": api.ApplyRequest_MODE_AUTO, "staged": api.ApplyRequest_MODE_STAGED}
+var applyModes = map[string]api.ApplyRequest_Mode{
+	"auto": api.ApplyRequest_MODE_AUTO, "no-reboot": api.ApplyRequest_MODE_NO_REBOOT, "try": api.ApplyRequest_MODE_TRY,
+	"staged": api.ApplyRequest_MODE_STAGED, "reboot": api.ApplyRequest_MODE_REBOOT,
+}
 
 func (t *tool) printApplied(answer *api.ApplyResponse, how api.ApplyRequest_Mode) {
 	did, restarted, reboots := "done:", "restarted: ", "the machine reboots now"
@@ -253,6 +264,8 @@ func (t *tool) printApplied(answer *api.ApplyResponse, how api.ApplyRequest_Mode
 	switch how {
 	case api.ApplyRequest_MODE_DRY_RUN:
 		did, restarted, reboots = "would be done:", "would be restarted: ", "the machine would reboot"
+	case api.ApplyRequest_MODE_REBOOT:
+		did, restarted = "will be done at the next start:", "will be restarted: "
 	case api.ApplyRequest_MODE_STAGED:
 		did, restarted, reboots = "will be done at the next start:", "will be restarted: ", ""
 	}
@@ -270,5 +283,8 @@ func (t *tool) printApplied(answer *api.ApplyResponse, how api.ApplyRequest_Mode
 	}
 	if answer.Reboot && reboots != "" {
 		t.println(reboots)
+	}
+	if answer.Trial != nil {
+		t.println("on trial until " + answer.Trial.AsTime().Format(time.RFC3339) + ": the one before comes back then, unless `orlopctl confirm-config` comes first")
 	}
 }

@@ -39,8 +39,9 @@ type fakeMachine struct {
 
 	mu      sync.Mutex
 	config  *config.Config
-	install string // the name of a machine that runs from memory and is being installed
-	watched int    // how often somebody asked how far that is
+	past    []*config.Config // that were in force; number 1 first
+	install string           // the name of a machine that runs from memory and is being installed
+	watched int              // how often somebody asked how far that is
 }
 
 // startFake starts a machine that trusts an operator's CA and has no configuration yet.
@@ -128,6 +129,7 @@ func (f *fakeMachine) configure(c *config.Config) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.config = c
+	f.past = append(f.past, c)
 	if c.Cluster == nil {
 		return nil
 	}
@@ -285,11 +287,66 @@ type fakeConfigService struct {
 	f *fakeMachine
 }
 
-func (s *fakeConfigService) Get(context.Context, *api.GetConfigRequest) (*api.GetConfigResponse, error) {
-	return &api.GetConfigResponse{Documents: config.MarshalRedacted(s.f.current())}, nil
+func (s *fakeConfigService) Get(_ context.Context, r *api.GetConfigRequest) (*api.GetConfigResponse, error) {
+	c, err := s.numbered(r.Number)
+	if err != nil {
+		return nil, err
+	}
+	return &api.GetConfigResponse{Documents: config.MarshalRedacted(c)}, nil
+}
+
+// numbered is a configuration that was in force, or, for 0, the one that is.
+func (s *fakeConfigService) numbered(number uint64) (*config.Config, error) {
+	s.f.mu.Lock()
+	defer s.f.mu.Unlock()
+	switch {
+	case number == 0:
+		return s.f.config, nil
+	case number > uint64(len(s.f.past)):
+		return nil, status.Errorf(codes.NotFound, "configuration %d: cannot find", number)
+	}
+	return s.f.past[number-1], nil
+}
+
+func (s *fakeConfigService) History(context.Context, *api.ConfigHistoryRequest) (*api.ConfigHistoryResponse, error) {
+	s.f.mu.Lock()
+	defer s.f.mu.Unlock()
+	out, before := &api.ConfigHistoryResponse{}, (*config.Config)(nil)
+	for i, c := range s.f.past {
+		e := &api.ConfigEntry{Number: uint64(i + 1), At: fakeNow, By: "CN=admin", Changes: config.Changes(before, c)}
+		if before == nil {
+			e.Changes = []string{"all of it"}
+		}
+		out.Entries, before = append(out.Entries, e), c
+	}
+	return out, nil
+}
+
+func (s *fakeConfigService) Compare(_ context.Context, r *api.CompareConfigRequest) (*api.CompareConfigResponse, error) {
+	from, err := s.numbered(r.From)
+	if err != nil {
+		return nil, err
+	}
+	to, err := s.numbered(r.To)
+	return &api.CompareConfigResponse{Changes: config.Changes(from, to)}, err
+}
+
+func (s *fakeConfigService) Confirm(context.Context, *api.ConfirmConfigRequest) (*api.ConfirmConfigResponse, error) {
+	return &api.ConfirmConfigResponse{}, nil
 }
 
 func (s *fakeConfigService) Apply(_ context.Context, r *api.ApplyRequest) (*api.ApplyResponse, error) {
+	if r.Number != 0 {
+		next, err := s.numbered(r.Number)
+		if err != nil {
+			return nil, err
+		}
+		answer := &api.ApplyResponse{Operations: config.Changes(s.f.current(), next)}
+		if r.Mode == api.ApplyRequest_MODE_TRY {
+			answer.Trial = timestamppb.New(fakeNow.AsTime().Add(r.TryFor.AsDuration()))
+		}
+		return answer, s.f.configure(next)
+	}
 	if r.Patch {
 		present := s.f.current()
 		merged, err := config.Merge(config.Marshal(present), r.Documents)

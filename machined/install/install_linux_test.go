@@ -71,7 +71,7 @@ func tools() Tools {
 		},
 		Modules: func(...string) error { return nil }, // the guest has them loaded
 		Files: []File{
-			{Name: paths.ConfigCurrent, Content: []byte("a: b\n")}, {Name: paths.MachineKey, Content: []byte("key")}, {Name: paths.MachineCert, Content: []byte("cert")},
+			{Name: paths.Config + "/current.yaml", Content: []byte("a: b\n")}, {Name: paths.MachineKey, Content: []byte("key")}, {Name: paths.MachineCert, Content: []byte("cert")},
 		},
 	}
 }

@@ -154,6 +154,10 @@ const (
 	// Kept, and in force from the next start on; when an upgrade is begun before that, from the new version's first start on, and
 	// gone if the machine comes back. Takes the place of one that was staged before; applying another at once drops it.
 	ApplyRequest_MODE_STAGED ApplyRequest_Mode = 3
+	// In force now; the one before comes back by itself when its time is up, or at the next start, unless somebody confirms this one.
+	ApplyRequest_MODE_TRY       ApplyRequest_Mode = 4
+	ApplyRequest_MODE_NO_REBOOT ApplyRequest_Mode = 5 // as AUTO, but refused if it needs a reboot
+	ApplyRequest_MODE_REBOOT    ApplyRequest_Mode = 6 // staged, and the machine reboots
 )
 
 // Enum value maps for ApplyRequest_Mode.
@@ -163,12 +167,18 @@ var (
 		1: "MODE_AUTO",
 		2: "MODE_DRY_RUN",
 		3: "MODE_STAGED",
+		4: "MODE_TRY",
+		5: "MODE_NO_REBOOT",
+		6: "MODE_REBOOT",
 	}
 	ApplyRequest_Mode_value = map[string]int32{
 		"MODE_UNSPECIFIED": 0,
 		"MODE_AUTO":        1,
 		"MODE_DRY_RUN":     2,
 		"MODE_STAGED":      3,
+		"MODE_TRY":         4,
+		"MODE_NO_REBOOT":   5,
+		"MODE_REBOOT":      6,
 	}
 )
 
@@ -706,7 +716,9 @@ type ApplyRequest struct {
 	Mode      ApplyRequest_Mode      `protobuf:"varint,2,opt,name=mode,proto3,enum=orlop.v1alpha1.ApplyRequest_Mode" json:"mode,omitempty"`
 	Filename  string                 `protobuf:"bytes,3,opt,name=filename,proto3" json:"filename,omitempty"` // for messages only; "-" when empty
 	// The documents are a patch (RFC 7396, for each kind) of those that the machine has; see config.Merge.
-	Patch         bool `protobuf:"varint,4,opt,name=patch,proto3" json:"patch,omitempty"`
+	Patch         bool                 `protobuf:"varint,4,opt,name=patch,proto3" json:"patch,omitempty"`
+	Number        uint64               `protobuf:"varint,5,opt,name=number,proto3" json:"number,omitempty"`              // of an earlier configuration, to be applied instead of documents
+	TryFor        *durationpb.Duration `protobuf:"bytes,6,opt,name=try_for,json=tryFor,proto3" json:"try_for,omitempty"` // MODE_TRY: how long; 0 for 2 min, at least 10 s, at most 1 h
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -769,6 +781,20 @@ func (x *ApplyRequest) GetPatch() bool {
 	return false
 }
 
+func (x *ApplyRequest) GetNumber() uint64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *ApplyRequest) GetTryFor() *durationpb.Duration {
+	if x != nil {
+		return x.TryFor
+	}
+	return nil
+}
+
 type ApplyResponse struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
 	Operations []string               `protobuf:"bytes,1,rep,name=operations,proto3" json:"operations,omitempty"` // what was (or would be) done, in order
@@ -776,7 +802,8 @@ type ApplyResponse struct {
 	Reboot     bool                   `protobuf:"varint,3,opt,name=reboot,proto3" json:"reboot,omitempty"`        // the machine reboots (or would)
 	// The disk that the system is (or would be) installed to, when it runs from memory. The installation goes on after the answer:
 	// topic "install" shows it. The machine reboots when it is done.
-	Install       string `protobuf:"bytes,4,opt,name=install,proto3" json:"install,omitempty"`
+	Install       string                 `protobuf:"bytes,4,opt,name=install,proto3" json:"install,omitempty"`
+	Trial         *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=trial,proto3" json:"trial,omitempty"` // MODE_TRY: until when it has to be confirmed
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -839,15 +866,95 @@ func (x *ApplyResponse) GetInstall() string {
 	return ""
 }
 
+func (x *ApplyResponse) GetTrial() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Trial
+	}
+	return nil
+}
+
+type ConfirmConfigRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ConfirmConfigRequest) Reset() {
+	*x = ConfirmConfigRequest{}
+	mi := &file_orlop_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ConfirmConfigRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ConfirmConfigRequest) ProtoMessage() {}
+
+func (x *ConfirmConfigRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_orlop_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ConfirmConfigRequest.ProtoReflect.Descriptor instead.
+func (*ConfirmConfigRequest) Descriptor() ([]byte, []int) {
+	return file_orlop_proto_rawDescGZIP(), []int{11}
+}
+
+type ConfirmConfigResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ConfirmConfigResponse) Reset() {
+	*x = ConfirmConfigResponse{}
+	mi := &file_orlop_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ConfirmConfigResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ConfirmConfigResponse) ProtoMessage() {}
+
+func (x *ConfirmConfigResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_orlop_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ConfirmConfigResponse.ProtoReflect.Descriptor instead.
+func (*ConfirmConfigResponse) Descriptor() ([]byte, []int) {
+	return file_orlop_proto_rawDescGZIP(), []int{12}
+}
+
 type GetConfigRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
+	Number        uint64                 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"` // of an earlier one; 0 for the one in force
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *GetConfigRequest) Reset() {
 	*x = GetConfigRequest{}
-	mi := &file_orlop_proto_msgTypes[11]
+	mi := &file_orlop_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -859,7 +966,7 @@ func (x *GetConfigRequest) String() string {
 func (*GetConfigRequest) ProtoMessage() {}
 
 func (x *GetConfigRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[11]
+	mi := &file_orlop_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -872,7 +979,14 @@ func (x *GetConfigRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConfigRequest.ProtoReflect.Descriptor instead.
 func (*GetConfigRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{11}
+	return file_orlop_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *GetConfigRequest) GetNumber() uint64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
 }
 
 type GetConfigResponse struct {
@@ -885,7 +999,7 @@ type GetConfigResponse struct {
 
 func (x *GetConfigResponse) Reset() {
 	*x = GetConfigResponse{}
-	mi := &file_orlop_proto_msgTypes[12]
+	mi := &file_orlop_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -897,7 +1011,7 @@ func (x *GetConfigResponse) String() string {
 func (*GetConfigResponse) ProtoMessage() {}
 
 func (x *GetConfigResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[12]
+	mi := &file_orlop_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -910,7 +1024,7 @@ func (x *GetConfigResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConfigResponse.ProtoReflect.Descriptor instead.
 func (*GetConfigResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{12}
+	return file_orlop_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *GetConfigResponse) GetDocuments() []byte {
@@ -923,6 +1037,250 @@ func (x *GetConfigResponse) GetDocuments() []byte {
 func (x *GetConfigResponse) GetApplied() *timestamppb.Timestamp {
 	if x != nil {
 		return x.Applied
+	}
+	return nil
+}
+
+type ConfigHistoryRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ConfigHistoryRequest) Reset() {
+	*x = ConfigHistoryRequest{}
+	mi := &file_orlop_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ConfigHistoryRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ConfigHistoryRequest) ProtoMessage() {}
+
+func (x *ConfigHistoryRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_orlop_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ConfigHistoryRequest.ProtoReflect.Descriptor instead.
+func (*ConfigHistoryRequest) Descriptor() ([]byte, []int) {
+	return file_orlop_proto_rawDescGZIP(), []int{15}
+}
+
+type ConfigHistoryResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Entries       []*ConfigEntry         `protobuf:"bytes,1,rep,name=entries,proto3" json:"entries,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ConfigHistoryResponse) Reset() {
+	*x = ConfigHistoryResponse{}
+	mi := &file_orlop_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ConfigHistoryResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ConfigHistoryResponse) ProtoMessage() {}
+
+func (x *ConfigHistoryResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_orlop_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ConfigHistoryResponse.ProtoReflect.Descriptor instead.
+func (*ConfigHistoryResponse) Descriptor() ([]byte, []int) {
+	return file_orlop_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *ConfigHistoryResponse) GetEntries() []*ConfigEntry {
+	if x != nil {
+		return x.Entries
+	}
+	return nil
+}
+
+type ConfigEntry struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Number        uint64                 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
+	At            *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=at,proto3" json:"at,omitempty"`
+	By            string                 `protobuf:"bytes,3,opt,name=by,proto3" json:"by,omitempty"`           // who or what put it in force
+	Changes       []string               `protobuf:"bytes,4,rep,name=changes,proto3" json:"changes,omitempty"` // against the one before, as Compare says them
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ConfigEntry) Reset() {
+	*x = ConfigEntry{}
+	mi := &file_orlop_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ConfigEntry) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ConfigEntry) ProtoMessage() {}
+
+func (x *ConfigEntry) ProtoReflect() protoreflect.Message {
+	mi := &file_orlop_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ConfigEntry.ProtoReflect.Descriptor instead.
+func (*ConfigEntry) Descriptor() ([]byte, []int) {
+	return file_orlop_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *ConfigEntry) GetNumber() uint64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *ConfigEntry) GetAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.At
+	}
+	return nil
+}
+
+func (x *ConfigEntry) GetBy() string {
+	if x != nil {
+		return x.By
+	}
+	return ""
+}
+
+func (x *ConfigEntry) GetChanges() []string {
+	if x != nil {
+		return x.Changes
+	}
+	return nil
+}
+
+type CompareConfigRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	From          uint64                 `protobuf:"varint,1,opt,name=from,proto3" json:"from,omitempty"`
+	To            uint64                 `protobuf:"varint,2,opt,name=to,proto3" json:"to,omitempty"` // 0 for the one in force
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CompareConfigRequest) Reset() {
+	*x = CompareConfigRequest{}
+	mi := &file_orlop_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CompareConfigRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CompareConfigRequest) ProtoMessage() {}
+
+func (x *CompareConfigRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_orlop_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CompareConfigRequest.ProtoReflect.Descriptor instead.
+func (*CompareConfigRequest) Descriptor() ([]byte, []int) {
+	return file_orlop_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *CompareConfigRequest) GetFrom() uint64 {
+	if x != nil {
+		return x.From
+	}
+	return 0
+}
+
+func (x *CompareConfigRequest) GetTo() uint64 {
+	if x != nil {
+		return x.To
+	}
+	return 0
+}
+
+type CompareConfigResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Changes       []string               `protobuf:"bytes,1,rep,name=changes,proto3" json:"changes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CompareConfigResponse) Reset() {
+	*x = CompareConfigResponse{}
+	mi := &file_orlop_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CompareConfigResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CompareConfigResponse) ProtoMessage() {}
+
+func (x *CompareConfigResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_orlop_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CompareConfigResponse.ProtoReflect.Descriptor instead.
+func (*CompareConfigResponse) Descriptor() ([]byte, []int) {
+	return file_orlop_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *CompareConfigResponse) GetChanges() []string {
+	if x != nil {
+		return x.Changes
 	}
 	return nil
 }
@@ -942,7 +1300,7 @@ type Problem struct {
 
 func (x *Problem) Reset() {
 	*x = Problem{}
-	mi := &file_orlop_proto_msgTypes[13]
+	mi := &file_orlop_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -954,7 +1312,7 @@ func (x *Problem) String() string {
 func (*Problem) ProtoMessage() {}
 
 func (x *Problem) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[13]
+	mi := &file_orlop_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -967,7 +1325,7 @@ func (x *Problem) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Problem.ProtoReflect.Descriptor instead.
 func (*Problem) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{13}
+	return file_orlop_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Problem) GetFile() string {
@@ -1020,7 +1378,7 @@ type ListServicesRequest struct {
 
 func (x *ListServicesRequest) Reset() {
 	*x = ListServicesRequest{}
-	mi := &file_orlop_proto_msgTypes[14]
+	mi := &file_orlop_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1032,7 +1390,7 @@ func (x *ListServicesRequest) String() string {
 func (*ListServicesRequest) ProtoMessage() {}
 
 func (x *ListServicesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[14]
+	mi := &file_orlop_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1045,7 +1403,7 @@ func (x *ListServicesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListServicesRequest.ProtoReflect.Descriptor instead.
 func (*ListServicesRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{14}
+	return file_orlop_proto_rawDescGZIP(), []int{21}
 }
 
 type ListServicesResponse struct {
@@ -1057,7 +1415,7 @@ type ListServicesResponse struct {
 
 func (x *ListServicesResponse) Reset() {
 	*x = ListServicesResponse{}
-	mi := &file_orlop_proto_msgTypes[15]
+	mi := &file_orlop_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1069,7 +1427,7 @@ func (x *ListServicesResponse) String() string {
 func (*ListServicesResponse) ProtoMessage() {}
 
 func (x *ListServicesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[15]
+	mi := &file_orlop_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1082,7 +1440,7 @@ func (x *ListServicesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListServicesResponse.ProtoReflect.Descriptor instead.
 func (*ListServicesResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{15}
+	return file_orlop_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ListServicesResponse) GetServices() []*ServiceStatus {
@@ -1107,7 +1465,7 @@ type ServiceStatus struct {
 
 func (x *ServiceStatus) Reset() {
 	*x = ServiceStatus{}
-	mi := &file_orlop_proto_msgTypes[16]
+	mi := &file_orlop_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1119,7 +1477,7 @@ func (x *ServiceStatus) String() string {
 func (*ServiceStatus) ProtoMessage() {}
 
 func (x *ServiceStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[16]
+	mi := &file_orlop_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1132,7 +1490,7 @@ func (x *ServiceStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServiceStatus.ProtoReflect.Descriptor instead.
 func (*ServiceStatus) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{16}
+	return file_orlop_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ServiceStatus) GetName() string {
@@ -1196,7 +1554,7 @@ type Component struct {
 
 func (x *Component) Reset() {
 	*x = Component{}
-	mi := &file_orlop_proto_msgTypes[17]
+	mi := &file_orlop_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1208,7 +1566,7 @@ func (x *Component) String() string {
 func (*Component) ProtoMessage() {}
 
 func (x *Component) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[17]
+	mi := &file_orlop_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1221,7 +1579,7 @@ func (x *Component) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Component.ProtoReflect.Descriptor instead.
 func (*Component) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{17}
+	return file_orlop_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Component) GetName() string {
@@ -1263,7 +1621,7 @@ type RestartServiceRequest struct {
 
 func (x *RestartServiceRequest) Reset() {
 	*x = RestartServiceRequest{}
-	mi := &file_orlop_proto_msgTypes[18]
+	mi := &file_orlop_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1275,7 +1633,7 @@ func (x *RestartServiceRequest) String() string {
 func (*RestartServiceRequest) ProtoMessage() {}
 
 func (x *RestartServiceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[18]
+	mi := &file_orlop_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1288,7 +1646,7 @@ func (x *RestartServiceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestartServiceRequest.ProtoReflect.Descriptor instead.
 func (*RestartServiceRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{18}
+	return file_orlop_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *RestartServiceRequest) GetName() string {
@@ -1313,7 +1671,7 @@ type RestartServiceResponse struct {
 
 func (x *RestartServiceResponse) Reset() {
 	*x = RestartServiceResponse{}
-	mi := &file_orlop_proto_msgTypes[19]
+	mi := &file_orlop_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1325,7 +1683,7 @@ func (x *RestartServiceResponse) String() string {
 func (*RestartServiceResponse) ProtoMessage() {}
 
 func (x *RestartServiceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[19]
+	mi := &file_orlop_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1338,7 +1696,7 @@ func (x *RestartServiceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestartServiceResponse.ProtoReflect.Descriptor instead.
 func (*RestartServiceResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{19}
+	return file_orlop_proto_rawDescGZIP(), []int{26}
 }
 
 type ServiceLogRequest struct {
@@ -1352,7 +1710,7 @@ type ServiceLogRequest struct {
 
 func (x *ServiceLogRequest) Reset() {
 	*x = ServiceLogRequest{}
-	mi := &file_orlop_proto_msgTypes[20]
+	mi := &file_orlop_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1364,7 +1722,7 @@ func (x *ServiceLogRequest) String() string {
 func (*ServiceLogRequest) ProtoMessage() {}
 
 func (x *ServiceLogRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[20]
+	mi := &file_orlop_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1377,7 +1735,7 @@ func (x *ServiceLogRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServiceLogRequest.ProtoReflect.Descriptor instead.
 func (*ServiceLogRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{20}
+	return file_orlop_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ServiceLogRequest) GetService() string {
@@ -1411,7 +1769,7 @@ type KernelLogRequest struct {
 
 func (x *KernelLogRequest) Reset() {
 	*x = KernelLogRequest{}
-	mi := &file_orlop_proto_msgTypes[21]
+	mi := &file_orlop_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1423,7 +1781,7 @@ func (x *KernelLogRequest) String() string {
 func (*KernelLogRequest) ProtoMessage() {}
 
 func (x *KernelLogRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[21]
+	mi := &file_orlop_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1436,7 +1794,7 @@ func (x *KernelLogRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KernelLogRequest.ProtoReflect.Descriptor instead.
 func (*KernelLogRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{21}
+	return file_orlop_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *KernelLogRequest) GetFollow() bool {
@@ -1464,7 +1822,7 @@ type LogLine struct {
 
 func (x *LogLine) Reset() {
 	*x = LogLine{}
-	mi := &file_orlop_proto_msgTypes[22]
+	mi := &file_orlop_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1476,7 +1834,7 @@ func (x *LogLine) String() string {
 func (*LogLine) ProtoMessage() {}
 
 func (x *LogLine) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[22]
+	mi := &file_orlop_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1489,7 +1847,7 @@ func (x *LogLine) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogLine.ProtoReflect.Descriptor instead.
 func (*LogLine) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{22}
+	return file_orlop_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *LogLine) GetTime() *timestamppb.Timestamp {
@@ -1522,7 +1880,7 @@ type ImportImageRequest struct {
 
 func (x *ImportImageRequest) Reset() {
 	*x = ImportImageRequest{}
-	mi := &file_orlop_proto_msgTypes[23]
+	mi := &file_orlop_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1534,7 +1892,7 @@ func (x *ImportImageRequest) String() string {
 func (*ImportImageRequest) ProtoMessage() {}
 
 func (x *ImportImageRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[23]
+	mi := &file_orlop_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1547,7 +1905,7 @@ func (x *ImportImageRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImportImageRequest.ProtoReflect.Descriptor instead.
 func (*ImportImageRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{23}
+	return file_orlop_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *ImportImageRequest) GetChunk() []byte {
@@ -1566,7 +1924,7 @@ type ImportImageResponse struct {
 
 func (x *ImportImageResponse) Reset() {
 	*x = ImportImageResponse{}
-	mi := &file_orlop_proto_msgTypes[24]
+	mi := &file_orlop_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1578,7 +1936,7 @@ func (x *ImportImageResponse) String() string {
 func (*ImportImageResponse) ProtoMessage() {}
 
 func (x *ImportImageResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[24]
+	mi := &file_orlop_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1591,7 +1949,7 @@ func (x *ImportImageResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImportImageResponse.ProtoReflect.Descriptor instead.
 func (*ImportImageResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{24}
+	return file_orlop_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *ImportImageResponse) GetImages() []*ContainerImage {
@@ -1609,7 +1967,7 @@ type ListImagesRequest struct {
 
 func (x *ListImagesRequest) Reset() {
 	*x = ListImagesRequest{}
-	mi := &file_orlop_proto_msgTypes[25]
+	mi := &file_orlop_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1621,7 +1979,7 @@ func (x *ListImagesRequest) String() string {
 func (*ListImagesRequest) ProtoMessage() {}
 
 func (x *ListImagesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[25]
+	mi := &file_orlop_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1634,7 +1992,7 @@ func (x *ListImagesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListImagesRequest.ProtoReflect.Descriptor instead.
 func (*ListImagesRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{25}
+	return file_orlop_proto_rawDescGZIP(), []int{32}
 }
 
 type ListImagesResponse struct {
@@ -1646,7 +2004,7 @@ type ListImagesResponse struct {
 
 func (x *ListImagesResponse) Reset() {
 	*x = ListImagesResponse{}
-	mi := &file_orlop_proto_msgTypes[26]
+	mi := &file_orlop_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1658,7 +2016,7 @@ func (x *ListImagesResponse) String() string {
 func (*ListImagesResponse) ProtoMessage() {}
 
 func (x *ListImagesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[26]
+	mi := &file_orlop_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1671,7 +2029,7 @@ func (x *ListImagesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListImagesResponse.ProtoReflect.Descriptor instead.
 func (*ListImagesResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{26}
+	return file_orlop_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *ListImagesResponse) GetImages() []*ContainerImage {
@@ -1692,7 +2050,7 @@ type ContainerImage struct {
 
 func (x *ContainerImage) Reset() {
 	*x = ContainerImage{}
-	mi := &file_orlop_proto_msgTypes[27]
+	mi := &file_orlop_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1704,7 +2062,7 @@ func (x *ContainerImage) String() string {
 func (*ContainerImage) ProtoMessage() {}
 
 func (x *ContainerImage) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[27]
+	mi := &file_orlop_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1717,7 +2075,7 @@ func (x *ContainerImage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ContainerImage.ProtoReflect.Descriptor instead.
 func (*ContainerImage) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{27}
+	return file_orlop_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *ContainerImage) GetName() string {
@@ -1751,7 +2109,7 @@ type OfferBundleRequest struct {
 
 func (x *OfferBundleRequest) Reset() {
 	*x = OfferBundleRequest{}
-	mi := &file_orlop_proto_msgTypes[28]
+	mi := &file_orlop_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1763,7 +2121,7 @@ func (x *OfferBundleRequest) String() string {
 func (*OfferBundleRequest) ProtoMessage() {}
 
 func (x *OfferBundleRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[28]
+	mi := &file_orlop_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1776,7 +2134,7 @@ func (x *OfferBundleRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OfferBundleRequest.ProtoReflect.Descriptor instead.
 func (*OfferBundleRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{28}
+	return file_orlop_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *OfferBundleRequest) GetSha256() string {
@@ -1802,7 +2160,7 @@ type OfferBundleResponse struct {
 
 func (x *OfferBundleResponse) Reset() {
 	*x = OfferBundleResponse{}
-	mi := &file_orlop_proto_msgTypes[29]
+	mi := &file_orlop_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1814,7 +2172,7 @@ func (x *OfferBundleResponse) String() string {
 func (*OfferBundleResponse) ProtoMessage() {}
 
 func (x *OfferBundleResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[29]
+	mi := &file_orlop_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1827,7 +2185,7 @@ func (x *OfferBundleResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OfferBundleResponse.ProtoReflect.Descriptor instead.
 func (*OfferBundleResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{29}
+	return file_orlop_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *OfferBundleResponse) GetHave() int64 {
@@ -1850,7 +2208,7 @@ type SendBundleRequest struct {
 
 func (x *SendBundleRequest) Reset() {
 	*x = SendBundleRequest{}
-	mi := &file_orlop_proto_msgTypes[30]
+	mi := &file_orlop_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1862,7 +2220,7 @@ func (x *SendBundleRequest) String() string {
 func (*SendBundleRequest) ProtoMessage() {}
 
 func (x *SendBundleRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[30]
+	mi := &file_orlop_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1875,7 +2233,7 @@ func (x *SendBundleRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SendBundleRequest.ProtoReflect.Descriptor instead.
 func (*SendBundleRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{30}
+	return file_orlop_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *SendBundleRequest) GetSha256() string {
@@ -1922,7 +2280,7 @@ type FetchBundleRequest struct {
 
 func (x *FetchBundleRequest) Reset() {
 	*x = FetchBundleRequest{}
-	mi := &file_orlop_proto_msgTypes[31]
+	mi := &file_orlop_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1934,7 +2292,7 @@ func (x *FetchBundleRequest) String() string {
 func (*FetchBundleRequest) ProtoMessage() {}
 
 func (x *FetchBundleRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[31]
+	mi := &file_orlop_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1947,7 +2305,7 @@ func (x *FetchBundleRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FetchBundleRequest.ProtoReflect.Descriptor instead.
 func (*FetchBundleRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{31}
+	return file_orlop_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *FetchBundleRequest) GetReference() string {
@@ -2007,7 +2365,7 @@ type DescribeBundleRequest struct {
 
 func (x *DescribeBundleRequest) Reset() {
 	*x = DescribeBundleRequest{}
-	mi := &file_orlop_proto_msgTypes[32]
+	mi := &file_orlop_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2019,7 +2377,7 @@ func (x *DescribeBundleRequest) String() string {
 func (*DescribeBundleRequest) ProtoMessage() {}
 
 func (x *DescribeBundleRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[32]
+	mi := &file_orlop_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2032,7 +2390,7 @@ func (x *DescribeBundleRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeBundleRequest.ProtoReflect.Descriptor instead.
 func (*DescribeBundleRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{32}
+	return file_orlop_proto_rawDescGZIP(), []int{39}
 }
 
 type DescribeBundleResponse struct {
@@ -2046,7 +2404,7 @@ type DescribeBundleResponse struct {
 
 func (x *DescribeBundleResponse) Reset() {
 	*x = DescribeBundleResponse{}
-	mi := &file_orlop_proto_msgTypes[33]
+	mi := &file_orlop_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2058,7 +2416,7 @@ func (x *DescribeBundleResponse) String() string {
 func (*DescribeBundleResponse) ProtoMessage() {}
 
 func (x *DescribeBundleResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[33]
+	mi := &file_orlop_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2071,7 +2429,7 @@ func (x *DescribeBundleResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeBundleResponse.ProtoReflect.Descriptor instead.
 func (*DescribeBundleResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{33}
+	return file_orlop_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *DescribeBundleResponse) GetVersion() string {
@@ -2105,7 +2463,7 @@ type GiveBundleRequest struct {
 
 func (x *GiveBundleRequest) Reset() {
 	*x = GiveBundleRequest{}
-	mi := &file_orlop_proto_msgTypes[34]
+	mi := &file_orlop_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2117,7 +2475,7 @@ func (x *GiveBundleRequest) String() string {
 func (*GiveBundleRequest) ProtoMessage() {}
 
 func (x *GiveBundleRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[34]
+	mi := &file_orlop_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2130,7 +2488,7 @@ func (x *GiveBundleRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GiveBundleRequest.ProtoReflect.Descriptor instead.
 func (*GiveBundleRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{34}
+	return file_orlop_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *GiveBundleRequest) GetSha256() string {
@@ -2156,7 +2514,7 @@ type GiveBundleResponse struct {
 
 func (x *GiveBundleResponse) Reset() {
 	*x = GiveBundleResponse{}
-	mi := &file_orlop_proto_msgTypes[35]
+	mi := &file_orlop_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2168,7 +2526,7 @@ func (x *GiveBundleResponse) String() string {
 func (*GiveBundleResponse) ProtoMessage() {}
 
 func (x *GiveBundleResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[35]
+	mi := &file_orlop_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2181,7 +2539,7 @@ func (x *GiveBundleResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GiveBundleResponse.ProtoReflect.Descriptor instead.
 func (*GiveBundleResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{35}
+	return file_orlop_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *GiveBundleResponse) GetChunk() []byte {
@@ -2201,7 +2559,7 @@ type UpgradeBegun struct {
 
 func (x *UpgradeBegun) Reset() {
 	*x = UpgradeBegun{}
-	mi := &file_orlop_proto_msgTypes[36]
+	mi := &file_orlop_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2213,7 +2571,7 @@ func (x *UpgradeBegun) String() string {
 func (*UpgradeBegun) ProtoMessage() {}
 
 func (x *UpgradeBegun) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[36]
+	mi := &file_orlop_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2226,7 +2584,7 @@ func (x *UpgradeBegun) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpgradeBegun.ProtoReflect.Descriptor instead.
 func (*UpgradeBegun) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{36}
+	return file_orlop_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *UpgradeBegun) GetFrom() string {
@@ -2251,7 +2609,7 @@ type UpgradeStatusRequest struct {
 
 func (x *UpgradeStatusRequest) Reset() {
 	*x = UpgradeStatusRequest{}
-	mi := &file_orlop_proto_msgTypes[37]
+	mi := &file_orlop_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2263,7 +2621,7 @@ func (x *UpgradeStatusRequest) String() string {
 func (*UpgradeStatusRequest) ProtoMessage() {}
 
 func (x *UpgradeStatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[37]
+	mi := &file_orlop_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2276,7 +2634,7 @@ func (x *UpgradeStatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpgradeStatusRequest.ProtoReflect.Descriptor instead.
 func (*UpgradeStatusRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{37}
+	return file_orlop_proto_rawDescGZIP(), []int{44}
 }
 
 type WatchUpgradeRequest struct {
@@ -2287,7 +2645,7 @@ type WatchUpgradeRequest struct {
 
 func (x *WatchUpgradeRequest) Reset() {
 	*x = WatchUpgradeRequest{}
-	mi := &file_orlop_proto_msgTypes[38]
+	mi := &file_orlop_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2299,7 +2657,7 @@ func (x *WatchUpgradeRequest) String() string {
 func (*WatchUpgradeRequest) ProtoMessage() {}
 
 func (x *WatchUpgradeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[38]
+	mi := &file_orlop_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2312,7 +2670,7 @@ func (x *WatchUpgradeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchUpgradeRequest.ProtoReflect.Descriptor instead.
 func (*WatchUpgradeRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{38}
+	return file_orlop_proto_rawDescGZIP(), []int{45}
 }
 
 type UpgradeStatus struct {
@@ -2341,7 +2699,7 @@ type UpgradeStatus struct {
 
 func (x *UpgradeStatus) Reset() {
 	*x = UpgradeStatus{}
-	mi := &file_orlop_proto_msgTypes[39]
+	mi := &file_orlop_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2353,7 +2711,7 @@ func (x *UpgradeStatus) String() string {
 func (*UpgradeStatus) ProtoMessage() {}
 
 func (x *UpgradeStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[39]
+	mi := &file_orlop_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2366,7 +2724,7 @@ func (x *UpgradeStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpgradeStatus.ProtoReflect.Descriptor instead.
 func (*UpgradeStatus) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{39}
+	return file_orlop_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *UpgradeStatus) GetRunning() string {
@@ -2482,7 +2840,7 @@ type RollbackRequest struct {
 
 func (x *RollbackRequest) Reset() {
 	*x = RollbackRequest{}
-	mi := &file_orlop_proto_msgTypes[40]
+	mi := &file_orlop_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2494,7 +2852,7 @@ func (x *RollbackRequest) String() string {
 func (*RollbackRequest) ProtoMessage() {}
 
 func (x *RollbackRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[40]
+	mi := &file_orlop_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2507,7 +2865,7 @@ func (x *RollbackRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RollbackRequest.ProtoReflect.Descriptor instead.
 func (*RollbackRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{40}
+	return file_orlop_proto_rawDescGZIP(), []int{47}
 }
 
 type RollbackResponse struct {
@@ -2519,7 +2877,7 @@ type RollbackResponse struct {
 
 func (x *RollbackResponse) Reset() {
 	*x = RollbackResponse{}
-	mi := &file_orlop_proto_msgTypes[41]
+	mi := &file_orlop_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2531,7 +2889,7 @@ func (x *RollbackResponse) String() string {
 func (*RollbackResponse) ProtoMessage() {}
 
 func (x *RollbackResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[41]
+	mi := &file_orlop_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2544,7 +2902,7 @@ func (x *RollbackResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RollbackResponse.ProtoReflect.Descriptor instead.
 func (*RollbackResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{41}
+	return file_orlop_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *RollbackResponse) GetTo() string {
@@ -2564,7 +2922,7 @@ type ReadAuditRequest struct {
 
 func (x *ReadAuditRequest) Reset() {
 	*x = ReadAuditRequest{}
-	mi := &file_orlop_proto_msgTypes[42]
+	mi := &file_orlop_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2576,7 +2934,7 @@ func (x *ReadAuditRequest) String() string {
 func (*ReadAuditRequest) ProtoMessage() {}
 
 func (x *ReadAuditRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[42]
+	mi := &file_orlop_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2589,7 +2947,7 @@ func (x *ReadAuditRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadAuditRequest.ProtoReflect.Descriptor instead.
 func (*ReadAuditRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{42}
+	return file_orlop_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *ReadAuditRequest) GetAfter() uint64 {
@@ -2615,7 +2973,7 @@ type AuditLine struct {
 
 func (x *AuditLine) Reset() {
 	*x = AuditLine{}
-	mi := &file_orlop_proto_msgTypes[43]
+	mi := &file_orlop_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2627,7 +2985,7 @@ func (x *AuditLine) String() string {
 func (*AuditLine) ProtoMessage() {}
 
 func (x *AuditLine) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[43]
+	mi := &file_orlop_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2640,7 +2998,7 @@ func (x *AuditLine) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AuditLine.ProtoReflect.Descriptor instead.
 func (*AuditLine) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{43}
+	return file_orlop_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *AuditLine) GetLine() []byte {
@@ -2662,7 +3020,7 @@ type IssueRequest struct {
 
 func (x *IssueRequest) Reset() {
 	*x = IssueRequest{}
-	mi := &file_orlop_proto_msgTypes[44]
+	mi := &file_orlop_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2674,7 +3032,7 @@ func (x *IssueRequest) String() string {
 func (*IssueRequest) ProtoMessage() {}
 
 func (x *IssueRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[44]
+	mi := &file_orlop_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2687,7 +3045,7 @@ func (x *IssueRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IssueRequest.ProtoReflect.Descriptor instead.
 func (*IssueRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{44}
+	return file_orlop_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *IssueRequest) GetName() string {
@@ -2729,7 +3087,7 @@ type RenewRequest struct {
 
 func (x *RenewRequest) Reset() {
 	*x = RenewRequest{}
-	mi := &file_orlop_proto_msgTypes[45]
+	mi := &file_orlop_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2741,7 +3099,7 @@ func (x *RenewRequest) String() string {
 func (*RenewRequest) ProtoMessage() {}
 
 func (x *RenewRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[45]
+	mi := &file_orlop_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2754,7 +3112,7 @@ func (x *RenewRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenewRequest.ProtoReflect.Descriptor instead.
 func (*RenewRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{45}
+	return file_orlop_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *RenewRequest) GetRequest() []byte {
@@ -2780,7 +3138,7 @@ type IssueResponse struct {
 
 func (x *IssueResponse) Reset() {
 	*x = IssueResponse{}
-	mi := &file_orlop_proto_msgTypes[46]
+	mi := &file_orlop_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2792,7 +3150,7 @@ func (x *IssueResponse) String() string {
 func (*IssueResponse) ProtoMessage() {}
 
 func (x *IssueResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[46]
+	mi := &file_orlop_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2805,7 +3163,7 @@ func (x *IssueResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IssueResponse.ProtoReflect.Descriptor instead.
 func (*IssueResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{46}
+	return file_orlop_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *IssueResponse) GetCertificate() []byte {
@@ -2823,7 +3181,7 @@ type ListTrustRequest struct {
 
 func (x *ListTrustRequest) Reset() {
 	*x = ListTrustRequest{}
-	mi := &file_orlop_proto_msgTypes[47]
+	mi := &file_orlop_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2835,7 +3193,7 @@ func (x *ListTrustRequest) String() string {
 func (*ListTrustRequest) ProtoMessage() {}
 
 func (x *ListTrustRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[47]
+	mi := &file_orlop_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2848,7 +3206,7 @@ func (x *ListTrustRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTrustRequest.ProtoReflect.Descriptor instead.
 func (*ListTrustRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{47}
+	return file_orlop_proto_rawDescGZIP(), []int{54}
 }
 
 type ListTrustResponse struct {
@@ -2861,7 +3219,7 @@ type ListTrustResponse struct {
 
 func (x *ListTrustResponse) Reset() {
 	*x = ListTrustResponse{}
-	mi := &file_orlop_proto_msgTypes[48]
+	mi := &file_orlop_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2873,7 +3231,7 @@ func (x *ListTrustResponse) String() string {
 func (*ListTrustResponse) ProtoMessage() {}
 
 func (x *ListTrustResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[48]
+	mi := &file_orlop_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2886,7 +3244,7 @@ func (x *ListTrustResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTrustResponse.ProtoReflect.Descriptor instead.
 func (*ListTrustResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{48}
+	return file_orlop_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *ListTrustResponse) GetIssued() []*IssuedCertificate {
@@ -2918,7 +3276,7 @@ type IssuedCertificate struct {
 
 func (x *IssuedCertificate) Reset() {
 	*x = IssuedCertificate{}
-	mi := &file_orlop_proto_msgTypes[49]
+	mi := &file_orlop_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2930,7 +3288,7 @@ func (x *IssuedCertificate) String() string {
 func (*IssuedCertificate) ProtoMessage() {}
 
 func (x *IssuedCertificate) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[49]
+	mi := &file_orlop_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2943,7 +3301,7 @@ func (x *IssuedCertificate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IssuedCertificate.ProtoReflect.Descriptor instead.
 func (*IssuedCertificate) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{49}
+	return file_orlop_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *IssuedCertificate) GetSerial() string {
@@ -3007,7 +3365,7 @@ type Revocation struct {
 
 func (x *Revocation) Reset() {
 	*x = Revocation{}
-	mi := &file_orlop_proto_msgTypes[50]
+	mi := &file_orlop_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3019,7 +3377,7 @@ func (x *Revocation) String() string {
 func (*Revocation) ProtoMessage() {}
 
 func (x *Revocation) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[50]
+	mi := &file_orlop_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3032,7 +3390,7 @@ func (x *Revocation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Revocation.ProtoReflect.Descriptor instead.
 func (*Revocation) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{50}
+	return file_orlop_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *Revocation) GetOrigin() string {
@@ -3076,7 +3434,7 @@ type RevokeRequest struct {
 
 func (x *RevokeRequest) Reset() {
 	*x = RevokeRequest{}
-	mi := &file_orlop_proto_msgTypes[51]
+	mi := &file_orlop_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3088,7 +3446,7 @@ func (x *RevokeRequest) String() string {
 func (*RevokeRequest) ProtoMessage() {}
 
 func (x *RevokeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[51]
+	mi := &file_orlop_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3101,7 +3459,7 @@ func (x *RevokeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeRequest.ProtoReflect.Descriptor instead.
 func (*RevokeRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{51}
+	return file_orlop_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *RevokeRequest) GetSerial() string {
@@ -3144,7 +3502,7 @@ type RevokeResponse struct {
 
 func (x *RevokeResponse) Reset() {
 	*x = RevokeResponse{}
-	mi := &file_orlop_proto_msgTypes[52]
+	mi := &file_orlop_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3156,7 +3514,7 @@ func (x *RevokeResponse) String() string {
 func (*RevokeResponse) ProtoMessage() {}
 
 func (x *RevokeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[52]
+	mi := &file_orlop_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3169,7 +3527,7 @@ func (x *RevokeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeResponse.ProtoReflect.Descriptor instead.
 func (*RevokeResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{52}
+	return file_orlop_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *RevokeResponse) GetRevocation() *Revocation {
@@ -3195,7 +3553,7 @@ type HealthRequest struct {
 
 func (x *HealthRequest) Reset() {
 	*x = HealthRequest{}
-	mi := &file_orlop_proto_msgTypes[53]
+	mi := &file_orlop_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3207,7 +3565,7 @@ func (x *HealthRequest) String() string {
 func (*HealthRequest) ProtoMessage() {}
 
 func (x *HealthRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[53]
+	mi := &file_orlop_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3220,7 +3578,7 @@ func (x *HealthRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthRequest.ProtoReflect.Descriptor instead.
 func (*HealthRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{53}
+	return file_orlop_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *HealthRequest) GetOnce() bool {
@@ -3240,7 +3598,7 @@ type HealthResponse struct {
 
 func (x *HealthResponse) Reset() {
 	*x = HealthResponse{}
-	mi := &file_orlop_proto_msgTypes[54]
+	mi := &file_orlop_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3252,7 +3610,7 @@ func (x *HealthResponse) String() string {
 func (*HealthResponse) ProtoMessage() {}
 
 func (x *HealthResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[54]
+	mi := &file_orlop_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3265,7 +3623,7 @@ func (x *HealthResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthResponse.ProtoReflect.Descriptor instead.
 func (*HealthResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{54}
+	return file_orlop_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *HealthResponse) GetHealthy() bool {
@@ -3294,7 +3652,7 @@ type HealthCheck struct {
 
 func (x *HealthCheck) Reset() {
 	*x = HealthCheck{}
-	mi := &file_orlop_proto_msgTypes[55]
+	mi := &file_orlop_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3306,7 +3664,7 @@ func (x *HealthCheck) String() string {
 func (*HealthCheck) ProtoMessage() {}
 
 func (x *HealthCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[55]
+	mi := &file_orlop_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3319,7 +3677,7 @@ func (x *HealthCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthCheck.ProtoReflect.Descriptor instead.
 func (*HealthCheck) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{55}
+	return file_orlop_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *HealthCheck) GetName() string {
@@ -3360,7 +3718,7 @@ type KubeconfigRequest struct {
 
 func (x *KubeconfigRequest) Reset() {
 	*x = KubeconfigRequest{}
-	mi := &file_orlop_proto_msgTypes[56]
+	mi := &file_orlop_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3372,7 +3730,7 @@ func (x *KubeconfigRequest) String() string {
 func (*KubeconfigRequest) ProtoMessage() {}
 
 func (x *KubeconfigRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[56]
+	mi := &file_orlop_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3385,7 +3743,7 @@ func (x *KubeconfigRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KubeconfigRequest.ProtoReflect.Descriptor instead.
 func (*KubeconfigRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{56}
+	return file_orlop_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *KubeconfigRequest) GetTtl() *durationpb.Duration {
@@ -3411,7 +3769,7 @@ type KubeconfigResponse struct {
 
 func (x *KubeconfigResponse) Reset() {
 	*x = KubeconfigResponse{}
-	mi := &file_orlop_proto_msgTypes[57]
+	mi := &file_orlop_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3423,7 +3781,7 @@ func (x *KubeconfigResponse) String() string {
 func (*KubeconfigResponse) ProtoMessage() {}
 
 func (x *KubeconfigResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[57]
+	mi := &file_orlop_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3436,7 +3794,7 @@ func (x *KubeconfigResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KubeconfigResponse.ProtoReflect.Descriptor instead.
 func (*KubeconfigResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{57}
+	return file_orlop_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *KubeconfigResponse) GetKubeconfig() []byte {
@@ -3533,28 +3891,50 @@ const file_orlop_proto_rawDesc = "" +
 	"\n" +
 	"WIPE_STATE\x10\x01\x12\r\n" +
 	"\tWIPE_DATA\x10\x02\x12\f\n" +
-	"\bWIPE_ALL\x10\x03\"\xe5\x01\n" +
+	"\bWIPE_ALL\x10\x03\"\xe5\x02\n" +
 	"\fApplyRequest\x12\x1c\n" +
 	"\tdocuments\x18\x01 \x01(\fR\tdocuments\x125\n" +
 	"\x04mode\x18\x02 \x01(\x0e2!.orlop.v1alpha1.ApplyRequest.ModeR\x04mode\x12\x1a\n" +
 	"\bfilename\x18\x03 \x01(\tR\bfilename\x12\x14\n" +
-	"\x05patch\x18\x04 \x01(\bR\x05patch\"N\n" +
+	"\x05patch\x18\x04 \x01(\bR\x05patch\x12\x16\n" +
+	"\x06number\x18\x05 \x01(\x04R\x06number\x122\n" +
+	"\atry_for\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\x06tryFor\"\x81\x01\n" +
 	"\x04Mode\x12\x14\n" +
 	"\x10MODE_UNSPECIFIED\x10\x00\x12\r\n" +
 	"\tMODE_AUTO\x10\x01\x12\x10\n" +
 	"\fMODE_DRY_RUN\x10\x02\x12\x0f\n" +
-	"\vMODE_STAGED\x10\x03\"}\n" +
+	"\vMODE_STAGED\x10\x03\x12\f\n" +
+	"\bMODE_TRY\x10\x04\x12\x12\n" +
+	"\x0eMODE_NO_REBOOT\x10\x05\x12\x0f\n" +
+	"\vMODE_REBOOT\x10\x06\"\xaf\x01\n" +
 	"\rApplyResponse\x12\x1e\n" +
 	"\n" +
 	"operations\x18\x01 \x03(\tR\n" +
 	"operations\x12\x1a\n" +
 	"\brestarts\x18\x02 \x03(\tR\brestarts\x12\x16\n" +
 	"\x06reboot\x18\x03 \x01(\bR\x06reboot\x12\x18\n" +
-	"\ainstall\x18\x04 \x01(\tR\ainstall\"\x12\n" +
-	"\x10GetConfigRequest\"g\n" +
+	"\ainstall\x18\x04 \x01(\tR\ainstall\x120\n" +
+	"\x05trial\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x05trial\"\x16\n" +
+	"\x14ConfirmConfigRequest\"\x17\n" +
+	"\x15ConfirmConfigResponse\"*\n" +
+	"\x10GetConfigRequest\x12\x16\n" +
+	"\x06number\x18\x01 \x01(\x04R\x06number\"g\n" +
 	"\x11GetConfigResponse\x12\x1c\n" +
 	"\tdocuments\x18\x01 \x01(\fR\tdocuments\x124\n" +
-	"\aapplied\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\aapplied\"\x8f\x01\n" +
+	"\aapplied\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\aapplied\"\x16\n" +
+	"\x14ConfigHistoryRequest\"N\n" +
+	"\x15ConfigHistoryResponse\x125\n" +
+	"\aentries\x18\x01 \x03(\v2\x1b.orlop.v1alpha1.ConfigEntryR\aentries\"{\n" +
+	"\vConfigEntry\x12\x16\n" +
+	"\x06number\x18\x01 \x01(\x04R\x06number\x12*\n" +
+	"\x02at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12\x0e\n" +
+	"\x02by\x18\x03 \x01(\tR\x02by\x12\x18\n" +
+	"\achanges\x18\x04 \x03(\tR\achanges\":\n" +
+	"\x14CompareConfigRequest\x12\x12\n" +
+	"\x04from\x18\x01 \x01(\x04R\x04from\x12\x0e\n" +
+	"\x02to\x18\x02 \x01(\x04R\x02to\"1\n" +
+	"\x15CompareConfigResponse\x12\x18\n" +
+	"\achanges\x18\x01 \x03(\tR\achanges\"\x8f\x01\n" +
 	"\aProblem\x12\x12\n" +
 	"\x04file\x18\x01 \x01(\tR\x04file\x12\x12\n" +
 	"\x04line\x18\x02 \x01(\x05R\x04line\x12\x14\n" +
@@ -3743,10 +4123,15 @@ const file_orlop_proto_rawDesc = "" +
 	"\x8a\xb5\x18\x01e0\x01\x12K\n" +
 	"\x06Reboot\x12\x1c.orlop.v1alpha1.PowerRequest\x1a\x1d.orlop.v1alpha1.PowerResponse\"\x04\x80\xb5\x18\x14\x12M\n" +
 	"\bShutdown\x12\x1c.orlop.v1alpha1.PowerRequest\x1a\x1d.orlop.v1alpha1.PowerResponse\"\x04\x80\xb5\x18\x14\x12J\n" +
-	"\x05Reset\x12\x1c.orlop.v1alpha1.ResetRequest\x1a\x1d.orlop.v1alpha1.PowerResponse\"\x04\x80\xb5\x18\x1e2\xa6\x01\n" +
+	"\x05Reset\x12\x1c.orlop.v1alpha1.ResetRequest\x1a\x1d.orlop.v1alpha1.PowerResponse\"\x04\x80\xb5\x18\x1e2\xc0\x03\n" +
 	"\x06Config\x12J\n" +
-	"\x05Apply\x12\x1c.orlop.v1alpha1.ApplyRequest\x1a\x1d.orlop.v1alpha1.ApplyResponse\"\x04\x80\xb5\x18\x1e\x12P\n" +
+	"\x05Apply\x12\x1c.orlop.v1alpha1.ApplyRequest\x1a\x1d.orlop.v1alpha1.ApplyResponse\"\x04\x80\xb5\x18\x1e\x12\\\n" +
+	"\aConfirm\x12$.orlop.v1alpha1.ConfirmConfigRequest\x1a%.orlop.v1alpha1.ConfirmConfigResponse\"\x04\x80\xb5\x18\x1e\x12P\n" +
 	"\x03Get\x12 .orlop.v1alpha1.GetConfigRequest\x1a!.orlop.v1alpha1.GetConfigResponse\"\x04\x80\xb5\x18\n" +
+	"\x12\\\n" +
+	"\aHistory\x12$.orlop.v1alpha1.ConfigHistoryRequest\x1a%.orlop.v1alpha1.ConfigHistoryResponse\"\x04\x80\xb5\x18\n" +
+	"\x12\\\n" +
+	"\aCompare\x12$.orlop.v1alpha1.CompareConfigRequest\x1a%.orlop.v1alpha1.CompareConfigResponse\"\x04\x80\xb5\x18\n" +
 	"2\xc2\x01\n" +
 	"\aService\x12W\n" +
 	"\x04List\x12#.orlop.v1alpha1.ListServicesRequest\x1a$.orlop.v1alpha1.ListServicesResponse\"\x04\x80\xb5\x18\n" +
@@ -3804,7 +4189,7 @@ func file_orlop_proto_rawDescGZIP() []byte {
 }
 
 var file_orlop_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_orlop_proto_msgTypes = make([]protoimpl.MessageInfo, 58)
+var file_orlop_proto_msgTypes = make([]protoimpl.MessageInfo, 65)
 var file_orlop_proto_goTypes = []any{
 	(Role)(0),                          // 0: orlop.v1alpha1.Role
 	(ResetRequest_Wipe)(0),             // 1: orlop.v1alpha1.ResetRequest.Wipe
@@ -3820,157 +4205,174 @@ var file_orlop_proto_goTypes = []any{
 	(*ResetRequest)(nil),               // 11: orlop.v1alpha1.ResetRequest
 	(*ApplyRequest)(nil),               // 12: orlop.v1alpha1.ApplyRequest
 	(*ApplyResponse)(nil),              // 13: orlop.v1alpha1.ApplyResponse
-	(*GetConfigRequest)(nil),           // 14: orlop.v1alpha1.GetConfigRequest
-	(*GetConfigResponse)(nil),          // 15: orlop.v1alpha1.GetConfigResponse
-	(*Problem)(nil),                    // 16: orlop.v1alpha1.Problem
-	(*ListServicesRequest)(nil),        // 17: orlop.v1alpha1.ListServicesRequest
-	(*ListServicesResponse)(nil),       // 18: orlop.v1alpha1.ListServicesResponse
-	(*ServiceStatus)(nil),              // 19: orlop.v1alpha1.ServiceStatus
-	(*Component)(nil),                  // 20: orlop.v1alpha1.Component
-	(*RestartServiceRequest)(nil),      // 21: orlop.v1alpha1.RestartServiceRequest
-	(*RestartServiceResponse)(nil),     // 22: orlop.v1alpha1.RestartServiceResponse
-	(*ServiceLogRequest)(nil),          // 23: orlop.v1alpha1.ServiceLogRequest
-	(*KernelLogRequest)(nil),           // 24: orlop.v1alpha1.KernelLogRequest
-	(*LogLine)(nil),                    // 25: orlop.v1alpha1.LogLine
-	(*ImportImageRequest)(nil),         // 26: orlop.v1alpha1.ImportImageRequest
-	(*ImportImageResponse)(nil),        // 27: orlop.v1alpha1.ImportImageResponse
-	(*ListImagesRequest)(nil),          // 28: orlop.v1alpha1.ListImagesRequest
-	(*ListImagesResponse)(nil),         // 29: orlop.v1alpha1.ListImagesResponse
-	(*ContainerImage)(nil),             // 30: orlop.v1alpha1.ContainerImage
-	(*OfferBundleRequest)(nil),         // 31: orlop.v1alpha1.OfferBundleRequest
-	(*OfferBundleResponse)(nil),        // 32: orlop.v1alpha1.OfferBundleResponse
-	(*SendBundleRequest)(nil),          // 33: orlop.v1alpha1.SendBundleRequest
-	(*FetchBundleRequest)(nil),         // 34: orlop.v1alpha1.FetchBundleRequest
-	(*DescribeBundleRequest)(nil),      // 35: orlop.v1alpha1.DescribeBundleRequest
-	(*DescribeBundleResponse)(nil),     // 36: orlop.v1alpha1.DescribeBundleResponse
-	(*GiveBundleRequest)(nil),          // 37: orlop.v1alpha1.GiveBundleRequest
-	(*GiveBundleResponse)(nil),         // 38: orlop.v1alpha1.GiveBundleResponse
-	(*UpgradeBegun)(nil),               // 39: orlop.v1alpha1.UpgradeBegun
-	(*UpgradeStatusRequest)(nil),       // 40: orlop.v1alpha1.UpgradeStatusRequest
-	(*WatchUpgradeRequest)(nil),        // 41: orlop.v1alpha1.WatchUpgradeRequest
-	(*UpgradeStatus)(nil),              // 42: orlop.v1alpha1.UpgradeStatus
-	(*RollbackRequest)(nil),            // 43: orlop.v1alpha1.RollbackRequest
-	(*RollbackResponse)(nil),           // 44: orlop.v1alpha1.RollbackResponse
-	(*ReadAuditRequest)(nil),           // 45: orlop.v1alpha1.ReadAuditRequest
-	(*AuditLine)(nil),                  // 46: orlop.v1alpha1.AuditLine
-	(*IssueRequest)(nil),               // 47: orlop.v1alpha1.IssueRequest
-	(*RenewRequest)(nil),               // 48: orlop.v1alpha1.RenewRequest
-	(*IssueResponse)(nil),              // 49: orlop.v1alpha1.IssueResponse
-	(*ListTrustRequest)(nil),           // 50: orlop.v1alpha1.ListTrustRequest
-	(*ListTrustResponse)(nil),          // 51: orlop.v1alpha1.ListTrustResponse
-	(*IssuedCertificate)(nil),          // 52: orlop.v1alpha1.IssuedCertificate
-	(*Revocation)(nil),                 // 53: orlop.v1alpha1.Revocation
-	(*RevokeRequest)(nil),              // 54: orlop.v1alpha1.RevokeRequest
-	(*RevokeResponse)(nil),             // 55: orlop.v1alpha1.RevokeResponse
-	(*HealthRequest)(nil),              // 56: orlop.v1alpha1.HealthRequest
-	(*HealthResponse)(nil),             // 57: orlop.v1alpha1.HealthResponse
-	(*HealthCheck)(nil),                // 58: orlop.v1alpha1.HealthCheck
-	(*KubeconfigRequest)(nil),          // 59: orlop.v1alpha1.KubeconfigRequest
-	(*KubeconfigResponse)(nil),         // 60: orlop.v1alpha1.KubeconfigResponse
-	(*timestamppb.Timestamp)(nil),      // 61: google.protobuf.Timestamp
-	(*structpb.Value)(nil),             // 62: google.protobuf.Value
-	(*durationpb.Duration)(nil),        // 63: google.protobuf.Duration
-	(*descriptorpb.MethodOptions)(nil), // 64: google.protobuf.MethodOptions
+	(*ConfirmConfigRequest)(nil),       // 14: orlop.v1alpha1.ConfirmConfigRequest
+	(*ConfirmConfigResponse)(nil),      // 15: orlop.v1alpha1.ConfirmConfigResponse
+	(*GetConfigRequest)(nil),           // 16: orlop.v1alpha1.GetConfigRequest
+	(*GetConfigResponse)(nil),          // 17: orlop.v1alpha1.GetConfigResponse
+	(*ConfigHistoryRequest)(nil),       // 18: orlop.v1alpha1.ConfigHistoryRequest
+	(*ConfigHistoryResponse)(nil),      // 19: orlop.v1alpha1.ConfigHistoryResponse
+	(*ConfigEntry)(nil),                // 20: orlop.v1alpha1.ConfigEntry
+	(*CompareConfigRequest)(nil),       // 21: orlop.v1alpha1.CompareConfigRequest
+	(*CompareConfigResponse)(nil),      // 22: orlop.v1alpha1.CompareConfigResponse
+	(*Problem)(nil),                    // 23: orlop.v1alpha1.Problem
+	(*ListServicesRequest)(nil),        // 24: orlop.v1alpha1.ListServicesRequest
+	(*ListServicesResponse)(nil),       // 25: orlop.v1alpha1.ListServicesResponse
+	(*ServiceStatus)(nil),              // 26: orlop.v1alpha1.ServiceStatus
+	(*Component)(nil),                  // 27: orlop.v1alpha1.Component
+	(*RestartServiceRequest)(nil),      // 28: orlop.v1alpha1.RestartServiceRequest
+	(*RestartServiceResponse)(nil),     // 29: orlop.v1alpha1.RestartServiceResponse
+	(*ServiceLogRequest)(nil),          // 30: orlop.v1alpha1.ServiceLogRequest
+	(*KernelLogRequest)(nil),           // 31: orlop.v1alpha1.KernelLogRequest
+	(*LogLine)(nil),                    // 32: orlop.v1alpha1.LogLine
+	(*ImportImageRequest)(nil),         // 33: orlop.v1alpha1.ImportImageRequest
+	(*ImportImageResponse)(nil),        // 34: orlop.v1alpha1.ImportImageResponse
+	(*ListImagesRequest)(nil),          // 35: orlop.v1alpha1.ListImagesRequest
+	(*ListImagesResponse)(nil),         // 36: orlop.v1alpha1.ListImagesResponse
+	(*ContainerImage)(nil),             // 37: orlop.v1alpha1.ContainerImage
+	(*OfferBundleRequest)(nil),         // 38: orlop.v1alpha1.OfferBundleRequest
+	(*OfferBundleResponse)(nil),        // 39: orlop.v1alpha1.OfferBundleResponse
+	(*SendBundleRequest)(nil),          // 40: orlop.v1alpha1.SendBundleRequest
+	(*FetchBundleRequest)(nil),         // 41: orlop.v1alpha1.FetchBundleRequest
+	(*DescribeBundleRequest)(nil),      // 42: orlop.v1alpha1.DescribeBundleRequest
+	(*DescribeBundleResponse)(nil),     // 43: orlop.v1alpha1.DescribeBundleResponse
+	(*GiveBundleRequest)(nil),          // 44: orlop.v1alpha1.GiveBundleRequest
+	(*GiveBundleResponse)(nil),         // 45: orlop.v1alpha1.GiveBundleResponse
+	(*UpgradeBegun)(nil),               // 46: orlop.v1alpha1.UpgradeBegun
+	(*UpgradeStatusRequest)(nil),       // 47: orlop.v1alpha1.UpgradeStatusRequest
+	(*WatchUpgradeRequest)(nil),        // 48: orlop.v1alpha1.WatchUpgradeRequest
+	(*UpgradeStatus)(nil),              // 49: orlop.v1alpha1.UpgradeStatus
+	(*RollbackRequest)(nil),            // 50: orlop.v1alpha1.RollbackRequest
+	(*RollbackResponse)(nil),           // 51: orlop.v1alpha1.RollbackResponse
+	(*ReadAuditRequest)(nil),           // 52: orlop.v1alpha1.ReadAuditRequest
+	(*AuditLine)(nil),                  // 53: orlop.v1alpha1.AuditLine
+	(*IssueRequest)(nil),               // 54: orlop.v1alpha1.IssueRequest
+	(*RenewRequest)(nil),               // 55: orlop.v1alpha1.RenewRequest
+	(*IssueResponse)(nil),              // 56: orlop.v1alpha1.IssueResponse
+	(*ListTrustRequest)(nil),           // 57: orlop.v1alpha1.ListTrustRequest
+	(*ListTrustResponse)(nil),          // 58: orlop.v1alpha1.ListTrustResponse
+	(*IssuedCertificate)(nil),          // 59: orlop.v1alpha1.IssuedCertificate
+	(*Revocation)(nil),                 // 60: orlop.v1alpha1.Revocation
+	(*RevokeRequest)(nil),              // 61: orlop.v1alpha1.RevokeRequest
+	(*RevokeResponse)(nil),             // 62: orlop.v1alpha1.RevokeResponse
+	(*HealthRequest)(nil),              // 63: orlop.v1alpha1.HealthRequest
+	(*HealthResponse)(nil),             // 64: orlop.v1alpha1.HealthResponse
+	(*HealthCheck)(nil),                // 65: orlop.v1alpha1.HealthCheck
+	(*KubeconfigRequest)(nil),          // 66: orlop.v1alpha1.KubeconfigRequest
+	(*KubeconfigResponse)(nil),         // 67: orlop.v1alpha1.KubeconfigResponse
+	(*timestamppb.Timestamp)(nil),      // 68: google.protobuf.Timestamp
+	(*structpb.Value)(nil),             // 69: google.protobuf.Value
+	(*durationpb.Duration)(nil),        // 70: google.protobuf.Duration
+	(*descriptorpb.MethodOptions)(nil), // 71: google.protobuf.MethodOptions
 }
 var file_orlop_proto_depIdxs = []int32{
-	61, // 0: orlop.v1alpha1.VersionResponse.built:type_name -> google.protobuf.Timestamp
-	62, // 1: orlop.v1alpha1.StateSnapshot.value:type_name -> google.protobuf.Value
-	61, // 2: orlop.v1alpha1.Event.time:type_name -> google.protobuf.Timestamp
-	63, // 3: orlop.v1alpha1.PowerRequest.grace:type_name -> google.protobuf.Duration
+	68, // 0: orlop.v1alpha1.VersionResponse.built:type_name -> google.protobuf.Timestamp
+	69, // 1: orlop.v1alpha1.StateSnapshot.value:type_name -> google.protobuf.Value
+	68, // 2: orlop.v1alpha1.Event.time:type_name -> google.protobuf.Timestamp
+	70, // 3: orlop.v1alpha1.PowerRequest.grace:type_name -> google.protobuf.Duration
 	1,  // 4: orlop.v1alpha1.ResetRequest.wipe:type_name -> orlop.v1alpha1.ResetRequest.Wipe
 	2,  // 5: orlop.v1alpha1.ApplyRequest.mode:type_name -> orlop.v1alpha1.ApplyRequest.Mode
-	61, // 6: orlop.v1alpha1.GetConfigResponse.applied:type_name -> google.protobuf.Timestamp
-	19, // 7: orlop.v1alpha1.ListServicesResponse.services:type_name -> orlop.v1alpha1.ServiceStatus
-	61, // 8: orlop.v1alpha1.ServiceStatus.since:type_name -> google.protobuf.Timestamp
-	20, // 9: orlop.v1alpha1.ServiceStatus.components:type_name -> orlop.v1alpha1.Component
-	61, // 10: orlop.v1alpha1.Component.since:type_name -> google.protobuf.Timestamp
-	61, // 11: orlop.v1alpha1.LogLine.time:type_name -> google.protobuf.Timestamp
-	30, // 12: orlop.v1alpha1.ImportImageResponse.images:type_name -> orlop.v1alpha1.ContainerImage
-	30, // 13: orlop.v1alpha1.ListImagesResponse.images:type_name -> orlop.v1alpha1.ContainerImage
-	61, // 14: orlop.v1alpha1.UpgradeStatus.began:type_name -> google.protobuf.Timestamp
-	61, // 15: orlop.v1alpha1.UpgradeStatus.ended:type_name -> google.protobuf.Timestamp
-	61, // 16: orlop.v1alpha1.UpgradeStatus.data_of:type_name -> google.protobuf.Timestamp
-	63, // 17: orlop.v1alpha1.IssueRequest.life:type_name -> google.protobuf.Duration
-	63, // 18: orlop.v1alpha1.RenewRequest.life:type_name -> google.protobuf.Duration
-	52, // 19: orlop.v1alpha1.ListTrustResponse.issued:type_name -> orlop.v1alpha1.IssuedCertificate
-	53, // 20: orlop.v1alpha1.ListTrustResponse.revoked:type_name -> orlop.v1alpha1.Revocation
-	61, // 21: orlop.v1alpha1.IssuedCertificate.at:type_name -> google.protobuf.Timestamp
-	61, // 22: orlop.v1alpha1.IssuedCertificate.expires:type_name -> google.protobuf.Timestamp
-	61, // 23: orlop.v1alpha1.Revocation.at:type_name -> google.protobuf.Timestamp
-	53, // 24: orlop.v1alpha1.RevokeResponse.revocation:type_name -> orlop.v1alpha1.Revocation
-	58, // 25: orlop.v1alpha1.HealthResponse.checks:type_name -> orlop.v1alpha1.HealthCheck
-	61, // 26: orlop.v1alpha1.HealthCheck.since:type_name -> google.protobuf.Timestamp
-	63, // 27: orlop.v1alpha1.KubeconfigRequest.ttl:type_name -> google.protobuf.Duration
-	64, // 28: orlop.v1alpha1.role:extendee -> google.protobuf.MethodOptions
-	64, // 29: orlop.v1alpha1.narrow:extendee -> google.protobuf.MethodOptions
-	64, // 30: orlop.v1alpha1.audited:extendee -> google.protobuf.MethodOptions
-	0,  // 31: orlop.v1alpha1.role:type_name -> orlop.v1alpha1.Role
-	0,  // 32: orlop.v1alpha1.narrow:type_name -> orlop.v1alpha1.Role
-	3,  // 33: orlop.v1alpha1.Machine.Version:input_type -> orlop.v1alpha1.VersionRequest
-	5,  // 34: orlop.v1alpha1.Machine.Get:input_type -> orlop.v1alpha1.GetRequest
-	5,  // 35: orlop.v1alpha1.Machine.Watch:input_type -> orlop.v1alpha1.GetRequest
-	7,  // 36: orlop.v1alpha1.Machine.Events:input_type -> orlop.v1alpha1.EventsRequest
-	9,  // 37: orlop.v1alpha1.Machine.Reboot:input_type -> orlop.v1alpha1.PowerRequest
-	9,  // 38: orlop.v1alpha1.Machine.Shutdown:input_type -> orlop.v1alpha1.PowerRequest
-	11, // 39: orlop.v1alpha1.Machine.Reset:input_type -> orlop.v1alpha1.ResetRequest
-	12, // 40: orlop.v1alpha1.Config.Apply:input_type -> orlop.v1alpha1.ApplyRequest
-	14, // 41: orlop.v1alpha1.Config.Get:input_type -> orlop.v1alpha1.GetConfigRequest
-	17, // 42: orlop.v1alpha1.Service.List:input_type -> orlop.v1alpha1.ListServicesRequest
-	21, // 43: orlop.v1alpha1.Service.Restart:input_type -> orlop.v1alpha1.RestartServiceRequest
-	23, // 44: orlop.v1alpha1.Log.Service:input_type -> orlop.v1alpha1.ServiceLogRequest
-	24, // 45: orlop.v1alpha1.Log.Kernel:input_type -> orlop.v1alpha1.KernelLogRequest
-	26, // 46: orlop.v1alpha1.Image.Import:input_type -> orlop.v1alpha1.ImportImageRequest
-	28, // 47: orlop.v1alpha1.Image.List:input_type -> orlop.v1alpha1.ListImagesRequest
-	31, // 48: orlop.v1alpha1.Upgrade.Offer:input_type -> orlop.v1alpha1.OfferBundleRequest
-	33, // 49: orlop.v1alpha1.Upgrade.Send:input_type -> orlop.v1alpha1.SendBundleRequest
-	34, // 50: orlop.v1alpha1.Upgrade.Fetch:input_type -> orlop.v1alpha1.FetchBundleRequest
-	40, // 51: orlop.v1alpha1.Upgrade.Status:input_type -> orlop.v1alpha1.UpgradeStatusRequest
-	41, // 52: orlop.v1alpha1.Upgrade.Watch:input_type -> orlop.v1alpha1.WatchUpgradeRequest
-	35, // 53: orlop.v1alpha1.Upgrade.Describe:input_type -> orlop.v1alpha1.DescribeBundleRequest
-	37, // 54: orlop.v1alpha1.Upgrade.Give:input_type -> orlop.v1alpha1.GiveBundleRequest
-	43, // 55: orlop.v1alpha1.Upgrade.Rollback:input_type -> orlop.v1alpha1.RollbackRequest
-	45, // 56: orlop.v1alpha1.Audit.Read:input_type -> orlop.v1alpha1.ReadAuditRequest
-	47, // 57: orlop.v1alpha1.Trust.Issue:input_type -> orlop.v1alpha1.IssueRequest
-	48, // 58: orlop.v1alpha1.Trust.Renew:input_type -> orlop.v1alpha1.RenewRequest
-	50, // 59: orlop.v1alpha1.Trust.List:input_type -> orlop.v1alpha1.ListTrustRequest
-	54, // 60: orlop.v1alpha1.Trust.Revoke:input_type -> orlop.v1alpha1.RevokeRequest
-	56, // 61: orlop.v1alpha1.Cluster.Health:input_type -> orlop.v1alpha1.HealthRequest
-	59, // 62: orlop.v1alpha1.Cluster.Kubeconfig:input_type -> orlop.v1alpha1.KubeconfigRequest
-	4,  // 63: orlop.v1alpha1.Machine.Version:output_type -> orlop.v1alpha1.VersionResponse
-	6,  // 64: orlop.v1alpha1.Machine.Get:output_type -> orlop.v1alpha1.StateSnapshot
-	6,  // 65: orlop.v1alpha1.Machine.Watch:output_type -> orlop.v1alpha1.StateSnapshot
-	8,  // 66: orlop.v1alpha1.Machine.Events:output_type -> orlop.v1alpha1.Event
-	10, // 67: orlop.v1alpha1.Machine.Reboot:output_type -> orlop.v1alpha1.PowerResponse
-	10, // 68: orlop.v1alpha1.Machine.Shutdown:output_type -> orlop.v1alpha1.PowerResponse
-	10, // 69: orlop.v1alpha1.Machine.Reset:output_type -> orlop.v1alpha1.PowerResponse
-	13, // 70: orlop.v1alpha1.Config.Apply:output_type -> orlop.v1alpha1.ApplyResponse
-	15, // 71: orlop.v1alpha1.Config.Get:output_type -> orlop.v1alpha1.GetConfigResponse
-	18, // 72: orlop.v1alpha1.Service.List:output_type -> orlop.v1alpha1.ListServicesResponse
-	22, // 73: orlop.v1alpha1.Service.Restart:output_type -> orlop.v1alpha1.RestartServiceResponse
-	25, // 74: orlop.v1alpha1.Log.Service:output_type -> orlop.v1alpha1.LogLine
-	25, // 75: orlop.v1alpha1.Log.Kernel:output_type -> orlop.v1alpha1.LogLine
-	27, // 76: orlop.v1alpha1.Image.Import:output_type -> orlop.v1alpha1.ImportImageResponse
-	29, // 77: orlop.v1alpha1.Image.List:output_type -> orlop.v1alpha1.ListImagesResponse
-	32, // 78: orlop.v1alpha1.Upgrade.Offer:output_type -> orlop.v1alpha1.OfferBundleResponse
-	39, // 79: orlop.v1alpha1.Upgrade.Send:output_type -> orlop.v1alpha1.UpgradeBegun
-	39, // 80: orlop.v1alpha1.Upgrade.Fetch:output_type -> orlop.v1alpha1.UpgradeBegun
-	42, // 81: orlop.v1alpha1.Upgrade.Status:output_type -> orlop.v1alpha1.UpgradeStatus
-	42, // 82: orlop.v1alpha1.Upgrade.Watch:output_type -> orlop.v1alpha1.UpgradeStatus
-	36, // 83: orlop.v1alpha1.Upgrade.Describe:output_type -> orlop.v1alpha1.DescribeBundleResponse
-	38, // 84: orlop.v1alpha1.Upgrade.Give:output_type -> orlop.v1alpha1.GiveBundleResponse
-	44, // 85: orlop.v1alpha1.Upgrade.Rollback:output_type -> orlop.v1alpha1.RollbackResponse
-	46, // 86: orlop.v1alpha1.Audit.Read:output_type -> orlop.v1alpha1.AuditLine
-	49, // 87: orlop.v1alpha1.Trust.Issue:output_type -> orlop.v1alpha1.IssueResponse
-	49, // 88: orlop.v1alpha1.Trust.Renew:output_type -> orlop.v1alpha1.IssueResponse
-	51, // 89: orlop.v1alpha1.Trust.List:output_type -> orlop.v1alpha1.ListTrustResponse
-	55, // 90: orlop.v1alpha1.Trust.Revoke:output_type -> orlop.v1alpha1.RevokeResponse
-	57, // 91: orlop.v1alpha1.Cluster.Health:output_type -> orlop.v1alpha1.HealthResponse
-	60, // 92: orlop.v1alpha1.Cluster.Kubeconfig:output_type -> orlop.v1alpha1.KubeconfigResponse
-	63, // [63:93] is the sub-list for method output_type
-	33, // [33:63] is the sub-list for method input_type
-	31, // [31:33] is the sub-list for extension type_name
-	28, // [28:31] is the sub-list for extension extendee
-	0,  // [0:28] is the sub-list for field type_name
+	70, // 6: orlop.v1alpha1.ApplyRequest.try_for:type_name -> google.protobuf.Duration
+	68, // 7: orlop.v1alpha1.ApplyResponse.trial:type_name -> google.protobuf.Timestamp
+	68, // 8: orlop.v1alpha1.GetConfigResponse.applied:type_name -> google.protobuf.Timestamp
+	20, // 9: orlop.v1alpha1.ConfigHistoryResponse.entries:type_name -> orlop.v1alpha1.ConfigEntry
+	68, // 10: orlop.v1alpha1.ConfigEntry.at:type_name -> google.protobuf.Timestamp
+	26, // 11: orlop.v1alpha1.ListServicesResponse.services:type_name -> orlop.v1alpha1.ServiceStatus
+	68, // 12: orlop.v1alpha1.ServiceStatus.since:type_name -> google.protobuf.Timestamp
+	27, // 13: orlop.v1alpha1.ServiceStatus.components:type_name -> orlop.v1alpha1.Component
+	68, // 14: orlop.v1alpha1.Component.since:type_name -> google.protobuf.Timestamp
+	68, // 15: orlop.v1alpha1.LogLine.time:type_name -> google.protobuf.Timestamp
+	37, // 16: orlop.v1alpha1.ImportImageResponse.images:type_name -> orlop.v1alpha1.ContainerImage
+	37, // 17: orlop.v1alpha1.ListImagesResponse.images:type_name -> orlop.v1alpha1.ContainerImage
+	68, // 18: orlop.v1alpha1.UpgradeStatus.began:type_name -> google.protobuf.Timestamp
+	68, // 19: orlop.v1alpha1.UpgradeStatus.ended:type_name -> google.protobuf.Timestamp
+	68, // 20: orlop.v1alpha1.UpgradeStatus.data_of:type_name -> google.protobuf.Timestamp
+	70, // 21: orlop.v1alpha1.IssueRequest.life:type_name -> google.protobuf.Duration
+	70, // 22: orlop.v1alpha1.RenewRequest.life:type_name -> google.protobuf.Duration
+	59, // 23: orlop.v1alpha1.ListTrustResponse.issued:type_name -> orlop.v1alpha1.IssuedCertificate
+	60, // 24: orlop.v1alpha1.ListTrustResponse.revoked:type_name -> orlop.v1alpha1.Revocation
+	68, // 25: orlop.v1alpha1.IssuedCertificate.at:type_name -> google.protobuf.Timestamp
+	68, // 26: orlop.v1alpha1.IssuedCertificate.expires:type_name -> google.protobuf.Timestamp
+	68, // 27: orlop.v1alpha1.Revocation.at:type_name -> google.protobuf.Timestamp
+	60, // 28: orlop.v1alpha1.RevokeResponse.revocation:type_name -> orlop.v1alpha1.Revocation
+	65, // 29: orlop.v1alpha1.HealthResponse.checks:type_name -> orlop.v1alpha1.HealthCheck
+	68, // 30: orlop.v1alpha1.HealthCheck.since:type_name -> google.protobuf.Timestamp
+	70, // 31: orlop.v1alpha1.KubeconfigRequest.ttl:type_name -> google.protobuf.Duration
+	71, // 32: orlop.v1alpha1.role:extendee -> google.protobuf.MethodOptions
+	71, // 33: orlop.v1alpha1.narrow:extendee -> google.protobuf.MethodOptions
+	71, // 34: orlop.v1alpha1.audited:extendee -> google.protobuf.MethodOptions
+	0,  // 35: orlop.v1alpha1.role:type_name -> orlop.v1alpha1.Role
+	0,  // 36: orlop.v1alpha1.narrow:type_name -> orlop.v1alpha1.Role
+	3,  // 37: orlop.v1alpha1.Machine.Version:input_type -> orlop.v1alpha1.VersionRequest
+	5,  // 38: orlop.v1alpha1.Machine.Get:input_type -> orlop.v1alpha1.GetRequest
+	5,  // 39: orlop.v1alpha1.Machine.Watch:input_type -> orlop.v1alpha1.GetRequest
+	7,  // 40: orlop.v1alpha1.Machine.Events:input_type -> orlop.v1alpha1.EventsRequest
+	9,  // 41: orlop.v1alpha1.Machine.Reboot:input_type -> orlop.v1alpha1.PowerRequest
+	9,  // 42: orlop.v1alpha1.Machine.Shutdown:input_type -> orlop.v1alpha1.PowerRequest
+	11, // 43: orlop.v1alpha1.Machine.Reset:input_type -> orlop.v1alpha1.ResetRequest
+	12, // 44: orlop.v1alpha1.Config.Apply:input_type -> orlop.v1alpha1.ApplyRequest
+	14, // 45: orlop.v1alpha1.Config.Confirm:input_type -> orlop.v1alpha1.ConfirmConfigRequest
+	16, // 46: orlop.v1alpha1.Config.Get:input_type -> orlop.v1alpha1.GetConfigRequest
+	18, // 47: orlop.v1alpha1.Config.History:input_type -> orlop.v1alpha1.ConfigHistoryRequest
+	21, // 48: orlop.v1alpha1.Config.Compare:input_type -> orlop.v1alpha1.CompareConfigRequest
+	24, // 49: orlop.v1alpha1.Service.List:input_type -> orlop.v1alpha1.ListServicesRequest
+	28, // 50: orlop.v1alpha1.Service.Restart:input_type -> orlop.v1alpha1.RestartServiceRequest
+	30, // 51: orlop.v1alpha1.Log.Service:input_type -> orlop.v1alpha1.ServiceLogRequest
+	31, // 52: orlop.v1alpha1.Log.Kernel:input_type -> orlop.v1alpha1.KernelLogRequest
+	33, // 53: orlop.v1alpha1.Image.Import:input_type -> orlop.v1alpha1.ImportImageRequest
+	35, // 54: orlop.v1alpha1.Image.List:input_type -> orlop.v1alpha1.ListImagesRequest
+	38, // 55: orlop.v1alpha1.Upgrade.Offer:input_type -> orlop.v1alpha1.OfferBundleRequest
+	40, // 56: orlop.v1alpha1.Upgrade.Send:input_type -> orlop.v1alpha1.SendBundleRequest
+	41, // 57: orlop.v1alpha1.Upgrade.Fetch:input_type -> orlop.v1alpha1.FetchBundleRequest
+	47, // 58: orlop.v1alpha1.Upgrade.Status:input_type -> orlop.v1alpha1.UpgradeStatusRequest
+	48, // 59: orlop.v1alpha1.Upgrade.Watch:input_type -> orlop.v1alpha1.WatchUpgradeRequest
+	42, // 60: orlop.v1alpha1.Upgrade.Describe:input_type -> orlop.v1alpha1.DescribeBundleRequest
+	44, // 61: orlop.v1alpha1.Upgrade.Give:input_type -> orlop.v1alpha1.GiveBundleRequest
+	50, // 62: orlop.v1alpha1.Upgrade.Rollback:input_type -> orlop.v1alpha1.RollbackRequest
+	52, // 63: orlop.v1alpha1.Audit.Read:input_type -> orlop.v1alpha1.ReadAuditRequest
+	54, // 64: orlop.v1alpha1.Trust.Issue:input_type -> orlop.v1alpha1.IssueRequest
+	55, // 65: orlop.v1alpha1.Trust.Renew:input_type -> orlop.v1alpha1.RenewRequest
+	57, // 66: orlop.v1alpha1.Trust.List:input_type -> orlop.v1alpha1.ListTrustRequest
+	61, // 67: orlop.v1alpha1.Trust.Revoke:input_type -> orlop.v1alpha1.RevokeRequest
+	63, // 68: orlop.v1alpha1.Cluster.Health:input_type -> orlop.v1alpha1.HealthRequest
+	66, // 69: orlop.v1alpha1.Cluster.Kubeconfig:input_type -> orlop.v1alpha1.KubeconfigRequest
+	4,  // 70: orlop.v1alpha1.Machine.Version:output_type -> orlop.v1alpha1.VersionResponse
+	6,  // 71: orlop.v1alpha1.Machine.Get:output_type -> orlop.v1alpha1.StateSnapshot
+	6,  // 72: orlop.v1alpha1.Machine.Watch:output_type -> orlop.v1alpha1.StateSnapshot
+	8,  // 73: orlop.v1alpha1.Machine.Events:output_type -> orlop.v1alpha1.Event
+	10, // 74: orlop.v1alpha1.Machine.Reboot:output_type -> orlop.v1alpha1.PowerResponse
+	10, // 75: orlop.v1alpha1.Machine.Shutdown:output_type -> orlop.v1alpha1.PowerResponse
+	10, // 76: orlop.v1alpha1.Machine.Reset:output_type -> orlop.v1alpha1.PowerResponse
+	13, // 77: orlop.v1alpha1.Config.Apply:output_type -> orlop.v1alpha1.ApplyResponse
+	15, // 78: orlop.v1alpha1.Config.Confirm:output_type -> orlop.v1alpha1.ConfirmConfigResponse
+	17, // 79: orlop.v1alpha1.Config.Get:output_type -> orlop.v1alpha1.GetConfigResponse
+	19, // 80: orlop.v1alpha1.Config.History:output_type -> orlop.v1alpha1.ConfigHistoryResponse
+	22, // 81: orlop.v1alpha1.Config.Compare:output_type -> orlop.v1alpha1.CompareConfigResponse
+	25, // 82: orlop.v1alpha1.Service.List:output_type -> orlop.v1alpha1.ListServicesResponse
+	29, // 83: orlop.v1alpha1.Service.Restart:output_type -> orlop.v1alpha1.RestartServiceResponse
+	32, // 84: orlop.v1alpha1.Log.Service:output_type -> orlop.v1alpha1.LogLine
+	32, // 85: orlop.v1alpha1.Log.Kernel:output_type -> orlop.v1alpha1.LogLine
+	34, // 86: orlop.v1alpha1.Image.Import:output_type -> orlop.v1alpha1.ImportImageResponse
+	36, // 87: orlop.v1alpha1.Image.List:output_type -> orlop.v1alpha1.ListImagesResponse
+	39, // 88: orlop.v1alpha1.Upgrade.Offer:output_type -> orlop.v1alpha1.OfferBundleResponse
+	46, // 89: orlop.v1alpha1.Upgrade.Send:output_type -> orlop.v1alpha1.UpgradeBegun
+	46, // 90: orlop.v1alpha1.Upgrade.Fetch:output_type -> orlop.v1alpha1.UpgradeBegun
+	49, // 91: orlop.v1alpha1.Upgrade.Status:output_type -> orlop.v1alpha1.UpgradeStatus
+	49, // 92: orlop.v1alpha1.Upgrade.Watch:output_type -> orlop.v1alpha1.UpgradeStatus
+	43, // 93: orlop.v1alpha1.Upgrade.Describe:output_type -> orlop.v1alpha1.DescribeBundleResponse
+	45, // 94: orlop.v1alpha1.Upgrade.Give:output_type -> orlop.v1alpha1.GiveBundleResponse
+	51, // 95: orlop.v1alpha1.Upgrade.Rollback:output_type -> orlop.v1alpha1.RollbackResponse
+	53, // 96: orlop.v1alpha1.Audit.Read:output_type -> orlop.v1alpha1.AuditLine
+	56, // 97: orlop.v1alpha1.Trust.Issue:output_type -> orlop.v1alpha1.IssueResponse
+	56, // 98: orlop.v1alpha1.Trust.Renew:output_type -> orlop.v1alpha1.IssueResponse
+	58, // 99: orlop.v1alpha1.Trust.List:output_type -> orlop.v1alpha1.ListTrustResponse
+	62, // 100: orlop.v1alpha1.Trust.Revoke:output_type -> orlop.v1alpha1.RevokeResponse
+	64, // 101: orlop.v1alpha1.Cluster.Health:output_type -> orlop.v1alpha1.HealthResponse
+	67, // 102: orlop.v1alpha1.Cluster.Kubeconfig:output_type -> orlop.v1alpha1.KubeconfigResponse
+	70, // [70:103] is the sub-list for method output_type
+	37, // [37:70] is the sub-list for method input_type
+	35, // [35:37] is the sub-list for extension type_name
+	32, // [32:35] is the sub-list for extension extendee
+	0,  // [0:32] is the sub-list for field type_name
 }
 
 func init() { file_orlop_proto_init() }
@@ -3984,7 +4386,7 @@ func file_orlop_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_orlop_proto_rawDesc), len(file_orlop_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   58,
+			NumMessages:   65,
 			NumExtensions: 3,
 			NumServices:   9,
 		},

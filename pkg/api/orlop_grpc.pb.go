@@ -373,8 +373,11 @@ var Machine_ServiceDesc = grpc.ServiceDesc{
 }
 
 const (
-	Config_Apply_FullMethodName = "/orlop.v1alpha1.Config/Apply"
-	Config_Get_FullMethodName   = "/orlop.v1alpha1.Config/Get"
+	Config_Apply_FullMethodName   = "/orlop.v1alpha1.Config/Apply"
+	Config_Confirm_FullMethodName = "/orlop.v1alpha1.Config/Confirm"
+	Config_Get_FullMethodName     = "/orlop.v1alpha1.Config/Get"
+	Config_History_FullMethodName = "/orlop.v1alpha1.Config/History"
+	Config_Compare_FullMethodName = "/orlop.v1alpha1.Config/Compare"
 )
 
 // ConfigClient is the client API for Config service.
@@ -385,8 +388,14 @@ const (
 type ConfigClient interface {
 	// Apply checks the documents and makes the machine so, or refuses them whole.
 	Apply(ctx context.Context, in *ApplyRequest, opts ...grpc.CallOption) (*ApplyResponse, error)
-	// Get returns the configuration in force, without its secrets.
+	// Confirm ends the trial of a configuration (MODE_TRY): it stays. That it can be called is the proof that it does not lock out.
+	Confirm(ctx context.Context, in *ConfirmConfigRequest, opts ...grpc.CallOption) (*ConfirmConfigResponse, error)
+	// Get returns the configuration in force, or an earlier one, without its secrets.
 	Get(ctx context.Context, in *GetConfigRequest, opts ...grpc.CallOption) (*GetConfigResponse, error)
+	// History lists the configurations that were put in force, the oldest first.
+	History(ctx context.Context, in *ConfigHistoryRequest, opts ...grpc.CallOption) (*ConfigHistoryResponse, error)
+	// Compare says in which fields two of them differ. Of secrets it says only that they do.
+	Compare(ctx context.Context, in *CompareConfigRequest, opts ...grpc.CallOption) (*CompareConfigResponse, error)
 }
 
 type configClient struct {
@@ -407,10 +416,40 @@ func (c *configClient) Apply(ctx context.Context, in *ApplyRequest, opts ...grpc
 	return out, nil
 }
 
+func (c *configClient) Confirm(ctx context.Context, in *ConfirmConfigRequest, opts ...grpc.CallOption) (*ConfirmConfigResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ConfirmConfigResponse)
+	err := c.cc.Invoke(ctx, Config_Confirm_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *configClient) Get(ctx context.Context, in *GetConfigRequest, opts ...grpc.CallOption) (*GetConfigResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(GetConfigResponse)
 	err := c.cc.Invoke(ctx, Config_Get_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *configClient) History(ctx context.Context, in *ConfigHistoryRequest, opts ...grpc.CallOption) (*ConfigHistoryResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ConfigHistoryResponse)
+	err := c.cc.Invoke(ctx, Config_History_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *configClient) Compare(ctx context.Context, in *CompareConfigRequest, opts ...grpc.CallOption) (*CompareConfigResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(CompareConfigResponse)
+	err := c.cc.Invoke(ctx, Config_Compare_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -425,8 +464,14 @@ func (c *configClient) Get(ctx context.Context, in *GetConfigRequest, opts ...gr
 type ConfigServer interface {
 	// Apply checks the documents and makes the machine so, or refuses them whole.
 	Apply(context.Context, *ApplyRequest) (*ApplyResponse, error)
-	// Get returns the configuration in force, without its secrets.
+	// Confirm ends the trial of a configuration (MODE_TRY): it stays. That it can be called is the proof that it does not lock out.
+	Confirm(context.Context, *ConfirmConfigRequest) (*ConfirmConfigResponse, error)
+	// Get returns the configuration in force, or an earlier one, without its secrets.
 	Get(context.Context, *GetConfigRequest) (*GetConfigResponse, error)
+	// History lists the configurations that were put in force, the oldest first.
+	History(context.Context, *ConfigHistoryRequest) (*ConfigHistoryResponse, error)
+	// Compare says in which fields two of them differ. Of secrets it says only that they do.
+	Compare(context.Context, *CompareConfigRequest) (*CompareConfigResponse, error)
 	mustEmbedUnimplementedConfigServer()
 }
 
@@ -440,8 +485,17 @@ type UnimplementedConfigServer struct{}
 func (UnimplementedConfigServer) Apply(context.Context, *ApplyRequest) (*ApplyResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Apply not implemented")
 }
+func (UnimplementedConfigServer) Confirm(context.Context, *ConfirmConfigRequest) (*ConfirmConfigResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Confirm not implemented")
+}
 func (UnimplementedConfigServer) Get(context.Context, *GetConfigRequest) (*GetConfigResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Get not implemented")
+}
+func (UnimplementedConfigServer) History(context.Context, *ConfigHistoryRequest) (*ConfigHistoryResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method History not implemented")
+}
+func (UnimplementedConfigServer) Compare(context.Context, *CompareConfigRequest) (*CompareConfigResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Compare not implemented")
 }
 func (UnimplementedConfigServer) mustEmbedUnimplementedConfigServer() {}
 func (UnimplementedConfigServer) testEmbeddedByValue()                {}
@@ -482,6 +536,24 @@ func _Config_Apply_Handler(srv interface{}, ctx context.Context, dec func(interf
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Config_Confirm_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ConfirmConfigRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ConfigServer).Confirm(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Config_Confirm_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ConfigServer).Confirm(ctx, req.(*ConfirmConfigRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _Config_Get_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(GetConfigRequest)
 	if err := dec(in); err != nil {
@@ -500,6 +572,42 @@ func _Config_Get_Handler(srv interface{}, ctx context.Context, dec func(interfac
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Config_History_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ConfigHistoryRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ConfigServer).History(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Config_History_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ConfigServer).History(ctx, req.(*ConfigHistoryRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Config_Compare_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(CompareConfigRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ConfigServer).Compare(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Config_Compare_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ConfigServer).Compare(ctx, req.(*CompareConfigRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // Config_ServiceDesc is the grpc.ServiceDesc for Config service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -512,8 +620,20 @@ var Config_ServiceDesc = grpc.ServiceDesc{
 			Handler:    _Config_Apply_Handler,
 		},
 		{
+			MethodName: "Confirm",
+			Handler:    _Config_Confirm_Handler,
+		},
+		{
 			MethodName: "Get",
 			Handler:    _Config_Get_Handler,
+		},
+		{
+			MethodName: "History",
+			Handler:    _Config_History_Handler,
+		},
+		{
+			MethodName: "Compare",
+			Handler:    _Config_Compare_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},

@@ -38,9 +38,8 @@ const (
 
 // Files on STATE. All root-only (0600).
 const (
-	ConfigCurrent  = State + "/config/current.yaml"
-	ConfigPrevious = State + "/config/previous.yaml"
-	ConfigStaged   = State + "/config/staged.yaml" // in force from the next start on
+	// Config holds the machine's configurations (package documents).
+	Config = State + "/config"
 	// MachineKey and MachineCert are the machine's own identity: made on first boot, signed by the cluster's machine CA
 	// once there is a configuration, self-signed before.
 	MachineKey  = State + "/pki/machine.key"

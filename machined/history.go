@@ -1,0 +1,215 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/orlop-os/orlop/machined/documents"
+	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/config"
+)
+
+// A configuration on trial, and the ones that were in force before.
+//
+// While one is tried, the one before lies beside it on STATE (package documents) and comes back by itself: when the time is up, because
+// watchTrial puts it there, and at the next start, whatever the reason for that is. Only Confirm ends that, which has to come over the
+// API: a configuration that locks its operator out is never confirmed.
+
+// The time of a trial.
+const (
+	defaultTrial = 2 * time.Minute
+	minTrial     = 10 * time.Second
+	maxTrial     = time.Hour
+)
+
+// trialRetry is how long a return that failed rests.
+const trialRetry = 10 * time.Second
+
+// tryFor is how long a configuration is tried.
+func tryFor(r *api.ApplyRequest) time.Duration {
+	if asked := r.GetTryFor().AsDuration(); asked != 0 {
+		return asked
+	}
+	return defaultTrial
+}
+
+// way refuses a way of applying that this machine cannot go.
+func (m *machine) way(now applied, r *api.ApplyRequest) error {
+	if r.TryFor != nil && r.Mode != api.ApplyRequest_MODE_TRY {
+		return errors.New("the time of a trial is given, and no trial is asked for; use the mode try")
+	}
+	keeps := r.Mode == api.ApplyRequest_MODE_STAGED || r.Mode == api.ApplyRequest_MODE_REBOOT || r.Mode == api.ApplyRequest_MODE_TRY
+	why, _ := m.noStorage.Get()
+	switch asked := tryFor(r); {
+	case keeps && why != "":
+		return fmt.Errorf("there is nothing to keep a configuration on until the next start: %s; apply it at once", why)
+	case r.Mode == api.ApplyRequest_MODE_NO_REBOOT && m.medium != "":
+		return errors.New("installing ends with a reboot; apply it in the mode auto")
+	case r.Mode != api.ApplyRequest_MODE_TRY:
+		return nil
+	case now.config == nil:
+		return errors.New("there is no configuration yet that could come back; apply it in the mode auto")
+	case asked < minTrial || asked > maxTrial:
+		return fmt.Errorf("a trial of %v is not between %v and %v", asked, minTrial, maxTrial)
+	}
+	return nil
+}
+
+// beginConfiguration does what is due to the configuration when the machine starts, and says what the start did to it.
+func (m *machine) beginConfiguration() string {
+	returned, staged, err := configs.Begin()
+	if err != nil {
+		m.say(err.Error())
+	}
+	by := "the start"
+	if returned {
+		by = "the start, as nobody had confirmed the one that was tried"
+		m.say("configuration: the one before the trial is in force again: nobody had confirmed the new one before the machine started anew")
+	}
+	if staged {
+		by = "the start, from the one that was staged"
+		m.events.add("config", "config", "the staged configuration is in force")
+	}
+	return by
+}
+
+// note adds what is in force to the history. A history that cannot be written keeps no configuration from being in force.
+func (m *machine) note(text []byte, by string) {
+	if why, _ := m.noStorage.Get(); why != "" {
+		return
+	}
+	err := configs.Add(text, by, time.Now(), func(before string) []string { return compared([]byte(before), text) })
+	if err != nil {
+		m.events.add("config", "failure", err.Error())
+	}
+}
+
+// compared says what differs between documents. Some that cannot be read count as none.
+func compared(before, after []byte) []string {
+	read := func(text []byte) *config.Config {
+		c, problems := config.Parse("", text)
+		if len(problems) > 0 {
+			return nil
+		}
+		return c
+	}
+	return config.Changes(read(before), read(after))
+}
+
+// watchTrial has the configuration before come back when a trial's time is up.
+func (m *machine) watchTrial(ctx context.Context) {
+	for w := m.config.Watch(); ; {
+		now, late := w.Take(), (<-chan time.Time)(nil)
+		if !now.trial.IsZero() {
+			late = time.After(time.Until(now.trial))
+		}
+		select {
+		case <-late:
+			if err := m.giveUp(now.trial); err != nil {
+				m.say(err.Error())
+				m.config.Update(func(a applied) applied { a.trial = time.Now().Add(trialRetry); return a })
+			}
+		case <-w.Changed():
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// giveUp ends the trial that lasted until then, unless somebody has ended it.
+func (m *machine) giveUp(until time.Time) error {
+	m.applying.Lock()
+	defer m.applying.Unlock()
+	if now, _ := m.config.Get(); !now.trial.Equal(until) {
+		return nil
+	}
+	if err := configs.Return(); err != nil {
+		return err
+	}
+	a, from, err := load()
+	if err != nil {
+		return fmt.Errorf("%s cannot be used: %w", from, err)
+	}
+	m.say("configuration: nobody confirmed the one that was tried; the one before is in force again")
+	m.config.Set(a)
+	m.note(a.documents, "the end of the trial, as nobody had confirmed it")
+	return nil
+}
+
+func (a configAPI) Confirm(ctx context.Context, _ *api.ConfirmConfigRequest) (*api.ConfirmConfigResponse, error) {
+	a.m.applying.Lock()
+	defer a.m.applying.Unlock()
+	now, _ := a.m.config.Get()
+	if now.trial.IsZero() {
+		return nil, status.Error(codes.FailedPrecondition, "configuration: there is none on trial that could be confirmed; `orlopctl config-history` tells whether it has come back")
+	}
+	if err := configs.Confirm(); err != nil {
+		return nil, status.Error(codes.Internal, err.Error())
+	}
+	a.m.events.add("config", "config", "confirmed by "+caller(ctx))
+	now.trial = time.Time{}
+	a.m.config.Set(now)
+	return &api.ConfirmConfigResponse{}, nil
+}
+
+func (a configAPI) History(context.Context, *api.ConfigHistoryRequest) (*api.ConfigHistoryResponse, error) {
+	numbers, err := configs.Numbers()
+	if err != nil {
+		return nil, status.Error(codes.Internal, err.Error())
+	}
+	out := &api.ConfigHistoryResponse{}
+	for _, n := range numbers {
+		e, err := configs.Entry(n)
+		if err != nil {
+			e = documents.Entry{Number: n, By: "unknown", Changes: []string{err.Error()}}
+		}
+		out.Entries = append(out.Entries, &api.ConfigEntry{Number: e.Number, At: timestamppb.New(e.At), By: e.By, Changes: e.Changes})
+	}
+	return out, nil
+}
+
+func (a configAPI) Compare(_ context.Context, r *api.CompareConfigRequest) (*api.CompareConfigResponse, error) {
+	from, _, err := a.numbered(r.From)
+	if err != nil {
+		return nil, err
+	}
+	to, _, err := a.numbered(r.To)
+	if err != nil {
+		return nil, err
+	}
+	return &api.CompareConfigResponse{Changes: config.Changes(from, to)}, nil
+}
+
+func (a configAPI) Get(_ context.Context, r *api.GetConfigRequest) (*api.GetConfigResponse, error) {
+	c, at, err := a.numbered(r.Number)
+	if err != nil {
+		return nil, err
+	}
+	return &api.GetConfigResponse{Documents: config.MarshalRedacted(c), Applied: timestamppb.New(at)}, nil
+}
+
+// numbered is a configuration of the history, or, for 0, the one in force, and when it was put there.
+func (a configAPI) numbered(number uint64) (*config.Config, time.Time, error) {
+	if number == 0 {
+		now, _ := a.m.config.Get()
+		if now.config == nil {
+			return nil, time.Time{}, status.Error(codes.NotFound, "configuration: there is none yet; apply one")
+		}
+		return now.config, now.applied, nil
+	}
+	e, err := configs.Entry(number)
+	if err != nil {
+		return nil, time.Time{}, status.Error(codes.NotFound, err.Error())
+	}
+	c, problems := config.Parse(fmt.Sprintf("configuration %d", number), []byte(e.Documents))
+	if len(problems) > 0 { // of another version of the system
+		return nil, time.Time{}, status.Errorf(codes.FailedPrecondition, "configuration %d: this version cannot read it: %v", number, problems)
+	}
+	return c, e.At, nil
+}
