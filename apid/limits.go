@@ -17,8 +17,6 @@ const (
 	maxHeader        = 16 << 10         // bytes of a call's headers
 	maxPerAddress    = 32               // connections at once from one address
 	maxConnections   = 256              // connections at once in all
-	newPerAddress    = 10               // connections a second from one address, in the long run …
-	newAtOnce        = 50               // … and as many at once after a pause
 	handshakeTimeout = 10 * time.Second // from the first byte to the end of TLS and HTTP/2 set-up
 	lingerTime       = time.Second      // how long a refused client may take to read why …
 	lingerBytes      = 64 << 10         // … and how much it may send meanwhile
@@ -27,6 +25,12 @@ const (
 	keepaliveTimeout = 20 * time.Second // … and closes it when no answer comes
 	maxIdle          = 15 * time.Minute // a connection without calls is closed
 	transportBuffer  = 4 << 10          // bytes of read and write buffer of a connection; small, for memory
+)
+
+// How fast one address may begin connections. The kernel is told, too (machined).
+const (
+	NewPerAddress = 10 // connections a second, in the long run …
+	NewAtOnce     = 50 // … and as many at once after a pause
 )
 
 // limitListener refuses connections above a number in all, and above a number and a rate from one address, by closing them at once:

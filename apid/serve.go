@@ -60,7 +60,7 @@ func Serve(ctx context.Context, o Options) error {
 		<-ctx.Done()
 		stopServer(server)
 	}()
-	limited := newLimitListener(o.Listener, maxPerAddress, maxConnections, newPerAddress, newAtOnce)
+	limited := newLimitListener(o.Listener, maxPerAddress, maxConnections, NewPerAddress, NewAtOnce)
 	if err := server.Serve(limited); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
 		return fmt.Errorf("apid: cannot serve on %s: %w", o.Listener.Addr(), err)
 	}

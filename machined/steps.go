@@ -377,5 +377,6 @@ func stepFollow(ctx context.Context, m *machine) error {
 	go m.follow(ctx)
 	go m.lookForTrial(ctx)
 	go m.watchTrial(ctx)
+	go m.paceDoor(ctx)
 	return nil
 }

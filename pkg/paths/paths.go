@@ -13,6 +13,7 @@ const (
 	E2fsck       = "/usr/sbin/e2fsck"
 	Resize2fs    = "/usr/sbin/resize2fs"
 	MkfsFat      = "/usr/sbin/mkfs.fat"
+	Nft          = "/usr/sbin/nft"
 	// Modules holds one folder per kernel release, as depmod lays it out.
 	Modules = "/usr/lib/modules"
 	// Images holds the OCI archives that are part of the system (the pause image), one file each.

@@ -285,7 +285,7 @@ func (d doorBed) flood() flood {
 	for i := range 2 {
 		h := d.host(fmt.Sprintf("flood%d", i))
 		hosts = append(hosts, h)
-		for range 8 {
+		for range 25 {
 			wait.Go(func() {
 				for ctx.Err() == nil {
 					without := d.stranger(ctx, h)
@@ -306,13 +306,18 @@ func (d doorBed) flood() flood {
 	return f
 }
 
-// stranger asks for a handshake, and tells whether the connection was closed before there was one.
+// unanswered is after which time a stranger begins anew. Who keeps to TCP asks again after a second.
+const unanswered = 100 * time.Millisecond
+
+// stranger asks for a handshake, and tells whether there was none: the machine's kernel did not answer, or the connection was closed.
 func (d doorBed) stranger(ctx context.Context, h *qemu.Host) (refused bool) {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
-	raw, err := h.DialContext(ctx, "tcp", d.to)
+	dialing, stop := context.WithTimeout(ctx, unanswered)
+	raw, err := h.DialContext(dialing, "tcp", d.to)
+	stop()
 	if err != nil {
-		return false // the machine's kernel has no room for more
+		return true
 	}
 	defer raw.Close()
 	err = tls.Client(raw, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"}}).HandshakeContext(ctx)

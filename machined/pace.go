@@ -1,0 +1,51 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/orlop-os/orlop/apid"
+	"github.com/orlop-os/orlop/pkg/paths"
+	"github.com/orlop-os/orlop/pkg/supervise"
+)
+
+// doorRules (nft(8)) drop what one address, or one IPv6 network of 64 bits, wants to begin at the API's port faster than apid takes it.
+// apid refuses it as well, but a connection that the kernel accepts, hands over and closes costs a hundred times a packet that it drops;
+// and who was dropped comes again after a second by himself (RFC 6298), where one who was refused has failed. Loopback is the
+// machine's own. nft reads the first two lines as: begin from nothing, whatever is there.
+var doorRules = fmt.Sprintf(`
+add table inet orlop_door
+delete table inet orlop_door
+table inet orlop_door {
+	set pace4 { type ipv4_addr; flags dynamic,timeout; timeout 1m; size 65535; }
+	set pace6 { type ipv6_addr; flags dynamic,timeout; timeout 1m; size 65535; }
+	chain input {
+		type filter hook input priority -10; policy accept;
+		iifname != "lo" tcp dport %[1]d tcp flags & (syn | ack) == syn jump pace
+	}
+	chain pace {
+		update @pace4 { ip saddr limit rate over %[2]d/second burst %[3]d packets } counter drop
+		update @pace6 { ip6 saddr & ffff:ffff:ffff:ffff:: limit rate over %[2]d/second burst %[3]d packets } counter drop
+	}
+}
+`, paths.PortApid, apid.NewPerAddress, apid.NewAtOnce)
+
+// paceTimeout bounds setting the rules, which takes milliseconds on real hardware.
+const paceTimeout = time.Minute
+
+// paceDoor has the kernel keep strangers from asking for connections faster than apid takes them. The API answers without it as well, so
+// it is done when that is up, and a kernel that cannot is no reason not to go on.
+func (m *machine) paceDoor(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, paceTimeout)
+	defer cancel()
+	err := m.kernel.LoadModules("nf_tables", "nft_limit")
+	if err == nil {
+		_, err = m.reaper.RunCommand(ctx, supervise.Command{Args: []string{paths.Nft, "-f", "-"}, Stdin: []byte(doorRules)})
+	}
+	if err != nil {
+		m.events.add("api", "failure", fmt.Sprintf("the kernel does not keep the pace of new connections, apid alone does: %v", err))
+		return
+	}
+	m.events.add("api", "op", fmt.Sprintf("the kernel takes %d new connections a second from one address, %d at once", apid.NewPerAddress, apid.NewAtOnce))
+}
