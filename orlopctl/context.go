@@ -5,6 +5,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -307,15 +308,27 @@ func writeSecret(path string, content []byte, replace bool) error {
 			return &exitError{code: exitUsage, err: fmt.Errorf("%s: cannot write: the file exists already", path), hint: "--force replaces it; what was made with the old keys then no longer works"}
 		}
 	}
+	return writeWhole(path, func(w io.Writer) error {
+		if _, err := w.Write(content); err != nil {
+			return fmt.Errorf("%s: cannot write: %w", path, err)
+		}
+		return nil
+	})
+}
+
+// writeWhole has a file written that only its owner may read. It is at its place, and replaces what was there, when all of it is on the
+// disk; if write fails there is nothing.
+func writeWhole(path string, write func(io.Writer) error) error {
 	temporary, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*") // mode 0600
 	if err != nil {
 		return fmt.Errorf("%s: cannot write: %w", path, err)
 	}
 	defer func() { _ = os.Remove(temporary.Name()) }() // gone already when all went well
-	_, err = temporary.Write(content)
-	if err == nil {
-		err = temporary.Sync()
+	if err := write(temporary); err != nil {
+		_ = temporary.Close() // nobody wants it any more
+		return err
 	}
+	err = temporary.Sync()
 	if closing := temporary.Close(); err == nil {
 		err = closing
 	}

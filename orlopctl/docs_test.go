@@ -114,3 +114,55 @@ func wordsOf(line string) string {
 	}
 	return strings.Join(fields[:words], " ")
 }
+
+// TestPages: each page has a title and is found by its name and by its path; names that mean none or several are refused.
+func TestPages(t *testing.T) {
+	all := pages()
+	for _, p := range all {
+		if p.Title == "" || p.Name != referencePage && !strings.HasPrefix(p.text, "# "+p.Title+"\n") {
+			t.Errorf("page %s has the title %q", p.Name, p.Title)
+		}
+	}
+	for name, want := range map[string]string{
+		"runbook": "runbook", "README.md": "readme", "docs/config/README.md": "config/readme", "pkg/config/reference.yaml": referencePage,
+		"docs/decisions/0014-media.md": "decisions/0014-media", "0014": "decisions/0014-media", "Arch": "architecture",
+		"config": "", "decisions": "", "nonsense": "", "": "",
+	} {
+		if p, err := pageNamed(name, all); p.Name != want || (err == nil) != (want != "") {
+			t.Errorf("%q: got page %q, %v; want %q", name, p.Name, err, want)
+		}
+	}
+}
+
+// TestManPages: there is one for each command, and nothing in them says when or where they were made.
+func TestManPages(t *testing.T) {
+	make := func(home, epoch string) map[string]string {
+		t.Setenv("HOME", home)
+		t.Setenv("SOURCE_DATE_EPOCH", epoch)
+		dir := t.TempDir()
+		var out strings.Builder
+		if code := run([]string{"man", "--out", dir}, strings.NewReader(""), &out, &out); code != exitOK {
+			t.Fatalf("exit status %d: %s", code, out.String())
+		}
+		files, err := filepath.Glob(filepath.Join(dir, "*"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		pages := map[string]string{}
+		for _, file := range files {
+			pages[filepath.Base(file)] = read(t, file)
+		}
+		return pages
+	}
+	pages := make("/home/dora", "1000000000")
+	for name, text := range make("/home/emil", "1700000000") {
+		if pages[name] != text {
+			t.Errorf("%s differs from time to time:\n%s", name, text)
+		}
+	}
+	for _, name := range []string{"orlopctl.1", "orlopctl-trust-issue.1", "orlopctl-completion-bash.1"} {
+		if !strings.HasPrefix(pages[name], ".nh\n.TH \""+strings.ToUpper(strings.TrimSuffix(name, ".1"))+"\" \"1\" \"\" \"Orlop OS\"") {
+			t.Errorf("%s: got %.200s", name, pages[name])
+		}
+	}
+}

@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"time"
 
@@ -40,6 +41,7 @@ type fakeMachine struct {
 	mu      sync.Mutex
 	config  *config.Config
 	past    []*config.Config // that were in force; number 1 first
+	slips   []string         // what its programs have let slip: lines of every log, events, and texts in topic "memory"
 	install string           // the name of a machine that runs from memory and is being installed
 	watched int              // how often somebody asked how far that is
 }
@@ -76,7 +78,7 @@ func startFake(operatorCA []byte) (*fakeMachine, error) {
 	api.RegisterConfigServer(server, &fakeConfigService{f: f})
 	api.RegisterDoorServer(server, &fakeDoorService{f: f})
 	api.RegisterServiceServer(server, &fakeServiceService{})
-	api.RegisterLogServer(server, &fakeLogService{})
+	api.RegisterLogServer(server, &fakeLogService{f: f})
 	api.RegisterImageServer(server, &fakeImageService{})
 	api.RegisterClusterServer(server, &fakeClusterService{f: f})
 	api.RegisterUpgradeServer(server, &fakeUpgradeService{})
@@ -116,6 +118,12 @@ func (s *fakeDoorService) Pair(_ context.Context, r *api.PairRequest) (*api.Pair
 		return nil, err
 	}
 	return &api.PairResponse{Proof: s.f.code.NewAnswer(r.Binding, claim).Proof}, nil
+}
+
+func (f *fakeMachine) slipped() []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.slips
 }
 
 func (f *fakeMachine) current() *config.Config {
@@ -189,7 +197,15 @@ func (s *fakeMachineService) Get(_ context.Context, r *api.GetRequest) (*api.Sta
 		}
 		value = moments
 	case "memory":
-		value = map[string]any{"total": 2048, "available": 1024}
+		memory := map[string]any{"total": 2048, "available": 1024}
+		if slips := s.f.slipped(); len(slips) > 0 {
+			var list []any
+			for _, slip := range slips {
+				list = append(list, slip)
+			}
+			memory["lines"], memory["text"] = list, strings.Join(slips, "\n")
+		}
+		value = memory
 	default:
 		return nil, status.Errorf(codes.NotFound, "topic %q: there is no such topic; the topics are links, memory, timeline", r.Topic)
 	}
@@ -250,8 +266,8 @@ func (s *fakeMachineService) Watch(r *api.GetRequest, stream grpc.ServerStreamin
 }
 
 func (s *fakeMachineService) Events(r *api.EventsRequest, stream grpc.ServerStreamingServer[api.Event]) error {
-	for cursor, text := range []string{"format STATE (/dev/vda4) as ext4", "containerd is running"} {
-		event := &api.Event{Cursor: uint64(cursor + 1), Time: fakeNow, Source: []string{"disk", "service/containerd"}[cursor], Kind: []string{"op", "state"}[cursor], Message: text}
+	for cursor, text := range append([]string{"format STATE (/dev/vda4) as ext4", "containerd is running"}, s.f.slipped()...) {
+		event := &api.Event{Cursor: uint64(cursor + 1), Time: fakeNow, Source: []string{"disk", "service/containerd"}[min(cursor, 1)], Kind: []string{"op", "state"}[min(cursor, 1)], Message: text}
 		if event.Cursor > r.After {
 			if err := stream.Send(event); err != nil {
 				return err
@@ -300,6 +316,8 @@ func (s *fakeConfigService) numbered(number uint64) (*config.Config, error) {
 	s.f.mu.Lock()
 	defer s.f.mu.Unlock()
 	switch {
+	case number == 0 && s.f.config == nil:
+		return nil, status.Error(codes.NotFound, "configuration: there is none yet; apply one")
 	case number == 0:
 		return s.f.config, nil
 	case number > uint64(len(s.f.past)):
@@ -415,13 +433,16 @@ func (fakeServiceService) Restart(_ context.Context, r *api.RestartServiceReques
 	return &api.RestartServiceResponse{}, nil
 }
 
-type fakeLogService struct{ api.UnimplementedLogServer }
+type fakeLogService struct {
+	api.UnimplementedLogServer
+	f *fakeMachine
+}
 
-func (fakeLogService) Service(r *api.ServiceLogRequest, stream grpc.ServerStreamingServer[api.LogLine]) error {
+func (s *fakeLogService) Service(r *api.ServiceLogRequest, stream grpc.ServerStreamingServer[api.LogLine]) error {
 	if r.Service != "containerd" {
 		return status.Errorf(codes.NotFound, "service %q: cannot show its log: there is no such service", r.Service)
 	}
-	lines := []string{"one", "two", "three"}
+	lines := append([]string{"one", "two", "three"}, s.f.slipped()...)
 	if r.Tail > 0 {
 		lines = lines[len(lines)-int(r.Tail):]
 	}
@@ -433,10 +454,14 @@ func (fakeLogService) Service(r *api.ServiceLogRequest, stream grpc.ServerStream
 	return nil
 }
 
-func (fakeLogService) Kernel(_ *api.KernelLogRequest, stream grpc.ServerStreamingServer[api.LogLine]) error {
+func (s *fakeLogService) Kernel(_ *api.KernelLogRequest, stream grpc.ServerStreamingServer[api.LogLine]) error {
 	after := timestamppb.New(fakeNow.AsTime().Add(1500 * time.Millisecond))
-	return errors.Join(stream.Send(&api.LogLine{Time: fakeNow, Text: "Linux version 6.12", Priority: 5}),
+	err := errors.Join(stream.Send(&api.LogLine{Time: fakeNow, Text: "Linux version 6.12", Priority: 5}),
 		stream.Send(&api.LogLine{Time: after, Text: "Run /init as init process", Priority: 6}))
+	for _, slip := range s.f.slipped() {
+		err = errors.Join(err, stream.Send(&api.LogLine{Time: after, Text: slip}))
+	}
+	return err
 }
 
 type fakeImageService struct{ api.UnimplementedImageServer }

@@ -51,6 +51,8 @@ func (t *tool) rootCommand() *cobra.Command {
 	f.StringVar(&t.flags.fingerprint, "fingerprint", "", "verify the machine by the fingerprint on its console (sha256:…)")
 	f.StringVarP(&t.flags.output, "output", "o", "table", "table, json or yaml")
 	f.DurationVar(&t.flags.timeout, "timeout", 0, "how long to wait (default: 30s; health: 10m)")
+	must(root.RegisterFlagCompletionFunc("context", completeContexts))
+	must(root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]cobra.Completion{"table", "json", "yaml"}, cobra.ShellCompDirectiveNoFileComp)))
 
 	root.AddGroup(
 		&cobra.Group{ID: "make", Title: "Make:"},
@@ -65,11 +67,14 @@ func (t *tool) rootCommand() *cobra.Command {
 		}
 	}
 	add("make", t.genCommand(), t.pairCommand(), t.validateCommand(), t.clusterCommand())
-	add("look", t.healthCommand(), t.getCommand(), t.watchCommand(), t.servicesCommand(), t.logsCommand(), t.dmesgCommand(), t.eventsCommand(), t.auditCommand(), t.versionCommand(), t.showConfigCommand(), t.historyCommand(), t.diffConfigCommand())
-	add("change", t.applyCommand(), t.patchCommand(), t.editCommand(), t.confirmCommand(), t.rollbackConfigCommand(), t.serviceCommand(), t.imageCommand(), t.trustCommand(), t.kubeconfigCommand(), t.upgradeCommand(), t.rollbackCommand(), t.rebootCommand(), t.shutdownCommand(), t.resetCommand())
-	add("tool", t.configCommand())
+	add("look", t.healthCommand(), t.getCommand(), t.watchCommand(), t.servicesCommand(), t.logsCommand(), t.dmesgCommand(), t.eventsCommand(),
+		t.auditCommand(), t.versionCommand(), t.showConfigCommand(), t.historyCommand(), t.diffConfigCommand(), t.supportCommand())
+	add("change", t.applyCommand(), t.patchCommand(), t.editCommand(), t.confirmCommand(), t.rollbackConfigCommand(), t.serviceCommand(),
+		t.imageCommand(), t.trustCommand(), t.kubeconfigCommand(), t.upgradeCommand(), t.rollbackCommand(), t.rebootCommand(), t.shutdownCommand(), t.resetCommand())
+	add("tool", t.configCommand(), t.docsCommand(), t.manCommand())
 	root.SetHelpCommandGroupID("tool")
 	root.SetCompletionCommandGroupID("tool")
+	root.InitDefaultCompletionCmd() // the library would add it only when the command line is read
 	t.noteStart(root)
 	return root
 }

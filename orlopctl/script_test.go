@@ -7,9 +7,11 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
+	agecrypt "filippo.io/age"
 	"github.com/rogpeppe/go-internal/testscript"
 	"sigs.k8s.io/yaml"
 
@@ -30,6 +32,8 @@ func TestMain(m *testing.M) {
 //	exits STATUS COMMAND…          run a command that must end with this exit status
 //	due FILE                       make the certificates of the contexts in a file old enough to be renewed
 //	mode FILE 0600                 look at a file's permissions
+//	agekey FILE                    make a key to decrypt with; sets $RECIPIENT to its public one
+//	unpack FILE FOLDER [KEY]       decrypt a support bundle, if there is a key, and unpack it
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata/script",
@@ -43,7 +47,7 @@ func TestScripts(t *testing.T) {
 			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"machine": cmdMachine, "cert": cmdCert, "exits": cmdExits, "mode": cmdMode, "due": cmdDue,
+			"machine": cmdMachine, "cert": cmdCert, "exits": cmdExits, "mode": cmdMode, "due": cmdDue, "agekey": cmdAgeKey, "unpack": cmdUnpack,
 		},
 	})
 }
@@ -117,4 +121,28 @@ func cmdDue(ts *testscript.TestScript, neg bool, args []string) {
 	text, err := yaml.Marshal(file)
 	ts.Check(err)
 	ts.Check(os.WriteFile(ts.MkAbs(args[0]), text, 0o600))
+}
+
+func cmdAgeKey(ts *testscript.TestScript, _ bool, args []string) {
+	key, err := agecrypt.GenerateX25519Identity()
+	ts.Check(err)
+	ts.Check(os.WriteFile(ts.MkAbs(args[0]), []byte(key.String()+"\n"), 0o600))
+	ts.Setenv("RECIPIENT", key.Recipient().String())
+}
+
+func cmdUnpack(ts *testscript.TestScript, _ bool, args []string) {
+	bundle := []byte(ts.ReadFile(args[0]))
+	if len(args) > 2 {
+		keys, err := agecrypt.ParseIdentities(strings.NewReader(ts.ReadFile(args[2])))
+		ts.Check(err)
+		bundle, err = decrypted(bundle, keys...)
+		ts.Check(err)
+	}
+	files, err := unpacked(bundle)
+	ts.Check(err)
+	for name, content := range files {
+		file := filepath.Join(ts.MkAbs(args[1]), name)
+		ts.Check(os.MkdirAll(filepath.Dir(file), 0o700))
+		ts.Check(os.WriteFile(file, []byte(content), 0o600))
+	}
 }

@@ -54,6 +54,7 @@ func (t *tool) serviceCommand() *cobra.Command {
 	var kill bool
 	restart := &cobra.Command{
 		Use: "restart NAME", Short: "Restart a service", Args: cobra.ExactArgs(1),
+		ValidArgsFunction: t.completed(serviceNames),
 		RunE: func(_ *cobra.Command, args []string) error {
 			return t.call(func(ctx context.Context, c *client.Client) error {
 				answer, err := c.Service.Restart(ctx, &api.RestartServiceRequest{Name: args[0], Kill: kill})
@@ -78,6 +79,7 @@ func (t *tool) logsCommand() *cobra.Command {
 	var tail uint32
 	c := &cobra.Command{
 		Use: "logs SERVICE", Short: "Show what a service wrote", Args: cobra.ExactArgs(1),
+		ValidArgsFunction: t.completed(serviceNames),
 		RunE: func(_ *cobra.Command, args []string) error {
 			return t.stream(func(ctx context.Context, c *client.Client) error {
 				stream, err := c.Log.Service(ctx, &api.ServiceLogRequest{Service: args[0], Follow: follow, Tail: tail})
@@ -115,21 +117,27 @@ func (t *tool) dmesgCommand() *cobra.Command {
 
 func (t *tool) printLine(line *api.LogLine) error {
 	return t.printNext(line, func() error {
-		t.println(stamp(line.Time) + "  " + line.Text)
+		t.println(logLine(line))
 		return nil
 	})
 }
+
+func logLine(line *api.LogLine) string { return stamp(line.Time) + "  " + line.Text }
 
 // priorities are syslog's names (RFC 5424, section 6.2.1).
 var priorities = [...]string{"emerg", "alert", "crit", "err", "warning", "notice", "info", "debug"}
 
 func (t *tool) printKernelLine(line *api.LogLine) error {
 	return t.printNext(line, func() error {
-		priority := strconv.Itoa(int(line.Priority))
-		if int(line.Priority) < len(priorities) {
-			priority = priorities[line.Priority]
-		}
-		t.println(fmt.Sprintf("%s  %-7s  %s", stamp(line.Time), priority, line.Text))
+		t.println(kernelLine(line))
 		return nil
 	})
+}
+
+func kernelLine(line *api.LogLine) string {
+	priority := strconv.Itoa(int(line.Priority))
+	if int(line.Priority) < len(priorities) {
+		priority = priorities[line.Priority]
+	}
+	return fmt.Sprintf("%s  %-7s  %s", stamp(line.Time), priority, line.Text)
 }

@@ -23,6 +23,8 @@ func (t *tool) getCommand() *cobra.Command {
 		Use:   "get [TOPIC]",
 		Short: "Show one topic of the machine's state, or the list of topics",
 		Args:  cobra.MaximumNArgs(1),
+
+		ValidArgsFunction: t.completed(topicNames),
 		RunE: func(_ *cobra.Command, args []string) error {
 			return t.call(func(ctx context.Context, c *client.Client) error {
 				answer, err := c.Machine.Get(ctx, &api.GetRequest{Topic: first(args)})
@@ -49,6 +51,8 @@ func (t *tool) watchCommand() *cobra.Command {
 		Use:   "watch TOPIC",
 		Short: "Show a topic of the machine's state now and after every change",
 		Args:  cobra.ExactArgs(1),
+
+		ValidArgsFunction: t.completed(topicNames),
 		RunE: func(_ *cobra.Command, args []string) error {
 			return t.stream(func(ctx context.Context, c *client.Client) error {
 				stream, err := c.Machine.Watch(ctx, &api.GetRequest{Topic: args[0]})
@@ -177,7 +181,7 @@ func (t *tool) eventsCommand() *cobra.Command {
 				}
 				return each(stream.Recv, func(e *api.Event) error {
 					return t.printNext(e, func() error {
-						t.printf("%s  %-9s %-20s %s\n", stamp(e.Time), e.Kind, e.Source, e.Message)
+						t.println(eventLine(e))
 						return nil
 					})
 				})
@@ -187,4 +191,8 @@ func (t *tool) eventsCommand() *cobra.Command {
 	c.Flags().BoolVarP(&follow, "follow", "f", false, "go on with each new event")
 	c.Flags().Uint64Var(&after, "after", 0, "only events after this cursor (see -o json)")
 	return c
+}
+
+func eventLine(e *api.Event) string {
+	return fmt.Sprintf("%s  %-9s %-20s %s", stamp(e.Time), e.Kind, e.Source, e.Message)
 }

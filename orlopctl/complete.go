@@ -1,0 +1,59 @@
+package main
+
+import (
+	"context"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/client"
+)
+
+// completionTimeout is how long the shell waits for words that only the machine knows.
+const completionTimeout = 2 * time.Second
+
+// completed has the shell offer what a machine answers, for a command's one argument. Nothing is offered when the machine does not answer
+// in time, and no certificate is renewed for it.
+func (t *tool) completed(ask func(context.Context, *client.Client) ([]string, error)) cobra.CompletionFunc {
+	return func(_ *cobra.Command, args []string, _ string) (words []string, _ cobra.ShellCompDirective) {
+		if len(args) > 0 {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), completionTimeout)
+		defer cancel()
+		_, chosen, err := t.chosen()
+		if err != nil {
+			return nil, cobra.ShellCompDirectiveError
+		}
+		endpoint, err := chosen.endpoint()
+		if err != nil {
+			return nil, cobra.ShellCompDirectiveError
+		}
+		err = connectedTo(ctx, endpoint, func(c *client.Client) (err error) {
+			words, err = ask(ctx, c)
+			return err
+		})
+		if err != nil {
+			return nil, cobra.ShellCompDirectiveError
+		}
+		for i, word := range words {
+			words[i] = clean(word)
+		}
+		return words, cobra.ShellCompDirectiveNoFileComp
+	}
+}
+
+func topicNames(ctx context.Context, c *client.Client) ([]string, error) {
+	answer, err := c.Machine.Get(ctx, &api.GetRequest{})
+	return answer.GetTopics(), err
+}
+
+func serviceNames(ctx context.Context, c *client.Client) ([]string, error) {
+	answer, err := c.Service.List(ctx, &api.ListServicesRequest{})
+	var names []string
+	for _, s := range answer.GetServices() {
+		names = append(names, s.Name)
+	}
+	return names, err
+}

@@ -1,0 +1,153 @@
+package main
+
+import (
+	"fmt"
+	"io/fs"
+	"path"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"github.com/orlop-os/orlop"
+	"github.com/orlop-os/orlop/pkg/config"
+)
+
+// page is one document of this project.
+type page struct {
+	Name  string `json:"name"` // its path in small letters, without docs/ and .md: "decisions/0014-media"
+	Title string `json:"title"`
+	text  string
+}
+
+// referencePage is the annotated reference of the configuration, which lies with the package that it is a test of.
+const referencePage = "config/reference"
+
+func (t *tool) docsCommand() *cobra.Command {
+	var search string
+	c := &cobra.Command{
+		Use:   "docs [PAGE]",
+		Short: "Read the documentation, which is part of this tool",
+		Long: "Read the documentation, which is part of this tool: the list of its pages, one of them (Markdown), or with --search the lines that\n" +
+			"hold a word. It is that of the version from which the tool was built. PAGE may be shortened to what only one page begins with\n" +
+			"(0014), or be a path as the pages themselves write it (docs/decisions/0014-media.md).",
+		Example: "  orlopctl docs runbook\n  orlopctl docs --search rollback",
+		Args:    cobra.MaximumNArgs(1),
+		ValidArgsFunction: func(_ *cobra.Command, args []string, _ string) (names []string, _ cobra.ShellCompDirective) {
+			if len(args) == 0 {
+				for _, p := range pages() {
+					names = append(names, cobra.CompletionWithDesc(p.Name, p.Title))
+				}
+			}
+			return names, cobra.ShellCompDirectiveNoFileComp
+		},
+		RunE: func(_ *cobra.Command, args []string) error {
+			found := pages()
+			if len(args) > 0 {
+				p, err := pageNamed(args[0], found)
+				if err != nil {
+					return err
+				}
+				found = []page{p}
+			}
+			switch {
+			case search != "":
+				return t.printMatches(found, search)
+			case len(args) > 0:
+				t.printf("%s", found[0].text)
+				return nil
+			case !t.human():
+				return t.printPlain(found)
+			}
+			return drawTable(t.stdout, func(w *tabwriter.Writer) {
+				row(w, "PAGE", "TITLE")
+				for _, p := range found {
+					row(w, p.Name, p.Title)
+				}
+			})
+		},
+	}
+	c.Flags().StringVarP(&search, "search", "s", "", "show the lines that hold this text, in small or capital letters, of all pages or of one")
+	return c
+}
+
+// pages are all documents, in the order of their paths; the reference of the configuration is the last.
+func pages() []page {
+	var all []page
+	must(fs.WalkDir(orlop.Documents, ".", func(file string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		text, err := orlop.Documents.ReadFile(file)
+		if err != nil {
+			return err
+		}
+		first, _, _ := strings.Cut(string(text), "\n")
+		all = append(all, page{Name: pageName(file), Title: strings.TrimPrefix(first, "# "), text: string(text)})
+		return nil
+	}))
+	return append(all, page{Name: referencePage, Title: "Every field of the configuration, with its unit and its default", text: config.Reference})
+}
+
+func pageName(file string) string {
+	file = strings.TrimSuffix(strings.ToLower(path.Clean(file)), path.Ext(file))
+	for _, folder := range []string{"docs/", "pkg/"} {
+		file = strings.TrimPrefix(file, folder)
+	}
+	return file
+}
+
+// pageNamed finds the page that is meant.
+func pageNamed(name string, among []page) (page, error) {
+	name = pageName(name)
+	var found []page
+	for _, p := range among {
+		if p.Name == name {
+			return p, nil
+		}
+		if strings.HasPrefix(p.Name, name) || strings.HasPrefix(path.Base(p.Name), name) {
+			found = append(found, p)
+		}
+	}
+	switch len(found) {
+	case 1:
+		return found[0], nil
+	case 0:
+		return page{}, &exitError{code: exitUsage, err: fmt.Errorf("page %q: there is no such page", name), hint: "`orlopctl docs` lists them; `orlopctl docs --search` looks into them"}
+	}
+	var names []string
+	for _, p := range found {
+		names = append(names, p.Name)
+	}
+	return page{}, &exitError{code: exitUsage, err: fmt.Errorf("page %q: cannot tell which is meant: %s", name, strings.Join(names, ", "))}
+}
+
+// match is a line that was searched for.
+type match struct {
+	Page string `json:"page"`
+	Line int    `json:"line"` // from 1
+	Text string `json:"text"`
+}
+
+func (t *tool) printMatches(among []page, word string) error {
+	matches := []match{}
+	for _, p := range among {
+		n := 0
+		for line := range strings.Lines(p.text) {
+			n++
+			if strings.Contains(strings.ToLower(line), strings.ToLower(word)) {
+				matches = append(matches, match{p.Name, n, strings.TrimSpace(line)})
+			}
+		}
+	}
+	if !t.human() {
+		return t.printPlain(matches)
+	}
+	for _, m := range matches {
+		t.printf("%s:%d: %s\n", m.Page, m.Line, m.Text)
+	}
+	if len(matches) == 0 {
+		return &exitError{code: exitFailure, err: fmt.Errorf("docs: %q stands in no page", word), hint: "try a part of the word"}
+	}
+	return nil
+}

@@ -1,0 +1,72 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/cobra/doc"
+)
+
+func (t *tool) manCommand() *cobra.Command {
+	var out string
+	c := &cobra.Command{
+		Use:   "man --out FOLDER",
+		Short: "Write the man pages of this tool",
+		Long:  "Write the man pages of this tool, one for each command (section 1). The same tool writes the same bytes.",
+		Args:  cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if err := os.MkdirAll(out, 0o755); err != nil {
+				return fmt.Errorf("folder: cannot make: %w", err)
+			}
+			n, err := writeManPages(c.Root(), out)
+			if err == nil {
+				t.printf("wrote %s to %s\n", count(n, "page"), out)
+			}
+			return err
+		},
+	}
+	c.Flags().StringVar(&out, "out", "", "folder to write to")
+	must(c.MarkFlagRequired("out"))
+	return c
+}
+
+// writeManPages writes the pages of a command and of those below it, and says how many.
+func writeManPages(c *cobra.Command, folder string) (int, error) {
+	file := filepath.Join(folder, strings.ReplaceAll(c.CommandPath(), " ", "-")+".1")
+	text, err := manPage(c)
+	if err == nil {
+		err = os.WriteFile(file, text, 0o644)
+	}
+	if err != nil {
+		return 0, fmt.Errorf("%s: cannot write: %w", file, err)
+	}
+	pages := 1
+	for _, sub := range c.Commands() {
+		if !sub.IsAvailableCommand() || sub.IsAdditionalHelpTopicCommand() {
+			continue
+		}
+		n, err := writeManPages(sub, folder)
+		if err != nil {
+			return 0, err
+		}
+		pages += n
+	}
+	return pages, nil
+}
+
+// manPage is the page of one command. It says nothing of when it was written: the library wants a date, and puts today's where there is
+// none.
+func manPage(c *cobra.Command) ([]byte, error) {
+	var page bytes.Buffer
+	c.DisableAutoGenTag = true
+	epoch := time.Unix(0, 0).UTC()
+	if err := doc.GenMan(c, &doc.GenManHeader{Section: "1", Date: &epoch, Source: "Orlop OS", Manual: "orlopctl"}, &page); err != nil {
+		return nil, err
+	}
+	return bytes.Replace(page.Bytes(), []byte(epoch.Format(`"Jan 2006"`)), []byte(`""`), 1), nil
+}

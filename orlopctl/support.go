@@ -1,0 +1,438 @@
+package main
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+	"time"
+
+	agecrypt "filippo.io/age"
+	"filippo.io/age/agessh"
+	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/client"
+)
+
+const (
+	// supportTimeout bounds the reading of a whole support bundle, and partTimeout that of each part.
+	supportTimeout = 10 * time.Minute
+	partTimeout    = 30 * time.Second
+	// maxPartLines and maxPartBytes bound a part that is a log; the newest lines are kept. Machines keep less.
+	maxPartLines = 20000
+	maxPartBytes = 8 << 20
+	// maxSupportBytes bounds the whole, whatever the machine sends.
+	maxSupportBytes = 256 << 20
+)
+
+func (t *tool) supportCommand() *cobra.Command {
+	var to []string
+	var out string
+	var plain, force bool
+	c := &cobra.Command{
+		Use:   "support --out FILE --to RECIPIENT...",
+		Short: "Put all that the machine says of itself into one encrypted file, for those who help",
+		Long: "Put all that the machine says of itself into one file, for those who help: every topic of its state, the configuration without its\n" +
+			"secrets, health, services, events, logs, the record of calls, the last upgrade, images, and who has a certificate. A reader's\n" +
+			"certificate is enough. index.json in it says what is there, and why the rest is not; a part that cannot be had is left out.\n\n" +
+			"The file is a tar. It is encrypted (age-encryption.org) before it touches the disk; RECIPIENT may read it: age1…, an SSH public key\n" +
+			"(ssh-ed25519 … or ssh-rsa …), or a file with such, one a line. `age -d -i KEY FILE | tar x` does.\n\n" +
+			"The machine gives readers no secret. What has the form of one all the same (private keys, web tokens, passwords in URLs), because a\n" +
+			"program has written it to its log, is replaced by (redacted). Other secrets in logs are not recognised.",
+		Example: "  orlopctl support --out m1.age --to age1qz0… --to ~/.ssh/id_ed25519.pub",
+		Args:    cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			if plain == (len(to) > 0) {
+				return usagef("support: cannot tell who may read it: expected --to RECIPIENT, or --plain for anybody")
+			}
+			readers, err := recipients(to)
+			if err != nil {
+				return err
+			}
+			if _, err := os.Lstat(out); err == nil && !force {
+				return usagef("%s: cannot write: it exists; --force replaces it", out)
+			}
+			if t.flags.timeout == 0 {
+				t.flags.timeout = supportTimeout
+			}
+			return t.call(func(ctx context.Context, c *client.Client) error { return t.support(ctx, c, out, readers) })
+		},
+	}
+	f := c.Flags()
+	f.StringVar(&out, "out", "", "file to write")
+	f.StringArrayVar(&to, "to", nil, "who may read it; can be given more than once")
+	f.BoolVar(&plain, "plain", false, "do not encrypt: anybody may read it")
+	f.BoolVar(&force, "force", false, "replace an existing file")
+	must(c.MarkFlagRequired("out"))
+	return c
+}
+
+// support writes a bundle to a file, encrypted if there are readers, and tells what is missing.
+func (t *tool) support(ctx context.Context, c *client.Client, out string, readers []agecrypt.Recipient) error {
+	folder, _, _ := strings.Cut(filepath.Base(out), ".")
+	b := &supportBundle{folder: folder, patience: partTimeout, index: supportIndex{Tool: toolVersion(), Began: time.Now().UTC().Truncate(time.Second)}}
+	err := writeWhole(out, func(file io.Writer) error {
+		encrypted, err := encrypt(file, readers)
+		if err != nil {
+			return err
+		}
+		b.tar = tar.NewWriter(encrypted)
+		if err := b.collect(ctx, c); err != nil {
+			return err
+		}
+		if err := errors.Join(b.tar.Close(), encrypted.Close()); err != nil {
+			return fmt.Errorf("%s: cannot write: %w", out, err)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	if !t.human() {
+		return t.printPlain(b.index)
+	}
+	had := 0
+	for _, p := range b.index.Parts {
+		if p.Had {
+			had++
+		}
+		if p.Problem != "" {
+			t.errorln(fmt.Sprintf("%s: %s", p.Name, clean(p.Problem)))
+		}
+	}
+	t.printf("wrote %s: %d of %s, %s\n", out, had, count(len(b.index.Parts), "part"), size(int64(b.bytes)))
+	return nil
+}
+
+// encrypt is a file for some readers; for everybody if none are named. Closing it does not close the file.
+func encrypt(file io.Writer, readers []agecrypt.Recipient) (io.WriteCloser, error) {
+	if len(readers) == 0 {
+		return forAll{file}, nil
+	}
+	encrypted, err := agecrypt.Encrypt(file, readers...)
+	if err != nil {
+		return nil, fmt.Errorf("support: cannot encrypt: %w", err)
+	}
+	return encrypted, nil
+}
+
+// forAll is a file that is not encrypted.
+type forAll struct{ io.Writer }
+
+func (forAll) Close() error { return nil }
+
+// supportIndex is index.json of a support bundle: what was asked for, in this order, and what became of it.
+type supportIndex struct {
+	Machine string        `json:"machine,omitempty"` // its name
+	Tool    string        `json:"tool"`              // version of the orlopctl that wrote it
+	Began   time.Time     `json:"began"`
+	Parts   []supportPart `json:"parts"`
+}
+
+type supportPart struct {
+	Name     string `json:"name"` // its file in the bundle
+	Had      bool   `json:"had"`
+	Bytes    int    `json:"bytes"`
+	Older    int    `json:"older,omitempty"`    // lines before the first one that were left out
+	Redacted int    `json:"redacted,omitempty"` // what looked like a secret and was taken out
+	Problem  string `json:"problem,omitempty"`  // why it is not there, or ends early
+}
+
+// supportBundle is a bundle that is being written. Only one part of it is in memory at a time.
+type supportBundle struct {
+	tar      *tar.Writer
+	folder   string        // in the tar, that all lies in
+	patience time.Duration // with each part
+	index    supportIndex
+	bytes    int   // of all parts
+	first    error // why the first part that could not be had could not
+}
+
+// collect asks a machine for all parts, one after the other. What fails is noted; the errors that it returns are of the file, of a
+// person who has stopped it, or that there was nothing at all.
+func (b *supportBundle) collect(ctx context.Context, c *client.Client) error {
+	var version *api.VersionResponse
+	var services *api.ListServicesResponse
+	var topics *api.StateSnapshot
+	parts := []struct {
+		name string
+		read reading
+	}{
+		{"version.json", answer(c.Machine.Version, &api.VersionRequest{}, &version)},
+		{"health.json", presentHealth(c)},
+		{"services.json", answer(c.Service.List, &api.ListServicesRequest{}, &services)},
+		{"configuration.yaml", configuration(c)},
+		{"history.json", answer(c.Config.History, &api.ConfigHistoryRequest{}, nil)},
+		{"upgrade.json", answer(c.Upgrade.Status, &api.UpgradeStatusRequest{}, nil)},
+		{"images.json", answer(c.Image.List, &api.ListImagesRequest{}, nil)},
+		{"trust.json", answer(c.Trust.List, &api.ListTrustRequest{}, nil)},
+		{"audit.jsonl", lines(c.Audit.Read, &api.ReadAuditRequest{}, func(l *api.AuditLine) string { return string(l.Line) })},
+		{"events.txt", lines(c.Machine.Events, &api.EventsRequest{}, eventLine)},
+		{"kernel.txt", lines(c.Log.Kernel, &api.KernelLogRequest{}, kernelLine)},
+		{"state/topics.json", answer(c.Machine.Get, &api.GetRequest{}, &topics)},
+	}
+	for _, p := range parts {
+		if err := b.add(ctx, p.name, p.read); err != nil {
+			return err
+		}
+	}
+	for _, topic := range topics.GetTopics() {
+		if err := b.add(ctx, "state/"+fileName(topic)+".json", answer(c.Machine.Get, &api.GetRequest{Topic: topic}, nil)); err != nil {
+			return err
+		}
+	}
+	for _, s := range services.GetServices() {
+		if err := b.add(ctx, "logs/"+fileName(s.Name)+".txt", lines(c.Log.Service, &api.ServiceLogRequest{Service: s.Name}, logLine)); err != nil {
+			return err
+		}
+	}
+	if services == nil {
+		b.index.Parts = append(b.index.Parts, supportPart{Name: "logs", Problem: "without the list of services nobody knows which there are"})
+	}
+	had := false
+	for _, p := range b.index.Parts {
+		had = had || p.Had
+	}
+	if !had {
+		return fmt.Errorf("support: nothing was had from the machine, and no file was written: %w", b.first)
+	}
+	b.index.Machine = version.GetMachine()
+	index, err := json.MarshalIndent(b.index, "", "  ")
+	if err != nil {
+		return fmt.Errorf("support: cannot format the index: %w", err)
+	}
+	return b.write("index.json", append(index, '\n'))
+}
+
+// add reads one part and writes it. A part that ends early is kept as far as it has come.
+func (b *supportBundle) add(ctx context.Context, name string, read reading) error {
+	patience, cancel := context.WithTimeout(ctx, b.patience)
+	defer cancel()
+	got, err := read(patience)
+	if errors.Is(ctx.Err(), context.Canceled) {
+		return errors.New("support: stopped; no file was written")
+	}
+	if b.bytes+len(got.text) > maxSupportBytes {
+		got, err = content{}, fmt.Errorf("the bundle would have more than %s with it", size(maxSupportBytes))
+	}
+	p := supportPart{Name: name, Had: err == nil || len(got.text) > 0, Bytes: len(got.text), Older: got.older, Redacted: got.redacted}
+	if err != nil {
+		p.Problem, _ = redact(message(err))
+		if b.first == nil {
+			b.first = err
+		}
+	}
+	b.index.Parts = append(b.index.Parts, p)
+	b.bytes += p.Bytes
+	if !p.Had {
+		return nil
+	}
+	return b.write(name, got.text)
+}
+
+func (b *supportBundle) write(name string, text []byte) error {
+	err := b.tar.WriteHeader(&tar.Header{Name: path.Join(b.folder, name), Mode: 0o600, Size: int64(len(text)), ModTime: b.index.Began})
+	if err == nil {
+		_, err = b.tar.Write(text)
+	}
+	if err != nil {
+		return fmt.Errorf("support: cannot write %s: %w", name, err)
+	}
+	return nil
+}
+
+// fileName makes a name that a machine has given fit for a file, which stays in its folder.
+func fileName(name string) string {
+	return strings.Map(func(r rune) rune {
+		switch {
+		case r >= 'a' && r <= 'z', r >= 'A' && r <= 'Z', r >= '0' && r <= '9', r == '-', r == '_':
+			return r
+		}
+		return '_'
+	}, name)
+}
+
+// content is what was read for a part, without what looked like a secret.
+type content struct {
+	text            []byte
+	older, redacted int // as in supportPart
+}
+
+// reading reads one part. With an error it may return what has come before.
+type reading func(context.Context) (content, error)
+
+// answer is what a method answers, as JSON. The answer itself is put into keep, if that is not nil.
+func answer[Q any, A proto.Message](method func(context.Context, Q, ...grpc.CallOption) (A, error), request Q, keep *A) reading {
+	return func(ctx context.Context) (content, error) {
+		a, err := method(ctx, request)
+		if err != nil {
+			return content{}, err
+		}
+		if keep != nil {
+			*keep = a
+		}
+		return jsonContent(a)
+	}
+}
+
+func presentHealth(c *client.Client) reading {
+	return func(ctx context.Context) (content, error) {
+		stream, err := c.Cluster.Health(ctx, &api.HealthRequest{Once: true})
+		if err != nil {
+			return content{}, err
+		}
+		health, err := stream.Recv()
+		if err != nil {
+			return content{}, err
+		}
+		return jsonContent(health)
+	}
+}
+
+func configuration(c *client.Client) reading {
+	return func(ctx context.Context) (content, error) {
+		a, err := c.Config.Get(ctx, &api.GetConfigRequest{})
+		return textContent(string(a.GetDocuments())), err
+	}
+}
+
+// lines are the newest lines that a method sends.
+func lines[Q, A any](method func(context.Context, Q, ...grpc.CallOption) (grpc.ServerStreamingClient[A], error), request Q, line func(*A) string) reading {
+	return func(ctx context.Context) (content, error) {
+		var kept []string
+		var bytes, older int
+		stream, err := method(ctx, request)
+		if err == nil {
+			err = each(stream.Recv, func(a *A) error {
+				kept = append(kept, line(a)+"\n")
+				for bytes += len(kept[len(kept)-1]); len(kept) > maxPartLines || bytes > maxPartBytes; kept = kept[1:] {
+					bytes, older = bytes-len(kept[0]), older+1
+				}
+				return nil
+			})
+		}
+		got := textContent(strings.Join(kept, ""))
+		got.older = older
+		return got, err
+	}
+}
+
+func textContent(text string) content {
+	text, redacted := redact(text)
+	return content{text: []byte(text), redacted: redacted}
+}
+
+// jsonContent is an answer in JSON, its fields by the alphabet.
+func jsonContent(a proto.Message) (content, error) {
+	text, err := toJSON(a)
+	if err != nil {
+		return content{}, err
+	}
+	decoder := json.NewDecoder(bytes.NewReader(text))
+	decoder.UseNumber()
+	var value any
+	if err := decoder.Decode(&value); err != nil {
+		return content{}, fmt.Errorf("answer: cannot read its JSON: %w", err)
+	}
+	value, redacted := redactValue(value)
+	var out bytes.Buffer
+	encoder := json.NewEncoder(&out)
+	encoder.SetEscapeHTML(false)
+	encoder.SetIndent("", "  ")
+	if err := encoder.Encode(value); err != nil {
+		return content{}, fmt.Errorf("answer: cannot format as JSON: %w", err)
+	}
+	return content{text: out.Bytes(), redacted: redacted}, nil
+}
+
+// maxRecipients is the greatest size in bytes of a file with recipients.
+const maxRecipients = 1 << 20
+
+// recipients reads who may read a bundle: keys, or files with one a line.
+func recipients(to []string) ([]agecrypt.Recipient, error) {
+	var all []agecrypt.Recipient
+	for _, name := range to {
+		if strings.HasPrefix(name, "age1") || strings.HasPrefix(name, "ssh-") {
+			r, err := recipient(name)
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, r)
+			continue
+		}
+		if secretKey(name) {
+			return nil, errSecretKey()
+		}
+		file, err := recipientsFile(name)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, file...)
+	}
+	return all, nil
+}
+
+func recipientsFile(name string) ([]agecrypt.Recipient, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, usagef("--to: cannot use: it is neither age1… nor ssh-…, nor a file: %w", err)
+	}
+	defer func() { _ = f.Close() }() // it was only read
+	text, err := io.ReadAll(io.LimitReader(f, maxRecipients))
+	if err != nil {
+		return nil, usagef("--to: cannot read: %w", err)
+	}
+	if secretKey(string(text)) {
+		return nil, errSecretKey()
+	}
+	var all []agecrypt.Recipient
+	for line := range strings.Lines(string(text)) {
+		if line = strings.TrimSpace(line); line == "" || strings.HasPrefix(line, "#") {
+			continue
+		}
+		r, err := recipient(line)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", name, err)
+		}
+		all = append(all, r)
+	}
+	if len(all) == 0 {
+		return nil, usagef("--to %s: cannot use: there is no public key in it", name)
+	}
+	return all, nil
+}
+
+// secretKey tells whether a text holds the other half of what is wanted. It must not be in any message.
+func secretKey(text string) bool {
+	return keyEdge.MatchString(text) || strings.Contains(text, "AGE-SECRET-KEY-")
+}
+
+func errSecretKey() error {
+	return &exitError{code: exitUsage, err: errors.New("--to: cannot use: it is a secret key"), hint: "give the public key that belongs to it (`age-keygen -y`, or the file that ends with .pub)"}
+}
+
+// recipient reads one public key. Its errors show none of it: nobody knows what it is.
+func recipient(key string) (r agecrypt.Recipient, err error) {
+	switch {
+	case strings.HasPrefix(key, "age1pq1"):
+		r, err = agecrypt.ParseHybridRecipient(key)
+	case strings.HasPrefix(key, "age1"):
+		r, err = agecrypt.ParseX25519Recipient(key)
+	default:
+		r, err = agessh.ParseRecipient(key)
+	}
+	if err != nil {
+		return nil, usagef("--to: cannot use a public key: expected age1…, ssh-ed25519 … or ssh-rsa …, whole")
+	}
+	return r, nil
+}

@@ -1,0 +1,355 @@
+package main
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"crypto/ed25519"
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	agecrypt "filippo.io/age"
+	"filippo.io/age/agessh"
+	"golang.org/x/crypto/ssh"
+	"google.golang.org/grpc"
+
+	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/config"
+)
+
+// TestSupportHoldsNoSecret gives a machine every secret that a configuration can have, lets its programs write them to every log, and
+// looks for them in its support bundle.
+func TestSupportHoldsNoSecret(t *testing.T) {
+	dir := t.TempDir()
+	t.Setenv("ORLOP_CONFIG", filepath.Join(dir, "config"))
+	fake, _, _ := newCreation(t, dir)
+	c, problems := config.Parse("reference.yaml", []byte(config.Reference))
+	if err := problems.Err(); err != nil {
+		t.Fatal(err)
+	}
+	secrets := secretsIn(reflect.ValueOf(c))
+	if len(secrets) != 9 {
+		t.Fatalf("the reference has %d secrets, and 9 are known", len(secrets))
+	}
+	if err := fake.configure(c); err != nil {
+		t.Fatal(err)
+	}
+	fake.slips = slipsOf(secrets)
+	if leaked(strings.Join(fake.slips, "\n"), secrets) == "" {
+		t.Fatal("the test does not see what was let slip")
+	}
+
+	key, err := agecrypt.GenerateX25519Identity()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := filepath.Join(dir, "out")
+	if err := os.Mkdir(out, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	var stdout, stderr bytes.Buffer
+	if code := run([]string{"support", "--out", filepath.Join(out, "m1.age"), "--to", key.Recipient().String(), "--endpoint", fake.address, "--fingerprint", fake.fingerprint,
+		"--cert", filepath.Join(dir, "operator", "admin.crt"), "--key", filepath.Join(dir, "operator", "admin.key")}, strings.NewReader(""), &stdout, &stderr); code != exitOK {
+		t.Fatalf("exit status %d: %s", code, stderr.String())
+	}
+	left, err := os.ReadDir(out)
+	if err != nil || len(left) != 1 {
+		t.Errorf("beside the bundle there is something else: %v, %v", left, err)
+	}
+	written := []byte(read(t, filepath.Join(out, "m1.age")))
+	if bytes.Contains(written, []byte("index.json")) {
+		t.Error("the file is not encrypted")
+	}
+	opened, err := decrypted(written, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	files, err := unpacked(opened)
+	if err != nil {
+		t.Fatal(err)
+	}
+	files["what it said"] = stdout.String() + stderr.String()
+	for name, text := range files {
+		if found := leaked(text, secrets); found != "" {
+			t.Errorf("%s holds %s:\n%s", name, found, text)
+		}
+	}
+	if leak := leaked(string(opened), secrets); leak != "" {
+		t.Errorf("the tar holds %s", leak)
+	}
+
+	// What is no secret stays, and what was taken out is counted.
+	for name, want := range map[string]string{
+		"m1/logs/containerd.txt": "the end", "m1/kernel.txt": "Linux version 6.12", "m1/events.txt": "the end", "m1/configuration.yaml": "BEGIN CERTIFICATE",
+		"m1/state/memory.json": `"total": 2048`, "m1/audit.jsonl": `"role":"reader"`, "m1/health.json": `"healthy": true`, "m1/version.json": `"1.2.3"`,
+	} {
+		if !strings.Contains(files[name], want) {
+			t.Errorf("%s lacks %q:\n%s", name, want, files[name])
+		}
+	}
+	var index supportIndex
+	if err := json.Unmarshal([]byte(files["m1/index.json"]), &index); err != nil {
+		t.Fatal(err)
+	}
+	if len(index.Parts)+1 != len(files) { // the index itself and what was said; and one service has no log
+		t.Errorf("the index names %d parts, and there are %d files", len(index.Parts), len(files))
+	}
+	for _, p := range index.Parts {
+		if size := len(files["m1/"+p.Name]); size != p.Bytes || p.Had != (p.Problem == "") {
+			t.Errorf("%+v, and its file has %d bytes", p, size)
+		}
+		slipped := p.Name == "state/memory.json" || p.Name == "events.txt" || p.Name == "kernel.txt" || p.Name == "logs/containerd.txt"
+		if slipped != (p.Redacted > 0) {
+			t.Errorf("%s: %d secrets were taken out", p.Name, p.Redacted)
+		}
+	}
+}
+
+// secretsIn are all secrets of a value.
+func secretsIn(v reflect.Value) (found []string) {
+	if !v.IsValid() || !v.CanInterface() {
+		return nil
+	}
+	if s, ok := v.Interface().(interface{ Reveal() string }); ok && v.Kind() == reflect.Struct {
+		if s.Reveal() == "" {
+			return nil
+		}
+		return []string{s.Reveal()}
+	}
+	switch v.Kind() {
+	case reflect.Pointer:
+		return secretsIn(v.Elem())
+	case reflect.Struct:
+		for i := range v.NumField() {
+			found = append(found, secretsIn(v.Field(i))...)
+		}
+	case reflect.Slice:
+		for i := range v.Len() {
+			found = append(found, secretsIn(v.Index(i))...)
+		}
+	}
+	return found
+}
+
+// slipsOf writes private keys in every form that redact knows.
+func slipsOf(secrets []string) []string {
+	var lines []string
+	for _, s := range secrets {
+		block, _ := pem.Decode([]byte(s))
+		if block == nil {
+			continue // 32 random bytes have no form
+		}
+		for line := range strings.Lines(s) {
+			lines = append(lines, strings.TrimSpace(line))
+		}
+		lines = append(lines, "E0504 cannot parse "+strings.ReplaceAll(s, "\n", `\n`)+" as a certificate",
+			"client-key-data: "+base64.StdEncoding.EncodeToString([]byte(s)), "key="+base64.StdEncoding.EncodeToString(block.Bytes)+" refused")
+	}
+	return append(lines, "the end")
+}
+
+// leaked names a secret that a text holds, in PEM, in base64 of it, in DER.
+func leaked(text string, secrets []string) string {
+	for i, s := range secrets {
+		forms := []string{s, base64.StdEncoding.EncodeToString([]byte(s)), hex.EncodeToString([]byte(s))}
+		if block, _ := pem.Decode([]byte(s)); block != nil {
+			forms = append(forms, base64.StdEncoding.EncodeToString(block.Bytes), hex.EncodeToString(block.Bytes), string(block.Bytes))
+		}
+		for line := range strings.Lines(s) {
+			if line = strings.TrimSpace(line); len(line) >= 32 && !strings.HasPrefix(line, "-----") {
+				forms = append(forms, line)
+			}
+		}
+		for _, form := range forms {
+			// A piece of the middle: the beginning is the same for all keys.
+			if piece := form[len(form)/2 : len(form)/2+14]; strings.Contains(text, piece) {
+				return fmt.Sprintf("secret %d, as %q", i, piece)
+			}
+		}
+	}
+	return ""
+}
+
+func decrypted(bundle []byte, keys ...agecrypt.Identity) ([]byte, error) {
+	r, err := agecrypt.Decrypt(bytes.NewReader(bundle), keys...)
+	if err != nil {
+		return nil, err
+	}
+	return io.ReadAll(r)
+}
+
+// unpacked are the files of a tar, by name.
+func unpacked(archive []byte) (map[string]string, error) {
+	files := map[string]string{}
+	for r := tar.NewReader(bytes.NewReader(archive)); ; {
+		h, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			return files, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		text, err := io.ReadAll(r)
+		if err != nil {
+			return nil, err
+		}
+		if files[h.Name] != "" || !filepath.IsLocal(h.Name) || h.Typeflag != tar.TypeReg || h.Mode != 0o600 {
+			return nil, fmt.Errorf("there is a bad file in it: %+v", h)
+		}
+		files[h.Name] = string(text)
+	}
+}
+
+// TestSupportPart: a part that hangs, breaks off or is too large is told and does not end the bundle; Ctrl-C does.
+func TestSupportPart(t *testing.T) {
+	var out bytes.Buffer
+	b := &supportBundle{tar: tar.NewWriter(&out), folder: "m", patience: time.Millisecond, bytes: maxSupportBytes - 10}
+	hangs := func(ctx context.Context) (content, error) { <-ctx.Done(); return textContent("so far\n"), ctx.Err() }
+	for name, read := range map[string]reading{
+		"hangs":  hangs,
+		"fails":  func(context.Context) (content, error) { return content{}, errors.New("no such thing") },
+		"large":  func(context.Context) (content, error) { return textContent("eleven byte"), nil },
+		"spills": func(context.Context) (content, error) { return content{}, errors.New("bad: https://a:b@c") },
+	} {
+		if err := b.add(t.Context(), name, read); err != nil {
+			t.Error(err)
+		}
+	}
+	want := map[string]supportPart{
+		"hangs":  {Name: "hangs", Had: true, Bytes: 7, Problem: "context deadline exceeded"},
+		"fails":  {Name: "fails", Problem: "no such thing"},
+		"large":  {Name: "large", Problem: "the bundle would have more than 256.0 MiB with it"},
+		"spills": {Name: "spills", Problem: "bad: https://(redacted)@c"},
+	}
+	for _, p := range b.index.Parts {
+		if p != want[p.Name] {
+			t.Errorf("got %+v, want %+v", p, want[p.Name])
+		}
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	stop()
+	if err := b.add(ctx, "stopped", hangs); err == nil {
+		t.Error("it went on after Ctrl-C")
+	}
+	if got := fileName("../Ä b/c-1_d"); got != "_____b_c-1_d" {
+		t.Errorf("the name of a file: got %s", got)
+	}
+}
+
+// manyLines is a machine that sends that many lines.
+type manyLines struct {
+	grpc.ClientStream
+	left int
+	text string
+}
+
+func (s *manyLines) Recv() (*api.LogLine, error) {
+	if s.left == 0 {
+		return nil, errors.New("it broke off")
+	}
+	s.left--
+	return &api.LogLine{Text: fmt.Sprint(s.left, s.text)}, nil
+}
+
+// TestSupportLines: of a long log the newest lines are kept, also when it breaks off.
+func TestSupportLines(t *testing.T) {
+	for _, c := range []struct{ lines, length, want int }{{10, 10, 10}, {maxPartLines + 5, 10, maxPartLines}, {20, 1 << 20, 7}} {
+		method := func(context.Context, int, ...grpc.CallOption) (grpc.ServerStreamingClient[api.LogLine], error) {
+			return &manyLines{left: c.lines, text: strings.Repeat(".", c.length)}, nil
+		}
+		got, err := lines(method, 0, func(l *api.LogLine) string { return l.Text })(t.Context())
+		kept := bytes.Count(got.text, []byte("\n"))
+		if err == nil || kept != c.want || got.older != c.lines-c.want || !bytes.HasPrefix(got.text, fmt.Append(nil, c.want-1, ".")) {
+			t.Errorf("%d lines of %d bytes: %d are kept and %d are not, the first is %.10q; %v", c.lines, c.length, kept, got.older, got.text, err)
+		}
+	}
+}
+
+// TestRecipients encrypts to every kind of key and tells which texts are none, without showing them.
+func TestRecipients(t *testing.T) {
+	dir := t.TempDir()
+	file := func(name, text string) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	classic, err := agecrypt.GenerateX25519Identity()
+	if err != nil {
+		t.Fatal(err)
+	}
+	hybrid, err := agecrypt.GenerateHybridIdentity()
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, private, err := ed25519.GenerateKey(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	signer, err := ssh.NewSignerFromKey(private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	public := strings.TrimSpace(string(ssh.MarshalAuthorizedKey(signer.PublicKey())))
+	ofSSH, err := agessh.NewEd25519Identity(private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		to   []string
+		keys []agecrypt.Identity
+	}{
+		{[]string{classic.Recipient().String()}, []agecrypt.Identity{classic}},
+		{[]string{hybrid.Recipient().String()}, []agecrypt.Identity{hybrid}},
+		{[]string{public + " dora@desk"}, []agecrypt.Identity{ofSSH}},
+		{[]string{file("both", "# those who help\n\n"+public+"\r\n"+classic.Recipient().String()+"\n")}, []agecrypt.Identity{ofSSH, classic}},
+		{[]string{classic.Recipient().String(), public}, []agecrypt.Identity{ofSSH, classic}},
+	} {
+		readers, err := recipients(c.to)
+		if err != nil {
+			t.Errorf("%s: %v", c.to, err)
+			continue
+		}
+		var out bytes.Buffer
+		w, err := encrypt(&out, readers)
+		if err == nil {
+			_, err = w.Write([]byte("text"))
+		}
+		if err = errors.Join(err, w.Close()); err != nil {
+			t.Fatal(err)
+		}
+		for _, key := range c.keys {
+			if got, err := decrypted(out.Bytes(), key); err != nil || string(got) != "text" {
+				t.Errorf("%s: got %q, %v", c.to, got, err)
+			}
+		}
+	}
+	for to, want := range map[string]string{
+		classic.String(): "it is a secret key",
+		file("key.txt", "# public key: "+classic.Recipient().String()+"\n"+classic.String()):             "it is a secret key",
+		file("id", "-----BEGIN OPENSSH PRIVATE KEY-----\nb3BlbnNz\n-----END OPENSSH PRIVATE KEY-----\n"): "it is a secret key",
+		file("notes", "b3BlbnNz"):                         "expected age1…",
+		file("empty", "# nobody\n"):                       "there is no public key in it",
+		"age1b3BlbnNz":                                    "expected age1…",
+		"ssh-dss b3BlbnNz":                                "expected age1…",
+		filepath.Join(dir, "none"):                        "nor a file",
+		file("large", strings.Repeat("#", maxRecipients)): "there is no public key in it",
+	} {
+		_, err := recipients([]string{to})
+		if code, _ := exitCode(err); err == nil || code != exitUsage || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "b3BlbnNz") || strings.Contains(err.Error(), classic.String()) {
+			t.Errorf("%.20s: got %v, want %s", to, err, want)
+		}
+	}
+}
