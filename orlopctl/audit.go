@@ -10,6 +10,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/audit"
 	"github.com/orlop-os/orlop/pkg/client"
+	"github.com/orlop-os/orlop/pkg/printable"
 )
 
 func (t *tool) auditCommand() *cobra.Command {
@@ -116,11 +117,4 @@ func (t *tool) audit(after uint64, follow bool, do func(line []byte) error) erro
 }
 
 // clean makes a text of a certificate or of somebody's request fit for a terminal.
-func clean(text string) string {
-	return strings.Map(func(r rune) rune {
-		if r < ' ' || r == 0x7f {
-			return '?'
-		}
-		return r
-	}, text)
-}
+func clean(text string) string { return printable.Text(text) }

@@ -252,9 +252,27 @@ func (s *fakeMachineService) watchInstall(stream grpc.ServerStreamingServer[api.
 	return nil
 }
 
+// fakeTopics are the topics that never change, and whose watch never ends.
+var fakeTopics = map[string]string{
+	"services": `[{"name": "containerd", "state": "running", "restarts": 0, "since": "2026-05-04T03:02:01Z"}, {"name": "apid", "state": "backoff", "restarts": 3}]`,
+	"system":   `{"cpus": 2, "uptimeSeconds": 7200, "load1": 0.5}`,
+}
+
 func (s *fakeMachineService) Watch(r *api.GetRequest, stream grpc.ServerStreamingServer[api.StateSnapshot]) error {
 	if r.Topic == "install" {
 		return s.watchInstall(stream)
+	}
+	if state, lasting := fakeTopics[r.Topic]; lasting {
+		value := &structpb.Value{}
+		err := value.UnmarshalJSON([]byte(state))
+		if err == nil {
+			err = stream.Send(&api.StateSnapshot{Topic: r.Topic, Revision: 1, Value: value})
+		}
+		if err != nil {
+			return err
+		}
+		<-stream.Context().Done()
+		return stream.Context().Err()
 	}
 	for revision := uint64(1); revision <= 2; revision++ {
 		value := structpb.NewStringValue([]string{"booting", "running"}[revision-1])
@@ -444,7 +462,7 @@ func (s *fakeLogService) Service(r *api.ServiceLogRequest, stream grpc.ServerStr
 	}
 	lines := append([]string{"one", "two", "three"}, s.f.slipped()...)
 	if r.Tail > 0 {
-		lines = lines[len(lines)-int(r.Tail):]
+		lines = lines[max(0, len(lines)-int(r.Tail)):]
 	}
 	for _, text := range lines {
 		if err := stream.Send(&api.LogLine{Time: fakeNow, Text: text}); err != nil {
@@ -626,7 +644,7 @@ func (s *fakeUpgradeService) Watch(_ *api.WatchUpgradeRequest, stream grpc.Serve
 	if err := stream.Send(s.record); err != nil {
 		return err
 	}
-	if s.record.Phase == "writing" {
+	if s.record.GetPhase() == "writing" {
 		s.record = &api.UpgradeStatus{Running: s.record.To, From: "1.2.3", To: s.record.To, Phase: "committed"}
 		return status.Error(codes.Unavailable, "the machine reboots")
 	}

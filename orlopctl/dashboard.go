@@ -1,0 +1,350 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	tea "charm.land/bubbletea/v2"
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/orlop-os/orlop/orlopctl/dashboard"
+	"github.com/orlop-os/orlop/pkg/api"
+	latest "github.com/orlop-os/orlop/pkg/cell"
+	"github.com/orlop-os/orlop/pkg/client"
+)
+
+const (
+	// askAgain is the time after which a machine is asked again for what has no watch (its version), or whose watch it has ended (a
+	// health that was good).
+	askAgain = 5 * time.Second
+	// The time between two attempts to connect to a machine that is away doubles from the first to the most.
+	firstPause, mostPause = time.Second, 30 * time.Second
+	// renewEvery is how often the caller's certificate is looked at: it ends connections when it expires. The shortest that a machine
+	// issues by itself is valid for a day.
+	renewEvery = 10 * time.Minute
+	// logTail is how many lines of a log come at first.
+	logTail = 500
+)
+
+func (t *tool) dashboardCommand() *cobra.Command {
+	var contexts []string
+	c := &cobra.Command{
+		Use:   "dashboard",
+		Short: "Watch machines in one terminal: health, services, logs, events, upgrades",
+		Long: "Watch machines in one terminal: health, services, logs, events, upgrades. It only looks, the role reader suffices. A machine\n" +
+			"that goes away is connected to again by itself. The keys are in the last line, and behind ?. With NO_COLOR set it has no colours.",
+		Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			in, is := t.stdin.(*os.File)
+			if _, out := t.terminal(); !out || !is || !term.IsTerminal(int(in.Fd())) || !t.human() {
+				return &exitError{
+					code: exitUsage, err: errors.New("dashboard: cannot draw: it needs a terminal for its input and output, and -o table"),
+					hint: "`orlopctl health`, `orlopctl watch TOPIC` and `orlopctl events --follow` write lines, JSON or YAML",
+				}
+			}
+			feeds, err := t.feeds(contexts)
+			if err != nil {
+				return err
+			}
+			ctx, stop := interruptible()
+			defer stop()
+			return showDashboard(ctx, feeds, os.Getenv("NO_COLOR") == "", tea.WithInput(in), tea.WithOutput(t.stdout))
+		},
+	}
+	c.Flags().StringSliceVar(&contexts, "contexts", nil, "watch the machines of these contexts, \"a,b,c\" (default: the current one)")
+	return c
+}
+
+// feed follows one machine for the dashboard.
+type feed struct {
+	index  int
+	known  dashboard.Machine
+	tool   *tool       // with the flags that choose the machine
+	files  *sync.Mutex // held while the file of contexts is read and changed, by one feed at a time
+	wanted *latest.Cell[dashboard.Log]
+	send   func(dashboard.Message)
+}
+
+// feeds are the feeds of the machines of some contexts, or of the one that the flags name.
+func (t *tool) feeds(contexts []string) ([]*feed, error) {
+	if len(contexts) == 0 {
+		contexts = []string{t.flags.context}
+	} else if t.flags.context != "" || t.flags.endpoint != "" || t.flags.fingerprint != "" || t.flags.serverName != "" {
+		return nil, usagef("--contexts: cannot use it together with flags that name one machine")
+	}
+	files := new(sync.Mutex)
+	var feeds []*feed
+	for i, name := range contexts {
+		one := *t
+		one.flags.context = name
+		name, _, endpoint, err := one.called()
+		if err != nil {
+			return nil, err
+		}
+		known := dashboard.Machine{Context: name, Address: endpoint.Address}
+		if t.flags.endpoint != "" {
+			known.Context = ""
+		}
+		one.stderr = io.Discard // from here on, what is written there would be written into the picture
+		feeds = append(feeds, &feed{index: i, known: known, tool: &one, files: files})
+	}
+	return feeds, nil
+}
+
+// called is tool.called, and may be called by several feeds at once.
+func (f *feed) called() (string, machineContext, client.Endpoint, error) {
+	f.files.Lock()
+	defer f.files.Unlock()
+	return f.tool.called()
+}
+
+// showDashboard runs the dashboard until its reader quits or the context ends.
+func showDashboard(ctx context.Context, feeds []*feed, colour bool, options ...tea.ProgramOption) error {
+	var machines []dashboard.Machine
+	for _, f := range feeds {
+		machines = append(machines, f.known)
+	}
+	wanted := latest.New(dashboard.Log{})
+	start := terminalScreen{state: dashboard.New(machines, colour).At(time.Now()), wanted: wanted}
+	program := tea.NewProgram(start, append(options, tea.WithContext(ctx), tea.WithoutSignalHandler())...)
+	following, stop := context.WithCancel(ctx)
+	var running sync.WaitGroup
+	for _, f := range feeds {
+		f.wanted, f.send = wanted, func(m dashboard.Message) { program.Send(m) }
+		running.Go(func() { f.run(following) })
+	}
+	_, err := program.Run()
+	stop()
+	running.Wait()
+	if err != nil && ctx.Err() == nil {
+		return fmt.Errorf("dashboard: cannot draw: %w", err)
+	}
+	return nil
+}
+
+// terminalScreen is the state of the dashboard as bubbletea wants it.
+type terminalScreen struct {
+	state  dashboard.State
+	wanted *latest.Cell[dashboard.Log] // set to what the state wants
+}
+
+// tick says what time it is.
+type tick time.Time
+
+func (terminalScreen) Init() tea.Cmd { return nextTick() }
+
+func nextTick() tea.Cmd { return tea.Tick(time.Second, func(at time.Time) tea.Msg { return tick(at) }) }
+
+func (s terminalScreen) Update(message tea.Msg) (tea.Model, tea.Cmd) {
+	before := s.state.Wants()
+	var next tea.Cmd
+	switch m := message.(type) {
+	case dashboard.Message:
+		s.state = s.state.Take(m)
+	case tea.KeyPressMsg:
+		s.state = s.state.Key(m.String())
+	case tea.WindowSizeMsg:
+		s.state = s.state.Sized(m.Width, m.Height)
+	case tick:
+		s.state, next = s.state.At(time.Time(m)), nextTick()
+	}
+	if now := s.state.Wants(); now != before {
+		s.wanted.Set(now)
+	}
+	if s.state.Quits() {
+		return s, tea.Quit
+	}
+	return s, next
+}
+
+func (s terminalScreen) View() tea.View {
+	v := tea.NewView(s.state.Draw())
+	v.AltScreen = true
+	return v
+}
+
+func (f *feed) tell(body any) { f.send(dashboard.Message{Machine: f.index, Body: body}) }
+
+// run keeps a connection to the machine and tells what comes over it, until the context ends.
+func (f *feed) run(ctx context.Context) {
+	for pause := firstPause; ; pause = min(2*pause, mostPause) {
+		err := f.connect(ctx, func() { pause = firstPause })
+		if ctx.Err() != nil {
+			return
+		}
+		reason := message(err)
+		if _, why, is := strings.Cut(reason, ": cannot connect: "); is {
+			reason = why // which machine it is of is seen
+		}
+		f.tell(dashboard.Away{Reason: reason, Next: time.Now().Add(pause)})
+		if !rest(ctx, pause) {
+			return
+		}
+	}
+}
+
+// connect makes one attempt, and follows the machine until the connection is lost.
+func (f *feed) connect(ctx context.Context, connected func()) error {
+	_, _, endpoint, err := f.called() // anew: another command may have renewed the certificate
+	if err != nil {
+		return err
+	}
+	return attempt(ctx, endpoint, func(_ context.Context, c *client.Client) error {
+		connected()
+		f.tell(dashboard.Connected{})
+		return f.follow(ctx, c)
+	})
+}
+
+// follow tells what comes over a connection, and returns why nothing does any more.
+func (f *feed) follow(ctx context.Context, c *client.Client) error {
+	ctx, lost := context.WithCancelCause(ctx)
+	defer lost(nil)
+	var running sync.WaitGroup
+	source := func(name string, ask func(context.Context) error) {
+		running.Go(func() {
+			if err := f.again(ctx, name, ask); err != nil {
+				lost(err)
+			}
+		})
+	}
+	source(dashboard.Health, func(ctx context.Context) error {
+		stream, err := c.Cluster.Health(ctx, &api.HealthRequest{})
+		return pass(f, dashboard.Health, stream, err)
+	})
+	source(dashboard.Events, func(ctx context.Context) error {
+		stream, err := c.Machine.Events(ctx, &api.EventsRequest{Follow: true})
+		return pass(f, dashboard.Events, stream, err)
+	})
+	source(dashboard.Upgrade, func(ctx context.Context) error {
+		stream, err := c.Upgrade.Watch(ctx, &api.WatchUpgradeRequest{})
+		return pass(f, dashboard.Upgrade, stream, err)
+	})
+	for _, topic := range dashboard.Topics {
+		source(topic, func(ctx context.Context) error {
+			stream, err := c.Machine.Watch(ctx, &api.GetRequest{Topic: topic})
+			return pass(f, topic, stream, err)
+		})
+	}
+	running.Go(func() { lost(f.heartbeat(ctx, c)) })
+	running.Go(func() { lost(f.log(ctx, c)) })
+	running.Go(func() { f.keepFresh(ctx, c) })
+	running.Wait()
+	return context.Cause(ctx)
+}
+
+// pass tells what a stream brings, until it ends.
+func pass[T any](f *feed, source string, stream interface{ Recv() (T, error) }, err error) error {
+	if err != nil {
+		return err
+	}
+	f.tell(dashboard.Began{Source: source})
+	return each(stream.Recv, func(v T) error {
+		f.tell(v)
+		return nil
+	})
+}
+
+// again asks once more when the machine has ended a stream. It returns an error when the connection is lost, and none when the machine
+// refuses, which is told: asking again would be refused again, and be on its record each time.
+func (f *feed) again(ctx context.Context, source string, ask func(context.Context) error) error {
+	for {
+		err := ask(ctx)
+		switch {
+		case err == nil:
+		case ctx.Err() != nil || passing(err):
+			return err
+		default:
+			f.tell(dashboard.Failed{Source: source, Reason: message(err)})
+			return nil
+		}
+		if !rest(ctx, askAgain) {
+			return ctx.Err()
+		}
+	}
+}
+
+// heartbeat asks for the version, which every role may, until there is no answer.
+func (f *feed) heartbeat(ctx context.Context, c *client.Client) error {
+	for {
+		asking, cancel := context.WithTimeout(ctx, dialTry)
+		v, err := c.Machine.Version(asking, &api.VersionRequest{})
+		cancel()
+		if err != nil {
+			return err
+		}
+		f.tell(v)
+		if !rest(ctx, askAgain) {
+			return ctx.Err()
+		}
+	}
+}
+
+// log tells the lines of the log that is wanted, as long as that is one of this machine. It returns when the connection is lost.
+func (f *feed) log(ctx context.Context, c *client.Client) error {
+	for watch := f.wanted.Watch(); ; {
+		want, _, err := watch.Next(ctx)
+		if err != nil {
+			return err
+		}
+		if want.Machine != f.index || want.Service == "" {
+			continue
+		}
+		changed := watch.Changed()
+		one, stop := context.WithCancel(ctx)
+		go func() {
+			defer stop()
+			select {
+			case <-changed:
+			case <-one.Done():
+			}
+		}()
+		err = f.again(one, dashboard.Logs, func(ctx context.Context) error {
+			stream, err := c.Log.Service(ctx, &api.ServiceLogRequest{Service: want.Service, Follow: true, Tail: logTail})
+			return pass(f, dashboard.Logs, named{want.Service, stream}, err)
+		})
+		another := one.Err() != nil && ctx.Err() == nil
+		stop()
+		if err != nil && !another {
+			return err
+		}
+	}
+}
+
+// named is a stream of log lines that know of which service they are.
+type named struct {
+	service string
+	stream  interface{ Recv() (*api.LogLine, error) }
+}
+
+func (n named) Recv() (dashboard.LogLine, error) {
+	line, err := n.stream.Recv()
+	return dashboard.LogLine{Service: n.service, Line: line}, err
+}
+
+// keepFresh looks now and then whether the caller's certificate is to be renewed, as every command does once.
+func (f *feed) keepFresh(ctx context.Context, c *client.Client) {
+	for {
+		f.renew(ctx, c)
+		if !rest(ctx, renewEvery) {
+			return
+		}
+	}
+}
+
+func (f *feed) renew(ctx context.Context, c *client.Client) {
+	f.files.Lock()
+	defer f.files.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, dialTry)
+	defer cancel()
+	if name, chosen, err := f.tool.chosen(); err == nil {
+		f.tool.keepFresh(ctx, c, name, chosen)
+	}
+}

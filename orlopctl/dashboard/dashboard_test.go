@@ -1,0 +1,302 @@
+package dashboard
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+	"unicode"
+
+	"github.com/charmbracelet/x/ansi"
+	"google.golang.org/protobuf/types/known/structpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/orlop-os/orlop/pkg/api"
+)
+
+var update = flag.Bool("update", false, "rewrite the expected screens")
+
+var now = time.Date(2026, 5, 4, 3, 2, 1, 0, time.UTC)
+
+func ago(d time.Duration) *timestamppb.Timestamp { return timestamppb.New(now.Add(-d)) }
+
+func topic(t *testing.T, name, json string) *api.StateSnapshot {
+	t.Helper()
+	value := &structpb.Value{}
+	if err := value.UnmarshalJSON([]byte(json)); err != nil {
+		t.Fatal(err)
+	}
+	return &api.StateSnapshot{Topic: name, Value: value}
+}
+
+// sample is three machines: one that runs, one that starts, one that is away.
+func sample(t *testing.T) State {
+	s := New([]Machine{{"first", "10.0.0.11:50000"}, {"second", "10.0.0.12:50000"}, {"third", "[fd00::13]:51000"}}, false).At(now).Sized(80, 24)
+	take := func(machine int, bodies ...any) {
+		for _, body := range bodies {
+			s = s.Take(Message{Machine: machine, Body: body})
+		}
+	}
+	version := &api.VersionResponse{Version: "1.2.3", Kubernetes: "v1.36.3", Kernel: "6.12.1", Slot: "A", Profile: "metal", Machine: "m1"}
+	take(0, Connected{}, version, &api.HealthResponse{Healthy: true, Checks: []*api.HealthCheck{
+		{Name: "configuration", Ok: true, Detail: "dev", Since: ago(30 * time.Hour)}, {Name: "etcd", Ok: true, Detail: "serving", Since: ago(29 * time.Hour)},
+	}},
+		topic(t, "system", `{"cpus": 4, "uptimeSeconds": 108000, "load1": 0.4213}`), topic(t, "memory", `{"total": 4294967296, "available": 3221225472}`),
+		topic(t, "services", `[
+			{"name": "containerd", "state": "running", "restarts": 0, "since": "2026-05-03T03:02:01Z"},
+			{"name": "orchestrator-api", "state": "starting", "detail": "waits for kube-apiserver, which takes its time because etcd did",
+				"restarts": 2, "since": "2026-05-04T03:00:01Z", "components": [
+				{"name": "", "ready": false, "since": "2026-05-04T03:00:01Z"},
+				{"name": "etcd", "ready": true, "detail": "serving", "since": "2026-05-04T03:00:01Z"},
+				{"name": "kube-apiserver", "ready": false, "detail": "readyz: poststarthook", "since": "2026-05-04T03:01:01Z"}]},
+			{"name": "apid", "state": "backoff", "detail": "exit status 1", "restarts": 17, "since": "2026-05-04T03:02:00Z"}]`),
+		Began{Events}, &api.Event{Time: ago(time.Minute), Kind: "op", Source: "disk", Message: "format STATE (/dev/vda4) as ext4"},
+		&api.Event{Time: ago(0), Kind: "failure", Source: "service/apid",
+			Message: "ended with exit status 1, and what it said last was so long that it does not fit into one row of this terminal"},
+		&api.UpgradeStatus{Running: "1.2.3", From: "1.2.3", To: "1.3.0", Phase: "writing", Operation: "write version 1.3.0 to ROOT-B (/dev/vda3)",
+			Done: 150 << 20, Total: 600 << 20, Began: ago(time.Minute)})
+	take(1, Connected{}, &api.VersionResponse{Version: "1.3.0", Kubernetes: "v1.36.3", Kernel: "6.12.2", Slot: "B", Profile: "metal", Machine: "m2"},
+		&api.HealthResponse{Checks: []*api.HealthCheck{
+			{Name: "configuration", Ok: true, Detail: "dev", Since: ago(90 * time.Second)}, {Name: "etcd", Detail: "starting", Since: ago(time.Minute)}, {Name: "node", Detail: "not Ready"},
+		}},
+		topic(t, "system", `{"cpus": 2, "uptimeSeconds": 92, "load1": 12.5}`),
+		Failed{"memory", "topic memory: there is no such topic"}, Failed{Events, "this needs the role log-reader"},
+		&api.UpgradeStatus{
+			Running: "1.3.0", From: "1.3.0", To: "1.4.0", Phase: "rolled back", Tries: 3, Began: ago(2 * time.Hour), Ended: ago(time.Hour),
+			Reason: "version 1.4.0 was started three times and did not become healthy in five minutes: etcd: the data are of a later version",
+			Log:    []string{"etcd: cannot start", "orlop: going down"},
+		})
+	take(2, Away{Reason: "the machine cannot be reached: dial tcp [fd00::13]:51000: connect: connection refused", Next: now.Add(8 * time.Second)})
+	return s
+}
+
+// press is the state after some keys.
+func press(s State, keys ...string) State {
+	for _, key := range keys {
+		s = s.Key(key)
+	}
+	return s
+}
+
+func withLog(s State, count int) State {
+	s = s.Take(Message{s.Wants().Machine, Began{Logs}})
+	for i := range count {
+		text := fmt.Sprintf("line %d", i+1)
+		if i%10 == 9 {
+			text += strings.Repeat(" and on", 20)
+		}
+		s = s.Take(Message{s.Wants().Machine, LogLine{s.Wants().Service, &api.LogLine{Time: timestamppb.New(now.Add(time.Duration(i) * time.Second)), Text: text}}})
+	}
+	return s
+}
+
+// everyScreen is the sample on each screen, by the name of its golden file.
+func everyScreen(t *testing.T) map[string]State {
+	s := sample(t)
+	return map[string]State{
+		"new":            New([]Machine{{"", "10.0.0.11"}}, false).At(now).Sized(80, 24),
+		"overview":       s,
+		"overview-waits": press(s, "j"),
+		"overview-away":  press(s, "p"),
+		"overview-large": s.Sized(120, 40),
+		"services":       press(s, "enter", "j"),
+		"services-none":  press(s, "2", "p"),
+		"log":            withLog(press(s, "3"), 30),
+		"log-scrolled":   press(withLog(press(s, "3"), 30), "k", "k", "k"),
+		"log-refused":    press(s, "2", "j", "3").Take(Message{0, Failed{Logs, "there is no such service"}}),
+		"events":         press(s, "4"),
+		"events-refused": press(s, "4", "n"),
+		"upgrade":        press(s, "tab", "tab", "tab", "tab"),
+		"upgrade-back":   press(s, "n", "shift+tab"),
+		"help":           press(s, "?"),
+		"small":          s.Sized(30, 9),
+	}
+}
+
+// TestScreens compares each screen with its picture in testdata.
+func TestScreens(t *testing.T) {
+	for name, s := range everyScreen(t) {
+		got := s.Draw() + "\n"
+		file := filepath.Join("testdata", name+".txt")
+		if *update {
+			if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		want, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got != string(want) {
+			t.Errorf("%s: it shows\n%swant\n%s", name, got, want)
+		}
+	}
+}
+
+// TestFits: on a terminal of any size there are as many rows as it has and none is wider, and colours change nothing else.
+func TestFits(t *testing.T) {
+	for name, s := range everyScreen(t) {
+		for _, width := range []int{1, leastWidth, 79, 80, 81, 133, 200} {
+			for _, height := range []int{1, leastHeight, 24, 25, 60} {
+				s := s.Sized(width, height)
+				shown := s.Draw()
+				rows := strings.Split(shown, "\n")
+				if len(rows) != height && (width >= leastWidth && height >= leastHeight) {
+					t.Errorf("%s at %d×%d: %d rows", name, width, height, len(rows))
+				}
+				for _, row := range rows {
+					if got := ansi.StringWidth(row); got > width {
+						t.Errorf("%s at %d×%d: %d wide: %q", name, width, height, got, row)
+					}
+				}
+				s.colour = true
+				coloured := s.Draw()
+				if ansi.Strip(coloured) != shown {
+					t.Errorf("%s at %d×%d: with colours it shows\n%s\nwithout\n%s", name, width, height, ansi.Strip(coloured), shown)
+				}
+				if width >= leastWidth && height >= leastHeight && coloured == shown {
+					t.Errorf("%s at %d×%d: there are no colours", name, width, height)
+				}
+			}
+		}
+	}
+}
+
+// TestHostile: whatever a machine sends, nothing but printable characters and the rows' ends comes out.
+func TestHostile(t *testing.T) {
+	evil := "\x1b[2J\x1b]0;x\a\u009b31m\r\n\u202e" + strings.Repeat("é", 300) + "\xff"
+	s := New([]Machine{{evil, evil}}, false).At(now).Sized(100, 30)
+	evilServices, err := structpb.NewList([]any{map[string]any{"name": "\x1b[2J\u202e", "state": "\x1b[2J", "detail": "\r\n\u009b"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, body := range []any{
+		Connected{}, &api.VersionResponse{Version: evil, Kubernetes: evil, Kernel: evil, Slot: evil, Profile: evil, Machine: evil, Medium: evil},
+		&api.HealthResponse{Checks: []*api.HealthCheck{{Name: evil, Detail: evil}}}, topic(t, "system", `{"cpus": 1, "uptimeSeconds": 1e300, "load1": 1e300}`),
+		topic(t, "memory", `{"total": 1, "available": -9223372036854775808}`), &api.StateSnapshot{Topic: "services", Value: structpb.NewListValue(evilServices)},
+		&api.Event{Kind: evil, Source: evil, Message: evil}, Failed{Version, evil}, topic(t, "memory", `"what is that"`),
+		&api.UpgradeStatus{Running: evil, From: evil, To: evil, Phase: evil, Reason: evil, Operation: evil, Waits: evil, Log: []string{evil}, Done: -5, Total: 1},
+	} {
+		s = s.Take(Message{0, body})
+	}
+	s = withLog(press(s, "3"), 0).Take(Message{0, LogLine{s.machines[0].services[0].Name, &api.LogLine{Text: evil}}})
+	for _, s := range []State{s, s.Take(Message{0, Failed{Logs, evil}}), s.Take(Message{0, Away{Reason: evil}})} {
+		for _, key := range []string{"1", "2", "3", "4", "5", "?"} {
+			shown := press(s, key).Draw()
+			if i := strings.IndexFunc(shown, func(r rune) bool { return r != '\n' && !unicode.IsPrint(r) }); i >= 0 {
+				t.Errorf("screen %s: %q comes out", key, shown[i:min(len(shown), i+20)])
+			}
+			if strings.Count(shown, "\n") != 29 {
+				t.Errorf("screen %s: %d rows", key, strings.Count(shown, "\n")+1)
+			}
+		}
+	}
+	if !strings.Contains(press(s, "3").Draw(), "éé") {
+		t.Error("the letters of the log are not there")
+	}
+}
+
+// TestNothingInPlace: a state is the same after another one was made of it.
+func TestNothingInPlace(t *testing.T) {
+	first := withLog(press(sample(t), "3"), 30)
+	shown := first.Draw()
+	second := withLog(first, 3).Take(Message{0, Away{Reason: "gone"}})
+	second = press(second, "j", "l", "4", "k", "n")
+	if second.Draw() == shown || first.Draw() != shown {
+		t.Errorf("the first state has become\n%s", first.Draw())
+	}
+}
+
+// TestWants: the log of the chosen service is wanted while it is looked at, and lines of no other are shown.
+func TestWants(t *testing.T) {
+	s := sample(t)
+	for keys, want := range map[string]Log{
+		"":            {},
+		"2 j":         {},
+		"2 j j enter": {0, "apid"},
+		"3":           {0, "containerd"},
+		"3 l":         {0, "orchestrator-api"},
+		"3 l l l h":   {0, "orchestrator-api"},
+		"3 h n p":     {0, "containerd"},
+		"3 n":         {}, // none is known of it
+		"3 4":         {},
+		"3 p p p":     {0, "containerd"},
+	} {
+		if got := press(s, strings.Fields(keys)...).Wants(); got != want {
+			t.Errorf("%q: %v, want %v", keys, got, want)
+		}
+	}
+	s = withLog(press(s, "3"), 3)
+	s = s.Take(Message{0, LogLine{"apid", &api.LogLine{Text: "of another service"}}}).Take(Message{1, LogLine{"containerd", &api.LogLine{Text: "of another machine"}}})
+	if shown := s.Draw(); !strings.Contains(shown, "line 3") || strings.Contains(shown, "another") {
+		t.Errorf("it shows\n%s", shown)
+	}
+	if shown := press(s, "l", "h").Draw(); strings.Contains(shown, "line 3") {
+		t.Errorf("the lines of the service before are still shown:\n%s", shown)
+	}
+	if shown := s.Take(Message{0, Began{Logs}}).Draw(); strings.Contains(shown, "line 3") {
+		t.Errorf("a log that began anew still has its former lines:\n%s", shown)
+	}
+}
+
+// TestScroll: what is looked at stays where it is while more comes, until the end is reached again.
+func TestScroll(t *testing.T) {
+	s := withLog(press(sample(t), "3"), 100)
+	end := func(s State) string { return strings.Split(s.Draw(), "\n")[22] }
+	if !strings.Contains(end(withLog(s, 101)), "line 101") {
+		t.Errorf("the end is %q", end(withLog(s, 101)))
+	}
+	held := press(s, "g")
+	if top := strings.Split(held.Draw(), "\n")[3]; !strings.HasSuffix(top, "line 1") {
+		t.Errorf("on top is %q", top)
+	}
+	body := func(s State) string { return strings.Join(strings.Split(s.Draw(), "\n")[3:], "\n") }
+	more := held
+	for range 50 {
+		more = more.Take(Message{0, LogLine{"containerd", &api.LogLine{Text: "more"}}})
+	}
+	if body(more) != body(held) {
+		t.Errorf("more has come, and it shows\n%s", body(more))
+	}
+	if !strings.HasSuffix(end(press(more, "G")), "more") || press(more, "G").log.held {
+		t.Errorf("at the end is %q", end(press(more, "G")))
+	}
+	for range 2 * keptLines {
+		more = more.Take(Message{0, LogLine{"containerd", &api.LogLine{Text: strings.Repeat("x", 2*maxLine)}}})
+	}
+	if len(more.log.kept) != keptLines || len(more.log.kept[0].text) > maxLine {
+		t.Errorf("%d lines are kept, of %d bytes", len(more.log.kept), len(more.log.kept[0].text))
+	}
+	if rows := strings.Count(more.Draw(), "\n"); rows != 23 {
+		t.Errorf("%d rows", rows+1)
+	}
+}
+
+// TestBack: a machine that comes back says everything anew.
+func TestBack(t *testing.T) {
+	s := sample(t).Take(Message{0, Away{Reason: "it reboots", Next: now}})
+	if m := s.machines[0]; m.health != nil || m.system.CPUs != 0 || m.version == nil {
+		t.Errorf("of a machine that is away is known: %v", m)
+	}
+	s = s.Take(Message{0, Connected{}}).Take(Message{0, Began{Events}}).Take(Message{0, &api.Event{Message: "first of this start"}})
+	if shown := press(s, "4").Draw(); strings.Contains(shown, "STATE") || !strings.Contains(shown, "first of this start") || strings.Contains(shown, "away") {
+		t.Errorf("it shows\n%s", shown)
+	}
+	if !press(s, "q").Quits() || !press(s, "?", "ctrl+c").Quits() || s.Quits() {
+		t.Error("q or ctrl+c does not quit, or nothing does")
+	}
+}
+
+func TestSpan(t *testing.T) {
+	for d, want := range map[time.Duration]string{
+		-time.Second: "0s", 59 * time.Second: "59s", 3599 * time.Second: "59m", 3*time.Hour + 7*time.Minute: "3h07m",
+		47 * time.Hour: "1d23h", 99*24*time.Hour + 23*time.Hour: "99d23h", 2400 * time.Hour: "100d",
+	} {
+		if got := span(d); got != want {
+			t.Errorf("%v: %s, want %s", d, got, want)
+		}
+	}
+}

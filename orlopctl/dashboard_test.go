@@ -1,0 +1,203 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	tea "charm.land/bubbletea/v2"
+
+	"github.com/orlop-os/orlop/orlopctl/dashboard"
+	latest "github.com/orlop-os/orlop/pkg/cell"
+	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/pki"
+)
+
+// dashboardLimit bounds what a test waits for.
+const dashboardLimit = 30 * time.Second
+
+// startDashboardMachine starts a fake machine, and returns it with a tool whose current context it is, with a reader's certificate.
+func startDashboardMachine(t *testing.T, name string) (*fakeMachine, *tool) {
+	t.Helper()
+	t.Setenv("ORLOP_CONFIG", filepath.Join(t.TempDir(), "contexts"))
+	operator, err := pki.NewCA("operator", time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fake, err := startFake(operator.CertPEM())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := fake.stop(); err != nil {
+			t.Logf("the fake machine: %v", err)
+		}
+	})
+	if err := fake.configure(&config.Config{Machine: config.Machine{Metadata: config.Metadata{Name: name}}}); err != nil {
+		t.Fatal(err)
+	}
+	leaf, err := operator.Issue(pki.Spec{CN: "dora", O: []string{pki.RolePrefix + "reader"}, Usage: pki.Client, TTL: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = changeContexts(func(f *contextsFile) error {
+		f.Contexts["one"] = machineContext{Endpoint: fake.address, Fingerprint: fake.fingerprint, Cert: string(leaf.CertPEM()), Key: string(leaf.KeyPEM())}
+		f.Current = "one"
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return fake, &tool{stderr: io.Discard}
+}
+
+// picture is what a terminal was sent.
+type picture struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+	grew *latest.Cell[string]
+}
+
+func (p *picture) Write(b []byte) (int, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.text.Write(b)
+	p.grew.Set(p.text.String())
+	return len(b), nil
+}
+
+// TestDashboard runs the whole program without a terminal: the machine's name appears, keys change the screen, and q ends it.
+func TestDashboard(t *testing.T) {
+	_, tool := startDashboardMachine(t, "zebra")
+	feeds, err := tool.feeds(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), dashboardLimit)
+	defer cancel()
+	keys, hands := io.Pipe()
+	defer hands.Close()
+	seen := &picture{grew: latest.New("")}
+	ended := make(chan error, 1)
+	go func() {
+		ended <- showDashboard(ctx, feeds, false, tea.WithInput(keys), tea.WithOutput(seen), tea.WithWindowSize(80, 24), tea.WithEnvironment(nil))
+	}()
+	for _, step := range []struct{ see, press string }{{"zebra", "2"}, {"containerd", "\r"}, {"three", "4"}, {"format STATE", "q"}} {
+		shown, err := latest.Wait(ctx, seen.grew, func(text string) bool { return strings.Contains(text, step.see) })
+		if err != nil {
+			t.Fatalf("%s has not been shown: %q", step.see, shown)
+		}
+		if _, err := hands.Write([]byte(step.press)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	select {
+	case err := <-ended:
+		if err != nil || ctx.Err() != nil {
+			t.Errorf("it ended with %v, %v", err, ctx.Err())
+		}
+	case <-ctx.Done():
+		t.Fatal("q has not ended it")
+	}
+}
+
+// line is a connection to a machine that can be cut.
+type line struct {
+	net.Listener
+	mu   sync.Mutex
+	to   string // the machine's address; empty while the line is cut
+	open []net.Conn
+}
+
+func (l *line) connect(to string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.to = to
+	if to == "" {
+		for _, c := range l.open {
+			_ = c.Close()
+		}
+		l.open = nil
+	}
+}
+
+func (l *line) serve() {
+	for {
+		from, err := l.Accept()
+		if err != nil {
+			return
+		}
+		l.mu.Lock()
+		to, err := net.Dial("tcp", l.to)
+		if err != nil {
+			_ = from.Close()
+		} else {
+			l.open = append(l.open, from, to)
+			go func() { _, err := io.Copy(to, from); _ = errors.Join(err, to.Close()) }()
+			go func() { _, err := io.Copy(from, to); _ = errors.Join(err, from.Close()) }()
+		}
+		l.mu.Unlock()
+	}
+}
+
+// TestDashboardComesBack: a machine that goes away is shown as away with the reason, and is there again when it answers.
+func TestDashboardComesBack(t *testing.T) {
+	fake, tool := startDashboardMachine(t, "zebra")
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	cable := &line{Listener: listener}
+	go cable.serve()
+	tool.flags.endpoint = listener.Addr().String()
+	feeds, err := tool.feeds(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), dashboardLimit)
+	defer cancel()
+	state := latest.New(dashboard.New([]dashboard.Machine{feeds[0].known}, false).Sized(120, 40))
+	feeds[0].wanted = latest.New(dashboard.Log{})
+	feeds[0].send = func(m dashboard.Message) { state.Update(func(s dashboard.State) dashboard.State { return s.Take(m) }) }
+	var running sync.WaitGroup
+	running.Go(func() { feeds[0].run(ctx) })
+	defer running.Wait()
+	defer cancel()
+	there := []string{"zebra", "healthy", "2h00m", "1.2.3", "no memory: its answer cannot be read"}
+	for _, step := range []struct {
+		to  string
+		see []string
+	}{{"", []string{"away: the machine cannot be reached"}}, {fake.address, there}, {"", []string{"away: "}}, {fake.address, there}} {
+		cable.connect(step.to)
+		for _, part := range step.see {
+			shown, err := latest.Wait(ctx, state, func(s dashboard.State) bool { return strings.Contains(s.Draw(), part) })
+			if err != nil {
+				t.Fatalf("%q is not shown, but\n%s", part, shown.Draw())
+			}
+		}
+	}
+}
+
+// TestDashboardFeeds: which machines it is of.
+func TestDashboardFeeds(t *testing.T) {
+	fake, tool := startDashboardMachine(t, "zebra")
+	feeds, err := tool.feeds([]string{"one", "one"})
+	if want := (dashboard.Machine{Context: "one", Address: fake.address}); err != nil || len(feeds) != 2 || feeds[1].known != want || feeds[1].index != 1 {
+		t.Errorf("%v, %v", feeds, err)
+	}
+	if _, err := tool.feeds([]string{"one", "two"}); err == nil || !strings.Contains(err.Error(), `context "two"`) {
+		t.Errorf("a context that is not there: %v", err)
+	}
+	tool.flags.endpoint = "10.0.0.11"
+	if _, err := tool.feeds([]string{"one"}); err == nil {
+		t.Error("contexts and an endpoint at once are taken")
+	}
+}
