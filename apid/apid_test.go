@@ -63,11 +63,11 @@ func TestEveryMethodAsEveryRole(t *testing.T) {
 			allowed := who.role >= least && who.role <= api.Role_ROLE_ADMIN
 			switch who.role {
 			case api.Role_ROLE_LOG_READER:
-				allowed = slices.Contains([]string{"/orlop.v1alpha1.Machine/Version", "/orlop.v1alpha1.Machine/Events", "/orlop.v1alpha1.Log/Service",
-					"/orlop.v1alpha1.Log/Kernel", "/orlop.v1alpha1.Trust/Renew"}, method)
+				allowed = slices.Contains([]string{"/orlop.v1alpha1.Machine/Version", "/orlop.v1alpha1.Machine/Events", "/orlop.v1alpha1.Machine/Relay",
+					"/orlop.v1alpha1.Log/Service", "/orlop.v1alpha1.Log/Kernel", "/orlop.v1alpha1.Trust/Renew"}, method)
 			case api.Role_ROLE_IMAGE_IMPORT:
-				allowed = slices.Contains([]string{"/orlop.v1alpha1.Machine/Version", "/orlop.v1alpha1.Image/Import", "/orlop.v1alpha1.Image/List",
-					"/orlop.v1alpha1.Trust/Renew"}, method)
+				allowed = slices.Contains([]string{"/orlop.v1alpha1.Machine/Version", "/orlop.v1alpha1.Machine/Relay", "/orlop.v1alpha1.Image/Import",
+					"/orlop.v1alpha1.Image/List", "/orlop.v1alpha1.Trust/Renew"}, method)
 			}
 			err := callRaw(t.Context(), c, method)
 			md := b.backend.taken(method)

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
@@ -70,7 +71,30 @@ func (g guard) unary(ctx context.Context, r any, info *grpc.UnaryServerInfo, han
 }
 
 func (g guard) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
-	return g.pass(stream.Context(), info.FullMethod, func() (string, error) { return "", handle(srv, stream) })
+	s := &firstSeen{ServerStream: stream}
+	return g.pass(stream.Context(), info.FullMethod, func() (string, error) {
+		err := handle(srv, s)
+		if about := s.target.Load(); about != nil {
+			return *about, err
+		}
+		return "", err
+	})
+}
+
+// firstSeen is a stream that notes what its first request is about.
+type firstSeen struct {
+	grpc.ServerStream
+	target atomic.Pointer[string]
+}
+
+// RecvMsg implements grpc.ServerStream.
+func (s *firstSeen) RecvMsg(request any) error {
+	err := s.ServerStream.RecvMsg(request)
+	if err == nil && s.target.Load() == nil {
+		about := target(request, nil)
+		s.target.CompareAndSwap(nil, &about)
+	}
+	return err
 }
 
 // pass makes a call, which returns what it was about.
@@ -114,6 +138,8 @@ func target(request, answer any) string {
 		}
 	case *api.FetchBundleRequest: // it may hold a password
 		what = cmp.Or(r.Reference, "peer "+r.Peer)
+	case *api.RelayData:
+		what = "machine " + r.Target
 	}
 	if issued, ok := answer.(*api.IssueResponse); ok && issued != nil {
 		if cert, err := x509.ParseCertificate(issued.Certificate); err == nil {

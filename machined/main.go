@@ -8,6 +8,7 @@
 //	apply.go       how a configuration is applied
 //	follow.go      what follows from a configuration and from the addresses
 //	upgrade.go     how an upgrade goes, and goes back
+//	relay.go       how a caller comes through this machine to another one
 //	bundles.go     how a bundle comes to the machine
 //	install.go     how a system that runs from memory is put onto a disk
 //	seed.go        the configuration that lies on a medium
@@ -102,6 +103,7 @@ type machine struct {
 	writing  sync.Mutex // one system is received or written at a time: an upgrade, or an installation
 	looking  sync.Mutex // one look at what the disks hold at a time
 	gifts    gifts
+	relays   relays
 	audit    *audit.Log // who called what; nil where it cannot be written
 	book     book       // client certificates issued and revoked
 	desk     desk
@@ -134,6 +136,7 @@ func newMachine() *machine {
 		inputs:        make(chan struct{}, 1),
 		blocks:        make(chan struct{}, 1),
 		gifts:         gifts{takers: make(chan struct{}, mostGiven)},
+		relays:        newRelays(),
 		desk:          desk{code: cell.New(pairing.Code("")), tries: map[netip.Prefix]*rate.Limiter{}},
 		modules:       host.ModuleIndex(),
 		config:        cell.New(applied{}),

@@ -235,20 +235,30 @@ type peer struct {
 	bundle   *api.DescribeBundleResponse
 }
 
-// findPeer asks another machine of the cluster what it gives.
-func (m *machine) findPeer(ctx context.Context, address string) (origin, error) {
-	p := peer{endpoint: client.Endpoint{Address: address, CA: x509.NewCertPool()}}
+// peerAt is the machine of this cluster at an address, as this one calls it: by its own certificate.
+func (m *machine) peerAt(address string) (client.Endpoint, error) {
+	e := client.Endpoint{Address: address, CA: x509.NewCertPool()}
 	now, _ := m.config.Get()
 	if now.config == nil || now.config.Cluster == nil {
-		return nil, errors.New("upgrade refused: this machine belongs to no cluster, so no other machine knows it; apply a configuration with a Cluster document, or send the bundle")
+		return e, errors.New("this machine belongs to no cluster, so no other machine knows it; apply a configuration with a Cluster document")
 	}
 	if now.config.Cluster.Spec.PKI.Machine.Key.IsZero() {
-		return nil, errors.New("upgrade refused: no other machine knows this one, because its configuration has no key of the machine CA (Cluster.spec.pki.machine); send the bundle")
+		return e, errors.New("no other machine knows this one, because its configuration has no key of the machine CA; add Cluster.spec.pki.machine.key")
 	}
-	p.endpoint.CA.AddCert(now.config.Cluster.Spec.PKI.Machine.Cert.X509())
+	e.CA.AddCert(now.config.Cluster.Spec.PKI.Machine.Cert.X509())
 	var err error
-	if p.endpoint.Cert, err = tls.LoadX509KeyPair(filepath.Join(paths.ApidDir, apid.ServerCertFile), filepath.Join(paths.ApidDir, apid.ServerKeyFile)); err != nil {
-		return nil, fmt.Errorf("upgrade refused: this machine's certificate cannot be used: %w", err)
+	if e.Cert, err = tls.LoadX509KeyPair(filepath.Join(paths.ApidDir, apid.ServerCertFile), filepath.Join(paths.ApidDir, apid.ServerKeyFile)); err != nil {
+		return e, fmt.Errorf("this machine's certificate cannot be used: %w; try again", err)
+	}
+	return e, nil
+}
+
+// findPeer asks another machine of the cluster what it gives.
+func (m *machine) findPeer(ctx context.Context, address string) (origin, error) {
+	var p peer
+	var err error
+	if p.endpoint, err = m.peerAt(address); err != nil {
+		return nil, fmt.Errorf("upgrade refused: %w; or send the bundle", err)
 	}
 	dialing, cancel := context.WithTimeout(ctx, dialTime)
 	defer cancel()

@@ -340,6 +340,10 @@ func stepTime(ctx context.Context, m *machine) error {
 const (
 	maxMessage = 4 << 20 // bytes
 	maxStreams = 256
+	// streamWindow is what apid may send of a stream before machined has read it, in bytes: PID 1 holds no more of a stream that it does
+	// not pass on. gRPC would let it grow to 16 MiB.
+	streamWindow = 256 << 10
+	connWindow   = 1 << 20 // bytes on their way from apid, of all streams; machined takes them off the socket at once
 )
 
 // stepAPI opens the local socket and starts apid.
@@ -349,7 +353,9 @@ func stepAPI(ctx context.Context, m *machine) error {
 		m.say(err.Error())
 	}
 	g := guard{m: m, audited: apid.Mutates()}
-	server := grpc.NewServer(grpc.MaxRecvMsgSize(maxMessage), grpc.MaxConcurrentStreams(maxStreams), grpc.UnaryInterceptor(g.unary), grpc.StreamInterceptor(g.stream))
+	server := grpc.NewServer(grpc.MaxRecvMsgSize(maxMessage), grpc.MaxConcurrentStreams(maxStreams),
+		grpc.StaticStreamWindowSize(streamWindow), grpc.StaticConnWindowSize(connWindow),
+		grpc.UnaryInterceptor(g.unary), grpc.StreamInterceptor(g.stream))
 	m.register(server)
 	listener, err := listenForApid(paths.MachinedSocket)
 	if err != nil {

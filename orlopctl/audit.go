@@ -31,6 +31,9 @@ func (t *tool) auditListCommand() *cobra.Command {
 		RunE: func(*cobra.Command, []string) error {
 			var chain audit.Chain
 			return t.audit(after, follow, func(line []byte) error {
+				if t.node != "" && !t.human() {
+					return t.printDocument(line, true)
+				}
 				if !t.human() {
 					t.println(string(line))
 					return nil
@@ -84,6 +87,9 @@ func (t *tool) auditVerifyCommand() *cobra.Command {
 			}
 			if err != nil {
 				return err
+			}
+			if !t.human() {
+				return t.printPlain(map[string]any{"first": chain.First.Number, "last": chain.Last.Number, "mark": chain.Last.String()})
 			}
 			if chain.Last.Number == 0 {
 				t.println("nothing is recorded yet")

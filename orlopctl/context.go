@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"sort"
+	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -28,12 +29,14 @@ type contextsFile struct {
 
 // machineContext is one machine and how to talk to it. The texts are PEM.
 type machineContext struct {
-	Endpoint    string `json:"endpoint"`              // host[:port]
-	ServerName  string `json:"serverName,omitempty"`  // what the machine's certificate must hold
-	CA          string `json:"ca,omitempty"`          // the cluster's machine CA
-	Fingerprint string `json:"fingerprint,omitempty"` // instead of the CA
-	Cert        string `json:"cert"`
-	Key         string `json:"key"`
+	Endpoint string `json:"endpoint"` // host[:port]
+	// Fallback are other machines of the cluster, which do as well; they are tried in order when the ones before do not let the caller in.
+	Fallback    []string `json:"fallback,omitempty"`
+	ServerName  string   `json:"serverName,omitempty"`  // what the machine's certificate must hold
+	CA          string   `json:"ca,omitempty"`          // the cluster's machine CA
+	Fingerprint string   `json:"fingerprint,omitempty"` // instead of the CA
+	Cert        string   `json:"cert"`
+	Key         string   `json:"key"`
 	// Operator is the folder with the CA that Cert can be made anew by, if its key lies there; empty if it is not known.
 	Operator string `json:"operator,omitempty"`
 	// RenewAfter is when Cert is old enough to be renewed; zero if a machine has not issued it.
@@ -97,6 +100,9 @@ func (t *tool) machine() (client.Endpoint, error) {
 
 // called is machine, with the context that it comes from.
 func (t *tool) called() (name string, chosen machineContext, e client.Endpoint, err error) {
+	if t.way != nil {
+		return "", machineContext{}, t.way.to(t.node), nil
+	}
 	if name, chosen, err = t.chosen(); err != nil {
 		return name, chosen, e, err
 	}
@@ -126,8 +132,11 @@ func (t *tool) chosen() (string, machineContext, error) {
 // overlay puts the values of the flags over those of a context.
 func (t *tool) overlay(c machineContext) (machineContext, error) {
 	f := t.flags
-	if f.endpoint != "" {
-		c.Endpoint = f.endpoint
+	if len(f.endpoints) > 0 {
+		c.Endpoint, c.Fallback = f.endpoints[0], f.endpoints[1:]
+	}
+	if len(c.Fallback) > 0 {
+		c.ServerName = "" // of the one machine that it was before
 	}
 	if f.serverName != "" {
 		c.ServerName = f.serverName
@@ -147,6 +156,9 @@ func (t *tool) overlay(c machineContext) (machineContext, error) {
 			return c, usagef("%s: cannot read: %w", file.flag, err)
 		}
 		*file.to = string(text)
+	}
+	if s := new(secrets); f.ca != "" && yaml.UnmarshalStrict([]byte(c.CA), s) == nil {
+		c.CA = s.Machine.Cert
 	}
 	if f.cert != "" || f.key != "" {
 		c.Operator, c.RenewAfter = "", time.Time{} // of another certificate
@@ -173,12 +185,15 @@ func (c machineContext) endpoint() (client.Endpoint, error) {
 	case c.CA == "" && c.Fingerprint == "":
 		return missing("nothing is given to verify the machine with", "pass --ca (the cluster's machine CA), or --fingerprint from the machine's console")
 	}
+	if len(c.Fallback) > 0 && (c.CA == "" || c.ServerName != "") {
+		return missing("several endpoints are given, and the fingerprint or the name of one machine", "pass --ca (the cluster's machine CA), and no --server-name; the certificate of each machine holds its own address")
+	}
 	leaf, err := pki.ParseLeaf([]byte(c.Cert), []byte(c.Key))
 	if err != nil {
 		return client.Endpoint{}, &exitError{code: exitUsage, err: err, hint: "check --cert and --key"}
 	}
 	e := client.Endpoint{
-		Address: c.Endpoint, ServerName: c.ServerName, Fingerprint: c.Fingerprint,
+		Address: c.Endpoint, Fallback: c.Fallback, ServerName: c.ServerName, Fingerprint: c.Fingerprint,
 		Cert: tls.Certificate{Certificate: [][]byte{leaf.Cert.Raw}, PrivateKey: leaf.Key, Leaf: leaf.Cert},
 	}
 	if c.Fingerprint != "" {
@@ -279,7 +294,7 @@ func (t *tool) listContexts() error {
 			if cert, err := pki.ParseCert([]byte(c.Cert)); err == nil {
 				subject, expires = cert.Subject.CommonName, cert.NotAfter.Format("2006-01-02")
 			}
-			row(w, mark, name, c.Endpoint, orDash(c.ServerName), subject, expires)
+			row(w, mark, name, strings.Join(append([]string{c.Endpoint}, c.Fallback...), ","), orDash(c.ServerName), subject, expires)
 		}
 	})
 }

@@ -76,7 +76,7 @@ type feed struct {
 func (t *tool) feeds(contexts []string) ([]*feed, error) {
 	if len(contexts) == 0 {
 		contexts = []string{t.flags.context}
-	} else if t.flags.context != "" || t.flags.endpoint != "" || t.flags.fingerprint != "" || t.flags.serverName != "" {
+	} else if t.flags.context != "" || len(t.flags.endpoints) > 0 || t.flags.fingerprint != "" || t.flags.serverName != "" {
 		return nil, usagef("--contexts: cannot use it together with flags that name one machine")
 	}
 	files := new(sync.Mutex)
@@ -89,7 +89,7 @@ func (t *tool) feeds(contexts []string) ([]*feed, error) {
 			return nil, err
 		}
 		known := dashboard.Machine{Context: name, Address: endpoint.Address}
-		if t.flags.endpoint != "" {
+		if len(t.flags.endpoints) > 0 {
 			known.Context = ""
 		}
 		one.stderr = io.Discard // from here on, what is written there would be written into the picture

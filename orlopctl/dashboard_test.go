@@ -157,7 +157,7 @@ func TestDashboardComesBack(t *testing.T) {
 	defer listener.Close()
 	cable := &line{Listener: listener}
 	go cable.serve()
-	tool.flags.endpoint = listener.Addr().String()
+	tool.flags.endpoints = []string{listener.Addr().String()}
 	feeds, err := tool.feeds(nil)
 	if err != nil {
 		t.Fatal(err)
@@ -196,7 +196,7 @@ func TestDashboardFeeds(t *testing.T) {
 	if _, err := tool.feeds([]string{"one", "two"}); err == nil || !strings.Contains(err.Error(), `context "two"`) {
 		t.Errorf("a context that is not there: %v", err)
 	}
-	tool.flags.endpoint = "10.0.0.11"
+	tool.flags.endpoints = []string{"10.0.0.11"}
 	if _, err := tool.feeds([]string{"one"}); err == nil {
 		t.Error("contexts and an endpoint at once are taken")
 	}

@@ -28,7 +28,8 @@ const exitHelp = `Exit status:
   1  it failed: the message says why
   2  the command line or the configuration is wrong; nothing was changed
   3  the machine cannot be reached, is not the one expected, or does not let you in
-  4  it did not become healthy, or did not answer, in time`
+  4  it did not become healthy, or did not answer, in time
+With --nodes it is that of the first machine that failed.`
 
 // exitError is an error that knows its exit status and what to do about it.
 type exitError struct {
@@ -66,7 +67,11 @@ func (t *tool) report(err error) int {
 	for _, problem := range problemsOf(err) {
 		t.errorln(problem.String())
 	}
-	t.errorln("orlopctl: " + message(err))
+	prefix := "orlopctl: "
+	if t.node != "" {
+		prefix = "" // each line begins with the machine
+	}
+	t.errorln(prefix + message(err))
 	if hint != "" {
 		t.errorln("hint: " + hint)
 	}

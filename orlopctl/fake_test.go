@@ -26,6 +26,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/pairing"
 	"github.com/orlop-os/orlop/pkg/pki"
+	"github.com/orlop-os/orlop/pkg/relay"
 )
 
 // fakeMachine is a machine without a machine: the services of the API with canned answers on a Unix socket, behind a
@@ -37,6 +38,8 @@ type fakeMachine struct {
 	key                  *pki.Leaf
 	clients              *pki.CA
 	stop                 func() error
+	network              *fakeNetwork // nil when it is on none
+	node                 netip.Addr   // its address there
 
 	mu      sync.Mutex
 	config  *config.Config
@@ -146,8 +149,12 @@ func (f *fakeMachine) configure(c *config.Config) error {
 	if err != nil {
 		return err
 	}
+	ips := []netip.Addr{netip.MustParseAddr("127.0.0.1")}
+	if f.node.IsValid() {
+		ips = append(ips, f.node)
+	}
 	leaf, err := ca.Issue(pki.Spec{
-		CN: c.Machine.Metadata.Name, DNS: []string{c.Machine.Metadata.Name}, IPs: []netip.Addr{netip.MustParseAddr("127.0.0.1")},
+		CN: c.Machine.Metadata.Name, DNS: []string{c.Machine.Metadata.Name}, IPs: ips,
 		Usage: pki.Server, TTL: time.Hour, Key: f.key.Key,
 	})
 	if err != nil {
@@ -158,6 +165,38 @@ func (f *fakeMachine) configure(c *config.Config) error {
 		return err
 	}
 	return os.Rename(temporary, filepath.Join(f.dir, apid.ServerCertFile))
+}
+
+// fakeNetwork is what fake machines reach each other by: the TCP address of each machine, by its own.
+type fakeNetwork struct{ sync.Map }
+
+// join gives a machine an address, before it gets a configuration.
+func (f *fakeMachine) join(n *fakeNetwork, node netip.Addr) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.network, f.node = n, node
+	n.Store(node.String(), f.address)
+}
+
+func (s *fakeMachineService) Relay(stream grpc.BidiStreamingServer[api.RelayData, api.RelayData]) error {
+	first, err := stream.Recv()
+	if err != nil {
+		return err
+	}
+	s.f.mu.Lock()
+	address, known := s.f.network.Load(first.Target)
+	s.f.mu.Unlock()
+	if !known {
+		return status.Errorf(codes.Unavailable, "nothing answers at %s", first.Target)
+	}
+	conn, err := net.Dial("tcp", address.(string))
+	if err != nil {
+		return err
+	}
+	if err := stream.Send(&api.RelayData{}); err != nil {
+		return err
+	}
+	return relay.Join(stream, conn, time.Minute)
 }
 
 var fakeNow = timestamppb.New(time.Date(2026, 5, 4, 3, 2, 1, 0, time.UTC))

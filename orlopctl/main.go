@@ -19,7 +19,11 @@ func main() {
 
 // run is the program without its process: it returns the exit status.
 func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
-	t := &tool{stdin: stdin, stdout: stdout, stderr: stderr}
+	return (&tool{stdin: stdin, stdout: stdout, stderr: stderr}).run(args)
+}
+
+func (t *tool) run(args []string) int {
+	t.args = args
 	root := t.rootCommand()
 	root.SetArgs(args)
 	err := root.Execute()

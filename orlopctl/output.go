@@ -28,69 +28,26 @@ func (t *tool) human() bool { return t.flags.output == "table" }
 
 // print writes an answer in the chosen form; the table is drawn by a function.
 func (t *tool) print(answer proto.Message, table func(*tabwriter.Writer)) error {
-	switch t.flags.output {
-	case "json":
-		return t.printJSON(answer, true)
-	case "yaml":
-		return t.printYAML(answer)
+	if t.human() {
+		return drawTable(t.stdout, table)
 	}
-	return drawTable(t.stdout, table)
+	return t.printAnswer(answer, false)
 }
 
 // printNext writes one of a stream of answers: a line of JSON, a YAML document, or whatever the function writes.
 func (t *tool) printNext(answer proto.Message, human func() error) error {
-	switch t.flags.output {
-	case "json":
-		return t.printJSON(answer, false)
-	case "yaml":
-		t.println("---")
-		return t.printYAML(answer)
+	if t.human() {
+		return human()
 	}
-	return human()
+	return t.printAnswer(answer, true)
 }
 
-func (t *tool) printJSON(answer proto.Message, indent bool) error {
+func (t *tool) printAnswer(answer proto.Message, several bool) error {
 	text, err := toJSON(answer)
 	if err != nil {
 		return err
 	}
-	var out bytes.Buffer
-	if indent {
-		err = json.Indent(&out, text, "", "  ")
-	} else {
-		// protojson varies its spaces on purpose; a script should not see that.
-		err = json.Compact(&out, text)
-	}
-	if err != nil {
-		return fmt.Errorf("answer: cannot format as JSON: %w", err)
-	}
-	t.println(out.String())
-	return nil
-}
-
-func (t *tool) printYAML(answer proto.Message) error {
-	text, err := toJSON(answer)
-	if err != nil {
-		return err
-	}
-	if text, err = yaml.JSONToYAML(text); err != nil {
-		return fmt.Errorf("answer: cannot format as YAML: %w", err)
-	}
-	t.printf("%s", text)
-	return nil
-}
-
-// printPlain writes a value of this tool's own as JSON or YAML.
-func (t *tool) printPlain(value any) error {
-	text, err := json.MarshalIndent(value, "", "  ")
-	if err == nil && t.flags.output == "yaml" {
-		text, err = yaml.JSONToYAML(text)
-	}
-	if err != nil {
-		return fmt.Errorf("answer: cannot format: %w", err)
-	}
-	t.println(strings.TrimRight(string(text), "\n"))
-	return nil
+	return t.printDocument(text, several)
 }
 
 func toJSON(answer proto.Message) ([]byte, error) {
@@ -99,6 +56,49 @@ func toJSON(answer proto.Message) ([]byte, error) {
 		return nil, fmt.Errorf("answer: cannot format as JSON: %w", err)
 	}
 	return text, nil
+}
+
+// printPlain writes a value of this tool's own as JSON or YAML.
+func (t *tool) printPlain(value any) error {
+	text, err := json.Marshal(value)
+	if err != nil {
+		return fmt.Errorf("answer: cannot format: %w", err)
+	}
+	return t.printDocument(text, false)
+}
+
+// printDocument writes a document, which is given as JSON, in one piece. One of several is a line of JSON, or a YAML document with its
+// mark before it. What a run for one of several machines writes says which machine it is from.
+func (t *tool) printDocument(text []byte, several bool) (err error) {
+	if t.node != "" {
+		several = true
+		text, err = json.Marshal(struct {
+			Node   string          `json:"node"`
+			Result json.RawMessage `json:"result"`
+		}{t.node, text})
+	}
+	var out bytes.Buffer
+	switch {
+	case err != nil:
+	case t.flags.output == "yaml":
+		if several {
+			out.WriteString("---\n")
+		}
+		text, err = yaml.JSONToYAML(text)
+		out.Write(text)
+	case several:
+		// protojson varies its spaces on purpose; a script should not see that.
+		err = json.Compact(&out, text)
+		out.WriteByte('\n')
+	default:
+		err = json.Indent(&out, text, "", "  ")
+		out.WriteByte('\n')
+	}
+	if err != nil {
+		return fmt.Errorf("answer: cannot format: %w", err)
+	}
+	t.printf("%s", out.Bytes())
+	return nil
 }
 
 // drawTable lines up columns that are separated by tabs.

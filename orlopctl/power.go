@@ -112,6 +112,9 @@ func (t *tool) resetCommand() *cobra.Command {
 
 // confirm lets the operator type the machine's name, so that it is not the wrong machine that does what cannot be taken back.
 func (t *tool) confirm(ctx context.Context, c *client.Client, what string) error {
+	if t.node != "" {
+		return usagef("cannot ask for confirmation for each of several machines; pass --yes")
+	}
 	version, err := c.Machine.Version(ctx, &api.VersionRequest{})
 	if err != nil {
 		return err

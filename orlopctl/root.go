@@ -19,13 +19,19 @@ import (
 type tool struct {
 	stdin          io.Reader
 	stdout, stderr io.Writer
-	started        bool // a command has begun: the command line was understood
+	args           []string // the command line
+	started        bool     // a command has begun: the command line was understood
+
+	// Of a run that is for one of several machines (nodes.go): which, and the way to it.
+	node string
+	way  *way
 
 	flags struct {
-		context, endpoint, serverName string
-		cert, key, ca, fingerprint    string
-		output                        string
-		timeout                       time.Duration
+		context, serverName        string
+		endpoints, nodes           []string
+		cert, key, ca, fingerprint string
+		output                     string
+		timeout                    time.Duration
 	}
 }
 
@@ -43,11 +49,12 @@ func (t *tool) rootCommand() *cobra.Command {
 	root.SetErr(t.stderr)
 	f := root.PersistentFlags()
 	f.StringVar(&t.flags.context, "context", "", "use this context instead of the current one")
-	f.StringVarP(&t.flags.endpoint, "endpoint", "e", "", "address of the machine, host[:port]")
+	f.StringSliceVarP(&t.flags.endpoints, "endpoint", "e", nil, "address of the machine, host[:port]; of several (a,b,c) the first that lets you in is called")
+	f.StringSliceVarP(&t.flags.nodes, "nodes", "n", nil, "make the call to each of these machines of the cluster (IP addresses: a,b,c), through the machine of the endpoint")
 	f.StringVar(&t.flags.serverName, "server-name", "", "name that the machine's certificate must hold (default: the host of the endpoint)")
 	f.StringVar(&t.flags.cert, "cert", "", "file with your client certificate")
 	f.StringVar(&t.flags.key, "key", "", "file with its key")
-	f.StringVar(&t.flags.ca, "ca", "", "file with the cluster's machine CA")
+	f.StringVar(&t.flags.ca, "ca", "", "file with the cluster's machine CA, or with the cluster's secrets, of which only that is taken")
 	f.StringVar(&t.flags.fingerprint, "fingerprint", "", "verify the machine by the fingerprint on its console (sha256:…)")
 	f.StringVarP(&t.flags.output, "output", "o", "table", "table, json or yaml")
 	f.DurationVar(&t.flags.timeout, "timeout", 0, "how long to wait (default: 30s; health: 10m)")
@@ -79,11 +86,15 @@ func (t *tool) rootCommand() *cobra.Command {
 	return root
 }
 
-// noteStart makes every command note that it has begun: what fails before is a mistake in the command line.
+// noteStart makes every command note that it has begun: what fails before is a mistake in the command line. One that is for several
+// machines runs anew for each.
 func (t *tool) noteStart(c *cobra.Command) {
 	if work := c.RunE; work != nil {
 		c.RunE = func(c *cobra.Command, args []string) error {
 			t.started = true
+			if len(t.flags.nodes) > 0 && t.way == nil {
+				return t.onNodes(c)
+			}
 			return work(c, args)
 		}
 	}

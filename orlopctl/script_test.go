@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"flag"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -26,8 +27,8 @@ func TestMain(m *testing.M) {
 
 // TestScripts runs the sessions in testdata/script. Their verbs beside testscript's own:
 //
-//	machine OPERATOR-CA            start a machine that trusts this CA; an empty file: it belongs to nobody; sets $ENDPOINT,
-//	                               $FINGERPRINT, and $CODE, with which it is paired
+//	machine OPERATOR-CA [ADDRESS]  start a machine that trusts this CA; an empty file: it belongs to nobody; sets $ENDPOINT,
+//	                               $FINGERPRINT, and $CODE, with which it is paired; the others of the session reach it by its ADDRESS
 //	cert DIR NAME ROLE TTL         write NAME.crt and NAME.key signed by the CA in DIR; a TTL below zero is in the past
 //	exits STATUS COMMAND…          run a command that must end with this exit status
 //	due FILE                       make the certificates of the contexts in a file old enough to be renewed
@@ -44,6 +45,7 @@ func TestScripts(t *testing.T) {
 			e.Setenv("HOME", e.WorkDir)
 			e.Setenv("KUBECONFIG", "")
 			e.Setenv("ORLOP_CONFIG", "")
+			e.Values[networkKey{}] = &fakeNetwork{}
 			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
@@ -51,6 +53,9 @@ func TestScripts(t *testing.T) {
 		},
 	})
 }
+
+// networkKey is what a session's fakeNetwork is kept under.
+type networkKey struct{}
 
 func cmdMachine(ts *testscript.TestScript, _ bool, args []string) {
 	fake, err := startFake([]byte(ts.ReadFile(args[0])))
@@ -60,6 +65,11 @@ func cmdMachine(ts *testscript.TestScript, _ bool, args []string) {
 			ts.Logf("the fake machine: %v", err)
 		}
 	})
+	if len(args) > 1 {
+		node, err := netip.ParseAddr(args[1])
+		ts.Check(err)
+		fake.join(ts.Value(networkKey{}).(*fakeNetwork), node)
+	}
 	ts.Setenv("ENDPOINT", fake.address)
 	ts.Setenv("FINGERPRINT", fake.fingerprint)
 	ts.Setenv("CODE", string(fake.code))

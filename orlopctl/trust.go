@@ -196,6 +196,8 @@ func (t *tool) trustRevokeCommand() *cobra.Command {
 				switch {
 				case err != nil:
 					return err
+				case !t.human():
+					return t.print(answer, nil)
 				case r.Restore:
 					t.printf("name %s counts again\n", r.Name)
 				default:
@@ -324,7 +326,7 @@ func freshAdmin(dir string) error {
 
 // ownContext tells whether what is called is a context's machine, with the context's certificate.
 func (t *tool) ownContext() bool {
-	return t.flags.cert == "" && t.flags.key == "" && t.flags.endpoint == ""
+	return t.flags.cert == "" && t.flags.key == "" && len(t.flags.endpoints) == 0
 }
 
 // signedAgain is a context with a new certificate by the operator's CA, if it is necessary and the CA's key lies where it lay when

@@ -206,7 +206,7 @@ func (x ApplyRequest_Mode) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use ApplyRequest_Mode.Descriptor instead.
 func (ApplyRequest_Mode) EnumDescriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{9, 0}
+	return file_orlop_proto_rawDescGZIP(), []int{10, 0}
 }
 
 type VersionRequest struct {
@@ -710,6 +710,58 @@ func (x *ResetRequest) GetWipe() ResetRequest_Wipe {
 	return ResetRequest_WIPE_UNSPECIFIED
 }
 
+type RelayData struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Target        string                 `protobuf:"bytes,1,opt,name=target,proto3" json:"target,omitempty"` // in the caller's first message, alone: the machine's IP address, "10.0.0.12"; the port is that of the API
+	Chunk         []byte                 `protobuf:"bytes,2,opt,name=chunk,proto3" json:"chunk,omitempty"`   // at most 64 KiB
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RelayData) Reset() {
+	*x = RelayData{}
+	mi := &file_orlop_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RelayData) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RelayData) ProtoMessage() {}
+
+func (x *RelayData) ProtoReflect() protoreflect.Message {
+	mi := &file_orlop_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RelayData.ProtoReflect.Descriptor instead.
+func (*RelayData) Descriptor() ([]byte, []int) {
+	return file_orlop_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *RelayData) GetTarget() string {
+	if x != nil {
+		return x.Target
+	}
+	return ""
+}
+
+func (x *RelayData) GetChunk() []byte {
+	if x != nil {
+		return x.Chunk
+	}
+	return nil
+}
+
 type ApplyRequest struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	Documents []byte                 `protobuf:"bytes,1,opt,name=documents,proto3" json:"documents,omitempty"` // YAML, several documents in one file; at most 1 MiB
@@ -725,7 +777,7 @@ type ApplyRequest struct {
 
 func (x *ApplyRequest) Reset() {
 	*x = ApplyRequest{}
-	mi := &file_orlop_proto_msgTypes[9]
+	mi := &file_orlop_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -737,7 +789,7 @@ func (x *ApplyRequest) String() string {
 func (*ApplyRequest) ProtoMessage() {}
 
 func (x *ApplyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[9]
+	mi := &file_orlop_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -750,7 +802,7 @@ func (x *ApplyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyRequest.ProtoReflect.Descriptor instead.
 func (*ApplyRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{9}
+	return file_orlop_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ApplyRequest) GetDocuments() []byte {
@@ -810,7 +862,7 @@ type ApplyResponse struct {
 
 func (x *ApplyResponse) Reset() {
 	*x = ApplyResponse{}
-	mi := &file_orlop_proto_msgTypes[10]
+	mi := &file_orlop_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -822,7 +874,7 @@ func (x *ApplyResponse) String() string {
 func (*ApplyResponse) ProtoMessage() {}
 
 func (x *ApplyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[10]
+	mi := &file_orlop_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -835,7 +887,7 @@ func (x *ApplyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyResponse.ProtoReflect.Descriptor instead.
 func (*ApplyResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{10}
+	return file_orlop_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ApplyResponse) GetOperations() []string {
@@ -881,7 +933,7 @@ type ConfirmConfigRequest struct {
 
 func (x *ConfirmConfigRequest) Reset() {
 	*x = ConfirmConfigRequest{}
-	mi := &file_orlop_proto_msgTypes[11]
+	mi := &file_orlop_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -893,7 +945,7 @@ func (x *ConfirmConfigRequest) String() string {
 func (*ConfirmConfigRequest) ProtoMessage() {}
 
 func (x *ConfirmConfigRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[11]
+	mi := &file_orlop_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -906,7 +958,7 @@ func (x *ConfirmConfigRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfirmConfigRequest.ProtoReflect.Descriptor instead.
 func (*ConfirmConfigRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{11}
+	return file_orlop_proto_rawDescGZIP(), []int{12}
 }
 
 type ConfirmConfigResponse struct {
@@ -917,7 +969,7 @@ type ConfirmConfigResponse struct {
 
 func (x *ConfirmConfigResponse) Reset() {
 	*x = ConfirmConfigResponse{}
-	mi := &file_orlop_proto_msgTypes[12]
+	mi := &file_orlop_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -929,7 +981,7 @@ func (x *ConfirmConfigResponse) String() string {
 func (*ConfirmConfigResponse) ProtoMessage() {}
 
 func (x *ConfirmConfigResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[12]
+	mi := &file_orlop_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -942,7 +994,7 @@ func (x *ConfirmConfigResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfirmConfigResponse.ProtoReflect.Descriptor instead.
 func (*ConfirmConfigResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{12}
+	return file_orlop_proto_rawDescGZIP(), []int{13}
 }
 
 type GetConfigRequest struct {
@@ -954,7 +1006,7 @@ type GetConfigRequest struct {
 
 func (x *GetConfigRequest) Reset() {
 	*x = GetConfigRequest{}
-	mi := &file_orlop_proto_msgTypes[13]
+	mi := &file_orlop_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -966,7 +1018,7 @@ func (x *GetConfigRequest) String() string {
 func (*GetConfigRequest) ProtoMessage() {}
 
 func (x *GetConfigRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[13]
+	mi := &file_orlop_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -979,7 +1031,7 @@ func (x *GetConfigRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConfigRequest.ProtoReflect.Descriptor instead.
 func (*GetConfigRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{13}
+	return file_orlop_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *GetConfigRequest) GetNumber() uint64 {
@@ -999,7 +1051,7 @@ type GetConfigResponse struct {
 
 func (x *GetConfigResponse) Reset() {
 	*x = GetConfigResponse{}
-	mi := &file_orlop_proto_msgTypes[14]
+	mi := &file_orlop_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1011,7 +1063,7 @@ func (x *GetConfigResponse) String() string {
 func (*GetConfigResponse) ProtoMessage() {}
 
 func (x *GetConfigResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[14]
+	mi := &file_orlop_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1024,7 +1076,7 @@ func (x *GetConfigResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConfigResponse.ProtoReflect.Descriptor instead.
 func (*GetConfigResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{14}
+	return file_orlop_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *GetConfigResponse) GetDocuments() []byte {
@@ -1049,7 +1101,7 @@ type ConfigHistoryRequest struct {
 
 func (x *ConfigHistoryRequest) Reset() {
 	*x = ConfigHistoryRequest{}
-	mi := &file_orlop_proto_msgTypes[15]
+	mi := &file_orlop_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1061,7 +1113,7 @@ func (x *ConfigHistoryRequest) String() string {
 func (*ConfigHistoryRequest) ProtoMessage() {}
 
 func (x *ConfigHistoryRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[15]
+	mi := &file_orlop_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1074,7 +1126,7 @@ func (x *ConfigHistoryRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfigHistoryRequest.ProtoReflect.Descriptor instead.
 func (*ConfigHistoryRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{15}
+	return file_orlop_proto_rawDescGZIP(), []int{16}
 }
 
 type ConfigHistoryResponse struct {
@@ -1086,7 +1138,7 @@ type ConfigHistoryResponse struct {
 
 func (x *ConfigHistoryResponse) Reset() {
 	*x = ConfigHistoryResponse{}
-	mi := &file_orlop_proto_msgTypes[16]
+	mi := &file_orlop_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1098,7 +1150,7 @@ func (x *ConfigHistoryResponse) String() string {
 func (*ConfigHistoryResponse) ProtoMessage() {}
 
 func (x *ConfigHistoryResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[16]
+	mi := &file_orlop_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1111,7 +1163,7 @@ func (x *ConfigHistoryResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfigHistoryResponse.ProtoReflect.Descriptor instead.
 func (*ConfigHistoryResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{16}
+	return file_orlop_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ConfigHistoryResponse) GetEntries() []*ConfigEntry {
@@ -1133,7 +1185,7 @@ type ConfigEntry struct {
 
 func (x *ConfigEntry) Reset() {
 	*x = ConfigEntry{}
-	mi := &file_orlop_proto_msgTypes[17]
+	mi := &file_orlop_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1145,7 +1197,7 @@ func (x *ConfigEntry) String() string {
 func (*ConfigEntry) ProtoMessage() {}
 
 func (x *ConfigEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[17]
+	mi := &file_orlop_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1158,7 +1210,7 @@ func (x *ConfigEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfigEntry.ProtoReflect.Descriptor instead.
 func (*ConfigEntry) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{17}
+	return file_orlop_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ConfigEntry) GetNumber() uint64 {
@@ -1199,7 +1251,7 @@ type CompareConfigRequest struct {
 
 func (x *CompareConfigRequest) Reset() {
 	*x = CompareConfigRequest{}
-	mi := &file_orlop_proto_msgTypes[18]
+	mi := &file_orlop_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1211,7 +1263,7 @@ func (x *CompareConfigRequest) String() string {
 func (*CompareConfigRequest) ProtoMessage() {}
 
 func (x *CompareConfigRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[18]
+	mi := &file_orlop_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1224,7 +1276,7 @@ func (x *CompareConfigRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CompareConfigRequest.ProtoReflect.Descriptor instead.
 func (*CompareConfigRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{18}
+	return file_orlop_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *CompareConfigRequest) GetFrom() uint64 {
@@ -1250,7 +1302,7 @@ type CompareConfigResponse struct {
 
 func (x *CompareConfigResponse) Reset() {
 	*x = CompareConfigResponse{}
-	mi := &file_orlop_proto_msgTypes[19]
+	mi := &file_orlop_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1262,7 +1314,7 @@ func (x *CompareConfigResponse) String() string {
 func (*CompareConfigResponse) ProtoMessage() {}
 
 func (x *CompareConfigResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[19]
+	mi := &file_orlop_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1275,7 +1327,7 @@ func (x *CompareConfigResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CompareConfigResponse.ProtoReflect.Descriptor instead.
 func (*CompareConfigResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{19}
+	return file_orlop_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *CompareConfigResponse) GetChanges() []string {
@@ -1300,7 +1352,7 @@ type Problem struct {
 
 func (x *Problem) Reset() {
 	*x = Problem{}
-	mi := &file_orlop_proto_msgTypes[20]
+	mi := &file_orlop_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1312,7 +1364,7 @@ func (x *Problem) String() string {
 func (*Problem) ProtoMessage() {}
 
 func (x *Problem) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[20]
+	mi := &file_orlop_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1325,7 +1377,7 @@ func (x *Problem) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Problem.ProtoReflect.Descriptor instead.
 func (*Problem) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{20}
+	return file_orlop_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Problem) GetFile() string {
@@ -1378,7 +1430,7 @@ type ListServicesRequest struct {
 
 func (x *ListServicesRequest) Reset() {
 	*x = ListServicesRequest{}
-	mi := &file_orlop_proto_msgTypes[21]
+	mi := &file_orlop_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1390,7 +1442,7 @@ func (x *ListServicesRequest) String() string {
 func (*ListServicesRequest) ProtoMessage() {}
 
 func (x *ListServicesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[21]
+	mi := &file_orlop_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1403,7 +1455,7 @@ func (x *ListServicesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListServicesRequest.ProtoReflect.Descriptor instead.
 func (*ListServicesRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{21}
+	return file_orlop_proto_rawDescGZIP(), []int{22}
 }
 
 type ListServicesResponse struct {
@@ -1415,7 +1467,7 @@ type ListServicesResponse struct {
 
 func (x *ListServicesResponse) Reset() {
 	*x = ListServicesResponse{}
-	mi := &file_orlop_proto_msgTypes[22]
+	mi := &file_orlop_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1427,7 +1479,7 @@ func (x *ListServicesResponse) String() string {
 func (*ListServicesResponse) ProtoMessage() {}
 
 func (x *ListServicesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[22]
+	mi := &file_orlop_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1440,7 +1492,7 @@ func (x *ListServicesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListServicesResponse.ProtoReflect.Descriptor instead.
 func (*ListServicesResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{22}
+	return file_orlop_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ListServicesResponse) GetServices() []*ServiceStatus {
@@ -1465,7 +1517,7 @@ type ServiceStatus struct {
 
 func (x *ServiceStatus) Reset() {
 	*x = ServiceStatus{}
-	mi := &file_orlop_proto_msgTypes[23]
+	mi := &file_orlop_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1477,7 +1529,7 @@ func (x *ServiceStatus) String() string {
 func (*ServiceStatus) ProtoMessage() {}
 
 func (x *ServiceStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[23]
+	mi := &file_orlop_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1490,7 +1542,7 @@ func (x *ServiceStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServiceStatus.ProtoReflect.Descriptor instead.
 func (*ServiceStatus) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{23}
+	return file_orlop_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ServiceStatus) GetName() string {
@@ -1554,7 +1606,7 @@ type Component struct {
 
 func (x *Component) Reset() {
 	*x = Component{}
-	mi := &file_orlop_proto_msgTypes[24]
+	mi := &file_orlop_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1566,7 +1618,7 @@ func (x *Component) String() string {
 func (*Component) ProtoMessage() {}
 
 func (x *Component) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[24]
+	mi := &file_orlop_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1579,7 +1631,7 @@ func (x *Component) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Component.ProtoReflect.Descriptor instead.
 func (*Component) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{24}
+	return file_orlop_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Component) GetName() string {
@@ -1621,7 +1673,7 @@ type RestartServiceRequest struct {
 
 func (x *RestartServiceRequest) Reset() {
 	*x = RestartServiceRequest{}
-	mi := &file_orlop_proto_msgTypes[25]
+	mi := &file_orlop_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1633,7 +1685,7 @@ func (x *RestartServiceRequest) String() string {
 func (*RestartServiceRequest) ProtoMessage() {}
 
 func (x *RestartServiceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[25]
+	mi := &file_orlop_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1646,7 +1698,7 @@ func (x *RestartServiceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestartServiceRequest.ProtoReflect.Descriptor instead.
 func (*RestartServiceRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{25}
+	return file_orlop_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *RestartServiceRequest) GetName() string {
@@ -1671,7 +1723,7 @@ type RestartServiceResponse struct {
 
 func (x *RestartServiceResponse) Reset() {
 	*x = RestartServiceResponse{}
-	mi := &file_orlop_proto_msgTypes[26]
+	mi := &file_orlop_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1683,7 +1735,7 @@ func (x *RestartServiceResponse) String() string {
 func (*RestartServiceResponse) ProtoMessage() {}
 
 func (x *RestartServiceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[26]
+	mi := &file_orlop_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1696,7 +1748,7 @@ func (x *RestartServiceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestartServiceResponse.ProtoReflect.Descriptor instead.
 func (*RestartServiceResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{26}
+	return file_orlop_proto_rawDescGZIP(), []int{27}
 }
 
 type ServiceLogRequest struct {
@@ -1710,7 +1762,7 @@ type ServiceLogRequest struct {
 
 func (x *ServiceLogRequest) Reset() {
 	*x = ServiceLogRequest{}
-	mi := &file_orlop_proto_msgTypes[27]
+	mi := &file_orlop_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1722,7 +1774,7 @@ func (x *ServiceLogRequest) String() string {
 func (*ServiceLogRequest) ProtoMessage() {}
 
 func (x *ServiceLogRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[27]
+	mi := &file_orlop_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1735,7 +1787,7 @@ func (x *ServiceLogRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServiceLogRequest.ProtoReflect.Descriptor instead.
 func (*ServiceLogRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{27}
+	return file_orlop_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *ServiceLogRequest) GetService() string {
@@ -1769,7 +1821,7 @@ type KernelLogRequest struct {
 
 func (x *KernelLogRequest) Reset() {
 	*x = KernelLogRequest{}
-	mi := &file_orlop_proto_msgTypes[28]
+	mi := &file_orlop_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1781,7 +1833,7 @@ func (x *KernelLogRequest) String() string {
 func (*KernelLogRequest) ProtoMessage() {}
 
 func (x *KernelLogRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[28]
+	mi := &file_orlop_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1794,7 +1846,7 @@ func (x *KernelLogRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KernelLogRequest.ProtoReflect.Descriptor instead.
 func (*KernelLogRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{28}
+	return file_orlop_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *KernelLogRequest) GetFollow() bool {
@@ -1822,7 +1874,7 @@ type LogLine struct {
 
 func (x *LogLine) Reset() {
 	*x = LogLine{}
-	mi := &file_orlop_proto_msgTypes[29]
+	mi := &file_orlop_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1834,7 +1886,7 @@ func (x *LogLine) String() string {
 func (*LogLine) ProtoMessage() {}
 
 func (x *LogLine) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[29]
+	mi := &file_orlop_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1847,7 +1899,7 @@ func (x *LogLine) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogLine.ProtoReflect.Descriptor instead.
 func (*LogLine) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{29}
+	return file_orlop_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *LogLine) GetTime() *timestamppb.Timestamp {
@@ -1880,7 +1932,7 @@ type ImportImageRequest struct {
 
 func (x *ImportImageRequest) Reset() {
 	*x = ImportImageRequest{}
-	mi := &file_orlop_proto_msgTypes[30]
+	mi := &file_orlop_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1892,7 +1944,7 @@ func (x *ImportImageRequest) String() string {
 func (*ImportImageRequest) ProtoMessage() {}
 
 func (x *ImportImageRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[30]
+	mi := &file_orlop_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1905,7 +1957,7 @@ func (x *ImportImageRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImportImageRequest.ProtoReflect.Descriptor instead.
 func (*ImportImageRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{30}
+	return file_orlop_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *ImportImageRequest) GetChunk() []byte {
@@ -1924,7 +1976,7 @@ type ImportImageResponse struct {
 
 func (x *ImportImageResponse) Reset() {
 	*x = ImportImageResponse{}
-	mi := &file_orlop_proto_msgTypes[31]
+	mi := &file_orlop_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1936,7 +1988,7 @@ func (x *ImportImageResponse) String() string {
 func (*ImportImageResponse) ProtoMessage() {}
 
 func (x *ImportImageResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[31]
+	mi := &file_orlop_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1949,7 +2001,7 @@ func (x *ImportImageResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImportImageResponse.ProtoReflect.Descriptor instead.
 func (*ImportImageResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{31}
+	return file_orlop_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *ImportImageResponse) GetImages() []*ContainerImage {
@@ -1967,7 +2019,7 @@ type ListImagesRequest struct {
 
 func (x *ListImagesRequest) Reset() {
 	*x = ListImagesRequest{}
-	mi := &file_orlop_proto_msgTypes[32]
+	mi := &file_orlop_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1979,7 +2031,7 @@ func (x *ListImagesRequest) String() string {
 func (*ListImagesRequest) ProtoMessage() {}
 
 func (x *ListImagesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[32]
+	mi := &file_orlop_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1992,7 +2044,7 @@ func (x *ListImagesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListImagesRequest.ProtoReflect.Descriptor instead.
 func (*ListImagesRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{32}
+	return file_orlop_proto_rawDescGZIP(), []int{33}
 }
 
 type ListImagesResponse struct {
@@ -2004,7 +2056,7 @@ type ListImagesResponse struct {
 
 func (x *ListImagesResponse) Reset() {
 	*x = ListImagesResponse{}
-	mi := &file_orlop_proto_msgTypes[33]
+	mi := &file_orlop_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2016,7 +2068,7 @@ func (x *ListImagesResponse) String() string {
 func (*ListImagesResponse) ProtoMessage() {}
 
 func (x *ListImagesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[33]
+	mi := &file_orlop_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2029,7 +2081,7 @@ func (x *ListImagesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListImagesResponse.ProtoReflect.Descriptor instead.
 func (*ListImagesResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{33}
+	return file_orlop_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *ListImagesResponse) GetImages() []*ContainerImage {
@@ -2050,7 +2102,7 @@ type ContainerImage struct {
 
 func (x *ContainerImage) Reset() {
 	*x = ContainerImage{}
-	mi := &file_orlop_proto_msgTypes[34]
+	mi := &file_orlop_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2062,7 +2114,7 @@ func (x *ContainerImage) String() string {
 func (*ContainerImage) ProtoMessage() {}
 
 func (x *ContainerImage) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[34]
+	mi := &file_orlop_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2075,7 +2127,7 @@ func (x *ContainerImage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ContainerImage.ProtoReflect.Descriptor instead.
 func (*ContainerImage) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{34}
+	return file_orlop_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *ContainerImage) GetName() string {
@@ -2109,7 +2161,7 @@ type OfferBundleRequest struct {
 
 func (x *OfferBundleRequest) Reset() {
 	*x = OfferBundleRequest{}
-	mi := &file_orlop_proto_msgTypes[35]
+	mi := &file_orlop_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2121,7 +2173,7 @@ func (x *OfferBundleRequest) String() string {
 func (*OfferBundleRequest) ProtoMessage() {}
 
 func (x *OfferBundleRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[35]
+	mi := &file_orlop_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2134,7 +2186,7 @@ func (x *OfferBundleRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OfferBundleRequest.ProtoReflect.Descriptor instead.
 func (*OfferBundleRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{35}
+	return file_orlop_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *OfferBundleRequest) GetSha256() string {
@@ -2160,7 +2212,7 @@ type OfferBundleResponse struct {
 
 func (x *OfferBundleResponse) Reset() {
 	*x = OfferBundleResponse{}
-	mi := &file_orlop_proto_msgTypes[36]
+	mi := &file_orlop_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2172,7 +2224,7 @@ func (x *OfferBundleResponse) String() string {
 func (*OfferBundleResponse) ProtoMessage() {}
 
 func (x *OfferBundleResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[36]
+	mi := &file_orlop_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2185,7 +2237,7 @@ func (x *OfferBundleResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OfferBundleResponse.ProtoReflect.Descriptor instead.
 func (*OfferBundleResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{36}
+	return file_orlop_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *OfferBundleResponse) GetHave() int64 {
@@ -2208,7 +2260,7 @@ type SendBundleRequest struct {
 
 func (x *SendBundleRequest) Reset() {
 	*x = SendBundleRequest{}
-	mi := &file_orlop_proto_msgTypes[37]
+	mi := &file_orlop_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2220,7 +2272,7 @@ func (x *SendBundleRequest) String() string {
 func (*SendBundleRequest) ProtoMessage() {}
 
 func (x *SendBundleRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[37]
+	mi := &file_orlop_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2233,7 +2285,7 @@ func (x *SendBundleRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SendBundleRequest.ProtoReflect.Descriptor instead.
 func (*SendBundleRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{37}
+	return file_orlop_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *SendBundleRequest) GetSha256() string {
@@ -2280,7 +2332,7 @@ type FetchBundleRequest struct {
 
 func (x *FetchBundleRequest) Reset() {
 	*x = FetchBundleRequest{}
-	mi := &file_orlop_proto_msgTypes[38]
+	mi := &file_orlop_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2292,7 +2344,7 @@ func (x *FetchBundleRequest) String() string {
 func (*FetchBundleRequest) ProtoMessage() {}
 
 func (x *FetchBundleRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[38]
+	mi := &file_orlop_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2305,7 +2357,7 @@ func (x *FetchBundleRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FetchBundleRequest.ProtoReflect.Descriptor instead.
 func (*FetchBundleRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{38}
+	return file_orlop_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *FetchBundleRequest) GetReference() string {
@@ -2365,7 +2417,7 @@ type DescribeBundleRequest struct {
 
 func (x *DescribeBundleRequest) Reset() {
 	*x = DescribeBundleRequest{}
-	mi := &file_orlop_proto_msgTypes[39]
+	mi := &file_orlop_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2377,7 +2429,7 @@ func (x *DescribeBundleRequest) String() string {
 func (*DescribeBundleRequest) ProtoMessage() {}
 
 func (x *DescribeBundleRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[39]
+	mi := &file_orlop_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2390,7 +2442,7 @@ func (x *DescribeBundleRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeBundleRequest.ProtoReflect.Descriptor instead.
 func (*DescribeBundleRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{39}
+	return file_orlop_proto_rawDescGZIP(), []int{40}
 }
 
 type DescribeBundleResponse struct {
@@ -2404,7 +2456,7 @@ type DescribeBundleResponse struct {
 
 func (x *DescribeBundleResponse) Reset() {
 	*x = DescribeBundleResponse{}
-	mi := &file_orlop_proto_msgTypes[40]
+	mi := &file_orlop_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2416,7 +2468,7 @@ func (x *DescribeBundleResponse) String() string {
 func (*DescribeBundleResponse) ProtoMessage() {}
 
 func (x *DescribeBundleResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[40]
+	mi := &file_orlop_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2429,7 +2481,7 @@ func (x *DescribeBundleResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeBundleResponse.ProtoReflect.Descriptor instead.
 func (*DescribeBundleResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{40}
+	return file_orlop_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *DescribeBundleResponse) GetVersion() string {
@@ -2463,7 +2515,7 @@ type GiveBundleRequest struct {
 
 func (x *GiveBundleRequest) Reset() {
 	*x = GiveBundleRequest{}
-	mi := &file_orlop_proto_msgTypes[41]
+	mi := &file_orlop_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2475,7 +2527,7 @@ func (x *GiveBundleRequest) String() string {
 func (*GiveBundleRequest) ProtoMessage() {}
 
 func (x *GiveBundleRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[41]
+	mi := &file_orlop_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2488,7 +2540,7 @@ func (x *GiveBundleRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GiveBundleRequest.ProtoReflect.Descriptor instead.
 func (*GiveBundleRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{41}
+	return file_orlop_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *GiveBundleRequest) GetSha256() string {
@@ -2514,7 +2566,7 @@ type GiveBundleResponse struct {
 
 func (x *GiveBundleResponse) Reset() {
 	*x = GiveBundleResponse{}
-	mi := &file_orlop_proto_msgTypes[42]
+	mi := &file_orlop_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2526,7 +2578,7 @@ func (x *GiveBundleResponse) String() string {
 func (*GiveBundleResponse) ProtoMessage() {}
 
 func (x *GiveBundleResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[42]
+	mi := &file_orlop_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2539,7 +2591,7 @@ func (x *GiveBundleResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GiveBundleResponse.ProtoReflect.Descriptor instead.
 func (*GiveBundleResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{42}
+	return file_orlop_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *GiveBundleResponse) GetChunk() []byte {
@@ -2559,7 +2611,7 @@ type UpgradeBegun struct {
 
 func (x *UpgradeBegun) Reset() {
 	*x = UpgradeBegun{}
-	mi := &file_orlop_proto_msgTypes[43]
+	mi := &file_orlop_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2571,7 +2623,7 @@ func (x *UpgradeBegun) String() string {
 func (*UpgradeBegun) ProtoMessage() {}
 
 func (x *UpgradeBegun) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[43]
+	mi := &file_orlop_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2584,7 +2636,7 @@ func (x *UpgradeBegun) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpgradeBegun.ProtoReflect.Descriptor instead.
 func (*UpgradeBegun) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{43}
+	return file_orlop_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *UpgradeBegun) GetFrom() string {
@@ -2609,7 +2661,7 @@ type UpgradeStatusRequest struct {
 
 func (x *UpgradeStatusRequest) Reset() {
 	*x = UpgradeStatusRequest{}
-	mi := &file_orlop_proto_msgTypes[44]
+	mi := &file_orlop_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2621,7 +2673,7 @@ func (x *UpgradeStatusRequest) String() string {
 func (*UpgradeStatusRequest) ProtoMessage() {}
 
 func (x *UpgradeStatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[44]
+	mi := &file_orlop_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2634,7 +2686,7 @@ func (x *UpgradeStatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpgradeStatusRequest.ProtoReflect.Descriptor instead.
 func (*UpgradeStatusRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{44}
+	return file_orlop_proto_rawDescGZIP(), []int{45}
 }
 
 type WatchUpgradeRequest struct {
@@ -2645,7 +2697,7 @@ type WatchUpgradeRequest struct {
 
 func (x *WatchUpgradeRequest) Reset() {
 	*x = WatchUpgradeRequest{}
-	mi := &file_orlop_proto_msgTypes[45]
+	mi := &file_orlop_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2657,7 +2709,7 @@ func (x *WatchUpgradeRequest) String() string {
 func (*WatchUpgradeRequest) ProtoMessage() {}
 
 func (x *WatchUpgradeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[45]
+	mi := &file_orlop_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2670,7 +2722,7 @@ func (x *WatchUpgradeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchUpgradeRequest.ProtoReflect.Descriptor instead.
 func (*WatchUpgradeRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{45}
+	return file_orlop_proto_rawDescGZIP(), []int{46}
 }
 
 type UpgradeStatus struct {
@@ -2699,7 +2751,7 @@ type UpgradeStatus struct {
 
 func (x *UpgradeStatus) Reset() {
 	*x = UpgradeStatus{}
-	mi := &file_orlop_proto_msgTypes[46]
+	mi := &file_orlop_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2711,7 +2763,7 @@ func (x *UpgradeStatus) String() string {
 func (*UpgradeStatus) ProtoMessage() {}
 
 func (x *UpgradeStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[46]
+	mi := &file_orlop_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2724,7 +2776,7 @@ func (x *UpgradeStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpgradeStatus.ProtoReflect.Descriptor instead.
 func (*UpgradeStatus) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{46}
+	return file_orlop_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *UpgradeStatus) GetRunning() string {
@@ -2840,7 +2892,7 @@ type RollbackRequest struct {
 
 func (x *RollbackRequest) Reset() {
 	*x = RollbackRequest{}
-	mi := &file_orlop_proto_msgTypes[47]
+	mi := &file_orlop_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2852,7 +2904,7 @@ func (x *RollbackRequest) String() string {
 func (*RollbackRequest) ProtoMessage() {}
 
 func (x *RollbackRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[47]
+	mi := &file_orlop_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2865,7 +2917,7 @@ func (x *RollbackRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RollbackRequest.ProtoReflect.Descriptor instead.
 func (*RollbackRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{47}
+	return file_orlop_proto_rawDescGZIP(), []int{48}
 }
 
 type RollbackResponse struct {
@@ -2877,7 +2929,7 @@ type RollbackResponse struct {
 
 func (x *RollbackResponse) Reset() {
 	*x = RollbackResponse{}
-	mi := &file_orlop_proto_msgTypes[48]
+	mi := &file_orlop_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2889,7 +2941,7 @@ func (x *RollbackResponse) String() string {
 func (*RollbackResponse) ProtoMessage() {}
 
 func (x *RollbackResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[48]
+	mi := &file_orlop_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2902,7 +2954,7 @@ func (x *RollbackResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RollbackResponse.ProtoReflect.Descriptor instead.
 func (*RollbackResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{48}
+	return file_orlop_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *RollbackResponse) GetTo() string {
@@ -2922,7 +2974,7 @@ type ReadAuditRequest struct {
 
 func (x *ReadAuditRequest) Reset() {
 	*x = ReadAuditRequest{}
-	mi := &file_orlop_proto_msgTypes[49]
+	mi := &file_orlop_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2934,7 +2986,7 @@ func (x *ReadAuditRequest) String() string {
 func (*ReadAuditRequest) ProtoMessage() {}
 
 func (x *ReadAuditRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[49]
+	mi := &file_orlop_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2947,7 +2999,7 @@ func (x *ReadAuditRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadAuditRequest.ProtoReflect.Descriptor instead.
 func (*ReadAuditRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{49}
+	return file_orlop_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *ReadAuditRequest) GetAfter() uint64 {
@@ -2973,7 +3025,7 @@ type AuditLine struct {
 
 func (x *AuditLine) Reset() {
 	*x = AuditLine{}
-	mi := &file_orlop_proto_msgTypes[50]
+	mi := &file_orlop_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2985,7 +3037,7 @@ func (x *AuditLine) String() string {
 func (*AuditLine) ProtoMessage() {}
 
 func (x *AuditLine) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[50]
+	mi := &file_orlop_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2998,7 +3050,7 @@ func (x *AuditLine) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AuditLine.ProtoReflect.Descriptor instead.
 func (*AuditLine) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{50}
+	return file_orlop_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *AuditLine) GetLine() []byte {
@@ -3020,7 +3072,7 @@ type IssueRequest struct {
 
 func (x *IssueRequest) Reset() {
 	*x = IssueRequest{}
-	mi := &file_orlop_proto_msgTypes[51]
+	mi := &file_orlop_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3032,7 +3084,7 @@ func (x *IssueRequest) String() string {
 func (*IssueRequest) ProtoMessage() {}
 
 func (x *IssueRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[51]
+	mi := &file_orlop_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3045,7 +3097,7 @@ func (x *IssueRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IssueRequest.ProtoReflect.Descriptor instead.
 func (*IssueRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{51}
+	return file_orlop_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *IssueRequest) GetName() string {
@@ -3087,7 +3139,7 @@ type RenewRequest struct {
 
 func (x *RenewRequest) Reset() {
 	*x = RenewRequest{}
-	mi := &file_orlop_proto_msgTypes[52]
+	mi := &file_orlop_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3099,7 +3151,7 @@ func (x *RenewRequest) String() string {
 func (*RenewRequest) ProtoMessage() {}
 
 func (x *RenewRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[52]
+	mi := &file_orlop_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3112,7 +3164,7 @@ func (x *RenewRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenewRequest.ProtoReflect.Descriptor instead.
 func (*RenewRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{52}
+	return file_orlop_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *RenewRequest) GetRequest() []byte {
@@ -3138,7 +3190,7 @@ type IssueResponse struct {
 
 func (x *IssueResponse) Reset() {
 	*x = IssueResponse{}
-	mi := &file_orlop_proto_msgTypes[53]
+	mi := &file_orlop_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3150,7 +3202,7 @@ func (x *IssueResponse) String() string {
 func (*IssueResponse) ProtoMessage() {}
 
 func (x *IssueResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[53]
+	mi := &file_orlop_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3163,7 +3215,7 @@ func (x *IssueResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IssueResponse.ProtoReflect.Descriptor instead.
 func (*IssueResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{53}
+	return file_orlop_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *IssueResponse) GetCertificate() []byte {
@@ -3181,7 +3233,7 @@ type ListTrustRequest struct {
 
 func (x *ListTrustRequest) Reset() {
 	*x = ListTrustRequest{}
-	mi := &file_orlop_proto_msgTypes[54]
+	mi := &file_orlop_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3193,7 +3245,7 @@ func (x *ListTrustRequest) String() string {
 func (*ListTrustRequest) ProtoMessage() {}
 
 func (x *ListTrustRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[54]
+	mi := &file_orlop_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3206,7 +3258,7 @@ func (x *ListTrustRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTrustRequest.ProtoReflect.Descriptor instead.
 func (*ListTrustRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{54}
+	return file_orlop_proto_rawDescGZIP(), []int{55}
 }
 
 type ListTrustResponse struct {
@@ -3219,7 +3271,7 @@ type ListTrustResponse struct {
 
 func (x *ListTrustResponse) Reset() {
 	*x = ListTrustResponse{}
-	mi := &file_orlop_proto_msgTypes[55]
+	mi := &file_orlop_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3231,7 +3283,7 @@ func (x *ListTrustResponse) String() string {
 func (*ListTrustResponse) ProtoMessage() {}
 
 func (x *ListTrustResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[55]
+	mi := &file_orlop_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3244,7 +3296,7 @@ func (x *ListTrustResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTrustResponse.ProtoReflect.Descriptor instead.
 func (*ListTrustResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{55}
+	return file_orlop_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *ListTrustResponse) GetIssued() []*IssuedCertificate {
@@ -3276,7 +3328,7 @@ type IssuedCertificate struct {
 
 func (x *IssuedCertificate) Reset() {
 	*x = IssuedCertificate{}
-	mi := &file_orlop_proto_msgTypes[56]
+	mi := &file_orlop_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3288,7 +3340,7 @@ func (x *IssuedCertificate) String() string {
 func (*IssuedCertificate) ProtoMessage() {}
 
 func (x *IssuedCertificate) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[56]
+	mi := &file_orlop_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3301,7 +3353,7 @@ func (x *IssuedCertificate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IssuedCertificate.ProtoReflect.Descriptor instead.
 func (*IssuedCertificate) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{56}
+	return file_orlop_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *IssuedCertificate) GetSerial() string {
@@ -3365,7 +3417,7 @@ type Revocation struct {
 
 func (x *Revocation) Reset() {
 	*x = Revocation{}
-	mi := &file_orlop_proto_msgTypes[57]
+	mi := &file_orlop_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3377,7 +3429,7 @@ func (x *Revocation) String() string {
 func (*Revocation) ProtoMessage() {}
 
 func (x *Revocation) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[57]
+	mi := &file_orlop_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3390,7 +3442,7 @@ func (x *Revocation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Revocation.ProtoReflect.Descriptor instead.
 func (*Revocation) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{57}
+	return file_orlop_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *Revocation) GetOrigin() string {
@@ -3434,7 +3486,7 @@ type RevokeRequest struct {
 
 func (x *RevokeRequest) Reset() {
 	*x = RevokeRequest{}
-	mi := &file_orlop_proto_msgTypes[58]
+	mi := &file_orlop_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3446,7 +3498,7 @@ func (x *RevokeRequest) String() string {
 func (*RevokeRequest) ProtoMessage() {}
 
 func (x *RevokeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[58]
+	mi := &file_orlop_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3459,7 +3511,7 @@ func (x *RevokeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeRequest.ProtoReflect.Descriptor instead.
 func (*RevokeRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{58}
+	return file_orlop_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *RevokeRequest) GetSerial() string {
@@ -3502,7 +3554,7 @@ type RevokeResponse struct {
 
 func (x *RevokeResponse) Reset() {
 	*x = RevokeResponse{}
-	mi := &file_orlop_proto_msgTypes[59]
+	mi := &file_orlop_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3514,7 +3566,7 @@ func (x *RevokeResponse) String() string {
 func (*RevokeResponse) ProtoMessage() {}
 
 func (x *RevokeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[59]
+	mi := &file_orlop_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3527,7 +3579,7 @@ func (x *RevokeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeResponse.ProtoReflect.Descriptor instead.
 func (*RevokeResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{59}
+	return file_orlop_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *RevokeResponse) GetRevocation() *Revocation {
@@ -3553,7 +3605,7 @@ type HealthRequest struct {
 
 func (x *HealthRequest) Reset() {
 	*x = HealthRequest{}
-	mi := &file_orlop_proto_msgTypes[60]
+	mi := &file_orlop_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3565,7 +3617,7 @@ func (x *HealthRequest) String() string {
 func (*HealthRequest) ProtoMessage() {}
 
 func (x *HealthRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[60]
+	mi := &file_orlop_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3578,7 +3630,7 @@ func (x *HealthRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthRequest.ProtoReflect.Descriptor instead.
 func (*HealthRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{60}
+	return file_orlop_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *HealthRequest) GetOnce() bool {
@@ -3598,7 +3650,7 @@ type HealthResponse struct {
 
 func (x *HealthResponse) Reset() {
 	*x = HealthResponse{}
-	mi := &file_orlop_proto_msgTypes[61]
+	mi := &file_orlop_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3610,7 +3662,7 @@ func (x *HealthResponse) String() string {
 func (*HealthResponse) ProtoMessage() {}
 
 func (x *HealthResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[61]
+	mi := &file_orlop_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3623,7 +3675,7 @@ func (x *HealthResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthResponse.ProtoReflect.Descriptor instead.
 func (*HealthResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{61}
+	return file_orlop_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *HealthResponse) GetHealthy() bool {
@@ -3652,7 +3704,7 @@ type HealthCheck struct {
 
 func (x *HealthCheck) Reset() {
 	*x = HealthCheck{}
-	mi := &file_orlop_proto_msgTypes[62]
+	mi := &file_orlop_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3664,7 +3716,7 @@ func (x *HealthCheck) String() string {
 func (*HealthCheck) ProtoMessage() {}
 
 func (x *HealthCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[62]
+	mi := &file_orlop_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3677,7 +3729,7 @@ func (x *HealthCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthCheck.ProtoReflect.Descriptor instead.
 func (*HealthCheck) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{62}
+	return file_orlop_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *HealthCheck) GetName() string {
@@ -3718,7 +3770,7 @@ type KubeconfigRequest struct {
 
 func (x *KubeconfigRequest) Reset() {
 	*x = KubeconfigRequest{}
-	mi := &file_orlop_proto_msgTypes[63]
+	mi := &file_orlop_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3730,7 +3782,7 @@ func (x *KubeconfigRequest) String() string {
 func (*KubeconfigRequest) ProtoMessage() {}
 
 func (x *KubeconfigRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[63]
+	mi := &file_orlop_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3743,7 +3795,7 @@ func (x *KubeconfigRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KubeconfigRequest.ProtoReflect.Descriptor instead.
 func (*KubeconfigRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{63}
+	return file_orlop_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *KubeconfigRequest) GetTtl() *durationpb.Duration {
@@ -3769,7 +3821,7 @@ type KubeconfigResponse struct {
 
 func (x *KubeconfigResponse) Reset() {
 	*x = KubeconfigResponse{}
-	mi := &file_orlop_proto_msgTypes[64]
+	mi := &file_orlop_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3781,7 +3833,7 @@ func (x *KubeconfigResponse) String() string {
 func (*KubeconfigResponse) ProtoMessage() {}
 
 func (x *KubeconfigResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[64]
+	mi := &file_orlop_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3794,7 +3846,7 @@ func (x *KubeconfigResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KubeconfigResponse.ProtoReflect.Descriptor instead.
 func (*KubeconfigResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{64}
+	return file_orlop_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *KubeconfigResponse) GetKubeconfig() []byte {
@@ -3891,7 +3943,10 @@ const file_orlop_proto_rawDesc = "" +
 	"\n" +
 	"WIPE_STATE\x10\x01\x12\r\n" +
 	"\tWIPE_DATA\x10\x02\x12\f\n" +
-	"\bWIPE_ALL\x10\x03\"\xe5\x02\n" +
+	"\bWIPE_ALL\x10\x03\"9\n" +
+	"\tRelayData\x12\x16\n" +
+	"\x06target\x18\x01 \x01(\tR\x06target\x12\x14\n" +
+	"\x05chunk\x18\x02 \x01(\fR\x05chunk\"\xe5\x02\n" +
 	"\fApplyRequest\x12\x1c\n" +
 	"\tdocuments\x18\x01 \x01(\fR\tdocuments\x125\n" +
 	"\x04mode\x18\x02 \x01(\x0e2!.orlop.v1alpha1.ApplyRequest.ModeR\x04mode\x12\x1a\n" +
@@ -4110,7 +4165,7 @@ const file_orlop_proto_rawDesc = "" +
 	"\n" +
 	"ROLE_ADMIN\x10\x1e\x12\x13\n" +
 	"\x0fROLE_LOG_READER\x10e\x12\x15\n" +
-	"\x11ROLE_IMAGE_IMPORT\x10f2\xaa\x04\n" +
+	"\x11ROLE_IMAGE_IMPORT\x10f2\xfd\x04\n" +
 	"\aMachine\x12V\n" +
 	"\aVersion\x12\x1e.orlop.v1alpha1.VersionRequest\x1a\x1f.orlop.v1alpha1.VersionResponse\"\n" +
 	"\x80\xb5\x18\n" +
@@ -4123,7 +4178,9 @@ const file_orlop_proto_rawDesc = "" +
 	"\x8a\xb5\x18\x01e0\x01\x12K\n" +
 	"\x06Reboot\x12\x1c.orlop.v1alpha1.PowerRequest\x1a\x1d.orlop.v1alpha1.PowerResponse\"\x04\x80\xb5\x18\x14\x12M\n" +
 	"\bShutdown\x12\x1c.orlop.v1alpha1.PowerRequest\x1a\x1d.orlop.v1alpha1.PowerResponse\"\x04\x80\xb5\x18\x14\x12J\n" +
-	"\x05Reset\x12\x1c.orlop.v1alpha1.ResetRequest\x1a\x1d.orlop.v1alpha1.PowerResponse\"\x04\x80\xb5\x18\x1e2\xc0\x03\n" +
+	"\x05Reset\x12\x1c.orlop.v1alpha1.ResetRequest\x1a\x1d.orlop.v1alpha1.PowerResponse\"\x04\x80\xb5\x18\x1e\x12Q\n" +
+	"\x05Relay\x12\x19.orlop.v1alpha1.RelayData\x1a\x19.orlop.v1alpha1.RelayData\"\x0e\x80\xb5\x18\n" +
+	"\x8a\xb5\x18\x02ef\x90\xb5\x18\x01(\x010\x012\xc0\x03\n" +
 	"\x06Config\x12J\n" +
 	"\x05Apply\x12\x1c.orlop.v1alpha1.ApplyRequest\x1a\x1d.orlop.v1alpha1.ApplyResponse\"\x04\x80\xb5\x18\x1e\x12\\\n" +
 	"\aConfirm\x12$.orlop.v1alpha1.ConfirmConfigRequest\x1a%.orlop.v1alpha1.ConfirmConfigResponse\"\x04\x80\xb5\x18\x1e\x12P\n" +
@@ -4189,7 +4246,7 @@ func file_orlop_proto_rawDescGZIP() []byte {
 }
 
 var file_orlop_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_orlop_proto_msgTypes = make([]protoimpl.MessageInfo, 65)
+var file_orlop_proto_msgTypes = make([]protoimpl.MessageInfo, 66)
 var file_orlop_proto_goTypes = []any{
 	(Role)(0),                          // 0: orlop.v1alpha1.Role
 	(ResetRequest_Wipe)(0),             // 1: orlop.v1alpha1.ResetRequest.Wipe
@@ -4203,103 +4260,104 @@ var file_orlop_proto_goTypes = []any{
 	(*PowerRequest)(nil),               // 9: orlop.v1alpha1.PowerRequest
 	(*PowerResponse)(nil),              // 10: orlop.v1alpha1.PowerResponse
 	(*ResetRequest)(nil),               // 11: orlop.v1alpha1.ResetRequest
-	(*ApplyRequest)(nil),               // 12: orlop.v1alpha1.ApplyRequest
-	(*ApplyResponse)(nil),              // 13: orlop.v1alpha1.ApplyResponse
-	(*ConfirmConfigRequest)(nil),       // 14: orlop.v1alpha1.ConfirmConfigRequest
-	(*ConfirmConfigResponse)(nil),      // 15: orlop.v1alpha1.ConfirmConfigResponse
-	(*GetConfigRequest)(nil),           // 16: orlop.v1alpha1.GetConfigRequest
-	(*GetConfigResponse)(nil),          // 17: orlop.v1alpha1.GetConfigResponse
-	(*ConfigHistoryRequest)(nil),       // 18: orlop.v1alpha1.ConfigHistoryRequest
-	(*ConfigHistoryResponse)(nil),      // 19: orlop.v1alpha1.ConfigHistoryResponse
-	(*ConfigEntry)(nil),                // 20: orlop.v1alpha1.ConfigEntry
-	(*CompareConfigRequest)(nil),       // 21: orlop.v1alpha1.CompareConfigRequest
-	(*CompareConfigResponse)(nil),      // 22: orlop.v1alpha1.CompareConfigResponse
-	(*Problem)(nil),                    // 23: orlop.v1alpha1.Problem
-	(*ListServicesRequest)(nil),        // 24: orlop.v1alpha1.ListServicesRequest
-	(*ListServicesResponse)(nil),       // 25: orlop.v1alpha1.ListServicesResponse
-	(*ServiceStatus)(nil),              // 26: orlop.v1alpha1.ServiceStatus
-	(*Component)(nil),                  // 27: orlop.v1alpha1.Component
-	(*RestartServiceRequest)(nil),      // 28: orlop.v1alpha1.RestartServiceRequest
-	(*RestartServiceResponse)(nil),     // 29: orlop.v1alpha1.RestartServiceResponse
-	(*ServiceLogRequest)(nil),          // 30: orlop.v1alpha1.ServiceLogRequest
-	(*KernelLogRequest)(nil),           // 31: orlop.v1alpha1.KernelLogRequest
-	(*LogLine)(nil),                    // 32: orlop.v1alpha1.LogLine
-	(*ImportImageRequest)(nil),         // 33: orlop.v1alpha1.ImportImageRequest
-	(*ImportImageResponse)(nil),        // 34: orlop.v1alpha1.ImportImageResponse
-	(*ListImagesRequest)(nil),          // 35: orlop.v1alpha1.ListImagesRequest
-	(*ListImagesResponse)(nil),         // 36: orlop.v1alpha1.ListImagesResponse
-	(*ContainerImage)(nil),             // 37: orlop.v1alpha1.ContainerImage
-	(*OfferBundleRequest)(nil),         // 38: orlop.v1alpha1.OfferBundleRequest
-	(*OfferBundleResponse)(nil),        // 39: orlop.v1alpha1.OfferBundleResponse
-	(*SendBundleRequest)(nil),          // 40: orlop.v1alpha1.SendBundleRequest
-	(*FetchBundleRequest)(nil),         // 41: orlop.v1alpha1.FetchBundleRequest
-	(*DescribeBundleRequest)(nil),      // 42: orlop.v1alpha1.DescribeBundleRequest
-	(*DescribeBundleResponse)(nil),     // 43: orlop.v1alpha1.DescribeBundleResponse
-	(*GiveBundleRequest)(nil),          // 44: orlop.v1alpha1.GiveBundleRequest
-	(*GiveBundleResponse)(nil),         // 45: orlop.v1alpha1.GiveBundleResponse
-	(*UpgradeBegun)(nil),               // 46: orlop.v1alpha1.UpgradeBegun
-	(*UpgradeStatusRequest)(nil),       // 47: orlop.v1alpha1.UpgradeStatusRequest
-	(*WatchUpgradeRequest)(nil),        // 48: orlop.v1alpha1.WatchUpgradeRequest
-	(*UpgradeStatus)(nil),              // 49: orlop.v1alpha1.UpgradeStatus
-	(*RollbackRequest)(nil),            // 50: orlop.v1alpha1.RollbackRequest
-	(*RollbackResponse)(nil),           // 51: orlop.v1alpha1.RollbackResponse
-	(*ReadAuditRequest)(nil),           // 52: orlop.v1alpha1.ReadAuditRequest
-	(*AuditLine)(nil),                  // 53: orlop.v1alpha1.AuditLine
-	(*IssueRequest)(nil),               // 54: orlop.v1alpha1.IssueRequest
-	(*RenewRequest)(nil),               // 55: orlop.v1alpha1.RenewRequest
-	(*IssueResponse)(nil),              // 56: orlop.v1alpha1.IssueResponse
-	(*ListTrustRequest)(nil),           // 57: orlop.v1alpha1.ListTrustRequest
-	(*ListTrustResponse)(nil),          // 58: orlop.v1alpha1.ListTrustResponse
-	(*IssuedCertificate)(nil),          // 59: orlop.v1alpha1.IssuedCertificate
-	(*Revocation)(nil),                 // 60: orlop.v1alpha1.Revocation
-	(*RevokeRequest)(nil),              // 61: orlop.v1alpha1.RevokeRequest
-	(*RevokeResponse)(nil),             // 62: orlop.v1alpha1.RevokeResponse
-	(*HealthRequest)(nil),              // 63: orlop.v1alpha1.HealthRequest
-	(*HealthResponse)(nil),             // 64: orlop.v1alpha1.HealthResponse
-	(*HealthCheck)(nil),                // 65: orlop.v1alpha1.HealthCheck
-	(*KubeconfigRequest)(nil),          // 66: orlop.v1alpha1.KubeconfigRequest
-	(*KubeconfigResponse)(nil),         // 67: orlop.v1alpha1.KubeconfigResponse
-	(*timestamppb.Timestamp)(nil),      // 68: google.protobuf.Timestamp
-	(*structpb.Value)(nil),             // 69: google.protobuf.Value
-	(*durationpb.Duration)(nil),        // 70: google.protobuf.Duration
-	(*descriptorpb.MethodOptions)(nil), // 71: google.protobuf.MethodOptions
+	(*RelayData)(nil),                  // 12: orlop.v1alpha1.RelayData
+	(*ApplyRequest)(nil),               // 13: orlop.v1alpha1.ApplyRequest
+	(*ApplyResponse)(nil),              // 14: orlop.v1alpha1.ApplyResponse
+	(*ConfirmConfigRequest)(nil),       // 15: orlop.v1alpha1.ConfirmConfigRequest
+	(*ConfirmConfigResponse)(nil),      // 16: orlop.v1alpha1.ConfirmConfigResponse
+	(*GetConfigRequest)(nil),           // 17: orlop.v1alpha1.GetConfigRequest
+	(*GetConfigResponse)(nil),          // 18: orlop.v1alpha1.GetConfigResponse
+	(*ConfigHistoryRequest)(nil),       // 19: orlop.v1alpha1.ConfigHistoryRequest
+	(*ConfigHistoryResponse)(nil),      // 20: orlop.v1alpha1.ConfigHistoryResponse
+	(*ConfigEntry)(nil),                // 21: orlop.v1alpha1.ConfigEntry
+	(*CompareConfigRequest)(nil),       // 22: orlop.v1alpha1.CompareConfigRequest
+	(*CompareConfigResponse)(nil),      // 23: orlop.v1alpha1.CompareConfigResponse
+	(*Problem)(nil),                    // 24: orlop.v1alpha1.Problem
+	(*ListServicesRequest)(nil),        // 25: orlop.v1alpha1.ListServicesRequest
+	(*ListServicesResponse)(nil),       // 26: orlop.v1alpha1.ListServicesResponse
+	(*ServiceStatus)(nil),              // 27: orlop.v1alpha1.ServiceStatus
+	(*Component)(nil),                  // 28: orlop.v1alpha1.Component
+	(*RestartServiceRequest)(nil),      // 29: orlop.v1alpha1.RestartServiceRequest
+	(*RestartServiceResponse)(nil),     // 30: orlop.v1alpha1.RestartServiceResponse
+	(*ServiceLogRequest)(nil),          // 31: orlop.v1alpha1.ServiceLogRequest
+	(*KernelLogRequest)(nil),           // 32: orlop.v1alpha1.KernelLogRequest
+	(*LogLine)(nil),                    // 33: orlop.v1alpha1.LogLine
+	(*ImportImageRequest)(nil),         // 34: orlop.v1alpha1.ImportImageRequest
+	(*ImportImageResponse)(nil),        // 35: orlop.v1alpha1.ImportImageResponse
+	(*ListImagesRequest)(nil),          // 36: orlop.v1alpha1.ListImagesRequest
+	(*ListImagesResponse)(nil),         // 37: orlop.v1alpha1.ListImagesResponse
+	(*ContainerImage)(nil),             // 38: orlop.v1alpha1.ContainerImage
+	(*OfferBundleRequest)(nil),         // 39: orlop.v1alpha1.OfferBundleRequest
+	(*OfferBundleResponse)(nil),        // 40: orlop.v1alpha1.OfferBundleResponse
+	(*SendBundleRequest)(nil),          // 41: orlop.v1alpha1.SendBundleRequest
+	(*FetchBundleRequest)(nil),         // 42: orlop.v1alpha1.FetchBundleRequest
+	(*DescribeBundleRequest)(nil),      // 43: orlop.v1alpha1.DescribeBundleRequest
+	(*DescribeBundleResponse)(nil),     // 44: orlop.v1alpha1.DescribeBundleResponse
+	(*GiveBundleRequest)(nil),          // 45: orlop.v1alpha1.GiveBundleRequest
+	(*GiveBundleResponse)(nil),         // 46: orlop.v1alpha1.GiveBundleResponse
+	(*UpgradeBegun)(nil),               // 47: orlop.v1alpha1.UpgradeBegun
+	(*UpgradeStatusRequest)(nil),       // 48: orlop.v1alpha1.UpgradeStatusRequest
+	(*WatchUpgradeRequest)(nil),        // 49: orlop.v1alpha1.WatchUpgradeRequest
+	(*UpgradeStatus)(nil),              // 50: orlop.v1alpha1.UpgradeStatus
+	(*RollbackRequest)(nil),            // 51: orlop.v1alpha1.RollbackRequest
+	(*RollbackResponse)(nil),           // 52: orlop.v1alpha1.RollbackResponse
+	(*ReadAuditRequest)(nil),           // 53: orlop.v1alpha1.ReadAuditRequest
+	(*AuditLine)(nil),                  // 54: orlop.v1alpha1.AuditLine
+	(*IssueRequest)(nil),               // 55: orlop.v1alpha1.IssueRequest
+	(*RenewRequest)(nil),               // 56: orlop.v1alpha1.RenewRequest
+	(*IssueResponse)(nil),              // 57: orlop.v1alpha1.IssueResponse
+	(*ListTrustRequest)(nil),           // 58: orlop.v1alpha1.ListTrustRequest
+	(*ListTrustResponse)(nil),          // 59: orlop.v1alpha1.ListTrustResponse
+	(*IssuedCertificate)(nil),          // 60: orlop.v1alpha1.IssuedCertificate
+	(*Revocation)(nil),                 // 61: orlop.v1alpha1.Revocation
+	(*RevokeRequest)(nil),              // 62: orlop.v1alpha1.RevokeRequest
+	(*RevokeResponse)(nil),             // 63: orlop.v1alpha1.RevokeResponse
+	(*HealthRequest)(nil),              // 64: orlop.v1alpha1.HealthRequest
+	(*HealthResponse)(nil),             // 65: orlop.v1alpha1.HealthResponse
+	(*HealthCheck)(nil),                // 66: orlop.v1alpha1.HealthCheck
+	(*KubeconfigRequest)(nil),          // 67: orlop.v1alpha1.KubeconfigRequest
+	(*KubeconfigResponse)(nil),         // 68: orlop.v1alpha1.KubeconfigResponse
+	(*timestamppb.Timestamp)(nil),      // 69: google.protobuf.Timestamp
+	(*structpb.Value)(nil),             // 70: google.protobuf.Value
+	(*durationpb.Duration)(nil),        // 71: google.protobuf.Duration
+	(*descriptorpb.MethodOptions)(nil), // 72: google.protobuf.MethodOptions
 }
 var file_orlop_proto_depIdxs = []int32{
-	68, // 0: orlop.v1alpha1.VersionResponse.built:type_name -> google.protobuf.Timestamp
-	69, // 1: orlop.v1alpha1.StateSnapshot.value:type_name -> google.protobuf.Value
-	68, // 2: orlop.v1alpha1.Event.time:type_name -> google.protobuf.Timestamp
-	70, // 3: orlop.v1alpha1.PowerRequest.grace:type_name -> google.protobuf.Duration
+	69, // 0: orlop.v1alpha1.VersionResponse.built:type_name -> google.protobuf.Timestamp
+	70, // 1: orlop.v1alpha1.StateSnapshot.value:type_name -> google.protobuf.Value
+	69, // 2: orlop.v1alpha1.Event.time:type_name -> google.protobuf.Timestamp
+	71, // 3: orlop.v1alpha1.PowerRequest.grace:type_name -> google.protobuf.Duration
 	1,  // 4: orlop.v1alpha1.ResetRequest.wipe:type_name -> orlop.v1alpha1.ResetRequest.Wipe
 	2,  // 5: orlop.v1alpha1.ApplyRequest.mode:type_name -> orlop.v1alpha1.ApplyRequest.Mode
-	70, // 6: orlop.v1alpha1.ApplyRequest.try_for:type_name -> google.protobuf.Duration
-	68, // 7: orlop.v1alpha1.ApplyResponse.trial:type_name -> google.protobuf.Timestamp
-	68, // 8: orlop.v1alpha1.GetConfigResponse.applied:type_name -> google.protobuf.Timestamp
-	20, // 9: orlop.v1alpha1.ConfigHistoryResponse.entries:type_name -> orlop.v1alpha1.ConfigEntry
-	68, // 10: orlop.v1alpha1.ConfigEntry.at:type_name -> google.protobuf.Timestamp
-	26, // 11: orlop.v1alpha1.ListServicesResponse.services:type_name -> orlop.v1alpha1.ServiceStatus
-	68, // 12: orlop.v1alpha1.ServiceStatus.since:type_name -> google.protobuf.Timestamp
-	27, // 13: orlop.v1alpha1.ServiceStatus.components:type_name -> orlop.v1alpha1.Component
-	68, // 14: orlop.v1alpha1.Component.since:type_name -> google.protobuf.Timestamp
-	68, // 15: orlop.v1alpha1.LogLine.time:type_name -> google.protobuf.Timestamp
-	37, // 16: orlop.v1alpha1.ImportImageResponse.images:type_name -> orlop.v1alpha1.ContainerImage
-	37, // 17: orlop.v1alpha1.ListImagesResponse.images:type_name -> orlop.v1alpha1.ContainerImage
-	68, // 18: orlop.v1alpha1.UpgradeStatus.began:type_name -> google.protobuf.Timestamp
-	68, // 19: orlop.v1alpha1.UpgradeStatus.ended:type_name -> google.protobuf.Timestamp
-	68, // 20: orlop.v1alpha1.UpgradeStatus.data_of:type_name -> google.protobuf.Timestamp
-	70, // 21: orlop.v1alpha1.IssueRequest.life:type_name -> google.protobuf.Duration
-	70, // 22: orlop.v1alpha1.RenewRequest.life:type_name -> google.protobuf.Duration
-	59, // 23: orlop.v1alpha1.ListTrustResponse.issued:type_name -> orlop.v1alpha1.IssuedCertificate
-	60, // 24: orlop.v1alpha1.ListTrustResponse.revoked:type_name -> orlop.v1alpha1.Revocation
-	68, // 25: orlop.v1alpha1.IssuedCertificate.at:type_name -> google.protobuf.Timestamp
-	68, // 26: orlop.v1alpha1.IssuedCertificate.expires:type_name -> google.protobuf.Timestamp
-	68, // 27: orlop.v1alpha1.Revocation.at:type_name -> google.protobuf.Timestamp
-	60, // 28: orlop.v1alpha1.RevokeResponse.revocation:type_name -> orlop.v1alpha1.Revocation
-	65, // 29: orlop.v1alpha1.HealthResponse.checks:type_name -> orlop.v1alpha1.HealthCheck
-	68, // 30: orlop.v1alpha1.HealthCheck.since:type_name -> google.protobuf.Timestamp
-	70, // 31: orlop.v1alpha1.KubeconfigRequest.ttl:type_name -> google.protobuf.Duration
-	71, // 32: orlop.v1alpha1.role:extendee -> google.protobuf.MethodOptions
-	71, // 33: orlop.v1alpha1.narrow:extendee -> google.protobuf.MethodOptions
-	71, // 34: orlop.v1alpha1.audited:extendee -> google.protobuf.MethodOptions
+	71, // 6: orlop.v1alpha1.ApplyRequest.try_for:type_name -> google.protobuf.Duration
+	69, // 7: orlop.v1alpha1.ApplyResponse.trial:type_name -> google.protobuf.Timestamp
+	69, // 8: orlop.v1alpha1.GetConfigResponse.applied:type_name -> google.protobuf.Timestamp
+	21, // 9: orlop.v1alpha1.ConfigHistoryResponse.entries:type_name -> orlop.v1alpha1.ConfigEntry
+	69, // 10: orlop.v1alpha1.ConfigEntry.at:type_name -> google.protobuf.Timestamp
+	27, // 11: orlop.v1alpha1.ListServicesResponse.services:type_name -> orlop.v1alpha1.ServiceStatus
+	69, // 12: orlop.v1alpha1.ServiceStatus.since:type_name -> google.protobuf.Timestamp
+	28, // 13: orlop.v1alpha1.ServiceStatus.components:type_name -> orlop.v1alpha1.Component
+	69, // 14: orlop.v1alpha1.Component.since:type_name -> google.protobuf.Timestamp
+	69, // 15: orlop.v1alpha1.LogLine.time:type_name -> google.protobuf.Timestamp
+	38, // 16: orlop.v1alpha1.ImportImageResponse.images:type_name -> orlop.v1alpha1.ContainerImage
+	38, // 17: orlop.v1alpha1.ListImagesResponse.images:type_name -> orlop.v1alpha1.ContainerImage
+	69, // 18: orlop.v1alpha1.UpgradeStatus.began:type_name -> google.protobuf.Timestamp
+	69, // 19: orlop.v1alpha1.UpgradeStatus.ended:type_name -> google.protobuf.Timestamp
+	69, // 20: orlop.v1alpha1.UpgradeStatus.data_of:type_name -> google.protobuf.Timestamp
+	71, // 21: orlop.v1alpha1.IssueRequest.life:type_name -> google.protobuf.Duration
+	71, // 22: orlop.v1alpha1.RenewRequest.life:type_name -> google.protobuf.Duration
+	60, // 23: orlop.v1alpha1.ListTrustResponse.issued:type_name -> orlop.v1alpha1.IssuedCertificate
+	61, // 24: orlop.v1alpha1.ListTrustResponse.revoked:type_name -> orlop.v1alpha1.Revocation
+	69, // 25: orlop.v1alpha1.IssuedCertificate.at:type_name -> google.protobuf.Timestamp
+	69, // 26: orlop.v1alpha1.IssuedCertificate.expires:type_name -> google.protobuf.Timestamp
+	69, // 27: orlop.v1alpha1.Revocation.at:type_name -> google.protobuf.Timestamp
+	61, // 28: orlop.v1alpha1.RevokeResponse.revocation:type_name -> orlop.v1alpha1.Revocation
+	66, // 29: orlop.v1alpha1.HealthResponse.checks:type_name -> orlop.v1alpha1.HealthCheck
+	69, // 30: orlop.v1alpha1.HealthCheck.since:type_name -> google.protobuf.Timestamp
+	71, // 31: orlop.v1alpha1.KubeconfigRequest.ttl:type_name -> google.protobuf.Duration
+	72, // 32: orlop.v1alpha1.role:extendee -> google.protobuf.MethodOptions
+	72, // 33: orlop.v1alpha1.narrow:extendee -> google.protobuf.MethodOptions
+	72, // 34: orlop.v1alpha1.audited:extendee -> google.protobuf.MethodOptions
 	0,  // 35: orlop.v1alpha1.role:type_name -> orlop.v1alpha1.Role
 	0,  // 36: orlop.v1alpha1.narrow:type_name -> orlop.v1alpha1.Role
 	3,  // 37: orlop.v1alpha1.Machine.Version:input_type -> orlop.v1alpha1.VersionRequest
@@ -4309,67 +4367,69 @@ var file_orlop_proto_depIdxs = []int32{
 	9,  // 41: orlop.v1alpha1.Machine.Reboot:input_type -> orlop.v1alpha1.PowerRequest
 	9,  // 42: orlop.v1alpha1.Machine.Shutdown:input_type -> orlop.v1alpha1.PowerRequest
 	11, // 43: orlop.v1alpha1.Machine.Reset:input_type -> orlop.v1alpha1.ResetRequest
-	12, // 44: orlop.v1alpha1.Config.Apply:input_type -> orlop.v1alpha1.ApplyRequest
-	14, // 45: orlop.v1alpha1.Config.Confirm:input_type -> orlop.v1alpha1.ConfirmConfigRequest
-	16, // 46: orlop.v1alpha1.Config.Get:input_type -> orlop.v1alpha1.GetConfigRequest
-	18, // 47: orlop.v1alpha1.Config.History:input_type -> orlop.v1alpha1.ConfigHistoryRequest
-	21, // 48: orlop.v1alpha1.Config.Compare:input_type -> orlop.v1alpha1.CompareConfigRequest
-	24, // 49: orlop.v1alpha1.Service.List:input_type -> orlop.v1alpha1.ListServicesRequest
-	28, // 50: orlop.v1alpha1.Service.Restart:input_type -> orlop.v1alpha1.RestartServiceRequest
-	30, // 51: orlop.v1alpha1.Log.Service:input_type -> orlop.v1alpha1.ServiceLogRequest
-	31, // 52: orlop.v1alpha1.Log.Kernel:input_type -> orlop.v1alpha1.KernelLogRequest
-	33, // 53: orlop.v1alpha1.Image.Import:input_type -> orlop.v1alpha1.ImportImageRequest
-	35, // 54: orlop.v1alpha1.Image.List:input_type -> orlop.v1alpha1.ListImagesRequest
-	38, // 55: orlop.v1alpha1.Upgrade.Offer:input_type -> orlop.v1alpha1.OfferBundleRequest
-	40, // 56: orlop.v1alpha1.Upgrade.Send:input_type -> orlop.v1alpha1.SendBundleRequest
-	41, // 57: orlop.v1alpha1.Upgrade.Fetch:input_type -> orlop.v1alpha1.FetchBundleRequest
-	47, // 58: orlop.v1alpha1.Upgrade.Status:input_type -> orlop.v1alpha1.UpgradeStatusRequest
-	48, // 59: orlop.v1alpha1.Upgrade.Watch:input_type -> orlop.v1alpha1.WatchUpgradeRequest
-	42, // 60: orlop.v1alpha1.Upgrade.Describe:input_type -> orlop.v1alpha1.DescribeBundleRequest
-	44, // 61: orlop.v1alpha1.Upgrade.Give:input_type -> orlop.v1alpha1.GiveBundleRequest
-	50, // 62: orlop.v1alpha1.Upgrade.Rollback:input_type -> orlop.v1alpha1.RollbackRequest
-	52, // 63: orlop.v1alpha1.Audit.Read:input_type -> orlop.v1alpha1.ReadAuditRequest
-	54, // 64: orlop.v1alpha1.Trust.Issue:input_type -> orlop.v1alpha1.IssueRequest
-	55, // 65: orlop.v1alpha1.Trust.Renew:input_type -> orlop.v1alpha1.RenewRequest
-	57, // 66: orlop.v1alpha1.Trust.List:input_type -> orlop.v1alpha1.ListTrustRequest
-	61, // 67: orlop.v1alpha1.Trust.Revoke:input_type -> orlop.v1alpha1.RevokeRequest
-	63, // 68: orlop.v1alpha1.Cluster.Health:input_type -> orlop.v1alpha1.HealthRequest
-	66, // 69: orlop.v1alpha1.Cluster.Kubeconfig:input_type -> orlop.v1alpha1.KubeconfigRequest
-	4,  // 70: orlop.v1alpha1.Machine.Version:output_type -> orlop.v1alpha1.VersionResponse
-	6,  // 71: orlop.v1alpha1.Machine.Get:output_type -> orlop.v1alpha1.StateSnapshot
-	6,  // 72: orlop.v1alpha1.Machine.Watch:output_type -> orlop.v1alpha1.StateSnapshot
-	8,  // 73: orlop.v1alpha1.Machine.Events:output_type -> orlop.v1alpha1.Event
-	10, // 74: orlop.v1alpha1.Machine.Reboot:output_type -> orlop.v1alpha1.PowerResponse
-	10, // 75: orlop.v1alpha1.Machine.Shutdown:output_type -> orlop.v1alpha1.PowerResponse
-	10, // 76: orlop.v1alpha1.Machine.Reset:output_type -> orlop.v1alpha1.PowerResponse
-	13, // 77: orlop.v1alpha1.Config.Apply:output_type -> orlop.v1alpha1.ApplyResponse
-	15, // 78: orlop.v1alpha1.Config.Confirm:output_type -> orlop.v1alpha1.ConfirmConfigResponse
-	17, // 79: orlop.v1alpha1.Config.Get:output_type -> orlop.v1alpha1.GetConfigResponse
-	19, // 80: orlop.v1alpha1.Config.History:output_type -> orlop.v1alpha1.ConfigHistoryResponse
-	22, // 81: orlop.v1alpha1.Config.Compare:output_type -> orlop.v1alpha1.CompareConfigResponse
-	25, // 82: orlop.v1alpha1.Service.List:output_type -> orlop.v1alpha1.ListServicesResponse
-	29, // 83: orlop.v1alpha1.Service.Restart:output_type -> orlop.v1alpha1.RestartServiceResponse
-	32, // 84: orlop.v1alpha1.Log.Service:output_type -> orlop.v1alpha1.LogLine
-	32, // 85: orlop.v1alpha1.Log.Kernel:output_type -> orlop.v1alpha1.LogLine
-	34, // 86: orlop.v1alpha1.Image.Import:output_type -> orlop.v1alpha1.ImportImageResponse
-	36, // 87: orlop.v1alpha1.Image.List:output_type -> orlop.v1alpha1.ListImagesResponse
-	39, // 88: orlop.v1alpha1.Upgrade.Offer:output_type -> orlop.v1alpha1.OfferBundleResponse
-	46, // 89: orlop.v1alpha1.Upgrade.Send:output_type -> orlop.v1alpha1.UpgradeBegun
-	46, // 90: orlop.v1alpha1.Upgrade.Fetch:output_type -> orlop.v1alpha1.UpgradeBegun
-	49, // 91: orlop.v1alpha1.Upgrade.Status:output_type -> orlop.v1alpha1.UpgradeStatus
-	49, // 92: orlop.v1alpha1.Upgrade.Watch:output_type -> orlop.v1alpha1.UpgradeStatus
-	43, // 93: orlop.v1alpha1.Upgrade.Describe:output_type -> orlop.v1alpha1.DescribeBundleResponse
-	45, // 94: orlop.v1alpha1.Upgrade.Give:output_type -> orlop.v1alpha1.GiveBundleResponse
-	51, // 95: orlop.v1alpha1.Upgrade.Rollback:output_type -> orlop.v1alpha1.RollbackResponse
-	53, // 96: orlop.v1alpha1.Audit.Read:output_type -> orlop.v1alpha1.AuditLine
-	56, // 97: orlop.v1alpha1.Trust.Issue:output_type -> orlop.v1alpha1.IssueResponse
-	56, // 98: orlop.v1alpha1.Trust.Renew:output_type -> orlop.v1alpha1.IssueResponse
-	58, // 99: orlop.v1alpha1.Trust.List:output_type -> orlop.v1alpha1.ListTrustResponse
-	62, // 100: orlop.v1alpha1.Trust.Revoke:output_type -> orlop.v1alpha1.RevokeResponse
-	64, // 101: orlop.v1alpha1.Cluster.Health:output_type -> orlop.v1alpha1.HealthResponse
-	67, // 102: orlop.v1alpha1.Cluster.Kubeconfig:output_type -> orlop.v1alpha1.KubeconfigResponse
-	70, // [70:103] is the sub-list for method output_type
-	37, // [37:70] is the sub-list for method input_type
+	12, // 44: orlop.v1alpha1.Machine.Relay:input_type -> orlop.v1alpha1.RelayData
+	13, // 45: orlop.v1alpha1.Config.Apply:input_type -> orlop.v1alpha1.ApplyRequest
+	15, // 46: orlop.v1alpha1.Config.Confirm:input_type -> orlop.v1alpha1.ConfirmConfigRequest
+	17, // 47: orlop.v1alpha1.Config.Get:input_type -> orlop.v1alpha1.GetConfigRequest
+	19, // 48: orlop.v1alpha1.Config.History:input_type -> orlop.v1alpha1.ConfigHistoryRequest
+	22, // 49: orlop.v1alpha1.Config.Compare:input_type -> orlop.v1alpha1.CompareConfigRequest
+	25, // 50: orlop.v1alpha1.Service.List:input_type -> orlop.v1alpha1.ListServicesRequest
+	29, // 51: orlop.v1alpha1.Service.Restart:input_type -> orlop.v1alpha1.RestartServiceRequest
+	31, // 52: orlop.v1alpha1.Log.Service:input_type -> orlop.v1alpha1.ServiceLogRequest
+	32, // 53: orlop.v1alpha1.Log.Kernel:input_type -> orlop.v1alpha1.KernelLogRequest
+	34, // 54: orlop.v1alpha1.Image.Import:input_type -> orlop.v1alpha1.ImportImageRequest
+	36, // 55: orlop.v1alpha1.Image.List:input_type -> orlop.v1alpha1.ListImagesRequest
+	39, // 56: orlop.v1alpha1.Upgrade.Offer:input_type -> orlop.v1alpha1.OfferBundleRequest
+	41, // 57: orlop.v1alpha1.Upgrade.Send:input_type -> orlop.v1alpha1.SendBundleRequest
+	42, // 58: orlop.v1alpha1.Upgrade.Fetch:input_type -> orlop.v1alpha1.FetchBundleRequest
+	48, // 59: orlop.v1alpha1.Upgrade.Status:input_type -> orlop.v1alpha1.UpgradeStatusRequest
+	49, // 60: orlop.v1alpha1.Upgrade.Watch:input_type -> orlop.v1alpha1.WatchUpgradeRequest
+	43, // 61: orlop.v1alpha1.Upgrade.Describe:input_type -> orlop.v1alpha1.DescribeBundleRequest
+	45, // 62: orlop.v1alpha1.Upgrade.Give:input_type -> orlop.v1alpha1.GiveBundleRequest
+	51, // 63: orlop.v1alpha1.Upgrade.Rollback:input_type -> orlop.v1alpha1.RollbackRequest
+	53, // 64: orlop.v1alpha1.Audit.Read:input_type -> orlop.v1alpha1.ReadAuditRequest
+	55, // 65: orlop.v1alpha1.Trust.Issue:input_type -> orlop.v1alpha1.IssueRequest
+	56, // 66: orlop.v1alpha1.Trust.Renew:input_type -> orlop.v1alpha1.RenewRequest
+	58, // 67: orlop.v1alpha1.Trust.List:input_type -> orlop.v1alpha1.ListTrustRequest
+	62, // 68: orlop.v1alpha1.Trust.Revoke:input_type -> orlop.v1alpha1.RevokeRequest
+	64, // 69: orlop.v1alpha1.Cluster.Health:input_type -> orlop.v1alpha1.HealthRequest
+	67, // 70: orlop.v1alpha1.Cluster.Kubeconfig:input_type -> orlop.v1alpha1.KubeconfigRequest
+	4,  // 71: orlop.v1alpha1.Machine.Version:output_type -> orlop.v1alpha1.VersionResponse
+	6,  // 72: orlop.v1alpha1.Machine.Get:output_type -> orlop.v1alpha1.StateSnapshot
+	6,  // 73: orlop.v1alpha1.Machine.Watch:output_type -> orlop.v1alpha1.StateSnapshot
+	8,  // 74: orlop.v1alpha1.Machine.Events:output_type -> orlop.v1alpha1.Event
+	10, // 75: orlop.v1alpha1.Machine.Reboot:output_type -> orlop.v1alpha1.PowerResponse
+	10, // 76: orlop.v1alpha1.Machine.Shutdown:output_type -> orlop.v1alpha1.PowerResponse
+	10, // 77: orlop.v1alpha1.Machine.Reset:output_type -> orlop.v1alpha1.PowerResponse
+	12, // 78: orlop.v1alpha1.Machine.Relay:output_type -> orlop.v1alpha1.RelayData
+	14, // 79: orlop.v1alpha1.Config.Apply:output_type -> orlop.v1alpha1.ApplyResponse
+	16, // 80: orlop.v1alpha1.Config.Confirm:output_type -> orlop.v1alpha1.ConfirmConfigResponse
+	18, // 81: orlop.v1alpha1.Config.Get:output_type -> orlop.v1alpha1.GetConfigResponse
+	20, // 82: orlop.v1alpha1.Config.History:output_type -> orlop.v1alpha1.ConfigHistoryResponse
+	23, // 83: orlop.v1alpha1.Config.Compare:output_type -> orlop.v1alpha1.CompareConfigResponse
+	26, // 84: orlop.v1alpha1.Service.List:output_type -> orlop.v1alpha1.ListServicesResponse
+	30, // 85: orlop.v1alpha1.Service.Restart:output_type -> orlop.v1alpha1.RestartServiceResponse
+	33, // 86: orlop.v1alpha1.Log.Service:output_type -> orlop.v1alpha1.LogLine
+	33, // 87: orlop.v1alpha1.Log.Kernel:output_type -> orlop.v1alpha1.LogLine
+	35, // 88: orlop.v1alpha1.Image.Import:output_type -> orlop.v1alpha1.ImportImageResponse
+	37, // 89: orlop.v1alpha1.Image.List:output_type -> orlop.v1alpha1.ListImagesResponse
+	40, // 90: orlop.v1alpha1.Upgrade.Offer:output_type -> orlop.v1alpha1.OfferBundleResponse
+	47, // 91: orlop.v1alpha1.Upgrade.Send:output_type -> orlop.v1alpha1.UpgradeBegun
+	47, // 92: orlop.v1alpha1.Upgrade.Fetch:output_type -> orlop.v1alpha1.UpgradeBegun
+	50, // 93: orlop.v1alpha1.Upgrade.Status:output_type -> orlop.v1alpha1.UpgradeStatus
+	50, // 94: orlop.v1alpha1.Upgrade.Watch:output_type -> orlop.v1alpha1.UpgradeStatus
+	44, // 95: orlop.v1alpha1.Upgrade.Describe:output_type -> orlop.v1alpha1.DescribeBundleResponse
+	46, // 96: orlop.v1alpha1.Upgrade.Give:output_type -> orlop.v1alpha1.GiveBundleResponse
+	52, // 97: orlop.v1alpha1.Upgrade.Rollback:output_type -> orlop.v1alpha1.RollbackResponse
+	54, // 98: orlop.v1alpha1.Audit.Read:output_type -> orlop.v1alpha1.AuditLine
+	57, // 99: orlop.v1alpha1.Trust.Issue:output_type -> orlop.v1alpha1.IssueResponse
+	57, // 100: orlop.v1alpha1.Trust.Renew:output_type -> orlop.v1alpha1.IssueResponse
+	59, // 101: orlop.v1alpha1.Trust.List:output_type -> orlop.v1alpha1.ListTrustResponse
+	63, // 102: orlop.v1alpha1.Trust.Revoke:output_type -> orlop.v1alpha1.RevokeResponse
+	65, // 103: orlop.v1alpha1.Cluster.Health:output_type -> orlop.v1alpha1.HealthResponse
+	68, // 104: orlop.v1alpha1.Cluster.Kubeconfig:output_type -> orlop.v1alpha1.KubeconfigResponse
+	71, // [71:105] is the sub-list for method output_type
+	37, // [37:71] is the sub-list for method input_type
 	35, // [35:37] is the sub-list for extension type_name
 	32, // [32:35] is the sub-list for extension extendee
 	0,  // [0:32] is the sub-list for field type_name
@@ -4386,7 +4446,7 @@ func file_orlop_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_orlop_proto_rawDesc), len(file_orlop_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   65,
+			NumMessages:   66,
 			NumExtensions: 3,
 			NumServices:   9,
 		},

@@ -31,6 +31,7 @@ const (
 	Machine_Reboot_FullMethodName   = "/orlop.v1alpha1.Machine/Reboot"
 	Machine_Shutdown_FullMethodName = "/orlop.v1alpha1.Machine/Shutdown"
 	Machine_Reset_FullMethodName    = "/orlop.v1alpha1.Machine/Reset"
+	Machine_Relay_FullMethodName    = "/orlop.v1alpha1.Machine/Relay"
 )
 
 // MachineClient is the client API for Machine service.
@@ -50,6 +51,11 @@ type MachineClient interface {
 	Shutdown(ctx context.Context, in *PowerRequest, opts ...grpc.CallOption) (*PowerResponse, error)
 	// Reset forgets the configuration, the data or both, and starts the machine anew.
 	Reset(ctx context.Context, in *ResetRequest, opts ...grpc.CallOption) (*PowerResponse, error)
+	// Relay passes bytes on between the caller and the door of another machine of the cluster. Inside, the caller makes a connection of
+	// his own with that machine: this one proves nothing for him, and can read nothing. The first message names the target; an empty
+	// one answers when the connection is there. What comes then are the connection's bytes, until either side ends it, or nothing has
+	// come from either for 2 minutes. NOT_FOUND: no machine of the cluster is there. UNAVAILABLE: nothing answers there.
+	Relay(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[RelayData, RelayData], error)
 }
 
 type machineClient struct {
@@ -148,6 +154,19 @@ func (c *machineClient) Reset(ctx context.Context, in *ResetRequest, opts ...grp
 	return out, nil
 }
 
+func (c *machineClient) Relay(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[RelayData, RelayData], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &Machine_ServiceDesc.Streams[2], Machine_Relay_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[RelayData, RelayData]{ClientStream: stream}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Machine_RelayClient = grpc.BidiStreamingClient[RelayData, RelayData]
+
 // MachineServer is the server API for Machine service.
 // All implementations must embed UnimplementedMachineServer
 // for forward compatibility.
@@ -165,6 +184,11 @@ type MachineServer interface {
 	Shutdown(context.Context, *PowerRequest) (*PowerResponse, error)
 	// Reset forgets the configuration, the data or both, and starts the machine anew.
 	Reset(context.Context, *ResetRequest) (*PowerResponse, error)
+	// Relay passes bytes on between the caller and the door of another machine of the cluster. Inside, the caller makes a connection of
+	// his own with that machine: this one proves nothing for him, and can read nothing. The first message names the target; an empty
+	// one answers when the connection is there. What comes then are the connection's bytes, until either side ends it, or nothing has
+	// come from either for 2 minutes. NOT_FOUND: no machine of the cluster is there. UNAVAILABLE: nothing answers there.
+	Relay(grpc.BidiStreamingServer[RelayData, RelayData]) error
 	mustEmbedUnimplementedMachineServer()
 }
 
@@ -195,6 +219,9 @@ func (UnimplementedMachineServer) Shutdown(context.Context, *PowerRequest) (*Pow
 }
 func (UnimplementedMachineServer) Reset(context.Context, *ResetRequest) (*PowerResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Reset not implemented")
+}
+func (UnimplementedMachineServer) Relay(grpc.BidiStreamingServer[RelayData, RelayData]) error {
+	return status.Error(codes.Unimplemented, "method Relay not implemented")
 }
 func (UnimplementedMachineServer) mustEmbedUnimplementedMachineServer() {}
 func (UnimplementedMachineServer) testEmbeddedByValue()                 {}
@@ -329,6 +356,13 @@ func _Machine_Reset_Handler(srv interface{}, ctx context.Context, dec func(inter
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Machine_Relay_Handler(srv interface{}, stream grpc.ServerStream) error {
+	return srv.(MachineServer).Relay(&grpc.GenericServerStream[RelayData, RelayData]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Machine_RelayServer = grpc.BidiStreamingServer[RelayData, RelayData]
+
 // Machine_ServiceDesc is the grpc.ServiceDesc for Machine service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -367,6 +401,12 @@ var Machine_ServiceDesc = grpc.ServiceDesc{
 			StreamName:    "Events",
 			Handler:       _Machine_Events_Handler,
 			ServerStreams: true,
+		},
+		{
+			StreamName:    "Relay",
+			Handler:       _Machine_Relay_Handler,
+			ServerStreams: true,
+			ClientStreams: true,
 		},
 	},
 	Metadata: "orlop.proto",

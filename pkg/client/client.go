@@ -38,6 +38,10 @@ type Endpoint struct {
 	CA          *x509.CertPool // the cluster's machine CA
 	Fingerprint string         // of the machine's key, as pki.Fingerprint writes it
 
+	// Fallback are the addresses of other machines of the cluster, which do as well: they are tried in order when Address does not let
+	// the caller in. They go with a CA only, and each is verified by the host of its own address.
+	Fallback []string
+
 	// ServerName is the name or address that the machine's certificate must hold; the host of Address when empty.
 	// It is not looked at when the machine is verified by its fingerprint.
 	ServerName string
@@ -57,8 +61,9 @@ type Client struct {
 	Audit   api.AuditClient
 	Trust   api.TrustClient
 
-	conn  *grpc.ClientConn
-	watch *watchedTLS
+	address string // host:port
+	conn    *grpc.ClientConn
+	watch   *watchedTLS
 }
 
 // maxMessage is the greatest message in bytes, in either direction; apid has the same limit.
@@ -67,6 +72,56 @@ const maxMessage = 4 << 20
 // Dial connects to a machine and returns when the machine has accepted the connection, or with the reason why it has
 // not (see Reason). It tries once; a caller that waits for a machine to start calls it again.
 func Dial(ctx context.Context, e Endpoint) (*Client, error) {
+	if len(e.Fallback) == 0 {
+		return dial(ctx, e)
+	}
+	if e.CA == nil || e.ServerName != "" {
+		return nil, errors.New("machine: cannot connect: several addresses are given, and the fingerprint or the name of one machine; give the cluster's machine CA alone")
+	}
+	var failed failures
+	all := append([]string{e.Address}, e.Fallback...)
+	for i, address := range all {
+		e.Address = address
+		c, err := dialWithin(ctx, e, len(all)-i)
+		if err == nil {
+			return c, nil
+		}
+		failed = append(failed, err)
+	}
+	return nil, failed
+}
+
+// tryTime is how long a machine may take to let the caller in, while there are others to try.
+const tryTime = 5 * time.Second
+
+// dialWithin tries one of so many machines that are left, and leaves the others their part of the time.
+func dialWithin(ctx context.Context, e Endpoint, left int) (*Client, error) {
+	if left > 1 {
+		limit := tryTime
+		if end, ok := ctx.Deadline(); ok {
+			limit = min(limit, time.Until(end)/time.Duration(left))
+		}
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, limit)
+		defer cancel()
+	}
+	return dial(ctx, e)
+}
+
+// failures are why none of several machines let the caller in.
+type failures []error
+
+func (f failures) Error() string {
+	var all []string
+	for _, err := range f {
+		all = append(all, err.Error())
+	}
+	return strings.Join(all, "; ")
+}
+
+func (f failures) Unwrap() []error { return f }
+
+func dial(ctx context.Context, e Endpoint) (*Client, error) {
 	address, err := withPort(e.Address)
 	if err != nil {
 		return nil, err
@@ -108,6 +163,7 @@ func Dial(ctx context.Context, e Endpoint) (*Client, error) {
 		Upgrade: api.NewUpgradeClient(conn),
 		Audit:   api.NewAuditClient(conn),
 		Trust:   api.NewTrustClient(conn),
+		address: address,
 		conn:    conn,
 		watch:   watch,
 	}
@@ -147,10 +203,13 @@ func (c *Client) connect(ctx context.Context) error {
 // Conn is the connection itself, for services that the Client has no field for (health, reflection).
 func (c *Client) Conn() grpc.ClientConnInterface { return c.conn }
 
+// Connected tells whether the connection is there now, as far as is known.
+func (c *Client) Connected() bool { return c.conn.GetState() == connectivity.Ready }
+
 // Close ends the connection and every call on it.
 func (c *Client) Close() error {
 	if err := c.conn.Close(); err != nil {
-		return fmt.Errorf("machine %s: cannot close the connection: %w", c.conn.Target(), err)
+		return fmt.Errorf("machine %s: cannot close the connection: %w", c.address, err)
 	}
 	return nil
 }

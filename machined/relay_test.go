@@ -1,0 +1,239 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"io"
+	"maps"
+	"net"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	"github.com/orlop-os/orlop/apid"
+	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/audit"
+	"github.com/orlop-os/orlop/pkg/cell"
+	"github.com/orlop-os/orlop/pkg/client"
+	"github.com/orlop-os/orlop/pkg/pairing"
+	"github.com/orlop-os/orlop/pkg/pki"
+)
+
+// listening answers each connection to a port of its own by what serve does with the listener.
+func listening(t *testing.T, serve func(net.Listener)) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	go serve(l)
+	return l.Addr().String()
+}
+
+// each has every connection to a listener answered by serve.
+func each(serve func(net.Conn)) func(net.Listener) {
+	return func(l net.Listener) {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() { serve(c); c.Close() }()
+		}
+	}
+}
+
+// otherDoor is the door of another machine, with a certificate for an address.
+func otherDoor(t *testing.T, ca *pki.CA, ip string, client tls.ClientAuthType) string {
+	t.Helper()
+	leaf, err := ca.Issue(pki.Spec{CN: "m2", O: []string{pki.RoleMachine}, Usage: pki.Both, TTL: time.Hour, IPs: []netip.Addr{netip.MustParseAddr(ip)}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := grpc.NewServer(grpc.Creds(credentials.NewTLS(&tls.Config{
+		Certificates: []tls.Certificate{{Certificate: [][]byte{leaf.Cert.Raw}, PrivateKey: leaf.Key}}, ClientAuth: client, ClientCAs: x509.NewCertPool(),
+	})))
+	t.Cleanup(s.Stop)
+	return listening(t, func(l net.Listener) { s.Serve(l) })
+}
+
+// TestReach: only a machine of the cluster is reached, and who asks for anything else learns nothing of it.
+func TestReach(t *testing.T) {
+	newCA := func() *pki.CA {
+		ca, err := pki.NewCA("machines", time.Hour)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return ca
+	}
+	ours, foreign := newCA(), newCA()
+	own, err := ours.Issue(pki.Spec{CN: "m1", O: []string{pki.RoleMachine}, Usage: pki.Both, TTL: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := client.Endpoint{CA: x509.NewCertPool(), Cert: tls.Certificate{Certificate: [][]byte{own.Cert.Raw}, PrivateKey: own.Key}}
+	e.CA.AddCert(ours.Cert)
+	const stranger = "no machine of this cluster is at 127.0.0.1: what answers there has no certificate of the cluster's machine CA with this address, or does not know this machine"
+	const silent = "nothing answers at 127.0.0.1, port 50000, as a machine would"
+	for _, c := range []struct {
+		name, address string
+		code          codes.Code
+		says          string
+	}{
+		{"a machine", otherDoor(t, ours, "127.0.0.1", tls.RequireAnyClientCert), codes.OK, ""},
+		{"by another CA", otherDoor(t, foreign, "127.0.0.1", tls.NoClientCert), codes.NotFound, stranger},
+		{"with another address", otherDoor(t, ours, "127.0.0.2", tls.NoClientCert), codes.NotFound, stranger},
+		{"that does not know this one", otherDoor(t, ours, "127.0.0.1", tls.RequireAndVerifyClientCert), codes.NotFound, stranger},
+		// An alert before it has shown any certificate.
+		{"an old TLS server", listening(t, each(func(c net.Conn) { tls.Server(c, &tls.Config{MaxVersion: tls.VersionTLS12}).Handshake() })), codes.NotFound, stranger},
+		{"a closed port", "127.0.0.1:1", codes.Unavailable, silent},
+		{"another service", listening(t, each(func(c net.Conn) { io.WriteString(c, "SSH-2.0-x\r\n") })), codes.Unavailable, silent},
+		{"silence", listening(t, each(func(c net.Conn) { io.Copy(io.Discard, c) })), codes.Unavailable, silent},
+	} {
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		if c.name == "silence" {
+			ctx, cancel = context.WithTimeout(ctx, 500*time.Millisecond)
+		}
+		e.Address = c.address
+		conn, err := reach(ctx, e)
+		if conn != nil {
+			conn.Close()
+		}
+		if (conn != nil) != (c.code == codes.OK) || status.Code(err) != c.code || status.Convert(err).Message() != c.says {
+			t.Errorf("%s: reached: %v, %v", c.name, conn != nil, err)
+		}
+		cancel()
+	}
+}
+
+// relaying is a machine whose Relay ends at this test; to is called with each connection's other end.
+type relaying struct {
+	api.UnimplementedMachineServer
+	relays
+	to func(net.Conn)
+}
+
+func (r *relaying) Relay(stream grpc.BidiStreamingServer[api.RelayData, api.RelayData]) error {
+	if _, err := stream.Recv(); err != nil {
+		return err
+	}
+	return r.serve(stream, func(context.Context) (net.Conn, error) {
+		near, far := net.Pipe()
+		r.to(far)
+		return near, nil
+	})
+}
+
+// serveMachine serves it, and returns what makes a call by somebody, which has been answered unless err says why not.
+func serveMachine(t *testing.T, m api.MachineServer, options ...grpc.ServerOption) func(who, target string) (stream grpc.BidiStreamingClient[api.RelayData, api.RelayData], end func(), err error) {
+	t.Helper()
+	s := grpc.NewServer(options...)
+	t.Cleanup(s.Stop)
+	api.RegisterMachineServer(s, m)
+	conn, err := grpc.NewClient(listening(t, func(l net.Listener) { s.Serve(l) }), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	return func(who, target string) (grpc.BidiStreamingClient[api.RelayData, api.RelayData], func(), error) {
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		t.Cleanup(cancel)
+		stream, err := api.NewMachineClient(conn).Relay(metadata.AppendToOutgoingContext(ctx, apid.MetadataOrigin, who))
+		if err == nil {
+			err = stream.Send(&api.RelayData{Target: target})
+		}
+		if err == nil {
+			_, err = stream.Recv()
+		}
+		return stream, cancel, err
+	}
+}
+
+// TestRelayPlaces: nobody takes all places, all of them are no more than there are, and each comes free when its call ends.
+func TestRelayPlaces(t *testing.T) {
+	others := make(chan net.Conn, mostRelays+1)
+	m := &relaying{relays: newRelays(), to: func(c net.Conn) { others <- c }}
+	call := serveMachine(t, m)
+	refused := func(who, says string) {
+		t.Helper()
+		if _, _, err := call(who, ""); status.Code(err) != codes.ResourceExhausted || !strings.Contains(err.Error(), says) {
+			t.Errorf("%s: %v", who, err)
+		}
+	}
+	taken := func(who string) (end func()) {
+		t.Helper()
+		_, end, err := call(who, "")
+		if err != nil {
+			t.Fatalf("%s: %v", who, err)
+		}
+		return end
+	}
+	ends := map[string]func(){}
+	for _, who := range []string{"1a", "1b"} {
+		for range mostRelaysOfOne {
+			ends[who] = taken(who)
+		}
+		if who == "1a" {
+			refused(who, "of yours")
+		}
+	}
+	refused("1c", "try again, or call another machine")
+	// The other end hears that the call has ended, and after that there is a place.
+	ends["1b"]()
+	for range mostRelays - 1 {
+		<-others
+	}
+	last := <-others
+	last.SetDeadline(time.Now().Add(20 * time.Second))
+	if _, err := last.Read(make([]byte, 1)); err != io.EOF {
+		t.Errorf("the call has ended, and its connection not: %v", err)
+	}
+	for deadline := time.Now().Add(20 * time.Second); ; {
+		if _, _, err := call("1c", ""); err == nil {
+			break
+		} else if time.Now().After(deadline) {
+			t.Fatalf("no place came free: %v", err)
+		}
+	}
+	m.Lock()
+	defer m.Unlock()
+	if want := map[string]int{"1a": mostRelaysOfOne, "1b": mostRelaysOfOne - 1, "1c": 1}; m.all != mostRelays || !maps.Equal(m.of, want) {
+		t.Errorf("%d places are taken, by %v; want %v", m.all, m.of, want)
+	}
+}
+
+// TestRelayOnRecord: a machine that passes on says for whom and where to, whatever comes of it.
+func TestRelayOnRecord(t *testing.T) {
+	l, err := audit.Open(t.TempDir(), audit.DefaultSize, audit.DefaultFiles)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := &machine{audit: l, desk: desk{code: cell.New(pairing.Code(""))}, config: cell.New(applied{}), relays: newRelays()}
+	call := serveMachine(t, machineAPI{m: m}, grpc.StreamInterceptor(guard{m: m, audited: apid.Mutates()}.stream))
+	for target, code := range map[string]codes.Code{"10.0.0.12": codes.FailedPrecondition, "m2.example.com": codes.InvalidArgument, "127.0.0.1": codes.InvalidArgument} {
+		if _, _, err := call("1a", target); status.Code(err) != code {
+			t.Errorf("%s: %v", target, err)
+		}
+	}
+	seen := map[string]bool{}
+	err = l.Read(0, func(_ uint64, line []byte) error {
+		var e audit.Entry
+		err := json.Unmarshal(line, &e)
+		seen[e.Target+" "+e.Outcome] = true
+		return err
+	})
+	if want := "machine 10.0.0.12 FailedPrecondition"; err != nil || len(seen) != 3 || !seen[want] {
+		t.Errorf("%v, %v; want %s", seen, err, want)
+	}
+}

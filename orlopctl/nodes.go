@@ -1,0 +1,320 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/spf13/cobra"
+
+	"github.com/orlop-os/orlop/pkg/client"
+	"github.com/orlop-os/orlop/pkg/relay"
+)
+
+// One call to several machines (--nodes). The command runs anew for each of them, as a tool of its own whose machine is reached through
+// that of the endpoint (docs/decisions/0022-relay.md), and whose output says which machine it is of.
+
+// manner is how a command is made on several machines.
+type manner int
+
+const (
+	notAtAll  manner = iota // it calls no machine, or asks, or writes something here that is for one machine
+	atOnce                  // it looks: on all at the same time, each answer as a whole, in the order of the machines
+	following               // it goes on: on all at the same time, line by line
+	inTurn                  // it changes something: one after the other, up to the first that fails
+	alone                   // it changes something by a file that is for one machine
+)
+
+// manners are those of all commands that can be made so.
+var manners = map[string]manner{
+	"get": atOnce, "services": atOnce, "logs": atOnce, "dmesg": atOnce, "events": atOnce, "audit list": atOnce, "audit verify": atOnce, "version": atOnce,
+	"image list": atOnce, "trust list": atOnce, "upgrade status": atOnce, "show-config": atOnce, "config-history": atOnce,
+	"health": following, "watch": following,
+	"patch-config": inTurn, "confirm-config": inTurn, "service restart": inTurn, "image import": inTurn, "trust revoke": inTurn, "upgrade": inTurn, "rollback": inTurn, "reboot": inTurn,
+	"shutdown": inTurn, "reset": inTurn,
+	"apply-config": alone,
+}
+
+// mostAtOnce is how many machines are called at the same time: a machine passes on eight connections of one caller.
+const mostAtOnce = 8
+
+// mannerOf is how a command with its flags is made on so many machines.
+func mannerOf(c *cobra.Command, nodes int) (manner, error) {
+	name := strings.TrimPrefix(c.CommandPath(), c.Root().Name()+" ")
+	how := manners[name]
+	for _, flag := range []string{"follow", "wait"} {
+		if on, err := c.Flags().GetBool(flag); err == nil && on && how == atOnce {
+			how = following
+		}
+	}
+	switch {
+	case how == notAtAll:
+		return how, usagef("%s: cannot be made with --nodes: it calls no machine, or asks or writes something that is for one", name)
+	case how == alone && nodes > 1:
+		return how, &exitError{code: exitUsage, err: fmt.Errorf("%s: cannot be made on several machines: each has a configuration of its own", name), hint: "`orlopctl patch-config` changes the same fields on several"}
+	case how == following && nodes > mostAtOnce:
+		return how, usagef("%s: cannot go on with %d machines: at most %d are followed at once", name, nodes, mostAtOnce)
+	}
+	return how, nil
+}
+
+// parseNodes reads the addresses of the machines, each of which is named once.
+func parseNodes(named []string) ([]string, error) {
+	var nodes []string
+	for _, name := range named {
+		addr, err := relay.ParseTarget(name)
+		if err != nil {
+			return nil, usagef("--nodes: %w", err)
+		}
+		if slices.Contains(nodes, addr.String()) {
+			return nil, usagef("--nodes: machine %s is named twice", addr)
+		}
+		nodes = append(nodes, addr.String())
+	}
+	return nodes, nil
+}
+
+// onNodes makes a command on each of the machines that are named, and returns which of them failed: each has said why.
+func (t *tool) onNodes(c *cobra.Command) error {
+	nodes, err := parseNodes(t.flags.nodes)
+	if err != nil {
+		return err
+	}
+	how, err := mannerOf(c, len(nodes))
+	if err != nil {
+		return err
+	}
+	name, chosen, endpoint, err := t.called()
+	if err != nil {
+		return err
+	}
+	if endpoint.CA == nil {
+		return &exitError{code: exitUsage, err: errors.New("--nodes: cannot verify other machines: the one of the endpoint is known by its fingerprint alone"), hint: "pass --ca (the cluster's machine CA), or store it with `orlopctl config set NAME --ca`"}
+	}
+	w := &way{endpoint: endpoint}
+	defer w.close()
+	ctx, stop := interruptible()
+	defer stop()
+	dialing, cancel := context.WithTimeout(ctx, t.timeout(usualTimeout))
+	defer cancel()
+	first, err := w.connected(dialing)
+	if err != nil {
+		return err
+	}
+	t.keepFresh(dialing, first, name, chosen)
+	r := &round{ctx: ctx, tool: t, way: w, nodes: nodes, codes: make([]int, len(nodes)), called: len(nodes)}
+	switch how {
+	case atOnce:
+		r.atOnce()
+	case following:
+		r.following()
+	default:
+		r.inTurn()
+	}
+	return r.outcome()
+}
+
+// way is how the machines are reached: the connection to the endpoint's machine.
+type way struct {
+	endpoint client.Endpoint
+
+	mu     sync.Mutex
+	client *client.Client // nil before it was first needed
+}
+
+// to is a machine as it is called this way.
+func (w *way) to(node string) client.Endpoint {
+	return client.Endpoint{Address: node, Cert: w.endpoint.Cert, CA: w.endpoint.CA, Dialer: w.dial}
+}
+
+func (w *way) dial(ctx context.Context, address string) (net.Conn, error) {
+	c, err := w.connected(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return c.Relay(ctx, address)
+}
+
+// connected is the connection, made anew if it was lost: the endpoint's machine may be one of those that reboot.
+func (w *way) connected(ctx context.Context) (*client.Client, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.client != nil && w.client.Connected() {
+		return w.client, nil
+	}
+	w.closeLocked()
+	var err error
+	w.client, err = client.Dial(ctx, w.endpoint)
+	return w.client, err
+}
+
+func (w *way) close() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.closeLocked()
+}
+
+func (w *way) closeLocked() {
+	if w.client != nil {
+		_ = w.client.Close() // nothing is sent any more
+		w.client = nil
+	}
+}
+
+// round is one command made on several machines.
+type round struct {
+	ctx    context.Context // ends with Ctrl-C
+	tool   *tool
+	way    *way
+	nodes  []string
+	codes  []int      // exit status of each
+	called int        // how many of them were called, from the first on
+	mu     sync.Mutex // one write to the terminal at a time
+}
+
+// run makes the command on one machine. Of what it writes to its standard error each line begins with the machine.
+func (r *round) run(i int, stdout io.Writer) {
+	if r.ctx.Err() != nil {
+		r.codes[i] = exitFailure
+		return
+	}
+	stderr := &prefixed{to: locked{&r.mu, r.tool.stderr}, prefix: r.nodes[i] + ": "}
+	one := &tool{stdin: noInput{}, stdout: stdout, stderr: stderr, node: r.nodes[i], way: r.way}
+	r.codes[i] = one.run(r.tool.args)
+	stderr.end()
+}
+
+// atOnce prints each machine's whole answer when those before it are printed.
+func (r *round) atOnce() {
+	texts, done := make([]bytes.Buffer, len(r.nodes)), make([]chan struct{}, len(r.nodes))
+	places := make(chan struct{}, mostAtOnce)
+	for i := range r.nodes {
+		done[i] = make(chan struct{})
+		go func() {
+			defer close(done[i])
+			places <- struct{}{}
+			defer func() { <-places }()
+			r.to(i, &texts[i], "  ")
+		}()
+	}
+	for i, node := range r.nodes {
+		<-done[i]
+		text := texts[i].String()
+		if r.tool.human() && text != "" {
+			text = node + ":\n" + text
+		}
+		_, _ = io.WriteString(locked{&r.mu, r.tool.stdout}, text) // see println
+	}
+}
+
+// following prints each line as it comes, with the machine before it.
+func (r *round) following() {
+	var all sync.WaitGroup
+	for i, node := range r.nodes {
+		all.Go(func() { r.to(i, locked{&r.mu, r.tool.stdout}, node+": ") })
+	}
+	all.Wait()
+}
+
+// inTurn goes on to the next machine when one has done it.
+func (r *round) inTurn() {
+	for i, node := range r.nodes {
+		if r.tool.human() {
+			r.tool.println(node + ":")
+		}
+		r.to(i, locked{&r.mu, r.tool.stdout}, "  ")
+		if r.codes[i] != exitOK {
+			r.called = i + 1
+			return
+		}
+	}
+}
+
+// to runs the command on one machine, with something before each line that is for people. Documents for programs say themselves which
+// machine they are of.
+func (r *round) to(i int, stdout io.Writer, prefix string) {
+	if !r.tool.human() {
+		r.run(i, stdout)
+		return
+	}
+	out := &prefixed{to: stdout, prefix: prefix}
+	r.run(i, out)
+	out.end()
+}
+
+// outcome is nil when all machines have done it. The exit status is that of the first that has not.
+func (r *round) outcome() error {
+	var failed []string
+	code := exitOK
+	for i, node := range r.nodes[:r.called] {
+		if r.codes[i] != exitOK {
+			failed = append(failed, node)
+			if code == exitOK {
+				code = r.codes[i]
+			}
+		}
+	}
+	if code == exitOK {
+		return nil
+	}
+	text := fmt.Sprintf("%d of %d machines failed: %s", len(failed), len(r.nodes), strings.Join(failed, ", "))
+	if rest := r.nodes[r.called:]; len(rest) > 0 {
+		text += "; not called after that: " + strings.Join(rest, ", ")
+	}
+	return &exitError{code: code, err: errors.New(text)}
+}
+
+// noInput is the standard input of a command that is made several times.
+type noInput struct{}
+
+func (noInput) Read([]byte) (int, error) {
+	return 0, usagef("it cannot be read once for each machine; name a file")
+}
+
+// locked writes while nobody else does.
+type locked struct {
+	mu *sync.Mutex
+	to io.Writer
+}
+
+func (l locked) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.to.Write(p)
+}
+
+// prefixed passes on whole lines, with something before each.
+type prefixed struct {
+	to     io.Writer
+	prefix string
+	part   []byte // of a line
+}
+
+func (l *prefixed) Write(p []byte) (int, error) {
+	l.part = append(l.part, p...)
+	end := bytes.LastIndexByte(l.part, '\n') + 1
+	var out []byte
+	for line := range bytes.Lines(l.part[:end]) {
+		out = append(append(out, l.prefix...), line...)
+	}
+	l.part = append([]byte(nil), l.part[end:]...)
+	if len(out) > 0 {
+		if _, err := l.to.Write(out); err != nil {
+			return 0, err
+		}
+	}
+	return len(p), nil
+}
+
+// end passes on what is left of a line that has no end.
+func (l *prefixed) end() {
+	if len(l.part) > 0 {
+		_, _ = l.Write([]byte{'\n'}) // see println
+	}
+}

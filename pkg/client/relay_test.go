@@ -1,0 +1,167 @@
+package client
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"net"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/status"
+
+	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/pki"
+	"github.com/orlop-os/orlop/pkg/relay"
+)
+
+// standIn is a machine that tells its name, and passes on to the machines that it knows.
+type standIn struct {
+	api.UnimplementedMachineServer
+	name    string
+	address string
+	others  map[string]string // IP address → host:port
+}
+
+func (s *standIn) Version(context.Context, *api.VersionRequest) (*api.VersionResponse, error) {
+	return &api.VersionResponse{Machine: s.name}, nil
+}
+
+func (s *standIn) Relay(stream grpc.BidiStreamingServer[api.RelayData, api.RelayData]) error {
+	first, err := stream.Recv()
+	if err != nil {
+		return err
+	}
+	address, known := s.others[first.Target]
+	if !known {
+		return status.Error(codes.NotFound, "nobody knows "+first.Target)
+	}
+	conn, err := net.Dial("tcp", address)
+	if err != nil {
+		return err
+	}
+	if err := stream.Send(&api.RelayData{}); err != nil {
+		return err
+	}
+	return relay.Join(stream, conn, time.Minute)
+}
+
+// newStandIn starts one whose certificate holds an address and 127.0.0.1.
+func newStandIn(t *testing.T, ca *pki.CA, name, ip string) *standIn {
+	t.Helper()
+	leaf, err := ca.Issue(pki.Spec{CN: name, Usage: pki.Server, TTL: time.Hour, IPs: []netip.Addr{netip.MustParseAddr(ip), netip.MustParseAddr("127.0.0.1")}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &standIn{name: name, address: listener.Addr().String(), others: map[string]string{}}
+	server := grpc.NewServer(grpc.Creds(credentials.NewServerTLSFromCert(&tls.Certificate{Certificate: [][]byte{leaf.Cert.Raw}, PrivateKey: leaf.Key})))
+	api.RegisterMachineServer(server, s)
+	go server.Serve(listener)
+	t.Cleanup(server.Stop)
+	return s
+}
+
+func newCA(t *testing.T) (*pki.CA, *x509.CertPool) {
+	t.Helper()
+	ca, err := pki.NewCA("machines", time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool := x509.NewCertPool()
+	pool.AddCert(ca.Cert)
+	return ca, pool
+}
+
+// TestRelay: the other machine is verified by the caller himself, whatever the one in between connects him with.
+func TestRelay(t *testing.T) {
+	ca, pool := newCA(t)
+	foreign, _ := newCA(t)
+	between := newStandIn(t, ca, "m1", "10.0.0.11")
+	between.others["10.0.0.12"] = newStandIn(t, ca, "m2", "10.0.0.12").address
+	between.others["10.0.0.13"] = between.others["10.0.0.12"]
+	between.others["10.0.0.14"] = newStandIn(t, foreign, "m4", "10.0.0.14").address
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	first, err := Dial(ctx, Endpoint{Address: between.address, CA: pool})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer first.Close()
+	call := func(ip string) (string, error) {
+		dialing, done := context.WithTimeout(ctx, 20*time.Second)
+		c, err := Dial(dialing, Endpoint{Address: ip, CA: pool, Dialer: first.Relay})
+		done() // the connection has to outlive it
+		if err != nil {
+			return "", err
+		}
+		defer c.Close()
+		answer, err := c.Machine.Version(ctx, &api.VersionRequest{})
+		return answer.GetMachine(), err
+	}
+	if got, err := call("10.0.0.12"); got != "m2" || err != nil {
+		t.Errorf("the other machine: %q, %v", got, err)
+	}
+	for ip, want := range map[string]string{"10.0.0.13": "not 10.0.0.13", "10.0.0.14": "unknown authority"} {
+		if got, err := call(ip); !errors.Is(err, ErrUntrusted) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %q, %v", ip, got, err)
+		}
+	}
+	_, err = call("10.0.0.15")
+	if want := "through machine " + between.address + ": rpc error: code = NotFound desc = nobody knows 10.0.0.15"; !errors.Is(err, ErrUnreachable) || !strings.Contains(err.Error(), want) {
+		t.Errorf("unknown to the one in between: %v", err)
+	}
+	late, done := context.WithCancel(ctx)
+	done()
+	if conn, err := first.Relay(late, "10.0.0.12:1"); conn != nil || err == nil {
+		t.Errorf("too late: %v, %v", conn, err)
+	}
+}
+
+// TestFallback: the first machine that lets the caller in is taken; if none does, each has its reason told.
+func TestFallback(t *testing.T) {
+	ca, pool := newCA(t)
+	foreign, _ := newCA(t)
+	good, stranger := newStandIn(t, ca, "m1", "10.0.0.11"), newStandIn(t, foreign, "m2", "10.0.0.12")
+	silent := listen(t, func(c net.Conn) { // until the client gives up
+		for b := make([]byte, 1<<10); ; {
+			if _, err := c.Read(b); err != nil {
+				return
+			}
+		}
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	within, done := context.WithTimeout(ctx, 6*time.Second)
+	defer done()
+	c, err := Dial(within, Endpoint{Address: "127.0.0.1:1", Fallback: []string{stranger.address, silent, good.address}, CA: pool})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if answer, err := c.Machine.Version(ctx, &api.VersionRequest{}); err != nil || answer.Machine != "m1" || !c.Connected() {
+		t.Errorf("%v, %v", answer, err)
+	}
+	_, err = Dial(ctx, Endpoint{Address: "127.0.0.1:1", Fallback: []string{stranger.address}, CA: pool})
+	if !errors.Is(err, ErrUnreachable) || !errors.Is(err, ErrUntrusted) ||
+		!strings.Contains(err.Error(), "connection refused; machine "+stranger.address+": cannot connect: the machine is not the one expected: ") {
+		t.Errorf("none: %v", err)
+	}
+	for name, e := range map[string]Endpoint{
+		"a fingerprint": {Address: "a", Fallback: []string{"b"}, Fingerprint: "sha256:" + strings.Repeat("0", 64)},
+		"a name":        {Address: "a", Fallback: []string{"b"}, CA: pool, ServerName: "m1"},
+	} {
+		if _, err := Dial(ctx, e); err == nil || !strings.Contains(err.Error(), "several addresses") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
