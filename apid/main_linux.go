@@ -10,6 +10,7 @@ import (
 
 	"github.com/orlop-os/orlop/pkg/notify"
 	"github.com/orlop-os/orlop/pkg/paths"
+	"github.com/orlop-os/orlop/pkg/profile"
 )
 
 // Main is the apid process: it gives up what it does not need, opens its port and serves until SIGTERM.
@@ -25,6 +26,9 @@ func Main() int {
 func run() error {
 	ready, err := notify.FromEnv()
 	if err != nil {
+		return err
+	}
+	if err := profile.FromEnv(); err != nil {
 		return err
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)

@@ -5,6 +5,7 @@
 package apid
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -16,8 +17,11 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	llsys "github.com/landlock-lsm/go-landlock/landlock/syscall"
+
+	"github.com/orlop-os/orlop/pkg/profile"
 )
 
 const stripped = "APID_TEST_STRIPPED"
@@ -76,6 +80,9 @@ func lookAround(dir string) error {
 	}
 	if _, err := os.ReadFile(filepath.Join(dir, "mine")); err != nil {
 		return fmt.Errorf("its own folder: %w", err)
+	}
+	if _, err := profile.Own(context.Background(), profile.Order{Kind: "cpu", Duration: 10 * time.Millisecond}); err != nil {
+		return fmt.Errorf("a profile of itself: %w", err)
 	}
 	abi, err := llsys.LandlockGetABIVersion()
 	if err != nil {

@@ -39,6 +39,7 @@ func (m *machine) register(s *grpc.Server) {
 	api.RegisterUpgradeServer(s, upgradeAPI{m: m})
 	api.RegisterAuditServer(s, auditAPI{m: m})
 	api.RegisterTrustServer(s, trustAPI{m: m})
+	api.RegisterDebugServer(s, debugAPI{m: m})
 	api.RegisterDoorServer(s, doorAPI{m: m})
 }
 

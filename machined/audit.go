@@ -136,6 +136,10 @@ func target(request, answer any) string {
 		if what = enum(r.Mode, "MODE_"); r.Patch {
 			what += ", patch"
 		}
+	case *api.CaptureRequest:
+		what = "link " + r.Link
+	case *api.ProfileRequest:
+		what = "process " + r.Process + ", " + cmp.Or(r.Kind, "cpu")
 	case *api.FetchBundleRequest: // it may hold a password
 		what = cmp.Or(r.Reference, "peer "+r.Peer)
 	case *api.RelayData:

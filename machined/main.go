@@ -16,7 +16,7 @@
 //	services.go    the processes
 //	kubernetes.go  what the processes of a node are told
 //	state.go       what can be observed
-//	api.go, cluster.go   the methods of the API
+//	api.go, cluster.go, debug.go   the methods of the API
 //
 // Started under the name apid it is the API's door instead (package apid): the same executable, so that the image holds the Go
 // runtime and gRPC once.
@@ -97,20 +97,22 @@ type machine struct {
 	// containerd is a connection to containerd's socket that opens itself when it is first used.
 	containerd *grpc.ClientConn
 
-	applying sync.Mutex // one configuration at a time
-	settling sync.Mutex // one settle at a time
-	stepping sync.Mutex // one event of an upgrade at a time
-	writing  sync.Mutex // one system is received or written at a time: an upgrade, or an installation
-	looking  sync.Mutex // one look at what the disks hold at a time
-	gifts    gifts
-	relays   relays
-	audit    *audit.Log // who called what; nil where it cannot be written
-	book     book       // client certificates issued and revoked
-	desk     desk
-	downOnce sync.Once
-	down     atomic.Bool     // it goes down: nothing is started any more
-	working  context.Context // ends then
-	stopWork context.CancelCauseFunc
+	applying  sync.Mutex // one configuration at a time
+	settling  sync.Mutex // one settle at a time
+	stepping  sync.Mutex // one event of an upgrade at a time
+	writing   sync.Mutex // one system is received or written at a time: an upgrade, or an installation
+	looking   sync.Mutex // one look at what the disks hold at a time
+	gifts     gifts
+	relays    relays
+	captures  chan struct{} // holds one for each capture that goes on
+	profiling sync.Mutex    // one profile is taken at a time
+	audit     *audit.Log    // who called what; nil where it cannot be written
+	book      book          // client certificates issued and revoked
+	desk      desk
+	downOnce  sync.Once
+	down      atomic.Bool     // it goes down: nothing is started any more
+	working   context.Context // ends then
+	stopWork  context.CancelCauseFunc
 
 	// What can be observed. Cells that a part owns are given to it in newMachine.
 	topics        []topic
@@ -137,6 +139,7 @@ func newMachine() *machine {
 		blocks:        make(chan struct{}, 1),
 		gifts:         gifts{takers: make(chan struct{}, mostGiven)},
 		relays:        newRelays(),
+		captures:      make(chan struct{}, mostCaptures),
 		desk:          desk{code: cell.New(pairing.Code("")), tries: map[netip.Prefix]*rate.Limiter{}},
 		modules:       host.ModuleIndex(),
 		config:        cell.New(applied{}),

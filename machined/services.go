@@ -26,6 +26,9 @@ const path = "PATH=/usr/bin:/usr/sbin"
 
 const mib = 1 << 20
 
+// profileSocket is where a service that is one of the system's own programs gives profiles of itself.
+func profileSocket(service string) string { return paths.Profiles + "/" + service + ".sock" }
+
 // apidPort is where apid answers.
 const apidPort = paths.PortApid
 
@@ -41,6 +44,7 @@ func door() supervise.Service {
 		Cgroup:       group + serviceApid,
 		Limits:       cgroup.Limits{MemoryMax: 96 * mib, MemoryMin: 16 * mib, CPUWeight: 200, PidsMax: 64},
 		OOMScoreAdj:  -998,
+		Profile:      profileSocket(serviceApid),
 		Ready:        supervise.Probe{Notify: true},
 		StartTimeout: 30 * time.Second,
 		Grace:        5 * time.Second,
@@ -72,6 +76,7 @@ func kubernetes(controlPlane bool) []supervise.Service {
 			Cgroup:       group + serviceKubeAPI,
 			Limits:       cgroup.Limits{MemoryMin: 256 * mib, CPUWeight: 800},
 			OOMScoreAdj:  -997,
+			Profile:      profileSocket(serviceKubeAPI),
 			Ready:        supervise.Probe{Notify: true},
 			StartTimeout: 5 * time.Minute,
 			Grace:        20 * time.Second,
@@ -84,6 +89,7 @@ func kubernetes(controlPlane bool) []supervise.Service {
 			Cgroup:       group + serviceControllers,
 			Limits:       cgroup.Limits{MemoryMin: 64 * mib, CPUWeight: 100},
 			OOMScoreAdj:  -996,
+			Profile:      profileSocket(serviceControllers),
 			Ready:        supervise.Probe{Notify: true},
 			StartTimeout: 5 * time.Minute,
 		})
@@ -96,6 +102,7 @@ func kubernetes(controlPlane bool) []supervise.Service {
 		Cgroup:       group + serviceNode,
 		Limits:       cgroup.Limits{MemoryMin: 64 * mib, CPUWeight: 200},
 		OOMScoreAdj:  -999,
+		Profile:      profileSocket(serviceNode),
 		Ready:        supervise.Probe{Notify: true},
 		StartTimeout: 10 * time.Minute, // its readiness includes the Node's, which needs the control plane, elsewhere perhaps
 		// mount(8) and nft(8) end by themselves; what is mounted for pods stays.

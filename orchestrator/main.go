@@ -48,6 +48,7 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/process"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/notify"
+	"github.com/orlop-os/orlop/pkg/profile"
 )
 
 func main() {
@@ -138,6 +139,9 @@ func drainNode(ctx context.Context, dirs layout.Dirs, in io.Reader, out io.Write
 func run(ctx context.Context, name string, dirs layout.Dirs) error {
 	to, err := notify.FromEnv()
 	if err != nil {
+		return err
+	}
+	if err := profile.FromEnv(); err != nil {
 		return err
 	}
 	spec, err := readSpec(dirs.Spec)

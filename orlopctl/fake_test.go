@@ -87,6 +87,7 @@ func startFake(operatorCA []byte) (*fakeMachine, error) {
 	api.RegisterUpgradeServer(server, &fakeUpgradeService{})
 	api.RegisterAuditServer(server, &fakeAuditService{})
 	api.RegisterTrustServer(server, &fakeTrustService{f: f})
+	api.RegisterDebugServer(server, fakeDebugService{})
 	front, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, err

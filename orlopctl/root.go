@@ -75,7 +75,8 @@ func (t *tool) rootCommand() *cobra.Command {
 	}
 	add("make", t.genCommand(), t.pairCommand(), t.validateCommand(), t.clusterCommand())
 	add("look", t.healthCommand(), t.getCommand(), t.watchCommand(), t.servicesCommand(), t.logsCommand(), t.dmesgCommand(), t.eventsCommand(),
-		t.auditCommand(), t.versionCommand(), t.showConfigCommand(), t.historyCommand(), t.diffConfigCommand(), t.supportCommand(), t.dashboardCommand())
+		t.auditCommand(), t.captureCommand(), t.profileCommand(), t.versionCommand(), t.showConfigCommand(), t.historyCommand(), t.diffConfigCommand(),
+		t.supportCommand(), t.dashboardCommand())
 	add("change", t.applyCommand(), t.patchCommand(), t.editCommand(), t.confirmCommand(), t.rollbackConfigCommand(), t.serviceCommand(),
 		t.imageCommand(), t.trustCommand(), t.kubeconfigCommand(), t.upgradeCommand(), t.rollbackCommand(), t.rebootCommand(), t.shutdownCommand(), t.resetCommand())
 	add("tool", t.configCommand(), t.docsCommand(), t.manCommand())
@@ -120,10 +121,13 @@ func interruptible() (context.Context, context.CancelFunc) {
 }
 
 // call connects, makes a call that answers at once, and disconnects.
-func (t *tool) call(do func(context.Context, *client.Client) error) error {
+func (t *tool) call(do func(context.Context, *client.Client) error) error { return t.callFor(0, do) }
+
+// callFor is call where the machine's work alone takes so long.
+func (t *tool) callFor(work time.Duration, do func(context.Context, *client.Client) error) error {
 	ctx, stop := interruptible()
 	defer stop()
-	ctx, cancel := context.WithTimeout(ctx, t.timeout(usualTimeout))
+	ctx, cancel := context.WithTimeout(ctx, t.timeout(work+usualTimeout))
 	defer cancel()
 	return t.connected(ctx, ctx, do)
 }

@@ -3,6 +3,8 @@ package main
 import (
 	"errors"
 	"flag"
+	"fmt"
+	"io"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -13,6 +15,8 @@ import (
 	"time"
 
 	agecrypt "filippo.io/age"
+	"github.com/gopacket/gopacket"
+	"github.com/gopacket/gopacket/pcapgo"
 	"github.com/rogpeppe/go-internal/testscript"
 	"sigs.k8s.io/yaml"
 
@@ -35,6 +39,7 @@ func TestMain(m *testing.M) {
 //	mode FILE 0600                 look at a file's permissions
 //	agekey FILE                    make a key to decrypt with; sets $RECIPIENT to its public one
 //	unpack FILE FOLDER [KEY]       decrypt a support bundle, if there is a key, and unpack it
+//	packets FILE                   print what lies in a pcap file
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata/script",
@@ -50,6 +55,7 @@ func TestScripts(t *testing.T) {
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"machine": cmdMachine, "cert": cmdCert, "exits": cmdExits, "mode": cmdMode, "due": cmdDue, "agekey": cmdAgeKey, "unpack": cmdUnpack,
+			"packets": cmdPackets,
 		},
 	})
 }
@@ -154,5 +160,30 @@ func cmdUnpack(ts *testscript.TestScript, _ bool, args []string) {
 		file := filepath.Join(ts.MkAbs(args[1]), name)
 		ts.Check(os.MkdirAll(filepath.Dir(file), 0o700))
 		ts.Check(os.WriteFile(file, []byte(content), 0o600))
+	}
+}
+
+// cmdPackets prints one line for each packet of a pcap file.
+func cmdPackets(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: packets FILE")
+	}
+	file, err := os.Open(ts.MkAbs(args[0]))
+	ts.Check(err)
+	defer file.Close()
+	pcap, err := pcapgo.NewReader(file)
+	ts.Check(err)
+	for {
+		data, about, err := pcap.ReadPacketData()
+		if errors.Is(err, io.EOF) {
+			return
+		}
+		ts.Check(err)
+		p := gopacket.NewPacket(data, pcap.LinkType(), gopacket.Default)
+		from, to := p.NetworkLayer().NetworkFlow().Endpoints()
+		flow := p.TransportLayer().TransportFlow()
+		_, err = fmt.Fprintf(ts.Stdout(), "%s %d of %d bytes %s:%s->%s:%s\n", about.Timestamp.UTC().Format("2006-01-02T15:04:05.000000000Z"),
+			about.CaptureLength, about.Length, from, flow.Src(), to, flow.Dst())
+		ts.Check(err)
 	}
 }

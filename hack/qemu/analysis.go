@@ -11,9 +11,9 @@ import (
 	"slices"
 	"time"
 
-	"github.com/google/gopacket"
-	"github.com/google/gopacket/layers"
-	"github.com/google/gopacket/pcapgo"
+	"github.com/gopacket/gopacket"
+	"github.com/gopacket/gopacket/layers"
+	"github.com/gopacket/gopacket/pcapgo"
 )
 
 // Flow is the frames of a capture with the same addresses, protocol and destination port. Source ports are left out:

@@ -38,8 +38,8 @@ const (
 	Role_ROLE_UNSPECIFIED  Role = 0   // nobody; a method must never have it
 	Role_ROLE_MACHINE      Role = 5   // O=orlop:machine: another machine of the cluster, by its own certificate of the machine CA
 	Role_ROLE_READER       Role = 10  // O=orlop:reader: looks, changes nothing, sees no secret
-	Role_ROLE_OPERATOR     Role = 20  // O=orlop:operator: also restarts, reboots, imports images
-	Role_ROLE_ADMIN        Role = 30  // O=orlop:admin: also changes the configuration, takes credentials, resets
+	Role_ROLE_OPERATOR     Role = 20  // O=orlop:operator: also restarts, reboots, imports images, takes profiles
+	Role_ROLE_ADMIN        Role = 30  // O=orlop:admin: also changes the configuration, takes credentials, captures packets, resets
 	Role_ROLE_LOG_READER   Role = 101 // O=orlop:log-reader: reads logs and events
 	Role_ROLE_IMAGE_IMPORT Role = 102 // O=orlop:image-import: imports container images, and sees which there are
 )
@@ -3856,6 +3856,318 @@ func (x *KubeconfigResponse) GetKubeconfig() []byte {
 	return nil
 }
 
+type CaptureRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Link  string                 `protobuf:"bytes,1,opt,name=link,proto3" json:"link,omitempty"`
+	// Which packets: a program of classic BPF, 8 bytes for each instruction (struct sock_filter of linux/filter.h, big endian); empty for
+	// all. M[0] holds where in the packet the header of the network layer begins, M[1] its EtherType (package capture).
+	Filter        []byte               `protobuf:"bytes,2,opt,name=filter,proto3" json:"filter,omitempty"`
+	Count         uint64               `protobuf:"varint,3,opt,name=count,proto3" json:"count,omitempty"`             // how many; 0 for no limit
+	Duration      *durationpb.Duration `protobuf:"bytes,4,opt,name=duration,proto3" json:"duration,omitempty"`        // how long; 0 for 60 s, at most 10 min
+	Snaplen       uint32               `protobuf:"varint,5,opt,name=snaplen,proto3" json:"snaplen,omitempty"`         // how many bytes of each are kept; 0 for 256 KiB, which is the most, and more than there are
+	Promiscuous   bool                 `protobuf:"varint,6,opt,name=promiscuous,proto3" json:"promiscuous,omitempty"` // the link also takes what is not addressed to it, as long as this goes on
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CaptureRequest) Reset() {
+	*x = CaptureRequest{}
+	mi := &file_orlop_proto_msgTypes[66]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CaptureRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CaptureRequest) ProtoMessage() {}
+
+func (x *CaptureRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_orlop_proto_msgTypes[66]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CaptureRequest.ProtoReflect.Descriptor instead.
+func (*CaptureRequest) Descriptor() ([]byte, []int) {
+	return file_orlop_proto_rawDescGZIP(), []int{66}
+}
+
+func (x *CaptureRequest) GetLink() string {
+	if x != nil {
+		return x.Link
+	}
+	return ""
+}
+
+func (x *CaptureRequest) GetFilter() []byte {
+	if x != nil {
+		return x.Filter
+	}
+	return nil
+}
+
+func (x *CaptureRequest) GetCount() uint64 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
+func (x *CaptureRequest) GetDuration() *durationpb.Duration {
+	if x != nil {
+		return x.Duration
+	}
+	return nil
+}
+
+func (x *CaptureRequest) GetSnaplen() uint32 {
+	if x != nil {
+		return x.Snaplen
+	}
+	return 0
+}
+
+func (x *CaptureRequest) GetPromiscuous() bool {
+	if x != nil {
+		return x.Promiscuous
+	}
+	return false
+}
+
+type CaptureResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What a packet begins with, by the number that pcap files have for it: 1 an Ethernet header, 101 an IP header. In the first message
+	// only, which has no packets and is sent when the capture has begun.
+	LinkType      uint32    `protobuf:"varint,1,opt,name=link_type,json=linkType,proto3" json:"link_type,omitempty"`
+	Packets       []*Packet `protobuf:"bytes,2,rep,name=packets,proto3" json:"packets,omitempty"`  // oldest first
+	Dropped       uint64    `protobuf:"varint,3,opt,name=dropped,proto3" json:"dropped,omitempty"` // how many have been lost so far: they came faster than the caller has taken them
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CaptureResponse) Reset() {
+	*x = CaptureResponse{}
+	mi := &file_orlop_proto_msgTypes[67]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CaptureResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CaptureResponse) ProtoMessage() {}
+
+func (x *CaptureResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_orlop_proto_msgTypes[67]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CaptureResponse.ProtoReflect.Descriptor instead.
+func (*CaptureResponse) Descriptor() ([]byte, []int) {
+	return file_orlop_proto_rawDescGZIP(), []int{67}
+}
+
+func (x *CaptureResponse) GetLinkType() uint32 {
+	if x != nil {
+		return x.LinkType
+	}
+	return 0
+}
+
+func (x *CaptureResponse) GetPackets() []*Packet {
+	if x != nil {
+		return x.Packets
+	}
+	return nil
+}
+
+func (x *CaptureResponse) GetDropped() uint64 {
+	if x != nil {
+		return x.Dropped
+	}
+	return 0
+}
+
+type Packet struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	TimeNs        int64                  `protobuf:"varint,1,opt,name=time_ns,json=timeNs,proto3" json:"time_ns,omitempty"` // when it passed: nanoseconds since 1970
+	Length        uint32                 `protobuf:"varint,2,opt,name=length,proto3" json:"length,omitempty"`               // of the whole packet, in bytes
+	Data          []byte                 `protobuf:"bytes,3,opt,name=data,proto3" json:"data,omitempty"`                    // its beginning
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Packet) Reset() {
+	*x = Packet{}
+	mi := &file_orlop_proto_msgTypes[68]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Packet) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Packet) ProtoMessage() {}
+
+func (x *Packet) ProtoReflect() protoreflect.Message {
+	mi := &file_orlop_proto_msgTypes[68]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Packet.ProtoReflect.Descriptor instead.
+func (*Packet) Descriptor() ([]byte, []int) {
+	return file_orlop_proto_rawDescGZIP(), []int{68}
+}
+
+func (x *Packet) GetTimeNs() int64 {
+	if x != nil {
+		return x.TimeNs
+	}
+	return 0
+}
+
+func (x *Packet) GetLength() uint32 {
+	if x != nil {
+		return x.Length
+	}
+	return 0
+}
+
+func (x *Packet) GetData() []byte {
+	if x != nil {
+		return x.Data
+	}
+	return nil
+}
+
+type ProfileRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Process       string                 `protobuf:"bytes,1,opt,name=process,proto3" json:"process,omitempty"`   // "machined", or the name of a service that is one of the system's own programs
+	Kind          string                 `protobuf:"bytes,2,opt,name=kind,proto3" json:"kind,omitempty"`         // "cpu", which is the same as empty; "heap", "allocs", "goroutine"
+	Duration      *durationpb.Duration   `protobuf:"bytes,3,opt,name=duration,proto3" json:"duration,omitempty"` // cpu: how long it is watched; 0 for 30 s, at most 60 s
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ProfileRequest) Reset() {
+	*x = ProfileRequest{}
+	mi := &file_orlop_proto_msgTypes[69]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ProfileRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ProfileRequest) ProtoMessage() {}
+
+func (x *ProfileRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_orlop_proto_msgTypes[69]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ProfileRequest.ProtoReflect.Descriptor instead.
+func (*ProfileRequest) Descriptor() ([]byte, []int) {
+	return file_orlop_proto_rawDescGZIP(), []int{69}
+}
+
+func (x *ProfileRequest) GetProcess() string {
+	if x != nil {
+		return x.Process
+	}
+	return ""
+}
+
+func (x *ProfileRequest) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *ProfileRequest) GetDuration() *durationpb.Duration {
+	if x != nil {
+		return x.Duration
+	}
+	return nil
+}
+
+type ProfileResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Profile       []byte                 `protobuf:"bytes,1,opt,name=profile,proto3" json:"profile,omitempty"` // profile.proto of github.com/google/pprof, gzip; at most 3 MiB
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ProfileResponse) Reset() {
+	*x = ProfileResponse{}
+	mi := &file_orlop_proto_msgTypes[70]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ProfileResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ProfileResponse) ProtoMessage() {}
+
+func (x *ProfileResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_orlop_proto_msgTypes[70]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ProfileResponse.ProtoReflect.Descriptor instead.
+func (*ProfileResponse) Descriptor() ([]byte, []int) {
+	return file_orlop_proto_rawDescGZIP(), []int{70}
+}
+
+func (x *ProfileResponse) GetProfile() []byte {
+	if x != nil {
+		return x.Profile
+	}
+	return nil
+}
+
 var file_orlop_proto_extTypes = []protoimpl.ExtensionInfo{
 	{
 		ExtendedType:  (*descriptorpb.MethodOptions)(nil),
@@ -4155,7 +4467,28 @@ const file_orlop_proto_rawDesc = "" +
 	"\x12KubeconfigResponse\x12\x1e\n" +
 	"\n" +
 	"kubeconfig\x18\x01 \x01(\fR\n" +
-	"kubeconfig*\x8e\x01\n" +
+	"kubeconfig\"\xc5\x01\n" +
+	"\x0eCaptureRequest\x12\x12\n" +
+	"\x04link\x18\x01 \x01(\tR\x04link\x12\x16\n" +
+	"\x06filter\x18\x02 \x01(\fR\x06filter\x12\x14\n" +
+	"\x05count\x18\x03 \x01(\x04R\x05count\x125\n" +
+	"\bduration\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\bduration\x12\x18\n" +
+	"\asnaplen\x18\x05 \x01(\rR\asnaplen\x12 \n" +
+	"\vpromiscuous\x18\x06 \x01(\bR\vpromiscuous\"z\n" +
+	"\x0fCaptureResponse\x12\x1b\n" +
+	"\tlink_type\x18\x01 \x01(\rR\blinkType\x120\n" +
+	"\apackets\x18\x02 \x03(\v2\x16.orlop.v1alpha1.PacketR\apackets\x12\x18\n" +
+	"\adropped\x18\x03 \x01(\x04R\adropped\"M\n" +
+	"\x06Packet\x12\x17\n" +
+	"\atime_ns\x18\x01 \x01(\x03R\x06timeNs\x12\x16\n" +
+	"\x06length\x18\x02 \x01(\rR\x06length\x12\x12\n" +
+	"\x04data\x18\x03 \x01(\fR\x04data\"u\n" +
+	"\x0eProfileRequest\x12\x18\n" +
+	"\aprocess\x18\x01 \x01(\tR\aprocess\x12\x12\n" +
+	"\x04kind\x18\x02 \x01(\tR\x04kind\x125\n" +
+	"\bduration\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\bduration\"+\n" +
+	"\x0fProfileResponse\x12\x18\n" +
+	"\aprofile\x18\x01 \x01(\fR\aprofile*\x8e\x01\n" +
 	"\x04Role\x12\x14\n" +
 	"\x10ROLE_UNSPECIFIED\x10\x00\x12\x10\n" +
 	"\fROLE_MACHINE\x10\x05\x12\x0f\n" +
@@ -4228,7 +4561,10 @@ const file_orlop_proto_rawDesc = "" +
 	"\x06Health\x12\x1d.orlop.v1alpha1.HealthRequest\x1a\x1e.orlop.v1alpha1.HealthResponse\"\x04\x80\xb5\x18\n" +
 	"0\x01\x12Y\n" +
 	"\n" +
-	"Kubeconfig\x12!.orlop.v1alpha1.KubeconfigRequest\x1a\".orlop.v1alpha1.KubeconfigResponse\"\x04\x80\xb5\x18\x1e:J\n" +
+	"Kubeconfig\x12!.orlop.v1alpha1.KubeconfigRequest\x1a\".orlop.v1alpha1.KubeconfigResponse\"\x04\x80\xb5\x18\x1e2\xad\x01\n" +
+	"\x05Debug\x12R\n" +
+	"\aCapture\x12\x1e.orlop.v1alpha1.CaptureRequest\x1a\x1f.orlop.v1alpha1.CaptureResponse\"\x04\x80\xb5\x18\x1e0\x01\x12P\n" +
+	"\aProfile\x12\x1e.orlop.v1alpha1.ProfileRequest\x1a\x1f.orlop.v1alpha1.ProfileResponse\"\x04\x80\xb5\x18\x14:J\n" +
 	"\x04role\x12\x1e.google.protobuf.MethodOptions\x18І\x03 \x01(\x0e2\x14.orlop.v1alpha1.RoleR\x04role:N\n" +
 	"\x06narrow\x12\x1e.google.protobuf.MethodOptions\x18ц\x03 \x03(\x0e2\x14.orlop.v1alpha1.RoleR\x06narrow::\n" +
 	"\aaudited\x12\x1e.google.protobuf.MethodOptions\x18҆\x03 \x01(\bR\aauditedB#Z!github.com/orlop-os/orlop/pkg/apib\x06proto3"
@@ -4246,7 +4582,7 @@ func file_orlop_proto_rawDescGZIP() []byte {
 }
 
 var file_orlop_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_orlop_proto_msgTypes = make([]protoimpl.MessageInfo, 66)
+var file_orlop_proto_msgTypes = make([]protoimpl.MessageInfo, 71)
 var file_orlop_proto_goTypes = []any{
 	(Role)(0),                          // 0: orlop.v1alpha1.Role
 	(ResetRequest_Wipe)(0),             // 1: orlop.v1alpha1.ResetRequest.Wipe
@@ -4317,122 +4653,134 @@ var file_orlop_proto_goTypes = []any{
 	(*HealthCheck)(nil),                // 66: orlop.v1alpha1.HealthCheck
 	(*KubeconfigRequest)(nil),          // 67: orlop.v1alpha1.KubeconfigRequest
 	(*KubeconfigResponse)(nil),         // 68: orlop.v1alpha1.KubeconfigResponse
-	(*timestamppb.Timestamp)(nil),      // 69: google.protobuf.Timestamp
-	(*structpb.Value)(nil),             // 70: google.protobuf.Value
-	(*durationpb.Duration)(nil),        // 71: google.protobuf.Duration
-	(*descriptorpb.MethodOptions)(nil), // 72: google.protobuf.MethodOptions
+	(*CaptureRequest)(nil),             // 69: orlop.v1alpha1.CaptureRequest
+	(*CaptureResponse)(nil),            // 70: orlop.v1alpha1.CaptureResponse
+	(*Packet)(nil),                     // 71: orlop.v1alpha1.Packet
+	(*ProfileRequest)(nil),             // 72: orlop.v1alpha1.ProfileRequest
+	(*ProfileResponse)(nil),            // 73: orlop.v1alpha1.ProfileResponse
+	(*timestamppb.Timestamp)(nil),      // 74: google.protobuf.Timestamp
+	(*structpb.Value)(nil),             // 75: google.protobuf.Value
+	(*durationpb.Duration)(nil),        // 76: google.protobuf.Duration
+	(*descriptorpb.MethodOptions)(nil), // 77: google.protobuf.MethodOptions
 }
 var file_orlop_proto_depIdxs = []int32{
-	69, // 0: orlop.v1alpha1.VersionResponse.built:type_name -> google.protobuf.Timestamp
-	70, // 1: orlop.v1alpha1.StateSnapshot.value:type_name -> google.protobuf.Value
-	69, // 2: orlop.v1alpha1.Event.time:type_name -> google.protobuf.Timestamp
-	71, // 3: orlop.v1alpha1.PowerRequest.grace:type_name -> google.protobuf.Duration
+	74, // 0: orlop.v1alpha1.VersionResponse.built:type_name -> google.protobuf.Timestamp
+	75, // 1: orlop.v1alpha1.StateSnapshot.value:type_name -> google.protobuf.Value
+	74, // 2: orlop.v1alpha1.Event.time:type_name -> google.protobuf.Timestamp
+	76, // 3: orlop.v1alpha1.PowerRequest.grace:type_name -> google.protobuf.Duration
 	1,  // 4: orlop.v1alpha1.ResetRequest.wipe:type_name -> orlop.v1alpha1.ResetRequest.Wipe
 	2,  // 5: orlop.v1alpha1.ApplyRequest.mode:type_name -> orlop.v1alpha1.ApplyRequest.Mode
-	71, // 6: orlop.v1alpha1.ApplyRequest.try_for:type_name -> google.protobuf.Duration
-	69, // 7: orlop.v1alpha1.ApplyResponse.trial:type_name -> google.protobuf.Timestamp
-	69, // 8: orlop.v1alpha1.GetConfigResponse.applied:type_name -> google.protobuf.Timestamp
+	76, // 6: orlop.v1alpha1.ApplyRequest.try_for:type_name -> google.protobuf.Duration
+	74, // 7: orlop.v1alpha1.ApplyResponse.trial:type_name -> google.protobuf.Timestamp
+	74, // 8: orlop.v1alpha1.GetConfigResponse.applied:type_name -> google.protobuf.Timestamp
 	21, // 9: orlop.v1alpha1.ConfigHistoryResponse.entries:type_name -> orlop.v1alpha1.ConfigEntry
-	69, // 10: orlop.v1alpha1.ConfigEntry.at:type_name -> google.protobuf.Timestamp
+	74, // 10: orlop.v1alpha1.ConfigEntry.at:type_name -> google.protobuf.Timestamp
 	27, // 11: orlop.v1alpha1.ListServicesResponse.services:type_name -> orlop.v1alpha1.ServiceStatus
-	69, // 12: orlop.v1alpha1.ServiceStatus.since:type_name -> google.protobuf.Timestamp
+	74, // 12: orlop.v1alpha1.ServiceStatus.since:type_name -> google.protobuf.Timestamp
 	28, // 13: orlop.v1alpha1.ServiceStatus.components:type_name -> orlop.v1alpha1.Component
-	69, // 14: orlop.v1alpha1.Component.since:type_name -> google.protobuf.Timestamp
-	69, // 15: orlop.v1alpha1.LogLine.time:type_name -> google.protobuf.Timestamp
+	74, // 14: orlop.v1alpha1.Component.since:type_name -> google.protobuf.Timestamp
+	74, // 15: orlop.v1alpha1.LogLine.time:type_name -> google.protobuf.Timestamp
 	38, // 16: orlop.v1alpha1.ImportImageResponse.images:type_name -> orlop.v1alpha1.ContainerImage
 	38, // 17: orlop.v1alpha1.ListImagesResponse.images:type_name -> orlop.v1alpha1.ContainerImage
-	69, // 18: orlop.v1alpha1.UpgradeStatus.began:type_name -> google.protobuf.Timestamp
-	69, // 19: orlop.v1alpha1.UpgradeStatus.ended:type_name -> google.protobuf.Timestamp
-	69, // 20: orlop.v1alpha1.UpgradeStatus.data_of:type_name -> google.protobuf.Timestamp
-	71, // 21: orlop.v1alpha1.IssueRequest.life:type_name -> google.protobuf.Duration
-	71, // 22: orlop.v1alpha1.RenewRequest.life:type_name -> google.protobuf.Duration
+	74, // 18: orlop.v1alpha1.UpgradeStatus.began:type_name -> google.protobuf.Timestamp
+	74, // 19: orlop.v1alpha1.UpgradeStatus.ended:type_name -> google.protobuf.Timestamp
+	74, // 20: orlop.v1alpha1.UpgradeStatus.data_of:type_name -> google.protobuf.Timestamp
+	76, // 21: orlop.v1alpha1.IssueRequest.life:type_name -> google.protobuf.Duration
+	76, // 22: orlop.v1alpha1.RenewRequest.life:type_name -> google.protobuf.Duration
 	60, // 23: orlop.v1alpha1.ListTrustResponse.issued:type_name -> orlop.v1alpha1.IssuedCertificate
 	61, // 24: orlop.v1alpha1.ListTrustResponse.revoked:type_name -> orlop.v1alpha1.Revocation
-	69, // 25: orlop.v1alpha1.IssuedCertificate.at:type_name -> google.protobuf.Timestamp
-	69, // 26: orlop.v1alpha1.IssuedCertificate.expires:type_name -> google.protobuf.Timestamp
-	69, // 27: orlop.v1alpha1.Revocation.at:type_name -> google.protobuf.Timestamp
+	74, // 25: orlop.v1alpha1.IssuedCertificate.at:type_name -> google.protobuf.Timestamp
+	74, // 26: orlop.v1alpha1.IssuedCertificate.expires:type_name -> google.protobuf.Timestamp
+	74, // 27: orlop.v1alpha1.Revocation.at:type_name -> google.protobuf.Timestamp
 	61, // 28: orlop.v1alpha1.RevokeResponse.revocation:type_name -> orlop.v1alpha1.Revocation
 	66, // 29: orlop.v1alpha1.HealthResponse.checks:type_name -> orlop.v1alpha1.HealthCheck
-	69, // 30: orlop.v1alpha1.HealthCheck.since:type_name -> google.protobuf.Timestamp
-	71, // 31: orlop.v1alpha1.KubeconfigRequest.ttl:type_name -> google.protobuf.Duration
-	72, // 32: orlop.v1alpha1.role:extendee -> google.protobuf.MethodOptions
-	72, // 33: orlop.v1alpha1.narrow:extendee -> google.protobuf.MethodOptions
-	72, // 34: orlop.v1alpha1.audited:extendee -> google.protobuf.MethodOptions
-	0,  // 35: orlop.v1alpha1.role:type_name -> orlop.v1alpha1.Role
-	0,  // 36: orlop.v1alpha1.narrow:type_name -> orlop.v1alpha1.Role
-	3,  // 37: orlop.v1alpha1.Machine.Version:input_type -> orlop.v1alpha1.VersionRequest
-	5,  // 38: orlop.v1alpha1.Machine.Get:input_type -> orlop.v1alpha1.GetRequest
-	5,  // 39: orlop.v1alpha1.Machine.Watch:input_type -> orlop.v1alpha1.GetRequest
-	7,  // 40: orlop.v1alpha1.Machine.Events:input_type -> orlop.v1alpha1.EventsRequest
-	9,  // 41: orlop.v1alpha1.Machine.Reboot:input_type -> orlop.v1alpha1.PowerRequest
-	9,  // 42: orlop.v1alpha1.Machine.Shutdown:input_type -> orlop.v1alpha1.PowerRequest
-	11, // 43: orlop.v1alpha1.Machine.Reset:input_type -> orlop.v1alpha1.ResetRequest
-	12, // 44: orlop.v1alpha1.Machine.Relay:input_type -> orlop.v1alpha1.RelayData
-	13, // 45: orlop.v1alpha1.Config.Apply:input_type -> orlop.v1alpha1.ApplyRequest
-	15, // 46: orlop.v1alpha1.Config.Confirm:input_type -> orlop.v1alpha1.ConfirmConfigRequest
-	17, // 47: orlop.v1alpha1.Config.Get:input_type -> orlop.v1alpha1.GetConfigRequest
-	19, // 48: orlop.v1alpha1.Config.History:input_type -> orlop.v1alpha1.ConfigHistoryRequest
-	22, // 49: orlop.v1alpha1.Config.Compare:input_type -> orlop.v1alpha1.CompareConfigRequest
-	25, // 50: orlop.v1alpha1.Service.List:input_type -> orlop.v1alpha1.ListServicesRequest
-	29, // 51: orlop.v1alpha1.Service.Restart:input_type -> orlop.v1alpha1.RestartServiceRequest
-	31, // 52: orlop.v1alpha1.Log.Service:input_type -> orlop.v1alpha1.ServiceLogRequest
-	32, // 53: orlop.v1alpha1.Log.Kernel:input_type -> orlop.v1alpha1.KernelLogRequest
-	34, // 54: orlop.v1alpha1.Image.Import:input_type -> orlop.v1alpha1.ImportImageRequest
-	36, // 55: orlop.v1alpha1.Image.List:input_type -> orlop.v1alpha1.ListImagesRequest
-	39, // 56: orlop.v1alpha1.Upgrade.Offer:input_type -> orlop.v1alpha1.OfferBundleRequest
-	41, // 57: orlop.v1alpha1.Upgrade.Send:input_type -> orlop.v1alpha1.SendBundleRequest
-	42, // 58: orlop.v1alpha1.Upgrade.Fetch:input_type -> orlop.v1alpha1.FetchBundleRequest
-	48, // 59: orlop.v1alpha1.Upgrade.Status:input_type -> orlop.v1alpha1.UpgradeStatusRequest
-	49, // 60: orlop.v1alpha1.Upgrade.Watch:input_type -> orlop.v1alpha1.WatchUpgradeRequest
-	43, // 61: orlop.v1alpha1.Upgrade.Describe:input_type -> orlop.v1alpha1.DescribeBundleRequest
-	45, // 62: orlop.v1alpha1.Upgrade.Give:input_type -> orlop.v1alpha1.GiveBundleRequest
-	51, // 63: orlop.v1alpha1.Upgrade.Rollback:input_type -> orlop.v1alpha1.RollbackRequest
-	53, // 64: orlop.v1alpha1.Audit.Read:input_type -> orlop.v1alpha1.ReadAuditRequest
-	55, // 65: orlop.v1alpha1.Trust.Issue:input_type -> orlop.v1alpha1.IssueRequest
-	56, // 66: orlop.v1alpha1.Trust.Renew:input_type -> orlop.v1alpha1.RenewRequest
-	58, // 67: orlop.v1alpha1.Trust.List:input_type -> orlop.v1alpha1.ListTrustRequest
-	62, // 68: orlop.v1alpha1.Trust.Revoke:input_type -> orlop.v1alpha1.RevokeRequest
-	64, // 69: orlop.v1alpha1.Cluster.Health:input_type -> orlop.v1alpha1.HealthRequest
-	67, // 70: orlop.v1alpha1.Cluster.Kubeconfig:input_type -> orlop.v1alpha1.KubeconfigRequest
-	4,  // 71: orlop.v1alpha1.Machine.Version:output_type -> orlop.v1alpha1.VersionResponse
-	6,  // 72: orlop.v1alpha1.Machine.Get:output_type -> orlop.v1alpha1.StateSnapshot
-	6,  // 73: orlop.v1alpha1.Machine.Watch:output_type -> orlop.v1alpha1.StateSnapshot
-	8,  // 74: orlop.v1alpha1.Machine.Events:output_type -> orlop.v1alpha1.Event
-	10, // 75: orlop.v1alpha1.Machine.Reboot:output_type -> orlop.v1alpha1.PowerResponse
-	10, // 76: orlop.v1alpha1.Machine.Shutdown:output_type -> orlop.v1alpha1.PowerResponse
-	10, // 77: orlop.v1alpha1.Machine.Reset:output_type -> orlop.v1alpha1.PowerResponse
-	12, // 78: orlop.v1alpha1.Machine.Relay:output_type -> orlop.v1alpha1.RelayData
-	14, // 79: orlop.v1alpha1.Config.Apply:output_type -> orlop.v1alpha1.ApplyResponse
-	16, // 80: orlop.v1alpha1.Config.Confirm:output_type -> orlop.v1alpha1.ConfirmConfigResponse
-	18, // 81: orlop.v1alpha1.Config.Get:output_type -> orlop.v1alpha1.GetConfigResponse
-	20, // 82: orlop.v1alpha1.Config.History:output_type -> orlop.v1alpha1.ConfigHistoryResponse
-	23, // 83: orlop.v1alpha1.Config.Compare:output_type -> orlop.v1alpha1.CompareConfigResponse
-	26, // 84: orlop.v1alpha1.Service.List:output_type -> orlop.v1alpha1.ListServicesResponse
-	30, // 85: orlop.v1alpha1.Service.Restart:output_type -> orlop.v1alpha1.RestartServiceResponse
-	33, // 86: orlop.v1alpha1.Log.Service:output_type -> orlop.v1alpha1.LogLine
-	33, // 87: orlop.v1alpha1.Log.Kernel:output_type -> orlop.v1alpha1.LogLine
-	35, // 88: orlop.v1alpha1.Image.Import:output_type -> orlop.v1alpha1.ImportImageResponse
-	37, // 89: orlop.v1alpha1.Image.List:output_type -> orlop.v1alpha1.ListImagesResponse
-	40, // 90: orlop.v1alpha1.Upgrade.Offer:output_type -> orlop.v1alpha1.OfferBundleResponse
-	47, // 91: orlop.v1alpha1.Upgrade.Send:output_type -> orlop.v1alpha1.UpgradeBegun
-	47, // 92: orlop.v1alpha1.Upgrade.Fetch:output_type -> orlop.v1alpha1.UpgradeBegun
-	50, // 93: orlop.v1alpha1.Upgrade.Status:output_type -> orlop.v1alpha1.UpgradeStatus
-	50, // 94: orlop.v1alpha1.Upgrade.Watch:output_type -> orlop.v1alpha1.UpgradeStatus
-	44, // 95: orlop.v1alpha1.Upgrade.Describe:output_type -> orlop.v1alpha1.DescribeBundleResponse
-	46, // 96: orlop.v1alpha1.Upgrade.Give:output_type -> orlop.v1alpha1.GiveBundleResponse
-	52, // 97: orlop.v1alpha1.Upgrade.Rollback:output_type -> orlop.v1alpha1.RollbackResponse
-	54, // 98: orlop.v1alpha1.Audit.Read:output_type -> orlop.v1alpha1.AuditLine
-	57, // 99: orlop.v1alpha1.Trust.Issue:output_type -> orlop.v1alpha1.IssueResponse
-	57, // 100: orlop.v1alpha1.Trust.Renew:output_type -> orlop.v1alpha1.IssueResponse
-	59, // 101: orlop.v1alpha1.Trust.List:output_type -> orlop.v1alpha1.ListTrustResponse
-	63, // 102: orlop.v1alpha1.Trust.Revoke:output_type -> orlop.v1alpha1.RevokeResponse
-	65, // 103: orlop.v1alpha1.Cluster.Health:output_type -> orlop.v1alpha1.HealthResponse
-	68, // 104: orlop.v1alpha1.Cluster.Kubeconfig:output_type -> orlop.v1alpha1.KubeconfigResponse
-	71, // [71:105] is the sub-list for method output_type
-	37, // [37:71] is the sub-list for method input_type
-	35, // [35:37] is the sub-list for extension type_name
-	32, // [32:35] is the sub-list for extension extendee
-	0,  // [0:32] is the sub-list for field type_name
+	74, // 30: orlop.v1alpha1.HealthCheck.since:type_name -> google.protobuf.Timestamp
+	76, // 31: orlop.v1alpha1.KubeconfigRequest.ttl:type_name -> google.protobuf.Duration
+	76, // 32: orlop.v1alpha1.CaptureRequest.duration:type_name -> google.protobuf.Duration
+	71, // 33: orlop.v1alpha1.CaptureResponse.packets:type_name -> orlop.v1alpha1.Packet
+	76, // 34: orlop.v1alpha1.ProfileRequest.duration:type_name -> google.protobuf.Duration
+	77, // 35: orlop.v1alpha1.role:extendee -> google.protobuf.MethodOptions
+	77, // 36: orlop.v1alpha1.narrow:extendee -> google.protobuf.MethodOptions
+	77, // 37: orlop.v1alpha1.audited:extendee -> google.protobuf.MethodOptions
+	0,  // 38: orlop.v1alpha1.role:type_name -> orlop.v1alpha1.Role
+	0,  // 39: orlop.v1alpha1.narrow:type_name -> orlop.v1alpha1.Role
+	3,  // 40: orlop.v1alpha1.Machine.Version:input_type -> orlop.v1alpha1.VersionRequest
+	5,  // 41: orlop.v1alpha1.Machine.Get:input_type -> orlop.v1alpha1.GetRequest
+	5,  // 42: orlop.v1alpha1.Machine.Watch:input_type -> orlop.v1alpha1.GetRequest
+	7,  // 43: orlop.v1alpha1.Machine.Events:input_type -> orlop.v1alpha1.EventsRequest
+	9,  // 44: orlop.v1alpha1.Machine.Reboot:input_type -> orlop.v1alpha1.PowerRequest
+	9,  // 45: orlop.v1alpha1.Machine.Shutdown:input_type -> orlop.v1alpha1.PowerRequest
+	11, // 46: orlop.v1alpha1.Machine.Reset:input_type -> orlop.v1alpha1.ResetRequest
+	12, // 47: orlop.v1alpha1.Machine.Relay:input_type -> orlop.v1alpha1.RelayData
+	13, // 48: orlop.v1alpha1.Config.Apply:input_type -> orlop.v1alpha1.ApplyRequest
+	15, // 49: orlop.v1alpha1.Config.Confirm:input_type -> orlop.v1alpha1.ConfirmConfigRequest
+	17, // 50: orlop.v1alpha1.Config.Get:input_type -> orlop.v1alpha1.GetConfigRequest
+	19, // 51: orlop.v1alpha1.Config.History:input_type -> orlop.v1alpha1.ConfigHistoryRequest
+	22, // 52: orlop.v1alpha1.Config.Compare:input_type -> orlop.v1alpha1.CompareConfigRequest
+	25, // 53: orlop.v1alpha1.Service.List:input_type -> orlop.v1alpha1.ListServicesRequest
+	29, // 54: orlop.v1alpha1.Service.Restart:input_type -> orlop.v1alpha1.RestartServiceRequest
+	31, // 55: orlop.v1alpha1.Log.Service:input_type -> orlop.v1alpha1.ServiceLogRequest
+	32, // 56: orlop.v1alpha1.Log.Kernel:input_type -> orlop.v1alpha1.KernelLogRequest
+	34, // 57: orlop.v1alpha1.Image.Import:input_type -> orlop.v1alpha1.ImportImageRequest
+	36, // 58: orlop.v1alpha1.Image.List:input_type -> orlop.v1alpha1.ListImagesRequest
+	39, // 59: orlop.v1alpha1.Upgrade.Offer:input_type -> orlop.v1alpha1.OfferBundleRequest
+	41, // 60: orlop.v1alpha1.Upgrade.Send:input_type -> orlop.v1alpha1.SendBundleRequest
+	42, // 61: orlop.v1alpha1.Upgrade.Fetch:input_type -> orlop.v1alpha1.FetchBundleRequest
+	48, // 62: orlop.v1alpha1.Upgrade.Status:input_type -> orlop.v1alpha1.UpgradeStatusRequest
+	49, // 63: orlop.v1alpha1.Upgrade.Watch:input_type -> orlop.v1alpha1.WatchUpgradeRequest
+	43, // 64: orlop.v1alpha1.Upgrade.Describe:input_type -> orlop.v1alpha1.DescribeBundleRequest
+	45, // 65: orlop.v1alpha1.Upgrade.Give:input_type -> orlop.v1alpha1.GiveBundleRequest
+	51, // 66: orlop.v1alpha1.Upgrade.Rollback:input_type -> orlop.v1alpha1.RollbackRequest
+	53, // 67: orlop.v1alpha1.Audit.Read:input_type -> orlop.v1alpha1.ReadAuditRequest
+	55, // 68: orlop.v1alpha1.Trust.Issue:input_type -> orlop.v1alpha1.IssueRequest
+	56, // 69: orlop.v1alpha1.Trust.Renew:input_type -> orlop.v1alpha1.RenewRequest
+	58, // 70: orlop.v1alpha1.Trust.List:input_type -> orlop.v1alpha1.ListTrustRequest
+	62, // 71: orlop.v1alpha1.Trust.Revoke:input_type -> orlop.v1alpha1.RevokeRequest
+	64, // 72: orlop.v1alpha1.Cluster.Health:input_type -> orlop.v1alpha1.HealthRequest
+	67, // 73: orlop.v1alpha1.Cluster.Kubeconfig:input_type -> orlop.v1alpha1.KubeconfigRequest
+	69, // 74: orlop.v1alpha1.Debug.Capture:input_type -> orlop.v1alpha1.CaptureRequest
+	72, // 75: orlop.v1alpha1.Debug.Profile:input_type -> orlop.v1alpha1.ProfileRequest
+	4,  // 76: orlop.v1alpha1.Machine.Version:output_type -> orlop.v1alpha1.VersionResponse
+	6,  // 77: orlop.v1alpha1.Machine.Get:output_type -> orlop.v1alpha1.StateSnapshot
+	6,  // 78: orlop.v1alpha1.Machine.Watch:output_type -> orlop.v1alpha1.StateSnapshot
+	8,  // 79: orlop.v1alpha1.Machine.Events:output_type -> orlop.v1alpha1.Event
+	10, // 80: orlop.v1alpha1.Machine.Reboot:output_type -> orlop.v1alpha1.PowerResponse
+	10, // 81: orlop.v1alpha1.Machine.Shutdown:output_type -> orlop.v1alpha1.PowerResponse
+	10, // 82: orlop.v1alpha1.Machine.Reset:output_type -> orlop.v1alpha1.PowerResponse
+	12, // 83: orlop.v1alpha1.Machine.Relay:output_type -> orlop.v1alpha1.RelayData
+	14, // 84: orlop.v1alpha1.Config.Apply:output_type -> orlop.v1alpha1.ApplyResponse
+	16, // 85: orlop.v1alpha1.Config.Confirm:output_type -> orlop.v1alpha1.ConfirmConfigResponse
+	18, // 86: orlop.v1alpha1.Config.Get:output_type -> orlop.v1alpha1.GetConfigResponse
+	20, // 87: orlop.v1alpha1.Config.History:output_type -> orlop.v1alpha1.ConfigHistoryResponse
+	23, // 88: orlop.v1alpha1.Config.Compare:output_type -> orlop.v1alpha1.CompareConfigResponse
+	26, // 89: orlop.v1alpha1.Service.List:output_type -> orlop.v1alpha1.ListServicesResponse
+	30, // 90: orlop.v1alpha1.Service.Restart:output_type -> orlop.v1alpha1.RestartServiceResponse
+	33, // 91: orlop.v1alpha1.Log.Service:output_type -> orlop.v1alpha1.LogLine
+	33, // 92: orlop.v1alpha1.Log.Kernel:output_type -> orlop.v1alpha1.LogLine
+	35, // 93: orlop.v1alpha1.Image.Import:output_type -> orlop.v1alpha1.ImportImageResponse
+	37, // 94: orlop.v1alpha1.Image.List:output_type -> orlop.v1alpha1.ListImagesResponse
+	40, // 95: orlop.v1alpha1.Upgrade.Offer:output_type -> orlop.v1alpha1.OfferBundleResponse
+	47, // 96: orlop.v1alpha1.Upgrade.Send:output_type -> orlop.v1alpha1.UpgradeBegun
+	47, // 97: orlop.v1alpha1.Upgrade.Fetch:output_type -> orlop.v1alpha1.UpgradeBegun
+	50, // 98: orlop.v1alpha1.Upgrade.Status:output_type -> orlop.v1alpha1.UpgradeStatus
+	50, // 99: orlop.v1alpha1.Upgrade.Watch:output_type -> orlop.v1alpha1.UpgradeStatus
+	44, // 100: orlop.v1alpha1.Upgrade.Describe:output_type -> orlop.v1alpha1.DescribeBundleResponse
+	46, // 101: orlop.v1alpha1.Upgrade.Give:output_type -> orlop.v1alpha1.GiveBundleResponse
+	52, // 102: orlop.v1alpha1.Upgrade.Rollback:output_type -> orlop.v1alpha1.RollbackResponse
+	54, // 103: orlop.v1alpha1.Audit.Read:output_type -> orlop.v1alpha1.AuditLine
+	57, // 104: orlop.v1alpha1.Trust.Issue:output_type -> orlop.v1alpha1.IssueResponse
+	57, // 105: orlop.v1alpha1.Trust.Renew:output_type -> orlop.v1alpha1.IssueResponse
+	59, // 106: orlop.v1alpha1.Trust.List:output_type -> orlop.v1alpha1.ListTrustResponse
+	63, // 107: orlop.v1alpha1.Trust.Revoke:output_type -> orlop.v1alpha1.RevokeResponse
+	65, // 108: orlop.v1alpha1.Cluster.Health:output_type -> orlop.v1alpha1.HealthResponse
+	68, // 109: orlop.v1alpha1.Cluster.Kubeconfig:output_type -> orlop.v1alpha1.KubeconfigResponse
+	70, // 110: orlop.v1alpha1.Debug.Capture:output_type -> orlop.v1alpha1.CaptureResponse
+	73, // 111: orlop.v1alpha1.Debug.Profile:output_type -> orlop.v1alpha1.ProfileResponse
+	76, // [76:112] is the sub-list for method output_type
+	40, // [40:76] is the sub-list for method input_type
+	38, // [38:40] is the sub-list for extension type_name
+	35, // [35:38] is the sub-list for extension extendee
+	0,  // [0:35] is the sub-list for field type_name
 }
 
 func init() { file_orlop_proto_init() }
@@ -4446,9 +4794,9 @@ func file_orlop_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_orlop_proto_rawDesc), len(file_orlop_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   66,
+			NumMessages:   71,
 			NumExtensions: 3,
-			NumServices:   9,
+			NumServices:   10,
 		},
 		GoTypes:           file_orlop_proto_goTypes,
 		DependencyIndexes: file_orlop_proto_depIdxs,

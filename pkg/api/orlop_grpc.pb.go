@@ -2010,3 +2010,157 @@ var Cluster_ServiceDesc = grpc.ServiceDesc{
 	},
 	Metadata: "orlop.proto",
 }
+
+const (
+	Debug_Capture_FullMethodName = "/orlop.v1alpha1.Debug/Capture"
+	Debug_Profile_FullMethodName = "/orlop.v1alpha1.Debug/Profile"
+)
+
+// DebugClient is the client API for Debug service.
+//
+// For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
+//
+// Debug: a closer look at a machine at work.
+type DebugClient interface {
+	// Capture sends the packets that pass a link, until the time is up, as many have come as were asked for, or the caller leaves. What
+	// goes to and comes from TCP port 50000 is left out: the answers themselves do. At most two captures go on at once.
+	Capture(ctx context.Context, in *CaptureRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[CaptureResponse], error)
+	// Profile says where a process of the system spends its time, or its memory. One is taken at a time.
+	Profile(ctx context.Context, in *ProfileRequest, opts ...grpc.CallOption) (*ProfileResponse, error)
+}
+
+type debugClient struct {
+	cc grpc.ClientConnInterface
+}
+
+func NewDebugClient(cc grpc.ClientConnInterface) DebugClient {
+	return &debugClient{cc}
+}
+
+func (c *debugClient) Capture(ctx context.Context, in *CaptureRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[CaptureResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &Debug_ServiceDesc.Streams[0], Debug_Capture_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[CaptureRequest, CaptureResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Debug_CaptureClient = grpc.ServerStreamingClient[CaptureResponse]
+
+func (c *debugClient) Profile(ctx context.Context, in *ProfileRequest, opts ...grpc.CallOption) (*ProfileResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ProfileResponse)
+	err := c.cc.Invoke(ctx, Debug_Profile_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+// DebugServer is the server API for Debug service.
+// All implementations must embed UnimplementedDebugServer
+// for forward compatibility.
+//
+// Debug: a closer look at a machine at work.
+type DebugServer interface {
+	// Capture sends the packets that pass a link, until the time is up, as many have come as were asked for, or the caller leaves. What
+	// goes to and comes from TCP port 50000 is left out: the answers themselves do. At most two captures go on at once.
+	Capture(*CaptureRequest, grpc.ServerStreamingServer[CaptureResponse]) error
+	// Profile says where a process of the system spends its time, or its memory. One is taken at a time.
+	Profile(context.Context, *ProfileRequest) (*ProfileResponse, error)
+	mustEmbedUnimplementedDebugServer()
+}
+
+// UnimplementedDebugServer must be embedded to have
+// forward compatible implementations.
+//
+// NOTE: this should be embedded by value instead of pointer to avoid a nil
+// pointer dereference when methods are called.
+type UnimplementedDebugServer struct{}
+
+func (UnimplementedDebugServer) Capture(*CaptureRequest, grpc.ServerStreamingServer[CaptureResponse]) error {
+	return status.Error(codes.Unimplemented, "method Capture not implemented")
+}
+func (UnimplementedDebugServer) Profile(context.Context, *ProfileRequest) (*ProfileResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Profile not implemented")
+}
+func (UnimplementedDebugServer) mustEmbedUnimplementedDebugServer() {}
+func (UnimplementedDebugServer) testEmbeddedByValue()               {}
+
+// UnsafeDebugServer may be embedded to opt out of forward compatibility for this service.
+// Use of this interface is not recommended, as added methods to DebugServer will
+// result in compilation errors.
+type UnsafeDebugServer interface {
+	mustEmbedUnimplementedDebugServer()
+}
+
+func RegisterDebugServer(s grpc.ServiceRegistrar, srv DebugServer) {
+	// If the following call panics, it indicates UnimplementedDebugServer was
+	// embedded by pointer and is nil.  This will cause panics if an
+	// unimplemented method is ever invoked, so we test this at initialization
+	// time to prevent it from happening at runtime later due to I/O.
+	if t, ok := srv.(interface{ testEmbeddedByValue() }); ok {
+		t.testEmbeddedByValue()
+	}
+	s.RegisterService(&Debug_ServiceDesc, srv)
+}
+
+func _Debug_Capture_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(CaptureRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(DebugServer).Capture(m, &grpc.GenericServerStream[CaptureRequest, CaptureResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Debug_CaptureServer = grpc.ServerStreamingServer[CaptureResponse]
+
+func _Debug_Profile_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ProfileRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(DebugServer).Profile(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Debug_Profile_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(DebugServer).Profile(ctx, req.(*ProfileRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+// Debug_ServiceDesc is the grpc.ServiceDesc for Debug service.
+// It's only intended for direct use with grpc.RegisterService,
+// and not to be introspected or modified (even as a copy)
+var Debug_ServiceDesc = grpc.ServiceDesc{
+	ServiceName: "orlop.v1alpha1.Debug",
+	HandlerType: (*DebugServer)(nil),
+	Methods: []grpc.MethodDesc{
+		{
+			MethodName: "Profile",
+			Handler:    _Debug_Profile_Handler,
+		},
+	},
+	Streams: []grpc.StreamDesc{
+		{
+			StreamName:    "Capture",
+			Handler:       _Debug_Capture_Handler,
+			ServerStreams: true,
+		},
+	},
+	Metadata: "orlop.proto",
+}

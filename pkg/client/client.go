@@ -60,6 +60,7 @@ type Client struct {
 	Upgrade api.UpgradeClient
 	Audit   api.AuditClient
 	Trust   api.TrustClient
+	Debug   api.DebugClient
 
 	address string // host:port
 	conn    *grpc.ClientConn
@@ -164,6 +165,7 @@ func dial(ctx context.Context, e Endpoint) (*Client, error) {
 		Audit:   api.NewAuditClient(conn),
 		Trust:   api.NewTrustClient(conn),
 		address: address,
+		Debug:   api.NewDebugClient(conn),
 		conn:    conn,
 		watch:   watch,
 	}

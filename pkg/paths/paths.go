@@ -84,6 +84,8 @@ const (
 	AuditInMemory = Run + "/audit"
 	// PairedCAInMemory is PairedCA on a machine without a STATE.
 	PairedCAInMemory = Run + "/operator.crt"
+	// Profiles holds a socket for each process that gives profiles of itself (package profile). Only root enters it.
+	Profiles = Run + "/profile"
 	// ESP is where the ESP is mounted while it is looked at.
 	ESP = Run + "/esp"
 	// ApidDir is apid's own folder: server certificate, key and the operators' CAs (written by machined, reloaded by apid when they change).

@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/orlop-os/orlop/pkg/notify"
+	"github.com/orlop-os/orlop/pkg/profile"
 	"golang.org/x/sys/unix"
 )
 
@@ -91,6 +92,17 @@ func play(role string) int {
 		}
 	case "notify": // says not ready, then ready, and the opposite on each SIGUSR1
 		return playNotify()
+	case "profile": // gives profiles of itself, and says that it is ready
+		w, err := notify.FromEnv()
+		if err == nil {
+			err = profile.FromEnv()
+		}
+		if err != nil {
+			fmt.Println(err)
+			return 1
+		}
+		_ = w.Send("", true, "") // its reader sees to it
+		select {}
 	case "listen": // listen NETWORK ADDRESS
 		l, err := net.Listen(words[1], words[2])
 		if err != nil {

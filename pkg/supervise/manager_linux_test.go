@@ -1,6 +1,7 @@
 package supervise
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -16,6 +17,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/cgroup"
 	"github.com/orlop-os/orlop/pkg/logring"
+	"github.com/orlop-os/orlop/pkg/profile"
 	"golang.org/x/sys/unix"
 )
 
@@ -180,6 +182,25 @@ func TestOrderOfStartAndStop(t *testing.T) {
 	if got := strings.Join(order, ", "); got != want {
 		t.Errorf("%s\nwant %s", got, want)
 	}
+}
+
+// TestProfile: a service gives profiles of itself, and so does the process that takes its place.
+func TestProfile(t *testing.T) {
+	b := newBench(t, "")
+	socket := filepath.Join(t.TempDir(), "of", "s")
+	b.set(b.service("one", "profile", func(s *Service) { s.Ready.Notify, s.Profile = true, socket }))
+	take := func() {
+		t.Helper()
+		text, err := profile.Of(t.Context(), socket, profile.Order{Kind: "goroutine"})
+		if err != nil || !bytes.HasPrefix(text, []byte{0x1f, 0x8b}) {
+			t.Errorf("%q, %v", text, err)
+		}
+	}
+	pid := b.in("one", Running).PID
+	take()
+	kill(t, pid)
+	b.until("one", "a new process", func(s Status) bool { return s.State == Running && s.PID != pid })
+	take()
 }
 
 func TestNeedThatIsLostKillsNobody(t *testing.T) {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/orlop-os/orlop/pkg/logring"
 	"github.com/orlop-os/orlop/pkg/notify"
+	"github.com/orlop-os/orlop/pkg/profile"
 )
 
 // pipes are the two ways out of a process.
@@ -77,12 +78,24 @@ func (m *Manager) start(u *unit) error {
 
 func (m *Manager) startProcess(s Service, p pipes) (*Process, error) {
 	spec := Spec{
-		Args: s.Args, Env: s.Env, Dir: s.Dir, Output: p.output, Extra: p.notify,
+		Args: s.Args, Env: s.Env, Dir: s.Dir, Output: p.output,
 		UID: s.UID, GID: s.GID, Groups: s.Groups, Capabilities: s.Capabilities, NoNewPrivs: s.NoNewPrivs,
 		OOMScoreAdj: s.OOMScoreAdj, SetOOM: true, Nice: s.Nice, Rlimits: s.Rlimits,
 	}
+	leave := func(f *os.File, variable string) {
+		spec.Extra = append(spec.Extra, f)
+		spec.Env = append(spec.Env[:len(spec.Env):len(spec.Env)], fmt.Sprintf("%s=%d", variable, 2+len(spec.Extra)))
+	}
 	if p.notify != nil {
-		spec.Env = append(append([]string(nil), s.Env...), notify.Env+"=3")
+		leave(p.notify, notify.Env)
+	}
+	if s.Profile != "" {
+		socket, err := profile.Listen(s.Profile)
+		if err != nil {
+			return nil, err
+		}
+		defer socket.Close()
+		leave(socket, profile.Env)
 	}
 	if s.Cgroup != "" {
 		if err := m.config.Groups.Make(s.Cgroup, s.Limits); err != nil {

@@ -19,7 +19,7 @@ type Service struct {
 	Needs []string // services that must be ready before this one is started
 
 	Args []string // the executable's absolute path and its arguments
-	Env  []string // the whole environment, KEY=value; ORLOP_NOTIFY_FD is added when Ready.Notify is set
+	Env  []string // the whole environment, KEY=value; ORLOP_NOTIFY_FD is added when Ready.Notify is set, ORLOP_PROFILE_FD with Profile
 	Dir  string   // working directory; "/" when empty
 
 	UID, GID uint32   // user and group ids
@@ -43,6 +43,8 @@ type Service struct {
 	StartTimeout time.Duration // after which a start that is not ready is given up and tried again; 0 for never
 	Grace        time.Duration // between SIGTERM and SIGKILL; 0 for 10 s
 	Backoff      Backoff       // between failures
+
+	Profile string // path of a Unix socket at which it gives profiles of itself, see pkg/profile; empty: it does not
 
 	LogLines int // lines of output that are kept; 0 for 2000
 	LogBytes int // bytes of output that are kept; 0 for 256 KiB

@@ -15,14 +15,14 @@ import (
 
 // Spec says how a process is made. Its standard input is Stdin or nothing; it leads a session of its own.
 type Spec struct {
-	Args   []string // the executable's absolute path and its arguments
-	Env    []string // the whole environment
-	Dir    string   // "/" when empty
-	Stdin  *os.File // /dev/null when nil
-	Output *os.File // standard output and error; /dev/null when nil
-	Errors *os.File // standard error, if not nil
-	Extra  *os.File // file descriptor 3, if not nil
-	Cgroup *os.File // the folder of the control group to be born in; machined's own when nil
+	Args   []string   // the executable's absolute path and its arguments
+	Env    []string   // the whole environment
+	Dir    string     // "/" when empty
+	Stdin  *os.File   // /dev/null when nil
+	Output *os.File   // standard output and error; /dev/null when nil
+	Errors *os.File   // standard error, if not nil
+	Extra  []*os.File // file descriptors from 3 on
+	Cgroup *os.File   // the folder of the control group to be born in; machined's own when nil
 
 	UID, GID     uint32
 	Groups       []uint32
@@ -130,8 +130,8 @@ func (s Spec) fork() (int, error) {
 	if attr.Dir == "" {
 		attr.Dir = "/"
 	}
-	if s.Extra != nil {
-		attr.Files = append(attr.Files, s.Extra.Fd())
+	for _, f := range s.Extra {
+		attr.Files = append(attr.Files, f.Fd())
 	}
 	if s.Cgroup != nil {
 		attr.Sys.UseCgroupFD, attr.Sys.CgroupFD = true, int(s.Cgroup.Fd())

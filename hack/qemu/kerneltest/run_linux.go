@@ -23,7 +23,7 @@ const guestPackage = "github.com/orlop-os/orlop/hack/qemu/kerneltest/guest"
 // DefaultModules is what the kernel-facing code of the system uses. All are optional: what a kernel lacks, a test that
 // needs it will say.
 var DefaultModules = []string{"virtio_blk?", "virtio_net?", "dm_mod?", "dm_verity?", "erofs?", "overlay?", "vfat?", "nls_ascii?", "nls_cp437?",
-	"nls_iso8859_1?", "loop?", "dummy? numdummies=0", "bridge?", "veth?", "nf_tables?", "nft_ct?", "nft_nat?", "nft_masq?", "nft_fib_inet?", "nft_chain_nat?",
+	"nls_iso8859_1?", "loop?", "dummy? numdummies=0", "bridge?", "veth?", "tun?", "nf_tables?", "nft_ct?", "nft_nat?", "nft_masq?", "nft_fib_inet?", "nft_chain_nat?",
 	"nft_reject_ipv4?", "nft_reject_ipv6?", "nft_reject_inet?", "nft_numgen?", "nf_conntrack_netlink?", "br_netfilter?", "softdog?", "efivarfs?",
 	"button?", "evdev?"}
 

@@ -1,0 +1,167 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/capture"
+	"github.com/orlop-os/orlop/pkg/profile"
+)
+
+// A closer look: packets (package capture) and profiles (package profile).
+
+const (
+	usualCapture = time.Minute
+	maxCapture   = 10 * time.Minute
+	// mostCaptures is how many go on at once. Each has up to 1 MiB of buffers in PID 1, and 4 MiB in the kernel.
+	mostCaptures = 2
+)
+
+type debugAPI struct {
+	api.UnimplementedDebugServer
+	m *machine
+}
+
+func (a debugAPI) Capture(r *api.CaptureRequest, stream grpc.ServerStreamingServer[api.CaptureResponse]) error {
+	long := r.GetDuration().AsDuration()
+	if long < 0 || long > maxCapture {
+		return status.Errorf(codes.InvalidArgument, "duration: %v is not between 0 and %v", long, maxCapture)
+	}
+	if long == 0 {
+		long = usualCapture
+	}
+	filter, err := capture.Decode(r.Filter)
+	if err != nil {
+		return status.Error(codes.InvalidArgument, err.Error())
+	}
+	if r.Snaplen > capture.MaxSnaplen {
+		return status.Errorf(codes.InvalidArgument, "snaplen: %d bytes of a packet; at most %d are kept", r.Snaplen, capture.MaxSnaplen)
+	}
+	select {
+	case a.m.captures <- struct{}{}:
+	default:
+		return status.Errorf(codes.ResourceExhausted, "link %s: cannot capture: %d captures go on at present; try again when one has ended", r.Link, mostCaptures)
+	}
+	c, err := capture.Open(r.Link, capture.Options{Filter: filter, Snaplen: int(r.Snaplen), Promiscuous: r.Promiscuous})
+	if err != nil {
+		<-a.m.captures
+		return status.Error(captureCode(err), err.Error())
+	}
+	a.m.events.add("network", "op", "capture on link "+r.Link+" begun by "+caller(stream.Context()))
+	ctx, cancel := context.WithTimeout(stream.Context(), long)
+	defer cancel()
+	done := make(chan error, 1)
+	go func() {
+		defer func() { <-a.m.captures }()
+		done <- errors.Join(record(ctx, c, r.Count, stream.Send), c.Close())
+	}()
+	late := time.NewTimer(long + patience)
+	defer late.Stop()
+	select {
+	case err := <-done:
+		if stream.Context().Err() != nil {
+			err = stream.Context().Err()
+		}
+		return endOfStream(err)
+	case <-late.C: // returning ends the stream, and with it a Send that hangs
+		return status.Errorf(codes.DeadlineExceeded, "link %s: what was captured was not taken within %v after the end", r.Link, patience)
+	case <-a.m.working.Done():
+		return status.Error(codes.Unavailable, "the machine goes down")
+	}
+}
+
+func captureCode(err error) codes.Code {
+	switch {
+	case errors.Is(err, capture.ErrNoLink):
+		return codes.NotFound
+	case errors.Is(err, capture.ErrFilter):
+		return codes.InvalidArgument
+	}
+	return codes.FailedPrecondition
+}
+
+// record sends what is captured until the context ends, or so many packets (0: any number) have come.
+func record(ctx context.Context, c *capture.Capture, most uint64, send func(*api.CaptureResponse) error) error {
+	if err := send(&api.CaptureResponse{LinkType: uint32(c.LinkType())}); err != nil {
+		return err
+	}
+	for sent := uint64(0); ; {
+		packets, ended := c.Next(ctx)
+		dropped, err := c.Dropped()
+		if err != nil {
+			return err
+		}
+		if left := most - sent; most > 0 && uint64(len(packets)) >= left {
+			packets, ended = packets[:left], context.Canceled
+		}
+		sent += uint64(len(packets))
+		next := &api.CaptureResponse{Dropped: dropped}
+		for _, p := range packets {
+			next.Packets = append(next.Packets, &api.Packet{TimeNs: p.Time.UnixNano(), Length: uint32(p.Length), Data: p.Data})
+		}
+		if err := send(next); err != nil {
+			return err
+		}
+		switch {
+		case errors.Is(ended, context.Canceled), errors.Is(ended, context.DeadlineExceeded):
+			return nil // enough have come, or the time is up
+		case ended != nil:
+			return status.Error(codes.FailedPrecondition, ended.Error())
+		}
+	}
+}
+
+// processMachined is the name under which this process itself is profiled.
+const processMachined = "machined"
+
+func (a debugAPI) Profile(ctx context.Context, r *api.ProfileRequest) (*api.ProfileResponse, error) {
+	order, err := profile.Parse(r.Kind, r.GetDuration().AsDuration())
+	if err != nil {
+		return nil, status.Error(codes.InvalidArgument, err.Error())
+	}
+	take, err := a.m.profileOf(r.Process)
+	if err != nil {
+		return nil, err
+	}
+	if !a.m.profiling.TryLock() {
+		return nil, status.Error(codes.ResourceExhausted, "another profile is being taken; try again when it is done")
+	}
+	defer a.m.profiling.Unlock()
+	text, err := take(ctx, order)
+	if ctx.Err() != nil {
+		return nil, status.FromContextError(ctx.Err()).Err()
+	}
+	if err != nil {
+		return nil, status.Errorf(codes.FailedPrecondition, "process %s: cannot take a profile: %v", r.Process, err)
+	}
+	return &api.ProfileResponse{Profile: text}, nil
+}
+
+// profileOf returns what takes a profile of a process.
+func (m *machine) profileOf(process string) (func(context.Context, profile.Order) ([]byte, error), error) {
+	if process == processMachined {
+		return profile.Own, nil
+	}
+	names := []string{processMachined}
+	for _, s := range m.services.Services() {
+		switch {
+		case s.Profile == "" && s.Name == process:
+			return nil, status.Errorf(codes.FailedPrecondition, "process %s: cannot take a profile: it is somebody else's program, and gives none", process)
+		case s.Profile == "":
+			continue
+		case s.Name == process:
+			return func(ctx context.Context, o profile.Order) ([]byte, error) { return profile.Of(ctx, s.Profile, o) }, nil
+		}
+		names = append(names, s.Name)
+	}
+	slices.Sort(names)
+	return nil, status.Errorf(codes.NotFound, "process %q: there is none that gives profiles; there are %s", process, strings.Join(names, ", "))
+}

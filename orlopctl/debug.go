@@ -1,0 +1,156 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/gopacket/gopacket"
+	"github.com/gopacket/gopacket/layers"
+	"github.com/gopacket/gopacket/pcapgo"
+	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/capture"
+	"github.com/orlop-os/orlop/pkg/client"
+	"github.com/orlop-os/orlop/pkg/profile"
+)
+
+func (t *tool) captureCommand() *cobra.Command {
+	var filter, out string
+	var duration time.Duration
+	request := &api.CaptureRequest{}
+	c := &cobra.Command{
+		Use:   "capture LINK",
+		Short: "Record the packets that pass a link",
+		Long: "Record the packets that pass a link, as a pcap file: Wireshark opens it, and `tcpdump -r`. It ends when the time is up, with\n" +
+			"enough packets, or with Ctrl-C. Nothing is recorded of the machine's API (TCP port 50000), because what is recorded travels\n" +
+			"there. Packets hold secrets: it needs the role admin, and is on record.\n\n" + capture.Language,
+		Args: cobra.ExactArgs(1),
+		RunE: func(_ *cobra.Command, args []string) error {
+			program, err := capture.Compile(filter)
+			if err != nil {
+				return &exitError{code: exitUsage, err: fmt.Errorf("--filter: %w", err), hint: "`orlopctl capture --help` says what a filter is made of"}
+			}
+			if _, terminal := t.terminal(); terminal && out == "-" {
+				return usagef("--out: packets are nothing for a terminal; name a file, or send them to a program: `| tcpdump -nr -`")
+			}
+			if request.Filter, err = capture.Encode(program); err != nil {
+				return err
+			}
+			if request.Link = args[0]; duration != 0 {
+				request.Duration = durationpb.New(duration)
+			}
+			return t.stream(func(ctx context.Context, c *client.Client) error { return t.capture(ctx, c, request, out) })
+		},
+	}
+	f := c.Flags()
+	f.StringVar(&filter, "filter", "", "only these packets: \"tcp port 443 and host 10.0.0.12\"")
+	f.Uint64Var(&request.Count, "count", 0, "end after so many packets")
+	f.DurationVar(&duration, "duration", 0, "end after this time (default 1m, at most 10m)")
+	f.Uint32Var(&request.Snaplen, "snaplen", 0, "keep so many bytes of each packet (default: all)")
+	f.BoolVar(&request.Promiscuous, "promiscuous", false, "have the link take what is not addressed to it, too")
+	f.StringVar(&out, "out", "-", "write to this file; - for the standard output")
+	return c
+}
+
+// capture writes what comes. The file is begun when the machine has, so that a call that is refused leaves an older one alone.
+func (t *tool) capture(ctx context.Context, c *client.Client, request *api.CaptureRequest, out string) error {
+	stream, err := c.Debug.Capture(ctx, request)
+	if err != nil {
+		return err
+	}
+	begun, err := stream.Recv()
+	if err != nil {
+		return err
+	}
+	to, finish := t.stdout, func() error { return nil }
+	if out != "-" {
+		file, err := os.OpenFile(out, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+		if err != nil {
+			return fmt.Errorf("--out: cannot write: %w", err)
+		}
+		to, finish = file, file.Close
+	}
+	buffer := bufio.NewWriter(to)
+	pcap := pcapgo.NewWriterNanos(buffer)
+	snaplen := request.Snaplen
+	if snaplen == 0 {
+		snaplen = capture.MaxSnaplen
+	}
+	packets, dropped := 0, uint64(0)
+	if err := pcap.WriteFileHeader(snaplen, layers.LinkType(begun.LinkType)); err != nil {
+		return errors.Join(fmt.Errorf("--out: cannot write: %w", err), finish())
+	}
+	err = each(stream.Recv, func(r *api.CaptureResponse) error {
+		dropped = r.Dropped
+		for _, p := range r.Packets {
+			packets++
+			about := gopacket.CaptureInfo{Timestamp: time.Unix(0, p.TimeNs), CaptureLength: len(p.Data), Length: int(p.Length)}
+			if err := pcap.WritePacket(about, p.Data); err != nil {
+				return fmt.Errorf("--out: cannot write: %w", err)
+			}
+		}
+		return buffer.Flush() // whoever reads along sees them now
+	})
+	for _, last := range []func() error{buffer.Flush, finish} {
+		if failed := last(); failed != nil && err == nil {
+			err = fmt.Errorf("--out: cannot write: %w", failed)
+		}
+	}
+	t.errorln(captured(packets, dropped))
+	return err
+}
+
+func captured(packets int, dropped uint64) string {
+	text := count(packets, "packet")
+	if dropped > 0 {
+		text += fmt.Sprintf("; %d more were lost, because they came faster than they could be sent: ask for fewer (--filter), or less of each (--snaplen)", dropped)
+	}
+	return text
+}
+
+func (t *tool) profileCommand() *cobra.Command {
+	var out string
+	var duration time.Duration
+	request := &api.ProfileRequest{}
+	c := &cobra.Command{
+		Use:   "profile PROCESS",
+		Short: "Say where a process of the system spends its time, or its memory",
+		Long: "Take a profile of machined, or of a service that is a program of the system itself (`orlopctl services`): where it spends its\n" +
+			"time (cpu), what its memory is used for (heap), what has ever taken memory (allocs), or what it does at this moment\n" +
+			"(goroutine). `go tool pprof FILE` opens it.",
+		Args: cobra.ExactArgs(1),
+		RunE: func(_ *cobra.Command, args []string) error {
+			order, err := profile.Parse(request.Kind, duration)
+			if err != nil {
+				return usagef("--%w", err)
+			}
+			if request.Process = args[0]; duration != 0 {
+				request.Duration = durationpb.New(duration)
+			}
+			return t.callFor(order.Duration, func(ctx context.Context, c *client.Client) error {
+				answer, err := c.Debug.Profile(ctx, request)
+				if err != nil {
+					return err
+				}
+				if err := writeSecret(out, answer.Profile, true); err != nil {
+					return err
+				}
+				t.println("wrote " + out + "; `go tool pprof " + out + "` opens it")
+				return nil
+			})
+		},
+	}
+	f := c.Flags()
+	f.StringVar(&request.Kind, "kind", profile.Kinds[0], strings.Join(profile.Kinds, ", "))
+	f.DurationVar(&duration, "duration", 0, "cpu: how long to watch it (default 30s, at most 1m)")
+	f.StringVar(&out, "out", "", "write to this file")
+	must(c.MarkFlagRequired("out"))
+	return c
+}

@@ -1,0 +1,194 @@
+package capture
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/net/bpf"
+)
+
+// Language describes what Compile takes. Each expression of it means the same to tcpdump, but for the two things that it says.
+const Language = `A filter is made of
+  tcp, udp, icmp, icmp6, arp, ip, ip6          packets of a protocol; ip is IPv4
+  host ADDRESS                                 from or to an address; with IPv4, ARP about it too
+  net ADDRESS/BITS                             from or to a network
+  port NUMBER                                  from or to a port of TCP, UDP or SCTP
+  src or dst before host, net and port         only from, only to
+  tcp or udp before port; ip, ip6 or arp before host and net
+  not, and, or, parentheses                    where and meets or, parentheses say what belongs together
+IPv6 extension headers are not looked behind. A VLAN tag makes no difference.`
+
+// protocols are the words that are a filter alone.
+var protocols = map[string]code{
+	"ip":    etherType(etherIPv4),
+	"ip6":   etherType(etherIPv6),
+	"arp":   etherType(etherARP),
+	"tcp":   or(protocol4(protoTCP), protocol6(protoTCP)),
+	"udp":   or(protocol4(protoUDP), protocol6(protoUDP)),
+	"icmp":  protocol4(protoICMP),
+	"icmp6": protocol6(protoICMP6),
+}
+
+// families and transports are what may stand before "host" and "net", and before "port".
+var (
+	families   = map[string]uint32{"": 0, "ip": etherIPv4, "ip6": etherIPv6, "arp": etherARP}
+	transports = map[string][]uint32{"": {protoTCP, protoUDP, protoSCTP}, "tcp": {protoTCP}, "udp": {protoUDP}}
+)
+
+// Compile makes a filter of an expression of Language; none of an empty one.
+func Compile(expression string) ([]bpf.RawInstruction, error) {
+	p := parser{words: wordsOf(expression)}
+	if len(p.words) == 0 {
+		return nil, nil
+	}
+	c, err := p.joined()
+	if err == nil && len(p.words) > 0 {
+		err = fmt.Errorf("%q cannot stand where it does; expected and, or, or the end", p.words[0])
+	}
+	if err != nil {
+		return nil, fmt.Errorf("filter %q: %w", expression, err)
+	}
+	filter, err := bpf.Assemble(slices.Concat(c, code{
+		bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: 0, SkipTrue: 1},
+		bpf.RetConstant{Val: 0},
+		bpf.RetConstant{Val: MaxSnaplen},
+	}))
+	if err == nil {
+		_, err = Program(Ethernet, filter) // as long as the machine's would be
+	}
+	if err != nil {
+		return nil, fmt.Errorf("filter %q: %w", expression, err)
+	}
+	return filter, nil
+}
+
+// wordsOf splits an expression at blanks, and around parentheses.
+func wordsOf(expression string) []string {
+	return strings.Fields(strings.NewReplacer("(", " ( ", ")", " ) ").Replace(expression))
+}
+
+// parser holds the words that have not been read yet.
+type parser struct{ words []string }
+
+// next takes the next word; "" at the end.
+func (p *parser) next() string {
+	if len(p.words) == 0 {
+		return ""
+	}
+	word := p.words[0]
+	p.words = p.words[1:]
+	return word
+}
+
+// oneOf takes the next word if it is one of these; otherwise it takes none and returns "".
+func (p *parser) oneOf(words ...string) string {
+	if len(p.words) == 0 || !slices.Contains(words, p.words[0]) {
+		return ""
+	}
+	return p.next()
+}
+
+// joined reads what is joined by "and" alone, or by "or" alone. To tcpdump both bind alike, to most people they do not.
+func (p *parser) joined() (code, error) {
+	c, err := p.negated()
+	for by := ""; err == nil; {
+		word := p.oneOf("and", "or")
+		if word == "" {
+			return c, nil
+		}
+		if by != "" && by != word {
+			return nil, errors.New("and meets or: say with parentheses what belongs together")
+		}
+		var other code
+		if other, err = p.negated(); err != nil {
+			break
+		}
+		if by = word; word == "and" {
+			c = and(c, other)
+		} else {
+			c = or(c, other)
+		}
+	}
+	return nil, err
+}
+
+// negated reads one part, with or without "not" before it.
+func (p *parser) negated() (code, error) {
+	if p.oneOf("not") != "" {
+		c, err := p.negated()
+		return not(c), err
+	}
+	if p.oneOf("(") == "" {
+		return p.primitive()
+	}
+	c, err := p.joined()
+	if err == nil && p.oneOf(")") == "" {
+		err = errors.New("a closing parenthesis is missing")
+	}
+	return c, err
+}
+
+// primitive reads "tcp", "port 80", "tcp dst port 80".
+func (p *parser) primitive() (code, error) {
+	protocol := p.oneOf("tcp", "udp", "icmp", "icmp6", "arp", "ip", "ip6")
+	direction := p.oneOf("src", "dst")
+	kind := p.oneOf("host", "net", "port")
+	switch {
+	case kind == "" && direction == "" && protocol != "":
+		return protocols[protocol], nil
+	case kind == "" && direction == "":
+		if word := p.next(); word != "" {
+			return nil, fmt.Errorf("%q is not known; expected a protocol, host, net, port, src, dst, not or a parenthesis", word)
+		}
+		return nil, errors.New("it ends too early")
+	case kind == "":
+		kind = "host" // as to tcpdump
+	}
+	if kind == "port" {
+		of, ok := transports[protocol]
+		if !ok {
+			return nil, fmt.Errorf("%s has no ports", protocol)
+		}
+		word := p.next()
+		number, err := strconv.ParseUint(word, 10, 16)
+		if err != nil {
+			return nil, fmt.Errorf("port %q: expected a number from 0 to 65535", word)
+		}
+		return port(of, direction, uint32(number)), nil
+	}
+	family, ok := families[protocol]
+	if !ok {
+		return nil, fmt.Errorf("%s cannot stand before %s: write \"%s and %s …\"", protocol, kind, protocol, kind)
+	}
+	prefix, err := prefixOf(kind, p.next())
+	if err == nil && family != 0 && prefix.Addr().Is6() != (family == etherIPv6) {
+		err = fmt.Errorf("%s has no addresses such as %s", protocol, prefix.Addr())
+	}
+	if err != nil {
+		return nil, err
+	}
+	return network(family, direction, prefix), nil
+}
+
+// prefixOf reads the address of a host, or that of a network.
+func prefixOf(kind, word string) (netip.Prefix, error) {
+	if kind == "host" {
+		addr, err := netip.ParseAddr(word)
+		if err != nil || addr.Zone() != "" || addr.Is4In6() {
+			return netip.Prefix{}, fmt.Errorf("host %q: expected an address; names are not looked up", word)
+		}
+		return netip.PrefixFrom(addr, addr.BitLen()), nil
+	}
+	prefix, err := netip.ParsePrefix(word)
+	if err != nil || prefix.Addr().Is4In6() {
+		return netip.Prefix{}, fmt.Errorf("net %q: expected an address and how many bits of it count, as in 10.0.0.0/8", word)
+	}
+	if prefix != prefix.Masked() {
+		return netip.Prefix{}, fmt.Errorf("net %s: bits are set behind the first %d; the network is %s", word, prefix.Bits(), prefix.Masked())
+	}
+	return prefix, nil
+}

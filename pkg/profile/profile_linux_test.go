@@ -1,0 +1,182 @@
+package profile
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+func TestParse(t *testing.T) {
+	for _, c := range []struct {
+		kind     string
+		duration time.Duration
+		want     Order
+		problem  string
+	}{
+		{"", 0, Order{"cpu", DefaultDuration}, ""},
+		{"cpu", time.Second, Order{"cpu", time.Second}, ""},
+		{"heap", 0, Order{"heap", 0}, ""},
+		{"heap", time.Second, Order{}, "duration: a profile of kind heap shows a moment"},
+		{"cpu", MaxDuration + 1, Order{}, "is not between 0 and 1m0s"},
+		{"cpu", -1, Order{}, "is not between 0 and 1m0s"},
+		{"mutex", 0, Order{}, `kind "mutex": there is no such profile; there are cpu, heap, allocs, goroutine`},
+	} {
+		got, err := Parse(c.kind, c.duration)
+		if c.problem == "" && (err != nil || got != c.want) {
+			t.Errorf("%q, %v: %+v, %v; want %+v", c.kind, c.duration, got, err, c.want)
+		}
+		if c.problem != "" && (err == nil || !strings.Contains(err.Error(), c.problem)) {
+			t.Errorf("%q, %v: %v; want %q", c.kind, c.duration, err, c.problem)
+		}
+	}
+}
+
+// serve answers for this process on a socket that it has inherited, as its environment says.
+func serve(t *testing.T) (path string) {
+	t.Helper()
+	path = filepath.Join(t.TempDir(), "folder", "p.sock")
+	socket, err := Listen(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer socket.Close()
+	if info, err := os.Stat(filepath.Dir(path)); err != nil || info.Mode().Perm() != 0o700 {
+		t.Errorf("the folder of the socket: %v, %v; want 0700", info.Mode(), err)
+	}
+	fd, err := unix.Dup(int(socket.Fd()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv(Env, strconv.Itoa(fd))
+	if err := FromEnv(); err != nil {
+		t.Fatal(err)
+	}
+	if _, there := os.LookupEnv(Env); there {
+		t.Error(Env + " is still in the environment")
+	}
+	return path
+}
+
+// names tells whether a profile names a function.
+func names(t *testing.T, profile []byte, function string) bool {
+	t.Helper()
+	r, err := gzip.NewReader(bytes.NewReader(profile))
+	if err != nil {
+		t.Fatalf("%v: %q", err, profile[:min(len(profile), 200)])
+	}
+	text, err := io.ReadAll(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return bytes.Contains(text, []byte(function))
+}
+
+// spinHere keeps a processor busy until the context ends.
+func spinHere(ctx context.Context) {
+	for n := 0; ctx.Err() == nil; n++ {
+		runtime.KeepAlive(n * n)
+	}
+}
+
+var held []byte
+
+// holdHere takes memory that a heap profile must show.
+func holdHere() { held = make([]byte, 8<<20) }
+
+// TestKinds takes each profile over the socket and without it: what the process does is in it.
+func TestKinds(t *testing.T) {
+	path := serve(t)
+	busy, stop := context.WithCancel(t.Context())
+	defer stop()
+	go spinHere(busy)
+	holdHere()
+	runtime.GC() // a heap profile is as of the last one
+	takers := map[string]func(context.Context, Order) ([]byte, error){
+		"own":  Own,
+		"sent": func(ctx context.Context, o Order) ([]byte, error) { return Of(ctx, path, o) },
+	}
+	for name, take := range takers {
+		for kind, function := range map[string]string{"cpu": "spinHere", "heap": "holdHere", "allocs": "holdHere", "goroutine": "spinHere"} {
+			o := Order{Kind: kind}
+			if kind == "cpu" {
+				o.Duration = 300 * time.Millisecond
+			}
+			text, err := take(t.Context(), o)
+			if err != nil {
+				t.Errorf("%s, %s: %v", name, kind, err)
+			} else if !names(t, text, function) {
+				t.Errorf("%s, %s: it does not name %s", name, kind, function)
+			}
+		}
+	}
+	runtime.KeepAlive(held)
+}
+
+// TestLeaving: whoever leaves ends the profile of the processor, and another one can be taken at once.
+func TestLeaving(t *testing.T) {
+	path := serve(t)
+	leaving, leave := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() {
+		_, err := Of(leaving, path, Order{"cpu", MaxDuration})
+		done <- err
+	}()
+	for deadline := time.Now().Add(10 * time.Second); ; {
+		text, err := Of(t.Context(), path, Order{Kind: "goroutine"})
+		if err != nil || time.Now().After(deadline) {
+			t.Fatalf("it does not begin: %v", err)
+		}
+		if names(t, text, "pprof.profileWriter") {
+			break
+		}
+	}
+	if _, err := Of(t.Context(), path, Order{"cpu", time.Millisecond}); err == nil || !strings.Contains(err.Error(), "in use") {
+		t.Errorf("two at once: %v", err)
+	}
+	leave()
+	if err := <-done; !errors.Is(err, context.Canceled) {
+		t.Errorf("whoever left got %v", err)
+	}
+	for deadline := time.Now().Add(10 * time.Second); ; {
+		_, err := Of(t.Context(), path, Order{"cpu", time.Millisecond})
+		if err == nil {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("afterwards: %v", err)
+		}
+	}
+}
+
+func TestRefused(t *testing.T) {
+	path := serve(t)
+	if _, err := Of(t.Context(), path, Order{Kind: "nonsense"}); err == nil || err.Error() != `there is no profile "nonsense"` {
+		t.Errorf("nonsense: %v", err)
+	}
+	if _, err := Of(t.Context(), path+"x", Order{Kind: "heap"}); err == nil || !strings.Contains(err.Error(), "it does not answer") {
+		t.Errorf("nobody: %v", err)
+	}
+	for _, value := range []string{"", "x", "1", "999999"} {
+		t.Setenv(Env, value)
+		if err := FromEnv(); err == nil {
+			t.Errorf("%s=%q is accepted", Env, value)
+		}
+	}
+	if err := os.Unsetenv(Env); err != nil {
+		t.Fatal(err)
+	}
+	if err := FromEnv(); err != nil {
+		t.Errorf("without a socket: %v", err)
+	}
+}
