@@ -12,8 +12,8 @@ import (
 )
 
 // giveUpPrivileges makes sure that the process can gain nothing and sees nothing but its own folder: no new privileges
-// through exec, no capabilities, no core dump, no tracing by others of its user, no file outside the folder and no TCP
-// connection to anywhere. machined starts apid without most of that; this does not rely on it.
+// through exec, no capabilities, no core dump, no tracing by others of its user, no file outside the folder, no TCP
+// connection to anywhere, and only the system calls that serving takes. machined starts apid without most of that; this does not rely on it.
 //
 // The port must be open and the log be connected when it is called.
 func giveUpPrivileges(dir string) error {
@@ -35,7 +35,7 @@ func giveUpPrivileges(dir string) error {
 	if err := landlock.V6.BestEffort().Restrict(landlock.RODirs(dir)); err != nil {
 		return fmt.Errorf("privileges: cannot restrict files and ports: %w", err)
 	}
-	return nil
+	return restrictCalls()
 }
 
 // dropCapabilities empties the permitted, effective and inheritable sets of every thread (capset(2)). A process that

@@ -19,10 +19,35 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	llsys "github.com/landlock-lsm/go-landlock/landlock/syscall"
 
 	"github.com/orlop-os/orlop/pkg/profile"
 )
+
+// refusedCalls tries what no server does.
+func refusedCalls() error {
+	if err := exec.Command("/proc/self/exe").Run(); !errors.Is(err, fs.ErrPermission) {
+		return fmt.Errorf("another program: got %v", err)
+	}
+	for name, do := range map[string]func() error{
+		"a UDP socket":     func() error { _, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM, 0); return err },
+		"a netlink socket": func() error { _, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW, 0); return err },
+		"a key ring":       func() error { _, err := unix.KeyctlInt(unix.KEYCTL_GET_KEYRING_ID, 0, 0, 0, 0); return err },
+		"a user namespace": func() error { return unix.Unshare(unix.CLONE_NEWUSER) },
+		"the 32-bit ABI":   func() error { _, _, errno := syscall.RawSyscall(unix.SYS_GETPPID|0x40000000, 0, 0, 0); return errno },
+	} {
+		if err := do(); !errors.Is(err, unix.EPERM) {
+			return fmt.Errorf("%s: got %v", name, err)
+		}
+	}
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM, 0)
+	if err != nil {
+		return fmt.Errorf("a Unix socket: %w", err)
+	}
+	return unix.Close(fd)
+}
 
 const stripped = "APID_TEST_STRIPPED"
 
@@ -83,6 +108,9 @@ func lookAround(dir string) error {
 	}
 	if _, err := profile.Own(context.Background(), profile.Order{Kind: "cpu", Duration: 10 * time.Millisecond}); err != nil {
 		return fmt.Errorf("a profile of itself: %w", err)
+	}
+	if err := refusedCalls(); err != nil {
+		return err
 	}
 	abi, err := llsys.LandlockGetABIVersion()
 	if err != nil {

@@ -36,7 +36,7 @@ const (
 func TestMain(m *testing.M) {
 	if name := os.Getenv(envProcess); name != "" {
 		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
-		profiled := profile(ctx, name)
+		profiled := record(ctx, name)
 		err := run(ctx, name, layout.Under(os.Getenv(envRoot)))
 		profiled()
 		stop()
@@ -49,9 +49,9 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// profile writes the processor's profile and, at the process's end, the heap's into the folder that ORLOP_TEST_PROFILE
+// record writes the processor's profile and, at the process's end, the heap's into the folder that ORLOP_TEST_PROFILE
 // names, for go tool pprof. Without the variable it does nothing.
-func profile(ctx context.Context, name string) (end func()) {
+func record(ctx context.Context, name string) (end func()) {
 	dir := os.Getenv("ORLOP_TEST_PROFILE")
 	if dir == "" {
 		return func() {}
