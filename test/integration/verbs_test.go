@@ -114,6 +114,7 @@ func (s *story) verbs() map[string]func(ts *testscript.TestScript, neg bool, arg
 		"expired":       s.expiredVerb,
 		"button":        s.buttonVerb,
 		"unchanged":     s.unchangedVerb,
+		"leaks":         s.leaksVerb,
 	}
 }
 

@@ -1,0 +1,71 @@
+package integration
+
+import (
+	"bytes"
+	"encoding/hex"
+	"encoding/pem"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/rogpeppe/go-internal/testscript"
+	"sigs.k8s.io/yaml"
+)
+
+// leaksVerb tells whether files hold any of the secrets in a YAML file: private keys in PEM, and what is called a key.
+func (s *story) leaksVerb(ts *testscript.TestScript, neg bool, args []string) {
+	need(ts, false, args, 2, -1, "[!] leaks SECRETS FILE...")
+	var secrets any
+	ts.Check(yaml.Unmarshal([]byte(ts.ReadFile(args[0])), &secrets))
+	traces := map[string]string{}
+	tracesOf("", secrets, traces)
+	if len(traces) == 0 {
+		ts.Fatalf("leaks: %s holds no secret that could be looked for", args[0])
+	}
+	var found []string
+	size := 0
+	for _, name := range args[1:] {
+		text, err := os.ReadFile(ts.MkAbs(name))
+		ts.Check(err)
+		size += len(text)
+		for trace, of := range traces {
+			if bytes.Contains(text, []byte(trace)) {
+				found = append(found, fmt.Sprintf("%s holds a part of the secret %s", name, of))
+			}
+		}
+	}
+	s.note("%d parts of secrets, looked for in %d bytes: %d found", len(traces), size, len(found))
+	if neg && len(found) > 0 {
+		ts.Fatalf("%s", strings.Join(found, "\n"))
+	}
+	if !neg && len(found) == 0 {
+		ts.Fatalf("leaks: nothing was found")
+	}
+}
+
+// shortest is the length of the shortest text that is looked for: a shorter one may stand anywhere by chance.
+const shortest = 20
+
+// tracesOf collects the texts by which each secret of a value would be known: the lines of a key in PEM, as they stand in any document,
+// the key itself in hexadecimal, and any other text that is called a key.
+func tracesOf(path string, value any, traces map[string]string) {
+	switch v := value.(type) {
+	case map[string]any:
+		for name, part := range v {
+			tracesOf(path+"."+name, part, traces)
+		}
+	case string:
+		block, _ := pem.Decode([]byte(v))
+		switch {
+		case block != nil && strings.Contains(block.Type, "PRIVATE KEY"):
+			for line := range strings.Lines(v) {
+				if line = strings.TrimSpace(line); len(line) >= shortest && !strings.HasPrefix(line, "-----") {
+					traces[line] = path
+				}
+			}
+			traces[hex.EncodeToString(block.Bytes)] = path
+		case block == nil && strings.HasSuffix(strings.ToLower(path), "key") && len(v) >= shortest:
+			traces[v] = path
+		}
+	}
+}
