@@ -21,7 +21,9 @@ SOAK     = CGO_ENABLED=0 go run ./test/soak -image $(IMAGE) -versions $(BUILD)
 # Packages whose tests also run under the product kernel.
 KERNEL  := ./machined/disk ./machined/install ./machined/network ./machined/host ./machined/power ./pkg/verity ./pkg/mount ./pkg/watchdog ./pkg/uevent ./pkg/timesync ./pkg/supervise ./pkg/capture ./orchestrator/podnetwork
 
-.PHONY: help run test check lint unit kernel stories image versions faults fuzz soak cuts reproducible bench lock generate packages tools clean
+.PHONY: help run test check baseline lint unit kernel stories image versions faults fuzz soak cuts reproducible bench lock generate packages tools clean
+
+BUF = CGO_ENABLED=0 go tool -modfile=hack/tools/go.mod buf
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -31,10 +33,15 @@ run: image ## build the image, boot it in QEMU, bring up a single-machine cluste
 
 test: check unit fuzz image kernel stories cuts ## everything CI runs
 
-check: packages ## formatting, vet, staticcheck
+check: packages ## formatting, vet, staticcheck, the API's description
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { echo "gofmt wants to change:"; gofmt -l $$(git ls-files '*.go'); exit 1; }
 	CGO_ENABLED=0 go vet -tags providerless ./...
 	CGO_ENABLED=0 go tool -modfile=hack/tools/go.mod staticcheck $(LIGHT) ./test/integration
+	$(BUF) lint pkg/api
+	$(BUF) breaking pkg/api --against pkg/api/baseline.binpb
+
+baseline: ## what later changes of the API are compared with; a change that breaks somebody is meant if this file changes with it
+	$(BUF) build pkg/api --exclude-source-info -o pkg/api/baseline.binpb
 
 lint: ## staticcheck of the orchestrator too; slow, because it loads all of Kubernetes
 	CGO_ENABLED=0 go tool -modfile=hack/tools/go.mod staticcheck -tags providerless ./...

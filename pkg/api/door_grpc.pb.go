@@ -29,6 +29,8 @@ const (
 // DoorClient is the client API for Door service.
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
+//
+// Door is what apid asks.
 type DoorClient interface {
 	// Pair judges what somebody has sent over a connection for pairing (package pairing).
 	Pair(ctx context.Context, in *PairRequest, opts ...grpc.CallOption) (*PairResponse, error)
@@ -67,6 +69,8 @@ func (c *doorClient) Refused(ctx context.Context, in *RefusedRequest, opts ...gr
 // DoorServer is the server API for Door service.
 // All implementations must embed UnimplementedDoorServer
 // for forward compatibility.
+//
+// Door is what apid asks.
 type DoorServer interface {
 	// Pair judges what somebody has sent over a connection for pairing (package pairing).
 	Pair(context.Context, *PairRequest) (*PairResponse, error)
