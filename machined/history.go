@@ -187,29 +187,33 @@ func (a configAPI) Compare(_ context.Context, r *api.CompareConfigRequest) (*api
 }
 
 func (a configAPI) Get(_ context.Context, r *api.GetConfigRequest) (*api.GetConfigResponse, error) {
-	c, at, err := a.numbered(r.Number)
+	c, e, err := a.numbered(r.Number)
 	if err != nil {
 		return nil, err
 	}
-	return &api.GetConfigResponse{Documents: config.MarshalRedacted(c), Applied: timestamppb.New(at)}, nil
+	print := config.MarshalRedacted
+	if r.Origins {
+		print = config.MarshalOrigins
+	}
+	return &api.GetConfigResponse{Documents: print(c), Applied: timestamppb.New(e.At), Source: e.By}, nil
 }
 
-// numbered is a configuration of the history, or, for 0, the one in force, and when it was put there.
-func (a configAPI) numbered(number uint64) (*config.Config, time.Time, error) {
+// numbered is a configuration of the history, or, for 0, the one in force; and when and by whom it was put there.
+func (a configAPI) numbered(number uint64) (*config.Config, documents.Entry, error) {
 	if number == 0 {
 		now, _ := a.m.config.Get()
 		if now.config == nil {
-			return nil, time.Time{}, status.Error(codes.NotFound, "configuration: there is none yet; apply one")
+			return nil, documents.Entry{}, status.Error(codes.NotFound, "configuration: there is none yet; apply one")
 		}
-		return now.config, now.applied, nil
+		return now.config, documents.Entry{At: now.applied, By: now.source}, nil
 	}
 	e, err := configs.Entry(number)
 	if err != nil {
-		return nil, time.Time{}, status.Error(codes.NotFound, err.Error())
+		return nil, documents.Entry{}, status.Error(codes.NotFound, err.Error())
 	}
 	c, problems := config.Parse(fmt.Sprintf("configuration %d", number), []byte(e.Documents))
 	if len(problems) > 0 { // of another version of the system
-		return nil, time.Time{}, status.Errorf(codes.FailedPrecondition, "configuration %d: this version cannot read it: %v", number, problems)
+		return nil, documents.Entry{}, status.Errorf(codes.FailedPrecondition, "configuration %d: this version cannot read it: %v", number, problems)
 	}
-	return c, e.At, nil
+	return c, e, nil
 }

@@ -366,7 +366,11 @@ func (s *fakeConfigService) Get(_ context.Context, r *api.GetConfigRequest) (*ap
 	if err != nil {
 		return nil, err
 	}
-	return &api.GetConfigResponse{Documents: config.MarshalRedacted(c)}, nil
+	answer := &api.GetConfigResponse{Documents: config.MarshalRedacted(c), Source: "API (CN=admin)"}
+	if r.Origins {
+		answer.Documents = config.MarshalOrigins(c)
+	}
+	return answer, nil
 }
 
 // numbered is a configuration that was in force, or, for 0, the one that is.

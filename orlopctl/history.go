@@ -58,7 +58,8 @@ func (t *tool) historyCommand() *cobra.Command {
 }
 
 func (t *tool) showConfigCommand() *cobra.Command {
-	return &cobra.Command{
+	var origins bool
+	c := &cobra.Command{
 		Use:   "show-config [NUMBER]",
 		Short: "The configuration in force, or an earlier one, without its secrets",
 		Args:  cobra.MaximumNArgs(1),
@@ -68,18 +69,23 @@ func (t *tool) showConfigCommand() *cobra.Command {
 				return err
 			}
 			return t.call(func(ctx context.Context, c *client.Client) error {
-				answer, err := c.Config.Get(ctx, &api.GetConfigRequest{Number: numbers[0]})
+				answer, err := c.Config.Get(ctx, &api.GetConfigRequest{Number: numbers[0], Origins: origins})
 				if err != nil {
 					return err
 				}
 				if !t.human() {
 					return t.print(answer, nil)
 				}
+				if origins {
+					t.println("# from " + clean(answer.Source))
+				}
 				t.printf("%s", answer.Documents)
 				return nil
 			})
 		},
 	}
+	c.Flags().BoolVar(&origins, "origins", false, "say where it came from, and which values nobody has written but are defaults; `orlopctl get network` says what is from DHCP")
+	return c
 }
 
 func (t *tool) diffConfigCommand() *cobra.Command {

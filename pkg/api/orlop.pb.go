@@ -999,7 +999,8 @@ func (*ConfirmConfigResponse) Descriptor() ([]byte, []int) {
 
 type GetConfigRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Number        uint64                 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"` // of an earlier one; 0 for the one in force
+	Number        uint64                 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`   // of an earlier one; 0 for the one in force
+	Origins       bool                   `protobuf:"varint,2,opt,name=origins,proto3" json:"origins,omitempty"` // with "# default" beside each value that nobody has written
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1041,10 +1042,18 @@ func (x *GetConfigRequest) GetNumber() uint64 {
 	return 0
 }
 
+func (x *GetConfigRequest) GetOrigins() bool {
+	if x != nil {
+		return x.Origins
+	}
+	return false
+}
+
 type GetConfigResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Documents     []byte                 `protobuf:"bytes,1,opt,name=documents,proto3" json:"documents,omitempty"` // YAML, secrets replaced by "(redacted)"
 	Applied       *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=applied,proto3" json:"applied,omitempty"`
+	Source        string                 `protobuf:"bytes,3,opt,name=source,proto3" json:"source,omitempty"` // where they came from: "STATE", "image", "API (CN=…)", "medium /dev/sdb1:machine.yaml"
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1091,6 +1100,13 @@ func (x *GetConfigResponse) GetApplied() *timestamppb.Timestamp {
 		return x.Applied
 	}
 	return nil
+}
+
+func (x *GetConfigResponse) GetSource() string {
+	if x != nil {
+		return x.Source
+	}
+	return ""
 }
 
 type ConfigHistoryRequest struct {
@@ -4283,12 +4299,14 @@ const file_orlop_proto_rawDesc = "" +
 	"\ainstall\x18\x04 \x01(\tR\ainstall\x120\n" +
 	"\x05trial\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x05trial\"\x16\n" +
 	"\x14ConfirmConfigRequest\"\x17\n" +
-	"\x15ConfirmConfigResponse\"*\n" +
+	"\x15ConfirmConfigResponse\"D\n" +
 	"\x10GetConfigRequest\x12\x16\n" +
-	"\x06number\x18\x01 \x01(\x04R\x06number\"g\n" +
+	"\x06number\x18\x01 \x01(\x04R\x06number\x12\x18\n" +
+	"\aorigins\x18\x02 \x01(\bR\aorigins\"\x7f\n" +
 	"\x11GetConfigResponse\x12\x1c\n" +
 	"\tdocuments\x18\x01 \x01(\fR\tdocuments\x124\n" +
-	"\aapplied\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\aapplied\"\x16\n" +
+	"\aapplied\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\aapplied\x12\x16\n" +
+	"\x06source\x18\x03 \x01(\tR\x06source\"\x16\n" +
 	"\x14ConfigHistoryRequest\"N\n" +
 	"\x15ConfigHistoryResponse\x125\n" +
 	"\aentries\x18\x01 \x03(\v2\x1b.orlop.v1alpha1.ConfigEntryR\aentries\"{\n" +

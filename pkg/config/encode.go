@@ -20,6 +20,9 @@ func Marshal(c *Config) []byte { return encode(c, printer{reveal: true}) }
 // MarshalRedacted is Marshal with every secret replaced by Redacted. Parse refuses the result, with a hint.
 func MarshalRedacted(c *Config) []byte { return encode(c, printer{}) }
 
+// MarshalOrigins is MarshalRedacted with a comment beside each value that nobody has written, but is the default.
+func MarshalOrigins(c *Config) []byte { return encode(c, printer{origin: c.Origin}) }
+
 // MarshalCommented is Marshal with the comments of Reference, as a start for people who will edit the file.
 func MarshalCommented(c *Config) []byte {
 	return encode(c, printer{reveal: true, comments: referenceComments()})
@@ -29,6 +32,7 @@ func MarshalCommented(c *Config) []byte {
 type printer struct {
 	reveal   bool              // print secrets
 	comments map[string]string // comment above each field, by path without list indices; each is printed once
+	origin   func(path string) Origin
 }
 
 func encode(c *Config, pr printer) []byte {
@@ -63,18 +67,41 @@ func (pr printer) structure(v reflect.Value, path string) *yaml.Node {
 		}
 		at := path + "." + name
 		child := pr.value(v.Field(i), at)
+		bare := withoutIndices(at)
 		if child.Kind == yaml.MappingNode && len(child.Content) == 0 && f.Tag.Get("jsonschema") != "required" {
 			continue
 		}
 		key := scalar(name)
-		key.HeadComment = pr.comments[at]
-		delete(pr.comments, at) // once is enough: the next item of a list has the same fields
+		key.HeadComment = pr.comments[bare]
+		delete(pr.comments, bare) // once is enough: the next item of a list has the same fields
 		m.Content = append(m.Content, key, child)
 	}
 	return m
 }
 
+// withoutIndices is a path without the places of items in lists.
+func withoutIndices(path string) string {
+	var out strings.Builder
+	for {
+		before, rest, found := strings.Cut(path, "[")
+		out.WriteString(before)
+		if !found {
+			return out.String()
+		}
+		_, path, _ = strings.Cut(rest, "]")
+	}
+}
+
+// value prints what stands at a path, which is one as in Problem.Field.
 func (pr printer) value(v reflect.Value, path string) *yaml.Node {
+	n := pr.node(v, path)
+	if n.Kind == yaml.ScalarNode && pr.origin != nil && pr.origin(path).IsDefault() {
+		n.LineComment = pr.origin(path).String()
+	}
+	return n
+}
+
+func (pr printer) node(v reflect.Value, path string) *yaml.Node {
 	if text, ok := leaf(v); ok {
 		if s, secret := v.Interface().(interface{ Reveal() string }); secret && pr.reveal {
 			text = s.Reveal()
@@ -83,19 +110,19 @@ func (pr printer) value(v reflect.Value, path string) *yaml.Node {
 	}
 	switch v.Kind() {
 	case reflect.Pointer:
-		return pr.value(v.Elem(), path)
+		return pr.node(v.Elem(), path)
 	case reflect.Struct:
 		return pr.structure(v, path)
 	case reflect.Slice:
 		list := &yaml.Node{Kind: yaml.SequenceNode, Tag: "!!seq"}
 		for i := range v.Len() {
-			list.Content = append(list.Content, pr.value(v.Index(i), path))
+			list.Content = append(list.Content, pr.value(v.Index(i), fmt.Sprintf("%s[%d]", path, i)))
 		}
 		return list
 	case reflect.Map:
 		m := &yaml.Node{Kind: yaml.MappingNode, Tag: "!!map"}
 		for _, key := range sortedKeys(v) {
-			m.Content = append(m.Content, scalar(key), pr.value(v.MapIndex(reflect.ValueOf(key)), path))
+			m.Content = append(m.Content, scalar(key), pr.value(v.MapIndex(reflect.ValueOf(key)), path+`["`+shorten(key)+`"]`))
 		}
 		return m
 	case reflect.Bool:

@@ -191,6 +191,25 @@ func TestOrigin(t *testing.T) {
 	}
 }
 
+// TestMarshalOrigins: beside each value stands whether it is a default, and all of it can be read again.
+func TestMarshalOrigins(t *testing.T) {
+	const written = "apiVersion: orlop.dev/v1alpha1\nkind: Machine\nmetadata: {name: a}\nspec: {role: worker, sysctls: {vm.swappiness: 1}, reserved: {cpu: 1}}\n" +
+		"---\napiVersion: orlop.dev/v1alpha1\nkind: Network\nspec: {links: [{name: eth0, dhcp4: true}], ntp: {servers: [10.0.0.1]}}\n"
+	c, problems := Parse("m.yaml", []byte(written))
+	if len(problems) > 0 {
+		t.Fatal(problems)
+	}
+	text := string(MarshalOrigins(c))
+	for _, line := range []string{"    cpu: \"1\"\n", "    memory: 512MiB # default\n", "      dhcp4: true\n", "    - name: eth0\n", "    vm.swappiness: \"1\"\n", "      - 10.0.0.1\n"} {
+		if !strings.Contains(text, line) {
+			t.Errorf("%q is not in\n%s", line, text)
+		}
+	}
+	if again, problems := Parse("again", []byte(text)); len(problems) > 0 || !Equal(c, again) {
+		t.Errorf("%v\n%s", problems, text)
+	}
+}
+
 func TestLimits(t *testing.T) {
 	const head = "apiVersion: orlop.dev/v1alpha1\nkind: Machine\nmetadata: {name: a}\nspec: {role: worker}\n"
 	deep := func(n int) string { return "x: " + strings.Repeat("[", n) + strings.Repeat("]", n) + "\n" }
