@@ -101,7 +101,7 @@ func (m *machine) apply(ctx context.Context, filename string, r *api.ApplyReques
 	if err := m.readable(ctx, next.Cluster); err != nil {
 		return outcome{}, err
 	}
-	if err := m.way(now, r); err != nil {
+	if err := m.way(now, next, r); err != nil {
 		return outcome{}, fmt.Errorf("configuration refused, nothing was changed: %w", err)
 	}
 	if m.medium != "" {
@@ -139,12 +139,9 @@ func (m *machine) apply(ctx context.Context, filename string, r *api.ApplyReques
 		out.trial = time.Now().Add(tryFor(r))
 		err = configs.Try(text)
 	} else {
-		err = configs.Put(text)
+		err = errors.Join(configs.Put(text), configs.DropStaged())
 	}
 	if err != nil {
-		return outcome{}, err
-	}
-	if err := configs.DropStaged(); err != nil {
 		return outcome{}, err
 	}
 	m.events.add("config", "config", "applied by "+who)

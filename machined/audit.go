@@ -136,6 +136,9 @@ func target(request, answer any) string {
 		if what = enum(r.Mode, "MODE_"); r.Patch {
 			what += ", patch"
 		}
+		if r.Number != 0 {
+			what += fmt.Sprintf(", number %d", r.Number)
+		}
 	case *api.CaptureRequest:
 		what = "link " + r.Link
 	case *api.ProfileRequest:

@@ -142,7 +142,12 @@ func (m *machine) enterVersion(i upgrade.Installer) error {
 	if err := i.Install(m.working, f); err != nil {
 		return err
 	}
-	if err := m.happened(m.working, slot.EntryWritten{}); err != nil {
+	// Again: one may have been applied while the pods left.
+	err = m.keepConfiguration()
+	if err == nil {
+		err = m.happened(m.working, slot.EntryWritten{})
+	}
+	if err != nil {
 		return errors.Join(err, m.esp.Forget(m.release.Version))
 	}
 	return nil

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
+	"slices"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -11,6 +13,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/orlop-os/orlop/machined/documents"
+	"github.com/orlop-os/orlop/machined/power"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/config"
 )
@@ -18,7 +21,8 @@ import (
 // A configuration on trial, and the ones that were in force before.
 //
 // While one is tried, the one before lies beside it on STATE (package documents) and comes back by itself: when the time is up, because
-// watchTrial puts it there, and at the next start, whatever the reason for that is. Only Confirm ends that, which has to come over the
+// watchTrial puts it there, and at the next start, whatever the reason for that is. (Kernel parameters and modules go with the boot only, so
+// the machine reboots if it tried such.) Only Confirm ends that, which has to come over the
 // API: a configuration that locks its operator out is never confirmed.
 
 // The time of a trial.
@@ -40,7 +44,10 @@ func tryFor(r *api.ApplyRequest) time.Duration {
 }
 
 // way refuses a way of applying that this machine cannot go.
-func (m *machine) way(now applied, r *api.ApplyRequest) error {
+func (m *machine) way(now applied, next *config.Config, r *api.ApplyRequest) error {
+	if r.Patch && !now.trial.IsZero() && r.Mode != api.ApplyRequest_MODE_TRY && r.Mode != api.ApplyRequest_MODE_DRY_RUN {
+		return errors.New("the configuration to be changed is on trial, and would stay with the change; confirm it first (`orlopctl confirm-config`), apply a whole one, or try the change")
+	}
 	if r.TryFor != nil && r.Mode != api.ApplyRequest_MODE_TRY {
 		return errors.New("the time of a trial is given, and no trial is asked for; use the mode try")
 	}
@@ -55,15 +62,18 @@ func (m *machine) way(now applied, r *api.ApplyRequest) error {
 		return nil
 	case now.config == nil:
 		return errors.New("there is no configuration yet that could come back; apply it in the mode auto")
+	case now.config.Cluster == nil && next.Cluster != nil:
+		return errors.New("Cluster: a first cluster cannot be tried: what it writes would stay when the configuration is gone; apply it in the mode auto")
 	case asked < minTrial || asked > maxTrial:
 		return fmt.Errorf("a trial of %v is not between %v and %v", asked, minTrial, maxTrial)
 	}
 	return nil
 }
 
-// beginConfiguration does what is due to the configuration when the machine starts, and says what the start did to it.
-func (m *machine) beginConfiguration() string {
-	returned, staged, err := configs.Begin()
+// beginConfiguration does what is due to the configuration when the machine starts, and says what the start did to it. adopt: one that is
+// staged is for this start.
+func (m *machine) beginConfiguration(adopt bool) string {
+	returned, staged, err := configs.Begin(adopt)
 	if err != nil {
 		m.say(err.Error())
 	}
@@ -133,14 +143,62 @@ func (m *machine) giveUp(until time.Time) error {
 		return err
 	}
 	a, from, err := load()
-	if err != nil {
-		return fmt.Errorf("%s cannot be used: %w", from, err)
+	if err != nil { // as when the machine starts
+		a = applied{problem: fmt.Sprintf("%s cannot be used: %v", from, err)}
 	}
+	tried, _ := m.config.Get()
 	m.say("configuration: nobody confirmed the one that was tried; the one before is in force again")
 	m.config.Set(a)
+	if err != nil {
+		return nil
+	}
 	m.note(a.documents, "the end of the trial, as nobody had confirmed it")
+	if a.config != nil && stays(tried.config, a.config) {
+		return m.goDown(powerRequest{to: power.Reboot, why: "to take back the kernel parameters or modules of a configuration that was tried"})
+	}
 	return nil
 }
+
+// stays tells whether something of a configuration outlasts it until the next start: kernel parameters and modules do (machined/host).
+func stays(tried, next *config.Config) bool {
+	t, n := tried.Machine.Spec, next.Machine.Spec
+	for name, value := range t.Sysctls {
+		if n.Sysctls[name] != value {
+			return true
+		}
+	}
+	return slices.ContainsFunc(t.KernelModules, func(module string) bool { return !slices.Contains(n.KernelModules, module) })
+}
+
+// networkTime is how long the network may take to become what a configuration says.
+const networkTime = 20 * time.Second
+
+// networked waits until the network is as a configuration wants it.
+func (m *machine) networked(ctx context.Context, c *config.Config) error {
+	ctx, cancel := context.WithTimeout(ctx, networkTime)
+	defer cancel()
+	want := networkConfig(c)
+	for w := m.networkConfig.Watch(); ; {
+		have, _, err := w.Next(ctx)
+		if err != nil {
+			return errUnsettled
+		}
+		if reflect.DeepEqual(have, want) {
+			break
+		}
+	}
+	for w := m.networkState.Watch(); ; {
+		state, _, err := w.Next(ctx)
+		if err != nil {
+			return errUnsettled
+		}
+		if state.Converged {
+			return nil
+		}
+	}
+}
+
+var errUnsettled = status.Errorf(codes.Unavailable, "configuration: not confirmed: the network is not yet as it says, after %v; `orlopctl get network` says why; try again", networkTime)
 
 func (a configAPI) Confirm(ctx context.Context, _ *api.ConfirmConfigRequest) (*api.ConfirmConfigResponse, error) {
 	a.m.applying.Lock()
@@ -148,6 +206,10 @@ func (a configAPI) Confirm(ctx context.Context, _ *api.ConfirmConfigRequest) (*a
 	now, _ := a.m.config.Get()
 	if now.trial.IsZero() {
 		return nil, status.Error(codes.FailedPrecondition, "configuration: there is none on trial that could be confirmed; `orlopctl config-history` tells whether it has come back")
+	}
+	// What it does to the network has to be done: until then the caller comes over the old one.
+	if err := a.m.networked(ctx, now.config); err != nil {
+		return nil, err
 	}
 	if err := configs.Confirm(); err != nil {
 		return nil, status.Error(codes.Internal, err.Error())

@@ -12,8 +12,12 @@ import (
 
 // doorRules (nft(8)) drop what one address, or one IPv6 network of 64 bits, wants to begin at the API's port faster than apid takes it.
 // apid refuses it as well, but a connection that the kernel accepts, hands over and closes costs a hundred times a packet that it drops;
-// and who was dropped comes again after a second by himself (RFC 6298), where one who was refused has failed. Loopback is the
-// machine's own. nft reads the first two lines as: begin from nothing, whatever is there.
+// and who was dropped comes again after a second by himself (RFC 6298), where one who was refused has failed.
+//
+// What counts is not the first packet of a connection, in which anybody can write any sender to use up what somebody else may begin, but
+// the first that only its real sender can know how to write: the one that completes the handshake, of a connection that the kernel's table
+// has as established and that bears no mark yet. Loopback is the machine's own. The first two lines say: begin from nothing, whatever is
+// there.
 var doorRules = fmt.Sprintf(`
 add table inet orlop_door
 delete table inet orlop_door
@@ -22,14 +26,18 @@ table inet orlop_door {
 	set pace6 { type ipv6_addr; flags dynamic,timeout; timeout 1m; size 65535; }
 	chain input {
 		type filter hook input priority -10; policy accept;
-		iifname != "lo" tcp dport %[1]d tcp flags & (syn | ack) == syn jump pace
+		iifname != "lo" tcp dport %[1]d ct state established ct mark != 0x%[4]x jump pace
 	}
 	chain pace {
 		update @pace4 { ip saddr limit rate over %[2]d/second burst %[3]d packets } counter drop
 		update @pace6 { ip6 saddr & ffff:ffff:ffff:ffff:: limit rate over %[2]d/second burst %[3]d packets } counter drop
+		ct mark set 0x%[4]x
 	}
 }
-`, paths.PortApid, apid.NewPerAddress, apid.NewAtOnce)
+`, paths.PortApid, apid.NewPerAddress, apid.NewAtOnce, admittedMark)
+
+// admittedMark is the mark of a connection to the API that has been counted. Marks of connections are used by nobody else here.
+const admittedMark = 0x646f6f72
 
 // paceTimeout bounds setting the rules, which takes milliseconds on real hardware.
 const paceTimeout = time.Minute
@@ -39,7 +47,7 @@ const paceTimeout = time.Minute
 func (m *machine) paceDoor(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, paceTimeout)
 	defer cancel()
-	err := m.kernel.LoadModules("nf_tables", "nft_limit")
+	err := m.kernel.LoadModules("nf_tables", "nft_limit", "nft_ct", "nf_conntrack")
 	if err == nil {
 		_, err = m.reaper.RunCommand(ctx, supervise.Command{Args: []string{paths.Nft, "-f", "-"}, Stdin: []byte(doorRules)})
 	}

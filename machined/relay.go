@@ -27,7 +27,7 @@ import (
 
 const (
 	// mostRelays and mostRelaysOfOne are how many connections are passed on at once, in all and of one caller. Another machine takes
-	// 32 of this one (apid's maxPerAddress), and each takes a streamWindow and a relay.Chunk of PID 1's memory.
+	// 32 of this one (apid's maxPerAddress), and each takes a message, a streamWindow and a relay.Chunk of PID 1's memory.
 	mostRelays      = 16
 	mostRelaysOfOne = 8
 	// relayPace and relaysAtOnce are how many are begun in a second, and after a pause. Each is two connections to the same machine,

@@ -215,10 +215,8 @@ func (m *machine) bringStorage(ctx context.Context, c disk.Config) error {
 // stepConfiguration loads the configuration. One that is there and cannot be read stops the machine from becoming anything else:
 // it goes into maintenance with the reason, and the operator who owns it can apply another.
 func stepConfiguration(ctx context.Context, m *machine) error {
-	by := "the start"
-	if last, _ := m.upgrade.Get(); !last.Leaving(m.release.Version) { // then it is the other version's
-		by = m.beginConfiguration()
-	}
+	last, _ := m.upgrade.Get()
+	by := m.beginConfiguration(!last.Leaving(m.release.Version)) // then what is staged is the other version's
 	a, from, err := load()
 	if err != nil {
 		problem := fmt.Sprintf("%s cannot be used: %v", from, err)
@@ -340,8 +338,8 @@ func stepTime(ctx context.Context, m *machine) error {
 const (
 	maxMessage = 4 << 20 // bytes
 	maxStreams = 256
-	// streamWindow is what apid may send of a stream before machined has read it, in bytes: PID 1 holds no more of a stream that it does
-	// not pass on. gRPC would let it grow to 16 MiB.
+	// streamWindow is what apid may send of a stream before machined has read it, in bytes, beside one message. gRPC would let it grow to
+	// 16 MiB.
 	streamWindow = 256 << 10
 	connWindow   = 1 << 20 // bytes on their way from apid, of all streams; machined takes them off the socket at once
 )

@@ -41,8 +41,11 @@ var manners = map[string]manner{
 	"apply-config": alone,
 }
 
-// mostAtOnce is how many machines are called at the same time: a machine passes on eight connections of one caller.
-const mostAtOnce = 8
+// A machine passes on eight connections of one caller, and one that has ended keeps its place until both ends have let go.
+const (
+	mostFollowed = 8 // machines that are called at the same time, when each call goes on
+	mostAtOnce   = 4 // and when a call makes room for the next one
+)
 
 // mannerOf is how a command with its flags is made on so many machines.
 func mannerOf(c *cobra.Command, nodes int) (manner, error) {
@@ -58,8 +61,8 @@ func mannerOf(c *cobra.Command, nodes int) (manner, error) {
 		return how, usagef("%s: cannot be made with --nodes: it calls no machine, or asks or writes something that is for one", name)
 	case how == alone && nodes > 1:
 		return how, &exitError{code: exitUsage, err: fmt.Errorf("%s: cannot be made on several machines: each has a configuration of its own", name), hint: "`orlopctl patch-config` changes the same fields on several"}
-	case how == following && nodes > mostAtOnce:
-		return how, usagef("%s: cannot go on with %d machines: at most %d are followed at once", name, nodes, mostAtOnce)
+	case how == following && nodes > mostFollowed:
+		return how, usagef("%s: cannot go on with %d machines: at most %d are followed at once", name, nodes, mostFollowed)
 	}
 	return how, nil
 }

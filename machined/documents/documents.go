@@ -5,7 +5,7 @@
 //
 //	current.yaml    in force. Missing: the image's, or none.
 //	staged.yaml     takes its place at the next start.
-//	return.yaml     current.yaml is on trial, and this takes its place at the next start. Empty: current.yaml goes, nothing comes.
+//	return.json     current.yaml is on trial, and what this holds takes its place at the next start (comeback).
 //	history/N.json  was in force as number N (Entry).
 //
 // Every change is one rename or one removal, or an order of them of which each prefix is the state before or the state after; it is said
@@ -13,11 +13,15 @@
 package documents
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/orlop-os/orlop/pkg/durable"
@@ -28,13 +32,24 @@ type Store struct{ Dir string }
 
 func (s Store) current() string { return filepath.Join(s.Dir, "current.yaml") }
 func (s Store) staged() string  { return filepath.Join(s.Dir, "staged.yaml") }
-func (s Store) before() string  { return filepath.Join(s.Dir, "return.yaml") }
+func (s Store) before() string  { return filepath.Join(s.Dir, "return.json") }
+
+// comeback is what comes back after a trial. It counts only while what is in force is what was tried: whoever puts other documents in
+// force, and be it a version of the system that knows no trials, ends the trial by that.
+type comeback struct {
+	Tried     []string `json:"tried"`     // SHA-256 of what is on trial, and of what takes its place there
+	Documents string   `json:"documents"` // empty: there were none
+}
+
+func digest(documents []byte) string {
+	sum := sha256.Sum256(documents)
+	return hex.EncodeToString(sum[:])
+}
 
 // Current is the file of the documents in force. It may be missing.
 func (s Store) Current() string { return s.current() }
 
-// Put puts documents in force, for good: whatever was tried has ended. A cut before the trial's end is on the disk returns from it, as it
-// would have without this call.
+// Put puts documents in force, for good: whatever was tried has ended.
 func (s Store) Put(documents []byte) error {
 	if err := s.write(s.current(), documents); err != nil {
 		return err
@@ -45,23 +60,38 @@ func (s Store) Put(documents []byte) error {
 // Try puts documents in force until Confirm. Without it Return, or Begin at the next start, puts those in force that are now; if these
 // are on trial themselves, those before them.
 func (s Store) Try(documents []byte) error {
-	if !s.Trying() {
-		present, err := read(s.current())
-		if err != nil {
-			return err
-		}
-		// Both are the same until the next step is done: returning changes nothing.
-		if err := s.write(s.before(), present); err != nil {
-			return err
-		}
+	present, err := read(s.current())
+	if err != nil {
+		return err
+	}
+	c := comeback{Tried: []string{digest(documents)}, Documents: string(present)}
+	if last, trying := s.trial(); trying {
+		c.Tried, c.Documents = append(c.Tried, digest(present)), last.Documents
+	}
+	text, err := json.Marshal(c)
+	if err != nil {
+		return fmt.Errorf("configuration: cannot keep the one before: %w", err)
+	}
+	// Until the second is done, what is in force is either not on trial, or still is.
+	if err := s.write(s.before(), text); err != nil {
+		return err
 	}
 	return s.write(s.current(), documents)
 }
 
 // Trying tells whether what is in force is on trial.
 func (s Store) Trying() bool {
-	_, err := os.Lstat(s.before())
-	return err == nil
+	_, trying := s.trial()
+	return trying
+}
+
+func (s Store) trial() (c comeback, trying bool) {
+	text, err := os.ReadFile(s.before())
+	if err != nil || json.Unmarshal(text, &c) != nil {
+		return comeback{}, false
+	}
+	present, err := os.ReadFile(s.current())
+	return c, err == nil && slices.Contains(c.Tried, digest(present))
 }
 
 // Confirm ends a trial; what is in force stays. Without a trial it does nothing.
@@ -69,30 +99,30 @@ func (s Store) Confirm() error { return s.remove(s.before()) }
 
 // Return ends a trial: what was in force before it is again. Without a trial it does nothing.
 func (s Store) Return() error {
-	info, err := os.Lstat(s.before())
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
+	c, trying := s.trial()
+	var err error
+	switch {
+	case trying && c.Documents == "":
+		err = s.remove(s.current())
+	case trying:
+		err = s.write(s.current(), []byte(c.Documents))
 	}
 	if err != nil {
-		return fmt.Errorf("configuration: cannot return to the one before: %w", err)
+		return err
 	}
-	if info.Size() > 0 {
-		return s.rename(s.before(), s.current())
-	}
-	// In this order: without return.yaml nobody would know that current.yaml has to go.
-	return errors.Join(s.remove(s.current()), s.remove(s.before()))
+	return s.Confirm() // it counts no more
 }
 
 // Lasting returns the documents that are in force whatever becomes of a trial; nil if there are none.
 func (s Store) Lasting() ([]byte, error) {
-	if !s.Trying() {
+	c, trying := s.trial()
+	switch {
+	case !trying:
 		return read(s.current())
+	case c.Documents == "":
+		return nil, nil
 	}
-	text, err := read(s.before())
-	if len(text) == 0 {
-		return nil, err
-	}
-	return text, err
+	return []byte(c.Documents), nil
 }
 
 // Stage keeps documents for the next start. They take the place of others that were staged.
@@ -111,18 +141,21 @@ func (s Store) Staged() time.Time {
 func (s Store) DropStaged() error { return s.remove(s.staged()) }
 
 // Begin does what is due when the machine starts, and says what it did: it returns from a trial that nobody has confirmed, and puts in
-// force what was staged. A cut between the two is a start of its own.
-func (s Store) Begin() (returned, staged bool, err error) {
-	if returned = s.Trying(); returned {
-		if err := s.Return(); err != nil {
-			return false, false, err
-		}
+// force what was staged, if adopt says so. A cut between the two is a start of its own.
+func (s Store) Begin(adopt bool) (returned, staged bool, err error) {
+	returned = s.Trying()
+	if err := s.Return(); err != nil {
+		return false, false, err
 	}
-	if s.Staged().IsZero() {
+	if !adopt || s.Staged().IsZero() {
 		return returned, false, nil
 	}
-	if err := s.rename(s.staged(), s.current()); err != nil {
-		return returned, false, err
+	err = os.Rename(s.staged(), s.current())
+	if err == nil {
+		err = durable.SyncFolder(s.Dir)
+	}
+	if err != nil {
+		return returned, false, fmt.Errorf("configuration: cannot put the staged one in force: %w", err)
 	}
 	return returned, true, nil
 }
@@ -134,17 +167,6 @@ func (s Store) write(name string, content []byte) error {
 	}
 	if err != nil {
 		return fmt.Errorf("configuration: cannot store: %w", err)
-	}
-	return nil
-}
-
-func (s Store) rename(from, to string) error {
-	err := os.Rename(from, to)
-	if err == nil {
-		err = durable.SyncFolder(s.Dir)
-	}
-	if err != nil {
-		return fmt.Errorf("configuration: cannot put %s in force: %w", filepath.Base(from), err)
 	}
 	return nil
 }

@@ -1,6 +1,8 @@
 package documents
 
 import (
+	"encoding/json"
+	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
@@ -40,8 +42,22 @@ func contentOf(t *testing.T, s Store) content {
 	return c
 }
 
+// back is a return.json to documents, of a trial of others.
+func back(to string, tried ...string) string {
+	c := comeback{Documents: to}
+	for _, t := range tried {
+		c.Tried = append(c.Tried, digest([]byte(t)))
+	}
+	text, err := json.Marshal(c)
+	if err != nil {
+		panic(err)
+	}
+	return string(text)
+}
+
 func TestStore(t *testing.T) {
-	begin := func(s Store) error { _, _, err := s.Begin(); return err }
+	begin := func(s Store) error { _, _, err := s.Begin(true); return err }
+	leave := func(s Store) error { _, _, err := s.Begin(false); return err }
 	try := func(s Store) error { return s.Try([]byte("new")) }
 	put := func(s Store) error { return s.Put([]byte("new")) }
 	for name, c := range map[string]struct {
@@ -49,24 +65,27 @@ func TestStore(t *testing.T) {
 		do     func(Store) error
 		after  content
 	}{
-		"put the first":        {content{}, put, content{"current.yaml": "new"}},
-		"put":                  {content{"current.yaml": "old"}, put, content{"current.yaml": "new"}},
-		"put ends a trial":     {content{"current.yaml": "tried", "return.yaml": "old"}, put, content{"current.yaml": "new"}},
-		"put leaves staged":    {content{"staged.yaml": "later"}, put, content{"current.yaml": "new", "staged.yaml": "later"}},
-		"try":                  {content{"current.yaml": "old"}, try, content{"current.yaml": "new", "return.yaml": "old"}},
-		"try another":          {content{"current.yaml": "tried", "return.yaml": "old"}, try, content{"current.yaml": "new", "return.yaml": "old"}},
-		"try over the image's": {content{}, try, content{"current.yaml": "new", "return.yaml": ""}},
-		"confirm":              {content{"current.yaml": "tried", "return.yaml": "old"}, Store.Confirm, content{"current.yaml": "tried"}},
-		"confirm nothing":      {content{"current.yaml": "old"}, Store.Confirm, content{"current.yaml": "old"}},
-		"return":               {content{"current.yaml": "tried", "return.yaml": "old"}, Store.Return, content{"current.yaml": "old"}},
-		"return to the image":  {content{"current.yaml": "tried", "return.yaml": ""}, Store.Return, content{}},
-		"return, cut between":  {content{"return.yaml": ""}, Store.Return, content{}},
-		"return from nothing":  {content{"current.yaml": "old"}, Store.Return, content{"current.yaml": "old"}},
-		"begin":                {content{"current.yaml": "old"}, begin, content{"current.yaml": "old"}},
-		"begin after a trial":  {content{"current.yaml": "tried", "return.yaml": "old"}, begin, content{"current.yaml": "old"}},
-		"begin, staged":        {content{"current.yaml": "old", "staged.yaml": "later"}, begin, content{"current.yaml": "later"}},
-		"begin, both":          {content{"current.yaml": "tried", "return.yaml": "old", "staged.yaml": "later"}, begin, content{"current.yaml": "later"}},
-		"drop staged":          {content{"current.yaml": "old", "staged.yaml": "later"}, Store.DropStaged, content{"current.yaml": "old"}},
+		"put the first":         {content{}, put, content{"current.yaml": "new"}},
+		"put":                   {content{"current.yaml": "old"}, put, content{"current.yaml": "new"}},
+		"put ends a trial":      {content{"current.yaml": "tried", "return.json": back("old", "tried")}, put, content{"current.yaml": "new"}},
+		"put leaves staged":     {content{"staged.yaml": "later"}, put, content{"current.yaml": "new", "staged.yaml": "later"}},
+		"try":                   {content{"current.yaml": "old"}, try, content{"current.yaml": "new", "return.json": back("old", "new")}},
+		"try another":           {content{"current.yaml": "tried", "return.json": back("old", "tried")}, try, content{"current.yaml": "new", "return.json": back("old", "new", "tried")}},
+		"try over the image's":  {content{}, try, content{"current.yaml": "new", "return.json": back("", "new")}},
+		"try, an old trial":     {content{"current.yaml": "old", "return.json": back("older", "x")}, try, content{"current.yaml": "new", "return.json": back("old", "new")}},
+		"confirm":               {content{"current.yaml": "tried", "return.json": back("old", "tried")}, Store.Confirm, content{"current.yaml": "tried"}},
+		"confirm nothing":       {content{"current.yaml": "old"}, Store.Confirm, content{"current.yaml": "old"}},
+		"return":                {content{"current.yaml": "tried", "return.json": back("old", "tried")}, Store.Return, content{"current.yaml": "old"}},
+		"return to the image":   {content{"current.yaml": "tried", "return.json": back("", "tried")}, Store.Return, content{}},
+		"return from nothing":   {content{"current.yaml": "old"}, Store.Return, content{"current.yaml": "old"}},
+		"begin":                 {content{"current.yaml": "old"}, begin, content{"current.yaml": "old"}},
+		"begin after a trial":   {content{"current.yaml": "tried", "return.json": back("old", "tried")}, begin, content{"current.yaml": "old"}},
+		"begin, staged":         {content{"current.yaml": "old", "staged.yaml": "later"}, begin, content{"current.yaml": "later"}},
+		"begin, both":           {content{"current.yaml": "tried", "return.json": back("old", "tried"), "staged.yaml": "later"}, begin, content{"current.yaml": "later"}},
+		"begin, leaving":        {content{"current.yaml": "tried", "return.json": back("old", "tried"), "staged.yaml": "later"}, leave, content{"current.yaml": "old", "staged.yaml": "later"}},
+		"begin, another's":      {content{"current.yaml": "other", "return.json": back("old", "tried")}, begin, content{"current.yaml": "other"}},
+		"begin, damaged return": {content{"current.yaml": "old", "return.json": "{"}, begin, content{"current.yaml": "old"}},
+		"drop staged":           {content{"current.yaml": "old", "staged.yaml": "later"}, Store.DropStaged, content{"current.yaml": "old"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := c.before.write(t)
@@ -81,21 +100,23 @@ func TestStore(t *testing.T) {
 }
 
 // TestCut starts a machine on each state that a power cut can leave between two steps of a change: it comes up with the documents before
-// the change, or, where the change was all but reported, after it.
+// the change or with those after it, and what was tried never stays.
 func TestCut(t *testing.T) {
 	for name, c := range map[string]struct {
 		left content
 		want content
 	}{
-		"trial begun, not in force":      {content{"current.yaml": "old", "return.yaml": "old"}, content{"current.yaml": "old"}},
-		"put over a trial, not ended":    {content{"current.yaml": "new", "return.yaml": "old"}, content{"current.yaml": "old"}},
-		"returning to the image's":       {content{"return.yaml": ""}, content{}},
-		"trial over the image's, begun":  {content{"return.yaml": ""}, content{}},
-		"begun: returned and not staged": {content{"current.yaml": "old", "staged.yaml": "later"}, content{"current.yaml": "later"}},
+		"trial begun, not in force":           {content{"current.yaml": "old", "return.json": back("old", "new")}, content{"current.yaml": "old"}},
+		"another trial begun, not in force":   {content{"current.yaml": "tried", "return.json": back("old", "new", "tried")}, content{"current.yaml": "old"}},
+		"put over a trial, not ended":         {content{"current.yaml": "new", "return.json": back("old", "tried")}, content{"current.yaml": "new"}},
+		"returned, not ended":                 {content{"current.yaml": "old", "return.json": back("old", "tried")}, content{"current.yaml": "old"}},
+		"returned to the image's, not ended":  {content{"return.json": back("", "tried")}, content{}},
+		"trial over the image's, begun":       {content{"return.json": back("", "new")}, content{}},
+		"begun: returned and not yet adopted": {content{"current.yaml": "old", "staged.yaml": "later"}, content{"current.yaml": "later"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := c.left.write(t)
-			if _, _, err := s.Begin(); err != nil {
+			if _, _, err := s.Begin(true); err != nil {
 				t.Fatal(err)
 			}
 			if got := contentOf(t, s); !maps.Equal(got, c.want) {
@@ -112,8 +133,9 @@ func TestLasting(t *testing.T) {
 	}{
 		{content{}, ""},
 		{content{"current.yaml": "old"}, "old"},
-		{content{"current.yaml": "tried", "return.yaml": "old"}, "old"},
-		{content{"current.yaml": "tried", "return.yaml": ""}, ""},
+		{content{"current.yaml": "tried", "return.json": back("old", "tried")}, "old"},
+		{content{"current.yaml": "tried", "return.json": back("", "tried")}, ""},
+		{content{"current.yaml": "other", "return.json": back("old", "tried")}, "other"},
 	} {
 		if got, err := c.have.write(t).Lasting(); err != nil || string(got) != c.want || (got == nil) != (c.want == "") {
 			t.Errorf("%v: got %q, %v, want %q", c.have, got, err, c.want)
@@ -153,11 +175,15 @@ func TestHistory(t *testing.T) {
 	if e, err := s.Last(); err != nil || e.Number != 4 || e.Changes[0] != " → c" {
 		t.Errorf("got %+v, %v", e, err)
 	}
+	many := s.Add([]byte("m"), "admin", at, func(string) []string { return make([]string, 2*maxChanges) })
+	if e, err := s.Last(); many != nil || err != nil || len(e.Changes) != maxChanges+1 || e.Changes[maxChanges] != fmt.Sprintf("and %d more", maxChanges) {
+		t.Errorf("many changes: %v, %v, %d", many, err, len(e.Changes))
+	}
 	for i := range 2 * maxEntries {
 		add(strings.Repeat("x", i+1))
 	}
 	numbers, err := s.Numbers()
-	if err != nil || len(numbers) != maxEntries || numbers[maxEntries-1] != 4+2*maxEntries {
+	if err != nil || len(numbers) != maxEntries || numbers[maxEntries-1] != 5+2*maxEntries {
 		t.Errorf("got %v, %v", numbers, err)
 	}
 	add(strings.Repeat("y", maxHistory+1))

@@ -18,6 +18,8 @@ const (
 	maxEntries = 32
 	// maxHistory bounds what it takes on STATE, in bytes; the latest stays even if it is larger.
 	maxHistory = 16 << 20
+	// maxChanges bounds the changes of an entry, so that a list of all fits into one message of the API.
+	maxChanges = 200
 )
 
 // Entry is a configuration that was put in force.
@@ -25,7 +27,7 @@ type Entry struct {
 	Number    uint64    `json:"number"` // from 1 on, never given twice on one STATE
 	At        time.Time `json:"at"`
 	By        string    `json:"by"`      // who or what put it in force: "CN=admin,O=orlop:admin from 10.0.0.2:4711", "start"
-	Changes   []string  `json:"changes"` // against the one before; secrets are named, not shown
+	Changes   []string  `json:"changes"` // against the one before, at most maxChanges; secrets are named, not shown
 	Documents string    `json:"documents"`
 }
 
@@ -89,6 +91,9 @@ func (s Store) Add(documents []byte, by string, at time.Time, changes func(befor
 		return err
 	}
 	e := Entry{Number: last.Number + 1, At: at, By: by, Changes: changes(last.Documents), Documents: string(documents)}
+	if more := len(e.Changes) - maxChanges; more > 0 {
+		e.Changes = append(e.Changes[:maxChanges:maxChanges], fmt.Sprintf("and %d more", more))
+	}
 	text, err := json.Marshal(e)
 	if err == nil {
 		err = os.MkdirAll(s.history(), 0o700)

@@ -90,12 +90,13 @@ func (m *Manager) startProcess(s Service, p pipes) (*Process, error) {
 		leave(p.notify, notify.Env)
 	}
 	if s.Profile != "" {
-		socket, err := profile.Listen(s.Profile)
-		if err != nil {
-			return nil, err
+		// Without it there are no profiles, which is no reason not to run.
+		if socket, err := profile.Listen(s.Profile); err != nil {
+			m.config.Event(s.Name, "failure", err.Error())
+		} else {
+			defer socket.Close()
+			leave(socket, profile.Env)
 		}
-		defer socket.Close()
-		leave(socket, profile.Env)
 	}
 	if s.Cgroup != "" {
 		if err := m.config.Groups.Make(s.Cgroup, s.Limits); err != nil {

@@ -306,22 +306,19 @@ func (d doorBed) flood() flood {
 	return f
 }
 
-// unanswered is after which time a stranger begins anew. Who keeps to TCP asks again after a second.
+// unanswered is after which time a stranger begins anew, where one who keeps to TCP asks again after a second.
 const unanswered = 100 * time.Millisecond
 
 // stranger asks for a handshake, and tells whether there was none: the machine's kernel did not answer, or the connection was closed.
 func (d doorBed) stranger(ctx context.Context, h *qemu.Host) (refused bool) {
-	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, unanswered)
 	defer cancel()
-	dialing, stop := context.WithTimeout(ctx, unanswered)
-	raw, err := h.DialContext(dialing, "tcp", d.to)
-	stop()
+	raw, err := h.DialContext(ctx, "tcp", d.to)
 	if err != nil {
 		return true
 	}
 	defer raw.Close()
-	err = tls.Client(raw, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"}}).HandshakeContext(ctx)
-	return err != nil && ctx.Err() == nil
+	return tls.Client(raw, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"}}).HandshakeContext(ctx) != nil
 }
 
 // apidMemory is what apid has of its own, in MiB.
