@@ -77,18 +77,15 @@ func Example_events() {
 	// next time after 2
 }
 
-// Tell why a machine does not let somebody in.
-func ExampleDial_refused() {
-	address, _, machineCA := startMachine()
-	stranger, err := pki.SelfSigned(pki.Spec{CN: "stranger", Usage: pki.Client, TTL: time.Hour})
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
+// Tell that somebody else answers in a machine's place.
+func ExampleDial_untrusted() {
+	address, cert, _ := startMachine()
+	_, _, ofAnotherCluster := startMachine()
+
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
-	_, err = client.Dial(ctx, client.Endpoint{Address: address, Cert: pair(stranger), CA: machineCA})
-	fmt.Println(errors.Is(err, client.ErrRefused))
+	_, err := client.Dial(ctx, client.Endpoint{Address: address, Cert: cert, CA: ofAnotherCluster})
+	fmt.Println(errors.Is(err, client.ErrUntrusted))
 	// Output: true
 }
 
