@@ -11,7 +11,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/sys/unix"
 	"golang.org/x/time/rate"
 	"google.golang.org/grpc/credentials"
 
@@ -41,7 +40,6 @@ func newDoor(config *tls.Config, log *slog.Logger, judge api.DoorClient) *door {
 
 // ServerHandshake implements credentials.TransportCredentials.
 func (d *door) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	giveWay()
 	kept := &keptConn{Conn: raw, turns: d.turns}
 	kept.begin()
 	conn, info, err := d.TransportCredentials.ServerHandshake(kept)
@@ -60,18 +58,6 @@ func (d *door) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, er
 		linger(raw)
 	}
 	return conn, info, err
-}
-
-// lowest is the nice value of who gives way to everybody (nice(2)).
-const lowest = 19
-
-// giveWay has the kernel prefer all other work of apid to what the calling goroutine does until it ends: a handshake can be asked for by
-// anybody, a call by those who were let in. The goroutine must be one that ends when the connection is set up, as gRPC's is: its thread
-// ends with it, because nobody may take the priority back without a privilege.
-func giveWay() {
-	runtime.LockOSThread()
-	// Without it a handshake is as important as a call, and nothing else is lost.
-	_ = unix.Setpriority(unix.PRIO_PROCESS, 0, lowest)
 }
 
 // errPaired ends a connection that was for pairing: there are no calls on it.

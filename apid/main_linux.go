@@ -6,7 +6,6 @@ import (
 	"net"
 	"os"
 	"os/signal"
-	"runtime"
 	"syscall"
 
 	"github.com/orlop-os/orlop/pkg/notify"
@@ -25,8 +24,6 @@ func Main() int {
 }
 
 func run() error {
-	// On a machine with one processor, too, the kernel can only prefer a call to a handshake if there are threads for both.
-	runtime.GOMAXPROCS(max(2, runtime.GOMAXPROCS(0)))
 	ready, err := notify.FromEnv()
 	if err != nil {
 		return err
