@@ -138,8 +138,8 @@ func (m *machine) apply(ctx context.Context, filename string, r *api.ApplyReques
 	if r.Mode == api.ApplyRequest_MODE_TRY {
 		out.trial = time.Now().Add(tryFor(r))
 		err = configs.Try(text)
-	} else {
-		err = errors.Join(configs.Put(text), configs.DropStaged())
+	} else if err = configs.Put(text); err == nil {
+		err = configs.DropStaged()
 	}
 	if err != nil {
 		return outcome{}, err

@@ -21,9 +21,9 @@ import (
 // A configuration on trial, and the ones that were in force before.
 //
 // While one is tried, the one before lies beside it on STATE (package documents) and comes back by itself: when the time is up, because
-// watchTrial puts it there, and at the next start, whatever the reason for that is. (Kernel parameters and modules go with the boot only, so
-// the machine reboots if it tried such.) Only Confirm ends that, which has to come over the
-// API: a configuration that locks its operator out is never confirmed.
+// watchTrial puts it there, and at the next start, whatever the reason for that is. (Kernel parameters and modules go with the boot only,
+// so the machine reboots if it tried such.) Only Confirm ends that, which has to come over the API: a configuration that locks its
+// operator out is never confirmed.
 
 // The time of a trial.
 const (
@@ -136,17 +136,17 @@ func (m *machine) watchTrial(ctx context.Context) {
 func (m *machine) giveUp(until time.Time) error {
 	m.applying.Lock()
 	defer m.applying.Unlock()
-	if now, _ := m.config.Get(); !now.trial.Equal(until) {
+	tried, _ := m.config.Get()
+	if !tried.trial.Equal(until) {
 		return nil
 	}
-	if err := configs.Return(); err != nil {
+	if _, err := configs.Return(); err != nil {
 		return err
 	}
 	a, from, err := load()
 	if err != nil { // as when the machine starts
 		a = applied{problem: fmt.Sprintf("%s cannot be used: %v", from, err)}
 	}
-	tried, _ := m.config.Get()
 	m.say("configuration: nobody confirmed the one that was tried; the one before is in force again")
 	m.config.Set(a)
 	if err != nil {

@@ -79,12 +79,7 @@ func (s Store) Try(documents []byte) error {
 	return s.write(s.current(), documents)
 }
 
-// Trying tells whether what is in force is on trial.
-func (s Store) Trying() bool {
-	_, trying := s.trial()
-	return trying
-}
-
+// trial is what comes back, and whether what is in force is on trial.
 func (s Store) trial() (c comeback, trying bool) {
 	text, err := os.ReadFile(s.before())
 	if err != nil || json.Unmarshal(text, &c) != nil {
@@ -97,10 +92,9 @@ func (s Store) trial() (c comeback, trying bool) {
 // Confirm ends a trial; what is in force stays. Without a trial it does nothing.
 func (s Store) Confirm() error { return s.remove(s.before()) }
 
-// Return ends a trial: what was in force before it is again. Without a trial it does nothing.
-func (s Store) Return() error {
+// Return ends a trial: what was in force before it is again. Without a trial it does nothing; it tells whether there was one.
+func (s Store) Return() (returned bool, err error) {
 	c, trying := s.trial()
-	var err error
 	switch {
 	case trying && c.Documents == "":
 		err = s.remove(s.current())
@@ -108,9 +102,9 @@ func (s Store) Return() error {
 		err = s.write(s.current(), []byte(c.Documents))
 	}
 	if err != nil {
-		return err
+		return false, err
 	}
-	return s.Confirm() // it counts no more
+	return trying, s.Confirm() // it counts no more
 }
 
 // Lasting returns the documents that are in force whatever becomes of a trial; nil if there are none.
@@ -143,9 +137,8 @@ func (s Store) DropStaged() error { return s.remove(s.staged()) }
 // Begin does what is due when the machine starts, and says what it did: it returns from a trial that nobody has confirmed, and puts in
 // force what was staged, if adopt says so. A cut between the two is a start of its own.
 func (s Store) Begin(adopt bool) (returned, staged bool, err error) {
-	returned = s.Trying()
-	if err := s.Return(); err != nil {
-		return false, false, err
+	if returned, err = s.Return(); err != nil {
+		return returned, false, err
 	}
 	if !adopt || s.Staged().IsZero() {
 		return returned, false, nil

@@ -58,6 +58,7 @@ func back(to string, tried ...string) string {
 func TestStore(t *testing.T) {
 	begin := func(s Store) error { _, _, err := s.Begin(true); return err }
 	leave := func(s Store) error { _, _, err := s.Begin(false); return err }
+	giveUp := func(s Store) error { _, err := s.Return(); return err }
 	try := func(s Store) error { return s.Try([]byte("new")) }
 	put := func(s Store) error { return s.Put([]byte("new")) }
 	for name, c := range map[string]struct {
@@ -75,9 +76,9 @@ func TestStore(t *testing.T) {
 		"try, an old trial":     {content{"current.yaml": "old", "return.json": back("older", "x")}, try, content{"current.yaml": "new", "return.json": back("old", "new")}},
 		"confirm":               {content{"current.yaml": "tried", "return.json": back("old", "tried")}, Store.Confirm, content{"current.yaml": "tried"}},
 		"confirm nothing":       {content{"current.yaml": "old"}, Store.Confirm, content{"current.yaml": "old"}},
-		"return":                {content{"current.yaml": "tried", "return.json": back("old", "tried")}, Store.Return, content{"current.yaml": "old"}},
-		"return to the image":   {content{"current.yaml": "tried", "return.json": back("", "tried")}, Store.Return, content{}},
-		"return from nothing":   {content{"current.yaml": "old"}, Store.Return, content{"current.yaml": "old"}},
+		"return":                {content{"current.yaml": "tried", "return.json": back("old", "tried")}, giveUp, content{"current.yaml": "old"}},
+		"return to the image":   {content{"current.yaml": "tried", "return.json": back("", "tried")}, giveUp, content{}},
+		"return from nothing":   {content{"current.yaml": "old"}, giveUp, content{"current.yaml": "old"}},
 		"begin":                 {content{"current.yaml": "old"}, begin, content{"current.yaml": "old"}},
 		"begin after a trial":   {content{"current.yaml": "tried", "return.json": back("old", "tried")}, begin, content{"current.yaml": "old"}},
 		"begin, staged":         {content{"current.yaml": "old", "staged.yaml": "later"}, begin, content{"current.yaml": "later"}},
