@@ -283,8 +283,8 @@ func (m *machine) able(next *config.Config) error {
 	if m.memory < minMemory {
 		return fmt.Errorf("configuration refused, nothing was changed: memory: %d MiB are too little for Kubernetes; give the machine at least %d MiB", m.memory>>20, minMemory>>20)
 	}
-	if next.Machine.Spec.Role != config.RoleControlPlane {
-		return errors.New("configuration refused, nothing was changed: Machine.spec.role: a worker cannot join a cluster in this version; use controlplane")
+	if worker(next) {
+		return nil // it holds no authorities
 	}
 	if _, err := authorities(next.Cluster); err != nil {
 		return fmt.Errorf("configuration refused, nothing was changed: %w", err)

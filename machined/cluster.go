@@ -28,11 +28,11 @@ type clusterAPI struct {
 
 func (a clusterAPI) Health(r *api.HealthRequest, stream grpc.ServerStreamingServer[api.HealthResponse]) error {
 	ctx := stream.Context()
-	services, configuration := a.m.services.Status().Watch(), a.m.config.Watch()
+	services, configuration, members := a.m.services.Status().Watch(), a.m.config.Watch(), a.m.membership.Watch()
 	var last *api.HealthResponse
 	for {
-		list, now := services.Take(), configuration.Take()
-		health := clusterHealth(now, list)
+		list, now, member := services.Take(), configuration.Take(), members.Take()
+		health := clusterHealth(now, member, list)
 		if last == nil || !proto.Equal(last, health) {
 			if err := stream.Send(health); err != nil {
 				return err
@@ -45,6 +45,7 @@ func (a clusterAPI) Health(r *api.HealthRequest, stream grpc.ServerStreamingServ
 		select {
 		case <-services.Changed():
 		case <-configuration.Changed():
+		case <-members.Changed():
 		case <-ctx.Done():
 			return endOfStream(ctx.Err())
 		}
@@ -52,7 +53,7 @@ func (a clusterAPI) Health(r *api.HealthRequest, stream grpc.ServerStreamingServ
 }
 
 // clusterHealth is what the machine knows of its cluster: the configuration, its services and what their components say.
-func clusterHealth(now applied, services []supervise.Status) *api.HealthResponse {
+func clusterHealth(now applied, member membershipState, services []supervise.Status) *api.HealthResponse {
 	out := &api.HealthResponse{Healthy: true}
 	add := func(name string, ok bool, detail string, since time.Time) {
 		out.Healthy = out.Healthy && ok
@@ -65,6 +66,13 @@ func clusterHealth(now applied, services []supervise.Status) *api.HealthResponse
 		add("configuration", false, "no Cluster document: this machine runs without Kubernetes", now.applied)
 	default:
 		add("configuration", true, now.config.Cluster.Metadata.Name, now.applied)
+	}
+	if worker(now.config) {
+		detail := member.Problem
+		if detail == "" && !member.Joined {
+			detail = "joining"
+		}
+		add("membership", member.Joined, detail, now.applied)
 	}
 	for _, want := range expected(now.config) {
 		if !slices.ContainsFunc(services, func(s supervise.Status) bool { return s.Name == want }) {

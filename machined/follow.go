@@ -17,6 +17,7 @@ import (
 	"github.com/orlop-os/orlop/machined/network"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/imagestore"
+	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/pki"
 	"github.com/orlop-os/orlop/pkg/reconcile"
@@ -29,13 +30,14 @@ const lookAgain = time.Minute
 
 // follow brings about what follows from the configuration and from the machine's addresses, each time one of them changes.
 func (m *machine) follow(ctx context.Context) {
-	configs, states := m.config.Watch(), m.networkState.Watch()
+	configs, states, members := m.config.Watch(), m.networkState.Watch(), m.membership.Watch()
 	tick := time.NewTicker(lookAgain)
 	defer tick.Stop()
 	var problem string
 	for {
 		// Taken before it is acted on, which may take seconds: what changes meanwhile is seen below.
 		now, state := configs.Take(), states.Take()
+		members.Take()
 		err := m.settle(ctx, now.config, state)
 		switch {
 		case err != nil && err.Error() != problem:
@@ -48,6 +50,7 @@ func (m *machine) follow(ctx context.Context) {
 		select {
 		case <-configs.Changed():
 		case <-states.Changed():
+		case <-members.Changed():
 		case <-tick.C:
 		case <-ctx.Done():
 			return
@@ -95,15 +98,11 @@ func (m *machine) settleServices(ctx context.Context, c *config.Config, state ne
 		m.enter("services", "an address: "+strings.Join(append(state.Problems, "none on any link yet"), "; "))
 		return nil // what runs goes on running with the addresses it knows
 	}
-	a, err := authorities(c.Cluster)
-	if err != nil {
-		return err
+	if member, _ := m.membership.Get(); worker(c) && !member.Joined {
+		m.enter("joining", member.Problem)
+		return m.services.Set([]supervise.Service{door()})
 	}
-	want, err := credentials.Plan(spec, a)
-	if err != nil {
-		return err
-	}
-	if err := m.converge(ctx, "credentials", want); err != nil {
+	if err := m.settleCredentials(ctx, c, spec); err != nil {
 		return err
 	}
 	if err := m.prepareKubernetes(spec); err != nil {
@@ -115,6 +114,19 @@ func (m *machine) settleServices(ctx context.Context, c *config.Config, state ne
 	}
 	m.enter("running", "")
 	return m.services.Set(services)
+}
+
+// settleCredentials gives the processes of a node their certificates and keys.
+func (m *machine) settleCredentials(ctx context.Context, c *config.Config, spec nodespec.Spec) error {
+	a, err := m.authorities(c)
+	if err != nil {
+		return err
+	}
+	want, err := credentials.Plan(spec, a)
+	if err != nil {
+		return err
+	}
+	return m.converge(ctx, "credentials", want)
 }
 
 // converge brings credentials about.
@@ -147,7 +159,7 @@ func (m *machine) openDoor(ctx context.Context, c *config.Config, state network.
 	if err != nil {
 		return err
 	}
-	name, ca := network.DefaultHostname, (*pki.CA)(nil)
+	name, ca, given := network.DefaultHostname, (*pki.CA)(nil), (*pki.Leaf)(nil)
 	if c != nil {
 		name = c.Machine.Metadata.Name
 		if c.Cluster != nil && !c.Cluster.Spec.PKI.Machine.Key.IsZero() {
@@ -156,8 +168,11 @@ func (m *machine) openDoor(ctx context.Context, c *config.Config, state network.
 			}
 		}
 	}
+	if member, _ := m.membership.Get(); worker(c) && member.Joined {
+		given = member.held.machine
+	}
 	m.desk.open(m.unowned(c, callers.Operators))
-	return m.converge(ctx, "door", credentials.Door(m.identity.Load().Key, name, nodeAddresses(state), ca, callers))
+	return m.converge(ctx, "door", credentials.Door(m.identity.Load().Key, name, nodeAddresses(state), ca, given, callers))
 }
 
 // networkConfig is the network that a configuration asks for; the zero Config when there is none.

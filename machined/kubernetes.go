@@ -19,6 +19,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/paths"
+	"github.com/orlop-os/orlop/pkg/pki"
 	"github.com/orlop-os/orlop/pkg/release"
 	"github.com/orlop-os/orlop/pkg/supervise"
 )
@@ -99,6 +100,22 @@ func nodeAddresses(state network.State) []netip.Addr {
 func access(c *config.Cluster) credentials.Access {
 	k := c.Spec.Kubernetes
 	return credentials.Access{Authentication: k.Authentication, Authorization: k.Authorization}
+}
+
+// authorities are what this machine has its credentials by: the cluster's keys out of its document, or what a worker was given.
+func (m *machine) authorities(c *config.Config) (credentials.Authorities, error) {
+	if worker(c) {
+		member, _ := m.membership.Get()
+		return credentials.Authorities{Kubernetes: &pki.CA{Cert: c.Cluster.Spec.PKI.Kubernetes.Cert.X509()}, Given: member.held.node}, nil
+	}
+	a, err := authorities(c.Cluster)
+	if err != nil {
+		return a, err
+	}
+	m.book.Lock()
+	defer m.book.Unlock()
+	a.Revoked, err = json.Marshal(m.book.openLocked().Revoked)
+	return a, err
 }
 
 // authorities are the cluster's keys out of its document.

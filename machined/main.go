@@ -8,6 +8,7 @@
 //	apply.go       how a configuration is applied
 //	follow.go      what follows from a configuration and from the addresses
 //	upgrade.go     how an upgrade goes, and goes back
+//	membership.go  how a worker joins its cluster; members.go is the control plane's side
 //	relay.go       how a caller comes through this machine to another one
 //	bundles.go     how a bundle comes to the machine
 //	install.go     how a system that runs from memory is put onto a disk
@@ -127,6 +128,7 @@ type machine struct {
 	timeState     *cell.Cell[timesync.Status]
 	upgrade       *cell.Cell[upgradeState]
 	installation  *cell.Cell[installState]
+	membership    *cell.Cell[membershipState]
 }
 
 func newMachine() *machine {
@@ -154,6 +156,7 @@ func newMachine() *machine {
 		timeState:     cell.New(timesync.Status{}),
 		upgrade:       cell.New(upgradeState{}),
 		installation:  cell.New(installState{}),
+		membership:    cell.New(membershipState{}),
 	}
 	m.working, m.stopWork = context.WithCancelCause(context.Background())
 	m.reaper = supervise.NewReaper(nil)

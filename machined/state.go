@@ -49,6 +49,7 @@ func (m *machine) observable() []topic {
 		looked("configuration", ignoreContext(m.configurationState)), // configurationState
 		watched("disks", m.disks),                                    // diskState: disks, partitions, file systems
 		watched("install", m.installation),                           // installState: how far an installation is
+		watched("membership", m.membership),                          // membershipState: whether a worker is one of its cluster
 		looked("memory", ignoreContext(m.kernel.ReadMemory)),         // host.Memory, bytes
 		looked("modules", ignoreContext(m.kernel.ReadModules)),       // []host.LoadedModule
 		looked("mounts", ignoreContext(m.kernel.ReadMounts)),         // []host.MountState

@@ -213,11 +213,7 @@ func (a trustAPI) Revoke(ctx context.Context, r *api.RevokeRequest) (*api.Revoke
 	if err != nil {
 		return nil, err
 	}
-	a.m.settling.Lock()
-	defer a.m.settling.Unlock()
-	now, _ := a.m.config.Get()
-	state, _ := a.m.networkState.Get()
-	if err := a.m.openDoor(context.WithoutCancel(ctx), now.config, state); err != nil { // whoever asked for it may be gone
+	if err := a.m.enforce(context.WithoutCancel(ctx)); err != nil { // whoever asked for it may be gone
 		return nil, status.Errorf(codes.Internal, "it is written down, but not in force yet: %v; it will be tried again within %s", err, lookAgain)
 	}
 	return &api.RevokeResponse{Revocation: &api.Revocation{Origin: done.Origin, Name: done.Name, At: timestamppb.New(done.At), By: done.By}, IssuedHere: known}, nil

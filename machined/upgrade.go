@@ -195,10 +195,10 @@ const proveEvery = 2 * time.Second
 
 // watchGate waits until this version has proved itself, or its time is up.
 func (m *machine) watchGate(ctx context.Context) {
-	services, configuration := m.services.Status().Watch(), m.config.Watch()
+	services, configuration, members := m.services.Status().Watch(), m.config.Watch(), m.membership.Watch()
 	for {
 		now, again := configuration.Take(), (<-chan time.Time)(nil)
-		waits := gate(now, services.Take(), stored())
+		waits := gate(now, members.Take(), services.Take(), stored())
 		if waits == "" {
 			record, _ := m.upgrade.Get()
 			if err := m.prove(ctx, now, record.Reached); err != nil {
@@ -220,6 +220,9 @@ func (m *machine) watchGate(ctx context.Context) {
 			case <-configuration.Changed():
 				late.Stop()
 				continue
+			case <-members.Changed():
+				late.Stop()
+				continue
 			case <-again:
 				late.Stop()
 				continue
@@ -236,7 +239,7 @@ func (m *machine) watchGate(ctx context.Context) {
 
 // gate tells what a version on trial still has to show; "" when that is everything. Without a configuration that is the
 // management API, through which one can come; with one it is all that `orlopctl health` asks for.
-func gate(now applied, services []supervise.Status, stored bool) string {
+func gate(now applied, member membershipState, services []supervise.Status, stored bool) string {
 	switch {
 	case stored && now.config == nil:
 		return "configuration: the stored one cannot be used"
@@ -247,7 +250,7 @@ func gate(now applied, services []supervise.Status, stored bool) string {
 		}
 		return ""
 	}
-	for _, c := range clusterHealth(now, services).Checks {
+	for _, c := range clusterHealth(now, member, services).Checks {
 		if !c.Ok {
 			return strings.TrimSuffix(c.Name+": "+c.Detail, ": ")
 		}

@@ -34,7 +34,7 @@ func TestGate(t *testing.T) {
 		{"a node that is not Ready", node, unready, true, "node: KubeletNotReady"},
 		{"a node", node, append([]supervise.Status{door}, all...), true, ""},
 	} {
-		if got := gate(c.now, c.services, c.stored); got != c.want {
+		if got := gate(c.now, membershipState{}, c.services, c.stored); got != c.want {
 			t.Errorf("%s: waits for %q, want %q", c.what, got, c.want)
 		}
 	}

@@ -14,6 +14,7 @@
 //
 //	orchestrator save-data     keeps what etcd holds for the version that runs, writes a nodespec.DataSaved
 //	orchestrator drain         reads a nodespec.DrainOrder, evicts the node's pods, writes a nodespec.Drained
+//	orchestrator forget-node   reads the name of a Node (a JSON string) and deletes the Node; on a control plane
 //	orchestrator canary        makes a pod's sandbox and takes it away again, or says why it cannot
 //
 // Each process reads the node's description (paths.NodeSpec), writes its components' configuration files beside the
@@ -41,6 +42,7 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/component"
 	"github.com/orlop-os/orlop/orchestrator/diskmatch"
 	"github.com/orlop-os/orlop/orchestrator/drain"
+	"github.com/orlop-os/orlop/orchestrator/early"
 	"github.com/orlop-os/orlop/orchestrator/etcd"
 	"github.com/orlop-os/orlop/orchestrator/kubeapiserver"
 	"github.com/orlop-os/orlop/orchestrator/kubelet"
@@ -53,7 +55,7 @@ import (
 
 func main() {
 	if len(os.Args) != 2 {
-		fmt.Fprintln(os.Stderr, "orchestrator: usage: orchestrator api|controllers|node|check-access|match-disks|save-data|drain|canary")
+		fmt.Fprintln(os.Stderr, "orchestrator: usage: orchestrator api|controllers|node|check-access|match-disks|save-data|drain|forget-node|canary")
 		os.Exit(2)
 	}
 	switch os.Args[1] {
@@ -73,6 +75,8 @@ func main() {
 		err = saveData(ctx, dirs, os.Stdout)
 	case "drain":
 		err = drainNode(ctx, dirs, os.Stdin, os.Stdout)
+	case "forget-node":
+		err = forgetNode(ctx, dirs, os.Stdin)
 	case "canary":
 		err = canary.Run(ctx, dirs)
 	default:
@@ -133,6 +137,15 @@ func drainNode(ctx context.Context, dirs layout.Dirs, in io.Reader, out io.Write
 		return err
 	}
 	return json.NewEncoder(out).Encode(done)
+}
+
+// forgetNode deletes a Node.
+func forgetNode(ctx context.Context, dirs layout.Dirs, in io.Reader) error {
+	var name string
+	if err := json.NewDecoder(in).Decode(&name); err != nil {
+		return fmt.Errorf("the name cannot be decoded: %w", err)
+	}
+	return early.ForgetNode(ctx, dirs, name)
 }
 
 // run runs one process until ctx is done or one of its components ends.

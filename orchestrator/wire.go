@@ -108,7 +108,7 @@ func (w *wiring) attach(c *component.Component) {
 			})
 		}
 	case kubeapiserver.Name:
-		w.apiserver = kubeapiserver.New(args, w.etcdReady, bootstrap.Rights)
+		w.apiserver = kubeapiserver.New(args, filepath.Join(w.dirs.API, nodespec.Revoked), w.etcdReady, bootstrap.Rights)
 		check := health.Check{URL: w.server.URL + "/readyz", CAFile: filepath.Join(w.dirs.API, nodespec.CA), Name: w.server.Name}
 		c.Run = watched(c.Name, check, w.apiserver.Run)
 	case bootstrap.Name:

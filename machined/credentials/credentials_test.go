@@ -41,7 +41,7 @@ func authorities(t *testing.T) Authorities {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return Authorities{ca("kubernetes"), ca("etcd"), ca("front-proxy"), private, public, make([]byte, 32), Access{}}
+	return Authorities{ca("kubernetes"), ca("etcd"), ca("front-proxy"), private, public, make([]byte, 32), Access{}, []byte("null"), nil}
 }
 
 // plan is Plan with every path below a folder of the test and every user the test's own.
@@ -191,7 +191,7 @@ func TestDoor(t *testing.T) {
 	root, a := t.TempDir(), authorities(t)
 	var prints []string
 	for _, ca := range []*pki.CA{nil, a.Etcd} {
-		w := Door(identity, "one", node().NodeIPs, ca, Callers{Operators: a.Kubernetes.CertPEM()})
+		w := Door(identity, "one", node().NodeIPs, ca, nil, Callers{Operators: a.Kubernetes.CertPEM()})
 		uid := uint32(os.Getuid())
 		w.Folders[0] = Folder{filepath.Join(root, w.Folders[0].Path), uid}
 		for i := range w.Files {

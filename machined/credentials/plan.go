@@ -24,14 +24,20 @@ const leafTTL = 365 * 24 * time.Hour
 // backwards by that much without a leaf becoming one of the future.
 const backdate = 30 * 24 * time.Hour
 
-// Authorities are the cluster's keys that a machine needs to issue its own credentials.
+// Authorities are the cluster's keys that a machine needs to issue its own credentials. A worker has none: it knows the certificate
+// of Kubernetes, and what it was given.
 type Authorities struct {
 	Kubernetes, Etcd, FrontProxy *pki.CA
 	ServiceAccountKey            []byte // PEM, private
 	ServiceAccountPub            []byte // PEM
 	EncryptionKey                []byte // 32 bytes, for secrets at rest
 	Access                       Access
+	Revoked                      []byte // JSON, a list of trust.Revocation
+	Given                        Given
 }
+
+// Given is what a worker was given, by the name of the certificate's file.
+type Given map[string]*pki.Leaf
 
 // Want is what should be on the machine.
 type Want struct {
@@ -87,9 +93,10 @@ type Callers struct {
 	Revoked   []byte // JSON, a list of trust.Revocation
 }
 
-// Door says what apid needs: the machine's own key with a certificate of the cluster's machine CA, or with a self-signed one as
-// long as there is no cluster (ca is nil); and whose calls to take. By its certificate the other machines of the cluster know it, too.
-func Door(identity *ecdsa.PrivateKey, name string, ips []netip.Addr, ca *pki.CA, callers Callers) Want {
+// Door says what apid needs: the machine's own key with a certificate of the cluster's machine CA, which was given to the machine or is
+// issued here, or with a self-signed one as long as there is neither (both are nil); and whose calls to take. By its certificate the
+// other machines of the cluster know it, too.
+func Door(identity *ecdsa.PrivateKey, name string, ips []netip.Addr, ca *pki.CA, given *pki.Leaf, callers Callers) Want {
 	var w Want
 	p := process{&w, paths.ApidDir, paths.UserApid}
 	p.folder()
@@ -97,14 +104,18 @@ func Door(identity *ecdsa.PrivateKey, name string, ips []netip.Addr, ca *pki.CA,
 	p.file("clients.pem", callers.Clients)
 	p.file("machines.pem", callers.Machines)
 	p.file("revoked.json", callers.Revoked)
-	leaf := pki.Spec{
-		CN: name, Usage: pki.Server, DNS: unique([]string{name, "localhost"}),
-		IPs: unique(append([]netip.Addr{netip.MustParseAddr("127.0.0.1")}, ips...)), Key: identity,
+	const cert, key = "server.crt", "server.key"
+	if given != nil {
+		p.file(key, given.KeyPEM())
+		p.file(cert, given.CertPEM())
+		return w
 	}
-	if ca != nil {
-		leaf.Usage, leaf.O = pki.Both, []string{pki.RoleMachine}
+	leaf := MachineLeaf(name, ips)
+	leaf.Key = identity
+	if ca == nil {
+		leaf.Usage, leaf.O = pki.Server, nil
 	}
-	p.leaf("server.crt", "server.key", ca, leaf)
+	p.leaf(cert, key, ca, leaf)
 	return w
 }
 
@@ -112,12 +123,40 @@ func (w *Want) node(node nodespec.Spec, a Authorities) {
 	p := process{w, paths.KubeNode, 0}
 	p.folder()
 	p.file(nodespec.CA, a.Kubernetes.CertPEM())
-	p.leaf(nodespec.KubeletCert, nodespec.KubeletKey, a.Kubernetes, client("system:node:"+node.NodeName, "system:nodes"))
-	serving := pki.Spec{CN: "system:node:" + node.NodeName, O: []string{"system:nodes"}, Usage: pki.Server, DNS: []string{node.NodeName}, IPs: node.NodeIPs}
-	p.leaf(nodespec.KubeletServing, nodespec.KubeletServingKey, a.Kubernetes, serving)
-	p.leaf(nodespec.ProxyCert, nodespec.ProxyKey, a.Kubernetes, client("system:kube-proxy"))
-	p.leaf(nodespec.DNSCert, nodespec.DNSKey, a.Kubernetes, client("orlop:coredns"))
-	p.leaf(nodespec.NodeAgentCert, nodespec.NodeAgentKey, a.Kubernetes, client("orlop:node-agent:"+node.NodeName, "orlop:node-agents"))
+	for _, l := range NodeLeaves(node.NodeName, node.NodeIPs) {
+		if given := a.Given[l.Cert]; given != nil {
+			p.file(l.Key, given.KeyPEM())
+			p.file(l.Cert, given.CertPEM())
+		} else {
+			p.leaf(l.Cert, l.Key, a.Kubernetes, l.Spec)
+		}
+	}
+}
+
+// NodeLeaf is a certificate that every node has, as files of its folder.
+type NodeLeaf struct {
+	Cert, Key string
+	Spec      pki.Spec
+}
+
+// NodeLeaves are those of a node. All are by the Kubernetes CA.
+func NodeLeaves(name string, ips []netip.Addr) []NodeLeaf {
+	serving := pki.Spec{CN: "system:node:" + name, O: []string{"system:nodes"}, Usage: pki.Server, DNS: []string{name}, IPs: ips}
+	return []NodeLeaf{
+		{nodespec.KubeletCert, nodespec.KubeletKey, client("system:node:"+name, "system:nodes")},
+		{nodespec.KubeletServing, nodespec.KubeletServingKey, serving},
+		{nodespec.ProxyCert, nodespec.ProxyKey, client("system:kube-proxy")},
+		{nodespec.DNSCert, nodespec.DNSKey, client("orlop:coredns")},
+		{nodespec.NodeAgentCert, nodespec.NodeAgentKey, client("orlop:node-agent:"+name, "orlop:node-agents")},
+	}
+}
+
+// MachineLeaf is the certificate of a machine of a cluster, by the machine CA.
+func MachineLeaf(name string, ips []netip.Addr) pki.Spec {
+	return pki.Spec{
+		CN: name, O: []string{pki.RoleMachine}, Usage: pki.Both, DNS: unique([]string{name, "localhost"}),
+		IPs: unique(append([]netip.Addr{netip.MustParseAddr("127.0.0.1")}, ips...)),
+	}
 }
 
 func (w *Want) api(node nodespec.Spec, a Authorities, endpoint string) {
@@ -130,6 +169,7 @@ func (w *Want) api(node nodespec.Spec, a Authorities, endpoint string) {
 	p.file(nodespec.ServiceAccountKey, a.ServiceAccountKey)
 	p.file(nodespec.ServiceAccountPub, a.ServiceAccountPub)
 	p.file(nodespec.Encryption, encryption(a.EncryptionKey))
+	p.file(nodespec.Revoked, a.Revoked)
 	for _, f := range a.Access.Files(p.dir) {
 		p.file(f.Name, f.Content)
 	}

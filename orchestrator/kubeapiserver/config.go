@@ -43,8 +43,8 @@ const resync = 10 * time.Minute
 // newConfig makes the configuration of the three servers that are kube-apiserver: the core, the custom resources and
 // the aggregator. It opens the listening socket and, after etcd returned, the connections to etcd. The core's OpenAPI
 // documents are not part of it: attach them to the core server.
-func newConfig(opts options.CompletedOptions, etcd func() error) (*app.Config, *documents, error) {
-	generic, shared, storage, err := genericConfig(opts, etcd)
+func newConfig(opts options.CompletedOptions, etcd func() error, revoked *revocations) (*app.Config, *documents, error) {
+	generic, shared, storage, err := genericConfig(opts, etcd, revoked)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -73,13 +73,13 @@ func newConfig(opts options.CompletedOptions, etcd func() error) (*app.Config, *
 	}
 	build := aggregator.GenericConfig.BuildHandlerChainFunc
 	aggregator.GenericConfig.BuildHandlerChainFunc = func(api http.Handler, c *genericapiserver.Config) http.Handler {
-		return build(documents.front(api), c)
+		return revoked.hold(build(documents.front(api), c))
 	}
 	return &app.Config{Options: opts, KubeAPIs: core, ApiExtensions: custom, Aggregator: aggregator}, documents, nil
 }
 
 // genericConfig applies the options that all three servers share, in the order in which they need each other.
-func genericConfig(opts options.CompletedOptions, etcd func() error) (*genericapiserver.Config, informers.SharedInformerFactory, *serverstorage.DefaultStorageFactory, error) {
+func genericConfig(opts options.CompletedOptions, etcd func() error, revoked *revocations) (*genericapiserver.Config, informers.SharedInformerFactory, *serverstorage.DefaultStorageFactory, error) {
 	fail := func(what string, err error) (*genericapiserver.Config, informers.SharedInformerFactory, *serverstorage.DefaultStorageFactory, error) {
 		return nil, nil, nil, fmt.Errorf("%s: %w", what, err)
 	}
@@ -123,6 +123,7 @@ func genericConfig(opts options.CompletedOptions, etcd func() error) (*genericap
 	if err := admit(opts, config, client, shared); err != nil {
 		return fail("access", err)
 	}
+	config.Authentication.Authenticator = revoked.guard(config.Authentication.Authenticator)
 	if err := opts.Audit.ApplyTo(config); err != nil {
 		return fail("audit", err)
 	}

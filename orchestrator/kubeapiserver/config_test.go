@@ -92,7 +92,7 @@ func credentialFiles(t *testing.T, dir string) {
 // TestSameAsUpstream compares the configuration with the one that upstream's own function makes of the same options:
 // every field that one sets, the other sets. A new version of Kubernetes that sets one more fails here.
 func TestSameAsUpstream(t *testing.T) {
-	own, _, _, err := genericConfig(parsed(t), func() error { return nil })
+	own, _, _, err := genericConfig(parsed(t), func() error { return nil }, &revocations{})
 	if err != nil {
 		t.Fatal(err)
 	}

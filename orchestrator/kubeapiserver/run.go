@@ -18,15 +18,16 @@ import (
 // Server is one kube-apiserver. Make it with New.
 type Server struct {
 	args     []string
+	revoked  string // file
 	etcd     func(context.Context) error
 	rights   func(context.Context, kubernetes.Interface) error
 	loopback chan *rest.Config
 }
 
 // New returns a server with upstream's flags args. It is started by Run. etcd waits until etcd answers: a connection
-// that is refused is tried again only a second later. rights makes the roles and bindings of our own, beside upstream's.
-func New(args []string, etcd func(context.Context) error, rights func(context.Context, kubernetes.Interface) error) *Server {
-	return &Server{args: args, etcd: etcd, rights: rights, loopback: make(chan *rest.Config, 1)}
+// that is refused is tried again only a second later. revoked is the file with the client certificates that count no more. rights makes the roles and bindings of our own, beside upstream's.
+func New(args []string, revoked string, etcd func(context.Context) error, rights func(context.Context, kubernetes.Interface) error) *Server {
+	return &Server{args: args, revoked: revoked, etcd: etcd, rights: rights, loopback: make(chan *rest.Config, 1)}
 }
 
 // Run serves until ctx is done, then lets requests under way finish and returns nil.
@@ -35,7 +36,12 @@ func (s *Server) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	config, documents, err := newConfig(opts, func() error { return s.etcd(ctx) })
+	revoked, err := newRevocations(s.revoked)
+	if err != nil {
+		return err
+	}
+	go revoked.follow(ctx)
+	config, documents, err := newConfig(opts, func() error { return s.etcd(ctx) }, revoked)
 	if err != nil {
 		return fmt.Errorf("cannot configure: %w", err)
 	}

@@ -42,6 +42,7 @@ const (
 	Role_ROLE_ADMIN        Role = 30  // O=orlop:admin: also changes the configuration, takes credentials, captures packets, resets
 	Role_ROLE_LOG_READER   Role = 101 // O=orlop:log-reader: reads logs and events
 	Role_ROLE_IMAGE_IMPORT Role = 102 // O=orlop:image-import: imports container images, and sees which there are
+	Role_ROLE_JOIN         Role = 103 // O=orlop:join: the ticket of a machine that is to become one of the cluster
 )
 
 // Enum value maps for Role.
@@ -54,6 +55,7 @@ var (
 		30:  "ROLE_ADMIN",
 		101: "ROLE_LOG_READER",
 		102: "ROLE_IMAGE_IMPORT",
+		103: "ROLE_JOIN",
 	}
 	Role_value = map[string]int32{
 		"ROLE_UNSPECIFIED":  0,
@@ -63,6 +65,7 @@ var (
 		"ROLE_ADMIN":        30,
 		"ROLE_LOG_READER":   101,
 		"ROLE_IMAGE_IMPORT": 102,
+		"ROLE_JOIN":         103,
 	}
 )
 
@@ -3872,6 +3875,574 @@ func (x *KubeconfigResponse) GetKubeconfig() []byte {
 	return nil
 }
 
+type InviteRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`       // of the machine, and of its Kubernetes node
+	Request       []byte                 `protobuf:"bytes,2,opt,name=request,proto3" json:"request,omitempty"` // PKCS #10, DER: it proves that the ticket's key is its maker's
+	Life          *durationpb.Duration   `protobuf:"bytes,3,opt,name=life,proto3" json:"life,omitempty"`       // until when the ticket can be used; 0 for 1 h, at most 7 days
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *InviteRequest) Reset() {
+	*x = InviteRequest{}
+	mi := &file_orlop_proto_msgTypes[66]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *InviteRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*InviteRequest) ProtoMessage() {}
+
+func (x *InviteRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_orlop_proto_msgTypes[66]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use InviteRequest.ProtoReflect.Descriptor instead.
+func (*InviteRequest) Descriptor() ([]byte, []int) {
+	return file_orlop_proto_rawDescGZIP(), []int{66}
+}
+
+func (x *InviteRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *InviteRequest) GetRequest() []byte {
+	if x != nil {
+		return x.Request
+	}
+	return nil
+}
+
+func (x *InviteRequest) GetLife() *durationpb.Duration {
+	if x != nil {
+		return x.Life
+	}
+	return nil
+}
+
+type InviteResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Certificate   []byte                 `protobuf:"bytes,1,opt,name=certificate,proto3" json:"certificate,omitempty"` // the ticket: X.509, DER
+	Documents     []byte                 `protobuf:"bytes,2,opt,name=documents,proto3" json:"documents,omitempty"`     // the worker's configuration, but for Machine.spec.join
+	From          []string               `protobuf:"bytes,3,rep,name=from,proto3" json:"from,omitempty"`               // the addresses of the machines that know the ticket
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *InviteResponse) Reset() {
+	*x = InviteResponse{}
+	mi := &file_orlop_proto_msgTypes[67]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *InviteResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*InviteResponse) ProtoMessage() {}
+
+func (x *InviteResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_orlop_proto_msgTypes[67]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use InviteResponse.ProtoReflect.Descriptor instead.
+func (*InviteResponse) Descriptor() ([]byte, []int) {
+	return file_orlop_proto_rawDescGZIP(), []int{67}
+}
+
+func (x *InviteResponse) GetCertificate() []byte {
+	if x != nil {
+		return x.Certificate
+	}
+	return nil
+}
+
+func (x *InviteResponse) GetDocuments() []byte {
+	if x != nil {
+		return x.Documents
+	}
+	return nil
+}
+
+func (x *InviteResponse) GetFrom() []string {
+	if x != nil {
+		return x.From
+	}
+	return nil
+}
+
+type JoinRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Machine       []byte                 `protobuf:"bytes,1,opt,name=machine,proto3" json:"machine,omitempty"`                                                                         // PKCS #10 by the machine's own key
+	Leaves        map[string][]byte      `protobuf:"bytes,2,rep,name=leaves,proto3" json:"leaves,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"` // PKCS #10 by the file name of each certificate of its node
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *JoinRequest) Reset() {
+	*x = JoinRequest{}
+	mi := &file_orlop_proto_msgTypes[68]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *JoinRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*JoinRequest) ProtoMessage() {}
+
+func (x *JoinRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_orlop_proto_msgTypes[68]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use JoinRequest.ProtoReflect.Descriptor instead.
+func (*JoinRequest) Descriptor() ([]byte, []int) {
+	return file_orlop_proto_rawDescGZIP(), []int{68}
+}
+
+func (x *JoinRequest) GetMachine() []byte {
+	if x != nil {
+		return x.Machine
+	}
+	return nil
+}
+
+func (x *JoinRequest) GetLeaves() map[string][]byte {
+	if x != nil {
+		return x.Leaves
+	}
+	return nil
+}
+
+type JoinResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Machine       []byte                 `protobuf:"bytes,1,opt,name=machine,proto3" json:"machine,omitempty"`                                                                         // X.509, DER: the machine's certificate towards other machines and operators
+	Leaves        map[string][]byte      `protobuf:"bytes,2,rep,name=leaves,proto3" json:"leaves,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"` // by file name
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *JoinResponse) Reset() {
+	*x = JoinResponse{}
+	mi := &file_orlop_proto_msgTypes[69]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *JoinResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*JoinResponse) ProtoMessage() {}
+
+func (x *JoinResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_orlop_proto_msgTypes[69]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use JoinResponse.ProtoReflect.Descriptor instead.
+func (*JoinResponse) Descriptor() ([]byte, []int) {
+	return file_orlop_proto_rawDescGZIP(), []int{69}
+}
+
+func (x *JoinResponse) GetMachine() []byte {
+	if x != nil {
+		return x.Machine
+	}
+	return nil
+}
+
+func (x *JoinResponse) GetLeaves() map[string][]byte {
+	if x != nil {
+		return x.Leaves
+	}
+	return nil
+}
+
+type MembersRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MembersRequest) Reset() {
+	*x = MembersRequest{}
+	mi := &file_orlop_proto_msgTypes[70]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MembersRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MembersRequest) ProtoMessage() {}
+
+func (x *MembersRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_orlop_proto_msgTypes[70]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MembersRequest.ProtoReflect.Descriptor instead.
+func (*MembersRequest) Descriptor() ([]byte, []int) {
+	return file_orlop_proto_rawDescGZIP(), []int{70}
+}
+
+type MembersResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Members       []*Member              `protobuf:"bytes,1,rep,name=members,proto3" json:"members,omitempty"` // in the order in which they came
+	Tickets       []*Ticket              `protobuf:"bytes,2,rep,name=tickets,proto3" json:"tickets,omitempty"` // those that can still be used
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MembersResponse) Reset() {
+	*x = MembersResponse{}
+	mi := &file_orlop_proto_msgTypes[71]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MembersResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MembersResponse) ProtoMessage() {}
+
+func (x *MembersResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_orlop_proto_msgTypes[71]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MembersResponse.ProtoReflect.Descriptor instead.
+func (*MembersResponse) Descriptor() ([]byte, []int) {
+	return file_orlop_proto_rawDescGZIP(), []int{71}
+}
+
+func (x *MembersResponse) GetMembers() []*Member {
+	if x != nil {
+		return x.Members
+	}
+	return nil
+}
+
+func (x *MembersResponse) GetTickets() []*Ticket {
+	if x != nil {
+		return x.Tickets
+	}
+	return nil
+}
+
+type Member struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Ticket        string                 `protobuf:"bytes,2,opt,name=ticket,proto3" json:"ticket,omitempty"`           // serial number
+	Fingerprint   string                 `protobuf:"bytes,3,opt,name=fingerprint,proto3" json:"fingerprint,omitempty"` // of the machine's key
+	Address       string                 `protobuf:"bytes,4,opt,name=address,proto3" json:"address,omitempty"`         // from which it asked last
+	Joined        *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=joined,proto3" json:"joined,omitempty"`
+	Renewed       *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=renewed,proto3" json:"renewed,omitempty"` // when it got certificates last
+	Expires       *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=expires,proto3" json:"expires,omitempty"` // when they end
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Member) Reset() {
+	*x = Member{}
+	mi := &file_orlop_proto_msgTypes[72]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Member) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Member) ProtoMessage() {}
+
+func (x *Member) ProtoReflect() protoreflect.Message {
+	mi := &file_orlop_proto_msgTypes[72]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Member.ProtoReflect.Descriptor instead.
+func (*Member) Descriptor() ([]byte, []int) {
+	return file_orlop_proto_rawDescGZIP(), []int{72}
+}
+
+func (x *Member) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Member) GetTicket() string {
+	if x != nil {
+		return x.Ticket
+	}
+	return ""
+}
+
+func (x *Member) GetFingerprint() string {
+	if x != nil {
+		return x.Fingerprint
+	}
+	return ""
+}
+
+func (x *Member) GetAddress() string {
+	if x != nil {
+		return x.Address
+	}
+	return ""
+}
+
+func (x *Member) GetJoined() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Joined
+	}
+	return nil
+}
+
+func (x *Member) GetRenewed() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Renewed
+	}
+	return nil
+}
+
+func (x *Member) GetExpires() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Expires
+	}
+	return nil
+}
+
+type Ticket struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Serial        string                 `protobuf:"bytes,1,opt,name=serial,proto3" json:"serial,omitempty"`
+	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	Expires       *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=expires,proto3" json:"expires,omitempty"`
+	By            string                 `protobuf:"bytes,4,opt,name=by,proto3" json:"by,omitempty"` // subject of who asked for it
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Ticket) Reset() {
+	*x = Ticket{}
+	mi := &file_orlop_proto_msgTypes[73]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Ticket) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Ticket) ProtoMessage() {}
+
+func (x *Ticket) ProtoReflect() protoreflect.Message {
+	mi := &file_orlop_proto_msgTypes[73]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Ticket.ProtoReflect.Descriptor instead.
+func (*Ticket) Descriptor() ([]byte, []int) {
+	return file_orlop_proto_rawDescGZIP(), []int{73}
+}
+
+func (x *Ticket) GetSerial() string {
+	if x != nil {
+		return x.Serial
+	}
+	return ""
+}
+
+func (x *Ticket) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Ticket) GetExpires() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Expires
+	}
+	return nil
+}
+
+func (x *Ticket) GetBy() string {
+	if x != nil {
+		return x.By
+	}
+	return ""
+}
+
+type RemoveMemberRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RemoveMemberRequest) Reset() {
+	*x = RemoveMemberRequest{}
+	mi := &file_orlop_proto_msgTypes[74]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RemoveMemberRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RemoveMemberRequest) ProtoMessage() {}
+
+func (x *RemoveMemberRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_orlop_proto_msgTypes[74]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RemoveMemberRequest.ProtoReflect.Descriptor instead.
+func (*RemoveMemberRequest) Descriptor() ([]byte, []int) {
+	return file_orlop_proto_rawDescGZIP(), []int{74}
+}
+
+func (x *RemoveMemberRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+type RemoveMemberResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Tickets       []string               `protobuf:"bytes,1,rep,name=tickets,proto3" json:"tickets,omitempty"` // serial numbers of the tickets that count no more, with all that came of them
+	Node          string                 `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"`       // why the Kubernetes node could not be removed too; empty if it was, or there was none
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RemoveMemberResponse) Reset() {
+	*x = RemoveMemberResponse{}
+	mi := &file_orlop_proto_msgTypes[75]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RemoveMemberResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RemoveMemberResponse) ProtoMessage() {}
+
+func (x *RemoveMemberResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_orlop_proto_msgTypes[75]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RemoveMemberResponse.ProtoReflect.Descriptor instead.
+func (*RemoveMemberResponse) Descriptor() ([]byte, []int) {
+	return file_orlop_proto_rawDescGZIP(), []int{75}
+}
+
+func (x *RemoveMemberResponse) GetTickets() []string {
+	if x != nil {
+		return x.Tickets
+	}
+	return nil
+}
+
+func (x *RemoveMemberResponse) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
 type CaptureRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Link  string                 `protobuf:"bytes,1,opt,name=link,proto3" json:"link,omitempty"`
@@ -3888,7 +4459,7 @@ type CaptureRequest struct {
 
 func (x *CaptureRequest) Reset() {
 	*x = CaptureRequest{}
-	mi := &file_orlop_proto_msgTypes[66]
+	mi := &file_orlop_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3900,7 +4471,7 @@ func (x *CaptureRequest) String() string {
 func (*CaptureRequest) ProtoMessage() {}
 
 func (x *CaptureRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[66]
+	mi := &file_orlop_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3913,7 +4484,7 @@ func (x *CaptureRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CaptureRequest.ProtoReflect.Descriptor instead.
 func (*CaptureRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{66}
+	return file_orlop_proto_rawDescGZIP(), []int{76}
 }
 
 func (x *CaptureRequest) GetLink() string {
@@ -3971,7 +4542,7 @@ type CaptureResponse struct {
 
 func (x *CaptureResponse) Reset() {
 	*x = CaptureResponse{}
-	mi := &file_orlop_proto_msgTypes[67]
+	mi := &file_orlop_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3983,7 +4554,7 @@ func (x *CaptureResponse) String() string {
 func (*CaptureResponse) ProtoMessage() {}
 
 func (x *CaptureResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[67]
+	mi := &file_orlop_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3996,7 +4567,7 @@ func (x *CaptureResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CaptureResponse.ProtoReflect.Descriptor instead.
 func (*CaptureResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{67}
+	return file_orlop_proto_rawDescGZIP(), []int{77}
 }
 
 func (x *CaptureResponse) GetLinkType() uint32 {
@@ -4031,7 +4602,7 @@ type Packet struct {
 
 func (x *Packet) Reset() {
 	*x = Packet{}
-	mi := &file_orlop_proto_msgTypes[68]
+	mi := &file_orlop_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4043,7 +4614,7 @@ func (x *Packet) String() string {
 func (*Packet) ProtoMessage() {}
 
 func (x *Packet) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[68]
+	mi := &file_orlop_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4056,7 +4627,7 @@ func (x *Packet) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Packet.ProtoReflect.Descriptor instead.
 func (*Packet) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{68}
+	return file_orlop_proto_rawDescGZIP(), []int{78}
 }
 
 func (x *Packet) GetTimeNs() int64 {
@@ -4091,7 +4662,7 @@ type ProfileRequest struct {
 
 func (x *ProfileRequest) Reset() {
 	*x = ProfileRequest{}
-	mi := &file_orlop_proto_msgTypes[69]
+	mi := &file_orlop_proto_msgTypes[79]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4103,7 +4674,7 @@ func (x *ProfileRequest) String() string {
 func (*ProfileRequest) ProtoMessage() {}
 
 func (x *ProfileRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[69]
+	mi := &file_orlop_proto_msgTypes[79]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4116,7 +4687,7 @@ func (x *ProfileRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProfileRequest.ProtoReflect.Descriptor instead.
 func (*ProfileRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{69}
+	return file_orlop_proto_rawDescGZIP(), []int{79}
 }
 
 func (x *ProfileRequest) GetProcess() string {
@@ -4149,7 +4720,7 @@ type ProfileResponse struct {
 
 func (x *ProfileResponse) Reset() {
 	*x = ProfileResponse{}
-	mi := &file_orlop_proto_msgTypes[70]
+	mi := &file_orlop_proto_msgTypes[80]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4161,7 +4732,7 @@ func (x *ProfileResponse) String() string {
 func (*ProfileResponse) ProtoMessage() {}
 
 func (x *ProfileResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[70]
+	mi := &file_orlop_proto_msgTypes[80]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4174,7 +4745,7 @@ func (x *ProfileResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProfileResponse.ProtoReflect.Descriptor instead.
 func (*ProfileResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{70}
+	return file_orlop_proto_rawDescGZIP(), []int{80}
 }
 
 func (x *ProfileResponse) GetProfile() []byte {
@@ -4485,7 +5056,49 @@ const file_orlop_proto_rawDesc = "" +
 	"\x12KubeconfigResponse\x12\x1e\n" +
 	"\n" +
 	"kubeconfig\x18\x01 \x01(\fR\n" +
-	"kubeconfig\"\xc5\x01\n" +
+	"kubeconfig\"l\n" +
+	"\rInviteRequest\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
+	"\arequest\x18\x02 \x01(\fR\arequest\x12-\n" +
+	"\x04life\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\x04life\"d\n" +
+	"\x0eInviteResponse\x12 \n" +
+	"\vcertificate\x18\x01 \x01(\fR\vcertificate\x12\x1c\n" +
+	"\tdocuments\x18\x02 \x01(\fR\tdocuments\x12\x12\n" +
+	"\x04from\x18\x03 \x03(\tR\x04from\"\xa3\x01\n" +
+	"\vJoinRequest\x12\x18\n" +
+	"\amachine\x18\x01 \x01(\fR\amachine\x12?\n" +
+	"\x06leaves\x18\x02 \x03(\v2'.orlop.v1alpha1.JoinRequest.LeavesEntryR\x06leaves\x1a9\n" +
+	"\vLeavesEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\fR\x05value:\x028\x01\"\xa5\x01\n" +
+	"\fJoinResponse\x12\x18\n" +
+	"\amachine\x18\x01 \x01(\fR\amachine\x12@\n" +
+	"\x06leaves\x18\x02 \x03(\v2(.orlop.v1alpha1.JoinResponse.LeavesEntryR\x06leaves\x1a9\n" +
+	"\vLeavesEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\fR\x05value:\x028\x01\"\x10\n" +
+	"\x0eMembersRequest\"u\n" +
+	"\x0fMembersResponse\x120\n" +
+	"\amembers\x18\x01 \x03(\v2\x16.orlop.v1alpha1.MemberR\amembers\x120\n" +
+	"\atickets\x18\x02 \x03(\v2\x16.orlop.v1alpha1.TicketR\atickets\"\x90\x02\n" +
+	"\x06Member\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
+	"\x06ticket\x18\x02 \x01(\tR\x06ticket\x12 \n" +
+	"\vfingerprint\x18\x03 \x01(\tR\vfingerprint\x12\x18\n" +
+	"\aaddress\x18\x04 \x01(\tR\aaddress\x122\n" +
+	"\x06joined\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x06joined\x124\n" +
+	"\arenewed\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\arenewed\x124\n" +
+	"\aexpires\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\aexpires\"z\n" +
+	"\x06Ticket\x12\x16\n" +
+	"\x06serial\x18\x01 \x01(\tR\x06serial\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x124\n" +
+	"\aexpires\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\aexpires\x12\x0e\n" +
+	"\x02by\x18\x04 \x01(\tR\x02by\")\n" +
+	"\x13RemoveMemberRequest\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\"D\n" +
+	"\x14RemoveMemberResponse\x12\x18\n" +
+	"\atickets\x18\x01 \x03(\tR\atickets\x12\x12\n" +
+	"\x04node\x18\x02 \x01(\tR\x04node\"\xc5\x01\n" +
 	"\x0eCaptureRequest\x12\x12\n" +
 	"\x04link\x18\x01 \x01(\tR\x04link\x12\x16\n" +
 	"\x06filter\x18\x02 \x01(\fR\x06filter\x12\x14\n" +
@@ -4506,7 +5119,7 @@ const file_orlop_proto_rawDesc = "" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x125\n" +
 	"\bduration\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\bduration\"+\n" +
 	"\x0fProfileResponse\x12\x18\n" +
-	"\aprofile\x18\x01 \x01(\fR\aprofile*\x8e\x01\n" +
+	"\aprofile\x18\x01 \x01(\fR\aprofile*\x9d\x01\n" +
 	"\x04Role\x12\x14\n" +
 	"\x10ROLE_UNSPECIFIED\x10\x00\x12\x10\n" +
 	"\fROLE_MACHINE\x10\x05\x12\x0f\n" +
@@ -4516,7 +5129,8 @@ const file_orlop_proto_rawDesc = "" +
 	"\n" +
 	"ROLE_ADMIN\x10\x1e\x12\x13\n" +
 	"\x0fROLE_LOG_READER\x10e\x12\x15\n" +
-	"\x11ROLE_IMAGE_IMPORT\x10f2\xfd\x04\n" +
+	"\x11ROLE_IMAGE_IMPORT\x10f\x12\r\n" +
+	"\tROLE_JOIN\x10g2\xfd\x04\n" +
 	"\aMachine\x12V\n" +
 	"\aVersion\x12\x1e.orlop.v1alpha1.VersionRequest\x1a\x1f.orlop.v1alpha1.VersionResponse\"\n" +
 	"\x80\xb5\x18\n" +
@@ -4574,12 +5188,17 @@ const file_orlop_proto_rawDesc = "" +
 	"\x8a\xb5\x18\x02ef\x90\xb5\x18\x01\x12Q\n" +
 	"\x04List\x12 .orlop.v1alpha1.ListTrustRequest\x1a!.orlop.v1alpha1.ListTrustResponse\"\x04\x80\xb5\x18\n" +
 	"\x12M\n" +
-	"\x06Revoke\x12\x1d.orlop.v1alpha1.RevokeRequest\x1a\x1e.orlop.v1alpha1.RevokeResponse\"\x04\x80\xb5\x18\x1e2\xb5\x01\n" +
+	"\x06Revoke\x12\x1d.orlop.v1alpha1.RevokeRequest\x1a\x1e.orlop.v1alpha1.RevokeResponse\"\x04\x80\xb5\x18\x1e2\x83\x04\n" +
 	"\aCluster\x12O\n" +
 	"\x06Health\x12\x1d.orlop.v1alpha1.HealthRequest\x1a\x1e.orlop.v1alpha1.HealthResponse\"\x04\x80\xb5\x18\n" +
 	"0\x01\x12Y\n" +
 	"\n" +
-	"Kubeconfig\x12!.orlop.v1alpha1.KubeconfigRequest\x1a\".orlop.v1alpha1.KubeconfigResponse\"\x04\x80\xb5\x18\x1e2\xad\x01\n" +
+	"Kubeconfig\x12!.orlop.v1alpha1.KubeconfigRequest\x1a\".orlop.v1alpha1.KubeconfigResponse\"\x04\x80\xb5\x18\x1e\x12M\n" +
+	"\x06Invite\x12\x1d.orlop.v1alpha1.InviteRequest\x1a\x1e.orlop.v1alpha1.InviteResponse\"\x04\x80\xb5\x18\x1e\x12P\n" +
+	"\x04Join\x12\x1b.orlop.v1alpha1.JoinRequest\x1a\x1c.orlop.v1alpha1.JoinResponse\"\r\x80\xb5\x18\x05\x8a\xb5\x18\x01g\x90\xb5\x18\x01\x12P\n" +
+	"\aMembers\x12\x1e.orlop.v1alpha1.MembersRequest\x1a\x1f.orlop.v1alpha1.MembersResponse\"\x04\x80\xb5\x18\n" +
+	"\x12Y\n" +
+	"\x06Remove\x12#.orlop.v1alpha1.RemoveMemberRequest\x1a$.orlop.v1alpha1.RemoveMemberResponse\"\x04\x80\xb5\x18\x1e2\xad\x01\n" +
 	"\x05Debug\x12R\n" +
 	"\aCapture\x12\x1e.orlop.v1alpha1.CaptureRequest\x1a\x1f.orlop.v1alpha1.CaptureResponse\"\x04\x80\xb5\x18\x1e0\x01\x12P\n" +
 	"\aProfile\x12\x1e.orlop.v1alpha1.ProfileRequest\x1a\x1f.orlop.v1alpha1.ProfileResponse\"\x04\x80\xb5\x18\x14:J\n" +
@@ -4600,7 +5219,7 @@ func file_orlop_proto_rawDescGZIP() []byte {
 }
 
 var file_orlop_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_orlop_proto_msgTypes = make([]protoimpl.MessageInfo, 71)
+var file_orlop_proto_msgTypes = make([]protoimpl.MessageInfo, 83)
 var file_orlop_proto_goTypes = []any{
 	(Role)(0),                          // 0: orlop.v1alpha1.Role
 	(ResetRequest_Wipe)(0),             // 1: orlop.v1alpha1.ResetRequest.Wipe
@@ -4671,134 +5290,163 @@ var file_orlop_proto_goTypes = []any{
 	(*HealthCheck)(nil),                // 66: orlop.v1alpha1.HealthCheck
 	(*KubeconfigRequest)(nil),          // 67: orlop.v1alpha1.KubeconfigRequest
 	(*KubeconfigResponse)(nil),         // 68: orlop.v1alpha1.KubeconfigResponse
-	(*CaptureRequest)(nil),             // 69: orlop.v1alpha1.CaptureRequest
-	(*CaptureResponse)(nil),            // 70: orlop.v1alpha1.CaptureResponse
-	(*Packet)(nil),                     // 71: orlop.v1alpha1.Packet
-	(*ProfileRequest)(nil),             // 72: orlop.v1alpha1.ProfileRequest
-	(*ProfileResponse)(nil),            // 73: orlop.v1alpha1.ProfileResponse
-	(*timestamppb.Timestamp)(nil),      // 74: google.protobuf.Timestamp
-	(*structpb.Value)(nil),             // 75: google.protobuf.Value
-	(*durationpb.Duration)(nil),        // 76: google.protobuf.Duration
-	(*descriptorpb.MethodOptions)(nil), // 77: google.protobuf.MethodOptions
+	(*InviteRequest)(nil),              // 69: orlop.v1alpha1.InviteRequest
+	(*InviteResponse)(nil),             // 70: orlop.v1alpha1.InviteResponse
+	(*JoinRequest)(nil),                // 71: orlop.v1alpha1.JoinRequest
+	(*JoinResponse)(nil),               // 72: orlop.v1alpha1.JoinResponse
+	(*MembersRequest)(nil),             // 73: orlop.v1alpha1.MembersRequest
+	(*MembersResponse)(nil),            // 74: orlop.v1alpha1.MembersResponse
+	(*Member)(nil),                     // 75: orlop.v1alpha1.Member
+	(*Ticket)(nil),                     // 76: orlop.v1alpha1.Ticket
+	(*RemoveMemberRequest)(nil),        // 77: orlop.v1alpha1.RemoveMemberRequest
+	(*RemoveMemberResponse)(nil),       // 78: orlop.v1alpha1.RemoveMemberResponse
+	(*CaptureRequest)(nil),             // 79: orlop.v1alpha1.CaptureRequest
+	(*CaptureResponse)(nil),            // 80: orlop.v1alpha1.CaptureResponse
+	(*Packet)(nil),                     // 81: orlop.v1alpha1.Packet
+	(*ProfileRequest)(nil),             // 82: orlop.v1alpha1.ProfileRequest
+	(*ProfileResponse)(nil),            // 83: orlop.v1alpha1.ProfileResponse
+	nil,                                // 84: orlop.v1alpha1.JoinRequest.LeavesEntry
+	nil,                                // 85: orlop.v1alpha1.JoinResponse.LeavesEntry
+	(*timestamppb.Timestamp)(nil),      // 86: google.protobuf.Timestamp
+	(*structpb.Value)(nil),             // 87: google.protobuf.Value
+	(*durationpb.Duration)(nil),        // 88: google.protobuf.Duration
+	(*descriptorpb.MethodOptions)(nil), // 89: google.protobuf.MethodOptions
 }
 var file_orlop_proto_depIdxs = []int32{
-	74, // 0: orlop.v1alpha1.VersionResponse.built:type_name -> google.protobuf.Timestamp
-	75, // 1: orlop.v1alpha1.StateSnapshot.value:type_name -> google.protobuf.Value
-	74, // 2: orlop.v1alpha1.Event.time:type_name -> google.protobuf.Timestamp
-	76, // 3: orlop.v1alpha1.PowerRequest.grace:type_name -> google.protobuf.Duration
+	86, // 0: orlop.v1alpha1.VersionResponse.built:type_name -> google.protobuf.Timestamp
+	87, // 1: orlop.v1alpha1.StateSnapshot.value:type_name -> google.protobuf.Value
+	86, // 2: orlop.v1alpha1.Event.time:type_name -> google.protobuf.Timestamp
+	88, // 3: orlop.v1alpha1.PowerRequest.grace:type_name -> google.protobuf.Duration
 	1,  // 4: orlop.v1alpha1.ResetRequest.wipe:type_name -> orlop.v1alpha1.ResetRequest.Wipe
 	2,  // 5: orlop.v1alpha1.ApplyRequest.mode:type_name -> orlop.v1alpha1.ApplyRequest.Mode
-	76, // 6: orlop.v1alpha1.ApplyRequest.try_for:type_name -> google.protobuf.Duration
-	74, // 7: orlop.v1alpha1.ApplyResponse.trial:type_name -> google.protobuf.Timestamp
-	74, // 8: orlop.v1alpha1.GetConfigResponse.applied:type_name -> google.protobuf.Timestamp
+	88, // 6: orlop.v1alpha1.ApplyRequest.try_for:type_name -> google.protobuf.Duration
+	86, // 7: orlop.v1alpha1.ApplyResponse.trial:type_name -> google.protobuf.Timestamp
+	86, // 8: orlop.v1alpha1.GetConfigResponse.applied:type_name -> google.protobuf.Timestamp
 	21, // 9: orlop.v1alpha1.ConfigHistoryResponse.entries:type_name -> orlop.v1alpha1.ConfigEntry
-	74, // 10: orlop.v1alpha1.ConfigEntry.at:type_name -> google.protobuf.Timestamp
+	86, // 10: orlop.v1alpha1.ConfigEntry.at:type_name -> google.protobuf.Timestamp
 	27, // 11: orlop.v1alpha1.ListServicesResponse.services:type_name -> orlop.v1alpha1.ServiceStatus
-	74, // 12: orlop.v1alpha1.ServiceStatus.since:type_name -> google.protobuf.Timestamp
+	86, // 12: orlop.v1alpha1.ServiceStatus.since:type_name -> google.protobuf.Timestamp
 	28, // 13: orlop.v1alpha1.ServiceStatus.components:type_name -> orlop.v1alpha1.Component
-	74, // 14: orlop.v1alpha1.Component.since:type_name -> google.protobuf.Timestamp
-	74, // 15: orlop.v1alpha1.LogLine.time:type_name -> google.protobuf.Timestamp
+	86, // 14: orlop.v1alpha1.Component.since:type_name -> google.protobuf.Timestamp
+	86, // 15: orlop.v1alpha1.LogLine.time:type_name -> google.protobuf.Timestamp
 	38, // 16: orlop.v1alpha1.ImportImageResponse.images:type_name -> orlop.v1alpha1.ContainerImage
 	38, // 17: orlop.v1alpha1.ListImagesResponse.images:type_name -> orlop.v1alpha1.ContainerImage
-	74, // 18: orlop.v1alpha1.UpgradeStatus.began:type_name -> google.protobuf.Timestamp
-	74, // 19: orlop.v1alpha1.UpgradeStatus.ended:type_name -> google.protobuf.Timestamp
-	74, // 20: orlop.v1alpha1.UpgradeStatus.data_of:type_name -> google.protobuf.Timestamp
-	76, // 21: orlop.v1alpha1.IssueRequest.life:type_name -> google.protobuf.Duration
-	76, // 22: orlop.v1alpha1.RenewRequest.life:type_name -> google.protobuf.Duration
+	86, // 18: orlop.v1alpha1.UpgradeStatus.began:type_name -> google.protobuf.Timestamp
+	86, // 19: orlop.v1alpha1.UpgradeStatus.ended:type_name -> google.protobuf.Timestamp
+	86, // 20: orlop.v1alpha1.UpgradeStatus.data_of:type_name -> google.protobuf.Timestamp
+	88, // 21: orlop.v1alpha1.IssueRequest.life:type_name -> google.protobuf.Duration
+	88, // 22: orlop.v1alpha1.RenewRequest.life:type_name -> google.protobuf.Duration
 	60, // 23: orlop.v1alpha1.ListTrustResponse.issued:type_name -> orlop.v1alpha1.IssuedCertificate
 	61, // 24: orlop.v1alpha1.ListTrustResponse.revoked:type_name -> orlop.v1alpha1.Revocation
-	74, // 25: orlop.v1alpha1.IssuedCertificate.at:type_name -> google.protobuf.Timestamp
-	74, // 26: orlop.v1alpha1.IssuedCertificate.expires:type_name -> google.protobuf.Timestamp
-	74, // 27: orlop.v1alpha1.Revocation.at:type_name -> google.protobuf.Timestamp
+	86, // 25: orlop.v1alpha1.IssuedCertificate.at:type_name -> google.protobuf.Timestamp
+	86, // 26: orlop.v1alpha1.IssuedCertificate.expires:type_name -> google.protobuf.Timestamp
+	86, // 27: orlop.v1alpha1.Revocation.at:type_name -> google.protobuf.Timestamp
 	61, // 28: orlop.v1alpha1.RevokeResponse.revocation:type_name -> orlop.v1alpha1.Revocation
 	66, // 29: orlop.v1alpha1.HealthResponse.checks:type_name -> orlop.v1alpha1.HealthCheck
-	74, // 30: orlop.v1alpha1.HealthCheck.since:type_name -> google.protobuf.Timestamp
-	76, // 31: orlop.v1alpha1.KubeconfigRequest.ttl:type_name -> google.protobuf.Duration
-	76, // 32: orlop.v1alpha1.CaptureRequest.duration:type_name -> google.protobuf.Duration
-	71, // 33: orlop.v1alpha1.CaptureResponse.packets:type_name -> orlop.v1alpha1.Packet
-	76, // 34: orlop.v1alpha1.ProfileRequest.duration:type_name -> google.protobuf.Duration
-	77, // 35: orlop.v1alpha1.role:extendee -> google.protobuf.MethodOptions
-	77, // 36: orlop.v1alpha1.narrow:extendee -> google.protobuf.MethodOptions
-	77, // 37: orlop.v1alpha1.audited:extendee -> google.protobuf.MethodOptions
-	0,  // 38: orlop.v1alpha1.role:type_name -> orlop.v1alpha1.Role
-	0,  // 39: orlop.v1alpha1.narrow:type_name -> orlop.v1alpha1.Role
-	3,  // 40: orlop.v1alpha1.Machine.Version:input_type -> orlop.v1alpha1.VersionRequest
-	5,  // 41: orlop.v1alpha1.Machine.Get:input_type -> orlop.v1alpha1.GetRequest
-	5,  // 42: orlop.v1alpha1.Machine.Watch:input_type -> orlop.v1alpha1.GetRequest
-	7,  // 43: orlop.v1alpha1.Machine.Events:input_type -> orlop.v1alpha1.EventsRequest
-	9,  // 44: orlop.v1alpha1.Machine.Reboot:input_type -> orlop.v1alpha1.PowerRequest
-	9,  // 45: orlop.v1alpha1.Machine.Shutdown:input_type -> orlop.v1alpha1.PowerRequest
-	11, // 46: orlop.v1alpha1.Machine.Reset:input_type -> orlop.v1alpha1.ResetRequest
-	12, // 47: orlop.v1alpha1.Machine.Relay:input_type -> orlop.v1alpha1.RelayData
-	13, // 48: orlop.v1alpha1.Config.Apply:input_type -> orlop.v1alpha1.ApplyRequest
-	15, // 49: orlop.v1alpha1.Config.Confirm:input_type -> orlop.v1alpha1.ConfirmConfigRequest
-	17, // 50: orlop.v1alpha1.Config.Get:input_type -> orlop.v1alpha1.GetConfigRequest
-	19, // 51: orlop.v1alpha1.Config.History:input_type -> orlop.v1alpha1.ConfigHistoryRequest
-	22, // 52: orlop.v1alpha1.Config.Compare:input_type -> orlop.v1alpha1.CompareConfigRequest
-	25, // 53: orlop.v1alpha1.Service.List:input_type -> orlop.v1alpha1.ListServicesRequest
-	29, // 54: orlop.v1alpha1.Service.Restart:input_type -> orlop.v1alpha1.RestartServiceRequest
-	31, // 55: orlop.v1alpha1.Log.Service:input_type -> orlop.v1alpha1.ServiceLogRequest
-	32, // 56: orlop.v1alpha1.Log.Kernel:input_type -> orlop.v1alpha1.KernelLogRequest
-	34, // 57: orlop.v1alpha1.Image.Import:input_type -> orlop.v1alpha1.ImportImageRequest
-	36, // 58: orlop.v1alpha1.Image.List:input_type -> orlop.v1alpha1.ListImagesRequest
-	39, // 59: orlop.v1alpha1.Upgrade.Offer:input_type -> orlop.v1alpha1.OfferBundleRequest
-	41, // 60: orlop.v1alpha1.Upgrade.Send:input_type -> orlop.v1alpha1.SendBundleRequest
-	42, // 61: orlop.v1alpha1.Upgrade.Fetch:input_type -> orlop.v1alpha1.FetchBundleRequest
-	48, // 62: orlop.v1alpha1.Upgrade.Status:input_type -> orlop.v1alpha1.UpgradeStatusRequest
-	49, // 63: orlop.v1alpha1.Upgrade.Watch:input_type -> orlop.v1alpha1.WatchUpgradeRequest
-	43, // 64: orlop.v1alpha1.Upgrade.Describe:input_type -> orlop.v1alpha1.DescribeBundleRequest
-	45, // 65: orlop.v1alpha1.Upgrade.Give:input_type -> orlop.v1alpha1.GiveBundleRequest
-	51, // 66: orlop.v1alpha1.Upgrade.Rollback:input_type -> orlop.v1alpha1.RollbackRequest
-	53, // 67: orlop.v1alpha1.Audit.Read:input_type -> orlop.v1alpha1.ReadAuditRequest
-	55, // 68: orlop.v1alpha1.Trust.Issue:input_type -> orlop.v1alpha1.IssueRequest
-	56, // 69: orlop.v1alpha1.Trust.Renew:input_type -> orlop.v1alpha1.RenewRequest
-	58, // 70: orlop.v1alpha1.Trust.List:input_type -> orlop.v1alpha1.ListTrustRequest
-	62, // 71: orlop.v1alpha1.Trust.Revoke:input_type -> orlop.v1alpha1.RevokeRequest
-	64, // 72: orlop.v1alpha1.Cluster.Health:input_type -> orlop.v1alpha1.HealthRequest
-	67, // 73: orlop.v1alpha1.Cluster.Kubeconfig:input_type -> orlop.v1alpha1.KubeconfigRequest
-	69, // 74: orlop.v1alpha1.Debug.Capture:input_type -> orlop.v1alpha1.CaptureRequest
-	72, // 75: orlop.v1alpha1.Debug.Profile:input_type -> orlop.v1alpha1.ProfileRequest
-	4,  // 76: orlop.v1alpha1.Machine.Version:output_type -> orlop.v1alpha1.VersionResponse
-	6,  // 77: orlop.v1alpha1.Machine.Get:output_type -> orlop.v1alpha1.StateSnapshot
-	6,  // 78: orlop.v1alpha1.Machine.Watch:output_type -> orlop.v1alpha1.StateSnapshot
-	8,  // 79: orlop.v1alpha1.Machine.Events:output_type -> orlop.v1alpha1.Event
-	10, // 80: orlop.v1alpha1.Machine.Reboot:output_type -> orlop.v1alpha1.PowerResponse
-	10, // 81: orlop.v1alpha1.Machine.Shutdown:output_type -> orlop.v1alpha1.PowerResponse
-	10, // 82: orlop.v1alpha1.Machine.Reset:output_type -> orlop.v1alpha1.PowerResponse
-	12, // 83: orlop.v1alpha1.Machine.Relay:output_type -> orlop.v1alpha1.RelayData
-	14, // 84: orlop.v1alpha1.Config.Apply:output_type -> orlop.v1alpha1.ApplyResponse
-	16, // 85: orlop.v1alpha1.Config.Confirm:output_type -> orlop.v1alpha1.ConfirmConfigResponse
-	18, // 86: orlop.v1alpha1.Config.Get:output_type -> orlop.v1alpha1.GetConfigResponse
-	20, // 87: orlop.v1alpha1.Config.History:output_type -> orlop.v1alpha1.ConfigHistoryResponse
-	23, // 88: orlop.v1alpha1.Config.Compare:output_type -> orlop.v1alpha1.CompareConfigResponse
-	26, // 89: orlop.v1alpha1.Service.List:output_type -> orlop.v1alpha1.ListServicesResponse
-	30, // 90: orlop.v1alpha1.Service.Restart:output_type -> orlop.v1alpha1.RestartServiceResponse
-	33, // 91: orlop.v1alpha1.Log.Service:output_type -> orlop.v1alpha1.LogLine
-	33, // 92: orlop.v1alpha1.Log.Kernel:output_type -> orlop.v1alpha1.LogLine
-	35, // 93: orlop.v1alpha1.Image.Import:output_type -> orlop.v1alpha1.ImportImageResponse
-	37, // 94: orlop.v1alpha1.Image.List:output_type -> orlop.v1alpha1.ListImagesResponse
-	40, // 95: orlop.v1alpha1.Upgrade.Offer:output_type -> orlop.v1alpha1.OfferBundleResponse
-	47, // 96: orlop.v1alpha1.Upgrade.Send:output_type -> orlop.v1alpha1.UpgradeBegun
-	47, // 97: orlop.v1alpha1.Upgrade.Fetch:output_type -> orlop.v1alpha1.UpgradeBegun
-	50, // 98: orlop.v1alpha1.Upgrade.Status:output_type -> orlop.v1alpha1.UpgradeStatus
-	50, // 99: orlop.v1alpha1.Upgrade.Watch:output_type -> orlop.v1alpha1.UpgradeStatus
-	44, // 100: orlop.v1alpha1.Upgrade.Describe:output_type -> orlop.v1alpha1.DescribeBundleResponse
-	46, // 101: orlop.v1alpha1.Upgrade.Give:output_type -> orlop.v1alpha1.GiveBundleResponse
-	52, // 102: orlop.v1alpha1.Upgrade.Rollback:output_type -> orlop.v1alpha1.RollbackResponse
-	54, // 103: orlop.v1alpha1.Audit.Read:output_type -> orlop.v1alpha1.AuditLine
-	57, // 104: orlop.v1alpha1.Trust.Issue:output_type -> orlop.v1alpha1.IssueResponse
-	57, // 105: orlop.v1alpha1.Trust.Renew:output_type -> orlop.v1alpha1.IssueResponse
-	59, // 106: orlop.v1alpha1.Trust.List:output_type -> orlop.v1alpha1.ListTrustResponse
-	63, // 107: orlop.v1alpha1.Trust.Revoke:output_type -> orlop.v1alpha1.RevokeResponse
-	65, // 108: orlop.v1alpha1.Cluster.Health:output_type -> orlop.v1alpha1.HealthResponse
-	68, // 109: orlop.v1alpha1.Cluster.Kubeconfig:output_type -> orlop.v1alpha1.KubeconfigResponse
-	70, // 110: orlop.v1alpha1.Debug.Capture:output_type -> orlop.v1alpha1.CaptureResponse
-	73, // 111: orlop.v1alpha1.Debug.Profile:output_type -> orlop.v1alpha1.ProfileResponse
-	76, // [76:112] is the sub-list for method output_type
-	40, // [40:76] is the sub-list for method input_type
-	38, // [38:40] is the sub-list for extension type_name
-	35, // [35:38] is the sub-list for extension extendee
-	0,  // [0:35] is the sub-list for field type_name
+	86, // 30: orlop.v1alpha1.HealthCheck.since:type_name -> google.protobuf.Timestamp
+	88, // 31: orlop.v1alpha1.KubeconfigRequest.ttl:type_name -> google.protobuf.Duration
+	88, // 32: orlop.v1alpha1.InviteRequest.life:type_name -> google.protobuf.Duration
+	84, // 33: orlop.v1alpha1.JoinRequest.leaves:type_name -> orlop.v1alpha1.JoinRequest.LeavesEntry
+	85, // 34: orlop.v1alpha1.JoinResponse.leaves:type_name -> orlop.v1alpha1.JoinResponse.LeavesEntry
+	75, // 35: orlop.v1alpha1.MembersResponse.members:type_name -> orlop.v1alpha1.Member
+	76, // 36: orlop.v1alpha1.MembersResponse.tickets:type_name -> orlop.v1alpha1.Ticket
+	86, // 37: orlop.v1alpha1.Member.joined:type_name -> google.protobuf.Timestamp
+	86, // 38: orlop.v1alpha1.Member.renewed:type_name -> google.protobuf.Timestamp
+	86, // 39: orlop.v1alpha1.Member.expires:type_name -> google.protobuf.Timestamp
+	86, // 40: orlop.v1alpha1.Ticket.expires:type_name -> google.protobuf.Timestamp
+	88, // 41: orlop.v1alpha1.CaptureRequest.duration:type_name -> google.protobuf.Duration
+	81, // 42: orlop.v1alpha1.CaptureResponse.packets:type_name -> orlop.v1alpha1.Packet
+	88, // 43: orlop.v1alpha1.ProfileRequest.duration:type_name -> google.protobuf.Duration
+	89, // 44: orlop.v1alpha1.role:extendee -> google.protobuf.MethodOptions
+	89, // 45: orlop.v1alpha1.narrow:extendee -> google.protobuf.MethodOptions
+	89, // 46: orlop.v1alpha1.audited:extendee -> google.protobuf.MethodOptions
+	0,  // 47: orlop.v1alpha1.role:type_name -> orlop.v1alpha1.Role
+	0,  // 48: orlop.v1alpha1.narrow:type_name -> orlop.v1alpha1.Role
+	3,  // 49: orlop.v1alpha1.Machine.Version:input_type -> orlop.v1alpha1.VersionRequest
+	5,  // 50: orlop.v1alpha1.Machine.Get:input_type -> orlop.v1alpha1.GetRequest
+	5,  // 51: orlop.v1alpha1.Machine.Watch:input_type -> orlop.v1alpha1.GetRequest
+	7,  // 52: orlop.v1alpha1.Machine.Events:input_type -> orlop.v1alpha1.EventsRequest
+	9,  // 53: orlop.v1alpha1.Machine.Reboot:input_type -> orlop.v1alpha1.PowerRequest
+	9,  // 54: orlop.v1alpha1.Machine.Shutdown:input_type -> orlop.v1alpha1.PowerRequest
+	11, // 55: orlop.v1alpha1.Machine.Reset:input_type -> orlop.v1alpha1.ResetRequest
+	12, // 56: orlop.v1alpha1.Machine.Relay:input_type -> orlop.v1alpha1.RelayData
+	13, // 57: orlop.v1alpha1.Config.Apply:input_type -> orlop.v1alpha1.ApplyRequest
+	15, // 58: orlop.v1alpha1.Config.Confirm:input_type -> orlop.v1alpha1.ConfirmConfigRequest
+	17, // 59: orlop.v1alpha1.Config.Get:input_type -> orlop.v1alpha1.GetConfigRequest
+	19, // 60: orlop.v1alpha1.Config.History:input_type -> orlop.v1alpha1.ConfigHistoryRequest
+	22, // 61: orlop.v1alpha1.Config.Compare:input_type -> orlop.v1alpha1.CompareConfigRequest
+	25, // 62: orlop.v1alpha1.Service.List:input_type -> orlop.v1alpha1.ListServicesRequest
+	29, // 63: orlop.v1alpha1.Service.Restart:input_type -> orlop.v1alpha1.RestartServiceRequest
+	31, // 64: orlop.v1alpha1.Log.Service:input_type -> orlop.v1alpha1.ServiceLogRequest
+	32, // 65: orlop.v1alpha1.Log.Kernel:input_type -> orlop.v1alpha1.KernelLogRequest
+	34, // 66: orlop.v1alpha1.Image.Import:input_type -> orlop.v1alpha1.ImportImageRequest
+	36, // 67: orlop.v1alpha1.Image.List:input_type -> orlop.v1alpha1.ListImagesRequest
+	39, // 68: orlop.v1alpha1.Upgrade.Offer:input_type -> orlop.v1alpha1.OfferBundleRequest
+	41, // 69: orlop.v1alpha1.Upgrade.Send:input_type -> orlop.v1alpha1.SendBundleRequest
+	42, // 70: orlop.v1alpha1.Upgrade.Fetch:input_type -> orlop.v1alpha1.FetchBundleRequest
+	48, // 71: orlop.v1alpha1.Upgrade.Status:input_type -> orlop.v1alpha1.UpgradeStatusRequest
+	49, // 72: orlop.v1alpha1.Upgrade.Watch:input_type -> orlop.v1alpha1.WatchUpgradeRequest
+	43, // 73: orlop.v1alpha1.Upgrade.Describe:input_type -> orlop.v1alpha1.DescribeBundleRequest
+	45, // 74: orlop.v1alpha1.Upgrade.Give:input_type -> orlop.v1alpha1.GiveBundleRequest
+	51, // 75: orlop.v1alpha1.Upgrade.Rollback:input_type -> orlop.v1alpha1.RollbackRequest
+	53, // 76: orlop.v1alpha1.Audit.Read:input_type -> orlop.v1alpha1.ReadAuditRequest
+	55, // 77: orlop.v1alpha1.Trust.Issue:input_type -> orlop.v1alpha1.IssueRequest
+	56, // 78: orlop.v1alpha1.Trust.Renew:input_type -> orlop.v1alpha1.RenewRequest
+	58, // 79: orlop.v1alpha1.Trust.List:input_type -> orlop.v1alpha1.ListTrustRequest
+	62, // 80: orlop.v1alpha1.Trust.Revoke:input_type -> orlop.v1alpha1.RevokeRequest
+	64, // 81: orlop.v1alpha1.Cluster.Health:input_type -> orlop.v1alpha1.HealthRequest
+	67, // 82: orlop.v1alpha1.Cluster.Kubeconfig:input_type -> orlop.v1alpha1.KubeconfigRequest
+	69, // 83: orlop.v1alpha1.Cluster.Invite:input_type -> orlop.v1alpha1.InviteRequest
+	71, // 84: orlop.v1alpha1.Cluster.Join:input_type -> orlop.v1alpha1.JoinRequest
+	73, // 85: orlop.v1alpha1.Cluster.Members:input_type -> orlop.v1alpha1.MembersRequest
+	77, // 86: orlop.v1alpha1.Cluster.Remove:input_type -> orlop.v1alpha1.RemoveMemberRequest
+	79, // 87: orlop.v1alpha1.Debug.Capture:input_type -> orlop.v1alpha1.CaptureRequest
+	82, // 88: orlop.v1alpha1.Debug.Profile:input_type -> orlop.v1alpha1.ProfileRequest
+	4,  // 89: orlop.v1alpha1.Machine.Version:output_type -> orlop.v1alpha1.VersionResponse
+	6,  // 90: orlop.v1alpha1.Machine.Get:output_type -> orlop.v1alpha1.StateSnapshot
+	6,  // 91: orlop.v1alpha1.Machine.Watch:output_type -> orlop.v1alpha1.StateSnapshot
+	8,  // 92: orlop.v1alpha1.Machine.Events:output_type -> orlop.v1alpha1.Event
+	10, // 93: orlop.v1alpha1.Machine.Reboot:output_type -> orlop.v1alpha1.PowerResponse
+	10, // 94: orlop.v1alpha1.Machine.Shutdown:output_type -> orlop.v1alpha1.PowerResponse
+	10, // 95: orlop.v1alpha1.Machine.Reset:output_type -> orlop.v1alpha1.PowerResponse
+	12, // 96: orlop.v1alpha1.Machine.Relay:output_type -> orlop.v1alpha1.RelayData
+	14, // 97: orlop.v1alpha1.Config.Apply:output_type -> orlop.v1alpha1.ApplyResponse
+	16, // 98: orlop.v1alpha1.Config.Confirm:output_type -> orlop.v1alpha1.ConfirmConfigResponse
+	18, // 99: orlop.v1alpha1.Config.Get:output_type -> orlop.v1alpha1.GetConfigResponse
+	20, // 100: orlop.v1alpha1.Config.History:output_type -> orlop.v1alpha1.ConfigHistoryResponse
+	23, // 101: orlop.v1alpha1.Config.Compare:output_type -> orlop.v1alpha1.CompareConfigResponse
+	26, // 102: orlop.v1alpha1.Service.List:output_type -> orlop.v1alpha1.ListServicesResponse
+	30, // 103: orlop.v1alpha1.Service.Restart:output_type -> orlop.v1alpha1.RestartServiceResponse
+	33, // 104: orlop.v1alpha1.Log.Service:output_type -> orlop.v1alpha1.LogLine
+	33, // 105: orlop.v1alpha1.Log.Kernel:output_type -> orlop.v1alpha1.LogLine
+	35, // 106: orlop.v1alpha1.Image.Import:output_type -> orlop.v1alpha1.ImportImageResponse
+	37, // 107: orlop.v1alpha1.Image.List:output_type -> orlop.v1alpha1.ListImagesResponse
+	40, // 108: orlop.v1alpha1.Upgrade.Offer:output_type -> orlop.v1alpha1.OfferBundleResponse
+	47, // 109: orlop.v1alpha1.Upgrade.Send:output_type -> orlop.v1alpha1.UpgradeBegun
+	47, // 110: orlop.v1alpha1.Upgrade.Fetch:output_type -> orlop.v1alpha1.UpgradeBegun
+	50, // 111: orlop.v1alpha1.Upgrade.Status:output_type -> orlop.v1alpha1.UpgradeStatus
+	50, // 112: orlop.v1alpha1.Upgrade.Watch:output_type -> orlop.v1alpha1.UpgradeStatus
+	44, // 113: orlop.v1alpha1.Upgrade.Describe:output_type -> orlop.v1alpha1.DescribeBundleResponse
+	46, // 114: orlop.v1alpha1.Upgrade.Give:output_type -> orlop.v1alpha1.GiveBundleResponse
+	52, // 115: orlop.v1alpha1.Upgrade.Rollback:output_type -> orlop.v1alpha1.RollbackResponse
+	54, // 116: orlop.v1alpha1.Audit.Read:output_type -> orlop.v1alpha1.AuditLine
+	57, // 117: orlop.v1alpha1.Trust.Issue:output_type -> orlop.v1alpha1.IssueResponse
+	57, // 118: orlop.v1alpha1.Trust.Renew:output_type -> orlop.v1alpha1.IssueResponse
+	59, // 119: orlop.v1alpha1.Trust.List:output_type -> orlop.v1alpha1.ListTrustResponse
+	63, // 120: orlop.v1alpha1.Trust.Revoke:output_type -> orlop.v1alpha1.RevokeResponse
+	65, // 121: orlop.v1alpha1.Cluster.Health:output_type -> orlop.v1alpha1.HealthResponse
+	68, // 122: orlop.v1alpha1.Cluster.Kubeconfig:output_type -> orlop.v1alpha1.KubeconfigResponse
+	70, // 123: orlop.v1alpha1.Cluster.Invite:output_type -> orlop.v1alpha1.InviteResponse
+	72, // 124: orlop.v1alpha1.Cluster.Join:output_type -> orlop.v1alpha1.JoinResponse
+	74, // 125: orlop.v1alpha1.Cluster.Members:output_type -> orlop.v1alpha1.MembersResponse
+	78, // 126: orlop.v1alpha1.Cluster.Remove:output_type -> orlop.v1alpha1.RemoveMemberResponse
+	80, // 127: orlop.v1alpha1.Debug.Capture:output_type -> orlop.v1alpha1.CaptureResponse
+	83, // 128: orlop.v1alpha1.Debug.Profile:output_type -> orlop.v1alpha1.ProfileResponse
+	89, // [89:129] is the sub-list for method output_type
+	49, // [49:89] is the sub-list for method input_type
+	47, // [47:49] is the sub-list for extension type_name
+	44, // [44:47] is the sub-list for extension extendee
+	0,  // [0:44] is the sub-list for field type_name
 }
 
 func init() { file_orlop_proto_init() }
@@ -4812,7 +5460,7 @@ func file_orlop_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_orlop_proto_rawDesc), len(file_orlop_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   71,
+			NumMessages:   83,
 			NumExtensions: 3,
 			NumServices:   10,
 		},

@@ -1860,6 +1860,10 @@ var Trust_ServiceDesc = grpc.ServiceDesc{
 const (
 	Cluster_Health_FullMethodName     = "/orlop.v1alpha1.Cluster/Health"
 	Cluster_Kubeconfig_FullMethodName = "/orlop.v1alpha1.Cluster/Kubeconfig"
+	Cluster_Invite_FullMethodName     = "/orlop.v1alpha1.Cluster/Invite"
+	Cluster_Join_FullMethodName       = "/orlop.v1alpha1.Cluster/Join"
+	Cluster_Members_FullMethodName    = "/orlop.v1alpha1.Cluster/Members"
+	Cluster_Remove_FullMethodName     = "/orlop.v1alpha1.Cluster/Remove"
 )
 
 // ClusterClient is the client API for Cluster service.
@@ -1873,6 +1877,14 @@ type ClusterClient interface {
 	Health(ctx context.Context, in *HealthRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[HealthResponse], error)
 	// Kubeconfig issues a client certificate for a cluster administrator.
 	Kubeconfig(ctx context.Context, in *KubeconfigRequest, opts ...grpc.CallOption) (*KubeconfigResponse, error)
+	// Invite issues a ticket, by which one machine with that name can become one of the cluster, as a worker.
+	Invite(ctx context.Context, in *InviteRequest, opts ...grpc.CallOption) (*InviteResponse, error)
+	// Join issues what a machine of the cluster needs, to the holder of a ticket, and again to who has it. People get nothing by it.
+	Join(ctx context.Context, in *JoinRequest, opts ...grpc.CallOption) (*JoinResponse, error)
+	// Members lists the machines that have come by a ticket, and the tickets that are open.
+	Members(ctx context.Context, in *MembersRequest, opts ...grpc.CallOption) (*MembersResponse, error)
+	// Remove takes a machine that came by a ticket, or a ticket, out of the cluster: what it has counts no more when it returns.
+	Remove(ctx context.Context, in *RemoveMemberRequest, opts ...grpc.CallOption) (*RemoveMemberResponse, error)
 }
 
 type clusterClient struct {
@@ -1912,6 +1924,46 @@ func (c *clusterClient) Kubeconfig(ctx context.Context, in *KubeconfigRequest, o
 	return out, nil
 }
 
+func (c *clusterClient) Invite(ctx context.Context, in *InviteRequest, opts ...grpc.CallOption) (*InviteResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(InviteResponse)
+	err := c.cc.Invoke(ctx, Cluster_Invite_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *clusterClient) Join(ctx context.Context, in *JoinRequest, opts ...grpc.CallOption) (*JoinResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(JoinResponse)
+	err := c.cc.Invoke(ctx, Cluster_Join_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *clusterClient) Members(ctx context.Context, in *MembersRequest, opts ...grpc.CallOption) (*MembersResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(MembersResponse)
+	err := c.cc.Invoke(ctx, Cluster_Members_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *clusterClient) Remove(ctx context.Context, in *RemoveMemberRequest, opts ...grpc.CallOption) (*RemoveMemberResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RemoveMemberResponse)
+	err := c.cc.Invoke(ctx, Cluster_Remove_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // ClusterServer is the server API for Cluster service.
 // All implementations must embed UnimplementedClusterServer
 // for forward compatibility.
@@ -1923,6 +1975,14 @@ type ClusterServer interface {
 	Health(*HealthRequest, grpc.ServerStreamingServer[HealthResponse]) error
 	// Kubeconfig issues a client certificate for a cluster administrator.
 	Kubeconfig(context.Context, *KubeconfigRequest) (*KubeconfigResponse, error)
+	// Invite issues a ticket, by which one machine with that name can become one of the cluster, as a worker.
+	Invite(context.Context, *InviteRequest) (*InviteResponse, error)
+	// Join issues what a machine of the cluster needs, to the holder of a ticket, and again to who has it. People get nothing by it.
+	Join(context.Context, *JoinRequest) (*JoinResponse, error)
+	// Members lists the machines that have come by a ticket, and the tickets that are open.
+	Members(context.Context, *MembersRequest) (*MembersResponse, error)
+	// Remove takes a machine that came by a ticket, or a ticket, out of the cluster: what it has counts no more when it returns.
+	Remove(context.Context, *RemoveMemberRequest) (*RemoveMemberResponse, error)
 	mustEmbedUnimplementedClusterServer()
 }
 
@@ -1938,6 +1998,18 @@ func (UnimplementedClusterServer) Health(*HealthRequest, grpc.ServerStreamingSer
 }
 func (UnimplementedClusterServer) Kubeconfig(context.Context, *KubeconfigRequest) (*KubeconfigResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Kubeconfig not implemented")
+}
+func (UnimplementedClusterServer) Invite(context.Context, *InviteRequest) (*InviteResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Invite not implemented")
+}
+func (UnimplementedClusterServer) Join(context.Context, *JoinRequest) (*JoinResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Join not implemented")
+}
+func (UnimplementedClusterServer) Members(context.Context, *MembersRequest) (*MembersResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Members not implemented")
+}
+func (UnimplementedClusterServer) Remove(context.Context, *RemoveMemberRequest) (*RemoveMemberResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Remove not implemented")
 }
 func (UnimplementedClusterServer) mustEmbedUnimplementedClusterServer() {}
 func (UnimplementedClusterServer) testEmbeddedByValue()                 {}
@@ -1989,6 +2061,78 @@ func _Cluster_Kubeconfig_Handler(srv interface{}, ctx context.Context, dec func(
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Cluster_Invite_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(InviteRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ClusterServer).Invite(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Cluster_Invite_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ClusterServer).Invite(ctx, req.(*InviteRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Cluster_Join_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(JoinRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ClusterServer).Join(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Cluster_Join_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ClusterServer).Join(ctx, req.(*JoinRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Cluster_Members_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(MembersRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ClusterServer).Members(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Cluster_Members_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ClusterServer).Members(ctx, req.(*MembersRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Cluster_Remove_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RemoveMemberRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ClusterServer).Remove(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Cluster_Remove_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ClusterServer).Remove(ctx, req.(*RemoveMemberRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // Cluster_ServiceDesc is the grpc.ServiceDesc for Cluster service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -1999,6 +2143,22 @@ var Cluster_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Kubeconfig",
 			Handler:    _Cluster_Kubeconfig_Handler,
+		},
+		{
+			MethodName: "Invite",
+			Handler:    _Cluster_Invite_Handler,
+		},
+		{
+			MethodName: "Join",
+			Handler:    _Cluster_Join_Handler,
+		},
+		{
+			MethodName: "Members",
+			Handler:    _Cluster_Members_Handler,
+		},
+		{
+			MethodName: "Remove",
+			Handler:    _Cluster_Remove_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

@@ -34,6 +34,13 @@ func (c *Config) WithCluster(name string, endpoint Endpoint, pki PKI, key Encryp
 	return &d
 }
 
+// WithJoin says how the machine becomes a member of its cluster.
+func (c *Config) WithJoin(j Join) *Config {
+	d := *c
+	d.Machine.Spec.Join = &j
+	return &d
+}
+
 // WithNetwork sets the machine's own network.
 func (c *Config) WithNetwork(spec NetworkSpec) *Config {
 	d := *c

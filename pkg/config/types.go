@@ -49,8 +49,18 @@ type MachineSpec struct {
 	Disk Disk `yaml:"disk"`
 	// Install says which disk a machine that runs from memory installs itself to. It says nothing to one that is installed.
 	Install *Install `yaml:"install,omitempty"`
+	// Join says how a worker becomes a member of its cluster. It says nothing to a control-plane machine, which holds the cluster's keys.
+	Join *Join `yaml:"join,omitempty"`
 	// Upgrade says how the machine goes into a new version of the system, and how that has to prove itself.
 	Upgrade Upgrade `yaml:"upgrade"`
+}
+
+// Join says how a worker becomes a member of its cluster. `orlopctl nodes add` writes it.
+type Join struct {
+	// Ticket is a certificate that lets one machine with this name join, once and before it ends; with its key.
+	Ticket CertKey `yaml:"ticket"`
+	// From are the control-plane machines that know the ticket, as addresses of their own, with or without a port; at most 8.
+	From []string `yaml:"from" jsonschema:"required"`
 }
 
 // Role is what a machine does in its cluster.

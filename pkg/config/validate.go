@@ -40,6 +40,9 @@ func (p *parser) machine(m *Machine) {
 	if m.Spec.Reserved.Memory < 128<<20 {
 		p.on(spec+".reserved.memory", wrong{reason: m.Spec.Reserved.Memory.String() + " is too little for the system", expected: "at least 128MiB"})
 	}
+	if m.Spec.Join != nil {
+		p.join(spec+".join", m)
+	}
 	if m.Spec.Install != nil {
 		p.install(spec+".install", m.Spec.Install)
 	}

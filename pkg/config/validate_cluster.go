@@ -162,12 +162,26 @@ func (p *parser) pki(path string, spec *ClusterSpec) {
 		if a.pair.Key.IsZero() && controlPlane && !a.optional {
 			p.on(at+".key", wrong{reason: "missing", expected: "the private key in PEM: a control plane issues certificates"})
 		}
+		if worker {
+			p.notOnWorker(at+".key", a.pair.Key.IsZero())
+		}
 	}
 	if spec.PKI.ServiceAccountKey.IsZero() && controlPlane {
 		p.on(path+".serviceAccountKey", wrong{reason: "missing", expected: "a private key in PEM"})
 	}
+	if worker {
+		p.notOnWorker(path+".serviceAccountKey", spec.PKI.ServiceAccountKey.IsZero())
+		p.notOnWorker("Cluster.spec.secretsEncryptionKey", spec.SecretsEncryptionKey.IsZero())
+	}
 	p.signingKey(path+".serviceAccountKey", spec.PKI.ServiceAccountKey)
 	if spec.SecretsEncryptionKey.IsZero() && controlPlane {
 		p.on("Cluster.spec.secretsEncryptionKey", wrong{reason: "missing", expected: "32 random bytes in base64"})
+	}
+}
+
+// notOnWorker: who takes a worker's disk must not have the cluster.
+func (p *parser) notOnWorker(path string, missing bool) {
+	if !missing {
+		p.on(path, wrong{reason: "a worker holds no key of the cluster", expected: "no such field; `orlopctl nodes add` writes a worker's configuration"})
 	}
 }

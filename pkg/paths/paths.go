@@ -52,6 +52,8 @@ const (
 	Audit = State + "/audit"
 	// TrustBook holds the client certificates that were issued and revoked (package trust), JSON.
 	TrustBook = State + "/trust/book.json"
+	// Membership holds the certificates that a worker was given, with their keys (machined's membership.go), JSON.
+	Membership = State + "/membership.json"
 	// Upgrade holds the record of the last upgrade, and the configuration that each version was good with.
 	Upgrade = State + "/upgrade"
 )

@@ -29,6 +29,8 @@ const (
 	// These may do one thing each.
 	RoleLogReader   = RolePrefix + "log-reader"
 	RoleImageImport = RolePrefix + "image-import"
+	// RoleJoin is that of a ticket, by which a machine becomes one of the cluster. People do not get it.
+	RoleJoin = RolePrefix + "join"
 )
 
 // Roles are those that people get, without RolePrefix, the least first; those that may do one thing only come last.
@@ -79,7 +81,9 @@ type Spec struct {
 	For *ecdsa.PublicKey
 	// Origin and Root are of the certificate that this one is the renewal of, as OriginOf returns them; empty for one that is none.
 	Origin, Root string
-	Now          time.Time // zero means the present time
+	// Ticket is the serial number of the ticket by which a machine has come to the cluster; see TicketOf.
+	Ticket string
+	Now    time.Time // zero means the present time
 }
 
 // NewKey makes a P-256 key.
@@ -213,6 +217,9 @@ func leafTemplate(spec Spec) (*x509.Certificate, *ecdsa.PrivateKey, error) {
 	if spec.Origin != "" {
 		template.URIs = []*url.URL{{Scheme: "urn", Opaque: originPrefix + spec.Origin + ":" + strings.TrimPrefix(spec.Root, fingerprintPrefix)}}
 	}
+	if spec.Ticket != "" {
+		template.URIs = append(template.URIs, &url.URL{Scheme: "urn", Opaque: ticketPrefix + spec.Ticket})
+	}
 	for _, ip := range spec.IPs {
 		template.IPAddresses = append(template.IPAddresses, net.IP(ip.Unmap().AsSlice()))
 	}
@@ -225,6 +232,20 @@ func sign(template, parent *x509.Certificate, holder *ecdsa.PublicKey, signer *e
 		return nil, err
 	}
 	return x509.ParseCertificate(der)
+}
+
+// ticketPrefix begins what is behind "urn:" in the subject alternative name of what a machine got by a ticket.
+const ticketPrefix = "orlop:ticket:"
+
+// TicketOf is the serial number of the ticket by which the holder of a certificate has come to the cluster; empty for all others. All that
+// a machine gets names it, its renewals too, so that all of it can be revoked at once.
+func TicketOf(cert *x509.Certificate) string {
+	for _, u := range cert.URIs {
+		if ticket, found := strings.CutPrefix(u.Opaque, ticketPrefix); found && u.Scheme == "urn" {
+			return ticket
+		}
+	}
+	return ""
 }
 
 // originPrefix begins what is behind "urn:" in the subject alternative name of a renewed certificate.
@@ -295,8 +316,19 @@ const fingerprintPrefix = "sha256:"
 // Fingerprint names the key of a certificate: "sha256:" and the SHA-256 of its SubjectPublicKeyInfo in hexadecimal.
 // It is taken of the key and not of the certificate so that a machine keeps its identity when its self-signed
 // certificate is replaced by one of the cluster's CA, and at each renewal.
-func Fingerprint(cert *x509.Certificate) string {
-	sum := sha256.Sum256(cert.RawSubjectPublicKeyInfo)
+func Fingerprint(cert *x509.Certificate) string { return fingerprint(cert.RawSubjectPublicKeyInfo) }
+
+// KeyFingerprint is the Fingerprint of a certificate with that key.
+func KeyFingerprint(key *ecdsa.PublicKey) string {
+	der, err := x509.MarshalPKIXPublicKey(key)
+	if err != nil {
+		panic(fmt.Sprintf("pki: a key that is not on P-256: %v", err)) // as in EncodeKey
+	}
+	return fingerprint(der)
+}
+
+func fingerprint(spki []byte) string {
+	sum := sha256.Sum256(spki)
 	return fingerprintPrefix + hex.EncodeToString(sum[:])
 }
 

@@ -66,6 +66,7 @@ func (r Revocation) String() string {
 type Book struct {
 	Issued  []Issued     `json:"issued,omitempty"` // oldest first
 	Revoked []Revocation `json:"revoked,omitempty"`
+	Members []Member     `json:"members,omitempty"` // in the order in which they came
 }
 
 var name = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._@-]{0,63}$`)
@@ -131,7 +132,8 @@ func (b Book) With(i Issued) Book {
 			}
 		}
 	}
-	return Book{Issued: kept[max(0, len(kept)-maxIssued):], Revoked: b.Revoked}
+	b.Issued = kept[max(0, len(kept)-maxIssued):]
+	return b
 }
 
 // Knows tells whether a certificate is, or was renewed from, one that the machine has issued.
@@ -154,7 +156,8 @@ func (b Book) Revoke(r Revocation) (Book, Revocation, error) {
 	if len(b.Revoked) == maxRevoked {
 		return b, r, fmt.Errorf("revocation refused: there are %d already; restore names that no valid certificate has any more", maxRevoked)
 	}
-	return Book{Issued: b.Issued, Revoked: append(slices.Clone(b.Revoked), r)}, r, nil
+	b.Revoked = append(slices.Clone(b.Revoked), r)
+	return b, r, nil
 }
 
 // Restore is the book in which a name counts again.
@@ -163,15 +166,18 @@ func (b Book) Restore(name string) (Book, error) {
 	if len(kept) == len(b.Revoked) {
 		return b, fmt.Errorf("name %.80q: cannot restore: it is not revoked", name)
 	}
-	return Book{Issued: b.Issued, Revoked: kept}, nil
+	b.Revoked = kept
+	return b, nil
 }
 
 // Refusal is why a certificate counts no more, or nil.
 func Refusal(revoked []Revocation, cert *x509.Certificate) error {
 	origin, _ := pki.OriginOf(cert)
+	ticket := pki.TicketOf(cert)
 	for _, r := range revoked {
-		// A row is revoked by its first serial. One that this machine did not renew may be named by its own.
-		if r.Name != "" && r.Name == cert.Subject.CommonName || r.Origin != "" && (r.Origin == origin || r.Origin == pki.Serial(cert)) {
+		// A row is revoked by its first serial. One that this machine did not renew may be named by its own. What a machine has got goes
+		// with its ticket.
+		if r.Name != "" && r.Name == cert.Subject.CommonName || r.Origin != "" && (r.Origin == origin || r.Origin == pki.Serial(cert) || r.Origin == ticket) {
 			return fmt.Errorf("your certificate was revoked at %s (%s)", r.At.UTC().Format(time.RFC3339), r)
 		}
 	}

@@ -1,0 +1,284 @@
+package main
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"google.golang.org/grpc/status"
+
+	"github.com/orlop-os/orlop/machined/credentials"
+	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/client"
+	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/durable"
+	"github.com/orlop-os/orlop/pkg/membership"
+	"github.com/orlop-os/orlop/pkg/paths"
+	"github.com/orlop-os/orlop/pkg/pki"
+)
+
+// How a worker becomes one of its cluster, and stays it (docs/decisions/0028-joining.md). What to do next is decided by membership.Next;
+// members.go is the other side, on a control-plane machine.
+//
+//  1. It makes a key for each of its certificates, and asks a control-plane machine to sign them: by its ticket the first time, by its
+//     machine certificate afterwards.
+//  2. What it has got lies on STATE before anything uses it.
+//  3. follow.go gives apid and the node's processes their parts of it.
+
+// membershipState is what there is to say about it: topic "membership".
+type membershipState struct {
+	Joined  bool      `json:"joined"`            // it is one of the cluster
+	Problem string    `json:"problem,omitempty"` // what keeps it from joining, or from renewing what it has
+	From    []string  `json:"from,omitempty"`    // the control-plane machines that it asks
+	Ticket  string    `json:"ticket,omitempty"`  // serial number of the ticket by which it came
+	Expires time.Time `json:"expires,omitzero"`  // when what it has ends
+	Renews  time.Time `json:"renews,omitzero"`   // when it asks for new ones
+
+	held heldLeaves
+}
+
+// heldLeaves is what the machine has got. It is one value, written as a whole.
+type heldLeaves struct {
+	machine *pki.Leaf
+	node    credentials.Given
+}
+
+func (h heldLeaves) certificates() membership.Held {
+	if h.machine == nil {
+		return membership.Held{}
+	}
+	out := membership.Held{Machine: h.machine.Cert}
+	for _, l := range h.node {
+		out.Node = append(out.Node, l.Cert)
+	}
+	return out
+}
+
+// storedLeaves is heldLeaves on STATE. The machine's own key lies elsewhere.
+type storedLeaves struct {
+	Machine string                `json:"machine"` // PEM
+	Node    map[string]storedLeaf `json:"node"`
+}
+
+type storedLeaf struct {
+	Cert string `json:"cert"` // PEM
+	Key  string `json:"key"`  // PEM
+}
+
+// readHeld reads what was stored; nothing where nothing was.
+func readHeld(file string, identity *ecdsa.PrivateKey) (heldLeaves, error) {
+	text, err := os.ReadFile(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return heldLeaves{}, nil
+	}
+	var s storedLeaves
+	if err == nil {
+		err = json.Unmarshal(text, &s)
+	}
+	h := heldLeaves{node: credentials.Given{}}
+	if err == nil {
+		h.machine, err = pki.ParseLeaf([]byte(s.Machine), pki.EncodeKey(identity))
+	}
+	for name, l := range s.Node {
+		if err == nil {
+			h.node[name], err = pki.ParseLeaf([]byte(l.Cert), []byte(l.Key))
+		}
+	}
+	if err != nil {
+		return heldLeaves{}, fmt.Errorf("membership: %s cannot be used: %w", file, err)
+	}
+	return h, nil
+}
+
+func (h heldLeaves) store(file string) error {
+	s := storedLeaves{Machine: string(h.machine.CertPEM()), Node: map[string]storedLeaf{}}
+	for name, l := range h.node {
+		s.Node[name] = storedLeaf{string(l.CertPEM()), string(l.KeyPEM())}
+	}
+	text, err := json.Marshal(s)
+	if err == nil {
+		err = os.MkdirAll(filepath.Dir(file), 0o700)
+	}
+	if err == nil {
+		err = durable.WriteFile(file, text, 0o600)
+	}
+	if err != nil {
+		return fmt.Errorf("membership: cannot keep the certificates: %w", err)
+	}
+	return nil
+}
+
+// worker tells whether a configuration makes the machine a worker of a cluster.
+func worker(c *config.Config) bool {
+	return c != nil && c.Cluster != nil && c.Machine.Spec.Role == config.RoleWorker
+}
+
+const (
+	// askAgain is how long it rests after a control-plane machine has refused, or did not answer: what is wrong is usually that it is not
+	// up yet.
+	askAgain = 3 * time.Second
+	// askTimeout bounds asking all of them once.
+	askTimeout = 30 * time.Second
+)
+
+// followMembership joins, and renews, whenever it is time.
+func (m *machine) followMembership(ctx context.Context) {
+	configs, states := m.config.Watch(), m.networkState.Watch()
+	held, err := readHeld(paths.Membership, m.identity.Load().Key)
+	if err != nil { // then it has to join again
+		m.events.add("membership", "failure", err.Error())
+	}
+	for {
+		c, state := configs.Take(), states.Take()
+		wait := lookAgain
+		if worker(c.config) && m.medium == "" {
+			facts := membership.Facts{
+				Now: time.Now(), Name: c.config.Machine.Metadata.Name, Addresses: nodeAddresses(state), Held: held.certificates(),
+				MachineCA: c.config.Cluster.Spec.PKI.Machine.Cert.X509(), NodeCA: c.config.Cluster.Spec.PKI.Kubernetes.Cert.X509(),
+			}
+			join := c.config.Machine.Spec.Join
+			if join != nil {
+				facts.Ticket = join.Ticket.Cert.X509()
+			}
+			step := membership.Next(facts)
+			m.tellMembership(facts, step, held, join, nil)
+			if step.Act != membership.Rest {
+				got, err := m.ask(ctx, step.Act, c.config, facts.Ticket, held)
+				if err == nil {
+					err = got.store(paths.Membership)
+				}
+				if err != nil {
+					wait = askAgain
+				} else {
+					held = got
+					m.events.add("membership", "op", fmt.Sprintf("this machine has its certificates of cluster %s, until %s", c.config.Cluster.Metadata.Name, held.machine.Cert.NotAfter.UTC().Format(time.RFC3339)))
+					facts.Held = held.certificates()
+					step = membership.Next(facts)
+				}
+				m.tellMembership(facts, step, held, join, err)
+			}
+		} else if have, _ := m.membership.Get(); have.Joined || have.Problem != "" {
+			m.membership.Set(membershipState{})
+		}
+		timer := time.NewTimer(wait)
+		select {
+		case <-configs.Changed():
+		case <-states.Changed():
+		case <-timer.C:
+		case <-ctx.Done():
+		}
+		timer.Stop()
+		if ctx.Err() != nil {
+			return
+		}
+	}
+}
+
+// tellMembership lets others see where it stands, if that is new.
+func (m *machine) tellMembership(f membership.Facts, s membership.Step, held heldLeaves, join *config.Join, failed error) {
+	next := membershipState{Joined: s.Usable, Renews: s.Until, held: held}
+	if join != nil {
+		next.From = join.From
+	}
+	if f.Held.Machine != nil {
+		next.Ticket, next.Expires = pki.TicketOf(f.Held.Machine), f.Held.Machine.NotAfter
+	}
+	switch {
+	case failed != nil:
+		next.Problem = failed.Error()
+	case s.Why != nil:
+		next.Problem = s.Why.Error()
+	}
+	have, _ := m.membership.Get()
+	if failed == nil && s.Act != membership.Rest && have.Problem != "" {
+		return // it is about to try again, and the last failure says more
+	}
+	same := have.Joined == next.Joined && have.Problem == next.Problem && have.held.machine == next.held.machine && have.Renews.Equal(next.Renews)
+	if same {
+		return
+	}
+	if next.Problem != "" && next.Problem != have.Problem {
+		m.events.add("membership", "failure", next.Problem)
+	}
+	m.membership.Set(next)
+}
+
+// ask has a control-plane machine sign new certificates.
+func (m *machine) ask(ctx context.Context, how membership.Act, c *config.Config, ticket *x509.Certificate, held heldLeaves) (heldLeaves, error) {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	identity := m.identity.Load().Key
+	endpoint := client.Endpoint{CA: x509.NewCertPool()}
+	endpoint.CA.AddCert(c.Cluster.Spec.PKI.Machine.Cert.X509())
+	if how == membership.Join {
+		endpoint.Cert = tls.Certificate{Certificate: [][]byte{ticket.Raw}, PrivateKey: c.Machine.Spec.Join.Ticket.Key.Signer()}
+	} else {
+		endpoint.Cert = tls.Certificate{Certificate: [][]byte{held.machine.Cert.Raw}, PrivateKey: identity}
+	}
+	from := controlPlanes(c)
+	endpoint.Address, endpoint.Fallback = from[0], from[1:]
+	request := &api.JoinRequest{Leaves: map[string][]byte{}}
+	var err error
+	if request.Machine, err = pki.NewRequest(identity); err != nil {
+		return heldLeaves{}, err
+	}
+	got := heldLeaves{machine: &pki.Leaf{Key: identity}, node: credentials.Given{}}
+	for _, l := range credentials.NodeLeaves(c.Machine.Metadata.Name, nil) {
+		key, err := pki.NewKey()
+		if err != nil {
+			return heldLeaves{}, err
+		}
+		got.node[l.Cert] = &pki.Leaf{Key: key}
+		if request.Leaves[l.Cert], err = pki.NewRequest(key); err != nil {
+			return heldLeaves{}, err
+		}
+	}
+	conn, err := client.Dial(ctx, endpoint)
+	if err != nil {
+		return heldLeaves{}, err
+	}
+	defer conn.Close()
+	answer, err := conn.Cluster.Join(ctx, request)
+	if err != nil {
+		return heldLeaves{}, errors.New(status.Convert(err).Message())
+	}
+	return got, got.take(answer, c)
+}
+
+// controlPlanes are the machines that can be asked: those that know the ticket, or the one at the cluster's endpoint.
+func controlPlanes(c *config.Config) []string {
+	if join := c.Machine.Spec.Join; join != nil {
+		return join.From
+	}
+	return []string{c.Cluster.Spec.Endpoint.Host}
+}
+
+// take puts what was signed beside the keys, and believes none of it.
+func (h heldLeaves) take(answer *api.JoinResponse, c *config.Config) error {
+	read := func(l *pki.Leaf, der []byte, ca *x509.Certificate) (err error) {
+		if l.Cert, err = x509.ParseCertificate(der); err != nil {
+			return err
+		}
+		if !pki.Matches(l.Cert, l.Key) {
+			return errors.New("it is for another key")
+		}
+		return l.Cert.CheckSignatureFrom(ca)
+	}
+	if err := read(h.machine, answer.Machine, c.Cluster.Spec.PKI.Machine.Cert.X509()); err != nil {
+		return fmt.Errorf("membership: the machine's certificate cannot be used: %w", err)
+	}
+	for name, l := range h.node {
+		if err := read(l, answer.Leaves[name], c.Cluster.Spec.PKI.Kubernetes.Cert.X509()); err != nil {
+			return fmt.Errorf("membership: %s cannot be used: %w", name, err)
+		}
+	}
+	return nil
+}

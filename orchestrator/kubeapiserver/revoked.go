@@ -1,0 +1,152 @@
+package kubeapiserver
+
+import (
+	"context"
+	"crypto/x509"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+
+	"k8s.io/apiserver/pkg/authentication/authenticator"
+	"k8s.io/klog/v2"
+
+	"github.com/orlop-os/orlop/pkg/trust"
+)
+
+// Kubernetes believes a client certificate until it ends. A machine that was removed from the cluster has some that are good for months,
+// so the list of what was revoked, which machined keeps in a file, is asked with every request, and ends those that go on.
+
+// lookEvery is how often the list is looked at, and so how long what is revoked counts at most.
+const lookEvery = time.Second
+
+// revocations is the list, and the requests that go on.
+type revocations struct {
+	file string
+
+	mu    sync.Mutex
+	stamp string // of the file as last read
+	list  []trust.Revocation
+	going map[*going]bool
+}
+
+// going is a request that goes on.
+type going struct {
+	cert *x509.Certificate
+	end  context.CancelCauseFunc
+}
+
+// newRevocations reads the list. One that cannot be read is an error: nobody could be kept out.
+func newRevocations(file string) (*revocations, error) {
+	r := &revocations{file: file, going: map[*going]bool{}}
+	return r, r.look()
+}
+
+// follow looks at the list until ctx is done. What cannot be read leaves the list as it was.
+func (r *revocations) follow(ctx context.Context) {
+	tick := time.NewTicker(lookEvery)
+	defer tick.Stop()
+	for told := ""; ; {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+		if err := r.look(); err != nil {
+			if told != err.Error() {
+				told = err.Error()
+				klog.ErrorS(err, "Revoked certificates")
+			}
+			continue
+		}
+		told = ""
+	}
+}
+
+// look reads the list if it is another file than before, and ends the requests of those that are on it.
+func (r *revocations) look() error {
+	info, err := os.Stat(r.file)
+	if err != nil {
+		return fmt.Errorf("revoked certificates: %w", err)
+	}
+	// It is replaced by rename, so another content is another file.
+	stamp := fmt.Sprint(info.ModTime().UnixNano(), info.Size())
+	if s, ok := info.Sys().(*syscall.Stat_t); ok {
+		stamp += fmt.Sprint(" ", s.Ino)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if stamp == r.stamp {
+		return nil
+	}
+	text, err := os.ReadFile(r.file)
+	var list []trust.Revocation
+	if err == nil {
+		err = json.Unmarshal(text, &list)
+	}
+	if err != nil {
+		return fmt.Errorf("revoked certificates: %w", err)
+	}
+	r.stamp, r.list = stamp, list
+	for g := range r.going {
+		if err := trust.Refusal(list, g.cert); err != nil {
+			g.end(err)
+		}
+	}
+	return nil
+}
+
+// refusal is why a request's certificate counts no more; nil for one that counts, and for a request without one.
+func (r *revocations) refusal(request *http.Request) error {
+	cert := certificate(request)
+	if cert == nil {
+		return nil
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return trust.Refusal(r.list, cert)
+}
+
+// certificate is what the caller has shown. Whether it is good is for the authenticator to say.
+func certificate(request *http.Request) *x509.Certificate {
+	if request.TLS == nil || len(request.TLS.PeerCertificates) == 0 {
+		return nil
+	}
+	return request.TLS.PeerCertificates[0]
+}
+
+// guard stands before an authenticator: with a certificate that was revoked nobody is anybody, whatever else he shows.
+func (r *revocations) guard(next authenticator.Request) authenticator.Request {
+	return authenticator.RequestFunc(func(request *http.Request) (*authenticator.Response, bool, error) {
+		if err := r.refusal(request); err != nil {
+			return nil, false, err
+		}
+		return next.AuthenticateRequest(request)
+	})
+}
+
+// hold stands around the server: a request ends when its certificate is revoked.
+func (r *revocations) hold(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, request *http.Request) {
+		cert := certificate(request)
+		if cert == nil {
+			next.ServeHTTP(w, request)
+			return
+		}
+		ctx, end := context.WithCancelCause(request.Context())
+		g := &going{cert, end}
+		r.mu.Lock()
+		r.going[g] = true
+		r.mu.Unlock()
+		defer func() {
+			r.mu.Lock()
+			delete(r.going, g)
+			r.mu.Unlock()
+			end(nil)
+		}()
+		next.ServeHTTP(w, request.WithContext(ctx))
+	})
+}

@@ -1,0 +1,99 @@
+package kubeapiserver
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"k8s.io/apiserver/pkg/authentication/authenticator"
+
+	"github.com/orlop-os/orlop/pkg/pki"
+	"github.com/orlop-os/orlop/pkg/trust"
+)
+
+// TestRevoked: what a machine got by its ticket counts no more when the ticket is revoked, a request that goes on ends, and nobody else
+// notices.
+func TestRevoked(t *testing.T) {
+	ca, err := pki.NewCA("kubernetes", time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	request := func(ticket string) *http.Request {
+		leaf, err := ca.Issue(pki.Spec{CN: "system:node:w", Usage: pki.Client, TTL: time.Hour, Ticket: ticket})
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := httptest.NewRequest(http.MethodGet, "/api", nil)
+		r.TLS = &tls.ConnectionState{PeerCertificates: []*x509.Certificate{leaf.Cert}}
+		return r
+	}
+	out, in := request("12ab"), request("34cd")
+	file := filepath.Join(t.TempDir(), "revoked.json")
+	write := func(list []trust.Revocation) {
+		text, err := json.Marshal(list)
+		if err == nil {
+			err = os.WriteFile(file+".new", text, 0o600)
+		}
+		if err == nil {
+			err = os.Rename(file+".new", file)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := newRevocations(file); err == nil {
+		t.Error("a list that is missing is no list")
+	}
+	write(nil)
+	r, err := newRevocations(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	asked := authenticator.RequestFunc(func(*http.Request) (*authenticator.Response, bool, error) { return nil, true, nil })
+	lets := func(request *http.Request) bool {
+		_, ok, err := r.guard(asked).AuthenticateRequest(request)
+		return ok && err == nil
+	}
+	if !lets(out) || !lets(in) || !lets(httptest.NewRequest(http.MethodGet, "/api", nil)) {
+		t.Error("nothing is revoked")
+	}
+	begun, ended := make(chan struct{}, 2), make(chan string, 2)
+	watch := r.hold(http.HandlerFunc(func(_ http.ResponseWriter, request *http.Request) {
+		begun <- struct{}{}
+		<-request.Context().Done()
+		ended <- pki.TicketOf(request.TLS.PeerCertificates[0]) + ": " + context.Cause(request.Context()).Error()
+	}))
+	leaving, leave := context.WithCancel(t.Context())
+	go watch.ServeHTTP(httptest.NewRecorder(), out)
+	go watch.ServeHTTP(httptest.NewRecorder(), in.WithContext(leaving))
+	<-begun
+	<-begun
+	at := time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
+	write([]trust.Revocation{{Origin: "12ab", At: at}})
+	if err := r.look(); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := <-ended, "12ab: your certificate was revoked at 2026-05-01T12:00:00Z (certificate 12ab)"; got != want {
+		t.Errorf("ended: %s", got)
+	}
+	if lets(out) || !lets(in) {
+		t.Error("the one that was revoked is let in, or the other is not")
+	}
+	if err := os.WriteFile(file, []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.look(); err == nil || lets(out) {
+		t.Error("a list that cannot be read does not leave it as it was")
+	}
+	leave()
+	if got := <-ended; got != "34cd: context canceled" {
+		t.Errorf("ended: %s", got)
+	}
+}

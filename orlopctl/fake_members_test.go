@@ -1,0 +1,51 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/pki"
+)
+
+// Invite gives everybody a ticket by the client CA.
+func (s *fakeClusterService) Invite(_ context.Context, r *api.InviteRequest) (*api.InviteResponse, error) {
+	cluster := s.f.current()
+	if cluster == nil || cluster.Cluster == nil {
+		return nil, status.Error(codes.FailedPrecondition, "this machine belongs to no cluster; ask a control-plane machine")
+	}
+	key, err := pki.ParseRequest(r.Request)
+	if err != nil {
+		return nil, err
+	}
+	leaf, err := s.f.clients.Issue(pki.Spec{CN: r.Name, O: []string{pki.RoleJoin}, Usage: pki.Client, TTL: cmp.Or(r.Life.AsDuration(), time.Hour), For: key})
+	if err != nil {
+		return nil, err
+	}
+	spec := cluster.Cluster.Spec
+	worker := config.New(r.Name, config.RoleWorker).WithCluster(cluster.Cluster.Metadata.Name, spec.Endpoint, config.PKI{
+		Kubernetes: config.CertKey{Cert: spec.PKI.Kubernetes.Cert}, Machine: config.CertKey{Cert: spec.PKI.Machine.Cert},
+	}, config.EncryptionKey{})
+	return &api.InviteResponse{Certificate: leaf.Cert.Raw, Documents: config.Marshal(worker), From: []string{"10.0.0.11"}}, nil
+}
+
+func (s *fakeClusterService) Members(context.Context, *api.MembersRequest) (*api.MembersResponse, error) {
+	at := timestamppb.New(time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC))
+	return &api.MembersResponse{
+		Members: []*api.Member{{Name: "w1", Ticket: "1a", Fingerprint: "sha256:00", Address: "10.0.0.21\x1b[31m", Joined: at, Renewed: at, Expires: at}},
+		Tickets: []*api.Ticket{{Serial: "2b", Name: "w2", Expires: at, By: "CN=admin,O=orlop:admin"}},
+	}, nil
+}
+
+func (s *fakeClusterService) Remove(_ context.Context, r *api.RemoveMemberRequest) (*api.RemoveMemberResponse, error) {
+	if r.Name != "w1" {
+		return nil, status.Errorf(codes.FailedPrecondition, "machine %q: cannot be removed: it has not come by a ticket of this machine", r.Name)
+	}
+	return &api.RemoveMemberResponse{Tickets: []string{"1a"}, Node: "the API server does not answer"}, nil
+}

@@ -1,0 +1,153 @@
+package main
+
+import (
+	"context"
+	"crypto/x509"
+	"fmt"
+	"os"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/client"
+	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/pki"
+)
+
+func (t *tool) nodesCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "nodes",
+		Short: "The cluster's machines: add, list and remove workers",
+		Long: "The cluster's machines: add, list and remove workers.\n\n" +
+			"A worker comes by a ticket that is for one machine, can be used once, and ends. It holds no key of the cluster. Ask a control-plane\nmachine.",
+	}
+	c.AddCommand(t.nodesAddCommand(), t.nodesListCommand(), t.nodesRemoveCommand())
+	return c
+}
+
+func (t *tool) nodesAddCommand() *cobra.Command {
+	var out string
+	var life time.Duration
+	var force bool
+	c := &cobra.Command{
+		Use:   "add NAME",
+		Short: "Make the configuration of a worker, with a ticket",
+		Long: "Make the configuration of a worker called NAME, with a ticket by which it becomes one of the cluster. Apply it to the machine while\n" +
+			"the ticket is good; the first machine that shows it is the one that joins. Whoever has the file until then can join in its place.",
+		Example: "  orlopctl nodes add w1 --out w1.yaml\n  orlopctl apply-config -f w1.yaml -e 10.0.0.21 --fingerprint sha256:…",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(_ *cobra.Command, args []string) error {
+			key, request, err := newRequest()
+			if err != nil {
+				return err
+			}
+			if _, err := os.Lstat(out); out != "-" && err == nil && !force {
+				return usagef("%s: cannot write: it exists; --force replaces it", out)
+			}
+			return t.call(func(ctx context.Context, c *client.Client) error {
+				answer, err := c.Cluster.Invite(ctx, &api.InviteRequest{Name: args[0], Request: request, Life: lifeOf(life)})
+				if err != nil {
+					return err
+				}
+				if key.Cert, err = x509.ParseCertificate(answer.Certificate); err != nil {
+					return fmt.Errorf("ticket: cannot read what the machine has signed: %w", err)
+				}
+				text, err := withTicket(answer, key)
+				if err != nil {
+					return err
+				}
+				if out == "-" {
+					t.printf("%s", text)
+					return nil
+				}
+				if err := writeSecret(out, text, true); err != nil {
+					return err
+				}
+				t.printf("wrote %s: the ticket in it is good once, until %s\n", out, key.Cert.NotAfter.Format(time.RFC3339))
+				return nil
+			})
+		},
+	}
+	f := c.Flags()
+	f.StringVar(&out, "out", "-", "file to write; - for the standard output")
+	f.DurationVar(&life, "life", 0, "until when the ticket can be used (default: 1h; at most 168h)")
+	f.BoolVar(&force, "force", false, "replace an existing file")
+	return c
+}
+
+// withTicket puts a ticket into a worker's configuration, and judges the whole as the machine would.
+func withTicket(answer *api.InviteResponse, ticket *pki.Leaf) ([]byte, error) {
+	pair, err := config.NewCertKey(string(ticket.CertPEM()), string(ticket.KeyPEM()))
+	if err != nil {
+		return nil, err
+	}
+	c, problems := config.Parse("worker", answer.Documents)
+	if len(problems) == 0 {
+		c = c.WithJoin(config.Join{Ticket: pair, From: answer.From})
+		problems = config.Check(c)
+	}
+	if len(problems) > 0 {
+		return nil, fmt.Errorf("the machine's answer cannot be used; compare its version with that of your tool: %w", problems.Err())
+	}
+	return config.Marshal(c), nil
+}
+
+func (t *tool) nodesListCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "list",
+		Short: "List the machines that have come by a ticket, and the tickets that are open",
+		Args:  cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			return t.call(func(ctx context.Context, c *client.Client) error {
+				answer, err := c.Cluster.Members(ctx, &api.MembersRequest{})
+				if err != nil {
+					return err
+				}
+				return t.print(answer, func(w *tabwriter.Writer) { membersTable(w, answer) })
+			})
+		},
+	}
+}
+
+func membersTable(w *tabwriter.Writer, list *api.MembersResponse) {
+	day := func(at time.Time) string { return at.Format(time.RFC3339) }
+	_, _ = fmt.Fprintln(w, "NAME\tADDRESS\tJOINED\tRENEWED\tEXPIRES\tKEY")
+	for _, m := range list.Members {
+		_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", clean(m.Name), clean(m.Address), day(m.Joined.AsTime()), day(m.Renewed.AsTime()), day(m.Expires.AsTime()), clean(m.Fingerprint))
+	}
+	for _, o := range list.Tickets {
+		_, _ = fmt.Fprintf(w, "open ticket for %s until %s, asked for by %s: certificate %s\n", clean(o.Name), day(o.Expires.AsTime()), clean(o.By), clean(o.Serial))
+	}
+}
+
+func (t *tool) nodesRemoveCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "remove NAME",
+		Short: "Take a worker out of the cluster: what it has counts no more, at once",
+		Long: "Take a worker out of the cluster, and all open tickets with its name. The control-plane machine and the API server let it in no more\n" +
+			"when the command returns, and end what it is at; its Kubernetes node goes, so its pods are made anew elsewhere. Evict its pods first\n" +
+			"(`kubectl drain`) if that is to go in order. The machine itself goes on running what it runs until it is reset, or switched off.",
+		Args: cobra.ExactArgs(1),
+		RunE: func(_ *cobra.Command, args []string) error {
+			return t.callFor(removeTime, func(ctx context.Context, c *client.Client) error {
+				answer, err := c.Cluster.Remove(ctx, &api.RemoveMemberRequest{Name: args[0]})
+				switch {
+				case err != nil:
+					return err
+				case !t.human():
+					return t.print(answer, nil)
+				}
+				t.printf("removed: %s\n", args[0])
+				if answer.Node != "" {
+					t.errorln("its Kubernetes node is still there (" + clean(answer.Node) + "): delete it when the API server answers (`kubectl delete node " + args[0] + "`)")
+				}
+				return nil
+			})
+		},
+	}
+}
+
+// removeTime is how long a machine may take to delete a Node.
+const removeTime = 30 * time.Second

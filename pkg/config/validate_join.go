@@ -1,0 +1,38 @@
+package config
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+)
+
+// mostFrom is how many control-plane machines a ticket can name.
+const mostFrom = 8
+
+func (p *parser) join(path string, m *Machine) {
+	j := m.Spec.Join
+	p.client(path+".ticket", &j.Ticket)
+	if c := j.Ticket.Cert; !c.IsZero() && c.X509().Subject.CommonName != m.Metadata.Name && m.Metadata.Name != "" {
+		p.on(path+".ticket.cert", wrong{
+			reason:   fmt.Sprintf("the ticket is for %s, and this machine is called %s", quote(c.X509().Subject.CommonName), quote(m.Metadata.Name)),
+			expected: "a ticket for this name",
+		})
+	}
+	if len(j.From) == 0 || len(j.From) > mostFrom {
+		p.on(path+".from", wrong{reason: fmt.Sprintf("%d addresses", len(j.From)), expected: fmt.Sprintf("1 to %d", mostFrom)})
+	}
+	for i, from := range j.From {
+		at := fmt.Sprintf("%s.from[%d]", path, i)
+		host := from
+		if h, _, err := net.SplitHostPort(from); err == nil {
+			host = h
+		}
+		if a, err := netip.ParseAddr(host); err != nil || !a.IsGlobalUnicast() || a.Zone() != "" {
+			p.on(at, wrong{reason: quote(from) + " is no address of a machine", expected: "an address such as 10.0.0.11"})
+		}
+		if slices.Contains(j.From[:i], from) {
+			p.on(at, wrong{reason: fmt.Sprintf("%s is given twice", quote(from))})
+		}
+	}
+}

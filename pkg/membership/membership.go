@@ -1,0 +1,138 @@
+// Package membership decides what a worker does to become, and to stay, a machine of its cluster: ask for certificates by its ticket,
+// ask again by those that it has, or nothing for now.
+//
+// The package decides; it calls nobody, keeps no files and looks at no clock. What the control plane decides is in package trust.
+package membership
+
+import (
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/orlop-os/orlop/pkg/pki"
+)
+
+// Facts are what the decision depends on.
+type Facts struct {
+	Now       time.Time
+	Name      string       // of the machine
+	Addresses []netip.Addr // of the machine; empty before it has one
+	MachineCA *x509.Certificate
+	NodeCA    *x509.Certificate // that of Kubernetes
+	Held      Held
+	Ticket    *x509.Certificate // nil when the configuration has none
+}
+
+// Held is what the machine has got so far. The zero Held is nothing.
+type Held struct {
+	Machine *x509.Certificate
+	Node    []*x509.Certificate
+}
+
+// Act is what is to be done.
+type Act int
+
+// What is to be done: nothing; ask by the ticket; ask by the machine's own certificate.
+const (
+	Rest Act = iota
+	Join
+	Renew
+)
+
+// Step is a decision.
+type Step struct {
+	Act Act
+	// Usable: with what it has, the machine is one of the cluster now.
+	Usable bool
+	// Until is when the decision changes by itself, if nothing else does; zero for never.
+	Until time.Time
+	// Why says in a sentence what is wrong, for the operator; empty when nothing is.
+	Why error
+}
+
+// Next decides.
+//
+//	what it has     ticket            what it does
+//	usable, young   none, or its own  nothing, until two thirds of the life are over
+//	usable, young   a newer one       join: the operator has invited it anew
+//	usable, old     any               renew
+//	ended, none     usable            join
+//	ended, none     ended, none       nothing: the operator has to give it a ticket
+func Next(f Facts) Step {
+	s := Step{Why: held(f)}
+	s.Usable = s.Why == nil
+	var noTicket error
+	switch {
+	case f.Ticket == nil:
+		noTicket = errors.New("there is no ticket (Machine.spec.join); `orlopctl nodes add` gives one")
+	case !f.Now.Before(f.Ticket.NotAfter):
+		noTicket = fmt.Errorf("its ticket ended at %s; `orlopctl nodes add` gives another one", f.Ticket.NotAfter.UTC().Format(time.RFC3339))
+	}
+	newer := noTicket == nil && f.Held.Machine != nil && pki.TicketOf(f.Held.Machine) != pki.Serial(f.Ticket)
+	switch {
+	case len(f.Addresses) == 0:
+		s.Why = errors.New("it has no address yet")
+	case s.Usable && newer:
+		s.Act = Join
+	case s.Usable && f.Now.Before(renewAt(f)) && sameAddress(f):
+		s.Until = renewAt(f)
+	case s.Usable:
+		s.Act = Renew
+	case noTicket == nil:
+		s.Act = Join
+	default:
+		s.Why = fmt.Errorf("%w, and %w", s.Why, noTicket)
+	}
+	return s
+}
+
+// held says why what the machine has is not good for the cluster that it is told to be in.
+func held(f Facts) error {
+	if f.Held.Machine == nil {
+		return errors.New("this machine has not joined the cluster yet")
+	}
+	by := func(c, ca *x509.Certificate) error {
+		switch {
+		case c.CheckSignatureFrom(ca) != nil:
+			return errors.New("what this machine has is of another cluster")
+		case !f.Now.Before(c.NotAfter):
+			return fmt.Errorf("the certificates of this machine ended at %s", c.NotAfter.UTC().Format(time.RFC3339))
+		}
+		return nil
+	}
+	if f.Held.Machine.Subject.CommonName != f.Name {
+		return fmt.Errorf("what this machine has is of a machine called %s", f.Held.Machine.Subject.CommonName)
+	}
+	problems := []error{by(f.Held.Machine, f.MachineCA)}
+	for _, c := range f.Held.Node {
+		problems = append(problems, by(c, f.NodeCA))
+	}
+	i := slices.IndexFunc(problems, func(err error) bool { return err != nil })
+	if i < 0 {
+		return nil
+	}
+	return problems[i]
+}
+
+// renewAt is when the first of the certificates has lived two thirds of its life.
+func renewAt(f Facts) time.Time {
+	first := pki.RenewAt(f.Held.Machine)
+	for _, c := range f.Held.Node {
+		if at := pki.RenewAt(c); at.Before(first) {
+			first = at
+		}
+	}
+	return first
+}
+
+// sameAddress tells whether the machine's certificate names one of its addresses: it was seen by that when it asked.
+func sameAddress(f Facts) bool {
+	return slices.ContainsFunc(f.Held.Machine.IPAddresses, func(ip net.IP) bool {
+		a, ok := netip.AddrFromSlice(ip)
+		return ok && slices.Contains(f.Addresses, a.Unmap())
+	})
+}
