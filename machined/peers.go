@@ -242,7 +242,9 @@ func (m *machine) peerAt(address string) (client.Endpoint, error) {
 	if now.config == nil || now.config.Cluster == nil {
 		return e, errors.New("this machine belongs to no cluster, so no other machine knows it; apply a configuration with a Cluster document")
 	}
-	if now.config.Cluster.Spec.PKI.Machine.Key.IsZero() {
+	if member, _ := m.membership.Get(); worker(now.config) && !member.Joined {
+		return e, errors.New("no other machine knows this one, because it has not joined the cluster yet (`orlopctl get membership`)")
+	} else if !worker(now.config) && now.config.Cluster.Spec.PKI.Machine.Key.IsZero() {
 		return e, errors.New("no other machine knows this one, because its configuration has no key of the machine CA; add Cluster.spec.pki.machine.key")
 	}
 	e.CA.AddCert(now.config.Cluster.Spec.PKI.Machine.Cert.X509())

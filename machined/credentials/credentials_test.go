@@ -82,7 +82,18 @@ func TestGolden(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			spec := node()
 			spec.ControlPlane = controlPlane
-			w, err := Plan(spec, authorities(t))
+			a := authorities(t)
+			if !controlPlane { // it issues nothing
+				a = Authorities{Kubernetes: &pki.CA{Cert: a.Kubernetes.Cert}, Given: Given{}}
+				for _, l := range NodeLeaves(spec.NodeName, spec.NodeIPs) {
+					leaf, err := pki.SelfSigned(pki.Spec{CN: "given", Usage: pki.Client, TTL: time.Hour})
+					if err != nil {
+						t.Fatal(err)
+					}
+					a.Given[l.Cert] = leaf
+				}
+			}
+			w, err := Plan(spec, a)
 			if err != nil {
 				t.Fatal(err)
 			}

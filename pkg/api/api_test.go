@@ -24,7 +24,7 @@ func TestEveryMethodHasARole(t *testing.T) {
 func TestReadersLookOnly(t *testing.T) {
 	looks := []string{"Get", "List", "Watch", "Events", "Version", "Health", "Service", "Kernel", "Status", "Describe", "Give", "Read", "History", "Compare",
 		"Renew", // gives the caller no more than what he came with
-		"Join", // machines only, which get what they have, or have a ticket for
+		"Join",  // machines only, which get what they have, or have a ticket for
 		"Members",
 		"Relay", // what comes of it, the other machine's door decides
 	}

@@ -1,0 +1,183 @@
+package main
+
+import (
+	"context"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"math/big"
+	"net/netip"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	"github.com/orlop-os/orlop/apid"
+	"github.com/orlop-os/orlop/machined/credentials"
+	"github.com/orlop-os/orlop/machined/network"
+	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/cell"
+	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/nodespec"
+	"github.com/orlop-os/orlop/pkg/pki"
+	"github.com/orlop-os/orlop/pkg/trust"
+)
+
+// controlPlane is the control plane of a cluster, at 10.0.0.11.
+func controlPlane(t *testing.T) clusterAPI {
+	m := issuing(t, filepath.Join(t.TempDir(), "book.json"))
+	now, _ := m.config.Get()
+	c := now.config
+	ca := func(name string) config.CertKey {
+		made, err := pki.NewCA(name, 1000*24*time.Hour)
+		if err != nil {
+			t.Fatal(err)
+		}
+		pair, err := config.NewCertKey(string(made.CertPEM()), string(made.KeyPEM()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return pair
+	}
+	endpoint, err := config.ParseEndpoint("https://10.0.0.11:6443")
+	if err != nil {
+		t.Fatal(err)
+	}
+	whole := c.WithCluster("orlop", endpoint, config.PKI{
+		Kubernetes: ca("kubernetes"), Machine: ca("machines"), Etcd: ca("etcd"), Client: c.Cluster.Spec.PKI.Client,
+	}, config.EncryptionKey{})
+	m.config.Set(applied{config: whole})
+	m.events = newEventLog()
+	m.networkState = cell.New(network.State{Links: []network.LinkState{{Managed: true, Up: true, Addresses: []network.AddressState{{Prefix: netip.MustParsePrefix("10.0.0.11/24")}}}}})
+	return clusterAPI{m: m}
+}
+
+// from is a call of a certificate's holder from an address.
+func from(t *testing.T, cert *x509.Certificate, peer string) context.Context {
+	ctx := by(t, cert)
+	md, _ := metadata.FromIncomingContext(ctx)
+	return metadata.NewIncomingContext(ctx, metadata.Join(md, metadata.Pairs(apid.MetadataPeer, peer, apid.MetadataTicket, pki.TicketOf(cert))))
+}
+
+// TestMembers: a machine is invited, joins, renews, and is removed; its ticket is good for nobody else.
+func TestMembers(t *testing.T) {
+	a := controlPlane(t)
+	admin := &x509.Certificate{Subject: pkix.Name{CommonName: "admin", Organization: []string{pki.RoleAdmin}}, SerialNumber: big.NewInt(1)}
+	request := func(key *pki.Leaf) []byte {
+		var err error
+		if key.Key == nil {
+			if key.Key, err = pki.NewKey(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		der, err := pki.NewRequest(key.Key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return der
+	}
+	var ticketKey pki.Leaf
+	invited, err := a.Invite(from(t, admin, "10.0.0.5:1"), &api.InviteRequest{Name: "w1", Request: request(&ticketKey)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ticket, err := x509.ParseCertificate(invited.Certificate)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, problems := config.Parse("w1", invited.Documents)
+	if len(problems) > 0 || strings.Contains(string(invited.Documents), "KEY") || invited.From[0] != "10.0.0.11" {
+		t.Fatalf("%v, %s", problems, invited.Documents)
+	}
+	// asks is what a machine sends and does with the answer.
+	asks := func(cert *x509.Certificate, identity *pki.Leaf, peer string) (heldLeaves, error) {
+		r := &api.JoinRequest{Machine: request(identity), Leaves: map[string][]byte{}}
+		got := heldLeaves{machine: &pki.Leaf{Key: identity.Key}, node: credentials.Given{}}
+		for _, l := range credentials.NodeLeaves("w1", nil) {
+			got.node[l.Cert] = &pki.Leaf{}
+			r.Leaves[l.Cert] = request(got.node[l.Cert])
+		}
+		answer, err := a.Join(from(t, cert, peer), r)
+		if err != nil {
+			return got, err
+		}
+		return got, got.take(answer, c)
+	}
+	var own, thief pki.Leaf
+	held, err := asks(ticket, &own, "[::ffff:10.0.0.21]:4711")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if ips := held.machine.Cert.IPAddresses; len(ips) != 2 || ips[1].String() != "10.0.0.21" || pki.TicketOf(held.machine.Cert) != pki.Serial(ticket) {
+		t.Errorf("the machine's certificate is for %v, by ticket %s", ips, pki.TicketOf(held.machine.Cert))
+	}
+	for name, want := range map[string]string{nodespec.KubeletCert: "CN=system:node:w1,O=system:nodes", nodespec.NodeAgentCert: "CN=orlop:node-agent:w1,O=orlop:node-agents"} {
+		if got := held.node[name].Cert; got.Subject.String() != want || pki.TicketOf(got) != pki.Serial(ticket) {
+			t.Errorf("%s is for %s", name, got.Subject)
+		}
+	}
+	// What is stored is what is read.
+	file := filepath.Join(t.TempDir(), "state", "membership.json")
+	if err := held.store(file); err != nil {
+		t.Fatal(err)
+	}
+	if again, err := readHeld(file, own.Key); err != nil || !again.machine.Cert.Equal(held.machine.Cert) || len(again.node) != len(held.node) {
+		t.Errorf("read back: %v, %v", again, err)
+	}
+	var stranger pki.Leaf
+	request(&stranger)
+	if _, err := readHeld(file, stranger.Key); err == nil {
+		t.Error("another machine's disk is taken for its own")
+	}
+
+	// It asks again: because the answer was lost, and with what it has, from another address.
+	if _, err := asks(ticket, &own, "10.0.0.21:4712"); err != nil {
+		t.Error(err)
+	}
+	if held, err = asks(held.machine.Cert, &own, "10.0.0.22:1"); err != nil || held.machine.Cert.IPAddresses[1].String() != "10.0.0.22" {
+		t.Error(held.machine.Cert.IPAddresses, err)
+	}
+
+	refused := func(why string, err error) {
+		t.Helper()
+		if status.Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), why) {
+			t.Errorf("want %q, got %v", why, err)
+		}
+	}
+	_, err = asks(ticket, &thief, "10.0.0.66:1")
+	refused("another machine has used it", err)
+	_, err = asks(admin, &thief, "10.0.0.66:1")
+	refused("people ask for a ticket", err)
+	_, err = asks(held.machine.Cert, &thief, "10.0.0.66:1") // with the machine's certificate, but another key
+	refused("another machine has used it", err)
+	_, err = a.Invite(from(t, admin, "10.0.0.5:1"), &api.InviteRequest{Name: "w1", Request: request(&ticketKey)})
+	refused("there is one of this name", err)
+	for _, name := range []string{"m1", "W1", "", "a b"} {
+		if _, err := a.Invite(from(t, admin, "10.0.0.5:1"), &api.InviteRequest{Name: name, Request: request(&ticketKey)}); status.Code(err) != codes.InvalidArgument {
+			t.Errorf("name %q: %v", name, err)
+		}
+	}
+	list, err := a.Members(t.Context(), nil)
+	if err != nil || len(list.Members) != 1 || len(list.Tickets) != 0 || list.Members[0].Address != "10.0.0.22" {
+		t.Errorf("%v, %v", list, err)
+	}
+
+	a.m.book.Lock()
+	known := a.m.book.openLocked()
+	a.m.book.Unlock()
+	next, tickets, err := known.Remove("w1", time.Now(), "admin")
+	if err != nil || len(tickets) != 1 {
+		t.Fatal(tickets, err)
+	}
+	for _, cert := range []*x509.Certificate{ticket, held.machine.Cert, held.node[nodespec.KubeletCert].Cert, held.node[nodespec.ProxyCert].Cert} {
+		if trust.Refusal(next.Revoked, cert) == nil {
+			t.Errorf("%s counts after it was removed", cert.Subject)
+		}
+	}
+	if _, err := next.Invite(trust.Issued{Name: "w1", Role: trust.RoleJoin}); err != nil {
+		t.Errorf("the name is not free again: %v", err)
+	}
+}
