@@ -52,6 +52,8 @@ func TestEveryMethodAsEveryRole(t *testing.T) {
 		{"log reader", b.clients, []string{pki.RoleLogReader}, api.Role_ROLE_LOG_READER},
 		{"image importer", b.operator, []string{pki.RoleImageImport}, api.Role_ROLE_IMAGE_IMPORT},
 		{"reader and image importer", b.clients, []string{pki.RoleImageImport, pki.RoleReader}, api.Role_ROLE_READER},
+		{"ticket", b.clients, []string{pki.RoleJoin}, api.Role_ROLE_JOIN},
+		{"machine with a ticket of its own making", b.machine, []string{pki.RoleJoin}, api.Role_ROLE_UNSPECIFIED},
 		{"machine that reads logs", b.machine, []string{pki.RoleLogReader}, api.Role_ROLE_UNSPECIFIED},
 	}
 	for _, who := range callers {
@@ -65,6 +67,8 @@ func TestEveryMethodAsEveryRole(t *testing.T) {
 			case api.Role_ROLE_LOG_READER:
 				allowed = slices.Contains([]string{"/orlop.v1alpha1.Machine/Version", "/orlop.v1alpha1.Machine/Events", "/orlop.v1alpha1.Machine/Relay",
 					"/orlop.v1alpha1.Log/Service", "/orlop.v1alpha1.Log/Kernel", "/orlop.v1alpha1.Trust/Renew"}, method)
+			case api.Role_ROLE_JOIN:
+				allowed = method == "/orlop.v1alpha1.Cluster/Join"
 			case api.Role_ROLE_IMAGE_IMPORT:
 				allowed = slices.Contains([]string{"/orlop.v1alpha1.Machine/Version", "/orlop.v1alpha1.Machine/Relay", "/orlop.v1alpha1.Image/Import",
 					"/orlop.v1alpha1.Image/List", "/orlop.v1alpha1.Trust/Renew"}, method)
