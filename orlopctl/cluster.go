@@ -235,7 +235,13 @@ func (t *tool) clusterDestroyCommand() *cobra.Command {
 
 // forgetCluster removes a local cluster from the contexts and from the kubeconfig.
 func forgetCluster(name string) error {
-	err := changeContexts(func(f *contextsFile) error { f.forget(name); return nil })
+	err := changeContexts(func(f *contextsFile) error {
+		f.forget(name)
+		for n := range mostWorkers {
+			f.forget(name + "-" + workerName(n+1))
+		}
+		return nil
+	})
 	if err != nil {
 		return err
 	}

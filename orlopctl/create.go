@@ -35,6 +35,8 @@ type creation struct {
 	operator       string // folder of the operator that the image was built for
 	memory, cpus   int
 	diskGiB        int64
+	workers        int
+	joining        []localWorker
 	timeline       *timeline
 	machine        qemu.MachineStatus
 	apiAddress     string
@@ -50,10 +52,13 @@ func (t *tool) clusterCreateCommand() *cobra.Command {
 		Use:   "create [NAME]",
 		Short: "Start a machine in QEMU and make a cluster of it",
 		Long: "Start a machine in QEMU from an image that was built with `make image`, apply a configuration to it and wait until\n" +
-			"pods can run. The context and the kubeconfig of the cluster become the current ones.",
+			"pods can run; with --workers, further ones that join it. The context and the kubeconfig of the cluster become the current ones.",
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
-			var err error
+			err := checkWorkers(c.workers)
+			if err != nil {
+				return err
+			}
 			if c.name, c.dir, err = clusterDir(args); err != nil {
 				return err
 			}
@@ -69,6 +74,7 @@ func (t *tool) clusterCreateCommand() *cobra.Command {
 	f.StringVar(&c.operator, "operator", "", "folder of the operator that the image was built for (default: operator beside the image's folder)")
 	f.IntVar(&c.memory, "memory", 2048, "memory of the machine in MiB")
 	f.IntVar(&c.cpus, "cpus", 2, "processors of the machine")
+	f.IntVar(&c.workers, "workers", 0, "further machines, which join as workers")
 	f.Int64Var(&c.diskGiB, "disk", 8, "size of its disk in GiB; the file takes only what is used")
 	return command
 }
@@ -81,6 +87,9 @@ func (c *creation) run(ctx context.Context) error {
 		return err
 	}
 	err := c.bringUp(ctx)
+	if err == nil {
+		err = c.bringUpWorkers(ctx)
+	}
 	c.timeline.clear()
 	if err != nil {
 		return c.explain(err)
@@ -125,13 +134,17 @@ func (c *creation) prepare() error {
 }
 
 func (c *creation) powerOn(ctx context.Context) error {
-	apiPort, err := freePort(paths.PortApid)
+	names := []string{machineName}
+	for n := range c.workers {
+		names = append(names, workerName(n+1))
+	}
+	forwards, err := c.forwardsOf(names[1:])
 	if err != nil {
 		return err
 	}
-	kubePort, err := freePort(paths.PortKubernetes)
-	if err != nil {
-		return err
+	var machines []qemu.MachineSpec
+	for _, name := range names {
+		machines = append(machines, qemu.MachineSpec{Name: name, MemoryMiB: c.memory, CPUs: c.cpus, Disks: qemu.BootDisk(c.image, c.diskGiB<<10), Watchdog: true})
 	}
 	runner, err := runnerCommand()
 	if err != nil {
@@ -140,14 +153,7 @@ func (c *creation) powerOn(ctx context.Context) error {
 	starting, cancel := context.WithTimeout(ctx, qemuTimeout)
 	defer cancel()
 	running, err := qemu.Launch(starting, c.dir, qemu.ClusterSpec{
-		Name: c.name,
-		Machines: []qemu.MachineSpec{{
-			Name: machineName, MemoryMiB: c.memory, CPUs: c.cpus, Disks: qemu.BootDisk(c.image, c.diskGiB<<10), Watchdog: true,
-		}},
-		Forwards: []qemu.ForwardSpec{
-			{Machine: machineName, Port: paths.PortApid, HostPort: apiPort},
-			{Machine: machineName, Port: paths.PortKubernetes, HostPort: kubePort},
-		},
+		Name: c.name, Machines: machines, Forwards: forwards,
 	}, runner...)
 	if err != nil {
 		return err
@@ -156,7 +162,13 @@ func (c *creation) powerOn(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	c.machine = status.Machines[0]
+	for _, m := range status.Machines {
+		if m.Name == machineName {
+			c.machine = m
+			continue
+		}
+		c.joining = append(c.joining, localWorker{m, status.Forward(m.Name, paths.PortApid)})
+	}
 	c.apiAddress, c.kubeAddress = status.Forward(machineName, paths.PortApid), status.Forward(machineName, paths.PortKubernetes)
 	c.timeline = newTimeline(c.tool, c.machine.PoweredOn)
 	c.timeline.add("power on", strconv.Itoa(c.memory)+" MiB, "+strconv.Itoa(c.cpus)+" processors, console in "+c.machine.Console)

@@ -47,14 +47,7 @@ func (t *tool) nodesAddCommand() *cobra.Command {
 				return usagef("%s: cannot write: it exists; --force replaces it", out)
 			}
 			return t.call(func(ctx context.Context, c *client.Client) error {
-				answer, err := c.Cluster.Invite(ctx, &api.InviteRequest{Name: args[0], Request: request, Life: lifeOf(life)})
-				if err != nil {
-					return err
-				}
-				if key.Cert, err = x509.ParseCertificate(answer.Certificate); err != nil {
-					return fmt.Errorf("ticket: cannot read what the machine has signed: %w", err)
-				}
-				text, err := withTicket(answer, key)
+				text, err := inviteBy(ctx, c, &api.InviteRequest{Name: args[0], Request: request, Life: lifeOf(life)}, key)
 				if err != nil {
 					return err
 				}
@@ -75,6 +68,18 @@ func (t *tool) nodesAddCommand() *cobra.Command {
 	f.DurationVar(&life, "life", 0, "until when the ticket can be used (default: 1h; at most 168h)")
 	f.BoolVar(&force, "force", false, "replace an existing file")
 	return c
+}
+
+// inviteBy has a machine issue a ticket, and returns the worker's configuration with it.
+func inviteBy(ctx context.Context, c *client.Client, r *api.InviteRequest, ticket *pki.Leaf) ([]byte, error) {
+	answer, err := c.Cluster.Invite(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	if ticket.Cert, err = x509.ParseCertificate(answer.Certificate); err != nil {
+		return nil, fmt.Errorf("ticket: cannot read what the machine has signed: %w", err)
+	}
+	return withTicket(answer, ticket)
 }
 
 // withTicket puts a ticket into a worker's configuration, and judges the whole as the machine would.

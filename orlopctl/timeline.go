@@ -74,6 +74,19 @@ var identityLine = regexp.MustCompile(`orlop: machine identity (sha256:[0-9a-f]{
 
 // readConsole follows the console until it shows the machine's identity, and returns that.
 func (l *timeline) readConsole(ctx context.Context, path string) (string, error) {
+	l.wait("the firmware starts")
+	fingerprint, err := shownIdentity(ctx, path, func() {
+		l.add("firmware", "")
+		l.wait("the machine shows its identity")
+	})
+	if err == nil {
+		l.identity = time.Now()
+	}
+	return fingerprint, err
+}
+
+// shownIdentity is the identity that a machine shows on its console, for which it waits. begun is called when the console shows anything.
+func shownIdentity(ctx context.Context, path string, begun func()) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, bootLimit)
 	defer cancel()
 	file, err := os.Open(path)
@@ -81,7 +94,6 @@ func (l *timeline) readConsole(ctx context.Context, path string) (string, error)
 		return "", fmt.Errorf("console: cannot read: %w", err)
 	}
 	defer func() { _ = file.Close() }() // it was only read
-	l.wait("the firmware starts")
 	tick := time.NewTicker(consoleLook)
 	defer tick.Stop()
 	var text bytes.Buffer
@@ -91,11 +103,9 @@ func (l *timeline) readConsole(ctx context.Context, path string) (string, error)
 			return "", fmt.Errorf("console: cannot read: %w", err)
 		}
 		if before == 0 && text.Len() > 0 {
-			l.add("firmware", "")
-			l.wait("the machine shows its identity")
+			begun()
 		}
 		if match := identityLine.FindSubmatch(text.Bytes()); match != nil {
-			l.identity = time.Now()
 			return string(match[1]), nil
 		}
 		select {
