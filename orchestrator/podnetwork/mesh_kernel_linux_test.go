@@ -2,6 +2,7 @@ package podnetwork
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -15,6 +16,8 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/orlop-os/orlop/orchestrator/layout"
 	"github.com/orlop-os/orlop/pkg/nodespec"
@@ -80,6 +83,56 @@ func TestMeshKernel(t *testing.T) {
 				connect(t, e)
 			}
 		})
+	}
+}
+
+// TestUpdate: a node that is alone has no key; when a second one comes, it makes one and publishes it until its Node has it. What
+// cannot be done with the others is told, and nothing more comes of it.
+func TestUpdate(t *testing.T) {
+	if !rtnltest.Isolate(t) {
+		return
+	}
+	runtime.LockOSThread()
+	rtnltest.Veth(t, "eth0", "eth1")
+	spec, ranges := single()
+	up(t, "eth0", netip.PrefixFrom(spec.NodeIPs[0], 24))
+	var published []string
+	refusal := errors.New("no answer")
+	m := mesh{spec: spec, dirs: layout.Under(t.TempDir()), publish: func(_ context.Context, key string) error {
+		published = append(published, key)
+		return refusal
+	}}
+	object := func(name, pods, key string) *corev1.Node {
+		return &corev1.Node{
+			ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{KeyAnnotation: key}},
+			Spec:       corev1.NodeSpec{PodCIDRs: []string{pods}},
+		}
+	}
+	own, other := object("node-3", "10.244.3.0/24", ""), object("node-9", "10.244.9.0/24", "")
+	update := func() string { return m.update(t.Context(), ranges, []any{own, other}) }
+
+	if got := m.update(t.Context(), ranges, []any{own}); got != "" || len(published) > 0 {
+		t.Errorf("alone: said %q, published %q", got, published)
+	}
+	if _, err := os.Stat(m.dirs.PodNetwork); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("alone: there is a key: %v", err)
+	}
+	got := update()
+	for _, want := range []string{"0 of 1 other nodes reached", "node-9: has published no key yet", "the node's key is not published: no answer"} {
+		if !strings.Contains(got, want) {
+			t.Errorf("said %q, not %q", got, want)
+		}
+	}
+	refusal = nil
+	update()
+	key, err := privateKey(m.dirs.PodNetwork)
+	must(t, err)
+	if want := key.PublicKey().String(); len(published) != 2 || published[0] != want || published[1] != want {
+		t.Fatalf("published %q, want %s until it was taken", published, want)
+	}
+	own = object("node-3", "10.244.3.0/24", published[0])
+	if update(); len(published) != 2 {
+		t.Error("the key was published again")
 	}
 }
 

@@ -123,14 +123,16 @@ func (a *Agent) Run(ctx context.Context, announce component.Announce) error {
 	<-timer.C
 	m := mesh{spec: a.spec, dirs: a.dirs, publish: func(ctx context.Context, key string) error { return a.publishKey(ctx, config, key) }}
 	var last *corev1.Node
-	told, unpublished, complete := "", false, false
+	told, others, unpublished, complete := "", "", false, false
 	for {
+		look := true // at what leads to other nodes
 		select {
 		case last = <-a.nodes:
 			unpublished = true
 		case <-a.changed:
 			complete = true
 		case <-timer.C:
+			look = !unpublished
 		case <-ctx.Done():
 			return nil
 		}
@@ -153,9 +155,10 @@ func (a *Agent) Run(ctx context.Context, announce component.Announce) error {
 				unpublished = false
 			}
 		}
-		if complete {
-			detail += m.update(ctx, a.applied, a.all.List())
+		if complete && look {
+			others = m.update(ctx, a.applied, a.all.List())
 		}
+		detail += others
 		if detail != told && ctx.Err() == nil {
 			announce(Name, true, detail)
 			told = detail
