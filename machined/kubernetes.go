@@ -58,6 +58,8 @@ func nodeSpec(c *config.Config, state network.State, r release.Release) (nodespe
 		AuditFileMiB:      int(kube.Audit.MaxFileSize / mib),
 		AuditFiles:        kube.Audit.MaxFiles,
 
+		Encapsulation: string(cluster.Networks.Encapsulation),
+
 		TokenWebhook: access(c.Cluster).TokenWebhook(),
 	}
 	for _, r := range cluster.Networks.Services {

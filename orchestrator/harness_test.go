@@ -93,6 +93,7 @@ func testSpec() nodespec.Spec {
 
 		ReservedMemory: 512 << 20, ReservedCPU: 250, MaxPods: 110, FinishedPods: 10,
 		PodSecurity: "baseline", PodSecurityExempt: []string{"kube-system"}, AuditFileMiB: 64, AuditFiles: 4,
+		Encapsulation: "wireguard",
 	}
 }
 

@@ -8,7 +8,7 @@
 // # What belongs to it
 //
 // Others make links, addresses and routes too: the pod network (cni0, veth pairs), the service proxy (kube-ipvs0),
-// the tunnels between nodes (flannel, WireGuard). So that nobody fights:
+// the tunnel between nodes (mesh0). So that nobody fights:
 //
 //   - Only links that the configuration names are touched (up, MTU, sysctls), and lo. Without any configuration these
 //     are the physical Ethernet links: ARPHRD_ETHER without a kind of its own (IFLA_INFO_KIND), which every virtual

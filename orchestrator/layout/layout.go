@@ -19,6 +19,7 @@ type Dirs struct {
 	AuditLog         string
 	KubeletData      string
 	PodLogs          string
+	PodNetwork       string
 	CNIConfig        string
 	CNIState         string // host-local's address book; on a tmpfs, because no pod outlives the machine's power
 	CNIPlugins       string
@@ -41,6 +42,7 @@ func Under(root string) Dirs {
 		AuditLog:         at(paths.AuditLog),
 		KubeletData:      at(paths.KubeletData),
 		PodLogs:          at(paths.PodLogs),
+		PodNetwork:       at(paths.PodNetwork),
 		CNIConfig:        at(paths.CNIConfig),
 		CNIState:         at(paths.Run + "/cni/addresses"),
 		CNIPlugins:       at(paths.CNIPlugins),

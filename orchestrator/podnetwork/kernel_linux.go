@@ -15,8 +15,8 @@ import (
 // table holds the masquerading. It is ours alone; the service proxy has its own.
 const table = "orlop_pods"
 
-// ensureBridge makes the bridge, gives it exactly the wanted addresses and sets it up.
-func ensureBridge(gateways []netip.Prefix) error {
+// ensureBridge makes the bridge, gives it exactly the wanted addresses and the MTU, and sets it up.
+func ensureBridge(gateways []netip.Prefix, mtu int) error {
 	link, err := netlink.LinkByName(Bridge)
 	if errors.As(err, &netlink.LinkNotFoundError{}) {
 		made := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: Bridge}}
@@ -32,6 +32,10 @@ func ensureBridge(gateways []netip.Prefix) error {
 	// when that changes.
 	if err := netlink.LinkSetHardwareAddr(link, link.Attrs().HardwareAddr); err != nil {
 		return fmt.Errorf("%s: cannot fix hardware address: %w", Bridge, err)
+	}
+	// Set and not left to the kernel, which takes the smallest of the ports: pods made before another MTU was chosen.
+	if err := netlink.LinkSetMTU(link, mtu); err != nil {
+		return fmt.Errorf("%s: cannot set MTU: %w", Bridge, err)
 	}
 	if err := ensureAddresses(link, gateways); err != nil {
 		return err

@@ -23,11 +23,11 @@ func TestKernel(t *testing.T) {
 	other[0] = netip.MustParsePrefix("10.244.9.0/24")
 	spec, ranges := dual()
 	for _, want := range [][]netip.Prefix{ranges, ranges, other} {
-		plan, err := NewPlan(spec, layout.System(), want)
+		plan, err := NewPlan(spec, layout.System(), want, 1500)
 		if err != nil {
 			t.Fatal(err)
 		}
-		err = ensureBridge(plan.Gateways)
+		err = ensureBridge(plan.Gateways, plan.MTU)
 		if errors.Is(err, unix.EOPNOTSUPP) {
 			t.Skip("the kernel of this machine has no bridges; the product's has, and `make kernel` runs the test there")
 		}
@@ -49,6 +49,9 @@ func check(t *testing.T, plan Plan) {
 	}
 	if link.Attrs().Flags&1 == 0 {
 		t.Error("the bridge is down")
+	}
+	if link.Attrs().MTU != plan.MTU {
+		t.Errorf("the bridge's MTU is %d, want %d", link.Attrs().MTU, plan.MTU)
 	}
 	have, err := netlink.AddrList(link, netlink.FAMILY_ALL)
 	if err != nil {

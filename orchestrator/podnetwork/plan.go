@@ -20,13 +20,20 @@ const Bridge = "cni0"
 type Plan struct {
 	Gateways []netip.Prefix // the bridge's own addresses, one per family
 	Routes   []netip.Prefix // service ranges, routed to the bridge
+	MTU      int            // of the bridge and of pods, bytes
 	Conflist string         // the CNI configuration
 	Rules    []string       // nftables rules of the chain that masquerades
 }
 
-// NewPlan makes the plan for the node's pod ranges.
-func NewPlan(spec nodespec.Spec, dirs layout.Dirs, ranges []netip.Prefix) (Plan, error) {
+// NewPlan makes the plan for the node's pod ranges. Packets of pods leave room for the tunnel to other nodes in those of the
+// link under it, whose MTU is given, from the first pod on: a second node changes nothing for the pods of the first.
+func NewPlan(spec nodespec.Spec, dirs layout.Dirs, ranges []netip.Prefix, linkMTU int) (Plan, error) {
 	var p Plan
+	less, err := overhead(spec)
+	if err != nil {
+		return Plan{}, err
+	}
+	p.MTU = linkMTU - less
 	for _, r := range ranges {
 		r = r.Masked()
 		gateway := r.Addr().Next()
@@ -36,7 +43,7 @@ func NewPlan(spec nodespec.Spec, dirs layout.Dirs, ranges []netip.Prefix) (Plan,
 		p.Gateways = append(p.Gateways, netip.PrefixFrom(gateway, r.Bits()))
 	}
 	p.Routes = spec.ServiceCIDRs
-	p.Conflist = conflist(dirs, ranges)
+	p.Conflist = conflist(dirs, ranges, p.MTU)
 	for _, r := range spec.PodCIDRs {
 		family := "ip"
 		if r.Addr().Is6() {
@@ -60,7 +67,7 @@ func (p Plan) Addresses() []netip.Addr {
 // conflist is the CNI network configuration: a veth pair on the bridge, an address from the node's range, ports of the
 // host on request. The address book is on a tmpfs: pods do not outlive the machine's power, and neither may their
 // addresses.
-func conflist(dirs layout.Dirs, ranges []netip.Prefix) string {
+func conflist(dirs layout.Dirs, ranges []netip.Prefix, mtu int) string {
 	var subnets [][]map[string]string
 	var routes []map[string]string
 	for _, r := range ranges {
@@ -79,6 +86,7 @@ func conflist(dirs layout.Dirs, ranges []netip.Prefix) string {
 				"type":        "bridge",
 				"bridge":      Bridge,
 				"isGateway":   true,
+				"mtu":         mtu,
 				"hairpinMode": true, // a pod reaches itself through its Service
 				"ipam":        map[string]any{"type": "host-local", "dataDir": dirs.CNIState, "ranges": subnets, "routes": routes},
 			},

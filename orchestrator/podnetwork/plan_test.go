@@ -27,12 +27,24 @@ func prefixes(words ...string) []netip.Prefix {
 	return out
 }
 
+func addresses(words ...string) []netip.Addr {
+	var out []netip.Addr
+	for _, w := range words {
+		out = append(out, netip.MustParseAddr(w))
+	}
+	return out
+}
+
 func single() (nodespec.Spec, []netip.Prefix) {
-	return nodespec.Spec{PodCIDRs: prefixes("10.244.0.0/16"), ServiceCIDRs: prefixes("10.96.0.0/12")}, prefixes("10.244.3.0/24")
+	return nodespec.Spec{
+		NodeName: "node-3", NodeIPs: addresses("192.0.2.3"), Encapsulation: wireguard,
+		PodCIDRs: prefixes("10.244.0.0/16"), ServiceCIDRs: prefixes("10.96.0.0/12"),
+	}, prefixes("10.244.3.0/24")
 }
 
 func dual() (nodespec.Spec, []netip.Prefix) {
 	return nodespec.Spec{
+		NodeName: "node-3", NodeIPs: addresses("192.0.2.3", "2001:db8::3"), Encapsulation: wireguard,
 		PodCIDRs:     prefixes("10.244.0.0/16", "fd00:10:244::/56"),
 		ServiceCIDRs: prefixes("10.96.0.0/12", "fd00:10:96::/112"),
 	}, prefixes("10.244.3.0/24", "fd00:10:244:3::/64")
@@ -43,7 +55,7 @@ func dual() (nodespec.Spec, []netip.Prefix) {
 func TestPlan(t *testing.T) {
 	for name, make := range map[string]func() (nodespec.Spec, []netip.Prefix){"single": single, "dual": dual} {
 		spec, ranges := make()
-		plan, err := NewPlan(spec, layout.System(), ranges)
+		plan, err := NewPlan(spec, layout.System(), ranges, 1500)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -73,9 +85,31 @@ func TestPlan(t *testing.T) {
 func TestPlanRefusesARangeWithoutRoom(t *testing.T) {
 	spec, _ := single()
 	for _, r := range []string{"10.244.0.0/31", "10.244.0.0/32"} {
-		if _, err := NewPlan(spec, layout.System(), prefixes(r)); err == nil {
+		if _, err := NewPlan(spec, layout.System(), prefixes(r), 1500); err == nil {
 			t.Errorf("%s was accepted", r)
 		}
+	}
+}
+
+// TestMTU shows how large a pod's packets may be on a link of 1500 bytes.
+func TestMTU(t *testing.T) {
+	only4, ranges := single()
+	both, _ := dual()
+	for _, c := range []struct {
+		encapsulation string
+		only4, both   int
+	}{{wireguard, 1440, 1420}, {vxlan, 1450, 1430}, {plain, 1500, 1500}} {
+		for spec, want := range map[*nodespec.Spec]int{&only4: c.only4, &both: c.both} {
+			spec.Encapsulation = c.encapsulation
+			plan, err := NewPlan(*spec, layout.System(), ranges, 1500)
+			if err != nil || plan.MTU != want {
+				t.Errorf("%s on %v: MTU %d, %v; want %d", c.encapsulation, spec.NodeIPs, plan.MTU, err, want)
+			}
+		}
+	}
+	only4.Encapsulation = "ipsec"
+	if _, err := NewPlan(only4, layout.System(), ranges, 1500); err == nil {
+		t.Error("an encapsulation that is not known was accepted")
 	}
 }
 

@@ -14,9 +14,10 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/knftables"
@@ -40,6 +41,9 @@ const client = "node-agent"
 // again is how long after a refusal the cluster DNS endpoint is written again: rights and namespace may be a moment away.
 const again = 200 * time.Millisecond
 
+// heal is how long what leads to other nodes may be amiss in the kernel, by somebody's hand or because a link was down.
+const heal = time.Minute
+
 // Components describes the two parts without their Run function: the network, and the Node object as others see it.
 func Components(spec nodespec.Spec, dirs layout.Dirs) []component.Component {
 	config := kubeconfig.File(spec, dirs.Node, client, nodespec.NodeAgentCert, nodespec.NodeAgentKey)
@@ -56,6 +60,8 @@ type Agent struct {
 	gate    *apigate.Gate
 	nodes   chan *corev1.Node // for the network
 	seen    chan *corev1.Node // for the Node's state
+	changed chan struct{}     // something about any Node
+	all     cache.Store       // of Nodes; complete when changed was told
 	addrs   []netip.Addr
 	bridged chan struct{} // closed when addrs are on the bridge
 	known   chan struct{} // closed when there is a Node object
@@ -67,6 +73,7 @@ func New(spec nodespec.Spec, dirs layout.Dirs, gate *apigate.Gate) *Agent {
 	return &Agent{
 		spec: spec, dirs: dirs, gate: gate,
 		nodes: make(chan *corev1.Node, 1), seen: make(chan *corev1.Node, 1), bridged: make(chan struct{}), known: make(chan struct{}),
+		changed: make(chan struct{}, 1),
 	}
 }
 
@@ -114,14 +121,23 @@ func (a *Agent) Run(ctx context.Context, announce component.Announce) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	<-timer.C
+	m := mesh{spec: a.spec, dirs: a.dirs, publish: func(ctx context.Context, key string) error { return a.publishKey(ctx, config, key) }}
 	var last *corev1.Node
-	told := ""
+	told, others, unpublished, complete := "", "", false, false
 	for {
+		look := true // at what leads to other nodes
 		select {
 		case last = <-a.nodes:
+			unpublished = true
+		case <-a.changed:
+			complete = true
 		case <-timer.C:
+			look = !unpublished
 		case <-ctx.Done():
 			return nil
+		}
+		if last == nil {
+			continue
 		}
 		if err := a.apply(ctx, nft, last); err != nil {
 			return err
@@ -130,10 +146,19 @@ func (a *Agent) Run(ctx context.Context, announce component.Announce) error {
 			continue
 		}
 		detail := fmt.Sprintf("pods in %v", a.applied)
-		if err := a.publish(ctx, api, last); err != nil {
-			detail = fmt.Sprintf("%s; cluster DNS is not published: %v", detail, err)
-			timer.Reset(again)
+		timer.Reset(heal)
+		if unpublished {
+			if err := a.publish(ctx, api, last); err != nil {
+				detail = fmt.Sprintf("%s; cluster DNS is not published: %v", detail, err)
+				timer.Reset(again)
+			} else {
+				unpublished = false
+			}
 		}
+		if complete && look {
+			others = m.update(ctx, a.applied, a.all.List())
+		}
+		detail += others
 		if detail != told && ctx.Err() == nil {
 			announce(Name, true, detail)
 			told = detail
@@ -141,15 +166,25 @@ func (a *Agent) Run(ctx context.Context, announce component.Announce) error {
 	}
 }
 
-// watch follows the node's own Node object and passes its newest state on.
+// watch follows the Nodes: it passes the newest state of the node's own on, and tells that there is something about any,
+// but not before all are known: those that are not would be taken for gone.
 func (a *Agent) watch(ctx context.Context, api kubernetes.Interface) error {
-	own := informers.NewSharedInformerFactoryWithOptions(api, 0, informers.WithTweakListOptions(func(o *metav1.ListOptions) {
-		o.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, a.spec.NodeName).String()
-	}))
+	factory := informers.NewSharedInformerFactoryWithOptions(api, 0, informers.WithTransform(lean))
+	informer := factory.Core().V1().Nodes().Informer()
+	a.all = informer.GetStore()
 	known := sync.OnceFunc(func() { close(a.known) })
+	change := func() {
+		select {
+		case a.changed <- struct{}{}:
+		default:
+		}
+	}
 	pass := func(object any) {
+		if informer.HasSynced() {
+			change()
+		}
 		node, ok := object.(*corev1.Node)
-		if !ok {
+		if !ok || node.Name != a.spec.NodeName {
 			return
 		}
 		known()
@@ -161,12 +196,29 @@ func (a *Agent) watch(ctx context.Context, api kubernetes.Interface) error {
 			to <- node
 		}
 	}
-	handler := cache.ResourceEventHandlerFuncs{AddFunc: pass, UpdateFunc: func(_, object any) { pass(object) }}
-	if _, err := own.Core().V1().Nodes().Informer().AddEventHandler(handler); err != nil {
-		return fmt.Errorf("Node %s: cannot watch: %w", a.spec.NodeName, err)
+	handler := cache.ResourceEventHandlerFuncs{
+		AddFunc:    pass,
+		UpdateFunc: func(_, object any) { pass(object) },
+		DeleteFunc: func(any) { change() },
 	}
-	own.Start(ctx.Done())
+	if _, err := informer.AddEventHandler(handler); err != nil {
+		return fmt.Errorf("Nodes: cannot watch: %w", err)
+	}
+	factory.Start(ctx.Done())
+	go func() {
+		if cache.WaitForCacheSync(ctx.Done(), informer.HasSynced) {
+			change()
+		}
+	}()
 	return nil
+}
+
+// lean takes from a Node what is large and nobody here reads.
+func lean(object any) (any, error) {
+	if node, ok := object.(*corev1.Node); ok {
+		node.ManagedFields, node.Status.Images = nil, nil
+	}
+	return object, nil
 }
 
 // apply brings the machine's network in line with the Node's pod ranges, when it has any and they are new.
@@ -178,11 +230,15 @@ func (a *Agent) apply(ctx context.Context, nft knftables.Interface, node *corev1
 	if len(a.applied) > 0 {
 		return fmt.Errorf("Node %s: pod range changed from %v to %v: starting anew", node.Name, a.applied, ranges)
 	}
-	plan, err := NewPlan(a.spec, a.dirs, ranges)
+	mtu, err := underlayMTU(a.spec.NodeIPs[0])
 	if err != nil {
 		return err
 	}
-	if err := ensureBridge(plan.Gateways); err != nil {
+	plan, err := NewPlan(a.spec, a.dirs, ranges, mtu)
+	if err != nil {
+		return err
+	}
+	if err := ensureBridge(plan.Gateways, plan.MTU); err != nil {
 		return err
 	}
 	// The runtime's plugins need the bridge; it may begin with pods while the rest is done.
@@ -226,6 +282,21 @@ func (a *Agent) publish(ctx context.Context, api kubernetes.Interface, node *cor
 		}
 	}
 	return nil
+}
+
+// publishKey writes the node's public key to its Node, as the kubelet: upstream's admission (NodeRestriction) lets it change this
+// Node and no other.
+func (a *Agent) publishKey(ctx context.Context, config *rest.Config, key string) error {
+	config = rest.CopyConfig(config)
+	config.CertFile, config.KeyFile = filepath.Join(a.dirs.Node, nodespec.KubeletCert), filepath.Join(a.dirs.Node, nodespec.KubeletKey)
+	config.Timeout = 10 * time.Second // a server that does not answer is asked again
+	api, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return err
+	}
+	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}}}`, KeyAnnotation, key)
+	_, err = api.CoreV1().Nodes().Patch(ctx, a.spec.NodeName, types.MergePatchType, patch, metav1.PatchOptions{})
+	return err
 }
 
 func same(have, want *discoveryv1.EndpointSlice) bool {

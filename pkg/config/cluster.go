@@ -33,6 +33,23 @@ type ClusterNetworks struct {
 	Services []netip.Prefix `yaml:"services"`
 	// Domain is the DNS domain of the cluster.
 	Domain string `yaml:"domain"`
+	// Encapsulation is how packets between pods of different machines cross the network. Machines that say different things do not reach each other's pods.
+	Encapsulation Encapsulation `yaml:"encapsulation"`
+}
+
+// Encapsulation is how packets between pods cross the network.
+type Encapsulation string
+
+// The ways: encrypted (UDP port 51820), in the clear (UDP port 8472), and as they are, by routes, among machines on one network.
+const (
+	EncapsulationWireGuard Encapsulation = "wireguard"
+	EncapsulationVXLAN     Encapsulation = "vxlan"
+	EncapsulationNone      Encapsulation = "none"
+)
+
+// Names lists the ways.
+func (Encapsulation) Names() []string {
+	return []string{string(EncapsulationWireGuard), string(EncapsulationVXLAN), string(EncapsulationNone)}
 }
 
 // PKI holds the cluster's authorities. Each must have a key of its own, so that none can speak for another.
@@ -121,9 +138,10 @@ type Audit struct {
 
 func (c *Cluster) defaults() {
 	c.Spec.Networks = ClusterNetworks{
-		Pods:     []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 244, 0, 0}), 16)},
-		Services: []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 96, 0, 0}), 12)},
-		Domain:   "cluster.local",
+		Pods:          []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 244, 0, 0}), 16)},
+		Services:      []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 96, 0, 0}), 12)},
+		Domain:        "cluster.local",
+		Encapsulation: EncapsulationWireGuard,
 	}
 	c.Spec.Kubernetes = Kubernetes{
 		AllowSchedulingOnControlPlane: true,

@@ -73,7 +73,7 @@ spec:
 				c.Machine.Spec.Role = RoleControlPlane
 				c.Cluster = &Cluster{Metadata: Metadata{Name: "c"}, Spec: ClusterSpec{
 					Endpoint: Endpoint{Host: "10.0.0.5", Port: 6443}, PKI: pki, SecretsEncryptionKey: key,
-					Networks: ClusterNetworks{Pods: []netip.Prefix{prefix("10.244.0.0/16")}, Services: []netip.Prefix{prefix("10.96.0.0/12")}, Domain: "cluster.local"},
+					Networks: ClusterNetworks{Pods: []netip.Prefix{prefix("10.244.0.0/16")}, Services: []netip.Prefix{prefix("10.96.0.0/12")}, Domain: "cluster.local", Encapsulation: EncapsulationWireGuard},
 					Kubernetes: Kubernetes{
 						AllowSchedulingOnControlPlane: true, MaxPods: 110, FinishedPods: 1000,
 						PodSecurity: PodSecurity{Default: "baseline", ExemptNamespaces: []string{"kube-system"}},
@@ -91,7 +91,7 @@ kind: Cluster
 metadata: {name: c}
 spec:
   endpoint: https://[FD00::5]:6443/
-  networks: {pods: ["fd01::/48"], services: ["fd02::/112"], domain: a.b}
+  networks: {pods: ["fd01::/48"], services: ["fd02::/112"], domain: a.b, encapsulation: none}
   pki: {kubernetes: {cert: $K8S}, machine: {cert: $MACHINE}}
   kubernetes:
     podSecurity: {exemptNamespaces: []}
@@ -104,7 +104,7 @@ spec:
 			want: func(c *Config) {
 				c.Cluster = &Cluster{Metadata: Metadata{Name: "c"}, Spec: ClusterSpec{
 					Endpoint: Endpoint{Host: "fd00::5", Port: 6443},
-					Networks: ClusterNetworks{Pods: []netip.Prefix{prefix("fd01::/48")}, Services: []netip.Prefix{prefix("fd02::/112")}, Domain: "a.b"},
+					Networks: ClusterNetworks{Pods: []netip.Prefix{prefix("fd01::/48")}, Services: []netip.Prefix{prefix("fd02::/112")}, Domain: "a.b", Encapsulation: EncapsulationNone},
 					PKI:      PKI{Kubernetes: CertKey{Cert: pki.Kubernetes.Cert}, Machine: CertKey{Cert: pki.Machine.Cert}},
 					Kubernetes: Kubernetes{
 						AllowSchedulingOnControlPlane: true, MaxPods: 110, FinishedPods: 1000,

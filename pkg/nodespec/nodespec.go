@@ -34,6 +34,9 @@ type Spec struct {
 	AuditFileMiB      int      `json:"auditFileMiB"`      // size of one file of the API's audit log
 	AuditFiles        int      `json:"auditFiles"`        // old files of it that are kept
 
+	// Encapsulation is how packets between pods of different nodes cross the network: wireguard, vxlan or none.
+	Encapsulation string `json:"encapsulation"`
+
 	// TokenWebhook is the service that the API server asks about tokens that nobody else knows; nil when there is none.
 	TokenWebhook *TokenWebhook `json:"tokenWebhook,omitempty"`
 }

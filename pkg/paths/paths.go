@@ -65,6 +65,7 @@ const (
 	ContainerdData = Data + "/lib/containerd" // root
 	KubeletData    = Data + "/lib/kubelet"    // root
 	PodLogs        = Data + "/log/pods"       // root
+	PodNetwork     = Data + "/lib/podnetwork" // root, 0700: the node's WireGuard key
 	Bundle         = Data + "/lib/bundle"     // root, 0700: the upgrade bundle that is received, or was received last
 	AuditLog       = Data + "/log/kube-audit" // owner UserAPI, 0700
 )

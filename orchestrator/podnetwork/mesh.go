@@ -1,0 +1,283 @@
+package podnetwork
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/orlop-os/orlop/pkg/nodespec"
+)
+
+// Tunnel is the name of the link to the pods of other nodes.
+const Tunnel = "mesh0"
+
+// KeyAnnotation is where a node publishes its WireGuard public key, in base64.
+const KeyAnnotation = "network.orlop.dev/wireguard-public-key"
+
+// The encapsulations, as a nodespec.Spec names them.
+const (
+	wireguard = "wireguard"
+	vxlan     = "vxlan"
+	plain     = "none"
+)
+
+// UDP ports of the tunnel. The second is not RFC 7348's 4789, which networks of virtual machines use below us.
+const (
+	wireguardPort = 51820
+	vxlanPort     = 8472
+)
+
+// overhead is what the tunnel adds to each packet, in bytes: its own header with a UDP header (32 and 16; VXLAN carries an
+// Ethernet header of 14 too), and an IP header of 20, or of 40 where the node has an IPv6 address: its tunnel may use that.
+func overhead(spec nodespec.Spec) (int, error) {
+	header := 20
+	if slices.ContainsFunc(spec.NodeIPs, netip.Addr.Is6) {
+		header = 40
+	}
+	switch spec.Encapsulation {
+	case wireguard:
+		return header + 8 + 32, nil
+	case vxlan:
+		return header + 8 + 8 + 14, nil
+	case plain:
+		return 0, nil
+	}
+	return 0, fmt.Errorf("encapsulation %q: is not known; use wireguard, vxlan or none", spec.Encapsulation)
+}
+
+// Node is what the mesh needs to know of a node.
+type Node struct {
+	Name      string
+	Since     time.Time // it was registered
+	Addresses []netip.Addr
+	Ranges    []netip.Prefix // its pods'
+	Key       string         // its public key, as it published it; empty for none
+}
+
+// nodeOf reads a Node object. Addresses that cannot be read are not there; ranges that cannot are an error.
+func nodeOf(object *corev1.Node) (Node, error) {
+	n := Node{Name: object.Name, Since: object.CreationTimestamp.Time, Key: object.Annotations[KeyAnnotation]}
+	for _, a := range object.Status.Addresses {
+		if a.Type != corev1.NodeInternalIP {
+			continue
+		}
+		if ip, err := netip.ParseAddr(a.Address); err == nil && ip.IsGlobalUnicast() && ip.Zone() == "" {
+			n.Addresses = append(n.Addresses, ip.Unmap())
+		}
+	}
+	var err error
+	n.Ranges, err = podRanges(object)
+	return n, err
+}
+
+// Self is the node that the mesh is seen from.
+type Self struct {
+	Ranges []netip.Prefix // its pods'
+	MTU    int            // of the tunnel and of pods, bytes
+	Key    wgtypes.Key    // public; used by WireGuard only
+}
+
+// Mesh is how a node reaches the pods of the others.
+type Mesh struct {
+	Pieces   []Piece  // of the kernel, in the order in which they are made
+	Nodes    int      // that are reached
+	Problems []string // why others are not, in no more than one line for each
+}
+
+// NewMesh plans how the node reaches the pods of the others. Nodes may be in any order, and may hold the node itself.
+//
+// A node is believed its own addresses and its own key, and no more: of two that claim the same range or the same key,
+// the one that has been registered longer has it. A range has to be such as the control plane gives out.
+func NewMesh(spec nodespec.Spec, self Self, nodes []Node) Mesh {
+	var m Mesh
+	var hosts []Node
+	for _, n := range nodes {
+		if n.Name != spec.NodeName {
+			hosts = append(hosts, n)
+		}
+	}
+	slices.SortFunc(hosts, func(a, b Node) int {
+		return cmp.Or(a.Since.Compare(b.Since), strings.Compare(a.Name, b.Name))
+	})
+	var peers []Piece
+	var routes []Piece
+	taken := slices.Clone(self.Ranges)
+	keys := []wgtypes.Key{self.Key}
+	for _, n := range hosts {
+		err := believable(spec, n.Ranges, taken)
+		if err == nil {
+			taken = append(taken, n.Ranges...) // reached or not, they are its own
+		}
+		var to func(netip.Prefix) netip.Addr
+		var parts []Piece
+		if err == nil {
+			to, parts, err = reach(spec, n, keys)
+		}
+		if err != nil {
+			m.Problems = append(m.Problems, fmt.Sprintf("%s: %v", n.Name, err))
+			continue
+		}
+		for _, p := range parts {
+			if peer, ok := p.(Peer); ok {
+				keys = append(keys, peer.Key)
+			}
+		}
+		peers = append(peers, parts...)
+		for _, r := range n.Ranges {
+			route := Route{To: r.Masked(), From: ofFamily(gateways(self.Ranges), r.Addr().Is6()), Tunnel: spec.Encapsulation != plain}
+			if spec.Encapsulation != wireguard {
+				route.Via = to(r)
+			}
+			routes = append(routes, route)
+		}
+		m.Nodes++
+	}
+	if spec.Encapsulation != plain {
+		// A packet to pods that are not reached would leave by the machine's gateway, in the clear.
+		for _, r := range spec.PodCIDRs {
+			m.Pieces = append(m.Pieces, Route{To: r.Masked()})
+		}
+		if len(hosts) > 0 {
+			m.Pieces = append(m.Pieces, link(spec, self))
+			// What the kernel masquerades into the tunnel takes an address of this link: one that the answer comes back to.
+			for _, g := range gateways(self.Ranges) {
+				m.Pieces = append(m.Pieces, Address{g})
+			}
+		}
+	}
+	m.Pieces = append(m.Pieces, slices.Concat(peers, routes)...)
+	return m
+}
+
+// reach plans what one node needs besides its routes, and says over which address a range of it is reached.
+func reach(spec nodespec.Spec, n Node, keys []wgtypes.Key) (to func(netip.Prefix) netip.Addr, parts []Piece, err error) {
+	switch spec.Encapsulation {
+	case wireguard:
+		at := common(spec.NodeIPs, n.Addresses)
+		key, err := publicKey(n.Key, keys)
+		if err != nil {
+			return nil, nil, err
+		}
+		if !at.IsValid() {
+			return nil, nil, errors.New("has no address of a family that this node has")
+		}
+		peer := Peer{Key: key, At: netip.AddrPortFrom(at, wireguardPort)}
+		for _, r := range n.Ranges {
+			peer.Ranges = append(peer.Ranges, r.Masked())
+		}
+		return nil, []Piece{peer}, nil
+	case vxlan:
+		// One tunnel uses one family of addresses: the first of the cluster's.
+		at := ofFamily(n.Addresses, spec.NodeIPs[0].Is6())
+		if !at.IsValid() {
+			return nil, nil, fmt.Errorf("has no address of the family of %s", spec.NodeIPs[0])
+		}
+		station := stationOf(n.Name)
+		parts = append(parts, Station{MAC: station, At: at})
+		for _, g := range gateways(n.Ranges) {
+			parts = append(parts, Neighbour{IP: g, MAC: station})
+		}
+		return func(r netip.Prefix) netip.Addr { return ofFamily(gateways(n.Ranges), r.Addr().Is6()) }, parts, nil
+	}
+	for _, r := range n.Ranges {
+		if !ofFamily(n.Addresses, r.Addr().Is6()).IsValid() {
+			return nil, nil, fmt.Errorf("has no address of the family of its pod range %s", r)
+		}
+	}
+	return func(r netip.Prefix) netip.Addr { return ofFamily(n.Addresses, r.Addr().Is6()) }, nil, nil
+}
+
+// believable checks that ranges are such as the control plane gives out, and nobody else's.
+func believable(spec nodespec.Spec, ranges, taken []netip.Prefix) error {
+	if len(ranges) == 0 {
+		return errors.New("has no pod range yet")
+	}
+	for _, r := range ranges {
+		within := func(c netip.Prefix) bool { return c.Contains(r.Addr()) && c.Bits() <= r.Bits() }
+		if !slices.ContainsFunc(spec.PodCIDRs, within) {
+			return fmt.Errorf("pod range %s is not in the cluster's", r)
+		}
+		// All nodes' ranges of a family are of one size.
+		for _, t := range taken {
+			if t.Addr().Is6() == r.Addr().Is6() && t.Bits() != r.Bits() {
+				return fmt.Errorf("pod range %s is not of the size of others", r)
+			}
+			if t.Overlaps(r) {
+				return fmt.Errorf("pod range %s is another node's", r)
+			}
+		}
+	}
+	return nil
+}
+
+// publicKey reads a key that is nobody else's.
+func publicKey(text string, taken []wgtypes.Key) (wgtypes.Key, error) {
+	if text == "" {
+		return wgtypes.Key{}, errors.New("has published no key yet")
+	}
+	key, err := wgtypes.ParseKey(text)
+	if err != nil || key == (wgtypes.Key{}) {
+		return wgtypes.Key{}, fmt.Errorf("annotation %s is no WireGuard key", KeyAnnotation)
+	}
+	if slices.Contains(taken, key) {
+		return wgtypes.Key{}, errors.New("has published another node's key")
+	}
+	return key, nil
+}
+
+// link is the node's own end of the tunnel.
+func link(spec nodespec.Spec, self Self) Link {
+	l := Link{Kind: spec.Encapsulation, MTU: self.MTU, Up: true}
+	if l.Kind == vxlan {
+		l.From, l.MAC, l.Port = spec.NodeIPs[0], stationOf(spec.NodeName), vxlanPort
+	} else {
+		l.Key, l.Port = self.Key, wireguardPort
+	}
+	return l
+}
+
+// stationOf is the hardware address of a node's end of a VXLAN tunnel: a local one (IEEE 802, the second bit of the first
+// byte), made of the node's name, so that nobody has to be told.
+func stationOf(name string) string {
+	sum := sha256.Sum256([]byte("orlop vxlan station\n" + name))
+	sum[0] = sum[0]&^1 | 2
+	return net.HardwareAddr(sum[:6]).String()
+}
+
+// gateways are the addresses of the bridges of ranges: the first of each.
+func gateways(ranges []netip.Prefix) []netip.Addr {
+	var out []netip.Addr
+	for _, r := range ranges {
+		out = append(out, r.Masked().Addr().Next())
+	}
+	return out
+}
+
+// common is the first of theirs that has a family of ours, in our order of families.
+func common(ours, theirs []netip.Addr) netip.Addr {
+	for _, a := range ours {
+		if b := ofFamily(theirs, a.Is6()); b.IsValid() {
+			return b
+		}
+	}
+	return netip.Addr{}
+}
+
+// ofFamily is the first address of a family, or none.
+func ofFamily(all []netip.Addr, v6 bool) netip.Addr {
+	for _, a := range all {
+		if a.Is6() == v6 {
+			return a
+		}
+	}
+	return netip.Addr{}
+}

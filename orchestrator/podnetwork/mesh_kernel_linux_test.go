@@ -1,0 +1,360 @@
+package podnetwork
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/orlop-os/orlop/orchestrator/layout"
+	"github.com/orlop-os/orlop/pkg/nodespec"
+	"github.com/orlop-os/orlop/pkg/rtnl/rtnltest"
+)
+
+// place is a network namespace: the test's own, or another.
+type place interface{ Do(f func()) }
+
+type here struct{}
+
+func (here) Do(f func()) { f() }
+
+// testNode is a machine of the test: its namespace, and one in it where a pod is.
+type testNode struct {
+	place
+	pod    *rtnltest.Other
+	spec   nodespec.Spec
+	ranges []netip.Prefix
+	plan   Plan
+	kernel kernel
+}
+
+// describe is the node as its Node object says.
+func (n *testNode) describe(i int) Node {
+	return Node{
+		Name: n.spec.NodeName, Since: time.Unix(int64(i), 0), Addresses: n.spec.NodeIPs, Ranges: n.ranges,
+		Key: n.kernel.key.PublicKey().String(),
+	}
+}
+
+// apply brings the node's kernel in line with the Nodes, twice: the second time there must be nothing to do.
+func (n *testNode) apply(t *testing.T, nodes ...Node) []string {
+	t.Helper()
+	var done []string
+	n.kernel.told = func(text string) { done = append(done, text) }
+	mesh := NewMesh(n.spec, Self{Ranges: n.ranges, MTU: n.plan.MTU, Key: n.kernel.key.PublicKey()}, nodes)
+	var err error
+	n.Do(func() { err = n.kernel.apply(mesh.Pieces) })
+	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, os.ErrNotExist) {
+		t.Skipf("the kernel of this machine has no %s; the product's has, and `make kernel` runs the test there", n.spec.Encapsulation)
+	}
+	if err != nil {
+		t.Fatalf("%s: %v\n%s", n.spec.NodeName, err, strings.Join(done, "\n"))
+	}
+	first := done
+	done = nil
+	n.Do(func() { err = n.kernel.apply(mesh.Pieces) })
+	if err != nil || len(done) > 0 {
+		t.Fatalf("%s: the second time: %v, %q", n.spec.NodeName, err, done)
+	}
+	return first
+}
+
+// TestMeshKernel connects two machines, each with a pod, over a link of 1500 bytes in each of the encapsulations. Pods and
+// machines reach each other's pods in both families, with packets as large as they are said to be; nothing is disturbed by a
+// restart of the process; and a node that leaves is gone.
+func TestMeshKernel(t *testing.T) {
+	for _, e := range []string{plain, vxlan, wireguard} {
+		t.Run(e, func(t *testing.T) {
+			if rtnltest.Isolate(t) {
+				runtime.LockOSThread()
+				connect(t, e)
+			}
+		})
+	}
+}
+
+// TestUpdate: a node that is alone has no key; when a second one comes, it makes one and publishes it until its Node has it. What
+// cannot be done with the others is told, and nothing more comes of it.
+func TestUpdate(t *testing.T) {
+	if !rtnltest.Isolate(t) {
+		return
+	}
+	runtime.LockOSThread()
+	rtnltest.Veth(t, "eth0", "eth1")
+	spec, ranges := single()
+	up(t, "eth0", netip.PrefixFrom(spec.NodeIPs[0], 24))
+	var published []string
+	refusal := errors.New("no answer")
+	m := mesh{spec: spec, dirs: layout.Under(t.TempDir()), publish: func(_ context.Context, key string) error {
+		published = append(published, key)
+		return refusal
+	}}
+	object := func(name, pods, key string) *corev1.Node {
+		return &corev1.Node{
+			ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{KeyAnnotation: key}},
+			Spec:       corev1.NodeSpec{PodCIDRs: []string{pods}},
+		}
+	}
+	own, other := object("node-3", "10.244.3.0/24", ""), object("node-9", "10.244.9.0/24", "")
+	update := func() string { return m.update(t.Context(), ranges, []any{own, other}) }
+
+	if got := m.update(t.Context(), ranges, []any{own}); got != "" || len(published) > 0 {
+		t.Errorf("alone: said %q, published %q", got, published)
+	}
+	if _, err := os.Stat(m.dirs.PodNetwork); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("alone: there is a key: %v", err)
+	}
+	got := update()
+	for _, want := range []string{"0 of 1 other nodes reached", "node-9: has published no key yet", "the node's key is not published: no answer"} {
+		if !strings.Contains(got, want) {
+			t.Errorf("said %q, not %q", got, want)
+		}
+	}
+	refusal = nil
+	update()
+	key, err := privateKey(m.dirs.PodNetwork)
+	must(t, err)
+	if want := key.PublicKey().String(); len(published) != 2 || published[0] != want || published[1] != want {
+		t.Fatalf("published %q, want %s until it was taken", published, want)
+	}
+	own = object("node-3", "10.244.3.0/24", published[0])
+	if update(); len(published) != 2 {
+		t.Error("the key was published again")
+	}
+}
+
+func connect(t *testing.T, encapsulation string) {
+	a, b := twoMachines(t, encapsulation)
+	nodes := []Node{a.describe(1), b.describe(2)}
+	for _, n := range []*testNode{a, b} {
+		// Alone first, then the other one comes.
+		n.apply(t, n.describe(1))
+		n.Do(func() {
+			if _, err := netlink.LinkByName(Tunnel); err == nil {
+				t.Errorf("%s: there is a tunnel, and nobody at its end", n.spec.NodeName)
+			}
+		})
+	}
+	for _, n := range []*testNode{a, b} {
+		n.apply(t, nodes...)
+	}
+	largest := a.plan.MTU
+	for _, family := range []int{0, 1} {
+		to := podAddress(b.ranges[family])
+		header := 20 + 8
+		if to.Is6() {
+			header = 40 + 8
+		}
+		stop := echo(t, b.pod, to)
+		ask(t, a.pod, to, largest-header) // pod to pod
+		sender := ask(t, a, to, 100)      // program of the machine to pod
+		if want := a.plan.Gateways[family].Addr(); sender != want {
+			t.Errorf("a program of the machine speaks as %s, want %s", sender, want)
+		}
+		// A process that begins anew knows the same and finds nothing to do.
+		again := testNode{place: a.place, spec: a.spec, ranges: a.ranges, plan: a.plan, kernel: kernel{key: a.kernel.key}}
+		if done := again.apply(t, nodes...); len(done) > 0 {
+			t.Errorf("a restart did %q", done)
+		}
+		ask(t, a.pod, to, 100)
+		stop()
+	}
+	if encapsulation == wireguard {
+		// The other machine has another key: it is followed.
+		b.kernel.key, _ = wgtypes.GeneratePrivateKey()
+		nodes[1] = b.describe(2)
+		a.apply(t, nodes...)
+		b.apply(t, nodes...)
+		to := podAddress(b.ranges[0])
+		stop := echo(t, b.pod, to)
+		ask(t, a.pod, to, 100)
+		stop()
+	}
+	a.apply(t, nodes[0])
+	a.Do(func() {
+		have, err := a.kernel.read()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, p := range have {
+			if r, ok := p.(Route); !ok || !r.refuses() {
+				t.Errorf("left: %s", p)
+			}
+		}
+	})
+	a.Do(func() {
+		to := netip.AddrPortFrom(podAddress(b.ranges[0]), 7)
+		if _, err := net.Dial("udp", to.String()); encapsulation != plain && !errors.Is(err, unix.EHOSTUNREACH) {
+			t.Errorf("%s, which is not reached any more: %v, want a refusal", to, err)
+		}
+	})
+}
+
+// twoMachines makes two machines with a link between them, and a pod on each.
+func twoMachines(t *testing.T, encapsulation string) (*testNode, *testNode) {
+	t.Helper()
+	far := rtnltest.NewOther(t)
+	rtnltest.Veth(t, "eth0", "far0")
+	far.Take(t, "far0")
+	machines := []*testNode{{place: here{}}, {place: far}}
+	for i, n := range machines {
+		spec, _ := dual()
+		spec.NodeName, spec.Encapsulation = fmt.Sprintf("node-%d", i+1), encapsulation
+		spec.NodeIPs = addresses(fmt.Sprintf("192.0.2.%d", i+1), fmt.Sprintf("2001:db8::%d", i+1))
+		n.spec, n.ranges = spec, prefixes(fmt.Sprintf("10.244.%d.0/24", i+1), fmt.Sprintf("fd00:10:244:%d::/64", i+1))
+		n.kernel.key, _ = wgtypes.GeneratePrivateKey()
+		n.Do(func() {
+			for _, file := range []string{"ipv4/ip_forward", "ipv6/conf/all/forwarding"} {
+				must(t, os.WriteFile("/proc/sys/net/"+file, []byte("1"), 0o644))
+			}
+			name := []string{"eth0", "far0"}[i]
+			up(t, name, netip.PrefixFrom(spec.NodeIPs[0], 24), netip.PrefixFrom(spec.NodeIPs[1], 64))
+			mtu, err := underlayMTU(spec.NodeIPs[0])
+			must(t, err)
+			n.plan, err = NewPlan(spec, layout.System(), n.ranges, mtu)
+			must(t, err)
+			must(t, ensureBridge(n.plan.Gateways, n.plan.MTU))
+		})
+		n.addPod(t, far, i)
+	}
+	return machines[0], machines[1]
+}
+
+// addPod does what the CNI plugin does.
+func (n *testNode) addPod(t *testing.T, far *rtnltest.Other, i int) {
+	t.Helper()
+	n.pod = rtnltest.NewOther(t)
+	inner, outer := fmt.Sprintf("pod%d", i), fmt.Sprintf("port%d", i)
+	rtnltest.Veth(t, inner, outer)
+	n.pod.Take(t, inner)
+	if n.place == place(far) {
+		far.Take(t, outer)
+	}
+	n.Do(func() {
+		port, err := netlink.LinkByName(outer)
+		must(t, err)
+		bridge, err := netlink.LinkByName(Bridge)
+		must(t, err)
+		must(t, netlink.LinkSetMTU(port, n.plan.MTU))
+		must(t, netlink.LinkSetMaster(port, bridge))
+		must(t, netlink.LinkSetUp(port))
+	})
+	n.pod.Do(func() {
+		link, err := netlink.LinkByName(inner)
+		must(t, err)
+		must(t, netlink.LinkSetMTU(link, n.plan.MTU))
+		for f, r := range n.ranges {
+			up(t, inner, netip.PrefixFrom(podAddress(r), r.Bits()))
+			must(t, netlink.RouteAdd(&netlink.Route{LinkIndex: link.Attrs().Index, Gw: n.plan.Gateways[f].Addr().AsSlice()}))
+		}
+	})
+}
+
+// podAddress is the address of a range's only pod.
+func podAddress(r netip.Prefix) netip.Addr { return r.Addr().Next().Next() }
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// up gives a link addresses and sets it up.
+func up(t *testing.T, name string, own ...netip.Prefix) {
+	t.Helper()
+	link, err := netlink.LinkByName(name)
+	must(t, err)
+	for _, p := range own {
+		a := &netlink.Addr{IPNet: ipnet(p)}
+		if p.Addr().Is6() {
+			a.Flags = unix.IFA_F_NODAD
+		}
+		must(t, netlink.AddrReplace(link, a))
+	}
+	must(t, netlink.LinkSetUp(link))
+}
+
+// patience bounds how long an answer takes: a link may still be coming up, and a first packet may be lost while neighbours are
+// looked for, so it is asked again until then.
+const patience = 20 * time.Second
+
+// echo answers datagrams with themselves until it is stopped.
+func echo(t *testing.T, at place, address netip.Addr) (stop func()) {
+	t.Helper()
+	var socket *net.UDPConn
+	var err error
+	at.Do(func() { socket, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(address, 7))) })
+	must(t, err)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		packet := make([]byte, 65536)
+		for {
+			n, from, err := socket.ReadFromUDPAddrPort(packet)
+			if err != nil {
+				return
+			}
+			_, _ = socket.WriteToUDPAddrPort(packet[:n], from) // whoever asked asks again
+		}
+	}()
+	return func() {
+		socket.Close()
+		<-done
+	}
+}
+
+// ask sends a datagram of size bytes that may not be cut, until it comes back, and returns the sender that was used.
+func ask(t *testing.T, from place, to netip.Addr, size int) netip.Addr {
+	t.Helper()
+	var socket *net.UDPConn
+	var err error
+	from.Do(func() { socket, err = net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(netip.AddrPortFrom(to, 7))) })
+	must(t, err)
+	defer socket.Close()
+	whole(t, socket, to.Is6())
+	sender := socket.LocalAddr().(*net.UDPAddr).AddrPort().Addr().Unmap()
+	question, answer := bytes.Repeat([]byte{'x'}, size), make([]byte, 65536)
+	last := error(nil)
+	for end := time.Now().Add(patience); time.Now().Before(end); {
+		if _, last = socket.Write(question); errors.Is(last, unix.EMSGSIZE) {
+			t.Fatalf("%s to %s: %d bytes: %v", sender, to, size, last)
+		}
+		must(t, socket.SetReadDeadline(time.Now().Add(200*time.Millisecond)))
+		n := 0
+		if n, last = socket.Read(answer); last == nil && bytes.Equal(answer[:n], question) {
+			return sender
+		}
+	}
+	t.Fatalf("%s to %s: no answer in %s: %v", sender, to, patience, last)
+	return sender
+}
+
+// whole has the kernel send datagrams whole or not at all.
+func whole(t *testing.T, socket *net.UDPConn, v6 bool) {
+	t.Helper()
+	raw, err := socket.SyscallConn()
+	must(t, err)
+	var set error
+	must(t, raw.Control(func(fd uintptr) {
+		if v6 {
+			set = unix.SetsockoptInt(int(fd), unix.IPPROTO_IPV6, unix.IPV6_MTU_DISCOVER, unix.IPV6_PMTUDISC_PROBE)
+		} else {
+			set = unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_PROBE)
+		}
+	}))
+	must(t, set)
+}

@@ -1,0 +1,409 @@
+package podnetwork
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+
+	"github.com/google/renameio/v2"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+	"golang.zx2c4.com/wireguard/wgctrl"
+	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
+
+	"github.com/orlop-os/orlop/pkg/kmod"
+	"github.com/orlop-os/orlop/pkg/paths"
+)
+
+// protocol marks our routes (rtm_protocol); those of machined/network have 79.
+const protocol netlink.RouteProtocol = 80
+
+// lastResort is the metric of a route that refuses: any other route to the same network comes before it.
+const lastResort = 4096
+
+// vni is the VXLAN network identifier. There is one network.
+const vni = 1
+
+// rounds bounds how often the kernel is looked at again: a link that is made anew takes its routes and neighbours along,
+// and the second round puts them back.
+const rounds = 3
+
+// kernel is the kernel's part of the mesh. The zero kernel has no WireGuard key.
+type kernel struct {
+	key  wgtypes.Key // private
+	told func(string)
+}
+
+// apply brings the kernel from what it has to what is wanted, and goes on after a failure.
+func (k kernel) apply(want []Piece) error {
+	var errs []error
+	for range rounds {
+		have, err := k.read()
+		if err != nil {
+			return err
+		}
+		gone, set := Diff(have, want)
+		if len(gone)+len(set) == 0 {
+			return nil
+		}
+		errs = nil
+		for _, p := range gone {
+			k.told("remove " + p.String())
+			if err := k.remove(p); err != nil {
+				errs = append(errs, fmt.Errorf("%s: cannot remove: %w", p.Name(), err))
+			}
+		}
+		for _, p := range set {
+			k.told("set " + p.String())
+			if err := k.set(p); err != nil {
+				errs = append(errs, fmt.Errorf("%s: cannot set: %w", p, err))
+			}
+		}
+		if len(errs) > 0 && len(gone) == 0 {
+			break // a second try would go the same way
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// read finds what the kernel has of the mesh, in the order of NewMesh.
+func (k kernel) read() ([]Piece, error) {
+	var pieces []Piece
+	index := 0
+	end, err := netlink.LinkByName(Tunnel)
+	switch {
+	case errors.As(err, &netlink.LinkNotFoundError{}):
+	case err != nil:
+		return nil, fmt.Errorf("link %s: cannot look for: %w", Tunnel, err)
+	default:
+		index = end.Attrs().Index
+		if pieces, err = readTunnel(end); err != nil {
+			return nil, fmt.Errorf("link %s: cannot read: %w", Tunnel, err)
+		}
+	}
+	routes, err := netlink.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Protocol: protocol}, netlink.RT_FILTER_PROTOCOL)
+	if err != nil {
+		return nil, fmt.Errorf("routes: cannot list: %w", err)
+	}
+	for _, r := range routes {
+		route := Route{To: prefix(*r.Dst), Via: addr(r.Gw), From: addr(r.Src), Tunnel: index != 0 && r.LinkIndex == index}
+		if r.Type != unix.RTN_UNREACHABLE && route.refuses() {
+			continue // of a link that is going
+		}
+		pieces = append(pieces, route)
+	}
+	return pieces, nil
+}
+
+func readTunnel(end netlink.Link) ([]Piece, error) {
+	attrs := end.Attrs()
+	l := Link{Kind: end.Type(), MTU: attrs.MTU, Up: attrs.Flags&net.FlagUp != 0}
+	var inside []Piece
+	var err error
+	switch v := end.(type) {
+	case *netlink.Wireguard:
+		inside, err = readWireGuard(&l)
+	case *netlink.Vxlan:
+		l.Port, l.From, l.MAC = v.Port, addr(v.SrcAddr), attrs.HardwareAddr.String()
+		inside, err = readVXLAN(attrs.Index)
+	}
+	if err != nil {
+		return nil, err
+	}
+	addresses, err := netlink.AddrList(end, netlink.FAMILY_ALL)
+	if err != nil {
+		return nil, err
+	}
+	pieces := []Piece{l}
+	for _, a := range addresses {
+		if !a.IP.IsLinkLocalUnicast() {
+			pieces = append(pieces, Address{addr(a.IP)})
+		}
+	}
+	return append(pieces, inside...), nil
+}
+
+func readWireGuard(l *Link) ([]Piece, error) {
+	control, err := wgctrl.New()
+	if err != nil {
+		return nil, err
+	}
+	defer control.Close()
+	device, err := control.Device(Tunnel)
+	if err != nil {
+		return nil, err
+	}
+	l.Key, l.Port = device.PublicKey, device.ListenPort
+	var pieces []Piece
+	for _, p := range device.Peers {
+		peer := Peer{Key: p.PublicKey}
+		if p.Endpoint != nil {
+			at := p.Endpoint.AddrPort()
+			peer.At = netip.AddrPortFrom(at.Addr().Unmap(), at.Port())
+		}
+		for _, r := range p.AllowedIPs {
+			peer.Ranges = append(peer.Ranges, prefix(r))
+		}
+		pieces = append(pieces, peer)
+	}
+	return pieces, nil
+}
+
+func readVXLAN(index int) ([]Piece, error) {
+	var pieces []Piece
+	for _, family := range []int{unix.AF_BRIDGE, unix.AF_INET, unix.AF_INET6} {
+		list, err := netlink.NeighList(index, family)
+		if err != nil {
+			return nil, err
+		}
+		for _, n := range list {
+			ip := addr(n.IP)
+			switch {
+			case !ip.IsValid() || n.State&netlink.NUD_PERMANENT == 0:
+			case family == unix.AF_BRIDGE:
+				pieces = append(pieces, Station{MAC: n.HardwareAddr.String(), At: ip})
+			default:
+				pieces = append(pieces, Neighbour{IP: ip, MAC: n.HardwareAddr.String()})
+			}
+		}
+	}
+	return pieces, nil
+}
+
+func (k kernel) set(p Piece) error {
+	switch p := p.(type) {
+	case Link:
+		return k.setLink(p)
+	case Peer:
+		return configure(peerOf(p))
+	case Route:
+		return k.setRoute(p)
+	}
+	end, err := netlink.LinkByName(Tunnel)
+	if err != nil {
+		return err
+	}
+	switch p := p.(type) {
+	case Address:
+		a := &netlink.Addr{IPNet: ipnet(netip.PrefixFrom(p.IP, p.IP.BitLen()))}
+		if p.IP.Is6() {
+			a.Flags = unix.IFA_F_NODAD // it is the bridge's as well
+		}
+		return netlink.AddrReplace(end, a)
+	case Station, Neighbour:
+		n, err := neighOf(p, end.Attrs().Index)
+		if err != nil {
+			return err
+		}
+		return netlink.NeighSet(n)
+	}
+	return fmt.Errorf("%T: no such piece", p)
+}
+
+func (k kernel) remove(p Piece) error {
+	end, err := netlink.LinkByName(Tunnel)
+	if err != nil && !errors.As(err, &netlink.LinkNotFoundError{}) {
+		return err
+	}
+	switch p := p.(type) {
+	case Link:
+		return netlink.LinkDel(end)
+	case Peer:
+		return configure(wgtypes.PeerConfig{PublicKey: p.Key, Remove: true, UpdateOnly: true})
+	case Route:
+		route := &netlink.Route{Dst: ipnet(p.To), Protocol: protocol}
+		if p.refuses() {
+			route.Type = unix.RTN_UNREACHABLE
+		}
+		return netlink.RouteDel(route)
+	case Address:
+		return netlink.AddrDel(end, &netlink.Addr{IPNet: ipnet(netip.PrefixFrom(p.IP, p.IP.BitLen()))})
+	case Station, Neighbour:
+		n, err := neighOf(p, end.Attrs().Index)
+		if err != nil {
+			return err
+		}
+		return netlink.NeighDel(n)
+	}
+	return fmt.Errorf("%T: no such piece", p)
+}
+
+// setLink makes the link if there is none, with the kernel module that it needs, and gives it all that can be changed.
+func (k kernel) setLink(l Link) error {
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name, attrs.MTU = Tunnel, l.MTU
+	var made netlink.Link = &netlink.Wireguard{LinkAttrs: attrs}
+	if l.Kind == vxlan {
+		mac, err := net.ParseMAC(l.MAC)
+		if err != nil {
+			return err
+		}
+		attrs.HardwareAddr = mac
+		made = &netlink.Vxlan{LinkAttrs: attrs, VxlanId: vni, SrcAddr: l.From.AsSlice(), Port: l.Port}
+	}
+	end, err := netlink.LinkByName(Tunnel)
+	if errors.As(err, &netlink.LinkNotFoundError{}) {
+		err = netlink.LinkAdd(made)
+		if errors.Is(err, unix.EOPNOTSUPP) {
+			if err := load(l.Kind); err != nil {
+				return err
+			}
+			err = netlink.LinkAdd(made)
+		}
+		if err != nil {
+			return err
+		}
+		end, err = netlink.LinkByName(Tunnel)
+	}
+	if err != nil {
+		return err
+	}
+	if err := netlink.LinkSetMTU(end, l.MTU); err != nil {
+		return err
+	}
+	if l.Kind == wireguard {
+		control, err := wgctrl.New()
+		if err != nil {
+			return err
+		}
+		defer control.Close()
+		if err := control.ConfigureDevice(Tunnel, wgtypes.Config{PrivateKey: &k.key, ListenPort: &l.Port}); err != nil {
+			return err
+		}
+	}
+	return netlink.LinkSetUp(end)
+}
+
+// load loads a kernel module with what it needs. The kernel does not ask for modules by itself here (machined/host), and
+// a machine that is alone needs none of these.
+func load(module string) error {
+	release, err := kmod.Release()
+	if err != nil {
+		return err
+	}
+	index, err := kmod.Read(filepath.Join(paths.Modules, release))
+	if err != nil {
+		return err
+	}
+	steps, err := index.Plan(module)
+	if err != nil {
+		return err
+	}
+	return kmod.Load(steps)
+}
+
+func (k kernel) setRoute(r Route) error {
+	route := &netlink.Route{Dst: ipnet(r.To), Protocol: protocol, Src: r.From.AsSlice(), Gw: r.Via.AsSlice()}
+	switch {
+	case r.refuses():
+		route.Type, route.Priority = unix.RTN_UNREACHABLE, lastResort
+	case r.Tunnel:
+		end, err := netlink.LinkByName(Tunnel)
+		if err != nil {
+			return err
+		}
+		route.LinkIndex = end.Attrs().Index
+		if r.Via.IsValid() {
+			route.SetFlag(netlink.FLAG_ONLINK)
+		} else if r.To.Addr().Is4() {
+			route.Scope = netlink.SCOPE_LINK
+		}
+	}
+	return netlink.RouteReplace(route)
+}
+
+func peerOf(p Peer) wgtypes.PeerConfig {
+	c := wgtypes.PeerConfig{PublicKey: p.Key, Endpoint: net.UDPAddrFromAddrPort(p.At), ReplaceAllowedIPs: true}
+	for _, r := range p.Ranges {
+		c.AllowedIPs = append(c.AllowedIPs, *ipnet(r))
+	}
+	return c
+}
+
+func configure(p wgtypes.PeerConfig) error {
+	control, err := wgctrl.New()
+	if err != nil {
+		return err
+	}
+	defer control.Close()
+	return control.ConfigureDevice(Tunnel, wgtypes.Config{Peers: []wgtypes.PeerConfig{p}})
+}
+
+// neighOf is a station or a neighbour as the kernel knows it, for ever.
+func neighOf(p Piece, index int) (*netlink.Neigh, error) {
+	n := &netlink.Neigh{LinkIndex: index, State: netlink.NUD_PERMANENT}
+	text := ""
+	switch p := p.(type) {
+	case Station:
+		n.Family, n.Flags, n.IP, text = unix.AF_BRIDGE, netlink.NTF_SELF, p.At.AsSlice(), p.MAC
+	case Neighbour:
+		n.Family, n.IP, text = unix.AF_INET, p.IP.AsSlice(), p.MAC
+		if p.IP.Is6() {
+			n.Family = unix.AF_INET6
+		}
+	}
+	var err error
+	n.HardwareAddr, err = net.ParseMAC(text)
+	return n, err
+}
+
+// underlayMTU is the MTU of the link that has the address.
+func underlayMTU(address netip.Addr) (int, error) {
+	links, err := netlink.LinkList()
+	if err != nil {
+		return 0, fmt.Errorf("links: cannot list: %w", err)
+	}
+	addresses, err := netlink.AddrList(nil, netlink.FAMILY_ALL)
+	if err != nil {
+		return 0, fmt.Errorf("addresses: cannot list: %w", err)
+	}
+	for _, a := range addresses {
+		for _, l := range links {
+			if addr(a.IP) == address && l.Attrs().Index == a.LinkIndex {
+				return l.Attrs().MTU, nil
+			}
+		}
+	}
+	return 0, fmt.Errorf("no link has the node's address %s", address)
+}
+
+// privateKey reads the node's WireGuard key, or makes it. It stays over a restart of the machine, so that the others' packets find
+// this node before it has asked the API. One that cannot be read any more gives way to another, which the others follow.
+func privateKey(folder string) (wgtypes.Key, error) {
+	path := filepath.Join(folder, "wireguard.key")
+	text, err := os.ReadFile(path)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return wgtypes.Key{}, fmt.Errorf("key of the pod network: cannot read: %w", err)
+	}
+	if key, err := wgtypes.ParseKey(string(text)); err == nil {
+		return key, nil
+	}
+	key, err := wgtypes.GeneratePrivateKey()
+	if err != nil {
+		return wgtypes.Key{}, fmt.Errorf("key of the pod network: cannot make: %w", err)
+	}
+	if err := os.MkdirAll(folder, 0o700); err != nil {
+		return wgtypes.Key{}, fmt.Errorf("key of the pod network: cannot make folder: %w", err)
+	}
+	if err := renameio.WriteFile(path, []byte(key.String()), 0o600); err != nil {
+		return wgtypes.Key{}, fmt.Errorf("key of the pod network: cannot write: %w", err)
+	}
+	return key, nil
+}
+
+func addr(ip net.IP) netip.Addr {
+	a, _ := netip.AddrFromSlice(ip)
+	return a.Unmap()
+}
+
+func prefix(n net.IPNet) netip.Prefix {
+	bits, _ := n.Mask.Size()
+	return netip.PrefixFrom(addr(n.IP), bits)
+}
+
+func ipnet(p netip.Prefix) *net.IPNet {
+	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
+}

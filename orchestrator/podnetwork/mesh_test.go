@@ -1,0 +1,228 @@
+package podnetwork
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/orlop-os/orlop/orchestrator/layout"
+)
+
+// keyOf is a public key that can be told from others in a golden file.
+func keyOf(n byte) wgtypes.Key { return wgtypes.Key{0: n, 31: n} }
+
+// others are nodes 1 and 2 of a cluster with IPv4 and IPv6, in no order, and the node itself among them.
+func others() []Node {
+	node := func(n int) Node {
+		return Node{
+			Name: fmt.Sprintf("node-%d", n), Since: time.Unix(int64(n), 0), Key: keyOf(byte(n)).String(),
+			Addresses: addresses(fmt.Sprintf("192.0.2.%d", n), fmt.Sprintf("2001:db8::%d", n)),
+			Ranges:    prefixes(fmt.Sprintf("10.244.%d.0/24", n), fmt.Sprintf("fd00:10:244:%d::/64", n)),
+		}
+	}
+	return []Node{node(2), node(3), node(1)}
+}
+
+func (m Mesh) text() string {
+	var b strings.Builder
+	for _, p := range m.Pieces {
+		fmt.Fprintln(&b, p)
+	}
+	fmt.Fprintf(&b, "%d nodes reached\n", m.Nodes)
+	for _, p := range m.Problems {
+		fmt.Fprintf(&b, "problem: %s\n", p)
+	}
+	return b.String()
+}
+
+// TestMesh shows what the kernel gets for each encapsulation, alone and with two others, and what is not believed.
+func TestMesh(t *testing.T) {
+	var b strings.Builder
+	show := func(title string, encapsulation string, nodes []Node) Mesh {
+		spec, ranges := dual()
+		spec.Encapsulation = encapsulation
+		m := NewMesh(spec, Self{Ranges: ranges, MTU: 1420, Key: keyOf(3)}, nodes)
+		fmt.Fprintf(&b, "== %s\n%s", title, m.text())
+		return m
+	}
+	for _, e := range []string{wireguard, vxlan, plain} {
+		show(e, e, others())
+		show(e+", alone", e, others()[1:2])
+	}
+	for _, c := range []struct {
+		title, encapsulation string
+		change               func(second *Node)
+	}{
+		{"no key yet", wireguard, func(n *Node) { n.Key = "" }},
+		{"a key that is none", wireguard, func(n *Node) { n.Key = "AAAA" }},
+		{"a key of zeros", wireguard, func(n *Node) { n.Key = wgtypes.Key{}.String() }},
+		{"the key of a node that was there before", wireguard, func(n *Node) { n.Key = keyOf(1).String() }},
+		{"our own key", wireguard, func(n *Node) { n.Key = keyOf(3).String() }},
+		{"no pod range yet", wireguard, func(n *Node) { n.Ranges = nil }},
+		{"the range of a node that was there before", wireguard, func(n *Node) { n.Ranges = prefixes("10.244.1.0/24") }},
+		{"our own range", vxlan, func(n *Node) { n.Ranges = prefixes("10.244.3.0/24") }},
+		{"a range that holds others", vxlan, func(n *Node) { n.Ranges = prefixes("10.244.0.0/17") }},
+		{"a range in another's", plain, func(n *Node) { n.Ranges = prefixes("10.244.2.128/25") }},
+		{"the range of services", plain, func(n *Node) { n.Ranges = prefixes("10.96.0.0/24") }},
+		{"all addresses", plain, func(n *Node) { n.Ranges = prefixes("0.0.0.0/0") }},
+		{"an address of one family", wireguard, func(n *Node) { n.Addresses = addresses("2001:db8::2") }},
+		{"an address of the other family", vxlan, func(n *Node) { n.Addresses = addresses("2001:db8::2") }},
+		{"an address for half of its pods", plain, func(n *Node) { n.Addresses = addresses("192.0.2.2") }},
+		{"no address", wireguard, func(n *Node) { n.Addresses = nil }},
+	} {
+		nodes := others()
+		c.change(&nodes[0])
+		before := b.Len()
+		m := show(c.encapsulation+": "+c.title, c.encapsulation, nodes)
+		if c.title != "an address of one family" {
+			// Whatever the second one does, the first is reached.
+			if m.Nodes != 1 || len(m.Problems) != 1 || !strings.Contains(m.text(), "10.244.1.0/24") {
+				t.Errorf("%s:\n%s", c.title, b.String()[before:])
+			}
+		}
+	}
+	golden(t, "testdata/mesh.golden", b.String())
+}
+
+// TestMeshDoesNotDependOnOrder: a watch delivers Nodes in any order.
+func TestMeshDoesNotDependOnOrder(t *testing.T) {
+	spec, ranges := dual()
+	self := Self{Ranges: ranges, MTU: 1420, Key: keyOf(3)}
+	nodes := others()
+	want := NewMesh(spec, self, nodes).text()
+	slices.Reverse(nodes)
+	if got := NewMesh(spec, self, nodes).text(); got != want {
+		t.Errorf("the other way round:\n%s\nwant:\n%s", got, want)
+	}
+}
+
+// TestDiff shows what is done when a node leaves, changes its address, changes its key, or when the encapsulation changes; and that
+// there is nothing to do after it.
+func TestDiff(t *testing.T) {
+	spec, ranges := dual()
+	self := Self{Ranges: ranges, MTU: 1420, Key: keyOf(3)}
+	plan := func(encapsulation string, change func([]Node) []Node) []Piece {
+		s := spec
+		s.Encapsulation = encapsulation
+		return NewMesh(s, self, change(others())).Pieces
+	}
+	same := func(n []Node) []Node { return n }
+	var b strings.Builder
+	for _, c := range []struct {
+		title      string
+		have, want []Piece
+	}{
+		{"nothing changes", plan(wireguard, same), plan(wireguard, same)},
+		{"the first other node comes", plan(wireguard, func(n []Node) []Node { return n[1:2] }), plan(wireguard, func(n []Node) []Node { return n[1:] })},
+		{"a node leaves", plan(wireguard, same), plan(wireguard, func(n []Node) []Node { return n[1:] })},
+		{"all others leave", plan(wireguard, same), plan(wireguard, func(n []Node) []Node { return n[1:2] })},
+		{"a node has another address", plan(wireguard, same), plan(wireguard, func(n []Node) []Node { n[0].Addresses = addresses("192.0.2.99"); return n })},
+		{"a node has another key", plan(wireguard, same), plan(wireguard, func(n []Node) []Node { n[0].Key = keyOf(9).String(); return n })},
+		{"a node leaves VXLAN", plan(vxlan, same), plan(vxlan, func(n []Node) []Node { return n[1:] })},
+		{"from WireGuard to routes", plan(wireguard, same), plan(plain, same)},
+	} {
+		gone, set := Diff(c.have, c.want)
+		fmt.Fprintf(&b, "== %s\n", c.title)
+		for _, p := range gone {
+			fmt.Fprintf(&b, "remove %s\n", p)
+		}
+		for _, p := range set {
+			fmt.Fprintf(&b, "set %s\n", p)
+		}
+		if gone, set := Diff(c.want, c.want); len(gone)+len(set) > 0 {
+			t.Errorf("%s: again %v and %v", c.title, gone, set)
+		}
+	}
+	golden(t, "testdata/diff.golden", b.String())
+}
+
+// TestNodeOf shows what is read of a Node: the addresses are the status's, the ranges the spec's, and only the key an annotation's.
+func TestNodeOf(t *testing.T) {
+	since := time.Unix(1700000000, 0)
+	object := &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: "n", CreationTimestamp: metav1.NewTime(since), Annotations: map[string]string{
+			KeyAnnotation: "k", "network.orlop.dev/pod-ranges": "0.0.0.0/0",
+		}},
+		Spec: corev1.NodeSpec{PodCIDRs: []string{"10.244.1.0/24"}},
+		Status: corev1.NodeStatus{Addresses: []corev1.NodeAddress{
+			{Type: corev1.NodeHostName, Address: "192.0.2.7"},
+			{Type: corev1.NodeExternalIP, Address: "192.0.2.8"},
+			{Type: corev1.NodeInternalIP, Address: "nonsense"},
+			{Type: corev1.NodeInternalIP, Address: "127.0.0.1"},
+			{Type: corev1.NodeInternalIP, Address: "fe80::1%eth0"},
+			{Type: corev1.NodeInternalIP, Address: "192.0.2.9"},
+		}},
+	}
+	n, err := nodeOf(object)
+	want := Node{Name: "n", Since: since, Addresses: addresses("192.0.2.9"), Ranges: prefixes("10.244.1.0/24"), Key: "k"}
+	if err != nil || fmt.Sprint(n) != fmt.Sprint(want) {
+		t.Errorf("%v, %v; want %v", n, err, want)
+	}
+	object.Spec.PodCIDRs = []string{"x"}
+	if _, err := nodeOf(object); err == nil {
+		t.Error("a range that cannot be read was taken")
+	}
+}
+
+// TestKey: the key is made once, and one that is damaged gives way to another.
+func TestKey(t *testing.T) {
+	folder := t.TempDir() + "/podnetwork"
+	first, err := privateKey(folder)
+	if err != nil {
+		t.Fatal(err)
+	}
+	second, err := privateKey(folder)
+	if err != nil || second != first {
+		t.Errorf("another key the second time: %v", err)
+	}
+	for path, want := range map[string]os.FileMode{folder: 0o700 | os.ModeDir, folder + "/wireguard.key": 0o600} {
+		if info, err := os.Stat(path); err != nil || info.Mode() != want {
+			t.Errorf("%s: %v, %v; want %v", path, info, err, want)
+		}
+	}
+	if err := os.WriteFile(folder+"/wireguard.key", []byte("torn"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	third, err := privateKey(folder)
+	if err != nil || third == first || third == (wgtypes.Key{}) {
+		t.Errorf("after damage: %v", err)
+	}
+}
+
+// TestDescribe shows what is told about the others: nothing when there are none.
+func TestDescribe(t *testing.T) {
+	for want, c := range map[string]struct {
+		others, reached int
+		problems        []string
+	}{
+		"": {},
+		"; 2 of 2 other nodes reached, encapsulation wireguard":                               {2, 2, nil},
+		"; 0 of 1 other nodes reached, encapsulation wireguard; a: no":                        {1, 0, []string{"a: no"}},
+		"; 1 of 6 other nodes reached, encapsulation wireguard; a; b; c; and 2 more problems": {6, 1, []string{"a", "b", "c", "d", "e"}},
+	} {
+		if got := describe(wireguard, c.others, c.reached, c.problems); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}
+
+// TestUpdateLeavesAll: a node that is not among the Nodes changes nothing, because something is wrong that it cannot know.
+func TestUpdateLeavesAll(t *testing.T) {
+	spec, ranges := single()
+	m := mesh{spec: spec, dirs: layout.Under(t.TempDir()), publish: func(context.Context, string) error {
+		t.Error("a key was published")
+		return nil
+	}}
+	other := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-9"}, Spec: corev1.NodeSpec{PodCIDRs: []string{"10.244.9.0/24"}}}
+	if got := m.update(context.Background(), ranges, []any{other}); got != "" {
+		t.Errorf("said %q", got)
+	}
+}
