@@ -29,10 +29,13 @@ const (
 	// These may do one thing each.
 	RoleLogReader   = RolePrefix + "log-reader"
 	RoleImageImport = RolePrefix + "image-import"
+	RoleEtcdBackup  = RolePrefix + "etcd-backup"
 )
 
 // Roles are those that people get, without RolePrefix, the least first; those that may do one thing only come last.
-func Roles() []string { return []string{"reader", "operator", "admin", "log-reader", "image-import"} }
+func Roles() []string {
+	return []string{"reader", "operator", "admin", "log-reader", "image-import", "etcd-backup"}
+}
 
 const (
 	// CABackdate is how far before its making a CA begins to be valid.

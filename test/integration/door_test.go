@@ -159,6 +159,7 @@ func (d doorBed) refusals(out *doorFigures) {
 	for organisation, role := range map[string]api.Role{
 		"": api.Role_ROLE_UNSPECIFIED, pki.RoleMachine: api.Role_ROLE_MACHINE, pki.RoleReader: api.Role_ROLE_READER,
 		pki.RoleOperator: api.Role_ROLE_OPERATOR, pki.RoleLogReader: api.Role_ROLE_LOG_READER, pki.RoleImageImport: api.Role_ROLE_IMAGE_IMPORT,
+		pki.RoleEtcdBackup: api.Role_ROLE_ETCD_BACKUP,
 	} {
 		c := d.dial(d.endpoint(h, d.cert(organisation)))
 		for _, m := range methods {
