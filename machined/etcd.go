@@ -88,11 +88,18 @@ func (m *machine) transfer(move func(moved func()) error) error {
 			return err
 		case <-did:
 		case <-late.C:
-			return status.Errorf(codes.DeadlineExceeded, "etcd: nothing of the snapshot has moved for %v", patience)
+			return status.Errorf(codes.Aborted, "etcd: nothing of the snapshot has moved for %v", patience)
 		case <-m.working.Done():
 			return status.Error(codes.Unavailable, "the machine goes down")
 		}
 	}
+}
+
+// within bounds a call whose process has files of DATA open: when the machine goes down they are in the way.
+func (m *machine) within(ctx context.Context, most time.Duration) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithTimeout(ctx, most)
+	stop := context.AfterFunc(m.working, cancel)
+	return ctx, func() { stop(); cancel() }
 }
 
 type etcdAPI struct {
@@ -113,7 +120,7 @@ func (a etcdAPI) Snapshot(_ *api.EtcdSnapshotRequest, stream grpc.ServerStreamin
 		return err
 	}
 	defer f.Close()
-	taking, cancel := context.WithTimeout(stream.Context(), dataTime)
+	taking, cancel := a.m.within(stream.Context(), dataTime)
 	defer cancel()
 	taken, err := ask[nodespec.EtcdSnapshot](taking, a.m, paths.UserAPI, "snapshot-data", nil, f)
 	if err != nil {
@@ -164,9 +171,9 @@ func (a etcdAPI) Restore(stream grpc.ClientStreamingServer[api.EtcdRestoreReques
 	if err := a.m.noData(); err != nil {
 		return err
 	}
-	// Neither may change what the other one has looked at.
+	// An upgrade may not change what this has looked at, nor the other way round.
 	if !a.m.writing.TryLock() {
-		return errBusy
+		return status.Error(codes.Aborted, "etcd: cannot restore, nothing was changed: an upgrade is being received or written; `orlopctl upgrade status` tells how far it is")
 	}
 	defer a.m.writing.Unlock()
 	if now, _ := a.m.upgrade.Get(); now.Undecided() != nil {
@@ -247,7 +254,7 @@ func (m *machine) restoreData(order nodespec.EtcdRestore, f *os.File) (*api.Etcd
 	}
 	m.events.add("etcd", "op", fmt.Sprintf("the data of revision %d are to be restored, asked by %s", made.Revision, order.By))
 	late := func(err error) error {
-		return status.Errorf(codes.DeadlineExceeded, "etcd: the data of revision %d are put in place when etcd starts, and it has not yet: %v; `orlopctl services` says more", made.Revision, err)
+		return status.Errorf(codes.Unavailable, "etcd: the data of revision %d are put in place when etcd starts, and it has not yet: %v; `orlopctl services` says more", made.Revision, err)
 	}
 	if err := m.services.Restart(serviceKubeAPI); err != nil {
 		return nil, late(err)
@@ -255,12 +262,22 @@ func (m *machine) restoreData(order nodespec.EtcdRestore, f *os.File) (*api.Etcd
 	serving, cancel := context.WithTimeout(m.working, serveTime)
 	defer cancel()
 	var done nodespec.EtcdRestored
+	failed := ""
 	_, err = cell.Wait(serving, m.services.Status(), func(list []supervise.Status) bool {
-		done = dataPutBack()
-		return done.At.Equal(made.At) && componentReady(list, serviceKubeAPI, componentEtcd)
+		if done = dataPutBack(); !done.At.Equal(made.At) {
+			return false
+		}
+		i := slices.IndexFunc(list, func(s supervise.Status) bool { return s.Name == serviceKubeAPI })
+		if i >= 0 && list[i].State == supervise.BackingOff {
+			failed = list[i].Detail
+		}
+		return failed != "" || i >= 0 && slices.ContainsFunc(list[i].Components, func(c supervise.Component) bool { return c.Name == componentEtcd && c.Ready })
 	})
 	if err != nil {
 		return nil, late(err)
+	}
+	if failed != "" {
+		return nil, status.Errorf(codes.FailedPrecondition, "etcd: the data of revision %d are in place, and cannot be served: %s; `orlopctl etcd restore --undo` puts back what they have replaced", done.Revision, failed)
 	}
 	m.events.add("etcd", "op", fmt.Sprintf("the data of revision %d were restored; those that they replaced had come to revision %d", done.Revision, done.Replaced))
 	// What the controllers remember is of the data that are gone.
@@ -268,13 +285,6 @@ func (m *machine) restoreData(order nodespec.EtcdRestore, f *os.File) (*api.Etcd
 		m.events.add("etcd", "failure", err.Error())
 	}
 	return toRestored(done), nil
-}
-
-// componentReady tells whether a service says that one of its components is ready.
-func componentReady(list []supervise.Status, service, component string) bool {
-	return slices.ContainsFunc(list, func(s supervise.Status) bool {
-		return s.Name == service && s.State.Alive() && slices.ContainsFunc(s.Components, func(c supervise.Component) bool { return c.Name == component && c.Ready })
-	})
 }
 
 // dataPutBack is what was restored last; zero if nothing was.
@@ -313,7 +323,7 @@ func (a etcdAPI) Defragment(ctx context.Context, _ *api.EtcdDefragmentRequest) (
 	if err := a.m.noData(); err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, dataTime)
+	ctx, cancel := a.m.within(ctx, dataTime)
 	defer cancel()
 	done, err := ask[nodespec.EtcdDefragmented](ctx, a.m, paths.UserAPI, "defragment-data", nil)
 	if err != nil {

@@ -38,8 +38,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -62,7 +64,7 @@ import (
 
 func main() {
 	if len(os.Args) != 2 {
-		fmt.Fprintln(os.Stderr, "orchestrator: usage: orchestrator api|controllers|node|check-access|match-disks|drain|canary, or one of etcd.Commands")
+		fmt.Fprintln(os.Stderr, "orchestrator: usage: orchestrator api|controllers|node|check-access|match-disks|drain|canary|"+strings.Join(slices.Sorted(maps.Keys(etcd.Commands)), "|"))
 		os.Exit(2)
 	}
 	switch os.Args[1] {

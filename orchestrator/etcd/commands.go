@@ -3,7 +3,6 @@ package etcd
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -62,15 +61,12 @@ const (
 
 func endpoint(dirs layout.Dirs) string { return "unix://" + dirs.EtcdSocket() }
 
-// errSilent is that no etcd runs on this machine.
-var errSilent = errors.New("etcd does not run")
-
 // connect connects with the etcd that runs on this machine. The client would wait for a server for ever; one that does not listen is
 // an answer.
 func connect(ctx context.Context, dirs layout.Dirs) (*clientv3.Client, error) {
 	c, err := (&net.Dialer{}).DialContext(ctx, "unix", dirs.EtcdSocket())
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", errSilent, err)
+		return nil, fmt.Errorf("etcd does not run: %w", err)
 	}
 	c.Close()
 	return clientv3.New(clientv3.Config{Endpoints: []string{endpoint(dirs)}, Logger: zap.NewNop()})

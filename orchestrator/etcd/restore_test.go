@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -18,7 +19,7 @@ import (
 
 var thisFormat = format{"3.6.8", "v1.36.3"}
 
-// taken is a file with a snapshot of what etcd holds.
+// taken is a file with a snapshot of what etcd holds. It has no name, as on a machine.
 func (m testMember) taken() *os.File {
 	m.t.Helper()
 	f, err := os.CreateTemp(m.t.TempDir(), "snapshot")
@@ -26,6 +27,9 @@ func (m testMember) taken() *os.File {
 		m.t.Fatal(err)
 	}
 	m.t.Cleanup(func() { f.Close() })
+	if err := os.Remove(f.Name()); err != nil {
+		m.t.Fatal(err)
+	}
 	if _, err := Snapshot(m.t.Context(), m.k.dirs, f); err != nil {
 		m.t.Fatal(err)
 	}
@@ -182,7 +186,7 @@ func TestRestoreRefused(t *testing.T) {
 	m.serve(thisFormat, func(c *clientv3.Client) {
 		m.put(c, "kept", 1)
 		read := func() []byte {
-			text, err := os.ReadFile(m.taken().Name())
+			text, err := io.ReadAll(io.NewSectionReader(m.taken(), 0, 1<<30))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -287,6 +291,28 @@ func TestRestoreUnfinished(t *testing.T) {
 	m.serve(thisFormat, func(c *clientv3.Client) { m.expect(c, "kept") })
 	if exists(m.k.at(asked)) {
 		t.Error("what was not finished is left")
+	}
+}
+
+// TestRestoreThenBack: what was asked for is put in place, and then gives way to the data of this version, because the version that made
+// it may have written what this one does not understand.
+func TestRestoreThenBack(t *testing.T) {
+	m, next := newMember(t), format{"3.7.0", "v1.37.0"}
+	m.serve(thisFormat, func(c *clientv3.Client) {
+		m.put(c, "kept", 1)
+		if _, err := Save(t.Context(), m.k.spec, m.k.dirs); err != nil {
+			t.Fatal(err)
+		}
+	})
+	m.serve(next, func(c *clientv3.Client) {
+		m.put(c, "next", 1)
+		f := m.taken()
+		m.put(c, "later", 1)
+		m.prepare(f)
+	})
+	m.serve(thisFormat, func(c *clientv3.Client) { m.expect(c, "kept") })
+	if left, _ := filepath.Glob(m.k.at("*")); len(left) != 5 { // format.json, put-back.json, restored.json, undo.snapshot, 1.0.0.db
+		t.Errorf("%q is left", left)
 	}
 }
 
