@@ -51,6 +51,7 @@ func TestEveryMethodAsEveryRole(t *testing.T) {
 		{"reader and admin", b.operator, []string{pki.RoleReader, "else", pki.RoleAdmin}, api.Role_ROLE_ADMIN},
 		{"log reader", b.clients, []string{pki.RoleLogReader}, api.Role_ROLE_LOG_READER},
 		{"image importer", b.operator, []string{pki.RoleImageImport}, api.Role_ROLE_IMAGE_IMPORT},
+		{"taker of backups", b.operator, []string{pki.RoleEtcdBackup}, api.Role_ROLE_ETCD_BACKUP},
 		{"reader and image importer", b.clients, []string{pki.RoleImageImport, pki.RoleReader}, api.Role_ROLE_READER},
 		{"ticket", b.clients, []string{pki.RoleJoin}, api.Role_ROLE_JOIN},
 		{"machine with a ticket of its own making", b.machine, []string{pki.RoleJoin}, api.Role_ROLE_UNSPECIFIED},
@@ -72,6 +73,9 @@ func TestEveryMethodAsEveryRole(t *testing.T) {
 			case api.Role_ROLE_IMAGE_IMPORT:
 				allowed = slices.Contains([]string{"/orlop.v1alpha1.Machine/Version", "/orlop.v1alpha1.Machine/Relay", "/orlop.v1alpha1.Image/Import",
 					"/orlop.v1alpha1.Image/List", "/orlop.v1alpha1.Trust/Renew"}, method)
+			case api.Role_ROLE_ETCD_BACKUP:
+				allowed = slices.Contains([]string{"/orlop.v1alpha1.Machine/Version", "/orlop.v1alpha1.Machine/Relay", "/orlop.v1alpha1.Etcd/Snapshot",
+					"/orlop.v1alpha1.Etcd/Status", "/orlop.v1alpha1.Trust/Renew"}, method)
 			}
 			err := callRaw(t.Context(), c, method)
 			md := b.backend.taken(method)

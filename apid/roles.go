@@ -78,7 +78,7 @@ func isNarrow(role api.Role) bool { return role > api.Role_ROLE_ADMIN }
 // ladder are the roles of which each may do all that the ones before it may; narrow may do one thing each.
 var (
 	ladder = []api.Role{api.Role_ROLE_MACHINE, api.Role_ROLE_READER, api.Role_ROLE_OPERATOR, api.Role_ROLE_ADMIN}
-	narrow = []api.Role{api.Role_ROLE_LOG_READER, api.Role_ROLE_IMAGE_IMPORT, api.Role_ROLE_JOIN}
+	narrow = []api.Role{api.Role_ROLE_LOG_READER, api.Role_ROLE_IMAGE_IMPORT, api.Role_ROLE_ETCD_BACKUP, api.Role_ROLE_JOIN}
 )
 
 // roleOf reads a role from a certificate whose CA can give most: the highest of the ladder that its organisations name, or else the
@@ -113,6 +113,8 @@ func organisation(role api.Role) string {
 		return pki.RoleImageImport
 	case api.Role_ROLE_JOIN:
 		return pki.RoleJoin
+	case api.Role_ROLE_ETCD_BACKUP:
+		return pki.RoleEtcdBackup
 	}
 	return "nobody"
 }

@@ -40,6 +40,7 @@ func (m *machine) register(s *grpc.Server) {
 	api.RegisterAuditServer(s, auditAPI{m: m})
 	api.RegisterTrustServer(s, trustAPI{m: m})
 	api.RegisterDebugServer(s, debugAPI{m: m})
+	api.RegisterEtcdServer(s, etcdAPI{m: m})
 	api.RegisterDoorServer(s, doorAPI{m: m})
 }
 

@@ -4,15 +4,16 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"os"
 
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/supervise"
 )
 
 // ask has the orchestrator answer one question, in a process of its own as the user uid (0: root). The commands, and what each reads
-// and writes, stand in the orchestrator's package comment. A nil question is none.
-func ask[A any](ctx context.Context, m *machine, uid uint32, command string, question any) (answer A, err error) {
-	text, err := m.orchestrator(ctx, uid, command, question)
+// and writes, stand in the orchestrator's package comment. A nil question is none. Files are open there as descriptors from 3 on.
+func ask[A any](ctx context.Context, m *machine, uid uint32, command string, question any, files ...*os.File) (answer A, err error) {
+	text, err := m.orchestrator(ctx, uid, command, question, files...)
 	if err != nil {
 		return answer, err
 	}
@@ -24,8 +25,8 @@ func ask[A any](ctx context.Context, m *machine, uid uint32, command string, que
 
 // orchestrator runs one of the orchestrator's commands to its end and returns what it wrote to standard output, even when it fails:
 // Kubernetes' libraries log to standard error, which is only part of the error.
-func (m *machine) orchestrator(ctx context.Context, uid uint32, command string, question any) ([]byte, error) {
-	c := supervise.Command{Args: []string{paths.Orchestrator, command}, Env: []string{}, UID: uid, Apart: true}
+func (m *machine) orchestrator(ctx context.Context, uid uint32, command string, question any, files ...*os.File) ([]byte, error) {
+	c := supervise.Command{Args: []string{paths.Orchestrator, command}, Env: []string{}, UID: uid, Apart: true, Files: files}
 	if question != nil {
 		var err error
 		if c.Stdin, err = json.Marshal(question); err != nil {

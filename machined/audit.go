@@ -145,6 +145,10 @@ func target(request, answer any) string {
 		what = "process " + r.Process + ", " + cmp.Or(r.Kind, "cpu")
 	case *api.FetchBundleRequest: // it may hold a password
 		what = cmp.Or(r.Reference, "peer "+r.Peer)
+	case *api.EtcdRestoreRequest:
+		if what = "SHA-256 " + r.Sha256; r.Undo {
+			what = "undo"
+		}
 	case *api.RelayData:
 		what = "machine " + r.Target
 	}

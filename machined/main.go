@@ -17,7 +17,7 @@
 //	services.go    the processes
 //	kubernetes.go  what the processes of a node are told
 //	state.go       what can be observed
-//	api.go, cluster.go, debug.go   the methods of the API
+//	api.go, cluster.go, debug.go, etcd.go   the methods of the API
 //
 // Started under the name apid it is the API's door instead (package apid): the same executable, so that the image holds the Go
 // runtime and gRPC once.
@@ -107,6 +107,7 @@ type machine struct {
 	relays    relays
 	captures  chan struct{} // holds one for each capture that goes on
 	profiling sync.Mutex    // one profile is taken at a time
+	moving    sync.Mutex    // one snapshot of the cluster's data is taken or restored at a time
 	audit     *audit.Log    // who called what; nil where it cannot be written
 	book      book          // client certificates issued and revoked
 	desk      desk

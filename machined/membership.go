@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/orlop-os/orlop/machined/credentials"
+	"github.com/orlop-os/orlop/machined/network"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/client"
 	"github.com/orlop-os/orlop/pkg/config"
@@ -129,25 +130,42 @@ const (
 	askTimeout = 30 * time.Second
 )
 
-// followMembership joins, and renews, whenever it is time.
-func (m *machine) followMembership(ctx context.Context) {
-	configs, states := m.config.Watch(), m.networkState.Watch()
+// loadMembership reads what a worker has got before, so that its door opens with it.
+func (m *machine) loadMembership() {
+	now, _ := m.config.Get()
+	if !worker(now.config) || m.medium != "" {
+		return
+	}
 	held, err := readHeld(paths.Membership, m.identity.Load().Key)
 	if err != nil { // then it has to join again
 		m.events.add("membership", "failure", err.Error())
 	}
+	facts := membershipFacts(now.config, network.State{}, held)
+	m.tellMembership(facts, membership.Next(facts), held, now.config.Machine.Spec.Join, nil)
+}
+
+// membershipFacts are those of a worker.
+func membershipFacts(c *config.Config, state network.State, held heldLeaves) membership.Facts {
+	facts := membership.Facts{
+		Now: time.Now(), Name: c.Machine.Metadata.Name, Addresses: nodeAddresses(state), Held: held.certificates(),
+		MachineCA: c.Cluster.Spec.PKI.Machine.Cert.X509(), NodeCA: c.Cluster.Spec.PKI.Kubernetes.Cert.X509(),
+	}
+	if join := c.Machine.Spec.Join; join != nil {
+		facts.Ticket = join.Ticket.Cert.X509()
+	}
+	return facts
+}
+
+// followMembership joins, and renews, whenever it is time.
+func (m *machine) followMembership(ctx context.Context) {
+	configs, states := m.config.Watch(), m.networkState.Watch()
+	have, _ := m.membership.Get()
+	held := have.held
 	for {
 		c, state := configs.Take(), states.Take()
 		wait := lookAgain
 		if worker(c.config) && m.medium == "" {
-			facts := membership.Facts{
-				Now: time.Now(), Name: c.config.Machine.Metadata.Name, Addresses: nodeAddresses(state), Held: held.certificates(),
-				MachineCA: c.config.Cluster.Spec.PKI.Machine.Cert.X509(), NodeCA: c.config.Cluster.Spec.PKI.Kubernetes.Cert.X509(),
-			}
-			join := c.config.Machine.Spec.Join
-			if join != nil {
-				facts.Ticket = join.Ticket.Cert.X509()
-			}
+			facts, join := membershipFacts(c.config, state, held), c.config.Machine.Spec.Join
 			step := membership.Next(facts)
 			m.tellMembership(facts, step, held, join, nil)
 			if step.Act != membership.Rest {

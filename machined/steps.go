@@ -252,6 +252,7 @@ func stepIdentity(_ context.Context, m *machine) error {
 		return err
 	}
 	m.identity.Store(leaf)
+	m.loadMembership()
 	return nil
 }
 

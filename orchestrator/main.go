@@ -12,10 +12,19 @@
 //
 // And for upgrades:
 //
-//	orchestrator save-data     keeps what etcd holds for the version that runs, writes a nodespec.DataSaved
+//	orchestrator save-data     keeps what etcd holds for the version that runs, writes a nodespec.DataSaved (etcd.Commands)
 //	orchestrator drain         reads a nodespec.DrainOrder, evicts the node's pods, writes a nodespec.Drained
 //	orchestrator forget-node   reads the name of a Node (a JSON string) and deletes the Node; on a control plane
 //	orchestrator canary        makes a pod's sandbox and takes it away again, or says why it cannot
+//
+// And for whoever looks after the cluster's data (etcd.Commands), some with a file as descriptor 3:
+//
+//	orchestrator snapshot-data    fills the file with what etcd holds, writes a nodespec.EtcdSnapshot
+//	orchestrator restore-data     reads a nodespec.EtcdRestore and the file, writes the nodespec.EtcdRestored that comes in force when
+//	                              orchestrator api starts next
+//	orchestrator data-status      writes a nodespec.EtcdStatus
+//	orchestrator defragment-data  writes a nodespec.EtcdDefragmented
+//	orchestrator disarm-data      writes the alarms that it has taken back
 //
 // Each process reads the node's description (paths.NodeSpec), writes its components' configuration files beside the
 // credentials that machined put into its folder, and runs its components until SIGTERM. Readiness goes to machined
@@ -30,8 +39,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -55,7 +66,7 @@ import (
 
 func main() {
 	if len(os.Args) != 2 {
-		fmt.Fprintln(os.Stderr, "orchestrator: usage: orchestrator api|controllers|node|check-access|match-disks|save-data|drain|forget-node|canary")
+		fmt.Fprintln(os.Stderr, "orchestrator: usage: orchestrator api|controllers|node|check-access|match-disks|drain|forget-node|canary|"+strings.Join(slices.Sorted(maps.Keys(etcd.Commands)), "|"))
 		os.Exit(2)
 	}
 	switch os.Args[1] {
@@ -71,8 +82,6 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	var err error
 	switch dirs := layout.System(); os.Args[1] {
-	case "save-data":
-		err = saveData(ctx, dirs, os.Stdout)
 	case "drain":
 		err = drainNode(ctx, dirs, os.Stdin, os.Stdout)
 	case "forget-node":
@@ -80,7 +89,11 @@ func main() {
 	case "canary":
 		err = canary.Run(ctx, dirs)
 	default:
-		err = run(ctx, os.Args[1], dirs)
+		if _, known := etcd.Commands[os.Args[1]]; known {
+			err = data(ctx, os.Args[1], dirs, os.Stdin, os.Stdout)
+		} else {
+			err = run(ctx, os.Args[1], dirs)
+		}
 	}
 	stop()
 	klog.Flush()
@@ -105,17 +118,17 @@ func checkAccess(in io.Reader, out io.Writer) int {
 	return 0
 }
 
-// saveData keeps what etcd holds, and says what that is.
-func saveData(ctx context.Context, dirs layout.Dirs, out io.Writer) error {
+// data has a command on etcd done, and writes its answer.
+func data(ctx context.Context, command string, dirs layout.Dirs, in io.Reader, out io.Writer) error {
 	spec, err := readSpec(dirs.Spec)
 	if err != nil {
 		return err
 	}
-	saved, err := etcd.Save(ctx, spec, dirs)
+	answer, err := etcd.Commands[command](ctx, spec, dirs, in)
 	if err != nil {
 		return err
 	}
-	return json.NewEncoder(out).Encode(saved)
+	return json.NewEncoder(out).Encode(answer)
 }
 
 // drainNode evicts the node's pods, and says how that went.

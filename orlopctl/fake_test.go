@@ -88,6 +88,7 @@ func startFake(operatorCA []byte) (*fakeMachine, error) {
 	api.RegisterAuditServer(server, &fakeAuditService{})
 	api.RegisterTrustServer(server, &fakeTrustService{f: f})
 	api.RegisterDebugServer(server, fakeDebugService{})
+	api.RegisterEtcdServer(server, &fakeEtcdService{})
 	front, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, err

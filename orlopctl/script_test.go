@@ -39,6 +39,7 @@ func TestMain(m *testing.M) {
 //	mode FILE 0600                 look at a file's permissions
 //	agekey FILE                    make a key to decrypt with; sets $RECIPIENT to its public one
 //	unpack FILE FOLDER [KEY]       decrypt a support bundle, if there is a key, and unpack it
+//	decrypt FILE KEY TO            decrypt a file
 //	packets FILE                   print what lies in a pcap file
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
@@ -55,7 +56,7 @@ func TestScripts(t *testing.T) {
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"machine": cmdMachine, "cert": cmdCert, "exits": cmdExits, "mode": cmdMode, "due": cmdDue, "agekey": cmdAgeKey, "unpack": cmdUnpack,
-			"packets": cmdPackets,
+			"packets": cmdPackets, "decrypt": cmdDecrypt,
 		},
 	})
 }
@@ -161,6 +162,17 @@ func cmdUnpack(ts *testscript.TestScript, _ bool, args []string) {
 		ts.Check(os.MkdirAll(filepath.Dir(file), 0o700))
 		ts.Check(os.WriteFile(file, []byte(content), 0o600))
 	}
+}
+
+func cmdDecrypt(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 3 {
+		ts.Fatalf("usage: decrypt FILE KEY TO")
+	}
+	keys, err := agecrypt.ParseIdentities(strings.NewReader(ts.ReadFile(args[1])))
+	ts.Check(err)
+	text, err := decrypted([]byte(ts.ReadFile(args[0])), keys...)
+	ts.Check(err)
+	ts.Check(os.WriteFile(ts.MkAbs(args[2]), text, 0o600))
 }
 
 // cmdPackets prints one line for each packet of a pcap file.

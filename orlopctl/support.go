@@ -121,7 +121,7 @@ func encrypt(file io.Writer, readers []agecrypt.Recipient) (io.WriteCloser, erro
 	}
 	encrypted, err := agecrypt.Encrypt(file, readers...)
 	if err != nil {
-		return nil, fmt.Errorf("support: cannot encrypt: %w", err)
+		return nil, fmt.Errorf("cannot encrypt: %w", err)
 	}
 	return encrypted, nil
 }

@@ -5,7 +5,7 @@
 // plane is one machine, and asks for a certificate of the etcd CA all the same, so that growing changes addresses only.
 //
 // Every write is on the disk before it is answered; nothing here turns that off. Old revisions are compacted by the API
-// server. Members and defragmentation are not this package's.
+// server, or when there is no more space by defragment (commands.go). Members are not this package's.
 package etcd
 
 import (
@@ -14,6 +14,8 @@ import (
 	"path/filepath"
 
 	"go.etcd.io/etcd/server/v3/embed"
+	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
+	"k8s.io/klog/v2"
 
 	"github.com/orlop-os/orlop/orchestrator/component"
 	"github.com/orlop-os/orlop/orchestrator/layout"
@@ -96,6 +98,9 @@ func Run(ctx context.Context, file string, spec nodespec.Spec, dirs layout.Dirs,
 	defer server.Close()
 	select {
 	case <-server.Server.ReadyNotify():
+		if err := sign(ctx, v3client.New(server.Server), ownFormat()); err != nil {
+			klog.Warningf("etcd: the data do not say who writes them: %v", err) // a full database takes nothing
+		}
 		ready()
 	case err := <-server.Err():
 		return err

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -76,13 +75,12 @@ const savedSuffix = ".db"
 // this machine.
 func Save(ctx context.Context, spec nodespec.Spec, dirs layout.Dirs) (nodespec.DataSaved, error) {
 	k := keeper{dirs, spec}
-	// The client waits for a server for ever; one that does not listen is an answer.
-	c, err := (&net.Dialer{}).DialContext(ctx, "unix", dirs.EtcdSocket())
+	c, err := connect(ctx, dirs)
 	if err != nil {
-		return nodespec.DataSaved{}, fmt.Errorf("etcd: does not run, so its data cannot be saved: %w", err)
+		return nodespec.DataSaved{}, fmt.Errorf("etcd: cannot save the data: %w", err)
 	}
 	c.Close()
-	config := clientv3.Config{Endpoints: []string{"unix://" + dirs.EtcdSocket()}, Logger: zap.NewNop()}
+	config := clientv3.Config{Endpoints: []string{endpoint(dirs)}, Logger: zap.NewNop()}
 	if _, err := snapshot.SaveWithVersion(ctx, zap.NewNop(), config, k.saved()); err != nil {
 		return nodespec.DataSaved{}, fmt.Errorf("etcd: cannot save the data: %w", err)
 	}
@@ -124,7 +122,8 @@ func (k keeper) forgetSaved() error {
 	return nil
 }
 
-// What lies beside the snapshots, and beside nodespec.RestoredFile, which says what the last restoring has lost.
+// What lies beside the snapshots, and beside nodespec.RestoredFile, which says what the last restoring has lost. What an admin has asked
+// for has names of its own (restore.go).
 const (
 	formatFile = "format.json"
 	member     = "member"    // how etcd calls the folder that holds all of its data
@@ -141,7 +140,12 @@ const (
 //	missing     there      there              the swap; the restored data are whole
 //	there       there      missing            what comes after the swap
 //	missing     -          -                  nothing: there are no data
+//
+// What somebody has asked for comes before that (putBack).
 func (k keeper) settle(own format) error {
+	if err := k.putBack(); err != nil {
+		return err
+	}
 	last, err := k.lastFormat()
 	if err != nil {
 		return err
@@ -212,21 +216,16 @@ func (k keeper) restore(last, own format) error {
 	if err != nil {
 		return fmt.Errorf("etcd: cannot look at what was saved for version %s: %w", k.spec.Version, err)
 	}
-	tool := etcdutl.NewV3(zap.NewNop())
-	then, err := tool.Status(k.saved())
+	then, err := etcdutl.NewV3(zap.NewNop()).Status(k.saved())
 	if err != nil {
 		return fmt.Errorf("etcd: cannot read what was saved for version %s: %w", k.spec.Version, err)
 	}
-	now, err := tool.Status(filepath.Join(k.dirs.EtcdData, member, "snap/db"))
+	now, err := lastRevision(k.database())
 	if err != nil { // it is about to be dropped; only the count is lost
-		now.Revision = then.Revision
+		now = then.Revision
 	}
-	lost := max(now.Revision-then.Revision, 0)
-	if err := tool.Restore(etcdutl.RestoreConfig{
-		SnapshotPath: k.saved(), OutputDataDir: k.at(restoring),
-		Name: k.spec.NodeName, PeerURLs: []string{peerURL}, InitialCluster: k.spec.NodeName + "=" + peerURL, InitialClusterToken: k.spec.Cluster,
-		RevisionBump: uint64(lost) + bumpSpare, MarkCompacted: true,
-	}); err != nil {
+	lost := max(now-then.Revision, 0)
+	if err := k.build(k.saved(), restoring, uint64(lost)+bumpSpare, false); err != nil {
 		return fmt.Errorf("etcd: cannot put back what was saved for version %s: %w", k.spec.Version, err)
 	}
 	text, err := json.Marshal(nodespec.DataRestored{Version: k.spec.Version, At: time.Now(), Saved: info.ModTime(), Revision: then.Revision, Dropped: lost})

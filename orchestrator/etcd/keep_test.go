@@ -43,8 +43,9 @@ func TestNewer(t *testing.T) {
 
 // testMember is an etcd with its data below a folder, served on the socket that the API server would use.
 type testMember struct {
-	k keeper
-	t *testing.T
+	k     keeper
+	t     *testing.T
+	quota int64 // bytes; 0: as much as there is
 }
 
 func newMember(t *testing.T) testMember {
@@ -80,6 +81,7 @@ func (m testMember) serve(own format, do func(*clientv3.Client)) {
 	}
 	c.AdvertisePeerUrls, c.ListenPeerUrls = urls(peerURL), urls("unix://"+filepath.Join(m.k.dirs.API, "peer.sock"))
 	c.ListenClientUrls, c.AdvertiseClientUrls = urls("unix://"+m.k.dirs.EtcdSocket()), urls("http://127.0.0.1:2379")
+	c.QuotaBackendBytes, c.TickMs, c.ElectionMs = m.quota, 10, 100 // there is nobody else to elect
 	server, err := embed.StartEtcd(c)
 	if err != nil {
 		m.t.Fatal(err)

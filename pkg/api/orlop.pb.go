@@ -42,7 +42,8 @@ const (
 	Role_ROLE_ADMIN        Role = 30  // O=orlop:admin: also changes the configuration, takes credentials, captures packets, resets
 	Role_ROLE_LOG_READER   Role = 101 // O=orlop:log-reader: reads logs and events
 	Role_ROLE_IMAGE_IMPORT Role = 102 // O=orlop:image-import: imports container images, and sees which there are
-	Role_ROLE_JOIN         Role = 103 // O=orlop:join: the ticket of a machine that is to become one of the cluster
+	Role_ROLE_JOIN         Role = 104 // O=orlop:join: the ticket of a machine that is to become one of the cluster
+	Role_ROLE_ETCD_BACKUP  Role = 103 // O=orlop:etcd-backup: takes snapshots of the cluster's data, and sees how etcd is
 )
 
 // Enum value maps for Role.
@@ -55,7 +56,8 @@ var (
 		30:  "ROLE_ADMIN",
 		101: "ROLE_LOG_READER",
 		102: "ROLE_IMAGE_IMPORT",
-		103: "ROLE_JOIN",
+		104: "ROLE_JOIN",
+		103: "ROLE_ETCD_BACKUP",
 	}
 	Role_value = map[string]int32{
 		"ROLE_UNSPECIFIED":  0,
@@ -65,7 +67,8 @@ var (
 		"ROLE_ADMIN":        30,
 		"ROLE_LOG_READER":   101,
 		"ROLE_IMAGE_IMPORT": 102,
-		"ROLE_JOIN":         103,
+		"ROLE_JOIN":         104,
+		"ROLE_ETCD_BACKUP":  103,
 	}
 )
 
@@ -4755,6 +4758,729 @@ func (x *ProfileResponse) GetProfile() []byte {
 	return nil
 }
 
+type EtcdSnapshotRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EtcdSnapshotRequest) Reset() {
+	*x = EtcdSnapshotRequest{}
+	mi := &file_orlop_proto_msgTypes[81]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EtcdSnapshotRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EtcdSnapshotRequest) ProtoMessage() {}
+
+func (x *EtcdSnapshotRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_orlop_proto_msgTypes[81]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EtcdSnapshotRequest.ProtoReflect.Descriptor instead.
+func (*EtcdSnapshotRequest) Descriptor() ([]byte, []int) {
+	return file_orlop_proto_rawDescGZIP(), []int{81}
+}
+
+type EtcdSnapshotResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	About         *EtcdSnapshot          `protobuf:"bytes,1,opt,name=about,proto3" json:"about,omitempty"`   // in the first message, alone
+	Chunk         []byte                 `protobuf:"bytes,2,opt,name=chunk,proto3" json:"chunk,omitempty"`   // at most 256 KiB each, in order
+	Sha256        string                 `protobuf:"bytes,3,opt,name=sha256,proto3" json:"sha256,omitempty"` // of all chunks, lower-case hexadecimal; in the last message, alone. Without it the snapshot is not whole
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EtcdSnapshotResponse) Reset() {
+	*x = EtcdSnapshotResponse{}
+	mi := &file_orlop_proto_msgTypes[82]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EtcdSnapshotResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EtcdSnapshotResponse) ProtoMessage() {}
+
+func (x *EtcdSnapshotResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_orlop_proto_msgTypes[82]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EtcdSnapshotResponse.ProtoReflect.Descriptor instead.
+func (*EtcdSnapshotResponse) Descriptor() ([]byte, []int) {
+	return file_orlop_proto_rawDescGZIP(), []int{82}
+}
+
+func (x *EtcdSnapshotResponse) GetAbout() *EtcdSnapshot {
+	if x != nil {
+		return x.About
+	}
+	return nil
+}
+
+func (x *EtcdSnapshotResponse) GetChunk() []byte {
+	if x != nil {
+		return x.Chunk
+	}
+	return nil
+}
+
+func (x *EtcdSnapshotResponse) GetSha256() string {
+	if x != nil {
+		return x.Sha256
+	}
+	return ""
+}
+
+type EtcdSnapshot struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Revision      int64                  `protobuf:"varint,1,opt,name=revision,proto3" json:"revision,omitempty"` // the last one in it
+	Keys          int64                  `protobuf:"varint,2,opt,name=keys,proto3" json:"keys,omitempty"`
+	Size          int64                  `protobuf:"varint,3,opt,name=size,proto3" json:"size,omitempty"`      // bytes that are sent
+	Version       string                 `protobuf:"bytes,4,opt,name=version,proto3" json:"version,omitempty"` // of etcd's form, "3.6.0"
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EtcdSnapshot) Reset() {
+	*x = EtcdSnapshot{}
+	mi := &file_orlop_proto_msgTypes[83]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EtcdSnapshot) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EtcdSnapshot) ProtoMessage() {}
+
+func (x *EtcdSnapshot) ProtoReflect() protoreflect.Message {
+	mi := &file_orlop_proto_msgTypes[83]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EtcdSnapshot.ProtoReflect.Descriptor instead.
+func (*EtcdSnapshot) Descriptor() ([]byte, []int) {
+	return file_orlop_proto_rawDescGZIP(), []int{83}
+}
+
+func (x *EtcdSnapshot) GetRevision() int64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
+func (x *EtcdSnapshot) GetKeys() int64 {
+	if x != nil {
+		return x.Keys
+	}
+	return 0
+}
+
+func (x *EtcdSnapshot) GetSize() int64 {
+	if x != nil {
+		return x.Size
+	}
+	return 0
+}
+
+func (x *EtcdSnapshot) GetVersion() string {
+	if x != nil {
+		return x.Version
+	}
+	return ""
+}
+
+type EtcdRestoreRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// In the first message: the snapshot that comes; or undo: none comes, and what the last Restore has replaced is put back.
+	Size          int64  `protobuf:"varint,1,opt,name=size,proto3" json:"size,omitempty"`
+	Sha256        string `protobuf:"bytes,2,opt,name=sha256,proto3" json:"sha256,omitempty"` // lower-case hexadecimal
+	Undo          bool   `protobuf:"varint,3,opt,name=undo,proto3" json:"undo,omitempty"`
+	Chunk         []byte `protobuf:"bytes,4,opt,name=chunk,proto3" json:"chunk,omitempty"` // at most 1 MiB each, in order
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EtcdRestoreRequest) Reset() {
+	*x = EtcdRestoreRequest{}
+	mi := &file_orlop_proto_msgTypes[84]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EtcdRestoreRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EtcdRestoreRequest) ProtoMessage() {}
+
+func (x *EtcdRestoreRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_orlop_proto_msgTypes[84]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EtcdRestoreRequest.ProtoReflect.Descriptor instead.
+func (*EtcdRestoreRequest) Descriptor() ([]byte, []int) {
+	return file_orlop_proto_rawDescGZIP(), []int{84}
+}
+
+func (x *EtcdRestoreRequest) GetSize() int64 {
+	if x != nil {
+		return x.Size
+	}
+	return 0
+}
+
+func (x *EtcdRestoreRequest) GetSha256() string {
+	if x != nil {
+		return x.Sha256
+	}
+	return ""
+}
+
+func (x *EtcdRestoreRequest) GetUndo() bool {
+	if x != nil {
+		return x.Undo
+	}
+	return false
+}
+
+func (x *EtcdRestoreRequest) GetChunk() []byte {
+	if x != nil {
+		return x.Chunk
+	}
+	return nil
+}
+
+type EtcdRestoreResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Restored      *EtcdRestored          `protobuf:"bytes,1,opt,name=restored,proto3" json:"restored,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EtcdRestoreResponse) Reset() {
+	*x = EtcdRestoreResponse{}
+	mi := &file_orlop_proto_msgTypes[85]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EtcdRestoreResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EtcdRestoreResponse) ProtoMessage() {}
+
+func (x *EtcdRestoreResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_orlop_proto_msgTypes[85]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EtcdRestoreResponse.ProtoReflect.Descriptor instead.
+func (*EtcdRestoreResponse) Descriptor() ([]byte, []int) {
+	return file_orlop_proto_rawDescGZIP(), []int{85}
+}
+
+func (x *EtcdRestoreResponse) GetRestored() *EtcdRestored {
+	if x != nil {
+		return x.Restored
+	}
+	return nil
+}
+
+// EtcdRestored says what was put in the place of the data.
+type EtcdRestored struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	At            *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=at,proto3" json:"at,omitempty"`
+	By            string                 `protobuf:"bytes,2,opt,name=by,proto3" json:"by,omitempty"`              // who asked for it
+	Revision      int64                  `protobuf:"varint,3,opt,name=revision,proto3" json:"revision,omitempty"` // the last one in the snapshot; etcd goes on above all that anybody may remember
+	Keys          int64                  `protobuf:"varint,4,opt,name=keys,proto3" json:"keys,omitempty"`
+	Replaced      int64                  `protobuf:"varint,5,opt,name=replaced,proto3" json:"replaced,omitempty"` // the last revision of what was there before; 0 if there was nothing, or it could not be read
+	Undo          bool                   `protobuf:"varint,6,opt,name=undo,proto3" json:"undo,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EtcdRestored) Reset() {
+	*x = EtcdRestored{}
+	mi := &file_orlop_proto_msgTypes[86]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EtcdRestored) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EtcdRestored) ProtoMessage() {}
+
+func (x *EtcdRestored) ProtoReflect() protoreflect.Message {
+	mi := &file_orlop_proto_msgTypes[86]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EtcdRestored.ProtoReflect.Descriptor instead.
+func (*EtcdRestored) Descriptor() ([]byte, []int) {
+	return file_orlop_proto_rawDescGZIP(), []int{86}
+}
+
+func (x *EtcdRestored) GetAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.At
+	}
+	return nil
+}
+
+func (x *EtcdRestored) GetBy() string {
+	if x != nil {
+		return x.By
+	}
+	return ""
+}
+
+func (x *EtcdRestored) GetRevision() int64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
+func (x *EtcdRestored) GetKeys() int64 {
+	if x != nil {
+		return x.Keys
+	}
+	return 0
+}
+
+func (x *EtcdRestored) GetReplaced() int64 {
+	if x != nil {
+		return x.Replaced
+	}
+	return 0
+}
+
+func (x *EtcdRestored) GetUndo() bool {
+	if x != nil {
+		return x.Undo
+	}
+	return false
+}
+
+type EtcdStatusRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EtcdStatusRequest) Reset() {
+	*x = EtcdStatusRequest{}
+	mi := &file_orlop_proto_msgTypes[87]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EtcdStatusRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EtcdStatusRequest) ProtoMessage() {}
+
+func (x *EtcdStatusRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_orlop_proto_msgTypes[87]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EtcdStatusRequest.ProtoReflect.Descriptor instead.
+func (*EtcdStatusRequest) Descriptor() ([]byte, []int) {
+	return file_orlop_proto_rawDescGZIP(), []int{87}
+}
+
+type EtcdStatusResponse struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Problem string                 `protobuf:"bytes,1,opt,name=problem,proto3" json:"problem,omitempty"` // why etcd does not answer; empty: it does
+	Member  string                 `protobuf:"bytes,2,opt,name=member,proto3" json:"member,omitempty"`   // its name
+	Id      string                 `protobuf:"bytes,3,opt,name=id,proto3" json:"id,omitempty"`           // hexadecimal
+	Leader  string                 `protobuf:"bytes,4,opt,name=leader,proto3" json:"leader,omitempty"`   // the leader's; empty: there is none
+	Version string                 `protobuf:"bytes,5,opt,name=version,proto3" json:"version,omitempty"` // of etcd
+	// Of what lies on the disk, if etcd does not answer; 0 for what is not known then.
+	Size          int64         `protobuf:"varint,6,opt,name=size,proto3" json:"size,omitempty"`   // of the database, bytes
+	Used          int64         `protobuf:"varint,7,opt,name=used,proto3" json:"used,omitempty"`   // of it in use, bytes; defragmenting gives back the rest
+	Quota         int64         `protobuf:"varint,8,opt,name=quota,proto3" json:"quota,omitempty"` // at this size the alarm NOSPACE is raised
+	Revision      int64         `protobuf:"varint,9,opt,name=revision,proto3" json:"revision,omitempty"`
+	RaftIndex     uint64        `protobuf:"varint,10,opt,name=raft_index,json=raftIndex,proto3" json:"raft_index,omitempty"`
+	RaftTerm      uint64        `protobuf:"varint,11,opt,name=raft_term,json=raftTerm,proto3" json:"raft_term,omitempty"`
+	Alarms        []string      `protobuf:"bytes,12,rep,name=alarms,proto3" json:"alarms,omitempty"`                      // "NOSPACE", "CORRUPT"
+	Restored      *EtcdRestored `protobuf:"bytes,13,opt,name=restored,proto3" json:"restored,omitempty"`                  // the last Restore; unset: there was none
+	UndoSize      int64         `protobuf:"varint,14,opt,name=undo_size,json=undoSize,proto3" json:"undo_size,omitempty"` // what Restore would put back, bytes; 0: nothing
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EtcdStatusResponse) Reset() {
+	*x = EtcdStatusResponse{}
+	mi := &file_orlop_proto_msgTypes[88]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EtcdStatusResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EtcdStatusResponse) ProtoMessage() {}
+
+func (x *EtcdStatusResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_orlop_proto_msgTypes[88]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EtcdStatusResponse.ProtoReflect.Descriptor instead.
+func (*EtcdStatusResponse) Descriptor() ([]byte, []int) {
+	return file_orlop_proto_rawDescGZIP(), []int{88}
+}
+
+func (x *EtcdStatusResponse) GetProblem() string {
+	if x != nil {
+		return x.Problem
+	}
+	return ""
+}
+
+func (x *EtcdStatusResponse) GetMember() string {
+	if x != nil {
+		return x.Member
+	}
+	return ""
+}
+
+func (x *EtcdStatusResponse) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *EtcdStatusResponse) GetLeader() string {
+	if x != nil {
+		return x.Leader
+	}
+	return ""
+}
+
+func (x *EtcdStatusResponse) GetVersion() string {
+	if x != nil {
+		return x.Version
+	}
+	return ""
+}
+
+func (x *EtcdStatusResponse) GetSize() int64 {
+	if x != nil {
+		return x.Size
+	}
+	return 0
+}
+
+func (x *EtcdStatusResponse) GetUsed() int64 {
+	if x != nil {
+		return x.Used
+	}
+	return 0
+}
+
+func (x *EtcdStatusResponse) GetQuota() int64 {
+	if x != nil {
+		return x.Quota
+	}
+	return 0
+}
+
+func (x *EtcdStatusResponse) GetRevision() int64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
+func (x *EtcdStatusResponse) GetRaftIndex() uint64 {
+	if x != nil {
+		return x.RaftIndex
+	}
+	return 0
+}
+
+func (x *EtcdStatusResponse) GetRaftTerm() uint64 {
+	if x != nil {
+		return x.RaftTerm
+	}
+	return 0
+}
+
+func (x *EtcdStatusResponse) GetAlarms() []string {
+	if x != nil {
+		return x.Alarms
+	}
+	return nil
+}
+
+func (x *EtcdStatusResponse) GetRestored() *EtcdRestored {
+	if x != nil {
+		return x.Restored
+	}
+	return nil
+}
+
+func (x *EtcdStatusResponse) GetUndoSize() int64 {
+	if x != nil {
+		return x.UndoSize
+	}
+	return 0
+}
+
+type EtcdDefragmentRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EtcdDefragmentRequest) Reset() {
+	*x = EtcdDefragmentRequest{}
+	mi := &file_orlop_proto_msgTypes[89]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EtcdDefragmentRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EtcdDefragmentRequest) ProtoMessage() {}
+
+func (x *EtcdDefragmentRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_orlop_proto_msgTypes[89]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EtcdDefragmentRequest.ProtoReflect.Descriptor instead.
+func (*EtcdDefragmentRequest) Descriptor() ([]byte, []int) {
+	return file_orlop_proto_rawDescGZIP(), []int{89}
+}
+
+type EtcdDefragmentResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Before        int64                  `protobuf:"varint,1,opt,name=before,proto3" json:"before,omitempty"` // size of the database, bytes
+	After         int64                  `protobuf:"varint,2,opt,name=after,proto3" json:"after,omitempty"`
+	Compacted     int64                  `protobuf:"varint,3,opt,name=compacted,proto3" json:"compacted,omitempty"` // revisions up to this one were dropped first; 0: none
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EtcdDefragmentResponse) Reset() {
+	*x = EtcdDefragmentResponse{}
+	mi := &file_orlop_proto_msgTypes[90]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EtcdDefragmentResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EtcdDefragmentResponse) ProtoMessage() {}
+
+func (x *EtcdDefragmentResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_orlop_proto_msgTypes[90]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EtcdDefragmentResponse.ProtoReflect.Descriptor instead.
+func (*EtcdDefragmentResponse) Descriptor() ([]byte, []int) {
+	return file_orlop_proto_rawDescGZIP(), []int{90}
+}
+
+func (x *EtcdDefragmentResponse) GetBefore() int64 {
+	if x != nil {
+		return x.Before
+	}
+	return 0
+}
+
+func (x *EtcdDefragmentResponse) GetAfter() int64 {
+	if x != nil {
+		return x.After
+	}
+	return 0
+}
+
+func (x *EtcdDefragmentResponse) GetCompacted() int64 {
+	if x != nil {
+		return x.Compacted
+	}
+	return 0
+}
+
+type EtcdDisarmRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EtcdDisarmRequest) Reset() {
+	*x = EtcdDisarmRequest{}
+	mi := &file_orlop_proto_msgTypes[91]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EtcdDisarmRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EtcdDisarmRequest) ProtoMessage() {}
+
+func (x *EtcdDisarmRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_orlop_proto_msgTypes[91]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EtcdDisarmRequest.ProtoReflect.Descriptor instead.
+func (*EtcdDisarmRequest) Descriptor() ([]byte, []int) {
+	return file_orlop_proto_rawDescGZIP(), []int{91}
+}
+
+type EtcdDisarmResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Alarms        []string               `protobuf:"bytes,1,rep,name=alarms,proto3" json:"alarms,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EtcdDisarmResponse) Reset() {
+	*x = EtcdDisarmResponse{}
+	mi := &file_orlop_proto_msgTypes[92]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EtcdDisarmResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EtcdDisarmResponse) ProtoMessage() {}
+
+func (x *EtcdDisarmResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_orlop_proto_msgTypes[92]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EtcdDisarmResponse.ProtoReflect.Descriptor instead.
+func (*EtcdDisarmResponse) Descriptor() ([]byte, []int) {
+	return file_orlop_proto_rawDescGZIP(), []int{92}
+}
+
+func (x *EtcdDisarmResponse) GetAlarms() []string {
+	if x != nil {
+		return x.Alarms
+	}
+	return nil
+}
+
 var file_orlop_proto_extTypes = []protoimpl.ExtensionInfo{
 	{
 		ExtendedType:  (*descriptorpb.MethodOptions)(nil),
@@ -5119,7 +5845,57 @@ const file_orlop_proto_rawDesc = "" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x125\n" +
 	"\bduration\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\bduration\"+\n" +
 	"\x0fProfileResponse\x12\x18\n" +
-	"\aprofile\x18\x01 \x01(\fR\aprofile*\x9d\x01\n" +
+	"\aprofile\x18\x01 \x01(\fR\aprofile\"\x15\n" +
+	"\x13EtcdSnapshotRequest\"x\n" +
+	"\x14EtcdSnapshotResponse\x122\n" +
+	"\x05about\x18\x01 \x01(\v2\x1c.orlop.v1alpha1.EtcdSnapshotR\x05about\x12\x14\n" +
+	"\x05chunk\x18\x02 \x01(\fR\x05chunk\x12\x16\n" +
+	"\x06sha256\x18\x03 \x01(\tR\x06sha256\"l\n" +
+	"\fEtcdSnapshot\x12\x1a\n" +
+	"\brevision\x18\x01 \x01(\x03R\brevision\x12\x12\n" +
+	"\x04keys\x18\x02 \x01(\x03R\x04keys\x12\x12\n" +
+	"\x04size\x18\x03 \x01(\x03R\x04size\x12\x18\n" +
+	"\aversion\x18\x04 \x01(\tR\aversion\"j\n" +
+	"\x12EtcdRestoreRequest\x12\x12\n" +
+	"\x04size\x18\x01 \x01(\x03R\x04size\x12\x16\n" +
+	"\x06sha256\x18\x02 \x01(\tR\x06sha256\x12\x12\n" +
+	"\x04undo\x18\x03 \x01(\bR\x04undo\x12\x14\n" +
+	"\x05chunk\x18\x04 \x01(\fR\x05chunk\"O\n" +
+	"\x13EtcdRestoreResponse\x128\n" +
+	"\brestored\x18\x01 \x01(\v2\x1c.orlop.v1alpha1.EtcdRestoredR\brestored\"\xaa\x01\n" +
+	"\fEtcdRestored\x12*\n" +
+	"\x02at\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12\x0e\n" +
+	"\x02by\x18\x02 \x01(\tR\x02by\x12\x1a\n" +
+	"\brevision\x18\x03 \x01(\x03R\brevision\x12\x12\n" +
+	"\x04keys\x18\x04 \x01(\x03R\x04keys\x12\x1a\n" +
+	"\breplaced\x18\x05 \x01(\x03R\breplaced\x12\x12\n" +
+	"\x04undo\x18\x06 \x01(\bR\x04undo\"\x13\n" +
+	"\x11EtcdStatusRequest\"\x8d\x03\n" +
+	"\x12EtcdStatusResponse\x12\x18\n" +
+	"\aproblem\x18\x01 \x01(\tR\aproblem\x12\x16\n" +
+	"\x06member\x18\x02 \x01(\tR\x06member\x12\x0e\n" +
+	"\x02id\x18\x03 \x01(\tR\x02id\x12\x16\n" +
+	"\x06leader\x18\x04 \x01(\tR\x06leader\x12\x18\n" +
+	"\aversion\x18\x05 \x01(\tR\aversion\x12\x12\n" +
+	"\x04size\x18\x06 \x01(\x03R\x04size\x12\x12\n" +
+	"\x04used\x18\a \x01(\x03R\x04used\x12\x14\n" +
+	"\x05quota\x18\b \x01(\x03R\x05quota\x12\x1a\n" +
+	"\brevision\x18\t \x01(\x03R\brevision\x12\x1d\n" +
+	"\n" +
+	"raft_index\x18\n" +
+	" \x01(\x04R\traftIndex\x12\x1b\n" +
+	"\traft_term\x18\v \x01(\x04R\braftTerm\x12\x16\n" +
+	"\x06alarms\x18\f \x03(\tR\x06alarms\x128\n" +
+	"\brestored\x18\r \x01(\v2\x1c.orlop.v1alpha1.EtcdRestoredR\brestored\x12\x1b\n" +
+	"\tundo_size\x18\x0e \x01(\x03R\bundoSize\"\x17\n" +
+	"\x15EtcdDefragmentRequest\"d\n" +
+	"\x16EtcdDefragmentResponse\x12\x16\n" +
+	"\x06before\x18\x01 \x01(\x03R\x06before\x12\x14\n" +
+	"\x05after\x18\x02 \x01(\x03R\x05after\x12\x1c\n" +
+	"\tcompacted\x18\x03 \x01(\x03R\tcompacted\"\x13\n" +
+	"\x11EtcdDisarmRequest\",\n" +
+	"\x12EtcdDisarmResponse\x12\x16\n" +
+	"\x06alarms\x18\x01 \x03(\tR\x06alarms*\xb3\x01\n" +
 	"\x04Role\x12\x14\n" +
 	"\x10ROLE_UNSPECIFIED\x10\x00\x12\x10\n" +
 	"\fROLE_MACHINE\x10\x05\x12\x0f\n" +
@@ -5130,11 +5906,11 @@ const file_orlop_proto_rawDesc = "" +
 	"ROLE_ADMIN\x10\x1e\x12\x13\n" +
 	"\x0fROLE_LOG_READER\x10e\x12\x15\n" +
 	"\x11ROLE_IMAGE_IMPORT\x10f\x12\r\n" +
-	"\tROLE_JOIN\x10g2\xfd\x04\n" +
-	"\aMachine\x12V\n" +
-	"\aVersion\x12\x1e.orlop.v1alpha1.VersionRequest\x1a\x1f.orlop.v1alpha1.VersionResponse\"\n" +
-	"\x80\xb5\x18\n" +
-	"\x8a\xb5\x18\x02ef\x12F\n" +
+	"\tROLE_JOIN\x10h\x12\x14\n" +
+	"\x10ROLE_ETCD_BACKUP\x10g2\xff\x04\n" +
+	"\aMachine\x12W\n" +
+	"\aVersion\x12\x1e.orlop.v1alpha1.VersionRequest\x1a\x1f.orlop.v1alpha1.VersionResponse\"\v\x80\xb5\x18\n" +
+	"\x8a\xb5\x18\x03efg\x12F\n" +
 	"\x03Get\x12\x1a.orlop.v1alpha1.GetRequest\x1a\x1d.orlop.v1alpha1.StateSnapshot\"\x04\x80\xb5\x18\n" +
 	"\x12J\n" +
 	"\x05Watch\x12\x1a.orlop.v1alpha1.GetRequest\x1a\x1d.orlop.v1alpha1.StateSnapshot\"\x04\x80\xb5\x18\n" +
@@ -5143,9 +5919,9 @@ const file_orlop_proto_rawDesc = "" +
 	"\x8a\xb5\x18\x01e0\x01\x12K\n" +
 	"\x06Reboot\x12\x1c.orlop.v1alpha1.PowerRequest\x1a\x1d.orlop.v1alpha1.PowerResponse\"\x04\x80\xb5\x18\x14\x12M\n" +
 	"\bShutdown\x12\x1c.orlop.v1alpha1.PowerRequest\x1a\x1d.orlop.v1alpha1.PowerResponse\"\x04\x80\xb5\x18\x14\x12J\n" +
-	"\x05Reset\x12\x1c.orlop.v1alpha1.ResetRequest\x1a\x1d.orlop.v1alpha1.PowerResponse\"\x04\x80\xb5\x18\x1e\x12Q\n" +
-	"\x05Relay\x12\x19.orlop.v1alpha1.RelayData\x1a\x19.orlop.v1alpha1.RelayData\"\x0e\x80\xb5\x18\n" +
-	"\x8a\xb5\x18\x02ef\x90\xb5\x18\x01(\x010\x012\xc0\x03\n" +
+	"\x05Reset\x12\x1c.orlop.v1alpha1.ResetRequest\x1a\x1d.orlop.v1alpha1.PowerResponse\"\x04\x80\xb5\x18\x1e\x12R\n" +
+	"\x05Relay\x12\x19.orlop.v1alpha1.RelayData\x1a\x19.orlop.v1alpha1.RelayData\"\x0f\x80\xb5\x18\n" +
+	"\x8a\xb5\x18\x03efg\x90\xb5\x18\x01(\x010\x012\xc0\x03\n" +
 	"\x06Config\x12J\n" +
 	"\x05Apply\x12\x1c.orlop.v1alpha1.ApplyRequest\x1a\x1d.orlop.v1alpha1.ApplyResponse\"\x04\x80\xb5\x18\x1e\x12\\\n" +
 	"\aConfirm\x12$.orlop.v1alpha1.ConfirmConfigRequest\x1a%.orlop.v1alpha1.ConfirmConfigResponse\"\x04\x80\xb5\x18\x1e\x12P\n" +
@@ -5181,11 +5957,11 @@ const file_orlop_proto_rawDesc = "" +
 	"\bRollback\x12\x1f.orlop.v1alpha1.RollbackRequest\x1a .orlop.v1alpha1.RollbackResponse\"\x04\x80\xb5\x18\x1e2T\n" +
 	"\x05Audit\x12K\n" +
 	"\x04Read\x12 .orlop.v1alpha1.ReadAuditRequest\x1a\x19.orlop.v1alpha1.AuditLine\"\x04\x80\xb5\x18\n" +
-	"0\x012\xcb\x02\n" +
+	"0\x012\xcc\x02\n" +
 	"\x05Trust\x12J\n" +
-	"\x05Issue\x12\x1c.orlop.v1alpha1.IssueRequest\x1a\x1d.orlop.v1alpha1.IssueResponse\"\x04\x80\xb5\x18\x1e\x12T\n" +
-	"\x05Renew\x12\x1c.orlop.v1alpha1.RenewRequest\x1a\x1d.orlop.v1alpha1.IssueResponse\"\x0e\x80\xb5\x18\n" +
-	"\x8a\xb5\x18\x02ef\x90\xb5\x18\x01\x12Q\n" +
+	"\x05Issue\x12\x1c.orlop.v1alpha1.IssueRequest\x1a\x1d.orlop.v1alpha1.IssueResponse\"\x04\x80\xb5\x18\x1e\x12U\n" +
+	"\x05Renew\x12\x1c.orlop.v1alpha1.RenewRequest\x1a\x1d.orlop.v1alpha1.IssueResponse\"\x0f\x80\xb5\x18\n" +
+	"\x8a\xb5\x18\x03efg\x90\xb5\x18\x01\x12Q\n" +
 	"\x04List\x12 .orlop.v1alpha1.ListTrustRequest\x1a!.orlop.v1alpha1.ListTrustResponse\"\x04\x80\xb5\x18\n" +
 	"\x12M\n" +
 	"\x06Revoke\x12\x1d.orlop.v1alpha1.RevokeRequest\x1a\x1e.orlop.v1alpha1.RevokeResponse\"\x04\x80\xb5\x18\x1e2\x83\x04\n" +
@@ -5195,13 +5971,21 @@ const file_orlop_proto_rawDesc = "" +
 	"\n" +
 	"Kubeconfig\x12!.orlop.v1alpha1.KubeconfigRequest\x1a\".orlop.v1alpha1.KubeconfigResponse\"\x04\x80\xb5\x18\x1e\x12M\n" +
 	"\x06Invite\x12\x1d.orlop.v1alpha1.InviteRequest\x1a\x1e.orlop.v1alpha1.InviteResponse\"\x04\x80\xb5\x18\x1e\x12P\n" +
-	"\x04Join\x12\x1b.orlop.v1alpha1.JoinRequest\x1a\x1c.orlop.v1alpha1.JoinResponse\"\r\x80\xb5\x18\x05\x8a\xb5\x18\x01g\x90\xb5\x18\x01\x12P\n" +
+	"\x04Join\x12\x1b.orlop.v1alpha1.JoinRequest\x1a\x1c.orlop.v1alpha1.JoinResponse\"\r\x80\xb5\x18\x05\x8a\xb5\x18\x01h\x90\xb5\x18\x01\x12P\n" +
 	"\aMembers\x12\x1e.orlop.v1alpha1.MembersRequest\x1a\x1f.orlop.v1alpha1.MembersResponse\"\x04\x80\xb5\x18\n" +
 	"\x12Y\n" +
 	"\x06Remove\x12#.orlop.v1alpha1.RemoveMemberRequest\x1a$.orlop.v1alpha1.RemoveMemberResponse\"\x04\x80\xb5\x18\x1e2\xad\x01\n" +
 	"\x05Debug\x12R\n" +
 	"\aCapture\x12\x1e.orlop.v1alpha1.CaptureRequest\x1a\x1f.orlop.v1alpha1.CaptureResponse\"\x04\x80\xb5\x18\x1e0\x01\x12P\n" +
-	"\aProfile\x12\x1e.orlop.v1alpha1.ProfileRequest\x1a\x1f.orlop.v1alpha1.ProfileResponse\"\x04\x80\xb5\x18\x14:J\n" +
+	"\aProfile\x12\x1e.orlop.v1alpha1.ProfileRequest\x1a\x1f.orlop.v1alpha1.ProfileResponse\"\x04\x80\xb5\x18\x142\xdc\x03\n" +
+	"\x04Etcd\x12b\n" +
+	"\bSnapshot\x12#.orlop.v1alpha1.EtcdSnapshotRequest\x1a$.orlop.v1alpha1.EtcdSnapshotResponse\"\t\x80\xb5\x18\x1e\x8a\xb5\x18\x01g0\x01\x12Z\n" +
+	"\aRestore\x12\".orlop.v1alpha1.EtcdRestoreRequest\x1a#.orlop.v1alpha1.EtcdRestoreResponse\"\x04\x80\xb5\x18\x1e(\x01\x12Z\n" +
+	"\x06Status\x12!.orlop.v1alpha1.EtcdStatusRequest\x1a\".orlop.v1alpha1.EtcdStatusResponse\"\t\x80\xb5\x18\n" +
+	"\x8a\xb5\x18\x01g\x12a\n" +
+	"\n" +
+	"Defragment\x12%.orlop.v1alpha1.EtcdDefragmentRequest\x1a&.orlop.v1alpha1.EtcdDefragmentResponse\"\x04\x80\xb5\x18\x14\x12U\n" +
+	"\x06Disarm\x12!.orlop.v1alpha1.EtcdDisarmRequest\x1a\".orlop.v1alpha1.EtcdDisarmResponse\"\x04\x80\xb5\x18\x14:J\n" +
 	"\x04role\x12\x1e.google.protobuf.MethodOptions\x18І\x03 \x01(\x0e2\x14.orlop.v1alpha1.RoleR\x04role:N\n" +
 	"\x06narrow\x12\x1e.google.protobuf.MethodOptions\x18ц\x03 \x03(\x0e2\x14.orlop.v1alpha1.RoleR\x06narrow::\n" +
 	"\aaudited\x12\x1e.google.protobuf.MethodOptions\x18҆\x03 \x01(\bR\aauditedB#Z!github.com/orlop-os/orlop/pkg/apib\x06proto3"
@@ -5219,7 +6003,7 @@ func file_orlop_proto_rawDescGZIP() []byte {
 }
 
 var file_orlop_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_orlop_proto_msgTypes = make([]protoimpl.MessageInfo, 83)
+var file_orlop_proto_msgTypes = make([]protoimpl.MessageInfo, 95)
 var file_orlop_proto_goTypes = []any{
 	(Role)(0),                          // 0: orlop.v1alpha1.Role
 	(ResetRequest_Wipe)(0),             // 1: orlop.v1alpha1.ResetRequest.Wipe
@@ -5305,148 +6089,174 @@ var file_orlop_proto_goTypes = []any{
 	(*Packet)(nil),                     // 81: orlop.v1alpha1.Packet
 	(*ProfileRequest)(nil),             // 82: orlop.v1alpha1.ProfileRequest
 	(*ProfileResponse)(nil),            // 83: orlop.v1alpha1.ProfileResponse
-	nil,                                // 84: orlop.v1alpha1.JoinRequest.LeavesEntry
-	nil,                                // 85: orlop.v1alpha1.JoinResponse.LeavesEntry
-	(*timestamppb.Timestamp)(nil),      // 86: google.protobuf.Timestamp
-	(*structpb.Value)(nil),             // 87: google.protobuf.Value
-	(*durationpb.Duration)(nil),        // 88: google.protobuf.Duration
-	(*descriptorpb.MethodOptions)(nil), // 89: google.protobuf.MethodOptions
+	(*EtcdSnapshotRequest)(nil),        // 84: orlop.v1alpha1.EtcdSnapshotRequest
+	(*EtcdSnapshotResponse)(nil),       // 85: orlop.v1alpha1.EtcdSnapshotResponse
+	(*EtcdSnapshot)(nil),               // 86: orlop.v1alpha1.EtcdSnapshot
+	(*EtcdRestoreRequest)(nil),         // 87: orlop.v1alpha1.EtcdRestoreRequest
+	(*EtcdRestoreResponse)(nil),        // 88: orlop.v1alpha1.EtcdRestoreResponse
+	(*EtcdRestored)(nil),               // 89: orlop.v1alpha1.EtcdRestored
+	(*EtcdStatusRequest)(nil),          // 90: orlop.v1alpha1.EtcdStatusRequest
+	(*EtcdStatusResponse)(nil),         // 91: orlop.v1alpha1.EtcdStatusResponse
+	(*EtcdDefragmentRequest)(nil),      // 92: orlop.v1alpha1.EtcdDefragmentRequest
+	(*EtcdDefragmentResponse)(nil),     // 93: orlop.v1alpha1.EtcdDefragmentResponse
+	(*EtcdDisarmRequest)(nil),          // 94: orlop.v1alpha1.EtcdDisarmRequest
+	(*EtcdDisarmResponse)(nil),         // 95: orlop.v1alpha1.EtcdDisarmResponse
+	nil,                                // 96: orlop.v1alpha1.JoinRequest.LeavesEntry
+	nil,                                // 97: orlop.v1alpha1.JoinResponse.LeavesEntry
+	(*timestamppb.Timestamp)(nil),      // 98: google.protobuf.Timestamp
+	(*structpb.Value)(nil),             // 99: google.protobuf.Value
+	(*durationpb.Duration)(nil),        // 100: google.protobuf.Duration
+	(*descriptorpb.MethodOptions)(nil), // 101: google.protobuf.MethodOptions
 }
 var file_orlop_proto_depIdxs = []int32{
-	86, // 0: orlop.v1alpha1.VersionResponse.built:type_name -> google.protobuf.Timestamp
-	87, // 1: orlop.v1alpha1.StateSnapshot.value:type_name -> google.protobuf.Value
-	86, // 2: orlop.v1alpha1.Event.time:type_name -> google.protobuf.Timestamp
-	88, // 3: orlop.v1alpha1.PowerRequest.grace:type_name -> google.protobuf.Duration
-	1,  // 4: orlop.v1alpha1.ResetRequest.wipe:type_name -> orlop.v1alpha1.ResetRequest.Wipe
-	2,  // 5: orlop.v1alpha1.ApplyRequest.mode:type_name -> orlop.v1alpha1.ApplyRequest.Mode
-	88, // 6: orlop.v1alpha1.ApplyRequest.try_for:type_name -> google.protobuf.Duration
-	86, // 7: orlop.v1alpha1.ApplyResponse.trial:type_name -> google.protobuf.Timestamp
-	86, // 8: orlop.v1alpha1.GetConfigResponse.applied:type_name -> google.protobuf.Timestamp
-	21, // 9: orlop.v1alpha1.ConfigHistoryResponse.entries:type_name -> orlop.v1alpha1.ConfigEntry
-	86, // 10: orlop.v1alpha1.ConfigEntry.at:type_name -> google.protobuf.Timestamp
-	27, // 11: orlop.v1alpha1.ListServicesResponse.services:type_name -> orlop.v1alpha1.ServiceStatus
-	86, // 12: orlop.v1alpha1.ServiceStatus.since:type_name -> google.protobuf.Timestamp
-	28, // 13: orlop.v1alpha1.ServiceStatus.components:type_name -> orlop.v1alpha1.Component
-	86, // 14: orlop.v1alpha1.Component.since:type_name -> google.protobuf.Timestamp
-	86, // 15: orlop.v1alpha1.LogLine.time:type_name -> google.protobuf.Timestamp
-	38, // 16: orlop.v1alpha1.ImportImageResponse.images:type_name -> orlop.v1alpha1.ContainerImage
-	38, // 17: orlop.v1alpha1.ListImagesResponse.images:type_name -> orlop.v1alpha1.ContainerImage
-	86, // 18: orlop.v1alpha1.UpgradeStatus.began:type_name -> google.protobuf.Timestamp
-	86, // 19: orlop.v1alpha1.UpgradeStatus.ended:type_name -> google.protobuf.Timestamp
-	86, // 20: orlop.v1alpha1.UpgradeStatus.data_of:type_name -> google.protobuf.Timestamp
-	88, // 21: orlop.v1alpha1.IssueRequest.life:type_name -> google.protobuf.Duration
-	88, // 22: orlop.v1alpha1.RenewRequest.life:type_name -> google.protobuf.Duration
-	60, // 23: orlop.v1alpha1.ListTrustResponse.issued:type_name -> orlop.v1alpha1.IssuedCertificate
-	61, // 24: orlop.v1alpha1.ListTrustResponse.revoked:type_name -> orlop.v1alpha1.Revocation
-	86, // 25: orlop.v1alpha1.IssuedCertificate.at:type_name -> google.protobuf.Timestamp
-	86, // 26: orlop.v1alpha1.IssuedCertificate.expires:type_name -> google.protobuf.Timestamp
-	86, // 27: orlop.v1alpha1.Revocation.at:type_name -> google.protobuf.Timestamp
-	61, // 28: orlop.v1alpha1.RevokeResponse.revocation:type_name -> orlop.v1alpha1.Revocation
-	66, // 29: orlop.v1alpha1.HealthResponse.checks:type_name -> orlop.v1alpha1.HealthCheck
-	86, // 30: orlop.v1alpha1.HealthCheck.since:type_name -> google.protobuf.Timestamp
-	88, // 31: orlop.v1alpha1.KubeconfigRequest.ttl:type_name -> google.protobuf.Duration
-	88, // 32: orlop.v1alpha1.InviteRequest.life:type_name -> google.protobuf.Duration
-	84, // 33: orlop.v1alpha1.JoinRequest.leaves:type_name -> orlop.v1alpha1.JoinRequest.LeavesEntry
-	85, // 34: orlop.v1alpha1.JoinResponse.leaves:type_name -> orlop.v1alpha1.JoinResponse.LeavesEntry
-	75, // 35: orlop.v1alpha1.MembersResponse.members:type_name -> orlop.v1alpha1.Member
-	76, // 36: orlop.v1alpha1.MembersResponse.tickets:type_name -> orlop.v1alpha1.Ticket
-	86, // 37: orlop.v1alpha1.Member.joined:type_name -> google.protobuf.Timestamp
-	86, // 38: orlop.v1alpha1.Member.renewed:type_name -> google.protobuf.Timestamp
-	86, // 39: orlop.v1alpha1.Member.expires:type_name -> google.protobuf.Timestamp
-	86, // 40: orlop.v1alpha1.Ticket.expires:type_name -> google.protobuf.Timestamp
-	88, // 41: orlop.v1alpha1.CaptureRequest.duration:type_name -> google.protobuf.Duration
-	81, // 42: orlop.v1alpha1.CaptureResponse.packets:type_name -> orlop.v1alpha1.Packet
-	88, // 43: orlop.v1alpha1.ProfileRequest.duration:type_name -> google.protobuf.Duration
-	89, // 44: orlop.v1alpha1.role:extendee -> google.protobuf.MethodOptions
-	89, // 45: orlop.v1alpha1.narrow:extendee -> google.protobuf.MethodOptions
-	89, // 46: orlop.v1alpha1.audited:extendee -> google.protobuf.MethodOptions
-	0,  // 47: orlop.v1alpha1.role:type_name -> orlop.v1alpha1.Role
-	0,  // 48: orlop.v1alpha1.narrow:type_name -> orlop.v1alpha1.Role
-	3,  // 49: orlop.v1alpha1.Machine.Version:input_type -> orlop.v1alpha1.VersionRequest
-	5,  // 50: orlop.v1alpha1.Machine.Get:input_type -> orlop.v1alpha1.GetRequest
-	5,  // 51: orlop.v1alpha1.Machine.Watch:input_type -> orlop.v1alpha1.GetRequest
-	7,  // 52: orlop.v1alpha1.Machine.Events:input_type -> orlop.v1alpha1.EventsRequest
-	9,  // 53: orlop.v1alpha1.Machine.Reboot:input_type -> orlop.v1alpha1.PowerRequest
-	9,  // 54: orlop.v1alpha1.Machine.Shutdown:input_type -> orlop.v1alpha1.PowerRequest
-	11, // 55: orlop.v1alpha1.Machine.Reset:input_type -> orlop.v1alpha1.ResetRequest
-	12, // 56: orlop.v1alpha1.Machine.Relay:input_type -> orlop.v1alpha1.RelayData
-	13, // 57: orlop.v1alpha1.Config.Apply:input_type -> orlop.v1alpha1.ApplyRequest
-	15, // 58: orlop.v1alpha1.Config.Confirm:input_type -> orlop.v1alpha1.ConfirmConfigRequest
-	17, // 59: orlop.v1alpha1.Config.Get:input_type -> orlop.v1alpha1.GetConfigRequest
-	19, // 60: orlop.v1alpha1.Config.History:input_type -> orlop.v1alpha1.ConfigHistoryRequest
-	22, // 61: orlop.v1alpha1.Config.Compare:input_type -> orlop.v1alpha1.CompareConfigRequest
-	25, // 62: orlop.v1alpha1.Service.List:input_type -> orlop.v1alpha1.ListServicesRequest
-	29, // 63: orlop.v1alpha1.Service.Restart:input_type -> orlop.v1alpha1.RestartServiceRequest
-	31, // 64: orlop.v1alpha1.Log.Service:input_type -> orlop.v1alpha1.ServiceLogRequest
-	32, // 65: orlop.v1alpha1.Log.Kernel:input_type -> orlop.v1alpha1.KernelLogRequest
-	34, // 66: orlop.v1alpha1.Image.Import:input_type -> orlop.v1alpha1.ImportImageRequest
-	36, // 67: orlop.v1alpha1.Image.List:input_type -> orlop.v1alpha1.ListImagesRequest
-	39, // 68: orlop.v1alpha1.Upgrade.Offer:input_type -> orlop.v1alpha1.OfferBundleRequest
-	41, // 69: orlop.v1alpha1.Upgrade.Send:input_type -> orlop.v1alpha1.SendBundleRequest
-	42, // 70: orlop.v1alpha1.Upgrade.Fetch:input_type -> orlop.v1alpha1.FetchBundleRequest
-	48, // 71: orlop.v1alpha1.Upgrade.Status:input_type -> orlop.v1alpha1.UpgradeStatusRequest
-	49, // 72: orlop.v1alpha1.Upgrade.Watch:input_type -> orlop.v1alpha1.WatchUpgradeRequest
-	43, // 73: orlop.v1alpha1.Upgrade.Describe:input_type -> orlop.v1alpha1.DescribeBundleRequest
-	45, // 74: orlop.v1alpha1.Upgrade.Give:input_type -> orlop.v1alpha1.GiveBundleRequest
-	51, // 75: orlop.v1alpha1.Upgrade.Rollback:input_type -> orlop.v1alpha1.RollbackRequest
-	53, // 76: orlop.v1alpha1.Audit.Read:input_type -> orlop.v1alpha1.ReadAuditRequest
-	55, // 77: orlop.v1alpha1.Trust.Issue:input_type -> orlop.v1alpha1.IssueRequest
-	56, // 78: orlop.v1alpha1.Trust.Renew:input_type -> orlop.v1alpha1.RenewRequest
-	58, // 79: orlop.v1alpha1.Trust.List:input_type -> orlop.v1alpha1.ListTrustRequest
-	62, // 80: orlop.v1alpha1.Trust.Revoke:input_type -> orlop.v1alpha1.RevokeRequest
-	64, // 81: orlop.v1alpha1.Cluster.Health:input_type -> orlop.v1alpha1.HealthRequest
-	67, // 82: orlop.v1alpha1.Cluster.Kubeconfig:input_type -> orlop.v1alpha1.KubeconfigRequest
-	69, // 83: orlop.v1alpha1.Cluster.Invite:input_type -> orlop.v1alpha1.InviteRequest
-	71, // 84: orlop.v1alpha1.Cluster.Join:input_type -> orlop.v1alpha1.JoinRequest
-	73, // 85: orlop.v1alpha1.Cluster.Members:input_type -> orlop.v1alpha1.MembersRequest
-	77, // 86: orlop.v1alpha1.Cluster.Remove:input_type -> orlop.v1alpha1.RemoveMemberRequest
-	79, // 87: orlop.v1alpha1.Debug.Capture:input_type -> orlop.v1alpha1.CaptureRequest
-	82, // 88: orlop.v1alpha1.Debug.Profile:input_type -> orlop.v1alpha1.ProfileRequest
-	4,  // 89: orlop.v1alpha1.Machine.Version:output_type -> orlop.v1alpha1.VersionResponse
-	6,  // 90: orlop.v1alpha1.Machine.Get:output_type -> orlop.v1alpha1.StateSnapshot
-	6,  // 91: orlop.v1alpha1.Machine.Watch:output_type -> orlop.v1alpha1.StateSnapshot
-	8,  // 92: orlop.v1alpha1.Machine.Events:output_type -> orlop.v1alpha1.Event
-	10, // 93: orlop.v1alpha1.Machine.Reboot:output_type -> orlop.v1alpha1.PowerResponse
-	10, // 94: orlop.v1alpha1.Machine.Shutdown:output_type -> orlop.v1alpha1.PowerResponse
-	10, // 95: orlop.v1alpha1.Machine.Reset:output_type -> orlop.v1alpha1.PowerResponse
-	12, // 96: orlop.v1alpha1.Machine.Relay:output_type -> orlop.v1alpha1.RelayData
-	14, // 97: orlop.v1alpha1.Config.Apply:output_type -> orlop.v1alpha1.ApplyResponse
-	16, // 98: orlop.v1alpha1.Config.Confirm:output_type -> orlop.v1alpha1.ConfirmConfigResponse
-	18, // 99: orlop.v1alpha1.Config.Get:output_type -> orlop.v1alpha1.GetConfigResponse
-	20, // 100: orlop.v1alpha1.Config.History:output_type -> orlop.v1alpha1.ConfigHistoryResponse
-	23, // 101: orlop.v1alpha1.Config.Compare:output_type -> orlop.v1alpha1.CompareConfigResponse
-	26, // 102: orlop.v1alpha1.Service.List:output_type -> orlop.v1alpha1.ListServicesResponse
-	30, // 103: orlop.v1alpha1.Service.Restart:output_type -> orlop.v1alpha1.RestartServiceResponse
-	33, // 104: orlop.v1alpha1.Log.Service:output_type -> orlop.v1alpha1.LogLine
-	33, // 105: orlop.v1alpha1.Log.Kernel:output_type -> orlop.v1alpha1.LogLine
-	35, // 106: orlop.v1alpha1.Image.Import:output_type -> orlop.v1alpha1.ImportImageResponse
-	37, // 107: orlop.v1alpha1.Image.List:output_type -> orlop.v1alpha1.ListImagesResponse
-	40, // 108: orlop.v1alpha1.Upgrade.Offer:output_type -> orlop.v1alpha1.OfferBundleResponse
-	47, // 109: orlop.v1alpha1.Upgrade.Send:output_type -> orlop.v1alpha1.UpgradeBegun
-	47, // 110: orlop.v1alpha1.Upgrade.Fetch:output_type -> orlop.v1alpha1.UpgradeBegun
-	50, // 111: orlop.v1alpha1.Upgrade.Status:output_type -> orlop.v1alpha1.UpgradeStatus
-	50, // 112: orlop.v1alpha1.Upgrade.Watch:output_type -> orlop.v1alpha1.UpgradeStatus
-	44, // 113: orlop.v1alpha1.Upgrade.Describe:output_type -> orlop.v1alpha1.DescribeBundleResponse
-	46, // 114: orlop.v1alpha1.Upgrade.Give:output_type -> orlop.v1alpha1.GiveBundleResponse
-	52, // 115: orlop.v1alpha1.Upgrade.Rollback:output_type -> orlop.v1alpha1.RollbackResponse
-	54, // 116: orlop.v1alpha1.Audit.Read:output_type -> orlop.v1alpha1.AuditLine
-	57, // 117: orlop.v1alpha1.Trust.Issue:output_type -> orlop.v1alpha1.IssueResponse
-	57, // 118: orlop.v1alpha1.Trust.Renew:output_type -> orlop.v1alpha1.IssueResponse
-	59, // 119: orlop.v1alpha1.Trust.List:output_type -> orlop.v1alpha1.ListTrustResponse
-	63, // 120: orlop.v1alpha1.Trust.Revoke:output_type -> orlop.v1alpha1.RevokeResponse
-	65, // 121: orlop.v1alpha1.Cluster.Health:output_type -> orlop.v1alpha1.HealthResponse
-	68, // 122: orlop.v1alpha1.Cluster.Kubeconfig:output_type -> orlop.v1alpha1.KubeconfigResponse
-	70, // 123: orlop.v1alpha1.Cluster.Invite:output_type -> orlop.v1alpha1.InviteResponse
-	72, // 124: orlop.v1alpha1.Cluster.Join:output_type -> orlop.v1alpha1.JoinResponse
-	74, // 125: orlop.v1alpha1.Cluster.Members:output_type -> orlop.v1alpha1.MembersResponse
-	78, // 126: orlop.v1alpha1.Cluster.Remove:output_type -> orlop.v1alpha1.RemoveMemberResponse
-	80, // 127: orlop.v1alpha1.Debug.Capture:output_type -> orlop.v1alpha1.CaptureResponse
-	83, // 128: orlop.v1alpha1.Debug.Profile:output_type -> orlop.v1alpha1.ProfileResponse
-	89, // [89:129] is the sub-list for method output_type
-	49, // [49:89] is the sub-list for method input_type
-	47, // [47:49] is the sub-list for extension type_name
-	44, // [44:47] is the sub-list for extension extendee
-	0,  // [0:44] is the sub-list for field type_name
+	98,  // 0: orlop.v1alpha1.VersionResponse.built:type_name -> google.protobuf.Timestamp
+	99,  // 1: orlop.v1alpha1.StateSnapshot.value:type_name -> google.protobuf.Value
+	98,  // 2: orlop.v1alpha1.Event.time:type_name -> google.protobuf.Timestamp
+	100, // 3: orlop.v1alpha1.PowerRequest.grace:type_name -> google.protobuf.Duration
+	1,   // 4: orlop.v1alpha1.ResetRequest.wipe:type_name -> orlop.v1alpha1.ResetRequest.Wipe
+	2,   // 5: orlop.v1alpha1.ApplyRequest.mode:type_name -> orlop.v1alpha1.ApplyRequest.Mode
+	100, // 6: orlop.v1alpha1.ApplyRequest.try_for:type_name -> google.protobuf.Duration
+	98,  // 7: orlop.v1alpha1.ApplyResponse.trial:type_name -> google.protobuf.Timestamp
+	98,  // 8: orlop.v1alpha1.GetConfigResponse.applied:type_name -> google.protobuf.Timestamp
+	21,  // 9: orlop.v1alpha1.ConfigHistoryResponse.entries:type_name -> orlop.v1alpha1.ConfigEntry
+	98,  // 10: orlop.v1alpha1.ConfigEntry.at:type_name -> google.protobuf.Timestamp
+	27,  // 11: orlop.v1alpha1.ListServicesResponse.services:type_name -> orlop.v1alpha1.ServiceStatus
+	98,  // 12: orlop.v1alpha1.ServiceStatus.since:type_name -> google.protobuf.Timestamp
+	28,  // 13: orlop.v1alpha1.ServiceStatus.components:type_name -> orlop.v1alpha1.Component
+	98,  // 14: orlop.v1alpha1.Component.since:type_name -> google.protobuf.Timestamp
+	98,  // 15: orlop.v1alpha1.LogLine.time:type_name -> google.protobuf.Timestamp
+	38,  // 16: orlop.v1alpha1.ImportImageResponse.images:type_name -> orlop.v1alpha1.ContainerImage
+	38,  // 17: orlop.v1alpha1.ListImagesResponse.images:type_name -> orlop.v1alpha1.ContainerImage
+	98,  // 18: orlop.v1alpha1.UpgradeStatus.began:type_name -> google.protobuf.Timestamp
+	98,  // 19: orlop.v1alpha1.UpgradeStatus.ended:type_name -> google.protobuf.Timestamp
+	98,  // 20: orlop.v1alpha1.UpgradeStatus.data_of:type_name -> google.protobuf.Timestamp
+	100, // 21: orlop.v1alpha1.IssueRequest.life:type_name -> google.protobuf.Duration
+	100, // 22: orlop.v1alpha1.RenewRequest.life:type_name -> google.protobuf.Duration
+	60,  // 23: orlop.v1alpha1.ListTrustResponse.issued:type_name -> orlop.v1alpha1.IssuedCertificate
+	61,  // 24: orlop.v1alpha1.ListTrustResponse.revoked:type_name -> orlop.v1alpha1.Revocation
+	98,  // 25: orlop.v1alpha1.IssuedCertificate.at:type_name -> google.protobuf.Timestamp
+	98,  // 26: orlop.v1alpha1.IssuedCertificate.expires:type_name -> google.protobuf.Timestamp
+	98,  // 27: orlop.v1alpha1.Revocation.at:type_name -> google.protobuf.Timestamp
+	61,  // 28: orlop.v1alpha1.RevokeResponse.revocation:type_name -> orlop.v1alpha1.Revocation
+	66,  // 29: orlop.v1alpha1.HealthResponse.checks:type_name -> orlop.v1alpha1.HealthCheck
+	98,  // 30: orlop.v1alpha1.HealthCheck.since:type_name -> google.protobuf.Timestamp
+	100, // 31: orlop.v1alpha1.KubeconfigRequest.ttl:type_name -> google.protobuf.Duration
+	100, // 32: orlop.v1alpha1.InviteRequest.life:type_name -> google.protobuf.Duration
+	96,  // 33: orlop.v1alpha1.JoinRequest.leaves:type_name -> orlop.v1alpha1.JoinRequest.LeavesEntry
+	97,  // 34: orlop.v1alpha1.JoinResponse.leaves:type_name -> orlop.v1alpha1.JoinResponse.LeavesEntry
+	75,  // 35: orlop.v1alpha1.MembersResponse.members:type_name -> orlop.v1alpha1.Member
+	76,  // 36: orlop.v1alpha1.MembersResponse.tickets:type_name -> orlop.v1alpha1.Ticket
+	98,  // 37: orlop.v1alpha1.Member.joined:type_name -> google.protobuf.Timestamp
+	98,  // 38: orlop.v1alpha1.Member.renewed:type_name -> google.protobuf.Timestamp
+	98,  // 39: orlop.v1alpha1.Member.expires:type_name -> google.protobuf.Timestamp
+	98,  // 40: orlop.v1alpha1.Ticket.expires:type_name -> google.protobuf.Timestamp
+	100, // 41: orlop.v1alpha1.CaptureRequest.duration:type_name -> google.protobuf.Duration
+	81,  // 42: orlop.v1alpha1.CaptureResponse.packets:type_name -> orlop.v1alpha1.Packet
+	100, // 43: orlop.v1alpha1.ProfileRequest.duration:type_name -> google.protobuf.Duration
+	86,  // 44: orlop.v1alpha1.EtcdSnapshotResponse.about:type_name -> orlop.v1alpha1.EtcdSnapshot
+	89,  // 45: orlop.v1alpha1.EtcdRestoreResponse.restored:type_name -> orlop.v1alpha1.EtcdRestored
+	98,  // 46: orlop.v1alpha1.EtcdRestored.at:type_name -> google.protobuf.Timestamp
+	89,  // 47: orlop.v1alpha1.EtcdStatusResponse.restored:type_name -> orlop.v1alpha1.EtcdRestored
+	101, // 48: orlop.v1alpha1.role:extendee -> google.protobuf.MethodOptions
+	101, // 49: orlop.v1alpha1.narrow:extendee -> google.protobuf.MethodOptions
+	101, // 50: orlop.v1alpha1.audited:extendee -> google.protobuf.MethodOptions
+	0,   // 51: orlop.v1alpha1.role:type_name -> orlop.v1alpha1.Role
+	0,   // 52: orlop.v1alpha1.narrow:type_name -> orlop.v1alpha1.Role
+	3,   // 53: orlop.v1alpha1.Machine.Version:input_type -> orlop.v1alpha1.VersionRequest
+	5,   // 54: orlop.v1alpha1.Machine.Get:input_type -> orlop.v1alpha1.GetRequest
+	5,   // 55: orlop.v1alpha1.Machine.Watch:input_type -> orlop.v1alpha1.GetRequest
+	7,   // 56: orlop.v1alpha1.Machine.Events:input_type -> orlop.v1alpha1.EventsRequest
+	9,   // 57: orlop.v1alpha1.Machine.Reboot:input_type -> orlop.v1alpha1.PowerRequest
+	9,   // 58: orlop.v1alpha1.Machine.Shutdown:input_type -> orlop.v1alpha1.PowerRequest
+	11,  // 59: orlop.v1alpha1.Machine.Reset:input_type -> orlop.v1alpha1.ResetRequest
+	12,  // 60: orlop.v1alpha1.Machine.Relay:input_type -> orlop.v1alpha1.RelayData
+	13,  // 61: orlop.v1alpha1.Config.Apply:input_type -> orlop.v1alpha1.ApplyRequest
+	15,  // 62: orlop.v1alpha1.Config.Confirm:input_type -> orlop.v1alpha1.ConfirmConfigRequest
+	17,  // 63: orlop.v1alpha1.Config.Get:input_type -> orlop.v1alpha1.GetConfigRequest
+	19,  // 64: orlop.v1alpha1.Config.History:input_type -> orlop.v1alpha1.ConfigHistoryRequest
+	22,  // 65: orlop.v1alpha1.Config.Compare:input_type -> orlop.v1alpha1.CompareConfigRequest
+	25,  // 66: orlop.v1alpha1.Service.List:input_type -> orlop.v1alpha1.ListServicesRequest
+	29,  // 67: orlop.v1alpha1.Service.Restart:input_type -> orlop.v1alpha1.RestartServiceRequest
+	31,  // 68: orlop.v1alpha1.Log.Service:input_type -> orlop.v1alpha1.ServiceLogRequest
+	32,  // 69: orlop.v1alpha1.Log.Kernel:input_type -> orlop.v1alpha1.KernelLogRequest
+	34,  // 70: orlop.v1alpha1.Image.Import:input_type -> orlop.v1alpha1.ImportImageRequest
+	36,  // 71: orlop.v1alpha1.Image.List:input_type -> orlop.v1alpha1.ListImagesRequest
+	39,  // 72: orlop.v1alpha1.Upgrade.Offer:input_type -> orlop.v1alpha1.OfferBundleRequest
+	41,  // 73: orlop.v1alpha1.Upgrade.Send:input_type -> orlop.v1alpha1.SendBundleRequest
+	42,  // 74: orlop.v1alpha1.Upgrade.Fetch:input_type -> orlop.v1alpha1.FetchBundleRequest
+	48,  // 75: orlop.v1alpha1.Upgrade.Status:input_type -> orlop.v1alpha1.UpgradeStatusRequest
+	49,  // 76: orlop.v1alpha1.Upgrade.Watch:input_type -> orlop.v1alpha1.WatchUpgradeRequest
+	43,  // 77: orlop.v1alpha1.Upgrade.Describe:input_type -> orlop.v1alpha1.DescribeBundleRequest
+	45,  // 78: orlop.v1alpha1.Upgrade.Give:input_type -> orlop.v1alpha1.GiveBundleRequest
+	51,  // 79: orlop.v1alpha1.Upgrade.Rollback:input_type -> orlop.v1alpha1.RollbackRequest
+	53,  // 80: orlop.v1alpha1.Audit.Read:input_type -> orlop.v1alpha1.ReadAuditRequest
+	55,  // 81: orlop.v1alpha1.Trust.Issue:input_type -> orlop.v1alpha1.IssueRequest
+	56,  // 82: orlop.v1alpha1.Trust.Renew:input_type -> orlop.v1alpha1.RenewRequest
+	58,  // 83: orlop.v1alpha1.Trust.List:input_type -> orlop.v1alpha1.ListTrustRequest
+	62,  // 84: orlop.v1alpha1.Trust.Revoke:input_type -> orlop.v1alpha1.RevokeRequest
+	64,  // 85: orlop.v1alpha1.Cluster.Health:input_type -> orlop.v1alpha1.HealthRequest
+	67,  // 86: orlop.v1alpha1.Cluster.Kubeconfig:input_type -> orlop.v1alpha1.KubeconfigRequest
+	69,  // 87: orlop.v1alpha1.Cluster.Invite:input_type -> orlop.v1alpha1.InviteRequest
+	71,  // 88: orlop.v1alpha1.Cluster.Join:input_type -> orlop.v1alpha1.JoinRequest
+	73,  // 89: orlop.v1alpha1.Cluster.Members:input_type -> orlop.v1alpha1.MembersRequest
+	77,  // 90: orlop.v1alpha1.Cluster.Remove:input_type -> orlop.v1alpha1.RemoveMemberRequest
+	79,  // 91: orlop.v1alpha1.Debug.Capture:input_type -> orlop.v1alpha1.CaptureRequest
+	82,  // 92: orlop.v1alpha1.Debug.Profile:input_type -> orlop.v1alpha1.ProfileRequest
+	84,  // 93: orlop.v1alpha1.Etcd.Snapshot:input_type -> orlop.v1alpha1.EtcdSnapshotRequest
+	87,  // 94: orlop.v1alpha1.Etcd.Restore:input_type -> orlop.v1alpha1.EtcdRestoreRequest
+	90,  // 95: orlop.v1alpha1.Etcd.Status:input_type -> orlop.v1alpha1.EtcdStatusRequest
+	92,  // 96: orlop.v1alpha1.Etcd.Defragment:input_type -> orlop.v1alpha1.EtcdDefragmentRequest
+	94,  // 97: orlop.v1alpha1.Etcd.Disarm:input_type -> orlop.v1alpha1.EtcdDisarmRequest
+	4,   // 98: orlop.v1alpha1.Machine.Version:output_type -> orlop.v1alpha1.VersionResponse
+	6,   // 99: orlop.v1alpha1.Machine.Get:output_type -> orlop.v1alpha1.StateSnapshot
+	6,   // 100: orlop.v1alpha1.Machine.Watch:output_type -> orlop.v1alpha1.StateSnapshot
+	8,   // 101: orlop.v1alpha1.Machine.Events:output_type -> orlop.v1alpha1.Event
+	10,  // 102: orlop.v1alpha1.Machine.Reboot:output_type -> orlop.v1alpha1.PowerResponse
+	10,  // 103: orlop.v1alpha1.Machine.Shutdown:output_type -> orlop.v1alpha1.PowerResponse
+	10,  // 104: orlop.v1alpha1.Machine.Reset:output_type -> orlop.v1alpha1.PowerResponse
+	12,  // 105: orlop.v1alpha1.Machine.Relay:output_type -> orlop.v1alpha1.RelayData
+	14,  // 106: orlop.v1alpha1.Config.Apply:output_type -> orlop.v1alpha1.ApplyResponse
+	16,  // 107: orlop.v1alpha1.Config.Confirm:output_type -> orlop.v1alpha1.ConfirmConfigResponse
+	18,  // 108: orlop.v1alpha1.Config.Get:output_type -> orlop.v1alpha1.GetConfigResponse
+	20,  // 109: orlop.v1alpha1.Config.History:output_type -> orlop.v1alpha1.ConfigHistoryResponse
+	23,  // 110: orlop.v1alpha1.Config.Compare:output_type -> orlop.v1alpha1.CompareConfigResponse
+	26,  // 111: orlop.v1alpha1.Service.List:output_type -> orlop.v1alpha1.ListServicesResponse
+	30,  // 112: orlop.v1alpha1.Service.Restart:output_type -> orlop.v1alpha1.RestartServiceResponse
+	33,  // 113: orlop.v1alpha1.Log.Service:output_type -> orlop.v1alpha1.LogLine
+	33,  // 114: orlop.v1alpha1.Log.Kernel:output_type -> orlop.v1alpha1.LogLine
+	35,  // 115: orlop.v1alpha1.Image.Import:output_type -> orlop.v1alpha1.ImportImageResponse
+	37,  // 116: orlop.v1alpha1.Image.List:output_type -> orlop.v1alpha1.ListImagesResponse
+	40,  // 117: orlop.v1alpha1.Upgrade.Offer:output_type -> orlop.v1alpha1.OfferBundleResponse
+	47,  // 118: orlop.v1alpha1.Upgrade.Send:output_type -> orlop.v1alpha1.UpgradeBegun
+	47,  // 119: orlop.v1alpha1.Upgrade.Fetch:output_type -> orlop.v1alpha1.UpgradeBegun
+	50,  // 120: orlop.v1alpha1.Upgrade.Status:output_type -> orlop.v1alpha1.UpgradeStatus
+	50,  // 121: orlop.v1alpha1.Upgrade.Watch:output_type -> orlop.v1alpha1.UpgradeStatus
+	44,  // 122: orlop.v1alpha1.Upgrade.Describe:output_type -> orlop.v1alpha1.DescribeBundleResponse
+	46,  // 123: orlop.v1alpha1.Upgrade.Give:output_type -> orlop.v1alpha1.GiveBundleResponse
+	52,  // 124: orlop.v1alpha1.Upgrade.Rollback:output_type -> orlop.v1alpha1.RollbackResponse
+	54,  // 125: orlop.v1alpha1.Audit.Read:output_type -> orlop.v1alpha1.AuditLine
+	57,  // 126: orlop.v1alpha1.Trust.Issue:output_type -> orlop.v1alpha1.IssueResponse
+	57,  // 127: orlop.v1alpha1.Trust.Renew:output_type -> orlop.v1alpha1.IssueResponse
+	59,  // 128: orlop.v1alpha1.Trust.List:output_type -> orlop.v1alpha1.ListTrustResponse
+	63,  // 129: orlop.v1alpha1.Trust.Revoke:output_type -> orlop.v1alpha1.RevokeResponse
+	65,  // 130: orlop.v1alpha1.Cluster.Health:output_type -> orlop.v1alpha1.HealthResponse
+	68,  // 131: orlop.v1alpha1.Cluster.Kubeconfig:output_type -> orlop.v1alpha1.KubeconfigResponse
+	70,  // 132: orlop.v1alpha1.Cluster.Invite:output_type -> orlop.v1alpha1.InviteResponse
+	72,  // 133: orlop.v1alpha1.Cluster.Join:output_type -> orlop.v1alpha1.JoinResponse
+	74,  // 134: orlop.v1alpha1.Cluster.Members:output_type -> orlop.v1alpha1.MembersResponse
+	78,  // 135: orlop.v1alpha1.Cluster.Remove:output_type -> orlop.v1alpha1.RemoveMemberResponse
+	80,  // 136: orlop.v1alpha1.Debug.Capture:output_type -> orlop.v1alpha1.CaptureResponse
+	83,  // 137: orlop.v1alpha1.Debug.Profile:output_type -> orlop.v1alpha1.ProfileResponse
+	85,  // 138: orlop.v1alpha1.Etcd.Snapshot:output_type -> orlop.v1alpha1.EtcdSnapshotResponse
+	88,  // 139: orlop.v1alpha1.Etcd.Restore:output_type -> orlop.v1alpha1.EtcdRestoreResponse
+	91,  // 140: orlop.v1alpha1.Etcd.Status:output_type -> orlop.v1alpha1.EtcdStatusResponse
+	93,  // 141: orlop.v1alpha1.Etcd.Defragment:output_type -> orlop.v1alpha1.EtcdDefragmentResponse
+	95,  // 142: orlop.v1alpha1.Etcd.Disarm:output_type -> orlop.v1alpha1.EtcdDisarmResponse
+	98,  // [98:143] is the sub-list for method output_type
+	53,  // [53:98] is the sub-list for method input_type
+	51,  // [51:53] is the sub-list for extension type_name
+	48,  // [48:51] is the sub-list for extension extendee
+	0,   // [0:48] is the sub-list for field type_name
 }
 
 func init() { file_orlop_proto_init() }
@@ -5460,9 +6270,9 @@ func file_orlop_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_orlop_proto_rawDesc), len(file_orlop_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   83,
+			NumMessages:   95,
 			NumExtensions: 3,
-			NumServices:   10,
+			NumServices:   11,
 		},
 		GoTypes:           file_orlop_proto_goTypes,
 		DependencyIndexes: file_orlop_proto_depIdxs,

@@ -2324,3 +2324,274 @@ var Debug_ServiceDesc = grpc.ServiceDesc{
 	},
 	Metadata: "orlop.proto",
 }
+
+const (
+	Etcd_Snapshot_FullMethodName   = "/orlop.v1alpha1.Etcd/Snapshot"
+	Etcd_Restore_FullMethodName    = "/orlop.v1alpha1.Etcd/Restore"
+	Etcd_Status_FullMethodName     = "/orlop.v1alpha1.Etcd/Status"
+	Etcd_Defragment_FullMethodName = "/orlop.v1alpha1.Etcd/Defragment"
+	Etcd_Disarm_FullMethodName     = "/orlop.v1alpha1.Etcd/Disarm"
+)
+
+// EtcdClient is the client API for Etcd service.
+//
+// For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
+//
+// Etcd: the cluster's data, where this machine holds them. Status and Restore answer while etcd does not run.
+type EtcdClient interface {
+	// Snapshot sends the data as they are now, in etcd's own form. They hold everything that Kubernetes stores: the Secrets in them are
+	// encrypted with the cluster's key, all else is not, and whoever may write them back owns the cluster.
+	Snapshot(ctx context.Context, in *EtcdSnapshotRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[EtcdSnapshotResponse], error)
+	// Restore puts a snapshot in the place of the data, and answers when etcd serves it. The API server is away for that moment; pods go
+	// on. What was there is kept until the next Restore, which can put it back (undo). An error says whether anything was changed.
+	Restore(ctx context.Context, opts ...grpc.CallOption) (grpc.ClientStreamingClient[EtcdRestoreRequest, EtcdRestoreResponse], error)
+	Status(ctx context.Context, in *EtcdStatusRequest, opts ...grpc.CallOption) (*EtcdStatusResponse, error)
+	// Defragment gives the space that the database does not use back to the disk; etcd answers nobody meanwhile. While the alarm NOSPACE is
+	// raised, old revisions are dropped first: the API server, which else does that, cannot.
+	Defragment(ctx context.Context, in *EtcdDefragmentRequest, opts ...grpc.CallOption) (*EtcdDefragmentResponse, error)
+	// Disarm takes back the alarms that are raised. Under NOSPACE etcd takes nothing but deletions; it is raised again when there is still
+	// no space.
+	Disarm(ctx context.Context, in *EtcdDisarmRequest, opts ...grpc.CallOption) (*EtcdDisarmResponse, error)
+}
+
+type etcdClient struct {
+	cc grpc.ClientConnInterface
+}
+
+func NewEtcdClient(cc grpc.ClientConnInterface) EtcdClient {
+	return &etcdClient{cc}
+}
+
+func (c *etcdClient) Snapshot(ctx context.Context, in *EtcdSnapshotRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[EtcdSnapshotResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &Etcd_ServiceDesc.Streams[0], Etcd_Snapshot_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[EtcdSnapshotRequest, EtcdSnapshotResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Etcd_SnapshotClient = grpc.ServerStreamingClient[EtcdSnapshotResponse]
+
+func (c *etcdClient) Restore(ctx context.Context, opts ...grpc.CallOption) (grpc.ClientStreamingClient[EtcdRestoreRequest, EtcdRestoreResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &Etcd_ServiceDesc.Streams[1], Etcd_Restore_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[EtcdRestoreRequest, EtcdRestoreResponse]{ClientStream: stream}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Etcd_RestoreClient = grpc.ClientStreamingClient[EtcdRestoreRequest, EtcdRestoreResponse]
+
+func (c *etcdClient) Status(ctx context.Context, in *EtcdStatusRequest, opts ...grpc.CallOption) (*EtcdStatusResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(EtcdStatusResponse)
+	err := c.cc.Invoke(ctx, Etcd_Status_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *etcdClient) Defragment(ctx context.Context, in *EtcdDefragmentRequest, opts ...grpc.CallOption) (*EtcdDefragmentResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(EtcdDefragmentResponse)
+	err := c.cc.Invoke(ctx, Etcd_Defragment_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *etcdClient) Disarm(ctx context.Context, in *EtcdDisarmRequest, opts ...grpc.CallOption) (*EtcdDisarmResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(EtcdDisarmResponse)
+	err := c.cc.Invoke(ctx, Etcd_Disarm_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+// EtcdServer is the server API for Etcd service.
+// All implementations must embed UnimplementedEtcdServer
+// for forward compatibility.
+//
+// Etcd: the cluster's data, where this machine holds them. Status and Restore answer while etcd does not run.
+type EtcdServer interface {
+	// Snapshot sends the data as they are now, in etcd's own form. They hold everything that Kubernetes stores: the Secrets in them are
+	// encrypted with the cluster's key, all else is not, and whoever may write them back owns the cluster.
+	Snapshot(*EtcdSnapshotRequest, grpc.ServerStreamingServer[EtcdSnapshotResponse]) error
+	// Restore puts a snapshot in the place of the data, and answers when etcd serves it. The API server is away for that moment; pods go
+	// on. What was there is kept until the next Restore, which can put it back (undo). An error says whether anything was changed.
+	Restore(grpc.ClientStreamingServer[EtcdRestoreRequest, EtcdRestoreResponse]) error
+	Status(context.Context, *EtcdStatusRequest) (*EtcdStatusResponse, error)
+	// Defragment gives the space that the database does not use back to the disk; etcd answers nobody meanwhile. While the alarm NOSPACE is
+	// raised, old revisions are dropped first: the API server, which else does that, cannot.
+	Defragment(context.Context, *EtcdDefragmentRequest) (*EtcdDefragmentResponse, error)
+	// Disarm takes back the alarms that are raised. Under NOSPACE etcd takes nothing but deletions; it is raised again when there is still
+	// no space.
+	Disarm(context.Context, *EtcdDisarmRequest) (*EtcdDisarmResponse, error)
+	mustEmbedUnimplementedEtcdServer()
+}
+
+// UnimplementedEtcdServer must be embedded to have
+// forward compatible implementations.
+//
+// NOTE: this should be embedded by value instead of pointer to avoid a nil
+// pointer dereference when methods are called.
+type UnimplementedEtcdServer struct{}
+
+func (UnimplementedEtcdServer) Snapshot(*EtcdSnapshotRequest, grpc.ServerStreamingServer[EtcdSnapshotResponse]) error {
+	return status.Error(codes.Unimplemented, "method Snapshot not implemented")
+}
+func (UnimplementedEtcdServer) Restore(grpc.ClientStreamingServer[EtcdRestoreRequest, EtcdRestoreResponse]) error {
+	return status.Error(codes.Unimplemented, "method Restore not implemented")
+}
+func (UnimplementedEtcdServer) Status(context.Context, *EtcdStatusRequest) (*EtcdStatusResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Status not implemented")
+}
+func (UnimplementedEtcdServer) Defragment(context.Context, *EtcdDefragmentRequest) (*EtcdDefragmentResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Defragment not implemented")
+}
+func (UnimplementedEtcdServer) Disarm(context.Context, *EtcdDisarmRequest) (*EtcdDisarmResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Disarm not implemented")
+}
+func (UnimplementedEtcdServer) mustEmbedUnimplementedEtcdServer() {}
+func (UnimplementedEtcdServer) testEmbeddedByValue()              {}
+
+// UnsafeEtcdServer may be embedded to opt out of forward compatibility for this service.
+// Use of this interface is not recommended, as added methods to EtcdServer will
+// result in compilation errors.
+type UnsafeEtcdServer interface {
+	mustEmbedUnimplementedEtcdServer()
+}
+
+func RegisterEtcdServer(s grpc.ServiceRegistrar, srv EtcdServer) {
+	// If the following call panics, it indicates UnimplementedEtcdServer was
+	// embedded by pointer and is nil.  This will cause panics if an
+	// unimplemented method is ever invoked, so we test this at initialization
+	// time to prevent it from happening at runtime later due to I/O.
+	if t, ok := srv.(interface{ testEmbeddedByValue() }); ok {
+		t.testEmbeddedByValue()
+	}
+	s.RegisterService(&Etcd_ServiceDesc, srv)
+}
+
+func _Etcd_Snapshot_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(EtcdSnapshotRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(EtcdServer).Snapshot(m, &grpc.GenericServerStream[EtcdSnapshotRequest, EtcdSnapshotResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Etcd_SnapshotServer = grpc.ServerStreamingServer[EtcdSnapshotResponse]
+
+func _Etcd_Restore_Handler(srv interface{}, stream grpc.ServerStream) error {
+	return srv.(EtcdServer).Restore(&grpc.GenericServerStream[EtcdRestoreRequest, EtcdRestoreResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Etcd_RestoreServer = grpc.ClientStreamingServer[EtcdRestoreRequest, EtcdRestoreResponse]
+
+func _Etcd_Status_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(EtcdStatusRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(EtcdServer).Status(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Etcd_Status_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(EtcdServer).Status(ctx, req.(*EtcdStatusRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Etcd_Defragment_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(EtcdDefragmentRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(EtcdServer).Defragment(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Etcd_Defragment_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(EtcdServer).Defragment(ctx, req.(*EtcdDefragmentRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Etcd_Disarm_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(EtcdDisarmRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(EtcdServer).Disarm(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Etcd_Disarm_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(EtcdServer).Disarm(ctx, req.(*EtcdDisarmRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+// Etcd_ServiceDesc is the grpc.ServiceDesc for Etcd service.
+// It's only intended for direct use with grpc.RegisterService,
+// and not to be introspected or modified (even as a copy)
+var Etcd_ServiceDesc = grpc.ServiceDesc{
+	ServiceName: "orlop.v1alpha1.Etcd",
+	HandlerType: (*EtcdServer)(nil),
+	Methods: []grpc.MethodDesc{
+		{
+			MethodName: "Status",
+			Handler:    _Etcd_Status_Handler,
+		},
+		{
+			MethodName: "Defragment",
+			Handler:    _Etcd_Defragment_Handler,
+		},
+		{
+			MethodName: "Disarm",
+			Handler:    _Etcd_Disarm_Handler,
+		},
+	},
+	Streams: []grpc.StreamDesc{
+		{
+			StreamName:    "Snapshot",
+			Handler:       _Etcd_Snapshot_Handler,
+			ServerStreams: true,
+		},
+		{
+			StreamName:    "Restore",
+			Handler:       _Etcd_Restore_Handler,
+			ClientStreams: true,
+		},
+	},
+	Metadata: "orlop.proto",
+}

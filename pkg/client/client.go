@@ -61,6 +61,7 @@ type Client struct {
 	Audit   api.AuditClient
 	Trust   api.TrustClient
 	Debug   api.DebugClient
+	Etcd    api.EtcdClient
 
 	address string // host:port
 	conn    *grpc.ClientConn
@@ -166,6 +167,7 @@ func dial(ctx context.Context, e Endpoint) (*Client, error) {
 		Trust:   api.NewTrustClient(conn),
 		address: address,
 		Debug:   api.NewDebugClient(conn),
+		Etcd:    api.NewEtcdClient(conn),
 		conn:    conn,
 		watch:   watch,
 	}

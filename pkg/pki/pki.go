@@ -30,11 +30,14 @@ const (
 	RoleLogReader   = RolePrefix + "log-reader"
 	RoleImageImport = RolePrefix + "image-import"
 	// RoleJoin is that of a ticket, by which a machine becomes one of the cluster. People do not get it.
-	RoleJoin = RolePrefix + "join"
+	RoleJoin       = RolePrefix + "join"
+	RoleEtcdBackup = RolePrefix + "etcd-backup"
 )
 
 // Roles are those that people get, without RolePrefix, the least first; those that may do one thing only come last.
-func Roles() []string { return []string{"reader", "operator", "admin", "log-reader", "image-import"} }
+func Roles() []string {
+	return []string{"reader", "operator", "admin", "log-reader", "image-import", "etcd-backup"}
+}
 
 const (
 	// CABackdate is how far before its making a CA begins to be valid.

@@ -17,12 +17,13 @@ const maxOutput = 256 << 10
 
 // Command is a program that runs once and ends.
 type Command struct {
-	Args  []string // the executable's absolute path and its arguments
-	Env   []string // PATH and LC_ALL=C when nil
-	Dir   string   // "/" when empty
-	Stdin []byte   // what it reads
-	UID   uint32   // user and group; other than root's, it can gain no rights
-	Apart bool     // what it writes to standard error is not part of its output, only of an ExitError
+	Args  []string   // the executable's absolute path and its arguments
+	Env   []string   // PATH and LC_ALL=C when nil
+	Dir   string     // "/" when empty
+	Stdin []byte     // what it reads
+	UID   uint32     // user and group; other than root's, it can gain no rights
+	Files []*os.File // file descriptors from 3 on
+	Apart bool       // what it writes to standard error is not part of its output, only of an ExitError
 }
 
 // Run runs a program to its end and returns what it wrote to standard output and error (the last 256 KiB). args are the
@@ -40,7 +41,7 @@ func (r *Reaper) RunCommand(ctx context.Context, c Command) ([]byte, error) {
 	if c.Env == nil {
 		c.Env = []string{"PATH=/usr/sbin:/usr/bin", "LC_ALL=C"}
 	}
-	spec := Spec{Args: c.Args, Env: c.Env, Dir: c.Dir, UID: c.UID, GID: c.UID, NoNewPrivs: c.UID != 0}
+	spec := Spec{Args: c.Args, Env: c.Env, Dir: c.Dir, Extra: c.Files, UID: c.UID, GID: c.UID, NoNewPrivs: c.UID != 0}
 	output, err := newCapture()
 	if err != nil {
 		return nil, fmt.Errorf("%s: cannot run: %w", strings.Join(c.Args, " "), err)

@@ -81,6 +81,13 @@ func play(role string) int {
 		_ = syscall.Getrlimit(unix.RLIMIT_CORE, &core)
 		sid, _ := unix.Getsid(0)
 		fmt.Printf("%s\n%s\noom %snice %d\ncore %d\nleader %v\n", status, group, oom, 20-nice, core.Cur, sid == os.Getpid())
+	case "fill": // fill DESCRIPTOR TEXT: the text into a file that it was started with
+		fd := 0
+		fmt.Sscan(words[1], &fd)
+		if _, err := os.NewFile(uintptr(fd), "file").WriteString(words[2]); err != nil {
+			fmt.Println(err)
+			return 1
+		}
 	case "cat":
 		_, _ = io.Copy(os.Stdout, os.Stdin)
 	case "flood": // writes without end

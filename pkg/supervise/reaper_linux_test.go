@@ -67,6 +67,18 @@ func TestRun(t *testing.T) {
 	if out, err = reaper.RunCommand(t.Context(), Command{Args: args, Env: env}); string(out) != "complaint\nanswer\n" || err != nil {
 		t.Fatalf("together: %q, %v", out, err)
 	}
+	file, err := os.CreateTemp(t.TempDir(), "file")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	_, env = self(t, "fill 3 content")
+	if out, err = reaper.RunCommand(t.Context(), Command{Args: args, Env: env, Files: []*os.File{file}}); err != nil {
+		t.Fatalf("with a file: %q, %v", out, err)
+	}
+	if text, err := os.ReadFile(file.Name()); string(text) != "content" || err != nil {
+		t.Fatalf("with a file: %q, %v", text, err)
+	}
 	if _, err = reaper.Run(t.Context(), "/does/not/exist"); !errors.Is(err, os.ErrNotExist) {
 		t.Fatalf("error %v; want: does not exist", err)
 	}

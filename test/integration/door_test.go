@@ -158,7 +158,8 @@ func (d doorBed) refusals(out *doorFigures) {
 	}
 	for organisation, role := range map[string]api.Role{
 		"": api.Role_ROLE_UNSPECIFIED, pki.RoleMachine: api.Role_ROLE_MACHINE, pki.RoleReader: api.Role_ROLE_READER,
-		pki.RoleOperator: api.Role_ROLE_OPERATOR, pki.RoleLogReader: api.Role_ROLE_LOG_READER, pki.RoleImageImport: api.Role_ROLE_IMAGE_IMPORT, pki.RoleJoin: api.Role_ROLE_JOIN,
+		pki.RoleOperator: api.Role_ROLE_OPERATOR, pki.RoleLogReader: api.Role_ROLE_LOG_READER, pki.RoleImageImport: api.Role_ROLE_IMAGE_IMPORT,
+		pki.RoleEtcdBackup: api.Role_ROLE_ETCD_BACKUP, pki.RoleJoin: api.Role_ROLE_JOIN,
 	} {
 		c := d.dial(d.endpoint(h, d.cert(organisation)))
 		for _, m := range methods {

@@ -1,0 +1,345 @@
+package main
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/orlop-os/orlop/machined/upgrade"
+	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/cell"
+	"github.com/orlop-os/orlop/pkg/nodespec"
+	"github.com/orlop-os/orlop/pkg/paths"
+	"github.com/orlop-os/orlop/pkg/plainfile"
+	"github.com/orlop-os/orlop/pkg/supervise"
+)
+
+// The cluster's data at an operator's word (docs/decisions/0025-etcd-restore.md). What they mean is the orchestrator's
+// (orchestrator/etcd); here they are bytes, in a file that has no name: whatever cuts a call short takes it along.
+
+const (
+	// dataTime bounds what etcd has to read or write all of its data for.
+	dataTime = saveTimeout
+	// serveTime is how long process "api" may take to end and to serve what was restored.
+	serveTime = 6 * time.Minute
+	// maxSnapshot is more than etcd can hold: a database of 4 GiB, which may grow a little beyond.
+	maxSnapshot = 8 << 30
+	// snapshotReserve is what a snapshot that comes leaves free on DATA, in bytes; the orchestrator has the same.
+	snapshotReserve = 512 << 20
+	// componentEtcd is the component of process "api" that holds the data.
+	componentEtcd = "etcd"
+)
+
+var errMoving = status.Error(codes.Aborted, "etcd: another snapshot is being taken or restored on this machine; try again when that is done")
+
+// noData is why there is nothing to ask etcd on this machine; nil where its data are.
+func (m *machine) noData() error {
+	switch {
+	case m.medium != "":
+		return status.Error(codes.FailedPrecondition, "etcd: "+notInstalled)
+	case !m.holdsData():
+		return status.Error(codes.FailedPrecondition, "etcd: it does not run on this machine, which is no control-plane machine of a cluster; ask one")
+	}
+	return nil
+}
+
+// nameless makes a file on DATA for the orchestrator and this process.
+func nameless() (*os.File, error) {
+	fd, err := unix.Open(paths.Data, unix.O_TMPFILE|unix.O_RDWR|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return nil, status.Errorf(codes.Internal, "etcd: cannot make a file on DATA: %v", err)
+	}
+	f := os.NewFile(uintptr(fd), "snapshot")
+	if err := f.Chown(paths.UserAPI, paths.UserAPI); err != nil { // it opens it once more
+		f.Close()
+		return nil, status.Errorf(codes.Internal, "etcd: cannot make a file on DATA: %v", err)
+	}
+	return f, nil
+}
+
+// transfer has something moved between this machine and a caller. It ends when nothing has moved for a while, and when the machine goes
+// down: returning from a call ends what hangs in its stream.
+func (m *machine) transfer(move func(moved func()) error) error {
+	did, done := make(chan struct{}, 1), make(chan error, 1)
+	go func() {
+		done <- move(func() {
+			select {
+			case did <- struct{}{}:
+			default:
+			}
+		})
+	}()
+	for late := time.NewTimer(patience); ; late.Reset(patience) {
+		select {
+		case err := <-done:
+			return err
+		case <-did:
+		case <-late.C:
+			return status.Errorf(codes.Aborted, "etcd: nothing of the snapshot has moved for %v", patience)
+		case <-m.working.Done():
+			return status.Error(codes.Unavailable, "the machine goes down")
+		}
+	}
+}
+
+// within bounds a call whose process has files of DATA open: when the machine goes down they are in the way.
+func (m *machine) within(ctx context.Context, most time.Duration) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithTimeout(ctx, most)
+	stop := context.AfterFunc(m.working, cancel)
+	return ctx, func() { stop(); cancel() }
+}
+
+type etcdAPI struct {
+	api.UnimplementedEtcdServer
+	m *machine
+}
+
+func (a etcdAPI) Snapshot(_ *api.EtcdSnapshotRequest, stream grpc.ServerStreamingServer[api.EtcdSnapshotResponse]) error {
+	if err := a.m.noData(); err != nil {
+		return err
+	}
+	if !a.m.moving.TryLock() {
+		return errMoving
+	}
+	defer a.m.moving.Unlock()
+	f, err := nameless()
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	taking, cancel := a.m.within(stream.Context(), dataTime)
+	defer cancel()
+	taken, err := ask[nodespec.EtcdSnapshot](taking, a.m, paths.UserAPI, "snapshot-data", nil, f)
+	if err != nil {
+		return status.Error(codes.FailedPrecondition, err.Error())
+	}
+	info, err := f.Stat()
+	if err != nil {
+		return status.Errorf(codes.Internal, "etcd: cannot read the snapshot: %v", err)
+	}
+	about := &api.EtcdSnapshot{Revision: taken.Revision, Keys: int64(taken.Keys), Size: info.Size(), Version: taken.Version}
+	a.m.events.add("etcd", "op", fmt.Sprintf("a snapshot was taken at revision %d by %s", taken.Revision, caller(stream.Context())))
+	return endOfStream(a.m.transfer(func(moved func()) error {
+		return sendSnapshot(about, io.NewSectionReader(f, 0, info.Size()), func(r *api.EtcdSnapshotResponse) error {
+			moved()
+			return stream.Send(r)
+		})
+	}))
+}
+
+// sendSnapshot sends a snapshot, and its digest last.
+func sendSnapshot(about *api.EtcdSnapshot, from io.Reader, send func(*api.EtcdSnapshotResponse) error) error {
+	if err := send(&api.EtcdSnapshotResponse{About: about}); err != nil {
+		return err
+	}
+	sum, chunk := sha256.New(), make([]byte, givenChunk)
+	for {
+		n, err := io.ReadFull(from, chunk)
+		if n > 0 {
+			sum.Write(chunk[:n])
+			if err := send(&api.EtcdSnapshotResponse{Chunk: chunk[:n]}); err != nil {
+				return err
+			}
+		}
+		switch {
+		case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+			return send(&api.EtcdSnapshotResponse{Sha256: hex.EncodeToString(sum.Sum(nil))})
+		case err != nil:
+			return status.Errorf(codes.Internal, "etcd: cannot read the snapshot: %v", err)
+		}
+	}
+}
+
+func (a etcdAPI) Restore(stream grpc.ClientStreamingServer[api.EtcdRestoreRequest, api.EtcdRestoreResponse]) error {
+	first, err := stream.Recv()
+	if err != nil {
+		return err
+	}
+	if err := a.m.noData(); err != nil {
+		return err
+	}
+	// An upgrade may not change what this has looked at, nor the other way round.
+	if !a.m.writing.TryLock() {
+		return status.Error(codes.Aborted, "etcd: cannot restore, nothing was changed: an upgrade is being received or written; `orlopctl upgrade status` tells how far it is")
+	}
+	defer a.m.writing.Unlock()
+	if now, _ := a.m.upgrade.Get(); now.Undecided() != nil {
+		return status.Errorf(codes.FailedPrecondition, "etcd: cannot restore, nothing was changed: %v", now.Undecided())
+	}
+	if !a.m.moving.TryLock() {
+		return errMoving
+	}
+	defer a.m.moving.Unlock()
+	f, err := nameless()
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if !first.Undo {
+		if err := roomFor(first.Size); err != nil {
+			return err
+		}
+		if err := a.m.receiveSnapshot(stream.Recv, first, f); err != nil {
+			return err
+		}
+	}
+	// From here on it goes on without the caller.
+	answer, err := a.m.restoreData(nodespec.EtcdRestore{By: caller(stream.Context()), Undo: first.Undo}, f)
+	if err != nil {
+		return err
+	}
+	return stream.SendAndClose(&api.EtcdRestoreResponse{Restored: answer})
+}
+
+// roomFor is an error unless a snapshot of so many bytes can come, and be made into data.
+func roomFor(size int64) error {
+	if size <= 0 || size > maxSnapshot {
+		return status.Errorf(codes.InvalidArgument, "etcd: %d bytes are no snapshot", size)
+	}
+	free, err := upgrade.FreeSpace(paths.Data)
+	if err != nil {
+		return status.Errorf(codes.Internal, "etcd: cannot tell the free space of DATA: %v", err)
+	}
+	if need := 2*size + snapshotReserve; free < need {
+		return status.Errorf(codes.FailedPrecondition, "etcd: cannot restore, nothing was changed: DATA has no room: %d MiB are free, %d are needed; delete images or volumes that are not needed", free>>20, (need+1<<20-1)>>20)
+	}
+	return nil
+}
+
+// receiveSnapshot fills a file with what comes, which has to be what was announced.
+func (m *machine) receiveSnapshot(receive func() (*api.EtcdRestoreRequest, error), first *api.EtcdRestoreRequest, f io.WriterAt) error {
+	got, sum := int64(0), sha256.New()
+	err := m.transfer(func(moved func()) error {
+		to := io.MultiWriter(io.NewOffsetWriter(f, 0), sum)
+		from := &chunks[*api.EtcdRestoreRequest]{rest: first.Chunk, receive: func() (*api.EtcdRestoreRequest, error) {
+			moved()
+			return receive()
+		}}
+		var err error
+		got, err = io.Copy(to, io.LimitReader(from, first.Size+1))
+		return err
+	})
+	if err != nil {
+		if errors.Is(err, unix.ENOSPC) {
+			err = errors.New("DATA is full")
+		}
+		return status.Errorf(status.Code(err), "etcd: the snapshot has not come, nothing was changed: %s", status.Convert(err).Message())
+	}
+	if got != first.Size || hex.EncodeToString(sum.Sum(nil)) != first.Sha256 {
+		return status.Errorf(codes.InvalidArgument, "etcd: the snapshot that came is not the one that was announced, nothing was changed; send it again")
+	}
+	return nil
+}
+
+// restoreData has the orchestrator make data of a snapshot and put them in place, and returns when etcd serves them.
+func (m *machine) restoreData(order nodespec.EtcdRestore, f *os.File) (*api.EtcdRestored, error) {
+	making, cancel := context.WithTimeout(m.working, dataTime)
+	defer cancel()
+	made, err := ask[nodespec.EtcdRestored](making, m, paths.UserAPI, "restore-data", order, f)
+	if err != nil {
+		return nil, status.Errorf(codes.FailedPrecondition, "etcd: cannot restore, nothing was changed: %v", err)
+	}
+	m.events.add("etcd", "op", fmt.Sprintf("the data of revision %d are to be restored, asked by %s", made.Revision, order.By))
+	late := func(err error) error {
+		return status.Errorf(codes.Unavailable, "etcd: the data of revision %d are put in place when etcd starts, and it has not yet: %v; `orlopctl services` says more", made.Revision, err)
+	}
+	if err := m.services.Restart(serviceKubeAPI); err != nil {
+		return nil, late(err)
+	}
+	serving, cancel := context.WithTimeout(m.working, serveTime)
+	defer cancel()
+	var done nodespec.EtcdRestored
+	failed := ""
+	_, err = cell.Wait(serving, m.services.Status(), func(list []supervise.Status) bool {
+		if done = dataPutBack(); !done.At.Equal(made.At) {
+			return false
+		}
+		i := slices.IndexFunc(list, func(s supervise.Status) bool { return s.Name == serviceKubeAPI })
+		if i >= 0 && list[i].State == supervise.BackingOff {
+			failed = list[i].Detail
+		}
+		return failed != "" || i >= 0 && slices.ContainsFunc(list[i].Components, func(c supervise.Component) bool { return c.Name == componentEtcd && c.Ready })
+	})
+	if err != nil {
+		return nil, late(err)
+	}
+	if failed != "" {
+		return nil, status.Errorf(codes.FailedPrecondition, "etcd: the data of revision %d are in place, and cannot be served: %s; `orlopctl etcd restore --undo` puts back what they have replaced", done.Revision, failed)
+	}
+	m.events.add("etcd", "op", fmt.Sprintf("the data of revision %d were restored; those that they replaced had come to revision %d", done.Revision, done.Replaced))
+	// What the controllers remember is of the data that are gone.
+	if err := m.services.Restart(serviceControllers); err != nil {
+		m.events.add("etcd", "failure", err.Error())
+	}
+	return toRestored(done), nil
+}
+
+// dataPutBack is what was restored last; zero if nothing was.
+func dataPutBack() (r nodespec.EtcdRestored) {
+	const most = 4 << 10 // some hundred bytes are written
+	text, err := plainfile.Read(paths.EtcdKept, nodespec.PutBackFile, most)
+	if err != nil || json.Unmarshal(text, &r) != nil {
+		return nodespec.EtcdRestored{}
+	}
+	return r
+}
+
+func toRestored(r nodespec.EtcdRestored) *api.EtcdRestored {
+	return &api.EtcdRestored{At: timestamppb.New(r.At), By: r.By, Revision: r.Revision, Keys: int64(r.Keys), Replaced: r.Replaced, Undo: r.Undo}
+}
+
+func (a etcdAPI) Status(ctx context.Context, _ *api.EtcdStatusRequest) (*api.EtcdStatusResponse, error) {
+	if err := a.m.noData(); err != nil {
+		return nil, err
+	}
+	s, err := ask[nodespec.EtcdStatus](ctx, a.m, paths.UserAPI, "data-status", nil)
+	if err != nil {
+		return nil, status.Error(codes.FailedPrecondition, err.Error())
+	}
+	out := &api.EtcdStatusResponse{
+		Problem: s.Problem, Member: s.Member, Id: s.ID, Leader: s.Leader, Version: s.Version, Size: s.Size, Used: s.Used, Quota: s.Quota,
+		Revision: s.Revision, RaftIndex: s.Index, RaftTerm: s.Term, Alarms: s.Alarms, UndoSize: s.UndoSize,
+	}
+	if s.Restored != nil {
+		out.Restored = toRestored(*s.Restored)
+	}
+	return out, nil
+}
+
+func (a etcdAPI) Defragment(ctx context.Context, _ *api.EtcdDefragmentRequest) (*api.EtcdDefragmentResponse, error) {
+	if err := a.m.noData(); err != nil {
+		return nil, err
+	}
+	ctx, cancel := a.m.within(ctx, dataTime)
+	defer cancel()
+	done, err := ask[nodespec.EtcdDefragmented](ctx, a.m, paths.UserAPI, "defragment-data", nil)
+	if err != nil {
+		return nil, status.Error(codes.FailedPrecondition, err.Error())
+	}
+	a.m.events.add("etcd", "op", fmt.Sprintf("defragmented from %d KiB to %d KiB, asked by %s", done.Before>>10, done.After>>10, caller(ctx)))
+	return &api.EtcdDefragmentResponse{Before: done.Before, After: done.After, Compacted: done.Compacted}, nil
+}
+
+func (a etcdAPI) Disarm(ctx context.Context, _ *api.EtcdDisarmRequest) (*api.EtcdDisarmResponse, error) {
+	if err := a.m.noData(); err != nil {
+		return nil, err
+	}
+	raised, err := ask[[]string](ctx, a.m, paths.UserAPI, "disarm-data", nil)
+	if err != nil {
+		return nil, status.Error(codes.FailedPrecondition, err.Error())
+	}
+	return &api.EtcdDisarmResponse{Alarms: raised}, nil
+}

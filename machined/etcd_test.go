@@ -1,0 +1,103 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/orlop-os/orlop/pkg/api"
+)
+
+func hexDigest(content []byte) string {
+	sum := sha256.Sum256(content)
+	return hex.EncodeToString(sum[:])
+}
+
+// TestSendSnapshot: the digest comes when all else has, and not after a failure.
+func TestSendSnapshot(t *testing.T) {
+	content := bytes.Repeat([]byte("snapshot"), givenChunk/8*2+1)
+	var got []byte
+	var last *api.EtcdSnapshotResponse
+	take := func(r *api.EtcdSnapshotResponse) error {
+		got, last = append(got, r.Chunk...), r
+		return nil
+	}
+	about := &api.EtcdSnapshot{Size: int64(len(content))}
+	if err := sendSnapshot(about, bytes.NewReader(content), take); err != nil || !bytes.Equal(got, content) || last.Sha256 != hexDigest(content) {
+		t.Errorf("%d of %d bytes, digest %q, %v", len(got), len(content), last.Sha256, err)
+	}
+	broken := io.MultiReader(bytes.NewReader(content), readerFunc(func([]byte) (int, error) { return 0, errors.New("the disk is gone") }))
+	if err := sendSnapshot(about, broken, take); err == nil || last.Sha256 != "" {
+		t.Errorf("digest %q, %v", last.Sha256, err)
+	}
+}
+
+type readerFunc func([]byte) (int, error)
+
+func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
+
+// TestReceiveSnapshot: what comes is what was announced, or is refused.
+func TestReceiveSnapshot(t *testing.T) {
+	content := []byte("all of the data")
+	gone := status.Error(codes.Canceled, "the caller is gone")
+	for name, c := range map[string]struct {
+		comes []string
+		end   error
+		want  string // part of the error; empty: none
+		code  codes.Code
+	}{
+		"whole":  {[]string{"all of ", "", "the data"}, io.EOF, "", codes.OK},
+		"other":  {[]string{"all of ", "the Data"}, io.EOF, "is not the one that was announced, nothing was changed", codes.InvalidArgument},
+		"short":  {[]string{"all of "}, io.EOF, "is not the one that was announced", codes.InvalidArgument},
+		"long":   {[]string{"all of ", "the data", "!"}, io.EOF, "is not the one that was announced", codes.InvalidArgument},
+		"broken": {[]string{"all of "}, gone, "has not come, nothing was changed: the caller is gone", codes.Canceled},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := &machine{working: t.Context()}
+			f, err := os.Create(filepath.Join(t.TempDir(), "snapshot"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer f.Close()
+			receive := func() (*api.EtcdRestoreRequest, error) {
+				if len(c.comes) == 0 {
+					return nil, c.end
+				}
+				next := c.comes[0]
+				c.comes = c.comes[1:]
+				return &api.EtcdRestoreRequest{Chunk: []byte(next)}, nil
+			}
+			err = m.receiveSnapshot(receive, &api.EtcdRestoreRequest{Size: int64(len(content)), Sha256: hexDigest(content)}, f)
+			if status.Code(err) != c.code || !strings.Contains(status.Convert(err).Message(), c.want) {
+				t.Errorf("%v; want %v: %q", err, c.code, c.want)
+			}
+			if text, _ := os.ReadFile(f.Name()); c.want == "" && !bytes.Equal(text, content) {
+				t.Errorf("%q", text)
+			}
+		})
+	}
+}
+
+// TestTransferEnds: a machine that goes down waits for nobody.
+func TestTransferEnds(t *testing.T) {
+	working, stop := context.WithCancel(t.Context())
+	m := &machine{working: working}
+	err := m.transfer(func(func()) error {
+		stop()
+		<-t.Context().Done() // a stream that hangs
+		return nil
+	})
+	if status.Code(err) != codes.Unavailable {
+		t.Error(err)
+	}
+}

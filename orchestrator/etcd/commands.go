@@ -1,0 +1,192 @@
+package etcd
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+
+	"github.com/orlop-os/orlop/orchestrator/layout"
+	"github.com/orlop-os/orlop/pkg/nodespec"
+)
+
+// Command is what machined asks about etcd, in a process of its own as the user of process "api". It reads a question, and its answer is
+// written as JSON.
+type Command func(ctx context.Context, spec nodespec.Spec, dirs layout.Dirs, question io.Reader) (answer any, err error)
+
+// Commands are all of them, by the name that the orchestrator is started with.
+var Commands = map[string]Command{
+	"save-data": func(ctx context.Context, spec nodespec.Spec, dirs layout.Dirs, _ io.Reader) (any, error) {
+		return Save(ctx, spec, dirs)
+	},
+	"snapshot-data": func(ctx context.Context, _ nodespec.Spec, dirs layout.Dirs, _ io.Reader) (any, error) {
+		return Snapshot(ctx, dirs, given())
+	},
+	"restore-data": func(ctx context.Context, spec nodespec.Spec, dirs layout.Dirs, question io.Reader) (any, error) {
+		var order nodespec.EtcdRestore
+		if err := json.NewDecoder(question).Decode(&order); err != nil {
+			return nil, fmt.Errorf("the order cannot be decoded: %w", err)
+		}
+		return keeper{dirs, spec}.prepare(ctx, order, given(), ownFormat())
+	},
+	"data-status": func(ctx context.Context, spec nodespec.Spec, dirs layout.Dirs, _ io.Reader) (any, error) {
+		return keeper{dirs, spec}.status(ctx), nil
+	},
+	"defragment-data": func(ctx context.Context, _ nodespec.Spec, dirs layout.Dirs, _ io.Reader) (any, error) {
+		return defragment(ctx, dirs)
+	},
+	"disarm-data": func(ctx context.Context, _ nodespec.Spec, dirs layout.Dirs, _ io.Reader) (any, error) {
+		return disarm(ctx, dirs)
+	},
+}
+
+// given is the file that machined has left open for the command.
+func given() *os.File { return os.NewFile(3, "snapshot") }
+
+const (
+	// answerTime is how long etcd has for what it answers from memory.
+	answerTime = 10 * time.Second
+	// reserve is what is left free on DATA, in bytes, for what runs there; a new log of etcd's takes 128 MiB of it.
+	reserve = 512 << 20
+)
+
+func endpoint(dirs layout.Dirs) string { return "unix://" + dirs.EtcdSocket() }
+
+// connect connects with the etcd that runs on this machine. The client would wait for a server for ever; one that does not listen is
+// an answer.
+func connect(ctx context.Context, dirs layout.Dirs) (*clientv3.Client, error) {
+	c, err := (&net.Dialer{}).DialContext(ctx, "unix", dirs.EtcdSocket())
+	if err != nil {
+		return nil, fmt.Errorf("etcd does not run: %w", err)
+	}
+	c.Close()
+	return clientv3.New(clientv3.Config{Endpoints: []string{endpoint(dirs)}, Logger: zap.NewNop()})
+}
+
+// status is how etcd is. That it does not answer is no error.
+func (k keeper) status(ctx context.Context) nodespec.EtcdStatus {
+	s := nodespec.EtcdStatus{Member: k.spec.NodeName}
+	if now, err := readRestored(k.at(nodespec.PutBackFile)); err == nil {
+		s.Restored = &now
+	}
+	if info, err := os.Stat(k.at(undo)); err == nil {
+		s.UndoSize = info.Size()
+	}
+	if err := k.ask(ctx, &s); err != nil {
+		s.Problem = err.Error()
+		if info, err := os.Stat(k.database()); err == nil {
+			s.Size = info.Size()
+		}
+		s.Revision, _ = lastRevision(k.database()) // 0: not known
+	}
+	return s
+}
+
+// ask asks etcd for its status.
+func (k keeper) ask(ctx context.Context, s *nodespec.EtcdStatus) error {
+	ctx, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
+	c, err := connect(ctx, k.dirs)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	now, err := c.Status(ctx, endpoint(k.dirs))
+	if err != nil {
+		return fmt.Errorf("etcd does not answer: %w", err)
+	}
+	s.ID, s.Version, s.Revision = id(now.Header.MemberId), now.Version, now.Header.Revision
+	s.Size, s.Used, s.Quota, s.Index, s.Term = now.DbSize, now.DbSizeInUse, now.DbSizeQuota, now.RaftIndex, now.RaftTerm
+	if now.Leader != 0 {
+		s.Leader = id(now.Leader)
+	}
+	alarms, err := c.AlarmList(ctx)
+	if err != nil {
+		return fmt.Errorf("etcd does not tell its alarms: %w", err)
+	}
+	s.Alarms = names(alarms.Alarms)
+	return nil
+}
+
+func id(number uint64) string { return strconv.FormatUint(number, 16) }
+
+func names(alarms []*etcdserverpb.AlarmMember) []string {
+	all := []string{}
+	for _, a := range alarms {
+		all = append(all, a.Alarm.String())
+	}
+	return all
+}
+
+// defragment gives what the database does not use back to the disk. Without space old revisions are dropped first: the API server, which
+// does that every few minutes, writes down when, and cannot then.
+func defragment(ctx context.Context, dirs layout.Dirs) (done nodespec.EtcdDefragmented, err error) {
+	c, err := connect(ctx, dirs)
+	if err != nil {
+		return done, err
+	}
+	defer c.Close()
+	before, err := c.Status(ctx, endpoint(dirs))
+	if err != nil {
+		return done, fmt.Errorf("etcd: does not answer: %w", err)
+	}
+	if err := room(dirs.EtcdData, before.DbSizeInUse, "etcd: cannot defragment, nothing was changed"); err != nil {
+		return done, err
+	}
+	alarms, err := c.AlarmList(ctx)
+	if err != nil {
+		return done, fmt.Errorf("etcd: does not tell its alarms: %w", err)
+	}
+	for _, a := range alarms.Alarms {
+		if a.Alarm == etcdserverpb.AlarmType_NOSPACE && done.Compacted == 0 {
+			if _, err := c.Compact(ctx, before.Header.Revision, clientv3.WithCompactPhysical()); err != nil {
+				return done, fmt.Errorf("etcd: cannot drop old revisions: %w", err)
+			}
+			done.Compacted = before.Header.Revision
+		}
+	}
+	if _, err := c.Defragment(ctx, endpoint(dirs)); err != nil {
+		return done, fmt.Errorf("etcd: cannot defragment: %w", err)
+	}
+	after, err := c.Status(ctx, endpoint(dirs))
+	if err != nil {
+		return done, fmt.Errorf("etcd: does not answer after defragmenting: %w", err)
+	}
+	done.Before, done.After = before.DbSize, after.DbSize
+	return done, nil
+}
+
+// disarm takes back the alarms that are raised, and names them.
+func disarm(ctx context.Context, dirs layout.Dirs) ([]string, error) {
+	ctx, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
+	c, err := connect(ctx, dirs)
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
+	raised, err := c.AlarmDisarm(ctx, &clientv3.AlarmMember{}) // all
+	if err != nil {
+		return nil, fmt.Errorf("etcd: cannot take back the alarms: %w", err)
+	}
+	all := []string{}
+	for _, a := range raised.Alarms {
+		all = append(all, a.Alarm.String())
+	}
+	return all, nil
+}
+
+// database is the file with what etcd holds.
+func (k keeper) database() string { return filepath.Join(k.dirs.EtcdData, databaseFile) }
+
+// databaseFile is its place in a data folder.
+const databaseFile = member + "/snap/db"

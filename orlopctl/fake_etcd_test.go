@@ -1,0 +1,127 @@
+package main
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"io"
+	"strings"
+	"sync"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/orlop-os/orlop/pkg/api"
+)
+
+// fakeEtcdService has data of 300 kB, whose snapshot breaks off the second time it is asked for and is damaged on its way the third. It
+// restores what it has given, and can take that back once. It has no space until it is defragmented and disarmed, and does not run after
+// that.
+type fakeEtcdService struct {
+	api.UnimplementedEtcdServer
+	mu               sync.Mutex
+	asked            int
+	restored         *api.EtcdRestored
+	defragged, still bool
+}
+
+var fakeSnapshot = []byte(strings.Repeat("the cluster's data ", 300000/19))
+
+func (s *fakeEtcdService) Snapshot(_ *api.EtcdSnapshotRequest, stream grpc.ServerStreamingServer[api.EtcdSnapshotResponse]) error {
+	s.mu.Lock()
+	s.asked++
+	asked := s.asked
+	s.mu.Unlock()
+	sum := sha256.Sum256(fakeSnapshot)
+	half := len(fakeSnapshot) / 2
+	all := []*api.EtcdSnapshotResponse{
+		{About: &api.EtcdSnapshot{Revision: 1234, Keys: 567, Size: int64(len(fakeSnapshot)), Version: "3.6.0"}},
+		{Chunk: fakeSnapshot[:half]}, {Chunk: fakeSnapshot[half:]}, {Sha256: hex.EncodeToString(sum[:])},
+	}
+	switch asked {
+	case 2:
+		all = all[:3]
+	case 3:
+		all[2] = &api.EtcdSnapshotResponse{Chunk: []byte(strings.Repeat("x", len(all[2].Chunk)))}
+	}
+	for _, r := range all {
+		if err := stream.Send(r); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *fakeEtcdService) Restore(stream grpc.ClientStreamingServer[api.EtcdRestoreRequest, api.EtcdRestoreResponse]) error {
+	first, err := stream.Recv()
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if first.Undo {
+		if s.restored == nil {
+			return status.Error(codes.FailedPrecondition, "etcd: there is nothing to put back: nothing was restored on this machine")
+		}
+		s.restored = &api.EtcdRestored{At: fakeNow, By: "CN=admin", Revision: 2345, Keys: 600, Replaced: 1001240, Undo: true}
+		return stream.SendAndClose(&api.EtcdRestoreResponse{Restored: s.restored})
+	}
+	sum, size := sha256.New(), int64(0)
+	for {
+		r, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return err
+		}
+		sum.Write(r.Chunk)
+		size += int64(len(r.Chunk))
+	}
+	if got := hex.EncodeToString(sum.Sum(nil)); got != first.Sha256 || size != first.Size {
+		return status.Errorf(codes.InvalidArgument, "%d bytes with %s came", size, got)
+	}
+	if want := sha256.Sum256(fakeSnapshot); hex.EncodeToString(want[:]) != first.Sha256 {
+		return status.Error(codes.FailedPrecondition, "etcd: cannot restore, nothing was changed: the snapshot is damaged: its digest is another one")
+	}
+	s.restored = &api.EtcdRestored{At: fakeNow, By: "CN=admin", Revision: 1234, Keys: 567, Replaced: 2345}
+	return stream.SendAndClose(&api.EtcdRestoreResponse{Restored: s.restored})
+}
+
+func (s *fakeEtcdService) Status(context.Context, *api.EtcdStatusRequest) (*api.EtcdStatusResponse, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.still {
+		return &api.EtcdStatusResponse{Problem: "etcd does not run: connection refused", Member: "m1", Size: 100 << 20, Revision: 1234}, nil
+	}
+	r := &api.EtcdStatusResponse{
+		Member: "m1", Id: "8e9e05c52164694d", Leader: "8e9e05c52164694d", Version: "3.6.8", Size: 100 << 20, Used: 60 << 20, Quota: 4 << 30,
+		Revision: 1234, RaftIndex: 2000, RaftTerm: 3, Alarms: []string{"NOSPACE"}, Restored: s.restored,
+	}
+	if s.restored != nil {
+		r.UndoSize = 99 << 20
+	}
+	return r, nil
+}
+
+func (s *fakeEtcdService) Defragment(context.Context, *api.EtcdDefragmentRequest) (*api.EtcdDefragmentResponse, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.defragged = true
+	return &api.EtcdDefragmentResponse{Before: 100 << 20, After: 60 << 20, Compacted: 1234}, nil
+}
+
+func (s *fakeEtcdService) Disarm(context.Context, *api.EtcdDisarmRequest) (*api.EtcdDisarmResponse, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.defragged {
+		return nil, status.Error(codes.FailedPrecondition, "the test expects that it is defragmented first")
+	}
+	if s.still {
+		return &api.EtcdDisarmResponse{}, nil
+	}
+	s.still = true
+	return &api.EtcdDisarmResponse{Alarms: []string{"NOSPACE"}}, nil
+}

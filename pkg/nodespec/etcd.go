@@ -1,0 +1,56 @@
+package nodespec
+
+import "time"
+
+// What the orchestrator's commands on etcd read and write, as JSON.
+
+// EtcdSnapshot is what `orchestrator snapshot-data` writes: what lies in the file that it has filled.
+type EtcdSnapshot struct {
+	Revision int64  `json:"revision"` // the last one in it
+	Keys     int    `json:"keys"`
+	Version  string `json:"version"` // of etcd's form, "3.6.0"
+}
+
+// EtcdRestore is what `orchestrator restore-data` reads. The snapshot is the file that it is started with.
+type EtcdRestore struct {
+	By   string `json:"by"`   // who has asked for it
+	Undo bool   `json:"undo"` // not the file, but what the last one has replaced
+}
+
+// PutBackFile, in paths.EtcdKept, holds the EtcdRestored that was put in place last.
+const PutBackFile = "put-back.json"
+
+// EtcdRestored is what restore-data writes: what orchestrator api will put in the place of the data when it starts next.
+type EtcdRestored struct {
+	At       time.Time `json:"at"`
+	By       string    `json:"by"`
+	Undo     bool      `json:"undo"`
+	Revision int64     `json:"revision"` // the last one of the snapshot
+	Keys     int       `json:"keys"`
+	Replaced int64     `json:"replaced"` // the last one of what was there before; 0: nothing, or it could not be read
+}
+
+// EtcdStatus is what `orchestrator data-status` writes. Where etcd does not answer, it is about what lies on the disk.
+type EtcdStatus struct {
+	Problem  string        `json:"problem"` // why etcd does not answer
+	Member   string        `json:"member"`
+	ID       string        `json:"id"`
+	Leader   string        `json:"leader"` // its id; empty: there is none
+	Version  string        `json:"version"`
+	Size     int64         `json:"size"`  // of the database, bytes
+	Used     int64         `json:"used"`  // of it in use, bytes
+	Quota    int64         `json:"quota"` // bytes
+	Revision int64         `json:"revision"`
+	Index    uint64        `json:"index"` // raft's
+	Term     uint64        `json:"term"`
+	Alarms   []string      `json:"alarms"`
+	Restored *EtcdRestored `json:"restored"` // nil: never
+	UndoSize int64         `json:"undoSize"` // of what can be put back, bytes
+}
+
+// EtcdDefragmented is what `orchestrator defragment-data` writes.
+type EtcdDefragmented struct {
+	Before    int64 `json:"before"` // size of the database, bytes
+	After     int64 `json:"after"`
+	Compacted int64 `json:"compacted"` // the revision up to which old ones were dropped first; 0: none
+}
