@@ -36,8 +36,8 @@ const (
 // caller is who makes a call, as proven by the certificate.
 type caller struct {
 	subject, name, serial, origin, ticket, peer, issuer string
-	role                                        api.Role
-	chain                                       []*x509.Certificate // the client's certificate first, the CA last
+	role                                                api.Role
+	chain                                               []*x509.Certificate // the client's certificate first, the CA last
 }
 
 func (c caller) metadata() metadata.MD {

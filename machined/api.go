@@ -307,6 +307,9 @@ func (a logAPI) Service(r *api.ServiceLogRequest, stream grpc.ServerStreamingSer
 }
 
 func (a logAPI) Kernel(r *api.KernelLogRequest, stream grpc.ServerStreamingServer[api.LogLine]) error {
+	if r.Before || r.Crash {
+		return a.m.sendKept(r, stream)
+	}
 	system, err := a.m.kernel.ReadSystem()
 	if err != nil {
 		return status.Error(codes.Internal, err.Error())

@@ -143,6 +143,10 @@ func target(request, answer any) string {
 		what = "link " + r.Link
 	case *api.ProfileRequest:
 		what = "process " + r.Process + ", " + cmp.Or(r.Kind, "cpu")
+	case *api.ReadFileRequest:
+		what = "file " + r.Path
+	case *api.ListFilesRequest:
+		what = "folder " + r.Path
 	case *api.FetchBundleRequest: // it may hold a password
 		what = cmp.Or(r.Reference, "peer "+r.Peer)
 	case *api.EtcdRestoreRequest:

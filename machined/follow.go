@@ -155,24 +155,33 @@ func (m *machine) report(r reconcile.Report) {
 
 // openDoor gives apid the machine's certificate, and says whose calls to take.
 func (m *machine) openDoor(ctx context.Context, c *config.Config, state network.State) error {
-	callers, err := m.callers(c)
+	want, callers, err := m.wantedDoor(c, state)
 	if err != nil {
 		return err
+	}
+	m.desk.open(m.unowned(c, callers.Operators))
+	return m.converge(ctx, "door", want)
+}
+
+// wantedDoor is what apid needs, and whose calls it takes.
+func (m *machine) wantedDoor(c *config.Config, state network.State) (credentials.Want, credentials.Callers, error) {
+	callers, err := m.callers(c)
+	if err != nil {
+		return credentials.Want{}, callers, err
 	}
 	name, ca, given := network.DefaultHostname, (*pki.CA)(nil), (*pki.Leaf)(nil)
 	if c != nil {
 		name = c.Machine.Metadata.Name
 		if c.Cluster != nil && !c.Cluster.Spec.PKI.Machine.Key.IsZero() {
 			if ca, err = authority(c.Cluster.Spec.PKI.Machine); err != nil {
-				return fmt.Errorf("Cluster.spec.pki.machine: %w", err)
+				return credentials.Want{}, callers, fmt.Errorf("Cluster.spec.pki.machine: %w", err)
 			}
 		}
 	}
 	if member, _ := m.membership.Get(); worker(c) && member.Joined {
 		given = member.held.machine
 	}
-	m.desk.open(m.unowned(c, callers.Operators))
-	return m.converge(ctx, "door", credentials.Door(m.identity.Load().Key, name, nodeAddresses(state), ca, given, callers))
+	return credentials.Door(m.identity.Load().Key, name, nodeAddresses(state), ca, given, callers), callers, nil
 }
 
 // networkConfig is the network that a configuration asks for; the zero Config when there is none.

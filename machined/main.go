@@ -17,7 +17,9 @@
 //	services.go    the processes
 //	kubernetes.go  what the processes of a node are told
 //	state.go       what can be observed
-//	api.go, cluster.go, debug.go, etcd.go   the methods of the API
+//	drift.go       what of it is not as it was configured
+//	kernellog.go   the kernel's log of the start before
+//	api.go, cluster.go, debug.go, etcd.go, files.go   the methods of the API
 //
 // Started under the name apid it is the API's door instead (package apid): the same executable, so that the image holds the Go
 // runtime and gRPC once.
@@ -106,6 +108,7 @@ type machine struct {
 	gifts     gifts
 	relays    relays
 	captures  chan struct{} // holds one for each capture that goes on
+	reads     chan struct{} // holds one for each file that is read
 	profiling sync.Mutex    // one profile is taken at a time
 	moving    sync.Mutex    // one snapshot of the cluster's data is taken or restored at a time
 	audit     *audit.Log    // who called what; nil where it cannot be written
@@ -115,6 +118,8 @@ type machine struct {
 	down      atomic.Bool     // it goes down: nothing is started any more
 	working   context.Context // ends then
 	stopWork  context.CancelCauseFunc
+
+	kernelLog atomic.Pointer[keeper] // keeps the kernel's log; nil before there is a disk to keep it on
 
 	// What can be observed. Cells that a part owns are given to it in newMachine.
 	topics        []topic
@@ -143,6 +148,7 @@ func newMachine() *machine {
 		gifts:         gifts{takers: make(chan struct{}, mostGiven)},
 		relays:        newRelays(),
 		captures:      make(chan struct{}, mostCaptures),
+		reads:         make(chan struct{}, mostReads),
 		desk:          desk{code: cell.New(pairing.Code("")), tries: map[netip.Prefix]*rate.Limiter{}},
 		modules:       host.ModuleIndex(),
 		config:        cell.New(applied{}),

@@ -53,8 +53,12 @@ func (m *machine) takeDown(r powerRequest) {
 		m.enter("going down", r.why)
 		m.say(fmt.Sprintf("%s: %s", r.to, r.why))
 		c := power.Config{
-			Pods:     m.stopPods,
-			Services: m.services.Shutdown,
+			Pods: m.stopPods,
+			Services: func(ctx context.Context) error {
+				err := m.services.Shutdown(ctx)
+				m.endKernelLog(ctx)
+				return err
+			},
 			Report: func(message string, err error) {
 				if err != nil {
 					message += ": " + err.Error()

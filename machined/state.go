@@ -7,6 +7,7 @@ import (
 
 	"github.com/orlop-os/orlop/machined/credentials"
 	"github.com/orlop-os/orlop/machined/disk"
+	"github.com/orlop-os/orlop/machined/host"
 	"github.com/orlop-os/orlop/pkg/supervise"
 )
 
@@ -46,17 +47,23 @@ type configurationState struct {
 func (m *machine) observable() []topic {
 	return []topic{
 		looked("certificates", ignoreContext(certificates)),          // []credentials.State, with when they expire
+		looked("cgroups", ignoreContext(m.kernel.ReadGroups)),        // []host.GroupUsage: control groups, and what each uses
 		looked("configuration", ignoreContext(m.configurationState)), // configurationState
 		watched("disks", m.disks),                                    // diskState: disks, partitions, file systems
+		m.newDrift().topic(),                                         // []driftState: what is not as it was configured
+		looked("filesystems", ignoreContext(m.kernel.ReadUsage)),     // []host.FilesystemState: how full each is
 		watched("install", m.installation),                           // installState: how far an installation is
 		watched("membership", m.membership),                          // membershipState: whether a worker is one of its cluster
 		looked("memory", ignoreContext(m.kernel.ReadMemory)),         // host.Memory, bytes
 		looked("modules", ignoreContext(m.kernel.ReadModules)),       // []host.LoadedModule
 		looked("mounts", ignoreContext(m.kernel.ReadMounts)),         // []host.MountState
 		watched("network", m.networkState),                           // network.State: links, addresses, routes, leases, resolver
+		looked("pci", ignoreContext(m.kernel.ReadPCI)),               // []host.PCIDevice
 		looked("processes", ignoreContext(m.kernel.ReadProcesses)),   // []host.ProcessState, with their memory
+		looked("sensors", ignoreContext(m.kernel.ReadSensors)),       // []host.Sensor: temperatures, fans, voltages, power
 		watched("services", m.services.Status()),                     // []supervise.Status, with their components
 		watched("stage", m.stage),                                    // stage: where the boot stands and what it waits for
+		looked("sysctls", ignoreContext(m.sysctls)),                  // []host.SysctlState: the kernel parameters that are set
 		looked("system", ignoreContext(m.kernel.ReadSystem)),         // host.System: kernel, processors, uptime
 		watched("time", m.timeState),                                 // timesync.Status
 		watched("timeline", m.timeline),                              // []moment: what was reached when
@@ -66,6 +73,11 @@ func (m *machine) observable() []topic {
 
 func ignoreContext[T any](read func() (T, error)) func(context.Context) (T, error) {
 	return func(context.Context) (T, error) { return read() }
+}
+
+func (m *machine) sysctls() ([]host.SysctlState, error) {
+	now, _ := m.config.Get()
+	return m.kernel.ReadSysctls(m.hostConfig(now.config))
 }
 
 func certificates() ([]credentials.State, error) { return credentials.List(credentials.Folders()...) }

@@ -209,6 +209,9 @@ func (m *machine) bringStorage(ctx context.Context, c disk.Config) error {
 	}
 	m.noStorage.Set(problem)
 	m.disks.Update(func(d diskState) diskState { d.Problem = problem; return d })
+	if err == nil {
+		m.keepKernelLog()
+	}
 	return err
 }
 

@@ -517,7 +517,13 @@ func (s *fakeLogService) Service(r *api.ServiceLogRequest, stream grpc.ServerStr
 	return nil
 }
 
-func (s *fakeLogService) Kernel(_ *api.KernelLogRequest, stream grpc.ServerStreamingServer[api.LogLine]) error {
+func (s *fakeLogService) Kernel(r *api.KernelLogRequest, stream grpc.ServerStreamingServer[api.LogLine]) error {
+	if r.Crash {
+		return status.Error(codes.NotFound, "kernel log: no crash was saved")
+	}
+	if r.Before {
+		return stream.Send(&api.LogLine{Time: fakeNow, Text: "reboot: Restarting system", Priority: 5})
+	}
 	after := timestamppb.New(fakeNow.AsTime().Add(1500 * time.Millisecond))
 	err := errors.Join(stream.Send(&api.LogLine{Time: fakeNow, Text: "Linux version 6.12", Priority: 5}),
 		stream.Send(&api.LogLine{Time: after, Text: "Run /init as init process", Priority: 6}))

@@ -75,7 +75,7 @@ func (t *tool) rootCommand() *cobra.Command {
 	}
 	add("make", t.genCommand(), t.pairCommand(), t.validateCommand(), t.clusterCommand())
 	add("look", t.healthCommand(), t.getCommand(), t.watchCommand(), t.servicesCommand(), t.logsCommand(), t.dmesgCommand(), t.eventsCommand(),
-		t.auditCommand(), t.captureCommand(), t.profileCommand(), t.versionCommand(), t.showConfigCommand(), t.historyCommand(), t.diffConfigCommand(),
+		t.catCommand(), t.lsCommand(), t.auditCommand(), t.captureCommand(), t.profileCommand(), t.versionCommand(), t.showConfigCommand(), t.historyCommand(), t.diffConfigCommand(),
 		t.supportCommand(), t.dashboardCommand())
 	add("change", t.applyCommand(), t.patchCommand(), t.editCommand(), t.confirmCommand(), t.rollbackConfigCommand(), t.serviceCommand(),
 		t.imageCommand(), t.etcdCommand(), t.trustCommand(), t.nodesCommand(), t.kubeconfigCommand(), t.upgradeCommand(), t.rollbackCommand(), t.rebootCommand(), t.shutdownCommand(), t.resetCommand())

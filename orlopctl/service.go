@@ -96,13 +96,16 @@ func (t *tool) logsCommand() *cobra.Command {
 }
 
 func (t *tool) dmesgCommand() *cobra.Command {
-	var follow bool
-	var tail uint32
+	request := &api.KernelLogRequest{}
 	c := &cobra.Command{
-		Use: "dmesg", Short: "Show what the kernel wrote", Args: cobra.NoArgs,
+		Use: "dmesg", Short: "Show what the kernel wrote",
+		Long: "Show what the kernel wrote: since the machine started, before it started (--before), or when it crashed last (--crash). Of the start\n" +
+			"before, the machine keeps the last 256 KiB at least; what was written in the last five seconds before a power cut is lost. Of a crash\n" +
+			"it has what the kernel could save by the firmware, which not every machine can.",
+		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			return t.stream(func(ctx context.Context, c *client.Client) error {
-				stream, err := c.Log.Kernel(ctx, &api.KernelLogRequest{Follow: follow, Tail: tail})
+				stream, err := c.Log.Kernel(ctx, request)
 				if err != nil {
 					return err
 				}
@@ -110,8 +113,12 @@ func (t *tool) dmesgCommand() *cobra.Command {
 			})
 		},
 	}
-	c.Flags().BoolVarP(&follow, "follow", "f", false, "go on with each new line")
-	c.Flags().Uint32Var(&tail, "tail", 0, "only the last so many lines (default: all that are kept)")
+	f := c.Flags()
+	f.BoolVarP(&request.Follow, "follow", "f", false, "go on with each new line")
+	f.Uint32Var(&request.Tail, "tail", 0, "only the last so many lines (default: all that are kept)")
+	f.BoolVar(&request.Before, "before", false, "of the start before this one")
+	f.BoolVar(&request.Crash, "crash", false, "what the kernel saved when it crashed last")
+	c.MarkFlagsMutuallyExclusive("follow", "before", "crash")
 	return c
 }
 

@@ -18,6 +18,8 @@ import (
 	"filippo.io/age/agessh"
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/orlop-os/orlop/pkg/api"
@@ -179,6 +181,8 @@ func (b *supportBundle) collect(ctx context.Context, c *client.Client) error {
 		{"audit.jsonl", lines(c.Audit.Read, &api.ReadAuditRequest{}, func(l *api.AuditLine) string { return string(l.Line) })},
 		{"events.txt", lines(c.Machine.Events, &api.EventsRequest{}, eventLine)},
 		{"kernel.txt", lines(c.Log.Kernel, &api.KernelLogRequest{}, kernelLine)},
+		{"kernel-before.txt", ifAny(lines(c.Log.Kernel, &api.KernelLogRequest{Before: true}, kernelLine))},
+		{"kernel-crash.txt", ifAny(lines(c.Log.Kernel, &api.KernelLogRequest{Crash: true}, kernelLine))},
 		{"state/topics.json", answer(c.Machine.Get, &api.GetRequest{}, &topics)},
 	}
 	for _, p := range parts {
@@ -323,6 +327,17 @@ func lines[Q, A any](method func(context.Context, Q, ...grpc.CallOption) (grpc.S
 		}
 		got := textContent(strings.Join(kept, ""))
 		got.older = older
+		return got, err
+	}
+}
+
+// ifAny is a reading of what a machine need not have: without it, the part is empty.
+func ifAny(read reading) reading {
+	return func(ctx context.Context) (content, error) {
+		got, err := read(ctx)
+		if status.Code(err) == codes.NotFound {
+			err = nil
+		}
 		return got, err
 	}
 }

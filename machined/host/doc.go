@@ -6,7 +6,8 @@
 // by the order in which Diff returns them (a module brings parameters and file systems with it), so one that fails
 // does not hold up the others (reconcile.Config.KeepGoing).
 //
-// The package also reads facts for the machine's state: memory, processors, uptime, mounts, modules, processes.
+// The package also reads facts for the machine's state: memory, processors, uptime, mounts and how full they are, modules, processes,
+// control groups, kernel parameters, sensors, PCI devices.
 //
 // # Control groups
 //

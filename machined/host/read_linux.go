@@ -57,13 +57,12 @@ func (k *Kernel) Read(want Want) (Have, error) {
 		return have, err
 	}
 	for _, s := range want.Sysctls {
-		value, err := os.ReadFile(k.sysctlPath(s.Name))
-		if err == nil {
-			have.Sysctls[s.Name] = strings.Join(strings.Fields(string(value)), " ")
-		} else if errors.Is(err, fs.ErrPermission) {
-			have.Sysctls[s.Name] = "(cannot be read)"
-		} else if !errors.Is(err, fs.ErrNotExist) {
-			return have, fmt.Errorf("kernel parameter %s: cannot read: %w", s.Name, err)
+		value, there, err := k.readSysctl(s.Name)
+		if err != nil {
+			return have, err
+		}
+		if there {
+			have.Sysctls[s.Name] = value
 		}
 	}
 	for _, r := range want.Rlimits {

@@ -23,6 +23,7 @@ func TestEveryMethodHasARole(t *testing.T) {
 // TestReadersLookOnly keeps the roles honest: a method that a reader or a machine may call is one that by its name only looks.
 func TestReadersLookOnly(t *testing.T) {
 	looks := []string{"Get", "List", "Watch", "Events", "Version", "Health", "Service", "Kernel", "Status", "Describe", "Give", "Read", "History", "Compare",
+		"ReadFile", "ListFiles",
 		"Renew", // gives the caller no more than what he came with
 		"Join",  // machines only, which get what they have, or have a ticket for
 		"Members",

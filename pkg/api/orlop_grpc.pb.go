@@ -24,14 +24,16 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	Machine_Version_FullMethodName  = "/orlop.v1alpha1.Machine/Version"
-	Machine_Get_FullMethodName      = "/orlop.v1alpha1.Machine/Get"
-	Machine_Watch_FullMethodName    = "/orlop.v1alpha1.Machine/Watch"
-	Machine_Events_FullMethodName   = "/orlop.v1alpha1.Machine/Events"
-	Machine_Reboot_FullMethodName   = "/orlop.v1alpha1.Machine/Reboot"
-	Machine_Shutdown_FullMethodName = "/orlop.v1alpha1.Machine/Shutdown"
-	Machine_Reset_FullMethodName    = "/orlop.v1alpha1.Machine/Reset"
-	Machine_Relay_FullMethodName    = "/orlop.v1alpha1.Machine/Relay"
+	Machine_Version_FullMethodName   = "/orlop.v1alpha1.Machine/Version"
+	Machine_Get_FullMethodName       = "/orlop.v1alpha1.Machine/Get"
+	Machine_Watch_FullMethodName     = "/orlop.v1alpha1.Machine/Watch"
+	Machine_Events_FullMethodName    = "/orlop.v1alpha1.Machine/Events"
+	Machine_Reboot_FullMethodName    = "/orlop.v1alpha1.Machine/Reboot"
+	Machine_Shutdown_FullMethodName  = "/orlop.v1alpha1.Machine/Shutdown"
+	Machine_Reset_FullMethodName     = "/orlop.v1alpha1.Machine/Reset"
+	Machine_ReadFile_FullMethodName  = "/orlop.v1alpha1.Machine/ReadFile"
+	Machine_ListFiles_FullMethodName = "/orlop.v1alpha1.Machine/ListFiles"
+	Machine_Relay_FullMethodName     = "/orlop.v1alpha1.Machine/Relay"
 )
 
 // MachineClient is the client API for Machine service.
@@ -51,6 +53,12 @@ type MachineClient interface {
 	Shutdown(ctx context.Context, in *PowerRequest, opts ...grpc.CallOption) (*PowerResponse, error)
 	// Reset forgets the configuration, the data or both, and starts the machine anew.
 	Reset(ctx context.Context, in *ResetRequest, opts ...grpc.CallOption) (*PowerResponse, error)
+	// ReadFile sends a file of the machine from a byte on, in order: one of those that may be looked at, up to 16 MiB, for at most 30 s.
+	// Logs of pods and the record of the Kubernetes API need the role admin. INVALID_ARGUMENT: nobody may look at it; it says what may be
+	// looked at.
+	ReadFile(ctx context.Context, in *ReadFileRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ReadFileResponse], error)
+	// ListFiles lists what may be looked at of a folder, by name.
+	ListFiles(ctx context.Context, in *ListFilesRequest, opts ...grpc.CallOption) (*ListFilesResponse, error)
 	// Relay passes bytes on between the caller and the door of another machine of the cluster. Inside, the caller makes a connection of
 	// his own with that machine: this one proves nothing for him, and can read nothing. The first message names the target; an empty
 	// one answers when the connection is there. What comes then are the connection's bytes, until either side ends it, or nothing has
@@ -154,9 +162,38 @@ func (c *machineClient) Reset(ctx context.Context, in *ResetRequest, opts ...grp
 	return out, nil
 }
 
+func (c *machineClient) ReadFile(ctx context.Context, in *ReadFileRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ReadFileResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &Machine_ServiceDesc.Streams[2], Machine_ReadFile_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[ReadFileRequest, ReadFileResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Machine_ReadFileClient = grpc.ServerStreamingClient[ReadFileResponse]
+
+func (c *machineClient) ListFiles(ctx context.Context, in *ListFilesRequest, opts ...grpc.CallOption) (*ListFilesResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListFilesResponse)
+	err := c.cc.Invoke(ctx, Machine_ListFiles_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *machineClient) Relay(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[RelayData, RelayData], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	stream, err := c.cc.NewStream(ctx, &Machine_ServiceDesc.Streams[2], Machine_Relay_FullMethodName, cOpts...)
+	stream, err := c.cc.NewStream(ctx, &Machine_ServiceDesc.Streams[3], Machine_Relay_FullMethodName, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -184,6 +221,12 @@ type MachineServer interface {
 	Shutdown(context.Context, *PowerRequest) (*PowerResponse, error)
 	// Reset forgets the configuration, the data or both, and starts the machine anew.
 	Reset(context.Context, *ResetRequest) (*PowerResponse, error)
+	// ReadFile sends a file of the machine from a byte on, in order: one of those that may be looked at, up to 16 MiB, for at most 30 s.
+	// Logs of pods and the record of the Kubernetes API need the role admin. INVALID_ARGUMENT: nobody may look at it; it says what may be
+	// looked at.
+	ReadFile(*ReadFileRequest, grpc.ServerStreamingServer[ReadFileResponse]) error
+	// ListFiles lists what may be looked at of a folder, by name.
+	ListFiles(context.Context, *ListFilesRequest) (*ListFilesResponse, error)
 	// Relay passes bytes on between the caller and the door of another machine of the cluster. Inside, the caller makes a connection of
 	// his own with that machine: this one proves nothing for him, and can read nothing. The first message names the target; an empty
 	// one answers when the connection is there. What comes then are the connection's bytes, until either side ends it, or nothing has
@@ -219,6 +262,12 @@ func (UnimplementedMachineServer) Shutdown(context.Context, *PowerRequest) (*Pow
 }
 func (UnimplementedMachineServer) Reset(context.Context, *ResetRequest) (*PowerResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Reset not implemented")
+}
+func (UnimplementedMachineServer) ReadFile(*ReadFileRequest, grpc.ServerStreamingServer[ReadFileResponse]) error {
+	return status.Error(codes.Unimplemented, "method ReadFile not implemented")
+}
+func (UnimplementedMachineServer) ListFiles(context.Context, *ListFilesRequest) (*ListFilesResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListFiles not implemented")
 }
 func (UnimplementedMachineServer) Relay(grpc.BidiStreamingServer[RelayData, RelayData]) error {
 	return status.Error(codes.Unimplemented, "method Relay not implemented")
@@ -356,6 +405,35 @@ func _Machine_Reset_Handler(srv interface{}, ctx context.Context, dec func(inter
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Machine_ReadFile_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(ReadFileRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(MachineServer).ReadFile(m, &grpc.GenericServerStream[ReadFileRequest, ReadFileResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Machine_ReadFileServer = grpc.ServerStreamingServer[ReadFileResponse]
+
+func _Machine_ListFiles_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListFilesRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(MachineServer).ListFiles(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Machine_ListFiles_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(MachineServer).ListFiles(ctx, req.(*ListFilesRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _Machine_Relay_Handler(srv interface{}, stream grpc.ServerStream) error {
 	return srv.(MachineServer).Relay(&grpc.GenericServerStream[RelayData, RelayData]{ServerStream: stream})
 }
@@ -390,6 +468,10 @@ var Machine_ServiceDesc = grpc.ServiceDesc{
 			MethodName: "Reset",
 			Handler:    _Machine_Reset_Handler,
 		},
+		{
+			MethodName: "ListFiles",
+			Handler:    _Machine_ListFiles_Handler,
+		},
 	},
 	Streams: []grpc.StreamDesc{
 		{
@@ -400,6 +482,11 @@ var Machine_ServiceDesc = grpc.ServiceDesc{
 		{
 			StreamName:    "Events",
 			Handler:       _Machine_Events_Handler,
+			ServerStreams: true,
+		},
+		{
+			StreamName:    "ReadFile",
+			Handler:       _Machine_ReadFile_Handler,
 			ServerStreams: true,
 		},
 		{

@@ -68,6 +68,7 @@ const (
 	PodNetwork     = Data + "/lib/podnetwork" // root, 0700: the node's WireGuard key
 	Bundle         = Data + "/lib/bundle"     // root, 0700: the upgrade bundle that is received, or was received last
 	AuditLog       = Data + "/log/kube-audit" // owner UserAPI, 0700
+	KernelLog      = Data + "/log/kernel"     // root, 0700: what the kernel wrote in this start and the one before (package bootlog)
 )
 
 // Sockets and files that live until power-off, on the tmpfs /run.

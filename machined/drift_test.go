@@ -1,0 +1,151 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// saidDrift is a domain whose answer a test sets.
+type saidDrift struct {
+	mu    sync.Mutex
+	lines []string
+	err   error
+	asked atomic.Int32
+}
+
+func (s *saidDrift) set(err error, lines ...string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.lines, s.err = lines, err
+}
+
+func (s *saidDrift) diff(context.Context) ([]string, error) {
+	s.asked.Add(1)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.lines, s.err
+}
+
+// TestDrift: each domain says what it would do, or why it cannot say it; the revision grows with changes only, and the time is that of the
+// first look that found something.
+func TestDrift(t *testing.T) {
+	host, disk := &saidDrift{}, &saidDrift{}
+	d := &drift{domains: []domain{{"disk", disk.diff}, {"host", host.diff}}, patience: time.Minute} // every look is a new one
+	look := func(want string, revision uint64) []driftState {
+		t.Helper()
+		d.every = time.Hour
+		d.mu.Lock()
+		d.looked = time.Time{}
+		d.mu.Unlock()
+		states, got, err := d.look(t.Context())
+		text := ""
+		for _, s := range states {
+			text += fmt.Sprintf("%s %v %s;", s.Domain, s.Operations, s.Problem)
+			if s.Operations == nil || s.Since.IsZero() != s.well() {
+				t.Errorf("%+v", s)
+			}
+		}
+		if err != nil || text != want || got != revision {
+			t.Errorf("got %s, revision %d, %v; want %s, %d", text, got, err, want, revision)
+		}
+		return states
+	}
+	look("disk [] ;host [] ;", 1)
+	look("disk [] ;host [] ;", 1)
+	host.set(nil, "set kernel parameter a", "set kernel parameter b")
+	since := look("disk [] ;host [set kernel parameter a set kernel parameter b] ;", 2)[1].Since
+	host.set(errors.New("and a link is missing"), "set kernel parameter b")
+	disk.set(errors.New("/dev/vda: cannot examine: input/output error"))
+	if later := look("disk [] /dev/vda: cannot examine: input/output error;host [set kernel parameter b] and a link is missing;", 3)[1].Since; !later.Equal(since) {
+		t.Errorf("since %v, and then since %v", since, later)
+	}
+	disk.set(errNoDomain)
+	host.set(nil)
+	look("host [] ;", 4)
+	if n := disk.asked.Load(); n != 5 {
+		t.Errorf("asked %d times", n)
+	}
+	for range 10 { // who asks again soon gets the same
+		if _, revision, err := d.look(t.Context()); revision != 4 || err != nil {
+			t.Errorf("%d, %v", revision, err)
+		}
+	}
+	if n := disk.asked.Load(); n != 5 {
+		t.Errorf("asked %d times", n)
+	}
+}
+
+// TestDriftHangs: a domain that does not come back holds nobody up, and is not asked again before it has.
+func TestDriftHangs(t *testing.T) {
+	host, back, asked := &saidDrift{}, make(chan struct{}), atomic.Int32{}
+	hangs := func(context.Context) ([]string, error) {
+		if asked.Add(1) == 1 {
+			<-back
+		}
+		return nil, nil
+	}
+	d := &drift{domains: []domain{{"disk", hangs}, {"host", host.diff}}, patience: time.Millisecond}
+	first := func() string {
+		d.every = time.Hour
+		d.looked = time.Time{}
+		states, _, err := d.look(t.Context())
+		if err != nil || len(states) != 2 {
+			t.Fatalf("%v, %v", states, err)
+		}
+		return states[0].Problem
+	}
+	if got := first(); got != "cannot be said within 1ms" {
+		t.Errorf("%q", got)
+	}
+	d.patience = time.Minute
+	if got := first(); got != "an earlier look has not come back" || asked.Load() != 1 {
+		t.Errorf("%q, asked %d times", got, asked.Load())
+	}
+	close(back)
+	for deadline := time.Now().Add(20 * time.Second); first() != ""; { // it comes back in its own time
+		if time.Now().After(deadline) {
+			t.Fatal("it never does")
+		}
+	}
+	leaving, leave := context.WithCancel(t.Context())
+	leave()
+	d.looked = time.Time{}
+	d.running = make(chan struct{})
+	if _, _, err := d.look(leaving); !errors.Is(err, context.Canceled) {
+		t.Errorf("a caller who has left: %v", err)
+	}
+}
+
+// TestDriftIsWatched: a watcher is woken by a change, and by nothing else.
+func TestDriftIsWatched(t *testing.T) {
+	host := &saidDrift{}
+	d := &drift{domains: []domain{{"host", host.diff}}, every: time.Millisecond, patience: time.Minute}
+	topic := d.topic()
+	_, seen, err := topic.get(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	ended := make(chan error, 1)
+	go func() { ended <- topic.next(ctx, seen) }()
+	for host.asked.Load() < 5 {
+		select {
+		case err := <-ended:
+			t.Fatalf("woken for nothing: %v", err)
+		default:
+		}
+	}
+	host.set(nil, "set kernel parameter a")
+	if err := <-ended; err != nil {
+		t.Fatal(err)
+	}
+	if value, revision, err := topic.get(t.Context()); err != nil || revision != seen+1 || value.([]driftState)[0].Operations[0] != "set kernel parameter a" {
+		t.Errorf("%v, %d, %v", value, revision, err)
+	}
+}

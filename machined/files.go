@@ -1,0 +1,206 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"regexp"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/orlop-os/orlop/apid"
+	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/paths"
+	"github.com/orlop-os/orlop/pkg/peek"
+	"github.com/orlop-os/orlop/pkg/pki"
+)
+
+// Files that may be looked at (package peek). The list names what is known to hold no secret, and nothing is shown that is not on it: not
+// STATE, nothing of the cluster's data, of containers and of processes' credentials, and of processes themselves nothing at all (their
+// environment, memory and open files are there); of the firmware no variables.
+
+const (
+	// mostReads is how many files are read at once. One that does not come back (a driver that hangs) keeps its place.
+	mostReads = 4
+	// maxRead bounds what one call sends of a file, in bytes, and how long it may take: in /proc and /sys a file may have no end.
+	maxRead  = 16 << 20
+	readTime = 30 * time.Second
+	// readChunk is how much of it is in one message.
+	readChunk = 64 << 10
+	// mostEntries is how many entries of a folder are listed.
+	mostEntries = 10000
+)
+
+// files is what may be looked at.
+var files = &peek.List{
+	Root: "/",
+	Trees: append([]peek.Tree{
+		{Path: "/usr"}, {Path: "/etc"}, // of the image, whose every byte is public but for a configuration in it
+		{Path: paths.ResolvConf}, {Path: paths.Hosts}, {Path: paths.Hostname}, {Path: paths.MachineID}, // where /etc leads to
+		{Path: "/sys/block"}, {Path: "/sys/bus"}, {Path: "/sys/class"}, {Path: "/sys/dev"}, {Path: "/sys/devices"}, {Path: "/sys/module"},
+		{Path: "/sys/fs/cgroup"}, {Path: "/sys/fs/ext4"}, {Path: "/sys/kernel/iommu_groups"}, {Path: "/sys/kernel/mm"},
+		{Path: paths.Data + "/log", Private: true}, // what pods write, and what was asked of the Kubernetes API
+	}, processTrees()...),
+	Hidden: []string{paths.EmbeddedConfig},
+	// The kernel checks rights when some of these are read, and grants them to PID 1: keys of NVMe over fabrics, passwords of iSCSI. The
+	// last ones are raw memory of devices, which may hold what nobody knows of, and which upsets some when all of it is read.
+	Secret: regexp.MustCompile(`(?i)secret|password|chap|psk|credential|(^|_)key$|^(config|eeprom|nvmem|nvram|rom|vpd)$`),
+}
+
+// processTrees are the parts of /proc that are not of a process. Not among them: what tells where the kernel lies in memory, and what does
+// something when it is read.
+func processTrees() []peek.Tree {
+	names := []string{"buddyinfo", "cmdline", "consoles", "cpuinfo", "crypto", "devices", "diskstats", "filesystems", "fs/ext4", "fs/jbd2", "interrupts",
+		"irq", "loadavg", "locks", "mdstat", "meminfo", "misc", "modules", "mounts", "net", "partitions", "pressure", "schedstat", "scsi", "softirqs", "stat", "swaps", "sys",
+		"uptime", "version", "vmstat", "zoneinfo"}
+	// Where /proc/mounts and /proc/net lead to: this process has the machine's own mounts and network.
+	own := fmt.Sprint(os.Getpid())
+	var trees []peek.Tree
+	for _, name := range append(names, own+"/mounts", own+"/mountinfo", own+"/net") {
+		trees = append(trees, peek.Tree{Path: "/proc/" + name})
+	}
+	return trees
+}
+
+func (a machineAPI) ReadFile(r *api.ReadFileRequest, stream grpc.ServerStreamingServer[api.ReadFileResponse]) error {
+	all := said(stream.Context(), apid.MetadataRole) == strings.TrimPrefix(pki.RoleAdmin, pki.RolePrefix)
+	return a.m.looksAt(stream.Context(), r.Path, func(ctx context.Context) error {
+		f, err := files.Open(r.Path, all)
+		if err != nil {
+			return notShown(r.Path, all, err)
+		}
+		defer f.Close()
+		return sendFile(ctx, f, r.Offset, stream.Send)
+	})
+}
+
+func (a machineAPI) ListFiles(ctx context.Context, r *api.ListFilesRequest) (*api.ListFilesResponse, error) {
+	all := said(ctx, apid.MetadataRole) == strings.TrimPrefix(pki.RoleAdmin, pki.RolePrefix)
+	out := make(chan *api.ListFilesResponse, 1)
+	err := a.m.looksAt(ctx, r.Path, func(context.Context) error {
+		list, more, err := files.Entries(r.Path, all, mostEntries)
+		if err != nil {
+			return notShown(r.Path, all, err)
+		}
+		answer := &api.ListFilesResponse{Cut: more}
+		for _, e := range list {
+			one := &api.FileEntry{Name: e.Name, Mode: e.Mode.String(), Size: e.Size, Modified: timestamppb.New(e.Modified), Target: e.Target}
+			answer.Entries = append(answer.Entries, one)
+		}
+		out <- answer
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return <-out, nil
+}
+
+// looksAt does what reads a file. It returns in time, even if that does not, and when the machine goes down: an open file would keep its
+// disk from being unmounted.
+func (m *machine) looksAt(ctx context.Context, path string, read func(context.Context) error) error {
+	select {
+	case m.reads <- struct{}{}:
+	default:
+		return status.Errorf(codes.ResourceExhausted, "%s: cannot read: %d files are read at present; try again when one has ended", path, mostReads)
+	}
+	limited, cancel := context.WithTimeout(ctx, readTime)
+	defer cancel()
+	done := make(chan error, 1)
+	go func() {
+		defer func() { <-m.reads }()
+		done <- read(limited)
+	}()
+	select {
+	case err := <-done:
+		return err
+	case <-m.working.Done():
+		return status.Error(codes.Unavailable, "the machine goes down")
+	case <-limited.Done():
+		if ctx.Err() != nil {
+			return status.FromContextError(ctx.Err()).Err()
+		}
+		return status.Errorf(codes.Aborted, "%s: cannot read all of it within %v", path, readTime)
+	}
+}
+
+// sendFile sends a file from a byte on, up to the bound.
+func sendFile(ctx context.Context, f *os.File, offset int64, send func(*api.ReadFileResponse) error) error {
+	info, err := f.Stat()
+	switch {
+	case err != nil:
+		return status.Errorf(codes.Internal, "%s: cannot examine: %v", f.Name(), err)
+	case info.IsDir():
+		return status.Error(codes.FailedPrecondition, "it is a folder; list it (`orlopctl ls`)")
+	case offset < 0:
+		return status.Errorf(codes.InvalidArgument, "offset: %d is before the beginning of the file", offset)
+	}
+	if offset > 0 {
+		if _, err := f.Seek(offset, io.SeekStart); err != nil {
+			return status.Errorf(codes.FailedPrecondition, "offset: this file can only be read from its beginning: %v", errors.Unwrap(err))
+		}
+	}
+	buffer := make([]byte, readChunk)
+	for sent := 0; ; {
+		if err := ctx.Err(); err != nil {
+			return status.FromContextError(err).Err()
+		}
+		n, err := f.Read(buffer[:min(len(buffer), maxRead+1-sent)])
+		if n > 0 {
+			sent += n
+			cut := sent > maxRead
+			if cut {
+				n--
+			}
+			if err := send(&api.ReadFileResponse{Chunk: buffer[:n], Cut: cut}); err != nil || cut {
+				return err
+			}
+		}
+		switch {
+		case errors.Is(err, io.EOF):
+			return nil
+		case err != nil:
+			return status.Errorf(codes.FailedPrecondition, "cannot read: %v", errors.Unwrap(err))
+		}
+	}
+}
+
+// notShown is the status of a path that is not opened.
+func notShown(path string, all bool, err error) error {
+	switch {
+	case errors.Is(err, peek.ErrRefused) && !all && files.Private(path):
+		return status.Errorf(codes.PermissionDenied, "%s: it needs the role %s", path, pki.RoleAdmin)
+	case errors.Is(err, peek.ErrRefused):
+		return status.Errorf(codes.InvalidArgument, "%v; what may be: %s", err, shownTrees())
+	case errors.Is(err, fs.ErrNotExist):
+		return status.Error(codes.NotFound, err.Error())
+	}
+	return status.Error(codes.FailedPrecondition, err.Error())
+}
+
+// shownTrees says what may be looked at, in one line.
+func shownTrees() string {
+	own := fmt.Sprintf("/proc/%d/", os.Getpid())
+	var list, proc []string
+	for _, t := range files.Trees {
+		name, process := strings.CutPrefix(t.Path, "/proc/")
+		switch {
+		case strings.HasPrefix(t.Path, own), strings.HasPrefix(t.Path, paths.Run): // where others of the list lead to
+		case process:
+			proc = append(proc, name)
+		case t.Private:
+			list = append(list, t.Path+" (role admin)")
+		default:
+			list = append(list, t.Path)
+		}
+	}
+	return fmt.Sprintf("%s; of /proc %s", strings.Join(list, ", "), strings.Join(proc, ", "))
+}

@@ -1,0 +1,199 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	"github.com/orlop-os/orlop/apid"
+	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/peek"
+)
+
+// pieces is the stream of a file.
+type pieces struct {
+	grpc.ServerStream
+	ctx  context.Context
+	text bytes.Buffer
+	cut  bool
+}
+
+func (s *pieces) Context() context.Context { return s.ctx }
+
+func (s *pieces) Send(r *api.ReadFileResponse) error {
+	s.text.Write(r.Chunk)
+	s.cut = r.Cut
+	return nil
+}
+
+func newFiles(t *testing.T) machineAPI {
+	m := &machine{reads: make(chan struct{}, mostReads)}
+	m.working, m.stopWork = context.WithCancelCause(t.Context())
+	return machineAPI{m: m}
+}
+
+// as is the context of a call of somebody with a role.
+func as(t *testing.T, role string) context.Context {
+	return metadata.NewIncomingContext(t.Context(), metadata.Pairs(apid.MetadataRole, role))
+}
+
+// TestReadFile reads what every machine has, and nothing that a machine would not show.
+func TestReadFile(t *testing.T) {
+	a := newFiles(t)
+	for name, want := range map[string]string{"/proc/cpuinfo": "processor", "/proc/net/dev": "Receive", "/proc/mounts": "proc", "/proc/sys/kernel/ostype": "Linux"} {
+		s := &pieces{ctx: as(t, "reader")}
+		if err := a.ReadFile(&api.ReadFileRequest{Path: name}, s); err != nil || s.cut || !strings.Contains(s.text.String(), want) {
+			t.Errorf("%s: %.100q, %v", name, s.text.String(), err)
+		}
+	}
+	s := &pieces{ctx: as(t, "reader")}
+	if err := a.ReadFile(&api.ReadFileRequest{Path: "/proc/sys/kernel/ostype", Offset: 2}, s); err != nil || s.text.String() != "nux\n" {
+		t.Errorf("from a byte on: %q, %v", s.text.String(), err)
+	}
+	for _, c := range []struct {
+		path, role string
+		code       codes.Code
+		want       string
+	}{
+		{"/state/config/current.yaml", "admin", codes.InvalidArgument, `/state/config/current.yaml: may not be looked at; what may be: /usr, /etc, /sys/block`},
+		{"/proc/self/environ", "admin", codes.InvalidArgument, "of /proc buddyinfo"},
+		{"/proc/1/root/etc/hostname", "admin", codes.InvalidArgument, "/var/log (role admin)"},
+		{"/proc/kcore", "admin", codes.InvalidArgument, ""}, {"/proc/keys", "admin", codes.InvalidArgument, ""}, {"/proc/kmsg", "admin", codes.InvalidArgument, ""},
+		{"/proc/kallsyms", "admin", codes.InvalidArgument, ""}, {"/proc/sysrq-trigger", "admin", codes.InvalidArgument, ""},
+		{"/sys/kernel/security/lsm", "admin", codes.InvalidArgument, ""}, {"/sys/firmware/efi/efivars/x", "admin", codes.InvalidArgument, ""},
+		{"/proc/sys/net/ipv4/tcp_fastopen_key", "admin", codes.InvalidArgument, ""}, {"/proc/sys/net/ipv6/conf/lo/stable_secret", "admin", codes.InvalidArgument, ""},
+		{"/dev/mem", "admin", codes.InvalidArgument, ""}, {"/run/orlop/kube/api/ca.key", "admin", codes.InvalidArgument, ""}, {"/var/lib/etcd/member", "admin", codes.InvalidArgument, ""},
+		{"/usr/share/orlop/config.yaml", "admin", codes.InvalidArgument, ""},
+		{"/sys/bus/pci/devices/0000:00:00.0/config", "admin", codes.InvalidArgument, ""}, {"/sys/class/nvme/nvme0/dhchap_secret", "admin", codes.InvalidArgument, ""},
+		{"/var/log/pods/x", "operator", codes.PermissionDenied, "/var/log/pods/x: it needs the role orlop:admin"},
+		{"/var/log/no-such-file", "admin", codes.NotFound, "is not there"},
+		{"/proc/sys/kernel", "reader", codes.FailedPrecondition, "it is a folder"},
+	} {
+		s := &pieces{ctx: as(t, c.role)}
+		err := a.ReadFile(&api.ReadFileRequest{Path: c.path}, s)
+		if status.Code(err) != c.code || !strings.Contains(status.Convert(err).Message(), c.want) || s.text.Len() > 0 {
+			t.Errorf("%s: %v, %d bytes; want %v, %q", c.path, err, s.text.Len(), c.code, c.want)
+		}
+		answer, err := a.ListFiles(as(t, c.role), &api.ListFilesRequest{Path: c.path})
+		if c.code != codes.FailedPrecondition && (status.Code(err) != c.code || answer != nil) {
+			t.Errorf("listing %s: %v, %v", c.path, answer, err)
+		}
+	}
+}
+
+// TestListFiles: a folder above what may be looked at shows the way there, and nothing else.
+func TestListFiles(t *testing.T) {
+	a := newFiles(t)
+	for _, c := range []struct {
+		path, role string
+		has, not   []string
+	}{
+		{"/", "reader", []string{"etc", "proc", "sys", "usr"}, []string{"state", "root", "dev", "tmp", "var", "boot"}},
+		{"/", "admin", []string{"etc", "var"}, []string{"state", "root", "dev"}},
+		{"/proc", "admin", []string{"cpuinfo", "net", "sys", "mounts"}, []string{"kcore", "kmsg", "self", "keys", "kallsyms", "iomem"}},
+		{"/proc/sys/net/ipv4", "admin", []string{"ip_forward"}, []string{"tcp_fastopen_key"}},
+		{fmt.Sprint("/proc/", os.Getpid()), "admin", []string{"net", "mounts", "mountinfo"}, []string{"environ", "mem", "fd", "root", "cmdline"}},
+	} {
+		answer, err := a.ListFiles(as(t, c.role), &api.ListFilesRequest{Path: c.path})
+		if err != nil || answer.Cut {
+			t.Errorf("%s: %v", c.path, err)
+			continue
+		}
+		var names []string
+		for _, e := range answer.Entries {
+			names = append(names, e.Name)
+		}
+		for _, name := range c.has {
+			if !slices.Contains(names, name) {
+				t.Errorf("%s: %s is not in %v", c.path, name, names)
+			}
+		}
+		for _, name := range c.not {
+			if slices.Contains(names, name) {
+				t.Errorf("%s: %s is listed for %s", c.path, name, c.role)
+			}
+		}
+	}
+}
+
+// TestLooksAt: reading is bounded in number and size, and ends when the machine goes down.
+func TestLooksAt(t *testing.T) {
+	a := newFiles(t)
+	release, ended := make(chan struct{}), make(chan error, mostReads)
+	for range mostReads {
+		begun := make(chan struct{})
+		go func() {
+			ended <- a.m.looksAt(t.Context(), "x", func(context.Context) error { close(begun); <-release; return errors.New("read") })
+		}()
+		<-begun
+	}
+	if err := a.m.looksAt(t.Context(), "x", nil); status.Code(err) != codes.ResourceExhausted {
+		t.Errorf("one too many: %v", err)
+	}
+	a.m.stopWork(nil)
+	for range mostReads {
+		if err := <-ended; status.Code(err) != codes.Unavailable {
+			t.Errorf("when the machine goes down: %v", err)
+		}
+	}
+	close(release)
+	for range mostReads { // each gives its place back when it has come back
+		a.m.reads <- struct{}{}
+	}
+	name := filepath.Join(t.TempDir(), "large")
+	for size, cut := range map[int64]bool{maxRead: false, maxRead + 1: true, 2 * maxRead: true} {
+		if err := errors.Join(os.WriteFile(name, nil, 0o600), os.Truncate(name, size)); err != nil {
+			t.Fatal(err)
+		}
+		f, err := os.Open(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := &pieces{}
+		if err := sendFile(t.Context(), f, 0, s.Send); err != nil || s.cut != cut || s.text.Len() != maxRead {
+			t.Errorf("of %d bytes: %d, cut %v, %v", size, s.text.Len(), s.cut, err)
+		}
+		s = &pieces{}
+		if err := sendFile(t.Context(), f, size-3, s.Send); err != nil || s.cut || s.text.Len() != 3 {
+			t.Errorf("the end of %d bytes: %d, cut %v, %v", size, s.text.Len(), s.cut, err)
+		}
+		if err := sendFile(t.Context(), f, -1, s.Send); status.Code(err) != codes.InvalidArgument {
+			t.Errorf("before the beginning: %v", err)
+		}
+		f.Close()
+	}
+}
+
+// TestFilesList: the list of what may be looked at holds no place of secrets, and nothing that is above one.
+func TestFilesList(t *testing.T) {
+	for _, secret := range []string{
+		"/", "/state", "/state/config", "/var", "/var/lib", "/var/lib/etcd/x", "/var/lib/kubelet/pods/x", "/var/lib/containerd/x", "/run/orlop/kube/api/x", "/run/orlop/apid/server.key",
+		"/run/orlop", "/run/containerd/x", "/proc", "/proc/1/environ", "/proc/1/root", "/proc/keys", "/sys", "/sys/kernel/security/x", "/sys/firmware/x", "/sys/fs/bpf/x", "/dev/x", "/tmp/x",
+		"/root/x", "/boot/x",
+	} {
+		for _, tree := range files.Trees {
+			if secret == tree.Path || strings.HasPrefix(secret, tree.Path+"/") {
+				t.Errorf("%s is in %s", secret, tree.Path)
+			}
+		}
+	}
+	for _, tree := range files.Trees {
+		if !filepath.IsAbs(tree.Path) || filepath.Clean(tree.Path) != tree.Path {
+			t.Errorf("%q is no path that could be compared", tree.Path)
+		}
+	}
+	if _, err := (&peek.List{Root: "/"}).Open("/etc/hostname", true); !errors.Is(err, peek.ErrRefused) {
+		t.Errorf("of an empty list: %v", err)
+	}
+}

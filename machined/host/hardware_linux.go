@@ -1,0 +1,209 @@
+package host
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Sensor is one thing that the hardware measures (Documentation/hwmon/sysfs-interface).
+type Sensor struct {
+	Chip   string `json:"chip"`             // the driver's name for it: "coretemp", "nvme"; of a thermal zone its type
+	Device string `json:"device,omitempty"` // what it belongs to: "coretemp.0", "nvme0"
+	Name   string `json:"name"`             // what is measured: its label ("Package id 0"), or else the kernel's name ("temp1")
+	Kind   string `json:"kind"`             // temperature, fan, voltage, current, power, humidity
+	// Value is in Unit: °C, rpm, V, A, W, %.
+	Value    float64 `json:"value"`
+	Unit     string  `json:"unit"`
+	Max      float64 `json:"max,omitempty"`      // where it becomes too much, in the same unit; 0: the chip does not say
+	Critical float64 `json:"critical,omitempty"` // where it breaks, likewise
+	Problem  string  `json:"problem,omitempty"`  // why there is no value
+}
+
+// quantities are what hwmon measures, by the beginning of the files' names, and how many of the file's units are one of ours.
+var quantities = []struct {
+	prefix, kind, unit string
+	scale              float64
+}{
+	{"temp", "temperature", "°C", 1e3}, {"fan", "fan", "rpm", 1}, {"in", "voltage", "V", 1e3}, {"curr", "current", "A", 1e3},
+	{"power", "power", "W", 1e6}, {"humidity", "humidity", "%", 1e3},
+}
+
+// ReadSensors reads what the hardware measures: all chips of /sys/class/hwmon, and where none of them measures a temperature, the thermal
+// zones of the firmware. A machine without sensors has an empty list.
+func (k *Kernel) ReadSensors() ([]Sensor, error) {
+	list := []Sensor{}
+	chips, err := names(filepath.Join(k.sys, "class/hwmon"))
+	if err != nil {
+		return nil, fmt.Errorf("sensors: cannot list: %w", err)
+	}
+	for _, chip := range chips {
+		list = append(list, readChip(filepath.Join(k.sys, "class/hwmon", chip))...)
+	}
+	if slices.ContainsFunc(list, func(s Sensor) bool { return s.Kind == "temperature" }) {
+		return list, nil
+	}
+	zones, err := names(filepath.Join(k.sys, "class/thermal"))
+	if err != nil {
+		return nil, fmt.Errorf("sensors: cannot list: %w", err)
+	}
+	for _, zone := range zones {
+		dir := filepath.Join(k.sys, "class/thermal", zone)
+		if !strings.HasPrefix(zone, "thermal_zone") { // a fan or the like
+			continue
+		}
+		s := Sensor{Chip: word(dir, "type"), Name: zone, Kind: "temperature", Unit: "°C"}
+		s.measure(filepath.Join(dir, "temp"), 1e3)
+		list = append(list, s)
+	}
+	return list, nil
+}
+
+// readChip reads all inputs of a chip, in the order of their kinds and numbers.
+func readChip(dir string) []Sensor {
+	type input struct {
+		kind, number int
+		prefix, file string // "temp1", "temp1_input"
+	}
+	files, err := names(dir)
+	if err != nil {
+		return nil // the chip has gone meanwhile
+	}
+	var inputs []input
+	for _, file := range files {
+		prefix, what, _ := strings.Cut(file, "_")
+		for kind, q := range quantities {
+			number, ours := strings.CutPrefix(prefix, q.prefix)
+			n, err := strconv.Atoi(number)
+			// Meters of power tell their mean where they have no present value.
+			if ours && err == nil && (what == "input" || what == "average" && q.kind == "power" && !slices.Contains(files, prefix+"_input")) {
+				inputs = append(inputs, input{kind, n, prefix, file})
+			}
+		}
+	}
+	slices.SortFunc(inputs, func(a, b input) int { return cmp.Or(cmp.Compare(a.kind, b.kind), cmp.Compare(a.number, b.number)) })
+	device := linked(dir, "device")
+	var list []Sensor
+	for _, i := range inputs {
+		q := quantities[i.kind]
+		s := Sensor{Chip: word(dir, "name"), Device: device, Name: cmp.Or(word(dir, i.prefix+"_label"), i.prefix), Kind: q.kind, Unit: q.unit}
+		if word(dir, i.prefix+"_fault") == "1" {
+			s.Problem = "the chip says that it is faulty"
+		} else {
+			s.measure(filepath.Join(dir, i.file), q.scale)
+		}
+		s.Max, s.Critical = number(dir, i.prefix+"_max")/q.scale, number(dir, i.prefix+"_crit")/q.scale
+		list = append(list, s)
+	}
+	return list
+}
+
+// measure reads the value from a file with its number.
+func (s *Sensor) measure(file string, scale float64) {
+	text, err := os.ReadFile(file)
+	if err == nil {
+		s.Value, err = strconv.ParseFloat(strings.TrimSpace(string(text)), 64)
+		s.Value /= scale
+	}
+	if err != nil {
+		s.Problem = err.Error()
+		if e := (*fs.PathError)(nil); errors.As(err, &e) {
+			s.Problem = e.Err.Error() // "resource temporarily unavailable": the path is in the other fields
+		}
+	}
+}
+
+// PCIDevice is a device on the PCI bus, as the kernel sees it (Documentation/ABI/testing/sysfs-bus-pci).
+type PCIDevice struct {
+	Address string `json:"address"` // "0000:00:03.0"
+	Kind    string `json:"kind"`    // what its class is in general: "network", "storage"; empty for what the specification does not name
+	Class   string `json:"class"`   // hexadecimal, as are the following: "020000"
+	Vendor  string `json:"vendor"`  // "8086"
+	Device  string `json:"device"`
+	// Subsystem is who made the card, and which: "1af4:0001".
+	Subsystem string `json:"subsystem,omitempty"`
+	Driver    string `json:"driver,omitempty"` // empty: none has taken it
+	// NUMANode is -1 where the firmware does not say.
+	NUMANode   int    `json:"numaNode"`
+	IOMMUGroup string `json:"iommuGroup,omitempty"`
+}
+
+// pciKinds are the base classes of the PCI Code and ID Assignment Specification, by the first byte of the class.
+var pciKinds = map[string]string{
+	"01": "storage", "02": "network", "03": "display", "04": "multimedia", "05": "memory", "06": "bridge", "07": "communication", "08": "system",
+	"09": "input", "0a": "docking", "0b": "processor", "0c": "serial bus", "0d": "wireless", "0e": "intelligent controller", "0f": "satellite",
+	"10": "encryption", "11": "signal processing", "12": "accelerator", "13": "instrumentation", "40": "coprocessor",
+}
+
+// ReadPCI lists the devices on the PCI bus by their address. A machine without one has an empty list.
+func (k *Kernel) ReadPCI() ([]PCIDevice, error) {
+	list := []PCIDevice{}
+	addresses, err := names(filepath.Join(k.sys, "bus/pci/devices"))
+	if err != nil {
+		return nil, fmt.Errorf("pci: cannot list: %w", err)
+	}
+	for _, address := range addresses {
+		dir := filepath.Join(k.sys, "bus/pci/devices", address)
+		hex := func(file string) string { return strings.TrimPrefix(word(dir, file), "0x") }
+		d := PCIDevice{Address: address, Class: hex("class"), Vendor: hex("vendor"), Device: hex("device"), Driver: linked(dir, "driver"),
+			NUMANode: -1, IOMMUGroup: linked(dir, "iommu_group")}
+		d.Kind = pciKinds[d.Class[:min(2, len(d.Class))]]
+		if maker := hex("subsystem_vendor"); maker != "" && maker != "0000" {
+			d.Subsystem = maker + ":" + hex("subsystem_device")
+		}
+		if node, err := strconv.Atoi(word(dir, "numa_node")); err == nil {
+			d.NUMANode = node
+		}
+		list = append(list, d)
+	}
+	return list, nil
+}
+
+// names lists a folder by name; a folder that is not there is empty.
+func names(dir string) ([]string, error) {
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	list := make([]string, len(entries))
+	for i, e := range entries {
+		list[i] = e.Name()
+	}
+	return list, nil
+}
+
+// word is what a file of one line holds; empty where it cannot be read.
+func word(dir, file string) string {
+	text, err := os.ReadFile(filepath.Join(dir, file))
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(text))
+}
+
+// number is the number in a file; 0 where there is none.
+func number(dir, file string) float64 {
+	n, err := strconv.ParseFloat(word(dir, file), 64)
+	if err != nil {
+		return 0
+	}
+	return n
+}
+
+// linked is the name of what a link leads to; empty where there is none.
+func linked(dir, file string) string {
+	target, err := os.Readlink(filepath.Join(dir, file))
+	if err != nil {
+		return ""
+	}
+	return filepath.Base(target)
+}

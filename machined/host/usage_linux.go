@@ -1,0 +1,174 @@
+package host
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/orlop-os/orlop/pkg/mount"
+	"github.com/orlop-os/orlop/pkg/paths"
+)
+
+// FilesystemState is how full a mounted file system is.
+type FilesystemState struct {
+	Target     string `json:"target"`
+	Source     string `json:"source"`
+	Type       string `json:"type"`
+	Size       int64  `json:"size"` // bytes, as the following
+	Used       int64  `json:"used"`
+	Available  int64  `json:"available"`        // to programs that are not root's; less than what is free
+	Inodes     int64  `json:"inodes,omitempty"` // how many files there can be; missing where there is no limit
+	InodesUsed int64  `json:"inodesUsed,omitempty"`
+}
+
+// localTypes are the file systems that answer at once, because nobody else has to: no network, no FUSE. Overlays are left out, for they
+// repeat what lies below.
+var localTypes = []string{"erofs", "ext2", "ext3", "ext4", "iso9660", "squashfs", "tmpfs", "vfat", "xfs", "btrfs"}
+
+// ReadUsage tells how full the local file systems are, each once, in the order of mounting.
+func (k *Kernel) ReadUsage() ([]FilesystemState, error) {
+	mounts, err := mount.List()
+	if err != nil {
+		return nil, err
+	}
+	list := []FilesystemState{}
+	for _, m := range measurable(mounts) {
+		var s unix.Statfs_t
+		if unix.Statfs(m.Target, &s) != nil {
+			continue // it was unmounted meanwhile
+		}
+		list = append(list, filesystemState(m, s))
+	}
+	return list, nil
+}
+
+// measurable are the mounts of which each shows a file system of its own: the first of each device, and those in memory but for the
+// volumes of pods, which are many and count as the pods' memory.
+func measurable(mounts []mount.Mount) []mount.Mount {
+	var list []mount.Mount
+	seen := map[string]bool{}
+	for _, m := range mounts {
+		key := m.Target
+		if strings.HasPrefix(m.Source, "/dev/") {
+			key = m.Source
+		} else if strings.HasPrefix(m.Target, paths.KubeletData+"/") {
+			continue
+		}
+		if slices.Contains(localTypes, m.Type) && !seen[key] {
+			seen[key] = true
+			list = append(list, m)
+		}
+	}
+	return list
+}
+
+func filesystemState(m mount.Mount, s unix.Statfs_t) FilesystemState {
+	unit := int64(s.Frsize)
+	if unit == 0 {
+		unit = int64(s.Bsize)
+	}
+	state := FilesystemState{Target: m.Target, Source: m.Source, Type: m.Type,
+		Size: int64(s.Blocks) * unit, Used: int64(s.Blocks-s.Bfree) * unit, Available: int64(s.Bavail) * unit, InodesUsed: int64(s.Files - s.Ffree)}
+	if s.Files <= math.MaxInt64 { // erofs says the greatest number there is
+		state.Inodes = int64(s.Files)
+	}
+	return state
+}
+
+// mostGroups bounds the list of control groups: a node with 250 pods has about 1000.
+const mostGroups = 4096
+
+// GroupUsage is what a control group uses, with everything below it.
+type GroupUsage struct {
+	Path       string `json:"path"`
+	Tasks      int64  `json:"tasks"`
+	Memory     int64  `json:"memory"` // bytes, with files that are cached
+	MemoryPeak int64  `json:"memoryPeak"`
+	MemoryMax  int64  `json:"memoryMax,omitempty"` // bytes above which it is killed; missing: no limit of its own
+	Anonymous  int64  `json:"anonymous"`           // bytes that are no file's
+	// ProcessorSeconds is the processor time that it has taken since it was made.
+	ProcessorSeconds float64 `json:"processorSeconds"`
+	OOMKills         int64   `json:"oomKills"` // processes that were killed for lack of memory
+}
+
+// ReadGroups lists the control groups, parents first. One that ends meanwhile is left out.
+func (k *Kernel) ReadGroups() ([]GroupUsage, error) {
+	list := []GroupUsage{}
+	err := filepath.WalkDir(string(k.tree), func(path string, entry fs.DirEntry, err error) error {
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		if err != nil || !entry.IsDir() {
+			return err
+		}
+		if len(list) == mostGroups {
+			return fs.SkipAll
+		}
+		group := "/" + strings.TrimPrefix(strings.TrimPrefix(path, string(k.tree)), "/")
+		u, err := k.tree.Usage(group)
+		if err != nil {
+			return nil // its files went with it (ENODEV)
+		}
+		limit := number(path, "memory.max") // "max" where there is none
+		list = append(list, GroupUsage{Path: group, Tasks: u.Pids, Memory: u.Memory, MemoryPeak: u.MemoryPeak, MemoryMax: int64(limit),
+			Anonymous: u.Anon, ProcessorSeconds: float64(u.CPUUsec) / 1e6, OOMKills: u.OOMKills})
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("control groups: cannot list: %w", err)
+	}
+	return list, nil
+}
+
+// SysctlState is a kernel parameter that the machine sets.
+type SysctlState struct {
+	Name   string `json:"name"`
+	Value  string `json:"value"`  // what it is; empty where the kernel does not have it
+	Wanted string `json:"wanted"` // what it should be
+	By     string `json:"by"`     // who says so: "system" or "configuration"
+}
+
+// ReadSysctls lists the kernel parameters that a configuration and the system itself set. The others can be read below /proc/sys.
+func (k *Kernel) ReadSysctls(c Config) ([]SysctlState, error) {
+	facts, err := k.ReadFacts()
+	if err != nil {
+		return nil, err
+	}
+	list := []SysctlState{}
+	for _, s := range planSysctls(c, facts) {
+		value, there, err := k.readSysctl(s.Name)
+		if err != nil {
+			return nil, err
+		}
+		if !there && s.Optional {
+			continue
+		}
+		state := SysctlState{Name: s.Name, Value: value, Wanted: s.Value, By: "system"}
+		if set, ours := c.Sysctls[s.Name]; ours && set == s.Value {
+			state.By = "configuration"
+		}
+		list = append(list, state)
+	}
+	return list, nil
+}
+
+// readSysctl reads a kernel parameter; there is false where the kernel does not have it.
+func (k *Kernel) readSysctl(name string) (value string, there bool, err error) {
+	text, err := os.ReadFile(k.sysctlPath(name))
+	switch {
+	case err == nil:
+		return strings.Join(strings.Fields(string(text)), " "), true, nil
+	case errors.Is(err, fs.ErrPermission):
+		return "(cannot be read)", true, nil
+	case errors.Is(err, fs.ErrNotExist):
+		return "", false, nil
+	}
+	return "", false, fmt.Errorf("kernel parameter %s: cannot read: %w", name, err)
+}

@@ -1,0 +1,122 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/bootlog"
+	"github.com/orlop-os/orlop/pkg/kmod"
+	"github.com/orlop-os/orlop/pkg/kmsg"
+	"github.com/orlop-os/orlop/pkg/mount"
+	"github.com/orlop-os/orlop/pkg/paths"
+)
+
+// The kernel's log on DATA (package bootlog): of this start, as it goes on, so that the next one can show it; and what the kernel saved by
+// the firmware when it crashed. A machine that is not installed keeps nothing.
+
+// kernelLogEvery is the least time between two writes of the kernel's log, which is what a power cut takes of it.
+const kernelLogEvery = 5 * time.Second
+
+// keeper keeps the kernel's log until it is stopped.
+type keeper struct {
+	stop  context.CancelFunc
+	ended chan struct{}
+}
+
+func (m *machine) bootLog() *bootlog.Log {
+	return &bootlog.Log{
+		Dir: paths.KernelLog, Every: kernelLogEvery,
+		Started: func() (time.Time, error) { s, err := m.kernel.ReadSystem(); return s.Started, err },
+		Report:  func(err error) { m.events.add("kernel", "failure", err.Error()) },
+	}
+}
+
+// keepKernelLog begins to keep the kernel's log, once there is a disk; only the first call counts.
+func (m *machine) keepKernelLog() {
+	ctx, stop := context.WithCancel(context.Background()) // going down is a part of the log
+	k := &keeper{stop: stop, ended: make(chan struct{})}
+	if !m.kernelLog.CompareAndSwap(nil, k) {
+		stop()
+		return
+	}
+	l := m.bootLog()
+	if err := l.Begin(); err != nil {
+		l.Report(err)
+		close(k.ended)
+		return
+	}
+	go func() {
+		defer close(k.ended)
+		m.takeCrash(l)
+		follow := func(ctx context.Context, each func(kmsg.Record) error) error { return kmsg.Follow(ctx, 0, each) }
+		if err := l.Keep(ctx, follow); !errors.Is(err, context.Canceled) {
+			l.Report(err)
+		}
+	}()
+}
+
+// endKernelLog has the rest of the kernel's log written, and then leaves the disk alone.
+func (m *machine) endKernelLog(ctx context.Context) {
+	k := m.kernelLog.Load()
+	if k == nil {
+		return
+	}
+	k.stop()
+	select {
+	case <-k.ended:
+	case <-ctx.Done():
+	}
+}
+
+// takeCrash keeps what the kernel saved when it crashed, and from now on has it saved when it does. Not every machine can.
+func (m *machine) takeCrash(l *bootlog.Log) {
+	if err := m.kernel.LoadModules("efi_pstore"); err != nil && !errors.Is(err, kmod.ErrNotFound) {
+		l.Report(err)
+	}
+	store := mount.Mount{Source: "pstore", Target: paths.Run + "/pstore", Type: "pstore", Flags: mount.NoSuid | mount.NoDev | mount.NoExec}
+	if store.Do() != nil {
+		return // this kernel has none
+	}
+	had, err := l.TakeCrash(store.Target)
+	if err := errors.Join(err, mount.Unmount(store.Target)); err != nil {
+		l.Report(err)
+	}
+	if had {
+		m.say("the kernel had crashed, and had saved the end of its log: `orlopctl dmesg --crash` shows it")
+	}
+}
+
+// sendKept sends a log that was kept.
+func (m *machine) sendKept(r *api.KernelLogRequest, stream grpc.ServerStreamingServer[api.LogLine]) error {
+	if r.Follow || r.Before && r.Crash {
+		return status.Error(codes.InvalidArgument, "kernel log: that of the start before and that of a crash do not go on, and only one can be asked for")
+	}
+	read := m.bootLog().Before
+	if r.Crash {
+		read = m.bootLog().Crash
+	}
+	lines, err := read()
+	if errors.Is(err, fs.ErrNotExist) {
+		return status.Error(codes.NotFound, err.Error())
+	}
+	if err != nil {
+		return status.Error(codes.Internal, err.Error())
+	}
+	if r.Tail > 0 {
+		lines = lines[max(0, len(lines)-int(r.Tail)):]
+	}
+	for _, l := range lines {
+		if err := stream.Send(&api.LogLine{Time: timestamppb.New(l.Time), Text: l.Text, Priority: uint32(l.Priority)}); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,39 @@
+package main
+
+import (
+	"context"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/orlop-os/orlop/pkg/api"
+)
+
+// fakeFiles are the files of a fake machine. The first one is larger than a call sends.
+var fakeFiles = map[string]string{"/proc/large": "0123456789", "/proc/version": "Linux version 6.12\n"}
+
+func (s *fakeMachineService) ReadFile(r *api.ReadFileRequest, stream grpc.ServerStreamingServer[api.ReadFileResponse]) error {
+	text, known := fakeFiles[r.Path]
+	if !known {
+		return status.Errorf(codes.InvalidArgument, "%s: may not be looked at; what may be: /proc", r.Path)
+	}
+	const most = 8
+	text = text[min(int(r.Offset), len(text)):]
+	if r.Path == "/proc/large" && len(text) > most {
+		return stream.Send(&api.ReadFileResponse{Chunk: []byte(text[:most]), Cut: true})
+	}
+	return stream.Send(&api.ReadFileResponse{Chunk: []byte(text)})
+}
+
+func (s *fakeMachineService) ListFiles(_ context.Context, r *api.ListFilesRequest) (*api.ListFilesResponse, error) {
+	switch r.Path {
+	case "/":
+		return &api.ListFilesResponse{Entries: []*api.FileEntry{{Name: "proc", Mode: "dr-xr-xr-x", Modified: fakeNow}}}, nil
+	case "/proc":
+		return &api.ListFilesResponse{Cut: true, Entries: []*api.FileEntry{
+			{Name: "net", Mode: "Lrwxrwxrwx", Size: 8, Modified: fakeNow, Target: "self/net"}, {Name: "version", Mode: "-r--r--r--", Modified: fakeNow},
+		}}, nil
+	}
+	return nil, status.Errorf(codes.NotFound, "%s: is not there", r.Path)
+}

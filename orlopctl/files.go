@@ -1,0 +1,111 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"path"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/client"
+)
+
+// filesHelp is what both commands say of what may be looked at.
+const filesHelp = "It may be looked at what holds no secret: most of /proc that is not of a process, of /sys what describes devices, and /usr and /etc of\n" +
+	"the image; with the role admin also /var/log. `orlopctl ls /` shows the way. Each call is on record."
+
+func (t *tool) catCommand() *cobra.Command {
+	request := &api.ReadFileRequest{}
+	c := &cobra.Command{
+		Use: "cat PATH", Short: "Show a file of the machine", Long: "Show a file of the machine. " + filesHelp,
+		Args: cobra.ExactArgs(1),
+		RunE: func(_ *cobra.Command, args []string) error {
+			request.Path = path.Clean(args[0])
+			return t.stream(func(ctx context.Context, c *client.Client) error {
+				stream, err := c.Machine.ReadFile(ctx, request)
+				if err != nil {
+					return err
+				}
+				out := io.Writer(t.stdout)
+				if _, terminal := t.terminal(); terminal { // somebody else may have written it
+					lines := &printableLines{to: t.stdout}
+					defer lines.end()
+					out = lines
+				}
+				at := request.Offset
+				return each(stream.Recv, func(r *api.ReadFileResponse) error {
+					at += int64(len(r.Chunk))
+					if r.Cut {
+						defer t.errorln(fmt.Sprintf("%s: it goes on; --offset %d shows more", request.Path, at))
+					}
+					return t.printNext(r, func() error {
+						if _, err := out.Write(r.Chunk); err != nil {
+							return fmt.Errorf("output: cannot write: %w", err)
+						}
+						return nil
+					})
+				})
+			})
+		},
+	}
+	c.Flags().Int64Var(&request.Offset, "offset", 0, "begin at this byte")
+	return c
+}
+
+// printableLines writes lines without what would do something to a terminal.
+type printableLines struct {
+	to   io.Writer
+	line []byte // the last one, which has no end yet
+}
+
+func (p *printableLines) Write(text []byte) (int, error) {
+	p.line = append(p.line, text...)
+	whole := strings.LastIndexByte(string(p.line), '\n') + 1
+	var out strings.Builder
+	for line := range strings.Lines(string(p.line[:whole])) {
+		out.WriteString(clean(strings.TrimSuffix(line, "\n")) + "\n")
+	}
+	p.line = append(p.line[:0], p.line[whole:]...)
+	if _, err := io.WriteString(p.to, out.String()); err != nil {
+		return 0, err
+	}
+	return len(text), nil
+}
+
+// end writes a last line that has no line break.
+func (p *printableLines) end() { _, _ = io.WriteString(p.to, clean(string(p.line))) }
+
+func (t *tool) lsCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "ls [PATH]", Short: "List a folder of the machine", Long: "List what may be looked at of a folder of the machine; / unless one is named. " + filesHelp,
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(_ *cobra.Command, args []string) error {
+			return t.call(func(ctx context.Context, c *client.Client) error {
+				answer, err := c.Machine.ListFiles(ctx, &api.ListFilesRequest{Path: path.Clean("/" + first(args))})
+				if err != nil {
+					return err
+				}
+				if answer.Cut {
+					defer t.errorln(fmt.Sprintf("there are more than these %d", len(answer.Entries)))
+				}
+				return t.print(answer, func(w *tabwriter.Writer) { filesTable(w, answer.Entries) })
+			})
+		},
+	}
+}
+
+func filesTable(w *tabwriter.Writer, entries []*api.FileEntry) {
+	row(w, "MODE", "SIZE", "MODIFIED", "NAME")
+	for _, e := range entries {
+		name := clean(e.Name)
+		if e.Target != "" {
+			name += " -> " + clean(e.Target)
+		}
+		row(w, e.Mode, strconv.FormatInt(e.Size, 10), stamp(e.Modified), name)
+	}
+}

@@ -1,0 +1,213 @@
+package bootlog
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/orlop-os/orlop/pkg/kmsg"
+)
+
+var began = time.Date(2026, 5, 4, 3, 2, 1, 0, time.UTC)
+
+func newLog(t *testing.T) *Log {
+	return &Log{Dir: filepath.Join(t.TempDir(), "kernel"), Every: time.Millisecond,
+		Started: func() (time.Time, error) { return began, nil }, Report: func(err error) { t.Error(err) }}
+}
+
+// start is one start of the machine, whose kernel writes records.
+func start(t *testing.T, l *Log, records ...kmsg.Record) {
+	t.Helper()
+	if err := l.Begin(); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Keep(t.Context(), func(_ context.Context, each func(kmsg.Record) error) error {
+		for _, r := range records {
+			if err := each(r); err != nil {
+				return err
+			}
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestBefore(t *testing.T) {
+	l := newLog(t)
+	if _, err := l.Before(); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("before there is a folder: %v", err)
+	}
+	start(t, l, kmsg.Record{Priority: 4, At: 1500 * time.Millisecond, Text: "first\nsecond"}, kmsg.Record{Priority: 0, Text: "third"})
+	if _, err := l.Before(); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("in the first start: %v", err)
+	}
+	// The clock was put right meanwhile: that goes for what was written before, too.
+	right := began.Add(time.Hour)
+	l.Started = func() (time.Time, error) { return right, nil }
+	if err := (&writer{started: began}).write(l, entry{At: 1, Text: "fourth"}.encode()); err != nil {
+		t.Fatal(err)
+	}
+	tear(t, filepath.Join(l.Dir, now, newer))
+	start(t, l)
+	want := []Line{{right.Add(1500 * time.Millisecond), 4, "first\nsecond"}, {right, 0, "third"}, {right.Add(time.Microsecond), 0, "fourth"}}
+	same(t, l.Before, want)
+	// It is cut between renaming and making the new folder.
+	if err := os.Remove(filepath.Join(l.Dir, now)); err != nil {
+		t.Fatal(err)
+	}
+	start(t, l, kmsg.Record{Text: "of the next start"})
+	same(t, l.Before, want)
+	start(t, l)
+	same(t, l.Before, []Line{{right, 0, "of the next start"}})
+}
+
+// tear appends the beginning of a line, as a power cut may leave it.
+func tear(t *testing.T, name string) {
+	t.Helper()
+	f, err := os.OpenFile(name, os.O_APPEND|os.O_WRONLY, 0)
+	if err == nil {
+		_, err = f.WriteString(`{"us":12,"te`)
+	}
+	if err = errors.Join(err, f.Close()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func same(t *testing.T, read func() ([]Line, error), want []Line) {
+	t.Helper()
+	got, err := read()
+	if err != nil || fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("%v\ngot  %v\nwant %v", err, got, want)
+	}
+}
+
+// TestBounds: whatever the kernel writes, the newest lines are kept, and never more than two files of them in each start.
+func TestBounds(t *testing.T) {
+	l := newLog(t)
+	for range 2 { // the second time, in one flood
+		if err := l.Begin(); err != nil {
+			t.Fatal(err)
+		}
+		var w writer
+		for i := range 300 {
+			if err := w.write(l, entry{At: int64(i), Text: strings.Repeat("x", 2000)}.encode()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		var flood []kmsg.Record
+		for i := range 3000 {
+			flood = append(flood, kmsg.Record{At: time.Duration(3000+i) * time.Microsecond, Text: strings.Repeat("y", 200)})
+		}
+		start(t, l, flood...)
+		size := int64(0)
+		for _, name := range []string{"before/older", "before/newer", "now/older", "now/newer"} {
+			if info, err := os.Stat(filepath.Join(l.Dir, name)); err == nil {
+				size += info.Size()
+			}
+		}
+		if size < 3*maxPart/2 || size > 5*maxPart {
+			t.Errorf("%d bytes are kept", size)
+		}
+	}
+	if err := l.Begin(); err != nil {
+		t.Fatal(err)
+	}
+	lines, err := l.Before()
+	if err != nil || len(lines) < 200 || lines[len(lines)-1].Time != began.Add(5999*time.Microsecond) {
+		t.Errorf("%d lines, %v", len(lines), err)
+	}
+	for i := range lines[1:] {
+		if !lines[i].Time.Before(lines[i+1].Time) {
+			t.Fatalf("line %d comes after its next", i)
+		}
+	}
+}
+
+// TestKeepGoesOn: what cannot be written is reported once, and the log goes on when it can be again. Its end is written when it is told to
+// end.
+func TestKeepGoesOn(t *testing.T) {
+	l := newLog(t)
+	if err := l.Begin(); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(filepath.Join(l.Dir, now)); err != nil {
+		t.Fatal(err)
+	}
+	reported := make(chan error, 10)
+	l.Report = func(err error) { reported <- err }
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	err := l.Keep(ctx, func(ctx context.Context, each func(kmsg.Record) error) error {
+		each(kmsg.Record{Text: "lost"})
+		if err := <-reported; !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("reported: %v", err)
+		}
+		if err := l.Begin(); err != nil {
+			t.Error(err)
+		}
+		each(kmsg.Record{Text: "kept"})
+		for {
+			if _, err := os.Stat(filepath.Join(l.Dir, now, newer)); err == nil || ctx.Err() != nil {
+				break
+			}
+		}
+		each(kmsg.Record{Text: "last"})
+		cancel()
+		return ctx.Err()
+	})
+	if !errors.Is(err, context.Canceled) || len(reported) != 0 {
+		t.Errorf("%v, %d more reports", err, len(reported))
+	}
+	if err := l.Begin(); err != nil {
+		t.Fatal(err)
+	}
+	same(t, l.Before, []Line{{began, 0, "kept"}, {began, 0, "last"}})
+}
+
+func TestCrash(t *testing.T) {
+	l, pstore := newLog(t), t.TempDir()
+	if _, err := l.Crash(); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("before there was one: %v", err)
+	}
+	if had, err := l.TakeCrash(pstore); had || err != nil {
+		t.Errorf("of an empty store: %v, %v", had, err)
+	}
+	for name, text := range map[string]string{
+		"dmesg-efi_pstore-1": "Panic#2 Part1\n<0>[   12.5] Kernel panic - not syncing: Fatal exception\n<0>[   12.6] ---[ end ]---\n\x00",
+		"dmesg-efi_pstore-2": "Panic#2 Part2\n<1>[   12.4] RIP: 0010:x\n",
+		"dmesg-efi_pstore-3": "Oops#1 Part1\n<30>[   12.3] orlop: hello \xff\n", "dmesg-efi_pstore-9": "no head\n",
+		"dmesg-efi_pstore-4.enc.z": "x", "console-ramoops-0": "not asked for\n",
+	} {
+		file := filepath.Join(pstore, name)
+		if err := errors.Join(os.WriteFile(file, []byte(text), 0o600), os.Chtimes(file, began, began)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if had, err := l.TakeCrash(pstore); !had || err != nil {
+		t.Errorf("%v, %v", had, err)
+	}
+	want := []Line{
+		{began, 6, "no head"}, {began, 0, "Oops#1"}, {began, 6, "[   12.3] orlop: hello ?"}, {began, 0, "Panic#2"}, {began, 1, "[   12.4] RIP: 0010:x"},
+		{began, 0, "[   12.5] Kernel panic - not syncing: Fatal exception"}, {began, 0, "[   12.6] ---[ end ]---"},
+	}
+	same(t, l.Crash, want)
+	left, err := os.ReadDir(pstore)
+	if err != nil || len(left) != 2 {
+		t.Errorf("%v are left, %v", left, err)
+	}
+	// One that is not there any more does not take the last one away.
+	if had, err := l.TakeCrash(pstore); had || err != nil {
+		t.Errorf("%v, %v", had, err)
+	}
+	same(t, l.Crash, want)
+	if text := encodeCrash([]record{{why: "Panic#1", text: strings.Repeat(strings.Repeat("x", 100)+"\n", 5000)}}); len(text) > maxCrash || len(decode(text)) < 1000 {
+		t.Errorf("%d bytes are kept of a long one", len(text))
+	}
+}

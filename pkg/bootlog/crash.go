@@ -1,0 +1,140 @@
+package bootlog
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/orlop-os/orlop/pkg/durable"
+	"github.com/orlop-os/orlop/pkg/plainfile"
+)
+
+// What pstore may hold, in bytes and files: the kernel saves the last 10 KiB of its log when it panics, and as much for each fault before.
+const (
+	maxRecord = 64 << 10
+	maxCrash  = 256 << 10
+)
+
+// record is a file of pstore: a part of the log at the moment of a crash.
+type record struct {
+	file  string
+	why   string // "Panic#2"
+	count int    // the crashes of one start are numbered
+	part  int    // 1 is the last one
+	at    time.Time
+	text  string
+}
+
+// head is the first line of a record (pstore_dump in fs/pstore/platform.c).
+var head = regexp.MustCompile(`^(\w+#(\d+)) Part(\d+)$`)
+
+// priority is what a line of a record begins with: "<6>[   12.345678] text".
+var priority = regexp.MustCompile(`^<(\d+)>`)
+
+// TakeCrash keeps what the kernel saved in a pstore (a folder in which one is mounted) when it crashed, in place of what was kept of an
+// earlier crash, and then removes it there, because the firmware has little room. It tells whether there was anything.
+func (l *Log) TakeCrash(pstore string) (bool, error) {
+	entries, err := os.ReadDir(pstore)
+	if err != nil {
+		return false, fmt.Errorf("crash: cannot list: %w", err)
+	}
+	var records []record
+	var problems []error
+	for _, e := range entries {
+		if !strings.HasPrefix(e.Name(), "dmesg-") || strings.HasSuffix(e.Name(), ".enc.z") { // others are not ours; compressed: it could not be read
+			continue
+		}
+		r, err := readRecord(pstore, e.Name())
+		if err != nil {
+			problems = append(problems, fmt.Errorf("crash: cannot read: %w", err))
+			continue
+		}
+		records = append(records, r)
+	}
+	if len(records) == 0 {
+		return false, errors.Join(problems...)
+	}
+	if err := os.MkdirAll(l.Dir, 0o700); err != nil {
+		return false, fmt.Errorf("crash: cannot keep: %w", err)
+	}
+	if err := durable.WriteFile(filepath.Join(l.Dir, crash), encodeCrash(records), 0o600); err != nil {
+		return false, fmt.Errorf("crash: cannot keep: %w", err)
+	}
+	for _, r := range records {
+		if err := os.Remove(filepath.Join(pstore, r.file)); err != nil {
+			problems = append(problems, fmt.Errorf("crash: cannot make room for the next one: %w", err))
+		}
+	}
+	return true, errors.Join(problems...)
+}
+
+func readRecord(pstore, name string) (record, error) {
+	text, err := plainfile.Read(pstore, name, maxRecord)
+	if err != nil {
+		return record{}, err
+	}
+	info, err := os.Lstat(filepath.Join(pstore, name))
+	if err != nil {
+		return record{}, err
+	}
+	r := record{file: name, at: info.ModTime().UTC(), text: string(text)}
+	first, rest, _ := strings.Cut(r.text, "\n")
+	if m := head.FindStringSubmatch(first); m != nil {
+		r.why, r.text = m[1], rest
+		r.count, _ = strconv.Atoi(m[2]) // digits: a number too large counts as the largest
+		r.part, _ = strconv.Atoi(m[3])
+	}
+	return r, nil
+}
+
+// encodeCrash is the lines of records, oldest first, cut at the beginning where they are too many.
+func encodeCrash(records []record) []byte {
+	slices.SortFunc(records, func(a, b record) int {
+		return cmp.Or(cmp.Compare(a.count, b.count), cmp.Compare(b.part, a.part), cmp.Compare(a.file, b.file))
+	})
+	var out bytes.Buffer
+	why := ""
+	for _, r := range records {
+		if r.why != why {
+			why = r.why
+			out.Write(entry{Time: r.at, Text: why}.encode())
+		}
+		for line := range strings.Lines(r.text) {
+			e := entry{Time: r.at, Priority: 6, Text: strings.ToValidUTF8(strings.TrimRight(line, "\n\x00"), "?")}
+			if m := priority.FindStringSubmatch(e.Text); m != nil {
+				level, _ := strconv.Atoi(m[1])
+				e.Priority, e.Text = level&7, e.Text[len(m[0]):]
+			}
+			if e.Text != "" {
+				out.Write(e.encode())
+			}
+		}
+	}
+	text := out.Bytes()
+	if len(text) > maxCrash {
+		text = wholeLines(text[len(text)-maxCrash:])
+	}
+	return text
+}
+
+// Crash returns what the kernel saved when it crashed last, oldest first. All lines have the time of the crash; their texts begin with the
+// seconds since that start. The error is fs.ErrNotExist when there is none.
+func (l *Log) Crash() ([]Line, error) {
+	text, err := l.read(crash)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("kernel log: no crash was saved: %w", fs.ErrNotExist)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return decode(text), nil
+}
