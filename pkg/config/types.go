@@ -51,6 +51,8 @@ type MachineSpec struct {
 	Install *Install `yaml:"install,omitempty"`
 	// Upgrade says how the machine goes into a new version of the system, and how that has to prove itself.
 	Upgrade Upgrade `yaml:"upgrade"`
+	// Logging says where the machine's logs go besides the machine itself.
+	Logging Logging `yaml:"logging"`
 }
 
 // Role is what a machine does in its cluster.
