@@ -15,6 +15,7 @@
 //	power_linux.go how the machine goes down
 //	services.go    the processes
 //	kubernetes.go  what the processes of a node are told
+//	shipping.go    where logs go besides the machine itself
 //	state.go       what can be observed
 //	api.go, cluster.go, debug.go   the methods of the API
 //
@@ -107,7 +108,8 @@ type machine struct {
 	captures  chan struct{} // holds one for each capture that goes on
 	profiling sync.Mutex    // one profile is taken at a time
 	audit     *audit.Log    // who called what; nil where it cannot be written
-	book      book          // client certificates issued and revoked
+	shipping  shipping
+	book      book // client certificates issued and revoked
 	desk      desk
 	downOnce  sync.Once
 	down      atomic.Bool     // it goes down: nothing is started any more

@@ -53,8 +53,10 @@ func (m *machine) takeDown(r powerRequest) {
 		m.enter("going down", r.why)
 		m.say(fmt.Sprintf("%s: %s", r.to, r.why))
 		c := power.Config{
-			Pods:     m.stopPods,
-			Services: m.services.Shutdown,
+			Pods: m.stopPods,
+			Services: func(ctx context.Context) error { // what they said last is still sent
+				return errors.Join(m.services.Shutdown(ctx), m.shipping.close(ctx))
+			},
 			Report: func(message string, err error) {
 				if err != nil {
 					message += ": " + err.Error()

@@ -55,6 +55,7 @@ func (m *machine) observable() []topic {
 		watched("network", m.networkState),                           // network.State: links, addresses, routes, leases, resolver
 		looked("processes", ignoreContext(m.kernel.ReadProcesses)),   // []host.ProcessState, with their memory
 		watched("services", m.services.Status()),                     // []supervise.Status, with their components
+		looked("shipping", ignoreContext(m.shipping.states)),         // []ship.State: the receivers of logs
 		watched("stage", m.stage),                                    // stage: where the boot stands and what it waits for
 		looked("system", ignoreContext(m.kernel.ReadSystem)),         // host.System: kernel, processors, uptime
 		watched("time", m.timeState),                                 // timesync.Status

@@ -379,6 +379,7 @@ func stepFollow(ctx context.Context, m *machine) error {
 	go m.watchServices(ctx)
 	go m.keepImages(ctx)
 	go m.follow(ctx)
+	go m.ship(ctx)
 	go m.lookForTrial(ctx)
 	go m.watchTrial(ctx)
 	go m.paceDoor(ctx)

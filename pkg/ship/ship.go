@@ -33,7 +33,8 @@ import (
 // Source gives lines of one store or of several.
 type Source struct {
 	// Follow calls each for every line that the store has after a number (0: all that it has) and then for each new one, until the
-	// context ends or each fails, and returns that error. after gives the number, by Line.Source. A slow each holds up nobody else.
+	// context ends or each fails, and returns that error. after gives the number, by Line.Source. each waits for the receiver; it may
+	// be called from several goroutines, which must have ended when Follow returns.
 	Follow func(ctx context.Context, after func(source string) uint64, each func(Line) error) error
 	// Newest gives the numbers of the newest lines, by Line.Source.
 	Newest func() map[string]uint64
