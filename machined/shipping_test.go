@@ -128,7 +128,7 @@ func TestShipping(t *testing.T) {
 	}
 	states, err := m.shipping.states()
 	check(t, err)
-	if len(states) != 2 || states[0].Receiver != "second" || states[1].Sent != 5 || states[1].Waiting != 0 || states[1].Connected.IsZero() {
+	if len(states) != 2 || states[0].Name != "second" || states[1].Sent != 5 || states[1].Waiting != 0 || states[1].Connected.IsZero() {
 		t.Errorf("%+v", states)
 	}
 

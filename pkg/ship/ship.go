@@ -56,7 +56,7 @@ type Config struct {
 
 // State is how a Sender stands.
 type State struct {
-	Receiver  string    `json:"receiver"`
+	Name      string    `json:"name"` // of the receiver
 	Address   string    `json:"address"`
 	Connected time.Time `json:"connected,omitzero"` // since when; zero: it is not. Connections that follow each other in order count as one
 	Sent      uint64    `json:"sent"`               // lines, counting those twice that were sent twice
@@ -92,7 +92,7 @@ const (
 	// queued is how many lines are taken from the stores ahead: what goes out in one write.
 	queued = 16
 	// impolite is how many connections in a row a receiver may leave without an answer to their end until it is believed to be one that
-	// never answers. A receiver that hangs does not even take that many: it lets no new connection in.
+	// never answers, until it does. A receiver that hangs does not even take that many: it lets no new connection in.
 	impolite = 2
 )
 
@@ -119,7 +119,7 @@ const healthUp, healthLost = "up", "lost"
 
 // New makes a sender. Run lets it work.
 func New(c Config) *Sender {
-	return &Sender{config: c, times: usual, taken: map[string]uint64{}, sent: map[string]uint64{}, lasting: map[string]bool{}, state: State{Receiver: c.Name, Address: c.Address}}
+	return &Sender{config: c, times: usual, taken: map[string]uint64{}, sent: map[string]uint64{}, lasting: map[string]bool{}, state: State{Name: c.Name, Address: c.Address}}
 }
 
 // State is how it stands.
@@ -403,7 +403,6 @@ func (s *Sender) finish(ctx context.Context, conn *tls.Conn, ended <-chan error)
 	if s.unanswered++; s.unanswered < impolite {
 		return fmt.Errorf("%s: the receiver did not end the connection in order, so what was sent over it is sent again: %w", s.config.Address, err)
 	}
-	s.unanswered = 0
 	s.problem(fmt.Errorf("%s: the receiver never ends a connection in order; what was sent over it counts as taken all the same: %w", s.config.Address, err))
 	s.take()
 	return nil

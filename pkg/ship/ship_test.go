@@ -92,6 +92,7 @@ type receiver struct {
 
 	mu      sync.Mutex
 	addr    string
+	rude    bool          // it resets connections instead of ending them
 	hanging chan struct{} // not nil: it takes nothing; closed when it is killed
 	open    map[net.Conn]bool
 	listen  net.Listener
@@ -149,6 +150,12 @@ func (r *receiver) take(raw net.Conn) {
 	r.conns.Update(func(n int) int { return n + 1 })
 	for lines := bufio.NewScanner(conn); ; {
 		if !r.awake() || !lines.Scan() || !r.awake() {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			if r.rude {
+				_ = raw.(*net.TCPConn).SetLinger(0) // the connection may be gone
+				raw.Close()
+			}
 			return
 		}
 		var one got
@@ -372,6 +379,36 @@ func TestTakenOnce(t *testing.T) {
 	}
 	if err != nil || count != 16 || !slices.Equal(firsts(all, "audit"), oneTo(16)) {
 		t.Errorf("%v: %v", err, all)
+	}
+}
+
+// TestImpolite: a receiver that never ends a connection in order gets lines twice until that is known, and then once.
+func TestImpolite(t *testing.T) {
+	r := newReceiver(t)
+	r.mu.Lock()
+	r.rude = true
+	r.mu.Unlock()
+	audit := newStore("audit", "", 1000)
+	s, _ := r.sender("", audit)
+	stop := run(t, s)
+	for i := range 6 {
+		audit.add(1)
+		r.wait("audit", uint64(i+1))
+		r.waitConns(i + 3) // the one that counted for nothing, and each since
+	}
+	stop()
+	all, _ := r.lines.Get()
+	times := map[uint64]int{}
+	for _, g := range all {
+		times[g.Number]++
+	}
+	for n, want := range map[uint64]int{1: 2, 2: 1, 5: 1, 6: 1} {
+		if times[n] != want {
+			t.Errorf("line %d came %d times; want %d: %v", n, times[n], want, all)
+		}
+	}
+	if p := s.State().Problem; !strings.Contains(p, "never ends a connection in order") {
+		t.Error(p)
 	}
 }
 
