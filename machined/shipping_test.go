@@ -43,10 +43,14 @@ func newArchive(t *testing.T) *archive {
 	a.addr = netip.MustParseAddrPort(listening(t, each(func(raw net.Conn) {
 		conn := tls.Server(raw, &tls.Config{Certificates: []tls.Certificate{pair}})
 		defer conn.Close()
-		for lines := bufio.NewScanner(conn); lines.Scan(); {
+		for lines := bufio.NewReader(conn); ; {
+			line, err := lines.ReadBytes('\n')
+			if err != nil {
+				return
+			}
 			var l struct{ Machine, Source, Kind, Text string }
-			if err := json.Unmarshal(lines.Bytes(), &l); err != nil || l.Machine != "m1" {
-				t.Errorf("%s: %v", lines.Text(), err)
+			if err := json.Unmarshal(line, &l); err != nil || l.Machine != "m1" {
+				t.Errorf("%s: %v", line, err)
 			}
 			a.texts.Update(func(all map[string][]string) map[string][]string {
 				next := map[string][]string{l.Source: append(all[l.Source][:len(all[l.Source]):len(all[l.Source])], l.Text)}

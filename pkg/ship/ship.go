@@ -377,11 +377,11 @@ func (s *Sender) finish(ctx context.Context, conn *tls.Conn, ended <-chan error)
 		wait = s.times.leave
 	}
 	err := conn.CloseWrite() // TLS's end, for the receiver; it takes five seconds at most
-	if half, ok := conn.NetConn().(interface{ CloseWrite() error }); ok && err == nil {
-		err = half.CloseWrite() // TCP's, for its system
-	}
 	if err != nil {
 		return s.broken(err, ended)
+	}
+	if raw, ok := conn.NetConn().(*net.TCPConn); ok {
+		_ = raw.CloseWrite() // TCP's, for its system. It fails where that was quicker; what it has said comes below
 	}
 	timer := time.NewTimer(wait)
 	defer timer.Stop()

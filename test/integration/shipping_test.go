@@ -92,8 +92,12 @@ func (r *receiver) start() error {
 func (r *receiver) take(raw net.Conn) {
 	conn := tls.Server(raw, r.tls)
 	defer conn.Close()
-	for lines := bufio.NewScanner(conn); lines.Scan(); {
-		r.lines.Update(func(all []string) []string { return append(slices.Clip(all), lines.Text()) })
+	for lines := bufio.NewReader(conn); ; {
+		line, err := lines.ReadString('\n')
+		if err != nil {
+			return // what is not whole comes again
+		}
+		r.lines.Update(func(all []string) []string { return append(slices.Clip(all), strings.TrimSpace(line)) })
 	}
 }
 
