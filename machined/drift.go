@@ -280,7 +280,7 @@ func (m *machine) credentialsDrift(context.Context) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	a, err := authorities(c.Cluster)
+	a, err := m.authorities(c)
 	if err != nil {
 		return nil, err
 	}

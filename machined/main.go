@@ -16,6 +16,7 @@
 //	power_linux.go how the machine goes down
 //	services.go    the processes
 //	kubernetes.go  what the processes of a node are told
+//	shipping.go    where logs go besides the machine itself
 //	state.go       what can be observed
 //	drift.go       what of it is not as it was configured
 //	kernellog.go   the kernel's log of the start before
@@ -112,7 +113,8 @@ type machine struct {
 	profiling sync.Mutex    // one profile is taken at a time
 	moving    sync.Mutex    // one snapshot of the cluster's data is taken or restored at a time
 	audit     *audit.Log    // who called what; nil where it cannot be written
-	book      book          // client certificates issued and revoked
+	shipping  shipping
+	book      book // client certificates issued and revoked
 	desk      desk
 	downOnce  sync.Once
 	down      atomic.Bool     // it goes down: nothing is started any more

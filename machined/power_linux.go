@@ -54,8 +54,8 @@ func (m *machine) takeDown(r powerRequest) {
 		m.say(fmt.Sprintf("%s: %s", r.to, r.why))
 		c := power.Config{
 			Pods: m.stopPods,
-			Services: func(ctx context.Context) error {
-				err := m.services.Shutdown(ctx)
+			Services: func(ctx context.Context) error { // what they said last is still sent, and kept
+				err := errors.Join(m.services.Shutdown(ctx), m.shipping.close(ctx))
 				m.endKernelLog(ctx)
 				return err
 			},

@@ -62,6 +62,7 @@ func (m *machine) observable() []topic {
 		looked("processes", ignoreContext(m.kernel.ReadProcesses)),   // []host.ProcessState, with their memory
 		looked("sensors", ignoreContext(m.kernel.ReadSensors)),       // []host.Sensor: temperatures, fans, voltages, power
 		watched("services", m.services.Status()),                     // []supervise.Status, with their components
+		looked("shipping", ignoreContext(m.shipping.states)),         // []ship.State: the receivers of logs
 		watched("stage", m.stage),                                    // stage: where the boot stands and what it waits for
 		looked("sysctls", ignoreContext(m.sysctls)),                  // []host.SysctlState: the kernel parameters that are set
 		looked("system", ignoreContext(m.kernel.ReadSystem)),         // host.System: kernel, processors, uptime

@@ -384,6 +384,7 @@ func stepFollow(ctx context.Context, m *machine) error {
 	go m.keepImages(ctx)
 	go m.follow(ctx)
 	go m.followMembership(ctx)
+	go m.ship(ctx)
 	go m.lookForTrial(ctx)
 	go m.watchTrial(ctx)
 	go m.paceDoor(ctx)

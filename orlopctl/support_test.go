@@ -39,8 +39,8 @@ func TestSupportHoldsNoSecret(t *testing.T) {
 		t.Fatal(err)
 	}
 	secrets := secretsIn(reflect.ValueOf(c))
-	if len(secrets) != 10 {
-		t.Fatalf("the reference has %d secrets, and 10 are known", len(secrets))
+	if len(secrets) != 11 {
+		t.Fatalf("the reference has %d secrets, and 11 are known", len(secrets))
 	}
 	if err := fake.configure(c); err != nil {
 		t.Fatal(err)

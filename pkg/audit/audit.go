@@ -5,7 +5,7 @@
 // at a number above 1 is whole from there on. Whoever has noted a line's number and digest can tell later that nothing up to it has
 // changed; without such a note, a record that was written anew from some line on looks whole.
 //
-// The package does not decide what is recorded, and does not send it anywhere.
+// The package does not decide what is recorded, and does not send it anywhere (package ship does).
 package audit
 
 import (
@@ -189,6 +189,13 @@ func (l *Log) room() error {
 		}
 	}
 	return nil
+}
+
+// Newest is the number of the last line; 0 before there is one.
+func (l *Log) Newest() uint64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.number
 }
 
 // Grown returns a channel that is closed when there is another line than now.

@@ -358,6 +358,8 @@ func textExpectation(t reflect.Type) string {
 		return "a hardware address, such as 52:54:00:12:34:56"
 	case reflect.TypeFor[Endpoint]():
 		return "https://host:port"
+	case reflect.TypeFor[HostPort]():
+		return "host:port"
 	case reflect.TypeFor[Certificate]():
 		return "a certificate in PEM"
 	case reflect.TypeFor[PrivateKey]():

@@ -53,6 +53,8 @@ type MachineSpec struct {
 	Join *Join `yaml:"join,omitempty"`
 	// Upgrade says how the machine goes into a new version of the system, and how that has to prove itself.
 	Upgrade Upgrade `yaml:"upgrade"`
+	// Logging says where the machine's logs go besides the machine itself.
+	Logging Logging `yaml:"logging"`
 }
 
 // Join says how a worker becomes a member of its cluster. `orlopctl nodes add` writes it.

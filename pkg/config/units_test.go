@@ -25,6 +25,8 @@ func TestUnits(t *testing.T) {
 		{"1gib", new(Bytes), ""}, {" 1GiB", new(Bytes), ""}, {"1 GiB", new(Bytes), ""}, {"1.5GiB", new(Bytes), ""}, {"", new(Bytes), ""}, {"GiB", new(Bytes), ""},
 		{">= 100GiB", new(SizeRange), ">= 100GiB"}, {"<=2TiB", new(SizeRange), "<= 2TiB"}, {" <= 2TiB , >=1024MiB", new(SizeRange), ">= 1GiB, <= 2TiB"}, {">= 1GiB, <= 1GiB", new(SizeRange), ">= 1GiB, <= 1GiB"},
 		{"", new(SizeRange), ""}, {"100GiB", new(SizeRange), ""}, {"> 1GiB", new(SizeRange), ""}, {">= 1GiB, >= 2GiB", new(SizeRange), ""}, {">= 2GiB, <= 1GiB", new(SizeRange), ""}, {">= 0GiB", new(SizeRange), ""}, {">= 1GB", new(SizeRange), ""}, {">= 1GiB,", new(SizeRange), ""},
+		{"Logs.example.com:6514", new(HostPort), "logs.example.com:6514"}, {"[2001:DB8::1]:1", new(HostPort), "[2001:db8::1]:1"}, {"10.0.0.1:65535", new(HostPort), "10.0.0.1:65535"},
+		{"", new(HostPort), ""}, {"h", new(HostPort), ""}, {"h:", new(HostPort), ""}, {"h:x", new(HostPort), ""}, {":1", new(HostPort), ""}, {"2001:db8::1:6514", new(HostPort), ""}, {"h_:1", new(HostPort), ""}, {"10.0.0.300:1", new(HostPort), ""}, {"h:65536", new(HostPort), ""},
 		{"0", new(MilliCPU), "0"}, {"2", new(MilliCPU), "2"}, {"2000m", new(MilliCPU), "2"}, {"1500m", new(MilliCPU), "1500m"}, {"2147483647", new(MilliCPU), "2147483647"},
 		{"2147483648", new(MilliCPU), ""}, {"1.5", new(MilliCPU), ""}, {"m", new(MilliCPU), ""}, {"1M", new(MilliCPU), ""}, {"-1", new(MilliCPU), ""},
 		{"0s", new(Duration), "0s"}, {"0", new(Duration), "0s"}, {"90s", new(Duration), "1m30s"}, {"1h30m", new(Duration), "1h30m"}, {"1500ms", new(Duration), "1s500ms"}, {"60m", new(Duration), "1h"},
@@ -68,9 +70,9 @@ func TestCheckTime(t *testing.T) {
 		t.Errorf("in 2030: %v", problems)
 	}
 	early, late := c.CheckTime(at(1970)), c.CheckTime(at(2200))
-	// operator, 5 authorities, 1 issuer, 2 webhooks with 2 certificates each
-	if len(early) != 11 || len(late) != 11 {
-		t.Fatalf("got %d and %d problems, want 11 each:\n%v\n%v", len(early), len(late), early, late)
+	// operator, 5 authorities, 1 issuer, 2 webhooks and 1 receiver with 2 certificates each
+	if len(early) != 13 || len(late) != 13 {
+		t.Fatalf("got %d and %d problems, want 13 each:\n%v\n%v", len(early), len(late), early, late)
 	}
 	if got, want := late[0].String(), fmt.Sprintf(`reference.yaml:%d:9: Machine.spec.trust.operatorCAs[0]: "CN=example operator" expired at 2126-01-01T00:00:00Z; expected a certificate that is valid at 2200-07-01T00:00:00Z`, late[0].Line); got != want || late[0].Line == 0 {
 		t.Errorf("got %s\nwant %s", got, want)

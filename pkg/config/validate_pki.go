@@ -79,7 +79,7 @@ func (p *parser) signingKey(path string, key PrivateKey) {
 	}
 }
 
-// client checks a certificate that the API server shows to others.
+// client checks a certificate that the API server, or the machine, shows to others.
 func (p *parser) client(path string, pair *CertKey) {
 	if pair == nil {
 		return
@@ -138,6 +138,15 @@ func (c *Config) CheckTime(now time.Time) Problems {
 	for i, ca := range c.Machine.Spec.Trust.OperatorCAs {
 		p.valid(fmt.Sprintf("Machine.spec.trust.operatorCAs[%d]", i), ca, now)
 	}
+	hook := func(path string, ca Certificate, client *CertKey) {
+		p.valid(path+".ca", ca, now)
+		if client != nil {
+			p.valid(path+".client.cert", client.Cert, now)
+		}
+	}
+	for i, r := range c.Machine.Spec.Logging.Receivers {
+		hook(fmt.Sprintf("Machine.spec.logging.receivers[%d]", i), r.CA, r.Client)
+	}
 	if c.Cluster == nil {
 		return p.problems.sorted()
 	}
@@ -148,12 +157,6 @@ func (c *Config) CheckTime(now time.Time) Problems {
 	k := &c.Cluster.Spec.Kubernetes
 	for i, j := range k.Authentication.JWT {
 		p.valid(fmt.Sprintf("%sauthentication.jwt[%d].ca", kube, i), j.CA, now)
-	}
-	hook := func(path string, ca Certificate, client *CertKey) {
-		p.valid(path+".ca", ca, now)
-		if client != nil {
-			p.valid(path+".client.cert", client.Cert, now)
-		}
 	}
 	if w := k.Authentication.Webhook; w != nil {
 		hook(kube+"authentication.webhook", w.CA, w.Client)

@@ -103,6 +103,13 @@ func (r *Ring) wake() {
 	r.changed = make(chan struct{})
 }
 
+// Newest is the Seq of the last line, also of one that is not kept any more; 0 before there is one.
+func (r *Ring) Newest() uint64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.next - 1
+}
+
 // Tail returns the last n lines that are kept, oldest first; all of them when n is 0.
 func (r *Ring) Tail(n int) []Line {
 	r.mu.Lock()

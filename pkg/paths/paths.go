@@ -50,6 +50,8 @@ const (
 	PairedCA = State + "/pki/operator.crt"
 	// Audit holds the record of calls (package audit).
 	Audit = State + "/audit"
+	// Shipping holds what each receiver has of the record of calls (package ship), a file for each.
+	Shipping = State + "/shipping"
 	// TrustBook holds the client certificates that were issued and revoked (package trust), JSON.
 	TrustBook = State + "/trust/book.json"
 	// Membership holds the certificates that a worker was given, with their keys (machined's membership.go), JSON.

@@ -148,6 +148,7 @@ type story struct {
 	seen     map[string]int64 // how far into each console the story has looked
 	write    *writer
 	issuer   *site
+	receiver *receiver
 	env      []string // of the programs that the story runs, from its setup on
 	current  string   // the machine that orlopctl talks to
 	verify   []string // how orlopctl verifies it, as its flags

@@ -60,6 +60,11 @@ import (
 //	cut-upgrade NAME BUNDLE OPERATION    send an upgrade, and cut the power while the machine does this operation of it
 //	abandon BUNDLE OPERATION MIB         run orlopctl upgrade -f, and kill it when the machine has done so much of this operation
 //	registry BUNDLE CA                   start a registry ($REGISTRY) with a bundle as orlop/test:1; CA is who vouches for it
+//	receiver start FILE                  a computer in the network takes JSON lines over TLS from machines of the cluster; FILE becomes the
+//	                                     patch that has logs sent to it, as receiver archive
+//	receiver kill, receiver again        it dies with whatever lies in its sockets, and comes back
+//	receiver has DEADLINE REGEXP         wait until a line that matches has come
+//	receiver audit DEADLINE              wait until it has the whole record of calls, in order, and verify its chain
 //	down NAME [DEADLINE [REASON]]        wait until it has switched itself off; REASON is QEMU's (guest-shutdown, guest-reset)
 //
 // and for bad situations, in bad_test.go:
@@ -105,6 +110,7 @@ func (s *story) verbs() map[string]func(ts *testscript.TestScript, neg bool, arg
 		"writes":        s.writesVerb,
 		"powercut":      s.powercutVerb,
 		"poweron":       s.poweronVerb,
+		"receiver":      s.receiverVerb,
 		"down":          s.downVerb,
 		"dhcp":          s.dhcpVerb,
 		"ntp":           s.ntpVerb,

@@ -20,6 +20,7 @@ var scalars = map[reflect.Type]*jsonschema.Schema{
 	reflect.TypeFor[config.Duration](): {Type: "string", Pattern: `^([0-9]+(h|m|s|ms))+$`, Examples: []any{"10s", "1m30s"}},
 	reflect.TypeFor[config.MAC]():      {Type: "string", Pattern: `^[0-9A-Fa-f]{2}(:[0-9A-Fa-f]{2}){5}$`, Examples: []any{"52:54:00:12:34:56"}},
 	reflect.TypeFor[config.Endpoint](): {Type: "string", Pattern: `^https://[^/?#@]+:[0-9]{1,5}/?$`, Examples: []any{"https://10.0.0.5:6443"}},
+	reflect.TypeFor[config.HostPort](): {Type: "string", Pattern: `^([^/?#@:\[\]]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}$`, Examples: []any{"logs.example.com:6514"}},
 	reflect.TypeFor[config.Certificate](): {
 		Type: "string", Pattern: `^\s*-----BEGIN CERTIFICATE-----`, Description: "One certificate in PEM.",
 	},

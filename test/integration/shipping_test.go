@@ -1,0 +1,186 @@
+package integration
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+	"sigs.k8s.io/yaml"
+
+	"github.com/orlop-os/orlop/hack/qemu"
+	"github.com/orlop-os/orlop/pkg/audit"
+	"github.com/orlop-os/orlop/pkg/cell"
+	"github.com/orlop-os/orlop/pkg/pki"
+)
+
+// receiverPort is that of syslog over TLS (RFC 5425, 4.1).
+const receiverPort = 6514
+
+// receiver is a computer of the network that takes JSON lines from machines of a cluster.
+type receiver struct {
+	host  *qemu.Host
+	tls   *tls.Config
+	lines *cell.Cell[[]string]
+
+	mu     sync.Mutex
+	listen net.Listener // nil while it is dead
+	open   map[net.Conn]bool
+}
+
+// newReceiver makes one that lets in who has a certificate of the CA. It returns its own CA, in PEM.
+func newReceiver(network *qemu.Network, machines *x509.CertPool) (*receiver, []byte, error) {
+	host, err := network.NewHost("archive", netip.Addr{})
+	if err != nil {
+		return nil, nil, err
+	}
+	ca, err := pki.NewCA("receivers", time.Hour)
+	if err != nil {
+		return nil, nil, err
+	}
+	leaf, err := ca.Issue(pki.Spec{CN: "archive", Usage: pki.Server, IPs: []netip.Addr{host.Addr()}, TTL: time.Hour})
+	if err != nil {
+		return nil, nil, err
+	}
+	pair, err := tls.X509KeyPair(leaf.CertPEM(), leaf.KeyPEM())
+	if err != nil {
+		return nil, nil, err
+	}
+	r := &receiver{
+		host: host, lines: cell.New([]string(nil)),
+		tls: &tls.Config{Certificates: []tls.Certificate{pair}, ClientCAs: machines, ClientAuth: tls.RequireAndVerifyClientCert, MinVersion: tls.VersionTLS13},
+	}
+	return r, ca.CertPEM(), nil
+}
+
+// start lets it live until it is killed, or the network ends.
+func (r *receiver) start() error {
+	l, err := r.host.Listen(receiverPort)
+	if err != nil {
+		return err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.listen, r.open = l, map[net.Conn]bool{}
+	go func() {
+		for {
+			raw, err := l.Accept()
+			if err != nil {
+				return
+			}
+			r.mu.Lock()
+			r.open[raw] = true
+			r.mu.Unlock()
+			go r.take(raw)
+		}
+	}()
+	return nil
+}
+
+// take reads a connection to its end, and ends it.
+func (r *receiver) take(raw net.Conn) {
+	conn := tls.Server(raw, r.tls)
+	defer conn.Close()
+	for lines := bufio.NewReader(conn); ; {
+		line, err := lines.ReadString('\n')
+		if err != nil {
+			return // what is not whole comes again
+		}
+		r.lines.Update(func(all []string) []string { return append(slices.Clip(all), strings.TrimSpace(line)) })
+	}
+}
+
+// kill closes its sockets as they are.
+func (r *receiver) kill() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.listen.Close()
+	for c := range r.open {
+		c.Close()
+	}
+}
+
+// texts are those of a source, in the order in which each came first.
+func texts(lines []string, source string) (list []string) {
+	seen := map[uint64]bool{}
+	for _, line := range lines {
+		var l struct {
+			Source, Text string
+			Number       uint64
+		}
+		if json.Unmarshal([]byte(line), &l) == nil && l.Source == source && !seen[l.Number] {
+			seen[l.Number] = true
+			list = append(list, l.Text)
+		}
+	}
+	return list
+}
+
+func (s *story) receiverVerb(ts *testscript.TestScript, neg bool, args []string) {
+	need(ts, neg, args, 1, 3, "receiver start FILE | kill | again | has DEADLINE REGEXP | audit DEADLINE")
+	r := s.receiver
+	if r == nil && args[0] != "start" {
+		ts.Fatalf("receiver: there is none; begin with: receiver start FILE")
+	}
+	switch {
+	case args[0] == "start" && len(args) == 2:
+		machines := x509.NewCertPool()
+		machines.AppendCertsFromPEM([]byte(ts.ReadFile("machine-ca.crt"))) // as the verb trust leaves it
+		r, ca, err := newReceiver(s.network, machines)
+		ts.Check(err)
+		ts.Check(r.start())
+		s.receiver = r
+		patch, err := yaml.Marshal(map[string]any{"kind": "Machine", "spec": map[string]any{"logging": map[string]any{"receivers": []any{
+			map[string]any{"name": "archive", "address": fmt.Sprintf("%s:%d", r.host.Addr(), receiverPort), "ca": string(ca)},
+		}}}})
+		ts.Check(err)
+		ts.Check(os.WriteFile(ts.MkAbs(args[1]), patch, 0o600))
+		s.note("a receiver of logs is at %s", r.host.Addr())
+	case args[0] == "kill" && len(args) == 1:
+		r.kill()
+		s.note("the receiver is killed")
+	case args[0] == "again" && len(args) == 1:
+		ts.Check(r.start())
+		s.note("the receiver is back")
+	case args[0] == "has" && len(args) == 3:
+		pattern, err := regexp.Compile(args[2])
+		ts.Check(err)
+		s.received(ts, args[1], args[2], func(lines []string) bool { return slices.ContainsFunc(lines, pattern.MatchString) })
+	case args[0] == "audit" && len(args) == 2:
+		want := strings.Split(strings.TrimSpace(s.ask("orlopctl", "audit", "list", "-o", "json")), "\n")
+		got := texts(s.received(ts, args[1], "the whole record", func(lines []string) bool { return len(texts(lines, "audit")) >= len(want) }), "audit")
+		if !slices.Equal(got[:len(want)], want) {
+			ts.Fatalf("receiver: the record of calls came as\n%s\nit is\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+		}
+		var chain audit.Chain
+		for _, line := range got {
+			_, err := chain.Check([]byte(line))
+			ts.Check(err)
+		}
+		s.note("the receiver has calls %d to %d, as they were recorded", chain.First.Number, chain.Last.Number)
+	default:
+		ts.Fatalf("usage: receiver start FILE | kill | again | has DEADLINE REGEXP | audit DEADLINE")
+	}
+}
+
+// received waits until what has come is enough.
+func (s *story) received(ts *testscript.TestScript, deadline, what string, enough func(lines []string) bool) []string {
+	ctx, cancel := context.WithTimeout(context.Background(), deadlineOf(ts, deadline))
+	defer cancel()
+	lines, err := cell.Wait(ctx, s.receiver.lines, enough)
+	if err != nil {
+		ts.Fatalf("receiver: %s has not come within %s; the last of %d lines are\n%s", what, deadline, len(lines), lastLines(strings.Join(lines, "\n"), 10))
+	}
+	return lines
+}
