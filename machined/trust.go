@@ -92,10 +92,11 @@ func (m *machine) callers(c *config.Config) (credentials.Callers, error) {
 	defer m.book.Unlock()
 	known, damaged := m.book.openLocked(), m.book.damaged
 	if c != nil && c.Cluster != nil {
-		out.Machines = []byte(c.Cluster.Spec.PKI.Machine.Cert.PEM())
+		own := c.Cluster.Spec.PKI
+		out.Machines = trusted(own.Machine.Cert, own.Accepted.Machine)
 		// Which of the issued certificates were revoked is not known any more; the operators' own still count.
-		if client := c.Cluster.Spec.PKI.Client.Cert; !client.IsZero() && damaged == nil {
-			out.Clients = []byte(client.PEM())
+		if !own.Client.Cert.IsZero() && damaged == nil {
+			out.Clients = trusted(own.Client.Cert, own.Accepted.Client)
 		}
 	}
 	if damaged != nil && !m.book.told {

@@ -30,12 +30,12 @@ func node() nodespec.Spec {
 
 func authorities(t *testing.T) Authorities {
 	t.Helper()
-	ca := func(name string) *pki.CA {
+	ca := func(name string) Authority {
 		ca, err := pki.NewCA(name, time.Hour*24*365*10)
 		if err != nil {
 			t.Fatal(err)
 		}
-		return ca
+		return Authority{CA: ca}
 	}
 	private, public, err := pki.NewServiceAccountKey()
 	if err != nil {
@@ -190,7 +190,7 @@ func TestDoor(t *testing.T) {
 	}
 	root, a := t.TempDir(), authorities(t)
 	var prints []string
-	for _, ca := range []*pki.CA{nil, a.Etcd} {
+	for _, ca := range []*pki.CA{nil, a.Etcd.CA} {
 		w := Door(identity, "one", node().NodeIPs, ca, Callers{Operators: a.Kubernetes.CertPEM()})
 		uid := uint32(os.Getuid())
 		w.Folders[0] = Folder{filepath.Join(root, w.Folders[0].Path), uid}

@@ -156,6 +156,12 @@ func (p *parser) pki(path string, spec *ClusterSpec) {
 		p.authority(at+".cert", a.pair.Cert)
 		p.pair(at, a.pair)
 		p.signingKey(at+".key", a.pair.Key)
+		for i, c := range a.accepted {
+			p.authority(acceptedPath(path, a.name, i), c)
+			if a.pair.Cert.IsZero() {
+				p.on(acceptedPath(path, a.name, i), wrong{reason: "is accepted beside an authority that is not there", expected: "pki." + a.name + ".cert, or nothing here"})
+			}
+		}
 		if a.pair.Cert.IsZero() && (controlPlane || worker && a.everywhere) && !a.optional {
 			p.on(at+".cert", wrong{reason: "missing", expected: "the certificate in PEM"})
 		}
