@@ -3,6 +3,8 @@ package main
 import (
 	"bytes"
 	"context"
+	"crypto/x509"
+	"encoding/hex"
 	"errors"
 	"io"
 	"net"
@@ -43,6 +45,7 @@ type fakeMachine struct {
 
 	mu      sync.Mutex
 	config  *config.Config
+	applied time.Time
 	past    []*config.Config // that were in force; number 1 first
 	slips   []string         // what its programs have let slip: lines of every log, events, and texts in topic "memory"
 	install string           // the name of a machine that runs from memory and is being installed
@@ -140,7 +143,7 @@ func (f *fakeMachine) current() *config.Config {
 func (f *fakeMachine) configure(c *config.Config) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.config = c
+	f.config, f.applied = c, time.Now()
 	f.past = append(f.past, c)
 	if c.Cluster == nil {
 		return nil
@@ -154,6 +157,14 @@ func (f *fakeMachine) configure(c *config.Config) error {
 	if f.node.IsValid() {
 		ips = append(ips, f.node)
 	}
+	if own := c.Cluster.Spec.PKI; !own.Client.Key.IsZero() {
+		if f.clients, err = pki.ParseCA([]byte(own.Client.Cert.PEM()), []byte(own.Client.Key.PEM())); err != nil {
+			return err
+		}
+		if err := f.replace(apid.ClientsFile, bundled(own.Client.Cert, own.Accepted.Client)); err != nil {
+			return err
+		}
+	}
 	leaf, err := ca.Issue(pki.Spec{
 		CN: c.Machine.Metadata.Name, DNS: []string{c.Machine.Metadata.Name}, IPs: ips,
 		Usage: pki.Server, TTL: time.Hour, Key: f.key.Key,
@@ -161,11 +172,45 @@ func (f *fakeMachine) configure(c *config.Config) error {
 	if err != nil {
 		return err
 	}
+	return f.replace(apid.ServerCertFile, leaf.CertPEM())
+}
+
+// replace is how machined gives apid another file.
+func (f *fakeMachine) replace(name string, content []byte) error {
 	temporary := filepath.Join(f.dir, "new")
-	if err := os.WriteFile(temporary, leaf.CertPEM(), 0o600); err != nil {
+	if err := os.WriteFile(temporary, content, 0o600); err != nil {
 		return err
 	}
-	return os.Rename(temporary, filepath.Join(f.dir, apid.ServerCertFile))
+	return os.Rename(temporary, filepath.Join(f.dir, name))
+}
+
+func bundled(own config.Certificate, accepted []config.Certificate) []byte {
+	certs := []*x509.Certificate{own.X509()}
+	for _, c := range accepted {
+		certs = append(certs, c.X509())
+	}
+	return pki.EncodeCerts(certs...)
+}
+
+// certificates is topic "certificates": of each authority a leaf, and the bundle that it is believed by.
+func (f *fakeMachine) certificates() any {
+	list := []any{}
+	c := f.current()
+	if c == nil || c.Cluster == nil {
+		return list
+	}
+	own := c.Cluster.Spec.PKI
+	for _, a := range []struct {
+		name     string
+		own      config.Certificate
+		accepted []config.Certificate
+	}{{"kubernetes", own.Kubernetes.Cert, own.Accepted.Kubernetes}, {"machine", own.Machine.Cert, own.Accepted.Machine}, {"client", own.Client.Cert, own.Accepted.Client}} {
+		for _, cert := range append([]config.Certificate{a.own}, a.accepted...) {
+			list = append(list, map[string]any{"file": a.name + ".pem", "authority": true, "serial": pki.Serial(cert.X509())})
+		}
+		list = append(list, map[string]any{"file": a.name + ".crt", "serial": "1", "issuerKey": hex.EncodeToString(a.own.X509().SubjectKeyId)})
+	}
+	return list
 }
 
 // fakeNetwork is what fake machines reach each other by: the TCP address of each machine, by its own.
@@ -236,6 +281,10 @@ func (s *fakeMachineService) Get(_ context.Context, r *api.GetRequest) (*api.Sta
 			moments = append(moments, map[string]any{"what": "orchestrator-api/etcd", "seconds": 2.5})
 		}
 		value = moments
+	case "configuration":
+		s.f.mu.Lock()
+		value = map[string]any{"applied": s.f.applied.Format(time.RFC3339Nano)}
+		s.f.mu.Unlock()
 	case "memory":
 		memory := map[string]any{"total": 2048, "available": 1024}
 		if slips := s.f.slipped(); len(slips) > 0 {
@@ -301,6 +350,13 @@ var fakeTopics = map[string]string{
 func (s *fakeMachineService) Watch(r *api.GetRequest, stream grpc.ServerStreamingServer[api.StateSnapshot]) error {
 	if r.Topic == "install" {
 		return s.watchInstall(stream)
+	}
+	if r.Topic == "certificates" {
+		value, err := structpb.NewValue(s.f.certificates())
+		if err == nil {
+			err = stream.Send(&api.StateSnapshot{Topic: r.Topic, Revision: 1, Value: value})
+		}
+		return err
 	}
 	if state, lasting := fakeTopics[r.Topic]; lasting {
 		value := &structpb.Value{}
@@ -758,6 +814,8 @@ func (s *fakeTrustService) sign(spec pki.Spec, request []byte, role string, life
 		life = time.Hour + time.Duration(s.signed)*time.Minute // each longer than the one before
 	}
 	spec.O, spec.Usage, spec.TTL, spec.For = []string{pki.RolePrefix + role}, pki.Client, life, public
+	s.f.mu.Lock()
+	defer s.f.mu.Unlock()
 	leaf, err := s.f.clients.Issue(spec)
 	if err != nil {
 		return nil, err
