@@ -103,7 +103,7 @@ func (m *machine) callers(c *config.Config) (credentials.Callers, error) {
 		m.book.told = true
 		m.events.add("trust", "failure", damaged.Error()+"; certificates that machines have issued are refused, and none is issued, until a new list is begun (`orlopctl trust revoke --new-list`)")
 	}
-	out.Revoked, err = json.Marshal(known.Revoked)
+	out.Revoked, err = json.Marshal(known.InForce())
 	return out, err
 }
 
@@ -197,8 +197,8 @@ func (a trustAPI) List(context.Context, *api.ListTrustRequest) (*api.ListTrustRe
 			Serial: i.Serial, Origin: i.Origin, Name: i.Name, Role: i.Role, At: timestamppb.New(i.At), Expires: timestamppb.New(i.Expires), By: i.By,
 		})
 	}
-	for _, r := range known.Revoked {
-		out.Revoked = append(out.Revoked, &api.Revocation{Origin: r.Origin, Name: r.Name, At: timestamppb.New(r.At), By: r.By})
+	for _, r := range known.InForce() {
+		out.Revoked = append(out.Revoked, toldRevocation(r))
 	}
 	return out, nil
 }
@@ -221,7 +221,7 @@ func (a trustAPI) Revoke(ctx context.Context, r *api.RevokeRequest) (*api.Revoke
 	if err := a.m.openDoor(context.WithoutCancel(ctx), now.config, state); err != nil { // whoever asked for it may be gone
 		return nil, status.Errorf(codes.Internal, "it is written down, but not in force yet: %v; it will be tried again within %s", err, lookAgain)
 	}
-	return &api.RevokeResponse{Revocation: &api.Revocation{Origin: done.Origin, Name: done.Name, At: timestamppb.New(done.At), By: done.By}, IssuedHere: known}, nil
+	return &api.RevokeResponse{Revocation: toldRevocation(done), IssuedHere: known}, nil
 }
 
 // revocation reads what is to be revoked, or restored.
@@ -250,7 +250,7 @@ func (b *book) change(wanted trust.Revocation, r *api.RevokeRequest, ownOrigin, 
 	}
 	done, known = wanted, next.Knows(wanted.Origin)
 	if r.Restore {
-		next, err = next.Restore(wanted.Name)
+		next, err = next.Restore(wanted)
 	} else {
 		next, done, err = next.Revoke(wanted)
 		if err == nil && (done.Origin != "" && done.Origin == ownOrigin || done.Name != "" && done.Name == ownName) {

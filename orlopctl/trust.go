@@ -175,8 +175,8 @@ func (t *tool) trustRevokeCommand() *cobra.Command {
 			"once, calls that go on are ended, and it survives restarts and upgrades. With a certificate go all that it was renewed from and\n" +
 			"all that were renewed from it, and with a name all that have it; what its holder has issued for others stays (BY in\n" +
 			"`orlopctl trust list`). Your own cannot be revoked.\n\n" +
-			"Each machine has a list of its own. All endpoints of the context are asked, or the machines that --nodes names, at the same time;\n" +
-			"which of them could not be reached is said, and the exit status is that of the first.",
+			"All endpoints of the context are asked, or the machines that --nodes names, at the same time. Which of them could not be reached is\n" +
+			"said, and the exit status is that of the first. Machines also learn it from those that Cluster.spec.controlPlanes names.",
 		Example: "  orlopctl trust revoke --name dora\n  orlopctl trust revoke --certificate dora.crt",
 		Args:    cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
