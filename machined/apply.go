@@ -229,8 +229,9 @@ func lockedOut(ctx context.Context, next *config.Config) error {
 	if err != nil {
 		return err
 	}
-	if len(list) > 0 && next.Cluster != nil { // the client CA counts only beside operators
-		list = append(slices.Clone(list), next.Cluster.Spec.PKI.Client.Cert.PEM()...)
+	if len(list) > 0 && next.Cluster != nil && !next.Cluster.Spec.PKI.Client.Cert.IsZero() { // the client CA counts only beside operators
+		own := next.Cluster.Spec.PKI
+		list = append(slices.Clone(list), trusted(own.Client.Cert, own.Accepted.Client)...)
 	}
 	if known, err := knows(list, own); known || err != nil {
 		return err
@@ -264,12 +265,26 @@ func fixed(before, next *config.Config) error {
 		return changed("Cluster.spec.networks.domain", b.Spec.Networks.Domain, n.Spec.Networks.Domain)
 	case !bytes.Equal(b.Spec.SecretsEncryptionKey.Bytes(), n.Spec.SecretsEncryptionKey.Bytes()):
 		return changed("Cluster.spec.secretsEncryptionKey", "the present key", "another")
-	case b.Spec.PKI.Kubernetes.Cert.PEM() != n.Spec.PKI.Kubernetes.Cert.PEM(),
-		b.Spec.PKI.Etcd.Cert.PEM() != n.Spec.PKI.Etcd.Cert.PEM(),
-		b.Spec.PKI.Machine.Cert.PEM() != n.Spec.PKI.Machine.Cert.PEM():
-		return changed("Cluster.spec.pki", "the present authorities", "others")
 	}
-	return nil
+	was, is := b.Spec.PKI, n.Spec.PKI
+	return errors.Join(
+		follows("kubernetes", was.Kubernetes.Cert, is.Kubernetes.Cert, was.Accepted.Kubernetes, is.Accepted.Kubernetes),
+		follows("etcd", was.Etcd.Cert, is.Etcd.Cert, was.Accepted.Etcd, is.Accepted.Etcd),
+		follows("machine", was.Machine.Cert, is.Machine.Cert, was.Accepted.Machine, is.Accepted.Machine),
+	)
+}
+
+// follows refuses an authority that nobody in the cluster believes yet, and one after which nobody is believed who has a certificate of
+// the one before. That one may have expired: then nobody believes it in any case.
+func follows(name string, was, is config.Certificate, accepted, still []config.Certificate) error {
+	has := func(list []config.Certificate, c config.Certificate) bool {
+		return slices.ContainsFunc(list, func(o config.Certificate) bool { return o.PEM() == c.PEM() })
+	}
+	if was.PEM() == is.PEM() || was.IsZero() || time.Now().After(was.X509().NotAfter) || has(accepted, is) && has(still, was) {
+		return nil
+	}
+	return fmt.Errorf("configuration refused, nothing was changed: Cluster.spec.pki.%[1]s: cannot change at once to an authority that was not accepted before, or from one that is not accepted any more; "+
+		"`orlopctl trust rotate-ca` does it step by step (Cluster.spec.pki.accepted.%[1]s)", name)
 }
 
 // able refuses a configuration that this machine, as it is now, could not run.

@@ -171,7 +171,7 @@ contexts:
     cluster: %[1]s
     user: admin@%[1]s
 current-context: admin@%[1]s
-`, name, server, b64(ca.CertPEM()), b64(leaf.CertPEM()), b64(leaf.KeyPEM())), nil
+`, name, server, b64(trusted(cluster.Spec.PKI.Kubernetes.Cert, cluster.Spec.PKI.Accepted.Kubernetes)), b64(leaf.CertPEM()), b64(leaf.KeyPEM())), nil
 }
 
 // operatorName is the name in the API server's audit log of someone who called as "CN=alice,O=orlop:admin from …".

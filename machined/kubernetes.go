@@ -10,7 +10,6 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"strings"
 
 	"github.com/google/renameio/v2"
 
@@ -108,7 +107,8 @@ func access(c *config.Cluster) credentials.Access {
 func (m *machine) authorities(c *config.Config) (credentials.Authorities, error) {
 	if worker(c) {
 		member, _ := m.membership.Get()
-		return credentials.Authorities{Kubernetes: &pki.CA{Cert: c.Cluster.Spec.PKI.Kubernetes.Cert.X509()}, Given: member.held.node}, nil
+		believed := nodeCAs(c)
+		return credentials.Authorities{Kubernetes: credentials.Authority{CA: &pki.CA{Cert: believed[0]}, Accepted: believed[1:]}, Given: member.held.node}, nil
 	}
 	a, err := authorities(c.Cluster)
 	if err != nil {
@@ -116,7 +116,7 @@ func (m *machine) authorities(c *config.Config) (credentials.Authorities, error)
 	}
 	m.book.Lock()
 	defer m.book.Unlock()
-	a.Revoked, err = json.Marshal(m.book.openLocked().Revoked)
+	a.Revoked, err = json.Marshal(m.book.openLocked().InForce())
 	return a, err
 }
 
@@ -124,15 +124,17 @@ func (m *machine) authorities(c *config.Config) (credentials.Authorities, error)
 func authorities(c *config.Cluster) (credentials.Authorities, error) {
 	var a credentials.Authorities
 	var err error
-	if a.Kubernetes, err = authority(c.Spec.PKI.Kubernetes); err != nil {
+	own, accepted := c.Spec.PKI, c.Spec.PKI.Accepted
+	if a.Kubernetes.CA, err = authority(own.Kubernetes); err != nil {
 		return a, fmt.Errorf("Cluster.spec.pki.kubernetes: %w", err)
 	}
-	if a.Etcd, err = authority(c.Spec.PKI.Etcd); err != nil {
+	if a.Etcd.CA, err = authority(own.Etcd); err != nil {
 		return a, fmt.Errorf("Cluster.spec.pki.etcd: %w", err)
 	}
-	if a.FrontProxy, err = authority(c.Spec.PKI.FrontProxy); err != nil {
+	if a.FrontProxy.CA, err = authority(own.FrontProxy); err != nil {
 		return a, fmt.Errorf("Cluster.spec.pki.frontProxy: %w", err)
 	}
+	a.Kubernetes.Accepted, a.Etcd.Accepted, a.FrontProxy.Accepted = x509s(accepted.Kubernetes), x509s(accepted.Etcd), x509s(accepted.FrontProxy)
 	a.ServiceAccountKey = []byte(c.Spec.PKI.ServiceAccountKey.PEM())
 	key := c.Spec.PKI.ServiceAccountKey.Signer()
 	if key == nil {
@@ -146,6 +148,33 @@ func authorities(c *config.Cluster) (credentials.Authorities, error) {
 	a.EncryptionKey = c.Spec.SecretsEncryptionKey.Bytes()
 	a.Access = access(c)
 	return a, nil
+}
+
+// x509s are certificates as crypto/x509 has them.
+func x509s(certs []config.Certificate) []*x509.Certificate {
+	var out []*x509.Certificate
+	for _, c := range certs {
+		out = append(out, c.X509())
+	}
+	return out
+}
+
+// machineCAs and nodeCAs are the authorities of the cluster's machines and of Kubernetes: the one that issues first, then those that are
+// accepted beside it.
+func machineCAs(c *config.Config) []*x509.Certificate {
+	return append([]*x509.Certificate{c.Cluster.Spec.PKI.Machine.Cert.X509()}, x509s(c.Cluster.Spec.PKI.Accepted.Machine)...)
+}
+
+func nodeCAs(c *config.Config) []*x509.Certificate {
+	return append([]*x509.Certificate{c.Cluster.Spec.PKI.Kubernetes.Cert.X509()}, x509s(c.Cluster.Spec.PKI.Accepted.Kubernetes)...)
+}
+
+// trusted are an authority and those that are accepted beside it, in PEM; empty without the authority.
+func trusted(own config.Certificate, accepted []config.Certificate) []byte {
+	if own.IsZero() {
+		return nil
+	}
+	return pki.EncodeCerts(append(x509s(accepted), own.X509())...)
 }
 
 // wantedServices are the services of a configuration, whether or not the machine has an address by now.
@@ -163,10 +192,15 @@ func (m *machine) wantedServices(c *config.Config) ([]supervise.Service, error) 
 	if err != nil {
 		return nil, fmt.Errorf("node: cannot describe: %w", err)
 	}
+	a, err := m.authorities(c)
+	if err != nil {
+		return nil, err
+	}
+	folders := map[string]string{serviceKubeAPI: paths.KubeAPI, serviceControllers: paths.KubeControllers, serviceNode: paths.KubeNode}
 	for _, s := range kubernetes(spec.ControlPlane) {
 		// A service is compared as a whole, so what it reads at its start is part of what it is.
-		if strings.HasPrefix(s.Name, "orchestrator-") {
-			s.Env = append(s.Env, fmt.Sprintf("ORLOP_SPEC=%x", sha256.Sum256(text)))
+		if folder, ours := folders[s.Name]; ours {
+			s.Env = append(s.Env, fmt.Sprintf("ORLOP_SPEC=%x", sha256.Sum256(append(text, a.AtStart(folder)...))))
 		}
 		services = append(services, s)
 	}

@@ -93,13 +93,15 @@ func workerDocuments(c *config.Config, name string) *config.Config {
 	if cas := c.Machine.Spec.Trust.OperatorCAs; len(cas) > 0 {
 		out = out.WithOperatorCAs(cas...)
 	}
+	accepted := c.Cluster.Spec.PKI.Accepted
 	pki := config.PKI{
 		Kubernetes: config.CertKey{Cert: c.Cluster.Spec.PKI.Kubernetes.Cert},
 		Machine:    config.CertKey{Cert: c.Cluster.Spec.PKI.Machine.Cert},
 		Client:     config.CertKey{Cert: c.Cluster.Spec.PKI.Client.Cert},
 	}
+	pki.Accepted.Kubernetes, pki.Accepted.Machine, pki.Accepted.Client = accepted.Kubernetes, accepted.Machine, accepted.Client
 	out = out.WithCluster(c.Cluster.Metadata.Name, c.Cluster.Spec.Endpoint, pki, config.EncryptionKey{})
-	out.Cluster.Spec.Networks = c.Cluster.Spec.Networks
+	out.Cluster.Spec.Networks, out.Cluster.Spec.ControlPlanes = c.Cluster.Spec.Networks, c.Cluster.Spec.ControlPlanes
 	out.Cluster.Spec.Kubernetes.MaxPods = c.Cluster.Spec.Kubernetes.MaxPods
 	return out
 }

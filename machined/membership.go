@@ -11,6 +11,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"google.golang.org/grpc/status"
@@ -148,7 +149,7 @@ func (m *machine) loadMembership() {
 func membershipFacts(c *config.Config, state network.State, held heldLeaves) membership.Facts {
 	facts := membership.Facts{
 		Now: time.Now(), Name: c.Machine.Metadata.Name, Addresses: nodeAddresses(state), Held: held.certificates(),
-		MachineCA: c.Cluster.Spec.PKI.Machine.Cert.X509(), NodeCA: c.Cluster.Spec.PKI.Kubernetes.Cert.X509(),
+		MachineCAs: machineCAs(c), NodeCAs: nodeCAs(c),
 	}
 	if join := c.Machine.Spec.Join; join != nil {
 		facts.Ticket = join.Ticket.Cert.X509()
@@ -235,7 +236,9 @@ func (m *machine) ask(ctx context.Context, how membership.Act, c *config.Config,
 	defer cancel()
 	identity := m.identity.Load().Key
 	endpoint := client.Endpoint{CA: x509.NewCertPool()}
-	endpoint.CA.AddCert(c.Cluster.Spec.PKI.Machine.Cert.X509())
+	for _, ca := range machineCAs(c) {
+		endpoint.CA.AddCert(ca)
+	}
 	if how == membership.Join {
 		endpoint.Cert = tls.Certificate{Certificate: [][]byte{ticket.Raw}, PrivateKey: c.Machine.Spec.Join.Ticket.Key.Signer()}
 	} else {
@@ -281,20 +284,23 @@ func controlPlanes(c *config.Config) []string {
 
 // take puts what was signed beside the keys, and believes none of it.
 func (h heldLeaves) take(answer *api.JoinResponse, c *config.Config) error {
-	read := func(l *pki.Leaf, der []byte, ca *x509.Certificate) (err error) {
+	read := func(l *pki.Leaf, der []byte, cas []*x509.Certificate) (err error) {
 		if l.Cert, err = x509.ParseCertificate(der); err != nil {
 			return err
 		}
 		if !pki.Matches(l.Cert, l.Key) {
 			return errors.New("it is for another key")
 		}
-		return l.Cert.CheckSignatureFrom(ca)
+		if !slices.ContainsFunc(cas, func(ca *x509.Certificate) bool { return l.Cert.CheckSignatureFrom(ca) == nil }) {
+			return errors.New("it is of another cluster")
+		}
+		return nil
 	}
-	if err := read(h.machine, answer.Machine, c.Cluster.Spec.PKI.Machine.Cert.X509()); err != nil {
+	if err := read(h.machine, answer.Machine, machineCAs(c)); err != nil {
 		return fmt.Errorf("membership: the machine's certificate cannot be used: %w", err)
 	}
 	for name, l := range h.node {
-		if err := read(l, answer.Leaves[name], c.Cluster.Spec.PKI.Kubernetes.Cert.X509()); err != nil {
+		if err := read(l, answer.Leaves[name], nodeCAs(c)); err != nil {
 			return fmt.Errorf("membership: %s cannot be used: %w", name, err)
 		}
 	}

@@ -247,7 +247,10 @@ func (m *machine) peerAt(address string) (client.Endpoint, error) {
 	} else if !worker(now.config) && now.config.Cluster.Spec.PKI.Machine.Key.IsZero() {
 		return e, errors.New("no other machine knows this one, because its configuration has no key of the machine CA; add Cluster.spec.pki.machine.key")
 	}
-	e.CA.AddCert(now.config.Cluster.Spec.PKI.Machine.Cert.X509())
+	known := now.config.Cluster.Spec.PKI
+	for _, ca := range append(x509s(known.Accepted.Machine), known.Machine.Cert.X509()) {
+		e.CA.AddCert(ca)
+	}
 	var err error
 	if e.Cert, err = tls.LoadX509KeyPair(filepath.Join(paths.ApidDir, apid.ServerCertFile), filepath.Join(paths.ApidDir, apid.ServerKeyFile)); err != nil {
 		return e, fmt.Errorf("this machine's certificate cannot be used: %w; try again", err)

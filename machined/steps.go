@@ -388,5 +388,6 @@ func stepFollow(ctx context.Context, m *machine) error {
 	go m.lookForTrial(ctx)
 	go m.watchTrial(ctx)
 	go m.paceDoor(ctx)
+	go m.learnRevocations(ctx)
 	return nil
 }

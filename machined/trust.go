@@ -92,17 +92,18 @@ func (m *machine) callers(c *config.Config) (credentials.Callers, error) {
 	defer m.book.Unlock()
 	known, damaged := m.book.openLocked(), m.book.damaged
 	if c != nil && c.Cluster != nil {
-		out.Machines = []byte(c.Cluster.Spec.PKI.Machine.Cert.PEM())
+		own := c.Cluster.Spec.PKI
+		out.Machines = trusted(own.Machine.Cert, own.Accepted.Machine)
 		// Which of the issued certificates were revoked is not known any more; the operators' own still count.
-		if client := c.Cluster.Spec.PKI.Client.Cert; !client.IsZero() && damaged == nil {
-			out.Clients = []byte(client.PEM())
+		if !own.Client.Cert.IsZero() && damaged == nil {
+			out.Clients = trusted(own.Client.Cert, own.Accepted.Client)
 		}
 	}
 	if damaged != nil && !m.book.told {
 		m.book.told = true
 		m.events.add("trust", "failure", damaged.Error()+"; certificates that machines have issued are refused, and none is issued, until a new list is begun (`orlopctl trust revoke --new-list`)")
 	}
-	out.Revoked, err = json.Marshal(known.Revoked)
+	out.Revoked, err = json.Marshal(known.InForce())
 	return out, err
 }
 
@@ -196,8 +197,8 @@ func (a trustAPI) List(context.Context, *api.ListTrustRequest) (*api.ListTrustRe
 			Serial: i.Serial, Origin: i.Origin, Name: i.Name, Role: i.Role, At: timestamppb.New(i.At), Expires: timestamppb.New(i.Expires), By: i.By,
 		})
 	}
-	for _, r := range known.Revoked {
-		out.Revoked = append(out.Revoked, &api.Revocation{Origin: r.Origin, Name: r.Name, At: timestamppb.New(r.At), By: r.By})
+	for _, r := range known.InForce() {
+		out.Revoked = append(out.Revoked, toldRevocation(r))
 	}
 	return out, nil
 }
@@ -216,7 +217,7 @@ func (a trustAPI) Revoke(ctx context.Context, r *api.RevokeRequest) (*api.Revoke
 	if err := a.m.enforce(context.WithoutCancel(ctx)); err != nil { // whoever asked for it may be gone
 		return nil, status.Errorf(codes.Internal, "it is written down, but not in force yet: %v; it will be tried again within %s", err, lookAgain)
 	}
-	return &api.RevokeResponse{Revocation: &api.Revocation{Origin: done.Origin, Name: done.Name, At: timestamppb.New(done.At), By: done.By}, IssuedHere: known}, nil
+	return &api.RevokeResponse{Revocation: toldRevocation(done), IssuedHere: known}, nil
 }
 
 // revocation reads what is to be revoked, or restored.
@@ -245,7 +246,7 @@ func (b *book) change(wanted trust.Revocation, r *api.RevokeRequest, ownOrigin, 
 	}
 	done, known = wanted, next.Knows(wanted.Origin)
 	if r.Restore {
-		next, err = next.Restore(wanted.Name)
+		next, err = next.Restore(wanted)
 	} else {
 		next, done, err = next.Revoke(wanted)
 		if err == nil && (done.Origin != "" && done.Origin == ownOrigin || done.Name != "" && done.Name == ownName) {

@@ -7,6 +7,7 @@ import (
 	"crypto/x509/pkix"
 	"encoding/json"
 	"math/big"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -19,6 +20,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/orlop-os/orlop/apid"
+	"github.com/orlop-os/orlop/machined/network"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/config"
@@ -228,5 +230,91 @@ func TestLockedOut(t *testing.T) {
 	next.config.Machine.Spec.Trust.OperatorCAs = []config.Certificate{client.Cert}
 	if err := lockedOut(ctx, next.config); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestLearnt: what was revoked on one machine is refused by another that has learnt it, after a restart too, until it is restored on either.
+func TestLearnt(t *testing.T) {
+	dir := t.TempDir()
+	a, b := issuing(t, filepath.Join(dir, "a", "book.json")), issuing(t, filepath.Join(dir, "b", "book.json"))
+	change := func(m *machine, r *api.RevokeRequest) {
+		t.Helper()
+		if _, _, err := m.book.change(trust.Revocation{Name: r.Name, At: time.Now().UTC(), By: "CN=admin"}, r, "1f", "admin"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var sent int
+	learn := func(m, from *machine) int {
+		t.Helper()
+		news, err := m.book.learn(func(r *api.RevocationsRequest) (*api.RevocationsResponse, error) {
+			answer, err := trustAPI{m: from}.Revocations(t.Context(), r)
+			sent = len(answer.GetRevocations())
+			return answer, err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(news)
+	}
+	revoked := func(m *machine) string {
+		callers, err := m.callers(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var list []trust.Revocation
+		if err := json.Unmarshal(callers.Revoked, &list); err != nil {
+			t.Fatal(err)
+		}
+		var names []string
+		for _, r := range list {
+			names = append(names, r.Name)
+		}
+		return strings.Join(names, " ")
+	}
+	change(a, &api.RevokeRequest{Name: "dora"})
+	if n := learn(b, a); n != 1 || revoked(b) != "dora" {
+		t.Errorf("%d news, revoked: %s", n, revoked(b))
+	}
+	if n := learn(b, a); n != 0 || sent != 0 {
+		t.Errorf("%d news, %d were sent of what is known", n, sent)
+	}
+	b.book.read, b.book.content = false, trust.Book{}
+	if revoked(b) != "dora" {
+		t.Errorf("after a restart: %s", revoked(b))
+	}
+	change(b, &api.RevokeRequest{Name: "dora", Restore: true})
+	if n := learn(b, a); n != 0 || revoked(b) != "" {
+		t.Errorf("%d news of what was before, revoked: %s", n, revoked(b))
+	}
+	if n := learn(a, b); n != 1 || revoked(a) != "" {
+		t.Errorf("%d news, revoked: %s", n, revoked(a))
+	}
+	if list, err := (trustAPI{m: a}).List(t.Context(), nil); err != nil || len(list.Revoked) != 0 {
+		t.Errorf("%v, %v", list, err)
+	}
+	// Who does not know any more what was revoked teaches nobody, and learns nothing over it.
+	if err := os.WriteFile(a.book.file, []byte("{torn"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	a.book.read = false
+	if _, err := (trustAPI{m: a}).Revocations(t.Context(), &api.RevocationsRequest{}); status.Code(err) != codes.FailedPrecondition {
+		t.Errorf("teaches what it does not know: %v", err)
+	}
+	if _, err := a.book.learn(nil); err == nil {
+		t.Error("learns over a book that cannot be read")
+	}
+}
+
+// TestTeachers: a machine asks the others that its configuration names.
+func TestTeachers(t *testing.T) {
+	m := issuing(t, "")
+	m.networkState = cell.New(network.State{Links: []network.LinkState{{Addresses: []network.AddressState{{Prefix: netip.MustParsePrefix("10.0.0.11/24")}}}}})
+	now, _ := m.config.Get()
+	now.config.Cluster.Spec.ControlPlanes = []netip.Addr{netip.MustParseAddr("10.0.0.11"), netip.MustParseAddr("10.0.0.12")}
+	if got := m.teachers(now); len(got) != 1 || got[0] != netip.MustParseAddr("10.0.0.12") {
+		t.Errorf("asks %v", got)
+	}
+	if got := m.teachers(applied{}); got != nil {
+		t.Errorf("without a configuration it asks %v", got)
 	}
 }

@@ -121,7 +121,7 @@ func prepare(t *testing.T, spec nodespec.Spec) machine {
 	}
 	m.ca = authority("kubernetes")
 	want, err := credentials.Plan(spec, credentials.Authorities{
-		Kubernetes: m.ca, FrontProxy: authority("front-proxy"), Etcd: authority("etcd"),
+		Kubernetes: credentials.Authority{CA: m.ca}, FrontProxy: credentials.Authority{CA: authority("front-proxy")}, Etcd: credentials.Authority{CA: authority("etcd")},
 		ServiceAccountKey: private, ServiceAccountPub: public, EncryptionKey: make([]byte, 32), Revoked: []byte("null"),
 	})
 	if err != nil {

@@ -158,7 +158,7 @@ func (t *tool) overlay(c machineContext) (machineContext, error) {
 		*file.to = string(text)
 	}
 	if s := new(secrets); f.ca != "" && yaml.UnmarshalStrict([]byte(c.CA), s) == nil {
-		c.CA = s.Machine.Cert
+		c.CA = s.Machine.Cert + s.Next["machine"].Cert
 	}
 	if f.cert != "" || f.key != "" {
 		c.Operator, c.RenewAfter = "", time.Time{} // of another certificate

@@ -43,6 +43,7 @@ type fakeMachine struct {
 
 	mu      sync.Mutex
 	config  *config.Config
+	applied time.Time
 	past    []*config.Config // that were in force; number 1 first
 	slips   []string         // what its programs have let slip: lines of every log, events, and texts in topic "memory"
 	install string           // the name of a machine that runs from memory and is being installed
@@ -141,7 +142,7 @@ func (f *fakeMachine) current() *config.Config {
 func (f *fakeMachine) configure(c *config.Config) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.config = c
+	f.config, f.applied = c, time.Now()
 	f.past = append(f.past, c)
 	if c.Cluster == nil {
 		return nil
@@ -155,6 +156,14 @@ func (f *fakeMachine) configure(c *config.Config) error {
 	if f.node.IsValid() {
 		ips = append(ips, f.node)
 	}
+	if own := c.Cluster.Spec.PKI; !own.Client.Key.IsZero() {
+		if f.clients, err = pki.ParseCA([]byte(own.Client.Cert.PEM()), []byte(own.Client.Key.PEM())); err != nil {
+			return err
+		}
+		if err := f.replace(apid.ClientsFile, bundled(own.Client.Cert, own.Accepted.Client)); err != nil {
+			return err
+		}
+	}
 	leaf, err := ca.Issue(pki.Spec{
 		CN: c.Machine.Metadata.Name, DNS: []string{c.Machine.Metadata.Name}, IPs: ips,
 		Usage: pki.Server, TTL: time.Hour, Key: f.key.Key,
@@ -162,11 +171,16 @@ func (f *fakeMachine) configure(c *config.Config) error {
 	if err != nil {
 		return err
 	}
+	return f.replace(apid.ServerCertFile, leaf.CertPEM())
+}
+
+// replace is how machined gives apid another file.
+func (f *fakeMachine) replace(name string, content []byte) error {
 	temporary := filepath.Join(f.dir, "new")
-	if err := os.WriteFile(temporary, leaf.CertPEM(), 0o600); err != nil {
+	if err := os.WriteFile(temporary, content, 0o600); err != nil {
 		return err
 	}
-	return os.Rename(temporary, filepath.Join(f.dir, apid.ServerCertFile))
+	return os.Rename(temporary, filepath.Join(f.dir, name))
 }
 
 // fakeNetwork is what fake machines reach each other by: the TCP address of each machine, by its own.
@@ -237,6 +251,10 @@ func (s *fakeMachineService) Get(_ context.Context, r *api.GetRequest) (*api.Sta
 			moments = append(moments, map[string]any{"what": "orchestrator-api/etcd", "seconds": 2.5})
 		}
 		value = moments
+	case "configuration":
+		s.f.mu.Lock()
+		value = map[string]any{"applied": s.f.applied.Format(time.RFC3339Nano)}
+		s.f.mu.Unlock()
 	case "memory":
 		memory := map[string]any{"total": 2048, "available": 1024}
 		if slips := s.f.slipped(); len(slips) > 0 {
@@ -302,6 +320,13 @@ var fakeTopics = map[string]string{
 func (s *fakeMachineService) Watch(r *api.GetRequest, stream grpc.ServerStreamingServer[api.StateSnapshot]) error {
 	if r.Topic == "install" {
 		return s.watchInstall(stream)
+	}
+	if r.Topic == "certificates" {
+		value, err := structpb.NewValue(s.f.certificates())
+		if err == nil {
+			err = stream.Send(&api.StateSnapshot{Topic: r.Topic, Revision: 1, Value: value})
+		}
+		return err
 	}
 	if state, lasting := fakeTopics[r.Topic]; lasting {
 		value := &structpb.Value{}
@@ -736,58 +761,4 @@ func (fakeAuditService) Read(r *api.ReadAuditRequest, stream grpc.ServerStreamin
 		}
 		return stream.Send(&api.AuditLine{Line: line})
 	})
-}
-
-// fakeTrustService signs whatever is asked for, and has no book.
-type fakeTrustService struct {
-	api.UnimplementedTrustServer
-	f      *fakeMachine
-	signed int
-}
-
-func (s *fakeTrustService) Issue(_ context.Context, r *api.IssueRequest) (*api.IssueResponse, error) {
-	return s.sign(pki.Spec{CN: r.Name}, r.Request, r.Role, r.Life.AsDuration())
-}
-
-func (s *fakeTrustService) Renew(ctx context.Context, r *api.RenewRequest) (*api.IssueResponse, error) {
-	md, _ := metadata.FromIncomingContext(ctx)
-	spec := pki.Spec{CN: md.Get(apid.MetadataName)[0], Origin: md.Get(apid.MetadataOrigin)[0], Root: md.Get(apid.MetadataIssuer)[0]}
-	return s.sign(spec, r.Request, md.Get(apid.MetadataRole)[0], r.Life.AsDuration())
-}
-
-func (s *fakeTrustService) sign(spec pki.Spec, request []byte, role string, life time.Duration) (*api.IssueResponse, error) {
-	public, err := pki.ParseRequest(request)
-	if err != nil {
-		return nil, err
-	}
-	if life == 0 {
-		s.signed++
-		life = time.Hour + time.Duration(s.signed)*time.Minute // each longer than the one before
-	}
-	spec.O, spec.Usage, spec.TTL, spec.For = []string{pki.RolePrefix + role}, pki.Client, life, public
-	leaf, err := s.f.clients.Issue(spec)
-	if err != nil {
-		return nil, err
-	}
-	return &api.IssueResponse{Certificate: leaf.Cert.Raw}, nil
-}
-
-func (s *fakeTrustService) List(context.Context, *api.ListTrustRequest) (*api.ListTrustResponse, error) {
-	at := timestamppb.New(time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC))
-	soon, far := timestamppb.New(at.AsTime().Add(time.Hour)), timestamppb.New(at.AsTime().AddDate(1000, 0, 0))
-	return &api.ListTrustResponse{
-		Issued: []*api.IssuedCertificate{
-			{Serial: "1a", Origin: "1a", Name: "dora", Role: "reader", At: at, Expires: soon, By: "CN=admin,O=orlop:admin"},
-			{Serial: "1b", Origin: "1a", Name: "dora", Role: "reader", At: at, Expires: far, By: "CN=dora,O=orlop:reader"},
-			{Serial: "2c", Origin: "2c", Name: "emil", Role: "admin", At: at, Expires: far, By: "CN=admin\x1b[31m"},
-		},
-		Revoked: []*api.Revocation{{Name: "emil", At: soon, By: "CN=admin,O=orlop:admin"}},
-	}, nil
-}
-
-func (s *fakeTrustService) Revoke(_ context.Context, r *api.RevokeRequest) (*api.RevokeResponse, error) {
-	if r.Restore && r.Name != "emil" {
-		return nil, status.Errorf(codes.FailedPrecondition, "name %q: cannot restore: it is not revoked", r.Name)
-	}
-	return &api.RevokeResponse{Revocation: &api.Revocation{Origin: r.Serial, Name: r.Name}}, nil
 }

@@ -175,6 +175,8 @@ type secrets struct {
 	Client               certKey `json:"client"`
 	ServiceAccountKey    string  `json:"serviceAccountKey"`
 	SecretsEncryptionKey []byte  `json:"secretsEncryptionKey"` // 32 bytes; base64 in the file
+	// Next are the CAs that are about to take the place of those above (rotate.go), by their names there.
+	Next map[string]certKey `json:"next,omitempty"`
 }
 
 type certKey struct {
@@ -277,10 +279,15 @@ func readSecrets(path string) (*secrets, error) {
 func (s *secrets) pki() (config.PKI, config.EncryptionKey, error) {
 	var out config.PKI
 	for _, ca := range []struct {
-		name string
-		from certKey
-		to   *config.CertKey
-	}{{"kubernetes", s.Kubernetes, &out.Kubernetes}, {"etcd", s.Etcd, &out.Etcd}, {"frontProxy", s.FrontProxy, &out.FrontProxy}, {"machine", s.Machine, &out.Machine}, {"client", s.Client, &out.Client}} {
+		name     string
+		from     certKey
+		to       *config.CertKey
+		accepted *[]config.Certificate
+	}{
+		{"kubernetes", s.Kubernetes, &out.Kubernetes, &out.Accepted.Kubernetes}, {"etcd", s.Etcd, &out.Etcd, &out.Accepted.Etcd},
+		{"frontProxy", s.FrontProxy, &out.FrontProxy, &out.Accepted.FrontProxy}, {"machine", s.Machine, &out.Machine, &out.Accepted.Machine},
+		{"client", s.Client, &out.Client, &out.Accepted.Client},
+	} {
 		if ca.name == "client" && ca.from == (certKey{}) {
 			continue // machines that issue no certificates
 		}
@@ -289,6 +296,13 @@ func (s *secrets) pki() (config.PKI, config.EncryptionKey, error) {
 			return out, config.EncryptionKey{}, usagef("secrets: cannot use %s: %w", ca.name, err)
 		}
 		*ca.to = made
+		if next, begun := s.Next[ca.name]; begun {
+			cert, err := config.ParseCertificate(next.Cert)
+			if err != nil {
+				return out, config.EncryptionKey{}, usagef("secrets: cannot use next.%s: %w", ca.name, err)
+			}
+			*ca.accepted = []config.Certificate{cert}
+		}
 	}
 	key, err := config.ParsePrivateKey(s.ServiceAccountKey)
 	if err != nil {

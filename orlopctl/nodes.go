@@ -28,7 +28,8 @@ const (
 	atOnce                  // it looks: on all at the same time, each answer as a whole, in the order of the machines
 	following               // it goes on: on all at the same time, line by line
 	inTurn                  // it changes something: one after the other, up to the first that fails
-	alone                   // it changes something by a file that is for one machine
+	single                  // it changes something by a file that is for one machine
+	together                // it sees to all of them itself (fleet)
 )
 
 // manners are those of all commands that can be made so.
@@ -36,9 +37,10 @@ var manners = map[string]manner{
 	"get": atOnce, "services": atOnce, "logs": atOnce, "dmesg": atOnce, "events": atOnce, "audit list": atOnce, "audit verify": atOnce, "version": atOnce,
 	"cat": atOnce, "ls": atOnce, "image list": atOnce, "etcd status": atOnce, "etcd alarm list": atOnce, "trust list": atOnce, "nodes list": atOnce, "upgrade status": atOnce, "show-config": atOnce, "config-history": atOnce,
 	"health": following, "watch": following,
-	"patch-config": inTurn, "confirm-config": inTurn, "service restart": inTurn, "image import": inTurn, "etcd defrag": inTurn, "etcd alarm disarm": inTurn, "trust revoke": inTurn, "upgrade": inTurn, "rollback": inTurn, "reboot": inTurn,
+	"patch-config": inTurn, "confirm-config": inTurn, "service restart": inTurn, "image import": inTurn, "etcd defrag": inTurn, "etcd alarm disarm": inTurn, "upgrade": inTurn, "rollback": inTurn, "reboot": inTurn,
 	"shutdown": inTurn, "reset": inTurn,
-	"apply-config": alone,
+	"apply-config": single,
+	"trust revoke": together, "trust rotate-ca": together,
 }
 
 // A machine passes on eight connections of one caller, and one that has ended keeps its place until both ends have let go.
@@ -47,9 +49,14 @@ const (
 	mostAtOnce   = 4 // and when a call makes room for the next one
 )
 
+// nameOf is a command without the tool: "trust revoke".
+func nameOf(c *cobra.Command) string {
+	return strings.TrimPrefix(c.CommandPath(), c.Root().Name()+" ")
+}
+
 // mannerOf is how a command with its flags is made on so many machines.
 func mannerOf(c *cobra.Command, nodes int) (manner, error) {
-	name := strings.TrimPrefix(c.CommandPath(), c.Root().Name()+" ")
+	name := nameOf(c)
 	how := manners[name]
 	for _, flag := range []string{"follow", "wait"} {
 		if on, err := c.Flags().GetBool(flag); err == nil && on && how == atOnce {
@@ -59,7 +66,7 @@ func mannerOf(c *cobra.Command, nodes int) (manner, error) {
 	switch {
 	case how == notAtAll:
 		return how, usagef("%s: cannot be made with --nodes: it calls no machine, or asks or writes something that is for one", name)
-	case how == alone && nodes > 1:
+	case how == single && nodes > 1:
 		return how, &exitError{code: exitUsage, err: fmt.Errorf("%s: cannot be made on several machines: each has a configuration of its own", name), hint: "`orlopctl patch-config` changes the same fields on several"}
 	case how == following && nodes > mostFollowed:
 		return how, usagef("%s: cannot go on with %d machines: at most %d are followed at once", name, nodes, mostFollowed)
@@ -98,7 +105,7 @@ func (t *tool) onNodes(c *cobra.Command) error {
 		return err
 	}
 	if endpoint.CA == nil {
-		return &exitError{code: exitUsage, err: errors.New("--nodes: cannot verify other machines: the one of the endpoint is known by its fingerprint alone"), hint: "pass --ca (the cluster's machine CA), or store it with `orlopctl config set NAME --ca`"}
+		return errOnlyFingerprint()
 	}
 	w := &way{endpoint: endpoint}
 	defer w.close()

@@ -93,7 +93,7 @@ func (t *tool) noteStart(c *cobra.Command) {
 	if work := c.RunE; work != nil {
 		c.RunE = func(c *cobra.Command, args []string) error {
 			t.started = true
-			if len(t.flags.nodes) > 0 && t.way == nil {
+			if len(t.flags.nodes) > 0 && t.way == nil && manners[nameOf(c)] != together {
 				return t.onNodes(c)
 			}
 			return work(c, args)

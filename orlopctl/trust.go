@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"text/tabwriter"
 	"time"
 
@@ -27,7 +28,7 @@ func (t *tool) trustCommand() *cobra.Command {
 			"third of its life, by any command that asks the machine once (get, version, apply-config and the like). Who comes later than that\n" +
 			"asks for another one.",
 	}
-	c.AddCommand(t.trustIssueCommand(), t.trustRenewCommand(), t.trustListCommand(), t.trustRevokeCommand())
+	c.AddCommand(t.trustIssueCommand(), t.trustRenewCommand(), t.trustListCommand(), t.trustRevokeCommand(), t.trustRotateCommand())
 	return c
 }
 
@@ -173,7 +174,9 @@ func (t *tool) trustRevokeCommand() *cobra.Command {
 		Long: "Make a certificate, or all with a name, count no more, whether the machine has issued it or an operator's CA. It is in force at\n" +
 			"once, calls that go on are ended, and it survives restarts and upgrades. With a certificate go all that it was renewed from and\n" +
 			"all that were renewed from it, and with a name all that have it; what its holder has issued for others stays (BY in\n" +
-			"`orlopctl trust list`). Your own cannot be revoked. Each machine has a list of its own.",
+			"`orlopctl trust list`). Your own cannot be revoked.\n\n" +
+			"All endpoints of the context are asked, or the machines that --nodes names, at the same time. Which of them could not be reached is\n" +
+			"said, and the exit status is that of the first. Machines also learn it from those that Cluster.spec.controlPlanes names.",
 		Example: "  orlopctl trust revoke --name dora\n  orlopctl trust revoke --certificate dora.crt",
 		Args:    cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
@@ -191,23 +194,7 @@ func (t *tool) trustRevokeCommand() *cobra.Command {
 			if (r.Serial == "") == (r.Name == "") {
 				return usagef("revocation: cannot tell what is meant: expected --serial, --certificate or --name")
 			}
-			return t.call(func(ctx context.Context, c *client.Client) error {
-				answer, err := c.Trust.Revoke(ctx, r)
-				switch {
-				case err != nil:
-					return err
-				case !t.human():
-					return t.print(answer, nil)
-				case r.Restore:
-					t.printf("name %s counts again\n", r.Name)
-				default:
-					t.printf("revoked: %s\n", revoked(answer.Revocation))
-					if r.Serial != "" && !answer.IssuedHere {
-						t.errorln("this machine has not issued it: if the number is not the whole serial of the first certificate of the row, others of the row are good still")
-					}
-				}
-				return nil
-			})
+			return t.revoke(r)
 		},
 	}
 	f := c.Flags()
@@ -217,6 +204,62 @@ func (t *tool) trustRevokeCommand() *cobra.Command {
 	f.BoolVar(&r.Restore, "restore", false, "with --name: let the name count again")
 	f.BoolVar(&r.NewList, "new-list", false, "begin a new list where the machine cannot read its own: what was revoked before counts again")
 	return c
+}
+
+// revoke revokes or restores on all machines of the context at the same time: one that cannot be reached keeps no other from refusing.
+func (t *tool) revoke(r *api.RevokeRequest) error {
+	ctx, stop := interruptible()
+	defer stop()
+	f, err := t.fleet()
+	if err != nil {
+		return err
+	}
+	defer f.close()
+	answers := make([]*api.RevokeResponse, len(f.names))
+	ask := func(ctx context.Context, i int, c *client.Client) (err error) {
+		answers[i], err = c.Trust.Revoke(ctx, r)
+		return err
+	}
+	errs := f.all(ctx, ask)
+	// Only the machine that has issued a certificate knows the first one of its row; the others are told.
+	if i := slices.IndexFunc(answers, func(a *api.RevokeResponse) bool { return a.GetIssuedHere() && a.Revocation.Origin != r.Serial }); i >= 0 && r.Serial != "" {
+		r.Serial = answers[i].Revocation.Origin
+		errs = f.all(ctx, ask)
+	}
+	issued := r.Serial == "" // on one of them at least
+	for i, answer := range answers {
+		if answer == nil {
+			continue
+		}
+		issued = issued || answer.IssuedHere
+		one := *t
+		if len(f.names) > 1 || f.relayed {
+			one.node = f.names[i]
+		}
+		if err := one.printRevoked(r, answer); err != nil {
+			return err
+		}
+	}
+	if !issued && t.human() && slices.ContainsFunc(answers, func(a *api.RevokeResponse) bool { return a != nil }) {
+		t.errorln("no machine that was asked has issued it: if the number is not the whole serial of the first certificate of the row, others of the row are good still")
+	}
+	return f.failed(errs, "call it again when they answer")
+}
+
+func (t *tool) printRevoked(r *api.RevokeRequest, answer *api.RevokeResponse) error {
+	prefix := ""
+	if t.node != "" {
+		prefix = t.node + ": "
+	}
+	switch {
+	case !t.human():
+		return t.print(answer, nil)
+	case r.Restore:
+		t.printf("%sname %s counts again\n", prefix, r.Name)
+	default:
+		t.printf("%srevoked: %s\n", prefix, revoked(answer.Revocation))
+	}
+	return nil
 }
 
 func revoked(r *api.Revocation) string {

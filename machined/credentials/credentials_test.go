@@ -30,12 +30,12 @@ func node() nodespec.Spec {
 
 func authorities(t *testing.T) Authorities {
 	t.Helper()
-	ca := func(name string) *pki.CA {
+	ca := func(name string) Authority {
 		ca, err := pki.NewCA(name, time.Hour*24*365*10)
 		if err != nil {
 			t.Fatal(err)
 		}
-		return ca
+		return Authority{CA: ca}
 	}
 	private, public, err := pki.NewServiceAccountKey()
 	if err != nil {
@@ -84,7 +84,7 @@ func TestGolden(t *testing.T) {
 			spec.ControlPlane = controlPlane
 			a := authorities(t)
 			if !controlPlane { // it issues nothing
-				a = Authorities{Kubernetes: &pki.CA{Cert: a.Kubernetes.Cert}, Given: Given{}}
+				a = Authorities{Kubernetes: Authority{CA: &pki.CA{Cert: a.Kubernetes.Cert}}, Given: Given{}}
 				for _, l := range NodeLeaves(spec.NodeName, spec.NodeIPs) {
 					leaf, err := pki.SelfSigned(pki.Spec{CN: "given", Usage: pki.Client, TTL: time.Hour})
 					if err != nil {
@@ -201,7 +201,7 @@ func TestDoor(t *testing.T) {
 	}
 	root, a := t.TempDir(), authorities(t)
 	var prints []string
-	for _, ca := range []*pki.CA{nil, a.Etcd} {
+	for _, ca := range []*pki.CA{nil, a.Etcd.CA} {
 		w := Door(identity, "one", node().NodeIPs, ca, nil, Callers{Operators: a.Kubernetes.CertPEM()})
 		uid := uint32(os.Getuid())
 		w.Folders[0] = Folder{filepath.Join(root, w.Folders[0].Path), uid}

@@ -2,6 +2,7 @@ package credentials
 
 import (
 	"cmp"
+	"encoding/hex"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -17,7 +18,8 @@ type State struct {
 	File      string    `json:"file"`
 	Subject   string    `json:"subject"` // as RFC 2253 writes it
 	Issuer    string    `json:"issuer"`
-	Serial    string    `json:"serial"` // hexadecimal
+	IssuerKey string    `json:"issuerKey,omitempty"` // identifier of the key that signed it (RFC 5280, 4.2.1.1), hexadecimal: names may be the same
+	Serial    string    `json:"serial"`              // hexadecimal
 	Authority bool      `json:"authority,omitempty"`
 	Expires   time.Time `json:"expires"`
 	// Renews is when the machine makes it anew; missing for an authority, which comes from the configuration or the image.
@@ -63,7 +65,7 @@ func statesOf(name string) []State {
 	}
 	var list []State
 	for _, c := range certs {
-		s := State{File: name, Subject: c.Subject.String(), Issuer: c.Issuer.String(), Serial: pki.Serial(c), Authority: c.IsCA, Expires: c.NotAfter}
+		s := State{File: name, Subject: c.Subject.String(), Issuer: c.Issuer.String(), IssuerKey: hex.EncodeToString(c.AuthorityKeyId), Serial: pki.Serial(c), Authority: c.IsCA, Expires: c.NotAfter}
 		if !c.IsCA {
 			s.Renews = pki.RenewAt(c)
 		}

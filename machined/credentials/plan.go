@@ -2,6 +2,7 @@ package credentials
 
 import (
 	"crypto/ecdsa"
+	"crypto/x509"
 	"encoding/base64"
 	"fmt"
 	"io/fs"
@@ -24,10 +25,21 @@ const leafTTL = 365 * 24 * time.Hour
 // backwards by that much without a leaf becoming one of the future.
 const backdate = 30 * 24 * time.Hour
 
+// Authority is one of the cluster's.
+type Authority struct {
+	*pki.CA                      // issues
+	Accepted []*x509.Certificate // believed beside it: the next one, or the one before
+}
+
+// Bundle is all that are believed, in PEM. It stays the same when another of them begins to issue.
+func (a Authority) Bundle() []byte {
+	return pki.EncodeCerts(append(slices.Clone(a.Accepted), a.Cert)...)
+}
+
 // Authorities are the cluster's keys that a machine needs to issue its own credentials. A worker has none: it knows the certificate
 // of Kubernetes, and what it was given.
 type Authorities struct {
-	Kubernetes, Etcd, FrontProxy *pki.CA
+	Kubernetes, Etcd, FrontProxy Authority
 	ServiceAccountKey            []byte // PEM, private
 	ServiceAccountPub            []byte // PEM
 	EncryptionKey                []byte // 32 bytes, for secrets at rest
@@ -38,6 +50,19 @@ type Authorities struct {
 
 // Given is what a worker was given, by the name of the certificate's file.
 type Given map[string]*pki.Leaf
+
+// AtStart is what a process of the orchestrator reads of them at its start only, by its folder; all else is read again when it changes.
+// etcd has its peers' authority so, the API server and the controllers the key for tokens, and the controllers the authority that
+// they put into every namespace.
+func (a Authorities) AtStart(folder string) []byte {
+	switch folder {
+	case paths.KubeAPI:
+		return slices.Concat(a.Etcd.Bundle(), a.ServiceAccountKey)
+	case paths.KubeControllers:
+		return slices.Concat(a.Kubernetes.Bundle(), a.ServiceAccountKey)
+	}
+	return nil
+}
 
 // Want is what should be on the machine.
 type Want struct {
@@ -122,13 +147,13 @@ func Door(identity *ecdsa.PrivateKey, name string, ips []netip.Addr, ca *pki.CA,
 func (w *Want) node(node nodespec.Spec, a Authorities) {
 	p := process{w, paths.KubeNode, 0}
 	p.folder()
-	p.file(nodespec.CA, a.Kubernetes.CertPEM())
+	p.file(nodespec.CA, a.Kubernetes.Bundle())
 	for _, l := range NodeLeaves(node.NodeName, node.NodeIPs) {
 		if given := a.Given[l.Cert]; given != nil {
 			p.file(l.Key, given.KeyPEM())
 			p.file(l.Cert, given.CertPEM())
 		} else {
-			p.leaf(l.Cert, l.Key, a.Kubernetes, l.Spec)
+			p.leaf(l.Cert, l.Key, a.Kubernetes.CA, l.Spec)
 		}
 	}
 }
@@ -163,9 +188,9 @@ func (w *Want) api(node nodespec.Spec, a Authorities, endpoint string) {
 	p := process{w, paths.KubeAPI, paths.UserAPI}
 	p.folder()
 	w.Folders = append(w.Folders, Folder{paths.EtcdData, p.uid}, Folder{paths.EtcdKept, p.uid}, Folder{paths.AuditLog, p.uid})
-	p.file(nodespec.CA, a.Kubernetes.CertPEM())
-	p.file(nodespec.FrontProxyCA, a.FrontProxy.CertPEM())
-	p.file(nodespec.EtcdCA, a.Etcd.CertPEM())
+	p.file(nodespec.CA, a.Kubernetes.Bundle())
+	p.file(nodespec.FrontProxyCA, a.FrontProxy.Bundle())
+	p.file(nodespec.EtcdCA, a.Etcd.Bundle())
 	p.file(nodespec.ServiceAccountKey, a.ServiceAccountKey)
 	p.file(nodespec.ServiceAccountPub, a.ServiceAccountPub)
 	p.file(nodespec.Encryption, encryption(a.EncryptionKey))
@@ -188,23 +213,24 @@ func (w *Want) api(node nodespec.Spec, a Authorities, endpoint string) {
 			dns = append(dns, name)
 		}
 	}
-	p.leaf(nodespec.APIServerCert, nodespec.APIServerKey, a.Kubernetes, pki.Spec{CN: "kube-apiserver", Usage: pki.Server, DNS: unique(dns), IPs: unique(ips)})
-	p.leaf(nodespec.KubeletClientCert, nodespec.KubeletClientKey, a.Kubernetes, client("kube-apiserver-kubelet-client"))
-	p.leaf(nodespec.FrontProxyCert, nodespec.FrontProxyKey, a.FrontProxy, client("front-proxy-client"))
+	p.leaf(nodespec.APIServerCert, nodespec.APIServerKey, a.Kubernetes.CA, pki.Spec{CN: "kube-apiserver", Usage: pki.Server, DNS: unique(dns), IPs: unique(ips)})
+	p.leaf(nodespec.KubeletClientCert, nodespec.KubeletClientKey, a.Kubernetes.CA, client("kube-apiserver-kubelet-client"))
+	p.leaf(nodespec.FrontProxyCert, nodespec.FrontProxyKey, a.FrontProxy.CA, client("front-proxy-client"))
 	peer := pki.Spec{CN: node.NodeName, Usage: pki.Both, DNS: []string{"localhost", node.NodeName}, IPs: unique(append([]netip.Addr{netip.MustParseAddr("127.0.0.1")}, node.NodeIPs...))}
-	p.leaf(nodespec.EtcdPeerCert, nodespec.EtcdPeerKey, a.Etcd, peer)
+	p.leaf(nodespec.EtcdPeerCert, nodespec.EtcdPeerKey, a.Etcd.CA, peer)
 }
 
 func (w *Want) controllers(node nodespec.Spec, a Authorities) {
 	p := process{w, paths.KubeControllers, paths.UserControllers}
 	p.folder()
-	p.file(nodespec.CA, a.Kubernetes.CertPEM())
+	p.file(nodespec.CA, a.Kubernetes.Bundle())
+	p.file(nodespec.SigningCA, a.Kubernetes.CertPEM())
 	p.file(nodespec.CAKey, a.Kubernetes.KeyPEM())
 	p.file(nodespec.ServiceAccountKey, a.ServiceAccountKey)
-	p.leaf(nodespec.ControllersCert, nodespec.ControllersKey, a.Kubernetes, client("system:kube-controller-manager"))
-	p.leaf(nodespec.SchedulerCert, nodespec.SchedulerKey, a.Kubernetes, client("system:kube-scheduler"))
+	p.leaf(nodespec.ControllersCert, nodespec.ControllersKey, a.Kubernetes.CA, client("system:kube-controller-manager"))
+	p.leaf(nodespec.SchedulerCert, nodespec.SchedulerKey, a.Kubernetes.CA, client("system:kube-scheduler"))
 	serving := pki.Spec{CN: "controllers", Usage: pki.Server, DNS: []string{"localhost"}, IPs: []netip.Addr{netip.MustParseAddr("127.0.0.1")}}
-	p.leaf(nodespec.ControllersServing, nodespec.ControllersServingK, a.Kubernetes, serving)
+	p.leaf(nodespec.ControllersServing, nodespec.ControllersServingK, a.Kubernetes.CA, serving)
 }
 
 // process collects what belongs into one folder.

@@ -62,7 +62,7 @@ func flags(spec nodespec.Spec, dirs layout.Dirs, config string) []string {
 		"--use-service-account-credentials=true",
 		"--service-account-private-key-file=" + at(nodespec.ServiceAccountKey),
 		"--root-ca-file=" + at(nodespec.CA),
-		"--cluster-signing-cert-file=" + at(nodespec.CA),
+		"--cluster-signing-cert-file=" + at(nodespec.SigningCA),
 		"--cluster-signing-key-file=" + at(nodespec.CAKey),
 		"--cluster-name=" + spec.Cluster,
 		"--controllers=*,-" + strings.Join(early.Left, ",-"),

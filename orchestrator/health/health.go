@@ -3,6 +3,7 @@
 package health
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -35,7 +36,7 @@ type Check struct {
 
 // Watch asks until ctx is done and announces every change.
 func (c Check) Watch(ctx context.Context, announce component.Announce) error {
-	client, err := c.client()
+	client, authority, err := c.client(nil, nil)
 	if err != nil {
 		return fmt.Errorf("%s: cannot check health: %w", c.Component, err)
 	}
@@ -43,6 +44,10 @@ func (c Check) Watch(ctx context.Context, announce component.Announce) error {
 	defer ticker.Stop()
 	last, everReady := "starting", false
 	for {
+		// The component's certificate may be another authority's by now.
+		if client, authority, err = c.client(client, authority); err != nil {
+			return fmt.Errorf("%s: cannot check health: %w", c.Component, err)
+		}
 		problem := c.ask(ctx, client)
 		if problem == "" && !everReady {
 			everReady = true
@@ -61,20 +66,30 @@ func (c Check) Watch(ctx context.Context, announce component.Announce) error {
 	}
 }
 
-func (c Check) client() (*http.Client, error) {
+// client is what asks, and the content of CAFile that it believes: last, as long as that has not changed.
+func (c Check) client(last *http.Client, believed []byte) (*http.Client, []byte, error) {
 	transport := &http.Transport{MaxIdleConns: 1, IdleConnTimeout: 2 * steady}
+	var pem []byte
 	if c.CAFile != "" {
-		pem, err := os.ReadFile(c.CAFile)
-		if err != nil {
-			return nil, err
+		var err error
+		if pem, err = os.ReadFile(c.CAFile); err != nil {
+			return nil, nil, err
 		}
+	}
+	if last != nil {
+		if bytes.Equal(pem, believed) {
+			return last, believed, nil
+		}
+		last.CloseIdleConnections()
+	}
+	if c.CAFile != "" {
 		roots := x509.NewCertPool()
 		if !roots.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("%s: no certificate in it", c.CAFile)
+			return nil, nil, fmt.Errorf("%s: no certificate in it", c.CAFile)
 		}
 		transport.TLSClientConfig = &tls.Config{RootCAs: roots, ServerName: c.Name}
 	}
-	return &http.Client{Timeout: patience, Transport: transport}, nil
+	return &http.Client{Timeout: patience, Transport: transport}, pem, nil
 }
 
 // ask returns why the component is not healthy, or "".

@@ -4,9 +4,13 @@ import (
 	"context"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/orlop-os/orlop/pkg/pki"
 )
 
 type said struct {
@@ -52,5 +56,35 @@ func TestAsk(t *testing.T) {
 	server.Close()
 	if got := check.ask(context.Background(), http.DefaultClient); got == "" {
 		t.Error("a component that does not listen is healthy")
+	}
+}
+
+// TestAnotherAuthority: what the component's certificate is verified by is read again when the file changes.
+func TestAnotherAuthority(t *testing.T) {
+	server := httptest.NewTLSServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	defer server.Close()
+	stranger, err := pki.NewCA("stranger", time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	check := Check{Component: "x", URL: server.URL, CAFile: filepath.Join(t.TempDir(), "ca.crt"), Name: "example.com"}
+	var client *http.Client
+	var believed []byte
+	for _, c := range []struct {
+		ca   []byte
+		well bool
+	}{{pki.EncodeCert(server.Certificate()), true}, {stranger.CertPEM(), false}, {pki.EncodeCerts(stranger.Cert, server.Certificate()), true}} {
+		if err := os.WriteFile(check.CAFile, c.ca, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if client, believed, err = check.client(client, believed); err != nil {
+			t.Fatal(err)
+		}
+		if problem := check.ask(t.Context(), client); (problem == "") != c.well {
+			t.Errorf("with %d bytes of authorities: %q", len(c.ca), problem)
+		}
+		if again, _, err := check.client(client, believed); err != nil || again != client {
+			t.Errorf("another client without need, %v", err)
+		}
 	}
 }

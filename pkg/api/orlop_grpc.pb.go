@@ -1719,10 +1719,11 @@ var Audit_ServiceDesc = grpc.ServiceDesc{
 }
 
 const (
-	Trust_Issue_FullMethodName  = "/orlop.v1alpha1.Trust/Issue"
-	Trust_Renew_FullMethodName  = "/orlop.v1alpha1.Trust/Renew"
-	Trust_List_FullMethodName   = "/orlop.v1alpha1.Trust/List"
-	Trust_Revoke_FullMethodName = "/orlop.v1alpha1.Trust/Revoke"
+	Trust_Issue_FullMethodName       = "/orlop.v1alpha1.Trust/Issue"
+	Trust_Renew_FullMethodName       = "/orlop.v1alpha1.Trust/Renew"
+	Trust_List_FullMethodName        = "/orlop.v1alpha1.Trust/List"
+	Trust_Revoke_FullMethodName      = "/orlop.v1alpha1.Trust/Revoke"
+	Trust_Revocations_FullMethodName = "/orlop.v1alpha1.Trust/Revocations"
 )
 
 // TrustClient is the client API for Trust service.
@@ -1738,6 +1739,8 @@ type TrustClient interface {
 	List(ctx context.Context, in *ListTrustRequest, opts ...grpc.CallOption) (*ListTrustResponse, error)
 	// Revoke makes certificates count no more, whoever has issued them. It is in force when it returns.
 	Revoke(ctx context.Context, in *RevokeRequest, opts ...grpc.CallOption) (*RevokeResponse, error)
+	// Revocations is what the cluster's other machines ask, every few seconds: what was revoked, and restored, here.
+	Revocations(ctx context.Context, in *RevocationsRequest, opts ...grpc.CallOption) (*RevocationsResponse, error)
 }
 
 type trustClient struct {
@@ -1788,6 +1791,16 @@ func (c *trustClient) Revoke(ctx context.Context, in *RevokeRequest, opts ...grp
 	return out, nil
 }
 
+func (c *trustClient) Revocations(ctx context.Context, in *RevocationsRequest, opts ...grpc.CallOption) (*RevocationsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RevocationsResponse)
+	err := c.cc.Invoke(ctx, Trust_Revocations_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // TrustServer is the server API for Trust service.
 // All implementations must embed UnimplementedTrustServer
 // for forward compatibility.
@@ -1801,6 +1814,8 @@ type TrustServer interface {
 	List(context.Context, *ListTrustRequest) (*ListTrustResponse, error)
 	// Revoke makes certificates count no more, whoever has issued them. It is in force when it returns.
 	Revoke(context.Context, *RevokeRequest) (*RevokeResponse, error)
+	// Revocations is what the cluster's other machines ask, every few seconds: what was revoked, and restored, here.
+	Revocations(context.Context, *RevocationsRequest) (*RevocationsResponse, error)
 	mustEmbedUnimplementedTrustServer()
 }
 
@@ -1822,6 +1837,9 @@ func (UnimplementedTrustServer) List(context.Context, *ListTrustRequest) (*ListT
 }
 func (UnimplementedTrustServer) Revoke(context.Context, *RevokeRequest) (*RevokeResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Revoke not implemented")
+}
+func (UnimplementedTrustServer) Revocations(context.Context, *RevocationsRequest) (*RevocationsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Revocations not implemented")
 }
 func (UnimplementedTrustServer) mustEmbedUnimplementedTrustServer() {}
 func (UnimplementedTrustServer) testEmbeddedByValue()               {}
@@ -1916,6 +1934,24 @@ func _Trust_Revoke_Handler(srv interface{}, ctx context.Context, dec func(interf
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Trust_Revocations_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RevocationsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(TrustServer).Revocations(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Trust_Revocations_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(TrustServer).Revocations(ctx, req.(*RevocationsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // Trust_ServiceDesc is the grpc.ServiceDesc for Trust service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -1938,6 +1974,10 @@ var Trust_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Revoke",
 			Handler:    _Trust_Revoke_Handler,
+		},
+		{
+			MethodName: "Revocations",
+			Handler:    _Trust_Revocations_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},

@@ -14,6 +14,8 @@ type Cluster struct {
 type ClusterSpec struct {
 	// Endpoint is the URL of the Kubernetes API for everyone outside the machine: https://host:port.
 	Endpoint Endpoint `yaml:"endpoint" jsonschema:"required"`
+	// ControlPlanes are the addresses of control-plane machines, at most 16, that this cluster's machines learn revocations from (`orlopctl trust revoke`), so that one that was away when a certificate was revoked refuses it too. Only machines that hold the cluster's keys belong here: what they say is believed. A machine's own address may be among them.
+	ControlPlanes []netip.Addr `yaml:"controlPlanes,omitempty"`
 	// Networks are the address ranges and the DNS domain inside the cluster.
 	Networks ClusterNetworks `yaml:"networks"`
 	// PKI holds the cluster's authorities. Leaf certificates are issued from them on the machine.
@@ -66,6 +68,22 @@ type PKI struct {
 	Client CertKey `yaml:"client,omitempty"`
 	// ServiceAccountKey signs the tokens of service accounts: a private key (ECDSA on P-256) in PEM.
 	ServiceAccountKey PrivateKey `yaml:"serviceAccountKey,omitempty"`
+	// Accepted are further authorities that are believed as the ones above are, and issue nothing. With them an authority is replaced without anybody being refused: `orlopctl trust rotate-ca`.
+	Accepted Accepted `yaml:"accepted"`
+}
+
+// Accepted are authorities that are believed beside those that issue: the next one before it issues, and the one before while certificates of it are in use.
+type Accepted struct {
+	// Kubernetes are accepted as pki.kubernetes is.
+	Kubernetes []Certificate `yaml:"kubernetes,omitempty"`
+	// Etcd are accepted as pki.etcd is.
+	Etcd []Certificate `yaml:"etcd,omitempty"`
+	// FrontProxy are accepted as pki.frontProxy is.
+	FrontProxy []Certificate `yaml:"frontProxy,omitempty"`
+	// Machine are accepted as pki.machine is.
+	Machine []Certificate `yaml:"machine,omitempty"`
+	// Client are accepted as pki.client is.
+	Client []Certificate `yaml:"client,omitempty"`
 }
 
 // CertKey is a certificate with its private key.

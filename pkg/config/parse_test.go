@@ -18,6 +18,7 @@ func TestGood(t *testing.T) {
 	v := values(t)
 	ref := example(t)
 	pki, key := ref.Cluster.Spec.PKI, ref.Cluster.Spec.SecretsEncryptionKey
+	pki.Accepted = Accepted{}
 	prefix, addr := netip.MustParsePrefix, netip.MustParseAddr
 
 	tests := map[string]struct {

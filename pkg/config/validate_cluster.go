@@ -9,6 +9,7 @@ import (
 func (p *parser) cluster(c *Cluster) {
 	p.objectName("Cluster.metadata.name", c.Metadata.Name)
 	const spec = "Cluster.spec"
+	p.controlPlanes(spec+".controlPlanes", c.Spec.ControlPlanes)
 	p.ranges(spec+".networks", &c.Spec.Networks)
 	p.pki(spec+".pki", &c.Spec)
 	k := &c.Spec.Kubernetes
@@ -39,6 +40,22 @@ func (p *parser) cluster(c *Cluster) {
 	}
 	p.authentication(kube+".authentication", &k.Authentication)
 	p.authorization(kube+".authorization", &k.Authorization)
+}
+
+func (p *parser) controlPlanes(path string, list []netip.Addr) {
+	const most = 16 // each machine of the cluster keeps a connection to each of them
+	if len(list) > most {
+		p.on(path, wrong{reason: fmt.Sprintf("%d addresses", len(list)), expected: fmt.Sprintf("at most %d", most)})
+	}
+	for i, a := range list {
+		at := fmt.Sprintf("%s[%d]", path, i)
+		if a.IsValid() && (!a.IsGlobalUnicast() || a.Is4In6() || a.Zone() != "") {
+			p.on(at, wrong{reason: fmt.Sprintf("%s is not the address of one machine alone", a), expected: "the one that its certificate holds"})
+		}
+		if slices.Contains(list[:i], a) && a.IsValid() {
+			p.on(at, wrong{reason: fmt.Sprintf("%s is given twice", a)})
+		}
+	}
 }
 
 func (p *parser) namespaces(path string, names []string) {
@@ -156,6 +173,12 @@ func (p *parser) pki(path string, spec *ClusterSpec) {
 		p.authority(at+".cert", a.pair.Cert)
 		p.pair(at, a.pair)
 		p.signingKey(at+".key", a.pair.Key)
+		for i, c := range a.accepted {
+			p.authority(acceptedPath(path, a.name, i), c)
+			if a.pair.Cert.IsZero() {
+				p.on(acceptedPath(path, a.name, i), wrong{reason: "is accepted beside an authority that is not there", expected: "pki." + a.name + ".cert, or nothing here"})
+			}
+		}
 		if a.pair.Cert.IsZero() && (controlPlane || worker && a.everywhere) && !a.optional {
 			p.on(at+".cert", wrong{reason: "missing", expected: "the certificate in PEM"})
 		}

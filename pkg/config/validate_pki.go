@@ -14,17 +14,18 @@ import (
 type namedAuthority struct {
 	name       string
 	pair       CertKey
-	everywhere bool // a worker needs the certificate too
-	optional   bool // also for a control plane
+	accepted   []Certificate // beside it
+	everywhere bool          // a worker needs the certificate too
+	optional   bool          // also for a control plane
 }
 
 func (k *PKI) authorities() []namedAuthority {
 	return []namedAuthority{
-		{name: "kubernetes", pair: k.Kubernetes, everywhere: true},
-		{name: "etcd", pair: k.Etcd},
-		{name: "frontProxy", pair: k.FrontProxy},
-		{name: "machine", pair: k.Machine, everywhere: true},
-		{name: "client", pair: k.Client, optional: true},
+		{name: "kubernetes", pair: k.Kubernetes, accepted: k.Accepted.Kubernetes, everywhere: true},
+		{name: "etcd", pair: k.Etcd, accepted: k.Accepted.Etcd},
+		{name: "frontProxy", pair: k.FrontProxy, accepted: k.Accepted.FrontProxy},
+		{name: "machine", pair: k.Machine, accepted: k.Accepted.Machine, everywhere: true},
+		{name: "client", pair: k.Client, accepted: k.Accepted.Client, optional: true},
 	}
 }
 
@@ -122,14 +123,26 @@ func (p *parser) authorities() {
 			add(holder{path + "." + a.name + ".cert", a.pair.Cert.X509().PublicKey})
 		}
 	}
+	for _, a := range pki.authorities() {
+		for i, c := range a.accepted {
+			if !c.IsZero() {
+				add(holder{acceptedPath(path, a.name, i), c.X509().PublicKey})
+			}
+		}
+	}
 	if signer := pki.ServiceAccountKey.Signer(); signer != nil {
 		add(holder{path + ".serviceAccountKey", signer.Public()})
 	}
 }
 
+func acceptedPath(pki, name string, i int) string {
+	return fmt.Sprintf("%s.accepted.%s[%d]", pki, name, i)
+}
+
 // CheckTime reports the certificates that are not valid at that time. Parse does not look at the clock: a machine
 // whose clock is wrong, or whose authority has run out, must still be able to read the configuration it has. Call it
-// before a new configuration is accepted, with a clock that is known to be right.
+// before a new configuration is accepted, with a clock that is known to be right. Authorities that are only accepted are
+// not looked at: one that has expired lets nobody in.
 func (c *Config) CheckTime(now time.Time) Problems {
 	p := &parser{file: c.origins["Machine"].File, cfg: c, broken: map[string]bool{}, judged: map[string]bool{}}
 	if p.file == "" {

@@ -21,10 +21,10 @@ type Facts struct {
 	Now       time.Time
 	Name      string       // of the machine
 	Addresses []netip.Addr // of the machine; empty before it has one
-	MachineCA *x509.Certificate
-	NodeCA    *x509.Certificate // that of Kubernetes
-	Held      Held
-	Ticket    *x509.Certificate // nil when the configuration has none
+	// The authorities of machines and of Kubernetes: the one that issues first, then those that are believed beside it.
+	MachineCAs, NodeCAs []*x509.Certificate
+	Held                Held
+	Ticket              *x509.Certificate // nil when the configuration has none
 }
 
 // Held is what the machine has got so far. The zero Held is nothing.
@@ -59,7 +59,7 @@ type Step struct {
 //	what it has     ticket            what it does
 //	usable, young   none, or its own  nothing, until two thirds of the life are over
 //	usable, young   a newer one       join: the operator has invited it anew
-//	usable, old     any               renew
+//	usable, old     any               renew; old is also what an authority has signed that issues no more
 //	ended, none     usable            join
 //	ended, none     ended, none       nothing: the operator has to give it a ticket
 func Next(f Facts) Step {
@@ -78,7 +78,7 @@ func Next(f Facts) Step {
 		s.Why = errors.New("it has no address yet")
 	case s.Usable && newer:
 		s.Act = Join
-	case s.Usable && f.Now.Before(renewAt(f)) && sameAddress(f):
+	case s.Usable && f.Now.Before(renewAt(f)) && sameAddress(f) && byPresent(f):
 		s.Until = renewAt(f)
 	case s.Usable:
 		s.Act = Renew
@@ -95,9 +95,9 @@ func held(f Facts) error {
 	if f.Held.Machine == nil {
 		return errors.New("this machine has not joined the cluster yet")
 	}
-	by := func(c, ca *x509.Certificate) error {
+	by := func(c *x509.Certificate, cas []*x509.Certificate) error {
 		switch {
-		case c.CheckSignatureFrom(ca) != nil:
+		case !signedBy(c, cas...):
 			return errors.New("what this machine has is of another cluster")
 		case !f.Now.Before(c.NotAfter):
 			return fmt.Errorf("the certificates of this machine ended at %s", c.NotAfter.UTC().Format(time.RFC3339))
@@ -107,15 +107,24 @@ func held(f Facts) error {
 	if f.Held.Machine.Subject.CommonName != f.Name {
 		return fmt.Errorf("what this machine has is of a machine called %s", f.Held.Machine.Subject.CommonName)
 	}
-	problems := []error{by(f.Held.Machine, f.MachineCA)}
+	problems := []error{by(f.Held.Machine, f.MachineCAs)}
 	for _, c := range f.Held.Node {
-		problems = append(problems, by(c, f.NodeCA))
+		problems = append(problems, by(c, f.NodeCAs))
 	}
 	i := slices.IndexFunc(problems, func(err error) bool { return err != nil })
 	if i < 0 {
 		return nil
 	}
 	return problems[i]
+}
+
+func signedBy(c *x509.Certificate, cas ...*x509.Certificate) bool {
+	return slices.ContainsFunc(cas, func(ca *x509.Certificate) bool { return c.CheckSignatureFrom(ca) == nil })
+}
+
+// byPresent tells whether all certificates are by the authorities that issue now.
+func byPresent(f Facts) bool {
+	return signedBy(f.Held.Machine, f.MachineCAs[0]) && !slices.ContainsFunc(f.Held.Node, func(c *x509.Certificate) bool { return !signedBy(c, f.NodeCAs[0]) })
 }
 
 // renewAt is when the first of the certificates has lived two thirds of its life.

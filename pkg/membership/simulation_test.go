@@ -101,7 +101,7 @@ func (w *world) lost() bool { return w.random.IntN(4) == 0 }
 
 // turn has a machine do what it decides.
 func (w *world) turn(name string, n *node) {
-	f := Facts{Now: w.now.Add(n.ahead), Name: "w", Addresses: []netip.Addr{address}, MachineCA: authorities[1].Cert, NodeCA: authorities[2].Cert, Held: n.held}
+	f := Facts{Now: w.now.Add(n.ahead), Name: "w", Addresses: []netip.Addr{address}, MachineCAs: []*x509.Certificate{authorities[1].Cert}, NodeCAs: []*x509.Certificate{authorities[2].Cert}, Held: n.held}
 	if n.ticket != nil {
 		f.Ticket = n.ticket.Cert
 	}
@@ -244,6 +244,10 @@ func TestNext(t *testing.T) {
 	older := Held{issue(authorities[1], "w", "1234", begin, life), nil}
 	stranger := Held{issue(authorities[2], "w", "1234", begin, life), nil}
 	other := Held{issue(authorities[1], "v", "1234", begin, life), nil}
+	if s := Next(Facts{Now: begin, Name: "w", Addresses: []netip.Addr{address}, Held: own(begin),
+		MachineCAs: []*x509.Certificate{authorities[0].Cert, authorities[1].Cert}, NodeCAs: []*x509.Certificate{authorities[2].Cert}}); s.Act != Renew || !s.Usable {
+		t.Errorf("by an authority that issues no more: %+v", s)
+	}
 	for _, c := range []struct {
 		name   string
 		held   Held
@@ -267,7 +271,7 @@ func TestNext(t *testing.T) {
 		{"of another cluster", stranger, ticket, time.Minute, []netip.Addr{address}, Join, false, "what this machine has is of another cluster"},
 		{"of another name", other, ticket, time.Minute, []netip.Addr{address}, Join, false, "what this machine has is of a machine called v"},
 	} {
-		s := Next(Facts{Now: begin.Add(c.after), Name: "w", Addresses: c.at, MachineCA: authorities[1].Cert, NodeCA: authorities[2].Cert, Held: c.held, Ticket: c.ticket})
+		s := Next(Facts{Now: begin.Add(c.after), Name: "w", Addresses: c.at, MachineCAs: []*x509.Certificate{authorities[1].Cert}, NodeCAs: []*x509.Certificate{authorities[2].Cert}, Held: c.held, Ticket: c.ticket})
 		why := ""
 		if s.Why != nil {
 			why = s.Why.Error()

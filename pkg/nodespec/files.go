@@ -4,7 +4,7 @@ package nodespec
 // All are PEM except Encryption (an apiserver.config.k8s.io/v1 EncryptionConfiguration). Certificates are ECDSA P-256.
 // machined renews them in place (write to a temporary name, rename), so a reader must reload them when they change.
 const (
-	// In every folder: the Kubernetes CA certificate(s).
+	// In every folder: the Kubernetes CA that issues, and those that are accepted beside it.
 	CA = "ca.crt"
 
 	// In paths.KubeAPI.
@@ -26,7 +26,8 @@ const (
 	Revoked           = "revoked.json"        // a list of trust.Revocation: client certificates that count no more
 
 	// In paths.KubeControllers.
-	CAKey               = "ca.key"                 // signs kubelet CSRs
+	SigningCA           = "signing-ca.crt"         // the one CA that issues
+	CAKey               = "ca.key"                 // its key; signs kubelet CSRs
 	ControllersCert     = "controller-manager.crt" // CN=system:kube-controller-manager
 	ControllersKey      = "controller-manager.key"
 	SchedulerCert       = "scheduler.crt" // CN=system:kube-scheduler

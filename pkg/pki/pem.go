@@ -1,12 +1,14 @@
 package pki
 
 import (
+	"bytes"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/x509"
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"slices"
 )
 
 const (
@@ -31,6 +33,16 @@ func (l *Leaf) KeyPEM() []byte { return EncodeKey(l.Key) }
 // EncodeCert writes a certificate as PEM.
 func EncodeCert(cert *x509.Certificate) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: blockCertificate, Bytes: cert.Raw})
+}
+
+// EncodeCerts writes certificates as PEM, each once, in an order that does not depend on theirs: the same set gives the same text.
+func EncodeCerts(certs ...*x509.Certificate) []byte {
+	sorted := slices.SortedFunc(slices.Values(certs), func(a, b *x509.Certificate) int { return bytes.Compare(a.Raw, b.Raw) })
+	var out []byte
+	for _, c := range slices.CompactFunc(sorted, (*x509.Certificate).Equal) {
+		out = append(out, EncodeCert(c)...)
+	}
+	return out
 }
 
 // EncodeKey writes a P-256 key as PEM (SEC 1, RFC 5915).

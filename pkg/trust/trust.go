@@ -7,7 +7,10 @@
 package trust
 
 import (
+	"cmp"
+	"crypto/sha256"
 	"crypto/x509"
+	"errors"
 	"fmt"
 	"regexp"
 	"slices"
@@ -52,6 +55,23 @@ type Revocation struct {
 	Name   string    `json:"name,omitempty"`   // all certificates with this common name
 	At     time.Time `json:"at"`
 	By     string    `json:"by"` // subject of who did it
+	// Count is how often it was revoked or restored. Machines that learn from each other believe the greater one, whatever their clocks say.
+	Count    uint64 `json:"count,omitempty"`
+	Restored bool   `json:"restored,omitempty"` // the name counts again; kept so that a machine that was away does not bring the revocation back
+}
+
+// after tells whether r is what becomes of a name or certificate of which one machine says r and another says o. It is the same on both:
+// the later one; of two that were made at the same time the one that refuses; of two that refuse the one that was said first.
+func (r Revocation) after(o Revocation) bool {
+	switch {
+	case r.Count != o.Count:
+		return r.Count > o.Count
+	case r.Restored != o.Restored:
+		return o.Restored
+	case !r.At.Equal(o.At):
+		return r.At.Before(o.At)
+	}
+	return r.By < o.By
 }
 
 // String is "name alice", or "certificate 12ab…".
@@ -148,26 +168,100 @@ func (b Book) Revoke(r Revocation) (Book, Revocation, error) {
 			r.Origin = i.Origin
 		}
 	}
-	for _, old := range b.Revoked {
-		if old.Origin == r.Origin && old.Name == r.Name {
+	r.Count, r.Restored = 1, false
+	if i := b.find(r); i >= 0 {
+		if old := b.Revoked[i]; !old.Restored {
 			return b, old, nil
 		}
+		r.Count = b.Revoked[i].Count + 1
 	}
-	if len(b.Revoked) == maxRevoked {
+	next, ok := b.put(r)
+	if !ok {
 		return b, r, fmt.Errorf("revocation refused: there are %d already; restore names that no valid certificate has any more", maxRevoked)
 	}
-	b.Revoked = append(slices.Clone(b.Revoked), r)
-	return b, r, nil
+	return next, r, nil
 }
 
 // Restore is the book in which a name counts again.
-func (b Book) Restore(name string) (Book, error) {
-	kept := slices.DeleteFunc(slices.Clone(b.Revoked), func(r Revocation) bool { return r.Name == name })
-	if len(kept) == len(b.Revoked) {
-		return b, fmt.Errorf("name %.80q: cannot restore: it is not revoked", name)
+func (b Book) Restore(r Revocation) (Book, error) {
+	i := b.find(r)
+	if r.Name == "" || i < 0 || b.Revoked[i].Restored {
+		return b, fmt.Errorf("name %.80q: cannot restore: it is not revoked", r.Name)
 	}
-	b.Revoked = kept
-	return b, nil
+	r.Count, r.Restored = b.Revoked[i].Count+1, true
+	next, _ := b.put(r) // it takes the place of another
+	return next, nil
+}
+
+// Merge is the book with what another machine knows, and what of that is news. Nothing is learnt that could not be written down here.
+func (b Book) Merge(learnt []Revocation) (next Book, news []Revocation, err error) {
+	next = b
+	for _, r := range learnt {
+		if (r.Origin == "") == (r.Name == "") || r.Origin != "" && r.Restored {
+			return b, nil, fmt.Errorf("revocations: cannot use what was sent: %s is neither a certificate nor a name", r)
+		}
+		if r.Name != "" {
+			err = CheckHolder(r.Name)
+		} else if s, parseErr := ParseSerial(r.Origin); parseErr != nil || s != r.Origin {
+			err = fmt.Errorf("serial %.80q: cannot use", r.Origin)
+		}
+		if err != nil || len(r.By) > maxBy {
+			return b, nil, errors.Join(errors.New("revocations: cannot use what was sent"), err)
+		}
+		i := next.find(r)
+		if i >= 0 && !r.after(next.Revoked[i]) || i < 0 && r.Restored && len(next.Revoked) >= maxRevoked { // it would push out another
+			continue
+		}
+		was, ok := next, false
+		if next, ok = next.put(r); !ok {
+			return was, news, fmt.Errorf("revocations: there are %d already; restore names that no valid certificate has any more", maxRevoked)
+		}
+		news = append(news, r)
+	}
+	return next, news, nil
+}
+
+// maxBy is the length of a subject in bytes, as apid passes it on.
+const maxBy = 128
+
+// find is where what r is about stands in the list; -1: nowhere.
+func (b Book) find(r Revocation) int {
+	return slices.IndexFunc(b.Revoked, func(o Revocation) bool { return o.Origin == r.Origin && o.Name == r.Name })
+}
+
+// put is the book with r in the place of what it knows of the same. A full one forgets a name that was restored: a machine that was away
+// since then would have it revoked again, which is the safe side.
+func (b Book) put(r Revocation) (Book, bool) {
+	list := slices.Clone(b.Revoked)
+	if i := b.find(r); i >= 0 {
+		list[i] = r
+		b.Revoked = list
+		return b, true
+	}
+	if len(list) >= maxRevoked {
+		i := slices.IndexFunc(list, func(o Revocation) bool { return o.Restored })
+		if i < 0 {
+			return b, false
+		}
+		list = slices.Delete(list, i, i+1)
+	}
+	b.Revoked = append(list, r)
+	return b, true
+}
+
+// InForce are those that are not restored.
+func (b Book) InForce() []Revocation {
+	return slices.DeleteFunc(slices.Clone(b.Revoked), func(r Revocation) bool { return r.Restored })
+}
+
+// Digest is the same on machines that know the same.
+func (b Book) Digest() []byte {
+	list := slices.SortedFunc(slices.Values(b.Revoked), func(a, o Revocation) int { return cmp.Or(cmp.Compare(a.Name, o.Name), cmp.Compare(a.Origin, o.Origin)) })
+	sum := sha256.New()
+	for _, r := range list {
+		_, _ = fmt.Fprintf(sum, "%q %q %d %q %d %t\n", r.Name, r.Origin, r.At.UnixNano(), r.By, r.Count, r.Restored) // a hash takes everything
+	}
+	return sum.Sum(nil)
 }
 
 // Refusal is why a certificate counts no more, or nil.

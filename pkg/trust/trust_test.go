@@ -1,7 +1,9 @@
 package trust
 
 import (
+	"bytes"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
@@ -72,11 +74,11 @@ func TestRevokedRow(t *testing.T) {
 	if again, done, err := named.Revoke(Revocation{Name: "dora", At: noon.Add(time.Hour)}); err != nil || len(again.Revoked) != 1 || !done.At.Equal(noon) {
 		t.Errorf("revoked twice: %v, %v, %v", again.Revoked, done, err)
 	}
-	restored, err := named.Restore("dora")
-	if got := refused(restored); err != nil || got != "" {
+	restored, err := named.Restore(Revocation{Name: "dora", At: noon})
+	if got := refused(Book{Revoked: restored.InForce()}); err != nil || got != "" {
 		t.Errorf("got %s, %v", got, err)
 	}
-	if _, err := restored.Restore("dora"); err == nil {
+	if _, err := restored.Restore(Revocation{Name: "dora"}); err == nil {
 		t.Error("restored what is not revoked")
 	}
 	if got, want := Refusal(named.Revoked, first.Cert).Error(), "your certificate was revoked at 2026-05-01T12:00:00Z (name dora)"; got != want {
@@ -150,5 +152,84 @@ func TestNamesAndSerials(t *testing.T) {
 		if err := CheckHolder(name); (err == nil) != want {
 			t.Errorf("%q: %v", name, err)
 		}
+	}
+}
+
+// TestMachinesAgree: however revocations and restorations come about, and whoever learns what from whom first, machines that have learnt
+// from each other know the same, and what they know is what was done last.
+func TestMachinesAgree(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	for range 200 {
+		machines := make([]Book, 3)
+		at := noon
+		learn := func(i, j int) {
+			next, _, err := machines[i].Merge(machines[j].Revoked)
+			if err != nil {
+				t.Fatal(err)
+			}
+			machines[i] = next
+		}
+		all := func() {
+			for range machines {
+				for i := range machines {
+					learn(i, (i+1)%len(machines))
+				}
+			}
+		}
+		for range 30 {
+			i, name := random.IntN(len(machines)), string(rune('a'+random.IntN(3)))
+			at = at.Add(time.Duration(random.IntN(3)-1) * time.Minute) // clocks go as they like
+			r := Revocation{Name: name, At: at, By: string(rune('x' + i))}
+			switch random.IntN(4) {
+			case 0:
+				machines[i], _, _ = machines[i].Revoke(r)
+			case 1:
+				if next, err := machines[i].Restore(r); err == nil {
+					machines[i] = next
+				}
+			case 2:
+				learn(i, random.IntN(len(machines)))
+			case 3:
+				all()
+				machines[i], _, _ = machines[i].Revoke(r)
+				all()
+				next, err := machines[(i+1)%3].Restore(r)
+				if err != nil {
+					t.Fatal(err)
+				}
+				machines[(i+1)%3] = next
+				all()
+				for _, b := range machines {
+					if slices.ContainsFunc(b.InForce(), func(r Revocation) bool { return r.Name == name }) {
+						t.Fatalf("%s was restored last, and is revoked: %v", name, b.Revoked)
+					}
+				}
+			}
+		}
+		all()
+		for _, b := range machines[1:] {
+			if !bytes.Equal(b.Digest(), machines[0].Digest()) {
+				t.Fatalf("they do not agree:\n%v\n%v", b.Revoked, machines[0].Revoked)
+			}
+		}
+	}
+}
+
+func TestMergeRefuses(t *testing.T) {
+	for what, r := range map[string]Revocation{
+		"nothing": {}, "both": {Name: "dora", Origin: "1a"}, "a certificate restored": {Origin: "1a", Restored: true}, "no serial": {Origin: "0x1A"},
+		"control characters": {Name: "do\nra"}, "a long subject": {Name: "dora", By: strings.Repeat("x", 129)},
+	} {
+		if next, news, err := (Book{}).Merge([]Revocation{r}); err == nil || len(next.Revoked)+len(news) > 0 {
+			t.Errorf("%s: learnt %v", what, news)
+		}
+	}
+	full := Book{Revoked: make([]Revocation, maxRevoked)}
+	if _, _, err := full.Merge([]Revocation{{Name: "dora", Count: 1}}); err == nil {
+		t.Error("learns more than there is room for")
+	}
+	full.Revoked[7] = Revocation{Name: "emil", Count: 2, Restored: true}
+	if next, news, err := full.Merge([]Revocation{{Name: "ann", Count: 2, Restored: true}, {Name: "dora", Count: 1}}); err != nil || len(news) != 1 || len(next.Revoked) != maxRevoked {
+		t.Errorf("%v, %v", news, err)
 	}
 }

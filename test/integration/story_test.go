@@ -147,6 +147,7 @@ type story struct {
 	machines map[string]*qemu.Machine
 	seen     map[string]int64 // how far into each console the story has looked
 	write    *writer
+	read     *reader
 	issuer   *site
 	receiver *receiver
 	env      []string // of the programs that the story runs, from its setup on
@@ -168,6 +169,9 @@ func newStory(t *attempt) *story {
 func (s *story) close() (oops string) {
 	if s.write != nil {
 		s.write.stop()
+	}
+	if s.read != nil {
+		s.read.stop()
 	}
 	if s.t.failed {
 		s.t.t.Logf("what happened:\n%s", strings.Join(s.timeline, "\n"))

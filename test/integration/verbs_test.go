@@ -51,6 +51,7 @@ import (
 //	plug NAME DISK MIB, unplug NAME DISK add a disk to its SCSI controller, or take it away
 //	settled SERVICE DURATION             wait until a service has been running for some time
 //	writes start|stop|check              write ConfigMaps as fast as they are acknowledged; check: all of those are there
+//	reads KUBECONFIG, reads stop         read from the API again and again, each time over a new connection; stop: none has failed
 //	powercut NAME, poweron NAME          the power switch
 //	damage NAME WHAT                     while it is off: flip PARTITION, one byte of it; fill MIB, its ESP but for these; variables,
 //	                                     the firmware's are lost
@@ -108,6 +109,7 @@ func (s *story) verbs() map[string]func(ts *testscript.TestScript, neg bool, arg
 		"plug":          s.plugVerb,
 		"unplug":        s.unplugVerb,
 		"writes":        s.writesVerb,
+		"reads":         s.readsVerb,
 		"powercut":      s.powercutVerb,
 		"poweron":       s.poweronVerb,
 		"receiver":      s.receiverVerb,

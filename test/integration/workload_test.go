@@ -8,6 +8,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"net/http"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -28,6 +30,7 @@ import (
 	core "k8s.io/api/core/v1"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/orlop-os/orlop/hack/qemu"
@@ -318,6 +321,68 @@ func (w *writer) run(ctx context.Context, ten chan<- struct{}) {
 			close(ten)
 		}
 	}
+}
+
+// reader reads from the API server as fast as it answers, each time over a new connection.
+type reader struct {
+	cancel context.CancelFunc
+	done   chan struct{}
+	read   int   // read after done
+	failed error // likewise: the first failure, after which it has stopped
+}
+
+func (r *reader) stop() { r.cancel(); <-r.done }
+
+func (s *story) readsVerb(ts *testscript.TestScript, neg bool, args []string) {
+	need(ts, neg, args, 1, 1, "reads KUBECONFIG, reads stop")
+	if args[0] == "stop" {
+		if s.read == nil {
+			ts.Fatalf("reads: nobody reads")
+		}
+		s.read.stop()
+		if s.read.failed != nil || s.read.read == 0 {
+			ts.Fatalf("reads: after %d that were answered: %v", s.read.read, s.read.failed)
+		}
+		s.note("%d reads, each over a new connection, none failed", s.read.read)
+		s.read = nil
+		return
+	}
+	config, err := clientcmd.BuildConfigFromFlags("", ts.MkAbs(args[0]))
+	ts.Check(err)
+	verify, err := rest.TLSConfigFor(config)
+	ts.Check(err)
+	c := &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{TLSClientConfig: verify, DisableKeepAlives: true}}
+	ctx, cancel := context.WithCancel(context.Background())
+	s.read = &reader{cancel: cancel, done: make(chan struct{})}
+	go s.read.run(ctx, c, config.Host+"/api/v1/namespaces/default")
+}
+
+func (r *reader) run(ctx context.Context, c *http.Client, url string) {
+	defer close(r.done)
+	for ctx.Err() == nil && r.failed == nil {
+		if err := get(ctx, c, url); err == nil {
+			r.read++
+		} else if ctx.Err() == nil {
+			r.failed = err
+		}
+	}
+}
+
+func get(ctx context.Context, c *http.Client, url string) error {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return err
+	}
+	response, err := c.Do(request)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		return errors.New(response.Status)
+	}
+	_, err = io.Copy(io.Discard, response.Body)
+	return err
 }
 
 // outside analyses the capture: flows to unicast addresses that are neither on the closed network nor in the cluster's ranges.

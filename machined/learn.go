@@ -1,0 +1,218 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/client"
+	"github.com/orlop-os/orlop/pkg/trust"
+)
+
+// How a revocation comes to every machine of a cluster (docs/decisions/0021-client-certificates.md):
+//
+//  1. Each machine asks those that Cluster.spec.controlPlanes names, and a worker those that let it in, every few seconds and when it has started, what was revoked and
+//     restored there. It knocks as a machine, and verifies them as machines.
+//  2. What is news is written into its own book (trust.Book.Merge), and in force.
+//
+// So whoever was away learns it from anybody who was not, and nothing has to be remembered about who knows what.
+
+const (
+	// learnEvery is how often the others are asked: what was revoked on one of them is in force here twice that time later at most.
+	learnEvery = 4 * time.Second
+	// learnTime bounds one question, the connection included.
+	learnTime = 4 * time.Second
+)
+
+// learnRevocations learns as long as the machine runs.
+func (m *machine) learnRevocations(ctx context.Context) {
+	l := learner{m: m, peers: map[netip.Addr]*learntFrom{}}
+	tick := time.NewTicker(learnEvery)
+	defer tick.Stop()
+	for configs := m.config.Watch(); ; {
+		now := configs.Take()
+		l.round(ctx, now)
+		select {
+		case <-tick.C:
+		case <-configs.Changed():
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// learner is the machine as one who learns.
+type learner struct {
+	m     *machine
+	peers map[netip.Addr]*learntFrom
+}
+
+// learntFrom is another machine. One goroutine at a time uses it.
+type learntFrom struct {
+	client  *client.Client // nil: not connected
+	problem string         // why nothing was learnt the last time
+}
+
+// round asks all of them once, at the same time.
+func (l *learner) round(ctx context.Context, now applied) {
+	named := l.m.teachers(now)
+	for addr, p := range l.peers {
+		if !slices.Contains(named, addr) {
+			p.close()
+			delete(l.peers, addr)
+		}
+	}
+	var asking sync.WaitGroup
+	for _, addr := range named {
+		p := l.peers[addr]
+		if p == nil {
+			p = &learntFrom{}
+			l.peers[addr] = p
+		}
+		asking.Go(func() {
+			err := p.learn(ctx, l.m, addr)
+			problem := ""
+			if err != nil {
+				problem = err.Error()
+			}
+			if problem != "" && problem != p.problem {
+				l.m.events.add("trust", "failure", fmt.Sprintf("no revocations are learnt from %s: %s", addr, problem))
+			}
+			if problem == "" && p.problem != "" {
+				l.m.events.add("trust", "state", fmt.Sprintf("revocations are learnt from %s again", addr))
+			}
+			p.problem = problem
+		})
+	}
+	asking.Wait()
+}
+
+// teachers are the machines to ask: those of the configuration but this one.
+func (m *machine) teachers(now applied) []netip.Addr {
+	if now.config == nil || now.config.Cluster == nil {
+		return nil
+	}
+	state, _ := m.networkState.Get()
+	var own []netip.Addr
+	for _, link := range state.Links {
+		for _, a := range link.Addresses {
+			own = append(own, a.Prefix.Addr())
+		}
+	}
+	named := slices.Clone(now.config.Cluster.Spec.ControlPlanes)
+	if worker(now.config) {
+		if member, _ := m.membership.Get(); !member.Joined {
+			return nil // nobody knows it yet
+		}
+		for _, from := range controlPlanes(now.config) {
+			if a, err := netip.ParseAddr(from); err == nil && !slices.Contains(named, a) {
+				named = append(named, a)
+			}
+		}
+	}
+	return slices.DeleteFunc(named, func(a netip.Addr) bool { return slices.Contains(own, a) })
+}
+
+func (p *learntFrom) close() {
+	if p.client != nil {
+		_ = p.client.Close() // nothing is sent any more
+		p.client = nil
+	}
+}
+
+// learn asks one machine.
+func (p *learntFrom) learn(ctx context.Context, m *machine, addr netip.Addr) error {
+	asking, cancel := context.WithTimeout(ctx, learnTime)
+	defer cancel()
+	if p.client == nil || !p.client.Connected() {
+		p.close()
+		e, err := m.peerAt(netip.AddrPortFrom(addr, apidPort).String())
+		if err != nil {
+			return err
+		}
+		if p.client, err = client.Dial(asking, e); err != nil {
+			return err
+		}
+	}
+	news, err := m.book.learn(func(r *api.RevocationsRequest) (*api.RevocationsResponse, error) {
+		answer, err := p.client.Trust.Revocations(asking, r)
+		if err != nil {
+			p.close() // it may be the connection: the certificate that it was made with counts no more
+			return nil, errors.New(status.Convert(err).Message())
+		}
+		return answer, nil
+	})
+	for _, r := range news {
+		what := "is revoked"
+		if r.Restored {
+			what = "counts again"
+		}
+		m.events.add("trust", "config", fmt.Sprintf("%s %s: learnt from %s, done by %s", r, what, addr, r.By))
+	}
+	if len(news) == 0 {
+		return err
+	}
+	return errors.Join(err, m.enforce(ctx))
+}
+
+// learn writes down what is news of what another machine knows.
+func (b *book) learn(ask func(*api.RevocationsRequest) (*api.RevocationsResponse, error)) ([]trust.Revocation, error) {
+	b.Lock()
+	known, damaged := b.openLocked(), b.damaged
+	b.Unlock()
+	if damaged != nil {
+		return nil, damaged
+	}
+	answer, err := ask(&api.RevocationsRequest{Digest: known.Digest()})
+	if err != nil {
+		return nil, err
+	}
+	var learnt []trust.Revocation
+	for _, r := range answer.Revocations {
+		learnt = append(learnt, trust.Revocation{Origin: r.Origin, Name: r.Name, At: r.At.AsTime(), By: r.By, Count: r.Count, Restored: r.Restored})
+	}
+	b.Lock()
+	defer b.Unlock()
+	if known = b.openLocked(); b.damaged != nil { // somebody else may have written meanwhile
+		return nil, b.damaged
+	}
+	next, news, err := known.Merge(learnt)
+	if len(news) == 0 {
+		return nil, err
+	}
+	if keeping := b.keepLocked(next); keeping != nil {
+		return nil, keeping
+	}
+	return news, err
+}
+
+func (a trustAPI) Revocations(_ context.Context, r *api.RevocationsRequest) (*api.RevocationsResponse, error) {
+	a.m.book.Lock()
+	known, damaged := a.m.book.openLocked(), a.m.book.damaged
+	a.m.book.Unlock()
+	if damaged != nil {
+		return nil, status.Error(codes.FailedPrecondition, damaged.Error())
+	}
+	out := &api.RevocationsResponse{}
+	if slices.Equal(known.Digest(), r.Digest) {
+		return out, nil
+	}
+	for _, v := range known.Revoked {
+		out.Revocations = append(out.Revocations, toldRevocation(v))
+	}
+	return out, nil
+}
+
+// toldRevocation is one as the API has it.
+func toldRevocation(r trust.Revocation) *api.Revocation {
+	return &api.Revocation{Origin: r.Origin, Name: r.Name, At: timestamppb.New(r.At), By: r.By, Count: r.Count, Restored: r.Restored}
+}

@@ -1,0 +1,103 @@
+package main
+
+import (
+	"context"
+	"crypto/x509"
+	"encoding/hex"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/orlop-os/orlop/apid"
+	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/pki"
+)
+
+func bundled(own config.Certificate, accepted []config.Certificate) []byte {
+	certs := []*x509.Certificate{own.X509()}
+	for _, c := range accepted {
+		certs = append(certs, c.X509())
+	}
+	return pki.EncodeCerts(certs...)
+}
+
+// certificates is topic "certificates": of each authority a leaf, and the bundle that it is believed by.
+func (f *fakeMachine) certificates() any {
+	list := []any{}
+	c := f.current()
+	if c == nil || c.Cluster == nil {
+		return list
+	}
+	own := c.Cluster.Spec.PKI
+	for _, a := range []struct {
+		name     string
+		own      config.Certificate
+		accepted []config.Certificate
+	}{{"kubernetes", own.Kubernetes.Cert, own.Accepted.Kubernetes}, {"machine", own.Machine.Cert, own.Accepted.Machine}, {"client", own.Client.Cert, own.Accepted.Client}} {
+		for _, cert := range append([]config.Certificate{a.own}, a.accepted...) {
+			list = append(list, map[string]any{"file": a.name + ".pem", "authority": true, "serial": pki.Serial(cert.X509())})
+		}
+		list = append(list, map[string]any{"file": a.name + ".crt", "serial": "1", "issuerKey": hex.EncodeToString(a.own.X509().SubjectKeyId)})
+	}
+	return list
+}
+
+// fakeTrustService signs whatever is asked for, and has no book.
+type fakeTrustService struct {
+	api.UnimplementedTrustServer
+	f      *fakeMachine
+	signed int
+}
+
+func (s *fakeTrustService) Issue(_ context.Context, r *api.IssueRequest) (*api.IssueResponse, error) {
+	return s.sign(pki.Spec{CN: r.Name}, r.Request, r.Role, r.Life.AsDuration())
+}
+
+func (s *fakeTrustService) Renew(ctx context.Context, r *api.RenewRequest) (*api.IssueResponse, error) {
+	md, _ := metadata.FromIncomingContext(ctx)
+	spec := pki.Spec{CN: md.Get(apid.MetadataName)[0], Origin: md.Get(apid.MetadataOrigin)[0], Root: md.Get(apid.MetadataIssuer)[0]}
+	return s.sign(spec, r.Request, md.Get(apid.MetadataRole)[0], r.Life.AsDuration())
+}
+
+func (s *fakeTrustService) sign(spec pki.Spec, request []byte, role string, life time.Duration) (*api.IssueResponse, error) {
+	public, err := pki.ParseRequest(request)
+	if err != nil {
+		return nil, err
+	}
+	if life == 0 {
+		s.signed++
+		life = time.Hour + time.Duration(s.signed)*time.Minute // each longer than the one before
+	}
+	spec.O, spec.Usage, spec.TTL, spec.For = []string{pki.RolePrefix + role}, pki.Client, life, public
+	s.f.mu.Lock()
+	defer s.f.mu.Unlock()
+	leaf, err := s.f.clients.Issue(spec)
+	if err != nil {
+		return nil, err
+	}
+	return &api.IssueResponse{Certificate: leaf.Cert.Raw}, nil
+}
+
+func (s *fakeTrustService) List(context.Context, *api.ListTrustRequest) (*api.ListTrustResponse, error) {
+	at := timestamppb.New(time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC))
+	soon, far := timestamppb.New(at.AsTime().Add(time.Hour)), timestamppb.New(at.AsTime().AddDate(1000, 0, 0))
+	return &api.ListTrustResponse{
+		Issued: []*api.IssuedCertificate{
+			{Serial: "1a", Origin: "1a", Name: "dora", Role: "reader", At: at, Expires: soon, By: "CN=admin,O=orlop:admin"},
+			{Serial: "1b", Origin: "1a", Name: "dora", Role: "reader", At: at, Expires: far, By: "CN=dora,O=orlop:reader"},
+			{Serial: "2c", Origin: "2c", Name: "emil", Role: "admin", At: at, Expires: far, By: "CN=admin\x1b[31m"},
+		},
+		Revoked: []*api.Revocation{{Name: "emil", At: soon, By: "CN=admin,O=orlop:admin"}},
+	}, nil
+}
+
+func (s *fakeTrustService) Revoke(_ context.Context, r *api.RevokeRequest) (*api.RevokeResponse, error) {
+	if r.Restore && r.Name != "emil" {
+		return nil, status.Errorf(codes.FailedPrecondition, "name %q: cannot restore: it is not revoked", r.Name)
+	}
+	return &api.RevokeResponse{Revocation: &api.Revocation{Origin: r.Serial, Name: r.Name}}, nil
+}

@@ -1,0 +1,155 @@
+package main
+
+import (
+	"context"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+
+	"github.com/orlop-os/orlop/pkg/client"
+)
+
+// fleet are the machines that a command is for which sees all of them at once: those of --nodes, or else all endpoints of the context.
+type fleet struct {
+	tool    *tool
+	names   []string          // their addresses
+	relayed bool              // they are reached through the endpoint's machine
+	way     *way              // how; nil before it is needed
+	clients []*client.Client  // to each; a machine takes few new connections of one address
+	believe *x509.Certificate // a machine CA that counts beside the context's
+}
+
+func (t *tool) fleet() (*fleet, error) {
+	if len(t.flags.nodes) > 0 {
+		nodes, err := parseNodes(t.flags.nodes)
+		return &fleet{tool: t, names: nodes, relayed: true, clients: make([]*client.Client, len(nodes))}, err
+	}
+	e, err := t.machine()
+	names := append([]string{e.Address}, e.Fallback...)
+	return &fleet{tool: t, names: names, clients: make([]*client.Client, len(names))}, err
+}
+
+// endpoint is one of the machines as the context, as it is now, knows it.
+func (f *fleet) endpoint(i int) (client.Endpoint, error) {
+	e, err := f.tool.machine()
+	if err != nil {
+		return e, err
+	}
+	if f.believe != nil && e.CA != nil {
+		e.CA.AddCert(f.believe)
+	}
+	if !f.relayed {
+		e.Address, e.Fallback = f.names[i], nil
+		return e, nil
+	}
+	if e.CA == nil {
+		return e, errOnlyFingerprint()
+	}
+	if f.way == nil {
+		f.way = &way{endpoint: e}
+	}
+	to := f.way.to(f.names[i])
+	to.CA = e.CA
+	return to, nil
+}
+
+// connected is a connection to one of them, the last one if it is still there.
+func (f *fleet) connected(ctx context.Context, i int, e client.Endpoint) (*client.Client, error) {
+	if c := f.clients[i]; c != nil {
+		if c.Connected() {
+			return c, nil
+		}
+		_ = c.Close() // it is lost
+		f.clients[i] = nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, usualTimeout)
+	defer cancel()
+	var err error
+	f.clients[i], err = client.Dial(ctx, e)
+	return f.clients[i], err
+}
+
+// call makes a call to one of them.
+func (f *fleet) call(ctx context.Context, i int, do func(context.Context, *client.Client) error) error {
+	e, err := f.endpoint(i)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, f.tool.timeout(applyTimeout))
+	defer cancel()
+	c, err := f.connected(ctx, i, e)
+	if err != nil {
+		return err
+	}
+	return do(ctx, c)
+}
+
+// all makes a call to each at the same time, and returns how each ended. do is called for several at once.
+func (f *fleet) all(ctx context.Context, do func(ctx context.Context, i int, c *client.Client) error) []error {
+	ctx, cancel := context.WithTimeout(ctx, f.tool.timeout(usualTimeout))
+	defer cancel()
+	errs := make([]error, len(f.names))
+	places := make(chan struct{}, mostAtOnce)
+	var running sync.WaitGroup
+	for i := range f.names {
+		e, err := f.endpoint(i)
+		if err != nil {
+			errs[i] = err
+			continue
+		}
+		running.Go(func() {
+			places <- struct{}{}
+			defer func() { <-places }()
+			c, err := f.connected(ctx, i, e)
+			if err == nil {
+				err = do(ctx, i, c)
+			}
+			errs[i] = err
+		})
+	}
+	running.Wait()
+	return errs
+}
+
+// failed is nil when all machines have done it, and says otherwise which have not, and why. The exit status is that of the first of them.
+func (f *fleet) failed(errs []error, meaning string) error {
+	if len(f.names) == 1 {
+		return errs[0]
+	}
+	var names []string
+	code := exitOK
+	for i, err := range errs {
+		if err == nil {
+			continue
+		}
+		names = append(names, f.names[i])
+		f.tool.errorln(f.names[i] + ": " + message(err))
+		if status, _ := exitCode(err); code == exitOK {
+			code = status
+		}
+	}
+	if code == exitOK {
+		return nil
+	}
+	return &exitError{code: code, err: fmt.Errorf("%d of %d machines failed: %s; %s", len(names), len(f.names), strings.Join(names, ", "), meaning)}
+}
+
+// close ends all connections. Those that are needed afterwards are made anew, with what the context holds then.
+func (f *fleet) close() {
+	for i, c := range f.clients {
+		if c != nil {
+			_ = c.Close() // nothing is sent any more
+			f.clients[i] = nil
+		}
+	}
+	if f.way != nil {
+		f.way.close()
+		f.way = nil
+	}
+}
+
+func errOnlyFingerprint() error {
+	return &exitError{code: exitUsage, err: errors.New("--nodes: cannot verify other machines: the one of the endpoint is known by its fingerprint alone"), hint: "pass --ca (the cluster's machine CA), or store it with `orlopctl config set NAME --ca`"}
+}

@@ -1,0 +1,485 @@
+package main
+
+import (
+	"context"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/client"
+	"github.com/orlop-os/orlop/pkg/pki"
+)
+
+// rotatable is a CA that can be replaced.
+type rotatable struct {
+	field string // in Cluster.spec.pki, and in the file of secrets
+	cn    string // of a new one
+	// hold is how long a step is in force before the next: those who read files only now and then have done so by then.
+	hold time.Duration
+	end  string // what whoever replaced it still has to do
+}
+
+// kubernetesHold: Kubernetes' clients read their CA and their certificate again every 5 minutes (client-go, transport: caRefreshDuration,
+// CertCallbackRefreshDuration), and a pod's volume has a new CA within 2.
+const kubernetesHold = 10 * time.Minute
+
+var rotatables = map[string]rotatable{
+	"client":      {"client", "orlop clients", 0, "whoever has a certificate by a machine that was issued before asks for another (`orlopctl trust issue`)"},
+	"machine":     {"machine", "orlop machines", 0, "other operators: `orlopctl config set NAME --ca` with the new secrets"},
+	"kubernetes":  {"kubernetes", "kubernetes", kubernetesHold, "`orlopctl kubeconfig` makes kubeconfigs anew; those from before are refused"},
+	"front-proxy": {"frontProxy", "kubernetes front proxy", kubernetesHold, ""},
+	"etcd":        {"etcd", "etcd", 0, ""},
+}
+
+func (s *secrets) authority(field string) *certKey {
+	return map[string]*certKey{"client": &s.Client, "machine": &s.Machine, "kubernetes": &s.Kubernetes, "frontProxy": &s.FrontProxy, "etcd": &s.Etcd}[field]
+}
+
+func (t *tool) trustRotateCommand() *cobra.Command {
+	r := rotating{tool: t}
+	names := slices.Sorted(maps.Keys(rotatables))
+	c := &cobra.Command{
+		Use:   "rotate-ca " + strings.Join(names, "|"),
+		Short: "Replace one of the cluster's CAs while everybody works",
+		Long: "Replace one of the cluster's CAs while everybody works, on all endpoints of the context, or on the machines that --nodes names: these\n" +
+			"have to be all of the cluster. It takes three configurations, each on every machine before the next: the new CA is accepted;\n" +
+			"it issues, and every machine makes its certificates anew; the old one is dropped. The new CA is made here, and kept in the file\n" +
+			"of secrets. Who is stopped calls it again: it goes on where it was.\n\n" +
+			"kubernetes: pods that read the cluster's CA only when they start (kube-root-ca.crt) have to be started anew between the first and\n" +
+			"the second step; --one-step leaves the time for that. A step of etcd starts the machine's API server anew.",
+		Example:   "  orlopctl trust rotate-ca kubernetes --secrets secrets.yaml --dry-run\n  orlopctl trust rotate-ca kubernetes --secrets secrets.yaml",
+		Args:      cobra.MatchAll(cobra.ExactArgs(1), cobra.OnlyValidArgs),
+		ValidArgs: names,
+		RunE: func(c *cobra.Command, args []string) error {
+			r.name, r.ca = args[0], rotatables[args[0]]
+			if !c.Flags().Changed("hold") {
+				r.hold = r.ca.hold
+			}
+			return r.run()
+		},
+	}
+	f := c.Flags()
+	f.StringVar(&r.file, "secrets", "secrets.yaml", "the cluster's secrets; the new CA is added to the file, and takes the old one's place at the end")
+	f.BoolVar(&r.dryRun, "dry-run", false, "change nothing, only say which step is next and what would be done")
+	f.BoolVar(&r.oneStep, "one-step", false, "take one step on every machine, and no more")
+	f.DurationVar(&r.hold, "hold", 0, "how long a step is in force before the next (default: 10m for kubernetes and front-proxy, else 0s)")
+	f.BoolVar(&r.force, "force", false, "client: drop the old CA although others still use certificates by it")
+	return c
+}
+
+// rotating is the replacing of a CA.
+type rotating struct {
+	tool                   *tool
+	name                   string
+	ca                     rotatable
+	file                   string
+	dryRun, oneStep, force bool
+	hold                   time.Duration
+
+	fleet   *fleet
+	secrets *secrets
+	next    *pki.CA
+	all     []holding // of the machines of the fleet
+}
+
+// rotationTimeout bounds the wait for the machines after a step, beside hold.
+const rotationTimeout = 10 * time.Minute
+
+func (r *rotating) run() (err error) {
+	ctx, stop := interruptible()
+	defer stop()
+	if r.secrets, err = readSecrets(r.file); err != nil {
+		return err
+	}
+	if r.fleet, err = r.tool.fleet(); err != nil {
+		return err
+	}
+	defer r.fleet.close()
+	if err := r.begin(ctx); err != nil {
+		return err
+	}
+	for taken := false; ; taken = true {
+		if err := r.look(ctx); err != nil {
+			return err
+		}
+		at := farthestBehind(r.all, r.next.Cert)
+		if r.dryRun {
+			return r.plan(ctx, at)
+		}
+		if taken && r.oneStep && at != alone {
+			r.tool.printf("stopped after one step; the next is %q, by the same command\n", stepNames[at+1])
+			return nil
+		}
+		if at > before {
+			if err := r.settle(ctx, at); err != nil {
+				return err
+			}
+		}
+		switch at {
+		case accepted:
+			err = r.contextBelieves(r.next.Cert)
+		case issues:
+			err = r.ownCertificate(ctx)
+		case alone:
+			return r.finish()
+		}
+		if err != nil {
+			return err
+		}
+		r.tool.printf("step %d of 3: %s %s\n", at+1, stepNames[at+1], r.next.Cert.Subject)
+		for i, h := range r.all {
+			if h.own != nil && h.state(r.next.Cert) == at {
+				if err := r.apply(ctx, i); err != nil {
+					return withMachine(r.fleet.names[i], err)
+				}
+			}
+		}
+	}
+}
+
+// begin finds the new CA in the file of secrets, or makes it and keeps it there before any machine sees it.
+func (r *rotating) begin(ctx context.Context) error {
+	pair, begun := r.secrets.Next[r.ca.field]
+	var err error
+	if begun {
+		r.next, err = pki.ParseCA([]byte(pair.Cert), []byte(pair.Key))
+	} else {
+		r.next, err = pki.NewCA(r.ca.cn, clusterCALife)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: the new CA: %w", r.file, err)
+	}
+	if r.ca.field == "machine" {
+		r.fleet.believe = r.next.Cert
+	}
+	if err := r.look(ctx); err != nil || begun || r.dryRun {
+		return err
+	}
+	if r.secrets.Next == nil {
+		r.secrets.Next = map[string]certKey{}
+	}
+	r.secrets.Next[r.ca.field] = certKey{Cert: string(r.next.CertPEM()), Key: string(r.next.KeyPEM())}
+	if err := r.secrets.write(r.file, true); err != nil {
+		return err
+	}
+	r.tool.println("made a new CA and added it to " + r.file)
+	return nil
+}
+
+// look reads what the machines hold.
+func (r *rotating) look(ctx context.Context) error {
+	r.all = make([]holding, len(r.fleet.names))
+	for i, name := range r.fleet.names {
+		err := r.fleet.call(ctx, i, func(ctx context.Context, c *client.Client) error {
+			answer, err := c.Config.Get(ctx, &api.GetConfigRequest{})
+			if err == nil {
+				r.all[i], err = readHolding(answer.Documents, r.ca.field)
+			}
+			return err
+		})
+		if err != nil {
+			return withMachine(name, err)
+		}
+	}
+	var known *x509.Certificate
+	if text := r.secrets.authority(r.ca.field).Cert; text != "" {
+		var err error
+		if known, err = pki.ParseCert([]byte(text)); err != nil {
+			return usagef("%s: %s: %w", r.file, r.ca.field, err)
+		}
+	}
+	return related(r.fleet.names, r.all, known, r.next.Cert)
+}
+
+// withMachine says which machine an error is of, if it does not do so itself.
+func withMachine(name string, err error) error {
+	if strings.HasPrefix(err.Error(), "machine ") {
+		return err
+	}
+	return fmt.Errorf("machine %s: %w", name, err)
+}
+
+// request is the next step of a machine.
+func (r *rotating) request(i int, mode api.ApplyRequest_Mode) (*api.ApplyRequest, error) {
+	was := r.all[i]
+	patch, err := was.step(r.next.Cert).patch(r.ca.field, was, string(r.next.KeyPEM()))
+	return &api.ApplyRequest{Documents: patch, Filename: "rotate-ca", Patch: true, Mode: mode}, err
+}
+
+// plan says what would be done.
+func (r *rotating) plan(ctx context.Context, at state) error {
+	if at == alone {
+		r.tool.println("the machines have taken every step; what is left is the file of secrets and your context")
+		return nil
+	}
+	for step := at + 1; step <= alone; step++ {
+		r.tool.printf("step %d of 3: %s\n", step, stepNames[step])
+		for i, h := range r.all {
+			if h.own == nil || h.state(r.next.Cert) >= step {
+				continue
+			}
+			r.tool.println("  machine " + r.fleet.names[i])
+			if step > at+1 {
+				continue
+			}
+			request, err := r.request(i, api.ApplyRequest_MODE_DRY_RUN)
+			if err != nil {
+				return err
+			}
+			if err := r.fleet.call(ctx, i, func(ctx context.Context, c *client.Client) error {
+				answer, err := c.Config.Apply(ctx, request)
+				for _, op := range answer.GetOperations() {
+					r.tool.println("    " + op)
+				}
+				return err
+			}); err != nil {
+				return withMachine(r.fleet.names[i], err)
+			}
+		}
+	}
+	return nil
+}
+
+// apply has one machine take its next step, and waits until what starts anew for it has done so.
+func (r *rotating) apply(ctx context.Context, i int) error {
+	request, err := r.request(i, api.ApplyRequest_MODE_NO_REBOOT)
+	if err != nil {
+		return err
+	}
+	was := map[string]int32{}
+	var restarts []string
+	err = r.fleet.call(ctx, i, func(ctx context.Context, c *client.Client) error {
+		list, err := c.Service.List(ctx, &api.ListServicesRequest{})
+		if err != nil {
+			return err
+		}
+		for _, s := range list.Services {
+			was[s.Name] = s.Pid
+		}
+		answer, err := c.Config.Apply(ctx, request)
+		restarts = answer.GetRestarts()
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	line := "  machine " + r.fleet.names[i] + ": done"
+	if len(restarts) > 0 {
+		line += ", starts anew: " + strings.Join(restarts, ", ")
+	}
+	r.tool.println(line)
+	err = r.awaitTopic(ctx, i, "services", func(text []byte) (string, error) { return notYetAnew(text, was, restarts) })
+	if err != nil || len(restarts) == 0 {
+		return err
+	}
+	return r.healthy(ctx, i) // one after the other: the others serve meanwhile
+}
+
+// notYetAnew is a service that has to start anew and has not yet, or nothing. services is what topic "services" shows.
+func notYetAnew(services []byte, was map[string]int32, restarts []string) (string, error) {
+	var list []struct {
+		Name string `json:"name"`
+		PID  int32  `json:"pid"`
+	}
+	if err := json.Unmarshal(services, &list); err != nil {
+		return "", fmt.Errorf("services: cannot read the machine's answer: %w", err)
+	}
+	for _, name := range restarts {
+		for _, s := range list {
+			if s.Name == name && (s.PID == 0 || s.PID == was[name]) {
+				return name + " has not started anew", nil
+			}
+		}
+	}
+	return "", nil
+}
+
+// await looks at a machine until there is nothing that it waits for. look says what it sees by calling its last argument, as often as that
+// changes, and returns what that returns.
+func (r *rotating) await(ctx context.Context, i int, look func(context.Context, *client.Client, func(waits string) error) error) error {
+	ctx, cancel := context.WithTimeout(ctx, r.tool.timeout(rotationTimeout))
+	defer cancel()
+	var last string
+	for {
+		e, err := r.fleet.endpoint(i)
+		if err != nil {
+			return err
+		}
+		c, err := r.fleet.connected(ctx, i, e)
+		if err == nil {
+			err = look(ctx, c, func(waits string) error {
+				if last = waits; waits == "" {
+					return errSettled
+				}
+				return nil
+			})
+		}
+		switch {
+		case errors.Is(err, errSettled):
+			return nil
+		case ctx.Err() == nil && !passing(err):
+			return err
+		case !rest(ctx, dialPause):
+			return &exitError{code: exitUnhealthy, err: fmt.Errorf("stopped before it was done: %s", last), hint: "call it again: it goes on where it was"}
+		}
+	}
+}
+
+var errSettled = errors.New("nothing is waited for any more")
+
+// awaitTopic is await by what a topic shows.
+func (r *rotating) awaitTopic(ctx context.Context, i int, topic string, waits func([]byte) (string, error)) error {
+	return r.await(ctx, i, func(ctx context.Context, c *client.Client, say func(string) error) error {
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		stream, err := c.Machine.Watch(ctx, &api.GetRequest{Topic: topic})
+		if err != nil {
+			return err
+		}
+		return each(stream.Recv, func(s *api.StateSnapshot) error {
+			text, err := s.Value.MarshalJSON()
+			if err != nil {
+				return err
+			}
+			what, err := waits(text)
+			if err != nil {
+				return err
+			}
+			return say(what)
+		})
+	})
+}
+
+// settle waits until what the machines took last is in force on all of them: their files show it, they are healthy, and it has been so
+// for as long as it is to hold.
+func (r *rotating) settle(ctx context.Context, at state) error {
+	for i, h := range r.all {
+		if h.own == nil {
+			continue
+		}
+		err := r.awaitTopic(ctx, i, "certificates", func(text []byte) (string, error) {
+			var files []shownCertificate
+			if err := json.Unmarshal(text, &files); err != nil {
+				return "", fmt.Errorf("certificates: cannot read the machine's answer: %w", err)
+			}
+			return unsettled(h, r.next.Cert, files), nil
+		})
+		if err == nil {
+			err = r.healthy(ctx, i)
+		}
+		if err == nil && at != alone {
+			err = r.held(ctx, i)
+		}
+		if err != nil {
+			return withMachine(r.fleet.names[i], err)
+		}
+	}
+	return nil
+}
+
+func (r *rotating) healthy(ctx context.Context, i int) error {
+	return r.await(ctx, i, func(ctx context.Context, c *client.Client, say func(string) error) error {
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		stream, err := c.Cluster.Health(ctx, &api.HealthRequest{})
+		if err != nil {
+			return err
+		}
+		return each(stream.Recv, func(h *api.HealthResponse) error {
+			var bad []string
+			for _, check := range h.Checks {
+				if !check.Ok {
+					bad = append(bad, strings.TrimSuffix(check.Name+": "+check.Detail, ": "))
+				}
+			}
+			if h.Healthy {
+				return say("")
+			}
+			return say("not healthy: " + strings.Join(bad, ", "))
+		})
+	})
+}
+
+// held waits until the machine's configuration has been in force for as long as it is to hold.
+func (r *rotating) held(ctx context.Context, i int) error {
+	since, err := r.since(ctx, i)
+	left := time.Until(since.Add(r.hold))
+	if err != nil || left <= 0 {
+		return err
+	}
+	r.tool.printf("  machine %s: waits %s for those who read files only now and then\n", r.fleet.names[i], left.Round(time.Second))
+	if !rest(ctx, left) {
+		return errors.New("stopped while it waited; call it again: it goes on where it was")
+	}
+	return nil
+}
+
+// since is when a machine's configuration came into force.
+func (r *rotating) since(ctx context.Context, i int) (time.Time, error) {
+	var shown struct {
+		Applied time.Time `json:"applied"`
+	}
+	return shown.Applied, r.fleet.call(ctx, i, func(ctx context.Context, c *client.Client) error {
+		answer, err := c.Machine.Get(ctx, &api.GetRequest{Topic: "configuration"})
+		if err != nil {
+			return err
+		}
+		text, err := answer.Value.MarshalJSON()
+		if err == nil {
+			err = json.Unmarshal(text, &shown)
+		}
+		return err
+	})
+}
+
+// contextBelieves has every context that believes the machine CA of this cluster believe another one too. It comes before the machines show
+// certificates by it.
+func (r *rotating) contextBelieves(ca *x509.Certificate) error {
+	return r.changeContexts(func(known []*x509.Certificate) []*x509.Certificate { return append(known, ca) })
+}
+
+// changeContexts changes what the contexts of this cluster believe.
+func (r *rotating) changeContexts(change func([]*x509.Certificate) []*x509.Certificate) error {
+	if r.ca.field != "machine" {
+		return nil
+	}
+	return changeContexts(func(f *contextsFile) error {
+		for name, c := range f.Contexts {
+			known, err := pki.ParseCerts([]byte(c.CA))
+			ours := func(c *x509.Certificate) bool {
+				return slices.ContainsFunc(r.all, func(h holding) bool { return h.own != nil && h.believes(c) })
+			}
+			if err != nil || !slices.ContainsFunc(known, ours) {
+				continue // it has a fingerprint, or is of another cluster
+			}
+			c.CA = string(pki.EncodeCerts(change(known)...))
+			f.Contexts[name] = c
+		}
+		return nil
+	})
+}
+
+// finish puts the new CA into the old one's place, here.
+func (r *rotating) finish() error {
+	*r.secrets.authority(r.ca.field) = r.secrets.Next[r.ca.field]
+	delete(r.secrets.Next, r.ca.field)
+	if err := r.changeContexts(func([]*x509.Certificate) []*x509.Certificate { return []*x509.Certificate{r.next.Cert} }); err != nil {
+		return err
+	}
+	if err := r.secrets.write(r.file, true); err != nil {
+		return err
+	}
+	r.tool.printf("done: %s is the only %s CA now, on the machines and in %s\n", r.next.Cert.Subject, r.name, r.file)
+	if r.ca.end != "" {
+		r.tool.println(r.ca.end)
+	}
+	return nil
+}

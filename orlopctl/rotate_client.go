@@ -1,0 +1,125 @@
+package main
+
+import (
+	"context"
+	"crypto/x509"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/client"
+	"github.com/orlop-os/orlop/pkg/pki"
+)
+
+// ownCertificate gets the caller another certificate, if the client CA that is about to be dropped vouches for his, and refuses to leave
+// others without.
+func (r *rotating) ownCertificate(ctx context.Context) error {
+	if r.ca.field != "client" {
+		return nil
+	}
+	t := r.tool
+	name, chosen, _, err := t.called()
+	if err != nil {
+		return err
+	}
+	own, err := pki.ParseLeaf([]byte(chosen.Cert), []byte(chosen.Key))
+	if err != nil {
+		return err
+	}
+	old := r.all[slices.IndexFunc(r.all, func(h holding) bool { return len(h.accepted) > 0 })].accepted
+	_, root := pki.OriginOf(own.Cert)
+	signed := slices.ContainsFunc(old, func(c *x509.Certificate) bool { return own.Cert.CheckSignatureFrom(c) == nil })
+	rooted := root == "" && signed || slices.ContainsFunc(old, func(c *x509.Certificate) bool { return pki.Fingerprint(c) == root })
+	if !signed && !rooted {
+		return r.others(ctx, own.Cert.Subject.CommonName)
+	}
+	var made *pki.Leaf
+	err = r.fleet.call(ctx, 0, func(ctx context.Context, c *client.Client) error {
+		if !rooted { // an operator's own CA vouches for it
+			made, err = renew(ctx, c, own, 0)
+			return err
+		}
+		leaf, request, err := newRequest()
+		if err != nil {
+			return err
+		}
+		role := strings.TrimPrefix(strings.Join(own.Cert.Subject.Organization, ","), pki.RolePrefix)
+		answer, err := c.Trust.Issue(ctx, &api.IssueRequest{Name: own.Cert.Subject.CommonName, Role: role, Request: request})
+		if err != nil {
+			return err
+		}
+		if leaf.Cert, err = x509.ParseCertificate(answer.Certificate); err != nil {
+			return fmt.Errorf("certificate: cannot use what the machine has signed: %w", err)
+		}
+		made = leaf
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("your own certificate: %w", err)
+	}
+	if t.flags.cert != "" {
+		err = writePair(t.flags.cert, t.flags.key, made)
+	} else {
+		err = keep(name, chosen, made)
+	}
+	if err != nil {
+		return err
+	}
+	r.fleet.close()
+	t.printf("your own certificate is by the new CA now, valid until %s\n", made.Cert.NotAfter.Format(time.RFC3339))
+	return r.others(ctx, own.Cert.Subject.CommonName)
+}
+
+// others refuses to drop the old client CA while somebody else has nothing but certificates by it.
+func (r *rotating) others(ctx context.Context, own string) error {
+	good, left := map[string]bool{own: true}, map[string]bool{}
+	for i := range r.fleet.names {
+		since, err := r.since(ctx, i)
+		if err != nil {
+			return err
+		}
+		err = r.fleet.call(ctx, i, func(ctx context.Context, c *client.Client) error {
+			list, err := c.Trust.List(ctx, &api.ListTrustRequest{})
+			if err != nil {
+				return err
+			}
+			begun := map[string]time.Time{} // when the first of a row was issued
+			for _, e := range list.Issued {
+				if e.Serial == e.Origin {
+					begun[e.Origin] = e.At.AsTime()
+				}
+			}
+			for _, e := range list.Issued {
+				first, known := begun[e.Origin]
+				switch {
+				case !time.Now().Before(e.Expires.AsTime()), slices.ContainsFunc(list.Revoked, isOf(e)):
+				case e.At.AsTime().Before(since), known && first.Before(since):
+					left[e.Name] = true
+				default:
+					good[e.Name] = true
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			return withMachine(r.fleet.names[i], err)
+		}
+	}
+	maps.DeleteFunc(left, func(name string, _ bool) bool { return good[name] })
+	if len(left) == 0 || r.force {
+		return nil
+	}
+	return &exitError{
+		code: exitFailure,
+		err:  fmt.Errorf("the old client CA is not dropped yet: these have only certificates by it: %s", strings.Join(slices.Sorted(maps.Keys(left)), ", ")),
+		hint: "issue them others (`orlopctl trust issue`), or revoke them, and call it again; --force drops it at once, as for a CA that was stolen",
+	}
+}
+
+// isOf tells whether a revocation is of a certificate.
+func isOf(e *api.IssuedCertificate) func(*api.Revocation) bool {
+	return func(r *api.Revocation) bool { return r.Name == e.Name || r.Origin == e.Origin }
+}

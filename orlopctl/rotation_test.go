@@ -1,0 +1,199 @@
+package main
+
+import (
+	"crypto/x509"
+	"encoding/hex"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/pki"
+)
+
+func testCA(t *testing.T, name string) *pki.CA {
+	t.Helper()
+	ca, err := pki.NewCA(name, time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ca
+}
+
+// TestStates: what the configuration says decides how far a machine is, and what comes next.
+func TestStates(t *testing.T) {
+	old, next, other := testCA(t, "old").Cert, testCA(t, "next").Cert, testCA(t, "other").Cert
+	names := map[*x509.Certificate]string{old: "old", next: "next", other: "other"}
+	show := func(h holding) string {
+		text := names[h.own] + " +"
+		for _, c := range h.accepted {
+			text += " " + names[c]
+		}
+		return text
+	}
+	list := func(all ...*x509.Certificate) []*x509.Certificate { return all }
+	for _, c := range []struct {
+		h    holding
+		at   state
+		then string
+	}{
+		{holding{own: old}, before, "old + next"},
+		{holding{own: old, accepted: list(next)}, accepted, "next + old"},
+		{holding{own: next, accepted: list(old)}, issues, "next +"},
+		{holding{own: next}, alone, "next +"},
+		// Another rotation was begun, and given up in its first or its second step: nobody who is believed is dropped before the end.
+		{holding{own: old, accepted: list(other)}, before, "old + other next"},
+		{holding{own: old, accepted: list(other, next)}, accepted, "next + old other"},
+		{holding{own: next, accepted: list(old, other)}, issues, "next +"},
+		{holding{own: other, accepted: list(old)}, before, "other + old next"},
+	} {
+		if at := c.h.state(next); at != c.at {
+			t.Errorf("%s: is in %d, want %d", show(c.h), at, c.at)
+		}
+		if then := show(c.h.step(next)); then != c.then {
+			t.Errorf("%s: then %s, want %s", show(c.h), then, c.then)
+		}
+	}
+}
+
+// TestEverybodyIsBelieved takes three machines through the rotation, machine by machine, and stops and begins again after each: at every
+// moment each believes what each of the others shows, also what was issued before the last step.
+func TestEverybodyIsBelieved(t *testing.T) {
+	old, next := testCA(t, "old").Cert, testCA(t, "next").Cert
+	all := []holding{{own: old}, {}, {own: old}, {own: old}} // the second has nothing to do with it
+	taken := 0
+	for at := farthestBehind(all, next); at != alone; at = farthestBehind(all, next) {
+		i := slices.IndexFunc(all, func(h holding) bool { return h.own != nil && h.state(next) == at })
+		all[i] = all[i].step(next)
+		taken++
+		for a, h := range all {
+			for b, o := range all {
+				if h.own == nil || o.own == nil {
+					continue
+				}
+				if !h.believes(o.own) {
+					t.Fatalf("after %d steps machine %d does not believe machine %d", taken, a, b)
+				}
+			}
+			// Every certificate is by the new CA before a machine takes the last step.
+			if h.own != nil && at != issues && !h.believes(old) {
+				t.Fatalf("after %d steps machine %d does not believe what the old CA has signed", taken, a)
+			}
+		}
+		if taken > 9 {
+			t.Fatal("it does not end")
+		}
+	}
+	if taken != 9 {
+		t.Errorf("%d steps, want 9", taken)
+	}
+}
+
+func TestRelated(t *testing.T) {
+	old, next, other := testCA(t, "old").Cert, testCA(t, "next").Cert, testCA(t, "other").Cert
+	names := []string{"a", "b"}
+	for what, c := range map[string]struct {
+		all   []holding
+		known *x509.Certificate
+		ok    bool
+	}{
+		"the same":                  {[]holding{{own: old}, {own: old}}, old, true},
+		"between two steps":         {[]holding{{own: old, accepted: []*x509.Certificate{next}}, {own: next, accepted: []*x509.Certificate{old}}}, old, true},
+		"at the end":                {[]holding{{own: next}, {own: next}}, old, true},
+		"one without":               {[]holding{{own: old}, {}}, old, true},
+		"none with":                 {[]holding{{}, {}}, old, false},
+		"two clusters":              {[]holding{{own: old}, {own: other}}, old, false},
+		"another file":              {[]holding{{own: old}, {own: old}}, other, false},
+		"a file without this CA":    {[]holding{{own: old}, {own: old}}, nil, true},
+		"a file that is not so new": {[]holding{{own: next}, {own: next}}, nil, true},
+	} {
+		if err := related(names, c.all, c.known, next); (err == nil) != c.ok {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}
+
+// TestPatch sends each step through a configuration as a machine would merge, read and show it.
+func TestPatch(t *testing.T) {
+	parsed, problems := config.Parse("reference", []byte(config.Reference))
+	if len(problems) > 0 {
+		t.Fatal(problems)
+	}
+	parsed.Cluster.Spec.PKI.Accepted = config.Accepted{}
+	next := testCA(t, "next")
+	key, err := config.ParsePrivateKey(string(next.KeyPEM()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for step := accepted; step <= alone; step++ {
+		h, err := readHolding(config.MarshalRedacted(parsed), "kubernetes")
+		if err != nil || h.own == nil || !h.key {
+			t.Fatalf("%+v, %v", h, err)
+		}
+		patch, err := h.step(next.Cert).patch("kubernetes", h, string(next.KeyPEM()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		merged, err := config.Merge(config.Marshal(parsed), patch)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if parsed, problems = config.Parse("patched", merged); len(problems) > 0 {
+			t.Fatal(problems)
+		}
+		if h, err = readHolding(config.MarshalRedacted(parsed), "kubernetes"); err != nil || h.state(next.Cert) != step {
+			t.Errorf("is in %d after step %d, %v", h.state(next.Cert), step, err)
+		}
+	}
+	own := parsed.Cluster.Spec.PKI
+	if !own.Kubernetes.Key.Equal(key.Secret) || len(own.Accepted.Kubernetes) != 0 {
+		t.Error("the new CA does not stand alone, with its key, at the end")
+	}
+	// A worker has no key, and gets none.
+	h := holding{own: testCA(t, "old").Cert, accepted: []*x509.Certificate{next.Cert}}
+	patch, err := h.step(next.Cert).patch("kubernetes", h, "SECRET")
+	if err != nil || strings.Contains(string(patch), "SECRET") {
+		t.Errorf("%s, %v", patch, err)
+	}
+	if _, err := readHolding([]byte("kind: Cluster\nspec: {pki: {kubernetes: {cert: nonsense}}}"), "kubernetes"); err == nil {
+		t.Error("reads nonsense")
+	}
+}
+
+func TestUnsettled(t *testing.T) {
+	old, next := testCA(t, "old"), testCA(t, "next")
+	files := func(leaf *pki.CA) []shownCertificate {
+		return []shownCertificate{
+			{File: "ca.crt", Authority: true, Serial: pki.Serial(old.Cert)}, {File: "ca.crt", Authority: true, Serial: pki.Serial(next.Cert)},
+			{File: "a.crt", IssuerKey: hex.EncodeToString(leaf.Cert.SubjectKeyId)},
+		}
+	}
+	list := func(c *pki.CA) []*x509.Certificate { return []*x509.Certificate{c.Cert} }
+	for _, c := range []struct {
+		h     holding
+		files []shownCertificate
+		want  string
+	}{
+		{holding{own: old.Cert, accepted: list(next)}, files(old)[:1], "no file holds the new CA yet"},
+		{holding{own: old.Cert, accepted: list(next)}, files(old), ""},
+		{holding{own: next.Cert, accepted: list(old)}, files(old), "a.crt is still of the CA before"},
+		{holding{own: next.Cert, accepted: list(old)}, files(next), ""},
+		{holding{own: next.Cert}, files(next)[1:], ""},
+	} {
+		if got := unsettled(c.h, next.Cert, c.files); got != c.want {
+			t.Errorf("got %q, want %q", got, c.want)
+		}
+	}
+}
+
+func TestNotYetAnew(t *testing.T) {
+	was := map[string]int32{"controllers": 7, "node": 8}
+	for pid, want := range map[int]string{7: "controllers has not started anew", 0: "controllers has not started anew", 9: ""} {
+		services := fmt.Sprintf(`[{"name": "controllers", "pid": %d}, {"name": "node", "pid": 8}]`, pid)
+		if got, err := notYetAnew([]byte(services), was, []string{"controllers"}); got != want || err != nil {
+			t.Errorf("pid %d: %q, %v", pid, got, err)
+		}
+	}
+}
