@@ -75,7 +75,7 @@ func TestEveryMethodAsEveryRole(t *testing.T) {
 					"/orlop.v1alpha1.Image/List", "/orlop.v1alpha1.Trust/Renew"}, method)
 			case api.Role_ROLE_ETCD_BACKUP:
 				allowed = slices.Contains([]string{"/orlop.v1alpha1.Machine/Version", "/orlop.v1alpha1.Machine/Relay", "/orlop.v1alpha1.Etcd/Snapshot",
-					"/orlop.v1alpha1.Etcd/Status", "/orlop.v1alpha1.Trust/Renew"}, method)
+					"/orlop.v1alpha1.Etcd/List", "/orlop.v1alpha1.Etcd/Status", "/orlop.v1alpha1.Trust/Renew"}, method)
 			}
 			err := callRaw(t.Context(), c, method)
 			md := b.backend.taken(method)

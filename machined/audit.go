@@ -150,8 +150,11 @@ func target(request, answer any) string {
 	case *api.FetchBundleRequest: // it may hold a password
 		what = cmp.Or(r.Reference, "peer "+r.Peer)
 	case *api.EtcdRestoreRequest:
-		if what = "SHA-256 " + r.Sha256; r.Undo {
+		switch what = "SHA-256 " + r.Sha256; {
+		case r.Undo:
 			what = "undo"
+		case r.Kept != "":
+			what = "kept " + r.Kept
 		}
 	case *api.RelayData:
 		what = "machine " + r.Target

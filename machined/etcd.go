@@ -163,6 +163,21 @@ func sendSnapshot(about *api.EtcdSnapshot, from io.Reader, send func(*api.EtcdSn
 	}
 }
 
+func (a etcdAPI) List(ctx context.Context, _ *api.EtcdListRequest) (*api.EtcdListResponse, error) {
+	if err := a.m.noData(); err != nil {
+		return nil, err
+	}
+	kept, err := ask[[]nodespec.EtcdKept](ctx, a.m, paths.UserAPI, "kept-snapshots", nil)
+	if err != nil {
+		return nil, status.Error(codes.FailedPrecondition, err.Error())
+	}
+	out := &api.EtcdListResponse{}
+	for _, s := range kept {
+		out.Snapshots = append(out.Snapshots, &api.EtcdKept{Name: s.Name, At: timestamppb.New(s.At), Revision: s.Revision, Size: s.Size, Version: s.Version})
+	}
+	return out, nil
+}
+
 func (a etcdAPI) Restore(stream grpc.ClientStreamingServer[api.EtcdRestoreRequest, api.EtcdRestoreResponse]) error {
 	first, err := stream.Recv()
 	if err != nil {
@@ -170,6 +185,9 @@ func (a etcdAPI) Restore(stream grpc.ClientStreamingServer[api.EtcdRestoreReques
 	}
 	if err := a.m.noData(); err != nil {
 		return err
+	}
+	if first.Undo && first.Kept != "" {
+		return status.Error(codes.InvalidArgument, "etcd: cannot restore, nothing was changed: a kept snapshot and what was replaced are both asked for; ask for one of them")
 	}
 	// An upgrade may not change what this has looked at, nor the other way round.
 	if !a.m.writing.TryLock() {
@@ -188,7 +206,7 @@ func (a etcdAPI) Restore(stream grpc.ClientStreamingServer[api.EtcdRestoreReques
 		return err
 	}
 	defer f.Close()
-	if !first.Undo {
+	if !first.Undo && first.Kept == "" {
 		if err := roomFor(first.Size); err != nil {
 			return err
 		}
@@ -197,7 +215,7 @@ func (a etcdAPI) Restore(stream grpc.ClientStreamingServer[api.EtcdRestoreReques
 		}
 	}
 	// From here on it goes on without the caller.
-	answer, err := a.m.restoreData(nodespec.EtcdRestore{By: caller(stream.Context()), Undo: first.Undo}, f)
+	answer, err := a.m.restoreData(nodespec.EtcdRestore{By: caller(stream.Context()), Undo: first.Undo, Kept: first.Kept}, f)
 	if err != nil {
 		return err
 	}

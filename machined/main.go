@@ -19,6 +19,7 @@
 //	shipping.go    where logs go besides the machine itself
 //	state.go       what can be observed
 //	drift.go       what of it is not as it was configured
+//	snapshots.go   the snapshots of the cluster's data that the machine takes by itself
 //	kernellog.go   the kernel's log of the start before
 //	api.go, cluster.go, debug.go, etcd.go, files.go   the methods of the API
 //

@@ -389,5 +389,6 @@ func stepFollow(ctx context.Context, m *machine) error {
 	go m.watchTrial(ctx)
 	go m.paceDoor(ctx)
 	go m.learnRevocations(ctx)
+	go m.keepSnapshots()
 	return nil
 }

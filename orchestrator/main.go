@@ -22,6 +22,8 @@
 //	orchestrator snapshot-data    fills the file with what etcd holds, writes a nodespec.EtcdSnapshot
 //	orchestrator restore-data     reads a nodespec.EtcdRestore and the file, writes the nodespec.EtcdRestored that comes in force when
 //	                              orchestrator api starts next
+//	orchestrator keep-snapshot    reads a number, keeps one more snapshot on DATA and that many at most, writes the nodespec.EtcdKept
+//	orchestrator kept-snapshots   writes the nodespec.EtcdKept of all of them, the newest first
 //	orchestrator data-status      writes a nodespec.EtcdStatus
 //	orchestrator defragment-data  writes a nodespec.EtcdDefragmented
 //	orchestrator disarm-data      writes the alarms that it has taken back

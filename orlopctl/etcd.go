@@ -47,6 +47,32 @@ func (t *tool) etcdCommand() *cobra.Command {
 	)
 	c.AddCommand(t.etcdSnapshotCommand(), t.etcdRestoreCommand(), alarm,
 		&cobra.Command{
+			Use:   "snapshots",
+			Short: "List the snapshots that the machine has taken by itself",
+			Long: "List the snapshots that the machine has taken by itself, the newest first, also when etcd does not run. Cluster.spec.etcd.snapshots says\n" +
+				"how often it does, and how many it keeps. `orlopctl etcd restore --from-machine NAME` restores one. They lie on the machine's own disk,\n" +
+				"and are gone with it: `orlopctl etcd snapshot` takes one to keep elsewhere.",
+			Args: cobra.NoArgs,
+			RunE: func(*cobra.Command, []string) error {
+				return t.call(func(ctx context.Context, c *client.Client) error {
+					answer, err := c.Etcd.List(ctx, &api.EtcdListRequest{})
+					if err != nil {
+						return err
+					}
+					if t.human() && len(answer.Snapshots) == 0 {
+						t.println("the machine has no snapshot")
+						return nil
+					}
+					return t.print(answer, func(w *tabwriter.Writer) {
+						row(w, "NAME", "TIME", "REVISION", "SIZE", "VERSION")
+						for _, s := range answer.Snapshots {
+							row(w, s.Name, s.At.AsTime().Format(time.RFC3339), strconv.FormatInt(s.Revision, 10), size(s.Size), s.Version)
+						}
+					})
+				})
+			},
+		},
+		&cobra.Command{
 			Use: "status", Short: "Show how etcd is, also when it does not run", Args: cobra.NoArgs,
 			RunE: func(*cobra.Command, []string) error {
 				return t.call(func(ctx context.Context, c *client.Client) error {
@@ -248,23 +274,24 @@ func (t *tool) etcdSnapshot(ctx context.Context, c *client.Client, out string, r
 
 func (t *tool) etcdRestoreCommand() *cobra.Command {
 	var undo, yes bool
+	var kept string
 	c := &cobra.Command{
-		Use:   "restore FILE | --undo",
+		Use:   "restore FILE | --from-machine NAME | --undo",
 		Short: "Put a backup in the place of the cluster's data",
-		Long: "Put a backup of `orlopctl etcd snapshot` in the place of the cluster's data, and wait until etcd serves it. Everything that was written\n" +
-			"since is gone; it is kept on the machine until the next time, and --undo puts it back. The API server is away for some seconds. Pods\n" +
+		Long: "Put a backup of `orlopctl etcd snapshot`, or one of `orlopctl etcd snapshots`, in the place of the cluster's data, and wait\n" +
+			"until etcd serves it. Everything that was written since is gone; it is kept on the machine until the next time, and --undo puts it back. The API server is away for some seconds. Pods\n" +
 			"go on; those that the backup knows nothing of end, and those that it has and that are gone are started.\n\n" +
 			"It works when etcd or the API server does not run, and on a new machine with the configuration of the old one. The machine checks the\n" +
 			"backup before it changes anything. The machine's name must be typed first, unless --yes is given.",
-		Example: "  orlopctl etcd restore cluster.db\n  orlopctl etcd restore --undo",
+		Example: "  orlopctl etcd restore cluster.db\n  orlopctl etcd restore --from-machine 20261122T201140Z-1234-3.6.0.db\n  orlopctl etcd restore --undo",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
-			if undo == (len(args) == 1) {
-				return usagef("etcd: cannot tell what to restore: expected a file, or --undo")
+			if undo && kept != "" || (undo || kept != "") == (len(args) == 1) {
+				return usagef("etcd: cannot tell what to restore: expected a file, or --from-machine, or --undo")
 			}
 			var file *os.File
-			first := &api.EtcdRestoreRequest{Undo: undo}
-			if !undo {
+			first := &api.EtcdRestoreRequest{Undo: undo, Kept: kept}
+			if len(args) == 1 {
 				var err error
 				if file, err = openSnapshot(args[0], first); err != nil {
 					return err
@@ -281,6 +308,7 @@ func (t *tool) etcdRestoreCommand() *cobra.Command {
 			})
 		},
 	}
+	c.Flags().StringVar(&kept, "from-machine", "", "the snapshot of this name that the machine has kept (orlopctl etcd snapshots)")
 	c.Flags().BoolVar(&undo, "undo", false, "put back what the last restore has replaced")
 	c.Flags().BoolVar(&yes, "yes", false, "do not ask")
 	return c
@@ -316,14 +344,14 @@ func openSnapshot(name string, about *api.EtcdRestoreRequest) (*os.File, error) 
 	return file, nil
 }
 
-// etcdRestore sends a snapshot, if there is one, and waits for what becomes of it.
-func (t *tool) etcdRestore(ctx context.Context, c *client.Client, first *api.EtcdRestoreRequest, file io.Reader) error {
+// etcdRestore sends a snapshot, unless file is nil: the machine has what is asked for, and waits for what becomes of it.
+func (t *tool) etcdRestore(ctx context.Context, c *client.Client, first *api.EtcdRestoreRequest, file *os.File) error {
 	stream, err := c.Etcd.Restore(ctx)
 	if err != nil {
 		return err
 	}
 	err = stream.Send(first)
-	if err == nil && !first.Undo {
+	if err == nil && file != nil {
 		err = send(file, t.progress("sent", first.Size), func(chunk []byte) error { return stream.Send(&api.EtcdRestoreRequest{Chunk: chunk}) })
 	}
 	if err != nil && !errors.Is(err, io.EOF) { // the reason comes with the answer

@@ -17,7 +17,7 @@ import (
 )
 
 // fakeEtcdService has data of 300 kB, whose snapshot breaks off the second time it is asked for and is damaged on its way the third. It
-// restores what it has given, and can take that back once. It has no space until it is defragmented and disarmed, and does not run after
+// restores what it has given and what it keeps, which is one snapshot once it was asked for some, and can take that back once. It has no space until it is defragmented and disarmed, and does not run after
 // that.
 type fakeEtcdService struct {
 	api.UnimplementedEtcdServer
@@ -54,6 +54,17 @@ func (s *fakeEtcdService) Snapshot(_ *api.EtcdSnapshotRequest, stream grpc.Serve
 	return nil
 }
 
+const fakeKept = "20260504T030201Z-1200-3.6.0.db"
+
+func (s *fakeEtcdService) List(context.Context, *api.EtcdListRequest) (*api.EtcdListResponse, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.asked == 0 { // it has not run for long
+		return &api.EtcdListResponse{}, nil
+	}
+	return &api.EtcdListResponse{Snapshots: []*api.EtcdKept{{Name: fakeKept, At: fakeNow, Revision: 1200, Size: 99 << 20, Version: "3.6.0"}}}, nil
+}
+
 func (s *fakeEtcdService) Restore(stream grpc.ClientStreamingServer[api.EtcdRestoreRequest, api.EtcdRestoreResponse]) error {
 	first, err := stream.Recv()
 	if err != nil {
@@ -67,6 +78,14 @@ func (s *fakeEtcdService) Restore(stream grpc.ClientStreamingServer[api.EtcdRest
 		}
 		s.restored = &api.EtcdRestored{At: fakeNow, By: "CN=admin", Revision: 2345, Keys: 600, Replaced: 1001240, Undo: true}
 		return stream.SendAndClose(&api.EtcdRestoreResponse{Restored: s.restored})
+	}
+	switch first.Kept {
+	case "":
+	case fakeKept:
+		s.restored = &api.EtcdRestored{At: fakeNow, By: "CN=admin", Revision: 1200, Keys: 500, Replaced: 2345}
+		return stream.SendAndClose(&api.EtcdRestoreResponse{Restored: s.restored})
+	default:
+		return status.Errorf(codes.FailedPrecondition, "etcd: cannot restore, nothing was changed: the snapshot %s is not there", first.Kept)
 	}
 	sum, size := sha256.New(), int64(0)
 	for {

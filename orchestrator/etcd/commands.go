@@ -38,6 +38,16 @@ var Commands = map[string]Command{
 		}
 		return keeper{dirs, spec}.prepare(ctx, order, given(), ownFormat())
 	},
+	"keep-snapshot": func(ctx context.Context, spec nodespec.Spec, dirs layout.Dirs, question io.Reader) (any, error) {
+		var most int
+		if err := json.NewDecoder(question).Decode(&most); err != nil {
+			return nil, fmt.Errorf("the number of snapshots cannot be decoded: %w", err)
+		}
+		return keeper{dirs, spec}.keep(ctx, most, untouched)
+	},
+	"kept-snapshots": func(_ context.Context, spec nodespec.Spec, dirs layout.Dirs, _ io.Reader) (any, error) {
+		return keeper{dirs, spec}.kept()
+	},
 	"data-status": func(ctx context.Context, spec nodespec.Spec, dirs layout.Dirs, _ io.Reader) (any, error) {
 		return keeper{dirs, spec}.status(ctx), nil
 	},

@@ -222,6 +222,12 @@ func (k keeper) prepare(ctx context.Context, order nodespec.EtcdRestore, file *o
 
 // make does all of prepare that changes nothing.
 func (k keeper) make(ctx context.Context, order nodespec.EtcdRestore, file *os.File, own format) (r nodespec.EtcdRestored, err error) {
+	if order.Kept != "" {
+		if file, err = k.openKept(order.Kept); err != nil {
+			return r, err
+		}
+		defer file.Close()
+	}
 	from := k.at(undo)
 	about, writer := nodespec.EtcdSnapshot{}, format{}
 	if order.Undo {

@@ -2454,6 +2454,7 @@ var Debug_ServiceDesc = grpc.ServiceDesc{
 
 const (
 	Etcd_Snapshot_FullMethodName   = "/orlop.v1alpha1.Etcd/Snapshot"
+	Etcd_List_FullMethodName       = "/orlop.v1alpha1.Etcd/List"
 	Etcd_Restore_FullMethodName    = "/orlop.v1alpha1.Etcd/Restore"
 	Etcd_Status_FullMethodName     = "/orlop.v1alpha1.Etcd/Status"
 	Etcd_Defragment_FullMethodName = "/orlop.v1alpha1.Etcd/Defragment"
@@ -2469,6 +2470,8 @@ type EtcdClient interface {
 	// Snapshot sends the data as they are now, in etcd's own form. They hold everything that Kubernetes stores: the Secrets in them are
 	// encrypted with the cluster's key, all else is not, and whoever may write them back owns the cluster.
 	Snapshot(ctx context.Context, in *EtcdSnapshotRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[EtcdSnapshotResponse], error)
+	// List is of the snapshots that the machine has taken by itself (Cluster.spec.etcd.snapshots), also when etcd does not run.
+	List(ctx context.Context, in *EtcdListRequest, opts ...grpc.CallOption) (*EtcdListResponse, error)
 	// Restore puts a snapshot in the place of the data, and answers when etcd serves it. The API server is away for that moment; pods go
 	// on. What was there is kept until the next Restore, which can put it back (undo). An error says whether anything was changed.
 	Restore(ctx context.Context, opts ...grpc.CallOption) (grpc.ClientStreamingClient[EtcdRestoreRequest, EtcdRestoreResponse], error)
@@ -2507,6 +2510,16 @@ func (c *etcdClient) Snapshot(ctx context.Context, in *EtcdSnapshotRequest, opts
 
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type Etcd_SnapshotClient = grpc.ServerStreamingClient[EtcdSnapshotResponse]
+
+func (c *etcdClient) List(ctx context.Context, in *EtcdListRequest, opts ...grpc.CallOption) (*EtcdListResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(EtcdListResponse)
+	err := c.cc.Invoke(ctx, Etcd_List_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
 
 func (c *etcdClient) Restore(ctx context.Context, opts ...grpc.CallOption) (grpc.ClientStreamingClient[EtcdRestoreRequest, EtcdRestoreResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
@@ -2560,6 +2573,8 @@ type EtcdServer interface {
 	// Snapshot sends the data as they are now, in etcd's own form. They hold everything that Kubernetes stores: the Secrets in them are
 	// encrypted with the cluster's key, all else is not, and whoever may write them back owns the cluster.
 	Snapshot(*EtcdSnapshotRequest, grpc.ServerStreamingServer[EtcdSnapshotResponse]) error
+	// List is of the snapshots that the machine has taken by itself (Cluster.spec.etcd.snapshots), also when etcd does not run.
+	List(context.Context, *EtcdListRequest) (*EtcdListResponse, error)
 	// Restore puts a snapshot in the place of the data, and answers when etcd serves it. The API server is away for that moment; pods go
 	// on. What was there is kept until the next Restore, which can put it back (undo). An error says whether anything was changed.
 	Restore(grpc.ClientStreamingServer[EtcdRestoreRequest, EtcdRestoreResponse]) error
@@ -2582,6 +2597,9 @@ type UnimplementedEtcdServer struct{}
 
 func (UnimplementedEtcdServer) Snapshot(*EtcdSnapshotRequest, grpc.ServerStreamingServer[EtcdSnapshotResponse]) error {
 	return status.Error(codes.Unimplemented, "method Snapshot not implemented")
+}
+func (UnimplementedEtcdServer) List(context.Context, *EtcdListRequest) (*EtcdListResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method List not implemented")
 }
 func (UnimplementedEtcdServer) Restore(grpc.ClientStreamingServer[EtcdRestoreRequest, EtcdRestoreResponse]) error {
 	return status.Error(codes.Unimplemented, "method Restore not implemented")
@@ -2626,6 +2644,24 @@ func _Etcd_Snapshot_Handler(srv interface{}, stream grpc.ServerStream) error {
 
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type Etcd_SnapshotServer = grpc.ServerStreamingServer[EtcdSnapshotResponse]
+
+func _Etcd_List_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(EtcdListRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(EtcdServer).List(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Etcd_List_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(EtcdServer).List(ctx, req.(*EtcdListRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
 
 func _Etcd_Restore_Handler(srv interface{}, stream grpc.ServerStream) error {
 	return srv.(EtcdServer).Restore(&grpc.GenericServerStream[EtcdRestoreRequest, EtcdRestoreResponse]{ServerStream: stream})
@@ -2695,6 +2731,10 @@ var Etcd_ServiceDesc = grpc.ServiceDesc{
 	ServiceName: "orlop.v1alpha1.Etcd",
 	HandlerType: (*EtcdServer)(nil),
 	Methods: []grpc.MethodDesc{
+		{
+			MethodName: "List",
+			Handler:    _Etcd_List_Handler,
+		},
 		{
 			MethodName: "Status",
 			Handler:    _Etcd_Status_Handler,

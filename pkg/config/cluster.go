@@ -1,6 +1,9 @@
 package config
 
-import "net/netip"
+import (
+	"net/netip"
+	"time"
+)
 
 // Cluster is the document of the Kubernetes cluster that the machine belongs to.
 type Cluster struct {
@@ -22,8 +25,24 @@ type ClusterSpec struct {
 	PKI PKI `yaml:"pki" jsonschema:"required"`
 	// SecretsEncryptionKey encrypts Secret objects at rest (XSalsa20-Poly1305): 32 random bytes in base64. A control plane needs it.
 	SecretsEncryptionKey EncryptionKey `yaml:"secretsEncryptionKey,omitempty"`
+	// Etcd says how the cluster's data are kept.
+	Etcd Etcd `yaml:"etcd"`
 	// Kubernetes tunes the components.
 	Kubernetes Kubernetes `yaml:"kubernetes"`
+}
+
+// Etcd says how the cluster's data are kept.
+type Etcd struct {
+	// Snapshots are taken by each control-plane machine by itself, and lie on its own disk: they help against a mistake, not against the loss of the machine (`orlopctl etcd snapshot`).
+	Snapshots Snapshots `yaml:"snapshots"`
+}
+
+// Snapshots says how often a snapshot of the data is taken, and how many are kept.
+type Snapshots struct {
+	// Every is the time from one to the next, 10m to 168h; with 0s none is taken, and those that are there stay.
+	Every Duration `yaml:"every"`
+	// Keep is the number of them that are kept, 1 to 32. Each takes as much of DATA as the data.
+	Keep int `yaml:"keep" jsonschema:"minimum=1,maximum=32"`
 }
 
 // ClusterNetworks are the address ranges and the DNS domain inside the cluster. No range may overlap another one, or
@@ -161,6 +180,7 @@ func (c *Cluster) defaults() {
 		Domain:        "cluster.local",
 		Encapsulation: EncapsulationWireGuard,
 	}
+	c.Spec.Etcd.Snapshots = Snapshots{Every: Duration(6 * time.Hour), Keep: 4}
 	c.Spec.Kubernetes = Kubernetes{
 		AllowSchedulingOnControlPlane: true,
 		MaxPods:                       110,

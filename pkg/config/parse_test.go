@@ -75,6 +75,7 @@ spec:
 				c.Cluster = &Cluster{Metadata: Metadata{Name: "c"}, Spec: ClusterSpec{
 					Endpoint: Endpoint{Host: "10.0.0.5", Port: 6443}, PKI: pki, SecretsEncryptionKey: key,
 					Networks: ClusterNetworks{Pods: []netip.Prefix{prefix("10.244.0.0/16")}, Services: []netip.Prefix{prefix("10.96.0.0/12")}, Domain: "cluster.local", Encapsulation: EncapsulationWireGuard},
+					Etcd:     Etcd{Snapshots: Snapshots{Every: Duration(6 * time.Hour), Keep: 4}},
 					Kubernetes: Kubernetes{
 						AllowSchedulingOnControlPlane: true, MaxPods: 110, FinishedPods: 1000,
 						PodSecurity: PodSecurity{Default: "baseline", ExemptNamespaces: []string{"kube-system"}},
@@ -107,6 +108,7 @@ spec:
 					Endpoint: Endpoint{Host: "fd00::5", Port: 6443},
 					Networks: ClusterNetworks{Pods: []netip.Prefix{prefix("fd01::/48")}, Services: []netip.Prefix{prefix("fd02::/112")}, Domain: "a.b", Encapsulation: EncapsulationNone},
 					PKI:      PKI{Kubernetes: CertKey{Cert: pki.Kubernetes.Cert}, Machine: CertKey{Cert: pki.Machine.Cert}},
+					Etcd:     Etcd{Snapshots: Snapshots{Every: Duration(6 * time.Hour), Keep: 4}},
 					Kubernetes: Kubernetes{
 						AllowSchedulingOnControlPlane: true, MaxPods: 110, FinishedPods: 1000,
 						PodSecurity: PodSecurity{Default: "baseline", ExemptNamespaces: []string{}},

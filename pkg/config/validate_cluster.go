@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"time"
 )
 
 func (p *parser) cluster(c *Cluster) {
@@ -12,6 +13,13 @@ func (p *parser) cluster(c *Cluster) {
 	p.controlPlanes(spec+".controlPlanes", c.Spec.ControlPlanes)
 	p.ranges(spec+".networks", &c.Spec.Networks)
 	p.pki(spec+".pki", &c.Spec)
+	const snapshots = spec + ".etcd.snapshots"
+	if d := time.Duration(c.Spec.Etcd.Snapshots.Every); d != 0 && (d < 10*time.Minute || d > 7*24*time.Hour) {
+		p.on(snapshots+".every", wrong{reason: c.Spec.Etcd.Snapshots.Every.String() + " is out of range", expected: "10m to 168h, or 0s for none"})
+	}
+	if n := c.Spec.Etcd.Snapshots.Keep; n < 1 || n > 32 {
+		p.on(snapshots+".keep", wrong{reason: fmt.Sprintf("%d is out of range", n), expected: "1 to 32"})
+	}
 	k := &c.Spec.Kubernetes
 	const kube = spec + ".kubernetes"
 	if k.MaxPods < 1 || k.MaxPods > 253 {

@@ -15,6 +15,16 @@ type EtcdSnapshot struct {
 type EtcdRestore struct {
 	By   string `json:"by"`   // who has asked for it
 	Undo bool   `json:"undo"` // not the file, but what the last one has replaced
+	Kept string `json:"kept"` // not the file, but the snapshot of this name that the machine has kept; empty: none
+}
+
+// EtcdKept is a snapshot that the machine has taken by itself, and keeps.
+type EtcdKept struct {
+	Name     string    `json:"name"`
+	At       time.Time `json:"at"`       // UTC, whole seconds
+	Revision int64     `json:"revision"` // the last one in it
+	Version  string    `json:"version"`  // of etcd's form, "3.6.0"
+	Size     int64     `json:"size"`     // bytes
 }
 
 // PutBackFile, in paths.EtcdKept, holds the EtcdRestored that was put in place last.

@@ -1,0 +1,122 @@
+package etcd
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/orlop-os/orlop/pkg/nodespec"
+)
+
+func TestKeptName(t *testing.T) {
+	const name = "20261122T201140Z-1234-3.6.0.db"
+	s, ok := parseKept(name)
+	want := nodespec.EtcdKept{Name: name, At: time.Date(2026, 11, 22, 20, 11, 40, 0, time.UTC), Revision: 1234, Version: "3.6.0"}
+	if !ok || s != want {
+		t.Errorf("%+v, %t; want %+v", s, ok, want)
+	}
+	for _, bad := range []string{"", coming, "1.2.0.db", "20261122T201140Z-1234-3.6.0", "20261122T201140Z-01234-3.6.0.db", "20261322T201140Z-1-3.6.0.db",
+		"20261122T201140Z-1-../../data/member/snap/db.db", "/20261122T201140Z-1-3.6.0.db"} {
+		if s, ok := parseKept(bad); ok {
+			t.Errorf("%q is taken for %+v", bad, s)
+		}
+	}
+}
+
+// TestTooMany: the newest remain, the one just made in any case, and those of a clock that ran ahead go first.
+func TestTooMany(t *testing.T) {
+	at := func(hour int) nodespec.EtcdKept {
+		s := nodespec.EtcdKept{At: time.Date(2026, 11, 22, hour, 0, 0, 0, time.UTC), Revision: 1, Version: "3.6.0"}
+		s.Name = keptName(s)
+		return s
+	}
+	for _, c := range []struct {
+		all  []int // the newest first
+		made int
+		most int
+		want []int // are removed
+	}{
+		{[]int{6}, 6, 1, nil},
+		{[]int{6, 5, 4}, 6, 4, nil},
+		{[]int{6, 5, 4, 3, 2}, 6, 4, []int{2}},
+		{[]int{6, 5, 4, 3, 2}, 6, 1, []int{5, 4, 3, 2}},
+		{[]int{9, 8, 6, 5, 4}, 6, 4, []int{8}},
+		{[]int{9, 8, 6}, 6, 1, []int{9, 8}},
+	} {
+		var all []nodespec.EtcdKept
+		for _, hour := range c.all {
+			all = append(all, at(hour))
+		}
+		var got []int
+		for _, s := range tooMany(all, at(c.made), c.most) {
+			got = append(got, s.At.Hour())
+		}
+		if !slices.Equal(got, c.want) {
+			t.Errorf("of %v, %d of them to be kept: %v go; want %v", c.all, c.most, got, c.want)
+		}
+	}
+}
+
+// TestKeep: what the machine has kept comes back, and what is too old or was cut short is gone.
+func TestKeep(t *testing.T) {
+	m := newMember(t)
+	folder := m.k.at(keptFolder)
+	if all, err := m.k.kept(); err != nil || len(all) != 0 {
+		t.Errorf("at first: %v, %v", all, err)
+	}
+	if _, err := m.k.keep(t.Context(), 1, 0); err == nil || !strings.Contains(err.Error(), "there are no data") {
+		t.Errorf("without data: %v", err)
+	}
+	var kept nodespec.EtcdKept
+	m.serve(thisFormat, func(c *clientv3.Client) {
+		if err := os.Mkdir(folder, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		const old = "20200102T030405Z-7-3.6.0.db"
+		for _, name := range []string{old, "20200102T030400Z-6-3.6.0.db", coming} {
+			if err := os.WriteFile(filepath.Join(folder, name), []byte("cut"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		revision := m.put(c, "before", 3)
+		var err error
+		if kept, err = m.k.keep(t.Context(), 2, 0); err != nil || kept.Revision != revision || kept.Size == 0 || time.Since(kept.At) > time.Minute {
+			t.Errorf("%+v, %v; want revision %d", kept, err, revision)
+		}
+		if _, err := m.k.keep(t.Context(), 2, 100); err == nil || !strings.Contains(err.Error(), "DATA has no room for a snapshot") {
+			t.Errorf("without room: %v", err)
+		}
+		all, err := m.k.kept()
+		if err != nil || len(all) != 2 || all[0] != kept || all[1].Name != old {
+			t.Errorf("there are %+v, %v", all, err)
+		}
+		files, err := os.ReadDir(folder)
+		if err != nil || len(files) != 2 {
+			t.Errorf("the folder has %v, %v", files, err)
+		}
+		if info, err := os.Stat(filepath.Join(folder, kept.Name)); err != nil || info.Mode().Perm() != 0o600 {
+			t.Errorf("%v, %v", info, err)
+		}
+		m.put(c, "after", 1)
+		for name, want := range map[string]string{old: "is damaged, or none", "20200102T030400Z-6-3.6.0.db": "is not there", "../format.json": "is the name of no snapshot"} {
+			if _, err := m.k.prepare(t.Context(), nodespec.EtcdRestore{Kept: name}, nil, thisFormat); err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("%s: %v; want %q", name, err, want)
+			}
+		}
+	})
+	if _, err := m.k.keep(t.Context(), 1, 0); err == nil || !strings.Contains(err.Error(), "etcd does not run") {
+		t.Errorf("while etcd does not run: %v", err)
+	}
+	if all, err := m.k.kept(); err != nil || len(all) != 2 || exists(filepath.Join(folder, coming)) {
+		t.Errorf("after a failure there are %+v, %v", all, err)
+	}
+	if _, err := m.k.prepare(t.Context(), nodespec.EtcdRestore{By: "CN=admin", Kept: kept.Name}, nil, thisFormat); err != nil {
+		t.Fatal(err)
+	}
+	m.serve(thisFormat, func(c *clientv3.Client) { m.expect(c, "before") })
+}
