@@ -116,7 +116,7 @@ func (m *machine) authorities(c *config.Config) (credentials.Authorities, error)
 	}
 	m.book.Lock()
 	defer m.book.Unlock()
-	a.Revoked, err = json.Marshal(m.book.openLocked().InForce())
+	a.Revoked, err = json.Marshal(m.book.refusedLocked())
 	return a, err
 }
 

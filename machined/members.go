@@ -5,6 +5,8 @@ import (
 	"crypto/ecdsa"
 	"fmt"
 	"net/netip"
+	"slices"
+	"strings"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -13,6 +15,7 @@ import (
 
 	"github.com/orlop-os/orlop/apid"
 	"github.com/orlop-os/orlop/machined/credentials"
+	"github.com/orlop-os/orlop/machined/network"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/paths"
@@ -47,8 +50,8 @@ func (a clusterAPI) Invite(ctx context.Context, r *api.InviteRequest) (*api.Invi
 	if err != nil {
 		return nil, err
 	}
-	if r.Name == c.Machine.Metadata.Name {
-		return nil, status.Errorf(codes.InvalidArgument, "machine %s: cannot be invited: it is this one", r.Name)
+	if reservedName(c, r.Name) {
+		return nil, status.Errorf(codes.InvalidArgument, "machine %s: cannot be invited: it is the name of the control plane", r.Name)
 	}
 	life, err := trust.TicketLife(r.Life.AsDuration())
 	if err != nil {
@@ -135,6 +138,7 @@ func (a clusterAPI) Join(ctx context.Context, r *api.JoinRequest) (*api.JoinResp
 	case pki.RoleJoin:
 		member.Ticket = said(ctx, apid.MetadataSerial)
 	case pki.RoleMachine:
+		member.Known = true
 		if member.Ticket = said(ctx, apid.MetadataTicket); member.Ticket == "" {
 			return nil, status.Error(codes.FailedPrecondition, "this certificate did not come by a ticket: it is a control-plane machine's, which issues its own")
 		}
@@ -153,6 +157,20 @@ func (a clusterAPI) Join(ctx context.Context, r *api.JoinRequest) (*api.JoinResp
 	// What a machine says of its own addresses does not count: it could be any other machine then.
 	addresses := []netip.Addr{peer.Addr().Unmap()}
 	member.Address = addresses[0].String()
+	state, _ := a.m.networkState.Get()
+	if err := notItsOwn(c, state, addresses[0]); err != nil {
+		return nil, status.Error(codes.FailedPrecondition, err.Error())
+	}
+	// What is refused costs no signature, and nobody can have the book written over and over.
+	a.m.book.Lock()
+	_, err = a.m.book.openLocked().Admit(member)
+	a.m.book.Unlock()
+	if err != nil {
+		return nil, status.Error(codes.FailedPrecondition, err.Error())
+	}
+	if !a.m.book.renewals.Allow() {
+		return nil, status.Error(codes.ResourceExhausted, "too many certificates are asked for at present; try again")
+	}
 	answer, expires, err := sign(c, member, addresses, key, r.Leaves)
 	if err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
@@ -166,6 +184,42 @@ func (a clusterAPI) Join(ctx context.Context, r *api.JoinRequest) (*api.JoinResp
 	return answer, nil
 }
 
+// notItsOwn refuses an address that is not the caller's alone: certificates with it would make him somebody else. He comes from this machine
+// itself if somebody passes his call on here, and from a pod's address if he is one.
+func notItsOwn(c *config.Config, state network.State, a netip.Addr) error {
+	whose := ""
+	for _, link := range state.Links {
+		for _, own := range link.Addresses {
+			if own.Prefix.Addr() == a {
+				whose = "this machine"
+			}
+		}
+	}
+	for _, r := range slices.Concat(c.Cluster.Spec.Networks.Pods, c.Cluster.Spec.Networks.Services) {
+		if r.Contains(a) {
+			whose = "a pod or a service"
+		}
+	}
+	if a == c.Cluster.Spec.Endpoint.Addr() || slices.Contains(c.Cluster.Spec.ControlPlanes, a) {
+		whose = "the control plane"
+	}
+	if a.IsLoopback() || !a.IsGlobalUnicast() {
+		whose = "no machine alone"
+	}
+	if whose == "" {
+		return nil
+	}
+	return fmt.Errorf("the call comes from %s, which is the address of %s; a machine joins from an address of its own", a, whose)
+}
+
+// reservedName tells whether certificates with a name would make their holder somebody else of the cluster.
+func reservedName(c *config.Config, name string) bool {
+	if name == c.Machine.Metadata.Name || name == "localhost" || name == "kubernetes" || strings.HasPrefix(name, "kubernetes.") {
+		return true
+	}
+	return name == c.Cluster.Spec.Endpoint.Host || slices.Contains(c.Cluster.Spec.Kubernetes.APIServer.ExtraSANs, name)
+}
+
 // sign makes all certificates of a member.
 func sign(c *config.Config, member trust.Member, addresses []netip.Addr, key *ecdsa.PublicKey, requests map[string][]byte) (*api.JoinResponse, time.Time, error) {
 	var expires time.Time
@@ -174,7 +228,7 @@ func sign(c *config.Config, member trust.Member, addresses []netip.Addr, key *ec
 		if err != nil {
 			return nil, err
 		}
-		spec.TTL, spec.Backdate, spec.For, spec.Ticket = memberLife, pki.LeafBackdate, key, member.Ticket
+		spec.TTL, spec.Backdate, spec.For, spec.Ticket = memberLife, credentials.Backdate, key, member.Ticket
 		leaf, err := ca.Issue(spec)
 		if err != nil {
 			return nil, err

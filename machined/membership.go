@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -49,15 +50,16 @@ type membershipState struct {
 
 // heldLeaves is what the machine has got. It is one value, written as a whole.
 type heldLeaves struct {
-	machine *pki.Leaf
-	node    credentials.Given
+	machine   *pki.Leaf
+	node      credentials.Given
+	addresses []netip.Addr // of the machine, when it asked for them
 }
 
 func (h heldLeaves) certificates() membership.Held {
 	if h.machine == nil {
 		return membership.Held{}
 	}
-	out := membership.Held{Machine: h.machine.Cert}
+	out := membership.Held{Machine: h.machine.Cert, Addresses: h.addresses}
 	for _, l := range h.node {
 		out.Node = append(out.Node, l.Cert)
 	}
@@ -66,8 +68,9 @@ func (h heldLeaves) certificates() membership.Held {
 
 // storedLeaves is heldLeaves on STATE. The machine's own key lies elsewhere.
 type storedLeaves struct {
-	Machine string                `json:"machine"` // PEM
-	Node    map[string]storedLeaf `json:"node"`
+	Machine   string                `json:"machine"` // PEM
+	Node      map[string]storedLeaf `json:"node"`
+	Addresses []netip.Addr          `json:"addresses"`
 }
 
 type storedLeaf struct {
@@ -85,7 +88,7 @@ func readHeld(file string, identity *ecdsa.PrivateKey) (heldLeaves, error) {
 	if err == nil {
 		err = json.Unmarshal(text, &s)
 	}
-	h := heldLeaves{node: credentials.Given{}}
+	h := heldLeaves{node: credentials.Given{}, addresses: s.Addresses}
 	if err == nil {
 		h.machine, err = pki.ParseLeaf([]byte(s.Machine), pki.EncodeKey(identity))
 	}
@@ -101,7 +104,7 @@ func readHeld(file string, identity *ecdsa.PrivateKey) (heldLeaves, error) {
 }
 
 func (h heldLeaves) store(file string) error {
-	s := storedLeaves{Machine: string(h.machine.CertPEM()), Node: map[string]storedLeaf{}}
+	s := storedLeaves{Machine: string(h.machine.CertPEM()), Node: map[string]storedLeaf{}, Addresses: h.addresses}
 	for name, l := range h.node {
 		s.Node[name] = storedLeaf{string(l.CertPEM()), string(l.KeyPEM())}
 	}
@@ -125,8 +128,11 @@ func worker(c *config.Config) bool {
 
 const (
 	// askAgain is how long it rests after a control-plane machine has refused, or did not answer: what is wrong is usually that it is not
-	// up yet.
-	askAgain = 3 * time.Second
+	// up yet. Each time after that it rests twice as long, up to askSeldom.
+	askAgain  = 3 * time.Second
+	askSeldom = 2 * time.Minute
+	// calm is how long it rests when it has got what it asked for, and would ask for more.
+	calm = time.Hour
 	// askTimeout bounds asking all of them once.
 	askTimeout = 30 * time.Second
 )
@@ -162,25 +168,34 @@ func (m *machine) followMembership(ctx context.Context) {
 	configs, states := m.config.Watch(), m.networkState.Watch()
 	have, _ := m.membership.Get()
 	held := have.held
+	pause, refused := askAgain, "" // the serial number of a ticket that was refused while what it has is good
 	for {
 		c, state := configs.Take(), states.Take()
 		wait := lookAgain
 		if worker(c.config) && m.medium == "" {
 			facts, join := membershipFacts(c.config, state, held), c.config.Machine.Spec.Join
+			if facts.Ticket != nil && pki.Serial(facts.Ticket) == refused {
+				facts.Ticket = nil
+			}
 			step := membership.Next(facts)
 			m.tellMembership(facts, step, held, join, nil)
 			if step.Act != membership.Rest {
-				got, err := m.ask(ctx, step.Act, c.config, facts.Ticket, held)
+				got, err := m.ask(ctx, step.Act, c.config, facts.Ticket, held, facts.Addresses)
 				if err == nil {
 					err = got.store(paths.Membership)
 				}
 				if err != nil {
-					wait = askAgain
+					wait, pause = pause, min(2*pause, askSeldom)
+					if step.Usable && step.Act == membership.Join {
+						refused = pki.Serial(facts.Ticket)
+					}
 				} else {
-					held = got
+					held, pause = got, askAgain
 					m.events.add("membership", "op", fmt.Sprintf("this machine has its certificates of cluster %s, until %s", c.config.Cluster.Metadata.Name, held.machine.Cert.NotAfter.UTC().Format(time.RFC3339)))
 					facts.Held = held.certificates()
-					step = membership.Next(facts)
+					if step = membership.Next(facts); step.Act != membership.Rest {
+						wait = calm
+					}
 				}
 				m.tellMembership(facts, step, held, join, err)
 			}
@@ -231,7 +246,7 @@ func (m *machine) tellMembership(f membership.Facts, s membership.Step, held hel
 }
 
 // ask has a control-plane machine sign new certificates.
-func (m *machine) ask(ctx context.Context, how membership.Act, c *config.Config, ticket *x509.Certificate, held heldLeaves) (heldLeaves, error) {
+func (m *machine) ask(ctx context.Context, how membership.Act, c *config.Config, ticket *x509.Certificate, held heldLeaves, addresses []netip.Addr) (heldLeaves, error) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	identity := m.identity.Load().Key
@@ -251,7 +266,7 @@ func (m *machine) ask(ctx context.Context, how membership.Act, c *config.Config,
 	if request.Machine, err = pki.NewRequest(identity); err != nil {
 		return heldLeaves{}, err
 	}
-	got := heldLeaves{machine: &pki.Leaf{Key: identity}, node: credentials.Given{}}
+	got := heldLeaves{machine: &pki.Leaf{Key: identity}, node: credentials.Given{}, addresses: addresses}
 	for _, l := range credentials.NodeLeaves(c.Machine.Metadata.Name, nil) {
 		key, err := pki.NewKey()
 		if err != nil {

@@ -65,6 +65,15 @@ func (b *book) openLocked() trust.Book {
 	return b.content
 }
 
+// refusedLocked is what counts no more. Of a list that cannot be read nobody knows which machine was removed, so none of them counts.
+func (b *book) refusedLocked() []trust.Revocation {
+	known := b.openLocked()
+	if b.damaged != nil {
+		return []trust.Revocation{{Origin: trust.AnyTicket}}
+	}
+	return known.InForce()
+}
+
 // keepLocked makes another content last.
 func (b *book) keepLocked(next trust.Book) error {
 	text, err := json.Marshal(next)
@@ -90,7 +99,8 @@ func (m *machine) callers(c *config.Config) (credentials.Callers, error) {
 	}
 	m.book.Lock()
 	defer m.book.Unlock()
-	known, damaged := m.book.openLocked(), m.book.damaged
+	m.book.openLocked()
+	damaged := m.book.damaged
 	if c != nil && c.Cluster != nil {
 		own := c.Cluster.Spec.PKI
 		out.Machines = trusted(own.Machine.Cert, own.Accepted.Machine)
@@ -103,7 +113,7 @@ func (m *machine) callers(c *config.Config) (credentials.Callers, error) {
 		m.book.told = true
 		m.events.add("trust", "failure", damaged.Error()+"; certificates that machines have issued are refused, and none is issued, until a new list is begun (`orlopctl trust revoke --new-list`)")
 	}
-	out.Revoked, err = json.Marshal(known.InForce())
+	out.Revoked, err = json.Marshal(m.book.refusedLocked())
 	return out, err
 }
 
@@ -243,6 +253,9 @@ func (b *book) change(wanted trust.Revocation, r *api.RevokeRequest, ownOrigin, 
 	next := b.openLocked()
 	if b.damaged != nil && !r.NewList {
 		return done, false, status.Error(codes.FailedPrecondition, b.damaged.Error()+"; with --new-list a new one is begun, and what was revoked before counts again")
+	}
+	if member := next.MemberBy(wanted); member != "" && !r.Restore { // its other certificates have other names
+		return done, false, status.Errorf(codes.FailedPrecondition, "revocation refused: it is of machine %s of the cluster, which has more of them; `orlopctl nodes remove %s` takes all", member, member)
 	}
 	done, known = wanted, next.Knows(wanted.Origin)
 	if r.Restore {

@@ -28,6 +28,9 @@ func (s *fakeClusterService) Invite(_ context.Context, r *api.InviteRequest) (*a
 	if err != nil {
 		return nil, err
 	}
+	s.f.mu.Lock()
+	s.f.invited = true
+	s.f.mu.Unlock()
 	spec := cluster.Cluster.Spec
 	worker := config.New(r.Name, config.RoleWorker).WithCluster(cluster.Cluster.Metadata.Name, spec.Endpoint, config.PKI{
 		Kubernetes: config.CertKey{Cert: spec.PKI.Kubernetes.Cert}, Machine: config.CertKey{Cert: spec.PKI.Machine.Cert},
@@ -36,6 +39,11 @@ func (s *fakeClusterService) Invite(_ context.Context, r *api.InviteRequest) (*a
 }
 
 func (s *fakeClusterService) Members(context.Context, *api.MembersRequest) (*api.MembersResponse, error) {
+	s.f.mu.Lock()
+	defer s.f.mu.Unlock()
+	if !s.f.invited {
+		return &api.MembersResponse{}, nil
+	}
 	at := timestamppb.New(time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC))
 	return &api.MembersResponse{
 		Members: []*api.Member{{Name: "w1", Ticket: "1a", Fingerprint: "sha256:00", Address: "10.0.0.21\x1b[31m", Joined: at, Renewed: at, Expires: at}},

@@ -47,6 +47,7 @@ type fakeMachine struct {
 	past    []*config.Config // that were in force; number 1 first
 	slips   []string         // what its programs have let slip: lines of every log, events, and texts in topic "memory"
 	install string           // the name of a machine that runs from memory and is being installed
+	invited bool             // somebody has asked for a ticket
 	watched int              // how often somebody asked how far that is
 }
 

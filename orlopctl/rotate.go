@@ -177,16 +177,41 @@ func (r *rotating) begin(ctx context.Context) error {
 // look reads what the machines hold.
 func (r *rotating) look(ctx context.Context) error {
 	r.all = make([]holding, len(r.fleet.names))
+	here, members := map[string]bool{}, map[string]string{}
 	for i, name := range r.fleet.names {
 		err := r.fleet.call(ctx, i, func(ctx context.Context, c *client.Client) error {
 			answer, err := c.Config.Get(ctx, &api.GetConfigRequest{})
 			if err == nil {
 				r.all[i], err = readHolding(answer.Documents, r.ca.field)
 			}
+			if err != nil {
+				return err
+			}
+			version, err := c.Machine.Version(ctx, &api.VersionRequest{})
+			if err != nil {
+				return err
+			}
+			here[version.Machine] = true
+			list, err := c.Cluster.Members(ctx, &api.MembersRequest{})
+			for _, m := range list.GetMembers() {
+				members[m.Name] = m.Address
+			}
 			return err
 		})
 		if err != nil {
 			return withMachine(name, err)
+		}
+	}
+	// A worker that did not learn of the new CA in time would know nobody any more.
+	if r.ca.field == "kubernetes" || r.ca.field == "machine" || r.ca.field == "client" {
+		for name := range here {
+			delete(members, name)
+		}
+		if len(members) > 0 {
+			return &exitError{
+				code: exitUsage, err: fmt.Errorf("the cluster has workers that this is not for: %s", strings.Join(slices.Sorted(maps.Keys(members)), ", ")),
+				hint: "name all machines of the cluster with -n (" + strings.Join(slices.Sorted(maps.Values(members)), ",") + "), and remove those that are gone (`orlopctl nodes remove`)",
+			}
 		}
 	}
 	var known *x509.Certificate

@@ -21,9 +21,9 @@ import (
 // a longer one; a shorter one would end while a machine without any time source runs on its build time.
 const leafTTL = 365 * 24 * time.Hour
 
-// backdate is how long before its making a leaf begins to be valid: a machine without a battery-backed clock may be corrected
+// Backdate is how long before its making a leaf begins to be valid: a machine without a battery-backed clock may be corrected
 // backwards by that much without a leaf becoming one of the future.
-const backdate = 30 * 24 * time.Hour
+const Backdate = 30 * 24 * time.Hour
 
 // Authority is one of the cluster's.
 type Authority struct {
@@ -60,6 +60,10 @@ func (a Authorities) AtStart(folder string) []byte {
 		return slices.Concat(a.Etcd.Bundle(), a.ServiceAccountKey)
 	case paths.KubeControllers:
 		return slices.Concat(a.Kubernetes.Bundle(), a.ServiceAccountKey)
+	case paths.KubeNode: // a kubelet makes its Node once: one that was invited anew begins anew
+		if given := a.Given[nodespec.KubeletCert]; given != nil {
+			return []byte(pki.TicketOf(given.Cert))
+		}
 	}
 	return nil
 }
@@ -247,7 +251,7 @@ func (p process) file(name string, content []byte) {
 }
 
 func (p process) leaf(cert, key string, by *pki.CA, spec pki.Spec) {
-	spec.TTL, spec.Backdate = leafTTL, backdate
+	spec.TTL, spec.Backdate = leafTTL, Backdate
 	p.w.Leaves = append(p.w.Leaves, Leaf{filepath.Join(p.dir, cert), filepath.Join(p.dir, key), p.uid, by, spec})
 }
 

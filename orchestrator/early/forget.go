@@ -3,6 +3,7 @@ package early
 import (
 	"context"
 	"fmt"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -26,8 +27,21 @@ func ForgetNode(ctx context.Context, dirs layout.Dirs, name string) error {
 	if client == nil {
 		return fmt.Errorf("Node %s: cannot be deleted: the API server does not answer: %w", name, context.Cause(ctx))
 	}
-	if err := client.CoreV1().Nodes().Delete(ctx, name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
-		return fmt.Errorf("Node %s: cannot be deleted: %w", name, err)
+	// Until the API server has seen that its certificate counts no more, the node may make its Node anew.
+	tick := time.NewTicker(settled)
+	defer tick.Stop()
+	for range 3 {
+		if err := client.CoreV1().Nodes().Delete(ctx, name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+			return fmt.Errorf("Node %s: cannot be deleted: %w", name, err)
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return fmt.Errorf("Node %s: nobody knows whether it is made anew: %w", name, context.Cause(ctx))
+		}
 	}
 	return nil
 }
+
+// settled is how often it is looked whether the Node is there again; the API server looks each second at what is revoked.
+const settled = time.Second

@@ -21,14 +21,14 @@ func files(spec nodespec.Spec, dirs layout.Dirs) []component.File {
 		return component.File{Path: filepath.Join(dirs.API, name), Mode: 0o600, Content: content}
 	}
 	return []component.File{
-		file(admissionFile, admission(spec)),
+		file(admissionFile, admissionConfig(spec)),
 		file(auditFile, audit),
 	}
 }
 
 // admission enforces the cluster's Pod Security level where a namespace does not say otherwise, and warns about what
 // the strictest one would refuse.
-func admission(spec nodespec.Spec) string {
+func admissionConfig(spec nodespec.Spec) string {
 	exempt := "[]"
 	if len(spec.PodSecurityExempt) > 0 {
 		exempt = "\n      - " + strings.Join(spec.PodSecurityExempt, "\n      - ")

@@ -1,10 +1,12 @@
 package kubeapiserver
 
 import (
+	"bufio"
 	"context"
 	"crypto/x509"
 	"encoding/json"
 	"fmt"
+	"net"
 	"net/http"
 	"os"
 	"sync"
@@ -147,6 +149,39 @@ func (r *revocations) hold(next http.Handler) http.Handler {
 			r.mu.Unlock()
 			end(nil)
 		}()
+		if request.ProtoMajor == 1 && request.Header.Get("Upgrade") != "" {
+			w = &ended{w, ctx}
+		}
 		next.ServeHTTP(w, request.WithContext(ctx))
 	})
+}
+
+// ended is the answer to a request that asks for another protocol (exec, attach, port-forward by SPDY). What is spoken on its connection
+// then does not end with the request's context, so the connection is closed.
+type ended struct {
+	http.ResponseWriter
+	ctx context.Context
+}
+
+// Unwrap lets http.ResponseController find what else the writer can do.
+func (e *ended) Unwrap() http.ResponseWriter { return e.ResponseWriter }
+
+// Flush implements http.Flusher.
+func (e *ended) Flush() { _ = http.NewResponseController(e.ResponseWriter).Flush() } // one that cannot has nothing to flush
+
+// CloseNotify implements http.CloseNotifier, which upstream asks for.
+func (e *ended) CloseNotify() <-chan bool {
+	if n, ok := e.ResponseWriter.(http.CloseNotifier); ok { //nolint:staticcheck // upstream's handlers want it of every writer
+		return n.CloseNotify()
+	}
+	return make(chan bool)
+}
+
+// Hijack implements http.Hijacker.
+func (e *ended) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	conn, rw, err := http.NewResponseController(e.ResponseWriter).Hijack()
+	if err == nil {
+		context.AfterFunc(e.ctx, func() { _ = conn.Close() }) // the request is over, or its certificate counts no more
+	}
+	return conn, rw, err
 }

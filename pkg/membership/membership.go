@@ -8,7 +8,6 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"slices"
 	"time"
@@ -29,8 +28,9 @@ type Facts struct {
 
 // Held is what the machine has got so far. The zero Held is nothing.
 type Held struct {
-	Machine *x509.Certificate
-	Node    []*x509.Certificate
+	Machine   *x509.Certificate
+	Node      []*x509.Certificate
+	Addresses []netip.Addr // of the machine, when it asked for them
 }
 
 // Act is what is to be done.
@@ -60,11 +60,16 @@ type Step struct {
 //	usable, young   none, or its own  nothing, until two thirds of the life are over
 //	usable, young   a newer one       join: the operator has invited it anew
 //	usable, old     any               renew; old is also what an authority has signed that issues no more
-//	ended, none     usable            join
-//	ended, none     ended, none       nothing: the operator has to give it a ticket
+//	ended           usable            join, and goes on meanwhile
+//	ended           ended, none       renew, which the other side refuses unless only the clock here is wrong
+//	none            usable            join
+//	none            ended, none       nothing: the operator has to give it a ticket
+//
+// What has ended goes on being used: it is the others who judge it, by their clocks.
 func Next(f Facts) Step {
 	s := Step{Why: held(f)}
 	s.Usable = s.Why == nil
+	ended := s.Usable && valid(f) != nil
 	var noTicket error
 	switch {
 	case f.Ticket == nil:
@@ -76,12 +81,12 @@ func Next(f Facts) Step {
 	switch {
 	case len(f.Addresses) == 0:
 		s.Why = errors.New("it has no address yet")
-	case s.Usable && newer:
-		s.Act = Join
-	case s.Usable && f.Now.Before(renewAt(f)) && sameAddress(f) && byPresent(f):
+	case s.Usable && newer, ended && noTicket == nil:
+		s.Act, s.Why = Join, valid(f)
+	case s.Usable && f.Now.Before(renewAt(f)) && valid(f) == nil && slices.Equal(f.Held.Addresses, f.Addresses) && byPresent(f):
 		s.Until = renewAt(f)
 	case s.Usable:
-		s.Act = Renew
+		s.Act, s.Why = Renew, valid(f)
 	case noTicket == nil:
 		s.Act = Join
 	default:
@@ -96,11 +101,8 @@ func held(f Facts) error {
 		return errors.New("this machine has not joined the cluster yet")
 	}
 	by := func(c *x509.Certificate, cas []*x509.Certificate) error {
-		switch {
-		case !signedBy(c, cas...):
+		if !signedBy(c, cas...) {
 			return errors.New("what this machine has is of another cluster")
-		case !f.Now.Before(c.NotAfter):
-			return fmt.Errorf("the certificates of this machine ended at %s", c.NotAfter.UTC().Format(time.RFC3339))
 		}
 		return nil
 	}
@@ -116,6 +118,19 @@ func held(f Facts) error {
 		return nil
 	}
 	return problems[i]
+}
+
+// valid says why what the machine has is not valid now, by its own clock.
+func valid(f Facts) error {
+	for _, c := range append([]*x509.Certificate{f.Held.Machine}, f.Held.Node...) {
+		switch {
+		case !f.Now.Before(c.NotAfter):
+			return fmt.Errorf("the certificates of this machine ended at %s, or its clock is wrong", c.NotAfter.UTC().Format(time.RFC3339))
+		case f.Now.Before(c.NotBefore):
+			return fmt.Errorf("the certificates of this machine begin at %s, or its clock is wrong", c.NotBefore.UTC().Format(time.RFC3339))
+		}
+	}
+	return nil
 }
 
 func signedBy(c *x509.Certificate, cas ...*x509.Certificate) bool {
@@ -136,12 +151,4 @@ func renewAt(f Facts) time.Time {
 		}
 	}
 	return first
-}
-
-// sameAddress tells whether the machine's certificate names one of its addresses: it was seen by that when it asked.
-func sameAddress(f Facts) bool {
-	return slices.ContainsFunc(f.Held.Machine.IPAddresses, func(ip net.IP) bool {
-		a, ok := netip.AddrFromSlice(ip)
-		return ok && slices.Contains(f.Addresses, a.Unmap())
-	})
 }

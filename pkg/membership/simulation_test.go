@@ -67,6 +67,7 @@ type world struct {
 // node is a machine called w, of which there are several: the real one, its replacement, and one with a stolen configuration.
 type node struct {
 	key    *ecdsa.PrivateKey
+	at     netip.Addr
 	ticket *pki.Leaf
 	held   Held
 	ahead  time.Duration // of its clock
@@ -109,12 +110,12 @@ func (w *world) turn(name string, n *node) {
 	if step.Act == Rest || w.lost() {
 		return
 	}
-	m := trust.Member{Name: "w", Key: pki.KeyFingerprint(&n.key.PublicKey), Renewed: w.now}
+	m := trust.Member{Name: "w", Address: fmt.Sprint(n.at), Key: pki.KeyFingerprint(&n.key.PublicKey), Renewed: w.now}
 	shown := f.Ticket
 	if step.Act == Join {
 		m.Ticket = pki.Serial(f.Ticket)
 	} else {
-		shown, m.Ticket = f.Held.Machine, pki.TicketOf(f.Held.Machine)
+		shown, m.Ticket, m.Known = f.Held.Machine, pki.TicketOf(f.Held.Machine), true
 	}
 	// What the door does: the certificate has to be valid, and not revoked.
 	if !w.now.Before(shown.NotAfter) || trust.Refusal(w.book.Revoked, shown) != nil {
@@ -150,7 +151,7 @@ func (w *world) turn(name string, n *node) {
 		}
 		return leaf.Cert
 	}
-	n.held = Held{Machine: issue(authorities[1]), Node: []*x509.Certificate{issue(authorities[2])}}
+	n.held = Held{issue(authorities[1]), []*x509.Certificate{issue(authorities[2])}, f.Addresses}
 	w.say("%s: %s: has certificates by ticket %.6s", name, w.now, m.Ticket)
 }
 
@@ -193,7 +194,7 @@ func TestFaults(t *testing.T) {
 	joined := 0
 	for seed := range uint64(seeds) {
 		w := &world{t: t, random: rand.New(rand.NewPCG(seed, 1)), now: begin, certified: map[string]map[string]bool{}, removed: map[string]bool{}}
-		w.nodes = []*node{{key: keys[1]}, {key: keys[2]}}
+		w.nodes = []*node{{key: keys[1], at: address}, {key: keys[2], at: address.Next()}}
 		for range 30 {
 			w.event()
 			for _, i := range w.random.Perm(len(w.nodes)) {
@@ -239,11 +240,11 @@ func TestNext(t *testing.T) {
 	}
 	ticket := issue(authorities[0], "w", "", begin, time.Hour)
 	own := func(at time.Time) Held {
-		return Held{issue(authorities[1], "w", pki.Serial(ticket), at, life), []*x509.Certificate{issue(authorities[2], "system:node:w", pki.Serial(ticket), at, life)}}
+		return Held{issue(authorities[1], "w", pki.Serial(ticket), at, life), []*x509.Certificate{issue(authorities[2], "system:node:w", pki.Serial(ticket), at, life)}, []netip.Addr{address}}
 	}
-	older := Held{issue(authorities[1], "w", "1234", begin, life), nil}
-	stranger := Held{issue(authorities[2], "w", "1234", begin, life), nil}
-	other := Held{issue(authorities[1], "v", "1234", begin, life), nil}
+	older := Held{Machine: issue(authorities[1], "w", "1234", begin, life)}
+	stranger := Held{Machine: issue(authorities[2], "w", "1234", begin, life)}
+	other := Held{Machine: issue(authorities[1], "v", "1234", begin, life)}
 	if s := Next(Facts{Now: begin, Name: "w", Addresses: []netip.Addr{address}, Held: own(begin),
 		MachineCAs: []*x509.Certificate{authorities[0].Cert, authorities[1].Cert}, NodeCAs: []*x509.Certificate{authorities[2].Cert}}); s.Act != Renew || !s.Usable {
 		t.Errorf("by an authority that issues no more: %+v", s)
@@ -265,7 +266,9 @@ func TestNext(t *testing.T) {
 		{"young", own(begin), ticket, time.Minute, []netip.Addr{address}, Rest, true, ""},
 		{"young, its ticket ended", own(begin), ticket, 48 * time.Hour, []netip.Addr{address}, Rest, true, ""},
 		{"old", own(begin), nil, 61 * 24 * time.Hour, []netip.Addr{address}, Renew, true, ""},
-		{"ended", own(begin), nil, 91 * 24 * time.Hour, []netip.Addr{address}, Rest, false, "the certificates of this machine ended at 2026-07-30T12:00:00Z, and there is no ticket (Machine.spec.join); `orlopctl nodes add` gives one"},
+		{"ended", own(begin), nil, 91 * 24 * time.Hour, []netip.Addr{address}, Renew, true, "the certificates of this machine ended at 2026-07-30T12:00:00Z, or its clock is wrong"},
+		{"ended, with a ticket", own(begin.Add(-91 * 24 * time.Hour)), ticket, 0, []netip.Addr{address}, Join, true, "the certificates of this machine ended at 2026-04-30T12:00:00Z, or its clock is wrong"},
+		{"of the future", own(begin.Add(48 * time.Hour)), nil, 0, []netip.Addr{address}, Renew, true, "the certificates of this machine begin at 2026-05-03T11:55:00Z, or its clock is wrong"},
 		{"another address", own(begin), nil, time.Minute, []netip.Addr{netip.MustParseAddr("10.0.0.22")}, Renew, true, ""},
 		{"invited anew", older, ticket, time.Minute, []netip.Addr{address}, Join, true, ""},
 		{"of another cluster", stranger, ticket, time.Minute, []netip.Addr{address}, Join, false, "what this machine has is of another cluster"},

@@ -25,6 +25,8 @@ type Member struct {
 	Joined  time.Time `json:"joined"`
 	Renewed time.Time `json:"renewed"` // when it got certificates last
 	Expires time.Time `json:"expires"` // when they end
+	// Known: it has shown a certificate that it got before, and not the ticket.
+	Known bool `json:"-"`
 }
 
 // TicketLife is how long a ticket can be used: what was asked for, or for zero the default.
@@ -66,6 +68,16 @@ func (b Book) revoked(serial string) bool {
 	return slices.ContainsFunc(b.Revoked, func(r Revocation) bool { return r.Origin == serial })
 }
 
+// MemberBy is the name of the machine that a revocation would take only a part of; empty if there is none.
+func (b Book) MemberBy(r Revocation) string {
+	for _, m := range b.Members {
+		if r.Name == m.Name || r.Origin == m.Ticket {
+			return m.Name
+		}
+	}
+	return ""
+}
+
 // Admit is the book in which a machine has got certificates: by a ticket that nobody else has used, or again. m.Joined does not count.
 // Whoever asks again with the same key gets the same answer, because the first one may have been lost; another key never gets one.
 func (b Book) Admit(m Member) (Book, error) {
@@ -78,12 +90,19 @@ func (b Book) Admit(m Member) (Book, error) {
 		if old.Key != m.Key || old.Name != m.Name {
 			return b, fmt.Errorf("ticket: another machine has used it at %s; if that was none of yours, remove it (`orlopctl nodes remove %s`) and ask for another ticket", old.Joined.UTC().Format(time.RFC3339), old.Name)
 		}
-		m.Joined = old.Joined
+		if slices.ContainsFunc(b.Members, func(o Member) bool { return o.Address == m.Address && o.Ticket != m.Ticket }) {
+			return b, fmt.Errorf("machine %s: another machine of the cluster has the address %s", m.Name, m.Address)
+		}
+		m.Joined, m.Known = old.Joined, false
 		b.Members[i] = m
 		return b, nil
 	}
+	if slices.ContainsFunc(b.Members, func(old Member) bool { return old.Address == m.Address }) {
+		return b, fmt.Errorf("machine %s: cannot join: another machine of the cluster has the address %s", m.Name, m.Address)
+	}
 	ticket := slices.IndexFunc(b.Issued, func(i Issued) bool { return i.Serial == m.Ticket && i.Role == RoleJoin && i.Name == m.Name })
 	switch {
+	case m.Known && !b.has(m.Name): // the book is another one than that which it stood in
 	case ticket < 0:
 		return b, errors.New("ticket: this machine has not issued it; ask the one that has (Machine.spec.join.from)")
 	case !m.Renewed.Before(b.Issued[ticket].Expires):
@@ -91,7 +110,7 @@ func (b Book) Admit(m Member) (Book, error) {
 	case b.has(m.Name):
 		return b, fmt.Errorf("machine %s: cannot join: another one of this name is in the cluster; take it out first (`orlopctl nodes remove %s`)", m.Name, m.Name)
 	}
-	m.Joined = m.Renewed
+	m.Joined, m.Known = m.Renewed, false
 	b.Members = append(b.Members, m)
 	return b, nil
 }

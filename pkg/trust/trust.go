@@ -264,14 +264,17 @@ func (b Book) Digest() []byte {
 	return sum.Sum(nil)
 }
 
+// AnyTicket stands for all tickets, where it is not known any more which of them are revoked. It is in no book.
+const AnyTicket = "any ticket"
+
 // Refusal is why a certificate counts no more, or nil.
 func Refusal(revoked []Revocation, cert *x509.Certificate) error {
 	origin, _ := pki.OriginOf(cert)
-	ticket := pki.TicketOf(cert)
+	ticket, serial := pki.TicketOf(cert), pki.Serial(cert)
 	for _, r := range revoked {
 		// A row is revoked by its first serial. One that this machine did not renew may be named by its own. What a machine has got goes
 		// with its ticket.
-		if r.Name != "" && r.Name == cert.Subject.CommonName || r.Origin != "" && (r.Origin == origin || r.Origin == pki.Serial(cert) || r.Origin == ticket) {
+		if r.Name != "" && r.Name == cert.Subject.CommonName || r.Origin != "" && (r.Origin == origin || r.Origin == serial || r.Origin == ticket || r.Origin == AnyTicket && ticket != "") {
 			return fmt.Errorf("your certificate was revoked at %s (%s)", r.At.UTC().Format(time.RFC3339), r)
 		}
 	}

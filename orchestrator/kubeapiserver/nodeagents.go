@@ -1,0 +1,84 @@
+package kubeapiserver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/kubernetes/cmd/kube-apiserver/app/options"
+	"k8s.io/kubernetes/pkg/apis/discovery"
+)
+
+// NodeAgents is the admission plugin that keeps a node's agent to the cluster DNS's endpoints of its own node, as upstream's
+// NodeRestriction keeps a kubelet to its own Node. RBAC cannot say it: a role for all of them names no object, and one role for each would
+// have to be made for each. A policy (ValidatingAdmissionPolicy) could, but it makes the server build the whole of its OpenAPI
+// documents at its start (docs/decisions/0006-openapi-when-asked.md).
+const NodeAgents = "OrlopNodeAgents"
+
+// The identity of an agent, as machined issues it (machined/credentials).
+const (
+	nodeAgentGroup = "orlop:node-agents"
+	nodeAgentUser  = "orlop:node-agent:"
+)
+
+// registerNodeAgents adds the plugin to those that the flags can name.
+func registerNodeAgents(opts *options.ServerRunOptions) {
+	generic := opts.Admission.GenericAdmission
+	generic.Plugins.Register(NodeAgents, func(io.Reader) (admission.Interface, error) {
+		return nodeAgents{admission.NewHandler(admission.Create, admission.Update, admission.Delete)}, nil
+	})
+	generic.RecommendedPluginOrder = append(slices.Clone(generic.RecommendedPluginOrder), NodeAgents)
+	generic.DefaultOffPlugins.Insert(NodeAgents)
+}
+
+type nodeAgents struct{ *admission.Handler }
+
+// Validate implements admission.ValidationInterface.
+func (nodeAgents) Validate(_ context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
+	user := a.GetUserInfo()
+	if user == nil || !slices.Contains(user.GetGroups(), nodeAgentGroup) {
+		return nil
+	}
+	refuse := func(why string) error { return admission.NewForbidden(a, errors.New(why)) }
+	if a.GetResource().GroupResource() != (schema.GroupResource{Group: discovery.GroupName, Resource: "endpointslices"}) {
+		return refuse("a node agent writes endpoints, and nothing else")
+	}
+	node, named := strings.CutPrefix(user.GetName(), nodeAgentUser)
+	if !named || node == "" {
+		return refuse("the agent names no node")
+	}
+	name := a.GetName()
+	if object := a.GetObject(); name == "" && object != nil {
+		accessor, err := meta.Accessor(object)
+		if err != nil {
+			return refuse(err.Error())
+		}
+		name = accessor.GetName()
+	}
+	if name != "kube-dns-"+node+"-ipv4" && name != "kube-dns-"+node+"-ipv6" {
+		return refuse(fmt.Sprintf("node %s has the endpoints kube-dns-%s-ipv4 and -ipv6 only", node, node))
+	}
+	slice, ok := a.GetObject().(*discovery.EndpointSlice)
+	if a.GetOperation() == admission.Delete {
+		return nil
+	}
+	if !ok {
+		return refuse("it is no EndpointSlice")
+	}
+	if slice.Labels[discoveryv1.LabelServiceName] != "kube-dns" {
+		return refuse("it is of another service than kube-dns")
+	}
+	for _, e := range slice.Endpoints {
+		if e.NodeName == nil || *e.NodeName != node {
+			return refuse("an endpoint is of another node")
+		}
+	}
+	return nil
+}

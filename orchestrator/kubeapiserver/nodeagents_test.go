@@ -1,0 +1,50 @@
+package kubeapiserver
+
+import (
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/kubernetes/pkg/apis/discovery"
+)
+
+// TestNodeAgents: an agent writes its own node's endpoints of the cluster DNS, and no others.
+func TestNodeAgents(t *testing.T) {
+	slice := func(name, service, node string) *discovery.EndpointSlice {
+		return &discovery.EndpointSlice{
+			ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "kube-system", Labels: map[string]string{"kubernetes.io/service-name": service}},
+			Endpoints:  []discovery.Endpoint{{Addresses: []string{"10.244.1.1"}, NodeName: &node}},
+		}
+	}
+	agent := &user.DefaultInfo{Name: "orlop:node-agent:b", Groups: []string{"orlop:node-agents"}}
+	slices := schema.GroupVersionResource{Group: "discovery.k8s.io", Version: "v1", Resource: "endpointslices"}
+	for _, c := range []struct {
+		name     string
+		who      user.Info
+		object   runtime.Object
+		at       string
+		resource schema.GroupVersionResource
+		how      admission.Operation
+		ok       bool
+	}{
+		{"its own", agent, slice("kube-dns-b-ipv4", "kube-dns", "b"), "", slices, admission.Create, true},
+		{"its own again", agent, slice("kube-dns-b-ipv6", "kube-dns", "b"), "kube-dns-b-ipv6", slices, admission.Update, true},
+		{"its own no more", agent, nil, "kube-dns-b-ipv4", slices, admission.Delete, true},
+		{"another node's", agent, slice("kube-dns-a-ipv4", "kube-dns", "b"), "", slices, admission.Create, false},
+		{"another node's no more", agent, nil, "kube-dns-a-ipv4", slices, admission.Delete, false},
+		{"for another node", agent, slice("kube-dns-b-ipv4", "kube-dns", "a"), "", slices, admission.Create, false},
+		{"of another service", agent, slice("kube-dns-b-ipv4", "metrics", "b"), "", slices, admission.Create, false},
+		{"another name", agent, slice("mine", "kube-dns", "b"), "", slices, admission.Create, false},
+		{"something else", agent, slice("kube-dns-b-ipv4", "kube-dns", "b"), "", schema.GroupVersionResource{Version: "v1", Resource: "endpoints"}, admission.Create, false},
+		{"no node", &user.DefaultInfo{Name: "orlop:node-agent:", Groups: agent.Groups}, slice("kube-dns--ipv4", "kube-dns", ""), "", slices, admission.Create, false},
+		{"somebody else", &user.DefaultInfo{Name: "alice"}, slice("mine", "kube-dns", "a"), "", slices, admission.Create, true},
+	} {
+		a := admission.NewAttributesRecord(c.object, nil, schema.GroupVersionKind{}, "kube-system", c.at, c.resource, "", c.how, nil, false, c.who)
+		if err := (nodeAgents{}).Validate(t.Context(), a, nil); (err == nil) != c.ok {
+			t.Errorf("%s: %v", c.name, err)
+		}
+	}
+}
