@@ -11,6 +11,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
 	"runtime/debug"
 	"time"
 
@@ -82,6 +83,7 @@ func room(dir string, bytes int64, what string) error {
 // look checks a snapshot that etcd has sent, and says what is in it and who has written that. The digest comes first: what follows
 // does not expect bytes that nobody meant.
 func look(f *os.File) (about nodespec.EtcdSnapshot, writer format, err error) {
+	defer runtime.KeepAlive(f) // its path does not keep it open
 	info, err := f.Stat()
 	if err != nil {
 		return about, writer, fmt.Errorf("etcd: cannot look at the snapshot: %w", err)
@@ -230,6 +232,7 @@ func (k keeper) make(ctx context.Context, order nodespec.EtcdRestore, file *os.F
 	}
 	from := k.at(undo)
 	about, writer := nodespec.EtcdSnapshot{}, format{}
+	defer runtime.KeepAlive(file) // its path does not keep it open
 	if order.Undo {
 		if !exists(from) {
 			return r, errors.New("etcd: there is nothing to put back: nothing was restored on this machine")
@@ -259,6 +262,9 @@ func (k keeper) make(ctx context.Context, order nodespec.EtcdRestore, file *os.F
 	}
 	if err := k.build(from, asked, bump, order.Undo); err != nil {
 		return r, fmt.Errorf("etcd: cannot make data of the snapshot: %w", err)
+	}
+	if err := k.note(asked+"/"+formatFile, own); err != nil {
+		return r, err
 	}
 	return nodespec.EtcdRestored{At: time.Now().UTC(), By: order.By, Undo: order.Undo, Revision: about.Revision, Keys: about.Keys}, nil
 }
@@ -335,6 +341,7 @@ func (k keeper) putBack() error {
 // swap is what putBack does, once there is an asked.json. After each step everything can be begun anew.
 func (k keeper) swap() []func() error {
 	live, made, old := filepath.Join(k.dirs.EtcdData, member), k.at(asked+"/"+member), k.at(replaced+"/snap/db")
+	madeBy := k.at(asked + "/" + formatFile)
 	return []func() error{
 		func() error { // as long as they are there
 			if !exists(live) || !exists(made) {
@@ -357,13 +364,20 @@ func (k keeper) swap() []func() error {
 			if !exists(made) {
 				return nil
 			}
-			return move(made, live)
+			// What is to be put back from now on is what this replaces, if it does, and no earlier data.
+			return errors.Join(k.tidy(undo), move(made, live))
 		},
 		func() error {
 			if !exists(old) {
 				return nil
 			}
 			return move(old, k.at(undo))
+		},
+		func() error { // settle looks at it next, and is not to judge them by those that they replace
+			if !exists(madeBy) {
+				return nil
+			}
+			return move(madeBy, k.at(formatFile))
 		},
 		func() error { return move(k.at(askedFile), k.at(nodespec.PutBackFile)) },
 		func() error { return k.tidy(asked, replaced) },
