@@ -35,10 +35,9 @@ import (
 
 // What lies beside the data for that.
 const (
-	asked     = "asked"         // a data folder that was made from a snapshot
-	askedFile = "asked.json"    // nodespec.EtcdRestored: the folder is whole, and to be put in place
-	replaced  = "replaced"      // the data that it takes the place of, for as long as that lasts
-	undo      = "undo.snapshot" // their database, until the next time
+	asked    = "asked"         // a data folder that was made from a snapshot
+	replaced = "replaced"      // the data that it takes the place of, for as long as that lasts
+	undo     = "undo.snapshot" // their database, until the next time
 )
 
 // Snapshot fills a file with what etcd holds now, and reads it back.
@@ -214,7 +213,7 @@ func (k keeper) prepare(ctx context.Context, order nodespec.EtcdRestore, file *o
 	}
 	r, err := k.make(ctx, order, file, own)
 	if err == nil {
-		err = k.note(askedFile, r)
+		err = k.note(nodespec.AskedFile, r)
 	}
 	if err != nil {
 		return nodespec.EtcdRestored{}, errors.Join(err, k.dropAsked())
@@ -294,7 +293,7 @@ func (k keeper) build(from, folder string, bump uint64, database bool) error {
 
 // dropAsked forgets what was asked for.
 func (k keeper) dropAsked() error {
-	err := os.Remove(k.at(askedFile))
+	err := os.Remove(k.at(nodespec.AskedFile))
 	if errors.Is(err, fs.ErrNotExist) {
 		err = nil
 	}
@@ -327,7 +326,7 @@ func (k keeper) putBack() error {
 		return err
 	}
 	defer unlock()
-	if !exists(k.at(askedFile)) {
+	if !exists(k.at(nodespec.AskedFile)) {
 		return k.tidy(asked, replaced)
 	}
 	for _, step := range k.swap() {
@@ -347,12 +346,12 @@ func (k keeper) swap() []func() error {
 			if !exists(live) || !exists(made) {
 				return nil
 			}
-			r, err := readRestored(k.at(askedFile))
+			r, err := readRestored(k.at(nodespec.AskedFile))
 			if err != nil {
 				return err
 			}
 			r.Replaced, _ = lastRevision(k.database()) // they may be what is wrong
-			return errors.Join(k.note(askedFile, r), k.tidy(replaced))
+			return errors.Join(k.note(nodespec.AskedFile, r), k.tidy(replaced))
 		},
 		func() error {
 			if !exists(live) || !exists(made) {
@@ -379,7 +378,7 @@ func (k keeper) swap() []func() error {
 			}
 			return move(madeBy, k.at(formatFile))
 		},
-		func() error { return move(k.at(askedFile), k.at(nodespec.PutBackFile)) },
+		func() error { return move(k.at(nodespec.AskedFile), k.at(nodespec.PutBackFile)) },
 		func() error { return k.tidy(asked, replaced) },
 	}
 }

@@ -266,7 +266,7 @@ func TestRestoreRefused(t *testing.T) {
 	if _, err := m.k.prepare(t.Context(), nodespec.EtcdRestore{Undo: true}, nil, thisFormat); err == nil || !strings.Contains(err.Error(), "nothing to put back") {
 		t.Error(err)
 	}
-	for _, left := range []string{asked, askedFile} {
+	for _, left := range []string{asked, nodespec.AskedFile} {
 		if exists(m.k.at(left)) {
 			t.Errorf("%s is left", left)
 		}
@@ -302,7 +302,7 @@ func TestRestoreCut(t *testing.T) {
 			if r := m.putBack(); r.Replaced != last {
 				t.Errorf("%+v; the last revision was %d", r, last)
 			}
-			for _, left := range []string{asked, askedFile, replaced} {
+			for _, left := range []string{asked, nodespec.AskedFile, replaced} {
 				if exists(m.k.at(left)) {
 					t.Errorf("%s is left", left)
 				}
