@@ -8,7 +8,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
+	"path/filepath"
 	"slices"
 	"time"
 
@@ -268,7 +270,7 @@ func (m *machine) restoreData(order nodespec.EtcdRestore, f *os.File) (*api.Etcd
 	defer cancel()
 	made, err := ask[nodespec.EtcdRestored](making, m, paths.UserAPI, "restore-data", order, f)
 	if err != nil {
-		return nil, status.Errorf(codes.FailedPrecondition, "etcd: cannot restore, nothing was changed: %v", err)
+		return nil, notMade(paths.EtcdKept, err)
 	}
 	m.events.add("etcd", "op", fmt.Sprintf("the data of revision %d are to be restored, asked by %s", made.Revision, order.By))
 	late := func(err error) error {
@@ -303,6 +305,15 @@ func (m *machine) restoreData(order nodespec.EtcdRestore, f *os.File) (*api.Etcd
 		m.events.add("etcd", "failure", err.Error())
 	}
 	return toRestored(done), nil
+}
+
+// notMade is the status of an order that failed, or was cut short: then it may have been written down by its process before, and only that
+// kind of process may take it back.
+func notMade(kept string, err error) error {
+	if _, missing := os.Lstat(filepath.Join(kept, nodespec.AskedFile)); errors.Is(missing, fs.ErrNotExist) {
+		return status.Errorf(codes.FailedPrecondition, "etcd: cannot restore, nothing was changed: %v", err)
+	}
+	return status.Errorf(codes.Unavailable, "etcd: restoring was cut short, and other data are put in place when etcd starts next: %v; look then (`orlopctl etcd status`), and restore again, or `orlopctl etcd restore --undo`", err)
 }
 
 // dataPutBack is what was restored last; zero if nothing was.

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
 func hexDigest(content []byte) string {
@@ -98,6 +99,20 @@ func TestTransferEnds(t *testing.T) {
 		return nil
 	})
 	if status.Code(err) != codes.Unavailable {
+		t.Error(err)
+	}
+}
+
+// TestNotMade: that nothing was changed is only said where no order was left.
+func TestNotMade(t *testing.T) {
+	dir, cut := t.TempDir(), errors.New("it was cut short")
+	if err := notMade(dir, cut); !strings.Contains(err.Error(), "nothing was changed") {
+		t.Error(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, nodespec.AskedFile), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := notMade(dir, cut); status.Code(err) != codes.Unavailable || strings.Contains(err.Error(), "nothing was changed") {
 		t.Error(err)
 	}
 }

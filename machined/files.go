@@ -148,6 +148,10 @@ func sendFile(ctx context.Context, f *os.File, offset int64, send func(*api.Read
 			return status.Errorf(codes.FailedPrecondition, "offset: this file can only be read from its beginning: %v", errors.Unwrap(err))
 		}
 	}
+	// A driver may answer that there is nothing yet, and then never say that there is.
+	if err := f.SetReadDeadline(time.Now().Add(readTime)); err != nil && !errors.Is(err, os.ErrNoDeadline) {
+		return status.Errorf(codes.Internal, "cannot bound the time to read: %v", err)
+	}
 	buffer := make([]byte, readChunk)
 	for sent := 0; ; {
 		if err := ctx.Err(); err != nil {

@@ -55,7 +55,9 @@ func (m *machine) takeDown(r powerRequest) {
 		c := power.Config{
 			Pods: m.stopPods,
 			Services: func(ctx context.Context) error { // what they said last is still sent, and kept
-				err := errors.Join(m.services.Shutdown(ctx), m.shipping.close(ctx))
+				shutdown, cancel := leaving(ctx, 10*time.Second)
+				defer cancel()
+				err := errors.Join(m.services.Shutdown(shutdown), m.shipping.close(ctx))
 				m.endKernelLog(ctx)
 				return err
 			},
@@ -74,6 +76,15 @@ func (m *machine) takeDown(r powerRequest) {
 		}
 	})
 	select {}
+}
+
+// leaving ends so much earlier than ctx, to leave time for what comes after, unless that were more than half of what is left.
+func leaving(ctx context.Context, rest time.Duration) (context.Context, context.CancelFunc) {
+	end, ok := ctx.Deadline()
+	if !ok || time.Until(end) <= 2*rest {
+		return context.WithCancel(ctx)
+	}
+	return context.WithDeadline(ctx, end.Add(-rest))
 }
 
 // askKubelet has the kubelet end the pods in order, with their hooks and within their graces, and waits until it has. A

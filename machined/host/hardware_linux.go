@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 // Sensor is one thing that the hardware measures (Documentation/hwmon/sysfs-interface).
@@ -106,16 +108,13 @@ func readChip(dir string) []Sensor {
 
 // measure reads the value from a file with its number.
 func (s *Sensor) measure(file string, scale float64) {
-	text, err := os.ReadFile(file)
+	text, err := attribute(file)
 	if err == nil {
-		s.Value, err = strconv.ParseFloat(strings.TrimSpace(string(text)), 64)
+		s.Value, err = strconv.ParseFloat(text, 64)
 		s.Value /= scale
 	}
 	if err != nil {
-		s.Problem = err.Error()
-		if e := (*fs.PathError)(nil); errors.As(err, &e) {
-			s.Problem = e.Err.Error() // "resource temporarily unavailable": the path is in the other fields
-		}
+		s.Problem = err.Error() // "resource temporarily unavailable": the path is in the other fields
 	}
 }
 
@@ -183,11 +182,27 @@ func names(dir string) ([]string, error) {
 
 // word is what a file of one line holds; empty where it cannot be read.
 func word(dir, file string) string {
-	text, err := os.ReadFile(filepath.Join(dir, file))
+	text, err := attribute(filepath.Join(dir, file))
 	if err != nil {
 		return ""
 	}
-	return strings.TrimSpace(string(text))
+	return text
+}
+
+// attribute reads a file of sysfs, which one call reads as a whole. The error is the system's alone. EAGAIN, with which some drivers say
+// that they have no value, is one too: package os would wait for a value, and some of these never tell that they have one.
+func attribute(file string) (string, error) {
+	fd, err := unix.Open(file, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return "", err
+	}
+	defer unix.Close(fd)
+	text := make([]byte, os.Getpagesize()) // of more there is none
+	n, err := unix.Read(fd, text)
+	if err != nil {
+		return "", err
+	}
+	return strings.TrimSpace(string(text[:n])), nil
 }
 
 // number is the number in a file; 0 where there is none.

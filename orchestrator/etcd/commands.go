@@ -3,6 +3,7 @@ package etcd
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 
@@ -158,7 +160,8 @@ func defragment(ctx context.Context, dirs layout.Dirs) (done nodespec.EtcdDefrag
 	}
 	for _, a := range alarms.Alarms {
 		if a.Alarm == etcdserverpb.AlarmType_NOSPACE && done.Compacted == 0 {
-			if _, err := c.Compact(ctx, before.Header.Revision, clientv3.WithCompactPhysical()); err != nil {
+			_, err := c.Compact(ctx, before.Header.Revision, clientv3.WithCompactPhysical())
+			if err != nil && !errors.Is(err, rpctypes.ErrCompacted) { // they were dropped before, and nothing could be written since
 				return done, fmt.Errorf("etcd: cannot drop old revisions: %w", err)
 			}
 			done.Compacted = before.Header.Revision

@@ -11,6 +11,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
 	"runtime/debug"
 	"time"
 
@@ -34,10 +35,9 @@ import (
 
 // What lies beside the data for that.
 const (
-	asked     = "asked"         // a data folder that was made from a snapshot
-	askedFile = "asked.json"    // nodespec.EtcdRestored: the folder is whole, and to be put in place
-	replaced  = "replaced"      // the data that it takes the place of, for as long as that lasts
-	undo      = "undo.snapshot" // their database, until the next time
+	asked    = "asked"         // a data folder that was made from a snapshot
+	replaced = "replaced"      // the data that it takes the place of, for as long as that lasts
+	undo     = "undo.snapshot" // their database, until the next time
 )
 
 // Snapshot fills a file with what etcd holds now, and reads it back.
@@ -82,6 +82,7 @@ func room(dir string, bytes int64, what string) error {
 // look checks a snapshot that etcd has sent, and says what is in it and who has written that. The digest comes first: what follows
 // does not expect bytes that nobody meant.
 func look(f *os.File) (about nodespec.EtcdSnapshot, writer format, err error) {
+	defer runtime.KeepAlive(f) // its path does not keep it open
 	info, err := f.Stat()
 	if err != nil {
 		return about, writer, fmt.Errorf("etcd: cannot look at the snapshot: %w", err)
@@ -212,7 +213,7 @@ func (k keeper) prepare(ctx context.Context, order nodespec.EtcdRestore, file *o
 	}
 	r, err := k.make(ctx, order, file, own)
 	if err == nil {
-		err = k.note(askedFile, r)
+		err = k.note(nodespec.AskedFile, r)
 	}
 	if err != nil {
 		return nodespec.EtcdRestored{}, errors.Join(err, k.dropAsked())
@@ -230,6 +231,7 @@ func (k keeper) make(ctx context.Context, order nodespec.EtcdRestore, file *os.F
 	}
 	from := k.at(undo)
 	about, writer := nodespec.EtcdSnapshot{}, format{}
+	defer runtime.KeepAlive(file) // its path does not keep it open
 	if order.Undo {
 		if !exists(from) {
 			return r, errors.New("etcd: there is nothing to put back: nothing was restored on this machine")
@@ -260,6 +262,9 @@ func (k keeper) make(ctx context.Context, order nodespec.EtcdRestore, file *os.F
 	if err := k.build(from, asked, bump, order.Undo); err != nil {
 		return r, fmt.Errorf("etcd: cannot make data of the snapshot: %w", err)
 	}
+	if err := k.note(asked+"/"+formatFile, own); err != nil {
+		return r, err
+	}
 	return nodespec.EtcdRestored{At: time.Now().UTC(), By: order.By, Undo: order.Undo, Revision: about.Revision, Keys: about.Keys}, nil
 }
 
@@ -288,7 +293,7 @@ func (k keeper) build(from, folder string, bump uint64, database bool) error {
 
 // dropAsked forgets what was asked for.
 func (k keeper) dropAsked() error {
-	err := os.Remove(k.at(askedFile))
+	err := os.Remove(k.at(nodespec.AskedFile))
 	if errors.Is(err, fs.ErrNotExist) {
 		err = nil
 	}
@@ -321,7 +326,7 @@ func (k keeper) putBack() error {
 		return err
 	}
 	defer unlock()
-	if !exists(k.at(askedFile)) {
+	if !exists(k.at(nodespec.AskedFile)) {
 		return k.tidy(asked, replaced)
 	}
 	for _, step := range k.swap() {
@@ -335,17 +340,18 @@ func (k keeper) putBack() error {
 // swap is what putBack does, once there is an asked.json. After each step everything can be begun anew.
 func (k keeper) swap() []func() error {
 	live, made, old := filepath.Join(k.dirs.EtcdData, member), k.at(asked+"/"+member), k.at(replaced+"/snap/db")
+	madeBy := k.at(asked + "/" + formatFile)
 	return []func() error{
 		func() error { // as long as they are there
 			if !exists(live) || !exists(made) {
 				return nil
 			}
-			r, err := readRestored(k.at(askedFile))
+			r, err := readRestored(k.at(nodespec.AskedFile))
 			if err != nil {
 				return err
 			}
 			r.Replaced, _ = lastRevision(k.database()) // they may be what is wrong
-			return errors.Join(k.note(askedFile, r), k.tidy(replaced))
+			return errors.Join(k.note(nodespec.AskedFile, r), k.tidy(replaced))
 		},
 		func() error {
 			if !exists(live) || !exists(made) {
@@ -357,7 +363,8 @@ func (k keeper) swap() []func() error {
 			if !exists(made) {
 				return nil
 			}
-			return move(made, live)
+			// What is to be put back from now on is what this replaces, if it does, and no earlier data.
+			return errors.Join(k.tidy(undo), move(made, live))
 		},
 		func() error {
 			if !exists(old) {
@@ -365,7 +372,13 @@ func (k keeper) swap() []func() error {
 			}
 			return move(old, k.at(undo))
 		},
-		func() error { return move(k.at(askedFile), k.at(nodespec.PutBackFile)) },
+		func() error { // settle looks at it next, and is not to judge them by those that they replace
+			if !exists(madeBy) {
+				return nil
+			}
+			return move(madeBy, k.at(formatFile))
+		},
+		func() error { return move(k.at(nodespec.AskedFile), k.at(nodespec.PutBackFile)) },
 		func() error { return k.tidy(asked, replaced) },
 	}
 }

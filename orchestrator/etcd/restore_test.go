@@ -7,12 +7,15 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"golang.org/x/sys/unix"
 
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
@@ -118,6 +121,37 @@ func TestRestore(t *testing.T) {
 	}
 }
 
+// collecting has memory collected, and what was found unused closed, whenever somebody asks for its deadline.
+type collecting struct{ context.Context }
+
+func (c collecting) Deadline() (time.Time, bool) {
+	for range 2 {
+		done, unused := make(chan struct{}), new([16]byte)
+		runtime.SetFinalizer(unused, func(*[16]byte) { close(done) })
+		runtime.GC()
+		<-done
+	}
+	return c.Context.Deadline()
+}
+
+// TestRestoreHeld: the file stays open for as long as it is read, though only its path is used.
+func TestRestoreHeld(t *testing.T) {
+	m := newMember(t)
+	var f *os.File
+	m.serve(thisFormat, func(c *clientv3.Client) {
+		m.put(c, "kept", 1)
+		f = m.taken()
+	})
+	fd, err := unix.Dup(int(f.Fd()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = m.k.prepare(collecting{t.Context()}, nodespec.EtcdRestore{}, os.NewFile(uintptr(fd), "snapshot"), thisFormat)
+	if err != nil {
+		t.Error(err)
+	}
+}
+
 // TestRestoreElsewhere: a machine without data gets those of another.
 func TestRestoreElsewhere(t *testing.T) {
 	from, to := newMember(t), newMember(t)
@@ -127,6 +161,9 @@ func TestRestoreElsewhere(t *testing.T) {
 		f = from.taken()
 	})
 	to.k.spec.NodeName = "other"
+	if err := os.WriteFile(to.k.at(undo), []byte("of an earlier restore"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	to.prepare(f)
 	to.serve(thisFormat, func(c *clientv3.Client) { to.expect(c, "kept") })
 	if r := to.putBack(); r.Replaced != 0 {
@@ -229,7 +266,7 @@ func TestRestoreRefused(t *testing.T) {
 	if _, err := m.k.prepare(t.Context(), nodespec.EtcdRestore{Undo: true}, nil, thisFormat); err == nil || !strings.Contains(err.Error(), "nothing to put back") {
 		t.Error(err)
 	}
-	for _, left := range []string{asked, askedFile} {
+	for _, left := range []string{asked, nodespec.AskedFile} {
 		if exists(m.k.at(left)) {
 			t.Errorf("%s is left", left)
 		}
@@ -237,10 +274,12 @@ func TestRestoreRefused(t *testing.T) {
 	m.serve(thisFormat, func(c *clientv3.Client) { m.expect(c, "kept") })
 }
 
-// TestRestoreCut: the power goes after each step of the swap, and before it.
+// TestRestoreCut: the power goes after each step of the swap, and before it; also where a newer version has written what is replaced,
+// which what was saved for this version must not come in place of.
 func TestRestoreCut(t *testing.T) {
-	for cut := range len(keeper{}.swap()) + 1 {
-		t.Run(fmt.Sprint(cut), func(t *testing.T) {
+	for cut := range 2 * (len(keeper{}.swap()) + 1) {
+		cut, newer := cut/2, cut%2 == 1
+		t.Run(fmt.Sprint(cut, newer), func(t *testing.T) {
 			m := newMember(t)
 			var last int64
 			m.serve(thisFormat, func(c *clientv3.Client) {
@@ -249,6 +288,11 @@ func TestRestoreCut(t *testing.T) {
 				last = m.put(c, "later", 2)
 				m.prepare(f)
 			})
+			if newer {
+				if err := m.k.note(formatFile, format{"3.7.0", "v1.37.0"}); err != nil {
+					t.Fatal(err)
+				}
+			}
 			for _, step := range m.k.swap()[:cut] {
 				if err := step(); err != nil {
 					t.Fatal(err)
@@ -258,7 +302,7 @@ func TestRestoreCut(t *testing.T) {
 			if r := m.putBack(); r.Replaced != last {
 				t.Errorf("%+v; the last revision was %d", r, last)
 			}
-			for _, left := range []string{asked, askedFile, replaced} {
+			for _, left := range []string{asked, nodespec.AskedFile, replaced} {
 				if exists(m.k.at(left)) {
 					t.Errorf("%s is left", left)
 				}
@@ -308,7 +352,9 @@ func TestRestoreThenBack(t *testing.T) {
 		m.put(c, "next", 1)
 		f := m.taken()
 		m.put(c, "later", 1)
-		m.prepare(f)
+		if _, err := m.k.prepare(t.Context(), nodespec.EtcdRestore{}, f, next); err != nil {
+			t.Fatal(err)
+		}
 	})
 	m.serve(thisFormat, func(c *clientv3.Client) { m.expect(c, "kept") })
 	if left, _ := filepath.Glob(m.k.at("*")); len(left) != 5 { // format.json, put-back.json, restored.json, undo.snapshot, 1.0.0.db
@@ -341,6 +387,9 @@ func TestNoSpace(t *testing.T) {
 		done, err := defragment(t.Context(), m.k.dirs)
 		if err != nil || done.Compacted == 0 || done.After >= done.Before {
 			t.Errorf("%+v, %v", done, err)
+		}
+		if _, err := defragment(t.Context(), m.k.dirs); err != nil {
+			t.Errorf("once more: %v", err)
 		}
 		if err := full(); !errors.Is(err, rpctypes.ErrNoSpace) {
 			t.Errorf("the alarm was taken back: %v", err)

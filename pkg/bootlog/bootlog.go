@@ -4,7 +4,7 @@
 // What is kept is bounded: 512 KiB for each of the two starts, of which 256 KiB go at once when there are more, and of a flood between two
 // batches at least the last 128 KiB. It is written in batches, each of which is flushed: a
 // power cut, or a kernel that stands still, takes what was written to the log since the last one. The files belong to this package alone;
-// no file is open between two batches, so that the disk can be unmounted.
+// no file is open between two batches, so that the disk can be unmounted. The folder above may be somebody else's: no link leads out of ours.
 package bootlog
 
 import (
@@ -21,7 +21,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/orlop-os/orlop/pkg/durable"
 	"github.com/orlop-os/orlop/pkg/kmsg"
 	"github.com/orlop-os/orlop/pkg/plainfile"
 )
@@ -68,18 +67,38 @@ type Log struct {
 	Report func(error)
 }
 
+// within does something in the log's folder, whatever somebody makes of its name or of those in it meanwhile.
+func (l *Log) within(do func(*os.Root) error) error {
+	fd, err := unix.Openat2(unix.AT_FDCWD, l.Dir, &unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS})
+	if err != nil {
+		return fmt.Errorf("%s: cannot open: %w", l.Dir, err)
+	}
+	defer unix.Close(fd)
+	root, err := os.OpenRoot(fmt.Sprintf("/proc/self/fd/%d", fd))
+	if err != nil {
+		return fmt.Errorf("%s: cannot open: %w", l.Dir, errors.Unwrap(err))
+	}
+	defer root.Close()
+	return do(root)
+}
+
 // Begin makes the log of this start the one before. It is called once in each start, before Keep.
 func (l *Log) Begin() error {
-	present := filepath.Join(l.Dir, now)
-	if _, err := os.Lstat(present); err == nil {
-		// After a cut between the two, the next start renames.
-		if err := errors.Join(os.RemoveAll(filepath.Join(l.Dir, before)), os.Rename(present, filepath.Join(l.Dir, before))); err != nil {
-			return fmt.Errorf("kernel log: cannot keep that of the start before: %w", err)
-		}
-	} else if !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("kernel log: cannot keep: %w", err)
+	err := os.MkdirAll(l.Dir, 0o700)
+	if err == nil {
+		err = l.within(func(root *os.Root) error {
+			if _, err := root.Lstat(now); err == nil {
+				// After a cut between the two, the next start renames.
+				if err := errors.Join(root.RemoveAll(before), root.Rename(now, before)); err != nil {
+					return fmt.Errorf("of the start before: %w", err)
+				}
+			} else if !errors.Is(err, fs.ErrNotExist) {
+				return err
+			}
+			return root.Mkdir(now, 0o700)
+		})
 	}
-	if err := os.MkdirAll(present, 0o700); err != nil {
+	if err != nil {
 		return fmt.Errorf("kernel log: cannot keep: %w", err)
 	}
 	return nil
@@ -169,13 +188,19 @@ func (w *writer) write(l *Log, lines []byte) error {
 	if len(lines) == 0 {
 		return nil
 	}
-	dir := filepath.Join(l.Dir, now)
-	name := filepath.Join(dir, newer)
-	info, err := os.Lstat(name)
+	if err := l.within(func(root *os.Root) error { return w.writeTo(root, l, lines) }); err != nil {
+		return fmt.Errorf("kernel log: cannot keep: %w", err)
+	}
+	return nil
+}
+
+func (w *writer) writeTo(root *os.Root, l *Log, lines []byte) error {
+	name := filepath.Join(now, newer)
+	info, err := root.Lstat(name)
 	fresh := errors.Is(err, fs.ErrNotExist)
 	if err == nil && info.Size()+int64(len(lines)) > maxPart {
-		if err := os.Rename(name, filepath.Join(dir, older)); err != nil {
-			return fmt.Errorf("kernel log: cannot keep: %w", err)
+		if err := root.Rename(name, filepath.Join(now, older)); err != nil {
+			return err
 		}
 		fresh = true
 	}
@@ -183,18 +208,19 @@ func (w *writer) write(l *Log, lines []byte) error {
 		lines = append(entry{Started: started.UTC()}.encode(), lines...)
 		w.started = started
 	}
-	f, err := os.OpenFile(name, os.O_APPEND|os.O_CREATE|os.O_WRONLY|unix.O_NOFOLLOW, 0o600)
+	f, err := root.OpenFile(name, os.O_APPEND|os.O_CREATE|os.O_WRONLY|unix.O_NONBLOCK, 0o600) // a pipe would wait
 	if err != nil {
-		return fmt.Errorf("kernel log: cannot keep: %w", err)
+		return err
 	}
 	_, err = f.Write(lines)
-	if err = errors.Join(err, f.Sync(), f.Close()); err == nil && fresh {
-		err = durable.SyncFolder(dir)
+	if err = errors.Join(err, f.Sync(), f.Close()); err != nil || !fresh {
+		return err
 	}
+	dir, err := root.Open(now)
 	if err != nil {
-		return fmt.Errorf("kernel log: cannot keep: %w", err)
+		return err
 	}
-	return nil
+	return errors.Join(dir.Sync(), dir.Close())
 }
 
 // Before returns what was kept of the log of the start before, oldest first. The error is fs.ErrNotExist when nothing was.
@@ -215,7 +241,11 @@ func (l *Log) Before() ([]Line, error) {
 
 // read reads one of the files, which may be a little larger than it should be: a batch is not divided.
 func (l *Log) read(name string) ([]byte, error) {
-	text, err := plainfile.Read(l.Dir, name, 2*maxPart+maxCrash)
+	var text []byte
+	err := l.within(func(root *os.Root) (err error) {
+		text, err = plainfile.Read(root.Name(), name, 2*maxPart+maxCrash)
+		return err
+	})
 	if err != nil {
 		return nil, fmt.Errorf("kernel log: %w", err)
 	}

@@ -171,6 +171,56 @@ func TestKeepGoesOn(t *testing.T) {
 	same(t, l.Before, []Line{{began, 0, "kept"}, {began, 0, "last"}})
 }
 
+// TestLedAway: neither the folder nor one in it leads elsewhere.
+func TestLedAway(t *testing.T) {
+	elsewhere := t.TempDir()
+	if err := os.Mkdir(filepath.Join(elsewhere, before), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(elsewhere, before, newer), []byte("not ours\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	pstore := t.TempDir()
+	if err := os.WriteFile(filepath.Join(pstore, "dmesg-efi_pstore-1"), []byte("Panic#1 Part1\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	l := newLog(t)
+	if err := os.Symlink(elsewhere, l.Dir); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Begin(); err == nil {
+		t.Error("begun")
+	}
+	if err := (&writer{}).write(l, []byte("x\n")); err == nil {
+		t.Error("written")
+	}
+	if _, err := l.Before(); err == nil {
+		t.Error("read")
+	}
+	if _, err := l.TakeCrash(pstore); err == nil {
+		t.Error("a crash was kept")
+	}
+	inner := newLog(t)
+	if err := inner.Begin(); err != nil {
+		t.Fatal(err)
+	}
+	present := filepath.Join(inner.Dir, now)
+	if err := errors.Join(os.Remove(present), os.Symlink(elsewhere, present)); err != nil {
+		t.Fatal(err)
+	}
+	if err := (&writer{}).write(inner, []byte("x\n")); err == nil {
+		t.Error("written by a link in the folder")
+	}
+	var names []string
+	err := filepath.WalkDir(elsewhere, func(name string, _ fs.DirEntry, err error) error {
+		names = append(names, strings.TrimPrefix(name, elsewhere))
+		return err
+	})
+	if err != nil || fmt.Sprint(names) != "[ /before /before/newer]" {
+		t.Errorf("%q, %v", names, err)
+	}
+}
+
 func TestCrash(t *testing.T) {
 	l, pstore := newLog(t), t.TempDir()
 	if _, err := l.Crash(); !errors.Is(err, fs.ErrNotExist) {
@@ -190,7 +240,11 @@ func TestCrash(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if had, err := l.TakeCrash(pstore); !had || err != nil {
+	if err := os.WriteFile(filepath.Join(pstore, "dmesg-efi_pstore-5"), make([]byte, maxRecord+1), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	had, err := l.TakeCrash(pstore)
+	if !had || err == nil || !strings.Contains(err.Error(), "efi_pstore-4.enc.z is compressed") || !strings.Contains(err.Error(), "efi_pstore-5 has 65537 bytes") {
 		t.Errorf("%v, %v", had, err)
 	}
 	want := []Line{
@@ -199,7 +253,7 @@ func TestCrash(t *testing.T) {
 	}
 	same(t, l.Crash, want)
 	left, err := os.ReadDir(pstore)
-	if err != nil || len(left) != 2 {
+	if err != nil || len(left) != 1 { // which is not ours
 		t.Errorf("%v are left, %v", left, err)
 	}
 	// One that is not there any more does not take the last one away.

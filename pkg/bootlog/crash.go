@@ -41,7 +41,8 @@ var head = regexp.MustCompile(`^(\w+#(\d+)) Part(\d+)$`)
 var priority = regexp.MustCompile(`^<(\d+)>`)
 
 // TakeCrash keeps what the kernel saved in a pstore (a folder in which one is mounted) when it crashed, in place of what was kept of an
-// earlier crash, and then removes it there, because the firmware has little room. It tells whether there was anything.
+// earlier crash, and then removes it there, because the firmware has little room; also what cannot be read, which is an error. It tells
+// whether there was anything.
 func (l *Log) TakeCrash(pstore string) (bool, error) {
 	entries, err := os.ReadDir(pstore)
 	if err != nil {
@@ -49,13 +50,19 @@ func (l *Log) TakeCrash(pstore string) (bool, error) {
 	}
 	var records []record
 	var problems []error
+	remove := func(name string) error {
+		if err := os.Remove(filepath.Join(pstore, name)); err != nil {
+			return fmt.Errorf("crash: cannot make room for the next one: %w", err)
+		}
+		return nil
+	}
 	for _, e := range entries {
-		if !strings.HasPrefix(e.Name(), "dmesg-") || strings.HasSuffix(e.Name(), ".enc.z") { // others are not ours; compressed: it could not be read
+		if !strings.HasPrefix(e.Name(), "dmesg-") { // others are not ours
 			continue
 		}
 		r, err := readRecord(pstore, e.Name())
 		if err != nil {
-			problems = append(problems, fmt.Errorf("crash: cannot read: %w", err))
+			problems = append(problems, fmt.Errorf("crash: cannot read, and removed: %w", err), remove(e.Name()))
 			continue
 		}
 		records = append(records, r)
@@ -66,18 +73,21 @@ func (l *Log) TakeCrash(pstore string) (bool, error) {
 	if err := os.MkdirAll(l.Dir, 0o700); err != nil {
 		return false, fmt.Errorf("crash: cannot keep: %w", err)
 	}
-	if err := durable.WriteFile(filepath.Join(l.Dir, crash), encodeCrash(records), 0o600); err != nil {
+	if err := l.within(func(root *os.Root) error {
+		return durable.WriteFile(filepath.Join(root.Name(), crash), encodeCrash(records), 0o600)
+	}); err != nil {
 		return false, fmt.Errorf("crash: cannot keep: %w", err)
 	}
 	for _, r := range records {
-		if err := os.Remove(filepath.Join(pstore, r.file)); err != nil {
-			problems = append(problems, fmt.Errorf("crash: cannot make room for the next one: %w", err))
-		}
+		problems = append(problems, remove(r.file))
 	}
 	return true, errors.Join(problems...)
 }
 
 func readRecord(pstore, name string) (record, error) {
+	if strings.HasSuffix(name, ".enc.z") {
+		return record{}, fmt.Errorf("%s is compressed, and the kernel could not expand it", name)
+	}
 	text, err := plainfile.Read(pstore, name, maxRecord)
 	if err != nil {
 		return record{}, err

@@ -27,6 +27,9 @@ type EtcdKept struct {
 	Size     int64     `json:"size"`     // bytes
 }
 
+// AskedFile, in paths.EtcdKept, holds the EtcdRestored that is put in place when orchestrator api starts next.
+const AskedFile = "asked.json"
+
 // PutBackFile, in paths.EtcdKept, holds the EtcdRestored that was put in place last.
 const PutBackFile = "put-back.json"
 

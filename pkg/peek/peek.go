@@ -1,7 +1,7 @@
 // Package peek opens files of the machine for somebody who may look at some of them only.
 //
-// What may be looked at is a list of trees, and what is in none of them is refused. A path is resolved by the kernel first, with all its
-// links, without anything being opened; then what it has led to is compared with the list, and that very thing is opened, if it is a
+// What may be looked at is a list of trees, and what is in none of them is refused. So is a path that as it is written begins in none of
+// them, at once: whether it exists is not told. Any other is resolved by the kernel, with all its links, without anything being opened; then what it has led to is compared with the list, and that very thing is opened, if it is a
 // plain file or a folder. So no link leads out of the trees, whoever may have made it and whenever it is changed; those of /proc that
 // lead to what other processes have open are not followed at all. Nothing is opened that could wait or do something: no pipe, no socket,
 // no device.
@@ -60,6 +60,10 @@ func (l *List) open(name string, all bool) (*os.File, string, error) {
 	if !path.IsAbs(name) || path.Clean(name) != name || strings.ContainsRune(name, 0) {
 		return nil, "", fmt.Errorf("%q: %w: write it as an absolute path without . and ..", name, ErrRefused)
 	}
+	// To resolve a path may be to wait, where it leads into another machine's files.
+	if !l.may(name, all, true) {
+		return nil, "", fmt.Errorf("%s: %w", name, ErrRefused)
+	}
 	root, err := unix.Open(l.Root, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, "", fmt.Errorf("%s: cannot open: %w", l.Root, err)
@@ -69,10 +73,7 @@ func (l *List) open(name string, all bool) (*os.File, string, error) {
 	found, err := unix.Openat2(root, name, &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS})
 	switch {
 	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENOTDIR):
-		if l.may(name, all, true) { // whether anything else exists is not told
-			return nil, "", fmt.Errorf("%s: is not there: %w", name, fs.ErrNotExist)
-		}
-		return nil, "", fmt.Errorf("%s: %w", name, ErrRefused)
+		return nil, "", fmt.Errorf("%s: is not there: %w", name, fs.ErrNotExist)
 	case err != nil:
 		return nil, "", fmt.Errorf("%s: %w: %w", name, ErrRefused, err)
 	}

@@ -142,7 +142,7 @@ func TestReplaced(t *testing.T) {
 func TestThisMachine(t *testing.T) {
 	own := fmt.Sprintf("/proc/%d/", os.Getpid())
 	l := &List{Root: "/", Trees: []Tree{{Path: "/proc/meminfo"}, {Path: "/proc/net"}, {Path: own + "net"}, {Path: "/proc/mounts"}, {Path: own + "mounts"}, {Path: "/dev/null"}}}
-	for name, want := range map[string]string{"/proc/meminfo": "MemTotal:", "/proc/net/dev": "Receive", "/proc/self/net/dev": "Receive", "/proc/mounts": "proc"} {
+	for name, want := range map[string]string{"/proc/meminfo": "MemTotal:", "/proc/net/dev": "Receive", "/proc/mounts": "proc"} {
 		if got, err := content(l, name, false); err != nil || !strings.Contains(got, want) {
 			t.Errorf("%s: %.100q, %v", name, got, err)
 		}
@@ -153,13 +153,26 @@ func TestThisMachine(t *testing.T) {
 	}
 	defer f.Close()
 	for _, name := range []string{"/proc/self/environ", own + "environ", own + "mem", own + "maps", own + "cmdline", "/proc/self/root/proc/meminfo", own + "cwd", "/proc/kcore",
-		fmt.Sprintf("/proc/self/fd/%d", f.Fd()), own + "task", "/proc/thread-self/environ", own + "net/../environ", "/proc/1/environ", "/proc/self/exe"} {
+		fmt.Sprintf("/proc/self/fd/%d", f.Fd()), own + "task", "/proc/thread-self/environ", own + "net/../environ", "/proc/1/environ", "/proc/self/exe", "/proc/self/net/dev"} {
 		if got, err := content(l, name, true); !errors.Is(err, ErrRefused) {
 			t.Errorf("%s: %.100q, %v", name, got, err)
 		}
 	}
 	if _, err := l.Open("/dev/null", true); !errors.Is(err, ErrKind) {
 		t.Errorf("a device: %v", err)
+	}
+}
+
+// TestNotResolved: a path outside of the trees is refused before anything is looked at, even the root.
+func TestNotResolved(t *testing.T) {
+	l := &List{Root: filepath.Join(t.TempDir(), "none"), Trees: []Tree{{Path: "/usr"}, {Path: "/var/log", Private: true}}}
+	for _, name := range []string{"/mnt/hangs", "/usr2", "/var/log/x"} {
+		if _, err := l.Open(name, false); !errors.Is(err, ErrRefused) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if _, err := l.Open("/usr/x", false); err == nil || errors.Is(err, ErrRefused) {
+		t.Error(err)
 	}
 }
 

@@ -92,7 +92,8 @@ const (
 	// queued is how many lines are taken from the stores ahead: what goes out in one write.
 	queued = 16
 	// impolite is how many connections in a row a receiver may leave without an answer to their end until it is believed to be one that
-	// never answers, until it does. A receiver that hangs does not even take that many: it lets no new connection in.
+	// never answers, until it does. A receiver that hangs does not even take that many: it lets no new connection in. But what stands before
+	// it may let them in: so one that has ever answered is not believed for sources whose numbers go on.
 	impolite = 2
 )
 
@@ -112,8 +113,18 @@ type Sender struct {
 	// Of Run alone.
 	health     string // "", healthUp or healthLost, as Event was told
 	unanswered int
-	stored     map[string]uint64 // what Cursors holds
+	orderly    bool    // the receiver has ended a connection in order once
+	stored     cursors // what Cursors holds
 }
+
+// cursors is what is kept over starts, as JSON.
+type cursors struct {
+	Taken   map[string]uint64 `json:"taken"` // by source, of those whose numbers go on
+	Orderly bool              `json:"orderly,omitempty"`
+}
+
+// errQuiet is why a connection ended on which there was nothing to prove: many receivers end those after a while.
+var errQuiet = errors.New("the receiver ended a connection that was quiet")
 
 const healthUp, healthLost = "up", "lost"
 
@@ -153,7 +164,9 @@ func (s *Sender) Run(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		s.fail(err)
+		if !errors.Is(err, errQuiet) {
+			s.fail(err)
+		}
 		if !since.IsZero() && time.Since(since) >= s.times.steady {
 			pause = s.times.shorter
 		}
@@ -259,7 +272,8 @@ func (s *Sender) follow(ctx context.Context, source Source, lines chan<- Line) {
 	}
 }
 
-// carry sends over a connection, and closes it. It returns nil when that was ended in order and all that was sent is taken.
+// carry sends over a connection, and closes it. It returns nil when that was ended in order and all that was sent is taken, and
+// errQuiet when the receiver ended it in order and nothing was sent.
 func (s *Sender) carry(ctx context.Context, conn *tls.Conn, lines <-chan Line) error {
 	defer conn.Close()
 	// When all has to end, nothing waits longer for this receiver.
@@ -288,9 +302,15 @@ func (s *Sender) carry(ctx context.Context, conn *tls.Conn, lines <-chan Line) e
 			}
 			return s.finish(ctx, conn, ended)
 		case err := <-ended:
+			// It is no failure: its event would be a line to send, and so it would go on for ever.
+			if prove == nil && inOrder(err) && time.Since(began) >= s.times.steady {
+				return errQuiet
+			}
 			return s.broken(cmp.Or(err, io.EOF), nil)
 		case <-steady:
-			s.well()
+			if s.unanswered == 0 { // its end is what counts
+				s.well()
+			}
 		case <-prove:
 			return s.finish(ctx, conn, ended)
 		case <-ctx.Done():
@@ -298,6 +318,10 @@ func (s *Sender) carry(ctx context.Context, conn *tls.Conn, lines <-chan Line) e
 		}
 	}
 }
+
+// inOrder tells whether a receiver has ended its side, by what reading from it said. Many just close, without TLS's end; that their system
+// has not reset the connection says the same.
+func inOrder(err error) bool { return err == nil || errors.Is(err, io.ErrUnexpectedEOF) }
 
 // writer counts what is written, and gives the receiver some time to take it.
 type writer struct {
@@ -385,27 +409,42 @@ func (s *Sender) finish(ctx context.Context, conn *tls.Conn, ended <-chan error)
 	}
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
+	silent := false
 	select {
 	case err = <-ended:
-		// Many just close, without TLS's end; that their system has not reset the connection says the same.
-		if err == nil || errors.Is(err, io.ErrUnexpectedEOF) {
-			s.unanswered = 0
+		if inOrder(err) {
+			s.unanswered, s.orderly = 0, true
 			s.well()
 			s.take()
 			return nil
 		}
 	case <-timer.C:
+		silent = true
 		err = fmt.Errorf("no answer within %v", wait)
 	}
 	if ctx.Err() != nil {
 		return err
 	}
-	if s.unanswered++; s.unanswered < impolite {
+	s.unanswered++
+	if !silent || s.unanswered < impolite || s.orderly && s.owes() {
 		return fmt.Errorf("%s: the receiver did not end the connection in order, so what was sent over it is sent again: %w", s.config.Address, err)
 	}
 	s.problem(fmt.Errorf("%s: the receiver never ends a connection in order; what was sent over it counts as taken all the same: %w", s.config.Address, err))
+	s.well()
 	s.take()
 	return nil
+}
+
+// owes tells whether lines of a source whose numbers go on were sent and are not taken.
+func (s *Sender) owes() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for source := range s.lasting {
+		if s.sent[source] > s.taken[source] {
+			return true
+		}
+	}
+	return false
 }
 
 // well notes a good connection.
@@ -421,29 +460,29 @@ func (s *Sender) take() {
 	s.mu.Lock()
 	s.taken = maps.Clone(s.sent)
 	s.dropped, s.missed = s.dropped+s.missed, 0
-	lasting := map[string]uint64{}
+	now := cursors{Taken: map[string]uint64{}, Orderly: s.orderly}
 	for source := range s.lasting {
-		lasting[source] = s.taken[source]
+		now.Taken[source] = s.taken[source]
 	}
 	s.mu.Unlock()
-	if err := s.store(lasting); err != nil {
+	if err := s.store(now); err != nil {
 		s.problem(err)
 	}
 }
 
 // store writes what the receiver has taken of the sources whose numbers go on.
-func (s *Sender) store(lasting map[string]uint64) error {
-	if s.config.Cursors == "" || maps.Equal(lasting, s.stored) {
+func (s *Sender) store(now cursors) error {
+	if s.config.Cursors == "" || maps.Equal(now.Taken, s.stored.Taken) && now.Orderly == s.stored.Orderly {
 		return nil
 	}
-	text, err := json.Marshal(lasting)
+	text, err := json.Marshal(now)
 	if err == nil {
 		err = durable.WriteFile(s.config.Cursors, append(text, '\n'), 0o600)
 	}
 	if err != nil {
 		return fmt.Errorf("cannot note what receiver %s has: %w", s.config.Name, err)
 	}
-	s.stored = lasting
+	s.stored = now
 	return nil
 }
 
@@ -456,18 +495,18 @@ func (s *Sender) load() error {
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	lasting := map[string]uint64{}
+	var last cursors
 	if err == nil {
-		err = json.Unmarshal(text, &lasting)
+		err = json.Unmarshal(text, &last)
 	}
 	if err != nil {
 		return fmt.Errorf("cannot read what receiver %s has, so all is sent again: %w", s.config.Name, err)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for source := range lasting {
-		s.lasting[source] = true
+	s.stored, s.orderly = last, last.Orderly
+	for source, number := range last.Taken { // none in a file that holds "null"
+		s.lasting[source], s.taken[source], s.sent[source] = true, number, number
 	}
-	s.stored, s.taken, s.sent = lasting, maps.Clone(lasting), maps.Clone(lasting)
 	return nil
 }

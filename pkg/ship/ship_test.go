@@ -82,6 +82,15 @@ type got struct {
 	conn           int // over which connection it came, from 1
 }
 
+// manners are how a receiver answers the end of a connection.
+type manners int
+
+const (
+	polite manners = iota
+	resets         // it resets the connection
+	mute           // it does nothing
+)
+
 // receiver takes JSON lines.
 type receiver struct {
 	t      *testing.T
@@ -93,7 +102,7 @@ type receiver struct {
 
 	mu      sync.Mutex
 	addr    string
-	rude    bool          // it resets connections instead of ending them
+	manners manners
 	hanging chan struct{} // not nil: it takes nothing; closed when it is killed
 	open    map[net.Conn]bool
 	listen  net.Listener
@@ -157,10 +166,14 @@ func (r *receiver) take(raw net.Conn) {
 		}
 		if err != nil || !r.awake() { // what is not whole comes again
 			r.mu.Lock()
-			defer r.mu.Unlock()
-			if r.rude {
+			manners := r.manners
+			r.mu.Unlock()
+			switch manners {
+			case resets:
 				_ = raw.(*net.TCPConn).SetLinger(0) // the connection may be gone
 				raw.Close()
+			case mute:
+				<-r.t.Context().Done()
 			}
 			return
 		}
@@ -169,6 +182,33 @@ func (r *receiver) take(raw net.Conn) {
 			r.t.Errorf("%s: %v", line, err)
 		}
 		r.lines.Update(func(all []got) []got { return append(slices.Clip(all), one) })
+	}
+}
+
+func (r *receiver) behave(how manners) {
+	r.mu.Lock()
+	r.manners = how
+	r.mu.Unlock()
+}
+
+// times is how often a line has come.
+func (r *receiver) times(number uint64) (n int) {
+	all, _ := r.lines.Get()
+	for _, g := range all {
+		if g.Number == number {
+			n++
+		}
+	}
+	return n
+}
+
+// waitTimes waits until a line has come so often.
+func (r *receiver) waitTimes(number uint64, want int) {
+	r.t.Helper()
+	ctx, cancel := context.WithTimeout(r.t.Context(), patience)
+	defer cancel()
+	if all, err := cell.Wait(ctx, r.lines, func([]got) bool { return r.times(number) >= want }); err != nil {
+		r.t.Fatalf("line %d has not come %d times: %v", number, want, all)
 	}
 }
 
@@ -372,7 +412,7 @@ func TestTakenOnce(t *testing.T) {
 		r.settle()
 	}
 	stop()
-	if text, err := os.ReadFile(cursors); err != nil || string(text) != `{"audit":15}`+"\n" {
+	if text, err := os.ReadFile(cursors); err != nil || string(text) != `{"taken":{"audit":15},"orderly":true}`+"\n" {
 		t.Errorf("%s, %v", text, err)
 	}
 	s, _ = r.sender(cursors, audit, events)
@@ -394,40 +434,114 @@ func TestTakenOnce(t *testing.T) {
 	}
 }
 
-// TestImpolite: a receiver that never ends a connection in order gets lines twice until that is known, and then once.
+// TestImpolite: a receiver that never ends a connection gets lines twice until that is known, and then once.
 func TestImpolite(t *testing.T) {
 	r := newReceiver(t)
-	r.mu.Lock()
-	r.rude = true
-	r.mu.Unlock()
+	r.behave(mute)
 	audit := newStore("audit", "", 1000)
 	s, _ := r.sender("", audit)
+	s.times.answer, s.times.leave = 20*time.Millisecond, 20*time.Millisecond
 	stop := run(t, s)
 	for i := range 6 {
 		audit.add(1)
 		r.wait("audit", uint64(i+1))
 		if i == 0 { // the first end counts for nothing
-			ctx, cancel := context.WithTimeout(t.Context(), patience)
-			defer cancel()
-			if all, err := cell.Wait(ctx, r.lines, func(all []got) bool { return len(all) >= 2 }); err != nil {
-				t.Fatal(all)
-			}
+			r.waitTimes(1, 2)
 		}
 		r.settle()
 	}
 	stop()
-	all, _ := r.lines.Get()
-	times := map[uint64]int{}
-	for _, g := range all {
-		times[g.Number]++
-	}
 	for n, want := range map[uint64]int{1: 2, 2: 1, 5: 1, 6: 1} {
-		if times[n] != want {
-			t.Errorf("line %d came %d times; want %d: %v", n, times[n], want, all)
+		if have := r.times(n); have != want {
+			t.Errorf("line %d came %d times; want %d", n, have, want)
 		}
 	}
 	if p := s.State().Problem; !strings.Contains(p, "never ends a connection in order") {
 		t.Error(p)
+	}
+}
+
+// TestNoReceipt: neither a connection that is reset nor the silence of a receiver that has ended one in order before, be it before the
+// sender was started, is a receipt for numbers that go on.
+func TestNoReceipt(t *testing.T) {
+	for _, how := range []manners{resets, mute} {
+		r := newReceiver(t)
+		audit := newStore("audit", "", 1000)
+		cursors := filepath.Join(t.TempDir(), "archive.json")
+		s, _ := r.sender(cursors, audit)
+		stop := run(t, s)
+		audit.add(1)
+		r.wait("audit", 1)
+		r.settle()
+		stop()
+		r.behave(how)
+		audit.add(1)
+		s, _ = r.sender(cursors, audit)
+		s.times.answer, s.times.leave = 20*time.Millisecond, 20*time.Millisecond
+		stop = run(t, s)
+		r.waitTimes(2, impolite+2)
+		stop()
+		if text, err := os.ReadFile(cursors); err != nil || string(text) != `{"taken":{"audit":1},"orderly":true}`+"\n" {
+			t.Errorf("%s, %v", text, err)
+		}
+		r.behave(polite)
+		s, _ = r.sender(cursors, audit)
+		stop = run(t, s)
+		r.waitTimes(2, r.times(2)+1)
+		r.settle()
+		stop()
+		if text, err := os.ReadFile(cursors); err != nil || string(text) != `{"taken":{"audit":2},"orderly":true}`+"\n" {
+			t.Errorf("%s, %v", text, err)
+		}
+	}
+}
+
+// TestQuiet: a receiver that ends quiet connections is not lost, and gets what comes later.
+func TestQuiet(t *testing.T) {
+	r := newReceiver(t)
+	audit := newStore("audit", "", 1000)
+	s, events := r.sender("", audit)
+	s.times.steady = 0
+	stop := run(t, s)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	for i := range 4 {
+		if n, err := cell.Wait(ctx, r.conns, func(n int) bool { return n > i }); err != nil {
+			t.Fatalf("%d connections", n)
+		}
+		if i == 3 {
+			break
+		}
+		r.mu.Lock()
+		for c := range r.open {
+			c.Close()
+			delete(r.open, c)
+		}
+		r.mu.Unlock()
+	}
+	audit.add(1)
+	r.wait("audit", 1)
+	stop()
+	for len(events) > 0 {
+		if e := <-events; strings.HasPrefix(e, "failure") {
+			t.Error(e)
+		}
+	}
+}
+
+// TestCursorsNull: a file that holds nothing is as good as none.
+func TestCursorsNull(t *testing.T) {
+	r := newReceiver(t)
+	audit := newStore("audit", "", 1000)
+	for _, text := range []string{"null", `{"taken":null}`, "{}"} {
+		cursors := filepath.Join(t.TempDir(), "archive.json")
+		check(t, os.WriteFile(cursors, []byte(text), 0o600))
+		s, _ := r.sender(cursors, audit)
+		stop := run(t, s)
+		audit.add(1)
+		last, _ := audit.last.Get()
+		r.wait("audit", last)
+		stop()
 	}
 }
 
