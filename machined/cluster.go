@@ -72,7 +72,7 @@ func clusterHealth(now applied, member membershipState, services []supervise.Sta
 		if detail == "" && !member.Joined {
 			detail = "joining"
 		}
-		add("membership", member.Joined, detail, now.applied)
+		add("membership", member.Joined && !member.Removed, detail, now.applied)
 	}
 	for _, want := range expected(now.config) {
 		if !slices.ContainsFunc(services, func(s supervise.Status) bool { return s.Name == want }) {

@@ -80,6 +80,9 @@ func (l *learner) round(ctx context.Context, now applied) {
 		}
 		asking.Go(func() {
 			err := p.learn(ctx, l.m, addr)
+			if worker(now.config) {
+				l.m.noteRemoved(err)
+			}
 			problem := ""
 			if err != nil {
 				problem = err.Error()

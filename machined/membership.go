@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"google.golang.org/grpc/status"
@@ -26,6 +27,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/membership"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/pki"
+	"github.com/orlop-os/orlop/pkg/trust"
 )
 
 // How a worker becomes one of its cluster, and stays it (docs/decisions/0028-joining.md). What to do next is decided by membership.Next;
@@ -38,7 +40,8 @@ import (
 
 // membershipState is what there is to say about it: topic "membership".
 type membershipState struct {
-	Joined  bool      `json:"joined"`            // it is one of the cluster
+	Joined  bool      `json:"joined"`            // it has what one of the cluster has
+	Removed bool      `json:"removed,omitempty"` // a control-plane machine says that it counts no more
 	Problem string    `json:"problem,omitempty"` // what keeps it from joining, or from renewing what it has
 	From    []string  `json:"from,omitempty"`    // the control-plane machines that it asks
 	Ticket  string    `json:"ticket,omitempty"`  // serial number of the ticket by which it came
@@ -232,6 +235,9 @@ func (m *machine) tellMembership(f membership.Facts, s membership.Step, held hel
 		next.Problem = s.Why.Error()
 	}
 	have, _ := m.membership.Get()
+	if next.Removed = have.Removed && next.held.machine == have.held.machine; next.Removed && next.Problem == "" {
+		next.Problem = have.Problem
+	}
 	if failed == nil && s.Act != membership.Rest && have.Problem != "" {
 		return // it is about to try again, and the last failure says more
 	}
@@ -243,6 +249,19 @@ func (m *machine) tellMembership(f membership.Facts, s membership.Step, held hel
 		m.events.add("membership", "failure", next.Problem)
 	}
 	m.membership.Set(next)
+}
+
+// noteRemoved notes that a control-plane machine has refused what this worker holds, because it was revoked.
+func (m *machine) noteRemoved(refused error) {
+	if refused == nil || !strings.Contains(refused.Error(), trust.WasRevoked) {
+		return
+	}
+	m.membership.Update(func(s membershipState) membershipState {
+		if !s.Removed {
+			s.Removed, s.Problem = true, "this machine was removed from the cluster: "+refused.Error()
+		}
+		return s
+	})
 }
 
 // ask has a control-plane machine sign new certificates.

@@ -264,6 +264,9 @@ func (b Book) Digest() []byte {
 	return sum.Sum(nil)
 }
 
+// WasRevoked begins every refusal.
+const WasRevoked = "your certificate was revoked"
+
 // AnyTicket stands for all tickets, where it is not known any more which of them are revoked. It is in no book.
 const AnyTicket = "any ticket"
 
@@ -275,7 +278,7 @@ func Refusal(revoked []Revocation, cert *x509.Certificate) error {
 		// A row is revoked by its first serial. One that this machine did not renew may be named by its own. What a machine has got goes
 		// with its ticket.
 		if r.Name != "" && r.Name == cert.Subject.CommonName || r.Origin != "" && (r.Origin == origin || r.Origin == serial || r.Origin == ticket || r.Origin == AnyTicket && ticket != "") {
-			return fmt.Errorf("your certificate was revoked at %s (%s)", r.At.UTC().Format(time.RFC3339), r)
+			return fmt.Errorf("%s at %s (%s)", WasRevoked, r.At.UTC().Format(time.RFC3339), r)
 		}
 	}
 	return nil
