@@ -97,6 +97,17 @@ func nodeAddresses(state network.State) []netip.Addr {
 	return append(v4[:min(len(v4), 1)], v6[:min(len(v6), 1)]...)
 }
 
+// ownAddresses are all addresses of the machine.
+func ownAddresses(state network.State) []netip.Addr {
+	var own []netip.Addr
+	for _, l := range state.Links {
+		for _, a := range l.Addresses {
+			own = append(own, a.Prefix.Addr())
+		}
+	}
+	return own
+}
+
 // access is who the cluster's API server believes and whom it asks.
 func access(c *config.Cluster) credentials.Access {
 	k := c.Spec.Kubernetes
@@ -167,6 +178,15 @@ func machineCAs(c *config.Config) []*x509.Certificate {
 
 func nodeCAs(c *config.Config) []*x509.Certificate {
 	return append([]*x509.Certificate{c.Cluster.Spec.PKI.Kubernetes.Cert.X509()}, x509s(c.Cluster.Spec.PKI.Accepted.Kubernetes)...)
+}
+
+// machinePool are machineCAs, for verifying another machine.
+func machinePool(c *config.Config) *x509.CertPool {
+	pool := x509.NewCertPool()
+	for _, ca := range machineCAs(c) {
+		pool.AddCert(ca)
+	}
+	return pool
 }
 
 // trusted are an authority and those that are accepted beside it, in PEM; empty without the authority.

@@ -105,12 +105,7 @@ func (m *machine) teachers(now applied) []netip.Addr {
 		return nil
 	}
 	state, _ := m.networkState.Get()
-	var own []netip.Addr
-	for _, link := range state.Links {
-		for _, a := range link.Addresses {
-			own = append(own, a.Prefix.Addr())
-		}
-	}
+	own := ownAddresses(state)
 	named := slices.Clone(now.config.Cluster.Spec.ControlPlanes)
 	if worker(now.config) {
 		if member, _ := m.membership.Get(); !member.Joined {

@@ -134,11 +134,11 @@ func (a clusterAPI) Join(ctx context.Context, r *api.JoinRequest) (*api.JoinResp
 		return nil, err
 	}
 	member := trust.Member{Name: said(ctx, apid.MetadataName), Renewed: time.Now().UTC()}
-	switch "orlop:" + said(ctx, apid.MetadataRole) {
+	role := pki.RolePrefix + said(ctx, apid.MetadataRole)
+	switch role {
 	case pki.RoleJoin:
 		member.Ticket = said(ctx, apid.MetadataSerial)
 	case pki.RoleMachine:
-		member.Known = true
 		if member.Ticket = said(ctx, apid.MetadataTicket); member.Ticket == "" {
 			return nil, status.Error(codes.FailedPrecondition, "this certificate did not come by a ticket: it is a control-plane machine's, which issues its own")
 		}
@@ -163,7 +163,7 @@ func (a clusterAPI) Join(ctx context.Context, r *api.JoinRequest) (*api.JoinResp
 	}
 	// What is refused costs no signature, and nobody can have the book written over and over.
 	a.m.book.Lock()
-	_, err = a.m.book.openLocked().Admit(member)
+	_, err = a.m.book.openLocked().Admit(member, role == pki.RoleMachine)
 	a.m.book.Unlock()
 	if err != nil {
 		return nil, status.Error(codes.FailedPrecondition, err.Error())
@@ -177,7 +177,7 @@ func (a clusterAPI) Join(ctx context.Context, r *api.JoinRequest) (*api.JoinResp
 	}
 	member.Expires = expires
 	// It is in the book before anybody has it, so that it can be revoked.
-	if err := a.m.book.update(func(b trust.Book) (trust.Book, error) { return b.Admit(member) }); err != nil {
+	if err := a.m.book.update(func(b trust.Book) (trust.Book, error) { return b.Admit(member, role == pki.RoleMachine) }); err != nil {
 		return nil, err
 	}
 	a.m.events.add("cluster", "op", fmt.Sprintf("machine %s at %s has its certificates until %s", member.Name, member.Address, expires.Format(time.RFC3339)))
@@ -188,12 +188,8 @@ func (a clusterAPI) Join(ctx context.Context, r *api.JoinRequest) (*api.JoinResp
 // itself if somebody passes his call on here, and from a pod's address if he is one.
 func notItsOwn(c *config.Config, state network.State, a netip.Addr) error {
 	whose := ""
-	for _, link := range state.Links {
-		for _, own := range link.Addresses {
-			if own.Prefix.Addr() == a {
-				whose = "this machine"
-			}
-		}
+	if slices.Contains(ownAddresses(state), a) {
+		whose = "this machine"
 	}
 	for _, r := range slices.Concat(c.Cluster.Spec.Networks.Pods, c.Cluster.Spec.Networks.Services) {
 		if r.Contains(a) {

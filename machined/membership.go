@@ -12,7 +12,6 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
@@ -269,10 +268,7 @@ func (m *machine) ask(ctx context.Context, how membership.Act, c *config.Config,
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	identity := m.identity.Load().Key
-	endpoint := client.Endpoint{CA: x509.NewCertPool()}
-	for _, ca := range machineCAs(c) {
-		endpoint.CA.AddCert(ca)
-	}
+	endpoint := client.Endpoint{CA: machinePool(c)}
 	if how == membership.Join {
 		endpoint.Cert = tls.Certificate{Certificate: [][]byte{ticket.Raw}, PrivateKey: c.Machine.Spec.Join.Ticket.Key.Signer()}
 	} else {
@@ -325,7 +321,7 @@ func (h heldLeaves) take(answer *api.JoinResponse, c *config.Config) error {
 		if !pki.Matches(l.Cert, l.Key) {
 			return errors.New("it is for another key")
 		}
-		if !slices.ContainsFunc(cas, func(ca *x509.Certificate) bool { return l.Cert.CheckSignatureFrom(ca) == nil }) {
+		if !pki.SignedBy(l.Cert, cas...) {
 			return errors.New("it is of another cluster")
 		}
 		return nil

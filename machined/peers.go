@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -237,7 +236,7 @@ type peer struct {
 
 // peerAt is the machine of this cluster at an address, as this one calls it: by its own certificate.
 func (m *machine) peerAt(address string) (client.Endpoint, error) {
-	e := client.Endpoint{Address: address, CA: x509.NewCertPool()}
+	e := client.Endpoint{Address: address}
 	now, _ := m.config.Get()
 	if now.config == nil || now.config.Cluster == nil {
 		return e, errors.New("this machine belongs to no cluster, so no other machine knows it; apply a configuration with a Cluster document")
@@ -247,10 +246,7 @@ func (m *machine) peerAt(address string) (client.Endpoint, error) {
 	} else if !worker(now.config) && now.config.Cluster.Spec.PKI.Machine.Key.IsZero() {
 		return e, errors.New("no other machine knows this one, because its configuration has no key of the machine CA; add Cluster.spec.pki.machine.key")
 	}
-	known := now.config.Cluster.Spec.PKI
-	for _, ca := range append(x509s(known.Accepted.Machine), known.Machine.Cert.X509()) {
-		e.CA.AddCert(ca)
-	}
+	e.CA = machinePool(now.config)
 	var err error
 	if e.Cert, err = tls.LoadX509KeyPair(filepath.Join(paths.ApidDir, apid.ServerCertFile), filepath.Join(paths.ApidDir, apid.ServerKeyFile)); err != nil {
 		return e, fmt.Errorf("this machine's certificate cannot be used: %w; try again", err)

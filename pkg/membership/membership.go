@@ -101,7 +101,7 @@ func held(f Facts) error {
 		return errors.New("this machine has not joined the cluster yet")
 	}
 	by := func(c *x509.Certificate, cas []*x509.Certificate) error {
-		if !signedBy(c, cas...) {
+		if !pki.SignedBy(c, cas...) {
 			return errors.New("what this machine has is of another cluster")
 		}
 		return nil
@@ -133,13 +133,9 @@ func valid(f Facts) error {
 	return nil
 }
 
-func signedBy(c *x509.Certificate, cas ...*x509.Certificate) bool {
-	return slices.ContainsFunc(cas, func(ca *x509.Certificate) bool { return c.CheckSignatureFrom(ca) == nil })
-}
-
 // byPresent tells whether all certificates are by the authorities that issue now.
 func byPresent(f Facts) bool {
-	return signedBy(f.Held.Machine, f.MachineCAs[0]) && !slices.ContainsFunc(f.Held.Node, func(c *x509.Certificate) bool { return !signedBy(c, f.NodeCAs[0]) })
+	return pki.SignedBy(f.Held.Machine, f.MachineCAs[0]) && !slices.ContainsFunc(f.Held.Node, func(c *x509.Certificate) bool { return !pki.SignedBy(c, f.NodeCAs[0]) })
 }
 
 // renewAt is when the first of the certificates has lived two thirds of its life.

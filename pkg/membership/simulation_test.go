@@ -115,14 +115,14 @@ func (w *world) turn(name string, n *node) {
 	if step.Act == Join {
 		m.Ticket = pki.Serial(f.Ticket)
 	} else {
-		shown, m.Ticket, m.Known = f.Held.Machine, pki.TicketOf(f.Held.Machine), true
+		shown, m.Ticket = f.Held.Machine, pki.TicketOf(f.Held.Machine)
 	}
 	// What the door does: the certificate has to be valid, and not revoked.
 	if !w.now.Before(shown.NotAfter) || trust.Refusal(w.book.Revoked, shown) != nil {
 		w.say("%s: %s refuses the certificate", name, w.now)
 		return
 	}
-	next, err := w.book.Admit(m)
+	next, err := w.book.Admit(m, step.Act == Renew)
 	if err != nil {
 		w.say("%s: %s: %v", name, w.now, err)
 		return

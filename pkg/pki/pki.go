@@ -15,6 +15,7 @@ import (
 	"net"
 	"net/netip"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 )
@@ -235,6 +236,11 @@ func sign(template, parent *x509.Certificate, holder *ecdsa.PublicKey, signer *e
 		return nil, err
 	}
 	return x509.ParseCertificate(der)
+}
+
+// SignedBy tells whether one of some authorities has signed a certificate.
+func SignedBy(c *x509.Certificate, cas ...*x509.Certificate) bool {
+	return slices.ContainsFunc(cas, func(ca *x509.Certificate) bool { return c.CheckSignatureFrom(ca) == nil })
 }
 
 // ticketPrefix begins what is behind "urn:" in the subject alternative name of what a machine got by a ticket.

@@ -25,8 +25,6 @@ type Member struct {
 	Joined  time.Time `json:"joined"`
 	Renewed time.Time `json:"renewed"` // when it got certificates last
 	Expires time.Time `json:"expires"` // when they end
-	// Known: it has shown a certificate that it got before, and not the ticket.
-	Known bool `json:"-"`
 }
 
 // TicketLife is how long a ticket can be used: what was asked for, or for zero the default.
@@ -80,29 +78,29 @@ func (b Book) MemberBy(r Revocation) string {
 
 // Admit is the book in which a machine has got certificates: by a ticket that nobody else has used, or again. m.Joined does not count.
 // Whoever asks again with the same key gets the same answer, because the first one may have been lost; another key never gets one.
-func (b Book) Admit(m Member) (Book, error) {
+// known: it has shown a certificate that it got before, and not the ticket.
+func (b Book) Admit(m Member, known bool) (Book, error) {
 	if b.revoked(m.Ticket) {
 		return b, errors.New("ticket: it was taken back; ask for another one")
 	}
 	b.Members = slices.Clone(b.Members)
-	if i := slices.IndexFunc(b.Members, func(old Member) bool { return old.Ticket == m.Ticket }); i >= 0 {
-		old := b.Members[i]
-		if old.Key != m.Key || old.Name != m.Name {
+	at := slices.IndexFunc(b.Members, func(old Member) bool { return old.Ticket == m.Ticket })
+	if at >= 0 {
+		if old := b.Members[at]; old.Key != m.Key || old.Name != m.Name {
 			return b, fmt.Errorf("ticket: another machine has used it at %s; if that was none of yours, remove it (`orlopctl nodes remove %s`) and ask for another ticket", old.Joined.UTC().Format(time.RFC3339), old.Name)
 		}
-		if slices.ContainsFunc(b.Members, func(o Member) bool { return o.Address == m.Address && o.Ticket != m.Ticket }) {
-			return b, fmt.Errorf("machine %s: another machine of the cluster has the address %s", m.Name, m.Address)
-		}
-		m.Joined, m.Known = old.Joined, false
-		b.Members[i] = m
-		return b, nil
 	}
-	if slices.ContainsFunc(b.Members, func(old Member) bool { return old.Address == m.Address }) {
+	if slices.ContainsFunc(b.Members, func(o Member) bool { return o.Address == m.Address && o.Ticket != m.Ticket }) {
 		return b, fmt.Errorf("machine %s: cannot join: another machine of the cluster has the address %s", m.Name, m.Address)
+	}
+	if at >= 0 {
+		m.Joined = b.Members[at].Joined
+		b.Members[at] = m
+		return b, nil
 	}
 	ticket := slices.IndexFunc(b.Issued, func(i Issued) bool { return i.Serial == m.Ticket && i.Role == RoleJoin && i.Name == m.Name })
 	switch {
-	case m.Known && !b.has(m.Name): // the book is another one than that which it stood in
+	case known && !b.has(m.Name): // the book is another one than that which it stood in
 	case ticket < 0:
 		return b, errors.New("ticket: this machine has not issued it; ask the one that has (Machine.spec.join.from)")
 	case !m.Renewed.Before(b.Issued[ticket].Expires):
@@ -110,7 +108,7 @@ func (b Book) Admit(m Member) (Book, error) {
 	case b.has(m.Name):
 		return b, fmt.Errorf("machine %s: cannot join: another one of this name is in the cluster; take it out first (`orlopctl nodes remove %s`)", m.Name, m.Name)
 	}
-	m.Joined, m.Known = m.Renewed, false
+	m.Joined = m.Renewed
 	b.Members = append(b.Members, m)
 	return b, nil
 }
