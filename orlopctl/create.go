@@ -181,11 +181,7 @@ func (c *creation) bringUp(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	pinned, err := machineContext{Endpoint: c.apiAddress, Fingerprint: fingerprint, Cert: string(c.adminCert), Key: string(c.key)}.endpoint()
-	if err != nil {
-		return err
-	}
-	connection, err := c.firstAnswer(ctx, pinned)
+	connection, pinned, err := c.firstAnswer(ctx, c.apiAddress, fingerprint)
 	if err != nil {
 		return err
 	}
@@ -226,8 +222,12 @@ func waitingFor(r healthReport) string {
 	return strings.Join(missing, "; ")
 }
 
-// firstAnswer connects as soon as the machine answers.
-func (c *creation) firstAnswer(ctx context.Context, e client.Endpoint) (*client.Client, error) {
+// firstAnswer connects as soon as a machine answers, which is known by its fingerprint.
+func (c *creation) firstAnswer(ctx context.Context, address, fingerprint string) (*client.Client, client.Endpoint, error) {
+	e, err := machineContext{Endpoint: address, Fingerprint: fingerprint, Cert: string(c.adminCert), Key: string(c.key)}.endpoint()
+	if err != nil {
+		return nil, e, err
+	}
 	c.timeline.wait("the machine's API answers")
 	for {
 		dialing, cancel := context.WithTimeout(ctx, dialTry)
@@ -239,17 +239,17 @@ func (c *creation) firstAnswer(ctx context.Context, e client.Endpoint) (*client.
 				answered := time.Now()
 				c.timeline.follow(ctx, connection)
 				c.timeline.addAt(answered, "API answers", "Orlop OS "+version.Version+", Kubernetes "+version.Kubernetes)
-				return connection, nil
+				return connection, e, nil
 			}
 			_ = connection.Close() // the next attempt makes a new one
 			if !passing(err) {
-				return nil, err
+				return nil, e, err
 			}
 		} else if !passing(err) {
-			return nil, err
+			return nil, e, err
 		}
 		if !rest(ctx, dialPause/5) {
-			return nil, errors.Join(context.Cause(ctx), err)
+			return nil, e, errors.Join(context.Cause(ctx), err)
 		}
 	}
 }
@@ -288,11 +288,16 @@ func (c *creation) explain(err error) error {
 	}
 }
 
+// known is a machine of the cluster as it is known by the cluster's CA.
+func (c *creation) known(address, name string) machineContext {
+	return machineContext{
+		Endpoint: address, ServerName: name, CA: c.secrets.Machine.Cert, Cert: string(c.adminCert), Key: string(c.key), Operator: c.signer,
+	}
+}
+
 // finish stores the context and the kubeconfig, and says what to try.
 func (c *creation) finish(ctx context.Context) error {
-	stored := machineContext{
-		Endpoint: c.apiAddress, ServerName: machineName, CA: c.secrets.Machine.Cert, Cert: string(c.adminCert), Key: string(c.key), Operator: c.signer,
-	}
+	stored := c.known(c.apiAddress, machineName)
 	err := changeContexts(func(f *contextsFile) error {
 		f.Contexts[c.name], f.Current = stored, c.name
 		return nil

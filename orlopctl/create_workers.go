@@ -28,7 +28,7 @@ func (c *creation) bringUpWorkers(ctx context.Context) error {
 	if len(c.joining) == 0 {
 		return nil
 	}
-	host, err := machineContext{Endpoint: c.apiAddress, ServerName: machineName, CA: c.secrets.Machine.Cert, Cert: string(c.adminCert), Key: string(c.key)}.endpoint()
+	host, err := c.known(c.apiAddress, machineName).endpoint()
 	if err != nil {
 		return err
 	}
@@ -68,11 +68,7 @@ func (c *creation) joinWorker(ctx context.Context, w localWorker, documents []by
 	if err != nil {
 		return err
 	}
-	pinned, err := machineContext{Endpoint: w.apiAddress, Fingerprint: fingerprint, Cert: string(c.adminCert), Key: string(c.key)}.endpoint()
-	if err != nil {
-		return err
-	}
-	connection, err := c.firstAnswer(ctx, pinned)
+	connection, pinned, err := c.firstAnswer(ctx, w.apiAddress, fingerprint)
 	if err != nil {
 		return err
 	}
@@ -90,9 +86,7 @@ func (c *creation) joinWorker(ctx context.Context, w localWorker, documents []by
 	}
 	c.timeline.add(name, "healthy: one of the cluster")
 	return changeContexts(func(f *contextsFile) error {
-		f.Contexts[c.name+"-"+name] = machineContext{
-			Endpoint: w.apiAddress, ServerName: name, CA: c.secrets.Machine.Cert, Cert: string(c.adminCert), Key: string(c.key), Operator: c.signer,
-		}
+		f.Contexts[c.name+"-"+name] = c.known(w.apiAddress, name)
 		return nil
 	})
 }

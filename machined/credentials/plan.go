@@ -176,7 +176,7 @@ func NodeLeaves(name string, ips []netip.Addr) []NodeLeaf {
 		{nodespec.KubeletServing, nodespec.KubeletServingKey, serving},
 		{nodespec.ProxyCert, nodespec.ProxyKey, client("system:kube-proxy")},
 		{nodespec.DNSCert, nodespec.DNSKey, client("orlop:coredns")},
-		{nodespec.NodeAgentCert, nodespec.NodeAgentKey, client("orlop:node-agent:"+name, "orlop:node-agents")},
+		{nodespec.NodeAgentCert, nodespec.NodeAgentKey, client(nodespec.NodeAgentUser+name, nodespec.NodeAgentGroup)},
 	}
 }
 

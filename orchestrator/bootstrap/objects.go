@@ -1,7 +1,10 @@
 package bootstrap
 
 import (
+	"strings"
+
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -15,7 +18,7 @@ import (
 const (
 	userKubeletClient = "kube-apiserver-kubelet-client"
 	userDNS           = "orlop:coredns"
-	groupNodeAgents   = "orlop:node-agents"
+	groupNodeAgents   = nodespec.NodeAgentGroup
 	groupAdmins       = "orlop:cluster-admins"
 	roleDNS           = "orlop:coredns"
 	roleNodeAgent     = "orlop:node-agents"
@@ -24,6 +27,11 @@ const (
 
 // DNSService is the name of the cluster DNS Service in kube-system; its EndpointSlices are the nodes' own.
 const DNSService = "kube-dns"
+
+// DNSSlice is the name of a node's EndpointSlice of one address family.
+func DNSSlice(node string, family discoveryv1.AddressType) string {
+	return DNSService + "-" + node + "-" + strings.ToLower(string(family))
+}
 
 // rights returns the roles and bindings of our own, in no particular order. Pure.
 func rights() []runtime.Object {

@@ -14,6 +14,9 @@ import (
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/kubernetes/cmd/kube-apiserver/app/options"
 	"k8s.io/kubernetes/pkg/apis/discovery"
+
+	"github.com/orlop-os/orlop/orchestrator/bootstrap"
+	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
 // NodeAgents is the admission plugin that keeps a node's agent to the cluster DNS's endpoints of its own node, as upstream's
@@ -21,12 +24,6 @@ import (
 // have to be made for each. A policy (ValidatingAdmissionPolicy) could, but it makes the server build the whole of its OpenAPI
 // documents at its start (docs/decisions/0006-openapi-when-asked.md).
 const NodeAgents = "OrlopNodeAgents"
-
-// The identity of an agent, as machined issues it (machined/credentials).
-const (
-	nodeAgentGroup = "orlop:node-agents"
-	nodeAgentUser  = "orlop:node-agent:"
-)
 
 // registerNodeAgents adds the plugin to those that the flags can name.
 func registerNodeAgents(opts *options.ServerRunOptions) {
@@ -43,14 +40,14 @@ type nodeAgents struct{ *admission.Handler }
 // Validate implements admission.ValidationInterface.
 func (nodeAgents) Validate(_ context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
 	user := a.GetUserInfo()
-	if user == nil || !slices.Contains(user.GetGroups(), nodeAgentGroup) {
+	if user == nil || !slices.Contains(user.GetGroups(), nodespec.NodeAgentGroup) {
 		return nil
 	}
 	refuse := func(why string) error { return admission.NewForbidden(a, errors.New(why)) }
 	if a.GetResource().GroupResource() != (schema.GroupResource{Group: discovery.GroupName, Resource: "endpointslices"}) {
 		return refuse("a node agent writes endpoints, and nothing else")
 	}
-	node, named := strings.CutPrefix(user.GetName(), nodeAgentUser)
+	node, named := strings.CutPrefix(user.GetName(), nodespec.NodeAgentUser)
 	if !named || node == "" {
 		return refuse("the agent names no node")
 	}
@@ -62,8 +59,9 @@ func (nodeAgents) Validate(_ context.Context, a admission.Attributes, _ admissio
 		}
 		name = accessor.GetName()
 	}
-	if name != "kube-dns-"+node+"-ipv4" && name != "kube-dns-"+node+"-ipv6" {
-		return refuse(fmt.Sprintf("node %s has the endpoints kube-dns-%s-ipv4 and -ipv6 only", node, node))
+	v4, v6 := bootstrap.DNSSlice(node, discoveryv1.AddressTypeIPv4), bootstrap.DNSSlice(node, discoveryv1.AddressTypeIPv6)
+	if name != v4 && name != v6 {
+		return refuse(fmt.Sprintf("node %s has the endpoints %s and %s only", node, v4, v6))
 	}
 	slice, ok := a.GetObject().(*discovery.EndpointSlice)
 	if a.GetOperation() == admission.Delete {
@@ -72,8 +70,8 @@ func (nodeAgents) Validate(_ context.Context, a admission.Attributes, _ admissio
 	if !ok {
 		return refuse("it is no EndpointSlice")
 	}
-	if slice.Labels[discoveryv1.LabelServiceName] != "kube-dns" {
-		return refuse("it is of another service than kube-dns")
+	if slice.Labels[discoveryv1.LabelServiceName] != bootstrap.DNSService {
+		return refuse("it is of another service than " + bootstrap.DNSService)
 	}
 	for _, e := range slice.Endpoints {
 		if e.NodeName == nil || *e.NodeName != node {

@@ -9,6 +9,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/orlop-os/orlop/orchestrator/bootstrap"
 	"github.com/orlop-os/orlop/orchestrator/layout"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
@@ -105,9 +106,6 @@ func conflist(dirs layout.Dirs, ranges []netip.Prefix, mtu int) string {
 	return string(text) + "\n"
 }
 
-// dnsService is the Service that package bootstrap makes.
-const dnsService = "kube-dns"
-
 // dnsSlices are the node's endpoints of the cluster DNS, one slice per address family. They go when the Node goes.
 func dnsSlices(node *corev1.Node, addresses []netip.Addr) []*discoveryv1.EndpointSlice {
 	yes, udp, tcp := true, corev1.ProtocolUDP, corev1.ProtocolTCP
@@ -115,16 +113,16 @@ func dnsSlices(node *corev1.Node, addresses []netip.Addr) []*discoveryv1.Endpoin
 	dns, dnsTCP := "dns", "dns-tcp"
 	var out []*discoveryv1.EndpointSlice
 	for _, a := range addresses {
-		family, suffix := discoveryv1.AddressTypeIPv4, "ipv4"
+		family := discoveryv1.AddressTypeIPv4
 		if a.Is6() {
-			family, suffix = discoveryv1.AddressTypeIPv6, "ipv6"
+			family = discoveryv1.AddressTypeIPv6
 		}
 		out = append(out, &discoveryv1.EndpointSlice{
 			ObjectMeta: metav1.ObjectMeta{
-				Name:      dnsService + "-" + node.Name + "-" + suffix,
+				Name:      bootstrap.DNSSlice(node.Name, family),
 				Namespace: metav1.NamespaceSystem,
 				Labels: map[string]string{
-					discoveryv1.LabelServiceName: dnsService,
+					discoveryv1.LabelServiceName: bootstrap.DNSService,
 					discoveryv1.LabelManagedBy:   "node-agent.orlop.dev",
 				},
 				OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: node.Name, UID: node.UID}},

@@ -47,3 +47,9 @@ const (
 	NodeAgentCert     = "node-agent.crt" // CN=orlop:node-agent:NAME, O=orlop:node-agents; reads Nodes, writes the DNS EndpointSlice
 	NodeAgentKey      = "node-agent.key"
 )
+
+// The identity of a node's agent: its user is NodeAgentUser and the node's name. The API server keeps it to what is its node's.
+const (
+	NodeAgentUser  = "orlop:node-agent:"
+	NodeAgentGroup = "orlop:node-agents"
+)
