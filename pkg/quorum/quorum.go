@@ -1,0 +1,155 @@
+// Package quorum decides how a control-plane machine that has no data comes to be a member of its cluster's etcd: it founds it, joins
+// what is there, or waits.
+//
+// The danger is a second cluster beside the data of the first. So one machine only may found, the first that
+// Cluster.spec.controlPlanes names, and only once each of the others has said that it has no data either. Who is silent may have them.
+// Everybody else, and the first one too when it comes back with an empty disk, joins: as a learner, which etcd promotes when it has all
+// the data, after the member that it takes the place of is removed.
+//
+// The package decides; it calls nobody, keeps no files and looks at no clock.
+package quorum
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+)
+
+// Self is the machine that asks.
+type Self struct {
+	Name string // the member's and the machine's
+	URL  string // where other members reach it: https://address:2380
+	// First says that no other control-plane machine comes before it in the configuration.
+	First bool
+}
+
+// Says is what another control-plane machine has answered.
+type Says int
+
+// The answers: none; that it has no data and waits, too; that it is a member, but that no quorum answers it; the members.
+const (
+	Silent Says = iota
+	Empty
+	Stuck
+	Serving
+)
+
+// Answer is that of one machine.
+type Answer struct {
+	From    netip.Addr
+	Says    Says
+	Members []Member // if it is Serving
+	Why     string   // if it is Silent or Stuck
+}
+
+// Member is one of an etcd cluster.
+type Member struct {
+	ID      uint64
+	Name    string // empty: it has been added, and has not started yet
+	URLs    []string
+	Learner bool
+}
+
+// Act is what is to be done.
+type Act int
+
+// What is to be done: look again; make a cluster of one member; have a member removed; be added as a learner.
+const (
+	Wait Act = iota
+	Found
+	Remove
+	Add
+)
+
+// Step is a decision.
+type Step struct {
+	Act    Act
+	Via    netip.Addr // whom to ask to remove or to add
+	Member Member     // whom to remove
+	Why    string     // for the operator: what is waited for, or what is done
+}
+
+// Next decides on the answers of all the other control-plane machines that the configuration names, this time and the last time. What is
+// asked of one member is done by all: etcd refuses it if the others would lose their quorum by it.
+func Next(s Self, last, now []Answer) Step {
+	if i := slices.IndexFunc(now, func(a Answer) bool { return a.Says == Serving }); i >= 0 {
+		return join(s, now[i])
+	}
+	if i := slices.IndexFunc(now, func(a Answer) bool { return a.Says == Stuck }); i >= 0 {
+		return Step{Why: fmt.Sprintf("%v is a member of etcd, which has no quorum at present: %s; switch on the other members, or if they are lost, `orlopctl etcd recover` there",
+			now[i].From, now[i].Why)}
+	}
+	if silent := silent(now); len(silent) > 0 {
+		return Step{Why: "nobody who has the cluster's data answers, and these may have them: " + strings.Join(silent, ", ") +
+			"; switch them on, or take those that are not to be out of Cluster.spec.controlPlanes"}
+	}
+	if !s.First {
+		return Step{Why: "waits for the first machine of Cluster.spec.controlPlanes to begin: nobody has data"}
+	}
+	// What was asked one after the other may have moved meanwhile.
+	if len(now) > 0 && !sameEmpty(last, now) {
+		return Step{Why: "nobody has data; asks once more"}
+	}
+	return Step{Act: Found, Why: "nobody has data: begins the cluster"}
+}
+
+// join has the member removed that the machine takes the place of, and then the machine added. A member that was added and has never
+// started is removed too: nobody knows whether it has.
+func join(s Self, a Answer) Step {
+	for _, m := range a.Members {
+		if m.Name != s.Name && !slices.Contains(m.URLs, s.URL) {
+			continue
+		}
+		if voters := voters(a.Members); !m.Learner && voters == 1 {
+			return Step{Why: fmt.Sprintf("%v says that this machine is the only member of etcd, but it has no data; they are lost, or on another machine that has its name or address", a.From)}
+		}
+		return Step{Act: Remove, Via: a.From, Member: m, Why: fmt.Sprintf("takes the place of the member %x, whose data are gone", m.ID)}
+	}
+	return Step{Act: Add, Via: a.From, Why: fmt.Sprintf("joins by %v", a.From)}
+}
+
+func voters(all []Member) (n int) {
+	for _, m := range all {
+		if !m.Learner {
+			n++
+		}
+	}
+	return n
+}
+
+func silent(answers []Answer) []string {
+	var out []string
+	for _, a := range answers {
+		if a.Says == Silent {
+			out = append(out, fmt.Sprintf("%v (%s)", a.From, a.Why))
+		}
+	}
+	return out
+}
+
+func sameEmpty(a, b []Answer) bool {
+	return slices.EqualFunc(a, b, func(a, b Answer) bool { return a.From == b.From && a.Says == Empty && b.Says == Empty })
+}
+
+// Spare says how many of so many voting members may be away, and why: a majority has to answer.
+func Spare(voters int) int { return (voters - 1) / 2 }
+
+// MayRemove is an error if etcd has no quorum, or would lose it without a member: of the voters, so many answer, and the one to be removed
+// is among them or is not. A learner may always go.
+func MayRemove(voters, answering int, answers bool) error {
+	if needed := voters/2 + 1; answering < needed {
+		return fmt.Errorf("%d of %d members answer, and %d have to; switch on more of them, or if they are lost, `orlopctl etcd recover`", answering, voters, needed)
+	}
+	left, alive := voters-1, answering
+	if answers {
+		alive--
+	}
+	if left == 0 {
+		return fmt.Errorf("it is the only member, and holds the cluster's data")
+	}
+	if needed := left/2 + 1; alive < needed {
+		return fmt.Errorf("%d of %d members answer; without it there would be %d, of which %d have to answer, and only %d would", answering, voters, left, needed, alive)
+	}
+	return nil
+}
