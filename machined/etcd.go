@@ -291,7 +291,7 @@ func (m *machine) restoreData(order nodespec.EtcdRestore, f *os.File) (*api.Etcd
 		if i >= 0 && list[i].State == supervise.BackingOff {
 			failed = list[i].Detail
 		}
-		return failed != "" || i >= 0 && slices.ContainsFunc(list[i].Components, func(c supervise.Component) bool { return c.Name == componentEtcd && c.Ready })
+		return failed != "" || componentReady(list, serviceKubeAPI, componentEtcd)
 	})
 	if err != nil {
 		return nil, late(err)
@@ -344,6 +344,9 @@ func (a etcdAPI) Status(ctx context.Context, _ *api.EtcdStatusRequest) (*api.Etc
 	}
 	if s.Restored != nil {
 		out.Restored = toRestored(*s.Restored)
+	}
+	for _, m := range s.Members {
+		out.Members = append(out.Members, toMember(m))
 	}
 	return out, nil
 }

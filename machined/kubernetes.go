@@ -40,6 +40,7 @@ func nodeSpec(c *config.Config, state network.State, r release.Release) (nodespe
 		NodeIPs:        ips,
 		ControlPlane:   c.Machine.Spec.Role == config.RoleControlPlane,
 		Endpoint:       cluster.Endpoint.String(),
+		ControlPlanes:  cluster.ControlPlanes,
 		ExtraSANs:      kube.APIServer.ExtraSANs,
 		PodCIDRs:       cluster.Networks.Pods,
 		ServiceCIDRs:   cluster.Networks.Services,

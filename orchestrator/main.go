@@ -25,6 +25,9 @@
 //	orchestrator keep-snapshot    reads a number, keeps one more snapshot on DATA and that many at most, writes the nodespec.EtcdKept
 //	orchestrator kept-snapshots   writes the nodespec.EtcdKept of all of them, the newest first
 //	orchestrator data-status      writes a nodespec.EtcdStatus
+//	orchestrator remove-member    reads a member's name or id, writes the nodespec.EtcdMember that it has removed
+//	orchestrator recover-data     writes down that etcd goes on as the only member when it starts next, writes a nodespec.EtcdRecovered
+//	orchestrator rejoin-data      writes down that the data are dropped when etcd starts next, and the cluster is joined anew
 //	orchestrator defragment-data  writes a nodespec.EtcdDefragmented
 //	orchestrator disarm-data      writes the alarms that it has taken back
 //

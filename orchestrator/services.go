@@ -12,6 +12,7 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/kubelet"
 	"github.com/orlop-os/orlop/orchestrator/kubeproxy"
 	"github.com/orlop-os/orlop/orchestrator/layout"
+	"github.com/orlop-os/orlop/orchestrator/lead"
 	"github.com/orlop-os/orlop/orchestrator/podnetwork"
 	"github.com/orlop-os/orlop/orchestrator/scheduler"
 	"github.com/orlop-os/orlop/pkg/nodespec"
@@ -26,6 +27,11 @@ func Services(spec nodespec.Spec, dirs layout.Dirs) []component.Component {
 			etcd.Component(spec, dirs),
 			kubeapiserver.Component(spec, dirs),
 			component.Component{Process: component.API, Name: bootstrap.Name},
+		)
+		if lead.Several(spec) {
+			all = append(all, lead.Component(spec, dirs))
+		}
+		all = append(all,
 			early.IPAMComponent(spec, dirs),
 			early.NamespacesComponent(spec, dirs),
 			controllermanager.Component(spec, dirs),

@@ -25,7 +25,9 @@ func TestServices(t *testing.T) {
 	dual.ServiceCIDRs = append(dual.ServiceCIDRs, netip.MustParsePrefix("fd00:10:96::/112"))
 	dual.DNSIPs = append(dual.DNSIPs, netip.MustParseAddr("fd00:10:96::a"))
 	dual.Taint, dual.PodSecurity, dual.PodSecurityExempt = true, "restricted", nil
-	for name, spec := range map[string]nodespec.Spec{"control-plane": testSpec(), "worker": worker, "dual-stack": dual} {
+	several := testSpec()
+	several.ControlPlanes = append([]netip.Addr{netip.MustParseAddr("192.0.2.9")}, several.NodeIPs...)
+	for name, spec := range map[string]nodespec.Spec{"control-plane": testSpec(), "control-planes": several, "worker": worker, "dual-stack": dual} {
 		t.Run(name, func(t *testing.T) {
 			var b strings.Builder
 			for _, c := range Services(spec, layout.System()) {

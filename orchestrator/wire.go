@@ -20,6 +20,7 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/kubelet"
 	"github.com/orlop-os/orlop/orchestrator/kubeproxy"
 	"github.com/orlop-os/orlop/orchestrator/layout"
+	"github.com/orlop-os/orlop/orchestrator/lead"
 	"github.com/orlop-os/orlop/orchestrator/podnetwork"
 	"github.com/orlop-os/orlop/orchestrator/process"
 	"github.com/orlop-os/orlop/orchestrator/scheduler"
@@ -50,9 +51,15 @@ func wire(ctx context.Context, name string, spec nodespec.Spec, dirs layout.Dirs
 	}
 	go gate.Run(ctx)
 	w := wiring{spec: spec, dirs: dirs, gate: gate, server: server, agent: podnetwork.New(spec, dirs, gate), down: down, podsEnded: podsEnded}
+	if name == component.Controllers && lead.Several(spec) {
+		w.lead = lead.New(spec, dirs)
+	}
 	for i := range own {
 		if own[i].Run == nil {
 			w.attach(&own[i])
+		}
+		if w.lead != nil && own[i].Name != lead.Name {
+			own[i].Run = w.lead.After(own[i].Name, own[i].Run)
 		}
 	}
 	return own, memory, nil
@@ -81,6 +88,7 @@ type wiring struct {
 	etcd      <-chan struct{} // closed when etcd answers
 	apiserver *kubeapiserver.Server
 	agent     *podnetwork.Agent
+	lead      *lead.Lead       // nil where nobody is elected
 	down      <-chan os.Signal // the machine goes down
 	podsEnded func()
 }
@@ -102,7 +110,8 @@ func (w *wiring) attach(c *component.Component) {
 		ready := make(chan struct{})
 		w.etcd = ready
 		c.Run = func(ctx context.Context, announce component.Announce) error {
-			return etcd.Run(ctx, c.Files[0].Path, w.spec, w.dirs, func() {
+			waits := func(why string) { announce(etcd.Name, false, why) }
+			return etcd.Run(ctx, c.Files[0].Path, w.spec, w.dirs, waits, func() {
 				close(ready)
 				announce(etcd.Name, true, "serving on "+w.dirs.EtcdSocket())
 			})
@@ -114,6 +123,10 @@ func (w *wiring) attach(c *component.Component) {
 	case bootstrap.Name:
 		c.Run = func(ctx context.Context, announce component.Announce) error {
 			return bootstrap.Run(ctx, w.spec, w.gate, w.apiserver.Loopback, announce)
+		}
+	case lead.Name:
+		c.Run = func(ctx context.Context, announce component.Announce) error {
+			return w.lead.Run(ctx, w.gate.Rights, announce)
 		}
 	case early.IPAM:
 		c.Run = func(ctx context.Context, announce component.Announce) error {

@@ -45,7 +45,7 @@ func (t *tool) etcdCommand() *cobra.Command {
 			},
 		},
 	)
-	c.AddCommand(t.etcdSnapshotCommand(), t.etcdRestoreCommand(), alarm,
+	c.AddCommand(t.etcdSnapshotCommand(), t.etcdRestoreCommand(), t.etcdMembersCommand(), t.etcdRemoveCommand(), t.etcdRecoverCommand(), t.etcdRejoinCommand(), alarm,
 		&cobra.Command{
 			Use:   "snapshots",
 			Short: "List the snapshots that the machine has taken by itself",

@@ -118,6 +118,11 @@ func (s *fakeEtcdService) Status(context.Context, *api.EtcdStatusRequest) (*api.
 	r := &api.EtcdStatusResponse{
 		Member: "m1", Id: "8e9e05c52164694d", Leader: "8e9e05c52164694d", Version: "3.6.8", Size: 100 << 20, Used: 60 << 20, Quota: 4 << 30,
 		Revision: 1234, RaftIndex: 2000, RaftTerm: 3, Alarms: []string{"NOSPACE"}, Restored: s.restored,
+		Members: []*api.EtcdMember{
+			{Id: "8e9e05c52164694d", Name: "m1", PeerUrls: []string{"https://10.0.0.11:2380"}},
+			{Id: "aa744b279852bfa2", Name: "m2", PeerUrls: []string{"https://10.0.0.12:2380"}},
+			{Id: "cee81545452c54fd", Name: "m3", PeerUrls: []string{"https://10.0.0.13:2380"}, Problem: "no answer in time"},
+		},
 	}
 	if s.restored != nil {
 		r.UndoSize = 99 << 20
@@ -143,4 +148,20 @@ func (s *fakeEtcdService) Disarm(context.Context, *api.EtcdDisarmRequest) (*api.
 	}
 	s.still = true
 	return &api.EtcdDisarmResponse{Alarms: []string{"NOSPACE"}}, nil
+}
+
+// Remove takes m3, which does not answer, and refuses the others as a machine does.
+func (s *fakeEtcdService) Remove(_ context.Context, r *api.EtcdRemoveRequest) (*api.EtcdRemoveResponse, error) {
+	if r.Member != "m3" {
+		return nil, status.Errorf(codes.FailedPrecondition, "etcd: %s is not removed, nothing was changed: 2 of 3 members answer; without it there would be 2, of which 2 have to answer, and only 1 would", r.Member)
+	}
+	return &api.EtcdRemoveResponse{Removed: &api.EtcdMember{Id: "cee81545452c54fd", Name: "m3"}}, nil
+}
+
+func (s *fakeEtcdService) Recover(context.Context, *api.EtcdRecoverRequest) (*api.EtcdRecoverResponse, error) {
+	return &api.EtcdRecoverResponse{Dropped: []string{"m2", "m3"}}, nil
+}
+
+func (s *fakeEtcdService) Rejoin(context.Context, *api.EtcdRejoinRequest) (*api.EtcdRejoinResponse, error) {
+	return &api.EtcdRejoinResponse{}, nil
 }

@@ -4,6 +4,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -360,6 +361,7 @@ func (t *tool) genConfigCommand() *cobra.Command {
 	f.StringVar(&g.cluster, "cluster-name", "orlop", "name of the cluster")
 	f.StringVar(&g.role, "role", string(config.RoleControlPlane), "controlplane or worker")
 	f.StringArrayVar(&g.sans, "san", nil, "further name or address that the Kubernetes API is reached by; may be given several times")
+	f.StringArrayVar(&g.controlPlanes, "control-plane", nil, "address of a control-plane machine, the one that begins first; given for each where there are several, on all of them the same")
 	f.StringArrayVar(&operators, "operator-ca", nil, "file with an operator's CA to trust instead of the image's; may be given several times")
 	f.StringVar(&out, "out", "-", "file to write; - for the standard output")
 	f.BoolVar(&force, "force", false, "replace an existing file")
@@ -373,6 +375,7 @@ type generated struct {
 	secrets             *secrets
 	operators           []string // PEM
 	sans                []string // further names of the Kubernetes API
+	controlPlanes       []string // addresses; empty where there is one machine
 }
 
 // documents makes the configuration and checks it as the machine would.
@@ -391,6 +394,13 @@ func (g generated) documents() ([]byte, error) {
 	}
 	made := config.New(g.name, role).WithCluster(g.cluster, endpoint, authorities, key)
 	made.Cluster.Spec.Kubernetes.APIServer.ExtraSANs = g.sans
+	for _, text := range g.controlPlanes {
+		a, err := netip.ParseAddr(text)
+		if err != nil {
+			return nil, usagef("--control-plane %s: cannot use: expected an IP address", text)
+		}
+		made.Cluster.Spec.ControlPlanes = append(made.Cluster.Spec.ControlPlanes, a)
+	}
 	var operators []config.Certificate
 	for _, text := range g.operators {
 		ca, err := config.ParseCertificate(text)

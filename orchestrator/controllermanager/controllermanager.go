@@ -56,8 +56,7 @@ func flags(spec nodespec.Spec, dirs layout.Dirs, config string) []string {
 		"--tls-min-version=VersionTLS12",
 		"--tls-cipher-suites=" + strings.Join(component.StrongSuites(), ","),
 
-		// One machine is the whole control plane: nobody to elect, and an election costs seconds after a power cut,
-		// when the dead process's lease has to run out first.
+		// Where there are several, package lead elects one process for all of its controllers.
 		"--leader-elect=false",
 		"--use-service-account-credentials=true",
 		"--service-account-private-key-file=" + at(nodespec.ServiceAccountKey),

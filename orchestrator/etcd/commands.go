@@ -56,6 +56,19 @@ var Commands = map[string]Command{
 	"defragment-data": func(ctx context.Context, _ nodespec.Spec, dirs layout.Dirs, _ io.Reader) (any, error) {
 		return defragment(ctx, dirs)
 	},
+	"remove-member": func(ctx context.Context, spec nodespec.Spec, dirs layout.Dirs, question io.Reader) (any, error) {
+		var name string
+		if err := json.NewDecoder(question).Decode(&name); err != nil {
+			return nil, fmt.Errorf("the member's name cannot be decoded: %w", err)
+		}
+		return keeper{dirs, spec}.removeMember(ctx, name)
+	},
+	"recover-data": func(ctx context.Context, spec nodespec.Spec, dirs layout.Dirs, _ io.Reader) (any, error) {
+		return keeper{dirs, spec}.recover(ctx)
+	},
+	"rejoin-data": func(ctx context.Context, spec nodespec.Spec, dirs layout.Dirs, _ io.Reader) (any, error) {
+		return keeper{dirs, spec}.rejoin(ctx)
+	},
 	"disarm-data": func(ctx context.Context, _ nodespec.Spec, dirs layout.Dirs, _ io.Reader) (any, error) {
 		return disarm(ctx, dirs)
 	},
@@ -81,8 +94,11 @@ func connect(ctx context.Context, dirs layout.Dirs) (*clientv3.Client, error) {
 		return nil, fmt.Errorf("etcd does not run: %w", err)
 	}
 	c.Close()
-	return clientv3.New(clientv3.Config{Endpoints: []string{endpoint(dirs)}, Logger: zap.NewNop()})
+	return clientv3.New(clientv3.Config{Endpoints: []string{endpoint(dirs)}, Logger: silence})
 }
+
+// silence is the log of clients: what goes wrong is in their answers.
+var silence = zap.NewNop()
 
 // status is how etcd is. That it does not answer is no error.
 func (k keeper) status(ctx context.Context) nodespec.EtcdStatus {
@@ -126,7 +142,8 @@ func (k keeper) ask(ctx context.Context, s *nodespec.EtcdStatus) error {
 		return fmt.Errorf("etcd does not tell its alarms: %w", err)
 	}
 	s.Alarms = names(alarms.Alarms)
-	return nil
+	s.Members, err = k.members(ctx, c)
+	return err
 }
 
 func id(number uint64) string { return strconv.FormatUint(number, 16) }

@@ -1,25 +1,33 @@
 // Package etcd runs etcd inside the process "api": upstream's server, embedded, with its configuration as data.
 //
-// Its only client is the API server of the same process, over a Unix socket in a folder that only the process's user
-// may enter. There is no TCP port for clients. The port for other members listens on loopback as long as the control
-// plane is one machine, and asks for a certificate of the etcd CA all the same, so that growing changes addresses only.
+// Each member's client is the API server of the same process, over a Unix socket in a folder that only the process's user
+// may enter. Where the configuration names control-plane machines, the port for other members and one for those that join
+// (meet.go) listen on the machine's address, and take holders of a certificate of the etcd CA. Otherwise the first listens
+// on loopback, and there is no TCP port for clients.
 //
 // Every write is on the disk before it is answered; nothing here turns that off. Old revisions are compacted by the API
-// server, or when there is no more space by defragment (commands.go). Members are not this package's.
+// server, or when there is no more space by defragment (commands.go). Who becomes a member is decided by package quorum.
 package etcd
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net/netip"
 	"path/filepath"
+	"slices"
+	"time"
 
 	"go.etcd.io/etcd/server/v3/embed"
+	"go.etcd.io/etcd/server/v3/etcdserver"
+	"go.etcd.io/etcd/server/v3/etcdserver/api/membership"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
 	"k8s.io/klog/v2"
 
 	"github.com/orlop-os/orlop/orchestrator/component"
 	"github.com/orlop-os/orlop/orchestrator/layout"
 	"github.com/orlop-os/orlop/pkg/nodespec"
+	"github.com/orlop-os/orlop/pkg/quorum"
 )
 
 // Name is the component's name.
@@ -36,39 +44,58 @@ func Component(spec nodespec.Spec, dirs layout.Dirs) component.Component {
 	}
 }
 
-// peerURL is where other members would reach this one.
-const peerURL = "https://127.0.0.1:2380"
+// peerURL is where other members reach this one, or would.
+func peerURL(spec nodespec.Spec) string {
+	if len(spec.ControlPlanes) == 0 {
+		return quorum.PeerURL(netip.AddrFrom4([4]byte{127, 0, 0, 1}))
+	}
+	return quorum.PeerURL(own(spec))
+}
 
 // configFile is etcd's own configuration file. The numbers:
 //   - quota 4 GiB: half of what etcd calls its limit; a full database stops writes, it never fills the disk;
 //   - a snapshot every 5000 entries, of which 1000 are kept: entries are held in memory, and there is no slow follower
 //     to serve from them on one machine;
 //   - health and metrics on a socket of their own, so that the one for requests speaks gRPC only, without guessing;
-//   - the advertised client address is a form that etcd insists on: nothing listens there and nobody asks for it;
+//   - the advertised client address is a form that etcd insists on, and nobody asks for it;
+//   - a leader is missed after 2.5 s, tenfold its heartbeat: a disk that is slow for a second costs no election;
+//   - who has a certificate of the etcd CA is believed whichever of its addresses it calls from;
+//   - several learners at once: machines that are switched on together all join, and learners are not part of a quorum;
 //   - requests that take longer than 300 ms are told about (the unit is nanoseconds; embedded, etcd has no default for
 //     it and would tell about every request);
 //   - pre-vote and strict reconfiguration: a member that comes back never disturbs a working cluster.
 func configFile(spec nodespec.Spec, dirs layout.Dirs) component.File {
 	at := func(name string) string { return filepath.Join(dirs.API, name) }
+	clients, advertised, security := "unix://"+dirs.EtcdSocket(), "http://127.0.0.1:2379", ""
+	if len(spec.ControlPlanes) > 0 {
+		advertised = clientURL(own(spec))
+		clients += "," + advertised
+		security = fmt.Sprintf("client-transport-security:\n  cert-file: %s\n  key-file: %s\n  trusted-ca-file: %s\n  client-cert-auth: true\n  skip-client-san-verification: true\n",
+			at(nodespec.EtcdPeerCert), at(nodespec.EtcdPeerKey), at(nodespec.EtcdCA))
+	}
 	content := fmt.Sprintf(`name: %[1]s
 data-dir: %[2]s
-listen-client-urls: unix://%[3]s
+listen-client-urls: %[9]s
 listen-client-http-urls: unix://%[3]s.http
-advertise-client-urls: http://127.0.0.1:2379
+advertise-client-urls: %[10]s
 listen-peer-urls: %[4]s
 initial-advertise-peer-urls: %[4]s
 initial-cluster: %[1]s=%[4]s
 initial-cluster-token: %[5]s
 initial-cluster-state: new
-peer-transport-security:
+%[11]speer-transport-security:
   cert-file: %[6]s
   key-file: %[7]s
   trusted-ca-file: %[8]s
   client-cert-auth: true
+  skip-client-san-verification: true
 tls-min-version: TLS1.3
 quota-backend-bytes: 4294967296
 snapshot-count: 5000
 snapshot-catchup-entries: 1000
+heartbeat-interval: 250
+election-timeout: 2500
+max-learners: 16
 pre-vote: true
 strict-reconfig-check: true
 enable-grpc-gateway: false
@@ -77,42 +104,144 @@ logger: zap
 log-level: warn
 log-outputs: [stderr]
 warning-unary-request-duration: 300000000
-`, spec.NodeName, dirs.EtcdData, dirs.EtcdSocket(), peerURL, spec.Cluster, at(nodespec.EtcdPeerCert), at(nodespec.EtcdPeerKey), at(nodespec.EtcdCA))
+`, spec.NodeName, dirs.EtcdData, dirs.EtcdSocket(), peerURL(spec), spec.Cluster, at(nodespec.EtcdPeerCert), at(nodespec.EtcdPeerKey), at(nodespec.EtcdCA),
+		clients, advertised, security)
 	return component.File{Path: at("etcd.yaml"), Mode: 0o600, Content: content}
 }
 
-// Run serves with the configuration file until ctx is done. ready is called once, when the member answers. Before it starts,
-// it sees to it that the data are this version's (keep.go).
-func Run(ctx context.Context, file string, spec nodespec.Spec, dirs layout.Dirs, ready func()) error {
-	if err := (keeper{dirs, spec}).settle(ownFormat()); err != nil {
+// Run serves with the configuration file until ctx is done. tell says what it waits for; ready is called once, when the member answers and
+// has a vote. Before it starts, it sees to it that the data are this version's (keep.go), and that without data it is one of its cluster.
+func Run(ctx context.Context, file string, spec nodespec.Spec, dirs layout.Dirs, tell func(why string), ready func()) error {
+	k := keeper{dirs, spec}
+	if err := k.settle(ownFormat()); err != nil {
 		return err
 	}
-	config, err := embed.ConfigFromFile(file)
+	server, err := start(ctx, file, k, tell)
 	if err != nil {
-		return fmt.Errorf("%s: cannot use: %w", file, err)
-	}
-	server, err := embed.StartEtcd(config)
-	if err != nil {
-		return fmt.Errorf("%s: cannot start from: %w", config.Dir, err)
+		return stopped(ctx, err)
 	}
 	defer server.Close()
 	select {
 	case <-server.Server.ReadyNotify():
+		if err := k.goneAlone(); err != nil {
+			return err
+		}
+		if err := vote(ctx, server.Server, peerURL(spec), tell); err != nil {
+			return stopped(ctx, err)
+		}
 		if err := sign(ctx, v3client.New(server.Server), ownFormat()); err != nil {
 			klog.Warningf("etcd: the data do not say who writes them: %v", err) // a full database takes nothing
 		}
 		ready()
 	case err := <-server.Err():
-		return err
+		return ended(server, err)
+	case <-server.Server.StoppingNotify():
+		return errRemoved
 	case <-ctx.Done():
 		return nil
 	}
 	select {
 	case err := <-server.Err():
-		return err
-	case <-server.Server.StopNotify():
-		return fmt.Errorf("the server stopped by itself; the reason is in the log lines before this one")
+		return ended(server, err)
+	case <-server.Server.StoppingNotify():
+		return errRemoved
 	case <-ctx.Done():
 		return nil
 	}
+}
+
+// start starts the server, after it has become clear what it starts as. A machine that joins needs to know all members at that moment, so it
+// joins anew when another one has come or gone meanwhile.
+func start(ctx context.Context, file string, k keeper, tell func(why string)) (*embed.Etcd, error) {
+	for {
+		config, err := embed.ConfigFromFile(file)
+		if err != nil {
+			return nil, fmt.Errorf("%s: cannot use: %w", file, err)
+		}
+		log := filepath.Join(k.dirs.EtcdData, logFolder)
+		if !exists(log) {
+			if err := (newcomer{k.spec, k.dirs, tell}).meet(ctx, config); err != nil {
+				return nil, err
+			}
+		}
+		config.ForceNewCluster = exists(k.at(nodespec.AloneFile))
+		server, err := embed.StartEtcd(config)
+		if err == nil {
+			return server, nil
+		}
+		if exists(log) || config.ClusterState != embed.ClusterStateFlagExisting {
+			return nil, fmt.Errorf("%s: cannot start from: %w", config.Dir, err)
+		}
+		tell("joins anew: " + err.Error())
+		select {
+		case <-time.After(askEvery):
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
+}
+
+// ended is why a server has ended: what its listeners say when it stops by itself is not the reason.
+func ended(server *embed.Etcd, err error) error {
+	select {
+	case <-server.Server.StoppingNotify():
+		return errRemoved
+	default:
+		return err
+	}
+}
+
+// logFolder is etcd's write-ahead log in the data folder. While it is not there, the member has taken part in nothing.
+const logFolder = member + "/wal"
+
+// stopped is an error, but for one that comes of being asked to stop.
+func stopped(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
+}
+
+// errRemoved is why a server stops that was not asked to (etcd's rafthttp reports nothing else as critical).
+var errRemoved = errors.New("this machine's member was removed from the cluster, and its data are not the cluster's any more; `orlopctl etcd rejoin` drops them and joins anew")
+
+// vote has a learner become a voting member, which the leader allows when it has nearly all of the data. It also tells the cluster when
+// the member's address is another one than before.
+func vote(ctx context.Context, s *etcdserver.EtcdServer, url string, tell func(why string)) error {
+	ticker := time.NewTicker(askEvery)
+	defer ticker.Stop()
+	for told := ""; ; {
+		err := promote(ctx, s, url)
+		if err == nil {
+			return nil
+		}
+		if told != err.Error() {
+			told = err.Error()
+			tell(told)
+		}
+		select {
+		case <-ticker.C:
+		case <-s.StoppingNotify():
+			return errRemoved
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+func promote(ctx context.Context, s *etcdserver.EtcdServer, url string) error {
+	ctx, cancel := context.WithTimeout(ctx, changeTime)
+	defer cancel()
+	if s.IsLearner() {
+		if _, err := s.PromoteMember(ctx, uint64(s.MemberID())); err != nil {
+			return fmt.Errorf("has no vote yet: %w", err)
+		}
+	}
+	if m := s.Cluster().Member(s.MemberID()); m != nil && !slices.Equal(m.PeerURLs, []string{url}) {
+		changed := membership.Member{ID: m.ID, RaftAttributes: membership.RaftAttributes{PeerURLs: []string{url}}}
+		if _, err := s.UpdateMember(ctx, changed); err != nil {
+			return fmt.Errorf("the other members do not know its address %s yet: %w", url, err)
+		}
+	}
+	return nil
 }

@@ -29,7 +29,8 @@ import (
 //
 //   - Before an upgrade machined has this version save the data (Save), under the version's name.
 //   - Each version writes down, before it opens the data, which etcd and Kubernetes wrote them last (format).
-//   - A version that finds data of a newer minor version puts its own back (settle), and says how much was lost by it.
+//   - A version that finds data of a newer minor version puts its own back (settle), and says how much was lost by it. Not so where there
+//     are other members: the data of one cannot go back alone.
 //
 // An upgrade within the minor versions changes no format: nothing is put back, nothing is lost.
 
@@ -146,12 +147,16 @@ func (k keeper) settle(own format) error {
 	if err := k.putBack(); err != nil {
 		return err
 	}
+	if err := k.drop(); err != nil {
+		return err
+	}
 	last, err := k.lastFormat()
 	if err != nil {
 		return err
 	}
 	live, made := filepath.Join(k.dirs.EtcdData, member), k.at(restoring+"/"+member)
-	if last.newer(own) {
+	// Where there are other members the data are theirs, too; etcd judges itself whether it can serve them.
+	if last.newer(own) && len(others(k.spec)) == 0 {
 		if exists(live) && !exists(k.at(dropped)) {
 			if err := k.restore(last, own); err != nil {
 				return err

@@ -71,7 +71,7 @@ func (m testMember) serve(own format, do func(*clientv3.Client)) {
 	}
 	c := embed.NewConfig()
 	c.Name, c.Dir, c.LogLevel, c.LogOutputs = m.k.spec.NodeName, m.k.dirs.EtcdData, "fatal", []string{"/dev/null"}
-	c.InitialCluster, c.InitialClusterToken = m.k.spec.NodeName+"="+peerURL, m.k.spec.Cluster
+	c.InitialCluster, c.InitialClusterToken = m.k.spec.NodeName+"="+peerURL(m.k.spec), m.k.spec.Cluster
 	urls := func(s string) []url.URL {
 		u, err := url.Parse(s)
 		if err != nil {
@@ -79,7 +79,7 @@ func (m testMember) serve(own format, do func(*clientv3.Client)) {
 		}
 		return []url.URL{*u}
 	}
-	c.AdvertisePeerUrls, c.ListenPeerUrls = urls(peerURL), urls("unix://"+filepath.Join(m.k.dirs.API, "peer.sock"))
+	c.AdvertisePeerUrls, c.ListenPeerUrls = urls(peerURL(m.k.spec)), urls("unix://"+filepath.Join(m.k.dirs.API, "peer.sock"))
 	c.ListenClientUrls, c.AdvertiseClientUrls = urls("unix://"+m.k.dirs.EtcdSocket()), urls("http://127.0.0.1:2379")
 	c.QuotaBackendBytes, c.TickMs, c.ElectionMs = m.quota, 10, 100 // there is nobody else to elect
 	server, err := embed.StartEtcd(c)

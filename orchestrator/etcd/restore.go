@@ -142,7 +142,18 @@ func lookInto(path string) (about nodespec.EtcdSnapshot, writer format, err erro
 const lockTime = time.Second
 
 // view reads the revisions of a database, which may be damaged in any way.
-func view(path string, read func(keys *bolt.Bucket) error) (err error) {
+func view(path string, read func(keys *bolt.Bucket) error) error {
+	return viewDatabase(path, func(tx *bolt.Tx) error {
+		keys := tx.Bucket(schema.Key.Name())
+		if keys == nil {
+			return fmt.Errorf("%s: damaged: it has no keys", path)
+		}
+		return read(keys)
+	})
+}
+
+// viewDatabase reads a database that nobody has open.
+func viewDatabase(path string, read func(tx *bolt.Tx) error) (err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true)) // a file that is too short (mmap(2), SIGBUS)
 	defer func() {
 		if r := recover(); r != nil {
@@ -154,13 +165,7 @@ func view(path string, read func(keys *bolt.Bucket) error) (err error) {
 		return fmt.Errorf("%s: cannot open: %w", path, err)
 	}
 	defer db.Close()
-	return db.View(func(tx *bolt.Tx) error {
-		keys := tx.Bucket(schema.Key.Name())
-		if keys == nil {
-			return fmt.Errorf("%s: damaged: it has no keys", path)
-		}
-		return read(keys)
-	})
+	return db.View(read)
 }
 
 // lastRevision is the last revision in a database that nobody has open.
@@ -255,6 +260,9 @@ func (k keeper) make(ctx context.Context, order nodespec.EtcdRestore, file *os.F
 	if err := room(k.dirs.EtcdKept, info.Size(), "etcd: cannot restore"); err != nil {
 		return r, err
 	}
+	if err := k.alone(ctx, "cannot restore"); err != nil {
+		return r, err
+	}
 	bump := uint64(bumpBlind)
 	if present, err := k.presentRevision(ctx); err == nil {
 		bump = uint64(max(present-about.Revision, 0)) + bumpSpare
@@ -284,10 +292,13 @@ func (k keeper) presentRevision(ctx context.Context) (int64, error) {
 // build makes a data folder beside the data. Its revisions are raised, and those before marked as gone, so that nobody takes an older
 // object for a newer one. What is no snapshot but a database has no digest.
 func (k keeper) build(from, folder string, bump uint64, database bool) error {
+	url := peerURL(k.spec)
 	return etcdutl.NewV3(zap.NewNop()).Restore(etcdutl.RestoreConfig{
 		SnapshotPath: from, OutputDataDir: k.at(folder), SkipHashCheck: database,
-		Name: k.spec.NodeName, PeerURLs: []string{peerURL}, InitialCluster: k.spec.NodeName + "=" + peerURL, InitialClusterToken: k.spec.Cluster,
-		RevisionBump: bump, MarkCompacted: true,
+		Name: k.spec.NodeName, PeerURLs: []string{url}, InitialCluster: k.spec.NodeName + "=" + url,
+		// Another cluster to etcd: a member that was left out, and has the data as they were, is not taken for one of it.
+		InitialClusterToken: k.spec.Cluster + time.Now().UTC().Format(" 2006-01-02T15:04:05Z"),
+		RevisionBump:        bump, MarkCompacted: true,
 	})
 }
 

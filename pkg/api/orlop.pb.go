@@ -5156,6 +5156,322 @@ func (x *ProfileResponse) GetProfile() []byte {
 	return nil
 }
 
+type EtcdMember struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`                             // hexadecimal
+	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`                         // the machine's; empty: it was added, and has not started yet
+	PeerUrls      []string               `protobuf:"bytes,3,rep,name=peer_urls,json=peerUrls,proto3" json:"peer_urls,omitempty"` // where the other members reach it
+	Learner       bool                   `protobuf:"varint,4,opt,name=learner,proto3" json:"learner,omitempty"`                  // it has no vote yet
+	Problem       string                 `protobuf:"bytes,5,opt,name=problem,proto3" json:"problem,omitempty"`                   // why it does not answer; empty: it does
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EtcdMember) Reset() {
+	*x = EtcdMember{}
+	mi := &file_orlop_proto_msgTypes[88]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EtcdMember) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EtcdMember) ProtoMessage() {}
+
+func (x *EtcdMember) ProtoReflect() protoreflect.Message {
+	mi := &file_orlop_proto_msgTypes[88]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EtcdMember.ProtoReflect.Descriptor instead.
+func (*EtcdMember) Descriptor() ([]byte, []int) {
+	return file_orlop_proto_rawDescGZIP(), []int{88}
+}
+
+func (x *EtcdMember) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *EtcdMember) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *EtcdMember) GetPeerUrls() []string {
+	if x != nil {
+		return x.PeerUrls
+	}
+	return nil
+}
+
+func (x *EtcdMember) GetLearner() bool {
+	if x != nil {
+		return x.Learner
+	}
+	return false
+}
+
+func (x *EtcdMember) GetProblem() string {
+	if x != nil {
+		return x.Problem
+	}
+	return ""
+}
+
+type EtcdRemoveRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Member        string                 `protobuf:"bytes,1,opt,name=member,proto3" json:"member,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EtcdRemoveRequest) Reset() {
+	*x = EtcdRemoveRequest{}
+	mi := &file_orlop_proto_msgTypes[89]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EtcdRemoveRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EtcdRemoveRequest) ProtoMessage() {}
+
+func (x *EtcdRemoveRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_orlop_proto_msgTypes[89]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EtcdRemoveRequest.ProtoReflect.Descriptor instead.
+func (*EtcdRemoveRequest) Descriptor() ([]byte, []int) {
+	return file_orlop_proto_rawDescGZIP(), []int{89}
+}
+
+func (x *EtcdRemoveRequest) GetMember() string {
+	if x != nil {
+		return x.Member
+	}
+	return ""
+}
+
+type EtcdRemoveResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Removed       *EtcdMember            `protobuf:"bytes,1,opt,name=removed,proto3" json:"removed,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EtcdRemoveResponse) Reset() {
+	*x = EtcdRemoveResponse{}
+	mi := &file_orlop_proto_msgTypes[90]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EtcdRemoveResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EtcdRemoveResponse) ProtoMessage() {}
+
+func (x *EtcdRemoveResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_orlop_proto_msgTypes[90]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EtcdRemoveResponse.ProtoReflect.Descriptor instead.
+func (*EtcdRemoveResponse) Descriptor() ([]byte, []int) {
+	return file_orlop_proto_rawDescGZIP(), []int{90}
+}
+
+func (x *EtcdRemoveResponse) GetRemoved() *EtcdMember {
+	if x != nil {
+		return x.Removed
+	}
+	return nil
+}
+
+type EtcdRecoverRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EtcdRecoverRequest) Reset() {
+	*x = EtcdRecoverRequest{}
+	mi := &file_orlop_proto_msgTypes[91]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EtcdRecoverRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EtcdRecoverRequest) ProtoMessage() {}
+
+func (x *EtcdRecoverRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_orlop_proto_msgTypes[91]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EtcdRecoverRequest.ProtoReflect.Descriptor instead.
+func (*EtcdRecoverRequest) Descriptor() ([]byte, []int) {
+	return file_orlop_proto_rawDescGZIP(), []int{91}
+}
+
+type EtcdRecoverResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Dropped       []string               `protobuf:"bytes,1,rep,name=dropped,proto3" json:"dropped,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EtcdRecoverResponse) Reset() {
+	*x = EtcdRecoverResponse{}
+	mi := &file_orlop_proto_msgTypes[92]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EtcdRecoverResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EtcdRecoverResponse) ProtoMessage() {}
+
+func (x *EtcdRecoverResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_orlop_proto_msgTypes[92]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EtcdRecoverResponse.ProtoReflect.Descriptor instead.
+func (*EtcdRecoverResponse) Descriptor() ([]byte, []int) {
+	return file_orlop_proto_rawDescGZIP(), []int{92}
+}
+
+func (x *EtcdRecoverResponse) GetDropped() []string {
+	if x != nil {
+		return x.Dropped
+	}
+	return nil
+}
+
+type EtcdRejoinRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EtcdRejoinRequest) Reset() {
+	*x = EtcdRejoinRequest{}
+	mi := &file_orlop_proto_msgTypes[93]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EtcdRejoinRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EtcdRejoinRequest) ProtoMessage() {}
+
+func (x *EtcdRejoinRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_orlop_proto_msgTypes[93]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EtcdRejoinRequest.ProtoReflect.Descriptor instead.
+func (*EtcdRejoinRequest) Descriptor() ([]byte, []int) {
+	return file_orlop_proto_rawDescGZIP(), []int{93}
+}
+
+type EtcdRejoinResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EtcdRejoinResponse) Reset() {
+	*x = EtcdRejoinResponse{}
+	mi := &file_orlop_proto_msgTypes[94]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EtcdRejoinResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EtcdRejoinResponse) ProtoMessage() {}
+
+func (x *EtcdRejoinResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_orlop_proto_msgTypes[94]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EtcdRejoinResponse.ProtoReflect.Descriptor instead.
+func (*EtcdRejoinResponse) Descriptor() ([]byte, []int) {
+	return file_orlop_proto_rawDescGZIP(), []int{94}
+}
+
 type EtcdSnapshotRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -5164,7 +5480,7 @@ type EtcdSnapshotRequest struct {
 
 func (x *EtcdSnapshotRequest) Reset() {
 	*x = EtcdSnapshotRequest{}
-	mi := &file_orlop_proto_msgTypes[88]
+	mi := &file_orlop_proto_msgTypes[95]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5176,7 +5492,7 @@ func (x *EtcdSnapshotRequest) String() string {
 func (*EtcdSnapshotRequest) ProtoMessage() {}
 
 func (x *EtcdSnapshotRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[88]
+	mi := &file_orlop_proto_msgTypes[95]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5189,7 +5505,7 @@ func (x *EtcdSnapshotRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdSnapshotRequest.ProtoReflect.Descriptor instead.
 func (*EtcdSnapshotRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{88}
+	return file_orlop_proto_rawDescGZIP(), []int{95}
 }
 
 type EtcdSnapshotResponse struct {
@@ -5203,7 +5519,7 @@ type EtcdSnapshotResponse struct {
 
 func (x *EtcdSnapshotResponse) Reset() {
 	*x = EtcdSnapshotResponse{}
-	mi := &file_orlop_proto_msgTypes[89]
+	mi := &file_orlop_proto_msgTypes[96]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5215,7 +5531,7 @@ func (x *EtcdSnapshotResponse) String() string {
 func (*EtcdSnapshotResponse) ProtoMessage() {}
 
 func (x *EtcdSnapshotResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[89]
+	mi := &file_orlop_proto_msgTypes[96]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5228,7 +5544,7 @@ func (x *EtcdSnapshotResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdSnapshotResponse.ProtoReflect.Descriptor instead.
 func (*EtcdSnapshotResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{89}
+	return file_orlop_proto_rawDescGZIP(), []int{96}
 }
 
 func (x *EtcdSnapshotResponse) GetAbout() *EtcdSnapshot {
@@ -5264,7 +5580,7 @@ type EtcdSnapshot struct {
 
 func (x *EtcdSnapshot) Reset() {
 	*x = EtcdSnapshot{}
-	mi := &file_orlop_proto_msgTypes[90]
+	mi := &file_orlop_proto_msgTypes[97]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5276,7 +5592,7 @@ func (x *EtcdSnapshot) String() string {
 func (*EtcdSnapshot) ProtoMessage() {}
 
 func (x *EtcdSnapshot) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[90]
+	mi := &file_orlop_proto_msgTypes[97]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5289,7 +5605,7 @@ func (x *EtcdSnapshot) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdSnapshot.ProtoReflect.Descriptor instead.
 func (*EtcdSnapshot) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{90}
+	return file_orlop_proto_rawDescGZIP(), []int{97}
 }
 
 func (x *EtcdSnapshot) GetRevision() int64 {
@@ -5328,7 +5644,7 @@ type EtcdListRequest struct {
 
 func (x *EtcdListRequest) Reset() {
 	*x = EtcdListRequest{}
-	mi := &file_orlop_proto_msgTypes[91]
+	mi := &file_orlop_proto_msgTypes[98]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5340,7 +5656,7 @@ func (x *EtcdListRequest) String() string {
 func (*EtcdListRequest) ProtoMessage() {}
 
 func (x *EtcdListRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[91]
+	mi := &file_orlop_proto_msgTypes[98]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5353,7 +5669,7 @@ func (x *EtcdListRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdListRequest.ProtoReflect.Descriptor instead.
 func (*EtcdListRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{91}
+	return file_orlop_proto_rawDescGZIP(), []int{98}
 }
 
 type EtcdListResponse struct {
@@ -5365,7 +5681,7 @@ type EtcdListResponse struct {
 
 func (x *EtcdListResponse) Reset() {
 	*x = EtcdListResponse{}
-	mi := &file_orlop_proto_msgTypes[92]
+	mi := &file_orlop_proto_msgTypes[99]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5377,7 +5693,7 @@ func (x *EtcdListResponse) String() string {
 func (*EtcdListResponse) ProtoMessage() {}
 
 func (x *EtcdListResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[92]
+	mi := &file_orlop_proto_msgTypes[99]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5390,7 +5706,7 @@ func (x *EtcdListResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdListResponse.ProtoReflect.Descriptor instead.
 func (*EtcdListResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{92}
+	return file_orlop_proto_rawDescGZIP(), []int{99}
 }
 
 func (x *EtcdListResponse) GetSnapshots() []*EtcdKept {
@@ -5413,7 +5729,7 @@ type EtcdKept struct {
 
 func (x *EtcdKept) Reset() {
 	*x = EtcdKept{}
-	mi := &file_orlop_proto_msgTypes[93]
+	mi := &file_orlop_proto_msgTypes[100]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5425,7 +5741,7 @@ func (x *EtcdKept) String() string {
 func (*EtcdKept) ProtoMessage() {}
 
 func (x *EtcdKept) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[93]
+	mi := &file_orlop_proto_msgTypes[100]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5438,7 +5754,7 @@ func (x *EtcdKept) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdKept.ProtoReflect.Descriptor instead.
 func (*EtcdKept) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{93}
+	return file_orlop_proto_rawDescGZIP(), []int{100}
 }
 
 func (x *EtcdKept) GetName() string {
@@ -5491,7 +5807,7 @@ type EtcdRestoreRequest struct {
 
 func (x *EtcdRestoreRequest) Reset() {
 	*x = EtcdRestoreRequest{}
-	mi := &file_orlop_proto_msgTypes[94]
+	mi := &file_orlop_proto_msgTypes[101]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5503,7 +5819,7 @@ func (x *EtcdRestoreRequest) String() string {
 func (*EtcdRestoreRequest) ProtoMessage() {}
 
 func (x *EtcdRestoreRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[94]
+	mi := &file_orlop_proto_msgTypes[101]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5516,7 +5832,7 @@ func (x *EtcdRestoreRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdRestoreRequest.ProtoReflect.Descriptor instead.
 func (*EtcdRestoreRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{94}
+	return file_orlop_proto_rawDescGZIP(), []int{101}
 }
 
 func (x *EtcdRestoreRequest) GetSize() int64 {
@@ -5563,7 +5879,7 @@ type EtcdRestoreResponse struct {
 
 func (x *EtcdRestoreResponse) Reset() {
 	*x = EtcdRestoreResponse{}
-	mi := &file_orlop_proto_msgTypes[95]
+	mi := &file_orlop_proto_msgTypes[102]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5575,7 +5891,7 @@ func (x *EtcdRestoreResponse) String() string {
 func (*EtcdRestoreResponse) ProtoMessage() {}
 
 func (x *EtcdRestoreResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[95]
+	mi := &file_orlop_proto_msgTypes[102]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5588,7 +5904,7 @@ func (x *EtcdRestoreResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdRestoreResponse.ProtoReflect.Descriptor instead.
 func (*EtcdRestoreResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{95}
+	return file_orlop_proto_rawDescGZIP(), []int{102}
 }
 
 func (x *EtcdRestoreResponse) GetRestored() *EtcdRestored {
@@ -5613,7 +5929,7 @@ type EtcdRestored struct {
 
 func (x *EtcdRestored) Reset() {
 	*x = EtcdRestored{}
-	mi := &file_orlop_proto_msgTypes[96]
+	mi := &file_orlop_proto_msgTypes[103]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5625,7 +5941,7 @@ func (x *EtcdRestored) String() string {
 func (*EtcdRestored) ProtoMessage() {}
 
 func (x *EtcdRestored) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[96]
+	mi := &file_orlop_proto_msgTypes[103]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5638,7 +5954,7 @@ func (x *EtcdRestored) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdRestored.ProtoReflect.Descriptor instead.
 func (*EtcdRestored) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{96}
+	return file_orlop_proto_rawDescGZIP(), []int{103}
 }
 
 func (x *EtcdRestored) GetAt() *timestamppb.Timestamp {
@@ -5691,7 +6007,7 @@ type EtcdStatusRequest struct {
 
 func (x *EtcdStatusRequest) Reset() {
 	*x = EtcdStatusRequest{}
-	mi := &file_orlop_proto_msgTypes[97]
+	mi := &file_orlop_proto_msgTypes[104]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5703,7 +6019,7 @@ func (x *EtcdStatusRequest) String() string {
 func (*EtcdStatusRequest) ProtoMessage() {}
 
 func (x *EtcdStatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[97]
+	mi := &file_orlop_proto_msgTypes[104]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5716,7 +6032,7 @@ func (x *EtcdStatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdStatusRequest.ProtoReflect.Descriptor instead.
 func (*EtcdStatusRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{97}
+	return file_orlop_proto_rawDescGZIP(), []int{104}
 }
 
 type EtcdStatusResponse struct {
@@ -5736,13 +6052,14 @@ type EtcdStatusResponse struct {
 	Alarms        []string      `protobuf:"bytes,12,rep,name=alarms,proto3" json:"alarms,omitempty"`                      // "NOSPACE", "CORRUPT"
 	Restored      *EtcdRestored `protobuf:"bytes,13,opt,name=restored,proto3" json:"restored,omitempty"`                  // the last Restore; unset: there was none
 	UndoSize      int64         `protobuf:"varint,14,opt,name=undo_size,json=undoSize,proto3" json:"undo_size,omitempty"` // what Restore would put back, bytes; 0: nothing
+	Members       []*EtcdMember `protobuf:"bytes,15,rep,name=members,proto3" json:"members,omitempty"`                    // by name; none if etcd does not answer
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *EtcdStatusResponse) Reset() {
 	*x = EtcdStatusResponse{}
-	mi := &file_orlop_proto_msgTypes[98]
+	mi := &file_orlop_proto_msgTypes[105]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5754,7 +6071,7 @@ func (x *EtcdStatusResponse) String() string {
 func (*EtcdStatusResponse) ProtoMessage() {}
 
 func (x *EtcdStatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[98]
+	mi := &file_orlop_proto_msgTypes[105]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5767,7 +6084,7 @@ func (x *EtcdStatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdStatusResponse.ProtoReflect.Descriptor instead.
 func (*EtcdStatusResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{98}
+	return file_orlop_proto_rawDescGZIP(), []int{105}
 }
 
 func (x *EtcdStatusResponse) GetProblem() string {
@@ -5868,6 +6185,13 @@ func (x *EtcdStatusResponse) GetUndoSize() int64 {
 	return 0
 }
 
+func (x *EtcdStatusResponse) GetMembers() []*EtcdMember {
+	if x != nil {
+		return x.Members
+	}
+	return nil
+}
+
 type EtcdDefragmentRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -5876,7 +6200,7 @@ type EtcdDefragmentRequest struct {
 
 func (x *EtcdDefragmentRequest) Reset() {
 	*x = EtcdDefragmentRequest{}
-	mi := &file_orlop_proto_msgTypes[99]
+	mi := &file_orlop_proto_msgTypes[106]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5888,7 +6212,7 @@ func (x *EtcdDefragmentRequest) String() string {
 func (*EtcdDefragmentRequest) ProtoMessage() {}
 
 func (x *EtcdDefragmentRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[99]
+	mi := &file_orlop_proto_msgTypes[106]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5901,7 +6225,7 @@ func (x *EtcdDefragmentRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdDefragmentRequest.ProtoReflect.Descriptor instead.
 func (*EtcdDefragmentRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{99}
+	return file_orlop_proto_rawDescGZIP(), []int{106}
 }
 
 type EtcdDefragmentResponse struct {
@@ -5915,7 +6239,7 @@ type EtcdDefragmentResponse struct {
 
 func (x *EtcdDefragmentResponse) Reset() {
 	*x = EtcdDefragmentResponse{}
-	mi := &file_orlop_proto_msgTypes[100]
+	mi := &file_orlop_proto_msgTypes[107]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5927,7 +6251,7 @@ func (x *EtcdDefragmentResponse) String() string {
 func (*EtcdDefragmentResponse) ProtoMessage() {}
 
 func (x *EtcdDefragmentResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[100]
+	mi := &file_orlop_proto_msgTypes[107]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5940,7 +6264,7 @@ func (x *EtcdDefragmentResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdDefragmentResponse.ProtoReflect.Descriptor instead.
 func (*EtcdDefragmentResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{100}
+	return file_orlop_proto_rawDescGZIP(), []int{107}
 }
 
 func (x *EtcdDefragmentResponse) GetBefore() int64 {
@@ -5972,7 +6296,7 @@ type EtcdDisarmRequest struct {
 
 func (x *EtcdDisarmRequest) Reset() {
 	*x = EtcdDisarmRequest{}
-	mi := &file_orlop_proto_msgTypes[101]
+	mi := &file_orlop_proto_msgTypes[108]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5984,7 +6308,7 @@ func (x *EtcdDisarmRequest) String() string {
 func (*EtcdDisarmRequest) ProtoMessage() {}
 
 func (x *EtcdDisarmRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[101]
+	mi := &file_orlop_proto_msgTypes[108]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5997,7 +6321,7 @@ func (x *EtcdDisarmRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdDisarmRequest.ProtoReflect.Descriptor instead.
 func (*EtcdDisarmRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{101}
+	return file_orlop_proto_rawDescGZIP(), []int{108}
 }
 
 type EtcdDisarmResponse struct {
@@ -6009,7 +6333,7 @@ type EtcdDisarmResponse struct {
 
 func (x *EtcdDisarmResponse) Reset() {
 	*x = EtcdDisarmResponse{}
-	mi := &file_orlop_proto_msgTypes[102]
+	mi := &file_orlop_proto_msgTypes[109]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6021,7 +6345,7 @@ func (x *EtcdDisarmResponse) String() string {
 func (*EtcdDisarmResponse) ProtoMessage() {}
 
 func (x *EtcdDisarmResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[102]
+	mi := &file_orlop_proto_msgTypes[109]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6034,7 +6358,7 @@ func (x *EtcdDisarmResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdDisarmResponse.ProtoReflect.Descriptor instead.
 func (*EtcdDisarmResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{102}
+	return file_orlop_proto_rawDescGZIP(), []int{109}
 }
 
 func (x *EtcdDisarmResponse) GetAlarms() []string {
@@ -6433,7 +6757,23 @@ const file_orlop_proto_rawDesc = "" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x125\n" +
 	"\bduration\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\bduration\"+\n" +
 	"\x0fProfileResponse\x12\x18\n" +
-	"\aprofile\x18\x01 \x01(\fR\aprofile\"\x15\n" +
+	"\aprofile\x18\x01 \x01(\fR\aprofile\"\x81\x01\n" +
+	"\n" +
+	"EtcdMember\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\x1b\n" +
+	"\tpeer_urls\x18\x03 \x03(\tR\bpeerUrls\x12\x18\n" +
+	"\alearner\x18\x04 \x01(\bR\alearner\x12\x18\n" +
+	"\aproblem\x18\x05 \x01(\tR\aproblem\"+\n" +
+	"\x11EtcdRemoveRequest\x12\x16\n" +
+	"\x06member\x18\x01 \x01(\tR\x06member\"J\n" +
+	"\x12EtcdRemoveResponse\x124\n" +
+	"\aremoved\x18\x01 \x01(\v2\x1a.orlop.v1alpha1.EtcdMemberR\aremoved\"\x14\n" +
+	"\x12EtcdRecoverRequest\"/\n" +
+	"\x13EtcdRecoverResponse\x12\x18\n" +
+	"\adropped\x18\x01 \x03(\tR\adropped\"\x13\n" +
+	"\x11EtcdRejoinRequest\"\x14\n" +
+	"\x12EtcdRejoinResponse\"\x15\n" +
 	"\x13EtcdSnapshotRequest\"x\n" +
 	"\x14EtcdSnapshotResponse\x122\n" +
 	"\x05about\x18\x01 \x01(\v2\x1c.orlop.v1alpha1.EtcdSnapshotR\x05about\x12\x14\n" +
@@ -6468,7 +6808,7 @@ const file_orlop_proto_rawDesc = "" +
 	"\x04keys\x18\x04 \x01(\x03R\x04keys\x12\x1a\n" +
 	"\breplaced\x18\x05 \x01(\x03R\breplaced\x12\x12\n" +
 	"\x04undo\x18\x06 \x01(\bR\x04undo\"\x13\n" +
-	"\x11EtcdStatusRequest\"\x8d\x03\n" +
+	"\x11EtcdStatusRequest\"\xc3\x03\n" +
 	"\x12EtcdStatusResponse\x12\x18\n" +
 	"\aproblem\x18\x01 \x01(\tR\aproblem\x12\x16\n" +
 	"\x06member\x18\x02 \x01(\tR\x06member\x12\x0e\n" +
@@ -6485,7 +6825,8 @@ const file_orlop_proto_rawDesc = "" +
 	"\traft_term\x18\v \x01(\x04R\braftTerm\x12\x16\n" +
 	"\x06alarms\x18\f \x03(\tR\x06alarms\x128\n" +
 	"\brestored\x18\r \x01(\v2\x1c.orlop.v1alpha1.EtcdRestoredR\brestored\x12\x1b\n" +
-	"\tundo_size\x18\x0e \x01(\x03R\bundoSize\"\x17\n" +
+	"\tundo_size\x18\x0e \x01(\x03R\bundoSize\x124\n" +
+	"\amembers\x18\x0f \x03(\v2\x1a.orlop.v1alpha1.EtcdMemberR\amembers\"\x17\n" +
 	"\x15EtcdDefragmentRequest\"d\n" +
 	"\x16EtcdDefragmentResponse\x12\x16\n" +
 	"\x06before\x18\x01 \x01(\x03R\x06before\x12\x14\n" +
@@ -6580,7 +6921,7 @@ const file_orlop_proto_rawDesc = "" +
 	"\x06Remove\x12#.orlop.v1alpha1.RemoveMemberRequest\x1a$.orlop.v1alpha1.RemoveMemberResponse\"\x04\x80\xb5\x18\x1e2\xad\x01\n" +
 	"\x05Debug\x12R\n" +
 	"\aCapture\x12\x1e.orlop.v1alpha1.CaptureRequest\x1a\x1f.orlop.v1alpha1.CaptureResponse\"\x04\x80\xb5\x18\x1e0\x01\x12P\n" +
-	"\aProfile\x12\x1e.orlop.v1alpha1.ProfileRequest\x1a\x1f.orlop.v1alpha1.ProfileResponse\"\x04\x80\xb5\x18\x142\xb2\x04\n" +
+	"\aProfile\x12\x1e.orlop.v1alpha1.ProfileRequest\x1a\x1f.orlop.v1alpha1.ProfileResponse\"\x04\x80\xb5\x18\x142\xba\x06\n" +
 	"\x04Etcd\x12b\n" +
 	"\bSnapshot\x12#.orlop.v1alpha1.EtcdSnapshotRequest\x1a$.orlop.v1alpha1.EtcdSnapshotResponse\"\t\x80\xb5\x18\x1e\x8a\xb5\x18\x01g0\x01\x12T\n" +
 	"\x04List\x12\x1f.orlop.v1alpha1.EtcdListRequest\x1a .orlop.v1alpha1.EtcdListResponse\"\t\x80\xb5\x18\n" +
@@ -6590,7 +6931,10 @@ const file_orlop_proto_rawDesc = "" +
 	"\x8a\xb5\x18\x01g\x12a\n" +
 	"\n" +
 	"Defragment\x12%.orlop.v1alpha1.EtcdDefragmentRequest\x1a&.orlop.v1alpha1.EtcdDefragmentResponse\"\x04\x80\xb5\x18\x14\x12U\n" +
-	"\x06Disarm\x12!.orlop.v1alpha1.EtcdDisarmRequest\x1a\".orlop.v1alpha1.EtcdDisarmResponse\"\x04\x80\xb5\x18\x14:J\n" +
+	"\x06Disarm\x12!.orlop.v1alpha1.EtcdDisarmRequest\x1a\".orlop.v1alpha1.EtcdDisarmResponse\"\x04\x80\xb5\x18\x14\x12U\n" +
+	"\x06Remove\x12!.orlop.v1alpha1.EtcdRemoveRequest\x1a\".orlop.v1alpha1.EtcdRemoveResponse\"\x04\x80\xb5\x18\x1e\x12X\n" +
+	"\aRecover\x12\".orlop.v1alpha1.EtcdRecoverRequest\x1a#.orlop.v1alpha1.EtcdRecoverResponse\"\x04\x80\xb5\x18\x1e\x12U\n" +
+	"\x06Rejoin\x12!.orlop.v1alpha1.EtcdRejoinRequest\x1a\".orlop.v1alpha1.EtcdRejoinResponse\"\x04\x80\xb5\x18\x1e:J\n" +
 	"\x04role\x12\x1e.google.protobuf.MethodOptions\x18І\x03 \x01(\x0e2\x14.orlop.v1alpha1.RoleR\x04role:N\n" +
 	"\x06narrow\x12\x1e.google.protobuf.MethodOptions\x18ц\x03 \x03(\x0e2\x14.orlop.v1alpha1.RoleR\x06narrow::\n" +
 	"\aaudited\x12\x1e.google.protobuf.MethodOptions\x18҆\x03 \x01(\bR\aauditedB#Z!github.com/orlop-os/orlop/pkg/apib\x06proto3"
@@ -6608,7 +6952,7 @@ func file_orlop_proto_rawDescGZIP() []byte {
 }
 
 var file_orlop_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_orlop_proto_msgTypes = make([]protoimpl.MessageInfo, 105)
+var file_orlop_proto_msgTypes = make([]protoimpl.MessageInfo, 112)
 var file_orlop_proto_goTypes = []any{
 	(Role)(0),                          // 0: orlop.v1alpha1.Role
 	(ResetRequest_Wipe)(0),             // 1: orlop.v1alpha1.ResetRequest.Wipe
@@ -6701,190 +7045,205 @@ var file_orlop_proto_goTypes = []any{
 	(*Packet)(nil),                     // 88: orlop.v1alpha1.Packet
 	(*ProfileRequest)(nil),             // 89: orlop.v1alpha1.ProfileRequest
 	(*ProfileResponse)(nil),            // 90: orlop.v1alpha1.ProfileResponse
-	(*EtcdSnapshotRequest)(nil),        // 91: orlop.v1alpha1.EtcdSnapshotRequest
-	(*EtcdSnapshotResponse)(nil),       // 92: orlop.v1alpha1.EtcdSnapshotResponse
-	(*EtcdSnapshot)(nil),               // 93: orlop.v1alpha1.EtcdSnapshot
-	(*EtcdListRequest)(nil),            // 94: orlop.v1alpha1.EtcdListRequest
-	(*EtcdListResponse)(nil),           // 95: orlop.v1alpha1.EtcdListResponse
-	(*EtcdKept)(nil),                   // 96: orlop.v1alpha1.EtcdKept
-	(*EtcdRestoreRequest)(nil),         // 97: orlop.v1alpha1.EtcdRestoreRequest
-	(*EtcdRestoreResponse)(nil),        // 98: orlop.v1alpha1.EtcdRestoreResponse
-	(*EtcdRestored)(nil),               // 99: orlop.v1alpha1.EtcdRestored
-	(*EtcdStatusRequest)(nil),          // 100: orlop.v1alpha1.EtcdStatusRequest
-	(*EtcdStatusResponse)(nil),         // 101: orlop.v1alpha1.EtcdStatusResponse
-	(*EtcdDefragmentRequest)(nil),      // 102: orlop.v1alpha1.EtcdDefragmentRequest
-	(*EtcdDefragmentResponse)(nil),     // 103: orlop.v1alpha1.EtcdDefragmentResponse
-	(*EtcdDisarmRequest)(nil),          // 104: orlop.v1alpha1.EtcdDisarmRequest
-	(*EtcdDisarmResponse)(nil),         // 105: orlop.v1alpha1.EtcdDisarmResponse
-	nil,                                // 106: orlop.v1alpha1.JoinRequest.LeavesEntry
-	nil,                                // 107: orlop.v1alpha1.JoinResponse.LeavesEntry
-	(*timestamppb.Timestamp)(nil),      // 108: google.protobuf.Timestamp
-	(*structpb.Value)(nil),             // 109: google.protobuf.Value
-	(*durationpb.Duration)(nil),        // 110: google.protobuf.Duration
-	(*descriptorpb.MethodOptions)(nil), // 111: google.protobuf.MethodOptions
+	(*EtcdMember)(nil),                 // 91: orlop.v1alpha1.EtcdMember
+	(*EtcdRemoveRequest)(nil),          // 92: orlop.v1alpha1.EtcdRemoveRequest
+	(*EtcdRemoveResponse)(nil),         // 93: orlop.v1alpha1.EtcdRemoveResponse
+	(*EtcdRecoverRequest)(nil),         // 94: orlop.v1alpha1.EtcdRecoverRequest
+	(*EtcdRecoverResponse)(nil),        // 95: orlop.v1alpha1.EtcdRecoverResponse
+	(*EtcdRejoinRequest)(nil),          // 96: orlop.v1alpha1.EtcdRejoinRequest
+	(*EtcdRejoinResponse)(nil),         // 97: orlop.v1alpha1.EtcdRejoinResponse
+	(*EtcdSnapshotRequest)(nil),        // 98: orlop.v1alpha1.EtcdSnapshotRequest
+	(*EtcdSnapshotResponse)(nil),       // 99: orlop.v1alpha1.EtcdSnapshotResponse
+	(*EtcdSnapshot)(nil),               // 100: orlop.v1alpha1.EtcdSnapshot
+	(*EtcdListRequest)(nil),            // 101: orlop.v1alpha1.EtcdListRequest
+	(*EtcdListResponse)(nil),           // 102: orlop.v1alpha1.EtcdListResponse
+	(*EtcdKept)(nil),                   // 103: orlop.v1alpha1.EtcdKept
+	(*EtcdRestoreRequest)(nil),         // 104: orlop.v1alpha1.EtcdRestoreRequest
+	(*EtcdRestoreResponse)(nil),        // 105: orlop.v1alpha1.EtcdRestoreResponse
+	(*EtcdRestored)(nil),               // 106: orlop.v1alpha1.EtcdRestored
+	(*EtcdStatusRequest)(nil),          // 107: orlop.v1alpha1.EtcdStatusRequest
+	(*EtcdStatusResponse)(nil),         // 108: orlop.v1alpha1.EtcdStatusResponse
+	(*EtcdDefragmentRequest)(nil),      // 109: orlop.v1alpha1.EtcdDefragmentRequest
+	(*EtcdDefragmentResponse)(nil),     // 110: orlop.v1alpha1.EtcdDefragmentResponse
+	(*EtcdDisarmRequest)(nil),          // 111: orlop.v1alpha1.EtcdDisarmRequest
+	(*EtcdDisarmResponse)(nil),         // 112: orlop.v1alpha1.EtcdDisarmResponse
+	nil,                                // 113: orlop.v1alpha1.JoinRequest.LeavesEntry
+	nil,                                // 114: orlop.v1alpha1.JoinResponse.LeavesEntry
+	(*timestamppb.Timestamp)(nil),      // 115: google.protobuf.Timestamp
+	(*structpb.Value)(nil),             // 116: google.protobuf.Value
+	(*durationpb.Duration)(nil),        // 117: google.protobuf.Duration
+	(*descriptorpb.MethodOptions)(nil), // 118: google.protobuf.MethodOptions
 }
 var file_orlop_proto_depIdxs = []int32{
-	108, // 0: orlop.v1alpha1.VersionResponse.built:type_name -> google.protobuf.Timestamp
-	109, // 1: orlop.v1alpha1.StateSnapshot.value:type_name -> google.protobuf.Value
-	108, // 2: orlop.v1alpha1.Event.time:type_name -> google.protobuf.Timestamp
-	110, // 3: orlop.v1alpha1.PowerRequest.grace:type_name -> google.protobuf.Duration
+	115, // 0: orlop.v1alpha1.VersionResponse.built:type_name -> google.protobuf.Timestamp
+	116, // 1: orlop.v1alpha1.StateSnapshot.value:type_name -> google.protobuf.Value
+	115, // 2: orlop.v1alpha1.Event.time:type_name -> google.protobuf.Timestamp
+	117, // 3: orlop.v1alpha1.PowerRequest.grace:type_name -> google.protobuf.Duration
 	1,   // 4: orlop.v1alpha1.ResetRequest.wipe:type_name -> orlop.v1alpha1.ResetRequest.Wipe
 	16,  // 5: orlop.v1alpha1.ListFilesResponse.entries:type_name -> orlop.v1alpha1.FileEntry
-	108, // 6: orlop.v1alpha1.FileEntry.modified:type_name -> google.protobuf.Timestamp
+	115, // 6: orlop.v1alpha1.FileEntry.modified:type_name -> google.protobuf.Timestamp
 	2,   // 7: orlop.v1alpha1.ApplyRequest.mode:type_name -> orlop.v1alpha1.ApplyRequest.Mode
-	110, // 8: orlop.v1alpha1.ApplyRequest.try_for:type_name -> google.protobuf.Duration
-	108, // 9: orlop.v1alpha1.ApplyResponse.trial:type_name -> google.protobuf.Timestamp
-	108, // 10: orlop.v1alpha1.GetConfigResponse.applied:type_name -> google.protobuf.Timestamp
+	117, // 8: orlop.v1alpha1.ApplyRequest.try_for:type_name -> google.protobuf.Duration
+	115, // 9: orlop.v1alpha1.ApplyResponse.trial:type_name -> google.protobuf.Timestamp
+	115, // 10: orlop.v1alpha1.GetConfigResponse.applied:type_name -> google.protobuf.Timestamp
 	26,  // 11: orlop.v1alpha1.ConfigHistoryResponse.entries:type_name -> orlop.v1alpha1.ConfigEntry
-	108, // 12: orlop.v1alpha1.ConfigEntry.at:type_name -> google.protobuf.Timestamp
+	115, // 12: orlop.v1alpha1.ConfigEntry.at:type_name -> google.protobuf.Timestamp
 	32,  // 13: orlop.v1alpha1.ListServicesResponse.services:type_name -> orlop.v1alpha1.ServiceStatus
-	108, // 14: orlop.v1alpha1.ServiceStatus.since:type_name -> google.protobuf.Timestamp
+	115, // 14: orlop.v1alpha1.ServiceStatus.since:type_name -> google.protobuf.Timestamp
 	33,  // 15: orlop.v1alpha1.ServiceStatus.components:type_name -> orlop.v1alpha1.Component
-	108, // 16: orlop.v1alpha1.Component.since:type_name -> google.protobuf.Timestamp
-	108, // 17: orlop.v1alpha1.LogLine.time:type_name -> google.protobuf.Timestamp
+	115, // 16: orlop.v1alpha1.Component.since:type_name -> google.protobuf.Timestamp
+	115, // 17: orlop.v1alpha1.LogLine.time:type_name -> google.protobuf.Timestamp
 	43,  // 18: orlop.v1alpha1.ImportImageResponse.images:type_name -> orlop.v1alpha1.ContainerImage
 	43,  // 19: orlop.v1alpha1.ListImagesResponse.images:type_name -> orlop.v1alpha1.ContainerImage
-	108, // 20: orlop.v1alpha1.UpgradeStatus.began:type_name -> google.protobuf.Timestamp
-	108, // 21: orlop.v1alpha1.UpgradeStatus.ended:type_name -> google.protobuf.Timestamp
-	108, // 22: orlop.v1alpha1.UpgradeStatus.data_of:type_name -> google.protobuf.Timestamp
+	115, // 20: orlop.v1alpha1.UpgradeStatus.began:type_name -> google.protobuf.Timestamp
+	115, // 21: orlop.v1alpha1.UpgradeStatus.ended:type_name -> google.protobuf.Timestamp
+	115, // 22: orlop.v1alpha1.UpgradeStatus.data_of:type_name -> google.protobuf.Timestamp
 	68,  // 23: orlop.v1alpha1.RevocationsResponse.revocations:type_name -> orlop.v1alpha1.Revocation
-	110, // 24: orlop.v1alpha1.IssueRequest.life:type_name -> google.protobuf.Duration
-	110, // 25: orlop.v1alpha1.RenewRequest.life:type_name -> google.protobuf.Duration
+	117, // 24: orlop.v1alpha1.IssueRequest.life:type_name -> google.protobuf.Duration
+	117, // 25: orlop.v1alpha1.RenewRequest.life:type_name -> google.protobuf.Duration
 	67,  // 26: orlop.v1alpha1.ListTrustResponse.issued:type_name -> orlop.v1alpha1.IssuedCertificate
 	68,  // 27: orlop.v1alpha1.ListTrustResponse.revoked:type_name -> orlop.v1alpha1.Revocation
-	108, // 28: orlop.v1alpha1.IssuedCertificate.at:type_name -> google.protobuf.Timestamp
-	108, // 29: orlop.v1alpha1.IssuedCertificate.expires:type_name -> google.protobuf.Timestamp
-	108, // 30: orlop.v1alpha1.Revocation.at:type_name -> google.protobuf.Timestamp
+	115, // 28: orlop.v1alpha1.IssuedCertificate.at:type_name -> google.protobuf.Timestamp
+	115, // 29: orlop.v1alpha1.IssuedCertificate.expires:type_name -> google.protobuf.Timestamp
+	115, // 30: orlop.v1alpha1.Revocation.at:type_name -> google.protobuf.Timestamp
 	68,  // 31: orlop.v1alpha1.RevokeResponse.revocation:type_name -> orlop.v1alpha1.Revocation
 	73,  // 32: orlop.v1alpha1.HealthResponse.checks:type_name -> orlop.v1alpha1.HealthCheck
-	108, // 33: orlop.v1alpha1.HealthCheck.since:type_name -> google.protobuf.Timestamp
-	110, // 34: orlop.v1alpha1.KubeconfigRequest.ttl:type_name -> google.protobuf.Duration
-	110, // 35: orlop.v1alpha1.InviteRequest.life:type_name -> google.protobuf.Duration
-	106, // 36: orlop.v1alpha1.JoinRequest.leaves:type_name -> orlop.v1alpha1.JoinRequest.LeavesEntry
-	107, // 37: orlop.v1alpha1.JoinResponse.leaves:type_name -> orlop.v1alpha1.JoinResponse.LeavesEntry
+	115, // 33: orlop.v1alpha1.HealthCheck.since:type_name -> google.protobuf.Timestamp
+	117, // 34: orlop.v1alpha1.KubeconfigRequest.ttl:type_name -> google.protobuf.Duration
+	117, // 35: orlop.v1alpha1.InviteRequest.life:type_name -> google.protobuf.Duration
+	113, // 36: orlop.v1alpha1.JoinRequest.leaves:type_name -> orlop.v1alpha1.JoinRequest.LeavesEntry
+	114, // 37: orlop.v1alpha1.JoinResponse.leaves:type_name -> orlop.v1alpha1.JoinResponse.LeavesEntry
 	82,  // 38: orlop.v1alpha1.MembersResponse.members:type_name -> orlop.v1alpha1.Member
 	83,  // 39: orlop.v1alpha1.MembersResponse.tickets:type_name -> orlop.v1alpha1.Ticket
-	108, // 40: orlop.v1alpha1.Member.joined:type_name -> google.protobuf.Timestamp
-	108, // 41: orlop.v1alpha1.Member.renewed:type_name -> google.protobuf.Timestamp
-	108, // 42: orlop.v1alpha1.Member.expires:type_name -> google.protobuf.Timestamp
-	108, // 43: orlop.v1alpha1.Ticket.expires:type_name -> google.protobuf.Timestamp
-	110, // 44: orlop.v1alpha1.CaptureRequest.duration:type_name -> google.protobuf.Duration
+	115, // 40: orlop.v1alpha1.Member.joined:type_name -> google.protobuf.Timestamp
+	115, // 41: orlop.v1alpha1.Member.renewed:type_name -> google.protobuf.Timestamp
+	115, // 42: orlop.v1alpha1.Member.expires:type_name -> google.protobuf.Timestamp
+	115, // 43: orlop.v1alpha1.Ticket.expires:type_name -> google.protobuf.Timestamp
+	117, // 44: orlop.v1alpha1.CaptureRequest.duration:type_name -> google.protobuf.Duration
 	88,  // 45: orlop.v1alpha1.CaptureResponse.packets:type_name -> orlop.v1alpha1.Packet
-	110, // 46: orlop.v1alpha1.ProfileRequest.duration:type_name -> google.protobuf.Duration
-	93,  // 47: orlop.v1alpha1.EtcdSnapshotResponse.about:type_name -> orlop.v1alpha1.EtcdSnapshot
-	96,  // 48: orlop.v1alpha1.EtcdListResponse.snapshots:type_name -> orlop.v1alpha1.EtcdKept
-	108, // 49: orlop.v1alpha1.EtcdKept.at:type_name -> google.protobuf.Timestamp
-	99,  // 50: orlop.v1alpha1.EtcdRestoreResponse.restored:type_name -> orlop.v1alpha1.EtcdRestored
-	108, // 51: orlop.v1alpha1.EtcdRestored.at:type_name -> google.protobuf.Timestamp
-	99,  // 52: orlop.v1alpha1.EtcdStatusResponse.restored:type_name -> orlop.v1alpha1.EtcdRestored
-	111, // 53: orlop.v1alpha1.role:extendee -> google.protobuf.MethodOptions
-	111, // 54: orlop.v1alpha1.narrow:extendee -> google.protobuf.MethodOptions
-	111, // 55: orlop.v1alpha1.audited:extendee -> google.protobuf.MethodOptions
-	0,   // 56: orlop.v1alpha1.role:type_name -> orlop.v1alpha1.Role
-	0,   // 57: orlop.v1alpha1.narrow:type_name -> orlop.v1alpha1.Role
-	3,   // 58: orlop.v1alpha1.Machine.Version:input_type -> orlop.v1alpha1.VersionRequest
-	5,   // 59: orlop.v1alpha1.Machine.Get:input_type -> orlop.v1alpha1.GetRequest
-	5,   // 60: orlop.v1alpha1.Machine.Watch:input_type -> orlop.v1alpha1.GetRequest
-	7,   // 61: orlop.v1alpha1.Machine.Events:input_type -> orlop.v1alpha1.EventsRequest
-	9,   // 62: orlop.v1alpha1.Machine.Reboot:input_type -> orlop.v1alpha1.PowerRequest
-	9,   // 63: orlop.v1alpha1.Machine.Shutdown:input_type -> orlop.v1alpha1.PowerRequest
-	11,  // 64: orlop.v1alpha1.Machine.Reset:input_type -> orlop.v1alpha1.ResetRequest
-	12,  // 65: orlop.v1alpha1.Machine.ReadFile:input_type -> orlop.v1alpha1.ReadFileRequest
-	14,  // 66: orlop.v1alpha1.Machine.ListFiles:input_type -> orlop.v1alpha1.ListFilesRequest
-	17,  // 67: orlop.v1alpha1.Machine.Relay:input_type -> orlop.v1alpha1.RelayData
-	18,  // 68: orlop.v1alpha1.Config.Apply:input_type -> orlop.v1alpha1.ApplyRequest
-	20,  // 69: orlop.v1alpha1.Config.Confirm:input_type -> orlop.v1alpha1.ConfirmConfigRequest
-	22,  // 70: orlop.v1alpha1.Config.Get:input_type -> orlop.v1alpha1.GetConfigRequest
-	24,  // 71: orlop.v1alpha1.Config.History:input_type -> orlop.v1alpha1.ConfigHistoryRequest
-	27,  // 72: orlop.v1alpha1.Config.Compare:input_type -> orlop.v1alpha1.CompareConfigRequest
-	30,  // 73: orlop.v1alpha1.Service.List:input_type -> orlop.v1alpha1.ListServicesRequest
-	34,  // 74: orlop.v1alpha1.Service.Restart:input_type -> orlop.v1alpha1.RestartServiceRequest
-	36,  // 75: orlop.v1alpha1.Log.Service:input_type -> orlop.v1alpha1.ServiceLogRequest
-	37,  // 76: orlop.v1alpha1.Log.Kernel:input_type -> orlop.v1alpha1.KernelLogRequest
-	39,  // 77: orlop.v1alpha1.Image.Import:input_type -> orlop.v1alpha1.ImportImageRequest
-	41,  // 78: orlop.v1alpha1.Image.List:input_type -> orlop.v1alpha1.ListImagesRequest
-	44,  // 79: orlop.v1alpha1.Upgrade.Offer:input_type -> orlop.v1alpha1.OfferBundleRequest
-	46,  // 80: orlop.v1alpha1.Upgrade.Send:input_type -> orlop.v1alpha1.SendBundleRequest
-	47,  // 81: orlop.v1alpha1.Upgrade.Fetch:input_type -> orlop.v1alpha1.FetchBundleRequest
-	53,  // 82: orlop.v1alpha1.Upgrade.Status:input_type -> orlop.v1alpha1.UpgradeStatusRequest
-	54,  // 83: orlop.v1alpha1.Upgrade.Watch:input_type -> orlop.v1alpha1.WatchUpgradeRequest
-	48,  // 84: orlop.v1alpha1.Upgrade.Describe:input_type -> orlop.v1alpha1.DescribeBundleRequest
-	50,  // 85: orlop.v1alpha1.Upgrade.Give:input_type -> orlop.v1alpha1.GiveBundleRequest
-	56,  // 86: orlop.v1alpha1.Upgrade.Rollback:input_type -> orlop.v1alpha1.RollbackRequest
-	58,  // 87: orlop.v1alpha1.Audit.Read:input_type -> orlop.v1alpha1.ReadAuditRequest
-	62,  // 88: orlop.v1alpha1.Trust.Issue:input_type -> orlop.v1alpha1.IssueRequest
-	63,  // 89: orlop.v1alpha1.Trust.Renew:input_type -> orlop.v1alpha1.RenewRequest
-	65,  // 90: orlop.v1alpha1.Trust.List:input_type -> orlop.v1alpha1.ListTrustRequest
-	69,  // 91: orlop.v1alpha1.Trust.Revoke:input_type -> orlop.v1alpha1.RevokeRequest
-	60,  // 92: orlop.v1alpha1.Trust.Revocations:input_type -> orlop.v1alpha1.RevocationsRequest
-	71,  // 93: orlop.v1alpha1.Cluster.Health:input_type -> orlop.v1alpha1.HealthRequest
-	74,  // 94: orlop.v1alpha1.Cluster.Kubeconfig:input_type -> orlop.v1alpha1.KubeconfigRequest
-	76,  // 95: orlop.v1alpha1.Cluster.Invite:input_type -> orlop.v1alpha1.InviteRequest
-	78,  // 96: orlop.v1alpha1.Cluster.Join:input_type -> orlop.v1alpha1.JoinRequest
-	80,  // 97: orlop.v1alpha1.Cluster.Members:input_type -> orlop.v1alpha1.MembersRequest
-	84,  // 98: orlop.v1alpha1.Cluster.Remove:input_type -> orlop.v1alpha1.RemoveMemberRequest
-	86,  // 99: orlop.v1alpha1.Debug.Capture:input_type -> orlop.v1alpha1.CaptureRequest
-	89,  // 100: orlop.v1alpha1.Debug.Profile:input_type -> orlop.v1alpha1.ProfileRequest
-	91,  // 101: orlop.v1alpha1.Etcd.Snapshot:input_type -> orlop.v1alpha1.EtcdSnapshotRequest
-	94,  // 102: orlop.v1alpha1.Etcd.List:input_type -> orlop.v1alpha1.EtcdListRequest
-	97,  // 103: orlop.v1alpha1.Etcd.Restore:input_type -> orlop.v1alpha1.EtcdRestoreRequest
-	100, // 104: orlop.v1alpha1.Etcd.Status:input_type -> orlop.v1alpha1.EtcdStatusRequest
-	102, // 105: orlop.v1alpha1.Etcd.Defragment:input_type -> orlop.v1alpha1.EtcdDefragmentRequest
-	104, // 106: orlop.v1alpha1.Etcd.Disarm:input_type -> orlop.v1alpha1.EtcdDisarmRequest
-	4,   // 107: orlop.v1alpha1.Machine.Version:output_type -> orlop.v1alpha1.VersionResponse
-	6,   // 108: orlop.v1alpha1.Machine.Get:output_type -> orlop.v1alpha1.StateSnapshot
-	6,   // 109: orlop.v1alpha1.Machine.Watch:output_type -> orlop.v1alpha1.StateSnapshot
-	8,   // 110: orlop.v1alpha1.Machine.Events:output_type -> orlop.v1alpha1.Event
-	10,  // 111: orlop.v1alpha1.Machine.Reboot:output_type -> orlop.v1alpha1.PowerResponse
-	10,  // 112: orlop.v1alpha1.Machine.Shutdown:output_type -> orlop.v1alpha1.PowerResponse
-	10,  // 113: orlop.v1alpha1.Machine.Reset:output_type -> orlop.v1alpha1.PowerResponse
-	13,  // 114: orlop.v1alpha1.Machine.ReadFile:output_type -> orlop.v1alpha1.ReadFileResponse
-	15,  // 115: orlop.v1alpha1.Machine.ListFiles:output_type -> orlop.v1alpha1.ListFilesResponse
-	17,  // 116: orlop.v1alpha1.Machine.Relay:output_type -> orlop.v1alpha1.RelayData
-	19,  // 117: orlop.v1alpha1.Config.Apply:output_type -> orlop.v1alpha1.ApplyResponse
-	21,  // 118: orlop.v1alpha1.Config.Confirm:output_type -> orlop.v1alpha1.ConfirmConfigResponse
-	23,  // 119: orlop.v1alpha1.Config.Get:output_type -> orlop.v1alpha1.GetConfigResponse
-	25,  // 120: orlop.v1alpha1.Config.History:output_type -> orlop.v1alpha1.ConfigHistoryResponse
-	28,  // 121: orlop.v1alpha1.Config.Compare:output_type -> orlop.v1alpha1.CompareConfigResponse
-	31,  // 122: orlop.v1alpha1.Service.List:output_type -> orlop.v1alpha1.ListServicesResponse
-	35,  // 123: orlop.v1alpha1.Service.Restart:output_type -> orlop.v1alpha1.RestartServiceResponse
-	38,  // 124: orlop.v1alpha1.Log.Service:output_type -> orlop.v1alpha1.LogLine
-	38,  // 125: orlop.v1alpha1.Log.Kernel:output_type -> orlop.v1alpha1.LogLine
-	40,  // 126: orlop.v1alpha1.Image.Import:output_type -> orlop.v1alpha1.ImportImageResponse
-	42,  // 127: orlop.v1alpha1.Image.List:output_type -> orlop.v1alpha1.ListImagesResponse
-	45,  // 128: orlop.v1alpha1.Upgrade.Offer:output_type -> orlop.v1alpha1.OfferBundleResponse
-	52,  // 129: orlop.v1alpha1.Upgrade.Send:output_type -> orlop.v1alpha1.UpgradeBegun
-	52,  // 130: orlop.v1alpha1.Upgrade.Fetch:output_type -> orlop.v1alpha1.UpgradeBegun
-	55,  // 131: orlop.v1alpha1.Upgrade.Status:output_type -> orlop.v1alpha1.UpgradeStatus
-	55,  // 132: orlop.v1alpha1.Upgrade.Watch:output_type -> orlop.v1alpha1.UpgradeStatus
-	49,  // 133: orlop.v1alpha1.Upgrade.Describe:output_type -> orlop.v1alpha1.DescribeBundleResponse
-	51,  // 134: orlop.v1alpha1.Upgrade.Give:output_type -> orlop.v1alpha1.GiveBundleResponse
-	57,  // 135: orlop.v1alpha1.Upgrade.Rollback:output_type -> orlop.v1alpha1.RollbackResponse
-	59,  // 136: orlop.v1alpha1.Audit.Read:output_type -> orlop.v1alpha1.AuditLine
-	64,  // 137: orlop.v1alpha1.Trust.Issue:output_type -> orlop.v1alpha1.IssueResponse
-	64,  // 138: orlop.v1alpha1.Trust.Renew:output_type -> orlop.v1alpha1.IssueResponse
-	66,  // 139: orlop.v1alpha1.Trust.List:output_type -> orlop.v1alpha1.ListTrustResponse
-	70,  // 140: orlop.v1alpha1.Trust.Revoke:output_type -> orlop.v1alpha1.RevokeResponse
-	61,  // 141: orlop.v1alpha1.Trust.Revocations:output_type -> orlop.v1alpha1.RevocationsResponse
-	72,  // 142: orlop.v1alpha1.Cluster.Health:output_type -> orlop.v1alpha1.HealthResponse
-	75,  // 143: orlop.v1alpha1.Cluster.Kubeconfig:output_type -> orlop.v1alpha1.KubeconfigResponse
-	77,  // 144: orlop.v1alpha1.Cluster.Invite:output_type -> orlop.v1alpha1.InviteResponse
-	79,  // 145: orlop.v1alpha1.Cluster.Join:output_type -> orlop.v1alpha1.JoinResponse
-	81,  // 146: orlop.v1alpha1.Cluster.Members:output_type -> orlop.v1alpha1.MembersResponse
-	85,  // 147: orlop.v1alpha1.Cluster.Remove:output_type -> orlop.v1alpha1.RemoveMemberResponse
-	87,  // 148: orlop.v1alpha1.Debug.Capture:output_type -> orlop.v1alpha1.CaptureResponse
-	90,  // 149: orlop.v1alpha1.Debug.Profile:output_type -> orlop.v1alpha1.ProfileResponse
-	92,  // 150: orlop.v1alpha1.Etcd.Snapshot:output_type -> orlop.v1alpha1.EtcdSnapshotResponse
-	95,  // 151: orlop.v1alpha1.Etcd.List:output_type -> orlop.v1alpha1.EtcdListResponse
-	98,  // 152: orlop.v1alpha1.Etcd.Restore:output_type -> orlop.v1alpha1.EtcdRestoreResponse
-	101, // 153: orlop.v1alpha1.Etcd.Status:output_type -> orlop.v1alpha1.EtcdStatusResponse
-	103, // 154: orlop.v1alpha1.Etcd.Defragment:output_type -> orlop.v1alpha1.EtcdDefragmentResponse
-	105, // 155: orlop.v1alpha1.Etcd.Disarm:output_type -> orlop.v1alpha1.EtcdDisarmResponse
-	107, // [107:156] is the sub-list for method output_type
-	58,  // [58:107] is the sub-list for method input_type
-	56,  // [56:58] is the sub-list for extension type_name
-	53,  // [53:56] is the sub-list for extension extendee
-	0,   // [0:53] is the sub-list for field type_name
+	117, // 46: orlop.v1alpha1.ProfileRequest.duration:type_name -> google.protobuf.Duration
+	91,  // 47: orlop.v1alpha1.EtcdRemoveResponse.removed:type_name -> orlop.v1alpha1.EtcdMember
+	100, // 48: orlop.v1alpha1.EtcdSnapshotResponse.about:type_name -> orlop.v1alpha1.EtcdSnapshot
+	103, // 49: orlop.v1alpha1.EtcdListResponse.snapshots:type_name -> orlop.v1alpha1.EtcdKept
+	115, // 50: orlop.v1alpha1.EtcdKept.at:type_name -> google.protobuf.Timestamp
+	106, // 51: orlop.v1alpha1.EtcdRestoreResponse.restored:type_name -> orlop.v1alpha1.EtcdRestored
+	115, // 52: orlop.v1alpha1.EtcdRestored.at:type_name -> google.protobuf.Timestamp
+	106, // 53: orlop.v1alpha1.EtcdStatusResponse.restored:type_name -> orlop.v1alpha1.EtcdRestored
+	91,  // 54: orlop.v1alpha1.EtcdStatusResponse.members:type_name -> orlop.v1alpha1.EtcdMember
+	118, // 55: orlop.v1alpha1.role:extendee -> google.protobuf.MethodOptions
+	118, // 56: orlop.v1alpha1.narrow:extendee -> google.protobuf.MethodOptions
+	118, // 57: orlop.v1alpha1.audited:extendee -> google.protobuf.MethodOptions
+	0,   // 58: orlop.v1alpha1.role:type_name -> orlop.v1alpha1.Role
+	0,   // 59: orlop.v1alpha1.narrow:type_name -> orlop.v1alpha1.Role
+	3,   // 60: orlop.v1alpha1.Machine.Version:input_type -> orlop.v1alpha1.VersionRequest
+	5,   // 61: orlop.v1alpha1.Machine.Get:input_type -> orlop.v1alpha1.GetRequest
+	5,   // 62: orlop.v1alpha1.Machine.Watch:input_type -> orlop.v1alpha1.GetRequest
+	7,   // 63: orlop.v1alpha1.Machine.Events:input_type -> orlop.v1alpha1.EventsRequest
+	9,   // 64: orlop.v1alpha1.Machine.Reboot:input_type -> orlop.v1alpha1.PowerRequest
+	9,   // 65: orlop.v1alpha1.Machine.Shutdown:input_type -> orlop.v1alpha1.PowerRequest
+	11,  // 66: orlop.v1alpha1.Machine.Reset:input_type -> orlop.v1alpha1.ResetRequest
+	12,  // 67: orlop.v1alpha1.Machine.ReadFile:input_type -> orlop.v1alpha1.ReadFileRequest
+	14,  // 68: orlop.v1alpha1.Machine.ListFiles:input_type -> orlop.v1alpha1.ListFilesRequest
+	17,  // 69: orlop.v1alpha1.Machine.Relay:input_type -> orlop.v1alpha1.RelayData
+	18,  // 70: orlop.v1alpha1.Config.Apply:input_type -> orlop.v1alpha1.ApplyRequest
+	20,  // 71: orlop.v1alpha1.Config.Confirm:input_type -> orlop.v1alpha1.ConfirmConfigRequest
+	22,  // 72: orlop.v1alpha1.Config.Get:input_type -> orlop.v1alpha1.GetConfigRequest
+	24,  // 73: orlop.v1alpha1.Config.History:input_type -> orlop.v1alpha1.ConfigHistoryRequest
+	27,  // 74: orlop.v1alpha1.Config.Compare:input_type -> orlop.v1alpha1.CompareConfigRequest
+	30,  // 75: orlop.v1alpha1.Service.List:input_type -> orlop.v1alpha1.ListServicesRequest
+	34,  // 76: orlop.v1alpha1.Service.Restart:input_type -> orlop.v1alpha1.RestartServiceRequest
+	36,  // 77: orlop.v1alpha1.Log.Service:input_type -> orlop.v1alpha1.ServiceLogRequest
+	37,  // 78: orlop.v1alpha1.Log.Kernel:input_type -> orlop.v1alpha1.KernelLogRequest
+	39,  // 79: orlop.v1alpha1.Image.Import:input_type -> orlop.v1alpha1.ImportImageRequest
+	41,  // 80: orlop.v1alpha1.Image.List:input_type -> orlop.v1alpha1.ListImagesRequest
+	44,  // 81: orlop.v1alpha1.Upgrade.Offer:input_type -> orlop.v1alpha1.OfferBundleRequest
+	46,  // 82: orlop.v1alpha1.Upgrade.Send:input_type -> orlop.v1alpha1.SendBundleRequest
+	47,  // 83: orlop.v1alpha1.Upgrade.Fetch:input_type -> orlop.v1alpha1.FetchBundleRequest
+	53,  // 84: orlop.v1alpha1.Upgrade.Status:input_type -> orlop.v1alpha1.UpgradeStatusRequest
+	54,  // 85: orlop.v1alpha1.Upgrade.Watch:input_type -> orlop.v1alpha1.WatchUpgradeRequest
+	48,  // 86: orlop.v1alpha1.Upgrade.Describe:input_type -> orlop.v1alpha1.DescribeBundleRequest
+	50,  // 87: orlop.v1alpha1.Upgrade.Give:input_type -> orlop.v1alpha1.GiveBundleRequest
+	56,  // 88: orlop.v1alpha1.Upgrade.Rollback:input_type -> orlop.v1alpha1.RollbackRequest
+	58,  // 89: orlop.v1alpha1.Audit.Read:input_type -> orlop.v1alpha1.ReadAuditRequest
+	62,  // 90: orlop.v1alpha1.Trust.Issue:input_type -> orlop.v1alpha1.IssueRequest
+	63,  // 91: orlop.v1alpha1.Trust.Renew:input_type -> orlop.v1alpha1.RenewRequest
+	65,  // 92: orlop.v1alpha1.Trust.List:input_type -> orlop.v1alpha1.ListTrustRequest
+	69,  // 93: orlop.v1alpha1.Trust.Revoke:input_type -> orlop.v1alpha1.RevokeRequest
+	60,  // 94: orlop.v1alpha1.Trust.Revocations:input_type -> orlop.v1alpha1.RevocationsRequest
+	71,  // 95: orlop.v1alpha1.Cluster.Health:input_type -> orlop.v1alpha1.HealthRequest
+	74,  // 96: orlop.v1alpha1.Cluster.Kubeconfig:input_type -> orlop.v1alpha1.KubeconfigRequest
+	76,  // 97: orlop.v1alpha1.Cluster.Invite:input_type -> orlop.v1alpha1.InviteRequest
+	78,  // 98: orlop.v1alpha1.Cluster.Join:input_type -> orlop.v1alpha1.JoinRequest
+	80,  // 99: orlop.v1alpha1.Cluster.Members:input_type -> orlop.v1alpha1.MembersRequest
+	84,  // 100: orlop.v1alpha1.Cluster.Remove:input_type -> orlop.v1alpha1.RemoveMemberRequest
+	86,  // 101: orlop.v1alpha1.Debug.Capture:input_type -> orlop.v1alpha1.CaptureRequest
+	89,  // 102: orlop.v1alpha1.Debug.Profile:input_type -> orlop.v1alpha1.ProfileRequest
+	98,  // 103: orlop.v1alpha1.Etcd.Snapshot:input_type -> orlop.v1alpha1.EtcdSnapshotRequest
+	101, // 104: orlop.v1alpha1.Etcd.List:input_type -> orlop.v1alpha1.EtcdListRequest
+	104, // 105: orlop.v1alpha1.Etcd.Restore:input_type -> orlop.v1alpha1.EtcdRestoreRequest
+	107, // 106: orlop.v1alpha1.Etcd.Status:input_type -> orlop.v1alpha1.EtcdStatusRequest
+	109, // 107: orlop.v1alpha1.Etcd.Defragment:input_type -> orlop.v1alpha1.EtcdDefragmentRequest
+	111, // 108: orlop.v1alpha1.Etcd.Disarm:input_type -> orlop.v1alpha1.EtcdDisarmRequest
+	92,  // 109: orlop.v1alpha1.Etcd.Remove:input_type -> orlop.v1alpha1.EtcdRemoveRequest
+	94,  // 110: orlop.v1alpha1.Etcd.Recover:input_type -> orlop.v1alpha1.EtcdRecoverRequest
+	96,  // 111: orlop.v1alpha1.Etcd.Rejoin:input_type -> orlop.v1alpha1.EtcdRejoinRequest
+	4,   // 112: orlop.v1alpha1.Machine.Version:output_type -> orlop.v1alpha1.VersionResponse
+	6,   // 113: orlop.v1alpha1.Machine.Get:output_type -> orlop.v1alpha1.StateSnapshot
+	6,   // 114: orlop.v1alpha1.Machine.Watch:output_type -> orlop.v1alpha1.StateSnapshot
+	8,   // 115: orlop.v1alpha1.Machine.Events:output_type -> orlop.v1alpha1.Event
+	10,  // 116: orlop.v1alpha1.Machine.Reboot:output_type -> orlop.v1alpha1.PowerResponse
+	10,  // 117: orlop.v1alpha1.Machine.Shutdown:output_type -> orlop.v1alpha1.PowerResponse
+	10,  // 118: orlop.v1alpha1.Machine.Reset:output_type -> orlop.v1alpha1.PowerResponse
+	13,  // 119: orlop.v1alpha1.Machine.ReadFile:output_type -> orlop.v1alpha1.ReadFileResponse
+	15,  // 120: orlop.v1alpha1.Machine.ListFiles:output_type -> orlop.v1alpha1.ListFilesResponse
+	17,  // 121: orlop.v1alpha1.Machine.Relay:output_type -> orlop.v1alpha1.RelayData
+	19,  // 122: orlop.v1alpha1.Config.Apply:output_type -> orlop.v1alpha1.ApplyResponse
+	21,  // 123: orlop.v1alpha1.Config.Confirm:output_type -> orlop.v1alpha1.ConfirmConfigResponse
+	23,  // 124: orlop.v1alpha1.Config.Get:output_type -> orlop.v1alpha1.GetConfigResponse
+	25,  // 125: orlop.v1alpha1.Config.History:output_type -> orlop.v1alpha1.ConfigHistoryResponse
+	28,  // 126: orlop.v1alpha1.Config.Compare:output_type -> orlop.v1alpha1.CompareConfigResponse
+	31,  // 127: orlop.v1alpha1.Service.List:output_type -> orlop.v1alpha1.ListServicesResponse
+	35,  // 128: orlop.v1alpha1.Service.Restart:output_type -> orlop.v1alpha1.RestartServiceResponse
+	38,  // 129: orlop.v1alpha1.Log.Service:output_type -> orlop.v1alpha1.LogLine
+	38,  // 130: orlop.v1alpha1.Log.Kernel:output_type -> orlop.v1alpha1.LogLine
+	40,  // 131: orlop.v1alpha1.Image.Import:output_type -> orlop.v1alpha1.ImportImageResponse
+	42,  // 132: orlop.v1alpha1.Image.List:output_type -> orlop.v1alpha1.ListImagesResponse
+	45,  // 133: orlop.v1alpha1.Upgrade.Offer:output_type -> orlop.v1alpha1.OfferBundleResponse
+	52,  // 134: orlop.v1alpha1.Upgrade.Send:output_type -> orlop.v1alpha1.UpgradeBegun
+	52,  // 135: orlop.v1alpha1.Upgrade.Fetch:output_type -> orlop.v1alpha1.UpgradeBegun
+	55,  // 136: orlop.v1alpha1.Upgrade.Status:output_type -> orlop.v1alpha1.UpgradeStatus
+	55,  // 137: orlop.v1alpha1.Upgrade.Watch:output_type -> orlop.v1alpha1.UpgradeStatus
+	49,  // 138: orlop.v1alpha1.Upgrade.Describe:output_type -> orlop.v1alpha1.DescribeBundleResponse
+	51,  // 139: orlop.v1alpha1.Upgrade.Give:output_type -> orlop.v1alpha1.GiveBundleResponse
+	57,  // 140: orlop.v1alpha1.Upgrade.Rollback:output_type -> orlop.v1alpha1.RollbackResponse
+	59,  // 141: orlop.v1alpha1.Audit.Read:output_type -> orlop.v1alpha1.AuditLine
+	64,  // 142: orlop.v1alpha1.Trust.Issue:output_type -> orlop.v1alpha1.IssueResponse
+	64,  // 143: orlop.v1alpha1.Trust.Renew:output_type -> orlop.v1alpha1.IssueResponse
+	66,  // 144: orlop.v1alpha1.Trust.List:output_type -> orlop.v1alpha1.ListTrustResponse
+	70,  // 145: orlop.v1alpha1.Trust.Revoke:output_type -> orlop.v1alpha1.RevokeResponse
+	61,  // 146: orlop.v1alpha1.Trust.Revocations:output_type -> orlop.v1alpha1.RevocationsResponse
+	72,  // 147: orlop.v1alpha1.Cluster.Health:output_type -> orlop.v1alpha1.HealthResponse
+	75,  // 148: orlop.v1alpha1.Cluster.Kubeconfig:output_type -> orlop.v1alpha1.KubeconfigResponse
+	77,  // 149: orlop.v1alpha1.Cluster.Invite:output_type -> orlop.v1alpha1.InviteResponse
+	79,  // 150: orlop.v1alpha1.Cluster.Join:output_type -> orlop.v1alpha1.JoinResponse
+	81,  // 151: orlop.v1alpha1.Cluster.Members:output_type -> orlop.v1alpha1.MembersResponse
+	85,  // 152: orlop.v1alpha1.Cluster.Remove:output_type -> orlop.v1alpha1.RemoveMemberResponse
+	87,  // 153: orlop.v1alpha1.Debug.Capture:output_type -> orlop.v1alpha1.CaptureResponse
+	90,  // 154: orlop.v1alpha1.Debug.Profile:output_type -> orlop.v1alpha1.ProfileResponse
+	99,  // 155: orlop.v1alpha1.Etcd.Snapshot:output_type -> orlop.v1alpha1.EtcdSnapshotResponse
+	102, // 156: orlop.v1alpha1.Etcd.List:output_type -> orlop.v1alpha1.EtcdListResponse
+	105, // 157: orlop.v1alpha1.Etcd.Restore:output_type -> orlop.v1alpha1.EtcdRestoreResponse
+	108, // 158: orlop.v1alpha1.Etcd.Status:output_type -> orlop.v1alpha1.EtcdStatusResponse
+	110, // 159: orlop.v1alpha1.Etcd.Defragment:output_type -> orlop.v1alpha1.EtcdDefragmentResponse
+	112, // 160: orlop.v1alpha1.Etcd.Disarm:output_type -> orlop.v1alpha1.EtcdDisarmResponse
+	93,  // 161: orlop.v1alpha1.Etcd.Remove:output_type -> orlop.v1alpha1.EtcdRemoveResponse
+	95,  // 162: orlop.v1alpha1.Etcd.Recover:output_type -> orlop.v1alpha1.EtcdRecoverResponse
+	97,  // 163: orlop.v1alpha1.Etcd.Rejoin:output_type -> orlop.v1alpha1.EtcdRejoinResponse
+	112, // [112:164] is the sub-list for method output_type
+	60,  // [60:112] is the sub-list for method input_type
+	58,  // [58:60] is the sub-list for extension type_name
+	55,  // [55:58] is the sub-list for extension extendee
+	0,   // [0:55] is the sub-list for field type_name
 }
 
 func init() { file_orlop_proto_init() }
@@ -6898,7 +7257,7 @@ func file_orlop_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_orlop_proto_rawDesc), len(file_orlop_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   105,
+			NumMessages:   112,
 			NumExtensions: 3,
 			NumServices:   11,
 		},

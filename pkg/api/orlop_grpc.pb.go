@@ -2459,6 +2459,9 @@ const (
 	Etcd_Status_FullMethodName     = "/orlop.v1alpha1.Etcd/Status"
 	Etcd_Defragment_FullMethodName = "/orlop.v1alpha1.Etcd/Defragment"
 	Etcd_Disarm_FullMethodName     = "/orlop.v1alpha1.Etcd/Disarm"
+	Etcd_Remove_FullMethodName     = "/orlop.v1alpha1.Etcd/Remove"
+	Etcd_Recover_FullMethodName    = "/orlop.v1alpha1.Etcd/Recover"
+	Etcd_Rejoin_FullMethodName     = "/orlop.v1alpha1.Etcd/Rejoin"
 )
 
 // EtcdClient is the client API for Etcd service.
@@ -2482,6 +2485,15 @@ type EtcdClient interface {
 	// Disarm takes back the alarms that are raised. Under NOSPACE etcd takes nothing but deletions; it is raised again when there is still
 	// no space.
 	Disarm(ctx context.Context, in *EtcdDisarmRequest, opts ...grpc.CallOption) (*EtcdDisarmResponse, error)
+	// Remove has a member forgotten, unless the others would lose their quorum by it: the error then says how many have to answer. A
+	// machine whose disk is lost needs none of it: it takes its own place when it comes back.
+	Remove(ctx context.Context, in *EtcdRemoveRequest, opts ...grpc.CallOption) (*EtcdRemoveResponse, error)
+	// Recover goes on with this machine's data as the only member, and answers when etcd serves them. It is for a cluster that has lost its
+	// quorum for good: what has one is refused, and writes that only the others have are lost. Others join again with an empty disk, or by Rejoin.
+	Recover(ctx context.Context, in *EtcdRecoverRequest, opts ...grpc.CallOption) (*EtcdRecoverResponse, error)
+	// Rejoin drops the data of a machine that was removed, or left out by Recover, and answers when it is a member again. What it had can be
+	// put back by Restore (undo). A member that a quorum answers is refused.
+	Rejoin(ctx context.Context, in *EtcdRejoinRequest, opts ...grpc.CallOption) (*EtcdRejoinResponse, error)
 }
 
 type etcdClient struct {
@@ -2564,6 +2576,36 @@ func (c *etcdClient) Disarm(ctx context.Context, in *EtcdDisarmRequest, opts ...
 	return out, nil
 }
 
+func (c *etcdClient) Remove(ctx context.Context, in *EtcdRemoveRequest, opts ...grpc.CallOption) (*EtcdRemoveResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(EtcdRemoveResponse)
+	err := c.cc.Invoke(ctx, Etcd_Remove_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *etcdClient) Recover(ctx context.Context, in *EtcdRecoverRequest, opts ...grpc.CallOption) (*EtcdRecoverResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(EtcdRecoverResponse)
+	err := c.cc.Invoke(ctx, Etcd_Recover_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *etcdClient) Rejoin(ctx context.Context, in *EtcdRejoinRequest, opts ...grpc.CallOption) (*EtcdRejoinResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(EtcdRejoinResponse)
+	err := c.cc.Invoke(ctx, Etcd_Rejoin_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // EtcdServer is the server API for Etcd service.
 // All implementations must embed UnimplementedEtcdServer
 // for forward compatibility.
@@ -2585,6 +2627,15 @@ type EtcdServer interface {
 	// Disarm takes back the alarms that are raised. Under NOSPACE etcd takes nothing but deletions; it is raised again when there is still
 	// no space.
 	Disarm(context.Context, *EtcdDisarmRequest) (*EtcdDisarmResponse, error)
+	// Remove has a member forgotten, unless the others would lose their quorum by it: the error then says how many have to answer. A
+	// machine whose disk is lost needs none of it: it takes its own place when it comes back.
+	Remove(context.Context, *EtcdRemoveRequest) (*EtcdRemoveResponse, error)
+	// Recover goes on with this machine's data as the only member, and answers when etcd serves them. It is for a cluster that has lost its
+	// quorum for good: what has one is refused, and writes that only the others have are lost. Others join again with an empty disk, or by Rejoin.
+	Recover(context.Context, *EtcdRecoverRequest) (*EtcdRecoverResponse, error)
+	// Rejoin drops the data of a machine that was removed, or left out by Recover, and answers when it is a member again. What it had can be
+	// put back by Restore (undo). A member that a quorum answers is refused.
+	Rejoin(context.Context, *EtcdRejoinRequest) (*EtcdRejoinResponse, error)
 	mustEmbedUnimplementedEtcdServer()
 }
 
@@ -2612,6 +2663,15 @@ func (UnimplementedEtcdServer) Defragment(context.Context, *EtcdDefragmentReques
 }
 func (UnimplementedEtcdServer) Disarm(context.Context, *EtcdDisarmRequest) (*EtcdDisarmResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Disarm not implemented")
+}
+func (UnimplementedEtcdServer) Remove(context.Context, *EtcdRemoveRequest) (*EtcdRemoveResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Remove not implemented")
+}
+func (UnimplementedEtcdServer) Recover(context.Context, *EtcdRecoverRequest) (*EtcdRecoverResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Recover not implemented")
+}
+func (UnimplementedEtcdServer) Rejoin(context.Context, *EtcdRejoinRequest) (*EtcdRejoinResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Rejoin not implemented")
 }
 func (UnimplementedEtcdServer) mustEmbedUnimplementedEtcdServer() {}
 func (UnimplementedEtcdServer) testEmbeddedByValue()              {}
@@ -2724,6 +2784,60 @@ func _Etcd_Disarm_Handler(srv interface{}, ctx context.Context, dec func(interfa
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Etcd_Remove_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(EtcdRemoveRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(EtcdServer).Remove(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Etcd_Remove_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(EtcdServer).Remove(ctx, req.(*EtcdRemoveRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Etcd_Recover_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(EtcdRecoverRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(EtcdServer).Recover(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Etcd_Recover_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(EtcdServer).Recover(ctx, req.(*EtcdRecoverRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Etcd_Rejoin_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(EtcdRejoinRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(EtcdServer).Rejoin(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Etcd_Rejoin_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(EtcdServer).Rejoin(ctx, req.(*EtcdRejoinRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // Etcd_ServiceDesc is the grpc.ServiceDesc for Etcd service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -2746,6 +2860,18 @@ var Etcd_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Disarm",
 			Handler:    _Etcd_Disarm_Handler,
+		},
+		{
+			MethodName: "Remove",
+			Handler:    _Etcd_Remove_Handler,
+		},
+		{
+			MethodName: "Recover",
+			Handler:    _Etcd_Recover_Handler,
+		},
+		{
+			MethodName: "Rejoin",
+			Handler:    _Etcd_Rejoin_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

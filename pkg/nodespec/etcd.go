@@ -33,6 +33,12 @@ const AskedFile = "asked.json"
 // PutBackFile, in paths.EtcdKept, holds the EtcdRestored that was put in place last.
 const PutBackFile = "put-back.json"
 
+// AloneFile, in paths.EtcdKept, says that etcd is to start as the only member, with its data; RejoinFile, that they are to be dropped before.
+const (
+	AloneFile  = "alone"
+	RejoinFile = "rejoin"
+)
+
 // EtcdRestored is what restore-data writes: what orchestrator api will put in the place of the data when it starts next.
 type EtcdRestored struct {
 	At       time.Time `json:"at"`
@@ -59,6 +65,21 @@ type EtcdStatus struct {
 	Alarms   []string      `json:"alarms"`
 	Restored *EtcdRestored `json:"restored"` // nil: never
 	UndoSize int64         `json:"undoSize"` // of what can be put back, bytes
+	Members  []EtcdMember  `json:"members"`  // by name; nil where etcd does not answer
+}
+
+// EtcdMember is one of the machines that hold the data.
+type EtcdMember struct {
+	ID       string   `json:"id"`
+	Name     string   `json:"name"` // empty: it was added, and has not started yet
+	PeerURLs []string `json:"peerURLs"`
+	Learner  bool     `json:"learner"` // it has no vote yet
+	Problem  string   `json:"problem"` // why it does not answer; empty: it does
+}
+
+// EtcdRecovered is what `orchestrator recover-data` writes.
+type EtcdRecovered struct {
+	Dropped []string `json:"dropped"` // the members that are left out from now on
 }
 
 // EtcdDefragmented is what `orchestrator defragment-data` writes.

@@ -9,19 +9,21 @@ import (
 
 // Spec describes one node of one cluster. Every field is final: defaults have been filled in by pkg/config and machined.
 type Spec struct {
-	Version      string         `json:"version"`      // of the system
-	Cluster      string         `json:"cluster"`      // the cluster's name
-	NodeName     string         `json:"nodeName"`     // the Node object's name, a DNS-1123 subdomain
-	NodeIPs      []netip.Addr   `json:"nodeIPs"`      // the machine's own addresses, the preferred one first
-	ControlPlane bool           `json:"controlPlane"` // whether the API server and the controllers run here
-	Endpoint     string         `json:"endpoint"`     // the API server's URL for everyone outside, https://host:6443
-	ExtraSANs    []string       `json:"extraSANs"`    // further names and addresses that the API server is reached by
-	PodCIDRs     []netip.Prefix `json:"podCIDRs"`     // one per address family
-	ServiceCIDRs []netip.Prefix `json:"serviceCIDRs"` // one per address family
-	DNSIPs       []netip.Addr   `json:"dnsIPs"`       // the cluster DNS addresses, the tenth of each service range
-	DNSDomain    string         `json:"dnsDomain"`    // cluster.local
-	DNSUpstreams []netip.Addr   `json:"dnsUpstreams"` // resolvers for names outside the cluster; may be empty
-	PauseImage   string         `json:"pauseImage"`   // reference of the pause image in containerd
+	Version      string       `json:"version"`      // of the system
+	Cluster      string       `json:"cluster"`      // the cluster's name
+	NodeName     string       `json:"nodeName"`     // the Node object's name, a DNS-1123 subdomain
+	NodeIPs      []netip.Addr `json:"nodeIPs"`      // the machine's own addresses, the preferred one first
+	ControlPlane bool         `json:"controlPlane"` // whether the API server and the controllers run here
+	Endpoint     string       `json:"endpoint"`     // the API server's URL for everyone outside, https://host:6443
+	// ControlPlanes are the addresses of the cluster's control-plane machines, this one's perhaps among them; empty when there is one only.
+	ControlPlanes []netip.Addr   `json:"controlPlanes"`
+	ExtraSANs     []string       `json:"extraSANs"`    // further names and addresses that the API server is reached by
+	PodCIDRs      []netip.Prefix `json:"podCIDRs"`     // one per address family
+	ServiceCIDRs  []netip.Prefix `json:"serviceCIDRs"` // one per address family
+	DNSIPs        []netip.Addr   `json:"dnsIPs"`       // the cluster DNS addresses, the tenth of each service range
+	DNSDomain     string         `json:"dnsDomain"`    // cluster.local
+	DNSUpstreams  []netip.Addr   `json:"dnsUpstreams"` // resolvers for names outside the cluster; may be empty
+	PauseImage    string         `json:"pauseImage"`   // reference of the pause image in containerd
 	// ReservedMemory (bytes) and ReservedCPU (thousandths of a core) are kept for the system and subtracted from what pods may use.
 	ReservedMemory int64 `json:"reservedMemory"`
 	ReservedCPU    int64 `json:"reservedCPU"`

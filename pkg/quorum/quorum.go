@@ -16,10 +16,19 @@ import (
 	"strings"
 )
 
+// PeerPort and ClientPort are where a member listens for other members, and for those who ask it.
+const (
+	PeerPort   = 2380
+	ClientPort = 2379
+)
+
+// PeerURL is where other members reach the one at an address.
+func PeerURL(a netip.Addr) string { return "https://" + netip.AddrPortFrom(a, PeerPort).String() }
+
 // Self is the machine that asks.
 type Self struct {
 	Name string // the member's and the machine's
-	URL  string // where other members reach it: https://address:2380
+	URL  string // where other members reach it (PeerURL)
 	// First says that no other control-plane machine comes before it in the configuration.
 	First bool
 }
@@ -74,7 +83,7 @@ type Step struct {
 // asked of one member is done by all: etcd refuses it if the others would lose their quorum by it.
 func Next(s Self, last, now []Answer) Step {
 	if i := slices.IndexFunc(now, func(a Answer) bool { return a.Says == Serving }); i >= 0 {
-		return join(s, now[i])
+		return join(s, now[i], now)
 	}
 	if i := slices.IndexFunc(now, func(a Answer) bool { return a.Says == Stuck }); i >= 0 {
 		return Step{Why: fmt.Sprintf("%v is a member of etcd, which has no quorum at present: %s; switch on the other members, or if they are lost, `orlopctl etcd recover` there",
@@ -95,11 +104,16 @@ func Next(s Self, last, now []Answer) Step {
 }
 
 // join has the member removed that the machine takes the place of, and then the machine added. A member that was added and has never
-// started is removed too: nobody knows whether it has.
-func join(s Self, a Answer) Step {
+// started is removed too: nobody knows whether it has. One that has the machine's name elsewhere must be known to be gone.
+func join(s Self, a Answer, all []Answer) Step {
 	for _, m := range a.Members {
-		if m.Name != s.Name && !slices.Contains(m.URLs, s.URL) {
+		own := slices.Contains(m.URLs, s.URL)
+		if m.Name != s.Name && !own {
 			continue
+		}
+		if !own && !gone(m, all) {
+			return Step{Why: fmt.Sprintf("%v says that a member of this machine's name is at %s, which answers, or is not among Cluster.spec.controlPlanes; give this machine a name of its own, or switch that one off and name its address there",
+				a.From, strings.Join(m.URLs, ", "))}
 		}
 		if voters := voters(a.Members); !m.Learner && voters == 1 {
 			return Step{Why: fmt.Sprintf("%v says that this machine is the only member of etcd, but it has no data; they are lost, or on another machine that has its name or address", a.From)}
@@ -107,6 +121,13 @@ func join(s Self, a Answer) Step {
 		return Step{Act: Remove, Via: a.From, Member: m, Why: fmt.Sprintf("takes the place of the member %x, whose data are gone", m.ID)}
 	}
 	return Step{Act: Add, Via: a.From, Why: fmt.Sprintf("joins by %v", a.From)}
+}
+
+// gone tells whether a member is known not to run where it has been.
+func gone(m Member, all []Answer) bool {
+	return slices.ContainsFunc(all, func(a Answer) bool {
+		return (a.Says == Silent || a.Says == Empty) && slices.Contains(m.URLs, PeerURL(a.From))
+	})
 }
 
 func voters(all []Member) (n int) {

@@ -60,8 +60,7 @@ type cluster struct{ members []Member }
 func newWorld(seed uint64) *world {
 	w := &world{rand: rand.New(rand.NewPCG(seed, 1)), nextID: 1}
 	for i := range 2 + w.rand.IntN(4) {
-		url := fmt.Sprintf("https://%v:2380", addr(byte(i+1)))
-		w.machines = append(w.machines, &machine{self: Self{Name: fmt.Sprintf("m%d", i), URL: url, First: i == 0}, up: w.chance(2)})
+		w.machines = append(w.machines, &machine{self: Self{Name: fmt.Sprintf("m%d", i), URL: PeerURL(addr(byte(i + 1))), First: i == 0}, up: w.chance(2)})
 	}
 	return w
 }
@@ -165,7 +164,7 @@ func (w *world) step(m *machine, lossy bool) error {
 	}
 	decided := Next(m.self, m.last, m.asked)
 	m.last, m.asked = m.asked, nil
-	via := slices.IndexFunc(w.machines, func(o *machine) bool { return fmt.Sprintf("https://%v:2380", decided.Via) == o.self.URL })
+	via := slices.IndexFunc(w.machines, func(o *machine) bool { return PeerURL(decided.Via) == o.self.URL })
 	switch decided.Act {
 	case Found:
 		w.tell("%s founds", m.self.Name)

@@ -1,0 +1,96 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/cell"
+	"github.com/orlop-os/orlop/pkg/nodespec"
+	"github.com/orlop-os/orlop/pkg/paths"
+	"github.com/orlop-os/orlop/pkg/supervise"
+)
+
+// The members of etcd at an operator's word (docs/decisions/0029-members.md). What may be done is the orchestrator's to say
+// (orchestrator/etcd/members.go).
+
+func toMember(m nodespec.EtcdMember) *api.EtcdMember {
+	return &api.EtcdMember{Id: m.ID, Name: m.Name, PeerUrls: m.PeerURLs, Learner: m.Learner, Problem: m.Problem}
+}
+
+func (a etcdAPI) Remove(ctx context.Context, r *api.EtcdRemoveRequest) (*api.EtcdRemoveResponse, error) {
+	if err := a.m.noData(); err != nil {
+		return nil, err
+	}
+	if r.Member == "" {
+		return nil, status.Error(codes.InvalidArgument, "etcd: no member is named; `orlopctl etcd members` lists them")
+	}
+	removed, err := ask[nodespec.EtcdMember](ctx, a.m, paths.UserAPI, "remove-member", r.Member)
+	if err != nil {
+		return nil, status.Error(codes.FailedPrecondition, err.Error())
+	}
+	a.m.events.add("etcd", "op", fmt.Sprintf("the member %s (%s) was removed by %s", removed.Name, removed.ID, caller(ctx)))
+	return &api.EtcdRemoveResponse{Removed: toMember(removed)}, nil
+}
+
+func (a etcdAPI) Recover(ctx context.Context, _ *api.EtcdRecoverRequest) (*api.EtcdRecoverResponse, error) {
+	done, err := changeMembership[nodespec.EtcdRecovered](ctx, a.m, "recover-data", nodespec.AloneFile)
+	if err != nil {
+		return nil, err
+	}
+	a.m.events.add("etcd", "op", fmt.Sprintf("etcd goes on without %s, asked by %s", strings.Join(done.Dropped, ", "), caller(ctx)))
+	return &api.EtcdRecoverResponse{Dropped: done.Dropped}, nil
+}
+
+func (a etcdAPI) Rejoin(ctx context.Context, _ *api.EtcdRejoinRequest) (*api.EtcdRejoinResponse, error) {
+	if _, err := changeMembership[struct{}](ctx, a.m, "rejoin-data", nodespec.RejoinFile); err != nil {
+		return nil, err
+	}
+	a.m.events.add("etcd", "op", "this machine's data were dropped and it is a member again, asked by "+caller(ctx))
+	return &api.EtcdRejoinResponse{}, nil
+}
+
+// changeMembership has something written down that etcd does when it starts next, starts it, and returns when that is done and etcd
+// serves. It goes on without the caller.
+func changeMembership[Answer any](ctx context.Context, m *machine, command, mark string) (answer Answer, err error) {
+	if err := m.noData(); err != nil {
+		return answer, err
+	}
+	if !m.moving.TryLock() {
+		return answer, errMoving
+	}
+	defer m.moving.Unlock()
+	if answer, err = ask[Answer](ctx, m, paths.UserAPI, command, nil); err != nil {
+		return answer, status.Error(codes.FailedPrecondition, err.Error())
+	}
+	late := func(err error) error {
+		return status.Errorf(codes.Unavailable, "etcd: it is written down and done when etcd starts, which it has not yet: %v; `orlopctl services` says more", err)
+	}
+	if err := m.services.Restart(serviceKubeAPI); err != nil {
+		return answer, late(err)
+	}
+	serving, cancel := context.WithTimeout(m.working, serveTime)
+	defer cancel()
+	if _, err = cell.Wait(serving, m.services.Status(), func(list []supervise.Status) bool {
+		_, pending := os.Lstat(filepath.Join(paths.EtcdKept, mark))
+		return errors.Is(pending, fs.ErrNotExist) && componentReady(list, serviceKubeAPI, componentEtcd)
+	}); err != nil {
+		return answer, late(err)
+	}
+	return answer, nil
+}
+
+// componentReady tells whether a service's component is.
+func componentReady(list []supervise.Status, service, component string) bool {
+	i := slices.IndexFunc(list, func(s supervise.Status) bool { return s.Name == service })
+	return i >= 0 && slices.ContainsFunc(list[i].Components, func(c supervise.Component) bool { return c.Name == component && c.Ready })
+}

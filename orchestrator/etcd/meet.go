@@ -1,0 +1,286 @@
+package etcd
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	"go.etcd.io/etcd/client/pkg/v3/transport"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/server/v3/embed"
+
+	"github.com/orlop-os/orlop/orchestrator/layout"
+	"github.com/orlop-os/orlop/pkg/nodespec"
+	"github.com/orlop-os/orlop/pkg/quorum"
+)
+
+// A machine without data asks the other control-plane machines before its etcd starts (docs/decisions/0029-members.md). What it does on
+// their answers is package quorum's; here it asks and does. All of that is between holders of a certificate of the etcd CA: where no etcd
+// runs yet, the port for members answers one question, whether the machine waits, too.
+
+const (
+	// askTime bounds one question to another machine.
+	askTime = 3 * time.Second
+	// askEvery is between two rounds of them.
+	askEvery = time.Second
+	// changeTime bounds a change of the members, which takes a vote of them.
+	changeTime = 10 * time.Second
+	// waitingPath is what a machine that waits answers. etcd, on the same port, does not know it.
+	waitingPath = "/orlop/waiting"
+)
+
+// own is the address by which the cluster's members know this one: the one that the configuration names.
+func own(spec nodespec.Spec) netip.Addr {
+	for _, a := range spec.ControlPlanes {
+		if slices.Contains(spec.NodeIPs, a) {
+			return a
+		}
+	}
+	return spec.NodeIPs[0]
+}
+
+// others are the control-plane machines that the configuration names besides this one.
+func others(spec nodespec.Spec) []netip.Addr {
+	return slices.DeleteFunc(slices.Clone(spec.ControlPlanes), func(a netip.Addr) bool { return slices.Contains(spec.NodeIPs, a) })
+}
+
+// self is this machine to package quorum.
+func self(spec nodespec.Spec) quorum.Self {
+	return quorum.Self{
+		Name: spec.NodeName, URL: peerURL(spec),
+		First: len(spec.ControlPlanes) == 0 || slices.Contains(spec.NodeIPs, spec.ControlPlanes[0]),
+	}
+}
+
+// identity is how this machine proves itself to other members, and knows them. Its files may have been renewed, so it is read each time.
+func identity(dirs layout.Dirs) transport.TLSInfo {
+	at := func(name string) string { return filepath.Join(dirs.API, name) }
+	return transport.TLSInfo{
+		CertFile: at(nodespec.EtcdPeerCert), KeyFile: at(nodespec.EtcdPeerKey), TrustedCAFile: at(nodespec.EtcdCA),
+		ClientCertAuth: true, MinVersion: tls.VersionTLS13,
+	}
+}
+
+// newcomer is a machine without data that becomes a member.
+type newcomer struct {
+	spec nodespec.Spec
+	dirs layout.Dirs
+	tell func(why string) // for the operator
+}
+
+// meet returns when etcd may start, with its first configuration completed by who else is a member.
+func (n newcomer) meet(ctx context.Context, config *embed.Config) error {
+	if len(others(n.spec)) == 0 {
+		return nil // the configuration is that of a founder
+	}
+	leave, err := n.wait()
+	if err != nil {
+		return err
+	}
+	defer leave()
+	ticker := time.NewTicker(askEvery)
+	defer ticker.Stop()
+	told := ""
+	for last := []quorum.Answer(nil); ; {
+		now := n.askAll(ctx)
+		step := quorum.Next(self(n.spec), last, now)
+		last = now
+		why := step.Why
+		done, err := n.do(ctx, step, config)
+		if err != nil {
+			why += ": " + err.Error()
+		}
+		if why != told {
+			told = why
+			n.tell(why)
+		}
+		if done {
+			return nil
+		}
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// do does what was decided, and says whether etcd may start.
+func (n newcomer) do(ctx context.Context, step quorum.Step, config *embed.Config) (start bool, err error) {
+	if step.Act == quorum.Wait || step.Act == quorum.Found {
+		return step.Act == quorum.Found, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, changeTime)
+	defer cancel()
+	c, err := n.connect(step.Via)
+	if err != nil {
+		return false, err
+	}
+	defer c.Close()
+	if step.Act == quorum.Remove {
+		if _, err := c.MemberRemove(ctx, step.Member.ID); err != nil {
+			return false, fmt.Errorf("the member %x cannot be removed: %w", step.Member.ID, err)
+		}
+		return false, nil // and decides anew
+	}
+	added, err := c.MemberAddAsLearner(ctx, []string{peerURL(n.spec)})
+	if err != nil {
+		return false, fmt.Errorf("etcd does not take another member now: %w", err)
+	}
+	config.InitialCluster = initialCluster(n.spec.NodeName, added.Member.ID, added.Members)
+	config.ClusterState = embed.ClusterStateFlagExisting
+	return true, nil
+}
+
+// initialCluster is how a member's first configuration names all of them. One that has not started has no name yet, and needs one here.
+func initialCluster(name string, id uint64, all []*etcdserverpb.Member) string {
+	var words []string
+	for _, m := range all {
+		called := m.Name
+		switch {
+		case m.ID == id:
+			called = name
+		case called == "":
+			called = fmt.Sprintf("member-%x", m.ID)
+		}
+		for _, url := range m.PeerURLs {
+			words = append(words, called+"="+url)
+		}
+	}
+	return strings.Join(words, ",")
+}
+
+// wait answers others that this machine waits, until leave is called.
+func (n newcomer) wait() (leave func(), err error) {
+	config, err := identity(n.dirs).ServerConfig()
+	if err != nil {
+		return nil, fmt.Errorf("the certificate for members cannot be used: %w", err)
+	}
+	listener, err := net.Listen("tcp", netip.AddrPortFrom(own(n.spec), quorum.PeerPort).String())
+	if err != nil {
+		return nil, fmt.Errorf("the port for members cannot be opened: %w", err)
+	}
+	answers := http.NewServeMux()
+	answers.HandleFunc("GET "+waitingPath, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, n.spec.NodeName) })
+	server := &http.Server{Handler: answers, ReadTimeout: askTime, WriteTimeout: askTime, IdleTimeout: askTime, ErrorLog: log.New(io.Discard, "", 0)}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = server.Serve(tls.NewListener(listener, config)) // it ends when it is closed
+	}()
+	return func() {
+		_ = server.Close() // etcd needs the port
+		<-ended
+	}, nil
+}
+
+// askAll asks all others at once.
+func (n newcomer) askAll(ctx context.Context) []quorum.Answer {
+	list := others(n.spec)
+	answers := make([]quorum.Answer, len(list))
+	var asking sync.WaitGroup
+	for i, a := range list {
+		asking.Go(func() { answers[i] = n.ask(ctx, a) })
+	}
+	asking.Wait()
+	return answers
+}
+
+// ask asks one other machine.
+func (n newcomer) ask(ctx context.Context, a netip.Addr) quorum.Answer {
+	ctx, cancel := context.WithTimeout(ctx, askTime)
+	defer cancel()
+	says := func(s quorum.Says, err error) quorum.Answer { return quorum.Answer{From: a, Says: s, Why: short(err)} }
+	waits, err := n.waits(ctx, a)
+	if err != nil {
+		return says(quorum.Silent, err)
+	}
+	if waits {
+		return quorum.Answer{From: a, Says: quorum.Empty}
+	}
+	c, err := n.connect(a)
+	if err != nil {
+		return says(quorum.Silent, err)
+	}
+	defer c.Close()
+	list, err := c.MemberList(ctx)
+	switch {
+	case err == nil:
+		return quorum.Answer{From: a, Says: quorum.Serving, Members: toQuorum(list.Members)}
+	case errors.Is(err, rpctypes.ErrGRPCNotSupportedForLearner):
+		return says(quorum.Silent, errors.New("is joining itself"))
+	}
+	// What has no quorum answers from its own memory only, and the time for the first question is over.
+	again, cancel := context.WithTimeout(context.WithoutCancel(ctx), askTime)
+	defer cancel()
+	if list, err := c.MemberList(again, clientv3.WithSerializable()); err == nil {
+		return says(quorum.Stuck, fmt.Errorf("it knows %d members, and not enough of them answer", len(list.Members)))
+	}
+	return says(quorum.Silent, err)
+}
+
+// waits asks a machine's port for members whether it waits, too.
+func (n newcomer) waits(ctx context.Context, a netip.Addr) (bool, error) {
+	config, err := identity(n.dirs).ClientConfig()
+	if err != nil {
+		return false, fmt.Errorf("the certificate for members cannot be used: %w", err)
+	}
+	t := &http.Transport{TLSClientConfig: config}
+	defer t.CloseIdleConnections()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, quorum.PeerURL(a)+waitingPath, nil)
+	if err != nil {
+		return false, err
+	}
+	answer, err := (&http.Client{Transport: t}).Do(request)
+	if err != nil {
+		return false, err
+	}
+	answer.Body.Close()
+	return answer.StatusCode == http.StatusOK, nil
+}
+
+// connect connects with another machine's etcd.
+func (n newcomer) connect(a netip.Addr) (*clientv3.Client, error) {
+	config, err := identity(n.dirs).ClientConfig()
+	if err != nil {
+		return nil, fmt.Errorf("the certificate for members cannot be used: %w", err)
+	}
+	return clientv3.New(clientv3.Config{Endpoints: []string{clientURL(a)}, TLS: config, DialTimeout: askTime, Logger: silence})
+}
+
+func clientURL(a netip.Addr) string {
+	return "https://" + netip.AddrPortFrom(a, quorum.ClientPort).String()
+}
+
+func toQuorum(members []*etcdserverpb.Member) []quorum.Member {
+	var out []quorum.Member
+	for _, m := range members {
+		out = append(out, quorum.Member{ID: m.ID, Name: m.Name, URLs: m.PeerURLs, Learner: m.IsLearner})
+	}
+	return out
+}
+
+// short is the innermost reason of an error of net/http, which says the whole URL before it.
+func short(err error) string {
+	if errno := syscall.Errno(0); errors.As(err, &errno) {
+		return errno.Error()
+	}
+	if errors.Is(err, context.DeadlineExceeded) {
+		return "no answer in time"
+	}
+	return err.Error()
+}

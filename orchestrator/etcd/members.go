@@ -1,0 +1,233 @@
+package etcd
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+
+	bolt "go.etcd.io/bbolt"
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/server/v3/storage/schema"
+
+	"github.com/orlop-os/orlop/pkg/durable"
+	"github.com/orlop-os/orlop/pkg/nodespec"
+	"github.com/orlop-os/orlop/pkg/quorum"
+)
+
+// What an operator does about the members (docs/decisions/0029-members.md): removes one, goes on with one alone when a quorum is lost for
+// good, and has one come back whose data are of no use any more. None of it needs Kubernetes.
+
+// members are what etcd knows of them, and whether each answers. It needs no quorum.
+func (k keeper) members(ctx context.Context, c *clientv3.Client) ([]nodespec.EtcdMember, error) {
+	list, err := c.MemberList(ctx, clientv3.WithSerializable())
+	if err != nil {
+		return nil, fmt.Errorf("etcd: does not tell its members: %w", err)
+	}
+	var all []nodespec.EtcdMember
+	for _, m := range list.Members {
+		one := nodespec.EtcdMember{ID: id(m.ID), Name: m.Name, PeerURLs: m.PeerURLs, Learner: m.IsLearner}
+		if err := k.answers(ctx, c, m); err != nil {
+			one.Problem = short(err)
+		}
+		all = append(all, one)
+	}
+	slices.SortFunc(all, func(a, b nodespec.EtcdMember) int {
+		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.ID, b.ID))
+	})
+	return all, nil
+}
+
+// answers asks one member, this machine's own over its socket.
+func (k keeper) answers(ctx context.Context, local *clientv3.Client, m *etcdserverpb.Member) error {
+	ctx, cancel := context.WithTimeout(ctx, askTime)
+	defer cancel()
+	if m.Name == k.spec.NodeName {
+		_, err := local.Status(ctx, endpoint(k.dirs))
+		return err
+	}
+	if len(m.ClientURLs) == 0 {
+		return errors.New("has not started yet")
+	}
+	tls, err := identity(k.dirs).ClientConfig()
+	if err != nil {
+		return err
+	}
+	c, err := clientv3.New(clientv3.Config{Endpoints: m.ClientURLs, TLS: tls, DialTimeout: askTime, Logger: silence})
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	_, err = c.Status(ctx, m.ClientURLs[0])
+	return err
+}
+
+// votes counts the voting members, and those of them that answer.
+func votes(all []nodespec.EtcdMember) (voters, answering int) {
+	for _, m := range all {
+		if m.Learner {
+			continue
+		}
+		voters++
+		if m.Problem == "" {
+			answering++
+		}
+	}
+	return voters, answering
+}
+
+// removeMember has etcd forget a member, unless the others would lose their quorum by it.
+func (k keeper) removeMember(ctx context.Context, name string) (nodespec.EtcdMember, error) {
+	fail := func(err error) (nodespec.EtcdMember, error) { return nodespec.EtcdMember{}, err }
+	c, err := connect(ctx, k.dirs)
+	if err != nil {
+		return fail(err)
+	}
+	defer c.Close()
+	all, err := k.members(ctx, c)
+	if err != nil {
+		return fail(err)
+	}
+	i := slices.IndexFunc(all, func(m nodespec.EtcdMember) bool { return m.Name == name || m.ID == name })
+	if i < 0 {
+		return fail(fmt.Errorf("etcd: there is no member %q; `orlopctl etcd members` lists them", name))
+	}
+	if !all[i].Learner {
+		voters, answering := votes(all)
+		if err := quorum.MayRemove(voters, answering, all[i].Problem == ""); err != nil {
+			return fail(fmt.Errorf("etcd: %s is not removed, nothing was changed: %w", name, err))
+		}
+	}
+	number, err := strconv.ParseUint(all[i].ID, 16, 64)
+	if err != nil {
+		return fail(fmt.Errorf("etcd: the member's number: %w", err))
+	}
+	ctx, cancel := context.WithTimeout(ctx, changeTime)
+	defer cancel()
+	if _, err := c.MemberRemove(ctx, number); err != nil {
+		return fail(fmt.Errorf("etcd: %s is not removed: %w", name, err))
+	}
+	return all[i], nil
+}
+
+// recover has etcd start as the only member, with this machine's data. It is for a cluster that has lost its quorum for good, so one that
+// has a quorum is not touched.
+func (k keeper) recover(ctx context.Context) (r nodespec.EtcdRecovered, err error) {
+	if !exists(filepath.Join(k.dirs.EtcdData, logFolder)) {
+		return r, errors.New("etcd: there are no data on this machine; ask one that has them")
+	}
+	all, err := k.known(ctx)
+	if err != nil {
+		return r, err
+	}
+	voters, answering := votes(all)
+	if needed := voters/2 + 1; answering >= needed {
+		return r, fmt.Errorf("etcd: nothing was changed: %d of %d members answer, which is a quorum; `orlopctl etcd remove` removes one that is lost", answering, voters)
+	}
+	for _, m := range all {
+		switch {
+		case m.Name == k.spec.NodeName && m.Learner:
+			return r, errors.New("etcd: nothing was changed: this machine had no vote yet, and may not have all of the data; ask another one that has them")
+		case m.Name != k.spec.NodeName:
+			r.Dropped = append(r.Dropped, m.Name)
+		}
+	}
+	if err := durable.WriteFile(k.at(nodespec.AloneFile), nil, 0o600); err != nil {
+		return r, fmt.Errorf("etcd: cannot write down that it goes on alone: %w", err)
+	}
+	return r, nil
+}
+
+// known are the members as etcd tells them, or where it does not run as its database has them; then nobody is asked whether he answers.
+func (k keeper) known(ctx context.Context) ([]nodespec.EtcdMember, error) {
+	c, err := connect(ctx, k.dirs)
+	if err == nil {
+		defer c.Close()
+		all, err := k.members(ctx, c)
+		if err == nil {
+			return all, nil
+		}
+	}
+	count := 0
+	if err := viewDatabase(k.database(), func(tx *bolt.Tx) error {
+		if members := tx.Bucket(schema.Members.Name()); members != nil {
+			count = members.Stats().KeyN
+		}
+		return nil
+	}); err != nil {
+		return nil, fmt.Errorf("etcd: does not answer, and its database does not tell the members: %w", err)
+	}
+	all := make([]nodespec.EtcdMember, count)
+	for i := range all {
+		all[i].Problem = "etcd does not run on this machine"
+	}
+	return all, nil
+}
+
+// goneAlone is called when etcd serves: what it was told to do about its members is done.
+func (k keeper) goneAlone() error {
+	if err := os.RemoveAll(k.at(nodespec.AloneFile)); err != nil {
+		return fmt.Errorf("etcd: cannot tidy up: %w", err)
+	}
+	return durable.SyncFolder(k.dirs.EtcdKept)
+}
+
+// rejoin has the data of this machine dropped when etcd starts next, so that it joins the others anew. The last database stays, as what
+// `restore --undo` puts back. A member that the others count on is not touched.
+func (k keeper) rejoin(ctx context.Context) (struct{}, error) {
+	none := struct{}{}
+	if len(others(k.spec)) == 0 {
+		return none, errors.New("etcd: nothing was changed: Cluster.spec.controlPlanes names no other machine that could be joined")
+	}
+	var s nodespec.EtcdStatus
+	if k.ask(ctx, &s) == nil && s.Leader != "" {
+		return none, errors.New("etcd: nothing was changed: this machine is a member, and a quorum answers it")
+	}
+	if err := durable.WriteFile(k.at(nodespec.RejoinFile), nil, 0o600); err != nil {
+		return none, fmt.Errorf("etcd: cannot write down that the data are dropped: %w", err)
+	}
+	return none, nil
+}
+
+// drop does what rejoin has written down. A cut at any moment is finished by the next call.
+func (k keeper) drop() error {
+	if !exists(k.at(nodespec.RejoinFile)) {
+		return nil
+	}
+	if exists(k.database()) {
+		if err := k.tidy(undo); err != nil {
+			return err
+		}
+		if err := move(k.database(), k.at(undo)); err != nil {
+			return err
+		}
+	}
+	if err := os.RemoveAll(filepath.Join(k.dirs.EtcdData, member)); err != nil {
+		return fmt.Errorf("etcd: cannot drop the data: %w", err)
+	}
+	if err := durable.SyncFolder(k.dirs.EtcdData); err != nil {
+		return err
+	}
+	return k.tidy(nodespec.RejoinFile)
+}
+
+// alone is an error in a cluster of several members: what is done to the data of one of them would not be done to the others'.
+func (k keeper) alone(ctx context.Context, what string) error {
+	if !exists(filepath.Join(k.dirs.EtcdData, logFolder)) {
+		return nil
+	}
+	all, err := k.known(ctx)
+	if err != nil {
+		return nil // the data are what is wrong, and were a single machine's or are no quorum's
+	}
+	if len(all) > 1 {
+		return fmt.Errorf("etcd: %s, nothing was changed: the cluster has %d members, and the others would keep their data; remove them first (`orlopctl etcd remove`), and have them join again afterwards (`orlopctl etcd rejoin`)",
+			what, len(all))
+	}
+	return nil
+}

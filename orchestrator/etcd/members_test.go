@@ -1,0 +1,367 @@
+package etcd
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/orlop-os/orlop/orchestrator/layout"
+	"github.com/orlop-os/orlop/pkg/nodespec"
+	"github.com/orlop-os/orlop/pkg/pki"
+)
+
+// plane is a control-plane machine as far as etcd goes: Run, as process "api" runs it, on an address of its own of the loopback network.
+type plane struct {
+	t     *testing.T
+	spec  nodespec.Spec
+	dirs  layout.Dirs
+	stop  func()
+	ended chan error
+	ready chan struct{}
+	why   chan string
+}
+
+// planes makes n of them, which hold the same authority and name each other. Each test has addresses of its own.
+func planes(t *testing.T, test byte, n int) []*plane {
+	t.Helper()
+	ca, err := pki.NewCA("etcd", time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var list []netip.Addr
+	for i := range n {
+		list = append(list, netip.AddrFrom4([4]byte{127, 77, test, byte(i + 1)}))
+	}
+	var all []*plane
+	for i, a := range list {
+		m := newMember(t)
+		spec := m.k.spec
+		spec.NodeName, spec.NodeIPs, spec.ControlPlanes, spec.ControlPlane = string(rune('a'+i)), []netip.Addr{a}, list, true
+		leaf, err := ca.Issue(pki.Spec{CN: spec.NodeName, Usage: pki.Both, TTL: time.Hour, IPs: []netip.Addr{a}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for name, text := range map[string][]byte{nodespec.EtcdCA: ca.CertPEM(), nodespec.EtcdPeerCert: leaf.CertPEM(), nodespec.EtcdPeerKey: leaf.KeyPEM()} {
+			if err := os.WriteFile(filepath.Join(m.k.dirs.API, name), text, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		p := &plane{t: t, spec: spec, dirs: m.k.dirs}
+		t.Cleanup(func() {
+			if p.stop != nil {
+				p.off()
+			}
+		})
+		all = append(all, p)
+	}
+	return all
+}
+
+func (p *plane) keeper() keeper { return keeper{p.dirs, p.spec} }
+
+// on starts it as a machine's start would.
+func (p *plane) on() {
+	p.t.Helper()
+	component := Component(p.spec, p.dirs)
+	// Etcd says much when members go; its log is of interest when a test fails only.
+	component.Files[0].Content = strings.Replace(component.Files[0].Content, "log-outputs: [stderr]", "log-outputs: ["+filepath.Join(p.dirs.API, "log")+"]", 1)
+	if err := component.WriteFiles(); err != nil {
+		p.t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	p.stop, p.ended, p.ready, p.why = stop, make(chan error, 1), make(chan struct{}), make(chan string, 1000)
+	ended, ready, why := p.ended, p.ready, p.why
+	go func() {
+		ended <- Run(ctx, component.Files[0].Path, p.spec, p.dirs, func(text string) { why <- text }, func() { close(ready) })
+	}()
+}
+
+// off stops it, which for the others is the same as a cut of its power.
+func (p *plane) off() {
+	p.t.Helper()
+	p.stop()
+	p.stop = nil
+	select {
+	case <-p.ended:
+	case <-time.After(time.Minute):
+		p.t.Fatalf("%s does not stop", p.spec.NodeName)
+	}
+}
+
+// wiped is a machine that has lost its disk.
+func (p *plane) wiped() {
+	p.t.Helper()
+	for _, dir := range []string{p.dirs.EtcdData, p.dirs.EtcdKept} {
+		if err := os.RemoveAll(dir); err != nil {
+			p.t.Fatal(err)
+		}
+		if err := os.Mkdir(dir, 0o700); err != nil {
+			p.t.Fatal(err)
+		}
+	}
+}
+
+// votes waits until it is a voting member.
+func (p *plane) votes() {
+	p.t.Helper()
+	select {
+	case <-p.ready:
+	case err := <-p.ended:
+		p.ended <- err
+		p.t.Fatalf("%s has ended: %v\n%s", p.spec.NodeName, err, p.log())
+	case <-time.After(time.Minute):
+		p.t.Fatalf("%s is no member after a minute; said last: %s\n%s", p.spec.NodeName, p.said(), p.log())
+	}
+}
+
+// says waits until it has said something.
+func (p *plane) says(part string) {
+	p.t.Helper()
+	late := time.After(time.Minute)
+	for {
+		select {
+		case why := <-p.why:
+			if strings.Contains(why, part) {
+				return
+			}
+		case <-p.ready:
+			p.t.Fatalf("%s is a member, and has not said %q", p.spec.NodeName, part)
+		case <-late:
+			p.t.Fatalf("%s has not said %q", p.spec.NodeName, part)
+		}
+	}
+}
+
+func (p *plane) said() (last string) {
+	for {
+		select {
+		case last = <-p.why:
+		default:
+			return last
+		}
+	}
+}
+
+func (p *plane) log() string {
+	text, err := os.ReadFile(filepath.Join(p.dirs.API, "log"))
+	if err != nil {
+		return err.Error()
+	}
+	return string(text[max(0, len(text)-4000):])
+}
+
+// with lets do ask its etcd.
+func (p *plane) with(do func(ctx context.Context, c *clientv3.Client)) {
+	p.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	c, err := connect(ctx, p.dirs)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	defer c.Close()
+	do(ctx, c)
+}
+
+func (p *plane) put(key, value string) {
+	p.t.Helper()
+	p.with(func(ctx context.Context, c *clientv3.Client) {
+		if _, err := c.Put(ctx, key, value); err != nil {
+			p.t.Fatalf("%s: %v", p.spec.NodeName, err)
+		}
+	})
+}
+
+func (p *plane) get(key, want string) {
+	p.t.Helper()
+	p.with(func(ctx context.Context, c *clientv3.Client) {
+		r, err := c.Get(ctx, key)
+		if err != nil || len(r.Kvs) != 1 || string(r.Kvs[0].Value) != want {
+			p.t.Fatalf("%s: %s is not %s: %v %v", p.spec.NodeName, key, want, r, err)
+		}
+	})
+}
+
+// members are those that vote, as its etcd says.
+func (p *plane) members() (names []string) {
+	p.t.Helper()
+	s := p.keeper().status(context.Background())
+	if s.Problem != "" {
+		p.t.Fatalf("%s: %s", p.spec.NodeName, s.Problem)
+	}
+	for _, m := range s.Members {
+		if !m.Learner {
+			names = append(names, m.Name)
+		}
+	}
+	return names
+}
+
+// TestMembers has three machines found a cluster, lose one with its disk, and get it back without anybody doing anything.
+func TestMembers(t *testing.T) {
+	t.Parallel()
+	all := planes(t, 1, 3)
+	a, b, c := all[0], all[1], all[2]
+	a.on()
+	a.says("these may have them: 127.77.1.2 (connection refused), 127.77.1.3 (connection refused)")
+	c.on()
+	a.says("these may have them: 127.77.1.2 (connection refused);")
+	b.on()
+	for _, p := range all {
+		p.votes()
+	}
+	for _, p := range all {
+		if got := p.members(); !slices.Equal(got, []string{"a", "b", "c"}) {
+			t.Fatalf("%s knows the members %v", p.spec.NodeName, got)
+		}
+	}
+	a.put("/x", "1")
+	c.get("/x", "1")
+
+	// The founder comes back with an empty disk, under its old configuration.
+	a.off()
+	b.put("/x", "2")
+	a.wiped()
+	a.on()
+	a.says("takes the place of the member")
+	a.votes()
+	a.get("/x", "2")
+	if got := b.members(); !slices.Equal(got, []string{"a", "b", "c"}) {
+		t.Fatalf("b knows the members %v", got)
+	}
+
+	// All lose their power at once.
+	for _, p := range all {
+		p.off()
+	}
+	for _, p := range all {
+		p.on()
+	}
+	for _, p := range all {
+		p.votes()
+	}
+	c.get("/x", "2")
+}
+
+// TestRemove: a member goes only if the others have a quorum without it, and is told what to do when it comes back.
+func TestRemove(t *testing.T) {
+	t.Parallel()
+	all := planes(t, 2, 3)
+	a, b, c := all[0], all[1], all[2]
+	for _, p := range all {
+		p.on()
+	}
+	for _, p := range all {
+		p.votes()
+	}
+	c.off()
+	ctx := context.Background()
+	if _, err := a.keeper().removeMember(ctx, "b"); err == nil || !strings.Contains(err.Error(), "2 of 3 members answer; without it there would be 2, of which 2 have to answer, and only 1 would") {
+		t.Fatalf("removing b: %v", err)
+	}
+	if _, err := a.keeper().removeMember(ctx, "x"); err == nil || !strings.Contains(err.Error(), "there is no member") {
+		t.Fatalf("removing nobody: %v", err)
+	}
+	if _, err := a.keeper().rejoin(ctx); err == nil || !strings.Contains(err.Error(), "is a member, and a quorum answers it") {
+		t.Fatalf("a member rejoins: %v", err)
+	}
+	if _, err := a.keeper().recover(ctx); err == nil || !strings.Contains(err.Error(), "2 of 3 members answer, which is a quorum") {
+		t.Fatalf("recovering what works: %v", err)
+	}
+	if err := a.keeper().alone(ctx, "cannot restore"); err == nil || !strings.Contains(err.Error(), "has 3 members") {
+		t.Fatalf("restoring one of three: %v", err)
+	}
+	if _, err := a.keeper().removeMember(ctx, "c"); err != nil {
+		t.Fatal(err)
+	}
+	c.on()
+	select {
+	case err := <-c.ended:
+		c.ended <- err
+		if err == nil || !strings.Contains(err.Error(), "orlopctl etcd rejoin") {
+			t.Fatalf("c has ended: %v", err)
+		}
+	case <-time.After(time.Minute):
+		t.Fatalf("c does not see that it was removed\n%s", c.log())
+	}
+	c.off()
+	if _, err := c.keeper().rejoin(ctx); err != nil {
+		t.Fatal(err)
+	}
+	b.put("/x", "1")
+	c.on()
+	c.votes()
+	c.get("/x", "1")
+	if !exists(c.keeper().at(undo)) {
+		t.Error("what c had is gone")
+	}
+}
+
+// TestRecover: two of three disks are lost. Nothing happens by itself; at an operator's word the third goes on alone, with all that was
+// acknowledged, and the others join it.
+func TestRecover(t *testing.T) {
+	t.Parallel()
+	all := planes(t, 3, 3)
+	a, b, c := all[0], all[1], all[2]
+	for _, p := range all {
+		p.on()
+	}
+	for _, p := range all {
+		p.votes()
+	}
+	for i := range 100 {
+		a.put("/x", fmt.Sprint(i))
+	}
+	a.off()
+	b.off()
+	a.wiped()
+	b.wiped()
+	a.on()
+	b.on()
+	a.says("127.77.3.3 is a member of etcd, which has no quorum at present: it knows 3 members, and not enough of them answer")
+	done, err := c.keeper().recover(context.Background())
+	if err != nil || !slices.Equal(done.Dropped, []string{"a", "b"}) {
+		t.Fatalf("recovers without %v: %v", done.Dropped, err)
+	}
+	c.off()
+	c.on()
+	c.votes()
+	c.get("/x", "99")
+	a.votes()
+	b.votes()
+	a.get("/x", "99")
+	if got := c.members(); !slices.Equal(got, []string{"a", "b", "c"}) {
+		t.Errorf("c knows the members %v", got)
+	}
+	// It was for once.
+	if exists(c.keeper().at(nodespec.AloneFile)) {
+		t.Error("c would go on alone when it starts next")
+	}
+}
+
+// TestGrow: a cluster of one machine, which listens for nobody, gets a second one.
+func TestGrow(t *testing.T) {
+	t.Parallel()
+	all := planes(t, 4, 2)
+	a, b := all[0], all[1]
+	list := a.spec.ControlPlanes
+	a.spec.ControlPlanes = nil
+	a.on()
+	a.votes()
+	a.put("/x", "1")
+	a.off()
+	a.spec.ControlPlanes = list[:1]
+	a.on()
+	a.votes()
+	b.on()
+	b.votes()
+	b.get("/x", "1")
+}

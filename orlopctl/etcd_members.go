@@ -1,0 +1,150 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/client"
+	"github.com/orlop-os/orlop/pkg/quorum"
+)
+
+func (t *tool) etcdMembersCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "members",
+		Short: "List the machines that hold the cluster's data, and whether each answers",
+		Long: "List the machines that hold the cluster's data, as the machine that is asked knows them, and whether each answers it. More than half of\n" +
+			"those that vote have to.",
+		Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			return t.call(func(ctx context.Context, c *client.Client) error {
+				answer, err := c.Etcd.Status(ctx, &api.EtcdStatusRequest{})
+				if err != nil {
+					return err
+				}
+				if t.human() && len(answer.Members) == 0 {
+					return fmt.Errorf("etcd: does not tell its members: %s", answer.Problem)
+				}
+				return t.print(answer, func(w *tabwriter.Writer) { etcdMembersTable(w, answer) })
+			})
+		},
+	}
+}
+
+func etcdMembersTable(w io.Writer, s *api.EtcdStatusResponse) {
+	row(w, "NAME", "ID", "ADDRESS", "STATE")
+	voters, answering := 0, 0
+	for _, m := range s.Members {
+		state := "votes"
+		if m.Learner {
+			state = "has no vote yet"
+		} else {
+			voters++
+			if m.Problem == "" {
+				answering++
+			}
+		}
+		if m.Id == s.Leader {
+			state = "leads"
+		}
+		if m.Problem != "" {
+			state += ", does not answer: " + m.Problem
+		}
+		row(w, orDash(m.Name), m.Id, strings.Join(m.PeerUrls, ", "), state)
+	}
+	// A line of its own: the table's columns are not its.
+	fmt.Fprintf(w, "%d of %d that vote answer; %d have to, so %d may be away\n", answering, voters, voters/2+1, quorum.Spare(voters))
+}
+
+func (t *tool) etcdRemoveCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "remove MEMBER",
+		Short: "Have etcd forget a member that will not come back",
+		Long: "Have etcd forget a member, by its name or its id, unless the others would lose their quorum by it. A machine whose disk was replaced\n" +
+			"needs none of this: it takes its own place. If the machine lives, take it out of Cluster.spec.controlPlanes and reset it, too.",
+		Args: cobra.ExactArgs(1),
+		RunE: func(_ *cobra.Command, args []string) error {
+			return t.call(func(ctx context.Context, c *client.Client) error {
+				answer, err := c.Etcd.Remove(ctx, &api.EtcdRemoveRequest{Member: args[0]})
+				if err != nil {
+					return err
+				}
+				if !t.human() {
+					return t.print(answer, nil)
+				}
+				t.println("removed: " + answer.Removed.Name + " (" + answer.Removed.Id + ")")
+				return nil
+			})
+		},
+	}
+}
+
+func (t *tool) etcdRecoverCommand() *cobra.Command {
+	var yes bool
+	c := &cobra.Command{
+		Use:   "recover",
+		Short: "Go on with this machine's data alone, when most members are lost for good",
+		Long: "Go on with this machine's data as the only member of etcd. It is for a cluster whose members are lost, and not only away: while a quorum\n" +
+			"answers, it is refused. Choose the machine whose `orlopctl etcd status` shows the highest raft term and index. The lost machines join\n" +
+			"again when they come with an empty disk; one that still has its data is told, and joins by `orlopctl etcd rejoin`. The machine's name\n" +
+			"must be typed first, unless --yes is given.",
+		Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			return t.callFor(etcdTimeout, func(ctx context.Context, c *client.Client) error {
+				if !yes {
+					if err := t.confirm(ctx, c, "leave out every other member of its cluster's etcd"); err != nil {
+						return err
+					}
+				}
+				answer, err := c.Etcd.Recover(ctx, &api.EtcdRecoverRequest{})
+				if err != nil {
+					return err
+				}
+				if !t.human() {
+					return t.print(answer, nil)
+				}
+				t.println("etcd goes on with this machine alone; left out: " + orDash(strings.Join(answer.Dropped, ", ")))
+				return nil
+			})
+		},
+	}
+	c.Flags().BoolVar(&yes, "yes", false, "do not ask")
+	return c
+}
+
+func (t *tool) etcdRejoinCommand() *cobra.Command {
+	var yes bool
+	c := &cobra.Command{
+		Use:   "rejoin",
+		Short: "Drop the data of a machine that is no member any more, and have it join again",
+		Long: "Drop the etcd data of a machine that was removed, or left out by `orlopctl etcd recover`, and have it join the others again. What it had\n" +
+			"can be put back by `orlopctl etcd restore --undo`. A member that a quorum answers is refused. The machine's name must be typed first,\n" +
+			"unless --yes is given.",
+		Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			return t.callFor(etcdTimeout, func(ctx context.Context, c *client.Client) error {
+				if !yes {
+					if err := t.confirm(ctx, c, "drop its copy of the cluster's data"); err != nil {
+						return err
+					}
+				}
+				answer, err := c.Etcd.Rejoin(ctx, &api.EtcdRejoinRequest{})
+				if err != nil {
+					return err
+				}
+				if !t.human() {
+					return t.print(answer, nil)
+				}
+				t.println("the machine is a member again")
+				return nil
+			})
+		},
+	}
+	c.Flags().BoolVar(&yes, "yes", false, "do not ask")
+	return c
+}
