@@ -61,6 +61,9 @@ func nodeSpec(c *config.Config, state network.State, r release.Release) (nodespe
 
 		TokenWebhook: access(c.Cluster).TokenWebhook(),
 	}
+	if !spec.ControlPlane {
+		spec.ControlPlanes = cluster.ControlPlanes // where they are not needed, a change of them must not start the API server anew
+	}
 	for _, r := range cluster.Networks.Services {
 		spec.DNSIPs = append(spec.DNSIPs, nth(r, 10))
 	}

@@ -37,6 +37,10 @@ type Spec struct {
 	// Encapsulation is how packets between pods of different nodes cross the network: wireguard, vxlan or none.
 	Encapsulation string `json:"encapsulation"`
 
+	// ControlPlanes are the addresses of machines that have the API server on paths.PortKubernetes, for a node that has none; may be
+	// empty. They lead to the same cluster as Endpoint.
+	ControlPlanes []netip.Addr `json:"controlPlanes,omitempty"`
+
 	// TokenWebhook is the service that the API server asks about tokens that nobody else knows; nil when there is none.
 	TokenWebhook *TokenWebhook `json:"tokenWebhook,omitempty"`
 }
