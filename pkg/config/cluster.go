@@ -17,7 +17,7 @@ type Cluster struct {
 type ClusterSpec struct {
 	// Endpoint is the URL of the Kubernetes API for everyone outside the machine: https://host:port.
 	Endpoint Endpoint `yaml:"endpoint" jsonschema:"required"`
-	// ControlPlanes are the addresses of control-plane machines, at most 16, that this cluster's machines learn revocations from (`orlopctl trust revoke`), so that one that was away when a certificate was revoked refuses it too. Only machines that hold the cluster's keys belong here: what they say is believed. A machine's own address may be among them.
+	// ControlPlanes are the addresses of control-plane machines, at most 16, that this cluster's machines learn revocations from (`orlopctl trust revoke`), so that one that was away when a certificate was revoked refuses it too, and that workers reach the API server at, on port 6443, whichever works; the endpoint is the last that they try. Only machines that hold the cluster's keys belong here: what they say is believed. A machine's own address may be among them.
 	ControlPlanes []netip.Addr `yaml:"controlPlanes,omitempty"`
 	// Networks are the address ranges and the DNS domain inside the cluster.
 	Networks ClusterNetworks `yaml:"networks"`
