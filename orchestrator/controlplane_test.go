@@ -136,7 +136,7 @@ func (m machine) config(t *testing.T, cn string, groups ...string) *rest.Config 
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := kubeconfig.ServerFor(testSpec())
+	server := kubeconfig.Local()
 	return &rest.Config{Host: server.URL, QPS: -1, TLSClientConfig: rest.TLSClientConfig{
 		ServerName: server.Name, CAData: m.ca.CertPEM(), CertData: leaf.CertPEM(), KeyData: leaf.KeyPEM(),
 	}}

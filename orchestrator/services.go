@@ -1,6 +1,7 @@
 package main
 
 import (
+	"github.com/orlop-os/orlop/orchestrator/balancer"
 	"github.com/orlop-os/orlop/orchestrator/bootstrap"
 	"github.com/orlop-os/orlop/orchestrator/component"
 	"github.com/orlop-os/orlop/orchestrator/controllermanager"
@@ -37,6 +38,8 @@ func Services(spec nodespec.Spec, dirs layout.Dirs) []component.Component {
 			controllermanager.Component(spec, dirs),
 			scheduler.Component(spec, dirs),
 		)
+	} else {
+		all = append(all, balancer.Component())
 	}
 	all = append(all,
 		kubelet.Component(spec, dirs),

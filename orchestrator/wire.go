@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 
 	"github.com/orlop-os/orlop/orchestrator/apigate"
+	"github.com/orlop-os/orlop/orchestrator/balancer"
 	"github.com/orlop-os/orlop/orchestrator/bootstrap"
 	"github.com/orlop-os/orlop/orchestrator/component"
 	"github.com/orlop-os/orlop/orchestrator/controllermanager"
@@ -44,7 +45,7 @@ func wire(ctx context.Context, name string, spec nodespec.Spec, dirs layout.Dirs
 	if len(own) == 0 {
 		return fail(fmt.Errorf("nothing to run: %s is not part of the control plane", spec.NodeName))
 	}
-	server := kubeconfig.ServerFor(spec)
+	server := kubeconfig.Local()
 	gate, err := apigate.New(server.URL, server.Name, filepath.Join(folder, nodespec.CA))
 	if err != nil {
 		return fail(err)
@@ -144,6 +145,10 @@ func (w *wiring) attach(c *component.Component) {
 		c.Run = watched(c.Name, w.loopback(scheduler.Port), func(ctx context.Context) error {
 			return scheduler.Run(ctx, args, w.gate.Rights)
 		})
+	case balancer.Name:
+		c.Run = func(ctx context.Context, announce component.Announce) error {
+			return balancer.Run(ctx, w.spec, w.dirs, announce)
+		}
 	case kubelet.Name:
 		c.Run = watched(c.Name, health.Check{URL: plain(kubelet.HealthPort)}, func(ctx context.Context) error {
 			return kubelet.Run(ctx, args, w.gate, filepath.Join(w.dirs.Node, "logind.sock"), w.down, w.podsEnded)

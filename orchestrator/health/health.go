@@ -103,14 +103,23 @@ func (c Check) ask(ctx context.Context, client *http.Client) string {
 		return err.Error()
 	}
 	defer response.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(response.Body, 4096))
+	problem, err := Problem(response)
 	if err != nil {
 		return err.Error()
 	}
-	if response.StatusCode != http.StatusOK {
-		return fmt.Sprintf("%s: %s", response.Status, firstFailure(string(body)))
+	return problem
+}
+
+// Problem reads the answer of a Kubernetes health address and returns what it says is wrong, or "". The body is the caller's to close.
+func Problem(response *http.Response) (string, error) {
+	body, err := io.ReadAll(io.LimitReader(response.Body, 4096))
+	if err != nil {
+		return "", err
 	}
-	return ""
+	if response.StatusCode == http.StatusOK {
+		return "", nil
+	}
+	return fmt.Sprintf("%s: %s", response.Status, firstFailure(string(body))), nil
 }
 
 // firstFailure picks the first failed check out of a Kubernetes health answer ("[-]name failed: reason").

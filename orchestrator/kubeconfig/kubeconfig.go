@@ -16,33 +16,29 @@ import (
 // Server is how a component of this machine reaches the API server.
 type Server struct {
 	URL string
-	// Name is what the server's certificate must be for; empty for the URL's host.
+	// Name is what the server's certificate must be for.
 	Name string
 }
 
-// ServerFor returns the API server for components of the node: its own over loopback on a control plane, so that
-// neither the machine's address nor the network has to work; the cluster's endpoint elsewhere.
-func ServerFor(spec nodespec.Spec) Server {
-	if !spec.ControlPlane {
-		return Server{URL: spec.Endpoint}
-	}
-	loopback := netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), paths.PortKubernetes)
-	return Server{URL: "https://" + loopback.String(), Name: "localhost"}
-}
+// Loopback is where each machine's API server listens, and where package balancer leads to one on a machine that has none. So
+// neither the machine's address nor one certain server has to work.
+var Loopback = netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), paths.PortKubernetes)
+
+// Local returns the API server for components of any node.
+func Local() Server { return Server{URL: "https://" + Loopback.String(), Name: "localhost"} }
 
 // File returns the kubeconfig of the named component in folder dir, with the client certificate cert and key there.
 func File(spec nodespec.Spec, dir, name, cert, key string) component.File {
-	server := ServerFor(spec)
-	cluster := fmt.Sprintf("    server: %s\n    certificate-authority: %s\n", server.URL, filepath.Join(dir, nodespec.CA))
-	if server.Name != "" {
-		cluster += fmt.Sprintf("    tls-server-name: %s\n", server.Name)
-	}
+	server := Local()
 	content := fmt.Sprintf(`apiVersion: v1
 kind: Config
 clusters:
 - name: %[1]s
   cluster:
-%[2]susers:
+    server: %[6]s
+    certificate-authority: %[2]s
+    tls-server-name: %[7]s
+users:
 - name: %[3]s
   user:
     client-certificate: %[4]s
@@ -53,6 +49,6 @@ contexts:
     cluster: %[1]s
     user: %[3]s
 current-context: default
-`, spec.Cluster, cluster, name, filepath.Join(dir, cert), filepath.Join(dir, key))
+`, spec.Cluster, filepath.Join(dir, nodespec.CA), name, filepath.Join(dir, cert), filepath.Join(dir, key), server.URL, server.Name)
 	return component.File{Path: layout.Kubeconfig(dir, name), Mode: 0o600, Content: content}
 }

@@ -17,7 +17,7 @@ type Cluster struct {
 type ClusterSpec struct {
 	// Endpoint is the URL of the Kubernetes API for everyone outside the machine: https://host:port.
 	Endpoint Endpoint `yaml:"endpoint" jsonschema:"required"`
-	// ControlPlanes are the addresses of the cluster's control-plane machines, at most 16, the same list on all of them; a single one may leave it out. Each is a member of etcd: the first begins when none of the others has data, everyone else joins. Machines learn from them what was revoked (`orlopctl trust revoke`), also when they were away then. Only machines that hold the cluster's keys belong here: what they say is believed.
+	// ControlPlanes are the addresses of the cluster's control-plane machines, at most 16, the same list on all of them; a single one may leave it out. Each is a member of etcd: the first begins when none of the others has data, everyone else joins. Workers reach the API server there, on port 6443, whichever works; the endpoint is the last that they try. Machines learn from them what was revoked (`orlopctl trust revoke`), also when they were away then. Only machines that hold the cluster's keys belong here: what they say is believed.
 	ControlPlanes []netip.Addr `yaml:"controlPlanes,omitempty"`
 	// Networks are the address ranges and the DNS domain inside the cluster.
 	Networks ClusterNetworks `yaml:"networks"`

@@ -15,7 +15,8 @@ type Spec struct {
 	NodeIPs      []netip.Addr `json:"nodeIPs"`      // the machine's own addresses, the preferred one first
 	ControlPlane bool         `json:"controlPlane"` // whether the API server and the controllers run here
 	Endpoint     string       `json:"endpoint"`     // the API server's URL for everyone outside, https://host:6443
-	// ControlPlanes are the addresses of the cluster's control-plane machines, this one's perhaps among them; empty when there is one only.
+	// ControlPlanes are the addresses of the cluster's control-plane machines, this one's perhaps among them: their API servers are at
+	// paths.PortKubernetes, and each is a member of etcd. May be empty where there is one only.
 	ControlPlanes []netip.Addr   `json:"controlPlanes"`
 	ExtraSANs     []string       `json:"extraSANs"`    // further names and addresses that the API server is reached by
 	PodCIDRs      []netip.Prefix `json:"podCIDRs"`     // one per address family

@@ -1,0 +1,203 @@
+package balancer
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/orlop-os/orlop/orchestrator/component"
+	"github.com/orlop-os/orlop/orchestrator/kubeconfig"
+	"github.com/orlop-os/orlop/orchestrator/layout"
+	"github.com/orlop-os/orlop/pkg/nodespec"
+)
+
+// Name is the component's name.
+const Name = "balancer"
+
+// maxOpen bounds connections: each has six file descriptors. A node's components have about ten.
+const maxOpen = 512
+
+// Component describes the balancer without its Run function.
+func Component() component.Component {
+	return component.Component{Process: component.Node, Name: Name}
+}
+
+// Run carries connections until ctx is done.
+func Run(ctx context.Context, spec nodespec.Spec, dirs layout.Dirs, announce component.Announce) error {
+	servers, err := Servers(spec)
+	if err != nil {
+		return err
+	}
+	listen := kubeconfig.Loopback
+	socket, err := (&net.ListenConfig{}).Listen(ctx, "tcp4", listen.String())
+	if err != nil {
+		return fmt.Errorf("cannot listen on %s, where this node's components look for the API server: %w; end what listens there, "+
+			"such as a pod of the host's network", listen, err)
+	}
+	return newBalancer(socket.(*net.TCPListener), filepath.Join(dirs.Node, nodespec.CA), servers, announce).run(ctx)
+}
+
+// balancer is a running balancer. Make it with newBalancer.
+type balancer struct {
+	socket   *net.TCPListener
+	dialer   *net.Dialer
+	prober   *prober
+	announce component.Announce
+	changed  chan struct{} // the state has changed
+	places   chan struct{} // one for each connection
+
+	mu    sync.Mutex
+	state State
+	open  map[*connection]struct{}
+}
+
+func newBalancer(socket *net.TCPListener, caFile string, servers []string, announce component.Announce) *balancer {
+	dialer := dialer(socket.Addr().(*net.TCPAddr).AddrPort())
+	return &balancer{
+		socket: socket, dialer: dialer, prober: &prober{caFile: caFile, dial: dialer.DialContext}, announce: announce,
+		changed: make(chan struct{}, 1), places: make(chan struct{}, maxOpen), state: NewState(servers), open: map[*connection]struct{}{},
+	}
+}
+
+// run does what the state says until ctx is done or no connection can be accepted, and ends when all of its parts have.
+func (b *balancer) run(ctx context.Context) error {
+	ctx, stop := context.WithCancel(ctx)
+	var parts sync.WaitGroup
+	refused := make(chan error, 1)
+	parts.Go(func() { refused <- b.accept(ctx, &parts) })
+	defer func() {
+		stop()
+		_ = b.socket.Close() // it ends accept; nothing can be lost by it
+		parts.Wait()
+		b.prober.close()
+	}()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	told := ""
+	for {
+		select {
+		case <-timer.C:
+		case <-b.changed:
+		case err := <-refused:
+			if ctx.Err() != nil {
+				return nil
+			}
+			return err
+		case <-ctx.Done():
+			return nil
+		}
+		todo, works, detail := b.next(time.Now())
+		for _, address := range todo.Ask {
+			parts.Go(func() {
+				answer := b.prober.ask(ctx, address)
+				b.change(func(s *State) { s.Answered(address, answer, time.Now()) })
+			})
+		}
+		b.close(todo.Close)
+		timer.Stop()
+		if !todo.Until.IsZero() {
+			timer.Reset(time.Until(todo.Until))
+		}
+		if detail != told {
+			b.announce(Name, works, detail)
+			told = detail
+		}
+	}
+}
+
+func (b *balancer) next(now time.Time) (todo Todo, works bool, detail string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	todo = b.state.Next(now)
+	works, detail = b.state.Describe()
+	return todo, works, detail
+}
+
+// change changes the state, and has run look at it.
+func (b *balancer) change(f func(*State)) {
+	b.mu.Lock()
+	f(&b.state)
+	b.mu.Unlock()
+	select {
+	case b.changed <- struct{}{}:
+	default:
+	}
+}
+
+// close breaks off the connections to the servers.
+func (b *balancer) close(servers []string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for c := range b.open {
+		if slices.Contains(servers, c.server) {
+			c.close()
+		}
+	}
+}
+
+// accept accepts connections until the socket is closed. Those that are too many are closed at once.
+func (b *balancer) accept(ctx context.Context, parts *sync.WaitGroup) error {
+	for {
+		client, err := b.socket.AcceptTCP()
+		if err != nil {
+			return fmt.Errorf("cannot accept connections: %w", err)
+		}
+		select {
+		case b.places <- struct{}{}:
+			parts.Go(func() {
+				b.serve(ctx, client)
+				<-b.places
+			})
+		default:
+			_ = client.Close() // nothing was promised to it
+		}
+	}
+}
+
+// serve serves one client until its connection has ended, or ctx is done.
+func (b *balancer) serve(ctx context.Context, client *net.TCPConn) {
+	c := b.connect(ctx, client)
+	if c == nil {
+		_ = client.Close() // nothing was promised to it
+		return
+	}
+	end := context.AfterFunc(ctx, c.close)
+	c.carry()
+	end()
+	b.change(func(s *State) {
+		s.Closed(c.server)
+		delete(b.open, c)
+	})
+}
+
+// connect connects a client with the first server that lets itself be connected with; nil when none does. What the client has sent
+// waits in its socket meanwhile.
+func (b *balancer) connect(ctx context.Context, client *net.TCPConn) *connection {
+	b.mu.Lock()
+	order := b.state.Order()
+	b.mu.Unlock()
+	for _, address := range order {
+		upstream, err := b.dialer.DialContext(ctx, "tcp", address)
+		if ctx.Err() != nil {
+			if err == nil {
+				_ = upstream.Close() // nothing was sent
+			}
+			return nil
+		}
+		if err != nil {
+			b.change(func(s *State) { s.Failed(address, reason(err)) })
+			continue
+		}
+		c := &connection{server: address, client: client, upstream: upstream.(*net.TCPConn)}
+		b.change(func(s *State) {
+			s.Opened(address)
+			b.open[c] = struct{}{}
+		})
+		return c
+	}
+	return nil
+}

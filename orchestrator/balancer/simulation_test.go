@@ -1,0 +1,275 @@
+package balancer
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// Servers that begin and cease to work in each way that there is, clients that connect all the time, and the state that decides.
+
+// mode is what a server does.
+type mode int
+
+const (
+	works   mode = iota
+	sick         // answers that it is not ready
+	refuses      // takes no connection
+	silent       // nothing comes back from it
+	hangs        // takes connections, and then nothing comes back
+	modes
+)
+
+const (
+	// answerTime is the most that a server takes to answer when it does.
+	answerTime = 100 * time.Millisecond
+	// noticed is when a server of those in use that does not work gets no connections any more.
+	noticed = steady + patience + 2*answerTime
+	// settled is the same when the one that they go to then has silently ceased to work before.
+	settled = noticed + patience
+	// closed is when the connections of a server that does not work are closed.
+	closed = noticed + again + patience
+)
+
+// simulated is one server.
+type simulated struct {
+	mode  mode
+	since time.Duration // it does this
+	well  time.Duration // it works, or does not, since then
+	lost  bool          // its last answer
+}
+
+// opened is one connection.
+type opened struct {
+	server string
+	at     time.Duration
+}
+
+type event struct {
+	at time.Duration
+	do func()
+}
+
+// world is one run.
+type world struct {
+	t       *testing.T
+	lossy   bool // sometimes one answer is lost of a server that works, which must not matter to connections that there are
+	random  *rand.Rand
+	now     time.Duration
+	events  []event
+	wake    time.Duration // when the state wants to be asked
+	servers map[string]*simulated
+	state   State
+	open    []opened
+	log     []string
+	served  int // connections
+	moved   int // connections that were closed
+	judged  int // connections that had to be with a server that works
+}
+
+func (w *world) say(format string, args ...any) {
+	w.log = append(w.log, fmt.Sprintf("%8.3fs ", w.now.Seconds())+fmt.Sprintf(format, args...))
+}
+
+func (w *world) fail(format string, args ...any) {
+	w.say(format, args...)
+	w.t.Fatalf("%s", strings.Join(w.log[max(0, len(w.log)-60):], "\n"))
+}
+
+func (w *world) in(d time.Duration, do func()) { w.events = append(w.events, event{w.now + d, do}) }
+
+func (w *world) upTo(d time.Duration) time.Duration {
+	return time.Duration(w.random.Int64N(int64(d)) + 1)
+}
+
+func (w *world) clock() time.Time { return begin.Add(w.now) }
+
+// turn has a server do something else, and so on.
+func (w *world) turn(name string) {
+	s := w.servers[name]
+	next := works
+	if s.mode == works || w.random.IntN(4) == 0 {
+		next = mode(w.random.IntN(int(modes)))
+	}
+	if (next == works) != (s.mode == works) {
+		s.well = w.now
+	}
+	s.mode, s.since = next, w.now
+	w.say("%s: mode %d", name, next)
+	w.in(w.upTo(40*time.Second), func() { w.turn(name) })
+}
+
+// ask is what the prober does.
+func (w *world) ask(name string) {
+	w.in(w.upTo(answerTime), func() {
+		s := w.servers[name]
+		tell := func(a Answer) {
+			w.say("%s answers: %+v", name, a)
+			w.state.Answered(name, a, w.clock())
+		}
+		switch s.mode {
+		case works:
+			if s.lost = w.lossy && !s.lost && w.random.IntN(8) == 0; s.lost {
+				w.in(patience-answerTime, func() { tell(Answer{Problem: "lost"}) })
+				return
+			}
+			tell(Answer{Heard: true})
+		case sick:
+			tell(Answer{Heard: true, Problem: "sick"})
+		case refuses:
+			tell(Answer{Problem: "refuses"})
+		default:
+			w.in(patience-answerTime, func() { tell(Answer{Problem: "silent"}) })
+		}
+	})
+}
+
+// connect is what serve does for a client that came at a time, with the servers that are left to try.
+func (w *world) connect(came time.Duration, order []string) {
+	if len(order) == 0 {
+		w.say("a client of %v gets nothing", came)
+		w.judge(came, "")
+		return
+	}
+	name := order[0]
+	failed := func() {
+		w.say("%s takes no connection", name)
+		w.state.Failed(name, "failed")
+		w.connect(came, order[1:])
+	}
+	w.in(w.upTo(answerTime), func() {
+		switch w.servers[name].mode {
+		case refuses:
+			failed()
+		case silent:
+			w.in(connectTime-answerTime, failed)
+		default:
+			w.say("a client of %v gets %s", came, name)
+			w.judge(came, name)
+			w.state.Opened(name)
+			c := opened{name, w.now}
+			w.open = append(w.open, c)
+			w.served++
+			w.in(w.upTo(time.Minute), func() { w.end(c) })
+		}
+	})
+}
+
+// end ends a connection that was not closed before.
+func (w *world) end(c opened) {
+	if i := slices.Index(w.open, c); i >= 0 {
+		w.open = slices.Delete(w.open, i, i+1)
+		w.state.Closed(c.server)
+	}
+}
+
+// judge checks whom a client that came at a time got: when nothing has changed for long enough, one that works, if there is one.
+func (w *world) judge(came time.Duration, got string) {
+	if w.lossy {
+		return
+	}
+	quiet, calm, any := true, len(w.servers) > 1, false
+	for name, s := range w.servers {
+		quiet = quiet && came-s.since >= settled
+		calm = calm && (name == got || s.mode == works && came-s.well >= standby+settled)
+		any = any || s.mode == works
+	}
+	switch {
+	case quiet && any:
+		w.judged++
+		if got == "" || w.servers[got].mode != works {
+			w.fail("that is wrong: another one works, and nothing has changed for %v", settled)
+		}
+	case calm && got != "" && w.servers[got].mode != works && came-w.servers[got].well >= noticed:
+		w.fail("that is wrong: all others work for long, and this one does not since %v", w.servers[got].well)
+	}
+}
+
+// step does what the state wants now.
+func (w *world) step() {
+	todo := w.state.Next(w.clock())
+	for _, name := range todo.Ask {
+		w.ask(name)
+	}
+	for _, name := range todo.Close {
+		if s := w.servers[name]; s.mode == works && w.now-s.well >= noticed {
+			w.fail("%s loses its connections although it works since %v", name, s.well)
+		}
+		for _, c := range slices.Clone(w.open) {
+			if c.server == name {
+				w.moved++
+				w.end(c)
+			}
+		}
+		w.say("%s: connections are closed", name)
+	}
+	w.wake = 0
+	if !todo.Until.IsZero() {
+		w.wake = todo.Until.Sub(begin)
+	}
+	for _, c := range w.open {
+		s := w.servers[c.server]
+		if w.lossy || s.mode == works || w.now-s.well < closed || w.now-c.at < closed {
+			continue
+		}
+		for name, other := range w.servers {
+			if other.mode == works && w.now-other.well >= closed {
+				w.fail("a connection is with %s since %v, which does not work since %v; %s works since %v", c.server, c.at, s.well, name, other.well)
+			}
+		}
+	}
+}
+
+// run lives for a while.
+func (w *world) run(end time.Duration) {
+	var client func()
+	client = func() {
+		w.connect(w.now, w.state.Order())
+		w.in(w.upTo(2*time.Second), client)
+	}
+	client()
+	for w.now < end {
+		w.step()
+		i := 0
+		for j, e := range w.events {
+			if e.at < w.events[i].at {
+				i = j
+			}
+		}
+		next := w.events[i]
+		if w.wake != 0 && w.wake < next.at {
+			w.now = w.wake
+			continue
+		}
+		w.events = slices.Delete(w.events, i, i+1)
+		w.now = next.at
+		next.do()
+	}
+}
+
+// TestSimulation: whatever servers do, within the times that the package promises a client gets one that works.
+func TestSimulation(t *testing.T) {
+	const worlds = 2000
+	var served, moved, judged int
+	for seed := range uint64(worlds) {
+		w := &world{t: t, lossy: seed%4 == 0, random: rand.New(rand.NewPCG(seed, 1)), servers: map[string]*simulated{}}
+		w.say("seed %d", seed)
+		var names []string
+		for i := range 1 + w.random.IntN(5) {
+			name := fmt.Sprintf("s%d", i)
+			names = append(names, name)
+			w.servers[name] = &simulated{mode: mode(w.random.IntN(int(modes)))}
+			w.in(w.upTo(40*time.Second), func() { w.turn(name) })
+		}
+		w.state = NewState(names)
+		w.run(2 * time.Minute)
+		served, moved, judged = served+w.served, moved+w.moved, judged+w.judged
+	}
+	t.Logf("%d worlds: %d connections, %d of them closed for a better server, %d judged", worlds, served, moved, judged)
+	if moved == 0 || judged < served/10 {
+		t.Error("the worlds show too little")
+	}
+}
