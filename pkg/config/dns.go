@@ -125,6 +125,8 @@ func (p *parser) stubDomain(path, domain string, n *ClusterNetworks) {
 	}
 	const expected = "a domain outside the cluster"
 	switch {
+	case domain == "in-addr.arpa" || domain == "ip6.arpa":
+		p.on(path, wrong{reason: quote(domain) + " holds every address, the cluster's too", expected: "the reverse zone of a network, such as 168.192.in-addr.arpa"})
 	case domain == n.Domain:
 		p.on(path, wrong{reason: quote(domain) + " is the cluster's own domain", expected: expected})
 	case strings.HasSuffix(domain, "."+n.Domain):
