@@ -45,9 +45,11 @@ func Corefile(spec nodespec.Spec, client string, listen []netip.Addr) string {
 			cache(fmt.Sprintf(" in-addr.arpa ip6.arpa {\n        disable success %[1]s\n        disable denial %[1]s\n    }", own))
 	}
 	// A second for the API server: nobody is helped by a DNS that does not listen longer.
-	const kubernetes = "    kubernetes %s in-addr.arpa ip6.arpa {\n        kubeconfig %s\n        pods insecure\n        ttl %d\n        startup_timeout 1s\n%s    }\n"
+	const kubernetes = "    kubernetes %s in-addr.arpa ip6.arpa {\n        kubeconfig %s\n        pods insecure\n" +
+		"        ttl %d\n        startup_timeout 1s\n%s    }\n"
 	zones := slices.Concat([]string{spec.DNSDomain}, reverse, []string{"in-addr.arpa", "ip6.arpa"})
-	out := block(strings.Join(zones, " "), balance+fmt.Sprintf(kubernetes, spec.DNSDomain, client, clusterTTL, beyond)+found) + block(".", every)
+	cluster := fmt.Sprintf(kubernetes, spec.DNSDomain, client, clusterTTL, beyond)
+	out := block(strings.Join(zones, " "), balance+cluster+found) + block(".", every)
 	for _, s := range dns.StubDomains {
 		out += block(s.Domain, balance+cache("")+forward(s.Servers))
 	}

@@ -78,13 +78,16 @@ func (a fakeAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // cluster has one of each kind of Service.
 func cluster() fakeAPI {
 	meta := func(name string) metav1.ObjectMeta {
-		return metav1.ObjectMeta{Name: name, Namespace: "default", UID: "1", ResourceVersion: "1", Labels: map[string]string{discoveryv1.LabelServiceName: name}}
+		labels := map[string]string{discoveryv1.LabelServiceName: name}
+		return metav1.ObjectMeta{Name: name, Namespace: "default", UID: "1", ResourceVersion: "1", Labels: labels}
 	}
 	var services, endpoints []runtime.Object
 	service := func(name, port string, number int32, ips ...string) {
 		services = append(services, &corev1.Service{
 			TypeMeta: kinds["/api/v1/services"], ObjectMeta: meta(name),
-			Spec: corev1.ServiceSpec{ClusterIP: ips[0], ClusterIPs: ips, Ports: []corev1.ServicePort{{Name: port, Port: number, Protocol: corev1.ProtocolTCP}}},
+			Spec: corev1.ServiceSpec{
+				ClusterIP: ips[0], ClusterIPs: ips, Ports: []corev1.ServicePort{{Name: port, Port: number, Protocol: corev1.ProtocolTCP}},
+			},
 		})
 	}
 	slice := func(name string, family discoveryv1.AddressType, port string, number int32, list ...discoveryv1.Endpoint) {
@@ -105,7 +108,8 @@ func cluster() fakeAPI {
 	service("kubernetes", "https", 443, "10.96.0.1")
 	service("web", "http", 80, "10.96.0.20", "fd00:96::20")
 	service("db", "sql", 5432, "None")
-	slice("db", discoveryv1.AddressTypeIPv4, "sql", 5432, endpoint("10.244.0.5", "db-0", true), endpoint("10.244.0.6", "", true), endpoint("10.244.0.9", "db-9", false))
+	slice("db", discoveryv1.AddressTypeIPv4, "sql", 5432,
+		endpoint("10.244.0.5", "db-0", true), endpoint("10.244.0.6", "", true), endpoint("10.244.0.9", "db-9", false))
 	slice("db", discoveryv1.AddressTypeIPv6, "sql", 5432, endpoint("fd00:244::5", "db-0", true))
 	service("agent", "metrics", 9100, "None") // its pods use their machines' network
 	slice("agent", discoveryv1.AddressTypeIPv4, "metrics", 9100, endpoint("10.0.0.8", "", true))
@@ -215,7 +219,9 @@ func start(t *testing.T, spec nodespec.Spec, api string, announce component.Anno
 	if err := os.MkdirAll(filepath.Dir(client), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	text := fmt.Sprintf("{apiVersion: v1, kind: Config, clusters: [{name: c, cluster: {server: %q}}], contexts: [{name: c, context: {cluster: c}}], current-context: c}", api)
+	const config = "{apiVersion: v1, kind: Config, clusters: [{name: c, cluster: {server: %q}}], " +
+		"contexts: [{name: c, context: {cluster: c}}], current-context: c}"
+	text := fmt.Sprintf(config, api)
 	if err := os.WriteFile(client, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}

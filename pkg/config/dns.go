@@ -126,7 +126,9 @@ func (p *parser) stubDomain(path, domain string, n *ClusterNetworks) {
 	const expected = "a domain outside the cluster"
 	switch {
 	case domain == "in-addr.arpa" || domain == "ip6.arpa":
-		p.on(path, wrong{reason: quote(domain) + " holds every address, the cluster's too", expected: "the reverse zone of a network, such as 168.192.in-addr.arpa"})
+		p.on(path, wrong{
+			reason: quote(domain) + " holds every address, the cluster's too", expected: "the reverse zone of a network, such as 168.192.in-addr.arpa",
+		})
 	case domain == n.Domain:
 		p.on(path, wrong{reason: quote(domain) + " is the cluster's own domain", expected: expected})
 	case strings.HasSuffix(domain, "."+n.Domain):
@@ -140,7 +142,10 @@ func (p *parser) stubDomain(path, domain string, n *ClusterNetworks) {
 	}
 	for _, r := range slices.Concat(n.Pods, n.Services) {
 		if usable(r) && zone.Bits() >= r.Bits() && r.Contains(zone.Addr()) {
-			p.on(path, wrong{reason: fmt.Sprintf("%s is the cluster's own range %s, or a part of it", quote(domain), r), expected: "a range outside the cluster, or a larger one"})
+			p.on(path, wrong{
+				reason:   fmt.Sprintf("%s is the cluster's own range %s, or a part of it", quote(domain), r),
+				expected: "a range outside the cluster, or a larger one",
+			})
 		}
 	}
 }
@@ -190,7 +195,10 @@ func (p *parser) nameServers(path string, list NameServers, n *ClusterNetworks) 
 		case a.IsUnspecified() || a.IsMulticast() || a.Is4In6():
 			p.on(at, wrong{reason: fmt.Sprintf("%s cannot be a server", a), expected: "the address of a resolver"})
 		case a.Is6() && a.IsLinkLocalUnicast() || a.Zone() != "":
-			p.on(at, wrong{reason: fmt.Sprintf("%s is on one link, and each machine names its links itself", a), expected: "an address that every machine reaches"})
+			p.on(at, wrong{
+				reason:   fmt.Sprintf("%s is on one link, and each machine names its links itself", a),
+				expected: "an address that every machine reaches",
+			})
 		}
 		for _, r := range n.Services {
 			if usable(r) && tenth(r) == a {
@@ -199,7 +207,10 @@ func (p *parser) nameServers(path string, list NameServers, n *ClusterNetworks) 
 		}
 		for _, r := range n.Pods {
 			if usable(r) && r.Contains(a) {
-				p.on(at, wrong{reason: fmt.Sprintf("%s is in the pod range %s: a pod's address does not last, a machine's there is the cluster's DNS", a, r), expected: "a resolver outside the cluster, or the address of a Service"})
+				p.on(at, wrong{
+					reason:   fmt.Sprintf("%s is in the pod range %s: a pod's address does not last, a machine's there is the cluster's DNS", a, r),
+					expected: "a resolver outside the cluster, or the address of a Service",
+				})
 			}
 		}
 	}
