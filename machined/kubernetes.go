@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/google/renameio/v2"
 
@@ -60,12 +61,28 @@ func nodeSpec(c *config.Config, state network.State, r release.Release) (nodespe
 
 		Encapsulation: string(cluster.Networks.Encapsulation),
 
+		DNS: clusterDNS(cluster.DNS, state.Servers),
+
 		TokenWebhook: access(c.Cluster).TokenWebhook(),
 	}
 	for _, r := range cluster.Networks.Services {
 		spec.DNSIPs = append(spec.DNSIPs, nth(r, 10))
 	}
 	return spec, nil
+}
+
+// clusterDNS is whom the cluster's DNS asks: who is configured, and else the machine's own resolvers.
+func clusterDNS(c config.ClusterDNS, own []netip.Addr) nodespec.DNS {
+	dns := nodespec.DNS{Upstreams: c.Upstreams.AddrPorts(), CacheTTL: int(time.Duration(c.CacheTTL) / time.Second)}
+	if len(dns.Upstreams) == 0 {
+		for _, a := range own {
+			dns.Upstreams = append(dns.Upstreams, netip.AddrPortFrom(a, config.PortDNS))
+		}
+	}
+	for _, s := range c.StubDomains {
+		dns.StubDomains = append(dns.StubDomains, nodespec.StubDomain{Domain: s.Domain, Servers: s.Servers.AddrPorts()})
+	}
+	return dns
 }
 
 // nth is the n-th address of a range.

@@ -2,11 +2,14 @@ package main
 
 import (
 	"net/netip"
+	"reflect"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/orlop-os/orlop/machined/network"
 	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/release"
 )
 
@@ -20,6 +23,31 @@ func TestNodeSpecControlPlanes(t *testing.T) {
 		spec, err := nodeSpec(c, state, release.Release{})
 		if err != nil || !slices.Equal(spec.ControlPlanes, planes) || spec.Endpoint != "https://10.0.0.11:6443" {
 			t.Errorf("%s: %v at %s, %v", role, spec.ControlPlanes, spec.Endpoint, err)
+		}
+	}
+}
+
+// TestClusterDNS: who is configured is asked, and else the machine's own resolvers, at port 53.
+func TestClusterDNS(t *testing.T) {
+	at := netip.MustParseAddrPort
+	own := []netip.Addr{netip.MustParseAddr("192.0.2.53"), netip.MustParseAddr("2001:db8::53")}
+	stubs := []config.StubDomain{{Domain: "corp.example", Servers: config.NameServers{config.NameServer(at("10.0.0.3:5353"))}}}
+	asStubs := []nodespec.StubDomain{{Domain: "corp.example", Servers: []netip.AddrPort{at("10.0.0.3:5353")}}}
+	ttl := config.Duration(90 * time.Second)
+	for _, test := range []struct {
+		config config.ClusterDNS
+		own    []netip.Addr
+		want   nodespec.DNS
+	}{
+		{config.ClusterDNS{CacheTTL: ttl}, nil, nodespec.DNS{CacheTTL: 90}},
+		{config.ClusterDNS{CacheTTL: ttl}, own, nodespec.DNS{CacheTTL: 90, Upstreams: []netip.AddrPort{at("192.0.2.53:53"), at("[2001:db8::53]:53")}}},
+		{
+			config.ClusterDNS{CacheTTL: ttl, Upstreams: config.NameServers{config.NameServer(at("10.0.0.2:53"))}, StubDomains: stubs}, own,
+			nodespec.DNS{CacheTTL: 90, Upstreams: []netip.AddrPort{at("10.0.0.2:53")}, StubDomains: asStubs},
+		},
+	} {
+		if got := clusterDNS(test.config, test.own); !reflect.DeepEqual(got, test.want) {
+			t.Errorf("%+v, own %v:\n got %+v\nwant %+v", test.config, test.own, got, test.want)
 		}
 	}
 }

@@ -2,7 +2,10 @@
 //
 // It listens on the node's bridge address (see package podnetwork), which the node publishes as an endpoint of the
 // kube-dns Service, so that the cluster DNS address is answered on every node by the node itself. Nothing outside the
-// cluster is asked unless the machine was given resolvers.
+// cluster is asked unless the machine or the cluster was given resolvers.
+//
+// It keeps the cluster's names in memory, so it goes on when the API server is away. When it starts while the API server
+// is away, it answers names outside, and says SERVFAIL about the cluster's, never that there are none: clients remember that.
 package coredns
 
 import (
@@ -10,7 +13,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"strings"
 	"time"
 
 	"github.com/coredns/caddy"
@@ -20,6 +22,7 @@ import (
 	_ "github.com/coredns/coredns/plugin/errors"
 	_ "github.com/coredns/coredns/plugin/forward"
 	_ "github.com/coredns/coredns/plugin/kubernetes"
+	_ "github.com/coredns/coredns/plugin/loadbalance"
 	_ "github.com/coredns/coredns/plugin/template"
 	"k8s.io/klog/v2"
 
@@ -46,38 +49,6 @@ func Component(spec nodespec.Spec, dirs layout.Dirs) component.Component {
 	return component.Component{Process: component.Node, Name: Name, Files: []component.File{client}}
 }
 
-// Corefile returns CoreDNS's configuration: the cluster's zone and the reverse zones from the API server, other names
-// from the upstream resolvers, or "no such name" when there are none. client is the path of a kubeconfig. Pure.
-//
-// A name outside does not exist on a machine without resolvers. To say so at once is better than to refuse, which
-// clients take for a broken server and ask again. That answer has a block of its own, because within a block CoreDNS
-// asks its plugins in an order of its own, and the one that gives the answer comes before the cluster's names.
-func Corefile(spec nodespec.Spec, client string, listen []netip.Addr) string {
-	const block = `%[1]s {
-    bind %[2]s
-    errors
-    cache 30
-%[3]s}
-`
-	cluster := spec.DNSDomain + " in-addr.arpa ip6.arpa"
-	kubernetes := fmt.Sprintf("    kubernetes %s {\n        kubeconfig %s\n        pods insecure\n        ttl 30\n", cluster, client)
-	if len(spec.DNSUpstreams) == 0 {
-		return fmt.Sprintf(block, cluster, words(listen), kubernetes+"    }\n") +
-			fmt.Sprintf(block, ".", words(listen), "    template ANY ANY {\n        rcode NXDOMAIN\n    }\n")
-	}
-	kubernetes += "        fallthrough in-addr.arpa ip6.arpa\n    }\n"
-	forward := fmt.Sprintf("    forward . %s {\n        max_concurrent 1000\n    }\n", words(spec.DNSUpstreams))
-	return fmt.Sprintf(block, ".", words(listen), kubernetes+forward)
-}
-
-func words(addresses []netip.Addr) string {
-	var out []string
-	for _, a := range addresses {
-		out = append(out, a.String())
-	}
-	return strings.Join(out, " ")
-}
-
 // Run answers on the addresses until ctx is done. addresses waits until the node has them.
 func Run(ctx context.Context, spec nodespec.Spec, dirs layout.Dirs, addresses func(context.Context) ([]netip.Addr, error), announce component.Announce) error {
 	listen, err := addresses(ctx)
@@ -85,6 +56,7 @@ func Run(ctx context.Context, spec nodespec.Spec, dirs layout.Dirs, addresses fu
 		return nil // asked to stop before there was anything to stop
 	}
 	dnsserver.Quiet, caddy.Quiet = true, true
+	registerRanges()
 	corefile := Corefile(spec, layout.Kubeconfig(dirs.Node, Name), listen)
 	server, err := caddy.Start(caddy.CaddyfileInput{Filepath: "Corefile", Contents: []byte(corefile), ServerTypeName: "dns"})
 	// CoreDNS takes Kubernetes' log of the whole process for its own. Its own goes to the standard log (see main.go, which
@@ -102,7 +74,7 @@ func Run(ctx context.Context, spec nodespec.Spec, dirs layout.Dirs, addresses fu
 
 // watch asks for a name that every cluster has until ctx is done, and announces every change.
 func watch(ctx context.Context, name string, listen []netip.Addr, announce component.Announce) {
-	server := net.JoinHostPort(listen[0].String(), "53")
+	server := net.JoinHostPort(listen[0].String(), dnsserver.Port)
 	resolver := &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, network, server)
 	}}

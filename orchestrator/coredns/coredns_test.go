@@ -17,8 +17,28 @@ import (
 var update = flag.Bool("update", false, "rewrite the golden files")
 
 func TestCorefile(t *testing.T) {
-	open := nodespec.Spec{DNSDomain: "cluster.local", DNSUpstreams: []netip.Addr{netip.MustParseAddr("192.0.2.53"), netip.MustParseAddr("2001:db8::53")}}
-	closed := nodespec.Spec{DNSDomain: "corp.example"}
+	ranges := func(s ...string) (out []netip.Prefix) {
+		for _, r := range s {
+			out = append(out, netip.MustParsePrefix(r))
+		}
+		return out
+	}
+	servers := func(s ...string) (out []netip.AddrPort) {
+		for _, a := range s {
+			out = append(out, netip.MustParseAddrPort(a))
+		}
+		return out
+	}
+	open := nodespec.Spec{
+		DNSDomain: "cluster.local", PodCIDRs: ranges("10.244.0.0/16", "fd00:244::/48"), ServiceCIDRs: ranges("10.96.0.0/14", "fd00:96::/112"),
+		DNS: nodespec.DNS{Upstreams: servers("192.0.2.53:53", "[2001:db8::53]:53"), CacheTTL: 30},
+	}
+	closed := nodespec.Spec{DNSDomain: "corp.example", PodCIDRs: ranges("10.244.0.0/16"), ServiceCIDRs: ranges("10.96.0.0/16")}
+	stubs, alone := open, closed
+	stubs.DNS.StubDomains = []nodespec.StubDomain{
+		{Domain: "corp.example", Servers: servers("192.0.2.1:53", "[2001:db8::1]:5353")}, {Domain: "10.in-addr.arpa", Servers: servers("192.0.2.1:53")},
+	}
+	alone.DNS = nodespec.DNS{StubDomains: stubs.DNS.StubDomains[1:], CacheTTL: 1}
 	both := []netip.Addr{netip.MustParseAddr("10.244.0.1"), netip.MustParseAddr("fd00:10:244::1")}
 	// CoreDNS reads it to understand its configuration.
 	dirs := layout.Under(t.TempDir())
@@ -31,7 +51,11 @@ func TestCorefile(t *testing.T) {
 		}
 	}
 	client := layout.Kubeconfig(dirs.Node, Name)
-	for name, corefile := range map[string]string{"upstreams": Corefile(open, client, both), "closed": Corefile(closed, client, both[:1])} {
+	registerRanges()
+	for name, corefile := range map[string]string{
+		"upstreams": Corefile(open, client, both), "closed": Corefile(closed, client, both[:1]),
+		"stubs": Corefile(stubs, client, both), "closed-stubs": Corefile(alone, client, both[:1]),
+	} {
 		got := strings.ReplaceAll(corefile, client, "KUBECONFIG")
 		path := "testdata/" + name + ".golden"
 		if *update {

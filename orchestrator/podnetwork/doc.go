@@ -3,7 +3,8 @@
 // other nodes.
 //
 // It begins when the Node object has its pod range; that is at once after a restart and a second after the first
-// registration. Everything follows from the range, so plan.go is pure: range in, addresses, files and rules out.
+// registration. What an earlier process made is used before that: the API server may be away. Everything follows
+// from the range, so plan.go is pure: range in, addresses, files and rules out.
 //
 // The bridge is made here and not by the CNI plugin at the first pod, because the cluster DNS listens on the bridge's
 // address (the first of the range) before there is any pod. The address is published as an EndpointSlice of the

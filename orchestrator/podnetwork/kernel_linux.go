@@ -46,6 +46,28 @@ func ensureBridge(gateways []netip.Prefix, mtu int) error {
 	return nil
 }
 
+// bridgeAddresses are the addresses of the bridge, none when there is no bridge.
+func bridgeAddresses() ([]netip.Prefix, error) {
+	link, err := netlink.LinkByName(Bridge)
+	if errors.As(err, &netlink.LinkNotFoundError{}) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: cannot find: %w", Bridge, err)
+	}
+	have, err := netlink.AddrList(link, netlink.FAMILY_ALL)
+	if err != nil {
+		return nil, fmt.Errorf("%s: cannot list addresses: %w", Bridge, err)
+	}
+	var out []netip.Prefix
+	for _, a := range have {
+		bits, _ := a.Mask.Size()
+		ip, _ := netip.AddrFromSlice(a.IP)
+		out = append(out, netip.PrefixFrom(ip.Unmap(), bits))
+	}
+	return out, nil
+}
+
 func ensureAddresses(link netlink.Link, want []netip.Prefix) error {
 	have, err := netlink.AddrList(link, netlink.FAMILY_ALL)
 	if err != nil {

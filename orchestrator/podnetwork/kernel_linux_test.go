@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net/netip"
 	"runtime"
+	"slices"
 	"testing"
 
 	"github.com/vishvananda/netlink"
@@ -22,6 +23,9 @@ func TestKernel(t *testing.T) {
 	_, other := dual()
 	other[0] = netip.MustParsePrefix("10.244.9.0/24")
 	spec, ranges := dual()
+	if agent := New(spec, layout.System(), nil); agent.recall() != nil || len(agent.addrs) > 0 {
+		t.Errorf("without a bridge the agent recalls %v", agent.addrs)
+	}
 	for _, want := range [][]netip.Prefix{ranges, ranges, other} {
 		plan, err := NewPlan(spec, layout.System(), want, 1500)
 		if err != nil {
@@ -38,6 +42,14 @@ func TestKernel(t *testing.T) {
 			t.Fatal(err)
 		}
 		check(t, plan)
+		// A process that starts now has the addresses without anybody saying what they are.
+		agent := New(spec, layout.System(), nil)
+		if err := agent.recall(); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := agent.Addresses(t.Context()); err != nil || !slices.Equal(got, plan.Addresses()) {
+			t.Errorf("the agent recalls %v, %v; want %v", got, err, plan.Addresses())
+		}
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -61,6 +62,22 @@ func (p Plan) Addresses() []netip.Addr {
 	var out []netip.Addr
 	for _, g := range p.Gateways {
 		out = append(out, g.Addr())
+	}
+	return out
+}
+
+// former are the addresses of a bridge that an earlier process made, out of those that it has now: one in each of the cluster's pod
+// ranges, in their order, and the first of its network. When one is missing, the bridge was not finished, and there are none.
+func former(podCIDRs, have []netip.Prefix) []netip.Addr {
+	var out []netip.Addr
+	for _, r := range podCIDRs {
+		at := slices.IndexFunc(have, func(p netip.Prefix) bool {
+			return p.Bits() >= r.Bits() && r.Contains(p.Addr()) && p.Masked().Addr().Next() == p.Addr()
+		})
+		if at < 0 {
+			return nil
+		}
+		out = append(out, have[at].Addr())
 	}
 	return out
 }

@@ -5,6 +5,7 @@ import (
 	"flag"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -141,5 +142,25 @@ func golden(t *testing.T, path, got string) {
 	}
 	if got != string(want) {
 		t.Errorf("%s differs; look at the change, then run the test with -update:\n%s", path, got)
+	}
+}
+
+func TestFormer(t *testing.T) {
+	cluster := prefixes("10.244.0.0/16", "fd00:10:244::/48")
+	for _, test := range []struct {
+		name string
+		have []netip.Prefix
+		want []netip.Addr
+	}{
+		{"no bridge", nil, nil},
+		{"both", prefixes("fe80::1/64", "fd00:10:244:3::1/64", "10.244.3.1/24"), addresses("10.244.3.1", "fd00:10:244:3::1")},
+		{"half", prefixes("fe80::1/64", "10.244.3.1/24"), nil},
+		{"of other ranges", prefixes("10.245.3.1/24", "fd00:10:245:3::1/64"), nil},
+		{"not the first", prefixes("10.244.3.2/24", "fd00:10:244:3::1/64"), nil},
+		{"a larger network", prefixes("10.0.0.1/8", "fd00:10:244:3::1/64"), nil},
+	} {
+		if got := former(cluster, test.have); !slices.Equal(got, test.want) {
+			t.Errorf("%s: %v, want %v", test.name, got, test.want)
+		}
 	}
 }

@@ -63,7 +63,7 @@ type Agent struct {
 	changed chan struct{}     // something about any Node
 	all     cache.Store       // of Nodes; complete when changed was told
 	addrs   []netip.Addr
-	bridged chan struct{} // closed when addrs are on the bridge
+	bridged chan struct{} // closed when addrs are known and on the bridge
 	known   chan struct{} // closed when there is a Node object
 	applied []netip.Prefix
 }
@@ -99,6 +99,9 @@ func (a *Agent) Registered(ctx context.Context) error {
 
 // Run keeps the network as the Node object says until ctx is done.
 func (a *Agent) Run(ctx context.Context, announce component.Announce) error {
+	if err := a.recall(); err != nil {
+		return err
+	}
 	if err := a.gate.Rights(ctx); err != nil {
 		return nil // asked to stop before there was anything to stop
 	}
@@ -164,6 +167,19 @@ func (a *Agent) Run(ctx context.Context, announce component.Announce) error {
 			told = detail
 		}
 	}
+}
+
+// recall takes the addresses of the bridge as they are, if a process before this one made it: pods hang on it, and the cluster
+// DNS has to answer them before the API server says again what the node's ranges are, which may be long.
+func (a *Agent) recall() error {
+	have, err := bridgeAddresses()
+	if err != nil {
+		return err
+	}
+	if a.addrs = former(a.spec.PodCIDRs, have); len(a.addrs) > 0 {
+		close(a.bridged)
+	}
+	return nil
 }
 
 // watch follows the Nodes: it passes the newest state of the node's own on, and tells that there is something about any,
@@ -246,8 +262,15 @@ func (a *Agent) apply(ctx context.Context, nft knftables.Interface, node *corev1
 	if err := component.WriteFile(file); err != nil {
 		return err
 	}
-	a.applied, a.addrs = ranges, plan.Addresses()
-	close(a.bridged)
+	addrs := plan.Addresses()
+	switch {
+	case len(a.addrs) == 0:
+		a.addrs = addrs
+		close(a.bridged)
+	case !slices.Equal(a.addrs, addrs): // the DNS listens on what is no more
+		return fmt.Errorf("Node %s: the bridge had the addresses %v, and has %v now: starting anew", node.Name, a.addrs, addrs)
+	}
+	a.applied = ranges
 	if err := ensureRoutes(plan.Routes, plan.Gateways); err != nil {
 		return err
 	}

@@ -21,6 +21,8 @@ type ClusterSpec struct {
 	ControlPlanes []netip.Addr `yaml:"controlPlanes,omitempty"`
 	// Networks are the address ranges and the DNS domain inside the cluster.
 	Networks ClusterNetworks `yaml:"networks"`
+	// DNS says whom the cluster's DNS asks about names outside the cluster.
+	DNS ClusterDNS `yaml:"dns"`
 	// PKI holds the cluster's authorities. Leaf certificates are issued from them on the machine.
 	PKI PKI `yaml:"pki" jsonschema:"required"`
 	// SecretsEncryptionKey encrypts Secret objects at rest (XSalsa20-Poly1305): 32 random bytes in base64. A control plane needs it.
@@ -180,6 +182,7 @@ func (c *Cluster) defaults() {
 		Domain:        "cluster.local",
 		Encapsulation: EncapsulationWireGuard,
 	}
+	c.Spec.DNS.CacheTTL = Duration(30 * time.Second)
 	c.Spec.Etcd.Snapshots = Snapshots{Every: Duration(6 * time.Hour), Keep: 4}
 	c.Spec.Kubernetes = Kubernetes{
 		AllowSchedulingOnControlPlane: true,

@@ -360,6 +360,8 @@ func textExpectation(t reflect.Type) string {
 		return "https://host:port"
 	case reflect.TypeFor[HostPort]():
 		return "host:port"
+	case reflect.TypeFor[NameServer]():
+		return wantNameServer
 	case reflect.TypeFor[Certificate]():
 		return "a certificate in PEM"
 	case reflect.TypeFor[PrivateKey]():

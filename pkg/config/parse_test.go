@@ -20,6 +20,7 @@ func TestGood(t *testing.T) {
 	pki, key := ref.Cluster.Spec.PKI, ref.Cluster.Spec.SecretsEncryptionKey
 	pki.Accepted = Accepted{}
 	prefix, addr := netip.MustParsePrefix, netip.MustParseAddr
+	server := func(s string) NameServer { return NameServer(netip.MustParseAddrPort(s)) }
 
 	tests := map[string]struct {
 		text string
@@ -75,6 +76,7 @@ spec:
 				c.Cluster = &Cluster{Metadata: Metadata{Name: "c"}, Spec: ClusterSpec{
 					Endpoint: Endpoint{Host: "10.0.0.5", Port: 6443}, PKI: pki, SecretsEncryptionKey: key,
 					Networks: ClusterNetworks{Pods: []netip.Prefix{prefix("10.244.0.0/16")}, Services: []netip.Prefix{prefix("10.96.0.0/12")}, Domain: "cluster.local", Encapsulation: EncapsulationWireGuard},
+					DNS:      ClusterDNS{CacheTTL: Duration(30 * time.Second)},
 					Etcd:     Etcd{Snapshots: Snapshots{Every: Duration(6 * time.Hour), Keep: 4}},
 					Kubernetes: Kubernetes{
 						AllowSchedulingOnControlPlane: true, MaxPods: 110, FinishedPods: 1000,
@@ -94,6 +96,7 @@ metadata: {name: c}
 spec:
   endpoint: https://[FD00::5]:6443/
   networks: {pods: ["fd01::/48"], services: ["fd02::/112"], domain: a.b, encapsulation: none}
+  dns: {upstreams: [10.0.0.2, "[FD00::2]:53"], stubDomains: [{domain: 10.in-addr.arpa, servers: ["10.0.0.3:5353"]}], cacheTTL: 1h}
   pki: {kubernetes: {cert: $K8S}, machine: {cert: $MACHINE}}
   kubernetes:
     podSecurity: {exemptNamespaces: []}
@@ -107,8 +110,13 @@ spec:
 				c.Cluster = &Cluster{Metadata: Metadata{Name: "c"}, Spec: ClusterSpec{
 					Endpoint: Endpoint{Host: "fd00::5", Port: 6443},
 					Networks: ClusterNetworks{Pods: []netip.Prefix{prefix("fd01::/48")}, Services: []netip.Prefix{prefix("fd02::/112")}, Domain: "a.b", Encapsulation: EncapsulationNone},
-					PKI:      PKI{Kubernetes: CertKey{Cert: pki.Kubernetes.Cert}, Machine: CertKey{Cert: pki.Machine.Cert}},
-					Etcd:     Etcd{Snapshots: Snapshots{Every: Duration(6 * time.Hour), Keep: 4}},
+					DNS: ClusterDNS{
+						Upstreams:   NameServers{server("10.0.0.2:53"), server("[fd00::2]:53")},
+						StubDomains: []StubDomain{{Domain: "10.in-addr.arpa", Servers: NameServers{server("10.0.0.3:5353")}}},
+						CacheTTL:    Duration(time.Hour),
+					},
+					PKI:  PKI{Kubernetes: CertKey{Cert: pki.Kubernetes.Cert}, Machine: CertKey{Cert: pki.Machine.Cert}},
+					Etcd: Etcd{Snapshots: Snapshots{Every: Duration(6 * time.Hour), Keep: 4}},
 					Kubernetes: Kubernetes{
 						AllowSchedulingOnControlPlane: true, MaxPods: 110, FinishedPods: 1000,
 						PodSecurity: PodSecurity{Default: "baseline", ExemptNamespaces: []string{}},

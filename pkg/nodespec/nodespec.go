@@ -23,7 +23,7 @@ type Spec struct {
 	ServiceCIDRs  []netip.Prefix `json:"serviceCIDRs"` // one per address family
 	DNSIPs        []netip.Addr   `json:"dnsIPs"`       // the cluster DNS addresses, the tenth of each service range
 	DNSDomain     string         `json:"dnsDomain"`    // cluster.local
-	DNSUpstreams  []netip.Addr   `json:"dnsUpstreams"` // resolvers for names outside the cluster; may be empty
+	DNSUpstreams  []netip.Addr   `json:"dnsUpstreams"` // the machine's own resolvers, for pods that want those; may be empty
 	PauseImage    string         `json:"pauseImage"`   // reference of the pause image in containerd
 	// ReservedMemory (bytes) and ReservedCPU (thousandths of a core) are kept for the system and subtracted from what pods may use.
 	ReservedMemory int64 `json:"reservedMemory"`
@@ -40,8 +40,24 @@ type Spec struct {
 	// Encapsulation is how packets between pods of different nodes cross the network: wireguard, vxlan or none.
 	Encapsulation string `json:"encapsulation"`
 
+	// DNS says whom the cluster's DNS asks about names outside the cluster.
+	DNS DNS `json:"dns"`
+
 	// TokenWebhook is the service that the API server asks about tokens that nobody else knows; nil when there is none.
 	TokenWebhook *TokenWebhook `json:"tokenWebhook,omitempty"`
+}
+
+// DNS says whom the cluster's DNS asks about names outside the cluster, and how long it keeps what they answer.
+type DNS struct {
+	Upstreams   []netip.AddrPort `json:"upstreams"`   // for every name without a stub domain; with none there are no such names
+	StubDomains []StubDomain     `json:"stubDomains"` // the most specific one counts
+	CacheTTL    int              `json:"cacheTTL"`    // the most that an answer is kept, seconds, from 1
+}
+
+// StubDomain is a domain with resolvers of its own.
+type StubDomain struct {
+	Domain  string           `json:"domain"` // in lower case, without a dot at the end
+	Servers []netip.AddrPort `json:"servers"`
 }
 
 // TokenWebhook says how the service for tokens is asked (the TokenReview API).

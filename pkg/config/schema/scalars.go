@@ -9,6 +9,9 @@ import (
 	"github.com/orlop-os/orlop/pkg/config"
 )
 
+// addr6 has the form of an IPv6 address.
+const addr6 = `([0-9A-Fa-f:]*::[0-9A-Fa-f:.]*|([0-9A-Fa-f]{1,4}:){6,7}[0-9A-Fa-f.]+)`
+
 // scalars are the schemas of the types that have their own form of text. A test reads examples of each with the schema
 // and with package config, and compares the answers.
 var scalars = map[reflect.Type]*jsonschema.Schema{
@@ -21,6 +24,10 @@ var scalars = map[reflect.Type]*jsonschema.Schema{
 	reflect.TypeFor[config.MAC]():      {Type: "string", Pattern: `^[0-9A-Fa-f]{2}(:[0-9A-Fa-f]{2}){5}$`, Examples: []any{"52:54:00:12:34:56"}},
 	reflect.TypeFor[config.Endpoint](): {Type: "string", Pattern: `^https://[^/?#@]+:[0-9]{1,5}/?$`, Examples: []any{"https://10.0.0.5:6443"}},
 	reflect.TypeFor[config.HostPort](): {Type: "string", Pattern: `^([^/?#@:\[\]]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}$`, Examples: []any{"logs.example.com:6514"}},
+	reflect.TypeFor[config.NameServer](): {
+		Type: "string", Pattern: `^([0-9]+(\.[0-9]+){3}(:[0-9]{1,5})?|` + addr6 + `|\[` + addr6 + `\]:[0-9]{1,5})$`,
+		Examples: []any{"10.0.0.2", "[2001:db8::2]:5353"},
+	},
 	reflect.TypeFor[config.Certificate](): {
 		Type: "string", Pattern: `^\s*-----BEGIN CERTIFICATE-----`, Description: "One certificate in PEM.",
 	},

@@ -1,0 +1,302 @@
+package coredns
+
+import (
+	"net/netip"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/miekg/dns"
+
+	"github.com/orlop-os/orlop/orchestrator/component"
+	"github.com/orlop-os/orlop/pkg/nodespec"
+)
+
+// outside are three resolvers: for every name, for corp.example, and for lab.corp.example.
+type outside struct{ every, corp, lab *resolver }
+
+func newOutside(t *testing.T) outside {
+	return outside{
+		every: newResolver(t, "example.org. 300 IN A 192.0.2.1",
+			"7.0.0.10.in-addr.arpa. 300 IN PTR m7.example.org.", "www.corp.example. 300 IN A 192.0.2.99"),
+		corp: newResolver(t, "www.corp.example. 300 IN A 192.0.2.2",
+			"db.corp.example. 300 IN A 192.0.2.3", "www.lab.corp.example. 300 IN A 192.0.2.99"),
+		lab: newResolver(t, "www.lab.corp.example. 300 IN A 192.0.2.4", "1.1.10.10.in-addr.arpa. 300 IN PTR www.lab.corp.example."),
+	}
+}
+
+func (o outside) spec() nodespec.Spec {
+	s := testSpec()
+	s.DNS = nodespec.DNS{
+		Upstreams: []netip.AddrPort{o.every.at}, CacheTTL: cacheTTL,
+		StubDomains: []nodespec.StubDomain{
+			{Domain: "corp.example", Servers: []netip.AddrPort{o.corp.at}},
+			{Domain: "lab.corp.example", Servers: []netip.AddrPort{o.lab.at}},
+			{Domain: "10.10.in-addr.arpa", Servers: []netip.AddrPort{o.lab.at}},
+		},
+	}
+	return s
+}
+
+// testSpec is a cluster that knows nobody outside.
+func testSpec() nodespec.Spec {
+	return nodespec.Spec{
+		DNSDomain:    "cluster.local",
+		PodCIDRs:     []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("fd00:244::/48")},
+		ServiceCIDRs: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/12"), netip.MustParsePrefix("fd00:96::/112")},
+		DNS:          nodespec.DNS{CacheTTL: cacheTTL},
+	}
+}
+
+// cacheTTL is longer than the cluster's names live, and shorter than those outside.
+const cacheTTL = 60
+
+func silent(string, bool, string) {}
+
+const known = "kubernetes.default.svc.cluster.local."
+
+// describe is what is to be known of an answer: the response code, "NODATA" when there is the name but nothing of the kind,
+// and the records in order. The TTL of names from outside is written as "-" when it is within bounds.
+func describe(m *dns.Msg) string {
+	var lines []string
+	for _, rr := range m.Answer {
+		if ttl := rr.Header().Ttl; !strings.Contains(rr.String(), "cluster.local.") && ttl > 0 && ttl <= cacheTTL {
+			lines = append(lines, regexp.MustCompile(`\t\d+\t`).ReplaceAllString(rr.String(), " - "))
+			continue
+		}
+		lines = append(lines, rr.String())
+	}
+	slices.Sort(lines)
+	if m.Rcode == dns.RcodeSuccess && len(lines) == 0 {
+		lines = []string{"NODATA"}
+	}
+	if m.Rcode != dns.RcodeSuccess {
+		lines = append([]string{dns.RcodeToString[m.Rcode]}, lines...)
+	}
+	return strings.Join(strings.Fields(strings.Join(lines, " | ")), " ")
+}
+
+// TestSpecification asks for what the DNS specification of Kubernetes (schema 1.1.0) wants, and for what lies outside.
+func TestSpecification(t *testing.T) {
+	o := newOutside(t)
+	url, _ := newAPI(t, cluster())
+	n := start(t, o.spec(), url, silent)
+	n.until(t, known, dns.TypeA, dns.RcodeSuccess)
+	const a, aaaa, srv, ptr, txt = dns.TypeA, dns.TypeAAAA, dns.TypeSRV, dns.TypePTR, dns.TypeTXT
+	for _, test := range []struct {
+		name string
+		kind uint16
+		want string
+	}{
+		// 2.2: the version of the schema
+		{"dns-version.cluster.local.", txt, `dns-version.cluster.local. 28800 IN TXT "1.1.0"`},
+		// 2.3: Services with an address
+		{"web.default.svc.cluster.local.", a, "web.default.svc.cluster.local. 30 IN A 10.96.0.20"},
+		{"web.default.svc.cluster.local.", aaaa, "web.default.svc.cluster.local. 30 IN AAAA fd00:96::20"},
+		{"WEB.Default.svc.cluster.local.", a, "WEB.Default.svc.cluster.local. 30 IN A 10.96.0.20"},
+		{"_http._tcp.web.default.svc.cluster.local.", srv, "_http._tcp.web.default.svc.cluster.local. 30 IN SRV 0 50 80 web.default.svc.cluster.local."},
+		{"20.0.96.10.in-addr.arpa.", ptr, "20.0.96.10.in-addr.arpa. 30 IN PTR web.default.svc.cluster.local."},
+		{reverse(t, "fd00:96::20"), ptr, reverse(t, "fd00:96::20") + " 30 IN PTR web.default.svc.cluster.local."},
+		// 2.4: headless Services; an endpoint that is not ready is none
+		{"db.default.svc.cluster.local.", a, "db.default.svc.cluster.local. 30 IN A 10.244.0.5 | db.default.svc.cluster.local. 30 IN A 10.244.0.6"},
+		{"db.default.svc.cluster.local.", aaaa, "db.default.svc.cluster.local. 30 IN AAAA fd00:244::5"},
+		{"db-0.db.default.svc.cluster.local.", a, "db-0.db.default.svc.cluster.local. 30 IN A 10.244.0.5"},
+		{"db-9.db.default.svc.cluster.local.", a, "NXDOMAIN"},
+		{"10-244-0-6.db.default.svc.cluster.local.", a, "10-244-0-6.db.default.svc.cluster.local. 30 IN A 10.244.0.6"},
+		{"_sql._tcp.db.default.svc.cluster.local.", srv,
+			"_sql._tcp.db.default.svc.cluster.local. 30 IN SRV 0 33 5432 10-244-0-6.db.default.svc.cluster.local. | " +
+				"_sql._tcp.db.default.svc.cluster.local. 30 IN SRV 0 33 5432 db-0.db.default.svc.cluster.local."},
+		{"5.0.244.10.in-addr.arpa.", ptr, "5.0.244.10.in-addr.arpa. 30 IN PTR db-0.db.default.svc.cluster.local."},
+		{reverse(t, "fd00:244::5"), ptr, reverse(t, "fd00:244::5") + " 30 IN PTR db-0.db.default.svc.cluster.local."},
+		{"8.0.0.10.in-addr.arpa.", ptr, "8.0.0.10.in-addr.arpa. 30 IN PTR 10-0-0-8.agent.default.svc.cluster.local."},
+		{"idle.default.svc.cluster.local.", a, "NXDOMAIN"}, // as the specification wants it when no endpoint is ready
+		// 2.5: Services that stand for a name outside
+		{"out.default.svc.cluster.local.", a, "db.corp.example. - IN A 192.0.2.3 | out.default.svc.cluster.local. 30 IN CNAME db.corp.example."},
+		{"out.default.svc.cluster.local.", dns.TypeCNAME, "out.default.svc.cluster.local. 30 IN CNAME db.corp.example."},
+		// pods by address, which the specification no longer wants and programs ask for
+		{"10-244-0-7.default.pod.cluster.local.", a, "10-244-0-7.default.pod.cluster.local. 30 IN A 10.244.0.7"},
+		{"fd00-244--7.default.pod.cluster.local.", aaaa, "fd00-244--7.default.pod.cluster.local. 30 IN AAAA fd00:244::7"},
+		{"nonsense.default.pod.cluster.local.", a, "NXDOMAIN"},
+		{"10-244-0-7.nowhere.pod.cluster.local.", a, "NXDOMAIN"},
+		// there is the name, but nothing of the kind
+		{known, aaaa, "NODATA"},
+		{known, txt, "NODATA"},
+		{known, dns.TypeHTTPS, "NODATA"},
+		{"default.svc.cluster.local.", a, "NODATA"},
+		{"svc.cluster.local.", a, "NODATA"},
+		// there is no such name
+		{"nobody.default.svc.cluster.local.", a, "NXDOMAIN"},
+		{"nobody.default.svc.cluster.local.", aaaa, "NXDOMAIN"},
+		{"web.nowhere.svc.cluster.local.", a, "NXDOMAIN"},
+		{"_ftp._tcp.web.default.svc.cluster.local.", srv, "NXDOMAIN"},
+		{"example.org.cluster.local.", a, "NXDOMAIN"},
+		{"9.9.244.10.in-addr.arpa.", ptr, "NXDOMAIN"},
+		{reverse(t, "fd00:244::99"), ptr, "NXDOMAIN"},
+		// names outside, where the longest stub domain counts
+		{"example.org.", a, "example.org. - IN A 192.0.2.1"},
+		{"example.org.", aaaa, "NODATA"},
+		{"missing.example.org.", a, "NXDOMAIN"},
+		{"www.corp.example.", a, "www.corp.example. - IN A 192.0.2.2"},
+		{"missing.corp.example.", a, "NXDOMAIN"},
+		{"www.lab.corp.example.", a, "www.lab.corp.example. - IN A 192.0.2.4"},
+		{"www.notcorp.example.", a, "NXDOMAIN"},
+		{"7.0.0.10.in-addr.arpa.", ptr, "7.0.0.10.in-addr.arpa. - IN PTR m7.example.org."},
+		{"1.1.10.10.in-addr.arpa.", ptr, "1.1.10.10.in-addr.arpa. - IN PTR www.lab.corp.example."},
+	} {
+		for _, network := range []string{"udp", "tcp"} {
+			m, err := n.ask(network, test.name, test.kind, 1232)
+			if err != nil {
+				t.Errorf("%s %s %s: %v", network, test.name, dns.TypeToString[test.kind], err)
+				continue
+			}
+			if got := describe(m); got != test.want {
+				t.Errorf("%s %s %s:\n got %s\nwant %s", network, test.name, dns.TypeToString[test.kind], got, test.want)
+			}
+			// A "no" of the cluster's holds a start of authority, which says how long it counts (RFC 2308, 3).
+			if ours := strings.HasSuffix(test.name, "cluster.local.") || strings.HasSuffix(test.name, "244.10.in-addr.arpa."); ours && len(m.Answer) == 0 {
+				if len(m.Ns) != 1 || m.Ns[0].Header().Rrtype != dns.TypeSOA || m.Ns[0].Header().Ttl != clusterTTL {
+					t.Errorf("%s %s: a negative answer with the authority %v", network, test.name, m.Ns)
+				}
+			}
+		}
+	}
+	if o.every.about("9.9.244.10.in-addr.arpa.") || o.every.about("nobody.default.svc.cluster.local.") {
+		t.Error("somebody outside was asked about the cluster's names")
+	}
+}
+
+func reverse(t *testing.T, address string) string {
+	t.Helper()
+	name, err := dns.ReverseAddr(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return name
+}
+
+// TestLargeAnswers: an answer that does not fit says so, and is had whole with EDNS or over TCP.
+func TestLargeAnswers(t *testing.T) {
+	url, _ := newAPI(t, cluster())
+	n := start(t, testSpec(), url, silent)
+	n.until(t, known, dns.TypeA, dns.RcodeSuccess)
+	for _, test := range []struct {
+		network string
+		size    uint16
+		cut     bool
+	}{{"udp", 0, true}, {"udp", 512, true}, {"udp", 1232, true}, {"udp", 4096, false}, {"tcp", 0, false}, {"tcp", 1232, false}} {
+		m, err := n.ask(test.network, "big.default.svc.cluster.local.", dns.TypeA, test.size)
+		if err != nil {
+			t.Errorf("%+v: %v", test, err)
+			continue
+		}
+		room := int(max(test.size, dns.MinMsgSize))
+		if m.Truncated != test.cut || !test.cut && len(m.Answer) != crowd || test.network == "udp" && packed(t, m) > room {
+			t.Errorf("%+v: truncated %t, %d of %d records, %d bytes", test, m.Truncated, len(m.Answer), crowd, packed(t, m))
+		}
+		if (m.IsEdns0() != nil) != (test.size > 0) {
+			t.Errorf("%+v: EDNS in the answer: %v", test, m.IsEdns0())
+		}
+	}
+	// Many clients take the first address: it is not always the same one.
+	first := map[string]bool{}
+	for range 50 {
+		m, err := n.ask("tcp", "big.default.svc.cluster.local.", dns.TypeA, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		first[m.Answer[0].String()] = true
+	}
+	if len(first) < 2 {
+		t.Error("the first of many addresses is always the same one")
+	}
+}
+
+func packed(t *testing.T, m *dns.Msg) int {
+	t.Helper()
+	m.Compress = true
+	text, err := m.Pack()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(text)
+}
+
+// TestAPIDies: the cluster's names are answered from memory when the API server is away.
+func TestAPIDies(t *testing.T) {
+	o := newOutside(t)
+	url, die := newAPI(t, cluster())
+	ready := make(chan struct{}, 1)
+	n := start(t, o.spec(), url, component.Announce(func(_ string, is bool, _ string) {
+		if is {
+			select {
+			case ready <- struct{}{}:
+			default: // it was told before
+			}
+		}
+	}))
+	n.until(t, known, dns.TypeA, dns.RcodeSuccess)
+	<-ready
+	die()
+	for name, want := range map[string]string{
+		"web.default.svc.cluster.local.":     "web.default.svc.cluster.local. 30 IN A 10.96.0.20",
+		"db-0.db.default.svc.cluster.local.": "db-0.db.default.svc.cluster.local. 30 IN A 10.244.0.5",
+		"nobody.default.svc.cluster.local.":  "NXDOMAIN",
+		"out.default.svc.cluster.local.":     "db.corp.example. - IN A 192.0.2.3 | out.default.svc.cluster.local. 30 IN CNAME db.corp.example.",
+		"example.org.":                       "example.org. - IN A 192.0.2.1",
+		"www.corp.example.":                  "www.corp.example. - IN A 192.0.2.2",
+	} {
+		m, err := n.ask("udp", name, dns.TypeA, 0)
+		if err != nil || describe(m) != want {
+			t.Errorf("%s: %v, %v; want %s", name, m, err, want)
+		}
+	}
+}
+
+// TestStartsWithoutAPI: names outside are answered, and the cluster's with SERVFAIL: a client would remember NXDOMAIN. When the
+// API server comes, they are there.
+func TestStartsWithoutAPI(t *testing.T) {
+	o := newOutside(t)
+	closed := testSpec()
+	closed.DNS.StubDomains = o.spec().DNS.StubDomains
+	for what, spec := range map[string]nodespec.Spec{"upstreams": o.spec(), "no upstreams": closed} {
+		t.Run(what, func(t *testing.T) {
+			away := "http://" + freePort(t).String()
+			n := start(t, spec, away, silent)
+			n.until(t, "www.corp.example.", dns.TypeA, dns.RcodeSuccess)
+			example := "NXDOMAIN"
+			if len(spec.DNS.Upstreams) > 0 {
+				example = "example.org. - IN A 192.0.2.1"
+			}
+			for _, test := range []struct {
+				name string
+				kind uint16
+				want string
+			}{
+				{"www.corp.example.", dns.TypeA, "www.corp.example. - IN A 192.0.2.2"},
+				{"www.lab.corp.example.", dns.TypeA, "www.lab.corp.example. - IN A 192.0.2.4"},
+				{"missing.corp.example.", dns.TypeA, "NXDOMAIN"},
+				{"1.1.10.10.in-addr.arpa.", dns.TypePTR, "1.1.10.10.in-addr.arpa. - IN PTR www.lab.corp.example."},
+				{"example.org.", dns.TypeA, example},
+				{known, dns.TypeA, "SERVFAIL"},
+				{known, dns.TypeAAAA, "SERVFAIL"},
+				{"_http._tcp.web.default.svc.cluster.local.", dns.TypeSRV, "SERVFAIL"},
+				{"10-244-0-7.default.pod.cluster.local.", dns.TypeA, "SERVFAIL"},
+				{"20.0.96.10.in-addr.arpa.", dns.TypePTR, "SERVFAIL"},
+				{reverse(t, "fd00:244::5"), dns.TypePTR, "SERVFAIL"},
+			} {
+				for _, network := range []string{"udp", "tcp"} {
+					m, err := n.ask(network, test.name, test.kind, 0)
+					if err != nil {
+						t.Errorf("%s %s: %v", network, test.name, err)
+					} else if got := describe(m); got != test.want {
+						t.Errorf("%s %s: %s, want %s", network, test.name, got, test.want)
+					}
+				}
+			}
+			if o.every.about("20.0.96.10.in-addr.arpa.") {
+				t.Error("somebody outside was asked about the cluster's addresses")
+			}
+		})
+	}
+}

@@ -1,0 +1,285 @@
+package coredns
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/coredns/coredns/core/dnsserver"
+	"github.com/miekg/dns"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/orlop-os/orlop/orchestrator/component"
+	"github.com/orlop-os/orlop/orchestrator/layout"
+	"github.com/orlop-os/orlop/pkg/nodespec"
+)
+
+// waiting is for what takes milliseconds on a machine that does nothing else.
+const waiting = 30 * time.Second
+
+// fakeAPI is as much of an API server as CoreDNS asks: lists, and watches on which nothing happens.
+type fakeAPI map[string][]runtime.Object
+
+// kinds are the lists' kinds by path.
+var kinds = map[string]metav1.TypeMeta{
+	"/api/v1/namespaces":                       {APIVersion: "v1", Kind: "Namespace"},
+	"/api/v1/services":                         {APIVersion: "v1", Kind: "Service"},
+	"/apis/discovery.k8s.io/v1/endpointslices": {APIVersion: "discovery.k8s.io/v1", Kind: "EndpointSlice"},
+}
+
+func (a fakeAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	kind, ok := kinds[r.URL.Path]
+	if !ok {
+		http.NotFound(w, r)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	to := json.NewEncoder(w)
+	if r.URL.Query().Get("watch") == "" {
+		items := a[r.URL.Path]
+		if items == nil {
+			items = []runtime.Object{}
+		}
+		list := metav1.TypeMeta{APIVersion: kind.APIVersion, Kind: kind.Kind + "List"}
+		to.Encode(struct {
+			metav1.TypeMeta
+			Metadata metav1.ListMeta  `json:"metadata"`
+			Items    []runtime.Object `json:"items"`
+		}{list, metav1.ListMeta{ResourceVersion: "1"}, items})
+		return
+	}
+	if r.URL.Query().Get("sendInitialEvents") == "true" { // a list by watch, which ends with a bookmark
+		for _, o := range a[r.URL.Path] {
+			to.Encode(map[string]any{"type": "ADDED", "object": o})
+		}
+		end := metav1.PartialObjectMetadata{TypeMeta: kind, ObjectMeta: metav1.ObjectMeta{
+			ResourceVersion: "1", Annotations: map[string]string{metav1.InitialEventsAnnotationKey: "true"},
+		}}
+		to.Encode(map[string]any{"type": "BOOKMARK", "object": end})
+	}
+	w.(http.Flusher).Flush()
+	<-r.Context().Done()
+}
+
+// cluster has one of each kind of Service.
+func cluster() fakeAPI {
+	meta := func(name string) metav1.ObjectMeta {
+		labels := map[string]string{discoveryv1.LabelServiceName: name}
+		return metav1.ObjectMeta{Name: name, Namespace: "default", UID: "1", ResourceVersion: "1", Labels: labels}
+	}
+	var services, endpoints []runtime.Object
+	service := func(name, port string, number int32, ips ...string) {
+		services = append(services, &corev1.Service{
+			TypeMeta: kinds["/api/v1/services"], ObjectMeta: meta(name),
+			Spec: corev1.ServiceSpec{
+				ClusterIP: ips[0], ClusterIPs: ips, Ports: []corev1.ServicePort{{Name: port, Port: number, Protocol: corev1.ProtocolTCP}},
+			},
+		})
+	}
+	slice := func(name string, family discoveryv1.AddressType, port string, number int32, list ...discoveryv1.Endpoint) {
+		tcp, m := corev1.ProtocolTCP, meta(name)
+		m.Name += "-" + strings.ToLower(string(family))
+		endpoints = append(endpoints, &discoveryv1.EndpointSlice{
+			TypeMeta: kinds["/apis/discovery.k8s.io/v1/endpointslices"], ObjectMeta: m, AddressType: family, Endpoints: list,
+			Ports: []discoveryv1.EndpointPort{{Name: &port, Port: &number, Protocol: &tcp}},
+		})
+	}
+	endpoint := func(address, hostname string, ready bool) discoveryv1.Endpoint {
+		e := discoveryv1.Endpoint{Addresses: []string{address}, Conditions: discoveryv1.EndpointConditions{Ready: &ready}}
+		if hostname != "" {
+			e.Hostname = &hostname
+		}
+		return e
+	}
+	service("kubernetes", "https", 443, "10.96.0.1")
+	service("web", "http", 80, "10.96.0.20", "fd00:96::20")
+	service("db", "sql", 5432, "None")
+	slice("db", discoveryv1.AddressTypeIPv4, "sql", 5432,
+		endpoint("10.244.0.5", "db-0", true), endpoint("10.244.0.6", "", true), endpoint("10.244.0.9", "db-9", false))
+	slice("db", discoveryv1.AddressTypeIPv6, "sql", 5432, endpoint("fd00:244::5", "db-0", true))
+	service("agent", "metrics", 9100, "None") // its pods use their machines' network
+	slice("agent", discoveryv1.AddressTypeIPv4, "metrics", 9100, endpoint("10.0.0.8", "", true))
+	service("idle", "http", 80, "None")
+	slice("idle", discoveryv1.AddressTypeIPv4, "http", 80) // the controller makes an empty one
+	service("big", "http", 80, "None")
+	var many []discoveryv1.Endpoint
+	for i := range crowd {
+		many = append(many, endpoint(fmt.Sprintf("10.244.1.%d", i+1), "", true))
+	}
+	slice("big", discoveryv1.AddressTypeIPv4, "http", 80, many...)
+	services = append(services, &corev1.Service{
+		TypeMeta: kinds["/api/v1/services"], ObjectMeta: meta("out"),
+		Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeExternalName, ExternalName: "db.corp.example"},
+	})
+	space := &corev1.Namespace{TypeMeta: kinds["/api/v1/namespaces"], ObjectMeta: metav1.ObjectMeta{Name: "default", UID: "1", ResourceVersion: "1"}}
+	return fakeAPI{
+		"/api/v1/namespaces": {space}, "/api/v1/services": services, "/apis/discovery.k8s.io/v1/endpointslices": endpoints,
+	}
+}
+
+// crowd is the number of endpoints of the Service big.
+const crowd = 120
+
+// resolver is somebody outside who knows some names.
+type resolver struct {
+	at    netip.AddrPort
+	mutex sync.Mutex
+	asked []string
+}
+
+// newResolver answers with the records until the test ends, and otherwise says that there is no such name.
+func newResolver(t *testing.T, records ...string) *resolver {
+	t.Helper()
+	r := &resolver{at: freePort(t)}
+	handler := dns.HandlerFunc(func(w dns.ResponseWriter, question *dns.Msg) {
+		q := question.Question[0]
+		r.mutex.Lock()
+		r.asked = append(r.asked, q.Name)
+		r.mutex.Unlock()
+		answer := new(dns.Msg)
+		answer.SetRcode(question, dns.RcodeNameError)
+		for _, text := range records {
+			rr, err := dns.NewRR(text)
+			if err != nil {
+				t.Error(err)
+				continue
+			}
+			if strings.EqualFold(rr.Header().Name, q.Name) {
+				answer.Rcode = dns.RcodeSuccess
+				if rr.Header().Rrtype == q.Qtype {
+					answer.Answer = append(answer.Answer, rr)
+				}
+			}
+		}
+		w.WriteMsg(answer)
+	})
+	for _, network := range []string{"udp", "tcp"} {
+		server, started := &dns.Server{Addr: r.at.String(), Net: network, Handler: handler}, make(chan struct{})
+		server.NotifyStartedFunc = func() { close(started) }
+		failed := make(chan error, 1)
+		go func() { failed <- server.ListenAndServe() }()
+		select {
+		case <-started:
+		case err := <-failed:
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { server.Shutdown() })
+	}
+	return r
+}
+
+// about says whether it was asked about the name.
+func (r *resolver) about(name string) bool {
+	r.mutex.Lock()
+	defer r.mutex.Unlock()
+	return slices.Contains(r.asked, name)
+}
+
+// freePort is a port of loopback that is free in UDP and TCP.
+func freePort(t *testing.T) netip.AddrPort {
+	t.Helper()
+	tcp, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tcp.Close()
+	udp, err := net.ListenPacket("udp", tcp.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	udp.Close()
+	return netip.MustParseAddrPort(tcp.Addr().String())
+}
+
+// node is a CoreDNS as a node runs it.
+type node struct {
+	at   netip.AddrPort
+	stop func()
+}
+
+// start runs one beside an API server, which may be away, until stop or the test's end.
+func start(t *testing.T, spec nodespec.Spec, api string, announce component.Announce) node {
+	t.Helper()
+	dirs := layout.Under(t.TempDir())
+	client := layout.Kubeconfig(dirs.Node, Name)
+	if err := os.MkdirAll(filepath.Dir(client), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	const config = "{apiVersion: v1, kind: Config, clusters: [{name: c, cluster: {server: %q}}], " +
+		"contexts: [{name: c, context: {cluster: c}}], current-context: c}"
+	text := fmt.Sprintf(config, api)
+	if err := os.WriteFile(client, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	n := node{at: freePort(t)}
+	before := dnsserver.Port
+	dnsserver.Port = fmt.Sprint(n.at.Port())
+	addresses := func(context.Context) ([]netip.Addr, error) { return []netip.Addr{n.at.Addr()}, nil }
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- Run(ctx, spec, dirs, addresses, announce) }()
+	n.stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		dnsserver.Port = before
+	})
+	t.Cleanup(n.stop)
+	return n
+}
+
+// ask asks one question. size is the largest answer that the client takes, bytes; 0 stands for RFC 1035's, without EDNS.
+func (n node) ask(network, name string, kind uint16, size uint16) (*dns.Msg, error) {
+	question := new(dns.Msg)
+	question.SetQuestion(name, kind)
+	if size > 0 {
+		question.SetEdns0(size, false)
+	}
+	answer, _, err := (&dns.Client{Net: network, Timeout: 5 * time.Second, UDPSize: size}).Exchange(question, n.at.String())
+	return answer, err
+}
+
+// until asks until the answer is as it should be.
+func (n node) until(t *testing.T, name string, kind uint16, rcode int) {
+	t.Helper()
+	ticker := time.NewTicker(50 * time.Millisecond)
+	defer ticker.Stop()
+	deadline := time.After(waiting)
+	for {
+		answer, err := n.ask("udp", name, kind, 0)
+		if err == nil && answer.Rcode == rcode {
+			return
+		}
+		select {
+		case <-ticker.C:
+		case <-deadline:
+			t.Fatalf("%s: %v, %v; want %s", name, answer, err, dns.RcodeToString[rcode])
+		}
+	}
+}
+
+// newAPI serves a cluster until the function it returns is called, or the test ends.
+func newAPI(t *testing.T, c fakeAPI) (url string, die func()) {
+	server := httptest.NewServer(c)
+	die = sync.OnceFunc(func() {
+		server.CloseClientConnections()
+		server.Close()
+	})
+	t.Cleanup(die)
+	return server.URL, die
+}

@@ -1,0 +1,70 @@
+package coredns
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/coredns/caddy"
+	"github.com/coredns/coredns/core/dnsserver"
+	"github.com/coredns/coredns/plugin"
+	"github.com/coredns/coredns/plugin/kubernetes"
+	"github.com/coredns/coredns/request"
+	"github.com/miekg/dns"
+)
+
+// rangesName is the name of a CoreDNS plugin: it ends the search for names of the addresses in the cluster's own ranges, which
+// are its arguments, as reverse zones.
+//
+// The plugin kubernetes gives addresses that it has no name for to the next one, because machines have names elsewhere. It
+// does so before it knows any, too. Resolvers elsewhere do not know the cluster's ranges, would say that there is no name, and
+// would learn the addresses of pods.
+const rangesName = "clusterranges"
+
+// registerRanges tells CoreDNS of the plugin, behind kubernetes.
+var registerRanges = sync.OnceFunc(func() {
+	plugin.Register(rangesName, setupRanges)
+	at := slices.Index(dnsserver.Directives, "kubernetes") + 1
+	dnsserver.Directives = slices.Insert(slices.Clone(dnsserver.Directives), at, rangesName)
+})
+
+type ranges struct {
+	next    plugin.Handler
+	zones   plugin.Zones
+	cluster *kubernetes.Kubernetes
+}
+
+func setupRanges(c *caddy.Controller) error {
+	c.Next() // the plugin's name
+	r := &ranges{zones: plugin.OriginsFromArgsOrServerBlock(c.RemainingArgs(), nil)}
+	config := dnsserver.GetConfig(c)
+	config.AddPlugin(func(next plugin.Handler) plugin.Handler {
+		r.next = next
+		return r
+	})
+	c.OnStartup(func() error {
+		var ok bool
+		if r.cluster, ok = config.Handler("kubernetes").(*kubernetes.Kubernetes); !ok {
+			return fmt.Errorf("%s: cannot start: there is no plugin kubernetes in its server block", rangesName)
+		}
+		return nil
+	})
+	return nil
+}
+
+// Name is the plugin's name.
+func (r *ranges) Name() string { return rangesName }
+
+// ServeDNS answers what is in the zones: no such name, or SERVFAIL while the cluster is not known.
+func (r *ranges) ServeDNS(ctx context.Context, w dns.ResponseWriter, question *dns.Msg) (int, error) {
+	state := request.Request{W: w, Req: question}
+	zone := r.zones.Matches(state.Name())
+	switch {
+	case zone == "":
+		return plugin.NextOrFailure(rangesName, r.next, ctx, w, question)
+	case !r.cluster.Ready():
+		return plugin.BackendError(ctx, r.cluster, zone, dns.RcodeServerFailure, state, nil, plugin.Options{})
+	}
+	return plugin.BackendError(ctx, r.cluster, zone, dns.RcodeNameError, state, nil, plugin.Options{})
+}

@@ -1,0 +1,226 @@
+package config
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// ClusterDNS says whom the cluster's DNS asks about names outside the cluster. It answers on each machine by itself.
+type ClusterDNS struct {
+	// Upstreams are resolvers for every name without a stub domain, at most 8; whichever answers is asked. Without any, the machine's own are asked (Network.spec.dns, DHCP); without those there are no such names.
+	Upstreams NameServers `yaml:"upstreams,omitempty"`
+	// StubDomains have resolvers of their own, at most 64. When a name is in several, the longest counts.
+	StubDomains []StubDomain `yaml:"stubDomains,omitempty"`
+	// CacheTTL is how long an answer from outside is kept at most: whole seconds, 1s to 1h. The cluster's own names are answered from memory.
+	CacheTTL Duration `yaml:"cacheTTL"`
+}
+
+// StubDomain is a domain that has resolvers of its own.
+type StubDomain struct {
+	// Domain is the domain, lower case, and with it all below. It is neither the cluster's own, nor above or below that. For addresses it is a reverse zone, such as 168.192.in-addr.arpa.
+	Domain string `yaml:"domain" jsonschema:"required"`
+	// Servers are its resolvers, at most 8.
+	Servers NameServers `yaml:"servers" jsonschema:"required"`
+}
+
+// NameServers are resolvers.
+type NameServers []NameServer
+
+// AddrPorts are their addresses with their ports.
+func (n NameServers) AddrPorts() []netip.AddrPort {
+	var out []netip.AddrPort
+	for _, s := range n {
+		out = append(out, netip.AddrPort(s))
+	}
+	return out
+}
+
+// PortDNS is where a resolver listens when nothing else is said, in UDP and TCP (RFC 1035, 4.2).
+const PortDNS = 53
+
+// NameServer is the address of a resolver with its port. The zero value is none.
+type NameServer netip.AddrPort
+
+const wantNameServer = "an IP address, with a port or without, such as 10.0.0.2, 10.0.0.2:5353 or [2001:db8::2]:5353"
+
+// UnmarshalText reads an address, or an address with a port; an IPv6 address with a port stands in brackets.
+func (n *NameServer) UnmarshalText(text []byte) error {
+	s := string(text)
+	if a, err := netip.ParseAddr(s); err == nil {
+		*n = NameServer(netip.AddrPortFrom(a, PortDNS))
+		return nil
+	}
+	a, err := netip.ParseAddrPort(s)
+	if err != nil {
+		return &wrong{reason: quote(s) + " is not the address of a resolver", expected: wantNameServer}
+	}
+	if a.Port() == 0 {
+		return &wrong{reason: "the port 0 is not in 1 to 65535", expected: wantNameServer}
+	}
+	*n = NameServer(a)
+	return nil
+}
+
+// String is the address, and its port when that is another than 53.
+func (n NameServer) String() string {
+	a := netip.AddrPort(n)
+	switch {
+	case !a.IsValid():
+		return ""
+	case a.Port() == PortDNS:
+		return a.Addr().String()
+	}
+	return a.String()
+}
+
+// MarshalText is String.
+func (n NameServer) MarshalText() ([]byte, error) { return []byte(n.String()), nil }
+
+// Bounds that no cluster should meet: what is asked of each resolver is small, what is configured is read by people.
+const (
+	maxNameServers = 8 // CoreDNS takes 15 (plugin/forward)
+	maxStubDomains = 64
+)
+
+func (p *parser) clusterDNS(path string, spec *ClusterSpec) {
+	dns := &spec.DNS
+	p.nameServers(path+".upstreams", dns.Upstreams, &spec.Networks)
+	if len(dns.StubDomains) > maxStubDomains {
+		p.on(path+".stubDomains", wrong{reason: fmt.Sprintf("%d domains", len(dns.StubDomains)), expected: fmt.Sprintf("at most %d", maxStubDomains)})
+	}
+	seen := map[string]int{}
+	for i, s := range dns.StubDomains {
+		at := fmt.Sprintf("%s.stubDomains[%d]", path, i)
+		p.stubDomain(at+".domain", s.Domain, &spec.Networks)
+		p.unique(at+".domain", "stubDomains", s.Domain, i, seen)
+		if len(s.Servers) == 0 && s.Servers != nil {
+			p.on(at+".servers", wrong{reason: "is empty", expected: "at least one resolver"})
+		}
+		p.nameServers(at+".servers", s.Servers, &spec.Networks)
+	}
+	if d := time.Duration(dns.CacheTTL); d < time.Second || d > time.Hour || d%time.Second != 0 {
+		p.on(path+".cacheTTL", wrong{reason: dns.CacheTTL.String() + " is out of range", expected: "whole seconds, 1s to 1h"})
+	}
+}
+
+// stubDomain checks that the domain leaves the cluster its own names: CoreDNS gives a name to the longest domain that it is in.
+func (p *parser) stubDomain(path, domain string, n *ClusterNetworks) {
+	if domain == "" {
+		return
+	}
+	if err := hostname(domain); err != nil {
+		w := wrong{reason: fmt.Sprintf("%s %v", quote(domain), err), expected: "a DNS domain in lower case, such as corp.example"}
+		if guess := strings.Trim(strings.ToLower(domain), "."); hostname(guess) == nil {
+			w.nearest = guess
+		}
+		if domain == "." {
+			w.hint = "resolvers for every name are upstreams"
+		}
+		p.on(path, w)
+		return
+	}
+	const expected = "a domain outside the cluster"
+	switch {
+	case domain == "in-addr.arpa" || domain == "ip6.arpa":
+		p.on(path, wrong{
+			reason: quote(domain) + " holds every address, the cluster's too", expected: "the reverse zone of a network, such as 168.192.in-addr.arpa",
+		})
+	case domain == n.Domain:
+		p.on(path, wrong{reason: quote(domain) + " is the cluster's own domain", expected: expected})
+	case strings.HasSuffix(domain, "."+n.Domain):
+		p.on(path, wrong{reason: fmt.Sprintf("%s is below the cluster's own domain %s", quote(domain), n.Domain), expected: expected})
+	case strings.HasSuffix(n.Domain, "."+domain):
+		p.on(path, wrong{reason: fmt.Sprintf("%s is above the cluster's own domain %s", quote(domain), n.Domain), expected: expected})
+	}
+	zone, ok := reverseZone(domain)
+	if !ok {
+		return
+	}
+	for _, r := range slices.Concat(n.Pods, n.Services) {
+		if usable(r) && zone.Bits() >= r.Bits() && r.Contains(zone.Addr()) {
+			p.on(path, wrong{
+				reason:   fmt.Sprintf("%s is the cluster's own range %s, or a part of it", quote(domain), r),
+				expected: "a range outside the cluster, or a larger one",
+			})
+		}
+	}
+}
+
+// reverseZone is the network that a domain below in-addr.arpa (RFC 1035, 3.5) or ip6.arpa (RFC 3596, 2.5) stands for.
+func reverseZone(domain string) (netip.Prefix, bool) {
+	base, bits, width := 10, 8, 4
+	rest, ok := strings.CutSuffix(domain, ".in-addr.arpa")
+	if !ok {
+		base, bits, width = 16, 4, 32
+		if rest, ok = strings.CutSuffix(domain, ".ip6.arpa"); !ok {
+			return netip.Prefix{}, false
+		}
+	}
+	labels := strings.Split(rest, ".")
+	if len(labels) > width {
+		return netip.Prefix{}, false
+	}
+	address := make([]byte, width*bits/8)
+	slices.Reverse(labels)
+	for i, label := range labels {
+		part, err := strconv.ParseUint(label, base, bits)
+		if err != nil {
+			return netip.Prefix{}, false
+		}
+		at := i * bits
+		address[at/8] |= byte(part) << (8 - bits - at%8)
+	}
+	a, ok := netip.AddrFromSlice(address)
+	return netip.PrefixFrom(a, len(labels)*bits), ok
+}
+
+// nameServers checks who is asked: nobody would answer, or the cluster's DNS would ask itself, for as long as the question's
+// patience lasts.
+func (p *parser) nameServers(path string, list NameServers, n *ClusterNetworks) {
+	if len(list) > maxNameServers {
+		p.on(path, wrong{reason: fmt.Sprintf("%d servers", len(list)), expected: fmt.Sprintf("at most %d", maxNameServers)})
+	}
+	seen := map[string]int{}
+	for i, server := range list {
+		at, a := fmt.Sprintf("%s[%d]", path, i), netip.AddrPort(server).Addr()
+		if !a.IsValid() {
+			continue
+		}
+		p.unique(at, path[strings.LastIndexByte(path, '.')+1:], server.String(), i, seen)
+		switch {
+		case a.IsUnspecified() || a.IsMulticast() || a.Is4In6():
+			p.on(at, wrong{reason: fmt.Sprintf("%s cannot be a server", a), expected: "the address of a resolver"})
+		case a.Is6() && a.IsLinkLocalUnicast() || a.Zone() != "":
+			p.on(at, wrong{
+				reason:   fmt.Sprintf("%s is on one link, and each machine names its links itself", a),
+				expected: "an address that every machine reaches",
+			})
+		}
+		for _, r := range n.Services {
+			if usable(r) && tenth(r) == a {
+				p.on(at, wrong{reason: fmt.Sprintf("%s is the cluster's DNS, which would ask itself", a), expected: "another resolver"})
+			}
+		}
+		for _, r := range n.Pods {
+			if usable(r) && r.Contains(a) {
+				p.on(at, wrong{
+					reason:   fmt.Sprintf("%s is in the pod range %s: a pod's address does not last, a machine's there is the cluster's DNS", a, r),
+					expected: "a resolver outside the cluster, or the address of a Service",
+				})
+			}
+		}
+	}
+}
+
+// tenth is the address of the cluster's DNS in a service range.
+func tenth(r netip.Prefix) netip.Addr {
+	a := r.Masked().Addr()
+	for range 10 {
+		a = a.Next()
+	}
+	return a
+}
