@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -177,6 +178,11 @@ func (a machineAPI) Reset(ctx context.Context, r *api.ResetRequest) (*api.PowerR
 	}
 	if err := a.m.leave(); err != nil {
 		return nil, status.Errorf(codes.FailedPrecondition, "reset refused: %v", err)
+	}
+	if slices.Contains(down.wipe, layout.Data) {
+		if err := a.m.leaveMembers(ctx); err != nil {
+			return nil, status.Errorf(codes.FailedPrecondition, "reset refused: %v", err)
+		}
 	}
 	return &api.PowerResponse{}, a.m.goDown(down)
 }

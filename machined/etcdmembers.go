@@ -59,6 +59,19 @@ func (a etcdAPI) Rejoin(ctx context.Context, _ *api.EtcdRejoinRequest) (*api.Etc
 	return &api.EtcdRejoinResponse{}, nil
 }
 
+// leaveMembers has etcd forget this machine, whose data are about to go, so that the others do not count on it. It is an error if they
+// would lose their quorum by it.
+func (m *machine) leaveMembers(ctx context.Context) error {
+	if m.noData() != nil {
+		return nil
+	}
+	left, err := ask[nodespec.EtcdMember](ctx, m, paths.UserAPI, "leave-members", nil)
+	if err == nil && left.ID != "" {
+		m.events.add("etcd", "op", fmt.Sprintf("this machine's member %s has left, asked by %s", left.ID, caller(ctx)))
+	}
+	return err
+}
+
 // changeMembership has something written down that etcd does when it starts next, starts it, and returns when that is done and etcd
 // serves. It goes on without the caller.
 func changeMembership[Answer any](ctx context.Context, m *machine, command, mark string) (answer Answer, err error) {

@@ -26,6 +26,7 @@
 //	orchestrator kept-snapshots   writes the nodespec.EtcdKept of all of them, the newest first
 //	orchestrator data-status      writes a nodespec.EtcdStatus
 //	orchestrator remove-member    reads a member's name or id, writes the nodespec.EtcdMember that it has removed
+//	orchestrator leave-members    removes this machine's own member if there are others, writes its nodespec.EtcdMember
 //	orchestrator recover-data     writes down that etcd goes on as the only member when it starts next, writes a nodespec.EtcdRecovered
 //	orchestrator rejoin-data      writes down that the data are dropped when etcd starts next, and the cluster is joined anew
 //	orchestrator defragment-data  writes a nodespec.EtcdDefragmented

@@ -63,6 +63,9 @@ var Commands = map[string]Command{
 		}
 		return keeper{dirs, spec}.removeMember(ctx, name)
 	},
+	"leave-members": func(ctx context.Context, spec nodespec.Spec, dirs layout.Dirs, _ io.Reader) (any, error) {
+		return keeper{dirs, spec}.leave(ctx)
+	},
 	"recover-data": func(ctx context.Context, spec nodespec.Spec, dirs layout.Dirs, _ io.Reader) (any, error) {
 		return keeper{dirs, spec}.recover(ctx)
 	},

@@ -115,6 +115,16 @@ func (k keeper) removeMember(ctx context.Context, name string) (nodespec.EtcdMem
 	return all[i], nil
 }
 
+// leave removes this machine's own member before its data go. Where there is no other member, or no quorum that could be told, there is
+// nothing to leave; it is an error only if the others would have no quorum afterwards.
+func (k keeper) leave(ctx context.Context) (nodespec.EtcdMember, error) {
+	var s nodespec.EtcdStatus
+	if k.ask(ctx, &s) != nil || s.Leader == "" || len(s.Members) < 2 {
+		return nodespec.EtcdMember{}, nil
+	}
+	return k.removeMember(ctx, s.ID)
+}
+
 // recover has etcd start as the only member, with this machine's data. It is for a cluster that has lost its quorum for good, so one that
 // has a quorum is not touched.
 func (k keeper) recover(ctx context.Context) (r nodespec.EtcdRecovered, err error) {

@@ -279,6 +279,12 @@ func TestRemove(t *testing.T) {
 	if err := a.keeper().alone(ctx, "cannot restore"); err == nil || !strings.Contains(err.Error(), "has 3 members") {
 		t.Fatalf("restoring one of three: %v", err)
 	}
+	if _, err := a.keeper().leave(ctx); err == nil || !strings.Contains(err.Error(), "only 1 would") {
+		t.Fatalf("a leaves: %v", err)
+	}
+	if left, err := c.keeper().leave(ctx); err != nil || left.ID != "" {
+		t.Fatalf("c, which is off, leaves: %v %v", left, err)
+	}
 	if _, err := a.keeper().removeMember(ctx, "c"); err != nil {
 		t.Fatal(err)
 	}
@@ -302,6 +308,14 @@ func TestRemove(t *testing.T) {
 	c.get("/x", "1")
 	if !exists(c.keeper().at(undo)) {
 		t.Error("what c had is gone")
+	}
+
+	// One that is reset leaves first.
+	if left, err := b.keeper().leave(ctx); err != nil || left.Name != "b" {
+		t.Fatalf("b leaves: %v %v", left, err)
+	}
+	if got := a.members(); !slices.Equal(got, []string{"a", "c"}) {
+		t.Fatalf("a knows the members %v", got)
 	}
 }
 
