@@ -248,9 +248,13 @@ func match(m Match, sets map[string]*nftables.Set, follow bool) []expr.Any {
 		if m.First == 0 && m.Last == 65535 {
 			return out
 		}
-		add(&expr.Payload{DestRegister: register, Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2},
-			&expr.Cmp{Op: expr.CmpOpGte, Register: register, Data: binaryutil.BigEndian.PutUint16(m.First)},
-			&expr.Cmp{Op: expr.CmpOpLte, Register: register, Data: binaryutil.BigEndian.PutUint16(m.Last)})
+		add(&expr.Payload{DestRegister: register, Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2})
+		first, last := binaryutil.BigEndian.PutUint16(m.First), binaryutil.BigEndian.PutUint16(m.Last)
+		if m.First == m.Last {
+			add(&expr.Cmp{Op: expr.CmpOpEq, Register: register, Data: first})
+			return out
+		}
+		add(&expr.Cmp{Op: expr.CmpOpGte, Register: register, Data: first}, &expr.Cmp{Op: expr.CmpOpLte, Register: register, Data: last})
 		return out
 	}
 	// The rest looks at addresses: RFC 791, section 3.1, and RFC 8200, section 3.

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"os/exec"
 	"runtime"
 	"strings"
 	"sync"
@@ -28,10 +29,9 @@ const (
 	prompt = 20 * time.Second
 )
 
-// cluster is a node with its bridge, pods on it, and a namespace behind each other link.
+// testCluster is a node with its bridge, pods on it, and a namespace behind each other link.
 type testCluster struct {
 	places map[string]*rtnltest.Other
-	stop   []func()
 }
 
 // newCluster makes the network that package podnetwork makes, with pods web, client and idle on the node, a pod behind the tunnel
@@ -172,6 +172,23 @@ func (c *testCluster) reaches(from, to string, patience time.Duration) error {
 	return err
 }
 
+// refused sends datagrams to where nobody listens until that is told.
+func (c *testCluster) refused(from, to string) error {
+	var conn net.Conn
+	var err error
+	c.places[from].Do(func() { conn, err = net.Dial("udp", to) })
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	for end := time.Now().Add(prompt); time.Now().Before(end); {
+		if err = talk(conn, quiet); !errors.Is(err, os.ErrDeadlineExceeded) {
+			return err
+		}
+	}
+	return err
+}
+
 func talk(conn net.Conn, patience time.Duration) error {
 	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
 		return err
@@ -277,6 +294,10 @@ func TestKernel(t *testing.T) {
 		} {
 			name, port, _ := strings.Cut(x.to, ":")
 			c.expect(t, x.from, hosts[name]+":"+port, x.want)
+		}
+		// An error about what a pod sent comes back to it, through its ingress policy: here that nobody listens, as elsewhere a path's MTU.
+		if err := c.refused("web", hosts["outside"]+":9"); !errors.Is(err, unix.ECONNREFUSED) {
+			t.Errorf("web to outside, where nobody listens: %v, want a refusal", err)
 		}
 		// A pod that is not known yet, and one that is not any more.
 		without := w
@@ -414,6 +435,42 @@ func TestLarge(t *testing.T) {
 	}
 	write(t, Table{})
 	write(t, Closed(emptyWorld(1)))
+}
+
+// TestListed: nft(8), which the service proxy starts, can read what is written.
+func TestListed(t *testing.T) {
+	nft, err := exec.LookPath("nft")
+	if err != nil {
+		t.Skip("this machine has no nft(8); the product has, and `make kernel` runs the test there")
+	}
+	if !rtnltest.Isolate(t) {
+		return
+	}
+	runtime.LockOSThread()
+	documents, err := os.ReadFile("testdata/shop.yaml")
+	must(t, err)
+	write(t, compiled(t, worldOf(t, 1, string(documents))))
+	list := exec.Command(nft, "list", "table", "inet", tableName)
+	out, err := list.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	for _, want := range []string{
+		"type filter hook forward priority filter - 1; policy accept;",
+		"ct state established,related accept",
+		`iifname "cni0" ip saddr != @local4 drop`,
+		"ip6 saddr vmap @egress-of6",
+		"tcp dport 9090 accept",
+		"tcp dport 9100-9110 accept",
+		"10.244.1.10 . tcp . 8080",
+		"192.0.2.0/25, 192.0.2.192/26",
+		"10.244.1.10 : goto egress-of-",
+		"ip saddr @ingress/shop/web/0/blocks4 ip daddr . meta l4proto . th dport @ingress/shop/web/0/named4 accept",
+	} {
+		if !strings.Contains(string(out), want) {
+			t.Errorf("there is no %q in\n%s", want, out)
+		}
+	}
 }
 
 // write writes a table and reads it back.

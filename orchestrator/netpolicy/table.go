@@ -196,7 +196,7 @@ func (m Match) String() string {
 	case Established:
 		return "ct state established,related"
 	case Neighbour:
-		return "icmpv6 type nd-neighbor-solicit-nd-neighbor-advert"
+		return "icmpv6 type 135-136"
 	case In:
 		return fmt.Sprintf("iifname %s%q", not, m.Link)
 	case Out:
