@@ -15,7 +15,7 @@ import (
 const (
 	API         = "api"         // etcd and kube-apiserver, user paths.UserAPI
 	Controllers = "controllers" // kube-controller-manager and kube-scheduler, user paths.UserControllers
-	Node        = "node"        // kubelet, kube-proxy, CoreDNS and the pod network, root
+	Node        = "node"        // kubelet, kube-proxy, CoreDNS, the pod network and its policies, root
 )
 
 // File is a file that is written before the component starts.
