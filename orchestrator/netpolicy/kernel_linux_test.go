@@ -396,7 +396,7 @@ func TestReplacement(t *testing.T) {
 			}
 		})
 	}
-	for range 200 {
+	for range 100 {
 		if err := (kernel{}).write(table); err != nil {
 			t.Fatal(err)
 		}
