@@ -270,6 +270,18 @@ func leastRights(ctx context.Context, t *testing.T, m machine) {
 	if _, err := agent.DiscoveryV1().EndpointSlices("default").List(ctx, metav1.ListOptions{}); !apierrors.IsForbidden(err) {
 		t.Errorf("node agent lists slices of another namespace: %v, want forbidden", err)
 	}
+	if _, err := agent.CoreV1().Pods("").List(ctx, metav1.ListOptions{}); err != nil {
+		t.Errorf("node agent lists all pods, whose labels network policies are about: %v", err)
+	}
+	if _, err := agent.NetworkingV1().NetworkPolicies("").List(ctx, metav1.ListOptions{}); err != nil {
+		t.Errorf("node agent lists network policies: %v", err)
+	}
+	if _, err := agent.CoreV1().Secrets("").List(ctx, metav1.ListOptions{}); !apierrors.IsForbidden(err) {
+		t.Errorf("node agent lists secrets: %v, want forbidden", err)
+	}
+	if err := agent.CoreV1().Pods("default").Delete(ctx, "p", metav1.DeleteOptions{}); !apierrors.IsForbidden(err) {
+		t.Errorf("node agent deletes a pod: %v, want forbidden", err)
+	}
 	kubelet := m.client(t, "system:node:node-1", "system:nodes")
 	if err := kubelet.CoreV1().Nodes().Delete(ctx, "node-2", metav1.DeleteOptions{}); !apierrors.IsForbidden(err) {
 		t.Errorf("kubelet deletes a node: %v, want forbidden", err)

@@ -14,6 +14,7 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/kubeproxy"
 	"github.com/orlop-os/orlop/orchestrator/layout"
 	"github.com/orlop-os/orlop/orchestrator/lead"
+	"github.com/orlop-os/orlop/orchestrator/netpolicy"
 	"github.com/orlop-os/orlop/orchestrator/podnetwork"
 	"github.com/orlop-os/orlop/orchestrator/scheduler"
 	"github.com/orlop-os/orlop/pkg/nodespec"
@@ -46,6 +47,7 @@ func Services(spec nodespec.Spec, dirs layout.Dirs) []component.Component {
 		kubeproxy.Component(spec, dirs),
 		coredns.Component(spec, dirs),
 		drain.Component(),
+		netpolicy.Component(spec, dirs),
 	)
 	return append(all, podnetwork.Components(spec, dirs)...)
 }

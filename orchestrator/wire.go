@@ -22,6 +22,7 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/kubeproxy"
 	"github.com/orlop-os/orlop/orchestrator/layout"
 	"github.com/orlop-os/orlop/orchestrator/lead"
+	"github.com/orlop-os/orlop/orchestrator/netpolicy"
 	"github.com/orlop-os/orlop/orchestrator/podnetwork"
 	"github.com/orlop-os/orlop/orchestrator/process"
 	"github.com/orlop-os/orlop/orchestrator/scheduler"
@@ -164,6 +165,10 @@ func (w *wiring) attach(c *component.Component) {
 	case drain.Name:
 		c.Run = func(ctx context.Context, announce component.Announce) error {
 			return drain.Run(ctx, w.spec, w.dirs, w.agent.Registered, announce)
+		}
+	case netpolicy.Name:
+		c.Run = func(ctx context.Context, announce component.Announce) error {
+			return netpolicy.Run(ctx, w.spec, w.dirs, w.gate.Rights, announce)
 		}
 	case podnetwork.Name:
 		c.Run = w.agent.Run

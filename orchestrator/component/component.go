@@ -15,7 +15,7 @@ import (
 const (
 	API         = "api"         // etcd and kube-apiserver, user paths.UserAPI
 	Controllers = "controllers" // kube-controller-manager and kube-scheduler, user paths.UserControllers
-	Node        = "node"        // kubelet, kube-proxy, CoreDNS, the pod network and the way to the API server, root
+	Node        = "node"        // kubelet, kube-proxy, CoreDNS, the pod network, its policies and the way to the API server, root
 )
 
 // File is a file that is written before the component starts.

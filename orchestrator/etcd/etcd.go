@@ -58,7 +58,8 @@ func peerURL(spec nodespec.Spec) string {
 //     to serve from them on one machine;
 //   - health and metrics on a socket of their own, so that the one for requests speaks gRPC only, without guessing;
 //   - the advertised client address is a form that etcd insists on, and nobody asks for it;
-//   - a leader is missed after 2.5 s, tenfold its heartbeat: a disk that is slow for a second costs no election;
+//   - where there are several, a leader is missed after 2.5 s, tenfold its heartbeat: a disk that is slow for a second costs no election.
+//     A single one would elect itself so much later;
 //   - who has a certificate of the etcd CA is believed whichever of its addresses it calls from;
 //   - several learners at once: machines that are switched on together all join, and learners are not part of a quorum;
 //   - requests that take longer than 300 ms are told about (the unit is nanoseconds; embedded, etcd has no default for
@@ -66,7 +67,10 @@ func peerURL(spec nodespec.Spec) string {
 //   - pre-vote and strict reconfiguration: a member that comes back never disturbs a working cluster.
 func configFile(spec nodespec.Spec, dirs layout.Dirs) component.File {
 	at := func(name string) string { return filepath.Join(dirs.API, name) }
-	clients, advertised, security := "unix://"+dirs.EtcdSocket(), "http://127.0.0.1:2379", ""
+	clients, advertised, security, pace := "unix://"+dirs.EtcdSocket(), "http://127.0.0.1:2379", "", ""
+	if len(others(spec)) > 0 {
+		pace = "heartbeat-interval: 250\nelection-timeout: 2500\nmax-learners: 16\n"
+	}
 	if len(spec.ControlPlanes) > 0 {
 		advertised = clientURL(own(spec))
 		clients += "," + advertised
@@ -93,10 +97,7 @@ tls-min-version: TLS1.3
 quota-backend-bytes: 4294967296
 snapshot-count: 5000
 snapshot-catchup-entries: 1000
-heartbeat-interval: 250
-election-timeout: 2500
-max-learners: 16
-pre-vote: true
+%[12]spre-vote: true
 strict-reconfig-check: true
 enable-grpc-gateway: false
 feature-gates: InitialCorruptCheck=true,CompactHashCheck=true
@@ -105,7 +106,7 @@ log-level: warn
 log-outputs: [stderr]
 warning-unary-request-duration: 300000000
 `, spec.NodeName, dirs.EtcdData, dirs.EtcdSocket(), peerURL(spec), spec.Cluster, at(nodespec.EtcdPeerCert), at(nodespec.EtcdPeerKey), at(nodespec.EtcdCA),
-		clients, advertised, security)
+		clients, advertised, security, pace)
 	return component.File{Path: at("etcd.yaml"), Mode: 0o600, Content: content}
 }
 

@@ -44,7 +44,7 @@ const (
 	ProxyKey          = "kube-proxy.key"
 	DNSCert           = "coredns.crt" // CN=orlop:coredns
 	DNSKey            = "coredns.key"
-	NodeAgentCert     = "node-agent.crt" // CN=orlop:node-agent:NAME, O=orlop:node-agents; reads Nodes, writes the DNS EndpointSlice
+	NodeAgentCert     = "node-agent.crt" // CN=orlop:node-agent:NAME, O=orlop:node-agents; reads Nodes, Pods, NetworkPolicies, writes the DNS EndpointSlice
 	NodeAgentKey      = "node-agent.key"
 )
 

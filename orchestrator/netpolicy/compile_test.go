@@ -1,0 +1,387 @@
+package netpolicy
+
+import (
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/apimachinery/pkg/util/yaml"
+)
+
+var update = flag.Bool("update", false, "rewrite the golden files")
+
+// nodes have a range of each family, by number: 10.244.N.0/24 and fd00:N::/64.
+const nodes = 3
+
+func emptyWorld(node int) World {
+	w := World{
+		Node: fmt.Sprint("n", node), Bridge: "cni0", Tunnel: "mesh0", Ranges: map[string][]netip.Prefix{},
+		Cluster: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("fd00::/24")},
+	}
+	for n := range nodes {
+		w.Ranges[fmt.Sprint("n", n)] = []netip.Prefix{
+			netip.MustParsePrefix(fmt.Sprintf("10.244.%d.0/24", n)), netip.MustParsePrefix(fmt.Sprintf("fd00:%d::/64", n)),
+		}
+	}
+	return w
+}
+
+// worldOf reads Pods, Namespaces and NetworkPolicies from YAML documents.
+func worldOf(t *testing.T, node int, documents string) World {
+	t.Helper()
+	w := emptyWorld(node)
+	for text := range strings.SplitSeq(documents, "\n---\n") {
+		var kind metav1.TypeMeta
+		must(t, yaml.Unmarshal([]byte(text), &kind))
+		switch kind.Kind {
+		case "Pod":
+			var p corev1.Pod
+			must(t, yaml.UnmarshalStrict([]byte(text), &p))
+			w.Pods = append(w.Pods, &p)
+		case "Namespace":
+			var n corev1.Namespace
+			must(t, yaml.UnmarshalStrict([]byte(text), &n))
+			w.Namespaces = append(w.Namespaces, &n)
+		case "NetworkPolicy":
+			var n networkingv1.NetworkPolicy
+			must(t, yaml.UnmarshalStrict([]byte(text), &n))
+			w.Policies = append(w.Policies, &n)
+		default:
+			t.Fatalf("kind %q", kind.Kind)
+		}
+	}
+	return w
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func compiled(t *testing.T, w World) Table {
+	t.Helper()
+	table, problems := Compile(w)
+	if len(problems) > 0 {
+		t.Fatal(problems)
+	}
+	return table
+}
+
+// TestGolden shows a whole table.
+func TestGolden(t *testing.T) {
+	documents, err := os.ReadFile("testdata/shop.yaml")
+	must(t, err)
+	got := compiled(t, worldOf(t, 1, string(documents))).String()
+	if *update {
+		must(t, os.WriteFile("testdata/shop.golden", []byte(got), 0o644))
+		return
+	}
+	want, err := os.ReadFile("testdata/shop.golden")
+	must(t, err)
+	if got != string(want) {
+		t.Errorf("testdata/shop.golden differs; look at the change, then run the test with -update:\n%s", got)
+	}
+}
+
+// TestRandomWorlds compares the tables of all nodes with the oracle, over random clusters and connections. A connection is judged on
+// the sender's node and on the receiver's.
+func TestRandomWorlds(t *testing.T) {
+	seen := map[bool]int{}
+	for seed := range uint64(1000) {
+		r := rand.New(rand.NewPCG(seed, 1))
+		w := randomWorld(r)
+		tables := map[string]Table{}
+		for n := range nodes {
+			w.Node = fmt.Sprint("n", n)
+			tables[w.Node] = compiled(t, w)
+			w := w
+			w.Pods, w.Policies, w.Namespaces = shuffled(r, w.Pods), shuffled(r, w.Policies), shuffled(r, w.Namespaces)
+			if again := compiled(t, w); again.String() != tables[w.Node].String() {
+				t.Fatalf("seed %d: another order of the same makes another table", seed)
+			}
+		}
+		for range 100 {
+			p, protocol, on := randomPacket(r, w)
+			want := allows(w, p.from, p.to, protocol, int32(p.port))
+			got := true
+			for _, node := range on {
+				p.in, p.out = link(w, node, p.from), link(w, node, p.to)
+				got = got && passes(tables[node], p)
+			}
+			if len(on) > 0 {
+				seen[got]++
+			}
+			if got != want && len(on) > 0 {
+				t.Fatalf("seed %d: %s to %s %s %d passes: %v, want %v\n%s", seed, p.from, p.to, protocol, p.port, got, want, tables[on[0]])
+			}
+		}
+	}
+	if seen[true] < 10000 || seen[false] < 10000 {
+		t.Errorf("passed and dropped: %v; both should be frequent", seen)
+	}
+}
+
+func shuffled[T any](r *rand.Rand, in []T) []T {
+	out := slices.Clone(in)
+	r.Shuffle(len(out), func(i, j int) { out[i], out[j] = out[j], out[i] })
+	return out
+}
+
+// link is where packets with the address come from and go to, as a node sees it.
+func link(w World, node string, a netip.Addr) string {
+	in := func(p netip.Prefix) bool { return p.Contains(a) }
+	switch {
+	case slices.ContainsFunc(w.Ranges[node], in):
+		return w.Bridge
+	case slices.ContainsFunc(w.Cluster, in):
+		return w.Tunnel
+	}
+	return "eth0"
+}
+
+// randomPacket returns a packet from or to a pod, its protocol, and the nodes where it is judged.
+func randomPacket(r *rand.Rand, w World) (p packet, protocol corev1.Protocol, on []string) {
+	v6 := r.IntN(2) == 1
+	end := func() netip.Addr {
+		if r.IntN(8) == 0 {
+			if v6 {
+				return netip.MustParseAddr(pick(r, "2001:db8::1", "2001:db8:1::1"))
+			}
+			return netip.MustParseAddr(pick(r, "192.0.2.1", "192.0.2.200", "198.51.100.7"))
+		}
+		for range 20 {
+			pod := pick(r, w.Pods...)
+			for _, ip := range pod.Status.PodIPs {
+				if a := netip.MustParseAddr(ip.IP); a.Is6() == v6 && owner(w, a) != nil {
+					return a
+				}
+			}
+		}
+		return netip.Addr{}
+	}
+	p.from, p.to = end(), end()
+	if !p.from.IsValid() || !p.to.IsValid() {
+		return p, "", nil
+	}
+	for _, a := range []netip.Addr{p.from, p.to} {
+		if pod := owner(w, a); pod != nil && !slices.Contains(on, pod.Spec.NodeName) {
+			on = append(on, pod.Spec.NodeName)
+		}
+	}
+	protocol = pick(r, corev1.ProtocolTCP, corev1.ProtocolTCP, corev1.ProtocolUDP, corev1.ProtocolSCTP)
+	p.protocol = map[corev1.Protocol]uint8{corev1.ProtocolTCP: 6, corev1.ProtocolUDP: 17, corev1.ProtocolSCTP: 132}[protocol]
+	p.port = pick(r, uint16(80), 81, 85, 443, 8080, 65535)
+	return p, protocol, on
+}
+
+func randomLabels(r *rand.Rand) map[string]string {
+	out := map[string]string{}
+	for _, key := range []string{"a", "b"} {
+		if v := pick(r, "", "x", "y"); v != "" {
+			out[key] = v
+		}
+	}
+	return out
+}
+
+func randomSelector(r *rand.Rand) metav1.LabelSelector {
+	switch r.IntN(4) {
+	case 0:
+		return metav1.LabelSelector{}
+	case 1:
+		return metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{
+			Key: pick(r, "a", "b"), Operator: pick(r, metav1.LabelSelectorOpIn, metav1.LabelSelectorOpNotIn), Values: []string{pick(r, "x", "y")},
+		}}}
+	case 2:
+		return metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{
+			Key: pick(r, "a", "b"), Operator: pick(r, metav1.LabelSelectorOpExists, metav1.LabelSelectorOpDoesNotExist),
+		}}}
+	}
+	return metav1.LabelSelector{MatchLabels: randomLabels(r)}
+}
+
+func randomWorld(r *rand.Rand) World {
+	w := emptyWorld(0)
+	names := []string{"one", "two", "three"}
+	for _, n := range names {
+		w.Namespaces = append(w.Namespaces, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: n, Labels: randomLabels(r)}})
+	}
+	for i := range 12 {
+		n := r.IntN(nodes)
+		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("p", i), Namespace: pick(r, names...), Labels: randomLabels(r)}}
+		p.Spec.NodeName = fmt.Sprint("n", n)
+		p.Status.Phase = pick(r, corev1.PodRunning, corev1.PodRunning, corev1.PodRunning, corev1.PodPending, corev1.PodFailed, corev1.PodSucceeded)
+		four, six := fmt.Sprintf("10.244.%d.%d", n, i+2), fmt.Sprintf("fd00:%d::%d", n, i+2)
+		switch r.IntN(8) {
+		case 0:
+		case 1:
+			p.Status.PodIPs = []corev1.PodIP{{IP: four}}
+		case 2:
+			p.Spec.HostNetwork, p.Status.PodIPs = true, []corev1.PodIP{{IP: fmt.Sprint("192.0.2.", n+1)}}
+		default:
+			p.Status.PodIPs = []corev1.PodIP{{IP: four}, {IP: six}}
+		}
+		ports := []corev1.ContainerPort{
+			{Name: "web", Protocol: corev1.ProtocolTCP, ContainerPort: pick(r, int32(80), 8080)},
+			{Name: pick(r, "dns", "web"), Protocol: corev1.ProtocolUDP, ContainerPort: pick(r, int32(80), 443)},
+		}
+		p.Spec.Containers = []corev1.Container{{Name: "c", Ports: ports[:r.IntN(3)]}}
+		w.Pods = append(w.Pods, p)
+		if r.IntN(2) == 0 { // a pod that does not count, and says that it has the same addresses
+			ghost := p.DeepCopy()
+			ghost.Name, ghost.Namespace, ghost.Labels = fmt.Sprint("ghost", i), pick(r, names...), randomLabels(r)
+			if ghost.Status.Phase = pick(r, corev1.PodRunning, corev1.PodFailed, corev1.PodSucceeded); ghost.Status.Phase == corev1.PodRunning {
+				ghost.Spec.HostNetwork = true
+			}
+			w.Pods = append(w.Pods, ghost)
+		}
+	}
+	for i := range r.IntN(7) {
+		p := &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("p", i), Namespace: pick(r, names...)}}
+		p.Spec.PodSelector = randomSelector(r)
+		for range r.IntN(3) {
+			p.Spec.Ingress = append(p.Spec.Ingress, networkingv1.NetworkPolicyIngressRule{From: randomPeers(r), Ports: randomPorts(r)})
+		}
+		for range r.IntN(3) {
+			p.Spec.Egress = append(p.Spec.Egress, networkingv1.NetworkPolicyEgressRule{To: randomPeers(r), Ports: randomPorts(r)})
+		}
+		p.Spec.PolicyTypes = pick(r, nil, types("Ingress"), types("Egress"), types("Ingress", "Egress"))
+		w.Policies = append(w.Policies, p)
+	}
+	return w
+}
+
+func types(of ...networkingv1.PolicyType) []networkingv1.PolicyType { return of }
+
+func randomPeers(r *rand.Rand) (out []networkingv1.NetworkPolicyPeer) {
+	for range r.IntN(4) {
+		one, two := randomSelector(r), randomSelector(r)
+		switch r.IntN(5) {
+		case 0:
+			out = append(out, networkingv1.NetworkPolicyPeer{PodSelector: &one})
+		case 1:
+			out = append(out, networkingv1.NetworkPolicyPeer{NamespaceSelector: &two})
+		case 2:
+			out = append(out, networkingv1.NetworkPolicyPeer{PodSelector: &one, NamespaceSelector: &two})
+		case 3:
+			block := networkingv1.IPBlock{CIDR: pick(r, "192.0.2.0/24", "192.0.0.0/8", "0.0.0.0/0", "10.244.1.0/24")}
+			block.Except = pick(r, nil, []string{"192.0.2.128/25"}, []string{"192.0.2.0/25", "10.244.1.8/29"})
+			out = append(out, networkingv1.NetworkPolicyPeer{IPBlock: &block})
+		case 4:
+			block := networkingv1.IPBlock{CIDR: pick(r, "2001:db8::/32", "::/0", "fd00:1::/64")}
+			block.Except = pick(r, nil, []string{"2001:db8:1::/48"}, []string{"fd00:1::8/125"})
+			out = append(out, networkingv1.NetworkPolicyPeer{IPBlock: &block})
+		}
+	}
+	return out
+}
+
+func randomPorts(r *rand.Rand) (out []networkingv1.NetworkPolicyPort) {
+	for range r.IntN(4) {
+		p := networkingv1.NetworkPolicyPort{}
+		if protocol := pick(r, "", corev1.ProtocolTCP, corev1.ProtocolUDP, corev1.ProtocolSCTP); protocol != "" {
+			p.Protocol = &protocol
+		}
+		port := pick(r, intstr.FromInt32(80), intstr.FromInt32(81), intstr.FromString("web"), intstr.FromString("dns"), intstr.FromInt32(0))
+		if port.StrVal != "" || port.IntVal != 0 {
+			p.Port = &port
+		}
+		if end := pick(r, int32(0), 85, 65535); end != 0 && port.IntVal != 0 {
+			p.EndPort = &end
+		}
+		out = append(out, p)
+	}
+	return out
+}
+
+// TestGates: what is no known pod's, on the bridge, gets nothing through, and a sender from outside is no pod.
+func TestGates(t *testing.T) {
+	documents, err := os.ReadFile("testdata/shop.yaml")
+	must(t, err)
+	w := worldOf(t, 1, string(documents))
+	table := compiled(t, w)
+	a := netip.MustParseAddr
+	known, unknown := a("10.244.1.20"), a("10.244.1.99") // the first one is a pod that no policy selects
+	for _, c := range []struct {
+		what string
+		p    packet
+		want bool
+	}{
+		{"a pod that no policy selects, to outside", packet{from: known, to: a("192.0.2.1"), in: "cni0", out: "eth0"}, true},
+		{"from outside to it", packet{from: a("192.0.2.1"), to: known, in: "eth0", out: "cni0"}, true},
+		{"a pod that is not known yet, to outside", packet{from: unknown, to: a("192.0.2.1"), in: "cni0", out: "eth0"}, false},
+		{"from outside to it", packet{from: a("192.0.2.1"), to: unknown, in: "eth0", out: "cni0"}, false},
+		{"from another pod to it", packet{from: known, to: unknown, in: "cni0", out: "cni0"}, false},
+		{"its answers to the node's questions", packet{from: unknown, to: a("192.0.2.1"), in: "cni0", out: "eth0", established: true}, true},
+		{"a pod by its link-local address", packet{from: a("fe80::1"), to: a("fe80::2"), in: "cni0", out: "cni0"}, false},
+		{"its neighbours", packet{from: a("fe80::1"), to: a("ff02::1:ff00:2"), in: "cni0", out: "cni0", neighbour: true}, true},
+		{"a pod of another node, by the tunnel", packet{from: a("10.244.2.30"), to: known, in: "mesh0", out: "cni0"}, true},
+		{"somebody who says that he is one", packet{from: a("10.244.2.30"), to: known, in: "eth0", out: "cni0"}, false},
+		{"what has nothing to do with pods", packet{from: a("192.0.2.1"), to: a("198.51.100.1"), in: "eth0", out: "eth1"}, true},
+	} {
+		if got := passes(table, c.p); got != c.want {
+			t.Errorf("%s: passes: %v, want %v", c.what, got, c.want)
+		}
+	}
+	w.Policies = nil
+	if table := compiled(t, w); len(table.Sets)+len(table.Chains) > 0 {
+		t.Errorf("without policies there is\n%s", table)
+	}
+	for _, p := range []packet{
+		{from: known, to: a("192.0.2.1"), in: "cni0", out: "eth0"}, {from: a("192.0.2.1"), to: known, in: "eth0", out: "cni0"},
+	} {
+		if passes(Closed(w), p) {
+			t.Errorf("while nothing is known, a packet from %s to %s passes", p.from, p.to)
+		}
+	}
+}
+
+// TestProblems: what the API server would not have let in allows nothing, is named, and does no harm to the rest.
+func TestProblems(t *testing.T) {
+	const pod = `
+kind: Pod
+metadata: {name: a, namespace: one, labels: {a: x}}
+spec: {nodeName: n0, containers: []}
+status: {phase: Running, podIPs: [{ip: 10.244.0.2}, {ip: 10.244.1.2}]}
+---
+kind: NetworkPolicy
+metadata: {name: p, namespace: one}
+spec: {podSelector: {}, ingress: [%s]}`
+	const like = `{matchExpressions: [{key: a, operator: Like}]}`
+	for rule, want := range map[string]string{
+		`{from: [{ipBlock: {cidr: 10.0.0.0}}]}`:                `ipBlock: cannot use cidr: netip.ParsePrefix("10.0.0.0"): no '/'`,
+		`{from: [{ipBlock: {cidr: 10.0.0.0/8, except: [x]}}]}`: `ipBlock: cannot use except: netip.ParsePrefix("x"): no '/'`,
+		`{from: [{ipBlock: {cidr: "::ffff:10.0.0.0/104"}}]}`:   `ipBlock: cannot use cidr ::ffff:10.0.0.0/104: it is an IPv4 range; write it as one`,
+		`{from: [{}]}`:                                `a peer names nobody; it needs a podSelector, a namespaceSelector or an ipBlock`,
+		`{ports: [{protocol: ICMP}]}`:                 `protocol ICMP: is not known; use TCP, UDP or SCTP`,
+		`{from: [{podSelector: ` + like + `}]}`:       `podSelector: cannot use: "Like" is not a valid label selector operator`,
+		`{from: [{namespaceSelector: ` + like + `}]}`: `namespaceSelector: cannot use: "Like" is not a valid label selector operator`,
+	} {
+		want = "ingress/one/p/0: " + want
+		table, problems := Compile(worldOf(t, 0, fmt.Sprintf(pod, rule)))
+		if len(problems) != 1 || problems[0].Error() != want {
+			t.Errorf("%s: %v, want %s", rule, problems, want)
+		}
+		p := packet{from: netip.MustParseAddr("10.0.0.1"), to: netip.MustParseAddr("10.244.0.2"), protocol: 6, port: 80, in: "eth0", out: "cni0"}
+		if passes(table, p) {
+			t.Errorf("%s: passes", rule)
+		}
+		if strings.Contains(table.String(), "10.244.1.2") {
+			t.Errorf("an address of another node's range was believed:\n%s", table)
+		}
+	}
+	if long := name(ingress, strings.Repeat("n", 63), strings.Repeat("p", 253)); len(long) > longest {
+		t.Errorf("a name has %d bytes", len(long))
+	}
+}

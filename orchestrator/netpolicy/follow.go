@@ -1,0 +1,192 @@
+package netpolicy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/orlop-os/orlop/orchestrator/podnetwork"
+	"github.com/orlop-os/orlop/pkg/nodespec"
+)
+
+// follower follows what the API server says of Pods, Namespaces, NetworkPolicies and Nodes. While it says nothing, what it said last
+// stays.
+type follower struct {
+	spec                              nodespec.Spec
+	pods, namespaces, policies, nodes cache.SharedIndexInformer
+	changed                           chan struct{} // something has that counts, or a list could not be read
+
+	mu      sync.Mutex
+	problem string // why the last list or watch ended
+}
+
+// follow begins to follow when rights has returned, until ctx is done.
+func follow(ctx context.Context, api kubernetes.Interface, spec nodespec.Spec, rights func(context.Context) error) (*follower, error) {
+	factory := informers.NewSharedInformerFactoryWithOptions(api, 0, informers.WithTransform(lean))
+	f := &follower{
+		spec: spec, changed: make(chan struct{}, 1),
+		pods: factory.Core().V1().Pods().Informer(), namespaces: factory.Core().V1().Namespaces().Informer(),
+		policies: factory.Networking().V1().NetworkPolicies().Informer(), nodes: factory.Core().V1().Nodes().Informer(),
+	}
+	handler := cache.ResourceEventHandlerFuncs{
+		AddFunc: func(any) { f.change() },
+		UpdateFunc: func(before, after any) {
+			if !same(before, after) {
+				f.change()
+			}
+		},
+		DeleteFunc: func(any) { f.change() },
+	}
+	failed := func(ctx context.Context, r *cache.Reflector, err error) {
+		cache.DefaultWatchErrorHandler(ctx, r, err)
+		f.mu.Lock()
+		f.problem = err.Error()
+		f.mu.Unlock()
+		f.change()
+	}
+	for _, list := range f.lists() {
+		if _, err := list.AddEventHandler(handler); err != nil {
+			return nil, fmt.Errorf("cannot watch: %w", err)
+		}
+		if err := list.SetWatchErrorHandlerWithContext(failed); err != nil {
+			return nil, fmt.Errorf("cannot watch: %w", err)
+		}
+	}
+	go func() {
+		if rights(ctx) != nil {
+			return // asked to stop before there was anything to stop
+		}
+		factory.Start(ctx.Done())
+		if cache.WaitForCacheSync(ctx.Done(), f.pods.HasSynced, f.namespaces.HasSynced, f.policies.HasSynced, f.nodes.HasSynced) {
+			f.change()
+		}
+	}()
+	return f, nil
+}
+
+func (f *follower) lists() []cache.SharedIndexInformer {
+	return []cache.SharedIndexInformer{f.pods, f.namespaces, f.policies, f.nodes}
+}
+
+func (f *follower) change() {
+	select {
+	case f.changed <- struct{}{}:
+	default: // whoever listens will look anyway
+	}
+}
+
+// world returns what there is. Before the first complete lists it is an error: what is not known yet would be taken for gone.
+func (f *follower) world() (World, error) {
+	if slices.ContainsFunc(f.lists(), func(l cache.SharedIndexInformer) bool { return !l.HasSynced() }) {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		text := "waiting for the first lists of Pods, Namespaces, NetworkPolicies and Nodes"
+		if f.problem != "" {
+			text += ": " + f.problem
+		}
+		return World{}, errors.New(text)
+	}
+	w := empty(f.spec)
+	w.Ranges = podnetwork.Ranges(f.spec, all[*corev1.Node](f.nodes))
+	w.Pods, w.Namespaces = all[*corev1.Pod](f.pods), all[*corev1.Namespace](f.namespaces)
+	w.Policies = all[*networkingv1.NetworkPolicy](f.policies)
+	return w, nil
+}
+
+// empty is the world of which nothing but the node's own specification is known.
+func empty(spec nodespec.Spec) World {
+	return World{Node: spec.NodeName, Bridge: podnetwork.Bridge, Tunnel: podnetwork.TunnelOf(spec), Cluster: spec.PodCIDRs}
+}
+
+func all[T any](list cache.SharedIndexInformer) []T {
+	var out []T
+	for _, o := range list.GetStore().List() {
+		if object, ok := o.(T); ok {
+			out = append(out, object)
+		}
+	}
+	return out
+}
+
+// lean keeps of an object what World is read for. A Pod of some kilobytes becomes a few hundred bytes of its own.
+func lean(object any) (any, error) {
+	switch o := object.(type) {
+	case *corev1.Pod:
+		out := &corev1.Pod{ObjectMeta: bare(o.ObjectMeta)}
+		out.Spec.NodeName, out.Spec.HostNetwork = o.Spec.NodeName, o.Spec.HostNetwork
+		out.Spec.Containers, out.Spec.InitContainers = ports(o.Spec.Containers), ports(o.Spec.InitContainers)
+		out.Status.Phase, out.Status.PodIPs = o.Status.Phase, o.Status.PodIPs
+		return out, nil
+	case *corev1.Namespace:
+		return &corev1.Namespace{ObjectMeta: bare(o.ObjectMeta)}, nil
+	case *corev1.Node:
+		out := &corev1.Node{ObjectMeta: bare(o.ObjectMeta)}
+		out.Labels, out.Spec.PodCIDRs = nil, o.Spec.PodCIDRs
+		return out, nil
+	case *networkingv1.NetworkPolicy:
+		return &networkingv1.NetworkPolicy{ObjectMeta: bare(o.ObjectMeta), Spec: o.Spec}, nil
+	}
+	return object, nil
+}
+
+// bare keeps the resource version, by which client-go tells a change from a repetition.
+func bare(m metav1.ObjectMeta) metav1.ObjectMeta {
+	return metav1.ObjectMeta{
+		Name: m.Name, Namespace: m.Namespace, ResourceVersion: m.ResourceVersion, CreationTimestamp: m.CreationTimestamp, Labels: m.Labels,
+	}
+}
+
+// ports are the containers that have named ports, without the rest of them.
+func ports(containers []corev1.Container) []corev1.Container {
+	var out []corev1.Container
+	for _, c := range containers {
+		named := corev1.Container{RestartPolicy: c.RestartPolicy}
+		for _, p := range c.Ports {
+			if p.Name != "" {
+				named.Ports = append(named.Ports, corev1.ContainerPort{Name: p.Name, Protocol: p.Protocol, ContainerPort: p.ContainerPort})
+			}
+		}
+		if named.Ports != nil {
+			out = append(out, named)
+		}
+	}
+	return out
+}
+
+// same tells whether two states of an object say the same: most changes of a Pod or a Node are of nothing that is kept here.
+func same(before, after any) bool {
+	a, ok := before.(metav1.Object)
+	b, is := after.(metav1.Object)
+	if !ok || !is {
+		return false
+	}
+	version := a.GetResourceVersion()
+	switch o := after.(type) { // a copy that shares all but the version: objects of the list are not changed
+	case *corev1.Pod:
+		c := *o
+		after, b = &c, &c
+	case *corev1.Namespace:
+		c := *o
+		after, b = &c, &c
+	case *corev1.Node:
+		c := *o
+		after, b = &c, &c
+	case *networkingv1.NetworkPolicy:
+		c := *o
+		after, b = &c, &c
+	default:
+		return false
+	}
+	b.SetResourceVersion(version)
+	return equality.Semantic.DeepEqual(before, after)
+}

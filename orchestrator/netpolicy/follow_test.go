@@ -1,0 +1,102 @@
+package netpolicy
+
+import (
+	"context"
+	"net/netip"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+
+	"github.com/orlop-os/orlop/pkg/nodespec"
+)
+
+// TestFollow: nothing is known before rights are there and every list is; then changes that count are told.
+func TestFollow(t *testing.T) {
+	documents, err := os.ReadFile("testdata/shop.yaml")
+	must(t, err)
+	w := worldOf(t, 1, string(documents))
+	var objects []runtime.Object
+	for name, ranges := range w.Ranges {
+		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		for _, r := range ranges {
+			n.Spec.PodCIDRs = append(n.Spec.PodCIDRs, r.String())
+		}
+		objects = append(objects, n)
+	}
+	for _, p := range w.Pods {
+		objects = append(objects, p)
+	}
+	for _, n := range w.Namespaces {
+		objects = append(objects, n)
+	}
+	for _, p := range w.Policies {
+		objects = append(objects, p)
+	}
+	api := fake.NewClientset(objects...)
+	refused := make(chan struct{})
+	api.PrependReactor("list", "networkpolicies", func(clienttesting.Action) (bool, runtime.Object, error) {
+		select {
+		case <-refused:
+			return false, nil, nil
+		default:
+			return true, nil, apierrors.NewForbidden(schema.GroupResource{Resource: "networkpolicies"}, "", nil)
+		}
+	})
+	spec := nodespec.Spec{NodeName: "n1", Encapsulation: "wireguard", PodCIDRs: w.Cluster, NodeIPs: []netip.Addr{netip.MustParseAddr("192.0.2.1")}}
+	rights := make(chan struct{})
+	f, err := follow(t.Context(), api, spec, func(ctx context.Context) error {
+		<-rights
+		return nil
+	})
+	must(t, err)
+	if _, err := f.world(); err == nil || !strings.Contains(err.Error(), "waiting for the first lists") {
+		t.Errorf("without rights: %v", err)
+	}
+	close(rights)
+	wait(t, f, "a refusal is told", func() bool {
+		_, err := f.world()
+		return err != nil && strings.Contains(err.Error(), "networkpolicies is forbidden")
+	})
+	close(refused)
+	want := compiled(t, w).String()
+	wait(t, f, "the world is known", func() bool {
+		got, err := f.world()
+		return err == nil && compiled(t, got).String() == want
+	})
+	pod := w.Pods[2].DeepCopy()
+	pod.Status.PodIPs = []corev1.PodIP{{IP: "10.244.1.12"}}
+	_, err = api.CoreV1().Pods(pod.Namespace).UpdateStatus(t.Context(), pod, metav1.UpdateOptions{})
+	must(t, err)
+	wait(t, f, "a pod has its address", func() bool {
+		got, err := f.world()
+		return err == nil && strings.Contains(compiled(t, got).String(), "10.244.1.12")
+	})
+	must(t, api.NetworkingV1().NetworkPolicies("shop").Delete(t.Context(), "nothing", metav1.DeleteOptions{}))
+	wait(t, f, "a policy is deleted", func() bool {
+		got, err := f.world()
+		return err == nil && len(got.Policies) == 1
+	})
+}
+
+// wait looks whenever a change is told.
+func wait(t *testing.T, f *follower, what string, is func() bool) {
+	t.Helper()
+	deadline := time.After(time.Minute)
+	for !is() {
+		select {
+		case <-f.changed:
+		case <-deadline:
+			_, err := f.world()
+			t.Fatalf("%s: not told in a minute; %v", what, err)
+		}
+	}
+}

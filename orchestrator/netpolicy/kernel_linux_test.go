@@ -1,0 +1,490 @@
+package netpolicy
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/binaryutil"
+	"github.com/google/nftables/expr"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/orlop-os/orlop/pkg/rtnl/rtnltest"
+)
+
+const (
+	// quiet is how long nothing has to come before it is said to be dropped; prompt is how long something may take that comes.
+	quiet  = 500 * time.Millisecond
+	prompt = 20 * time.Second
+)
+
+// testCluster is a node with its bridge, pods on it, and a namespace behind each other link.
+type testCluster struct {
+	places map[string]*rtnltest.Other
+}
+
+// newCluster makes the network that package podnetwork makes, with pods web, client and idle on the node, a pod behind the tunnel
+// and somebody outside. Each answers to TCP on ports 80, 8080 and 9090, and to UDP on 53.
+func newCluster(t *testing.T) *testCluster {
+	t.Helper()
+	runtime.LockOSThread()
+	c := &testCluster{places: map[string]*rtnltest.Other{}}
+	for _, file := range []string{"ipv4/ip_forward", "ipv6/conf/all/forwarding"} {
+		must(t, os.WriteFile("/proc/sys/net/"+file, []byte("1"), 0o644))
+	}
+	for _, file := range []string{"bridge-nf-call-iptables", "bridge-nf-call-ip6tables"} {
+		if err := os.WriteFile("/proc/sys/net/bridge/"+file, []byte("1"), 0o644); errors.Is(err, os.ErrNotExist) {
+			t.Skip("the kernel of this machine has no br_netfilter; the product's has, and `make kernel` runs the test there")
+		} else {
+			must(t, err)
+		}
+	}
+	must(t, netlink.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "cni0"}}))
+	up(t, "cni0", "10.244.1.1/24", "fd00:1::1/64")
+	for i, name := range []string{"web", "client", "idle"} {
+		rtnltest.Veth(t, name, "port-"+name)
+		c.place(t, name, fmt.Sprintf("10.244.1.%d0/24", i+1), fmt.Sprintf("fd00:1::%d0/64", i+1), "10.244.1.1", "fd00:1::1")
+		port, err := netlink.LinkByName("port-" + name)
+		must(t, err)
+		bridge, err := netlink.LinkByName("cni0")
+		must(t, err)
+		must(t, netlink.LinkSetMaster(port, bridge))
+		must(t, netlink.LinkSetHairpin(port, true))
+		must(t, netlink.LinkSetUp(port))
+	}
+	rtnltest.Veth(t, "far", "mesh0")
+	up(t, "mesh0", "10.244.2.1/24", "fd00:2::1/64")
+	c.place(t, "far", "10.244.2.10/24", "fd00:2::10/64", "10.244.2.1", "fd00:2::1")
+	rtnltest.Veth(t, "outside", "eth0")
+	up(t, "eth0", "192.0.2.1/24", "2001:db8::1/64")
+	c.place(t, "outside", "192.0.2.10/24", "2001:db8::10/64", "192.0.2.1", "2001:db8::1")
+	return c
+}
+
+func (c *testCluster) place(t *testing.T, name string, addresses ...string) {
+	t.Helper()
+	o := rtnltest.NewOther(t)
+	c.places[name] = o
+	o.Take(t, name)
+	o.Do(func() {
+		up(t, "lo")
+		up(t, name, addresses[0], addresses[1])
+		for _, gateway := range addresses[2:] {
+			must(t, netlink.RouteAdd(&netlink.Route{Gw: net.ParseIP(gateway)}))
+		}
+	})
+	for _, port := range []int{80, 8080, 9090} {
+		var l net.Listener
+		var err error
+		o.Do(func() { l, err = net.Listen("tcp", fmt.Sprintf(":%d", port)) })
+		must(t, err)
+		t.Cleanup(func() { l.Close() })
+		go func() {
+			for {
+				conn, err := l.Accept()
+				if err != nil {
+					return
+				}
+				go func() {
+					defer conn.Close()
+					_, _ = io.Copy(conn, conn) // until the other end has had enough
+				}()
+			}
+		}()
+	}
+	for _, bind := range []string{addresses[0], addresses[1]} {
+		var socket *net.UDPConn
+		var err error
+		at := netip.AddrPortFrom(netip.MustParsePrefix(bind).Addr(), 53)
+		o.Do(func() { socket, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(at)) })
+		must(t, err)
+		t.Cleanup(func() { socket.Close() })
+		go func() {
+			packet := make([]byte, 100)
+			for {
+				n, from, err := socket.ReadFromUDPAddrPort(packet)
+				if err != nil {
+					return
+				}
+				_, _ = socket.WriteToUDPAddrPort(packet[:n], from) // whoever asked asks again
+			}
+		}()
+	}
+}
+
+func up(t *testing.T, name string, addresses ...string) {
+	t.Helper()
+	l, err := netlink.LinkByName(name)
+	must(t, err)
+	for _, text := range addresses {
+		a, err := netlink.ParseAddr(text)
+		must(t, err)
+		if a.IP.To4() == nil {
+			a.Flags = unix.IFA_F_NODAD
+		}
+		must(t, netlink.AddrReplace(l, a))
+	}
+	must(t, netlink.LinkSetUp(l))
+}
+
+// dial opens a connection from a place; an empty one is the node itself.
+func (c *testCluster) dial(from, to string, patience time.Duration) (conn net.Conn, err error) {
+	if from == "" {
+		return net.DialTimeout("tcp", to, patience)
+	}
+	c.places[from].Do(func() { conn, err = net.DialTimeout("tcp", to, patience) })
+	return conn, err
+}
+
+// reaches tells whether an answer comes over TCP, or over UDP if the port is 53.
+func (c *testCluster) reaches(from, to string, patience time.Duration) error {
+	if !strings.HasSuffix(to, ":53") {
+		conn, err := c.dial(from, to, patience)
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		return talk(conn, patience)
+	}
+	var conn net.Conn
+	var err error
+	c.places[from].Do(func() { conn, err = net.Dial("udp", to) })
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	for end := time.Now().Add(patience); time.Now().Before(end); {
+		if err = talk(conn, quiet/2); err == nil {
+			return nil
+		}
+	}
+	return err
+}
+
+// refused sends datagrams to where nobody listens until that is told.
+func (c *testCluster) refused(from, to string) error {
+	var conn net.Conn
+	var err error
+	c.places[from].Do(func() { conn, err = net.Dial("udp", to) })
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	for end := time.Now().Add(prompt); time.Now().Before(end); {
+		if err = talk(conn, quiet); !errors.Is(err, os.ErrDeadlineExceeded) {
+			return err
+		}
+	}
+	return err
+}
+
+func talk(conn net.Conn, patience time.Duration) error {
+	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
+		return err
+	}
+	if _, err := conn.Write([]byte("hello")); err != nil {
+		return err
+	}
+	_, err := io.ReadFull(conn, make([]byte, 5))
+	return err
+}
+
+func (c *testCluster) expect(t *testing.T, from, to string, want bool) {
+	t.Helper()
+	patience := quiet
+	if want {
+		patience = prompt
+	}
+	if err := c.reaches(from, to, patience); (err == nil) != want {
+		t.Errorf("%s to %s: %v, want an answer: %v", from, to, err, want)
+	}
+}
+
+const kernelWorld = `
+kind: Namespace
+metadata: {name: shop}
+---
+kind: Namespace
+metadata: {name: other, labels: {team: other}}
+---
+kind: Pod
+metadata: {name: web, namespace: shop, labels: {app: web}}
+spec: {nodeName: n1, containers: [{name: c, ports: [{name: http, containerPort: 8080, protocol: TCP}]}]}
+status: {podIPs: [{ip: 10.244.1.10}, {ip: "fd00:1::10"}]}
+---
+kind: Pod
+metadata: {name: client, namespace: shop, labels: {app: client}}
+spec: {nodeName: n1, containers: []}
+status: {podIPs: [{ip: 10.244.1.20}, {ip: "fd00:1::20"}]}
+---
+kind: Pod
+metadata: {name: idle, namespace: other}
+spec: {nodeName: n1, containers: []}
+status: {podIPs: [{ip: 10.244.1.30}, {ip: "fd00:1::30"}]}
+---
+kind: Pod
+metadata: {name: far, namespace: other, labels: {app: far}}
+spec: {nodeName: n2, containers: [{name: c, ports: [{name: http, containerPort: 9090, protocol: TCP}]}]}
+status: {podIPs: [{ip: 10.244.2.10}, {ip: "fd00:2::10"}]}
+---
+kind: NetworkPolicy
+metadata: {name: web, namespace: shop}
+spec:
+  podSelector: {matchLabels: {app: web}}
+  ingress:
+  - from: [{podSelector: {matchLabels: {app: client}}}]
+    ports: [{port: http}, {port: 53, protocol: UDP}]
+  - from: [{ipBlock: {cidr: 192.0.2.0/24, except: [192.0.2.128/25]}}, {ipBlock: {cidr: "2001:db8::/32", except: ["2001:db8:1::/48"]}}]
+    ports: [{port: 9000, endPort: 9999}]
+  - from: [{namespaceSelector: {matchLabels: {team: other}}, podSelector: {matchLabels: {app: far}}}]
+---
+kind: NetworkPolicy
+metadata: {name: client, namespace: shop}
+spec:
+  podSelector: {matchLabels: {app: client}}
+  policyTypes: [Egress]
+  egress:
+  - to: [{podSelector: {matchLabels: {app: web}}}]
+    ports: [{port: 8080}, {port: 80}, {port: 53, protocol: UDP}]
+  - to: [{namespaceSelector: {}, podSelector: {matchLabels: {app: far}}}]
+    ports: [{port: http}]
+`
+
+// TestKernel sends packets through the tables: between pods of one node over the bridge, from and to a pod of another node, from and
+// to outside, from the node, in both families, before a policy, under it, and after it.
+func TestKernel(t *testing.T) {
+	if !rtnltest.Isolate(t) {
+		return
+	}
+	c := newCluster(t)
+	w := worldOf(t, 1, strings.TrimSpace(kernelWorld))
+	for _, hosts := range []map[string]string{
+		{"web": "10.244.1.10", "client": "10.244.1.20", "idle": "10.244.1.30", "far": "10.244.2.10", "outside": "192.0.2.10"},
+		{"web": "[fd00:1::10]", "client": "[fd00:1::20]", "idle": "[fd00:1::30]", "far": "[fd00:2::10]", "outside": "[2001:db8::10]"},
+	} {
+		for _, from := range []string{"idle", "far", "outside", ""} {
+			if from != "" {
+				c.expect(t, from, hosts["web"]+":53", true)
+			}
+			c.expect(t, from, hosts["web"]+":80", true)
+		}
+		write(t, compiled(t, w))
+		for _, x := range []struct {
+			from, to string
+			want     bool
+		}{
+			{"client", "web:8080", true}, {"client", "web:53", true}, {"client", "web:80", false}, {"client", "web:9090", false},
+			{"idle", "web:8080", false}, {"idle", "web:53", false},
+			{"outside", "web:9090", true}, {"outside", "web:8080", false}, {"outside", "web:53", false},
+			{"far", "web:80", true}, {"far", "web:53", true},
+			{"", "web:80", true}, {"web", "web:80", true},
+			{"client", "far:9090", true}, {"client", "far:8080", false}, {"client", "idle:80", false}, {"client", "outside:80", false},
+			{"idle", "client:80", true}, {"web", "outside:80", true}, {"web", "outside:53", true}, {"idle", "far:53", true},
+		} {
+			name, port, _ := strings.Cut(x.to, ":")
+			c.expect(t, x.from, hosts[name]+":"+port, x.want)
+		}
+		// An error about what a pod sent comes back to it, through its ingress policy: here that nobody listens, as elsewhere a path's MTU.
+		if err := c.refused("web", hosts["outside"]+":9"); !errors.Is(err, unix.ECONNREFUSED) {
+			t.Errorf("web to outside, where nobody listens: %v, want a refusal", err)
+		}
+		// A pod that is not known yet, and one that is not any more.
+		without := w
+		without.Pods = append(without.Pods[:2:2], without.Pods[3:]...)
+		write(t, compiled(t, without))
+		c.expect(t, "idle", hosts["outside"]+":80", false)
+		c.expect(t, "outside", hosts["idle"]+":80", false)
+		c.expect(t, "", hosts["idle"]+":80", true)
+		without.Policies = nil
+		write(t, compiled(t, without))
+		for _, x := range []string{"web:80", "web:53", "idle:80"} {
+			name, port, _ := strings.Cut(x, ":")
+			c.expect(t, "outside", hosts[name]+":"+port, true)
+		}
+	}
+}
+
+// TestService: egress to a Service is judged by the address and the port behind it.
+func TestService(t *testing.T) {
+	if !rtnltest.Isolate(t) {
+		return
+	}
+	c := newCluster(t)
+	write(t, compiled(t, worldOf(t, 1, strings.TrimSpace(kernelWorld))))
+	redirect(t, "10.96.0.1", 1, "10.244.1.10", 8080)
+	redirect(t, "10.96.0.2", 80, "10.244.1.30", 80)
+	c.expect(t, "client", "10.96.0.1:1", true)
+	c.expect(t, "client", "10.96.0.2:80", false)
+	c.expect(t, "idle", "10.96.0.1:1", false)
+	redirect(t, "10.96.0.3", 80, "10.244.1.20", 80) // a pod that reaches itself by its Service is not stopped on its way
+	c.expect(t, "client", "10.96.0.3:80", true)
+}
+
+// redirect does what the service proxy does: another destination before it is routed, and the node's sender if a pod meets itself.
+func redirect(t *testing.T, service string, port uint16, pod string, to uint16) {
+	t.Helper()
+	conn, err := nftables.New()
+	must(t, err)
+	table := conn.AddTable(&nftables.Table{Name: "service", Family: nftables.TableFamilyIPv4})
+	before := conn.AddChain(&nftables.Chain{
+		Name: "before", Table: table, Type: nftables.ChainTypeNAT, Hooknum: nftables.ChainHookPrerouting, Priority: nftables.ChainPriorityNATDest,
+	})
+	after := conn.AddChain(&nftables.Chain{
+		Name: "after", Table: table, Type: nftables.ChainTypeNAT, Hooknum: nftables.ChainHookPostrouting, Priority: nftables.ChainPriorityNATSource,
+	})
+	address := func(offset uint32, is string) []expr.Any {
+		return []expr.Any{
+			&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: offset, Len: 4},
+			&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: netip.MustParseAddr(is).AsSlice()},
+		}
+	}
+	conn.AddRule(&nftables.Rule{Table: table, Chain: before, Exprs: append(address(16, service),
+		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: binaryutil.BigEndian.PutUint16(port)},
+		&expr.Immediate{Register: 1, Data: netip.MustParseAddr(pod).AsSlice()},
+		&expr.Immediate{Register: 2, Data: binaryutil.BigEndian.PutUint16(to)},
+		&expr.NAT{Type: expr.NATTypeDestNAT, Family: unix.NFPROTO_IPV4, RegAddrMin: 1, RegProtoMin: 2, Specified: true},
+	)})
+	conn.AddRule(&nftables.Rule{Table: table, Chain: after, Exprs: append(append(address(12, pod), address(16, pod)...), &expr.Masq{})})
+	must(t, conn.Flush())
+}
+
+// TestReplacement: while the table is replaced again and again, no packet passes that may not, those that may pass do, an open
+// connection stays, and stays when it may not be begun any more.
+func TestReplacement(t *testing.T) {
+	if !rtnltest.Isolate(t) {
+		return
+	}
+	c := newCluster(t)
+	w := worldOf(t, 1, strings.TrimSpace(kernelWorld))
+	table := compiled(t, w)
+	write(t, table)
+	conn, err := c.dial("client", "10.244.1.10:8080", prompt)
+	must(t, err)
+	defer conn.Close()
+	must(t, talk(conn, prompt))
+	var asking sync.WaitGroup
+	ended := make(chan struct{})
+	for from, want := range map[string]bool{"client": true, "idle": false} {
+		asking.Go(func() {
+			for {
+				select {
+				case <-ended:
+					return
+				default:
+				}
+				patience := quiet / 5
+				if want {
+					patience = prompt
+				}
+				for _, to := range []string{"10.244.1.10:8080", "[fd00:1::10]:8080"} {
+					if err := c.reaches(from, to, patience); (err == nil) != want {
+						t.Errorf("%s to %s: %v, want an answer: %v", from, to, err, want)
+					}
+				}
+			}
+		})
+	}
+	for range 100 {
+		if err := (kernel{}).write(table); err != nil {
+			t.Fatal(err)
+		}
+		must(t, talk(conn, prompt))
+	}
+	close(ended)
+	asking.Wait()
+	w.Policies[0].Spec.Ingress = nil
+	write(t, compiled(t, w))
+	must(t, talk(conn, prompt))
+	c.expect(t, "client", "10.244.1.10:8080", false)
+}
+
+// TestLarge: a table for many pods fits, and one that somebody else changed is not taken for ours.
+func TestLarge(t *testing.T) {
+	if !rtnltest.Isolate(t) {
+		return
+	}
+	runtime.LockOSThread()
+	if have, err := (kernel{}).read(); have != "" || err != nil {
+		t.Fatalf("there is %q, %v", have, err)
+	}
+	var many []Element
+	for a := netip.MustParseAddr("10.0.0.0"); len(many) < 20000; a = a.Next() {
+		many = append(many, Element{Address: a})
+	}
+	write(t, Table{Sets: []Set{{Name: "many", Kind: Addresses, Elements: many}}})
+	table := compiled(t, worldOf(t, 1, strings.TrimSpace(kernelWorld)))
+	write(t, table)
+	conn, err := nftables.New()
+	must(t, err)
+	conn.FlushChain(&nftables.Chain{Name: ingress, Table: &nftables.Table{Name: tableName, Family: nftables.TableFamilyINet}})
+	must(t, conn.Flush())
+	if have, err := (kernel{}).read(); have != "" || err != nil {
+		t.Errorf("without the rules of a chain there is %q, %v", have, err)
+	}
+	write(t, Table{})
+	write(t, Closed(emptyWorld(1)))
+}
+
+// TestListed: nft(8), which the service proxy starts, can read what is written.
+func TestListed(t *testing.T) {
+	nft, err := exec.LookPath("nft")
+	if err != nil {
+		t.Skip("this machine has no nft(8); the product has, and `make kernel` runs the test there")
+	}
+	if !rtnltest.Isolate(t) {
+		return
+	}
+	runtime.LockOSThread()
+	documents, err := os.ReadFile("testdata/shop.yaml")
+	must(t, err)
+	write(t, compiled(t, worldOf(t, 1, string(documents))))
+	list := exec.Command(nft, "list", "table", "inet", tableName)
+	out, err := list.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	for _, want := range []string{
+		"type filter hook forward priority filter - 1; policy accept;",
+		"ct state established,related accept",
+		`iifname "cni0" ip saddr != @local4 drop`,
+		"ip6 saddr vmap @egress-of6",
+		"tcp dport 9090 accept",
+		"tcp dport 9100-9110 accept",
+		"10.244.1.10 . tcp . 8080",
+		"192.0.2.0/25, 192.0.2.192/26",
+		"10.244.1.10 : goto egress-of-",
+		"ip saddr @ingress/shop/web/0/blocks4 ip daddr . meta l4proto . th dport @ingress/shop/web/0/named4 accept",
+	} {
+		if !strings.Contains(string(out), want) {
+			t.Errorf("there is no %q in\n%s", want, out)
+		}
+	}
+}
+
+// write writes a table and reads it back.
+func write(t *testing.T, table Table) {
+	t.Helper()
+	err := kernel{}.write(table)
+	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EPROTONOSUPPORT) {
+		t.Skip("the kernel of this machine has no nf_tables; the product's has, and `make kernel` runs the test there")
+	}
+	if errors.Is(err, unix.EMSGSIZE) {
+		t.Skip("a socket's buffer may be made large enough for this by root only")
+	}
+	must(t, err)
+	if have, err := (kernel{}).read(); have != table.Fingerprint() || err != nil {
+		t.Fatalf("written %s, read %q, %v", table.Fingerprint(), have, err)
+	}
+}

@@ -1,0 +1,165 @@
+package netpolicy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// fakeKernel holds a table, refuses to when it is told to, and counts.
+type fakeKernel struct {
+	table         Table
+	there         bool
+	refuse        error
+	reads, writes int
+}
+
+func (k *fakeKernel) read() (string, error) {
+	k.reads++
+	if !k.there {
+		return "", nil
+	}
+	return k.table.Fingerprint(), nil
+}
+
+func (k *fakeKernel) write(t Table) error {
+	k.writes++
+	if k.refuse != nil {
+		return k.refuse
+	}
+	k.table, k.there = t, true
+	return nil
+}
+
+// TestRun follows an engine from the start of a machine over a change, a failure and somebody's hand to the restart of the process.
+func TestRun(t *testing.T) {
+	documents, err := os.ReadFile("testdata/shop.yaml")
+	must(t, err)
+	full := worldOf(t, 1, string(documents))
+	synctest.Test(t, func(t *testing.T) {
+		k := &fakeKernel{}
+		w, unknown := emptyWorld(1), errors.New("waiting")
+		var told []string
+		start := func() (changed chan struct{}, stop func()) {
+			ctx, cancel := context.WithCancel(t.Context())
+			changed = make(chan struct{}, 1)
+			e := engine{empty: emptyWorld(1), read: k.read, write: k.write, announce: func(_ string, ready bool, detail string) {
+				told = append(told, fmt.Sprint(ready, " ", detail))
+			}}
+			go e.run(ctx, changed, func() (World, error) { return w, unknown })
+			synctest.Wait()
+			return changed, cancel
+		}
+		after := func(d time.Duration) {
+			time.Sleep(d)
+			synctest.Wait()
+		}
+		holds := func(when string, table Table, writes int, last string) {
+			t.Helper()
+			if k.table.Fingerprint() != table.Fingerprint() || k.writes != writes || told[len(told)-1] != last {
+				t.Fatalf("%s: %d writes, want %d; told %q, want %q; the table is\n%s", when, k.writes, writes, told, last, k.table)
+			}
+		}
+		changed, stop := start()
+		holds("at the start", Closed(emptyWorld(1)), 1, "false waiting")
+		w, unknown = full, nil
+		changed <- struct{}{}
+		after(pace)
+		holds("when all is known", compiled(t, full), 2, "true 2 policies in the cluster")
+		for range 10 {
+			changed <- struct{}{}
+			after(pace)
+		}
+		holds("after changes that change nothing", compiled(t, full), 2, "true 2 policies in the cluster")
+		less := full
+		less.Policies = full.Policies[:1]
+		w, k.refuse = less, errors.New("no memory")
+		changed <- struct{}{}
+		after(pace)
+		holds("when the kernel refuses", compiled(t, full), 3, "false no memory; the rules are those of before")
+		after(soon)
+		holds("a second later", compiled(t, full), 4, "false no memory; the rules are those of before")
+		k.refuse = nil
+		after(2 * soon)
+		holds("when it does not any more", compiled(t, less), 5, "true 1 policies in the cluster")
+		k.there = false
+		after(heal)
+		holds("a minute after somebody deleted it", compiled(t, less), 6, "true 1 policies in the cluster")
+		stop()
+		synctest.Wait()
+		unknown = errors.New("waiting")
+		changed, stop = start()
+		holds("when the process starts again", compiled(t, less), 6, "false waiting")
+		unknown = nil
+		changed <- struct{}{}
+		after(pace)
+		holds("and knows all again", compiled(t, less), 6, "true 1 policies in the cluster")
+		stop()
+		synctest.Wait()
+	})
+}
+
+// TestLean: what is kept of objects makes the same table, and a change of anything else is no change.
+func TestLean(t *testing.T) {
+	documents, err := os.ReadFile("testdata/shop.yaml")
+	must(t, err)
+	w := worldOf(t, 1, string(documents))
+	want := compiled(t, w).String()
+	for i, p := range w.Pods {
+		p.Annotations, p.Status.Message = map[string]string{"a": "b"}, "of no interest"
+		w.Pods[i] = leaned(t, p)
+	}
+	for i, n := range w.Namespaces {
+		w.Namespaces[i] = leaned(t, n)
+	}
+	for i, p := range w.Policies {
+		w.Policies[i] = leaned(t, p)
+	}
+	if got := compiled(t, w).String(); got != want {
+		t.Errorf("of what is kept comes\n%s", got)
+	}
+	sidecar := corev1.ContainerRestartPolicyAlways
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "a", ResourceVersion: "1"}}
+	pod.Spec.InitContainers = []corev1.Container{{RestartPolicy: &sidecar, Ports: []corev1.ContainerPort{{Name: "web", ContainerPort: 80}}}}
+	for what, change := range map[string]func(*corev1.Pod){
+		"nothing":    func(p *corev1.Pod) { p.ResourceVersion, p.Status.Reason = "2", "ready" },
+		"labels":     func(p *corev1.Pod) { p.Labels = map[string]string{"a": "b"} },
+		"an address": func(p *corev1.Pod) { p.Status.PodIPs = []corev1.PodIP{{IP: "10.0.0.1"}} },
+		"the end":    func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed },
+		"a port":     func(p *corev1.Pod) { p.Spec.InitContainers[0].Ports[0].ContainerPort = 81 },
+	} {
+		other := pod.DeepCopy()
+		change(other)
+		if got := same(leaned(t, pod), leaned(t, other)); got != (what == "nothing") {
+			t.Errorf("%s changed: the same: %v", what, got)
+		}
+	}
+	if other := leaned(t, pod); other.ResourceVersion != "1" {
+		t.Error("the resource version was lost")
+	}
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", ResourceVersion: "1"}, Spec: corev1.NodeSpec{PodCIDRs: []string{"10.244.1.0/24"}}}
+	alive := node.DeepCopy()
+	alive.ResourceVersion, alive.Status.Phase = "2", corev1.NodeRunning
+	if !same(leaned(t, node), leaned(t, alive)) || !slices.Equal(leaned(t, node).Spec.PodCIDRs, node.Spec.PodCIDRs) {
+		t.Error("a Node's sign of life is a change")
+	}
+	if same(&networkingv1.NetworkPolicy{}, &corev1.Pod{}) {
+		t.Error("a policy is the same as a pod")
+	}
+}
+
+func leaned[T any](t *testing.T, object T) T {
+	t.Helper()
+	out, err := lean(object)
+	must(t, err)
+	return out.(T)
+}
