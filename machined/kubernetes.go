@@ -58,6 +58,7 @@ func nodeSpec(c *config.Config, state network.State, r release.Release) (nodespe
 		AuditFiles:        kube.Audit.MaxFiles,
 
 		Encapsulation: string(cluster.Networks.Encapsulation),
+		Pools:         pools(cluster.Networks.LoadBalancer),
 
 		TokenWebhook: access(c.Cluster).TokenWebhook(),
 	}
@@ -65,6 +66,19 @@ func nodeSpec(c *config.Config, state network.State, r release.Release) (nodespe
 		spec.DNSIPs = append(spec.DNSIPs, nth(r, 10))
 	}
 	return spec, nil
+}
+
+// pools are the addresses for Services, as the orchestrator reads them.
+func pools(c config.LoadBalancer) []nodespec.Pool {
+	var all []nodespec.Pool
+	for _, p := range c.Pools {
+		pool := nodespec.Pool{Name: p.Name, OnRequest: p.OnRequest}
+		for _, r := range p.Ranges {
+			pool.Ranges = append(pool.Ranges, nodespec.Range(r))
+		}
+		all = append(all, pool)
+	}
+	return all
 }
 
 // nth is the n-th address of a range.

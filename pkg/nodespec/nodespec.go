@@ -37,6 +37,9 @@ type Spec struct {
 	// Encapsulation is how packets between pods of different nodes cross the network: wireguard, vxlan or none.
 	Encapsulation string `json:"encapsulation"`
 
+	// Pools are where Services of type LoadBalancer get their addresses; without them nothing here gives them any.
+	Pools []Pool `json:"pools,omitempty"`
+
 	// TokenWebhook is the service that the API server asks about tokens that nobody else knows; nil when there is none.
 	TokenWebhook *TokenWebhook `json:"tokenWebhook,omitempty"`
 }
