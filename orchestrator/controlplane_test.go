@@ -267,8 +267,17 @@ func leastRights(ctx context.Context, t *testing.T, m machine) {
 	if _, err := agent.CoreV1().Nodes().Get(ctx, "node-1", metav1.GetOptions{}); err != nil {
 		t.Errorf("node agent reads its node: %v", err)
 	}
-	if _, err := agent.DiscoveryV1().EndpointSlices("default").List(ctx, metav1.ListOptions{}); !apierrors.IsForbidden(err) {
-		t.Errorf("node agent lists slices of another namespace: %v, want forbidden", err)
+	if _, err := agent.CoreV1().Services("").List(ctx, metav1.ListOptions{}); err != nil {
+		t.Errorf("node agent lists services: %v", err)
+	}
+	if _, err := agent.DiscoveryV1().EndpointSlices("").List(ctx, metav1.ListOptions{}); err != nil {
+		t.Errorf("node agent lists slices: %v", err)
+	}
+	if err := agent.DiscoveryV1().EndpointSlices("default").Delete(ctx, "kubernetes", metav1.DeleteOptions{}); !apierrors.IsForbidden(err) {
+		t.Errorf("node agent deletes a slice of another namespace: %v, want forbidden", err)
+	}
+	if _, err := agent.CoreV1().Secrets("").List(ctx, metav1.ListOptions{}); !apierrors.IsForbidden(err) {
+		t.Errorf("node agent lists secrets: %v, want forbidden", err)
 	}
 	kubelet := m.client(t, "system:node:node-1", "system:nodes")
 	if err := kubelet.CoreV1().Nodes().Delete(ctx, "node-2", metav1.DeleteOptions{}); !apierrors.IsForbidden(err) {

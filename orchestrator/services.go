@@ -1,6 +1,7 @@
 package main
 
 import (
+	"github.com/orlop-os/orlop/orchestrator/announcer"
 	"github.com/orlop-os/orlop/orchestrator/bootstrap"
 	"github.com/orlop-os/orlop/orchestrator/component"
 	"github.com/orlop-os/orlop/orchestrator/controllermanager"
@@ -12,6 +13,7 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/kubelet"
 	"github.com/orlop-os/orlop/orchestrator/kubeproxy"
 	"github.com/orlop-os/orlop/orchestrator/layout"
+	"github.com/orlop-os/orlop/orchestrator/loadbalancer"
 	"github.com/orlop-os/orlop/orchestrator/podnetwork"
 	"github.com/orlop-os/orlop/orchestrator/scheduler"
 	"github.com/orlop-os/orlop/pkg/nodespec"
@@ -31,6 +33,7 @@ func Services(spec nodespec.Spec, dirs layout.Dirs) []component.Component {
 			controllermanager.Component(spec, dirs),
 			scheduler.Component(spec, dirs),
 		)
+		all = append(all, loadbalancer.Components(spec, dirs)...)
 	}
 	all = append(all,
 		kubelet.Component(spec, dirs),
@@ -38,5 +41,6 @@ func Services(spec nodespec.Spec, dirs layout.Dirs) []component.Component {
 		coredns.Component(spec, dirs),
 		drain.Component(),
 	)
-	return append(all, podnetwork.Components(spec, dirs)...)
+	all = append(all, podnetwork.Components(spec, dirs)...)
+	return append(all, announcer.Components(spec, dirs)...)
 }

@@ -25,6 +25,7 @@ func TestServices(t *testing.T) {
 	dual.ServiceCIDRs = append(dual.ServiceCIDRs, netip.MustParsePrefix("fd00:10:96::/112"))
 	dual.DNSIPs = append(dual.DNSIPs, netip.MustParseAddr("fd00:10:96::a"))
 	dual.Taint, dual.PodSecurity, dual.PodSecurityExempt = true, "restricted", nil
+	dual.Pools = []nodespec.Pool{{Name: "public", Ranges: []nodespec.Range{{First: netip.MustParseAddr("192.0.2.64"), Last: netip.MustParseAddr("192.0.2.95")}}}}
 	for name, spec := range map[string]nodespec.Spec{"control-plane": testSpec(), "worker": worker, "dual-stack": dual} {
 		t.Run(name, func(t *testing.T) {
 			var b strings.Builder

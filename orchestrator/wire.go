@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/orlop-os/orlop/orchestrator/announcer"
 	"github.com/orlop-os/orlop/orchestrator/apigate"
 	"github.com/orlop-os/orlop/orchestrator/bootstrap"
 	"github.com/orlop-os/orlop/orchestrator/component"
@@ -20,6 +21,7 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/kubelet"
 	"github.com/orlop-os/orlop/orchestrator/kubeproxy"
 	"github.com/orlop-os/orlop/orchestrator/layout"
+	"github.com/orlop-os/orlop/orchestrator/loadbalancer"
 	"github.com/orlop-os/orlop/orchestrator/podnetwork"
 	"github.com/orlop-os/orlop/orchestrator/process"
 	"github.com/orlop-os/orlop/orchestrator/scheduler"
@@ -146,6 +148,14 @@ func (w *wiring) attach(c *component.Component) {
 	case drain.Name:
 		c.Run = func(ctx context.Context, announce component.Announce) error {
 			return drain.Run(ctx, w.spec, w.dirs, w.agent.Registered, announce)
+		}
+	case loadbalancer.Name:
+		c.Run = func(ctx context.Context, announce component.Announce) error {
+			return loadbalancer.Run(ctx, w.spec, w.dirs, w.gate.Rights, announce)
+		}
+	case announcer.Name:
+		c.Run = func(ctx context.Context, announce component.Announce) error {
+			return announcer.Run(ctx, w.spec, w.dirs, w.gate.Rights, announce)
 		}
 	case podnetwork.Name:
 		c.Run = w.agent.Run

@@ -44,8 +44,12 @@ func rights() []runtime.Object {
 			rule("discovery.k8s.io", []string{"endpointslices"}, "list", "watch")),
 		bind(roleDNS, roleDNS, rbacv1.UserKind, userDNS),
 
-		// A node agent reads Nodes, no more than any kubelet may, and keeps the DNS endpoints of its node.
-		clusterRole(roleNodeAgent, rule("", []string{"nodes"}, "get", "list", "watch")),
+		// A node agent reads Nodes, and Services with their endpoints, no more than kubelet and kube-proxy of any node may, and keeps
+		// the DNS endpoints of its node.
+		clusterRole(roleNodeAgent,
+			rule("", []string{"nodes"}, "get", "list", "watch"),
+			rule("", []string{"services"}, "list", "watch"),
+			rule("discovery.k8s.io", []string{"endpointslices"}, "list", "watch")),
 		bind(roleNodeAgent, roleNodeAgent, rbacv1.GroupKind, groupNodeAgents),
 		&rbacv1.Role{
 			ObjectMeta: metav1.ObjectMeta{Name: roleDNSSlices, Namespace: metav1.NamespaceSystem},
