@@ -46,14 +46,14 @@ func TestControlPlane(t *testing.T) {
 	network(t, spec.NodeIPs[0].String()+"/24")
 	site := newOutside(t)
 	access := credentials.Access{Authentication: config.Authentication{Webhook: site.tokens()}}
-	spec.TokenWebhook = access.TokenWebhook()
+	spec.TokenWebhook, spec.Pools = access.TokenWebhook(), testPool()
 	m := prepare(t, spec)
 	m.use(t, access)
 	zero := time.Now()
 	api := m.start(t, component.API, zero)
 	controllers := m.start(t, component.Controllers, zero)
 	api.waitReady(t, time.Minute, "etcd", "kube-apiserver", "bootstrap")
-	controllers.waitReady(t, time.Minute, "node-ipam", "namespaces", "kube-controller-manager", "kube-scheduler")
+	controllers.waitReady(t, time.Minute, "node-ipam", "namespaces", "kube-controller-manager", "kube-scheduler", "loadbalancer")
 
 	admin := m.client(t, "admin", "orlop:cluster-admins")
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
@@ -86,6 +86,7 @@ func TestControlPlane(t *testing.T) {
 	t.Run("rights", func(t *testing.T) { rights(ctx, t, m, admin, site) })
 	t.Run("without services", func(t *testing.T) { withoutServices(ctx, t, m, site) })
 	t.Run("names", func(t *testing.T) { names(ctx, t, m, spec) })
+	t.Run("addresses of services", func(t *testing.T) { serviceAddresses(ctx, t, admin) })
 	t.Run("ended pods", enoughEnded)
 	t.Run("drains", func(t *testing.T) { drains(ctx, t, m, admin, node.Name) })
 
