@@ -281,6 +281,9 @@ func leastRights(ctx context.Context, t *testing.T, m machine) {
 		t.Errorf("node agent lists secrets: %v, want forbidden", err)
 	}
 	kubelet := m.client(t, "system:node:node-1", "system:nodes")
+	if _, err := kubelet.CoordinationV1().Leases(corev1.NamespaceNodeLease).Get(ctx, "node-1", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+		t.Errorf("kubelet reads its node's lease: %v, want that there is none yet", err)
+	}
 	if err := kubelet.CoreV1().Nodes().Delete(ctx, "node-2", metav1.DeleteOptions{}); !apierrors.IsForbidden(err) {
 		t.Errorf("kubelet deletes a node: %v, want forbidden", err)
 	}

@@ -32,10 +32,8 @@ func newStation(t *testing.T, bridge netlink.Link, name string, own ...string) *
 	must(t, netlink.LinkSetMaster(port, bridge))
 	must(t, netlink.LinkSetUp(port))
 	s.Take(t, name+"-eth0")
-	s.agent = &agent{
-		spec: nodespec.Spec{NodeName: name}, ports: newPorts(), others: map[netip.Addr]mac{}, lease: lease{seen: time.Now()},
-		services: []Service{{Addresses: []netip.Addr{vip4, vip6}}},
-	}
+	s.agent = newAgent(nodespec.Spec{NodeName: name}, nil)
+	s.agent.services = []Service{{Addresses: []netip.Addr{vip4, vip6}}}
 	t.Cleanup(s.agent.ports.closeAll)
 	s.Do(func() {
 		give(t, name+"-eth0", own...)
@@ -103,7 +101,7 @@ func TestKernel(t *testing.T) {
 	}
 
 	// b loses the API server, and goes on while nobody else answers; then a takes over.
-	b.agent.lease = lease{}
+	b.agent.stale = true
 	b.step(t, time.Now().Add(time.Minute))
 	if got := b.agent.claims.answered(); len(got) != 2 {
 		t.Errorf("cut off and alone, it answers for %v", got)
@@ -118,13 +116,13 @@ func TestKernel(t *testing.T) {
 		resolve(t, bridge, v, a.mac)
 	}
 
-	// The API server answers b again, which has not heard yet what it lost: it asks, and now both have seen the same.
-	b.agent.lease = lease{seen: time.Now()}
+	// The API server answers b again, which learns what it lost.
+	b.agent.stale = false
 	b.win(t)
 
 	// c had them, and was cut off so that it did not hear a: it asks, and a answers.
 	c := newStation(t, bridge, "c", "192.0.2.13/24", "2001:db8::13/64")
-	c.agent.lease, c.agent.won = lease{}, both
+	c.agent.stale, c.agent.won = true, both
 	c.agent.claims = claims{vip4: {announced: announcements}, vip6: {announced: announcements}}
 	c.step(t, time.Now())
 	for len(c.agent.claims.answered()) > 0 {
@@ -171,16 +169,20 @@ func known(t *testing.T, link netlink.Link, a netip.Addr) entry {
 	return entry{}
 }
 
-// resolve has the neighbour's kernel ask for an address, by sending something there.
+// ask has the neighbour's kernel ask for an address, by sending something there, and returns what it knows at this moment.
+func ask(t *testing.T, link netlink.Link, a netip.Addr) mac {
+	t.Helper()
+	if conn, err := net.Dial("udp", netip.AddrPortFrom(a, 9).String()); err == nil { // while the link is down, there is no way
+		_, _ = conn.Write([]byte("?"))
+		conn.Close()
+	}
+	return known(t, link, a).mac
+}
+
+// resolve asks until there is an answer, which must be this one.
 func resolve(t *testing.T, link netlink.Link, a netip.Addr, want mac) {
 	t.Helper()
-	conn, err := net.Dial("udp", netip.AddrPortFrom(a, 9).String())
-	must(t, err)
-	defer conn.Close()
-	await(t, a.String()+" is found", func() bool {
-		_, _ = conn.Write([]byte("?")) // refusals of earlier ones come here
-		return known(t, link, a).mac != mac{}
-	})
+	await(t, a.String()+" is found", func() bool { return ask(t, link, a) != mac{} })
 	if got := known(t, link, a).mac; got != want {
 		t.Errorf("%s is at %x, want %x", a, got, want)
 	}

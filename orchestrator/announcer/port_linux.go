@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"os"
 	"sync/atomic"
 
 	"github.com/mdlayher/packet"
@@ -29,6 +28,7 @@ type port struct {
 	groups int // a socket that holds memberships of groups, with IPv6
 	joined map[netip.Addr]bool
 	ours   atomic.Pointer[map[netip.Addr]bool]
+	closed atomic.Bool
 }
 
 // filter lets through what is for this machine or for several, and of IPv6 the two messages that count. Offsets are from the network
@@ -82,6 +82,7 @@ func openPort(link Link, six bool) (*port, error) {
 
 // close ends serve.
 func (p *port) close() {
+	p.closed.Store(true)
 	p.conn.Close()
 	p.leave()
 }
@@ -97,7 +98,7 @@ func (p *port) serve(heard func(claimed)) error {
 	b := make([]byte, 1500)
 	for {
 		n, sender, err := p.conn.ReadFrom(b)
-		if errors.Is(err, net.ErrClosed) || errors.Is(err, os.ErrClosed) {
+		if p.closed.Load() {
 			return nil
 		}
 		if err != nil {

@@ -60,10 +60,6 @@ func Run(ctx context.Context, spec nodespec.Spec, dirs layout.Dirs, rights func(
 	if err != nil {
 		return err
 	}
-	followed, err := follow(ctx, api, spec.Pools)
-	if err != nil {
-		return err
-	}
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	links := make(chan struct{}, 1)
@@ -71,9 +67,9 @@ func Run(ctx context.Context, spec nodespec.Spec, dirs layout.Dirs, rights func(
 	go func() { stop(watcher.Run(ctx, onLinks(links))) }()
 	versions := make(chan string)
 	go followLease(ctx, asKubelet, spec.NodeName, versions)
-	a := &agent{spec: spec, ports: newPorts(), others: map[netip.Addr]mac{}}
+	a := newAgent(spec, func(ctx context.Context) (*cluster, error) { return follow(ctx, api, spec.Pools) })
 	defer a.ports.closeAll()
-	if err := a.run(ctx, followed, links, versions, announce); err != nil {
+	if err := a.run(ctx, links, versions, announce); err != nil {
 		return err
 	}
 	if err := context.Cause(ctx); !errors.Is(err, context.Canceled) {
@@ -130,6 +126,9 @@ func followLease(ctx context.Context, api kubernetes.Interface, node string, ver
 // agent is the loop around the election, the claims and the ports.
 type agent struct {
 	spec     nodespec.Spec
+	follow   func(context.Context) (*cluster, error)
+	from     *cluster // since the last time that it began to follow
+	stop     func()   // ends that
 	ports    *ports
 	nodes    []Node
 	services []Service
@@ -137,26 +136,45 @@ type agent struct {
 	links    []Link
 	claims   claims
 	lease    lease
+	stale    bool               // the node was cut off since it began to follow the cluster
 	known    bool               // the cluster was read
 	others   map[netip.Addr]mac // who was last heard to speak for an address
 }
 
-func (a *agent) run(ctx context.Context, from *cluster, links <-chan struct{}, versions <-chan string, announce component.Announce) error {
+// newAgent returns an agent that follows the cluster with a function. That it just began to is as good as a Lease.
+func newAgent(spec nodespec.Spec, follow func(context.Context) (*cluster, error)) *agent {
+	return &agent{spec: spec, follow: follow, ports: newPorts(), lease: lease{seen: time.Now()}, others: map[netip.Addr]mac{}}
+}
+
+func (a *agent) run(ctx context.Context, links <-chan struct{}, versions <-chan string, announce component.Announce) error {
+	if err := a.followAnew(ctx); err != nil {
+		return err
+	}
+	defer func() { a.stop() }()
 	tick := time.NewTicker(apart)
 	defer tick.Stop()
+	anew := false // the cluster is followed since the node is back
 	for told := ""; ; {
 		var others []claimed
 		select {
-		case <-from.changed:
-			if err := a.elect(from); err != nil {
+		case <-a.from.changed:
+			if err := a.elect(); err != nil {
 				return err
 			}
+			a.stale = a.stale && !anew
 		case <-links:
 			if err := a.relink(); err != nil {
 				return err
 			}
 		case version := <-versions:
 			a.lease = a.lease.renewed(version, time.Now())
+			if a.stale && !anew && !a.lease.cutOff(time.Now()) {
+				// A watch may take long to find out that it was cut. What is listed now is from now.
+				if err := a.followAnew(ctx); err != nil {
+					return err
+				}
+				anew = true
+			}
 		case other := <-a.ports.heard:
 			others = append(others, other)
 		case f := <-a.ports.failed:
@@ -170,7 +188,11 @@ func (a *agent) run(ctx context.Context, from *cluster, links <-chan struct{}, v
 		if !a.known {
 			continue
 		}
-		detail := a.step(time.Now(), others)
+		now := time.Now()
+		if a.lease.cutOff(now) {
+			a.stale, anew = true, false
+		}
+		detail := a.step(now, others)
 		if detail != told && ctx.Err() == nil {
 			told = detail
 			announce(Name, true, detail)
@@ -178,9 +200,19 @@ func (a *agent) run(ctx context.Context, from *cluster, links <-chan struct{}, v
 	}
 }
 
+// followAnew begins to follow the cluster, and ends what followed it before.
+func (a *agent) followAnew(ctx context.Context) (err error) {
+	if a.stop != nil {
+		a.stop()
+	}
+	ctx, a.stop = context.WithCancel(ctx)
+	a.from, err = a.follow(ctx)
+	return err
+}
+
 // elect reads the cluster, and has the election when something is new.
-func (a *agent) elect(from *cluster) error {
-	nodes, services, err := from.read()
+func (a *agent) elect() error {
+	nodes, services, err := a.from.read()
 	if err != nil {
 		return err
 	}
@@ -205,7 +237,7 @@ func (a *agent) relink() error {
 
 // step does what is to be done at this moment, and says how things are.
 func (a *agent) step(now time.Time, others []claimed) string {
-	v := view{now: now, won: a.won, cutOff: a.lease.cutOff(now)}
+	v := view{now: now, won: a.won, cutOff: a.stale}
 	for _, o := range others {
 		v.claimed = append(v.claimed, o.address)
 		if a.others[o.address] != o.by {
