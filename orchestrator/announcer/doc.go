@@ -13,8 +13,8 @@
 // A node that goes down in order is not Ready at once, and others take over. One that dies is found out by the control plane, 50 to 55
 // seconds after it last renewed its Lease. One that is merely cut off from the API server knows by the age of its own Lease, 40
 // seconds at most, that its addresses may be somebody else's by now: from then on it asks the link, and for an address for which another
-// machine speaks it answers no more until it is back. It goes on with the others, because a control plane that is away makes all nodes
-// find their Leases old, and then nobody would answer.
+// machine speaks it answers no more until its Lease is renewed and it has read the cluster anew. It goes on with the others, because a
+// control plane that is away makes all nodes find their Leases old, and then nobody would answer.
 //
 // docs/decisions/0031-loadbalancer.md says why it is as it is.
 package announcer
