@@ -60,6 +60,7 @@ func nodeSpec(c *config.Config, state network.State, r release.Release) (nodespe
 		AuditFiles:        kube.Audit.MaxFiles,
 
 		Encapsulation: string(cluster.Networks.Encapsulation),
+		Pools:         pools(cluster.Networks.LoadBalancer),
 
 		DNS: clusterDNS(cluster.DNS, state.Servers),
 
@@ -83,6 +84,19 @@ func clusterDNS(c config.ClusterDNS, own []netip.Addr) nodespec.DNS {
 		dns.StubDomains = append(dns.StubDomains, nodespec.StubDomain{Domain: s.Domain, Servers: s.Servers.AddrPorts()})
 	}
 	return dns
+}
+
+// pools are the addresses for Services, as the orchestrator reads them.
+func pools(c config.LoadBalancer) []nodespec.Pool {
+	var all []nodespec.Pool
+	for _, p := range c.Pools {
+		pool := nodespec.Pool{Name: p.Name, OnRequest: p.OnRequest}
+		for _, r := range p.Ranges {
+			pool.Ranges = append(pool.Ranges, nodespec.Range(r))
+		}
+		all = append(all, pool)
+	}
+	return all
 }
 
 // nth is the n-th address of a range.

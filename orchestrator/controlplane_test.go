@@ -46,14 +46,14 @@ func TestControlPlane(t *testing.T) {
 	network(t, spec.NodeIPs[0].String()+"/24")
 	site := newOutside(t)
 	access := credentials.Access{Authentication: config.Authentication{Webhook: site.tokens()}}
-	spec.TokenWebhook = access.TokenWebhook()
+	spec.TokenWebhook, spec.Pools = access.TokenWebhook(), testPool()
 	m := prepare(t, spec)
 	m.use(t, access)
 	zero := time.Now()
 	api := m.start(t, component.API, zero)
 	controllers := m.start(t, component.Controllers, zero)
 	api.waitReady(t, time.Minute, "etcd", "kube-apiserver", "bootstrap")
-	controllers.waitReady(t, time.Minute, "node-ipam", "namespaces", "kube-controller-manager", "kube-scheduler")
+	controllers.waitReady(t, time.Minute, "node-ipam", "namespaces", "kube-controller-manager", "kube-scheduler", "loadbalancer")
 
 	admin := m.client(t, "admin", "orlop:cluster-admins")
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
@@ -86,6 +86,7 @@ func TestControlPlane(t *testing.T) {
 	t.Run("rights", func(t *testing.T) { rights(ctx, t, m, admin, site) })
 	t.Run("without services", func(t *testing.T) { withoutServices(ctx, t, m, site) })
 	t.Run("names", func(t *testing.T) { names(ctx, t, m, spec) })
+	t.Run("addresses of services", func(t *testing.T) { serviceAddresses(ctx, t, admin) })
 	t.Run("ended pods", enoughEnded)
 	t.Run("drains", func(t *testing.T) { drains(ctx, t, m, admin, node.Name) })
 
@@ -267,8 +268,17 @@ func leastRights(ctx context.Context, t *testing.T, m machine) {
 	if _, err := agent.CoreV1().Nodes().Get(ctx, "node-1", metav1.GetOptions{}); err != nil {
 		t.Errorf("node agent reads its node: %v", err)
 	}
-	if _, err := agent.DiscoveryV1().EndpointSlices("default").List(ctx, metav1.ListOptions{}); !apierrors.IsForbidden(err) {
-		t.Errorf("node agent lists slices of another namespace: %v, want forbidden", err)
+	if _, err := agent.CoreV1().Services("").List(ctx, metav1.ListOptions{}); err != nil {
+		t.Errorf("node agent lists services: %v", err)
+	}
+	if _, err := agent.DiscoveryV1().EndpointSlices("").List(ctx, metav1.ListOptions{}); err != nil {
+		t.Errorf("node agent lists slices: %v", err)
+	}
+	if err := agent.DiscoveryV1().EndpointSlices("default").Delete(ctx, "kubernetes", metav1.DeleteOptions{}); !apierrors.IsForbidden(err) {
+		t.Errorf("node agent deletes a slice of another namespace: %v, want forbidden", err)
+	}
+	if _, err := agent.CoreV1().Secrets("").List(ctx, metav1.ListOptions{}); !apierrors.IsForbidden(err) {
+		t.Errorf("node agent lists secrets: %v, want forbidden", err)
 	}
 	if _, err := agent.CoreV1().Pods("").List(ctx, metav1.ListOptions{}); err != nil {
 		t.Errorf("node agent lists all pods, whose labels network policies are about: %v", err)
@@ -283,6 +293,9 @@ func leastRights(ctx context.Context, t *testing.T, m machine) {
 		t.Errorf("node agent deletes a pod: %v, want forbidden", err)
 	}
 	kubelet := m.client(t, "system:node:node-1", "system:nodes")
+	if _, err := kubelet.CoordinationV1().Leases(corev1.NamespaceNodeLease).Get(ctx, "node-1", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+		t.Errorf("kubelet reads its node's lease: %v, want that there is none yet", err)
+	}
 	if err := kubelet.CoreV1().Nodes().Delete(ctx, "node-2", metav1.DeleteOptions{}); !apierrors.IsForbidden(err) {
 		t.Errorf("kubelet deletes a node: %v, want forbidden", err)
 	}

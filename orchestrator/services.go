@@ -1,6 +1,7 @@
 package main
 
 import (
+	"github.com/orlop-os/orlop/orchestrator/announcer"
 	"github.com/orlop-os/orlop/orchestrator/balancer"
 	"github.com/orlop-os/orlop/orchestrator/bootstrap"
 	"github.com/orlop-os/orlop/orchestrator/component"
@@ -14,6 +15,7 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/kubeproxy"
 	"github.com/orlop-os/orlop/orchestrator/layout"
 	"github.com/orlop-os/orlop/orchestrator/lead"
+	"github.com/orlop-os/orlop/orchestrator/loadbalancer"
 	"github.com/orlop-os/orlop/orchestrator/netpolicy"
 	"github.com/orlop-os/orlop/orchestrator/podnetwork"
 	"github.com/orlop-os/orlop/orchestrator/scheduler"
@@ -39,6 +41,7 @@ func Services(spec nodespec.Spec, dirs layout.Dirs) []component.Component {
 			controllermanager.Component(spec, dirs),
 			scheduler.Component(spec, dirs),
 		)
+		all = append(all, loadbalancer.Components(spec, dirs)...)
 	} else {
 		all = append(all, balancer.Component())
 	}
@@ -49,5 +52,6 @@ func Services(spec nodespec.Spec, dirs layout.Dirs) []component.Component {
 		drain.Component(),
 		netpolicy.Component(spec, dirs),
 	)
-	return append(all, podnetwork.Components(spec, dirs)...)
+	all = append(all, podnetwork.Components(spec, dirs)...)
+	return append(all, announcer.Components(spec, dirs)...)
 }

@@ -25,6 +25,7 @@ func TestServices(t *testing.T) {
 	dual.ServiceCIDRs = append(dual.ServiceCIDRs, netip.MustParsePrefix("fd00:10:96::/112"))
 	dual.DNSIPs = append(dual.DNSIPs, netip.MustParseAddr("fd00:10:96::a"))
 	dual.Taint, dual.PodSecurity, dual.PodSecurityExempt = true, "restricted", nil
+	dual.Pools = []nodespec.Pool{{Name: "public", Ranges: []nodespec.Range{{First: netip.MustParseAddr("192.0.2.64"), Last: netip.MustParseAddr("192.0.2.95")}}}}
 	several := testSpec()
 	several.ControlPlanes = append([]netip.Addr{netip.MustParseAddr("192.0.2.9")}, several.NodeIPs...)
 	for name, spec := range map[string]nodespec.Spec{"control-plane": testSpec(), "control-planes": several, "worker": worker, "dual-stack": dual} {

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/orlop-os/orlop/orchestrator/announcer"
 	"github.com/orlop-os/orlop/orchestrator/apigate"
 	"github.com/orlop-os/orlop/orchestrator/balancer"
 	"github.com/orlop-os/orlop/orchestrator/bootstrap"
@@ -22,6 +23,7 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/kubeproxy"
 	"github.com/orlop-os/orlop/orchestrator/layout"
 	"github.com/orlop-os/orlop/orchestrator/lead"
+	"github.com/orlop-os/orlop/orchestrator/loadbalancer"
 	"github.com/orlop-os/orlop/orchestrator/netpolicy"
 	"github.com/orlop-os/orlop/orchestrator/podnetwork"
 	"github.com/orlop-os/orlop/orchestrator/process"
@@ -169,6 +171,14 @@ func (w *wiring) attach(c *component.Component) {
 	case netpolicy.Name:
 		c.Run = func(ctx context.Context, announce component.Announce) error {
 			return netpolicy.Run(ctx, w.spec, w.dirs, w.gate.Rights, announce)
+		}
+	case loadbalancer.Name:
+		c.Run = func(ctx context.Context, announce component.Announce) error {
+			return loadbalancer.Run(ctx, w.spec, w.dirs, w.gate.Rights, announce)
+		}
+	case announcer.Name:
+		c.Run = func(ctx context.Context, announce component.Announce) error {
+			return announcer.Run(ctx, w.spec, w.dirs, w.gate.Rights, announce)
 		}
 	case podnetwork.Name:
 		c.Run = w.agent.Run

@@ -44,12 +44,14 @@ func rights() []runtime.Object {
 			rule("discovery.k8s.io", []string{"endpointslices"}, "list", "watch")),
 		bind(roleDNS, roleDNS, rbacv1.UserKind, userDNS),
 
-		// A node agent reads Nodes and keeps the DNS endpoints of its node; and it enforces network policies, which are about
-		// the labels of all Pods and Namespaces (docs/decisions/0030-network-policy.md).
+		// A node agent reads Nodes, and Services with their endpoints, no more than kubelet and kube-proxy of any node may, and keeps
+		// the DNS endpoints of its node; and it enforces network policies, which are about the labels of all Pods and Namespaces
+		// (docs/decisions/0030-network-policy.md).
 		clusterRole(roleNodeAgent,
 			rule("", []string{"nodes"}, "get", "list", "watch"),
-			rule("", []string{"pods", "namespaces"}, "list", "watch"),
-			rule("networking.k8s.io", []string{"networkpolicies"}, "list", "watch")),
+			rule("", []string{"pods", "namespaces", "services"}, "list", "watch"),
+			rule("networking.k8s.io", []string{"networkpolicies"}, "list", "watch"),
+			rule("discovery.k8s.io", []string{"endpointslices"}, "list", "watch")),
 		bind(roleNodeAgent, roleNodeAgent, rbacv1.GroupKind, groupNodeAgents),
 		&rbacv1.Role{
 			ObjectMeta: metav1.ObjectMeta{Name: roleDNSSlices, Namespace: metav1.NamespaceSystem},

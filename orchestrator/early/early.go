@@ -28,6 +28,20 @@ const again = 100 * time.Millisecond
 // Left are the controllers of this package, as the controller manager's flag --controllers calls them.
 var Left = []string{"node-ipam-controller", "serviceaccount-controller", "root-ca-certificate-publisher-controller"}
 
+// Identity waits until a component of the process "controllers" may do what it does, and returns the client that watches for it, its
+// own, and the client of the service account that changes things. Without an error both are nil when ctx was done before.
+func Identity(ctx context.Context, name, account string, dirs layout.Dirs, rights func(context.Context) error, announce component.Announce) (own, acting kubernetes.Interface, err error) {
+	who, err := begin(ctx, name, dirs, rights, announce)
+	if who == nil {
+		return nil, nil, err
+	}
+	client := who.of(ctx, account)
+	if client == nil {
+		return nil, nil, nil
+	}
+	return who.root, client, nil
+}
+
 // describe is a component of this package without its Run function.
 func describe(name string, spec nodespec.Spec, dirs layout.Dirs) component.Component {
 	return component.Component{

@@ -58,6 +58,8 @@ type ClusterNetworks struct {
 	Domain string `yaml:"domain"`
 	// Encapsulation is how packets between pods of different machines cross the network. Machines that say different things do not reach each other's pods.
 	Encapsulation Encapsulation `yaml:"encapsulation"`
+	// LoadBalancer says which addresses Services of type LoadBalancer get.
+	LoadBalancer LoadBalancer `yaml:"loadBalancer"`
 }
 
 // Encapsulation is how packets between pods cross the network.

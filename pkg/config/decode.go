@@ -348,6 +348,8 @@ func textExpectation(t reflect.Type) string {
 		return "an IP address, such as 10.0.0.1"
 	case reflect.TypeFor[Bytes]():
 		return wantBytes
+	case reflect.TypeFor[AddressRange]():
+		return wantAddressRange
 	case reflect.TypeFor[SizeRange]():
 		return wantRange
 	case reflect.TypeFor[MilliCPU]():

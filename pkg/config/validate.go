@@ -23,6 +23,7 @@ func (p *parser) validate() {
 	if p.cfg.Cluster != nil {
 		p.authorities()
 		p.overlaps()
+		p.inPools()
 	}
 }
 

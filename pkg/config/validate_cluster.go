@@ -12,6 +12,7 @@ func (p *parser) cluster(c *Cluster) {
 	const spec = "Cluster.spec"
 	p.controlPlanes(spec+".controlPlanes", c.Spec.ControlPlanes)
 	p.ranges(spec+".networks", &c.Spec.Networks)
+	p.pools(spec+".networks.loadBalancer.pools", &c.Spec.Networks)
 	p.clusterDNS(spec+".dns", &c.Spec)
 	p.pki(spec+".pki", &c.Spec)
 	const snapshots = spec + ".etcd.snapshots"

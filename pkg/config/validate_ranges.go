@@ -55,25 +55,38 @@ func (p *parser) clusterRanges() []placed {
 // ownAddresses are the networks of the links, and the single addresses that must be reachable outside the cluster.
 func (p *parser) ownAddresses() []placed {
 	var all []placed
-	single := func(path, what string, a netip.Addr) {
-		if a.IsValid() && !a.Is4In6() {
-			all = append(all, placed{path, netip.PrefixFrom(a, a.BitLen()), fmt.Sprintf("%s %s is in", what, a)})
-		}
-	}
-	spec := &p.cfg.Network.Spec
-	for i, l := range spec.Links {
+	for i, l := range p.cfg.Network.Spec.Links {
 		for j, a := range l.Addresses {
 			if usable(a) {
 				all = append(all, placed{fmt.Sprintf("Network.spec.links[%d].addresses[%d]", i, j), a.Masked(), fmt.Sprintf("the link's network %s overlaps", a.Masked())})
 			}
 		}
+	}
+	return append(all, p.otherAddresses()...)
+}
+
+// otherAddresses are the single addresses outside the cluster that the documents name.
+func (p *parser) otherAddresses() []placed {
+	var all []placed
+	add := func(path, what string, a netip.Addr) {
+		if a.IsValid() && !a.Is4In6() {
+			all = append(all, single(path, what, a))
+		}
+	}
+	spec := &p.cfg.Network.Spec
+	for i, l := range spec.Links {
 		for j, r := range l.Routes {
-			single(fmt.Sprintf("Network.spec.links[%d].routes[%d].via", i, j), "the gateway", r.Via)
+			add(fmt.Sprintf("Network.spec.links[%d].routes[%d].via", i, j), "the gateway", r.Via)
 		}
 	}
 	for i, s := range spec.DNS.Servers {
-		single(fmt.Sprintf("Network.spec.dns.servers[%d]", i), "the resolver", s)
+		add(fmt.Sprintf("Network.spec.dns.servers[%d]", i), "the resolver", s)
 	}
-	single("Cluster.spec.endpoint", "the endpoint", p.cfg.Cluster.Spec.Endpoint.Addr())
+	add("Cluster.spec.endpoint", "the endpoint", p.cfg.Cluster.Spec.Endpoint.Addr())
 	return all
+}
+
+// single is one address with the field that it stands in.
+func single(path, what string, a netip.Addr) placed {
+	return placed{path, netip.PrefixFrom(a, a.BitLen()), fmt.Sprintf("%s %s is in", what, a)}
 }

@@ -42,6 +42,8 @@ type Spec struct {
 
 	// DNS says whom the cluster's DNS asks about names outside the cluster.
 	DNS DNS `json:"dns"`
+	// Pools are where Services of type LoadBalancer get their addresses; without them nothing here gives them any.
+	Pools []Pool `json:"pools,omitempty"`
 
 	// TokenWebhook is the service that the API server asks about tokens that nobody else knows; nil when there is none.
 	TokenWebhook *TokenWebhook `json:"tokenWebhook,omitempty"`

@@ -35,6 +35,9 @@ var scalars = map[reflect.Type]*jsonschema.Schema{
 		Type: "string", Pattern: `^\s*-----BEGIN ([A-Z]+ )?PRIVATE KEY-----`, Description: "One private key in PEM. A secret.",
 	},
 	reflect.TypeFor[config.EncryptionKey](): {Type: "string", Pattern: `^[A-Za-z0-9+/]{43}=$`, Description: "32 bytes in base64. A secret."},
-	reflect.TypeFor[netip.Addr]():           {Type: "string", Pattern: `^[0-9A-Fa-f:.]+$`, Examples: []any{"10.0.0.1", "2001:db8::1"}},
-	reflect.TypeFor[netip.Prefix]():         {Type: "string", Pattern: `^[0-9A-Fa-f:.]+/[0-9]{1,3}$`, Examples: []any{"10.0.0.0/24", "2001:db8::/64"}},
+	reflect.TypeFor[config.AddressRange](): {
+		Type: "string", Pattern: `^[0-9A-Fa-f:.]+(/[0-9]{1,3}|-[0-9A-Fa-f:.]+)$`, Examples: []any{"192.0.2.64/27", "192.0.2.100-192.0.2.120"},
+	},
+	reflect.TypeFor[netip.Addr]():   {Type: "string", Pattern: `^[0-9A-Fa-f:.]+$`, Examples: []any{"10.0.0.1", "2001:db8::1"}},
+	reflect.TypeFor[netip.Prefix](): {Type: "string", Pattern: `^[0-9A-Fa-f:.]+/[0-9]{1,3}$`, Examples: []any{"10.0.0.0/24", "2001:db8::/64"}},
 }

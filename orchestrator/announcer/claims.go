@@ -1,0 +1,116 @@
+package announcer
+
+import (
+	"net/netip"
+	"slices"
+	"time"
+)
+
+// What an address is announced with: RFC 4861 (10) has at most three unsolicited advertisements, a second apart, RFC 5227 (1.1) two ARP
+// Announcements, two seconds apart.
+const (
+	announcements = 3
+	apart         = time.Second
+)
+
+// probing is how often a node that is cut off asks whether another one speaks for an address by now.
+const probing = 5 * time.Second
+
+// claims are the addresses that the node won, and what it does about each. Step makes them from one moment to the next.
+type claims map[netip.Addr]claim
+
+// claim is one address. The zero claim is about to be announced.
+type claim struct {
+	announced int       // how many times
+	next      time.Time // the next announcement, or the next probe
+	yielded   bool      // another machine speaks for it, and the node cannot know better
+}
+
+// view is what a step depends on.
+type view struct {
+	now     time.Time
+	won     []netip.Addr // by election
+	cutOff  bool         // from the API server, for so long that others may have taken over
+	claimed []netip.Addr // addresses for which another machine spoke since the last step
+}
+
+// doings are what a step has to do, each list in order.
+type doings struct{ announce, probe []netip.Addr }
+
+// step follows the view. Pure: it changes nothing, and the clock is the view's.
+//
+// An address is announced when it is won, or is answered for again. A claim by another machine makes the node yield only while it is cut
+// off: else the two have seen the same, or will have in a moment.
+func (c claims) step(v view) (claims, doings) {
+	next := claims{}
+	var do doings
+	for _, a := range v.won {
+		old, known := c[a]
+		now := old
+		switch {
+		case !v.cutOff && old.yielded, !known:
+			now = claim{}
+		case v.cutOff && slices.Contains(v.claimed, a):
+			now.yielded = true
+		}
+		if !now.yielded && !v.now.Before(now.next) {
+			switch {
+			case now.announced < announcements:
+				now.announced++
+				now.next = v.now.Add(apart)
+				do.announce = append(do.announce, a)
+			case v.cutOff:
+				now.next = v.now.Add(probing)
+				do.probe = append(do.probe, a)
+			}
+		}
+		next[a] = now
+	}
+	return next, do
+}
+
+// answered are the addresses that the node answers for.
+func (c claims) answered() []netip.Addr {
+	var all []netip.Addr
+	for a, now := range c {
+		if !now.yielded {
+			all = append(all, a)
+		}
+	}
+	slices.SortFunc(all, netip.Addr.Compare)
+	return all
+}
+
+// again has the addresses announced once more: the links are others.
+func (c claims) again() claims {
+	next := claims{}
+	for a, now := range c {
+		next[a] = claim{yielded: now.yielded}
+	}
+	return next
+}
+
+// lease is when the node's Lease was last seen to be another one than before. It is an instant of this machine's clock that does not
+// jump; what time the Lease itself names does not matter.
+type lease struct {
+	version string
+	seen    time.Time
+}
+
+// The kubelet renews the Lease every 10 seconds (a quarter of its duration, 40), and the control plane takes the node for lost when it has
+// not seen a renewal for 50 (node-monitor-grace-period). A renewal is seen here at most looking late.
+const (
+	looking = 5 * time.Second
+	tooOld  = 40*time.Second - looking
+)
+
+// renewed takes in what the API server says of the Lease.
+func (l lease) renewed(version string, now time.Time) lease {
+	if version == l.version {
+		return l
+	}
+	return lease{version, now}
+}
+
+// cutOff says that others may have taken over.
+func (l lease) cutOff(now time.Time) bool { return now.Sub(l.seen) > tooOld }

@@ -1,0 +1,240 @@
+package announcer
+
+import (
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/orlop-os/orlop/pkg/nodespec"
+	"github.com/orlop-os/orlop/pkg/rtnl/rtnltest"
+)
+
+// station is a node of the test: an agent in a namespace of its own, at a port of the bridge.
+type station struct {
+	*rtnltest.Other
+	agent *agent
+	mac   mac
+}
+
+// newStation makes a node with an address of each family on a link to the bridge.
+func newStation(t *testing.T, bridge netlink.Link, name string, own ...string) *station {
+	t.Helper()
+	s := &station{Other: rtnltest.NewOther(t)}
+	rtnltest.Veth(t, name, name+"-eth0")
+	port, err := netlink.LinkByName(name)
+	must(t, err)
+	must(t, netlink.LinkSetMaster(port, bridge))
+	must(t, netlink.LinkSetUp(port))
+	s.Take(t, name+"-eth0")
+	s.agent = newAgent(nodespec.Spec{NodeName: name}, nil)
+	s.agent.services = []Service{{Addresses: []netip.Addr{vip4, vip6}}}
+	t.Cleanup(s.agent.ports.closeAll)
+	s.Do(func() {
+		give(t, name+"-eth0", own...)
+		for _, file := range []string{"ipv4/ip_forward", "ipv6/conf/all/forwarding"} { // as every node of a cluster
+			must(t, os.WriteFile(filepath.Join("/proc/sys/net", file), []byte("1"), 0))
+		}
+	})
+	await(t, "the link of "+name, func() bool {
+		s.Do(func() { must(t, s.agent.relink()) })
+		return len(s.agent.links) == 1 && len(s.agent.links[0].Networks) == 2
+	})
+	s.mac = s.agent.links[0].MAC
+	return s
+}
+
+// win has the node win these addresses and do what is to be done at this moment.
+func (s *station) win(t *testing.T, addresses ...netip.Addr) {
+	t.Helper()
+	s.agent.won = addresses
+	s.step(t, time.Now())
+}
+
+func (s *station) step(t *testing.T, now time.Time, others ...claimed) {
+	t.Helper()
+	s.Do(func() { t.Logf("%s: %s", s.agent.spec.NodeName, s.agent.step(now, others)) })
+}
+
+// TestKernel is a neighbour on a bridge with two nodes. It finds an address by ARP and by NDP at the node that won it; when the address
+// moves, it is told and asks nobody; it finds that the node is still there; and the node that had it answers no more. A node that is
+// cut off learns from the link that another one took over.
+func TestKernel(t *testing.T) {
+	if !rtnltest.Isolate(t) {
+		return
+	}
+	runtime.LockOSThread()
+	must(t, netlink.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "br0"}}))
+	bridge, err := netlink.LinkByName("br0")
+	must(t, err)
+	give(t, "br0", "192.0.2.5/24", "2001:db8::5/64")
+	a := newStation(t, bridge, "a", "192.0.2.11/24", "2001:db8::11/64")
+	b := newStation(t, bridge, "b", "192.0.2.12/24", "2001:db8::12/64")
+	both := []netip.Addr{vip4, vip6}
+
+	a.win(t, both...)
+	for _, v := range both {
+		resolve(t, bridge, v, a.mac)
+	}
+	a.Do(func() {
+		all, err := netlink.AddrList(nil, netlink.FAMILY_ALL)
+		must(t, err)
+		for _, one := range all {
+			if ip, _ := netip.AddrFromSlice(one.IP); ip.Unmap() == vip4 || ip == vip6 {
+				t.Errorf("%s is an address of the machine", ip)
+			}
+		}
+	})
+
+	a.win(t)
+	b.win(t, both...)
+	for _, v := range both {
+		await(t, v.String()+" moves", func() bool { return known(t, bridge, v).mac == b.mac })
+		probe(t, bridge, v, b.mac)
+		forget(t, bridge, v)
+		resolve(t, bridge, v, b.mac)
+	}
+
+	// b loses the API server, and goes on while nobody else answers; then a takes over.
+	b.agent.stale = true
+	b.step(t, time.Now().Add(time.Minute))
+	if got := b.agent.claims.answered(); len(got) != 2 {
+		t.Errorf("cut off and alone, it answers for %v", got)
+	}
+	a.win(t, both...)
+	for len(b.agent.claims.answered()) > 0 {
+		b.step(t, time.Now(), hear(t, b))
+	}
+	for _, v := range both {
+		await(t, v.String()+" moves back", func() bool { return known(t, bridge, v).mac == a.mac })
+		forget(t, bridge, v)
+		resolve(t, bridge, v, a.mac)
+	}
+
+	// The API server answers b again, which learns what it lost.
+	b.agent.stale = false
+	b.win(t)
+
+	// c had them, and was cut off so that it did not hear a: it asks, and a answers.
+	c := newStation(t, bridge, "c", "192.0.2.13/24", "2001:db8::13/64")
+	c.agent.stale, c.agent.won = true, both
+	c.agent.claims = claims{vip4: {announced: announcements}, vip6: {announced: announcements}}
+	c.step(t, time.Now())
+	for len(c.agent.claims.answered()) > 0 {
+		c.step(t, time.Now(), hear(t, c))
+	}
+	for _, v := range both {
+		if got := known(t, bridge, v).mac; got != a.mac {
+			t.Errorf("%s is at %x, want %x: a probe says nothing about who has it", v, got, a.mac)
+		}
+	}
+}
+
+// hear waits for another machine's claim.
+func hear(t *testing.T, s *station) claimed {
+	t.Helper()
+	select {
+	case c := <-s.agent.ports.heard:
+		return c
+	case <-time.After(10 * time.Second):
+		t.Fatalf("%s heard nothing of the other node", s.agent.spec.NodeName)
+	}
+	return claimed{}
+}
+
+// entry is what the neighbour knows of an address.
+type entry struct {
+	mac   mac
+	state int
+}
+
+func known(t *testing.T, link netlink.Link, a netip.Addr) entry {
+	t.Helper()
+	family := netlink.FAMILY_V6
+	if a.Is4() {
+		family = netlink.FAMILY_V4
+	}
+	all, err := netlink.NeighList(link.Attrs().Index, family)
+	must(t, err)
+	for _, n := range all {
+		if ip, _ := netip.AddrFromSlice(n.IP); ip.Unmap() == a && len(n.HardwareAddr) == len(mac{}) {
+			return entry{mac(n.HardwareAddr), n.State}
+		}
+	}
+	return entry{}
+}
+
+// ask has the neighbour's kernel ask for an address, by sending something there, and returns what it knows at this moment.
+func ask(t *testing.T, link netlink.Link, a netip.Addr) mac {
+	t.Helper()
+	if conn, err := net.Dial("udp", netip.AddrPortFrom(a, 9).String()); err == nil { // while the link is down, there is no way
+		_, _ = conn.Write([]byte("?"))
+		conn.Close()
+	}
+	return known(t, link, a).mac
+}
+
+// resolve asks until there is an answer, which must be this one.
+func resolve(t *testing.T, link netlink.Link, a netip.Addr, want mac) {
+	t.Helper()
+	await(t, a.String()+" is found", func() bool { return ask(t, link, a) != mac{} })
+	if got := known(t, link, a).mac; got != want {
+		t.Errorf("%s is at %x, want %x", a, got, want)
+	}
+}
+
+// probe has the neighbour's kernel ask whether the address is still where it was. That question goes to the node alone.
+func probe(t *testing.T, link netlink.Link, a netip.Addr, at mac) {
+	t.Helper()
+	must(t, netlink.NeighSet(&netlink.Neigh{LinkIndex: link.Attrs().Index, IP: a.AsSlice(), HardwareAddr: at[:], State: netlink.NUD_PROBE}))
+	await(t, a.String()+" is still there", func() bool { return known(t, link, a).state == netlink.NUD_REACHABLE })
+}
+
+func forget(t *testing.T, link netlink.Link, a netip.Addr) {
+	t.Helper()
+	must(t, netlink.NeighDel(&netlink.Neigh{LinkIndex: link.Attrs().Index, IP: a.AsSlice()}))
+}
+
+// give sets a link up with addresses, which are used at once.
+func give(t *testing.T, name string, addresses ...string) {
+	t.Helper()
+	link, err := netlink.LinkByName(name)
+	must(t, err)
+	for _, text := range addresses {
+		parsed, err := netlink.ParseAddr(text)
+		must(t, err)
+		if parsed.IP.To4() == nil {
+			parsed.Flags = 0x02 // IFA_F_NODAD
+		}
+		must(t, netlink.AddrAdd(link, parsed))
+	}
+	must(t, netlink.LinkSetUp(link))
+}
+
+// await waits for something that the kernel does.
+func await(t *testing.T, what string, done func() bool) {
+	t.Helper()
+	deadline := time.NewTimer(10 * time.Second)
+	defer deadline.Stop()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for !done() {
+		select {
+		case <-tick.C:
+		case <-deadline.C:
+			t.Fatalf("in vain: %s", what)
+		}
+	}
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,35 @@
+package announcer
+
+import (
+	"net/netip"
+	"slices"
+)
+
+// Link is a link on which the machine can answer: Ethernet, and up.
+type Link struct {
+	Index    int
+	Name     string
+	MAC      mac
+	Networks []netip.Prefix // the machine's addresses on it, with the lengths of their networks
+}
+
+// Place says on which links a node answers for an address: those whose network the address is in. An address that is in none is for a
+// router that knows the pool to be on the machines' link: the one that has the node's own address of the family. Where there is
+// none either, nobody could ask, and there is none.
+func Place(address netip.Addr, links []Link, own []netip.Addr) []Link {
+	var in []Link
+	for _, l := range links {
+		if slices.ContainsFunc(l.Networks, func(n netip.Prefix) bool { return n.Contains(address) }) {
+			in = append(in, l)
+		}
+	}
+	if len(in) > 0 {
+		return in
+	}
+	for _, l := range links {
+		if slices.ContainsFunc(l.Networks, func(n netip.Prefix) bool { return n.Addr().Is4() == address.Is4() && slices.Contains(own, n.Addr()) }) {
+			return []Link{l}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,202 @@
+package announcer
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"sync/atomic"
+
+	"github.com/mdlayher/packet"
+	"golang.org/x/net/bpf"
+	"golang.org/x/sys/unix"
+)
+
+// claimed is what was heard of another machine.
+type claimed struct {
+	address netip.Addr
+	by      mac
+	link    string
+}
+
+// port answers on one link for one family. A packet socket sees what the kernel has no use for: questions about an address that the
+// machine does not have, also those that come to the machine alone, with which a neighbour looks whether it is still there.
+type port struct {
+	link   Link
+	six    bool
+	conn   *packet.Conn
+	groups int // a socket that holds memberships of groups, with IPv6
+	joined map[netip.Addr]bool
+	ours   atomic.Pointer[map[netip.Addr]bool]
+	closed atomic.Bool
+}
+
+// filter lets through what is for this machine or for several, and of IPv6 the two messages that count. Offsets are from the network
+// header.
+func filter(six bool) ([]bpf.RawInstruction, error) {
+	program := []bpf.Instruction{
+		bpf.LoadExtension{Num: bpf.ExtType},
+		bpf.JumpIf{Cond: bpf.JumpGreaterThan, Val: unix.PACKET_MULTICAST, SkipTrue: 1}, // to another machine, or from this one
+		bpf.RetConstant{Val: 1500},
+		bpf.RetConstant{},
+	}
+	if six {
+		program = []bpf.Instruction{
+			bpf.LoadExtension{Num: bpf.ExtType},
+			bpf.JumpIf{Cond: bpf.JumpGreaterThan, Val: unix.PACKET_MULTICAST, SkipTrue: 6},
+			bpf.LoadAbsolute{Off: 6, Size: 1},
+			bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: icmpv6, SkipTrue: 4},
+			bpf.LoadAbsolute{Off: ipv6Head, Size: 1},
+			bpf.JumpIf{Cond: bpf.JumpEqual, Val: solicitation, SkipTrue: 1},
+			bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: advertising, SkipTrue: 1},
+			bpf.RetConstant{Val: 1500},
+			bpf.RetConstant{},
+		}
+	}
+	return bpf.Assemble(program)
+}
+
+func openPort(link Link, six bool) (*port, error) {
+	fail := func(err error) (*port, error) { return nil, fmt.Errorf("link %s: cannot listen: %w", link.Name, err) }
+	program, err := filter(six)
+	if err != nil {
+		return fail(err)
+	}
+	p := &port{link: link, six: six, groups: -1, joined: map[netip.Addr]bool{}}
+	p.ours.Store(&map[netip.Addr]bool{})
+	protocol := unix.ETH_P_ARP
+	if six {
+		protocol = unix.ETH_P_IPV6
+		// Nothing is ever sent or received by it, and it has no port.
+		if p.groups, err = unix.Socket(unix.AF_INET6, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0); err != nil {
+			return fail(err)
+		}
+	}
+	on := &net.Interface{Index: link.Index, Name: link.Name, HardwareAddr: link.MAC[:]}
+	if p.conn, err = packet.Listen(on, packet.Datagram, protocol, &packet.Config{Filter: program}); err != nil {
+		p.leave()
+		return fail(err)
+	}
+	return p, nil
+}
+
+// close ends serve.
+func (p *port) close() {
+	p.closed.Store(true)
+	p.conn.Close()
+	p.leave()
+}
+
+func (p *port) leave() {
+	if p.groups >= 0 {
+		unix.Close(p.groups)
+	}
+}
+
+// serve answers until the port is closed, and returns nil then; else what went wrong. heard is told of other machines' claims.
+func (p *port) serve(heard func(claimed)) error {
+	b := make([]byte, 1500)
+	for {
+		n, sender, err := p.conn.ReadFrom(b)
+		if p.closed.Load() {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("link %s: cannot receive: %w", p.link.Name, err)
+		}
+		from, ok := sender.(*packet.Addr)
+		if !ok || len(from.HardwareAddr) != len(mac{}) {
+			continue
+		}
+		answer, to, other := p.answer(b[:n], mac(from.HardwareAddr))
+		if other.address.IsValid() {
+			heard(other)
+		}
+		if answer != nil {
+			// A link that is going away says so at the next reading.
+			_, _ = p.conn.WriteTo(answer, &packet.Addr{HardwareAddr: to[:]})
+		}
+	}
+}
+
+// answer is what to send for a packet, and to whom; and who else speaks for an address of ours.
+func (p *port) answer(b []byte, from mac) (answer []byte, to mac, other claimed) {
+	ours := func(a netip.Addr) bool { return (*p.ours.Load())[a] }
+	if p.six {
+		if question, ok := parseNDP(b); ok {
+			reply, to, answers, address := answerNDP(question, from, p.link.MAC, ours)
+			if answers {
+				return reply.bytes(), to, claimed{}
+			}
+			return nil, mac{}, claimed{address, from, p.link.Name}
+		}
+		return nil, mac{}, claimed{}
+	}
+	if question, ok := parseARP(b); ok {
+		reply, answers, address := answerARP(question, p.link.MAC, ours)
+		if answers {
+			return reply.bytes(), reply.targetMAC, claimed{}
+		}
+		return nil, mac{}, claimed{address, question.senderMAC, p.link.Name}
+	}
+	return nil, mac{}, claimed{}
+}
+
+// set makes the port answer for these addresses and no others.
+func (p *port) set(addresses []netip.Addr) error {
+	ours, groups := map[netip.Addr]bool{}, map[netip.Addr]bool{}
+	for _, a := range addresses {
+		ours[a] = true
+		if p.six {
+			groups[solicitedNode(a)] = true
+		}
+	}
+	p.ours.Store(&ours)
+	var errs []error
+	for g := range groups {
+		if !p.joined[g] {
+			if err := p.membership(g, unix.IPV6_JOIN_GROUP); err != nil {
+				errs = append(errs, fmt.Errorf("link %s: cannot join the group %s: %w", p.link.Name, g, err))
+				continue
+			}
+			p.joined[g] = true
+		}
+	}
+	for g := range p.joined {
+		if !groups[g] {
+			_ = p.membership(g, unix.IPV6_LEAVE_GROUP) // it ends with the socket at the latest
+			delete(p.joined, g)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// membership joins a group on the link or leaves it. The kernel tells switches (MLD), which else may keep the questions from the machine, and
+// the network card.
+func (p *port) membership(group netip.Addr, option int) error {
+	request := &unix.IPv6Mreq{Multiaddr: group.As16(), Interface: uint32(p.link.Index)}
+	return unix.SetsockoptIPv6Mreq(p.groups, unix.IPPROTO_IPV6, option, request)
+}
+
+// announce tells everybody on the link who has an address.
+func (p *port) announce(a netip.Addr) error {
+	if p.six {
+		return p.send(announceNDP(p.link.MAC, a).bytes(), groupMAC(allNodes()))
+	}
+	return p.send(announceARP(p.link.MAC, a).bytes(), broadcast())
+}
+
+// probe asks everybody on the link who has an address.
+func (p *port) probe(a netip.Addr) error {
+	if p.six {
+		return p.send(probeNDP(a).bytes(), groupMAC(solicitedNode(a)))
+	}
+	return p.send(probeARP(p.link.MAC, a).bytes(), broadcast())
+}
+
+func (p *port) send(b []byte, to mac) error {
+	if _, err := p.conn.WriteTo(b, &packet.Addr{HardwareAddr: to[:]}); err != nil {
+		return fmt.Errorf("link %s: cannot send: %w", p.link.Name, err)
+	}
+	return nil
+}

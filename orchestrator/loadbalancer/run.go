@@ -1,0 +1,298 @@
+package loadbalancer
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/scheme"
+	typed "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/record"
+
+	"github.com/orlop-os/orlop/orchestrator/component"
+	"github.com/orlop-os/orlop/orchestrator/early"
+	"github.com/orlop-os/orlop/orchestrator/kubeconfig"
+	"github.com/orlop-os/orlop/orchestrator/layout"
+	"github.com/orlop-os/orlop/pkg/nodespec"
+)
+
+// Name is the component's name.
+const Name = "loadbalancer"
+
+// account is the service account that writes: upstream's for controllers of load balancers, which upstream makes rights for and,
+// without a cloud, does not use.
+const account = "service-controller"
+
+// again is how long after a failure it is tried again; patience is how long one request may take.
+const (
+	again    = 2 * time.Second
+	patience = 10 * time.Second
+)
+
+// Components describes the component without its Run function. Without pools there is none.
+func Components(spec nodespec.Spec, dirs layout.Dirs) []component.Component {
+	if len(spec.Pools) == 0 {
+		return nil
+	}
+	config := kubeconfig.File(spec, dirs.Controllers, Name, nodespec.ControllersCert, nodespec.ControllersKey)
+	return []component.Component{{Process: component.Controllers, Name: Name, Files: []component.File{config}}}
+}
+
+// Run gives addresses until ctx is done. rights waits until the component may do what it does.
+func Run(ctx context.Context, spec nodespec.Spec, dirs layout.Dirs, rights func(context.Context) error, announce component.Announce) error {
+	own, acting, err := early.Identity(ctx, Name, account, dirs, rights, announce)
+	if own == nil {
+		return err
+	}
+	broadcaster := record.NewBroadcaster(record.WithContext(ctx))
+	defer broadcaster.Shutdown()
+	broadcaster.StartRecordingToSink(&typed.EventSinkImpl{Interface: acting.CoreV1().Events("")})
+	c := newController(spec, own, acting, broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "orlop-" + Name}))
+	return c.run(ctx, func(detail string) { announce(Name, true, detail) })
+}
+
+// controller brings the status of the Services in line with Step. One pass at a time is made, and it sees what the ones before wrote.
+type controller struct {
+	pools    []nodespec.Pool
+	own      []netip.Addr // the machine's
+	client   kubernetes.Interface
+	events   record.EventRecorder
+	factory  informers.SharedInformerFactory
+	services cache.SharedIndexInformer
+	nodes    cache.SharedIndexInformer
+	changed  chan struct{}
+	written  map[string]string // by Service, the version that was written upon: a cache that still has it is behind
+	doubtful map[string]string // the same, where no answer came
+	told     map[types.UID][]Problem
+}
+
+func newController(spec nodespec.Spec, own, acting kubernetes.Interface, events record.EventRecorder) *controller {
+	factory := informers.NewSharedInformerFactoryWithOptions(own, 0, informers.WithTransform(lean))
+	return &controller{
+		pools: spec.Pools, own: spec.NodeIPs, client: acting, events: events, factory: factory,
+		services: factory.Core().V1().Services().Informer(), nodes: factory.Core().V1().Nodes().Informer(),
+		changed: make(chan struct{}, 1), written: map[string]string{}, doubtful: map[string]string{}, told: map[types.UID][]Problem{},
+	}
+}
+
+// lean takes from objects what is large and nobody here reads.
+func lean(object any) (any, error) {
+	switch o := object.(type) {
+	case *corev1.Service:
+		o.ManagedFields = nil
+	case *corev1.Node:
+		return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: o.Name, UID: o.UID, ResourceVersion: o.ResourceVersion},
+			Status: corev1.NodeStatus{Addresses: o.Status.Addresses}}, nil
+	}
+	return object, nil
+}
+
+func (c *controller) run(ctx context.Context, tell func(detail string)) error {
+	change := func() {
+		select {
+		case c.changed <- struct{}{}:
+		default:
+		}
+	}
+	onService := cache.ResourceEventHandlerFuncs{AddFunc: func(any) { change() }, UpdateFunc: func(any, any) { change() }, DeleteFunc: func(any) { change() }}
+	onNode := cache.ResourceEventHandlerFuncs{AddFunc: func(any) { change() }, DeleteFunc: func(any) { change() }, UpdateFunc: func(before, now any) {
+		if !slices.Equal(nodeAddresses(before), nodeAddresses(now)) { // a Node speaks up every few seconds
+			change()
+		}
+	}}
+	for informer, handler := range map[cache.SharedIndexInformer]cache.ResourceEventHandler{c.services: onService, c.nodes: onNode} {
+		if _, err := informer.AddEventHandler(handler); err != nil {
+			return fmt.Errorf("cannot watch: %w", err)
+		}
+	}
+	c.factory.Start(ctx.Done())
+	defer c.factory.Shutdown()
+	if !cache.WaitForCacheSync(ctx.Done(), c.services.HasSynced, c.nodes.HasSynced) {
+		return nil // asked to stop
+	}
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for told := ""; ; {
+		select {
+		case <-c.changed:
+		case <-timer.C:
+		case <-ctx.Done():
+			return nil
+		}
+		detail, err := c.pass(ctx)
+		if err != nil {
+			detail = err.Error()
+			timer.Reset(again)
+		}
+		if detail != "" && detail != told && ctx.Err() == nil {
+			told = detail
+			tell(detail)
+		}
+	}
+}
+
+// pass looks at everything once and writes what is missing; a write that is not answered ends it. It says how things are; with nothing
+// to say, because the cache does not show yet what was written, nothing: the cache's next change begins the next pass.
+func (c *controller) pass(ctx context.Context) (string, error) {
+	if err := c.settle(ctx); err != nil {
+		return "", err
+	}
+	if c.behind() {
+		return "", nil
+	}
+	world, objects := c.world()
+	decisions := Step(world)
+	served := 0
+	var refused []error // of one Service, no reason for the others to wait
+	for _, d := range decisions {
+		if len(d.Addresses) > 0 {
+			served++
+		}
+		if err := c.carryOut(ctx, objects[d.Key], d); len(c.doubtful) > 0 {
+			return "", err
+		} else if err != nil {
+			refused = append(refused, err)
+		}
+	}
+	c.forget(objects)
+	if len(refused) > 0 {
+		return "", refused[0]
+	}
+	return fmt.Sprintf("%d of %d Services have addresses", served, len(decisions)), nil
+}
+
+// settle finds out what became of writes that were not answered.
+func (c *controller) settle(ctx context.Context) error {
+	for key, version := range c.doubtful {
+		ctx, cancel := context.WithTimeout(ctx, patience)
+		namespace, name, _ := strings.Cut(key, "/")
+		now, err := c.client.CoreV1().Services(namespace).Get(ctx, name, metav1.GetOptions{})
+		cancel()
+		if err != nil && !apierrors.IsNotFound(err) {
+			return fmt.Errorf("Service %s: cannot be read: %w", key, err)
+		}
+		if err != nil || now.ResourceVersion != version {
+			c.written[key] = version
+		}
+		delete(c.doubtful, key)
+	}
+	return nil
+}
+
+// behind says whether the cache lacks something that was written: deciding by it could give an address twice.
+func (c *controller) behind() bool {
+	for key, version := range c.written {
+		object, found, err := c.services.GetStore().GetByKey(key)
+		if s, ok := object.(*corev1.Service); err == nil && found && ok && s.ResourceVersion == version {
+			return true
+		}
+		delete(c.written, key)
+	}
+	return false
+}
+
+// world reads the cache.
+func (c *controller) world() (World, map[string]*corev1.Service) {
+	w := World{Pools: c.pools, Machines: slices.Clone(c.own)}
+	objects := map[string]*corev1.Service{}
+	for _, o := range c.services.GetStore().List() {
+		if s, ok := o.(*corev1.Service); ok {
+			seen := read(s)
+			objects[seen.Key] = s
+			w.Services = append(w.Services, seen)
+		}
+	}
+	for _, o := range c.nodes.GetStore().List() {
+		w.Machines = append(w.Machines, nodeAddresses(o)...)
+	}
+	return w, objects
+}
+
+func nodeAddresses(object any) []netip.Addr {
+	var all []netip.Addr
+	if n, ok := object.(*corev1.Node); ok {
+		for _, a := range n.Status.Addresses {
+			if ip, err := netip.ParseAddr(a.Address); err == nil { // others are names
+				all = append(all, ip)
+			}
+		}
+	}
+	return all
+}
+
+// carryOut writes a Service's status when it says something else, and tells problems when they are new.
+func (c *controller) carryOut(ctx context.Context, s *corev1.Service, d Decision) error {
+	if want := ingress(d.Addresses); !equality.Semantic.DeepEqual(want, s.Status.LoadBalancer.Ingress) {
+		if err := c.write(ctx, s, d.Key, want); err != nil {
+			return err
+		}
+		if len(d.Addresses) > 0 {
+			c.events.Eventf(s, corev1.EventTypeNormal, "AddressGiven", "the Service has %s", words(d.Addresses))
+		}
+	}
+	if !slices.Equal(c.told[s.UID], d.Problems) {
+		for _, p := range d.Problems {
+			c.events.Event(s, corev1.EventTypeWarning, p.Reason, p.Message)
+		}
+		c.told[s.UID] = d.Problems
+	}
+	return nil
+}
+
+// write changes the status of the version that the decision was made by, and of no other.
+func (c *controller) write(ctx context.Context, s *corev1.Service, key string, want []corev1.LoadBalancerIngress) error {
+	patch, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{"uid": s.UID, "resourceVersion": s.ResourceVersion},
+		"status":   map[string]any{"loadBalancer": map[string]any{"ingress": want}},
+	})
+	if err != nil {
+		return fmt.Errorf("Service %s: its status cannot be encoded: %w", key, err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	_, err = c.client.CoreV1().Services(s.Namespace).Patch(ctx, s.Name, types.MergePatchType, patch, metav1.PatchOptions{}, "status")
+	switch {
+	case err == nil, apierrors.IsConflict(err), apierrors.IsNotFound(err):
+		c.written[key] = s.ResourceVersion // the cache hears of it
+	case apierrors.IsInvalid(err), apierrors.IsForbidden(err), apierrors.IsBadRequest(err):
+	default:
+		c.doubtful[key] = s.ResourceVersion
+	}
+	if err != nil {
+		return fmt.Errorf("Service %s: its addresses cannot be written: %w", key, err)
+	}
+	return nil
+}
+
+// forget drops what was told about Services that are no more.
+func (c *controller) forget(objects map[string]*corev1.Service) {
+	alive := map[types.UID]bool{}
+	for _, s := range objects {
+		alive[s.UID] = true
+	}
+	for uid := range c.told {
+		if !alive[uid] {
+			delete(c.told, uid)
+		}
+	}
+}
+
+func words(addresses []netip.Addr) string {
+	var all []string
+	for _, a := range addresses {
+		all = append(all, a.String())
+	}
+	return strings.Join(all, ", ")
+}

@@ -1,0 +1,281 @@
+package loadbalancer
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/orlop-os/orlop/pkg/nodespec"
+)
+
+const v4, v6 = corev1.IPv4Protocol, corev1.IPv6Protocol
+
+func addrs(words ...string) []netip.Addr {
+	var all []netip.Addr
+	for _, w := range words {
+		all = append(all, netip.MustParseAddr(w))
+	}
+	return all
+}
+
+// pool has one range for each pair of addresses.
+func pool(name string, ends ...string) nodespec.Pool {
+	p := nodespec.Pool{Name: name}
+	for pair := range slices.Chunk(addrs(ends...), 2) {
+		p.Ranges = append(p.Ranges, nodespec.Range{First: pair[0], Last: pair[1]})
+	}
+	return p
+}
+
+// service is one of ours, the n-th that was made.
+func service(n int, families ...corev1.IPFamily) Service {
+	return Service{Key: fmt.Sprintf("default/s%d", n), Created: time.Unix(int64(n), 0), Ours: true, Families: families}
+}
+
+func (s Service) having(words ...string) Service    { s.Has = addrs(words...); return s }
+func (s Service) asking(words ...string) Service    { s.Wanted = addrs(words...); return s }
+func (s Service) from(pool string) Service          { s.Pool = pool; return s }
+func (s Service) but(change func(*Service)) Service { change(&s); return s }
+
+func TestStep(t *testing.T) {
+	a, b := pool("a", "192.0.2.10", "192.0.2.11"), pool("b", "192.0.2.20", "192.0.2.20", "2001:db8::1", "2001:db8::2")
+	closed := pool("closed", "192.0.2.30", "192.0.2.31")
+	closed.OnRequest = true
+	foreign := Service{Key: "other/f"}.having("192.0.2.10")
+	for _, c := range []struct {
+		name  string
+		world World
+		want  string // each Service's addresses, and the reasons of what is missing
+	}{
+		{"nothing", World{}, ""},
+		{"the oldest first", World{Pools: []nodespec.Pool{a}, Services: []Service{service(3, v4), service(1, v4), service(2, v4)}},
+			"s1 192.0.2.10; s2 192.0.2.11; s3 PoolFull"},
+		{"the next pool when one is full", World{Pools: []nodespec.Pool{a, b}, Services: []Service{service(1, v4).having("192.0.2.10"), service(2, v4), service(3, v4)}},
+			"s1 192.0.2.10; s2 192.0.2.11; s3 192.0.2.20"},
+		{"what a Service has stays, whoever is older", World{Pools: []nodespec.Pool{a}, Services: []Service{service(1, v4), service(2, v4).having("192.0.2.10")}},
+			"s1 192.0.2.11; s2 192.0.2.10"},
+		{"two have the same", World{Pools: []nodespec.Pool{a}, Services: []Service{service(1, v4).having("192.0.2.11"), service(2, v4).having("192.0.2.11")}},
+			"s1 192.0.2.11; s2 192.0.2.10"},
+		{"both families, in the Service's order", World{Pools: []nodespec.Pool{a, b}, Services: []Service{service(1, v6, v4)}}, "s1 2001:db8::1,192.0.2.10"},
+		{"content with one family", World{Pools: []nodespec.Pool{a}, Services: []Service{service(1, v6, v4)}}, "s1 192.0.2.10"},
+		{"not content with one family", World{Pools: []nodespec.Pool{a}, Services: []Service{service(1, v4, v6).but(func(s *Service) { s.DualOnly = true })}},
+			"s1 192.0.2.10 NoPoolOfFamily"},
+		{"no pool of the only family", World{Pools: []nodespec.Pool{a}, Services: []Service{service(1, v6)}}, "s1 NoPoolOfFamily"},
+		{"a family that it has no more", World{Pools: []nodespec.Pool{a, b}, Services: []Service{service(1, v4).having("192.0.2.10", "2001:db8::1")}}, "s1 192.0.2.10"},
+		{"by address", World{Pools: []nodespec.Pool{a}, Services: []Service{service(1, v4), service(2, v4).asking("192.0.2.10")}}, "s1 192.0.2.11; s2 192.0.2.10"},
+		{"by address, in use", World{Pools: []nodespec.Pool{a}, Services: []Service{service(1, v4).asking("192.0.2.10"), service(2, v4).having("192.0.2.10")}},
+			"s1 AddressInUse; s2 192.0.2.10"},
+		{"by address, in use: what it has stays", World{Pools: []nodespec.Pool{a}, Services: []Service{
+			service(1, v4).asking("192.0.2.10").having("192.0.2.11"), service(2, v4).having("192.0.2.10")}}, "s1 192.0.2.11 AddressInUse; s2 192.0.2.10"},
+		{"by address, in no pool", World{Pools: []nodespec.Pool{a}, Services: []Service{service(1, v4).asking("192.0.2.99")}}, "s1 AddressNotInPool"},
+		{"by address, in another pool", World{Pools: []nodespec.Pool{a, b}, Services: []Service{service(1, v4).asking("192.0.2.20").from("a")}}, "s1 AddressNotInPool"},
+		{"by address, one of two families", World{Pools: []nodespec.Pool{a, b}, Services: []Service{service(1, v4, v6).asking("2001:db8::2")}}, "s1 192.0.2.10,2001:db8::2"},
+		{"by pool", World{Pools: []nodespec.Pool{a, b}, Services: []Service{service(1, v4).from("b")}}, "s1 192.0.2.20"},
+		{"by pool, which is not there", World{Pools: []nodespec.Pool{a, b}, Services: []Service{service(1, v4, v6).from("c")}}, "s1 NoPool"},
+		{"by pool, and it has one of another", World{Pools: []nodespec.Pool{a, b}, Services: []Service{service(1, v4).from("b").having("192.0.2.10"), service(2, v4)}},
+			"s1 192.0.2.20; s2 192.0.2.11"},
+		{"on request only", World{Pools: []nodespec.Pool{closed}, Services: []Service{service(1, v4), service(2, v4).from("closed"), service(3, v4).asking("192.0.2.31")}},
+			"s1 NoPool; s2 192.0.2.30; s3 192.0.2.31"},
+		{"on request since it has one", World{Pools: []nodespec.Pool{closed}, Services: []Service{service(1, v4).having("192.0.2.31")}}, "s1 192.0.2.31"},
+		{"a pool is no more", World{Pools: []nodespec.Pool{b}, Services: []Service{service(1, v4).having("192.0.2.10")}}, "s1 192.0.2.20"},
+		{"machines have theirs", World{Pools: []nodespec.Pool{a}, Machines: addrs("192.0.2.10"), Services: []Service{service(1, v4).having("192.0.2.10"), service(2, v4)}},
+			"s1 192.0.2.11; s2 PoolFull"},
+		{"another implementation's are taken", World{Pools: []nodespec.Pool{a}, Services: []Service{foreign, service(1, v4)}}, "s1 192.0.2.11"},
+		{"one that ends", World{Pools: []nodespec.Pool{a}, Services: []Service{
+			service(1, v4).having("192.0.2.10").but(func(s *Service) { s.Ending = true }), service(2, v4).but(func(s *Service) { s.Ending = true })}}, "s1 192.0.2.10; s2"},
+		{"what it asks for cannot be read", World{Pools: []nodespec.Pool{a}, Services: []Service{
+			service(1, v4).having("192.0.2.11").but(func(s *Service) { s.Invalid = "?" }), service(2, v4).but(func(s *Service) { s.Invalid = "?" })}},
+			"s1 192.0.2.11 BadRequest; s2 BadRequest"},
+		{"the last address there is", World{Pools: []nodespec.Pool{pool("end", "255.255.255.255", "255.255.255.255")}, Services: []Service{service(1, v4), service(2, v4)}},
+			"s1 255.255.255.255; s2 PoolFull"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if got := show(Step(c.world)); got != c.want {
+				t.Errorf("got  %s\nwant %s", got, c.want)
+			}
+		})
+	}
+}
+
+func show(decisions []Decision) string {
+	var all []string
+	for _, d := range decisions {
+		text := strings.TrimPrefix(d.Key, "default/")
+		if len(d.Addresses) > 0 {
+			text += " " + strings.ReplaceAll(words(d.Addresses), ", ", ",")
+		}
+		for _, p := range d.Problems {
+			text += " " + p.Reason
+		}
+		all = append(all, text)
+	}
+	return strings.Join(all, "; ")
+}
+
+// TestMessages: each says what is wrong and what to do.
+func TestMessages(t *testing.T) {
+	w := World{Pools: []nodespec.Pool{pool("a", "192.0.2.10", "192.0.2.10"), pool("b", "2001:db8::1", "2001:db8::1")}, Services: []Service{
+		service(1, v4).having("192.0.2.10"), service(2, v4), service(3, v6).from("a"), service(4, v4).from("c"),
+		service(5, v4).asking("192.0.2.10"), service(6, v4).asking("192.0.2.9"), service(7, v6).asking("2001:db8::1").from("a"),
+	}}
+	var got []string
+	for _, d := range Step(w) {
+		for _, p := range d.Problems {
+			got = append(got, p.Message)
+		}
+	}
+	want := []string{
+		"no IPv4 address is free in a: enlarge it in Cluster.spec.networks.loadBalancer.pools, or delete a Service that needs none",
+		"no pool that this Service may use has IPv6 addresses: add a range to Cluster.spec.networks.loadBalancer.pools, or take IPv6 out of the Service's ipFamilies",
+		`there is no pool "c", only a, b: change the annotation orlop.dev/pool, or add the pool to Cluster.spec.networks.loadBalancer.pools`,
+		"the address 192.0.2.10 cannot be given: the Service default/s1 has it; ask for another one with the annotation orlop.dev/address",
+		"the address 192.0.2.9 cannot be given: no pool holds it; change the annotation orlop.dev/address, or the pools in Cluster.spec.networks.loadBalancer.pools",
+		"the address 2001:db8::1 cannot be given: it is of the pool b, not of a; change the annotation orlop.dev/address, or the pools in Cluster.spec.networks.loadBalancer.pools",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("got:\n%s\nwant:\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+// TestSimulation lets a cluster live: Services come, go and change what they ask for, pools and machines change, and decisions are
+// carried out in part only. No address is ever two Services', what is settled stays as it is, and nobody goes without while there is a
+// free address that he may have.
+func TestSimulation(t *testing.T) {
+	for seed := range uint64(200) {
+		simulate(t, seed, rand.New(rand.NewPCG(seed, 31)))
+	}
+}
+
+func simulate(t *testing.T, seed uint64, r *rand.Rand) {
+	every := []nodespec.Pool{
+		pool("a", "192.0.2.10", "192.0.2.14", "2001:db8::1", "2001:db8::3"), pool("b", "192.0.2.20", "192.0.2.22"), pool("c", "2001:db8::10", "2001:db8::12"),
+	}
+	every[2].OnRequest = true
+	w := World{Pools: every}
+	families := [][]corev1.IPFamily{{v4}, {v6}, {v4, v6}, {v6, v4}}
+	asked := []string{"", "", "", "a", "b", "c", "missing"}
+	some := func() netip.Addr { p := every[r.IntN(3)]; return p.Ranges[r.IntN(len(p.Ranges))].First }
+	for turn := range 60 {
+		calm := true // nothing but Services comes
+		switch i := r.IntN(10); {
+		case i < 5:
+			w.Services = append(w.Services, service(int(seed)*1000+turn, families[r.IntN(4)]...).from(asked[r.IntN(7)]))
+		case len(w.Services) == 0:
+		case i < 7:
+			n := r.IntN(len(w.Services))
+			w.Services = slices.Delete(w.Services, n, n+1)
+		case i < 8:
+			s := &w.Services[r.IntN(len(w.Services))]
+			s.Wanted, calm = nil, false
+			if a := some(); slices.Contains(s.Families, familyOf(a)) {
+				s.Wanted = []netip.Addr{a}
+			}
+		case i < 9:
+			w.Pools, calm = slices.Clone(every[:1+r.IntN(3)]), false
+		default:
+			w.Machines, calm = []netip.Addr{some()}, false
+		}
+		decisions := Step(w)
+		if show(Step(w)) != show(decisions) {
+			t.Fatalf("seed %d, turn %d: the same world gave different decisions", seed, turn)
+		}
+		for _, d := range decisions {
+			s := w.find(d.Key)
+			for _, had := range s.Has {
+				if calm && s.Pool == "" && len(s.Wanted) == 0 && !slices.Contains(d.Addresses, had) && w.usable(had) {
+					t.Fatalf("seed %d, turn %d: %s lost %s for nothing", seed, turn, d.Key, had)
+				}
+			}
+			if r.IntN(5) > 0 { // the others are not written in time
+				s.Has = d.Addresses
+			}
+		}
+		if err := w.check(Step(w)); err != nil {
+			t.Fatalf("seed %d, turn %d: %v", seed, turn, err)
+		}
+	}
+	for range 3 { // what was let go in one step can be given in the next
+		for _, d := range Step(w) {
+			w.find(d.Key).Has = d.Addresses
+		}
+	}
+	if again := Step(w); slices.ContainsFunc(again, func(d Decision) bool { return !slices.Equal(d.Addresses, w.find(d.Key).Has) }) {
+		t.Fatalf("seed %d: does not come to rest: %s", seed, show(again))
+	}
+}
+
+func (w World) find(key string) *Service {
+	return &w.Services[slices.IndexFunc(w.Services, func(s Service) bool { return s.Key == key })]
+}
+
+// usable says whether an address is of a pool that is there and not a machine's.
+func (w World) usable(a netip.Addr) bool {
+	return slices.ContainsFunc(w.Pools, func(p nodespec.Pool) bool { return p.Contains(a) }) && !slices.Contains(w.Machines, a)
+}
+
+// check looks at decisions: each address once, of a pool, of a family of the Service, and none left over that somebody waits for.
+func (w World) check(decisions []Decision) error {
+	owner := map[netip.Addr]string{}
+	for _, d := range decisions {
+		for _, a := range d.Addresses {
+			if owner[a] != "" {
+				return fmt.Errorf("%s is given to %s and to %s", a, owner[a], d.Key)
+			}
+			owner[a] = d.Key
+			if s := w.find(d.Key); !w.usable(a) || !slices.Contains(s.Families, familyOf(a)) {
+				return fmt.Errorf("%s has %s, which it may not have", d.Key, a)
+			}
+		}
+	}
+	held := maps.Clone(owner) // with what is to be let go
+	for _, s := range w.Services {
+		for _, h := range s.Has {
+			if o := held[h]; o != "" && o != s.Key {
+				return fmt.Errorf("%s is in the status of %s, and %s has or gets it", h, s.Key, o)
+			}
+			held[h] = s.Key
+		}
+	}
+	for _, d := range decisions {
+		s := w.find(d.Key)
+		for _, f := range s.Families {
+			if s.wanted(f).IsValid() || slices.ContainsFunc(d.Addresses, func(a netip.Addr) bool { return familyOf(a) == f }) {
+				continue
+			}
+			for _, p := range w.Pools {
+				for _, r := range p.Ranges {
+					for a := r.First; familyOf(a) == f && a.Compare(r.Last) <= 0; a = a.Next() {
+						if (s.Pool == p.Name || s.Pool == "" && !p.OnRequest) && held[a] == "" && w.usable(a) {
+							return fmt.Errorf("%s goes without, and %s is free", d.Key, a)
+						}
+					}
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// TestLarge: a large pool that is nearly full is no matter of minutes.
+func TestLarge(t *testing.T) {
+	w := World{Pools: []nodespec.Pool{pool("large", "10.0.0.0", "10.0.255.255")}}
+	for n := range 1 << 16 {
+		w.Services = append(w.Services, service(n, v4))
+	}
+	seen := map[netip.Addr]bool{}
+	for _, d := range Step(w) {
+		for _, a := range d.Addresses {
+			seen[a] = true
+		}
+	}
+	if len(seen) != 1<<16 {
+		t.Errorf("%d addresses are given, want all of 65536", len(seen))
+	}
+}

@@ -1,0 +1,86 @@
+package config
+
+import (
+	"fmt"
+	"math/big"
+)
+
+// mostInRange is how many addresses a range may have: a larger one is a mistyped prefix length.
+const mostInRange = 1 << 16
+
+// pools checks the pools of addresses for Services: their names and ranges, each for itself and against the other ranges of the cluster.
+func (p *parser) pools(path string, n *ClusterNetworks) {
+	names := map[string]bool{}
+	var before []AddressRange
+	for i, pool := range n.LoadBalancer.Pools {
+		at := fmt.Sprintf("%s[%d]", path, i)
+		if err := dnsLabel(pool.Name); err != nil && pool.Name != "" {
+			p.on(at+".name", wrong{reason: fmt.Sprintf("%s %v", quote(pool.Name), err), expected: "a DNS label"})
+		}
+		if names[pool.Name] && pool.Name != "" {
+			p.on(at+".name", wrong{reason: fmt.Sprintf("%s is given twice", quote(pool.Name)), expected: "a name for each pool"})
+		}
+		names[pool.Name] = true
+		if len(pool.Ranges) == 0 {
+			p.on(at+".ranges", wrong{reason: "is empty", expected: "one range or more"})
+		}
+		for j, r := range pool.Ranges {
+			if r.First.IsValid() {
+				p.poolRange(fmt.Sprintf("%s.ranges[%d]", at, j), r, before)
+				before = append(before, r)
+			}
+		}
+	}
+}
+
+// poolRange checks one range of a pool. before are those that stand before it.
+func (p *parser) poolRange(path string, r AddressRange, before []AddressRange) {
+	if r.First.Is4In6() {
+		p.on(path, wrong{reason: fmt.Sprintf("%s is an IPv4 address written as IPv6", r.First), expected: "one or the other"})
+		return
+	}
+	if !r.First.IsGlobalUnicast() || !r.Last.IsGlobalUnicast() {
+		p.on(path, wrong{reason: fmt.Sprintf("%s holds addresses that are of no machine alone", r), expected: "unicast addresses of the machines' network"})
+	}
+	if size := r.size(); size.Cmp(big.NewInt(mostInRange)) > 0 {
+		p.on(path, wrong{reason: fmt.Sprintf("%s has %s addresses", r, size), expected: fmt.Sprintf("at most %d", mostInRange)})
+	}
+	for _, o := range before {
+		if r.overlaps(o) {
+			p.on(path, wrong{reason: fmt.Sprintf("%s overlaps the range %s of a pool", r, o), expected: "ranges without common addresses"})
+		}
+	}
+	for _, o := range p.clusterRanges() {
+		if r.overlaps(AddressRange{o.net.Masked().Addr(), last(o.net)}) {
+			p.on(path, wrong{reason: fmt.Sprintf("%s overlaps the %s %s", r, o.what, o.net), expected: "ranges without common addresses"})
+		}
+	}
+}
+
+// inPools checks that what is known to be a machine's, or somebody else's, is in no pool.
+func (p *parser) inPools() {
+	spec := &p.cfg.Cluster.Spec
+	taken := p.otherAddresses()
+	for i, l := range p.cfg.Network.Spec.Links {
+		for j, a := range l.Addresses {
+			if usable(a) {
+				at := fmt.Sprintf("Network.spec.links[%d].addresses[%d]", i, j)
+				taken = append(taken, single(at, "the machine's address", a.Addr()))
+			}
+		}
+	}
+	for i, a := range spec.ControlPlanes {
+		if a.IsValid() {
+			taken = append(taken, single(fmt.Sprintf("Cluster.spec.controlPlanes[%d]", i), "the control plane", a))
+		}
+	}
+	for _, pool := range spec.Networks.LoadBalancer.Pools {
+		for _, r := range pool.Ranges {
+			for _, own := range taken {
+				if r.First.IsValid() && r.Contains(own.net.Addr()) {
+					p.on(own.path, wrong{reason: fmt.Sprintf("%s the range %s of the pool %s", own.what, r, quote(pool.Name)), expected: "an address outside the pools for Services"})
+				}
+			}
+		}
+	}
+}

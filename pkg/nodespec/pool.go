@@ -1,0 +1,26 @@
+package nodespec
+
+import "net/netip"
+
+// Pool is a number of addresses for Services of type LoadBalancer.
+type Pool struct {
+	Name      string  `json:"name"`
+	Ranges    []Range `json:"ranges"`    // no two of any pools overlap
+	OnRequest bool    `json:"onRequest"` // only for Services that ask for the pool, or for an address of it
+}
+
+// Range is the addresses from First to Last, of one family.
+type Range struct {
+	First netip.Addr `json:"first"`
+	Last  netip.Addr `json:"last"`
+}
+
+// Contains says that an address is in one of the pool's ranges.
+func (p Pool) Contains(a netip.Addr) bool {
+	for _, r := range p.Ranges {
+		if r.First.BitLen() == a.BitLen() && r.First.Compare(a) <= 0 && a.Compare(r.Last) <= 0 {
+			return true
+		}
+	}
+	return false
+}
