@@ -12,6 +12,7 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/kubelet"
 	"github.com/orlop-os/orlop/orchestrator/kubeproxy"
 	"github.com/orlop-os/orlop/orchestrator/layout"
+	"github.com/orlop-os/orlop/orchestrator/metrics"
 	"github.com/orlop-os/orlop/orchestrator/podnetwork"
 	"github.com/orlop-os/orlop/orchestrator/scheduler"
 	"github.com/orlop-os/orlop/pkg/nodespec"
@@ -30,6 +31,7 @@ func Services(spec nodespec.Spec, dirs layout.Dirs) []component.Component {
 			early.NamespacesComponent(spec, dirs),
 			controllermanager.Component(spec, dirs),
 			scheduler.Component(spec, dirs),
+			metrics.Component(spec, dirs),
 		)
 	}
 	all = append(all,

@@ -20,6 +20,7 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/kubelet"
 	"github.com/orlop-os/orlop/orchestrator/kubeproxy"
 	"github.com/orlop-os/orlop/orchestrator/layout"
+	"github.com/orlop-os/orlop/orchestrator/metrics"
 	"github.com/orlop-os/orlop/orchestrator/podnetwork"
 	"github.com/orlop-os/orlop/orchestrator/process"
 	"github.com/orlop-os/orlop/orchestrator/scheduler"
@@ -131,6 +132,10 @@ func (w *wiring) attach(c *component.Component) {
 		c.Run = watched(c.Name, w.loopback(scheduler.Port), func(ctx context.Context) error {
 			return scheduler.Run(ctx, args, w.gate.Rights)
 		})
+	case metrics.Name:
+		c.Run = func(ctx context.Context, announce component.Announce) error {
+			return metrics.Run(ctx, w.dirs, w.gate.Rights, announce)
+		}
 	case kubelet.Name:
 		c.Run = watched(c.Name, health.Check{URL: plain(kubelet.HealthPort)}, func(ctx context.Context) error {
 			return kubelet.Run(ctx, args, w.gate, filepath.Join(w.dirs.Node, "logind.sock"), w.down, w.podsEnded)
