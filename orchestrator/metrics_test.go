@@ -26,6 +26,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/util/retry"
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 	registration "k8s.io/kube-aggregator/pkg/client/clientset_generated/clientset/typed/apiregistration/v1"
 	"k8s.io/metrics/pkg/apis/metrics/v1beta1"
@@ -54,7 +55,7 @@ type fakeKubelet struct {
 // startKubelet starts it on the machine's address, and makes its Node.
 func startKubelet(ctx context.Context, t *testing.T, m machine, admin kubernetes.Interface) *fakeKubelet {
 	t.Helper()
-	leaf, err := m.ca.Issue(pki.Spec{CN: "system:node:" + measuredNode, O: []string{"system:nodes"}, Usage: pki.Server, DNS: []string{measuredNode}, TTL: time.Hour})
+	leaf, err := m.ca.Issue(pki.Spec{CN: "system:node:" + measuredNode, Usage: pki.Server, DNS: []string{measuredNode}, TTL: time.Hour})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -79,14 +80,24 @@ func startKubelet(ctx context.Context, t *testing.T, m machine, admin kubernetes
 	if _, err := admin.CoordinationV1().Leases(corev1.NamespaceNodeLease).Create(ctx, lease, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	node, err := admin.CoreV1().Nodes().Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: measuredNode}}, metav1.CreateOptions{})
-	if err != nil {
+	object := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: measuredNode}}
+	if _, err := admin.CoreV1().Nodes().Create(ctx, object, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	node.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: address}}
-	node.Status.DaemonEndpoints.KubeletEndpoint.Port = int32(listener.Addr().(*net.TCPAddr).Port)
-	node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, LastHeartbeatTime: metav1.Now(), LastTransitionTime: metav1.Now()}}
-	if _, err := admin.CoreV1().Nodes().UpdateStatus(ctx, node, metav1.UpdateOptions{}); err != nil {
+	err = retry.RetryOnConflict(retry.DefaultRetry, func() error { // controllers write to it, too
+		node, err := admin.CoreV1().Nodes().Get(ctx, measuredNode, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		node.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: address}}
+		node.Status.DaemonEndpoints.KubeletEndpoint.Port = int32(listener.Addr().(*net.TCPAddr).Port)
+		node.Status.Conditions = []corev1.NodeCondition{{
+			Type: corev1.NodeReady, Status: corev1.ConditionTrue, LastHeartbeatTime: metav1.Now(), LastTransitionTime: metav1.Now(),
+		}}
+		_, err = admin.CoreV1().Nodes().UpdateStatus(ctx, node, metav1.UpdateOptions{})
+		return err
+	})
+	if err != nil {
 		t.Fatal(err)
 	}
 	return k
@@ -118,7 +129,8 @@ func (k *fakeKubelet) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // scaled makes a ReplicaSet of one pod on the node, which uses more than the autoscaler allows.
 func (k *fakeKubelet) scaled(ctx context.Context, t *testing.T) {
 	t.Helper()
-	if _, err := k.client.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: measuredNamespace}}, metav1.CreateOptions{}); err != nil {
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: measuredNamespace}}
+	if _, err := k.client.CoreV1().Namespaces().Create(ctx, namespace, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	waitAccount(ctx, t, k.client, measuredNamespace)
@@ -138,7 +150,9 @@ func (k *fakeKubelet) scaled(ctx context.Context, t *testing.T) {
 		t.Fatal(err)
 	}
 	target := func(name corev1.ResourceName, target autoscalingv2.MetricTarget) autoscalingv2.MetricSpec {
-		return autoscalingv2.MetricSpec{Type: autoscalingv2.ResourceMetricSourceType, Resource: &autoscalingv2.ResourceMetricSource{Name: name, Target: target}}
+		return autoscalingv2.MetricSpec{
+			Type: autoscalingv2.ResourceMetricSourceType, Resource: &autoscalingv2.ResourceMetricSource{Name: name, Target: target},
+		}
 	}
 	most := resource.MustParse("4Mi")
 	scaler := &autoscalingv2.HorizontalPodAutoscaler{
@@ -179,7 +193,8 @@ func (k *fakeKubelet) scaled(ctx context.Context, t *testing.T) {
 // gets at it past the API server (GV-12, RM-21, NA-36, SR-09, SL-58, MX-04).
 func resourceMetrics(ctx context.Context, t *testing.T, m machine, admin kubernetes.Interface, k *fakeKubelet) {
 	rest := admin.Discovery().RESTClient()
-	api, err := registration.NewForConfigOrDie(m.config(t, "admin", "orlop:cluster-admins")).APIServices().Get(ctx, bootstrap.MetricsAPI, metav1.GetOptions{})
+	registrations := registration.NewForConfigOrDie(m.config(t, "admin", "orlop:cluster-admins")).APIServices()
+	api, err := registrations.Get(ctx, bootstrap.MetricsAPI, metav1.GetOptions{})
 	if err != nil || !slices.ContainsFunc(api.Status.Conditions, func(c apiregistrationv1.APIServiceCondition) bool {
 		return c.Type == apiregistrationv1.Available && c.Status == apiregistrationv1.ConditionTrue
 	}) {
@@ -191,8 +206,9 @@ func resourceMetrics(ctx context.Context, t *testing.T, m machine, admin kuberne
 		t.Errorf("node: %+v", node)
 	}
 	var pods v1beta1.PodMetricsList
-	read(ctx, t, admin, "namespaces/"+measuredNamespace+"/pods?labelSelector=app%3Dbusy", &pods)
-	if cpu := pods.Items[0].Containers[0].Usage.Cpu().MilliValue(); len(pods.Items) != 1 || cpu < 240 || cpu > 260 || pods.Items[0].Containers[0].Usage.Memory().String() != "8Mi" {
+	read(ctx, t, admin, "namespaces/"+measuredNamespace+"/pods", &pods)
+	usage := pods.Items[0].Containers[0].Usage
+	if cpu := usage.Cpu().MilliValue(); len(pods.Items) != 1 || cpu < 240 || cpu > 260 || usage.Memory().String() != "8Mi" {
 		t.Errorf("pods: %+v", pods)
 	}
 	text, err := rest.Get().AbsPath(metricsPath+"nodes").SetHeader("Accept", "application/json;as=Table;v=v1;g=meta.k8s.io").DoRaw(ctx)
@@ -219,13 +235,8 @@ func read(ctx context.Context, t *testing.T, client kubernetes.Interface, path s
 	t.Helper()
 	var text []byte
 	var last error
-	path, query, _ := strings.Cut(path, "?labelSelector=")
 	err := wait.PollUntilContextTimeout(ctx, 200*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
-		request := client.Discovery().RESTClient().Get().AbsPath(metricsPath + path)
-		if query != "" {
-			request = request.Param("labelSelector", strings.ReplaceAll(query, "%3D", "="))
-		}
-		text, last = request.DoRaw(ctx)
+		text, last = client.Discovery().RESTClient().Get().AbsPath(metricsPath + path).DoRaw(ctx)
 		return last == nil && !strings.Contains(string(text), `"items":[]`), nil
 	})
 	if err != nil {
@@ -262,7 +273,8 @@ func readers(ctx context.Context, t *testing.T, m machine, admin kubernetes.Inte
 	}
 	anonymous := m.config(t, "nobody")
 	anonymous.CertData, anonymous.KeyData = nil, nil
-	if err := kubernetes.NewForConfigOrDie(anonymous).Discovery().RESTClient().Get().AbsPath(metricsPath + "nodes").Do(ctx).Error(); !apierrors.IsUnauthorized(err) {
+	stranger := kubernetes.NewForConfigOrDie(anonymous).Discovery().RESTClient()
+	if err := stranger.Get().AbsPath(metricsPath + "nodes").Do(ctx).Error(); !apierrors.IsUnauthorized(err) {
 		t.Errorf("without credentials: %v, want 401", err)
 	}
 	view := &rbacv1.RoleBinding{
@@ -292,7 +304,8 @@ func pastTheServer(ctx context.Context, t *testing.T, m machine) {
 		t.Fatal(err)
 	}
 	for what, certificates := range map[string][]tls.Certificate{"no certificate": nil, "a certificate of another CA": {pair}} {
-		client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool, ServerName: nodespec.MetricsHost, Certificates: certificates}}}
+		config := &tls.Config{RootCAs: pool, ServerName: nodespec.MetricsHost, Certificates: certificates}
+		client := &http.Client{Transport: &http.Transport{TLSClientConfig: config}}
 		for _, path := range []string{metricsPath + "nodes", "/apis", "/healthz", "/readyz", "/version", "/openapi/v3"} {
 			request, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("https://127.0.0.1:%d%s", metrics.Port, path), nil)
 			if err != nil {
@@ -333,7 +346,8 @@ func metricsRights(ctx context.Context, t *testing.T, admin kubernetes.Interface
 		{false, authorizationv1.ResourceAttributes{Verb: "update", Group: "apiregistration.k8s.io", Resource: "apiservices", Name: "v1."}},
 		{false, authorizationv1.ResourceAttributes{Verb: "create", Group: "apiregistration.k8s.io", Resource: "apiservices"}},
 	} {
-		review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{User: nodespec.MetricsUser, ResourceAttributes: &c.attributes}}
+		review := &authorizationv1.SubjectAccessReview{}
+		review.Spec.User, review.Spec.ResourceAttributes = nodespec.MetricsUser, &c.attributes
 		answer, err := admin.AuthorizationV1().SubjectAccessReviews().Create(ctx, review, metav1.CreateOptions{})
 		if err != nil || answer.Status.Allowed != c.allowed {
 			t.Errorf("%+v: %+v, %v; want allowed=%t", c.attributes, answer.Status, err, c.allowed)

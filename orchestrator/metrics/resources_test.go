@@ -36,7 +36,8 @@ func site(t *testing.T) (nodes, pods) {
 	}
 	b := &book{}
 	pod := func(namespace, name, node string) {
-		object := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{"app": name}}, Spec: corev1.PodSpec{NodeName: node}}
+		object := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{"app": name}}}
+		object.Spec.NodeName = node
 		if err := index.Add(object); err != nil {
 			t.Fatal(err)
 		}
@@ -93,7 +94,8 @@ func TestNodes(t *testing.T) {
 		t.Fatal(err)
 	}
 	m := object.(*metrics.NodeMetrics)
-	if m.Usage.Cpu().String() != "500m" || m.Usage.Memory().String() != "1Mi" || m.Window.Duration != 10*time.Second || !m.Timestamp.Time.Equal(at(10)) || m.Labels["kind"] != "one" {
+	if m.Usage.Cpu().String() != "500m" || m.Usage.Memory().String() != "1Mi" || m.Window.Duration != 10*time.Second ||
+		!m.Timestamp.Time.Equal(at(10)) || m.Labels["kind"] != "one" {
 		t.Errorf("%+v", m)
 	}
 	for _, name := range []string{"silent", "nobody"} {

@@ -62,9 +62,10 @@ func Run(ctx context.Context, dirs layout.Dirs, rights func(context.Context) err
 		return fmt.Errorf("cannot make client: %w", err)
 	}
 	all := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(needed))
-	running := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(needed), informers.WithTweakListOptions(func(o *metav1.ListOptions) {
+	onlyRunning := func(o *metav1.ListOptions) {
 		o.FieldSelector = fields.OneTermEqualSelector("status.phase", string(corev1.PodRunning)).String()
-	}))
+	}
+	running := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(needed), informers.WithTweakListOptions(onlyRunning))
 	known := &book{}
 	nodeLister, podLister := all.Core().V1().Nodes().Lister(), running.Core().V1().Pods().Lister()
 	scraper, err := newScraper(dirs, nodeLister, known)
@@ -95,7 +96,9 @@ func Run(ctx context.Context, dirs layout.Dirs, rights func(context.Context) err
 // needed keeps of a Node or a Pod what the component reads. Of all pods of a cluster the rest would be a lot.
 func needed(object any) (any, error) {
 	about := func(o metav1.Object) metav1.ObjectMeta {
-		return metav1.ObjectMeta{Name: o.GetName(), Namespace: o.GetNamespace(), Labels: o.GetLabels(), UID: o.GetUID(), ResourceVersion: o.GetResourceVersion()}
+		return metav1.ObjectMeta{
+			Name: o.GetName(), Namespace: o.GetNamespace(), Labels: o.GetLabels(), UID: o.GetUID(), ResourceVersion: o.GetResourceVersion(),
+		}
 	}
 	switch o := object.(type) {
 	case *corev1.Node:
@@ -110,10 +113,11 @@ func needed(object any) (any, error) {
 func watch(ctx context.Context, dirs layout.Dirs, registrations registration.APIServicesGetter, s *scraper, announce component.Announce) {
 	ticker := time.NewTicker(starting)
 	defer ticker.Stop()
+	ca, began := filepath.Join(dirs.Controllers, nodespec.CA), time.Now().UTC().Format(time.RFC3339Nano)
 	var last state
 	wasReady := false
 	for {
-		now := look(ctx, filepath.Join(dirs.Controllers, nodespec.CA), registrations.APIServices())
+		now := look(ctx, ca, began, registrations.APIServices())
 		if now.ready && now.detail == "" {
 			now.detail = s.describe()
 		}
@@ -139,8 +143,12 @@ type state struct {
 	detail string
 }
 
-// look sees to it that the registration names the CA of the component's certificate, and says whether the API server reaches it.
-func look(ctx context.Context, ca string, registrations registration.APIServiceInterface) state {
+// served is the registration's annotation that says since when the API is served. It is written when the API server has not found anybody
+// before: at a start it asks sooner than there is somebody, and then in ever longer intervals, but after a change at once.
+const served = "orlop.dev/served-since"
+
+// look sees to it that the registration names the CA (a file) of the component's certificate, and says whether the API server reaches it.
+func look(ctx context.Context, ca, began string, registrations registration.APIServiceInterface) state {
 	have, err := registrations.Get(ctx, bootstrap.MetricsAPI, metav1.GetOptions{})
 	if err != nil {
 		return state{detail: err.Error()}
@@ -152,10 +160,12 @@ func look(ctx context.Context, ca string, registrations registration.APIServiceI
 	if err != nil {
 		return state{detail: fmt.Sprintf("the CA of the API server: %v", err)}
 	}
-	if !bytes.Equal(have.Spec.CABundle, bundle) {
+	late := !available(have).ready && have.Annotations[served] != began
+	if late || !bytes.Equal(have.Spec.CABundle, bundle) {
+		metav1.SetMetaDataAnnotation(&have.ObjectMeta, served, began)
 		have.Spec.CABundle = bundle
 		if have, err = registrations.Update(ctx, have, metav1.UpdateOptions{}); err != nil {
-			return state{detail: fmt.Sprintf("APIService %s: cannot name its CA: %v", bootstrap.MetricsAPI, err)}
+			return state{detail: fmt.Sprintf("APIService %s: cannot be brought up to date: %v", bootstrap.MetricsAPI, err)}
 		}
 	}
 	return available(have)

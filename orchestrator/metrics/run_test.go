@@ -42,26 +42,33 @@ func TestLook(t *testing.T) {
 		return []apiregistrationv1.APIServiceCondition{{Type: apiregistrationv1.Available, Status: status, Reason: reason, Message: message}}
 	}
 	good := condition(apiregistrationv1.ConditionTrue, "Passed", "")
+	refused := condition(apiregistrationv1.ConditionFalse, "FailedDiscoveryCheck", "refused")
+	none := condition(apiregistrationv1.ConditionFalse, "MissingEndpoints", "")
 	for _, c := range []struct {
 		what, service, bundle string
+		served                string
 		conditions            []apiregistrationv1.APIServiceCondition
 		ready                 bool
 		detail                string
 		writes                int
 	}{
-		{"all is well", bootstrap.MetricsService, "new", good, true, "", 0},
-		{"without a CA", bootstrap.MetricsService, "", nil, false, "has not looked at it yet", 1},
-		{"after the CA was replaced", bootstrap.MetricsService, "old", good, true, "", 1},
-		{"not reached", bootstrap.MetricsService, "new", condition(apiregistrationv1.ConditionFalse, "FailedDiscoveryCheck", "refused"), false,
+		{"all is well", bootstrap.MetricsService, "new", "before", good, true, "", 0},
+		{"without a CA", bootstrap.MetricsService, "", "", nil, false, "has not looked at it yet", 1},
+		{"after the CA was replaced", bootstrap.MetricsService, "old", "now", good, true, "", 1},
+		{"after a start", bootstrap.MetricsService, "new", "before", refused, false,
+			"APIService v1beta1.metrics.k8s.io: FailedDiscoveryCheck: refused", 1},
+		{"still not reached", bootstrap.MetricsService, "new", "now", refused, false,
 			"APIService v1beta1.metrics.k8s.io: FailedDiscoveryCheck: refused", 0},
-		{"somebody has his own", "metrics-server", "his", condition(apiregistrationv1.ConditionFalse, "MissingEndpoints", ""), true, "another server", 0},
+		{"somebody has his own", "metrics-server", "his", "", none, true, "another server", 0},
 	} {
 		api := &registered{object: &apiregistrationv1.APIService{
-			ObjectMeta: metav1.ObjectMeta{Name: bootstrap.MetricsAPI},
-			Spec:       apiregistrationv1.APIServiceSpec{Service: &apiregistrationv1.ServiceReference{Namespace: "kube-system", Name: c.service}, CABundle: []byte(c.bundle)},
-			Status:     apiregistrationv1.APIServiceStatus{Conditions: c.conditions},
+			ObjectMeta: metav1.ObjectMeta{Name: bootstrap.MetricsAPI, Annotations: map[string]string{served: c.served}},
+			Spec: apiregistrationv1.APIServiceSpec{
+				Service: &apiregistrationv1.ServiceReference{Namespace: "kube-system", Name: c.service}, CABundle: []byte(c.bundle),
+			},
+			Status: apiregistrationv1.APIServiceStatus{Conditions: c.conditions},
 		}}
-		got := look(context.Background(), ca, api)
+		got := look(context.Background(), ca, "now", api)
 		if got.ready != c.ready || !strings.Contains(got.detail, c.detail) || api.writes != c.writes {
 			t.Errorf("%s: %+v, %d writes", c.what, got, api.writes)
 		}

@@ -2,8 +2,10 @@ package metrics
 
 import (
 	"fmt"
+	"maps"
 	"net"
 	"path/filepath"
+	"strings"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -21,6 +23,7 @@ import (
 	"k8s.io/apiserver/pkg/util/compatibility"
 	"k8s.io/client-go/kubernetes"
 	clientrest "k8s.io/client-go/rest"
+	"k8s.io/kube-openapi/pkg/common"
 	generatedopenapi "k8s.io/kubernetes/pkg/generated/openapi"
 	"k8s.io/metrics/pkg/apis/metrics"
 	"k8s.io/metrics/pkg/apis/metrics/install"
@@ -55,8 +58,8 @@ func newServer(dirs layout.Dirs, api *clientrest.Config, nodes, pods rest.Storag
 	config.RequestTimeout = patience
 	config.LoopbackClientConfig = api // it has no use for a connection to itself, but insists on one
 	namer := openapi.NewDefinitionNamer(scheme)
-	config.OpenAPIConfig = genericapiserver.DefaultOpenAPIConfig(generatedopenapi.GetOpenAPIDefinitions, namer)
-	config.OpenAPIV3Config = genericapiserver.DefaultOpenAPIV3Config(generatedopenapi.GetOpenAPIDefinitions, namer)
+	config.OpenAPIConfig = genericapiserver.DefaultOpenAPIConfig(definitions, namer)
+	config.OpenAPIV3Config = genericapiserver.DefaultOpenAPIV3Config(definitions, namer)
 	config.OpenAPIConfig.Info.Title, config.OpenAPIV3Config.Info.Title = "Resource metrics", "Resource metrics"
 
 	serving := options.NewSecureServingOptions()
@@ -79,6 +82,16 @@ func newServer(dirs layout.Dirs, api *clientrest.Config, nodes, pods rest.Storag
 		return nil, fmt.Errorf("cannot be put together: %w", err)
 	}
 	return server, nil
+}
+
+// definitions are the OpenAPI definitions of the API's own types and of the general ones. Upstream has them among those of all of
+// Kubernetes, which would be kept in memory.
+func definitions(ref common.ReferenceCallback) map[string]common.OpenAPIDefinition {
+	all := generatedopenapi.GetOpenAPIDefinitions(ref)
+	maps.DeleteFunc(all, func(name string, _ common.OpenAPIDefinition) bool {
+		return !strings.HasPrefix(name, "io.k8s.apimachinery.") && !strings.HasPrefix(name, "io.k8s.metrics.pkg.apis.metrics.")
+	})
+	return all
 }
 
 // admit takes calls of the aggregator only, and asks the API server about those for whom it calls. Nobody else is anybody here: no

@@ -20,8 +20,8 @@ func TestWindow(t *testing.T) {
 	}{
 		{"one sample", []sample{{at: at(0), cpu: 100, memory: 1024}}, 1, 0, "", ""},
 		{"two", []sample{{at: at(0), cpu: 100, memory: 1024}, {at: at(15), cpu: 107.5, memory: 2048}}, 16, 15 * time.Second, "500m", "2Ki"},
-		{"the same one again", []sample{{at: at(0), cpu: 1, memory: 1024}, {at: at(10), cpu: 3, memory: 1024}, {at: at(10), cpu: 3, memory: 1024}}, 20, 10 * time.Second, "200m", "1Ki"},
-		{"three: the last two", []sample{{at: at(0), cpu: 1}, {at: at(10), cpu: 100}, {at: at(20), cpu: 101, memory: 1024}}, 20, 10 * time.Second, "100m", "1Ki"},
+		{"the same again", []sample{{at: at(0), cpu: 1}, {at: at(10), cpu: 3, memory: 1024}, {at: at(10), cpu: 3}}, 20, 10 * time.Second, "200m", "1Ki"},
+		{"of three the last two", []sample{{at: at(0)}, {at: at(10), cpu: 9}, {at: at(20), cpu: 10, memory: 1024}}, 20, 10 * time.Second, "100m", "1Ki"},
 		{"an earlier one", []sample{{at: at(10), cpu: 1}, {at: at(20), cpu: 2, memory: 1024}, {at: at(5), cpu: 1}}, 20, 10 * time.Second, "100m", "1Ki"},
 		{"less than a thousandth", []sample{{at: at(0), cpu: 1}, {at: at(10), cpu: 1.000001, memory: 1}}, 10, 10 * time.Second, "100n", "1"},
 		{"the counter begins anew", []sample{{at: at(0), cpu: 100}, {at: at(15), cpu: 2, memory: 1024}}, 16, 0, "", ""},
