@@ -53,10 +53,10 @@ func TestControlPlane(t *testing.T) {
 	api := m.start(t, component.API, zero)
 	controllers := m.start(t, component.Controllers, zero)
 	api.waitReady(t, time.Minute, "etcd", "kube-apiserver", "bootstrap")
-	controllers.waitReady(t, time.Minute, "node-ipam", "namespaces", "kube-controller-manager", "kube-scheduler", "loadbalancer")
+	controllers.waitReady(t, time.Minute, "node-ipam", "namespaces", "kube-controller-manager", "kube-scheduler", "loadbalancer", "metrics")
 
 	admin := m.client(t, "admin", "orlop:cluster-admins")
-	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
 	node, err := admin.CoreV1().Nodes().Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: spec.NodeName}}, metav1.CreateOptions{})
 	if err != nil {
@@ -76,6 +76,8 @@ func TestControlPlane(t *testing.T) {
 	}
 
 	enoughEnded := endPods(ctx, t, admin, spec.FinishedPods)
+	fake := startKubelet(ctx, t, m, admin)
+	fake.scaled(ctx, t)
 	t.Run("strangers are kept out", func(t *testing.T) { strangers(ctx, t, m) })
 	t.Run("secrets are sealed", func(t *testing.T) { sealed(ctx, t, m, admin) })
 	t.Run("pod security", func(t *testing.T) { podSecurity(ctx, t, admin) })
@@ -87,6 +89,7 @@ func TestControlPlane(t *testing.T) {
 	t.Run("without services", func(t *testing.T) { withoutServices(ctx, t, m, site) })
 	t.Run("names", func(t *testing.T) { names(ctx, t, m, spec) })
 	t.Run("addresses of services", func(t *testing.T) { serviceAddresses(ctx, t, admin) })
+	t.Run("metrics", func(t *testing.T) { resourceMetrics(ctx, t, m, admin, fake) })
 	t.Run("ended pods", enoughEnded)
 	t.Run("drains", func(t *testing.T) { drains(ctx, t, m, admin, node.Name) })
 

@@ -2,7 +2,7 @@
 // domain and privilege.
 //
 //	orchestrator api          etcd and kube-apiserver                        user 101, control plane
-//	orchestrator controllers  kube-controller-manager, kube-scheduler, IPAM user 102, control plane
+//	orchestrator controllers  controller manager, scheduler, IPAM, metrics   user 102, control plane
 //	orchestrator node         kubelet, kube-proxy, CoreDNS, pod network      root, every node
 //
 // And two that machined runs before it accepts a configuration, because the compiler of expressions comes with Kubernetes:

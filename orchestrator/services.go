@@ -16,6 +16,7 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/layout"
 	"github.com/orlop-os/orlop/orchestrator/lead"
 	"github.com/orlop-os/orlop/orchestrator/loadbalancer"
+	"github.com/orlop-os/orlop/orchestrator/metrics"
 	"github.com/orlop-os/orlop/orchestrator/netpolicy"
 	"github.com/orlop-os/orlop/orchestrator/podnetwork"
 	"github.com/orlop-os/orlop/orchestrator/scheduler"
@@ -40,6 +41,7 @@ func Services(spec nodespec.Spec, dirs layout.Dirs) []component.Component {
 			early.NamespacesComponent(spec, dirs),
 			controllermanager.Component(spec, dirs),
 			scheduler.Component(spec, dirs),
+			metrics.Component(spec, dirs),
 		)
 		all = append(all, loadbalancer.Components(spec, dirs)...)
 	} else {

@@ -24,6 +24,7 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/layout"
 	"github.com/orlop-os/orlop/orchestrator/lead"
 	"github.com/orlop-os/orlop/orchestrator/loadbalancer"
+	"github.com/orlop-os/orlop/orchestrator/metrics"
 	"github.com/orlop-os/orlop/orchestrator/netpolicy"
 	"github.com/orlop-os/orlop/orchestrator/podnetwork"
 	"github.com/orlop-os/orlop/orchestrator/process"
@@ -62,7 +63,8 @@ func wire(ctx context.Context, name string, spec nodespec.Spec, dirs layout.Dirs
 		if own[i].Run == nil {
 			w.attach(&own[i])
 		}
-		if w.lead != nil && own[i].Name != lead.Name {
+		// Each API server asks the metrics of its own machine.
+		if w.lead != nil && own[i].Name != lead.Name && own[i].Name != metrics.Name {
 			own[i].Run = w.lead.After(own[i].Name, own[i].Run)
 		}
 	}
@@ -151,6 +153,10 @@ func (w *wiring) attach(c *component.Component) {
 	case balancer.Name:
 		c.Run = func(ctx context.Context, announce component.Announce) error {
 			return balancer.Run(ctx, w.spec, w.dirs, announce)
+		}
+	case metrics.Name:
+		c.Run = func(ctx context.Context, announce component.Announce) error {
+			return metrics.Run(ctx, w.dirs, w.gate.Rights, announce)
 		}
 	case kubelet.Name:
 		c.Run = watched(c.Name, health.Check{URL: plain(kubelet.HealthPort)}, func(ctx context.Context) error {

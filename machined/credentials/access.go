@@ -178,7 +178,7 @@ func rules(list []config.Rule) []object {
 
 // notOurselves keeps the cluster's own components out of the questions to webhooks: a service that is away and whose
 // failure means no would otherwise stop the components that have to bring it back.
-const notOurselves = `!(request.user in ['system:kube-controller-manager', 'system:kube-scheduler', 'system:kube-proxy', 'orlop:coredns']` +
+const notOurselves = `!(request.user in ['system:kube-controller-manager', 'system:kube-scheduler', 'system:kube-proxy', 'orlop:coredns', 'orlop:metrics']` +
 	` || request.groups.exists(g, g in ['system:nodes', 'orlop:node-agents', 'system:serviceaccounts:kube-system']))`
 
 // authorization is the order in which the authorizers are asked; the first that has an opinion decides.

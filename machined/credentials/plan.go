@@ -230,11 +230,15 @@ func (w *Want) controllers(node nodespec.Spec, a Authorities) {
 	p.file(nodespec.CA, a.Kubernetes.Bundle())
 	p.file(nodespec.SigningCA, a.Kubernetes.CertPEM())
 	p.file(nodespec.CAKey, a.Kubernetes.KeyPEM())
+	p.file(nodespec.FrontProxyCA, a.FrontProxy.Bundle())
 	p.file(nodespec.ServiceAccountKey, a.ServiceAccountKey)
 	p.leaf(nodespec.ControllersCert, nodespec.ControllersKey, a.Kubernetes.CA, client("system:kube-controller-manager"))
 	p.leaf(nodespec.SchedulerCert, nodespec.SchedulerKey, a.Kubernetes.CA, client("system:kube-scheduler"))
 	serving := pki.Spec{CN: "controllers", Usage: pki.Server, DNS: []string{"localhost"}, IPs: []netip.Addr{netip.MustParseAddr("127.0.0.1")}}
 	p.leaf(nodespec.ControllersServing, nodespec.ControllersServingK, a.Kubernetes.CA, serving)
+	p.leaf(nodespec.MetricsCert, nodespec.MetricsKey, a.Kubernetes.CA, client(nodespec.MetricsUser))
+	metrics := pki.Spec{CN: nodespec.MetricsHost, Usage: pki.Server, DNS: []string{nodespec.MetricsHost}}
+	p.leaf(nodespec.MetricsServing, nodespec.MetricsServingKey, a.Kubernetes.CA, metrics)
 }
 
 // process collects what belongs into one folder.

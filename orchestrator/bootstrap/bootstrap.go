@@ -1,5 +1,5 @@
 // Package bootstrap makes the few objects that Orlop's cluster has beyond upstream's: who may be what (role bindings of
-// the identities that machined issues) and the cluster DNS Service. It also marks the machine's Node as part of the
+// the identities that machined issues), the cluster DNS Service, and the registration of the resource metrics API. It also marks the machine's Node as part of the
 // control plane, which a kubelet may not do for itself.
 //
 // It runs in the process "api" over the API server's connection to itself, because before these objects exist nobody
@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+	registration "k8s.io/kube-aggregator/pkg/client/clientset_generated/clientset/typed/apiregistration/v1"
 
 	"github.com/orlop-os/orlop/orchestrator/apigate"
 	"github.com/orlop-os/orlop/orchestrator/component"
@@ -52,7 +53,7 @@ func Rights(ctx context.Context, client kubernetes.Interface) error {
 	return first
 }
 
-// Run makes the DNS Service as soon as the server answers, announces that, and then keeps the Node's label until ctx is
+// Run makes the rest as soon as the server answers, announces that, and then keeps the Node's label until ctx is
 // done. loopback gives the server's privileged connection to itself.
 func Run(ctx context.Context, spec nodespec.Spec, gate *apigate.Gate, loopback func(context.Context) (*rest.Config, error), announce component.Announce) error {
 	announce(Name, false, "waiting for the API server")
@@ -64,10 +65,21 @@ func Run(ctx context.Context, spec nodespec.Spec, gate *apigate.Gate, loopback f
 	if err != nil {
 		return fmt.Errorf("cannot make client: %w", err)
 	}
+	registrations, err := registration.NewForConfig(config)
+	if err != nil {
+		return fmt.Errorf("cannot make client: %w", err)
+	}
 	if err := gate.Serving(ctx); err != nil {
 		return nil
 	}
-	if err := ensureUntilDone(ctx, client, dnsService(spec), func(why string) { announce(Name, false, why) }); err != nil {
+	tell := func(why string) { announce(Name, false, why) }
+	for _, service := range []*corev1.Service{dnsService(spec), metricsService()} {
+		if err := ensureUntilDone(ctx, client, service, tell); err != nil {
+			return err
+		}
+	}
+	api := metricsAPI()
+	if err := untilDone(ctx, api, func() error { return ensureAPIService(ctx, registrations, api) }, tell); err != nil {
 		return err
 	}
 	if err := gate.Rights(ctx); err != nil {
@@ -77,9 +89,14 @@ func Run(ctx context.Context, spec nodespec.Spec, gate *apigate.Gate, loopback f
 	return markNode(ctx, client, spec.NodeName)
 }
 
-// ensureUntilDone repeats ensure while the server is not ready for the object, and tells why when that takes long. A
-// refusal for good is an error.
+// ensureUntilDone repeats ensure as untilDone does.
 func ensureUntilDone(ctx context.Context, client kubernetes.Interface, object runtime.Object, tell func(why string)) error {
+	return untilDone(ctx, object, func() error { return ensure(ctx, client, object) }, tell)
+}
+
+// untilDone repeats the making of an object while the server is not ready for it, and tells why when that takes long. A refusal for
+// good is an error.
+func untilDone(ctx context.Context, object runtime.Object, do func() error, tell func(why string)) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for tries, told := 0, ""; ; tries++ {
@@ -88,7 +105,7 @@ func ensureUntilDone(ctx context.Context, client kubernetes.Interface, object ru
 		case <-ctx.Done():
 			return nil
 		}
-		err := ensure(ctx, client, object)
+		err := do()
 		if err == nil || ctx.Err() != nil {
 			return nil
 		}

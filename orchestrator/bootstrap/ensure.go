@@ -108,7 +108,7 @@ func ensureService(ctx context.Context, client kubernetes.Interface, want *corev
 		return err
 	}
 	if !equality.Semantic.DeepEqual(have.Spec.ClusterIPs, want.Spec.ClusterIPs) {
-		return fmt.Errorf("Service %s/%s: has addresses %v, the cluster's DNS addresses are %v: delete it to have it made again",
+		return fmt.Errorf("Service %s/%s: has addresses %v, its own are %v: delete it to have it made again",
 			want.Namespace, want.Name, have.Spec.ClusterIPs, want.Spec.ClusterIPs)
 	}
 	if have.Spec.Selector == nil && equality.Semantic.DeepEqual(have.Spec.InternalTrafficPolicy, want.Spec.InternalTrafficPolicy) &&

@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
@@ -18,11 +19,14 @@ import (
 const (
 	userKubeletClient = "kube-apiserver-kubelet-client"
 	userDNS           = "orlop:coredns"
+	userMetrics       = nodespec.MetricsUser
 	groupNodeAgents   = nodespec.NodeAgentGroup
 	groupAdmins       = "orlop:cluster-admins"
 	roleDNS           = "orlop:coredns"
 	roleNodeAgent     = "orlop:node-agents"
 	roleDNSSlices     = "orlop:dns-endpoints"
+	roleMetrics       = "orlop:metrics"
+	roleMetricsReader = "orlop:metrics-reader"
 )
 
 // DNSService is the name of the cluster DNS Service in kube-system; its EndpointSlices are the nodes' own.
@@ -43,6 +47,19 @@ func rights() []runtime.Object {
 			rule("", []string{"services", "namespaces"}, "list", "watch"),
 			rule("discovery.k8s.io", []string{"endpointslices"}, "list", "watch")),
 		bind(roleDNS, roleDNS, rbacv1.UserKind, userDNS),
+
+		// The resource metrics API asks kubelets and nothing else of theirs, asks the API server who may read, and keeps its CA where the
+		// API server looks for it. Who may read pods may read what they use.
+		clusterRole(roleMetrics,
+			rule("", []string{"nodes", "pods"}, "list", "watch"),
+			rule("", []string{"nodes/metrics"}, "get"),
+			rule("authorization.k8s.io", []string{"subjectaccessreviews"}, "create"),
+			rbacv1.PolicyRule{
+				APIGroups: []string{apiregistrationv1.GroupName}, Resources: []string{"apiservices"}, ResourceNames: []string{MetricsAPI},
+				Verbs: []string{"get", "update"},
+			}),
+		bind(roleMetrics, roleMetrics, rbacv1.UserKind, userMetrics),
+		aggregated(clusterRole(roleMetricsReader, rule("metrics.k8s.io", []string{"nodes", "pods"}, "get", "list"))),
 
 		// A node agent reads Nodes, and Services with their endpoints, no more than kubelet and kube-proxy of any node may, and keeps
 		// the DNS endpoints of its node; and it enforces network policies, which are about the labels of all Pods and Namespaces
@@ -107,6 +124,12 @@ func dnsService(spec nodespec.Spec) *corev1.Service {
 			},
 		},
 	}
+}
+
+// aggregated makes a role part of upstream's roles for people: view, and edit and admin, which contain view.
+func aggregated(role *rbacv1.ClusterRole) *rbacv1.ClusterRole {
+	role.Labels = map[string]string{"rbac.authorization.k8s.io/aggregate-to-view": "true"}
+	return role
 }
 
 func clusterRole(name string, rules ...rbacv1.PolicyRule) *rbacv1.ClusterRole {

@@ -14,7 +14,7 @@ import (
 // The three processes, by failure domain and privilege.
 const (
 	API         = "api"         // etcd and kube-apiserver, user paths.UserAPI
-	Controllers = "controllers" // kube-controller-manager and kube-scheduler, user paths.UserControllers
+	Controllers = "controllers" // kube-controller-manager, kube-scheduler and resource metrics, user paths.UserControllers
 	Node        = "node"        // kubelet, kube-proxy, CoreDNS, the pod network, its policies and the way to the API server, root
 )
 

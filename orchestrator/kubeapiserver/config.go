@@ -35,6 +35,8 @@ import (
 	generatedopenapi "k8s.io/kubernetes/pkg/generated/openapi"
 	"k8s.io/kubernetes/pkg/kubeapiserver"
 	rbacrest "k8s.io/kubernetes/pkg/registry/rbac/rest"
+
+	"github.com/orlop-os/orlop/orchestrator/metrics"
 )
 
 // resync is how often the server's own caches hand every object to their users again (upstream's value).
@@ -61,7 +63,7 @@ func newConfig(opts options.CompletedOptions, etcd func() error, revoked *revoca
 		return nil, nil, err
 	}
 	aggregator, err := controlplaneapiserver.CreateAggregatorConfig(*plane.Generic, opts.CompletedOptions,
-		plane.VersionedInformers, resolver, plane.ProxyTransport, plane.Extra.PeerProxy, admission)
+		plane.VersionedInformers, metrics.Nearby(resolver), plane.ProxyTransport, plane.Extra.PeerProxy, admission)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -104,6 +104,7 @@ rules:
   - system:kube-scheduler
   - system:kube-proxy
   - orlop:coredns
+  - orlop:metrics
   verbs:
   - get
   - list

@@ -12,7 +12,7 @@ const (
 	APIServerKey      = "apiserver.key"
 	KubeletClientCert = "kubelet-client.crt" // CN=kube-apiserver-kubelet-client; the API server's identity towards kubelets
 	KubeletClientKey  = "kubelet-client.key"
-	FrontProxyCA      = "front-proxy-ca.crt"
+	FrontProxyCA      = "front-proxy-ca.crt"     // also in paths.KubeControllers
 	FrontProxyCert    = "front-proxy-client.crt" // CN=front-proxy-client
 	FrontProxyKey     = "front-proxy-client.key"
 	ServiceAccountKey = "sa.key" // private, ECDSA P-256; also in paths.KubeControllers
@@ -34,6 +34,10 @@ const (
 	SchedulerKey        = "scheduler.key"
 	ControllersServing  = "serving.crt" // serving on loopback for both
 	ControllersServingK = "serving.key"
+	MetricsCert         = "metrics.crt" // CN=orlop:metrics; towards the API server and kubelets
+	MetricsKey          = "metrics.key"
+	MetricsServing      = "metrics-serving.crt" // serving; SAN: the name by which the API server's aggregator knows it
+	MetricsServingKey   = "metrics-serving.key"
 
 	// In paths.KubeNode.
 	KubeletCert       = "kubelet.crt" // CN=system:node:NAME, O=system:nodes
@@ -46,6 +50,12 @@ const (
 	DNSKey            = "coredns.key"
 	NodeAgentCert     = "node-agent.crt" // CN=orlop:node-agent:NAME, O=orlop:node-agents; reads Nodes, Pods, NetworkPolicies, writes the DNS EndpointSlice
 	NodeAgentKey      = "node-agent.key"
+)
+
+// MetricsUser asks kubelets what nodes and pods use, and serves the answers as MetricsHost.
+const (
+	MetricsUser = "orlop:metrics"
+	MetricsHost = "orlop-metrics.kube-system.svc"
 )
 
 // The identity of a node's agent: its user is NodeAgentUser and the node's name. The API server keeps it to what is its node's.

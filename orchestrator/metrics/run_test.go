@@ -1,0 +1,100 @@
+package metrics
+
+import (
+	"context"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
+	registration "k8s.io/kube-aggregator/pkg/client/clientset_generated/clientset/typed/apiregistration/v1"
+
+	"github.com/orlop-os/orlop/orchestrator/bootstrap"
+	"github.com/orlop-os/orlop/pkg/nodespec"
+)
+
+// registered is the API server as far as it keeps the registration.
+type registered struct {
+	registration.APIServiceInterface
+	object *apiregistrationv1.APIService
+	writes int
+}
+
+func (r *registered) Get(context.Context, string, metav1.GetOptions) (*apiregistrationv1.APIService, error) {
+	return r.object.DeepCopy(), nil
+}
+
+func (r *registered) Update(_ context.Context, o *apiregistrationv1.APIService, _ metav1.UpdateOptions) (*apiregistrationv1.APIService, error) {
+	r.object = o
+	r.writes++
+	return o, nil
+}
+
+func TestLook(t *testing.T) {
+	ca := filepath.Join(t.TempDir(), "ca.crt")
+	if err := os.WriteFile(ca, []byte("new"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	condition := func(status apiregistrationv1.ConditionStatus, reason, message string) []apiregistrationv1.APIServiceCondition {
+		return []apiregistrationv1.APIServiceCondition{{Type: apiregistrationv1.Available, Status: status, Reason: reason, Message: message}}
+	}
+	good := condition(apiregistrationv1.ConditionTrue, "Passed", "")
+	refused := condition(apiregistrationv1.ConditionFalse, "FailedDiscoveryCheck", "refused")
+	none := condition(apiregistrationv1.ConditionFalse, "MissingEndpoints", "")
+	for _, c := range []struct {
+		what, service, bundle string
+		served                string
+		conditions            []apiregistrationv1.APIServiceCondition
+		ready                 bool
+		detail                string
+		writes                int
+	}{
+		{"all is well", bootstrap.MetricsService, "new", "before", good, true, "", 0},
+		{"without a CA", bootstrap.MetricsService, "", "", nil, false, "has not looked at it yet", 1},
+		{"after the CA was replaced", bootstrap.MetricsService, "old", "now", good, true, "", 1},
+		{"after a start", bootstrap.MetricsService, "new", "before", refused, false,
+			"APIService v1beta1.metrics.k8s.io: FailedDiscoveryCheck: refused", 1},
+		{"still not reached", bootstrap.MetricsService, "new", "now", refused, false,
+			"APIService v1beta1.metrics.k8s.io: FailedDiscoveryCheck: refused", 0},
+		{"somebody has his own", "metrics-server", "his", "", none, true, "another server", 0},
+	} {
+		api := &registered{object: &apiregistrationv1.APIService{
+			ObjectMeta: metav1.ObjectMeta{Name: bootstrap.MetricsAPI, Annotations: map[string]string{served: c.served}},
+			Spec: apiregistrationv1.APIServiceSpec{
+				Service: &apiregistrationv1.ServiceReference{Namespace: "kube-system", Name: c.service}, CABundle: []byte(c.bundle),
+			},
+			Status: apiregistrationv1.APIServiceStatus{Conditions: c.conditions},
+		}}
+		got := look(context.Background(), ca, "now", api)
+		if got.ready != c.ready || !strings.Contains(got.detail, c.detail) || api.writes != c.writes {
+			t.Errorf("%s: %+v, %d writes", c.what, got, api.writes)
+		}
+	}
+}
+
+// services are those that others find.
+type services struct{}
+
+func (services) ResolveEndpoint(namespace, name string, _ int32) (*url.URL, error) {
+	return &url.URL{Scheme: "https", Host: name + "." + namespace}, nil
+}
+
+func TestNearby(t *testing.T) {
+	for where, want := range map[[2]string]string{
+		{"kube-system", bootstrap.MetricsService}: "https://127.0.0.1:10261",
+		{"default", bootstrap.MetricsService}:     "https://orlop-metrics.default",
+		{"kube-system", "metrics-server"}:         "https://metrics-server.kube-system",
+	} {
+		got, err := Nearby(services{}).ResolveEndpoint(where[0], where[1], 443)
+		if err != nil || got.String() != want {
+			t.Errorf("%v: %v, %v; want %s", where, got, err, want)
+		}
+	}
+	// The API server's aggregator expects this name in the certificate.
+	if name := bootstrap.MetricsService + "." + metav1.NamespaceSystem + ".svc"; nodespec.MetricsHost != name {
+		t.Errorf("the certificate is for %s, and is asked for as %s", nodespec.MetricsHost, name)
+	}
+}

@@ -1,0 +1,181 @@
+package metrics
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	corelisters "k8s.io/client-go/listers/core/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
+
+	"github.com/orlop-os/orlop/orchestrator/layout"
+	"github.com/orlop-os/orlop/pkg/nodespec"
+	"github.com/orlop-os/orlop/pkg/paths"
+)
+
+const (
+	// interval is between two questions to a kubelet, which measures every 10 to 15 s by itself. The autoscaler of pods looks as often.
+	interval = 15 * time.Second
+	// answer is how long a kubelet may take.
+	answer = 10 * time.Second
+	// atOnce is how many kubelets are asked at a time.
+	atOnce = 16
+	// largest is the longest answer that is read, bytes: about ten times that of a node with 500 pods.
+	largest = 16 << 20
+)
+
+// scraper asks every node's kubelet.
+type scraper struct {
+	client *http.Client
+	nodes  corelisters.NodeLister
+	book   *book
+
+	mu       sync.Mutex
+	problems map[string]string // by node, of the last round
+	asked    int               // nodes, in the last round
+}
+
+// newScraper returns a scraper with the component's own certificate. A kubelet has to prove that it is its node's: its certificate must
+// be for the node's name, wherever the Node says that it is.
+func newScraper(dirs layout.Dirs, nodes corelisters.NodeLister, book *book) (*scraper, error) {
+	at := func(name string) string { return filepath.Join(dirs.Controllers, name) }
+	transport, err := rest.TransportFor(&rest.Config{
+		TLSClientConfig: rest.TLSClientConfig{CAFile: at(nodespec.CA), CertFile: at(nodespec.MetricsCert), KeyFile: at(nodespec.MetricsKey)},
+		Dial: func(ctx context.Context, network, name string) (net.Conn, error) {
+			host, port, err := net.SplitHostPort(name)
+			if err != nil {
+				return nil, err
+			}
+			node, err := nodes.Get(host)
+			if err != nil {
+				return nil, err
+			}
+			address, err := addressOf(node)
+			if err != nil {
+				return nil, err
+			}
+			return (&net.Dialer{}).DialContext(ctx, network, net.JoinHostPort(address, port))
+		},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("cannot talk to kubelets: %w", err)
+	}
+	return &scraper{client: &http.Client{Transport: transport, Timeout: answer}, nodes: nodes, book: book}, nil
+}
+
+// addressOf is where a node's kubelet is reached.
+func addressOf(node *corev1.Node) (string, error) {
+	for _, a := range node.Status.Addresses {
+		if a.Type == corev1.NodeInternalIP {
+			return a.Address, nil
+		}
+	}
+	return "", errors.New("its Node has no address yet")
+}
+
+// run asks all kubelets at every interval until ctx is done.
+func (s *scraper) run(ctx context.Context) {
+	ticker := time.NewTicker(interval)
+	defer ticker.Stop()
+	for {
+		s.round(ctx)
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// round asks every kubelet once. What one of them has to do with others is nothing: each answer counts when it comes.
+func (s *scraper) round(ctx context.Context) {
+	all, err := s.nodes.List(labels.Everything())
+	if err != nil {
+		klog.ErrorS(err, "The Nodes cannot be listed", "component", Name)
+		return
+	}
+	present, problems := map[string]bool{}, map[string]string{}
+	var mu sync.Mutex
+	var running sync.WaitGroup
+	slot := make(chan struct{}, atOnce)
+	for _, node := range all {
+		present[node.Name] = true
+		slot <- struct{}{}
+		running.Go(func() {
+			defer func() { <-slot }()
+			r, err := s.ask(ctx, node)
+			if err != nil {
+				mu.Lock()
+				defer mu.Unlock()
+				problems[node.Name] = err.Error()
+				return
+			}
+			s.book.record(node.Name, r)
+		})
+	}
+	running.Wait()
+	if ctx.Err() != nil {
+		return // those who were not answered have no problem
+	}
+	s.book.keep(present)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for name, problem := range problems {
+		if s.problems[name] == "" {
+			klog.InfoS("A kubelet does not tell what its node uses", "component", Name, "node", name, "reason", problem)
+		}
+	}
+	s.problems, s.asked = problems, len(all)
+}
+
+// ask asks one kubelet.
+func (s *scraper) ask(ctx context.Context, node *corev1.Node) (report, error) {
+	port := int(node.Status.DaemonEndpoints.KubeletEndpoint.Port)
+	if port == 0 {
+		port = paths.PortKubelet
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+net.JoinHostPort(node.Name, strconv.Itoa(port))+"/metrics/resource", nil)
+	if err != nil {
+		return report{}, err
+	}
+	received := time.Now()
+	response, err := s.client.Do(request)
+	if err != nil {
+		return report{}, err
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		return report{}, errors.New(response.Status)
+	}
+	return parse(io.LimitReader(response.Body, largest), received)
+}
+
+// describe says in a few words who did not answer in the last round.
+func (s *scraper) describe() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return describe(s.asked, s.problems)
+}
+
+func describe(asked int, problems map[string]string) string {
+	if len(problems) == 0 {
+		return ""
+	}
+	var names []string
+	for name := range problems {
+		names = append(names, name)
+	}
+	first := slices.Min(names)
+	return fmt.Sprintf("%d of %d nodes do not tell what they use, the first: %s: %s", len(names), asked, first, problems[first])
+}

@@ -1,0 +1,133 @@
+package metrics
+
+import (
+	"fmt"
+	"maps"
+	"net"
+	"path/filepath"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apiserver/pkg/authentication/authenticatorfactory"
+	"k8s.io/apiserver/pkg/authentication/request/headerrequest"
+	"k8s.io/apiserver/pkg/authorization/authorizerfactory"
+	"k8s.io/apiserver/pkg/endpoints/openapi"
+	"k8s.io/apiserver/pkg/registry/rest"
+	genericapiserver "k8s.io/apiserver/pkg/server"
+	"k8s.io/apiserver/pkg/server/dynamiccertificates"
+	"k8s.io/apiserver/pkg/server/options"
+	"k8s.io/apiserver/pkg/util/compatibility"
+	"k8s.io/client-go/kubernetes"
+	clientrest "k8s.io/client-go/rest"
+	"k8s.io/kube-openapi/pkg/common"
+	generatedopenapi "k8s.io/kubernetes/pkg/generated/openapi"
+	"k8s.io/metrics/pkg/apis/metrics"
+	"k8s.io/metrics/pkg/apis/metrics/install"
+	"k8s.io/metrics/pkg/apis/metrics/v1beta1"
+
+	"github.com/orlop-os/orlop/orchestrator/component"
+	"github.com/orlop-os/orlop/orchestrator/layout"
+	"github.com/orlop-os/orlop/pkg/nodespec"
+)
+
+const (
+	// address and Port are where the component answers.
+	address = "127.0.0.1"
+	Port    = 10261
+	// decided is how long a decision of the API server about who may read is kept (upstream's value for servers like this one).
+	decided = 10 * time.Second
+	// patience is how long one request may take. All answers come from memory.
+	patience = 5 * time.Second
+)
+
+// newServer returns a server of the two resources. It opens the port. api is how it asks the API server who may read.
+func newServer(dirs layout.Dirs, api *clientrest.Config, nodes, pods rest.Storage) (*genericapiserver.GenericAPIServer, error) {
+	at := func(name string) string { return filepath.Join(dirs.Controllers, name) }
+	scheme := runtime.NewScheme()
+	install.Install(scheme)
+	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"}) // the options of requests
+	codecs := serializer.NewCodecFactory(scheme)
+
+	config := genericapiserver.NewConfig(codecs)
+	config.EffectiveVersion = compatibility.DefaultBuildEffectiveVersion()
+	config.EnableIndex, config.EnableProfiling, config.EnableMetrics = false, false, false
+	config.RequestTimeout = patience
+	config.LoopbackClientConfig = api // it has no use for a connection to itself, but insists on one
+	namer := openapi.NewDefinitionNamer(scheme)
+	config.OpenAPIConfig = genericapiserver.DefaultOpenAPIConfig(definitions, namer)
+	config.OpenAPIV3Config = genericapiserver.DefaultOpenAPIV3Config(definitions, namer)
+	config.OpenAPIConfig.Info.Title, config.OpenAPIV3Config.Info.Title = "Resource metrics", "Resource metrics"
+
+	serving := options.NewSecureServingOptions()
+	serving.BindAddress, serving.BindPort = net.ParseIP(address), Port
+	serving.ServerCert.CertKey = options.CertKey{CertFile: at(nodespec.MetricsServing), KeyFile: at(nodespec.MetricsServingKey)}
+	serving.MinTLSVersion, serving.CipherSuites = "VersionTLS12", component.StrongSuites()
+	if err := serving.ApplyTo(&config.SecureServing); err != nil {
+		return nil, fmt.Errorf("cannot serve on %s:%d: %w", address, Port, err)
+	}
+	if err := admit(config, at(nodespec.FrontProxyCA), api); err != nil {
+		return nil, err
+	}
+	server, err := config.Complete(nil).New(Name, genericapiserver.NewEmptyDelegate())
+	if err != nil {
+		return nil, fmt.Errorf("cannot be put together: %w", err)
+	}
+	group := genericapiserver.NewDefaultAPIGroupInfo(metrics.GroupName, scheme, metav1.ParameterCodec, codecs)
+	group.VersionedResourcesStorageMap[v1beta1.SchemeGroupVersion.Version] = map[string]rest.Storage{"nodes": nodes, "pods": pods}
+	if err := server.InstallAPIGroup(&group); err != nil {
+		return nil, fmt.Errorf("cannot be put together: %w", err)
+	}
+	return server, nil
+}
+
+// definitions are the OpenAPI definitions of the API's own types and of the general ones. Upstream has them among those of all of
+// Kubernetes, which would be kept in memory.
+func definitions(ref common.ReferenceCallback) map[string]common.OpenAPIDefinition {
+	all := generatedopenapi.GetOpenAPIDefinitions(ref)
+	maps.DeleteFunc(all, func(name string, _ common.OpenAPIDefinition) bool {
+		return !strings.HasPrefix(name, "io.k8s.apimachinery.") && !strings.HasPrefix(name, "io.k8s.metrics.pkg.apis.metrics.")
+	})
+	return all
+}
+
+// admit takes calls of the aggregator only, and asks the API server about those for whom it calls. Nobody else is anybody here: no
+// client certificate of the cluster's, no token, and no anonymous caller, not for health either.
+func admit(config *genericapiserver.Config, frontProxyCA string, api *clientrest.Config) error {
+	authority, err := dynamiccertificates.NewDynamicCAContentFromFile("front-proxy", frontProxyCA)
+	if err != nil {
+		return fmt.Errorf("cannot tell the aggregator from others: %w", err)
+	}
+	if err := config.Authentication.ApplyClientCert(authority, config.SecureServing); err != nil {
+		return fmt.Errorf("cannot tell the aggregator from others: %w", err)
+	}
+	proxy := &authenticatorfactory.RequestHeaderConfig{ // the API server's flags --requestheader-...
+		UsernameHeaders:     headerrequest.StaticStringSlice{"X-Remote-User"},
+		UIDHeaders:          headerrequest.StaticStringSlice{"X-Remote-Uid"},
+		GroupHeaders:        headerrequest.StaticStringSlice{"X-Remote-Group"},
+		ExtraHeaderPrefixes: headerrequest.StaticStringSlice{"X-Remote-Extra-"},
+		CAContentProvider:   authority,
+		AllowedClientNames:  headerrequest.StaticStringSlice{"front-proxy-client"},
+	}
+	config.Authentication.RequestHeaderConfig = proxy
+	if config.Authentication.Authenticator, _, err = (authenticatorfactory.DelegatingAuthenticatorConfig{RequestHeaderConfig: proxy}).New(); err != nil {
+		return fmt.Errorf("cannot tell the aggregator from others: %w", err)
+	}
+	client, err := kubernetes.NewForConfig(api)
+	if err != nil {
+		return fmt.Errorf("cannot make client: %w", err)
+	}
+	delegated := authorizerfactory.DelegatingAuthorizerConfig{
+		SubjectAccessReviewClient: client.AuthorizationV1(),
+		AllowCacheTTL:             decided,
+		DenyCacheTTL:              decided,
+		WebhookRetryBackoff:       options.DefaultAuthWebhookRetryBackoff(),
+	}
+	if config.Authorization.Authorizer, err = delegated.New(); err != nil {
+		return fmt.Errorf("cannot ask the API server who may read: %w", err)
+	}
+	return nil
+}

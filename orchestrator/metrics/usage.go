@@ -1,0 +1,106 @@
+package metrics
+
+import (
+	"math"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+const (
+	// stale is how old a sample may be. A node that does not answer for so long has no usage, rather than that of the past.
+	stale = time.Minute
+	// fresh is how long a container has to run before its only sample tells its usage since its start. In less, starting counts too much.
+	fresh = 10 * time.Second
+)
+
+// window is between two samples of the same run; with one sample only, first is zero.
+type window struct{ first, last sample }
+
+// next is the window after one more sample.
+func (w window) next(now sample) window {
+	switch {
+	case w.last.at.IsZero(), now.at.Sub(w.last.at) > stale, now.started.After(w.last.at), now.at.After(w.last.at) && now.cpu < w.last.cpu:
+		// The first one, the first one after a long time, or the first one of another run.
+		age := now.at.Sub(now.started)
+		if !now.started.IsZero() && age >= fresh && age <= stale {
+			return window{first: sample{at: now.started}, last: now}
+		}
+		return window{last: now}
+	case !now.at.After(w.last.at):
+		return w // the same sample again: kubelets measure at intervals of their own
+	}
+	return window{first: w.last, last: now}
+}
+
+// usage is what is used in the window: cores on average, bytes at its end; none while there is one sample only, or the last is stale.
+func (w window) usage(now time.Time) (corev1.ResourceList, bool) {
+	if w.first.at.IsZero() || now.Sub(w.last.at) > stale {
+		return nil, false
+	}
+	cores := (w.last.cpu - w.first.cpu) / w.length().Seconds()
+	return corev1.ResourceList{
+		corev1.ResourceCPU:    *resource.NewScaledQuantity(int64(math.Round(cores*1e9)), resource.Nano),
+		corev1.ResourceMemory: *resource.NewQuantity(int64(w.last.memory), resource.BinarySI),
+	}, true
+}
+
+func (w window) length() time.Duration { return w.last.at.Sub(w.first.at) }
+
+// measured is what is known of one node and the containers there.
+type measured struct {
+	node window
+	pods map[types.NamespacedName]map[string]window
+}
+
+// next is what is known after one more report. What the report does not name is not there any more.
+func (m measured) next(r report) measured {
+	out := measured{pods: make(map[types.NamespacedName]map[string]window, len(r.pods))}
+	if !r.node.at.IsZero() {
+		out.node = m.node.next(r.node)
+	}
+	for pod, containers := range r.pods {
+		out.pods[pod] = make(map[string]window, len(containers))
+		for name, s := range containers {
+			out.pods[pod][name] = m.pods[pod][name].next(s)
+		}
+	}
+	return out
+}
+
+// book holds what is known of every node. Its values are never changed, only replaced, so that they can be read without the lock.
+type book struct {
+	mu    sync.RWMutex
+	nodes map[string]measured
+}
+
+// of is what is known of a node.
+func (b *book) of(node string) measured {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	return b.nodes[node]
+}
+
+// record takes a node's report down.
+func (b *book) record(node string, r report) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.nodes == nil {
+		b.nodes = map[string]measured{}
+	}
+	b.nodes[node] = b.nodes[node].next(r)
+}
+
+// keep forgets all other nodes.
+func (b *book) keep(nodes map[string]bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for name := range b.nodes {
+		if !nodes[name] {
+			delete(b.nodes, name)
+		}
+	}
+}

@@ -1,0 +1,81 @@
+package metrics
+
+import (
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// at is a moment, in seconds after the test's beginning.
+func at(seconds int) time.Time { return time.Unix(1_900_000_000+int64(seconds), 0) }
+
+func TestWindow(t *testing.T) {
+	for _, c := range []struct {
+		what           string
+		samples        []sample
+		now            int
+		length         time.Duration
+		cores, working string // empty: unknown
+	}{
+		{"one sample", []sample{{at: at(0), cpu: 100, memory: 1024}}, 1, 0, "", ""},
+		{"two", []sample{{at: at(0), cpu: 100, memory: 1024}, {at: at(15), cpu: 107.5, memory: 2048}}, 16, 15 * time.Second, "500m", "2Ki"},
+		{"the same again", []sample{{at: at(0), cpu: 1}, {at: at(10), cpu: 3, memory: 1024}, {at: at(10), cpu: 3}}, 20, 10 * time.Second, "200m", "1Ki"},
+		{"of three the last two", []sample{{at: at(0)}, {at: at(10), cpu: 9}, {at: at(20), cpu: 10, memory: 1024}}, 20, 10 * time.Second, "100m", "1Ki"},
+		{"an earlier one", []sample{{at: at(10), cpu: 1}, {at: at(20), cpu: 2, memory: 1024}, {at: at(5), cpu: 1}}, 20, 10 * time.Second, "100m", "1Ki"},
+		{"less than a thousandth", []sample{{at: at(0), cpu: 1}, {at: at(10), cpu: 1.000001, memory: 1}}, 10, 10 * time.Second, "100n", "1"},
+		{"the counter begins anew", []sample{{at: at(0), cpu: 100}, {at: at(15), cpu: 2, memory: 1024}}, 16, 0, "", ""},
+		{"it was started anew", []sample{{at: at(0), cpu: 1, started: at(-100)}, {at: at(15), cpu: 2, memory: 1024, started: at(12)}}, 16, 0, "", ""},
+		{"young, but old enough", []sample{{at: at(12), cpu: 6, memory: 1024, started: at(0)}}, 13, 12 * time.Second, "500m", "1Ki"},
+		{"too young", []sample{{at: at(9), cpu: 6, memory: 1024, started: at(0)}}, 10, 0, "", ""},
+		{"after a long silence", []sample{{at: at(0), cpu: 1}, {at: at(600), cpu: 2, memory: 1024}}, 600, 0, "", ""},
+		{"stale", []sample{{at: at(0), cpu: 1}, {at: at(15), cpu: 2, memory: 1024}}, 76, 15 * time.Second, "", ""},
+		{"none", nil, 0, 0, "", ""},
+	} {
+		var w window
+		for _, s := range c.samples {
+			w = w.next(s)
+		}
+		usage, ok := w.usage(at(c.now))
+		if ok != (c.cores != "") {
+			t.Errorf("%s: known is %t", c.what, ok)
+			continue
+		}
+		if ok && (usage.Cpu().String() != c.cores || usage.Memory().String() != c.working || w.length() != c.length) {
+			t.Errorf("%s: %s cores, %s in %s, want %s, %s in %s", c.what, usage.Cpu(), usage.Memory(), w.length(), c.cores, c.working, c.length)
+		}
+	}
+}
+
+// TestBook shows that what a report does not name is forgotten, a container at a time, and a node when it is not there any more.
+func TestBook(t *testing.T) {
+	b := &book{}
+	of := func(seconds int, containers ...string) report {
+		r := report{node: sample{at: at(seconds), cpu: float64(seconds + 1), memory: 1}, pods: map[types.NamespacedName]map[string]sample{web: {}}}
+		for _, c := range containers {
+			r.pods[web][c] = sample{at: at(seconds), cpu: float64(seconds + 1), memory: 1}
+		}
+		return r
+	}
+	b.record("one", of(0, "a", "b"))
+	before := b.of("one")
+	b.record("one", of(15, "a"))
+	if _, ok := before.node.usage(at(15)); ok {
+		t.Error("what was read is changed afterwards")
+	}
+	now := b.of("one")
+	if _, ok := now.node.usage(at(15)); !ok {
+		t.Error("the node is not known")
+	}
+	if _, ok := now.pods[web]["a"].usage(at(15)); !ok {
+		t.Error("container a is not known")
+	}
+	if _, ok := now.pods[web]["b"]; ok {
+		t.Error("container b is there, though it has ended")
+	}
+	b.record("two", of(15))
+	b.keep(map[string]bool{"two": true})
+	if len(b.of("one").pods) != 0 || b.of("two").node.last.at.IsZero() {
+		t.Error("another node than the one that is gone was forgotten")
+	}
+}
