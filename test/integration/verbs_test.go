@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"errors"
 	"bytes"
 	"context"
 	"crypto/tls"
@@ -378,12 +379,21 @@ func kubectl(ctx context.Context, ts *testscript.TestScript, args ...string) *ex
 const every = 500 * time.Millisecond
 
 func (s *story) retryVerb(ts *testscript.TestScript, neg bool, args []string) {
-	need(ts, neg, args, 2, -1, "retry DEADLINE orlopctl|kubectl ARGS")
+	need(ts, false, args, 2, -1, "[!] retry DEADLINE orlopctl|kubectl ARGS")
 	if args[1] != "orlopctl" && args[1] != "kubectl" {
 		ts.Fatalf("retry: only orlopctl and kubectl can be tried again")
 	}
-	err := until(deadlineOf(ts, args[0]), func() error { return ts.Exec(filepath.Join(*binDir, args[1]), args[2:]...) })
-	s.note("%s", strings.Join(args[1:], " "))
+	err := until(deadlineOf(ts, args[0]), func() error {
+		err := ts.Exec(filepath.Join(*binDir, args[1]), args[2:]...)
+		if neg && err == nil {
+			return errors.New("it goes on working")
+		}
+		if neg {
+			return nil
+		}
+		return err
+	})
+	s.note("%s: works %t", strings.Join(args[1:], " "), neg == (err != nil))
 	if err != nil {
 		ts.Fatalf("%s: not within %s: %v", args[1], args[0], err)
 	}
