@@ -63,7 +63,7 @@ func wire(ctx context.Context, name string, spec nodespec.Spec, dirs layout.Dirs
 		if own[i].Run == nil {
 			w.attach(&own[i])
 		}
-		// Each API server asks the metrics of its own machine.
+		// Each API server asks the metrics of its own machine while they are there.
 		if w.lead != nil && own[i].Name != lead.Name && own[i].Name != metrics.Name {
 			own[i].Run = w.lead.After(own[i].Name, own[i].Run)
 		}
@@ -123,7 +123,7 @@ func (w *wiring) attach(c *component.Component) {
 			})
 		}
 	case kubeapiserver.Name:
-		w.apiserver = kubeapiserver.New(args, filepath.Join(w.dirs.API, nodespec.Revoked), w.etcdReady, bootstrap.Rights)
+		w.apiserver = kubeapiserver.New(args, filepath.Join(w.dirs.API, nodespec.Revoked), metrics.Addresses(w.spec), w.etcdReady, bootstrap.Rights)
 		check := health.Check{URL: w.server.URL + "/readyz", CAFile: filepath.Join(w.dirs.API, nodespec.CA), Name: w.server.Name}
 		c.Run = watched(c.Name, check, w.apiserver.Run)
 	case bootstrap.Name:
@@ -156,7 +156,7 @@ func (w *wiring) attach(c *component.Component) {
 		}
 	case metrics.Name:
 		c.Run = func(ctx context.Context, announce component.Announce) error {
-			return metrics.Run(ctx, w.dirs, w.gate.Rights, announce)
+			return metrics.Run(ctx, w.spec, w.dirs, w.gate.Rights, announce)
 		}
 	case kubelet.Name:
 		c.Run = watched(c.Name, health.Check{URL: plain(kubelet.HealthPort)}, func(ctx context.Context) error {

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"sync"
 
 	bolt "go.etcd.io/bbolt"
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -29,14 +30,17 @@ func (k keeper) members(ctx context.Context, c *clientv3.Client) ([]nodespec.Etc
 	if err != nil {
 		return nil, fmt.Errorf("etcd: does not tell its members: %w", err)
 	}
-	var all []nodespec.EtcdMember
-	for _, m := range list.Members {
-		one := nodespec.EtcdMember{ID: id(m.ID), Name: m.Name, PeerURLs: m.PeerURLs, Learner: m.IsLearner}
-		if err := k.answers(ctx, c, m); err != nil {
-			one.Problem = short(err)
-		}
-		all = append(all, one)
+	all := make([]nodespec.EtcdMember, len(list.Members))
+	var asking sync.WaitGroup
+	for i, m := range list.Members {
+		all[i] = nodespec.EtcdMember{ID: id(m.ID), Name: m.Name, PeerURLs: m.PeerURLs, Learner: m.IsLearner}
+		asking.Go(func() {
+			if err := k.answers(ctx, c, m); err != nil {
+				all[i].Problem = short(err)
+			}
+		})
 	}
+	asking.Wait()
 	slices.SortFunc(all, func(a, b nodespec.EtcdMember) int {
 		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.ID, b.ID))
 	})

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/netip"
 	"time"
 
 	"github.com/google/uuid"
@@ -44,8 +45,8 @@ const resync = 10 * time.Minute
 
 // newConfig makes the configuration of the three servers that are kube-apiserver: the core, the custom resources and
 // the aggregator. It opens the listening socket and, after etcd returned, the connections to etcd. The core's OpenAPI
-// documents are not part of it: attach them to the core server.
-func newConfig(opts options.CompletedOptions, etcd func() error, revoked *revocations) (*app.Config, *documents, error) {
+// documents are not part of it: attach them to the core server. metricsAt is where the resource metrics API answers.
+func newConfig(opts options.CompletedOptions, etcd func() error, revoked *revocations, metricsAt []netip.AddrPort) (*app.Config, *documents, error) {
 	generic, shared, storage, err := genericConfig(opts, etcd, revoked)
 	if err != nil {
 		return nil, nil, err
@@ -63,7 +64,7 @@ func newConfig(opts options.CompletedOptions, etcd func() error, revoked *revoca
 		return nil, nil, err
 	}
 	aggregator, err := controlplaneapiserver.CreateAggregatorConfig(*plane.Generic, opts.CompletedOptions,
-		plane.VersionedInformers, metrics.Nearby(resolver), plane.ProxyTransport, plane.Extra.PeerProxy, admission)
+		plane.VersionedInformers, metrics.Nearby(resolver, metricsAt), plane.ProxyTransport, plane.Extra.PeerProxy, admission)
 	if err != nil {
 		return nil, nil, err
 	}

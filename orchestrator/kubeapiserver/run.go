@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 	genericapiserver "k8s.io/apiserver/pkg/server"
@@ -19,15 +20,17 @@ import (
 type Server struct {
 	args     []string
 	revoked  string // file
+	metrics  []netip.AddrPort
 	etcd     func(context.Context) error
 	rights   func(context.Context, kubernetes.Interface) error
 	loopback chan *rest.Config
 }
 
 // New returns a server with upstream's flags args. It is started by Run. etcd waits until etcd answers: a connection
-// that is refused is tried again only a second later. revoked is the file with the client certificates that count no more. rights makes the roles and bindings of our own, beside upstream's.
-func New(args []string, revoked string, etcd func(context.Context) error, rights func(context.Context, kubernetes.Interface) error) *Server {
-	return &Server{args: args, revoked: revoked, etcd: etcd, rights: rights, loopback: make(chan *rest.Config, 1)}
+// that is refused is tried again only a second later. revoked is the file with the client certificates that count no more, metricsAt where
+// the resource metrics API answers (metrics.Addresses). rights makes the roles and bindings of our own, beside upstream's.
+func New(args []string, revoked string, metricsAt []netip.AddrPort, etcd func(context.Context) error, rights func(context.Context, kubernetes.Interface) error) *Server {
+	return &Server{args: args, revoked: revoked, metrics: metricsAt, etcd: etcd, rights: rights, loopback: make(chan *rest.Config, 1)}
 }
 
 // Run serves until ctx is done, then lets requests under way finish and returns nil.
@@ -41,7 +44,7 @@ func (s *Server) Run(ctx context.Context) error {
 		return err
 	}
 	go revoked.follow(ctx)
-	config, documents, err := newConfig(opts, func() error { return s.etcd(ctx) }, revoked)
+	config, documents, err := newConfig(opts, func() error { return s.etcd(ctx) }, revoked, s.metrics)
 	if err != nil {
 		return fmt.Errorf("cannot configure: %w", err)
 	}

@@ -42,7 +42,7 @@ func Component(spec nodespec.Spec, dirs layout.Dirs) component.Component {
 }
 
 // Run serves until ctx is done. rights waits until the component may do what it does.
-func Run(ctx context.Context, dirs layout.Dirs, rights func(context.Context) error, announce component.Announce) error {
+func Run(ctx context.Context, spec nodespec.Spec, dirs layout.Dirs, rights func(context.Context) error, announce component.Announce) error {
 	announce(Name, false, "waiting for the API server")
 	if err := rights(ctx); err != nil {
 		return nil // asked to stop before there was anything to stop
@@ -72,7 +72,7 @@ func Run(ctx context.Context, dirs layout.Dirs, rights func(context.Context) err
 	if err != nil {
 		return err
 	}
-	server, err := newServer(dirs, config, nodes{nodeLister, known, time.Now}, pods{podLister, known, time.Now})
+	server, err := newServer(Addresses(spec)[0], dirs, config, nodes{nodeLister, known, time.Now}, pods{podLister, known, time.Now})
 	if err != nil {
 		return err
 	}

@@ -2,6 +2,8 @@ package metrics
 
 import (
 	"context"
+	"net"
+	"net/netip"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -83,15 +85,42 @@ func (services) ResolveEndpoint(namespace, name string, _ int32) (*url.URL, erro
 }
 
 func TestNearby(t *testing.T) {
+	single := Addresses(nodespec.Spec{NodeIPs: []netip.Addr{netip.MustParseAddr("192.0.2.10")}})
 	for where, want := range map[[2]string]string{
 		{"kube-system", bootstrap.MetricsService}: "https://127.0.0.1:10261",
 		{"default", bootstrap.MetricsService}:     "https://orlop-metrics.default",
 		{"kube-system", "metrics-server"}:         "https://metrics-server.kube-system",
 	} {
-		got, err := Nearby(services{}).ResolveEndpoint(where[0], where[1], 443)
+		got, err := Nearby(services{}, single).ResolveEndpoint(where[0], where[1], 443)
 		if err != nil || got.String() != want {
 			t.Errorf("%v: %v, %v; want %s", where, got, err, want)
 		}
+	}
+	// Where there are several machines, another one's while the own one's is away.
+	address := func(last byte) netip.Addr { return netip.AddrFrom4([4]byte{127, 78, 0, last}) }
+	several := Addresses(nodespec.Spec{NodeIPs: []netip.Addr{address(2)}, ControlPlanes: []netip.Addr{address(1), address(2), address(3)}})
+	asked := func() string {
+		t.Helper()
+		got, err := Nearby(services{}, several).ResolveEndpoint("kube-system", bootstrap.MetricsService, 443)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return got.Host
+	}
+	expect := func(want byte) {
+		t.Helper()
+		if got := asked(); got != netip.AddrPortFrom(address(want), Port).String() {
+			t.Errorf("%s is asked, want that of %d", got, want)
+		}
+	}
+	expect(2) // the own one if nobody answers
+	for _, last := range []byte{3, 1, 2} {
+		l, err := net.Listen("tcp", netip.AddrPortFrom(address(last), Port).String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		expect(last) // each comes before those that answer already
 	}
 	// The API server's aggregator expects this name in the certificate.
 	if name := bootstrap.MetricsService + "." + metav1.NamespaceSystem + ".svc"; nodespec.MetricsHost != name {

@@ -3,7 +3,7 @@ package metrics
 import (
 	"fmt"
 	"maps"
-	"net"
+	"net/netip"
 	"path/filepath"
 	"strings"
 	"time"
@@ -35,17 +35,16 @@ import (
 )
 
 const (
-	// address and Port are where the component answers.
-	address = "127.0.0.1"
-	Port    = 10261
+	// Port is where the component answers (Addresses).
+	Port = 10261
 	// decided is how long a decision of the API server about who may read is kept (upstream's value for servers like this one).
 	decided = 10 * time.Second
 	// patience is how long one request may take. All answers come from memory.
 	patience = 5 * time.Second
 )
 
-// newServer returns a server of the two resources. It opens the port. api is how it asks the API server who may read.
-func newServer(dirs layout.Dirs, api *clientrest.Config, nodes, pods rest.Storage) (*genericapiserver.GenericAPIServer, error) {
+// newServer returns a server of the two resources. It opens the port at an address. api is how it asks the API server who may read.
+func newServer(address netip.AddrPort, dirs layout.Dirs, api *clientrest.Config, nodes, pods rest.Storage) (*genericapiserver.GenericAPIServer, error) {
 	at := func(name string) string { return filepath.Join(dirs.Controllers, name) }
 	scheme := runtime.NewScheme()
 	install.Install(scheme)
@@ -63,11 +62,11 @@ func newServer(dirs layout.Dirs, api *clientrest.Config, nodes, pods rest.Storag
 	config.OpenAPIConfig.Info.Title, config.OpenAPIV3Config.Info.Title = "Resource metrics", "Resource metrics"
 
 	serving := options.NewSecureServingOptions()
-	serving.BindAddress, serving.BindPort = net.ParseIP(address), Port
+	serving.BindAddress, serving.BindPort = address.Addr().AsSlice(), int(address.Port())
 	serving.ServerCert.CertKey = options.CertKey{CertFile: at(nodespec.MetricsServing), KeyFile: at(nodespec.MetricsServingKey)}
 	serving.MinTLSVersion, serving.CipherSuites = "VersionTLS12", component.StrongSuites()
 	if err := serving.ApplyTo(&config.SecureServing); err != nil {
-		return nil, fmt.Errorf("cannot serve on %s:%d: %w", address, Port, err)
+		return nil, fmt.Errorf("cannot serve on %v: %w", address, err)
 	}
 	if err := admit(config, at(nodespec.FrontProxyCA), api); err != nil {
 		return nil, err
