@@ -13,7 +13,7 @@ export GOFLAGS
 HEAVY   := github.com/orlop-os/orlop/orchestrator
 LIGHT   := $(shell go list ./... 2>/dev/null | grep -v -e '^$(HEAVY)' -e '/test/integration$$')
 # What tells stories, and what builds another version of the image as an upgrade: -out FOLDER -version V.
-PATIENCE = 75m
+PATIENCE = 70m
 STORIES  = CGO_ENABLED=0 go test -count=1 -v -timeout $(PATIENCE) ./test/integration -args -image $(CURDIR)/$(IMAGE) -bin $(CURDIR)/$(BUILD)/bin -operator $(CURDIR)/$(BUILD)/operator -versions $(CURDIR)/$(BUILD)
 VERSION  = $(BUILD)/bin/imager -profile profiles/$(PROFILE).yaml -outputs orlop.bundle -bin ''
 N        = 200

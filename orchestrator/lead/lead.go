@@ -31,11 +31,12 @@ const Name = "lead"
 // leaseName is the lease's, in kube-system. Upstream's controller manager has the right to this one, and does not use it here.
 const leaseName = "kube-controller-manager"
 
-// The times are upstream's: others take over when the leader was silent for lease; it stops by itself after renew without an answer.
+// Others take over when the leader was silent for lease; it stops by itself after renew without an answer. The times are twice upstream's: a
+// leader that stops because the API server is slow starts anew, and makes it slower.
 const (
-	lease = 15 * time.Second
-	renew = 10 * time.Second
-	retry = 2 * time.Second
+	lease = 30 * time.Second
+	renew = 20 * time.Second
+	retry = 4 * time.Second
 )
 
 // Several tells whether there is anybody to lead.
