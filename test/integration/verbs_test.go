@@ -1,11 +1,11 @@
 package integration
 
 import (
-	"errors"
 	"bytes"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
