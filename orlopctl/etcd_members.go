@@ -8,6 +8,7 @@ import (
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/client"
@@ -85,66 +86,53 @@ func (t *tool) etcdRemoveCommand() *cobra.Command {
 }
 
 func (t *tool) etcdRecoverCommand() *cobra.Command {
-	var yes bool
-	c := &cobra.Command{
+	return t.etcdConsented(&cobra.Command{
 		Use:   "recover",
 		Short: "Go on with this machine's data alone, when most members are lost for good",
 		Long: "Go on with this machine's data as the only member of etcd. It is for a cluster whose members are lost, and not only away: while a quorum\n" +
 			"answers, it is refused. Choose the machine whose `orlopctl etcd status` shows the highest raft term and index. The lost machines join\n" +
 			"again when they come with an empty disk; one that still has its data is told, and joins by `orlopctl etcd rejoin`. The machine's name\n" +
 			"must be typed first, unless --yes is given.",
-		Args: cobra.NoArgs,
-		RunE: func(*cobra.Command, []string) error {
-			return t.callFor(etcdTimeout, func(ctx context.Context, c *client.Client) error {
-				if !yes {
-					if err := t.confirm(ctx, c, "leave out every other member of its cluster's etcd"); err != nil {
-						return err
-					}
-				}
-				answer, err := c.Etcd.Recover(ctx, &api.EtcdRecoverRequest{})
-				if err != nil {
-					return err
-				}
-				if !t.human() {
-					return t.print(answer, nil)
-				}
-				t.println("etcd goes on with this machine alone; left out: " + orDash(strings.Join(answer.Dropped, ", ")))
-				return nil
-			})
-		},
-	}
-	c.Flags().BoolVar(&yes, "yes", false, "do not ask")
-	return c
+	}, "leave out every other member of its cluster's etcd", func(ctx context.Context, c *client.Client) (proto.Message, string, error) {
+		answer, err := c.Etcd.Recover(ctx, &api.EtcdRecoverRequest{})
+		return answer, "etcd goes on with this machine alone; left out: " + orDash(strings.Join(answer.GetDropped(), ", ")), err
+	})
 }
 
 func (t *tool) etcdRejoinCommand() *cobra.Command {
-	var yes bool
-	c := &cobra.Command{
+	return t.etcdConsented(&cobra.Command{
 		Use:   "rejoin",
 		Short: "Drop the data of a machine that is no member any more, and have it join again",
 		Long: "Drop the etcd data of a machine that was removed, or left out by `orlopctl etcd recover`, and have it join the others again. What it had\n" +
 			"can be put back by `orlopctl etcd restore --undo`. A member that a quorum answers is refused. The machine's name must be typed first,\n" +
 			"unless --yes is given.",
-		Args: cobra.NoArgs,
-		RunE: func(*cobra.Command, []string) error {
-			return t.callFor(etcdTimeout, func(ctx context.Context, c *client.Client) error {
-				if !yes {
-					if err := t.confirm(ctx, c, "drop its copy of the cluster's data"); err != nil {
-						return err
-					}
-				}
-				answer, err := c.Etcd.Rejoin(ctx, &api.EtcdRejoinRequest{})
-				if err != nil {
+	}, "drop its copy of the cluster's data", func(ctx context.Context, c *client.Client) (proto.Message, string, error) {
+		answer, err := c.Etcd.Rejoin(ctx, &api.EtcdRejoinRequest{})
+		return answer, "the machine is a member again", err
+	})
+}
+
+// etcdConsented completes a command that cannot be taken back: it makes the machine do what it says only when its name was typed.
+func (t *tool) etcdConsented(c *cobra.Command, what string, do func(context.Context, *client.Client) (answer proto.Message, done string, err error)) *cobra.Command {
+	yes := c.Flags().Bool("yes", false, "do not ask")
+	c.Args = cobra.NoArgs
+	c.RunE = func(*cobra.Command, []string) error {
+		return t.callFor(etcdTimeout, func(ctx context.Context, c *client.Client) error {
+			if !*yes {
+				if err := t.confirm(ctx, c, what); err != nil {
 					return err
 				}
-				if !t.human() {
-					return t.print(answer, nil)
-				}
-				t.println("the machine is a member again")
-				return nil
-			})
-		},
+			}
+			answer, done, err := do(ctx, c)
+			if err != nil {
+				return err
+			}
+			if !t.human() {
+				return t.print(answer, nil)
+			}
+			t.println(done)
+			return nil
+		})
 	}
-	c.Flags().BoolVar(&yes, "yes", false, "do not ask")
 	return c
 }
