@@ -10,6 +10,7 @@ import (
 	"net"
 	"strings"
 	"sync"
+	"time"
 
 	"google.golang.org/grpc/credentials"
 )
@@ -97,8 +98,10 @@ func (l *lastError) get() error {
 
 func (l *lastError) reason() error { return reasonOf(l.get()) }
 
-// watchedTLS remembers why a handshake failed. In TLS 1.3 a client has finished before the server has looked at its
-// certificate, so a refusal arrives with the first read after the handshake: that is watched as well.
+// watchedTLS remembers why a handshake failed. In TLS 1.3 a client has finished before the server has looked at its certificate, so a
+// refusal arrives with the first read after the handshake. That read comes before anything is written: a server that has closed the
+// connection answers what is still sent with a reset, which takes the refusal away unread. A machine speaks first (its settings, RFC 9113,
+// section 3.4), so nothing is lost by it.
 type watchedTLS struct {
 	credentials.TransportCredentials
 	seen *lastError
@@ -111,8 +114,29 @@ func (w *watchedTLS) ClientHandshake(ctx context.Context, authority string, raw 
 		w.seen.set(err)
 		return conn, info, err
 	}
+	first, err := readFirst(ctx, conn)
+	if err != nil {
+		w.seen.set(err)
+		return nil, nil, errors.Join(err, conn.Close())
+	}
 	w.seen.set(nil)
-	return &watchedConn{Conn: conn, seen: w.seen}, info, nil
+	return &watchedConn{Conn: conn, seen: w.seen, first: first}, info, nil
+}
+
+// readFirst reads what the machine says first.
+func readFirst(ctx context.Context, conn net.Conn) ([]byte, error) {
+	stop := context.AfterFunc(ctx, func() { _ = conn.SetReadDeadline(time.Now()) }) // the read tells whether it has ended
+	first := make([]byte, 4<<10)
+	n, err := conn.Read(first)
+	switch {
+	case !stop():
+		return nil, context.Cause(ctx)
+	case n > 0:
+		return first[:n], nil
+	case err == nil:
+		return nil, io.ErrNoProgress
+	}
+	return nil, err
 }
 
 // Clone implements credentials.TransportCredentials.
@@ -122,11 +146,17 @@ func (w *watchedTLS) Clone() credentials.TransportCredentials {
 
 type watchedConn struct {
 	net.Conn
-	seen *lastError
+	seen  *lastError
+	first []byte // read already
 }
 
 // Read implements net.Conn.
 func (c *watchedConn) Read(b []byte) (int, error) {
+	if len(c.first) > 0 {
+		n := copy(b, c.first)
+		c.first = c.first[n:]
+		return n, nil
+	}
 	n, err := c.Conn.Read(b)
 	if err != nil && !errors.Is(err, net.ErrClosed) {
 		c.seen.set(err)
