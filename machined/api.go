@@ -180,7 +180,7 @@ func (a machineAPI) Reset(ctx context.Context, r *api.ResetRequest) (*api.PowerR
 		return nil, status.Errorf(codes.FailedPrecondition, "reset refused: %v", err)
 	}
 	if slices.Contains(down.wipe, layout.Data) {
-		if err := a.m.leaveMembers(ctx); err != nil {
+		if err := a.m.leaveMembers(caller(ctx)); err != nil {
 			return nil, status.Errorf(codes.FailedPrecondition, "reset refused: %v", err)
 		}
 	}

@@ -60,14 +60,14 @@ func (a etcdAPI) Rejoin(ctx context.Context, _ *api.EtcdRejoinRequest) (*api.Etc
 }
 
 // leaveMembers has etcd forget this machine, whose data are about to go, so that the others do not count on it. It is an error if they
-// would lose their quorum by it.
-func (m *machine) leaveMembers(ctx context.Context) error {
+// would lose their quorum by it. It goes on without the caller.
+func (m *machine) leaveMembers(by string) error {
 	if m.noData() != nil {
 		return nil
 	}
-	left, err := ask[nodespec.EtcdMember](ctx, m, paths.UserAPI, "leave-members", nil)
+	left, err := ask[nodespec.EtcdMember](m.working, m, paths.UserAPI, "leave-members", nil)
 	if err == nil && left.ID != "" {
-		m.events.add("etcd", "op", fmt.Sprintf("this machine's member %s has left, asked by %s", left.ID, caller(ctx)))
+		m.events.add("etcd", "op", fmt.Sprintf("this machine's member %s has left, asked by %s", left.ID, by))
 	}
 	return err
 }

@@ -239,6 +239,10 @@ func (a *agent) relink() error {
 func (a *agent) step(now time.Time, others []claimed) string {
 	v := view{now: now, won: a.won, cutOff: a.stale}
 	for _, o := range others {
+		// Two links of this machine may be in one network, and hear each other.
+		if slices.ContainsFunc(a.links, func(l Link) bool { return l.MAC == o.by }) {
+			continue
+		}
 		v.claimed = append(v.claimed, o.address)
 		if a.others[o.address] != o.by {
 			a.others[o.address] = o.by

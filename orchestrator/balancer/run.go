@@ -2,6 +2,7 @@ package balancer
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"path/filepath"
@@ -20,6 +21,9 @@ const Name = "balancer"
 
 // maxOpen bounds connections: each has six file descriptors. A node's components have about ten.
 const maxOpen = 512
+
+// acceptAgain is how long it is waited when a connection could not be taken.
+const acceptAgain = 100 * time.Millisecond
 
 // Component describes the balancer without its Run function.
 func Component() component.Component {
@@ -143,8 +147,16 @@ func (b *balancer) close(servers []string) {
 func (b *balancer) accept(ctx context.Context, parts *sync.WaitGroup) error {
 	for {
 		client, err := b.socket.AcceptTCP()
-		if err != nil {
+		if errors.Is(err, net.ErrClosed) {
 			return fmt.Errorf("cannot accept connections: %w", err)
+		}
+		if err != nil { // no descriptors or memory at present (accept(2)): the next one may be taken
+			select {
+			case <-time.After(acceptAgain):
+				continue
+			case <-ctx.Done():
+				return nil
+			}
 		}
 		select {
 		case b.places <- struct{}{}:

@@ -140,13 +140,18 @@ func (k keeper) ask(ctx context.Context, s *nodespec.EtcdStatus) error {
 	if now.Leader != 0 {
 		s.Leader = id(now.Leader)
 	}
+	if s.Members, err = k.members(ctx, c); err != nil {
+		return err
+	}
+	if s.Leader == "" {
+		return nil // alarms are told by a quorum
+	}
 	alarms, err := c.AlarmList(ctx)
 	if err != nil {
 		return fmt.Errorf("etcd does not tell its alarms: %w", err)
 	}
 	s.Alarms = names(alarms.Alarms)
-	s.Members, err = k.members(ctx, c)
-	return err
+	return nil
 }
 
 func id(number uint64) string { return strconv.FormatUint(number, 16) }

@@ -11,6 +11,7 @@ package etcd
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -161,11 +162,14 @@ func start(ctx context.Context, file string, k keeper, tell func(why string)) (*
 		}
 		log := filepath.Join(k.dirs.EtcdData, logFolder)
 		if !exists(log) {
+			// A cluster that is begun twice is two, and neither takes the other's members for its own. Who joins takes over the first one's.
+			config.InitialClusterToken += " " + rand.Text()
 			if err := (newcomer{k.spec, k.dirs, tell}).meet(ctx, config); err != nil {
 				return nil, err
 			}
+		} else if config.ForceNewCluster, err = k.goesAlone(ctx); err != nil {
+			return nil, err
 		}
-		config.ForceNewCluster = exists(k.at(nodespec.AloneFile))
 		server, err := embed.StartEtcd(config)
 		if err == nil {
 			return server, nil

@@ -156,7 +156,8 @@ func (k keeper) settle(own format) error {
 	}
 	live, made := filepath.Join(k.dirs.EtcdData, member), k.at(restoring+"/"+member)
 	// Where there are other members the data are theirs, too; etcd judges itself whether it can serve them.
-	if last.newer(own) && len(others(k.spec)) == 0 {
+	shared := k.shared()
+	if last.newer(own) && !shared {
 		if exists(live) && !exists(k.at(dropped)) {
 			if err := k.restore(last, own); err != nil {
 				return err
@@ -171,7 +172,7 @@ func (k keeper) settle(own format) error {
 			}
 		}
 	}
-	if last != own {
+	if last != own && !(shared && last.newer(own)) {
 		text, err := json.Marshal(own)
 		if err != nil {
 			return fmt.Errorf("etcd: %w", err)
@@ -186,6 +187,15 @@ func (k keeper) settle(own format) error {
 		}
 	}
 	return nil
+}
+
+// shared tells whether other members have the data, too.
+func (k keeper) shared() bool {
+	if len(others(k.spec)) == 0 {
+		return false
+	}
+	all, err := k.stored()
+	return err != nil || len(all) > 1
 }
 
 // lastFormat is who has written the data; the zero format when nobody has.

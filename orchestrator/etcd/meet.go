@@ -188,6 +188,16 @@ func (n newcomer) wait() (leave func(), err error) {
 	}, nil
 }
 
+// serving is another machine that serves the cluster's data, if there is one.
+func (n newcomer) serving(ctx context.Context) (netip.Addr, bool) {
+	for _, a := range n.askAll(ctx) {
+		if a.Says == quorum.Serving {
+			return a.From, true
+		}
+	}
+	return netip.Addr{}, false
+}
+
 // askAll asks all others at once.
 func (n newcomer) askAll(ctx context.Context) []quorum.Answer {
 	list := others(n.spec)
@@ -220,8 +230,8 @@ func (n newcomer) ask(ctx context.Context, a netip.Addr) quorum.Answer {
 	list, err := c.MemberList(ctx)
 	switch {
 	case err == nil:
-		return quorum.Answer{From: a, Says: quorum.Serving, Members: toQuorum(list.Members)}
-	case errors.Is(err, rpctypes.ErrGRPCNotSupportedForLearner):
+		return quorum.Answer{From: a, Says: quorum.Serving, Cluster: list.Header.ClusterId, Members: toQuorum(list.Members)}
+	case errors.Is(err, rpctypes.Error(rpctypes.ErrGRPCNotSupportedForLearner)):
 		return says(quorum.Silent, errors.New("is joining itself"))
 	}
 	// What has no quorum answers from its own memory only, and the time for the first question is over.

@@ -3,6 +3,7 @@ package etcd
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -10,10 +11,13 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"time"
 
 	bolt "go.etcd.io/bbolt"
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/server/v3/etcdserver/api/membership"
 	"go.etcd.io/etcd/server/v3/storage/schema"
 
 	"github.com/orlop-os/orlop/pkg/durable"
@@ -111,12 +115,29 @@ func (k keeper) removeMember(ctx context.Context, name string) (nodespec.EtcdMem
 	if err != nil {
 		return fail(fmt.Errorf("etcd: the member's number: %w", err))
 	}
-	ctx, cancel := context.WithTimeout(ctx, changeTime)
-	defer cancel()
-	if _, err := c.MemberRemove(ctx, number); err != nil {
+	if err := remove(ctx, c, number); err != nil {
 		return fail(fmt.Errorf("etcd: %s is not removed: %w", name, err))
 	}
 	return all[i], nil
+}
+
+// remove removes a member. A member that was not connected with the others for five seconds does not do it yet.
+func remove(ctx context.Context, c *clientv3.Client, id uint64) error {
+	ctx, cancel := context.WithTimeout(ctx, changeTime)
+	defer cancel()
+	ticker := time.NewTicker(askEvery)
+	defer ticker.Stop()
+	for {
+		_, err := c.MemberRemove(ctx, id)
+		if !errors.Is(err, rpctypes.ErrUnhealthy) {
+			return err
+		}
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return err
+		}
+	}
 }
 
 // leave removes this machine's own member before its data go. Where there is no other member, or no quorum that could be told, there is
@@ -134,6 +155,9 @@ func (k keeper) leave(ctx context.Context) (nodespec.EtcdMember, error) {
 func (k keeper) recover(ctx context.Context) (r nodespec.EtcdRecovered, err error) {
 	if !exists(filepath.Join(k.dirs.EtcdData, logFolder)) {
 		return r, errors.New("etcd: there are no data on this machine; ask one that has them")
+	}
+	if a, ok := k.asker().serving(ctx); ok {
+		return r, fmt.Errorf("etcd: nothing was changed: %v is a member, and a quorum answers it; if this machine is none, `orlopctl etcd rejoin`", a)
 	}
 	all, err := k.known(ctx)
 	if err != nil {
@@ -167,20 +191,49 @@ func (k keeper) known(ctx context.Context) ([]nodespec.EtcdMember, error) {
 			return all, nil
 		}
 	}
-	count := 0
-	if err := viewDatabase(k.database(), func(tx *bolt.Tx) error {
-		if members := tx.Bucket(schema.Members.Name()); members != nil {
-			count = members.Stats().KeyN
-		}
-		return nil
-	}); err != nil {
+	all, err := k.stored()
+	if err != nil {
 		return nil, fmt.Errorf("etcd: does not answer, and its database does not tell the members: %w", err)
 	}
-	all := make([]nodespec.EtcdMember, count)
 	for i := range all {
 		all[i].Problem = "etcd does not run on this machine"
 	}
 	return all, nil
+}
+
+// stored are the members as the database has them, which nobody has open.
+func (k keeper) stored() (all []nodespec.EtcdMember, err error) {
+	err = viewDatabase(k.database(), func(tx *bolt.Tx) error {
+		members := tx.Bucket(schema.Members.Name())
+		if members == nil {
+			return nil
+		}
+		return members.ForEach(func(_, value []byte) error {
+			var m membership.Member
+			if err := json.Unmarshal(value, &m); err != nil {
+				return err
+			}
+			all = append(all, nodespec.EtcdMember{ID: id(uint64(m.ID)), Name: m.Name, PeerURLs: m.PeerURLs, Learner: m.IsLearner})
+			return nil
+		})
+	})
+	return all, err
+}
+
+// asker asks the other control-plane machines that the configuration names.
+func (k keeper) asker() newcomer { return newcomer{k.spec, k.dirs, func(string) {}} }
+
+// goesAlone tells whether etcd starts as the only member, because somebody has asked for it. If the others have a quorum by now, that was
+// long ago: they would stop.
+func (k keeper) goesAlone(ctx context.Context) (bool, error) {
+	if !exists(k.at(nodespec.AloneFile)) {
+		return false, nil
+	}
+	a, ok := k.asker().serving(ctx)
+	if !ok {
+		return true, nil
+	}
+	return false, errors.Join(fmt.Errorf("this machine was to go on alone, but %v is a member by now, and a quorum answers it", a), k.goneAlone())
 }
 
 // goneAlone is called when etcd serves: what it was told to do about its members is done.
@@ -202,6 +255,9 @@ func (k keeper) rejoin(ctx context.Context) (struct{}, error) {
 	if k.ask(ctx, &s) == nil && s.Leader != "" {
 		return none, errors.New("etcd: nothing was changed: this machine is a member, and a quorum answers it")
 	}
+	if _, ok := k.asker().serving(ctx); !ok {
+		return none, errors.New("etcd: nothing was changed: no other machine of Cluster.spec.controlPlanes serves the cluster's data, so there is nobody to join; switch them on, or `orlopctl etcd recover` the one whose data are to be kept")
+	}
 	if err := durable.WriteFile(k.at(nodespec.RejoinFile), nil, 0o600); err != nil {
 		return none, fmt.Errorf("etcd: cannot write down that the data are dropped: %w", err)
 	}
@@ -213,7 +269,12 @@ func (k keeper) drop() error {
 	if !exists(k.at(nodespec.RejoinFile)) {
 		return nil
 	}
-	if exists(k.database()) {
+	// What is begun anew does not go on alone.
+	if err := k.goneAlone(); err != nil {
+		return err
+	}
+	// Data that were of no member, because joining was cut short, are no reason to lose those that were.
+	if exists(filepath.Join(k.dirs.EtcdData, logFolder)) && exists(k.database()) {
 		if err := k.tidy(undo); err != nil {
 			return err
 		}
@@ -232,12 +293,18 @@ func (k keeper) drop() error {
 
 // alone is an error in a cluster of several members: what is done to the data of one of them would not be done to the others'.
 func (k keeper) alone(ctx context.Context, what string) error {
+	if a, ok := k.asker().serving(ctx); ok {
+		return fmt.Errorf("etcd: %s, nothing was changed: %v serves the cluster's data, and would keep them; remove the other members first (`orlopctl etcd remove`), and have them join again afterwards (`orlopctl etcd rejoin`)", what, a)
+	}
 	if !exists(filepath.Join(k.dirs.EtcdData, logFolder)) {
 		return nil
 	}
 	all, err := k.known(ctx)
+	if err != nil && len(others(k.spec)) == 0 {
+		return nil // the data are what is wrong, and were a single machine's
+	}
 	if err != nil {
-		return nil // the data are what is wrong, and were a single machine's or are no quorum's
+		return fmt.Errorf("etcd: %s, nothing was changed: whether there are other members is not known: %w; if they are lost, `orlopctl etcd recover` first, or take them out of Cluster.spec.controlPlanes", what, err)
 	}
 	if len(all) > 1 {
 		return fmt.Errorf("etcd: %s, nothing was changed: the cluster has %d members, and the others would keep their data; remove them first (`orlopctl etcd remove`), and have them join again afterwards (`orlopctl etcd rejoin`)",

@@ -198,6 +198,10 @@ func sign(ctx context.Context, c *clientv3.Client, own format) error {
 	if err != nil || len(have.Kvs) == 1 && bytes.Equal(have.Kvs[0].Value, text) {
 		return err
 	}
+	var last format
+	if len(have.Kvs) == 1 && json.Unmarshal(have.Kvs[0].Value, &last) == nil && last.newer(own) {
+		return fmt.Errorf("another member, of etcd %s and Kubernetes %s, writes them, which are newer", last.Etcd, last.Kubernetes)
+	}
 	_, err = c.Put(ctx, writerKey, string(text))
 	return err
 }

@@ -39,8 +39,8 @@ const (
 	retry = 4 * time.Second
 )
 
-// Several tells whether there is anybody to lead.
-func Several(spec nodespec.Spec) bool { return spec.ControlPlane && len(spec.ControlPlanes) > 1 }
+// Several tells whether there may be anybody to lead: another machine may name this one while this one names only itself.
+func Several(spec nodespec.Spec) bool { return spec.ControlPlane && len(spec.ControlPlanes) > 0 }
 
 // Component describes it without its Run function. It comes before those that it leads, and so stops after them.
 func Component(spec nodespec.Spec, dirs layout.Dirs) component.Component {

@@ -20,7 +20,7 @@ const connecting = 300 * time.Millisecond
 // Addresses are where the resource metrics API answers, this machine's own first: on loopback where it has one API server to answer, and
 // on every control-plane machine's address where there are several.
 func Addresses(spec nodespec.Spec) []netip.AddrPort {
-	if len(spec.ControlPlanes) < 2 {
+	if len(spec.ControlPlanes) == 0 {
 		return []netip.AddrPort{netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), Port)}
 	}
 	all := []netip.AddrPort{netip.AddrPortFrom(spec.NodeIPs[0], Port)}

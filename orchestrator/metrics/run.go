@@ -33,6 +33,10 @@ const (
 	starting = 500 * time.Millisecond
 	// steady is between two looks afterwards.
 	steady = 10 * time.Second
+	// missed is how long the component is not ready without the API. Afterwards it is, and says what is missing: whoever has deleted or
+	// replaced the registration has lost this API, and is not to lose the controllers of the same process, which is restarted if it
+	// does not get ready.
+	missed = time.Minute
 )
 
 // Component describes the component without its Run function.
@@ -113,14 +117,17 @@ func needed(object any) (any, error) {
 func watch(ctx context.Context, dirs layout.Dirs, registrations registration.APIServicesGetter, s *scraper, announce component.Announce) {
 	ticker := time.NewTicker(starting)
 	defer ticker.Stop()
-	ca, began := filepath.Join(dirs.Controllers, nodespec.CA), time.Now().UTC().Format(time.RFC3339Nano)
+	began := time.Now()
+	r := registrar{ca: filepath.Join(dirs.Controllers, nodespec.CA), mark: began.UTC().Format(time.RFC3339Nano), api: registrations.APIServices()}
 	var last state
 	wasReady := false
 	for {
-		now := look(ctx, ca, began, registrations.APIServices())
+		now := r.look(ctx)
 		if now.ready && now.detail == "" {
 			now.detail = s.describe()
 		}
+		// What is missing is said for ever, but held against the machine for some time only.
+		now.ready = now.ready || time.Since(began) > missed
 		if now.ready && !wasReady {
 			wasReady = true
 			ticker.Reset(steady)
@@ -147,26 +154,36 @@ type state struct {
 // before: at a start it asks sooner than there is somebody, and then in ever longer intervals, but after a change at once.
 const served = "orlop.dev/served-since"
 
-// look sees to it that the registration names the CA (a file) of the component's certificate, and says whether the API server reaches it.
-func look(ctx context.Context, ca, began string, registrations registration.APIServiceInterface) state {
-	have, err := registrations.Get(ctx, bootstrap.MetricsAPI, metav1.GetOptions{})
+// registrar sees to the registration.
+type registrar struct {
+	ca   string // file with the authorities that the component's certificate is by
+	mark string // what is written under served, once; empty when it was: other machines write theirs there
+	api  registration.APIServiceInterface
+}
+
+// look sees to it that the registration names the CA, and says whether the API server reaches the component.
+func (r *registrar) look(ctx context.Context) state {
+	have, err := r.api.Get(ctx, bootstrap.MetricsAPI, metav1.GetOptions{})
 	if err != nil {
 		return state{detail: err.Error()}
 	}
 	if !bootstrap.OwnMetrics(have) {
 		return state{ready: true, detail: "another server has the resource metrics API"}
 	}
-	bundle, err := os.ReadFile(ca)
+	bundle, err := os.ReadFile(r.ca)
 	if err != nil {
 		return state{detail: fmt.Sprintf("the CA of the API server: %v", err)}
 	}
-	late := !available(have).ready && have.Annotations[served] != began
+	late := !available(have).ready && r.mark != "" && have.Annotations[served] != r.mark
 	if late || !bytes.Equal(have.Spec.CABundle, bundle) {
-		metav1.SetMetaDataAnnotation(&have.ObjectMeta, served, began)
+		if late {
+			metav1.SetMetaDataAnnotation(&have.ObjectMeta, served, r.mark)
+		}
 		have.Spec.CABundle = bundle
-		if have, err = registrations.Update(ctx, have, metav1.UpdateOptions{}); err != nil {
+		if have, err = r.api.Update(ctx, have, metav1.UpdateOptions{}); err != nil {
 			return state{detail: fmt.Sprintf("APIService %s: cannot be brought up to date: %v", bootstrap.MetricsAPI, err)}
 		}
+		r.mark = ""
 	}
 	return available(have)
 }

@@ -70,7 +70,7 @@ func TestLook(t *testing.T) {
 			},
 			Status: apiregistrationv1.APIServiceStatus{Conditions: c.conditions},
 		}}
-		got := look(context.Background(), ca, "now", api)
+		got := (&registrar{ca: ca, mark: "now", api: api}).look(context.Background())
 		if got.ready != c.ready || !strings.Contains(got.detail, c.detail) || api.writes != c.writes {
 			t.Errorf("%s: %+v, %d writes", c.what, got, api.writes)
 		}

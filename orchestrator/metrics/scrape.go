@@ -71,7 +71,9 @@ func newScraper(dirs layout.Dirs, nodes corelisters.NodeLister, book *book) (*sc
 	if err != nil {
 		return nil, fmt.Errorf("cannot talk to kubelets: %w", err)
 	}
-	return &scraper{client: &http.Client{Transport: transport, Timeout: answer}, nodes: nodes, book: book}, nil
+	// A kubelet that sends its caller elsewhere would have the control plane ask where a node cannot.
+	stay := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	return &scraper{client: &http.Client{Transport: transport, Timeout: answer, CheckRedirect: stay}, nodes: nodes, book: book}, nil
 }
 
 // addressOf is where a node's kubelet is reached.

@@ -23,8 +23,8 @@ type window struct{ first, last sample }
 // next is the window after one more sample.
 func (w window) next(now sample) window {
 	switch {
-	case w.last.at.IsZero(), now.at.Sub(w.last.at) > stale, now.started.After(w.last.at), now.at.After(w.last.at) && now.cpu < w.last.cpu:
-		// The first one, the first one after a long time, or the first one of another run.
+	case w.last.at.IsZero(), now.at.Sub(w.last.at) > stale, w.last.at.Sub(now.at) > stale, now.started.After(w.last.at), now.at.After(w.last.at) && now.cpu < w.last.cpu:
+		// The first one, the first one after a long time or after the clock was set back, or the first one of another run.
 		age := now.at.Sub(now.started)
 		if !now.started.IsZero() && age >= fresh && age <= stale {
 			return window{first: sample{at: now.started}, last: now}

@@ -400,9 +400,11 @@ func (c *compiler) endpoints(names []endpoint, pods []pod, v6 bool, has func(net
 // sender. And who says that he is a pod of another node has to come by the tunnel, if there is one.
 func (c *compiler) gates() {
 	out, in := hook(egress, -1), hook(ingress, 0)
+	bridged := []Match{{Test: In, Link: c.Bridge}, {Test: Out, Link: c.Bridge}}
 	pass := []Rule{
 		{Matches: []Match{{Test: Established}}, Verdict: Accept},
-		{Matches: []Match{{Test: Neighbour}}, Verdict: Accept},
+		// Among the bridge's pods only: routed, or in the protocol's name, it would be a way past every policy.
+		{Matches: append(slices.Clone(bridged), Match{Test: Neighbour}), Verdict: Accept},
 	}
 	var ranges netipx.IPSetBuilder
 	for _, r := range c.Cluster {
@@ -423,7 +425,8 @@ func (c *compiler) gates() {
 		addresses := addressesOf(mine, v6)
 		pods := c.add(local, Addresses, v6, addresses)
 		pairs := c.add(self, Pairs, v6, slices.Clone(addresses))
-		own := Rule{Matches: []Match{{Test: Self, Set: pairs, V6: v6}}, Verdict: Accept}
+		// What comes from elsewhere with a pod's own address as its sender is not the pod's.
+		own := Rule{Matches: append(slices.Clone(bridged), Match{Test: Self, Set: pairs, V6: v6}), Verdict: Accept}
 		known[0], known[1] = append(known[0], own), append(known[1], own)
 		closed[0] = append(closed[0], Rule{Matches: []Match{
 			{Test: In, Link: c.Bridge}, {Test: Source, Set: pods, V6: v6, Not: true},

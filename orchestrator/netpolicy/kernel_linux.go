@@ -229,6 +229,9 @@ func match(m Match, sets map[string]*nftables.Set, follow bool) []expr.Any {
 			&expr.Cmp{Op: expr.CmpOpNeq, Register: register, Data: none})
 		return out
 	case Neighbour:
+		meta(expr.MetaKeyNFPROTO, expr.CmpOpEq, unix.NFPROTO_IPV6)
+		add(&expr.Payload{DestRegister: register, Base: expr.PayloadBaseNetworkHeader, Offset: hopLimit, Len: 1},
+			&expr.Cmp{Op: expr.CmpOpEq, Register: register, Data: []byte{255}})
 		meta(expr.MetaKeyL4PROTO, expr.CmpOpEq, icmpv6)
 		add(&expr.Payload{DestRegister: register, Base: expr.PayloadBaseTransportHeader, Len: 1},
 			&expr.Cmp{Op: expr.CmpOpGte, Register: register, Data: []byte{135}},

@@ -78,7 +78,7 @@ type Test int
 // The tests.
 const (
 	Established         Test = iota // the packet belongs to a connection that was let pass, or is an error about one
-	Neighbour                       // IPv6 neighbour solicitation or advertisement (RFC 4861): types 135 and 136
+	Neighbour                       // IPv6 neighbour solicitation or advertisement that was not routed (RFC 4861: types 135 and 136, hop limit 255)
 	In                              // it came in on the link
 	Source                          // its sender is in the set
 	Destination                     // its destination is in the set
@@ -196,7 +196,7 @@ func (m Match) String() string {
 	case Established:
 		return "ct state established,related"
 	case Neighbour:
-		return "icmpv6 type 135-136"
+		return "ip6 hoplimit 255 icmpv6 type 135-136"
 	case In:
 		return fmt.Sprintf("iifname %s%q", not, m.Link)
 	case Out:
@@ -233,7 +233,9 @@ const (
 	tcp    = 6
 	udp    = 17
 	icmpv6 = 58
-	sctp   = 132
+	// hopLimit is where an IPv6 header says it (RFC 8200, section 3), in bytes.
+	hopLimit = 7
+	sctp     = 132
 )
 
 var protocols = map[uint8]string{tcp: "tcp", udp: "udp", sctp: "sctp"}

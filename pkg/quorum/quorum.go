@@ -48,6 +48,7 @@ const (
 type Answer struct {
 	From    netip.Addr
 	Says    Says
+	Cluster uint64   // if it is Serving: whose members these are
 	Members []Member // if it is Serving
 	Why     string   // if it is Silent or Stuck
 }
@@ -82,8 +83,11 @@ type Step struct {
 // Next decides on the answers of all the other control-plane machines that the configuration names, this time and the last time. What is
 // asked of one member is done by all: etcd refuses it if the others would lose their quorum by it.
 func Next(s Self, last, now []Answer) Step {
+	if two := different(now); two != "" {
+		return Step{Why: two}
+	}
 	if i := slices.IndexFunc(now, func(a Answer) bool { return a.Says == Serving }); i >= 0 {
-		return join(s, now[i], now)
+		return join(s, now[i], last, now)
 	}
 	if i := slices.IndexFunc(now, func(a Answer) bool { return a.Says == Stuck }); i >= 0 {
 		return Step{Why: fmt.Sprintf("%v is a member of etcd, which has no quorum at present: %s; switch on the other members, or if they are lost, `orlopctl etcd recover` there",
@@ -103,16 +107,31 @@ func Next(s Self, last, now []Answer) Step {
 	return Step{Act: Found, Why: "nobody has data: begins the cluster"}
 }
 
+// different says that two machines serve different clusters, which a machine cannot choose between; empty if it is not so.
+func different(now []Answer) string {
+	var first *Answer
+	for i, a := range now {
+		switch {
+		case a.Says != Serving:
+		case first == nil:
+			first = &now[i]
+		case a.Cluster != first.Cluster:
+			return fmt.Sprintf("%v and %v are of different clusters (%x, %x); reset those whose data are not wanted (`orlopctl reset --wipe data`)", first.From, a.From, first.Cluster, a.Cluster)
+		}
+	}
+	return ""
+}
+
 // join has the member removed that the machine takes the place of, and then the machine added. A member that was added and has never
 // started is removed too: nobody knows whether it has. One that has the machine's name elsewhere must be known to be gone.
-func join(s Self, a Answer, all []Answer) Step {
+func join(s Self, a Answer, last, now []Answer) Step {
 	for _, m := range a.Members {
 		own := slices.Contains(m.URLs, s.URL)
 		if m.Name != s.Name && !own {
 			continue
 		}
-		if !own && !gone(m, all) {
-			return Step{Why: fmt.Sprintf("%v says that a member of this machine's name is at %s, which answers, or is not among Cluster.spec.controlPlanes; give this machine a name of its own, or switch that one off and name its address there",
+		if !own && (!gone(m, last) || !gone(m, now)) {
+			return Step{Why: fmt.Sprintf("%v says that a member of this machine's name is at %s, which answers, or is not among Cluster.spec.controlPlanes; give this machine a name of its own, or switch that one off and have it forgotten (`orlopctl etcd remove`)",
 				a.From, strings.Join(m.URLs, ", "))}
 		}
 		if voters := voters(a.Members); !m.Learner && voters == 1 {
@@ -123,7 +142,7 @@ func join(s Self, a Answer, all []Answer) Step {
 	return Step{Act: Add, Via: a.From, Why: fmt.Sprintf("joins by %v", a.From)}
 }
 
-// gone tells whether a member is known not to run where it has been.
+// gone tells whether a member is known not to run where it has been. That it was silent once means little.
 func gone(m Member, all []Answer) bool {
 	return slices.ContainsFunc(all, func(a Answer) bool {
 		return (a.Says == Silent || a.Says == Empty) && slices.Contains(m.URLs, PeerURL(a.From))
