@@ -31,12 +31,14 @@ const Name = "lead"
 // leaseName is the lease's, in kube-system. Upstream's controller manager has the right to this one, and does not use it here.
 const leaseName = "kube-controller-manager"
 
-// Others take over when the leader was silent for lease; it stops by itself after renew without an answer. The times are twice upstream's: a
-// leader that stops because the API server is slow starts anew, and makes it slower.
+// Others take over when the leader was silent for lease; it stops by itself after renew without an answer, and what it asks last, and the two
+// requests with which it gives the lease back, end before that. The times are about twice upstream's: a leader that stops because the API
+// server is slow starts anew, and makes it slower.
 const (
-	lease = 30 * time.Second
-	renew = 20 * time.Second
-	retry = 4 * time.Second
+	lease   = 36 * time.Second
+	renew   = 20 * time.Second
+	retry   = 4 * time.Second
+	request = 5 * time.Second
 )
 
 // Several tells whether there may be anybody to lead: another machine may name this one while this one names only itself.
@@ -88,7 +90,7 @@ func (l *Lead) Run(ctx context.Context, rights func(context.Context) error, anno
 	if err != nil {
 		return fmt.Errorf("%s: cannot use: %w", path, err)
 	}
-	config.Timeout = renew / 2 // of one request, so that there is time for another one
+	config.Timeout = request
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return fmt.Errorf("cannot make client: %w", err)
