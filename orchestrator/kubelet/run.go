@@ -66,8 +66,12 @@ func Run(ctx context.Context, args []string, gate *apigate.Gate, bus string, dow
 	return app.Run(ctx, server, parts, gates)
 }
 
-// reportGrace is how long the API server may take to hear how the pods have ended; then the machine goes down all the same.
-const reportGrace = 5 * time.Second
+// reportGrace is how long the API server may take to hear how the pods have ended, and silence how long it may say nothing at all; then the
+// machine goes down all the same.
+const (
+	reportGrace = 15 * time.Second
+	silence     = 5 * time.Second
+)
 
 // reported waits until the API server knows of every pod of the node that it has ended: the kubelet lets go of its lock
 // when the containers are gone, and tells how they ended only then.
@@ -77,10 +81,17 @@ func reported(ctx context.Context, client kubernetes.Interface, node string) err
 	still := metav1.ListOptions{FieldSelector: "spec.nodeName=" + node + ",status.phase!=Succeeded,status.phase!=Failed"}
 	ticker := time.NewTicker(100 * time.Millisecond)
 	defer ticker.Stop()
-	for {
-		list, err := client.CoreV1().Pods("").List(ctx, still)
-		if err == nil && len(list.Items) == 0 {
+	for answered := time.Now(); ; {
+		asking, done := context.WithTimeout(ctx, silence)
+		list, err := client.CoreV1().Pods("").List(asking, still)
+		done()
+		switch {
+		case err != nil && time.Since(answered) > silence:
+			return err
+		case err == nil && len(list.Items) == 0:
 			return nil
+		case err == nil:
+			answered = time.Now()
 		}
 		select {
 		case <-ticker.C:
