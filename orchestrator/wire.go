@@ -135,9 +135,7 @@ func (w *wiring) attach(c *component.Component) {
 			return w.lead.Run(ctx, w.gate.Rights, announce)
 		}
 	case early.IPAM:
-		c.Run = func(ctx context.Context, announce component.Announce) error {
-			return early.RunIPAM(ctx, w.spec, w.dirs, w.gate.Rights, announce)
-		}
+		c.Run = w.allowed(early.RunIPAM)
 	case early.Namespaces:
 		c.Run = func(ctx context.Context, announce component.Announce) error {
 			return early.RunNamespaces(ctx, w.dirs, w.gate.Rights, announce)
@@ -155,9 +153,7 @@ func (w *wiring) attach(c *component.Component) {
 			return balancer.Run(ctx, w.spec, w.dirs, announce)
 		}
 	case metrics.Name:
-		c.Run = func(ctx context.Context, announce component.Announce) error {
-			return metrics.Run(ctx, w.spec, w.dirs, w.gate.Rights, announce)
-		}
+		c.Run = w.allowed(metrics.Run)
 	case kubelet.Name:
 		c.Run = watched(c.Name, health.Check{URL: plain(kubelet.HealthPort)}, func(ctx context.Context) error {
 			return kubelet.Run(ctx, args, w.gate, filepath.Join(w.dirs.Node, "logind.sock"), w.down, w.podsEnded)
@@ -175,21 +171,24 @@ func (w *wiring) attach(c *component.Component) {
 			return drain.Run(ctx, w.spec, w.dirs, w.agent.Registered, announce)
 		}
 	case netpolicy.Name:
-		c.Run = func(ctx context.Context, announce component.Announce) error {
-			return netpolicy.Run(ctx, w.spec, w.dirs, w.gate.Rights, announce)
-		}
+		c.Run = w.allowed(netpolicy.Run)
 	case loadbalancer.Name:
-		c.Run = func(ctx context.Context, announce component.Announce) error {
-			return loadbalancer.Run(ctx, w.spec, w.dirs, w.gate.Rights, announce)
-		}
+		c.Run = w.allowed(loadbalancer.Run)
 	case announcer.Name:
-		c.Run = func(ctx context.Context, announce component.Announce) error {
-			return announcer.Run(ctx, w.spec, w.dirs, w.gate.Rights, announce)
-		}
+		c.Run = w.allowed(announcer.Run)
 	case podnetwork.Name:
 		c.Run = w.agent.Run
 	case podnetwork.NodeName:
 		c.Run = w.agent.RunNode
+	}
+}
+
+// allowed runs what waits for the rights to do what it does.
+func (w *wiring) allowed(
+	run func(ctx context.Context, spec nodespec.Spec, dirs layout.Dirs, rights func(context.Context) error, announce component.Announce) error,
+) func(context.Context, component.Announce) error {
+	return func(ctx context.Context, announce component.Announce) error {
+		return run(ctx, w.spec, w.dirs, w.gate.Rights, announce)
 	}
 }
 

@@ -50,7 +50,7 @@ func peerURL(spec nodespec.Spec) string {
 	if len(spec.ControlPlanes) == 0 {
 		return quorum.PeerURL(netip.AddrFrom4([4]byte{127, 0, 0, 1}))
 	}
-	return quorum.PeerURL(own(spec))
+	return quorum.PeerURL(spec.OwnAddress())
 }
 
 // configFile is etcd's own configuration file. The numbers:
@@ -69,11 +69,11 @@ func peerURL(spec nodespec.Spec) string {
 func configFile(spec nodespec.Spec, dirs layout.Dirs) component.File {
 	at := func(name string) string { return filepath.Join(dirs.API, name) }
 	clients, advertised, security, pace := "unix://"+dirs.EtcdSocket(), "http://127.0.0.1:2379", "", ""
-	if len(others(spec)) > 0 {
+	if len(spec.OtherControlPlanes()) > 0 {
 		pace = "heartbeat-interval: 250\nelection-timeout: 2500\nmax-learners: 16\n"
 	}
 	if len(spec.ControlPlanes) > 0 {
-		advertised = clientURL(own(spec))
+		advertised = clientURL(spec.OwnAddress())
 		clients += "," + advertised
 		security = fmt.Sprintf("client-transport-security:\n  cert-file: %s\n  key-file: %s\n  trusted-ca-file: %s\n  client-cert-auth: true\n  skip-client-san-verification: true\n",
 			at(nodespec.EtcdPeerCert), at(nodespec.EtcdPeerKey), at(nodespec.EtcdCA))
@@ -160,8 +160,7 @@ func start(ctx context.Context, file string, k keeper, tell func(why string)) (*
 		if err != nil {
 			return nil, fmt.Errorf("%s: cannot use: %w", file, err)
 		}
-		log := filepath.Join(k.dirs.EtcdData, logFolder)
-		if !exists(log) {
+		if !k.hasData() {
 			// A cluster that is begun twice is two, and neither takes the other's members for its own. Who joins takes over the first one's.
 			config.InitialClusterToken += " " + rand.Text()
 			if err := (newcomer{k.spec, k.dirs, tell}).meet(ctx, config); err != nil {
@@ -174,7 +173,7 @@ func start(ctx context.Context, file string, k keeper, tell func(why string)) (*
 		if err == nil {
 			return server, nil
 		}
-		if exists(log) || config.ClusterState != embed.ClusterStateFlagExisting {
+		if k.hasData() || config.ClusterState != embed.ClusterStateFlagExisting {
 			return nil, fmt.Errorf("%s: cannot start from: %w", config.Dir, err)
 		}
 		tell("joins anew: " + err.Error())
@@ -198,6 +197,8 @@ func ended(server *embed.Etcd, err error) error {
 
 // logFolder is etcd's write-ahead log in the data folder. While it is not there, the member has taken part in nothing.
 const logFolder = member + "/wal"
+
+func (k keeper) hasData() bool { return exists(filepath.Join(k.dirs.EtcdData, logFolder)) }
 
 // stopped is an error, but for one that comes of being asked to stop.
 func stopped(ctx context.Context, err error) error {

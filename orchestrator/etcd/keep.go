@@ -191,7 +191,7 @@ func (k keeper) settle(own format) error {
 
 // shared tells whether other members have the data, too.
 func (k keeper) shared() bool {
-	if len(others(k.spec)) == 0 {
+	if len(k.spec.OtherControlPlanes()) == 0 {
 		return false
 	}
 	all, err := k.stored()

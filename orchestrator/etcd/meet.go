@@ -43,21 +43,6 @@ const (
 	waitingPath = "/orlop/waiting"
 )
 
-// own is the address by which the cluster's members know this one: the one that the configuration names.
-func own(spec nodespec.Spec) netip.Addr {
-	for _, a := range spec.ControlPlanes {
-		if slices.Contains(spec.NodeIPs, a) {
-			return a
-		}
-	}
-	return spec.NodeIPs[0]
-}
-
-// others are the control-plane machines that the configuration names besides this one.
-func others(spec nodespec.Spec) []netip.Addr {
-	return slices.DeleteFunc(slices.Clone(spec.ControlPlanes), func(a netip.Addr) bool { return slices.Contains(spec.NodeIPs, a) })
-}
-
 // self is this machine to package quorum.
 func self(spec nodespec.Spec) quorum.Self {
 	return quorum.Self{
@@ -84,7 +69,7 @@ type newcomer struct {
 
 // meet returns when etcd may start, with its first configuration completed by who else is a member.
 func (n newcomer) meet(ctx context.Context, config *embed.Config) error {
-	if len(others(n.spec)) == 0 {
+	if len(n.spec.OtherControlPlanes()) == 0 {
 		return nil // the configuration is that of a founder
 	}
 	leave, err := n.wait()
@@ -126,7 +111,7 @@ func (n newcomer) do(ctx context.Context, step quorum.Step, config *embed.Config
 	}
 	ctx, cancel := context.WithTimeout(ctx, changeTime)
 	defer cancel()
-	c, err := n.connect(step.Via)
+	c, err := connectTo(n.dirs, clientURL(step.Via))
 	if err != nil {
 		return false, err
 	}
@@ -170,7 +155,7 @@ func (n newcomer) wait() (leave func(), err error) {
 	if err != nil {
 		return nil, fmt.Errorf("the certificate for members cannot be used: %w", err)
 	}
-	listener, err := net.Listen("tcp", netip.AddrPortFrom(own(n.spec), quorum.PeerPort).String())
+	listener, err := net.Listen("tcp", netip.AddrPortFrom(n.spec.OwnAddress(), quorum.PeerPort).String())
 	if err != nil {
 		return nil, fmt.Errorf("the port for members cannot be opened: %w", err)
 	}
@@ -200,7 +185,7 @@ func (n newcomer) serving(ctx context.Context) (netip.Addr, bool) {
 
 // askAll asks all others at once.
 func (n newcomer) askAll(ctx context.Context) []quorum.Answer {
-	list := others(n.spec)
+	list := n.spec.OtherControlPlanes()
 	answers := make([]quorum.Answer, len(list))
 	var asking sync.WaitGroup
 	for i, a := range list {
@@ -222,7 +207,7 @@ func (n newcomer) ask(ctx context.Context, a netip.Addr) quorum.Answer {
 	if waits {
 		return quorum.Answer{From: a, Says: quorum.Empty}
 	}
-	c, err := n.connect(a)
+	c, err := connectTo(n.dirs, clientURL(a))
 	if err != nil {
 		return says(quorum.Silent, err)
 	}
@@ -263,13 +248,13 @@ func (n newcomer) waits(ctx context.Context, a netip.Addr) (bool, error) {
 	return answer.StatusCode == http.StatusOK, nil
 }
 
-// connect connects with another machine's etcd.
-func (n newcomer) connect(a netip.Addr) (*clientv3.Client, error) {
-	config, err := identity(n.dirs).ClientConfig()
+// connectTo connects with another member's etcd.
+func connectTo(dirs layout.Dirs, urls ...string) (*clientv3.Client, error) {
+	config, err := identity(dirs).ClientConfig()
 	if err != nil {
 		return nil, fmt.Errorf("the certificate for members cannot be used: %w", err)
 	}
-	return clientv3.New(clientv3.Config{Endpoints: []string{clientURL(a)}, TLS: config, DialTimeout: askTime, Logger: silence})
+	return clientv3.New(clientv3.Config{Endpoints: urls, TLS: config, DialTimeout: askTime, Logger: silence})
 }
 
 func clientURL(a netip.Addr) string {

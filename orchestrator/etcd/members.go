@@ -62,11 +62,7 @@ func (k keeper) answers(ctx context.Context, local *clientv3.Client, m *etcdserv
 	if len(m.ClientURLs) == 0 {
 		return errors.New("has not started yet")
 	}
-	tls, err := identity(k.dirs).ClientConfig()
-	if err != nil {
-		return err
-	}
-	c, err := clientv3.New(clientv3.Config{Endpoints: m.ClientURLs, TLS: tls, DialTimeout: askTime, Logger: silence})
+	c, err := connectTo(k.dirs, m.ClientURLs...)
 	if err != nil {
 		return err
 	}
@@ -153,7 +149,7 @@ func (k keeper) leave(ctx context.Context) (nodespec.EtcdMember, error) {
 // recover has etcd start as the only member, with this machine's data. It is for a cluster that has lost its quorum for good, so one that
 // has a quorum is not touched.
 func (k keeper) recover(ctx context.Context) (r nodespec.EtcdRecovered, err error) {
-	if !exists(filepath.Join(k.dirs.EtcdData, logFolder)) {
+	if !k.hasData() {
 		return r, errors.New("etcd: there are no data on this machine; ask one that has them")
 	}
 	if a, ok := k.asker().serving(ctx); ok {
@@ -164,7 +160,7 @@ func (k keeper) recover(ctx context.Context) (r nodespec.EtcdRecovered, err erro
 		return r, err
 	}
 	voters, answering := votes(all)
-	if needed := voters/2 + 1; answering >= needed {
+	if answering >= quorum.Needed(voters) {
 		return r, fmt.Errorf("etcd: nothing was changed: %d of %d members answer, which is a quorum; `orlopctl etcd remove` removes one that is lost", answering, voters)
 	}
 	for _, m := range all {
@@ -238,8 +234,11 @@ func (k keeper) goesAlone(ctx context.Context) (bool, error) {
 
 // goneAlone is called when etcd serves: what it was told to do about its members is done.
 func (k keeper) goneAlone() error {
-	if err := os.RemoveAll(k.at(nodespec.AloneFile)); err != nil {
-		return fmt.Errorf("etcd: cannot tidy up: %w", err)
+	if !exists(k.at(nodespec.AloneFile)) {
+		return nil
+	}
+	if err := k.tidy(nodespec.AloneFile); err != nil {
+		return err
 	}
 	return durable.SyncFolder(k.dirs.EtcdKept)
 }
@@ -248,7 +247,7 @@ func (k keeper) goneAlone() error {
 // `restore --undo` puts back. A member that the others count on is not touched.
 func (k keeper) rejoin(ctx context.Context) (struct{}, error) {
 	none := struct{}{}
-	if len(others(k.spec)) == 0 {
+	if len(k.spec.OtherControlPlanes()) == 0 {
 		return none, errors.New("etcd: nothing was changed: Cluster.spec.controlPlanes names no other machine that could be joined")
 	}
 	var s nodespec.EtcdStatus
@@ -274,7 +273,7 @@ func (k keeper) drop() error {
 		return err
 	}
 	// Data that were of no member, because joining was cut short, are no reason to lose those that were.
-	if exists(filepath.Join(k.dirs.EtcdData, logFolder)) && exists(k.database()) {
+	if k.hasData() && exists(k.database()) {
 		if err := k.tidy(undo); err != nil {
 			return err
 		}
@@ -296,11 +295,11 @@ func (k keeper) alone(ctx context.Context, what string) error {
 	if a, ok := k.asker().serving(ctx); ok {
 		return fmt.Errorf("etcd: %s, nothing was changed: %v serves the cluster's data, and would keep them; remove the other members first (`orlopctl etcd remove`), and have them join again afterwards (`orlopctl etcd rejoin`)", what, a)
 	}
-	if !exists(filepath.Join(k.dirs.EtcdData, logFolder)) {
+	if !k.hasData() {
 		return nil
 	}
 	all, err := k.known(ctx)
-	if err != nil && len(others(k.spec)) == 0 {
+	if err != nil && len(k.spec.OtherControlPlanes()) == 0 {
 		return nil // the data are what is wrong, and were a single machine's
 	}
 	if err != nil {

@@ -4,7 +4,6 @@ import (
 	"net"
 	"net/netip"
 	"net/url"
-	"slices"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -23,11 +22,9 @@ func Addresses(spec nodespec.Spec) []netip.AddrPort {
 	if len(spec.ControlPlanes) == 0 {
 		return []netip.AddrPort{netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), Port)}
 	}
-	all := []netip.AddrPort{netip.AddrPortFrom(spec.NodeIPs[0], Port)}
-	for _, a := range spec.ControlPlanes {
-		if !slices.Contains(spec.NodeIPs, a) {
-			all = append(all, netip.AddrPortFrom(a, Port))
-		}
+	all := []netip.AddrPort{netip.AddrPortFrom(spec.OwnAddress(), Port)}
+	for _, a := range spec.OtherControlPlanes() {
+		all = append(all, netip.AddrPortFrom(a, Port))
 	}
 	return all
 }

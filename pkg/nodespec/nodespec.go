@@ -4,6 +4,7 @@ package nodespec
 
 import (
 	"net/netip"
+	"slices"
 	"time"
 )
 
@@ -60,6 +61,21 @@ type DNS struct {
 type StubDomain struct {
 	Domain  string           `json:"domain"` // in lower case, without a dot at the end
 	Servers []netip.AddrPort `json:"servers"`
+}
+
+// OwnAddress is the address by which the cluster's machines know this one: the one of its own that ControlPlanes names, else the first.
+func (s Spec) OwnAddress() netip.Addr {
+	for _, a := range s.ControlPlanes {
+		if slices.Contains(s.NodeIPs, a) {
+			return a
+		}
+	}
+	return s.NodeIPs[0]
+}
+
+// OtherControlPlanes are those of ControlPlanes that are not this machine.
+func (s Spec) OtherControlPlanes() []netip.Addr {
+	return slices.DeleteFunc(slices.Clone(s.ControlPlanes), func(a netip.Addr) bool { return slices.Contains(s.NodeIPs, a) })
 }
 
 // TokenWebhook says how the service for tokens is asked (the TokenReview API).

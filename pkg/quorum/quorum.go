@@ -172,13 +172,16 @@ func sameEmpty(a, b []Answer) bool {
 	return slices.EqualFunc(a, b, func(a, b Answer) bool { return a.From == b.From && a.Says == Empty && b.Says == Empty })
 }
 
-// Spare says how many of so many voting members may be away, and why: a majority has to answer.
-func Spare(voters int) int { return (voters - 1) / 2 }
+// Needed says how many of so many voting members have to answer: a majority.
+func Needed(voters int) int { return voters/2 + 1 }
+
+// Spare says how many of so many voting members may be away.
+func Spare(voters int) int { return max(voters-Needed(voters), 0) }
 
 // MayRemove is an error if etcd has no quorum, or would lose it without a member: of the voters, so many answer, and the one to be removed
 // is among them or is not. A learner may always go.
 func MayRemove(voters, answering int, answers bool) error {
-	if needed := voters/2 + 1; answering < needed {
+	if needed := Needed(voters); answering < needed {
 		return fmt.Errorf("%d of %d members answer, and %d have to; switch on more of them, or if they are lost, `orlopctl etcd recover`", answering, voters, needed)
 	}
 	left, alive := voters-1, answering
@@ -188,7 +191,7 @@ func MayRemove(voters, answering int, answers bool) error {
 	if left == 0 {
 		return fmt.Errorf("it is the only member, and holds the cluster's data")
 	}
-	if needed := left/2 + 1; alive < needed {
+	if needed := Needed(left); alive < needed {
 		return fmt.Errorf("%d of %d members answer; without it there would be %d, of which %d have to answer, and only %d would", answering, voters, left, needed, alive)
 	}
 	return nil
