@@ -111,7 +111,19 @@ func (k keeper) removeMember(ctx context.Context, name string) (nodespec.EtcdMem
 	if err != nil {
 		return fail(fmt.Errorf("etcd: the member's number: %w", err))
 	}
-	if err := remove(ctx, c, number); err != nil {
+	via := c
+	if all[i].Name == k.spec.NodeName {
+		// A member that removes itself stops, perhaps before it has answered.
+		another, ok := k.asker().serving(ctx)
+		if !ok {
+			return fail(fmt.Errorf("etcd: %s is not removed, nothing was changed: no other machine of Cluster.spec.controlPlanes serves the cluster's data", name))
+		}
+		if via, err = connectTo(k.dirs, clientURL(another)); err != nil {
+			return fail(err)
+		}
+		defer via.Close()
+	}
+	if err := remove(ctx, via, number); err != nil {
 		return fail(fmt.Errorf("etcd: %s is not removed: %w", name, err))
 	}
 	return all[i], nil
