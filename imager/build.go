@@ -211,11 +211,11 @@ func (b *Build) planRoot() error {
 	if err != nil {
 		return err
 	}
-	archive, err := pause.Archive(pause.Reference, "pause", program, time.Unix(b.Release.BuildTime, 0))
-	if err != nil {
+	var archive bytes.Buffer
+	if err := pause.Image(program, time.Unix(b.Release.BuildTime, 0)).Write(&archive); err != nil {
 		return err
 	}
-	if err := addImages(b.tree, archive, b.Profile.Images); err != nil {
+	if err := addImages(b.tree, archive.Bytes(), b.Profile.Images); err != nil {
 		return err
 	}
 	return addSystem(b.tree, b.Release)

@@ -2,8 +2,6 @@
 //
 // The program is 40 lines of C without a C library (src/pause.c). C and not Go, because one of them runs in every pod:
 // a Go runtime would cost each pod more than a megabyte, this costs a few pages. A compiler is needed for runc anyway.
-//
-// The package also wraps single programs as OCI archives in general. It does not pull and does not push.
 package pause
 
 import (
@@ -13,6 +11,9 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"time"
+
+	"github.com/orlop-os/orlop/pkg/ociarchive"
 )
 
 //go:embed src/pause.c
@@ -28,6 +29,13 @@ var flags = []string{
 	"-x", "c", "-std=c11", "-Os", "-Wall", "-Wextra", "-Werror",
 	"-static", "-nostdlib", "-ffreestanding", "-fno-asynchronous-unwind-tables", "-fno-stack-protector",
 	"-fcf-protection=none", "-Wl,--build-id=none,-z,noseparate-code,-z,noexecstack,-s",
+}
+
+// Image is the image of the program, made at a time of its own. The user is nobody (65535, as upstream's pause image has it).
+func Image(program []byte, created time.Time) ociarchive.Image {
+	image := ociarchive.Program(Reference, "pause", program)
+	image.Config.User, image.Created = "65535:65535", created
+	return image
 }
 
 // Compile builds the program in the folder work and returns its bytes.

@@ -1,11 +1,9 @@
 package pause
 
 import (
-	"archive/tar"
 	"bytes"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -13,9 +11,6 @@ import (
 	"syscall"
 	"testing"
 	"time"
-
-	"github.com/google/go-containerregistry/pkg/v1/layout"
-	"github.com/google/go-containerregistry/pkg/v1/validate"
 )
 
 // program compiles pause into a file.
@@ -106,67 +101,5 @@ func waitFor(t *testing.T, what string, done func() bool) {
 			t.Fatal("waited 20 s for " + what)
 		case <-tick.C:
 		}
-	}
-}
-
-func TestArchive(t *testing.T) {
-	created := time.Unix(1_700_000_000, 0)
-	a, err := Archive("example.test/one:1", "one", []byte("program"), created)
-	if err != nil {
-		t.Fatal(err)
-	}
-	b, err := Archive("example.test/one:1", "one", []byte("program"), created.In(time.FixedZone("far", 9*3600)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !bytes.Equal(a, b) {
-		t.Error("the same image written twice differs")
-	}
-
-	dir := t.TempDir()
-	for r := tar.NewReader(bytes.NewReader(a)); ; {
-		h, err := r.Next()
-		if errors.Is(err, io.EOF) {
-			break
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		data, err := io.ReadAll(r)
-		if err != nil {
-			t.Fatal(err)
-		}
-		file := filepath.Join(dir, h.Name)
-		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(file, data, 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	index, err := layout.ImageIndexFromPath(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := validate.Index(index); err != nil {
-		t.Error(err)
-	}
-	m, err := index.IndexManifest()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got := m.Manifests[0].Annotations["io.containerd.image.name"]; got != "example.test/one:1" {
-		t.Errorf("containerd would call the image %q", got)
-	}
-	image, err := index.Image(m.Manifests[0].Digest)
-	if err != nil {
-		t.Fatal(err)
-	}
-	config, err := image.ConfigFile()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if config.OS != "linux" || config.Architecture != "amd64" || fmt.Sprint(config.Config.Entrypoint) != "[/one]" || len(config.RootFS.DiffIDs) != 1 {
-		t.Errorf("image configuration is %+v", config)
 	}
 }

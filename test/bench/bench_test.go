@@ -229,15 +229,3 @@ func TestSession(t *testing.T) {
 		t.Errorf("session is %d, expected 99", got)
 	}
 }
-
-func TestArchive(t *testing.T) {
-	text, err := archive([]byte("a program"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, want := range []string{"a program", imageName, "oci-layout", "/testpod"} {
-		if !bytes.Contains(text, []byte(want)) {
-			t.Errorf("the archive does not hold %q", want)
-		}
-	}
-}

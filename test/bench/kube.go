@@ -17,6 +17,9 @@ import (
 	"github.com/orlop-os/orlop/pkg/api"
 )
 
+// imageName is the image that the pod runs: the stories' web server, which is two to three times as large as the baseline's busybox.
+const imageName = "test.orlop.dev/bench:1"
+
 // podName is the pod's name; the baseline's pod.yaml describes the same pod.
 const podName = "hello"
 

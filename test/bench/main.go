@@ -27,6 +27,8 @@ import (
 	"path/filepath"
 	"syscall"
 	"time"
+
+	"github.com/orlop-os/orlop/test/testimage"
 )
 
 const (
@@ -119,7 +121,7 @@ func run(ctx context.Context, o options) error {
 		return fmt.Errorf("logs: cannot make the folder: %w", err)
 	}
 	podImage := filepath.Join(logs, "pod-image.tar")
-	if err := buildImage(ctx, podImage); err != nil {
+	if err := testimage.Write(ctx, podImage, imageName); err != nil {
 		return err
 	}
 	result := report{Image: artefact, MemoryMiB: o.memoryMiB, Processors: processors, IdleSeconds: o.idle.Seconds()}

@@ -24,6 +24,7 @@ import (
 
 	"github.com/orlop-os/orlop/hack/qemu"
 	"github.com/orlop-os/orlop/pkg/client"
+	"github.com/orlop-os/orlop/test/testimage"
 )
 
 // The verbs of the stories, besides testscript's own (stdout, stderr, cmp, grep, …):
@@ -437,7 +438,7 @@ func (s *story) nocertVerb(ts *testscript.TestScript, neg bool, args []string) {
 
 func (s *story) imageVerb(ts *testscript.TestScript, neg bool, args []string) {
 	need(ts, neg, args, 1, 2, "image FILE [NAME]")
-	ts.Check(buildImage(ts.MkAbs(args[0]), append(args[1:], testImage)[0]))
+	ts.Check(testimage.Write(context.Background(), ts.MkAbs(args[0]), append(args[1:], testImage)[0]))
 }
 
 func (s *story) portforwardVerb(ts *testscript.TestScript, neg bool, args []string) {

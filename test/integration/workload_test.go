@@ -1,9 +1,7 @@
 package integration
 
 import (
-	"archive/tar"
 	"bufio"
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -11,9 +9,6 @@ import (
 	"io"
 	"net/http"
 	"net/netip"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -21,11 +16,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/google/go-containerregistry/pkg/v1/empty"
-	"github.com/google/go-containerregistry/pkg/v1/layout"
-	"github.com/google/go-containerregistry/pkg/v1/mutate"
-	"github.com/google/go-containerregistry/pkg/v1/static"
-	"github.com/google/go-containerregistry/pkg/v1/types"
 	"github.com/rogpeppe/go-internal/testscript"
 	core "k8s.io/api/core/v1"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -40,69 +30,6 @@ import (
 
 // testImage is the name under which the stories' image is imported.
 const testImage = "test.orlop.dev/testpod:1"
-
-// buildImage builds ./testpod and writes an OCI archive that holds it and nothing else. Images of different names have
-// different contents, so that one can be in use while the other is not.
-func buildImage(file, name string) error {
-	dir, err := os.MkdirTemp("", "orlop-testpod-")
-	if err != nil {
-		return err
-	}
-	defer os.RemoveAll(dir)
-	program := filepath.Join(dir, "testpod")
-	build := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", program, "./testpod")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		return fmt.Errorf("cannot build testpod: %w: %s", err, out)
-	}
-	content, err := os.ReadFile(program)
-	if err != nil {
-		return err
-	}
-	var layer bytes.Buffer
-	w := tar.NewWriter(&layer)
-	if err := errors.Join(w.WriteHeader(&tar.Header{Name: "testpod", Mode: 0o755, Size: int64(len(content))}), errOf(w.Write(content)), w.Close()); err != nil {
-		return err
-	}
-	image, err := mutate.AppendLayers(mutate.MediaType(empty.Image, types.OCIManifestSchema1), static.NewLayer(layer.Bytes(), types.OCIUncompressedLayer))
-	if err != nil {
-		return err
-	}
-	c, err := image.ConfigFile()
-	if err != nil {
-		return err
-	}
-	c = c.DeepCopy()
-	c.OS, c.Architecture, c.Config.Entrypoint = "linux", "amd64", []string{"/testpod"}
-	c.Config.Labels = map[string]string{"name": name}
-	if image, err = mutate.ConfigFile(image, c); err != nil {
-		return err
-	}
-	path, err := layout.Write(filepath.Join(dir, "oci"), empty.Index)
-	if err != nil {
-		return err
-	}
-	if err := path.AppendImage(image, layout.WithAnnotations(map[string]string{"io.containerd.image.name": name})); err != nil {
-		return err
-	}
-	return archive(filepath.Join(dir, "oci"), file)
-}
-
-func errOf(_ int, err error) error { return err }
-
-// archive writes a folder as a tar file.
-func archive(dir, file string) error {
-	out, err := os.Create(file)
-	if err != nil {
-		return err
-	}
-	defer out.Close()
-	w := tar.NewWriter(out)
-	if err := w.AddFS(os.DirFS(dir)); err != nil {
-		return err
-	}
-	return w.Close()
-}
 
 // scan connects to every TCP port of the machine from the closed network and returns those that answered.
 func (s *story) scan(addr string) ([]int, error) {

@@ -1,0 +1,121 @@
+package ociarchive
+
+import (
+	"archive/tar"
+	"bytes"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/layout"
+)
+
+// written is the archive of an image.
+func written(t *testing.T, i Image) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	if err := i.Write(&b); err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
+}
+
+// TestWrite reads an archive as whoever imports it does.
+func TestWrite(t *testing.T) {
+	image := Program("example.test/one:1", "one", []byte("program"))
+	image.Created = time.Unix(1_700_000_000, 0)
+	image.Files["/usr"] = File{Mode: fs.ModeDir | 0o755}
+	image.Files["/usr/su"] = File{Mode: fs.ModeSetuid | 0o755, Content: []byte("as root")}
+	image.Files["/usr/first"] = File{Target: "su"}
+	again := image
+	again.Created = image.Created.In(time.FixedZone("far", 9*3600))
+	a := written(t, image)
+	if !bytes.Equal(a, written(t, again)) {
+		t.Error("the same image written twice differs")
+	}
+
+	read := open(t, a)
+	if got := read.name; got != "example.test/one:1" {
+		t.Errorf("containerd would call the image %q", got)
+	}
+	c := read.config
+	if c.OS != "linux" || c.Architecture != "amd64" || fmt.Sprint(c.Config.Entrypoint) != "[/one]" || len(c.RootFS.DiffIDs) != 1 {
+		t.Errorf("image configuration is %+v", c)
+	}
+	want := "one 100755 0 program|usr/ 40755 0 |usr/first 120000 0 su|usr/su 104755 0 as root"
+	if got := strings.Join(read.files, "|"); got != want {
+		t.Errorf("files are %s\nwant      %s", got, want)
+	}
+}
+
+// seen is what an archive holds.
+type seen struct {
+	name   string
+	config *v1.ConfigFile
+	files  []string // name, mode as stat(2) has it, owner, content or target
+}
+
+func open(t *testing.T, archive []byte) seen {
+	t.Helper()
+	dir := t.TempDir()
+	each(t, bytes.NewReader(archive), func(h *tar.Header, content []byte) {
+		if sum, isBlob := strings.CutPrefix(h.Name, "blobs/sha256/"); isBlob && sum != fmt.Sprintf("%x", sha256.Sum256(content)) {
+			t.Errorf("%s: is not what its name says", h.Name)
+		}
+		file := filepath.Join(dir, h.Name)
+		must(t, os.MkdirAll(filepath.Dir(file), 0o755))
+		must(t, os.WriteFile(file, content, 0o600))
+	})
+	index, err := layout.ImageIndexFromPath(dir)
+	must(t, err)
+	m, err := index.IndexManifest()
+	must(t, err)
+	image, err := index.Image(m.Manifests[0].Digest)
+	must(t, err)
+	s := seen{name: m.Manifests[0].Annotations["io.containerd.image.name"]}
+	s.config, err = image.ConfigFile()
+	must(t, err)
+	layers, err := image.Layers()
+	must(t, err)
+	digest, err := layers[0].Digest()
+	must(t, err)
+	if len(layers) != 1 || digest != s.config.RootFS.DiffIDs[0] {
+		t.Errorf("%d layers, the first one %s; its configuration says %v", len(layers), digest, s.config.RootFS.DiffIDs)
+	}
+	r, err := layers[0].Compressed() // the blob as it is
+	must(t, err)
+	each(t, r, func(h *tar.Header, content []byte) {
+		kind := map[byte]int64{tar.TypeReg: 0o100000, tar.TypeDir: 0o40000, tar.TypeSymlink: 0o120000}[h.Typeflag]
+		s.files = append(s.files, fmt.Sprintf("%s %o %d %s%s", h.Name, kind|h.Mode, h.Uid, content, h.Linkname))
+	})
+	return s
+}
+
+func each(t *testing.T, r io.Reader, visit func(*tar.Header, []byte)) {
+	t.Helper()
+	for files := tar.NewReader(r); ; {
+		h, err := files.Next()
+		if errors.Is(err, io.EOF) {
+			return
+		}
+		must(t, err)
+		content, err := io.ReadAll(files)
+		must(t, err)
+		visit(h, content)
+	}
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
