@@ -237,6 +237,9 @@ func (t *tool) clusterDestroyCommand() *cobra.Command {
 func forgetCluster(name string) error {
 	err := changeContexts(func(f *contextsFile) error {
 		f.forget(name)
+		for n := range mostControlPlanes {
+			f.forget(name + "-" + controlPlaneName(n+1))
+		}
 		for n := range mostWorkers {
 			f.forget(name + "-" + workerName(n+1))
 		}

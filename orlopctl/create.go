@@ -23,6 +23,8 @@ const (
 	createTimeout = 15 * time.Minute
 	// machineName is the name of a local cluster's first machine.
 	machineName = "cp1"
+	// mostControlPlanes bounds a local cluster: etcd's own advice is seven members at most, and each is a machine on this computer.
+	mostControlPlanes = 7
 	// consoleLines is how much of the console is shown when a creation fails.
 	consoleLines = 30
 )
@@ -35,8 +37,10 @@ type creation struct {
 	operator       string // folder of the operator that the image was built for
 	memory, cpus   int
 	diskGiB        int64
+	controlPlanes  int
 	workers        int
-	joining        []localWorker
+	others         []member // control-plane machines beside the first
+	joining        []member // workers
 	timeline       *timeline
 	machine        qemu.MachineStatus
 	apiAddress     string
@@ -50,12 +54,13 @@ func (t *tool) clusterCreateCommand() *cobra.Command {
 	c := &creation{tool: t}
 	command := &cobra.Command{
 		Use:   "create [NAME]",
-		Short: "Start a machine in QEMU and make a cluster of it",
+		Short: "Start machines in QEMU and make a cluster of them",
 		Long: "Start a machine in QEMU from an image that was built with `make image`, apply a configuration to it and wait until\n" +
-			"pods can run; with --workers, further ones that join it. The context and the kubeconfig of the cluster become the current ones.",
+			"pods can run; with --control-planes, several that begin the cluster together; with --workers, further ones that join it. The context\n" +
+			"and the kubeconfig of the cluster become the current ones; the other machines' contexts are called NAME-MACHINE.",
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
-			err := checkWorkers(c.workers)
+			err := c.checkNumbers()
 			if err != nil {
 				return err
 			}
@@ -74,6 +79,7 @@ func (t *tool) clusterCreateCommand() *cobra.Command {
 	f.StringVar(&c.operator, "operator", "", "folder of the operator that the image was built for (default: operator beside the image's folder)")
 	f.IntVar(&c.memory, "memory", 2048, "memory of the machine in MiB")
 	f.IntVar(&c.cpus, "cpus", 2, "processors of the machine")
+	f.IntVar(&c.controlPlanes, "control-planes", 1, "control-plane machines; with three, one may be away, with five two")
 	f.IntVar(&c.workers, "workers", 0, "further machines, which join as workers")
 	f.Int64Var(&c.diskGiB, "disk", 8, "size of its disk in GiB; the file takes only what is used")
 	return command
@@ -134,7 +140,10 @@ func (c *creation) prepare() error {
 }
 
 func (c *creation) powerOn(ctx context.Context) error {
-	names := []string{machineName}
+	var names []string
+	for n := range c.controlPlanes {
+		names = append(names, controlPlaneName(n+1))
+	}
 	for n := range c.workers {
 		names = append(names, workerName(n+1))
 	}
@@ -162,12 +171,16 @@ func (c *creation) powerOn(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for _, m := range status.Machines {
-		if m.Name == machineName {
+	for i, m := range status.Machines {
+		here := member{m, status.Forward(m.Name, paths.PortApid)}
+		switch {
+		case i == 0:
 			c.machine = m
-			continue
+		case i < c.controlPlanes:
+			c.others = append(c.others, here)
+		default:
+			c.joining = append(c.joining, here)
 		}
-		c.joining = append(c.joining, localWorker{m, status.Forward(m.Name, paths.PortApid)})
 	}
 	c.apiAddress, c.kubeAddress = status.Forward(machineName, paths.PortApid), status.Forward(machineName, paths.PortKubernetes)
 	c.timeline = newTimeline(c.tool, c.machine.PoweredOn)
@@ -186,7 +199,7 @@ func (c *creation) bringUp(ctx context.Context) error {
 		return err
 	}
 	defer func() { _ = connection.Close() }() // the process ends soon
-	documents, err := c.documents()
+	documents, err := c.documents(c.machine)
 	if err != nil {
 		return err
 	}
@@ -195,6 +208,10 @@ func (c *creation) bringUp(ctx context.Context) error {
 		return err
 	}
 	c.timeline.add("configuration applied", "")
+	joined, err := c.configureOthers(ctx)
+	if err != nil {
+		return err
+	}
 	err = waitHealthy(ctx, pinned, false, func(r healthReport) error {
 		c.timeline.follow(ctx, connection)
 		c.timeline.wait(waitingFor(r))
@@ -205,6 +222,12 @@ func (c *creation) bringUp(ctx context.Context) error {
 	}
 	c.timeline.follow(ctx, connection)
 	c.timeline.add("healthy", "pods can run")
+	for i, m := range c.others {
+		if err := c.joined(ctx, m, joined[i]); err != nil {
+			c.machine = m.status // its console is what is of interest
+			return err
+		}
+	}
 	return nil
 }
 
@@ -254,20 +277,27 @@ func (c *creation) firstAnswer(ctx context.Context, address, fingerprint string)
 	}
 }
 
-// documents makes the machine's configuration and keeps it, with the cluster's secrets, in the cluster's folder.
-func (c *creation) documents() ([]byte, error) {
-	text, err := generated{
-		name: machineName, cluster: c.name, role: string(config.RoleControlPlane), secrets: c.secrets,
+// documents makes a control-plane machine's configuration and keeps it, with the cluster's secrets, in the cluster's folder.
+func (c *creation) documents(machine qemu.MachineStatus) ([]byte, error) {
+	made := generated{
+		name: machine.Name, cluster: c.name, role: string(config.RoleControlPlane), secrets: c.secrets,
 		endpoint: "https://" + c.machine.Addr.String() + ":" + strconv.Itoa(paths.PortKubernetes),
 		sans:     []string{"127.0.0.1", "localhost"}, // the way in from this computer
-	}.documents()
+	}
+	if len(c.others) > 0 {
+		made.controlPlanes = []string{c.machine.Addr.String()}
+		for _, m := range c.others {
+			made.controlPlanes = append(made.controlPlanes, m.status.Addr.String())
+		}
+	}
+	text, err := made.documents()
 	if err != nil {
 		return nil, err
 	}
 	if err := c.secrets.write(filepath.Join(c.dir, "secrets.yaml"), true); err != nil {
 		return nil, err
 	}
-	return text, writeSecret(filepath.Join(c.dir, machineName+".yaml"), text, true)
+	return text, writeSecret(filepath.Join(c.dir, machine.Name+".yaml"), text, true)
 }
 
 // explain adds the end of the machine's console to a failure. The machine is left as it is, to be looked at.

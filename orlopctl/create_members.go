@@ -17,10 +17,32 @@ const mostWorkers = 16
 // workerName is the name of a local cluster's n-th worker, from 1.
 func workerName(n int) string { return "w" + strconv.Itoa(n) }
 
-// localWorker is a worker that was switched on.
-type localWorker struct {
+// controlPlaneName is the name of a local cluster's n-th control-plane machine, from 1.
+func controlPlaneName(n int) string { return "cp" + strconv.Itoa(n) }
+
+// member is a machine beside the first that was switched on.
+type member struct {
 	status     qemu.MachineStatus
 	apiAddress string
+}
+
+// configureOthers gives the control-plane machines beside the first their configurations: the cluster begins when all of them have
+// said that they have no data. It returns how each of them is reached.
+func (c *creation) configureOthers(ctx context.Context) ([]client.Endpoint, error) {
+	var all []client.Endpoint
+	for _, m := range c.others {
+		documents, err := c.documents(m.status)
+		if err != nil {
+			return nil, err
+		}
+		pinned, err := c.configure(ctx, m, documents)
+		if err != nil {
+			c.machine = m.status // its console is what is of interest
+			return nil, err
+		}
+		all = append(all, pinned)
+	}
+	return all, nil
 }
 
 // bringUpWorkers has each worker join, one after the other: they share the computer's processors.
@@ -62,22 +84,37 @@ func (c *creation) invite(ctx context.Context, host client.Endpoint, name string
 }
 
 // joinWorker gives a worker its configuration, and waits until it is healthy.
-func (c *creation) joinWorker(ctx context.Context, w localWorker, documents []byte) error {
-	name := w.status.Name
-	fingerprint, err := shownIdentity(ctx, w.status.Console, func() {})
+func (c *creation) joinWorker(ctx context.Context, w member, documents []byte) error {
+	pinned, err := c.configure(ctx, w, documents)
 	if err != nil {
 		return err
 	}
-	connection, pinned, err := c.firstAnswer(ctx, w.apiAddress, fingerprint)
+	return c.joined(ctx, w, pinned)
+}
+
+// configure gives a machine its configuration as soon as it answers, and returns how it is reached.
+func (c *creation) configure(ctx context.Context, m member, documents []byte) (client.Endpoint, error) {
+	name := m.status.Name
+	fingerprint, err := shownIdentity(ctx, m.status.Console, func() {})
 	if err != nil {
-		return err
+		return client.Endpoint{}, err
+	}
+	connection, pinned, err := c.firstAnswer(ctx, m.apiAddress, fingerprint)
+	if err != nil {
+		return client.Endpoint{}, err
 	}
 	defer func() { _ = connection.Close() }() // the process ends soon
 	if _, err := connection.Config.Apply(ctx, &api.ApplyRequest{Documents: documents, Filename: name + ".yaml"}); err != nil {
-		return err
+		return client.Endpoint{}, err
 	}
 	c.timeline.add(name, "configuration applied")
-	err = waitHealthy(ctx, pinned, false, func(r healthReport) error {
+	return pinned, nil
+}
+
+// joined waits until a machine is healthy, and stores its context.
+func (c *creation) joined(ctx context.Context, m member, pinned client.Endpoint) error {
+	name := m.status.Name
+	err := waitHealthy(ctx, pinned, false, func(r healthReport) error {
 		c.timeline.wait(name + ": " + waitingFor(r))
 		return nil
 	})
@@ -86,13 +123,13 @@ func (c *creation) joinWorker(ctx context.Context, w localWorker, documents []by
 	}
 	c.timeline.add(name, "healthy: one of the cluster")
 	return changeContexts(func(f *contextsFile) error {
-		f.Contexts[c.name+"-"+name] = c.known(w.apiAddress, name)
+		f.Contexts[c.name+"-"+name] = c.known(m.apiAddress, name)
 		return nil
 	})
 }
 
 // forwardsOf are the ways into a local cluster's machines.
-func (c *creation) forwardsOf(workers []string) ([]qemu.ForwardSpec, error) {
+func (c *creation) forwardsOf(others []string) ([]qemu.ForwardSpec, error) {
 	kube, err := freePort(paths.PortKubernetes)
 	if err != nil {
 		return nil, err
@@ -103,16 +140,22 @@ func (c *creation) forwardsOf(workers []string) ([]qemu.ForwardSpec, error) {
 		return nil, err
 	}
 	out = append(out, qemu.ForwardSpec{Machine: machineName, Port: paths.PortApid, HostPort: door})
-	for _, name := range workers {
-		out = append(out, qemu.ForwardSpec{Machine: name, Port: paths.PortApid}) // any port that is free
+	for i, name := range others { // any port that is free
+		out = append(out, qemu.ForwardSpec{Machine: name, Port: paths.PortApid})
+		if i+1 < c.controlPlanes {
+			out = append(out, qemu.ForwardSpec{Machine: name, Port: paths.PortKubernetes})
+		}
 	}
 	return out, nil
 }
 
-// checkWorkers refuses a number of workers that cannot be meant.
-func checkWorkers(n int) error {
-	if n < 0 || n > mostWorkers {
-		return usagef("--workers %d: cannot use: expected 0 to %d", n, mostWorkers)
+// checkNumbers refuses numbers of machines that cannot be meant.
+func (c *creation) checkNumbers() error {
+	if c.controlPlanes < 1 || c.controlPlanes > mostControlPlanes {
+		return usagef("--control-planes %d: cannot use: expected 1 to %d", c.controlPlanes, mostControlPlanes)
+	}
+	if c.workers < 0 || c.workers > mostWorkers {
+		return usagef("--workers %d: cannot use: expected 0 to %d", c.workers, mostWorkers)
 	}
 	return nil
 }
