@@ -21,6 +21,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/bundle"
 	"github.com/orlop-os/orlop/pkg/esp"
 	"github.com/orlop-os/orlop/pkg/layout"
+	"github.com/orlop-os/orlop/pkg/ociarchive"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/release"
 	"github.com/orlop-os/orlop/pkg/slot"
@@ -212,7 +213,7 @@ func (b *Build) planRoot() error {
 		return err
 	}
 	var archive bytes.Buffer
-	if err := pause.Image(program, time.Unix(b.Release.BuildTime, 0)).Write(&archive); err != nil {
+	if err := ociarchive.Write(&archive, pause.Image(program, time.Unix(b.Release.BuildTime, 0))); err != nil {
 		return err
 	}
 	if err := addImages(b.tree, archive.Bytes(), b.Profile.Images); err != nil {

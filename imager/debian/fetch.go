@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -83,6 +84,24 @@ func Resolve(want []string) (Lock, error) {
 		l = append(l, Package{Want: w, Name: name, Version: f["Version"], Arch: f["Architecture"], SHA256: f["SHA256"]})
 	}
 	return l, nil
+}
+
+// Closure asks apt for the names of the packages and of all that they depend on, with every alternative, in order. Names of virtual packages
+// are not in it.
+func Closure(names ...string) ([]string, error) {
+	options := []string{"depends", "--recurse", "--no-pre-depends", "--no-recommends", "--no-suggests", "--no-conflicts", "--no-breaks", "--no-replaces", "--no-enhances"}
+	out, err := apt(".", append([]string{"apt-cache"}, append(options, names...)...)...)
+	if err != nil {
+		return nil, fmt.Errorf("%s: cannot find what they depend on: %w", strings.Join(names, ", "), err)
+	}
+	var all []string
+	for line := range strings.Lines(out) {
+		if line[0] != ' ' && line[0] != '<' { // indented: one dependency; in angle brackets: virtual
+			all = append(all, strings.TrimSpace(line))
+		}
+	}
+	slices.Sort(all)
+	return slices.Compact(all), nil
 }
 
 // stanza reads the first paragraph of Debian's control format, without continuation lines.

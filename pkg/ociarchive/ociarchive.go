@@ -1,5 +1,5 @@
 // Package ociarchive makes container images of files that are at hand, as OCI archives (a tar of an OCI image layout) that a machine
-// imports. An archive holds one image with one layer. It does not pull and does not push. Same input, same bytes.
+// imports. What images have in common is in an archive once. It does not pull and does not push. Same input, same bytes.
 package ociarchive
 
 import (
@@ -27,13 +27,16 @@ import (
 type Image struct {
 	// Name is what containerd imports it as.
 	Name string
-	// Files are the layer, by absolute clean paths. The folders above them need not be named.
-	Files map[string]File
+	// Layers lie over each other, the last one on top.
+	Layers []Layer
 	// Config is how it is started (OCI image specification, config.md).
 	Config v1.Config
 	// Created is when it was made; the zero time: nobody says.
 	Created time.Time
 }
+
+// Layer is files by absolute clean paths. The folders above them need not be named.
+type Layer map[string]File
 
 // File is one file of an image: a folder if Mode says so, a symbolic link if Target does, else a regular file. All belong to root.
 type File struct {
@@ -46,24 +49,13 @@ type File struct {
 func Program(image, name string, content []byte) Image {
 	return Image{
 		Name:   image,
-		Files:  map[string]File{"/" + name: {Mode: 0o755, Content: content}},
+		Layers: []Layer{{"/" + name: {Mode: 0o755, Content: content}}},
 		Config: v1.Config{Entrypoint: []string{"/" + name}},
 	}
 }
 
-// Write writes the archive.
-func (i Image) Write(w io.Writer) error {
-	if err := i.write(w); err != nil {
-		return fmt.Errorf("image %s: cannot write archive: %w", i.Name, err)
-	}
-	return nil
-}
-
-func (i Image) write(w io.Writer) error {
-	image, err := i.build()
-	if err != nil {
-		return err
-	}
+// Write writes an archive of images.
+func Write(w io.Writer, images ...Image) error {
 	dir, err := os.MkdirTemp("", "orlop-image-")
 	if err != nil {
 		return err
@@ -71,28 +63,38 @@ func (i Image) write(w io.Writer) error {
 	defer os.RemoveAll(dir)
 	path, err := layout.Write(dir, empty.Index)
 	if err != nil {
-		return err
+		return fmt.Errorf("images: cannot make their folder: %w", err)
 	}
-	err = path.AppendImage(image, layout.WithAnnotations(map[string]string{
-		"io.containerd.image.name":          i.Name,
-		"org.opencontainers.image.ref.name": i.Name,
-	}))
-	if err != nil {
-		return err
+	for _, i := range images {
+		image, err := i.build()
+		if err == nil {
+			err = path.AppendImage(image, layout.WithAnnotations(map[string]string{
+				"io.containerd.image.name":          i.Name,
+				"org.opencontainers.image.ref.name": i.Name,
+			}))
+		}
+		if err != nil {
+			return fmt.Errorf("image %s: cannot make: %w", i.Name, err)
+		}
 	}
-	return tarFolder(w, dir)
+	if err := tarFolder(w, dir); err != nil {
+		return fmt.Errorf("images: cannot write archive: %w", err)
+	}
+	return nil
 }
 
 func (i Image) build() (v1.Image, error) {
-	var layer bytes.Buffer
-	if err := i.writeLayer(&layer); err != nil {
-		return nil, err
-	}
-	base := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON)
-	// Not compressed: what is imported once is unpacked once, and emulated machines take longer for that than for reading it.
-	image, err := mutate.AppendLayers(base, static.NewLayer(layer.Bytes(), types.OCIUncompressedLayer))
-	if err != nil {
-		return nil, err
+	image := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON)
+	for _, l := range i.Layers {
+		var content bytes.Buffer
+		if err := l.write(&content); err != nil {
+			return nil, err
+		}
+		var err error
+		// Not compressed: what is imported once is unpacked once, and emulated machines take longer for that than for reading it.
+		if image, err = mutate.AppendLayers(image, static.NewLayer(content.Bytes(), types.OCIUncompressedLayer)); err != nil {
+			return nil, err
+		}
 	}
 	config, err := image.ConfigFile()
 	if err != nil {
@@ -106,10 +108,10 @@ func (i Image) build() (v1.Image, error) {
 	return mutate.ConfigFile(image, config)
 }
 
-func (i Image) writeLayer(out io.Writer) error {
+func (l Layer) write(out io.Writer) error {
 	w := tar.NewWriter(out)
-	for _, name := range slices.Sorted(maps.Keys(i.Files)) { // a folder comes before what is in it
-		f := i.Files[name]
+	for _, name := range slices.Sorted(maps.Keys(l)) { // a folder comes before what is in it
+		f := l[name]
 		h := header(strings.TrimPrefix(name, "/"), mode(f.Mode), int64(len(f.Content)))
 		switch {
 		case f.Mode.IsDir():

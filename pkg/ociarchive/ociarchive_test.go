@@ -22,7 +22,7 @@ import (
 func written(t *testing.T, i Image) []byte {
 	t.Helper()
 	var b bytes.Buffer
-	if err := i.Write(&b); err != nil {
+	if err := Write(&b, i); err != nil {
 		t.Fatal(err)
 	}
 	return b.Bytes()
@@ -32,9 +32,10 @@ func written(t *testing.T, i Image) []byte {
 func TestWrite(t *testing.T) {
 	image := Program("example.test/one:1", "one", []byte("program"))
 	image.Created = time.Unix(1_700_000_000, 0)
-	image.Files["/usr"] = File{Mode: fs.ModeDir | 0o755}
-	image.Files["/usr/su"] = File{Mode: fs.ModeSetuid | 0o755, Content: []byte("as root")}
-	image.Files["/usr/first"] = File{Target: "su"}
+	files := image.Layers[0]
+	files["/usr"] = File{Mode: fs.ModeDir | 0o755}
+	files["/usr/su"] = File{Mode: fs.ModeSetuid | 0o755, Content: []byte("as root")}
+	files["/usr/first"] = File{Target: "su"}
 	again := image
 	again.Created = image.Created.In(time.FixedZone("far", 9*3600))
 	a := written(t, image)

@@ -28,7 +28,7 @@ func Write(ctx context.Context, file, name string) error {
 	if err != nil {
 		return fmt.Errorf("image %s: %w", name, err)
 	}
-	return errors.Join(image.Write(out), out.Close())
+	return errors.Join(ociarchive.Write(out, image), out.Close())
 }
 
 func build(ctx context.Context) ([]byte, error) {

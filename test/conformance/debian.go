@@ -1,0 +1,141 @@
+package main
+
+import (
+	"archive/tar"
+	"context"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/orlop-os/orlop/imager/debian"
+	"github.com/orlop-os/orlop/pkg/ociarchive"
+)
+
+// notNeeded are packages that others name as what they depend on for being installed, or as one of several ways.
+var notNeeded = []string{"cdebconf", "debconf", "dpkg", "install-info", "tar", "gcc-12-base", "libdebian-installer4", "libnewt0.52", "libslang2", "libtextwrap1"}
+
+// notRead are folders that no program reads.
+var notRead = []string{"/usr/share/doc/", "/usr/share/man/", "/usr/share/locale/", "/usr/share/info/", "/usr/share/lintian/", "/usr/share/bug/"}
+
+// fromDebian unpacks packages and all that they depend on. No maintainer script runs.
+func fromDebian(cache string, names ...string) (ociarchive.Layer, error) {
+	all, err := debian.Closure(names...)
+	if err != nil {
+		return nil, err
+	}
+	all = slices.DeleteFunc(all, func(name string) bool { return slices.Contains(notNeeded, name) })
+	packages, err := debian.Resolve(all)
+	if err != nil {
+		return nil, err
+	}
+	archives, err := debian.Fetch(packages, cache)
+	if err != nil {
+		return nil, err
+	}
+	root := ociarchive.Layer{}
+	for _, archive := range archives {
+		if err := debian.Walk(archive, func(name string, h *tar.Header, content io.Reader) error { return take(root, name, h, content) }); err != nil {
+			return nil, err
+		}
+	}
+	return root, nil
+}
+
+// take adds one entry of a package.
+func take(root ociarchive.Layer, name string, h *tar.Header, content io.Reader) error {
+	name = merged(name)
+	if name == "/" || slices.ContainsFunc(notRead, func(folder string) bool { return strings.HasPrefix(name+"/", folder) }) {
+		return nil
+	}
+	f := ociarchive.File{Mode: h.FileInfo().Mode()}
+	switch h.Typeflag {
+	case tar.TypeReg:
+		var err error
+		if f.Content, err = io.ReadAll(content); err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+	case tar.TypeDir:
+	case tar.TypeSymlink:
+		f.Target = h.Linkname
+	case tar.TypeLink:
+		f = root[merged(path.Join("/", h.Linkname))]
+	default:
+		return nil
+	}
+	root[name] = f
+	return nil
+}
+
+// merged is a path below /usr, where the package has it above, as Debian's installer puts it.
+func merged(name string) string {
+	for _, top := range aboveUsr {
+		if name == top || strings.HasPrefix(name, top+"/") {
+			return "/usr" + name
+		}
+	}
+	return name
+}
+
+// aboveUsr are links in every image.
+var aboveUsr = []string{"/bin", "/sbin", "/lib", "/lib64"}
+
+// base is what programs expect of every system: the links above /usr, users, and somewhere to write.
+func base() ociarchive.Layer {
+	root := ociarchive.Layer{
+		"/tmp":        {Mode: fs.ModeDir | fs.ModeSticky | 0o777},
+		"/root":       {Mode: fs.ModeDir | 0o700},
+		"/run":        {Mode: fs.ModeDir | 0o755},
+		"/etc/passwd": {Mode: 0o644, Content: []byte(users)},
+		"/etc/group":  {Mode: 0o644, Content: []byte(groups)},
+	}
+	for _, top := range aboveUsr {
+		root["/usr"+top] = ociarchive.File{Mode: fs.ModeDir | 0o755}
+		root[top] = ociarchive.File{Mode: fs.ModePerm, Target: "usr" + top}
+	}
+	return root
+}
+
+// A test looks for the groups of the third user (agnhost's Dockerfile has them).
+const (
+	users = "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n" +
+		"user-defined-in-image:x:1000:1000::/:/bin/sh\n"
+	groups = "root:x:0:\nnogroup:x:65534:\nuser-defined-in-image:x:1000:\ngroup-defined-in-image:x:50000:user-defined-in-image\n"
+)
+
+// together lays trees over each other; of two files the later one stays.
+func together(trees ...ociarchive.Layer) ociarchive.Layer {
+	all := ociarchive.Layer{}
+	for _, tree := range trees {
+		maps.Copy(all, tree)
+	}
+	return all
+}
+
+// busybox is the program and a link for each of its applets, which it is asked for.
+func busybox(ctx context.Context, cache string) (ociarchive.Layer, error) {
+	root, err := fromDebian(cache, "busybox-static")
+	if err != nil {
+		return nil, err
+	}
+	program := filepath.Join(cache, "busybox")
+	if err := os.WriteFile(program, root["/usr/bin/busybox"].Content, 0o755); err != nil {
+		return nil, fmt.Errorf("busybox: %w", err)
+	}
+	applets, err := exec.CommandContext(ctx, program, "--list").Output()
+	if err != nil {
+		return nil, fmt.Errorf("busybox: cannot list its applets: %w", err)
+	}
+	for _, applet := range strings.Fields(string(applets)) {
+		if applet != "busybox" {
+			root["/usr/bin/"+applet] = ociarchive.File{Mode: fs.ModePerm, Target: "busybox"}
+		}
+	}
+	return root, nil
+}

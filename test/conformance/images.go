@@ -1,0 +1,151 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+
+	"github.com/orlop-os/orlop/imager/pause"
+	"github.com/orlop-os/orlop/pkg/ociarchive"
+)
+
+// tools are the packages that the suite's commands in its pods come from, beside busybox: agnhost's Dockerfile names the same programs.
+var tools = []string{"curl", "bind9-dnsutils", "netcat-openbsd", "hostname", "libc-bin", "iproute2"}
+
+// nginxConfig serves a folder on port 80, and tells what it does where kubectl logs looks.
+const nginxConfig = `user nobody nogroup;
+daemon off;
+pid /run/nginx.pid;
+error_log /dev/stderr;
+events {}
+http {
+	include mime.types;
+	access_log /dev/stdout;
+	server {
+		listen 80;
+		listen [::]:80;
+		root /usr/share/nginx/html;
+	}
+}
+`
+
+// named are the images of the list that the suite uses, as it names them, that are made by a recipe. The same recipe may be wanted in several
+// versions. Images that are to be had with a password only are not made: a test wants them to be refused.
+func named(list []string, recipes map[string]ociarchive.Image) []ociarchive.Image {
+	var all []ociarchive.Image
+	for _, name := range list {
+		repository := name[:max(0, strings.LastIndexByte(name, ':'))]
+		folder, base := path.Split(repository)
+		image, made := recipes[base]
+		if made && (path.Base(folder) == "e2e-test-images" || strings.Count(repository, "/") == 1) {
+			image.Name = name
+			all = append(all, image)
+		}
+	}
+	return all
+}
+
+// recipes are what the suite's conformance tests use, by the last part of their names, without version.
+func recipes(ctx context.Context, programs, cache string) (map[string]ociarchive.Image, error) {
+	small, err := busybox(ctx, cache)
+	if err != nil {
+		return nil, err
+	}
+	large, err := fromDebian(cache, tools...)
+	if err != nil {
+		return nil, err
+	}
+	large["/usr/bin/nc"] = ociarchive.File{Mode: fs.ModePerm, Target: "nc.openbsd"} // Debian's alternatives would
+	webserver, err := fromDebian(cache, "nginx")
+	if err != nil {
+		return nil, err
+	}
+	pages := ociarchive.Layer{"/usr/share/nginx/html/index.html": text("<title>nginx</title>\n"), "/etc/nginx/nginx.conf": text(nginxConfig)}
+	sources, err := moduleDir(ctx, "k8s.io/kubernetes")
+	if err != nil {
+		return nil, err
+	}
+	pauses, err := pause.Compile(cache)
+	if err != nil {
+		return nil, err
+	}
+	from := reader{programs: programs, sources: filepath.Join(sources, "test", "images")}
+	shell := together(base(), small)
+	system := together(shell, large)
+	agnhost := []ociarchive.Layer{system, {
+		"/agnhost": from.program("agnhost"), "/agnhost-2": {Mode: fs.ModePerm, Target: "agnhost"}, "/uploads": {Mode: fs.ModeDir | 0o755},
+		"/localhost.crt": from.source("agnhost/porter/localhost.crt"), "/localhost.key": from.source("agnhost/porter/localhost.key"),
+	}}
+	animal := func(name string) ociarchive.Image {
+		picture := ociarchive.Layer{"/" + name + ".jpg": from.source(name + "/html/" + name + ".jpg"), "/data.json": from.source(name + "/html/data.json")}
+		return ociarchive.Image{Layers: append(slices.Clone(agnhost), picture), Config: v1.Config{Entrypoint: []string{"/agnhost"}, Cmd: []string{"test-webserver"}}}
+	}
+	nnp := from.program("nnp")
+	nnp.Mode |= fs.ModeSetuid
+	serve, shellFirst := v1.Config{Entrypoint: []string{"/agnhost"}, Cmd: []string{"pause"}}, v1.Config{Cmd: []string{"sh"}}
+	serveAs := serve
+	serveAs.User = "1234"
+	only := func(file, program string) ociarchive.Image {
+		return ociarchive.Image{Layers: []ociarchive.Layer{{file: from.program(program)}}, Config: v1.Config{Entrypoint: []string{file}}}
+	}
+	return map[string]ociarchive.Image{
+		"agnhost":           {Layers: agnhost, Config: serve},
+		"nonroot":           {Layers: agnhost, Config: serveAs},
+		"nautilus":          animal("nautilus"),
+		"kitten":            animal("kitten"),
+		"glibc-dns-testing": {Layers: []ociarchive.Layer{system}, Config: shellFirst},
+		"nonewprivs":        {Layers: []ociarchive.Layer{system, {"/usr/local/bin/nnp": nnp}}, Config: v1.Config{Cmd: []string{"/usr/local/bin/nnp"}}},
+		"busybox":           {Layers: []ociarchive.Layer{shell}, Config: shellFirst},
+		"nginx":             {Layers: []ociarchive.Layer{together(shell, webserver, pages)}, Config: v1.Config{Cmd: []string{"nginx"}}},
+		"sample-apiserver":  only("/sample-apiserver", "sample-apiserver"),
+		"etcd":              only("/usr/local/bin/etcd", "etcd"),
+		"pause":             pause.Image(pauses, time.Time{}),
+	}, from.err
+}
+
+// reader reads files and keeps the first error.
+type reader struct {
+	programs, sources string
+	err               error
+}
+
+func (r *reader) program(name string) ociarchive.File {
+	return r.file(filepath.Join(r.programs, name), 0o755)
+}
+func (r *reader) source(name string) ociarchive.File {
+	return r.file(filepath.Join(r.sources, name), 0o644)
+}
+
+func (r *reader) file(name string, mode fs.FileMode) ociarchive.File {
+	content, err := os.ReadFile(name)
+	if err != nil && r.err == nil {
+		r.err = fmt.Errorf("images: cannot read: %w", err)
+	}
+	return ociarchive.File{Mode: mode, Content: content}
+}
+
+func text(content string) ociarchive.File {
+	return ociarchive.File{Mode: 0o644, Content: []byte(content)}
+}
+
+// writeImages makes the images of the list, in one archive.
+func writeImages(ctx context.Context, list []string, programs, cache, file string) error {
+	known, err := recipes(ctx, programs, cache)
+	if err != nil {
+		return err
+	}
+	out, err := os.Create(file)
+	if err != nil {
+		return fmt.Errorf("images: %w", err)
+	}
+	return errors.Join(ociarchive.Write(out, named(list, known)...), out.Close())
+}

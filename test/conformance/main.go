@@ -1,0 +1,149 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"maps"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+)
+
+type options struct {
+	image, bin, out string
+	focus, skip     string
+	batch           int
+	memoryMiB       int
+	limit           time.Duration
+	resume          bool
+}
+
+func main() {
+	o, err := parse(os.Args[1:])
+	if errors.Is(err, flag.ErrHelp) {
+		return
+	}
+	if err == nil {
+		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+		err = run(ctx, o)
+		stop()
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "conformance:", err)
+		os.Exit(1)
+	}
+}
+
+func parse(args []string) (options, error) {
+	var o options
+	f := flag.NewFlagSet("conformance", flag.ContinueOnError)
+	f.StringVar(&o.image, "image", filepath.Join("build", "qemu"), "`folder` of the image")
+	f.StringVar(&o.bin, "bin", filepath.Join("build", "bin"), "`folder` of orlopctl and kubectl")
+	f.StringVar(&o.out, "out", filepath.Join("build", "conformance.json"), "`file` to write; everything else goes to a folder beside it")
+	f.StringVar(&o.focus, "focus", `\[Conformance\]`, "only tests whose name matches the `regexp`")
+	f.StringVar(&o.skip, "skip", "", "no tests whose name matches the `regexp`")
+	f.IntVar(&o.batch, "batch", 20, "how many tests are run before the report is written")
+	f.IntVar(&o.memoryMiB, "memory", 3072, "memory of each machine in `MiB`")
+	f.DurationVar(&o.limit, "limit", 20*time.Minute, "how long a batch may take for each of its tests")
+	f.BoolVar(&o.resume, "continue", false, "keep what passed in an earlier run, and run the rest")
+	if err := f.Parse(args); err != nil {
+		return o, err
+	}
+	if f.NArg() > 0 {
+		return o, fmt.Errorf("arguments: cannot use %q: expected flags only", f.Args())
+	}
+	if o.batch < 1 || o.memoryMiB < 1 || o.limit <= 0 {
+		return o, fmt.Errorf("-batch %d -memory %d -limit %s: cannot use: expected more than 0", o.batch, o.memoryMiB, o.limit)
+	}
+	return o, nil
+}
+
+// run makes everything, and runs batch after batch. What failed is an error at the end.
+func run(ctx context.Context, o options) (err error) {
+	dir, err := filepath.Abs(strings.TrimSuffix(o.out, filepath.Ext(o.out)))
+	if err != nil {
+		return err
+	}
+	programs, cache, archive := filepath.Join(dir, "programs"), filepath.Join(dir, "packages"), filepath.Join(dir, "images.tar")
+	for _, folder := range []string{programs, cache} {
+		if err := os.MkdirAll(folder, 0o755); err != nil {
+			return fmt.Errorf("folder: cannot make: %w", err)
+		}
+	}
+	say("building the suite and its images")
+	if err := buildPrograms(ctx, programs); err != nil {
+		return err
+	}
+	c := cluster{bin: o.bin, image: o.image, dir: filepath.Join(dir, "cluster"), memoryMiB: o.memoryMiB}
+	r := runner{programs: programs, bin: o.bin, dir: dir, kubeconfig: c.kubeconfig(), limit: o.limit}
+	list, err := r.images(ctx)
+	if err != nil {
+		return err
+	}
+	if err := writeImages(ctx, list, programs, cache, archive); err != nil {
+		return err
+	}
+	all, err := r.list(ctx)
+	if err != nil {
+		return err
+	}
+	names, err := choose(all, o.focus, o.skip)
+	if err != nil {
+		return err
+	}
+	result := report{Tests: map[string]outcome{}}
+	if o.resume {
+		if result, err = readReport(o.out); err != nil {
+			return err
+		}
+	}
+	result.Focus, result.Skip = o.focus, o.skip
+	if result.Kubernetes, err = goTool(ctx, "list", "-m", "-f", "{{.Version}}", "k8s.io/kubernetes"); err != nil {
+		return err
+	}
+	result.count(names)
+	if left := result.left(names); len(left) > 0 {
+		if err := judge(ctx, o, c, r, archive, names, left, &result); err != nil {
+			return err
+		}
+	}
+	if result.Failed+result.Left > 0 {
+		return fmt.Errorf("%d tests failed, %d are left; -continue runs them again", result.Failed, result.Left)
+	}
+	return nil
+}
+
+// judge makes the cluster, runs the tests that are left, batch after batch, and writes the report after each.
+func judge(ctx context.Context, o options, c cluster, r runner, archive string, names, left []string, result *report) (err error) {
+	defer func() { err = errors.Join(err, c.destroy(context.WithoutCancel(ctx))) }()
+	if err := c.create(ctx); err != nil {
+		return err
+	}
+	if err := c.load(ctx, archive); err != nil {
+		return err
+	}
+	for i, batch := range batches(left, o.batch) {
+		found, failure := r.run(ctx, i+1, batch)
+		for _, name := range slices.Sorted(maps.Keys(found)) {
+			result.Tests[name] = found[name]
+			say("%-7s %6.1f s  %s", found[name].Outcome, found[name].Seconds, name)
+		}
+		result.count(names)
+		say("of %d tests %d passed, %d failed, %d were skipped, %d are left", result.Total, result.Passed, result.Failed, result.Skipped, result.Left)
+		if err := errors.Join(failure, result.write(o.out, names)); err != nil {
+			return err
+		}
+		if err := c.healthy(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func say(format string, values ...any) { fmt.Printf(format+"\n", values...) }

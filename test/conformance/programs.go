@@ -1,0 +1,53 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+)
+
+// suiteModule pins what is tested with, to the versions of what is tested.
+const suiteModule = "test/conformance/suite"
+
+// programs are built from suiteModule.
+var programs = []struct{ name, pkg string }{
+	{"agnhost", "k8s.io/kubernetes/test/images/agnhost"},
+	{"nnp", "k8s.io/kubernetes/test/images/nonewprivs"},
+	{"sample-apiserver", "k8s.io/sample-apiserver"},
+	{"etcd", "go.etcd.io/etcd/server/v3"},
+}
+
+// suite is the test binary's name.
+const suite = "e2e.test"
+
+// buildPrograms puts the programs and the suite into a folder.
+func buildPrograms(ctx context.Context, dir string) error {
+	for _, p := range programs {
+		if _, err := goTool(ctx, "build", "-tags", "providerless", "-ldflags", "-s -w", "-o", filepath.Join(dir, p.name), p.pkg); err != nil {
+			return err
+		}
+	}
+	_, err := goTool(ctx, "test", "-c", "-vet=off", "-tags", "providerless", "-ldflags", "-s -w", "-o", filepath.Join(dir, suite), "k8s.io/kubernetes/test/e2e")
+	return err
+}
+
+// moduleDir is where the sources of a module are.
+func moduleDir(ctx context.Context, module string) (string, error) {
+	return goTool(ctx, "list", "-m", "-f", "{{.Dir}}", module)
+}
+
+func goTool(ctx context.Context, args ...string) (string, error) {
+	c := exec.CommandContext(ctx, "go", args...)
+	c.Dir = suiteModule
+	c.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-trimpath -buildvcs=false", "GOWORK=off")
+	var problems strings.Builder
+	c.Stderr = &problems
+	out, err := c.Output()
+	if err != nil {
+		return "", fmt.Errorf("go %s: %w: %s", strings.Join(args, " "), err, strings.TrimSpace(problems.String()))
+	}
+	return strings.TrimSpace(string(out)), nil
+}

@@ -1,0 +1,96 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"strings"
+)
+
+// report is the form of build/conformance.json; docs/conformance.md says what its fields mean.
+type report struct {
+	Kubernetes string             `json:"kubernetes"`
+	Focus      string             `json:"focus"`
+	Skip       string             `json:"skip,omitempty"`
+	Total      int                `json:"total"`
+	Passed     int                `json:"passed"`
+	Failed     int                `json:"failed"`
+	Skipped    int                `json:"skipped"`
+	Left       int                `json:"left"`
+	Failures   []string           `json:"failures,omitempty"`
+	Tests      map[string]outcome `json:"tests"`
+}
+
+// readReport reads what an earlier run left, or nothing.
+func readReport(file string) (report, error) {
+	r := report{Tests: map[string]outcome{}}
+	text, err := os.ReadFile(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return r, nil
+	}
+	if err != nil {
+		return r, fmt.Errorf("report: cannot read: %w", err)
+	}
+	if err := json.Unmarshal(text, &r); err != nil {
+		return r, fmt.Errorf("%s: is no report: %w; remove it", file, err)
+	}
+	return r, nil
+}
+
+// count sums up what came of the wanted tests, and forgets others.
+func (r *report) count(names []string) {
+	kept := map[string]outcome{}
+	r.Total, r.Passed, r.Failed, r.Skipped, r.Left, r.Failures = len(names), 0, 0, 0, 0, nil
+	for _, name := range names {
+		o, ran := r.Tests[name]
+		if !ran {
+			r.Left++
+			continue
+		}
+		kept[name] = o
+		switch o.Outcome {
+		case passed:
+			r.Passed++
+		case skipped:
+			r.Skipped++
+		default:
+			r.Failed++
+			r.Failures = append(r.Failures, name)
+		}
+	}
+	slices.Sort(r.Failures)
+	r.Tests = kept
+}
+
+// left are the tests that have neither passed nor been skipped.
+func (r report) left(names []string) []string {
+	return slices.DeleteFunc(slices.Clone(names), func(name string) bool {
+		o := r.Tests[name].Outcome
+		return o == passed || o == skipped
+	})
+}
+
+// write replaces the report, and the JUnit file beside it.
+func (r report) write(file string, names []string) error {
+	text, err := json.MarshalIndent(r, "", "  ")
+	if err != nil {
+		return err
+	}
+	xml, err := writeJUnit(r.Tests, names)
+	if err != nil {
+		return err
+	}
+	return errors.Join(replace(file, append(text, '\n')), replace(strings.TrimSuffix(file, ".json")+".xml", xml))
+}
+
+// replace writes a file in one step: what was measured for hours is not lost to an interruption.
+func replace(file string, content []byte) error {
+	partial := file + ".partial"
+	if err := os.WriteFile(partial, content, 0o644); err != nil {
+		return fmt.Errorf("report: cannot write: %w", err)
+	}
+	return os.Rename(partial, file)
+}
