@@ -21,7 +21,7 @@ SOAK     = CGO_ENABLED=0 go run ./test/soak -image $(IMAGE) -versions $(BUILD)
 # Packages whose tests also run under the product kernel.
 KERNEL  := ./machined/disk ./machined/install ./machined/network ./machined/host ./machined/power ./pkg/verity ./pkg/mount ./pkg/watchdog ./pkg/uevent ./pkg/timesync ./pkg/supervise ./pkg/capture ./orchestrator/podnetwork ./orchestrator/netpolicy ./orchestrator/announcer
 
-.PHONY: help run test check baseline lint unit kernel stories image versions faults fuzz soak cuts reproducible bench conformance lock generate packages tools clean
+.PHONY: help run test check baseline lint unit kernel stories image versions faults fuzz soak history cuts reproducible bench conformance lock generate packages tools clean
 
 BUF = CGO_ENABLED=0 go tool -modfile=hack/tools/go.mod buf
 
@@ -129,6 +129,9 @@ fuzz: ## feed the decoders of what comes over the network with noise, FUZZTIME t
 
 soak: versions ## N power cuts at random instants, 200 unless given; see docs/soak.md (200 take an hour and a half)
 	$(SOAK) -n $(N) $(if $(SEED),-seed $(SEED)) $(if $(CLASSES),-classes $(CLASSES)) $(if $(CONTINUE),-continue)
+
+history: image operator ## what clients saw of three control-plane machines amid N faults (30 unless given) is judged; see docs/history.md (an hour or two)
+	CGO_ENABLED=0 go run ./test/history -image $(IMAGE) $(if $(filter command line,$(origin N)),-n $(N)) $(if $(SEED),-seed $(SEED))
 
 cuts: versions ## a few of them (two minutes)
 	$(SOAK) -n 4 -whole 0 -classes first-boot,apply,run,kill -out $(BUILD)/cuts.json

@@ -68,6 +68,7 @@ require (
 	charm.land/bubbletea/v2 v2.1.1
 	charm.land/lipgloss/v2 v2.0.6
 	filippo.io/age v1.3.2
+	github.com/anishathalye/porcupine v1.3.1
 	github.com/beevik/ntp v1.6.0
 	github.com/charmbracelet/x/ansi v0.11.9
 	github.com/containerd/containerd/api v1.10.0

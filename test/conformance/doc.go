@@ -5,7 +5,6 @@
 //	programs.go  the suite and the programs of its images, built from modules (suite/go.mod)
 //	images.go    the images that the suite uses, under its own names
 //	debian.go    what of them comes from Debian packages
-//	cluster.go   the machines, through orlopctl
 //	batches.go   which tests are left, and so many of them at a time
 //	junit.go     what the suite says of them
 //	report.go    what is kept from run to run, and the form of the file

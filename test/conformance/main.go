@@ -13,6 +13,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/orlop-os/orlop/test/localcluster"
 )
 
 type options struct {
@@ -80,8 +82,11 @@ func run(ctx context.Context, o options) (err error) {
 	if err := buildPrograms(ctx, programs); err != nil {
 		return err
 	}
-	c := cluster{bin: o.bin, image: o.image, dir: filepath.Join(dir, "cluster"), memoryMiB: o.memoryMiB}
-	r := runner{programs: programs, bin: o.bin, dir: dir, kubeconfig: c.kubeconfig(), limit: o.limit}
+	c := localcluster.Cluster{
+		Name: "conformance", Bin: o.bin, Image: o.image, Dir: filepath.Join(dir, "cluster"),
+		ControlPlanes: 1, Workers: 1, MemoryMiB: o.memoryMiB,
+	}
+	r := runner{programs: programs, bin: o.bin, dir: dir, kubeconfig: c.Kubeconfig(), limit: o.limit}
 	list, err := r.images(ctx)
 	if err != nil {
 		return err
@@ -120,12 +125,12 @@ func run(ctx context.Context, o options) (err error) {
 }
 
 // judge makes the cluster, runs the tests that are left, batch after batch, and writes the report after each.
-func judge(ctx context.Context, o options, c cluster, r runner, archive string, names, left []string, result *report) (err error) {
-	defer func() { err = errors.Join(err, c.destroy(context.WithoutCancel(ctx))) }()
-	if err := c.create(ctx); err != nil {
+func judge(ctx context.Context, o options, c localcluster.Cluster, r runner, archive string, names, left []string, result *report) (err error) {
+	defer func() { err = errors.Join(err, c.Destroy(ctx)) }()
+	if err := c.Create(ctx); err != nil {
 		return err
 	}
-	if err := c.load(ctx, archive); err != nil {
+	if err := c.Import(ctx, archive); err != nil {
 		return err
 	}
 	for i, batch := range batches(left, o.batch) {
@@ -139,7 +144,7 @@ func judge(ctx context.Context, o options, c cluster, r runner, archive string, 
 		if err := errors.Join(failure, result.write(o.out, names)); err != nil {
 			return err
 		}
-		if err := c.healthy(ctx); err != nil {
+		if err := c.Healthy(ctx); err != nil {
 			return err
 		}
 	}

@@ -1,0 +1,197 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	core "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+)
+
+const (
+	namespace = "default"
+	field     = "value"
+	// answerLimit is how long a client waits for an answer.
+	answerLimit = 10 * time.Second
+	// pace is the mean pause of a client between two operations.
+	pace = 400 * time.Millisecond
+)
+
+// perRound registers are written to in a round: few, so that clients get in each other's way. The next round has others, because the
+// search for an order takes the longer the more writes of a register have had no answer.
+const perRound = 3
+
+func registerName(round, n int) string { return fmt.Sprintf("round-%d-%d", round, n) }
+
+// record is the history that all clients write.
+type record struct {
+	began time.Time
+	round atomic.Int64
+	mu    sync.Mutex
+	all   []operation
+}
+
+func (r *record) add(o operation) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.all = append(r.all, o)
+}
+
+func (r *record) operations() []operation {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return append([]operation(nil), r.all...)
+}
+
+// apiClients are one for each API server, by its address on this computer.
+func apiClients(kubeconfig string, addresses []string) ([]kubernetes.Interface, error) {
+	var all []kubernetes.Interface
+	for _, address := range addresses {
+		config, err := clientcmd.BuildConfigFromFlags("https://"+address, kubeconfig)
+		if err != nil {
+			return nil, fmt.Errorf("kubeconfig: %w", err)
+		}
+		config.Timeout, config.QPS, config.Burst = answerLimit, 100, 100
+		api, err := kubernetes.NewForConfig(config)
+		if err != nil {
+			return nil, fmt.Errorf("%s: cannot make client: %w", address, err)
+		}
+		all = append(all, api)
+	}
+	return all, nil
+}
+
+// prepare makes the registers of a round, empty, and has the clients use them.
+func (r *record) prepare(ctx context.Context, api kubernetes.Interface, round int) error {
+	for n := range perRound {
+		name := registerName(round, n)
+		if _, err := api.CoreV1().ConfigMaps(namespace).Create(ctx, register(name, "", ""), meta.CreateOptions{}); err != nil {
+			return fmt.Errorf("register %s: cannot make: %w", name, err)
+		}
+	}
+	r.round.Store(int64(round))
+	return nil
+}
+
+// readAll reads every register once more, from every API server.
+func (r *record) readAll(servers []kubernetes.Interface, clients int) {
+	for n, server := range servers {
+		c := &client{number: clients + n, record: r, seen: map[string]*core.ConfigMap{}}
+		for round := range r.round.Load() + 1 {
+			for i := range perRound {
+				c.ask(server, operation{Client: c.number, Register: registerName(int(round), i), Kind: read})
+			}
+		}
+	}
+}
+
+func register(name, value, version string) *core.ConfigMap {
+	return &core.ConfigMap{ObjectMeta: meta.ObjectMeta{Name: name, ResourceVersion: version}, Data: map[string]string{field: value}}
+}
+
+// client reads and writes until ctx ends. After an operation without an answer it goes to another API server.
+type client struct {
+	number  int
+	servers []kubernetes.Interface
+	dice    *rand.Rand
+	record  *record
+	seen    map[string]*core.ConfigMap // what it read last
+	writes  int
+}
+
+func (c *client) run(ctx context.Context) {
+	server := c.number % len(c.servers)
+	for ctx.Err() == nil {
+		if c.ask(c.servers[server], c.next()) == unknown {
+			server = (server + 1) % len(c.servers)
+		}
+		select {
+		case <-time.After(time.Duration(c.dice.ExpFloat64() * float64(pace))):
+		case <-ctx.Done():
+		}
+	}
+}
+
+// ask has an operation done and recorded.
+func (c *client) ask(server kubernetes.Interface, o operation) answer {
+	o.Called = time.Since(c.record.began)
+	c.do(server, &o)
+	o.Answered = time.Since(c.record.began)
+	c.record.add(o)
+	return o.Answer
+}
+
+// next draws what to do. One operation in eight looks what has become of an earlier round.
+func (c *client) next() operation {
+	round := int(c.record.round.Load())
+	if round > 0 && c.dice.IntN(8) == 0 {
+		return operation{Client: c.number, Register: registerName(c.dice.IntN(round), c.dice.IntN(perRound)), Kind: read}
+	}
+	o := operation{Client: c.number, Register: registerName(round, c.dice.IntN(perRound)), Kind: read}
+	if roll := c.dice.IntN(4); roll == 0 {
+		o.Kind = write
+	} else if roll == 1 && c.seen[o.Register] != nil {
+		o.Kind, o.Expected = swap, c.seen[o.Register].Data[field]
+	}
+	if o.Kind != read {
+		c.writes++
+		o.Value = fmt.Sprintf("%d.%d", c.number, c.writes)
+	}
+	return o
+}
+
+// do asks an API server. An operation is not broken off: its answer, or that there is none, belongs to the history.
+func (c *client) do(api kubernetes.Interface, o *operation) {
+	ctx, cancel := context.WithTimeout(context.Background(), answerLimit)
+	defer cancel()
+	// The library would ask again by itself, and call a swap refused that its first try has done.
+	request := func(verb string) *rest.Request {
+		return api.CoreV1().RESTClient().Verb(verb).Namespace(namespace).Resource("configmaps").Name(o.Register).MaxRetries(0)
+	}
+	object := &core.ConfigMap{}
+	var err error
+	switch o.Kind {
+	case read:
+		if err = request("GET").Do(ctx).Into(object); err == nil {
+			o.Value = object.Data[field]
+		}
+	case write:
+		err = request("PUT").Body(register(o.Register, o.Value, "")).Do(ctx).Into(object)
+	case swap:
+		err = request("PUT").Body(register(o.Register, o.Value, c.seen[o.Register].ResourceVersion)).Do(ctx).Into(object)
+	}
+	o.Answer = answered(err)
+	if err == nil {
+		c.seen[o.Register] = object
+	}
+}
+
+// answered is what an error says of the operation. A conflict is an answer; of all else one cannot know whether something was done: an
+// API server that fails may have written before.
+func answered(err error) answer {
+	switch {
+	case err == nil:
+		return done
+	case apierrors.IsConflict(err):
+		return refused
+	}
+	return unknown
+}
+
+// follow runs clients until ctx ends, and returns when all have had their last answer.
+func follow(ctx context.Context, servers []kubernetes.Interface, number int, seed uint64, r *record) {
+	var wait sync.WaitGroup
+	for n := range number {
+		c := &client{number: n, servers: servers, dice: rand.New(rand.NewPCG(seed, uint64(n))), record: r, seen: map[string]*core.ConfigMap{}}
+		wait.Go(func() { c.run(ctx) })
+	}
+	wait.Wait()
+}

@@ -1,0 +1,92 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/orlop-os/orlop/hack/qemu"
+)
+
+// fault is what is done to machines, and undone.
+type fault struct {
+	What     string        `json:"what"`
+	Machines []string      `json:"machines"`
+	Lasts    time.Duration `json:"lasts"`
+}
+
+func (f fault) String() string { return f.What + " " + strings.Join(f.Machines, ", ") }
+
+// What is done.
+const (
+	cut      = "power cut"
+	blackout = "power cut of all"
+	isolate  = "network cut"
+	freeze   = "freeze" // a machine that stands still and goes on with an old idea of the time
+)
+
+// A fault lasts at least as long as etcd takes to elect another leader, and at most as long as a machine takes to start.
+const (
+	shortest = 5 * time.Second
+	longest  = 40 * time.Second
+)
+
+// draw draws a fault. One round in ten is a blackout; of the others each kind has the same chance, and hits one machine.
+func draw(dice *rand.Rand, machines []string) fault {
+	f := fault{Lasts: shortest + time.Duration(dice.Int64N(int64(longest-shortest)))}
+	if dice.IntN(10) == 0 {
+		f.What, f.Machines = blackout, machines
+		return f
+	}
+	f.What = []string{cut, isolate, freeze}[dice.IntN(3)]
+	f.Machines = []string{machines[dice.IntN(len(machines))]}
+	return f
+}
+
+// power is the part of hack/qemu's client that is needed.
+type power interface {
+	Act(ctx context.Context, machine string, action qemu.Action) error
+	SetFaults(ctx context.Context, name string, f qemu.Faults) error
+}
+
+// inflict does it, waits for its time, and undoes it, also when ctx ends meanwhile.
+func (f fault) inflict(ctx context.Context, p power) error {
+	for _, m := range f.Machines {
+		if err := f.apply(ctx, p, m); err != nil {
+			return fmt.Errorf("%s: %w", f, err)
+		}
+	}
+	select {
+	case <-time.After(f.Lasts):
+	case <-ctx.Done():
+	}
+	for _, m := range slices.Backward(f.Machines) {
+		if err := f.undo(context.WithoutCancel(ctx), p, m); err != nil {
+			return fmt.Errorf("%s: cannot undo: %w", f, err)
+		}
+	}
+	return nil
+}
+
+func (f fault) apply(ctx context.Context, p power, machine string) error {
+	switch f.What {
+	case isolate:
+		return p.SetFaults(ctx, machine, qemu.Faults{Down: true})
+	case freeze:
+		return p.Act(ctx, machine, qemu.ActionPause)
+	}
+	return p.Act(ctx, machine, qemu.ActionPowerCut)
+}
+
+func (f fault) undo(ctx context.Context, p power, machine string) error {
+	switch f.What {
+	case isolate:
+		return p.SetFaults(ctx, machine, qemu.Faults{})
+	case freeze:
+		return p.Act(ctx, machine, qemu.ActionResume)
+	}
+	return p.Act(ctx, machine, qemu.ActionPowerOn)
+}

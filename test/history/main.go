@@ -1,0 +1,174 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/anishathalye/porcupine"
+
+	"github.com/orlop-os/orlop/pkg/paths"
+	"github.com/orlop-os/orlop/test/localcluster"
+)
+
+type options struct {
+	image, bin, out string
+	rounds          int
+	controlPlanes   int
+	clients         int
+	memoryMiB       int
+	search          time.Duration
+	seed            uint64
+}
+
+func main() {
+	o, err := parse(os.Args[1:])
+	if errors.Is(err, flag.ErrHelp) {
+		return
+	}
+	if err == nil {
+		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+		err = run(ctx, o)
+		stop()
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "history:", err)
+		os.Exit(1)
+	}
+}
+
+func parse(args []string) (options, error) {
+	var o options
+	f := flag.NewFlagSet("history", flag.ContinueOnError)
+	f.StringVar(&o.image, "image", filepath.Join("build", "qemu"), "`folder` of the image")
+	f.StringVar(&o.bin, "bin", filepath.Join("build", "bin"), "`folder` of orlopctl")
+	f.StringVar(&o.out, "out", filepath.Join("build", "history.json"), "`file` to write; everything else goes to a folder beside it")
+	f.IntVar(&o.rounds, "n", 30, "how many faults")
+	f.IntVar(&o.controlPlanes, "control-planes", 3, "how many control-plane machines")
+	f.IntVar(&o.clients, "clients", 4, "how many clients")
+	f.IntVar(&o.memoryMiB, "memory", 3072, "memory of each machine in `MiB`")
+	f.DurationVar(&o.search, "search", 5*time.Minute, "how long an order is looked for at the end")
+	f.Uint64Var(&o.seed, "seed", 0, "what faults and operations are drawn with; 0: a new one")
+	if err := f.Parse(args); err != nil {
+		return o, err
+	}
+	if f.NArg() > 0 {
+		return o, fmt.Errorf("arguments: cannot use %q: expected flags only", f.Args())
+	}
+	if o.rounds < 1 || o.controlPlanes < 1 || o.clients < 1 || o.memoryMiB < 1 || o.search <= 0 {
+		return o, errors.New("flags: cannot use: all numbers have to be more than 0")
+	}
+	if o.seed == 0 {
+		o.seed = rand.Uint64()
+	}
+	return o, nil
+}
+
+// folder is for all that belongs to a report.
+func folder(file string) string { return strings.TrimSuffix(file, filepath.Ext(file)) }
+
+func run(ctx context.Context, o options) (err error) {
+	dir, err := filepath.Abs(folder(o.out))
+	if err != nil {
+		return err
+	}
+	c := localcluster.Cluster{
+		Name: "history", Bin: o.bin, Image: o.image, Dir: filepath.Join(dir, "cluster"), ControlPlanes: o.controlPlanes, MemoryMiB: o.memoryMiB,
+	}
+	defer func() { err = errors.Join(err, c.Destroy(ctx)) }()
+	if err := c.Create(ctx); err != nil {
+		return err
+	}
+	power, err := c.Power()
+	if err != nil {
+		return err
+	}
+	status, err := power.Status(ctx)
+	if err != nil {
+		return err
+	}
+	var addresses []string
+	for _, m := range status.Machines {
+		addresses = append(addresses, status.Forward(m.Name, paths.PortKubernetes))
+	}
+	servers, err := apiClients(c.Kubeconfig(), addresses)
+	if err != nil {
+		return err
+	}
+	result := report{Seed: o.seed, ControlPlanes: o.controlPlanes}
+	r := &record{began: time.Now()}
+	if err := r.prepare(ctx, servers[0], 0); err != nil {
+		return err
+	}
+	going, stop := context.WithCancel(ctx)
+	defer stop()
+	ended := make(chan struct{})
+	go func() {
+		follow(going, servers, o.clients, o.seed, r)
+		close(ended)
+	}()
+	machines := slices.Sorted(maps.Keys(c.Machines()))
+	dice := rand.New(rand.NewPCG(o.seed, 0))
+	var disturbed error
+	for n := 0; n < o.rounds && disturbed == nil; n++ {
+		if n > 0 {
+			disturbed = r.prepare(ctx, servers[0], n)
+		}
+		if disturbed == nil {
+			f := draw(dice, machines)
+			fmt.Printf("round %d of %d: %s for %s\n", n+1, o.rounds, f, f.Lasts.Round(time.Second))
+			disturbed = disturb(ctx, f, c, power, r, &result)
+		}
+	}
+	stop()
+	<-ended
+	r.readAll(servers, o.clients)
+	return errors.Join(disturbed, conclude(o, r.operations(), &result))
+}
+
+// disturb makes a fault, and waits until all machines are healthy.
+func disturb(ctx context.Context, f fault, c localcluster.Cluster, p power, r *record, result *report) error {
+	from := time.Since(r.began)
+	if err := f.inflict(ctx, p); err != nil {
+		return err
+	}
+	undone := time.Now()
+	if err := c.Healthy(ctx); err != nil {
+		return fmt.Errorf("after %s: %w", f, err)
+	}
+	of := slices.DeleteFunc(r.operations(), func(o operation) bool { return o.Answered < from })
+	for i := range of {
+		of[i].Answered -= from
+	}
+	result.Rounds++
+	result.Faults = append(result.Faults, round{f, silence(of).Seconds(), time.Since(undone).Seconds()})
+	return nil
+}
+
+// conclude judges the history, and writes what is known.
+func conclude(o options, history []operation, result *report) error {
+	fmt.Printf("looking for an order of %d operations\n", len(history))
+	var info porcupine.LinearizationInfo
+	result.count(history)
+	result.Verdict, info = judge(history, o.search)
+	if err := result.write(o.out, history); err != nil {
+		return err
+	}
+	fmt.Printf("%d operations, %d of them without an answer, in %d rounds: %s; no answer for %.1f s at most\n",
+		result.Operations, result.Unknown, result.Rounds, result.Verdict, result.SilenceS)
+	if result.Verdict == linearizable {
+		return nil
+	}
+	picture := filepath.Join(folder(o.out), "operations.html")
+	return errors.Join(fmt.Errorf("the history is %s: see %s", result.Verdict, picture), porcupine.VisualizePath(model(), info, picture))
+}

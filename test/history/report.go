@@ -1,0 +1,60 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+)
+
+// report is the form of build/history.json; docs/history.md says what its fields mean.
+type report struct {
+	Seed          uint64  `json:"seed"`
+	ControlPlanes int     `json:"control_planes"`
+	Rounds        int     `json:"rounds"`
+	Verdict       verdict `json:"verdict"`
+	Operations    int     `json:"operations"`
+	Done          int     `json:"done"`
+	Refused       int     `json:"refused"`
+	Unknown       int     `json:"unknown"`
+	SilenceS      float64 `json:"longest_silence_s"`
+	Faults        []round `json:"faults"`
+}
+
+// round is one fault, and what came of it.
+type round struct {
+	fault
+	// SilenceS is the longest time without an answer until the machines were healthy again, which took HealthyS from the fault's end.
+	SilenceS float64 `json:"silence_s"`
+	HealthyS float64 `json:"healthy_s"`
+}
+
+// count sums up a history.
+func (r *report) count(history []operation) {
+	r.Operations, r.Done, r.Refused, r.Unknown = len(history), 0, 0, 0
+	for _, o := range history {
+		switch o.Answer {
+		case done:
+			r.Done++
+		case refused:
+			r.Refused++
+		case unknown:
+			r.Unknown++
+		}
+	}
+	r.SilenceS = silence(history).Seconds()
+}
+
+// write replaces the report, and the history beside it, which another judge can read.
+func (r report) write(file string, history []operation) error {
+	for name, value := range map[string]any{file: r, filepath.Join(folder(file), "operations.json"): history} {
+		text, err := json.MarshalIndent(value, "", "  ")
+		if err != nil {
+			return err
+		}
+		if err := os.WriteFile(name, append(text, '\n'), 0o644); err != nil {
+			return fmt.Errorf("report: cannot write: %w", err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,114 @@
+// Package localcluster makes clusters of emulated machines for measurements that take long, through orlopctl, as anybody does.
+package localcluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"github.com/orlop-os/orlop/hack/qemu"
+)
+
+const (
+	// patience bounds what a machine does that takes long: it begins, joins, imports.
+	patience = 20 * time.Minute
+	// teardown bounds the end of the machines.
+	teardown = 2 * time.Minute
+)
+
+// Cluster is what is wanted.
+type Cluster struct {
+	Name string
+	// Bin is the folder of orlopctl, Image that of the system's image.
+	Bin, Image string
+	// Dir is for orlopctl's own files, and emptied by Create.
+	Dir                    string
+	ControlPlanes, Workers int
+	MemoryMiB              int // of each machine
+}
+
+// Kubeconfig is the cluster's file.
+func (c Cluster) Kubeconfig() string { return filepath.Join(c.Dir, "kubeconfig") }
+
+// Machines are the contexts of all machines, by their names.
+func (c Cluster) Machines() map[string]string {
+	all := map[string]string{"cp1": c.Name}
+	for n := 2; n <= c.ControlPlanes; n++ {
+		name := "cp" + strconv.Itoa(n)
+		all[name] = c.Name + "-" + name
+	}
+	for n := 1; n <= c.Workers; n++ {
+		name := "w" + strconv.Itoa(n)
+		all[name] = c.Name + "-" + name
+	}
+	return all
+}
+
+// Create makes the cluster anew, and waits until it is healthy.
+func (c Cluster) Create(ctx context.Context) error {
+	if err := c.Destroy(ctx); err != nil {
+		return err
+	}
+	if err := os.RemoveAll(c.Dir); err != nil {
+		return fmt.Errorf("cluster %s: cannot empty its folder: %w", c.Name, err)
+	}
+	if err := os.MkdirAll(c.Dir, 0o700); err != nil {
+		return fmt.Errorf("cluster %s: cannot make its folder: %w", c.Name, err)
+	}
+	return c.Orlopctl(ctx, "cluster", "create", c.Name, "--image", c.Image, "--memory", strconv.Itoa(c.MemoryMiB),
+		"--control-planes", strconv.Itoa(c.ControlPlanes), "--workers", strconv.Itoa(c.Workers), "--timeout", patience.String())
+}
+
+// Import stores the images of an archive on every machine.
+func (c Cluster) Import(ctx context.Context, archive string) error {
+	for _, machine := range c.Machines() {
+		if err := c.Orlopctl(ctx, "--context", machine, "image", "import", archive); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Healthy waits until every machine is.
+func (c Cluster) Healthy(ctx context.Context) error {
+	for _, machine := range c.Machines() {
+		if err := c.Orlopctl(ctx, "--context", machine, "health", "--timeout", patience.String()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Power is the way to the machines' power switches and their network.
+func (c Cluster) Power() (*qemu.Client, error) { return qemu.Connect(c.folder()) }
+
+// Destroy ends the machines, if they are there. It does so although ctx has ended.
+func (c Cluster) Destroy(ctx context.Context) error {
+	if _, err := os.Stat(c.folder()); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), teardown)
+	defer cancel()
+	return c.Orlopctl(ctx, "cluster", "destroy", c.Name)
+}
+
+func (c Cluster) folder() string { return filepath.Join(c.Dir, "clusters", c.Name) }
+
+// Orlopctl runs the tool, which says what it does.
+func (c Cluster) Orlopctl(ctx context.Context, args ...string) error {
+	ctx, cancel := context.WithTimeout(ctx, patience+time.Minute)
+	defer cancel()
+	program := exec.CommandContext(ctx, filepath.Join(c.Bin, "orlopctl"), args...)
+	program.Env = append(os.Environ(), "ORLOP_CONFIG="+filepath.Join(c.Dir, "config"), "KUBECONFIG="+c.Kubeconfig())
+	program.Stdout, program.Stderr = os.Stdout, os.Stderr
+	if err := program.Run(); err != nil {
+		return fmt.Errorf("orlopctl %v: %w", args, err)
+	}
+	return nil
+}
