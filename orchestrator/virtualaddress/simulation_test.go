@@ -328,7 +328,7 @@ var begin = time.Unix(1_000_000, 0)
 // TestSimulation: whatever happens to machines and their network, within the times that the package promises one of them answers, one
 // alone where they hear each other, and the same one as long as it can.
 func TestSimulation(t *testing.T) {
-	const worlds = 3000
+	const worlds = 2000
 	var moves, judged int
 	for seed := range uint64(worlds) {
 		w := &world{t: t, random: rand.New(rand.NewPCG(seed, 34))}

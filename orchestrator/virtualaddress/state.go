@@ -28,6 +28,7 @@ type State struct {
 	Other     neighbour.MAC // who was heard last to speak for the address; zero: nobody was
 	Heard     time.Time     // when that was
 	quiet     time.Time     // nobody was heard since then, though this machine listened and could have taken the address
+	holder    neighbour.MAC // who was known last to have the address; zero: nobody was
 	claimed   time.Time     // when it announced the address last
 	stepped   time.Time     // the last step
 }
@@ -45,6 +46,7 @@ type View struct {
 type Todo struct {
 	Announce bool // that the address is here
 	Probe    bool // who has it
+	Moved    bool // another machine than before has it, so what the kernel knows of connections to it is not true any more
 }
 
 // Step follows the view. Pure: the clock is the view's.
@@ -74,7 +76,6 @@ func (s State) Step(v View) (State, Todo) {
 	if !v.Able {
 		s.answer(false, v.Now)
 		s.quiet = v.Now
-		return s, todo
 	}
 	alone := v.Now.Sub(s.quiet)
 	if !s.Answering && alone >= silence+time.Duration(v.Ahead)*stagger {
@@ -87,6 +88,14 @@ func (s State) Step(v View) (State, Todo) {
 	case !s.Answering && alone >= suspicious:
 		todo.Probe = true
 	}
+	holder := s.holder
+	if s.Answering {
+		holder = v.Own
+	} else if len(v.Claims) > 0 {
+		holder = s.Other
+	}
+	todo.Moved = holder != s.holder && s.holder != neighbour.MAC{}
+	s.holder = holder
 	return s, todo
 }
 
