@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/base64"
 	"fmt"
+	"net/netip"
 	"net/url"
 	"slices"
 	"strings"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/pki"
 	"github.com/orlop-os/orlop/pkg/supervise"
 )
@@ -129,7 +131,7 @@ func (a clusterAPI) Kubeconfig(ctx context.Context, r *api.KubeconfigRequest) (*
 	}
 	server := r.Server
 	if server == "" {
-		server = cluster.Spec.Endpoint.String()
+		server = kubernetesURL(cluster.Spec)
 	}
 	if u, err := url.Parse(server); err != nil || u.Scheme != "https" || u.Host == "" {
 		return nil, status.Errorf(codes.InvalidArgument, "kubeconfig: server %q is not a URL such as https://10.0.0.5:6443", server)
@@ -140,6 +142,15 @@ func (a clusterAPI) Kubeconfig(ctx context.Context, r *api.KubeconfigRequest) (*
 	}
 	a.m.events.add("cluster", "op", fmt.Sprintf("issued a kubeconfig for %v to %s", ttl, caller(ctx)))
 	return &api.KubeconfigResponse{Kubeconfig: text}, nil
+}
+
+// kubernetesURL is where people and programs outside the cluster's machines reach the Kubernetes API: the first virtual address, else the
+// endpoint.
+func kubernetesURL(spec config.ClusterSpec) string {
+	if len(spec.VirtualAddresses) == 0 {
+		return spec.Endpoint.String()
+	}
+	return "https://" + netip.AddrPortFrom(spec.VirtualAddresses[0], paths.PortKubernetes).String()
 }
 
 // kubeconfig issues a client certificate in the operator's name and writes it as a kubeconfig.

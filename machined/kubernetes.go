@@ -62,6 +62,8 @@ func nodeSpec(c *config.Config, state network.State, r release.Release) (nodespe
 		Encapsulation: string(cluster.Networks.Encapsulation),
 		Pools:         pools(cluster.Networks.LoadBalancer),
 
+		VirtualAddresses: cluster.VirtualAddresses,
+
 		DNS: clusterDNS(cluster.DNS, state.Servers),
 
 		TokenWebhook: access(c.Cluster).TokenWebhook(),

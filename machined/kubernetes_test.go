@@ -27,6 +27,29 @@ func TestNodeSpecControlPlanes(t *testing.T) {
 	}
 }
 
+// TestVirtualAddresses: the orchestrator knows them, and kubeconfig files name the first one.
+func TestVirtualAddresses(t *testing.T) {
+	state := network.State{Links: []network.LinkState{{Managed: true, Up: true, Addresses: []network.AddressState{{Prefix: netip.MustParsePrefix("10.0.0.11/24")}}}}}
+	c := config.New("n1", config.RoleControlPlane).WithCluster("c", config.Endpoint{Host: "k8s.example", Port: 443}, config.PKI{}, config.EncryptionKey{})
+	for _, test := range []struct {
+		addresses []netip.Addr
+		url       string
+	}{
+		{nil, "https://k8s.example:443"},
+		{[]netip.Addr{netip.MustParseAddr("10.0.0.9"), netip.MustParseAddr("2001:db8::9")}, "https://10.0.0.9:6443"},
+		{[]netip.Addr{netip.MustParseAddr("2001:db8::9")}, "https://[2001:db8::9]:6443"},
+	} {
+		c.Cluster.Spec.VirtualAddresses = test.addresses
+		spec, err := nodeSpec(c, state, release.Release{})
+		if err != nil || !slices.Equal(spec.VirtualAddresses, test.addresses) {
+			t.Errorf("%v: the orchestrator is told %v, %v", test.addresses, spec.VirtualAddresses, err)
+		}
+		if got := kubernetesURL(c.Cluster.Spec); got != test.url {
+			t.Errorf("%v: kubeconfig files name %s, want %s", test.addresses, got, test.url)
+		}
+	}
+}
+
 // TestClusterDNS: who is configured is asked, and else the machine's own resolvers, at port 53.
 func TestClusterDNS(t *testing.T) {
 	at := netip.MustParseAddrPort

@@ -105,6 +105,7 @@ func workerDocuments(c *config.Config, name string) *config.Config {
 	pki.Accepted.Kubernetes, pki.Accepted.Machine, pki.Accepted.Client = accepted.Kubernetes, accepted.Machine, accepted.Client
 	out = out.WithCluster(c.Cluster.Metadata.Name, c.Cluster.Spec.Endpoint, pki, config.EncryptionKey{})
 	out.Cluster.Spec.Networks, out.Cluster.Spec.ControlPlanes = c.Cluster.Spec.Networks, c.Cluster.Spec.ControlPlanes
+	out.Cluster.Spec.VirtualAddresses = c.Cluster.Spec.VirtualAddresses
 	out.Cluster.Spec.Kubernetes.MaxPods = c.Cluster.Spec.Kubernetes.MaxPods
 	return out
 }
@@ -196,7 +197,7 @@ func notItsOwn(c *config.Config, state network.State, a netip.Addr) error {
 			whose = "a pod or a service"
 		}
 	}
-	if a == c.Cluster.Spec.Endpoint.Addr() || slices.Contains(c.Cluster.Spec.ControlPlanes, a) {
+	if a == c.Cluster.Spec.Endpoint.Addr() || slices.Contains(c.Cluster.Spec.ControlPlanes, a) || slices.Contains(c.Cluster.Spec.VirtualAddresses, a) {
 		whose = "the control plane"
 	}
 	if a.IsLoopback() || !a.IsGlobalUnicast() {

@@ -20,6 +20,7 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/netpolicy"
 	"github.com/orlop-os/orlop/orchestrator/podnetwork"
 	"github.com/orlop-os/orlop/orchestrator/scheduler"
+	"github.com/orlop-os/orlop/orchestrator/virtualaddress"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
@@ -55,5 +56,6 @@ func Services(spec nodespec.Spec, dirs layout.Dirs) []component.Component {
 		netpolicy.Component(spec, dirs),
 	)
 	all = append(all, podnetwork.Components(spec, dirs)...)
-	return append(all, announcer.Components(spec, dirs)...)
+	all = append(all, announcer.Components(spec, dirs)...)
+	return append(all, virtualaddress.Components(spec)...)
 }

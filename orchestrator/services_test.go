@@ -28,6 +28,7 @@ func TestServices(t *testing.T) {
 	dual.Pools = []nodespec.Pool{{Name: "public", Ranges: []nodespec.Range{{First: netip.MustParseAddr("192.0.2.64"), Last: netip.MustParseAddr("192.0.2.95")}}}}
 	several := testSpec()
 	several.ControlPlanes = append([]netip.Addr{netip.MustParseAddr("192.0.2.9")}, several.NodeIPs...)
+	several.VirtualAddresses = []netip.Addr{netip.MustParseAddr("192.0.2.8")}
 	for name, spec := range map[string]nodespec.Spec{"control-plane": testSpec(), "control-planes": several, "worker": worker, "dual-stack": dual} {
 		t.Run(name, func(t *testing.T) {
 			var b strings.Builder

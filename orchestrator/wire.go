@@ -29,6 +29,7 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/podnetwork"
 	"github.com/orlop-os/orlop/orchestrator/process"
 	"github.com/orlop-os/orlop/orchestrator/scheduler"
+	"github.com/orlop-os/orlop/orchestrator/virtualaddress"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
@@ -176,6 +177,10 @@ func (w *wiring) attach(c *component.Component) {
 		c.Run = w.allowed(loadbalancer.Run)
 	case announcer.Name:
 		c.Run = w.allowed(announcer.Run)
+	case virtualaddress.Name:
+		c.Run = func(ctx context.Context, announce component.Announce) error {
+			return virtualaddress.Run(ctx, w.spec, w.dirs, announce)
+		}
 	case podnetwork.Name:
 		c.Run = w.agent.Run
 	case podnetwork.NodeName:

@@ -362,6 +362,7 @@ func (t *tool) genConfigCommand() *cobra.Command {
 	f.StringVar(&g.role, "role", string(config.RoleControlPlane), "controlplane or worker")
 	f.StringArrayVar(&g.sans, "san", nil, "further name or address that the Kubernetes API is reached by; may be given several times")
 	f.StringArrayVar(&g.controlPlanes, "control-plane", nil, "address of a control-plane machine, the one that begins first; given for each where there are several, on all of them the same")
+	f.StringArrayVar(&g.virtual, "virtual-address", nil, "address of the Kubernetes API that one of the control-plane machines answers for at a time; at most one of each family")
 	f.StringArrayVar(&operators, "operator-ca", nil, "file with an operator's CA to trust instead of the image's; may be given several times")
 	f.StringVar(&out, "out", "-", "file to write; - for the standard output")
 	f.BoolVar(&force, "force", false, "replace an existing file")
@@ -376,6 +377,20 @@ type generated struct {
 	operators           []string // PEM
 	sans                []string // further names of the Kubernetes API
 	controlPlanes       []string // addresses; empty where there is one machine
+	virtual             []string // addresses of the Kubernetes API that move between them
+}
+
+// addresses reads the values of a flag.
+func addresses(flag string, texts []string) ([]netip.Addr, error) {
+	var all []netip.Addr
+	for _, text := range texts {
+		a, err := netip.ParseAddr(text)
+		if err != nil {
+			return nil, usagef("%s %s: cannot use: expected an IP address", flag, text)
+		}
+		all = append(all, a)
+	}
+	return all, nil
 }
 
 // documents makes the configuration and checks it as the machine would.
@@ -394,12 +409,11 @@ func (g generated) documents() ([]byte, error) {
 	}
 	made := config.New(g.name, role).WithCluster(g.cluster, endpoint, authorities, key)
 	made.Cluster.Spec.Kubernetes.APIServer.ExtraSANs = g.sans
-	for _, text := range g.controlPlanes {
-		a, err := netip.ParseAddr(text)
-		if err != nil {
-			return nil, usagef("--control-plane %s: cannot use: expected an IP address", text)
-		}
-		made.Cluster.Spec.ControlPlanes = append(made.Cluster.Spec.ControlPlanes, a)
+	if made.Cluster.Spec.ControlPlanes, err = addresses("--control-plane", g.controlPlanes); err != nil {
+		return nil, err
+	}
+	if made.Cluster.Spec.VirtualAddresses, err = addresses("--virtual-address", g.virtual); err != nil {
+		return nil, err
 	}
 	var operators []config.Certificate
 	for _, text := range g.operators {

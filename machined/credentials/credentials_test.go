@@ -169,6 +169,11 @@ func TestReissue(t *testing.T) {
 	if n := count(plan(t, moved, a, root), "other names or addresses"); n != 3 { // API server, etcd peer, kubelet
 		t.Errorf("a new address: %d leaves are issued anew, want 3", n)
 	}
+	virtual := node()
+	virtual.VirtualAddresses = []netip.Addr{netip.MustParseAddr("10.77.0.9"), netip.MustParseAddr("2001:db8::9")}
+	if n := count(plan(t, virtual, a, root), "other names or addresses"); n != 1 { // API server
+		t.Errorf("virtual addresses: %d leaves are issued anew, want 1", n)
+	}
 	b := a
 	b.FrontProxy = authorities(t).FrontProxy
 	if n := count(plan(t, node(), b, root), "from another authority"); n != 1 {

@@ -209,7 +209,7 @@ func (w *Want) api(node nodespec.Spec, a Authorities, endpoint string) {
 	for _, r := range node.ServiceCIDRs {
 		ips = append(ips, r.Masked().Addr().Next())
 	}
-	ips = append(ips, node.NodeIPs...)
+	ips = append(append(ips, node.NodeIPs...), node.VirtualAddresses...)
 	for _, name := range append([]string{endpoint}, node.ExtraSANs...) {
 		if ip, err := netip.ParseAddr(name); err == nil {
 			ips = append(ips, ip)

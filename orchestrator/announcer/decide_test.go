@@ -16,7 +16,14 @@ import (
 
 	"github.com/orlop-os/orlop/orchestrator/layout"
 	"github.com/orlop-os/orlop/orchestrator/loadbalancer"
+	"github.com/orlop-os/orlop/orchestrator/neighbour"
 	"github.com/orlop-os/orlop/pkg/nodespec"
+)
+
+// The addresses of these tests, and another machine.
+var (
+	vip4, vip6 = netip.MustParseAddr("192.0.2.70"), netip.MustParseAddr("2001:db8::70")
+	other      = neighbour.MAC{2, 0, 0, 0, 0, 3}
 )
 
 func addrs(words ...string) []netip.Addr {
@@ -107,37 +114,6 @@ func TestElectMoves(t *testing.T) {
 			if before[a] != n && before[a] != nodes[gone].Name {
 				t.Errorf("%s moved from %s to %s, and %s is gone", a, before[a], n, nodes[gone].Name)
 			}
-		}
-	}
-}
-
-func TestPlace(t *testing.T) {
-	network := func(words ...string) (all []netip.Prefix) {
-		for _, w := range words {
-			all = append(all, netip.MustParsePrefix(w))
-		}
-		return all
-	}
-	links := []Link{
-		{Index: 1, Name: "front", Networks: network("192.0.2.10/24", "2001:db8::10/64")},
-		{Index: 2, Name: "back", Networks: network("198.51.100.10/24")},
-		{Index: 3, Name: "second", Networks: network("192.0.2.11/24")},
-	}
-	for _, c := range []struct{ address, own, want string }{
-		{"198.51.100.70", "192.0.2.10", "back"},
-		{"192.0.2.70", "198.51.100.10", "front second"},
-		{"2001:db8::70", "192.0.2.10", "front"},
-		{"203.0.113.1", "198.51.100.10", "back"}, // a router leads it there
-		{"2001:db9::1", "2001:db8::10", "front"},
-		{"2001:db9::1", "192.0.2.10", ""},
-		{"203.0.113.1", "192.0.2.99", ""},
-	} {
-		var got []string
-		for _, l := range Place(netip.MustParseAddr(c.address), links, addrs(c.own)) {
-			got = append(got, l.Name)
-		}
-		if strings.Join(got, " ") != c.want {
-			t.Errorf("%s on a node with %s: %q, want %q", c.address, c.own, got, c.want)
 		}
 	}
 }

@@ -1,9 +1,9 @@
-// Package announcer answers on the machine's links for addresses of Services: to ARP (RFC 826) for IPv4, to neighbour discovery
-// (RFC 4861) for IPv6. Package loadbalancer gave the addresses; the service proxy takes the packets that then come.
+// Package announcer answers on the machine's links for addresses of Services, by ARP and neighbour discovery (package neighbour). Package
+// loadbalancer gave the addresses; the service proxy takes the packets that then come.
 //
 // Every node computes from the same Nodes, Services and EndpointSlices which node answers for which address (elect.go), and needs
 // nobody's word for it. What it answers for, announces and probes follows from that and the time (claims.go), where it answers from the
-// machine's networks (links.go). arp.go and ndp.go are the packets, as values; port_linux.go has the sockets.
+// machine's networks (neighbour.Place).
 //
 // Nothing of it is in the kernel: no address, no route, no neighbour entry. The addresses are no node addresses, machined's network does
 // not know them, and when the process ends, it answers no more.

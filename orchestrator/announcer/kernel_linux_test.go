@@ -11,6 +11,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/orlop-os/orlop/orchestrator/neighbour"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/rtnl/rtnltest"
 )
@@ -19,7 +20,7 @@ import (
 type station struct {
 	*rtnltest.Other
 	agent *agent
-	mac   mac
+	mac   neighbour.MAC
 }
 
 // newStation makes a node with an address of each family on a link to the bridge.
@@ -34,7 +35,7 @@ func newStation(t *testing.T, bridge netlink.Link, name string, own ...string) *
 	s.Take(t, name+"-eth0")
 	s.agent = newAgent(nodespec.Spec{NodeName: name}, nil)
 	s.agent.services = []Service{{Addresses: []netip.Addr{vip4, vip6}}}
-	t.Cleanup(s.agent.ports.closeAll)
+	t.Cleanup(s.agent.ports.Close)
 	s.Do(func() {
 		give(t, name+"-eth0", own...)
 		for _, file := range []string{"ipv4/ip_forward", "ipv6/conf/all/forwarding"} { // as every node of a cluster
@@ -56,7 +57,7 @@ func (s *station) win(t *testing.T, addresses ...netip.Addr) {
 	s.step(t, time.Now())
 }
 
-func (s *station) step(t *testing.T, now time.Time, others ...claimed) {
+func (s *station) step(t *testing.T, now time.Time, others ...neighbour.Claim) {
 	t.Helper()
 	s.Do(func() { t.Logf("%s: %s", s.agent.spec.NodeName, s.agent.step(now, others)) })
 }
@@ -129,9 +130,9 @@ func TestKernel(t *testing.T) {
 	now := time.Now()
 	await(t, "c leaves its addresses to a", func() bool {
 		now = now.Add(probing)
-		var others []claimed
+		var others []neighbour.Claim
 		select {
-		case one := <-c.agent.ports.heard:
+		case one := <-c.agent.ports.Heard:
 			others = append(others, one)
 		default:
 		}
@@ -146,20 +147,20 @@ func TestKernel(t *testing.T) {
 }
 
 // hear waits for another machine's claim.
-func hear(t *testing.T, s *station) claimed {
+func hear(t *testing.T, s *station) neighbour.Claim {
 	t.Helper()
 	select {
-	case c := <-s.agent.ports.heard:
+	case c := <-s.agent.ports.Heard:
 		return c
 	case <-time.After(10 * time.Second):
 		t.Fatalf("%s heard nothing of the other node", s.agent.spec.NodeName)
 	}
-	return claimed{}
+	return neighbour.Claim{}
 }
 
 // entry is what the neighbour knows of an address.
 type entry struct {
-	mac   mac
+	mac   neighbour.MAC
 	state int
 }
 
@@ -172,15 +173,15 @@ func known(t *testing.T, link netlink.Link, a netip.Addr) entry {
 	all, err := netlink.NeighList(link.Attrs().Index, family)
 	must(t, err)
 	for _, n := range all {
-		if ip, _ := netip.AddrFromSlice(n.IP); ip.Unmap() == a && len(n.HardwareAddr) == len(mac{}) {
-			return entry{mac(n.HardwareAddr), n.State}
+		if ip, _ := netip.AddrFromSlice(n.IP); ip.Unmap() == a && len(n.HardwareAddr) == len(neighbour.MAC{}) {
+			return entry{neighbour.MAC(n.HardwareAddr), n.State}
 		}
 	}
 	return entry{}
 }
 
 // ask has the neighbour's kernel ask for an address, by sending something there, and returns what it knows at this moment.
-func ask(t *testing.T, link netlink.Link, a netip.Addr) mac {
+func ask(t *testing.T, link netlink.Link, a netip.Addr) neighbour.MAC {
 	t.Helper()
 	if conn, err := net.Dial("udp", netip.AddrPortFrom(a, 9).String()); err == nil { // while the link is down, there is no way
 		_, _ = conn.Write([]byte("?"))
@@ -190,16 +191,16 @@ func ask(t *testing.T, link netlink.Link, a netip.Addr) mac {
 }
 
 // resolve asks until there is an answer, which must be this one.
-func resolve(t *testing.T, link netlink.Link, a netip.Addr, want mac) {
+func resolve(t *testing.T, link netlink.Link, a netip.Addr, want neighbour.MAC) {
 	t.Helper()
-	await(t, a.String()+" is found", func() bool { return ask(t, link, a) != mac{} })
+	await(t, a.String()+" is found", func() bool { return ask(t, link, a) != neighbour.MAC{} })
 	if got := known(t, link, a).mac; got != want {
 		t.Errorf("%s is at %x, want %x", a, got, want)
 	}
 }
 
 // probe has the neighbour's kernel ask whether the address is still where it was. That question goes to the node alone.
-func probe(t *testing.T, link netlink.Link, a netip.Addr, at mac) {
+func probe(t *testing.T, link netlink.Link, a netip.Addr, at neighbour.MAC) {
 	t.Helper()
 	must(t, netlink.NeighSet(&netlink.Neigh{LinkIndex: link.Attrs().Index, IP: a.AsSlice(), HardwareAddr: at[:], State: netlink.NUD_PROBE}))
 	await(t, a.String()+" is still there", func() bool { return known(t, link, a).state == netlink.NUD_REACHABLE })

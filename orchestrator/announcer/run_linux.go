@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"path/filepath"
 	"reflect"
@@ -22,6 +21,7 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/component"
 	"github.com/orlop-os/orlop/orchestrator/kubeconfig"
 	"github.com/orlop-os/orlop/orchestrator/layout"
+	"github.com/orlop-os/orlop/orchestrator/neighbour"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/rtnl"
 )
@@ -64,11 +64,11 @@ func Run(ctx context.Context, spec nodespec.Spec, dirs layout.Dirs, rights func(
 	defer stop(nil)
 	links := make(chan struct{}, 1)
 	links <- struct{}{}
-	go func() { stop(watcher.Run(ctx, onLinks(links))) }()
+	go func() { stop(watcher.Run(ctx, neighbour.OnLinks(links))) }()
 	versions := make(chan string)
 	go followLease(ctx, asKubelet, spec.NodeName, versions)
 	a := newAgent(spec, func(ctx context.Context) (*cluster, error) { return follow(ctx, api, spec.Pools) })
-	defer a.ports.closeAll()
+	defer a.ports.Close()
 	if err := a.run(ctx, links, versions, announce); err != nil {
 		return err
 	}
@@ -88,19 +88,6 @@ func kubeletClient(config *rest.Config, dirs layout.Dirs) (kubernetes.Interface,
 		return nil, fmt.Errorf("cannot make client: %w", err)
 	}
 	return api, nil
-}
-
-// onLinks tells of changes of links and addresses, those of pods' links left out.
-func onLinks(changed chan<- struct{}) func(rtnl.Change) {
-	return func(c rtnl.Change) {
-		if c.Kind == rtnl.RouteChanged || c.LinkKind == "veth" {
-			return
-		}
-		select {
-		case changed <- struct{}{}:
-		default:
-		}
-	}
 }
 
 // followLease tells the version of the node's Lease again and again, as long as the API server answers.
@@ -129,21 +116,21 @@ type agent struct {
 	follow   func(context.Context) (*cluster, error)
 	from     *cluster // since the last time that it began to follow
 	stop     func()   // ends that
-	ports    *ports
+	ports    *neighbour.Ports
 	nodes    []Node
 	services []Service
 	won      []netip.Addr
-	links    []Link
+	links    []neighbour.Link
 	claims   claims
 	lease    lease
-	stale    bool               // the node was cut off since it began to follow the cluster
-	known    bool               // the cluster was read
-	others   map[netip.Addr]mac // who was last heard to speak for an address
+	stale    bool                         // the node was cut off since it began to follow the cluster
+	known    bool                         // the cluster was read
+	others   map[netip.Addr]neighbour.MAC // who was last heard to speak for an address
 }
 
 // newAgent returns an agent that follows the cluster with a function. That it just began to is as good as a Lease.
 func newAgent(spec nodespec.Spec, follow func(context.Context) (*cluster, error)) *agent {
-	return &agent{spec: spec, follow: follow, ports: newPorts(), lease: lease{seen: time.Now()}, others: map[netip.Addr]mac{}}
+	return &agent{spec: spec, follow: follow, ports: neighbour.NewPorts(), lease: lease{seen: time.Now()}, others: map[netip.Addr]neighbour.MAC{}}
 }
 
 func (a *agent) run(ctx context.Context, links <-chan struct{}, versions <-chan string, announce component.Announce) error {
@@ -155,7 +142,7 @@ func (a *agent) run(ctx context.Context, links <-chan struct{}, versions <-chan 
 	defer tick.Stop()
 	anew := false // the cluster is followed since the node is back
 	for told := ""; ; {
-		var others []claimed
+		var others []neighbour.Claim
 		select {
 		case <-a.from.changed:
 			if err := a.elect(); err != nil {
@@ -175,11 +162,11 @@ func (a *agent) run(ctx context.Context, links <-chan struct{}, versions <-chan 
 				}
 				anew = true
 			}
-		case other := <-a.ports.heard:
+		case other := <-a.ports.Heard:
 			others = append(others, other)
-		case f := <-a.ports.failed:
-			klog.Infof("%s: %v", Name, f.err)
-			a.ports.drop(f.port)
+		case f := <-a.ports.Failed:
+			klog.Infof("%s: %v", Name, f.Err)
+			a.ports.Drop(f)
 			continue // another one is opened a moment later: the link may be on its way out
 		case <-tick.C:
 		case <-ctx.Done():
@@ -225,7 +212,7 @@ func (a *agent) elect() error {
 
 // relink reads the links. On links that are others, everything is announced once more.
 func (a *agent) relink() error {
-	links, err := readLinks()
+	links, err := neighbour.ReadLinks()
 	if err != nil {
 		return err
 	}
@@ -236,17 +223,17 @@ func (a *agent) relink() error {
 }
 
 // step does what is to be done at this moment, and says how things are.
-func (a *agent) step(now time.Time, others []claimed) string {
+func (a *agent) step(now time.Time, others []neighbour.Claim) string {
 	v := view{now: now, won: a.won, cutOff: a.stale}
 	for _, o := range others {
 		// Two links of this machine may be in one network, and hear each other.
-		if slices.ContainsFunc(a.links, func(l Link) bool { return l.MAC == o.by }) {
+		if slices.ContainsFunc(a.links, func(l neighbour.Link) bool { return l.MAC == o.By }) {
 			continue
 		}
-		v.claimed = append(v.claimed, o.address)
-		if a.others[o.address] != o.by {
-			a.others[o.address] = o.by
-			klog.Infof("%s: link %s: %s speaks for %s too", Name, o.link, net.HardwareAddr(o.by[:]), o.address)
+		v.claimed = append(v.claimed, o.Address)
+		if a.others[o.Address] != o.By {
+			a.others[o.Address] = o.By
+			klog.Infof("%s: link %s: %s speaks for %s too", Name, o.Link, o.By, o.Address)
 		}
 	}
 	before := a.claims.answered()
@@ -256,14 +243,15 @@ func (a *agent) step(now time.Time, others []claimed) string {
 	if !slices.Equal(before, answered) {
 		klog.Infof("%s: answers for %v", Name, answered)
 	}
-	placed := map[netip.Addr][]Link{}
+	duties := map[netip.Addr]neighbour.Duty{}
 	var nowhere []string
 	for _, address := range answered {
-		if placed[address] = Place(address, a.links, a.spec.NodeIPs); len(placed[address]) == 0 {
+		on := neighbour.Place(address, a.links, a.spec.NodeIPs)
+		if duties[address] = (neighbour.Duty{Role: neighbour.Answer, On: on}); len(on) == 0 {
 			nowhere = append(nowhere, address.String())
 		}
 	}
-	err := errors.Join(a.ports.apply(placed), a.ports.say(do.announce, (*port).announce), a.ports.say(do.probe, (*port).probe))
+	err := errors.Join(a.ports.Apply(duties), a.ports.Announce(do.announce), a.ports.Probe(do.probe))
 	text := fmt.Sprintf("answers for %d of %d addresses", len(answered), len(addresses(a.services)))
 	if len(nowhere) > 0 {
 		text += "; no link of this machine has a network for " + strings.Join(nowhere, ", ")

@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/fake"
 
+	"github.com/orlop-os/orlop/orchestrator/neighbour"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/rtnl"
 	"github.com/orlop-os/orlop/pkg/rtnl/rtnltest"
@@ -82,9 +83,9 @@ func TestRun(t *testing.T) {
 	links <- struct{}{}
 	versions <- "1"
 	a := newAgent(spec, func(ctx context.Context) (*cluster, error) { return follow(ctx, api, spec.Pools) })
-	defer a.ports.closeAll()
+	defer a.ports.Close()
 	ended := make(chan error, 2)
-	go func() { _ = watcher.Run(ctx, onLinks(links)); ended <- nil }()
+	go func() { _ = watcher.Run(ctx, neighbour.OnLinks(links)); ended <- nil }()
 	go func() { ended <- a.run(ctx, links, versions, says.announce) }()
 	defer func() {
 		stop()
@@ -110,28 +111,28 @@ func TestRun(t *testing.T) {
 	says.await(t, "answers for 1 of 1 addresses")
 	eth0, err := netlink.LinkByName("eth0")
 	must(t, err)
-	find := func(want mac) {
+	find := func(want neighbour.MAC) {
 		t.Helper()
 		await(t, "the address is found where it should be", func() bool {
-			var got mac
+			var got neighbour.MAC
 			outside.Do(func() { got = ask(t, far, vip4) })
 			return got == want
 		})
 	}
-	find(mac(eth0.Attrs().HardwareAddr))
+	find(neighbour.MAC(eth0.Attrs().HardwareAddr))
 
 	// Another network card takes the place of this one.
 	must(t, netlink.LinkSetDown(eth0))
-	must(t, netlink.LinkSetHardwareAddr(eth0, own[:]))
+	must(t, netlink.LinkSetHardwareAddr(eth0, other[:]))
 	must(t, netlink.LinkSetUp(eth0))
-	find(own)
+	find(other)
 
 	node.Status.Conditions[0].Status = corev1.ConditionUnknown
 	_, err = api.CoreV1().Nodes().UpdateStatus(ctx, node, metav1.UpdateOptions{})
 	must(t, err)
 	says.await(t, "answers for 0 of 1 addresses")
 	outside.Do(func() {
-		must(t, netlink.NeighSet(&netlink.Neigh{LinkIndex: far.Attrs().Index, IP: vip4.AsSlice(), HardwareAddr: own[:], State: netlink.NUD_PROBE}))
+		must(t, netlink.NeighSet(&netlink.Neigh{LinkIndex: far.Attrs().Index, IP: vip4.AsSlice(), HardwareAddr: other[:], State: netlink.NUD_PROBE}))
 	})
 	await(t, "nobody answers any more", func() bool {
 		var got entry
@@ -167,7 +168,7 @@ func TestBack(t *testing.T) {
 	const nowhere = "; no link of this machine has a network for 192.0.2.70"
 	says.await(t, "answers for 1 of 1 addresses"+nowhere+"; cut off from the API server: looks whether others answer")
 	versions <- "1" // an old Lease says nothing
-	a.ports.heard <- claimed{vip4, other, "eth0"}
+	a.ports.Heard <- neighbour.Claim{Address: vip4, By: other, Link: "eth0"}
 	says.await(t, "answers for 0 of 1 addresses; cut off from the API server: left 1 to others")
 	versions <- "2"
 	versions <- "3" // the cluster is read anew once

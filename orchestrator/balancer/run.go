@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/orlop-os/orlop/orchestrator/component"
+	"github.com/orlop-os/orlop/orchestrator/health"
 	"github.com/orlop-os/orlop/orchestrator/kubeconfig"
 	"github.com/orlop-os/orlop/orchestrator/layout"
 	"github.com/orlop-os/orlop/pkg/nodespec"
@@ -21,6 +22,9 @@ const Name = "balancer"
 
 // maxOpen bounds connections: each has six file descriptors. A node's components have about ten.
 const maxOpen = 512
+
+// patience is how long an API server may take to answer a question.
+const patience = 2 * time.Second
 
 // acceptAgain is how long it is waited when a connection could not be taken.
 const acceptAgain = 100 * time.Millisecond
@@ -49,7 +53,7 @@ func Run(ctx context.Context, spec nodespec.Spec, dirs layout.Dirs, announce com
 type balancer struct {
 	socket   *net.TCPListener
 	dialer   *net.Dialer
-	prober   *prober
+	prober   *health.Prober
 	announce component.Announce
 	changed  chan struct{} // the state has changed
 	places   chan struct{} // one for each connection
@@ -62,8 +66,15 @@ type balancer struct {
 func newBalancer(socket *net.TCPListener, caFile string, servers []string, announce component.Announce) *balancer {
 	dialer := dialer(socket.Addr().(*net.TCPAddr).AddrPort())
 	return &balancer{
-		socket: socket, dialer: dialer, prober: &prober{caFile: caFile, dial: dialer.DialContext}, announce: announce,
+		socket: socket, dialer: dialer, prober: newProber(caFile, dialer), announce: announce,
 		changed: make(chan struct{}, 1), places: make(chan struct{}, maxOpen), state: NewState(servers), open: map[*connection]struct{}{},
+	}
+}
+
+// newProber asks API servers whether they are ready. The certificate of each is for the name, whatever its address.
+func newProber(caFile string, dialer *net.Dialer) *health.Prober {
+	return &health.Prober{
+		CAFile: caFile, Name: kubeconfig.Local().Name, Path: "/readyz", Patience: patience, Idle: 2 * standby, Dial: dialer.DialContext,
 	}
 }
 
@@ -77,7 +88,7 @@ func (b *balancer) run(ctx context.Context) error {
 		stop()
 		_ = b.socket.Close() // it ends accept; nothing can be lost by it
 		parts.Wait()
-		b.prober.close()
+		b.prober.Close()
 	}()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -97,8 +108,8 @@ func (b *balancer) run(ctx context.Context) error {
 		todo, works, detail := b.next(time.Now())
 		for _, address := range todo.Ask {
 			parts.Go(func() {
-				answer := b.prober.ask(ctx, address)
-				b.change(func(s *State) { s.Answered(address, answer, time.Now()) })
+				got := b.prober.Ask(ctx, address)
+				b.change(func(s *State) { s.Answered(address, Answer{Heard: got.Heard, Problem: got.Problem}, time.Now()) })
 			})
 		}
 		b.close(todo.Close)
@@ -201,7 +212,7 @@ func (b *balancer) connect(ctx context.Context, client *net.TCPConn) *connection
 			return nil
 		}
 		if err != nil {
-			b.change(func(s *State) { s.Failed(address, reason(err)) })
+			b.change(func(s *State) { s.Failed(address, health.Reason(err)) })
 			continue
 		}
 		c := &connection{server: address, client: client, upstream: upstream.(*net.TCPConn)}

@@ -268,12 +268,12 @@ func (r *running) dial(t testing.TB) *net.TCPConn {
 
 // client is an HTTP client as the node's components are, with connections of its own.
 func (r *running) client(t testing.TB, c cluster) func() (string, error) {
-	prober := &prober{caFile: c.caFile, dial: (&net.Dialer{}).DialContext}
-	client, err := prober.refresh()
+	prober := newProber(c.caFile, &net.Dialer{})
+	client, err := prober.Client()
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(prober.close)
+	t.Cleanup(prober.Close)
 	return func() (string, error) {
 		response, err := client.Get("https://" + r.address + "/who")
 		if err != nil {

@@ -1,5 +1,5 @@
-// Package health announces whether a component that answers on a health address works: first as soon as it does, then
-// whenever that changes. It judges nothing itself; the component's own check decides.
+// Package health asks components and API servers that answer on a health address whether they work: Check announces one, first as soon as it
+// does, then whenever that changes; Prober asks many of one kind. It judges nothing itself; their own checks decide.
 package health
 
 import (

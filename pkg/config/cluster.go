@@ -19,6 +19,8 @@ type ClusterSpec struct {
 	Endpoint Endpoint `yaml:"endpoint" jsonschema:"required"`
 	// ControlPlanes are the addresses of the cluster's control-plane machines, at most 16, the same list on all of them; a single one may leave it out. Each is a member of etcd: the first begins when none of the others has data, everyone else joins. Workers reach the API server there, on port 6443, whichever works; the endpoint is the last that they try. Machines learn from them what was revoked (`orlopctl trust revoke`), also when they were away then. Only machines that hold the cluster's keys belong here: what they say is believed.
 	ControlPlanes []netip.Addr `yaml:"controlPlanes,omitempty"`
+	// VirtualAddresses are addresses of the Kubernetes API, at port 6443, that no machine has: one control-plane machine whose API server is ready answers for each at a time, by ARP and NDP, and another one within 5 seconds when it is not any more. At most one per address family, of the machines' own network, and in use by nobody else. Kubeconfig files name the first one.
+	VirtualAddresses []netip.Addr `yaml:"virtualAddresses,omitempty"`
 	// Networks are the address ranges and the DNS domain inside the cluster.
 	Networks ClusterNetworks `yaml:"networks"`
 	// DNS says whom the cluster's DNS asks about names outside the cluster.

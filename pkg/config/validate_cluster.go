@@ -11,6 +11,7 @@ func (p *parser) cluster(c *Cluster) {
 	p.objectName("Cluster.metadata.name", c.Metadata.Name)
 	const spec = "Cluster.spec"
 	p.controlPlanes(spec+".controlPlanes", c.Spec.ControlPlanes)
+	p.virtualAddresses(spec+".virtualAddresses", &c.Spec)
 	p.ranges(spec+".networks", &c.Spec.Networks)
 	p.pools(spec+".networks.loadBalancer.pools", &c.Spec.Networks)
 	p.clusterDNS(spec+".dns", &c.Spec)
@@ -66,6 +67,67 @@ func (p *parser) controlPlanes(path string, list []netip.Addr) {
 			p.on(at, wrong{reason: fmt.Sprintf("%s is given twice", a)})
 		}
 	}
+}
+
+// virtualAddresses checks each address for itself. That none is in a range of the cluster is checked with those of others (otherAddresses).
+func (p *parser) virtualAddresses(path string, spec *ClusterSpec) {
+	if len(spec.VirtualAddresses) > 0 && len(spec.ControlPlanes) == 0 {
+		p.on(path, wrong{reason: "controlPlanes names no machine that could answer for it", expected: "Cluster.spec.controlPlanes with all control-plane machines"})
+	}
+	for i, a := range spec.VirtualAddresses {
+		at := fmt.Sprintf("%s[%d]", path, i)
+		if !a.IsValid() {
+			continue
+		}
+		if !a.IsGlobalUnicast() || a.Is4In6() || a.Zone() != "" {
+			p.on(at, wrong{reason: fmt.Sprintf("%s is not an address that one machine can answer for", a), expected: "a unicast address of the machines' network"})
+			continue
+		}
+		if slices.ContainsFunc(spec.VirtualAddresses[:i], func(b netip.Addr) bool { return b.Is4() == a.Is4() }) {
+			p.on(at, wrong{reason: fmt.Sprintf("%s is a second %s address", a, family(netip.PrefixFrom(a, 0))), expected: "at most one per address family"})
+		}
+		if slices.Contains(spec.ControlPlanes, a) {
+			p.on(at, wrong{reason: fmt.Sprintf("%s is the address of a control-plane machine", a), expected: "an address that no machine has"})
+		}
+		if whose := p.takenBy(a); whose != "" {
+			p.on(at, wrong{reason: fmt.Sprintf("%s is also %s", a, whose), expected: "an address that no machine has"})
+		}
+		if !p.hasFamily(a, spec) {
+			p.on(at, wrong{
+				reason:   fmt.Sprintf("no machine is known to have an %s address", family(netip.PrefixFrom(a, 0))),
+				expected: "an address of a family that Cluster.spec.controlPlanes, the pod ranges or the machine's links have",
+			})
+		}
+	}
+}
+
+// takenBy is the field of the Network document that gives an address to this machine, or names it as a gateway's or a resolver's.
+func (p *parser) takenBy(a netip.Addr) string {
+	spec := &p.cfg.Network.Spec
+	for i, l := range spec.Links {
+		for j, own := range l.Addresses {
+			if own.Addr() == a {
+				return fmt.Sprintf("Network.spec.links[%d].addresses[%d]", i, j)
+			}
+		}
+		for j, r := range l.Routes {
+			if r.Via == a {
+				return fmt.Sprintf("Network.spec.links[%d].routes[%d].via", i, j)
+			}
+		}
+	}
+	if i := slices.Index(spec.DNS.Servers, a); i >= 0 {
+		return fmt.Sprintf("Network.spec.dns.servers[%d]", i)
+	}
+	return ""
+}
+
+// hasFamily says whether machines of the cluster have addresses of a family, as far as the documents show.
+func (p *parser) hasFamily(a netip.Addr, spec *ClusterSpec) bool {
+	same := func(b netip.Addr) bool { return b.IsValid() && b.Is4() == a.Is4() }
+	inside := func(r netip.Prefix) bool { return same(r.Addr()) }
+	return slices.ContainsFunc(spec.ControlPlanes, same) || slices.ContainsFunc(spec.Networks.Pods, inside) ||
+		slices.ContainsFunc(p.cfg.Network.Spec.Links, func(l Link) bool { return slices.ContainsFunc(l.Addresses, inside) })
 }
 
 func (p *parser) namespaces(path string, names []string) {

@@ -43,6 +43,8 @@ type Spec struct {
 
 	// DNS says whom the cluster's DNS asks about names outside the cluster.
 	DNS DNS `json:"dns"`
+	// VirtualAddresses are addresses of the API, at most one of each family; each is answered for by one control-plane machine at a time.
+	VirtualAddresses []netip.Addr `json:"virtualAddresses,omitempty"`
 	// Pools are where Services of type LoadBalancer get their addresses; without them nothing here gives them any.
 	Pools []Pool `json:"pools,omitempty"`
 

@@ -1,4 +1,4 @@
-package announcer
+package neighbour
 
 import (
 	"errors"
@@ -12,11 +12,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// claimed is what was heard of another machine.
-type claimed struct {
-	address netip.Addr
-	by      mac
-	link    string
+// Claim is what was heard of another machine: it speaks for an address.
+type Claim struct {
+	Address netip.Addr
+	By      MAC
+	Link    string // on which it was heard
 }
 
 // port answers on one link for one family. A packet socket sees what the kernel has no use for: questions about an address that the
@@ -27,7 +27,7 @@ type port struct {
 	conn   *packet.Conn
 	groups int // a socket that holds memberships of groups, with IPv6
 	joined map[netip.Addr]bool
-	ours   atomic.Pointer[map[netip.Addr]bool]
+	roles  atomic.Pointer[map[netip.Addr]Role]
 	closed atomic.Bool
 }
 
@@ -63,7 +63,7 @@ func openPort(link Link, six bool) (*port, error) {
 		return fail(err)
 	}
 	p := &port{link: link, six: six, groups: -1, joined: map[netip.Addr]bool{}}
-	p.ours.Store(&map[netip.Addr]bool{})
+	p.roles.Store(&map[netip.Addr]Role{})
 	protocol := unix.ETH_P_ARP
 	if six {
 		protocol = unix.ETH_P_IPV6
@@ -94,7 +94,7 @@ func (p *port) leave() {
 }
 
 // serve answers until the port is closed, and returns nil then; else what went wrong. heard is told of other machines' claims.
-func (p *port) serve(heard func(claimed)) error {
+func (p *port) serve(heard func(Claim)) error {
 	b := make([]byte, 1500)
 	for {
 		n, sender, err := p.conn.ReadFrom(b)
@@ -105,11 +105,11 @@ func (p *port) serve(heard func(claimed)) error {
 			return fmt.Errorf("link %s: cannot receive: %w", p.link.Name, err)
 		}
 		from, ok := sender.(*packet.Addr)
-		if !ok || len(from.HardwareAddr) != len(mac{}) {
+		if !ok || len(from.HardwareAddr) != len(MAC{}) {
 			continue
 		}
-		answer, to, other := p.answer(b[:n], mac(from.HardwareAddr))
-		if other.address.IsValid() {
+		answer, to, other := p.answer(b[:n], MAC(from.HardwareAddr))
+		if other.Address.IsValid() {
 			heard(other)
 		}
 		if answer != nil {
@@ -119,39 +119,39 @@ func (p *port) serve(heard func(claimed)) error {
 	}
 }
 
-// answer is what to send for a packet, and to whom; and who else speaks for an address of ours.
-func (p *port) answer(b []byte, from mac) (answer []byte, to mac, other claimed) {
-	ours := func(a netip.Addr) bool { return (*p.ours.Load())[a] }
+// answer is what to send for a packet, and to whom; and who else speaks for an address that concerns us.
+func (p *port) answer(b []byte, from MAC) (answer []byte, to MAC, other Claim) {
 	if p.six {
 		if question, ok := parseNDP(b); ok {
-			reply, to, answers, address := answerNDP(question, from, p.link.MAC, ours)
+			reply, to, answers, address := answerNDP(question, from, p.link.MAC, p.role)
 			if answers {
-				return reply.bytes(), to, claimed{}
+				return reply.bytes(), to, Claim{}
 			}
-			return nil, mac{}, claimed{address, from, p.link.Name}
+			return nil, MAC{}, Claim{address, from, p.link.Name}
 		}
-		return nil, mac{}, claimed{}
+		return nil, MAC{}, Claim{}
 	}
 	if question, ok := parseARP(b); ok {
-		reply, answers, address := answerARP(question, p.link.MAC, ours)
+		reply, answers, address := answerARP(question, p.link.MAC, p.role)
 		if answers {
-			return reply.bytes(), reply.targetMAC, claimed{}
+			return reply.bytes(), reply.targetMAC, Claim{}
 		}
-		return nil, mac{}, claimed{address, question.senderMAC, p.link.Name}
+		return nil, MAC{}, Claim{address, question.senderMAC, p.link.Name}
 	}
-	return nil, mac{}, claimed{}
+	return nil, MAC{}, Claim{}
 }
 
-// set makes the port answer for these addresses and no others.
-func (p *port) set(addresses []netip.Addr) error {
-	ours, groups := map[netip.Addr]bool{}, map[netip.Addr]bool{}
-	for _, a := range addresses {
-		ours[a] = true
-		if p.six {
+func (p *port) role(a netip.Addr) Role { return (*p.roles.Load())[a] }
+
+// set gives the port these roles and no others. roles is not changed from then on.
+func (p *port) set(roles map[netip.Addr]Role) error {
+	groups := map[netip.Addr]bool{}
+	for a, role := range roles {
+		if p.six && role == Answer { // claims come to all nodes
 			groups[solicitedNode(a)] = true
 		}
 	}
-	p.ours.Store(&ours)
+	p.roles.Store(&roles)
 	var errs []error
 	for g := range groups {
 		if !p.joined[g] {
@@ -194,7 +194,7 @@ func (p *port) probe(a netip.Addr) error {
 	return p.send(probeARP(p.link.MAC, a).bytes(), broadcast())
 }
 
-func (p *port) send(b []byte, to mac) error {
+func (p *port) send(b []byte, to MAC) error {
 	if _, err := p.conn.WriteTo(b, &packet.Addr{HardwareAddr: to[:]}); err != nil {
 		return fmt.Errorf("link %s: cannot send: %w", p.link.Name, err)
 	}

@@ -1,4 +1,4 @@
-package announcer
+package neighbour
 
 import (
 	"bytes"
@@ -12,9 +12,9 @@ import (
 
 // The machines of these tests: ours, a neighbour, and another one.
 var (
-	own       = mac{2, 0, 0, 0, 0, 1}
-	neighbour = mac{2, 0, 0, 0, 0, 2}
-	other     = mac{2, 0, 0, 0, 0, 3}
+	own       = MAC{2, 0, 0, 0, 0, 1}
+	neighbour = MAC{2, 0, 0, 0, 0, 2}
+	other     = MAC{2, 0, 0, 0, 0, 3}
 )
 
 var (
@@ -23,6 +23,21 @@ var (
 )
 
 func ours(a netip.Addr) bool { return a == vip4 || a == vip6 }
+
+// answering and listening are the roles of a machine that has our addresses, and of one that wants to know who has them.
+func answering(a netip.Addr) Role {
+	if ours(a) {
+		return Answer
+	}
+	return None
+}
+
+func listening(a netip.Addr) Role {
+	if ours(a) {
+		return Listen
+	}
+	return None
+}
 
 // TestARPBytes compares packets with what another implementation makes and reads.
 func TestARPBytes(t *testing.T) {
@@ -60,7 +75,7 @@ func TestNDPBytes(t *testing.T) {
 			if p.advertisement {
 				kind, option = layers.CreateICMPv6TypeCode(layers.ICMPv6TypeNeighborAdvertisement, 0), layers.ICMPv6OptTargetAddress
 			}
-			if p.link != (mac{}) {
+			if p.link != (MAC{}) {
 				options = layers.ICMPv6Options{{Type: option, Data: p.link[:]}}
 			}
 			flags := uint8(flagOverride)
@@ -111,9 +126,12 @@ func TestAnswerARP(t *testing.T) {
 		"our own, sent back":      {packet: announceARP(own, vip4)},
 		"somebody's announcement": {packet: announceARP(other, client4)},
 	} {
-		answer, answers, claimed := answerARP(c.packet, own, ours)
+		answer, answers, claimed := answerARP(c.packet, own, answering)
 		if answer != c.answer || answers != c.answers || claimed != c.claimed {
 			t.Errorf("%s: %+v, %v, %v", name, answer, answers, claimed)
+		}
+		if _, answers, claimed := answerARP(c.packet, own, listening); answers || claimed != c.claimed {
+			t.Errorf("%s, to one that only listens: %v, %v", name, answers, claimed)
 		}
 	}
 }
@@ -122,28 +140,31 @@ func TestAnswerNDP(t *testing.T) {
 	question := ndp{from: client6, to: solicitedNode(vip6), target: vip6, link: neighbour}
 	answer := ndp{from: vip6, to: client6, advertisement: true, solicited: true, target: vip6, link: own}
 	alone := question
-	alone.to, alone.link = vip6, mac{}
+	alone.to, alone.link = vip6, MAC{}
 	elsewhere := question
 	elsewhere.target = client6
 	for name, c := range map[string]struct {
 		packet  ndp
-		from    mac
+		from    MAC
 		answer  ndp
-		to      mac
+		to      MAC
 		answers bool
 		claimed netip.Addr
 	}{
 		"a question":                 {packet: question, from: neighbour, answer: answer, to: neighbour, answers: true},
 		"whether we are still there": {packet: alone, from: neighbour, answer: answer, to: neighbour, answers: true},
-		"a probe":                    {packet: probeNDP(vip6), from: neighbour, answer: announceNDP(own, vip6), to: mac{0x33, 0x33, 0, 0, 0, 1}, answers: true},
+		"a probe":                    {packet: probeNDP(vip6), from: neighbour, answer: announceNDP(own, vip6), to: MAC{0x33, 0x33, 0, 0, 0, 1}, answers: true},
 		"about somebody else":        {packet: elsewhere, from: neighbour},
 		"another's announcement":     {packet: announceNDP(other, vip6), from: other, claimed: vip6},
 		"our own, sent back":         {packet: announceNDP(own, vip6), from: own},
 		"our own, repeated":          {packet: announceNDP(own, vip6), from: other},
 	} {
-		answer, to, answers, claimed := answerNDP(c.packet, c.from, own, ours)
+		answer, to, answers, claimed := answerNDP(c.packet, c.from, own, answering)
 		if answer != c.answer || to != c.to || answers != c.answers || claimed != c.claimed {
 			t.Errorf("%s: %+v, %x, %v, %v", name, answer, to, answers, claimed)
+		}
+		if _, _, answers, claimed := answerNDP(c.packet, c.from, own, listening); answers || claimed != c.claimed {
+			t.Errorf("%s, to one that only listens: %v, %v", name, answers, claimed)
 		}
 	}
 }
@@ -203,7 +224,7 @@ func FuzzFrames(f *testing.F) {
 			if again, ok := parseARP(p.bytes()); !ok || again != p {
 				t.Errorf("%+v became %+v", p, again)
 			}
-			if answer, answers, _ := answerARP(p, own, ours); answers && !ours(answer.sender) {
+			if answer, answers, _ := answerARP(p, own, answering); answers && !ours(answer.sender) {
 				t.Errorf("answered for %s", answer.sender)
 			}
 		}
@@ -211,7 +232,7 @@ func FuzzFrames(f *testing.F) {
 			if again, ok := parseNDP(p.bytes()); !ok || again != p {
 				t.Errorf("%+v became %+v", p, again)
 			}
-			if answer, _, answers, _ := answerNDP(p, neighbour, own, ours); answers && !ours(answer.target) {
+			if answer, _, answers, _ := answerNDP(p, neighbour, own, answering); answers && !ours(answer.target) {
 				t.Errorf("answered for %s", answer.target)
 			}
 		}

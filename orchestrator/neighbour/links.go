@@ -1,4 +1,4 @@
-package announcer
+package neighbour
 
 import (
 	"net/netip"
@@ -9,12 +9,12 @@ import (
 type Link struct {
 	Index    int
 	Name     string
-	MAC      mac
+	MAC      MAC
 	Networks []netip.Prefix // the machine's addresses on it, with the lengths of their networks
 }
 
-// Place says on which links a node answers for an address: those whose network the address is in. An address that is in none is for a
-// router that knows the pool to be on the machines' link: the one that has the node's own address of the family. Where there is
+// Place says on which links a machine answers for an address: those whose network the address is in. An address that is in none is for a
+// router that knows the pool to be on the machines' link: the one that has the machine's own address of the family. Where there is
 // none either, nobody could ask, and there is none.
 func Place(address netip.Addr, links []Link, own []netip.Addr) []Link {
 	var in []Link

@@ -1,4 +1,4 @@
-package announcer
+package neighbour
 
 import (
 	"encoding/binary"
@@ -11,7 +11,7 @@ type ndp struct {
 	advertisement bool
 	solicited     bool       // of an advertisement: it is the answer to somebody's question
 	target        netip.Addr // whom it is about
-	link          mac        // the link-layer address option: the sender's in a question, the target's in an answer; zero: none
+	link          MAC        // the link-layer address option: the sender's in a question, the target's in an answer; zero: none
 }
 
 // The parts of the packet, in bytes and as numbers of their registries.
@@ -40,9 +40,9 @@ func solicitedNode(a netip.Addr) netip.Addr {
 }
 
 // groupMAC is the hardware address of a group (RFC 2464, 7).
-func groupMAC(group netip.Addr) mac {
+func groupMAC(group netip.Addr) MAC {
 	b := group.As16()
-	return mac{0x33, 0x33, b[12], b[13], b[14], b[15]}
+	return MAC{0x33, 0x33, b[12], b[13], b[14], b[15]}
 }
 
 // parseNDP reads a packet, and refuses what RFC 4861 (7.1.1, 7.1.2) says is to be dropped. The hop limit is what no router leaves at 255,
@@ -75,12 +75,12 @@ func parseNDP(b []byte) (ndp, bool) {
 			return ndp{}, false
 		}
 		if rest[0] == option && size == optionSize {
-			p.link = mac(rest[2:8])
+			p.link = MAC(rest[2:8])
 		}
 		rest = rest[size:]
 	}
 	switch {
-	case !p.advertisement && p.from.IsUnspecified() && (p.to != solicitedNode(p.target) || p.link != mac{}):
+	case !p.advertisement && p.from.IsUnspecified() && (p.to != solicitedNode(p.target) || p.link != MAC{}):
 		return ndp{}, false
 	case p.advertisement && p.to.IsMulticast() && p.solicited:
 		return ndp{}, false
@@ -100,7 +100,7 @@ func (p ndp) bytes() []byte {
 		}
 	}
 	copy(m[8:24], p.target.AsSlice())
-	if p.link != (mac{}) {
+	if p.link != (MAC{}) {
 		m = append(append(m, option, 1), p.link[:]...)
 	}
 	binary.BigEndian.PutUint16(m[2:4], checksum(p.from, p.to, m))
@@ -130,7 +130,7 @@ func checksum(from, to netip.Addr, m []byte) uint16 {
 }
 
 // announceNDP tells everybody who has the address: an unsolicited Neighbor Advertisement (RFC 4861, 7.2.6).
-func announceNDP(own mac, address netip.Addr) ndp {
+func announceNDP(own MAC, address netip.Addr) ndp {
 	return ndp{from: address, to: allNodes(), advertisement: true, target: address, link: own}
 }
 
@@ -139,16 +139,18 @@ func probeNDP(address netip.Addr) ndp {
 	return ndp{from: netip.IPv6Unspecified(), to: solicitedNode(address), target: address}
 }
 
-// answerNDP says what to answer to a packet that came from a hardware address, and to which one, if anything; and for which address of
-// ours another machine speaks in it. Whoever probes is answered too, and with him all.
-func answerNDP(p ndp, from, own mac, ours func(netip.Addr) bool) (answer ndp, to mac, answers bool, claimed netip.Addr) {
+// answerNDP says what to answer to a packet that came from a hardware address, and to which one, if anything; and for which address that
+// concerns us another machine speaks in it. Whoever probes is answered too, and with him all.
+func answerNDP(p ndp, from, own MAC, role func(netip.Addr) Role) (answer ndp, to MAC, answers bool, claimed netip.Addr) {
 	switch {
-	case from == own || !ours(p.target):
-		return ndp{}, mac{}, false, netip.Addr{}
+	case from == own || role(p.target) == None:
+		return ndp{}, MAC{}, false, netip.Addr{}
 	case p.advertisement && p.link == own:
-		return ndp{}, mac{}, false, netip.Addr{} // somebody repeats what we said
+		return ndp{}, MAC{}, false, netip.Addr{} // somebody repeats what we said
 	case p.advertisement:
-		return ndp{}, mac{}, false, p.target
+		return ndp{}, MAC{}, false, p.target
+	case role(p.target) != Answer:
+		return ndp{}, MAC{}, false, netip.Addr{}
 	case p.from.IsUnspecified():
 		return announceNDP(own, p.target), groupMAC(allNodes()), true, netip.Addr{}
 	}

@@ -1,15 +1,19 @@
-package announcer
+package neighbour
 
 import (
 	"encoding/binary"
+	"net"
 	"net/netip"
 )
 
-// mac is a hardware address of Ethernet.
-type mac [6]byte
+// MAC is a hardware address of Ethernet.
+type MAC [6]byte
+
+// String is the usual form, 02:00:00:00:00:01.
+func (m MAC) String() string { return net.HardwareAddr(m[:]).String() }
 
 // broadcast is every machine of the link.
-func broadcast() mac { return mac{0xff, 0xff, 0xff, 0xff, 0xff, 0xff} }
+func broadcast() MAC { return MAC{0xff, 0xff, 0xff, 0xff, 0xff, 0xff} }
 
 // The operations of ARP.
 const (
@@ -20,9 +24,9 @@ const (
 // arp is an ARP packet for IPv4 over Ethernet (RFC 826), without the frame's header.
 type arp struct {
 	operation uint16
-	senderMAC mac
+	senderMAC MAC
 	sender    netip.Addr
-	targetMAC mac
+	targetMAC MAC
 	target    netip.Addr
 }
 
@@ -38,8 +42,8 @@ func parseARP(b []byte) (arp, bool) {
 	}
 	return arp{
 		operation: binary.BigEndian.Uint16(b[6:8]),
-		senderMAC: mac(b[8:14]), sender: netip.AddrFrom4([4]byte(b[14:18])),
-		targetMAC: mac(b[18:24]), target: netip.AddrFrom4([4]byte(b[24:28])),
+		senderMAC: MAC(b[8:14]), sender: netip.AddrFrom4([4]byte(b[14:18])),
+		targetMAC: MAC(b[18:24]), target: netip.AddrFrom4([4]byte(b[24:28])),
 	}, true
 }
 
@@ -51,25 +55,25 @@ func (p arp) bytes() []byte {
 }
 
 // announceARP tells everybody who has the address: an ARP Announcement (RFC 5227, 1.1 and 3).
-func announceARP(own mac, address netip.Addr) arp {
+func announceARP(own MAC, address netip.Addr) arp {
 	return arp{operation: arpRequest, senderMAC: own, sender: address, target: address}
 }
 
 // probeARP asks who has the address without claiming it: an ARP Probe (RFC 5227, 2.1.1).
-func probeARP(own mac, address netip.Addr) arp {
+func probeARP(own MAC, address netip.Addr) arp {
 	return arp{operation: arpRequest, senderMAC: own, sender: netip.IPv4Unspecified(), target: address}
 }
 
-// answerARP says what to answer to a packet, if anything, and for which address of ours another machine speaks in it: any packet of
-// such a sender is a claim (RFC 5227, 2.4). Whoever probes is answered too, and learns that the address is in use.
-func answerARP(p arp, own mac, ours func(netip.Addr) bool) (answer arp, answers bool, claimed netip.Addr) {
+// answerARP says what to answer to a packet, if anything, and for which address that concerns us another machine speaks in it: any packet
+// of such a sender is a claim (RFC 5227, 2.4). Whoever probes is answered too, and learns that the address is in use.
+func answerARP(p arp, own MAC, role func(netip.Addr) Role) (answer arp, answers bool, claimed netip.Addr) {
 	if p.senderMAC == own {
 		return arp{}, false, netip.Addr{} // our own, sent back by the link
 	}
-	if ours(p.sender) {
+	if role(p.sender) != None {
 		return arp{}, false, p.sender
 	}
-	if p.operation != arpRequest || !ours(p.target) {
+	if p.operation != arpRequest || role(p.target) != Answer {
 		return arp{}, false, netip.Addr{}
 	}
 	return arp{operation: arpReply, senderMAC: own, sender: p.target, targetMAC: p.senderMAC, target: p.sender}, true, netip.Addr{}

@@ -1,0 +1,106 @@
+package virtualaddress
+
+import (
+	"bytes"
+	"time"
+
+	"github.com/orlop-os/orlop/orchestrator/neighbour"
+)
+
+const (
+	// claiming is between two announcements of the machine that answers.
+	claiming = time.Second
+	// suspicious is how long nobody has to be heard until the link is asked who has the address; it is asked with every step from then on.
+	suspicious = claiming + 200*time.Millisecond
+	// silence is how long nobody has to be heard until another machine answers.
+	silence = 2 * time.Second
+	// stagger is how much longer a machine waits for each one that stands before it and is ready, so that one takes the address and the
+	// others hear it. Whatever keeps those before it from doing so, it comes to the others.
+	stagger = 500 * time.Millisecond
+	// stepping is between two steps.
+	stepping = 200 * time.Millisecond
+)
+
+// State is where a machine is with an address. The zero State has just begun to listen.
+type State struct {
+	Answering bool
+	Since     time.Time     // it answers, or does not
+	Other     neighbour.MAC // who was heard last to speak for the address; zero: nobody was
+	Heard     time.Time     // when that was
+	quiet     time.Time     // nobody was heard since then, though this machine listened and could have taken the address
+	holder    neighbour.MAC // who was known last to have the address; zero: nobody was
+	claimed   time.Time     // when it announced the address last
+	stepped   time.Time     // the last step
+}
+
+// View is what a step depends on.
+type View struct {
+	Now    time.Time       // of a clock that does not jump
+	Able   bool            // the API server of this machine is ready, and there is a link to answer on
+	Ahead  int             // control-plane machines that stand before this one and are ready
+	Own    neighbour.MAC   // of this machine's link
+	Claims []neighbour.MAC // who spoke for the address since the last step
+}
+
+// Todo is what a step has to do on the link, besides answering or not.
+type Todo struct {
+	Announce bool // that the address is here
+	Probe    bool // who has it
+	Moved    bool // another machine than before has it, so what the kernel knows of connections to it is not true any more
+}
+
+// Step follows the view. Pure: the clock is the view's.
+//
+// The machine that answers keeps the address while it is able to, whoever else is; else nothing would be gained, and connections lost. When
+// two answer, because they could not hear each other, the one with the lower hardware address goes on. A machine that was stopped for so
+// long that others have taken over listens first, as if it had just been started.
+func (s State) Step(v View) (State, Todo) {
+	var todo Todo
+	if s.stepped.IsZero() || v.Now.Sub(s.stepped) >= silence {
+		s.answer(false, v.Now)
+		s.quiet = v.Now
+	}
+	s.stepped = v.Now
+	for _, other := range v.Claims {
+		s.Other, s.Heard = other, v.Now
+		switch {
+		case !s.Answering:
+			s.quiet = v.Now
+		case bytes.Compare(other[:], v.Own[:]) < 0:
+			s.answer(false, v.Now)
+			s.quiet = v.Now
+		default:
+			s.claimed = time.Time{} // the other one should know at once
+		}
+	}
+	if !v.Able {
+		s.answer(false, v.Now)
+		s.quiet = v.Now
+	}
+	alone := v.Now.Sub(s.quiet)
+	if !s.Answering && alone >= silence+time.Duration(v.Ahead)*stagger {
+		s.answer(true, v.Now)
+		s.claimed = time.Time{}
+	}
+	switch {
+	case s.Answering && v.Now.Sub(s.claimed) >= claiming:
+		s.claimed, todo.Announce = v.Now, true
+	case !s.Answering && alone >= suspicious:
+		todo.Probe = true
+	}
+	holder := s.holder
+	if s.Answering {
+		holder = v.Own
+	} else if len(v.Claims) > 0 {
+		holder = s.Other
+	}
+	todo.Moved = holder != s.holder && s.holder != neighbour.MAC{}
+	s.holder = holder
+	return s, todo
+}
+
+func (s *State) answer(now bool, at time.Time) {
+	if s.Answering != now || s.Since.IsZero() {
+		s.Answering, s.Since = now, at
+	}
+}
