@@ -88,7 +88,7 @@ func placeOf(o Object, event string) (p place, applied bool) {
 
 // order is what objects of one stage are sorted by: what others refer to comes first.
 var order = []string{
-	"PriorityClass", "ResourceQuota", "LimitRange", "NetworkPolicy", "ServiceAccount", "Secret", "ConfigMap", "StorageClass", "PersistentVolume",
+	"Namespace", "PriorityClass", "ResourceQuota", "LimitRange", "NetworkPolicy", "ServiceAccount", "Secret", "ConfigMap", "StorageClass", "PersistentVolume",
 	"PersistentVolumeClaim", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding", "Service", "DaemonSet", "Pod", "ReplicaSet", "Deployment",
 	"StatefulSet", "Job", "CronJob", "PodDisruptionBudget", "HorizontalPodAutoscaler", "IngressClass", "Ingress", "APIService",
 }
