@@ -57,12 +57,12 @@ func present(ctx context.Context, client kubernetes.Interface) (granted, error) 
 	return g, nil
 }
 
-// grant makes the rights what is wanted, and says whether they were something else. What cannot be made concerns one add-on, so the others'
-// are made all the same; the error is the first of them.
-func grant(ctx context.Context, client kubernetes.Interface, want granted) (changed bool, err error) {
+// grant makes the rights what is wanted, and says whether they were something else. A role or binding that cannot be made concerns one
+// add-on, so the others' are made all the same; failed says why, by namespace and name.
+func grant(ctx context.Context, client kubernetes.Interface, want granted) (changed bool, failed map[[2]string]error, err error) {
 	have, err := present(ctx, client)
 	if err != nil {
-		return false, err
+		return false, nil, err
 	}
 	rbac := client.RbacV1()
 	role := func(what action, at [2]string) error {
@@ -79,7 +79,7 @@ func grant(ctx context.Context, client kubernetes.Interface, want granted) (chan
 		return do(ctx, rbac.RoleBindings(at[0]), what, &rbacv1.RoleBinding{ObjectMeta: metadata(at), RoleRef: b.role, Subjects: b.subjects})
 	}
 	d := compare(have, want)
-	var first error
+	failed = map[[2]string]error{}
 	for _, step := range []struct {
 		all  [][2]string
 		what action
@@ -88,12 +88,12 @@ func grant(ctx context.Context, client kubernetes.Interface, want granted) (chan
 		{d.unbind, remove, binding}, {d.drop, remove, role}, {d.add, create, role}, {d.change, update, role}, {d.bind, create, binding}, {d.resubject, update, binding},
 	} {
 		for _, at := range step.all {
-			if err := step.do(step.what, at); err != nil && first == nil {
-				first = fmt.Errorf("the rights %s: %w", strings.TrimPrefix(at[0]+"/"+at[1], "/"), err)
+			if err := step.do(step.what, at); err != nil {
+				failed[at] = fmt.Errorf("the rights %s cannot be given: %w", strings.TrimPrefix(at[0]+"/"+at[1], "/"), err)
 			}
 		}
 	}
-	return !d.empty(), first
+	return !d.empty(), failed, nil
 }
 
 // action is what is done with a role or a binding.

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/yaml"
 
+	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
@@ -159,6 +160,13 @@ func TestRights(t *testing.T) {
 	}
 	if r := g.roles[[2]string{"", "orlop:addon:web.remover"}]; len(r) != 2 || r[1].Resources[0] != "sites" || r[1].APIGroups[0] != "web.example.com" || r[1].Verbs[0] != "list" {
 		t.Errorf("removing a definition: %v", r)
+	}
+}
+
+// TestNamespace: the configuration refuses objects in the namespace that this package uses.
+func TestNamespace(t *testing.T) {
+	if Namespace != config.AddonNamespace {
+		t.Errorf("%s is not %s", Namespace, config.AddonNamespace)
 	}
 }
 

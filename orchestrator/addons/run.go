@@ -3,7 +3,6 @@ package addons
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -12,19 +11,13 @@ import (
 	"syscall"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/version"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
-	"k8s.io/klog/v2"
 
 	"github.com/orlop-os/orlop/orchestrator/component"
 	"github.com/orlop-os/orlop/orchestrator/kubeconfig"
 	"github.com/orlop-os/orlop/orchestrator/layout"
-	"github.com/orlop-os/orlop/orchestrator/lead"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
@@ -37,7 +30,7 @@ const (
 	look    = time.Second
 	soon    = 2 * time.Second
 	healing = 10 * time.Second
-	backoff = time.Minute
+	backoff = 30 * time.Second
 	idle    = time.Minute
 )
 
@@ -65,7 +58,7 @@ func Run(ctx context.Context, spec nodespec.Spec, dirs layout.Dirs, rights func(
 		return fmt.Errorf("cannot make client: %w", err)
 	}
 	m := &manager{
-		spec: spec, file: filepath.Join(dirs.Controllers, nodespec.Addons), config: config, client: client, kinds: newKinds(client), kept: map[string]*kept{},
+		spec: spec, file: filepath.Join(dirs.Controllers, nodespec.Addons), config: config, client: client, kinds: newKinds(client), memories: map[string]*remembered{},
 	}
 	tick := time.NewTicker(look)
 	defer tick.Stop()
@@ -97,16 +90,17 @@ type manager struct {
 	client kubernetes.Interface
 	kinds  *kinds
 
-	stamp  string // of the file as last read
-	all    []nodespec.Addon
-	wanted map[string]Wanted // what they say, by name
-	kept   map[string]*kept  // by name
-	next   time.Time         // when the next round is due, apart from a change of the file
-	fails  int               // rounds one after the other that failed
+	stamp    string // of the file as last read
+	all      []nodespec.Addon
+	changed  bool                   // since all of them were looked at
+	wanted   map[string]Wanted      // what they say, by name
+	memories map[string]*remembered // by name
+	next     time.Time              // when the next round is due, apart from a change of the file
+	fails    int                    // rounds one after the other that failed
 }
 
-// kept is what is remembered of an add-on from one look to the next.
-type kept struct {
+// remembered is what is remembered of an add-on from one look to the next.
+type remembered struct {
 	keeper
 	next  time.Time // when it is looked at again
 	tries int       // looks one after the other that did not find it as it should be
@@ -119,17 +113,18 @@ func (m *manager) round(ctx context.Context, now time.Time) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	m.changed = m.changed || changed
 	if !changed && now.Before(m.next) {
 		return m.detail(), nil
 	}
-	if err := m.due(ctx, now, changed); err != nil {
+	if err := m.due(ctx, now, m.changed); err != nil {
 		m.fails++
 		m.next = now.Add(delay(m.fails, healing))
 		return "", err
 	}
-	m.fails = 0
+	m.fails, m.changed = 0, false
 	m.next = now.Add(idle)
-	for _, k := range m.kept {
+	for _, k := range m.memories {
 		if k.next.Before(m.next) {
 			m.next = k.next
 		}
@@ -170,395 +165,22 @@ func (m *manager) read() (changed bool, err error) {
 
 // detail is how the add-ons are, in one line: the first one that fails, or else that is on its way, with what it says.
 func (m *manager) detail() string {
-	if len(m.kept) == 0 {
+	if len(m.memories) == 0 {
 		return "no add-ons"
 	}
 	ready, worst := 0, ""
 	var at Phase
-	for _, name := range slices.Sorted(maps.Keys(m.kept)) {
-		s := m.kept[name].state
+	for _, name := range slices.Sorted(maps.Keys(m.memories)) {
+		s := m.memories[name].state
 		if s.Phase == Ready {
 			ready++
 		} else if worst == "" || s.Phase == Failed && at != Failed {
 			worst, at = name+": "+s.Line(), s.Phase
 		}
 	}
-	line := fmt.Sprintf("%d of %d add-ons are ready", ready, len(m.kept))
+	line := fmt.Sprintf("%d of %d add-ons are ready", ready, len(m.memories))
 	if worst != "" {
 		line += "; " + worst
 	}
 	return line
-}
-
-// task is what is to be done about one add-on.
-type task struct {
-	name   string
-	addon  *nodespec.Addon // nil: its document is gone
-	wanted Wanted
-	record Record
-	stored *corev1.ConfigMap // nil: there is none yet
-	state  State             // as it was
-	held   string            // why nothing is done about it
-}
-
-// due looks at the add-ons that are due, or at all of them.
-func (m *manager) due(ctx context.Context, now time.Time, all bool) error {
-	if len(m.all) == 0 {
-		_, err := m.client.CoreV1().Namespaces().Get(ctx, Namespace, metav1.GetOptions{})
-		if apierrors.IsNotFound(err) {
-			return nil // there never was one
-		}
-		if err != nil {
-			return fmt.Errorf("namespace %s: cannot be read: %w", Namespace, err)
-		}
-	} else if err := ensureNamespace(ctx, m.client, Namespace); err != nil {
-		return err
-	}
-	tasks, err := m.tasks(ctx, now)
-	if err != nil {
-		return err
-	}
-	changed, trouble, err := m.give(ctx, tasks)
-	if err != nil {
-		return err
-	}
-	for name := range m.kept {
-		if !slices.ContainsFunc(tasks, func(t *task) bool { return t.name == name }) {
-			delete(m.kept, name)
-		}
-	}
-	for _, t := range tasks {
-		k, err := m.keep(t)
-		if err != nil {
-			return err
-		}
-		if changed {
-			k.granted = now
-		}
-		if all {
-			k.tries = 0
-		} else if now.Before(k.next) {
-			continue
-		}
-		if err := m.look(ctx, t, k, now, trouble[t.name]); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// keep is what is remembered of an add-on.
-func (m *manager) keep(t *task) (*kept, error) {
-	if k := m.kept[t.name]; k != nil {
-		return k, nil
-	}
-	as, err := actAs(m.config, t.name, "orlop-addon/"+t.name)
-	if err != nil {
-		return nil, err
-	}
-	by, err := actAs(m.config, remover(t.name), "")
-	if err != nil {
-		return nil, err
-	}
-	k := &kept{keeper: keeper{name: t.name, as: as, remover: by, applied: map[key]mark{}}, state: t.state}
-	m.kept[t.name] = k
-	return k, nil
-}
-
-// tasks are those of all add-ons that there are, or were.
-func (m *manager) tasks(ctx context.Context, now time.Time) ([]*task, error) {
-	records, err := m.client.CoreV1().ConfigMaps(Namespace).List(ctx, metav1.ListOptions{LabelSelector: recordLabel})
-	if apierrors.IsForbidden(err) { // the first time: the right is given below
-		records, err = &corev1.ConfigMapList{}, m.settle(ctx)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("records of add-ons: cannot be read: %w", err)
-	}
-	byName := map[string]*task{}
-	var all []*task
-	for i := range records.Items {
-		t := &task{name: records.Items[i].Name, stored: &records.Items[i]}
-		if t.record, t.state, err = decode(t.stored); err != nil {
-			return nil, err
-		}
-		byName[t.name] = t
-		all = append(all, t)
-	}
-	for i := range m.all {
-		a := &m.all[i]
-		t := byName[a.Name]
-		if t == nil {
-			t = &task{name: a.Name}
-			all = append(all, t)
-		}
-		t.addon = a
-		if t.wanted, err = m.want(*a, now); err != nil {
-			return nil, err
-		}
-	}
-	for _, t := range all {
-		if t.addon == nil {
-			if t.held, err = m.hold(ctx, t.record); err != nil {
-				return nil, err
-			}
-		}
-	}
-	return all, nil
-}
-
-// want is what an add-on wants. It is read once for each content of the file, and again while it has kinds that are unknown.
-func (m *manager) want(a nodespec.Addon, now time.Time) (Wanted, error) {
-	if w, before := m.wanted[a.Name]; before && (len(w.Unknown) == 0 || !m.kinds.refresh(now)) {
-		return w, nil
-	}
-	m.kinds.failed = nil
-	w := Read(a, m.kinds.of)
-	if m.kinds.failed != nil {
-		return w, fmt.Errorf("kinds of the API server: %w", m.kinds.failed)
-	}
-	why, err := m.tooOld(a)
-	if err != nil {
-		return w, err
-	}
-	if why != "" {
-		w.Refused = append([]string{why}, w.Refused...)
-	}
-	m.wanted[a.Name] = w
-	return w, nil
-}
-
-// errSettling says that what this package needs itself is being given.
-var errSettling = errors.New("the rights to keep records are being given")
-
-// settle gives this package's own identity what it needs in Namespace.
-func (m *manager) settle(ctx context.Context) error {
-	if _, err := grant(ctx, m.client, granting([]Grant{home()})); err != nil {
-		return err
-	}
-	return errSettling
-}
-
-// tooOld says why an add-on needs another API server; empty when it does not.
-func (m *manager) tooOld(a nodespec.Addon) (string, error) {
-	if a.Kubernetes == "" {
-		return "", nil
-	}
-	info, err := m.client.Discovery().ServerVersion()
-	if err != nil {
-		return "", fmt.Errorf("version of the API server: %w", err)
-	}
-	have, err := version.ParseGeneric(info.GitVersion)
-	if err != nil {
-		return "", fmt.Errorf("version of the API server: %w", err)
-	}
-	least, err := version.ParseGeneric(a.Kubernetes)
-	if err != nil {
-		return "", fmt.Errorf("add-on %s: the version that it needs: %w", a.Name, err)
-	}
-	if have.AtLeast(least) {
-		return "", nil
-	}
-	return fmt.Sprintf("needs Kubernetes >=%s, the API server is %s; nothing of it is applied", a.Kubernetes, info.GitVersion), nil
-}
-
-// hold says why an add-on is left as it is although its document is gone: another machine's documents had it, and that machine's may have it
-// still. Machines are given their documents one by one, and who leads changes meanwhile.
-func (m *manager) hold(ctx context.Context, r Record) (string, error) {
-	if !lead.Several(m.spec) || r.Node == m.spec.NodeName || r.Node == "" {
-		return "", nil
-	}
-	_, err := m.client.CoreV1().Nodes().Get(ctx, r.Node, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) {
-		return "", nil
-	}
-	if err != nil {
-		return "", fmt.Errorf("Node %s: cannot be read: %w", r.Node, err)
-	}
-	return fmt.Sprintf("%s has applied it, and the configuration of %s, whose controllers work now, does not have it; "+
-		"apply the same add-ons on all control-plane machines, and to remove this one, add it to %s and take it away again",
-		r.Node, m.spec.NodeName, m.spec.NodeName), nil
-}
-
-// give gives the add-ons their rights, and takes away those that nobody needs any more. trouble is what stands in the way of one add-on.
-func (m *manager) give(ctx context.Context, tasks []*task) (changed bool, trouble map[string]string, err error) {
-	all := []Grant{home()}
-	trouble = map[string]string{}
-	for _, t := range tasks {
-		if t.addon != nil && len(t.wanted.Refused) == 0 {
-			for _, namespace := range t.namespaces() {
-				if err := ensureNamespace(ctx, m.client, namespace); err != nil {
-					trouble[t.name] = err.Error()
-				}
-			}
-			if trouble[t.name] == "" {
-				all = append(all, Rights(*t.addon)...)
-			}
-		}
-		items, err := m.reachable(ctx, t.leaving())
-		if err != nil {
-			return false, nil, err
-		}
-		all = append(all, Removing(t.name, items)...)
-	}
-	changed, err = grant(ctx, m.client, granting(all))
-	return changed, trouble, err
-}
-
-// namespaces are those that have to be there for an add-on, apart from those that are among its objects.
-func (t *task) namespaces() []string {
-	if len(t.addon.Namespaces) > 0 {
-		return t.addon.Namespaces
-	}
-	own := slices.ContainsFunc(t.wanted.Objects, func(o Object) bool { return o.Group == "" && o.Kind == "Namespace" && o.Name == t.addon.Namespace })
-	if own || t.addon.Namespace == metav1.NamespaceDefault {
-		return nil
-	}
-	return []string{t.addon.Namespace}
-}
-
-// leaving are the items that an add-on has to take away: what is no longer wanted, and hooks that run again.
-func (t *task) leaving() []Item {
-	if t.held != "" || len(t.wanted.Refused) > 0 || len(t.wanted.Unknown) > 0 {
-		return nil
-	}
-	items := Surplus(t.record.Inventory, t.wanted.Objects)
-	if t.record.Finished == t.wanted.Digest {
-		return items
-	}
-	for _, o := range t.wanted.Objects {
-		if len(o.Hook.events) > 0 && slices.ContainsFunc(t.record.Inventory, func(i Item) bool { return i.key() == o.key() }) {
-			items = append(items, o.Item)
-		}
-	}
-	return items
-}
-
-// reachable are the items whose namespaces are there: in others nobody has rights, and nothing is left.
-func (m *manager) reachable(ctx context.Context, items []Item) ([]Item, error) {
-	there := map[string]bool{"": true}
-	var all []Item
-	for _, i := range items {
-		is, asked := there[i.Namespace]
-		if !asked {
-			_, err := m.client.CoreV1().Namespaces().Get(ctx, i.Namespace, metav1.GetOptions{})
-			if err != nil && !apierrors.IsNotFound(err) {
-				return nil, fmt.Errorf("namespace %s: cannot be read: %w", i.Namespace, err)
-			}
-			is = err == nil
-			there[i.Namespace] = is
-		}
-		if is {
-			all = append(all, i)
-		}
-	}
-	return all, nil
-}
-
-// look has one add-on looked at, and writes what came of it.
-func (m *manager) look(ctx context.Context, t *task, k *kept, now time.Time, trouble string) error {
-	r := t.record
-	save := func(r Record) error { return m.store(ctx, t, r, k.state) }
-	var out outcome
-	var err error
-	switch {
-	case t.held != "":
-		out.problems = []string{t.held}
-	case trouble != "":
-		out.problems = []string{trouble}
-	default:
-		if t.addon != nil {
-			r.Node = m.spec.NodeName
-		}
-		r, out, err = k.pass(ctx, t.wanted, r, now, save)
-	}
-	if err != nil {
-		if !errors.Is(err, errAway) {
-			return err
-		}
-		out.problems = append(out.problems, err.Error())
-	}
-	if t.addon == nil && len(t.record.Inventory) == 0 { // its rights are gone by now, too
-		return m.forget(ctx, t, r)
-	}
-	k.state = t.judge(out, r, k.state, now)
-	if k.state.Phase == Ready {
-		k.tries, k.next = 0, now.Add(healing)
-	} else {
-		k.tries++
-		most := healing
-		if len(out.problems) > 0 {
-			most = backoff
-		}
-		k.next = now.Add(delay(k.tries, most))
-	}
-	return m.store(ctx, t, r, k.state)
-}
-
-// judge is the state of an add-on after a look at it.
-func (t *task) judge(out outcome, r Record, before State, now time.Time) State {
-	s := State{Phase: Ready, Objects: out.objects, Healthy: out.healthy, Rights: before.Rights, Problems: shorten(append(slices.Clone(out.problems), out.waits...))}
-	switch {
-	case len(out.problems) > 0:
-		s.Phase = Failed
-	case t.addon == nil:
-		s.Phase = Pruning
-	case len(out.waits) > 0:
-		s.Phase = Applying
-	}
-	if t.addon == nil {
-		s.Objects = len(r.Inventory)
-	} else {
-		s.Rights = stated(*t.addon)
-	}
-	s.Notes = slices.Clone(t.wanted.Notes)
-	for _, kept := range r.Kept {
-		s.Notes = append(s.Notes, kept.Object+": stays, because "+kept.Reason)
-	}
-	s.Since = now.UTC().Truncate(time.Second)
-	if s.Phase == before.Phase {
-		s.Since = before.Since
-	}
-	return s
-}
-
-// store writes the record and the state of an add-on, if they are others than before.
-func (m *manager) store(ctx context.Context, t *task, r Record, s State) error {
-	want, err := encode(t.name, r, s)
-	if err != nil {
-		return err
-	}
-	all := m.client.CoreV1().ConfigMaps(Namespace)
-	if t.stored == nil {
-		if t.stored, err = all.Create(ctx, want, metav1.CreateOptions{}); err != nil {
-			t.stored = nil
-			return fmt.Errorf("the record of the add-on %s: cannot be made: %w", t.name, err)
-		}
-		return nil
-	}
-	if maps.Equal(t.stored.Data, want.Data) {
-		return nil
-	}
-	want.ResourceVersion = t.stored.ResourceVersion
-	stored, err := all.Update(ctx, want, metav1.UpdateOptions{})
-	if err != nil {
-		return fmt.Errorf("the record of the add-on %s: cannot be written: %w", t.name, err)
-	}
-	t.stored = stored
-	return nil
-}
-
-// forget drops the record of an add-on of which nothing is left that is its own.
-func (m *manager) forget(ctx context.Context, t *task, r Record) error {
-	for _, kept := range r.Kept {
-		klog.InfoS("What an add-on leaves behind", "addon", t.name, "object", kept.Object, "because", kept.Reason)
-	}
-	if t.stored != nil {
-		err := m.client.CoreV1().ConfigMaps(Namespace).Delete(ctx, t.name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &t.stored.UID}})
-		if err != nil && !apierrors.IsNotFound(err) {
-			return fmt.Errorf("the record of the add-on %s: cannot be deleted: %w", t.name, err)
-		}
-	}
-	klog.InfoS("An add-on is gone", "addon", t.name)
-	delete(m.kept, t.name)
-	return nil
 }
