@@ -101,6 +101,29 @@ func pools(c config.LoadBalancer) []nodespec.Pool {
 	return all
 }
 
+// addons are those of the configuration, as the orchestrator reads them.
+func addons(all []config.Addon) []nodespec.Addon {
+	out := []nodespec.Addon{}
+	for _, a := range all {
+		addon := nodespec.Addon{
+			Name: a.Metadata.Name, Namespace: a.Spec.DefaultNamespace(), Namespaces: a.Spec.Scope.Namespaces, Kubernetes: a.Spec.Requires.Kubernetes.Version(),
+			Rights: nodespec.AddonRights{NamespaceAdmin: a.Spec.Rights.NamespaceAdmin, ClusterAdmin: a.Spec.Rights.ClusterAdmin},
+		}
+		for _, m := range a.Spec.Manifests {
+			addon.Manifests = append(addon.Manifests, m.Reveal())
+		}
+		for _, r := range a.Spec.Rights.Rules {
+			rule := nodespec.PolicyRule{Resources: r.Resources, ResourceNames: r.ResourceNames, NonResourceURLs: r.NonResourceURLs, Verbs: r.Verbs}
+			for _, g := range r.APIGroups {
+				rule.APIGroups = append(rule.APIGroups, g.String())
+			}
+			addon.Rights.Rules = append(addon.Rights.Rules, rule)
+		}
+		out = append(out, addon)
+	}
+	return out
+}
+
 // nth is the n-th address of a range.
 func nth(r netip.Prefix, n int) netip.Addr {
 	a := r.Masked().Addr()
@@ -158,6 +181,9 @@ func (m *machine) authorities(c *config.Config) (credentials.Authorities, error)
 	a, err := authorities(c.Cluster)
 	if err != nil {
 		return a, err
+	}
+	if a.Addons, err = json.Marshal(addons(c.Addons)); err != nil {
+		return a, fmt.Errorf("add-ons: cannot describe: %w", err)
 	}
 	m.book.Lock()
 	defer m.book.Unlock()

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"github.com/orlop-os/orlop/orchestrator/addons"
 	"github.com/orlop-os/orlop/orchestrator/announcer"
 	"github.com/orlop-os/orlop/orchestrator/balancer"
 	"github.com/orlop-os/orlop/orchestrator/bootstrap"
@@ -43,6 +44,7 @@ func Services(spec nodespec.Spec, dirs layout.Dirs) []component.Component {
 			controllermanager.Component(spec, dirs),
 			scheduler.Component(spec, dirs),
 			metrics.Component(spec, dirs),
+			addons.Component(spec, dirs),
 		)
 		all = append(all, loadbalancer.Components(spec, dirs)...)
 	} else {

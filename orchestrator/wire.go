@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/orlop-os/orlop/orchestrator/addons"
 	"github.com/orlop-os/orlop/orchestrator/announcer"
 	"github.com/orlop-os/orlop/orchestrator/apigate"
 	"github.com/orlop-os/orlop/orchestrator/balancer"
@@ -155,6 +156,8 @@ func (w *wiring) attach(c *component.Component) {
 		}
 	case metrics.Name:
 		c.Run = w.allowed(metrics.Run)
+	case addons.Name:
+		c.Run = w.allowed(addons.Run)
 	case kubelet.Name:
 		c.Run = watched(c.Name, health.Check{URL: plain(kubelet.HealthPort)}, func(ctx context.Context) error {
 			return kubelet.Run(ctx, args, w.gate, filepath.Join(w.dirs.Node, "logind.sock"), w.down, w.podsEnded)

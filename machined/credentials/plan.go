@@ -45,6 +45,7 @@ type Authorities struct {
 	EncryptionKey                []byte // 32 bytes, for secrets at rest
 	Access                       Access
 	Revoked                      []byte // JSON, a list of trust.Revocation
+	Addons                       []byte // JSON, a list of nodespec.Addon
 	Given                        Given
 }
 
@@ -232,12 +233,14 @@ func (w *Want) controllers(node nodespec.Spec, a Authorities) {
 	p.file(nodespec.CAKey, a.Kubernetes.KeyPEM())
 	p.file(nodespec.FrontProxyCA, a.FrontProxy.Bundle())
 	p.file(nodespec.ServiceAccountKey, a.ServiceAccountKey)
+	p.file(nodespec.Addons, a.Addons)
 	p.leaf(nodespec.ControllersCert, nodespec.ControllersKey, a.Kubernetes.CA, client("system:kube-controller-manager"))
 	p.leaf(nodespec.SchedulerCert, nodespec.SchedulerKey, a.Kubernetes.CA, client("system:kube-scheduler"))
 	serving := pki.Spec{CN: "controllers", Usage: pki.Server, DNS: []string{"localhost"}, IPs: []netip.Addr{netip.MustParseAddr("127.0.0.1")}}
 	p.leaf(nodespec.ControllersServing, nodespec.ControllersServingK, a.Kubernetes.CA, serving)
 	p.leaf(nodespec.MetricsCert, nodespec.MetricsKey, a.Kubernetes.CA, client(nodespec.MetricsUser))
 	metrics := pki.Spec{CN: nodespec.MetricsHost, Usage: pki.Server, DNS: []string{nodespec.MetricsHost}}
+	p.leaf(nodespec.AddonsCert, nodespec.AddonsKey, a.Kubernetes.CA, client(nodespec.AddonsUser))
 	p.leaf(nodespec.MetricsServing, nodespec.MetricsServingKey, a.Kubernetes.CA, metrics)
 }
 

@@ -25,7 +25,9 @@ const (
 	roleDNS           = "orlop:coredns"
 	roleNodeAgent     = "orlop:node-agents"
 	roleDNSSlices     = "orlop:dns-endpoints"
+	userAddons        = nodespec.AddonsUser
 	roleMetrics       = "orlop:metrics"
+	roleAddons        = "orlop:addons"
 	roleMetricsReader = "orlop:metrics-reader"
 )
 
@@ -60,6 +62,15 @@ func rights() []runtime.Object {
 			}),
 		bind(roleMetrics, roleMetrics, rbacv1.UserKind, userMetrics),
 		aggregated(clusterRole(roleMetricsReader, rule("metrics.k8s.io", []string{"nodes", "pods"}, "get", "list"))),
+
+		// Whoever keeps add-ons hands out the rights that their documents state, so it may hand out any. It uses none of them itself: it
+		// gives itself the right to act as add-ons, which no rule for all namespaces could keep to them (docs/decisions/0035-addons.md).
+		clusterRole(roleAddons,
+			rule("", []string{"namespaces"}, "get", "create"),
+			rule("", []string{"nodes"}, "get"),
+			rule(rbacv1.GroupName, []string{"clusterroles", "roles"}, "list", "create", "update", "delete", "escalate", "bind"),
+			rule(rbacv1.GroupName, []string{"clusterrolebindings", "rolebindings"}, "list", "create", "update", "delete")),
+		bind(roleAddons, roleAddons, rbacv1.UserKind, userAddons),
 
 		// A node agent reads Nodes, and Services with their endpoints, no more than kubelet and kube-proxy of any node may, and keeps
 		// the DNS endpoints of its node; and it enforces network policies, which are about the labels of all Pods and Namespaces

@@ -16,29 +16,28 @@ const none = "(none)"
 func Equal(a, b *Config) bool { return len(Changes(a, b)) == 0 }
 
 // Changes lists what differs, one field a line, in the order of the documents: "Network.spec.links[0].mtu: 1500 → 9000".
-// Items of lists are compared by their place. Secrets are named but not shown. Either side may be nil: a machine
+// Items of lists are compared by their place, add-ons by their name. Secrets are named but not shown. Either side may be nil: a machine
 // without configuration.
 func Changes(before, after *Config) []string {
 	d := differ{}
-	a, b := before.documents(), after.documents()
-	for _, name := range new(Config).kindNames() {
-		d.compare(name, a[name], b[name])
+	a, b := map[string]reflect.Value{}, map[string]reflect.Value{}
+	var all []document
+	for _, doc := range before.documents() {
+		a[doc.path] = doc.value
+		all = append(all, doc)
 	}
-	return d.lines
-}
-
-// documents are the documents that are there, by kind.
-func (c *Config) documents() map[string]reflect.Value {
-	found := map[string]reflect.Value{}
-	if c == nil {
-		return found
-	}
-	for _, k := range c.kinds() {
-		if k.present() {
-			found[k.name] = reflect.ValueOf(k.target()).Elem()
+	for _, doc := range after.documents() {
+		b[doc.path] = doc.value
+		if _, both := a[doc.path]; !both {
+			all = append(all, doc)
 		}
 	}
-	return found
+	order := new(Config).kindNames()
+	slices.SortStableFunc(all, func(x, y document) int { return slices.Index(order, x.kind) - slices.Index(order, y.kind) })
+	for _, doc := range all {
+		d.compare(doc.path, a[doc.path], b[doc.path])
+	}
+	return d.lines
 }
 
 // differ collects differences.

@@ -368,6 +368,12 @@ func textExpectation(t reflect.Type) string {
 		return "a certificate in PEM"
 	case reflect.TypeFor[PrivateKey]():
 		return "a private key in PEM"
+	case reflect.TypeFor[Manifest]():
+		return "objects of Kubernetes, as one text of YAML documents"
+	case reflect.TypeFor[APIGroup]():
+		return `a group such as apps; "" is the core group`
+	case reflect.TypeFor[AtLeast]():
+		return wantAtLeast
 	case reflect.TypeFor[EncryptionKey]():
 		return "32 random bytes in base64"
 	}

@@ -39,15 +39,13 @@ func encode(c *Config, pr printer) []byte {
 	var out bytes.Buffer
 	enc := yaml.NewEncoder(&out)
 	enc.SetIndent(2)
-	for _, k := range c.kinds() {
-		if !k.present() {
-			continue
-		}
-		doc := pr.structure(reflect.ValueOf(k.target()).Elem(), k.name)
-		doc.Content = append([]*yaml.Node{scalar("apiVersion"), scalar(APIVersion), scalar("kind"), scalar(k.name)}, doc.Content...)
-		doc.Content[0].HeadComment = pr.comments[k.name]
+	for _, d := range c.documents() {
+		doc := pr.structure(d.value, d.path)
+		doc.Content = append([]*yaml.Node{scalar("apiVersion"), scalar(APIVersion), scalar("kind"), scalar(d.kind)}, doc.Content...)
+		doc.Content[0].HeadComment = pr.comments[d.kind]
+		delete(pr.comments, d.kind)
 		if err := enc.Encode(doc); err != nil {
-			panic(fmt.Sprintf("config: cannot print a %s document: %v", k.name, err)) // the nodes are ours, the buffer takes everything
+			panic(fmt.Sprintf("config: cannot print a %s document: %v", d.kind, err)) // the nodes are ours, the buffer takes everything
 		}
 	}
 	if err := enc.Close(); err != nil {

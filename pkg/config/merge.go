@@ -5,12 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 
 	"go.yaml.in/yaml/v3"
 )
 
 // Merge puts a patch into documents: a JSON merge patch (RFC 7396) for each kind, in YAML. A field of the patch takes the place of the
 // one in the document, mappings are merged, null removes, lists are replaced as a whole, and a kind that is not there yet is added.
+// Of add-ons it is the one of the same name that is changed; with spec: null the document itself is removed.
 // What the patch does not speak of keeps its place, its spelling and its comments. The result is for Parse to judge.
 func Merge(documents, patch []byte) ([]byte, error) {
 	base, err := readDocuments(documents)
@@ -29,22 +31,25 @@ func Merge(documents, patch []byte) ([]byte, error) {
 		if name == "" {
 			return nil, fmt.Errorf("patch: line %d: kind: missing; expected the kind of the document to change, such as kind: Machine", change.Line)
 		}
-		found := false
-		for _, doc := range base {
-			if kindOf(doc) == name {
-				mergeMapping(doc, change)
-				found = true
+		same := func(doc *yaml.Node) bool { return identity(doc) == identity(change) }
+		switch {
+		case name == kindAddon && removes(change):
+			base = slices.DeleteFunc(base, same)
+		case slices.ContainsFunc(base, same):
+			for _, doc := range base {
+				if same(doc) {
+					mergeMapping(doc, change)
+				}
 			}
-		}
-		if !found {
+		default:
 			base = append(base, change)
 		}
 	}
 	return writeDocuments(base)
 }
 
-// Diff is the patch by which Merge makes after of before, without what both say. It is empty if they say the same. Documents cannot be
-// removed by a patch: that is an error.
+// Diff is the patch by which Merge makes after of before, without what both say. It is empty if they say the same. Documents other
+// than add-ons cannot be removed by a patch: that is an error.
 func Diff(before, after []byte) ([]byte, error) {
 	was, err := readDocuments(before)
 	if err != nil {
@@ -56,27 +61,36 @@ func Diff(before, after []byte) ([]byte, error) {
 	}
 	byKind := map[string]*yaml.Node{}
 	for _, doc := range is {
-		name := kindOf(doc)
-		if name == "" || byKind[name] != nil {
+		name := identity(doc)
+		if kindOf(doc) == "" || byKind[name] != nil {
 			return nil, fmt.Errorf("line %d: expected documents of different kinds, each with its kind", doc.Line)
 		}
 		byKind[name] = doc
 	}
 	var patch []*yaml.Node
 	for _, doc := range was {
-		name := kindOf(doc)
+		name := identity(doc)
 		next := byKind[name]
+		if next == nil && kindOf(doc) == kindAddon {
+			patch = append(patch, addonPatch(documentName(doc), scalar("spec"), null()))
+			continue
+		}
 		if next == nil {
 			return nil, fmt.Errorf("the document %s is gone; a document cannot be removed by a patch", name)
 		}
 		delete(byKind, name)
-		if d := diffMapping(doc, next); len(d.Content) > 0 {
+		d := diffMapping(doc, next)
+		switch {
+		case len(d.Content) == 0:
+		case kindOf(doc) == kindAddon:
+			patch = append(patch, addonPatch(documentName(doc), d.Content...))
+		default:
 			d.Content = append([]*yaml.Node{scalar("kind"), scalar(name)}, d.Content...)
 			patch = append(patch, d)
 		}
 	}
 	for _, doc := range is {
-		if byKind[kindOf(doc)] == doc { // a new one
+		if byKind[identity(doc)] == doc { // a new one
 			patch = append(patch, doc)
 		}
 	}
@@ -163,6 +177,29 @@ func kindOf(doc *yaml.Node) string {
 	return ""
 }
 
+// identity is what a document is known by: its kind, and an add-on's name.
+func identity(doc *yaml.Node) string {
+	if kind := kindOf(doc); kind != kindAddon {
+		return kind
+	}
+	return addonPath(documentName(doc))
+}
+
+// removes says that a patch of an add-on takes the document away.
+func removes(patch *yaml.Node) bool {
+	at := fieldAt(patch, "spec")
+	return at >= 0 && patch.Content[at+1].Tag == "!!null"
+}
+
+// addonPatch is the patch of the add-on of that name. Its metadata hold nothing else that could change.
+func addonPatch(name string, fields ...*yaml.Node) *yaml.Node {
+	metadata := &yaml.Node{Kind: yaml.MappingNode, Tag: "!!map", Content: []*yaml.Node{scalar("name"), scalar(name)}}
+	head := []*yaml.Node{scalar("kind"), scalar(kindAddon), scalar("metadata"), metadata}
+	return &yaml.Node{Kind: yaml.MappingNode, Tag: "!!map", Content: append(head, fields...)}
+}
+
+func null() *yaml.Node { return &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!null", Value: "null"} }
+
 // fieldAt is where the name of a field stands in a mapping, -1 if it does not.
 func fieldAt(m *yaml.Node, name string) int {
 	for i := 0; i+1 < len(m.Content); i += 2 {
@@ -215,7 +252,7 @@ func diffMapping(was, is *yaml.Node) *yaml.Node {
 		name := was.Content[i].Value
 		at := fieldAt(is, name)
 		if at < 0 {
-			patch.Content = append(patch.Content, scalar(name), &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!null", Value: "null"})
+			patch.Content = append(patch.Content, scalar(name), null())
 			continue
 		}
 		a, b := was.Content[i+1], is.Content[at+1]

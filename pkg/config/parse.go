@@ -239,14 +239,44 @@ func (c *Config) kinds() []kind {
 			return c.Cluster
 		}, present: func() bool { return c.Cluster != nil }},
 		{name: "Network", target: func() any { return &c.Network }, present: func() bool { return true }},
+		{name: kindAddon, target: func() any {
+			c.Addons = append(c.Addons, Addon{})
+			return &c.Addons[len(c.Addons)-1]
+		}},
 	}
 }
+
+// kindAddon is the one kind of which there may be several documents, each known by its name.
+const kindAddon = "Addon"
 
 // kind is one kind of document.
 type kind struct {
 	name    string
-	target  func() any  // pointer to the document's struct; made if it was not there
-	present func() bool // whether the configuration has the document
+	target  func() any  // pointer to the document's struct; made if it was not there, and for an add-on each time
+	present func() bool // whether the configuration has the document; nil where there may be several
+}
+
+// document is one that the configuration has.
+type document struct {
+	kind, path string        // the path is as in Problem.Field
+	value      reflect.Value // of the struct
+}
+
+// documents are those that there are, in the order in which they are printed.
+func (c *Config) documents() []document {
+	if c == nil {
+		return nil
+	}
+	var all []document
+	for _, k := range c.kinds() {
+		if k.present != nil && k.present() {
+			all = append(all, document{k.name, k.name, reflect.ValueOf(k.target()).Elem()})
+		}
+	}
+	for i := range c.Addons {
+		all = append(all, document{kindAddon, addonPath(c.Addons[i].Metadata.Name), reflect.ValueOf(&c.Addons[i]).Elem()})
+	}
+	return all
 }
 
 func (c *Config) kindNames() []string {
@@ -287,18 +317,32 @@ func (p *parser) document(root *yaml.Node) {
 		p.at(kindNode, "kind", w)
 		return
 	}
-	if first := p.cfg.origins[k.name]; !first.IsDefault() {
-		p.add(kindNode.Line, kindNode.Column, k.name, wrong{reason: fmt.Sprintf("a second %s document; the first begins in line %d", k.name, first.Line), expected: "one"})
+	path, expected := k.name, "one"
+	if k.name == kindAddon {
+		path, expected = addonPath(documentName(root)), "one of each name"
+	}
+	if first := p.cfg.origins[path]; !first.IsDefault() {
+		p.add(kindNode.Line, kindNode.Column, path, wrong{reason: fmt.Sprintf("a second %s document; the first begins in line %d", k.name, first.Line), expected: expected})
 		return
 	}
-	p.version(root, versionNode, k.name)
+	p.version(root, versionNode, path)
 	target := reflect.ValueOf(k.target()).Elem()
 	setDefaults(target)
-	p.structure(root, k.name, target, "apiVersion", "kind")
+	p.structure(root, path, target, "apiVersion", "kind")
 }
 
-func (p *parser) version(root, n *yaml.Node, kind string) {
-	path := kind + ".apiVersion"
+// documentName is what stands in metadata.name; empty where that is no text.
+func documentName(root *yaml.Node) string {
+	if metadata := lookup(root, "metadata"); metadata != nil && metadata.Kind == yaml.MappingNode {
+		if name := lookup(metadata, "name"); name != nil && name.Kind == yaml.ScalarNode {
+			return name.Value
+		}
+	}
+	return ""
+}
+
+func (p *parser) version(root, n *yaml.Node, document string) {
+	path := document + ".apiVersion"
 	switch {
 	case n == nil:
 		p.at(root, path, wrong{reason: "missing", expected: APIVersion})

@@ -14,6 +14,8 @@ type Config struct {
 	Cluster *Cluster
 	// Network is the machine's own network. Without a document every physical link is configured by DHCPv4.
 	Network Network
+	// Addons are what the control plane keeps in the cluster, in the order of the documents. Their names differ.
+	Addons []Addon
 
 	// origins holds where each written field stands. What is missing here was filled in by default.
 	origins map[string]Origin

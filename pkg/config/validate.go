@@ -25,6 +25,7 @@ func (p *parser) validate() {
 		p.overlaps()
 		p.inPools()
 	}
+	p.addons()
 }
 
 func (p *parser) machine(m *Machine) {

@@ -38,6 +38,9 @@ const (
 	MetricsKey          = "metrics.key"
 	MetricsServing      = "metrics-serving.crt" // serving; SAN: the name by which the API server's aggregator knows it
 	MetricsServingKey   = "metrics-serving.key"
+	AddonsCert          = "addons.crt" // CN=orlop:addons; gives add-ons their rights, and acts as each of them
+	AddonsKey           = "addons.key"
+	Addons              = "addons.json" // a list of Addon; it may hold Secrets
 
 	// In paths.KubeNode.
 	KubeletCert       = "kubelet.crt" // CN=system:node:NAME, O=system:nodes
@@ -57,6 +60,9 @@ const (
 	MetricsUser = "orlop:metrics"
 	MetricsHost = "orlop-metrics.kube-system.svc"
 )
+
+// AddonsUser keeps the add-ons of the configuration.
+const AddonsUser = "orlop:addons"
 
 // The identity of a node's agent: its user is NodeAgentUser and the node's name. The API server keeps it to what is its node's.
 const (

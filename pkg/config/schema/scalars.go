@@ -34,6 +34,9 @@ var scalars = map[reflect.Type]*jsonschema.Schema{
 	reflect.TypeFor[config.PrivateKey](): {
 		Type: "string", Pattern: `^\s*-----BEGIN ([A-Z]+ )?PRIVATE KEY-----`, Description: "One private key in PEM. A secret.",
 	},
+	reflect.TypeFor[config.APIGroup]():      {Type: "string", Examples: []any{"apps", ""}},
+	reflect.TypeFor[config.Manifest]():      {Type: "string", Description: "Objects of Kubernetes: one or more YAML documents. Handled as a secret.", Not: &jsonschema.Schema{Const: config.Redacted}},
+	reflect.TypeFor[config.AtLeast]():       {Type: "string", Pattern: `^>= *[0-9]{1,5}(\.[0-9]{1,5}){1,2}$`, Examples: []any{">=1.36"}},
 	reflect.TypeFor[config.EncryptionKey](): {Type: "string", Pattern: `^[A-Za-z0-9+/]{43}=$`, Description: "32 bytes in base64. A secret."},
 	reflect.TypeFor[config.AddressRange](): {
 		Type: "string", Pattern: `^[0-9A-Fa-f:.]+(/[0-9]{1,3}|-[0-9A-Fa-f:.]+)$`, Examples: []any{"192.0.2.64/27", "192.0.2.100-192.0.2.120"},

@@ -1,0 +1,180 @@
+package addons
+
+import (
+	"fmt"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+)
+
+// Health is how an object is.
+type Health int
+
+const (
+	Healthy Health = iota
+	Waiting        // it is on its way, or waits for something
+	Broken         // it will not become healthy by itself
+)
+
+// Judge says how a live object is, and why it is not healthy. What an object of a kind without a rule of its own says about itself counts:
+// the condition Ready, if it has one.
+func Judge(o *unstructured.Unstructured) (Health, string) {
+	if o.GetDeletionTimestamp() != nil {
+		if f := o.GetFinalizers(); len(f) > 0 {
+			return Waiting, "is being deleted, and waits for " + strings.Join(f, ", ")
+		}
+		return Waiting, "is being deleted"
+	}
+	status := fields{o.Object}
+	if seen, reported := status.number("status", "observedGeneration"); reported && seen < o.GetGeneration() {
+		return Waiting, "its change has not been seen yet"
+	}
+	gk := o.GroupVersionKind().GroupKind()
+	switch gk.Group + "/" + gk.Kind {
+	case "apps/Deployment":
+		return deployment(status)
+	case "apps/StatefulSet":
+		return statefulSet(status)
+	case "apps/DaemonSet":
+		return daemonSet(status)
+	case "batch/Job":
+		if c := status.condition("Failed"); c.true() {
+			return Broken, c.why("has failed")
+		}
+		if status.condition("Complete").true() || status.condition("Suspended").true() {
+			return Healthy, ""
+		}
+		return Waiting, "is running"
+	case "apiextensions.k8s.io/CustomResourceDefinition":
+		if c := status.condition("NamesAccepted"); c.false() {
+			return Broken, c.why("its names are taken")
+		}
+		return unless(status.condition("Established"), "is not established yet")
+	case "apiregistration.k8s.io/APIService":
+		return unless(status.condition("Available"), "does not answer yet")
+	case "/PersistentVolumeClaim":
+		switch phase := status.text("status", "phase"); phase {
+		case "Bound":
+			return Healthy, ""
+		case "Lost":
+			return Broken, "has lost its volume"
+		}
+		return Waiting, "has no volume yet"
+	case "/Service":
+		if list, _, _ := unstructured.NestedSlice(o.Object, "status", "loadBalancer", "ingress"); status.text("spec", "type") == "LoadBalancer" && len(list) == 0 {
+			return Waiting, "has no address yet"
+		}
+		return Healthy, ""
+	case "/Pod":
+		if status.text("status", "phase") == "Succeeded" {
+			return Healthy, ""
+		}
+		return unless(status.condition("Ready"), "is not ready yet")
+	}
+	if c := status.condition("Ready"); isCustom(Item{Group: gk.Group}) && c != nil {
+		return unless(c, "is not ready yet")
+	}
+	return Healthy, ""
+}
+
+func deployment(o fields) (Health, string) {
+	want, stated := o.number("spec", "replicas")
+	if !stated {
+		want = 1
+	}
+	if c := o.condition("Progressing"); c.text("reason") == "ProgressDeadlineExceeded" {
+		return Broken, c.why("makes no progress")
+	}
+	updated, _ := o.number("status", "updatedReplicas")
+	all, _ := o.number("status", "replicas")
+	available, _ := o.number("status", "availableReplicas")
+	if !o.observed() || updated < want || all > updated || available < want {
+		return Waiting, fmt.Sprintf("%d of %d pods are updated and available", min(updated, available), want)
+	}
+	return Healthy, ""
+}
+
+func statefulSet(o fields) (Health, string) {
+	want, stated := o.number("spec", "replicas")
+	if !stated {
+		want = 1
+	}
+	ready, _ := o.number("status", "readyReplicas")
+	updated, _ := o.number("status", "updatedReplicas")
+	mustUpdate := want
+	if partition, _ := o.number("spec", "updateStrategy", "rollingUpdate", "partition"); partition > 0 {
+		mustUpdate = max(want-partition, 0)
+	}
+	if o.text("spec", "updateStrategy", "type") == "OnDelete" {
+		mustUpdate = 0
+	}
+	if !o.observed() || ready < want || updated < mustUpdate {
+		return Waiting, fmt.Sprintf("%d of %d pods are ready, %d updated", ready, want, updated)
+	}
+	return Healthy, ""
+}
+
+func daemonSet(o fields) (Health, string) {
+	want, _ := o.number("status", "desiredNumberScheduled")
+	updated, _ := o.number("status", "updatedNumberScheduled")
+	available, _ := o.number("status", "numberAvailable")
+	if o.text("spec", "updateStrategy", "type") == "OnDelete" {
+		updated = want
+	}
+	if !o.observed() || updated < want || available < want {
+		return Waiting, fmt.Sprintf("%d of %d pods are updated and available", min(updated, available), want)
+	}
+	return Healthy, ""
+}
+
+// unless is healthy when a condition is true.
+func unless(c condition, otherwise string) (Health, string) {
+	if c.true() {
+		return Healthy, ""
+	}
+	return Waiting, c.why(otherwise)
+}
+
+// fields are those of an object.
+type fields struct{ object map[string]any }
+
+func (f fields) number(path ...string) (int64, bool) {
+	n, found, err := unstructured.NestedInt64(f.object, path...)
+	return n, found && err == nil
+}
+
+func (f fields) text(path ...string) string {
+	s, _, _ := unstructured.NestedString(f.object, path...)
+	return s
+}
+
+// observed says that the object's controller has seen it at all.
+func (f fields) observed() bool {
+	n, _ := f.number("status", "observedGeneration")
+	return n > 0
+}
+
+// condition is one of status.conditions; nil when it is not there.
+type condition map[string]any
+
+func (f fields) condition(kind string) condition {
+	all, _, _ := unstructured.NestedSlice(f.object, "status", "conditions")
+	for _, c := range all {
+		if m, ok := c.(map[string]any); ok && m["type"] == kind {
+			return m
+		}
+	}
+	return nil
+}
+
+func (c condition) text(field string) string { s, _ := c[field].(string); return s }
+func (c condition) true() bool               { return c.text("status") == "True" }
+func (c condition) false() bool              { return c.text("status") == "False" }
+
+// why is what a condition says for itself, after what it means.
+func (c condition) why(means string) string {
+	if message := c.text("message"); message != "" {
+		return means + ": " + oneLine(message)
+	}
+	return means
+}

@@ -1,0 +1,296 @@
+package addons
+
+import (
+	"bufio"
+	"bytes"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
+	"sigs.k8s.io/yaml"
+
+	"github.com/orlop-os/orlop/pkg/nodespec"
+)
+
+// Label names the add-on that an object belongs to.
+const Label = "orlop.dev/addon"
+
+// digestAnnotation is, on a hook's object, the digest of the manifests for which it runs.
+const digestAnnotation = "orlop.dev/addon-digest"
+
+// The annotations of Helm's charts that count here (Helm's documentation, "Chart Hooks" and "Chart Development Tips and Tricks").
+const (
+	helmHook   = "helm.sh/hook"
+	helmWeight = "helm.sh/hook-weight"
+	helmPolicy = "helm.sh/resource-policy"
+)
+
+// Item is where an object is in the cluster.
+type Item struct {
+	Group     string `json:"group,omitempty"`
+	Version   string `json:"version"`
+	Kind      string `json:"kind"`
+	Resource  string `json:"resource"`            // as in paths, such as deployments
+	Namespace string `json:"namespace,omitempty"` // empty for one of the whole cluster
+	Name      string `json:"name"`
+}
+
+// key is what an object is known by: the same in all versions of its kind.
+type key struct{ group, kind, namespace, name string }
+
+func (i Item) key() key { return key{i.Group, i.Kind, i.Namespace, i.Name} }
+
+// gvr is the resource as clients know it.
+func (i Item) gvr() schema.GroupVersionResource {
+	return schema.GroupVersionResource{Group: i.Group, Version: i.Version, Resource: i.Resource}
+}
+
+// String is "Deployment web/frontend".
+func (i Item) String() string {
+	if i.Namespace == "" {
+		return i.Kind + " " + i.Name
+	}
+	return i.Kind + " " + i.Namespace + "/" + i.Name
+}
+
+// Object is one that an add-on wants.
+type Object struct {
+	Item
+	Body   *unstructured.Unstructured
+	Hook   hook
+	Digest string // of Body
+}
+
+// hook is when an object of a Helm chart is applied; the zero value is with all others.
+type hook struct {
+	events []string // pre-install, post-upgrade, …
+	weight int
+}
+
+// Kind is what the API server knows of a kind.
+type Kind struct {
+	Resource   string
+	Namespaced bool
+}
+
+// Wanted is what the documents of an add-on say.
+type Wanted struct {
+	Objects []Object
+	Digest  string   // of all manifests
+	Refused []string // why nothing of it may be applied
+	Unknown []string // what cannot be applied as long as the API server does not know its kind
+	Notes   []string // what is left out on purpose
+}
+
+// Read is what an add-on wants. kinds says what the API server knows; kinds that the add-on brings itself need not be among them.
+func Read(a nodespec.Addon, kinds func(schema.GroupVersionKind) (Kind, bool)) Wanted {
+	var w Wanted
+	var bodies []*unstructured.Unstructured
+	sum := sha256.New()
+	for i, text := range a.Manifests {
+		fmt.Fprintf(sum, "%d %s", len(text), text)
+		parsed, err := parse(text)
+		if err != nil {
+			w.Refused = append(w.Refused, fmt.Sprintf("manifests[%d]: %v", i, err))
+		}
+		bodies = append(bodies, parsed...)
+	}
+	w.Digest = fmt.Sprintf("%x", sum.Sum(nil))[:16]
+	own := defined(bodies)
+	var outside []string
+	seen := map[key]bool{}
+	for _, body := range bodies {
+		gvk := body.GroupVersionKind()
+		k, known := own[gvk.GroupKind()]
+		if !known {
+			k, known = kinds(gvk)
+		}
+		if !known {
+			w.Unknown = append(w.Unknown, fmt.Sprintf("%s %s: the API server does not know %s in %s", gvk.Kind, body.GetName(), gvk.Kind, body.GetAPIVersion()))
+			continue
+		}
+		o, note := object(a, body, k, w.Digest)
+		if note != "" {
+			w.Notes = append(w.Notes, note)
+			continue
+		}
+		if why := outsideScope(a, o.Item, k); why != "" {
+			outside = append(outside, o.String()+" "+why)
+		}
+		if seen[o.key()] {
+			w.Refused = append(w.Refused, o.String()+": is given twice")
+		}
+		seen[o.key()] = true
+		w.Objects = append(w.Objects, o)
+	}
+	if len(outside) > 0 {
+		w.Refused = append(w.Refused, "outside the scope: "+strings.Join(outside, ", "))
+	}
+	return w
+}
+
+// parse reads the objects of a text; those of lists are objects by themselves.
+func parse(text string) ([]*unstructured.Unstructured, error) {
+	documents := utilyaml.NewYAMLReader(bufio.NewReader(strings.NewReader(text)))
+	var all []*unstructured.Unstructured
+	for {
+		document, err := documents.Read()
+		if errors.Is(err, io.EOF) {
+			return all, nil
+		}
+		if err != nil {
+			return nil, fmt.Errorf("cannot be read: %w", err)
+		}
+		content, err := yaml.YAMLToJSON(document)
+		if err != nil {
+			return nil, errors.New("a document cannot be read as YAML") // the library's message may show a Secret
+		}
+		if bytes.Equal(bytes.TrimSpace(content), []byte("null")) {
+			continue
+		}
+		var fields map[string]any
+		if err := yaml.Unmarshal(content, &fields); err != nil {
+			return nil, errors.New("a document is no mapping")
+		}
+		// Whole numbers have to stay whole: this is how unstructured objects are decoded.
+		decoded := &unstructured.Unstructured{}
+		if err := decoded.UnmarshalJSON(content); err != nil {
+			return nil, fmt.Errorf("%v %v: has no kind or is no object", fields["apiVersion"], fields["kind"])
+		}
+		items, err := flatten(decoded)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, items...)
+	}
+}
+
+// flatten is the object itself, or the items of a list.
+func flatten(o *unstructured.Unstructured) ([]*unstructured.Unstructured, error) {
+	if !o.IsList() || !strings.HasSuffix(o.GetKind(), "List") {
+		if o.GetAPIVersion() == "" || o.GetKind() == "" || o.GetName() == "" {
+			return nil, fmt.Errorf("%s %s: has no apiVersion, kind or metadata.name", o.GetKind(), o.GetName())
+		}
+		return []*unstructured.Unstructured{o}, nil
+	}
+	items, _, err := unstructured.NestedSlice(o.Object, "items")
+	if err != nil {
+		return nil, fmt.Errorf("%s: has no items", o.GetKind())
+	}
+	var all []*unstructured.Unstructured
+	for _, item := range items {
+		fields, ok := item.(map[string]any)
+		if !ok {
+			return nil, fmt.Errorf("%s: an item is no object", o.GetKind())
+		}
+		inner, err := flatten(&unstructured.Unstructured{Object: fields})
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, inner...)
+	}
+	return all, nil
+}
+
+// defined are the kinds of an add-on's own custom resource definitions.
+func defined(bodies []*unstructured.Unstructured) map[schema.GroupKind]Kind {
+	own := map[schema.GroupKind]Kind{}
+	for _, b := range bodies {
+		if !isCRD(b.GroupVersionKind().GroupKind()) {
+			continue
+		}
+		text := func(fields ...string) string { s, _, _ := unstructured.NestedString(b.Object, fields...); return s }
+		own[schema.GroupKind{Group: text("spec", "group"), Kind: text("spec", "names", "kind")}] = Kind{
+			Resource: text("spec", "names", "plural"), Namespaced: text("spec", "scope") != string(apiextensionsv1.ClusterScoped),
+		}
+	}
+	return own
+}
+
+func isCRD(gk schema.GroupKind) bool {
+	return gk.Group == apiextensionsv1.GroupName && gk.Kind == "CustomResourceDefinition"
+}
+
+// object makes of a body what is applied; or a note why it is not.
+func object(a nodespec.Addon, body *unstructured.Unstructured, k Kind, digest string) (Object, string) {
+	body = body.DeepCopy()
+	gvk := body.GroupVersionKind()
+	if !k.Namespaced {
+		body.SetNamespace("")
+	} else if body.GetNamespace() == "" {
+		body.SetNamespace(a.Namespace)
+	}
+	o := Object{Item: Item{gvk.Group, gvk.Version, gvk.Kind, k.Resource, body.GetNamespace(), body.GetName()}, Body: body}
+	annotations := body.GetAnnotations()
+	for event := range strings.SplitSeq(annotations[helmHook], ",") {
+		switch event = strings.TrimSpace(event); event {
+		case "pre-install", "pre-upgrade", "post-install", "post-upgrade":
+			o.Hook.events = append(o.Hook.events, event)
+		case "", "crd-install":
+		default: // pre-delete, post-delete, pre-rollback, post-rollback, test, test-success, test-failure
+		}
+	}
+	if named := annotations[helmHook]; named != "" && named != "crd-install" {
+		if len(o.Hook.events) == 0 {
+			return o, fmt.Sprintf("%s: a hook for %s is not run", o, named)
+		}
+		o.Hook.weight, _ = strconv.Atoi(annotations[helmWeight]) // Helm, too, takes anything else as 0
+		annotations[digestAnnotation] = digest
+		body.SetAnnotations(annotations)
+	}
+	labels := body.GetLabels()
+	if labels == nil {
+		labels = map[string]string{}
+	}
+	labels[Label] = a.Name
+	body.SetLabels(labels)
+	delete(body.Object, "status")
+	content, err := body.MarshalJSON()
+	if err != nil {
+		return o, fmt.Sprintf("%s: cannot be encoded: %v", o, err)
+	}
+	o.Digest = fmt.Sprintf("%x", sha256.Sum256(content))
+	return o, ""
+}
+
+// outsideScope says why an add-on may not have an object; empty when it may.
+func outsideScope(a nodespec.Addon, i Item, k Kind) string {
+	reserved := strings.HasPrefix(i.Name, "system:") || strings.HasPrefix(i.Name, "orlop:")
+	switch {
+	case i.Namespace == Namespace, i.Group == "" && i.Kind == "Namespace" && i.Name == Namespace, i.Group == rbacGroup && reserved:
+		return "(the system's own)"
+	case len(a.Namespaces) == 0:
+		return ""
+	case !k.Namespaced:
+		return "(of the whole cluster)"
+	case !slices.Contains(a.Namespaces, i.Namespace):
+		return "(another namespace)"
+	}
+	return ""
+}
+
+// gvk is the kind as clients know it.
+func (i Item) gvk() schema.GroupVersionKind {
+	return schema.GroupVersionKind{Group: i.Group, Version: i.Version, Kind: i.Kind}
+}
+
+// isCustom says that a kind is none of Kubernetes' own.
+func isCustom(i Item) bool {
+	return strings.Contains(i.Group, ".") && !builtin[i.Group]
+}
+
+// builtin are the groups of Kubernetes' own kinds that have a dot. Projects beside Kubernetes use *.k8s.io too, so the end says nothing.
+var builtin = map[string]bool{
+	"admissionregistration.k8s.io": true, "apiextensions.k8s.io": true, "apiregistration.k8s.io": true, "authentication.k8s.io": true,
+	"authorization.k8s.io": true, "certificates.k8s.io": true, "coordination.k8s.io": true, "discovery.k8s.io": true, "events.k8s.io": true,
+	"flowcontrol.apiserver.k8s.io": true, "networking.k8s.io": true, "node.k8s.io": true, rbacGroup: true, "resource.k8s.io": true,
+	"scheduling.k8s.io": true, "storage.k8s.io": true, "storagemigration.k8s.io": true,
+}

@@ -1,0 +1,219 @@
+package addons
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/yaml"
+
+	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/nodespec"
+)
+
+func TestRead(t *testing.T) {
+	a := nodespec.Addon{Name: "web", Namespace: "web", Namespaces: []string{"web", "jobs"}, Manifests: []string{chart, `
+apiVersion: v1
+kind: ConfigMapList
+items:
+- apiVersion: v1
+  kind: ConfigMap
+  metadata: {name: a, namespace: jobs, labels: {x: "y"}}
+- apiVersion: v1
+  kind: ConfigMap
+  metadata: {name: b, namespace: elsewhere}
+- apiVersion: rbac.authorization.k8s.io/v1
+  kind: Role
+  metadata: {name: "system:x"}
+---
+apiVersion: v1
+kind: Secret
+metadata: {name: s}
+data: {count: 1}
+---
+{apiVersion: v1, kind: ConfigMap, metadata: {name: a, namespace: jobs}}
+`}}
+	w := Read(a, known)
+	for _, want := range []string{
+		"ConfigMap jobs/a: is given twice",
+		"outside the scope: CustomResourceDefinition sites.web.example.com (of the whole cluster), ValidatingWebhookConfiguration web (of the whole cluster), " +
+			"Namespace web (of the whole cluster), ConfigMap elsewhere/b (another namespace), Role web/system:x (the system's own)",
+	} {
+		if !slices.Contains(w.Refused, want) {
+			t.Errorf("not refused: %s\nbut %q", want, w.Refused)
+		}
+	}
+	if want := []string{"Pod web/try: a hook for test is not run"}; !slices.Equal(w.Notes, want) {
+		t.Errorf("notes %q", w.Notes)
+	}
+	for _, o := range w.Objects {
+		if o.Body.GetLabels()[Label] != "web" || o.Body.GetNamespace() != o.Namespace {
+			t.Errorf("%s: labels %v, namespace %q", o, o.Body.GetLabels(), o.Body.GetNamespace())
+		}
+		if o.Name == "a" && o.Body.GetLabels()["x"] != "y" && o.Kind != "ConfigMap" {
+			t.Errorf("%s has lost its label", o)
+		}
+		if o.Kind == "Secret" {
+			if n, _, err := unstructured.NestedInt64(o.Body.Object, "data", "count"); n != 1 || err != nil {
+				t.Errorf("a whole number has become something else: %v", o.Body.Object["data"])
+			}
+		}
+	}
+	for text, want := range map[string]string{
+		"a: [":            "manifests[0]: a document cannot be read as YAML",
+		"- a":             "manifests[0]: a document is no mapping",
+		"kind: ConfigMap": "has no",
+		"{apiVersion: v1, metadata: {name: correct-horse}}": "has no kind",
+	} {
+		w := Read(nodespec.Addon{Manifests: []string{text}}, known)
+		if len(w.Refused) != 1 || !strings.Contains(w.Refused[0], want) {
+			t.Errorf("%q: %q, want %s", text, w.Refused, want)
+		}
+	}
+}
+
+func TestJudge(t *testing.T) {
+	for _, c := range []struct {
+		name, object string
+		want         Health
+		why          string
+	}{
+		{"a new Deployment", "{kind: Deployment, apiVersion: apps/v1, metadata: {generation: 1}}", Waiting, "0 of 1 pods are updated and available"},
+		{"not seen", "{kind: Deployment, apiVersion: apps/v1, metadata: {generation: 2}, status: {observedGeneration: 1}}", Waiting, "its change has not been seen yet"},
+		{"old pods are there", "{kind: Deployment, apiVersion: apps/v1, metadata: {generation: 1}, spec: {replicas: 2}, status: {observedGeneration: 1, replicas: 3, updatedReplicas: 2, availableReplicas: 2}}",
+			Waiting, "2 of 2 pods are updated and available"},
+		{"a Deployment", "{kind: Deployment, apiVersion: apps/v1, metadata: {generation: 1}, spec: {replicas: 2}, status: {observedGeneration: 1, replicas: 2, updatedReplicas: 2, availableReplicas: 2}}", Healthy, ""},
+		{"none wanted", "{kind: Deployment, apiVersion: apps/v1, spec: {replicas: 0}, status: {observedGeneration: 1}}", Healthy, ""},
+		{"no progress", "{kind: Deployment, apiVersion: apps/v1, status: {observedGeneration: 1, conditions: [{type: Progressing, status: 'False', reason: ProgressDeadlineExceeded, message: timed out}]}}",
+			Broken, "makes no progress: timed out"},
+		{"a StatefulSet", "{kind: StatefulSet, apiVersion: apps/v1, spec: {replicas: 3}, status: {observedGeneration: 1, readyReplicas: 3, updatedReplicas: 3}}", Healthy, ""},
+		{"in part", "{kind: StatefulSet, apiVersion: apps/v1, spec: {replicas: 3, updateStrategy: {rollingUpdate: {partition: 2}}}, status: {observedGeneration: 1, readyReplicas: 3, updatedReplicas: 1}}", Healthy, ""},
+		{"not updated", "{kind: StatefulSet, apiVersion: apps/v1, spec: {replicas: 3}, status: {observedGeneration: 1, readyReplicas: 3, updatedReplicas: 1}}", Waiting, "3 of 3 pods are ready, 1 updated"},
+		{"by hand", "{kind: StatefulSet, apiVersion: apps/v1, spec: {updateStrategy: {type: OnDelete}}, status: {observedGeneration: 1, readyReplicas: 1}}", Healthy, ""},
+		{"a DaemonSet", "{kind: DaemonSet, apiVersion: apps/v1, status: {observedGeneration: 1, desiredNumberScheduled: 2, updatedNumberScheduled: 2, numberAvailable: 1}}", Waiting, "1 of 2 pods are updated and available"},
+		{"without nodes", "{kind: DaemonSet, apiVersion: apps/v1, status: {observedGeneration: 1, desiredNumberScheduled: 0}}", Healthy, ""},
+		{"a Job", "{kind: Job, apiVersion: batch/v1}", Waiting, "is running"},
+		{"a Job that is done", "{kind: Job, apiVersion: batch/v1, status: {conditions: [{type: Complete, status: 'True'}]}}", Healthy, ""},
+		{"a Job that failed", "{kind: Job, apiVersion: batch/v1, status: {conditions: [{type: Failed, status: 'True', message: too often}]}}", Broken, "has failed: too often"},
+		{"a CRD", "{kind: CustomResourceDefinition, apiVersion: apiextensions.k8s.io/v1}", Waiting, "is not established yet"},
+		{"a CRD of taken names", "{kind: CustomResourceDefinition, apiVersion: apiextensions.k8s.io/v1, status: {conditions: [{type: NamesAccepted, status: 'False'}]}}", Broken, "its names are taken"},
+		{"an APIService", "{kind: APIService, apiVersion: apiregistration.k8s.io/v1, status: {conditions: [{type: Available, status: 'False', message: no endpoints}]}}", Waiting, "does not answer yet: no endpoints"},
+		{"a claim", "{kind: PersistentVolumeClaim, apiVersion: v1, status: {phase: Pending}}", Waiting, "has no volume yet"},
+		{"a lost claim", "{kind: PersistentVolumeClaim, apiVersion: v1, status: {phase: Lost}}", Broken, "has lost its volume"},
+		{"a Service", "{kind: Service, apiVersion: v1, spec: {type: ClusterIP}}", Healthy, ""},
+		{"without an address", "{kind: Service, apiVersion: v1, spec: {type: LoadBalancer}}", Waiting, "has no address yet"},
+		{"with one", "{kind: Service, apiVersion: v1, spec: {type: LoadBalancer}, status: {loadBalancer: {ingress: [{ip: 192.0.2.1}]}}}", Healthy, ""},
+		{"a Pod", "{kind: Pod, apiVersion: v1, status: {phase: Running, conditions: [{type: Ready, status: 'False'}]}}", Waiting, "is not ready yet"},
+		{"a Pod that is done", "{kind: Pod, apiVersion: v1, status: {phase: Succeeded}}", Healthy, ""},
+		{"a custom resource", "{kind: Site, apiVersion: example.com/v1, status: {conditions: [{type: Ready, status: 'False', message: no disk}]}}", Waiting, "is not ready yet: no disk"},
+		{"one that says nothing", "{kind: Site, apiVersion: example.com/v1}", Healthy, ""},
+		{"a ConfigMap that goes", "{kind: ConfigMap, apiVersion: v1, metadata: {deletionTimestamp: '2026-01-01T00:00:00Z', finalizers: [a/b]}}", Waiting, "is being deleted, and waits for a/b"},
+	} {
+		content, err := yaml.YAMLToJSON([]byte(c.object))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var o unstructured.Unstructured
+		if err := o.UnmarshalJSON(content); err != nil {
+			t.Fatal(err)
+		}
+		if got, why := Judge(&o); got != c.want || why != c.why {
+			t.Errorf("%s: %d %q, want %d %q", c.name, got, why, c.want, c.why)
+		}
+	}
+}
+
+func TestRights(t *testing.T) {
+	rules := []nodespec.PolicyRule{{APIGroups: []string{"apps"}, Resources: []string{"deployments"}, Verbs: []string{"get", "create", "patch"}}}
+	a := nodespec.Addon{Name: "web", Namespaces: []string{"a", "b"}, Rights: nodespec.AddonRights{Rules: rules, NamespaceAdmin: true, ClusterAdmin: true}}
+	g := granting(Rights(a))
+	if len(g.roles) != 2 || len(g.bindings) != 4 {
+		t.Errorf("two namespaces: %v", g)
+	}
+	for at, b := range g.bindings {
+		if at[0] == "" || b.subjects[0] != (rbacv1.Subject{Kind: "ServiceAccount", Name: "web", Namespace: Namespace}) {
+			t.Errorf("%v binds %v", at, b)
+		}
+	}
+	a.Namespaces = nil
+	g = granting(Rights(a))
+	if b := g.bindings[[2]string{"", "orlop:addon:web:cluster-admin"}]; len(g.bindings) != 2 || b.role.Name != "cluster-admin" || b.role.Kind != "ClusterRole" {
+		t.Errorf("the whole cluster: %v", g)
+	}
+	if got := stated(a); !slices.Equal(got, []string{"everything (cluster-admin)", "the role admin in the whole cluster", "get, create, patch deployments (apps) in the whole cluster"}) {
+		t.Errorf("in words: %q", got)
+	}
+
+	removing := Removing("web", []Item{
+		{Version: "v1", Kind: "ConfigMap", Resource: "configmaps", Namespace: "a", Name: "y"},
+		{Version: "v1", Kind: "ConfigMap", Resource: "configmaps", Namespace: "a", Name: "x"},
+		{Group: "apiextensions.k8s.io", Version: "v1", Kind: "CustomResourceDefinition", Resource: "customresourcedefinitions", Name: "sites.web.example.com"},
+	})
+	g = granting(removing)
+	at := [2]string{"a", "orlop:addon:web.remover"}
+	want := []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"configmaps"}, ResourceNames: []string{"x", "y"}, Verbs: []string{"get", "delete"}}}
+	if !compare(granted{roles: map[[2]string][]rbacv1.PolicyRule{at: want}}, granted{roles: map[[2]string][]rbacv1.PolicyRule{at: g.roles[at]}}).empty() {
+		t.Errorf("removing %v", g.roles[at])
+	}
+	if r := g.roles[[2]string{"", "orlop:addon:web.remover"}]; len(r) != 2 || r[1].Resources[0] != "sites" || r[1].APIGroups[0] != "web.example.com" || r[1].Verbs[0] != "list" {
+		t.Errorf("removing a definition: %v", r)
+	}
+}
+
+// TestNamespace: the configuration refuses objects in the namespace that this package uses.
+func TestNamespace(t *testing.T) {
+	if Namespace != config.AddonNamespace {
+		t.Errorf("%s is not %s", Namespace, config.AddonNamespace)
+	}
+}
+
+func TestCompare(t *testing.T) {
+	have, want := granting(Rights(nodespec.Addon{Name: "a", Rights: nodespec.AddonRights{ClusterAdmin: true}})), granting(Removing("b", []Item{{Resource: "pods", Name: "x"}}))
+	d := compare(have, want)
+	if len(d.unbind) != 1 || len(d.drop) != 0 || len(d.add) != 1 || len(d.bind) != 1 || len(d.change)+len(d.resubject) != 0 {
+		t.Errorf("%+v", d)
+	}
+	if !compare(want, want).empty() {
+		t.Error("nothing has changed")
+	}
+	changed := granting(Removing("b", []Item{{Resource: "pods", Name: "y"}}))
+	if d := compare(want, changed); len(d.change) != 1 || len(d.unbind)+len(d.bind) != 0 {
+		t.Errorf("%+v", d)
+	}
+}
+
+// TestRecord: what is written is read again, and the phase says since when.
+func TestRecord(t *testing.T) {
+	at := time.Unix(1e9, 0).UTC()
+	r := Record{Inventory: []Item{{Version: "v1", Kind: "ConfigMap", Resource: "configmaps", Namespace: "a", Name: "x"}}, Node: "n", Finished: "d", Kept: []Kept{{"Namespace a", "data would go with it"}}}
+	task := task{name: "web", addon: &nodespec.Addon{Rights: nodespec.AddonRights{ClusterAdmin: true}}}
+	s := task.judge(outcome{objects: 2, healthy: 1, waits: []string{"Job a/b: is running"}}, r, State{Phase: Applying, Since: at}, at.Add(time.Hour))
+	if s.Phase != Applying || !s.Since.Equal(at) || s.Line() != "Applying, 1 of 2 objects healthy: Job a/b: is running" {
+		t.Errorf("%+v %s", s, s.Line())
+	}
+	m, err := encode("web", r, s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if m.Data["notes"] != "Namespace a: stays, because data would go with it" || m.Data["rights"] != "everything (cluster-admin)" || m.Data["objects"] != "1 of 2 healthy" {
+		t.Errorf("%q", m.Data)
+	}
+	again, state, err := decode(m)
+	if err != nil || len(again.Inventory) != 1 || again.Inventory[0] != r.Inventory[0] || again.Finished != "d" || state.Phase != Applying || !state.Since.Equal(at) {
+		t.Errorf("%v %+v %+v", err, again, state)
+	}
+	if s := task.judge(outcome{problems: []string{strings.Repeat("x ", 300), "2", "3", "4", "5", "6"}}, r, s, at.Add(time.Hour)); s.Phase != Failed || len(s.Problems) != 6 || s.Since.Equal(at) {
+		t.Errorf("%+v", s)
+	}
+	task.addon = nil
+	if s := task.judge(outcome{}, r, s, at); s.Phase != Pruning || s.Objects != 1 || s.Rights[0] != "everything (cluster-admin)" {
+		t.Errorf("%+v", s)
+	}
+	m.Data[fieldRecord] = "{"
+	if _, _, err := decode(m); err == nil || !strings.Contains(err.Error(), "ConfigMap orlop-addons/web") {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,366 @@
+package addons
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/orlop-os/orlop/pkg/nodespec"
+)
+
+// fake is a cluster of objects that become healthy when the test says so. It writes down what is done.
+type fake struct {
+	objects map[key]*unstructured.Unstructured
+	refused map[string]error // by Item.String
+	asleep  map[string]bool  // objects whose controllers do not work
+	stuck   map[string]bool  // objects with a finalizer
+	done    []string
+	count   int
+}
+
+func newFake() *fake {
+	return &fake{objects: map[key]*unstructured.Unstructured{}, refused: map[string]error{}, asleep: map[string]bool{}, stuck: map[string]bool{}}
+}
+
+func (f *fake) get(_ context.Context, i Item) (*unstructured.Unstructured, error) {
+	if o := f.objects[i.key()]; o != nil {
+		return o.DeepCopy(), nil
+	}
+	return nil, nil
+}
+
+func (f *fake) apply(_ context.Context, i Item, body *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+	if err := f.refused[i.String()]; err != nil {
+		return nil, err
+	}
+	f.count++
+	o := body.DeepCopy()
+	o.SetUID(types.UID(strconv.Itoa(f.count)))
+	if before := f.objects[i.key()]; before != nil {
+		o.SetUID(before.GetUID())
+		if status := before.Object["status"]; status != nil {
+			o.Object["status"] = status
+		}
+	}
+	if i.Kind == "Deployment" {
+		o.SetGeneration(1)
+	}
+	o.SetResourceVersion(strconv.Itoa(f.count))
+	f.settle(i, o)
+	f.objects[i.key()] = o
+	f.done = append(f.done, "apply "+i.String())
+	return o.DeepCopy(), nil
+}
+
+// settle is what the controllers of the kinds do that the tests use.
+func (f *fake) settle(i Item, o *unstructured.Unstructured) {
+	if f.asleep[i.String()] {
+		return
+	}
+	condition := map[string]string{"CustomResourceDefinition": "Established", "Job": "Complete"}[i.Kind]
+	if condition != "" {
+		conditions := []any{map[string]any{"type": condition, "status": "True"}}
+		_ = unstructured.SetNestedSlice(o.Object, conditions, "status", "conditions")
+	}
+	if i.Kind == "Deployment" {
+		_ = unstructured.SetNestedMap(o.Object, map[string]any{"observedGeneration": int64(1), "replicas": int64(1), "updatedReplicas": int64(1), "availableReplicas": int64(1)}, "status")
+	}
+}
+
+// wake lets the controllers of an object work.
+func (f *fake) wake(name string) {
+	delete(f.asleep, name)
+	for k, o := range f.objects {
+		i := Item{Group: k.group, Kind: k.kind, Namespace: k.namespace, Name: k.name}
+		if i.String() == name {
+			f.settle(i, o)
+		}
+	}
+}
+
+func (f *fake) delete(_ context.Context, i Item, uid types.UID) error {
+	o := f.objects[i.key()]
+	if o == nil {
+		return nil
+	}
+	if o.GetUID() != uid {
+		return apierrors.NewConflict(schema.GroupResource{}, i.Name, fmt.Errorf("another one"))
+	}
+	f.done = append(f.done, "delete "+i.String())
+	if f.stuck[i.String()] {
+		now := metav1.Now()
+		o.SetDeletionTimestamp(&now)
+		o.SetFinalizers([]string{"example.com/wait"})
+		return nil
+	}
+	delete(f.objects, i.key())
+	return nil
+}
+
+func (f *fake) used(_ context.Context, definition *unstructured.Unstructured) (bool, error) {
+	for k := range f.objects {
+		if k.kind+"s."+k.group == strings.ToLower(definition.GetName()) || strings.EqualFold(k.kind+"s."+k.group, definition.GetName()) {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// known are the kinds of an API server without custom resources.
+func known(gvk schema.GroupVersionKind) (Kind, bool) {
+	if isCustom(Item{Group: gvk.Group}) {
+		return Kind{}, false
+	}
+	cluster := []string{"Namespace", "ClusterRole", "CustomResourceDefinition", "ValidatingWebhookConfiguration"}
+	return Kind{Resource: strings.ToLower(gvk.Kind) + "s", Namespaced: !slices.Contains(cluster, gvk.Kind)}, true
+}
+
+// chart is what `helm template` could have printed.
+const chart = `---
+# Source: web/templates/job.yaml
+apiVersion: batch/v1
+kind: Job
+metadata:
+  name: migrate
+  annotations: {helm.sh/hook: "pre-install,pre-upgrade", helm.sh/hook-weight: "5"}
+spec: {template: {spec: {restartPolicy: Never, containers: [{name: c, image: x}]}}}
+---
+apiVersion: v1
+kind: ServiceAccount
+metadata:
+  name: migrate
+  annotations: {helm.sh/hook: "pre-install,pre-upgrade", helm.sh/hook-weight: "-5"}
+---
+apiVersion: batch/v1
+kind: Job
+metadata: {name: welcome, annotations: {helm.sh/hook: post-install}}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: try, annotations: {helm.sh/hook: test}}
+---
+# Source: web/templates/empty.yaml
+---
+apiVersion: web.example.com/v1
+kind: Site
+metadata: {name: home}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web}
+spec: {replicas: 1}
+---
+apiVersion: v1
+kind: List
+items:
+- apiVersion: v1
+  kind: ConfigMap
+  metadata: {name: settings}
+- apiVersion: v1
+  kind: PersistentVolumeClaim
+  metadata: {name: data}
+  spec: {volumeName: v}
+---
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: sites.web.example.com}
+spec:
+  group: web.example.com
+  names: {kind: Site, plural: sites}
+  scope: Namespaced
+  versions: [{name: v1, served: true, storage: true}]
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingWebhookConfiguration
+metadata: {name: web}
+---
+apiVersion: v1
+kind: Namespace
+metadata: {name: web}
+`
+
+// site is an add-on in a fake cluster.
+type site struct {
+	*testing.T
+	*fake
+	keeper
+	record Record
+	addon  nodespec.Addon
+	now    time.Time
+}
+
+func newSite(t *testing.T) *site {
+	f := newFake()
+	return &site{
+		T: t, fake: f, keeper: keeper{name: "web", as: f, remover: f, applied: map[key]mark{}}, now: time.Unix(1e9, 0),
+		addon: nodespec.Addon{Name: "web", Namespace: "web", Manifests: []string{chart}},
+	}
+}
+
+// look makes a pass, and returns what was done in it and what it has seen.
+func (s *site) look() (string, outcome) {
+	s.Helper()
+	s.done = nil
+	s.now = s.now.Add(10 * time.Second)
+	save := func(r Record) error {
+		s.record = r
+		return nil
+	}
+	r, out, err := s.pass(context.Background(), Read(s.addon, known), s.record, s.now, save)
+	if err != nil {
+		s.Fatal(err)
+	}
+	s.record = r
+	return strings.Join(s.done, "; "), out
+}
+
+func (s *site) expect(what, done string, problems, waits int) {
+	s.Helper()
+	got, out := s.look()
+	if got != done || len(out.problems) != problems || len(out.waits) != waits {
+		s.Errorf("%s:\n did %s\nwant %s\nproblems %q, waits %q, want %d and %d", what, got, done, out.problems, out.waits, problems, waits)
+	}
+}
+
+// TestLife takes a chart through its life: it comes in order, is healed, changes, and goes in order.
+func TestLife(t *testing.T) {
+	s := newSite(t)
+	for _, name := range []string{"CustomResourceDefinition sites.web.example.com", "Job web/migrate", "Deployment web/web"} {
+		s.asleep[name] = true
+	}
+	s.expect("namespaces, then definitions", "apply Namespace web; apply CustomResourceDefinition sites.web.example.com", 0, 1)
+	s.wake("CustomResourceDefinition sites.web.example.com")
+	s.expect("hooks before by weight", "apply ServiceAccount web/migrate; apply Job web/migrate", 0, 1)
+	s.wake("Job web/migrate")
+	s.expect("everything else; the claim waits", "apply ConfigMap web/settings; apply PersistentVolumeClaim web/data; apply Deployment web/web; "+
+		"apply Site web/home; apply ValidatingWebhookConfiguration web", 0, 2)
+	claim := s.objects[key{"", "PersistentVolumeClaim", "web", "data"}]
+	_ = unstructured.SetNestedField(claim.Object, "Bound", "status", "phase")
+	s.wake("Deployment web/web")
+	s.expect("hooks after", "apply Job web/welcome", 0, 0)
+	s.expect("nothing is left", "", 0, 0)
+
+	delete(s.objects, key{"", "ConfigMap", "web", "settings"})
+	delete(s.objects, key{"batch", "Job", "web", "migrate"}) // as its ttlSecondsAfterFinished has it
+	s.objects[key{"", "Namespace", "", "web"}].SetResourceVersion("other")
+	s.expect("what is lost comes back, hooks do not run again", "apply Namespace web; apply ConfigMap web/settings", 0, 0)
+	s.now = s.now.Add(reapply)
+	if done, _ := s.look(); strings.Count(done, "apply") != 7 {
+		t.Errorf("after a while all is applied again: %s", done)
+	}
+
+	s.addon.Manifests = []string{strings.NewReplacer("name: settings", "name: options", "{replicas: 1}", "{replicas: 1, paused: true}").Replace(chart)}
+	s.expect("hooks run again for another text", "delete ServiceAccount web/migrate", 0, 1)
+	s.expect("in their order", "apply ServiceAccount web/migrate; apply Job web/migrate; apply ConfigMap web/options; apply Deployment web/web; "+
+		"delete ConfigMap web/settings", 0, 1)
+	s.expect("what is no longer wanted has gone", "", 0, 0)
+	if s.record.Finished != Read(s.addon, known).Digest || len(s.record.Inventory) != 10 {
+		t.Errorf("record %+v", s.record)
+	}
+
+	s.addon.Manifests = nil
+	s.stuck["Site web/home"] = true
+	s.expect("resources go first", "delete Site web/home", 0, 1)
+	s.expect("and are waited for", "", 0, 1)
+	delete(s.objects, key{"web.example.com", "Site", "web", "home"})
+	s.objects[key{"web.example.com", "Site", "web", "foreign"}] = &unstructured.Unstructured{Object: map[string]any{}}
+	s.expect("then webhooks", "delete ValidatingWebhookConfiguration web", 0, 1)
+	s.expect("then the rest in reverse", "delete Job web/welcome; delete Job web/migrate; delete Deployment web/web; delete ConfigMap web/options; "+
+		"delete ServiceAccount web/migrate", 0, 5)
+	s.expect("data stay", "", 0, 0)
+	var kept []string
+	for _, k := range s.record.Kept {
+		kept = append(kept, k.Object)
+	}
+	if want := []string{"PersistentVolumeClaim web/data", "Namespace web", "CustomResourceDefinition sites.web.example.com"}; !slices.Equal(kept, want) || len(s.record.Inventory) > 0 {
+		t.Errorf("kept %q, want %q; inventory %v", kept, want, s.record.Inventory)
+	}
+}
+
+// TestRefusals: nothing is forced, and what is refused says why and keeps nothing else from being applied.
+func TestRefusals(t *testing.T) {
+	s := newSite(t)
+	s.addon.Manifests = []string{`
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: there}
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: others}
+---
+apiVersion: v1
+kind: Secret
+metadata: {name: word}
+stringData: {word: correct-horse}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web}
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: good}
+---
+apiVersion: example.com/v1
+kind: Unknown
+metadata: {name: u}
+`}
+	there, others := &unstructured.Unstructured{Object: map[string]any{}}, &unstructured.Unstructured{Object: map[string]any{}}
+	others.SetLabels(map[string]string{Label: "other"})
+	s.objects[key{"", "ConfigMap", "web", "there"}], s.objects[key{"", "ConfigMap", "web", "others"}] = there, others
+	s.refused["Secret web/word"] = apierrors.NewBadRequest("correct-horse is no good")
+	s.refused["Deployment web/web"] = apierrors.NewForbidden(schema.GroupResource{Group: "apps", Resource: "deployments"}, "web", fmt.Errorf("not stated"))
+	done, out := s.look()
+	if done != "apply ConfigMap web/good" {
+		t.Errorf("did %s", done)
+	}
+	for _, want := range []string{
+		"Unknown u: the API server does not know Unknown in example.com/v1",
+		"Secret web/word is refused: BadRequest (the message may show it, and is left out)",
+		"ConfigMap web/others: belongs to the add-on other",
+		"ConfigMap web/there: is there already and belongs to no add-on; leave it out, or give it to this one: kubectl label -n web configmaps there orlop.dev/addon=web",
+		`Deployment web/web is refused: deployments.apps "web" is forbidden: not stated`,
+	} {
+		if !slices.Contains(out.problems, want) {
+			t.Errorf("not said: %s\nbut %q", want, out.problems)
+		}
+	}
+	// A right that was given a moment ago may not be known to the API server yet.
+	s.granted = s.now.Add(9 * time.Second)
+	if _, out := s.look(); len(out.waits) != 1 {
+		t.Errorf("waits %q", out.waits)
+	}
+	// What fails keeps what is no longer wanted from going: it may be what still works.
+	s.record.Inventory = append(s.record.Inventory, Item{Version: "v1", Kind: "ConfigMap", Resource: "configmaps", Namespace: "web", Name: "old"})
+	if done, _ := s.look(); strings.Contains(done, "delete") {
+		t.Errorf("did %s", done)
+	}
+	// Nothing of somebody else's goes with the add-on.
+	s.addon.Manifests = nil
+	s.look()
+	if s.objects[key{"", "ConfigMap", "web", "there"}] == nil || s.objects[key{"", "ConfigMap", "web", "others"}] == nil || len(s.record.Inventory) > 1 {
+		t.Errorf("left %v, inventory %v", s.objects, s.record.Inventory)
+	}
+}
+
+// TestAway: without an answer the pass ends, and nothing is forgotten.
+func TestAway(t *testing.T) {
+	s := newSite(t)
+	s.addon.Manifests = []string{"{apiVersion: v1, kind: ConfigMap, metadata: {name: a}}"}
+	s.refused["ConfigMap web/a"] = fmt.Errorf("connection refused")
+	r, _, err := s.pass(context.Background(), Read(s.addon, known), Record{}, s.now, func(Record) error { return nil })
+	if err == nil || len(r.Inventory) != 1 {
+		t.Errorf("%v, inventory %v", err, r.Inventory)
+	}
+}

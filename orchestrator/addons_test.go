@@ -1,0 +1,237 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/orlop-os/orlop/orchestrator/addons"
+	"github.com/orlop-os/orlop/pkg/nodespec"
+)
+
+// shopChart is what `helm template` could have printed: a definition with a resource of it, a role of the chart's own program, a list, and a
+// test that is not run.
+const shopChart = `---
+# Source: shop/crds/orders.yaml
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: orders.shop.example.com}
+spec:
+  group: shop.example.com
+  scope: Namespaced
+  names: {kind: Order, plural: orders, singular: order, listKind: OrderList}
+  versions:
+    - name: v1
+      served: true
+      storage: true
+      schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}
+---
+# Source: shop/templates/order.yaml
+apiVersion: shop.example.com/v1
+kind: Order
+metadata: {name: first}
+spec: {pieces: 3}
+---
+apiVersion: v1
+kind: List
+items:
+  - apiVersion: v1
+    kind: ConfigMap
+    metadata: {name: shop, labels: {app.kubernetes.io/managed-by: Helm}}
+    data: {color: blue}
+  - apiVersion: v1
+    kind: Service
+    metadata: {name: shop}
+    spec: {ports: [{port: 80}], selector: {app: shop}}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata: {name: shop}
+rules:
+  - {apiGroups: [shop.example.com], resources: [orders], verbs: [get, list]}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: shop-test, annotations: {helm.sh/hook: test}}
+spec: {containers: [{name: c, image: none.local/x}]}
+`
+
+// shop is the chart with exactly the rights that it takes.
+func shop() nodespec.Addon {
+	apply := []string{"get", "create", "patch"}
+	return nodespec.Addon{
+		Name: "shop", Namespace: "shop", Manifests: []string{shopChart}, Kubernetes: "1.30",
+		Rights: nodespec.AddonRights{Rules: []nodespec.PolicyRule{
+			{APIGroups: []string{""}, Resources: []string{"configmaps", "services"}, Verbs: apply},
+			{APIGroups: []string{"apiextensions.k8s.io"}, Resources: []string{"customresourcedefinitions"}, Verbs: apply},
+			{APIGroups: []string{"shop.example.com"}, Resources: []string{"orders"}, Verbs: append(apply, "list")},
+			{APIGroups: []string{"rbac.authorization.k8s.io"}, Resources: []string{"clusterroles"}, Verbs: apply},
+		}},
+	}
+}
+
+// configure gives the machine its add-ons, as machined does.
+func (m machine) configure(t *testing.T, all ...nodespec.Addon) {
+	t.Helper()
+	if all == nil {
+		all = []nodespec.Addon{}
+	}
+	content, err := json.Marshal(all)
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(m.dirs.Controllers, nodespec.Addons)
+	write(t, path+".new", content)
+	if err := os.Rename(path+".new", path); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// addOns shows with the real API server how add-ons come, are healed, change and go, and that they do not get beyond their rights.
+func addOns(ctx context.Context, t *testing.T, m machine, admin kubernetes.Interface) {
+	records := admin.CoreV1().ConfigMaps(addons.Namespace)
+	await := func(what string, good func(ctx context.Context) bool) {
+		t.Helper()
+		err := wait.PollUntilContextTimeout(ctx, 100*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) { return good(ctx), nil })
+		if err != nil {
+			all, _ := records.List(ctx, metav1.ListOptions{})
+			for _, r := range all.Items {
+				t.Logf("%s: %q", r.Name, r.Data)
+			}
+			t.Fatalf("%s: %v", what, err)
+		}
+	}
+	state := func(name, phase, says string) {
+		t.Helper()
+		await(name+" is "+phase+" and says "+says, func(ctx context.Context) bool {
+			r, err := records.Get(ctx, name, metav1.GetOptions{})
+			return err == nil && r.Data["phase"] == phase && strings.Contains(r.Data["problems"], says)
+		})
+	}
+	maps := admin.CoreV1().ConfigMaps("shop")
+	color := func(want string) func(context.Context) bool {
+		return func(ctx context.Context) bool {
+			c, err := maps.Get(ctx, "shop", metav1.GetOptions{})
+			return err == nil && c.Data["color"] == want
+		}
+	}
+
+	// Too new for this API server: nothing of it is there, not even the rights.
+	late := shop()
+	late.Kubernetes = "9.1"
+	m.configure(t, late)
+	state("shop", "Failed", "needs Kubernetes >=9.1")
+	if _, err := admin.CoreV1().Namespaces().Get(ctx, "shop", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+		t.Errorf("the namespace of what is refused: %v", err)
+	}
+
+	// Without one of its rights, the API server refuses what needs it.
+	less := shop()
+	less.Rights.Rules = less.Rights.Rules[:3]
+	m.configure(t, less)
+	state("shop", "Failed", "ClusterRole shop")
+	greedy := shop()
+	greedy.Rights.Rules[2].Verbs = []string{"get", "create", "patch"}
+	m.configure(t, greedy)
+	state("shop", "Failed", "attempting to grant RBAC permissions not currently held")
+
+	m.configure(t, shop())
+	state("shop", "Ready", "")
+	r, err := records.Get(ctx, "shop", metav1.GetOptions{})
+	if err != nil || !strings.Contains(r.Data["notes"], "Pod shop/shop-test: a hook for test is not run") || !strings.Contains(r.Data["rights"], "get, create, patch configmaps, services (core) in the whole cluster") {
+		t.Errorf("%v %q", err, r.Data)
+	}
+	orders := dynamic.NewForConfigOrDie(m.config(t, "admin", "orlop:cluster-admins")).Resource(schema.GroupVersionResource{Group: "shop.example.com", Version: "v1", Resource: "orders"}).Namespace("shop")
+	order, err := orders.Get(ctx, "first", metav1.GetOptions{})
+	if err != nil || order.GetManagedFields()[0].Manager != "orlop-addon/shop" {
+		t.Errorf("order: %v %v", err, order)
+	}
+
+	// It is healed: what is deleted, and what is changed.
+	deleted := time.Now()
+	if err := maps.Delete(ctx, "shop", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	await("what was deleted is back", color("blue"))
+	if took := time.Since(deleted); took > 30*time.Second {
+		t.Errorf("it was back after %v", took)
+	}
+	c, err := maps.Get(ctx, "shop", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Data["color"] = "red"
+	if _, err := maps.Update(ctx, c, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	await("what was changed is as it was", color("blue"))
+
+	// It changes: a Service is no longer wanted.
+	next := shop()
+	next.Manifests = []string{strings.NewReplacer("blue", "green", "kind: Service", "kind: ConfigMap", "name: shop}\n    spec: {ports: [{port: 80}], selector: {app: shop}}", "name: other}").Replace(shopChart)}
+	m.configure(t, next)
+	await("the new text counts", color("green"))
+	await("the Service is gone", func(ctx context.Context) bool {
+		_, err := admin.CoreV1().Services("shop").Get(ctx, "shop", metav1.GetOptions{})
+		return apierrors.IsNotFound(err)
+	})
+
+	// Another one is kept to its namespaces, and from what is not its own.
+	guest := nodespec.Addon{Name: "guest", Namespace: "guest", Namespaces: []string{"guest"}, Rights: nodespec.AddonRights{NamespaceAdmin: true}}
+	guest.Manifests = []string{"{apiVersion: v1, kind: ConfigMap, metadata: {name: x, namespace: shop}}\n---\n{apiVersion: v1, kind: ConfigMap, metadata: {name: kube-root-ca.crt}}"}
+	m.configure(t, next, guest)
+	state("guest", "Failed", "outside the scope: ConfigMap shop/x (another namespace)")
+	guest.Manifests = []string{"{apiVersion: v1, kind: ConfigMap, metadata: {name: kube-root-ca.crt}}"}
+	m.configure(t, next, guest)
+	state("guest", "Failed", "ConfigMap guest/kube-root-ca.crt: is there already and belongs to no add-on")
+	guest.Manifests = []string{"{apiVersion: v1, kind: ConfigMap, metadata: {name: x}}"}
+	m.configure(t, next, guest)
+	state("guest", "Ready", "")
+
+	// They go, and their rights with them. The namespace stays, and so does a definition of which somebody has made a resource.
+	order.SetName("second")
+	order.SetLabels(nil)
+	order.SetResourceVersion("")
+	order.SetUID("")
+	order.SetManagedFields(nil)
+	if _, err := orders.Create(ctx, order, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	m.configure(t)
+	await("both are gone", func(ctx context.Context) bool {
+		all, err := records.List(ctx, metav1.ListOptions{LabelSelector: "orlop.dev/addon-record"})
+		return err == nil && len(all.Items) == 0
+	})
+	left, err := admin.CoreV1().ConfigMaps("").List(ctx, metav1.ListOptions{LabelSelector: addons.Label})
+	if err != nil || len(left.Items) > 0 {
+		t.Errorf("left: %v %v", err, left.Items)
+	}
+	roles, err := admin.RbacV1().ClusterRoles().List(ctx, metav1.ListOptions{LabelSelector: "orlop.dev/addon-rights"})
+	if err != nil || len(roles.Items) > 0 {
+		t.Errorf("rights that are left: %v %v", err, roles.Items)
+	}
+	if all, err := orders.List(ctx, metav1.ListOptions{}); err != nil || len(all.Items) != 1 || all.Items[0].GetName() != "second" {
+		t.Errorf("orders: %v %v", err, all)
+	}
+	if _, err := admin.CoreV1().Namespaces().Get(ctx, "shop", metav1.GetOptions{}); err != nil {
+		t.Errorf("the namespace: %v", err)
+	}
+
+	// The one who keeps them may not be anybody else.
+	keeper := m.config(t, nodespec.AddonsUser)
+	keeper.Impersonate.UserName = "system:serviceaccount:kube-system:generic-garbage-collector"
+	if _, err := kubernetes.NewForConfigOrDie(keeper).CoreV1().Namespaces().List(ctx, metav1.ListOptions{}); !apierrors.IsForbidden(err) {
+		t.Errorf("acting as another account: %v, want forbidden", err)
+	}
+}

@@ -1,0 +1,244 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// mostAddons is the number of add-ons. Each has an identity of its own, whose rights the API server keeps in memory.
+const mostAddons = 64
+
+// addons checks the add-ons: each for itself, and that no two want the same object.
+func (p *parser) addons() {
+	owners := map[manifestObject]string{}
+	for i, a := range p.cfg.Addons {
+		path := addonPath(a.Metadata.Name)
+		switch {
+		case i == mostAddons:
+			p.on(path, wrong{reason: fmt.Sprintf("one of %d add-ons", len(p.cfg.Addons)), expected: fmt.Sprintf("at most %d", mostAddons)})
+		case p.cfg.Cluster == nil && !p.broken["kind"]:
+			p.on(path, wrong{reason: "there is no Cluster document", expected: "an add-on on a machine of a cluster"})
+		case p.cfg.Machine.Spec.Role == RoleWorker:
+			p.on(path, wrong{reason: "the machine is a worker", expected: "an add-on on control-plane machines only", hint: "leave it out here"})
+		}
+		if err := dnsLabel(a.Metadata.Name); err != nil && a.Metadata.Name != "" {
+			p.on(path+".metadata.name", wrong{reason: fmt.Sprintf("%s %v", quote(a.Metadata.Name), err), expected: "a DNS label"})
+		}
+		p.addonScope(path+".spec", &a.Spec)
+		p.addonRights(path+".spec.rights", &a.Spec)
+		if len(a.Spec.Manifests) == 0 {
+			p.on(path+".spec.manifests", wrong{reason: "is empty", expected: "one text or more"})
+		}
+		var outside []string
+		for j, m := range a.Spec.Manifests {
+			at := fmt.Sprintf("%s.spec.manifests[%d]", path, j)
+			objects, err := m.objects()
+			if err != nil {
+				p.on(at, wrong{reason: err.Error(), expected: "objects of Kubernetes, each with apiVersion, kind and metadata.name"})
+			}
+			for _, o := range objects {
+				if why := a.Spec.Scope.outside(o); why != "" {
+					outside = append(outside, o.String()+" "+why)
+				}
+				o = o.placed(a.Spec.DefaultNamespace())
+				if owner, twice := owners[o]; twice {
+					p.on(at, wrong{reason: fmt.Sprintf("%s is also in %s", o, owner), expected: "each object once"})
+				}
+				owners[o] = at
+			}
+		}
+		if len(outside) > 0 {
+			p.on(path+".spec.manifests", wrong{reason: "outside the scope: " + list(outside), expected: "objects in the namespaces of scope.namespaces",
+				hint: "add the namespaces, or say cluster: true there"})
+		}
+	}
+}
+
+// list names things in one line, the first ten of them.
+func list(things []string) string {
+	const most = 10
+	if more := len(things) - most; more > 0 {
+		return fmt.Sprintf("%s and %d more", strings.Join(things[:most], ", "), more)
+	}
+	return strings.Join(things, ", ")
+}
+
+func (p *parser) addonScope(path string, s *AddonSpec) {
+	switch spaces := s.Scope.Namespaces; {
+	case s.Scope.Cluster && len(spaces) > 0:
+		p.on(path+".scope", wrong{reason: "has both namespaces and cluster: true", expected: "one of them"})
+	case !s.Scope.Cluster && len(spaces) == 0:
+		p.on(path+".scope", wrong{reason: "says nothing", expected: "namespaces, or cluster: true"})
+	case s.Namespace != "" && len(spaces) > 0 && !slices.Contains(spaces, s.Namespace):
+		p.on(path+".namespace", wrong{reason: fmt.Sprintf("%s is not in scope.namespaces", quote(s.Namespace)), expected: oneOf(spaces)})
+	}
+	for i, name := range s.Scope.Namespaces {
+		at := fmt.Sprintf("%s.scope.namespaces[%d]", path, i)
+		p.namespace(at, name)
+		if slices.Contains(s.Scope.Namespaces[:i], name) {
+			p.on(at, wrong{reason: quote(name) + " is given twice", expected: "each once"})
+		}
+	}
+	if s.Namespace != "" {
+		p.namespace(path+".namespace", s.Namespace)
+	}
+}
+
+// AddonNamespace is the namespace in which the control plane keeps what it knows about add-ons, and which none of them may have objects in.
+const AddonNamespace = "orlop-addons"
+
+func (p *parser) namespace(path, name string) {
+	if err := dnsLabel(name); err != nil {
+		p.on(path, wrong{reason: fmt.Sprintf("%s %v", quote(name), err), expected: "a DNS label"})
+	} else if name == AddonNamespace {
+		p.on(path, wrong{reason: fmt.Sprintf("%s is where the system keeps the state of add-ons", quote(name)), expected: "another namespace"})
+	}
+}
+
+func (p *parser) addonRights(path string, s *AddonSpec) {
+	r := s.Rights
+	switch {
+	case r.ClusterAdmin && (r.NamespaceAdmin || len(r.Rules) > 0):
+		p.on(path, wrong{reason: "clusterAdmin: true holds everything else", expected: "only one of both"})
+	case r.ClusterAdmin && !s.Scope.Cluster:
+		p.on(path+".clusterAdmin", wrong{reason: "reaches beyond scope.namespaces", expected: "scope: {cluster: true} with it"})
+	case r.NamespaceAdmin && s.Scope.Cluster:
+		p.on(path+".namespaceAdmin", wrong{reason: "is about scope.namespaces, of which there are none", expected: "rules, or clusterAdmin: true"})
+	case !r.ClusterAdmin && !r.NamespaceAdmin && len(r.Rules) == 0:
+		p.on(path, wrong{reason: "says nothing", expected: "rules, namespaceAdmin: true or clusterAdmin: true", hint: "without rights nothing can be applied"})
+	}
+	all := []string{"*"}
+	for i, rule := range r.Rules {
+		at := fmt.Sprintf("%s.rules[%d]", path, i)
+		urls := len(rule.NonResourceURLs) > 0
+		switch {
+		case len(rule.Verbs) == 0:
+			p.on(at+".verbs", wrong{reason: "is empty", expected: "one verb or more"})
+		case urls && len(rule.APIGroups)+len(rule.Resources)+len(rule.ResourceNames) > 0:
+			p.on(at, wrong{reason: "has both resources and nonResourceURLs", expected: "a rule for each"})
+		case urls && !s.Scope.Cluster:
+			p.on(at+".nonResourceURLs", wrong{reason: "belongs to no namespace", expected: "scope: {cluster: true} with it"})
+		case !urls && (len(rule.APIGroups) == 0 || len(rule.Resources) == 0):
+			p.on(at, wrong{reason: "names no resources", expected: "apiGroups and resources, or nonResourceURLs"})
+		case slices.Equal(rule.Verbs, all) && len(rule.APIGroups) == 1 && rule.APIGroups[0].String() == "*" && slices.Equal(rule.Resources, all) && len(rule.ResourceNames) == 0:
+			p.on(at, wrong{reason: "means everything", expected: "namespaceAdmin: true or clusterAdmin: true, so that it is plain to see"})
+		}
+	}
+}
+
+// manifestObject is what an object is known by. The version does not count: it is one object in all of its versions.
+type manifestObject struct{ group, kind, namespace, name string }
+
+// String is "Deployment web/frontend", or "ClusterRole reader".
+func (o manifestObject) String() string {
+	if o.namespace == "" {
+		return o.kind + " " + o.name
+	}
+	return o.kind + " " + o.namespace + "/" + o.name
+}
+
+// placed is the object with the namespace that it comes into.
+func (o manifestObject) placed(namespace string) manifestObject {
+	if o.namespace == "" && !slices.Contains(clusterKinds[o.group], o.kind) {
+		o.namespace = namespace
+	}
+	return o
+}
+
+// clusterKinds are Kubernetes' own kinds that belong to no namespace, by group. Those of custom resources are known to the cluster only.
+var clusterKinds = map[string][]string{
+	"":                             {"Namespace", "Node", "PersistentVolume"},
+	"admissionregistration.k8s.io": {"MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding", "MutatingWebhookConfiguration", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding", "ValidatingWebhookConfiguration"},
+	"apiextensions.k8s.io":         {"CustomResourceDefinition"},
+	"apiregistration.k8s.io":       {"APIService"},
+	"certificates.k8s.io":          {"CertificateSigningRequest", "ClusterTrustBundle"},
+	"flowcontrol.apiserver.k8s.io": {"FlowSchema", "PriorityLevelConfiguration"},
+	"networking.k8s.io":            {"IngressClass", "IPAddress", "ServiceCIDR"},
+	"node.k8s.io":                  {"RuntimeClass"},
+	"rbac.authorization.k8s.io":    {"ClusterRole", "ClusterRoleBinding"},
+	"resource.k8s.io":              {"DeviceClass", "DeviceTaintRule", "ResourceSlice"},
+	"scheduling.k8s.io":            {"PriorityClass"},
+	"storage.k8s.io":               {"CSIDriver", "CSINode", "StorageClass", "VolumeAttachment", "VolumeAttributesClass"},
+	"storagemigration.k8s.io":      {"StorageVersionMigration"},
+}
+
+// outside says why an object is not in the scope; empty when it is, as far as that can be known here.
+func (s AddonScope) outside(o manifestObject) string {
+	switch {
+	case o.namespace == AddonNamespace || o.group == "" && o.kind == "Namespace" && o.name == AddonNamespace:
+		return "(the system's own)"
+	case s.Cluster || len(s.Namespaces) == 0:
+		return ""
+	case slices.Contains(clusterKinds[o.group], o.kind):
+		return "(of the whole cluster)"
+	case o.namespace != "" && !slices.Contains(s.Namespaces, o.namespace):
+		return "(another namespace)"
+	}
+	return ""
+}
+
+// objects reads what the objects of a manifest are known by. No message shows more of them: they may be Secrets.
+func (m Manifest) objects() ([]manifestObject, error) {
+	decoder := yaml.NewDecoder(strings.NewReader(m.Reveal()))
+	var all []manifestObject
+	for {
+		doc, err := nextDocument(decoder)
+		if errors.Is(err, io.EOF) {
+			return all, nil
+		}
+		if err != nil {
+			line, reason := syntaxError(err)
+			return nil, fmt.Errorf("line %d of it cannot be read as YAML: %s", line, reason)
+		}
+		root := doc.Content[0]
+		if root.Kind == yaml.ScalarNode && root.Tag == "!!null" {
+			continue
+		}
+		if all, err = appendObjects(all, root); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// appendObjects adds the object that is a document, or the items of a List.
+func appendObjects(all []manifestObject, root *yaml.Node) ([]manifestObject, error) {
+	if root.Kind != yaml.MappingNode {
+		return nil, fmt.Errorf("line %d of it is %s", root.Line, describe(root))
+	}
+	version, kind := textOf(root, "apiVersion"), textOf(root, "kind")
+	if items := lookup(root, "items"); strings.HasSuffix(kind, "List") && items != nil && items.Kind == yaml.SequenceNode {
+		var err error
+		for _, item := range items.Content {
+			if all, err = appendObjects(all, item); err != nil {
+				return nil, err
+			}
+		}
+		return all, nil
+	}
+	o := manifestObject{kind: kind, name: documentName(root)}
+	if group, _, grouped := strings.Cut(version, "/"); grouped {
+		o.group = group
+	}
+	if metadata := lookup(root, "metadata"); metadata != nil {
+		o.namespace = textOf(metadata, "namespace")
+	}
+	for _, field := range []struct{ name, text string }{{"apiVersion", version}, {"kind", kind}, {"metadata.name", o.name}} {
+		if field.text == "" {
+			return nil, fmt.Errorf("the object in line %d of it has no %s", root.Line, field.name)
+		}
+	}
+	return append(all, o), nil
+}
+
+// textOf is a field of a mapping that is a text; empty where it is none.
+func textOf(n *yaml.Node, field string) string {
+	if v := lookup(n, field); v != nil && v.Kind == yaml.ScalarNode && v.Tag != "!!null" {
+		return v.Value
+	}
+	return ""
+}

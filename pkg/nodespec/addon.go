@@ -1,0 +1,28 @@
+package nodespec
+
+// Addon is objects that the control plane keeps in the cluster, and the rights with which it does. The file Addons holds them, beside the
+// Spec: what is in it may change while the components run.
+type Addon struct {
+	Name       string      `json:"name"`       // a DNS label, which no other add-on has
+	Manifests  []string    `json:"manifests"`  // YAML documents; they may be Secrets
+	Namespace  string      `json:"namespace"`  // of objects that name none
+	Namespaces []string    `json:"namespaces"` // the only ones that it has objects in; empty: the whole cluster
+	Rights     AddonRights `json:"rights"`
+	Kubernetes string      `json:"kubernetes"` // the least version that it needs, such as 1.36; empty: any
+}
+
+// AddonRights are what an add-on may do: the rules, and one of Kubernetes' own roles.
+type AddonRights struct {
+	Rules          []PolicyRule `json:"rules,omitempty"`
+	NamespaceAdmin bool         `json:"namespaceAdmin,omitempty"` // the role admin in Namespaces
+	ClusterAdmin   bool         `json:"clusterAdmin,omitempty"`   // the role cluster-admin
+}
+
+// PolicyRule is one of rbac.authorization.k8s.io/v1.
+type PolicyRule struct {
+	APIGroups       []string `json:"apiGroups,omitempty"`
+	Resources       []string `json:"resources,omitempty"`
+	ResourceNames   []string `json:"resourceNames,omitempty"`
+	NonResourceURLs []string `json:"nonResourceURLs,omitempty"`
+	Verbs           []string `json:"verbs"`
+}
