@@ -1,0 +1,36 @@
+package health
+
+import (
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/orlop-os/orlop/pkg/pki"
+)
+
+// TestProberLate: a server that takes connections and says nothing is late, one that is not there is not.
+func TestProberLate(t *testing.T) {
+	ca, err := pki.NewCA("kubernetes", time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "ca.crt")
+	if err := os.WriteFile(file, ca.CertPEM(), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	socket, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &Prober{CAFile: file, Name: "localhost", Path: "/readyz", Patience: 200 * time.Millisecond, Idle: time.Second, Dial: (&net.Dialer{}).DialContext}
+	defer p.Close()
+	if got, want := p.Ask(t.Context(), socket.Addr().String()), (Answer{Late: true, Problem: "does not answer"}); got != want {
+		t.Errorf("silence: %+v, want %+v", got, want)
+	}
+	socket.Close()
+	if got := p.Ask(t.Context(), socket.Addr().String()); got.Late || got.Heard || got.Problem == "" {
+		t.Errorf("nobody listens: %+v, want a problem that is not late", got)
+	}
+}
