@@ -16,6 +16,7 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/layout"
 	"github.com/orlop-os/orlop/orchestrator/lead"
 	"github.com/orlop-os/orlop/orchestrator/loadbalancer"
+	"github.com/orlop-os/orlop/orchestrator/localvolumes"
 	"github.com/orlop-os/orlop/orchestrator/metrics"
 	"github.com/orlop-os/orlop/orchestrator/netpolicy"
 	"github.com/orlop-os/orlop/orchestrator/podnetwork"
@@ -44,6 +45,7 @@ func Services(spec nodespec.Spec, dirs layout.Dirs) []component.Component {
 			metrics.Component(spec, dirs),
 		)
 		all = append(all, loadbalancer.Components(spec, dirs)...)
+		all = append(all, localvolumes.Controllers(spec, dirs)...)
 	} else {
 		all = append(all, balancer.Component())
 	}
@@ -55,5 +57,6 @@ func Services(spec nodespec.Spec, dirs layout.Dirs) []component.Component {
 		netpolicy.Component(spec, dirs),
 	)
 	all = append(all, podnetwork.Components(spec, dirs)...)
+	all = append(all, localvolumes.Nodes(spec, dirs)...)
 	return append(all, announcer.Components(spec, dirs)...)
 }

@@ -27,6 +27,7 @@ const (
 	roleDNSSlices     = "orlop:dns-endpoints"
 	roleMetrics       = "orlop:metrics"
 	roleMetricsReader = "orlop:metrics-reader"
+	roleLocalVolumes  = "orlop:local-volumes"
 )
 
 // DNSService is the name of the cluster DNS Service in kube-system; its EndpointSlices are the nodes' own.
@@ -60,6 +61,15 @@ func rights() []runtime.Object {
 			}),
 		bind(roleMetrics, roleMetrics, rbacv1.UserKind, userMetrics),
 		aggregated(clusterRole(roleMetricsReader, rule("metrics.k8s.io", []string{"nodes", "pods"}, "get", "list"))),
+
+		// The controller of local volumes makes and ends them, lets claims grow, and tells nodes what is obsolete. What it reads the process's
+		// own identity may.
+		clusterRole(roleLocalVolumes,
+			rule("", []string{"persistentvolumes"}, "get", "create", "patch", "delete"),
+			rule("", []string{"persistentvolumeclaims", "persistentvolumeclaims/status", "nodes"}, "patch"),
+			rule("", []string{"events"}, "create", "patch", "update"),
+			rule("storage.k8s.io", []string{"csistoragecapacities"}, "create", "update", "delete")),
+		bindAccount(roleLocalVolumes, roleLocalVolumes, LocalVolumesAccount),
 
 		// A node agent reads Nodes, and Services with their endpoints, no more than kubelet and kube-proxy of any node may, and keeps
 		// the DNS endpoints of its node; and it enforces network policies, which are about the labels of all Pods and Namespaces
@@ -142,6 +152,13 @@ func bind(name, role, kind, subject string) *rbacv1.ClusterRoleBinding {
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role},
 		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: kind, Name: subject}},
 	}
+}
+
+// bindAccount gives a role to a service account of kube-system.
+func bindAccount(name, role, account string) *rbacv1.ClusterRoleBinding {
+	b := bind(name, role, rbacv1.ServiceAccountKind, account)
+	b.Subjects[0].APIGroup, b.Subjects[0].Namespace = "", metav1.NamespaceSystem
+	return b
 }
 
 func rule(group string, resources []string, verbs ...string) rbacv1.PolicyRule {
