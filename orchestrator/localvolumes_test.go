@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/orlop-os/orlop/orchestrator/bootstrap"
 	"github.com/orlop-os/orlop/orchestrator/localvolumes"
 )
 
@@ -102,7 +103,7 @@ func localVolumes(ctx context.Context, t *testing.T, admin kubernetes.Interface)
 				return false, fmt.Sprint(list), err
 			}
 			have := list.Items[0]
-			return have.StorageClassName == "local" && have.NodeTopology.MatchLabels[corev1.LabelHostname] == node.name && have.Capacity.Value() == want<<20, have.Capacity.String(), nil
+			return have.StorageClassName == bootstrap.LocalClass && have.NodeTopology.MatchLabels[corev1.LabelHostname] == node.name && have.Capacity.Value() == want<<20, have.Capacity.String(), nil
 		})
 	}
 	bound := func(name string) *corev1.PersistentVolumeClaim {
@@ -129,7 +130,7 @@ func localVolumes(ctx context.Context, t *testing.T, admin kubernetes.Interface)
 	capacity(960)
 	node.claim(ctx, t, "small", "512Mi")
 	claim := bound("small")
-	if claim.Spec.VolumeName != "pvc-"+string(claim.UID) || *claim.Spec.StorageClassName != "local" {
+	if claim.Spec.VolumeName != "pvc-"+string(claim.UID) || *claim.Spec.StorageClassName != bootstrap.LocalClass {
 		t.Errorf("%+v", claim.Spec)
 	}
 	capacity(448)

@@ -13,7 +13,7 @@ const (
 	// VolumeDriver is the CSI driver of local volumes (package localvolumes), and the provisioner that a StorageClass names.
 	VolumeDriver = "volumes.orlop.dev"
 	// LocalClass is the StorageClass that the cluster has from the beginning.
-	LocalClass = "local"
+	LocalClass = "orlop-local"
 	// LocalVolumesAccount is the service account in kube-system by which local volumes are made and ended.
 	LocalVolumesAccount = "orlop-local-volumes"
 )

@@ -67,11 +67,17 @@ func (d *driver) NodeGetInfo(context.Context, *csi.NodeGetInfoRequest) (*csi.Nod
 func (d *driver) NodeGetCapabilities(context.Context, *csi.NodeGetCapabilitiesRequest) (*csi.NodeGetCapabilitiesResponse, error) {
 	var all []*csi.NodeServiceCapability
 	for _, t := range []csi.NodeServiceCapability_RPC_Type{
-		csi.NodeServiceCapability_RPC_EXPAND_VOLUME, csi.NodeServiceCapability_RPC_GET_VOLUME_STATS, csi.NodeServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER,
+		csi.NodeServiceCapability_RPC_EXPAND_VOLUME, csi.NodeServiceCapability_RPC_GET_VOLUME_STATS,
+		csi.NodeServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER,
 	} {
 		all = append(all, &csi.NodeServiceCapability{Type: &csi.NodeServiceCapability_Rpc{Rpc: &csi.NodeServiceCapability_RPC{Type: t}}})
 	}
 	return &csi.NodeGetCapabilitiesResponse{Capabilities: all}, nil
+}
+
+// mountOptions are those that a StorageClass may name.
+var mountOptions = map[string]mount.Flags{
+	"ro": mount.ReadOnly, "nosuid": mount.NoSuid, "nodev": mount.NoDev, "noexec": mount.NoExec, "noatime": mount.NoAtime,
 }
 
 // NodePublishVolume shows a volume at a place of the kubelet's, and makes it when it is needed for the first time.
@@ -84,7 +90,7 @@ func (d *driver) NodePublishVolume(_ context.Context, r *csi.NodePublishVolumeRe
 		flags |= mount.ReadOnly
 	}
 	for _, option := range r.GetVolumeCapability().GetMount().GetMountFlags() {
-		flag, known := map[string]mount.Flags{"ro": mount.ReadOnly, "nosuid": mount.NoSuid, "nodev": mount.NoDev, "noexec": mount.NoExec, "noatime": mount.NoAtime}[option]
+		flag, known := mountOptions[option]
 		if !known {
 			return nil, status.Errorf(codes.InvalidArgument, "mount option %q is none of ro, nosuid, nodev, noexec, noatime", option)
 		}
@@ -94,7 +100,8 @@ func (d *driver) NodePublishVolume(_ context.Context, r *csi.NodePublishVolumeRe
 		return nil, status.Error(codes.FailedPrecondition, d.problem)
 	}
 	if was := r.GetVolumeContext()[attributeFilesystem]; was != d.filesystem {
-		return nil, status.Errorf(codes.NotFound, "volume %s lay on a disk of node %s that was erased since: its data are lost; delete its claim to have a new one", r.GetVolumeId(), d.node)
+		return nil, status.Errorf(codes.NotFound, "volume %s: its data are lost: they lay on a disk of node %s that was erased since; "+
+			"delete its claim to have a new one", r.GetVolumeId(), d.node)
 	}
 	size, err := strconv.ParseInt(r.GetVolumeContext()[attributeSize], 10, 64)
 	if err != nil {
@@ -150,7 +157,10 @@ func (d *driver) NodeGetVolumeStats(_ context.Context, r *csi.NodeGetVolumeStats
 		return nil, status.Error(codes.NotFound, fmt.Sprintf("volume %s: %v", r.GetVolumeId(), err))
 	}
 	return &csi.NodeGetVolumeStatsResponse{Usage: []*csi.VolumeUsage{
-		{Unit: csi.VolumeUsage_BYTES, Total: int64(s.Blocks) * s.Bsize, Available: int64(s.Bavail) * s.Bsize, Used: int64(s.Blocks-s.Bfree) * s.Bsize},
+		{
+			Unit: csi.VolumeUsage_BYTES, Total: int64(s.Blocks) * s.Bsize,
+			Available: int64(s.Bavail) * s.Bsize, Used: int64(s.Blocks-s.Bfree) * s.Bsize,
+		},
 		{Unit: csi.VolumeUsage_INODES, Total: int64(s.Files), Available: int64(s.Ffree), Used: int64(s.Files - s.Ffree)},
 	}}, nil
 }

@@ -94,7 +94,7 @@ func TestNode(t *testing.T) {
 		if n, err = newNode(nodespec.Spec{NodeName: "a", Version: "1"}, filepath.Join(data.Target, "local-volumes"), kernelQuotas{}); err != nil {
 			t.Fatal(err)
 		}
-		end, _, err := n.serve(kubelet, func(string) {})
+		end, _, err := n.serve(kubelet, func(bool, string) {})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -51,12 +51,18 @@ func RunNode(ctx context.Context, spec nodespec.Spec, dirs layout.Dirs, rights f
 	if err != nil {
 		return err
 	}
-	stop, failed, err := n.serve(dirs.KubeletData, func(detail string) { announce(NodeName, false, detail) })
+	stop, failed, err := n.serve(dirs.KubeletData, func(ok bool, detail string) {
+		if ok {
+			announce(NodeName, true, n.describe())
+		} else {
+			announce(NodeName, false, "the kubelet does not take the driver: "+detail)
+		}
+	})
 	if err != nil {
 		return err
 	}
 	defer stop()
-	ctx, cancel := context.WithCancelCause(ctx)
+	running, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	go func() {
 		if err := <-failed; err != nil {
@@ -64,15 +70,15 @@ func RunNode(ctx context.Context, spec nodespec.Spec, dirs layout.Dirs, rights f
 		}
 	}()
 	announce(NodeName, true, n.describe())
-	if err := rights(ctx); err == nil {
-		if err := n.follow(ctx, layout.Kubeconfig(dirs.Node, NodeName), func(detail string) { announce(NodeName, true, detail) }); err != nil {
+	if err := rights(running); err == nil {
+		if err := n.follow(running, layout.Kubeconfig(dirs.Node, NodeName), func(detail string) { announce(NodeName, true, detail) }); err != nil {
 			return err
 		}
 	}
-	if err := context.Cause(ctx); !errors.Is(err, context.Canceled) {
-		return err
+	if ctx.Err() != nil {
+		return nil // asked to stop
 	}
-	return nil
+	return context.Cause(running)
 }
 
 // node is what the machine has of volumes.
@@ -115,9 +121,9 @@ func (n *node) change() {
 	}
 }
 
-// serve speaks CSI on one socket, and registers on another one that the kubelet finds (its pkg/kubelet/pluginmanager). refused is told
-// when the kubelet does not take it. failed gets the error of a server that ended before it was stopped.
-func (n *node) serve(kubelet string, refused func(detail string)) (stop func(), failed <-chan error, err error) {
+// serve speaks CSI on one socket, and registers on another one that the kubelet finds (its pkg/kubelet/pluginmanager), which says
+// by registered whether it takes it. failed gets the error of a server that ended before it was stopped.
+func (n *node) serve(kubelet string, registered func(ok bool, detail string)) (stop func(), failed <-chan error, err error) {
 	d := &driver{
 		node: n.name, filesystem: n.filesystem, version: n.version, store: n.store, problem: n.problem, changed: n.change,
 		endpoint: filepath.Join(kubelet, "plugins", Driver, "csi.sock"),
@@ -126,12 +132,7 @@ func (n *node) serve(kubelet string, refused func(detail string)) (stop func(), 
 			_, there, err := mount.At(target)
 			return there, err
 		},
-		registered: func(ok bool, detail string) {
-			if !ok {
-				refused("the kubelet does not take the driver: " + detail)
-			}
-			n.change()
-		},
+		registered: registered,
 	}
 	speaking, registering := grpc.NewServer(), grpc.NewServer()
 	csi.RegisterIdentityServer(speaking, d)
@@ -184,9 +185,10 @@ func (n *node) follow(ctx context.Context, kubeconfig string, tell func(detail s
 	if err != nil {
 		return fmt.Errorf("cannot make client: %w", err)
 	}
-	factory := informers.NewSharedInformerFactoryWithOptions(api, 0, informers.WithTransform(lean), informers.WithTweakListOptions(func(o *metav1.ListOptions) {
+	alone := informers.WithTweakListOptions(func(o *metav1.ListOptions) {
 		o.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, n.name).String()
-	}))
+	})
+	factory := informers.NewSharedInformerFactoryWithOptions(api, 0, informers.WithTransform(lean), alone)
 	informer := factory.Core().V1().Nodes().Informer()
 	handler := cache.ResourceEventHandlerFuncs{AddFunc: func(any) { n.change() }, UpdateFunc: func(any, any) { n.change() }}
 	if _, err := informer.AddEventHandler(handler); err != nil {

@@ -29,10 +29,11 @@ func readNode(object any) *Node {
 		return nil
 	}
 	hostname := n.Labels[corev1.LabelHostname]
-	if hostname == "" {
-		return nil // the kubelet has not registered it yet
+	if hostname != n.Name { // not labelled yet, or by somebody who would speak for another node: a kubelet may label its own
+		return nil
 	}
-	return &Node{Name: n.Name, Hostname: hostname, Report: parseReport(n.Annotations[ReportAnnotation]), Obsolete: parseObsolete(n.Annotations[ObsoleteAnnotation])}
+	report, obsolete := parseReport(n.Annotations[ReportAnnotation]), parseObsolete(n.Annotations[ObsoleteAnnotation])
+	return &Node{Name: n.Name, Hostname: hostname, Report: report, Obsolete: obsolete}
 }
 
 func sameNode(a, b Node) bool {
@@ -79,7 +80,8 @@ func affinity(v *corev1.PersistentVolume) string {
 
 func readClaim(c *corev1.PersistentVolumeClaim) Claim {
 	read := Claim{
-		Key: c.Namespace + "/" + c.Name, UID: string(c.UID), Created: c.CreationTimestamp.Time, Node: c.Annotations[selectedNode], Volume: c.Spec.VolumeName,
+		Key: c.Namespace + "/" + c.Name, UID: string(c.UID), Created: c.CreationTimestamp.Time,
+		Node: c.Annotations[selectedNode], Volume: c.Spec.VolumeName,
 		Size: c.Spec.Resources.Requests.Storage().Value(), Deleting: c.DeletionTimestamp != nil, Problem: problem(c),
 	}
 	if c.Spec.StorageClassName != nil {
@@ -92,7 +94,8 @@ func readClaim(c *corev1.PersistentVolumeClaim) Claim {
 		read.Has = c.Status.Capacity.Storage().Value()
 	}
 	switch c.Status.AllocatedResourceStatuses[corev1.ResourceStorage] {
-	case corev1.PersistentVolumeClaimNodeResizePending, corev1.PersistentVolumeClaimNodeResizeInProgress, corev1.PersistentVolumeClaimNodeResizeInfeasible:
+	case corev1.PersistentVolumeClaimNodeResizePending, corev1.PersistentVolumeClaimNodeResizeInProgress,
+		corev1.PersistentVolumeClaimNodeResizeInfeasible:
 		read.Resizing = true
 	}
 	return read
@@ -105,7 +108,7 @@ func problem(c *corev1.PersistentVolumeClaim) string {
 	}
 	for _, mode := range c.Spec.AccessModes {
 		if mode != corev1.ReadWriteOnce && mode != corev1.ReadWriteOncePod {
-			return fmt.Sprintf("a local volume is on one node: the access mode must be %s or %s, not %s", corev1.ReadWriteOnce, corev1.ReadWriteOncePod, mode)
+			return fmt.Sprintf("a local volume is on one node: the access mode must be ReadWriteOnce or ReadWriteOncePod, not %s", mode)
 		}
 	}
 	if c.Spec.DataSource != nil || c.Spec.DataSourceRef != nil {
@@ -160,7 +163,9 @@ func writeVolume(o CreateVolume, claim *corev1.PersistentVolumeClaim, class *sto
 				VolumeAttributes: map[string]string{attributeFilesystem: o.Filesystem, attributeSize: strconv.FormatInt(o.Size, 10)},
 			}},
 			NodeAffinity: &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
-				MatchExpressions: []corev1.NodeSelectorRequirement{{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn, Values: []string{o.Hostname}}},
+				MatchExpressions: []corev1.NodeSelectorRequirement{
+					{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn, Values: []string{o.Hostname}},
+				},
 			}}}},
 		},
 	}
@@ -199,8 +204,8 @@ func (c *controller) do(ctx context.Context, all objects, op Op) error {
 		return c.patchClaim(ctx, claim, growing(claim, o.Size), "status")
 	case DeleteVolume:
 		v := all.volumes[o.Name]
-		err := volumes.Delete(ctx, o.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &v.UID, ResourceVersion: &v.ResourceVersion}})
-		return ignoreNotFound(err)
+		this := &metav1.Preconditions{UID: &v.UID, ResourceVersion: &v.ResourceVersion}
+		return ignoreNotFound(volumes.Delete(ctx, o.Name, metav1.DeleteOptions{Preconditions: this}))
 	case Finish:
 		v := all.volumes[o.Name]
 		left := slices.DeleteFunc(slices.Clone(v.Finalizers), func(f string) bool { return f == Finalizer })
@@ -256,7 +261,8 @@ func growing(claim *corev1.PersistentVolumeClaim, size int64) map[string]any {
 func (c *controller) patchClaim(ctx context.Context, claim *corev1.PersistentVolumeClaim, change map[string]any, subresource ...string) error {
 	patch, err := upon(claim, change)
 	if err == nil {
-		_, err = c.client.CoreV1().PersistentVolumeClaims(claim.Namespace).Patch(ctx, claim.Name, types.MergePatchType, patch, metav1.PatchOptions{}, subresource...)
+		claims := c.client.CoreV1().PersistentVolumeClaims(claim.Namespace)
+		_, err = claims.Patch(ctx, claim.Name, types.MergePatchType, patch, metav1.PatchOptions{}, subresource...)
 	}
 	return ignoreNotFound(err)
 }

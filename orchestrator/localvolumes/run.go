@@ -88,8 +88,11 @@ func newController(reserve int64, own, acting kubernetes.Interface, events recor
 func lean(object any) (any, error) {
 	if node, ok := object.(*corev1.Node); ok {
 		return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node.Name, UID: node.UID, ResourceVersion: node.ResourceVersion,
-			Labels:      map[string]string{corev1.LabelHostname: node.Labels[corev1.LabelHostname]},
-			Annotations: map[string]string{ReportAnnotation: node.Annotations[ReportAnnotation], ObsoleteAnnotation: node.Annotations[ObsoleteAnnotation]},
+			Labels: map[string]string{corev1.LabelHostname: node.Labels[corev1.LabelHostname]},
+			Annotations: map[string]string{
+				ReportAnnotation:   node.Annotations[ReportAnnotation],
+				ObsoleteAnnotation: node.Annotations[ObsoleteAnnotation],
+			},
 		}}, nil
 	}
 	if m, ok := object.(metav1.Object); ok {
@@ -105,7 +108,9 @@ func (c *controller) run(ctx context.Context, tell func(detail string)) error {
 		default:
 		}
 	}
-	every := cache.ResourceEventHandlerFuncs{AddFunc: func(any) { change() }, UpdateFunc: func(any, any) { change() }, DeleteFunc: func(any) { change() }}
+	every := cache.ResourceEventHandlerFuncs{
+		AddFunc: func(any) { change() }, UpdateFunc: func(any, any) { change() }, DeleteFunc: func(any) { change() },
+	}
 	onNode := every
 	onNode.UpdateFunc = func(before, now any) { // a Node speaks up every few seconds
 		if b, n := readNode(before), readNode(now); b == nil || n == nil || !sameNode(*b, *n) {
@@ -230,7 +235,8 @@ type objects struct {
 func (c *controller) world() (World, objects) {
 	w := World{Reserve: c.reserve}
 	all := objects{
-		map[string]*corev1.PersistentVolumeClaim{}, map[string]*corev1.PersistentVolume{}, map[string]*storagev1.StorageClass{}, map[string]*storagev1.CSIStorageCapacity{},
+		claims: map[string]*corev1.PersistentVolumeClaim{}, volumes: map[string]*corev1.PersistentVolume{},
+		classes: map[string]*storagev1.StorageClass{}, capacities: map[string]*storagev1.CSIStorageCapacity{},
 	}
 	for _, o := range c.nodes.GetStore().List() {
 		if n := readNode(o); n != nil {

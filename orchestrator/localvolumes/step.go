@@ -172,8 +172,8 @@ func Free(reserve int64, n Node, volumes []Volume) int64 {
 			delete(there, v.Name)
 		}
 	}
-	for _, size := range there {
-		free -= size
+	for _, bytes := range there {
+		free -= bytes
 	}
 	return free
 }
@@ -223,10 +223,11 @@ func growth(w World, nodes map[string]Node, free map[string]int64) []Op {
 		switch {
 		case !there, node.Report.Problem == "" && node.Report.Filesystem != v.Filesystem:
 			if more > 0 {
-				ops = append(ops, Refuse{c.Key, fmt.Sprintf("volume %s cannot grow: it went with node %s, or with what was on its disk", v.Name, v.Node)})
+				why := fmt.Sprintf("volume %s cannot grow: it went with node %s, or with what was on its disk", v.Name, v.Node)
+				ops = append(ops, Refuse{c.Key, why})
 			}
 		case more > 0 && more > room:
-			why := fmt.Sprintf("node %s has room for %s more, and %s are asked for", v.Node, layout.FormatSize(uint64(max(room, 0))), layout.FormatSize(uint64(more)))
+			why := fmt.Sprintf("node %s has room for %s more, and %s are asked for", v.Node, size(room), size(more))
 			if p := node.Report.Problem; p != "" {
 				why = fmt.Sprintf("node %s has no volumes: %s", v.Node, p)
 			}
@@ -261,10 +262,11 @@ func births(w World, free map[string]int64) []Op {
 			continue
 		}
 		n, there := nodes[c.Node]
-		size := max(c.Size, leastSize)
+		want := max(c.Size, leastSize)
 		switch {
 		case class.Immediate:
-			ops = append(ops, Refuse{c.Key, fmt.Sprintf("StorageClass %s must have volumeBindingMode WaitForFirstConsumer: a local volume is made where its pod runs", c.Class)})
+			ops = append(ops, Refuse{c.Key, "a local volume is made where its pod runs: volumeBindingMode of StorageClass " + c.Class +
+				" must be WaitForFirstConsumer"})
 		case c.Problem != "":
 			ops = append(ops, Refuse{c.Key, c.Problem})
 		case c.Node == "": // the scheduler's turn
@@ -272,12 +274,12 @@ func births(w World, free map[string]int64) []Op {
 			ops = append(ops, Reschedule{c.Key, fmt.Sprintf("there is no node %s", c.Node)})
 		case n.Report.Problem != "":
 			ops = append(ops, Reschedule{c.Key, fmt.Sprintf("node %s has no volumes: %s", n.Name, n.Report.Problem)})
-		case size > free[n.Hostname]:
+		case want > free[n.Hostname]:
 			ops = append(ops, Reschedule{c.Key, fmt.Sprintf("node %s has room for %s, and %s are asked for",
-				n.Name, layout.FormatSize(uint64(max(free[n.Hostname], 0))), layout.FormatSize(uint64(size)))})
+				n.Name, size(free[n.Hostname]), size(want))})
 		default:
-			free[n.Hostname] -= size
-			ops = append(ops, CreateVolume{c.Key, name, n.Hostname, n.Report.Filesystem, size})
+			free[n.Hostname] -= want
+			ops = append(ops, CreateVolume{c.Key, name, n.Hostname, n.Report.Filesystem, want})
 		}
 	}
 	return ops
@@ -292,7 +294,7 @@ func capacities(w World, free map[string]int64) []Op {
 	var ops []Op
 	for _, hostname := range slices.Sorted(maps.Keys(free)) {
 		for _, class := range sorted(w.Classes, func(c StorageClass) string { return c.Name }) {
-			want := Capacity{Name: capacityName(class.Name, hostname), Class: class.Name, Hostname: hostname, Bytes: max(free[hostname], 0)}
+			want := Capacity{Name: capacityName(class.Name, hostname), Class: class.Name, Hostname: hostname, Bytes: max(free[hostname], 0) &^ (1<<20 - 1)} // in whole MiB, for people
 			before, there := have[want.Name]
 			if before != want {
 				ops = append(ops, SetCapacity{want, !there})
@@ -315,6 +317,9 @@ func capacityName(class, hostname string) string {
 func inOrder(claims []Claim) []Claim {
 	return slices.SortedFunc(slices.Values(claims), func(a, b Claim) int { return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.Key, b.Key)) })
 }
+
+// size prints bytes for people; less than nothing is nothing.
+func size(bytes int64) string { return layout.FormatSize(uint64(max(bytes, 0))) }
 
 func sorted[T any](all []T, key func(T) string) []T {
 	return slices.SortedFunc(slices.Values(all), func(a, b T) int { return cmp.Compare(key(a), key(b)) })

@@ -3,12 +3,14 @@ package localvolumes
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
 
+	"github.com/google/renameio/v2"
 	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 
@@ -21,6 +23,13 @@ const (
 	making   = "making"
 	volumes  = "volumes"
 	removing = "removing"
+)
+
+// destroyed is a file with the names of volumes that were destroyed, one a line. An object of such a volume may come back, with data
+// of the cluster that were put back; an empty folder must not pass for what it had. mostDestroyed bytes of the file are kept.
+const (
+	destroyed     = "destroyed"
+	mostDestroyed = 1 << 20
 )
 
 // firstProject is where the numbers of the volumes' projects begin, far from those that others choose (the kubelet's own begin at 2²⁰).
@@ -73,7 +82,8 @@ type store struct {
 
 // openStore makes the folders where they are missing, removes what was not finished when the machine stopped, and reads what there is.
 func openStore(root string, q quotas) (*store, error) {
-	s := &store{root: root, quotas: q, all: map[string]volume{}, next: firstProject, mounts: func() ([]*mountinfo.Info, error) { return mountinfo.GetMounts(nil) }}
+	s := &store{root: root, quotas: q, all: map[string]volume{}, next: firstProject}
+	s.mounts = func() ([]*mountinfo.Info, error) { return mountinfo.GetMounts(nil) }
 	for _, name := range []string{"", making, volumes, removing} {
 		if err := os.MkdirAll(filepath.Join(root, name), 0o700); err != nil {
 			return nil, fmt.Errorf("cannot make a folder for volumes: %w", err)
@@ -96,7 +106,7 @@ func openStore(root string, q quotas) (*store, error) {
 			return nil, err
 		}
 	}
-	return s, nil
+	return s, s.forget()
 }
 
 // read learns the volumes of one folder.
@@ -147,6 +157,11 @@ func (s *store) ensure(name string, size int64) (folder string, err error) {
 		return "", fmt.Errorf("%q is no volume of this driver: its name must be pvc- and a claim's UID", name)
 	case size < 1:
 		return "", fmt.Errorf("volume %s: a size of %d bytes is no size", name, size)
+	}
+	if gone, err := s.gone(); err != nil {
+		return "", err
+	} else if strings.Contains(gone, name+"\n") {
+		return "", fmt.Errorf("volume %s: its data are lost: they were destroyed with a claim before; delete its claim to have a new one", name)
 	}
 	v = volume{project: s.next, size: size}
 	s.next++
@@ -238,12 +253,45 @@ func (s *store) retire(name string) (volume, string, error) {
 			return v, "", fmt.Errorf("volume %s: cannot be destroyed: it is still mounted at %s", name, m.Mountpoint)
 		}
 	}
-	if err := os.Rename(filepath.Join(s.root, volumes, name), folder); err != nil {
+	err = s.remember(name)
+	if err == nil {
+		err = os.Rename(filepath.Join(s.root, volumes, name), folder)
+	}
+	if err != nil {
 		return v, "", fmt.Errorf("volume %s: cannot be destroyed: %w", name, err)
 	}
 	v.going = true
 	s.all[name] = v
 	return v, folder, persist(filepath.Join(s.root, removing))
+}
+
+// remember writes down that a volume is destroyed, and waits until that is on the disk.
+func (s *store) remember(name string) error {
+	f, err := os.OpenFile(filepath.Join(s.root, destroyed), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(name + "\n")
+	return errors.Join(err, f.Sync(), f.Close())
+}
+
+// gone are the names of volumes that were destroyed.
+func (s *store) gone() (string, error) {
+	names, err := os.ReadFile(filepath.Join(s.root, destroyed))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return "", fmt.Errorf("cannot read which volumes were destroyed: %w", err)
+	}
+	return string(names), nil
+}
+
+// forget lets the oldest half of what was destroyed go when it is too much.
+func (s *store) forget() error {
+	names, err := s.gone()
+	if err != nil || len(names) <= mostDestroyed {
+		return err
+	}
+	_, kept, _ := strings.Cut(names[len(names)-mostDestroyed/2:], "\n")
+	return renameio.WriteFile(filepath.Join(s.root, destroyed), []byte(kept), 0o600)
 }
 
 // unfinished are the volumes whose removal was begun.
@@ -277,12 +325,12 @@ func persistAll(folder string) error {
 	return errors.Join(unix.Syncfs(int(f.Fd())), f.Close())
 }
 
-// filesystem tells the file system that a folder is on from others, and how many bytes all its files can have, root's share not
-// included.
+// filesystem tells the file system that a folder is on from others, and how many bytes all its files can have: the last percent is
+// root's (machined/disk). statfs(2) tells that share too, but another one when the disk is almost full.
 func filesystem(folder string) (id string, size int64, err error) {
 	var s unix.Statfs_t
 	if err := unix.Statfs(folder, &s); err != nil {
 		return "", 0, fmt.Errorf("%s: cannot look at the file system: %w", folder, err)
 	}
-	return fmt.Sprintf("%08x%08x", uint32(s.Fsid.Val[0]), uint32(s.Fsid.Val[1])), int64(s.Blocks-(s.Bfree-s.Bavail)) * s.Bsize, nil
+	return fmt.Sprintf("%08x%08x", uint32(s.Fsid.Val[0]), uint32(s.Fsid.Val[1])), int64(s.Blocks-s.Blocks/100) * s.Bsize, nil
 }

@@ -151,6 +151,30 @@ func TestRemove(t *testing.T) {
 	if _, err := os.Stat(folder); !errors.Is(err, fs.ErrNotExist) || len(s.sizes()) > 0 {
 		t.Errorf("it is there still: %v, %v", err, s.sizes())
 	}
+	// Its object comes back, with data of the cluster that were put back.
+	for range 2 {
+		if _, err := s.ensure(named(1), mib); err == nil || !strings.Contains(err.Error(), "its data are lost") {
+			t.Errorf("an empty folder in its place: %v", err)
+		}
+		s = open(t, root, kernel)
+	}
+	if _, err := s.ensure(named(2), mib); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestForget: the list of what was destroyed does not grow for ever.
+func TestForget(t *testing.T) {
+	root := filepath.Join(t.TempDir(), "local-volumes")
+	s := open(t, root, newMemory())
+	all := strings.Repeat(named(1)+"\n", mostDestroyed/len(named(1))) + named(2) + "\n"
+	if err := os.WriteFile(filepath.Join(root, destroyed), []byte(all), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s = open(t, root, newMemory())
+	if gone, err := s.gone(); err != nil || len(gone) > mostDestroyed/2 || !strings.HasPrefix(gone, named(1)+"\n") || !strings.HasSuffix(gone, "\n"+named(2)+"\n") {
+		t.Errorf("%d bytes are kept, %v", len(gone), err)
+	}
 }
 
 // TestMakingFails: what cannot be limited is not made, and nothing is left of it.

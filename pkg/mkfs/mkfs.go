@@ -35,7 +35,8 @@ const (
 // Inode tables and the journal are not zeroed now: the kernel does that in the background after the first mount, and the checksums
 // of the groups say what is done. The disk is not discarded: on large disks that takes longer than all the rest.
 func Ext4(ctx context.Context, run Runner, device, label string, reservedPercent int, quotas Quotas) error {
-	features := "has_journal,extent,huge_file,flex_bg,metadata_csum,64bit,dir_nlink,extra_isize,resize_inode,dir_index,filetype,sparse_super,large_file,ext_attr"
+	features := "has_journal,extent,huge_file,flex_bg,metadata_csum,64bit,dir_nlink,extra_isize,resize_inode,dir_index,filetype," +
+		"sparse_super,large_file,ext_attr"
 	options := "lazy_itable_init=1,lazy_journal_init=1,nodiscard"
 	if quotas == ProjectQuotas {
 		features += ",quota,project"

@@ -20,7 +20,7 @@ import (
 )
 
 // ErrUnsupported says that the file system does not count what belongs to projects.
-var ErrUnsupported = errors.New("the file system has no project quotas: it was made by an earlier version; reset the machine's data to have it made anew")
+var ErrUnsupported = errors.New("the file system has no project quotas: an earlier version made it; reset the machine's data to have it made anew")
 
 // Limit is what a project may have at most. Zero is no limit.
 type Limit struct {
