@@ -71,6 +71,7 @@ require (
 	github.com/anishathalye/porcupine v1.3.1
 	github.com/beevik/ntp v1.6.0
 	github.com/charmbracelet/x/ansi v0.11.9
+	github.com/container-storage-interface/spec v1.9.0
 	github.com/containerd/containerd/api v1.10.0
 	github.com/containerd/go-dmverity v0.1.0
 	github.com/coredns/caddy v1.1.4-0.20250930002214-15135a999495
@@ -176,7 +177,6 @@ require (
 	github.com/charmbracelet/x/windows v0.2.2 // indirect
 	github.com/clipperhouse/displaywidth v0.11.0 // indirect
 	github.com/clipperhouse/uax29/v2 v2.7.0 // indirect
-	github.com/container-storage-interface/spec v1.9.0 // indirect
 	github.com/containerd/errdefs v1.0.0 // indirect
 	github.com/containerd/errdefs/pkg v0.3.0 // indirect
 	github.com/containerd/log v0.1.0 // indirect

@@ -66,6 +66,8 @@ func nodeSpec(c *config.Config, state network.State, r release.Release) (nodespe
 
 		DNS: clusterDNS(cluster.DNS, state.Servers),
 
+		LocalVolumes: nodespec.LocalVolumes{Disabled: !cluster.LocalVolumes.Enabled, Reserve: int64(cluster.LocalVolumes.Reserve)},
+
 		TokenWebhook: access(c.Cluster).TokenWebhook(),
 	}
 	for _, r := range cluster.Networks.Services {

@@ -17,6 +17,7 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/layout"
 	"github.com/orlop-os/orlop/orchestrator/lead"
 	"github.com/orlop-os/orlop/orchestrator/loadbalancer"
+	"github.com/orlop-os/orlop/orchestrator/localvolumes"
 	"github.com/orlop-os/orlop/orchestrator/metrics"
 	"github.com/orlop-os/orlop/orchestrator/netpolicy"
 	"github.com/orlop-os/orlop/orchestrator/podnetwork"
@@ -47,6 +48,7 @@ func Services(spec nodespec.Spec, dirs layout.Dirs) []component.Component {
 			addons.Component(spec, dirs),
 		)
 		all = append(all, loadbalancer.Components(spec, dirs)...)
+		all = append(all, localvolumes.Controllers(spec, dirs)...)
 	} else {
 		all = append(all, balancer.Component())
 	}
@@ -58,6 +60,7 @@ func Services(spec nodespec.Spec, dirs layout.Dirs) []component.Component {
 		netpolicy.Component(spec, dirs),
 	)
 	all = append(all, podnetwork.Components(spec, dirs)...)
+	all = append(all, localvolumes.Nodes(spec, dirs)...)
 	all = append(all, announcer.Components(spec, dirs)...)
 	return append(all, virtualaddress.Components(spec)...)
 }

@@ -25,6 +25,7 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/layout"
 	"github.com/orlop-os/orlop/orchestrator/lead"
 	"github.com/orlop-os/orlop/orchestrator/loadbalancer"
+	"github.com/orlop-os/orlop/orchestrator/localvolumes"
 	"github.com/orlop-os/orlop/orchestrator/metrics"
 	"github.com/orlop-os/orlop/orchestrator/netpolicy"
 	"github.com/orlop-os/orlop/orchestrator/podnetwork"
@@ -178,6 +179,10 @@ func (w *wiring) attach(c *component.Component) {
 		c.Run = w.allowed(netpolicy.Run)
 	case loadbalancer.Name:
 		c.Run = w.allowed(loadbalancer.Run)
+	case localvolumes.Name:
+		c.Run = w.allowed(localvolumes.Run)
+	case localvolumes.NodeName:
+		c.Run = w.allowed(localvolumes.RunNode)
 	case announcer.Name:
 		c.Run = w.allowed(announcer.Run)
 	case virtualaddress.Name:

@@ -143,6 +143,7 @@ type Format struct {
 	Label           string
 	Device          string
 	ReservedPercent int // of the blocks, for root only
+	Quotas          mkfs.Quotas
 	run             mkfs.Runner
 }
 

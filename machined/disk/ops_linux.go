@@ -21,7 +21,7 @@ const resizeFS = 0x40086610
 
 // Do makes the file system.
 func (f Format) Do(ctx context.Context) error {
-	return mkfs.Ext4(ctx, f.run, f.Device, f.Label, f.ReservedPercent)
+	return mkfs.Ext4(ctx, f.run, f.Device, f.Label, f.ReservedPercent, f.Quotas)
 }
 
 // Do runs e2fsck. Its status 1 says that it has repaired something, which any runner reports as an error. So it runs a

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/orlop-os/orlop/pkg/layout"
+	"github.com/orlop-os/orlop/pkg/mkfs"
 	"github.com/orlop-os/orlop/pkg/mount"
 	"github.com/orlop-os/orlop/pkg/parttable"
 	"github.com/orlop-os/orlop/pkg/paths"
@@ -70,8 +71,8 @@ func volumes() []Volume {
 			Mount:  mount.Mount{Target: paths.State, Type: "ext4", Flags: mount.NoSuid | mount.NoDev | mount.NoExec | mount.NoAtime},
 		},
 		{
-			// Root may use the last percent, so that the system can tidy up a full disk.
-			Format:  Format{Label: layout.Data, ReservedPercent: 1},
+			// Root may use the last percent, so that the system can tidy up a full disk. The volumes of claims are projects.
+			Format:  Format{Label: layout.Data, ReservedPercent: 1, Quotas: mkfs.ProjectQuotas},
 			Mount:   mount.Mount{Target: paths.Data, Type: "ext4", Flags: mount.NoSuid | mount.NoDev | mount.NoAtime},
 			Folders: []string{"lib", "log"},
 		},

@@ -121,6 +121,8 @@ func planModules(c Config) []Module {
 	}
 	// The file system of STATE and DATA, where it is not a part of the kernel.
 	add(true, "ext4")
+	// What DATA counts projects with (package projectquota); the kernel does not mount it without.
+	add(false, "quota_v2")
 	// The power button, the firmware's variables (boot entries), and the ESP's file system with its default code pages.
 	add(true, "button", "evdev", "efivarfs", "vfat", "nls_cp437", "nls_ascii")
 	add(false, c.Modules...)

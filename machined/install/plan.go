@@ -143,7 +143,7 @@ func (f FormatState) String() string { return "format " + layout.State + " (" + 
 
 // Do makes the file system as machined/disk would.
 func (f FormatState) Do(ctx context.Context) error {
-	return mkfs.Ext4(ctx, f.run, f.Device, layout.State, 0)
+	return mkfs.Ext4(ctx, f.run, f.Device, layout.State, 0, mkfs.NoQuotas)
 }
 
 // Keep writes what the installed system finds on STATE.

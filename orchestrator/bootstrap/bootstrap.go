@@ -1,5 +1,6 @@
 // Package bootstrap makes the few objects that Orlop's cluster has beyond upstream's: who may be what (role bindings of
-// the identities that machined issues), the cluster DNS Service, and the registration of the resource metrics API. It also marks the machine's Node as part of the
+// the identities that machined issues), the cluster DNS Service, the registration of the resource metrics API, and the
+// StorageClass of local volumes with its CSI driver. It also marks the machine's Node as part of the
 // control plane, which a kubelet may not do for itself.
 //
 // It runs in the process "api" over the API server's connection to itself, because before these objects exist nobody
@@ -81,6 +82,12 @@ func Run(ctx context.Context, spec nodespec.Spec, gate *apigate.Gate, loopback f
 	api := metricsAPI()
 	if err := untilDone(ctx, api, func() error { return ensureAPIService(ctx, registrations, api) }, tell); err != nil {
 		return err
+	}
+	if !spec.LocalVolumes.Disabled {
+		class := localClass()
+		if err := untilDone(ctx, class, func() error { return ensureLocalVolumes(ctx, client) }, tell); err != nil {
+			return err
+		}
 	}
 	if err := gate.Rights(ctx); err != nil {
 		return nil

@@ -29,6 +29,7 @@ const (
 	roleMetrics       = "orlop:metrics"
 	roleAddons        = "orlop:addons"
 	roleMetricsReader = "orlop:metrics-reader"
+	roleLocalVolumes  = "orlop:local-volumes"
 )
 
 // DNSService is the name of the cluster DNS Service in kube-system; its EndpointSlices are the nodes' own.
@@ -71,6 +72,14 @@ func rights() []runtime.Object {
 			rule(rbacv1.GroupName, []string{"clusterroles", "roles"}, "list", "create", "update", "delete", "escalate", "bind"),
 			rule(rbacv1.GroupName, []string{"clusterrolebindings", "rolebindings"}, "list", "create", "update", "delete")),
 		bind(roleAddons, roleAddons, rbacv1.UserKind, userAddons),
+		// The controller of local volumes makes and ends them, lets claims grow, and tells nodes what is obsolete. What it reads the process's
+		// own identity may.
+		clusterRole(roleLocalVolumes,
+			rule("", []string{"persistentvolumes"}, "get", "create", "patch", "delete"),
+			rule("", []string{"persistentvolumeclaims", "persistentvolumeclaims/status", "nodes"}, "patch"),
+			rule("", []string{"events"}, "create", "patch", "update"),
+			rule("storage.k8s.io", []string{"csistoragecapacities"}, "create", "update", "delete")),
+		bindAccount(roleLocalVolumes, roleLocalVolumes, LocalVolumesAccount),
 
 		// A node agent reads Nodes, and Services with their endpoints, no more than kubelet and kube-proxy of any node may, and keeps
 		// the DNS endpoints of its node; and it enforces network policies, which are about the labels of all Pods and Namespaces
@@ -153,6 +162,13 @@ func bind(name, role, kind, subject string) *rbacv1.ClusterRoleBinding {
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role},
 		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: kind, Name: subject}},
 	}
+}
+
+// bindAccount gives a role to a service account of kube-system.
+func bindAccount(name, role, account string) *rbacv1.ClusterRoleBinding {
+	b := bind(name, role, rbacv1.ServiceAccountKind, account)
+	b.Subjects[0].APIGroup, b.Subjects[0].Namespace = "", metav1.NamespaceSystem
+	return b
 }
 
 func rule(group string, resources []string, verbs ...string) rbacv1.PolicyRule {

@@ -18,6 +18,7 @@ type Dirs struct {
 	EtcdKept         string
 	AuditLog         string
 	KubeletData      string
+	LocalVolumes     string
 	PodLogs          string
 	PodNetwork       string
 	CNIConfig        string
@@ -41,6 +42,7 @@ func Under(root string) Dirs {
 		EtcdKept:         at(paths.EtcdKept),
 		AuditLog:         at(paths.AuditLog),
 		KubeletData:      at(paths.KubeletData),
+		LocalVolumes:     at(paths.LocalVolumes),
 		PodLogs:          at(paths.PodLogs),
 		PodNetwork:       at(paths.PodNetwork),
 		CNIConfig:        at(paths.CNIConfig),

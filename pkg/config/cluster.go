@@ -31,6 +31,8 @@ type ClusterSpec struct {
 	SecretsEncryptionKey EncryptionKey `yaml:"secretsEncryptionKey,omitempty"`
 	// Etcd says how the cluster's data are kept.
 	Etcd Etcd `yaml:"etcd"`
+	// LocalVolumes are volumes of claims on the machines' own disks.
+	LocalVolumes LocalVolumes `yaml:"localVolumes"`
 	// Kubernetes tunes the components.
 	Kubernetes Kubernetes `yaml:"kubernetes"`
 }
@@ -47,6 +49,14 @@ type Snapshots struct {
 	Every Duration `yaml:"every"`
 	// Keep is the number of them that are kept, 1 to 32. Each takes as much of DATA as the data.
 	Keep int `yaml:"keep" jsonschema:"minimum=1,maximum=32"`
+}
+
+// LocalVolumes are volumes of claims on the machines' own disks, in DATA.
+type LocalVolumes struct {
+	// Enabled says whether there are any: the StorageClass orlop-local, the default of claims that name none, and what serves it.
+	Enabled bool `yaml:"enabled"`
+	// Reserve is what is not promised to volumes of each machine's DATA, beside the 15 % that stay free so that no pods are put out: for images, logs, the cluster's data and the pods' own files; at least 256MiB. By default it is a quarter of DATA, at most 20GiB.
+	Reserve Bytes `yaml:"reserve,omitempty"`
 }
 
 // ClusterNetworks are the address ranges and the DNS domain inside the cluster. No range may overlap another one, or
@@ -188,6 +198,7 @@ func (c *Cluster) defaults() {
 	}
 	c.Spec.DNS.CacheTTL = Duration(30 * time.Second)
 	c.Spec.Etcd.Snapshots = Snapshots{Every: Duration(6 * time.Hour), Keep: 4}
+	c.Spec.LocalVolumes.Enabled = true
 	c.Spec.Kubernetes = Kubernetes{
 		AllowSchedulingOnControlPlane: true,
 		MaxPods:                       110,

@@ -77,7 +77,7 @@ spec:
 					Endpoint: Endpoint{Host: "10.0.0.5", Port: 6443}, PKI: pki, SecretsEncryptionKey: key,
 					Networks: ClusterNetworks{Pods: []netip.Prefix{prefix("10.244.0.0/16")}, Services: []netip.Prefix{prefix("10.96.0.0/12")}, Domain: "cluster.local", Encapsulation: EncapsulationWireGuard},
 					DNS:      ClusterDNS{CacheTTL: Duration(30 * time.Second)},
-					Etcd:     Etcd{Snapshots: Snapshots{Every: Duration(6 * time.Hour), Keep: 4}},
+					Etcd:     Etcd{Snapshots: Snapshots{Every: Duration(6 * time.Hour), Keep: 4}}, LocalVolumes: LocalVolumes{Enabled: true},
 					Kubernetes: Kubernetes{
 						AllowSchedulingOnControlPlane: true, MaxPods: 110, FinishedPods: 1000,
 						PodSecurity: PodSecurity{Default: "baseline", ExemptNamespaces: []string{"kube-system"}},
@@ -116,7 +116,7 @@ spec:
 						CacheTTL:    Duration(time.Hour),
 					},
 					PKI:  PKI{Kubernetes: CertKey{Cert: pki.Kubernetes.Cert}, Machine: CertKey{Cert: pki.Machine.Cert}},
-					Etcd: Etcd{Snapshots: Snapshots{Every: Duration(6 * time.Hour), Keep: 4}},
+					Etcd: Etcd{Snapshots: Snapshots{Every: Duration(6 * time.Hour), Keep: 4}}, LocalVolumes: LocalVolumes{Enabled: true},
 					Kubernetes: Kubernetes{
 						AllowSchedulingOnControlPlane: true, MaxPods: 110, FinishedPods: 1000,
 						PodSecurity: PodSecurity{Default: "baseline", ExemptNamespaces: []string{}},

@@ -23,6 +23,9 @@ func (p *parser) cluster(c *Cluster) {
 	if n := c.Spec.Etcd.Snapshots.Keep; n < 1 || n > 32 {
 		p.on(snapshots+".keep", wrong{reason: fmt.Sprintf("%d is out of range", n), expected: "1 to 32"})
 	}
+	if r := c.Spec.LocalVolumes.Reserve; r != 0 && r < 256<<20 {
+		p.on(spec+".localVolumes.reserve", wrong{reason: r.String() + " is too little for the system", expected: "at least 256MiB"})
+	}
 	k := &c.Spec.Kubernetes
 	const kube = spec + ".kubernetes"
 	if k.MaxPods < 1 || k.MaxPods > 253 {

@@ -19,17 +19,33 @@ const Ext4BlockSize = 4096
 // error. It is given from outside because PID 1 reaps all children in one place.
 type Runner func(ctx context.Context, args ...string) ([]byte, error)
 
+// Quotas says what a file system counts.
+type Quotas bool
+
+const (
+	NoQuotas Quotas = false
+	// ProjectQuotas lets the file system count what belongs to each project (package projectquota). The kernel mounts it only when it
+	// has its module quota_v2.
+	ProjectQuotas Quotas = true
+)
+
 // Ext4 makes an ext4 file system on a partition. The old superblock goes first and is on the disk before mke2fs begins, so that a
 // cut leaves a blank partition.
 //
 // Inode tables and the journal are not zeroed now: the kernel does that in the background after the first mount, and the checksums
 // of the groups say what is done. The disk is not discarded: on large disks that takes longer than all the rest.
-func Ext4(ctx context.Context, run Runner, device, label string, reservedPercent int) error {
+func Ext4(ctx context.Context, run Runner, device, label string, reservedPercent int, quotas Quotas) error {
+	features := "has_journal,extent,huge_file,flex_bg,metadata_csum,64bit,dir_nlink,extra_isize,resize_inode,dir_index,filetype," +
+		"sparse_super,large_file,ext_attr"
+	options := "lazy_itable_init=1,lazy_journal_init=1,nodiscard"
+	if quotas == ProjectQuotas {
+		features += ",quota,project"
+		options += ",quotatype=prjquota"
+	}
 	_, err := wipe(device)
 	if err == nil {
 		_, err = run(ctx, paths.Mke2fs, "-q", "-F", "-t", "ext4", "-b", strconv.Itoa(Ext4BlockSize), "-I", "256", "-i", "16384",
-			"-O", "has_journal,extent,huge_file,flex_bg,metadata_csum,64bit,dir_nlink,extra_isize,resize_inode,dir_index,filetype,sparse_super,large_file,ext_attr",
-			"-E", "lazy_itable_init=1,lazy_journal_init=1,nodiscard", "-e", "remount-ro",
+			"-O", features, "-E", options, "-e", "remount-ro",
 			"-m", strconv.Itoa(reservedPercent), "-L", label, device)
 	}
 	if err != nil {

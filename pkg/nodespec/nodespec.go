@@ -47,9 +47,17 @@ type Spec struct {
 	VirtualAddresses []netip.Addr `json:"virtualAddresses,omitempty"`
 	// Pools are where Services of type LoadBalancer get their addresses; without them nothing here gives them any.
 	Pools []Pool `json:"pools,omitempty"`
+	// LocalVolumes says whether claims get volumes on the nodes' own disks.
+	LocalVolumes LocalVolumes `json:"localVolumes,omitzero"`
 
 	// TokenWebhook is the service that the API server asks about tokens that nobody else knows; nil when there is none.
 	TokenWebhook *TokenWebhook `json:"tokenWebhook,omitempty"`
+}
+
+// LocalVolumes says whether claims get volumes on the nodes' own disks.
+type LocalVolumes struct {
+	Disabled bool  `json:"disabled,omitempty"`
+	Reserve  int64 `json:"reserve,omitempty"` // bytes of each node's DATA that they do not get; 0: as much as package localvolumes thinks right
 }
 
 // DNS says whom the cluster's DNS asks about names outside the cluster, and how long it keeps what they answer.

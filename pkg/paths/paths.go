@@ -62,15 +62,16 @@ const (
 
 // Folders on DATA.
 const (
-	EtcdData       = Data + "/lib/etcd"       // owner UserAPI, 0700
-	EtcdKept       = Data + "/lib/etcd-kept"  // owner UserAPI, 0700: what etcd held before the last upgrade
-	ContainerdData = Data + "/lib/containerd" // root
-	KubeletData    = Data + "/lib/kubelet"    // root
-	PodLogs        = Data + "/log/pods"       // root
-	PodNetwork     = Data + "/lib/podnetwork" // root, 0700: the node's WireGuard key
-	Bundle         = Data + "/lib/bundle"     // root, 0700: the upgrade bundle that is received, or was received last
-	AuditLog       = Data + "/log/kube-audit" // owner UserAPI, 0700
-	KernelLog      = Data + "/log/kernel"     // root, 0700: what the kernel wrote in this start and the one before (package bootlog)
+	EtcdData       = Data + "/lib/etcd"          // owner UserAPI, 0700
+	EtcdKept       = Data + "/lib/etcd-kept"     // owner UserAPI, 0700: what etcd held before the last upgrade
+	ContainerdData = Data + "/lib/containerd"    // root
+	KubeletData    = Data + "/lib/kubelet"       // root
+	PodLogs        = Data + "/log/pods"          // root
+	LocalVolumes   = Data + "/lib/local-volumes" // root, 0700: the volumes of claims (orchestrator/localvolumes)
+	PodNetwork     = Data + "/lib/podnetwork"    // root, 0700: the node's WireGuard key
+	Bundle         = Data + "/lib/bundle"        // root, 0700: the upgrade bundle that is received, or was received last
+	AuditLog       = Data + "/log/kube-audit"    // owner UserAPI, 0700
+	KernelLog      = Data + "/log/kernel"        // root, 0700: what the kernel wrote in this start and the one before (package bootlog)
 )
 
 // Sockets and files that live until power-off, on the tmpfs /run.

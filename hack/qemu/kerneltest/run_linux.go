@@ -25,7 +25,7 @@ const guestPackage = "github.com/orlop-os/orlop/hack/qemu/kerneltest/guest"
 var DefaultModules = []string{"virtio_blk?", "virtio_net?", "dm_mod?", "dm_verity?", "erofs?", "overlay?", "vfat?", "nls_ascii?", "nls_cp437?",
 	"nls_iso8859_1?", "loop?", "dummy? numdummies=0", "bridge?", "veth?", "tun?", "nf_tables?", "nft_ct?", "nft_nat?", "nft_masq?", "nft_fib_inet?", "nft_chain_nat?",
 	"nft_reject_ipv4?", "nft_reject_ipv6?", "nft_reject_inet?", "nft_numgen?", "nf_conntrack_netlink?", "br_netfilter?", "softdog?", "efivarfs?",
-	"button?", "evdev?", "wireguard?", "vxlan?"}
+	"button?", "evdev?", "wireguard?", "vxlan?", "quota_v2?"}
 
 // DefaultTools are executables of the host that the guest gets if the host has them.
 var DefaultTools = []string{"/usr/sbin/mke2fs?", "/usr/sbin/e2fsck?", "/usr/sbin/resize2fs?", "/usr/sbin/mkfs.fat?", "/usr/sbin/nft?"}

@@ -1,0 +1,166 @@
+package localvolumes
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strconv"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
+
+	"github.com/orlop-os/orlop/pkg/mount"
+)
+
+// versions of CSI that the driver speaks.
+var versions = []string{"1.9.0"}
+
+// driver is the node's service of CSI, and the registration of both with the kubelet. There is no controller's service: the controller
+// (run.go) is not asked by CSI.
+type driver struct {
+	csi.UnimplementedIdentityServer
+	csi.UnimplementedNodeServer
+	registration.UnimplementedRegistrationServer
+	node       string // its name
+	filesystem string
+	endpoint   string // path of the socket that CSI is spoken on
+	version    string // of the system
+	store      *store // nil: the node has no volumes, for this reason:
+	problem    string
+	changed    func()                       // a volume was made, or has another size
+	registered func(ok bool, detail string) // as the kubelet says
+	bind       func(from, to string, flags mount.Flags) error
+	mounted    func(target string) (bool, error)
+	unmount    func(target string) error
+}
+
+// GetInfo tells the kubelet what registers (k8s.io/kubelet/pkg/apis/pluginregistration).
+func (d *driver) GetInfo(context.Context, *registration.InfoRequest) (*registration.PluginInfo, error) {
+	return &registration.PluginInfo{Type: registration.CSIPlugin, Name: Driver, Endpoint: d.endpoint, SupportedVersions: versions}, nil
+}
+
+// NotifyRegistrationStatus hears whether the kubelet has taken it. It tries again by itself.
+func (d *driver) NotifyRegistrationStatus(_ context.Context, s *registration.RegistrationStatus) (*registration.RegistrationStatusResponse, error) {
+	d.registered(s.PluginRegistered, s.Error)
+	return &registration.RegistrationStatusResponse{}, nil
+}
+
+func (d *driver) GetPluginInfo(context.Context, *csi.GetPluginInfoRequest) (*csi.GetPluginInfoResponse, error) {
+	return &csi.GetPluginInfoResponse{Name: Driver, VendorVersion: d.version}, nil
+}
+
+func (d *driver) GetPluginCapabilities(context.Context, *csi.GetPluginCapabilitiesRequest) (*csi.GetPluginCapabilitiesResponse, error) {
+	return &csi.GetPluginCapabilitiesResponse{}, nil
+}
+
+func (d *driver) Probe(context.Context, *csi.ProbeRequest) (*csi.ProbeResponse, error) {
+	return &csi.ProbeResponse{}, nil
+}
+
+func (d *driver) NodeGetInfo(context.Context, *csi.NodeGetInfoRequest) (*csi.NodeGetInfoResponse, error) {
+	return &csi.NodeGetInfoResponse{NodeId: d.node}, nil
+}
+
+func (d *driver) NodeGetCapabilities(context.Context, *csi.NodeGetCapabilitiesRequest) (*csi.NodeGetCapabilitiesResponse, error) {
+	var all []*csi.NodeServiceCapability
+	for _, t := range []csi.NodeServiceCapability_RPC_Type{
+		csi.NodeServiceCapability_RPC_EXPAND_VOLUME, csi.NodeServiceCapability_RPC_GET_VOLUME_STATS,
+		csi.NodeServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER,
+	} {
+		all = append(all, &csi.NodeServiceCapability{Type: &csi.NodeServiceCapability_Rpc{Rpc: &csi.NodeServiceCapability_RPC{Type: t}}})
+	}
+	return &csi.NodeGetCapabilitiesResponse{Capabilities: all}, nil
+}
+
+// mountOptions are those that a StorageClass may name.
+var mountOptions = map[string]mount.Flags{
+	"ro": mount.ReadOnly, "nosuid": mount.NoSuid, "nodev": mount.NoDev, "noexec": mount.NoExec, "noatime": mount.NoAtime,
+}
+
+// NodePublishVolume shows a volume at a place of the kubelet's, and makes it when it is needed for the first time.
+func (d *driver) NodePublishVolume(_ context.Context, r *csi.NodePublishVolumeRequest) (*csi.NodePublishVolumeResponse, error) {
+	if r.GetTargetPath() == "" || r.GetVolumeCapability().GetMount() == nil {
+		return nil, status.Error(codes.InvalidArgument, "a volume is shown as a folder, at a place that has to be named")
+	}
+	flags := mount.NoSuid | mount.NoDev | mount.NoAtime // those of DATA
+	if r.GetReadonly() {
+		flags |= mount.ReadOnly
+	}
+	for _, option := range r.GetVolumeCapability().GetMount().GetMountFlags() {
+		flag, known := mountOptions[option]
+		if !known {
+			return nil, status.Errorf(codes.InvalidArgument, "mount option %q is none of ro, nosuid, nodev, noexec, noatime", option)
+		}
+		flags |= flag
+	}
+	if d.store == nil {
+		return nil, status.Error(codes.FailedPrecondition, d.problem)
+	}
+	if was := r.GetVolumeContext()[attributeFilesystem]; was != d.filesystem {
+		return nil, status.Errorf(codes.NotFound, "volume %s: its data are lost: they lay on a disk of node %s that was erased since; "+
+			"delete its claim to have a new one", r.GetVolumeId(), d.node)
+	}
+	size, err := strconv.ParseInt(r.GetVolumeContext()[attributeSize], 10, 64)
+	if err != nil {
+		return nil, status.Errorf(codes.InvalidArgument, "volume %s: its size cannot be read: %v", r.GetVolumeId(), err)
+	}
+	folder, err := d.store.ensure(r.GetVolumeId(), size)
+	if err != nil {
+		return nil, status.Error(codes.Internal, err.Error())
+	}
+	d.changed()
+	there, err := d.mounted(r.GetTargetPath())
+	if err == nil && !there {
+		err = d.bind(folder, r.GetTargetPath(), flags)
+	}
+	if err != nil {
+		return nil, status.Error(codes.Internal, err.Error())
+	}
+	return &csi.NodePublishVolumeResponse{}, nil
+}
+
+// NodeUnpublishVolume takes a volume away from a place. It is safe to repeat.
+func (d *driver) NodeUnpublishVolume(_ context.Context, r *csi.NodeUnpublishVolumeRequest) (*csi.NodeUnpublishVolumeResponse, error) {
+	if r.GetTargetPath() == "" {
+		return nil, status.Error(codes.InvalidArgument, "no place is named")
+	}
+	err := d.unmount(r.GetTargetPath())
+	if err == nil {
+		err = os.Remove(r.GetTargetPath()) // not all below it: what were still mounted would be lost
+	}
+	if err != nil && !os.IsNotExist(err) {
+		return nil, status.Error(codes.Internal, err.Error())
+	}
+	return &csi.NodeUnpublishVolumeResponse{}, nil
+}
+
+// NodeExpandVolume raises a volume's limit, while it is used.
+func (d *driver) NodeExpandVolume(_ context.Context, r *csi.NodeExpandVolumeRequest) (*csi.NodeExpandVolumeResponse, error) {
+	if d.store == nil {
+		return nil, status.Error(codes.Internal, d.problem)
+	}
+	size := r.GetCapacityRange().GetRequiredBytes()
+	if err := d.store.grow(r.GetVolumeId(), size); err != nil {
+		return nil, status.Error(codes.Internal, err.Error())
+	}
+	d.changed()
+	return &csi.NodeExpandVolumeResponse{CapacityBytes: size}, nil
+}
+
+// NodeGetVolumeStats says how full a volume is: statfs(2) of a project's folder shows its limit.
+func (d *driver) NodeGetVolumeStats(_ context.Context, r *csi.NodeGetVolumeStatsRequest) (*csi.NodeGetVolumeStatsResponse, error) {
+	var s unix.Statfs_t
+	if err := unix.Statfs(r.GetVolumePath(), &s); err != nil {
+		return nil, status.Error(codes.NotFound, fmt.Sprintf("volume %s: %v", r.GetVolumeId(), err))
+	}
+	return &csi.NodeGetVolumeStatsResponse{Usage: []*csi.VolumeUsage{
+		{
+			Unit: csi.VolumeUsage_BYTES, Total: int64(s.Blocks) * s.Bsize,
+			Available: int64(s.Bavail) * s.Bsize, Used: int64(s.Blocks-s.Bfree) * s.Bsize,
+		},
+		{Unit: csi.VolumeUsage_INODES, Total: int64(s.Files), Available: int64(s.Ffree), Used: int64(s.Files - s.Ffree)},
+	}}, nil
+}

@@ -1,0 +1,279 @@
+package localvolumes
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/clientcmd"
+	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
+
+	"github.com/orlop-os/orlop/orchestrator/component"
+	"github.com/orlop-os/orlop/orchestrator/kubeconfig"
+	"github.com/orlop-os/orlop/orchestrator/layout"
+	"github.com/orlop-os/orlop/pkg/mount"
+	"github.com/orlop-os/orlop/pkg/nodespec"
+	"github.com/orlop-os/orlop/pkg/projectquota"
+)
+
+// NodeName is the name of the component on each node.
+const NodeName = "volumes"
+
+// Nodes describes the component on each node, without its Run function. There is none where local volumes are not wanted.
+func Nodes(spec nodespec.Spec, dirs layout.Dirs) []component.Component {
+	if spec.LocalVolumes.Disabled {
+		return nil
+	}
+	config := kubeconfig.File(spec, dirs.Node, NodeName, nodespec.KubeletCert, nodespec.KubeletKey)
+	return []component.Component{{Process: component.Node, Name: NodeName, Files: []component.File{config}}}
+}
+
+// RunNode serves the kubelet, and keeps the Node's report true, until ctx is done. Volumes that are there are served without the API
+// server; rights waits until it can be spoken to.
+func RunNode(ctx context.Context, spec nodespec.Spec, dirs layout.Dirs, rights func(context.Context) error, announce component.Announce) error {
+	n, err := newNode(spec, dirs.LocalVolumes, kernelQuotas{})
+	if err != nil {
+		return err
+	}
+	stop, failed, err := n.serve(dirs.KubeletData, func(ok bool, detail string) {
+		if ok {
+			announce(NodeName, true, n.describe())
+		} else {
+			announce(NodeName, false, "the kubelet does not take the driver: "+detail)
+		}
+	})
+	if err != nil {
+		return err
+	}
+	defer stop()
+	running, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	go func() {
+		if err := <-failed; err != nil {
+			cancel(err)
+		}
+	}()
+	announce(NodeName, true, n.describe())
+	if err := rights(running); err == nil {
+		if err := n.follow(running, layout.Kubeconfig(dirs.Node, NodeName), func(detail string) { announce(NodeName, true, detail) }); err != nil {
+			return err
+		}
+	}
+	if ctx.Err() != nil {
+		return nil // asked to stop
+	}
+	return context.Cause(running)
+}
+
+// node is what the machine has of volumes.
+type node struct {
+	name       string
+	version    string
+	filesystem string
+	size       func() (int64, error) // of the file system, which may grow
+	store      *store                // nil: there are no volumes, for this reason:
+	problem    string
+	changed    chan struct{}
+}
+
+// newNode opens the store at root. That the file system has no quotas is no error, but what the node says.
+func newNode(spec nodespec.Spec, root string, q quotas) (*node, error) {
+	if err := os.MkdirAll(root, 0o700); err != nil {
+		return nil, fmt.Errorf("cannot make a folder for volumes: %w", err)
+	}
+	id, _, err := filesystem(root)
+	if err != nil {
+		return nil, err
+	}
+	n := &node{name: spec.NodeName, version: spec.Version, filesystem: id, changed: make(chan struct{}, 1)}
+	n.size = func() (int64, error) {
+		_, size, err := filesystem(root)
+		return size, err
+	}
+	n.store, err = openStore(root, q)
+	if errors.Is(err, projectquota.ErrUnsupported) {
+		n.problem = err.Error()
+		return n, nil
+	}
+	return n, err
+}
+
+func (n *node) change() {
+	select {
+	case n.changed <- struct{}{}:
+	default:
+	}
+}
+
+// serve speaks CSI on one socket, and registers on another one that the kubelet finds (its pkg/kubelet/pluginmanager), which says
+// by registered whether it takes it. failed gets the error of a server that ended before it was stopped.
+func (n *node) serve(kubelet string, registered func(ok bool, detail string)) (stop func(), failed <-chan error, err error) {
+	d := &driver{
+		node: n.name, filesystem: n.filesystem, version: n.version, store: n.store, problem: n.problem, changed: n.change,
+		endpoint: filepath.Join(kubelet, "plugins", Driver, "csi.sock"),
+		bind:     mount.Bind, unmount: mount.Unmount,
+		mounted: func(target string) (bool, error) {
+			_, there, err := mount.At(target)
+			return there, err
+		},
+		registered: registered,
+	}
+	speaking, registering := grpc.NewServer(), grpc.NewServer()
+	csi.RegisterIdentityServer(speaking, d)
+	csi.RegisterNodeServer(speaking, d)
+	registration.RegisterRegistrationServer(registering, d)
+	ends := make(chan error, 2)
+	stop = func() {
+		registering.Stop()
+		speaking.Stop()
+	}
+	for _, s := range []struct {
+		server *grpc.Server
+		path   string
+	}{{speaking, d.endpoint}, {registering, filepath.Join(kubelet, "plugins_registry", Driver+"-reg.sock")}} {
+		listener, err := listen(s.path)
+		if err != nil {
+			stop()
+			return nil, nil, err
+		}
+		go func() { ends <- s.server.Serve(listener) }()
+	}
+	return stop, ends, nil
+}
+
+// listen makes a socket that only root reaches. One of a process before this one is replaced.
+func listen(path string) (net.Listener, error) {
+	if err := os.MkdirAll(filepath.Dir(path), 0o750); err != nil {
+		return nil, fmt.Errorf("%s: cannot make its folder: %w", path, err)
+	}
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("%s: cannot remove the former socket: %w", path, err)
+	}
+	listener, err := net.Listen("unix", path)
+	if err != nil {
+		return nil, fmt.Errorf("%s: cannot listen: %w", path, err)
+	}
+	if err := os.Chmod(path, 0o600); err != nil {
+		return nil, errors.Join(fmt.Errorf("%s: cannot close to others: %w", path, err), listener.Close())
+	}
+	return listener, nil
+}
+
+// follow destroys what the own Node says is obsolete, and keeps what it says about the volumes true.
+func (n *node) follow(ctx context.Context, kubeconfig string, tell func(detail string)) error {
+	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	if err != nil {
+		return fmt.Errorf("cannot use kubeconfig: %w", err)
+	}
+	api, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return fmt.Errorf("cannot make client: %w", err)
+	}
+	alone := informers.WithTweakListOptions(func(o *metav1.ListOptions) {
+		o.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, n.name).String()
+	})
+	factory := informers.NewSharedInformerFactoryWithOptions(api, 0, informers.WithTransform(lean), alone)
+	informer := factory.Core().V1().Nodes().Informer()
+	handler := cache.ResourceEventHandlerFuncs{AddFunc: func(any) { n.change() }, UpdateFunc: func(any, any) { n.change() }}
+	if _, err := informer.AddEventHandler(handler); err != nil {
+		return fmt.Errorf("Node %s: cannot watch: %w", n.name, err)
+	}
+	factory.Start(ctx.Done())
+	defer factory.Shutdown()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for told := ""; ; {
+		select {
+		case <-n.changed:
+		case <-timer.C:
+		case <-ctx.Done():
+			return nil
+		}
+		object, there, err := informer.GetStore().GetByKey(n.name)
+		own, ok := object.(*corev1.Node)
+		if err != nil || !there || !ok {
+			continue // it is registered by the kubelet, which takes its time
+		}
+		detail := n.describe()
+		if err := n.pass(ctx, api, own); err != nil {
+			detail += "; " + err.Error()
+			timer.Reset(again)
+		}
+		if detail != told && ctx.Err() == nil {
+			tell(detail)
+			told = detail
+		}
+	}
+}
+
+// pass does what the Node says, and lets it say how things are.
+func (n *node) pass(ctx context.Context, api kubernetes.Interface, own *corev1.Node) error {
+	report, problems := n.obey(parseObsolete(own.Annotations[ObsoleteAnnotation]))
+	if sameNode(Node{Report: report}, Node{Report: parseReport(own.Annotations[ReportAnnotation])}) {
+		return problems
+	}
+	text, err := json.Marshal(report)
+	if err != nil {
+		return err
+	}
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]any{ReportAnnotation: string(text)}}})
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	if _, err := api.CoreV1().Nodes().Patch(ctx, n.name, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
+		return errors.Join(problems, fmt.Errorf("Node %s: what it has is not published: %w", n.name, err))
+	}
+	return problems
+}
+
+// obey destroys what is obsolete, goes on with what was not finished, and reports.
+func (n *node) obey(obsolete []string) (Report, error) {
+	report := Report{Problem: n.problem, Filesystem: n.filesystem}
+	if n.store == nil { // an earlier file system's volumes went with it
+		report.Gone = slices.Sorted(slices.Values(obsolete))
+		return report, nil
+	}
+	var problems []error
+	for _, name := range n.store.unfinished() {
+		problems = append(problems, n.store.remove(name))
+	}
+	for _, name := range slices.Sorted(slices.Values(obsolete)) {
+		if err := n.store.remove(name); err != nil {
+			problems = append(problems, err)
+			continue
+		}
+		report.Gone = append(report.Gone, name)
+	}
+	size, err := n.size()
+	if err != nil {
+		return report, errors.Join(append(problems, err)...)
+	}
+	report.Size, report.Volumes = size, n.store.sizes()
+	return report, errors.Join(problems...)
+}
+
+// describe is the component's detail.
+func (n *node) describe() string {
+	if n.store == nil {
+		return "no volumes: " + n.problem
+	}
+	return fmt.Sprintf("%d volumes", len(n.store.sizes()))
+}

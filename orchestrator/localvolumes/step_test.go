@@ -1,0 +1,336 @@
+package localvolumes
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+const (
+	mib = 1 << 20
+	gib = 1 << 30
+)
+
+// uid is the n-th claim's.
+func uid(n int) string { return fmt.Sprintf("%08d-0000-4000-8000-000000000000", n) }
+
+func named(n int) string { return "pvc-" + uid(n) }
+
+// claim is the n-th one, of the class local, for which the scheduler has selected a node.
+func claim(n int, node string, size int64) Claim {
+	return Claim{Key: fmt.Sprintf("default/c%d", n), UID: uid(n), Created: time.Unix(int64(n), 0), Class: "local", Node: node, Size: size}
+}
+
+// volumeOf is the n-th claim's.
+func volumeOf(n int, node string, size int64) Volume {
+	return Volume{Name: named(n), Node: node, Filesystem: "f1", ClaimUID: uid(n), Size: size}
+}
+
+// able is a node with a DATA of 10 GiB: 2.5 GiB are the reserve and 1.5 GiB are spared, so that 6 GiB can be promised.
+func able(name string, there map[string]int64) Node {
+	return Node{Name: name, Hostname: name, Report: Report{Filesystem: "f1", Size: 10 * gib, Volumes: there}}
+}
+
+var local = []StorageClass{{Name: "local"}}
+
+func TestFree(t *testing.T) {
+	for _, c := range []struct {
+		what    string
+		reserve int64
+		size    int64
+		there   map[string]int64
+		volumes []Volume
+		want    int64
+	}{
+		{"a small one", 0, 1600 * mib, nil, nil, 960 * mib},
+		{"a large one keeps 20 GiB", 0, 1000 * gib, nil, nil, 830 * gib},
+		{"a reserve of one's own", 5 * gib, 100 * gib, nil, nil, 80 * gib},
+		{"promised", gib, 100 * gib, nil, []Volume{volumeOf(1, "a", 4*gib), volumeOf(2, "b", 4*gib)}, 80 * gib},
+		{"promised and there count once", gib, 100 * gib, map[string]int64{named(1): 4 * gib}, []Volume{volumeOf(1, "a", 4*gib)}, 80 * gib},
+		{"the limit is larger than the promise", gib, 100 * gib, map[string]int64{named(1): 9 * gib}, []Volume{volumeOf(1, "a", 4*gib)}, 75 * gib},
+		{"there without a promise", gib, 100 * gib, map[string]int64{named(1): 4 * gib}, nil, 80 * gib},
+		{"promised before a reset", gib, 100 * gib, nil, []Volume{{Name: named(1), Node: "a", Filesystem: "f0", Size: 4 * gib}}, 84 * gib},
+		{"the reserve became larger", 90 * gib, 100 * gib, nil, nil, -5 * gib},
+	} {
+		n := Node{Name: "a", Hostname: "a", Report: Report{Filesystem: "f1", Size: c.size, Volumes: c.there}}
+		if got := Free(c.reserve, n, c.volumes); got/mib != c.want/mib {
+			t.Errorf("%s: %d MiB, want %d", c.what, got/mib, c.want/mib)
+		}
+	}
+}
+
+func TestStep(t *testing.T) {
+	full := Capacity{Name: capacityName("local", "a"), Class: "local", Hostname: "a", Bytes: Free(0, able("a", nil), nil)}
+	left := func(bytes int64) []Capacity {
+		c := full
+		c.Bytes = bytes
+		return []Capacity{c}
+	}
+	bound := func(n int, size, has int64) Claim {
+		c := claim(n, "a", size)
+		c.Volume, c.Has = named(n), has
+		return c
+	}
+	with := func(v Volume, change func(v *Volume)) Volume {
+		change(&v)
+		return v
+	}
+	for _, c := range []struct {
+		what  string
+		world World
+		want  []string
+	}{
+		{"the first node", World{Nodes: []Node{able("a", nil)}, Classes: local}, []string{
+			"capacity " + full.Name + ": class local has 6442450944 bytes on a",
+		}},
+		{"nothing to do", World{Nodes: []Node{able("a", nil)}, Classes: local, Capacities: []Capacity{full}}, nil},
+		{"the scheduler has not chosen", World{Nodes: []Node{able("a", nil)}, Classes: local, Capacities: []Capacity{full}, Claims: []Claim{claim(1, "", gib)}}, nil},
+		{"a claim", World{Nodes: []Node{able("a", nil)}, Classes: local, Capacities: []Capacity{full}, Claims: []Claim{claim(1, "a", gib)}}, []string{
+			"give claim default/c1 volume " + named(1) + " on a (1073741824 bytes)",
+			"capacity " + full.Name + ": class local has 5368709120 bytes on a",
+		}},
+		{"two claims, and room for the one that came first", World{Nodes: []Node{able("a", nil)}, Classes: local, Capacities: left(2 * gib),
+			Claims: []Claim{claim(2, "a", 3*gib), claim(1, "a", 4*gib)}}, []string{
+			"give claim default/c1 volume " + named(1) + " on a (4294967296 bytes)",
+			"ask for another node for claim default/c2: node a has room for 2 GiB, and 3 GiB are asked for",
+		}},
+		{"the volume is there already", World{Nodes: []Node{able("a", nil)}, Classes: local, Capacities: left(5 * gib),
+			Claims: []Claim{claim(1, "a", gib)}, Volumes: []Volume{volumeOf(1, "a", gib)}}, nil},
+		{"a node without quotas", World{Nodes: []Node{{Name: "a", Hostname: "a", Report: Report{Problem: "too old"}}}, Classes: local, Capacities: []Capacity{full},
+			Claims: []Claim{claim(1, "a", gib)}}, []string{
+			"ask for another node for claim default/c1: node a has no volumes: too old",
+			"drop capacity " + full.Name,
+		}},
+		{"a node that is no more", World{Classes: local, Claims: []Claim{claim(1, "a", gib)}}, []string{
+			"ask for another node for claim default/c1: there is no node a",
+		}},
+		{"a claim that cannot be served", World{Classes: local, Claims: []Claim{{Key: "default/c1", UID: uid(1), Class: "local", Problem: "a block device"}}}, []string{
+			"refuse claim default/c1: a block device",
+		}},
+		{"of a class that does not wait", World{Classes: []StorageClass{{Name: "hasty", Immediate: true}}, Claims: []Claim{{Key: "default/c1", UID: uid(1), Class: "hasty"}}}, []string{
+			"refuse claim default/c1: a local volume is made where its pod runs: volumeBindingMode of StorageClass hasty must be WaitForFirstConsumer",
+		}},
+		{"of another class", World{Classes: local, Claims: []Claim{{Key: "default/c1", UID: uid(1), Class: "other", Node: "a"}}}, nil},
+		{"growth", World{Nodes: []Node{able("a", nil)}, Classes: local, Capacities: left(4 * gib),
+			Claims: []Claim{bound(1, 2*gib, gib)}, Volumes: []Volume{volumeOf(1, "a", gib)}}, []string{
+			"grow volume " + named(1) + " to 2147483648 bytes",
+		}},
+		{"growth is promised, and the kubelet is to hear of it", World{Nodes: []Node{able("a", nil)}, Classes: local, Capacities: left(4 * gib),
+			Claims: []Claim{bound(1, 2*gib, gib)}, Volumes: []Volume{volumeOf(1, "a", 2*gib)}}, []string{
+			"grow claim default/c1 to 2147483648 bytes",
+		}},
+		{"growth without room", World{Nodes: []Node{able("a", nil)}, Classes: local, Capacities: left(5 * gib),
+			Claims: []Claim{bound(1, 9*gib, gib)}, Volumes: []Volume{volumeOf(1, "a", gib)}}, []string{
+			"refuse claim default/c1: node a has room for 5 GiB more, and 8 GiB are asked for",
+		}},
+		{"no growth of what is lost", World{Nodes: []Node{able("a", nil)}, Classes: local, Capacities: []Capacity{full},
+			Claims: []Claim{bound(1, 2*gib, gib)}, Volumes: []Volume{with(volumeOf(1, "a", gib), func(v *Volume) { v.Filesystem = "f0" })}}, []string{
+			"refuse claim default/c1: volume " + named(1) + " cannot grow: it went with node a, or with what was on its disk",
+		}},
+		{"another claim's volume does not grow", World{Nodes: []Node{able("a", nil)}, Classes: local, Capacities: left(5 * gib),
+			Claims: []Claim{bound(1, 2*gib, gib)}, Volumes: []Volume{with(volumeOf(1, "a", gib), func(v *Volume) { v.ClaimUID = uid(2) })}}, nil},
+		{"released", World{Nodes: []Node{able("a", map[string]int64{named(1): gib})}, Classes: local, Capacities: left(5 * gib),
+			Volumes: []Volume{with(volumeOf(1, "a", gib), func(v *Volume) { v.Released = true })}}, []string{
+			"delete volume " + named(1),
+		}},
+		{"released, and kept", World{Nodes: []Node{able("a", map[string]int64{named(1): gib})}, Classes: local, Capacities: left(5 * gib),
+			Volumes: []Volume{with(volumeOf(1, "a", gib), func(v *Volume) { v.Released, v.Retain = true, true })}}, nil},
+		{"deleted while it is used", World{Nodes: []Node{able("a", map[string]int64{named(1): gib})}, Classes: local, Capacities: left(5 * gib),
+			Volumes: []Volume{with(volumeOf(1, "a", gib), func(v *Volume) { v.Deleting = true })}}, nil},
+		{"to be destroyed", World{Nodes: []Node{able("a", map[string]int64{named(1): gib})}, Classes: local, Capacities: left(5 * gib),
+			Volumes: []Volume{with(volumeOf(1, "a", gib), func(v *Volume) { v.Released, v.Deleting = true, true })}}, []string{
+			"tell node a to destroy: " + named(1),
+		}},
+		{"destroyed", World{Classes: local, Capacities: left(5 * gib),
+			Nodes:   []Node{{Name: "a", Hostname: "a", Obsolete: []string{named(1)}, Report: Report{Filesystem: "f1", Size: 10 * gib, Gone: []string{named(1)}}}},
+			Volumes: []Volume{with(volumeOf(1, "a", gib), func(v *Volume) { v.Released, v.Deleting = true, true })}}, []string{
+			"let volume " + named(1) + " go",
+			"tell node a to destroy: nothing",
+		}},
+		{"not listed is not destroyed", World{Nodes: []Node{{Name: "a", Hostname: "a", Obsolete: []string{named(1)}, Report: Report{Filesystem: "f1", Size: 10 * gib}}},
+			Classes: local, Capacities: left(5 * gib),
+			Volumes: []Volume{with(volumeOf(1, "a", gib), func(v *Volume) { v.Released, v.Deleting = true, true })}}, nil},
+		{"went with its machine", World{Classes: local, Volumes: []Volume{with(volumeOf(1, "a", gib), func(v *Volume) { v.Released, v.Deleting = true, true })}}, []string{
+			"let volume " + named(1) + " go",
+		}},
+		{"went with a reset", World{Nodes: []Node{able("a", nil)}, Classes: local, Capacities: []Capacity{full},
+			Volumes: []Volume{with(volumeOf(1, "a", gib), func(v *Volume) { v.Released, v.Deleting, v.Filesystem = true, true, "f0" })}}, []string{
+			"let volume " + named(1) + " go",
+		}},
+		{"what nobody claims is left alone, and counts", World{Nodes: []Node{able("a", map[string]int64{named(1): gib})}, Classes: local, Capacities: left(5 * gib)}, nil},
+	} {
+		var got []string
+		for _, op := range Step(c.world) {
+			got = append(got, op.String())
+		}
+		if !slices.Equal(got, c.want) {
+			t.Errorf("%s:\n%s\nwant:\n%s", c.what, strings.Join(got, "\n"), strings.Join(c.want, "\n"))
+		}
+	}
+}
+
+// cluster is a World with what surrounds it: the scheduler, upstream's controllers, kubelets, and disks.
+type cluster struct {
+	World
+	disks map[string]map[string]int64 // by node: what lies on it
+	t     *testing.T
+}
+
+// apply makes a change, as the API server does.
+func (c *cluster) apply(op Op) {
+	claim := func(key string) *Claim {
+		return &c.Claims[slices.IndexFunc(c.Claims, func(x Claim) bool { return x.Key == key })]
+	}
+	volume := func(name string) int {
+		return slices.IndexFunc(c.Volumes, func(v Volume) bool { return v.Name == name })
+	}
+	switch o := op.(type) {
+	case CreateVolume:
+		to := claim(o.Claim)
+		c.Volumes = append(c.Volumes, Volume{Name: o.Name, Node: o.Hostname, Filesystem: o.Filesystem, ClaimUID: to.UID, Size: o.Size})
+		to.Volume, to.Has = o.Name, o.Size // upstream binds
+	case Reschedule:
+		claim(o.Claim).Node = ""
+	case GrowVolume:
+		c.Volumes[volume(o.Name)].Size = o.Size
+	case GrowClaim:
+		to := claim(o.Claim)
+		v := c.Volumes[volume(to.Volume)]
+		c.disks[v.Node][v.Name] = max(c.disks[v.Node][v.Name], v.Size) // the kubelet
+		to.Has = v.Size
+	case DeleteVolume:
+		c.Volumes[volume(o.Name)].Deleting = true
+	case Finish:
+		i := volume(o.Name)
+		if _, there := c.disks[c.Volumes[i].Node][o.Name]; there {
+			c.t.Fatalf("%s: it is on the disk still", op)
+		}
+		c.Volumes = slices.Delete(c.Volumes, i, i+1)
+	case Destroy:
+		c.Nodes[slices.IndexFunc(c.Nodes, func(n Node) bool { return n.Name == o.Node })].Obsolete = o.Names
+	case SetCapacity:
+		c.Capacities = append(slices.DeleteFunc(c.Capacities, func(x Capacity) bool { return x.Name == o.Name }), o.Capacity)
+	case DropCapacity:
+		c.Capacities = slices.DeleteFunc(c.Capacities, func(x Capacity) bool { return x.Name == o.Name })
+	}
+}
+
+// check says that neither what is promised nor what lies on a disk is ever more than there is room for.
+func (c *cluster) check() {
+	for _, n := range c.Nodes {
+		if free := Free(0, n, c.Volumes); free < 0 {
+			c.t.Fatalf("%d bytes too many are promised on %s: %+v", -free, n.Name, c.Volumes)
+		}
+		onDisk := int64(0)
+		for _, size := range c.disks[n.Name] {
+			onDisk += size
+		}
+		if onDisk > Free(0, Node{Report: Report{Size: n.Report.Size}}, nil) {
+			c.t.Fatalf("%d bytes are on %s", onDisk, n.Name)
+		}
+	}
+}
+
+// kubelet uses volumes, which makes them, obeys, and reports.
+func (c *cluster) kubelet(i int) {
+	n := &c.Nodes[i]
+	for _, v := range c.Volumes {
+		if v.Node == n.Hostname && v.Filesystem == n.Report.Filesystem && !v.Released && c.disks[n.Name][v.Name] == 0 {
+			c.disks[n.Name][v.Name] = v.Size
+		}
+	}
+	n.Report.Gone = nil
+	for _, name := range n.Obsolete {
+		delete(c.disks[n.Name], name)
+		n.Report.Gone = append(n.Report.Gone, name)
+	}
+	n.Report.Volumes = maps.Clone(c.disks[n.Name])
+}
+
+// happen is something that people, the scheduler or the power do.
+func (c *cluster) happen(r *rand.Rand, n int) {
+	switch r.IntN(6) {
+	case 0, 1:
+		c.Claims = append(c.Claims, claim(n, "", int64(1+r.IntN(3*1024))*mib))
+	case 2: // the scheduler
+		for i, claim := range c.Claims {
+			for _, capacity := range c.Capacities {
+				if claim.Node == "" && claim.Size <= capacity.Bytes {
+					c.Claims[i].Node = capacity.Hostname
+				}
+			}
+		}
+	case 3: // a claim ends
+		if len(c.Claims) > 0 {
+			i := r.IntN(len(c.Claims))
+			for j, v := range c.Volumes {
+				if v.ClaimUID == c.Claims[i].UID {
+					c.Volumes[j].Released = true
+				}
+			}
+			c.Claims = slices.Delete(c.Claims, i, i+1)
+		}
+	case 4: // a claim asks for more
+		if len(c.Claims) > 0 {
+			c.Claims[r.IntN(len(c.Claims))].Size += int64(r.IntN(1024)) * mib
+		}
+	case 5: // a machine is reset, seldom
+		if r.IntN(10) == 0 {
+			n := &c.Nodes[r.IntN(len(c.Nodes))]
+			clear(c.disks[n.Name])
+			n.Report.Filesystem += "'"
+			n.Report.Volumes = nil
+		}
+	}
+}
+
+// TestSimulation lets claims come, grow and go on three nodes, machines be reset, nodes be silent for a while, and passes be cut
+// short: nothing is ever promised twice, nothing goes while it is on a disk, and when all claims have gone nothing is left.
+func TestSimulation(t *testing.T) {
+	for seed := range uint64(100) {
+		r := rand.New(rand.NewPCG(seed, 0))
+		c := &cluster{t: t, disks: map[string]map[string]int64{}, World: World{Classes: local}}
+		for _, name := range []string{"a", "b", "c"} {
+			c.Nodes = append(c.Nodes, able(name, nil))
+			c.disks[name] = map[string]int64{}
+		}
+		pass := func(cut int) (ops int) {
+			all := Step(c.World)
+			for _, op := range all[:min(cut, len(all))] {
+				c.apply(op)
+				c.check()
+			}
+			return len(all)
+		}
+		for n := range 100 {
+			c.happen(r, n)
+			if r.IntN(3) > 0 {
+				c.kubelet(r.IntN(len(c.Nodes)))
+			}
+			pass(r.IntN(6))
+		}
+		for i := range c.Volumes {
+			c.Volumes[i].Released = true
+		}
+		c.Claims = nil
+		settled := false
+		for range 10 {
+			for i := range c.Nodes {
+				c.kubelet(i)
+			}
+			settled = pass(1000) == 0
+		}
+		if !settled || len(c.Volumes) > 0 {
+			t.Fatalf("seed %d: it does not settle: %+v\n%v", seed, c.Volumes, Step(c.World))
+		}
+		for name, disk := range c.disks {
+			if len(disk) > 0 {
+				t.Fatalf("seed %d: on %s there is left %v", seed, name, disk)
+			}
+		}
+	}
+}

@@ -1,0 +1,336 @@
+package localvolumes
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+
+	"github.com/google/renameio/v2"
+	"github.com/moby/sys/mountinfo"
+	"golang.org/x/sys/unix"
+
+	"github.com/orlop-os/orlop/pkg/projectquota"
+)
+
+// The folders below the store's root. A volume is made in one, used in the next and removed in the last, and moves between them by
+// rename(2), so that at any moment it is whole, or nothing that anybody uses.
+const (
+	making   = "making"
+	volumes  = "volumes"
+	removing = "removing"
+)
+
+// destroyed is a file with the names of volumes that were destroyed, one a line. An object of such a volume may come back, with data
+// of the cluster that were put back; an empty folder must not pass for what it had. mostDestroyed bytes of the file are kept.
+const (
+	destroyed     = "destroyed"
+	mostDestroyed = 1 << 20
+)
+
+// firstProject is where the numbers of the volumes' projects begin, far from those that others choose (the kubelet's own begin at 2²⁰).
+const firstProject = 1 << 24
+
+// inodeShare is how many bytes of a volume go with one inode: as many as DATA has for each (pkg/mkfs). leastInodes a small one has too.
+const (
+	inodeShare  = 16 << 10
+	leastInodes = 256
+)
+
+// quotas is what the store asks of the kernel; tests have another one.
+type quotas interface {
+	Enforce(folder string) error
+	Assign(folder string, project uint32) error
+	Of(folder string) (uint32, error)
+	SetLimit(folder string, project uint32, limit projectquota.Limit) error
+	Get(folder string, project uint32) (projectquota.Limit, projectquota.Usage, error)
+}
+
+// kernelQuotas are the kernel's (package projectquota).
+type kernelQuotas struct{}
+
+func (kernelQuotas) Enforce(folder string) error           { return projectquota.Enforce(folder) }
+func (kernelQuotas) Assign(folder string, id uint32) error { return projectquota.Assign(folder, id) }
+func (kernelQuotas) Of(folder string) (uint32, error)      { return projectquota.Of(folder) }
+func (kernelQuotas) SetLimit(folder string, id uint32, l projectquota.Limit) error {
+	return projectquota.SetLimit(folder, id, l)
+}
+func (kernelQuotas) Get(folder string, id uint32) (projectquota.Limit, projectquota.Usage, error) {
+	return projectquota.Get(folder, id)
+}
+
+// volume is one on the disk.
+type volume struct {
+	project uint32
+	size    int64 // its limit, bytes
+	going   bool  // it is being removed
+}
+
+// store is the folder of all volumes of a node. Its methods may be called from several goroutines.
+type store struct {
+	root   string
+	quotas quotas
+	mounts func() ([]*mountinfo.Info, error)
+	mu     sync.Mutex
+	all    map[string]volume
+	next   uint32 // project
+}
+
+// openStore makes the folders where they are missing, removes what was not finished when the machine stopped, and reads what there is.
+func openStore(root string, q quotas) (*store, error) {
+	s := &store{root: root, quotas: q, all: map[string]volume{}, next: firstProject}
+	s.mounts = func() ([]*mountinfo.Info, error) { return mountinfo.GetMounts(nil) }
+	for _, name := range []string{"", making, volumes, removing} {
+		if err := os.MkdirAll(filepath.Join(root, name), 0o700); err != nil {
+			return nil, fmt.Errorf("cannot make a folder for volumes: %w", err)
+		}
+	}
+	if err := q.Enforce(root); err != nil {
+		return nil, err
+	}
+	unfinished, err := os.ReadDir(filepath.Join(root, making))
+	if err != nil {
+		return nil, err
+	}
+	for _, e := range unfinished {
+		if err := os.RemoveAll(filepath.Join(root, making, e.Name())); err != nil {
+			return nil, fmt.Errorf("cannot remove a volume that was not finished: %w", err)
+		}
+	}
+	for _, place := range []string{volumes, removing} {
+		if err := s.read(place); err != nil {
+			return nil, err
+		}
+	}
+	return s, s.forget()
+}
+
+// read learns the volumes of one folder.
+func (s *store) read(place string) error {
+	entries, err := os.ReadDir(filepath.Join(s.root, place))
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		folder := filepath.Join(s.root, place, e.Name())
+		project, err := s.quotas.Of(folder)
+		if err != nil {
+			return err
+		}
+		limit, _, err := s.quotas.Get(s.root, project)
+		if err != nil && !errors.Is(err, unix.ESRCH) {
+			return err
+		}
+		s.all[e.Name()] = volume{project: project, size: int64(limit.Bytes), going: place == removing}
+		s.next = max(s.next, project+1)
+	}
+	return nil
+}
+
+// sizes are the limits of all volumes, those that are being removed too.
+func (s *store) sizes() map[string]int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	sizes := map[string]int64{}
+	for name, v := range s.all {
+		sizes[name] = v.size
+	}
+	return sizes
+}
+
+// ensure returns a volume's folder, and makes it where it is missing: the limit stands, and is on the disk, before anybody can write.
+func (s *store) ensure(name string, size int64) (folder string, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	folder = filepath.Join(s.root, volumes, name)
+	v, there := s.all[name]
+	switch {
+	case there && v.going:
+		return "", fmt.Errorf("volume %s is being destroyed", name)
+	case there:
+		return folder, nil
+	case !volumeName.MatchString(name):
+		return "", fmt.Errorf("%q is no volume of this driver: its name must be pvc- and a claim's UID", name)
+	case size < 1:
+		return "", fmt.Errorf("volume %s: a size of %d bytes is no size", name, size)
+	}
+	if gone, err := s.gone(); err != nil {
+		return "", err
+	} else if strings.Contains(gone, name+"\n") {
+		return "", fmt.Errorf("volume %s: its data are lost: they were destroyed with a claim before; delete its claim to have a new one", name)
+	}
+	v = volume{project: s.next, size: size}
+	s.next++
+	unfinished := filepath.Join(s.root, making, name)
+	if err := os.Mkdir(unfinished, 0o700); err != nil {
+		return "", fmt.Errorf("volume %s: cannot be made: %w", name, err)
+	}
+	err = errors.Join(
+		s.limit(v.project, size),
+		s.quotas.Assign(unfinished, v.project),
+		os.Chmod(unfinished, 0o777), // as an emptyDir: pods have many users, and nobody else comes through the store's root
+	)
+	if err == nil {
+		err = persist(unfinished)
+	}
+	if err == nil {
+		err = os.Rename(unfinished, folder)
+	}
+	if err != nil {
+		return "", errors.Join(fmt.Errorf("volume %s: cannot be made: %w", name, err), os.RemoveAll(unfinished))
+	}
+	s.all[name] = v
+	return folder, persist(filepath.Join(s.root, volumes))
+}
+
+// limit sets what a project may have.
+func (s *store) limit(project uint32, size int64) error {
+	return s.quotas.SetLimit(s.root, project, projectquota.Limit{Bytes: uint64(size), Inodes: max(uint64(size)/inodeShare, leastInodes)})
+}
+
+// grow raises a volume's limit, which is on the disk then: the kubelet asks only once. It is never lowered.
+func (s *store) grow(name string, size int64) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	v, there := s.all[name]
+	if !there || v.going {
+		return fmt.Errorf("volume %s is not on this node: it cannot grow", name)
+	}
+	if size <= v.size {
+		return nil
+	}
+	if err := s.limit(v.project, size); err != nil {
+		return err
+	}
+	if err := persistAll(s.root); err != nil {
+		return fmt.Errorf("volume %s: that it has grown is not on the disk: %w", name, err)
+	}
+	v.size = size
+	s.all[name] = v
+	return nil
+}
+
+// remove destroys a volume that is there. While something of it is mounted it stays, and that is an error.
+func (s *store) remove(name string) error {
+	v, folder, err := s.retire(name)
+	if folder == "" || err != nil {
+		return err
+	}
+	if err := os.RemoveAll(folder); err != nil { // outside the lock: it may take long
+		return fmt.Errorf("volume %s: cannot be destroyed: %w", name, err)
+	}
+	if err := s.quotas.SetLimit(s.root, v.project, projectquota.Limit{}); err != nil && !errors.Is(err, unix.ESRCH) {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.all, name)
+	return nil
+}
+
+// retire takes a volume out of use and returns where it lies now; an empty folder if it is not there.
+func (s *store) retire(name string) (volume, string, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	v, there := s.all[name]
+	if !there {
+		return v, "", nil
+	}
+	folder := filepath.Join(s.root, removing, name)
+	if v.going {
+		return v, folder, nil
+	}
+	mounts, err := s.mounts()
+	if err != nil {
+		return v, "", fmt.Errorf("volume %s: cannot see whether it is mounted: %w", name, err)
+	}
+	for _, m := range mounts {
+		if strings.Contains(m.Root+"/", "/"+filepath.Base(s.root)+"/"+volumes+"/"+name+"/") {
+			return v, "", fmt.Errorf("volume %s: cannot be destroyed: it is still mounted at %s", name, m.Mountpoint)
+		}
+	}
+	err = s.remember(name)
+	if err == nil {
+		err = os.Rename(filepath.Join(s.root, volumes, name), folder)
+	}
+	if err != nil {
+		return v, "", fmt.Errorf("volume %s: cannot be destroyed: %w", name, err)
+	}
+	v.going = true
+	s.all[name] = v
+	return v, folder, persist(filepath.Join(s.root, removing))
+}
+
+// remember writes down that a volume is destroyed, and waits until that is on the disk.
+func (s *store) remember(name string) error {
+	f, err := os.OpenFile(filepath.Join(s.root, destroyed), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(name + "\n")
+	return errors.Join(err, f.Sync(), f.Close())
+}
+
+// gone are the names of volumes that were destroyed.
+func (s *store) gone() (string, error) {
+	names, err := os.ReadFile(filepath.Join(s.root, destroyed))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return "", fmt.Errorf("cannot read which volumes were destroyed: %w", err)
+	}
+	return string(names), nil
+}
+
+// forget lets the oldest half of what was destroyed go when it is too much.
+func (s *store) forget() error {
+	names, err := s.gone()
+	if err != nil || len(names) <= mostDestroyed {
+		return err
+	}
+	_, kept, _ := strings.Cut(names[len(names)-mostDestroyed/2:], "\n")
+	return renameio.WriteFile(filepath.Join(s.root, destroyed), []byte(kept), 0o600)
+}
+
+// unfinished are the volumes whose removal was begun.
+func (s *store) unfinished() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	going := maps.Clone(s.all)
+	maps.DeleteFunc(going, func(_ string, v volume) bool { return !v.going })
+	names := []string{}
+	for name := range going {
+		names = append(names, name)
+	}
+	return names
+}
+
+// persist waits until a folder is on the disk.
+func persist(folder string) error {
+	f, err := os.Open(folder)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
+}
+
+// persistAll waits until the whole file system that a folder is on is on the disk: limits are no part of any folder.
+func persistAll(folder string) error {
+	f, err := os.Open(folder)
+	if err != nil {
+		return err
+	}
+	return errors.Join(unix.Syncfs(int(f.Fd())), f.Close())
+}
+
+// filesystem tells the file system that a folder is on from others, and how many bytes all its files can have: the last percent is
+// root's (machined/disk). statfs(2) tells that share too, but another one when the disk is almost full.
+func filesystem(folder string) (id string, size int64, err error) {
+	var s unix.Statfs_t
+	if err := unix.Statfs(folder, &s); err != nil {
+		return "", 0, fmt.Errorf("%s: cannot look at the file system: %w", folder, err)
+	}
+	return fmt.Sprintf("%08x%08x", uint32(s.Fsid.Val[0]), uint32(s.Fsid.Val[1])), int64(s.Blocks-s.Blocks/100) * s.Bsize, nil
+}

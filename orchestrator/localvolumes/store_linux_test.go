@@ -1,0 +1,257 @@
+package localvolumes
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/moby/sys/mountinfo"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/orlop-os/orlop/pkg/mount"
+	"github.com/orlop-os/orlop/pkg/nodespec"
+	"github.com/orlop-os/orlop/pkg/projectquota"
+)
+
+// memory is quotas without a kernel. Folders keep their project wherever they are moved to.
+type memory struct {
+	projects map[string]uint32 // by the folder's last name
+	limits   map[uint32]projectquota.Limit
+	err      error // of every call that changes something
+}
+
+func newMemory() *memory {
+	return &memory{projects: map[string]uint32{}, limits: map[uint32]projectquota.Limit{}}
+}
+
+func (m *memory) Enforce(string) error { return m.err }
+func (m *memory) Assign(folder string, id uint32) error {
+	if m.err == nil {
+		m.projects[filepath.Base(folder)] = id
+	}
+	return m.err
+}
+func (m *memory) Of(folder string) (uint32, error) { return m.projects[filepath.Base(folder)], nil }
+func (m *memory) SetLimit(_ string, id uint32, limit projectquota.Limit) error {
+	if m.err == nil {
+		m.limits[id] = limit
+	}
+	return m.err
+}
+func (m *memory) Get(_ string, id uint32) (projectquota.Limit, projectquota.Usage, error) {
+	return m.limits[id], projectquota.Usage{}, nil
+}
+
+func open(t *testing.T, root string, q quotas) *store {
+	t.Helper()
+	s, err := openStore(root, q)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.mounts = func() ([]*mountinfo.Info, error) { return nil, nil }
+	return s
+}
+
+// TestStore makes volumes, lets one grow, and opens the store again in every state that a power cut can leave.
+func TestStore(t *testing.T) {
+	root, kernel := filepath.Join(t.TempDir(), "local-volumes"), newMemory()
+	s := open(t, root, kernel)
+	folder, err := s.ensure(named(1), 64*mib)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if info, err := os.Stat(folder); err != nil || info.Mode() != fs.ModeDir|0o777 {
+		t.Errorf("the folder of a volume: %v, %v", info, err)
+	}
+	if again, err := s.ensure(named(1), 128*mib); err != nil || again != folder {
+		t.Errorf("a second time: %s, %v", again, err)
+	}
+	if _, err := s.ensure(named(2), mib); err != nil {
+		t.Fatal(err)
+	}
+	for _, size := range []int64{mib, 96 * mib, 32 * mib} {
+		if err := s.grow(named(1), size); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := map[string]int64{named(1): 96 * mib, named(2): mib}
+	if got := s.sizes(); !maps.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+	first, second := s.all[named(1)].project, s.all[named(2)].project
+	if first == second || kernel.limits[first] != (projectquota.Limit{Bytes: 96 * mib, Inodes: 96 * 64}) || kernel.limits[second].Inodes != leastInodes {
+		t.Errorf("limits %+v", kernel.limits)
+	}
+	for _, name := range []string{"../etc", "pvc-1", "", named(1) + "/x"} {
+		if _, err := s.ensure(name, mib); err == nil {
+			t.Errorf("%q was made", name)
+		}
+	}
+
+	// One was not finished, and one was not removed to its end.
+	if err := errors.Join(os.Mkdir(filepath.Join(root, making, named(3)), 0o700), os.Rename(filepath.Join(root, volumes, named(2)), filepath.Join(root, removing, named(2)))); err != nil {
+		t.Fatal(err)
+	}
+	s = open(t, root, kernel)
+	if got := s.sizes(); !maps.Equal(got, want) {
+		t.Errorf("after a power cut: %v, want %v", got, want)
+	}
+	if left, err := os.ReadDir(filepath.Join(root, making)); err != nil || len(left) > 0 {
+		t.Errorf("what was not finished is there still: %v, %v", left, err)
+	}
+	if got := s.unfinished(); !slices.Equal(got, []string{named(2)}) {
+		t.Errorf("to be removed: %v", got)
+	}
+	if _, err := s.ensure(named(2), mib); err == nil {
+		t.Error("a volume that is being removed was used")
+	}
+	if err := s.remove(named(2)); err != nil {
+		t.Error(err)
+	}
+	if _, err := s.ensure(named(4), mib); err != nil || s.all[named(4)].project <= second {
+		t.Errorf("a new volume has project %d, %v", s.all[named(4)].project, err)
+	}
+}
+
+// TestRemove: a volume that is mounted, or a part of it, stays; another one whose name begins alike does not matter.
+func TestRemove(t *testing.T) {
+	root, kernel := filepath.Join(t.TempDir(), "local-volumes"), newMemory()
+	s := open(t, root, kernel)
+	folder, err := s.ensure(named(1), mib)
+	if err == nil {
+		err = os.WriteFile(filepath.Join(folder, "file"), nil, 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, at := range []string{"", "/below"} {
+		s.mounts = func() ([]*mountinfo.Info, error) {
+			return []*mountinfo.Info{{Root: "/lib/local-volumes/volumes/" + named(1) + at, Mountpoint: "/pod"}}, nil
+		}
+		if err := s.remove(named(1)); err == nil || !strings.Contains(err.Error(), "still mounted at /pod") {
+			t.Errorf("%v", err)
+		}
+	}
+	s.mounts = func() ([]*mountinfo.Info, error) {
+		return []*mountinfo.Info{{Root: "/lib/local-volumes/volumes/" + named(1) + "0", Mountpoint: "/pod"}, {Root: "/lib/local-volumes", Mountpoint: "/x"}}, nil
+	}
+	for range 2 {
+		if err := s.remove(named(1)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := os.Stat(folder); !errors.Is(err, fs.ErrNotExist) || len(s.sizes()) > 0 {
+		t.Errorf("it is there still: %v, %v", err, s.sizes())
+	}
+	// Its object comes back, with data of the cluster that were put back.
+	for range 2 {
+		if _, err := s.ensure(named(1), mib); err == nil || !strings.Contains(err.Error(), "its data are lost") {
+			t.Errorf("an empty folder in its place: %v", err)
+		}
+		s = open(t, root, kernel)
+	}
+	if _, err := s.ensure(named(2), mib); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestForget: the list of what was destroyed does not grow for ever.
+func TestForget(t *testing.T) {
+	root := filepath.Join(t.TempDir(), "local-volumes")
+	s := open(t, root, newMemory())
+	all := strings.Repeat(named(1)+"\n", mostDestroyed/len(named(1))) + named(2) + "\n"
+	if err := os.WriteFile(filepath.Join(root, destroyed), []byte(all), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s = open(t, root, newMemory())
+	if gone, err := s.gone(); err != nil || len(gone) > mostDestroyed/2 || !strings.HasPrefix(gone, named(1)+"\n") || !strings.HasSuffix(gone, "\n"+named(2)+"\n") {
+		t.Errorf("%d bytes are kept, %v", len(gone), err)
+	}
+}
+
+// TestMakingFails: what cannot be limited is not made, and nothing is left of it.
+func TestMakingFails(t *testing.T) {
+	root, kernel := filepath.Join(t.TempDir(), "local-volumes"), newMemory()
+	s := open(t, root, kernel)
+	kernel.err = errors.New("no")
+	if _, err := s.ensure(named(1), mib); err == nil {
+		t.Error("it was made")
+	}
+	kernel.err = nil
+	if _, err := s.ensure(named(1), mib); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestUnsupported: on a file system without quotas the node runs, says why it has no volumes, and refuses each.
+func TestUnsupported(t *testing.T) {
+	n, err := newNode(nodespec.Spec{NodeName: "a"}, t.TempDir(), &memory{err: projectquota.ErrUnsupported})
+	if err != nil {
+		t.Fatal(err)
+	}
+	report, err := n.obey([]string{named(2), named(1)})
+	if err != nil || report.Problem == "" || !slices.Equal(report.Gone, []string{named(1), named(2)}) {
+		t.Errorf("%+v, %v", report, err)
+	}
+	d := &driver{problem: n.problem}
+	if _, err := d.NodePublishVolume(t.Context(), request(named(1), "f", "1048576", t.TempDir())); status.Code(err) != codes.FailedPrecondition {
+		t.Errorf("%v", err)
+	}
+}
+
+// request is the kubelet's for a volume.
+func request(name, filesystem, size, target string) *csi.NodePublishVolumeRequest {
+	return &csi.NodePublishVolumeRequest{
+		VolumeId: name, TargetPath: target, VolumeContext: map[string]string{attributeFilesystem: filesystem, attributeSize: size},
+		VolumeCapability: &csi.VolumeCapability{AccessType: &csi.VolumeCapability_Mount{Mount: &csi.VolumeCapability_MountVolume{}}},
+	}
+}
+
+// TestPublish: a volume is shown once, of this file system only, and with the options that there are.
+func TestPublish(t *testing.T) {
+	var bound []mount.Flags
+	d := &driver{
+		node: "a", filesystem: "f1", store: open(t, filepath.Join(t.TempDir(), "local-volumes"), newMemory()), changed: func() {},
+		bind:    func(_, _ string, flags mount.Flags) error { bound = append(bound, flags); return nil },
+		mounted: func(string) (bool, error) { return len(bound) > 0, nil },
+		unmount: func(string) error { return nil },
+	}
+	target := filepath.Join(t.TempDir(), "mount")
+	if _, err := d.NodePublishVolume(t.Context(), request(named(1), "f0", "1048576", target)); status.Code(err) != codes.NotFound || !strings.Contains(err.Error(), "its data are lost") {
+		t.Errorf("of a disk that was erased: %v", err)
+	}
+	odd := request(named(1), "f1", "1048576", target)
+	odd.GetVolumeCapability().GetMount().MountFlags = []string{"noexec", "discard"}
+	if _, err := d.NodePublishVolume(t.Context(), odd); status.Code(err) != codes.InvalidArgument {
+		t.Errorf("an option that there is not: %v", err)
+	}
+	if len(d.store.sizes()) > 0 {
+		t.Error("what was refused was made")
+	}
+	right := request(named(1), "f1", "1048576", target)
+	right.Readonly = true
+	for range 2 {
+		if _, err := d.NodePublishVolume(t.Context(), right); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !slices.Equal(bound, []mount.Flags{mount.NoSuid | mount.NoDev | mount.NoAtime | mount.ReadOnly}) {
+		t.Errorf("mounted %v", bound)
+	}
+	if _, err := d.NodeExpandVolume(context.Background(), &csi.NodeExpandVolumeRequest{VolumeId: named(1), CapacityRange: &csi.CapacityRange{RequiredBytes: 2 * mib}}); err != nil || d.store.sizes()[named(1)] != 2*mib {
+		t.Errorf("%v, %v", d.store.sizes(), err)
+	}
+	for range 2 {
+		if _, err := d.NodeUnpublishVolume(context.Background(), &csi.NodeUnpublishVolumeRequest{VolumeId: named(1), TargetPath: target}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

@@ -1,0 +1,188 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/orlop-os/orlop/orchestrator/bootstrap"
+	"github.com/orlop-os/orlop/orchestrator/localvolumes"
+)
+
+// storing is a node of the test's that says what it has of volumes.
+type storing struct {
+	name  string
+	admin kubernetes.Interface
+}
+
+// report says it as the node's half does. With 1600 MiB 960 can be promised.
+func (s storing) report(ctx context.Context, t *testing.T, r localvolumes.Report) {
+	t.Helper()
+	r.Filesystem, r.Size = "f1", 1600<<20
+	text, err := json.Marshal(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]any{localvolumes.ReportAnnotation: string(text)}}})
+	if err == nil {
+		_, err = s.admin.CoreV1().Nodes().Patch(ctx, s.name, types.MergePatchType, patch, metav1.PatchOptions{})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// claim makes a claim of the default class, and a pod that uses it.
+func (s storing) claim(ctx context.Context, t *testing.T, name, size string) {
+	t.Helper()
+	_, err := s.admin.CoreV1().PersistentVolumeClaims("default").Create(ctx, &corev1.PersistentVolumeClaim{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: corev1.PersistentVolumeClaimSpec{
+			AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+			Resources:   corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse(size)}},
+		},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pod := plainPod(name)
+	pod.Spec.NodeSelector = nil
+	pod.Spec.Tolerations = []corev1.Toleration{{Operator: corev1.TolerationOpExists}}
+	pod.Spec.Volumes = []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: name}}}}
+	if _, err := s.admin.CoreV1().Pods("default").Create(ctx, pod, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// localVolumes shows with the real scheduler and upstream's controllers that a claim without a class gets a volume where its pod runs,
+// that a full node is avoided, that a claim grows, and that a volume goes, and its room comes back, when the node has destroyed it.
+func localVolumes(ctx context.Context, t *testing.T, admin kubernetes.Interface) {
+	node := storing{"disk-1", admin}
+	made, err := admin.CoreV1().Nodes().Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node.name, Labels: map[string]string{corev1.LabelHostname: node.name}}}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer admin.CoreV1().Nodes().Delete(context.Background(), node.name, metav1.DeleteOptions{})
+	made.Status.Allocatable = corev1.ResourceList{corev1.ResourcePods: resource.MustParse("10"), corev1.ResourceCPU: resource.MustParse("4"), corev1.ResourceMemory: resource.MustParse("4Gi")}
+	made.Status.Capacity = made.Status.Allocatable
+	patch, err := json.Marshal(map[string]any{"status": made.Status})
+	if err == nil {
+		_, err = admin.CoreV1().Nodes().Patch(ctx, node.name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	await := func(what string, look func(ctx context.Context) (done bool, last string, err error)) {
+		t.Helper()
+		last := ""
+		err := wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, 30*time.Second, true, func(ctx context.Context) (done bool, err error) {
+			done, last, err = look(ctx)
+			return done, err
+		})
+		if err != nil {
+			t.Fatalf("%s: %v; last: %s", what, err, last)
+		}
+	}
+	capacity := func(want int64) {
+		t.Helper()
+		await(fmt.Sprintf("a capacity of %d MiB", want), func(ctx context.Context) (bool, string, error) {
+			list, err := admin.StorageV1().CSIStorageCapacities("kube-system").List(ctx, metav1.ListOptions{})
+			if err != nil || len(list.Items) != 1 {
+				return false, fmt.Sprint(list), err
+			}
+			have := list.Items[0]
+			return have.StorageClassName == bootstrap.LocalClass && have.NodeTopology.MatchLabels[corev1.LabelHostname] == node.name && have.Capacity.Value() == want<<20, have.Capacity.String(), nil
+		})
+	}
+	bound := func(name string) *corev1.PersistentVolumeClaim {
+		t.Helper()
+		var claim *corev1.PersistentVolumeClaim
+		await(name+" is bound, and its pod has a node", func(ctx context.Context) (_ bool, _ string, err error) {
+			if claim, err = admin.CoreV1().PersistentVolumeClaims("default").Get(ctx, name, metav1.GetOptions{}); err != nil {
+				return false, "", err
+			}
+			pod, err := admin.CoreV1().Pods("default").Get(ctx, name, metav1.GetOptions{})
+			return err == nil && claim.Status.Phase == corev1.ClaimBound && pod.Spec.NodeName == node.name, fmt.Sprintf("%+v %+v", claim, pod.Status), err
+		})
+		return claim
+	}
+	capacityOf := func(name string) string {
+		v, err := admin.CoreV1().PersistentVolumes().Get(ctx, name, metav1.GetOptions{})
+		if err != nil {
+			return err.Error()
+		}
+		return v.Spec.Capacity.Storage().String()
+	}
+
+	node.report(ctx, t, localvolumes.Report{})
+	capacity(960)
+	node.claim(ctx, t, "small", "512Mi")
+	claim := bound("small")
+	if claim.Spec.VolumeName != "pvc-"+string(claim.UID) || *claim.Spec.StorageClassName != bootstrap.LocalClass {
+		t.Errorf("%+v", claim.Spec)
+	}
+	capacity(448)
+	node.report(ctx, t, localvolumes.Report{Volumes: map[string]int64{claim.Spec.VolumeName: 512 << 20}})
+
+	node.claim(ctx, t, "large", "600Mi")
+	await("the pod of a claim that nothing has room for is told so", func(ctx context.Context) (bool, string, error) {
+		pod, err := admin.CoreV1().Pods("default").Get(ctx, "large", metav1.GetOptions{})
+		if err != nil {
+			return false, "", err
+		}
+		return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+			return c.Reason == corev1.PodReasonUnschedulable && strings.Contains(c.Message, "did not have enough free storage")
+		}), fmt.Sprintf("%+v", pod.Status.Conditions), nil
+	})
+
+	grow := []byte(`{"spec":{"resources":{"requests":{"storage":"768Mi"}}}}`)
+	if _, err := admin.CoreV1().PersistentVolumeClaims("default").Patch(ctx, "small", types.MergePatchType, grow, metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	await("the kubelet is told to raise the limit", func(ctx context.Context) (bool, string, error) {
+		c, err := admin.CoreV1().PersistentVolumeClaims("default").Get(ctx, "small", metav1.GetOptions{})
+		return err == nil && c.Status.AllocatedResourceStatuses[corev1.ResourceStorage] == corev1.PersistentVolumeClaimNodeResizePending &&
+			c.Status.AllocatedResources.Storage().String() == "768Mi" && capacityOf(claim.Spec.VolumeName) == "768Mi", fmt.Sprintf("%+v", c.Status), err
+	})
+	capacity(192)
+
+	now := int64(0)
+	if err := admin.CoreV1().Pods("default").Delete(ctx, "small", metav1.DeleteOptions{GracePeriodSeconds: &now}); err != nil {
+		t.Fatal(err)
+	}
+	if err := admin.CoreV1().PersistentVolumeClaims("default").Delete(ctx, "small", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	await("the node is told to destroy the volume", func(ctx context.Context) (bool, string, error) {
+		n, err := admin.CoreV1().Nodes().Get(ctx, node.name, metav1.GetOptions{})
+		return err == nil && n.Annotations[localvolumes.ObsoleteAnnotation] == `["`+claim.Spec.VolumeName+`"]`, fmt.Sprint(n.Annotations), err
+	})
+	if have := capacityOf(claim.Spec.VolumeName); have != "768Mi" {
+		t.Errorf("before the node has destroyed the volume: %s", have)
+	}
+	node.report(ctx, t, localvolumes.Report{Gone: []string{claim.Spec.VolumeName}})
+	await("the volume is gone", func(ctx context.Context) (bool, string, error) {
+		_, err := admin.CoreV1().PersistentVolumes().Get(ctx, claim.Spec.VolumeName, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			return true, "", nil
+		}
+		return false, "it is there", err
+	})
+	bound("large")
+	capacity(360)
+	if err := admin.CoreV1().Pods("default").Delete(ctx, "large", metav1.DeleteOptions{GracePeriodSeconds: &now}); err != nil {
+		t.Error(err)
+	}
+}

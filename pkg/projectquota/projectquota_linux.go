@@ -1,0 +1,155 @@
+// Package projectquota limits what lies below a folder: a project is a number that every file of a folder carries and that new
+// files in it inherit, and the file system counts blocks and inodes of each project and refuses what exceeds its limit.
+//
+// It needs an ext4 that was made with the features quota and project (mkfs.Ext4 does that for DATA), and the kernel's module
+// quota_v2 when that is mounted. The kernel counts from the mount on; limits hold from Enforce on. They do not hold for who has
+// CAP_SYS_RESOURCE, and whoever owns a file can take it out of its project unless he is in a user namespace of his own
+// (fs/quota/dquot.c, ignore_hardlimit; fs/ioctl.c, fileattr_set_prepare). A write beyond the limit fails with EDQUOT, and statfs(2) of
+// a folder of the project shows the limit as the size of the file system.
+//
+// The sources are quotactl(2) and the kernel's include/uapi/linux/quota.h and fs.h. Which projects there are is the caller's business.
+package projectquota
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// ErrUnsupported says that the file system does not count what belongs to projects.
+var ErrUnsupported = errors.New("the file system has no project quotas: an earlier version made it; reset the machine's data to have it made anew")
+
+// Limit is what a project may have at most. Zero is no limit.
+type Limit struct {
+	Bytes  uint64 // rounded up to 1 KiB, the unit of the kernel's limits
+	Inodes uint64
+}
+
+// Usage is what a project has.
+type Usage struct {
+	Bytes, Inodes uint64
+}
+
+// From include/uapi/linux/quota.h.
+const (
+	quotaOn     = 0x800002
+	getQuota    = 0x800007
+	setQuota    = 0x800008
+	project     = 2 // PRJQUOTA, of the types user, group and project
+	blockUnit   = 1024
+	blockLimits = 1
+	inodeLimits = 4
+)
+
+// dqblk is struct if_dqblk.
+type dqblk struct {
+	blocksHard, blocksSoft uint64 // in units of blockUnit
+	space                  uint64 // bytes
+	inodesHard, inodesSoft uint64
+	inodes                 uint64
+	blockTime, inodeTime   uint64
+	valid                  uint32
+	_                      uint32
+}
+
+// From include/uapi/linux/fs.h.
+const (
+	getAttributes = 0x801c581f // FS_IOC_FSGETXATTR
+	setAttributes = 0x401c5820 // FS_IOC_FSSETXATTR
+	inherit       = 0x200      // FS_XFLAG_PROJINHERIT
+)
+
+// fsxattr is struct fsxattr.
+type fsxattr struct {
+	flags, extent, extents, project, cowExtent uint32
+	_                                          [8]byte
+}
+
+// Enforce lets the limits of the file system that folder lies on hold until it is unmounted. It is safe to repeat.
+func Enforce(folder string) error {
+	err := quota(folder, quotaOn, 0, &dqblk{})
+	switch {
+	case err == nil, errors.Is(err, unix.EEXIST): // they hold already
+		return nil
+	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ESRCH), errors.Is(err, unix.ENOSYS):
+		return fmt.Errorf("%s: cannot enforce limits: %w", folder, ErrUnsupported)
+	}
+	return fmt.Errorf("%s: cannot enforce limits: %w", folder, err)
+}
+
+// Assign makes an empty folder the root of a project: what is made in it from now on belongs to the project.
+func Assign(folder string, id uint32) error {
+	err := attributes(folder, getAttributes, setAttributes, func(a *fsxattr) { a.project, a.flags = id, a.flags|inherit })
+	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENOTTY) {
+		err = ErrUnsupported
+	}
+	if err != nil {
+		return fmt.Errorf("%s: cannot become project %d: %w", folder, id, err)
+	}
+	return nil
+}
+
+// Of returns the project that a folder belongs to; 0 is that of everything that was never assigned.
+func Of(folder string) (uint32, error) {
+	var id uint32
+	if err := attributes(folder, getAttributes, 0, func(a *fsxattr) { id = a.project }); err != nil {
+		return 0, fmt.Errorf("%s: cannot read its project: %w", folder, err)
+	}
+	return id, nil
+}
+
+// SetLimit limits a project on the file system that folder lies on. What exceeds the limit already stays, and grows no more.
+func SetLimit(folder string, id uint32, limit Limit) error {
+	want := dqblk{blocksHard: (limit.Bytes + blockUnit - 1) / blockUnit, inodesHard: limit.Inodes, valid: blockLimits | inodeLimits}
+	if err := quota(folder, setQuota, id, &want); err != nil {
+		return fmt.Errorf("%s: cannot limit project %d to %d bytes: %w", folder, id, limit.Bytes, err)
+	}
+	return nil
+}
+
+// Get returns a project's limit and what it has.
+func Get(folder string, id uint32) (Limit, Usage, error) {
+	var have dqblk
+	if err := quota(folder, getQuota, id, &have); err != nil {
+		return Limit{}, Usage{}, fmt.Errorf("%s: cannot read the limit of project %d: %w", folder, id, err)
+	}
+	return Limit{Bytes: have.blocksHard * blockUnit, Inodes: have.inodesHard}, Usage{Bytes: have.space, Inodes: have.inodes}, nil
+}
+
+// quota calls quotactl_fd(2).
+func quota(folder string, command uint32, id uint32, block *dqblk) error {
+	f, err := os.Open(folder)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	_, _, errno := unix.Syscall6(unix.SYS_QUOTACTL_FD, f.Fd(), uintptr(command<<8|project), uintptr(id), uintptr(unsafe.Pointer(block)), 0, 0)
+	if errno != 0 {
+		return errno
+	}
+	return nil
+}
+
+// attributes reads a folder's attributes, lets look look at them, and writes them back if there is a call to write with.
+func attributes(folder string, get, set uintptr, look func(*fsxattr)) error {
+	f, err := os.Open(folder)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	var a fsxattr
+	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, f.Fd(), get, uintptr(unsafe.Pointer(&a))); errno != 0 {
+		return errno
+	}
+	look(&a)
+	if set == 0 {
+		return nil
+	}
+	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, f.Fd(), set, uintptr(unsafe.Pointer(&a))); errno != 0 {
+		return errno
+	}
+	return nil
+}

@@ -1,0 +1,194 @@
+package projectquota
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/orlop-os/orlop/pkg/mkfs"
+	"github.com/orlop-os/orlop/pkg/mount"
+)
+
+const mib = 1 << 20
+
+func run(ctx context.Context, args ...string) ([]byte, error) {
+	output, err := exec.CommandContext(ctx, args[0], args[1:]...).CombinedOutput()
+	if err != nil {
+		return output, fmt.Errorf("%v: %w: %s", args, err, output)
+	}
+	return output, nil
+}
+
+// disk makes a file system on the machine's first disk and mounts it.
+func disk(t *testing.T, quotas mkfs.Quotas) mount.Mount {
+	t.Helper()
+	if os.Getenv("ORLOP_KERNEL_TEST") != "1" {
+		t.Skip("overwrites a disk: runs under the product kernel only (make kernel)")
+	}
+	m := mount.Mount{Source: "/dev/vda", Target: filepath.Join(t.TempDir(), "data"), Type: "ext4", Flags: mount.NoSuid | mount.NoDev}
+	if err := mkfs.Ext4(t.Context(), run, m.Source, "DATA", 1, quotas); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.Do(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := mount.Unmount(m.Target); err != nil {
+			t.Error(err)
+		}
+	})
+	return m
+}
+
+// write appends to a file as somebody without CAP_SYS_RESOURCE, which a pod does not have either, and returns how much fitted.
+func write(t *testing.T, path string, bytes int) (int, error) {
+	t.Helper()
+	var written int
+	err := without(t, func() error {
+		f, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o666)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		for written < bytes {
+			n, err := f.Write(make([]byte, mib/4))
+			written += n
+			if err != nil {
+				return err
+			}
+		}
+		return f.Sync()
+	})
+	return written, err
+}
+
+// without does something on a thread of its own that has given up CAP_SYS_RESOURCE.
+func without(t *testing.T, do func() error) error {
+	t.Helper()
+	result := make(chan error)
+	go func() {
+		runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine
+		header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+		var all [2]unix.CapUserData
+		if err := unix.Capget(&header, &all[0]); err != nil {
+			result <- err
+			return
+		}
+		all[0].Effective &^= 1 << unix.CAP_SYS_RESOURCE
+		if err := unix.Capset(&header, &all[0]); err != nil {
+			result <- err
+			return
+		}
+		result <- do()
+	}()
+	return <-result
+}
+
+// TestLimit: a project is refused what exceeds its limit, in bytes and in inodes; other projects are not; the limit can be raised while
+// the project is used, and it holds after the file system was away.
+func TestLimit(t *testing.T) {
+	m := disk(t, mkfs.ProjectQuotas)
+	for range 2 {
+		if err := Enforce(m.Target); err != nil {
+			t.Fatal(err)
+		}
+	}
+	first, second := filepath.Join(m.Target, "first"), filepath.Join(m.Target, "second")
+	for id, folder := range map[uint32]string{7: first, 8: second} {
+		if err := os.Mkdir(folder, 0o777); err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(Assign(folder, id), SetLimit(m.Target, id, Limit{Bytes: 4 * mib, Inodes: 10})); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := Of(folder); err != nil || got != id {
+			t.Fatalf("%s: project %d, %v, want %d", folder, got, err, id)
+		}
+	}
+	below := filepath.Join(first, "below")
+	if err := os.Mkdir(below, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	if id, err := Of(below); err != nil || id != 7 {
+		t.Errorf("a folder in a project is of project %d, %v", id, err)
+	}
+	n, err := write(t, filepath.Join(below, "file"), 16*mib)
+	if !errors.Is(err, unix.EDQUOT) || n < 3*mib || n > 4*mib {
+		t.Errorf("%d of 4 MiB written, then %v, want EDQUOT", n, err)
+	}
+	if n, err := write(t, filepath.Join(second, "file"), 2*mib); err != nil || n != 2*mib {
+		t.Errorf("another project: %d written, %v", n, err)
+	}
+	var shown unix.Statfs_t
+	if err := unix.Statfs(below, &shown); err != nil || shown.Blocks*uint64(shown.Bsize) != 4*mib {
+		t.Errorf("the project is shown as %d bytes large, %v", shown.Blocks*uint64(shown.Bsize), err)
+	}
+	if err := SetLimit(m.Target, 7, Limit{Bytes: 8 * mib, Inodes: 10}); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := write(t, filepath.Join(below, "file"), 2*mib); err != nil || n != 2*mib {
+		t.Errorf("with a higher limit: %d written, %v", n, err)
+	}
+	var made []string
+	err = without(t, func() error {
+		for i := range 20 {
+			name := filepath.Join(second, fmt.Sprint(i))
+			if err := os.WriteFile(name, nil, 0o600); err != nil {
+				return err
+			}
+			made = append(made, name)
+		}
+		return nil
+	})
+	if !errors.Is(err, unix.EDQUOT) || len(made) != 8 {
+		t.Errorf("%d more files, then %v, want 8 and EDQUOT", len(made), err)
+	}
+	if err := os.Rename(filepath.Join(second, "file"), filepath.Join(first, "file")); err == nil {
+		info, err := Of(filepath.Join(first, "file"))
+		t.Errorf("a file was moved into another project, and is of %d, %v", info, err)
+	}
+
+	limit, usage, err := Get(m.Target, 7)
+	if err != nil || limit != (Limit{Bytes: 8 * mib, Inodes: 10}) || usage.Bytes < 5*mib || usage.Inodes != 3 {
+		t.Errorf("%+v, %+v, %v", limit, usage, err)
+	}
+	if err := mount.Unmount(m.Target); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := run(t.Context(), "/usr/sbin/e2fsck", "-f", "-n", m.Source); err != nil {
+		t.Errorf("not sound: %v", err)
+	}
+	if err := errors.Join(m.Do(), Enforce(m.Target)); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := write(t, filepath.Join(below, "file"), 16*mib); !errors.Is(err, unix.EDQUOT) || n > 3*mib {
+		t.Errorf("after a mount: %d written, then %v, want EDQUOT", n, err)
+	}
+	if err := errors.Join(os.RemoveAll(first), SetLimit(m.Target, 7, Limit{})); err != nil {
+		t.Fatal(err)
+	}
+	if limit, usage, err := Get(m.Target, 7); err != nil && !errors.Is(err, unix.ESRCH) || limit != (Limit{}) || usage != (Usage{}) {
+		t.Errorf("what was removed still has %+v, %+v, %v", limit, usage, err)
+	}
+}
+
+// TestUnsupported: a file system without the feature says so, and is not harmed.
+func TestUnsupported(t *testing.T) {
+	m := disk(t, mkfs.NoQuotas)
+	if err := Enforce(m.Target); !errors.Is(err, ErrUnsupported) {
+		t.Errorf("%v, want %v", err, ErrUnsupported)
+	}
+	if err := Assign(m.Target, 7); !errors.Is(err, ErrUnsupported) {
+		t.Errorf("%v, want %v", err, ErrUnsupported)
+	}
+	if err := os.WriteFile(filepath.Join(m.Target, "file"), []byte("x"), 0o600); err != nil {
+		t.Error(err)
+	}
+}
