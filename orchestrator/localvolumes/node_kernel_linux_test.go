@@ -76,7 +76,7 @@ func TestNode(t *testing.T) {
 	if os.Getenv("ORLOP_KERNEL_TEST") != "1" {
 		t.Skip("overwrites a disk: runs under the product kernel only (make kernel)")
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute) // under emulation, beside others
 	defer cancel()
 	data := mount.Mount{Source: "/dev/vda", Target: filepath.Join(t.TempDir(), "data"), Type: "ext4", Flags: mount.NoSuid | mount.NoDev | mount.NoAtime}
 	if err := mkfs.Ext4(ctx, command, data.Source, "DATA", 1, mkfs.ProjectQuotas); err != nil {
