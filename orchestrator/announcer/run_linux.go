@@ -23,7 +23,6 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/layout"
 	"github.com/orlop-os/orlop/orchestrator/neighbour"
 	"github.com/orlop-os/orlop/pkg/nodespec"
-	"github.com/orlop-os/orlop/pkg/rtnl"
 )
 
 // Name is the component's name.
@@ -56,26 +55,13 @@ func Run(ctx context.Context, spec nodespec.Spec, dirs layout.Dirs, rights func(
 	if err != nil {
 		return err
 	}
-	watcher, err := rtnl.Subscribe()
-	if err != nil {
-		return err
-	}
-	ctx, stop := context.WithCancelCause(ctx)
-	defer stop(nil)
-	links := make(chan struct{}, 1)
-	links <- struct{}{}
-	go func() { stop(watcher.Run(ctx, neighbour.OnLinks(links))) }()
-	versions := make(chan string)
-	go followLease(ctx, asKubelet, spec.NodeName, versions)
-	a := newAgent(spec, func(ctx context.Context) (*cluster, error) { return follow(ctx, api, spec.Pools) })
-	defer a.ports.Close()
-	if err := a.run(ctx, links, versions, announce); err != nil {
-		return err
-	}
-	if err := context.Cause(ctx); !errors.Is(err, context.Canceled) {
-		return err
-	}
-	return nil
+	return neighbour.WithLinks(ctx, func(ctx context.Context, links <-chan struct{}) error {
+		versions := make(chan string)
+		go followLease(ctx, asKubelet, spec.NodeName, versions)
+		a := newAgent(spec, func(ctx context.Context) (*cluster, error) { return follow(ctx, api, spec.Pools) })
+		defer a.ports.Close()
+		return a.run(ctx, links, versions, announce)
+	})
 }
 
 // kubeletClient speaks as the kubelet, which alone may read the node's Lease.

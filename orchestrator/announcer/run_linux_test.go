@@ -17,7 +17,6 @@ import (
 
 	"github.com/orlop-os/orlop/orchestrator/neighbour"
 	"github.com/orlop-os/orlop/pkg/nodespec"
-	"github.com/orlop-os/orlop/pkg/rtnl"
 	"github.com/orlop-os/orlop/pkg/rtnl/rtnltest"
 )
 
@@ -77,26 +76,24 @@ func TestRun(t *testing.T) {
 	api := fake.NewClientset(node, service)
 	ctx, stop := context.WithCancel(t.Context())
 	spec := nodespec.Spec{NodeName: "here", Pools: []nodespec.Pool{{Name: "a", Ranges: []nodespec.Range{{First: vip4, Last: vip4}}}}}
-	watcher, err := rtnl.Subscribe()
-	must(t, err)
-	links, versions, says := make(chan struct{}, 1), make(chan string, 1), &board{}
-	links <- struct{}{}
+	versions, says := make(chan string, 1), &board{}
 	versions <- "1"
 	a := newAgent(spec, func(ctx context.Context) (*cluster, error) { return follow(ctx, api, spec.Pools) })
 	defer a.ports.Close()
-	ended := make(chan error, 2)
-	go func() { _ = watcher.Run(ctx, neighbour.OnLinks(links)); ended <- nil }()
-	go func() { ended <- a.run(ctx, links, versions, says.announce) }()
+	ended := make(chan error, 1)
+	go func() {
+		ended <- neighbour.WithLinks(ctx, func(ctx context.Context, links <-chan struct{}) error {
+			return a.run(ctx, links, versions, says.announce)
+		})
+	}()
 	defer func() {
 		stop()
-		for range 2 {
-			must(t, <-ended)
-		}
+		must(t, <-ended)
 	}()
 
 	says.await(t, "answers for 0 of 0 addresses")
 	service.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: vip4.String()}, {IP: "192.0.2.1"}}
-	_, err = api.CoreV1().Services("default").UpdateStatus(ctx, service, metav1.UpdateOptions{})
+	_, err := api.CoreV1().Services("default").UpdateStatus(ctx, service, metav1.UpdateOptions{})
 	must(t, err)
 	says.await(t, "answers for 0 of 1 addresses") // no endpoint yet, and the other one is of no pool
 	here := "here"

@@ -122,25 +122,8 @@ func (c *controller) run(ctx context.Context, tell func(detail string)) error {
 	if !cache.WaitForCacheSync(ctx.Done(), c.services.HasSynced, c.nodes.HasSynced) {
 		return nil // asked to stop
 	}
-	timer := time.NewTimer(0)
-	defer timer.Stop()
-	for told := ""; ; {
-		select {
-		case <-c.changed:
-		case <-timer.C:
-		case <-ctx.Done():
-			return nil
-		}
-		detail, err := c.pass(ctx)
-		if err != nil {
-			detail = err.Error()
-			timer.Reset(again)
-		}
-		if detail != "" && detail != told && ctx.Err() == nil {
-			told = detail
-			tell(detail)
-		}
-	}
+	component.Repeat(ctx, c.changed, again, c.pass, tell)
+	return nil
 }
 
 // pass looks at everything once and writes what is missing; a write that is not answered ends it. It says how things are; with nothing

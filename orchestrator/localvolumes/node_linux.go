@@ -10,7 +10,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc"
@@ -196,30 +195,19 @@ func (n *node) follow(ctx context.Context, kubeconfig string, tell func(detail s
 	}
 	factory.Start(ctx.Done())
 	defer factory.Shutdown()
-	timer := time.NewTimer(0)
-	defer timer.Stop()
-	for told := ""; ; {
-		select {
-		case <-n.changed:
-		case <-timer.C:
-		case <-ctx.Done():
-			return nil
-		}
+	component.Repeat(ctx, n.changed, again, func(ctx context.Context) (string, error) {
 		object, there, err := informer.GetStore().GetByKey(n.name)
 		own, ok := object.(*corev1.Node)
 		if err != nil || !there || !ok {
-			continue // it is registered by the kubelet, which takes its time
+			return "", nil // it is registered by the kubelet, which takes its time
 		}
 		detail := n.describe()
 		if err := n.pass(ctx, api, own); err != nil {
-			detail += "; " + err.Error()
-			timer.Reset(again)
+			return "", fmt.Errorf("%s; %w", detail, err)
 		}
-		if detail != told && ctx.Err() == nil {
-			tell(detail)
-			told = detail
-		}
-	}
+		return detail, nil
+	}, tell)
+	return nil
 }
 
 // pass does what the Node says, and lets it say how things are.

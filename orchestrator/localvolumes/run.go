@@ -133,25 +133,8 @@ func (c *controller) run(ctx context.Context, tell func(detail string)) error {
 	if !cache.WaitForCacheSync(ctx.Done(), synced...) {
 		return nil // asked to stop
 	}
-	timer := time.NewTimer(0)
-	defer timer.Stop()
-	for told := ""; ; {
-		select {
-		case <-c.changed:
-		case <-timer.C:
-		case <-ctx.Done():
-			return nil
-		}
-		detail, err := c.pass(ctx)
-		if err != nil {
-			detail = err.Error()
-			timer.Reset(again)
-		}
-		if detail != "" && detail != told && ctx.Err() == nil {
-			told = detail
-			tell(detail)
-		}
-	}
+	component.Repeat(ctx, c.changed, again, c.pass, tell)
+	return nil
 }
 
 // pass looks at everything once and does what Step says. What is refused is told, and no reason for the rest to wait. It says how

@@ -1,6 +1,7 @@
 package neighbour
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -176,8 +177,29 @@ func ReadLinks() ([]Link, error) {
 	return links, nil
 }
 
-// OnLinks tells of changes of links and addresses, those of pods' links left out.
-func OnLinks(changed chan<- struct{}) func(rtnl.Change) {
+// WithLinks runs something that is told of the machine's links: once at the beginning, and whenever links or addresses have changed. It
+// ends when ctx does, or when there is no way to know of changes any more, which is an error then.
+func WithLinks(ctx context.Context, run func(ctx context.Context, links <-chan struct{}) error) error {
+	watcher, err := rtnl.Subscribe()
+	if err != nil {
+		return err
+	}
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	links := make(chan struct{}, 1)
+	links <- struct{}{}
+	go func() { stop(watcher.Run(ctx, onLinks(links))) }()
+	if err := run(ctx, links); err != nil {
+		return err
+	}
+	if err := context.Cause(ctx); !errors.Is(err, context.Canceled) {
+		return err
+	}
+	return nil
+}
+
+// onLinks tells of changes of links and addresses, those of pods' links left out.
+func onLinks(changed chan<- struct{}) func(rtnl.Change) {
 	return func(c rtnl.Change) {
 		if c.Kind == rtnl.RouteChanged || c.LinkKind == "veth" {
 			return

@@ -22,7 +22,6 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/neighbour"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/paths"
-	"github.com/orlop-os/orlop/pkg/rtnl"
 )
 
 // Name is the component's name.
@@ -38,15 +37,6 @@ func Components(spec nodespec.Spec) []component.Component {
 
 // Run answers for the addresses, whenever it is this machine's turn, until ctx is done.
 func Run(ctx context.Context, spec nodespec.Spec, dirs layout.Dirs, announce component.Announce) error {
-	watcher, err := rtnl.Subscribe()
-	if err != nil {
-		return err
-	}
-	ctx, stop := context.WithCancelCause(ctx)
-	defer stop(nil)
-	links := make(chan struct{}, 1)
-	links <- struct{}{}
-	go func() { stop(watcher.Run(ctx, neighbour.OnLinks(links))) }()
 	prober := &health.Prober{
 		CAFile: filepath.Join(dirs.Node, nodespec.CA), Name: kubeconfig.Local().Name, Path: question,
 		Patience: patience, Idle: 10 * pause, Dial: (&net.Dialer{}).DialContext,
@@ -54,13 +44,7 @@ func Run(ctx context.Context, spec nodespec.Spec, dirs layout.Dirs, announce com
 	defer prober.Close()
 	a := newAgent(spec)
 	defer a.close()
-	if err := a.run(ctx, prober.Ask, links, announce); err != nil {
-		return err
-	}
-	if err := context.Cause(ctx); !errors.Is(err, context.Canceled) {
-		return err
-	}
-	return nil
+	return neighbour.WithLinks(ctx, func(ctx context.Context, links <-chan struct{}) error { return a.run(ctx, prober.Ask, links, announce) })
 }
 
 // agent is the loop around the decisions, the questions, the ports and the redirects.

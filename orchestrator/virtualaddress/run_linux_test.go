@@ -14,7 +14,6 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/health"
 	"github.com/orlop-os/orlop/orchestrator/neighbour"
 	"github.com/orlop-os/orlop/pkg/nodespec"
-	"github.com/orlop-os/orlop/pkg/rtnl"
 	"github.com/orlop-os/orlop/pkg/rtnl/rtnltest"
 )
 
@@ -89,14 +88,11 @@ func TestRun(t *testing.T) {
 	})
 	a.write = func(all []redirect) error { p.leads = all; return nil }
 	a.forget = func(netip.Addr) error { return nil }
-	watcher, err := rtnl.Subscribe()
-	must(t, err)
 	ctx, stop := context.WithCancel(t.Context())
-	links := make(chan struct{}, 1)
-	links <- struct{}{}
-	ended := make(chan error, 2)
-	go func() { _ = watcher.Run(ctx, neighbour.OnLinks(links)); ended <- nil }()
-	go func() { ended <- a.run(ctx, p.ask, links, p.announce) }()
+	ended := make(chan error, 1)
+	go func() {
+		ended <- neighbour.WithLinks(ctx, func(ctx context.Context, links <-chan struct{}) error { return a.run(ctx, p.ask, links, p.announce) })
+	}()
 
 	const own = "127.0.0.1:6443"
 	p.await(t, false, "nobody answers for 192.0.2.9; the API server of this machine: does not answer")
@@ -111,9 +107,7 @@ func TestRun(t *testing.T) {
 	must(t, netlink.LinkSetDown(far))
 	p.await(t, false, "no link of this machine has a network for it")
 	stop()
-	for range 2 {
-		must(t, <-ended)
-	}
+	must(t, <-ended)
 	if p.asked["192.0.2.12:6443"] == 0 || p.asked[own] == 0 || len(p.asked) != 2 {
 		t.Errorf("asked: %v", p.asked)
 	}
