@@ -22,11 +22,10 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"os/signal"
 	"path/filepath"
-	"syscall"
 	"time"
 
+	"github.com/orlop-os/orlop/test/command"
 	"github.com/orlop-os/orlop/test/testimage"
 )
 
@@ -55,19 +54,7 @@ type options struct {
 }
 
 func main() {
-	o, err := parse(os.Args[1:], os.Getenv)
-	if errors.Is(err, flag.ErrHelp) {
-		return
-	}
-	if err == nil {
-		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-		err = run(ctx, o)
-		stop()
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "bench:", err)
-		os.Exit(1)
-	}
+	command.Main("bench", func(args []string) (options, error) { return parse(args, os.Getenv) }, run)
 }
 
 // parse reads the flags and says what is missing before anything is booted.

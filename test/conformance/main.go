@@ -7,13 +7,12 @@ import (
 	"fmt"
 	"maps"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 
+	"github.com/orlop-os/orlop/test/command"
 	"github.com/orlop-os/orlop/test/localcluster"
 )
 
@@ -26,21 +25,7 @@ type options struct {
 	resume          bool
 }
 
-func main() {
-	o, err := parse(os.Args[1:])
-	if errors.Is(err, flag.ErrHelp) {
-		return
-	}
-	if err == nil {
-		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-		err = run(ctx, o)
-		stop()
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "conformance:", err)
-		os.Exit(1)
-	}
-}
+func main() { command.Main("conformance", parse, run) }
 
 func parse(args []string) (options, error) {
 	var o options

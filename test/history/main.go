@@ -7,17 +7,15 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
-	"os"
-	"os/signal"
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/anishathalye/porcupine"
 
 	"github.com/orlop-os/orlop/pkg/paths"
+	"github.com/orlop-os/orlop/test/command"
 	"github.com/orlop-os/orlop/test/localcluster"
 )
 
@@ -31,21 +29,7 @@ type options struct {
 	seed            uint64
 }
 
-func main() {
-	o, err := parse(os.Args[1:])
-	if errors.Is(err, flag.ErrHelp) {
-		return
-	}
-	if err == nil {
-		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-		err = run(ctx, o)
-		stop()
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "history:", err)
-		os.Exit(1)
-	}
-}
+func main() { command.Main("history", parse, run) }
 
 func parse(args []string) (options, error) {
 	var o options

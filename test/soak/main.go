@@ -22,14 +22,13 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/orlop-os/orlop/pkg/release"
+	"github.com/orlop-os/orlop/test/command"
 )
 
 type options struct {
@@ -46,21 +45,7 @@ func (o options) bundle(version string) string {
 	return filepath.Join(o.versions, version, "orlop.bundle")
 }
 
-func main() {
-	o, err := parse(os.Args[1:])
-	if errors.Is(err, flag.ErrHelp) {
-		return
-	}
-	if err == nil {
-		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-		err = run(ctx, o)
-		stop()
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "soak:", err)
-		os.Exit(1)
-	}
-}
+func main() { command.Main("soak", parse, run) }
 
 func parse(args []string) (options, error) {
 	var o options

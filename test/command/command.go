@@ -1,0 +1,29 @@
+// Package command is how the measuring programs of this folder begin and end.
+package command
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+)
+
+// Main parses the arguments and runs the program until it is done, interrupted or asked to end. An error ends the process with status 1.
+func Main[Options any](name string, parse func(args []string) (Options, error), run func(context.Context, Options) error) {
+	o, err := parse(os.Args[1:])
+	if errors.Is(err, flag.ErrHelp) {
+		return
+	}
+	if err == nil {
+		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+		err = run(ctx, o)
+		stop()
+	}
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "%s: %v\n", name, err)
+		os.Exit(1)
+	}
+}
