@@ -37,7 +37,7 @@ func newStation(t *testing.T, bridge netlink.Link, name string, own ...string) *
 	s.agent.services = []Service{{Addresses: []netip.Addr{vip4, vip6}}}
 	t.Cleanup(s.agent.ports.Close)
 	s.Do(func() {
-		give(t, name+"-eth0", own...)
+		rtnltest.Give(t, name+"-eth0", own...)
 		for _, file := range []string{"ipv4/ip_forward", "ipv6/conf/all/forwarding"} { // as every node of a cluster
 			must(t, os.WriteFile(filepath.Join("/proc/sys/net", file), []byte("1"), 0))
 		}
@@ -74,7 +74,7 @@ func TestKernel(t *testing.T) {
 	must(t, netlink.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "br0", HardwareAddr: net.HardwareAddr{2, 0, 0, 0, 0, 1}}}))
 	bridge, err := netlink.LinkByName("br0")
 	must(t, err)
-	give(t, "br0", "192.0.2.5/24", "2001:db8::5/64")
+	rtnltest.Give(t, "br0", "192.0.2.5/24", "2001:db8::5/64")
 	a := newStation(t, bridge, "a", "192.0.2.11/24", "2001:db8::11/64")
 	b := newStation(t, bridge, "b", "192.0.2.12/24", "2001:db8::12/64")
 	both := []netip.Addr{vip4, vip6}
@@ -209,22 +209,6 @@ func probe(t *testing.T, link netlink.Link, a netip.Addr, at neighbour.MAC) {
 func forget(t *testing.T, link netlink.Link, a netip.Addr) {
 	t.Helper()
 	must(t, netlink.NeighDel(&netlink.Neigh{LinkIndex: link.Attrs().Index, IP: a.AsSlice()}))
-}
-
-// give sets a link up with addresses, which are used at once.
-func give(t *testing.T, name string, addresses ...string) {
-	t.Helper()
-	link, err := netlink.LinkByName(name)
-	must(t, err)
-	for _, text := range addresses {
-		parsed, err := netlink.ParseAddr(text)
-		must(t, err)
-		if parsed.IP.To4() == nil {
-			parsed.Flags = 0x02 // IFA_F_NODAD
-		}
-		must(t, netlink.AddrAdd(link, parsed))
-	}
-	must(t, netlink.LinkSetUp(link))
 }
 
 // await waits for something that the kernel does.

@@ -61,7 +61,7 @@ func TestRun(t *testing.T) {
 	outside.Take(t, "far")
 	var far netlink.Link
 	outside.Do(func() {
-		give(t, "far", "192.0.2.5/24")
+		rtnltest.Give(t, "far", "192.0.2.5/24")
 		var err error
 		far, err = netlink.LinkByName("far")
 		must(t, err)
@@ -104,7 +104,7 @@ func TestRun(t *testing.T) {
 	_, err = api.DiscoveryV1().EndpointSlices("default").Create(ctx, slice, metav1.CreateOptions{})
 	must(t, err)
 	says.await(t, "answers for 1 of 1 addresses; no link of this machine has a network for 192.0.2.70")
-	give(t, "eth0", "192.0.2.10/24")
+	rtnltest.Give(t, "eth0", "192.0.2.10/24")
 	says.await(t, "answers for 1 of 1 addresses")
 	eth0, err := netlink.LinkByName("eth0")
 	must(t, err)

@@ -51,7 +51,7 @@ func newCluster(t *testing.T) *testCluster {
 		}
 	}
 	must(t, netlink.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "cni0"}}))
-	up(t, "cni0", "10.244.1.1/24", "fd00:1::1/64")
+	rtnltest.Give(t, "cni0", "10.244.1.1/24", "fd00:1::1/64")
 	for i, name := range []string{"web", "client", "idle"} {
 		rtnltest.Veth(t, name, "port-"+name)
 		c.place(t, name, fmt.Sprintf("10.244.1.%d0/24", i+1), fmt.Sprintf("fd00:1::%d0/64", i+1), "10.244.1.1", "fd00:1::1")
@@ -64,10 +64,10 @@ func newCluster(t *testing.T) *testCluster {
 		must(t, netlink.LinkSetUp(port))
 	}
 	rtnltest.Veth(t, "far", "mesh0")
-	up(t, "mesh0", "10.244.2.1/24", "fd00:2::1/64")
+	rtnltest.Give(t, "mesh0", "10.244.2.1/24", "fd00:2::1/64")
 	c.place(t, "far", "10.244.2.10/24", "fd00:2::10/64", "10.244.2.1", "fd00:2::1")
 	rtnltest.Veth(t, "outside", "eth0")
-	up(t, "eth0", "192.0.2.1/24", "2001:db8::1/64")
+	rtnltest.Give(t, "eth0", "192.0.2.1/24", "2001:db8::1/64")
 	c.place(t, "outside", "192.0.2.10/24", "2001:db8::10/64", "192.0.2.1", "2001:db8::1")
 	return c
 }
@@ -78,8 +78,8 @@ func (c *testCluster) place(t *testing.T, name string, addresses ...string) {
 	c.places[name] = o
 	o.Take(t, name)
 	o.Do(func() {
-		up(t, "lo")
-		up(t, name, addresses[0], addresses[1])
+		rtnltest.Give(t, "lo")
+		rtnltest.Give(t, name, addresses[0], addresses[1])
 		for _, gateway := range addresses[2:] {
 			must(t, netlink.RouteAdd(&netlink.Route{Gw: net.ParseIP(gateway)}))
 		}
@@ -121,21 +121,6 @@ func (c *testCluster) place(t *testing.T, name string, addresses ...string) {
 			}
 		}()
 	}
-}
-
-func up(t *testing.T, name string, addresses ...string) {
-	t.Helper()
-	l, err := netlink.LinkByName(name)
-	must(t, err)
-	for _, text := range addresses {
-		a, err := netlink.ParseAddr(text)
-		must(t, err)
-		if a.IP.To4() == nil {
-			a.Flags = unix.IFA_F_NODAD
-		}
-		must(t, netlink.AddrReplace(l, a))
-	}
-	must(t, netlink.LinkSetUp(l))
 }
 
 // dial opens a connection from a place; an empty one is the node itself.

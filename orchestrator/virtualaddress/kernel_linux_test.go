@@ -54,16 +54,16 @@ func newStation(t *testing.T, bridge netlink.Link, name string, planes []netip.A
 		for _, file := range []string{"ipv4/ip_forward", "ipv6/conf/all/forwarding"} { // as every node of a cluster
 			must(t, os.WriteFile(filepath.Join("/proc/sys/net", file), []byte("1"), 0))
 		}
-		give(t, name+"-eth0", own4+"/24", own6+"/64")
-		give(t, name+"-pods", pods+".1/24")
-		give(t, "lo")
+		rtnltest.Give(t, name+"-eth0", own4+"/24", own6+"/64")
+		rtnltest.Give(t, name+"-pods", pods+".1/24")
+		rtnltest.Give(t, "lo")
 		socket, err := net.Listen("tcp", "[::]:6443")
 		must(t, err)
 		t.Cleanup(func() { socket.Close() })
 		go serve(socket, name)
 	})
 	s.pod.Do(func() {
-		give(t, name+"-pod", pods+".2/24")
+		rtnltest.Give(t, name+"-pod", pods+".2/24")
 		must(t, netlink.RouteAdd(&netlink.Route{Gw: net.ParseIP(pods + ".1")}))
 	})
 	t.Cleanup(func() { s.Do(s.agent.close) })
@@ -183,7 +183,7 @@ func TestKernel(t *testing.T) {
 	must(t, netlink.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "br0", HardwareAddr: net.HardwareAddr{2, 0, 0, 0, 0, 1}}}))
 	bridge, err := netlink.LinkByName("br0")
 	must(t, err)
-	give(t, "br0", "192.0.2.5/24", "2001:db8::5/64")
+	rtnltest.Give(t, "br0", "192.0.2.5/24", "2001:db8::5/64")
 	planes := []netip.Addr{netip.MustParseAddr("192.0.2.11"), netip.MustParseAddr("192.0.2.12")}
 	a := newStation(t, bridge, "a", planes, "192.0.2.11", "2001:db8::11", "10.244.1")
 	b := newStation(t, bridge, "b", planes, "192.0.2.12", "2001:db8::12", "10.244.2")
@@ -299,22 +299,6 @@ func route(t *testing.T, to, via string) {
 	_, network, err := net.ParseCIDR(to)
 	must(t, err)
 	must(t, netlink.RouteAdd(&netlink.Route{Dst: network, Gw: net.ParseIP(via)}))
-}
-
-// give sets a link up with addresses, which are used at once.
-func give(t *testing.T, name string, addresses ...string) {
-	t.Helper()
-	link, err := netlink.LinkByName(name)
-	must(t, err)
-	for _, text := range addresses {
-		parsed, err := netlink.ParseAddr(text)
-		must(t, err)
-		if parsed.IP.To4() == nil {
-			parsed.Flags = unix.IFA_F_NODAD
-		}
-		must(t, netlink.AddrAdd(link, parsed))
-	}
-	must(t, netlink.LinkSetUp(link))
 }
 
 func must(t *testing.T, err error) {

@@ -78,8 +78,8 @@ func TestRun(t *testing.T) {
 	}
 	runtime.LockOSThread()
 	rtnltest.Veth(t, "eth0", "far")
-	give(t, "far")
-	give(t, "eth0", "192.0.2.11/24")
+	rtnltest.Give(t, "far")
+	rtnltest.Give(t, "eth0", "192.0.2.11/24")
 	p := &plane{answers: map[string]health.Answer{}, asked: map[string]int{}}
 	a := newAgent(nodespec.Spec{
 		NodeName: "a", ControlPlane: true, NodeIPs: []netip.Addr{netip.MustParseAddr("192.0.2.11")},

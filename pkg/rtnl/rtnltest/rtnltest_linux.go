@@ -7,6 +7,7 @@ package rtnltest
 
 import (
 	"fmt"
+	"net/netip"
 	"os"
 	"os/exec"
 	"regexp"
@@ -91,6 +92,30 @@ func SetUp(t *testing.T, name string, up bool) {
 	if err := setUp(c, index(t, c, name), up); err != nil {
 		t.Fatalf("link %s: cannot set up %v: %v", name, up, err)
 	}
+}
+
+// Give sets a link up with addresses, each with the length of its network, which are used at once: without duplicate address detection.
+func Give(t *testing.T, name string, addresses ...string) {
+	t.Helper()
+	c := dial(t)
+	link := index(t, c, name)
+	for _, text := range addresses {
+		p, err := netip.ParsePrefix(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m := &rtnetlink.AddressMessage{
+			Family: unix.AF_INET, PrefixLength: uint8(p.Bits()), Index: link,
+			Attributes: &rtnetlink.AddressAttributes{Address: p.Addr().AsSlice(), Local: p.Addr().AsSlice()},
+		}
+		if p.Addr().Is6() {
+			m.Family, m.Attributes.Flags = unix.AF_INET6, unix.IFA_F_NODAD
+		}
+		if err := c.Address.New(m); err != nil {
+			t.Fatalf("link %s: cannot give it %s: %v", name, p, err)
+		}
+	}
+	SetUp(t, name, true)
 }
 
 func setUp(c *rtnetlink.Conn, index uint32, up bool) error {
