@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -20,35 +19,17 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/orlop-os/orlop/pkg/layout"
+	"github.com/orlop-os/orlop/pkg/mkfs/mkfstest"
 	"github.com/orlop-os/orlop/pkg/mount"
 	"github.com/orlop-os/orlop/pkg/parttable"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/reconcile"
 )
 
-const realDisk = "/dev/vda"
-
-// underProductKernel skips on a developer's machine: the tests overwrite /dev/vda.
-func underProductKernel(t *testing.T) {
-	t.Helper()
-	if os.Getenv("ORLOP_KERNEL_TEST") != "1" {
-		t.Skip("overwrites a disk: runs under the product kernel only (make kernel)")
-	}
-}
-
-// run is an mkfs.Runner for tests.
-func run(ctx context.Context, args ...string) ([]byte, error) {
-	output, err := exec.CommandContext(ctx, args[0], args[1:]...).CombinedOutput()
-	if err != nil {
-		return output, fmt.Errorf("%s: %w: %s", strings.Join(args, " "), err, output)
-	}
-	return output, nil
-}
-
 // TestScenariosOnRealDisk runs the scenarios of the goldens on a real disk: the kernel's facts lead to the same
 // operations, and doing them leads to where there is nothing left to do, and stays there after a reboot.
 func TestScenariosOnRealDisk(t *testing.T) {
-	underProductKernel(t)
+	mkfstest.Overwrites(t)
 	for _, s := range scenarios {
 		if s.disk.absent {
 			continue // a disk cannot be unplugged here; laws_test.go shows it
@@ -57,7 +38,7 @@ func TestScenariosOnRealDisk(t *testing.T) {
 			build(t, s)
 			have := facts(t, s)
 			want, err := Plan(s.config, have)
-			ops := Diff(have, want, run)
+			ops := Diff(have, want, mkfstest.Run)
 			checkGolden(t, s.name, printed(ops, err))
 			if err != nil {
 				return
@@ -67,7 +48,7 @@ func TestScenariosOnRealDisk(t *testing.T) {
 				do(t, op)
 				t.Logf("%4d ms  %s", time.Since(began).Milliseconds(), op)
 			}
-			if left := Diff(facts(t, s), want, run); len(left) > 0 {
+			if left := Diff(facts(t, s), want, mkfstest.Run); len(left) > 0 {
 				t.Errorf("there is left:\n%s", printed(left, nil))
 			}
 			checkVolumes(t, s)
@@ -77,7 +58,7 @@ func TestScenariosOnRealDisk(t *testing.T) {
 
 // TestStopAfterEachOperation stops after every operation, reboots, and goes on from there.
 func TestStopAfterEachOperation(t *testing.T) {
-	underProductKernel(t)
+	mkfstest.Overwrites(t)
 	for _, name := range []string{"first boot", "disk has grown", "second disk with MBR, wipe"} {
 		s := scenarios[slices.IndexFunc(scenarios, func(s scenario) bool { return s.name == name })]
 		for stop := 1; ; stop++ {
@@ -87,7 +68,7 @@ func TestStopAfterEachOperation(t *testing.T) {
 			if err != nil {
 				t.Fatalf("%s: %v", name, err)
 			}
-			ops := Diff(have, want, run)
+			ops := Diff(have, want, mkfstest.Run)
 			if stop > len(ops) {
 				break
 			}
@@ -97,7 +78,7 @@ func TestStopAfterEachOperation(t *testing.T) {
 			}
 			unmount(t)
 			settle(t, s)
-			if left := Diff(facts(t, s), want, run); len(left) > 0 {
+			if left := Diff(facts(t, s), want, mkfstest.Run); len(left) > 0 {
 				t.Errorf("%s, stopped after %s: there is left:\n%s", name, ops[stop-1], printed(left, nil))
 			}
 			checkVolumes(t, s)
@@ -107,15 +88,15 @@ func TestStopAfterEachOperation(t *testing.T) {
 
 // TestKilledFormat kills mke2fs at several moments; what is on the disk then must look blank or be complete.
 func TestKilledFormat(t *testing.T) {
-	underProductKernel(t)
+	mkfstest.Overwrites(t)
 	s := scenario{disk: diskSpec{table: "gpt", partitions: imageAnd(state, but(data, func(p *partSpec) { p.content = ext4("DATA", 300) }))}}
 	killed := 0
 	for after := 40 * time.Millisecond; after < 2*time.Second; after = after * 3 / 2 {
 		build(t, s)
 		have := facts(t, s)
-		f := Format{Label: layout.Data, Device: realDisk + "5"}
+		f := Format{Label: layout.Data, Device: mkfstest.Disk + "5"}
 		ctx, cancel := context.WithTimeout(t.Context(), after)
-		f.run = func(_ context.Context, args ...string) ([]byte, error) { return run(ctx, args...) }
+		f.run = func(_ context.Context, args ...string) ([]byte, error) { return mkfstest.Run(ctx, args...) }
 		err := f.Do(t.Context())
 		cancel()
 		now := facts(t, s)
@@ -146,7 +127,7 @@ const (
 
 // TestPowerCutUnderWrites stops both file systems in the middle of writing. What was synced is there afterwards.
 func TestPowerCutUnderWrites(t *testing.T) {
-	underProductKernel(t)
+	mkfstest.Overwrites(t)
 	s := scenario{disk: diskSpec{table: "gpt", partitions: imageAnd(state, data)}}
 	build(t, s)
 	settle(t, s)
@@ -183,10 +164,10 @@ func TestPowerCutUnderWrites(t *testing.T) {
 
 // TestDamageIsRefused damages the superblock of DATA. It must not be taken for a partition that was never formatted.
 func TestDamageIsRefused(t *testing.T) {
-	underProductKernel(t)
+	mkfstest.Overwrites(t)
 	s := scenario{disk: diskSpec{table: "gpt", partitions: imageAnd(state, data)}}
 	build(t, s)
-	overwrite(t, realDisk+"5", 1024, 1024)
+	overwrite(t, mkfstest.Disk+"5", 1024, 1024)
 	_, err := Plan(s.config, facts(t, s))
 	if err == nil || !strings.Contains(err.Error(), unknownData) {
 		t.Errorf("a damaged DATA was accepted: %v", err)
@@ -195,7 +176,7 @@ func TestDamageIsRefused(t *testing.T) {
 
 // TestResetOnRealDisk wipes, reads, and makes everything anew.
 func TestResetOnRealDisk(t *testing.T) {
-	underProductKernel(t)
+	mkfstest.Overwrites(t)
 	s := scenario{disk: diskSpec{table: "gpt", partitions: imageAnd(state, data)}}
 	build(t, s)
 	settle(t, s)
@@ -217,7 +198,7 @@ func TestResetOnRealDisk(t *testing.T) {
 
 // TestListing checks what the machine's state shows of a disk.
 func TestListing(t *testing.T) {
-	underProductKernel(t)
+	mkfstest.Overwrites(t)
 	build(t, scenario{disk: diskSpec{table: "gpt", partitions: image}})
 	have, err := Read(t.Context())
 	if err != nil {
@@ -227,7 +208,7 @@ func TestListing(t *testing.T) {
 		t.Fatalf("%d disks, want at least 2 (kernel-test plugs in two)", len(have.Disks))
 	}
 	d := have.Disks[0]
-	if d.Path != realDisk || d.Size != diskSize*mib || d.SectorSize != 512 || d.Transport != "virtio" || !strings.HasPrefix(d.Bus, "/pci") || d.ReadOnly {
+	if d.Path != mkfstest.Disk || d.Size != diskSize*mib || d.SectorSize != 512 || d.Transport != "virtio" || !strings.HasPrefix(d.Bus, "/pci") || d.ReadOnly {
 		t.Errorf("listed as %+v", d)
 	}
 }
@@ -246,9 +227,9 @@ func facts(t *testing.T, s scenario) Have {
 	if err != nil {
 		t.Fatal(err)
 	}
-	have.Disks = slices.DeleteFunc(have.Disks, func(d Disk) bool { return d.Path != realDisk })
+	have.Disks = slices.DeleteFunc(have.Disks, func(d Disk) bool { return d.Path != mkfstest.Disk })
 	if len(have.Disks) != 1 {
-		t.Fatalf("%s is not there: run with hack/qemu's kernel-test", realDisk)
+		t.Fatalf("%s is not there: run with hack/qemu's kernel-test", mkfstest.Disk)
 	}
 	have.Disks[0].Boot = !s.disk.data
 	return have
@@ -262,7 +243,7 @@ func settle(t *testing.T, s scenario) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, op := range Diff(have, want, run) {
+	for _, op := range Diff(have, want, mkfstest.Run) {
 		do(t, op)
 	}
 }
@@ -280,13 +261,13 @@ func unmount(t *testing.T) {
 func build(t *testing.T, s scenario) {
 	t.Helper()
 	unmount(t)
-	device, err := block.NewFromPath(realDisk, block.OpenForWrite())
+	device, err := block.NewFromPath(mkfstest.Disk, block.OpenForWrite())
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer device.Close()
 	if size, err := device.GetSize(); err != nil || size != diskSize*mib {
-		t.Fatalf("%s has %d bytes (%v), want %d MiB", realDisk, size, err, diskSize)
+		t.Fatalf("%s has %d bytes (%v), want %d MiB", mkfstest.Disk, size, err, diskSize)
 	}
 	if _, err := device.WipeRange(0, diskSize*mib); err != nil {
 		t.Fatal(err)
@@ -302,11 +283,11 @@ func build(t *testing.T, s scenario) {
 		}
 	}
 	for i, p := range s.disk.partitions {
-		path := parttable.PartitionPath(realDisk, i+1)
+		path := parttable.PartitionPath(mkfstest.Disk, i+1)
 		switch {
 		case p.content.Kind == "ext4":
 			blocks := fmt.Sprint(p.content.Size / 4096)
-			if _, err := run(t.Context(), paths.Mke2fs, "-q", "-F", "-t", "ext4", "-b", "4096", "-E", "lazy_itable_init=1,lazy_journal_init=1,nodiscard",
+			if _, err := mkfstest.Run(t.Context(), paths.Mke2fs, "-q", "-F", "-t", "ext4", "-b", "4096", "-E", "lazy_itable_init=1,lazy_journal_init=1,nodiscard",
 				"-L", p.content.Label, path, blocks); err != nil {
 				t.Fatal(err)
 			}
@@ -443,12 +424,12 @@ func checkVolumes(t *testing.T, s scenario) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ops := Diff(have, want, run)
+	ops := Diff(have, want, mkfstest.Run)
 	if len(ops) != 4 {
 		t.Errorf("a later boot is more than two checks and two mounts:\n%s", printed(ops, nil))
 	}
 	for _, v := range want.Volumes {
-		if _, err := run(t.Context(), paths.E2fsck, "-f", "-n", v.Format.Device); err != nil {
+		if _, err := mkfstest.Run(t.Context(), paths.E2fsck, "-f", "-n", v.Format.Device); err != nil {
 			t.Errorf("%s: not sound: %v", v.Format.Label, err)
 		}
 		p := partitionAt(have, v.Format.Device)
@@ -473,7 +454,7 @@ func checkVolumes(t *testing.T, s scenario) {
 			}
 		}
 	}
-	if left := Diff(facts(t, s), want, run); len(left) > 0 {
+	if left := Diff(facts(t, s), want, mkfstest.Run); len(left) > 0 {
 		t.Errorf("after a later boot there is left:\n%s", printed(left, nil))
 	}
 }

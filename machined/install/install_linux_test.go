@@ -2,11 +2,9 @@ package install
 
 import (
 	"bytes"
-	"context"
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -16,21 +14,12 @@ import (
 	"github.com/orlop-os/orlop/machined/disk"
 	"github.com/orlop-os/orlop/pkg/esp"
 	"github.com/orlop-os/orlop/pkg/layout"
+	"github.com/orlop-os/orlop/pkg/mkfs/mkfstest"
 	"github.com/orlop-os/orlop/pkg/mount"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/slot"
 	"github.com/orlop-os/orlop/pkg/verity"
 )
-
-const realDisk = "/dev/vda"
-
-// underProductKernel skips on a developer's machine: the tests overwrite /dev/vda.
-func underProductKernel(t *testing.T) {
-	t.Helper()
-	if os.Getenv("ORLOP_KERNEL_TEST") != "1" {
-		t.Skip("overwrites a disk: runs under the product kernel only (make kernel)")
-	}
-}
 
 // standIn puts a small system where a machine that runs from memory has its own.
 func standIn(t *testing.T) System {
@@ -62,13 +51,7 @@ func standIn(t *testing.T) System {
 
 func tools() Tools {
 	return Tools{
-		Run: func(ctx context.Context, args ...string) ([]byte, error) {
-			output, err := exec.CommandContext(ctx, args[0], args[1:]...).CombinedOutput()
-			if err != nil {
-				return output, fmt.Errorf("%s: %w: %s", strings.Join(args, " "), err, output)
-			}
-			return output, nil
-		},
+		Run:     mkfstest.Run,
 		Modules: func(...string) error { return nil }, // the guest has them loaded
 		Files: []File{
 			{Name: paths.Config + "/current.yaml", Content: []byte("a: b\n")}, {Name: paths.MachineKey, Content: []byte("key")}, {Name: paths.MachineCert, Content: []byte("cert")},
@@ -78,10 +61,10 @@ func tools() Tools {
 
 // TestInstall installs onto a disk with somebody else's data, stopping after each operation and beginning again.
 func TestInstall(t *testing.T) {
-	underProductKernel(t)
+	mkfstest.Overwrites(t)
 	s := standIn(t)
 	dirty(t)
-	w := Want{Disk: Disk{Path: realDisk, Size: 2 << 30}, System: s}
+	w := Want{Disk: Disk{Path: mkfstest.Disk, Size: 2 << 30}, System: s}
 	ops := Operations(w, tools())
 	for stop := 1; stop <= len(ops); stop++ {
 		for _, op := range ops[:stop] {
@@ -97,7 +80,7 @@ func TestInstall(t *testing.T) {
 // dirty fills the places where others keep their signatures.
 func dirty(t *testing.T) {
 	t.Helper()
-	device, err := block.NewFromPath(realDisk, block.OpenForWrite())
+	device, err := block.NewFromPath(mkfstest.Disk, block.OpenForWrite())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -157,15 +140,15 @@ func check(t *testing.T, s System) {
 	if !strings.Contains(first, "add 5 DATA") || !strings.Contains(first, "check STATE") || strings.Contains(first, "format STATE") {
 		t.Errorf("the first start would: %s", first)
 	}
-	if err := verity.Verify(realDisk+"2", s.Root); err != nil {
+	if err := verity.Verify(mkfstest.Disk+"2", s.Root); err != nil {
 		t.Error(err)
 	}
 	for _, part := range []struct {
 		source, kind string
 		files        map[string]string // what is there to what it must equal
 	}{
-		{realDisk + "4", "ext4", nil},
-		{realDisk + "1", "vfat", map[string]string{
+		{mkfstest.Disk + "4", "ext4", nil},
+		{mkfstest.Disk + "1", "vfat", map[string]string{
 			esp.Loader: paths.SystemLoader, filepath.Join(slot.Folder, slot.Entry{Version: "1.0.0"}.Name()): paths.SystemUKI,
 			esp.Statement("1.0.0"): paths.SystemStatement,
 		}},

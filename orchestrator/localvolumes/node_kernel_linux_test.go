@@ -3,11 +3,8 @@ package localvolumes
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strconv"
 	"testing"
 	"time"
@@ -19,17 +16,10 @@ import (
 	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
 	"github.com/orlop-os/orlop/pkg/mkfs"
+	"github.com/orlop-os/orlop/pkg/mkfs/mkfstest"
 	"github.com/orlop-os/orlop/pkg/mount"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
-
-func command(ctx context.Context, args ...string) ([]byte, error) {
-	output, err := exec.CommandContext(ctx, args[0], args[1:]...).CombinedOutput()
-	if err != nil {
-		return output, fmt.Errorf("%v: %w: %s", args, err, output)
-	}
-	return output, nil
-}
 
 // dial connects as the kubelet does.
 func dial(t *testing.T, socket string) *grpc.ClientConn {
@@ -44,42 +34,26 @@ func dial(t *testing.T, socket string) *grpc.ClientConn {
 
 // fill writes as a pod does, without CAP_SYS_RESOURCE, and returns how many MiB fitted.
 func fill(path string) (fitted int, err error) {
-	done := make(chan error)
-	go func() {
-		runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine
-		header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
-		var all [2]unix.CapUserData
-		if err := unix.Capget(&header, &all[0]); err != nil {
-			done <- err
-			return
-		}
-		all[0].Effective &^= 1 << unix.CAP_SYS_RESOURCE
-		if err := unix.Capset(&header, &all[0]); err != nil {
-			done <- err
-			return
-		}
+	err = mkfstest.Limited(func() error {
 		f, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o666)
 		for err == nil && fitted < 64 {
 			if _, err = f.Write(make([]byte, mib)); err == nil {
 				fitted++
 			}
 		}
-		done <- errors.Join(err, f.Close())
-	}()
-	err = <-done
+		return errors.Join(err, f.Close())
+	})
 	return fitted, err
 }
 
 // TestNode speaks to the node's half as the kubelet does, on a real disk: it registers, a volume is made and shown, takes what it is
 // large and no more, grows while it is used, is there after the power was cut, and leaves nothing.
 func TestNode(t *testing.T) {
-	if os.Getenv("ORLOP_KERNEL_TEST") != "1" {
-		t.Skip("overwrites a disk: runs under the product kernel only (make kernel)")
-	}
+	mkfstest.Overwrites(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute) // under emulation, beside others
 	defer cancel()
-	data := mount.Mount{Source: "/dev/vda", Target: filepath.Join(t.TempDir(), "data"), Type: "ext4", Flags: mount.NoSuid | mount.NoDev | mount.NoAtime}
-	if err := mkfs.Ext4(ctx, command, data.Source, "DATA", 1, mkfs.ProjectQuotas); err != nil {
+	data := mount.Mount{Source: mkfstest.Disk, Target: filepath.Join(t.TempDir(), "data"), Type: "ext4", Flags: mount.NoSuid | mount.NoDev | mount.NoAtime}
+	if err := mkfs.Ext4(ctx, mkfstest.Run, data.Source, "DATA", 1, mkfs.ProjectQuotas); err != nil {
 		t.Fatal(err)
 	}
 	kubelet := t.TempDir()
@@ -157,7 +131,7 @@ func TestNode(t *testing.T) {
 	if err := errors.Join(root.Close(), mount.Unmount(target), mount.Unmount(data.Target)); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := command(ctx, "/usr/sbin/e2fsck", "-p", data.Source); err != nil {
+	if _, err := mkfstest.Run(ctx, "/usr/sbin/e2fsck", "-p", data.Source); err != nil {
 		t.Logf("the first check: %v", err)
 	}
 	stop = start()
@@ -180,7 +154,7 @@ func TestNode(t *testing.T) {
 	if err := mount.Unmount(data.Target); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := command(ctx, "/usr/sbin/e2fsck", "-f", "-n", data.Source); err != nil {
+	if _, err := mkfstest.Run(ctx, "/usr/sbin/e2fsck", "-f", "-n", data.Source); err != nil {
 		t.Errorf("not sound: %v", err)
 	}
 }

@@ -1,39 +1,27 @@
 package projectquota
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"runtime"
 	"testing"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/orlop-os/orlop/pkg/mkfs"
+	"github.com/orlop-os/orlop/pkg/mkfs/mkfstest"
 	"github.com/orlop-os/orlop/pkg/mount"
 )
 
 const mib = 1 << 20
 
-func run(ctx context.Context, args ...string) ([]byte, error) {
-	output, err := exec.CommandContext(ctx, args[0], args[1:]...).CombinedOutput()
-	if err != nil {
-		return output, fmt.Errorf("%v: %w: %s", args, err, output)
-	}
-	return output, nil
-}
-
 // disk makes a file system on the machine's first disk and mounts it.
 func disk(t *testing.T, quotas mkfs.Quotas) mount.Mount {
 	t.Helper()
-	if os.Getenv("ORLOP_KERNEL_TEST") != "1" {
-		t.Skip("overwrites a disk: runs under the product kernel only (make kernel)")
-	}
-	m := mount.Mount{Source: "/dev/vda", Target: filepath.Join(t.TempDir(), "data"), Type: "ext4", Flags: mount.NoSuid | mount.NoDev}
-	if err := mkfs.Ext4(t.Context(), run, m.Source, "DATA", 1, quotas); err != nil {
+	mkfstest.Overwrites(t)
+	m := mount.Mount{Source: mkfstest.Disk, Target: filepath.Join(t.TempDir(), "data"), Type: "ext4", Flags: mount.NoSuid | mount.NoDev}
+	if err := mkfs.Ext4(t.Context(), mkfstest.Run, m.Source, "DATA", 1, quotas); err != nil {
 		t.Fatal(err)
 	}
 	if err := m.Do(); err != nil {
@@ -51,7 +39,7 @@ func disk(t *testing.T, quotas mkfs.Quotas) mount.Mount {
 func write(t *testing.T, path string, bytes int) (int, error) {
 	t.Helper()
 	var written int
-	err := without(t, func() error {
+	err := mkfstest.Limited(func() error {
 		f, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o666)
 		if err != nil {
 			return err
@@ -67,28 +55,6 @@ func write(t *testing.T, path string, bytes int) (int, error) {
 		return f.Sync()
 	})
 	return written, err
-}
-
-// without does something on a thread of its own that has given up CAP_SYS_RESOURCE.
-func without(t *testing.T, do func() error) error {
-	t.Helper()
-	result := make(chan error)
-	go func() {
-		runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine
-		header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
-		var all [2]unix.CapUserData
-		if err := unix.Capget(&header, &all[0]); err != nil {
-			result <- err
-			return
-		}
-		all[0].Effective &^= 1 << unix.CAP_SYS_RESOURCE
-		if err := unix.Capset(&header, &all[0]); err != nil {
-			result <- err
-			return
-		}
-		result <- do()
-	}()
-	return <-result
 }
 
 // TestLimit: a project is refused what exceeds its limit, in bytes and in inodes; other projects are not; the limit can be raised while
@@ -137,7 +103,7 @@ func TestLimit(t *testing.T) {
 		t.Errorf("with a higher limit: %d written, %v", n, err)
 	}
 	var made []string
-	err = without(t, func() error {
+	err = mkfstest.Limited(func() error {
 		for i := range 20 {
 			name := filepath.Join(second, fmt.Sprint(i))
 			if err := os.WriteFile(name, nil, 0o600); err != nil {
@@ -162,7 +128,7 @@ func TestLimit(t *testing.T) {
 	if err := mount.Unmount(m.Target); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := run(t.Context(), "/usr/sbin/e2fsck", "-f", "-n", m.Source); err != nil {
+	if _, err := mkfstest.Run(t.Context(), "/usr/sbin/e2fsck", "-f", "-n", m.Source); err != nil {
 		t.Errorf("not sound: %v", err)
 	}
 	if err := errors.Join(m.Do(), Enforce(m.Target)); err != nil {
