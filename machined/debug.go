@@ -60,8 +60,9 @@ func (a debugAPI) Capture(r *api.CaptureRequest, stream grpc.ServerStreamingServ
 	defer cancel()
 	done := make(chan error, 1)
 	go func() {
-		defer func() { <-a.m.captures }()
-		done <- errors.Join(record(ctx, c, r.Count, stream.Send), c.Close())
+		err := errors.Join(record(ctx, c, r.Count, stream.Send), c.Close())
+		<-a.m.captures // before the caller hears of the end, and may ask for the next
+		done <- err
 	}()
 	late := time.NewTimer(long + patience)
 	defer late.Stop()
