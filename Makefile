@@ -21,7 +21,7 @@ SOAK     = CGO_ENABLED=0 go run ./test/soak -image $(IMAGE) -versions $(BUILD)
 # Packages whose tests also run under the product kernel.
 KERNEL  := ./machined/disk ./machined/install ./machined/network ./machined/host ./machined/power ./pkg/verity ./pkg/mount ./pkg/projectquota ./pkg/watchdog ./pkg/uevent ./pkg/timesync ./pkg/supervise ./pkg/capture ./orchestrator/podnetwork ./orchestrator/netpolicy ./orchestrator/announcer ./orchestrator/virtualaddress ./orchestrator/localvolumes
 
-.PHONY: help run test check baseline lint unit kernel stories image versions faults fuzz soak history cuts reproducible bench conformance lock generate packages tools clean
+.PHONY: help run test check baseline lint unit kernel stories image versions faults fuzz soak history cuts reproducible bench bench-cluster conformance lock generate packages tools clean
 
 BUF = CGO_ENABLED=0 go tool -modfile=hack/tools/go.mod buf
 
@@ -141,6 +141,9 @@ reproducible: packages tools $(BUILD)/operator/ca.crt $(BUILD)/release/signing.k
 
 bench: versions ## figures against the same Kubernetes as separate processes; see docs/bench.md
 	CGO_ENABLED=0 go run ./test/bench -image $(IMAGE) -out $(BUILD)/bench.json
+
+bench-cluster: image operator ## figures of whole clusters into the same file, PARTS=create,join,… (all); see docs/bench.md (40 minutes at most)
+	CGO_ENABLED=0 go run ./test/clusterbench -image $(IMAGE) -out $(BUILD)/bench.json $(if $(PARTS),-only $(PARTS))
 
 conformance: image operator ## Kubernetes' own conformance suite on two machines, FOCUS=REGEXP SKIP=REGEXP CONTINUE=1; see docs/conformance.md (whole: most of a day)
 	CGO_ENABLED=0 go run ./test/conformance -image $(IMAGE) $(if $(FOCUS),-focus '$(FOCUS)') $(if $(SKIP),-skip '$(SKIP)') $(if $(CONTINUE),-continue)

@@ -1,9 +1,11 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -36,6 +38,9 @@ type creation struct {
 	image          string // the disk image
 	operator       string // folder of the operator that the image was built for
 	memory, cpus   int
+	workerMemory   int    // 0: as the others
+	patchFile      string // what is changed in the control-plane machines' configurations
+	patch          []byte
 	diskGiB        int64
 	controlPlanes  int
 	workers        int
@@ -78,6 +83,8 @@ func (t *tool) clusterCreateCommand() *cobra.Command {
 	f.StringVar(&c.image, "image", filepath.Join("build", "qemu"), "folder with disk.raw, or a disk image")
 	f.StringVar(&c.operator, "operator", "", "folder of the operator that the image was built for (default: operator beside the image's folder)")
 	f.IntVar(&c.memory, "memory", 2048, "memory of the machine in MiB")
+	f.IntVar(&c.workerMemory, "worker-memory", 0, "memory of each worker in MiB (default: as the others)")
+	f.StringVar(&c.patchFile, "config-patch", "", "file with fields to change in the control-plane machines' configurations, as `patch-config` takes it; workers get what is the cluster's of it")
 	f.IntVar(&c.cpus, "cpus", 2, "processors of the machine")
 	f.IntVar(&c.controlPlanes, "control-planes", 1, "control-plane machines; with three, one may be away, with five two")
 	f.IntVar(&c.workers, "workers", 0, "further machines, which join as workers")
@@ -133,6 +140,9 @@ func (c *creation) prepare() error {
 	if c.secrets, err = newSecrets(); err != nil {
 		return err
 	}
+	if err := c.readPatch(); err != nil {
+		return err
+	}
 	if _, err := os.Stat(c.dir); err == nil {
 		return &exitError{code: exitUsage, err: fmt.Errorf("cluster %q: cannot create: it exists already", c.name), hint: "`orlopctl cluster destroy " + c.name + "` removes it; `cluster start` switches it on"}
 	}
@@ -152,8 +162,12 @@ func (c *creation) powerOn(ctx context.Context) error {
 		return err
 	}
 	var machines []qemu.MachineSpec
-	for _, name := range names {
-		machines = append(machines, qemu.MachineSpec{Name: name, MemoryMiB: c.memory, CPUs: c.cpus, Disks: qemu.BootDisk(c.image, c.diskGiB<<10), Watchdog: true})
+	for i, name := range names {
+		memory := c.memory
+		if i >= c.controlPlanes {
+			memory = cmp.Or(c.workerMemory, c.memory)
+		}
+		machines = append(machines, qemu.MachineSpec{Name: name, MemoryMiB: memory, CPUs: c.cpus, Disks: qemu.BootDisk(c.image, c.diskGiB<<10), Watchdog: true})
 	}
 	runner, err := runnerCommand()
 	if err != nil {
@@ -279,18 +293,11 @@ func (c *creation) firstAnswer(ctx context.Context, address, fingerprint string)
 
 // documents makes a control-plane machine's configuration and keeps it, with the cluster's secrets, in the cluster's folder.
 func (c *creation) documents(machine qemu.MachineStatus) ([]byte, error) {
-	made := generated{
-		name: machine.Name, cluster: c.name, role: string(config.RoleControlPlane), secrets: c.secrets,
-		endpoint: "https://" + c.machine.Addr.String() + ":" + strconv.Itoa(paths.PortKubernetes),
-		sans:     []string{"127.0.0.1", "localhost"}, // the way in from this computer
+	addresses := []string{c.machine.Addr.String()}
+	for _, m := range c.others {
+		addresses = append(addresses, m.status.Addr.String())
 	}
-	if len(c.others) > 0 {
-		made.controlPlanes = []string{c.machine.Addr.String()}
-		for _, m := range c.others {
-			made.controlPlanes = append(made.controlPlanes, m.status.Addr.String())
-		}
-	}
-	text, err := made.documents()
+	text, err := c.configuration(machine.Name, addresses)
 	if err != nil {
 		return nil, err
 	}
@@ -298,6 +305,46 @@ func (c *creation) documents(machine qemu.MachineStatus) ([]byte, error) {
 		return nil, err
 	}
 	return text, writeSecret(filepath.Join(c.dir, machine.Name+".yaml"), text, true)
+}
+
+// configuration is that of a control-plane machine of a cluster whose control-plane machines have these addresses.
+func (c *creation) configuration(name string, addresses []string) ([]byte, error) {
+	made := generated{
+		name: name, cluster: c.name, role: string(config.RoleControlPlane), secrets: c.secrets,
+		endpoint: "https://" + net.JoinHostPort(addresses[0], strconv.Itoa(paths.PortKubernetes)),
+		sans:     []string{"127.0.0.1", "localhost"}, // the way in from this computer
+	}
+	if len(addresses) > 1 {
+		made.controlPlanes = addresses
+	}
+	text, err := made.documents()
+	if err != nil || c.patch == nil {
+		return text, err
+	}
+	if text, err = config.Merge(text, c.patch); err != nil {
+		return nil, usagef("--config-patch %s: cannot use: %w", c.patchFile, err)
+	}
+	if _, problems := config.Parse(name+".yaml", text); problems.Err() != nil {
+		return nil, usagef("--config-patch %s: cannot use: the configuration is not valid with it: %w", c.patchFile, problems.Err())
+	}
+	return text, nil
+}
+
+// readPatch reads the patch, and finds what is wrong with it before a machine is started. The addresses are those that the machines will have.
+func (c *creation) readPatch() error {
+	if c.patchFile == "" {
+		return nil
+	}
+	var err error
+	if c.patch, err = c.tool.readFile(c.patchFile); err != nil {
+		return err
+	}
+	var addresses []string
+	for n := range c.controlPlanes {
+		addresses = append(addresses, fmt.Sprintf("10.77.0.%d", 11+n))
+	}
+	_, err = c.configuration(machineName, addresses)
+	return err
 }
 
 // explain adds the end of the machine's console to a failure. The machine is left as it is, to be looked at.

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/orlop-os/orlop/hack/qemu"
+	"github.com/orlop-os/orlop/pkg/config"
 )
 
 // TestBringUp brings a fake machine up the way `cluster create` does after QEMU has started: from its console to the
@@ -137,5 +138,40 @@ func TestFreePort(t *testing.T) {
 	port, err := freePort(0)
 	if err != nil || port == 0 {
 		t.Fatalf("got %d, %v", port, err)
+	}
+}
+
+// TestConfigPatch: what is patched is in the configuration of the control-plane machines, and what cannot be used is said before there is a machine.
+func TestConfigPatch(t *testing.T) {
+	c := &creation{tool: &tool{}, name: "t1", controlPlanes: 3, patchFile: filepath.Join(t.TempDir(), "patch.yaml")}
+	var err error
+	if c.secrets, err = newSecrets(); err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range []struct{ patch, want string }{
+		{"kind: Cluster\nspec: {virtualAddresses: [10.77.0.9]}\n", ""},
+		{"kind: Cluster\nspec: {virtualAddresses: [10.77.0.12]}\n", "10.77.0.12"},
+		{"kind: Cluster\nspec: {nonsense: 1}\n", "nonsense"},
+		{"spec: {}\n", "kind"},
+	} {
+		if err := os.WriteFile(c.patchFile, []byte(p.patch), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		err := c.readPatch()
+		var exit *exitError
+		if p.want == "" && err != nil || p.want != "" && (!errors.As(err, &exit) || exit.code != exitUsage || !strings.Contains(err.Error(), p.want)) {
+			t.Errorf("%s: got %v, want something with %q", p.patch, err, p.want)
+		}
+		if p.want != "" {
+			continue
+		}
+		text, err := c.configuration("cp2", []string{"10.77.0.11", "10.77.0.12", "10.77.0.13"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, problems := config.Parse("cp2.yaml", text)
+		if problems.Err() != nil || got.Cluster.Spec.VirtualAddresses[0].String() != "10.77.0.9" || len(got.Cluster.Spec.ControlPlanes) != 3 || got.Machine.Metadata.Name != "cp2" {
+			t.Errorf("the configuration: %s, %v", text, problems.Err())
+		}
 	}
 }

@@ -145,6 +145,17 @@ func (c *Client) Act(ctx context.Context, machine string, action Action) error {
 	return c.call(ctx, http.MethodPost, "/machines/"+machine+"/"+string(action), nil, nil)
 }
 
+// Add makes one more machine, switches it on and returns when that is done. Its Dir is ignored.
+func (c *Client) Add(ctx context.Context, m MachineSpec) (MachineStatus, error) {
+	one := ClusterSpec{Name: "one", Machines: []MachineSpec{m}}
+	if err := one.absolute(); err != nil {
+		return MachineStatus{}, err
+	}
+	var made MachineStatus
+	err := c.call(ctx, http.MethodPost, "/machines", one.Machines[0], &made)
+	return made, err
+}
+
 // Forward opens one more port on 127.0.0.1.
 func (c *Client) Forward(ctx context.Context, f ForwardSpec) (ForwardStatus, error) {
 	var made ForwardStatus

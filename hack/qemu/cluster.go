@@ -21,8 +21,10 @@ type ClusterSpec struct {
 
 // ForwardSpec is a port of a machine that is wanted on 127.0.0.1.
 type ForwardSpec struct {
-	Machine string `json:"machine"`
-	Port    uint16 `json:"port"`
+	Machine string `json:"machine,omitempty"`
+	// Addr is an IPv4 address of the network that is no machine's own, such as one that moves between machines; instead of Machine.
+	Addr netip.Addr `json:"addr,omitzero"`
+	Port uint16     `json:"port"`
 	// HostPort is the port on 127.0.0.1; 0: a free one, told by Status.
 	HostPort uint16 `json:"hostPort,omitempty"`
 }
@@ -139,8 +141,8 @@ func (c ClusterSpec) check() error {
 		}
 	}
 	for _, f := range c.Forwards {
-		if !names[f.Machine] || f.Port == 0 {
-			return fmt.Errorf("cluster %s: cannot forward to %s:%d: no such machine or port", c.Name, f.Machine, f.Port)
+		if names[f.Machine] == f.Addr.IsValid() || f.Port == 0 {
+			return fmt.Errorf("cluster %s: cannot forward to %s:%d: no such machine or port, or both a machine and an address", c.Name, f.Machine, f.Port)
 		}
 	}
 	return nil

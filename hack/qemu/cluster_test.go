@@ -2,6 +2,7 @@ package qemu
 
 import (
 	"errors"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -94,6 +95,20 @@ func TestCluster(t *testing.T) {
 	if _, err := c.Forward(ctx, ForwardSpec{Machine: "w1", Port: 6443}); err == nil {
 		t.Error("a forward to a machine without a NIC was made")
 	}
+	if f, err := c.Forward(ctx, ForwardSpec{Addr: netip.MustParseAddr("10.77.0.9"), Port: 6443}); err != nil || f.Machine != "" {
+		t.Errorf("a forward to an address: %+v, %v", f, err)
+	}
+	more := fakeSpec(t, "serve")
+	if _, err := c.Add(ctx, more); err == nil || !strings.Contains(err.Error(), "two machines are called cp1") {
+		t.Errorf("a machine whose name is taken: %v", err)
+	}
+	more.Name = "w2"
+	if m, err := c.Add(ctx, more); err != nil || !m.Running || m.Addr.String() != "10.77.0.12" || m.PoweredOn.IsZero() {
+		t.Errorf("one more machine: %+v, %v", m, err)
+	}
+	if spec, err := ReadSpec(dir); err != nil || len(spec.Machines) != 3 {
+		t.Errorf("the machine is not there when the cluster is resumed: %+v, %v", spec.Machines, err)
+	}
 	if err := c.SetFaults(ctx, "cp1", Faults{Down: true}); err != nil {
 		t.Error(err)
 	}
@@ -103,7 +118,7 @@ func TestCluster(t *testing.T) {
 	if err := c.Destroy(ctx); err != nil {
 		t.Fatal(err)
 	}
-	for _, pid := range []int{s.PID, s.Machines[0].PID, s.Machines[1].PID} {
+	for _, pid := range []int{s.PID, s.Machines[0].PID, s.Machines[1].PID, s.Machines[2].PID} {
 		if !gone(t, pid) {
 			t.Errorf("process %d outlived its cluster", pid)
 		}
@@ -164,6 +179,7 @@ func TestLaunchSaysWhy(t *testing.T) {
 		"no machine":  {ClusterSpec{Name: "x"}, "at least one machine"},
 		"two of one":  {ClusterSpec{Name: "x", Machines: []MachineSpec{good, good}}, "two machines"},
 		"no image":    {ClusterSpec{Name: "x", Machines: []MachineSpec{{Name: "a", Disks: BootDisk("/nonexistent/disk.raw", 0), Kernel: good.Kernel}}}, "is it built?"},
+		"two ways":    {ClusterSpec{Name: "x", Machines: []MachineSpec{good}, Forwards: []ForwardSpec{{Machine: "cp1", Addr: netip.MustParseAddr("10.77.0.9"), Port: 1}}}, "both a machine and an address"},
 		"bad forward": {ClusterSpec{Name: "x", Machines: []MachineSpec{good}, Forwards: []ForwardSpec{{Machine: "y", Port: 1}}}, "no such machine"},
 		"runner fails": {ClusterSpec{Name: "x", Machines: []MachineSpec{{Name: "a", Kernel: good.Kernel, QEMU: "/nonexistent/qemu"}}},
 			"/nonexistent/qemu"},

@@ -41,7 +41,7 @@
 // a QEMU that fell over are three different things.
 //
 // Machines die with the process that started them (PR_SET_PDEATHSIG). For a cluster that has to outlive its command,
-// Launch starts a runner in the background and Connect finds it again.
+// Launch starts a runner in the background and Connect finds it again. Client.Add makes one more machine.
 //
 // # What it does not do
 //

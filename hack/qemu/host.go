@@ -1,6 +1,7 @@
 package qemu
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -91,11 +92,34 @@ func (h *Host) deliver(frames []frame) error {
 		if dst := f.dst(); dst != h.mac && !dst.group() {
 			continue // flooded, for somebody else: a real interface would not look at it either
 		}
+		h.hear(f.eth())
 		p := stack.NewPacketBuffer(stack.PacketBufferOptions{Payload: buffer.MakeWithData(f.eth())})
 		h.link.InjectInbound(0, p)
 		p.DecRef()
 	}
 	return nil
+}
+
+// hear forgets what the host knows of an address when another machine announces that it has it now (RFC 5227, 3), so that the next packet
+// asks anew: the stack pays no attention to announcements, which other systems do.
+func (h *Host) hear(eth []byte) {
+	if header.Ethernet(eth).Type() != header.ARPProtocolNumber {
+		return
+	}
+	said := header.ARP(eth[ethHeader:])
+	if !said.IsValid() || !bytes.Equal(said.ProtocolAddressSender(), said.ProtocolAddressTarget()) {
+		return
+	}
+	addr := tcpip.AddrFrom4Slice(said.ProtocolAddressSender())
+	known, err := h.stack.Neighbors(nic, ipv4.ProtocolNumber)
+	if err != nil {
+		return // the host is being closed
+	}
+	for _, n := range known {
+		if n.Addr == addr && n.LinkAddr != tcpip.LinkAddress(said.HardwareAddressSender()) {
+			h.stack.RemoveNeighbor(nic, ipv4.ProtocolNumber, addr) // it may have gone by itself
+		}
+	}
 }
 
 // transmit passes packets of the stack to the switch.

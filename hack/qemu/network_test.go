@@ -19,6 +19,11 @@ import (
 	"github.com/insomniacslk/dhcp/dhcpv4"
 	"github.com/insomniacslk/dhcp/dhcpv4/nclient4"
 	"github.com/miekg/dns"
+	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
+	"gvisor.dev/gvisor/pkg/tcpip/header"
+	"gvisor.dev/gvisor/pkg/tcpip/network/ipv4"
+	"gvisor.dev/gvisor/pkg/tcpip/stack"
 )
 
 func newTestNetwork(t *testing.T, spec NetworkSpec) *Network {
@@ -414,5 +419,69 @@ func TestForward(t *testing.T) {
 	}
 	if len(n.Forwards()) != 0 {
 		t.Error("the forward is still listed")
+	}
+}
+
+// TestAddressThatMoves: a host that knows where an address is follows it when another machine announces it, as other systems do.
+func TestAddressThatMoves(t *testing.T) {
+	n := newTestNetwork(t, NetworkSpec{})
+	asks, one, two := guest(t, n, "asks"), guest(t, n, "one"), guest(t, n, "two")
+	moving := netip.PrefixFrom(netip.MustParseAddr("10.77.0.9"), 24)
+	serve := func(h *Host) {
+		t.Helper()
+		p := tcpip.ProtocolAddress{Protocol: ipv4.ProtocolNumber, AddressWithPrefix: tcpip.AddressWithPrefix{Address: tcpip.AddrFrom4(moving.Addr().As4()), PrefixLen: moving.Bits()}}
+		if err := h.stack.AddProtocolAddress(nic, p, stack.AddressProperties{}); err != nil {
+			t.Fatal(err)
+		}
+		l, err := gonet.ListenTCP(h.stack, tcpip.FullAddress{NIC: nic, Addr: tcpip.AddrFrom4(moving.Addr().As4()), Port: 80}, ipv4.ProtocolNumber)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { l.Close() })
+		go func() {
+			for {
+				conn, err := l.Accept()
+				if err != nil {
+					return
+				}
+				io.WriteString(conn, h.Name())
+				conn.Close()
+			}
+		}()
+	}
+	answers := func(limit time.Duration) string {
+		conn, err := asks.DialContext(within(t, limit), "tcp", "10.77.0.9:80")
+		if err != nil {
+			return err.Error()
+		}
+		defer conn.Close()
+		conn.SetDeadline(time.Now().Add(limit))
+		text, err := io.ReadAll(conn)
+		if err != nil {
+			return err.Error()
+		}
+		return string(text)
+	}
+	serve(one)
+	if got := answers(10 * time.Second); got != "one" {
+		t.Fatalf("before it moves: %s", got)
+	}
+	one.Close()
+	serve(two)
+	if got := answers(500 * time.Millisecond); got == "two" {
+		t.Fatal("the address was followed without an announcement: this test would not see that they are heard")
+	}
+	f := newFrame(ethHeader + header.ARPSize)
+	eth := header.Ethernet(f.eth())
+	eth.Encode(&header.EthernetFields{SrcAddr: tcpip.LinkAddress(two.mac[:]), DstAddr: header.EthernetBroadcastAddress, Type: header.ARPProtocolNumber})
+	arp := header.ARP(eth[ethHeader:])
+	arp.SetIPv4OverEthernet()
+	arp.SetOp(header.ARPRequest)
+	copy(arp.HardwareAddressSender(), two.mac[:])
+	copy(arp.ProtocolAddressSender(), moving.Addr().AsSlice())
+	copy(arp.ProtocolAddressTarget(), moving.Addr().AsSlice())
+	two.port.receive(f)
+	if got := answers(3 * time.Second); got != "two" {
+		t.Errorf("after the announcement: %s", got)
 	}
 }

@@ -1,15 +1,17 @@
 package qemu
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
+	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -25,13 +27,14 @@ const controlLimit = time.Minute
 
 // runner holds a cluster: the network, the machines and the control socket.
 type runner struct {
-	dir      string
-	spec     ClusterSpec
-	network  *Network
-	machines map[string]*Machine
-	stop     context.CancelFunc
+	dir     string
+	network *Network
+	stop    context.CancelFunc
 
+	adding   sync.Mutex // one machine at a time is added
 	mu       sync.Mutex
+	spec     ClusterSpec // its machines grow (add)
+	machines map[string]*Machine
 	forwards []ForwardStatus
 }
 
@@ -111,14 +114,9 @@ func (r *runner) start(ctx context.Context) error {
 		return err
 	}
 	for _, m := range r.spec.Machines {
-		m.Dir, m.Network = filepath.Join(r.dir, m.Name), r.network
-		limit, cancel := context.WithTimeout(ctx, controlLimit)
-		machine, err := Start(limit, m)
-		cancel()
-		if err != nil {
+		if _, err := r.switchOn(ctx, m); err != nil {
 			return err
 		}
-		r.machines[m.Name] = machine
 	}
 	for _, f := range r.spec.Forwards {
 		if _, err := r.forward(f); err != nil {
@@ -128,12 +126,56 @@ func (r *runner) start(ctx context.Context) error {
 	return nil
 }
 
-func (r *runner) forward(f ForwardSpec) (ForwardStatus, error) {
-	m := r.machines[f.Machine]
-	if m == nil || !m.Addr().IsValid() {
-		return ForwardStatus{}, fmt.Errorf("cluster %s: cannot forward to %s: no such machine, or it has no NIC", r.spec.Name, f.Machine)
+// switchOn makes a machine of the cluster.
+func (r *runner) switchOn(ctx context.Context, m MachineSpec) (*Machine, error) {
+	m.Dir, m.Network = filepath.Join(r.dir, m.Name), r.network
+	ctx, cancel := context.WithTimeout(ctx, controlLimit)
+	defer cancel()
+	machine, err := Start(ctx, m)
+	if err != nil {
+		return nil, err
 	}
-	made, err := r.network.Forward(f.HostPort, net.JoinHostPort(m.Addr().String(), strconv.Itoa(int(f.Port))))
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.machines[m.Name] = machine
+	return machine, nil
+}
+
+// add makes one more machine, which is there too when the cluster is resumed.
+func (r *runner) add(ctx context.Context, m MachineSpec) (MachineStatus, error) {
+	r.adding.Lock()
+	defer r.adding.Unlock()
+	grown := r.spec
+	grown.Machines = append(slices.Clone(grown.Machines), m)
+	if err := grown.check(); err != nil {
+		return MachineStatus{}, err
+	}
+	machine, err := r.switchOn(ctx, m)
+	if err != nil {
+		return MachineStatus{}, err
+	}
+	r.mu.Lock()
+	r.spec.Machines = grown.Machines
+	r.mu.Unlock()
+	return machine.status(), writeSpec(r.dir, grown)
+}
+
+// machine is the machine of that name; nil: there is none.
+func (r *runner) machine(name string) *Machine {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.machines[name]
+}
+
+func (r *runner) forward(f ForwardSpec) (ForwardStatus, error) {
+	to := f.Addr
+	if m := r.machine(f.Machine); m != nil && !to.IsValid() {
+		to = m.Addr()
+	}
+	if !to.Is4() {
+		return ForwardStatus{}, fmt.Errorf("cluster %s: cannot forward to %s: no such machine, or it has no NIC, or no IPv4 address is given", r.spec.Name, cmp.Or(f.Machine, f.Addr.String()))
+	}
+	made, err := r.network.Forward(f.HostPort, netip.AddrPortFrom(to, f.Port).String())
 	if err != nil {
 		return ForwardStatus{}, err
 	}
@@ -145,6 +187,8 @@ func (r *runner) forward(f ForwardSpec) (ForwardStatus, error) {
 }
 
 func (r *runner) close() error {
+	r.adding.Lock()
+	defer r.adding.Unlock()
 	var errs []error
 	for _, m := range r.machines {
 		errs = append(errs, m.Close())
@@ -170,6 +214,15 @@ func (r *runner) handler() http.Handler {
 			return
 		}
 		made, err := r.forward(f)
+		answer(w, made, err)
+	})
+	mux.HandleFunc("POST /machines", func(w http.ResponseWriter, q *http.Request) {
+		var m MachineSpec
+		if err := json.NewDecoder(q.Body).Decode(&m); err != nil {
+			answer(w, nil, fmt.Errorf("cluster %s: cannot read the request: %w", r.spec.Name, err))
+			return
+		}
+		made, err := r.add(q.Context(), m)
 		answer(w, made, err)
 	})
 	mux.HandleFunc("POST /machines/{name}/{action}", func(w http.ResponseWriter, q *http.Request) {
@@ -203,7 +256,7 @@ type controlError struct {
 }
 
 func (r *runner) act(ctx context.Context, name string, action Action) error {
-	m := r.machines[name]
+	m := r.machine(name)
 	if m == nil {
 		return fmt.Errorf("cluster %s: no machine is called %q", r.spec.Name, name)
 	}
@@ -228,20 +281,23 @@ func (r *runner) act(ctx context.Context, name string, action Action) error {
 func (r *runner) status() Status {
 	s := Status{Name: r.spec.Name, Dir: r.dir, PID: os.Getpid(), Subnet: r.network.Subnet(), Gateway: r.network.Gateway()}
 	s.Capture, _ = r.network.CaptureFile() // an error of the capture is reported when the cluster ends
-	for _, spec := range r.spec.Machines {
-		m := r.machines[spec.Name]
-		p := m.current()
-		state := MachineStatus{Name: m.Name(), Addr: m.Addr(), PoweredOn: p.started, Console: m.Console().Path(), Events: p.qmp.log()}
-		select {
-		case <-p.ended:
-			state.Exit = &p.exit
-		default:
-			state.Running, state.PID = true, p.cmd.Process.Pid
-		}
-		s.Machines = append(s.Machines, state)
-	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	for _, spec := range r.spec.Machines {
+		s.Machines = append(s.Machines, r.machines[spec.Name].status())
+	}
 	s.Forwards = append([]ForwardStatus{}, r.forwards...)
 	return s
+}
+
+func (m *Machine) status() MachineStatus {
+	p := m.current()
+	state := MachineStatus{Name: m.Name(), Addr: m.Addr(), PoweredOn: p.started, Console: m.Console().Path(), Events: p.qmp.log()}
+	select {
+	case <-p.ended:
+		state.Exit = &p.exit
+	default:
+		state.Running, state.PID = true, p.cmd.Process.Pid
+	}
+	return state
 }

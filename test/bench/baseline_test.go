@@ -12,6 +12,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/orlop-os/orlop/test/command"
 )
 
 // script makes a folder with a run.sh that stands in for the baseline's.
@@ -71,7 +73,7 @@ func TestBootBaselineBrokenOff(t *testing.T) {
 				pids <- pid
 				return
 			}
-			if wait(ctx, pause) != nil {
+			if command.Wait(ctx, pause) != nil {
 				return
 			}
 		}
@@ -86,7 +88,7 @@ func TestBootBaselineBrokenOff(t *testing.T) {
 		if text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat"); err != nil || strings.Contains(string(text), ") Z ") {
 			return // dead; whoever adopted it has not collected it yet
 		}
-		if wait(deadline, pause) != nil {
+		if command.Wait(deadline, pause) != nil {
 			t.Fatalf("process %d still runs", pid)
 		}
 	}

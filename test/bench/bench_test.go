@@ -64,7 +64,9 @@ func example(t *testing.T) report {
 		run := machineRun{figures: figures{
 			PoweronToAPI: v(9 + float64(i)), PoweronToUserspace: v(6), APIAfterInit: v(3), ToKubeAPI: v(8), ToNodeReady: v(12 + float64(4*i)), ToPodRunning: v(15), MachineUsedMiB: v(429),
 		}}
-		run.addProcesses([]process{{1, "machined", 20 << 20}, {7, "machined", 15 << 20}, {9, "pause", 1 << 20}, {11, "pause", 1 << 20}}, []service{{Name: "apid", PID: 7}})
+		run.addProcesses([]process{
+			{PID: 1, Name: "machined", Anonymous: 20 << 20}, {PID: 7, Name: "machined", Anonymous: 15 << 20}, {PID: 9, Name: "pause", Anonymous: 1 << 20}, {PID: 11, Name: "pause", Anonymous: 1 << 20},
+		}, []service{{Name: "apid", PID: 7}})
 		run.Timeline = []stage{{What: "init"}, {What: "orchestrator-api/etcd", Seconds: 5, Waits: []waited{{For: "its log is replayed", Seconds: 2}, {For: "too short", Seconds: 0.01}}}}
 		r.Runs = append(r.Runs, run)
 		theirs, _, err := parseBaseline(saidByBaseline)
@@ -199,10 +201,10 @@ func TestRecord(t *testing.T) {
 	at := func(seconds float64) time.Time { return began.Add(time.Duration(seconds * float64(time.Second))) }
 	r.addServices(at(1), []service{{Name: "containerd", State: "starting"}})
 	// The first moments are an old story when they come; the third is delivered within 5 ms.
-	r.addMoments(at(4), []moment{{"machined", 1}, {"host", 2}})
+	r.addMoments(at(4), []moment{{What: "machined", Seconds: 1}, {What: "host", Seconds: 2}})
 	r.addServices(at(4.5), []service{{Name: "containerd", State: "running"}})
-	r.addMoments(at(4.405), []moment{{"machined", 1}, {"host", 2}, {"containerd", 4.4}})
-	r.addMoments(at(9), []moment{{"machined", 1}, {"host", 2}, {"containerd", 4.4}, {"images", 8}})
+	r.addMoments(at(4.405), []moment{{What: "machined", Seconds: 1}, {What: "host", Seconds: 2}, {What: "containerd", Seconds: 4.4}})
+	r.addMoments(at(9), []moment{{What: "machined", Seconds: 1}, {What: "host", Seconds: 2}, {What: "containerd", Seconds: 4.4}, {What: "images", Seconds: 8}})
 	init, err := r.init()
 	if late := init.Sub(began); err != nil || late != 5*time.Millisecond {
 		t.Errorf("init's start is estimated %v late, expected 5ms; %v", late, err)

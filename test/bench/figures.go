@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/orlop-os/orlop/test/machinestate"
 )
 
 const mib = 1 << 20
@@ -233,29 +235,22 @@ func readArtefact(dir string) (artefact, error) {
 	return a, nil
 }
 
-// process is what we read of an entry of the machine's topic "processes".
-type process struct {
-	PID       int    `json:"pid"`
-	Name      string `json:"name"`
-	Anonymous int64  `json:"anonymous"` // bytes
-}
-
 // readMemory reads how the machine uses its memory now.
 func (b *boot) readMemory(ctx context.Context) (machineRun, error) {
 	var run machineRun
-	memory, err := get[struct{ Total, Available int64 }](ctx, b.client, "memory")
+	memory, err := machinestate.Get[machinestate.Memory](ctx, b.client, "memory")
 	if err != nil {
 		return run, err
 	}
-	processes, err := get[[]process](ctx, b.client, "processes")
+	processes, err := machinestate.Get[[]process](ctx, b.client, "processes")
 	if err != nil {
 		return run, err
 	}
-	services, err := get[[]service](ctx, b.client, "services")
+	services, err := machinestate.Get[[]service](ctx, b.client, "services")
 	if err != nil {
 		return run, err
 	}
-	used := float64(memory.Total-memory.Available) / mib
+	used := float64(memory.Used()) / mib
 	run.MachineUsedMiB = &used
 	run.addProcesses(processes, services)
 	return run, nil
@@ -263,17 +258,10 @@ func (b *boot) readMemory(ctx context.Context) (machineRun, error) {
 
 // addProcesses sums anonymous memory by service; what is no service goes by its program's name.
 func (f *figures) addProcesses(processes []process, services []service) {
-	names := map[int]string{1: "machined"}
-	for _, s := range services {
-		names[s.PID] = s.Name
-	}
 	f.AnonMiB = map[string]float64{}
 	total := 0.0
-	for _, p := range processes {
-		name, known := names[p.PID]
-		if !known {
-			name = p.Name
-		}
+	for i, name := range machinestate.Names(processes, services) {
+		p := processes[i]
 		size := float64(p.Anonymous) / mib
 		f.AnonMiB[name] += size
 		total += size

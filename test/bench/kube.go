@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/test/command"
 )
 
 // imageName is the image that the pod runs: the stories' web server, which is two to three times as large as the baseline's busybox.
@@ -101,7 +102,7 @@ func until(ctx context.Context, begin func() (watch.Interface, error), ok func(w
 		if ctx.Err() == nil {
 			last = err
 		}
-		if end := wait(ctx, retryPause); end != nil {
+		if end := command.Wait(ctx, retryPause); end != nil {
 			return time.Time{}, errors.Join(end, last)
 		}
 	}
@@ -158,7 +159,7 @@ func createPod(ctx context.Context, kube kubernetes.Interface) error {
 		if err == nil {
 			return nil
 		}
-		if end := wait(ctx, retryPause); end != nil {
+		if end := command.Wait(ctx, retryPause); end != nil {
 			return fmt.Errorf("pod: cannot create: %w: %w", end, err)
 		}
 	}

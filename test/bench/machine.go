@@ -19,6 +19,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/client"
 	"github.com/orlop-os/orlop/pkg/paths"
+	"github.com/orlop-os/orlop/test/command"
+	"github.com/orlop-os/orlop/test/machinestate"
 )
 
 const (
@@ -114,7 +116,7 @@ func (b *boot) explain(ctx context.Context) error {
 
 // writeLogs writes the state of each service, and the log of each that does not run.
 func (b *boot) writeLogs(ctx context.Context, out io.Writer) {
-	services, err := get[[]service](ctx, b.client, "services")
+	services, err := machinestate.Get[[]service](ctx, b.client, "services")
 	if err != nil {
 		fmt.Fprintln(out, err)
 	}
@@ -234,7 +236,7 @@ func (b *boot) measure(ctx context.Context, documents []byte, podImage string) (
 	}
 	// The last moments come after the pod runs; then nothing of ours may keep the machine from idling.
 	stop()
-	if err := wait(ctx, b.idle); err != nil {
+	if err := command.Wait(ctx, b.idle); err != nil {
 		return run, err
 	}
 	if run, err = b.readMemory(ctx); err != nil {
@@ -298,7 +300,7 @@ func (b *boot) firstAnswer(ctx context.Context) (time.Time, error) {
 		if errors.Is(err, client.ErrRefused) || errors.Is(err, client.ErrUntrusted) {
 			return time.Time{}, fmt.Errorf("first answer: %w; the image answers only to the operator that it was built for", err)
 		}
-		if end := wait(ctx, pause); end != nil {
+		if end := command.Wait(ctx, pause); end != nil {
 			return time.Time{}, fmt.Errorf("first answer: %w: %w", end, err)
 		}
 	}
@@ -314,7 +316,7 @@ func (b *boot) dialUntilOpen(ctx context.Context, to string) (net.Conn, error) {
 		if err == nil {
 			return conn, nil
 		}
-		if wait(ctx, pause) != nil {
+		if command.Wait(ctx, pause) != nil {
 			return nil, err
 		}
 	}
@@ -364,16 +366,4 @@ func (b *boot) importImage(ctx context.Context, file string) error {
 		return fmt.Errorf("image: cannot import: %w", err)
 	}
 	return nil
-}
-
-// wait waits for d, or for the end of ctx, whose cause it returns.
-func wait(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
 }

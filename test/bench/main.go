@@ -16,7 +16,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -25,6 +24,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/orlop-os/orlop/test/benchfile"
 	"github.com/orlop-os/orlop/test/command"
 	"github.com/orlop-os/orlop/test/testimage"
 )
@@ -148,7 +148,7 @@ func run(ctx context.Context, o options) error {
 			}
 		}
 		result.summarise()
-		if err := writeReport(o.out, result); err != nil {
+		if err := benchfile.WriteOthers(o.out, result); err != nil {
 			return err
 		}
 	}
@@ -175,15 +175,4 @@ func again[T any](what string, boot func() (T, error)) (T, int, error) {
 		early++
 		fmt.Fprintf(os.Stderr, "%s: %v; once more\n", what, err)
 	}
-}
-
-func writeReport(file string, r report) error {
-	text, err := json.MarshalIndent(r, "", "  ")
-	if err != nil {
-		return fmt.Errorf("report: cannot format: %w", err)
-	}
-	if err := os.WriteFile(file, append(text, '\n'), 0o644); err != nil {
-		return fmt.Errorf("report: cannot write: %w", err)
-	}
-	return nil
 }

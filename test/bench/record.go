@@ -3,41 +3,25 @@ package main
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
 
-	"google.golang.org/protobuf/types/known/structpb"
-
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/client"
+	"github.com/orlop-os/orlop/test/command"
+	"github.com/orlop-os/orlop/test/machinestate"
 )
 
-// moment is an entry of the machine's topic "timeline".
-type moment struct {
-	What    string  `json:"what"`
-	Seconds float64 `json:"seconds"` // since init began
-}
-
-// service is what we read of an entry of the machine's topic "services".
-type service struct {
-	Name       string `json:"name"`
-	State      string `json:"state"`
-	Detail     string `json:"detail"`
-	PID        int    `json:"pid"`
-	Components []struct {
-		Name   string `json:"name"`
-		Ready  bool   `json:"ready"`
-		Detail string `json:"detail"`
-	} `json:"components"`
-}
+// What the machine says of itself.
+type (
+	moment  = machinestate.Moment
+	service = machinestate.Service
+	process = machinestate.Process
+)
 
 // span is a time during which a service or component said that it waits for something; it ends where the next one begins.
 type span struct {
@@ -78,37 +62,14 @@ func watchTopic[T any](ctx context.Context, c *client.Client, topic string, add 
 			}
 			at := time.Now()
 			var value T
-			if value, err = decode[T](s.Value); err == nil {
+			if value, err = machinestate.Decode[T](s.Value); err == nil {
 				add(at, value)
 			}
 		}
-		if wait(ctx, retryPause) != nil {
+		if command.Wait(ctx, retryPause) != nil {
 			return
 		}
 	}
-}
-
-func decode[T any](v *structpb.Value) (T, error) {
-	var out T
-	text, err := v.MarshalJSON()
-	if err == nil {
-		err = json.Unmarshal(text, &out)
-	}
-	if err != nil {
-		return out, fmt.Errorf("state: cannot understand: %w", err)
-	}
-	return out, nil
-}
-
-func get[T any](ctx context.Context, c *client.Client, topic string) (T, error) {
-	var none T
-	ctx, cancel := context.WithTimeout(ctx, callLimit)
-	defer cancel()
-	s, err := c.Machine.Get(ctx, &api.GetRequest{Topic: topic})
-	if err != nil {
-		return none, fmt.Errorf("topic %s: %w", topic, err)
-	}
-	return decode[T](s.Value)
 }
 
 func (r *record) addMoments(at time.Time, list []moment) {
@@ -192,29 +153,17 @@ func (r *record) init() (time.Time, error) {
 // complete reads the moments that came after follow ended, and the events. The moments do not move the estimate of init's start:
 // they are older than the estimate's.
 func (r *record) complete(ctx context.Context, c *client.Client) error {
-	list, err := get[[]moment](ctx, c, "timeline")
+	list, err := machinestate.Get[[]moment](ctx, c, "timeline")
 	if err != nil {
 		return err
 	}
 	r.addMoments(time.Now(), list)
-	ctx, cancel := context.WithTimeout(ctx, callLimit)
-	defer cancel()
-	stream, err := c.Machine.Events(ctx, &api.EventsRequest{})
+	kept, err := machinestate.Events(ctx, c)
 	if err != nil {
-		return fmt.Errorf("events: %w", err)
+		return err
 	}
-	var kept []*api.Event
-	for {
-		e, err := stream.Recv()
-		if err == io.EOF {
-			r.events = placeEvents(kept)
-			return nil
-		}
-		if err != nil {
-			return fmt.Errorf("events: %w", err)
-		}
-		kept = append(kept, e)
-	}
+	r.events = placeEvents(kept)
+	return nil
 }
 
 // event is an event of the machine, placed on its timeline.
@@ -225,25 +174,17 @@ type event struct {
 	Message string  `json:"message"`
 }
 
-// afterSeconds is how machined ends the event of a moment.
-var afterSeconds = regexp.MustCompile(` after ([0-9]+(?:\.[0-9]+)?) s$`)
-
 // placeEvents gives events their place on the timeline. They carry the time of day, which is set while the machine starts; the event
 // of a moment also carries its seconds, and so ties those around it: each event is placed by the last such one before it, the first
 // ones by the first such one.
 func placeEvents(list []*api.Event) []event {
 	var began time.Time
 	find := func(e *api.Event) bool {
-		match := afterSeconds.FindStringSubmatch(e.Message)
-		if e.Source != "boot" || e.Kind != "stage" || match == nil {
-			return false
+		at, ok := machinestate.Began(e)
+		if ok {
+			began = at
 		}
-		seconds, err := strconv.ParseFloat(match[1], 64)
-		if err != nil {
-			return false
-		}
-		began = e.Time.AsTime().Add(-time.Duration(seconds * float64(time.Second)))
-		return true
+		return ok
 	}
 	for _, e := range list {
 		if find(e) {

@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/orlop-os/orlop/pkg/paths"
+	"github.com/orlop-os/orlop/test/command"
 )
 
 // askLimit bounds one question to the Kubernetes API while it may be away.
@@ -125,7 +126,7 @@ func observe(ctx context.Context, kube kubernetes.Interface, one string) (observ
 				return out, nil
 			}
 		}
-		if end := wait(ctx, retryPause); end != nil {
+		if end := command.Wait(ctx, retryPause); end != nil {
 			return out, fmt.Errorf("node: not Ready: %w", errors.Join(end, err))
 		}
 	}

@@ -1,4 +1,4 @@
-// Package command is how the measuring programs of this folder begin and end.
+// Package command is how the measuring programs of this folder begin, wait and end.
 package command
 
 import (
@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+	"time"
 )
 
 // Main parses the arguments and runs the program until it is done, interrupted or asked to end. An error ends the process with status 1.
@@ -25,5 +26,17 @@ func Main[Options any](name string, parse func(args []string) (Options, error), 
 	if err != nil {
 		fmt.Fprintf(os.Stderr, "%s: %v\n", name, err)
 		os.Exit(1)
+	}
+}
+
+// Wait waits for d, or for the end of ctx, whose cause it returns.
+func Wait(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
 	}
 }

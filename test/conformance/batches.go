@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -72,6 +73,7 @@ func focus(names []string) string {
 type runner struct {
 	programs, bin, dir string
 	kubeconfig         string
+	parallel           int           // tests at once
 	limit              time.Duration // for one test, at most; upstream's own limits are shorter and end it before
 }
 
@@ -113,10 +115,11 @@ func (r runner) run(ctx context.Context, number int, names []string) (map[string
 	defer log.Close()
 	ctx, cancel := context.WithTimeout(ctx, time.Duration(len(names))*r.limit)
 	defer cancel()
-	c := exec.CommandContext(ctx, filepath.Join(r.programs, suite),
+	// Ginkgo's own command runs several processes of the suite; each takes the next test, and those marked [Serial] are left until the others are done.
+	c := exec.CommandContext(ctx, filepath.Join(r.programs, ginkgo),
+		"--procs", strconv.Itoa(r.parallel), "--focus", focus(names), "--timeout", "24h", "--no-color", filepath.Join(r.programs, suite), "--",
 		"--kubeconfig", r.kubeconfig, "--provider", "skeleton", "--kubectl-path", filepath.Join(r.bin, "kubectl"),
-		"--report-dir", dir, "--report-complete-junit", "--dump-logs-on-failure=false",
-		"--ginkgo.focus", focus(names), "--ginkgo.timeout", "24h", "--ginkgo.no-color")
+		"--report-dir", dir, "--report-complete-junit", "--dump-logs-on-failure=false")
 	c.Stdout, c.Stderr = log, log
 	c.Cancel = func() error { return c.Process.Signal(os.Interrupt) } // so that it removes what it made
 	c.WaitDelay = time.Minute

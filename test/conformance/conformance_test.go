@@ -81,8 +81,8 @@ const said = `<?xml version="1.0" encoding="UTF-8"?>
 func TestJUnit(t *testing.T) {
 	got, err := parseJUnit([]byte(said), []string{job, more, set})
 	want := map[string]outcome{
-		job: {failed, 6.5, "timed out <here>"}, // of its two rows one failed
-		set: {skipped, 0.5, "skipped - needs 3 nodes"},
+		job: {Outcome: failed, Seconds: 6.5, Message: "timed out <here>"}, // of its two rows one failed
+		set: {Outcome: skipped, Seconds: 0.5, Message: "skipped - needs 3 nodes"},
 	}
 	if err != nil || !reflect.DeepEqual(got, want) {
 		t.Fatalf("%v, %v\nwant %v", got, err, want)

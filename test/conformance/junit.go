@@ -18,6 +18,8 @@ const (
 type outcome struct {
 	Outcome string  `json:"outcome"`
 	Seconds float64 `json:"seconds"`
+	// Commit is the state of the repository that was judged, with -dirty behind it if it had changes.
+	Commit string `json:"commit,omitempty"`
 	// Message is why it failed or was skipped.
 	Message string `json:"message,omitempty"`
 }
@@ -66,13 +68,13 @@ func parseJUnit(report []byte, names []string) (map[string]outcome, error) {
 func (c junitCase) outcome() outcome {
 	switch {
 	case c.Failure != nil:
-		return outcome{failed, c.Time, c.Failure.Message}
+		return outcome{Outcome: failed, Seconds: c.Time, Message: c.Failure.Message}
 	case c.Error != nil:
-		return outcome{failed, c.Time, c.Error.Message}
+		return outcome{Outcome: failed, Seconds: c.Time, Message: c.Error.Message}
 	case c.Skipped != nil:
-		return outcome{skipped, c.Time, c.Skipped.Message}
+		return outcome{Outcome: skipped, Seconds: c.Time, Message: c.Skipped.Message}
 	}
-	return outcome{passed, c.Time, ""}
+	return outcome{Outcome: passed, Seconds: c.Time}
 }
 
 // worse is what came of a test that stands in a table: of all its rows the worst, and their time together.

@@ -19,7 +19,7 @@ import (
 type options struct {
 	image, bin, out string
 	focus, skip     string
-	batch           int
+	batch, parallel int
 	memoryMiB       int
 	limit           time.Duration
 	resume          bool
@@ -35,7 +35,8 @@ func parse(args []string) (options, error) {
 	f.StringVar(&o.out, "out", filepath.Join("build", "conformance.json"), "`file` to write; everything else goes to a folder beside it")
 	f.StringVar(&o.focus, "focus", `\[Conformance\]`, "only tests whose name matches the `regexp`")
 	f.StringVar(&o.skip, "skip", "", "no tests whose name matches the `regexp`")
-	f.IntVar(&o.batch, "batch", 20, "how many tests are run before the report is written")
+	f.IntVar(&o.batch, "batch", 40, "how many tests are run before the report is written")
+	f.IntVar(&o.parallel, "parallel", 5, "how many tests run at once, but for those marked [Serial]")
 	f.IntVar(&o.memoryMiB, "memory", 3072, "memory of each machine in `MiB`")
 	f.DurationVar(&o.limit, "limit", 20*time.Minute, "how long a batch may take for each of its tests")
 	f.BoolVar(&o.resume, "continue", false, "keep what passed in an earlier run, and run the rest")
@@ -45,8 +46,8 @@ func parse(args []string) (options, error) {
 	if f.NArg() > 0 {
 		return o, fmt.Errorf("arguments: cannot use %q: expected flags only", f.Args())
 	}
-	if o.batch < 1 || o.memoryMiB < 1 || o.limit <= 0 {
-		return o, fmt.Errorf("-batch %d -memory %d -limit %s: cannot use: expected more than 0", o.batch, o.memoryMiB, o.limit)
+	if o.batch < 1 || o.parallel < 1 || o.memoryMiB < 1 || o.limit <= 0 {
+		return o, fmt.Errorf("-batch %d -parallel %d -memory %d -limit %s: cannot use: expected more than 0", o.batch, o.parallel, o.memoryMiB, o.limit)
 	}
 	return o, nil
 }
@@ -55,6 +56,9 @@ func parse(args []string) (options, error) {
 func run(ctx context.Context, o options) (err error) {
 	dir, err := filepath.Abs(strings.TrimSuffix(o.out, filepath.Ext(o.out)))
 	if err != nil {
+		return err
+	}
+	if o.bin, err = filepath.Abs(o.bin); err != nil { // the suite runs in a folder of its own
 		return err
 	}
 	programs, cache, archive := filepath.Join(dir, "programs"), filepath.Join(dir, "packages"), filepath.Join(dir, "images.tar")
@@ -71,7 +75,7 @@ func run(ctx context.Context, o options) (err error) {
 		Name: "conformance", Bin: o.bin, Image: o.image, Dir: filepath.Join(dir, "cluster"),
 		ControlPlanes: 1, Workers: 1, MemoryMiB: o.memoryMiB,
 	}
-	r := runner{programs: programs, bin: o.bin, dir: dir, kubeconfig: c.Kubeconfig(), limit: o.limit}
+	r := runner{programs: programs, bin: o.bin, dir: dir, kubeconfig: c.Kubeconfig(), parallel: o.parallel, limit: o.limit}
 	list, err := r.images(ctx)
 	if err != nil {
 		return err
@@ -118,10 +122,16 @@ func judge(ctx context.Context, o options, c localcluster.Cluster, r runner, arc
 	if err := c.Import(ctx, archive); err != nil {
 		return err
 	}
+	commit, err := commitOf(ctx)
+	if err != nil {
+		return err
+	}
 	for i, batch := range batches(left, o.batch) {
 		found, failure := r.run(ctx, i+1, batch)
 		for _, name := range slices.Sorted(maps.Keys(found)) {
-			result.Tests[name] = found[name]
+			o := found[name]
+			o.Commit = commit
+			result.Tests[name] = o
 			say("%-7s %6.1f s  %s", found[name].Outcome, found[name].Seconds, name)
 		}
 		result.count(names)

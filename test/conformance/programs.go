@@ -12,16 +12,20 @@ import (
 // suiteModule pins what is tested with, to the versions of what is tested.
 const suiteModule = "test/conformance/suite"
 
-// programs are built from suiteModule.
+// programs are built from suiteModule: what runs the suite, and what is in its images.
 var programs = []struct{ name, pkg string }{
+	{ginkgo, "github.com/onsi/ginkgo/v2/ginkgo"},
 	{"agnhost", "k8s.io/kubernetes/test/images/agnhost"},
 	{"nnp", "k8s.io/kubernetes/test/images/nonewprivs"},
 	{"sample-apiserver", "k8s.io/sample-apiserver"},
 	{"etcd", "go.etcd.io/etcd/server/v3"},
 }
 
-// suite is the test binary's name.
-const suite = "e2e.test"
+// The names of the test binary and of what runs it.
+const (
+	suite  = "e2e.test"
+	ginkgo = "ginkgo"
+)
 
 // buildPrograms puts the programs and the suite into a folder.
 func buildPrograms(ctx context.Context, dir string) error {
@@ -37,6 +41,15 @@ func buildPrograms(ctx context.Context, dir string) error {
 // moduleDir is where the sources of a module are.
 func moduleDir(ctx context.Context, module string) (string, error) {
 	return goTool(ctx, "list", "-m", "-f", "{{.Dir}}", module)
+}
+
+// commitOf names the state of the repository.
+func commitOf(ctx context.Context) (string, error) {
+	out, err := exec.CommandContext(ctx, "git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*").Output()
+	if err != nil {
+		return "", fmt.Errorf("git describe: %w", err)
+	}
+	return strings.TrimSpace(string(out)), nil
 }
 
 func goTool(ctx context.Context, args ...string) (string, error) {

@@ -3,6 +3,8 @@ package localcluster
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -12,7 +14,10 @@ import (
 	"strconv"
 	"time"
 
+	"sigs.k8s.io/yaml"
+
 	"github.com/orlop-os/orlop/hack/qemu"
+	"github.com/orlop-os/orlop/pkg/client"
 )
 
 const (
@@ -31,6 +36,11 @@ type Cluster struct {
 	Dir                    string
 	ControlPlanes, Workers int
 	MemoryMiB              int // of each machine
+	WorkerMemoryMiB        int // of each worker; 0: as the others
+	// Patch is a file with fields to change in the control-plane machines' configurations; empty: none.
+	Patch string
+	// Operator is the folder of the operator that the image was built for; empty: the one beside the image's.
+	Operator string
 }
 
 // Kubeconfig is the cluster's file.
@@ -62,6 +72,7 @@ func (c Cluster) Create(ctx context.Context) error {
 		return fmt.Errorf("cluster %s: cannot make its folder: %w", c.Name, err)
 	}
 	return c.Orlopctl(ctx, "cluster", "create", c.Name, "--image", c.Image, "--memory", strconv.Itoa(c.MemoryMiB),
+		"--worker-memory", strconv.Itoa(c.WorkerMemoryMiB), "--config-patch", c.Patch, "--operator", c.Operator,
 		"--control-planes", strconv.Itoa(c.ControlPlanes), "--workers", strconv.Itoa(c.Workers), "--timeout", patience.String())
 }
 
@@ -88,6 +99,33 @@ func (c Cluster) Healthy(ctx context.Context) error {
 // Power is the way to the machines' power switches and their network.
 func (c Cluster) Power() (*qemu.Client, error) { return qemu.Connect(c.folder()) }
 
+// Connect is a connection to a machine's own API, by the name of its context (Machines).
+func (c Cluster) Connect(ctx context.Context, name string) (*client.Client, error) {
+	text, err := os.ReadFile(c.contexts())
+	if err != nil {
+		return nil, fmt.Errorf("cluster %s: cannot read its contexts: %w", c.Name, err)
+	}
+	var file struct {
+		Contexts map[string]struct{ Endpoint, ServerName, CA, Cert, Key string }
+	}
+	if err := yaml.Unmarshal(text, &file); err != nil {
+		return nil, fmt.Errorf("cluster %s: cannot read its contexts: %w", c.Name, err)
+	}
+	known, ok := file.Contexts[name]
+	if !ok {
+		return nil, fmt.Errorf("cluster %s: there is no context %s", c.Name, name)
+	}
+	cert, err := tls.X509KeyPair([]byte(known.Cert), []byte(known.Key))
+	if err != nil {
+		return nil, fmt.Errorf("context %s: %w", name, err)
+	}
+	e := client.Endpoint{Address: known.Endpoint, ServerName: known.ServerName, Cert: cert, CA: x509.NewCertPool()}
+	if !e.CA.AppendCertsFromPEM([]byte(known.CA)) {
+		return nil, fmt.Errorf("context %s: its CA is no certificate", name)
+	}
+	return client.Dial(ctx, e)
+}
+
 // Destroy ends the machines, if they are there. It does so although ctx has ended.
 func (c Cluster) Destroy(ctx context.Context) error {
 	if _, err := os.Stat(c.folder()); errors.Is(err, fs.ErrNotExist) {
@@ -98,6 +136,8 @@ func (c Cluster) Destroy(ctx context.Context) error {
 	return c.Orlopctl(ctx, "cluster", "destroy", c.Name)
 }
 
+func (c Cluster) contexts() string { return filepath.Join(c.Dir, "config") }
+
 func (c Cluster) folder() string { return filepath.Join(c.Dir, "clusters", c.Name) }
 
 // Orlopctl runs the tool, which says what it does.
@@ -105,7 +145,7 @@ func (c Cluster) Orlopctl(ctx context.Context, args ...string) error {
 	ctx, cancel := context.WithTimeout(ctx, patience+time.Minute)
 	defer cancel()
 	program := exec.CommandContext(ctx, filepath.Join(c.Bin, "orlopctl"), args...)
-	program.Env = append(os.Environ(), "ORLOP_CONFIG="+filepath.Join(c.Dir, "config"), "KUBECONFIG="+c.Kubeconfig())
+	program.Env = append(os.Environ(), "ORLOP_CONFIG="+c.contexts(), "KUBECONFIG="+c.Kubeconfig())
 	program.Stdout, program.Stderr = os.Stdout, os.Stderr
 	if err := program.Run(); err != nil {
 		return fmt.Errorf("orlopctl %v: %w", args, err)

@@ -1,0 +1,146 @@
+// Package benchfile writes the file of figures that two programs share: each replaces its own part, and keeps the other's.
+package benchfile
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+
+	"github.com/google/renameio/v2"
+)
+
+// Cluster is the field with the figures of a whole cluster. All other fields are those of single machines.
+const Cluster = "cluster"
+
+// Read is the content of one field; nil if there is no such field, or no such file.
+func Read(file, name string) (json.RawMessage, error) {
+	fields, err := load(file)
+	if err != nil {
+		return nil, err
+	}
+	for _, f := range fields {
+		if f.name == name {
+			return f.value, nil
+		}
+	}
+	return nil, nil
+}
+
+// WriteCluster replaces the field Cluster, and keeps all others as they are.
+func WriteCluster(file string, value any) error {
+	fields, err := load(file)
+	if err != nil {
+		return err
+	}
+	text, err := json.Marshal(value)
+	if err != nil {
+		return fmt.Errorf("%s: cannot format: %w", file, err)
+	}
+	return write(file, append(without(fields), field{Cluster, text}))
+}
+
+// WriteOthers replaces all fields but Cluster by those of value, which is an object.
+func WriteOthers(file string, value any) error {
+	before, err := load(file)
+	if err != nil {
+		return err
+	}
+	text, err := json.Marshal(value)
+	if err != nil {
+		return fmt.Errorf("%s: cannot format: %w", file, err)
+	}
+	fields, err := parse(text)
+	if err != nil {
+		return fmt.Errorf("%s: cannot format: %w", file, err)
+	}
+	for _, f := range before {
+		if f.name == Cluster {
+			fields = append(without(fields), f)
+		}
+	}
+	return write(file, fields)
+}
+
+// field is a field of an object. The order of fields is kept: it is the one in which a person reads them.
+type field struct {
+	name  string
+	value json.RawMessage
+}
+
+func without(fields []field) []field {
+	var rest []field
+	for _, f := range fields {
+		if f.name != Cluster {
+			rest = append(rest, f)
+		}
+	}
+	return rest
+}
+
+func load(file string) ([]field, error) {
+	text, err := os.ReadFile(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("figures: cannot read: %w", err)
+	}
+	fields, err := parse(text)
+	if err != nil {
+		return nil, fmt.Errorf("%s: cannot keep the figures that are there: %w; remove the file if they are not wanted", file, err)
+	}
+	return fields, nil
+}
+
+func parse(text []byte) ([]field, error) {
+	d := json.NewDecoder(bytes.NewReader(text))
+	if begin, err := d.Token(); err != nil {
+		return nil, err
+	} else if begin != json.Delim('{') {
+		return nil, errors.New("it is no JSON object")
+	}
+	var fields []field
+	for d.More() {
+		name, err := d.Token()
+		if err != nil {
+			return nil, err
+		}
+		f := field{name: name.(string)} // the key of an object always is one
+		if err := d.Decode(&f.value); err != nil {
+			return nil, err
+		}
+		fields = append(fields, f)
+	}
+	_, err := d.Token()
+	return fields, err
+}
+
+func write(file string, fields []field) error {
+	var text bytes.Buffer
+	text.WriteByte('{')
+	for i, f := range fields {
+		if i > 0 {
+			text.WriteByte(',')
+		}
+		name, err := json.Marshal(f.name)
+		if err != nil {
+			return fmt.Errorf("%s: cannot format: %w", file, err)
+		}
+		text.Write(name)
+		text.WriteByte(':')
+		text.Write(f.value)
+	}
+	text.WriteByte('}')
+	var indented bytes.Buffer
+	if err := json.Indent(&indented, text.Bytes(), "", "  "); err != nil {
+		return fmt.Errorf("%s: cannot format: %w", file, err)
+	}
+	indented.WriteByte('\n')
+	if err := renameio.WriteFile(file, indented.Bytes(), 0o644); err != nil {
+		return fmt.Errorf("figures: cannot write: %w", err)
+	}
+	return nil
+}

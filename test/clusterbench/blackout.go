@@ -1,0 +1,142 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	core "k8s.io/api/core/v1"
+	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/orlop-os/orlop/hack/qemu"
+	"github.com/orlop-os/orlop/test/command"
+)
+
+// blackoutPods is how many pods have to come back.
+const blackoutPods = 10
+
+// blackoutFigures are those of a cluster whose machines all lose their power. All times are from the moment at which they are switched on again.
+type blackoutFigures struct {
+	outcome
+	Pods     int      `json:"pods"`
+	API      *float64 `json:"poweron_to_api_s,omitempty"`       // the virtual address answers
+	AllReady *float64 `json:"poweron_to_all_ready_s,omitempty"` // all Nodes are Ready, in their new start
+	PodsBack *float64 `json:"poweron_to_pods_back_s,omitempty"` // all pods are Ready, with new containers
+}
+
+func (f *blackoutFigures) rows() []row {
+	return []row{
+		{"power-on → the virtual address answers", seconds(f.API), ""},
+		{"power-on → all Nodes Ready", seconds(f.AllReady), ""},
+		{fmt.Sprintf("power-on → all %d pods Ready", f.Pods), seconds(f.PodsBack), ""},
+	}
+}
+
+// blackout cuts the power of all machines at once, and switches them on again.
+func (b *bench) blackout(ctx context.Context) (_ figures, err error) {
+	f := &blackoutFigures{Pods: blackoutPods}
+	if err := b.importImage(ctx); err != nil {
+		return f, err
+	}
+	const app = "blackout"
+	if _, err := b.kube.AppsV1().Deployments(namespace).Create(ctx, deployment(app, blackoutPods), meta.CreateOptions{}); err != nil {
+		return f, fmt.Errorf("Deployment %s: %w", app, err)
+	}
+	defer func() {
+		gone := b.kube.AppsV1().Deployments(namespace).Delete(context.WithoutCancel(ctx), app, meta.DeleteOptions{})
+		err = errors.Join(err, gone)
+	}()
+	_, before, err := b.allBack(ctx, app, blackoutPods, nil)
+	if err != nil {
+		return f, err
+	}
+	starts, err := b.starts(ctx)
+	if err != nil {
+		return f, err
+	}
+	say("blackout: all machines lose their power")
+	if err := b.all(ctx, qemu.ActionPowerCut); err != nil {
+		return f, err
+	}
+	on := time.Now()
+	if err := b.all(ctx, qemu.ActionPowerOn); err != nil {
+		return f, err
+	}
+	a, err := b.askVirtualAddress(ctx)
+	if err != nil {
+		return f, err
+	}
+	defer a.end()
+	ready, err := b.startedAnew(ctx, starts)
+	if answers := a.answers(); len(answers) > 0 {
+		f.API = since(on, answers[0])
+	}
+	if err != nil {
+		return f, err
+	}
+	f.AllReady = since(on, ready)
+	back, _, err := b.allBack(ctx, app, blackoutPods, before)
+	f.PodsBack = since(on, back)
+	return f, err
+}
+
+// all does something to all machines at the same time.
+func (b *bench) all(ctx context.Context, action qemu.Action) error {
+	names := b.cluster.Machines()
+	failed := make(chan error, len(names))
+	var done sync.WaitGroup
+	for name := range names {
+		done.Go(func() { failed <- b.power.Act(ctx, name, action) })
+	}
+	done.Wait()
+	close(failed)
+	var err error
+	for e := range failed {
+		err = errors.Join(err, e)
+	}
+	return err
+}
+
+// starts are the ids of the machines' present starts, by Node.
+func (b *bench) starts(ctx context.Context) (map[string]string, error) {
+	list, err := b.kube.CoreV1().Nodes().List(ctx, meta.ListOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("Nodes: %w", err)
+	}
+	ids := map[string]string{}
+	for i := range list.Items {
+		ids[list.Items[i].Name] = list.Items[i].Status.NodeInfo.BootID
+	}
+	return ids, nil
+}
+
+// startedAnew waits until all Nodes are Ready in another start than before. A Node says that it is Ready until its machine has been away for
+// a while, so that alone says nothing.
+func (b *bench) startedAnew(ctx context.Context, before map[string]string) (time.Time, error) {
+	for {
+		list, err := b.kube.CoreV1().Nodes().List(ctx, meta.ListOptions{})
+		if err == nil {
+			missing := notStarted(list.Items, before)
+			if len(missing) == 0 {
+				return time.Now(), nil
+			}
+			err = fmt.Errorf("not Ready in a new start: %q", missing)
+		}
+		if command.Wait(ctx, pause) != nil {
+			return time.Time{}, fmt.Errorf("Nodes: %w", err)
+		}
+	}
+}
+
+func notStarted(nodes []core.Node, before map[string]string) []string {
+	var missing []string
+	for i := range nodes {
+		n := &nodes[i]
+		if _, ready := readySince(n); !ready || n.Status.NodeInfo.BootID == before[n.Name] {
+			missing = append(missing, n.Name)
+		}
+	}
+	return missing
+}

@@ -1,0 +1,151 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	core "k8s.io/api/core/v1"
+	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/orlop-os/orlop/pkg/client"
+	"github.com/orlop-os/orlop/test/command"
+)
+
+// pause is between two looks at something that is polled.
+const pause = 250 * time.Millisecond
+
+// askLimit bounds one question to the Kubernetes API, which may be away.
+const askLimit = 5 * time.Second
+
+// createFigures are those of a cluster that is made.
+type createFigures struct {
+	outcome
+	ControlPlanes int `json:"control_planes"`
+	Workers       int `json:"workers"`
+	// AllReady is from the first power-on to the last Node's condition Ready, Healthy to the end of `orlopctl cluster create`.
+	AllReady *float64       `json:"poweron_to_all_ready_s,omitempty"`
+	Healthy  *float64       `json:"poweron_to_healthy_s,omitempty"`
+	Machines []machineTimes `json:"machines,omitempty"`
+}
+
+func (f *createFigures) rows() []row {
+	rows := []row{
+		{"power-on → all Nodes Ready", seconds(f.AllReady), ""},
+		{"power-on → every machine healthy", seconds(f.Healthy), ""},
+	}
+	for _, m := range f.Machines {
+		rows = append(rows, row{"  " + m.Name, m.String(), ""})
+	}
+	return rows
+}
+
+// String is a machine's timeline in one line.
+func (m machineTimes) String() string {
+	return fmt.Sprintf("on %s, userspace %s, API %s, configured %s, etcd votes %s, kube API %s, Node Ready %s",
+		seconds(m.PowerOn), seconds(m.Userspace), seconds(m.API), seconds(m.Configured), seconds(m.EtcdVoter), seconds(m.KubeAPI), seconds(m.NodeReady))
+}
+
+// create makes the cluster as anybody does, and then asks what happened when.
+func (b *bench) create(ctx context.Context) (figures, error) {
+	f := &createFigures{ControlPlanes: controlPlanes, Workers: workers}
+	if err := b.cluster.Create(ctx); err != nil {
+		return f, err
+	}
+	healthy := time.Now()
+	if err := b.connect(); err != nil {
+		return f, err
+	}
+	status, err := b.power.Status(ctx)
+	if err != nil {
+		return f, err
+	}
+	first := status.Machines[0].PoweredOn
+	for _, m := range status.Machines {
+		if m.PoweredOn.Before(first) {
+			first = m.PoweredOn
+		}
+	}
+	f.Healthy = since(first, healthy)
+	ready, err := b.allReady(ctx, controlPlanes+workers)
+	if err != nil {
+		return f, err
+	}
+	last := first
+	for _, at := range ready {
+		if at.After(last) {
+			last = at
+		}
+	}
+	f.AllReady = since(first, last)
+	contexts := b.cluster.Machines()
+	for _, m := range status.Machines {
+		err := b.with(ctx, contexts[m.Name], func(c *client.Client) error {
+			s, err := ask(ctx, c)
+			f.Machines = append(f.Machines, s.times(m.Name, first, m.PoweredOn, ready[m.Name]))
+			return err
+		})
+		if err != nil {
+			return f, fmt.Errorf("machine %s: %w", m.Name, err)
+		}
+	}
+	return f, nil
+}
+
+// connect finds the ways to the cluster that was created.
+func (b *bench) connect() error {
+	var err error
+	if b.power, err = b.cluster.Power(); err != nil {
+		return err
+	}
+	if b.config, err = clientcmd.BuildConfigFromFlags("", b.cluster.Kubeconfig()); err != nil {
+		return fmt.Errorf("kubeconfig: %w", err)
+	}
+	// HTTP/1.1: a call that times out closes its connection; one to a machine without power never ends by itself.
+	b.config.NextProtos, b.config.Timeout = []string{"http/1.1"}, askLimit
+	b.config.ContentType = "application/vnd.kubernetes.protobuf"
+	b.config.QPS = -1
+	if b.kube, err = kubernetes.NewForConfig(b.config); err != nil {
+		return fmt.Errorf("kubeconfig: %w", err)
+	}
+	unlimited := rest.CopyConfig(b.config)
+	unlimited.Timeout = 0
+	if b.watching, err = kubernetes.NewForConfig(unlimited); err != nil {
+		return fmt.Errorf("kubeconfig: %w", err)
+	}
+	return nil
+}
+
+// allReady waits until so many Nodes are there and all Ready, and returns when each became so, which its kubelet tells in whole seconds.
+func (b *bench) allReady(ctx context.Context, number int) (map[string]time.Time, error) {
+	for {
+		list, err := b.kube.CoreV1().Nodes().List(ctx, meta.ListOptions{})
+		if err == nil {
+			since := map[string]time.Time{}
+			for i := range list.Items {
+				if at, ok := readySince(&list.Items[i]); ok {
+					since[list.Items[i].Name] = at
+				}
+			}
+			if len(since) == number && len(list.Items) == number {
+				return since, nil
+			}
+			err = fmt.Errorf("%d of %d Nodes are Ready, %d are wanted", len(since), len(list.Items), number)
+		}
+		if end := command.Wait(ctx, pause); end != nil {
+			return nil, err
+		}
+	}
+}
+
+func readySince(n *core.Node) (time.Time, bool) {
+	i := slices.IndexFunc(n.Status.Conditions, func(c core.NodeCondition) bool { return c.Type == core.NodeReady })
+	if i < 0 || n.Status.Conditions[i].Status != core.ConditionTrue {
+		return time.Time{}, false
+	}
+	return n.Status.Conditions[i].LastTransitionTime.Time, true
+}

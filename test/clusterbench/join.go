@@ -1,0 +1,178 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"time"
+
+	core "k8s.io/api/core/v1"
+	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
+	watchtools "k8s.io/client-go/tools/watch"
+
+	"github.com/orlop-os/orlop/hack/qemu"
+	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/client"
+	"github.com/orlop-os/orlop/pkg/paths"
+	"github.com/orlop-os/orlop/test/command"
+)
+
+// joining is the name of the worker that joins.
+const joining = "w3"
+
+var identityLine = regexp.MustCompile(`orlop: machine identity (sha256:[0-9a-f]{64})`)
+
+// joinFigures are those of a worker that joins a cluster that runs.
+type joinFigures struct {
+	outcome
+	// Ready is from power-on until a watch delivered the Node with the condition Ready.
+	Ready *float64 `json:"poweron_to_ready_s,omitempty"`
+	// FromConfigured is the part of it after the machine had taken its configuration.
+	FromConfigured *float64     `json:"configured_to_ready_s,omitempty"`
+	Machine        machineTimes `json:"machine"`
+}
+
+func (f *joinFigures) rows() []row {
+	return []row{
+		{"power-on → Node Ready", seconds(f.Ready), ""},
+		{"configured → Node Ready", seconds(f.FromConfigured), ""},
+		{"  " + f.Machine.Name, f.Machine.String(), ""},
+	}
+}
+
+// join adds a worker: a ticket, a new machine with a disk that nobody has used, and its configuration as soon as it answers. Afterwards the
+// machine goes again, so that the cluster is what it was.
+func (b *bench) join(ctx context.Context) (_ figures, err error) {
+	f := &joinFigures{Machine: machineTimes{Name: joining}}
+	ticket := filepath.Join(b.dir, joining+".yaml")
+	if err := b.cluster.Orlopctl(ctx, "--context", b.cluster.Name, "nodes", "add", joining, "--out", ticket, "--force"); err != nil {
+		return f, err
+	}
+	documents, err := os.ReadFile(ticket)
+	if err != nil {
+		return f, fmt.Errorf("ticket: %w", err)
+	}
+	cert, err := tls.LoadX509KeyPair(filepath.Join(b.operator, "admin.crt"), filepath.Join(b.operator, "admin.key"))
+	if err != nil {
+		return f, fmt.Errorf("operator: cannot read its certificate: %w", err)
+	}
+	m, err := b.power.Add(ctx, qemu.MachineSpec{
+		Name: joining, MemoryMiB: workerMemoryMiB, CPUs: 2, Disks: qemu.BootDisk(filepath.Join(b.image, "disk.raw"), 8<<10), Watchdog: true,
+	})
+	if err != nil {
+		return f, err
+	}
+	defer func() { err = errors.Join(err, b.leave(context.WithoutCancel(ctx))) }()
+	door, err := b.power.Forward(ctx, qemu.ForwardSpec{Machine: joining, Port: paths.PortApid})
+	if err != nil {
+		return f, err
+	}
+	fingerprint, err := identity(ctx, m.Console)
+	if err != nil {
+		return f, err
+	}
+	c, err := firstAnswer(ctx, client.Endpoint{Address: door.Addr, Cert: cert, Fingerprint: fingerprint})
+	if err != nil {
+		return f, err
+	}
+	defer c.Close() // nothing is sent any more
+	if _, err := c.Config.Apply(ctx, &api.ApplyRequest{Documents: documents, Filename: joining + ".yaml"}); err != nil {
+		return f, fmt.Errorf("machine %s: cannot apply its configuration: %w", joining, err)
+	}
+	configured := time.Now()
+	ready, err := b.nodeReady(ctx, joining)
+	if err != nil {
+		return f, err
+	}
+	f.Ready, f.FromConfigured = since(m.PoweredOn, ready), since(configured, ready)
+	s, err := ask(ctx, c)
+	f.Machine = s.times(joining, m.PoweredOn, m.PoweredOn, ready)
+	return f, err
+}
+
+// leaveLimit bounds taking the worker out again.
+const leaveLimit = time.Minute
+
+func (b *bench) leave(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, leaveLimit)
+	defer cancel()
+	return errors.Join(b.power.Act(ctx, joining, qemu.ActionPowerCut), b.cluster.Orlopctl(ctx, "--context", b.cluster.Name, "nodes", "remove", joining))
+}
+
+// identity waits until a machine shows the fingerprint of its key on its console.
+func identity(ctx context.Context, console string) (string, error) {
+	for {
+		text, err := os.ReadFile(console)
+		if err != nil {
+			return "", fmt.Errorf("console: cannot read: %w", err)
+		}
+		if match := identityLine.FindSubmatch(text); match != nil {
+			return string(match[1]), nil
+		}
+		if command.Wait(ctx, pause/5) != nil {
+			return "", fmt.Errorf("console %s: it shows no identity", console)
+		}
+	}
+}
+
+// dialLimit bounds one attempt to reach a machine that starts: a connection that began before it had an address comes to nothing.
+const dialLimit = 5 * time.Second
+
+// firstAnswer connects as soon as a machine answers.
+func firstAnswer(ctx context.Context, e client.Endpoint) (*client.Client, error) {
+	for {
+		trying, cancel := context.WithTimeout(ctx, dialLimit)
+		c, err := client.Dial(trying, e)
+		if err == nil {
+			if _, err = c.Machine.Version(trying, &api.VersionRequest{}); err == nil {
+				cancel()
+				return c, nil
+			}
+			c.Close() // the next attempt makes a new one
+		}
+		cancel()
+		if errors.Is(err, client.ErrRefused) || errors.Is(err, client.ErrUntrusted) {
+			return nil, fmt.Errorf("first answer: %w; the image answers only to the operator that it was built for", err)
+		}
+		if command.Wait(ctx, pause/5) != nil {
+			return nil, fmt.Errorf("first answer: %w", err)
+		}
+	}
+}
+
+// nodeReady returns when a watch delivered a Node with the condition Ready.
+func (b *bench) nodeReady(ctx context.Context, name string) (time.Time, error) {
+	selected := fields.OneTermEqualSelector("metadata.name", name).String()
+	list := &cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o meta.ListOptions) (runtime.Object, error) {
+			o.FieldSelector = selected
+			return b.watching.CoreV1().Nodes().List(ctx, o)
+		},
+		WatchFuncWithContext: func(ctx context.Context, o meta.ListOptions) (watch.Interface, error) {
+			o.FieldSelector = selected
+			return b.watching.CoreV1().Nodes().Watch(ctx, o)
+		},
+	}
+	var at time.Time
+	_, err := watchtools.UntilWithSync(ctx, list, &core.Node{}, nil, func(e watch.Event) (bool, error) {
+		n, isNode := e.Object.(*core.Node)
+		if !isNode || e.Type == watch.Deleted {
+			return false, nil
+		}
+		at = time.Now()
+		_, ready := readySince(n)
+		return ready, nil
+	})
+	if err != nil {
+		return at, fmt.Errorf("Node %s: not Ready: %w", name, err)
+	}
+	return at, nil
+}

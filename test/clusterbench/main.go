@@ -1,0 +1,219 @@
+// Command clusterbench measures whole clusters of emulated machines, on an otherwise quiet computer, and writes its figures into the
+// file of `make bench`, beside what is there. docs/bench.md says what each figure is and what is wanted.
+//
+//	main.go       flags, and one part after the other
+//	report.go     what the parts have in common: what became of them, and what is kept of the machines
+//	timeline.go   when a machine reached what, by one clock
+//	create.go     three control-plane machines and two workers, from power-on to all Nodes Ready
+//	join.go       one more worker
+//	memory.go     what the machines use when nobody asks them anything
+//	failover.go   the virtual address, when the machine that answers for it loses its power
+//	blackout.go   all machines lose their power
+//	pods.go       pods that start on the workers
+//	scale.go      one control plane with many simulated nodes (package simulation)
+//	histogram.go  percentiles, of values and of the API server's own histograms
+//	workload.go   the pods of the other parts
+//
+// It does not build the image, and judges nothing: a figure that misses its target is printed like any other.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"github.com/orlop-os/orlop/hack/qemu"
+	"github.com/orlop-os/orlop/test/command"
+	"github.com/orlop-os/orlop/test/localcluster"
+)
+
+type options struct {
+	image, bin, operator, out string
+	only                      []string
+	idle                      time.Duration
+	cuts                      int
+	nodes                     []int
+	load                      time.Duration
+}
+
+func main() { command.Main("clusterbench", parse, run) }
+
+func parse(args []string) (options, error) {
+	var o options
+	f := flag.NewFlagSet("clusterbench", flag.ContinueOnError)
+	f.StringVar(&o.image, "image", filepath.Join("build", "qemu"), "`folder` of the image")
+	f.StringVar(&o.bin, "bin", filepath.Join("build", "bin"), "`folder` of orlopctl")
+	f.StringVar(&o.operator, "operator", filepath.Join("build", "operator"), "`folder` of the operator that the image was built for")
+	f.StringVar(&o.out, "out", filepath.Join("build", "bench.json"), "`file` whose field cluster is written; consoles and events go to the folder bench-cluster beside it")
+	only := f.String("only", "", "only these `parts`, with commas: "+strings.Join(names(), ", "))
+	f.DurationVar(&o.idle, "idle", time.Minute, "how long the machines idle before their memory is read")
+	f.IntVar(&o.cuts, "cuts", 2, "how often the machine that answers for the virtual address loses its power")
+	nodes := f.String("nodes", "200,1000", "`numbers` of simulated nodes, each with what is there of the one before")
+	f.DurationVar(&o.load, "load", 90*time.Second, "how long the pods of simulated nodes may take to be created, and to be rolled")
+	if err := f.Parse(args); err != nil {
+		return o, err
+	}
+	for _, text := range strings.Split(*nodes, ",") {
+		n, err := strconv.Atoi(text)
+		if err != nil || n < 1 || n > 9999 || len(o.nodes) > 0 && n <= o.nodes[len(o.nodes)-1] {
+			return o, fmt.Errorf("-nodes %s: cannot use: expected numbers from 1 to 9999, each more than the one before", *nodes)
+		}
+		o.nodes = append(o.nodes, n)
+	}
+	if f.NArg() > 0 {
+		return o, fmt.Errorf("arguments: cannot use %q: expected flags only", f.Args())
+	}
+	if o.cuts < 1 || o.idle < 0 || o.load <= 0 {
+		return o, fmt.Errorf("-cuts %d -idle %s -load %s: cannot use: expected one cut or more, and times that can be waited for", o.cuts, o.idle, o.load)
+	}
+	o.only = names()
+	if *only != "" {
+		o.only = strings.Split(*only, ",")
+	}
+	for _, name := range o.only {
+		if !slices.Contains(names(), name) {
+			return o, fmt.Errorf("-only: there is no part %q, but %s", name, strings.Join(names(), ", "))
+		}
+	}
+	return o, nil
+}
+
+// part is one measurement. It returns what it has also when it fails.
+type part struct {
+	name string
+	// limit bounds it. Unless more is asked for, all limits together are 40 minutes.
+	limit   time.Duration
+	measure func(*bench, context.Context) (figures, error)
+}
+
+// onFive are measured on five machines, in this order: what leaves pods behind comes last. The first makes the cluster.
+func onFive() []part {
+	return []part{
+		{"create", 8 * time.Minute, (*bench).create},
+		{"memory", 2 * time.Minute, (*bench).memory},
+		{"join", 3 * time.Minute, (*bench).join},
+		{"failover", 5 * time.Minute, (*bench).failover},
+		{"blackout", 5 * time.Minute, (*bench).blackout},
+		{"pods", 4 * time.Minute, (*bench).pods},
+	}
+}
+
+// onOne is measured on one machine, and makes it.
+func onOne(o options) []part {
+	return []part{{"scale", scaleLimit(o), (*bench).scale}}
+}
+
+// scaleLimit is the time for the machine to start, for each number of nodes, and for each node to be registered.
+func scaleLimit(o options) time.Duration {
+	limit := 2*time.Minute + time.Duration(len(o.nodes))*(time.Minute+2*o.load)
+	if len(o.nodes) > 0 {
+		limit += time.Duration(slices.Max(o.nodes)) * 120 * time.Millisecond
+	}
+	return limit
+}
+
+func parts(o options) []part { return slices.Concat(onFive(), onOne(o)) }
+
+func names() []string {
+	var all []string
+	for _, p := range parts(options{}) {
+		all = append(all, p.name)
+	}
+	return all
+}
+
+const (
+	controlPlanes         = 3
+	workers               = 2
+	controlPlaneMemoryMiB = 3072
+	workerMemoryMiB       = 2048
+)
+
+// virtualAddress is in the machines' network, before the addresses that machines get.
+func virtualAddress() netip.Addr { return netip.AddrFrom4([4]byte{10, 77, 0, 9}) }
+
+// clusterPatch is what the configuration has beside what `cluster create` puts there.
+func clusterPatch() string {
+	return "kind: Cluster\nspec: {virtualAddresses: [" + virtualAddress().String() + "]}\n"
+}
+
+// bench is the cluster that is measured.
+type bench struct {
+	options
+	dir     string // for everything but the figures
+	cluster localcluster.Cluster
+	power   *qemu.Client
+	config  *rest.Config         // of the Kubernetes API of the first machine
+	kube    kubernetes.Interface // each call within askLimit
+	// watching is the same for watches, which have no limit.
+	watching kubernetes.Interface
+	images   bool // the workers have the pods' image
+}
+
+func run(ctx context.Context, o options) error {
+	dir, err := filepath.Abs(filepath.Join(filepath.Dir(o.out), "bench-cluster"))
+	if err != nil {
+		return err
+	}
+	if err := os.RemoveAll(dir); err != nil {
+		return fmt.Errorf("logs: cannot empty the folder: %w", err)
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return fmt.Errorf("logs: cannot make the folder: %w", err)
+	}
+	r := record{file: o.out}
+	if err := r.read(); err != nil {
+		return err
+	}
+	five := localcluster.Cluster{Name: "bench", ControlPlanes: controlPlanes, Workers: workers, MemoryMiB: controlPlaneMemoryMiB, WorkerMemoryMiB: workerMemoryMiB}
+	one := localcluster.Cluster{Name: "scale", ControlPlanes: 1, MemoryMiB: scaleMemoryMiB}
+	failed := errors.Join(
+		onCluster(ctx, &bench{options: o, dir: dir, cluster: five}, clusterPatch(), onFive(), &r),
+		onCluster(ctx, &bench{options: o, dir: dir, cluster: one}, scalePatch(), onOne(o), &r),
+	)
+	r.print(os.Stdout)
+	fmt.Printf("\nThe figures are in the field cluster of %s; consoles and events are in %s.\n", o.out, dir)
+	return failed
+}
+
+// onCluster measures those of the parts that are wanted, if any is, the first of which makes the cluster, and ends it.
+func onCluster(ctx context.Context, b *bench, patch string, list []part, r *record) (err error) {
+	isWanted := func(p part) bool { return slices.Contains(b.only, p.name) }
+	if ctx.Err() != nil || !slices.ContainsFunc(list, isWanted) {
+		return nil
+	}
+	c := &b.cluster
+	c.Bin, c.Image, c.Operator = b.bin, b.image, b.operator
+	c.Dir, c.Patch = filepath.Join(b.dir, c.Name+"-cluster"), filepath.Join(b.dir, c.Name+".yaml")
+	if err := os.WriteFile(c.Patch, []byte(patch), 0o600); err != nil {
+		return fmt.Errorf("patch: cannot write: %w", err)
+	}
+	defer func() {
+		err = errors.Join(err, b.keep(context.WithoutCancel(ctx)), c.Destroy(ctx))
+	}()
+	for i, p := range list {
+		if i > 0 && !isWanted(p) {
+			continue
+		}
+		figures, failure := p.run(ctx, b)
+		if isWanted(p) {
+			err = errors.Join(err, r.add(p.name, figures))
+		}
+		err = errors.Join(err, failure)
+		if i == 0 && failure != nil || ctx.Err() != nil {
+			return err // without a cluster there is nothing to measure
+		}
+	}
+	return err
+}

@@ -1,0 +1,222 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	core "k8s.io/api/core/v1"
+	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
+	watchtools "k8s.io/client-go/tools/watch"
+)
+
+const (
+	// podsPerWorker is how many pods a worker gets at once.
+	podsPerWorker = 50
+	// morePods are then started one after the other.
+	morePods = 20
+)
+
+// podsFigures are those of pods that start on the workers.
+type podsFigures struct {
+	outcome
+	PerWorker int `json:"per_worker"`
+	// AtOnce are so many on each worker, created as fast as the API takes them; OneByOne are further ones beside them, each created when the
+	// one before is Ready.
+	AtOnce   *podStarts `json:"at_once,omitempty"`
+	OneByOne *podStarts `json:"one_by_one,omitempty"`
+}
+
+// podStarts is how long pods took, in seconds.
+type podStarts struct {
+	Pods       int     `json:"pods"`
+	RunningP50 float64 `json:"scheduled_to_running_p50_s"`
+	RunningP99 float64 `json:"scheduled_to_running_p99_s"`
+	ReadyP50   float64 `json:"scheduled_to_ready_p50_s"`
+	ReadyP99   float64 `json:"scheduled_to_ready_p99_s"`
+	CreatedP50 float64 `json:"created_to_ready_p50_s"`
+	CreatedP99 float64 `json:"created_to_ready_p99_s"`
+	AllReadyS  float64 `json:"all_ready_s"` // from the first creation to the last Ready
+}
+
+func (f *podsFigures) rows() []row {
+	var rows []row
+	add := func(what string, s *podStarts) {
+		if s == nil {
+			return
+		}
+		rows = append(rows,
+			row{what, fmt.Sprintf("%d pods, all Ready after %.1f s", s.Pods, s.AllReadyS), ""},
+			row{"  scheduled → Running, p50 p99", fmt.Sprintf("%.1f s  %.1f s", s.RunningP50, s.RunningP99), ""},
+			row{"  scheduled → Ready, p50 p99", fmt.Sprintf("%.1f s  %.1f s", s.ReadyP50, s.ReadyP99), ""},
+			row{"  created → Ready, p50 p99", fmt.Sprintf("%.1f s  %.1f s", s.CreatedP50, s.CreatedP99), ""})
+	}
+	add(fmt.Sprintf("%d on each worker at once", f.PerWorker), f.AtOnce)
+	add("one by one, beside them", f.OneByOne)
+	return rows
+}
+
+// pods starts pods on the workers.
+func (b *bench) pods(ctx context.Context) (figures, error) {
+	f := &podsFigures{PerWorker: podsPerWorker}
+	if err := b.importImage(ctx); err != nil {
+		return f, err
+	}
+	var all []*core.Pod
+	for n := range podsPerWorker * workers {
+		all = append(all, podOn("at-once", n))
+	}
+	starts := podTimes{}
+	err := b.start(ctx, "at-once", all, starts)
+	f.AtOnce = starts.figures()
+	if err != nil {
+		return f, err
+	}
+	singles := podTimes{}
+	defer func() { f.OneByOne = singles.figures() }()
+	for n := range morePods {
+		if err := b.start(ctx, "one-by-one", []*core.Pod{podOn("one-by-one", n)}, singles); err != nil {
+			return f, err
+		}
+	}
+	return f, nil
+}
+
+// podOn is a pod of a group, on the workers in turn.
+func podOn(group string, n int) *core.Pod {
+	spec := podSpec()
+	spec.NodeSelector = map[string]string{core.LabelHostname: workerNames()[n%workers]}
+	return &core.Pod{ObjectMeta: meta.ObjectMeta{Name: fmt.Sprintf("%s-%d", group, n), Labels: map[string]string{appLabel: group}}, Spec: spec}
+}
+
+// podTime is when a watch told what of a pod for the first time; created is when its creation was asked for.
+type podTime struct{ created, scheduled, running, ready time.Time }
+
+type podTimes map[string]*podTime
+
+// see takes what a watch delivered.
+func (t podTimes) see(p *core.Pod, now time.Time) {
+	of := t[p.Name]
+	if of == nil {
+		return // of another group
+	}
+	first := func(at *time.Time, is bool) {
+		if is && at.IsZero() {
+			*at = now
+		}
+	}
+	first(&of.scheduled, p.Spec.NodeName != "")
+	first(&of.running, p.Status.Phase == core.PodRunning)
+	first(&of.ready, podReady(p))
+}
+
+// allReady tells whether all are.
+func (t podTimes) allReady() bool {
+	for _, of := range t {
+		if of.ready.IsZero() {
+			return false
+		}
+	}
+	return true
+}
+
+// figures are those of the pods that became Ready; nil if none did.
+func (t podTimes) figures() *podStarts {
+	var running, ready, created []float64
+	var begin, end time.Time
+	for _, of := range t {
+		if of.ready.IsZero() {
+			continue
+		}
+		running = append(running, of.running.Sub(of.scheduled).Seconds())
+		ready = append(ready, of.ready.Sub(of.scheduled).Seconds())
+		created = append(created, of.ready.Sub(of.created).Seconds())
+		if begin.IsZero() || of.created.Before(begin) {
+			begin = of.created
+		}
+		if of.ready.After(end) {
+			end = of.ready
+		}
+	}
+	if len(ready) == 0 {
+		return nil
+	}
+	return &podStarts{
+		Pods: len(ready), RunningP50: percentile(running, 0.5), RunningP99: percentile(running, 0.99), ReadyP50: percentile(ready, 0.5),
+		ReadyP99: percentile(ready, 0.99), CreatedP50: percentile(created, 0.5), CreatedP99: percentile(created, 0.99), AllReadyS: end.Sub(begin).Seconds(),
+	}
+}
+
+// start creates pods once a watch of their group is there, and returns when that has told that all in times are Ready.
+func (b *bench) start(ctx context.Context, group string, pods []*core.Pod, times podTimes) error {
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	selected := appLabel + "=" + group
+	list := &cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o meta.ListOptions) (runtime.Object, error) {
+			o.LabelSelector = selected
+			return b.watching.CoreV1().Pods(namespace).List(ctx, o)
+		},
+		WatchFuncWithContext: func(ctx context.Context, o meta.ListOptions) (watch.Interface, error) {
+			o.LabelSelector = selected
+			return b.watching.CoreV1().Pods(namespace).Watch(ctx, o)
+		},
+	}
+	// Who creates and who watches are two: times belong to the one that watches, which is told of each creation before it is made.
+	asked := make(chan created, len(pods))
+	take := func() {
+		for {
+			select {
+			case c := <-asked:
+				times[c.name] = &podTime{created: c.at}
+			default:
+				return
+			}
+		}
+	}
+	begin := func(cache.Store) (bool, error) {
+		go func() {
+			for _, p := range pods {
+				asked <- created{p.Name, time.Now()}
+				if _, err := b.kube.CoreV1().Pods(namespace).Create(ctx, p, meta.CreateOptions{}); err != nil {
+					stop(fmt.Errorf("pod %s: cannot create: %w", p.Name, err))
+					return
+				}
+			}
+		}()
+		return false, nil
+	}
+	names := slices.Collect(maps.Keys(times))
+	_, err := watchtools.UntilWithSync(ctx, list, &core.Pod{}, begin, func(e watch.Event) (bool, error) {
+		now := time.Now()
+		take()
+		if p, isPod := e.Object.(*core.Pod); isPod && e.Type != watch.Deleted {
+			times.see(p, now)
+		}
+		return len(times) == len(names)+len(pods) && times.allReady(), nil
+	})
+	take()
+	if err != nil {
+		return fmt.Errorf("pods of the group %s: %w", group, cause(ctx, err))
+	}
+	return nil
+}
+
+// created is that a pod's creation is asked for.
+type created struct {
+	name string
+	at   time.Time
+}
+
+// cause is why something ended with ctx, when that says more than its own error.
+func cause(ctx context.Context, err error) error {
+	if c := context.Cause(ctx); c != nil {
+		return c
+	}
+	return err
+}

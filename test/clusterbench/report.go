@@ -1,0 +1,199 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"google.golang.org/protobuf/encoding/protojson"
+
+	"github.com/orlop-os/orlop/pkg/client"
+	"github.com/orlop-os/orlop/test/benchfile"
+	"github.com/orlop-os/orlop/test/machinestate"
+)
+
+const mib = 1 << 20
+
+// outcome is what every part has: when it was measured, how long that took, and what went wrong. With an error the figures are those that
+// were there until then.
+type outcome struct {
+	At    time.Time `json:"at"`
+	TookS float64   `json:"took_s"`
+	Error string    `json:"error,omitempty"`
+}
+
+func (o *outcome) ended(how outcome) { *o = how }
+
+// figures are those of a part.
+type figures interface {
+	ended(outcome)
+	// rows are the lines of the table: what, how much, and what is wanted.
+	rows() []row
+}
+
+type row struct{ what, value, wanted string }
+
+// run measures a part within its limit.
+func (p part) run(ctx context.Context, b *bench) (figures, error) {
+	say("%s", p.name)
+	began := time.Now()
+	ctx, cancel := context.WithTimeoutCause(ctx, p.limit, fmt.Errorf("%s took longer than its limit of %s", p.name, p.limit))
+	defer cancel()
+	f, err := p.measure(b, ctx)
+	how := outcome{At: began.UTC().Truncate(time.Second), TookS: time.Since(began).Seconds()}
+	if err != nil {
+		if cause := context.Cause(ctx); cause != nil {
+			err = fmt.Errorf("%w: %w", cause, err)
+		}
+		err = fmt.Errorf("%s: %w", p.name, err)
+		how.Error = err.Error()
+		say("%v", err)
+	}
+	f.ended(how)
+	say("%s: done after %.0f s", p.name, how.TookS)
+	return f, err
+}
+
+// say prints what is done now.
+func say(format string, values ...any) {
+	fmt.Printf("%s  %s\n", time.Now().Format(time.TimeOnly), fmt.Sprintf(format, values...))
+}
+
+// record is the field cluster of the file: an object with one field for each part. Parts that are not measured keep what they have.
+type record struct {
+	file     string
+	fields   map[string]json.RawMessage
+	measured []measured // in this run
+}
+
+type measured struct {
+	name string
+	figures
+}
+
+func (r *record) read() error {
+	r.fields = map[string]json.RawMessage{}
+	text, err := benchfile.Read(r.file, benchfile.Cluster)
+	if err != nil || text == nil {
+		return err
+	}
+	if err := json.Unmarshal(text, &r.fields); err != nil {
+		return fmt.Errorf("%s: cannot keep the cluster's figures that are there: %w; remove the file if they are not wanted", r.file, err)
+	}
+	return nil
+}
+
+// add takes the figures of a part, and writes the file, so that a run that is broken off leaves what it has.
+func (r *record) add(name string, f figures) error {
+	text, err := json.Marshal(f)
+	if err != nil {
+		return fmt.Errorf("report: cannot format: %w", err)
+	}
+	r.fields[name] = text
+	r.measured = append(r.measured, measured{name, f})
+	return benchfile.WriteCluster(r.file, r.fields)
+}
+
+func (r *record) print(out io.Writer) {
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "\nPART\tFIGURE\tVALUE\tWANTED")
+	for _, m := range r.measured {
+		for _, line := range m.rows() {
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", m.name, line.what, line.value, line.wanted)
+		}
+	}
+	w.Flush()
+}
+
+// seconds is a time as it is printed.
+func seconds(v *float64) string {
+	if v == nil {
+		return "-"
+	}
+	return fmt.Sprintf("%.1f s", *v)
+}
+
+// since is a time in seconds; nil: it did not come to that.
+func since(from, to time.Time) *float64 {
+	if from.IsZero() || to.IsZero() {
+		return nil
+	}
+	s := to.Sub(from).Seconds()
+	return &s
+}
+
+// keepLimit bounds reading what is kept of all machines.
+const keepLimit = time.Minute
+
+// keep stores the consoles and the events of all machines, which go with the cluster. A machine that does not answer is no failure: its
+// console says why.
+func (b *bench) keep(ctx context.Context) error {
+	if b.power == nil {
+		var err error
+		if b.power, err = b.cluster.Power(); err != nil {
+			return nil // the cluster was never begun, and the tool said why
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, keepLimit)
+	defer cancel()
+	status, err := b.power.Status(ctx)
+	if err != nil {
+		return err
+	}
+	contexts := b.cluster.Machines()
+	for _, m := range status.Machines {
+		dir := filepath.Join(b.dir, b.cluster.Name, m.Name)
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return fmt.Errorf("logs: cannot make the folder: %w", err)
+		}
+		text, err := os.ReadFile(m.Console)
+		if err == nil {
+			err = os.WriteFile(filepath.Join(dir, "console.log"), text, 0o644)
+		}
+		if err != nil {
+			return fmt.Errorf("logs: cannot keep the console of %s: %w", m.Name, err)
+		}
+		if contexts[m.Name] == "" || !m.Running {
+			continue
+		}
+		if err := b.keepEvents(ctx, contexts[m.Name], filepath.Join(dir, "events.json")); err != nil {
+			say("%s: its events are not kept: %v", m.Name, err)
+		}
+	}
+	return nil
+}
+
+func (b *bench) keepEvents(ctx context.Context, machine, file string) error {
+	return b.with(ctx, machine, func(c *client.Client) error {
+		events, err := machinestate.Events(ctx, c)
+		if err != nil {
+			return err
+		}
+		var text strings.Builder
+		for _, e := range events {
+			line, err := protojson.Marshal(e)
+			if err != nil {
+				return err
+			}
+			text.Write(line)
+			text.WriteByte('\n')
+		}
+		return os.WriteFile(file, []byte(text.String()), 0o644)
+	})
+}
+
+// with connects to a machine's own API by the name of its context.
+func (b *bench) with(ctx context.Context, machine string, do func(*client.Client) error) error {
+	c, err := b.cluster.Connect(ctx, machine)
+	if err != nil {
+		return err
+	}
+	defer c.Close() // nothing is sent any more
+	return do(c)
+}

@@ -1,0 +1,397 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	apps "k8s.io/api/apps/v1"
+	core "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/klog/v2"
+
+	"github.com/orlop-os/orlop/pkg/client"
+	"github.com/orlop-os/orlop/test/clusterbench/simulation"
+	"github.com/orlop-os/orlop/test/command"
+	"github.com/orlop-os/orlop/test/machinestate"
+)
+
+const (
+	// scaleMemoryMiB is the memory of the machine whose control plane is loaded.
+	scaleMemoryMiB = 8192
+	// podsPerNode are those of the Deployment.
+	podsPerNode = 5
+	// registerEvery is the least time between the registrations of two nodes: an emulated machine takes no more.
+	registerEvery = 100 * time.Millisecond
+	// quietTime is how long the nodes do nothing but say that they live.
+	quietTime = 20 * time.Second
+	// readyLimit bounds the time until all nodes have said that they are Ready.
+	readyLimit = time.Minute
+	// readers ask for single objects every readEvery, and for lists every listEvery.
+	readEvery, listEvery = 200 * time.Millisecond, 10 * time.Second
+	loadName             = "load"
+)
+
+// scalePatch has room for the pod ranges of many nodes.
+func scalePatch() string { return "kind: Cluster\nspec: {networks: {pods: [10.128.0.0/10]}}\n" }
+
+// scaleFigures are those of one control plane with simulated nodes.
+type scaleFigures struct {
+	outcome
+	MemoryMiB   int        `json:"memory_mib"`
+	PodsPerNode int        `json:"pods_per_node"`
+	LoadS       float64    `json:"load_limit_s"` // of each of the two halves of the load
+	Runs        []scaleRun `json:"runs,omitempty"`
+}
+
+// scaleRun is what was measured with one number of nodes.
+type scaleRun struct {
+	Nodes     int      `json:"nodes"`
+	RegisterS *float64 `json:"register_s,omitempty"` // from the first registration of this run to the last node that says that it is Ready
+	// QuietBusy is the share of the machine's processors that was busy while the nodes did nothing but say that they live.
+	QuietBusy *float64 `json:"quiet_busy,omitempty"`
+	Pods      int      `json:"pods"`
+	// CreateS and RollS are absent if it was not done within the limit; Running is how many pods ran then.
+	CreateS     *float64      `json:"create_s,omitempty"`
+	Running     int           `json:"running"`
+	RollS       *float64      `json:"roll_s,omitempty"`
+	Rolled      int           `json:"rolled"`
+	LoadBusy    *float64      `json:"load_busy,omitempty"`
+	API         []verbLatency `json:"api,omitempty"` // while there was load
+	NodesReady  int           `json:"nodes_ready"`   // at the end, as the API says
+	FailedCalls int           `json:"failed_calls"`  // of the nodes, until the end
+	Memory      *usage        `json:"memory,omitempty"`
+	// ProcessorS is the processor time that each service took while there was load, in seconds.
+	ProcessorS map[string]float64 `json:"processor_s,omitempty"`
+}
+
+func (f *scaleFigures) rows() []row {
+	var rows []row
+	for _, r := range f.Runs {
+		rows = append(rows, r.rows()...)
+	}
+	return rows
+}
+
+func (r scaleRun) rows() []row {
+	rows := []row{
+		{fmt.Sprintf("%d simulated nodes", r.Nodes), fmt.Sprintf("registered after %s; %d Ready at the end; %d of their calls failed", seconds(r.RegisterS), r.NodesReady, r.FailedCalls), ""},
+		{fmt.Sprintf("  %d pods", r.Pods), fmt.Sprintf("created %s (%d run), rolled %s (%d done)", seconds(r.CreateS), r.Running, seconds(r.RollS), r.Rolled), ""},
+		{"  processors busy", fmt.Sprintf("quiet %s, under load %s", share(r.QuietBusy), share(r.LoadBusy)), ""},
+	}
+	for _, v := range r.API {
+		rows = append(rows, row{"  " + v.Verb + ", p50 p99", fmt.Sprintf("%.0f ms  %.0f ms  (%.0f requests)", v.P50Ms, v.P99Ms, v.Requests), ""})
+	}
+	if r.Memory != nil {
+		rows = append(rows, row{"  memory", fmt.Sprintf("%.0f MiB; anonymous: %s", r.Memory.UsedMiB, shares(r.Memory.AnonMiB)), ""})
+	}
+	return append(rows, row{"  processor time under load, s", shares(r.ProcessorS), ""})
+}
+
+func share(v *float64) string {
+	if v == nil {
+		return "-"
+	}
+	return fmt.Sprintf("%.0f %%", 100**v)
+}
+
+// scale loads one control plane with simulated nodes.
+func (b *bench) scale(ctx context.Context) (_ figures, err error) {
+	f := &scaleFigures{MemoryMiB: scaleMemoryMiB, PodsPerNode: podsPerNode, LoadS: b.load.Seconds()}
+	if err := b.cluster.Create(ctx); err != nil {
+		return f, err
+	}
+	if err := b.connect(); err != nil {
+		return f, err
+	}
+	// What the libraries of the nodes have to say would be in everybody's way.
+	log, err := os.Create(filepath.Join(b.dir, "simulation.log"))
+	if err != nil {
+		return f, fmt.Errorf("logs: %w", err)
+	}
+	defer log.Close()
+	klog.LogToStderr(false)
+	klog.SetOutput(log)
+	defer klog.Flush()
+	living, stop := context.WithCancel(ctx)
+	fleet := simulation.New(living, b.config)
+	defer fleet.Wait()
+	defer stop()
+	for _, nodes := range b.nodes {
+		r := scaleRun{Nodes: nodes, Pods: nodes * podsPerNode}
+		err := b.loadWith(ctx, fleet, &r)
+		f.Runs = append(f.Runs, r)
+		if err != nil {
+			return f, fmt.Errorf("%d nodes: %w", nodes, err)
+		}
+	}
+	return f, nil
+}
+
+// loadWith brings the fleet to a number of nodes, and measures.
+func (b *bench) loadWith(ctx context.Context, fleet *simulation.Fleet, r *scaleRun) error {
+	say("scale: %d nodes are registered", r.Nodes)
+	began := time.Now()
+	if err := fleet.Grow(ctx, r.Nodes, registerEvery); err != nil {
+		return fmt.Errorf("%w; the last failure: %w", err, fleet.Stats().Last)
+	}
+	if err := allSayReady(ctx, fleet, r.Nodes); err != nil {
+		return err
+	}
+	r.RegisterS = since(began, time.Now())
+	say("scale: %d nodes say that they live, and nothing else", r.Nodes)
+	before, err := b.lookAtMachine(ctx)
+	if err != nil {
+		return err
+	}
+	if err := command.Wait(ctx, quietTime); err != nil {
+		return err
+	}
+	after, err := b.lookAtMachine(ctx)
+	if err != nil {
+		return err
+	}
+	r.QuietBusy = after.busySince(before)
+	requests, err := b.latencies(ctx)
+	if err != nil {
+		return err
+	}
+	reading, stop := context.WithCancel(ctx)
+	ended := make(chan struct{})
+	go func() {
+		b.read(reading, r.Nodes)
+		close(ended)
+	}()
+	loaded := b.loadDeployment(ctx, r, fleet)
+	stop()
+	<-ended
+	return errors.Join(loaded, b.sumUp(ctx, r, fleet, after, requests))
+}
+
+// sumUp reads what the load has done to the machine.
+func (b *bench) sumUp(ctx context.Context, r *scaleRun, fleet *simulation.Fleet, before machineLook, requests latencies) error {
+	after, err := b.lookAtMachine(ctx)
+	if err != nil {
+		return err
+	}
+	r.LoadBusy, r.Memory, r.ProcessorS = after.busySince(before), &after.usage, after.processorsSince(before)
+	now, err := b.latencies(ctx)
+	if err != nil {
+		return err
+	}
+	r.API = now.since(requests).table()
+	r.FailedCalls = fleet.Stats().Failed
+	list, err := b.watching.CoreV1().Nodes().List(ctx, meta.ListOptions{LabelSelector: simulation.Label, ResourceVersion: "0"})
+	if err != nil {
+		return fmt.Errorf("Nodes: %w", err)
+	}
+	for i := range list.Items {
+		if _, ready := readySince(&list.Items[i]); ready {
+			r.NodesReady++
+		}
+	}
+	return nil
+}
+
+// allSayReady waits until all nodes of the fleet have reported that they are.
+func allSayReady(ctx context.Context, fleet *simulation.Fleet, nodes int) error {
+	ctx, cancel := context.WithTimeout(ctx, readyLimit)
+	defer cancel()
+	for {
+		s := fleet.Stats()
+		if s.Ready >= nodes {
+			return nil
+		}
+		if command.Wait(ctx, pause) != nil {
+			return fmt.Errorf("%d of %d nodes have reported that they are Ready; the last failure: %w", s.Ready, nodes, s.Last)
+		}
+	}
+}
+
+// loadDeployment creates the Deployment, or makes it larger, and rolls it: new pods take the place of all. Each has its limit, and
+// what is not done then is told by how far it came.
+func (b *bench) loadDeployment(ctx context.Context, r *scaleRun, fleet *simulation.Fleet) error {
+	say("scale: %d pods are created", r.Pods)
+	began := time.Now()
+	_, err := b.watching.AppsV1().Deployments(namespace).Create(ctx, loadObject(int32(r.Pods)), meta.CreateOptions{})
+	if apierrors.IsAlreadyExists(err) {
+		err = b.patchLoad(ctx, fmt.Sprintf(`{"spec": {"replicas": %d}}`, r.Pods))
+	}
+	if err != nil {
+		return fmt.Errorf("Deployment %s: %w", loadName, err)
+	}
+	_, done, err := b.until(ctx, r.Pods, half(ctx, b.load, 2))
+	if err != nil {
+		return err
+	}
+	if done {
+		r.CreateS = since(began, time.Now())
+	}
+	r.Running = fleet.Stats().Pods
+	say("scale: they are rolled; %d of them run", r.Running)
+	began = time.Now()
+	if err := b.patchLoad(ctx, fmt.Sprintf(`{"spec": {"template": {"metadata": {"annotations": {"round": "%d"}}}}}`, r.Nodes)); err != nil {
+		return fmt.Errorf("Deployment %s: %w", loadName, err)
+	}
+	r.Rolled, done, err = b.until(ctx, r.Pods, half(ctx, b.load, 1))
+	if done {
+		r.RollS = since(began, time.Now())
+	}
+	return err
+}
+
+func (b *bench) patchLoad(ctx context.Context, patch string) error {
+	_, err := b.watching.AppsV1().Deployments(namespace).Patch(ctx, loadName, types.MergePatchType, []byte(patch), meta.PatchOptions{})
+	return err
+}
+
+// sumUpTime is what reading the figures after the load may take.
+const sumUpTime = 45 * time.Second
+
+// half is how long one of so many halves of the load may take: as long as is wanted, if time enough is left to read what it has done.
+func half(ctx context.Context, wanted time.Duration, left int) time.Duration {
+	end, ok := ctx.Deadline()
+	if !ok {
+		return wanted
+	}
+	return max(0, min(wanted, (time.Until(end)-sumUpTime)/time.Duration(left)))
+}
+
+// loadObject is pods on simulated nodes, evenly. They have no token, which nobody would mount.
+func loadObject(pods int32) *apps.Deployment {
+	labels := map[string]string{appLabel: loadName}
+	no, most := false, intstr.FromString("25%")
+	spec := core.PodSpec{AutomountServiceAccountToken: &no, Containers: []core.Container{{Name: "c", Image: "simulated.invalid/c:1"}}}
+	simulation.Tolerate(&spec)
+	return &apps.Deployment{
+		ObjectMeta: meta.ObjectMeta{Name: loadName},
+		Spec: apps.DeploymentSpec{
+			Replicas: &pods, Selector: &meta.LabelSelector{MatchLabels: labels},
+			Strategy: apps.DeploymentStrategy{Type: apps.RollingUpdateDeploymentStrategyType, RollingUpdate: &apps.RollingUpdateDeployment{MaxSurge: &most, MaxUnavailable: &most}},
+			Template: core.PodTemplateSpec{ObjectMeta: meta.ObjectMeta{Labels: labels}, Spec: spec},
+		},
+	}
+}
+
+// until waits until all pods of the Deployment are of its present kind and available, at most for a limit, and returns how many are of the present
+// kind.
+func (b *bench) until(ctx context.Context, pods int, limit time.Duration) (updated int, done bool, err error) {
+	limited, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	for {
+		d, err := b.kube.AppsV1().Deployments(namespace).Get(limited, loadName, meta.GetOptions{})
+		if err == nil {
+			updated = int(d.Status.UpdatedReplicas)
+			if rolled(d, pods) {
+				return updated, true, nil
+			}
+		}
+		if command.Wait(limited, 4*pause) != nil {
+			if ctx.Err() != nil {
+				return updated, false, errors.Join(context.Cause(ctx), err)
+			}
+			return updated, false, nil
+		}
+	}
+}
+
+// rolled tells whether all pods are there, of the present kind and available, and no others.
+func rolled(d *apps.Deployment, pods int) bool {
+	s := d.Status
+	return s.ObservedGeneration >= d.Generation && int(s.UpdatedReplicas) == pods && int(s.AvailableReplicas) == pods && int(s.Replicas) == pods
+}
+
+// read is the steady reads: of single objects, and of lists. Whether one is answered is for the API server's own figures to say.
+func (b *bench) read(ctx context.Context, nodes int) {
+	single, lists := time.NewTicker(readEvery), time.NewTicker(listEvery)
+	defer single.Stop()
+	defer lists.Stop()
+	for {
+		select {
+		case <-single.C:
+			b.kube.CoreV1().Nodes().Get(ctx, simulation.Name(rand.IntN(nodes)), meta.GetOptions{})
+		case <-lists.C:
+			b.kube.CoreV1().Pods(namespace).List(ctx, meta.ListOptions{Limit: 500})
+			b.kube.CoreV1().Nodes().List(ctx, meta.ListOptions{ResourceVersion: "0"})
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// latencies reads the API server's own figures.
+func (b *bench) latencies(ctx context.Context) (latencies, error) {
+	text, err := b.watching.CoreV1().RESTClient().Get().AbsPath("/metrics").Timeout(time.Minute).DoRaw(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("metrics of the API server: %w", err)
+	}
+	return readLatencies(strings.NewReader(string(text)))
+}
+
+// machineLook is what the machine says of its memory and its processors.
+type machineLook struct {
+	usage
+	cpus         int
+	uptime, idle float64            // seconds; of all processors together
+	processors   map[string]float64 // seconds by service
+}
+
+func (b *bench) lookAtMachine(ctx context.Context) (machineLook, error) {
+	var l machineLook
+	err := b.with(ctx, b.cluster.Name, func(c *client.Client) (err error) {
+		if l.usage, err = readUsage(ctx, c, "cp1"); err != nil {
+			return err
+		}
+		system, err := machinestate.Get[struct {
+			CPUs          int     `json:"cpus"`
+			UptimeSeconds float64 `json:"uptimeSeconds"`
+			IdleSeconds   float64 `json:"idleSeconds"`
+		}](ctx, c, "system")
+		if err != nil {
+			return err
+		}
+		l.cpus, l.uptime, l.idle = system.CPUs, system.UptimeSeconds, system.IdleSeconds
+		processes, err := machinestate.Get[[]machinestate.Process](ctx, c, "processes")
+		if err != nil {
+			return err
+		}
+		services, err := machinestate.Get[[]machinestate.Service](ctx, c, "services")
+		l.processors = map[string]float64{}
+		for i, name := range machinestate.Names(processes, services) {
+			l.processors[name] += processes[i].ProcessorSeconds
+		}
+		return err
+	})
+	return l, err
+}
+
+// busySince is the share of the processors' time that was not idle; nil if no time has passed.
+func (l machineLook) busySince(before machineLook) *float64 {
+	time := float64(l.cpus) * (l.uptime - before.uptime)
+	if time <= 0 {
+		return nil
+	}
+	busy := min(1, max(0, 1-(l.idle-before.idle)/time))
+	return &busy
+}
+
+// processorsSince is the processor time that each service took since then.
+func (l machineLook) processorsSince(before machineLook) map[string]float64 {
+	out := map[string]float64{}
+	for _, name := range slices.Sorted(maps.Keys(l.processors)) {
+		if took := l.processors[name] - before.processors[name]; took > 0.05 {
+			out[name] = took
+		}
+	}
+	return out
+}

@@ -1,0 +1,280 @@
+package simulation
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"sync"
+	"time"
+
+	coordination "k8s.io/api/coordination/v1"
+	core "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/component-helpers/apimachinery/lease"
+	"k8s.io/utils/clock"
+)
+
+const (
+	// What a kubelet does by default with its Lease.
+	leaseSeconds = 40
+	renewEvery   = 10 * time.Second
+	// callLimit bounds one call.
+	callLimit = 10 * time.Second
+)
+
+// Fleet is many simulated nodes.
+type Fleet struct {
+	ctx    context.Context // ends them
+	client func(node string) (kubernetes.Interface, error)
+	alive  sync.WaitGroup
+
+	mu    sync.Mutex
+	nodes []*member
+	stats Stats
+}
+
+// Name is what the n-th node is called, from 0.
+func Name(n int) string { return fmt.Sprintf("simulated-%04d", n+1) }
+
+// Stats is what has become of the nodes so far.
+type Stats struct {
+	Nodes  int // registered
+	Ready  int // that have reported it
+	Pods   int // that have been reported as running, and not as ended
+	Failed int // reports that failed, and were made again
+	Last   error
+}
+
+// New is a fleet without nodes. Its nodes live until ctx ends. config is an administrator's, who may act as a node.
+func New(ctx context.Context, config *rest.Config) *Fleet {
+	return &Fleet{ctx: ctx, client: func(name string) (kubernetes.Interface, error) {
+		own := rest.CopyConfig(config)
+		own.Impersonate = rest.ImpersonationConfig{UserName: "system:node:" + name, Groups: []string{"system:nodes"}}
+		own.Dial = (&net.Dialer{Timeout: callLimit}).DialContext // a dialer of its own makes it a connection of its own
+		own.NextProtos = nil                                     // HTTP/2, as a kubelet
+		own.Timeout, own.QPS = 0, -1
+		api, err := kubernetes.NewForConfig(own)
+		if err != nil {
+			return nil, fmt.Errorf("node %s: cannot make its client: %w", name, err)
+		}
+		return api, nil
+	}}
+}
+
+// Stats sums up.
+func (f *Fleet) Stats() Stats {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	s := f.stats
+	s.Nodes = len(f.nodes)
+	for _, m := range f.nodes {
+		ready, pods := m.look()
+		s.Pods += pods
+		if ready {
+			s.Ready++
+		}
+	}
+	return s
+}
+
+// Wait waits until nothing of the nodes runs any more; the end of the fleet's context ends them. The Nodes stay.
+func (f *Fleet) Wait() { f.alive.Wait() }
+
+// Grow registers nodes until there are so many, one after the other with at least a pause between them. What fails is tried again until ctx ends.
+func (f *Fleet) Grow(ctx context.Context, to int, pause time.Duration) error {
+	for n := f.Stats().Nodes; n < to; n++ {
+		next := time.NewTimer(pause)
+		if err := f.register(ctx, Name(n)); err != nil {
+			next.Stop()
+			return fmt.Errorf("node %d of %d: %w", n+1, to, err)
+		}
+		select {
+		case <-next.C:
+		case <-ctx.Done():
+			next.Stop()
+			return context.Cause(ctx)
+		}
+	}
+	return nil
+}
+
+func (f *Fleet) register(ctx context.Context, name string) error {
+	api, err := f.client(name)
+	if err != nil {
+		return err
+	}
+	for {
+		calling, cancel := context.WithTimeout(ctx, callLimit)
+		object, err := api.CoreV1().Nodes().Create(calling, nodeObject(name, time.Now()), meta.CreateOptions{})
+		if apierrors.IsAlreadyExists(err) { // an answer was lost
+			object, err = api.CoreV1().Nodes().Get(calling, name, meta.GetOptions{})
+		}
+		cancel()
+		if err == nil {
+			m := &member{fleet: f, api: api, object: object, node: newNode(time.Now(), rand.Float64()-0.5), news: make(chan func(time.Time))}
+			f.mu.Lock()
+			f.nodes = append(f.nodes, m)
+			f.mu.Unlock()
+			f.alive.Go(func() { m.live(f.ctx) })
+			return nil
+		}
+		f.failed(err)
+		again := time.NewTimer(retry)
+		select {
+		case <-again.C:
+		case <-ctx.Done():
+			again.Stop()
+			return fmt.Errorf("%w: %w", context.Cause(ctx), err)
+		}
+	}
+}
+
+func (f *Fleet) failed(err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.stats.Failed++
+	f.stats.Last = err
+}
+
+// member is a node of the fleet, with its connection.
+type member struct {
+	fleet  *Fleet
+	api    kubernetes.Interface
+	object *core.Node
+	since  time.Time            // it is Ready since; written by live alone
+	news   chan func(time.Time) // what the node is to be told, in order
+	asking sync.WaitGroup       // its calls
+
+	mu   sync.Mutex
+	node *node
+}
+
+func (m *member) look() (ready bool, pods int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.node.ready, m.node.count()
+}
+
+// live does what a kubelet does until ctx ends.
+func (m *member) live(ctx context.Context) {
+	defer m.asking.Wait()
+	m.asking.Go(func() { m.lease().Run(ctx) })
+	m.asking.Go(func() { m.pods().RunWithContext(ctx) })
+	m.since = time.Now()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case tell := <-m.news:
+			m.mu.Lock()
+			tell(time.Now())
+			m.mu.Unlock()
+		case <-timer.C:
+		case <-ctx.Done():
+			return
+		}
+		m.mu.Lock()
+		todo, again := m.node.next(time.Now())
+		m.mu.Unlock()
+		for _, a := range todo {
+			m.asking.Go(func() {
+				err := m.do(ctx, a)
+				if err != nil && ctx.Err() == nil {
+					m.fleet.failed(err)
+				}
+				m.tell(ctx, func(now time.Time) { m.node.done(a, err != nil, now) })
+			})
+		}
+		timer.Reset(time.Until(again))
+	}
+}
+
+func (m *member) tell(ctx context.Context, news func(time.Time)) {
+	select {
+	case m.news <- news:
+	case <-ctx.Done():
+	}
+}
+
+// lease is the kubelet's own, with its numbers.
+func (m *member) lease() lease.Controller {
+	own := func(l *coordination.Lease) error {
+		l.OwnerReferences = []meta.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: m.object.Name, UID: m.object.UID}}
+		return nil
+	}
+	return lease.NewController(clock.RealClock{}, m.api, m.object.Name, leaseSeconds, nil, renewEvery, m.object.Name, core.NamespaceNodeLease, own)
+}
+
+// pods follows the pods that are bound to the node.
+func (m *member) pods() cache.Controller {
+	pods, own := m.api.CoreV1().Pods(meta.NamespaceAll), fields.OneTermEqualSelector("spec.nodeName", m.object.Name).String()
+	source := &cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o meta.ListOptions) (runtime.Object, error) {
+			o.FieldSelector = own
+			return pods.List(ctx, o)
+		},
+		WatchFuncWithContext: func(ctx context.Context, o meta.ListOptions) (watch.Interface, error) {
+			o.FieldSelector = own
+			return pods.Watch(ctx, o)
+		},
+	}
+	see := func(object any) {
+		if p, is := object.(*core.Pod); is {
+			m.tell(m.fleet.ctx, func(now time.Time) { m.node.see(p, now) })
+		}
+	}
+	_, controller := cache.NewInformerWithOptions(cache.InformerOptions{
+		ListerWatcher: cache.ToListWatcherWithWatchListSemantics(source, m.api), ObjectType: &core.Pod{},
+		Handler: cache.ResourceEventHandlerFuncs{
+			AddFunc:    see,
+			UpdateFunc: func(_, object any) { see(object) },
+			DeleteFunc: func(object any) {
+				if last, is := object.(cache.DeletedFinalStateUnknown); is {
+					object = last.Obj
+				}
+				if p, is := object.(*core.Pod); is {
+					m.tell(m.fleet.ctx, func(time.Time) { m.node.gone(p.UID) })
+				}
+			},
+		},
+	})
+	return controller
+}
+
+// do says it to the API server. A pod that is not there any more needs nothing said.
+func (m *member) do(ctx context.Context, a action) error {
+	ctx, cancel := context.WithTimeout(ctx, callLimit)
+	defer cancel()
+	now := time.Now()
+	if a.kind == reportNode {
+		patch, err := nodePatch(now, m.since)
+		if err == nil {
+			_, err = m.api.CoreV1().Nodes().Patch(ctx, m.object.Name, types.StrategicMergePatchType, patch, meta.PatchOptions{}, "status")
+		}
+		return err
+	}
+	pods := m.api.CoreV1().Pods(a.pod.Namespace)
+	var err error
+	if a.kind == removePod {
+		at := int64(0)
+		err = pods.Delete(ctx, a.pod.Name, meta.DeleteOptions{GracePeriodSeconds: &at, Preconditions: meta.NewUIDPreconditions(string(a.pod.UID))})
+	} else {
+		var patch []byte
+		if patch, err = podPatch(a.pod, a.kind, now); err == nil {
+			_, err = pods.Patch(ctx, a.pod.Name, types.StrategicMergePatchType, patch, meta.PatchOptions{}, "status")
+		}
+	}
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,216 @@
+package simulation
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	core "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/fake"
+)
+
+func at(seconds float64) time.Time {
+	return time.Unix(1000, 0).Add(time.Duration(seconds * float64(time.Second)))
+}
+
+func kinds(todo []action) []kind {
+	var all []kind
+	for _, a := range todo {
+		all = append(all, a.kind)
+	}
+	slices.Sort(all)
+	return all
+}
+
+// expect is what a node does at an instant, and when it wants to be asked again.
+func expect(t *testing.T, n *node, now, again float64, want ...kind) []action {
+	t.Helper()
+	todo, next := n.next(at(now))
+	if got := kinds(todo); !slices.Equal(got, want) {
+		t.Fatalf("at %v s it does %v, want %v", now, got, want)
+	}
+	if again >= 0 && !next.Equal(at(again)) {
+		t.Fatalf("at %v s it wants to be asked again at %v s, want %v", now, next.Sub(at(0)).Seconds(), again)
+	}
+	return todo
+}
+
+// TestNodeReports: at once when it is registered, then at a time that differs from node to node, then every minute; sooner after a failure.
+func TestNodeReports(t *testing.T) {
+	n := newNode(at(0), 0.25)
+	a := expect(t, n, 0, -1, reportNode)[0]
+	expect(t, n, 5, -1) // it is being said
+	n.done(a, true, at(6))
+	if n.ready {
+		t.Error("it is Ready, and nobody was told")
+	}
+	expect(t, n, 6.5, 7)
+	n.done(expect(t, n, 7, -1, reportNode)[0], false, at(8))
+	if !n.ready {
+		t.Error("it is not Ready")
+	}
+	expect(t, n, 8, 8+75-15) // asked again after a minute at the latest
+	n.done(expect(t, n, 83, -1, reportNode)[0], false, at(84))
+	expect(t, n, 84, 144)
+}
+
+// TestPodLives: a pod that is bound is reported as being made, and then as running, and when it is deleted as ended; then it is removed.
+func TestPodLives(t *testing.T) {
+	n := newNode(at(0), 0)
+	n.done(expect(t, n, 0, -1, reportNode)[0], false, at(0))
+	p := &core.Pod{ObjectMeta: meta.ObjectMeta{UID: "1"}}
+	n.see(p, at(1))
+	n.done(expect(t, n, 1, -1, reportStarting)[0], false, at(1))
+	n.see(p, at(1.2)) // its own report comes back
+	expect(t, n, 1.2, 2.5)
+	a := expect(t, n, 2.5, -1, reportRunning)[0]
+	n.done(a, true, at(3))
+	expect(t, n, 3, 4)
+	n.done(expect(t, n, 4, -1, reportRunning)[0], false, at(4))
+	if n.count() != 1 {
+		t.Errorf("%d pods run", n.count())
+	}
+	expect(t, n, 10, 60)
+	p = p.DeepCopy()
+	p.DeletionTimestamp = &meta.Time{Time: at(11)}
+	n.see(p, at(11))
+	if n.count() != 0 {
+		t.Errorf("%d pods run", n.count())
+	}
+	expect(t, n, 11, 11.5)
+	n.see(p, at(11.2)) // seen once more it does not live longer
+	n.done(expect(t, n, 11.5, -1, reportEnded)[0], false, at(12))
+	n.done(expect(t, n, 12, -1, removePod)[0], false, at(12))
+	expect(t, n, 13, 60)
+	n.gone(p.UID)
+	n.done(action{removePod, p}, true, at(14)) // about a pod that is gone
+	expect(t, n, 14, 60)
+}
+
+// TestPodDeletedMeanwhile: a pod that is deleted while it is said that it runs ends nevertheless.
+func TestPodDeletedMeanwhile(t *testing.T) {
+	n := newNode(at(0), 0)
+	n.done(expect(t, n, 0, -1, reportNode)[0], false, at(0))
+	p := &core.Pod{ObjectMeta: meta.ObjectMeta{UID: "1"}}
+	n.see(p, at(1))
+	a := expect(t, n, 1, -1, reportStarting)[0]
+	p = p.DeepCopy()
+	p.DeletionTimestamp = &meta.Time{Time: at(1.1)}
+	n.see(p, at(1.1))
+	expect(t, n, 1.7, 60) // one thing after the other
+	n.done(a, false, at(2))
+	expect(t, n, 2, -1, reportEnded)
+}
+
+func TestPodPatch(t *testing.T) {
+	p := &core.Pod{ObjectMeta: meta.ObjectMeta{UID: "a-1"}, Spec: core.PodSpec{Containers: []core.Container{{Name: "c", Image: "i"}}}}
+	for what, want := range map[kind]struct {
+		phase core.PodPhase
+		ready core.ConditionStatus
+		state string
+	}{
+		reportStarting: {core.PodPending, core.ConditionFalse, "waiting"},
+		reportRunning:  {core.PodRunning, core.ConditionTrue, "running"},
+		reportEnded:    {core.PodSucceeded, core.ConditionFalse, "terminated"},
+	} {
+		text, err := podPatch(p, what, at(0))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got core.Pod
+		if err := json.Unmarshal(text, &got); err != nil {
+			t.Fatal(err)
+		}
+		state := got.Status.ContainerStatuses[0].State
+		is := map[string]bool{"waiting": state.Waiting != nil, "running": state.Running != nil, "terminated": state.Terminated != nil}
+		if got.UID != p.UID || got.Status.Phase != want.phase || !is[want.state] || len(got.Status.ContainerStatuses) != 1 {
+			t.Errorf("%v: %s", what, text)
+		}
+		for _, c := range got.Status.Conditions {
+			if c.Type == core.PodReady && c.Status != want.ready {
+				t.Errorf("%v: Ready is %s", what, c.Status)
+			}
+		}
+	}
+}
+
+// TestFleet: nodes come, have Leases and are Ready, run the pods that are bound to them, and remove those that are deleted.
+func TestFleet(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	living, stop := context.WithCancel(ctx)
+	api := fake.NewClientset()
+	f := New(living, nil)
+	f.client = func(string) (kubernetes.Interface, error) { return api, nil }
+	defer f.Wait()
+	defer stop()
+	if err := f.Grow(ctx, 1, time.Millisecond); err != nil {
+		t.Fatal(err)
+	}
+	eventually(ctx, t, func() error {
+		if s := f.Stats(); s.Nodes != 1 || s.Ready != 1 {
+			return fmt.Errorf("of the fleet %+v is known", s)
+		}
+		_, err := api.CoordinationV1().Leases(core.NamespaceNodeLease).Get(ctx, Name(0), meta.GetOptions{})
+		return err
+	})
+	pods := api.CoreV1().Pods("default")
+	p := &core.Pod{ObjectMeta: meta.ObjectMeta{Name: "p", Namespace: "default", UID: types.UID("1")}, Spec: core.PodSpec{NodeName: Name(0), Containers: []core.Container{{Name: "c"}}}}
+	if _, err := pods.Create(ctx, p, meta.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(ctx, t, func() error {
+		got, err := pods.Get(ctx, "p", meta.GetOptions{})
+		if err == nil && got.Status.Phase != core.PodRunning {
+			err = fmt.Errorf("the pod is %s", got.Status.Phase)
+		}
+		return err
+	})
+	eventually(ctx, t, func() error {
+		if s := f.Stats(); s.Pods != 1 {
+			return fmt.Errorf("of the fleet %+v is known", s)
+		}
+		return nil
+	})
+	got, err := pods.Get(ctx, "p", meta.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got.DeletionTimestamp = &meta.Time{Time: time.Now()}
+	if _, err := pods.Update(ctx, got, meta.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(ctx, t, func() error {
+		if _, err := pods.Get(ctx, "p", meta.GetOptions{}); !apierrors.IsNotFound(err) {
+			return fmt.Errorf("the pod is still there: %v", err)
+		}
+		if s := f.Stats(); s.Pods != 0 {
+			return fmt.Errorf("of the fleet %+v is known", s)
+		}
+		return nil
+	})
+}
+
+func eventually(ctx context.Context, t *testing.T, check func() error) {
+	t.Helper()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := check()
+		if err == nil {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			t.Fatal(err)
+		}
+	}
+}

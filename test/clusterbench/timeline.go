@@ -1,0 +1,78 @@
+package main
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/client"
+	"github.com/orlop-os/orlop/test/machinestate"
+)
+
+// machineTimes is when a machine reached what, in seconds since the first machine was switched on. What it did not reach, or has not, is
+// not there.
+type machineTimes struct {
+	Name       string   `json:"name"`
+	PowerOn    *float64 `json:"poweron_s,omitempty"`
+	Userspace  *float64 `json:"userspace_s,omitempty"`  // init began
+	API        *float64 `json:"api_s,omitempty"`        // the machine's own API listens
+	Configured *float64 `json:"configured_s,omitempty"` // it took its configuration
+	EtcdVoter  *float64 `json:"etcd_voter_s,omitempty"` // etcd serves, as a member that votes
+	KubeAPI    *float64 `json:"kube_api_s,omitempty"`   // its API server is ready
+	NodeReady  *float64 `json:"node_ready_s,omitempty"` // its Node
+}
+
+// The moments of the topic "timeline" that are looked at.
+const (
+	momentAPI     = "apid"
+	momentEtcd    = "orchestrator-api/etcd"
+	momentKubeAPI = "orchestrator-api/kube-apiserver"
+)
+
+// said is what a machine says of its start.
+type said struct {
+	moments    []machinestate.Moment
+	events     []*api.Event
+	configured time.Time
+}
+
+// times puts what a machine said on the clock of this computer. The machine's clock is this computer's by NTP, so the moment with the
+// latest event, which comes after that was set, says when init began.
+func (s said) times(name string, first, poweron, ready time.Time) machineTimes {
+	var began time.Time
+	for _, e := range slices.Backward(s.events) {
+		if at, ok := machinestate.Began(e); ok {
+			began = at
+			break
+		}
+	}
+	reached := func(what string) *float64 {
+		i := slices.IndexFunc(s.moments, func(m machinestate.Moment) bool { return m.What == what })
+		if i < 0 || began.IsZero() {
+			return nil
+		}
+		return since(first, began.Add(time.Duration(s.moments[i].Seconds*float64(time.Second))))
+	}
+	return machineTimes{
+		Name: name, PowerOn: since(first, poweron), Userspace: since(first, began), API: reached(momentAPI), Configured: since(first, s.configured),
+		EtcdVoter: reached(momentEtcd), KubeAPI: reached(momentKubeAPI), NodeReady: since(first, ready),
+	}
+}
+
+// ask has a machine say it.
+func ask(ctx context.Context, c *client.Client) (said, error) {
+	var s said
+	var err error
+	if s.moments, err = machinestate.Get[[]machinestate.Moment](ctx, c, "timeline"); err != nil {
+		return s, err
+	}
+	if s.events, err = machinestate.Events(ctx, c); err != nil {
+		return s, err
+	}
+	configuration, err := machinestate.Get[struct {
+		Applied time.Time `json:"applied"`
+	}](ctx, c, "configuration")
+	s.configured = configuration.Applied
+	return s, err
+}

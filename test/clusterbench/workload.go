@@ -1,0 +1,124 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"time"
+
+	apps "k8s.io/api/apps/v1"
+	core "k8s.io/api/core/v1"
+	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/orlop-os/orlop/test/command"
+	"github.com/orlop-os/orlop/test/testimage"
+)
+
+const (
+	namespace = "default"
+	// imageName is the stories' web server.
+	imageName = "test.orlop.dev/bench:1"
+	servePort = 8080
+	appLabel  = "app"
+)
+
+// importImage gives the workers the pods' image.
+func (b *bench) importImage(ctx context.Context) error {
+	if b.images {
+		return nil
+	}
+	archive := filepath.Join(b.dir, "pod-image.tar")
+	if err := testimage.Write(ctx, archive, imageName); err != nil {
+		return err
+	}
+	contexts := b.cluster.Machines()
+	for _, worker := range workerNames() {
+		if err := b.cluster.Orlopctl(ctx, "--context", contexts[worker], "image", "import", archive); err != nil {
+			return err
+		}
+	}
+	b.images = true
+	return nil
+}
+
+func workerNames() []string {
+	var names []string
+	for n := range workers {
+		names = append(names, fmt.Sprintf("w%d", n+1))
+	}
+	return names
+}
+
+// podSpec is a web server on a worker.
+func podSpec() core.PodSpec {
+	grace := int64(1)
+	return core.PodSpec{
+		TerminationGracePeriodSeconds: &grace,
+		Containers:                    []core.Container{{Name: "web", Image: imageName, ImagePullPolicy: core.PullNever}},
+		Affinity: &core.Affinity{NodeAffinity: &core.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &core.NodeSelector{
+			NodeSelectorTerms: []core.NodeSelectorTerm{{MatchExpressions: []core.NodeSelectorRequirement{
+				{Key: core.LabelHostname, Operator: core.NodeSelectorOpIn, Values: workerNames()},
+			}}},
+		}}},
+	}
+}
+
+// deployment is so many web servers, evenly on the workers, each of which is asked every second whether it serves.
+func deployment(name string, replicas int32) *apps.Deployment {
+	labels := map[string]string{appLabel: name}
+	spec := podSpec()
+	spec.Containers[0].ReadinessProbe = &core.Probe{PeriodSeconds: 1, ProbeHandler: core.ProbeHandler{HTTPGet: &core.HTTPGetAction{Path: "/", Port: intstr.FromInt32(servePort)}}}
+	spec.TopologySpreadConstraints = []core.TopologySpreadConstraint{{
+		MaxSkew: 1, TopologyKey: core.LabelHostname, WhenUnsatisfiable: core.ScheduleAnyway, LabelSelector: &meta.LabelSelector{MatchLabels: labels},
+	}}
+	return &apps.Deployment{
+		ObjectMeta: meta.ObjectMeta{Name: name},
+		Spec: apps.DeploymentSpec{
+			Replicas: &replicas, Selector: &meta.LabelSelector{MatchLabels: labels},
+			Template: core.PodTemplateSpec{ObjectMeta: meta.ObjectMeta{Labels: labels}, Spec: spec},
+		},
+	}
+}
+
+// readyPods counts a Deployment's pods that are Ready with a container that is not one of before, and returns the ids of their containers.
+func readyPods(list []core.Pod, before map[string]bool) map[string]bool {
+	ids := map[string]bool{}
+	for i := range list {
+		p := &list[i]
+		if p.DeletionTimestamp != nil || !podReady(p) || len(p.Status.ContainerStatuses) == 0 {
+			continue
+		}
+		if id := p.Status.ContainerStatuses[0].ContainerID; id != "" && !before[id] {
+			ids[id] = true
+		}
+	}
+	return ids
+}
+
+func podReady(p *core.Pod) bool {
+	for _, c := range p.Status.Conditions {
+		if c.Type == core.PodReady {
+			return c.Status == core.ConditionTrue
+		}
+	}
+	return false
+}
+
+// allBack waits until so many pods of a Deployment are Ready with containers that are not those of before, and returns when that was seen, and
+// the containers' ids.
+func (b *bench) allBack(ctx context.Context, app string, wanted int, before map[string]bool) (time.Time, map[string]bool, error) {
+	for {
+		list, err := b.kube.CoreV1().Pods(namespace).List(ctx, meta.ListOptions{LabelSelector: appLabel + "=" + app})
+		if err == nil {
+			ids := readyPods(list.Items, before)
+			if len(ids) >= wanted {
+				return time.Now(), ids, nil
+			}
+			err = fmt.Errorf("%d of %d pods are Ready", len(ids), wanted)
+		}
+		if command.Wait(ctx, pause) != nil {
+			return time.Time{}, nil, fmt.Errorf("Deployment %s: %w", app, err)
+		}
+	}
+}
