@@ -92,7 +92,7 @@ func testSpec() nodespec.Spec {
 		PauseImage:   "registry.local/pause:1",
 
 		ReservedMemory: 512 << 20, ReservedCPU: 250, MaxPods: 110, FinishedPods: 10,
-		PodSecurity: "baseline", PodSecurityExempt: []string{"kube-system"}, AuditFileMiB: 64, AuditFiles: 4,
+		PodSecurity: "baseline", PodSecurityExempt: []string{"kube-system"}, AuditFileMiB: 100, AuditFiles: 10,
 		Encapsulation: "wireguard",
 	}
 }

@@ -65,6 +65,8 @@ func flags(spec nodespec.Spec, dirs layout.Dirs) []string {
 		"--service-account-issuer=" + Issuer(spec),
 		"--service-account-signing-key-file=" + at(nodespec.ServiceAccountKey),
 		"--service-account-key-file=" + at(nodespec.ServiceAccountPub),
+		// A pod's token lasts as long as it says, an hour. Upstream lets it live for a year, for clients of before 2021 that never read it again.
+		"--service-account-extend-token-expiration=false",
 
 		"--requestheader-client-ca-file=" + at(nodespec.FrontProxyCA),
 		"--requestheader-allowed-names=front-proxy-client",
@@ -80,6 +82,9 @@ func flags(spec nodespec.Spec, dirs layout.Dirs) []string {
 		"--audit-log-mode=blocking",
 		fmt.Sprintf("--audit-log-maxsize=%d", spec.AuditFileMiB),
 		fmt.Sprintf("--audit-log-maxbackup=%d", spec.AuditFiles),
+		// Old files are a tenth of their size then. They go by their number; CIS wants an age to be set as well.
+		"--audit-log-compress=true",
+		"--audit-log-maxage=3650",
 
 		// While it stops, the server sends clients away instead of waiting a minute for those that watch.
 		"--shutdown-send-retry-after=true",

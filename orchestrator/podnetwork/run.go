@@ -258,7 +258,7 @@ func (a *Agent) apply(ctx context.Context, nft knftables.Interface, node *corev1
 		return err
 	}
 	// The runtime's plugins need the bridge; it may begin with pods while the rest is done.
-	file := component.File{Path: filepath.Join(a.dirs.CNIConfig, "10-orlop.conflist"), Mode: 0o644, Content: plan.Conflist}
+	file := component.File{Path: filepath.Join(a.dirs.CNIConfig, "10-orlop.conflist"), Mode: 0o600, Content: plan.Conflist}
 	if err := component.WriteFile(file); err != nil {
 		return err
 	}

@@ -1,0 +1,391 @@
+package main
+
+import (
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/orlop-os/orlop/machined/credentials"
+	"github.com/orlop-os/orlop/orchestrator/component"
+	"github.com/orlop-os/orlop/orchestrator/layout"
+	"github.com/orlop-os/orlop/pkg/nodespec"
+)
+
+// TestCIS judges what a control-plane machine's components are started with by the CIS Kubernetes Benchmark, and docs/cis.md is what comes
+// of it. kube-bench itself looks for processes of upstream's names and for files of kubeadm's, of which there are none here.
+func TestCIS(t *testing.T) {
+	machine := described{}
+	spec := testSpec()
+	spec.ControlPlanes = append([]netip.Addr{netip.MustParseAddr("192.0.2.9")}, spec.NodeIPs...) // alone, etcd has no network at all
+	for _, c := range Services(spec, layout.System()) {
+		machine[c.Name] = c
+	}
+	var page strings.Builder
+	page.WriteString(cisHead)
+	for _, section := range benchmark {
+		fmt.Fprintf(&page, "\n## %s\n\n| control | wanted | here |\n|---|---|---|\n", section.title)
+		for _, c := range section.controls {
+			result := "met"
+			if c.check != nil {
+				if wrong := c.check(machine); wrong != "" {
+					t.Errorf("%s %s: %s", c.id, c.wanted, wrong)
+				}
+			}
+			switch {
+			case c.check == nil && c.why == "":
+				t.Errorf("%s %s: is neither checked nor explained", c.id, c.wanted)
+			case c.open:
+				result = "**not met**: " + c.why
+			case c.why != "":
+				result = "met otherwise: " + c.why
+			}
+			if c.open && !c.manual {
+				t.Errorf("%s %s: an automated control has to be met", c.id, c.wanted)
+			}
+			fmt.Fprintf(&page, "| %s | %s | %s |\n", c.id, c.wanted, result)
+		}
+	}
+	golden(t, filepath.Join("..", "docs", "cis.md"), page.String())
+}
+
+const cisHead = `# The CIS Kubernetes Benchmark, control by control
+
+The numbers are those of kube-bench's ` + "`cis-1.12`" + ` (control plane 1 and 3, etcd 2, nodes 4). kube-bench itself finds nothing here: it reads the command
+lines of processes called kube-apiserver or kubelet, and files where kubeadm puts them. So ` + "`orchestrator/cis_test.go`" + ` asks the same of what the components
+are really started with, and writes this page; a control that is no longer met fails the tests. *Met* is checked by that test. *Met otherwise* says by
+what. *Not met* can only be a control that the benchmark leaves to judgement (manual, a WARN), and says why.
+`
+
+// described is what a machine starts, by the components' names.
+type described map[string]component.Component
+
+// control is one of the benchmark.
+type control struct {
+	id, wanted string
+	manual     bool                           // the benchmark's own: somebody has to judge
+	check      func(machine described) string // says what is wrong
+	why        string                         // how it is met otherwise, or why not
+	open       bool                           // not met
+}
+
+const (
+	apiServer, manager, kubeScheduler, store, agent, proxy = "kube-apiserver", "kube-controller-manager", "kube-scheduler", "etcd", "kubelet", "kube-proxy"
+)
+
+// value is a flag's, and whether it is given.
+func (d described) value(name, flag string) (string, bool) {
+	for _, arg := range d[name].Args {
+		if f, v, _ := strings.Cut(arg, "="); f == "--"+flag {
+			return v, true
+		}
+	}
+	return "", false
+}
+
+// set wants flags to be given.
+func set(name string, flags ...string) func(described) string {
+	return func(d described) string {
+		for _, flag := range flags {
+			if v, given := d.value(name, flag); !given || v == "" {
+				return "--" + flag + " is not set"
+			}
+		}
+		return ""
+	}
+}
+
+// unset wants a flag not to be given.
+func unset(name, flag string) func(described) string {
+	return func(d described) string {
+		if v, given := d.value(name, flag); given {
+			return "--" + flag + "=" + v + " is set"
+		}
+		return ""
+	}
+}
+
+// is wants a flag to have a value.
+func is(name, flag, want string) func(described) string {
+	return func(d described) string {
+		if v, _ := d.value(name, flag); v != want {
+			return fmt.Sprintf("--%s is %q, want %q", flag, v, want)
+		}
+		return ""
+	}
+}
+
+// atLeast wants a flag to be a number that is as large.
+func atLeast(name, flag string, want int) func(described) string {
+	return func(d described) string {
+		v, _ := d.value(name, flag)
+		var n int
+		if _, err := fmt.Sscan(v, &n); err != nil || n < want {
+			return fmt.Sprintf("--%s is %q, want at least %d", flag, v, want)
+		}
+		return ""
+	}
+}
+
+// has wants a flag's list to have an entry, or not to have it.
+func has(name, flag, entry string, want bool) func(described) string {
+	return func(d described) string {
+		v, _ := d.value(name, flag)
+		if strings.Contains(","+v+",", ","+entry+",") != want {
+			return fmt.Sprintf("--%s=%s: %s in it is %v", flag, v, entry, !want)
+		}
+		return ""
+	}
+}
+
+// in reads a field of a configuration file; the path's parts are separated by dots.
+func in(name, file, path string, want func(v any) bool) func(described) string {
+	return func(d described) string {
+		for _, f := range d[name].Files {
+			if filepath.Base(f.Path) != file {
+				continue
+			}
+			var v any
+			if err := yaml.Unmarshal([]byte(f.Content), &v); err != nil {
+				return err.Error()
+			}
+			for key := range strings.SplitSeq(path, ".") {
+				fields, _ := v.(map[string]any)
+				v = fields[key]
+			}
+			if !want(v) {
+				return fmt.Sprintf("%s: %s is %v", file, path, v)
+			}
+			return ""
+		}
+		return "there is no file " + file
+	}
+}
+
+func equal(want any) func(any) bool { return func(v any) bool { return v == want } }
+func given(v any) bool              { return v != nil && v != "" }
+func absent(v any) bool             { return v == nil }
+
+// strong wants a list to have suites in it that Go calls secure and that keep past sessions secret, and no others.
+func strong(v any) bool {
+	list, _ := v.([]any)
+	for _, suite := range list {
+		if !strings.HasPrefix(fmt.Sprint(suite), "TLS_ECDHE_ECDSA_WITH_") {
+			return false
+		}
+	}
+	return len(list) > 0
+}
+
+// closed wants the files of components to be their user's only.
+func closed(names ...string) func(described) string {
+	return func(d described) string {
+		for _, name := range names {
+			if len(d[name].Files) == 0 {
+				return name + " has no files"
+			}
+			for _, f := range d[name].Files {
+				if f.Mode&^fs.FileMode(0o600) != 0 && filepath.Base(f.Path) != "resolv.conf" {
+					return fmt.Sprintf("%s has the mode %04o", f.Path, f.Mode)
+				}
+			}
+		}
+		return ""
+	}
+}
+
+// all wants each check to say nothing.
+func all(checks ...func(described) string) func(described) string {
+	return func(d described) string {
+		for _, check := range checks {
+			if wrong := check(d); wrong != "" {
+				return wrong
+			}
+		}
+		return ""
+	}
+}
+
+// over wants the API server to reach etcd over a socket of the machine, which has no network and so no TLS.
+func over(d described) string {
+	if v, _ := d.value(apiServer, "etcd-servers"); !strings.HasPrefix(v, "unix:///") {
+		return "--etcd-servers is " + v
+	}
+	return ""
+}
+
+const (
+	noPod      = "there are no pod specifications and no service files: what is started is in the verified image"
+	ownUser    = "the files are in a folder of the user that the process runs as, mode 0700; none of these processes is root"
+	inMemory   = "the credentials are written at each start into a folder in memory, 0700, each file 0400, of the user who needs it (`machined/credentials`)"
+	onAHealth  = "`authentication.yaml` lets nobody without credentials ask for more than /livez, /readyz and /healthz"
+	byMachined = "`machined/credentials` renews certificates after two thirds of their life, and the kubelet reads them again; it holds no right to ask for one"
+)
+
+var benchmark = []struct {
+	title    string
+	controls []control
+}{
+	{"1.1 Files of the control plane", []control{
+		{id: "1.1.1–1.1.8", wanted: "pod specifications of API server, controller manager, scheduler and etcd are 0600 and root's", check: closed(apiServer, manager, kubeScheduler, store), why: noPod + ". The configuration files that are written are 0600"},
+		{id: "1.1.9–1.1.10", wanted: "CNI files are 0600 and root's", manual: true, why: "`orchestrator/podnetwork`, in the process of the node, which is root, writes the only one into memory, 0600"},
+		{id: "1.1.11", wanted: "etcd's folder is 0700", check: in(store, "etcd.yaml", "data-dir", equal("/var/lib/etcd")), why: "it is made so before etcd starts, for the user of the process `api`"},
+		{id: "1.1.12", wanted: "etcd's folder is etcd's", why: "it belongs to the user of the process `api`, who is not root"},
+		{id: "1.1.13–1.1.14", wanted: "the administrator's credentials are 0600 and root's", why: "there are none on a machine; `orlopctl kubeconfig` makes some where the operator is, for a limited time"},
+		{id: "1.1.15–1.1.18", wanted: "kubeconfigs of scheduler and controller manager are 0600 and root's", check: closed(manager, kubeScheduler), why: ownUser},
+		{id: "1.1.19", wanted: "the keys' folder is root's", why: inMemory},
+		{id: "1.1.20–1.1.21", wanted: "certificates are 0644 or stricter, keys 0600", manual: true, why: inMemory},
+	}},
+	{"1.2 API server", []control{
+		{id: "1.2.1", wanted: "--anonymous-auth=false", manual: true, check: set(apiServer, "authentication-config"), why: onAHealth},
+		{id: "1.2.2", wanted: "no --token-auth-file", check: unset(apiServer, "token-auth-file")},
+		{id: "1.2.3", wanted: "DenyServiceExternalIPs", manual: true, open: true, why: "Services with external addresses work as upstream has them; who must not make them is forbidden it by policy"},
+		{id: "1.2.4", wanted: "--kubelet-client-certificate, --kubelet-client-key", check: set(apiServer, "kubelet-client-certificate", "kubelet-client-key")},
+		{id: "1.2.5", wanted: "--kubelet-certificate-authority", check: set(apiServer, "kubelet-certificate-authority")},
+		{id: "1.2.6", wanted: "no authorizer AlwaysAllow", check: all(unset(apiServer, "authorization-mode"), authorizers("AlwaysAllow", false))},
+		{id: "1.2.7", wanted: "the authorizer Node", check: authorizers("Node", true)},
+		{id: "1.2.8", wanted: "the authorizer RBAC", check: authorizers("RBAC", true)},
+		{id: "1.2.9", wanted: "EventRateLimit", manual: true, open: true, why: "upstream calls it alpha; events have a life of an hour, and requests are kept fair by priority and fairness"},
+		{id: "1.2.10", wanted: "not AlwaysAdmit", check: has(apiServer, "enable-admission-plugins", "AlwaysAdmit", false)},
+		{id: "1.2.11", wanted: "AlwaysPullImages", manual: true, open: true, why: "a site without a registry brings its images with `orlopctl image import`, and there is nowhere to pull them from"},
+		{id: "1.2.12", wanted: "ServiceAccount is not switched off", check: unset(apiServer, "disable-admission-plugins")},
+		{id: "1.2.13", wanted: "NamespaceLifecycle is not switched off", check: unset(apiServer, "disable-admission-plugins")},
+		{id: "1.2.14", wanted: "NodeRestriction", check: has(apiServer, "enable-admission-plugins", "NodeRestriction", true)},
+		{id: "1.2.15", wanted: "--profiling=false", check: is(apiServer, "profiling", "false")},
+		{id: "1.2.16", wanted: "--audit-log-path", check: set(apiServer, "audit-log-path")},
+		{id: "1.2.17", wanted: "--audit-log-maxage of 30 or more", check: atLeast(apiServer, "audit-log-maxage", 30)},
+		{id: "1.2.18", wanted: "--audit-log-maxbackup of 10 or more", check: atLeast(apiServer, "audit-log-maxbackup", 10)},
+		{id: "1.2.19", wanted: "--audit-log-maxsize of 100 or more", check: atLeast(apiServer, "audit-log-maxsize", 100)},
+		{id: "1.2.20", wanted: "--request-timeout as appropriate", manual: true, check: unset(apiServer, "request-timeout")},
+		{id: "1.2.21", wanted: "--service-account-lookup is not switched off", check: unset(apiServer, "service-account-lookup")},
+		{id: "1.2.22", wanted: "--service-account-key-file", check: set(apiServer, "service-account-key-file")},
+		{id: "1.2.23", wanted: "--etcd-certfile, --etcd-keyfile", check: over, why: "the API server reaches its etcd over a socket in a folder of their user, 0700, and never over a network"},
+		{id: "1.2.24", wanted: "--tls-cert-file, --tls-private-key-file", check: set(apiServer, "tls-cert-file", "tls-private-key-file")},
+		{id: "1.2.25", wanted: "--client-ca-file", check: set(apiServer, "client-ca-file")},
+		{id: "1.2.26", wanted: "--etcd-cafile", check: over, why: "as 1.2.23"},
+		{id: "1.2.27", wanted: "--encryption-provider-config", manual: true, check: set(apiServer, "encryption-provider-config")},
+		{id: "1.2.28", wanted: "encryption by aescbc, kms or secretbox", manual: true, why: "`machined/credentials` writes secretbox first, with the key of the configuration; a cluster has one from its beginning"},
+		{id: "1.2.29", wanted: "strong cipher suites", manual: true, check: suites(apiServer)},
+		{id: "1.2.30", wanted: "--service-account-extend-token-expiration=false", check: is(apiServer, "service-account-extend-token-expiration", "false")},
+	}},
+	{"1.3 Controller manager", []control{
+		{id: "1.3.1", wanted: "--terminated-pod-gc-threshold", manual: true, check: set(manager, "terminated-pod-gc-threshold")},
+		{id: "1.3.2", wanted: "--profiling=false", check: is(manager, "profiling", "false")},
+		{id: "1.3.3", wanted: "--use-service-account-credentials=true", check: is(manager, "use-service-account-credentials", "true")},
+		{id: "1.3.4", wanted: "--service-account-private-key-file", check: set(manager, "service-account-private-key-file")},
+		{id: "1.3.5", wanted: "--root-ca-file", check: set(manager, "root-ca-file")},
+		{id: "1.3.6", wanted: "RotateKubeletServerCertificate is not switched off", check: unset(manager, "feature-gates")},
+		{id: "1.3.7", wanted: "--bind-address=127.0.0.1", check: is(manager, "bind-address", "127.0.0.1")},
+	}},
+	{"1.4 Scheduler", []control{
+		{id: "1.4.1", wanted: "--profiling=false", check: in(kubeScheduler, "kube-scheduler.yaml", "enableProfiling", equal(false))},
+		{id: "1.4.2", wanted: "--bind-address=127.0.0.1", check: is(kubeScheduler, "bind-address", "127.0.0.1")},
+	}},
+	{"2 etcd", []control{
+		{id: "2.1", wanted: "a certificate for clients", check: all(in(store, "etcd.yaml", "client-transport-security.cert-file", given), in(store, "etcd.yaml", "client-transport-security.key-file", given))},
+		{id: "2.2", wanted: "clients need a certificate", check: in(store, "etcd.yaml", "client-transport-security.client-cert-auth", equal(true))},
+		{id: "2.3", wanted: "not auto-tls", check: in(store, "etcd.yaml", "client-transport-security.auto-tls", absent)},
+		{id: "2.4", wanted: "a certificate for peers", check: all(in(store, "etcd.yaml", "peer-transport-security.cert-file", given), in(store, "etcd.yaml", "peer-transport-security.key-file", given))},
+		{id: "2.5", wanted: "peers need a certificate", check: in(store, "etcd.yaml", "peer-transport-security.client-cert-auth", equal(true))},
+		{id: "2.6", wanted: "not auto-tls for peers", check: in(store, "etcd.yaml", "peer-transport-security.auto-tls", absent)},
+		{id: "2.7", wanted: "a CA of its own", manual: true, check: in(store, "etcd.yaml", "client-transport-security.trusted-ca-file", equal("/run/orlop/kube/api/etcd-ca.crt"))},
+	}},
+	{"3 Configuration of the control plane", []control{
+		{id: "3.1.1", wanted: "users have no client certificates", manual: true, why: "issuers of tokens are in the configuration (`Cluster.spec.kubernetes.authentication`); the certificate that `orlopctl kubeconfig` makes is for beginning, and ends by itself"},
+		{id: "3.1.2", wanted: "users have no service accounts' tokens", manual: true, why: "none are made for anybody"},
+		{id: "3.1.3", wanted: "users have no bootstrap tokens", manual: true, check: unset(apiServer, "enable-bootstrap-token-auth")},
+		{id: "3.2.1", wanted: "an audit policy", manual: true, check: set(apiServer, "audit-policy-file")},
+		{id: "3.2.2", wanted: "the audit policy has what matters", manual: true, check: audited},
+	}},
+	{"4.1 Files of a node", []control{
+		{id: "4.1.1–4.1.2", wanted: "the kubelet's service file is 0600 and root's", why: noPod},
+		{id: "4.1.3–4.1.4", wanted: "the proxy's kubeconfig is 0600 and root's", manual: true, check: closed(proxy)},
+		{id: "4.1.5–4.1.6", wanted: "the kubelet's kubeconfig is 0600 and root's", check: closed(agent)},
+		{id: "4.1.7–4.1.8", wanted: "the clients' CA is 0644 or stricter and root's", manual: true, why: inMemory},
+		{id: "4.1.9–4.1.10", wanted: "the kubelet's configuration is 0600 and root's", check: closed(agent)},
+	}},
+	{"4.2 Kubelet", []control{
+		{id: "4.2.1", wanted: "nobody without credentials", check: in(agent, "kubelet.yaml", "authentication.anonymous.enabled", equal(false))},
+		{id: "4.2.2", wanted: "not AlwaysAllow", check: in(agent, "kubelet.yaml", "authorization.mode", equal("Webhook"))},
+		{id: "4.2.3", wanted: "a CA for clients", check: in(agent, "kubelet.yaml", "authentication.x509.clientCAFile", given)},
+		{id: "4.2.4", wanted: "no read-only port", manual: true, check: in(agent, "kubelet.yaml", "readOnlyPort", equal(0))},
+		{id: "4.2.5", wanted: "idle streams end", manual: true, check: in(agent, "kubelet.yaml", "streamingConnectionIdleTimeout", absent)},
+		{id: "4.2.6", wanted: "the kubelet's own chains", check: in(agent, "kubelet.yaml", "makeIPTablesUtilChains", absent)},
+		{id: "4.2.7", wanted: "no --hostname-override", manual: true, open: true, why: "the name is the machine's in its configuration, and in the certificates that it was given"},
+		{id: "4.2.8", wanted: "events are not lost", manual: true, check: in(agent, "kubelet.yaml", "eventRecordQPS", absent)},
+		{id: "4.2.9", wanted: "a certificate of the cluster's CA", manual: true, check: all(in(agent, "kubelet.yaml", "tlsCertFile", given), in(agent, "kubelet.yaml", "tlsPrivateKeyFile", given))},
+		{id: "4.2.10", wanted: "client certificates are renewed", check: in(agent, "kubelet.yaml", "rotateCertificates", equal(false)), why: byMachined},
+		{id: "4.2.11", wanted: "serving certificates are renewed", manual: true, check: in(agent, "kubelet.yaml", "serverTLSBootstrap", equal(false)), why: byMachined},
+		{id: "4.2.12", wanted: "strong cipher suites", manual: true, check: in(agent, "kubelet.yaml", "tlsCipherSuites", strong)},
+		{id: "4.2.13", wanted: "a limit of processes in a pod", manual: true, check: in(agent, "kubelet.yaml", "podPidsLimit", given)},
+		{id: "4.2.14", wanted: "seccomp by default", manual: true, check: in(agent, "kubelet.yaml", "seccompDefault", equal(true))},
+	}},
+	{"4.3 Service proxy", []control{
+		{id: "4.3.1", wanted: "metrics on 127.0.0.1 only", check: in(proxy, "kube-proxy.yaml", "metricsBindAddress", equal("127.0.0.1:10249"))},
+	}},
+}
+
+// suites wants a component's flag to have strong ones only.
+func suites(name string) func(described) string {
+	return func(d described) string {
+		v, _ := d.value(name, "tls-cipher-suites")
+		var list []any
+		for suite := range strings.SplitSeq(v, ",") {
+			list = append(list, suite)
+		}
+		if !strong(list) {
+			return "--tls-cipher-suites is " + v
+		}
+		return ""
+	}
+}
+
+// authorizers asks for a type in the file that machined writes for the API server.
+func authorizers(kind string, want bool) func(described) string {
+	return func(d described) string {
+		if wrong := set(apiServer, "authorization-config")(d); wrong != "" {
+			return wrong
+		}
+		for _, f := range (credentials.Access{}).Files("/") {
+			if f.Name == nodespec.Authorization && strings.Contains(string(f.Content), "type: "+kind+"\n") == want {
+				return ""
+			}
+		}
+		return fmt.Sprintf("the authorizer %s is there: %v", kind, !want)
+	}
+}
+
+// audited wants every request for what is secret, and every change, to leave a line, and none of them to have a Secret's content.
+func audited(d described) string {
+	for _, f := range d[apiServer].Files {
+		if filepath.Base(f.Path) != "audit-policy.yaml" {
+			continue
+		}
+		var policy struct {
+			Rules []struct {
+				Level     string
+				Verbs     []string
+				Resources []struct{ Group string }
+			}
+		}
+		if err := yaml.Unmarshal([]byte(f.Content), &policy); err != nil {
+			return err.Error()
+		}
+		for _, r := range policy.Rules {
+			for _, of := range r.Resources {
+				if strings.HasPrefix(r.Level, "Request") && of.Group != "rbac.authorization.k8s.io" {
+					return "the contents of the group " + of.Group + " are logged"
+				}
+			}
+		}
+		if last := policy.Rules[len(policy.Rules)-1]; last.Level != "Metadata" || last.Verbs != nil || last.Resources != nil {
+			return "what no rule names is not logged"
+		}
+		return ""
+	}
+	return "there is no audit policy"
+}
