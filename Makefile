@@ -19,7 +19,7 @@ VERSION  = $(BUILD)/bin/imager -profile profiles/$(PROFILE).yaml -outputs orlop.
 N        = 200
 SOAK     = CGO_ENABLED=0 go run ./test/soak -image $(IMAGE) -versions $(BUILD)
 # Packages whose tests also run under the product kernel.
-KERNEL  := ./machined/disk ./machined/install ./machined/network ./machined/host ./machined/power ./pkg/verity ./pkg/mount ./pkg/projectquota ./pkg/watchdog ./pkg/uevent ./pkg/timesync ./pkg/supervise ./pkg/capture ./orchestrator/podnetwork ./orchestrator/netpolicy ./orchestrator/announcer ./orchestrator/virtualaddress ./orchestrator/localvolumes
+KERNEL  := ./machined/disk ./machined/install ./machined/network ./machined/host ./machined/power ./pkg/verity ./pkg/mount ./pkg/copytree ./pkg/projectquota ./pkg/watchdog ./pkg/uevent ./pkg/timesync ./pkg/supervise ./pkg/capture ./orchestrator/podnetwork ./orchestrator/netpolicy ./orchestrator/announcer ./orchestrator/virtualaddress ./orchestrator/localvolumes
 
 .PHONY: help run test check baseline lint unit kernel stories image versions faults fuzz soak history cuts reproducible bench bench-cluster conformance lock generate packages tools clean
 

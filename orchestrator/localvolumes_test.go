@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -25,12 +26,13 @@ import (
 type storing struct {
 	name  string
 	admin kubernetes.Interface
+	size  int64 // of its DATA, bytes
 }
 
 // report says it as the node's half does. With 1600 MiB 960 can be promised.
 func (s storing) report(ctx context.Context, t *testing.T, r localvolumes.Report) {
 	t.Helper()
-	r.Filesystem, r.Size = "f1", 1600<<20
+	r.Filesystem, r.Size = "f1", s.size
 	text, err := json.Marshal(r)
 	if err != nil {
 		t.Fatal(err)
@@ -44,14 +46,15 @@ func (s storing) report(ctx context.Context, t *testing.T, r localvolumes.Report
 	}
 }
 
-// claim makes a claim of the default class, and a pod that uses it.
-func (s storing) claim(ctx context.Context, t *testing.T, name, size string) {
+// claim makes a claim of the default class, filled from something if that is named, and a pod that uses it.
+func (s storing) claim(ctx context.Context, t *testing.T, name, size string, from *corev1.TypedLocalObjectReference) {
 	t.Helper()
 	_, err := s.admin.CoreV1().PersistentVolumeClaims("default").Create(ctx, &corev1.PersistentVolumeClaim{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec: corev1.PersistentVolumeClaimSpec{
 			AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
 			Resources:   corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse(size)}},
+			DataSource:  from,
 		},
 	}, metav1.CreateOptions{})
 	if err != nil {
@@ -69,7 +72,7 @@ func (s storing) claim(ctx context.Context, t *testing.T, name, size string) {
 // localVolumes shows with the real scheduler and upstream's controllers that a claim without a class gets a volume where its pod runs,
 // that a full node is avoided, that a claim grows, and that a volume goes, and its room comes back, when the node has destroyed it.
 func localVolumes(ctx context.Context, t *testing.T, admin kubernetes.Interface) {
-	node := storing{"disk-1", admin}
+	node := storing{"disk-1", admin, 1600 << 20}
 	made, err := admin.CoreV1().Nodes().Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node.name, Labels: map[string]string{corev1.LabelHostname: node.name}}}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -128,7 +131,7 @@ func localVolumes(ctx context.Context, t *testing.T, admin kubernetes.Interface)
 
 	node.report(ctx, t, localvolumes.Report{})
 	capacity(960)
-	node.claim(ctx, t, "small", "512Mi")
+	node.claim(ctx, t, "small", "512Mi", nil)
 	claim := bound("small")
 	if claim.Spec.VolumeName != "pvc-"+string(claim.UID) || *claim.Spec.StorageClassName != bootstrap.LocalClass {
 		t.Errorf("%+v", claim.Spec)
@@ -136,7 +139,7 @@ func localVolumes(ctx context.Context, t *testing.T, admin kubernetes.Interface)
 	capacity(448)
 	node.report(ctx, t, localvolumes.Report{Volumes: map[string]int64{claim.Spec.VolumeName: 512 << 20}})
 
-	node.claim(ctx, t, "large", "600Mi")
+	node.claim(ctx, t, "large", "600Mi", nil)
 	await("the pod of a claim that nothing has room for is told so", func(ctx context.Context) (bool, string, error) {
 		pod, err := admin.CoreV1().Pods("default").Get(ctx, "large", metav1.GetOptions{})
 		if err != nil {
@@ -182,7 +185,123 @@ func localVolumes(ctx context.Context, t *testing.T, admin kubernetes.Interface)
 	})
 	bound("large")
 	capacity(360)
+	localSnapshots(ctx, t, node, await)
 	if err := admin.CoreV1().Pods("default").Delete(ctx, "large", metav1.DeleteOptions{GracePeriodSeconds: &now}); err != nil {
 		t.Error(err)
+	}
+}
+
+// localSnapshots shows with real definitions that a snapshot is promised, taken by the node and found ready, that its room comes back but for
+// what is in it, that a claim of it is bound before a pod is scheduled, and a clone too, and that all of it goes again. The claim large has
+// 600 of the node's 960 MiB.
+func localSnapshots(ctx context.Context, t *testing.T, node storing, await func(what string, look func(ctx context.Context) (bool, string, error))) {
+	api := node.admin.CoreV1().RESTClient()
+	const all = "/apis/snapshot.storage.k8s.io/v1/namespaces/default/volumesnapshots"
+	get := func(ctx context.Context) (snapshotv1.VolumeSnapshot, error) {
+		var s snapshotv1.VolumeSnapshot
+		raw, err := api.Get().AbsPath(all + "/kept").Do(ctx).Raw()
+		if err == nil {
+			err = json.Unmarshal(raw, &s)
+		}
+		return s, err
+	}
+	annotation := func(what, name, want string) {
+		t.Helper()
+		await(what, func(ctx context.Context) (bool, string, error) {
+			n, err := node.admin.CoreV1().Nodes().Get(ctx, node.name, metav1.GetOptions{})
+			return err == nil && n.Annotations[name] == want, fmt.Sprintf("%v, want %s", n.Annotations, want), err
+		})
+	}
+	state := func(what string, is func(s snapshotv1.VolumeSnapshotStatus) bool) {
+		t.Helper()
+		await(what, func(ctx context.Context) (bool, string, error) {
+			s, err := get(ctx)
+			text, _ := json.Marshal(s)
+			return err == nil && s.Status != nil && is(*s.Status), string(text), err
+		})
+	}
+	for _, bad := range []string{
+		`{"source":{}}`, `{"source":{"persistentVolumeClaimName":"large","volumeSnapshotContentName":"x"}}`, `{"source":{"persistentVolumeClaimName":"large"},"volumeSnapshotClassName":""}`,
+	} {
+		body := `{"apiVersion":"snapshot.storage.k8s.io/v1","kind":"VolumeSnapshot","metadata":{"name":"bad"},"spec":` + bad + `}`
+		if err := api.Post().AbsPath(all).Body([]byte(body)).Do(ctx).Error(); !apierrors.IsInvalid(err) {
+			t.Errorf("%s: %v", bad, err)
+		}
+	}
+	claim, err := node.admin.CoreV1().PersistentVolumeClaims("default").Get(ctx, "large", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	volume := claim.Spec.VolumeName
+	wanted := []byte(`{"apiVersion":"snapshot.storage.k8s.io/v1","kind":"VolumeSnapshot","metadata":{"name":"kept"},"spec":{"source":{"persistentVolumeClaimName":"large"}}}`)
+	if err := api.Post().AbsPath(all).Body(wanted).Do(ctx).Error(); err != nil {
+		t.Fatal(err)
+	}
+	state("there is no room for it", func(s snapshotv1.VolumeSnapshotStatus) bool {
+		return s.Error != nil && strings.Contains(*s.Error.Message, "has room for 360 MiB, and the snapshot may need 600 MiB") && !*s.ReadyToUse
+	})
+	node.size = 3200 << 20 // the disk grows: 1920 MiB can be promised
+	node.report(ctx, t, localvolumes.Report{Volumes: map[string]int64{volume: 600 << 20}})
+	s, err := get(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := "snapshot-" + string(s.UID)
+	annotation("the node is told to copy", localvolumes.CopiesAnnotation, fmt.Sprintf(`[{"name":%q,"of":%q,"size":%d}]`, name, volume, 600<<20))
+	node.report(ctx, t, localvolumes.Report{Volumes: map[string]int64{volume: 600 << 20}, Waits: map[string]string{name: "volume is used by pod default/large"}})
+	state("it waits for the pod", func(s snapshotv1.VolumeSnapshotStatus) bool {
+		return s.Error != nil && strings.Contains(*s.Error.Message, "default/large") && !*s.ReadyToUse && *s.BoundVolumeSnapshotContentName == "snapcontent-"+strings.TrimPrefix(name, "snapshot-")
+	})
+	node.claim(ctx, t, "restored", "600Mi", &corev1.TypedLocalObjectReference{APIGroup: new("snapshot.storage.k8s.io"), Kind: "VolumeSnapshot", Name: "kept"})
+	node.report(ctx, t, localvolumes.Report{Volumes: map[string]int64{volume: 600 << 20, name: 16 << 20}, Made: map[string]int64{name: 1700000000}})
+	state("it is ready", func(s snapshotv1.VolumeSnapshotStatus) bool {
+		return *s.ReadyToUse && s.Error == nil && s.CreationTime.Unix() == 1700000000 && s.RestoreSize.Value() == 600<<20
+	})
+	filled := func(name, from string) string {
+		t.Helper()
+		var uid types.UID
+		await(name+" is bound where what it is filled from is", func(ctx context.Context) (bool, string, error) {
+			c, err := node.admin.CoreV1().PersistentVolumeClaims("default").Get(ctx, name, metav1.GetOptions{})
+			uid = c.UID
+			return err == nil && c.Status.Phase == corev1.ClaimBound, fmt.Sprintf("%+v", c), err
+		})
+		annotation("the node is told to fill it", localvolumes.CopiesAnnotation, fmt.Sprintf(`[{"name":"pvc-%s","of":%q,"size":%d}]`, uid, from, 600<<20))
+		return "pvc-" + string(uid)
+	}
+	restored := filled("restored", name)
+	node.report(ctx, t, localvolumes.Report{Volumes: map[string]int64{volume: 600 << 20, name: 16 << 20, restored: 600 << 20}, Made: map[string]int64{restored: 1700000001}})
+	annotation("nothing more is to be copied", localvolumes.CopiesAnnotation, "")
+	await("its pod has the node", func(ctx context.Context) (bool, string, error) {
+		pod, err := node.admin.CoreV1().Pods("default").Get(ctx, "restored", metav1.GetOptions{})
+		return err == nil && pod.Spec.NodeName == node.name, fmt.Sprintf("%+v", pod.Status), err
+	})
+	node.claim(ctx, t, "clone", "600Mi", &corev1.TypedLocalObjectReference{Kind: "PersistentVolumeClaim", Name: "restored"})
+	clone := filled("clone", restored)
+
+	// All goes again: the snapshot when the node has destroyed it.
+	node.report(ctx, t, localvolumes.Report{
+		Volumes: map[string]int64{volume: 600 << 20, name: 16 << 20, restored: 600 << 20, clone: 600 << 20}, Made: map[string]int64{clone: 1700000002},
+	})
+	annotation("nothing more is to be copied", localvolumes.CopiesAnnotation, "")
+	if err := api.Delete().AbsPath(all + "/kept").Do(ctx).Error(); err != nil {
+		t.Fatal(err)
+	}
+	annotation("the node is told to destroy the snapshot", localvolumes.ObsoleteAnnotation, fmt.Sprintf(`[%q]`, name))
+	if _, err := get(ctx); err != nil {
+		t.Errorf("before the node has destroyed it: %v", err)
+	}
+	node.report(ctx, t, localvolumes.Report{Volumes: map[string]int64{volume: 600 << 20, restored: 600 << 20, clone: 600 << 20}, Gone: []string{name}})
+	await("the snapshot is gone", func(ctx context.Context) (bool, string, error) {
+		_, err := get(ctx)
+		if apierrors.IsNotFound(err) {
+			return true, "", nil
+		}
+		return false, "it is there", err
+	})
+	now := int64(0)
+	for _, name := range []string{"restored", "clone"} {
+		if err := node.admin.CoreV1().Pods("default").Delete(ctx, name, metav1.DeleteOptions{GracePeriodSeconds: &now}); err != nil {
+			t.Error(err)
+		}
 	}
 }

@@ -1,6 +1,6 @@
 // Package bootstrap makes the few objects that Orlop's cluster has beyond upstream's: who may be what (role bindings of
-// the identities that machined issues), the cluster DNS Service, the registration of the resource metrics API, and the
-// StorageClass of local volumes with its CSI driver. It also marks the machine's Node as part of the
+// the identities that machined issues), the cluster DNS Service, the registration of the resource metrics API, the
+// StorageClass of local volumes with its CSI driver, and the kinds and the class of their snapshots. It also marks the machine's Node as part of the
 // control plane, which a kubelet may not do for itself.
 //
 // It runs in the process "api" over the API server's connection to itself, because before these objects exist nobody
@@ -93,7 +93,14 @@ func Run(ctx context.Context, spec nodespec.Spec, gate *apigate.Gate, loopback f
 		return nil
 	}
 	announce(Name, true, "")
-	return markNode(ctx, client, spec.NodeName)
+	marked := make(chan error, 1)
+	go func() { marked <- markNode(ctx, client, spec.NodeName) }()
+	if !spec.LocalVolumes.Disabled { // at last: no node and no pod waits for it
+		if err := ensureSnapshots(ctx, config, func(why string) { announce(Name, true, why) }); err != nil {
+			return err
+		}
+	}
+	return <-marked
 }
 
 // ensureUntilDone repeats ensure as untilDone does.

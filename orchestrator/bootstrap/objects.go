@@ -3,6 +3,7 @@ package bootstrap
 import (
 	"strings"
 
+	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -17,19 +18,21 @@ import (
 // Identities and names that the cluster's own objects bind. They are the subjects of the certificates that machined
 // issues (pkg/nodespec).
 const (
-	userKubeletClient = "kube-apiserver-kubelet-client"
-	userDNS           = "orlop:coredns"
-	userMetrics       = nodespec.MetricsUser
-	groupNodeAgents   = nodespec.NodeAgentGroup
-	groupAdmins       = "orlop:cluster-admins"
-	roleDNS           = "orlop:coredns"
-	roleNodeAgent     = "orlop:node-agents"
-	roleDNSSlices     = "orlop:dns-endpoints"
-	userAddons        = nodespec.AddonsUser
-	roleMetrics       = "orlop:metrics"
-	roleAddons        = "orlop:addons"
-	roleMetricsReader = "orlop:metrics-reader"
-	roleLocalVolumes  = "orlop:local-volumes"
+	userKubeletClient  = "kube-apiserver-kubelet-client"
+	userDNS            = "orlop:coredns"
+	userMetrics        = nodespec.MetricsUser
+	groupNodeAgents    = nodespec.NodeAgentGroup
+	groupAdmins        = "orlop:cluster-admins"
+	roleDNS            = "orlop:coredns"
+	roleNodeAgent      = "orlop:node-agents"
+	roleDNSSlices      = "orlop:dns-endpoints"
+	userAddons         = nodespec.AddonsUser
+	roleMetrics        = "orlop:metrics"
+	roleAddons         = "orlop:addons"
+	roleMetricsReader  = "orlop:metrics-reader"
+	roleLocalVolumes   = "orlop:local-volumes"
+	roleSnapshotReader = "orlop:snapshot-reader"
+	roleSnapshotEditor = "orlop:snapshot-editor"
 )
 
 // DNSService is the name of the cluster DNS Service in kube-system; its EndpointSlices are the nodes' own.
@@ -62,7 +65,7 @@ func rights() []runtime.Object {
 				Verbs: []string{"get", "update"},
 			}),
 		bind(roleMetrics, roleMetrics, rbacv1.UserKind, userMetrics),
-		aggregated(clusterRole(roleMetricsReader, rule("metrics.k8s.io", []string{"nodes", "pods"}, "get", "list"))),
+		aggregated("view", clusterRole(roleMetricsReader, rule("metrics.k8s.io", []string{"nodes", "pods"}, "get", "list"))),
 
 		// Whoever keeps add-ons hands out the rights that their documents state, so it may hand out any. It uses none of them itself: it
 		// gives itself the right to act as add-ons, which no rule for all namespaces could keep to them (docs/decisions/0035-addons.md).
@@ -78,7 +81,14 @@ func rights() []runtime.Object {
 			rule("", []string{"persistentvolumes"}, "get", "create", "patch", "delete"),
 			rule("", []string{"persistentvolumeclaims", "persistentvolumeclaims/status", "nodes"}, "patch"),
 			rule("", []string{"events"}, "create", "patch", "update"),
-			rule("storage.k8s.io", []string{"csistoragecapacities"}, "create", "update", "delete")),
+			rule("storage.k8s.io", []string{"csistoragecapacities"}, "create", "update", "delete"),
+			rule(snapshotv1.GroupName, []string{"volumesnapshotcontents"}, "get", "create", "patch", "delete"),
+			rule(snapshotv1.GroupName, []string{"volumesnapshots", "volumesnapshots/status", "volumesnapshotcontents/status"}, "patch")),
+		// Who may see claims may see their snapshots, and who may make claims may make snapshots.
+		aggregated("view", clusterRole(roleSnapshotReader,
+			rule(snapshotv1.GroupName, []string{"volumesnapshots"}, "get", "list", "watch"))),
+		aggregated("edit", clusterRole(roleSnapshotEditor,
+			rule(snapshotv1.GroupName, []string{"volumesnapshots"}, "create", "update", "patch", "delete", "deletecollection"))),
 		bindAccount(roleLocalVolumes, roleLocalVolumes, LocalVolumesAccount),
 
 		// A node agent reads Nodes, and Services with their endpoints, no more than kubelet and kube-proxy of any node may, and keeps
@@ -146,9 +156,9 @@ func dnsService(spec nodespec.Spec) *corev1.Service {
 	}
 }
 
-// aggregated makes a role part of upstream's roles for people: view, and edit and admin, which contain view.
-func aggregated(role *rbacv1.ClusterRole) *rbacv1.ClusterRole {
-	role.Labels = map[string]string{"rbac.authorization.k8s.io/aggregate-to-view": "true"}
+// aggregated makes a role part of one of upstream's roles for people: of view, which edit and admin contain, or of edit, which admin contains.
+func aggregated(to string, role *rbacv1.ClusterRole) *rbacv1.ClusterRole {
+	role.Labels = map[string]string{"rbac.authorization.k8s.io/aggregate-to-" + to: "true"}
 	return role
 }
 

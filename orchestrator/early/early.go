@@ -31,15 +31,32 @@ var Left = []string{"node-ipam-controller", "serviceaccount-controller", "root-c
 // Identity waits until a component of the process "controllers" may do what it does, and returns the client that watches for it, its
 // own, and the client of the service account that changes things. Without an error both are nil when ctx was done before.
 func Identity(ctx context.Context, name, account string, dirs layout.Dirs, rights func(context.Context) error, announce component.Announce) (own, acting kubernetes.Interface, err error) {
+	watches, acts, err := Configs(ctx, name, account, dirs, rights, announce)
+	if watches == nil {
+		return nil, nil, err
+	}
+	reads, err := kubernetes.NewForConfig(watches)
+	if err != nil {
+		return nil, nil, fmt.Errorf("cannot make client: %w", err)
+	}
+	writes, err := kubernetes.NewForConfig(acts)
+	if err != nil {
+		return nil, nil, fmt.Errorf("cannot make client: %w", err)
+	}
+	return reads, writes, nil
+}
+
+// Configs is Identity for a component that needs other clients than that of upstream's own kinds.
+func Configs(ctx context.Context, name, account string, dirs layout.Dirs, rights func(context.Context) error, announce component.Announce) (own, acting *rest.Config, err error) {
 	who, err := begin(ctx, name, dirs, rights, announce)
 	if who == nil {
 		return nil, nil, err
 	}
-	client := who.of(ctx, account)
-	if client == nil {
+	config := asked(ctx, who, account, who.builder().Config)
+	if config == nil {
 		return nil, nil, nil
 	}
-	return who.root, client, nil
+	return who.config, config, nil
 }
 
 // describe is a component of this package without its Run function.
@@ -81,13 +98,21 @@ func begin(ctx context.Context, name string, dirs layout.Dirs, rights func(conte
 // of returns a client that speaks for a service account of kube-system, or nil when ctx is done. The account is made when
 // missing, which the server may refuse for a moment.
 func (i *identities) of(ctx context.Context, account string) kubernetes.Interface {
-	builder := clientbuilder.NewDynamicClientBuilder(rest.AnonymousClientConfig(i.config), i.root.CoreV1(), metav1.NamespaceSystem)
+	return asked(ctx, i, account, i.builder().Client)
+}
+
+func (i *identities) builder() clientbuilder.ControllerClientBuilder {
+	return clientbuilder.NewDynamicClientBuilder(rest.AnonymousClientConfig(i.config), i.root.CoreV1(), metav1.NamespaceSystem)
+}
+
+// asked asks for what belongs to a service account until there is an answer; the zero value when ctx is done before.
+func asked[T any](ctx context.Context, i *identities, account string, ask func(account string) (T, error)) T {
 	ticker := time.NewTicker(again)
 	defer ticker.Stop()
 	for told := ""; ; {
-		client, err := builder.Client(account)
+		answer, err := ask(account)
 		if err == nil {
-			return client
+			return answer
 		}
 		if told != err.Error() {
 			told = err.Error()
@@ -96,7 +121,8 @@ func (i *identities) of(ctx context.Context, account string) kubernetes.Interfac
 		select {
 		case <-ticker.C:
 		case <-ctx.Done():
-			return nil
+			var none T
+			return none
 		}
 	}
 }

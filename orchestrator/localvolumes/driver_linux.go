@@ -30,7 +30,7 @@ type driver struct {
 	version    string // of the system
 	store      *store // nil: the node has no volumes, for this reason:
 	problem    string
-	changed    func()                       // a volume was made, or has another size
+	changed    func()                       // a volume was made, has another size, or is used no more
 	registered func(ok bool, detail string) // as the kubelet says
 	bind       func(from, to string, flags mount.Flags) error
 	mounted    func(target string) (bool, error)
@@ -107,15 +107,14 @@ func (d *driver) NodePublishVolume(_ context.Context, r *csi.NodePublishVolumeRe
 	if err != nil {
 		return nil, status.Errorf(codes.InvalidArgument, "volume %s: its size cannot be read: %v", r.GetVolumeId(), err)
 	}
-	folder, err := d.store.ensure(r.GetVolumeId(), size)
-	if err != nil {
-		return nil, status.Error(codes.Internal, err.Error())
-	}
+	err = d.store.show(r.GetVolumeId(), size, r.GetVolumeContext()[attributeSource], func(folder string) error {
+		there, err := d.mounted(r.GetTargetPath())
+		if err == nil && !there {
+			err = d.bind(folder, r.GetTargetPath(), flags)
+		}
+		return err
+	})
 	d.changed()
-	there, err := d.mounted(r.GetTargetPath())
-	if err == nil && !there {
-		err = d.bind(folder, r.GetTargetPath(), flags)
-	}
 	if err != nil {
 		return nil, status.Error(codes.Internal, err.Error())
 	}
@@ -134,6 +133,7 @@ func (d *driver) NodeUnpublishVolume(_ context.Context, r *csi.NodeUnpublishVolu
 	if err != nil && !os.IsNotExist(err) {
 		return nil, status.Error(codes.Internal, err.Error())
 	}
+	d.changed() // a copy may wait for this
 	return &csi.NodeUnpublishVolumeResponse{}, nil
 }
 

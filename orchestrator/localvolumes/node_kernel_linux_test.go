@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -19,6 +20,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/mkfs/mkfstest"
 	"github.com/orlop-os/orlop/pkg/mount"
 	"github.com/orlop-os/orlop/pkg/nodespec"
+	"github.com/orlop-os/orlop/pkg/projectquota"
 )
 
 // dial connects as the kubelet does.
@@ -34,7 +36,7 @@ func dial(t *testing.T, socket string) *grpc.ClientConn {
 
 // fill writes as a pod does, without CAP_SYS_RESOURCE, and returns how many MiB fitted.
 func fill(path string) (fitted int, err error) {
-	err = mkfstest.Limited(func() error {
+	err = projectquota.Limited(func() error {
 		f, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o666)
 		for err == nil && fitted < 64 {
 			if _, err = f.Write(make([]byte, mib)); err == nil {
@@ -93,7 +95,7 @@ func TestNode(t *testing.T) {
 	}
 
 	stop := start()
-	before, err := n.obey(nil)
+	before, err := n.obey(ctx, nil, nil)
 	if err != nil || before.Size < gib || before.Filesystem == "" {
 		t.Fatalf("%+v, %v", before, err)
 	}
@@ -114,29 +116,15 @@ func TestNode(t *testing.T) {
 	if fitted, err := fill(filepath.Join(target, "file")); fitted != 8 && fitted != 7 || err == nil {
 		t.Errorf("%d of 8 MiB more fitted, then: %v", fitted, err)
 	}
-	if _, err := n.obey([]string{named(1)}); err == nil {
+	if _, err := n.obey(ctx, []string{named(1)}, nil); err == nil {
 		t.Error("a volume that is mounted was destroyed")
 	}
 
-	// The power goes: nothing more reaches the disk.
 	stop()
-	root, err := os.Open(data.Target)
-	if err != nil {
-		t.Fatal(err)
-	}
-	// EXT4_IOC_SHUTDOWN with EXT4_GOING_FLAGS_NOLOGFLUSH (fs/ext4/ext4.h)
-	if err := unix.IoctlSetPointerInt(int(root.Fd()), 0x8004587d, 2); err != nil {
-		t.Fatal(err)
-	}
-	if err := errors.Join(root.Close(), mount.Unmount(target), mount.Unmount(data.Target)); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := mkfstest.Run(ctx, "/usr/sbin/e2fsck", "-p", data.Source); err != nil {
-		t.Logf("the first check: %v", err)
-	}
+	cutPower(ctx, t, data, target)
 	stop = start()
 	defer func() { stop() }()
-	after, err := n.obey(nil)
+	after, err := n.obey(ctx, nil, nil)
 	if err != nil || after.Filesystem != before.Filesystem || after.Size != before.Size {
 		t.Errorf("after the power was cut: %+v, %v, before: %+v", after, err, before)
 	}
@@ -146,11 +134,152 @@ func TestNode(t *testing.T) {
 	publish(named(1), 16*mib)
 	unpublish()
 	unpublish()
-	gone, err := n.obey([]string{named(1)})
+	gone, err := n.obey(ctx, []string{named(1)}, nil)
 	if err != nil || len(gone.Volumes) > 0 || len(gone.Gone) != 1 {
 		t.Errorf("%+v, %v", gone, err)
 	}
 	stop()
+	if err := mount.Unmount(data.Target); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := mkfstest.Run(ctx, "/usr/sbin/e2fsck", "-f", "-n", data.Source); err != nil {
+		t.Errorf("not sound: %v", err)
+	}
+}
+
+// cutPower lets nothing more reach the disk, and checks it as the next start does.
+func cutPower(ctx context.Context, t *testing.T, data mount.Mount, mounted ...string) {
+	t.Helper()
+	root, err := os.Open(data.Target)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// EXT4_IOC_SHUTDOWN with EXT4_GOING_FLAGS_NOLOGFLUSH (fs/ext4/ext4.h)
+	err = errors.Join(unix.IoctlSetPointerInt(int(root.Fd()), 0x8004587d, 2), root.Close())
+	for _, target := range append(mounted, data.Target) {
+		err = errors.Join(err, mount.Unmount(target))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := mkfstest.Run(ctx, "/usr/sbin/e2fsck", "-p", data.Source); err != nil {
+		t.Logf("the first check: %v", err)
+	}
+}
+
+// TestSnapshotOnDisk takes a snapshot of a full volume on a real disk, restores it after the power was cut, and shows that what was half a
+// copy is gone, that a restored volume has a limit, and that a copy does not take more than its own.
+func TestSnapshotOnDisk(t *testing.T) {
+	mkfstest.Overwrites(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute) // under emulation, beside others
+	defer cancel()
+	data := mount.Mount{Source: mkfstest.Disk, Target: filepath.Join(t.TempDir(), "data"), Type: "ext4", Flags: mount.NoSuid | mount.NoDev | mount.NoAtime}
+	if err := mkfs.Ext4(ctx, mkfstest.Run, data.Source, "DATA", 1, mkfs.ProjectQuotas); err != nil {
+		t.Fatal(err)
+	}
+	target := filepath.Join(t.TempDir(), "pods/0a1b2c3d-0000-4000-8000-000000000001/mount")
+	root := filepath.Join(data.Target, "local-volumes")
+	in := func(name string) string { return filepath.Join(target, name) }
+	var n *node
+	start := func() {
+		err := data.Do()
+		if err == nil {
+			n, err = newNode(nodespec.Spec{NodeName: "a"}, root, kernelQuotas{})
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	show := func(name, from string) {
+		t.Helper()
+		if err := n.store.show(name, 16*mib, from, func(folder string) error { return mount.Bind(folder, target, mount.NoSuid) }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	hide := func() {
+		t.Helper()
+		if err := mount.Unmount(target); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	start()
+	show(named(1), "")
+	err := errors.Join(
+		os.MkdirAll(in("a/b"), 0o755), os.WriteFile(in("a/b/text"), []byte("before"), 0o640), os.Lchown(in("a/b/text"), 1000, 2000), os.Link(in("a/b/text"), in("same")),
+		unix.Setxattr(in("a/b/text"), "user.note", []byte("kept"), 0), unix.Mknod(in("device"), unix.S_IFCHR|0o600, int(unix.Mkdev(1, 3))), unix.Mkfifo(in("pipe"), 0o600),
+	)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if fitted, err := fill(in("full")); fitted < 14 || err == nil {
+		t.Fatalf("%d MiB fitted, then: %v", fitted, err)
+	}
+	take := Copy{Name: snapped(1), Of: named(1), Size: 16 * mib}
+	if r, err := n.obey(ctx, nil, []Copy{take}); err != nil || r.Waits[snapped(1)] == "" || len(r.Volumes) != 1 {
+		t.Errorf("while it is mounted: %+v, %v", r, err)
+	}
+	hide()
+	began := time.Now().Unix()
+	r := afterCopies(t, n, take)
+	if r.Made[snapped(1)] < began-1 || r.Volumes[snapped(1)] < 14*mib || r.Volumes[snapped(1)] > 16*mib+slack(16*mib) {
+		t.Fatalf("%+v", r)
+	}
+	show(named(1), "")
+	if err := os.WriteFile(in("a/b/text"), []byte("after"), 0o640); err != nil {
+		t.Fatal(err)
+	}
+
+	// The power goes, in the midst of the next copy.
+	hide()
+	if err := unix.Mkdir(filepath.Join(root, making, snapped(2)), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(root, making, snapped(2), "half"), make([]byte, mib), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := persistAll(root); err != nil {
+		t.Fatal(err)
+	}
+	cutPower(ctx, t, data)
+	start()
+	restore := Copy{Name: named(2), Of: snapped(1), Size: 16 * mib}
+	r = afterCopies(t, n, restore)
+	if _, made := r.Made[named(2)]; !made || r.Volumes[named(2)] != 16*mib || r.Volumes[snapped(1)] == 0 || len(r.Volumes) != 3 {
+		t.Fatalf("%+v", r)
+	}
+	show(named(2), snapped(1))
+	var text, device unix.Stat_t
+	was, err := os.ReadFile(in("same"))
+	if err = errors.Join(err, unix.Lstat(in("a/b/text"), &text), unix.Lstat(in("device"), &device)); err != nil || string(was) != "before" ||
+		text.Uid != 1000 || text.Gid != 2000 || text.Mode != unix.S_IFREG|0o640 || text.Nlink != 2 || device.Rdev != unix.Mkdev(1, 3) {
+		t.Errorf("%q, %+v, %+v, %v", was, text, device, err)
+	}
+	note := make([]byte, 16)
+	if size, err := unix.Getxattr(in("a/b/text"), "user.note", note); err != nil || string(note[:size]) != "kept" {
+		t.Errorf("%q, %v", note, err)
+	}
+	if fitted, err := fill(in("more")); fitted > 1 || !errors.Is(err, unix.EDQUOT) && !errors.Is(err, unix.ENOSPC) {
+		t.Errorf("%d MiB more fitted into a full volume, then: %v", fitted, err)
+	}
+
+	// What its owner took out of the project is more than the volume, and than the copy, can have.
+	if err := os.Mkdir(in("out"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := projectquota.Assign(in("out"), 0); err != nil {
+		t.Fatal(err)
+	}
+	if fitted, err := fill(in("out/file")); fitted < 64 || err != nil {
+		t.Fatalf("%d MiB, %v", fitted, err)
+	}
+	hide()
+	if r := afterCopies(t, n, Copy{Name: snapped(3), Of: named(2), Size: 16 * mib}); !strings.Contains(r.Waits[snapped(3)], "more is in "+named(2)) || len(r.Volumes) != 3 {
+		t.Errorf("%+v", r)
+	}
+	if gone, err := n.obey(ctx, []string{named(1), named(2), snapped(1)}, nil); err != nil || len(gone.Volumes) > 0 {
+		t.Errorf("%+v, %v", gone, err)
+	}
 	if err := mount.Unmount(data.Target); err != nil {
 		t.Fatal(err)
 	}

@@ -89,6 +89,8 @@ type node struct {
 	store      *store                // nil: there are no volumes, for this reason:
 	problem    string
 	changed    chan struct{}
+	copying    copying
+	pods       func(ctx context.Context) (names map[string]string, err error) // namespace/name of the node's pods, by UID
 }
 
 // newNode opens the store at root. That the file system has no quotas is no error, but what the node says.
@@ -174,7 +176,7 @@ func listen(path string) (net.Listener, error) {
 	return listener, nil
 }
 
-// follow destroys what the own Node says is obsolete, and keeps what it says about the volumes true.
+// follow destroys what the own Node says is obsolete, copies what it says, and keeps what it says about the volumes true.
 func (n *node) follow(ctx context.Context, kubeconfig string, tell func(detail string)) error {
 	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 	if err != nil {
@@ -193,8 +195,10 @@ func (n *node) follow(ctx context.Context, kubeconfig string, tell func(detail s
 	if _, err := informer.AddEventHandler(handler); err != nil {
 		return fmt.Errorf("Node %s: cannot watch: %w", n.name, err)
 	}
+	n.pods = func(ctx context.Context) (map[string]string, error) { return podsOf(ctx, api, n.name) }
 	factory.Start(ctx.Done())
 	defer factory.Shutdown()
+	defer n.copying.wait()
 	component.Repeat(ctx, n.changed, again, func(ctx context.Context) (string, error) {
 		object, there, err := informer.GetStore().GetByKey(n.name)
 		own, ok := object.(*corev1.Node)
@@ -212,7 +216,7 @@ func (n *node) follow(ctx context.Context, kubeconfig string, tell func(detail s
 
 // pass does what the Node says, and lets it say how things are.
 func (n *node) pass(ctx context.Context, api kubernetes.Interface, own *corev1.Node) error {
-	report, problems := n.obey(parseObsolete(own.Annotations[ObsoleteAnnotation]))
+	report, problems := n.obey(ctx, parseObsolete(own.Annotations[ObsoleteAnnotation]), parseCopies(own.Annotations[CopiesAnnotation]))
 	if sameNode(Node{Report: report}, Node{Report: parseReport(own.Annotations[ReportAnnotation])}) {
 		return problems
 	}
@@ -232,14 +236,17 @@ func (n *node) pass(ctx context.Context, api kubernetes.Interface, own *corev1.N
 	return problems
 }
 
-// obey destroys what is obsolete, goes on with what was not finished, and reports.
-func (n *node) obey(obsolete []string) (Report, error) {
+// obey destroys what is obsolete, goes on with what was not finished, lets one copy begin, which ends by itself or with ctx, and reports.
+func (n *node) obey(ctx context.Context, obsolete []string, copies []Copy) (Report, error) {
 	report := Report{Problem: n.problem, Filesystem: n.filesystem}
 	if n.store == nil { // an earlier file system's volumes went with it
 		report.Gone = slices.Sorted(slices.Values(obsolete))
 		return report, nil
 	}
 	var problems []error
+	n.copying.keep(func(name string) bool {
+		return slices.ContainsFunc(copies, func(c Copy) bool { return c.Name == name }) && !slices.Contains(obsolete, name)
+	})
 	for _, name := range n.store.unfinished() {
 		problems = append(problems, n.store.remove(name))
 	}
@@ -250,6 +257,7 @@ func (n *node) obey(obsolete []string) (Report, error) {
 		}
 		report.Gone = append(report.Gone, name)
 	}
+	problems = append(problems, n.copy(ctx, copies, &report))
 	size, err := n.size()
 	if err != nil {
 		return report, errors.Join(append(problems, err)...)

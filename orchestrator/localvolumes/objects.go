@@ -32,14 +32,17 @@ func readNode(object any) *Node {
 	if hostname != n.Name { // not labelled yet, or by somebody who would speak for another node: a kubelet may label its own
 		return nil
 	}
-	report, obsolete := parseReport(n.Annotations[ReportAnnotation]), parseObsolete(n.Annotations[ObsoleteAnnotation])
-	return &Node{Name: n.Name, Hostname: hostname, Report: report, Obsolete: obsolete}
+	return &Node{
+		Name: n.Name, Hostname: hostname, Report: parseReport(n.Annotations[ReportAnnotation]),
+		Obsolete: parseObsolete(n.Annotations[ObsoleteAnnotation]), Copies: parseCopies(n.Annotations[CopiesAnnotation]),
+	}
 }
 
 func sameNode(a, b Node) bool {
 	x, y := a.Report, b.Report
-	return a.Hostname == b.Hostname && slices.Equal(a.Obsolete, b.Obsolete) &&
-		x.Problem == y.Problem && x.Filesystem == y.Filesystem && x.Size == y.Size && maps.Equal(x.Volumes, y.Volumes) && slices.Equal(x.Gone, y.Gone)
+	return a.Hostname == b.Hostname && slices.Equal(a.Obsolete, b.Obsolete) && slices.Equal(a.Copies, b.Copies) &&
+		x.Problem == y.Problem && x.Filesystem == y.Filesystem && x.Size == y.Size && maps.Equal(x.Volumes, y.Volumes) &&
+		maps.Equal(x.Made, y.Made) && maps.Equal(x.Waits, y.Waits) && slices.Equal(x.Gone, y.Gone)
 }
 
 func readClass(c *storagev1.StorageClass) StorageClass {
@@ -49,7 +52,8 @@ func readClass(c *storagev1.StorageClass) StorageClass {
 func readVolume(v *corev1.PersistentVolume) Volume {
 	read := Volume{
 		Name: v.Name, Filesystem: v.Spec.CSI.VolumeAttributes[attributeFilesystem], Size: v.Spec.Capacity.Storage().Value(),
-		Node: affinity(v), Retain: v.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimRetain, Deleting: v.DeletionTimestamp != nil,
+		Source: v.Annotations[sourceAnnotation],
+		Node:   affinity(v), Retain: v.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimRetain, Deleting: v.DeletionTimestamp != nil,
 	}
 	if v.Spec.ClaimRef != nil {
 		read.ClaimUID = string(v.Spec.ClaimRef.UID)
@@ -84,6 +88,7 @@ func readClaim(c *corev1.PersistentVolumeClaim) Claim {
 		Node: c.Annotations[selectedNode], Volume: c.Spec.VolumeName,
 		Size: c.Spec.Resources.Requests.Storage().Value(), Deleting: c.DeletionTimestamp != nil, Problem: problem(c),
 	}
+	read.Source, _ = sourceOf(c) // its problem is the claim's
 	if c.Spec.StorageClassName != nil {
 		read.Class = *c.Spec.StorageClassName
 	}
@@ -111,8 +116,8 @@ func problem(c *corev1.PersistentVolumeClaim) string {
 			return fmt.Sprintf("a local volume is on one node: the access mode must be ReadWriteOnce or ReadWriteOncePod, not %s", mode)
 		}
 	}
-	if c.Spec.DataSource != nil || c.Spec.DataSourceRef != nil {
-		return "a local volume begins empty: it takes no dataSource"
+	if _, why := sourceOf(c); why != "" {
+		return why
 	}
 	if c.Spec.Selector != nil {
 		return "a local volume is made for its claim: it takes no selector"
@@ -169,6 +174,10 @@ func writeVolume(o CreateVolume, claim *corev1.PersistentVolumeClaim, class *sto
 			}}}},
 		},
 	}
+	if o.Source != "" {
+		v.Annotations[sourceAnnotation] = o.Source
+		v.Spec.CSI.VolumeAttributes[attributeSource] = o.Source
+	}
 	if class.ReclaimPolicy != nil {
 		v.Spec.PersistentVolumeReclaimPolicy = *class.ReclaimPolicy
 	}
@@ -182,7 +191,7 @@ func (c *controller) do(ctx context.Context, all objects, op Op) error {
 	switch o := op.(type) {
 	case CreateVolume:
 		claim := all.claims[o.Claim]
-		c.promised[o.Name] = ""
+		c.promised[promise{name: o.Name}] = ""
 		_, err := volumes.Create(ctx, writeVolume(o, claim, all.classes[readClaim(claim).Class]), metav1.CreateOptions{})
 		if apierrors.IsAlreadyExists(err) {
 			return nil
@@ -197,7 +206,7 @@ func (c *controller) do(ctx context.Context, all objects, op Op) error {
 		return c.patchClaim(ctx, claim, map[string]any{"metadata": map[string]any{"annotations": map[string]any{selectedNode: nil}}})
 	case GrowVolume:
 		v := all.volumes[o.Name]
-		c.promised[o.Name] = v.ResourceVersion
+		c.promised[promise{name: o.Name}] = v.ResourceVersion
 		return c.patchVolume(ctx, v, map[string]any{"spec": map[string]any{"capacity": map[string]any{"storage": quantity(o.Size)}}})
 	case GrowClaim:
 		claim := all.claims[o.Claim]
@@ -208,22 +217,13 @@ func (c *controller) do(ctx context.Context, all objects, op Op) error {
 		return ignoreNotFound(volumes.Delete(ctx, o.Name, metav1.DeleteOptions{Preconditions: this}))
 	case Finish:
 		v := all.volumes[o.Name]
-		left := slices.DeleteFunc(slices.Clone(v.Finalizers), func(f string) bool { return f == Finalizer })
-		return c.patchVolume(ctx, v, map[string]any{"metadata": map[string]any{"finalizers": left}})
+		return c.patchVolume(ctx, v, withoutFinalizer(v))
+	case Filled:
+		return c.patchVolume(ctx, all.volumes[o.Name], map[string]any{"metadata": map[string]any{"annotations": map[string]any{sourceAnnotation: nil}}})
 	case Destroy:
-		value := any(nil)
-		if len(o.Names) > 0 {
-			text, err := json.Marshal(o.Names)
-			if err != nil {
-				return err
-			}
-			value = string(text)
-		}
-		patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]any{ObsoleteAnnotation: value}}})
-		if err == nil {
-			_, err = c.client.CoreV1().Nodes().Patch(ctx, o.Node, types.MergePatchType, patch, metav1.PatchOptions{})
-		}
-		return ignoreNotFound(err)
+		return tellNode(ctx, c, o.Node, ObsoleteAnnotation, o.Names)
+	case Tell:
+		return tellNode(ctx, c, o.Node, CopiesAnnotation, o.Copies)
 	case SetCapacity:
 		want := writeCapacity(o.Capacity)
 		if o.New {
@@ -239,7 +239,24 @@ func (c *controller) do(ctx context.Context, all objects, op Op) error {
 	case DropCapacity:
 		return ignoreNotFound(capacities.Delete(ctx, o.Name, metav1.DeleteOptions{}))
 	}
-	return fmt.Errorf("%T is no change that can be made", op)
+	return c.doSnapshot(ctx, all, op)
+}
+
+// tellNode writes what a node is to do into an annotation, which goes when that is nothing.
+func tellNode[T any](ctx context.Context, c *controller, node, annotation string, all []T) error {
+	value := any(nil)
+	if len(all) > 0 {
+		text, err := json.Marshal(all)
+		if err != nil {
+			return err
+		}
+		value = string(text)
+	}
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]any{annotation: value}}})
+	if err == nil {
+		_, err = c.client.CoreV1().Nodes().Patch(ctx, node, types.MergePatchType, patch, metav1.PatchOptions{})
+	}
+	return ignoreNotFound(err)
 }
 
 // growing is what the status of a claim says while its volume's limit is raised on the node (KEP-1790).

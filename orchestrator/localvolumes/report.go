@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
+	"strings"
 
 	"github.com/orlop-os/orlop/orchestrator/bootstrap"
 )
@@ -12,17 +13,25 @@ import (
 const (
 	// Driver is the CSI driver's name, and the provisioner that a StorageClass names.
 	Driver = bootstrap.VolumeDriver
-	// ReportAnnotation of a Node holds its Report, ObsoleteAnnotation the names of the volumes that it is to destroy, both as JSON.
+	// ReportAnnotation of a Node holds its Report, ObsoleteAnnotation the names of the volumes and snapshots that it is to destroy,
+	// CopiesAnnotation the Copies that it is to make, all as JSON.
 	ReportAnnotation   = "orlop.dev/local-volumes"
 	ObsoleteAnnotation = "orlop.dev/local-volumes-obsolete"
-	// Finalizer keeps a PersistentVolume until the node has destroyed what it stood for.
+	CopiesAnnotation   = "orlop.dev/local-volumes-copies"
+	// Finalizer keeps a PersistentVolume, or a VolumeSnapshotContent, until the node has destroyed what it stood for, and a VolumeSnapshot
+	// until its content is gone.
 	Finalizer = "orlop.dev/local-volume"
+	// sourceAnnotation of a PersistentVolume says what it is still to be filled from.
+	sourceAnnotation = "orlop.dev/local-volume-source"
+	// promiseAnnotation of a VolumeSnapshotContent says where it is, and what it needs there, as JSON.
+	promiseAnnotation = "orlop.dev/local-snapshot"
 )
 
 // The attributes of a volume that the node's half is told by the kubelet.
 const (
 	attributeFilesystem = "filesystem" // the file system that the volume belongs to; see Report
 	attributeSize       = "size"       // bytes, of a new volume
+	attributeSource     = "source"     // what it is filled from before it can be used; missing: it begins empty
 )
 
 // Report is what a node says about its volumes.
@@ -33,14 +42,22 @@ type Report struct {
 	Filesystem string `json:"filesystem,omitempty"`
 	// Size is what all files of DATA together can have, in bytes.
 	Size int64 `json:"size,omitempty"`
-	// Volumes are those that lie on the disk, with their limits in bytes.
+	// Volumes are those that lie on the disk, snapshots and what is not finished too, with their limits in bytes.
 	Volumes map[string]int64 `json:"volumes,omitempty"`
-	// Gone are those of the volumes that the node was told to destroy that are not on the disk any more. Sorted.
+	// Made are those that the node was told to make by copying and that are whole, each with when its copy began, in seconds since 1970.
+	// Waits are the others, each with the reason, but for the one that is being copied.
+	Made  map[string]int64  `json:"made,omitempty"`
+	Waits map[string]string `json:"waits,omitempty"`
+	// Gone are those of the volumes and snapshots that the node was told to destroy that are not on the disk any more. Sorted.
 	Gone []string `json:"gone,omitempty"`
 }
 
-// volumeName is how the names of all volumes look: the claim's UID follows. A name becomes the name of a folder.
-var volumeName = regexp.MustCompile(`^pvc-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
+// volumeName is how the names of all volumes and snapshots look: the UID of the claim, or of the VolumeSnapshot, follows. A name becomes the
+// name of a folder.
+var volumeName = regexp.MustCompile(`^(pvc|snapshot)-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
+
+// isSnapshot tells a snapshot's name from a volume's.
+func isSnapshot(name string) bool { return strings.HasPrefix(name, "snapshot-") }
 
 // parseReport reads a Node's annotation. A node that has said nothing yet has a problem.
 func parseReport(text string) Report {
@@ -52,6 +69,20 @@ func parseReport(text string) Report {
 		return Report{Problem: fmt.Sprintf("its annotation %s cannot be read: %v", ReportAnnotation, err)}
 	}
 	return r
+}
+
+// parseCopies reads what a node is to copy. What names no volume or snapshot is left out.
+func parseCopies(text string) []Copy {
+	if text == "" {
+		return nil
+	}
+	var all []Copy
+	if err := json.Unmarshal([]byte(text), &all); err != nil {
+		return nil // written by somebody else; the controller writes it anew
+	}
+	return slices.DeleteFunc(all, func(c Copy) bool {
+		return !volumeName.MatchString(c.Name) || !volumeName.MatchString(c.Of) || c.Size < 1
+	})
 }
 
 // parseObsolete reads the names of the volumes that a node is to destroy. What is no volume's name is left out.

@@ -5,6 +5,9 @@ import (
 	"fmt"
 	"time"
 
+	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
+	"github.com/kubernetes-csi/external-snapshotter/client/v8/clientset/versioned"
+	"github.com/kubernetes-csi/external-snapshotter/client/v8/informers/externalversions"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -14,6 +17,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
 	typed "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 
@@ -28,8 +32,10 @@ import (
 // Name is the name of the component that decides.
 const Name = "local-volumes"
 
-// again is how long after a failure it is tried again; patience is how long one request may take.
+// again is how long after a failure it is tried again; patience is how long one request may take; soon is how often it is looked for what is
+// about to be there.
 const (
+	soon     = 250 * time.Millisecond
 	again    = 2 * time.Second
 	patience = 10 * time.Second
 )
@@ -45,42 +51,110 @@ func Controllers(spec nodespec.Spec, dirs layout.Dirs) []component.Component {
 
 // Run decides until ctx is done. rights waits until the component may do what it does.
 func Run(ctx context.Context, spec nodespec.Spec, dirs layout.Dirs, rights func(context.Context) error, announce component.Announce) error {
-	own, acting, err := early.Identity(ctx, Name, bootstrap.LocalVolumesAccount, dirs, rights, announce)
+	own, acting, err := early.Configs(ctx, Name, bootstrap.LocalVolumesAccount, dirs, rights, announce)
 	if own == nil {
 		return err
 	}
+	reads, err := clientsOf(own)
+	if err != nil {
+		return err
+	}
+	writes, err := clientsOf(acting)
+	if err != nil {
+		return err
+	}
+	if !served(ctx, reads, func(detail string) { announce(Name, false, detail) }) {
+		return nil // asked to stop
+	}
 	broadcaster := record.NewBroadcaster(record.WithContext(ctx))
 	defer broadcaster.Shutdown()
-	broadcaster.StartRecordingToSink(&typed.EventSinkImpl{Interface: acting.CoreV1().Events("")})
-	c := newController(spec.LocalVolumes.Reserve, own, acting, broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "orlop-" + Name}))
+	broadcaster.StartRecordingToSink(&typed.EventSinkImpl{Interface: writes.CoreV1().Events("")})
+	c := newController(spec.LocalVolumes.Reserve, reads, writes, broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "orlop-" + Name}))
 	return c.run(ctx, func(detail string) { announce(Name, true, detail) })
+}
+
+// clients speak to the API server by one identity.
+type clients struct {
+	kubernetes.Interface
+	snapshots versioned.Interface
+}
+
+func clientsOf(config *rest.Config) (c clients, err error) {
+	if c.Interface, err = kubernetes.NewForConfig(config); err != nil {
+		return c, fmt.Errorf("cannot make client: %w", err)
+	}
+	if c.snapshots, err = versioned.NewForConfig(config); err != nil {
+		return c, fmt.Errorf("cannot make client: %w", err)
+	}
+	return c, nil
+}
+
+// served waits until the kinds of snapshots are defined (package bootstrap), because without knowing what is promised to snapshots nothing
+// can be promised. It is false when ctx is done before.
+func served(ctx context.Context, c clients, tell func(detail string)) bool {
+	ticker := time.NewTicker(soon)
+	defer ticker.Stop()
+	for told := ""; ; {
+		_, err := c.Discovery().ServerResourcesForGroupVersion(snapshotv1.SchemeGroupVersion.String())
+		if err == nil {
+			return true
+		}
+		if why := fmt.Sprintf("waiting for the definitions of %s: %v", snapshotv1.SchemeGroupVersion, err); why != told {
+			told = why
+			tell(why)
+		}
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return false
+		}
+	}
+}
+
+// promise names an object that was promised.
+type promise struct {
+	content bool // a VolumeSnapshotContent, not a PersistentVolume
+	name    string
 }
 
 // controller does what Step says. One pass at a time is made, and it sees what the ones before promised.
 type controller struct {
 	reserve    int64
 	client     kubernetes.Interface
+	snapshots  versioned.Interface
 	events     record.EventRecorder
-	factories  []informers.SharedInformerFactory
+	factories  []factory
 	claims     cache.SharedIndexInformer
 	volumes    cache.SharedIndexInformer
 	classes    cache.SharedIndexInformer
 	nodes      cache.SharedIndexInformer
 	capacities cache.SharedIndexInformer
+	keepers    cache.SharedIndexInformer // VolumeSnapshotClasses
+	wanted     cache.SharedIndexInformer // VolumeSnapshots
+	contents   cache.SharedIndexInformer // VolumeSnapshotContents
 	changed    chan struct{}
-	promised   map[string]string    // by volume, the version that was written upon, none for a new one: a cache that still has it is behind
+	promised   map[promise]string   // the version that was written upon, none for a new one: a cache that still has it is behind
 	told       map[types.UID]string // why a claim gets nothing
 }
 
-func newController(reserve int64, own, acting kubernetes.Interface, events record.EventRecorder) *controller {
+// factory makes informers.
+type factory interface {
+	Start(stop <-chan struct{})
+	Shutdown()
+}
+
+func newController(reserve int64, own, acting clients, events record.EventRecorder) *controller {
 	all := informers.NewSharedInformerFactoryWithOptions(own, 0, informers.WithTransform(lean))
 	system := informers.NewSharedInformerFactoryWithOptions(own, 0, informers.WithTransform(lean), informers.WithNamespace(metav1.NamespaceSystem))
+	snapshots := externalversions.NewSharedInformerFactoryWithOptions(own.snapshots, 0, externalversions.WithTransform(lean))
+	kept := snapshots.Snapshot().V1()
 	return &controller{
-		reserve: reserve, client: acting, events: events, factories: []informers.SharedInformerFactory{all, system},
+		reserve: reserve, client: acting, snapshots: acting.snapshots, events: events, factories: []factory{all, system, snapshots},
+		keepers: kept.VolumeSnapshotClasses().Informer(), wanted: kept.VolumeSnapshots().Informer(), contents: kept.VolumeSnapshotContents().Informer(),
 		claims: all.Core().V1().PersistentVolumeClaims().Informer(), volumes: all.Core().V1().PersistentVolumes().Informer(),
 		classes: all.Storage().V1().StorageClasses().Informer(), nodes: all.Core().V1().Nodes().Informer(),
 		capacities: system.Storage().V1().CSIStorageCapacities().Informer(),
-		changed:    make(chan struct{}, 1), promised: map[string]string{}, told: map[types.UID]string{},
+		changed:    make(chan struct{}, 1), promised: map[promise]string{}, told: map[types.UID]string{},
 	}
 }
 
@@ -92,6 +166,7 @@ func lean(object any) (any, error) {
 			Annotations: map[string]string{
 				ReportAnnotation:   node.Annotations[ReportAnnotation],
 				ObsoleteAnnotation: node.Annotations[ObsoleteAnnotation],
+				CopiesAnnotation:   node.Annotations[CopiesAnnotation],
 			},
 		}}, nil
 	}
@@ -120,6 +195,7 @@ func (c *controller) run(ctx context.Context, tell func(detail string)) error {
 	synced := []cache.InformerSynced{}
 	for informer, handler := range map[cache.SharedIndexInformer]cache.ResourceEventHandler{
 		c.claims: every, c.volumes: every, c.classes: every, c.capacities: every, c.nodes: onNode,
+		c.keepers: every, c.wanted: every, c.contents: every,
 	} {
 		if _, err := informer.AddEventHandler(handler); err != nil {
 			return fmt.Errorf("cannot watch: %w", err)
@@ -153,12 +229,12 @@ func (c *controller) pass(ctx context.Context) (string, error) {
 	}
 	var first error
 	for _, op := range ops {
-		if r, ok := op.(Refuse); ok {
-			claim := objects.claims[r.Claim]
+		if key, reason, why := message(op); key != "" {
+			claim := objects.claims[key]
 			delete(quiet, claim.UID)
-			if c.told[claim.UID] != r.Why {
-				c.told[claim.UID] = r.Why
-				c.events.Event(claim, corev1.EventTypeWarning, "LocalVolumeRefused", r.Why)
+			if c.told[claim.UID] != why {
+				c.told[claim.UID] = why
+				c.events.Event(claim, corev1.EventTypeWarning, reason, why)
 			}
 			continue
 		}
@@ -178,32 +254,55 @@ func (c *controller) pass(ctx context.Context) (string, error) {
 			able++
 		}
 	}
-	return fmt.Sprintf("%d volumes; %d of %d nodes can have them", len(world.Volumes), able, len(world.Nodes)), first
+	return fmt.Sprintf("%d volumes, %d snapshots; %d of %d nodes can have them", len(world.Volumes), len(world.Contents), able, len(world.Nodes)), first
+}
+
+// message is what an operation tells a claim; the key is empty if it is not one that only tells.
+func message(op Op) (key, reason, why string) {
+	switch o := op.(type) {
+	case Refuse:
+		return o.Claim, "LocalVolumeRefused", o.Why
+	case Delay:
+		return o.Claim, "LocalVolumeNotFilled", o.Why
+	}
+	return "", "", ""
 }
 
 // behind says whether the cache lacks something that was promised: deciding by it could promise the same room twice.
 func (c *controller) behind(ctx context.Context) (bool, error) {
-	for name, version := range c.promised {
+	for what, version := range c.promised {
+		store := c.volumes.GetStore()
+		if what.content {
+			store = c.contents.GetStore()
+		}
 		cached := ""
-		if object, found, err := c.volumes.GetStore().GetByKey(name); err != nil {
+		if object, found, err := store.GetByKey(what.name); err != nil {
 			return false, err
-		} else if v, ok := object.(*corev1.PersistentVolume); found && ok {
-			cached = v.ResourceVersion
+		} else if o, ok := object.(metav1.Object); found && ok {
+			cached = o.GetResourceVersion()
 		}
 		if cached == version { // the cache is behind, unless the server refused it, or it has gone already
 			asking, done := context.WithTimeout(ctx, patience)
-			v, err := c.client.CoreV1().PersistentVolumes().Get(asking, name, metav1.GetOptions{})
+			have, err := c.get(asking, what)
 			done()
 			if err != nil && !apierrors.IsNotFound(err) {
-				return true, fmt.Errorf("volume %s: cannot be read: %w", name, err)
+				return true, fmt.Errorf("%s: cannot be read: %w", what.name, err)
 			}
-			if err == nil && v.ResourceVersion != version {
+			if err == nil && have.GetResourceVersion() != version {
 				return true, nil
 			}
 		}
-		delete(c.promised, name)
+		delete(c.promised, what)
 	}
 	return false, nil
+}
+
+// get asks the API server for what was promised.
+func (c *controller) get(ctx context.Context, what promise) (metav1.Object, error) {
+	if what.content {
+		return c.snapshots.SnapshotV1().VolumeSnapshotContents().Get(ctx, what.name, metav1.GetOptions{})
+	}
+	return c.client.CoreV1().PersistentVolumes().Get(ctx, what.name, metav1.GetOptions{})
 }
 
 // objects are what the world was read from.
@@ -212,6 +311,8 @@ type objects struct {
 	volumes    map[string]*corev1.PersistentVolume
 	classes    map[string]*storagev1.StorageClass
 	capacities map[string]*storagev1.CSIStorageCapacity
+	snapshots  map[string]*snapshotv1.VolumeSnapshot
+	contents   map[string]*snapshotv1.VolumeSnapshotContent
 }
 
 // world reads the caches.
@@ -220,6 +321,7 @@ func (c *controller) world() (World, objects) {
 	all := objects{
 		claims: map[string]*corev1.PersistentVolumeClaim{}, volumes: map[string]*corev1.PersistentVolume{},
 		classes: map[string]*storagev1.StorageClass{}, capacities: map[string]*storagev1.CSIStorageCapacity{},
+		snapshots: map[string]*snapshotv1.VolumeSnapshot{}, contents: map[string]*snapshotv1.VolumeSnapshotContent{},
 	}
 	for _, o := range c.nodes.GetStore().List() {
 		if n := readNode(o); n != nil {
@@ -255,5 +357,35 @@ func (c *controller) world() (World, objects) {
 			w.Capacities = append(w.Capacities, readCapacity(capacity))
 		}
 	}
+	c.kept(&w, all)
 	return w, all
+}
+
+// kept reads what there is about snapshots, of this driver's volumes only.
+func (c *controller) kept(w *World, all objects) {
+	for _, o := range c.keepers.GetStore().List() {
+		if class, ok := o.(*snapshotv1.VolumeSnapshotClass); ok && class.Driver == Driver {
+			w.SnapshotClasses = append(w.SnapshotClasses, readSnapshotClass(class))
+		}
+	}
+	for _, o := range c.contents.GetStore().List() {
+		if content, ok := o.(*snapshotv1.VolumeSnapshotContent); ok && content.Spec.Driver == Driver {
+			all.contents[content.Name] = content
+			w.Contents = append(w.Contents, readContent(content))
+		}
+	}
+	for _, o := range c.wanted.GetStore().List() {
+		s, ok := o.(*snapshotv1.VolumeSnapshot)
+		if !ok {
+			continue
+		}
+		read := readSnapshot(s)
+		// Of a claim that there is not nobody knows the driver. Another driver's controller may say so too: it is said once.
+		_, known, err := c.claims.GetStore().GetByKey(read.Claim)
+		nobodys := err == nil && !known && read.Claim != "" && s.Status == nil
+		if read.Guarded || all.contents[read.Content] != nil || all.claims[read.Claim] != nil || nobodys {
+			all.snapshots[read.Key] = s
+			w.Snapshots = append(w.Snapshots, read)
+		}
+	}
 }

@@ -23,6 +23,10 @@ type World struct {
 	Claims     []Claim        // of these classes, or bound to one of the volumes
 	Volumes    []Volume       // of this driver
 	Capacities []Capacity
+
+	SnapshotClasses []SnapshotClass // of this driver
+	Snapshots       []Snapshot      // of its claims and contents
+	Contents        []Content       // of this driver
 }
 
 // Node is a Node object.
@@ -31,6 +35,7 @@ type Node struct {
 	Hostname string // its label, by which volumes and capacities name it
 	Report   Report
 	Obsolete []string // what it was told to destroy
+	Copies   []Copy   // what it was told to copy
 }
 
 // StorageClass is how claims ask for volumes.
@@ -51,6 +56,7 @@ type Claim struct {
 	Has      int64  // bytes that it has, as its status says
 	Resizing bool   // its status says already that it grows
 	Deleting bool
+	Source   Source // what its volume is made of
 	Problem  string // why no volume of this kind can serve it
 }
 
@@ -61,6 +67,7 @@ type Volume struct {
 	Filesystem string
 	ClaimUID   string
 	Size       int64
+	Source     string // what it is still to be filled from, by its name on the disk
 	Retain     bool
 	Released   bool // no claim has it any more
 	Deleting   bool
@@ -77,10 +84,11 @@ type Op interface{ String() string }
 
 // The changes. A change that is about a claim says the claim's key.
 type (
-	// CreateVolume gives a claim a volume.
+	// CreateVolume gives a claim a volume, which is filled from another one or from a snapshot if there is one.
 	CreateVolume struct {
 		Claim, Name, Hostname, Filesystem string
 		Size                              int64
+		Source                            string
 	}
 	// Reschedule asks the scheduler for another node.
 	Reschedule struct{ Claim, Why string }
@@ -115,7 +123,11 @@ type (
 )
 
 func (o CreateVolume) String() string {
-	return fmt.Sprintf("give claim %s volume %s on %s (%d bytes)", o.Claim, o.Name, o.Hostname, o.Size)
+	from := ""
+	if o.Source != "" {
+		from = ", filled from " + o.Source
+	}
+	return fmt.Sprintf("give claim %s volume %s on %s (%d bytes%s)", o.Claim, o.Name, o.Hostname, o.Size, from)
 }
 func (o Reschedule) String() string {
 	return fmt.Sprintf("ask for another node for claim %s: %s", o.Claim, o.Why)
@@ -133,8 +145,8 @@ func (o SetCapacity) String() string {
 }
 func (o DropCapacity) String() string { return "drop capacity " + o.Name }
 
-// Step says what is to be done, in order. Nothing is promised twice: the sum of all volumes of a node, of those that are on its way out
-// too, and of what else lies in its folder of volumes, is never more than its DATA without the reserve.
+// Step says what is to be done, in order. Nothing is promised twice: the sum of all volumes and snapshots of a node, of those that are on
+// their way out too, and of what else lies in its folder of volumes, is never more than its DATA without the reserve.
 func Step(w World) []Op {
 	var ops []Op
 	free := map[string]int64{} // by hostname, of nodes that can have volumes
@@ -142,12 +154,14 @@ func Step(w World) []Op {
 	for _, n := range w.Nodes {
 		nodes[n.Hostname] = n
 		if n.Report.Problem == "" {
-			free[n.Hostname] = Free(w.Reserve, n, w.Volumes)
+			free[n.Hostname] = Free(w.Reserve, n, w.Volumes, w.Contents)
 		}
 	}
 	ops = append(ops, ends(w, nodes)...)
 	ops = append(ops, growth(w, nodes, free)...)
 	ops = append(ops, births(w, free)...)
+	ops = append(ops, snapshots(w, nodes, free)...)
+	ops = append(ops, fills(w, nodes)...)
 	return append(ops, capacities(w, free)...)
 }
 
@@ -159,17 +173,24 @@ func defaultReserve(size int64) int64 { return min(size/4, 20<<30) }
 // all volumes are full.
 const spared = 15
 
-// Free is what can still be promised on a node, in bytes; less than nothing when its DATA became smaller, or the reserve larger.
-func Free(reserve int64, n Node, volumes []Volume) int64 {
+// Free is what can still be promised on a node, in bytes; less than nothing when its DATA became smaller, or the reserve larger. A snapshot
+// counts as its volume until it is taken, and as what is in it from then on: nobody can write to it.
+func Free(reserve int64, n Node, volumes []Volume, contents []Content) int64 {
 	if reserve == 0 {
 		reserve = defaultReserve(n.Report.Size)
 	}
 	free := n.Report.Size - n.Report.Size*spared/100 - reserve
-	there := maps.Clone(n.Report.Volumes) // what is left of it has no PersistentVolume
+	there := maps.Clone(n.Report.Volumes) // what is left of it is a snapshot, or stands for nothing
 	for _, v := range volumes {
 		if v.Node == n.Hostname && v.Filesystem == n.Report.Filesystem {
 			free -= max(v.Size, there[v.Name])
 			delete(there, v.Name)
+		}
+	}
+	for _, c := range contents {
+		if c.Node == n.Hostname && c.Filesystem == n.Report.Filesystem && c.Of != "" && c.State.Taken == 0 {
+			free -= max(c.Size, there[c.Handle])
+			delete(there, c.Handle)
 		}
 	}
 	for _, bytes := range there {
@@ -182,6 +203,7 @@ func Free(reserve int64, n Node, volumes []Volume) int64 {
 func ends(w World, nodes map[string]Node) []Op {
 	var ops []Op
 	obsolete := map[string][]string{}
+	_, needed := copies(w, nodes)
 	for _, v := range sorted(w.Volumes, func(v Volume) string { return v.Name }) {
 		node, there := nodes[v.Node]
 		switch {
@@ -194,10 +216,11 @@ func ends(w World, nodes map[string]Node) []Op {
 			!there, there && node.Report.Filesystem != "" && node.Report.Filesystem != v.Filesystem, // they went with the machine, or its reset
 			slices.Contains(node.Report.Gone, v.Name):
 			ops = append(ops, Finish{v.Name})
-		default:
+		case !needed[v.Name]:
 			obsolete[v.Node] = append(obsolete[v.Node], v.Name)
 		}
 	}
+	ops = append(ops, contentEnds(w, nodes, needed, obsolete)...)
 	for _, n := range sorted(w.Nodes, func(n Node) string { return n.Name }) {
 		if !slices.Equal(n.Obsolete, obsolete[n.Hostname]) {
 			ops = append(ops, Destroy{n.Name, obsolete[n.Hostname]})
@@ -227,7 +250,7 @@ func growth(w World, nodes map[string]Node, free map[string]int64) []Op {
 				ops = append(ops, Refuse{c.Key, why})
 			}
 		case more > 0 && more > room:
-			why := fmt.Sprintf("node %s has room for %s more, and %s are asked for", v.Node, size(room), size(more))
+			why := fmt.Sprintf("node %s has room for %s more, and %s are asked for", v.Node, humanSize(room), humanSize(more))
 			if p := node.Report.Problem; p != "" {
 				why = fmt.Sprintf("node %s has no volumes: %s", v.Node, p)
 			}
@@ -269,6 +292,8 @@ func births(w World, free map[string]int64) []Op {
 				" must be WaitForFirstConsumer"})
 		case c.Problem != "":
 			ops = append(ops, Refuse{c.Key, c.Problem})
+		case c.Source != Source{}:
+			ops = append(ops, copied(w, c, name, free))
 		case c.Node == "": // the scheduler's turn
 		case !there:
 			ops = append(ops, Reschedule{c.Key, fmt.Sprintf("there is no node %s", c.Node)})
@@ -276,13 +301,30 @@ func births(w World, free map[string]int64) []Op {
 			ops = append(ops, Reschedule{c.Key, fmt.Sprintf("node %s has no volumes: %s", n.Name, n.Report.Problem)})
 		case want > free[n.Hostname]:
 			ops = append(ops, Reschedule{c.Key, fmt.Sprintf("node %s has room for %s, and %s are asked for",
-				n.Name, size(free[n.Hostname]), size(want))})
+				n.Name, humanSize(free[n.Hostname]), humanSize(want))})
 		default:
 			free[n.Hostname] -= want
-			ops = append(ops, CreateVolume{c.Key, name, n.Hostname, n.Report.Filesystem, want})
+			ops = append(ops, CreateVolume{Claim: c.Key, Name: name, Hostname: n.Hostname, Filesystem: n.Report.Filesystem, Size: want})
 		}
 	}
 	return ops
+}
+
+// copied gives a claim a volume that is filled from another one or from a snapshot. It can only be where that is, so it is made before the
+// scheduler chooses, which then finds one node to choose from.
+func copied(w World, c Claim, name string, free map[string]int64) Op {
+	of, least, n, why := origin(w, c.Source)
+	want, room := max(c.Size, leastSize), free[n.Hostname]
+	switch {
+	case why != "":
+		return Refuse{c.Key, why}
+	case want < least:
+		return Refuse{c.Key, fmt.Sprintf("%s are asked for, and what it is filled from needs a volume of %s", humanSize(want), humanSize(least))}
+	case want > room:
+		return Refuse{c.Key, fmt.Sprintf("node %s, on which %s is, has room for %s, and %s are asked for", n.Name, of, humanSize(room), humanSize(want))}
+	}
+	free[n.Hostname] -= want
+	return CreateVolume{c.Key, name, n.Hostname, n.Report.Filesystem, want, of}
 }
 
 // capacities says what is left, after all that is promised in this step.
@@ -318,8 +360,8 @@ func inOrder(claims []Claim) []Claim {
 	return slices.SortedFunc(slices.Values(claims), func(a, b Claim) int { return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.Key, b.Key)) })
 }
 
-// size prints bytes for people; less than nothing is nothing.
-func size(bytes int64) string { return layout.FormatSize(uint64(max(bytes, 0))) }
+// humanSize prints bytes for people; less than nothing is nothing.
+func humanSize(bytes int64) string { return layout.FormatSize(uint64(max(bytes, 0))) }
 
 func sorted[T any](all []T, key func(T) string) []T {
 	return slices.SortedFunc(slices.Values(all), func(a, b T) int { return cmp.Compare(key(a), key(b)) })

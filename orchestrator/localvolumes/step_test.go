@@ -30,41 +30,61 @@ func volumeOf(n int, node string, size int64) Volume {
 	return Volume{Name: named(n), Node: node, Filesystem: "f1", ClaimUID: uid(n), Size: size}
 }
 
+func snapped(n int) string { return "snapshot-" + uid(n) }
+
+// snapshotOf is the n-th one, of the claim of the same number.
+func snapshotOf(n int) Snapshot {
+	return Snapshot{Key: fmt.Sprintf("default/s%d", n), UID: uid(n), Created: time.Unix(int64(n), 0), Claim: fmt.Sprintf("default/c%d", n)}
+}
+
+// contentOf is the n-th snapshot's, of the n-th volume.
+func contentOf(n int, node string, size, taken int64) Content {
+	return Content{Name: "snapcontent-" + uid(n), Handle: snapped(n), Of: named(n), Snapshot: uid(n), Key: fmt.Sprintf("default/s%d", n),
+		Node: node, Filesystem: "f1", Size: size, State: State{Taken: taken, Ready: taken != 0, Size: min(taken, 1) * size}}
+}
+
 // able is a node with a DATA of 10 GiB: 2.5 GiB are the reserve and 1.5 GiB are spared, so that 6 GiB can be promised.
 func able(name string, there map[string]int64) Node {
 	return Node{Name: name, Hostname: name, Report: Report{Filesystem: "f1", Size: 10 * gib, Volumes: there}}
 }
 
-var local = []StorageClass{{Name: "local"}}
+var (
+	local   = []StorageClass{{Name: "local"}}
+	keepers = []SnapshotClass{{Name: "snap", Default: true}}
+)
 
 func TestFree(t *testing.T) {
 	for _, c := range []struct {
-		what    string
-		reserve int64
-		size    int64
-		there   map[string]int64
-		volumes []Volume
-		want    int64
+		what     string
+		reserve  int64
+		size     int64
+		there    map[string]int64
+		volumes  []Volume
+		contents []Content
+		want     int64
 	}{
-		{"a small one", 0, 1600 * mib, nil, nil, 960 * mib},
-		{"a large one keeps 20 GiB", 0, 1000 * gib, nil, nil, 830 * gib},
-		{"a reserve of one's own", 5 * gib, 100 * gib, nil, nil, 80 * gib},
-		{"promised", gib, 100 * gib, nil, []Volume{volumeOf(1, "a", 4*gib), volumeOf(2, "b", 4*gib)}, 80 * gib},
-		{"promised and there count once", gib, 100 * gib, map[string]int64{named(1): 4 * gib}, []Volume{volumeOf(1, "a", 4*gib)}, 80 * gib},
-		{"the limit is larger than the promise", gib, 100 * gib, map[string]int64{named(1): 9 * gib}, []Volume{volumeOf(1, "a", 4*gib)}, 75 * gib},
-		{"there without a promise", gib, 100 * gib, map[string]int64{named(1): 4 * gib}, nil, 80 * gib},
-		{"promised before a reset", gib, 100 * gib, nil, []Volume{{Name: named(1), Node: "a", Filesystem: "f0", Size: 4 * gib}}, 84 * gib},
-		{"the reserve became larger", 90 * gib, 100 * gib, nil, nil, -5 * gib},
+		{"a small one", 0, 1600 * mib, nil, nil, nil, 960 * mib},
+		{"a large one keeps 20 GiB", 0, 1000 * gib, nil, nil, nil, 830 * gib},
+		{"a reserve of one's own", 5 * gib, 100 * gib, nil, nil, nil, 80 * gib},
+		{"promised", gib, 100 * gib, nil, []Volume{volumeOf(1, "a", 4*gib), volumeOf(2, "b", 4*gib)}, nil, 80 * gib},
+		{"promised and there count once", gib, 100 * gib, map[string]int64{named(1): 4 * gib}, []Volume{volumeOf(1, "a", 4*gib)}, nil, 80 * gib},
+		{"the limit is larger than the promise", gib, 100 * gib, map[string]int64{named(1): 9 * gib}, []Volume{volumeOf(1, "a", 4*gib)}, nil, 75 * gib},
+		{"there without a promise", gib, 100 * gib, map[string]int64{named(1): 4 * gib}, nil, nil, 80 * gib},
+		{"promised before a reset", gib, 100 * gib, nil, []Volume{{Name: named(1), Node: "a", Filesystem: "f0", Size: 4 * gib}}, nil, 84 * gib},
+		{"a snapshot that is not taken counts as its volume", gib, 100 * gib, map[string]int64{snapped(1): gib}, nil, []Content{contentOf(1, "a", 4*gib, 0)}, 80 * gib},
+		{"one that is taken counts as what is in it", gib, 100 * gib, map[string]int64{snapped(1): gib}, nil, []Content{contentOf(1, "a", 4*gib, 7)}, 83 * gib},
+		{"a taken one that is lost counts no more", gib, 100 * gib, nil, nil, []Content{contentOf(1, "a", 4*gib, 7)}, 84 * gib},
+		{"the reserve became larger", 90 * gib, 100 * gib, nil, nil, nil, -5 * gib},
 	} {
 		n := Node{Name: "a", Hostname: "a", Report: Report{Filesystem: "f1", Size: c.size, Volumes: c.there}}
-		if got := Free(c.reserve, n, c.volumes); got/mib != c.want/mib {
+		if got := Free(c.reserve, n, c.volumes, c.contents); got/mib != c.want/mib {
 			t.Errorf("%s: %d MiB, want %d", c.what, got/mib, c.want/mib)
 		}
 	}
 }
 
 func TestStep(t *testing.T) {
-	full := Capacity{Name: capacityName("local", "a"), Class: "local", Hostname: "a", Bytes: Free(0, able("a", nil), nil)}
+	full := Capacity{Name: capacityName("local", "a"), Class: "local", Hostname: "a", Bytes: Free(0, able("a", nil), nil, nil)}
 	left := func(bytes int64) []Capacity {
 		c := full
 		c.Bytes = bytes
@@ -176,7 +196,9 @@ func TestStep(t *testing.T) {
 // cluster is a World with what surrounds it: the scheduler, upstream's controllers, kubelets, and disks.
 type cluster struct {
 	World
-	disks map[string]map[string]int64 // by node: what lies on it
+	disks map[string]map[string]int64 // by node: what lies on it, with its limit
+	data  map[string]int              // by volume and snapshot: what is in it
+	gone  map[string]bool             // what was destroyed
 	t     *testing.T
 }
 
@@ -191,7 +213,7 @@ func (c *cluster) apply(op Op) {
 	switch o := op.(type) {
 	case CreateVolume:
 		to := claim(o.Claim)
-		c.Volumes = append(c.Volumes, Volume{Name: o.Name, Node: o.Hostname, Filesystem: o.Filesystem, ClaimUID: to.UID, Size: o.Size})
+		c.Volumes = append(c.Volumes, Volume{Name: o.Name, Node: o.Hostname, Filesystem: o.Filesystem, ClaimUID: to.UID, Size: o.Size, Source: o.Source})
 		to.Volume, to.Has = o.Name, o.Size // upstream binds
 	case Reschedule:
 		claim(o.Claim).Node = ""
@@ -200,15 +222,15 @@ func (c *cluster) apply(op Op) {
 	case GrowClaim:
 		to := claim(o.Claim)
 		v := c.Volumes[volume(to.Volume)]
-		c.disks[v.Node][v.Name] = max(c.disks[v.Node][v.Name], v.Size) // the kubelet
-		to.Has = v.Size
+		if has, there := c.disks[v.Node][v.Name]; there { // the kubelet, when it is used
+			c.disks[v.Node][v.Name] = max(has, v.Size)
+			to.Has = v.Size
+		}
 	case DeleteVolume:
 		c.Volumes[volume(o.Name)].Deleting = true
 	case Finish:
 		i := volume(o.Name)
-		if _, there := c.disks[c.Volumes[i].Node][o.Name]; there {
-			c.t.Fatalf("%s: it is on the disk still", op)
-		}
+		c.ends(op, c.Volumes[i].Node, c.Volumes[i].Filesystem, o.Name)
 		c.Volumes = slices.Delete(c.Volumes, i, i+1)
 	case Destroy:
 		c.Nodes[slices.IndexFunc(c.Nodes, func(n Node) bool { return n.Name == o.Node })].Obsolete = o.Names
@@ -216,44 +238,124 @@ func (c *cluster) apply(op Op) {
 		c.Capacities = append(slices.DeleteFunc(c.Capacities, func(x Capacity) bool { return x.Name == o.Name }), o.Capacity)
 	case DropCapacity:
 		c.Capacities = slices.DeleteFunc(c.Capacities, func(x Capacity) bool { return x.Name == o.Name })
+	default:
+		c.applySnapshot(op)
+	}
+}
+
+// applySnapshot makes a change about snapshots.
+func (c *cluster) applySnapshot(op Op) {
+	snapshot := func(key string) int {
+		return slices.IndexFunc(c.Snapshots, func(s Snapshot) bool { return s.Key == key })
+	}
+	content := func(name string) int {
+		return slices.IndexFunc(c.Contents, func(x Content) bool { return x.Name == name })
+	}
+	switch o := op.(type) {
+	case GuardSnapshot:
+		c.Snapshots[snapshot(o.Snapshot)].Guarded = true
+	case FreeSnapshot:
+		i := snapshot(o.Snapshot)
+		c.Snapshots = slices.Delete(c.Snapshots, i, i+1)
+	case SetSnapshot:
+		s := &c.Snapshots[snapshot(o.Snapshot)]
+		s.Bound, s.State = o.Bound, o.State
+	case CreateContent:
+		s := c.Snapshots[snapshot(o.Snapshot)]
+		if !s.Guarded || content(o.Name) >= 0 {
+			c.t.Fatalf("%s: %+v", op, s)
+		}
+		c.Contents = append(c.Contents, Content{Name: o.Name, Handle: snapshotName(s.UID), Of: o.Of, Snapshot: s.UID, Key: s.Key,
+			Node: o.Hostname, Filesystem: o.Filesystem, Size: o.Size, Retain: o.Retain})
+	case DeleteContent:
+		c.Contents[content(o.Name)].Deleting = true
+	case FinishContent:
+		i := content(o.Name)
+		c.ends(op, c.Contents[i].Node, c.Contents[i].Filesystem, c.Contents[i].Handle)
+		c.Contents = slices.Delete(c.Contents, i, i+1)
+	case SetContent:
+		c.Contents[content(o.Name)].State = o.State
+	case Tell:
+		c.Nodes[slices.IndexFunc(c.Nodes, func(n Node) bool { return n.Name == o.Node })].Copies = o.Copies
+	case Filled:
+		c.Volumes[slices.IndexFunc(c.Volumes, func(v Volume) bool { return v.Name == o.Name })].Source = ""
+		if c.data[o.Name] == 0 {
+			c.t.Fatalf("%s: nothing is in it", op)
+		}
+	}
+}
+
+// ends says that what an object stood for is not on a disk any more when the object goes, and that nothing was to be filled from it.
+func (c *cluster) ends(op Op, node, filesystem, name string) {
+	if _, there := c.disks[node][name]; there {
+		c.t.Fatalf("%s: it is on the disk still", op)
+	}
+	for _, n := range c.Nodes {
+		for _, v := range c.Volumes {
+			if n.Hostname == node && n.Report.Filesystem == filesystem && v.Source == name && !v.Deleting && v.Filesystem == filesystem {
+				c.t.Fatalf("%s: volume %s is to be filled from it", op, v.Name)
+			}
+		}
 	}
 }
 
 // check says that neither what is promised nor what lies on a disk is ever more than there is room for.
 func (c *cluster) check() {
 	for _, n := range c.Nodes {
-		if free := Free(0, n, c.Volumes); free < 0 {
+		if free := Free(0, n, c.Volumes, c.Contents); free < 0 {
 			c.t.Fatalf("%d bytes too many are promised on %s: %+v", -free, n.Name, c.Volumes)
 		}
 		onDisk := int64(0)
 		for _, size := range c.disks[n.Name] {
 			onDisk += size
 		}
-		if onDisk > Free(0, Node{Report: Report{Size: n.Report.Size}}, nil) {
+		if onDisk > Free(0, Node{Report: Report{Size: n.Report.Size}}, nil, nil) {
 			c.t.Fatalf("%d bytes are on %s", onDisk, n.Name)
 		}
 	}
 }
 
-// kubelet uses volumes, which makes them, obeys, and reports.
-func (c *cluster) kubelet(i int) {
+// kubelet uses volumes, which makes them, and writes to them, obeys, and reports. Copies wait at times for pods.
+func (c *cluster) kubelet(r *rand.Rand, i int) {
 	n := &c.Nodes[i]
+	disk := c.disks[n.Name]
 	for _, v := range c.Volumes {
-		if v.Node == n.Hostname && v.Filesystem == n.Report.Filesystem && !v.Released && c.disks[n.Name][v.Name] == 0 {
-			c.disks[n.Name][v.Name] = v.Size
+		if v.Node == n.Hostname && v.Filesystem == n.Report.Filesystem && !v.Released && v.Source == "" {
+			if disk[v.Name] == 0 && c.data[v.Name] == 0 {
+				disk[v.Name] = v.Size
+			}
+			c.data[v.Name]++
 		}
 	}
 	n.Report.Gone = nil
 	for _, name := range n.Obsolete {
-		delete(c.disks[n.Name], name)
+		delete(disk, name)
+		c.gone[name] = true
 		n.Report.Gone = append(n.Report.Gone, name)
 	}
-	n.Report.Volumes = maps.Clone(c.disks[n.Name])
+	n.Report.Made, n.Report.Waits = map[string]int64{}, map[string]string{}
+	for _, copy := range n.Copies {
+		_, whole := disk[copy.Name]
+		_, there := disk[copy.Of]
+		switch {
+		case whole:
+		case c.gone[copy.Name], !there, r.IntN(3) == 0, slices.Contains(n.Obsolete, copy.Name):
+			n.Report.Waits[copy.Name] = "it waits"
+			continue
+		default:
+			disk[copy.Name], c.data[copy.Name] = copy.Size, c.data[copy.Of]
+			if isSnapshot(copy.Name) {
+				disk[copy.Name] = copy.Size / 3
+			}
+		}
+		n.Report.Made[copy.Name] = 1
+	}
+	n.Report.Volumes = maps.Clone(disk)
 }
 
 // happen is something that people, the scheduler or the power do.
 func (c *cluster) happen(r *rand.Rand, n int) {
-	switch r.IntN(6) {
+	switch r.IntN(10) {
 	case 0, 1:
 		c.Claims = append(c.Claims, claim(n, "", int64(1+r.IntN(3*1024))*mib))
 	case 2: // the scheduler
@@ -283,17 +385,42 @@ func (c *cluster) happen(r *rand.Rand, n int) {
 			n := &c.Nodes[r.IntN(len(c.Nodes))]
 			clear(c.disks[n.Name])
 			n.Report.Filesystem += "'"
-			n.Report.Volumes = nil
+			n.Report.Volumes, n.Report.Made, n.Report.Waits = nil, nil, nil
+		}
+	case 6, 7: // a snapshot is wanted
+		if len(c.Claims) > 0 {
+			s := snapshotOf(n)
+			s.Claim = c.Claims[r.IntN(len(c.Claims))].Key
+			c.Snapshots = append(c.Snapshots, s)
+		}
+	case 8: // one is not wanted any more
+		if len(c.Snapshots) > 0 {
+			i := r.IntN(len(c.Snapshots))
+			c.Snapshots[i].Deleting = true
+			if !c.Snapshots[i].Guarded {
+				c.Snapshots = slices.Delete(c.Snapshots, i, i+1)
+			}
+		}
+	case 9: // a claim wants what another one has, or a snapshot
+		next := claim(n, "", int64(1+r.IntN(3*1024))*mib)
+		if r.IntN(2) == 0 && len(c.Snapshots) > 0 {
+			next.Source.Snapshot = c.Snapshots[r.IntN(len(c.Snapshots))].Key
+			c.Claims = append(c.Claims, next)
+		} else if len(c.Claims) > 0 {
+			next.Source.Claim = c.Claims[r.IntN(len(c.Claims))].Key
+			c.Claims = append(c.Claims, next)
 		}
 	}
 }
 
-// TestSimulation lets claims come, grow and go on three nodes, machines be reset, nodes be silent for a while, and passes be cut
-// short: nothing is ever promised twice, nothing goes while it is on a disk, and when all claims have gone nothing is left.
+// TestSimulation lets claims come, grow and go on three nodes, snapshots be taken and volumes be made of them and of others, machines be reset,
+// nodes be silent for a while, and passes be cut short: nothing is ever promised twice, nothing goes while it is on a disk or something is
+// to be filled from it, and when all claims and snapshots have gone nothing is left.
 func TestSimulation(t *testing.T) {
+	filled, kept := 0, 0
 	for seed := range uint64(100) {
 		r := rand.New(rand.NewPCG(seed, 0))
-		c := &cluster{t: t, disks: map[string]map[string]int64{}, World: World{Classes: local}}
+		c := &cluster{t: t, disks: map[string]map[string]int64{}, data: map[string]int{}, gone: map[string]bool{}, World: World{Classes: local, SnapshotClasses: keepers}}
 		for _, name := range []string{"a", "b", "c"} {
 			c.Nodes = append(c.Nodes, able(name, nil))
 			c.disks[name] = map[string]int64{}
@@ -303,34 +430,49 @@ func TestSimulation(t *testing.T) {
 			for _, op := range all[:min(cut, len(all))] {
 				c.apply(op)
 				c.check()
+				switch o := op.(type) {
+				case Filled:
+					filled++
+				case SetContent:
+					if o.State.Ready {
+						kept++
+					}
+				}
 			}
 			return len(all)
 		}
 		for n := range 100 {
 			c.happen(r, n)
 			if r.IntN(3) > 0 {
-				c.kubelet(r.IntN(len(c.Nodes)))
+				c.kubelet(r, r.IntN(len(c.Nodes)))
 			}
-			pass(r.IntN(6))
+			pass(r.IntN(16))
 		}
 		for i := range c.Volumes {
 			c.Volumes[i].Released = true
 		}
 		c.Claims = nil
+		for i := range c.Snapshots {
+			c.Snapshots[i].Deleting = true
+		}
+		c.Snapshots = slices.DeleteFunc(c.Snapshots, func(s Snapshot) bool { return !s.Guarded })
 		settled := false
-		for range 10 {
+		for range 20 {
 			for i := range c.Nodes {
-				c.kubelet(i)
+				c.kubelet(r, i)
 			}
 			settled = pass(1000) == 0
 		}
-		if !settled || len(c.Volumes) > 0 {
-			t.Fatalf("seed %d: it does not settle: %+v\n%v", seed, c.Volumes, Step(c.World))
+		if !settled || len(c.Volumes) > 0 || len(c.Snapshots) > 0 || len(c.Contents) > 0 {
+			t.Fatalf("seed %d: it does not settle: %+v\n%+v\n%+v\n%v", seed, c.Volumes, c.Snapshots, c.Contents, Step(c.World))
 		}
 		for name, disk := range c.disks {
 			if len(disk) > 0 {
 				t.Fatalf("seed %d: on %s there is left %v", seed, name, disk)
 			}
 		}
+	}
+	if filled < 50 || kept < 50 {
+		t.Errorf("%d volumes were filled and %d snapshots taken: that is too few to say anything", filled, kept)
 	}
 }

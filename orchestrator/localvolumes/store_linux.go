@@ -68,22 +68,30 @@ type volume struct {
 	project uint32
 	size    int64 // its limit, bytes
 	going   bool  // it is being removed
+	making  bool  // it is a copy that is not whole yet
 }
 
-// store is the folder of all volumes of a node. Its methods may be called from several goroutines.
+// store is the folder of all volumes and snapshots of a node. Its methods may be called from several goroutines.
 type store struct {
-	root   string
-	quotas quotas
-	mounts func() ([]*mountinfo.Info, error)
-	mu     sync.Mutex
-	all    map[string]volume
-	next   uint32 // project
+	root    string
+	quotas  quotas
+	mounts  func() ([]*mountinfo.Info, error)
+	left    func() (free, size int64, err error) // of the file system, bytes
+	mu      sync.Mutex
+	all     map[string]volume
+	reading map[string]int // how many copies are made of it
+	next    uint32         // project
 }
 
 // openStore makes the folders where they are missing, removes what was not finished when the machine stopped, and reads what there is.
 func openStore(root string, q quotas) (*store, error) {
-	s := &store{root: root, quotas: q, all: map[string]volume{}, next: firstProject}
+	s := &store{root: root, quotas: q, all: map[string]volume{}, reading: map[string]int{}, next: firstProject}
 	s.mounts = func() ([]*mountinfo.Info, error) { return mountinfo.GetMounts(nil) }
+	s.left = func() (int64, int64, error) {
+		var f unix.Statfs_t
+		err := unix.Statfs(root, &f)
+		return int64(f.Bavail) * f.Bsize, int64(f.Blocks) * f.Bsize, err
+	}
 	for _, name := range []string{"", making, volumes, removing} {
 		if err := os.MkdirAll(filepath.Join(root, name), 0o700); err != nil {
 			return nil, fmt.Errorf("cannot make a folder for volumes: %w", err)
@@ -97,7 +105,15 @@ func openStore(root string, q quotas) (*store, error) {
 		return nil, err
 	}
 	for _, e := range unfinished {
-		if err := os.RemoveAll(filepath.Join(root, making, e.Name())); err != nil {
+		folder := filepath.Join(root, making, e.Name())
+		if os.Remove(folder) == nil {
+			continue // nothing was in it
+		}
+		err := os.Rename(folder, filepath.Join(root, removing, e.Name())) // what is in it may be much: it goes later
+		if errors.Is(err, fs.ErrExist) || errors.Is(err, unix.ENOTEMPTY) {
+			err = os.RemoveAll(folder)
+		}
+		if err != nil {
 			return nil, fmt.Errorf("cannot remove a volume that was not finished: %w", err)
 		}
 	}
@@ -142,15 +158,32 @@ func (s *store) sizes() map[string]int64 {
 	return sizes
 }
 
-// ensure returns a volume's folder, and makes it where it is missing: the limit stands, and is on the disk, before anybody can write.
-func (s *store) ensure(name string, size int64) (folder string, err error) {
+// show lets do mount a volume's folder, which is made where it is missing: the limit stands, and is on the disk, before anybody can write.
+// Between the look whether it may be used and the mount nothing begins to copy or to remove it. One that is filled from something is
+// made by a copy and not here.
+func (s *store) show(name string, size int64, from string, do func(folder string) error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	folder, err := s.ensure(name, size, from)
+	if err != nil {
+		return err
+	}
+	return do(folder)
+}
+
+// ensure returns a volume's folder, and makes it where it is missing. It is for show.
+func (s *store) ensure(name string, size int64, from string) (folder string, err error) {
 	folder = filepath.Join(s.root, volumes, name)
 	v, there := s.all[name]
 	switch {
 	case there && v.going:
 		return "", fmt.Errorf("volume %s is being destroyed", name)
+	case isSnapshot(name):
+		return "", fmt.Errorf("%s is a snapshot: it is not mounted; make a volume of it by a claim with a dataSource", name)
+	case there && v.making:
+		return "", fmt.Errorf("volume %s is being filled from %s", name, from)
+	case there && s.reading[name] > 0:
+		return "", fmt.Errorf("volume %s is being copied: it can be used when that is done", name)
 	case there:
 		return folder, nil
 	case !volumeName.MatchString(name):
@@ -162,6 +195,9 @@ func (s *store) ensure(name string, size int64) (folder string, err error) {
 		return "", err
 	} else if strings.Contains(gone, name+"\n") {
 		return "", fmt.Errorf("volume %s: its data are lost: they were destroyed with a claim before; delete its claim to have a new one", name)
+	}
+	if from != "" {
+		return "", fmt.Errorf("volume %s is not filled from %s yet: an event of its claim says why", name, from)
 	}
 	v = volume{project: s.next, size: size}
 	s.next++
@@ -197,8 +233,8 @@ func (s *store) grow(name string, size int64) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	v, there := s.all[name]
-	if !there || v.going {
-		return fmt.Errorf("volume %s is not on this node: it cannot grow", name)
+	if !there || v.going || v.making {
+		return fmt.Errorf("volume %s is not on this node, or not whole yet: it cannot grow", name)
 	}
 	if size <= v.size {
 		return nil
@@ -241,17 +277,20 @@ func (s *store) retire(name string) (volume, string, error) {
 		return v, "", nil
 	}
 	folder := filepath.Join(s.root, removing, name)
-	if v.going {
+	switch {
+	case v.going:
 		return v, folder, nil
+	case v.making:
+		return v, "", fmt.Errorf("%s: cannot be destroyed: it is being made still", name)
+	case s.reading[name] > 0:
+		return v, "", fmt.Errorf("%s: cannot be destroyed: it is being copied", name)
 	}
-	mounts, err := s.mounts()
+	places, err := s.mountedAt(name)
 	if err != nil {
-		return v, "", fmt.Errorf("volume %s: cannot see whether it is mounted: %w", name, err)
+		return v, "", err
 	}
-	for _, m := range mounts {
-		if strings.Contains(m.Root+"/", "/"+filepath.Base(s.root)+"/"+volumes+"/"+name+"/") {
-			return v, "", fmt.Errorf("volume %s: cannot be destroyed: it is still mounted at %s", name, m.Mountpoint)
-		}
+	if len(places) > 0 {
+		return v, "", fmt.Errorf("volume %s: cannot be destroyed: it is still mounted at %s", name, places[0])
 	}
 	err = s.remember(name)
 	if err == nil {

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -25,6 +26,8 @@ import (
 type memory struct {
 	projects map[string]uint32 // by the folder's last name
 	limits   map[uint32]projectquota.Limit
+	used     projectquota.Usage // of every project
+	mu       sync.Mutex
 	err      error // of every call that changes something
 }
 
@@ -34,20 +37,30 @@ func newMemory() *memory {
 
 func (m *memory) Enforce(string) error { return m.err }
 func (m *memory) Assign(folder string, id uint32) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	if m.err == nil {
 		m.projects[filepath.Base(folder)] = id
 	}
 	return m.err
 }
-func (m *memory) Of(folder string) (uint32, error) { return m.projects[filepath.Base(folder)], nil }
+func (m *memory) Of(folder string) (uint32, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.projects[filepath.Base(folder)], nil
+}
 func (m *memory) SetLimit(_ string, id uint32, limit projectquota.Limit) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	if m.err == nil {
 		m.limits[id] = limit
 	}
 	return m.err
 }
 func (m *memory) Get(_ string, id uint32) (projectquota.Limit, projectquota.Usage, error) {
-	return m.limits[id], projectquota.Usage{}, nil
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.limits[id], m.used, nil
 }
 
 func open(t *testing.T, root string, q quotas) *store {
@@ -57,6 +70,7 @@ func open(t *testing.T, root string, q quotas) *store {
 		t.Fatal(err)
 	}
 	s.mounts = func() ([]*mountinfo.Info, error) { return nil, nil }
+	s.left = roomy
 	return s
 }
 
@@ -64,17 +78,17 @@ func open(t *testing.T, root string, q quotas) *store {
 func TestStore(t *testing.T) {
 	root, kernel := filepath.Join(t.TempDir(), "local-volumes"), newMemory()
 	s := open(t, root, kernel)
-	folder, err := s.ensure(named(1), 64*mib)
+	folder, err := s.ensure(named(1), 64*mib, "")
 	if err != nil {
 		t.Fatal(err)
 	}
 	if info, err := os.Stat(folder); err != nil || info.Mode() != fs.ModeDir|0o777 {
 		t.Errorf("the folder of a volume: %v, %v", info, err)
 	}
-	if again, err := s.ensure(named(1), 128*mib); err != nil || again != folder {
+	if again, err := s.ensure(named(1), 128*mib, ""); err != nil || again != folder {
 		t.Errorf("a second time: %s, %v", again, err)
 	}
-	if _, err := s.ensure(named(2), mib); err != nil {
+	if _, err := s.ensure(named(2), mib, ""); err != nil {
 		t.Fatal(err)
 	}
 	for _, size := range []int64{mib, 96 * mib, 32 * mib} {
@@ -91,7 +105,7 @@ func TestStore(t *testing.T) {
 		t.Errorf("limits %+v", kernel.limits)
 	}
 	for _, name := range []string{"../etc", "pvc-1", "", named(1) + "/x"} {
-		if _, err := s.ensure(name, mib); err == nil {
+		if _, err := s.ensure(name, mib, ""); err == nil {
 			t.Errorf("%q was made", name)
 		}
 	}
@@ -110,13 +124,13 @@ func TestStore(t *testing.T) {
 	if got := s.unfinished(); !slices.Equal(got, []string{named(2)}) {
 		t.Errorf("to be removed: %v", got)
 	}
-	if _, err := s.ensure(named(2), mib); err == nil {
+	if _, err := s.ensure(named(2), mib, ""); err == nil {
 		t.Error("a volume that is being removed was used")
 	}
 	if err := s.remove(named(2)); err != nil {
 		t.Error(err)
 	}
-	if _, err := s.ensure(named(4), mib); err != nil || s.all[named(4)].project <= second {
+	if _, err := s.ensure(named(4), mib, ""); err != nil || s.all[named(4)].project <= second {
 		t.Errorf("a new volume has project %d, %v", s.all[named(4)].project, err)
 	}
 }
@@ -125,7 +139,7 @@ func TestStore(t *testing.T) {
 func TestRemove(t *testing.T) {
 	root, kernel := filepath.Join(t.TempDir(), "local-volumes"), newMemory()
 	s := open(t, root, kernel)
-	folder, err := s.ensure(named(1), mib)
+	folder, err := s.ensure(named(1), mib, "")
 	if err == nil {
 		err = os.WriteFile(filepath.Join(folder, "file"), nil, 0o600)
 	}
@@ -153,12 +167,12 @@ func TestRemove(t *testing.T) {
 	}
 	// Its object comes back, with data of the cluster that were put back.
 	for range 2 {
-		if _, err := s.ensure(named(1), mib); err == nil || !strings.Contains(err.Error(), "its data are lost") {
+		if _, err := s.ensure(named(1), mib, ""); err == nil || !strings.Contains(err.Error(), "its data are lost") {
 			t.Errorf("an empty folder in its place: %v", err)
 		}
 		s = open(t, root, kernel)
 	}
-	if _, err := s.ensure(named(2), mib); err != nil {
+	if _, err := s.ensure(named(2), mib, ""); err != nil {
 		t.Error(err)
 	}
 }
@@ -182,11 +196,11 @@ func TestMakingFails(t *testing.T) {
 	root, kernel := filepath.Join(t.TempDir(), "local-volumes"), newMemory()
 	s := open(t, root, kernel)
 	kernel.err = errors.New("no")
-	if _, err := s.ensure(named(1), mib); err == nil {
+	if _, err := s.ensure(named(1), mib, ""); err == nil {
 		t.Error("it was made")
 	}
 	kernel.err = nil
-	if _, err := s.ensure(named(1), mib); err != nil {
+	if _, err := s.ensure(named(1), mib, ""); err != nil {
 		t.Error(err)
 	}
 }
@@ -197,7 +211,7 @@ func TestUnsupported(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	report, err := n.obey([]string{named(2), named(1)})
+	report, err := n.obey(t.Context(), []string{named(2), named(1)}, nil)
 	if err != nil || report.Problem == "" || !slices.Equal(report.Gone, []string{named(1), named(2)}) {
 		t.Errorf("%+v, %v", report, err)
 	}

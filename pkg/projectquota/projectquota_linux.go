@@ -14,6 +14,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"runtime"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -117,6 +118,27 @@ func Get(folder string, id uint32) (Limit, Usage, error) {
 		return Limit{}, Usage{}, fmt.Errorf("%s: cannot read the limit of project %d: %w", folder, id, err)
 	}
 	return Limit{Bytes: have.blocksHard * blockUnit, Inodes: have.inodesHard}, Usage{Bytes: have.space, Inodes: have.inodes}, nil
+}
+
+// Limited does something as one for whom limits hold, root too: on a thread of its own that has given up CAP_SYS_RESOURCE and ends with it.
+func Limited(do func() error) error {
+	result := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine
+		header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+		var all [2]unix.CapUserData
+		if err := unix.Capget(&header, &all[0]); err != nil {
+			result <- err
+			return
+		}
+		all[0].Effective &^= 1 << unix.CAP_SYS_RESOURCE
+		if err := unix.Capset(&header, &all[0]); err != nil {
+			result <- err
+			return
+		}
+		result <- do()
+	}()
+	return <-result
 }
 
 // quota calls quotactl_fd(2).

@@ -39,7 +39,7 @@ func disk(t *testing.T, quotas mkfs.Quotas) mount.Mount {
 func write(t *testing.T, path string, bytes int) (int, error) {
 	t.Helper()
 	var written int
-	err := mkfstest.Limited(func() error {
+	err := Limited(func() error {
 		f, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o666)
 		if err != nil {
 			return err
@@ -103,7 +103,7 @@ func TestLimit(t *testing.T) {
 		t.Errorf("with a higher limit: %d written, %v", n, err)
 	}
 	var made []string
-	err = mkfstest.Limited(func() error {
+	err = Limited(func() error {
 		for i := range 20 {
 			name := filepath.Join(second, fmt.Sprint(i))
 			if err := os.WriteFile(name, nil, 0o600); err != nil {

@@ -7,11 +7,8 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"runtime"
 	"strings"
 	"testing"
-
-	"golang.org/x/sys/unix"
 )
 
 // Disk is the machine's first disk, blank when a test's process begins.
@@ -32,26 +29,4 @@ func Run(ctx context.Context, args ...string) ([]byte, error) {
 		return output, fmt.Errorf("%s: %w: %s", strings.Join(args, " "), err, output)
 	}
 	return output, nil
-}
-
-// Limited does something on a thread of its own that has given up CAP_SYS_RESOURCE, which a pod does not have either: without it, limits
-// hold for root too.
-func Limited(do func() error) error {
-	result := make(chan error)
-	go func() {
-		runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine
-		header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
-		var all [2]unix.CapUserData
-		if err := unix.Capget(&header, &all[0]); err != nil {
-			result <- err
-			return
-		}
-		all[0].Effective &^= 1 << unix.CAP_SYS_RESOURCE
-		if err := unix.Capset(&header, &all[0]); err != nil {
-			result <- err
-			return
-		}
-		result <- do()
-	}()
-	return <-result
 }

@@ -1,0 +1,290 @@
+package localvolumes
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/moby/sys/mountinfo"
+
+	"github.com/orlop-os/orlop/pkg/mount"
+	"github.com/orlop-os/orlop/pkg/nodespec"
+	"github.com/orlop-os/orlop/pkg/projectquota"
+)
+
+// copier is a node with a volume that has a file in it, and a kernel that counts 12 KiB in everything.
+func copier(t *testing.T) (*node, *memory, string) {
+	t.Helper()
+	root, kernel := filepath.Join(t.TempDir(), "local-volumes"), newMemory()
+	kernel.used = projectquota.Usage{Bytes: 12 << 10, Inodes: 2}
+	n, err := newNode(nodespec.Spec{NodeName: "a"}, root, kernel)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.store.mounts = func() ([]*mountinfo.Info, error) { return nil, nil }
+	n.store.left = roomy
+	t.Cleanup(n.copying.wait)
+	use(t, n.store, named(1), "", "before")
+	return n, kernel, root
+}
+
+// roomy is a disk on which there is room.
+func roomy() (free, size int64, err error) { return gib, 2 * gib, nil }
+
+// use shows a volume, and writes to it unless there is nothing to write. It returns what was in it.
+func use(t *testing.T, s *store, name, from, text string) string {
+	t.Helper()
+	var found []byte
+	err := s.show(name, mib, from, func(folder string) (err error) {
+		found, err = os.ReadFile(filepath.Join(folder, "file"))
+		if err != nil && !os.IsNotExist(err) || text == "" {
+			return err
+		}
+		return os.WriteFile(filepath.Join(folder, "file"), []byte(text), 0o600)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(found)
+}
+
+// afterCopies lets a node copy until it is done, and returns its report.
+func afterCopies(t *testing.T, n *node, copies ...Copy) Report {
+	t.Helper()
+	if _, err := n.obey(t.Context(), nil, copies); err != nil {
+		t.Fatal(err)
+	}
+	n.copying.wait()
+	r, err := n.obey(t.Context(), nil, copies)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// TestCopies takes a snapshot, changes the volume, and makes a volume of the snapshot and one of the volume.
+func TestCopies(t *testing.T) {
+	n, kernel, root := copier(t)
+	began := time.Now().Unix()
+	take := Copy{snapped(1), named(1), 64 * mib}
+	r := afterCopies(t, n, take)
+	if r.Made[snapped(1)] < began-1 || r.Made[snapped(1)] > time.Now().Unix() || r.Volumes[snapped(1)] != 12<<10 || len(r.Waits) > 0 {
+		t.Fatalf("%+v", r)
+	}
+	if got := kernel.limits[n.store.all[snapped(1)].project]; got != (projectquota.Limit{Bytes: 12 << 10, Inodes: 2}) {
+		t.Errorf("a snapshot keeps %+v", got)
+	}
+	if r, err := n.obey(t.Context(), nil, nil); err != nil || len(r.Made) > 0 || r.Volumes[snapped(1)] != 12<<10 {
+		t.Errorf("nobody asks: %+v, %v", r, err)
+	}
+	if was := use(t, n.store, named(1), "", "after"); was != "before" {
+		t.Errorf("the volume has %q", was)
+	}
+	if err := n.store.show(snapped(1), mib, "", func(string) error { return nil }); err == nil || !strings.Contains(err.Error(), "is a snapshot") {
+		t.Errorf("a snapshot was mounted: %v", err)
+	}
+
+	fill, clone := Copy{named(2), snapped(1), 2 * mib}, Copy{named(3), named(1), mib}
+	if err := n.store.show(named(2), mib, snapped(1), func(string) error { return nil }); err == nil || !strings.Contains(err.Error(), "is not filled") {
+		t.Errorf("a volume was shown that nothing is in: %v", err)
+	}
+	afterCopies(t, n, fill, clone)
+	r = afterCopies(t, n, fill, clone)
+	if len(r.Made) != 2 || r.Volumes[named(2)] != 2*mib || r.Volumes[named(3)] != mib {
+		t.Fatalf("%+v", r)
+	}
+	if got := kernel.limits[n.store.all[named(2)].project]; got.Bytes != 2*mib {
+		t.Errorf("a volume keeps %+v", got)
+	}
+	if a, b := use(t, n.store, named(2), snapped(1), "else"), use(t, n.store, named(3), named(1), ""); a != "before" || b != "after" {
+		t.Errorf("of the snapshot %q, of the volume %q", a, b)
+	}
+
+	// All of it is there after a start.
+	n.store = open(t, root, kernel)
+	if r := afterCopies(t, n, take, fill, clone); len(r.Made) != 3 || len(r.Volumes) != 4 {
+		t.Errorf("%+v", r)
+	}
+	// What was destroyed does not come back, with other data.
+	if r, err := n.obey(t.Context(), []string{snapped(1)}, nil); err != nil || !slices.Equal(r.Gone, []string{snapped(1)}) || len(r.Volumes) != 3 {
+		t.Errorf("%+v, %v", r, err)
+	}
+	if r := afterCopies(t, n, take); !strings.Contains(r.Waits[snapped(1)], "its data are lost") || len(r.Volumes) != 3 {
+		t.Errorf("%+v", r)
+	}
+}
+
+// TestCopyWaits: what pods use is not copied, and they are named; what is copied is not used, and not destroyed.
+func TestCopyWaits(t *testing.T) {
+	n, _, _ := copier(t)
+	const known, unknown = "0a1b2c3d-0000-4000-8000-000000000001", "0a1b2c3d-0000-4000-8000-000000000002"
+	var mounts []*mountinfo.Info
+	for _, at := range []string{"/var/lib/kubelet/pods/" + known + "/volumes/x/mount", "/var/lib/kubelet/pods/" + unknown + "/volumes/x/mount",
+		"/var/lib/kubelet/pods/" + known + "/volume-subpaths/x/0", "/mnt"} {
+		mounts = append(mounts, &mountinfo.Info{Root: "/lib/local-volumes/volumes/" + named(1), Mountpoint: at})
+	}
+	n.store.mounts = func() ([]*mountinfo.Info, error) { return mounts, nil }
+	n.pods = func(context.Context) (map[string]string, error) {
+		return map[string]string{known: "default/first"}, nil
+	}
+	take := Copy{snapped(1), named(1), mib}
+	r := afterCopies(t, n, take, Copy{snapped(2), named(2), mib}, Copy{named(3), snapped(3), mib})
+	for name, want := range map[string]string{
+		snapped(1): "volume " + named(1) + " is used by pod " + unknown + " and pod default/first and what is mounted at /mnt: it is copied when nobody uses it",
+		snapped(2): "volume " + named(2) + " is not on this node: no pod has used it yet, or it was destroyed",
+		named(3):   "snapshot " + snapped(3) + " is not on this node",
+	} {
+		if r.Waits[name] != want {
+			t.Errorf("%s: %s", name, r.Waits[name])
+		}
+	}
+	if len(r.Volumes) != 1 {
+		t.Errorf("%+v", r)
+	}
+
+	mounts = nil
+	j, err := n.store.reserve(take)
+	if err != nil {
+		t.Fatal(err)
+	}
+	none := func(string) error { t.Error("it was shown"); return nil }
+	for _, c := range []struct {
+		want string
+		err  error
+	}{
+		{"it is being copied", n.store.remove(named(1))},
+		{"is being copied", n.store.show(named(1), mib, "", none)},
+		{"is being made still", n.store.remove(snapped(1))},
+		{"not whole yet", n.store.grow(snapped(1), 2*mib)},
+	} {
+		if c.err == nil || !strings.Contains(c.err.Error(), c.want) {
+			t.Errorf("%v, want: %s", c.err, c.want)
+		}
+	}
+	if _, err := n.store.reserve(Copy{named(4), snapped(1), mib}); err == nil || !strings.Contains(err.Error(), "not whole yet") {
+		t.Errorf("a copy of a copy that is not whole: %v", err)
+	}
+	size, err := n.store.work(t.Context(), j)
+	if err := n.store.finish(j, size, err); err != nil {
+		t.Fatal(err)
+	}
+	if was := use(t, n.store, named(1), "", ""); was != "before" {
+		t.Errorf("%q", was)
+	}
+}
+
+// TestCopyStops: a copy that is not wanted any more, or whose machine loses power, leaves nothing, and can be made anew.
+func TestCopyStops(t *testing.T) {
+	n, kernel, root := copier(t)
+	take := Copy{snapped(1), named(1), mib}
+	j, err := n.store.reserve(take)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stopped, stop := context.WithCancel(t.Context())
+	stop()
+	size, err := n.store.work(stopped, j)
+	if err := n.store.finish(j, size, err); !errors.Is(err, context.Canceled) {
+		t.Fatalf("%v", err)
+	}
+	if r, err := n.obey(t.Context(), []string{snapped(1)}, nil); err != nil || len(r.Volumes) != 1 || len(r.Gone) != 1 {
+		t.Errorf("%+v, %v", r, err)
+	}
+	if j, err = n.store.reserve(take); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(j.to, "half"), nil, 0o600); err != nil { // the power goes
+		t.Fatal(err)
+	}
+	n.store = open(t, root, kernel)
+	if r := afterCopies(t, n, take); len(r.Made) != 1 || len(r.Volumes) != 2 {
+		t.Errorf("%+v", r)
+	}
+	if _, err := os.Stat(filepath.Join(root, volumes, snapped(1), "half")); !os.IsNotExist(err) {
+		t.Errorf("of the copy before there is something left: %v", err)
+	}
+
+	// One that is stopped from outside ends.
+	n.copying.start(t.Context(), named(5), func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }, n.change)
+	if now, _ := n.copying.busy(named(6)); now != named(5) {
+		t.Errorf("%q is copied", now)
+	}
+	if _, err := n.obey(t.Context(), nil, []Copy{take}); err != nil {
+		t.Error(err)
+	}
+	n.copying.wait()
+	if now, why := n.copying.busy(named(5)); now != "" || why != "" {
+		t.Errorf("%q is copied, %s", now, why)
+	}
+}
+
+// TestCopyFails: why is told, nothing is left, and it is not tried again at once.
+func TestCopyFails(t *testing.T) {
+	n, kernel, _ := copier(t)
+	kernel.err = errors.New("no quota today")
+	take := Copy{snapped(1), named(1), mib}
+	if _, err := n.obey(t.Context(), nil, []Copy{take}); err != nil {
+		t.Fatal(err)
+	}
+	n.copying.wait()
+	kernel.err = nil
+	r := afterCopies(t, n, take)
+	if !strings.Contains(r.Waits[snapped(1)], "is made anew in a while") || !strings.Contains(r.Waits[snapped(1)], "no quota today") || len(r.Volumes) != 1 {
+		t.Errorf("%+v", r)
+	}
+	n.copying.keep(func(string) bool { return false }) // another one of the same name is wanted later
+	if r := afterCopies(t, n, take); len(r.Made) != 1 {
+		t.Errorf("%+v", r)
+	}
+}
+
+// TestCopyFits: a copy that would fill the disk for others waits until there is room.
+func TestCopyFits(t *testing.T) {
+	n, _, _ := copier(t)
+	take := Copy{snapped(1), named(1), mib}
+	n.store.left = func() (int64, int64, error) { return 2*gib*spared/100 + 8<<10, 2 * gib, nil }
+	r, err := n.obey(t.Context(), nil, []Copy{take})
+	if err == nil || !strings.Contains(r.Waits[snapped(1)], "have to stay") || len(r.Volumes) != 1 {
+		t.Errorf("%+v, %v", r, err)
+	}
+	n.store.left = roomy
+	if r := afterCopies(t, n, take); len(r.Made) != 1 {
+		t.Errorf("%+v", r)
+	}
+}
+
+// TestPublishFilled: the kubelet gets a volume that is filled when it is, and whoever waits for a volume hears that it is free.
+func TestPublishFilled(t *testing.T) {
+	n, _, _ := copier(t)
+	d := &driver{node: "a", filesystem: "f1", store: n.store, changed: n.change,
+		bind:    func(string, string, mount.Flags) error { return nil },
+		mounted: func(string) (bool, error) { return false, nil }, unmount: func(string) error { return nil }}
+	target := filepath.Join(t.TempDir(), "mount")
+	ask := request(named(2), "f1", "1048576", target)
+	ask.VolumeContext[attributeSource] = named(1)
+	if _, err := d.NodePublishVolume(t.Context(), ask); err == nil || !strings.Contains(err.Error(), "is not filled from "+named(1)) {
+		t.Errorf("%v", err)
+	}
+	afterCopies(t, n, Copy{named(2), named(1), mib})
+	if _, err := d.NodePublishVolume(t.Context(), ask); err != nil {
+		t.Error(err)
+	}
+	select {
+	case <-n.changed:
+	default:
+	}
+	if _, err := d.NodeUnpublishVolume(t.Context(), &csi.NodeUnpublishVolumeRequest{VolumeId: named(2), TargetPath: target}); err != nil {
+		t.Error(err)
+	}
+	select {
+	case <-n.changed:
+	default:
+		t.Error("nobody hears that a volume is used no more")
+	}
+}

@@ -1,0 +1,188 @@
+package localvolumes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/client-go/kubernetes"
+)
+
+// A copy that failed is made anew after as many times as long as it took, and after leastRest at least: whatever fails again and again has the
+// disk for a tenth of the time.
+const (
+	restTimes = 9
+	leastRest = time.Minute
+)
+
+// copying is the copy that a node makes at the moment, and those that failed. The zero value is ready.
+type copying struct {
+	mu     sync.Mutex
+	name   string // empty: none
+	stop   context.CancelFunc
+	done   chan struct{} // closed when the last copy has ended
+	failed map[string]setback
+}
+
+// setback is why a copy failed, and until when it is not made anew.
+type setback struct {
+	why   string
+	until time.Time
+}
+
+// keep stops the copy that is being made, and forgets those that failed, unless they are wanted still.
+func (c *copying) keep(wanted func(name string) bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.name != "" && !wanted(c.name) {
+		c.stop()
+	}
+	for name := range c.failed {
+		if !wanted(name) {
+			delete(c.failed, name)
+		}
+	}
+}
+
+// busy says what is copied at the moment, and why a copy is not to be made yet.
+func (c *copying) busy(name string) (now, why string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if f, failed := c.failed[name]; failed && time.Now().Before(f.until) {
+		return c.name, f.why
+	}
+	return c.name, ""
+}
+
+// start makes a copy beside everything else.
+func (c *copying) start(ctx context.Context, name string, do func(context.Context) error, ended func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	ctx, stop := context.WithCancel(ctx)
+	c.name, c.stop, c.done = name, stop, make(chan struct{})
+	go func() {
+		began := time.Now()
+		err := do(ctx)
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if err != nil && ctx.Err() == nil {
+			rest := max(leastRest, restTimes*time.Since(began))
+			if c.failed == nil {
+				c.failed = map[string]setback{}
+			}
+			c.failed[name] = setback{err.Error(), time.Now().Add(rest)}
+			time.AfterFunc(rest, ended)
+		} else {
+			delete(c.failed, name)
+		}
+		stop()
+		c.name = ""
+		close(c.done)
+		ended()
+	}()
+}
+
+// wait waits until no copy is made any more.
+func (c *copying) wait() {
+	c.mu.Lock()
+	done := c.done
+	c.mu.Unlock()
+	if done != nil {
+		<-done
+	}
+}
+
+// copy begins the first copy that can be made, unless one is being made, and reports on all.
+func (n *node) copy(ctx context.Context, copies []Copy, report *Report) error {
+	report.Made, report.Waits = map[string]int64{}, map[string]string{}
+	var problems []error
+	for _, c := range copies {
+		since, whole, err := n.store.whole(c.Name)
+		now, why := n.copying.busy(c.Name)
+		var used inUse
+		var waits errWait
+		switch {
+		case err != nil:
+			problems = append(problems, err)
+			report.Waits[c.Name] = err.Error()
+			continue
+		case whole:
+			report.Made[c.Name] = since
+			continue
+		case now == c.Name: // nothing is to be said against it
+			continue
+		case why != "":
+			report.Waits[c.Name] = "its copy failed, and is made anew in a while: " + why
+			continue
+		case now != "":
+			report.Waits[c.Name] = fmt.Sprintf("its copy waits for that of %s", now)
+			continue
+		}
+		j, err := n.store.reserve(c)
+		switch {
+		case err == nil:
+			n.copying.start(ctx, c.Name, func(ctx context.Context) error {
+				size, err := n.store.work(ctx, j)
+				return n.store.finish(j, size, err)
+			}, n.change)
+		case errors.As(err, &used):
+			report.Waits[c.Name] = fmt.Sprintf("volume %s is used by %s: it is copied when nobody uses it", used.volume, n.users(ctx, used.places))
+		case errors.As(err, &waits):
+			report.Waits[c.Name] = err.Error()
+		default:
+			problems = append(problems, err)
+			report.Waits[c.Name] = err.Error()
+		}
+	}
+	return errors.Join(problems...)
+}
+
+// podFolder is what the kubelet's folder of a pod looks like, in which it mounts volumes.
+var podFolder = regexp.MustCompile(`/pods/([0-9a-f-]{36})/`)
+
+// users says by whom a volume is used that is mounted at some places: pods' names where they can be had, their UIDs otherwise.
+func (n *node) users(ctx context.Context, places []string) string {
+	names := map[string]string{}
+	if n.pods != nil {
+		asking, done := context.WithTimeout(ctx, patience)
+		defer done()
+		if known, err := n.pods(asking); err == nil {
+			names = known
+		}
+	}
+	var users []string
+	for _, p := range places {
+		user := "what is mounted at " + p
+		if m := podFolder.FindStringSubmatch(p); m != nil {
+			user = "pod " + m[1]
+			if name := names[m[1]]; name != "" {
+				user = "pod " + name
+			}
+		}
+		users = append(users, user)
+	}
+	slices.Sort(users)
+	return strings.Join(slices.Compact(users), " and ")
+}
+
+// podsOf asks for the pods of a node, which its kubelet's identity may see.
+func podsOf(ctx context.Context, api kubernetes.Interface, node string) (map[string]string, error) {
+	list, err := api.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{
+		FieldSelector: fields.OneTermEqualSelector("spec.nodeName", node).String(), ResourceVersion: "0",
+	})
+	if err != nil {
+		return nil, err
+	}
+	names := map[string]string{}
+	for _, p := range list.Items {
+		names[string(p.UID)] = p.Namespace + "/" + p.Name
+	}
+	return names, nil
+}

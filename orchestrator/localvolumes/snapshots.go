@@ -1,0 +1,399 @@
+package localvolumes
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// SnapshotClass is how volumes are kept: a VolumeSnapshotClass.
+type SnapshotClass struct {
+	Name    string
+	Default bool
+	Retain  bool
+}
+
+// Snapshot is a VolumeSnapshot: what somebody wants to have of a claim.
+type Snapshot struct {
+	Key      string // namespace/name
+	UID      string
+	Created  time.Time
+	Class    string // that it names; empty: the default
+	Claim    string // namespace/name of what it is taken of; empty: it is there already, and
+	Content  string // is the name of its Content
+	Bound    string // to this Content, as its status says
+	State    State
+	Guarded  bool // it does not go before its Content
+	Deleting bool
+}
+
+// Content is a VolumeSnapshotContent: what stands for a snapshot on a disk.
+type Content struct {
+	Name       string
+	Handle     string // the snapshot's name on the disk
+	Of         string // the volume that it is taken of; empty: it was there before the object
+	Snapshot   string // UID of who has it; empty: who has it is known by name only
+	Key        string // namespace/name of who has it
+	Node       string // hostname; empty: nothing is promised
+	Filesystem string
+	Size       int64 // of a volume that can be made of it, at least, bytes
+	Retain     bool
+	Deleting   bool
+	State      State
+}
+
+// State is what the status of a Snapshot or of a Content says.
+type State struct {
+	Taken   int64 // seconds since 1970; 0: not yet
+	Ready   bool
+	Size    int64  // bytes of a volume that can be made of it, at least
+	Problem string // why it is not ready
+}
+
+// Source is what a claim's volume is to be made of. The zero value: of nothing.
+type Source struct {
+	Snapshot, Claim string // namespace/name of one of both
+}
+
+// Copy is what a node is to make of a volume or a snapshot that it has.
+type Copy struct {
+	Name string `json:"name"`
+	Of   string `json:"of"`
+	Size int64  `json:"size"` // limit of the copy, bytes
+}
+
+// The changes about snapshots and copies. A change of a snapshot says its key.
+type (
+	// GuardSnapshot keeps a snapshot until its content is gone, and writes down which class it has.
+	GuardSnapshot struct{ Snapshot, Class string }
+	// FreeSnapshot lets a snapshot go.
+	FreeSnapshot struct{ Snapshot string }
+	// CreateContent promises a snapshot.
+	CreateContent struct {
+		Snapshot, Class, Name, Of, Hostname, Filesystem string
+		Size                                            int64
+		Retain                                          bool
+	}
+	// BindContent gives what was on a node before its content to the snapshot that names it.
+	BindContent struct {
+		Name, Snapshot, Hostname, Filesystem string
+		Size                                 int64
+	}
+	// DeleteContent begins the end of a content; its finalizer keeps it until the node has destroyed it.
+	DeleteContent struct{ Name string }
+	// FinishContent lets a content go.
+	FinishContent struct{ Name string }
+	// SetContent and SetSnapshot say how it is.
+	SetContent struct {
+		Name  string
+		State State
+	}
+	SetSnapshot struct {
+		Snapshot, Bound string
+		State           State
+	}
+	// Tell tells a node what it is to copy, all of it.
+	Tell struct {
+		Node   string
+		Copies []Copy
+	}
+	// Filled says of a volume that it has what it was to have.
+	Filled struct{ Name string }
+	// Delay tells a claim why its volume cannot be used yet.
+	Delay struct{ Claim, Why string }
+)
+
+func (o GuardSnapshot) String() string {
+	return fmt.Sprintf("keep snapshot %s of class %s while there is something of it", o.Snapshot, o.Class)
+}
+func (o FreeSnapshot) String() string { return "let snapshot " + o.Snapshot + " go" }
+func (o CreateContent) String() string {
+	return fmt.Sprintf("promise snapshot %s of %s on %s (%d bytes)", o.Snapshot, o.Of, o.Hostname, o.Size)
+}
+func (o BindContent) String() string {
+	return fmt.Sprintf("give content %s on %s to snapshot %s", o.Name, o.Hostname, o.Snapshot)
+}
+func (o DeleteContent) String() string { return "delete content " + o.Name }
+func (o FinishContent) String() string { return "let content " + o.Name + " go" }
+func (o SetContent) String() string    { return fmt.Sprintf("content %s is %s", o.Name, o.State) }
+func (o SetSnapshot) String() string   { return fmt.Sprintf("snapshot %s is %s", o.Snapshot, o.State) }
+func (o Filled) String() string        { return "volume " + o.Name + " is filled" }
+func (o Delay) String() string         { return fmt.Sprintf("claim %s waits: %s", o.Claim, o.Why) }
+func (o Tell) String() string {
+	var all []string
+	for _, c := range o.Copies {
+		all = append(all, fmt.Sprintf("%s to %s (%d bytes)", c.Of, c.Name, c.Size))
+	}
+	return fmt.Sprintf("tell node %s to copy: %s", o.Node, cmp.Or(strings.Join(all, ", "), "nothing"))
+}
+
+func (s State) String() string {
+	switch {
+	case s.Ready:
+		return fmt.Sprintf("ready, of %d bytes", s.Size)
+	case s.Problem != "":
+		return "not ready: " + s.Problem
+	}
+	return "not ready"
+}
+
+// contentName and snapshotName are those of a snapshot's object and of what lies on the disk.
+func contentName(uid string) string  { return "snapcontent-" + uid }
+func snapshotName(uid string) string { return "snapshot-" + uid }
+
+// pending says whether a content is still to be taken.
+func (c Content) pending() bool {
+	return c.Of != "" && c.Node != "" && c.State.Taken == 0 && !c.Deleting
+}
+
+// lost says whether something went with its node, or with what was on its disk.
+func lost(node Node, there bool, filesystem string) bool {
+	return !there || node.Report.Filesystem != "" && node.Report.Filesystem != filesystem
+}
+
+// copies says what each node is to copy, by hostname; of what is needed for it nothing is destroyed.
+func copies(w World, nodes map[string]Node) (todo map[string][]Copy, needed map[string]bool) {
+	todo, needed = map[string][]Copy{}, map[string]bool{}
+	add := func(hostname, filesystem string, c Copy) {
+		if node, there := nodes[hostname]; !lost(node, there, filesystem) {
+			todo[hostname] = append(todo[hostname], c)
+			needed[c.Of] = true
+		}
+	}
+	for _, v := range w.Volumes {
+		if v.Source != "" && !v.Deleting {
+			add(v.Node, v.Filesystem, Copy{v.Name, v.Source, v.Size})
+		}
+	}
+	for _, c := range w.Contents {
+		if c.pending() {
+			add(c.Node, c.Filesystem, Copy{c.Handle, c.Of, c.Size})
+		}
+	}
+	for hostname := range todo {
+		todo[hostname] = sorted(todo[hostname], func(c Copy) string { return c.Name })
+	}
+	return todo, needed
+}
+
+// fills tells nodes what to copy, writes down what they have copied, and tells claims why their volumes are not filled yet.
+func fills(w World, nodes map[string]Node) []Op {
+	var ops []Op
+	todo, _ := copies(w, nodes)
+	for _, n := range sorted(w.Nodes, func(n Node) string { return n.Name }) {
+		if !slices.Equal(n.Copies, todo[n.Hostname]) {
+			ops = append(ops, Tell{n.Name, todo[n.Hostname]})
+		}
+	}
+	waits := map[string]string{}
+	for _, v := range sorted(w.Volumes, func(v Volume) string { return v.Name }) {
+		node, there := nodes[v.Node]
+		if v.Source == "" || v.Deleting || lost(node, there, v.Filesystem) {
+			continue
+		}
+		if _, made := node.Report.Made[v.Name]; made {
+			ops = append(ops, Filled{v.Name})
+		} else if why := node.Report.Waits[v.Name]; why != "" {
+			waits[v.ClaimUID] = fmt.Sprintf("volume %s is not filled yet: %s", v.Name, why)
+		}
+	}
+	for _, c := range inOrder(w.Claims) {
+		if why := waits[c.UID]; why != "" {
+			ops = append(ops, Delay{c.Key, why})
+		}
+	}
+	return ops
+}
+
+// origin says what a claim's volume is made of, and where that is; or why it cannot be made of it.
+func origin(w World, s Source) (of string, least int64, node Node, why string) {
+	fail := func(format string, args ...any) (string, int64, Node, string) {
+		return "", 0, Node{}, fmt.Sprintf(format, args...)
+	}
+	var hostname, filesystem string
+	if s.Snapshot != "" {
+		i := slices.IndexFunc(w.Snapshots, func(x Snapshot) bool { return x.Key == s.Snapshot })
+		if i < 0 {
+			return fail("there is no VolumeSnapshot %s of a local volume", s.Snapshot)
+		}
+		from := w.Snapshots[i]
+		j := slices.IndexFunc(w.Contents, func(c Content) bool { return c.Name == from.Bound && c.Snapshot == from.UID })
+		if from.Deleting || j >= 0 && w.Contents[j].Deleting {
+			return fail("VolumeSnapshot %s is being deleted", s.Snapshot)
+		}
+		if j < 0 || !w.Contents[j].State.Ready {
+			return fail("VolumeSnapshot %s is not ready: %s", s.Snapshot, cmp.Or(from.State.Problem, "it is being taken"))
+		}
+		content := w.Contents[j]
+		of, least, hostname, filesystem = content.Handle, content.Size, content.Node, content.Filesystem
+	} else {
+		i := slices.IndexFunc(w.Claims, func(c Claim) bool { return c.Key == s.Claim })
+		j := -1
+		if i >= 0 {
+			j = slices.IndexFunc(w.Volumes, func(v Volume) bool { return v.Name == w.Claims[i].Volume && v.ClaimUID == w.Claims[i].UID })
+		}
+		if i < 0 || w.Claims[i].Deleting {
+			return fail("there is no PersistentVolumeClaim %s with a local volume, or it is being deleted", s.Claim)
+		}
+		if j < 0 {
+			return fail("PersistentVolumeClaim %s has no local volume yet", s.Claim)
+		}
+		v := w.Volumes[j]
+		of, least, hostname, filesystem = v.Name, v.Size, v.Node, v.Filesystem
+	}
+	i := slices.IndexFunc(w.Nodes, func(n Node) bool { return n.Hostname == hostname })
+	switch {
+	case i < 0, w.Nodes[i].Report.Problem == "" && w.Nodes[i].Report.Filesystem != filesystem:
+		return fail("the data of %s went with node %s, or with what was on its disk", of, hostname)
+	case w.Nodes[i].Report.Problem != "":
+		return fail("node %s has no volumes: %s", hostname, w.Nodes[i].Report.Problem)
+	}
+	return of, least, w.Nodes[i], ""
+}
+
+// snapshots promises snapshots, says how they are, and brings those to their end that nobody wants any more.
+func snapshots(w World, nodes map[string]Node, free map[string]int64) []Op {
+	var ops []Op
+	contents := map[string]Content{}
+	for _, c := range sorted(w.Contents, func(c Content) string { return c.Name }) {
+		contents[c.Name] = c
+		if state := c.look(nodes); state != c.State && !c.Deleting {
+			ops = append(ops, SetContent{c.Name, state})
+		}
+	}
+	for _, s := range slices.SortedFunc(slices.Values(w.Snapshots), func(a, b Snapshot) int { return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.Key, b.Key)) }) {
+		name := cmp.Or(s.Content, contentName(s.UID))
+		content, there := contents[name]
+		mine := there && (content.Snapshot == s.UID || content.Snapshot == "" && content.Key == s.Key)
+		bound, state := "", State{}
+		switch {
+		case s.Deleting:
+			switch {
+			case !s.Guarded:
+			case !mine, content.Retain && !content.Deleting:
+				ops = append(ops, FreeSnapshot{s.Key})
+			case !content.Deleting:
+				ops = append(ops, DeleteContent{name})
+			}
+			continue
+		case mine && !s.Guarded:
+			ops = append(ops, GuardSnapshot{s.Key, s.Class})
+			continue
+		case mine && content.Snapshot == "":
+			if i := slices.IndexFunc(w.Nodes, func(n Node) bool { return n.Report.Volumes[content.Handle] > 0 }); i >= 0 {
+				n := w.Nodes[i]
+				ops = append(ops, BindContent{name, s.Key, n.Hostname, n.Report.Filesystem, n.Report.Volumes[content.Handle]})
+				continue
+			}
+			state.Problem = fmt.Sprintf("no node has a snapshot %s", content.Handle)
+		case mine:
+			bound, state = name, content.look(nodes)
+			if content.Deleting {
+				state = State{Problem: "VolumeSnapshotContent " + name + " is being deleted"}
+			}
+		case there:
+			state.Problem = fmt.Sprintf("VolumeSnapshotContent %s belongs to another VolumeSnapshot, %s", name, content.Key)
+		case s.Content != "":
+			state.Problem = fmt.Sprintf("there is no VolumeSnapshotContent %s", name)
+		case s.State.Taken != 0:
+			bound, state = s.Bound, State{Taken: s.State.Taken, Size: s.State.Size, Problem: "its data are lost: VolumeSnapshotContent " + name + " is gone"}
+		default:
+			var op Op
+			if op, state.Problem = taken(w, s, free); op != nil {
+				ops = append(ops, op)
+				continue
+			}
+		}
+		if state != s.State || bound != s.Bound {
+			ops = append(ops, SetSnapshot{s.Key, bound, state})
+		}
+	}
+	return ops
+}
+
+// taken begins to take a snapshot, or says why not: first the snapshot is kept from going, then it gets its content.
+func taken(w World, s Snapshot, free map[string]int64) (Op, string) {
+	class, why := w.snapshotClass(s.Class)
+	if why != "" {
+		return nil, why
+	}
+	of, size, node, why := origin(w, Source{Claim: s.Claim})
+	room := free[node.Hostname]
+	switch {
+	case why != "":
+		return nil, why
+	case size > room:
+		return nil, fmt.Sprintf("node %s has room for %s, and the snapshot may need %s until it is taken", node.Name, humanSize(room), humanSize(size))
+	case !s.Guarded:
+		return GuardSnapshot{s.Key, class.Name}, ""
+	}
+	free[node.Hostname] -= size
+	return CreateContent{Snapshot: s.Key, Class: class.Name, Name: contentName(s.UID), Of: of, Hostname: node.Hostname,
+		Filesystem: node.Report.Filesystem, Size: size, Retain: class.Retain}, ""
+}
+
+// snapshotClass is the class of a name, or the default.
+func (w World) snapshotClass(name string) (SnapshotClass, string) {
+	var defaults []SnapshotClass
+	for _, c := range w.SnapshotClasses {
+		if name != "" && c.Name == name {
+			return c, ""
+		}
+		if c.Default {
+			defaults = append(defaults, c)
+		}
+	}
+	switch {
+	case name != "":
+		return SnapshotClass{}, fmt.Sprintf("VolumeSnapshotClass %s is none of the driver %s", name, Driver)
+	case len(defaults) != 1:
+		return SnapshotClass{}, fmt.Sprintf("%d VolumeSnapshotClasses are the default of the driver %s: name one", len(defaults), Driver)
+	}
+	return defaults[0], ""
+}
+
+// look says how a content is, by what its node reports.
+func (c Content) look(nodes map[string]Node) State {
+	state := State{Taken: c.State.Taken, Size: c.State.Size}
+	node, there := nodes[c.Node]
+	_, has := node.Report.Volumes[c.Handle]
+	made, whole := node.Report.Made[c.Handle]
+	switch {
+	case c.Node == "" && c.Of != "":
+		state.Problem = "somebody else made its VolumeSnapshotContent and promised no room: delete that to have it made anew"
+	case c.Node == "": // nobody has asked for it yet
+	case lost(node, there, c.Filesystem):
+		state.Problem = fmt.Sprintf("its data went with node %s, or with what was on its disk", c.Node)
+	case node.Report.Problem != "":
+		state.Problem = fmt.Sprintf("node %s has no volumes: %s", c.Node, node.Report.Problem)
+	case c.pending() && whole:
+		return State{Taken: made, Ready: true, Size: c.Size}
+	case c.pending():
+		state.Problem = node.Report.Waits[c.Handle]
+	case !has:
+		state.Problem = fmt.Sprintf("its data are lost: node %s does not have them", c.Node)
+	default:
+		state.Ready, state.Size = true, c.Size
+	}
+	return state
+}
+
+// contentEnds brings contents that are deleted to their end. It adds to what nodes are to destroy.
+func contentEnds(w World, nodes map[string]Node, needed map[string]bool, obsolete map[string][]string) []Op {
+	var ops []Op
+	for _, c := range sorted(w.Contents, func(c Content) string { return c.Name }) {
+		node, there := nodes[c.Node]
+		switch {
+		case !c.Deleting:
+		case c.Retain, // the object goes, and the data stay
+			lost(node, there, c.Filesystem), // they went with the machine, or its reset
+			slices.Contains(node.Report.Gone, c.Handle):
+			ops = append(ops, FinishContent{c.Name})
+		case !needed[c.Handle]:
+			obsolete[c.Node] = append(obsolete[c.Node], c.Handle)
+		}
+	}
+	return ops
+}

@@ -1,0 +1,298 @@
+package copytree
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// describe is all that a copy has to keep of a folder, a line for each file. Files with several names are told by the first of them.
+func describe(t *testing.T, root string) string {
+	t.Helper()
+	var b strings.Builder
+	first := map[uint64]string{}
+	err := filepath.WalkDir(root, func(path string, _ fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		var s unix.Stat_t
+		if err := unix.Lstat(path, &s); err != nil {
+			return err
+		}
+		name, _ := filepath.Rel(root, path)
+		fmt.Fprintf(&b, "%q %o %d:%d %d", name, s.Mode, s.Uid, s.Gid, s.Mtim.Nano())
+		switch s.Mode & unix.S_IFMT {
+		case unix.S_IFREG:
+			data, err := os.ReadFile(path)
+			if err != nil {
+				return err
+			}
+			fmt.Fprintf(&b, " %d bytes in %d blocks, %d not zero", s.Size, s.Blocks, len(data)-bytes.Count(data, []byte{0}))
+		case unix.S_IFLNK:
+			to, err := os.Readlink(path)
+			if err != nil {
+				return err
+			}
+			fmt.Fprintf(&b, " -> %s", to)
+		case unix.S_IFBLK, unix.S_IFCHR:
+			fmt.Fprintf(&b, " device %x", s.Rdev)
+		}
+		if s.Mode&unix.S_IFMT != unix.S_IFLNK {
+			names, err := list(path)
+			if err != nil {
+				return err
+			}
+			for _, x := range slices.Sorted(slices.Values(names)) {
+				value, err := get(path, x)
+				if err != nil {
+					return err
+				}
+				fmt.Fprintf(&b, " %s=%x", x, value)
+			}
+		}
+		if s.Mode&unix.S_IFMT != unix.S_IFDIR && s.Nlink > 1 {
+			if first[s.Ino] == "" {
+				first[s.Ino] = name
+			}
+			fmt.Fprintf(&b, " = %s", first[s.Ino])
+		}
+		b.WriteByte('\n')
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b.String()
+}
+
+// folders are one with everything in it that a pod can make without rights beyond a container's, as the user that runs the test, and an
+// empty one on the same file system.
+func folders(t *testing.T) (from, to string) {
+	t.Helper()
+	from, to = filepath.Join(t.TempDir(), "from"), filepath.Join(t.TempDir(), "to")
+	in := func(name string) string { return filepath.Join(from, name) }
+	large := make([]byte, piece+5)
+	for i := range large {
+		large[i] = byte(i%251) + 1
+	}
+	sparse := func(name string) error {
+		f, err := os.Create(in(name))
+		if err != nil {
+			return err
+		}
+		_, first := f.WriteAt([]byte("begin"), 0)
+		_, last := f.WriteAt([]byte("end"), 64<<20)
+		return errors.Join(first, last, f.Truncate(80<<20), f.Close())
+	}
+	err := errors.Join(
+		os.MkdirAll(in("a/b/c"), 0o755), os.Mkdir(to, 0o700),
+		os.WriteFile(in("a/empty"), nil, 0o600),
+		os.WriteFile(in("a/file"), []byte("text"), 0o644),
+		os.WriteFile(in("a/large"), large, 0o640),
+		os.WriteFile(in("a/\xff\n"), []byte("a name that is no text"), 0o644),
+		sparse("sparse"),
+		os.Symlink("../nowhere", in("a/dangling")), os.Symlink("/etc", in("out")),
+		os.Link(in("a/file"), in("a/b/same")), os.Link(in("a/file"), in("zz")),
+		unix.Mkfifo(in("pipe"), 0o622),
+		unix.Mknod(in("socket"), unix.S_IFSOCK|0o600, 0),
+		os.Link(in("a/dangling"), in("a/dangling too")),
+		os.Chmod(in("a/b/c"), 0o777|fs.ModeSticky), os.Chmod(in("a/b"), 0o750|fs.ModeSetgid), os.Chmod(in("zz"), 0o755|fs.ModeSetuid),
+	)
+	if err != nil {
+		t.Fatal(err)
+	}
+	long := time.Date(2001, 2, 3, 4, 5, 6, 789, time.UTC)
+	for _, name := range []string{"a/file", "sparse", "pipe", "a/b/c", "a/b", "a", "."} {
+		if err := os.Chtimes(in(name), long, long); err != nil {
+			t.Fatal(err)
+		}
+		long = long.Add(time.Hour)
+	}
+	return from, to
+}
+
+// same compares both folders.
+func same(t *testing.T, from, to string) {
+	t.Helper()
+	want, got := strings.Split(describe(t, from), "\n"), strings.Split(describe(t, to), "\n")
+	for i := range max(len(want), len(got)) {
+		if i >= len(want) || i >= len(got) || want[i] != got[i] {
+			t.Fatalf("%s\nwant:\n%s", strings.Join(got[i:], "\n"), strings.Join(want[i:], "\n"))
+		}
+	}
+}
+
+// TestCopy copies everything that any user can make.
+func TestCopy(t *testing.T) {
+	from, to := folders(t)
+	before := describe(t, from)
+	if err := Copy(t.Context(), from, to); err != nil {
+		t.Fatal(err)
+	}
+	same(t, from, to)
+	for _, name := range []string{"a/large", "sparse"} {
+		want, err := os.ReadFile(filepath.Join(from, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := os.ReadFile(filepath.Join(to, name)); err != nil || !bytes.Equal(got, want) {
+			t.Errorf("%s has other data, %v", name, err)
+		}
+	}
+	if after := describe(t, from); after != before {
+		t.Errorf("the source is another one:\n%s\nbefore:\n%s", after, before)
+	}
+}
+
+// TestCopyAsRootOnly copies what root, and a pod's processes with it, can make besides: other owners, devices, attributes, ACLs.
+func TestCopyAsRootOnly(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("makes files of others and devices: root may, others may not")
+	}
+	from, to := folders(t)
+	in := func(name string) string { return filepath.Join(from, name) }
+	// struct posix_acl_xattr_header and its entries (include/uapi/linux/posix_acl_xattr.h): the owner rwx, user 1234 r-x, the group r--,
+	// the mask rwx, others nothing.
+	acl := []byte{2, 0, 0, 0}
+	for _, e := range [][4]uint16{{1, 7, 0xffff, 0xffff}, {2, 5, 1234, 0}, {4, 4, 0xffff, 0xffff}, {16, 7, 0xffff, 0xffff}, {32, 0, 0xffff, 0xffff}} {
+		for _, v := range e {
+			acl = append(acl, byte(v), byte(v>>8))
+		}
+	}
+	// struct vfs_ns_cap_data, version 2, effective: CAP_NET_BIND_SERVICE (include/uapi/linux/capability.h).
+	capability := []byte{1, 0, 0, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+	err := errors.Join(
+		unix.Mknod(in("null"), unix.S_IFCHR|0o666, int(unix.Mkdev(1, 3))), unix.Mknod(in("a/disk"), unix.S_IFBLK|0o660, int(unix.Mkdev(7, 0))),
+		os.Lchown(in("a/dangling"), 11, 12), os.Lchown(in("a/large"), 1000, 2000), os.Lchown(in("pipe"), 70000, 0), os.Lchown(in("a/b"), 5, 6), os.Lchown(from, 999, 998),
+		os.Chmod(in("a/b"), 0o750|fs.ModeSetgid), os.Chmod(in("a/large"), 0o755|fs.ModeSetuid|fs.ModeSetgid),
+		unix.Setxattr(in("a/file"), "user.note", []byte("a\x00b"), 0), unix.Setxattr(in("a/file"), "user.empty", nil, 0),
+		unix.Setxattr(in("a/b"), "trusted.overlay.opaque", []byte("y"), 0), unix.Setxattr(in("a/large"), "security.capability", capability, 0),
+		unix.Setxattr(in("a/b"), "system.posix_acl_default", acl, 0), unix.Setxattr(in("a/b"), "system.posix_acl_access", acl, 0),
+		unix.Setxattr(in("pipe"), "system.posix_acl_access", acl, 0),
+		os.WriteFile(in("a/b/inherits"), nil, 0o640),
+	)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := Copy(t.Context(), from, to); err != nil {
+		t.Fatal(err)
+	}
+	same(t, from, to)
+	if all := describe(t, to); strings.Count(all, "posix_acl_access") != 3 || !strings.Contains(all, "security.capability") || !strings.Contains(all, "device 103") {
+		t.Errorf("the folder does not have what it should:\n%s", all)
+	}
+}
+
+// TestStop: a copy that is not wanted any more ends before the next file.
+func TestStop(t *testing.T) {
+	from, to := folders(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := Copy(ctx, from, to); !errors.Is(err, context.Canceled) {
+		t.Errorf("%v", err)
+	}
+	if made, err := os.ReadDir(to); err != nil || len(made) > 0 {
+		t.Errorf("%v, %v", made, err)
+	}
+}
+
+// TestRefused: a copy that cannot go on says which file, and ends.
+func TestRefused(t *testing.T) {
+	from, to := folders(t)
+	if err := os.Mkdir(filepath.Join(to, "pipe"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := Copy(t.Context(), from, to); !errors.Is(err, fs.ErrExist) || !strings.Contains(err.Error(), `"pipe"`) {
+		t.Errorf("%v", err)
+	}
+}
+
+// TestDeep: folders within folders, more than a path can name, are copied up to a limit, without a descriptor left open.
+func TestDeep(t *testing.T) {
+	for depth, fits := range map[int]bool{deepest: true, deepest + 2: false} {
+		from, to := t.TempDir(), t.TempDir()
+		name := strings.Repeat("n", 100)
+		at, err := folder(unix.AT_FDCWD, from)
+		for range depth {
+			if err == nil {
+				err = unix.Mkdirat(int(at.Fd()), name, 0o755)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			before := at
+			at, err = folder(int(at.Fd()), name)
+			before.Close()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = errors.Join(unix.Mknodat(int(at.Fd()), "one", unix.S_IFREG|0o600, 0), unix.Linkat(int(at.Fd()), "one", int(at.Fd()), "two", 0), at.Close())
+		if err != nil {
+			t.Fatal(err)
+		}
+		before := descriptors(t)
+		if err := Copy(t.Context(), from, to); (err == nil) != fits || err != nil && !strings.Contains(err.Error(), "folders") {
+			t.Errorf("%d deep: %v", depth, err)
+		}
+		if after := descriptors(t); after > before {
+			t.Errorf("%d descriptors, before %d", after, before)
+		}
+		if err := errors.Join(os.RemoveAll(from), os.RemoveAll(to)); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func descriptors(t *testing.T) int {
+	t.Helper()
+	all, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(all)
+}
+
+// TestIdle: the thread that asked waits for others, and no other does.
+func TestIdle(t *testing.T) {
+	priorities := make(chan map[string]int)
+	look := func() map[string]int {
+		nice, err := unix.Getpriority(unix.PRIO_PROCESS, unix.Gettid())
+		if err != nil {
+			t.Error(err)
+		}
+		class, _, errno := unix.Syscall(unix.SYS_IOPRIO_GET, 1, 0, 0)
+		if errno != 0 {
+			t.Error(errno)
+		}
+		return map[string]int{"nice": 20 - nice, "class": int(class >> 13)}
+	}
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	before := look()
+	go func() {
+		runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine
+		if err := Idle(); err != nil {
+			t.Error(err)
+		}
+		priorities <- look()
+	}()
+	if got := <-priorities; !maps.Equal(got, map[string]int{"nice": 19, "class": 3}) {
+		t.Errorf("%v", got)
+	}
+	if after := look(); !maps.Equal(after, before) {
+		t.Errorf("this thread: %v, before: %v", after, before)
+	}
+}
