@@ -30,14 +30,15 @@ const (
 	MetadataName    = "orlop-name"    // the common name in it
 	MetadataOrigin  = "orlop-origin"  // serial number of what it was renewed from (pki.Origin); its own if it was not
 	MetadataTicket  = "orlop-ticket"  // serial number of the ticket by which a machine came to the cluster (pki.TicketOf); empty for all others
+	MetadataKey     = "orlop-key"     // fingerprint of the certificate's key (pki.Fingerprint)
 	MetadataIssuer  = "orlop-issuer"  // fingerprint (pki.Fingerprint) of the CA that vouches for what it was renewed from, or for itself
 )
 
 // caller is who makes a call, as proven by the certificate.
 type caller struct {
-	subject, name, serial, origin, ticket, peer, issuer string
-	role                                                api.Role
-	chain                                               []*x509.Certificate // the client's certificate first, the CA last
+	subject, name, serial, origin, ticket, key, peer, issuer string
+	role                                                     api.Role
+	chain                                                    []*x509.Certificate // the client's certificate first, the CA last
 }
 
 func (c caller) metadata() metadata.MD {
@@ -47,6 +48,7 @@ func (c caller) metadata() metadata.MD {
 		MetadataOrigin, c.origin,
 		MetadataSerial, c.serial,
 		MetadataTicket, c.ticket,
+		MetadataKey, c.key,
 		MetadataRole, c.roleName(),
 		MetadataPeer, c.peer,
 		MetadataIssuer, c.issuer,
@@ -177,6 +179,7 @@ func identify(ctx context.Context) (caller, error) {
 	who.name = shown(who.chain[0].Subject.CommonName)
 	origin, root := pki.OriginOf(who.chain[0])
 	who.serial, who.origin, who.ticket = pki.Serial(who.chain[0]), shown(origin), shown(pki.TicketOf(who.chain[0]))
+	who.key = pki.Fingerprint(who.chain[0])
 	who.issuer = shown(cmp.Or(root, pki.Fingerprint(who.chain[len(who.chain)-1])))
 	return who, nil
 }

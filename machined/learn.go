@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"sync"
@@ -23,6 +24,7 @@ import (
 //  1. Each machine asks those that Cluster.spec.controlPlanes names, and a worker those that let it in, every few seconds and when it has started, what was revoked and
 //     restored there. It knocks as a machine, and verifies them as machines.
 //  2. What is news is written into its own book (trust.Book.Merge), and in force.
+//  3. Control-plane machines ask each other for the roll of the cluster's members in the same way (agree.go).
 //
 // So whoever was away learns it from anybody who was not, and nothing has to be remembered about who knows what.
 
@@ -35,7 +37,7 @@ const (
 
 // learnRevocations learns as long as the machine runs.
 func (m *machine) learnRevocations(ctx context.Context) {
-	l := learner{m: m, peers: map[netip.Addr]*learntFrom{}}
+	l := learner{m: m, problems: map[netip.Addr]string{}}
 	tick := time.NewTicker(learnEvery)
 	defer tick.Stop()
 	for configs := m.config.Watch(); ; {
@@ -52,51 +54,38 @@ func (m *machine) learnRevocations(ctx context.Context) {
 
 // learner is the machine as one who learns.
 type learner struct {
-	m     *machine
-	peers map[netip.Addr]*learntFrom
-}
-
-// learntFrom is another machine. One goroutine at a time uses it.
-type learntFrom struct {
-	client  *client.Client // nil: not connected
-	problem string         // why nothing was learnt the last time
+	m        *machine
+	problems map[netip.Addr]string // why nothing, or not all, was learnt the last time, of those that were asked
 }
 
 // round asks all of them once, at the same time.
 func (l *learner) round(ctx context.Context, now applied) {
 	named := l.m.teachers(now)
-	for addr, p := range l.peers {
-		if !slices.Contains(named, addr) {
-			p.close()
-			delete(l.peers, addr)
-		}
-	}
+	l.m.connections.keep(named)
+	maps.DeleteFunc(l.problems, func(addr netip.Addr, _ string) bool { return !slices.Contains(named, addr) })
+	problems := make([]string, len(named))
 	var asking sync.WaitGroup
-	for _, addr := range named {
-		p := l.peers[addr]
-		if p == nil {
-			p = &learntFrom{}
-			l.peers[addr] = p
-		}
+	for i, addr := range named {
 		asking.Go(func() {
-			err := p.learn(ctx, l.m, addr)
+			err := l.m.learn(ctx, addr, !worker(now.config))
 			if worker(now.config) {
 				l.m.noteRemoved(err)
 			}
-			problem := ""
 			if err != nil {
-				problem = err.Error()
+				problems[i] = err.Error()
 			}
-			if problem != "" && problem != p.problem {
-				l.m.events.add("trust", "failure", fmt.Sprintf("no revocations are learnt from %s: %s", addr, problem))
-			}
-			if problem == "" && p.problem != "" {
-				l.m.events.add("trust", "state", fmt.Sprintf("revocations are learnt from %s again", addr))
-			}
-			p.problem = problem
 		})
 	}
 	asking.Wait()
+	for i, addr := range named {
+		if problems[i] != "" && problems[i] != l.problems[addr] {
+			l.m.events.add("trust", "failure", fmt.Sprintf("no revocations are learnt from %s: %s", addr, problems[i]))
+		}
+		if problems[i] == "" && l.problems[addr] != "" {
+			l.m.events.add("trust", "state", fmt.Sprintf("revocations are learnt from %s again", addr))
+		}
+		l.problems[addr] = problems[i]
+	}
 }
 
 // teachers are the machines to ask: those of the configuration but this one.
@@ -120,34 +109,29 @@ func (m *machine) teachers(now applied) []netip.Addr {
 	return slices.DeleteFunc(named, func(a netip.Addr) bool { return slices.Contains(own, a) })
 }
 
-func (p *learntFrom) close() {
-	if p.client != nil {
-		_ = p.client.Close() // nothing is sent any more
-		p.client = nil
-	}
-}
-
-// learn asks one machine.
-func (p *learntFrom) learn(ctx context.Context, m *machine, addr netip.Addr) error {
+// learn asks one machine; members: for the roll, too.
+func (m *machine) learn(ctx context.Context, addr netip.Addr, members bool) error {
 	asking, cancel := context.WithTimeout(ctx, learnTime)
 	defer cancel()
-	if p.client == nil || !p.client.Connected() {
-		p.close()
-		e, err := m.peerAt(netip.AddrPortFrom(addr, apidPort).String())
-		if err != nil {
-			return err
+	var news []trust.Revocation
+	_, err := call(asking, m, addr, func(c *client.Client) (_ struct{}, err error) {
+		news, err = m.book.learn(func(r *api.RevocationsRequest) (*api.RevocationsResponse, error) {
+			answer, err := c.Trust.Revocations(asking, r)
+			if err != nil {
+				return nil, errors.New(status.Convert(err).Message())
+			}
+			return answer, nil
+		})
+		if err == nil && members {
+			_, err = m.book.learnRoll(func(r *api.RollRequest) (*api.RollResponse, error) {
+				answer, err := c.Cluster.Roll(asking, r)
+				if err != nil {
+					return nil, fmt.Errorf("members: %s", status.Convert(err).Message())
+				}
+				return answer, nil
+			})
 		}
-		if p.client, err = client.Dial(asking, e); err != nil {
-			return err
-		}
-	}
-	news, err := m.book.learn(func(r *api.RevocationsRequest) (*api.RevocationsResponse, error) {
-		answer, err := p.client.Trust.Revocations(asking, r)
-		if err != nil {
-			p.close() // it may be the connection: the certificate that it was made with counts no more
-			return nil, errors.New(status.Convert(err).Message())
-		}
-		return answer, nil
+		return struct{}{}, err
 	})
 	for _, r := range news {
 		what := "is revoked"
@@ -176,7 +160,7 @@ func (b *book) learn(ask func(*api.RevocationsRequest) (*api.RevocationsResponse
 	}
 	var learnt []trust.Revocation
 	for _, r := range answer.Revocations {
-		learnt = append(learnt, trust.Revocation{Origin: r.Origin, Name: r.Name, At: r.At.AsTime(), By: r.By, Count: r.Count, Restored: r.Restored})
+		learnt = append(learnt, revocationOf(r))
 	}
 	b.Lock()
 	defer b.Unlock()
@@ -213,4 +197,9 @@ func (a trustAPI) Revocations(_ context.Context, r *api.RevocationsRequest) (*ap
 // toldRevocation is one as the API has it.
 func toldRevocation(r trust.Revocation) *api.Revocation {
 	return &api.Revocation{Origin: r.Origin, Name: r.Name, At: timestamppb.New(r.At), By: r.By, Count: r.Count, Restored: r.Restored}
+}
+
+// revocationOf is one that was told.
+func revocationOf(r *api.Revocation) trust.Revocation {
+	return trust.Revocation{Origin: r.Origin, Name: r.Name, At: r.At.AsTime(), By: r.By, Count: r.Count, Restored: r.Restored}
 }

@@ -8,7 +8,7 @@
 //	apply.go       how a configuration is applied
 //	follow.go      what follows from a configuration and from the addresses
 //	upgrade.go     how an upgrade goes, and goes back
-//	membership.go  how a worker joins its cluster; members.go is the control plane's side
+//	membership.go  how a worker joins its cluster; members.go is the control plane's side, agree.go how its machines agree
 //	relay.go       how a caller comes through this machine to another one
 //	bundles.go     how a bundle comes to the machine
 //	install.go     how a system that runs from memory is put onto a disk
@@ -138,6 +138,8 @@ type machine struct {
 	upgrade       *cell.Cell[upgradeState]
 	installation  *cell.Cell[installState]
 	membership    *cell.Cell[membershipState]
+
+	connections connections // to the cluster's other machines
 }
 
 func newMachine() *machine {

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"crypto/ecdsa"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -17,6 +18,7 @@ import (
 	"github.com/orlop-os/orlop/machined/credentials"
 	"github.com/orlop-os/orlop/machined/network"
 	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/client"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/pki"
@@ -24,7 +26,7 @@ import (
 )
 
 // How a control-plane machine lets others into the cluster, and takes them out (docs/decisions/0028-joining.md). Who may come is decided by
-// trust.Book; membership.go is the other side.
+// trust.Book, how several control-plane machines agree on it is in agree.go; membership.go is the other side.
 
 // memberLife is how long the certificates of a member are valid. They are renewed after two thirds of it, so a machine that was switched
 // off for longer than a third needs no new ticket; one that was removed does not keep them that long, because they are revoked.
@@ -70,23 +72,62 @@ func (a clusterAPI) Invite(ctx context.Context, r *api.InviteRequest) (*api.Invi
 	if err != nil {
 		return nil, status.Errorf(codes.Internal, "Cluster.spec.pki.client: %v", err)
 	}
+	now, _ := a.m.config.Get()
+	of := a.m.electorate(now)
+	books, silent := a.m.learnRolls(ctx, of.others, len(of.others))
+	var asked []netip.Addr
+	var voters []string
+	for addr, id := range books {
+		if !slices.Contains(voters, id) {
+			asked, voters = append(asked, addr), append(voters, id)
+		}
+	}
+	if len(voters)+of.one() < of.majority() {
+		return nil, tooFew(len(voters)+of.one(), of, "know a ticket, so that it is good for one machine only", silent)
+	}
 	leaf, err := ca.Issue(pki.Spec{CN: r.Name, O: []string{pki.RoleJoin}, Usage: pki.Client, TTL: life, Backdate: pki.CABackdate, For: key})
 	if err != nil {
 		return nil, status.Error(codes.Internal, err.Error())
 	}
-	serial := pki.Serial(leaf.Cert)
-	ticket := trust.Issued{
-		Serial: serial, Origin: serial, Name: r.Name, Role: trust.RoleJoin, At: time.Now().UTC(), Expires: leaf.Cert.NotAfter, Life: life,
-		By: said(ctx, apid.MetadataSubject),
+	ticket := trust.Ticket{
+		Serial: pki.Serial(leaf.Cert), Name: r.Name, At: time.Now().UTC(), Expires: leaf.Cert.NotAfter, By: said(ctx, apid.MetadataSubject),
+		Voters: voters, Needs: of.majority(),
 	}
-	if err := a.m.book.update(func(b trust.Book) (trust.Book, error) { return b.Invite(ticket) }); err != nil {
+	invite := func(b trust.Book) (trust.Book, error) {
+		if of.own {
+			ticket.Voters = append(slices.Clone(voters), b.ID)
+		}
+		return b.Invite(ticket)
+	}
+	if err := a.m.book.try(invite); err != nil {
+		return nil, err
+	}
+	noted, silent, refused := a.m.tell(ctx, asked, &api.TellRequest{Roll: toMembership(trust.Roll{Tickets: []trust.Ticket{ticket}})}, ticket.Serial, len(asked))
+	if refused != nil {
+		return nil, status.Error(codes.FailedPrecondition, refused.Error())
+	}
+	if len(noted)+of.one() < of.majority() {
+		return nil, tooFew(len(noted)+of.one(), of, "know a ticket, so that it is good for one machine only", silent)
+	}
+	if err := a.m.book.update(invite); err != nil {
 		return nil, err
 	}
 	answer := &api.InviteResponse{Certificate: leaf.Cert.Raw, Documents: config.Marshal(documents)}
 	for _, address := range nodeAddresses(state) {
 		answer.From = append(answer.From, address.String())
 	}
+	slices.Sort(noted)
+	for _, address := range noted {
+		if !slices.Contains(answer.From, address) && len(answer.From) < config.MostFrom {
+			answer.From = append(answer.From, address)
+		}
+	}
 	return answer, nil
+}
+
+// tooFew says that less than half of the control plane answers.
+func tooFew(answer int, of electorate, what string, silent []string) error {
+	return status.Errorf(codes.Unavailable, "%d of %d control-plane machines %s, and %d have to; try again when more of them answer (%s)", answer, of.all(), what, of.majority(), strings.Join(silent, "; "))
 }
 
 // workerDocuments is the configuration of a worker of this cluster, which holds none of its keys. The ticket is put into it by whoever
@@ -114,18 +155,41 @@ func workerDocuments(c *config.Config, name string) *config.Config {
 func (b *book) update(change func(trust.Book) (trust.Book, error)) error {
 	b.Lock()
 	defer b.Unlock()
-	known := b.openLocked()
-	if b.damaged != nil {
-		return status.Error(codes.FailedPrecondition, "nothing is issued: "+b.damaged.Error()+"; `orlopctl trust revoke --new-list` begins a new list")
-	}
-	next, err := change(known)
+	next, err := b.changedLocked(change)
 	if err != nil {
-		return status.Error(codes.FailedPrecondition, err.Error())
+		return err
 	}
 	if err := b.keepLocked(next); err != nil {
 		return status.Error(codes.Unavailable, err.Error())
 	}
 	return nil
+}
+
+// try is update, without the change.
+func (b *book) try(change func(trust.Book) (trust.Book, error)) error {
+	b.Lock()
+	defer b.Unlock()
+	_, err := b.changedLocked(change)
+	return err
+}
+
+func (b *book) changedLocked(change func(trust.Book) (trust.Book, error)) (trust.Book, error) {
+	known, err := b.begunLocked()
+	if b.damaged != nil {
+		return known, status.Error(codes.FailedPrecondition, "nothing is issued: "+b.damaged.Error()+"; `orlopctl trust revoke --new-list` begins a new list")
+	}
+	if err != nil {
+		return known, status.Error(codes.Unavailable, err.Error())
+	}
+	known, _ = known.Prune(&b.session, time.Now())
+	next, err := change(known)
+	switch {
+	case errors.Is(err, trust.ErrTooFew):
+		return next, status.Error(codes.Unavailable, err.Error())
+	case err != nil:
+		return next, status.Error(codes.FailedPrecondition, err.Error())
+	}
+	return next, nil
 }
 
 // Join signs for the holder of a ticket, and for a member by the certificate that it has.
@@ -151,6 +215,10 @@ func (a clusterAPI) Join(ctx context.Context, r *api.JoinRequest) (*api.JoinResp
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
 	member.Key = pki.KeyFingerprint(key)
+	known := role == pki.RoleMachine
+	if known && member.Key != said(ctx, apid.MetadataKey) { // no book has to know it for that
+		return nil, status.Error(codes.FailedPrecondition, "a machine gets certificates again for the key that it has, and for no other")
+	}
 	peer, err := netip.ParseAddrPort(said(ctx, apid.MetadataPeer))
 	if err != nil {
 		return nil, status.Errorf(codes.Internal, "the caller's address cannot be read: %v", err)
@@ -162,27 +230,123 @@ func (a clusterAPI) Join(ctx context.Context, r *api.JoinRequest) (*api.JoinResp
 	if err := notItsOwn(c, state, addresses[0]); err != nil {
 		return nil, status.Error(codes.FailedPrecondition, err.Error())
 	}
-	// What is refused costs no signature, and nobody can have the book written over and over.
-	a.m.book.Lock()
-	_, err = a.m.book.openLocked().Admit(member, role == pki.RoleMachine)
-	a.m.book.Unlock()
-	if err != nil {
-		return nil, status.Error(codes.FailedPrecondition, err.Error())
+	stand := func(b trust.Book) (trust.Book, error) { return b.Stand(member, known, &a.m.book.session, time.Now()) }
+	// What is refused costs no signature, and nobody can have the book written over and over, or others asked.
+	if err := a.m.book.try(stand); err != nil {
+		return nil, err
 	}
 	if !a.m.book.renewals.Allow() {
 		return nil, status.Error(codes.ResourceExhausted, "too many certificates are asked for at present; try again")
+	}
+	claims, stood, err := a.votes(ctx, member, known, stand)
+	if err != nil {
+		return nil, err
 	}
 	answer, expires, err := sign(c, member, addresses, key, r.Leaves)
 	if err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
 	member.Expires = expires
-	// It is in the book before anybody has it, so that it can be revoked.
-	if err := a.m.book.update(func(b trust.Book) (trust.Book, error) { return b.Admit(member, role == pki.RoleMachine) }); err != nil {
+	if err := a.enter(ctx, member, known, claims, stood); err != nil {
 		return nil, err
 	}
 	a.m.events.add("cluster", "op", fmt.Sprintf("machine %s at %s has its certificates until %s", member.Name, member.Address, expires.Format(time.RFC3339)))
 	return answer, nil
+}
+
+// votes notes here that a machine wants to be let in, and asks the others whether they stand for it, until enough do. It returns what they
+// know of its ticket, and how many of the control plane stand for it.
+func (a clusterAPI) votes(ctx context.Context, member trust.Member, known bool, stand func(trust.Book) (trust.Book, error)) (claims []trust.Claim, stood int, err error) {
+	now, _ := a.m.config.Get()
+	of := a.m.electorate(now)
+	came := false
+	look := func(b trust.Book) (trust.Book, error) {
+		came = b.Came(member.Ticket)
+		return b, nil
+	}
+	if err := a.m.book.try(look); err != nil {
+		return nil, 0, err
+	}
+	if known && !came { // others may know it
+		heard, silent := a.m.learnRolls(ctx, of.others, of.majority()-of.one())
+		if len(heard)+of.one() < of.majority() {
+			return nil, 0, tooFew(len(heard)+of.one(), of, "say whether they know the machine", silent)
+		}
+	}
+	var about trust.Roll
+	books := map[string]bool{} // that stand for it
+	err = a.m.book.update(func(b trust.Book) (trust.Book, error) {
+		b, err := stand(b)
+		about, came = b.About(member.Ticket), b.Came(member.Ticket)
+		if of.own {
+			books[b.ID] = true
+		}
+		return b, err
+	})
+	if err != nil {
+		return nil, 0, err
+	}
+	needs := of.majority()
+	if !known && !came && len(about.Tickets) == 1 { // how many was said when it was issued
+		needs = about.Tickets[0].Needs
+	}
+	r := &api.VouchRequest{Roll: toMembership(about), Machine: toWorker(member), Known: known}
+	var against []string
+	if len(books) < needs {
+		askAll(ctx, a.m, of.others, func(ctx context.Context, c *client.Client) (*api.VouchResponse, error) {
+			return c.Cluster.Vouch(ctx, r)
+		}, func(v answered[*api.VouchResponse]) bool {
+			switch {
+			case v.err != nil:
+				against = append(against, reason(v.from, v.err))
+			case v.answer.Refused != "":
+				claims = append(claims, fromClaims(v.answer.Claims)...)
+				against = append(against, fmt.Sprintf("%s: %s", v.from, v.answer.Refused))
+			default:
+				claims = append(claims, fromClaims(v.answer.Claims)...)
+				books[v.answer.Book] = true
+			}
+			return len(books) >= needs
+		})
+	}
+	if stood = len(books); stood >= needs {
+		return claims, stood, nil
+	}
+	// Why nobody comes by a ticket says more than how many stand for it.
+	err = a.m.book.try(func(b trust.Book) (trust.Book, error) {
+		return b.AdmitBy(member, known, claims, stood, needs, &a.m.book.session)
+	})
+	if err != nil && status.Code(err) != codes.Unavailable {
+		return nil, 0, err
+	}
+	return nil, 0, tooFew(stood, of, "stand for "+member.Name, against)
+}
+
+// enter writes a machine into the book, and into those of others. When it returns, more than half of them hold it: before anybody has the
+// certificates, so that they can be revoked, and so that nobody else is given the name or the address.
+func (a clusterAPI) enter(ctx context.Context, member trust.Member, known bool, claims []trust.Claim, stood int) error {
+	now, _ := a.m.config.Get()
+	of := a.m.electorate(now)
+	var entered trust.Roll
+	err := a.m.book.update(func(b trust.Book) (trust.Book, error) {
+		b, err := b.AdmitBy(member, known, claims, stood, of.majority(), &a.m.book.session)
+		entered = b.About(member.Ticket)
+		return b, err
+	})
+	if err != nil {
+		return err
+	}
+	noted, silent, _ := a.m.tell(ctx, of.others, &api.TellRequest{Roll: toMembership(entered)}, member.Ticket, of.majority()-of.one())
+	if len(noted)+of.one() < of.majority() {
+		return tooFew(len(noted)+of.one(), of, "hold "+member.Name+" in their books", silent)
+	}
+	// It may have been removed meanwhile.
+	return a.m.book.try(func(b trust.Book) (trust.Book, error) {
+		if !b.Came(member.Ticket) {
+			return b, fmt.Errorf("machine %s: it was removed while it joined; ask for another ticket", member.Name)
+		}
+		return b, nil
+	})
 }
 
 // notItsOwn refuses an address that is not the caller's alone: certificates with it would make him somebody else. He comes from this machine
@@ -260,33 +424,42 @@ func (a clusterAPI) Members(context.Context, *api.MembersRequest) (*api.MembersR
 	known := a.m.book.openLocked()
 	a.m.book.Unlock()
 	out := &api.MembersResponse{}
-	for _, m := range known.Members {
-		out.Members = append(out.Members, &api.Member{
-			Name: m.Name, Ticket: m.Ticket, Fingerprint: m.Key, Address: m.Address,
-			Joined: timestamppb.New(m.Joined), Renewed: timestamppb.New(m.Renewed), Expires: timestamppb.New(m.Expires),
-		})
-	}
+	out.Members = toMembership(known.Told()).Members
 	for _, t := range known.Open(time.Now()) {
 		out.Tickets = append(out.Tickets, &api.Ticket{Serial: t.Serial, Name: t.Name, Expires: timestamppb.New(t.Expires), By: t.By})
 	}
 	return out, nil
 }
 
-// Remove is in force when it returns, but for the Node object, without which Kubernetes goes on expecting the machine.
+// Remove is in force when it returns, here and on the other control-plane machines that answer, but for the Node object, without which
+// Kubernetes goes on expecting the machine.
 func (a clusterAPI) Remove(ctx context.Context, r *api.RemoveMemberRequest) (*api.RemoveMemberResponse, error) {
 	if _, err := a.issuing(); err != nil {
 		return nil, err
 	}
+	now, _ := a.m.config.Get()
+	of := a.m.electorate(now)
+	_, silent := a.m.learnRolls(ctx, of.others, len(of.others)) // it may have joined a moment ago
 	out := &api.RemoveMemberResponse{}
+	var removed []*api.Revocation
 	err := a.m.book.update(func(b trust.Book) (next trust.Book, err error) {
-		next, out.Tickets, err = b.Remove(r.Name, time.Now().UTC(), said(ctx, apid.MetadataSubject))
+		if next, out.Tickets, err = b.Remove(r.Name, time.Now().UTC(), said(ctx, apid.MetadataSubject)); err != nil && len(silent) > 0 {
+			return next, fmt.Errorf("%w; some of the control plane do not answer, and may know it (%s)", err, strings.Join(silent, "; "))
+		}
+		for _, v := range next.Revoked {
+			if slices.Contains(out.Tickets, v.Origin) {
+				removed = append(removed, toldRevocation(v))
+			}
+		}
 		return next, err
 	})
 	if err != nil {
 		return nil, err
 	}
-	if err := a.m.enforce(context.WithoutCancel(ctx)); err != nil {
-		return nil, status.Errorf(codes.Internal, "it is written down, but not in force yet: %v; it will be tried again within %s", err, lookAgain)
+	enforced := a.m.enforce(context.WithoutCancel(ctx))
+	_, out.Unaware, _ = a.m.tell(ctx, of.others, &api.TellRequest{Removed: removed}, "", len(of.others))
+	if enforced != nil {
+		return nil, status.Errorf(codes.Internal, "it is written down, but not in force yet: %v; it will be tried again within %s", enforced, lookAgain)
 	}
 	a.m.events.add("cluster", "op", "removed machine "+r.Name)
 	forgetting, cancel := context.WithTimeout(ctx, forgetTime)

@@ -51,6 +51,7 @@ func controlPlane(t *testing.T) clusterAPI {
 	}, config.EncryptionKey{})
 	m.config.Set(applied{config: whole})
 	m.events = newEventLog()
+	m.membership = cell.New(membershipState{})
 	m.networkState = cell.New(network.State{Links: []network.LinkState{{Managed: true, Up: true, Addresses: []network.AddressState{{Prefix: netip.MustParsePrefix("10.0.0.11/24")}}}}})
 	return clusterAPI{m: m}
 }
@@ -59,7 +60,7 @@ func controlPlane(t *testing.T) clusterAPI {
 func from(t *testing.T, cert *x509.Certificate, peer string) context.Context {
 	ctx := by(t, cert)
 	md, _ := metadata.FromIncomingContext(ctx)
-	return metadata.NewIncomingContext(ctx, metadata.Join(md, metadata.Pairs(apid.MetadataPeer, peer, apid.MetadataTicket, pki.TicketOf(cert))))
+	return metadata.NewIncomingContext(ctx, metadata.Join(md, metadata.Pairs(apid.MetadataPeer, peer, apid.MetadataTicket, pki.TicketOf(cert), apid.MetadataKey, pki.Fingerprint(cert))))
 }
 
 // TestMembers: a machine is invited, joins, renews, and is removed; its ticket is good for nobody else.
@@ -152,7 +153,7 @@ func TestMembers(t *testing.T) {
 	_, err = asks(admin, &thief, "10.0.0.66:1")
 	refused("people ask for a ticket", err)
 	_, err = asks(held.machine.Cert, &thief, "10.0.0.66:1") // with the machine's certificate, but another key
-	refused("another machine has used it", err)
+	refused("for the key that it has, and for no other", err)
 	_, err = a.Invite(from(t, admin, "10.0.0.5:1"), &api.InviteRequest{Name: "w1", Request: request(&ticketKey)})
 	refused("there is one of this name", err)
 	for _, name := range []string{"m1", "W1", "", "a b"} {
@@ -177,7 +178,7 @@ func TestMembers(t *testing.T) {
 			t.Errorf("%s counts after it was removed", cert.Subject)
 		}
 	}
-	if _, err := next.Invite(trust.Issued{Name: "w1", Role: trust.RoleJoin}); err != nil {
+	if _, err := next.Invite(trust.Ticket{Serial: "1a", Name: "w1", Voters: []string{next.ID}, Needs: 1}); err != nil {
 		t.Errorf("the name is not free again: %v", err)
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -135,8 +136,8 @@ const (
 	askSeldom = 2 * time.Minute
 	// calm is how long it rests when it has got what it asked for, and would ask for more.
 	calm = time.Hour
-	// askTimeout bounds asking all of them once.
-	askTimeout = 30 * time.Second
+	// askTimeout bounds asking all of them once. Each may have to ask the others three times (agreeTime).
+	askTimeout = 45 * time.Second
 )
 
 // loadMembership reads what a worker has got before, so that its door opens with it.
@@ -150,7 +151,7 @@ func (m *machine) loadMembership() {
 		m.events.add("membership", "failure", err.Error())
 	}
 	facts := membershipFacts(now.config, network.State{}, held)
-	m.tellMembership(facts, membership.Next(facts), held, now.config.Machine.Spec.Join, nil)
+	m.tellMembership(facts, membership.Next(facts), held, controlPlanes(now.config), nil)
 }
 
 // membershipFacts are those of a worker.
@@ -175,12 +176,12 @@ func (m *machine) followMembership(ctx context.Context) {
 		c, state := configs.Take(), states.Take()
 		wait := lookAgain
 		if worker(c.config) && m.medium == "" {
-			facts, join := membershipFacts(c.config, state, held), c.config.Machine.Spec.Join
+			facts, from := membershipFacts(c.config, state, held), controlPlanes(c.config)
 			if facts.Ticket != nil && pki.Serial(facts.Ticket) == refused {
 				facts.Ticket = nil
 			}
 			step := membership.Next(facts)
-			m.tellMembership(facts, step, held, join, nil)
+			m.tellMembership(facts, step, held, from, nil)
 			if step.Act != membership.Rest {
 				got, err := m.ask(ctx, step.Act, c.config, facts.Ticket, held, facts.Addresses)
 				if err == nil {
@@ -199,7 +200,7 @@ func (m *machine) followMembership(ctx context.Context) {
 						wait = calm
 					}
 				}
-				m.tellMembership(facts, step, held, join, err)
+				m.tellMembership(facts, step, held, from, err)
 			}
 		} else if have, _ := m.membership.Get(); have.Joined || have.Problem != "" {
 			m.membership.Set(membershipState{})
@@ -219,11 +220,8 @@ func (m *machine) followMembership(ctx context.Context) {
 }
 
 // tellMembership lets others see where it stands, if that is new.
-func (m *machine) tellMembership(f membership.Facts, s membership.Step, held heldLeaves, join *config.Join, failed error) {
-	next := membershipState{Joined: s.Usable, Renews: s.Until, held: held}
-	if join != nil {
-		next.From = join.From
-	}
+func (m *machine) tellMembership(f membership.Facts, s membership.Step, held heldLeaves, from []string, failed error) {
+	next := membershipState{Joined: s.Usable, Renews: s.Until, held: held, From: from}
 	if f.Held.Machine != nil {
 		next.Ticket, next.Expires = pki.TicketOf(f.Held.Machine), f.Held.Machine.NotAfter
 	}
@@ -263,7 +261,7 @@ func (m *machine) noteRemoved(refused error) {
 	})
 }
 
-// ask has a control-plane machine sign new certificates.
+// ask has a control-plane machine sign new certificates: the first of them that does.
 func (m *machine) ask(ctx context.Context, how membership.Act, c *config.Config, ticket *x509.Certificate, held heldLeaves, addresses []netip.Addr) (heldLeaves, error) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
@@ -274,8 +272,6 @@ func (m *machine) ask(ctx context.Context, how membership.Act, c *config.Config,
 	} else {
 		endpoint.Cert = tls.Certificate{Certificate: [][]byte{held.machine.Cert.Raw}, PrivateKey: identity}
 	}
-	from := controlPlanes(c)
-	endpoint.Address, endpoint.Fallback = from[0], from[1:]
 	request := &api.JoinRequest{Leaves: map[string][]byte{}}
 	var err error
 	if request.Machine, err = pki.NewRequest(identity); err != nil {
@@ -292,24 +288,64 @@ func (m *machine) ask(ctx context.Context, how membership.Act, c *config.Config,
 			return heldLeaves{}, err
 		}
 	}
-	conn, err := client.Dial(ctx, endpoint)
+	answer, err := firstOf(ctx, controlPlanes(c), func(ctx context.Context, from string) (*api.JoinResponse, error) {
+		endpoint := endpoint
+		endpoint.Address = from
+		conn, err := client.Dial(ctx, endpoint)
+		if err != nil {
+			return nil, err
+		}
+		defer conn.Close()
+		answer, err := conn.Cluster.Join(ctx, request)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %s", from, status.Convert(err).Message())
+		}
+		return answer, nil
+	})
 	if err != nil {
 		return heldLeaves{}, err
-	}
-	defer conn.Close()
-	answer, err := conn.Cluster.Join(ctx, request)
-	if err != nil {
-		return heldLeaves{}, errors.New(status.Convert(err).Message())
 	}
 	return got, got.take(answer, c)
 }
 
-// controlPlanes are the machines that can be asked: those that know the ticket, or the one at the cluster's endpoint.
-func controlPlanes(c *config.Config) []string {
-	if join := c.Machine.Spec.Join; join != nil {
-		return join.From
+// askOne bounds asking one of them while there are others.
+const askOne = 15 * time.Second
+
+// firstOf asks one after the other until one gives what is asked for, and leaves those after it their part of the time.
+func firstOf(ctx context.Context, all []string, ask func(ctx context.Context, from string) (*api.JoinResponse, error)) (*api.JoinResponse, error) {
+	var problems []string
+	for i, from := range all {
+		limit := askOne
+		if end, ok := ctx.Deadline(); ok && i+1 < len(all) {
+			limit = min(limit, time.Until(end)/time.Duration(len(all)-i))
+		}
+		asking, cancel := context.WithTimeout(ctx, limit)
+		answer, err := ask(asking, from)
+		cancel()
+		if err == nil {
+			return answer, nil
+		}
+		problems = append(problems, err.Error())
 	}
-	return []string{c.Cluster.Spec.Endpoint.Host}
+	return nil, errors.New(strings.Join(problems, "; "))
+}
+
+// controlPlanes are the machines that can be asked, in that order: those that knew the ticket when it was issued, and all others of the
+// control plane; where the configuration names nobody, the one at the cluster's endpoint.
+func controlPlanes(c *config.Config) []string {
+	var out []string
+	if join := c.Machine.Spec.Join; join != nil {
+		out = slices.Clone(join.From)
+	}
+	for _, a := range c.Cluster.Spec.ControlPlanes {
+		if !slices.Contains(out, a.String()) {
+			out = append(out, a.String())
+		}
+	}
+	if len(out) == 0 {
+		out = append(out, c.Cluster.Spec.Endpoint.Host)
+	}
+	return out
 }
 
 // take puts what was signed beside the keys, and believes none of it.

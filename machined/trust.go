@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -36,8 +37,10 @@ type book struct {
 	sync.Mutex
 	read    bool
 	content trust.Book
-	damaged error // why what was on STATE could not be read
-	told    bool  // that it is
+	written []byte        // content, as it lies on STATE; nil where that is not known
+	session trust.Session // what is known of it since machined has started
+	damaged error         // why what was on STATE could not be read
+	told    bool          // that it is
 
 	renewals *rate.Limiter
 }
@@ -77,16 +80,21 @@ func (b *book) refusedLocked() []trust.Revocation {
 // keepLocked makes another content last.
 func (b *book) keepLocked(next trust.Book) error {
 	text, err := json.Marshal(next)
+	if err == nil && b.damaged == nil && b.written != nil && bytes.Equal(text, b.written) {
+		b.content = next
+		return nil
+	}
 	if err == nil {
 		err = os.MkdirAll(filepath.Dir(b.file), 0o700)
 	}
 	if err == nil {
-		err = durable.WriteFile(b.file, append(text, '\n'), 0o600)
+		err = durable.WriteFile(b.file, append(slices.Clip(text), '\n'), 0o600)
 	}
 	if err != nil {
+		b.written = nil
 		return fmt.Errorf("trust: cannot write it down: %w", err)
 	}
-	b.read, b.content, b.damaged = true, next, nil
+	b.read, b.content, b.damaged, b.written = true, next, nil, text
 	return nil
 }
 
@@ -205,6 +213,11 @@ func (a trustAPI) List(context.Context, *api.ListTrustRequest) (*api.ListTrustRe
 	for _, i := range known.Issued {
 		out.Issued = append(out.Issued, &api.IssuedCertificate{
 			Serial: i.Serial, Origin: i.Origin, Name: i.Name, Role: i.Role, At: timestamppb.New(i.At), Expires: timestamppb.New(i.Expires), By: i.By,
+		})
+	}
+	for _, t := range known.Open(time.Now()) { // whichever machine has issued them
+		out.Issued = append(out.Issued, &api.IssuedCertificate{
+			Serial: t.Serial, Origin: t.Serial, Name: t.Name, Role: trust.RoleJoin, At: timestamppb.New(t.At), Expires: timestamppb.New(t.Expires), By: t.By,
 		})
 	}
 	for _, r := range known.InForce() {

@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"crypto/ecdsa"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/json"
@@ -53,17 +54,23 @@ func by(t *testing.T, cert *x509.Certificate) context.Context {
 		apid.MetadataSerial, pki.Serial(cert), apid.MetadataOrigin, origin, apid.MetadataRole, role, apid.MetadataIssuer, cmp.Or(root, "sha256:"+strings.Repeat("0", 64))))
 }
 
-func TestIssueAndRenew(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "trust", "book.json")
-	a := trustAPI{m: issuing(t, file)}
+// newRequest is a new key, and what a certificate for it is asked for with.
+func newRequest(t *testing.T) (key *ecdsa.PrivateKey, request []byte) {
+	t.Helper()
 	key, err := pki.NewKey()
 	if err != nil {
 		t.Fatal(err)
 	}
-	request, err := pki.NewRequest(key)
-	if err != nil {
+	if request, err = pki.NewRequest(key); err != nil {
 		t.Fatal(err)
 	}
+	return key, request
+}
+
+func TestIssueAndRenew(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "trust", "book.json")
+	a := trustAPI{m: issuing(t, file)}
+	key, request := newRequest(t)
 	parsed := func(r *api.IssueResponse, err error) *x509.Certificate {
 		t.Helper()
 		if err != nil {
@@ -179,14 +186,7 @@ func TestRevokedCallers(t *testing.T) {
 	if err != nil || len(callers.Clients) != 0 || len(callers.Operators) == 0 {
 		t.Errorf("%d bytes of client CAs, %d of operators', %v", len(callers.Clients), len(callers.Operators), err)
 	}
-	key, err := pki.NewKey()
-	if err != nil {
-		t.Fatal(err)
-	}
-	request, err := pki.NewRequest(key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	_, request := newRequest(t)
 	if _, err := (trustAPI{m: m}).Issue(t.Context(), &api.IssueRequest{Name: "dora", Role: "reader", Request: request}); status.Code(err) != codes.FailedPrecondition {
 		t.Errorf("issued over a book that cannot be read: %v", err)
 	}

@@ -21,7 +21,7 @@ func (t *tool) nodesCommand() *cobra.Command {
 		Use:   "nodes",
 		Short: "The cluster's machines: add, list and remove workers",
 		Long: "The cluster's machines: add, list and remove workers.\n\n" +
-			"A worker comes by a ticket that is for one machine, can be used once, and ends. It holds no key of the cluster. Ask a control-plane\nmachine.",
+			"A worker comes by a ticket that is for one machine, can be used once, and ends. It holds no key of the cluster. Ask any control-plane\nmachine; more than half of them have to answer for one to come.",
 	}
 	c.AddCommand(t.nodesAddCommand(), t.nodesListCommand(), t.nodesRemoveCommand())
 	return c
@@ -131,8 +131,8 @@ func (t *tool) nodesRemoveCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "remove NAME",
 		Short: "Take a worker out of the cluster: what it has counts no more, at once",
-		Long: "Take a worker out of the cluster, and all open tickets with its name. The control-plane machine and the API server let it in no more\n" +
-			"when the command returns, and end what it is at; its Kubernetes node goes, so its pods are made anew elsewhere. Evict its pods first\n" +
+		Long: "Take a worker out of the cluster, and all open tickets with its name. The control-plane machines that answer let it in no more\n" +
+			"when the command returns, nor do their API servers, and end what it is at; its Kubernetes node goes, so its pods are made anew elsewhere. Evict its pods first\n" +
 			"(`kubectl drain`) if that is to go in order. The machine itself goes on running what it runs until it is reset, or switched off.",
 		Args: cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
@@ -145,6 +145,9 @@ func (t *tool) nodesRemoveCommand() *cobra.Command {
 					return t.print(answer, nil)
 				}
 				t.printf("removed: %s\n", args[0])
+				for _, machine := range answer.Unaware {
+					t.errorln("a control-plane machine did not answer, and lets it in until it has heard of it (" + clean(machine) + "): it asks the others when it is up")
+				}
 				if answer.Node != "" {
 					t.errorln("its Kubernetes node is still there (" + clean(answer.Node) + "): delete it when the API server answers (`kubectl delete node " + args[0] + "`)")
 				}
@@ -154,5 +157,5 @@ func (t *tool) nodesRemoveCommand() *cobra.Command {
 	}
 }
 
-// removeTime is how long a machine may take to delete a Node.
-const removeTime = 30 * time.Second
+// removeTime is how long a machine may take to tell the others, and to delete a Node.
+const removeTime = 45 * time.Second

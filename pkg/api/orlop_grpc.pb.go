@@ -1991,6 +1991,9 @@ const (
 	Cluster_Join_FullMethodName       = "/orlop.v1alpha1.Cluster/Join"
 	Cluster_Members_FullMethodName    = "/orlop.v1alpha1.Cluster/Members"
 	Cluster_Remove_FullMethodName     = "/orlop.v1alpha1.Cluster/Remove"
+	Cluster_Roll_FullMethodName       = "/orlop.v1alpha1.Cluster/Roll"
+	Cluster_Tell_FullMethodName       = "/orlop.v1alpha1.Cluster/Tell"
+	Cluster_Vouch_FullMethodName      = "/orlop.v1alpha1.Cluster/Vouch"
 )
 
 // ClusterClient is the client API for Cluster service.
@@ -2012,6 +2015,14 @@ type ClusterClient interface {
 	Members(ctx context.Context, in *MembersRequest, opts ...grpc.CallOption) (*MembersResponse, error)
 	// Remove takes a machine that came by a ticket, or a ticket, out of the cluster: what it has counts no more when it returns.
 	Remove(ctx context.Context, in *RemoveMemberRequest, opts ...grpc.CallOption) (*RemoveMemberResponse, error)
+	// Roll is what the other control-plane machines ask, every few seconds: who is one of the cluster, and who may become it. Nobody else gets it.
+	Roll(ctx context.Context, in *RollRequest, opts ...grpc.CallOption) (*RollResponse, error)
+	// Tell has a control-plane machine note what another one knows: a ticket that it issues, a machine that it lets in, one that was removed. It
+	// is on its disk, and in force, when it returns. Nobody else may call it.
+	Tell(ctx context.Context, in *TellRequest, opts ...grpc.CallOption) (*TellResponse, error)
+	// Vouch asks a control-plane machine whether it stands for a machine that another one would let in, and has it note which key has shown a
+	// ticket first. Nobody else may call it.
+	Vouch(ctx context.Context, in *VouchRequest, opts ...grpc.CallOption) (*VouchResponse, error)
 }
 
 type clusterClient struct {
@@ -2091,6 +2102,36 @@ func (c *clusterClient) Remove(ctx context.Context, in *RemoveMemberRequest, opt
 	return out, nil
 }
 
+func (c *clusterClient) Roll(ctx context.Context, in *RollRequest, opts ...grpc.CallOption) (*RollResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RollResponse)
+	err := c.cc.Invoke(ctx, Cluster_Roll_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *clusterClient) Tell(ctx context.Context, in *TellRequest, opts ...grpc.CallOption) (*TellResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(TellResponse)
+	err := c.cc.Invoke(ctx, Cluster_Tell_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *clusterClient) Vouch(ctx context.Context, in *VouchRequest, opts ...grpc.CallOption) (*VouchResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(VouchResponse)
+	err := c.cc.Invoke(ctx, Cluster_Vouch_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // ClusterServer is the server API for Cluster service.
 // All implementations must embed UnimplementedClusterServer
 // for forward compatibility.
@@ -2110,6 +2151,14 @@ type ClusterServer interface {
 	Members(context.Context, *MembersRequest) (*MembersResponse, error)
 	// Remove takes a machine that came by a ticket, or a ticket, out of the cluster: what it has counts no more when it returns.
 	Remove(context.Context, *RemoveMemberRequest) (*RemoveMemberResponse, error)
+	// Roll is what the other control-plane machines ask, every few seconds: who is one of the cluster, and who may become it. Nobody else gets it.
+	Roll(context.Context, *RollRequest) (*RollResponse, error)
+	// Tell has a control-plane machine note what another one knows: a ticket that it issues, a machine that it lets in, one that was removed. It
+	// is on its disk, and in force, when it returns. Nobody else may call it.
+	Tell(context.Context, *TellRequest) (*TellResponse, error)
+	// Vouch asks a control-plane machine whether it stands for a machine that another one would let in, and has it note which key has shown a
+	// ticket first. Nobody else may call it.
+	Vouch(context.Context, *VouchRequest) (*VouchResponse, error)
 	mustEmbedUnimplementedClusterServer()
 }
 
@@ -2137,6 +2186,15 @@ func (UnimplementedClusterServer) Members(context.Context, *MembersRequest) (*Me
 }
 func (UnimplementedClusterServer) Remove(context.Context, *RemoveMemberRequest) (*RemoveMemberResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Remove not implemented")
+}
+func (UnimplementedClusterServer) Roll(context.Context, *RollRequest) (*RollResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Roll not implemented")
+}
+func (UnimplementedClusterServer) Tell(context.Context, *TellRequest) (*TellResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Tell not implemented")
+}
+func (UnimplementedClusterServer) Vouch(context.Context, *VouchRequest) (*VouchResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Vouch not implemented")
 }
 func (UnimplementedClusterServer) mustEmbedUnimplementedClusterServer() {}
 func (UnimplementedClusterServer) testEmbeddedByValue()                 {}
@@ -2260,6 +2318,60 @@ func _Cluster_Remove_Handler(srv interface{}, ctx context.Context, dec func(inte
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Cluster_Roll_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RollRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ClusterServer).Roll(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Cluster_Roll_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ClusterServer).Roll(ctx, req.(*RollRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Cluster_Tell_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(TellRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ClusterServer).Tell(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Cluster_Tell_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ClusterServer).Tell(ctx, req.(*TellRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Cluster_Vouch_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(VouchRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ClusterServer).Vouch(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Cluster_Vouch_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ClusterServer).Vouch(ctx, req.(*VouchRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // Cluster_ServiceDesc is the grpc.ServiceDesc for Cluster service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -2286,6 +2398,18 @@ var Cluster_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Remove",
 			Handler:    _Cluster_Remove_Handler,
+		},
+		{
+			MethodName: "Roll",
+			Handler:    _Cluster_Roll_Handler,
+		},
+		{
+			MethodName: "Tell",
+			Handler:    _Cluster_Tell_Handler,
+		},
+		{
+			MethodName: "Vouch",
+			Handler:    _Cluster_Vouch_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

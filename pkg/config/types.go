@@ -63,7 +63,7 @@ type MachineSpec struct {
 type Join struct {
 	// Ticket is a certificate that lets one machine with this name join, once and before it ends; with its key.
 	Ticket CertKey `yaml:"ticket"`
-	// From are the control-plane machines that know the ticket, as addresses of their own, with or without a port; at most 8.
+	// From are the control-plane machines that are asked first, as addresses of their own, with or without a port; at most 8. Those of Cluster.spec.controlPlanes are asked after them.
 	From []string `yaml:"from" jsonschema:"required"`
 }
 

@@ -7,8 +7,8 @@ import (
 	"slices"
 )
 
-// mostFrom is how many control-plane machines a ticket can name.
-const mostFrom = 8
+// MostFrom is how many control-plane machines a ticket can name.
+const MostFrom = 8
 
 func (p *parser) join(path string, m *Machine) {
 	j := m.Spec.Join
@@ -19,8 +19,8 @@ func (p *parser) join(path string, m *Machine) {
 			expected: "a ticket for this name",
 		})
 	}
-	if len(j.From) == 0 || len(j.From) > mostFrom {
-		p.on(path+".from", wrong{reason: fmt.Sprintf("%d addresses", len(j.From)), expected: fmt.Sprintf("1 to %d", mostFrom)})
+	if len(j.From) == 0 || len(j.From) > MostFrom {
+		p.on(path+".from", wrong{reason: fmt.Sprintf("%d addresses", len(j.From)), expected: fmt.Sprintf("1 to %d", MostFrom)})
 	}
 	for i, from := range j.From {
 		at := fmt.Sprintf("%s.from[%d]", path, i)

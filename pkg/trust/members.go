@@ -25,6 +25,8 @@ type Member struct {
 	Joined  time.Time `json:"joined"`
 	Renewed time.Time `json:"renewed"` // when it got certificates last
 	Expires time.Time `json:"expires"` // when they end
+	// Count is how often it got certificates, or asked for some from another address than before.
+	Count uint64 `json:"count,omitempty"`
 }
 
 // TicketLife is how long a ticket can be used: what was asked for, or for zero the default.
@@ -38,12 +40,35 @@ func TicketLife(asked time.Duration) (time.Duration, error) {
 	return asked, nil
 }
 
+// Begin is the book with a name of its own, by which others know whether it is still the same. Open tickets that a version without such
+// names has issued are good on this machine.
+func (b Book) Begin(id string) Book {
+	b.ID = id
+	for _, i := range b.Issued {
+		if i.Role == RoleJoin && !slices.ContainsFunc(b.Tickets, func(t Ticket) bool { return t.Serial == i.Serial }) {
+			b.Tickets = append(slices.Clone(b.Tickets), Ticket{Serial: i.Serial, Name: i.Name, At: i.At, Expires: i.Expires, By: i.By, Voters: []string{id}, Needs: 1})
+		}
+	}
+	b.Issued = slices.DeleteFunc(slices.Clone(b.Issued), func(i Issued) bool { return i.Role == RoleJoin })
+	return b.settle()
+}
+
+// Majority is how many of so many control-plane machines are more than half.
+func Majority(of int) int { return of/2 + 1 }
+
 // Invite is the book with a ticket more. A name that a machine of the cluster has is not given away a second time.
-func (b Book) Invite(ticket Issued) (Book, error) {
+func (b Book) Invite(ticket Ticket) (Book, error) {
 	if b.has(ticket.Name) {
 		return b, fmt.Errorf("machine %s: cannot be invited: there is one of this name in the cluster; take it out first (`orlopctl nodes remove %s`)", ticket.Name, ticket.Name)
 	}
-	return b.With(ticket), nil
+	if err := ticket.check(); err != nil {
+		return b, err
+	}
+	if len(b.Tickets) >= maxTickets {
+		return b, fmt.Errorf("machine %s: cannot be invited: there are %d open tickets; take some back (`orlopctl nodes remove`)", ticket.Name, len(b.Tickets))
+	}
+	b.Tickets = append(slices.Clone(b.Tickets), ticket)
+	return b.settle(), nil
 }
 
 func (b Book) has(name string) bool {
@@ -51,15 +76,16 @@ func (b Book) has(name string) bool {
 }
 
 // Open are the tickets that can still be used.
-func (b Book) Open(now time.Time) []Issued {
-	var out []Issued
-	for _, i := range b.Issued {
-		used := slices.ContainsFunc(b.Members, func(m Member) bool { return m.Ticket == i.Serial })
-		if i.Role == RoleJoin && !used && now.Before(i.Expires) && !b.revoked(i.Serial) {
-			out = append(out, i)
-		}
+func (b Book) Open(now time.Time) []Ticket {
+	return slices.DeleteFunc(slices.Clone(b.Tickets), func(t Ticket) bool { return !now.Before(t.Expires) })
+}
+
+func (b Book) ticket(serial string) (Ticket, bool) {
+	i := slices.IndexFunc(b.Tickets, func(t Ticket) bool { return t.Serial == serial })
+	if i < 0 {
+		return Ticket{}, false
 	}
-	return out
+	return b.Tickets[i], true
 }
 
 func (b Book) revoked(serial string) bool {
@@ -76,41 +102,207 @@ func (b Book) MemberBy(r Revocation) string {
 	return ""
 }
 
-// Admit is the book in which a machine has got certificates: by a ticket that nobody else has used, or again. m.Joined does not count.
-// Whoever asks again with the same key gets the same answer, because the first one may have been lost; another key never gets one.
-// known: it has shown a certificate that it got before, and not the ticket.
-func (b Book) Admit(m Member, known bool) (Book, error) {
+// member is where the machine that came by a ticket stands in the book; -1: nowhere.
+func (b Book) member(ticket string) int {
+	return slices.IndexFunc(b.Members, func(m Member) bool { return m.Ticket == ticket })
+}
+
+// Came tells whether a machine has come by a ticket already.
+func (b Book) Came(ticket string) bool { return b.member(ticket) >= 0 }
+
+// Stand is the book of a control-plane machine that has nothing against a machine, or why it has. The book has to last before anybody is told
+// so. Of a ticket it notes the key that showed it first, and stands for no other key; of a member, from where it asked last.
+// known: it has shown a certificate for its key, that it got before, and not the ticket.
+func (b Book) Stand(m Member, known bool, s *Session, now time.Time) (Book, error) {
 	if b.revoked(m.Ticket) {
-		return b, errors.New("ticket: it was taken back; ask for another one")
+		return b, errTakenBack
 	}
-	b.Members = slices.Clone(b.Members)
-	at := slices.IndexFunc(b.Members, func(old Member) bool { return old.Ticket == m.Ticket })
-	if at >= 0 {
-		if old := b.Members[at]; old.Key != m.Key || old.Name != m.Name {
-			return b, fmt.Errorf("ticket: another machine has used it at %s; if that was none of yours, remove it (`orlopctl nodes remove %s`) and ask for another ticket", old.Joined.UTC().Format(time.RFC3339), old.Name)
+	at := b.member(m.Ticket)
+	if at >= 0 && (b.Members[at].Key != m.Key || b.Members[at].Name != m.Name) {
+		return b, usedBy(b.Members[at])
+	}
+	if err := b.taken(m, at >= 0, now); err != nil {
+		return b, err
+	}
+	switch {
+	case at >= 0:
+		if b.Members[at].Address != m.Address {
+			b.Members = slices.Clone(b.Members)
+			b.Members[at].Address = m.Address
+			b.Members[at].Count++
 		}
-	}
-	if slices.ContainsFunc(b.Members, func(o Member) bool { return o.Address == m.Address && o.Ticket != m.Ticket }) {
-		return b, fmt.Errorf("machine %s: cannot join: another machine of the cluster has the address %s", m.Name, m.Address)
-	}
-	if at >= 0 {
-		m.Joined = b.Members[at].Joined
-		b.Members[at] = m
+		return b.settle(), nil
+	case known: // the book is another one than that which it stood in
 		return b, nil
 	}
-	ticket := slices.IndexFunc(b.Issued, func(i Issued) bool { return i.Serial == m.Ticket && i.Role == RoleJoin && i.Name == m.Name })
+	t, found := b.ticket(m.Ticket)
 	switch {
-	case known && !b.has(m.Name): // the book is another one than that which it stood in
-	case ticket < 0:
-		return b, errors.New("ticket: this machine has not issued it; ask the one that has (Machine.spec.join.from)")
-	case !m.Renewed.Before(b.Issued[ticket].Expires):
-		return b, fmt.Errorf("ticket: it ended at %s; ask for another one", b.Issued[ticket].Expires.UTC().Format(time.RFC3339))
-	case b.has(m.Name):
-		return b, fmt.Errorf("machine %s: cannot join: another one of this name is in the cluster; take it out first (`orlopctl nodes remove %s`)", m.Name, m.Name)
+	case !found || t.Name != m.Name:
+		return b, errors.New("ticket: this machine does not know it; ask the one that has issued it, or for another one (`orlopctl nodes add`)")
+	case !now.Before(t.Expires):
+		return b, fmt.Errorf("ticket: it ended at %s; ask for another one", t.Expires.UTC().Format(time.RFC3339))
 	}
-	m.Joined = m.Renewed
-	b.Members = append(b.Members, m)
+	own := -1
+	for i, c := range b.Claims {
+		if c.Ticket == m.Ticket && c.Key != m.Key {
+			return b, b.contested(t, m.Key)
+		}
+		if c.Ticket == m.Ticket && c.Voter == b.ID {
+			own = i
+		}
+	}
+	if own < 0 {
+		if err := b.mayVote(t, s); err != nil {
+			return b, err
+		}
+		b.Claims = append(slices.Clone(b.Claims), Claim{Ticket: m.Ticket, Voter: b.ID, Key: m.Key, Address: m.Address})
+		return b.settle(), nil
+	}
+	b.Claims = slices.Clone(b.Claims)
+	b.Claims[own].Address = m.Address
 	return b, nil
+}
+
+// mayVote is nil if the first key that is shown here is the first that this machine has ever noted, or why that is not known. A book that was
+// lost has another name than the one that the ticket names. An older one that was put back has the same; so a machine that has started hears
+// from the other voters first: whoever had it note a key has noted that key himself before, and says so.
+func (b Book) mayVote(t Ticket, s *Session) error {
+	if !slices.Contains(t.Voters, b.ID) || s.forgot[t.Serial] {
+		return errors.New("ticket: this machine is not one of those that vouch for who shows it, or not any more; another control-plane machine may do, or ask for another ticket (`orlopctl nodes add`)")
+	}
+	for _, v := range t.Voters {
+		if v != b.ID && !s.heard[v] {
+			return errors.New("ticket: this machine has started since it was issued, and has not heard from all that know it yet; another control-plane machine may do, or ask for another ticket (`orlopctl nodes add`)")
+		}
+	}
+	return nil
+}
+
+var errTakenBack = errors.New("ticket: it was taken back; ask for another one")
+
+func usedBy(old Member) error {
+	return fmt.Errorf("ticket: another machine has used it at %s; if that was none of yours, remove it (`orlopctl nodes remove %s`) and ask for another ticket", old.Joined.UTC().Format(time.RFC3339), old.Name)
+}
+
+// taken says who else has the address, or the name, of a machine that wants to be let in.
+func (b Book) taken(m Member, member bool, now time.Time) error {
+	for _, o := range b.Members {
+		switch {
+		case o.Ticket == m.Ticket, o.Key == m.Key && o.Name == m.Name: // it is the same machine
+		case o.Address == m.Address:
+			return fmt.Errorf("machine %s: cannot join: another machine of the cluster has the address %s", m.Name, m.Address)
+		case o.Name == m.Name && !member:
+			return fmt.Errorf("machine %s: cannot join: another one of this name is in the cluster; take it out first (`orlopctl nodes remove %s`)", m.Name, m.Name)
+		}
+	}
+	// A machine that this one has stood for may be let in elsewhere at this moment, also when its ticket ends meanwhile.
+	for _, c := range b.Claims {
+		t, _ := b.ticket(c.Ticket)
+		if c.Voter != b.ID || c.Ticket == m.Ticket || c.Key == m.Key || longOver(t, now) || b.spent(t) {
+			continue
+		}
+		switch {
+		case c.Address == m.Address:
+			return fmt.Errorf("machine %s: cannot join: a machine that shows a ticket for %s has the address %s; if it is to join no more, take its ticket back (`orlopctl nodes remove %s`)", m.Name, t.Name, m.Address, t.Name)
+		case t.Name == m.Name && !member:
+			return fmt.Errorf("machine %s: cannot join: another machine has shown another ticket for this name; take both back (`orlopctl nodes remove %s`) and ask for one more", m.Name, m.Name)
+		}
+	}
+	return nil
+}
+
+// votes are how many voters have noted each key that has shown a ticket, and how many of them are not known to have noted any.
+func (b Book) votes(t Ticket) (by map[string]int, missing int) {
+	by, missing = map[string]int{}, len(t.Voters)
+	for _, c := range b.Claims {
+		if c.Ticket == t.Serial && slices.Contains(t.Voters, c.Voter) {
+			by[c.Key]++
+			missing--
+		}
+	}
+	return by, missing
+}
+
+// spent tells whether no key can come by a ticket any more.
+func (b Book) spent(t Ticket) bool {
+	by, missing := b.votes(t)
+	most := 0
+	for _, n := range by {
+		most = max(most, n)
+	}
+	return most+missing < t.Needs
+}
+
+// contested says what becomes of a ticket that another key than this one has shown too.
+func (b Book) contested(t Ticket, key string) error {
+	by, missing := b.votes(t)
+	for k, n := range by {
+		if k != key && n >= t.Needs {
+			return fmt.Errorf("ticket: another machine has used it; if that was none of yours, remove it (`orlopctl nodes remove %s`) and ask for another ticket", t.Name)
+		}
+	}
+	if b.spent(t) {
+		return fmt.Errorf("ticket: several machines have shown it at once, so it is spent, and none of them comes by it; if one was none of yours, find out who has read the configuration; then ask for another ticket (`orlopctl nodes add %s`)", t.Name)
+	}
+	if by[key]+missing < t.Needs {
+		return fmt.Errorf("ticket: another machine has shown it before; if that was none of yours, take the ticket back (`orlopctl nodes remove %s`) and ask for another one", t.Name)
+	}
+	return fmt.Errorf("ticket: another machine has shown it too, to another control-plane machine; if that was none of yours, take the ticket back (`orlopctl nodes remove %s`) and ask for another one", t.Name)
+}
+
+// ErrTooFew says that not enough control-plane machines have said yet that they stand for a machine.
+var ErrTooFew = errors.New("not enough control-plane machines answer")
+
+// Admit is the book in which a machine has got certificates. This machine stands for it (Stand). By a ticket it comes if the claims in the book
+// are enough; a member, if stood control-plane machines have nothing against it, this one counted, and needs have to. m.Joined does not count.
+// Whoever asks again with the same key gets the same answer, because the first one may have been lost.
+//
+// More than half of all books have to hold it before the machine gets anything: its name and address could be given away elsewhere otherwise.
+// The error is ErrTooFew where asking again can help.
+func (b Book) Admit(m Member, known bool, stood, needs int) (Book, error) {
+	if b.revoked(m.Ticket) {
+		return b, errTakenBack
+	}
+	at := b.member(m.Ticket)
+	if at < 0 && !known {
+		t, found := b.ticket(m.Ticket)
+		if !found {
+			return b, errTakenBack
+		}
+		by, _ := b.votes(t)
+		if len(by) > 1 && by[m.Key] < t.Needs {
+			return b, b.contested(t, m.Key)
+		}
+		stood, needs = by[m.Key], t.Needs
+	}
+	if stood < needs {
+		return b, fmt.Errorf("machine %s: cannot join: %w: %d of them vouches for it, and %d have to", m.Name, ErrTooFew, stood, needs)
+	}
+	if err := b.taken(m, at >= 0, m.Renewed); err != nil {
+		return b, err
+	}
+	b.Members = slices.Clone(b.Members)
+	if m.Joined = m.Renewed; at >= 0 {
+		old := b.Members[at]
+		if old.Key != m.Key || old.Name != m.Name {
+			return b, usedBy(old)
+		}
+		m.Joined, m.Count = old.Joined, max(m.Count, old.Count+1)
+		b.Members[at] = m
+	} else {
+		m.Count = max(m.Count, 1)
+		b.Members = append(b.Members, m)
+	}
+	return b.settle(), nil
+}
+
+// AdmitBy is Admit after others have said what they know of the ticket.
+func (b Book) AdmitBy(m Member, known bool, said []Claim, stood, needs int, s *Session) (Book, error) {
+	next, _, err := b.Learn(Roll{Claims: said}, s, m.Renewed)
+	if err != nil {
+		return b, err
+	}
+	return next.Admit(m, known, stood, needs)
 }
 
 // Remove is the book without a machine, and with all its tickets revoked, the open ones too.
@@ -121,13 +313,13 @@ func (b Book) Remove(name string, at time.Time, by string) (Book, []string, erro
 			tickets = append(tickets, m.Ticket)
 		}
 	}
-	for _, open := range b.Open(at) {
-		if open.Name == name {
-			tickets = append(tickets, open.Serial)
+	for _, t := range b.Tickets { // those that have ended, too: somebody may be about to come by one
+		if t.Name == name {
+			tickets = append(tickets, t.Serial)
 		}
 	}
 	if len(tickets) == 0 {
-		return b, nil, fmt.Errorf("machine %.80q: cannot be removed: it has not come by a ticket of this machine, and there is no open ticket for it; `orlopctl nodes list` shows them", name)
+		return b, nil, fmt.Errorf("machine %.80q: cannot be removed: it has not come by a ticket, and there is no open ticket for it; `orlopctl nodes list` shows them", name)
 	}
 	for _, ticket := range tickets {
 		var err error
@@ -135,6 +327,5 @@ func (b Book) Remove(name string, at time.Time, by string) (Book, []string, erro
 			return b, nil, err
 		}
 	}
-	b.Members = slices.DeleteFunc(slices.Clone(b.Members), func(m Member) bool { return m.Name == name })
-	return b, tickets, nil
+	return b.settle(), tickets, nil
 }

@@ -82,11 +82,13 @@ func (r Revocation) String() string {
 	return "certificate " + r.Origin
 }
 
-// Book is both. The zero Book is empty.
+// Book is both, and the roll of the cluster's members. The zero Book is empty.
 type Book struct {
-	Issued  []Issued     `json:"issued,omitempty"` // oldest first
+	// ID is the book's name: random, made when it is first written. One that is lost is begun anew, with another.
+	ID      string       `json:"id,omitempty"`
+	Issued  []Issued     `json:"issued,omitempty"` // oldest first; tickets are not among them
 	Revoked []Revocation `json:"revoked,omitempty"`
-	Members []Member     `json:"members,omitempty"` // in the order in which they came
+	Roll                 // who is one of the cluster, and who may become it
 }
 
 var name = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._@-]{0,63}$`)
@@ -158,7 +160,8 @@ func (b Book) With(i Issued) Book {
 
 // Knows tells whether a certificate is, or was renewed from, one that the machine has issued.
 func (b Book) Knows(serial string) bool {
-	return slices.ContainsFunc(b.Issued, func(i Issued) bool { return i.Serial == serial || i.Origin == serial })
+	_, ticket := b.ticket(serial)
+	return ticket || slices.ContainsFunc(b.Issued, func(i Issued) bool { return i.Serial == serial || i.Origin == serial })
 }
 
 // Revoke is the book in which a certificate (by its serial) or a name counts no more. What counts no more already is not noted again.
@@ -179,7 +182,7 @@ func (b Book) Revoke(r Revocation) (Book, Revocation, error) {
 	if !ok {
 		return b, r, fmt.Errorf("revocation refused: there are %d already; restore names that no valid certificate has any more", maxRevoked)
 	}
-	return next, r, nil
+	return next.settle(), r, nil
 }
 
 // Restore is the book in which a name counts again.
@@ -218,7 +221,7 @@ func (b Book) Merge(learnt []Revocation) (next Book, news []Revocation, err erro
 		}
 		news = append(news, r)
 	}
-	return next, news, nil
+	return next.settle(), news, nil
 }
 
 // maxBy is the length of a subject in bytes, as apid passes it on.

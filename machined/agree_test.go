@@ -1,0 +1,372 @@
+package main
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"fmt"
+	"math/big"
+	"net"
+	"net/netip"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/orlop-os/orlop/apid"
+	machinecredentials "github.com/orlop-os/orlop/machined/credentials"
+	"github.com/orlop-os/orlop/machined/network"
+	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/cell"
+	"github.com/orlop-os/orlop/pkg/client"
+	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/pki"
+	"github.com/orlop-os/orlop/pkg/trust"
+)
+
+// called is a call of somebody with a role, and a ticket if he came by one.
+func called(t *testing.T, role, ticket string) context.Context {
+	return metadata.NewIncomingContext(t.Context(), metadata.Pairs(apid.MetadataRole, role, apid.MetadataTicket, ticket, apid.MetadataName, "m2"))
+}
+
+// TestControlPlaneAmongItself: what control-plane machines say to each other nobody else can say, or hear.
+func TestControlPlaneAmongItself(t *testing.T) {
+	a := controlPlane(t)
+	calls := map[string]func(context.Context) error{
+		"Roll": func(ctx context.Context) error { _, err := a.Roll(ctx, &api.RollRequest{}); return err },
+		"Tell": func(ctx context.Context) error { _, err := a.Tell(ctx, &api.TellRequest{}); return err },
+		"Vouch": func(ctx context.Context) error {
+			_, err := a.Vouch(ctx, &api.VouchRequest{Machine: &api.Member{Name: "w1", Ticket: "1a", Fingerprint: "sha256:" + strings.Repeat("0", 64), Address: "10.0.0.21"}})
+			return err
+		},
+	}
+	for name, call := range calls {
+		if err := call(called(t, "machine", "")); err != nil {
+			t.Errorf("%s of a control-plane machine: %v", name, err)
+		}
+		for _, who := range []context.Context{
+			called(t, "machine", "1a"), called(t, "join", ""), called(t, "reader", ""), called(t, "admin", ""), called(t, "", ""), t.Context(),
+		} {
+			if err := call(who); status.Code(err) != codes.PermissionDenied {
+				t.Errorf("%s of %v: %v", name, who, err)
+			}
+		}
+	}
+}
+
+// TestTell: a ticket that another machine issues, and one that it has taken back, are on the disk; names of people are not revoked so.
+func TestTell(t *testing.T) {
+	a := controlPlane(t)
+	ctx := called(t, "machine", "")
+	ticket := func(name string) *api.Ticket {
+		return &api.Ticket{Serial: "1a", Name: name, At: timestamppb.Now(), Expires: timestamppb.New(time.Now().Add(time.Hour)), Voters: []string{strings.Repeat("0", 32)}, Needs: 1}
+	}
+	if _, err := a.Tell(ctx, &api.TellRequest{Roll: &api.Membership{Tickets: []*api.Ticket{ticket("m1")}}}); status.Code(err) != codes.FailedPrecondition {
+		t.Errorf("the name of this machine is given away: %v", err)
+	}
+	answer, err := a.Tell(ctx, &api.TellRequest{Roll: &api.Membership{Tickets: []*api.Ticket{ticket("w1")}}})
+	if err != nil || len(answer.Tickets) != 1 || len(answer.Book) != 32 {
+		t.Fatal(answer, err)
+	}
+	a.m.book = newBook(a.m.book.file)
+	list, err := a.Members(t.Context(), nil)
+	if err != nil || len(list.Tickets) != 1 {
+		t.Errorf("after a restart: %v, %v", list, err)
+	}
+	// Its own book has no say, because the ticket does not name it.
+	vouch := &api.VouchRequest{Machine: &api.Member{Name: "w1", Ticket: "1a", Fingerprint: "sha256:" + strings.Repeat("0", 64), Address: "10.0.0.21"}}
+	if answer, err := a.Vouch(ctx, vouch); err != nil || !strings.Contains(answer.Refused, "is not one of those that vouch") {
+		t.Errorf("%v, %v", answer, err)
+	}
+	for _, r := range []*api.Revocation{{Name: "dora"}, {Name: "dora", Origin: "1a"}, {}, {Origin: "1a", Restored: true}, {Origin: "0x"}} {
+		if _, err := a.Tell(ctx, &api.TellRequest{Removed: []*api.Revocation{r}}); err == nil {
+			t.Errorf("told %v", r)
+		}
+	}
+	known := a.m.book.openLocked()
+	if len(known.Revoked) != 0 {
+		t.Errorf("revoked: %v", known.Revoked)
+	}
+	known, _, err = known.Merge([]trust.Revocation{{Origin: "1a", Count: 1}})
+	if err != nil || len(known.Tickets) != 0 {
+		t.Errorf("%v, %v", known.Tickets, err)
+	}
+}
+
+// TestVouch: the first key that shows a ticket to a machine is on its disk before it says so, and it says so of no other key.
+func TestVouch(t *testing.T) {
+	a := controlPlane(t)
+	ctx := called(t, "machine", "")
+	roll, err := a.Roll(ctx, &api.RollRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := strings.Repeat("1", 32)
+	ticket := &api.Membership{Tickets: []*api.Ticket{{Serial: "1a", Name: "w1", At: timestamppb.Now(), Expires: timestamppb.New(time.Now().Add(time.Hour)), Voters: []string{roll.Book, other}, Needs: 2}}}
+	vouch := func(key int, address string) *api.VouchResponse {
+		t.Helper()
+		answer, err := a.Vouch(ctx, &api.VouchRequest{Roll: ticket, Machine: &api.Member{Name: "w1", Ticket: "1a", Fingerprint: fmt.Sprintf("sha256:%064x", key), Address: address}})
+		if err != nil || answer.Book != roll.Book {
+			t.Fatal(answer, err)
+		}
+		return answer
+	}
+	if r := vouch(1, "10.0.0.21").Refused; !strings.Contains(r, "has not heard from all that know it") {
+		t.Errorf("vouches before it has heard from the others: %q", r)
+	}
+	a.m.book.session.Hear(other)
+	for _, address := range []string{"10.0.0.11", "10.244.0.1", "127.0.0.1"} { // its own
+		if r := vouch(1, address).Refused; !strings.Contains(r, "which is the address of") {
+			t.Errorf("%s: %q", address, r)
+		}
+	}
+	if r := vouch(1, "10.0.0.21"); r.Refused != "" || len(r.Claims) != 1 || r.Claims[0].Voter != roll.Book {
+		t.Errorf("%v", r)
+	}
+	a.m.book = newBook(a.m.book.file)
+	if r := vouch(2, "10.0.0.22"); !strings.Contains(r.Refused, "another machine has shown it before") || len(r.Claims) != 1 || r.Claims[0].Key != fmt.Sprintf("sha256:%064x", 1) {
+		t.Errorf("after a restart: %v", r)
+	}
+	if r := vouch(1, "10.0.0.22").Refused; r != "" {
+		t.Errorf("the same machine asks again: %q", r)
+	}
+}
+
+// TestLearnRoll: what is learnt is on the disk, and is not asked for again.
+func TestLearnRoll(t *testing.T) {
+	a, b := controlPlane(t), controlPlane(t)
+	ctx := called(t, "machine", "")
+	admin := &x509.Certificate{Subject: pkix.Name{CommonName: "admin", Organization: []string{pki.RoleAdmin}}, SerialNumber: big.NewInt(1)}
+	_, request := newRequest(t)
+	if _, err := a.Invite(from(t, admin, "10.0.0.5:1"), &api.InviteRequest{Name: "w1", Request: request}); err != nil {
+		t.Fatal(err)
+	}
+	var sent *api.RollResponse
+	for range 2 {
+		if _, err := b.m.book.learnRoll(func(r *api.RollRequest) (*api.RollResponse, error) {
+			var err error
+			sent, err = a.Roll(ctx, r)
+			return sent, err
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if sent.Roll != nil {
+		t.Errorf("sent twice: %v", sent)
+	}
+	b.m.book = newBook(b.m.book.file)
+	if list, err := b.Members(t.Context(), nil); err != nil || len(list.Tickets) != 1 || list.Tickets[0].Name != "w1" {
+		t.Errorf("%v, %v", list, err)
+	}
+	if _, err := b.Remove(from(t, admin, "10.0.0.5:1"), &api.RemoveMemberRequest{Name: "w9"}); status.Code(err) != codes.FailedPrecondition {
+		t.Error(err)
+	}
+}
+
+// TestTooFew: where less than half of the control plane answers there are no tickets, and nobody comes by one.
+func TestTooFew(t *testing.T) {
+	a := controlPlane(t)
+	now, _ := a.m.config.Get()
+	now.config.Cluster.Spec.ControlPlanes = []netip.Addr{netip.MustParseAddr("10.0.0.11"), netip.MustParseAddr("10.0.0.12"), netip.MustParseAddr("10.0.0.13")}
+	if of := a.m.electorate(now); !of.own || of.all() != 3 || of.majority() != 2 {
+		t.Errorf("%+v", of)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	admin := &x509.Certificate{Subject: pkix.Name{CommonName: "admin", Organization: []string{pki.RoleAdmin}}, SerialNumber: big.NewInt(1)}
+	md, _ := metadata.FromIncomingContext(from(t, admin, "10.0.0.5:1"))
+	_, request := newRequest(t)
+	_, err := a.Invite(metadata.NewIncomingContext(ctx, md), &api.InviteRequest{Name: "w1", Request: request})
+	if status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "1 of 3 control-plane machines know a ticket") || !strings.Contains(err.Error(), "and 2 have to") {
+		t.Error(err)
+	}
+	a.m.networkState.Set(network.State{})
+	if of := a.m.electorate(now); of.own || of.all() != 3 {
+		t.Errorf("a machine that is none of them: %+v", of)
+	}
+}
+
+// three is a control plane of three machines, at 10.0.0.11 to 13, which reach each other unless they are off.
+func three(t *testing.T) (machines []clusterAPI, off *sync.Map) {
+	ca, err := pki.NewCA("transport", time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	leaf, err := ca.Issue(pki.Spec{CN: "m", Usage: pki.Server, IPs: []netip.Addr{netip.MustParseAddr("127.0.0.1")}, TTL: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool := x509.NewCertPool()
+	pool.AddCert(ca.Cert)
+	off, listeners := &sync.Map{}, map[netip.Addr]string{}
+	var list []netip.Addr
+	var whole *config.Config
+	for i := range 3 {
+		a, addr := controlPlane(t), netip.AddrFrom4([4]byte{10, 0, 0, byte(11 + i)})
+		if now, _ := a.m.config.Get(); whole == nil {
+			whole = now.config
+		}
+		list = append(list, addr)
+		a.m.config.Set(applied{config: whole})
+		a.m.networkState = cell.New(network.State{Links: []network.LinkState{{Managed: true, Up: true, Addresses: []network.AddressState{{Prefix: netip.PrefixFrom(addr, 24)}}}}})
+		// The door is another test's: everybody here is a control-plane machine.
+		as := func(ctx context.Context, r any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
+			if _, gone := off.Load(addr); gone {
+				return nil, status.Error(codes.Unavailable, "it is off")
+			}
+			return next(metadata.NewIncomingContext(ctx, metadata.Pairs(apid.MetadataRole, "machine", apid.MetadataTicket, "")), r)
+		}
+		server := grpc.NewServer(grpc.UnaryInterceptor(as), grpc.Creds(credentials.NewServerTLSFromCert(&tls.Certificate{Certificate: [][]byte{leaf.Cert.Raw}, PrivateKey: leaf.Key})))
+		api.RegisterClusterServer(server, a)
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		listeners[addr] = l.Addr().String()
+		go func() { _ = server.Serve(l) }() // until it is stopped
+		t.Cleanup(server.Stop)
+		a.m.connections.dial = func(ctx context.Context, addr netip.Addr) (*client.Client, error) {
+			c, err := client.Dial(ctx, client.Endpoint{Address: listeners[addr], CA: pool})
+			if err == nil {
+				t.Cleanup(func() { _ = c.Close() })
+			}
+			return c, err
+		}
+		machines = append(machines, a)
+	}
+	whole.Cluster.Spec.ControlPlanes = list
+	return machines, off
+}
+
+// TestThree: a ticket that one machine has issued is good at another while the first is off, for one key; a member renews while two of three
+// are there, and not with one.
+func TestThree(t *testing.T) {
+	machines, off := three(t)
+	a, b, c := machines[0], machines[1], machines[2]
+	hear := func() {
+		for _, m := range machines {
+			now, _ := m.m.config.Get()
+			if books, silent := m.m.learnRolls(t.Context(), m.m.electorate(now).others, 2); len(books) != 2 {
+				t.Fatal(silent)
+			}
+		}
+	}
+	hear()
+	newKey := func() *ecdsa.PrivateKey {
+		key, err := pki.NewKey()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return key
+	}
+	request := func(key *ecdsa.PrivateKey) []byte {
+		der, err := pki.NewRequest(key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return der
+	}
+	admin := &x509.Certificate{Subject: pkix.Name{CommonName: "admin", Organization: []string{pki.RoleAdmin}}, SerialNumber: big.NewInt(1)}
+	invite := func(by clusterAPI, name string) *x509.Certificate {
+		t.Helper()
+		answer, err := by.Invite(from(t, admin, "10.0.0.5:1"), &api.InviteRequest{Name: name, Request: request(newKey())})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(answer.From) != 3 {
+			t.Errorf("known to %v", answer.From)
+		}
+		ticket, err := x509.ParseCertificate(answer.Certificate)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return ticket
+	}
+	join := func(at clusterAPI, shown *x509.Certificate, key *ecdsa.PrivateKey, peer string) (*x509.Certificate, error) {
+		r := &api.JoinRequest{Machine: request(key), Leaves: map[string][]byte{}}
+		for _, l := range machinecredentials.NodeLeaves("w", nil) {
+			r.Leaves[l.Cert] = request(newKey())
+		}
+		answer, err := at.Join(from(t, shown, peer), r)
+		if err != nil {
+			return nil, err
+		}
+		return x509.ParseCertificate(answer.Machine)
+	}
+	ticket := invite(b, "w1")
+	if _, err := a.Invite(from(t, admin, "10.0.0.5:1"), &api.InviteRequest{Name: "w1", Request: request(newKey())}); err != nil {
+		t.Errorf("a second ticket for the name: %v", err)
+	}
+	off.Store(netip.MustParseAddr("10.0.0.12"), true)
+	own, thief := newKey(), newKey()
+	held, err := join(c, ticket, own, "10.0.0.21:1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range []clusterAPI{a, c} {
+		if list, err := m.Members(t.Context(), nil); err != nil || len(list.Members) != 1 || list.Members[0].Address != "10.0.0.21" {
+			t.Errorf("%v, %v", list, err)
+		}
+		if _, err := join(m, ticket, thief, "10.0.0.66:1"); err == nil || !strings.Contains(err.Error(), "another machine has used it") {
+			t.Errorf("two keys: %v", err)
+		}
+		if _, err := m.Invite(from(t, admin, "10.0.0.5:1"), &api.InviteRequest{Name: "w1", Request: request(newKey())}); err == nil {
+			t.Error("the name of a member is given away")
+		}
+	}
+	if held, err = join(a, held, own, "10.0.0.22:1"); err != nil || held.IPAddresses[1].String() != "10.0.0.22" {
+		t.Fatalf("renewal: %v", err)
+	}
+	off.Store(netip.MustParseAddr("10.0.0.13"), true)
+	if _, err := join(a, held, own, "10.0.0.22:1"); status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "1 of 3 control-plane machines stand for w1, and 2 have to") {
+		t.Errorf("one of three renews: %v", err)
+	}
+	off.Clear()
+	hear()
+	if list, err := b.Members(t.Context(), nil); err != nil || len(list.Members) != 1 || list.Members[0].Address != "10.0.0.22" {
+		t.Errorf("%v, %v", list, err)
+	}
+
+	// Two keys show a ticket at the same time, each to another machine.
+	for n := range 5 {
+		ticket := invite(machines[n%3], fmt.Sprint("x", n))
+		var got [2]error
+		var both sync.WaitGroup
+		for i, key := range []*ecdsa.PrivateKey{own, thief} {
+			both.Go(func() { _, got[i] = join(machines[(n+i)%3], ticket, key, fmt.Sprintf("10.0.0.%d:1", 100+2*n+i)) })
+		}
+		both.Wait()
+		if got[0] == nil && got[1] == nil {
+			t.Fatal("two keys have come by one ticket")
+		}
+		hear()
+	}
+}
+
+// TestFirstOf: a worker asks one after the other.
+func TestFirstOf(t *testing.T) {
+	var asked []string
+	answer, err := firstOf(t.Context(), []string{"a", "b", "c"}, func(_ context.Context, from string) (*api.JoinResponse, error) {
+		if asked = append(asked, from); from != "b" {
+			return nil, fmt.Errorf("%s: no", from)
+		}
+		return &api.JoinResponse{}, nil
+	})
+	if err != nil || answer == nil || len(asked) != 2 {
+		t.Errorf("%v, asked %v", err, asked)
+	}
+	if _, err := firstOf(t.Context(), []string{"a", "c"}, func(_ context.Context, from string) (*api.JoinResponse, error) {
+		return nil, fmt.Errorf("%s: no", from)
+	}); err == nil || err.Error() != "a: no; c: no" {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,387 @@
+package trust
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// id and finger are a book's name, and a key's fingerprint.
+func id(n int) string     { return fmt.Sprintf("%032x", n) }
+func finger(n int) string { return fmt.Sprintf("sha256:%064x", n) }
+
+// three are the books of a cluster's control-plane machines, which have heard from each other, and know a ticket 1a for w.
+func three(t *testing.T) ([]Book, []*Session) {
+	books, sessions := make([]Book, 3), make([]*Session, 3)
+	ticket := Ticket{Serial: "1a", Name: "w", At: noon, Expires: noon.Add(time.Hour), Voters: []string{id(0), id(1), id(2)}, Needs: Majority(3)}
+	for i := range books {
+		books[i], sessions[i] = Book{}.Begin(id(i)), &Session{}
+		for j := range books {
+			sessions[i].Hear(id(j))
+		}
+		var err error
+		if books[i], err = books[i].Invite(ticket); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return books, sessions
+}
+
+func shows(key int) Member {
+	return Member{Name: "w", Ticket: "1a", Key: finger(key), Address: fmt.Sprint("10.0.0.", 20+key), Renewed: noon}
+}
+
+// vote has a control-plane machine stand for a machine.
+func vote(t *testing.T, b *Book, s *Session, m Member) {
+	t.Helper()
+	next, err := b.Stand(m, false, s, noon)
+	if err != nil {
+		t.Fatal(err)
+	}
+	*b = next
+}
+
+func refusedFor(t *testing.T, why string, err error) {
+	t.Helper()
+	if err == nil || !strings.Contains(err.Error(), why) {
+		t.Errorf("want %q, got %v", why, err)
+	}
+}
+
+func TestOneKeyComesByATicket(t *testing.T) {
+	books, sessions := three(t)
+	vote(t, &books[0], sessions[0], shows(1))
+	_, err := books[0].Admit(shows(1), false, 3, 1) // what others say counts of a member only
+	if !errors.Is(err, ErrTooFew) {
+		t.Errorf("one of three lets it in: %v", err)
+	}
+	_, err = books[0].Stand(shows(2), false, sessions[0], noon)
+	refusedFor(t, "another machine has shown it too", err)
+	vote(t, &books[1], sessions[1], shows(1))
+	learnt, news, err := books[0].Learn(books[1].Told(), sessions[0], noon)
+	if err != nil || !news {
+		t.Fatal(news, err)
+	}
+	admitted, err := learnt.Admit(shows(1), false, 0, 2)
+	if err != nil || len(admitted.Members) != 1 || len(admitted.Tickets)+len(admitted.Claims) != 0 || admitted.Members[0].Count != 1 {
+		t.Fatalf("%+v, %v", admitted.Roll, err)
+	}
+	// The third one, which nobody has asked, votes for another key, which helps it nowhere.
+	vote(t, &books[2], sessions[2], shows(2))
+	late, _, err := books[2].Learn(learnt.Told(), sessions[2], noon)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = late.Admit(shows(2), false, 3, 2)
+	refusedFor(t, "another machine has used it; ", err)
+	late, _, err = late.Learn(admitted.Told(), sessions[2], noon)
+	if err != nil || len(late.Claims) != 0 {
+		t.Fatal(late.Claims, err)
+	}
+	_, err = late.Stand(shows(2), false, sessions[2], noon)
+	refusedFor(t, "another machine has used it at 2026-05-01T12:00:00Z", err)
+	if _, err := late.Stand(shows(1), false, sessions[2], noon); err != nil {
+		t.Errorf("it asks again: %v", err)
+	}
+	if _, err := late.Admit(shows(1), false, 1, 2); !errors.Is(err, ErrTooFew) {
+		t.Errorf("one of three lets a member in again: %v", err)
+	}
+}
+
+func TestSplitTicketIsSpent(t *testing.T) {
+	books, sessions := three(t)
+	for i := range books {
+		vote(t, &books[i], sessions[i], shows(i+1))
+	}
+	for i := range books {
+		for j := range books {
+			var err error
+			if books[i], _, err = books[i].Learn(books[j].Told(), sessions[i], noon); err != nil {
+				t.Fatal(err)
+			}
+		}
+		_, err := books[i].Admit(shows(i+1), false, 3, 2)
+		refusedFor(t, "it is spent, and none of them comes by it", err)
+		// Another ticket for the same name is good.
+		again := Ticket{Serial: "2b", Name: "w", At: noon.Add(time.Minute), Expires: noon.Add(time.Hour), Voters: []string{id(0), id(1), id(2)}, Needs: 2}
+		if books[i], err = books[i].Invite(again); err != nil {
+			t.Fatal(err)
+		}
+		m := shows(1)
+		m.Ticket = "2b"
+		if _, err := books[i].Stand(m, false, sessions[i], noon); err != nil {
+			t.Errorf("machine %d: %v", i, err)
+		}
+	}
+}
+
+// TestWhoHasNoSay: a book that was lost, one that may be older than what its machine has said, and one that has dropped the ticket by a
+// clock that was wrong.
+func TestWhoHasNoSay(t *testing.T) {
+	books, _ := three(t)
+	lost, _, err := Book{}.Begin(id(9)).Learn(books[1].Told(), &Session{}, noon)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := &Session{}
+	for i := range 3 {
+		all.Hear(id(i))
+	}
+	_, err = lost.Stand(shows(1), false, all, noon)
+	refusedFor(t, "is not one of those that vouch", err)
+
+	started := &Session{}
+	started.Hear(id(1))
+	_, err = books[0].Stand(shows(1), false, started, noon)
+	refusedFor(t, "has started since it was issued", err)
+	started.Hear(id(2))
+	if _, err = books[0].Stand(shows(1), false, started, noon); err != nil {
+		t.Error(err)
+	}
+
+	ahead := noon.Add(time.Hour + keepExpired + time.Second)
+	pruned, some := books[0].Prune(all, ahead)
+	if !some || len(pruned.Tickets) != 0 {
+		t.Errorf("kept %v", pruned.Tickets)
+	}
+	if pruned, _, err = pruned.Learn(books[1].Told(), all, ahead); err != nil || len(pruned.Tickets) != 0 {
+		t.Errorf("took %v, %v", pruned.Tickets, err)
+	}
+	if pruned, _, err = pruned.Learn(books[1].Told(), all, noon); err != nil || len(pruned.Tickets) != 1 {
+		t.Errorf("took %v, %v", pruned.Tickets, err)
+	}
+	_, err = pruned.Stand(shows(1), false, all, noon)
+	refusedFor(t, "not any more", err)
+	_, err = books[1].Stand(shows(1), false, all, noon.Add(time.Hour))
+	refusedFor(t, "it ended at 2026-05-01T13:00:00Z", err)
+	other := shows(1)
+	other.Name = "v"
+	_, err = books[1].Stand(other, false, all, noon)
+	refusedFor(t, "does not know it", err)
+}
+
+// TestStoodForIsTaken: while a machine may have been let in elsewhere, its name and its address are nobody else's.
+func TestStoodForIsTaken(t *testing.T) {
+	books, sessions := three(t)
+	vote(t, &books[0], sessions[0], shows(1))
+	b := books[0]
+	for _, name := range []string{"w", "v"} {
+		var err error
+		if b, err = b.Invite(Ticket{Serial: map[string]string{"w": "2b", "v": "3c"}[name], Name: name, At: noon, Expires: noon.Add(time.Hour), Voters: []string{id(0)}, Needs: 1}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	namesake := Member{Name: "w", Ticket: "2b", Key: finger(2), Address: "10.0.0.99", Renewed: noon}
+	_, err := b.Stand(namesake, false, sessions[0], noon)
+	refusedFor(t, "another machine has shown another ticket for this name", err)
+	neighbour := Member{Name: "v", Ticket: "3c", Key: finger(2), Address: shows(1).Address, Renewed: noon}
+	_, err = b.Stand(neighbour, false, sessions[0], noon)
+	refusedFor(t, "a machine that shows a ticket for w has the address 10.0.0.21", err)
+	_, err = b.Stand(neighbour, true, sessions[0], noon) // a member that this book does not know
+	refusedFor(t, "has the address 10.0.0.21", err)
+	_, err = b.Stand(neighbour, true, sessions[0], noon.Add(time.Hour)) // the ticket has ended, and the other machine may just have come by it
+	refusedFor(t, "has the address 10.0.0.21", err)
+	removed, tickets, err := b.Remove("w", noon, "admin")
+	if err != nil || len(tickets) != 2 {
+		t.Fatal(tickets, err)
+	}
+	if _, err := removed.Stand(neighbour, false, sessions[0], noon); err != nil {
+		t.Error(err)
+	}
+	for _, m := range []Member{namesake, shows(1)} {
+		_, err = removed.Stand(m, true, sessions[0], noon)
+		refusedFor(t, "it was taken back", err)
+		_, err = removed.Admit(m, true, 3, 2)
+		refusedFor(t, "it was taken back", err)
+	}
+	// An older book does not bring them back.
+	again, _, err := removed.Learn(b.Told(), sessions[0], noon)
+	if err != nil || len(again.Tickets) != 1 || again.Tickets[0].Name != "v" {
+		t.Errorf("%+v, %v", again.Roll, err)
+	}
+}
+
+func TestBegin(t *testing.T) {
+	older := Book{Issued: []Issued{{Serial: "1a", Name: "w", Role: RoleJoin, Expires: noon.Add(time.Hour)}, {Serial: "2b", Name: "dora", Role: "reader"}, {Serial: "3c", Name: "v", Role: RoleJoin}},
+		Roll: Roll{Members: []Member{{Name: "v", Ticket: "3c"}}}}
+	b := older.Begin(id(1))
+	if len(b.Tickets) != 1 || b.Tickets[0].Serial != "1a" || len(b.Issued) != 1 || b.Issued[0].Name != "dora" {
+		t.Errorf("%+v", b)
+	}
+	b, err := b.Stand(shows(1), false, &Session{}, noon)
+	if err == nil {
+		b, err = b.Admit(shows(1), false, 1, 1)
+	}
+	if err != nil || len(b.Members) != 2 {
+		t.Errorf("%v, %v", b.Members, err)
+	}
+}
+
+// roll is any that a book could hold.
+func roll(random *rand.Rand) Roll {
+	var r Roll
+	serial := func() string { return fmt.Sprintf("%x", 1+random.IntN(6)) }
+	at := func() time.Time { return noon.Add(time.Duration(random.IntN(4)) * time.Minute) }
+	for range random.IntN(4) {
+		r.Members = append(r.Members, Member{Name: string(rune('u' + random.IntN(3))), Ticket: serial(), Key: finger(random.IntN(3)), Address: fmt.Sprint("10.0.0.", random.IntN(3)),
+			Joined: at(), Renewed: at(), Expires: at(), Count: random.Uint64N(3)})
+	}
+	for range random.IntN(5) {
+		t := Ticket{Serial: serial(), Name: string(rune('u' + random.IntN(3))), At: at(), Expires: at(), Voters: []string{id(random.IntN(2))}, Needs: 1}
+		r.Tickets = append(r.Tickets, t)
+		for range random.IntN(3) {
+			r.Claims = append(r.Claims, Claim{Ticket: t.Serial, Voter: id(random.IntN(3)), Key: finger(random.IntN(3))})
+		}
+	}
+	return r
+}
+
+// TestRollsAgree: in whatever order machines learn members, and removals, and however often, they come to know the same.
+func TestRollsAgree(t *testing.T) {
+	random := rand.New(rand.NewPCG(3, 4))
+	for range 500 {
+		// A roll that is sent has been in a book.
+		var rolls []Roll
+		for range 3 {
+			b, _, err := Book{}.Learn(roll(random), &Session{}, noon)
+			if err != nil {
+				t.Fatal(err)
+			}
+			rolls = append(rolls, b.Told())
+		}
+		removed := []Revocation{{Origin: fmt.Sprintf("%x", 1+random.IntN(6)), Count: 1, At: noon}}
+		var want []byte
+		for range 4 {
+			b, s := Book{}, &Session{}
+			done := false
+			for n, i := range append(random.Perm(3), random.Perm(3)...) {
+				if !done && (random.IntN(3) == 0 || n == 5) {
+					var err error
+					if b, _, err = b.Merge(removed); err != nil {
+						t.Fatal(err)
+					}
+					done = true
+				}
+				next, news, err := b.Learn(rolls[i], s, noon)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if n >= 3 && done && news {
+					t.Fatal("learnt twice")
+				}
+				b = next
+			}
+			if want == nil {
+				want = b.Told().Digest()
+			}
+			if !bytes.Equal(b.Told().Digest(), want) {
+				t.Fatalf("they do not agree: %+v", b.Roll)
+			}
+			for _, m := range b.Members {
+				if m.Ticket == removed[0].Origin {
+					t.Fatal("a removed machine is a member")
+				}
+			}
+		}
+		// Two at a time, in either grouping.
+		x, y, z := rolls[0], rolls[1], rolls[2]
+		if !bytes.Equal(x.Merge(y).Merge(z).Digest(), x.Merge(y.Merge(z)).Digest()) || !bytes.Equal(x.Merge(y).Digest(), y.Merge(x).Digest()) || !bytes.Equal(x.Merge(x).Digest(), x.Digest()) {
+			t.Fatalf("merging depends on the order:\n%+v\n%+v\n%+v", x, y, z)
+		}
+	}
+}
+
+func TestLearnRefuses(t *testing.T) {
+	good := Ticket{Serial: "1a", Name: "w", Voters: []string{id(1)}, Needs: 1, Expires: noon}
+	ticket := func(change func(*Ticket)) Roll {
+		c := good
+		change(&c)
+		return Roll{Tickets: []Ticket{c}}
+	}
+	for what, r := range map[string]Roll{
+		"a serial":            ticket(func(c *Ticket) { c.Serial = "0x1A" }),
+		"a name":              ticket(func(c *Ticket) { c.Name = "a\nb" }),
+		"half of the voters":  ticket(func(c *Ticket) { c.Voters = []string{id(1), id(2)} }),
+		"more than there are": ticket(func(c *Ticket) { c.Needs = 2 }),
+		"a voter twice":       ticket(func(c *Ticket) { c.Voters, c.Needs = []string{id(1), id(1)}, 2 }),
+		"a voter's name":      ticket(func(c *Ticket) { c.Voters = []string{"b"} }),
+		"a long subject":      ticket(func(c *Ticket) { c.By = strings.Repeat("x", 129) }),
+		"a member's key":      {Members: []Member{{Name: "w", Ticket: "1a", Key: "k", Address: "10.0.0.1"}}},
+		"a member's address":  {Members: []Member{{Name: "w", Ticket: "1a", Key: finger(1), Address: "w"}}},
+		"a time":              {Members: []Member{{Name: "w", Ticket: "1a", Key: finger(1), Address: "10.0.0.1", Renewed: noon.AddDate(9000, 0, 0)}}},
+		"a claim's address":   {Claims: []Claim{{Ticket: "1a", Voter: id(1), Key: finger(1), Address: "10.0.0.1"}}},
+		"a claim's voter":     {Claims: []Claim{{Ticket: "1a", Voter: "1", Key: finger(1)}}},
+		"too many":            {Tickets: slices.Repeat([]Ticket{good}, maxTickets+1)},
+	} {
+		if next, news, err := (Book{}).Learn(r, &Session{}, noon); err == nil || news || len(next.Tickets)+len(next.Members)+len(next.Claims) > 0 {
+			t.Errorf("%s: learnt %+v", what, next.Roll)
+		}
+	}
+	if _, news, err := (Book{}).Learn(Roll{Tickets: []Ticket{good}}, &Session{}, noon); err != nil || !news {
+		t.Error(news, err)
+	}
+	full := Book{}.Begin(id(1))
+	for n := range maxTickets {
+		full.Tickets = append(full.Tickets, Ticket{Serial: fmt.Sprintf("%x", n+1), Name: "w"})
+	}
+	if _, err := full.Invite(Ticket{Serial: "ffff", Name: "v", Voters: []string{id(1)}, Needs: 1}); err == nil {
+		t.Error("issues more tickets than there is room for")
+	}
+	if next, _, err := full.Learn(Roll{Tickets: []Ticket{{Serial: "ffff", Name: "v", Voters: []string{id(1)}, Needs: 1, Expires: noon}}}, &Session{}, noon); err == nil || len(next.Tickets) != maxTickets {
+		t.Error("learns more tickets than there is room for")
+	}
+}
+
+// FuzzLearn has a machine learn any roll: whatever that is, it is taken whole or refused, learnt once, brings nobody back, and no claim of
+// the machine's own is given to another key.
+func FuzzLearn(f *testing.F) {
+	random := rand.New(rand.NewPCG(5, 6))
+	for range 4 {
+		text, err := json.Marshal(roll(random))
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, sent []byte) {
+		var learnt Roll
+		if json.Unmarshal(sent, &learnt) != nil {
+			return
+		}
+		b, _, err := Book{}.Begin(id(1)).Merge([]Revocation{{Origin: "1", Count: 1}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.Tickets = []Ticket{{Serial: "2", Name: "v", Expires: noon.Add(time.Hour), Voters: []string{id(1)}, Needs: 1}}
+		b.Claims = []Claim{{Ticket: "2", Voter: id(1), Key: finger(1), Address: "10.0.0.1"}}
+		next, news, err := b.Learn(learnt, &Session{}, noon)
+		if err != nil {
+			if news || !bytes.Equal(next.Roll.Digest(), b.Roll.Digest()) {
+				t.Fatal("refused, and taken")
+			}
+			return
+		}
+		if _, again, err := next.Learn(learnt, &Session{}, noon); err != nil || again {
+			t.Fatalf("learnt twice: %v", err)
+		}
+		for _, m := range next.Members {
+			if m.Ticket == "1" {
+				t.Fatal("a removed machine is a member")
+			}
+		}
+		for _, c := range next.Claims {
+			if c.Ticket == "2" && c.Voter == id(1) && c != b.Claims[0] {
+				t.Fatalf("what it has said itself became %+v", c)
+			}
+		}
+		if err := next.Told().check(); err != nil {
+			t.Fatalf("cannot be told: %v", err)
+		}
+	})
+}
