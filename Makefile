@@ -116,7 +116,7 @@ broken: image
 	$(subst profiles/$(PROFILE).yaml,$(BUILD)/faults/no-nic/$(PROFILE).yaml,$(VERSION)) -out $(BUILD)/faults/no-nic -version 99.1.0
 
 # The decoders of what comes over the network, or with a file from somebody: package and test.
-FUZZ = dhcp:FuzzReply timesync:FuzzAnswer registry:FuzzManifest bundle:FuzzOpen pairing:FuzzServe pki:FuzzParseRequest config:FuzzParse config:FuzzMerge trust:FuzzMerge trust:FuzzLearn
+FUZZ = artifact:FuzzTexts dhcp:FuzzReply timesync:FuzzAnswer registry:FuzzManifest bundle:FuzzOpen pairing:FuzzServe pki:FuzzParseRequest config:FuzzParse config:FuzzMerge trust:FuzzMerge trust:FuzzLearn
 # How often each is fed. A number of times and not of seconds: at the end of a time the go tool may call its own deadline a failure.
 FUZZTIME = 20000x
 

@@ -14,10 +14,13 @@ func TestAddons(t *testing.T) {
 	if len(problems) > 0 {
 		t.Fatal(problems)
 	}
-	got := addons(c.Addons)
+	const artifact = "registry.example.com/team/hello@sha256:4f5d2e0c1b7a69885746352413021ffeeddccbbaa99887766554433221100ffe"
+	got := addons(c.Addons, nil)
 	manifest := c.Addons[0].Spec.Manifests[0].Reveal()
 	want := []nodespec.Addon{{
-		Name: "hello", Manifests: []string{manifest}, Namespace: "hello", Namespaces: []string{"hello"}, Kubernetes: "1.36",
+		Name: "hello", Manifests: []string{manifest},
+		Artifact:  nodespec.Artifact{Name: artifact, SHA256: artifact[len(artifact)-64:], Missing: artifact + " is being looked for"},
+		Namespace: "hello", Namespaces: []string{"hello"}, Kubernetes: "1.36",
 		Rights: nodespec.AddonRights{Rules: []nodespec.PolicyRule{
 			{APIGroups: []string{"", "rbac.authorization.k8s.io"}, Resources: []string{"configmaps", "roles"}, ResourceNames: []string{"greeting", "greeter"}, Verbs: []string{"get", "patch"}},
 			{APIGroups: []string{"", "rbac.authorization.k8s.io"}, Resources: []string{"configmaps", "roles"}, Verbs: []string{"create"}},
@@ -27,7 +30,12 @@ func TestAddons(t *testing.T) {
 	if !reflect.DeepEqual(got, want) || manifest == "" {
 		t.Errorf("got %+v\nwant %+v", got, want)
 	}
-	if none := addons(nil); none == nil || len(none) != 0 {
+	for _, missing := range []string{"", "nobody has brought it"} {
+		if got := addons(c.Addons, artifacts{artifact[len(artifact)-64:]: missing}); got[0].Artifact.Missing != missing {
+			t.Errorf("got %+v", got[0].Artifact)
+		}
+	}
+	if none := addons(nil, nil); none == nil || len(none) != 0 {
 		t.Errorf("none: %v", none)
 	}
 }

@@ -368,6 +368,7 @@ func (a imageAPI) Import(stream grpc.ClientStreamingServer[api.ImportImageReques
 	for _, i := range images {
 		a.m.events.add("image", "op", "imported "+i.Name+" by "+caller(stream.Context()))
 	}
+	kick(a.m.imported)
 	return stream.SendAndClose(&api.ImportImageResponse{Images: toImages(images)})
 }
 

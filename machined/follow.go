@@ -30,7 +30,7 @@ const lookAgain = time.Minute
 
 // follow brings about what follows from the configuration and from the machine's addresses, each time one of them changes.
 func (m *machine) follow(ctx context.Context) {
-	configs, states, members := m.config.Watch(), m.networkState.Watch(), m.membership.Watch()
+	configs, states, members, artifacts := m.config.Watch(), m.networkState.Watch(), m.membership.Watch(), m.artifacts.Watch()
 	tick := time.NewTicker(lookAgain)
 	defer tick.Stop()
 	var problem string
@@ -38,6 +38,7 @@ func (m *machine) follow(ctx context.Context) {
 		// Taken before it is acted on, which may take seconds: what changes meanwhile is seen below.
 		now, state := configs.Take(), states.Take()
 		members.Take()
+		artifacts.Take()
 		err := m.settle(ctx, now.config, state)
 		switch {
 		case err != nil && err.Error() != problem:
@@ -51,6 +52,7 @@ func (m *machine) follow(ctx context.Context) {
 		case <-configs.Changed():
 		case <-states.Changed():
 		case <-members.Changed():
+		case <-artifacts.Changed():
 		case <-tick.C:
 		case <-ctx.Done():
 			return
@@ -263,6 +265,7 @@ func (m *machine) keepImages(ctx context.Context) {
 				continue // the next change of any service tries again
 			}
 			m.mark("images")
+			kick(m.imported)
 		}
 		up = now
 	}

@@ -103,8 +103,8 @@ func pools(c config.LoadBalancer) []nodespec.Pool {
 	return all
 }
 
-// addons are those of the configuration, as the orchestrator reads them.
-func addons(all []config.Addon) []nodespec.Addon {
+// addons are those of the configuration, as the orchestrator reads them. found says which artefacts there are.
+func addons(all []config.Addon, found artifacts) []nodespec.Addon {
 	out := []nodespec.Addon{}
 	for _, a := range all {
 		addon := nodespec.Addon{
@@ -113,6 +113,13 @@ func addons(all []config.Addon) []nodespec.Addon {
 		}
 		for _, m := range a.Spec.Manifests {
 			addon.Manifests = append(addon.Manifests, m.Reveal())
+		}
+		if from := a.Spec.Artifact; from != (config.Artifact{}) {
+			missing, looked := found[from.SHA256]
+			if !looked {
+				missing = from.String() + " is being looked for"
+			}
+			addon.Artifact = nodespec.Artifact{Name: from.String(), SHA256: from.SHA256, Missing: missing}
 		}
 		for _, r := range a.Spec.Rights.Rules {
 			rule := nodespec.PolicyRule{Resources: r.Resources, ResourceNames: r.ResourceNames, NonResourceURLs: r.NonResourceURLs, Verbs: r.Verbs}
@@ -184,7 +191,8 @@ func (m *machine) authorities(c *config.Config) (credentials.Authorities, error)
 	if err != nil {
 		return a, err
 	}
-	if a.Addons, err = json.Marshal(addons(c.Addons)); err != nil {
+	found, _ := m.artifacts.Get()
+	if a.Addons, err = json.Marshal(addons(c.Addons, found)); err != nil {
 		return a, fmt.Errorf("add-ons: cannot describe: %w", err)
 	}
 	m.book.Lock()

@@ -11,6 +11,7 @@
 //	membership.go  how a worker joins its cluster; members.go is the control plane's side, agree.go how its machines agree
 //	relay.go       how a caller comes through this machine to another one
 //	bundles.go     how a bundle comes to the machine
+//	artifacts.go   how the artefacts of add-ons come to the machine
 //	install.go     how a system that runs from memory is put onto a disk
 //	seed.go        the configuration that lies on a medium
 //	power_linux.go how the machine goes down
@@ -99,6 +100,7 @@ type machine struct {
 	esp      *esp.Partition // where the boot loader's entries are
 	inputs   chan struct{}  // an input device has come
 	blocks   chan struct{}  // a disk or a partition came or went
+	imported chan struct{}  // containerd has come up, or something was imported into it
 	// containerd is a connection to containerd's socket that opens itself when it is first used.
 	containerd *grpc.ClientConn
 
@@ -138,6 +140,7 @@ type machine struct {
 	upgrade       *cell.Cell[upgradeState]
 	installation  *cell.Cell[installState]
 	membership    *cell.Cell[membershipState]
+	artifacts     *cell.Cell[artifacts] // of add-ons
 
 	connections connections // to the cluster's other machines
 }
@@ -150,6 +153,7 @@ func newMachine() *machine {
 		events:        newEventLog(),
 		inputs:        make(chan struct{}, 1),
 		blocks:        make(chan struct{}, 1),
+		imported:      make(chan struct{}, 1),
 		gifts:         gifts{takers: make(chan struct{}, mostGiven)},
 		relays:        newRelays(),
 		captures:      make(chan struct{}, mostCaptures),
@@ -169,6 +173,7 @@ func newMachine() *machine {
 		upgrade:       cell.New(upgradeState{}),
 		installation:  cell.New(installState{}),
 		membership:    cell.New(membershipState{}),
+		artifacts:     cell.New(artifacts{}),
 	}
 	m.working, m.stopWork = context.WithCancelCause(context.Background())
 	m.reaper = supervise.NewReaper(nil)

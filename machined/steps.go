@@ -382,6 +382,7 @@ func stepFollow(ctx context.Context, m *machine) error {
 	}
 	go m.watchServices(ctx)
 	go m.keepImages(ctx)
+	go m.keepArtifacts(ctx)
 	go m.follow(ctx)
 	go m.followMembership(ctx)
 	go m.ship(ctx)

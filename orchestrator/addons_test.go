@@ -17,6 +17,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/orlop-os/orlop/orchestrator/addons"
+	"github.com/orlop-os/orlop/pkg/artifact"
+	"github.com/orlop-os/orlop/pkg/artifact/artifacttest"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
@@ -198,6 +200,29 @@ func addOns(ctx context.Context, t *testing.T, m machine, admin kubernetes.Inter
 	guest.Manifests = []string{"{apiVersion: v1, kind: ConfigMap, metadata: {name: x}}"}
 	m.configure(t, next, guest)
 	state("guest", "Ready", "")
+
+	// What it wants next lies in an artefact. It stays as it is while that is missing, and becomes what it says when it has come.
+	shelf := artifacttest.Shelf{}
+	sum := shelf.Put("{apiVersion: v1, kind: ConfigMap, metadata: {name: fetched}}")
+	guest.Manifests = nil
+	guest.Artifact = nodespec.Artifact{Name: "registry.example.com/guest@sha256:" + sum, SHA256: sum, Missing: "nobody has brought it"}
+	m.configure(t, next, guest)
+	state("guest", "Failed", "artifact: nobody has brought it")
+	if _, err := admin.CoreV1().ConfigMaps("guest").Get(ctx, "x", metav1.GetOptions{}); err != nil {
+		t.Errorf("what is there while the artefact is missing: %v", err)
+	}
+	if err := (artifact.Store{Dir: m.dirs.Addons, Group: os.Getgid()}).Fetch(ctx, sum, shelf); err != nil {
+		t.Fatal(err)
+	}
+	guest.Artifact.Missing = ""
+	m.configure(t, next, guest)
+	state("guest", "Ready", "")
+	if _, err := admin.CoreV1().ConfigMaps("guest").Get(ctx, "fetched", metav1.GetOptions{}); err != nil {
+		t.Errorf("the artefact's object: %v", err)
+	}
+	if _, err := admin.CoreV1().ConfigMaps("guest").Get(ctx, "x", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+		t.Errorf("what was wanted before: %v", err)
+	}
 
 	// They go, and their rights with them. The namespace stays, and so does a definition of which somebody has made a resource.
 	order.SetName("second")

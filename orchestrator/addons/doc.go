@@ -5,7 +5,8 @@
 // with exactly the rights that its document states (rights.go). So it is the API server that refuses what is not stated, and a Role among
 // the objects cannot hand out more. Taking away is done by a second identity, which may only do that, and only to what is in the inventory.
 //
-// Everything follows from three values: the documents (a file that machined replaces, nodespec.Addons), the record of each add-on, which
+// Everything follows from three values: the documents (a file that machined replaces, nodespec.Addons, and beside it the artefacts that they
+// name, which machined brings into a folder; they are unpacked here, package artifact), the record of each add-on, which
 // holds its inventory (a ConfigMap in orlop-addons, record.go), and the live objects. object.go reads manifests, stage.go orders them,
 // health.go judges objects; pass.go looks at one add-on once, without waiting for anything, and run.go repeats that.
 //

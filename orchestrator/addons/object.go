@@ -17,6 +17,7 @@ import (
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	"sigs.k8s.io/yaml"
 
+	"github.com/orlop-os/orlop/pkg/artifact"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
@@ -90,18 +91,25 @@ type Wanted struct {
 	Notes   []string // what is left out on purpose
 }
 
-// Read is what an add-on wants. kinds says what the API server knows; kinds that the add-on brings itself need not be among them.
-func Read(a nodespec.Addon, kinds func(schema.GroupVersionKind) (Kind, bool)) Wanted {
+// Read is what an add-on wants; files are those of its artefact. kinds says what the API server knows; kinds that the add-on brings itself
+// need not be among them.
+func Read(a nodespec.Addon, files []artifact.Text, kinds func(schema.GroupVersionKind) (Kind, bool)) Wanted {
 	var w Wanted
 	var bodies []*unstructured.Unstructured
 	sum := sha256.New()
-	for i, text := range a.Manifests {
+	read := func(name, text string) {
 		fmt.Fprintf(sum, "%d %s", len(text), text)
 		parsed, err := parse(text)
 		if err != nil {
-			w.Refused = append(w.Refused, fmt.Sprintf("manifests[%d]: %v", i, err))
+			w.Refused = append(w.Refused, fmt.Sprintf("%s: %v", name, err))
 		}
 		bodies = append(bodies, parsed...)
+	}
+	for i, text := range a.Manifests {
+		read(fmt.Sprintf("manifests[%d]", i), text)
+	}
+	for _, f := range files {
+		read("artifact: "+f.Name, f.Content)
 	}
 	w.Digest = fmt.Sprintf("%x", sum.Sum(nil))[:16]
 	own := defined(bodies)

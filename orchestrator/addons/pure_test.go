@@ -36,7 +36,7 @@ data: {count: 1}
 ---
 {apiVersion: v1, kind: ConfigMap, metadata: {name: a, namespace: jobs}}
 `}}
-	w := Read(a, known)
+	w := Read(a, nil, known)
 	for _, want := range []string{
 		"ConfigMap jobs/a: is given twice",
 		"outside the scope: CustomResourceDefinition sites.web.example.com (of the whole cluster), ValidatingWebhookConfiguration web (of the whole cluster), " +
@@ -68,7 +68,7 @@ data: {count: 1}
 		"kind: ConfigMap": "has no",
 		"{apiVersion: v1, metadata: {name: correct-horse}}": "has no kind",
 	} {
-		w := Read(nodespec.Addon{Manifests: []string{text}}, known)
+		w := Read(nodespec.Addon{Manifests: []string{text}}, nil, known)
 		if len(w.Refused) != 1 || !strings.Contains(w.Refused[0], want) {
 			t.Errorf("%q: %q, want %s", text, w.Refused, want)
 		}

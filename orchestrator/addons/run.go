@@ -18,6 +18,7 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/component"
 	"github.com/orlop-os/orlop/orchestrator/kubeconfig"
 	"github.com/orlop-os/orlop/orchestrator/layout"
+	"github.com/orlop-os/orlop/pkg/artifact"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
@@ -58,7 +59,7 @@ func Run(ctx context.Context, spec nodespec.Spec, dirs layout.Dirs, rights func(
 		return fmt.Errorf("cannot make client: %w", err)
 	}
 	m := &manager{
-		spec: spec, file: filepath.Join(dirs.Controllers, nodespec.Addons), config: config, client: client, kinds: newKinds(client), memories: map[string]*remembered{},
+		spec: spec, file: filepath.Join(dirs.Controllers, nodespec.Addons), artifacts: artifact.Store{Dir: dirs.Addons}, config: config, client: client, kinds: newKinds(client), memories: map[string]*remembered{},
 	}
 	tick := time.NewTicker(look)
 	defer tick.Stop()
@@ -84,11 +85,12 @@ func Run(ctx context.Context, spec nodespec.Spec, dirs layout.Dirs, rights func(
 
 // manager keeps all add-ons.
 type manager struct {
-	spec   nodespec.Spec
-	file   string
-	config *rest.Config
-	client kubernetes.Interface
-	kinds  *kinds
+	spec      nodespec.Spec
+	file      string
+	artifacts artifact.Store
+	config    *rest.Config
+	client    kubernetes.Interface
+	kinds     *kinds
 
 	stamp    string // of the file as last read
 	all      []nodespec.Addon

@@ -216,7 +216,7 @@ func (s *site) look() (string, outcome) {
 		s.record = r
 		return nil
 	}
-	r, out, err := s.pass(context.Background(), Read(s.addon, known), s.record, s.now, save)
+	r, out, err := s.pass(context.Background(), Read(s.addon, nil, known), s.record, s.now, save)
 	if err != nil {
 		s.Fatal(err)
 	}
@@ -264,7 +264,7 @@ func TestLife(t *testing.T) {
 	s.expect("in their order", "apply ServiceAccount web/migrate; apply Job web/migrate; apply ConfigMap web/options; apply Deployment web/web; "+
 		"delete ConfigMap web/settings", 0, 1)
 	s.expect("what is no longer wanted has gone", "", 0, 0)
-	if s.record.Finished != Read(s.addon, known).Digest || len(s.record.Inventory) != 10 {
+	if s.record.Finished != Read(s.addon, nil, known).Digest || len(s.record.Inventory) != 10 {
 		t.Errorf("record %+v", s.record)
 	}
 
@@ -359,7 +359,7 @@ func TestAway(t *testing.T) {
 	s := newSite(t)
 	s.addon.Manifests = []string{"{apiVersion: v1, kind: ConfigMap, metadata: {name: a}}"}
 	s.refused["ConfigMap web/a"] = fmt.Errorf("connection refused")
-	r, _, err := s.pass(context.Background(), Read(s.addon, known), Record{}, s.now, func(Record) error { return nil })
+	r, _, err := s.pass(context.Background(), Read(s.addon, nil, known), Record{}, s.now, func(Record) error { return nil })
 	if err == nil || len(r.Inventory) != 1 {
 		t.Errorf("%v, inventory %v", err, r.Inventory)
 	}

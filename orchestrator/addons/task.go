@@ -15,6 +15,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/orlop-os/orlop/orchestrator/lead"
+	"github.com/orlop-os/orlop/pkg/artifact"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
@@ -134,13 +135,18 @@ func (m *manager) tasks(ctx context.Context, now time.Time) ([]*task, error) {
 	return all, nil
 }
 
-// want is what an add-on wants. It is read once for each content of the file, and again while it has kinds that are unknown.
+// want is what an add-on wants. It is read once for each content of the file, and again while it has kinds that are unknown, or an artefact
+// that cannot be read. Without its artefact nothing is known of it, so that it stays as it is.
 func (m *manager) want(a nodespec.Addon, now time.Time) (Wanted, error) {
 	if w, before := m.wanted[a.Name]; before && (len(w.Unknown) == 0 || !m.kinds.refresh(now)) {
 		return w, nil
 	}
+	files, err := m.files(a)
+	if err != nil {
+		return Wanted{Refused: []string{"artifact: " + err.Error()}}, nil
+	}
 	m.kinds.failed = nil
-	w := Read(a, m.kinds.of)
+	w := Read(a, files, m.kinds.of)
 	if m.kinds.failed != nil {
 		return w, fmt.Errorf("kinds of the API server: %w", m.kinds.failed)
 	}
@@ -153,6 +159,21 @@ func (m *manager) want(a nodespec.Addon, now time.Time) (Wanted, error) {
 	}
 	m.wanted[a.Name] = w
 	return w, nil
+}
+
+// files are those of an add-on's artefact.
+func (m *manager) files(a nodespec.Addon) ([]artifact.Text, error) {
+	switch {
+	case a.Artifact == (nodespec.Artifact{}):
+		return nil, nil
+	case a.Artifact.Missing != "":
+		return nil, errors.New(a.Artifact.Missing)
+	}
+	files, err := m.artifacts.Texts(a.Artifact.SHA256)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", a.Artifact.Name, err)
+	}
+	return files, nil
 }
 
 // errSettling says that what this package needs itself is being given.

@@ -19,6 +19,7 @@ type Dirs struct {
 	AuditLog         string
 	KubeletData      string
 	LocalVolumes     string
+	Addons           string // the artefacts of add-ons
 	PodLogs          string
 	PodNetwork       string
 	CNIConfig        string
@@ -43,6 +44,7 @@ func Under(root string) Dirs {
 		AuditLog:         at(paths.AuditLog),
 		KubeletData:      at(paths.KubeletData),
 		LocalVolumes:     at(paths.LocalVolumes),
+		Addons:           at(paths.Addons),
 		PodLogs:          at(paths.PodLogs),
 		PodNetwork:       at(paths.PodNetwork),
 		CNIConfig:        at(paths.CNIConfig),

@@ -16,8 +16,12 @@ type Addon struct {
 
 // AddonSpec says what an add-on is. It is the same on every control-plane machine of the cluster: the one whose controllers work applies its own.
 type AddonSpec struct {
-	// Manifests are the add-on's objects: texts of one or more YAML documents, as `helm template` or `kustomize build` print them. They may hold Secrets, so they are shown to nobody.
-	Manifests []Manifest `yaml:"manifests" jsonschema:"required"`
+	// Manifests are the add-on's objects: texts of one or more YAML documents, as `helm template` or `kustomize build` print them. They may hold Secrets, so they are shown to nobody. There are manifests, or an artifact, or both.
+	Manifests []Manifest `yaml:"manifests,omitempty"`
+	// Artifact is an OCI artefact with more such texts: files of YAML or JSON, each a layer by itself, or in layers that are tar archives, plain or compressed by gzip. It comes from what was brought to the machine with `orlopctl image import`, else from registries.
+	Artifact Artifact `yaml:"artifact,omitempty"`
+	// Registries are where the artefact is fetched from when nobody has brought it, asked in this order: the one that it names, and mirrors. Without any, no registry is ever asked.
+	Registries []AddonRegistry `yaml:"registries,omitempty"`
 	// Namespace is where objects go that name none. It is made if it is missing.
 	Namespace string `yaml:"namespace,omitempty"`
 	// Scope is how far the add-on reaches.
@@ -26,6 +30,20 @@ type AddonSpec struct {
 	Rights AddonRights `yaml:"rights" jsonschema:"required"`
 	// Requires is what the add-on needs of the cluster. What is not there keeps all of it from being applied.
 	Requires AddonRequires `yaml:"requires"`
+}
+
+// AddonRegistry is a registry that has the artefact of an add-on. What comes from it is believed by its digest.
+type AddonRegistry struct {
+	// Address is the registry, with or without a port; of a mirror that keeps what others have in a folder, with that folder.
+	Address RegistryPath `yaml:"address" jsonschema:"required"`
+	// CA signs the registry's certificate, in PEM. Nothing else vouches for it.
+	CA Certificate `yaml:"ca,omitempty"`
+	// PlainHTTP asks without TLS.
+	PlainHTTP bool `yaml:"plainHTTP"`
+	// Username is the user that the registry is told; without it, nobody.
+	Username string `yaml:"username,omitempty"`
+	// Password is the user's password, or a token.
+	Password Secret `yaml:"password,omitempty"`
 }
 
 // AddonScope is how far an add-on reaches: into some namespaces, or everywhere.

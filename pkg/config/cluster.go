@@ -185,7 +185,7 @@ func (PodSecurityLevel) Names() []string {
 type Audit struct {
 	// MaxFileSize is the size at which a new file is begun: whole MiB, 1MiB to 1GiB.
 	MaxFileSize Bytes `yaml:"maxFileSize"`
-	// MaxFiles is the number of old files that are kept, 1 to 100.
+	// MaxFiles is the number of old files that are kept, 1 to 100. They are compressed.
 	MaxFiles int `yaml:"maxFiles" jsonschema:"minimum=1,maximum=100"`
 }
 
@@ -204,6 +204,6 @@ func (c *Cluster) defaults() {
 		MaxPods:                       110,
 		FinishedPods:                  1000,
 		PodSecurity:                   PodSecurity{Default: PodSecurityBaseline, ExemptNamespaces: []string{"kube-system"}},
-		Audit:                         Audit{MaxFileSize: 64 << 20, MaxFiles: 8},
+		Audit:                         Audit{MaxFileSize: 100 << 20, MaxFiles: 10},
 	}
 }

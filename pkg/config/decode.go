@@ -374,6 +374,12 @@ func textExpectation(t reflect.Type) string {
 		return `a group such as apps; "" is the core group`
 	case reflect.TypeFor[AtLeast]():
 		return wantAtLeast
+	case reflect.TypeFor[Artifact]():
+		return wantArtifact
+	case reflect.TypeFor[RegistryPath]():
+		return wantRegistry
+	case reflect.TypeFor[Secret]():
+		return "text"
 	case reflect.TypeFor[EncryptionKey]():
 		return "32 random bytes in base64"
 	}

@@ -81,7 +81,7 @@ spec:
 					Kubernetes: Kubernetes{
 						AllowSchedulingOnControlPlane: true, MaxPods: 110, FinishedPods: 1000,
 						PodSecurity: PodSecurity{Default: "baseline", ExemptNamespaces: []string{"kube-system"}},
-						Audit:       Audit{MaxFileSize: 64 << 20, MaxFiles: 8},
+						Audit:       Audit{MaxFileSize: 100 << 20, MaxFiles: 10},
 					},
 				}}
 			},
@@ -120,7 +120,7 @@ spec:
 					Kubernetes: Kubernetes{
 						AllowSchedulingOnControlPlane: true, MaxPods: 110, FinishedPods: 1000,
 						PodSecurity: PodSecurity{Default: "baseline", ExemptNamespaces: []string{}},
-						Audit:       Audit{MaxFileSize: 64 << 20, MaxFiles: 8},
+						Audit:       Audit{MaxFileSize: 100 << 20, MaxFiles: 10},
 						Authentication: Authentication{
 							JWT:     []JWTIssuer{{URL: "https://i.example", Audiences: []string{"k"}, Username: "claims.sub"}},
 							Webhook: &AuthenticationWebhook{URL: "https://w.example", CA: pki.Kubernetes.Cert, CacheTTL: Duration(2 * time.Minute)},

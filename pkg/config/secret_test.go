@@ -16,7 +16,7 @@ func TestSecretsStaySecret(t *testing.T) {
 	c := example(t)
 	pki := c.Cluster.Spec.PKI
 	var secrets []string
-	for _, s := range []Secret{pki.ServiceAccountKey.Secret, pki.Kubernetes.Key.Secret, c.Cluster.Spec.SecretsEncryptionKey.Secret, c.Cluster.Spec.Kubernetes.Authentication.Webhook.Client.Key.Secret, c.Machine.Spec.Join.Ticket.Key.Secret, c.Machine.Spec.Logging.Receivers[0].Client.Key.Secret} {
+	for _, s := range []Secret{pki.ServiceAccountKey.Secret, pki.Kubernetes.Key.Secret, c.Cluster.Spec.SecretsEncryptionKey.Secret, c.Cluster.Spec.Kubernetes.Authentication.Webhook.Client.Key.Secret, c.Machine.Spec.Join.Ticket.Key.Secret, c.Machine.Spec.Logging.Receivers[0].Client.Key.Secret, c.Addons[0].Spec.Registries[0].Password} {
 		text := s.Reveal()
 		secrets = append(secrets, text[len(text)/2:len(text)/2+12])
 	}
@@ -67,8 +67,8 @@ func TestSecretsStaySecret(t *testing.T) {
 // TestRedactedIsRefused makes sure that nobody applies what a machine answered.
 func TestRedactedIsRefused(t *testing.T) {
 	_, problems := Parse("", MarshalRedacted(example(t)))
-	if len(problems) != 12 {
-		t.Errorf("got %d problems, want one for each of the 12 secrets:\n%v", len(problems), problems)
+	if len(problems) != 13 {
+		t.Errorf("got %d problems, want one for each of the 13 secrets:\n%v", len(problems), problems)
 	}
 	for _, p := range problems {
 		if p.Reason != "the secret was taken out of this file" {

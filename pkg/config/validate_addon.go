@@ -31,9 +31,7 @@ func (p *parser) addons() {
 		}
 		p.addonScope(path+".spec", &a.Spec)
 		p.addonRights(path+".spec.rights", &a.Spec)
-		if len(a.Spec.Manifests) == 0 {
-			p.on(path+".spec.manifests", wrong{reason: "is empty", expected: "one text or more"})
-		}
+		p.addonSource(path+".spec", &a.Spec)
 		var outside []string
 		for j, m := range a.Spec.Manifests {
 			at := fmt.Sprintf("%s.spec.manifests[%d]", path, j)
@@ -55,6 +53,39 @@ func (p *parser) addons() {
 		if len(outside) > 0 {
 			p.on(path+".spec.manifests", wrong{reason: "outside the scope: " + list(outside), expected: "objects in the namespaces of scope.namespaces",
 				hint: "add the namespaces, or say cluster: true there"})
+		}
+	}
+}
+
+// mostRegistries is the number of registries of an add-on: each may take a while before it is given up.
+const mostRegistries = 8
+
+// addonSource checks where the objects of an add-on come from.
+func (p *parser) addonSource(path string, s *AddonSpec) {
+	if len(s.Manifests) == 0 && s.Artifact == (Artifact{}) && !p.broken[path+".artifact"] {
+		p.on(path+".manifests", wrong{reason: "is empty, and there is no artifact", expected: "one text or more, or an artifact"})
+	}
+	if len(s.Registries) > 0 && s.Artifact == (Artifact{}) && !p.broken[path+".artifact"] {
+		p.on(path+".registries", wrong{reason: "there is no artifact to fetch", expected: "artifact with it"})
+	}
+	if len(s.Registries) > mostRegistries {
+		p.on(path+".registries", wrong{reason: fmt.Sprintf("%d registries", len(s.Registries)), expected: fmt.Sprintf("at most %d", mostRegistries)})
+	}
+	for i, r := range s.Registries {
+		at := fmt.Sprintf("%s.registries[%d]", path, i)
+		if slices.ContainsFunc(s.Registries[:i], func(o AddonRegistry) bool { return o.Address == r.Address }) && r.Address != "" {
+			p.on(at+".address", wrong{reason: quote(string(r.Address)) + " is given twice", expected: "each once"})
+		}
+		p.authority(at+".ca", r.CA)
+		switch {
+		case r.CA.IsZero() && !r.PlainHTTP && !p.broken[at+".ca"]:
+			p.on(at, wrong{reason: "has no ca, and this system trusts no authority by itself", expected: "the CA of the registry's certificate, or plainHTTP: true"})
+		case !r.CA.IsZero() && r.PlainHTTP:
+			p.on(at+".plainHTTP", wrong{reason: "needs no ca", expected: "only one of both"})
+		case !r.Password.IsZero() && r.PlainHTTP:
+			p.on(at+".password", wrong{reason: "would be sent without TLS", expected: "a ca with it"})
+		case (r.Username == "") != r.Password.IsZero() && !p.broken[at+".password"]:
+			p.on(at, wrong{reason: "has only one of username and password", expected: "both or neither"})
 		}
 	}
 }

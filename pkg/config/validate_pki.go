@@ -160,6 +160,11 @@ func (c *Config) CheckTime(now time.Time) Problems {
 	for i, r := range c.Machine.Spec.Logging.Receivers {
 		hook(fmt.Sprintf("Machine.spec.logging.receivers[%d]", i), r.CA, r.Client)
 	}
+	for _, a := range c.Addons {
+		for i, r := range a.Spec.Registries {
+			p.valid(fmt.Sprintf("%s.spec.registries[%d].ca", addonPath(a.Metadata.Name), i), r.CA, now)
+		}
+	}
 	if c.Cluster == nil {
 		return p.problems.sorted()
 	}

@@ -1,4 +1,4 @@
-// Package imagestore puts container images into containerd and lists those that are there.
+// Package imagestore puts container images, and artefacts that are none, into containerd, lists what is there, and reads it.
 //
 // It speaks containerd's gRPC services directly (transfer, streaming, images) through the generated code of
 // github.com/containerd/containerd/api. containerd's own client module does the same with more convenience, but it asks for
@@ -13,7 +13,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"strings"
 	"time"
 
 	imagesapi "github.com/containerd/containerd/api/services/images/v1"
@@ -72,16 +71,16 @@ func (s *Store) Has(ctx context.Context, name string) (bool, error) {
 
 // present describes some of all images for people.
 func (s *Store) present(ctx context.Context, some, all []*imagesapi.Image) ([]Image, error) {
-	named := map[string]bool{} // digests that have a name of their own
+	named := map[string]string{} // the best name of each digest: one that says more than the digest, else that of an artefact
 	for _, i := range all {
-		if !ofDigest(i.Name) {
-			named[i.Target.GetDigest()] = true
+		if d := i.Target.GetDigest(); !ofDigest(i.Name) || i.Name == pinned(d) && named[d] == "" {
+			named[d] = i.Name
 		}
 	}
 	read := s.blobs(inNamespace(ctx))
 	var out []Image
 	for _, i := range some {
-		if ofDigest(i.Name) && named[i.Target.GetDigest()] {
+		if best := named[i.Target.GetDigest()]; ofDigest(i.Name) && best != "" && best != i.Name {
 			continue
 		}
 		// An image can be deleted while it is looked at, and what is named need not be an image: then its size is not known.
@@ -102,8 +101,8 @@ func (s *Store) list(ctx context.Context) ([]*imagesapi.Image, error) {
 	return r.Images, nil
 }
 
-// Import reads an OCI or docker archive, plain or compressed, and stores its images. When it returns they survive a power cut.
-// It returns the images that the archive named, each once; an archive that names none is an error.
+// Import reads an OCI or docker archive, plain or compressed, and stores its images, and artefacts that are none. When it returns they
+// survive a power cut. It returns what the archive named, each once; an archive that names nothing is an error.
 //
 // The layers are unpacked when the first container needs them, and not here: containerd's transfer service calls a layer
 // unpacked before its files are on the disk, and after a power cut runs programs that are not whole. The other way flushes
@@ -145,9 +144,13 @@ func (s *Store) Import(ctx context.Context, archive io.Reader) ([]Image, error) 
 	if err != nil {
 		return nil, err
 	}
-	images, err := s.present(ctx, imported(before, all, started), all)
+	brought := imported(before, all, started)
+	if err := s.pin(ctx, brought); err != nil {
+		return nil, err
+	}
+	images, err := s.present(ctx, brought, all)
 	if err == nil && len(images) == 0 {
-		err = errors.New("image import: the archive names no image for linux/amd64; save it under a name, such as registry.example.com/app:1")
+		err = errors.New("image import: the archive names no image for linux/amd64, and no artefact; save it under a name, such as registry.example.com/app:1")
 	}
 	return images, err
 }
@@ -177,9 +180,6 @@ func imported(before, after []*imagesapi.Image, started time.Time) []*imagesapi.
 
 // tagged is the name of images of which an archive tells the tag only.
 const tagged = "imported"
-
-// ofDigest tells whether containerd's Kubernetes interface has made a name, of the digest of an image's configuration.
-func ofDigest(name string) bool { return strings.HasPrefix(name, "sha256:") }
 
 // send opens a stream and feeds it from r in the background, as containerd's stream protocol wants it: the first message names
 // the stream and is answered; after that the receiver grants a window of bytes and the sender sends no more than that.

@@ -3,11 +3,9 @@ package imagestore
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 
-	contentapi "github.com/containerd/containerd/api/services/content/v1"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
@@ -17,9 +15,10 @@ const maxManifest = 4 << 20
 // manifest is an OCI image manifest or an image index (image-spec, manifest.md and image-index.md); the fields of the
 // other one are empty.
 type manifest struct {
-	Config    ocispec.Descriptor   `json:"config"`
-	Layers    []ocispec.Descriptor `json:"layers"`
-	Manifests []ocispec.Descriptor `json:"manifests"`
+	ArtifactType string               `json:"artifactType"`
+	Config       ocispec.Descriptor   `json:"config"`
+	Layers       []ocispec.Descriptor `json:"layers"`
+	Manifests    []ocispec.Descriptor `json:"manifests"`
 }
 
 // blobs reads a manifest or an index by its digest.
@@ -55,24 +54,18 @@ func sizeOf(read blobs, digest string, own int64) (int64, error) {
 
 // blobs reads from containerd's content store.
 func (s *Store) blobs(ctx context.Context) blobs {
-	client := contentapi.NewContentClient(s.conn)
 	return func(digest string) (m manifest, err error) {
-		stream, err := client.Read(ctx, &contentapi.ReadContentRequest{Digest: digest})
+		r, err := s.open(ctx, digest)
 		if err != nil {
-			return m, fmt.Errorf("images: cannot read %s: %w", digest, err)
+			return m, err
 		}
-		var text []byte
-		for {
-			part, err := stream.Recv()
-			if errors.Is(err, io.EOF) {
-				break
-			}
-			if err != nil {
-				return m, fmt.Errorf("images: cannot read %s: %w", digest, err)
-			}
-			if text = append(text, part.Data...); len(text) > maxManifest {
-				return m, fmt.Errorf("images: %s is larger than a manifest may be (%d bytes)", digest, maxManifest)
-			}
+		defer r.Close()
+		text, err := io.ReadAll(io.LimitReader(r, maxManifest+1))
+		if err != nil {
+			return m, err
+		}
+		if len(text) > maxManifest {
+			return m, fmt.Errorf("images: %s is larger than a manifest may be (%d bytes)", digest, maxManifest)
 		}
 		if err := json.Unmarshal(text, &m); err != nil {
 			return m, fmt.Errorf("images: %s is no manifest: %w", digest, err)

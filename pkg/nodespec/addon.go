@@ -5,10 +5,19 @@ package nodespec
 type Addon struct {
 	Name       string      `json:"name"`       // a DNS label, which no other add-on has
 	Manifests  []string    `json:"manifests"`  // YAML documents; they may be Secrets
+	Artifact   Artifact    `json:"artifact"`   // more of them
 	Namespace  string      `json:"namespace"`  // of objects that name none
 	Namespaces []string    `json:"namespaces"` // the only ones that it has objects in; empty: the whole cluster
 	Rights     AddonRights `json:"rights"`
 	Kubernetes string      `json:"kubernetes"` // the least version that it needs, such as 1.36; empty: any
+}
+
+// Artifact is an OCI artefact with manifests, which machined brings into a folder that the controllers read (pkg/artifact.Store). The zero
+// value is none.
+type Artifact struct {
+	Name    string `json:"name,omitempty"`    // registry.example.com/team/ingress@sha256:…
+	SHA256  string `json:"sha256,omitempty"`  // of its manifest
+	Missing string `json:"missing,omitempty"` // why it is not on this machine, and what to do; empty: it is
 }
 
 // AddonRights are what an add-on may do: the rules, and one of Kubernetes' own roles.

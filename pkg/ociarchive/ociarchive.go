@@ -1,4 +1,4 @@
-// Package ociarchive makes container images of files that are at hand, as OCI archives (a tar of an OCI image layout) that a machine
+// Package ociarchive makes container images, and artefacts that are none, of files that are at hand, as OCI archives (a tar of an OCI image layout) that a machine
 // imports. What images have in common is in an archive once. It does not pull and does not push. Same input, same bytes.
 package ociarchive
 
@@ -33,6 +33,8 @@ type Image struct {
 	Config v1.Config
 	// Created is when it was made; the zero time: nobody says.
 	Created time.Time
+	// ConfigType is the media type of its configuration; empty: an image's. With another one it is an artefact, of which nothing runs.
+	ConfigType string
 }
 
 // Layer is files by absolute clean paths. The folders above them need not be named.
@@ -105,7 +107,20 @@ func (i Image) build() (v1.Image, error) {
 	if !i.Created.IsZero() {
 		config.Created = v1.Time{Time: i.Created.UTC()}
 	}
-	return mutate.ConfigFile(image, config)
+	if image, err = mutate.ConfigFile(image, config); err != nil || i.ConfigType == "" {
+		return image, err
+	}
+	return mutate.ConfigMediaType(image, types.MediaType(i.ConfigType)), nil // last: it knows the layers of images only
+}
+
+// Digest is that of the image's manifest, "sha256:…": what it is known by in a registry.
+func (i Image) Digest() (string, error) {
+	image, err := i.build()
+	if err != nil {
+		return "", fmt.Errorf("image %s: cannot make: %w", i.Name, err)
+	}
+	digest, err := image.Digest()
+	return digest.String(), err
 }
 
 func (l Layer) write(out io.Writer) error {

@@ -48,6 +48,9 @@ func TestWrite(t *testing.T) {
 		t.Errorf("containerd would call the image %q", got)
 	}
 	c := read.config
+	if want := "application/vnd.oci.image.config.v1+json"; read.configType != want {
+		t.Errorf("the configuration of an image has the type %s, want %s", read.configType, want)
+	}
 	if c.OS != "linux" || c.Architecture != "amd64" || fmt.Sprint(c.Config.Entrypoint) != "[/one]" || len(c.RootFS.DiffIDs) != 1 {
 		t.Errorf("image configuration is %+v", c)
 	}
@@ -57,11 +60,25 @@ func TestWrite(t *testing.T) {
 	}
 }
 
+// TestArtifact: an artefact is told from an image by the type of its configuration, and known by the digest that its archive has.
+func TestArtifact(t *testing.T) {
+	const flux = "application/vnd.cncf.flux.config.v1+json"
+	a := Image{Name: "example.test/addon:1", ConfigType: flux, Layers: []Layer{{"/deploy.yaml": {Mode: 0o644, Content: []byte("a: 1")}}}}
+	digest, err := a.Digest()
+	must(t, err)
+	read := open(t, written(t, a))
+	if read.configType != flux || read.digest != digest || strings.Join(read.files, "|") != "deploy.yaml 100644 0 a: 1" {
+		t.Errorf("read %+v; its digest is said to be %s", read, digest)
+	}
+}
+
 // seen is what an archive holds.
 type seen struct {
-	name   string
-	config *v1.ConfigFile
-	files  []string // name, mode as stat(2) has it, owner, content or target
+	name       string
+	digest     string
+	configType string
+	config     *v1.ConfigFile
+	files      []string // name, mode as stat(2) has it, owner, content or target
 }
 
 func open(t *testing.T, archive []byte) seen {
@@ -81,7 +98,10 @@ func open(t *testing.T, archive []byte) seen {
 	must(t, err)
 	image, err := index.Image(m.Manifests[0].Digest)
 	must(t, err)
-	s := seen{name: m.Manifests[0].Annotations["io.containerd.image.name"]}
+	s := seen{name: m.Manifests[0].Annotations["io.containerd.image.name"], digest: m.Manifests[0].Digest.String()}
+	manifest, err := image.Manifest()
+	must(t, err)
+	s.configType = string(manifest.Config.MediaType)
 	s.config, err = image.ConfigFile()
 	must(t, err)
 	layers, err := image.Layers()

@@ -68,6 +68,7 @@ const (
 	KubeletData    = Data + "/lib/kubelet"       // root
 	PodLogs        = Data + "/log/pods"          // root
 	LocalVolumes   = Data + "/lib/local-volumes" // root, 0700: the volumes of claims (orchestrator/localvolumes)
+	Addons         = Data + "/lib/addons"        // root and group UserControllers, 0750: the artefacts of add-ons (package artifact)
 	PodNetwork     = Data + "/lib/podnetwork"    // root, 0700: the node's WireGuard key
 	Bundle         = Data + "/lib/bundle"        // root, 0700: the upgrade bundle that is received, or was received last
 	AuditLog       = Data + "/log/kube-audit"    // owner UserAPI, 0700

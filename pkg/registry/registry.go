@@ -1,5 +1,6 @@
 // Package registry finds a file that was pushed into an OCI registry as the only layer of its kind in an artefact, and reads it
-// from any byte on. It pushes nothing, and knows nothing of container images.
+// from any byte on; and it is where the blobs of other artefacts come from (package artifact). It pushes nothing, and knows nothing of
+// container images.
 package registry
 
 import (
@@ -10,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"net/http"
 	"slices"
@@ -18,9 +20,11 @@ import (
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"oras.land/oras-go/v2/content"
+	"oras.land/oras-go/v2/errdef"
 	"oras.land/oras-go/v2/registry/remote"
 	"oras.land/oras-go/v2/registry/remote/auth"
 
+	"github.com/orlop-os/orlop/pkg/artifact"
 	"github.com/orlop-os/orlop/pkg/resume"
 )
 
@@ -60,13 +64,46 @@ func (s Source) Find(ctx context.Context, mediaType string) (*File, error) {
 	return f, nil
 }
 
-func (s Source) find(ctx context.Context, mediaType string) (*File, error) {
+// Artifact is the artefact as an origin of its manifest, by the digest in the reference, and of its layers. Nothing is asked yet.
+func (s Source) Artifact() (artifact.Origin, error) {
+	repository, err := s.repository()
+	if err != nil {
+		return nil, fmt.Errorf("registry: %s: %w", s.Reference, err)
+	}
+	return origin{s.Reference, repository}, nil
+}
+
+type origin struct {
+	reference  string
+	repository *remote.Repository
+}
+
+// Open is artifact.Origin's.
+func (o origin) Open(ctx context.Context, b artifact.Blob) (body io.ReadCloser, err error) {
+	d := ocispec.Descriptor{Digest: digest.NewDigestFromEncoded(digest.SHA256, b.SHA256), Size: b.Size}
+	if b.Size < 0 {
+		_, body, err = o.repository.FetchReference(ctx, d.Digest.String())
+	} else {
+		body, err = o.repository.Blobs().Fetch(ctx, d)
+	}
+	if errors.Is(err, errdef.ErrNotFound) {
+		err = fs.ErrNotExist
+	}
+	if err != nil {
+		return nil, fmt.Errorf("registry: %s: %w", o.reference, err)
+	}
+	return body, nil
+}
+
+// repository is the source as the library knows it.
+func (s Source) repository() (*remote.Repository, error) {
 	repository, err := remote.NewRepository(s.Reference)
 	if err != nil {
 		return nil, err
 	}
 	transport := &http.Transport{
 		DialContext: (&net.Dialer{Timeout: answerTime}).DialContext, TLSHandshakeTimeout: answerTime, ResponseHeaderTimeout: answerTime,
+		IdleConnTimeout: answerTime,
 	}
 	if repository.PlainHTTP = s.PlainHTTP; !s.PlainHTTP {
 		pool := x509.NewCertPool()
@@ -83,6 +120,14 @@ func (s Source) find(ctx context.Context, mediaType string) (*File, error) {
 		client.Credential = auth.StaticCredential(repository.Reference.Registry, auth.Credential{Username: s.Username, Password: s.Password})
 	}
 	repository.Client = client
+	return repository, nil
+}
+
+func (s Source) find(ctx context.Context, mediaType string) (*File, error) {
+	repository, err := s.repository()
+	if err != nil {
+		return nil, err
+	}
 	described, body, err := repository.FetchReference(ctx, repository.Reference.ReferenceOrDefault())
 	if err != nil {
 		return nil, err

@@ -7,8 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
 	"testing"
 
@@ -17,6 +19,8 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"oras.land/oras-go/v2"
 	"oras.land/oras-go/v2/registry/remote"
+
+	"github.com/orlop-os/orlop/pkg/artifact"
 )
 
 const kind = "application/vnd.example.file.v1"
@@ -167,6 +171,41 @@ func TestAccess(t *testing.T) {
 		if _, err := c.s.Find(t.Context(), c.kind); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v, want %q", what, err, c.want)
 		}
+	}
+}
+
+// TestArtifact: an artefact is brought by its digest, and what the registry does not have is said to be missing.
+func TestArtifact(t *testing.T) {
+	address := served(t, nothing, []byte("a: 1"), []byte("b: 1"))
+	repository, err := remote.NewRepository(address + "/example/file:1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	repository.PlainHTTP = true
+	manifest, err := repository.Resolve(t.Context(), "1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	sum := manifest.Digest.Encoded()
+	from, err := Source{Reference: address + "/example/file@" + manifest.Digest.String(), PlainHTTP: true}.Artifact()
+	if err != nil {
+		t.Fatal(err)
+	}
+	store := artifact.Store{Dir: t.TempDir(), Group: os.Getgid()}
+	if err := store.Fetch(t.Context(), sum, from); err != nil {
+		t.Fatal(err)
+	}
+	if texts, err := store.Texts(sum); err != nil || len(texts) != 2 || texts[0].Content+texts[1].Content != "a: 1b: 1" {
+		t.Errorf("%v, %v", texts, err)
+	}
+	other := digest.FromString("other").Encoded()
+	for what, b := range map[string]artifact.Blob{"manifest": {SHA256: other, Size: -1}, "layer": {SHA256: other, Size: 5}} {
+		if _, err := from.Open(t.Context(), b); !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), address) {
+			t.Errorf("a %s that is not there: %v", what, err)
+		}
+	}
+	if _, err := (Source{Reference: address + "/example/file@" + manifest.Digest.String()}).Artifact(); err == nil || !strings.Contains(err.Error(), "no CA") {
+		t.Errorf("without a CA: %v", err)
 	}
 }
 

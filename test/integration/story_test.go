@@ -148,6 +148,7 @@ type story struct {
 	seen     map[string]int64 // how far into each console the story has looked
 	write    *writer
 	read     *reader
+	customer *customer
 	issuer   *site
 	receiver *receiver
 	env      []string // of the programs that the story runs, from its setup on
@@ -172,6 +173,9 @@ func (s *story) close() (oops string) {
 	}
 	if s.read != nil {
 		s.read.stop()
+	}
+	if s.customer != nil {
+		s.customer.stop()
 	}
 	if s.t.failed {
 		s.t.t.Logf("what happened:\n%s", strings.Join(s.timeline, "\n"))

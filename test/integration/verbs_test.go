@@ -24,6 +24,7 @@ import (
 
 	"github.com/orlop-os/orlop/hack/qemu"
 	"github.com/orlop-os/orlop/pkg/client"
+	"github.com/orlop-os/orlop/pkg/ociarchive"
 	"github.com/orlop-os/orlop/test/testimage"
 )
 
@@ -39,6 +40,8 @@ import (
 //	door NAME                            try what its API must refuse, measure what it lets in: build/api.json
 //	nocert NAME                          try to get in without a certificate; succeeds if anything but a refusal comes
 //	image FILE [NAME]                    build the test image as an OCI archive; NAME is test.orlop.dev/testpod:1 unless given
+//	addon-archive FILE NAME YAML         write an OCI archive of an artefact, NAME (with a tag), which holds the file YAML, as `flux push
+//	                                     artifact` makes them; by its digest it is $ARTIFACT
 //	cluster NAME                         make a machine and a cluster of it that holds the test image; orlopctl and kubectl talk to it
 //	portforward TARGET PORT PATH         kubectl port-forward, and one HTTP request through it; prints the answer
 //	ports NAME PORT…                     scan all TCP ports from the network: exactly these are open
@@ -54,6 +57,10 @@ import (
 //	settled SERVICE DURATION             wait until a service has been running for some time
 //	writes start|stop|check              write ConfigMaps as fast as they are acknowledged; check: all of those are there
 //	reads KUBECONFIG, reads stop         read from the API again and again, each time over a new connection; stop: none has failed
+//	client start ADDRESS, client stop    write and read at ADDRESS, five requests a second; stop: none has failed twice, and every
+//	                                     acknowledged write is there
+//	network cut|join NAME                cut a machine off from the network
+//	leader                               the machine that leads etcd becomes $LEADER, another one $FOLLOWER
 //	powercut NAME, poweron NAME          the power switch
 //	damage NAME WHAT                     while it is off: flip PARTITION, one byte of it; fill MIB, its ESP but for these; variables,
 //	                                     the firmware's are lost
@@ -102,6 +109,7 @@ func (s *story) verbs() map[string]func(ts *testscript.TestScript, neg bool, arg
 		"retry":         s.retryVerb,
 		"nocert":        s.nocertVerb,
 		"image":         s.imageVerb,
+		"addon-archive": s.addonArchiveVerb,
 		"portforward":   s.portforwardVerb,
 		"ports":         s.portsVerb,
 		"capture":       s.captureVerb,
@@ -112,6 +120,9 @@ func (s *story) verbs() map[string]func(ts *testscript.TestScript, neg bool, arg
 		"unplug":        s.unplugVerb,
 		"writes":        s.writesVerb,
 		"reads":         s.readsVerb,
+		"client":        s.clientVerb,
+		"network":       s.networkVerb,
+		"leader":        s.leaderVerb,
 		"powercut":      s.powercutVerb,
 		"poweron":       s.poweronVerb,
 		"receiver":      s.receiverVerb,
@@ -439,6 +450,20 @@ func (s *story) nocertVerb(ts *testscript.TestScript, neg bool, args []string) {
 func (s *story) imageVerb(ts *testscript.TestScript, neg bool, args []string) {
 	need(ts, neg, args, 1, 2, "image FILE [NAME]")
 	ts.Check(testimage.Write(context.Background(), ts.MkAbs(args[0]), append(args[1:], testImage)[0]))
+}
+
+func (s *story) addonArchiveVerb(ts *testscript.TestScript, neg bool, args []string) {
+	need(ts, neg, args, 3, 3, "addon-archive FILE NAME YAML")
+	artifact := ociarchive.Image{
+		Name: args[1], ConfigType: "application/vnd.cncf.flux.config.v1+json",
+		Layers: []ociarchive.Layer{{"/" + args[2]: {Mode: 0o644, Content: []byte(ts.ReadFile(args[2]))}}},
+	}
+	digest, err := artifact.Digest()
+	ts.Check(err)
+	out, err := os.Create(ts.MkAbs(args[0]))
+	ts.Check(err)
+	ts.Check(errors.Join(ociarchive.Write(out, artifact), out.Close()))
+	ts.Setenv("ARTIFACT", args[1][:strings.LastIndexByte(args[1], ':')]+"@"+digest)
 }
 
 func (s *story) portforwardVerb(ts *testscript.TestScript, neg bool, args []string) {

@@ -20,6 +20,7 @@ import (
 	core "k8s.io/api/core/v1"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
+	typed "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
@@ -216,22 +217,27 @@ func (s *story) writesVerb(ts *testscript.TestScript, neg bool, args []string) {
 		s.write.stop()
 		s.note("%d writes were acknowledged", len(s.write.acknowledged))
 	case "check":
-		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-		defer cancel()
-		list, err := s.write.kube.CoreV1().ConfigMaps("default").List(ctx, meta.ListOptions{})
-		ts.Check(err)
-		there := map[string]bool{}
-		for _, m := range list.Items {
-			there[m.Name] = true
-		}
-		for _, name := range s.write.acknowledged {
-			if !there[name] {
-				ts.Fatalf("ConfigMap %s was acknowledged and is lost", name)
-			}
-		}
+		stillThere(ts, s.write.kube.CoreV1().ConfigMaps("default"), s.write.acknowledged)
 		s.note("all %d acknowledged writes are there", len(s.write.acknowledged))
 	default:
 		ts.Fatalf("writes: unknown %q", args[0])
+	}
+}
+
+// stillThere fails if a ConfigMap that was acknowledged is gone.
+func stillThere(ts *testscript.TestScript, maps typed.ConfigMapInterface, acknowledged []string) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	list, err := maps.List(ctx, meta.ListOptions{})
+	ts.Check(err)
+	there := map[string]bool{}
+	for _, m := range list.Items {
+		there[m.Name] = true
+	}
+	for _, name := range acknowledged {
+		if !there[name] {
+			ts.Fatalf("ConfigMap %s was acknowledged and is lost", name)
+		}
 	}
 }
 

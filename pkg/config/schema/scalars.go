@@ -12,6 +12,9 @@ import (
 // addr6 has the form of an IPv6 address.
 const addr6 = `([0-9A-Fa-f:]*::[0-9A-Fa-f:.]*|([0-9A-Fa-f]{1,4}:){6,7}[0-9A-Fa-f.]+)`
 
+// registry has the form of a registry's host, with or without a port.
+const registry = `((([a-z0-9-]+\.)+[a-z][a-z0-9-]*|localhost|[0-9]+(\.[0-9]+){3})(:[0-9]{1,5})?|[a-z][a-z0-9-]*:[0-9]{1,5}|\[` + addr6 + `\]:[0-9]{1,5})`
+
 // scalars are the schemas of the types that have their own form of text. A test reads examples of each with the schema
 // and with package config, and compares the answers.
 var scalars = map[reflect.Type]*jsonschema.Schema{
@@ -34,8 +37,16 @@ var scalars = map[reflect.Type]*jsonschema.Schema{
 	reflect.TypeFor[config.PrivateKey](): {
 		Type: "string", Pattern: `^\s*-----BEGIN ([A-Z]+ )?PRIVATE KEY-----`, Description: "One private key in PEM. A secret.",
 	},
-	reflect.TypeFor[config.APIGroup]():      {Type: "string", Examples: []any{"apps", ""}},
-	reflect.TypeFor[config.Manifest]():      {Type: "string", Description: "Objects of Kubernetes: one or more YAML documents. Handled as a secret.", Not: &jsonschema.Schema{Const: config.Redacted}},
+	reflect.TypeFor[config.APIGroup](): {Type: "string", Examples: []any{"apps", ""}},
+	reflect.TypeFor[config.Manifest](): {Type: "string", Description: "Objects of Kubernetes: one or more YAML documents. Handled as a secret.", Not: &jsonschema.Schema{Const: config.Redacted}},
+	reflect.TypeFor[config.Artifact](): {
+		Type: "string", Pattern: `^` + registry + `/[a-z0-9._/-]*[a-z0-9]@sha256:[0-9a-f]{64}$`,
+		Examples: []any{"registry.example.com/team/ingress@sha256:4f5d2e0c1b7a69885746352413021ffeeddccbbaa99887766554433221100ffe"},
+	},
+	reflect.TypeFor[config.RegistryPath](): {
+		Type: "string", Pattern: `^` + registry + `(/[a-z0-9._/-]*[a-z0-9])?$`, Examples: []any{"registry.example.com:5000", "mirror.example.com/outside"},
+	},
+	reflect.TypeFor[config.Secret]():        {Type: "string", Description: "Handled as a secret.", Not: &jsonschema.Schema{Const: config.Redacted}},
 	reflect.TypeFor[config.AtLeast]():       {Type: "string", Pattern: `^>= *[0-9]{1,5}(\.[0-9]{1,5}){1,2}$`, Examples: []any{">=1.36"}},
 	reflect.TypeFor[config.EncryptionKey](): {Type: "string", Pattern: `^[A-Za-z0-9+/]{43}=$`, Description: "32 bytes in base64. A secret."},
 	reflect.TypeFor[config.AddressRange](): {

@@ -1,0 +1,152 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io/fs"
+	"net/http/httptest"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	containerregistry "github.com/google/go-containerregistry/pkg/registry"
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"oras.land/oras-go/v2/registry/remote"
+
+	"github.com/orlop-os/orlop/pkg/artifact"
+	"github.com/orlop-os/orlop/pkg/artifact/artifacttest"
+	"github.com/orlop-os/orlop/pkg/config"
+)
+
+// brought is containerd with what was imported into it.
+type brought struct {
+	artifacttest.Shelf
+	released []string
+}
+
+func (b *brought) Release(_ context.Context, digests []string) error {
+	b.released = digests
+	return nil
+}
+
+// pushed is a registry that has an artefact as outside/team/web; behind it, what it was asked for.
+func pushed(t *testing.T, text string) (server *httptest.Server, address, sum string) {
+	t.Helper()
+	server = httptest.NewServer(containerregistry.New())
+	t.Cleanup(server.Close)
+	address = strings.TrimPrefix(server.URL, "http://")
+	repository, err := remote.NewRepository(address + "/outside/team/web")
+	if err != nil {
+		t.Fatal(err)
+	}
+	repository.PlainHTTP = true
+	shelf := artifacttest.Shelf{}
+	sum = shelf.Put(text)
+	for blob, content := range shelf {
+		if blob == sum {
+			continue
+		}
+		d := ocispec.Descriptor{MediaType: "application/yaml", Digest: digest.FromBytes(content), Size: int64(len(content))}
+		if err := repository.Push(t.Context(), d, bytes.NewReader(content)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	manifest := ocispec.Descriptor{MediaType: ocispec.MediaTypeImageManifest, Digest: digest.FromBytes(shelf[sum]), Size: int64(len(shelf[sum]))}
+	if err := repository.Push(t.Context(), manifest, bytes.NewReader(shelf[sum])); err != nil {
+		t.Fatal(err)
+	}
+	return server, address, sum
+}
+
+// spec is an add-on with an artefact.
+func spec(sum string, registries ...string) config.AddonSpec {
+	s := config.AddonSpec{Artifact: config.Artifact{Registry: "registry.example.com", Repository: "team/web", SHA256: sum}}
+	for _, r := range registries {
+		s.Registries = append(s.Registries, config.AddonRegistry{Address: config.RegistryPath(r), PlainHTTP: true})
+	}
+	return s
+}
+
+// TestArtifactsCome: an artefact comes from what was brought, else from the first registry that has it, once; of what is missing it is said
+// where it was looked for; and what is not wanted any more goes when nothing of before may come back.
+func TestArtifactsCome(t *testing.T) {
+	dead := httptest.NewServer(nil)
+	gone := strings.TrimPrefix(dead.URL, "http://")
+	dead.Close()
+	server, address, remoteSum := pushed(t, "a: 1")
+	other := httptest.NewServer(containerregistry.New())
+	t.Cleanup(other.Close)
+	empty := strings.TrimPrefix(other.URL, "http://")
+	local := &brought{Shelf: artifacttest.Shelf{}}
+	here, bad := local.Put("b: 1"), local.Put()
+	nowhere := strings.Repeat("0", 64)
+	k := &artifactKeeper{store: artifact.Store{Dir: t.TempDir(), Group: os.Getgid()}, local: local, note: func(string, string) {}, up: true}
+
+	var told []artifacts
+	wanted := []config.AddonSpec{spec(remoteSum, gone, empty, address+"/outside"), spec(here), spec(nowhere, gone, empty), spec(bad)}
+	found := k.round(t.Context(), wanted, func(a artifacts) { told = append(told, a) })
+	if len(told) != 4 || len(told[0]) != 1 || told[0][here] != "" {
+		t.Errorf("told %q: what is there at once was not told at once", told)
+	}
+	if found[remoteSum] != "" || found[here] != "" || k.store.Whole(remoteSum) != nil || k.store.Whole(here) != nil {
+		t.Errorf("found %q", found)
+	}
+	name := "registry.example.com/team/web@sha256:" + nowhere
+	for _, want := range []string{name + ": nobody has brought it to this machine", "registry " + gone + ": ", "connection refused", "registry " + empty + ": does not have it",
+		"bring it with `orlopctl image import`"} {
+		if !strings.Contains(found[nowhere], want) {
+			t.Errorf("of what is nowhere is said %q, without %q", found[nowhere], want)
+		}
+	}
+	for _, want := range []string{"cannot be used: it has 0 layers", "no registry is named (spec.registries)"} {
+		if !strings.Contains(found[bad], want) {
+			t.Errorf("of what cannot be used is said %q, without %q", found[bad], want)
+		}
+	}
+	if !found.missing() {
+		t.Error("nothing is missing")
+	}
+
+	// Meanwhile, in the next round, what was said holds.
+	told = nil
+	k.round(t.Context(), wanted, func(a artifacts) { told = append(told, a) })
+	if told[0][nowhere] != found[nowhere] || told[0][remoteSum] != "" {
+		t.Errorf("in the next round is told %q", told[0])
+	}
+
+	// It is there from now on, whatever becomes of where it came from.
+	server.Close()
+	clear(local.Shelf)
+	wanted = wanted[:2]
+	k.up = false
+	if found := k.round(t.Context(), wanted, func(artifacts) {}); found.missing() || len(found) != 2 {
+		t.Errorf("found %q", found)
+	}
+	k.up = true
+	if err := k.tidy(t.Context(), wanted[1:], false); err != nil || !slices.Equal(local.released, []string{"sha256:" + here}) || k.store.Whole(remoteSum) != nil {
+		t.Errorf("%v, let go in containerd: %q; %v", err, local.released, k.store.Whole(remoteSum))
+	}
+	if err := k.tidy(t.Context(), wanted[1:], true); err != nil || k.store.Whole(here) != nil || !errors.Is(k.store.Whole(remoteSum), fs.ErrNotExist) {
+		t.Errorf("%v, left: %v %v", err, k.store.Whole(here), k.store.Whole(remoteSum))
+	}
+	k.up = false
+	if found := k.round(t.Context(), wanted[:1], func(artifacts) {}); !strings.Contains(found[remoteSum], "containerd, which may have it, does not run yet") {
+		t.Errorf("before containerd runs: %q", found)
+	}
+}
+
+// TestWantedArtifacts: each is wanted once, and those that there are not are tried again at longer and longer intervals.
+func TestWantedArtifacts(t *testing.T) {
+	sum := strings.Repeat("a", 64)
+	c := &config.Config{Addons: []config.Addon{{Spec: spec(sum)}, {Spec: config.AddonSpec{}}, {Spec: spec(sum)}, {Spec: spec(strings.Repeat("b", 64))}}}
+	if got := wantedArtifacts(c); len(got) != 2 || got[0].Artifact.SHA256 != sum {
+		t.Errorf("wanted are %+v", got)
+	}
+	if first, second, last := retryAfter(1), retryAfter(2), retryAfter(1000); first != 5*time.Second || second != 10*time.Second || last != 5*time.Minute {
+		t.Errorf("%v, %v, %v", first, second, last)
+	}
+}

@@ -1,0 +1,51 @@
+// Package artifacttest makes artefacts in memory, for tests of who fetches and reads them.
+package artifacttest
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"io/fs"
+
+	"github.com/opencontainers/go-digest"
+	"github.com/opencontainers/image-spec/specs-go"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/orlop-os/orlop/pkg/artifact"
+)
+
+// Shelf is an origin of what lies on it, by SHA-256.
+type Shelf map[string][]byte
+
+// Put lays an artefact onto the shelf, a layer for each text, as `oras push` of files without names does; it returns the SHA-256 of the manifest.
+func (s Shelf) Put(texts ...string) string {
+	m := ocispec.Manifest{
+		Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageManifest,
+		ArtifactType: "application/vnd.example.addon", Config: ocispec.DescriptorEmptyJSON,
+	}
+	s.blob(ocispec.DescriptorEmptyJSON.Data)
+	for _, text := range texts {
+		m.Layers = append(m.Layers, ocispec.Descriptor{MediaType: "application/yaml", Digest: s.blob([]byte(text)), Size: int64(len(text))})
+	}
+	content, err := json.Marshal(m)
+	if err != nil {
+		panic(err) // texts and numbers can be encoded
+	}
+	return s.blob(content).Encoded()
+}
+
+func (s Shelf) blob(content []byte) digest.Digest {
+	d := digest.FromBytes(content)
+	s[d.Encoded()] = content
+	return d
+}
+
+// Open is artifact.Origin's.
+func (s Shelf) Open(_ context.Context, b artifact.Blob) (io.ReadCloser, error) {
+	content, there := s[b.SHA256]
+	if !there {
+		return nil, fs.ErrNotExist
+	}
+	return io.NopCloser(bytes.NewReader(content)), nil
+}

@@ -1,0 +1,216 @@
+package artifact
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/google/renameio/v2"
+
+	"github.com/orlop-os/orlop/pkg/durable"
+)
+
+// Origin has the blobs of artefacts.
+type Origin interface {
+	// Open reads a blob from its beginning. The error is fs.ErrNotExist where it is not there.
+	Open(ctx context.Context, b Blob) (io.ReadCloser, error)
+}
+
+// Store is a folder of artefacts: a file for each manifest and each layer, by its digest. The manifest comes last, so where it is there is
+// all of it. Whoever reads verifies what he reads. It is for one writer.
+type Store struct {
+	Dir   string
+	Group int // whose members may read; the manifests may be Secrets
+}
+
+// ErrDamaged says that a file of the store is not what its name says.
+var ErrDamaged = errors.New("is damaged")
+
+func (s Store) path(sum string) string { return filepath.Join(s.Dir, sum) }
+
+// read is a blob of the store, verified.
+func (s Store) read(b Blob) ([]byte, error) {
+	most := b.Size
+	if most < 0 {
+		most = MaxManifest
+	}
+	f, err := os.Open(s.path(b.SHA256))
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	content, err := io.ReadAll(io.LimitReader(f, most+1))
+	if err != nil {
+		return nil, err
+	}
+	if sum := sha256.Sum256(content); hex.EncodeToString(sum[:]) != b.SHA256 {
+		return nil, fmt.Errorf("%s %w", f.Name(), ErrDamaged)
+	}
+	return content, nil
+}
+
+// layers are those of an artefact in the store.
+func (s Store) layers(sum string) ([]Layer, error) {
+	manifest, err := s.read(Blob{sum, -1})
+	if err != nil {
+		return nil, err
+	}
+	return Layers(manifest)
+}
+
+// Texts are the files of an artefact, by the digest of its manifest. The error is fs.ErrNotExist or ErrDamaged where it has to be fetched
+// again; another one says what is wrong with the artefact itself.
+func (s Store) Texts(sum string) ([]Text, error) {
+	layers, err := s.layers(sum)
+	if err != nil {
+		return nil, err
+	}
+	return Texts(layers, func(l Layer) ([]byte, error) { return s.read(l.Blob) })
+}
+
+// Whole says whether all of an artefact is there, and undamaged: nil, fs.ErrNotExist, ErrDamaged, or what is wrong with the manifest.
+func (s Store) Whole(sum string) error {
+	layers, err := s.layers(sum)
+	for _, l := range layers {
+		if _, err := s.read(l.Blob); err != nil {
+			return err
+		}
+	}
+	return err
+}
+
+// Fetch brings an artefact into the store, as far as it is not there. What it returns nil for survives a power cut.
+func (s Store) Fetch(ctx context.Context, sum string, from Origin) error {
+	if err := s.folder(); err != nil {
+		return fmt.Errorf("artefacts: no folder for them: %w", err)
+	}
+	manifest, err := fetchManifest(ctx, sum, from)
+	if err != nil {
+		return err
+	}
+	layers, err := Layers(manifest)
+	if err != nil {
+		return err
+	}
+	for _, l := range layers {
+		if err := s.fetch(ctx, l.Blob, from); err != nil {
+			return err
+		}
+	}
+	return s.write(sum, func(w io.Writer) error { _, err := w.Write(manifest); return err })
+}
+
+// folder makes the folder. Those above it are everybody's.
+func (s Store) folder() error {
+	err := os.MkdirAll(filepath.Dir(s.Dir), 0o755)
+	if err == nil {
+		err = os.Mkdir(s.Dir, 0o750)
+	}
+	if err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	return errors.Join(os.Chown(s.Dir, -1, s.Group), os.Chmod(s.Dir, 0o750))
+}
+
+func fetchManifest(ctx context.Context, sum string, from Origin) ([]byte, error) {
+	body, err := from.Open(ctx, Blob{sum, -1})
+	if err != nil {
+		return nil, err
+	}
+	defer body.Close()
+	manifest, err := io.ReadAll(io.LimitReader(body, MaxManifest+1))
+	if err != nil {
+		return nil, fmt.Errorf("the manifest: %w", err)
+	}
+	if len(manifest) > MaxManifest {
+		return nil, fmt.Errorf("the manifest has more than %d MiB", MaxManifest>>20)
+	}
+	if got := sha256.Sum256(manifest); hex.EncodeToString(got[:]) != sum {
+		return nil, fmt.Errorf("the manifest is another one: it has the digest sha256:%x", got)
+	}
+	return manifest, nil
+}
+
+// fetch brings a layer into the store, if it is not there.
+func (s Store) fetch(ctx context.Context, b Blob, from Origin) error {
+	if _, err := s.read(b); err == nil {
+		return nil
+	}
+	body, err := from.Open(ctx, b)
+	if err != nil {
+		return err
+	}
+	defer body.Close()
+	return s.write(b.SHA256, func(w io.Writer) error {
+		sum := sha256.New()
+		n, err := io.Copy(io.MultiWriter(w, sum), io.LimitReader(body, b.Size+1))
+		if err != nil {
+			return fmt.Errorf("layer sha256:%s: %w", b.SHA256, err)
+		}
+		if n != b.Size || hex.EncodeToString(sum.Sum(nil)) != b.SHA256 {
+			return fmt.Errorf("layer sha256:%s: what comes is another one, or another size than %d bytes", b.SHA256, b.Size)
+		}
+		return nil
+	})
+}
+
+// write makes a file of the store, as a whole.
+func (s Store) write(sum string, content func(io.Writer) error) error {
+	f, err := renameio.NewPendingFile(s.path(sum), renameio.WithTempDir(s.Dir), renameio.WithPermissions(0o440))
+	if err != nil {
+		return fmt.Errorf("artefacts: cannot write: %w", err)
+	}
+	defer f.Cleanup() // nothing once it is in its place
+	if err := content(f); err != nil {
+		return err
+	}
+	err = f.Chown(-1, s.Group)
+	if err == nil {
+		err = f.CloseAtomicallyReplace()
+	}
+	if err == nil {
+		err = durable.SyncFolder(s.Dir)
+	}
+	if err != nil {
+		return fmt.Errorf("artefacts: cannot write: %w", err)
+	}
+	return nil
+}
+
+// Keep deletes all but these artefacts, which have to be there, and says how many files went.
+func (s Store) Keep(sums []string) (dropped int, err error) {
+	keep := map[string]bool{}
+	for _, sum := range sums {
+		keep[sum] = true
+		layers, err := s.layers(sum)
+		if err != nil {
+			return 0, fmt.Errorf("artefacts: nothing is let go: sha256:%s: %w", sum, err)
+		}
+		for _, l := range layers {
+			keep[l.SHA256] = true
+		}
+	}
+	entries, err := os.ReadDir(s.Dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, fmt.Errorf("artefacts: %w", err)
+	}
+	for _, e := range entries {
+		if keep[e.Name()] {
+			continue
+		}
+		if err := os.Remove(s.path(e.Name())); err != nil {
+			return dropped, fmt.Errorf("artefacts: %w", err)
+		}
+		dropped++
+	}
+	return dropped, nil
+}

@@ -1,0 +1,142 @@
+package artifact
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// shelf is an origin. It notes what it was asked for.
+type shelf struct {
+	blobs map[string][]byte
+	asked []string
+}
+
+func (s *shelf) put(content []byte) string {
+	sum := sha256.Sum256(content)
+	s.blobs[hex.EncodeToString(sum[:])] = content
+	return hex.EncodeToString(sum[:])
+}
+
+func (s *shelf) Open(_ context.Context, b Blob) (io.ReadCloser, error) {
+	s.asked = append(s.asked, b.SHA256)
+	content, there := s.blobs[b.SHA256]
+	if !there {
+		return nil, fs.ErrNotExist
+	}
+	return io.NopCloser(bytes.NewReader(content)), nil
+}
+
+// TestStore: an artefact is fetched once, is there as long as it is wanted, and what is damaged is seen and mended.
+func TestStore(t *testing.T) {
+	from := &shelf{blobs: map[string][]byte{}}
+	a, b, c := []byte("a: 1"), []byte("b: 1"), []byte("c: 1")
+	from.put(a)
+	from.put(c)
+	one := from.put(manifest(a, b))
+	two := from.put(manifest(a, c))
+	s := Store{Dir: filepath.Join(t.TempDir(), "lib", "addons"), Group: os.Getgid()}
+
+	if err := s.Whole(one); !errors.Is(err, fs.ErrNotExist) {
+		t.Fatalf("before there is anything: %v", err)
+	}
+	if err := s.Fetch(t.Context(), one, from); !errors.Is(err, fs.ErrNotExist) {
+		t.Fatalf("half of it: %v", err)
+	}
+	if err := s.Whole(one); !errors.Is(err, fs.ErrNotExist) {
+		t.Fatalf("half of it is there: %v", err)
+	}
+	from.put(b)
+	from.asked = nil
+	if err := s.Fetch(t.Context(), one, from); err != nil || len(from.asked) != 2 {
+		t.Fatalf("the rest: %v, asked for %q", err, from.asked)
+	}
+	if err := s.Fetch(t.Context(), two, from); err != nil {
+		t.Fatal(err)
+	}
+	texts, err := s.Texts(one)
+	if err != nil || len(texts) != 2 || texts[0] != (Text{"0.yaml", "a: 1"}) || texts[1] != (Text{"1.yaml", "b: 1"}) {
+		t.Errorf("%v, %v", texts, err)
+	}
+	for _, file := range []string{s.Dir, s.path(one)} {
+		if info, err := os.Stat(file); err != nil || info.Mode().Perm()&0o007 != 0 {
+			t.Errorf("%s: %v, %v; the manifests may be Secrets", file, info.Mode(), err)
+		}
+	}
+
+	if info, err := os.Stat(filepath.Dir(s.Dir)); err != nil || info.Mode().Perm()&0o005 != 0o005 {
+		t.Errorf("the folder above: %v, %v; others have to come through", info.Mode(), err)
+	}
+
+	layers, err := s.layers(one)
+	if err != nil {
+		t.Fatal(err)
+	}
+	damaged := s.path(layers[1].SHA256)
+	if err := errors.Join(os.Chmod(damaged, 0o600), os.WriteFile(damaged, []byte("c: 1"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Texts(one); !errors.Is(err, ErrDamaged) {
+		t.Errorf("another content: %v", err)
+	}
+	if err := s.Whole(one); !errors.Is(err, ErrDamaged) {
+		t.Errorf("another content: %v", err)
+	}
+	if err := errors.Join(s.Fetch(t.Context(), one, from), s.Whole(one)); err != nil {
+		t.Errorf("mended: %v", err)
+	}
+
+	if _, err := s.Keep([]string{strings.Repeat("0", 64)}); err == nil || s.Whole(one) != nil {
+		t.Errorf("what is wanted is not there, and the rest was let go: %v", err)
+	}
+	if n, err := s.Keep([]string{two}); n != 2 || err != nil || s.Whole(two) != nil || !errors.Is(s.Whole(one), fs.ErrNotExist) {
+		t.Errorf("%d files went, %v; left: %v, %v", n, err, s.Whole(two), s.Whole(one))
+	}
+	if n, err := s.Keep(nil); n != 3 || err != nil {
+		t.Errorf("%d files went, %v", n, err)
+	}
+	if n, err := (Store{Dir: filepath.Join(s.Dir, "none")}).Keep(nil); n != 0 || err != nil {
+		t.Errorf("without a folder: %d, %v", n, err)
+	}
+}
+
+// TestFetchRefuses: what an origin brings is not believed, and nothing of it stays.
+func TestFetchRefuses(t *testing.T) {
+	a := []byte("a: 1")
+	for what, c := range map[string]struct {
+		change func(s *shelf, sum string)
+		want   string
+	}{
+		"another manifest":  {func(s *shelf, sum string) { s.blobs[sum] = manifest([]byte("b: 1")) }, "is another one"},
+		"an endless one":    {func(s *shelf, sum string) { s.blobs[sum] = make([]byte, MaxManifest+1) }, "more than 1 MiB"},
+		"another layer":     {func(s *shelf, _ string) { s.blobs[sumOf(a)] = []byte("b: 1") }, "is another one"},
+		"a longer layer":    {func(s *shelf, _ string) { s.blobs[sumOf(a)] = []byte("a: 1 and more") }, "is another one"},
+		"a shorter layer":   {func(s *shelf, _ string) { s.blobs[sumOf(a)] = []byte("a") }, "is another one"},
+		"nothing of either": {func(s *shelf, _ string) { clear(s.blobs) }, "file does not exist"},
+	} {
+		from := &shelf{blobs: map[string][]byte{}}
+		from.put(a)
+		sum := from.put(manifest(a))
+		c.change(from, sum)
+		s := Store{Dir: t.TempDir(), Group: os.Getgid()}
+		if err := s.Fetch(t.Context(), sum, from); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v, want %q", what, err, c.want)
+		}
+		if left, err := os.ReadDir(s.Dir); err != nil || len(left) > 0 {
+			t.Errorf("%s: left %v, %v", what, left, err)
+		}
+	}
+}
+
+func sumOf(content []byte) string {
+	sum := sha256.Sum256(content)
+	return hex.EncodeToString(sum[:])
+}

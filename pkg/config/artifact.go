@@ -1,0 +1,134 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strconv"
+	"strings"
+)
+
+// Artifact names an OCI artefact as a registry keeps it: the registry, the repository there, and the digest of the manifest. The zero value
+// is none. There is no tag in it: what the name leads to does not change.
+type Artifact struct {
+	Registry   string // host, or host:port
+	Repository string // such as team/ingress
+	SHA256     string // of the manifest, lower-case hexadecimal
+}
+
+const wantArtifact = "a registry, a repository and a digest, such as registry.example.com/team/ingress@sha256:… (64 hexadecimal digits)"
+
+// longestRepository is what registries take, together with their own name (OCI distribution specification 1.1).
+const longestRepository = 255
+
+// UnmarshalText reads REGISTRY/REPOSITORY@sha256:DIGEST.
+func (a *Artifact) UnmarshalText(text []byte) error {
+	s := string(text)
+	place, digest, pinned := strings.Cut(s, "@")
+	registry, repository, _ := strings.Cut(place, "/")
+	if err := registryHost(registry); err != nil {
+		return &wrong{reason: fmt.Sprintf("the registry %s %v", quote(registry), err), expected: wantArtifact}
+	}
+	name, tag, tagged := strings.Cut(repository, ":")
+	if !isRepository(name) || len(place) > longestRepository {
+		return &wrong{reason: fmt.Sprintf("%s is not a repository", quote(name)), expected: wantArtifact}
+	}
+	if !pinned {
+		return &wrong{reason: "has no digest", expected: wantArtifact, hint: "what a tag means changes; `oras resolve` and `crane digest` print the digest"}
+	}
+	sum, isSHA256 := strings.CutPrefix(digest, "sha256:")
+	if !isSHA256 || len(sum) != 64 || strings.Trim(sum, "0123456789abcdef") != "" {
+		return &wrong{reason: fmt.Sprintf("the digest %s is no SHA-256", quote(digest)), expected: wantArtifact}
+	}
+	if tagged {
+		return &wrong{reason: fmt.Sprintf("the tag %s means nothing beside a digest", quote(tag)), expected: wantArtifact, nearest: registry + "/" + name + "@" + digest}
+	}
+	*a = Artifact{registry, name, sum}
+	return nil
+}
+
+// isRepository says whether a repository may have a name (OCI distribution specification 1.1, "Pulling manifests"): parts with slashes
+// between them, each of runs of lower-case letters and digits, with a dot, one or two underscores or hyphens between runs.
+func isRepository(name string) bool {
+	for part := range strings.SplitSeq(name, "/") {
+		between := ""
+		for i, r := range part {
+			if letter := r >= 'a' && r <= 'z' || r >= '0' && r <= '9'; !letter {
+				between += string(r)
+				if i == 0 || i == len(part)-1 {
+					return false
+				}
+				continue
+			}
+			if between != "" && between != "." && between != "_" && between != "__" && strings.Trim(between, "-") != "" {
+				return false
+			}
+			between = ""
+		}
+		if part == "" || between != "" {
+			return false
+		}
+	}
+	return true
+}
+
+// registryHost checks host or host:port of a registry. As everywhere with images, a name alone is none: it would be a folder.
+func registryHost(s string) error {
+	host, digits, err := net.SplitHostPort(s)
+	if err != nil {
+		if a, err := netip.ParseAddr(s); err == nil && a.Is6() {
+			return errors.New("is an IPv6 address without brackets and a port")
+		}
+		if !strings.Contains(s, ".") && s != "localhost" && s != "" {
+			return errors.New("has neither a dot nor a port")
+		}
+		return hostOrAddr(s)
+	}
+	if port, err := strconv.ParseUint(digits, 10, 16); err != nil || port == 0 {
+		return errors.New("has a port that is not in 1 to 65535")
+	}
+	return hostOrAddr(host)
+}
+
+// String is the name as it is written.
+func (a Artifact) String() string {
+	if a == (Artifact{}) {
+		return ""
+	}
+	return a.Registry + "/" + a.Repository + "@" + a.Digest()
+}
+
+// MarshalText is String.
+func (a Artifact) MarshalText() ([]byte, error) { return []byte(a.String()), nil }
+
+// Digest is "sha256:…".
+func (a Artifact) Digest() string { return "sha256:" + a.SHA256 }
+
+// In is the name of the same artefact in another registry.
+func (a Artifact) In(r RegistryPath) string { return string(r) + "/" + a.Repository + "@" + a.Digest() }
+
+// RegistryPath is a registry, or a folder of one under which it has what others have: host, host:port or host:port/folder.
+type RegistryPath string
+
+const wantRegistry = "a registry, such as registry.example.com:5000, or with the folder of a mirror, such as mirror.example.com/outside"
+
+// UnmarshalText reads it.
+func (r *RegistryPath) UnmarshalText(text []byte) error {
+	s := string(text)
+	host, folder, below := strings.Cut(s, "/")
+	if strings.Contains(s, "://") {
+		return &wrong{reason: "is a URL", expected: wantRegistry, nearest: strings.TrimRight(s[strings.Index(s, "://")+3:], "/")}
+	}
+	if err := registryHost(host); err != nil {
+		return &wrong{reason: fmt.Sprintf("the host %s %v", quote(host), err), expected: wantRegistry}
+	}
+	if below && !isRepository(folder) {
+		return &wrong{reason: fmt.Sprintf("%s is not a folder of a registry", quote(folder)), expected: wantRegistry}
+	}
+	*r = RegistryPath(s)
+	return nil
+}
+
+// MarshalText is the text.
+func (r RegistryPath) MarshalText() ([]byte, error) { return []byte(r), nil }

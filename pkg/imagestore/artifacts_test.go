@@ -1,0 +1,240 @@
+package imagestore
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	contentapi "github.com/containerd/containerd/api/services/content/v1"
+	imagesapi "github.com/containerd/containerd/api/services/images/v1"
+	streamapi "github.com/containerd/containerd/api/services/streaming/v1"
+	transferapi "github.com/containerd/containerd/api/services/transfer/v1"
+	"github.com/containerd/containerd/api/types"
+	"github.com/opencontainers/go-digest"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/test/bufconn"
+	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/emptypb"
+
+	"github.com/orlop-os/orlop/pkg/artifact"
+)
+
+// daemon is as much of containerd as this package talks to. An import brings what is in next.
+type daemon struct {
+	imagesapi.UnimplementedImagesServer
+	streamapi.UnimplementedStreamingServer
+	transferapi.UnimplementedTransferServer
+
+	mu     sync.Mutex
+	images map[string]*imagesapi.Image
+	blobs  map[string][]byte // by digest
+	next   map[string]string // digests by name
+}
+
+// started is a daemon, and a store that talks to it.
+func started(t *testing.T) (*daemon, *Store) {
+	t.Helper()
+	d := &daemon{images: map[string]*imagesapi.Image{}, blobs: map[string][]byte{}}
+	pipe := bufconn.Listen(1 << 20)
+	server := grpc.NewServer()
+	imagesapi.RegisterImagesServer(server, d)
+	contentapi.RegisterContentServer(server, contents{d: d})
+	streamapi.RegisterStreamingServer(server, d)
+	transferapi.RegisterTransferServer(server, d)
+	go server.Serve(pipe)
+	t.Cleanup(server.Stop)
+	conn, err := grpc.NewClient("passthrough:containerd", grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return pipe.DialContext(ctx) }))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	return d, New(conn)
+}
+
+// put adds a blob, and returns its digest.
+func (d *daemon) put(content string) string {
+	sum := digest.FromString(content).String()
+	d.blobs[sum] = []byte(content)
+	return sum
+}
+
+func (d *daemon) names() []string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return slices.Sorted(maps.Keys(d.images))
+}
+
+func namespaced(ctx context.Context) error {
+	md, _ := metadata.FromIncomingContext(ctx)
+	if got := md.Get("containerd-namespace"); len(got) == 0 || got[0] != Namespace {
+		return status.Errorf(codes.FailedPrecondition, "namespace %q", got)
+	}
+	return nil
+}
+
+func (d *daemon) List(ctx context.Context, _ *imagesapi.ListImagesRequest) (*imagesapi.ListImagesResponse, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return &imagesapi.ListImagesResponse{Images: slices.Collect(maps.Values(d.images))}, namespaced(ctx)
+}
+
+func (d *daemon) Create(ctx context.Context, r *imagesapi.CreateImageRequest) (*imagesapi.CreateImageResponse, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.images[r.Image.Name] != nil {
+		return nil, status.Error(codes.AlreadyExists, r.Image.Name)
+	}
+	d.images[r.Image.Name] = r.Image
+	return &imagesapi.CreateImageResponse{Image: r.Image}, namespaced(ctx)
+}
+
+func (d *daemon) Delete(ctx context.Context, r *imagesapi.DeleteImageRequest) (*emptypb.Empty, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if i := d.images[r.Name]; i == nil || i.Target.Digest != r.Target.GetDigest() {
+		return nil, status.Error(codes.NotFound, r.Name)
+	}
+	delete(d.images, r.Name)
+	return &emptypb.Empty{}, namespaced(ctx)
+}
+
+// contents is the daemon's content store.
+type contents struct {
+	contentapi.UnimplementedContentServer
+	d *daemon
+}
+
+// Read sends a blob in pieces.
+func (c contents) Read(r *contentapi.ReadContentRequest, out contentapi.Content_ReadServer) error {
+	content, there := c.d.blobs[r.Digest]
+	if !there {
+		return status.Error(codes.NotFound, r.Digest)
+	}
+	for piece := range slices.Chunk(content, max(3, len(content)/8)) {
+		if err := out.Send(&contentapi.ReadContentResponse{Data: piece}); err != nil {
+			return err
+		}
+	}
+	return namespaced(out.Context())
+}
+
+func (d *daemon) Stream(s streamapi.Streaming_StreamServer) error {
+	if _, err := s.Recv(); err != nil {
+		return err
+	}
+	return s.Send(&anypb.Any{})
+}
+
+func (d *daemon) Transfer(context.Context, *transferapi.TransferRequest) (*emptypb.Empty, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for name, digest := range d.next {
+		d.images[name] = &imagesapi.Image{Name: name, Target: &types.Descriptor{Digest: digest, Size: int64(len(d.blobs[digest]))}}
+	}
+	return &emptypb.Empty{}, nil
+}
+
+const (
+	anImage   = `{"config":{"mediaType":"application/vnd.oci.image.config.v1+json","digest":"sha256:c","size":1},"layers":[{"size":2}]}`
+	fromFlux  = `{"config":{"mediaType":"application/vnd.cncf.flux.config.v1+json","digest":"sha256:c","size":1},"layers":[{"size":3}]}`
+	fromOras  = `{"artifactType":"application/vnd.x","config":{"mediaType":"application/vnd.oci.empty.v1+json","digest":"sha256:c","size":2},"layers":[{"size":4}]}`
+	typedOnly = `{"artifactType":"application/vnd.x","config":{"mediaType":"application/vnd.oci.image.config.v1+json"},"layers":[{"size":4}]}`
+)
+
+func TestIsArtifact(t *testing.T) {
+	d, store := started(t)
+	read := store.blobs(inNamespace(t.Context()))
+	for text, want := range map[string]bool{
+		anImage: false, fromFlux: true, fromOras: true, typedOnly: true, `{"layers":[{}]}`: false,
+		`{"config":{"mediaType":"application/vnd.docker.container.image.v1+json"}}`:                        false,
+		`{"manifests":[{}],"config":{"mediaType":"application/vnd.oci.empty.v1+json"},"artifactType":"x"}`: false,
+	} {
+		if m, err := read(d.put(text)); err != nil || m.isArtifact() != want {
+			t.Errorf("%s: %+v, %v; want %t", text, m, err, want)
+		}
+	}
+	if _, err := read(d.put("no manifest")); err == nil || !strings.Contains(err.Error(), "is no manifest") {
+		t.Errorf("%v", err)
+	}
+	if _, err := read(d.put(strings.Repeat(" ", maxManifest+1))); err == nil || !strings.Contains(err.Error(), "larger than a manifest") {
+		t.Errorf("%v", err)
+	}
+}
+
+// TestArtifacts: an artefact that is imported is pinned by its digest, so that neither the kubelet nor another one of the same name takes
+// it, until it is let go; images are left alone.
+func TestArtifacts(t *testing.T) {
+	d, store := started(t)
+	image, flux, oras := d.put(anImage), d.put(fromFlux), d.put(fromOras)
+	d.next = map[string]string{"web:1": image, "imported:1": flux, "sha256:c": flux}
+	images, err := store.Import(t.Context(), strings.NewReader("archive"))
+	if err != nil || len(images) != 2 {
+		t.Fatalf("%+v, %v", images, err)
+	}
+	want := []string{"imported:1", "imported@" + flux, "sha256:c", "web:1"}
+	if got := d.names(); !slices.Equal(got, want) {
+		t.Fatalf("the store has %q, want %q", got, want)
+	}
+	if pin := d.images[pinned(flux)]; pin.Labels["io.cri-containerd.pinned"] != "pinned" || pin.Target.Digest != flux {
+		t.Errorf("the second name is %v", pin)
+	}
+	d.next = map[string]string{"imported:1": oras}
+	if _, err := store.Import(t.Context(), strings.NewReader("archive")); err != nil || d.images[pinned(flux)] == nil || d.images[pinned(oras)] == nil {
+		t.Errorf("another one under the same name: %v, %q", err, d.names())
+	}
+	if _, err := store.Import(t.Context(), strings.NewReader("archive")); err == nil {
+		t.Error("an archive that brings nothing new, and nothing is said to have been written")
+	}
+	listed, err := store.List(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var shown []string
+	for _, i := range listed {
+		shown = append(shown, fmt.Sprintf("%s %d", i.Name, i.Size))
+	}
+	slices.Sort(shown)
+	if want := []string{fmt.Sprintf("imported:1 %d", len(fromOras)+2+4), fmt.Sprintf("imported@%s %d", flux, len(fromFlux)+1+3), fmt.Sprintf("web:1 %d", len(anImage)+1+2)}; !slices.Equal(shown, want) {
+		t.Errorf("shown are %q\nwant %q", shown, want)
+	}
+
+	if err := store.Release(t.Context(), []string{flux, image, "sha256:none"}); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := d.names(), []string{"imported:1", "imported@" + oras, "web:1"}; !slices.Equal(got, want) {
+		t.Errorf("left are %q, want %q", got, want)
+	}
+}
+
+// TestOpen reads blobs as an artefact's origin does.
+func TestOpen(t *testing.T) {
+	d, store := started(t)
+	for _, content := range []string{"a long content, in pieces", "", "abc"} {
+		sum := strings.TrimPrefix(d.put(content), "sha256:")
+		r, err := store.Open(t.Context(), artifact.Blob{SHA256: sum, Size: int64(len(content))})
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := io.ReadAll(r)
+		if err := errors.Join(err, r.Close()); err != nil || !bytes.Equal(got, []byte(content)) {
+			t.Errorf("%q, %v", got, err)
+		}
+	}
+	if _, err := store.Open(t.Context(), artifact.Blob{SHA256: strings.Repeat("0", 64)}); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("one that is not there: %v", err)
+	}
+}

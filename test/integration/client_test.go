@@ -1,0 +1,182 @@
+package integration
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+	core "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
+	typed "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/orlop-os/orlop/hack/qemu"
+	"github.com/orlop-os/orlop/pkg/api"
+)
+
+const (
+	// pairEvery is the time between two pairs of a write and the read of it: five requests a second.
+	pairEvery = 400 * time.Millisecond
+	// requestTimeout is how long one request may take. A virtual address moves within 5 s, and emulated processors are slow.
+	requestTimeout = 10 * time.Second
+)
+
+// customer is somebody in the closed network who writes to the Kubernetes API and reads what he wrote, at a steady pace, whether or
+// not earlier requests have been answered. A request that fails is made once more.
+type customer struct {
+	maps   typed.ConfigMapInterface
+	cancel context.CancelFunc
+	done   chan struct{}
+
+	mu       sync.Mutex
+	requests int
+	retried  int
+	slowest  time.Duration
+	written  []string
+	failures []string
+}
+
+// clientVerb: the customer asks ADDRESS, which need not be a machine's own.
+func (s *story) clientVerb(ts *testscript.TestScript, neg bool, args []string) {
+	need(ts, neg, args, 1, 2, "client start ADDRESS, client stop")
+	switch {
+	case args[0] == "start" && len(args) == 2 && s.customer == nil:
+		config, err := clientcmd.BuildConfigFromFlags("", ts.Getenv("KUBECONFIG"))
+		ts.Check(err)
+		config.Host = "https://" + args[1] + ":6443"
+		config.Dial = s.network.DialContext
+		config.Timeout = requestTimeout
+		config.QPS = -1
+		config.NextProtos = []string{"http/1.1"} // a connection whose other end is gone is given up with its request
+		client, err := typed.NewForConfig(config)
+		ts.Check(err)
+		ctx, cancel := context.WithCancel(context.Background())
+		s.customer = &customer{maps: client.ConfigMaps("default"), cancel: cancel, done: make(chan struct{})}
+		go s.customer.run(ctx)
+	case args[0] == "stop" && len(args) == 1 && s.customer != nil:
+		c := s.customer
+		s.customer = nil
+		c.stop()
+		s.note("the client made %d requests, %d of them twice, the slowest took %.1fs; %d failed", c.requests, c.retried, c.slowest.Seconds(), len(c.failures))
+		if len(c.failures) > 0 {
+			ts.Fatalf("client: %d of %d requests failed twice:\n%s", len(c.failures), c.requests, strings.Join(c.failures, "\n"))
+		}
+		if len(c.written) == 0 {
+			ts.Fatalf("client: nothing was written")
+		}
+		stillThere(ts, c.maps, c.written)
+		s.note("all its %d writes are there", len(c.written))
+	default:
+		ts.Fatalf("client: start ADDRESS once, then stop")
+	}
+}
+
+func (c *customer) stop() { c.cancel(); <-c.done }
+
+// run begins a pair each time, and ends when all that were begun have ended.
+func (c *customer) run(ctx context.Context) {
+	defer close(c.done)
+	var begun sync.WaitGroup
+	defer begun.Wait()
+	ticker := time.NewTicker(pairEvery)
+	defer ticker.Stop()
+	for n := 0; ; n++ {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+			begun.Go(func() { c.pair(context.WithoutCancel(ctx), fmt.Sprintf("client-%06d", n)) })
+		}
+	}
+}
+
+// pair is a write, and the read of it.
+func (c *customer) pair(ctx context.Context, name string) {
+	want := &core.ConfigMap{ObjectMeta: meta.ObjectMeta{Name: name}, Data: map[string]string{"name": name}}
+	err := c.request("write "+name, func() error {
+		_, err := c.maps.Create(ctx, want, meta.CreateOptions{})
+		if apierrors.IsAlreadyExists(err) { // the first one was done, and its answer lost
+			err = nil
+		}
+		return err
+	})
+	if err != nil {
+		return
+	}
+	c.mu.Lock()
+	c.written = append(c.written, name)
+	c.mu.Unlock()
+	c.request("read "+name, func() error {
+		got, err := c.maps.Get(ctx, name, meta.GetOptions{})
+		if err == nil && got.Data["name"] != name {
+			err = fmt.Errorf("it holds %q", got.Data["name"])
+		}
+		return err
+	})
+}
+
+// request makes one request, and once more if it fails.
+func (c *customer) request(what string, do func() error) error {
+	began := time.Now()
+	err := do()
+	again := err != nil
+	if again {
+		err = do()
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.requests++
+	c.slowest = max(c.slowest, time.Since(began))
+	if again {
+		c.retried++
+	}
+	if err != nil {
+		c.failures = append(c.failures, fmt.Sprintf("%s at %s: %v", what, began.Format(time.TimeOnly), err))
+	}
+	return err
+}
+
+// leaderVerb makes the name of the machine that leads etcd $LEADER, and that of one of the others $FOLLOWER.
+func (s *story) leaderVerb(ts *testscript.TestScript, neg bool, args []string) {
+	need(ts, neg, args, 0, 0, "leader")
+	c := s.client(ts)
+	defer c.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	var name, other string
+	ts.Check(until(time.Minute, func() error {
+		status, err := c.Etcd.Status(ctx, &api.EtcdStatusRequest{})
+		if err != nil {
+			return err
+		}
+		for _, m := range status.Members {
+			if m.Id == status.Leader {
+				name = m.Name
+			} else {
+				other = m.Name
+			}
+		}
+		if name == "" {
+			return errors.New("etcd has no leader")
+		}
+		return nil
+	}))
+	ts.Setenv("LEADER", name)
+	ts.Setenv("FOLLOWER", other)
+	s.note("%s leads etcd", name)
+}
+
+// networkVerb cuts a machine off from the network, or joins it again.
+func (s *story) networkVerb(ts *testscript.TestScript, neg bool, args []string) {
+	need(ts, neg, args, 2, 2, "network cut|join NAME")
+	if args[0] != "cut" && args[0] != "join" {
+		ts.Fatalf("network: unknown %q", args[0])
+	}
+	ts.Check(s.network.SetFaults(s.machine(ts, args[1]).Name(), qemu.Faults{Down: args[0] == "cut"}))
+	s.note("the network of %s: %s", args[1], args[0])
+}
