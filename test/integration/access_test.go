@@ -113,6 +113,26 @@ func edit(ts *testscript.TestScript, name, kind string, change func(document map
 	ts.Check(os.WriteFile(ts.MkAbs(name), []byte(strings.Join(documents, "\n---\n")), 0o600))
 }
 
+// forgeTicketVerb: everything in the ticket is as it should be, but for who has signed it.
+func (s *story) forgeTicketVerb(ts *testscript.TestScript, neg bool, args []string) {
+	need(ts, neg, args, 2, 2, "forge-ticket DOCUMENTS NAME")
+	ca, err := pki.NewCA("orlop client CA", time.Hour)
+	ts.Check(err)
+	leaf, err := ca.Issue(pki.Spec{CN: args[1], O: []string{pki.RoleJoin}, Usage: pki.Client, TTL: time.Hour})
+	ts.Check(err)
+	forged := false
+	edit(ts, args[0], "Machine", func(document map[string]any) {
+		spec, _ := document["spec"].(map[string]any)
+		join, _ := spec["join"].(map[string]any)
+		if forged = join != nil; forged {
+			join["ticket"] = map[string]any{"cert": string(leaf.CertPEM()), "key": string(leaf.KeyPEM())}
+		}
+	})
+	if !forged {
+		ts.Fatalf("forge-ticket: %s has no ticket", args[0])
+	}
+}
+
 func (s *story) kubeletVerb(ts *testscript.TestScript, neg bool, args []string) {
 	need(ts, neg, args, 2, 3, "kubelet NAME PATH [KUBECONFIG]")
 	token := ""

@@ -64,6 +64,7 @@ import (
 //	powercut NAME, poweron NAME          the power switch
 //	damage NAME WHAT                     while it is off: flip PARTITION, one byte of it; fill MIB, its ESP but for these; variables,
 //	                                     the firmware's are lost
+//	forge-ticket DOCUMENTS NAME          the ticket in them becomes one that somebody without the cluster's CA has signed
 //	set DOCUMENTS KIND.FIELD YAML        a field of what the document of this kind says
 //	cut-install NAME DOCUMENTS OPERATION
 //	                                     install, and cut the power while the machine does this operation of it
@@ -103,6 +104,7 @@ func (s *story) verbs() map[string]func(ts *testscript.TestScript, neg bool, arg
 		"fingerprint":   s.fingerprintVerb,
 		"code":          s.codeVerb,
 		"trust":         s.trustVerb,
+		"forge-ticket":  s.forgeTicketVerb,
 		"door":          s.doorVerb,
 		"orlopctl":      s.program("orlopctl"),
 		"kubectl":       s.program("kubectl"),
