@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"strings"
 	"sync"
 	"time"
@@ -12,7 +13,9 @@ import (
 	core "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
 	typed "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/orlop-os/orlop/hack/qemu"
@@ -27,9 +30,10 @@ const (
 )
 
 // customer is somebody in the closed network who writes to the Kubernetes API and reads what he wrote, at a steady pace, whether or
-// not earlier requests have been answered. A request that fails is made once more.
+// not earlier requests have been answered. A request that fails is made once more, over a new connection.
 type customer struct {
 	maps   typed.ConfigMapInterface
+	http   *http.Client
 	cancel context.CancelFunc
 	done   chan struct{}
 
@@ -53,10 +57,12 @@ func (s *story) clientVerb(ts *testscript.TestScript, neg bool, args []string) {
 		config.Timeout = requestTimeout
 		config.QPS = -1
 		config.NextProtos = []string{"http/1.1"} // a connection whose other end is gone is given up with its request
-		client, err := typed.NewForConfig(config)
+		transport, err := rest.HTTPClientFor(config)
+		ts.Check(err)
+		client, err := typed.NewForConfigAndClient(config, transport)
 		ts.Check(err)
 		ctx, cancel := context.WithCancel(context.Background())
-		s.customer = &customer{maps: client.ConfigMaps("default"), cancel: cancel, done: make(chan struct{})}
+		s.customer = &customer{maps: client.ConfigMaps("default"), http: transport, cancel: cancel, done: make(chan struct{})}
 		go s.customer.run(ctx)
 	case args[0] == "stop" && len(args) == 1 && s.customer != nil:
 		c := s.customer
@@ -126,6 +132,8 @@ func (c *customer) request(what string, do func() error) error {
 	err := do()
 	again := err != nil
 	if again {
+		// The machine at the other end may be gone, and with it the other end of every connection that is kept for later.
+		utilnet.CloseIdleConnectionsFor(c.http.Transport)
 		err = do()
 	}
 	c.mu.Lock()
