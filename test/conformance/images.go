@@ -19,7 +19,7 @@ import (
 )
 
 // tools are the packages that the suite's commands in its pods come from, beside busybox: agnhost's Dockerfile names the same programs.
-var tools = []string{"curl", "bind9-dnsutils", "netcat-openbsd", "hostname", "libc-bin", "iproute2"}
+var tools = []string{"bash", "curl", "bind9-dnsutils", "netcat-openbsd", "hostname", "libc-bin", "iproute2"}
 
 // nginxConfig serves a folder on port 80, and tells what it does where kubectl logs looks.
 const nginxConfig = `user nobody nogroup;
@@ -65,6 +65,7 @@ func recipes(ctx context.Context, programs, cache string) (map[string]ociarchive
 		return nil, err
 	}
 	large["/usr/bin/nc"] = ociarchive.File{Mode: fs.ModePerm, Target: "nc.openbsd"} // Debian's alternatives would
+	large["/usr/bin/sh"] = ociarchive.File{Mode: fs.ModePerm, Target: "bash"}       // that of busybox prefers its own applets to programs, whose nc knows no UDP
 	webserver, err := fromDebian(cache, "nginx")
 	if err != nil {
 		return nil, err
