@@ -19,7 +19,7 @@ import (
 )
 
 // tools are the packages that the suite's commands in its pods come from, beside busybox: agnhost's Dockerfile names the same programs.
-var tools = []string{"bash", "curl", "bind9-dnsutils", "netcat-openbsd", "hostname", "libc-bin", "iproute2"}
+var tools = []string{"curl", "bind9-dnsutils", "netcat-openbsd", "hostname", "libc-bin", "iproute2"}
 
 // nginxConfig serves a folder on port 80, and tells what it does where kubectl logs looks.
 const nginxConfig = `user nobody nogroup;
@@ -60,12 +60,18 @@ func recipes(ctx context.Context, programs, cache string) (map[string]ociarchive
 	if err != nil {
 		return nil, err
 	}
+	bash, err := fromDebian(cache, "bash")
+	if err != nil {
+		return nil, err
+	}
+	// Busybox's own shell prefers its applets to programs of the same name, such as an nc that knows no UDP, and drops variables whose names
+	// it could not have given itself.
+	bash["/usr/bin/sh"] = ociarchive.File{Mode: fs.ModePerm, Target: "bash"}
 	large, err := fromDebian(cache, tools...)
 	if err != nil {
 		return nil, err
 	}
 	large["/usr/bin/nc"] = ociarchive.File{Mode: fs.ModePerm, Target: "nc.openbsd"} // Debian's alternatives would
-	large["/usr/bin/sh"] = ociarchive.File{Mode: fs.ModePerm, Target: "bash"}       // that of busybox prefers its own applets to programs, whose nc knows no UDP
 	webserver, err := fromDebian(cache, "nginx")
 	if err != nil {
 		return nil, err
@@ -80,7 +86,7 @@ func recipes(ctx context.Context, programs, cache string) (map[string]ociarchive
 		return nil, err
 	}
 	from := reader{programs: programs, sources: filepath.Join(sources, "test", "images")}
-	shell := together(base(), small)
+	shell := together(base(), small, bash)
 	system := together(shell, large)
 	agnhost := []ociarchive.Layer{system, {
 		"/agnhost": from.program("agnhost"), "/agnhost-2": {Mode: fs.ModePerm, Target: "agnhost"}, "/uploads": {Mode: fs.ModeDir | 0o755},
