@@ -60,7 +60,7 @@ func recipes(ctx context.Context, programs, cache string) (map[string]ociarchive
 	if err != nil {
 		return nil, err
 	}
-	bash, err := fromDebian(cache, "bash")
+	bash, err := fromDebian(cache, "bash", "libc6", "libtinfo6") // of which it says that they come before it, not that it depends on them
 	if err != nil {
 		return nil, err
 	}
