@@ -35,6 +35,8 @@ disabled_plugins = [
   snapshotter = "overlayfs"
   use_local_image_pull = true
   image_pull_with_sync_fs = true
+  [plugins.'io.containerd.cri.v1.images'.registry]
+    config_path = %q
   [plugins.'io.containerd.cri.v1.images'.pinned_images]
     sandbox = %q
 
@@ -57,5 +59,5 @@ disabled_plugins = [
 
 [plugins.'io.containerd.service.v1.diff-service']
   sync_fs = true
-`, paths.ContainerdData, paths.ContainerdSocket, pauseImage, paths.Runc, paths.CNIPlugins, paths.CNIConfig)
+`, paths.ContainerdData, paths.ContainerdSocket, paths.ContainerdHosts, pauseImage, paths.Runc, paths.CNIPlugins, paths.CNIConfig)
 }

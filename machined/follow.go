@@ -110,6 +110,9 @@ func (m *machine) settleServices(ctx context.Context, c *config.Config, state ne
 	if err := m.prepareKubernetes(spec); err != nil {
 		return err
 	}
+	if err := writeRegistries(paths.ContainerdHosts, registryFiles(c.Machine.Spec.Registries)); err != nil {
+		return err
+	}
 	services, err := m.wantedServices(c)
 	if err != nil {
 		return err

@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/google/renameio/v2"
@@ -63,6 +64,8 @@ func nodeSpec(c *config.Config, state network.State, r release.Release) (nodespe
 		Pools:         pools(cluster.Networks.LoadBalancer),
 
 		VirtualAddresses: cluster.VirtualAddresses,
+
+		External: nodespec.External{Proxy: slices.Contains(cluster.External, config.PartProxy), DNS: slices.Contains(cluster.External, config.PartDNS)},
 
 		DNS: clusterDNS(cluster.DNS, state.Servers),
 

@@ -146,7 +146,8 @@ func workerDocuments(c *config.Config, name string) *config.Config {
 	pki.Accepted.Kubernetes, pki.Accepted.Machine, pki.Accepted.Client = accepted.Kubernetes, accepted.Machine, accepted.Client
 	out = out.WithCluster(c.Cluster.Metadata.Name, c.Cluster.Spec.Endpoint, pki, config.EncryptionKey{})
 	out.Cluster.Spec.Networks, out.Cluster.Spec.ControlPlanes = c.Cluster.Spec.Networks, c.Cluster.Spec.ControlPlanes
-	out.Cluster.Spec.VirtualAddresses = c.Cluster.Spec.VirtualAddresses
+	out.Cluster.Spec.VirtualAddresses, out.Cluster.Spec.External = c.Cluster.Spec.VirtualAddresses, c.Cluster.Spec.External
+	out.Cluster.Spec.DNS, out.Cluster.Spec.LocalVolumes = c.Cluster.Spec.DNS, c.Cluster.Spec.LocalVolumes
 	out.Cluster.Spec.Kubernetes.MaxPods = c.Cluster.Spec.Kubernetes.MaxPods
 	return out
 }

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/orlop-os/orlop/orchestrator/coredns"
+	"github.com/orlop-os/orlop/orchestrator/kubeproxy"
 	"github.com/orlop-os/orlop/orchestrator/layout"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
@@ -54,5 +56,23 @@ func golden(t *testing.T, path, got string) {
 	}
 	if got != string(want) {
 		t.Errorf("%s differs; look at the change, then run the test with -update:\n%s", path, got)
+	}
+}
+
+// TestExternal: what something else does is named, and has neither flags nor files.
+func TestExternal(t *testing.T) {
+	spec := testSpec()
+	spec.External = nodespec.External{Proxy: true, DNS: true}
+	found := 0
+	for _, c := range Services(spec, layout.System()) {
+		if c.Name == kubeproxy.Name || c.Name == coredns.Name {
+			found++
+			if len(c.Args)+len(c.Files) > 0 {
+				t.Errorf("%s", c)
+			}
+		}
+	}
+	if found != 2 {
+		t.Errorf("%d parts of 2 are named", found)
 	}
 }

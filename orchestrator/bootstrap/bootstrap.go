@@ -74,10 +74,17 @@ func Run(ctx context.Context, spec nodespec.Spec, gate *apigate.Gate, loopback f
 		return nil
 	}
 	tell := func(why string) { announce(Name, false, why) }
-	for _, service := range []*corev1.Service{dnsService(spec), metricsService()} {
-		if err := ensureUntilDone(ctx, client, service, tell); err != nil {
-			return err
+	if err := ensureUntilDone(ctx, client, metricsService(), tell); err != nil {
+		return err
+	}
+	dns := dnsService(spec)
+	if err := untilDone(ctx, dns, func() error {
+		if spec.External.DNS {
+			return withdraw(ctx, client, dns)
 		}
+		return ensureService(ctx, client, dns)
+	}, tell); err != nil {
+		return err
 	}
 	api := metricsAPI()
 	if err := untilDone(ctx, api, func() error { return ensureAPIService(ctx, registrations, api) }, tell); err != nil {

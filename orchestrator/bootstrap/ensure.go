@@ -120,6 +120,19 @@ func ensureService(ctx context.Context, client kubernetes.Interface, want *corev
 	return err
 }
 
+// withdraw deletes a Service of our own, so that another one can have its name and address. One that selects pods is not ours any more.
+func withdraw(ctx context.Context, client kubernetes.Interface, own *corev1.Service) error {
+	all := client.CoreV1().Services(own.Namespace)
+	have, err := all.Get(ctx, own.Name, metav1.GetOptions{})
+	if err == nil && len(have.Spec.Selector) == 0 {
+		err = all.Delete(ctx, own.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &have.UID, ResourceVersion: &have.ResourceVersion}})
+	}
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
+}
+
 // labelControlPlane marks a Node for people and schedulers.
 const labelControlPlane = "node-role.kubernetes.io/control-plane"
 

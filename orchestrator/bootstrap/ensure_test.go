@@ -2,11 +2,15 @@ package bootstrap
 
 import (
 	"context"
+	"net/netip"
 	"testing"
 
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
+
+	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
 // TestEnsure shows that an object is made when it is missing, left alone when it is right, put right when it is not, and that a
@@ -60,5 +64,24 @@ func TestEnsure(t *testing.T) {
 			t.Errorf("%s: binding %+v, %v", c.what, have, err)
 		}
 		client.ClearActions()
+	}
+}
+
+// TestWithdraw: the Service of our own goes, and one that selects pods stays.
+func TestWithdraw(t *testing.T) {
+	own := dnsService(nodespec.Spec{DNSIPs: []netip.Addr{netip.MustParseAddr("10.96.0.10")}})
+	theirs := own.DeepCopy()
+	theirs.Spec.Selector = map[string]string{"k8s-app": "kube-dns"}
+	for what, c := range map[string]struct {
+		have []runtime.Object
+		left int
+	}{"nothing": {nil, 0}, "our own": {[]runtime.Object{own.DeepCopy()}, 0}, "another's": {[]runtime.Object{theirs}, 1}} {
+		client := fake.NewClientset(c.have...)
+		if err := withdraw(t.Context(), client, own); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+		if left, err := client.CoreV1().Services(own.Namespace).List(t.Context(), metav1.ListOptions{}); err != nil || len(left.Items) != c.left {
+			t.Errorf("%s: %d Services are left, want %d; %v", what, len(left.Items), c.left, err)
+		}
 	}
 }

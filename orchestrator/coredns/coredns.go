@@ -42,9 +42,12 @@ const (
 	starting = 300 * time.Millisecond
 )
 
-// Component describes CoreDNS without its Run function. Its Corefile depends on the node's pod range and is made when
+// Component describes CoreDNS without its Run function, or what stands in its place where something else does its work. Its Corefile depends on the node's pod range and is made when
 // that is known.
 func Component(spec nodespec.Spec, dirs layout.Dirs) component.Component {
+	if spec.External.DNS {
+		return component.Component{Process: component.Node, Name: Name}
+	}
 	client := kubeconfig.File(spec, dirs.Node, Name, nodespec.DNSCert, nodespec.DNSKey)
 	return component.Component{Process: component.Node, Name: Name, Files: []component.File{client}}
 }
@@ -69,6 +72,13 @@ func Run(ctx context.Context, spec nodespec.Spec, dirs layout.Dirs, addresses fu
 	if err := server.Stop(); err != nil {
 		return fmt.Errorf("cannot stop: %w", err)
 	}
+	return nil
+}
+
+// RunExternal is ready until ctx is done.
+func RunExternal(ctx context.Context, announce component.Announce) error {
+	announce(Name, true, "does not run: something else answers at the cluster DNS's address (Cluster.spec.external)")
+	<-ctx.Done()
 	return nil
 }
 

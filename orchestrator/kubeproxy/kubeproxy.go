@@ -4,6 +4,7 @@ package kubeproxy
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"path/filepath"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/spf13/pflag"
 	"k8s.io/kubernetes/cmd/kube-proxy/app"
+	"k8s.io/kubernetes/pkg/proxy/nftables"
 
 	"github.com/orlop-os/orlop/orchestrator/component"
 	"github.com/orlop-os/orlop/orchestrator/kubeconfig"
@@ -25,8 +27,11 @@ const Name = "kube-proxy"
 // ones are overdue.
 const HealthPort = 10256
 
-// Component describes kube-proxy without its Run function.
+// Component describes kube-proxy without its Run function, or what stands in its place where something else does its work.
 func Component(spec nodespec.Spec, dirs layout.Dirs) component.Component {
+	if spec.External.Proxy {
+		return component.Component{Process: component.Node, Name: Name}
+	}
 	client := kubeconfig.File(spec, dirs.Node, Name, nodespec.ProxyCert, nodespec.ProxyKey)
 	config := component.File{
 		Path: filepath.Join(dirs.Node, "kube-proxy.yaml"), Mode: 0o600,
@@ -87,6 +92,16 @@ func Run(ctx context.Context, args []string, rights func(context.Context) error)
 	case <-ctx.Done():
 		return nil
 	}
+}
+
+// RunExternal takes the rules away that kube-proxy has left in the kernel when it ran here, and is ready until ctx is done.
+func RunExternal(ctx context.Context, announce component.Announce) error {
+	if failed := nftables.CleanupLeftovers(ctx); failed && ctx.Err() == nil {
+		return errors.New("cannot take its rules out of the kernel; the log says why")
+	}
+	announce(Name, true, "does not run: something else makes Services reachable (Cluster.spec.external)")
+	<-ctx.Done()
+	return nil
 }
 
 // parse turns upstream's flags and the file that they name into upstream's options, completed and checked.

@@ -11,6 +11,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/fake"
 	"sigs.k8s.io/knftables"
 	"sigs.k8s.io/yaml"
 
@@ -161,6 +162,25 @@ func TestFormer(t *testing.T) {
 	} {
 		if got := former(cluster, test.have); !slices.Equal(got, test.want) {
 			t.Errorf("%s: %v, want %v", test.name, got, test.want)
+		}
+	}
+}
+
+// TestPublish: a node is an endpoint of the cluster DNS, and is not one any more where something else answers.
+func TestPublish(t *testing.T) {
+	client := fake.NewClientset()
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", UID: "u"}}
+	a := &Agent{addrs: []netip.Addr{netip.MustParseAddr("10.244.0.1"), netip.MustParseAddr("fd00::1")}}
+	for _, c := range []struct {
+		external bool
+		want     int
+	}{{false, 2}, {false, 2}, {true, 0}, {true, 0}, {false, 2}} {
+		a.spec.External.DNS = c.external
+		if err := a.publish(t.Context(), client, node); err != nil {
+			t.Fatal(err)
+		}
+		if list, err := client.DiscoveryV1().EndpointSlices(metav1.NamespaceSystem).List(t.Context(), metav1.ListOptions{}); err != nil || len(list.Items) != c.want {
+			t.Errorf("external %t: %d slices, want %d; %v", c.external, len(list.Items), c.want, err)
 		}
 	}
 }

@@ -289,10 +289,16 @@ func podRanges(node *corev1.Node) ([]netip.Prefix, error) {
 	return out, nil
 }
 
-// publish makes the node an endpoint of the cluster DNS.
+// publish makes the node an endpoint of the cluster DNS; or takes it back, where something else answers at its address.
 func (a *Agent) publish(ctx context.Context, api kubernetes.Interface, node *corev1.Node) error {
 	for _, want := range dnsSlices(node, a.addrs) {
 		all := api.DiscoveryV1().EndpointSlices(want.Namespace)
+		if a.spec.External.DNS {
+			if err := all.Delete(ctx, want.Name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+				return err
+			}
+			continue
+		}
 		have, err := all.Get(ctx, want.Name, metav1.GetOptions{})
 		if apierrors.IsNotFound(err) {
 			_, err = all.Create(ctx, want, metav1.CreateOptions{})

@@ -23,6 +23,8 @@ type ClusterSpec struct {
 	VirtualAddresses []netip.Addr `yaml:"virtualAddresses,omitempty"`
 	// Networks are the address ranges and the DNS domain inside the cluster.
 	Networks ClusterNetworks `yaml:"networks"`
+	// External are parts of the cluster that something else in it supplies, such as an add-on. Orlop's own do not run, and leave nothing behind.
+	External []Part `yaml:"external,omitempty"`
 	// DNS says whom the cluster's DNS asks about names outside the cluster.
 	DNS ClusterDNS `yaml:"dns"`
 	// PKI holds the cluster's authorities. Leaf certificates are issued from them on the machine.
@@ -88,6 +90,18 @@ const (
 func (Encapsulation) Names() []string {
 	return []string{string(EncapsulationWireGuard), string(EncapsulationVXLAN), string(EncapsulationNone)}
 }
+
+// Part is a part of the cluster that can be replaced.
+type Part string
+
+// The parts: what makes Services reachable, and the DNS that pods are told to ask.
+const (
+	PartProxy Part = "proxy"
+	PartDNS   Part = "dns"
+)
+
+// Names lists the parts.
+func (Part) Names() []string { return []string{string(PartProxy), string(PartDNS)} }
 
 // PKI holds the cluster's authorities. Each must have a key of its own, so that none can speak for another.
 type PKI struct {

@@ -378,6 +378,8 @@ func textExpectation(t reflect.Type) string {
 		return wantArtifact
 	case reflect.TypeFor[RegistryPath]():
 		return wantRegistry
+	case reflect.TypeFor[RegistryName]():
+		return wantRegistryName
 	case reflect.TypeFor[Secret]():
 		return "text"
 	case reflect.TypeFor[EncryptionKey]():

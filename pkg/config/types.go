@@ -55,6 +55,8 @@ type MachineSpec struct {
 	Join *Join `yaml:"join,omitempty"`
 	// Upgrade says how the machine goes into a new version of the system, and how that has to prove itself.
 	Upgrade Upgrade `yaml:"upgrade"`
+	// Registries are where images are pulled from, beside the registries that their names say: mirrors, which are asked first, and registries with an authority or a user of their own.
+	Registries []ImageRegistry `yaml:"registries,omitempty"`
 	// Logging says where the machine's logs go besides the machine itself.
 	Logging Logging `yaml:"logging"`
 }

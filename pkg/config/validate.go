@@ -48,6 +48,7 @@ func (p *parser) machine(m *Machine) {
 	if m.Spec.Install != nil {
 		p.install(spec+".install", m.Spec.Install)
 	}
+	p.imageRegistries(spec+".registries", m.Spec.Registries)
 	p.logging(spec+".logging", &m.Spec.Logging)
 	if d := time.Duration(m.Spec.Upgrade.Deadline); d < time.Minute || d > time.Hour {
 		p.on(spec+".upgrade.deadline", wrong{reason: m.Spec.Upgrade.Deadline.String() + " is out of range", expected: "1m to 1h"})

@@ -77,16 +77,11 @@ func (p *parser) addonSource(path string, s *AddonSpec) {
 			p.on(at+".address", wrong{reason: quote(string(r.Address)) + " is given twice", expected: "each once"})
 		}
 		p.authority(at+".ca", r.CA)
-		switch {
-		case r.CA.IsZero() && !r.PlainHTTP && !p.broken[at+".ca"]:
+		if r.CA.IsZero() && !r.PlainHTTP && !p.broken[at+".ca"] {
 			p.on(at, wrong{reason: "has no ca, and this system trusts no authority by itself", expected: "the CA of the registry's certificate, or plainHTTP: true"})
-		case !r.CA.IsZero() && r.PlainHTTP:
-			p.on(at+".plainHTTP", wrong{reason: "needs no ca", expected: "only one of both"})
-		case !r.Password.IsZero() && r.PlainHTTP:
-			p.on(at+".password", wrong{reason: "would be sent without TLS", expected: "a ca with it"})
-		case (r.Username == "") != r.Password.IsZero() && !p.broken[at+".password"]:
-			p.on(at, wrong{reason: "has only one of username and password", expected: "both or neither"})
+			continue
 		}
+		p.registryAccess(at, r.CA, r.PlainHTTP, r.Username, r.Password)
 	}
 }
 

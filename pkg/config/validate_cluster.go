@@ -14,6 +14,7 @@ func (p *parser) cluster(c *Cluster) {
 	p.virtualAddresses(spec+".virtualAddresses", &c.Spec)
 	p.ranges(spec+".networks", &c.Spec.Networks)
 	p.pools(spec+".networks.loadBalancer.pools", &c.Spec.Networks)
+	p.external(spec+".external", &c.Spec)
 	p.clusterDNS(spec+".dns", &c.Spec)
 	p.pki(spec+".pki", &c.Spec)
 	const snapshots = spec + ".etcd.snapshots"
@@ -101,6 +102,21 @@ func (p *parser) virtualAddresses(path string, spec *ClusterSpec) {
 				expected: "an address of a family that Cluster.spec.controlPlanes, the pod ranges or the machine's links have",
 			})
 		}
+	}
+}
+
+// external: what is for a part of Orlop's own says nothing where that does not run.
+func (p *parser) external(path string, spec *ClusterSpec) {
+	for i, part := range spec.External {
+		if slices.Contains(spec.External[:i], part) && part != "" {
+			p.on(fmt.Sprintf("%s[%d]", path, i), wrong{reason: fmt.Sprintf("%s is given twice", quote(string(part)))})
+		}
+	}
+	if slices.Contains(spec.External, PartDNS) && len(spec.DNS.Upstreams)+len(spec.DNS.StubDomains) > 0 {
+		p.on(path, wrong{
+			reason:   "dns is external, and Cluster.spec.dns is for Orlop's own",
+			expected: "resolvers and domains in the configuration of the DNS that takes its place, and not here",
+		})
 	}
 }
 

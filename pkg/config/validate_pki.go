@@ -160,6 +160,9 @@ func (c *Config) CheckTime(now time.Time) Problems {
 	for i, r := range c.Machine.Spec.Logging.Receivers {
 		hook(fmt.Sprintf("Machine.spec.logging.receivers[%d]", i), r.CA, r.Client)
 	}
+	for i, r := range c.Machine.Spec.Registries {
+		p.valid(fmt.Sprintf("Machine.spec.registries[%d].ca", i), r.CA, now)
+	}
 	for _, a := range c.Addons {
 		for i, r := range a.Spec.Registries {
 			p.valid(fmt.Sprintf("%s.spec.registries[%d].ca", addonPath(a.Metadata.Name), i), r.CA, now)

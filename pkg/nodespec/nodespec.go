@@ -41,6 +41,8 @@ type Spec struct {
 	// Encapsulation is how packets between pods of different nodes cross the network: wireguard, vxlan or none.
 	Encapsulation string `json:"encapsulation"`
 
+	// External says which parts of the cluster something else supplies.
+	External External `json:"external,omitzero"`
 	// DNS says whom the cluster's DNS asks about names outside the cluster.
 	DNS DNS `json:"dns"`
 	// VirtualAddresses are addresses of the API, at most one of each family; each is answered for by one control-plane machine at a time.
@@ -52,6 +54,12 @@ type Spec struct {
 
 	// TokenWebhook is the service that the API server asks about tokens that nobody else knows; nil when there is none.
 	TokenWebhook *TokenWebhook `json:"tokenWebhook,omitempty"`
+}
+
+// External says which parts of the cluster something else in it supplies. Our own do not run, and what they left is taken away.
+type External struct {
+	Proxy bool `json:"proxy,omitempty"` // what makes Services reachable
+	DNS   bool `json:"dns,omitempty"`   // what answers at DNSIPs
 }
 
 // LocalVolumes says whether claims get volumes on the nodes' own disks.

@@ -100,6 +100,7 @@ const (
 	ApidDir          = Run + "/apid"
 	ContainerdSocket = "/run/containerd/containerd.sock"
 	ContainerdConfig = Run + "/containerd/config.toml"
+	ContainerdHosts  = Run + "/containerd/hosts" // root, 0700: how registries are asked
 	CNIConfig        = Run + "/cni/net.d"
 	ResolvConf       = Run + "/etc/resolv.conf" // /etc/resolv.conf in the root is a symbolic link to it
 	Hosts            = Run + "/etc/hosts"       // likewise

@@ -71,6 +71,8 @@ import (
 //	cut-upgrade NAME BUNDLE OPERATION    send an upgrade, and cut the power while the machine does this operation of it
 //	abandon BUNDLE OPERATION MIB         run orlopctl upgrade -f, and kill it when the machine has done so much of this operation
 //	registry BUNDLE CA                   start a registry ($REGISTRY) with a bundle as orlop/test:1; CA is who vouches for it
+//	mirror PATCH NAME                    start a registry that has the test image as NAME, REGISTRY/…, in a folder, for a user; PATCH has
+//	                                     a machine ask it for what REGISTRY has
 //	receiver start FILE                  a computer in the network takes JSON lines over TLS from machines of the cluster; FILE becomes the
 //	                                     patch that has logs sent to it, as receiver archive
 //	receiver kill, receiver again        it dies with whatever lies in its sockets, and comes back
@@ -96,6 +98,7 @@ func (s *story) verbs() map[string]func(ts *testscript.TestScript, neg bool, arg
 		"set":           s.setVerb,
 		"abandon":       s.abandonVerb,
 		"registry":      s.registryVerb,
+		"mirror":        s.mirrorVerb,
 		"damage":        s.damageVerb,
 		"settled":       s.settledVerb,
 		"cluster":       s.clusterVerb,

@@ -46,6 +46,9 @@ var scalars = map[reflect.Type]*jsonschema.Schema{
 	reflect.TypeFor[config.RegistryPath](): {
 		Type: "string", Pattern: `^` + registry + `(/[a-z0-9._/-]*[a-z0-9])?$`, Examples: []any{"registry.example.com:5000", "mirror.example.com/outside"},
 	},
+	reflect.TypeFor[config.RegistryName](): {
+		Type: "string", Pattern: `^(\*|` + registry + `)$`, Examples: []any{"docker.io", "registry.example.com:5000", "*"},
+	},
 	reflect.TypeFor[config.Secret]():        {Type: "string", Description: "Handled as a secret.", Not: &jsonschema.Schema{Const: config.Redacted}},
 	reflect.TypeFor[config.AtLeast]():       {Type: "string", Pattern: `^>= *[0-9]{1,5}(\.[0-9]{1,5}){1,2}$`, Examples: []any{">=1.36"}},
 	reflect.TypeFor[config.EncryptionKey](): {Type: "string", Pattern: `^[A-Za-z0-9+/]{43}=$`, Description: "32 bytes in base64. A secret."},

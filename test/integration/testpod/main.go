@@ -19,6 +19,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/miekg/dns"
 )
 
 const deadline = 20 * time.Second
@@ -61,6 +63,8 @@ func run(args []string) error {
 		}
 		fmt.Println("connected to", c.RemoteAddr())
 		return c.Close()
+	case args[0] == "dns" && len(args) == 2: // be a DNS server that knows one address, by every name
+		return answer(args[1])
 	case args[0] == "cat" && len(args) == 2: // print a file
 		b, err := os.ReadFile(args[1])
 		os.Stdout.Write(b)
@@ -108,7 +112,27 @@ func run(args []string) error {
 			return err
 		})
 	}
-	return fmt.Errorf("unknown arguments %q; serve [ADDRESS], stay, get URL, api PATH, lookup NAME, dial ADDRESS, cat FILE, list FOLDER, env NAME, echo, write FILE TEXT, fill FILE MIB, crowd FILE PERCENT and sizes FOLDER are known", args)
+	return fmt.Errorf("unknown arguments %q; serve [ADDRESS], stay, get URL, api PATH, lookup NAME, dial ADDRESS, dns ADDRESS, cat FILE, list FOLDER, env NAME, echo, write FILE TEXT, fill FILE MIB, crowd FILE PERCENT and sizes FOLDER are known", args)
+}
+
+// answer answers every question for an IPv4 address with this one, at UDP port 53, until the program is ended.
+func answer(address string) error {
+	ip := net.ParseIP(address).To4()
+	if ip == nil {
+		return fmt.Errorf("%s: no IPv4 address", address)
+	}
+	handler := func(w dns.ResponseWriter, question *dns.Msg) {
+		reply := new(dns.Msg).SetReply(question)
+		for _, q := range question.Question {
+			if q.Qtype == dns.TypeA {
+				reply.Answer = append(reply.Answer, &dns.A{Hdr: dns.RR_Header{Name: q.Name, Rrtype: dns.TypeA, Class: dns.ClassINET, Ttl: 1}, A: ip})
+			}
+		}
+		if err := w.WriteMsg(reply); err != nil {
+			fmt.Fprintln(os.Stderr, "testpod: cannot answer:", err)
+		}
+	}
+	return (&dns.Server{Addr: ":53", Net: "udp", Handler: dns.HandlerFunc(handler)}).ListenAndServe()
 }
 
 // crowd makes a file that takes what a file system has, but for a share of its whole size.

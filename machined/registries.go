@@ -1,0 +1,133 @@
+package main
+
+import (
+	"bytes"
+	"encoding/base64"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/google/renameio/v2"
+
+	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/pki"
+)
+
+// dialTimeout is how long a registry that is configured may take to take a connection, before the next one is asked.
+const dialTimeout = "5s"
+
+// registryFiles are the files, by their paths below paths.ContainerdHosts, that tell containerd how to ask registries: a folder for each
+// registry that something is said about, and one for all others (containerd's docs/hosts.md). containerd reads them again for every pull.
+func registryFiles(all []config.ImageRegistry) map[string][]byte {
+	files := map[string][]byte{}
+	for i, r := range all {
+		if !r.CA.IsZero() {
+			files[authorityFile(i)] = pki.EncodeCert(r.CA.X509())
+		}
+	}
+	var names []string
+	for _, r := range all {
+		if host, folder := r.Address.Host(); folder == "" {
+			names = append(names, host)
+		}
+		for _, m := range r.Mirrors {
+			names = append(names, string(m))
+		}
+	}
+	slices.Sort(names)
+	for _, name := range slices.Compact(names) {
+		folder := name
+		if name == string(config.AnyRegistry) {
+			folder = "_default"
+		}
+		files[filepath.Join(folder, "hosts.toml")] = registryFile(name, all)
+	}
+	return files
+}
+
+func authorityFile(i int) string { return fmt.Sprintf("authorities/%d.crt", i) }
+
+// registryFile says whom containerd asks for the images of one registry, and last of all how the registry itself is asked.
+func registryFile(name string, all []config.ImageRegistry) []byte {
+	var own, mirrors bytes.Buffer
+	for i, r := range all {
+		host, folder := r.Address.Host()
+		if host == name && folder == "" {
+			scheme := "https"
+			if r.PlainHTTP {
+				scheme = "http"
+			}
+			if host != "docker.io" { // whose registry has another name, which containerd knows
+				fmt.Fprintf(&own, "server = %q\n", scheme+"://"+host)
+			}
+			asking(&own, "header", i, r)
+			continue
+		}
+		if host == name || !slices.ContainsFunc(r.Mirrors, func(m config.RegistryName) bool { return string(m) == name || m == config.AnyRegistry }) {
+			continue
+		}
+		url := "https://" + host
+		if r.PlainHTTP {
+			url = "http://" + host
+		}
+		if folder != "" {
+			url += "/v2/" + folder
+		}
+		fmt.Fprintf(&mirrors, "\n[host.%q]\n", url)
+		fmt.Fprintf(&mirrors, "capabilities = [\"pull\", \"resolve\"]\ndial_timeout = %q\n", dialTimeout)
+		if folder != "" {
+			mirrors.WriteString("override_path = true\n")
+		}
+		asking(&mirrors, fmt.Sprintf("host.%q.header", url), i, r)
+	}
+	return append(own.Bytes(), mirrors.Bytes()...)
+}
+
+// asking says who vouches for a registry, and who asks. The table of headers comes last: what follows a table belongs to it.
+func asking(b *bytes.Buffer, header string, i int, r config.ImageRegistry) {
+	if !r.CA.IsZero() {
+		fmt.Fprintf(b, "ca = %q\n", "../"+authorityFile(i))
+	}
+	if r.Username != "" {
+		basic := base64.StdEncoding.EncodeToString([]byte(r.Username + ":" + r.Password.Reveal()))
+		fmt.Fprintf(b, "[%s]\nAuthorization = %q\n", header, "Basic "+basic)
+	}
+}
+
+// writeRegistries makes a folder hold these files and nothing else.
+func writeRegistries(dir string, files map[string][]byte) error {
+	for path, content := range files {
+		file := filepath.Join(dir, path)
+		if have, err := os.ReadFile(file); err == nil && bytes.Equal(have, content) {
+			continue
+		}
+		if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
+			return fmt.Errorf("registries: cannot make folder: %w", err)
+		}
+		if err := renameio.WriteFile(file, content, 0o600); err != nil {
+			return fmt.Errorf("registries: cannot write: %w", err)
+		}
+	}
+	var stale []string
+	err := filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() {
+			return err
+		}
+		name, err := filepath.Rel(dir, path)
+		if _, wanted := files[name]; !wanted {
+			stale = append(stale, path)
+		}
+		return err
+	})
+	if err != nil && !os.IsNotExist(err) {
+		return fmt.Errorf("registries: cannot look at what is there: %w", err)
+	}
+	for _, path := range stale {
+		if err := os.Remove(path); err != nil {
+			return fmt.Errorf("registries: cannot remove: %w", err)
+		}
+	}
+	return nil
+}

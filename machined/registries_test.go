@@ -1,0 +1,110 @@
+package main
+
+import (
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/pki"
+)
+
+// TestRegistryFiles shows how containerd is told of mirrors, of all registries and of some, and of registries with an authority and a user.
+func TestRegistryFiles(t *testing.T) {
+	made, err := pki.NewCA("registries", time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ca, err := config.ParseCertificate(string(made.CertPEM()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := registryFiles([]config.ImageRegistry{
+		{Address: "mirror.example.com/outside", Mirrors: []config.RegistryName{"docker.io"}, CA: ca, Username: "machines", Password: config.NewSecret("pass")},
+		{Address: "10.0.0.9:5000", Mirrors: []config.RegistryName{config.AnyRegistry}, PlainHTTP: true},
+		{Address: "own.example.com", CA: ca, Username: "me", Password: config.NewSecret("word")},
+	})
+	want := map[string]string{
+		"_default/hosts.toml": `
+[host."http://10.0.0.9:5000"]
+capabilities = ["pull", "resolve"]
+dial_timeout = "5s"
+`,
+		"docker.io/hosts.toml": `
+[host."https://mirror.example.com/v2/outside"]
+capabilities = ["pull", "resolve"]
+dial_timeout = "5s"
+override_path = true
+ca = "../authorities/0.crt"
+[host."https://mirror.example.com/v2/outside".header]
+Authorization = "Basic bWFjaGluZXM6cGFzcw=="
+
+[host."http://10.0.0.9:5000"]
+capabilities = ["pull", "resolve"]
+dial_timeout = "5s"
+`,
+		"10.0.0.9:5000/hosts.toml": `server = "http://10.0.0.9:5000"
+`,
+		"own.example.com/hosts.toml": `server = "https://own.example.com"
+ca = "../authorities/2.crt"
+[header]
+Authorization = "Basic bWU6d29yZA=="
+
+[host."http://10.0.0.9:5000"]
+capabilities = ["pull", "resolve"]
+dial_timeout = "5s"
+`,
+	}
+	for name, text := range want {
+		if got := string(files[name]); got != text {
+			t.Errorf("%s:\n%s\nwant:\n%s", name, got, text)
+		}
+	}
+	got := slices.Sorted(maps.Keys(files))
+	if all := slices.Sorted(slices.Values(append(slices.Collect(maps.Keys(want)), "authorities/0.crt", "authorities/2.crt"))); !slices.Equal(got, all) {
+		t.Errorf("files %v, want %v", got, all)
+	}
+	if none := registryFiles(nil); len(none) != 0 {
+		t.Errorf("nothing is configured, and there are %v", none)
+	}
+}
+
+// TestWriteRegistries: what is no longer wanted goes, a password with it, and nobody else reads the rest.
+func TestWriteRegistries(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "hosts")
+	for _, files := range []map[string][]byte{
+		nil,
+		{"a.example/hosts.toml": []byte("a"), "_default/hosts.toml": []byte("d")},
+		{"a.example/hosts.toml": []byte("b")},
+		{},
+	} {
+		if err := writeRegistries(dir, files); err != nil {
+			t.Fatal(err)
+		}
+		found := map[string][]byte{}
+		err := filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
+			if os.IsNotExist(err) && len(files) == 0 {
+				return nil
+			}
+			if err != nil || entry.IsDir() {
+				return err
+			}
+			name, err := filepath.Rel(dir, path)
+			if err != nil {
+				return err
+			}
+			if info, err := entry.Info(); err != nil || info.Mode().Perm() != 0o600 {
+				t.Errorf("%s: %v, %v", name, info.Mode(), err)
+			}
+			found[name], err = os.ReadFile(path)
+			return err
+		})
+		if err != nil || !maps.EqualFunc(found, files, slices.Equal) {
+			t.Errorf("found %q, want %q; %v", found, files, err)
+		}
+	}
+}

@@ -1,0 +1,98 @@
+package config
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// ImageRegistry is a registry that images of pods are pulled from.
+type ImageRegistry struct {
+	// Address is the registry, with or without a port; of a mirror that keeps what others have in a folder, with that folder.
+	Address RegistryPath `yaml:"address" jsonschema:"required"`
+	// Mirrors are the registries whose images are asked for here first, as their names begin, such as docker.io; "*" are all. Without any it is asked for its own images only.
+	Mirrors []RegistryName `yaml:"mirrors,omitempty"`
+	// CA signs the registry's certificate, in PEM; the public authorities do as well.
+	CA Certificate `yaml:"ca,omitempty"`
+	// PlainHTTP asks without TLS.
+	PlainHTTP bool `yaml:"plainHTTP"`
+	// Username is the user that the registry is told; without it, nobody but who a pod's imagePullSecrets name.
+	Username string `yaml:"username,omitempty"`
+	// Password is the user's password, or a token.
+	Password Secret `yaml:"password,omitempty"`
+}
+
+// RegistryName is what the names of a registry's images begin with: host or host:port; or AnyRegistry.
+type RegistryName string
+
+// AnyRegistry stands for every registry.
+const AnyRegistry RegistryName = "*"
+
+const wantRegistryName = `a registry as names of images begin, such as docker.io or registry.example.com:5000, or "*" for all`
+
+// UnmarshalText reads it.
+func (r *RegistryName) UnmarshalText(text []byte) error {
+	s := string(text)
+	if host, _, below := strings.Cut(s, "/"); below {
+		return &wrong{reason: "has more than a registry", expected: wantRegistryName, nearest: host}
+	}
+	if RegistryName(s) != AnyRegistry {
+		if err := registryHost(s); err != nil {
+			return &wrong{reason: fmt.Sprintf("the host %s %v", quote(s), err), expected: wantRegistryName}
+		}
+	}
+	*r = RegistryName(s)
+	return nil
+}
+
+// MarshalText is the text.
+func (r RegistryName) MarshalText() ([]byte, error) { return []byte(r), nil }
+
+// Host is the registry without the folder, and the folder.
+func (r RegistryPath) Host() (host, folder string) {
+	host, folder, _ = strings.Cut(string(r), "/")
+	return host, folder
+}
+
+// mostImageRegistries is the number of registries: each that is down makes every pull wait.
+const mostImageRegistries = 16
+
+func (p *parser) imageRegistries(path string, all []ImageRegistry) {
+	if len(all) > mostImageRegistries {
+		p.on(path, wrong{reason: fmt.Sprintf("%d registries", len(all)), expected: fmt.Sprintf("at most %d", mostImageRegistries)})
+	}
+	for i, r := range all {
+		at := fmt.Sprintf("%s[%d]", path, i)
+		if slices.ContainsFunc(all[:i], func(o ImageRegistry) bool { return o.Address == r.Address }) && r.Address != "" {
+			p.on(at+".address", wrong{reason: quote(string(r.Address)) + " is given twice", expected: "each once"})
+		}
+		host, folder := r.Address.Host()
+		if folder != "" && len(r.Mirrors) == 0 && !p.broken[at+".mirrors"] {
+			p.on(at+".address", wrong{reason: "has a folder, and mirrors nobody", expected: "mirrors with the registries whose images are there, or the registry alone", nearest: host})
+		}
+		for j, m := range r.Mirrors {
+			switch {
+			case string(m) == host:
+				p.on(fmt.Sprintf("%s.mirrors[%d]", at, j), wrong{reason: quote(host) + " is the registry itself", expected: "other registries"})
+			case slices.Contains(r.Mirrors[:j], m):
+				p.on(fmt.Sprintf("%s.mirrors[%d]", at, j), wrong{reason: quote(string(m)) + " is given twice"})
+			}
+		}
+		p.authority(at+".ca", r.CA)
+		p.registryAccess(at, r.CA, r.PlainHTTP, r.Username, r.Password)
+	}
+}
+
+// registryAccess checks how a registry is asked.
+func (p *parser) registryAccess(at string, ca Certificate, plainHTTP bool, username string, password Secret) {
+	switch {
+	case !ca.IsZero() && plainHTTP:
+		p.on(at+".plainHTTP", wrong{reason: "needs no ca", expected: "only one of both"})
+	case !password.IsZero() && plainHTTP:
+		p.on(at+".password", wrong{reason: "would be sent without TLS", expected: "a registry with TLS"})
+	case (username == "") != password.IsZero() && !p.broken[at+".password"]:
+		p.on(at, wrong{reason: "has only one of username and password", expected: "both or neither"})
+	case strings.Contains(username, ":"):
+		p.on(at+".username", wrong{reason: "has a colon", expected: "a name without one (RFC 7617)"})
+	}
+}

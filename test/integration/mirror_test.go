@@ -1,0 +1,63 @@
+package integration
+
+import (
+	"context"
+	"crypto/subtle"
+	"io"
+	"log"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	containerregistry "github.com/google/go-containerregistry/pkg/registry"
+	"github.com/rogpeppe/go-internal/testscript"
+	"oras.land/oras-go/v2"
+	"oras.land/oras-go/v2/content/oci"
+	"oras.land/oras-go/v2/registry/remote"
+	"sigs.k8s.io/yaml"
+
+	"github.com/orlop-os/orlop/test/testimage"
+)
+
+// mirrorVerb: the mirror answers over TLS, to one user only.
+func (s *story) mirrorVerb(ts *testscript.TestScript, neg bool, args []string) {
+	need(ts, neg, args, 2, 2, "mirror PATCH NAME")
+	const folder, username, password = "outside", "machines", "let me in"
+	of, image, _ := strings.Cut(args[1], "/")
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	archive := filepath.Join(ts.MkAbs("."), "mirror.tar")
+	ts.Check(testimage.Write(ctx, archive, args[1]))
+	store, err := oci.NewFromTar(ctx, archive)
+	ts.Check(err)
+	handler := containerregistry.New(containerregistry.Logger(log.New(io.Discard, "", 0)))
+	direct := httptest.NewServer(handler)
+	defer direct.Close()
+	repository, err := remote.NewRepository(strings.TrimPrefix(direct.URL, "http://") + "/" + folder + "/" + image)
+	ts.Check(err)
+	repository.PlainHTTP = true
+	_, err = oras.Copy(ctx, store, args[1], repository, repository.Reference.Reference, oras.DefaultCopyOptions)
+	ts.Check(err)
+	host, err := s.network.NewHost("mirror", netip.Addr{})
+	ts.Check(err)
+	ca, err := serveTLS(host, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		user, word, given := r.BasicAuth()
+		if !given || user != username || subtle.ConstantTimeCompare([]byte(word), []byte(password)) != 1 {
+			w.Header().Set("WWW-Authenticate", `Basic realm="mirror"`)
+			http.Error(w, "who are you?", http.StatusUnauthorized)
+			return
+		}
+		handler.ServeHTTP(w, r)
+	}))
+	ts.Check(err)
+	patch, err := yaml.Marshal(map[string]any{"kind": "Machine", "spec": map[string]any{"registries": []any{map[string]any{
+		"address": host.Addr().String() + "/" + folder, "mirrors": []string{of}, "ca": string(ca), "username": username, "password": password,
+	}}}})
+	ts.Check(err)
+	ts.Check(os.WriteFile(ts.MkAbs(args[0]), patch, 0o600))
+	s.note("the mirror %s has %s", host.Addr(), args[1])
+}
