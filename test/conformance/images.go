@@ -64,13 +64,15 @@ func recipes(ctx context.Context, programs, cache string) (map[string]ociarchive
 	if err != nil {
 		return nil, err
 	}
-	// Busybox's own shell prefers its applets to programs of the same name, such as an nc that knows no UDP, and drops variables whose names
-	// it could not have given itself.
-	bash["/usr/bin/sh"] = ociarchive.File{Mode: fs.ModePerm, Target: "bash"}
+	// Debian's shell of busybox prefers its applets to programs of the same name, such as an nc that knows no UDP, and drops variables whose
+	// names it could not have given itself, as some tests' are. So sh is bash; but /bin/sh of the image busybox is busybox's: a test knows
+	// its words for a file that cannot be written.
+	bash["/usr/local/bin/sh"] = ociarchive.File{Mode: fs.ModePerm, Target: "/usr/bin/bash"}
 	large, err := fromDebian(cache, tools...)
 	if err != nil {
 		return nil, err
 	}
+	large["/usr/bin/sh"] = ociarchive.File{Mode: fs.ModePerm, Target: "bash"}
 	large["/usr/bin/nc"] = ociarchive.File{Mode: fs.ModePerm, Target: "nc.openbsd"} // Debian's alternatives would
 	webserver, err := fromDebian(cache, "nginx")
 	if err != nil {
@@ -93,7 +95,11 @@ func recipes(ctx context.Context, programs, cache string) (map[string]ociarchive
 		"/localhost.crt": from.source("agnhost/porter/localhost.crt"), "/localhost.key": from.source("agnhost/porter/localhost.key"),
 	}}
 	animal := func(name string) ociarchive.Image {
-		picture := ociarchive.Layer{"/" + name + ".jpg": from.source(name + "/html/" + name + ".jpg"), "/data.json": from.source(name + "/html/data.json")}
+		picture := ociarchive.Layer{
+			"/" + name + ".jpg": from.source(name + "/html/" + name + ".jpg"), "/data.json": from.source(name + "/html/data.json"),
+			// A test of image volumes reads this one too, and wants it to name what the suite's own images are made from.
+			"/etc/os-release": text("NAME=\"not Alpine Linux\"\n"),
+		}
 		return ociarchive.Image{Layers: append(slices.Clone(agnhost), picture), Config: v1.Config{Entrypoint: []string{"/agnhost"}, Cmd: []string{"test-webserver"}}}
 	}
 	nnp := from.program("nnp")
@@ -150,9 +156,14 @@ func writeImages(ctx context.Context, list []string, programs, cache, file strin
 	if err != nil {
 		return err
 	}
+	all := named(list, known)
+	registry, err := mirror(filepath.Join(programs, registryProgram), slices.DeleteFunc(slices.Clone(all), func(i ociarchive.Image) bool { return !isPulled(i.Name) })...)
+	if err != nil {
+		return err
+	}
 	out, err := os.Create(file)
 	if err != nil {
 		return fmt.Errorf("images: %w", err)
 	}
-	return errors.Join(ociarchive.Write(out, named(list, known)...), out.Close())
+	return errors.Join(ociarchive.Write(out, append(all, registry)...), out.Close())
 }

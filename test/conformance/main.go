@@ -122,6 +122,9 @@ func judge(ctx context.Context, o options, c localcluster.Cluster, r runner, arc
 	if err := c.Import(ctx, archive); err != nil {
 		return err
 	}
+	if err := startMirror(ctx, c, filepath.Join(o.bin, "kubectl")); err != nil {
+		return err
+	}
 	commit, err := commitOf(ctx)
 	if err != nil {
 		return err

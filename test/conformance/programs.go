@@ -21,10 +21,11 @@ var programs = []struct{ name, pkg string }{
 	{"etcd", "go.etcd.io/etcd/server/v3"},
 }
 
-// The names of the test binary and of what runs it.
+// The names of the test binary, of what runs it, and of the registry that images are pulled from.
 const (
-	suite  = "e2e.test"
-	ginkgo = "ginkgo"
+	suite           = "e2e.test"
+	ginkgo          = "ginkgo"
+	registryProgram = "registry"
 )
 
 // buildPrograms puts the programs and the suite into a folder.
@@ -33,6 +34,11 @@ func buildPrograms(ctx context.Context, dir string) error {
 		if _, err := goTool(ctx, "build", "-tags", "providerless", "-ldflags", "-s -w", "-o", filepath.Join(dir, p.name), p.pkg); err != nil {
 			return err
 		}
+	}
+	registry := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", filepath.Join(dir, registryProgram), "./test/conformance/registry")
+	registry.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := registry.CombinedOutput(); err != nil {
+		return fmt.Errorf("registry: cannot build: %w: %s", err, out)
 	}
 	_, err := goTool(ctx, "test", "-c", "-vet=off", "-tags", "providerless", "-ldflags", "-s -w", "-o", filepath.Join(dir, suite), "k8s.io/kubernetes/test/e2e")
 	return err

@@ -1,0 +1,105 @@
+package main
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+
+	"github.com/orlop-os/orlop/pkg/ociarchive"
+	"github.com/orlop-os/orlop/test/localcluster"
+)
+
+// The registry that the machines are told of, for tests that want an image to be pulled although it is there (pull policy Always).
+const (
+	mirrorImage = "test.orlop.dev/registry:1"
+	mirrorPort  = 5000
+)
+
+// isPulled tells which images the registry has.
+func isPulled(name string) bool { return strings.Contains(name, "/kitten:") }
+
+// mirror is the image of a registry, by its program, that has these images.
+func mirror(program string, images ...ociarchive.Image) (ociarchive.Image, error) {
+	content, err := os.ReadFile(program)
+	if err != nil {
+		return ociarchive.Image{}, fmt.Errorf("mirror: %w", err)
+	}
+	var archive bytes.Buffer
+	if err := ociarchive.Write(&archive, images...); err != nil {
+		return ociarchive.Image{}, err
+	}
+	layer := ociarchive.Layer{"/registry": {Mode: 0o755, Content: content}}
+	for files := tar.NewReader(&archive); ; {
+		h, err := files.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return ociarchive.Image{}, fmt.Errorf("mirror: %w", err)
+		}
+		if h.Typeflag != tar.TypeReg {
+			continue
+		}
+		content, err := io.ReadAll(files)
+		if err != nil {
+			return ociarchive.Image{}, fmt.Errorf("mirror: %w", err)
+		}
+		layer["/layout/"+h.Name] = ociarchive.File{Mode: 0o644, Content: content}
+	}
+	return ociarchive.Image{
+		Name: mirrorImage, Layers: []ociarchive.Layer{layer},
+		Config: v1.Config{Entrypoint: []string{"/registry", "/layout", ":" + strconv.Itoa(mirrorPort)}},
+	}, nil
+}
+
+// mirrorPod runs the registry where machines reach it by a machine's address.
+const mirrorPod = `apiVersion: v1
+kind: Pod
+metadata: {name: registry, namespace: kube-system}
+spec:
+  nodeName: %s
+  hostNetwork: true
+  tolerations: [{operator: Exists}]
+  containers: [{name: registry, image: %s, imagePullPolicy: Never}]
+`
+
+// startMirror runs the registry on the first machine, and tells all of it.
+func startMirror(ctx context.Context, c localcluster.Cluster, kubectl string) error {
+	power, err := c.Power()
+	if err != nil {
+		return err
+	}
+	status, err := power.Status(ctx)
+	if err != nil {
+		return err
+	}
+	first := status.Machines[0]
+	patch := filepath.Join(c.Dir, "registries.yaml")
+	registries := fmt.Sprintf("kind: Machine\nspec: {registries: [{address: \"%s:%d\", mirrors: [registry.k8s.io], plainHTTP: true}]}\n", first.Addr, mirrorPort)
+	if err := os.WriteFile(patch, []byte(registries), 0o600); err != nil {
+		return fmt.Errorf("mirror: cannot write the patch: %w", err)
+	}
+	for _, name := range c.Machines() {
+		if err := c.Orlopctl(ctx, "--context", name, "patch-config", "-f", patch); err != nil {
+			return err
+		}
+	}
+	for _, args := range [][]string{{"apply", "-f", "-"}, {"wait", "--namespace=kube-system", "--for=condition=Ready", "pod/registry", "--timeout=3m"}} {
+		run := exec.CommandContext(ctx, kubectl, append([]string{"--kubeconfig=" + c.Kubeconfig()}, args...)...)
+		run.Stdin = strings.NewReader(fmt.Sprintf(mirrorPod, first.Name, mirrorImage))
+		if out, err := run.CombinedOutput(); err != nil {
+			return fmt.Errorf("mirror: kubectl %s: %w: %s", args[0], err, out)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,66 @@
+package main
+
+import (
+	"archive/tar"
+	"bytes"
+	"errors"
+	"io"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"oras.land/oras-go/v2"
+	"oras.land/oras-go/v2/content/memory"
+	"oras.land/oras-go/v2/errdef"
+	"oras.land/oras-go/v2/registry/remote"
+
+	"github.com/orlop-os/orlop/pkg/ociarchive"
+)
+
+// TestServe: an image is pulled whole, by its name without the registry, and nothing can be pushed.
+func TestServe(t *testing.T) {
+	var archive bytes.Buffer
+	if err := ociarchive.Write(&archive, ociarchive.Program("registry.example.com/team/kitten:1.7", "kitten", []byte("miaow"))); err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	for files := tar.NewReader(&archive); ; {
+		h, err := files.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		file := filepath.Join(dir, h.Name)
+		if h.Typeflag != tar.TypeReg {
+			continue
+		}
+		content, err := io.ReadAll(files)
+		if err := errors.Join(err, os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, content, 0o644)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	handler, err := serve(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := httptest.NewServer(handler)
+	defer server.Close()
+	repository, err := remote.NewRepository(strings.TrimPrefix(server.URL, "http://") + "/team/kitten")
+	if err != nil {
+		t.Fatal(err)
+	}
+	repository.PlainHTTP = true
+	if _, err := oras.Copy(t.Context(), repository, "1.7", memory.New(), "1.7", oras.DefaultCopyOptions); err != nil {
+		t.Errorf("the image cannot be pulled: %v", err)
+	}
+	if _, err := oras.PushBytes(t.Context(), repository, "text/plain", []byte("more")); err == nil {
+		t.Error("something was pushed")
+	}
+	if _, err := repository.Resolve(t.Context(), "1.8"); !errors.Is(err, errdef.ErrNotFound) {
+		t.Errorf("a version that is not there: %v", err)
+	}
+}
