@@ -122,7 +122,7 @@ func (r runner) run(ctx context.Context, number int, names []string) (map[string
 		"--report-dir", dir, "--report-complete-junit", "--dump-logs-on-failure=false")
 	c.Stdout, c.Stderr = log, log
 	c.Cancel = func() error { return c.Process.Signal(os.Interrupt) } // so that it removes what it made
-	c.WaitDelay = time.Minute
+	c.WaitDelay = 3 * time.Minute
 	ended := c.Run()
 	report, err := os.ReadFile(filepath.Join(dir, "junit_01.xml"))
 	if err != nil {

@@ -76,10 +76,12 @@ const said = `<?xml version="1.0" encoding="UTF-8"?>
     <failure message="timed out &lt;here&gt;" type="failed">at job.go:12</failure><system-err>log</system-err></testcase>
   <testcase name="[It] [sig-apps] Set [Serial] should stop [Conformance]" status="skipped" time="0.5"><skipped message="skipped - needs 3 nodes"></skipped></testcase>
   <testcase name="[It] [sig-node] A should be slow [Slow]" status="skipped" time="0"><skipped message="skipped"></skipped></testcase>
+  <testcase name="[It] [sig-node] B should be broken off" status="interrupted" time="3"><error message="Interrupted by User" type="interrupted">x</error></testcase>
+  <testcase name="[It] [sig-node] C should be left" status="skipped" time="0"><skipped message="skipped"></skipped></testcase>
 </testsuite></testsuites>`
 
 func TestJUnit(t *testing.T) {
-	got, err := parseJUnit([]byte(said), []string{job, more, set})
+	got, err := parseJUnit([]byte(said), []string{job, more, set, "[sig-node] B should be broken off", "[sig-node] C should be left"})
 	want := map[string]outcome{
 		job: {Outcome: failed, Seconds: 6.5, Message: "timed out <here>"}, // of its two rows one failed
 		set: {Outcome: skipped, Seconds: 0.5, Message: "skipped - needs 3 nodes"},

@@ -45,9 +45,16 @@ type junitCase struct {
 
 type junitWhy struct {
 	Message string `xml:"message,attr"`
+	Type    string `xml:"type,attr,omitempty"`
 }
 
-// parseJUnit finds the tests of these names in a report. Tests that the suite was not asked for are in it as skipped.
+// What Ginkgo says of a test that was not run, because nobody asked for it or the run was broken off before, and of one that was broken off.
+const (
+	notRun      = "skipped" // one that skips itself says why behind it
+	interrupted = "interrupted"
+)
+
+// parseJUnit finds the tests of these names in a report that were run to their ends.
 func parseJUnit(report []byte, names []string) (map[string]outcome, error) {
 	var j junit
 	if err := xml.Unmarshal(report, &j); err != nil {
@@ -57,12 +64,16 @@ func parseJUnit(report []byte, names []string) (map[string]outcome, error) {
 	for _, s := range j.Suites {
 		for _, c := range s.Cases {
 			name := strings.TrimPrefix(c.Name, "[It] ") // the kind of Ginkgo's node
-			if slices.Contains(names, name) {
+			if slices.Contains(names, name) && c.ended() {
 				found[name] = worse(found[name], c.outcome())
 			}
 		}
 	}
 	return found, nil
+}
+
+func (c junitCase) ended() bool {
+	return (c.Skipped == nil || c.Skipped.Message != notRun) && (c.Error == nil || c.Error.Type != interrupted)
 }
 
 func (c junitCase) outcome() outcome {
@@ -99,9 +110,9 @@ func writeJUnit(results map[string]outcome, names []string) ([]byte, error) {
 		c := junitCase{Name: name, Time: r.Seconds}
 		switch r.Outcome {
 		case failed:
-			c.Failure = &junitWhy{r.Message}
+			c.Failure = &junitWhy{Message: r.Message}
 		case skipped:
-			c.Skipped = &junitWhy{r.Message}
+			c.Skipped = &junitWhy{Message: r.Message}
 		}
 		s.Cases = append(s.Cases, c)
 	}
