@@ -52,12 +52,13 @@ func choose(names []string, focus, skip string) ([]string, error) {
 // serial is what upstream marks tests with that need the cluster for themselves.
 const serial = "[Serial]"
 
-// batches are at most size tests each, those that disturb others last, so that a run that is broken off has the most.
+// batches are at most size tests each. Those that disturb others come last, so that a run that is broken off has the most, and a fifth of size
+// at a time: one by one they take as long.
 func batches(names []string, size int) [][]string {
 	disturbing := func(name string) bool { return strings.Contains(name, serial) }
 	quiet := slices.DeleteFunc(slices.Clone(names), disturbing)
 	rest := slices.DeleteFunc(slices.Clone(names), func(name string) bool { return !disturbing(name) })
-	return slices.Collect(slices.Chunk(slices.Concat(quiet, rest), size))
+	return slices.Concat(slices.Collect(slices.Chunk(quiet, size)), slices.Collect(slices.Chunk(rest, max(1, size/5))))
 }
 
 // focus is a regular expression for these names and no others.

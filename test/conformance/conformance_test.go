@@ -56,7 +56,7 @@ func TestChoose(t *testing.T) {
 
 func TestBatches(t *testing.T) {
 	got := batches([]string{set, job, more, slow}, 2)
-	if want := [][]string{{job, more}, {slow, set}}; !reflect.DeepEqual(got, want) {
+	if want := [][]string{{job, more}, {slow}, {set}}; !reflect.DeepEqual(got, want) {
 		t.Errorf("batches are %q, want %q", got, want)
 	}
 	only := regexp.MustCompile(focus([]string{job, slow}))
