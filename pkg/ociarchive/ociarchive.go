@@ -63,6 +63,17 @@ func Write(w io.Writer, images ...Image) error {
 		return err
 	}
 	defer os.RemoveAll(dir)
+	if err := WriteLayout(dir, images...); err != nil {
+		return err
+	}
+	if err := tarFolder(w, dir); err != nil {
+		return fmt.Errorf("images: cannot write archive: %w", err)
+	}
+	return nil
+}
+
+// WriteLayout puts images into a folder that is there: what an archive of them holds.
+func WriteLayout(dir string, images ...Image) error {
 	path, err := layout.Write(dir, empty.Index)
 	if err != nil {
 		return fmt.Errorf("images: cannot make their folder: %w", err)
@@ -78,9 +89,6 @@ func Write(w io.Writer, images ...Image) error {
 		if err != nil {
 			return fmt.Errorf("image %s: cannot make: %w", i.Name, err)
 		}
-	}
-	if err := tarFolder(w, dir); err != nil {
-		return fmt.Errorf("images: cannot write archive: %w", err)
 	}
 	return nil
 }

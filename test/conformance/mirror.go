@@ -1,12 +1,9 @@
 package main
 
 import (
-	"archive/tar"
-	"bytes"
 	"context"
-	"errors"
 	"fmt"
-	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -34,27 +31,25 @@ func mirror(program string, images ...ociarchive.Image) (ociarchive.Image, error
 	if err != nil {
 		return ociarchive.Image{}, fmt.Errorf("mirror: %w", err)
 	}
-	var archive bytes.Buffer
-	if err := ociarchive.Write(&archive, images...); err != nil {
+	dir, err := os.MkdirTemp("", "orlop-mirror-")
+	if err != nil {
+		return ociarchive.Image{}, fmt.Errorf("mirror: %w", err)
+	}
+	defer os.RemoveAll(dir)
+	if err := ociarchive.WriteLayout(dir, images...); err != nil {
 		return ociarchive.Image{}, err
 	}
 	layer := ociarchive.Layer{"/registry": {Mode: 0o755, Content: content}}
-	for files := tar.NewReader(&archive); ; {
-		h, err := files.Next()
-		if errors.Is(err, io.EOF) {
-			break
+	err = filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() {
+			return err
 		}
-		if err != nil {
-			return ociarchive.Image{}, fmt.Errorf("mirror: %w", err)
-		}
-		if h.Typeflag != tar.TypeReg {
-			continue
-		}
-		content, err := io.ReadAll(files)
-		if err != nil {
-			return ociarchive.Image{}, fmt.Errorf("mirror: %w", err)
-		}
-		layer["/layout/"+h.Name] = ociarchive.File{Mode: 0o644, Content: content}
+		content, err := os.ReadFile(path)
+		layer["/layout"+strings.TrimPrefix(path, dir)] = ociarchive.File{Mode: 0o644, Content: content}
+		return err
+	})
+	if err != nil {
+		return ociarchive.Image{}, fmt.Errorf("mirror: %w", err)
 	}
 	return ociarchive.Image{
 		Name: mirrorImage, Layers: []ociarchive.Layer{layer},

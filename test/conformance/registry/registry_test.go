@@ -1,13 +1,8 @@
 package main
 
 import (
-	"archive/tar"
-	"bytes"
 	"errors"
-	"io"
 	"net/http/httptest"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -21,27 +16,9 @@ import (
 
 // TestServe: an image is pulled whole, by its name without the registry, and nothing can be pushed.
 func TestServe(t *testing.T) {
-	var archive bytes.Buffer
-	if err := ociarchive.Write(&archive, ociarchive.Program("registry.example.com/team/kitten:1.7", "kitten", []byte("miaow"))); err != nil {
-		t.Fatal(err)
-	}
 	dir := t.TempDir()
-	for files := tar.NewReader(&archive); ; {
-		h, err := files.Next()
-		if errors.Is(err, io.EOF) {
-			break
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		file := filepath.Join(dir, h.Name)
-		if h.Typeflag != tar.TypeReg {
-			continue
-		}
-		content, err := io.ReadAll(files)
-		if err := errors.Join(err, os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, content, 0o644)); err != nil {
-			t.Fatal(err)
-		}
+	if err := ociarchive.WriteLayout(dir, ociarchive.Program("registry.example.com/team/kitten:1.7", "kitten", []byte("miaow"))); err != nil {
+		t.Fatal(err)
 	}
 	handler, err := serve(dir)
 	if err != nil {
