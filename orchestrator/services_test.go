@@ -67,7 +67,7 @@ func TestExternal(t *testing.T) {
 	for _, c := range Services(spec, layout.System()) {
 		if c.Name == kubeproxy.Name || c.Name == coredns.Name {
 			found++
-			if len(c.Args)+len(c.Files) > 0 {
+			if len(c.Args)+len(c.Files) > 0 || c.Run == nil {
 				t.Errorf("%s", c)
 			}
 		}

@@ -164,18 +164,10 @@ func (w *wiring) attach(c *component.Component) {
 			return kubelet.Run(ctx, args, w.gate, filepath.Join(w.dirs.Node, "logind.sock"), w.down, w.podsEnded)
 		})
 	case kubeproxy.Name:
-		if w.spec.External.Proxy {
-			c.Run = kubeproxy.RunExternal
-			return
-		}
 		c.Run = watched(c.Name, health.Check{URL: plain(kubeproxy.HealthPort)}, func(ctx context.Context) error {
 			return kubeproxy.Run(ctx, args, w.gate.Rights)
 		})
 	case coredns.Name:
-		if w.spec.External.DNS {
-			c.Run = coredns.RunExternal
-			return
-		}
 		c.Run = func(ctx context.Context, announce component.Announce) error {
 			return coredns.Run(ctx, w.spec, w.dirs, w.agent.Addresses, announce)
 		}

@@ -46,7 +46,7 @@ const (
 // that is known.
 func Component(spec nodespec.Spec, dirs layout.Dirs) component.Component {
 	if spec.External.DNS {
-		return component.Component{Process: component.Node, Name: Name}
+		return component.Component{Process: component.Node, Name: Name, Run: runExternal}
 	}
 	client := kubeconfig.File(spec, dirs.Node, Name, nodespec.DNSCert, nodespec.DNSKey)
 	return component.Component{Process: component.Node, Name: Name, Files: []component.File{client}}
@@ -75,8 +75,8 @@ func Run(ctx context.Context, spec nodespec.Spec, dirs layout.Dirs, addresses fu
 	return nil
 }
 
-// RunExternal is ready until ctx is done.
-func RunExternal(ctx context.Context, announce component.Announce) error {
+// runExternal is ready until ctx is done.
+func runExternal(ctx context.Context, announce component.Announce) error {
 	announce(Name, true, "does not run: something else answers at the cluster DNS's address (Cluster.spec.external)")
 	<-ctx.Done()
 	return nil

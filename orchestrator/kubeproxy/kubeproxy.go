@@ -30,7 +30,7 @@ const HealthPort = 10256
 // Component describes kube-proxy without its Run function, or what stands in its place where something else does its work.
 func Component(spec nodespec.Spec, dirs layout.Dirs) component.Component {
 	if spec.External.Proxy {
-		return component.Component{Process: component.Node, Name: Name}
+		return component.Component{Process: component.Node, Name: Name, Run: runExternal}
 	}
 	client := kubeconfig.File(spec, dirs.Node, Name, nodespec.ProxyCert, nodespec.ProxyKey)
 	config := component.File{
@@ -94,8 +94,8 @@ func Run(ctx context.Context, args []string, rights func(context.Context) error)
 	}
 }
 
-// RunExternal takes the rules away that kube-proxy has left in the kernel when it ran here, and is ready until ctx is done.
-func RunExternal(ctx context.Context, announce component.Announce) error {
+// runExternal takes the rules away that kube-proxy has left in the kernel when it ran here, and is ready until ctx is done.
+func runExternal(ctx context.Context, announce component.Announce) error {
 	if failed := nftables.CleanupLeftovers(ctx); failed && ctx.Err() == nil {
 		return errors.New("cannot take its rules out of the kernel; the log says why")
 	}
