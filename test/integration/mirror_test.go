@@ -9,7 +9,6 @@ import (
 	"net/http/httptest"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"strings"
 	"time"
 
@@ -23,25 +22,33 @@ import (
 	"github.com/orlop-os/orlop/test/testimage"
 )
 
+// registryWith is a registry that has what push has put there, by NAME:TAG.
+func registryWith(ts *testscript.TestScript, reference string, push func(context.Context, *remote.Repository)) http.Handler {
+	handler := containerregistry.New(containerregistry.Logger(log.New(io.Discard, "", 0)))
+	direct := httptest.NewServer(handler)
+	defer direct.Close()
+	repository, err := remote.NewRepository(strings.TrimPrefix(direct.URL, "http://") + "/" + reference)
+	ts.Check(err)
+	repository.PlainHTTP = true
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	push(ctx, repository)
+	return handler
+}
+
 // mirrorVerb: the mirror answers over TLS, to one user only.
 func (s *story) mirrorVerb(ts *testscript.TestScript, neg bool, args []string) {
 	need(ts, neg, args, 2, 2, "mirror PATCH NAME")
 	const folder, username, password = "outside", "machines", "let me in"
 	of, image, _ := strings.Cut(args[1], "/")
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
-	defer cancel()
-	archive := filepath.Join(ts.MkAbs("."), "mirror.tar")
-	ts.Check(testimage.Write(ctx, archive, args[1]))
-	store, err := oci.NewFromTar(ctx, archive)
-	ts.Check(err)
-	handler := containerregistry.New(containerregistry.Logger(log.New(io.Discard, "", 0)))
-	direct := httptest.NewServer(handler)
-	defer direct.Close()
-	repository, err := remote.NewRepository(strings.TrimPrefix(direct.URL, "http://") + "/" + folder + "/" + image)
-	ts.Check(err)
-	repository.PlainHTTP = true
-	_, err = oras.Copy(ctx, store, args[1], repository, repository.Reference.Reference, oras.DefaultCopyOptions)
-	ts.Check(err)
+	handler := registryWith(ts, folder+"/"+image, func(ctx context.Context, repository *remote.Repository) {
+		archive := ts.MkAbs("mirror.tar")
+		ts.Check(testimage.Write(ctx, archive, args[1]))
+		store, err := oci.NewFromTar(ctx, archive)
+		ts.Check(err)
+		_, err = oras.Copy(ctx, store, args[1], repository, repository.Reference.Reference, oras.DefaultCopyOptions)
+		ts.Check(err)
+	})
 	host, err := s.network.NewHost("mirror", netip.Addr{})
 	ts.Check(err)
 	ca, err := serveTLS(host, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

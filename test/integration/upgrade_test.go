@@ -7,8 +7,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"io"
-	"log"
-	"net/http/httptest"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -17,7 +15,6 @@ import (
 	"strings"
 	"time"
 
-	containerregistry "github.com/google/go-containerregistry/pkg/registry"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"github.com/rogpeppe/go-internal/testscript"
@@ -153,19 +150,13 @@ func (s *story) registryVerb(ts *testscript.TestScript, neg bool, args []string)
 	need(ts, neg, args, 2, 2, "registry BUNDLE CA")
 	content, err := os.ReadFile(ts.MkAbs(args[0]))
 	ts.Check(err)
-	handler := containerregistry.New(containerregistry.Logger(log.New(io.Discard, "", 0)))
-	direct := httptest.NewServer(handler)
-	defer direct.Close()
-	repository, err := remote.NewRepository(strings.TrimPrefix(direct.URL, "http://") + "/orlop/test:1")
-	ts.Check(err)
-	repository.PlainHTTP = true
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
-	layer := ocispec.Descriptor{MediaType: bundle.TypeArchive, Digest: digest.FromBytes(content), Size: int64(len(content))}
-	ts.Check(repository.Push(ctx, layer, bytes.NewReader(content)))
-	manifest, err := oras.PackManifest(ctx, repository, oras.PackManifestVersion1_1, bundle.TypeBundle, oras.PackManifestOptions{Layers: []ocispec.Descriptor{layer}})
-	ts.Check(err)
-	ts.Check(repository.Tag(ctx, manifest, "1"))
+	handler := registryWith(ts, "orlop/test:1", func(ctx context.Context, repository *remote.Repository) {
+		layer := ocispec.Descriptor{MediaType: bundle.TypeArchive, Digest: digest.FromBytes(content), Size: int64(len(content))}
+		ts.Check(repository.Push(ctx, layer, bytes.NewReader(content)))
+		manifest, err := oras.PackManifest(ctx, repository, oras.PackManifestVersion1_1, bundle.TypeBundle, oras.PackManifestOptions{Layers: []ocispec.Descriptor{layer}})
+		ts.Check(err)
+		ts.Check(repository.Tag(ctx, manifest, repository.Reference.Reference))
+	})
 	host, err := s.network.NewHost("registry", netip.Addr{})
 	ts.Check(err)
 	ca, err := serveTLS(host, handler)
