@@ -12,6 +12,7 @@
 //	relay.go       how a caller comes through this machine to another one
 //	bundles.go     how a bundle comes to the machine
 //	artifacts.go   how the artefacts of add-ons come to the machine
+//	registries.go  how containerd is told to ask registries for images
 //	install.go     how a system that runs from memory is put onto a disk
 //	seed.go        the configuration that lies on a medium
 //	power_linux.go how the machine goes down

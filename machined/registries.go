@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"encoding/base64"
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -54,23 +55,19 @@ func registryFile(name string, all []config.ImageRegistry) []byte {
 	var own, mirrors bytes.Buffer
 	for i, r := range all {
 		host, folder := r.Address.Host()
+		url := "https://" + host
+		if r.PlainHTTP {
+			url = "http://" + host
+		}
 		if host == name && folder == "" {
-			scheme := "https"
-			if r.PlainHTTP {
-				scheme = "http"
-			}
 			if host != "docker.io" { // whose registry has another name, which containerd knows
-				fmt.Fprintf(&own, "server = %q\n", scheme+"://"+host)
+				fmt.Fprintf(&own, "server = %q\n", url)
 			}
 			asking(&own, "header", i, r)
 			continue
 		}
 		if host == name || !slices.ContainsFunc(r.Mirrors, func(m config.RegistryName) bool { return string(m) == name || m == config.AnyRegistry }) {
 			continue
-		}
-		url := "https://" + host
-		if r.PlainHTTP {
-			url = "http://" + host
 		}
 		if folder != "" {
 			url += "/v2/" + folder
@@ -121,7 +118,7 @@ func writeRegistries(dir string, files map[string][]byte) error {
 		}
 		return err
 	})
-	if err != nil && !os.IsNotExist(err) {
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("registries: cannot look at what is there: %w", err)
 	}
 	for _, path := range stale {
