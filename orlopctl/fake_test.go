@@ -244,7 +244,8 @@ func (s *fakeMachineService) Get(_ context.Context, r *api.GetRequest) (*api.Sta
 	case "links":
 		value = []any{
 			map[string]any{"name": "lo", "up": true, "addresses": []any{"127.0.0.1/8"}},
-			map[string]any{"name": "eth0", "up": true, "addresses": []any{"10.0.0.11/24", "fe80::1/64"}, "mtu": 1500},
+			map[string]any{"name": "eth0", "up": true, "addresses": []any{"10.0.0.11/24", "fe80::1/64"}, "mtu": 1500,
+				"queues": []any{map[string]any{"name": "rx-0", "drops": 0}, map[string]any{"name": "rx-1", "drops": 2}}},
 		}
 	case "timeline":
 		moments := []any{map[string]any{"what": "machined", "seconds": 0.5}, map[string]any{"what": "storage", "seconds": 1.5}, map[string]any{"what": "identity", "seconds": 2}}

@@ -157,6 +157,11 @@ func cell(v *structpb.Value) string {
 	case *structpb.Value_ListValue:
 		var parts []string
 		for _, part := range kind.ListValue.GetValues() {
+			// A list of named things within a row (the components of a service) would make the row too long; -o yaml has all of it.
+			if name := part.GetStructValue().GetFields()["name"].GetStringValue(); name != "" {
+				parts = append(parts, name)
+				continue
+			}
 			parts = append(parts, cell(part))
 		}
 		return orDash(strings.Join(parts, ","))
