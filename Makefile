@@ -94,7 +94,7 @@ FAULTS = kernel-hangs:init=kernel-hangs machined-exits:machined=exits machined-h
 STAMPED = CGO_ENABLED=0 go build -tags providerless -ldflags '-s -w -X k8s.io/component-base/version.gitVersion=$(1)' -o $(BUILD)/bin/$(2) ./orchestrator
 
 faults: PATIENCE = 120m
-faults: versions broken ## upgrades to versions that are broken in one way each (an hour)
+faults: versions broken ## the long stories: broken versions, lost machines, power cuts at every operation (two hours at most)
 	$(STORIES) -stories testdata/faults
 
 .PHONY: broken

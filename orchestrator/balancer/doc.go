@@ -6,7 +6,7 @@
 // server unreachable, and nothing else.
 //
 // Which server is asked whether it works, which one gets the next connection, and whose connections are closed is decided in
-// state.go, which looks at no clock and opens no socket. probe.go asks, carry.go copies (io.Copy between two TCP connections is
+// state.go, which looks at no clock and opens no socket. package health asks, carry.go copies (io.Copy between two TCP connections is
 // splice(2) on Linux, so the bytes stay in the kernel), run.go puts them together.
 //
 // # Times

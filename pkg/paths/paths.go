@@ -125,7 +125,8 @@ const (
 	UserControllers = 102
 )
 
-// TCP ports that answer on the machine's addresses. Everything else listens on loopback or a Unix socket.
+// TCP ports that answer on the machine's addresses, beside those by which several control-plane machines reach each other (pkg/quorum, and
+// that of orchestrator/metrics). Everything else listens on loopback or a Unix socket.
 const (
 	PortApid       = 50000
 	PortKubernetes = 6443

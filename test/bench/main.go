@@ -7,7 +7,7 @@
 //	upgrade.go    one upgrade of our machine, under a client that asks the Kubernetes API all the time
 //	kube.go       the node and the pod, watched as any client of the Kubernetes API would
 //	record.go     what the machine says of itself while it starts, and whose clock is whose
-//	baseline.go   one boot of the baseline
+//	baseline_linux.go  one boot of the baseline
 //	figures.go    medians, ratios, the form of the file
 //	print.go      the tables
 //
