@@ -107,24 +107,30 @@ func writeRegistries(dir string, files map[string][]byte) error {
 			return fmt.Errorf("registries: cannot write: %w", err)
 		}
 	}
-	var stale []string
+	return tidyRegistries(dir, files)
+}
+
+// tidyRegistries removes what is not wanted. An empty folder goes, too: containerd asks nothing of "_default" where a registry has a folder.
+func tidyRegistries(dir string, files map[string][]byte) error {
+	wanted := map[string]bool{".": true}
+	for path := range files {
+		wanted[path], wanted[filepath.Dir(path)] = true, true
+	}
 	err := filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
-		if err != nil || entry.IsDir() {
+		if err != nil {
 			return err
 		}
 		name, err := filepath.Rel(dir, path)
-		if _, wanted := files[name]; !wanted {
-			stale = append(stale, path)
+		if err != nil || wanted[name] {
+			return err
 		}
-		return err
+		if err := os.RemoveAll(path); err != nil || !entry.IsDir() {
+			return err
+		}
+		return fs.SkipDir
 	})
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("registries: cannot look at what is there: %w", err)
-	}
-	for _, path := range stale {
-		if err := os.Remove(path); err != nil {
-			return fmt.Errorf("registries: cannot remove: %w", err)
-		}
+		return fmt.Errorf("registries: cannot remove what is no longer wanted: %w", err)
 	}
 	return nil
 }

@@ -79,6 +79,7 @@ func TestWriteRegistries(t *testing.T) {
 	for _, files := range []map[string][]byte{
 		nil,
 		{"a.example/hosts.toml": []byte("a"), "_default/hosts.toml": []byte("d")},
+		{"_default/hosts.toml": []byte("d"), "authorities/0.crt": []byte("c")},
 		{"a.example/hosts.toml": []byte("b")},
 		{},
 	} {
@@ -90,8 +91,15 @@ func TestWriteRegistries(t *testing.T) {
 			if os.IsNotExist(err) && len(files) == 0 {
 				return nil
 			}
-			if err != nil || entry.IsDir() {
+			if err != nil {
 				return err
+			}
+			if entry.IsDir() {
+				// An empty folder of a registry hides what is said of all others.
+				if inside, err := os.ReadDir(path); path != dir && (err != nil || len(inside) == 0) {
+					t.Errorf("folder %s is empty, with %q wanted; %v", path, slices.Sorted(maps.Keys(files)), err)
+				}
+				return nil
 			}
 			name, err := filepath.Rel(dir, path)
 			if err != nil {
