@@ -88,6 +88,10 @@ func registryHost(s string) error {
 	if port, err := strconv.ParseUint(digits, 10, 16); err != nil || port == 0 {
 		return errors.New("has a port that is not in 1 to 65535")
 	}
+	// Not in a URL, where it ends up: containerd would lay the whole file of that registry aside, and say so in its log alone.
+	if a, err := netip.ParseAddr(host); strings.HasPrefix(s, "[") && (err != nil || !a.Is6()) {
+		return errors.New("has brackets around something else than an IPv6 address")
+	}
 	return hostOrAddr(host)
 }
 
