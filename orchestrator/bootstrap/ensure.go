@@ -91,8 +91,17 @@ func ensureRoleBinding(ctx context.Context, client kubernetes.Interface, want *r
 	})
 }
 
+// labelOwn marks the Services that are made here. Another one of the same name is somebody's who supplies that part himself; it may have no
+// selector either, when what it leads to is outside the cluster.
+const labelOwn = "orlop.dev/own"
+
+func ours(s *corev1.Service) bool {
+	_, marked := s.Labels[labelOwn]
+	return marked
+}
+
 // ensureService makes a Service or puts its ports and traffic policy right. Its addresses cannot be changed; a Service
-// with other addresses than wanted is an error that somebody has to look at.
+// with other addresses than wanted is an error that somebody has to look at, and so is one that is not ours.
 func ensureService(ctx context.Context, client kubernetes.Interface, want *corev1.Service) error {
 	if err := ensureNamespace(ctx, client); err != nil {
 		return err
@@ -107,6 +116,10 @@ func ensureService(ctx context.Context, client kubernetes.Interface, want *corev
 	if getErr != nil {
 		return err
 	}
+	if !ours(have) {
+		return fmt.Errorf("Service %s/%s: somebody else's, it has no label %s: delete it to have it made, or name the part in Cluster.spec.external",
+			want.Namespace, want.Name, labelOwn)
+	}
 	if !equality.Semantic.DeepEqual(have.Spec.ClusterIPs, want.Spec.ClusterIPs) {
 		return fmt.Errorf("Service %s/%s: has addresses %v, its own are %v: delete it to have it made again",
 			want.Namespace, want.Name, have.Spec.ClusterIPs, want.Spec.ClusterIPs)
@@ -120,11 +133,12 @@ func ensureService(ctx context.Context, client kubernetes.Interface, want *corev
 	return err
 }
 
-// withdraw deletes a Service of our own, so that another one can have its name and address. One that selects pods is not ours any more.
+// withdraw deletes a Service of our own, so that another one can have its name and address. One that selects pods is not ours any more, whatever
+// its label says: somebody has changed it into his.
 func withdraw(ctx context.Context, client kubernetes.Interface, own *corev1.Service) error {
 	all := client.CoreV1().Services(own.Namespace)
 	have, err := all.Get(ctx, own.Name, metav1.GetOptions{})
-	if err == nil && len(have.Spec.Selector) == 0 {
+	if err == nil && ours(have) && len(have.Spec.Selector) == 0 {
 		err = all.Delete(ctx, own.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &have.UID, ResourceVersion: &have.ResourceVersion}})
 	}
 	if apierrors.IsNotFound(err) {

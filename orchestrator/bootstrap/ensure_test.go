@@ -3,6 +3,7 @@ package bootstrap
 import (
 	"context"
 	"net/netip"
+	"strings"
 	"testing"
 
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -67,15 +68,32 @@ func TestEnsure(t *testing.T) {
 	}
 }
 
-// TestWithdraw: the Service of our own goes, and one that selects pods stays.
+// TestServiceOfOthers: a Service that somebody else has made in the place of ours is left as it is, and the error says what to do.
+func TestServiceOfOthers(t *testing.T) {
+	own := dnsService(nodespec.Spec{DNSIPs: []netip.Addr{netip.MustParseAddr("10.96.0.10")}})
+	theirs := own.DeepCopy()
+	theirs.Labels, theirs.Spec.Selector = nil, map[string]string{"app": "dns"}
+	client := fake.NewClientset(theirs.DeepCopy())
+	err := ensureService(t.Context(), client, own)
+	if err == nil || !strings.Contains(err.Error(), "Service kube-system/kube-dns: somebody else's") {
+		t.Errorf("%v", err)
+	}
+	if left, err := client.CoreV1().Services(own.Namespace).Get(t.Context(), own.Name, metav1.GetOptions{}); err != nil || left.Spec.Selector["app"] != "dns" {
+		t.Errorf("%+v, %v", left, err)
+	}
+}
+
+// TestWithdraw: the Service of our own goes; one that selects pods stays, and one that somebody else has made for something outside.
 func TestWithdraw(t *testing.T) {
 	own := dnsService(nodespec.Spec{DNSIPs: []netip.Addr{netip.MustParseAddr("10.96.0.10")}})
 	theirs := own.DeepCopy()
 	theirs.Spec.Selector = map[string]string{"k8s-app": "kube-dns"}
+	outside := own.DeepCopy()
+	outside.Labels = nil
 	for what, c := range map[string]struct {
 		have []runtime.Object
 		left int
-	}{"nothing": {nil, 0}, "our own": {[]runtime.Object{own.DeepCopy()}, 0}, "another's": {[]runtime.Object{theirs}, 1}} {
+	}{"nothing": {nil, 0}, "our own": {[]runtime.Object{own.DeepCopy()}, 0}, "another's": {[]runtime.Object{theirs}, 1}, "for something outside": {[]runtime.Object{outside}, 1}} {
 		client := fake.NewClientset(c.have...)
 		if err := withdraw(t.Context(), client, own); err != nil {
 			t.Errorf("%s: %v", what, err)

@@ -23,7 +23,7 @@ const (
 // machine (package metrics): it has no endpoints, and nobody else can find the server by it.
 func metricsService() *corev1.Service {
 	return &corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{Name: MetricsService, Namespace: metav1.NamespaceSystem},
+		ObjectMeta: metav1.ObjectMeta{Name: MetricsService, Namespace: metav1.NamespaceSystem, Labels: map[string]string{labelOwn: ""}},
 		Spec: corev1.ServiceSpec{
 			Type:         corev1.ServiceTypeExternalName,
 			ExternalName: MetricsService + ".invalid", // RFC 6761, section 6.4

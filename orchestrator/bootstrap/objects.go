@@ -139,6 +139,7 @@ func dnsService(spec nodespec.Spec) *corev1.Service {
 				"k8s-app":                       DNSService, // by which clients have always found it
 				"kubernetes.io/cluster-service": "true",
 				"kubernetes.io/name":            "CoreDNS",
+				labelOwn:                        "",
 			},
 		},
 		Spec: corev1.ServiceSpec{

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"strings"
 
@@ -29,14 +30,14 @@ const HealthPort = 10256
 
 // Component describes kube-proxy without its Run function, or what stands in its place where something else does its work.
 func Component(spec nodespec.Spec, dirs layout.Dirs) component.Component {
+	path := filepath.Join(dirs.Node, "kube-proxy.yaml")
 	if spec.External.Proxy {
-		return component.Component{Process: component.Node, Name: Name, Run: runExternal}
+		return component.Component{Process: component.Node, Name: Name, Run: func(ctx context.Context, announce component.Announce) error {
+			return runExternal(ctx, path, nftables.CleanupLeftovers, announce)
+		}}
 	}
 	client := kubeconfig.File(spec, dirs.Node, Name, nodespec.ProxyCert, nodespec.ProxyKey)
-	config := component.File{
-		Path: filepath.Join(dirs.Node, "kube-proxy.yaml"), Mode: 0o600,
-		Content: configuration(spec, client.Path),
-	}
+	config := component.File{Path: path, Mode: 0o600, Content: configuration(spec, client.Path)}
 	return component.Component{
 		Process: component.Node,
 		Name:    Name,
@@ -94,10 +95,17 @@ func Run(ctx context.Context, args []string, rights func(context.Context) error)
 	}
 }
 
-// runExternal takes the rules away that kube-proxy has left in the kernel when it ran here, and is ready until ctx is done.
-func runExternal(ctx context.Context, announce component.Announce) error {
-	if failed := nftables.CleanupLeftovers(ctx); failed && ctx.Err() == nil {
-		return errors.New("cannot take its rules out of the kernel; the log says why")
+// runExternal takes the rules away that kube-proxy has left in the kernel when it ran here, and is ready until ctx is done. It ran here if its
+// configuration is there, which is in memory, as the rules are. That is done once: another kube-proxy has its rules in tables of the same
+// names, and would not see for an hour that they are gone.
+func runExternal(ctx context.Context, configuration string, cleanup func(context.Context) (failed bool), announce component.Announce) error {
+	if _, err := os.Stat(configuration); err == nil {
+		if cleanup(ctx) && ctx.Err() == nil {
+			return errors.New("cannot take its rules out of the kernel; the log says why")
+		}
+		if err := os.Remove(configuration); err != nil {
+			return fmt.Errorf("cannot remove the configuration that it ran with: %w", err)
+		}
 	}
 	announce(Name, true, "does not run: something else makes Services reachable (Cluster.spec.external)")
 	<-ctx.Done()
