@@ -101,7 +101,7 @@ func (m *machine) settleServices(ctx context.Context, c *config.Config, state ne
 		return nil // what runs goes on running with the addresses it knows
 	}
 	if member, _ := m.membership.Get(); worker(c) && !member.Joined {
-		m.enter("joining", member.Problem)
+		m.enter("joining", strings.TrimSuffix("the cluster: "+member.Problem, ": "))
 		return m.services.Set([]supervise.Service{door()})
 	}
 	if err := m.settleCredentials(ctx, c, spec); err != nil {
