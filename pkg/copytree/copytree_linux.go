@@ -7,7 +7,7 @@
 // each of which is on its way to the disk before the next begins: a copy of a terabyte leaves no terabyte of pages behind that are to be
 // written. Nothing makes the copy durable; that, and that nobody writes to either folder meanwhile, is the caller's.
 //
-// Both folders may be hostile: no path is followed that is longer than one name, and no symbolic link. Libraries (containerd's
+// Both folders may be hostile: no symbolic link is followed, and in the folder that is copied no path that is longer than one name. Libraries (containerd's
 // continuity/fs, otiai10/copy) follow paths, fill holes or cannot be stopped halfway.
 package copytree
 
@@ -30,13 +30,22 @@ const (
 	piece = 4 << 20
 	// deepest is how many folders may lie within each other. Each that is open takes two of the process's descriptors.
 	deepest = 512
-	// batch is how many names of a folder are read at a time.
-	batch = 512
+	// batch is how many names of a folder are read at a time. Each folder that is open has as many in memory.
+	batch = 64
+	// mostKept is how many names of files and folders are kept for hard links that are still to come: 80 MiB, if all are as long as they can be.
+	mostKept = 1 << 18
+	// shown is how many bytes of a way are told at least, of its end: a whole one can have 128 KiB.
+	shown = 128
 )
 
 // Copy makes to, an empty folder, a copy of the folder from; both lie on one file system. It stops when ctx is done. After an error to has a
-// part of what it should have. The error names the file, relative to from.
+// part of what it should have. The error names the file, relative to from. A folder that has too many hard links is refused, see mostKept.
 func Copy(ctx context.Context, from, to string) error {
+	return newCopier(ctx).tree(from, to)
+}
+
+// tree copies from to to.
+func (c *copier) tree(from, to string) error {
 	source, err := folder(unix.AT_FDCWD, from)
 	if err != nil {
 		return fmt.Errorf("%s: cannot open: %w", from, err)
@@ -47,8 +56,7 @@ func Copy(ctx context.Context, from, to string) error {
 		return fmt.Errorf("%s: cannot open: %w", to, err)
 	}
 	defer target.Close()
-	c := copier{ctx: ctx, root: target, share: true, first: map[uint64][]string{}}
-	if err := c.folder(source, target, nil); err != nil {
+	if err := c.folder(source, &step{to: target}); err != nil {
 		return err
 	}
 	var s unix.Stat_t
@@ -80,9 +88,31 @@ func Idle() error {
 // copier is one copy that goes on.
 type copier struct {
 	ctx   context.Context
-	root  *os.File            // of the copy
 	share bool                // the file system may know FICLONE
-	first map[uint64][]string // by inode of a file with several names: the way to the one that was copied first
+	first map[uint64]*earlier // by inode: files with names that are still to come
+	kept  int                 // how many they are, and the folders on the way to them
+	most  int                 // kept may be
+}
+
+func newCopier(ctx context.Context) *copier {
+	return &copier{ctx: ctx, share: true, first: map[uint64]*earlier{}, most: mostKept}
+}
+
+// step is a folder on the way to a file. All that is in it shares it, and it shares the steps above: the way of each file by itself would be
+// as much memory as there are files, times how deep they lie.
+type step struct {
+	up    *step // nil: the root
+	name  string
+	depth int
+	kept  int      // files and folders in it that are remembered
+	to    *os.File // its copy, while it goes on; nil: that is whole
+}
+
+// earlier is a file with several names that was copied under one of them.
+type earlier struct {
+	in   *step
+	name string
+	left int // names that are still to come
 }
 
 // folder opens one, by its last name only.
@@ -101,10 +131,10 @@ func open(parent int, name string, flags int) (*os.File, error) {
 	}
 }
 
-// folder copies what is in source into target. way leads to both, from the roots.
-func (c *copier) folder(source, target *os.File, way []string) error {
-	if len(way) > deepest {
-		return fmt.Errorf("%s...: it lies in more than %d folders: it cannot be copied", printable(way[:8]), deepest)
+// folder copies what is in a folder.
+func (c *copier) folder(source *os.File, in *step) error {
+	if in.depth > deepest {
+		return fmt.Errorf("%s: it lies in more than %d folders: it cannot be copied; have it less deep", in.printable(), deepest)
 	}
 	for {
 		names, err := source.Readdirnames(batch)
@@ -112,7 +142,7 @@ func (c *copier) folder(source, target *os.File, way []string) error {
 			if err := c.ctx.Err(); err != nil {
 				return err
 			}
-			if err := c.entry(source, target, way, name); err != nil {
+			if err := c.entry(source, in, name); err != nil {
 				return err
 			}
 		}
@@ -120,32 +150,35 @@ func (c *copier) folder(source, target *os.File, way []string) error {
 			return nil
 		}
 		if err != nil {
-			return fmt.Errorf("%s: cannot be read: %w", printable(way), err)
+			return fmt.Errorf("%s: cannot be read: %w", in.printable(), err)
 		}
 	}
 }
 
 // entry copies one file of whatever kind.
-func (c *copier) entry(from, to *os.File, way []string, name string) error {
-	way = append(slices.Clip(way), name)
+func (c *copier) entry(from *os.File, in *step, name string) error {
+	to := in.to
 	var s unix.Stat_t
 	if err := unix.Fstatat(int(from.Fd()), name, &s, unix.AT_SYMLINK_NOFOLLOW); err != nil {
-		return fmt.Errorf("%s: %w", printable(way), err)
+		return fmt.Errorf("%s: %w", in.printable(name), err)
 	}
 	kind := s.Mode & unix.S_IFMT
 	if kind != unix.S_IFDIR && s.Nlink > 1 {
-		if earlier := c.first[s.Ino]; earlier != nil {
-			if err := c.link(earlier, to, name); err != nil {
-				return fmt.Errorf("%s: cannot be linked: %w", printable(way), err)
+		if first := c.first[s.Ino]; first != nil {
+			if err := first.link(to, name); err != nil {
+				return fmt.Errorf("%s: cannot be linked: %w", in.printable(name), err)
 			}
+			c.linked(s.Ino, first)
 			return nil
 		}
-		c.first[s.Ino] = way
+		if err := c.keep(s.Ino, &earlier{in, name, int(s.Nlink) - 1}); err != nil {
+			return err
+		}
 	}
 	var err error
 	switch kind {
 	case unix.S_IFDIR:
-		if err = c.subfolder(from, to, way, &s); err != nil {
+		if err = c.subfolder(from, in, name, &s); err != nil {
 			return err // it names a file within
 		}
 	case unix.S_IFREG:
@@ -162,32 +195,34 @@ func (c *copier) entry(from, to *os.File, way []string, name string) error {
 		if errors.Is(err, c.ctx.Err()) {
 			return err
 		}
-		return fmt.Errorf("%s: cannot be copied: %w", printable(way), err)
+		return fmt.Errorf("%s: cannot be copied: %w", in.printable(name), err)
 	}
 	return nil
 }
 
 // subfolder copies a folder.
-func (c *copier) subfolder(from, to *os.File, way []string, s *unix.Stat_t) error {
-	name := way[len(way)-1]
+func (c *copier) subfolder(from *os.File, in *step, name string, s *unix.Stat_t) error {
 	source, err := folder(int(from.Fd()), name)
 	if err != nil {
-		return fmt.Errorf("%s: cannot be opened: %w", printable(way), err)
+		return fmt.Errorf("%s: cannot be opened: %w", in.printable(name), err)
 	}
 	defer source.Close()
-	if err := unix.Mkdirat(int(to.Fd()), name, 0o700); err != nil {
-		return fmt.Errorf("%s: cannot be copied: %w", printable(way), err)
+	if err := unix.Mkdirat(int(in.to.Fd()), name, 0o700); err != nil {
+		return fmt.Errorf("%s: cannot be copied: %w", in.printable(name), err)
 	}
-	target, err := folder(int(to.Fd()), name)
+	target, err := folder(int(in.to.Fd()), name)
 	if err != nil {
-		return fmt.Errorf("%s: its copy cannot be opened: %w", printable(way), err)
+		return fmt.Errorf("%s: its copy cannot be opened: %w", in.printable(name), err)
 	}
 	defer target.Close()
-	if err := c.folder(source, target, way); err != nil {
+	below := &step{up: in, name: name, depth: in.depth + 1, to: target}
+	err = c.folder(source, below)
+	below.to = nil
+	if err != nil {
 		return err
 	}
 	if err := dress(source, target, s); err != nil { // after all else: what is made in it would take its default ACL and its group
-		return fmt.Errorf("%s: cannot be copied: %w", printable(way), err)
+		return fmt.Errorf("%s: cannot be copied: %w", in.printable(name), err)
 	}
 	return nil
 }
@@ -285,23 +320,82 @@ func copyPiece(source, target int, at, length int64) error {
 	return nil
 }
 
-// link gives a file that was copied before one more name. The way to it is gone again name by name: it may be longer than a path can be.
-func (c *copier) link(earlier []string, to *os.File, name string) error {
-	parent := c.root
-	for _, step := range earlier[:len(earlier)-1] {
-		next, err := folder(int(parent.Fd()), step)
-		if parent != c.root {
+// keep remembers a file until its last name has come, and with it the folders on the way to it.
+func (c *copier) keep(inode uint64, e *earlier) error {
+	c.first[inode] = e
+	c.kept++
+	for s := e.in; s != nil; s = s.up {
+		if s.kept++; s.kept > 1 {
+			break // and so are those above it
+		}
+		c.kept++
+	}
+	if c.kept > c.most {
+		return fmt.Errorf("%s: it cannot be copied: files whose other hard links are still to come, and the folders they lie in, "+
+			"are more than %d by now: remove hard links, or have those of a file near each other", e.in.printable(e.name), c.most)
+	}
+	return nil
+}
+
+// linked forgets a file when its last name has come.
+func (c *copier) linked(inode uint64, e *earlier) {
+	if e.left--; e.left > 0 {
+		return
+	}
+	delete(c.first, inode)
+	c.kept--
+	for s := e.in; s != nil; s = s.up {
+		if s.kept--; s.kept > 0 {
+			break // it is needed still, and so are those above it
+		}
+		c.kept--
+	}
+}
+
+// link gives the file one more name. The way to it begins at the nearest folder that is open, which is its own if both names are in one. The
+// rest is in the copy, where nobody else makes names, and is gone in as few calls as it can be: name by name, a pod could have each of its
+// links take as many calls as folders may lie within each other.
+func (e *earlier) link(to *os.File, name string) error {
+	var names []string
+	near := e.in
+	for ; near.to == nil; near = near.up {
+		names = append(names, near.name)
+	}
+	slices.Reverse(names)
+	parent := near.to
+	for len(names) > 0 {
+		n := 1
+		for size := len(names[0]); n < len(names) && size+1+len(names[n]) < unix.PathMax; n++ {
+			size += 1 + len(names[n])
+		}
+		next, err := beneath(int(parent.Fd()), strings.Join(names[:n], "/"))
+		if parent != near.to {
 			parent.Close()
 		}
 		if err != nil {
 			return err
 		}
-		parent = next
+		parent, names = next, names[n:]
 	}
-	if parent != c.root {
+	if parent != near.to {
 		defer parent.Close()
 	}
-	return unix.Linkat(int(parent.Fd()), earlier[len(earlier)-1], int(to.Fd()), name, 0)
+	return unix.Linkat(int(parent.Fd()), e.name, int(to.Fd()), name, 0)
+}
+
+// beneath opens a folder some steps below another one as a place, by no symbolic link, and on the same file system.
+func beneath(parent int, way string) (*os.File, error) {
+	how := unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC,
+		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_XDEV}
+	for {
+		fd, err := unix.Openat2(parent, way, &how)
+		if err == nil {
+			return os.NewFile(uintptr(fd), way), nil
+		}
+		if !errors.Is(err, unix.EINTR) {
+			return nil, err
+		}
+	}
 }
 
 // symlink copies a symbolic link. It has no mode, and no attributes that a pod could set.
@@ -355,7 +449,7 @@ func dress(source, target *os.File, s *unix.Stat_t) error {
 			err = unix.Setxattr(place, name, value, 0)
 		}
 		if err != nil {
-			return fmt.Errorf("its attribute %s: %w", name, err)
+			return fmt.Errorf("its attribute %q: %w", name, err)
 		}
 	}
 	return nil
@@ -391,5 +485,15 @@ func grown(fill func([]byte) (int, error)) ([]byte, error) {
 	return buffer[:n], nil
 }
 
-// printable is a way for people: names may have anything in them.
-func printable(way []string) string { return strconv.Quote(path.Join(way...)) }
+// printable is a way for people, or the end of one that is long: names may have anything in them, and a way may be longer than anybody reads.
+func (s *step) printable(name ...string) string {
+	way := path.Join(name...)
+	for ; s.up != nil; s = s.up {
+		if len(way) > shown {
+			way = path.Join("...", way)
+			break
+		}
+		way = path.Join(s.name, way)
+	}
+	return strconv.Quote(way)
+}

@@ -223,23 +223,8 @@ func TestRefused(t *testing.T) {
 func TestDeep(t *testing.T) {
 	for depth, fits := range map[int]bool{deepest: true, deepest + 2: false} {
 		from, to := t.TempDir(), t.TempDir()
-		name := strings.Repeat("n", 100)
-		at, err := folder(unix.AT_FDCWD, from)
-		for range depth {
-			if err == nil {
-				err = unix.Mkdirat(int(at.Fd()), name, 0o755)
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
-			before := at
-			at, err = folder(int(at.Fd()), name)
-			before.Close()
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		err = errors.Join(unix.Mknodat(int(at.Fd()), "one", unix.S_IFREG|0o600, 0), unix.Linkat(int(at.Fd()), "one", int(at.Fd()), "two", 0), at.Close())
+		at := chain(t, from, strings.Repeat("n", 100), depth)
+		err := errors.Join(unix.Mknodat(int(at.Fd()), "one", unix.S_IFREG|0o600, 0), unix.Linkat(int(at.Fd()), "one", int(at.Fd()), "two", 0))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -253,6 +238,158 @@ func TestDeep(t *testing.T) {
 		if err := errors.Join(os.RemoveAll(from), os.RemoveAll(to)); err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+// chain makes folders within each other, and opens the last.
+func chain(t *testing.T, root, name string, depth int) *os.File {
+	t.Helper()
+	return down(t, root, depth, func(at *os.File) error { return unix.Mkdirat(int(at.Fd()), name, 0o755) }, name)
+}
+
+// descend opens the last of folders that lie within each other.
+func descend(t *testing.T, root, name string, depth int) *os.File {
+	t.Helper()
+	return down(t, root, depth, func(*os.File) error { return nil }, name)
+}
+
+// down goes down, and does something before each step.
+func down(t *testing.T, root string, depth int, do func(at *os.File) error, name string) *os.File {
+	t.Helper()
+	at, err := folder(unix.AT_FDCWD, root)
+	for range depth {
+		if err == nil {
+			err = do(at)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		before := at
+		at, err = folder(int(at.Fd()), name)
+		before.Close()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { at.Close() })
+	return at
+}
+
+// linksAt makes files in one folder, and a hard link of each in the other one.
+func linksAt(t *testing.T, files int, one, other *os.File) {
+	t.Helper()
+	for i := range files {
+		first, second := fmt.Sprintf("f%d", i), fmt.Sprintf("g%d", i)
+		if err := errors.Join(unix.Mknodat(int(one.Fd()), first, unix.S_IFREG|0o600, 0), unix.Linkat(int(one.Fd()), first, int(other.Fd()), second, 0)); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// inodes are those of the names that linksAt has made in a folder, by number of the file.
+func inodes(t *testing.T, in *os.File, letter string, files int) []uint64 {
+	t.Helper()
+	var all []uint64
+	for i := range files {
+		var s unix.Stat_t
+		if err := unix.Fstatat(int(in.Fd()), fmt.Sprintf("%s%d", letter, i), &s, unix.AT_SYMLINK_NOFOLLOW); err != nil || s.Nlink != 2 {
+			t.Fatalf("%s%d: %d names, %v", letter, i, s.Nlink, err)
+		}
+		all = append(all, s.Ino)
+	}
+	return all
+}
+
+// TestLinks: hard links in one folder, and in folders far from each other, are made however deep they lie, without memory for each folder on
+// the way to each of them; they are forgotten with their last name, and leave no descriptor open.
+func TestLinks(t *testing.T) {
+	const files = 200
+	for _, c := range []struct {
+		one, other string // the folders' names
+		most       uint64 // MiB of memory
+	}{
+		{"n", "n", 8},
+		{"n", "m", 16},
+		{strings.Repeat("n", 255), strings.Repeat("m", 255), 128}, // longer than one path can be
+	} {
+		from, to := t.TempDir(), t.TempDir()
+		one := chain(t, from, c.one, deepest)
+		other := one
+		if c.other != c.one {
+			other = chain(t, from, c.other, deepest)
+		}
+		linksAt(t, files, one, other)
+		before := descriptors(t)
+		var start, end runtime.MemStats
+		runtime.ReadMemStats(&start)
+		work := newCopier(t.Context())
+		if err := work.tree(from, to); err != nil {
+			t.Fatal(err)
+		}
+		runtime.ReadMemStats(&end)
+		if took := (end.TotalAlloc - start.TotalAlloc) >> 20; took > c.most {
+			t.Errorf("%.5s and %.5s: it took %d MiB of memory", c.one, c.other, took)
+		}
+		if len(work.first) > 0 || work.kept > 0 {
+			t.Errorf("%d files and %d names are remembered", len(work.first), work.kept)
+		}
+		if after := descriptors(t); after > before {
+			t.Errorf("%d descriptors, before %d", after, before)
+		}
+		if a, b := inodes(t, descend(t, to, c.one, deepest), "f", files), inodes(t, descend(t, to, c.other, deepest), "g", files); !slices.Equal(a, b) {
+			t.Errorf("%v\n%v", a, b)
+		}
+		if err := errors.Join(os.RemoveAll(from), os.RemoveAll(to)); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestTooManyLinks: files whose other names are not met are bounded, and so are the folders on the way to them; those that were met count no
+// more.
+func TestTooManyLinks(t *testing.T) {
+	for _, c := range []struct {
+		what   string
+		deep   int  // in so many folders
+		inside bool // all names are in the folder that is copied
+		most   int
+		fits   bool
+	}{
+		{"nine files and the root", 0, false, 10, true},
+		{"one less", 0, false, 9, false},
+		{"and three folders", 3, false, 13, true},
+		{"one less", 3, false, 12, false},
+	} {
+		from, to, outside := t.TempDir(), t.TempDir(), t.TempDir()
+		linksAt(t, 9, chain(t, from, "n", c.deep), chain(t, outside, "n", 0))
+		work := newCopier(t.Context())
+		work.most = c.most
+		err := work.tree(from, to)
+		if (err == nil) != c.fits || err != nil && !strings.Contains(err.Error(), fmt.Sprintf("more than %d by now: remove hard links", c.most)) {
+			t.Errorf("%s, %d: %v", c.what, c.most, err)
+		}
+	}
+	from, to := t.TempDir(), t.TempDir()
+	for i := range 9 { // a pair in each
+		in := chain(t, from, fmt.Sprint(i), 1)
+		linksAt(t, 1, in, in)
+	}
+	work := newCopier(t.Context())
+	work.most = 3
+	if err := work.tree(from, to); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestLongWay: an error tells the end of a way, however long that is.
+func TestLongWay(t *testing.T) {
+	from, to := t.TempDir(), t.TempDir()
+	chain(t, from, strings.Repeat("\xff", 255), deepest+1)
+	if err := Copy(t.Context(), from, to); err == nil || len(err.Error()) > 4<<10 || !strings.Contains(err.Error(), `".../`) {
+		t.Errorf("%.5000v", err)
+	}
+	if err := errors.Join(os.RemoveAll(from), os.RemoveAll(to)); err != nil {
+		t.Fatal(err)
 	}
 }
 
