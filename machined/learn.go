@@ -196,10 +196,10 @@ func (a trustAPI) Revocations(_ context.Context, r *api.RevocationsRequest) (*ap
 
 // toldRevocation is one as the API has it.
 func toldRevocation(r trust.Revocation) *api.Revocation {
-	return &api.Revocation{Origin: r.Origin, Name: r.Name, At: timestamppb.New(r.At), By: r.By, Count: r.Count, Restored: r.Restored}
+	return &api.Revocation{Origin: r.Origin, Name: r.Name, Machine: r.Machine, At: timestamppb.New(r.At), By: r.By, Count: r.Count, Restored: r.Restored}
 }
 
 // revocationOf is one that was told.
 func revocationOf(r *api.Revocation) trust.Revocation {
-	return trust.Revocation{Origin: r.Origin, Name: r.Name, At: r.At.AsTime(), By: r.By, Count: r.Count, Restored: r.Restored}
+	return trust.Revocation{Origin: r.Origin, Name: r.Name, Machine: r.Machine, At: r.At.AsTime(), By: r.By, Count: r.Count, Restored: r.Restored}
 }

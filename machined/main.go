@@ -8,7 +8,8 @@
 //	apply.go       how a configuration is applied
 //	follow.go      what follows from a configuration and from the addresses
 //	upgrade.go     how an upgrade goes, and goes back
-//	membership.go  how a worker joins its cluster; members.go is the control plane's side, agree.go how its machines agree
+//	membership.go  how a worker joins its cluster; members.go is the control plane's side, agree.go how its machines agree,
+//	               forget.go how Kubernetes forgets who was taken out
 //	relay.go       how a caller comes through this machine to another one
 //	bundles.go     how a bundle comes to the machine
 //	artifacts.go   how the artefacts of add-ons come to the machine
@@ -144,6 +145,7 @@ type machine struct {
 	artifacts     *cell.Cell[artifacts] // of add-ons
 
 	connections connections // to the cluster's other machines
+	forgetting  forgetting  // of the Nodes of machines that were taken out
 }
 
 func newMachine() *machine {

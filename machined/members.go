@@ -20,7 +20,6 @@ import (
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/client"
 	"github.com/orlop-os/orlop/pkg/config"
-	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/pki"
 	"github.com/orlop-os/orlop/pkg/trust"
 )
@@ -417,9 +416,6 @@ func sign(c *config.Config, member trust.Member, addresses []netip.Addr, key *ec
 	return out, expires, nil
 }
 
-// forgetTime bounds deleting the Node; the API server may be down.
-const forgetTime = 30 * time.Second
-
 func (a clusterAPI) Members(context.Context, *api.MembersRequest) (*api.MembersResponse, error) {
 	a.m.book.Lock()
 	known := a.m.book.openLocked()
@@ -433,11 +429,13 @@ func (a clusterAPI) Members(context.Context, *api.MembersRequest) (*api.MembersR
 }
 
 // Remove is in force when it returns, here and on the other control-plane machines that answer, but for the Node object, without which
-// Kubernetes goes on expecting the machine.
+// Kubernetes goes on expecting the machine: that is deleted at once where the API server answers, and looked for for some time (forget.go).
+// It can be called again, of a machine that is out already. Whoever has called may be gone: what was begun comes to its end.
 func (a clusterAPI) Remove(ctx context.Context, r *api.RemoveMemberRequest) (*api.RemoveMemberResponse, error) {
 	if _, err := a.issuing(); err != nil {
 		return nil, err
 	}
+	ctx = context.WithoutCancel(ctx)
 	now, _ := a.m.config.Get()
 	of := a.m.electorate(now)
 	_, silent := a.m.learnRolls(ctx, of.others, len(of.others)) // it may have joined a moment ago
@@ -457,17 +455,16 @@ func (a clusterAPI) Remove(ctx context.Context, r *api.RemoveMemberRequest) (*ap
 	if err != nil {
 		return nil, err
 	}
-	enforced := a.m.enforce(context.WithoutCancel(ctx))
+	enforced := a.m.enforce(ctx)
 	_, out.Unaware, _ = a.m.tell(ctx, of.others, &api.TellRequest{Removed: removed}, "", len(of.others))
+	a.m.forgetting.again(out.Tickets)
+	if _, err := a.m.forget(ctx, []string{r.Name}); err != nil {
+		out.Node = err.Error()
+	}
 	if enforced != nil {
 		return nil, status.Errorf(codes.Internal, "it is written down, but not in force yet: %v; it will be tried again within %s", enforced, lookAgain)
 	}
 	a.m.events.add("cluster", "op", "removed machine "+r.Name)
-	forgetting, cancel := context.WithTimeout(ctx, forgetTime)
-	defer cancel()
-	if _, err := a.m.orchestrator(forgetting, paths.UserControllers, "forget-node", r.Name); err != nil {
-		out.Node = err.Error()
-	}
 	return out, nil
 }
 

@@ -51,6 +51,7 @@ func controlPlane(t *testing.T) clusterAPI {
 	}, config.EncryptionKey{})
 	m.config.Set(applied{config: whole})
 	m.events = newEventLog()
+	m.working = t.Context()
 	m.membership = cell.New(membershipState{})
 	m.networkState = cell.New(network.State{Links: []network.LinkState{{Managed: true, Up: true, Addresses: []network.AddressState{{Prefix: netip.MustParsePrefix("10.0.0.11/24")}}}}})
 	return clusterAPI{m: m}

@@ -390,6 +390,7 @@ func stepFollow(ctx context.Context, m *machine) error {
 	go m.watchTrial(ctx)
 	go m.paceDoor(ctx)
 	go m.learnRevocations(ctx)
+	go m.keepForgetting(ctx)
 	go m.keepSnapshots()
 	return nil
 }

@@ -14,7 +14,7 @@
 //
 //	orchestrator save-data     keeps what etcd holds for the version that runs, writes a nodespec.DataSaved (etcd.Commands)
 //	orchestrator drain         reads a nodespec.DrainOrder, evicts the node's pods, writes a nodespec.Drained
-//	orchestrator forget-node   reads the name of a Node (a JSON string) and deletes the Node; on a control plane
+//	orchestrator forget-nodes  reads names of Nodes (a JSON list), deletes those that are there, writes their names; on a control plane
 //	orchestrator canary        makes a pod's sandbox and takes it away again, or says why it cannot
 //
 // And for whoever looks after the cluster's data (etcd.Commands), some with a file as descriptor 3:
@@ -72,7 +72,7 @@ import (
 
 func main() {
 	if len(os.Args) != 2 {
-		fmt.Fprintln(os.Stderr, "orchestrator: usage: orchestrator api|controllers|node|check-access|match-disks|drain|forget-node|canary|"+strings.Join(slices.Sorted(maps.Keys(etcd.Commands)), "|"))
+		fmt.Fprintln(os.Stderr, "orchestrator: usage: orchestrator api|controllers|node|check-access|match-disks|drain|forget-nodes|canary|"+strings.Join(slices.Sorted(maps.Keys(etcd.Commands)), "|"))
 		os.Exit(2)
 	}
 	switch os.Args[1] {
@@ -90,8 +90,8 @@ func main() {
 	switch dirs := layout.System(); os.Args[1] {
 	case "drain":
 		err = drainNode(ctx, dirs, os.Stdin, os.Stdout)
-	case "forget-node":
-		err = forgetNode(ctx, dirs, os.Stdin)
+	case "forget-nodes":
+		err = forgetNodes(ctx, dirs, os.Stdin, os.Stdout)
 	case "canary":
 		err = canary.Run(ctx, dirs)
 	default:
@@ -158,13 +158,17 @@ func drainNode(ctx context.Context, dirs layout.Dirs, in io.Reader, out io.Write
 	return json.NewEncoder(out).Encode(done)
 }
 
-// forgetNode deletes a Node.
-func forgetNode(ctx context.Context, dirs layout.Dirs, in io.Reader) error {
-	var name string
-	if err := json.NewDecoder(in).Decode(&name); err != nil {
-		return fmt.Errorf("the name cannot be decoded: %w", err)
+// forgetNodes deletes Nodes, and says which of them were there.
+func forgetNodes(ctx context.Context, dirs layout.Dirs, in io.Reader, out io.Writer) error {
+	var names []string
+	if err := json.NewDecoder(in).Decode(&names); err != nil {
+		return fmt.Errorf("the names cannot be decoded: %w", err)
 	}
-	return early.ForgetNode(ctx, dirs, name)
+	there, err := early.ForgetNodes(ctx, dirs, names)
+	if err != nil {
+		return err
+	}
+	return json.NewEncoder(out).Encode(there)
 }
 
 // run runs one process until ctx is done or one of its components ends.

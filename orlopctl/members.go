@@ -149,7 +149,7 @@ func (t *tool) nodesRemoveCommand() *cobra.Command {
 					t.errorln("a control-plane machine did not answer, and lets it in until it has heard of it (" + clean(machine) + "): it asks the others when it is up")
 				}
 				if answer.Node != "" {
-					t.errorln("its Kubernetes node is still there (" + clean(answer.Node) + "): delete it when the API server answers (`kubectl delete node " + args[0] + "`)")
+					t.errorln("its Kubernetes node is still there (" + clean(answer.Node) + "): the control-plane machines go on looking for it, and delete it where the API server answers; `kubectl get node " + args[0] + "` shows whether it is gone")
 				}
 				return nil
 			})

@@ -3817,6 +3817,7 @@ type Revocation struct {
 	By            string                 `protobuf:"bytes,4,opt,name=by,proto3" json:"by,omitempty"`              // subject of who did it
 	Count         uint64                 `protobuf:"varint,5,opt,name=count,proto3" json:"count,omitempty"`       // how often that was revoked or restored; the greater one is the later one, whatever the clocks say
 	Restored      bool                   `protobuf:"varint,6,opt,name=restored,proto3" json:"restored,omitempty"` // it counts again
+	Machine       string                 `protobuf:"bytes,7,opt,name=machine,proto3" json:"machine,omitempty"`    // name of the machine that the certificates are of, if it came by a ticket
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3891,6 +3892,13 @@ func (x *Revocation) GetRestored() bool {
 		return x.Restored
 	}
 	return false
+}
+
+func (x *Revocation) GetMachine() string {
+	if x != nil {
+		return x.Machine
+	}
+	return ""
 }
 
 type RevokeRequest struct {
@@ -7138,7 +7146,7 @@ const file_orlop_proto_rawDesc = "" +
 	"\x04role\x18\x04 \x01(\tR\x04role\x12*\n" +
 	"\x02at\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x124\n" +
 	"\aexpires\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\aexpires\x12\x0e\n" +
-	"\x02by\x18\a \x01(\tR\x02by\"\xa6\x01\n" +
+	"\x02by\x18\a \x01(\tR\x02by\"\xc0\x01\n" +
 	"\n" +
 	"Revocation\x12\x16\n" +
 	"\x06origin\x18\x01 \x01(\tR\x06origin\x12\x12\n" +
@@ -7146,7 +7154,8 @@ const file_orlop_proto_rawDesc = "" +
 	"\x02at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12\x0e\n" +
 	"\x02by\x18\x04 \x01(\tR\x02by\x12\x14\n" +
 	"\x05count\x18\x05 \x01(\x04R\x05count\x12\x1a\n" +
-	"\brestored\x18\x06 \x01(\bR\brestored\"p\n" +
+	"\brestored\x18\x06 \x01(\bR\brestored\x12\x18\n" +
+	"\amachine\x18\a \x01(\tR\amachine\"p\n" +
 	"\rRevokeRequest\x12\x16\n" +
 	"\x06serial\x18\x01 \x01(\tR\x06serial\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x18\n" +

@@ -305,7 +305,32 @@ func (b Book) AdmitBy(m Member, known bool, said []Claim, stood, needs int, s *S
 	return next.Admit(m, known, stood, needs)
 }
 
-// Remove is the book without a machine, and with all its tickets revoked, the open ones too.
+// Gone is a machine that was taken out of the cluster.
+type Gone struct {
+	Name, Ticket string
+}
+
+// Gone are the machines that were taken out after a time, but those whose name a member or an open ticket has: what goes by that name is
+// another machine's.
+func (b Book) Gone(after, now time.Time) []Gone {
+	present := map[string]bool{}
+	for _, m := range b.Members {
+		present[m.Name] = true
+	}
+	for _, t := range b.Open(now) {
+		present[t.Name] = true
+	}
+	var out []Gone
+	for _, r := range b.Revoked {
+		if r.Machine != "" && r.At.After(after) && !present[r.Machine] {
+			out = append(out, Gone{r.Machine, r.Origin})
+		}
+	}
+	return out
+}
+
+// Remove is the book without a machine, and with all its tickets revoked, the open ones too. One that was removed before is removed again:
+// whoever asked for it may not have seen it come to its end.
 func (b Book) Remove(name string, at time.Time, by string) (Book, []string, error) {
 	var tickets []string
 	for _, m := range b.Members {
@@ -316,6 +341,13 @@ func (b Book) Remove(name string, at time.Time, by string) (Book, []string, erro
 	for _, t := range b.Tickets { // those that have ended, too: somebody may be about to come by one
 		if t.Name == name {
 			tickets = append(tickets, t.Serial)
+		}
+	}
+	if len(tickets) == 0 {
+		for _, r := range b.Revoked {
+			if r.Machine == name && name != "" {
+				tickets = append(tickets, r.Origin)
+			}
 		}
 	}
 	if len(tickets) == 0 {

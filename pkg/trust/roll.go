@@ -115,9 +115,10 @@ func (r Roll) same(o Roll) bool {
 }
 
 // settle drops from the roll what has come to an end: members that were removed, and tickets that were taken back, or used, with their claims.
-// What is left is in order.
+// What is left is in order. The revocations keep the names of those machines.
 func (b Book) settle() Book {
 	b.Roll = b.Roll.Merge(Roll{})
+	b = b.named()
 	ended := map[string]bool{}
 	for _, r := range b.Revoked {
 		ended[r.Origin] = true // a certificate is never restored
@@ -132,6 +133,28 @@ func (b Book) settle() Book {
 		open[t.Serial] = true
 	}
 	b.Claims = slices.DeleteFunc(b.Claims, func(c Claim) bool { return !open[c.Ticket] })
+	return b
+}
+
+// named is the book whose revocations have the names of the machines that it still knows.
+func (b Book) named() Book {
+	names := map[string]string{} // by ticket
+	for _, t := range b.Tickets {
+		names[t.Serial] = t.Name
+	}
+	for _, m := range b.Members {
+		names[m.Ticket] = m.Name
+	}
+	nameless := func(r Revocation) bool { return r.Machine == "" && r.Origin != "" && names[r.Origin] != "" }
+	if !slices.ContainsFunc(b.Revoked, nameless) {
+		return b
+	}
+	b.Revoked = slices.Clone(b.Revoked)
+	for i, r := range b.Revoked {
+		if nameless(r) {
+			b.Revoked[i].Machine = names[r.Origin]
+		}
+	}
 	return b
 }
 

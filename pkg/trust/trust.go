@@ -51,10 +51,13 @@ type Issued struct {
 
 // Revocation is what counts no more: exactly one of Origin and Name is set.
 type Revocation struct {
-	Origin string    `json:"origin,omitempty"` // a row of certificates, by the serial of the first
-	Name   string    `json:"name,omitempty"`   // all certificates with this common name
-	At     time.Time `json:"at"`
-	By     string    `json:"by"` // subject of who did it
+	Origin string `json:"origin,omitempty"` // a row of certificates, by the serial of the first
+	Name   string `json:"name,omitempty"`   // all certificates with this common name
+	// Machine is the name of the machine whose ticket Origin is: its Node is forgotten also when no roll holds it any more. Empty for
+	// everybody else's certificates, and where it is not known.
+	Machine string    `json:"machine,omitempty"`
+	At      time.Time `json:"at"`
+	By      string    `json:"by"` // subject of who did it
 	// Count is how often it was revoked or restored. Machines that learn from each other believe the greater one, whatever their clocks say.
 	Count    uint64 `json:"count,omitempty"`
 	Restored bool   `json:"restored,omitempty"` // the name counts again; kept so that a machine that was away does not bring the revocation back
@@ -200,7 +203,7 @@ func (b Book) Restore(r Revocation) (Book, error) {
 func (b Book) Merge(learnt []Revocation) (next Book, news []Revocation, err error) {
 	next = b
 	for _, r := range learnt {
-		if (r.Origin == "") == (r.Name == "") || r.Origin != "" && r.Restored {
+		if (r.Origin == "") == (r.Name == "") || r.Origin != "" && r.Restored || r.Machine != "" && (r.Origin == "" || CheckHolder(r.Machine) != nil) {
 			return b, nil, fmt.Errorf("revocations: cannot use what was sent: %s is neither a certificate nor a name", r)
 		}
 		if r.Name != "" {
@@ -212,8 +215,19 @@ func (b Book) Merge(learnt []Revocation) (next Book, news []Revocation, err erro
 			return b, nil, errors.Join(errors.New("revocations: cannot use what was sent"), err)
 		}
 		i := next.find(r)
-		if i >= 0 && !r.after(next.Revoked[i]) || i < 0 && r.Restored && len(next.Revoked) >= maxRevoked { // it would push out another
+		if i < 0 && r.Restored && len(next.Revoked) >= maxRevoked { // it would push out another
 			continue
+		}
+		if i >= 0 {
+			old := next.Revoked[i]
+			machine, later := max(old.Machine, r.Machine), r.after(old) // who has said it may not have known the machine
+			if !later && machine == old.Machine {
+				continue
+			}
+			if !later {
+				r = old
+			}
+			r.Machine = machine
 		}
 		was, ok := next, false
 		if next, ok = next.put(r); !ok {
@@ -263,6 +277,9 @@ func (b Book) Digest() []byte {
 	sum := sha256.New()
 	for _, r := range list {
 		_, _ = fmt.Fprintf(sum, "%q %q %d %q %d %t\n", r.Name, r.Origin, r.At.UnixNano(), r.By, r.Count, r.Restored) // a hash takes everything
+		if r.Machine != "" {
+			_, _ = fmt.Fprintf(sum, "%q\n", r.Machine)
+		}
 	}
 	return sum.Sum(nil)
 }

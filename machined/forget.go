@@ -1,0 +1,177 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/orlop-os/orlop/pkg/paths"
+	"github.com/orlop-os/orlop/pkg/supervise"
+	"github.com/orlop-os/orlop/pkg/trust"
+)
+
+// How Kubernetes forgets a machine that was taken out (docs/decisions/0028-joining.md). Others reach the pods of every Node, so the Node of a
+// stolen machine must neither stay nor come back:
+//
+//  1. Whoever is asked to remove the machine deletes its Node at once (members.go).
+//  2. Until an API server has heard of it, the machine can make its Node anew there. So each control-plane machine, from when it has heard
+//     itself, looks for the Node every forgetEvery, and deletes it, until it was not there forgetLooks times in a row. One that was off hears
+//     later, and begins then.
+//  3. A name that somebody has again is left alone. More than half of the control plane is asked for that first: so many know a ticket before
+//     anybody has it.
+//
+// How far it has come is not written down: a machine that has started begins anew with all that were removed within memberLife. Nothing that
+// was removed before that has a certificate that is valid.
+
+const (
+	// forgetEvery is how often it is looked for the Nodes of removed machines. It is longer than it takes others to hear of a removal
+	// (learnEvery) and their API servers to read it, and a look costs a process.
+	forgetEvery = 15 * time.Second
+	// forgetLooks is how often in a row a Node must not be there: five minutes, in which what was not in force at once is tried again
+	// (lookAgain) some times.
+	forgetLooks = 20
+	// forgetTime bounds deleting Nodes; the API server may be down. In this time no machine that is invited meanwhile has made its Node.
+	forgetTime = 15 * time.Second
+)
+
+// forgetting is how far it is with the Nodes of removed machines. The zero value knows of none.
+type forgetting struct {
+	sync.Mutex
+	left map[string]int // by ticket: how often its Node is looked for yet
+
+	problem string                                                                // why the last look came to nothing
+	nodes   func(ctx context.Context, names []string) (there []string, err error) // deletes those that are there; nil for the usual way
+}
+
+// due are the names that are looked for, of machines that are gone. Those that it hears of for the first time it looks for.
+func (f *forgetting) due(gone []trust.Gone) []string {
+	f.Lock()
+	defer f.Unlock()
+	left := map[string]int{}
+	var names []string
+	for _, g := range gone {
+		n, known := f.left[g.Ticket]
+		if !known {
+			n = forgetLooks
+		}
+		if left[g.Ticket] = n; n > 0 && !slices.Contains(names, g.Name) {
+			names = append(names, g.Name)
+		}
+	}
+	f.left = left
+	return names
+}
+
+// looked notes a look for names, of which some were there.
+func (f *forgetting) looked(gone []trust.Gone, names, there []string) {
+	f.Lock()
+	defer f.Unlock()
+	for _, g := range gone {
+		switch {
+		case slices.Contains(there, g.Name):
+			f.left[g.Ticket] = forgetLooks
+		case slices.Contains(names, g.Name):
+			f.left[g.Ticket] = max(0, f.left[g.Ticket]-1)
+		}
+	}
+}
+
+// again has the machines of some tickets looked for as if it had just been heard that they were removed.
+func (f *forgetting) again(tickets []string) {
+	f.Lock()
+	defer f.Unlock()
+	for _, t := range tickets {
+		delete(f.left, t)
+	}
+}
+
+// keepForgetting looks for the Nodes of removed machines as long as the machine runs.
+func (m *machine) keepForgetting(ctx context.Context) {
+	tick := time.NewTicker(forgetEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+		if m.serving() {
+			m.lookForGone(ctx)
+		}
+	}
+}
+
+// serving tells whether the API server of this machine answers.
+func (m *machine) serving() bool {
+	list, _ := m.services.Status().Get()
+	return slices.ContainsFunc(list, func(s supervise.Status) bool {
+		return s.Name == serviceKubeAPI && slices.ContainsFunc(s.Components, func(c supervise.Component) bool {
+			return c.Name == componentAPIServer && c.Ready
+		})
+	})
+}
+
+// componentAPIServer is the API server, as its process announces it.
+const componentAPIServer = "kube-apiserver"
+
+// lookForGone looks once. Where no machine was removed lately it does nothing.
+func (m *machine) lookForGone(ctx context.Context) {
+	now, _ := m.config.Get()
+	if now.config == nil || now.config.Cluster == nil || worker(now.config) {
+		return
+	}
+	m.book.Lock()
+	known := m.book.openLocked()
+	m.book.Unlock()
+	gone := known.Gone(time.Now().Add(-memberLife), time.Now())
+	names := m.forgetting.due(gone)
+	if len(names) == 0 {
+		return
+	}
+	there, err := m.forget(ctx, names)
+	problem := ""
+	if err != nil {
+		problem = fmt.Sprintf("the Nodes of machines that were taken out are not looked for: %v; it is tried again every %v", err, forgetEvery)
+	} else {
+		m.forgetting.looked(gone, names, there)
+	}
+	for _, name := range there {
+		m.events.add("cluster", "op", fmt.Sprintf("the Node of machine %s was there, and is deleted: the machine was taken out", name))
+	}
+	if problem != "" && problem != m.forgetting.problem {
+		m.events.add("cluster", "failure", problem)
+	}
+	m.forgetting.problem = problem
+}
+
+// forget deletes the Nodes of machines that were taken out, but those whose name somebody has again, and says which were there.
+func (m *machine) forget(ctx context.Context, names []string) (there []string, err error) {
+	now, _ := m.config.Get()
+	of := m.electorate(now)
+	heard, silent := m.learnRolls(ctx, of.others, of.majority()-of.one())
+	if len(heard)+of.one() < of.majority() {
+		return nil, fmt.Errorf("%d of %d control-plane machines say whether the names are somebody's again, and %d have to (%s)", len(heard)+of.one(), of.all(), of.majority(), strings.Join(silent, "; "))
+	}
+	m.book.Lock()
+	known, damaged := m.book.openLocked(), m.book.damaged
+	m.book.Unlock()
+	if damaged != nil { // it does not know who is a member
+		return nil, damaged
+	}
+	gone := known.Gone(time.Time{}, time.Now())
+	names = slices.DeleteFunc(slices.Clone(names), func(name string) bool {
+		return reservedName(now.config, name) || !slices.ContainsFunc(gone, func(g trust.Gone) bool { return g.Name == name })
+	})
+	if len(names) == 0 {
+		return nil, nil
+	}
+	ctx, cancel := m.within(ctx, forgetTime)
+	defer cancel()
+	if m.forgetting.nodes != nil {
+		return m.forgetting.nodes(ctx, names)
+	}
+	return ask[[]string](ctx, m, paths.UserControllers, "forget-nodes", names)
+}

@@ -1,0 +1,195 @@
+package main
+
+import (
+	"context"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"errors"
+	"math/big"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/pki"
+	"github.com/orlop-os/orlop/pkg/trust"
+)
+
+// nodes are the Nodes that the API server has, and what was asked of it.
+type nodes struct {
+	have   []string
+	asked  [][]string
+	refuse error
+}
+
+func (n *nodes) forget(ctx context.Context, names []string) ([]string, error) {
+	if _, bounded := ctx.Deadline(); !bounded || ctx.Err() != nil {
+		return nil, errors.New("it ends with its caller, or never")
+	}
+	n.asked = append(n.asked, names)
+	if n.refuse != nil {
+		return nil, n.refuse
+	}
+	var there []string
+	for _, name := range names {
+		if i := slices.Index(n.have, name); i >= 0 {
+			n.have, there = slices.Delete(n.have, i, i+1), append(there, name)
+		}
+	}
+	return there, nil
+}
+
+var operator = &x509.Certificate{Subject: pkix.Name{CommonName: "admin", Organization: []string{pki.RoleAdmin}}, SerialNumber: big.NewInt(1)}
+
+// removed has a machine's book say that some machines were members, and were taken out.
+func removed(t *testing.T, a clusterAPI, at time.Time, names ...string) {
+	t.Helper()
+	if err := a.m.book.update(func(b trust.Book) (trust.Book, error) {
+		for i, name := range names {
+			b.Members = append(b.Members, trust.Member{Name: name, Ticket: "1" + string(rune('a'+i)), Address: "10.0.0.21", Joined: at, Renewed: at, Expires: at.Add(memberLife)})
+		}
+		var err error
+		for _, name := range names {
+			if b, _, err = b.Remove(name, at, "admin"); err != nil {
+				return b, err
+			}
+		}
+		return b, nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestLookForGone: the Node of a machine that was removed goes, also when it is made anew, until it has stayed away long enough; names that
+// somebody has are left alone.
+func TestLookForGone(t *testing.T) {
+	a, n := controlPlane(t), &nodes{have: []string{"w1"}}
+	a.m.forgetting.nodes = n.forget
+	a.m.lookForGone(t.Context())
+	if len(n.asked) != 0 {
+		t.Errorf("nothing was removed, and it is looked for %v", n.asked)
+	}
+	removed(t, a, time.Now(), "w1", "m1") // m1 is the control plane's
+	looks := func(want int) {
+		t.Helper()
+		n.asked = nil
+		for range want + 5 {
+			a.m.lookForGone(t.Context())
+		}
+		if len(n.asked) != want || len(n.have) != 0 {
+			t.Errorf("looked %d times, want %d; there are %v", len(n.asked), want, n.have)
+		}
+		for _, names := range n.asked {
+			if !slices.Equal(names, []string{"w1"}) {
+				t.Errorf("looked for %v", names)
+			}
+		}
+	}
+	looks(1 + forgetLooks)
+	a.m.forgetting.again([]string{"1a"})
+	for range 3 {
+		a.m.lookForGone(t.Context())
+	}
+	n.have = []string{"w1"} // where it was not known yet that it counts no more
+	looks(1 + forgetLooks)
+
+	// Where the API server does not answer it is not done.
+	a.m.forgetting.again([]string{"1a"})
+	n.refuse = errors.New("it does not answer")
+	for range 2 * forgetLooks {
+		a.m.lookForGone(t.Context())
+	}
+	failures := 0
+	for _, e := range a.m.events.after(0) {
+		if strings.Contains(e.message, "it does not answer") {
+			failures++
+		}
+	}
+	if failures != 1 {
+		t.Errorf("said %d times that the API server does not answer", failures)
+	}
+	n.refuse, n.have = nil, []string{"w1"}
+	looks(1 + forgetLooks)
+
+	// After a start it is looked for again, because nobody knows how far it had come; what nothing is valid of any more is not.
+	a.m.forgetting.left = nil
+	looks(forgetLooks)
+	long := controlPlane(t)
+	long.m.forgetting.nodes = n.forget
+	removed(t, long, time.Now().Add(-memberLife-time.Hour), "w1")
+	n.asked = nil
+	if long.m.lookForGone(t.Context()); len(n.asked) != 0 {
+		t.Errorf("looked for %v", n.asked)
+	}
+
+	// The name is another machine's.
+	_, request := newRequest(t)
+	if _, err := a.Invite(from(t, operator, "10.0.0.5:1"), &api.InviteRequest{Name: "w1", Request: request}); err != nil {
+		t.Fatal(err)
+	}
+	n.have, n.asked = []string{"w1"}, nil
+	a.m.lookForGone(t.Context())
+	if there, err := a.m.forget(t.Context(), []string{"w1", "never heard of"}); err != nil || len(there)+len(n.asked) != 0 {
+		t.Errorf("the Node of a machine that is invited is deleted: %v, %v, %v", there, n.asked, err)
+	}
+}
+
+// TestForgetAsks: a ticket that this machine has not heard of yet keeps the Node of the machine that comes by it.
+func TestForgetAsks(t *testing.T) {
+	machines, off := three(t)
+	a, b, n := machines[0], machines[1], &nodes{have: []string{"w1"}}
+	a.m.forgetting.nodes = n.forget
+	removed(t, a, time.Now(), "w1")
+	for _, last := range []byte{12, 13} {
+		off.Store(netip.AddrFrom4([4]byte{10, 0, 0, last}), true)
+	}
+	if _, err := a.m.forget(t.Context(), []string{"w1"}); err == nil || !strings.Contains(err.Error(), "1 of 3 control-plane machines say") || len(n.asked) != 0 {
+		t.Errorf("one of three forgets a Node: %v", err)
+	}
+	off.Clear()
+	off.Store(netip.MustParseAddr("10.0.0.11"), true)
+	_, request := newRequest(t)
+	if _, err := b.Invite(from(t, operator, "10.0.0.5:1"), &api.InviteRequest{Name: "w1", Request: request}); err != nil {
+		t.Fatal(err)
+	}
+	if there, err := a.m.forget(t.Context(), []string{"w1"}); err != nil || len(there) != 0 || len(n.have) != 1 {
+		t.Errorf("deleted %v, %v", there, err)
+	}
+}
+
+// TestRemoveAgain: where a removal is written down and not in force, or nobody waits for it any more, the Node is forgotten all the same; and
+// it can be asked for again.
+func TestRemoveAgain(t *testing.T) {
+	a, n := controlPlane(t), &nodes{have: []string{"w1"}}
+	a.m.forgetting.nodes = n.forget
+	removed(t, a, time.Now(), "w0")
+	// The door cannot be opened: its certificate cannot be made.
+	now, _ := a.m.config.Get()
+	now.config.Cluster.Spec.PKI.Machine.Key = now.config.Cluster.Spec.PKI.Client.Key
+	for range 30 {
+		a.m.lookForGone(t.Context())
+	}
+	n.asked = nil
+	ctx, cancel := context.WithCancel(from(t, operator, "10.0.0.5:1"))
+	cancel()
+	for _, name := range []string{"w0", "w0"} {
+		_, err := a.Remove(ctx, &api.RemoveMemberRequest{Name: name})
+		if status.Code(err) != codes.Internal || !strings.Contains(err.Error(), "it is written down, but not in force yet") {
+			t.Error(err)
+		}
+	}
+	if len(n.asked) != 2 {
+		t.Errorf("the Node is looked for %d times", len(n.asked))
+	}
+	if a.m.lookForGone(t.Context()); len(n.asked) != 3 {
+		t.Error("it is not looked for again")
+	}
+	if _, err := a.Remove(ctx, &api.RemoveMemberRequest{Name: "w9"}); status.Code(err) != codes.FailedPrecondition {
+		t.Error(err)
+	}
+}
