@@ -176,7 +176,7 @@ func defragment(ctx context.Context, dirs layout.Dirs) (done nodespec.EtcdDefrag
 	if err != nil {
 		return done, fmt.Errorf("etcd: does not answer: %w", err)
 	}
-	if err := room(dirs.EtcdData, before.DbSizeInUse, "etcd: cannot defragment, nothing was changed"); err != nil {
+	if err := room(dirs.EtcdData, before.DbSizeInUse, reserve, "etcd: cannot defragment, nothing was changed"); err != nil {
 		return done, err
 	}
 	alarms, err := c.AlarmList(ctx)

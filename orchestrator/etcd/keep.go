@@ -70,32 +70,65 @@ func (k keeper) at(name string) string { return filepath.Join(k.dirs.EtcdKept, n
 // saved is the snapshot that belongs to a version of the system.
 func (k keeper) saved() string { return k.at(k.spec.Version + savedSuffix) }
 
-const savedSuffix = ".db"
+const (
+	savedSuffix = ".db"
+	unfinished  = ".part" // etcd's client adds it until the file is whole (snapshot.SaveWithVersion)
+)
 
 // Save writes a snapshot of what etcd holds now, flushed, under the name of the version that runs. It asks the etcd that runs on
-// this machine.
+// this machine. An error refuses the upgrade, of which this is the first step.
 func Save(ctx context.Context, spec nodespec.Spec, dirs layout.Dirs) (nodespec.DataSaved, error) {
-	k := keeper{dirs, spec}
-	c, err := connect(ctx, dirs)
+	return keeper{dirs, spec}.save(ctx, reserve)
+}
+
+// save leaves so many bytes of DATA free: without them etcd could not begin its next log, and the API would go down amid an upgrade.
+func (k keeper) save(ctx context.Context, spare int64) (nodespec.DataSaved, error) {
+	c, err := connect(ctx, k.dirs)
 	if err != nil {
 		return nodespec.DataSaved{}, fmt.Errorf("etcd: cannot save the data: %w", err)
 	}
-	c.Close()
-	config := clientv3.Config{Endpoints: []string{endpoint(dirs)}, Logger: zap.NewNop()}
+	defer c.Close()
+	// What nobody needs goes first: it may be what takes the room.
+	if err := k.dropUnfinished(); err != nil {
+		return nodespec.DataSaved{}, err
+	}
+	if err := k.forgetSaved(); err != nil {
+		return nodespec.DataSaved{}, err
+	}
+	now, err := c.Status(ctx, endpoint(k.dirs))
+	if err != nil {
+		return nodespec.DataSaved{}, fmt.Errorf("etcd: cannot save the data: does not answer: %w", err)
+	}
+	if err := room(k.dirs.EtcdKept, now.DbSize, spare, "etcd: cannot save the data"); err != nil {
+		return nodespec.DataSaved{}, err
+	}
+	config := clientv3.Config{Endpoints: []string{endpoint(k.dirs)}, Logger: zap.NewNop()}
 	if _, err := snapshot.SaveWithVersion(ctx, zap.NewNop(), config, k.saved()); err != nil {
 		return nodespec.DataSaved{}, fmt.Errorf("etcd: cannot save the data: %w", err)
 	}
-	if err := durable.SyncFolder(dirs.EtcdKept); err != nil {
+	if err := durable.SyncFolder(k.dirs.EtcdKept); err != nil {
 		return nodespec.DataSaved{}, err
 	}
 	status, err := etcdutl.NewV3(zap.NewNop()).Status(k.saved())
 	if err != nil {
 		return nodespec.DataSaved{}, fmt.Errorf("etcd: cannot read back what was saved: %w", err)
 	}
-	if err := k.forgetSaved(); err != nil {
-		return nodespec.DataSaved{}, err
-	}
 	return nodespec.DataSaved{Revision: status.Revision, Size: status.TotalSize}, nil
+}
+
+// dropUnfinished removes what is left of a save that was cut short. It has the name of the version that ran then, so no other version's
+// save would take its place. A save that still goes on fails: settle calls this when the etcd that was asked is gone.
+func (k keeper) dropUnfinished() error {
+	all, err := filepath.Glob(k.at("*" + savedSuffix + unfinished))
+	if err != nil {
+		return fmt.Errorf("etcd: %w", err)
+	}
+	for _, name := range all {
+		if err := os.RemoveAll(name); err != nil { // a save that fails removes its file, too
+			return fmt.Errorf("etcd: cannot remove what is left of a save that was cut short: %w", err)
+		}
+	}
+	return nil
 }
 
 // forgetSaved removes what was saved for versions of which nothing can be on the machine any more: all but the one that runs
@@ -144,6 +177,9 @@ const (
 //
 // What somebody has asked for comes before that (putBack).
 func (k keeper) settle(own format) error {
+	if err := k.dropUnfinished(); err != nil { // what is put back may need its room
+		return err
+	}
 	if err := k.putBack(); err != nil {
 		return err
 	}

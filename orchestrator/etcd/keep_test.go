@@ -183,6 +183,55 @@ func TestSaveNothing(t *testing.T) {
 	}
 }
 
+// TestSaveRoom: what takes the room of others is not saved. What earlier saves have left goes before that, and when etcd starts.
+func TestSaveRoom(t *testing.T) {
+	m := newMember(t)
+	names := func() string {
+		t.Helper()
+		all, err := filepath.Glob(m.k.at("*" + savedSuffix + "*"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range all {
+			all[i] = filepath.Base(all[i])
+		}
+		return strings.Join(all, " ")
+	}
+	leave := func(files ...string) {
+		t.Helper()
+		for i, name := range files {
+			if err := os.WriteFile(m.k.at(name), []byte("cut"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			at := time.Unix(int64(1000*(i+1)), 0) // the last is the newest
+			if err := os.Chtimes(m.k.at(name), at, at); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	leave("0.9.0.db.part", "0.9.0.db")
+	m.serve(thisFormat, func(c *clientv3.Client) {
+		if got := names(); got != "0.9.0.db" {
+			t.Errorf("when etcd has started: %s", got)
+		}
+		m.put(c, "before", 1)
+		leave("0.8.0.db", "0.9.0.db", "0.9.0.db.part", "1.0.0.db.part")
+		_, err := m.k.save(t.Context(), 1<<60)
+		if err == nil || !strings.Contains(err.Error(), "cannot save the data: DATA has no room: it takes 1 MiB, ") || !strings.Contains(err.Error(), "delete images or volumes") {
+			t.Errorf("without room: %v", err)
+		}
+		if got := names(); got != "0.9.0.db" {
+			t.Errorf("after a save that was refused: %s", got)
+		}
+		if _, err := Save(t.Context(), m.k.spec, m.k.dirs); err != nil {
+			t.Fatal(err)
+		}
+		if got := names(); got != "0.9.0.db 1.0.0.db" {
+			t.Errorf("after a save: %s", got)
+		}
+	})
+}
+
 // TestForgetSaved: the data of this version and of the one before are kept.
 func TestForgetSaved(t *testing.T) {
 	m := newMember(t)

@@ -51,7 +51,7 @@ func Snapshot(ctx context.Context, dirs layout.Dirs, to *os.File) (about nodespe
 	if err != nil {
 		return about, fmt.Errorf("etcd: does not answer: %w", err)
 	}
-	if err := room(dirs.EtcdData, now.DbSize, "etcd: cannot take a snapshot"); err != nil {
+	if err := room(dirs.EtcdData, now.DbSize, reserve, "etcd: cannot take a snapshot"); err != nil {
 		return about, err
 	}
 	comes, err := c.Snapshot(ctx)
@@ -66,15 +66,15 @@ func Snapshot(ctx context.Context, dirs layout.Dirs, to *os.File) (about nodespe
 	return about, err
 }
 
-// room is an error unless DATA, which dir lies on, can take so many bytes more.
-func room(dir string, bytes int64, what string) error {
+// room is an error unless DATA, which dir lies on, can take so many bytes more and has some to spare then.
+func room(dir string, bytes, spare int64, what string) error {
 	var s unix.Statfs_t
 	if err := unix.Statfs(dir, &s); err != nil {
 		return fmt.Errorf("etcd: cannot tell the free space of DATA: %w", err)
 	}
-	if free := int64(s.Bavail) * s.Bsize; free < bytes+reserve {
+	if free := int64(s.Bavail) * s.Bsize; free < bytes+spare {
 		return fmt.Errorf("%s: DATA has no room: it takes %d MiB, %d MiB are free, of which %d are kept for what runs; delete images or volumes that are not needed",
-			what, (bytes+1<<20-1)>>20, free>>20, int64(reserve)>>20)
+			what, (bytes+1<<20-1)>>20, free>>20, spare>>20)
 	}
 	return nil
 }
@@ -261,7 +261,7 @@ func (k keeper) make(ctx context.Context, order nodespec.EtcdRestore, file *os.F
 	if err != nil {
 		return r, fmt.Errorf("etcd: cannot look at the snapshot: %w", err)
 	}
-	if err := room(k.dirs.EtcdKept, info.Size(), "etcd: cannot restore"); err != nil {
+	if err := room(k.dirs.EtcdKept, info.Size(), reserve, "etcd: cannot restore"); err != nil {
 		return r, err
 	}
 	if err := k.alone(ctx, "cannot restore"); err != nil {
