@@ -2,7 +2,9 @@ package localvolumes
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -238,9 +240,65 @@ func TestCopyFails(t *testing.T) {
 	if !strings.Contains(r.Waits[snapped(1)], "is made anew in a while") || !strings.Contains(r.Waits[snapped(1)], "no quota today") || len(r.Volumes) != 1 {
 		t.Errorf("%+v", r)
 	}
-	n.copying.keep(func(string) bool { return false }) // another one of the same name is wanted later
+	if _, err := n.obey(t.Context(), nil, nil); err != nil { // it is not its turn
+		t.Fatal(err)
+	}
+	if r := afterCopies(t, n, take); r.Waits[snapped(1)] == "" {
+		t.Errorf("it was not at rest: %+v", r)
+	}
+	n.copying.failed[snapped(1)] = setback{"no quota today", time.Now()} // it has rested
 	if r := afterCopies(t, n, take); len(r.Made) != 1 {
 		t.Errorf("%+v", r)
+	}
+}
+
+// TestManyWait: for all copies that wait the pods are asked for once, and not when none waits for pods; what is reported has a bound, also of
+// lists that are longer than they should be.
+func TestManyWait(t *testing.T) {
+	n, _, _ := copier(t)
+	asked := 0
+	n.pods = func(context.Context) (map[string]string, error) { asked++; return nil, nil }
+	if r := afterCopies(t, n, Copy{snapped(1), named(9), mib}); asked != 0 || r.Waits[snapped(1)] == "" {
+		t.Errorf("asked %d times, %+v", asked, r)
+	}
+	var mounts []*mountinfo.Info
+	for i := range 100 {
+		mounts = append(mounts, &mountinfo.Info{Root: "/lib/local-volumes/volumes/" + named(1), Mountpoint: fmt.Sprintf("/<<<<<<<<<<<<<<<<<<<<<%d", i)})
+	}
+	n.store.mounts = func() ([]*mountinfo.Info, error) { return mounts, nil }
+	var copies []Copy
+	var obsolete []string
+	for i := range 2500 {
+		copies = append(copies, Copy{snapped(1000 + i), named(1), mib})
+		obsolete = append(obsolete, named(5000+i))
+	}
+	r, err := n.obey(t.Context(), obsolete, copies)
+	if err != nil || asked != 1 || len(r.Waits) != mostCopies || len(r.Gone) != mostObsolete {
+		t.Errorf("asked %d times, %d wait, %d are gone, %v", asked, len(r.Waits), len(r.Gone), err)
+	}
+	for _, why := range r.Waits {
+		if !strings.HasPrefix(why, "volume "+named(1)+" is used by") || !strings.HasSuffix(why, ": it is copied when nobody uses it") {
+			t.Fatal(why)
+		}
+	}
+	text, err := json.Marshal(r)
+	if err != nil || len(text) > 50<<10 || !sameNode(Node{Report: r}, Node{Report: parseReport(string(text))}) {
+		t.Errorf("%d bytes, %v", len(text), err)
+	}
+}
+
+// TestCopying: a node says what it copies at the moment.
+func TestCopying(t *testing.T) {
+	n, _, _ := copier(t)
+	n.copying.start(t.Context(), snapped(1), func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }, n.change)
+	if r, err := n.obey(t.Context(), nil, []Copy{{snapped(1), named(1), mib}, {snapped(2), named(1), mib}}); err != nil || r.Copying != snapped(1) ||
+		r.Waits[snapped(1)] != "" || !strings.Contains(r.Waits[snapped(2)], snapped(1)) {
+		t.Errorf("%+v, %v", r, err)
+	}
+	n.copying.keep(func(string) bool { return false })
+	n.copying.wait()
+	if r, err := n.obey(t.Context(), nil, nil); err != nil || r.Copying != "" {
+		t.Errorf("%+v, %v", r, err)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -37,18 +38,15 @@ type setback struct {
 	until time.Time
 }
 
-// keep stops the copy that is being made, and forgets those that failed, unless they are wanted still.
+// keep stops the copy that is being made unless it is wanted still, and forgets those that failed when they have rested: one that is not
+// wanted now may have its turn again before that.
 func (c *copying) keep(wanted func(name string) bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.name != "" && !wanted(c.name) {
 		c.stop()
 	}
-	for name := range c.failed {
-		if !wanted(name) {
-			delete(c.failed, name)
-		}
-	}
+	maps.DeleteFunc(c.failed, func(_ string, f setback) bool { return !time.Now().Before(f.until) })
 }
 
 // busy says what is copied at the moment, and why a copy is not to be made yet.
@@ -99,19 +97,22 @@ func (c *copying) wait() {
 	}
 }
 
-// copy begins the first copy that can be made, unless one is being made, and reports on all.
+// copy begins the first copy that can be made, unless one is being made, and reports on all. However many wait for pods, these are asked for
+// once.
 func (n *node) copy(ctx context.Context, copies []Copy, report *Report) error {
 	report.Made, report.Waits = map[string]int64{}, map[string]string{}
+	waits := func(c Copy, why string) { report.Waits[c.Name] = short(why) }
+	pods := sync.OnceValue(func() map[string]string { return n.podNames(ctx) })
 	var problems []error
 	for _, c := range copies {
 		since, whole, err := n.store.whole(c.Name)
 		now, why := n.copying.busy(c.Name)
 		var used inUse
-		var waits errWait
+		var wait errWait
 		switch {
 		case err != nil:
 			problems = append(problems, err)
-			report.Waits[c.Name] = err.Error()
+			waits(c, err.Error())
 			continue
 		case whole:
 			report.Made[c.Name] = since
@@ -119,10 +120,10 @@ func (n *node) copy(ctx context.Context, copies []Copy, report *Report) error {
 		case now == c.Name: // nothing is to be said against it
 			continue
 		case why != "":
-			report.Waits[c.Name] = "its copy failed, and is made anew in a while: " + why
+			waits(c, "its copy failed, and is made anew in a while: "+why)
 			continue
 		case now != "":
-			report.Waits[c.Name] = fmt.Sprintf("its copy waits for that of %s", now)
+			waits(c, "its copy waits for that of "+now)
 			continue
 		}
 		j, err := n.store.reserve(c)
@@ -133,30 +134,37 @@ func (n *node) copy(ctx context.Context, copies []Copy, report *Report) error {
 				return n.store.finish(j, size, err)
 			}, n.change)
 		case errors.As(err, &used):
-			report.Waits[c.Name] = fmt.Sprintf("volume %s is used by %s: it is copied when nobody uses it", used.volume, n.users(ctx, used.places))
-		case errors.As(err, &waits):
-			report.Waits[c.Name] = err.Error()
+			waits(c, fmt.Sprintf("volume %s is used by %s: it is copied when nobody uses it", used.volume, users(used.places, pods())))
+		case errors.As(err, &wait):
+			waits(c, err.Error())
 		default:
 			problems = append(problems, err)
-			report.Waits[c.Name] = err.Error()
+			waits(c, err.Error())
 		}
 	}
+	report.Copying, _ = n.copying.busy("")
 	return errors.Join(problems...)
 }
 
 // podFolder is what the kubelet's folder of a pod looks like, in which it mounts volumes.
 var podFolder = regexp.MustCompile(`/pods/([0-9a-f-]{36})/`)
 
-// users says by whom a volume is used that is mounted at some places: pods' names where they can be had, their UIDs otherwise.
-func (n *node) users(ctx context.Context, places []string) string {
-	names := map[string]string{}
-	if n.pods != nil {
-		asking, done := context.WithTimeout(ctx, patience)
-		defer done()
-		if known, err := n.pods(asking); err == nil {
-			names = known
-		}
+// podNames are the names of the node's pods by UID, as far as they can be had.
+func (n *node) podNames(ctx context.Context) map[string]string {
+	if n.pods == nil {
+		return nil
 	}
+	asking, done := context.WithTimeout(ctx, patience)
+	defer done()
+	names, err := n.pods(asking)
+	if err != nil {
+		return nil // UIDs are told instead
+	}
+	return names
+}
+
+// users says by whom a volume is used that is mounted at some places: pods' names where they are known, their UIDs otherwise.
+func users(places []string, names map[string]string) string {
 	var users []string
 	for _, p := range places {
 		user := "what is mounted at " + p

@@ -236,9 +236,11 @@ func (n *node) pass(ctx context.Context, api kubernetes.Interface, own *corev1.N
 	return problems
 }
 
-// obey destroys what is obsolete, goes on with what was not finished, lets one copy begin, which ends by itself or with ctx, and reports.
+// obey destroys what is obsolete, goes on with what was not finished, lets one copy begin, which ends by itself or with ctx, and reports. Of a
+// list that is too long for the report the rest has to wait: whoever wrote it has it shorter when the first of it are done.
 func (n *node) obey(ctx context.Context, obsolete []string, copies []Copy) (Report, error) {
 	report := Report{Problem: n.problem, Filesystem: n.filesystem}
+	obsolete, copies = obsolete[:min(len(obsolete), mostObsolete)], copies[:min(len(copies), mostCopies)]
 	if n.store == nil { // an earlier file system's volumes went with it
 		report.Gone = slices.Sorted(slices.Values(obsolete))
 		return report, nil

@@ -41,7 +41,7 @@ func readNode(object any) *Node {
 func sameNode(a, b Node) bool {
 	x, y := a.Report, b.Report
 	return a.Hostname == b.Hostname && slices.Equal(a.Obsolete, b.Obsolete) && slices.Equal(a.Copies, b.Copies) &&
-		x.Problem == y.Problem && x.Filesystem == y.Filesystem && x.Size == y.Size && maps.Equal(x.Volumes, y.Volumes) &&
+		x.Problem == y.Problem && x.Filesystem == y.Filesystem && x.Size == y.Size && x.Copying == y.Copying && maps.Equal(x.Volumes, y.Volumes) &&
 		maps.Equal(x.Made, y.Made) && maps.Equal(x.Waits, y.Waits) && slices.Equal(x.Gone, y.Gone)
 }
 

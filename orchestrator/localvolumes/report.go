@@ -27,6 +27,25 @@ const (
 	promiseAnnotation = "orlop.dev/local-snapshot"
 )
 
+// What a Node says and is told has a bound, because all annotations of an object together can have 256 KiB (k8s.io/apimachinery,
+// TotalAnnotationSizeLimitB), and beyond it every change of one is refused. A name is of 45 bytes at most, 47 in quotes, and a number of 19:
+//
+//	Volumes    1024 × 68    name, colon, number, comma    69,632
+//	Gone        256 × 48    name, comma                   12,288
+//	Obsolete    256 × 48                                  12,288
+//	Made         64 × 68                                   4,352
+//	Waits        64 × 561   name, colon, reason, comma    35,904
+//	Copies       64 × 137   two names, number, keys        8,768
+//
+// That are 140 KiB with the few bytes of the rest, and 116 KiB are left for others' annotations. After a restore of the cluster's data twice as
+// many volumes may be on a disk, as long as nothing more is promised: they fit too.
+const (
+	mostNames    = 1024 // volumes and snapshots of a node, on its disk or promised
+	mostObsolete = 256  // names that a node is told at a time to destroy
+	mostCopies   = 64   // copies that a node is told at a time to make
+	longestWait  = 512  // bytes of a reason, as JSON
+)
+
 // The attributes of a volume that the node's half is told by the kubelet.
 const (
 	attributeFilesystem = "filesystem" // the file system that the volume belongs to; see Report
@@ -45,9 +64,10 @@ type Report struct {
 	// Volumes are those that lie on the disk, snapshots and what is not finished too, with their limits in bytes.
 	Volumes map[string]int64 `json:"volumes,omitempty"`
 	// Made are those that the node was told to make by copying and that are whole, each with when its copy began, in seconds since 1970.
-	// Waits are the others, each with the reason, but for the one that is being copied.
-	Made  map[string]int64  `json:"made,omitempty"`
-	Waits map[string]string `json:"waits,omitempty"`
+	// Waits are the others, each with the reason, but for the one that is being copied, which is Copying.
+	Made    map[string]int64  `json:"made,omitempty"`
+	Waits   map[string]string `json:"waits,omitempty"`
+	Copying string            `json:"copying,omitempty"`
 	// Gone are those of the volumes and snapshots that the node was told to destroy that are not on the disk any more. Sorted.
 	Gone []string `json:"gone,omitempty"`
 }
@@ -58,6 +78,20 @@ var volumeName = regexp.MustCompile(`^(pvc|snapshot)-[0-9a-f]{8}(-[0-9a-f]{4}){3
 
 // isSnapshot tells a snapshot's name from a volume's.
 func isSnapshot(name string) bool { return strings.HasPrefix(name, "snapshot-") }
+
+// short is a reason of which the middle is left out when it is longer than longestWait: the end says what is wrong, or what will be. What is
+// no text is left out too, because a report that was read would not be the same as what was written.
+func short(text string) string {
+	text = strings.ToValidUTF8(text, "")
+	for most, cut := longestWait, text; ; most -= most / 8 {
+		if len(text) > most {
+			cut = strings.ToValidUTF8(text[:most/2], "") + "..." + strings.ToValidUTF8(text[len(text)-most/2:], "")
+		}
+		if encoded, err := json.Marshal(cut); err == nil && len(encoded) <= longestWait {
+			return cut
+		}
+	}
+}
 
 // parseReport reads a Node's annotation. A node that has said nothing yet has a problem.
 func parseReport(text string) Report {

@@ -33,11 +33,12 @@ import (
 const Name = "local-volumes"
 
 // again is how long after a failure it is tried again; patience is how long one request may take; soon is how often it is looked for what is
-// about to be there.
+// about to be there; turn is how long a node is told the same of more copies, or of more to destroy, than it is told at a time.
 const (
 	soon     = 250 * time.Millisecond
 	again    = 2 * time.Second
 	patience = 10 * time.Second
+	turn     = time.Minute
 )
 
 // Controllers describes the component that decides, without its Run function. There is none where local volumes are not wanted.
@@ -209,6 +210,18 @@ func (c *controller) run(ctx context.Context, tell func(detail string)) error {
 	if !cache.WaitForCacheSync(ctx.Done(), synced...) {
 		return nil // asked to stop
 	}
+	go func() {
+		ticker := time.NewTicker(turn)
+		defer ticker.Stop()
+		for {
+			select {
+			case <-ticker.C:
+				change()
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
 	component.Repeat(ctx, c.changed, again, c.pass, tell)
 	return nil
 }
@@ -317,7 +330,7 @@ type objects struct {
 
 // world reads the caches.
 func (c *controller) world() (World, objects) {
-	w := World{Reserve: c.reserve}
+	w := World{Reserve: c.reserve, Turn: time.Now().Unix() / int64(turn/time.Second)}
 	all := objects{
 		claims: map[string]*corev1.PersistentVolumeClaim{}, volumes: map[string]*corev1.PersistentVolume{},
 		classes: map[string]*storagev1.StorageClass{}, capacities: map[string]*storagev1.CSIStorageCapacity{},

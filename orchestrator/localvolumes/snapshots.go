@@ -94,7 +94,7 @@ type (
 		Snapshot, Bound string
 		State           State
 	}
-	// Tell tells a node what it is to copy, all of it.
+	// Tell tells a node what it is to copy, all of it or mostCopies.
 	Tell struct {
 		Node   string
 		Copies []Copy
@@ -178,13 +178,31 @@ func copies(w World, nodes map[string]Node) (todo map[string][]Copy, needed map[
 	return todo, needed
 }
 
+// some are those of a node's copies that it is told in a turn: the one that it makes, then one of each source, and then more of each: what
+// waits for the pods of one volume, for ever perhaps, keeps nothing of others waiting. What is not told is wanted still.
+func some(all []Copy, making string, turn int64) []Copy {
+	if len(all) <= mostCopies {
+		return all
+	}
+	name := func(c Copy) string { return c.Name }
+	before, of := map[string]int{}, map[string]int{}
+	order := shuffled(all, turn, name)
+	for _, c := range order {
+		of[c.Of]++
+		before[c.Name] = of[c.Of]
+	}
+	before[making] = 0
+	slices.SortStableFunc(order, func(a, b Copy) int { return cmp.Compare(before[a.Name], before[b.Name]) })
+	return sorted(order[:mostCopies], name)
+}
+
 // fills tells nodes what to copy, writes down what they have copied, and tells claims why their volumes are not filled yet.
 func fills(w World, nodes map[string]Node) []Op {
 	var ops []Op
 	todo, _ := copies(w, nodes)
 	for _, n := range sorted(w.Nodes, func(n Node) string { return n.Name }) {
-		if !slices.Equal(n.Copies, todo[n.Hostname]) {
-			ops = append(ops, Tell{n.Name, todo[n.Hostname]})
+		if tell := some(todo[n.Hostname], n.Report.Copying, w.Turn); !slices.Equal(n.Copies, tell) {
+			ops = append(ops, Tell{n.Name, tell})
 		}
 	}
 	waits := map[string]string{}
@@ -254,7 +272,7 @@ func origin(w World, s Source) (of string, least int64, node Node, why string) {
 }
 
 // snapshots promises snapshots, says how they are, and brings those to their end that nobody wants any more.
-func snapshots(w World, nodes map[string]Node, free map[string]int64) []Op {
+func snapshots(w World, nodes map[string]Node, free rooms) []Op {
 	var ops []Op
 	contents := map[string]Content{}
 	for _, c := range sorted(w.Contents, func(c Content) string { return c.Name }) {
@@ -314,7 +332,7 @@ func snapshots(w World, nodes map[string]Node, free map[string]int64) []Op {
 }
 
 // taken begins to take a snapshot, or says why not: first the snapshot is kept from going, then it gets its content.
-func taken(w World, s Snapshot, free map[string]int64) (Op, string) {
+func taken(w World, s Snapshot, free rooms) (Op, string) {
 	class, why := w.snapshotClass(s.Class)
 	if why != "" {
 		return nil, why
@@ -324,12 +342,14 @@ func taken(w World, s Snapshot, free map[string]int64) (Op, string) {
 	switch {
 	case why != "":
 		return nil, why
-	case size > room:
-		return nil, fmt.Sprintf("node %s has room for %s, and the snapshot may need %s until it is taken", node.Name, humanSize(room), humanSize(size))
+	case room.names < 1:
+		return nil, crowded(node.Name)
+	case size > room.bytes:
+		return nil, fmt.Sprintf("node %s has room for %s, and the snapshot may need %s until it is taken", node.Name, humanSize(room.bytes), humanSize(size))
 	case !s.Guarded:
 		return GuardSnapshot{s.Key, class.Name}, ""
 	}
-	free[node.Hostname] -= size
+	free.take(node.Hostname, size, 1)
 	return CreateContent{Snapshot: s.Key, Class: class.Name, Name: contentName(s.UID), Of: of, Hostname: node.Hostname,
 		Filesystem: node.Report.Filesystem, Size: size, Retain: class.Retain}, ""
 }
@@ -371,13 +391,27 @@ func (c Content) look(nodes map[string]Node) State {
 	case c.pending() && whole:
 		return State{Taken: made, Ready: true, Size: c.Size}
 	case c.pending():
-		state.Problem = node.Report.Waits[c.Handle]
+		state.Problem = c.waits(node)
 	case !has:
 		state.Problem = fmt.Sprintf("its data are lost: node %s does not have them", c.Node)
 	default:
 		state.Ready, state.Size = true, c.Size
 	}
 	return state
+}
+
+// waits says why a content is not taken yet. What was said last holds until its node says something else: it may not be the copy's turn.
+func (c Content) waits(node Node) string {
+	told := slices.ContainsFunc(node.Copies, func(x Copy) bool { return x.Name == c.Handle })
+	switch why := node.Report.Waits[c.Handle]; {
+	case why != "":
+		return why
+	case node.Report.Copying == c.Handle:
+		return ""
+	case !told && len(node.Copies) >= mostCopies:
+		return cmp.Or(c.State.Problem, fmt.Sprintf("its copy waits for its turn: node %s is told of %d at a time", node.Name, mostCopies))
+	}
+	return c.State.Problem
 }
 
 // contentEnds brings contents that are deleted to their end. It adds to what nodes are to destroy.

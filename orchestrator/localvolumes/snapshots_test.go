@@ -74,6 +74,16 @@ func TestSnapshots(t *testing.T) {
 			"content " + contentName(uid(1)) + " is not ready: pod x uses it",
 			"snapshot default/s1 is not ready: pod x uses it",
 		}},
+		{"it is being taken, and nothing is said against it any more", world(World{Nodes: told(shot), Snapshots: []Snapshot{guarded(snapshotOf(1))},
+			Contents: []Content{bare(contentOf(1, "a", gib, 0), func(c *Content) { c.State.Problem = "pod x uses it" })}}, disk,
+			func(r *Report) { r.Copying = snapped(1) }), []string{
+			"content " + contentName(uid(1)) + " is not ready",
+			"snapshot default/s1 is not ready",
+		}},
+		{"what was said holds until something else is", world(World{Nodes: told(shot), Snapshots: []Snapshot{guarded(snapshotOf(1))},
+			Contents: []Content{bare(contentOf(1, "a", gib, 0), func(c *Content) { c.State.Problem = "pod x uses it" })}}, disk, nil), []string{
+			"snapshot default/s1 is not ready: pod x uses it",
+		}},
 		{"it is taken", world(World{Nodes: told(shot), Snapshots: []Snapshot{guarded(snapshotOf(1))}, Contents: []Content{contentOf(1, "a", gib, 0)}}, taken, made), []string{
 			"content " + contentName(uid(1)) + " is ready, of 1073741824 bytes",
 			"snapshot default/s1 is ready, of 1073741824 bytes",

@@ -18,6 +18,7 @@ const leastSize = 1 << 20
 // World is what the API server holds about claims and their volumes.
 type World struct {
 	Reserve    int64 // bytes of each node's DATA that are the system's and the pods' own; 0: defaultReserve
+	Turn       int64 // another one now and then, so that of many things that wait each has its turn
 	Nodes      []Node
 	Classes    []StorageClass // of this driver
 	Claims     []Claim        // of these classes, or bound to one of the volumes
@@ -108,7 +109,7 @@ type (
 	DeleteVolume struct{ Name string }
 	// Finish lets a volume go.
 	Finish struct{ Name string }
-	// Destroy tells a node which volumes are obsolete, all of them.
+	// Destroy tells a node which volumes are obsolete, all of them or mostObsolete.
 	Destroy struct {
 		Node  string
 		Names []string
@@ -149,12 +150,12 @@ func (o DropCapacity) String() string { return "drop capacity " + o.Name }
 // their way out too, and of what else lies in its folder of volumes, is never more than its DATA without the reserve.
 func Step(w World) []Op {
 	var ops []Op
-	free := map[string]int64{} // by hostname, of nodes that can have volumes
+	free := rooms{} // of nodes that can have volumes
 	nodes := map[string]Node{}
 	for _, n := range w.Nodes {
 		nodes[n.Hostname] = n
 		if n.Report.Problem == "" {
-			free[n.Hostname] = Free(w.Reserve, n, w.Volumes, w.Contents)
+			free[n.Hostname] = left(w.Reserve, n, w.Volumes, w.Contents)
 		}
 	}
 	ops = append(ops, ends(w, nodes)...)
@@ -173,30 +174,57 @@ func defaultReserve(size int64) int64 { return min(size/4, 20<<30) }
 // all volumes are full.
 const spared = 15
 
+// room is what can still be promised on a node.
+type room struct {
+	bytes int64 // less than nothing when DATA became smaller, or the reserve larger
+	names int   // of volumes and snapshots
+}
+
+// rooms are those of nodes, by hostname.
+type rooms map[string]room
+
+// take promises so many bytes, and a name for them if they are no growth.
+func (r rooms) take(hostname string, bytes int64, names int) {
+	r[hostname] = room{r[hostname].bytes - bytes, r[hostname].names - names}
+}
+
+// crowded says why a node can have no more volumes and snapshots, however small.
+func crowded(node string) string {
+	return fmt.Sprintf("node %s has %d volumes and snapshots, and can have no more: delete some", node, mostNames)
+}
+
 // Free is what can still be promised on a node, in bytes; less than nothing when its DATA became smaller, or the reserve larger. A snapshot
 // counts as its volume until it is taken, and as what is in it from then on: nobody can write to it.
 func Free(reserve int64, n Node, volumes []Volume, contents []Content) int64 {
+	return left(reserve, n, volumes, contents).bytes
+}
+
+// left is what can still be promised on a node, in bytes as Free says, and in names.
+func left(reserve int64, n Node, volumes []Volume, contents []Content) room {
 	if reserve == 0 {
 		reserve = defaultReserve(n.Report.Size)
 	}
-	free := n.Report.Size - n.Report.Size*spared/100 - reserve
+	free, names := n.Report.Size-n.Report.Size*spared/100-reserve, mostNames
 	there := maps.Clone(n.Report.Volumes) // what is left of it is a snapshot, or stands for nothing
 	for _, v := range volumes {
 		if v.Node == n.Hostname && v.Filesystem == n.Report.Filesystem {
 			free -= max(v.Size, there[v.Name])
+			names--
 			delete(there, v.Name)
 		}
 	}
 	for _, c := range contents {
 		if c.Node == n.Hostname && c.Filesystem == n.Report.Filesystem && c.Of != "" && c.State.Taken == 0 {
 			free -= max(c.Size, there[c.Handle])
+			names--
 			delete(there, c.Handle)
 		}
 	}
 	for _, bytes := range there {
 		free -= bytes
+		names--
 	}
-	return free
+	return room{free, names}
 }
 
 // ends brings volumes that no claim has to their end, and tells the nodes what is obsolete.
@@ -222,15 +250,31 @@ func ends(w World, nodes map[string]Node) []Op {
 	}
 	ops = append(ops, contentEnds(w, nodes, needed, obsolete)...)
 	for _, n := range sorted(w.Nodes, func(n Node) string { return n.Name }) {
-		if !slices.Equal(n.Obsolete, obsolete[n.Hostname]) {
-			ops = append(ops, Destroy{n.Name, obsolete[n.Hostname]})
+		tell := obsolete[n.Hostname]
+		if len(tell) > mostObsolete { // the others stay as they are until they are told
+			itself := func(name string) string { return name }
+			tell = sorted(shuffled(tell, w.Turn, itself)[:mostObsolete], itself)
+		}
+		if !slices.Equal(n.Obsolete, tell) {
+			ops = append(ops, Destroy{n.Name, tell})
 		}
 	}
 	return ops
 }
 
+// shuffled has everything in an order that is the same for a turn, whatever is added or goes, and another one in the next. Whoever is first in
+// a list that is cut gives way in the next turn, so that what cannot be done does not keep from being told what can.
+func shuffled[T any](all []T, turn int64, name func(T) string) []T {
+	lots := map[string]string{}
+	for _, x := range all {
+		lot := sha256.Sum256(fmt.Appendf(nil, "%d/%s", turn, name(x)))
+		lots[name(x)] = string(lot[:])
+	}
+	return sorted(all, func(x T) string { return lots[name(x)] })
+}
+
 // growth lets volumes grow whose claims ask for more.
-func growth(w World, nodes map[string]Node, free map[string]int64) []Op {
+func growth(w World, nodes map[string]Node, free rooms) []Op {
 	volumes := map[string]Volume{}
 	for _, v := range w.Volumes {
 		volumes[v.Name] = v
@@ -241,7 +285,7 @@ func growth(w World, nodes map[string]Node, free map[string]int64) []Op {
 		if !bound || v.ClaimUID != c.UID || v.Deleting || c.Deleting || c.Has == 0 {
 			continue
 		}
-		more, room := c.Size-v.Size, free[v.Node]
+		more, room := c.Size-v.Size, free[v.Node].bytes
 		node, there := nodes[v.Node]
 		switch {
 		case !there, node.Report.Problem == "" && node.Report.Filesystem != v.Filesystem:
@@ -256,7 +300,7 @@ func growth(w World, nodes map[string]Node, free map[string]int64) []Op {
 			}
 			ops = append(ops, Refuse{c.Key, why})
 		case more > 0:
-			free[v.Node] -= more
+			free.take(v.Node, more, 0)
 			ops = append(ops, GrowVolume{v.Name, c.Size})
 		case v.Size > c.Has && !c.Resizing:
 			ops = append(ops, GrowClaim{c.Key, v.Size})
@@ -266,7 +310,7 @@ func growth(w World, nodes map[string]Node, free map[string]int64) []Op {
 }
 
 // births gives volumes to claims that a node was selected for.
-func births(w World, free map[string]int64) []Op {
+func births(w World, free rooms) []Op {
 	classes, taken, nodes := map[string]StorageClass{}, map[string]bool{}, map[string]Node{}
 	for _, c := range w.Classes {
 		classes[c.Name] = c
@@ -299,11 +343,13 @@ func births(w World, free map[string]int64) []Op {
 			ops = append(ops, Reschedule{c.Key, fmt.Sprintf("there is no node %s", c.Node)})
 		case n.Report.Problem != "":
 			ops = append(ops, Reschedule{c.Key, fmt.Sprintf("node %s has no volumes: %s", n.Name, n.Report.Problem)})
-		case want > free[n.Hostname]:
+		case free[n.Hostname].names < 1:
+			ops = append(ops, Reschedule{c.Key, crowded(n.Name)})
+		case want > free[n.Hostname].bytes:
 			ops = append(ops, Reschedule{c.Key, fmt.Sprintf("node %s has room for %s, and %s are asked for",
-				n.Name, humanSize(free[n.Hostname]), humanSize(want))})
+				n.Name, humanSize(free[n.Hostname].bytes), humanSize(want))})
 		default:
-			free[n.Hostname] -= want
+			free.take(n.Hostname, want, 1)
 			ops = append(ops, CreateVolume{Claim: c.Key, Name: name, Hostname: n.Hostname, Filesystem: n.Report.Filesystem, Size: want})
 		}
 	}
@@ -312,7 +358,7 @@ func births(w World, free map[string]int64) []Op {
 
 // copied gives a claim a volume that is filled from another one or from a snapshot. It can only be where that is, so it is made before the
 // scheduler chooses, which then finds one node to choose from.
-func copied(w World, c Claim, name string, free map[string]int64) Op {
+func copied(w World, c Claim, name string, free rooms) Op {
 	of, least, n, why := origin(w, c.Source)
 	want, room := max(c.Size, leastSize), free[n.Hostname]
 	switch {
@@ -320,23 +366,29 @@ func copied(w World, c Claim, name string, free map[string]int64) Op {
 		return Refuse{c.Key, why}
 	case want < least:
 		return Refuse{c.Key, fmt.Sprintf("%s are asked for, and what it is filled from needs a volume of %s", humanSize(want), humanSize(least))}
-	case want > room:
-		return Refuse{c.Key, fmt.Sprintf("node %s, on which %s is, has room for %s, and %s are asked for", n.Name, of, humanSize(room), humanSize(want))}
+	case room.names < 1:
+		return Refuse{c.Key, crowded(n.Name)}
+	case want > room.bytes:
+		return Refuse{c.Key, fmt.Sprintf("node %s, on which %s is, has room for %s, and %s are asked for", n.Name, of, humanSize(room.bytes), humanSize(want))}
 	}
-	free[n.Hostname] -= want
+	free.take(n.Hostname, want, 1)
 	return CreateVolume{c.Key, name, n.Hostname, n.Report.Filesystem, want, of}
 }
 
-// capacities says what is left, after all that is promised in this step.
-func capacities(w World, free map[string]int64) []Op {
+// capacities says what is left, after all that is promised in this step. A node that is crowded has no room, so that the scheduler takes another.
+func capacities(w World, free rooms) []Op {
 	have := map[string]Capacity{}
 	for _, c := range w.Capacities {
 		have[c.Name] = c
 	}
 	var ops []Op
 	for _, hostname := range slices.Sorted(maps.Keys(free)) {
+		bytes := max(free[hostname].bytes, 0) &^ (1<<20 - 1) // in whole MiB, for people
+		if free[hostname].names < 1 {
+			bytes = 0
+		}
 		for _, class := range sorted(w.Classes, func(c StorageClass) string { return c.Name }) {
-			want := Capacity{Name: capacityName(class.Name, hostname), Class: class.Name, Hostname: hostname, Bytes: max(free[hostname], 0) &^ (1<<20 - 1)} // in whole MiB, for people
+			want := Capacity{Name: capacityName(class.Name, hostname), Class: class.Name, Hostname: hostname, Bytes: bytes}
 			before, there := have[want.Name]
 			if before != want {
 				ops = append(ops, SetCapacity{want, !there})

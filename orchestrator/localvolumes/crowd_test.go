@@ -1,0 +1,204 @@
+package localvolumes
+
+import (
+	"encoding/json"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// crowd is a node with so many volumes, of each of which so many snapshots are to be taken.
+func crowd(volumes, snapshots int) World {
+	w := World{Nodes: []Node{able("a", map[string]int64{})}, SnapshotClasses: keepers}
+	w.Nodes[0].Report.Size = 1 << 50
+	for n := range volumes {
+		w.Volumes = append(w.Volumes, volumeOf(n, "a", mib))
+		w.Nodes[0].Report.Volumes[named(n)] = mib
+		for i := range snapshots {
+			c := contentOf(10000+100*n+i, "a", mib, 0)
+			c.Of = named(n)
+			w.Contents = append(w.Contents, c)
+		}
+	}
+	return w
+}
+
+// told are the copies that a step tells the node, or those that it was told when there is nothing new.
+func told(t *testing.T, w World) []Copy {
+	t.Helper()
+	tell := w.Nodes[0].Copies
+	for _, op := range Step(w) {
+		if o, ok := op.(Tell); ok {
+			tell = o.Copies
+		}
+	}
+	if len(tell) > mostCopies || !slices.IsSortedFunc(tell, func(a, b Copy) int { return strings.Compare(a.Name, b.Name) }) {
+		t.Fatalf("%d copies", len(tell))
+	}
+	return tell
+}
+
+// TestTurns: a node is told a bounded number of copies, the same for a turn, and each in some turn; volumes that are used for ever keep no other
+// one waiting, and the copy that is being made goes on.
+func TestTurns(t *testing.T) {
+	w := crowd(10, 90)
+	w.Nodes[0].Report.Copying = w.Contents[17].Handle
+	seen := map[string]bool{}
+	for w.Turn = range 200 {
+		all, of := told(t, w), map[string]bool{}
+		for _, c := range all {
+			seen[c.Name], of[c.Of] = true, true
+		}
+		if len(of) != 10 || !slices.ContainsFunc(all, func(c Copy) bool { return c.Name == w.Nodes[0].Report.Copying }) {
+			t.Fatalf("%d volumes have a turn, %v", len(of), all)
+		}
+		w.Nodes[0].Copies = all
+		for _, op := range Step(w) {
+			if _, again := op.(Tell); again {
+				t.Fatal("it does not settle")
+			}
+		}
+		w.Contents[20].Deleting = !w.Contents[20].Deleting // that something else comes or goes changes one of them at most
+		after := told(t, w)
+		if same := len(slices.DeleteFunc(slices.Clone(after), func(c Copy) bool { return !slices.Contains(all, c) })); same < mostCopies-1 {
+			t.Fatalf("%d are told still", same)
+		}
+	}
+	if len(seen) < 899 {
+		t.Errorf("%d of 900 were told", len(seen))
+	}
+	if all := told(t, crowd(1, mostCopies)); len(all) != mostCopies {
+		t.Errorf("%d fit", len(all))
+	}
+}
+
+// TestTurnIsSaid: a snapshot that is not told yet says so, and keeps what was said when its turn is over.
+func TestTurnIsSaid(t *testing.T) {
+	w := crowd(1, 65)
+	w.Nodes[0].Copies = told(t, w)
+	var got []string
+	for _, op := range Step(w) {
+		if o, ok := op.(SetContent); ok {
+			got = append(got, o.State.Problem)
+		}
+	}
+	if want := []string{"its copy waits for its turn: node a is told of 64 at a time"}; !slices.Equal(got, want) {
+		t.Errorf("%q", got)
+	}
+	for i := range w.Contents {
+		w.Contents[i].State.Problem = "pod x uses it"
+	}
+	for _, op := range Step(w) {
+		t.Error(op)
+	}
+}
+
+// TestCrowded: a node takes volumes and snapshots up to a number, however small they are, and says why it takes no more; what is on it can grow.
+func TestCrowded(t *testing.T) {
+	w := crowd(mostNames-1, 0)
+	w.Classes = local
+	bound := claim(1, "a", mib)
+	bound.Volume, bound.Has = named(1), mib
+	grows := claim(2, "a", 2*mib)
+	grows.Volume, grows.Has = named(2), mib
+	clone := claim(5003, "", mib)
+	clone.Source.Claim = bound.Key
+	snapshot := snapshotOf(1)
+	snapshot.Guarded = true
+	w.Claims = []Claim{bound, grows, claim(5001, "a", mib), claim(5002, "a", mib), clone}
+	w.Snapshots = []Snapshot{snapshot}
+	var got []string
+	for _, op := range Step(w) {
+		got = append(got, op.String())
+	}
+	full := "node a has 1024 volumes and snapshots, and can have no more: delete some"
+	want := []string{
+		"grow volume " + named(2) + " to 2097152 bytes",
+		"give claim default/c5001 volume " + named(5001) + " on a (1048576 bytes)",
+		"ask for another node for claim default/c5002: " + full,
+		"refuse claim default/c5003: " + full,
+		"snapshot default/s1 is not ready: " + full,
+		"capacity " + capacityName("local", "a") + ": class local has 0 bytes on a",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("%s\nwant:\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+// TestAnnotationsFit: all that a crowded node says and is told fits into its annotations, beside those of others.
+func TestAnnotationsFit(t *testing.T) {
+	const largest = 1<<63 - 1
+	r := Report{Filesystem: "0123456789abcdef", Size: largest, Copying: snapped(0), Volumes: map[string]int64{}, Made: map[string]int64{}, Waits: map[string]string{}}
+	var obsolete []string
+	var copies []Copy
+	for n := range mostNames {
+		r.Volumes[snapped(n)] = largest
+	}
+	for n := range mostObsolete {
+		obsolete = append(obsolete, snapped(n))
+	}
+	for n := range mostCopies {
+		copies = append(copies, Copy{snapped(n), snapped(n), largest})
+		r.Made[snapped(n)], r.Waits[snapped(n)] = largest, short(strings.Repeat("\x01<\xff", 1<<(n%20)))
+	}
+	r.Gone = obsolete
+	size := 0
+	for _, what := range []any{r, obsolete, copies} {
+		text, err := json.Marshal(what)
+		if err != nil {
+			t.Fatal(err)
+		}
+		size += len(text)
+	}
+	if size > 141<<10 {
+		t.Errorf("%d bytes", size)
+	}
+}
+
+// TestShort: a reason that is too long keeps both ends, and one that is not stays as it is.
+func TestShort(t *testing.T) {
+	if why := "volume é is used by pod <x>"; short(why) != why {
+		t.Error(short(why))
+	}
+	why := short("its copy failed: " + strings.Repeat("é", 5000) + ": disk quota exceeded")
+	if !strings.HasPrefix(why, "its copy failed: éé") || !strings.HasSuffix(why, "éé: disk quota exceeded") || len(why) > longestWait || !strings.Contains(why, "é...é") {
+		t.Error(why)
+	}
+}
+
+// TestManyGo deletes thousands of volumes and snapshots at once, some before they were taken: the node is told some at a time, what it is not
+// told stays, and all end.
+func TestManyGo(t *testing.T) {
+	w := crowd(2500, 0)
+	for i := range w.Volumes {
+		w.Volumes[i].Released, w.Volumes[i].Deleting = true, true
+	}
+	for n := range 100 {
+		w.Contents = append(w.Contents, contentOf(n, "a", mib, int64(n%2)))
+		w.Contents[n].Deleting = true
+	}
+	disk := map[string]int64{}
+	for name, size := range w.Nodes[0].Report.Volumes {
+		disk[name] = size
+	}
+	c := &cluster{t: t, World: w, disks: map[string]map[string]int64{"a": disk}, data: map[string]int{}, gone: map[string]bool{}}
+	r := rand.New(rand.NewPCG(1, 1))
+	passes := 0
+	for ; len(c.Volumes)+len(c.Contents) > 0 && passes < 100; passes++ {
+		c.Turn = int64(passes / 3)
+		for _, op := range Step(c.World) {
+			c.apply(op) // which fails if an object goes whose data are on the disk
+		}
+		if told := len(c.Nodes[0].Obsolete); told > mostObsolete {
+			t.Fatalf("%d names are told", told)
+		}
+		c.kubelet(r, 0)
+	}
+	if len(c.Volumes)+len(c.Contents)+len(disk) > 0 {
+		t.Errorf("%d volumes, %d snapshots and %d folders are left", len(c.Volumes), len(c.Contents), len(disk))
+	}
+	if want := 2600 / mostObsolete; passes < want {
+		t.Errorf("%d passes", passes)
+	}
+}
