@@ -339,7 +339,7 @@ func (a clusterAPI) Tell(ctx context.Context, r *api.TellRequest) (*api.TellResp
 	var news []trust.Revocation
 	err = a.m.book.update(func(b trust.Book) (trust.Book, error) {
 		var err error
-		if b, news, err = b.Merge(removed); err != nil {
+		if b, news, err = b.Merge(removed, time.Now()); err != nil {
 			return b, err
 		}
 		if b, _, err = b.Learn(roll, &a.m.book.session, time.Now()); err != nil {

@@ -96,7 +96,7 @@ func TestTell(t *testing.T) {
 	if len(known.Revoked) != 0 {
 		t.Errorf("revoked: %v", known.Revoked)
 	}
-	known, _, err = known.Merge([]trust.Revocation{{Origin: "1a", Count: 1}})
+	known, _, err = known.Merge([]trust.Revocation{{Origin: "1a", Count: 1}}, time.Now())
 	if err != nil || len(known.Tickets) != 0 {
 		t.Errorf("%v, %v", known.Tickets, err)
 	}

@@ -167,7 +167,7 @@ func (b *book) learn(ask func(*api.RevocationsRequest) (*api.RevocationsResponse
 	if known = b.openLocked(); b.damaged != nil { // somebody else may have written meanwhile
 		return nil, b.damaged
 	}
-	next, news, err := known.Merge(learnt)
+	next, news, err := known.Merge(learnt, time.Now())
 	if len(news) == 0 {
 		return nil, err
 	}

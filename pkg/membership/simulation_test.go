@@ -163,7 +163,7 @@ func (w *world) learn(p, q *plane) bool {
 	if p == q || !w.hears(p, q) || !w.hears(q, p) {
 		return false
 	}
-	next, _, err := p.book.Merge(q.book.Revoked)
+	next, _, err := p.book.Merge(q.book.Revoked, w.clock(p))
 	if err == nil {
 		next, _, err = next.Learn(q.book.Told(), p.session, w.clock(p))
 	}
@@ -275,7 +275,7 @@ func (w *world) remove(p *plane, name string) {
 	told := []*plane{p}
 	for _, q := range w.planes {
 		if q != p && w.hears(p, q) {
-			if q.book, _, err = q.book.Merge(p.book.Revoked); err != nil {
+			if q.book, _, err = q.book.Merge(p.book.Revoked, w.clock(q)); err != nil {
 				w.fail("%v", err)
 			}
 			told = append(told, q)

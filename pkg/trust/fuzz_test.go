@@ -17,18 +17,18 @@ func FuzzMerge(f *testing.F) {
 		if json.Unmarshal(before, &known.Revoked) != nil || json.Unmarshal(sent, &learnt) != nil {
 			return
 		}
-		known, _, err := Book{}.Merge(known.Revoked) // what a book can hold
+		known, _, err := Book{}.Merge(known.Revoked, noon) // what a book can hold
 		if err != nil {
 			return
 		}
-		next, news, err := known.Merge(learnt)
+		next, news, err := known.Merge(learnt, noon)
 		if len(next.Revoked) > maxRevoked || len(next.Revoked) < len(known.Revoked) || err == nil && len(news) == 0 && len(next.Revoked) != len(known.Revoked) {
 			t.Fatalf("%d revocations became %d", len(known.Revoked), len(next.Revoked))
 		}
 		if err != nil {
 			return
 		}
-		if _, again, err := next.Merge(learnt); err != nil || len(again) > 0 {
+		if _, again, err := next.Merge(learnt, noon); err != nil || len(again) > 0 {
 			t.Fatalf("learnt twice: %v, %v", again, err)
 		}
 		for _, r := range next.Revoked {

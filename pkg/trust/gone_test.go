@@ -2,6 +2,7 @@ package trust
 
 import (
 	"bytes"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -42,24 +43,24 @@ func TestGone(t *testing.T) {
 
 	// One who never knew the machine learns its name, also where it has heard of the revocation before, from one who did not know it.
 	nameless := Revocation{Origin: "1a", At: noon, By: "admin", Count: 1}
-	stranger, _, err := Book{}.Merge([]Revocation{nameless})
+	stranger, _, err := Book{}.Merge([]Revocation{nameless}, noon)
 	if err != nil || len(of(stranger, noon)) != 0 {
 		t.Fatal(of(stranger, noon), err)
 	}
 	for range 2 {
-		if stranger, _, err = stranger.Merge(b.Revoked); err != nil || !bytes.Equal(stranger.Digest(), b.Digest()) {
+		if stranger, _, err = stranger.Merge(b.Revoked, noon); err != nil || !bytes.Equal(stranger.Digest(), b.Digest()) {
 			t.Errorf("%v, %v", stranger.Revoked, err)
 		}
-		if stranger, _, err = stranger.Merge([]Revocation{nameless}); err != nil || !bytes.Equal(stranger.Digest(), b.Digest()) {
+		if stranger, _, err = stranger.Merge([]Revocation{nameless}, noon); err != nil || !bytes.Equal(stranger.Digest(), b.Digest()) {
 			t.Errorf("it has forgotten the name: %v, %v", stranger.Revoked, err)
 		}
 	}
-	knew, _, err := all.Merge([]Revocation{nameless})
+	knew, _, err := all.Merge([]Revocation{nameless}, noon)
 	if err != nil || !slices.Equal(of(knew, noon), []string{"w1 1a"}) {
 		t.Errorf("%v, %v", of(knew, noon), err)
 	}
 	for _, bad := range []Revocation{{Name: "dora", Machine: "w1"}, {Origin: "1a", Machine: "a\nb"}} {
-		if _, _, err := (Book{}).Merge([]Revocation{bad}); err == nil {
+		if _, _, err := (Book{}).Merge([]Revocation{bad}, noon); err == nil {
 			t.Errorf("learnt %+v", bad)
 		}
 	}
@@ -72,5 +73,53 @@ func TestGone(t *testing.T) {
 	member.Ticket = "3c"
 	if b.Members = []Member{member}; !slices.Equal(of(b.settle(), noon.Add(time.Hour)), []string{"w2 2b"}) {
 		t.Errorf("%v", of(b, noon))
+	}
+}
+
+// TestFullListForgets: a list that is full takes the place of the oldest ticket of which nothing is valid any more, and of nothing else; one
+// that has not forgotten yet does not bring it back.
+func TestFullListForgets(t *testing.T) {
+	at := func(days int) time.Time { return noon.Add(-time.Duration(days) * 24 * time.Hour) }
+	full := Book{Revoked: make([]Revocation, maxRevoked)}
+	for i := range full.Revoked {
+		// Of an operator's own certificates nobody knows how long they last.
+		full.Revoked[i] = Revocation{Origin: fmt.Sprintf("%x", i+1), At: at(1000), Count: 1}
+	}
+	set := func(i, days int) { full.Revoked[i].Machine, full.Revoked[i].At = fmt.Sprint("w", i), at(days) }
+	set(1, 119)
+	set(2, 90)
+	has := func(b Book, r Revocation) bool { return b.find(r) >= 0 }
+	fresh := Revocation{Origin: "fffff", Machine: "w", At: noon, Count: 1}
+	if _, _, err := full.Revoke(fresh); err == nil {
+		t.Error("forgets what may be valid")
+	}
+	if _, _, err := full.Merge([]Revocation{fresh}, noon); err == nil {
+		t.Error("forgets what may be valid")
+	}
+	set(7, 121)
+	set(9, 130)
+	set(8, 121)
+	next, _, err := full.Revoke(fresh)
+	if err != nil || len(next.Revoked) != maxRevoked || !has(next, fresh) || has(next, full.Revoked[9]) || !has(next, full.Revoked[7]) {
+		t.Errorf("%v", err)
+	}
+	if learnt, _, err := full.Merge([]Revocation{fresh}, noon); err != nil || !bytes.Equal(learnt.Digest(), next.Digest()) {
+		t.Errorf("%v", err)
+	}
+	back, news, err := next.Merge(full.Revoked, noon)
+	if err != nil || len(news) != 0 || !bytes.Equal(back.Digest(), next.Digest()) {
+		t.Errorf("%v, %v", news, err)
+	}
+	if back, news, err = (Book{}).Merge(full.Revoked[5:15], noon); err != nil || len(news) != 10 || !has(back, full.Revoked[9]) {
+		t.Errorf("one with room for it: %d, %v", len(news), err)
+	}
+	for _, want := range []int{7, 8} {
+		was := next
+		if next, _, err = next.Revoke(Revocation{Name: fmt.Sprint("dora", want), At: noon}); err != nil || has(next, full.Revoked[want]) || !has(was, full.Revoked[want]) {
+			t.Errorf("%d: %v", want, err)
+		}
+	}
+	if _, _, err := next.Revoke(Revocation{Name: "emil", At: noon}); err == nil {
+		t.Error("forgets what may be valid")
 	}
 }

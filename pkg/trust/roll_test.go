@@ -263,7 +263,7 @@ func TestRollsAgree(t *testing.T) {
 			for n, i := range append(random.Perm(3), random.Perm(3)...) {
 				if !done && (random.IntN(3) == 0 || n == 5) {
 					var err error
-					if b, _, err = b.Merge(removed); err != nil {
+					if b, _, err = b.Merge(removed, noon); err != nil {
 						t.Fatal(err)
 					}
 					done = true
@@ -354,7 +354,7 @@ func FuzzLearn(f *testing.F) {
 		if json.Unmarshal(sent, &learnt) != nil {
 			return
 		}
-		b, _, err := Book{}.Begin(id(1)).Merge([]Revocation{{Origin: "1", Count: 1}})
+		b, _, err := Book{}.Begin(id(1)).Merge([]Revocation{{Origin: "1", Count: 1}}, noon)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -33,8 +33,12 @@ const (
 	maxIssued = 2000
 	// maxOfRow is how many of one row the book holds: who renews without end takes nobody else's place.
 	maxOfRow = 8
-	// maxRevoked bounds the revocations: all of them are looked at when a call is made.
+	// maxRevoked bounds the revocations: all of them are looked at when a call is made. A full list forgets the oldest ticket that was revoked
+	// longer than keepTicket ago, else a name that was restored.
 	maxRevoked = 10000
+	// keepTicket is how long a full list remembers a ticket at least. What came of it had 90 days when it was revoked (machined's memberLife),
+	// and what else machines issue has MaxLife. Certificates by an operator's own CA, which come of no ticket, can last for years.
+	keepTicket = 120 * 24 * time.Hour
 )
 
 // Issued is a certificate that the machine has issued.
@@ -181,7 +185,7 @@ func (b Book) Revoke(r Revocation) (Book, Revocation, error) {
 		}
 		r.Count = b.Revoked[i].Count + 1
 	}
-	next, ok := b.put(r)
+	next, ok := b.put(r, r.At)
 	if !ok {
 		return b, r, fmt.Errorf("revocation refused: there are %d already; restore names that no valid certificate has any more", maxRevoked)
 	}
@@ -195,12 +199,12 @@ func (b Book) Restore(r Revocation) (Book, error) {
 		return b, fmt.Errorf("name %.80q: cannot restore: it is not revoked", r.Name)
 	}
 	r.Count, r.Restored = b.Revoked[i].Count+1, true
-	next, _ := b.put(r) // it takes the place of another
+	next, _ := b.put(r, r.At) // it takes the place of another
 	return next, nil
 }
 
 // Merge is the book with what another machine knows, and what of that is news. Nothing is learnt that could not be written down here.
-func (b Book) Merge(learnt []Revocation) (next Book, news []Revocation, err error) {
+func (b Book) Merge(learnt []Revocation, now time.Time) (next Book, news []Revocation, err error) {
 	next = b
 	for _, r := range learnt {
 		if (r.Origin == "") == (r.Name == "") || r.Origin != "" && r.Restored || r.Machine != "" && (r.Origin == "" || CheckHolder(r.Machine) != nil) {
@@ -215,7 +219,7 @@ func (b Book) Merge(learnt []Revocation) (next Book, news []Revocation, err erro
 			return b, nil, errors.Join(errors.New("revocations: cannot use what was sent"), err)
 		}
 		i := next.find(r)
-		if i < 0 && r.Restored && len(next.Revoked) >= maxRevoked { // it would push out another
+		if i < 0 && (r.Restored || r.over(now)) && len(next.Revoked) >= maxRevoked { // it would push out another
 			continue
 		}
 		if i >= 0 {
@@ -230,7 +234,7 @@ func (b Book) Merge(learnt []Revocation) (next Book, news []Revocation, err erro
 			r.Machine = machine
 		}
 		was, ok := next, false
-		if next, ok = next.put(r); !ok {
+		if next, ok = next.put(r, now); !ok {
 			return was, news, fmt.Errorf("revocations: there are %d already; restore names that no valid certificate has any more", maxRevoked)
 		}
 		news = append(news, r)
@@ -246,9 +250,13 @@ func (b Book) find(r Revocation) int {
 	return slices.IndexFunc(b.Revoked, func(o Revocation) bool { return o.Origin == r.Origin && o.Name == r.Name })
 }
 
-// put is the book with r in the place of what it knows of the same. A full one forgets a name that was restored: a machine that was away
-// since then would have it revoked again, which is the safe side.
-func (b Book) put(r Revocation) (Book, bool) {
+// over tells whether nothing that a revocation is of is valid any more: it is of a ticket, and long ago.
+func (r Revocation) over(now time.Time) bool { return r.Machine != "" && now.Sub(r.At) > keepTicket }
+
+// put is the book with r in the place of what it knows of the same. A full one forgets the oldest ticket of which nothing is valid any more;
+// to learn of it again from somebody does no harm. Without one it forgets a name that was restored: a machine that was away since then would
+// have it revoked again, which is the safe side.
+func (b Book) put(r Revocation, now time.Time) (Book, bool) {
 	list := slices.Clone(b.Revoked)
 	if i := b.find(r); i >= 0 {
 		list[i] = r
@@ -256,7 +264,15 @@ func (b Book) put(r Revocation) (Book, bool) {
 		return b, true
 	}
 	if len(list) >= maxRevoked {
-		i := slices.IndexFunc(list, func(o Revocation) bool { return o.Restored })
+		i := -1
+		for n, o := range list {
+			if o.over(now) && (i < 0 || cmp.Or(o.At.Compare(list[i].At), cmp.Compare(o.Origin, list[i].Origin)) < 0) {
+				i = n
+			}
+		}
+		if i < 0 {
+			i = slices.IndexFunc(list, func(o Revocation) bool { return o.Restored })
+		}
 		if i < 0 {
 			return b, false
 		}

@@ -163,7 +163,7 @@ func TestMachinesAgree(t *testing.T) {
 		machines := make([]Book, 3)
 		at := noon
 		learn := func(i, j int) {
-			next, _, err := machines[i].Merge(machines[j].Revoked)
+			next, _, err := machines[i].Merge(machines[j].Revoked, noon)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -220,16 +220,16 @@ func TestMergeRefuses(t *testing.T) {
 		"nothing": {}, "both": {Name: "dora", Origin: "1a"}, "a certificate restored": {Origin: "1a", Restored: true}, "no serial": {Origin: "0x1A"},
 		"control characters": {Name: "do\nra"}, "a long subject": {Name: "dora", By: strings.Repeat("x", 129)},
 	} {
-		if next, news, err := (Book{}).Merge([]Revocation{r}); err == nil || len(next.Revoked)+len(news) > 0 {
+		if next, news, err := (Book{}).Merge([]Revocation{r}, noon); err == nil || len(next.Revoked)+len(news) > 0 {
 			t.Errorf("%s: learnt %v", what, news)
 		}
 	}
 	full := Book{Revoked: make([]Revocation, maxRevoked)}
-	if _, _, err := full.Merge([]Revocation{{Name: "dora", Count: 1}}); err == nil {
+	if _, _, err := full.Merge([]Revocation{{Name: "dora", Count: 1}}, noon); err == nil {
 		t.Error("learns more than there is room for")
 	}
 	full.Revoked[7] = Revocation{Name: "emil", Count: 2, Restored: true}
-	if next, news, err := full.Merge([]Revocation{{Name: "ann", Count: 2, Restored: true}, {Name: "dora", Count: 1}}); err != nil || len(news) != 1 || len(next.Revoked) != maxRevoked {
+	if next, news, err := full.Merge([]Revocation{{Name: "ann", Count: 2, Restored: true}, {Name: "dora", Count: 1}}, noon); err != nil || len(news) != 1 || len(next.Revoked) != maxRevoked {
 		t.Errorf("%v, %v", news, err)
 	}
 }
