@@ -26,7 +26,8 @@ import (
 // How the control-plane machines of a cluster agree on who is one of it, without Kubernetes and without etcd
 // (docs/decisions/0028-joining.md). What each may say is decided by trust.Book.
 //
-//  1. Each asks the others every few seconds for their roll, as for revocations (learn.go), and merges it into its own.
+//  1. Each asks the others every few seconds for their roll, as for revocations (learn.go), and merges it into its own. The answer has their
+//     names, too, which are given to nobody else.
 //  2. A ticket is issued when more than half of them know it (Tell).
 //  3. Who shows a ticket is let in when more than half of them say that no other key has shown it to them (Vouch), and gets certificates when
 //     more than half of them have it in their books (Tell). A member that asks again is let in when more than half have nothing against it.
@@ -244,6 +245,24 @@ func (b *book) learnRoll(ask func(*api.RollRequest) (*api.RollResponse, error)) 
 	return answer.Book, nil
 }
 
+// meet notes the name of the control-plane machine at an address. A version that does not say it has none.
+func (b *book) meet(addr netip.Addr, name string, planes []netip.Addr) error {
+	b.Lock()
+	defer b.Unlock()
+	known, err := b.begunLocked()
+	if err != nil || name == "" || known.Planes[addr.String()] == name {
+		return err
+	}
+	var all []string
+	for _, p := range planes {
+		all = append(all, p.String())
+	}
+	if known, err = known.Met(addr.String(), name, all); err != nil {
+		return err
+	}
+	return b.keepLocked(known)
+}
+
 // learnRolls asks the others, until so many have answered, and returns whose books those are, and why others did not answer.
 func (m *machine) learnRolls(ctx context.Context, others []netip.Addr, enough int) (books map[netip.Addr]string, silent []string) {
 	books = map[netip.Addr]string{}
@@ -301,7 +320,8 @@ func (a clusterAPI) plane(ctx context.Context) (*config.Config, error) {
 }
 
 func (a clusterAPI) Roll(ctx context.Context, r *api.RollRequest) (*api.RollResponse, error) {
-	if _, err := a.plane(ctx); err != nil {
+	c, err := a.plane(ctx)
+	if err != nil {
 		return nil, err
 	}
 	a.m.book.Lock()
@@ -310,7 +330,7 @@ func (a clusterAPI) Roll(ctx context.Context, r *api.RollRequest) (*api.RollResp
 	if err != nil {
 		return nil, status.Error(codes.FailedPrecondition, err.Error())
 	}
-	out := &api.RollResponse{Book: known.ID}
+	out := &api.RollResponse{Book: known.ID, Machine: c.Machine.Metadata.Name}
 	if roll := known.Told(); !slices.Equal(roll.Digest(), r.Digest) {
 		out.Roll = toMembership(roll)
 	}
@@ -322,9 +342,9 @@ func (a clusterAPI) Tell(ctx context.Context, r *api.TellRequest) (*api.TellResp
 	if err != nil {
 		return nil, err
 	}
-	roll := fromMembership(r.Roll)
+	roll, known := fromMembership(r.Roll), a.m.book.known()
 	for _, t := range roll.Tickets {
-		if reservedName(c, t.Name) {
+		if reservedName(c, known, t.Name) {
 			return nil, status.Errorf(codes.FailedPrecondition, "machine %s: cannot be invited: it is the name of the control plane", t.Name)
 		}
 	}
@@ -395,7 +415,7 @@ func (a clusterAPI) Vouch(ctx context.Context, r *api.VouchRequest) (*api.VouchR
 	}
 	state, _ := a.m.networkState.Get()
 	why := notItsOwn(c, state, addr)
-	if why == nil && reservedName(c, m.Name) {
+	if why == nil && reservedName(c, a.m.book.known(), m.Name) {
 		why = fmt.Errorf("machine %s: cannot join: it is the name of the control plane", m.Name)
 	}
 	out := &api.VouchResponse{}

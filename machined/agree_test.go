@@ -227,6 +227,7 @@ func three(t *testing.T) (machines []clusterAPI, off *sync.Map) {
 		}
 		server := grpc.NewServer(grpc.UnaryInterceptor(as), grpc.Creds(credentials.NewServerTLSFromCert(&tls.Certificate{Certificate: [][]byte{leaf.Cert.Raw}, PrivateKey: leaf.Key})))
 		api.RegisterClusterServer(server, a)
+		api.RegisterTrustServer(server, trustAPI{m: a.m})
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
 			t.Fatal(err)
@@ -349,6 +350,92 @@ func TestThree(t *testing.T) {
 			t.Fatal("two keys have come by one ticket")
 		}
 		hear()
+	}
+}
+
+// TestPlaneNames: the name of a control-plane machine is given to nobody else while that one is off, as long as it is one of the control plane;
+// who has it all the same is told of.
+func TestPlaneNames(t *testing.T) {
+	machines, off := three(t)
+	_, request := newRequest(t)
+	admin := &x509.Certificate{Subject: pkix.Name{CommonName: "admin", Organization: []string{pki.RoleAdmin}}, SerialNumber: big.NewInt(1)}
+	invite := func(by clusterAPI, name string) error {
+		_, err := by.Invite(from(t, admin, "10.0.0.5:1"), &api.InviteRequest{Name: name, Request: request})
+		return err
+	}
+	for i, m := range machines[1:] {
+		now, _ := m.m.config.Get()
+		own := *now.config
+		own.Machine.Metadata.Name = fmt.Sprint("m", i+2)
+		m.m.config.Set(applied{config: &own})
+	}
+	learners := make([]learner, 3)
+	learn := func() {
+		for i, m := range machines {
+			now, _ := m.m.config.Get()
+			learners[i].m = m.m
+			if learners[i].problems == nil {
+				learners[i].problems = map[netip.Addr]string{}
+			}
+			learners[i].round(t.Context(), now)
+		}
+	}
+	learn()
+	off.Store(netip.MustParseAddr("10.0.0.13"), true)
+	for _, m := range machines[:2] {
+		if err := invite(m, "m3"); status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), "it is the name of the control plane") {
+			t.Errorf("the name of a machine that is off: %v", err)
+		}
+		m.m.book = newBook(m.m.book.file) // it starts again
+		if err := invite(m, "m3"); status.Code(err) != codes.InvalidArgument {
+			t.Errorf("after a start: %v", err)
+		}
+	}
+	a := machines[0]
+	told := &api.TellRequest{Roll: &api.Membership{Tickets: []*api.Ticket{{
+		Serial: "1a", Name: "m3", At: timestamppb.Now(), Expires: timestamppb.New(time.Now().Add(time.Hour)), Voters: []string{strings.Repeat("0", 32)}, Needs: 1,
+	}}}}
+	if _, err := a.Tell(called(t, "machine", ""), told); status.Code(err) != codes.FailedPrecondition {
+		t.Errorf("told of a ticket for it: %v", err)
+	}
+	vouch := &api.VouchRequest{Machine: &api.Member{Name: "m3", Ticket: "1a", Fingerprint: "sha256:" + strings.Repeat("0", 64), Address: "10.0.0.21"}}
+	if answer, err := a.Vouch(called(t, "machine", ""), vouch); err != nil || !strings.Contains(answer.Refused, "it is the name of the control plane") {
+		t.Errorf("%v, %v", answer, err)
+	}
+
+	// One that came by the name before anybody had heard of the machine.
+	if err := a.m.book.update(func(b trust.Book) (trust.Book, error) {
+		b.Members = append(b.Members, trust.Member{Name: "m3", Ticket: "2b", Key: "sha256:" + strings.Repeat("0", 64), Address: "10.0.0.22"})
+		return b, nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	learn()
+	learn()
+	for i, m := range machines[:2] { // the second learns of it
+		said := 0
+		for _, e := range m.m.events.after(0) {
+			if strings.Contains(e.message, "it has joined by the name of the control plane") {
+				said++
+			}
+		}
+		if said != 1 {
+			t.Errorf("machine %d has said it %d times", i, said)
+		}
+	}
+
+	// It is taken out of the control plane.
+	b := machines[1]
+	now, _ := b.m.config.Get()
+	now.config.Cluster.Spec.ControlPlanes = now.config.Cluster.Spec.ControlPlanes[:2]
+	if err := b.m.book.update(func(b trust.Book) (trust.Book, error) {
+		b, _, err := b.Remove("m3", time.Now(), "admin")
+		return b, err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if err := invite(b, "m3"); err != nil {
+		t.Errorf("a name that is free: %v", err)
 	}
 }
 

@@ -123,10 +123,7 @@ func (m *machine) lookForGone(ctx context.Context) {
 	if now.config == nil || now.config.Cluster == nil || worker(now.config) {
 		return
 	}
-	m.book.Lock()
-	known := m.book.openLocked()
-	m.book.Unlock()
-	gone := known.Gone(time.Now().Add(-memberLife), time.Now())
+	gone := m.book.known().Gone(time.Now().Add(-memberLife), time.Now())
 	names := m.forgetting.due(gone)
 	if len(names) == 0 {
 		return
@@ -163,7 +160,7 @@ func (m *machine) forget(ctx context.Context, names []string) (there []string, e
 	}
 	gone := known.Gone(time.Time{}, time.Now())
 	names = slices.DeleteFunc(slices.Clone(names), func(name string) bool {
-		return reservedName(now.config, name) || !slices.ContainsFunc(gone, func(g trust.Gone) bool { return g.Name == name })
+		return reservedName(now.config, known, name) || !slices.ContainsFunc(gone, func(g trust.Gone) bool { return g.Name == name })
 	})
 	if len(names) == 0 {
 		return nil, nil

@@ -16,6 +16,7 @@ import (
 
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/client"
+	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/trust"
 )
 
@@ -56,6 +57,7 @@ func (m *machine) learnRevocations(ctx context.Context) {
 type learner struct {
 	m        *machine
 	problems map[netip.Addr]string // why nothing, or not all, was learnt the last time, of those that were asked
+	doubles  []string              // members that had the name of a control-plane machine the last time
 }
 
 // round asks all of them once, at the same time.
@@ -86,6 +88,25 @@ func (l *learner) round(ctx context.Context, now applied) {
 		}
 		l.problems[addr] = problems[i]
 	}
+	if now.config != nil && now.config.Cluster != nil && !worker(now.config) {
+		l.tellDoubles(now.config)
+	}
+}
+
+// tellDoubles says which members have the name of a control-plane machine, so that their certificates are for its Node. They were let in
+// where nobody had heard of that machine yet.
+func (l *learner) tellDoubles(c *config.Config) {
+	known := l.m.book.known()
+	var doubles []string
+	for _, member := range known.Members {
+		if !reservedName(c, known, member.Name) {
+			continue
+		}
+		if doubles = append(doubles, member.Name); !slices.Contains(l.doubles, member.Name) {
+			l.m.events.add("trust", "failure", fmt.Sprintf("machine %s at %s: it has joined by the name of the control plane; take it out (`orlopctl nodes remove %s`), and invite it by another name", member.Name, member.Address, member.Name))
+		}
+	}
+	l.doubles = doubles
 }
 
 // teachers are the machines to ask: those of the configuration but this one.
@@ -123,13 +144,18 @@ func (m *machine) learn(ctx context.Context, addr netip.Addr, members bool) erro
 			return answer, nil
 		})
 		if err == nil && members {
+			said := ""
 			_, err = m.book.learnRoll(func(r *api.RollRequest) (*api.RollResponse, error) {
 				answer, err := c.Cluster.Roll(asking, r)
 				if err != nil {
 					return nil, fmt.Errorf("members: %s", status.Convert(err).Message())
 				}
+				said = answer.Machine
 				return answer, nil
 			})
+			if now, _ := m.config.Get(); err == nil && now.config != nil && now.config.Cluster != nil {
+				err = m.book.meet(addr, said, now.config.Cluster.Spec.ControlPlanes)
+			}
 		}
 		return struct{}{}, err
 	})

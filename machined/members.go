@@ -51,7 +51,7 @@ func (a clusterAPI) Invite(ctx context.Context, r *api.InviteRequest) (*api.Invi
 	if err != nil {
 		return nil, err
 	}
-	if reservedName(c, r.Name) {
+	if reservedName(c, a.m.book.known(), r.Name) {
 		return nil, status.Errorf(codes.InvalidArgument, "machine %s: cannot be invited: it is the name of the control plane", r.Name)
 	}
 	life, err := trust.TicketLife(r.Life.AsDuration())
@@ -149,6 +149,13 @@ func workerDocuments(c *config.Config, name string) *config.Config {
 	out.Cluster.Spec.DNS, out.Cluster.Spec.LocalVolumes = c.Cluster.Spec.DNS, c.Cluster.Spec.LocalVolumes
 	out.Cluster.Spec.Kubernetes.MaxPods = c.Cluster.Spec.Kubernetes.MaxPods
 	return out
+}
+
+// known is the book as it is now.
+func (b *book) known() trust.Book {
+	b.Lock()
+	defer b.Unlock()
+	return b.openLocked()
 }
 
 // update makes another book last, or says why not as a status. What it refuses changes nothing.
@@ -373,8 +380,14 @@ func notItsOwn(c *config.Config, state network.State, a netip.Addr) error {
 	return fmt.Errorf("the call comes from %s, which is the address of %s; a machine joins from an address of its own", a, whose)
 }
 
-// reservedName tells whether certificates with a name would make their holder somebody else of the cluster.
-func reservedName(c *config.Config, name string) bool {
+// reservedName tells whether certificates with a name would make their holder somebody else of the cluster. known has the names of the
+// other control-plane machines that were up since they are of it.
+func reservedName(c *config.Config, known trust.Book, name string) bool {
+	for _, address := range c.Cluster.Spec.ControlPlanes {
+		if plane, met := known.Planes[address.String()]; met && plane == name {
+			return true
+		}
+	}
 	if name == c.Machine.Metadata.Name || name == "localhost" || name == "kubernetes" || strings.HasPrefix(name, "kubernetes.") {
 		return true
 	}
@@ -417,9 +430,7 @@ func sign(c *config.Config, member trust.Member, addresses []netip.Addr, key *ec
 }
 
 func (a clusterAPI) Members(context.Context, *api.MembersRequest) (*api.MembersResponse, error) {
-	a.m.book.Lock()
-	known := a.m.book.openLocked()
-	a.m.book.Unlock()
+	known := a.m.book.known()
 	out := &api.MembersResponse{}
 	out.Members = toMembership(known.Told()).Members
 	for _, t := range known.Open(time.Now()) {

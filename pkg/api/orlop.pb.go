@@ -4940,6 +4940,7 @@ type RollResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Book          string                 `protobuf:"bytes,1,opt,name=book,proto3" json:"book,omitempty"` // name of the machine's book; another one when it was lost
 	Roll          *Membership            `protobuf:"bytes,2,opt,name=roll,proto3" json:"roll,omitempty"`
+	Machine       string                 `protobuf:"bytes,3,opt,name=machine,proto3" json:"machine,omitempty"` // name of the machine, which is given to nobody else
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4986,6 +4987,13 @@ func (x *RollResponse) GetRoll() *Membership {
 		return x.Roll
 	}
 	return nil
+}
+
+func (x *RollResponse) GetMachine() string {
+	if x != nil {
+		return x.Machine
+	}
+	return ""
 }
 
 type Membership struct {
@@ -7232,10 +7240,11 @@ const file_orlop_proto_rawDesc = "" +
 	"\x04node\x18\x02 \x01(\tR\x04node\x12\x18\n" +
 	"\aunaware\x18\x03 \x03(\tR\aunaware\"%\n" +
 	"\vRollRequest\x12\x16\n" +
-	"\x06digest\x18\x01 \x01(\fR\x06digest\"R\n" +
+	"\x06digest\x18\x01 \x01(\fR\x06digest\"l\n" +
 	"\fRollResponse\x12\x12\n" +
 	"\x04book\x18\x01 \x01(\tR\x04book\x12.\n" +
-	"\x04roll\x18\x02 \x01(\v2\x1a.orlop.v1alpha1.MembershipR\x04roll\"\x9f\x01\n" +
+	"\x04roll\x18\x02 \x01(\v2\x1a.orlop.v1alpha1.MembershipR\x04roll\x12\x18\n" +
+	"\amachine\x18\x03 \x01(\tR\amachine\"\x9f\x01\n" +
 	"\n" +
 	"Membership\x120\n" +
 	"\amembers\x18\x01 \x03(\v2\x16.orlop.v1alpha1.MemberR\amembers\x120\n" +

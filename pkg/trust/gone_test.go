@@ -123,3 +123,27 @@ func TestFullListForgets(t *testing.T) {
 		t.Error("forgets what may be valid")
 	}
 }
+
+// TestMet: a book has the names of the control plane's machines that there are, and no other's.
+func TestMet(t *testing.T) {
+	b, planes := Book{}, []string{"10.0.0.11", "10.0.0.12", "10.0.0.13"}
+	met := func(address, name, want string) {
+		t.Helper()
+		next, err := b.Met(address, name, planes)
+		if got := fmt.Sprint(next.Planes); err != nil || got != want {
+			t.Errorf("%s, %v", got, err)
+		}
+		b = next
+	}
+	met("10.0.0.12", "m2", "map[10.0.0.12:m2]")
+	met("10.0.0.13", "m3", "map[10.0.0.12:m2 10.0.0.13:m3]")
+	was := b
+	planes = planes[:2]
+	met("10.0.0.12", "m4", "map[10.0.0.12:m4]")
+	if len(was.Planes) != 2 {
+		t.Error("another book has changed with it")
+	}
+	if next, err := b.Met("10.0.0.12", "a\nb", planes); err == nil || next.Planes["10.0.0.12"] != "m4" {
+		t.Errorf("%v, %v", next.Planes, err)
+	}
+}

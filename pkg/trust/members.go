@@ -3,6 +3,7 @@ package trust
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 )
@@ -69,6 +70,21 @@ func (b Book) Invite(ticket Ticket) (Book, error) {
 	}
 	b.Tickets = append(slices.Clone(b.Tickets), ticket)
 	return b.settle(), nil
+}
+
+// Met is the book in which the control-plane machine at an address has said its name. Those of addresses that are none of the control plane's
+// any more it forgets.
+func (b Book) Met(address, name string, planes []string) (Book, error) {
+	if err := CheckHolder(name); err != nil {
+		return b, err
+	}
+	b.Planes = maps.Clone(b.Planes)
+	maps.DeleteFunc(b.Planes, func(a, _ string) bool { return !slices.Contains(planes, a) })
+	if b.Planes == nil {
+		b.Planes = map[string]string{}
+	}
+	b.Planes[address] = name
+	return b, nil
 }
 
 func (b Book) has(name string) bool {

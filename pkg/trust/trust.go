@@ -95,7 +95,10 @@ type Book struct {
 	ID      string       `json:"id,omitempty"`
 	Issued  []Issued     `json:"issued,omitempty"` // oldest first; tickets are not among them
 	Revoked []Revocation `json:"revoked,omitempty"`
-	Roll                 // who is one of the cluster, and who may become it
+	// Planes are the names of the cluster's other control-plane machines by their addresses, as they have said them: nobody else is given
+	// them, also while those machines are off.
+	Planes map[string]string `json:"planes,omitempty"`
+	Roll                     // who is one of the cluster, and who may become it
 }
 
 var name = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._@-]{0,63}$`)
