@@ -248,9 +248,10 @@ func (m *machine) tellMembership(f membership.Facts, s membership.Step, held hel
 	m.membership.Set(next)
 }
 
-// noteRemoved notes that a control-plane machine has refused what this worker holds, because it was revoked.
+// noteRemoved notes that a control-plane machine has refused what this worker holds, because it was revoked: a call over a connection that
+// was made before, or the next connection.
 func (m *machine) noteRemoved(refused error) {
-	if refused == nil || !strings.Contains(refused.Error(), trust.WasRevoked) {
+	if refused == nil || !errors.Is(refused, client.ErrRevoked) && !strings.Contains(refused.Error(), trust.WasRevoked) {
 		return
 	}
 	m.membership.Update(func(s membershipState) membershipState {

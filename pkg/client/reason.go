@@ -23,6 +23,8 @@ var (
 	ErrUntrusted = errors.New("the machine is not the one expected")
 	// ErrRefused: the machine does not accept the caller's certificate.
 	ErrRefused = errors.New("the machine refuses your certificate")
+	// ErrRevoked is why, with ErrRefused: TLS knows one alert for what a server finds wrong with a certificate after it was verified.
+	ErrRevoked = errors.New("it was revoked (`orlopctl trust list`), or is not a client certificate at all")
 )
 
 type fingerprintError struct{ want, got string }
@@ -35,12 +37,15 @@ func (e *fingerprintError) Error() string {
 const noProtocol = "remote error: tls: no application protocol"
 
 // alerts says what the machine means by a TLS alert (RFC 8446, section 6.2). Go's own words for them are the keys.
-var alerts = []struct{ alert, meaning string }{
-	{"certificate required", "you sent none"},
-	{"expired certificate", "it has expired or is not valid yet by the machine's clock; make a new one with `orlopctl gen client` and the operator's CA, or ask an admin for one (`orlopctl trust issue`)"},
-	{"unknown certificate authority", "it was signed by a CA that this machine does not know; use the certificate of the operator that the image was built for, or that the machine was paired with; one that belongs to nobody yet shows a code on its console: `orlopctl pair`"},
-	{"bad certificate", "it was revoked (`orlopctl trust list`), or is not a client certificate at all"},
-	{"internal error", "the machine's door has no certificate of its own yet; try again"},
+var alerts = []struct {
+	alert   string
+	meaning error
+}{
+	{"certificate required", errors.New("you sent none")},
+	{"expired certificate", errors.New("it has expired or is not valid yet by the machine's clock; make a new one with `orlopctl gen client` and the operator's CA, or ask an admin for one (`orlopctl trust issue`)")},
+	{"unknown certificate authority", errors.New("it was signed by a CA that this machine does not know; use the certificate of the operator that the image was built for, or that the machine was paired with; one that belongs to nobody yet shows a code on its console: `orlopctl pair`")},
+	{"bad certificate", ErrRevoked},
+	{"internal error", errors.New("the machine's door has no certificate of its own yet; try again")},
 }
 
 // reasonOf turns an error of the connection into one of the reasons above with a sentence.
@@ -66,7 +71,7 @@ func reasonOf(err error) error {
 	}
 	for _, a := range alerts {
 		if strings.Contains(err.Error(), "remote error: tls: "+a.alert) {
-			return fmt.Errorf("%w: %s", ErrRefused, a.meaning)
+			return fmt.Errorf("%w: %w", ErrRefused, a.meaning)
 		}
 	}
 	if strings.Contains(err.Error(), "remote error: tls: ") {
