@@ -91,6 +91,12 @@ type Wanted struct {
 	Notes   []string // what is left out on purpose
 }
 
+// mostObjects is the number of objects of an add-on, so that its record fits into a ConfigMap. What the record says of one takes at most 831
+// bytes: 253 each of a name and a group, 63 each of a version, a kind, a resource and a namespace, 73 of JSON. 1000 are 812 KiB, of the 832
+// that the record has (mostRecord); usual ones take a quarter, so that an upgrade which replaces them all fits, too. What does not all the
+// same is told before anything is made (Record.most). And all of them are read every 10 s (healing), by a client that asks 50 a second.
+const mostObjects = 1000
+
 // Read is what an add-on wants; files are those of its artefact. kinds says what the API server knows; kinds that the add-on brings itself
 // need not be among them.
 func Read(a nodespec.Addon, files []artifact.Text, kinds func(schema.GroupVersionKind) (Kind, bool)) Wanted {
@@ -138,6 +144,9 @@ func Read(a nodespec.Addon, files []artifact.Text, kinds func(schema.GroupVersio
 		}
 		seen[o.key()] = true
 		w.Objects = append(w.Objects, o)
+	}
+	if count := len(w.Objects) + len(w.Unknown); count > mostObjects {
+		w.Refused = append(w.Refused, fmt.Sprintf("has %d objects, at most are %d; nothing of it is applied; divide it into several add-ons", count, mostObjects))
 	}
 	if len(outside) > 0 {
 		w.Refused = append(w.Refused, "outside the scope: "+strings.Join(outside, ", "))

@@ -91,6 +91,12 @@ func (k *keeper) pass(ctx context.Context, w Wanted, r Record, now time.Time, sa
 		out.objects += len(s.Objects)
 	}
 	if next := Union(r.Inventory, w.Objects); !slices.Equal(next, r.Inventory) {
+		if size := r.most(next, w.Objects); len(next) > len(r.Inventory) && size > mostRecord {
+			out.problems = append(out.problems, fmt.Sprintf("its record would have %d KiB, at most are %d: it has %d objects, and %d with those that are wanted now; "+
+				"nothing of them is applied; take the others out of its document first, and bring new ones when those are gone, or in an add-on of their own",
+				size>>10, mostRecord>>10, len(r.Inventory), len(next)))
+			return r, out, nil
+		}
 		r.Inventory = next
 		if err := save(r); err != nil {
 			return r, out, err
@@ -189,14 +195,23 @@ func (k *keeper) judge(i Item, what string, err error, now time.Time) (Health, s
 
 // refusal is an error about an item. What the API server says about a Secret may show it.
 func refusal(i Item, what string, err error) error {
-	var status apierrors.APIStatus
-	if !errors.As(err, &status) || apierrors.IsTimeout(err) || apierrors.IsServerTimeout(err) || apierrors.IsTooManyRequests(err) {
-		return fmt.Errorf("%s %s: %w: %w", i, what, errAway, err)
+	if err = marked(err); errors.Is(err, errAway) {
+		return fmt.Errorf("%s %s: %w", i, what, err)
 	}
-	if i.Group == "" && i.Kind == "Secret" && !apierrors.IsForbidden(err) {
+	var status apierrors.APIStatus
+	if errors.As(err, &status) && i.Group == "" && i.Kind == "Secret" && !apierrors.IsForbidden(err) {
 		return fmt.Errorf("%s %s: %s (the message may show it, and is left out)", i, what, status.Status().Reason)
 	}
 	return fmt.Errorf("%s %s: %w", i, what, err)
+}
+
+// marked is an error of a request, marked as errAway when the API server has not judged the request.
+func marked(err error) error {
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) || apierrors.IsTimeout(err) || apierrors.IsServerTimeout(err) || apierrors.IsTooManyRequests(err) {
+		return fmt.Errorf("%w: %w", errAway, err)
+	}
+	return err
 }
 
 // belongs says whose an object is that was there before.

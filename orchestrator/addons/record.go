@@ -154,7 +154,35 @@ func encode(name string, r Record, s State) (*corev1.ConfigMap, error) {
 	}, nil
 }
 
-func lines(all []string) string { return strings.Join(all, "\n") }
+// The API server takes at most 1 MiB in the fields of a ConfigMap together (ValidateConfigMap). The record has 832 KiB of that, each of the three
+// fields of lines 60 KiB, and the rest is for the others, and for what is kept: that takes a few bytes more than it took in the inventory.
+const (
+	mostRecord = 832 << 10
+	mostLines  = 60 << 10
+)
+
+// most is how large the record can become, in bytes, while so much is in the inventory: with all hooks done.
+func (r Record) most(inventory []Item, wanted []Object) int {
+	r.Inventory, r.Done = inventory, nil
+	for _, o := range wanted {
+		if len(o.Hook.events) > 0 {
+			r.Done = append(r.Done, o.String())
+		}
+	}
+	text, _ := json.Marshal(r) // strings are always encoded
+	return len(text)
+}
+
+// lines is a line for each, as many as have room.
+func lines(all []string) string {
+	size := 0
+	for i, line := range all {
+		if size += len(line) + 1; size > mostLines {
+			return strings.Join(append(slices.Clone(all[:i]), fmt.Sprintf("and %d more", len(all)-i)), "\n")
+		}
+	}
+	return strings.Join(all, "\n")
+}
 
 // decode reads what encode has written, as far as it is needed again.
 func decode(m *corev1.ConfigMap) (Record, State, error) {

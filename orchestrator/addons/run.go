@@ -124,7 +124,7 @@ func (m *manager) round(ctx context.Context, now time.Time) (string, error) {
 		m.next = now.Add(delay(m.fails, healing))
 		return "", err
 	}
-	m.fails, m.changed = 0, false
+	m.fails = 0
 	m.next = now.Add(idle)
 	for _, k := range m.memories {
 		if k.next.Before(m.next) {

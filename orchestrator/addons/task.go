@@ -1,6 +1,7 @@
 package addons
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -28,14 +29,18 @@ type task struct {
 	stored *corev1.ConfigMap // nil: there is none yet
 	state  State             // as it was
 	held   string            // why nothing is done about it
+	// unreadable: what is stored cannot be decoded. It is left as it is, because it holds the inventory.
+	unreadable bool
 }
 
-// due looks at the add-ons that are due, or at all of them.
+// due looks at the add-ons that are due, or at all of them. One whose record is refused is told at the end, and keeps no other from being
+// looked at; it is due again in the next round.
 func (m *manager) due(ctx context.Context, now time.Time, all bool) error {
 	if len(m.all) == 0 {
 		_, err := m.client.CoreV1().Namespaces().Get(ctx, Namespace, metav1.GetOptions{})
-		if apierrors.IsNotFound(err) {
-			return nil // there never was one
+		if apierrors.IsNotFound(err) { // there never was one
+			m.changed = false
+			return nil
 		}
 		if err != nil {
 			return fmt.Errorf("namespace %s: cannot be read: %w", Namespace, err)
@@ -56,6 +61,7 @@ func (m *manager) due(ctx context.Context, now time.Time, all bool) error {
 			delete(m.memories, name)
 		}
 	}
+	var failed error
 	for _, t := range tasks {
 		k, err := m.keep(t)
 		if err != nil {
@@ -69,11 +75,17 @@ func (m *manager) due(ctx context.Context, now time.Time, all bool) error {
 		} else if now.Before(k.next) {
 			continue
 		}
-		if err := m.look(ctx, t, k, now, trouble[t.name]); err != nil {
+		err = m.look(ctx, t, k, now, trouble[t.name])
+		if errors.Is(err, errAway) {
 			return err
 		}
+		if err != nil {
+			k.next = time.Time{}
+			failed = cmp.Or(failed, err)
+		}
 	}
-	return nil
+	m.changed = false
+	return failed
 }
 
 // keep is what is remembered of an add-on.
@@ -108,7 +120,9 @@ func (m *manager) tasks(ctx context.Context, now time.Time) ([]*task, error) {
 	for i := range records.Items {
 		t := &task{name: records.Items[i].Name, stored: &records.Items[i]}
 		if t.record, t.state, err = decode(t.stored); err != nil {
-			return nil, err
+			t.unreadable = true
+			t.held = fmt.Sprintf("%v; nothing is done about it until that is put right (kubectl -n %s edit configmap %s) or the ConfigMap is deleted, "+
+				"which begins it anew: its hooks run again, and what its document does not want any more stays", err, Namespace, t.name)
 		}
 		byName[t.name] = t
 		all = append(all, t)
@@ -126,7 +140,7 @@ func (m *manager) tasks(ctx context.Context, now time.Time) ([]*task, error) {
 		}
 	}
 	for _, t := range all {
-		if t.addon == nil {
+		if t.addon == nil && !t.unreadable {
 			if t.held, err = m.hold(ctx, t.record); err != nil {
 				return nil, err
 			}
@@ -331,7 +345,7 @@ func (m *manager) look(ctx context.Context, t *task, k *remembered, now time.Tim
 	var err error
 	switch {
 	case t.held != "":
-		out.problems = []string{t.held}
+		out.problems, out.objects = []string{t.held}, len(t.wanted.Objects)
 	case trouble != "":
 		out.problems = []string{trouble}
 	default:
@@ -346,7 +360,7 @@ func (m *manager) look(ctx context.Context, t *task, k *remembered, now time.Tim
 		}
 		out.problems = append(out.problems, err.Error())
 	}
-	if t.addon == nil && len(t.record.Inventory) == 0 { // its rights are gone by now, too
+	if t.addon == nil && len(t.record.Inventory) == 0 && !t.unreadable { // its rights are gone by now, too
 		return m.forget(ctx, t, r)
 	}
 	k.state = t.judge(out, r, k.state, now)
@@ -359,6 +373,9 @@ func (m *manager) look(ctx context.Context, t *task, k *remembered, now time.Tim
 			most = backoff
 		}
 		k.next = now.Add(delay(k.tries, most))
+	}
+	if t.unreadable {
+		return nil
 	}
 	return m.store(ctx, t, r, k.state)
 }
@@ -400,7 +417,7 @@ func (m *manager) store(ctx context.Context, t *task, r Record, s State) error {
 	if t.stored == nil {
 		if t.stored, err = all.Create(ctx, want, metav1.CreateOptions{}); err != nil {
 			t.stored = nil
-			return fmt.Errorf("the record of the add-on %s: cannot be made: %w", t.name, err)
+			return fmt.Errorf("the record of the add-on %s: cannot be made: %w", t.name, marked(err))
 		}
 		return nil
 	}
@@ -410,7 +427,7 @@ func (m *manager) store(ctx context.Context, t *task, r Record, s State) error {
 	want.ResourceVersion = t.stored.ResourceVersion
 	stored, err := all.Update(ctx, want, metav1.UpdateOptions{})
 	if err != nil {
-		return fmt.Errorf("the record of the add-on %s: cannot be written: %w", t.name, err)
+		return fmt.Errorf("the record of the add-on %s: cannot be written: %w", t.name, marked(err))
 	}
 	t.stored = stored
 	return nil
@@ -424,7 +441,7 @@ func (m *manager) forget(ctx context.Context, t *task, r Record) error {
 	if t.stored != nil {
 		err := m.client.CoreV1().ConfigMaps(Namespace).Delete(ctx, t.name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &t.stored.UID}})
 		if err != nil && !apierrors.IsNotFound(err) {
-			return fmt.Errorf("the record of the add-on %s: cannot be deleted: %w", t.name, err)
+			return fmt.Errorf("the record of the add-on %s: cannot be deleted: %w", t.name, marked(err))
 		}
 	}
 	klog.InfoS("An add-on is gone", "addon", t.name)

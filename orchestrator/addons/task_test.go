@@ -1,0 +1,208 @@
+package addons
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	clientfake "k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+
+	"github.com/orlop-os/orlop/pkg/nodespec"
+)
+
+// row is several add-ons, each with one ConfigMap, beside each other. Their objects are in fakes, their records where they belong.
+type row struct {
+	*testing.T
+	m       *manager
+	client  *clientfake.Clientset
+	fakes   map[string]*fake
+	refused map[string]error // why a record is not written
+	now     time.Time
+}
+
+func newRow(t *testing.T, names ...string) *row {
+	r := &row{T: t, client: clientfake.NewClientset(), fakes: map[string]*fake{}, refused: map[string]error{}, now: time.Unix(1e9, 0)}
+	r.m = &manager{spec: nodespec.Spec{NodeName: "n"}, client: r.client, wanted: map[string]Wanted{}, memories: map[string]*remembered{}}
+	for _, name := range names {
+		a := nodespec.Addon{Name: name, Namespace: "default", Manifests: []string{fmt.Sprintf("{apiVersion: v1, kind: ConfigMap, metadata: {name: %s}}", name)}}
+		f := newFake()
+		r.m.all, r.fakes[name], r.m.wanted[name] = append(r.m.all, a), f, Read(a, nil, known)
+		r.m.memories[name] = &remembered{keeper: keeper{name: name, as: f, remover: f, applied: map[key]mark{}}}
+	}
+	r.client.PrependReactor("*", "configmaps", func(asked clienttesting.Action) (bool, runtime.Object, error) {
+		if writes, ok := asked.(clienttesting.CreateAction); ok { // an update is one, too
+			if err := r.refused[writes.GetObject().(*corev1.ConfigMap).Name]; err != nil {
+				return true, nil, err
+			}
+		}
+		return false, nil, nil
+	})
+	return r
+}
+
+// round looks at all of them, and returns which of them have applied something.
+func (r *row) round() (did string, err error) {
+	r.Helper()
+	r.now = r.now.Add(time.Hour)
+	r.m.changed = true
+	err = r.m.due(r.Context(), r.now, true)
+	var all []string
+	for _, a := range r.m.all {
+		if f := r.fakes[a.Name]; len(f.done) > 0 {
+			all, f.done = append(all, a.Name), nil
+		}
+	}
+	return strings.Join(all, " "), err
+}
+
+func (r *row) record(name string) *corev1.ConfigMap {
+	r.Helper()
+	m, err := r.client.CoreV1().ConfigMaps(Namespace).Get(r.Context(), name, metav1.GetOptions{})
+	if err != nil {
+		r.Fatal(err)
+	}
+	return m
+}
+
+// TestOthersGoOn: the record of one add-on is refused, and the others are looked at all the same, and not again before they are due. Without
+// an answer nobody else is.
+func TestOthersGoOn(t *testing.T) {
+	r := newRow(t, "a", "b", "c")
+	r.refused["b"] = errors.New("connection refused")
+	did, err := r.round()
+	if did != "a" || !errors.Is(err, errAway) || !r.m.changed {
+		t.Errorf("away: %q, %v; changed %t", did, err, r.m.changed)
+	}
+	r.refused["b"] = apierrors.NewRequestEntityTooLargeError("too long")
+	did, err = r.round()
+	if did != "a c" || err == nil || errors.Is(err, errAway) || !strings.Contains(err.Error(), "the record of the add-on b: cannot be made: ") || r.m.changed {
+		t.Errorf("refused: %q, %v; changed %t", did, err, r.m.changed)
+	}
+	if next := r.m.memories["b"].next; next.After(r.now) {
+		t.Errorf("b is due at %v, and not in the next round", next)
+	}
+	if len(r.fakes["b"].objects) > 0 {
+		t.Error("b was applied, and is in no inventory")
+	}
+	delete(r.refused, "b")
+	if did, err = r.round(); did != "a b c" || err != nil {
+		t.Errorf("taken: %q, %v", did, err)
+	}
+}
+
+// TestUnreadable: a record that cannot be decoded holds its add-on alone, and stays as it is, with a document and without.
+func TestUnreadable(t *testing.T) {
+	r := newRow(t, "a", "b", "c")
+	if did, err := r.round(); did != "a b c" || err != nil {
+		t.Fatal(did, err)
+	}
+	whole := r.record("b")
+	cut := whole.DeepCopy()
+	cut.Data[fieldRecord] = strings.Replace(cut.Data[fieldRecord], `"kind":`, `kind:`, 1)
+	write := func(to *corev1.ConfigMap) {
+		t.Helper()
+		if _, err := r.client.CoreV1().ConfigMaps(Namespace).Update(t.Context(), to, metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(cut)
+	held := func(what string) {
+		t.Helper()
+		did, err := r.round()
+		if did != "a c" || err != nil {
+			t.Errorf("%s: %q, %v", what, did, err)
+		}
+		if got := r.record("b").Data[fieldRecord]; got != cut.Data[fieldRecord] {
+			t.Errorf("%s: the record is now %s", what, got)
+		}
+		detail := r.m.detail()
+		for _, want := range []string{"2 of 3 add-ons are ready; b: Failed, ", "ConfigMap orlop-addons/b: record.json cannot be decoded", "kubectl -n orlop-addons edit configmap b", "does not want any more stays"} {
+			if !strings.Contains(detail, want) {
+				t.Errorf("%s: %q is not in: %s", what, want, detail)
+			}
+		}
+	}
+	held("with a document")
+	all := r.m.all
+	r.m.all = []nodespec.Addon{all[0], all[2]}
+	held("without")
+	r.m.all = all
+	write(whole)
+	if did, err := r.round(); did != "a b c" || err != nil || r.m.detail() != "3 of 3 add-ons are ready" {
+		t.Errorf("put right: %q, %v: %s", did, err, r.m.detail())
+	}
+}
+
+// TestMostObjects: what is too much for the record is refused, and that of the most with the longest names fits into a ConfigMap.
+func TestMostObjects(t *testing.T) {
+	label, name := strings.Repeat("l", 63), strings.Repeat("n", 249)
+	one := func(i int) string {
+		return fmt.Sprintf(`{"apiVersion": "%s/%s", "kind": "%s", "metadata": {"name": "%s%04d"}}`, strings.Repeat("g", 253), label, label, name, i)
+	}
+	var text strings.Builder
+	for i := range mostObjects {
+		fmt.Fprintf(&text, "---\n%s\n", one(i))
+	}
+	kinds := func(_ schema.GroupVersionKind) (Kind, bool) { return Kind{Resource: label, Namespaced: true}, true }
+	a := nodespec.Addon{Name: "web", Namespace: label, Manifests: []string{text.String()}}
+	w := Read(a, nil, kinds)
+	if len(w.Refused) > 0 || len(w.Objects) != mostObjects {
+		t.Fatalf("%d objects: %.300q", len(w.Objects), w.Refused)
+	}
+	var r Record
+	if size := r.most(Union(nil, w.Objects), w.Objects); size > mostRecord {
+		t.Errorf("the record has %d bytes, it may have %d", size, mostRecord)
+	}
+	r.Inventory = Union(nil, w.Objects)
+	much := make([]string, mostObjects)
+	for i := range much {
+		much[i] = strings.Repeat("x", mostText)
+	}
+	m, err := encode("web", r, State{Rights: much, Problems: much, Notes: much})
+	if err != nil {
+		t.Fatal(err)
+	}
+	size := 0
+	for _, value := range m.Data {
+		size += len(value)
+	}
+	if size > corev1.MaxSecretSize { // that of a ConfigMap (ValidateConfigMap)
+		t.Errorf("the ConfigMap has %d bytes, %d are taken", size, corev1.MaxSecretSize)
+	}
+	if got := m.Data[fieldNotes]; !strings.HasSuffix(got, "\nand 847 more") {
+		t.Errorf("the notes end with %q", got[len(got)-20:])
+	}
+	a.Manifests = append(a.Manifests, one(mostObjects))
+	if w = Read(a, nil, kinds); len(w.Refused) != 1 || w.Refused[0] != "has 1001 objects, at most are 1000; nothing of it is applied; divide it into several add-ons" {
+		t.Errorf("%.300q", w.Refused)
+	}
+}
+
+// TestMostRecord: what would not fit into the record beside what it has already is told before anything is made, and what is there can go.
+func TestMostRecord(t *testing.T) {
+	s := newSite(t)
+	s.addon.Manifests = []string{"{apiVersion: v1, kind: ConfigMap, metadata: {name: a}}"}
+	for i := range 9000 {
+		s.record.Inventory = append(s.record.Inventory, Item{Version: "v1", Kind: "ConfigMap", Resource: "configmaps", Namespace: "web", Name: fmt.Sprintf("old%05d", i)})
+	}
+	if text, err := json.Marshal(s.record); err != nil || len(text) < mostRecord {
+		t.Fatalf("%d bytes, %v", len(text), err)
+	}
+	done, out := s.look()
+	if done != "" || len(out.problems) != 1 || !strings.Contains(out.problems[0], "it has 9000 objects, and 9001 with those that are wanted now") || len(s.record.Inventory) != 9000 {
+		t.Errorf("did %s, problems %q, inventory of %d", done, out.problems, len(s.record.Inventory))
+	}
+	s.addon.Manifests = nil
+	if _, out = s.look(); len(out.problems) > 0 || len(s.record.Inventory) > 0 {
+		t.Errorf("problems %q, inventory of %d", out.problems, len(s.record.Inventory))
+	}
+}
