@@ -225,9 +225,10 @@ func (k keeper) settle(own format) error {
 	return nil
 }
 
-// shared tells whether other members have the data, too.
+// shared tells whether other members have the data, too. Where a swap has begun it was judged before that, by data that are not in their
+// place any more.
 func (k keeper) shared() bool {
-	if len(k.spec.OtherControlPlanes()) == 0 {
+	if len(k.spec.OtherControlPlanes()) == 0 || exists(k.at(dropped)) {
 		return false
 	}
 	all, err := k.stored()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net/netip"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -270,6 +271,15 @@ func TestBackWithout(t *testing.T) {
 
 // TestBackCut: the power goes after each step of the restoring.
 func TestBackCut(t *testing.T) {
+	for name, named := range map[string][]netip.Addr{
+		"a single machine": nil,
+		"others are named": {netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")}, // and are no members yet
+	} {
+		t.Run(name, func(t *testing.T) { testBackCut(t, named) })
+	}
+}
+
+func testBackCut(t *testing.T, named []netip.Addr) {
 	old, next := format{"3.6.8", "v1.36.3"}, format{"3.7.0", "v1.37.0"}
 	for name, cut := range map[string]func(k keeper) error{
 		"while restoring": func(k keeper) error { return os.Mkdir(k.at(restoring), 0o700) },
@@ -279,6 +289,9 @@ func TestBackCut(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := newMember(t)
+			if m.k.spec.ControlPlanes = named; len(named) > 0 {
+				m.k.spec.NodeIPs = named[:1]
+			}
 			m.serve(old, func(c *clientv3.Client) {
 				m.put(c, "before", 3)
 				if _, err := Save(t.Context(), m.k.spec, m.k.dirs); err != nil {
