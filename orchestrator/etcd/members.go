@@ -299,7 +299,10 @@ func (k keeper) drop() error {
 	if err := durable.SyncFolder(k.dirs.EtcdData); err != nil {
 		return err
 	}
-	return k.tidy(nodespec.RejoinFile)
+	if err := k.tidy(nodespec.RejoinFile); err != nil {
+		return err
+	}
+	return durable.SyncFolder(k.dirs.EtcdKept) // if it came back, it would drop what this machine has joined with by then
 }
 
 // alone is an error in a cluster of several members: what is done to the data of one of them would not be done to the others'.
