@@ -142,7 +142,7 @@ reproducible: packages tools $(BUILD)/operator/ca.crt $(BUILD)/release/signing.k
 bench: versions ## figures against the same Kubernetes as separate processes; see docs/bench.md
 	CGO_ENABLED=0 go run ./test/bench -image $(IMAGE) -out $(BUILD)/bench.json
 
-bench-cluster: image operator ## figures of whole clusters into the same file, PARTS=create,join,… (all); see docs/bench.md (40 minutes at most)
+bench-cluster: image operator ## figures of whole clusters into the same file, PARTS=create,join,… (all); see docs/bench.md (45 minutes at most)
 	CGO_ENABLED=0 go run ./test/clusterbench -image $(IMAGE) -out $(BUILD)/bench.json $(if $(PARTS),-only $(PARTS))
 
 conformance: image operator ## Kubernetes' own conformance suite on two machines, FOCUS=REGEXP SKIP=REGEXP CONTINUE=1; see docs/conformance.md (whole: most of a day)

@@ -2,6 +2,7 @@
 package localcluster
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -37,6 +38,7 @@ type Cluster struct {
 	ControlPlanes, Workers int
 	MemoryMiB              int // of each machine
 	WorkerMemoryMiB        int // of each worker; 0: as the others
+	CPUs                   int // of each machine; 0: two
 	// Patch is a file with fields to change in the control-plane machines' configurations; empty: none.
 	Patch string
 	// Operator is the folder of the operator that the image was built for; empty: the one beside the image's.
@@ -72,7 +74,7 @@ func (c Cluster) Create(ctx context.Context) error {
 		return fmt.Errorf("cluster %s: cannot make its folder: %w", c.Name, err)
 	}
 	return c.Orlopctl(ctx, "cluster", "create", c.Name, "--image", c.Image, "--memory", strconv.Itoa(c.MemoryMiB),
-		"--worker-memory", strconv.Itoa(c.WorkerMemoryMiB), "--config-patch", c.Patch, "--operator", c.Operator,
+		"--worker-memory", strconv.Itoa(c.WorkerMemoryMiB), "--cpus", strconv.Itoa(cmp.Or(c.CPUs, 2)), "--config-patch", c.Patch, "--operator", c.Operator,
 		"--control-planes", strconv.Itoa(c.ControlPlanes), "--workers", strconv.Itoa(c.Workers), "--timeout", patience.String())
 }
 
