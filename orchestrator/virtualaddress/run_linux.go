@@ -167,7 +167,10 @@ func (a *agent) step(now time.Time) (works bool, detail string) {
 	var parts []string
 	for _, address := range a.spec.VirtualAddresses {
 		place, to, missing := a.place(address)
-		v := View{Now: now, Able: missing == "" && a.servers[own].Ready, Ahead: ahead(a.spec.ControlPlanes, own, a.servers), Own: place.MAC}
+		v := View{
+			Now: now, Able: missing == "" && a.servers[own].Ready, Last: missing == "" && !anyReady(a.spec.ControlPlanes, a.servers),
+			Ahead: ahead(a.spec.ControlPlanes, own, a.servers), Own: place.MAC,
+		}
 		for _, c := range a.claims[address] {
 			// Two links of this machine may be in one network, and hear each other.
 			if c.Link == place.Name && !slices.ContainsFunc(a.links, func(l neighbour.Link) bool { return l.MAC == c.By }) {

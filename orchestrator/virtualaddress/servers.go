@@ -2,6 +2,7 @@ package virtualaddress
 
 import (
 	"net/netip"
+	"slices"
 	"time"
 )
 
@@ -63,4 +64,9 @@ func ahead(list []netip.Addr, own netip.Addr, servers map[netip.Addr]Server) int
 		}
 	}
 	return n
+}
+
+// anyReady tells whether any of the machines in the list is known to be ready.
+func anyReady(list []netip.Addr, servers map[netip.Addr]Server) bool {
+	return slices.ContainsFunc(list, func(a netip.Addr) bool { return servers[a].Ready })
 }

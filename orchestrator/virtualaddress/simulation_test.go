@@ -172,7 +172,7 @@ func (w *world) step(m *machine) {
 	before, since, stepped := m.state.Answering, m.state.Since, m.state.stepped
 	able := m.link && m.servers[m.address].Ready
 	next, todo := m.state.Step(View{
-		Now: begin.Add(w.now + m.offset), Able: able, Ahead: ahead(w.list, m.address, m.servers), Own: m.mac, Claims: m.claims,
+		Now: begin.Add(w.now + m.offset), Able: able, Last: m.link && !anyReady(w.list, m.servers), Ahead: ahead(w.list, m.address, m.servers), Own: m.mac, Claims: m.claims,
 	})
 	m.state, m.claims = next, nil
 	if next.Answering != before {

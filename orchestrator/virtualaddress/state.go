@@ -17,6 +17,9 @@ const (
 	// stagger is how much longer a machine waits for each one that stands before it and is ready, so that one takes the address and the
 	// others hear it. Whatever keeps those before it from doing so, it comes to the others.
 	stagger = 500 * time.Millisecond
+	// keeping is how long a machine whose API server is not ready keeps the address while it knows of nobody who could do better. It ends,
+	// because another one that is ready may be so for all but this one.
+	keeping = time.Minute
 	// stepping is between two steps.
 	stepping = 200 * time.Millisecond
 )
@@ -30,6 +33,7 @@ type State struct {
 	quiet     time.Time     // nobody was heard since then, though this machine listened and could have taken the address
 	holder    neighbour.MAC // who was known last to have the address; zero: nobody was
 	claimed   time.Time     // when it announced the address last
+	able      time.Time     // when it was able to answer last
 	stepped   time.Time     // the last step
 }
 
@@ -37,6 +41,7 @@ type State struct {
 type View struct {
 	Now    time.Time       // of a clock that does not jump
 	Able   bool            // the API server of this machine is ready, and there is a link to answer on
+	Last   bool            // there is a link, but no API server is known to be ready, here or elsewhere
 	Ahead  int             // control-plane machines that stand before this one and are ready
 	Own    neighbour.MAC   // of this machine's link
 	Claims []neighbour.MAC // who spoke for the address since the last step
@@ -54,6 +59,9 @@ type Todo struct {
 // The machine that answers keeps the address while it is able to, whoever else is; else nothing would be gained, and connections lost. When
 // two answer, because they could not hear each other, the one with the lower hardware address goes on. A machine that was stopped for so
 // long that others have taken over listens first, as if it had just been started.
+//
+// Where no API server is ready the address stays where it is, for a while: when all are slow because all machines are busy, a slow answer is
+// better than none, and an address that nobody has makes those slower who look for it.
 func (s State) Step(v View) (State, Todo) {
 	var todo Todo
 	if s.stepped.IsZero() || v.Now.Sub(s.stepped) >= silence {
@@ -61,19 +69,22 @@ func (s State) Step(v View) (State, Todo) {
 		s.quiet = v.Now
 	}
 	s.stepped = v.Now
+	if v.Able {
+		s.able = v.Now
+	}
 	for _, other := range v.Claims {
 		s.Other, s.Heard = other, v.Now
 		switch {
 		case !s.Answering:
 			s.quiet = v.Now
-		case bytes.Compare(other[:], v.Own[:]) < 0:
+		case bytes.Compare(other[:], v.Own[:]) < 0 || !v.Able:
 			s.answer(false, v.Now)
 			s.quiet = v.Now
 		default:
 			s.claimed = time.Time{} // the other one should know at once
 		}
 	}
-	if !v.Able {
+	if kept := s.Answering && v.Last && v.Now.Sub(s.able) < keeping; !v.Able && !kept {
 		s.answer(false, v.Now)
 		s.quiet = v.Now
 	}

@@ -14,7 +14,7 @@ var (
 )
 
 // TestStep plays what a machine sees, step by step: a letter for each, a time of 200 ms apart. In see, "." is nothing, "l" and "h" are
-// claims of machines with a lower and a higher hardware address, "x" is that this one cannot answer, and "_" that it is stopped. In do,
+// claims of machines with a lower and a higher hardware address, "x" is that this one cannot answer, "o" that nobody can, as far as it knows, and "_" that it is stopped. In do,
 // "." is nothing, "?" asks the link, "A" announces and "a" answers without.
 func TestStep(t *testing.T) {
 	for name, c := range map[string]struct {
@@ -34,6 +34,9 @@ func TestStep(t *testing.T) {
 		"it was stopped for a moment":     {0, "............________...", "......????Aa........Aaa"},
 		"it was stopped, and hears of it": {0, "............_________h......", "......????Aa...............?"},
 		"a claim comes while it cannot":   {0, "xxxlxxx....", "..........."},
+		"nobody can":                      {0, "............ooooooo.....", "......????AaaaaAaaaaAaaa"},
+		"nobody could":                    {0, "oooooooooooo............", ".................????Aaa"},
+		"nobody can, and then another":    {0, "............oooooxx.....", "......????AaaaaAa......."},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if len(c.see) != len(c.do) {
@@ -46,7 +49,7 @@ func TestStep(t *testing.T) {
 					got += "."
 					continue
 				}
-				v := View{Now: begin.Add(time.Duration(i) * stepping), Able: seen != 'x', Ahead: c.ahead, Own: own}
+				v := View{Now: begin.Add(time.Duration(i) * stepping), Able: seen != 'x' && seen != 'o', Last: seen == 'o', Ahead: c.ahead, Own: own}
 				if other, ok := claims[seen]; ok {
 					v.Claims = append(v.Claims, other)
 				}
