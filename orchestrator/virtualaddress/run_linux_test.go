@@ -70,7 +70,7 @@ func (p *plane) await(t *testing.T, works bool, words string) {
 	}
 }
 
-// TestRun is one machine whose other one does not answer: it takes the address when its API server is ready and its link is up, and leaves it
+// TestRun is one machine whose other one does not answer: it takes the address when its API server is ready and its link has a network for it, and leaves it
 // when either is not so any more, the first only when the other one is ready. The redirects are taken down only: the kernel need not be able to translate.
 func TestRun(t *testing.T) {
 	if !rtnltest.Isolate(t) {
@@ -104,9 +104,13 @@ func TestRun(t *testing.T) {
 	p.await(t, false, "nobody answers for 192.0.2.9; the API server of this machine: 500: shutdown failed")
 	p.set(own, health.Answer{Heard: true})
 	p.await(t, true, "answers for 192.0.2.9 since ")
-	far, err := netlink.LinkByName("far")
+	near, err := netlink.LinkByName("eth0")
 	must(t, err)
-	must(t, netlink.LinkSetDown(far))
+	addresses, err := netlink.AddrList(near, netlink.FAMILY_V4)
+	must(t, err)
+	for _, a := range addresses {
+		must(t, netlink.AddrDel(near, &a))
+	}
 	p.await(t, false, "no link of this machine has a network for it")
 	stop()
 	must(t, <-ended)
