@@ -120,7 +120,7 @@ const componentAPIServer = "kube-apiserver"
 // lookForGone looks once. Where no machine was removed lately it does nothing.
 func (m *machine) lookForGone(ctx context.Context) {
 	now, _ := m.config.Get()
-	if now.config == nil || now.config.Cluster == nil || worker(now.config) {
+	if !controls(now.config) {
 		return
 	}
 	gone := m.book.known().Gone(time.Now().Add(-memberLife), time.Now())

@@ -69,7 +69,7 @@ func (l *learner) round(ctx context.Context, now applied) {
 	var asking sync.WaitGroup
 	for i, addr := range named {
 		asking.Go(func() {
-			err := l.m.learn(ctx, addr, !worker(now.config))
+			err := l.m.learn(ctx, addr, now.config)
 			if worker(now.config) {
 				l.m.noteRemoved(err)
 			}
@@ -88,7 +88,7 @@ func (l *learner) round(ctx context.Context, now applied) {
 		}
 		l.problems[addr] = problems[i]
 	}
-	if now.config != nil && now.config.Cluster != nil && !worker(now.config) {
+	if controls(now.config) {
 		l.tellDoubles(now.config)
 	}
 }
@@ -130,31 +130,31 @@ func (m *machine) teachers(now applied) []netip.Addr {
 	return slices.DeleteFunc(named, func(a netip.Addr) bool { return slices.Contains(own, a) })
 }
 
-// learn asks one machine; members: for the roll, too.
-func (m *machine) learn(ctx context.Context, addr netip.Addr, members bool) error {
+// learn asks one machine, of those that configuration c names; the control plane asks for the roll, too.
+func (m *machine) learn(ctx context.Context, addr netip.Addr, c *config.Config) error {
 	asking, cancel := context.WithTimeout(ctx, learnTime)
 	defer cancel()
 	var news []trust.Revocation
-	_, err := call(asking, m, addr, func(c *client.Client) (_ struct{}, err error) {
+	_, err := call(asking, m, addr, func(other *client.Client) (_ struct{}, err error) {
 		news, err = m.book.learn(func(r *api.RevocationsRequest) (*api.RevocationsResponse, error) {
-			answer, err := c.Trust.Revocations(asking, r)
+			answer, err := other.Trust.Revocations(asking, r)
 			if err != nil {
 				return nil, errors.New(status.Convert(err).Message())
 			}
 			return answer, nil
 		})
-		if err == nil && members {
+		if err == nil && controls(c) {
 			said := ""
 			_, err = m.book.learnRoll(func(r *api.RollRequest) (*api.RollResponse, error) {
-				answer, err := c.Cluster.Roll(asking, r)
+				answer, err := other.Cluster.Roll(asking, r)
 				if err != nil {
 					return nil, fmt.Errorf("members: %s", status.Convert(err).Message())
 				}
 				said = answer.Machine
 				return answer, nil
 			})
-			if now, _ := m.config.Get(); err == nil && now.config != nil && now.config.Cluster != nil {
-				err = m.book.meet(addr, said, now.config.Cluster.Spec.ControlPlanes)
+			if err == nil {
+				err = m.book.meet(addr, said, c.Cluster.Spec.ControlPlanes)
 			}
 		}
 		return struct{}{}, err

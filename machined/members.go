@@ -488,7 +488,7 @@ func (m *machine) enforce(ctx context.Context) error {
 	if err := m.openDoor(ctx, now.config, state); err != nil {
 		return err
 	}
-	if now.config == nil || now.config.Cluster == nil || worker(now.config) {
+	if !controls(now.config) {
 		return nil
 	}
 	spec, err := nodeSpec(now.config, state, m.release)

@@ -129,6 +129,9 @@ func worker(c *config.Config) bool {
 	return c != nil && c.Cluster != nil && c.Machine.Spec.Role == config.RoleWorker
 }
 
+// controls tells whether a configuration makes the machine one of a cluster's control plane.
+func controls(c *config.Config) bool { return c != nil && c.Cluster != nil && !worker(c) }
+
 const (
 	// askAgain is how long it rests after a control-plane machine has refused, or did not answer: what is wrong is usually that it is not
 	// up yet. Each time after that it rests twice as long, up to askSeldom.

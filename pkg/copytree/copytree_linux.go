@@ -120,8 +120,15 @@ func folder(parent int, name string) (*os.File, error) { return open(parent, nam
 
 // open opens a file, never by a symbolic link and without waiting for the other end of a pipe.
 func open(parent int, name string, flags int) (*os.File, error) {
+	return opened(name, func() (int, error) {
+		return unix.Openat(parent, name, flags|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0o600)
+	})
+}
+
+// opened is a file as call opens it, again when a signal came between.
+func opened(name string, call func() (fd int, err error)) (*os.File, error) {
 	for {
-		fd, err := unix.Openat(parent, name, flags|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0o600)
+		fd, err := call()
 		if err == nil {
 			return os.NewFile(uintptr(fd), name), nil
 		}
@@ -387,15 +394,7 @@ func (e *earlier) link(to *os.File, name string) error {
 func beneath(parent int, way string) (*os.File, error) {
 	how := unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC,
 		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_XDEV}
-	for {
-		fd, err := unix.Openat2(parent, way, &how)
-		if err == nil {
-			return os.NewFile(uintptr(fd), way), nil
-		}
-		if !errors.Is(err, unix.EINTR) {
-			return nil, err
-		}
-	}
+	return opened(way, func() (int, error) { return unix.Openat2(parent, way, &how) })
 }
 
 // symlink copies a symbolic link. It has no mode, and no attributes that a pod could set.
