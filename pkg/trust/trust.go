@@ -209,6 +209,7 @@ func (b Book) Restore(r Revocation) (Book, error) {
 // Merge is the book with what another machine knows, and what of that is news. Nothing is learnt that could not be written down here.
 func (b Book) Merge(learnt []Revocation, now time.Time) (next Book, news []Revocation, err error) {
 	next = b
+	next.Revoked = slices.Clone(b.Revoked) // once: there may be as many news as there is room for
 	for _, r := range learnt {
 		if (r.Origin == "") == (r.Name == "") || r.Origin != "" && r.Restored || r.Machine != "" && (r.Origin == "" || CheckHolder(r.Machine) != nil) {
 			return b, nil, fmt.Errorf("revocations: cannot use what was sent: %s is neither a certificate nor a name", r)
@@ -236,11 +237,11 @@ func (b Book) Merge(learnt []Revocation, now time.Time) (next Book, news []Revoc
 			}
 			r.Machine = machine
 		}
-		was, ok := next, false
-		if next, ok = next.put(r, now); !ok {
-			return was, news, fmt.Errorf("revocations: there are %d already; restore names that no valid certificate has any more", maxRevoked)
+		list, ok := place(next.Revoked, i, r, now)
+		if !ok {
+			return next, news, fmt.Errorf("revocations: there are %d already; restore names that no valid certificate has any more", maxRevoked)
 		}
-		news = append(news, r)
+		next.Revoked, news = list, append(news, r)
 	}
 	return next.settle(), news, nil
 }
@@ -256,33 +257,39 @@ func (b Book) find(r Revocation) int {
 // over tells whether nothing that a revocation is of is valid any more: it is of a ticket, and long ago.
 func (r Revocation) over(now time.Time) bool { return r.Machine != "" && now.Sub(r.At) > keepTicket }
 
-// put is the book with r in the place of what it knows of the same. A full one forgets the oldest ticket of which nothing is valid any more;
-// to learn of it again from somebody does no harm. Without one it forgets a name that was restored: a machine that was away since then would
-// have it revoked again, which is the safe side.
+// put is the book with r in the place of what it knows of the same.
 func (b Book) put(r Revocation, now time.Time) (Book, bool) {
-	list := slices.Clone(b.Revoked)
-	if i := b.find(r); i >= 0 {
-		list[i] = r
+	list, ok := place(slices.Clone(b.Revoked), b.find(r), r, now)
+	if ok {
 		b.Revoked = list
-		return b, true
+	}
+	return b, ok
+}
+
+// place puts r at i of a list, which it changes, or at its end where i is negative; it changes nothing when it returns false. A full list
+// forgets the oldest ticket of which nothing is valid any more; to learn of it again from somebody does no harm. Without one it forgets a name
+// that was restored: a machine that was away since then would have it revoked again, which is the safe side.
+func place(list []Revocation, i int, r Revocation, now time.Time) ([]Revocation, bool) {
+	if i >= 0 {
+		list[i] = r
+		return list, true
 	}
 	if len(list) >= maxRevoked {
-		i := -1
+		oldest := -1
 		for n, o := range list {
-			if o.over(now) && (i < 0 || cmp.Or(o.At.Compare(list[i].At), cmp.Compare(o.Origin, list[i].Origin)) < 0) {
-				i = n
+			if o.over(now) && (oldest < 0 || cmp.Or(o.At.Compare(list[oldest].At), cmp.Compare(o.Origin, list[oldest].Origin)) < 0) {
+				oldest = n
 			}
 		}
-		if i < 0 {
-			i = slices.IndexFunc(list, func(o Revocation) bool { return o.Restored })
+		if oldest < 0 {
+			oldest = slices.IndexFunc(list, func(o Revocation) bool { return o.Restored })
 		}
-		if i < 0 {
-			return b, false
+		if oldest < 0 {
+			return list, false
 		}
-		list = slices.Delete(list, i, i+1)
+		list = slices.Delete(list, oldest, oldest+1)
 	}
-	b.Revoked = append(list, r)
-	return b, true
+	return append(list, r), true
 }
 
 // InForce are those that are not restored.
