@@ -61,7 +61,7 @@ func (m *Manager) start(u *unit) error {
 	u.starts++
 	var ctx context.Context
 	ctx, u.endProbe = context.WithCancel(context.Background())
-	drained := make(chan struct{})
+	drained, before := make(chan struct{}), u.log.Newest()
 	go func() {
 		defer close(drained)
 		pump(p.outputEnd, u.log)
@@ -72,7 +72,7 @@ func (m *Manager) start(u *unit) error {
 	if network, address := s.Ready.dial(); network != "" {
 		go watchProbe(ctx, network, address, func(ok bool, detail string) { m.probed(u, process, ok, detail) })
 	}
-	go m.await(u, process, drained)
+	go m.await(u, process, drained, before)
 	return nil
 }
 
@@ -128,8 +128,8 @@ func pump(r *os.File, log *logring.Ring) {
 	}
 }
 
-// await waits for the end of the process.
-func (m *Manager) await(u *unit, p *Process, drained <-chan struct{}) {
+// await waits for the end of the process. before is the last line of the log from before it.
+func (m *Manager) await(u *unit, p *Process, drained <-chan struct{}, before uint64) {
 	<-p.Done()
 	// Its last words are in the pipe, and tell why it ended. A child that it left behind may keep the pipe open.
 	patience := time.NewTimer(200 * time.Millisecond)
@@ -149,8 +149,8 @@ func (m *Manager) await(u *unit, p *Process, drained <-chan struct{}) {
 	}
 	if u.state.Phase != Stopping {
 		u.failure = p.Exit().String()
-		if last := u.log.Tail(1); len(last) > 0 && !p.Exit().OK() {
-			u.failure += ", last line: " + last[0].Text
+		if !p.Exit().OK() {
+			u.failure += lastWords(slices.DeleteFunc(u.log.Tail(0), func(l logring.Line) bool { return l.Seq <= before }))
 		}
 		m.config.Event(u.service.Name, "failure", u.failure)
 	}

@@ -40,7 +40,7 @@ type Service struct {
 	Rlimits     []Rlimit // in place of machined's own
 
 	Ready        Probe         // when it counts as ready
-	StartTimeout time.Duration // after which a start that is not ready is given up and tried again; 0 for never
+	StartTimeout time.Duration // after which a start that is not ready is given up and tried again, with more time (see Step); 0 for never
 	Grace        time.Duration // between SIGTERM and SIGKILL; 0 for 10 s
 	Backoff      Backoff       // between failures
 

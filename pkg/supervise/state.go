@@ -76,7 +76,7 @@ func (a Action) String() string {
 // Step is the life of a service as a pure function. The service is only read for its durations.
 //
 //	phase     event          next phase                                              actions
-//	waiting   needs-ready    starting                                                start, timer StartTimeout
+//	waiting   needs-ready    starting                                                start, timer: the start's time
 //	waiting   unwant         stopped
 //	starting  ready          running                                                 timer Backoff.Reset
 //	starting  timeout        stopping, gave up, failures+1                           terminate, timer Grace
@@ -85,21 +85,22 @@ func (a Action) String() string {
 //	running   timeout        running, failures=0
 //	unready   ready          running                                                 timer Backoff.Reset
 //	starting, running, unready:
-//	          exited         after the first failure: starting, or waiting           start, timer StartTimeout
+//	          exited         after the first failure: starting, or waiting           start, timer: the start's time
 //	                         after more: backoff; failures+1                         timer: the back-off
 //	          unwant         stopping                                                terminate, timer Grace
 //	          restart        stopping                                                terminate, timer Grace
 //	stopping  timeout        stopping                                                kill
 //	stopping  exited         unwanted: stopped; gave up: backoff;
 //	                         otherwise starting, or waiting                          as above
-//	backoff   timeout        starting, or waiting                                    start, timer StartTimeout
-//	backoff   restart        starting, or waiting                                    start, timer StartTimeout
+//	backoff   timeout        starting, or waiting                                    start, timer: the start's time
+//	backoff   restart        starting, or waiting                                    start, timer: the start's time
 //	backoff   unwant         stopped                                                 no timer
-//	stopped   want           starting, or waiting                                    start, timer StartTimeout
+//	stopped   want           starting, or waiting                                    start, timer: the start's time
 //
 // "Starting, or waiting" depends on whether what it needs is ready. The back-off is Backoff.First for the second
 // failure, doubled for each further one, at most Backoff.Max; the first failure of a start that never made a process
-// counts as the second. What is not in the table changes nothing but Wanted and Needs.
+// counts as the second. The time for a start is StartTimeout, doubled for each failure, at most 8 times as long. What is not in
+// the table changes nothing but Wanted and Needs.
 func Step(s State, e Event, svc Service) (State, []Action) {
 	switch e {
 	case Want:
@@ -203,7 +204,13 @@ func begin(s State, svc Service) (State, []Action) {
 		return s, []Action{{Do: SetTimer}}
 	}
 	s.Phase = Starting
-	return s, []Action{{Do: SetTimer, Timer: svc.StartTimeout}, {Do: Start}}
+	return s, []Action{{Do: SetTimer, Timer: startTime(s, svc)}, {Do: Start}}
+}
+
+// startTime is how long this start may take. It grows, because a machine may be slower than anybody thought of: with the same time again and
+// again, what needs a little more would never get ready, and each new start would slow down everything else.
+func startTime(s State, svc Service) time.Duration {
+	return svc.StartTimeout << min(s.Failures, 3)
 }
 
 func stop(s State, svc Service) (State, []Action) {
