@@ -93,8 +93,8 @@ FAULTS = kernel-hangs:init=kernel-hangs machined-exits:machined=exits machined-h
 # The orchestrator as it would be with another minor version of Kubernetes.
 STAMPED = CGO_ENABLED=0 go build -tags providerless -ldflags '-s -w -X k8s.io/component-base/version.gitVersion=$(1)' -o $(BUILD)/bin/$(2) ./orchestrator
 
-faults: PATIENCE = 120m
-faults: versions broken ## the long stories: broken versions, lost machines, power cuts at every operation (two hours at most)
+faults: PATIENCE = 150m
+faults: versions broken ## the long stories: broken versions, lost machines, power cuts at every operation, what make test has no time for (two and a half hours at most)
 	$(STORIES) -stories testdata/faults
 
 .PHONY: broken
