@@ -121,6 +121,12 @@ func (r *Ring) Tail(n int) []Line {
 	return append([]Line(nil), r.lines[from:]...)
 }
 
+// Since returns the lines with a greater Seq than seq that are kept, oldest first.
+func (r *Ring) Since(seq uint64) []Line {
+	lines, _, _ := r.after(seq)
+	return lines
+}
+
 // After waits until there is a line with a greater Seq than seq and returns all such lines that are still kept, with
 // the number of lines between seq and the first of them that are not. The only error is the context's.
 func (r *Ring) After(ctx context.Context, seq uint64) (lines []Line, missed uint64, err error) {

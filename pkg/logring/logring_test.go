@@ -52,6 +52,18 @@ func TestLines(t *testing.T) {
 	}
 }
 
+func TestSince(t *testing.T) {
+	r := New(2, 9999)
+	if _, err := r.Write([]byte("a\nb\nc\n")); err != nil {
+		t.Fatal(err)
+	}
+	for seq, want := range []string{"2:b 3:c", "2:b 3:c", "3:c", "", ""} {
+		if got := texts(r.Since(uint64(seq))); got != want {
+			t.Errorf("since %d: %q; want %q", seq, got, want)
+		}
+	}
+}
+
 func TestLongLineIsSplit(t *testing.T) {
 	r := New(10, 1<<20)
 	if _, err := r.Write([]byte(strings.Repeat("x", MaxLine) + "y\nz\n")); err != nil {

@@ -357,7 +357,7 @@ func (m *Manager) setTimer(u *unit, after time.Duration) {
 			return
 		}
 		if u.state.Phase == Starting {
-			u.failure = fmt.Sprintf("was not ready within %v", startTime(u.state, u.service))
+			u.failure = fmt.Sprintf("was not ready within %v", after)
 			m.config.Event(u.service.Name, "failure", u.failure)
 		}
 		m.step(u, Timeout)

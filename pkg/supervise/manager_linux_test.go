@@ -153,6 +153,16 @@ func TestFailureSaysWhy(t *testing.T) {
 	if s := b.in("b", BackingOff); !strings.Contains(s.Detail, "/does/not/exist") || s.PID != 0 {
 		t.Errorf("%+v", s)
 	}
+	// What it gave up for is said; of what another process of the service gave up for before, nothing.
+	b.set(b.service("c", "exit 7 panic: no book"))
+	if s := b.in("c", BackingOff); s.Detail != "ended with status 7: panic: no book" {
+		t.Errorf("detail %q", s.Detail)
+	}
+	b.set(b.service("c", "exit 8 cannot open the book"))
+	s := b.until("c", "fails otherwise", func(s Status) bool { return s.State == BackingOff && strings.Contains(s.Detail, "status 8") })
+	if s.Detail != "ended with status 8, last line: cannot open the book" {
+		t.Errorf("detail %q", s.Detail)
+	}
 }
 
 func TestOrderOfStartAndStop(t *testing.T) {

@@ -128,7 +128,7 @@ func pump(r *os.File, log *logring.Ring) {
 	}
 }
 
-// await waits for the end of the process. before is the last line of the log from before it.
+// await waits for the end of the process. before is the number of the last line of the log from before it.
 func (m *Manager) await(u *unit, p *Process, drained <-chan struct{}, before uint64) {
 	<-p.Done()
 	// Its last words are in the pipe, and tell why it ended. A child that it left behind may keep the pipe open.
@@ -150,7 +150,7 @@ func (m *Manager) await(u *unit, p *Process, drained <-chan struct{}, before uin
 	if u.state.Phase != Stopping {
 		u.failure = p.Exit().String()
 		if !p.Exit().OK() {
-			u.failure += lastWords(slices.DeleteFunc(u.log.Tail(0), func(l logring.Line) bool { return l.Seq <= before }))
+			u.failure += lastWords(u.log.Since(before))
 		}
 		m.config.Event(u.service.Name, "failure", u.failure)
 	}
