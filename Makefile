@@ -12,14 +12,19 @@ export GOFLAGS
 # Packages that link Kubernetes take minutes to compile; everything else takes seconds.
 HEAVY   := github.com/orlop-os/orlop/orchestrator
 LIGHT   := $(shell go list ./... 2>/dev/null | grep -v -e '^$(HEAVY)' -e '/test/integration$$')
+# Without go vet, which `make check` runs whole: for a test it would read all of Kubernetes once more.
+TEST    := CGO_ENABLED=0 go test -vet=off
 # What tells stories, and what builds another version of the image as an upgrade: -out FOLDER -version V.
-PATIENCE = 70m
-STORIES  = CGO_ENABLED=0 go test -count=1 -v -timeout $(PATIENCE) ./test/integration -args -image $(CURDIR)/$(IMAGE) -bin $(CURDIR)/$(BUILD)/bin -operator $(CURDIR)/$(BUILD)/operator -versions $(CURDIR)/$(BUILD)
+PATIENCE = 75m
+STORIES  = $(TEST) -count=1 -v -timeout $(PATIENCE) ./test/integration -args -image $(CURDIR)/$(IMAGE) -bin $(CURDIR)/$(BUILD)/bin -operator $(CURDIR)/$(BUILD)/operator -versions $(CURDIR)/$(BUILD)
 VERSION  = $(BUILD)/bin/imager -profile profiles/$(PROFILE).yaml -outputs orlop.bundle -bin ''
 N        = 200
 SOAK     = CGO_ENABLED=0 go run ./test/soak -image $(IMAGE) -versions $(BUILD)
 # Packages whose tests also run under the product kernel.
 KERNEL  := ./machined/disk ./machined/install ./machined/network ./machined/host ./machined/power ./pkg/verity ./pkg/mount ./pkg/copytree ./pkg/projectquota ./pkg/watchdog ./pkg/uevent ./pkg/timesync ./pkg/supervise ./pkg/capture ./orchestrator/podnetwork ./orchestrator/netpolicy ./orchestrator/announcer ./orchestrator/virtualaddress ./orchestrator/localvolumes
+
+# Tests of theirs that ask no kernel, and take minutes under emulation; `make unit` runs them.
+PURE    := ^Test(Simulation|RandomWorlds|LawsOnRandomDisks)$$
 
 .PHONY: help run test check baseline lint unit kernel stories image versions faults fuzz soak history cuts reproducible bench bench-cluster conformance lock generate packages tools clean
 
@@ -47,13 +52,13 @@ lint: ## staticcheck of the orchestrator too; slow, because it loads all of Kube
 	CGO_ENABLED=0 go tool -modfile=hack/tools/go.mod staticcheck -tags providerless ./...
 
 unit: packages tools ## pure tests and their goldens
-	CGO_ENABLED=0 go test -tags providerless $(LIGHT)
-	CGO_ENABLED=0 go test -tags providerless $(HEAVY)/...
+	$(TEST) -tags providerless $(LIGHT)
+	$(TEST) -tags providerless $(HEAVY)/...
 
 kernel: image ## the tests of kernel-facing code, under the product kernel in QEMU
 	CGO_ENABLED=0 go build -o $(BUILD)/bin/ ./hack/qemu/cmd/qemu
-	CGO_ENABLED=0 go test -count=1 -p 1 -exec "$(CURDIR)/$(BUILD)/bin/qemu kernel-test -kernel $(CURDIR)/$(IMAGE)/kernel" $(KERNEL)
-	CGO_ENABLED=0 ORLOP_KERNEL=$(CURDIR)/$(IMAGE)/kernel go test -count=1 ./init
+	$(TEST) -count=1 -p 1 -skip '$(PURE)' -exec "$(CURDIR)/$(BUILD)/bin/qemu kernel-test -kernel $(CURDIR)/$(IMAGE)/kernel" $(KERNEL)
+	ORLOP_KERNEL=$(CURDIR)/$(IMAGE)/kernel $(TEST) -count=1 ./init
 
 stories: versions ## boot the image and tell the stories of test/integration
 	$(STORIES)
@@ -93,8 +98,8 @@ FAULTS = kernel-hangs:init=kernel-hangs machined-exits:machined=exits machined-h
 # The orchestrator as it would be with another minor version of Kubernetes.
 STAMPED = CGO_ENABLED=0 go build -tags providerless -ldflags '-s -w -X k8s.io/component-base/version.gitVersion=$(1)' -o $(BUILD)/bin/$(2) ./orchestrator
 
-faults: PATIENCE = 150m
-faults: versions broken ## the long stories: broken versions, lost machines, power cuts at every operation, what make test has no time for (two and a half hours at most)
+faults: PATIENCE = 210m
+faults: versions broken ## the long stories: broken versions, lost machines, power cuts at every operation (three and a half hours at most)
 	$(STORIES) -stories testdata/faults
 
 .PHONY: broken
@@ -117,13 +122,14 @@ broken: image
 
 # The decoders of what comes over the network, or with a file from somebody: package and test.
 FUZZ = artifact:FuzzTexts dhcp:FuzzReply timesync:FuzzAnswer registry:FuzzManifest bundle:FuzzOpen pairing:FuzzServe pki:FuzzParseRequest config:FuzzParse config:FuzzMerge trust:FuzzMerge trust:FuzzLearn
-# How often each is fed. A number of times and not of seconds: at the end of a time the go tool may call its own deadline a failure.
+# How often each is fed. A number of times and not of seconds: at the end of a time the go tool may call its own deadline a failure. What it finds
+# interesting it would otherwise try to shorten for a minute.
 FUZZTIME = 20000x
 
 fuzz: ## feed the decoders of what comes over the network with noise, FUZZTIME times each (20000x; 60s is a minute each)
 	mkdir -p $(BUILD)
 	began=$$(date +%s); for f in $(FUZZ); do \
-		CGO_ENABLED=0 go test ./pkg/$${f%%:*} -run '^$$' -fuzz "^$${f##*:}\$$" -fuzztime $(FUZZTIME) || exit 1; \
+		$(TEST) ./pkg/$${f%%:*} -run '^$$' -fuzz "^$${f##*:}\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 1000x || exit 1; \
 	done; \
 	echo "{\"decoders_fuzzed\": $(words $(FUZZ)), \"fuzz_seconds\": $$(( $$(date +%s) - began ))}" > $(BUILD)/fuzz.json
 
