@@ -36,6 +36,7 @@ var mountPoints = []string{"/dev", "/proc", "/sys", "/run", "/tmp", "/sysroot", 
 var links = map[string]string{
 	"/bin": "usr/bin", "/sbin": "usr/sbin", "/lib": "usr/lib", "/lib64": "usr/lib64",
 	"/etc/resolv.conf": paths.ResolvConf, "/etc/hosts": paths.Hosts, "/etc/hostname": paths.Hostname, "/etc/machine-id": paths.MachineID,
+	"/etc/cni/net.d": paths.CNIConfig, "/opt/cni/bin": paths.ExternalCNIPlugins, // where a pod network that is not ours writes
 	"/etc/mtab":     "../proc/self/mounts",
 	"/usr/bin/apid": path.Base(paths.Machined),
 }

@@ -111,17 +111,22 @@ func (m *machine) apply(ctx context.Context, filename string, r *api.ApplyReques
 		return outcome{}, err
 	}
 	out, err := m.plan(ctx, now.config, next)
-	if err != nil || r.Mode == api.ApplyRequest_MODE_DRY_RUN {
+	if err != nil {
 		return out, err
 	}
+	staged := r.Mode == api.ApplyRequest_MODE_STAGED
+	out.reboot = !staged && networkChanges(now.config, next)
+	if r.Mode == api.ApplyRequest_MODE_DRY_RUN {
+		return out, nil
+	}
 	who := caller(ctx)
-	switch r.Mode {
-	case api.ApplyRequest_MODE_STAGED, api.ApplyRequest_MODE_REBOOT:
+	out.reboot = out.reboot || r.Mode == api.ApplyRequest_MODE_REBOOT
+	if staged || out.reboot {
 		if err := configs.Stage(text); err != nil {
 			return outcome{}, err
 		}
 		m.events.add("config", "config", "staged for the next start by "+who)
-		if out.reboot = r.Mode == api.ApplyRequest_MODE_REBOOT; out.reboot {
+		if out.reboot {
 			return out, m.goDown(powerRequest{to: power.Reboot, why: "to apply a configuration, asked by " + who})
 		}
 		return out, nil
@@ -295,8 +300,8 @@ func (m *machine) able(next *config.Config) error {
 	if next.Cluster == nil {
 		return nil
 	}
-	if m.memory < minMemory {
-		return fmt.Errorf("configuration refused, nothing was changed: memory: %d MiB are too little for Kubernetes; give the machine at least %d MiB", m.memory>>20, minMemory>>20)
+	if m.facts.Memory < minMemory {
+		return fmt.Errorf("configuration refused, nothing was changed: memory: %d MiB are too little for Kubernetes; give the machine at least %d MiB", m.facts.Memory>>20, minMemory>>20)
 	}
 	if worker(next) {
 		return nil // it holds no authorities
@@ -339,6 +344,13 @@ func (m *machine) plan(ctx context.Context, before, next *config.Config) (outcom
 		}
 	}
 	return out, nil
+}
+
+// networkChanges says whether something else connects the pods with the next configuration. What pods hang on cannot be taken from under
+// them: it takes a start of the machine, which leaves nothing of the one before.
+func networkChanges(before, next *config.Config) bool {
+	return before != nil && before.Cluster != nil && next.Cluster != nil &&
+		before.Cluster.Spec.Supplies(config.PartNetwork) != next.Cluster.Spec.Supplies(config.PartNetwork)
 }
 
 // storageDryRun says what would be done to the disk when the operator allows to wipe what is in the way.

@@ -2,17 +2,23 @@ package main
 
 import (
 	"fmt"
+	"strconv"
 
 	"github.com/orlop-os/orlop/pkg/paths"
 )
 
-// containerdConfig is containerd's configuration file (version 3, containerd 2.x). It is the same on every machine.
+// containerdConfig is containerd's configuration file (version 3, containerd 2.x). It is the same on every machine of a cluster.
 //
 // Disabled are snapshotters that the kernel of the image has no file systems for, plugin kinds that nothing here uses, and
 // tracing. A layer's files are flushed before it counts as unpacked (sync_fs): else a power cut leaves programs that are not
 // whole, and containerd runs them. Only its older way of pulling images knows that. Containers' streams (exec, attach,
-// port-forward) are served on loopback to the kubelet alone.
-func containerdConfig(pauseImage string) []byte {
+// port-forward) are served on loopback to the kubelet alone. Plugins that connect pods come from the verified root alone, unless something
+// else connects them (external): then it brings its own, and finds ours beside them.
+func containerdConfig(pauseImage string, external bool) []byte {
+	plugins := strconv.Quote(paths.CNIPlugins)
+	if external {
+		plugins = strconv.Quote(paths.ExternalCNIPlugins) + ", " + plugins
+	}
 	return fmt.Appendf(nil, `version = 3
 root = %q
 state = "/run/containerd"
@@ -50,7 +56,7 @@ disabled_plugins = [
         BinaryName = %q
         SystemdCgroup = false
   [plugins.'io.containerd.cri.v1.runtime'.cni]
-    bin_dirs = [%q]
+    bin_dirs = [%s]
     conf_dir = %q
 
 [plugins.'io.containerd.grpc.v1.cri']
@@ -59,5 +65,5 @@ disabled_plugins = [
 
 [plugins.'io.containerd.service.v1.diff-service']
   sync_fs = true
-`, paths.ContainerdData, paths.ContainerdSocket, paths.ContainerdHosts, pauseImage, paths.Runc, paths.CNIPlugins, paths.CNIConfig)
+`, paths.ContainerdData, paths.ContainerdSocket, paths.ContainerdHosts, pauseImage, paths.Runc, plugins, paths.CNIConfig)
 }

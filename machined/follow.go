@@ -216,6 +216,9 @@ func (m *machine) hostConfig(c *config.Config) host.Config {
 	if c != nil {
 		out.Sysctls, out.Modules = c.Machine.Spec.Sysctls, c.Machine.Spec.KernelModules
 		out.Pods = c.Cluster != nil
+		if out.Pods && c.Cluster.Spec.Supplies(config.PartNetwork) {
+			out.Modules = append(slices.Clone(out.Modules), "dummy") // the link with the DNS's address (orchestrator/podnetwork)
+		}
 		out.ReservedMemory = int64(c.Machine.Spec.Reserved.Memory)
 	}
 	return out
@@ -223,11 +226,7 @@ func (m *machine) hostConfig(c *config.Config) host.Config {
 
 // convergeHost brings the host to what a configuration (nil for none) asks for.
 func (m *machine) convergeHost(ctx context.Context, c *config.Config) error {
-	facts, err := m.kernel.ReadFacts()
-	if err != nil {
-		return err
-	}
-	want := host.Plan(m.hostConfig(c), facts)
+	want := host.Plan(m.hostConfig(c), m.facts)
 	return reconcile.Converge(ctx, reconcile.Config{
 		Name: "host", KeepGoing: true, Report: m.report,
 		Diff: m.kernel.Diff(func() host.Want { return want }),
@@ -236,11 +235,7 @@ func (m *machine) convergeHost(ctx context.Context, c *config.Config) error {
 
 // hostDryRun says what a configuration would change on the host.
 func (m *machine) hostDryRun(ctx context.Context, c *config.Config) ([]string, error) {
-	facts, err := m.kernel.ReadFacts()
-	if err != nil {
-		return nil, err
-	}
-	want := host.Plan(m.hostConfig(c), facts)
+	want := host.Plan(m.hostConfig(c), m.facts)
 	ops, err := m.kernel.Diff(func() host.Want { return want })(ctx)
 	if err != nil {
 		return nil, err

@@ -58,6 +58,8 @@ func (m *machine) way(now applied, next *config.Config, r *api.ApplyRequest) err
 		return fmt.Errorf("there is nothing to keep a configuration on until the next start: %s; apply it at once", why)
 	case r.Mode == api.ApplyRequest_MODE_NO_REBOOT && m.medium != "":
 		return errors.New("installing ends with a reboot; apply it in the mode auto")
+	case (r.Mode == api.ApplyRequest_MODE_NO_REBOOT || r.Mode == api.ApplyRequest_MODE_TRY) && m.medium == "" && networkChanges(now.config, next):
+		return errors.New("Cluster.spec.external: to have pods connected by something else, or not any more, the machine has to start anew; apply it in the mode auto or staged")
 	case r.Mode != api.ApplyRequest_MODE_TRY:
 		return nil
 	case now.config == nil:

@@ -7,10 +7,10 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/netip"
 	"os"
 	"path/filepath"
-	"slices"
 	"time"
 
 	"github.com/google/renameio/v2"
@@ -65,11 +65,13 @@ func nodeSpec(c *config.Config, state network.State, r release.Release) (nodespe
 
 		VirtualAddresses: cluster.VirtualAddresses,
 
-		External: nodespec.External{Proxy: slices.Contains(cluster.External, config.PartProxy), DNS: slices.Contains(cluster.External, config.PartDNS)},
+		External: nodespec.External{Proxy: cluster.Supplies(config.PartProxy), DNS: cluster.Supplies(config.PartDNS), Network: cluster.Supplies(config.PartNetwork)},
 
 		DNS: clusterDNS(cluster.DNS, state.Servers),
 
 		LocalVolumes: nodespec.LocalVolumes{Disabled: !cluster.LocalVolumes.Enabled, Reserve: int64(cluster.LocalVolumes.Reserve)},
+
+		PodCertificates: cluster.PodCertificates.Enabled,
 
 		TokenWebhook: access(c.Cluster).TokenWebhook(),
 	}
@@ -314,8 +316,26 @@ func (m *machine) prepareKubernetes(spec nodespec.Spec) error {
 	if err := renameio.WriteFile(paths.NodeSpec, text, 0o644); err != nil {
 		return fmt.Errorf("node: cannot write its description: %w", err)
 	}
-	if err := renameio.WriteFile(paths.ContainerdConfig, containerdConfig(spec.PauseImage), 0o644); err != nil {
+	if spec.External.Network {
+		if err := emptyPluginsOnce(paths.ContainerdConfig, paths.ExternalCNIPlugins); err != nil {
+			return fmt.Errorf("pod network: cannot make the folder for its plugins: %w", err)
+		}
+	}
+	if err := renameio.WriteFile(paths.ContainerdConfig, containerdConfig(spec.PauseImage, spec.External.Network), 0o644); err != nil {
 		return fmt.Errorf("containerd: cannot write its configuration: %w", err)
 	}
 	return nil
+}
+
+// emptyPluginsOnce makes the folder into which a pod network that is not ours writes its plugins. containerd runs them as root, and the folder is
+// on a disk: in each start of the machine only those run that a pod of this start has written. That containerd's configuration, which is
+// in memory, is not there yet tells that this is a start of the machine.
+func emptyPluginsOnce(configuration, plugins string) error {
+	if _, err := os.Stat(configuration); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err := os.RemoveAll(plugins); err != nil {
+		return err
+	}
+	return os.MkdirAll(plugins, 0o755)
 }

@@ -89,7 +89,9 @@ type machine struct {
 	slot    string    // "A" or "B"; empty when it runs from memory
 	medium  string    // what it runs from when it is not installed (medium.Memory); empty when it runs from a disk
 	started time.Time // when init began
-	memory  int64     // bytes
+	// facts are what stepHost found, and stay: MemTotal may grow by a page while the machine runs (the kernel gives back what only its
+	// start needed), and a plan that follows it would have something to do for ever.
+	facts host.Facts
 
 	events   *eventLog
 	reaper   *supervise.Reaper

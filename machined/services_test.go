@@ -6,8 +6,10 @@ import (
 	"flag"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
+	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/supervise"
 )
 
@@ -29,7 +31,7 @@ func TestGolden(t *testing.T) {
 		"services-unconfigured.json": show([]supervise.Service{door()}),
 		"services-controlplane.json": show(append([]supervise.Service{door()}, kubernetes(true)...)),
 		"services-worker.json":       show(append([]supervise.Service{door()}, kubernetes(false)...)),
-		"containerd.toml":            containerdConfig("registry.example/pause:1"),
+		"containerd.toml":            containerdConfig("registry.example/pause:1", false),
 	} {
 		path := filepath.Join("testdata", name)
 		if *update {
@@ -43,6 +45,61 @@ func TestGolden(t *testing.T) {
 		}
 		if !bytes.Equal(got, want) {
 			t.Errorf("%s differs; look at the change, then run the test with -update:\n%s", path, got)
+		}
+	}
+}
+
+// TestExternalNetwork: a pod network that is not ours brings its plugins, and those of an earlier start of the machine do not run.
+func TestExternalNetwork(t *testing.T) {
+	const ours, both = `bin_dirs = ["/usr/libexec/cni"]`, `bin_dirs = ["/var/lib/cni/bin", "/usr/libexec/cni"]`
+	own := string(containerdConfig("pause", false))
+	if got := string(containerdConfig("pause", true)); got != strings.Replace(own, ours, both, 1) || !strings.Contains(got, both) {
+		t.Errorf("containerd's configuration:\n%s", got)
+	}
+	dir := t.TempDir()
+	configuration, plugins := filepath.Join(dir, "config.toml"), filepath.Join(dir, "cni/bin")
+	plugin := filepath.Join(plugins, "other")
+	is := func(when string, there bool) {
+		t.Helper()
+		if err := emptyPluginsOnce(configuration, plugins); err != nil {
+			t.Fatalf("%s: %v", when, err)
+		}
+		if _, err := os.Stat(plugin); (err == nil) != there {
+			t.Errorf("%s: the plugin: %v; want it there: %t", when, err, there)
+		}
+	}
+	write := func(file string) {
+		t.Helper()
+		if err := os.WriteFile(file, nil, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	is("at the first start", false)
+	write(plugin)
+	is("at the next start", false)
+	write(plugin)
+	write(configuration)
+	is("while the machine runs", true)
+}
+
+// TestNetworkChanges: only what takes pods from what they hang on takes a start of the machine.
+func TestNetworkChanges(t *testing.T) {
+	with := func(parts ...config.Part) *config.Config {
+		return &config.Config{Cluster: &config.Cluster{Spec: config.ClusterSpec{External: parts}}}
+	}
+	for _, c := range []struct {
+		name         string
+		before, next *config.Config
+		want         bool
+	}{
+		{"the first configuration", nil, with(config.PartNetwork), false},
+		{"the first cluster", &config.Config{}, with(config.PartNetwork), false},
+		{"something else's", with(), with(config.PartNetwork), true},
+		{"ours again", with(config.PartNetwork, config.PartDNS), with(config.PartDNS), true},
+		{"another part", with(config.PartNetwork), with(config.PartDNS, config.PartNetwork), false},
+	} {
+		if got := networkChanges(c.before, c.next); got != c.want {
+			t.Errorf("%s: %t", c.name, got)
 		}
 	}
 }

@@ -91,7 +91,7 @@ func stepHost(ctx context.Context, m *machine) error {
 	if err != nil {
 		return err
 	}
-	m.memory = facts.Memory
+	m.facts = facts
 	if facts.Memory < minMemory {
 		m.say(fmt.Sprintf("memory: %d MiB are too little for Kubernetes; give the machine at least %d MiB", facts.Memory>>20, minMemory>>20))
 	}

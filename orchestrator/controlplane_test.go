@@ -46,14 +46,14 @@ func TestControlPlane(t *testing.T) {
 	network(t, spec.NodeIPs[0].String()+"/24")
 	site := newOutside(t)
 	access := credentials.Access{Authentication: config.Authentication{Webhook: site.tokens()}}
-	spec.TokenWebhook, spec.Pools = access.TokenWebhook(), testPool()
+	spec.TokenWebhook, spec.Pools, spec.PodCertificates = access.TokenWebhook(), testPool(), true
 	m := prepare(t, spec)
 	m.use(t, access)
 	zero := time.Now()
 	api := m.start(t, component.API, zero)
 	controllers := m.start(t, component.Controllers, zero)
 	api.waitReady(t, time.Minute, "etcd", "kube-apiserver", "bootstrap")
-	controllers.waitReady(t, time.Minute, "node-ipam", "namespaces", "kube-controller-manager", "kube-scheduler", "loadbalancer", "local-volumes", "metrics", "addons")
+	controllers.waitReady(t, time.Minute, "node-ipam", "namespaces", "kube-controller-manager", "kube-scheduler", "loadbalancer", "local-volumes", "pod-certificates", "metrics", "addons")
 
 	admin := m.client(t, "admin", "orlop:cluster-admins")
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
@@ -89,6 +89,7 @@ func TestControlPlane(t *testing.T) {
 	t.Run("without services", func(t *testing.T) { withoutServices(ctx, t, m, site) })
 	t.Run("names", func(t *testing.T) { names(ctx, t, m, spec) })
 	t.Run("addresses of services", func(t *testing.T) { serviceAddresses(ctx, t, admin) })
+	t.Run("certificates of pods", func(t *testing.T) { podCertificates(ctx, t, admin) })
 	t.Run("local volumes", func(t *testing.T) { localVolumes(ctx, t, admin) })
 	t.Run("metrics", func(t *testing.T) { resourceMetrics(ctx, t, m, admin, fake) })
 	t.Run("add-ons", func(t *testing.T) { addOns(ctx, t, m, admin) })

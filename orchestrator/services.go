@@ -20,6 +20,7 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/localvolumes"
 	"github.com/orlop-os/orlop/orchestrator/metrics"
 	"github.com/orlop-os/orlop/orchestrator/netpolicy"
+	"github.com/orlop-os/orlop/orchestrator/podcertificates"
 	"github.com/orlop-os/orlop/orchestrator/podnetwork"
 	"github.com/orlop-os/orlop/orchestrator/scheduler"
 	"github.com/orlop-os/orlop/orchestrator/virtualaddress"
@@ -49,6 +50,7 @@ func Services(spec nodespec.Spec, dirs layout.Dirs) []component.Component {
 		)
 		all = append(all, loadbalancer.Components(spec, dirs)...)
 		all = append(all, localvolumes.Controllers(spec, dirs)...)
+		all = append(all, podcertificates.Components(spec, dirs)...)
 	} else {
 		all = append(all, balancer.Component())
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/coredns"
 	"github.com/orlop-os/orlop/orchestrator/kubeproxy"
 	"github.com/orlop-os/orlop/orchestrator/layout"
+	"github.com/orlop-os/orlop/orchestrator/netpolicy"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
@@ -26,6 +27,7 @@ func TestServices(t *testing.T) {
 	dual.PodCIDRs = append(dual.PodCIDRs, netip.MustParsePrefix("fd00:10:244::/56"))
 	dual.ServiceCIDRs = append(dual.ServiceCIDRs, netip.MustParsePrefix("fd00:10:96::/112"))
 	dual.DNSIPs = append(dual.DNSIPs, netip.MustParseAddr("fd00:10:96::a"))
+	dual.PodCertificates = true
 	dual.Taint, dual.PodSecurity, dual.PodSecurityExempt = true, "restricted", nil
 	dual.Pools = []nodespec.Pool{{Name: "public", Ranges: []nodespec.Range{{First: netip.MustParseAddr("192.0.2.64"), Last: netip.MustParseAddr("192.0.2.95")}}}}
 	several := testSpec()
@@ -62,17 +64,17 @@ func golden(t *testing.T, path, got string) {
 // TestExternal: what something else does is named, and has neither flags nor files.
 func TestExternal(t *testing.T) {
 	spec := testSpec()
-	spec.External = nodespec.External{Proxy: true, DNS: true}
+	spec.External = nodespec.External{Proxy: true, DNS: true, Network: true}
 	found := 0
 	for _, c := range Services(spec, layout.System()) {
-		if c.Name == kubeproxy.Name || c.Name == coredns.Name {
+		if c.Name == kubeproxy.Name || c.Name == coredns.Name || c.Name == netpolicy.Name {
 			found++
 			if len(c.Args)+len(c.Files) > 0 || c.Run == nil {
 				t.Errorf("%s", c)
 			}
 		}
 	}
-	if found != 2 {
-		t.Errorf("%d parts of 2 are named", found)
+	if found != 3 {
+		t.Errorf("%d parts of 3 are named", found)
 	}
 }

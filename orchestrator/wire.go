@@ -28,6 +28,7 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/localvolumes"
 	"github.com/orlop-os/orlop/orchestrator/metrics"
 	"github.com/orlop-os/orlop/orchestrator/netpolicy"
+	"github.com/orlop-os/orlop/orchestrator/podcertificates"
 	"github.com/orlop-os/orlop/orchestrator/podnetwork"
 	"github.com/orlop-os/orlop/orchestrator/process"
 	"github.com/orlop-os/orlop/orchestrator/scheduler"
@@ -179,6 +180,8 @@ func (w *wiring) attach(c *component.Component) {
 		c.Run = w.allowed(netpolicy.Run)
 	case loadbalancer.Name:
 		c.Run = w.allowed(loadbalancer.Run)
+	case podcertificates.Name:
+		c.Run = w.allowed(podcertificates.Run)
 	case localvolumes.Name:
 		c.Run = w.allowed(localvolumes.Run)
 	case localvolumes.NodeName:

@@ -4,6 +4,7 @@ import (
 	"strings"
 
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
+	certificates "k8s.io/api/certificates/v1beta1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -31,6 +32,7 @@ const (
 	roleAddons         = "orlop:addons"
 	roleMetricsReader  = "orlop:metrics-reader"
 	roleLocalVolumes   = "orlop:local-volumes"
+	rolePodSigner      = "orlop:pod-certificates"
 	roleSnapshotReader = "orlop:snapshot-reader"
 	roleSnapshotEditor = "orlop:snapshot-editor"
 )
@@ -90,6 +92,26 @@ func rights() []runtime.Object {
 		aggregated("edit", clusterRole(roleSnapshotEditor,
 			rule(snapshotv1.GroupName, []string{"volumesnapshots"}, "create", "update", "patch", "delete", "deletecollection"))),
 		bindAccount(roleLocalVolumes, roleLocalVolumes, LocalVolumesAccount),
+
+		// The signer of pods' certificates answers requests as one signer, says whom to believe, and keeps its authorities in a Secret.
+		clusterRole(rolePodSigner,
+			rule(certificates.GroupName, []string{"podcertificaterequests/status"}, "update"),
+			rule(certificates.GroupName, []string{"clustertrustbundles"}, "create"),
+			named(rule(certificates.GroupName, []string{"clustertrustbundles"}, "get", "update"), PodTrust),
+			named(rule(certificates.GroupName, []string{"signers"}, "sign", "attest"), PodSigner)),
+		bindAccount(rolePodSigner, rolePodSigner, PodCertificatesAccount),
+		&rbacv1.Role{
+			ObjectMeta: metav1.ObjectMeta{Name: rolePodSigner, Namespace: metav1.NamespaceSystem},
+			Rules: []rbacv1.PolicyRule{
+				rule("", []string{"secrets"}, "create"),
+				named(rule("", []string{"secrets"}, "get", "update"), PodAuthorities),
+			},
+		},
+		&rbacv1.RoleBinding{
+			ObjectMeta: metav1.ObjectMeta{Name: rolePodSigner, Namespace: metav1.NamespaceSystem},
+			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: rolePodSigner},
+			Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Name: PodCertificatesAccount, Namespace: metav1.NamespaceSystem}},
+		},
 
 		// A node agent reads Nodes, and Services with their endpoints, no more than kubelet and kube-proxy of any node may, and keeps
 		// the DNS endpoints of its node; and it enforces network policies, which are about the labels of all Pods and Namespaces
@@ -180,6 +202,12 @@ func bindAccount(name, role, account string) *rbacv1.ClusterRoleBinding {
 	b := bind(name, role, rbacv1.ServiceAccountKind, account)
 	b.Subjects[0].APIGroup, b.Subjects[0].Namespace = "", metav1.NamespaceSystem
 	return b
+}
+
+// named narrows a rule to objects of these names.
+func named(r rbacv1.PolicyRule, names ...string) rbacv1.PolicyRule {
+	r.ResourceNames = names
+	return r
 }
 
 func rule(group string, resources []string, verbs ...string) rbacv1.PolicyRule {

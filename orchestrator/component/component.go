@@ -18,6 +18,16 @@ const (
 	Node        = "node"        // kubelet, kube-proxy, CoreDNS, the pod network, its policies and the way to the API server, root
 )
 
+// PodCertificateFeatures are upstream's feature gates that pods' certificates take, in the API server, the controllers and the kubelet.
+func PodCertificateFeatures() []string {
+	return []string{"ClusterTrustBundle", "ClusterTrustBundleProjection", "PodCertificateRequest"}
+}
+
+// Gates is the flag --feature-gates that switches features on.
+func Gates(features []string) string {
+	return "--feature-gates=" + strings.Join(features, "=true,") + "=true"
+}
+
 // File is a file that is written before the component starts.
 type File struct {
 	Path    string
@@ -38,6 +48,18 @@ type Component struct {
 	// only printed.
 	Run func(ctx context.Context, announce Announce) error
 }
+
+// Elsewhere stands in a part's place where something else in the cluster does its work (Cluster.spec.external): it says by whom, and is ready.
+func Elsewhere(name, by string) Component {
+	return Component{Process: Node, Name: name, Run: func(ctx context.Context, announce Announce) error {
+		announce(name, true, NotHere(by))
+		<-ctx.Done()
+		return nil
+	}}
+}
+
+// NotHere is what is said of a part that something else supplies.
+func NotHere(by string) string { return "does not run: " + by + " (Cluster.spec.external)" }
 
 // String prints the component for people and golden files: name, flags, files with their content.
 func (c Component) String() string {

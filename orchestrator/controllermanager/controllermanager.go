@@ -73,6 +73,9 @@ func flags(spec nodespec.Spec, dirs layout.Dirs, config string) []string {
 		"--kube-api-burst=200",
 		"--profiling=false",
 	}
+	if spec.PodCertificates {
+		args = append(args, component.Gates(component.PodCertificateFeatures()))
+	}
 	return args
 }
 

@@ -42,11 +42,11 @@ const (
 	starting = 300 * time.Millisecond
 )
 
-// Component describes CoreDNS without its Run function, or what stands in its place where something else does its work. Its Corefile depends on the node's pod range and is made when
-// that is known.
+// Component describes CoreDNS without its Run function, or what stands in its place where something else does its work. Its Corefile
+// depends on the node's pod range and is made when that is known.
 func Component(spec nodespec.Spec, dirs layout.Dirs) component.Component {
 	if spec.External.DNS {
-		return component.Component{Process: component.Node, Name: Name, Run: runExternal}
+		return component.Elsewhere(Name, "something else answers at the cluster DNS's address")
 	}
 	client := kubeconfig.File(spec, dirs.Node, Name, nodespec.DNSCert, nodespec.DNSKey)
 	return component.Component{Process: component.Node, Name: Name, Files: []component.File{client}}
@@ -72,13 +72,6 @@ func Run(ctx context.Context, spec nodespec.Spec, dirs layout.Dirs, addresses fu
 	if err := server.Stop(); err != nil {
 		return fmt.Errorf("cannot stop: %w", err)
 	}
-	return nil
-}
-
-// runExternal is ready until ctx is done.
-func runExternal(ctx context.Context, announce component.Announce) error {
-	announce(Name, true, "does not run: something else answers at the cluster DNS's address (Cluster.spec.external)")
-	<-ctx.Done()
 	return nil
 }
 

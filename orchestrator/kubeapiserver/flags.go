@@ -91,6 +91,9 @@ func flags(spec nodespec.Spec, dirs layout.Dirs) []string {
 		"--profiling=false",
 		"--contention-profiling=false",
 	}
+	if spec.PodCertificates {
+		args = append(args, component.Gates(component.PodCertificateFeatures()), "--runtime-config=certificates.k8s.io/v1beta1=true")
+	}
 	if w := spec.TokenWebhook; w != nil {
 		args = append(args,
 			"--authentication-token-webhook-config-file="+at(w.Kubeconfig),

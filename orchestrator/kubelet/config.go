@@ -137,6 +137,13 @@ func configuration(spec nodespec.Spec, dirs layout.Dirs, resolvConf string) stri
 		"nodeStatusUpdateFrequency": "10s",
 		"nodeStatusReportFrequency": "1m0s",
 	}
+	if spec.PodCertificates {
+		gates := map[string]bool{}
+		for _, feature := range component.PodCertificateFeatures() {
+			gates[feature] = true
+		}
+		content["featureGates"] = gates
+	}
 	if spec.Taint {
 		content["registerWithTaints"] = []map[string]string{{"key": "node-role.kubernetes.io/control-plane", "effect": "NoSchedule"}}
 	}

@@ -123,6 +123,9 @@ func parse(ctx context.Context, args []string) (*options.KubeletServer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: cannot use: %w", server.KubeletConfigFile, err)
 	}
+	if err := utilfeature.DefaultMutableFeatureGate.SetFromMap(config.FeatureGates); err != nil {
+		return nil, fmt.Errorf("%s: feature gates: %w", server.KubeletConfigFile, err)
+	}
 	server.KubeletConfiguration = *config
 	return server, nil
 }

@@ -33,8 +33,12 @@ const (
 // shown bounds how many problems of policies are told.
 const shown = 3
 
-// Component describes the engine without its Run function. It is the node's agent to the API server.
+// Component describes the engine without its Run function, or what stands in its place where something else connects the pods: that has
+// policies of its own, and packets do not come by here. It is the node's agent to the API server.
 func Component(spec nodespec.Spec, dirs layout.Dirs) component.Component {
+	if spec.External.Network {
+		return component.Elsewhere(Name, "what connects pods enforces network policies")
+	}
 	config := kubeconfig.File(spec, dirs.Node, Name, nodespec.NodeAgentCert, nodespec.NodeAgentKey)
 	return component.Component{Process: component.Node, Name: Name, Files: []component.File{config}}
 }

@@ -18,6 +18,9 @@
 // Service addresses are also routed to the bridge, so that programs of the machine reach them when the machine has no
 // default route: the kernel wants a route before the service proxy may rewrite the destination.
 //
+// Where something else connects the pods (Cluster.spec.external), there is none of this but the endpoint of the cluster DNS and the routes to
+// Services: external.go.
+//
 // # Other nodes
 //
 // mesh.go plans, from all Nodes, what leads to the others' pods: a WireGuard tunnel, a VXLAN, or plain routes. diff.go

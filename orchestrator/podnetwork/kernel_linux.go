@@ -17,16 +17,9 @@ const table = "orlop_pods"
 
 // ensureBridge makes the bridge, gives it exactly the wanted addresses and the MTU, and sets it up.
 func ensureBridge(gateways []netip.Prefix, mtu int) error {
-	link, err := netlink.LinkByName(Bridge)
-	if errors.As(err, &netlink.LinkNotFoundError{}) {
-		made := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: Bridge}}
-		if err := netlink.LinkAdd(made); err != nil {
-			return fmt.Errorf("%s: cannot make: %w", Bridge, err)
-		}
-		link, err = netlink.LinkByName(Bridge)
-	}
+	link, err := ensureLink(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: Bridge}})
 	if err != nil {
-		return fmt.Errorf("%s: cannot find: %w", Bridge, err)
+		return err
 	}
 	// A bridge whose hardware address was not set takes the lowest of its ports', and pods' neighbour entries go stale
 	// when that changes.
@@ -44,6 +37,37 @@ func ensureBridge(gateways []netip.Prefix, mtu int) error {
 		return fmt.Errorf("%s: cannot set up: %w", Bridge, err)
 	}
 	return nil
+}
+
+// ensureDummy makes a dummy link with exactly the wanted addresses, and sets it up.
+func ensureDummy(name string, addresses []netip.Prefix) error {
+	link, err := ensureLink(&netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Name: name}})
+	if err != nil {
+		return err
+	}
+	if err := ensureAddresses(link, addresses); err != nil {
+		return err
+	}
+	if err := netlink.LinkSetUp(link); err != nil {
+		return fmt.Errorf("%s: cannot set up: %w", name, err)
+	}
+	return nil
+}
+
+// ensureLink is the link of that name, which is made if there is none.
+func ensureLink(wanted netlink.Link) (netlink.Link, error) {
+	name := wanted.Attrs().Name
+	link, err := netlink.LinkByName(name)
+	if errors.As(err, &netlink.LinkNotFoundError{}) {
+		if err := netlink.LinkAdd(wanted); err != nil {
+			return nil, fmt.Errorf("%s: cannot make: %w", name, err)
+		}
+		link, err = netlink.LinkByName(name)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: cannot find: %w", name, err)
+	}
+	return link, nil
 }
 
 // bridgeAddresses are the addresses of the bridge, none when there is no bridge.
@@ -69,9 +93,10 @@ func bridgeAddresses() ([]netip.Prefix, error) {
 }
 
 func ensureAddresses(link netlink.Link, want []netip.Prefix) error {
+	name := link.Attrs().Name
 	have, err := netlink.AddrList(link, netlink.FAMILY_ALL)
 	if err != nil {
-		return fmt.Errorf("%s: cannot list addresses: %w", Bridge, err)
+		return fmt.Errorf("%s: cannot list addresses: %w", name, err)
 	}
 	for _, a := range have {
 		bits, _ := a.Mask.Size()
@@ -81,30 +106,30 @@ func ensureAddresses(link netlink.Link, want []netip.Prefix) error {
 			continue
 		}
 		if err := netlink.AddrDel(link, &a); err != nil {
-			return fmt.Errorf("%s: cannot remove old address %s: %w", Bridge, prefix, err)
+			return fmt.Errorf("%s: cannot remove old address %s: %w", name, prefix, err)
 		}
 	}
 	for _, p := range want {
 		address, err := netlink.ParseAddr(p.String())
 		if err != nil {
-			return fmt.Errorf("%s: cannot use address %s: %w", Bridge, p, err)
+			return fmt.Errorf("%s: cannot use address %s: %w", name, p, err)
 		}
 		if p.Addr().Is6() {
-			// Nobody else is on the bridge yet; waiting for duplicates keeps the DNS from listening for a second.
+			// Nobody else is on the link yet; waiting for duplicates keeps the DNS from listening for a second.
 			address.Flags = unix.IFA_F_NODAD
 		}
 		if err := netlink.AddrReplace(link, address); err != nil {
-			return fmt.Errorf("%s: cannot set address %s: %w", Bridge, p, err)
+			return fmt.Errorf("%s: cannot set address %s: %w", name, p, err)
 		}
 	}
 	return nil
 }
 
-// ensureRoutes routes the ranges to the bridge, with the bridge's address as sender.
-func ensureRoutes(routes []netip.Prefix, gateways []netip.Prefix) error {
-	link, err := netlink.LinkByName(Bridge)
+// ensureRoutes routes the ranges to a link, with the address of the same family as sender.
+func ensureRoutes(name string, routes []netip.Prefix, senders []netip.Addr) error {
+	link, err := netlink.LinkByName(name)
 	if err != nil {
-		return fmt.Errorf("%s: cannot find: %w", Bridge, err)
+		return fmt.Errorf("%s: cannot find: %w", name, err)
 	}
 	for _, r := range routes {
 		destination, err := netlink.ParseIPNet(r.Masked().String())
@@ -112,16 +137,16 @@ func ensureRoutes(routes []netip.Prefix, gateways []netip.Prefix) error {
 			return fmt.Errorf("route %s: cannot use: %w", r, err)
 		}
 		route := &netlink.Route{LinkIndex: link.Attrs().Index, Dst: destination, Scope: netlink.SCOPE_LINK}
-		for _, g := range gateways {
-			if g.Addr().Is6() == r.Addr().Is6() {
-				route.Src = g.Addr().AsSlice()
+		for _, sender := range senders {
+			if sender.Is6() == r.Addr().Is6() {
+				route.Src = sender.AsSlice()
 			}
 		}
 		if r.Addr().Is6() {
 			route.Scope = netlink.SCOPE_UNIVERSE
 		}
 		if err := netlink.RouteReplace(route); err != nil {
-			return fmt.Errorf("route %s to %s: cannot set: %w", r, Bridge, err)
+			return fmt.Errorf("route %s to %s: cannot set: %w", r, name, err)
 		}
 	}
 	return nil

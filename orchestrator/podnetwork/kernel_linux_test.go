@@ -38,7 +38,7 @@ func TestKernel(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := ensureRoutes(plan.Routes, plan.Gateways); err != nil {
+		if err := ensureRoutes(Bridge, plan.Routes, plan.Addresses()); err != nil {
 			t.Fatal(err)
 		}
 		check(t, plan)
@@ -91,6 +91,45 @@ func check(t *testing.T, plan Plan) {
 		routes, err := netlink.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Dst: destination}, netlink.RT_FILTER_DST)
 		if err != nil || len(routes) != 1 || routes[0].LinkIndex != link.Attrs().Index {
 			t.Errorf("route %s: %v, %v; want one to the bridge", r, routes, err)
+		}
+	}
+}
+
+// TestOwn: where something else connects pods, the cluster DNS has addresses all the same, and Services have routes; also in a process that
+// starts when they are there.
+func TestOwn(t *testing.T) {
+	if !rtnltest.Isolate(t) {
+		return
+	}
+	runtime.LockOSThread()
+	rtnltest.Veth(t, "eth0", "other")
+	rtnltest.Give(t, "eth0", "192.0.2.1/24", "2001:db8::1/64")
+	spec, _ := dual()
+	spec.External.Network = true
+	spec.NodeIPs = addresses("192.0.2.1", "2001:db8::1")
+	want := addresses("192.0.0.8", "100::8")
+	for range 2 {
+		agent := New(spec, layout.System(), nil)
+		err := agent.own()
+		if errors.Is(err, unix.EOPNOTSUPP) {
+			t.Skip("the kernel of this machine has no dummy links; the product's has, and `make kernel` runs the test there")
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := agent.Addresses(t.Context()); err != nil || !slices.Equal(got, want) {
+			t.Errorf("addresses %v, %v; want %v", got, err, want)
+		}
+		for i, a := range want {
+			found, err := netlink.RouteGet(a.AsSlice())
+			if err != nil || len(found) != 1 || found[0].Type != unix.RTN_LOCAL {
+				t.Errorf("%s is not this machine's: %v, %v", a, found, err)
+			}
+			service := spec.ServiceCIDRs[i].Addr().Next()
+			found, err = netlink.RouteGet(service.AsSlice())
+			if err != nil || len(found) != 1 || !found[0].Src.Equal(spec.NodeIPs[i].AsSlice()) {
+				t.Errorf("the way to Service %s: %v, %v; want it with the sender %s", service, found, err, spec.NodeIPs[i])
+			}
 		}
 	}
 }

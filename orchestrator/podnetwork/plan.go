@@ -58,10 +58,12 @@ func NewPlan(spec nodespec.Spec, dirs layout.Dirs, ranges []netip.Prefix, linkMT
 }
 
 // Addresses are the bridge's addresses without their lengths.
-func (p Plan) Addresses() []netip.Addr {
+func (p Plan) Addresses() []netip.Addr { return addressesOf(p.Gateways) }
+
+func addressesOf(prefixes []netip.Prefix) []netip.Addr {
 	var out []netip.Addr
-	for _, g := range p.Gateways {
-		out = append(out, g.Addr())
+	for _, p := range prefixes {
+		out = append(out, p.Addr())
 	}
 	return out
 }

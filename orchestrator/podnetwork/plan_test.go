@@ -2,16 +2,21 @@ package podnetwork
 
 import (
 	"context"
+	"errors"
 	"flag"
+	"fmt"
 	"net/netip"
 	"os"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
+	testclient "k8s.io/client-go/testing"
 	"sigs.k8s.io/knftables"
 	"sigs.k8s.io/yaml"
 
@@ -182,5 +187,37 @@ func TestPublish(t *testing.T) {
 		if list, err := client.DiscoveryV1().EndpointSlices(metav1.NamespaceSystem).List(t.Context(), metav1.ListOptions{}); err != nil || len(list.Items) != c.want {
 			t.Errorf("external %t: %d slices, want %d; %v", c.external, len(list.Items), c.want, err)
 		}
+	}
+}
+
+// TestKeepPublished: where something else connects pods, the node is an endpoint of the cluster DNS by the DNS's own address, and says that the
+// network is somebody else's.
+func TestKeepPublished(t *testing.T) {
+	client := fake.NewClientset()
+	refused := errors.New("no rights yet")
+	client.PrependReactor("create", "endpointslices", func(testclient.Action) (bool, runtime.Object, error) {
+		err := refused
+		refused = nil
+		return err != nil, nil, err
+	})
+	a := New(nodespec.Spec{External: nodespec.External{Network: true}}, layout.System(), nil)
+	a.addrs = []netip.Addr{ownDNS4}
+	a.nodes <- &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", UID: "u"}}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	var said []string
+	err := a.keepPublished(ctx, client, func(name string, ready bool, detail string) {
+		said = append(said, fmt.Sprint(name, " ", ready, " ", detail))
+		if len(said) == 2 {
+			cancel()
+		}
+	})
+	const elsewhere = "network true does not run: something else connects pods (Cluster.spec.external)"
+	if want := []string{elsewhere + "; cluster DNS is not published: no rights yet", elsewhere}; err != nil || !slices.Equal(said, want) {
+		t.Errorf("%q, %v", said, err)
+	}
+	list, err := client.DiscoveryV1().EndpointSlices(metav1.NamespaceSystem).List(t.Context(), metav1.ListOptions{})
+	if err != nil || len(list.Items) != 1 || list.Items[0].Endpoints[0].Addresses[0] != "192.0.0.8" {
+		t.Errorf("%v, %v", list, err)
 	}
 }

@@ -99,7 +99,11 @@ func (a *Agent) Registered(ctx context.Context) error {
 
 // Run keeps the network as the Node object says until ctx is done.
 func (a *Agent) Run(ctx context.Context, announce component.Announce) error {
-	if err := a.recall(); err != nil {
+	start := a.recall
+	if a.spec.External.Network {
+		start = a.own
+	}
+	if err := start(); err != nil {
 		return err
 	}
 	if err := a.gate.Rights(ctx); err != nil {
@@ -113,17 +117,19 @@ func (a *Agent) Run(ctx context.Context, announce component.Announce) error {
 	if err != nil {
 		return fmt.Errorf("cannot make client: %w", err)
 	}
+	if err := a.watch(ctx, api); err != nil {
+		return err
+	}
+	if a.spec.External.Network {
+		return a.keepPublished(ctx, api, announce)
+	}
 	nft, err := knftables.New(knftables.InetFamily, table)
 	if err != nil {
 		return fmt.Errorf("nftables: cannot use: %w", err)
 	}
-	if err := a.watch(ctx, api); err != nil {
-		return err
-	}
 	announce(Name, false, "waiting for the node's pod range")
-	timer := time.NewTimer(0)
+	timer := newTimer()
 	defer timer.Stop()
-	<-timer.C
 	m := mesh{spec: a.spec, dirs: a.dirs, publish: func(ctx context.Context, key string) error { return a.publishKey(ctx, config, key) }}
 	var last *corev1.Node
 	told, others, unpublished, complete := "", "", false, false
@@ -167,6 +173,13 @@ func (a *Agent) Run(ctx context.Context, announce component.Announce) error {
 			told = detail
 		}
 	}
+}
+
+// newTimer returns a timer that is not set.
+func newTimer() *time.Timer {
+	t := time.NewTimer(heal)
+	t.Stop()
+	return t
 }
 
 // recall takes the addresses of the bridge as they are, if a process before this one made it: pods hang on it, and the cluster
@@ -271,7 +284,7 @@ func (a *Agent) apply(ctx context.Context, nft knftables.Interface, node *corev1
 		return fmt.Errorf("Node %s: the bridge had the addresses %v, and has %v now: starting anew", node.Name, a.addrs, addrs)
 	}
 	a.applied = ranges
-	if err := ensureRoutes(plan.Routes, plan.Gateways); err != nil {
+	if err := ensureRoutes(Bridge, plan.Routes, addrs); err != nil {
 		return err
 	}
 	return masquerade(ctx, nft, plan.Rules)

@@ -2,6 +2,7 @@ package config
 
 import (
 	"net/netip"
+	"slices"
 	"time"
 )
 
@@ -23,7 +24,7 @@ type ClusterSpec struct {
 	VirtualAddresses []netip.Addr `yaml:"virtualAddresses,omitempty"`
 	// Networks are the address ranges and the DNS domain inside the cluster.
 	Networks ClusterNetworks `yaml:"networks"`
-	// External are parts of the cluster that something else in it supplies, such as an add-on. Orlop's own do not run, and leave nothing behind.
+	// External are parts of the cluster that something else in it supplies, such as an add-on. Orlop's own do not run, and leave nothing behind. With network, pods are connected, and network policies enforced, by what writes its CNI configuration into /etc/cni/net.d of the machine and its plugins into /opt/cni/bin; a machine takes to that, or back, by a start.
 	External []Part `yaml:"external,omitempty"`
 	// DNS says whom the cluster's DNS asks about names outside the cluster.
 	DNS ClusterDNS `yaml:"dns"`
@@ -35,6 +36,8 @@ type ClusterSpec struct {
 	Etcd Etcd `yaml:"etcd"`
 	// LocalVolumes are volumes of claims on the machines' own disks.
 	LocalVolumes LocalVolumes `yaml:"localVolumes"`
+	// PodCertificates are certificates by which pods know each other.
+	PodCertificates PodCertificates `yaml:"podCertificates"`
 	// Kubernetes tunes the components.
 	Kubernetes Kubernetes `yaml:"kubernetes"`
 }
@@ -59,6 +62,12 @@ type LocalVolumes struct {
 	Enabled bool `yaml:"enabled"`
 	// Reserve is what is not promised to volumes of each machine's DATA, beside the 15 % that stay free so that no pods are put out: for images, logs, the cluster's data and the pods' own files; at least 256MiB. By default it is a quarter of DATA, at most 20GiB.
 	Reserve Bytes `yaml:"reserve,omitempty"`
+}
+
+// PodCertificates are certificates by which pods know each other.
+type PodCertificates struct {
+	// Enabled says whether there are any: a pod's projected volume gets one of the signer orlop.dev/pods, which says the pod's service account as a SPIFFE ID, and the signers to believe. It takes two APIs that upstream has not finished (certificates.k8s.io/v1beta1: PodCertificateRequest, ClusterTrustBundle).
+	Enabled bool `yaml:"enabled"`
 }
 
 // ClusterNetworks are the address ranges and the DNS domain inside the cluster. No range may overlap another one, or
@@ -94,14 +103,20 @@ func (Encapsulation) Names() []string {
 // Part is a part of the cluster that can be replaced.
 type Part string
 
-// The parts: what makes Services reachable, and the DNS that pods are told to ask.
+// The parts: what makes Services reachable, the DNS that pods are told to ask, and what connects pods and says who may reach whom.
 const (
-	PartProxy Part = "proxy"
-	PartDNS   Part = "dns"
+	PartProxy   Part = "proxy"
+	PartDNS     Part = "dns"
+	PartNetwork Part = "network"
 )
 
 // Names lists the parts.
-func (Part) Names() []string { return []string{string(PartProxy), string(PartDNS)} }
+func (Part) Names() []string {
+	return []string{string(PartProxy), string(PartDNS), string(PartNetwork)}
+}
+
+// Supplies says whether something else supplies a part.
+func (s *ClusterSpec) Supplies(part Part) bool { return slices.Contains(s.External, part) }
 
 // PKI holds the cluster's authorities. Each must have a key of its own, so that none can speak for another.
 type PKI struct {

@@ -52,14 +52,18 @@ type Spec struct {
 	// LocalVolumes says whether claims get volumes on the nodes' own disks.
 	LocalVolumes LocalVolumes `json:"localVolumes,omitzero"`
 
+	// PodCertificates says whether pods may have certificates that say who they are.
+	PodCertificates bool `json:"podCertificates,omitempty"`
+
 	// TokenWebhook is the service that the API server asks about tokens that nobody else knows; nil when there is none.
 	TokenWebhook *TokenWebhook `json:"tokenWebhook,omitempty"`
 }
 
 // External says which parts of the cluster something else in it supplies. Our own do not run, and what they left is taken away.
 type External struct {
-	Proxy bool `json:"proxy,omitempty"` // what makes Services reachable
-	DNS   bool `json:"dns,omitempty"`   // what answers at DNSIPs
+	Proxy   bool `json:"proxy,omitempty"`   // what makes Services reachable
+	DNS     bool `json:"dns,omitempty"`     // what answers at DNSIPs
+	Network bool `json:"network,omitempty"` // what connects pods, and says who may reach whom
 }
 
 // LocalVolumes says whether claims get volumes on the nodes' own disks.

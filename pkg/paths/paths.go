@@ -69,10 +69,12 @@ const (
 	PodLogs        = Data + "/log/pods"          // root
 	LocalVolumes   = Data + "/lib/local-volumes" // root, 0700: the volumes of claims (orchestrator/localvolumes)
 	Addons         = Data + "/lib/addons"        // root and group UserControllers, 0750: the artefacts of add-ons (package artifact)
-	PodNetwork     = Data + "/lib/podnetwork"    // root, 0700: the node's WireGuard key
-	Bundle         = Data + "/lib/bundle"        // root, 0700: the upgrade bundle that is received, or was received last
-	AuditLog       = Data + "/log/kube-audit"    // owner UserAPI, 0700
-	KernelLog      = Data + "/log/kernel"        // root, 0700: what the kernel wrote in this start and the one before (package bootlog)
+	// ExternalCNIPlugins is where a pod network that is not ours writes its plugins: root. /opt/cni/bin in the root is a symbolic link to it.
+	ExternalCNIPlugins = Data + "/lib/cni/bin"
+	PodNetwork         = Data + "/lib/podnetwork" // root, 0700: the node's WireGuard key
+	Bundle             = Data + "/lib/bundle"     // root, 0700: the upgrade bundle that is received, or was received last
+	AuditLog           = Data + "/log/kube-audit" // owner UserAPI, 0700
+	KernelLog          = Data + "/log/kernel"     // root, 0700: what the kernel wrote in this start and the one before (package bootlog)
 )
 
 // Sockets and files that live until power-off, on the tmpfs /run.
@@ -101,11 +103,11 @@ const (
 	ContainerdSocket = "/run/containerd/containerd.sock"
 	ContainerdConfig = Run + "/containerd/config.toml"
 	ContainerdHosts  = Run + "/containerd/hosts" // root, 0700: how registries are asked
-	CNIConfig        = Run + "/cni/net.d"
-	ResolvConf       = Run + "/etc/resolv.conf" // /etc/resolv.conf in the root is a symbolic link to it
-	Hosts            = Run + "/etc/hosts"       // likewise
-	Hostname         = Run + "/etc/hostname"    // likewise
-	MachineID        = Run + "/etc/machine-id"  // likewise
+	CNIConfig        = Run + "/cni/net.d"        // /etc/cni/net.d in the root is a symbolic link to it
+	ResolvConf       = Run + "/etc/resolv.conf"  // /etc/resolv.conf in the root is a symbolic link to it
+	Hosts            = Run + "/etc/hosts"        // likewise
+	Hostname         = Run + "/etc/hostname"     // likewise
+	MachineID        = Run + "/etc/machine-id"   // likewise
 )
 
 // Folders of the orchestrator's three processes: each holds the process's credentials (written by machined, owned by

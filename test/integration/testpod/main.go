@@ -27,7 +27,10 @@ const deadline = 20 * time.Second
 
 func main() {
 	args := os.Args[1:]
-	if len(args) == 0 {
+	switch {
+	case os.Getenv("CNI_COMMAND") != "": // the container runtime calls it in the machine, as a plugin
+		args = []string{"connect"}
+	case len(args) == 0:
 		args = []string{"serve"}
 	}
 	if err := run(args); err != nil {
@@ -65,6 +68,14 @@ func run(args []string) error {
 		return c.Close()
 	case args[0] == "dns" && len(args) == 2: // be a DNS server that knows one address, by every name
 		return answer(args[1])
+	case args[0] == "network" && len(args) == 4: // be a pod network: range, and the machine's folders for plugins and configurations
+		return bring(args[1], args[2], args[3])
+	case args[0] == "connect" && len(args) == 1:
+		return connect()
+	case args[0] == "serve-peers" && len(args) == 2: // a server for other pods, who are known by their certificates
+		return servePeers(args[1])
+	case (args[0] == "ask-peer" || args[0] == "ask-anonymous") && len(args) == 2: // ask one
+		return askPeer(ctx, args[1], args[0] == "ask-anonymous")
 	case args[0] == "cat" && len(args) == 2: // print a file
 		b, err := os.ReadFile(args[1])
 		os.Stdout.Write(b)
@@ -112,7 +123,7 @@ func run(args []string) error {
 			return err
 		})
 	}
-	return fmt.Errorf("unknown arguments %q; serve [ADDRESS], stay, get URL, api PATH, lookup NAME, dial ADDRESS, dns ADDRESS, cat FILE, list FOLDER, env NAME, echo, write FILE TEXT, fill FILE MIB, crowd FILE PERCENT and sizes FOLDER are known", args)
+	return fmt.Errorf("unknown arguments %q; serve [ADDRESS], stay, get URL, api PATH, lookup NAME, dial ADDRESS, dns ADDRESS, network RANGE PLUGINS CONFIGURATIONS, serve-peers ADDRESS, ask-peer ADDRESS, ask-anonymous ADDRESS, cat FILE, list FOLDER, env NAME, echo, write FILE TEXT, fill FILE MIB, crowd FILE PERCENT and sizes FOLDER are known", args)
 }
 
 // answer answers every question for an IPv4 address with this one, at UDP port 53, until the program is ended.

@@ -1,0 +1,85 @@
+package podcertificates
+
+import (
+	"bytes"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/orlop-os/orlop/pkg/pki"
+)
+
+var begin = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+
+// TestAuthorities lives through two years, an hour at a time: whoever issues is believed by everybody who has looked within a day, for as long as
+// what it has issued lasts, and there are never more than two.
+func TestAuthorities(t *testing.T) {
+	const step = time.Hour
+	var all Authorities
+	believed := map[string]time.Time{} // since when
+	made, issuers := 0, map[string]bool{}
+	for now := begin; now.Before(begin.Add(2 * 365 * 24 * time.Hour)); now = now.Add(step) {
+		next, changed, err := all.Next("c", now)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if changed == slices.Equal(next, all) {
+			t.Fatalf("%v: changed %t, from %d to %d", now, changed, len(all), len(next))
+		}
+		if all = next; len(all) > 2 {
+			t.Fatalf("%v: %d authorities", now, len(all))
+		}
+		for _, ca := range all {
+			if _, known := believed[pki.Serial(ca.Cert)]; !known {
+				believed[pki.Serial(ca.Cert)] = now
+				made++
+			}
+		}
+		issuer := all.Issuing(now)
+		issuers[pki.Serial(issuer.Cert)] = true
+		if since := believed[pki.Serial(issuer.Cert)]; made > 1 && now.Sub(since) < publicity {
+			t.Fatalf("%v: issues by one that is believed since %v", now, since)
+		}
+		if end := issuer.Cert.NotAfter; end.Before(now.Add(longest)) {
+			t.Fatalf("%v: issues by one that ends at %v", now, end)
+		}
+	}
+	if made != 13 || len(issuers) < made-1 { // one each 60 days
+		t.Errorf("%d were made, %d have issued", made, len(issuers))
+	}
+}
+
+// TestAfterLongAbsence: a cluster that was off for longer than its authorities last begins anew, and issues at once.
+func TestAfterLongAbsence(t *testing.T) {
+	all, _, err := Authorities(nil).Next("c", begin)
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := begin.Add(2 * authorityLife)
+	next, changed, err := all.Next("c", now)
+	if err != nil || !changed || len(next) != 1 || next[0] == all[0] || next.Issuing(now) != next[0] {
+		t.Errorf("%v, %t, %v", next, changed, err)
+	}
+}
+
+func TestEncoding(t *testing.T) {
+	all, _, err := Authorities(nil).Next("c", begin)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, _, err = all.Next("c", begin.Add(succession))
+	if err != nil || len(all) != 2 {
+		t.Fatal(all, err)
+	}
+	again, err := parse(all.encode())
+	if err != nil || len(again) != 2 || !bytes.Equal(again.Bundle(), all.Bundle()) || !again[1].Key.Equal(all[1].Key) {
+		t.Errorf("%v, %v", again, err)
+	}
+	for name, text := range map[string][]byte{
+		"no PEM": []byte("x"), "half of one": all[0].CertPEM(), "another's key": append(all[0].CertPEM(), all[1].KeyPEM()...),
+	} {
+		if got, err := parse(text); err == nil {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}

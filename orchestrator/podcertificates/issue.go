@@ -1,0 +1,92 @@
+package podcertificates
+
+import (
+	"crypto"
+	"crypto/rand"
+	"crypto/x509"
+	"fmt"
+	"maps"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	certificates "k8s.io/api/certificates/v1beta1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/orlop-os/orlop/orchestrator/bootstrap"
+	"github.com/orlop-os/orlop/pkg/pki"
+)
+
+// longest is how long a pod's certificate lasts at most. The API wants it to be an hour at least, and lets a pod ask for less than a day.
+const longest = 24 * time.Hour
+
+// identity is who a pod is: its service account.
+func identity(cluster, namespace, account string) *url.URL {
+	return &url.URL{Scheme: "spiffe", Host: cluster, Path: "/ns/" + namespace + "/sa/" + account}
+}
+
+// answer is the status that a request gets: issued, or denied with the reason. The error is about the request's key, or of the system.
+func answer(ca *pki.CA, cluster string, r *certificates.PodCertificateRequest, now time.Time) (certificates.PodCertificateRequestStatus, error) {
+	condition := metav1.Condition{Status: metav1.ConditionTrue, LastTransitionTime: metav1.NewTime(now)}
+	if unknown := r.Spec.UnverifiedUserAnnotations; len(unknown) > 0 {
+		condition.Type, condition.Reason = certificates.PodCertificateRequestConditionTypeDenied, certificates.PodCertificateRequestConditionInvalidUserConfig
+		condition.Message = fmt.Sprintf("userAnnotations %s: %s knows none: a certificate says what the cluster knows of the pod; leave them out",
+			strings.Join(slices.Sorted(maps.Keys(unknown)), ", "), bootstrap.PodSigner)
+		return certificates.PodCertificateRequestStatus{Conditions: []metav1.Condition{condition}}, nil
+	}
+	key, err := keyOf(r)
+	if err != nil {
+		return certificates.PodCertificateRequestStatus{}, err
+	}
+	cert, err := issue(ca, cluster, r, key, now)
+	if err != nil {
+		return certificates.PodCertificateRequestStatus{}, err
+	}
+	condition.Type, condition.Reason = certificates.PodCertificateRequestConditionTypeIssued, "Issued"
+	condition.Message = "for " + cert.URIs[0].String()
+	at := func(t time.Time) *metav1.Time { return new(metav1.NewTime(t)) }
+	return certificates.PodCertificateRequestStatus{
+		Conditions:       []metav1.Condition{condition},
+		CertificateChain: string(pki.EncodeCert(cert)),
+		NotBefore:        at(cert.NotBefore),
+		NotAfter:         at(cert.NotAfter),
+		BeginRefreshAt:   at(cert.NotBefore.Add(cert.NotAfter.Sub(cert.NotBefore) / 2)),
+	}, nil
+}
+
+// answered says whether a request has its answer, which is final.
+func answered(r *certificates.PodCertificateRequest) bool { return len(r.Status.Conditions) > 0 }
+
+// keyOf is the key that the certificate is for. The API server has seen that whoever asks has it.
+func keyOf(r *certificates.PodCertificateRequest) (crypto.PublicKey, error) {
+	if len(r.Spec.StubPKCS10Request) == 0 {
+		return x509.ParsePKIXPublicKey(r.Spec.PKIXPublicKey) //nolint:staticcheck // what a kubelet of the version before sends
+	}
+	stub, err := x509.ParseCertificateRequest(r.Spec.StubPKCS10Request)
+	if err != nil {
+		return nil, err
+	}
+	return stub.PublicKey, nil
+}
+
+// issue makes the certificate. It begins now: the API server wants that, to five minutes.
+func issue(ca *pki.CA, cluster string, r *certificates.PodCertificateRequest, key crypto.PublicKey, now time.Time) (*x509.Certificate, error) {
+	now = now.UTC().Truncate(time.Second) // as a certificate says it
+	life := longest
+	if most := r.Spec.MaxExpirationSeconds; most != nil {
+		life = min(life, time.Duration(*most)*time.Second)
+	}
+	der, err := x509.CreateCertificate(rand.Reader, &x509.Certificate{
+		NotBefore:             now,
+		NotAfter:              now.Add(life),
+		KeyUsage:              x509.KeyUsageDigitalSignature,
+		ExtKeyUsage:           []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+		BasicConstraintsValid: true,
+		URIs:                  []*url.URL{identity(cluster, r.Namespace, r.Spec.ServiceAccountName)},
+	}, ca.Cert, key, ca.Key)
+	if err != nil {
+		return nil, err
+	}
+	return x509.ParseCertificate(der)
+}

@@ -1,0 +1,200 @@
+package podcertificates
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	certificates "k8s.io/api/certificates/v1beta1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/orlop-os/orlop/orchestrator/bootstrap"
+	"github.com/orlop-os/orlop/orchestrator/component"
+	"github.com/orlop-os/orlop/orchestrator/early"
+	"github.com/orlop-os/orlop/orchestrator/kubeconfig"
+	"github.com/orlop-os/orlop/orchestrator/layout"
+	"github.com/orlop-os/orlop/pkg/nodespec"
+)
+
+// Name is the component's name.
+const Name = "pod-certificates"
+
+const (
+	// again is how long after a failure it is tried again; patience is how long one request may take.
+	again    = 2 * time.Second
+	patience = 10 * time.Second
+	// look is how often it is looked whether an authority needs a successor, and whether the bundle is as it should be.
+	look = 5 * time.Minute
+)
+
+// secretKey is where the authorities are in their Secret.
+const secretKey = "authorities.pem"
+
+// Components describes the signer without its Run function. There is none where pods are to have no certificates.
+func Components(spec nodespec.Spec, dirs layout.Dirs) []component.Component {
+	if !spec.PodCertificates {
+		return nil
+	}
+	config := kubeconfig.File(spec, dirs.Controllers, Name, nodespec.ControllersCert, nodespec.ControllersKey)
+	return []component.Component{{Process: component.Controllers, Name: Name, Files: []component.File{config}}}
+}
+
+// Run signs until ctx is done. rights waits until the component may do what it does.
+func Run(ctx context.Context, spec nodespec.Spec, dirs layout.Dirs, rights func(context.Context) error, announce component.Announce) error {
+	own, acting, err := early.Identity(ctx, Name, bootstrap.PodCertificatesAccount, dirs, rights, announce)
+	if own == nil {
+		return err
+	}
+	announce(Name, false, "waiting for the API server to serve "+certificates.SchemeGroupVersion.String())
+	s := newSigner(spec.Cluster, own, acting)
+	return s.run(ctx, func(detail string) { announce(Name, true, detail) })
+}
+
+// signer answers the requests that are for it.
+type signer struct {
+	cluster  string
+	client   kubernetes.Interface
+	factory  informers.SharedInformerFactory
+	requests cache.SharedIndexInformer
+	changed  chan struct{}
+	now      func() time.Time
+
+	known  Authorities
+	looked time.Time // when they were read
+}
+
+func newSigner(cluster string, own, acting kubernetes.Interface) *signer {
+	factory := informers.NewSharedInformerFactoryWithOptions(own, 0, informers.WithTweakListOptions(func(o *metav1.ListOptions) {
+		o.FieldSelector = "spec.signerName=" + bootstrap.PodSigner
+	}))
+	return &signer{
+		cluster: cluster, client: acting, factory: factory, requests: factory.Certificates().V1beta1().PodCertificateRequests().Informer(),
+		changed: make(chan struct{}, 1), now: time.Now,
+	}
+}
+
+func (s *signer) run(ctx context.Context, tell func(detail string)) error {
+	change := func(any) {
+		select {
+		case s.changed <- struct{}{}:
+		default:
+		}
+	}
+	handler := cache.ResourceEventHandlerFuncs{AddFunc: change, UpdateFunc: func(_, now any) { change(now) }}
+	if _, err := s.requests.AddEventHandler(handler); err != nil {
+		return fmt.Errorf("cannot watch: %w", err)
+	}
+	s.factory.Start(ctx.Done())
+	defer s.factory.Shutdown()
+	if !cache.WaitForCacheSync(ctx.Done(), s.requests.HasSynced) {
+		return nil // asked to stop
+	}
+	go wait.UntilWithContext(ctx, func(context.Context) { change(nil) }, look)
+	component.Repeat(ctx, s.changed, again, s.pass, tell)
+	return nil
+}
+
+// pass answers every request that has no answer. One that cannot be answered is no reason for the others to wait.
+func (s *signer) pass(ctx context.Context) (string, error) {
+	now := s.now()
+	if since := now.Sub(s.looked); since >= look || since < 0 || len(s.known) == 0 {
+		if err := s.settle(ctx, now); err != nil {
+			return "", err
+		}
+		s.looked = now
+	}
+	var first error
+	for _, o := range s.requests.GetStore().List() {
+		r, ok := o.(*certificates.PodCertificateRequest)
+		if !ok || r.Spec.SignerName != bootstrap.PodSigner || answered(r) {
+			continue
+		}
+		if err := s.answer(ctx, r, now); err != nil && first == nil {
+			first = fmt.Errorf("pod %s/%s: %w", r.Namespace, r.Spec.PodName, err)
+		}
+	}
+	if first != nil {
+		return "", first
+	}
+	return fmt.Sprintf("signs as %s for spiffe://%s, until %s", bootstrap.PodSigner, s.cluster, s.known[len(s.known)-1].Cert.NotAfter.UTC().Format(time.DateOnly)), nil
+}
+
+// answer writes a request's status. A request that is gone, or has one by now, needs none.
+func (s *signer) answer(ctx context.Context, r *certificates.PodCertificateRequest, now time.Time) error {
+	status, err := answer(s.known.Issuing(now), s.cluster, r, now)
+	if err != nil {
+		return err
+	}
+	r = r.DeepCopy()
+	r.Status = status
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	_, err = s.client.CertificatesV1beta1().PodCertificateRequests(r.Namespace).UpdateStatus(ctx, r, metav1.UpdateOptions{})
+	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
+		return nil // the watch tells
+	}
+	return err
+}
+
+// settle makes the authorities, and the bundle that pods mount, such as they have to be now.
+func (s *signer) settle(ctx context.Context, now time.Time) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	secrets := s.client.CoreV1().Secrets(metav1.NamespaceSystem)
+	have, err := secrets.Get(ctx, bootstrap.PodAuthorities, metav1.GetOptions{})
+	missing := apierrors.IsNotFound(err)
+	if err != nil && !missing {
+		return fmt.Errorf("Secret %s: cannot read: %w", bootstrap.PodAuthorities, err)
+	}
+	var all Authorities
+	if !missing {
+		if all, err = parse(have.Data[secretKey]); err != nil {
+			return fmt.Errorf("Secret kube-system/%s: cannot use: %w; delete it to have a new authority made, which ends what pods believe in each other", bootstrap.PodAuthorities, err)
+		}
+	}
+	next, changed, err := all.Next(s.cluster, now)
+	if err != nil {
+		return err
+	}
+	if changed {
+		want := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: bootstrap.PodAuthorities, Namespace: metav1.NamespaceSystem}, Data: map[string][]byte{secretKey: next.encode()}}
+		if missing {
+			_, err = secrets.Create(ctx, want, metav1.CreateOptions{})
+		} else {
+			want.ResourceVersion = have.ResourceVersion
+			_, err = secrets.Update(ctx, want, metav1.UpdateOptions{})
+		}
+		if err != nil {
+			return fmt.Errorf("Secret %s: cannot write: %w", bootstrap.PodAuthorities, err)
+		}
+	}
+	if err := s.publish(ctx, string(next.Bundle())); err != nil {
+		return fmt.Errorf("ClusterTrustBundle %s: cannot write: %w", bootstrap.PodTrust, err)
+	}
+	s.known = next
+	return nil
+}
+
+// publish says whom pods have to believe.
+func (s *signer) publish(ctx context.Context, bundle string) error {
+	bundles := s.client.CertificatesV1beta1().ClusterTrustBundles()
+	want := &certificates.ClusterTrustBundle{
+		ObjectMeta: metav1.ObjectMeta{Name: bootstrap.PodTrust},
+		Spec:       certificates.ClusterTrustBundleSpec{SignerName: bootstrap.PodSigner, TrustBundle: bundle},
+	}
+	have, err := bundles.Get(ctx, bootstrap.PodTrust, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		_, err = bundles.Create(ctx, want, metav1.CreateOptions{})
+	case err == nil && have.Spec != want.Spec:
+		want.ResourceVersion = have.ResourceVersion
+		_, err = bundles.Update(ctx, want, metav1.UpdateOptions{})
+	}
+	return err
+}

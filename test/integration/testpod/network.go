@@ -1,0 +1,66 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"syscall"
+)
+
+// A pod network that is not the system's, as its makers bring one: a pod writes a plugin and a configuration into the machine, and the
+// container runtime has the plugin connect pods from then on.
+
+// pluginName is what the plugin is called in the machine.
+const pluginName = "testnet"
+
+// bring writes the network into the two folders of the machine, and stays. The plugin is this program; pods get addresses from the range.
+func bring(addresses, plugins, configurations string) error {
+	own, err := os.Open("/proc/self/exe")
+	if err != nil {
+		return err
+	}
+	defer own.Close()
+	plugin := filepath.Join(plugins, pluginName)
+	if err := os.Remove(plugin); err != nil && !os.IsNotExist(err) {
+		return err
+	}
+	file, err := os.OpenFile(plugin, os.O_CREATE|os.O_WRONLY, 0o755)
+	if err != nil {
+		return err
+	}
+	if _, err := io.Copy(file, own); err != nil {
+		return err
+	}
+	if err := file.Close(); err != nil {
+		return err
+	}
+	text, err := json.Marshal(map[string]any{
+		"cniVersion": "1.0.0", "name": pluginName, "plugins": []any{map[string]any{
+			"type": pluginName, "bridge": "other0", "isGateway": true, "hairpinMode": true,
+			"ipam": map[string]any{
+				"type": "host-local", "dataDir": "/run/" + pluginName, "ranges": [][]map[string]string{{{"subnet": addresses}}}, "routes": []map[string]string{{"dst": "0.0.0.0/0"}},
+			},
+		}},
+	})
+	if err != nil {
+		return err
+	}
+	if err := write(filepath.Join(configurations, "05-"+pluginName+".conflist"), text); err != nil {
+		return err
+	}
+	fmt.Println("pods get addresses from", addresses)
+	return serve("127.0.0.1:8086")
+}
+
+// connect is the plugin: it has upstream's bridge, which lies beside it or in the system, do what it was asked for.
+func connect() error {
+	for _, dir := range filepath.SplitList(os.Getenv("CNI_PATH")) {
+		bridge := filepath.Join(dir, "bridge")
+		if _, err := os.Stat(bridge); err == nil {
+			return syscall.Exec(bridge, []string{bridge}, os.Environ())
+		}
+	}
+	return fmt.Errorf("no plugin bridge in CNI_PATH %q", os.Getenv("CNI_PATH"))
+}
