@@ -100,17 +100,16 @@ func (m *machine) to(ctx context.Context, addr netip.Addr) (*client.Client, erro
 		_ = c.client.Close() // it is broken
 		c.client = nil
 	}
-	dial := m.connections.dial
-	if dial == nil {
-		dial = m.dialOther
-	}
 	var err error
-	c.client, err = dial(ctx, addr)
+	c.client, err = m.dialOther(ctx, addr)
 	return c.client, err
 }
 
 // dialOther connects to another machine, as a machine.
 func (m *machine) dialOther(ctx context.Context, addr netip.Addr) (*client.Client, error) {
+	if m.connections.dial != nil {
+		return m.connections.dial(ctx, addr)
+	}
 	e, err := m.peerAt(netip.AddrPortFrom(addr, apidPort).String())
 	if err != nil {
 		return nil, err
@@ -301,8 +300,16 @@ func (m *machine) tell(ctx context.Context, others []netip.Addr, r *api.TellRequ
 // fromControlPlane refuses everybody but the cluster's control-plane machines. A worker's certificate is by the same CA, and names its ticket. One
 // without is by who has the key of that CA, or by an operator's own, whose holder can be an admin.
 func fromControlPlane(ctx context.Context) error {
-	if pki.RolePrefix+said(ctx, apid.MetadataRole) != pki.RoleMachine || said(ctx, apid.MetadataTicket) != "" {
+	if fromMachine(ctx) != nil || said(ctx, apid.MetadataTicket) != "" {
 		return status.Error(codes.PermissionDenied, "this is for the control-plane machines among themselves")
+	}
+	return nil
+}
+
+// fromMachine refuses everybody but the cluster's machines, people who may do more than they among them.
+func fromMachine(ctx context.Context) error {
+	if pki.RolePrefix+said(ctx, apid.MetadataRole) != pki.RoleMachine {
+		return status.Error(codes.PermissionDenied, "this is for the cluster's machines among themselves")
 	}
 	return nil
 }

@@ -49,6 +49,12 @@ func TestControlPlaneAmongItself(t *testing.T) {
 			return err
 		},
 	}
+	images := imageAPI{m: a.m}
+	for _, who := range []context.Context{called(t, "join", ""), called(t, "reader", ""), called(t, "admin", ""), called(t, "", ""), t.Context()} {
+		if _, err := images.Find(who, &api.FindImageRequest{Name: "example.com/web:1"}); status.Code(err) != codes.PermissionDenied {
+			t.Errorf("Find of %v: %v", who, err)
+		}
+	}
 	for name, call := range calls {
 		if err := call(called(t, "machine", "")); err != nil {
 			t.Errorf("%s of a control-plane machine: %v", name, err)
@@ -195,19 +201,48 @@ func TestTooFew(t *testing.T) {
 	}
 }
 
-// three is a control plane of three machines, at 10.0.0.11 to 13, which reach each other unless they are off.
-func three(t *testing.T) (machines []clusterAPI, off *sync.Map) {
+// wire connects machines of a test over loopback, by the addresses that they have among themselves.
+type wire struct {
+	leaf      *pki.Leaf
+	pool      *x509.CertPool
+	listeners map[netip.Addr]string
+}
+
+func newWire(t *testing.T) wire {
+	t.Helper()
 	ca, err := pki.NewCA("transport", time.Hour)
 	if err != nil {
 		t.Fatal(err)
 	}
-	leaf, err := ca.Issue(pki.Spec{CN: "m", Usage: pki.Server, IPs: []netip.Addr{netip.MustParseAddr("127.0.0.1")}, TTL: time.Hour})
+	w := wire{pool: x509.NewCertPool(), listeners: map[netip.Addr]string{}}
+	w.pool.AddCert(ca.Cert)
+	if w.leaf, err = ca.Issue(pki.Spec{CN: "m", Usage: pki.Server, IPs: []netip.Addr{netip.MustParseAddr("127.0.0.1")}, TTL: time.Hour}); err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+// serve has a machine answer.
+func (w wire) serve(t *testing.T, addr netip.Addr, register func(*grpc.Server), options ...grpc.ServerOption) {
+	t.Helper()
+	server := grpc.NewServer(append(options, grpc.Creds(credentials.NewServerTLSFromCert(&tls.Certificate{Certificate: [][]byte{w.leaf.Cert.Raw}, PrivateKey: w.leaf.Key})))...)
+	register(server)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	pool := x509.NewCertPool()
-	pool.AddCert(ca.Cert)
-	off, listeners := &sync.Map{}, map[netip.Addr]string{}
+	w.listeners[addr] = l.Addr().String()
+	go func() { _ = server.Serve(l) }() // until it is stopped
+	t.Cleanup(server.Stop)
+}
+
+func (w wire) dial(ctx context.Context, addr netip.Addr) (*client.Client, error) {
+	return client.Dial(ctx, client.Endpoint{Address: w.listeners[addr], CA: w.pool})
+}
+
+// three is a control plane of three machines, at 10.0.0.11 to 13, which reach each other unless they are off.
+func three(t *testing.T) (machines []clusterAPI, off *sync.Map) {
+	off, wire := &sync.Map{}, newWire(t)
 	var list []netip.Addr
 	var whole *config.Config
 	for i := range 3 {
@@ -225,23 +260,11 @@ func three(t *testing.T) (machines []clusterAPI, off *sync.Map) {
 			}
 			return next(metadata.NewIncomingContext(ctx, metadata.Pairs(apid.MetadataRole, "machine", apid.MetadataTicket, "")), r)
 		}
-		server := grpc.NewServer(grpc.UnaryInterceptor(as), grpc.Creds(credentials.NewServerTLSFromCert(&tls.Certificate{Certificate: [][]byte{leaf.Cert.Raw}, PrivateKey: leaf.Key})))
-		api.RegisterClusterServer(server, a)
-		api.RegisterTrustServer(server, trustAPI{m: a.m})
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		listeners[addr] = l.Addr().String()
-		go func() { _ = server.Serve(l) }() // until it is stopped
-		t.Cleanup(server.Stop)
-		a.m.connections.dial = func(ctx context.Context, addr netip.Addr) (*client.Client, error) {
-			c, err := client.Dial(ctx, client.Endpoint{Address: listeners[addr], CA: pool})
-			if err == nil {
-				t.Cleanup(func() { _ = c.Close() })
-			}
-			return c, err
-		}
+		wire.serve(t, addr, func(server *grpc.Server) {
+			api.RegisterClusterServer(server, a)
+			api.RegisterTrustServer(server, trustAPI{m: a.m})
+		}, grpc.UnaryInterceptor(as))
+		a.m.connections.dial = wire.dial
 		machines = append(machines, a)
 	}
 	whole.Cluster.Spec.ControlPlanes = list

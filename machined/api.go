@@ -20,7 +20,6 @@ import (
 	"github.com/orlop-os/orlop/machined/power"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/config"
-	"github.com/orlop-os/orlop/pkg/imagestore"
 	"github.com/orlop-os/orlop/pkg/kmsg"
 	"github.com/orlop-os/orlop/pkg/layout"
 	"github.com/orlop-os/orlop/pkg/logring"
@@ -347,48 +346,6 @@ func endOfStream(err error) error {
 		return status.FromContextError(err).Err()
 	}
 	return err
-}
-
-type imageAPI struct {
-	api.UnimplementedImageServer
-	m *machine
-}
-
-// maxImport bounds one import: an archive of images of 64 GiB is a mistake.
-const maxImport = 64 << 30
-
-func (a imageAPI) Import(stream grpc.ClientStreamingServer[api.ImportImageRequest, api.ImportImageResponse]) error {
-	if err := a.m.containerdReady(); err != nil {
-		return err
-	}
-	images, err := imagestore.New(a.m.containerd).Import(stream.Context(), io.LimitReader(&chunks[*api.ImportImageRequest]{receive: stream.Recv}, maxImport))
-	if err != nil {
-		return status.Error(codes.InvalidArgument, err.Error())
-	}
-	for _, i := range images {
-		a.m.events.add("image", "op", "imported "+i.Name+" by "+caller(stream.Context()))
-	}
-	kick(a.m.imported)
-	return stream.SendAndClose(&api.ImportImageResponse{Images: toImages(images)})
-}
-
-func (a imageAPI) List(ctx context.Context, _ *api.ListImagesRequest) (*api.ListImagesResponse, error) {
-	if err := a.m.containerdReady(); err != nil {
-		return nil, err
-	}
-	images, err := imagestore.New(a.m.containerd).List(ctx)
-	if err != nil {
-		return nil, status.Error(codes.Unavailable, err.Error())
-	}
-	return &api.ListImagesResponse{Images: toImages(images)}, nil
-}
-
-func toImages(in []imagestore.Image) []*api.ContainerImage {
-	var out []*api.ContainerImage
-	for _, i := range in {
-		out = append(out, &api.ContainerImage{Name: i.Name, Digest: i.Digest, Size: i.Size})
-	}
-	return out
 }
 
 // chunks reads a stream of chunks as bytes.

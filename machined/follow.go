@@ -110,7 +110,13 @@ func (m *machine) settleServices(ctx context.Context, c *config.Config, state ne
 	if err := m.prepareKubernetes(spec); err != nil {
 		return err
 	}
-	if err := writeRegistries(paths.ContainerdHosts, registryFiles(c.Machine.Spec.Registries)); err != nil {
+	var near ownMirror
+	if hasNeighbours(c) {
+		if near, err = m.openMirror(); err != nil {
+			return err
+		}
+	}
+	if err := writeRegistries(paths.ContainerdHosts, registryFiles(c.Machine.Spec.Registries, near)); err != nil {
 		return err
 	}
 	services, err := m.wantedServices(c)

@@ -56,6 +56,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/cgroup"
 	"github.com/orlop-os/orlop/pkg/esp"
+	"github.com/orlop-os/orlop/pkg/imagestore"
 	"github.com/orlop-os/orlop/pkg/kmod"
 	"github.com/orlop-os/orlop/pkg/medium"
 	"github.com/orlop-os/orlop/pkg/pairing"
@@ -146,8 +147,11 @@ type machine struct {
 	membership    *cell.Cell[membershipState]
 	artifacts     *cell.Cell[artifacts] // of add-ons
 
-	connections connections // to the cluster's other machines
-	forgetting  forgetting  // of the Nodes of machines that were taken out
+	connections connections          // to the cluster's other machines
+	given       *imagestore.Imported // what other machines may have
+	pulls       chan struct{}        // holds one for each blob that one of them gets
+	mirror      ownMirror            // opened by settle, which alone looks at it
+	forgetting  forgetting           // of the Nodes of machines that were taken out
 }
 
 func newMachine() *machine {
@@ -160,6 +164,7 @@ func newMachine() *machine {
 		blocks:        make(chan struct{}, 1),
 		imported:      make(chan struct{}, 1),
 		gifts:         gifts{takers: make(chan struct{}, mostGiven)},
+		pulls:         make(chan struct{}, mostPulled),
 		relays:        newRelays(),
 		captures:      make(chan struct{}, mostCaptures),
 		reads:         make(chan struct{}, mostReads),
@@ -198,6 +203,7 @@ func newMachine() *machine {
 	})
 	// A Unix socket's address is never resolved, so making the connection cannot fail.
 	m.containerd, _ = grpc.NewClient("unix://"+paths.ContainerdSocket, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	m.given = imagestore.NewImported(imagestore.New(m.containerd))
 	m.esp = &esp.Partition{
 		Device:  func() (string, error) { p, err := m.place(); return p.ESP, err },
 		Target:  paths.ESP,

@@ -174,28 +174,30 @@ func (a upgradeAPI) Give(r *api.GiveBundleRequest, stream grpc.ServerStreamingSe
 	default:
 		return status.Errorf(codes.ResourceExhausted, "this machine gives its version to %d others at present; try again when they have it", mostGiven)
 	}
-	ctx, cancel := context.WithCancel(stream.Context())
-	defer cancel()
-	sent, done := make(chan struct{}, 1), make(chan error, 1)
-	go func() {
+	return a.m.give(stream.Context(), func(ctx context.Context, taken func()) error {
 		defer func() { <-a.m.gifts.takers }()
-		done <- g.send(ctx, r.Offset, func(p []byte) error {
-			err := stream.Send(&api.GiveBundleResponse{Chunk: p})
-			select {
-			case sent <- struct{}{}:
-			default:
-			}
-			return err
+		return g.send(ctx, r.Offset, func(p []byte) error {
+			defer taken()
+			return stream.Send(&api.GiveBundleResponse{Chunk: p})
 		})
-	}()
+	})
+}
+
+// give has send pass something on to another machine, which says each time that some of it was taken. It ends when nothing was for a while,
+// and when this machine goes down; a send that hangs then ends after it.
+func (m *machine) give(ctx context.Context, send func(ctx context.Context, taken func()) error) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	some, done := make(chan struct{}, 1), make(chan error, 1)
+	go func() { done <- send(ctx, func() { kick(some) }) }()
 	for late := time.NewTimer(patience); ; late.Reset(patience) {
 		select {
 		case err := <-done:
 			return endOfStream(err)
-		case <-sent:
+		case <-some:
 		case <-late.C: // returning ends the stream, and with it a Send that hangs
-			return status.Errorf(codes.DeadlineExceeded, "nothing of the bundle was taken for %v", patience)
-		case <-a.m.working.Done():
+			return status.Errorf(codes.DeadlineExceeded, "nothing of what is sent was taken for %v", patience)
+		case <-m.working.Done():
 			return status.Error(codes.Unavailable, "this machine goes down")
 		}
 	}

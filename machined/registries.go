@@ -21,7 +21,8 @@ const dialTimeout = "5s"
 
 // registryFiles are the files, by their paths below paths.ContainerdHosts, that tell containerd how to ask registries: a folder for each
 // registry that something is said about, and one for all others (containerd's docs/hosts.md). containerd reads them again for every pull.
-func registryFiles(all []config.ImageRegistry) map[string][]byte {
+// Where the machine has neighbours, their mirror is asked before all others.
+func registryFiles(all []config.ImageRegistry, near ownMirror) map[string][]byte {
 	files := map[string][]byte{}
 	for i, r := range all {
 		if !r.CA.IsZero() {
@@ -37,13 +38,16 @@ func registryFiles(all []config.ImageRegistry) map[string][]byte {
 			names = append(names, string(m))
 		}
 	}
+	if near.url != "" {
+		names = append(names, string(config.AnyRegistry))
+	}
 	slices.Sort(names)
 	for _, name := range slices.Compact(names) {
 		folder := name
 		if name == string(config.AnyRegistry) {
 			folder = "_default"
 		}
-		files[filepath.Join(folder, "hosts.toml")] = registryFile(name, all)
+		files[filepath.Join(folder, "hosts.toml")] = registryFile(name, all, near)
 	}
 	return files
 }
@@ -51,8 +55,11 @@ func registryFiles(all []config.ImageRegistry) map[string][]byte {
 func authorityFile(i int) string { return fmt.Sprintf("authorities/%d.crt", i) }
 
 // registryFile says whom containerd asks for the images of one registry, and last of all how the registry itself is asked.
-func registryFile(name string, all []config.ImageRegistry) []byte {
+func registryFile(name string, all []config.ImageRegistry, near ownMirror) []byte {
 	var own, mirrors bytes.Buffer
+	if near.url != "" {
+		fmt.Fprintf(&mirrors, "\n[host.%q]\ncapabilities = [\"pull\", \"resolve\"]\n[host.%q.header]\nAuthorization = %q\n", near.url, near.url, "Bearer "+near.token)
+	}
 	for i, r := range all {
 		host, folder := r.Address.Host()
 		url := "https://" + host

@@ -27,7 +27,7 @@ func TestRegistryFiles(t *testing.T) {
 		{Address: "mirror.example.com/outside", Mirrors: []config.RegistryName{"docker.io"}, CA: ca, Username: "machines", Password: config.NewSecret("pass")},
 		{Address: "10.0.0.9:5000", Mirrors: []config.RegistryName{config.AnyRegistry}, PlainHTTP: true},
 		{Address: "own.example.com", CA: ca, Username: "me", Password: config.NewSecret("word")},
-	})
+	}, ownMirror{})
 	want := map[string]string{
 		"_default/hosts.toml": `
 [host."http://10.0.0.9:5000"]
@@ -68,8 +68,31 @@ dial_timeout = "5s"
 	if all := slices.Sorted(slices.Values(append(slices.Collect(maps.Keys(want)), "authorities/0.crt", "authorities/2.crt"))); !slices.Equal(got, all) {
 		t.Errorf("files %v, want %v", got, all)
 	}
-	if none := registryFiles(nil); len(none) != 0 {
+	if none := registryFiles(nil, ownMirror{}); len(none) != 0 {
 		t.Errorf("nothing is configured, and there are %v", none)
+	}
+
+	// Other machines are asked before all registries.
+	near := ownMirror{url: "http://127.0.0.1:4444", token: "word"}
+	asked := `
+[host."http://127.0.0.1:4444"]
+capabilities = ["pull", "resolve"]
+[host."http://127.0.0.1:4444".header]
+Authorization = "Bearer word"
+`
+	if all := registryFiles(nil, near); len(all) != 1 || string(all["_default/hosts.toml"]) != asked {
+		t.Errorf("with other machines there are %q", all)
+	}
+	outside := `
+[host."http://10.0.0.9:5000"]
+capabilities = ["pull", "resolve"]
+dial_timeout = "5s"
+`
+	all := registryFiles([]config.ImageRegistry{{Address: "10.0.0.9:5000", Mirrors: []config.RegistryName{"docker.io"}, PlainHTTP: true}}, near)
+	for name, text := range map[string]string{"_default/hosts.toml": asked, "docker.io/hosts.toml": asked + outside, "10.0.0.9:5000/hosts.toml": "server = \"http://10.0.0.9:5000\"\n" + asked} {
+		if got := string(all[name]); got != text {
+			t.Errorf("with other machines, %s:\n%s\nwant:\n%s", name, got, text)
+		}
 	}
 }
 

@@ -27,7 +27,7 @@ func TestReadersLookOnly(t *testing.T) {
 		"Renew", // gives the caller no more than what he came with
 		"Join",  // machines only, which get what they have, or have a ticket for
 		"Members",
-		"Revocations", "Roll",
+		"Revocations", "Roll", "Find", // of an image
 		"Relay", // what comes of it, the other machine's door decides
 	}
 	eachMethod(t, func(m protoreflect.MethodDescriptor) {

@@ -2239,6 +2239,198 @@ func (x *LogLine) GetPriority() uint32 {
 	return 0
 }
 
+type FindImageRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"` // of an image, with its registry and tag ("docker.io/library/nginx:1"), or the digest of a blob ("sha256:…")
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FindImageRequest) Reset() {
+	*x = FindImageRequest{}
+	mi := &file_orlop_proto_msgTypes[36]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FindImageRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FindImageRequest) ProtoMessage() {}
+
+func (x *FindImageRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_orlop_proto_msgTypes[36]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FindImageRequest.ProtoReflect.Descriptor instead.
+func (*FindImageRequest) Descriptor() ([]byte, []int) {
+	return file_orlop_proto_rawDescGZIP(), []int{36}
+}
+
+func (x *FindImageRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+type FindImageResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Digest        string                 `protobuf:"bytes,1,opt,name=digest,proto3" json:"digest,omitempty"` // "sha256:…"; empty: nothing was imported that has the name, or to which the blob belongs
+	MediaType     string                 `protobuf:"bytes,2,opt,name=media_type,json=mediaType,proto3" json:"media_type,omitempty"`
+	Size          int64                  `protobuf:"varint,3,opt,name=size,proto3" json:"size,omitempty"` // bytes
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FindImageResponse) Reset() {
+	*x = FindImageResponse{}
+	mi := &file_orlop_proto_msgTypes[37]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FindImageResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FindImageResponse) ProtoMessage() {}
+
+func (x *FindImageResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_orlop_proto_msgTypes[37]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FindImageResponse.ProtoReflect.Descriptor instead.
+func (*FindImageResponse) Descriptor() ([]byte, []int) {
+	return file_orlop_proto_rawDescGZIP(), []int{37}
+}
+
+func (x *FindImageResponse) GetDigest() string {
+	if x != nil {
+		return x.Digest
+	}
+	return ""
+}
+
+func (x *FindImageResponse) GetMediaType() string {
+	if x != nil {
+		return x.MediaType
+	}
+	return ""
+}
+
+func (x *FindImageResponse) GetSize() int64 {
+	if x != nil {
+		return x.Size
+	}
+	return 0
+}
+
+type ReadImageRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Digest        string                 `protobuf:"bytes,1,opt,name=digest,proto3" json:"digest,omitempty"` // "sha256:…"
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReadImageRequest) Reset() {
+	*x = ReadImageRequest{}
+	mi := &file_orlop_proto_msgTypes[38]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReadImageRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReadImageRequest) ProtoMessage() {}
+
+func (x *ReadImageRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_orlop_proto_msgTypes[38]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReadImageRequest.ProtoReflect.Descriptor instead.
+func (*ReadImageRequest) Descriptor() ([]byte, []int) {
+	return file_orlop_proto_rawDescGZIP(), []int{38}
+}
+
+func (x *ReadImageRequest) GetDigest() string {
+	if x != nil {
+		return x.Digest
+	}
+	return ""
+}
+
+type ReadImageResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Chunk         []byte                 `protobuf:"bytes,1,opt,name=chunk,proto3" json:"chunk,omitempty"` // at most 1 MiB
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReadImageResponse) Reset() {
+	*x = ReadImageResponse{}
+	mi := &file_orlop_proto_msgTypes[39]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReadImageResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReadImageResponse) ProtoMessage() {}
+
+func (x *ReadImageResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_orlop_proto_msgTypes[39]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReadImageResponse.ProtoReflect.Descriptor instead.
+func (*ReadImageResponse) Descriptor() ([]byte, []int) {
+	return file_orlop_proto_rawDescGZIP(), []int{39}
+}
+
+func (x *ReadImageResponse) GetChunk() []byte {
+	if x != nil {
+		return x.Chunk
+	}
+	return nil
+}
+
 type ImportImageRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Chunk         []byte                 `protobuf:"bytes,1,opt,name=chunk,proto3" json:"chunk,omitempty"`
@@ -2248,7 +2440,7 @@ type ImportImageRequest struct {
 
 func (x *ImportImageRequest) Reset() {
 	*x = ImportImageRequest{}
-	mi := &file_orlop_proto_msgTypes[36]
+	mi := &file_orlop_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2260,7 +2452,7 @@ func (x *ImportImageRequest) String() string {
 func (*ImportImageRequest) ProtoMessage() {}
 
 func (x *ImportImageRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[36]
+	mi := &file_orlop_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2273,7 +2465,7 @@ func (x *ImportImageRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImportImageRequest.ProtoReflect.Descriptor instead.
 func (*ImportImageRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{36}
+	return file_orlop_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *ImportImageRequest) GetChunk() []byte {
@@ -2292,7 +2484,7 @@ type ImportImageResponse struct {
 
 func (x *ImportImageResponse) Reset() {
 	*x = ImportImageResponse{}
-	mi := &file_orlop_proto_msgTypes[37]
+	mi := &file_orlop_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2304,7 +2496,7 @@ func (x *ImportImageResponse) String() string {
 func (*ImportImageResponse) ProtoMessage() {}
 
 func (x *ImportImageResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[37]
+	mi := &file_orlop_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2317,7 +2509,7 @@ func (x *ImportImageResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImportImageResponse.ProtoReflect.Descriptor instead.
 func (*ImportImageResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{37}
+	return file_orlop_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *ImportImageResponse) GetImages() []*ContainerImage {
@@ -2335,7 +2527,7 @@ type ListImagesRequest struct {
 
 func (x *ListImagesRequest) Reset() {
 	*x = ListImagesRequest{}
-	mi := &file_orlop_proto_msgTypes[38]
+	mi := &file_orlop_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2347,7 +2539,7 @@ func (x *ListImagesRequest) String() string {
 func (*ListImagesRequest) ProtoMessage() {}
 
 func (x *ListImagesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[38]
+	mi := &file_orlop_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2360,7 +2552,7 @@ func (x *ListImagesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListImagesRequest.ProtoReflect.Descriptor instead.
 func (*ListImagesRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{38}
+	return file_orlop_proto_rawDescGZIP(), []int{42}
 }
 
 type ListImagesResponse struct {
@@ -2372,7 +2564,7 @@ type ListImagesResponse struct {
 
 func (x *ListImagesResponse) Reset() {
 	*x = ListImagesResponse{}
-	mi := &file_orlop_proto_msgTypes[39]
+	mi := &file_orlop_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2384,7 +2576,7 @@ func (x *ListImagesResponse) String() string {
 func (*ListImagesResponse) ProtoMessage() {}
 
 func (x *ListImagesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[39]
+	mi := &file_orlop_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2397,7 +2589,7 @@ func (x *ListImagesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListImagesResponse.ProtoReflect.Descriptor instead.
 func (*ListImagesResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{39}
+	return file_orlop_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *ListImagesResponse) GetImages() []*ContainerImage {
@@ -2418,7 +2610,7 @@ type ContainerImage struct {
 
 func (x *ContainerImage) Reset() {
 	*x = ContainerImage{}
-	mi := &file_orlop_proto_msgTypes[40]
+	mi := &file_orlop_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2430,7 +2622,7 @@ func (x *ContainerImage) String() string {
 func (*ContainerImage) ProtoMessage() {}
 
 func (x *ContainerImage) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[40]
+	mi := &file_orlop_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2443,7 +2635,7 @@ func (x *ContainerImage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ContainerImage.ProtoReflect.Descriptor instead.
 func (*ContainerImage) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{40}
+	return file_orlop_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *ContainerImage) GetName() string {
@@ -2477,7 +2669,7 @@ type OfferBundleRequest struct {
 
 func (x *OfferBundleRequest) Reset() {
 	*x = OfferBundleRequest{}
-	mi := &file_orlop_proto_msgTypes[41]
+	mi := &file_orlop_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2489,7 +2681,7 @@ func (x *OfferBundleRequest) String() string {
 func (*OfferBundleRequest) ProtoMessage() {}
 
 func (x *OfferBundleRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[41]
+	mi := &file_orlop_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2502,7 +2694,7 @@ func (x *OfferBundleRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OfferBundleRequest.ProtoReflect.Descriptor instead.
 func (*OfferBundleRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{41}
+	return file_orlop_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *OfferBundleRequest) GetSha256() string {
@@ -2528,7 +2720,7 @@ type OfferBundleResponse struct {
 
 func (x *OfferBundleResponse) Reset() {
 	*x = OfferBundleResponse{}
-	mi := &file_orlop_proto_msgTypes[42]
+	mi := &file_orlop_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2540,7 +2732,7 @@ func (x *OfferBundleResponse) String() string {
 func (*OfferBundleResponse) ProtoMessage() {}
 
 func (x *OfferBundleResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[42]
+	mi := &file_orlop_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2553,7 +2745,7 @@ func (x *OfferBundleResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OfferBundleResponse.ProtoReflect.Descriptor instead.
 func (*OfferBundleResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{42}
+	return file_orlop_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *OfferBundleResponse) GetHave() int64 {
@@ -2576,7 +2768,7 @@ type SendBundleRequest struct {
 
 func (x *SendBundleRequest) Reset() {
 	*x = SendBundleRequest{}
-	mi := &file_orlop_proto_msgTypes[43]
+	mi := &file_orlop_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2588,7 +2780,7 @@ func (x *SendBundleRequest) String() string {
 func (*SendBundleRequest) ProtoMessage() {}
 
 func (x *SendBundleRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[43]
+	mi := &file_orlop_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2601,7 +2793,7 @@ func (x *SendBundleRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SendBundleRequest.ProtoReflect.Descriptor instead.
 func (*SendBundleRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{43}
+	return file_orlop_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *SendBundleRequest) GetSha256() string {
@@ -2648,7 +2840,7 @@ type FetchBundleRequest struct {
 
 func (x *FetchBundleRequest) Reset() {
 	*x = FetchBundleRequest{}
-	mi := &file_orlop_proto_msgTypes[44]
+	mi := &file_orlop_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2660,7 +2852,7 @@ func (x *FetchBundleRequest) String() string {
 func (*FetchBundleRequest) ProtoMessage() {}
 
 func (x *FetchBundleRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[44]
+	mi := &file_orlop_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2673,7 +2865,7 @@ func (x *FetchBundleRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FetchBundleRequest.ProtoReflect.Descriptor instead.
 func (*FetchBundleRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{44}
+	return file_orlop_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *FetchBundleRequest) GetReference() string {
@@ -2733,7 +2925,7 @@ type DescribeBundleRequest struct {
 
 func (x *DescribeBundleRequest) Reset() {
 	*x = DescribeBundleRequest{}
-	mi := &file_orlop_proto_msgTypes[45]
+	mi := &file_orlop_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2745,7 +2937,7 @@ func (x *DescribeBundleRequest) String() string {
 func (*DescribeBundleRequest) ProtoMessage() {}
 
 func (x *DescribeBundleRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[45]
+	mi := &file_orlop_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2758,7 +2950,7 @@ func (x *DescribeBundleRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeBundleRequest.ProtoReflect.Descriptor instead.
 func (*DescribeBundleRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{45}
+	return file_orlop_proto_rawDescGZIP(), []int{49}
 }
 
 type DescribeBundleResponse struct {
@@ -2772,7 +2964,7 @@ type DescribeBundleResponse struct {
 
 func (x *DescribeBundleResponse) Reset() {
 	*x = DescribeBundleResponse{}
-	mi := &file_orlop_proto_msgTypes[46]
+	mi := &file_orlop_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2784,7 +2976,7 @@ func (x *DescribeBundleResponse) String() string {
 func (*DescribeBundleResponse) ProtoMessage() {}
 
 func (x *DescribeBundleResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[46]
+	mi := &file_orlop_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2797,7 +2989,7 @@ func (x *DescribeBundleResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeBundleResponse.ProtoReflect.Descriptor instead.
 func (*DescribeBundleResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{46}
+	return file_orlop_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *DescribeBundleResponse) GetVersion() string {
@@ -2831,7 +3023,7 @@ type GiveBundleRequest struct {
 
 func (x *GiveBundleRequest) Reset() {
 	*x = GiveBundleRequest{}
-	mi := &file_orlop_proto_msgTypes[47]
+	mi := &file_orlop_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2843,7 +3035,7 @@ func (x *GiveBundleRequest) String() string {
 func (*GiveBundleRequest) ProtoMessage() {}
 
 func (x *GiveBundleRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[47]
+	mi := &file_orlop_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2856,7 +3048,7 @@ func (x *GiveBundleRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GiveBundleRequest.ProtoReflect.Descriptor instead.
 func (*GiveBundleRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{47}
+	return file_orlop_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *GiveBundleRequest) GetSha256() string {
@@ -2882,7 +3074,7 @@ type GiveBundleResponse struct {
 
 func (x *GiveBundleResponse) Reset() {
 	*x = GiveBundleResponse{}
-	mi := &file_orlop_proto_msgTypes[48]
+	mi := &file_orlop_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2894,7 +3086,7 @@ func (x *GiveBundleResponse) String() string {
 func (*GiveBundleResponse) ProtoMessage() {}
 
 func (x *GiveBundleResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[48]
+	mi := &file_orlop_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2907,7 +3099,7 @@ func (x *GiveBundleResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GiveBundleResponse.ProtoReflect.Descriptor instead.
 func (*GiveBundleResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{48}
+	return file_orlop_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *GiveBundleResponse) GetChunk() []byte {
@@ -2927,7 +3119,7 @@ type UpgradeBegun struct {
 
 func (x *UpgradeBegun) Reset() {
 	*x = UpgradeBegun{}
-	mi := &file_orlop_proto_msgTypes[49]
+	mi := &file_orlop_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2939,7 +3131,7 @@ func (x *UpgradeBegun) String() string {
 func (*UpgradeBegun) ProtoMessage() {}
 
 func (x *UpgradeBegun) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[49]
+	mi := &file_orlop_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2952,7 +3144,7 @@ func (x *UpgradeBegun) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpgradeBegun.ProtoReflect.Descriptor instead.
 func (*UpgradeBegun) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{49}
+	return file_orlop_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *UpgradeBegun) GetFrom() string {
@@ -2977,7 +3169,7 @@ type UpgradeStatusRequest struct {
 
 func (x *UpgradeStatusRequest) Reset() {
 	*x = UpgradeStatusRequest{}
-	mi := &file_orlop_proto_msgTypes[50]
+	mi := &file_orlop_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2989,7 +3181,7 @@ func (x *UpgradeStatusRequest) String() string {
 func (*UpgradeStatusRequest) ProtoMessage() {}
 
 func (x *UpgradeStatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[50]
+	mi := &file_orlop_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3002,7 +3194,7 @@ func (x *UpgradeStatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpgradeStatusRequest.ProtoReflect.Descriptor instead.
 func (*UpgradeStatusRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{50}
+	return file_orlop_proto_rawDescGZIP(), []int{54}
 }
 
 type WatchUpgradeRequest struct {
@@ -3013,7 +3205,7 @@ type WatchUpgradeRequest struct {
 
 func (x *WatchUpgradeRequest) Reset() {
 	*x = WatchUpgradeRequest{}
-	mi := &file_orlop_proto_msgTypes[51]
+	mi := &file_orlop_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3025,7 +3217,7 @@ func (x *WatchUpgradeRequest) String() string {
 func (*WatchUpgradeRequest) ProtoMessage() {}
 
 func (x *WatchUpgradeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[51]
+	mi := &file_orlop_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3038,7 +3230,7 @@ func (x *WatchUpgradeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchUpgradeRequest.ProtoReflect.Descriptor instead.
 func (*WatchUpgradeRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{51}
+	return file_orlop_proto_rawDescGZIP(), []int{55}
 }
 
 type UpgradeStatus struct {
@@ -3067,7 +3259,7 @@ type UpgradeStatus struct {
 
 func (x *UpgradeStatus) Reset() {
 	*x = UpgradeStatus{}
-	mi := &file_orlop_proto_msgTypes[52]
+	mi := &file_orlop_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3079,7 +3271,7 @@ func (x *UpgradeStatus) String() string {
 func (*UpgradeStatus) ProtoMessage() {}
 
 func (x *UpgradeStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[52]
+	mi := &file_orlop_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3092,7 +3284,7 @@ func (x *UpgradeStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpgradeStatus.ProtoReflect.Descriptor instead.
 func (*UpgradeStatus) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{52}
+	return file_orlop_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *UpgradeStatus) GetRunning() string {
@@ -3208,7 +3400,7 @@ type RollbackRequest struct {
 
 func (x *RollbackRequest) Reset() {
 	*x = RollbackRequest{}
-	mi := &file_orlop_proto_msgTypes[53]
+	mi := &file_orlop_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3220,7 +3412,7 @@ func (x *RollbackRequest) String() string {
 func (*RollbackRequest) ProtoMessage() {}
 
 func (x *RollbackRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[53]
+	mi := &file_orlop_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3233,7 +3425,7 @@ func (x *RollbackRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RollbackRequest.ProtoReflect.Descriptor instead.
 func (*RollbackRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{53}
+	return file_orlop_proto_rawDescGZIP(), []int{57}
 }
 
 type RollbackResponse struct {
@@ -3245,7 +3437,7 @@ type RollbackResponse struct {
 
 func (x *RollbackResponse) Reset() {
 	*x = RollbackResponse{}
-	mi := &file_orlop_proto_msgTypes[54]
+	mi := &file_orlop_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3257,7 +3449,7 @@ func (x *RollbackResponse) String() string {
 func (*RollbackResponse) ProtoMessage() {}
 
 func (x *RollbackResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[54]
+	mi := &file_orlop_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3270,7 +3462,7 @@ func (x *RollbackResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RollbackResponse.ProtoReflect.Descriptor instead.
 func (*RollbackResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{54}
+	return file_orlop_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *RollbackResponse) GetTo() string {
@@ -3290,7 +3482,7 @@ type ReadAuditRequest struct {
 
 func (x *ReadAuditRequest) Reset() {
 	*x = ReadAuditRequest{}
-	mi := &file_orlop_proto_msgTypes[55]
+	mi := &file_orlop_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3302,7 +3494,7 @@ func (x *ReadAuditRequest) String() string {
 func (*ReadAuditRequest) ProtoMessage() {}
 
 func (x *ReadAuditRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[55]
+	mi := &file_orlop_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3315,7 +3507,7 @@ func (x *ReadAuditRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadAuditRequest.ProtoReflect.Descriptor instead.
 func (*ReadAuditRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{55}
+	return file_orlop_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *ReadAuditRequest) GetAfter() uint64 {
@@ -3341,7 +3533,7 @@ type AuditLine struct {
 
 func (x *AuditLine) Reset() {
 	*x = AuditLine{}
-	mi := &file_orlop_proto_msgTypes[56]
+	mi := &file_orlop_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3353,7 +3545,7 @@ func (x *AuditLine) String() string {
 func (*AuditLine) ProtoMessage() {}
 
 func (x *AuditLine) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[56]
+	mi := &file_orlop_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3366,7 +3558,7 @@ func (x *AuditLine) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AuditLine.ProtoReflect.Descriptor instead.
 func (*AuditLine) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{56}
+	return file_orlop_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *AuditLine) GetLine() []byte {
@@ -3385,7 +3577,7 @@ type RevocationsRequest struct {
 
 func (x *RevocationsRequest) Reset() {
 	*x = RevocationsRequest{}
-	mi := &file_orlop_proto_msgTypes[57]
+	mi := &file_orlop_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3397,7 +3589,7 @@ func (x *RevocationsRequest) String() string {
 func (*RevocationsRequest) ProtoMessage() {}
 
 func (x *RevocationsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[57]
+	mi := &file_orlop_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3410,7 +3602,7 @@ func (x *RevocationsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevocationsRequest.ProtoReflect.Descriptor instead.
 func (*RevocationsRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{57}
+	return file_orlop_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *RevocationsRequest) GetDigest() []byte {
@@ -3429,7 +3621,7 @@ type RevocationsResponse struct {
 
 func (x *RevocationsResponse) Reset() {
 	*x = RevocationsResponse{}
-	mi := &file_orlop_proto_msgTypes[58]
+	mi := &file_orlop_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3441,7 +3633,7 @@ func (x *RevocationsResponse) String() string {
 func (*RevocationsResponse) ProtoMessage() {}
 
 func (x *RevocationsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[58]
+	mi := &file_orlop_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3454,7 +3646,7 @@ func (x *RevocationsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevocationsResponse.ProtoReflect.Descriptor instead.
 func (*RevocationsResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{58}
+	return file_orlop_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *RevocationsResponse) GetRevocations() []*Revocation {
@@ -3476,7 +3668,7 @@ type IssueRequest struct {
 
 func (x *IssueRequest) Reset() {
 	*x = IssueRequest{}
-	mi := &file_orlop_proto_msgTypes[59]
+	mi := &file_orlop_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3488,7 +3680,7 @@ func (x *IssueRequest) String() string {
 func (*IssueRequest) ProtoMessage() {}
 
 func (x *IssueRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[59]
+	mi := &file_orlop_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3501,7 +3693,7 @@ func (x *IssueRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IssueRequest.ProtoReflect.Descriptor instead.
 func (*IssueRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{59}
+	return file_orlop_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *IssueRequest) GetName() string {
@@ -3543,7 +3735,7 @@ type RenewRequest struct {
 
 func (x *RenewRequest) Reset() {
 	*x = RenewRequest{}
-	mi := &file_orlop_proto_msgTypes[60]
+	mi := &file_orlop_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3555,7 +3747,7 @@ func (x *RenewRequest) String() string {
 func (*RenewRequest) ProtoMessage() {}
 
 func (x *RenewRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[60]
+	mi := &file_orlop_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3568,7 +3760,7 @@ func (x *RenewRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenewRequest.ProtoReflect.Descriptor instead.
 func (*RenewRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{60}
+	return file_orlop_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *RenewRequest) GetRequest() []byte {
@@ -3594,7 +3786,7 @@ type IssueResponse struct {
 
 func (x *IssueResponse) Reset() {
 	*x = IssueResponse{}
-	mi := &file_orlop_proto_msgTypes[61]
+	mi := &file_orlop_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3606,7 +3798,7 @@ func (x *IssueResponse) String() string {
 func (*IssueResponse) ProtoMessage() {}
 
 func (x *IssueResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[61]
+	mi := &file_orlop_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3619,7 +3811,7 @@ func (x *IssueResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IssueResponse.ProtoReflect.Descriptor instead.
 func (*IssueResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{61}
+	return file_orlop_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *IssueResponse) GetCertificate() []byte {
@@ -3637,7 +3829,7 @@ type ListTrustRequest struct {
 
 func (x *ListTrustRequest) Reset() {
 	*x = ListTrustRequest{}
-	mi := &file_orlop_proto_msgTypes[62]
+	mi := &file_orlop_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3649,7 +3841,7 @@ func (x *ListTrustRequest) String() string {
 func (*ListTrustRequest) ProtoMessage() {}
 
 func (x *ListTrustRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[62]
+	mi := &file_orlop_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3662,7 +3854,7 @@ func (x *ListTrustRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTrustRequest.ProtoReflect.Descriptor instead.
 func (*ListTrustRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{62}
+	return file_orlop_proto_rawDescGZIP(), []int{66}
 }
 
 type ListTrustResponse struct {
@@ -3675,7 +3867,7 @@ type ListTrustResponse struct {
 
 func (x *ListTrustResponse) Reset() {
 	*x = ListTrustResponse{}
-	mi := &file_orlop_proto_msgTypes[63]
+	mi := &file_orlop_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3687,7 +3879,7 @@ func (x *ListTrustResponse) String() string {
 func (*ListTrustResponse) ProtoMessage() {}
 
 func (x *ListTrustResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[63]
+	mi := &file_orlop_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3700,7 +3892,7 @@ func (x *ListTrustResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTrustResponse.ProtoReflect.Descriptor instead.
 func (*ListTrustResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{63}
+	return file_orlop_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *ListTrustResponse) GetIssued() []*IssuedCertificate {
@@ -3732,7 +3924,7 @@ type IssuedCertificate struct {
 
 func (x *IssuedCertificate) Reset() {
 	*x = IssuedCertificate{}
-	mi := &file_orlop_proto_msgTypes[64]
+	mi := &file_orlop_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3744,7 +3936,7 @@ func (x *IssuedCertificate) String() string {
 func (*IssuedCertificate) ProtoMessage() {}
 
 func (x *IssuedCertificate) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[64]
+	mi := &file_orlop_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3757,7 +3949,7 @@ func (x *IssuedCertificate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IssuedCertificate.ProtoReflect.Descriptor instead.
 func (*IssuedCertificate) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{64}
+	return file_orlop_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *IssuedCertificate) GetSerial() string {
@@ -3824,7 +4016,7 @@ type Revocation struct {
 
 func (x *Revocation) Reset() {
 	*x = Revocation{}
-	mi := &file_orlop_proto_msgTypes[65]
+	mi := &file_orlop_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3836,7 +4028,7 @@ func (x *Revocation) String() string {
 func (*Revocation) ProtoMessage() {}
 
 func (x *Revocation) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[65]
+	mi := &file_orlop_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3849,7 +4041,7 @@ func (x *Revocation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Revocation.ProtoReflect.Descriptor instead.
 func (*Revocation) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{65}
+	return file_orlop_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *Revocation) GetOrigin() string {
@@ -3914,7 +4106,7 @@ type RevokeRequest struct {
 
 func (x *RevokeRequest) Reset() {
 	*x = RevokeRequest{}
-	mi := &file_orlop_proto_msgTypes[66]
+	mi := &file_orlop_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3926,7 +4118,7 @@ func (x *RevokeRequest) String() string {
 func (*RevokeRequest) ProtoMessage() {}
 
 func (x *RevokeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[66]
+	mi := &file_orlop_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3939,7 +4131,7 @@ func (x *RevokeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeRequest.ProtoReflect.Descriptor instead.
 func (*RevokeRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{66}
+	return file_orlop_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *RevokeRequest) GetSerial() string {
@@ -3982,7 +4174,7 @@ type RevokeResponse struct {
 
 func (x *RevokeResponse) Reset() {
 	*x = RevokeResponse{}
-	mi := &file_orlop_proto_msgTypes[67]
+	mi := &file_orlop_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3994,7 +4186,7 @@ func (x *RevokeResponse) String() string {
 func (*RevokeResponse) ProtoMessage() {}
 
 func (x *RevokeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[67]
+	mi := &file_orlop_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4007,7 +4199,7 @@ func (x *RevokeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeResponse.ProtoReflect.Descriptor instead.
 func (*RevokeResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{67}
+	return file_orlop_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *RevokeResponse) GetRevocation() *Revocation {
@@ -4033,7 +4225,7 @@ type HealthRequest struct {
 
 func (x *HealthRequest) Reset() {
 	*x = HealthRequest{}
-	mi := &file_orlop_proto_msgTypes[68]
+	mi := &file_orlop_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4045,7 +4237,7 @@ func (x *HealthRequest) String() string {
 func (*HealthRequest) ProtoMessage() {}
 
 func (x *HealthRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[68]
+	mi := &file_orlop_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4058,7 +4250,7 @@ func (x *HealthRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthRequest.ProtoReflect.Descriptor instead.
 func (*HealthRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{68}
+	return file_orlop_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *HealthRequest) GetOnce() bool {
@@ -4078,7 +4270,7 @@ type HealthResponse struct {
 
 func (x *HealthResponse) Reset() {
 	*x = HealthResponse{}
-	mi := &file_orlop_proto_msgTypes[69]
+	mi := &file_orlop_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4090,7 +4282,7 @@ func (x *HealthResponse) String() string {
 func (*HealthResponse) ProtoMessage() {}
 
 func (x *HealthResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[69]
+	mi := &file_orlop_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4103,7 +4295,7 @@ func (x *HealthResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthResponse.ProtoReflect.Descriptor instead.
 func (*HealthResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{69}
+	return file_orlop_proto_rawDescGZIP(), []int{73}
 }
 
 func (x *HealthResponse) GetHealthy() bool {
@@ -4132,7 +4324,7 @@ type HealthCheck struct {
 
 func (x *HealthCheck) Reset() {
 	*x = HealthCheck{}
-	mi := &file_orlop_proto_msgTypes[70]
+	mi := &file_orlop_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4144,7 +4336,7 @@ func (x *HealthCheck) String() string {
 func (*HealthCheck) ProtoMessage() {}
 
 func (x *HealthCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[70]
+	mi := &file_orlop_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4157,7 +4349,7 @@ func (x *HealthCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthCheck.ProtoReflect.Descriptor instead.
 func (*HealthCheck) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{70}
+	return file_orlop_proto_rawDescGZIP(), []int{74}
 }
 
 func (x *HealthCheck) GetName() string {
@@ -4198,7 +4390,7 @@ type KubeconfigRequest struct {
 
 func (x *KubeconfigRequest) Reset() {
 	*x = KubeconfigRequest{}
-	mi := &file_orlop_proto_msgTypes[71]
+	mi := &file_orlop_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4210,7 +4402,7 @@ func (x *KubeconfigRequest) String() string {
 func (*KubeconfigRequest) ProtoMessage() {}
 
 func (x *KubeconfigRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[71]
+	mi := &file_orlop_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4223,7 +4415,7 @@ func (x *KubeconfigRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KubeconfigRequest.ProtoReflect.Descriptor instead.
 func (*KubeconfigRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{71}
+	return file_orlop_proto_rawDescGZIP(), []int{75}
 }
 
 func (x *KubeconfigRequest) GetTtl() *durationpb.Duration {
@@ -4249,7 +4441,7 @@ type KubeconfigResponse struct {
 
 func (x *KubeconfigResponse) Reset() {
 	*x = KubeconfigResponse{}
-	mi := &file_orlop_proto_msgTypes[72]
+	mi := &file_orlop_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4261,7 +4453,7 @@ func (x *KubeconfigResponse) String() string {
 func (*KubeconfigResponse) ProtoMessage() {}
 
 func (x *KubeconfigResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[72]
+	mi := &file_orlop_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4274,7 +4466,7 @@ func (x *KubeconfigResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KubeconfigResponse.ProtoReflect.Descriptor instead.
 func (*KubeconfigResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{72}
+	return file_orlop_proto_rawDescGZIP(), []int{76}
 }
 
 func (x *KubeconfigResponse) GetKubeconfig() []byte {
@@ -4295,7 +4487,7 @@ type InviteRequest struct {
 
 func (x *InviteRequest) Reset() {
 	*x = InviteRequest{}
-	mi := &file_orlop_proto_msgTypes[73]
+	mi := &file_orlop_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4307,7 +4499,7 @@ func (x *InviteRequest) String() string {
 func (*InviteRequest) ProtoMessage() {}
 
 func (x *InviteRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[73]
+	mi := &file_orlop_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4320,7 +4512,7 @@ func (x *InviteRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InviteRequest.ProtoReflect.Descriptor instead.
 func (*InviteRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{73}
+	return file_orlop_proto_rawDescGZIP(), []int{77}
 }
 
 func (x *InviteRequest) GetName() string {
@@ -4355,7 +4547,7 @@ type InviteResponse struct {
 
 func (x *InviteResponse) Reset() {
 	*x = InviteResponse{}
-	mi := &file_orlop_proto_msgTypes[74]
+	mi := &file_orlop_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4367,7 +4559,7 @@ func (x *InviteResponse) String() string {
 func (*InviteResponse) ProtoMessage() {}
 
 func (x *InviteResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[74]
+	mi := &file_orlop_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4380,7 +4572,7 @@ func (x *InviteResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InviteResponse.ProtoReflect.Descriptor instead.
 func (*InviteResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{74}
+	return file_orlop_proto_rawDescGZIP(), []int{78}
 }
 
 func (x *InviteResponse) GetCertificate() []byte {
@@ -4414,7 +4606,7 @@ type JoinRequest struct {
 
 func (x *JoinRequest) Reset() {
 	*x = JoinRequest{}
-	mi := &file_orlop_proto_msgTypes[75]
+	mi := &file_orlop_proto_msgTypes[79]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4426,7 +4618,7 @@ func (x *JoinRequest) String() string {
 func (*JoinRequest) ProtoMessage() {}
 
 func (x *JoinRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[75]
+	mi := &file_orlop_proto_msgTypes[79]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4439,7 +4631,7 @@ func (x *JoinRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JoinRequest.ProtoReflect.Descriptor instead.
 func (*JoinRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{75}
+	return file_orlop_proto_rawDescGZIP(), []int{79}
 }
 
 func (x *JoinRequest) GetMachine() []byte {
@@ -4466,7 +4658,7 @@ type JoinResponse struct {
 
 func (x *JoinResponse) Reset() {
 	*x = JoinResponse{}
-	mi := &file_orlop_proto_msgTypes[76]
+	mi := &file_orlop_proto_msgTypes[80]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4478,7 +4670,7 @@ func (x *JoinResponse) String() string {
 func (*JoinResponse) ProtoMessage() {}
 
 func (x *JoinResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[76]
+	mi := &file_orlop_proto_msgTypes[80]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4491,7 +4683,7 @@ func (x *JoinResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JoinResponse.ProtoReflect.Descriptor instead.
 func (*JoinResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{76}
+	return file_orlop_proto_rawDescGZIP(), []int{80}
 }
 
 func (x *JoinResponse) GetMachine() []byte {
@@ -4516,7 +4708,7 @@ type MembersRequest struct {
 
 func (x *MembersRequest) Reset() {
 	*x = MembersRequest{}
-	mi := &file_orlop_proto_msgTypes[77]
+	mi := &file_orlop_proto_msgTypes[81]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4528,7 +4720,7 @@ func (x *MembersRequest) String() string {
 func (*MembersRequest) ProtoMessage() {}
 
 func (x *MembersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[77]
+	mi := &file_orlop_proto_msgTypes[81]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4541,7 +4733,7 @@ func (x *MembersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MembersRequest.ProtoReflect.Descriptor instead.
 func (*MembersRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{77}
+	return file_orlop_proto_rawDescGZIP(), []int{81}
 }
 
 type MembersResponse struct {
@@ -4554,7 +4746,7 @@ type MembersResponse struct {
 
 func (x *MembersResponse) Reset() {
 	*x = MembersResponse{}
-	mi := &file_orlop_proto_msgTypes[78]
+	mi := &file_orlop_proto_msgTypes[82]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4566,7 +4758,7 @@ func (x *MembersResponse) String() string {
 func (*MembersResponse) ProtoMessage() {}
 
 func (x *MembersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[78]
+	mi := &file_orlop_proto_msgTypes[82]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4579,7 +4771,7 @@ func (x *MembersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MembersResponse.ProtoReflect.Descriptor instead.
 func (*MembersResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{78}
+	return file_orlop_proto_rawDescGZIP(), []int{82}
 }
 
 func (x *MembersResponse) GetMembers() []*Member {
@@ -4612,7 +4804,7 @@ type Member struct {
 
 func (x *Member) Reset() {
 	*x = Member{}
-	mi := &file_orlop_proto_msgTypes[79]
+	mi := &file_orlop_proto_msgTypes[83]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4624,7 +4816,7 @@ func (x *Member) String() string {
 func (*Member) ProtoMessage() {}
 
 func (x *Member) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[79]
+	mi := &file_orlop_proto_msgTypes[83]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4637,7 +4829,7 @@ func (x *Member) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Member.ProtoReflect.Descriptor instead.
 func (*Member) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{79}
+	return file_orlop_proto_rawDescGZIP(), []int{83}
 }
 
 func (x *Member) GetName() string {
@@ -4711,7 +4903,7 @@ type Ticket struct {
 
 func (x *Ticket) Reset() {
 	*x = Ticket{}
-	mi := &file_orlop_proto_msgTypes[80]
+	mi := &file_orlop_proto_msgTypes[84]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4723,7 +4915,7 @@ func (x *Ticket) String() string {
 func (*Ticket) ProtoMessage() {}
 
 func (x *Ticket) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[80]
+	mi := &file_orlop_proto_msgTypes[84]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4736,7 +4928,7 @@ func (x *Ticket) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ticket.ProtoReflect.Descriptor instead.
 func (*Ticket) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{80}
+	return file_orlop_proto_rawDescGZIP(), []int{84}
 }
 
 func (x *Ticket) GetSerial() string {
@@ -4797,7 +4989,7 @@ type RemoveMemberRequest struct {
 
 func (x *RemoveMemberRequest) Reset() {
 	*x = RemoveMemberRequest{}
-	mi := &file_orlop_proto_msgTypes[81]
+	mi := &file_orlop_proto_msgTypes[85]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4809,7 +5001,7 @@ func (x *RemoveMemberRequest) String() string {
 func (*RemoveMemberRequest) ProtoMessage() {}
 
 func (x *RemoveMemberRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[81]
+	mi := &file_orlop_proto_msgTypes[85]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4822,7 +5014,7 @@ func (x *RemoveMemberRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveMemberRequest.ProtoReflect.Descriptor instead.
 func (*RemoveMemberRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{81}
+	return file_orlop_proto_rawDescGZIP(), []int{85}
 }
 
 func (x *RemoveMemberRequest) GetName() string {
@@ -4843,7 +5035,7 @@ type RemoveMemberResponse struct {
 
 func (x *RemoveMemberResponse) Reset() {
 	*x = RemoveMemberResponse{}
-	mi := &file_orlop_proto_msgTypes[82]
+	mi := &file_orlop_proto_msgTypes[86]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4855,7 +5047,7 @@ func (x *RemoveMemberResponse) String() string {
 func (*RemoveMemberResponse) ProtoMessage() {}
 
 func (x *RemoveMemberResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[82]
+	mi := &file_orlop_proto_msgTypes[86]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4868,7 +5060,7 @@ func (x *RemoveMemberResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveMemberResponse.ProtoReflect.Descriptor instead.
 func (*RemoveMemberResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{82}
+	return file_orlop_proto_rawDescGZIP(), []int{86}
 }
 
 func (x *RemoveMemberResponse) GetTickets() []string {
@@ -4901,7 +5093,7 @@ type RollRequest struct {
 
 func (x *RollRequest) Reset() {
 	*x = RollRequest{}
-	mi := &file_orlop_proto_msgTypes[83]
+	mi := &file_orlop_proto_msgTypes[87]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4913,7 +5105,7 @@ func (x *RollRequest) String() string {
 func (*RollRequest) ProtoMessage() {}
 
 func (x *RollRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[83]
+	mi := &file_orlop_proto_msgTypes[87]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4926,7 +5118,7 @@ func (x *RollRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RollRequest.ProtoReflect.Descriptor instead.
 func (*RollRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{83}
+	return file_orlop_proto_rawDescGZIP(), []int{87}
 }
 
 func (x *RollRequest) GetDigest() []byte {
@@ -4947,7 +5139,7 @@ type RollResponse struct {
 
 func (x *RollResponse) Reset() {
 	*x = RollResponse{}
-	mi := &file_orlop_proto_msgTypes[84]
+	mi := &file_orlop_proto_msgTypes[88]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4959,7 +5151,7 @@ func (x *RollResponse) String() string {
 func (*RollResponse) ProtoMessage() {}
 
 func (x *RollResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[84]
+	mi := &file_orlop_proto_msgTypes[88]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4972,7 +5164,7 @@ func (x *RollResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RollResponse.ProtoReflect.Descriptor instead.
 func (*RollResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{84}
+	return file_orlop_proto_rawDescGZIP(), []int{88}
 }
 
 func (x *RollResponse) GetBook() string {
@@ -5007,7 +5199,7 @@ type Membership struct {
 
 func (x *Membership) Reset() {
 	*x = Membership{}
-	mi := &file_orlop_proto_msgTypes[85]
+	mi := &file_orlop_proto_msgTypes[89]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5019,7 +5211,7 @@ func (x *Membership) String() string {
 func (*Membership) ProtoMessage() {}
 
 func (x *Membership) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[85]
+	mi := &file_orlop_proto_msgTypes[89]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5032,7 +5224,7 @@ func (x *Membership) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Membership.ProtoReflect.Descriptor instead.
 func (*Membership) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{85}
+	return file_orlop_proto_rawDescGZIP(), []int{89}
 }
 
 func (x *Membership) GetMembers() []*Member {
@@ -5067,7 +5259,7 @@ type Claim struct {
 
 func (x *Claim) Reset() {
 	*x = Claim{}
-	mi := &file_orlop_proto_msgTypes[86]
+	mi := &file_orlop_proto_msgTypes[90]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5079,7 +5271,7 @@ func (x *Claim) String() string {
 func (*Claim) ProtoMessage() {}
 
 func (x *Claim) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[86]
+	mi := &file_orlop_proto_msgTypes[90]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5092,7 +5284,7 @@ func (x *Claim) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Claim.ProtoReflect.Descriptor instead.
 func (*Claim) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{86}
+	return file_orlop_proto_rawDescGZIP(), []int{90}
 }
 
 func (x *Claim) GetTicket() string {
@@ -5126,7 +5318,7 @@ type TellRequest struct {
 
 func (x *TellRequest) Reset() {
 	*x = TellRequest{}
-	mi := &file_orlop_proto_msgTypes[87]
+	mi := &file_orlop_proto_msgTypes[91]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5138,7 +5330,7 @@ func (x *TellRequest) String() string {
 func (*TellRequest) ProtoMessage() {}
 
 func (x *TellRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[87]
+	mi := &file_orlop_proto_msgTypes[91]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5151,7 +5343,7 @@ func (x *TellRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TellRequest.ProtoReflect.Descriptor instead.
 func (*TellRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{87}
+	return file_orlop_proto_rawDescGZIP(), []int{91}
 }
 
 func (x *TellRequest) GetRoll() *Membership {
@@ -5178,7 +5370,7 @@ type TellResponse struct {
 
 func (x *TellResponse) Reset() {
 	*x = TellResponse{}
-	mi := &file_orlop_proto_msgTypes[88]
+	mi := &file_orlop_proto_msgTypes[92]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5190,7 +5382,7 @@ func (x *TellResponse) String() string {
 func (*TellResponse) ProtoMessage() {}
 
 func (x *TellResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[88]
+	mi := &file_orlop_proto_msgTypes[92]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5203,7 +5395,7 @@ func (x *TellResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TellResponse.ProtoReflect.Descriptor instead.
 func (*TellResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{88}
+	return file_orlop_proto_rawDescGZIP(), []int{92}
 }
 
 func (x *TellResponse) GetBook() string {
@@ -5231,7 +5423,7 @@ type VouchRequest struct {
 
 func (x *VouchRequest) Reset() {
 	*x = VouchRequest{}
-	mi := &file_orlop_proto_msgTypes[89]
+	mi := &file_orlop_proto_msgTypes[93]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5243,7 +5435,7 @@ func (x *VouchRequest) String() string {
 func (*VouchRequest) ProtoMessage() {}
 
 func (x *VouchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[89]
+	mi := &file_orlop_proto_msgTypes[93]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5256,7 +5448,7 @@ func (x *VouchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VouchRequest.ProtoReflect.Descriptor instead.
 func (*VouchRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{89}
+	return file_orlop_proto_rawDescGZIP(), []int{93}
 }
 
 func (x *VouchRequest) GetRoll() *Membership {
@@ -5291,7 +5483,7 @@ type VouchResponse struct {
 
 func (x *VouchResponse) Reset() {
 	*x = VouchResponse{}
-	mi := &file_orlop_proto_msgTypes[90]
+	mi := &file_orlop_proto_msgTypes[94]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5303,7 +5495,7 @@ func (x *VouchResponse) String() string {
 func (*VouchResponse) ProtoMessage() {}
 
 func (x *VouchResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[90]
+	mi := &file_orlop_proto_msgTypes[94]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5316,7 +5508,7 @@ func (x *VouchResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VouchResponse.ProtoReflect.Descriptor instead.
 func (*VouchResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{90}
+	return file_orlop_proto_rawDescGZIP(), []int{94}
 }
 
 func (x *VouchResponse) GetBook() string {
@@ -5356,7 +5548,7 @@ type CaptureRequest struct {
 
 func (x *CaptureRequest) Reset() {
 	*x = CaptureRequest{}
-	mi := &file_orlop_proto_msgTypes[91]
+	mi := &file_orlop_proto_msgTypes[95]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5368,7 +5560,7 @@ func (x *CaptureRequest) String() string {
 func (*CaptureRequest) ProtoMessage() {}
 
 func (x *CaptureRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[91]
+	mi := &file_orlop_proto_msgTypes[95]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5381,7 +5573,7 @@ func (x *CaptureRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CaptureRequest.ProtoReflect.Descriptor instead.
 func (*CaptureRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{91}
+	return file_orlop_proto_rawDescGZIP(), []int{95}
 }
 
 func (x *CaptureRequest) GetLink() string {
@@ -5439,7 +5631,7 @@ type CaptureResponse struct {
 
 func (x *CaptureResponse) Reset() {
 	*x = CaptureResponse{}
-	mi := &file_orlop_proto_msgTypes[92]
+	mi := &file_orlop_proto_msgTypes[96]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5451,7 +5643,7 @@ func (x *CaptureResponse) String() string {
 func (*CaptureResponse) ProtoMessage() {}
 
 func (x *CaptureResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[92]
+	mi := &file_orlop_proto_msgTypes[96]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5464,7 +5656,7 @@ func (x *CaptureResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CaptureResponse.ProtoReflect.Descriptor instead.
 func (*CaptureResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{92}
+	return file_orlop_proto_rawDescGZIP(), []int{96}
 }
 
 func (x *CaptureResponse) GetLinkType() uint32 {
@@ -5499,7 +5691,7 @@ type Packet struct {
 
 func (x *Packet) Reset() {
 	*x = Packet{}
-	mi := &file_orlop_proto_msgTypes[93]
+	mi := &file_orlop_proto_msgTypes[97]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5511,7 +5703,7 @@ func (x *Packet) String() string {
 func (*Packet) ProtoMessage() {}
 
 func (x *Packet) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[93]
+	mi := &file_orlop_proto_msgTypes[97]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5524,7 +5716,7 @@ func (x *Packet) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Packet.ProtoReflect.Descriptor instead.
 func (*Packet) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{93}
+	return file_orlop_proto_rawDescGZIP(), []int{97}
 }
 
 func (x *Packet) GetTimeNs() int64 {
@@ -5559,7 +5751,7 @@ type ProfileRequest struct {
 
 func (x *ProfileRequest) Reset() {
 	*x = ProfileRequest{}
-	mi := &file_orlop_proto_msgTypes[94]
+	mi := &file_orlop_proto_msgTypes[98]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5571,7 +5763,7 @@ func (x *ProfileRequest) String() string {
 func (*ProfileRequest) ProtoMessage() {}
 
 func (x *ProfileRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[94]
+	mi := &file_orlop_proto_msgTypes[98]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5584,7 +5776,7 @@ func (x *ProfileRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProfileRequest.ProtoReflect.Descriptor instead.
 func (*ProfileRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{94}
+	return file_orlop_proto_rawDescGZIP(), []int{98}
 }
 
 func (x *ProfileRequest) GetProcess() string {
@@ -5617,7 +5809,7 @@ type ProfileResponse struct {
 
 func (x *ProfileResponse) Reset() {
 	*x = ProfileResponse{}
-	mi := &file_orlop_proto_msgTypes[95]
+	mi := &file_orlop_proto_msgTypes[99]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5629,7 +5821,7 @@ func (x *ProfileResponse) String() string {
 func (*ProfileResponse) ProtoMessage() {}
 
 func (x *ProfileResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[95]
+	mi := &file_orlop_proto_msgTypes[99]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5642,7 +5834,7 @@ func (x *ProfileResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProfileResponse.ProtoReflect.Descriptor instead.
 func (*ProfileResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{95}
+	return file_orlop_proto_rawDescGZIP(), []int{99}
 }
 
 func (x *ProfileResponse) GetProfile() []byte {
@@ -5665,7 +5857,7 @@ type EtcdMember struct {
 
 func (x *EtcdMember) Reset() {
 	*x = EtcdMember{}
-	mi := &file_orlop_proto_msgTypes[96]
+	mi := &file_orlop_proto_msgTypes[100]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5677,7 +5869,7 @@ func (x *EtcdMember) String() string {
 func (*EtcdMember) ProtoMessage() {}
 
 func (x *EtcdMember) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[96]
+	mi := &file_orlop_proto_msgTypes[100]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5690,7 +5882,7 @@ func (x *EtcdMember) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdMember.ProtoReflect.Descriptor instead.
 func (*EtcdMember) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{96}
+	return file_orlop_proto_rawDescGZIP(), []int{100}
 }
 
 func (x *EtcdMember) GetId() string {
@@ -5737,7 +5929,7 @@ type EtcdRemoveRequest struct {
 
 func (x *EtcdRemoveRequest) Reset() {
 	*x = EtcdRemoveRequest{}
-	mi := &file_orlop_proto_msgTypes[97]
+	mi := &file_orlop_proto_msgTypes[101]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5749,7 +5941,7 @@ func (x *EtcdRemoveRequest) String() string {
 func (*EtcdRemoveRequest) ProtoMessage() {}
 
 func (x *EtcdRemoveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[97]
+	mi := &file_orlop_proto_msgTypes[101]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5762,7 +5954,7 @@ func (x *EtcdRemoveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdRemoveRequest.ProtoReflect.Descriptor instead.
 func (*EtcdRemoveRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{97}
+	return file_orlop_proto_rawDescGZIP(), []int{101}
 }
 
 func (x *EtcdRemoveRequest) GetMember() string {
@@ -5781,7 +5973,7 @@ type EtcdRemoveResponse struct {
 
 func (x *EtcdRemoveResponse) Reset() {
 	*x = EtcdRemoveResponse{}
-	mi := &file_orlop_proto_msgTypes[98]
+	mi := &file_orlop_proto_msgTypes[102]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5793,7 +5985,7 @@ func (x *EtcdRemoveResponse) String() string {
 func (*EtcdRemoveResponse) ProtoMessage() {}
 
 func (x *EtcdRemoveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[98]
+	mi := &file_orlop_proto_msgTypes[102]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5806,7 +5998,7 @@ func (x *EtcdRemoveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdRemoveResponse.ProtoReflect.Descriptor instead.
 func (*EtcdRemoveResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{98}
+	return file_orlop_proto_rawDescGZIP(), []int{102}
 }
 
 func (x *EtcdRemoveResponse) GetRemoved() *EtcdMember {
@@ -5824,7 +6016,7 @@ type EtcdRecoverRequest struct {
 
 func (x *EtcdRecoverRequest) Reset() {
 	*x = EtcdRecoverRequest{}
-	mi := &file_orlop_proto_msgTypes[99]
+	mi := &file_orlop_proto_msgTypes[103]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5836,7 +6028,7 @@ func (x *EtcdRecoverRequest) String() string {
 func (*EtcdRecoverRequest) ProtoMessage() {}
 
 func (x *EtcdRecoverRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[99]
+	mi := &file_orlop_proto_msgTypes[103]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5849,7 +6041,7 @@ func (x *EtcdRecoverRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdRecoverRequest.ProtoReflect.Descriptor instead.
 func (*EtcdRecoverRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{99}
+	return file_orlop_proto_rawDescGZIP(), []int{103}
 }
 
 type EtcdRecoverResponse struct {
@@ -5861,7 +6053,7 @@ type EtcdRecoverResponse struct {
 
 func (x *EtcdRecoverResponse) Reset() {
 	*x = EtcdRecoverResponse{}
-	mi := &file_orlop_proto_msgTypes[100]
+	mi := &file_orlop_proto_msgTypes[104]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5873,7 +6065,7 @@ func (x *EtcdRecoverResponse) String() string {
 func (*EtcdRecoverResponse) ProtoMessage() {}
 
 func (x *EtcdRecoverResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[100]
+	mi := &file_orlop_proto_msgTypes[104]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5886,7 +6078,7 @@ func (x *EtcdRecoverResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdRecoverResponse.ProtoReflect.Descriptor instead.
 func (*EtcdRecoverResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{100}
+	return file_orlop_proto_rawDescGZIP(), []int{104}
 }
 
 func (x *EtcdRecoverResponse) GetDropped() []string {
@@ -5904,7 +6096,7 @@ type EtcdRejoinRequest struct {
 
 func (x *EtcdRejoinRequest) Reset() {
 	*x = EtcdRejoinRequest{}
-	mi := &file_orlop_proto_msgTypes[101]
+	mi := &file_orlop_proto_msgTypes[105]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5916,7 +6108,7 @@ func (x *EtcdRejoinRequest) String() string {
 func (*EtcdRejoinRequest) ProtoMessage() {}
 
 func (x *EtcdRejoinRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[101]
+	mi := &file_orlop_proto_msgTypes[105]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5929,7 +6121,7 @@ func (x *EtcdRejoinRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdRejoinRequest.ProtoReflect.Descriptor instead.
 func (*EtcdRejoinRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{101}
+	return file_orlop_proto_rawDescGZIP(), []int{105}
 }
 
 type EtcdRejoinResponse struct {
@@ -5940,7 +6132,7 @@ type EtcdRejoinResponse struct {
 
 func (x *EtcdRejoinResponse) Reset() {
 	*x = EtcdRejoinResponse{}
-	mi := &file_orlop_proto_msgTypes[102]
+	mi := &file_orlop_proto_msgTypes[106]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5952,7 +6144,7 @@ func (x *EtcdRejoinResponse) String() string {
 func (*EtcdRejoinResponse) ProtoMessage() {}
 
 func (x *EtcdRejoinResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[102]
+	mi := &file_orlop_proto_msgTypes[106]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5965,7 +6157,7 @@ func (x *EtcdRejoinResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdRejoinResponse.ProtoReflect.Descriptor instead.
 func (*EtcdRejoinResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{102}
+	return file_orlop_proto_rawDescGZIP(), []int{106}
 }
 
 type EtcdSnapshotRequest struct {
@@ -5976,7 +6168,7 @@ type EtcdSnapshotRequest struct {
 
 func (x *EtcdSnapshotRequest) Reset() {
 	*x = EtcdSnapshotRequest{}
-	mi := &file_orlop_proto_msgTypes[103]
+	mi := &file_orlop_proto_msgTypes[107]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5988,7 +6180,7 @@ func (x *EtcdSnapshotRequest) String() string {
 func (*EtcdSnapshotRequest) ProtoMessage() {}
 
 func (x *EtcdSnapshotRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[103]
+	mi := &file_orlop_proto_msgTypes[107]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6001,7 +6193,7 @@ func (x *EtcdSnapshotRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdSnapshotRequest.ProtoReflect.Descriptor instead.
 func (*EtcdSnapshotRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{103}
+	return file_orlop_proto_rawDescGZIP(), []int{107}
 }
 
 type EtcdSnapshotResponse struct {
@@ -6015,7 +6207,7 @@ type EtcdSnapshotResponse struct {
 
 func (x *EtcdSnapshotResponse) Reset() {
 	*x = EtcdSnapshotResponse{}
-	mi := &file_orlop_proto_msgTypes[104]
+	mi := &file_orlop_proto_msgTypes[108]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6027,7 +6219,7 @@ func (x *EtcdSnapshotResponse) String() string {
 func (*EtcdSnapshotResponse) ProtoMessage() {}
 
 func (x *EtcdSnapshotResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[104]
+	mi := &file_orlop_proto_msgTypes[108]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6040,7 +6232,7 @@ func (x *EtcdSnapshotResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdSnapshotResponse.ProtoReflect.Descriptor instead.
 func (*EtcdSnapshotResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{104}
+	return file_orlop_proto_rawDescGZIP(), []int{108}
 }
 
 func (x *EtcdSnapshotResponse) GetAbout() *EtcdSnapshot {
@@ -6076,7 +6268,7 @@ type EtcdSnapshot struct {
 
 func (x *EtcdSnapshot) Reset() {
 	*x = EtcdSnapshot{}
-	mi := &file_orlop_proto_msgTypes[105]
+	mi := &file_orlop_proto_msgTypes[109]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6088,7 +6280,7 @@ func (x *EtcdSnapshot) String() string {
 func (*EtcdSnapshot) ProtoMessage() {}
 
 func (x *EtcdSnapshot) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[105]
+	mi := &file_orlop_proto_msgTypes[109]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6101,7 +6293,7 @@ func (x *EtcdSnapshot) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdSnapshot.ProtoReflect.Descriptor instead.
 func (*EtcdSnapshot) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{105}
+	return file_orlop_proto_rawDescGZIP(), []int{109}
 }
 
 func (x *EtcdSnapshot) GetRevision() int64 {
@@ -6140,7 +6332,7 @@ type EtcdListRequest struct {
 
 func (x *EtcdListRequest) Reset() {
 	*x = EtcdListRequest{}
-	mi := &file_orlop_proto_msgTypes[106]
+	mi := &file_orlop_proto_msgTypes[110]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6152,7 +6344,7 @@ func (x *EtcdListRequest) String() string {
 func (*EtcdListRequest) ProtoMessage() {}
 
 func (x *EtcdListRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[106]
+	mi := &file_orlop_proto_msgTypes[110]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6165,7 +6357,7 @@ func (x *EtcdListRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdListRequest.ProtoReflect.Descriptor instead.
 func (*EtcdListRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{106}
+	return file_orlop_proto_rawDescGZIP(), []int{110}
 }
 
 type EtcdListResponse struct {
@@ -6177,7 +6369,7 @@ type EtcdListResponse struct {
 
 func (x *EtcdListResponse) Reset() {
 	*x = EtcdListResponse{}
-	mi := &file_orlop_proto_msgTypes[107]
+	mi := &file_orlop_proto_msgTypes[111]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6189,7 +6381,7 @@ func (x *EtcdListResponse) String() string {
 func (*EtcdListResponse) ProtoMessage() {}
 
 func (x *EtcdListResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[107]
+	mi := &file_orlop_proto_msgTypes[111]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6202,7 +6394,7 @@ func (x *EtcdListResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdListResponse.ProtoReflect.Descriptor instead.
 func (*EtcdListResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{107}
+	return file_orlop_proto_rawDescGZIP(), []int{111}
 }
 
 func (x *EtcdListResponse) GetSnapshots() []*EtcdKept {
@@ -6225,7 +6417,7 @@ type EtcdKept struct {
 
 func (x *EtcdKept) Reset() {
 	*x = EtcdKept{}
-	mi := &file_orlop_proto_msgTypes[108]
+	mi := &file_orlop_proto_msgTypes[112]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6237,7 +6429,7 @@ func (x *EtcdKept) String() string {
 func (*EtcdKept) ProtoMessage() {}
 
 func (x *EtcdKept) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[108]
+	mi := &file_orlop_proto_msgTypes[112]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6250,7 +6442,7 @@ func (x *EtcdKept) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdKept.ProtoReflect.Descriptor instead.
 func (*EtcdKept) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{108}
+	return file_orlop_proto_rawDescGZIP(), []int{112}
 }
 
 func (x *EtcdKept) GetName() string {
@@ -6303,7 +6495,7 @@ type EtcdRestoreRequest struct {
 
 func (x *EtcdRestoreRequest) Reset() {
 	*x = EtcdRestoreRequest{}
-	mi := &file_orlop_proto_msgTypes[109]
+	mi := &file_orlop_proto_msgTypes[113]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6315,7 +6507,7 @@ func (x *EtcdRestoreRequest) String() string {
 func (*EtcdRestoreRequest) ProtoMessage() {}
 
 func (x *EtcdRestoreRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[109]
+	mi := &file_orlop_proto_msgTypes[113]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6328,7 +6520,7 @@ func (x *EtcdRestoreRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdRestoreRequest.ProtoReflect.Descriptor instead.
 func (*EtcdRestoreRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{109}
+	return file_orlop_proto_rawDescGZIP(), []int{113}
 }
 
 func (x *EtcdRestoreRequest) GetSize() int64 {
@@ -6375,7 +6567,7 @@ type EtcdRestoreResponse struct {
 
 func (x *EtcdRestoreResponse) Reset() {
 	*x = EtcdRestoreResponse{}
-	mi := &file_orlop_proto_msgTypes[110]
+	mi := &file_orlop_proto_msgTypes[114]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6387,7 +6579,7 @@ func (x *EtcdRestoreResponse) String() string {
 func (*EtcdRestoreResponse) ProtoMessage() {}
 
 func (x *EtcdRestoreResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[110]
+	mi := &file_orlop_proto_msgTypes[114]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6400,7 +6592,7 @@ func (x *EtcdRestoreResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdRestoreResponse.ProtoReflect.Descriptor instead.
 func (*EtcdRestoreResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{110}
+	return file_orlop_proto_rawDescGZIP(), []int{114}
 }
 
 func (x *EtcdRestoreResponse) GetRestored() *EtcdRestored {
@@ -6425,7 +6617,7 @@ type EtcdRestored struct {
 
 func (x *EtcdRestored) Reset() {
 	*x = EtcdRestored{}
-	mi := &file_orlop_proto_msgTypes[111]
+	mi := &file_orlop_proto_msgTypes[115]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6437,7 +6629,7 @@ func (x *EtcdRestored) String() string {
 func (*EtcdRestored) ProtoMessage() {}
 
 func (x *EtcdRestored) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[111]
+	mi := &file_orlop_proto_msgTypes[115]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6450,7 +6642,7 @@ func (x *EtcdRestored) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdRestored.ProtoReflect.Descriptor instead.
 func (*EtcdRestored) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{111}
+	return file_orlop_proto_rawDescGZIP(), []int{115}
 }
 
 func (x *EtcdRestored) GetAt() *timestamppb.Timestamp {
@@ -6503,7 +6695,7 @@ type EtcdStatusRequest struct {
 
 func (x *EtcdStatusRequest) Reset() {
 	*x = EtcdStatusRequest{}
-	mi := &file_orlop_proto_msgTypes[112]
+	mi := &file_orlop_proto_msgTypes[116]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6515,7 +6707,7 @@ func (x *EtcdStatusRequest) String() string {
 func (*EtcdStatusRequest) ProtoMessage() {}
 
 func (x *EtcdStatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[112]
+	mi := &file_orlop_proto_msgTypes[116]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6528,7 +6720,7 @@ func (x *EtcdStatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdStatusRequest.ProtoReflect.Descriptor instead.
 func (*EtcdStatusRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{112}
+	return file_orlop_proto_rawDescGZIP(), []int{116}
 }
 
 type EtcdStatusResponse struct {
@@ -6555,7 +6747,7 @@ type EtcdStatusResponse struct {
 
 func (x *EtcdStatusResponse) Reset() {
 	*x = EtcdStatusResponse{}
-	mi := &file_orlop_proto_msgTypes[113]
+	mi := &file_orlop_proto_msgTypes[117]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6567,7 +6759,7 @@ func (x *EtcdStatusResponse) String() string {
 func (*EtcdStatusResponse) ProtoMessage() {}
 
 func (x *EtcdStatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[113]
+	mi := &file_orlop_proto_msgTypes[117]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6580,7 +6772,7 @@ func (x *EtcdStatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdStatusResponse.ProtoReflect.Descriptor instead.
 func (*EtcdStatusResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{113}
+	return file_orlop_proto_rawDescGZIP(), []int{117}
 }
 
 func (x *EtcdStatusResponse) GetProblem() string {
@@ -6696,7 +6888,7 @@ type EtcdDefragmentRequest struct {
 
 func (x *EtcdDefragmentRequest) Reset() {
 	*x = EtcdDefragmentRequest{}
-	mi := &file_orlop_proto_msgTypes[114]
+	mi := &file_orlop_proto_msgTypes[118]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6708,7 +6900,7 @@ func (x *EtcdDefragmentRequest) String() string {
 func (*EtcdDefragmentRequest) ProtoMessage() {}
 
 func (x *EtcdDefragmentRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[114]
+	mi := &file_orlop_proto_msgTypes[118]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6721,7 +6913,7 @@ func (x *EtcdDefragmentRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdDefragmentRequest.ProtoReflect.Descriptor instead.
 func (*EtcdDefragmentRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{114}
+	return file_orlop_proto_rawDescGZIP(), []int{118}
 }
 
 type EtcdDefragmentResponse struct {
@@ -6735,7 +6927,7 @@ type EtcdDefragmentResponse struct {
 
 func (x *EtcdDefragmentResponse) Reset() {
 	*x = EtcdDefragmentResponse{}
-	mi := &file_orlop_proto_msgTypes[115]
+	mi := &file_orlop_proto_msgTypes[119]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6747,7 +6939,7 @@ func (x *EtcdDefragmentResponse) String() string {
 func (*EtcdDefragmentResponse) ProtoMessage() {}
 
 func (x *EtcdDefragmentResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[115]
+	mi := &file_orlop_proto_msgTypes[119]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6760,7 +6952,7 @@ func (x *EtcdDefragmentResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdDefragmentResponse.ProtoReflect.Descriptor instead.
 func (*EtcdDefragmentResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{115}
+	return file_orlop_proto_rawDescGZIP(), []int{119}
 }
 
 func (x *EtcdDefragmentResponse) GetBefore() int64 {
@@ -6792,7 +6984,7 @@ type EtcdDisarmRequest struct {
 
 func (x *EtcdDisarmRequest) Reset() {
 	*x = EtcdDisarmRequest{}
-	mi := &file_orlop_proto_msgTypes[116]
+	mi := &file_orlop_proto_msgTypes[120]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6804,7 +6996,7 @@ func (x *EtcdDisarmRequest) String() string {
 func (*EtcdDisarmRequest) ProtoMessage() {}
 
 func (x *EtcdDisarmRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[116]
+	mi := &file_orlop_proto_msgTypes[120]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6817,7 +7009,7 @@ func (x *EtcdDisarmRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdDisarmRequest.ProtoReflect.Descriptor instead.
 func (*EtcdDisarmRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{116}
+	return file_orlop_proto_rawDescGZIP(), []int{120}
 }
 
 type EtcdDisarmResponse struct {
@@ -6829,7 +7021,7 @@ type EtcdDisarmResponse struct {
 
 func (x *EtcdDisarmResponse) Reset() {
 	*x = EtcdDisarmResponse{}
-	mi := &file_orlop_proto_msgTypes[117]
+	mi := &file_orlop_proto_msgTypes[121]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6841,7 +7033,7 @@ func (x *EtcdDisarmResponse) String() string {
 func (*EtcdDisarmResponse) ProtoMessage() {}
 
 func (x *EtcdDisarmResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[117]
+	mi := &file_orlop_proto_msgTypes[121]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6854,7 +7046,7 @@ func (x *EtcdDisarmResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdDisarmResponse.ProtoReflect.Descriptor instead.
 func (*EtcdDisarmResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{117}
+	return file_orlop_proto_rawDescGZIP(), []int{121}
 }
 
 func (x *EtcdDisarmResponse) GetAlarms() []string {
@@ -7058,7 +7250,18 @@ const file_orlop_proto_rawDesc = "" +
 	"\aLogLine\x12.\n" +
 	"\x04time\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x12\x12\n" +
 	"\x04text\x18\x02 \x01(\tR\x04text\x12\x1a\n" +
-	"\bpriority\x18\x03 \x01(\rR\bpriority\"*\n" +
+	"\bpriority\x18\x03 \x01(\rR\bpriority\"&\n" +
+	"\x10FindImageRequest\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\"^\n" +
+	"\x11FindImageResponse\x12\x16\n" +
+	"\x06digest\x18\x01 \x01(\tR\x06digest\x12\x1d\n" +
+	"\n" +
+	"media_type\x18\x02 \x01(\tR\tmediaType\x12\x12\n" +
+	"\x04size\x18\x03 \x01(\x03R\x04size\"*\n" +
+	"\x10ReadImageRequest\x12\x16\n" +
+	"\x06digest\x18\x01 \x01(\tR\x06digest\")\n" +
+	"\x11ReadImageResponse\x12\x14\n" +
+	"\x05chunk\x18\x01 \x01(\fR\x05chunk\"*\n" +
 	"\x12ImportImageRequest\x12\x14\n" +
 	"\x05chunk\x18\x01 \x01(\fR\x05chunk\"M\n" +
 	"\x13ImportImageResponse\x126\n" +
@@ -7413,11 +7616,13 @@ const file_orlop_proto_rawDesc = "" +
 	"\aService\x12!.orlop.v1alpha1.ServiceLogRequest\x1a\x17.orlop.v1alpha1.LogLine\"\t\x80\xb5\x18\n" +
 	"\x8a\xb5\x18\x01e0\x01\x12P\n" +
 	"\x06Kernel\x12 .orlop.v1alpha1.KernelLogRequest\x1a\x17.orlop.v1alpha1.LogLine\"\t\x80\xb5\x18\n" +
-	"\x8a\xb5\x18\x01e0\x012\xc1\x01\n" +
+	"\x8a\xb5\x18\x01e0\x012\xe9\x02\n" +
 	"\x05Image\x12^\n" +
 	"\x06Import\x12\".orlop.v1alpha1.ImportImageRequest\x1a#.orlop.v1alpha1.ImportImageResponse\"\t\x80\xb5\x18\x14\x8a\xb5\x18\x01f(\x01\x12X\n" +
 	"\x04List\x12!.orlop.v1alpha1.ListImagesRequest\x1a\".orlop.v1alpha1.ListImagesResponse\"\t\x80\xb5\x18\n" +
-	"\x8a\xb5\x18\x01f2\xba\x05\n" +
+	"\x8a\xb5\x18\x01f\x12Q\n" +
+	"\x04Find\x12 .orlop.v1alpha1.FindImageRequest\x1a!.orlop.v1alpha1.FindImageResponse\"\x04\x80\xb5\x18\x05\x12S\n" +
+	"\x04Read\x12 .orlop.v1alpha1.ReadImageRequest\x1a!.orlop.v1alpha1.ReadImageResponse\"\x04\x80\xb5\x18\x050\x012\xba\x05\n" +
 	"\aUpgrade\x12V\n" +
 	"\x05Offer\x12\".orlop.v1alpha1.OfferBundleRequest\x1a#.orlop.v1alpha1.OfferBundleResponse\"\x04\x80\xb5\x18\x1e\x12O\n" +
 	"\x04Send\x12!.orlop.v1alpha1.SendBundleRequest\x1a\x1c.orlop.v1alpha1.UpgradeBegun\"\x04\x80\xb5\x18\x1e(\x01\x12O\n" +
@@ -7486,7 +7691,7 @@ func file_orlop_proto_rawDescGZIP() []byte {
 }
 
 var file_orlop_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_orlop_proto_msgTypes = make([]protoimpl.MessageInfo, 120)
+var file_orlop_proto_msgTypes = make([]protoimpl.MessageInfo, 124)
 var file_orlop_proto_goTypes = []any{
 	(Role)(0),                          // 0: orlop.v1alpha1.Role
 	(ResetRequest_Wipe)(0),             // 1: orlop.v1alpha1.ResetRequest.Wipe
@@ -7527,164 +7732,168 @@ var file_orlop_proto_goTypes = []any{
 	(*ServiceLogRequest)(nil),          // 36: orlop.v1alpha1.ServiceLogRequest
 	(*KernelLogRequest)(nil),           // 37: orlop.v1alpha1.KernelLogRequest
 	(*LogLine)(nil),                    // 38: orlop.v1alpha1.LogLine
-	(*ImportImageRequest)(nil),         // 39: orlop.v1alpha1.ImportImageRequest
-	(*ImportImageResponse)(nil),        // 40: orlop.v1alpha1.ImportImageResponse
-	(*ListImagesRequest)(nil),          // 41: orlop.v1alpha1.ListImagesRequest
-	(*ListImagesResponse)(nil),         // 42: orlop.v1alpha1.ListImagesResponse
-	(*ContainerImage)(nil),             // 43: orlop.v1alpha1.ContainerImage
-	(*OfferBundleRequest)(nil),         // 44: orlop.v1alpha1.OfferBundleRequest
-	(*OfferBundleResponse)(nil),        // 45: orlop.v1alpha1.OfferBundleResponse
-	(*SendBundleRequest)(nil),          // 46: orlop.v1alpha1.SendBundleRequest
-	(*FetchBundleRequest)(nil),         // 47: orlop.v1alpha1.FetchBundleRequest
-	(*DescribeBundleRequest)(nil),      // 48: orlop.v1alpha1.DescribeBundleRequest
-	(*DescribeBundleResponse)(nil),     // 49: orlop.v1alpha1.DescribeBundleResponse
-	(*GiveBundleRequest)(nil),          // 50: orlop.v1alpha1.GiveBundleRequest
-	(*GiveBundleResponse)(nil),         // 51: orlop.v1alpha1.GiveBundleResponse
-	(*UpgradeBegun)(nil),               // 52: orlop.v1alpha1.UpgradeBegun
-	(*UpgradeStatusRequest)(nil),       // 53: orlop.v1alpha1.UpgradeStatusRequest
-	(*WatchUpgradeRequest)(nil),        // 54: orlop.v1alpha1.WatchUpgradeRequest
-	(*UpgradeStatus)(nil),              // 55: orlop.v1alpha1.UpgradeStatus
-	(*RollbackRequest)(nil),            // 56: orlop.v1alpha1.RollbackRequest
-	(*RollbackResponse)(nil),           // 57: orlop.v1alpha1.RollbackResponse
-	(*ReadAuditRequest)(nil),           // 58: orlop.v1alpha1.ReadAuditRequest
-	(*AuditLine)(nil),                  // 59: orlop.v1alpha1.AuditLine
-	(*RevocationsRequest)(nil),         // 60: orlop.v1alpha1.RevocationsRequest
-	(*RevocationsResponse)(nil),        // 61: orlop.v1alpha1.RevocationsResponse
-	(*IssueRequest)(nil),               // 62: orlop.v1alpha1.IssueRequest
-	(*RenewRequest)(nil),               // 63: orlop.v1alpha1.RenewRequest
-	(*IssueResponse)(nil),              // 64: orlop.v1alpha1.IssueResponse
-	(*ListTrustRequest)(nil),           // 65: orlop.v1alpha1.ListTrustRequest
-	(*ListTrustResponse)(nil),          // 66: orlop.v1alpha1.ListTrustResponse
-	(*IssuedCertificate)(nil),          // 67: orlop.v1alpha1.IssuedCertificate
-	(*Revocation)(nil),                 // 68: orlop.v1alpha1.Revocation
-	(*RevokeRequest)(nil),              // 69: orlop.v1alpha1.RevokeRequest
-	(*RevokeResponse)(nil),             // 70: orlop.v1alpha1.RevokeResponse
-	(*HealthRequest)(nil),              // 71: orlop.v1alpha1.HealthRequest
-	(*HealthResponse)(nil),             // 72: orlop.v1alpha1.HealthResponse
-	(*HealthCheck)(nil),                // 73: orlop.v1alpha1.HealthCheck
-	(*KubeconfigRequest)(nil),          // 74: orlop.v1alpha1.KubeconfigRequest
-	(*KubeconfigResponse)(nil),         // 75: orlop.v1alpha1.KubeconfigResponse
-	(*InviteRequest)(nil),              // 76: orlop.v1alpha1.InviteRequest
-	(*InviteResponse)(nil),             // 77: orlop.v1alpha1.InviteResponse
-	(*JoinRequest)(nil),                // 78: orlop.v1alpha1.JoinRequest
-	(*JoinResponse)(nil),               // 79: orlop.v1alpha1.JoinResponse
-	(*MembersRequest)(nil),             // 80: orlop.v1alpha1.MembersRequest
-	(*MembersResponse)(nil),            // 81: orlop.v1alpha1.MembersResponse
-	(*Member)(nil),                     // 82: orlop.v1alpha1.Member
-	(*Ticket)(nil),                     // 83: orlop.v1alpha1.Ticket
-	(*RemoveMemberRequest)(nil),        // 84: orlop.v1alpha1.RemoveMemberRequest
-	(*RemoveMemberResponse)(nil),       // 85: orlop.v1alpha1.RemoveMemberResponse
-	(*RollRequest)(nil),                // 86: orlop.v1alpha1.RollRequest
-	(*RollResponse)(nil),               // 87: orlop.v1alpha1.RollResponse
-	(*Membership)(nil),                 // 88: orlop.v1alpha1.Membership
-	(*Claim)(nil),                      // 89: orlop.v1alpha1.Claim
-	(*TellRequest)(nil),                // 90: orlop.v1alpha1.TellRequest
-	(*TellResponse)(nil),               // 91: orlop.v1alpha1.TellResponse
-	(*VouchRequest)(nil),               // 92: orlop.v1alpha1.VouchRequest
-	(*VouchResponse)(nil),              // 93: orlop.v1alpha1.VouchResponse
-	(*CaptureRequest)(nil),             // 94: orlop.v1alpha1.CaptureRequest
-	(*CaptureResponse)(nil),            // 95: orlop.v1alpha1.CaptureResponse
-	(*Packet)(nil),                     // 96: orlop.v1alpha1.Packet
-	(*ProfileRequest)(nil),             // 97: orlop.v1alpha1.ProfileRequest
-	(*ProfileResponse)(nil),            // 98: orlop.v1alpha1.ProfileResponse
-	(*EtcdMember)(nil),                 // 99: orlop.v1alpha1.EtcdMember
-	(*EtcdRemoveRequest)(nil),          // 100: orlop.v1alpha1.EtcdRemoveRequest
-	(*EtcdRemoveResponse)(nil),         // 101: orlop.v1alpha1.EtcdRemoveResponse
-	(*EtcdRecoverRequest)(nil),         // 102: orlop.v1alpha1.EtcdRecoverRequest
-	(*EtcdRecoverResponse)(nil),        // 103: orlop.v1alpha1.EtcdRecoverResponse
-	(*EtcdRejoinRequest)(nil),          // 104: orlop.v1alpha1.EtcdRejoinRequest
-	(*EtcdRejoinResponse)(nil),         // 105: orlop.v1alpha1.EtcdRejoinResponse
-	(*EtcdSnapshotRequest)(nil),        // 106: orlop.v1alpha1.EtcdSnapshotRequest
-	(*EtcdSnapshotResponse)(nil),       // 107: orlop.v1alpha1.EtcdSnapshotResponse
-	(*EtcdSnapshot)(nil),               // 108: orlop.v1alpha1.EtcdSnapshot
-	(*EtcdListRequest)(nil),            // 109: orlop.v1alpha1.EtcdListRequest
-	(*EtcdListResponse)(nil),           // 110: orlop.v1alpha1.EtcdListResponse
-	(*EtcdKept)(nil),                   // 111: orlop.v1alpha1.EtcdKept
-	(*EtcdRestoreRequest)(nil),         // 112: orlop.v1alpha1.EtcdRestoreRequest
-	(*EtcdRestoreResponse)(nil),        // 113: orlop.v1alpha1.EtcdRestoreResponse
-	(*EtcdRestored)(nil),               // 114: orlop.v1alpha1.EtcdRestored
-	(*EtcdStatusRequest)(nil),          // 115: orlop.v1alpha1.EtcdStatusRequest
-	(*EtcdStatusResponse)(nil),         // 116: orlop.v1alpha1.EtcdStatusResponse
-	(*EtcdDefragmentRequest)(nil),      // 117: orlop.v1alpha1.EtcdDefragmentRequest
-	(*EtcdDefragmentResponse)(nil),     // 118: orlop.v1alpha1.EtcdDefragmentResponse
-	(*EtcdDisarmRequest)(nil),          // 119: orlop.v1alpha1.EtcdDisarmRequest
-	(*EtcdDisarmResponse)(nil),         // 120: orlop.v1alpha1.EtcdDisarmResponse
-	nil,                                // 121: orlop.v1alpha1.JoinRequest.LeavesEntry
-	nil,                                // 122: orlop.v1alpha1.JoinResponse.LeavesEntry
-	(*timestamppb.Timestamp)(nil),      // 123: google.protobuf.Timestamp
-	(*structpb.Value)(nil),             // 124: google.protobuf.Value
-	(*durationpb.Duration)(nil),        // 125: google.protobuf.Duration
-	(*descriptorpb.MethodOptions)(nil), // 126: google.protobuf.MethodOptions
+	(*FindImageRequest)(nil),           // 39: orlop.v1alpha1.FindImageRequest
+	(*FindImageResponse)(nil),          // 40: orlop.v1alpha1.FindImageResponse
+	(*ReadImageRequest)(nil),           // 41: orlop.v1alpha1.ReadImageRequest
+	(*ReadImageResponse)(nil),          // 42: orlop.v1alpha1.ReadImageResponse
+	(*ImportImageRequest)(nil),         // 43: orlop.v1alpha1.ImportImageRequest
+	(*ImportImageResponse)(nil),        // 44: orlop.v1alpha1.ImportImageResponse
+	(*ListImagesRequest)(nil),          // 45: orlop.v1alpha1.ListImagesRequest
+	(*ListImagesResponse)(nil),         // 46: orlop.v1alpha1.ListImagesResponse
+	(*ContainerImage)(nil),             // 47: orlop.v1alpha1.ContainerImage
+	(*OfferBundleRequest)(nil),         // 48: orlop.v1alpha1.OfferBundleRequest
+	(*OfferBundleResponse)(nil),        // 49: orlop.v1alpha1.OfferBundleResponse
+	(*SendBundleRequest)(nil),          // 50: orlop.v1alpha1.SendBundleRequest
+	(*FetchBundleRequest)(nil),         // 51: orlop.v1alpha1.FetchBundleRequest
+	(*DescribeBundleRequest)(nil),      // 52: orlop.v1alpha1.DescribeBundleRequest
+	(*DescribeBundleResponse)(nil),     // 53: orlop.v1alpha1.DescribeBundleResponse
+	(*GiveBundleRequest)(nil),          // 54: orlop.v1alpha1.GiveBundleRequest
+	(*GiveBundleResponse)(nil),         // 55: orlop.v1alpha1.GiveBundleResponse
+	(*UpgradeBegun)(nil),               // 56: orlop.v1alpha1.UpgradeBegun
+	(*UpgradeStatusRequest)(nil),       // 57: orlop.v1alpha1.UpgradeStatusRequest
+	(*WatchUpgradeRequest)(nil),        // 58: orlop.v1alpha1.WatchUpgradeRequest
+	(*UpgradeStatus)(nil),              // 59: orlop.v1alpha1.UpgradeStatus
+	(*RollbackRequest)(nil),            // 60: orlop.v1alpha1.RollbackRequest
+	(*RollbackResponse)(nil),           // 61: orlop.v1alpha1.RollbackResponse
+	(*ReadAuditRequest)(nil),           // 62: orlop.v1alpha1.ReadAuditRequest
+	(*AuditLine)(nil),                  // 63: orlop.v1alpha1.AuditLine
+	(*RevocationsRequest)(nil),         // 64: orlop.v1alpha1.RevocationsRequest
+	(*RevocationsResponse)(nil),        // 65: orlop.v1alpha1.RevocationsResponse
+	(*IssueRequest)(nil),               // 66: orlop.v1alpha1.IssueRequest
+	(*RenewRequest)(nil),               // 67: orlop.v1alpha1.RenewRequest
+	(*IssueResponse)(nil),              // 68: orlop.v1alpha1.IssueResponse
+	(*ListTrustRequest)(nil),           // 69: orlop.v1alpha1.ListTrustRequest
+	(*ListTrustResponse)(nil),          // 70: orlop.v1alpha1.ListTrustResponse
+	(*IssuedCertificate)(nil),          // 71: orlop.v1alpha1.IssuedCertificate
+	(*Revocation)(nil),                 // 72: orlop.v1alpha1.Revocation
+	(*RevokeRequest)(nil),              // 73: orlop.v1alpha1.RevokeRequest
+	(*RevokeResponse)(nil),             // 74: orlop.v1alpha1.RevokeResponse
+	(*HealthRequest)(nil),              // 75: orlop.v1alpha1.HealthRequest
+	(*HealthResponse)(nil),             // 76: orlop.v1alpha1.HealthResponse
+	(*HealthCheck)(nil),                // 77: orlop.v1alpha1.HealthCheck
+	(*KubeconfigRequest)(nil),          // 78: orlop.v1alpha1.KubeconfigRequest
+	(*KubeconfigResponse)(nil),         // 79: orlop.v1alpha1.KubeconfigResponse
+	(*InviteRequest)(nil),              // 80: orlop.v1alpha1.InviteRequest
+	(*InviteResponse)(nil),             // 81: orlop.v1alpha1.InviteResponse
+	(*JoinRequest)(nil),                // 82: orlop.v1alpha1.JoinRequest
+	(*JoinResponse)(nil),               // 83: orlop.v1alpha1.JoinResponse
+	(*MembersRequest)(nil),             // 84: orlop.v1alpha1.MembersRequest
+	(*MembersResponse)(nil),            // 85: orlop.v1alpha1.MembersResponse
+	(*Member)(nil),                     // 86: orlop.v1alpha1.Member
+	(*Ticket)(nil),                     // 87: orlop.v1alpha1.Ticket
+	(*RemoveMemberRequest)(nil),        // 88: orlop.v1alpha1.RemoveMemberRequest
+	(*RemoveMemberResponse)(nil),       // 89: orlop.v1alpha1.RemoveMemberResponse
+	(*RollRequest)(nil),                // 90: orlop.v1alpha1.RollRequest
+	(*RollResponse)(nil),               // 91: orlop.v1alpha1.RollResponse
+	(*Membership)(nil),                 // 92: orlop.v1alpha1.Membership
+	(*Claim)(nil),                      // 93: orlop.v1alpha1.Claim
+	(*TellRequest)(nil),                // 94: orlop.v1alpha1.TellRequest
+	(*TellResponse)(nil),               // 95: orlop.v1alpha1.TellResponse
+	(*VouchRequest)(nil),               // 96: orlop.v1alpha1.VouchRequest
+	(*VouchResponse)(nil),              // 97: orlop.v1alpha1.VouchResponse
+	(*CaptureRequest)(nil),             // 98: orlop.v1alpha1.CaptureRequest
+	(*CaptureResponse)(nil),            // 99: orlop.v1alpha1.CaptureResponse
+	(*Packet)(nil),                     // 100: orlop.v1alpha1.Packet
+	(*ProfileRequest)(nil),             // 101: orlop.v1alpha1.ProfileRequest
+	(*ProfileResponse)(nil),            // 102: orlop.v1alpha1.ProfileResponse
+	(*EtcdMember)(nil),                 // 103: orlop.v1alpha1.EtcdMember
+	(*EtcdRemoveRequest)(nil),          // 104: orlop.v1alpha1.EtcdRemoveRequest
+	(*EtcdRemoveResponse)(nil),         // 105: orlop.v1alpha1.EtcdRemoveResponse
+	(*EtcdRecoverRequest)(nil),         // 106: orlop.v1alpha1.EtcdRecoverRequest
+	(*EtcdRecoverResponse)(nil),        // 107: orlop.v1alpha1.EtcdRecoverResponse
+	(*EtcdRejoinRequest)(nil),          // 108: orlop.v1alpha1.EtcdRejoinRequest
+	(*EtcdRejoinResponse)(nil),         // 109: orlop.v1alpha1.EtcdRejoinResponse
+	(*EtcdSnapshotRequest)(nil),        // 110: orlop.v1alpha1.EtcdSnapshotRequest
+	(*EtcdSnapshotResponse)(nil),       // 111: orlop.v1alpha1.EtcdSnapshotResponse
+	(*EtcdSnapshot)(nil),               // 112: orlop.v1alpha1.EtcdSnapshot
+	(*EtcdListRequest)(nil),            // 113: orlop.v1alpha1.EtcdListRequest
+	(*EtcdListResponse)(nil),           // 114: orlop.v1alpha1.EtcdListResponse
+	(*EtcdKept)(nil),                   // 115: orlop.v1alpha1.EtcdKept
+	(*EtcdRestoreRequest)(nil),         // 116: orlop.v1alpha1.EtcdRestoreRequest
+	(*EtcdRestoreResponse)(nil),        // 117: orlop.v1alpha1.EtcdRestoreResponse
+	(*EtcdRestored)(nil),               // 118: orlop.v1alpha1.EtcdRestored
+	(*EtcdStatusRequest)(nil),          // 119: orlop.v1alpha1.EtcdStatusRequest
+	(*EtcdStatusResponse)(nil),         // 120: orlop.v1alpha1.EtcdStatusResponse
+	(*EtcdDefragmentRequest)(nil),      // 121: orlop.v1alpha1.EtcdDefragmentRequest
+	(*EtcdDefragmentResponse)(nil),     // 122: orlop.v1alpha1.EtcdDefragmentResponse
+	(*EtcdDisarmRequest)(nil),          // 123: orlop.v1alpha1.EtcdDisarmRequest
+	(*EtcdDisarmResponse)(nil),         // 124: orlop.v1alpha1.EtcdDisarmResponse
+	nil,                                // 125: orlop.v1alpha1.JoinRequest.LeavesEntry
+	nil,                                // 126: orlop.v1alpha1.JoinResponse.LeavesEntry
+	(*timestamppb.Timestamp)(nil),      // 127: google.protobuf.Timestamp
+	(*structpb.Value)(nil),             // 128: google.protobuf.Value
+	(*durationpb.Duration)(nil),        // 129: google.protobuf.Duration
+	(*descriptorpb.MethodOptions)(nil), // 130: google.protobuf.MethodOptions
 }
 var file_orlop_proto_depIdxs = []int32{
-	123, // 0: orlop.v1alpha1.VersionResponse.built:type_name -> google.protobuf.Timestamp
-	124, // 1: orlop.v1alpha1.StateSnapshot.value:type_name -> google.protobuf.Value
-	123, // 2: orlop.v1alpha1.Event.time:type_name -> google.protobuf.Timestamp
-	125, // 3: orlop.v1alpha1.PowerRequest.grace:type_name -> google.protobuf.Duration
+	127, // 0: orlop.v1alpha1.VersionResponse.built:type_name -> google.protobuf.Timestamp
+	128, // 1: orlop.v1alpha1.StateSnapshot.value:type_name -> google.protobuf.Value
+	127, // 2: orlop.v1alpha1.Event.time:type_name -> google.protobuf.Timestamp
+	129, // 3: orlop.v1alpha1.PowerRequest.grace:type_name -> google.protobuf.Duration
 	1,   // 4: orlop.v1alpha1.ResetRequest.wipe:type_name -> orlop.v1alpha1.ResetRequest.Wipe
 	16,  // 5: orlop.v1alpha1.ListFilesResponse.entries:type_name -> orlop.v1alpha1.FileEntry
-	123, // 6: orlop.v1alpha1.FileEntry.modified:type_name -> google.protobuf.Timestamp
+	127, // 6: orlop.v1alpha1.FileEntry.modified:type_name -> google.protobuf.Timestamp
 	2,   // 7: orlop.v1alpha1.ApplyRequest.mode:type_name -> orlop.v1alpha1.ApplyRequest.Mode
-	125, // 8: orlop.v1alpha1.ApplyRequest.try_for:type_name -> google.protobuf.Duration
-	123, // 9: orlop.v1alpha1.ApplyResponse.trial:type_name -> google.protobuf.Timestamp
-	123, // 10: orlop.v1alpha1.GetConfigResponse.applied:type_name -> google.protobuf.Timestamp
+	129, // 8: orlop.v1alpha1.ApplyRequest.try_for:type_name -> google.protobuf.Duration
+	127, // 9: orlop.v1alpha1.ApplyResponse.trial:type_name -> google.protobuf.Timestamp
+	127, // 10: orlop.v1alpha1.GetConfigResponse.applied:type_name -> google.protobuf.Timestamp
 	26,  // 11: orlop.v1alpha1.ConfigHistoryResponse.entries:type_name -> orlop.v1alpha1.ConfigEntry
-	123, // 12: orlop.v1alpha1.ConfigEntry.at:type_name -> google.protobuf.Timestamp
+	127, // 12: orlop.v1alpha1.ConfigEntry.at:type_name -> google.protobuf.Timestamp
 	32,  // 13: orlop.v1alpha1.ListServicesResponse.services:type_name -> orlop.v1alpha1.ServiceStatus
-	123, // 14: orlop.v1alpha1.ServiceStatus.since:type_name -> google.protobuf.Timestamp
+	127, // 14: orlop.v1alpha1.ServiceStatus.since:type_name -> google.protobuf.Timestamp
 	33,  // 15: orlop.v1alpha1.ServiceStatus.components:type_name -> orlop.v1alpha1.Component
-	123, // 16: orlop.v1alpha1.Component.since:type_name -> google.protobuf.Timestamp
-	123, // 17: orlop.v1alpha1.LogLine.time:type_name -> google.protobuf.Timestamp
-	43,  // 18: orlop.v1alpha1.ImportImageResponse.images:type_name -> orlop.v1alpha1.ContainerImage
-	43,  // 19: orlop.v1alpha1.ListImagesResponse.images:type_name -> orlop.v1alpha1.ContainerImage
-	123, // 20: orlop.v1alpha1.UpgradeStatus.began:type_name -> google.protobuf.Timestamp
-	123, // 21: orlop.v1alpha1.UpgradeStatus.ended:type_name -> google.protobuf.Timestamp
-	123, // 22: orlop.v1alpha1.UpgradeStatus.data_of:type_name -> google.protobuf.Timestamp
-	68,  // 23: orlop.v1alpha1.RevocationsResponse.revocations:type_name -> orlop.v1alpha1.Revocation
-	125, // 24: orlop.v1alpha1.IssueRequest.life:type_name -> google.protobuf.Duration
-	125, // 25: orlop.v1alpha1.RenewRequest.life:type_name -> google.protobuf.Duration
-	67,  // 26: orlop.v1alpha1.ListTrustResponse.issued:type_name -> orlop.v1alpha1.IssuedCertificate
-	68,  // 27: orlop.v1alpha1.ListTrustResponse.revoked:type_name -> orlop.v1alpha1.Revocation
-	123, // 28: orlop.v1alpha1.IssuedCertificate.at:type_name -> google.protobuf.Timestamp
-	123, // 29: orlop.v1alpha1.IssuedCertificate.expires:type_name -> google.protobuf.Timestamp
-	123, // 30: orlop.v1alpha1.Revocation.at:type_name -> google.protobuf.Timestamp
-	68,  // 31: orlop.v1alpha1.RevokeResponse.revocation:type_name -> orlop.v1alpha1.Revocation
-	73,  // 32: orlop.v1alpha1.HealthResponse.checks:type_name -> orlop.v1alpha1.HealthCheck
-	123, // 33: orlop.v1alpha1.HealthCheck.since:type_name -> google.protobuf.Timestamp
-	125, // 34: orlop.v1alpha1.KubeconfigRequest.ttl:type_name -> google.protobuf.Duration
-	125, // 35: orlop.v1alpha1.InviteRequest.life:type_name -> google.protobuf.Duration
-	121, // 36: orlop.v1alpha1.JoinRequest.leaves:type_name -> orlop.v1alpha1.JoinRequest.LeavesEntry
-	122, // 37: orlop.v1alpha1.JoinResponse.leaves:type_name -> orlop.v1alpha1.JoinResponse.LeavesEntry
-	82,  // 38: orlop.v1alpha1.MembersResponse.members:type_name -> orlop.v1alpha1.Member
-	83,  // 39: orlop.v1alpha1.MembersResponse.tickets:type_name -> orlop.v1alpha1.Ticket
-	123, // 40: orlop.v1alpha1.Member.joined:type_name -> google.protobuf.Timestamp
-	123, // 41: orlop.v1alpha1.Member.renewed:type_name -> google.protobuf.Timestamp
-	123, // 42: orlop.v1alpha1.Member.expires:type_name -> google.protobuf.Timestamp
-	123, // 43: orlop.v1alpha1.Ticket.expires:type_name -> google.protobuf.Timestamp
-	123, // 44: orlop.v1alpha1.Ticket.at:type_name -> google.protobuf.Timestamp
-	88,  // 45: orlop.v1alpha1.RollResponse.roll:type_name -> orlop.v1alpha1.Membership
-	82,  // 46: orlop.v1alpha1.Membership.members:type_name -> orlop.v1alpha1.Member
-	83,  // 47: orlop.v1alpha1.Membership.tickets:type_name -> orlop.v1alpha1.Ticket
-	89,  // 48: orlop.v1alpha1.Membership.claims:type_name -> orlop.v1alpha1.Claim
-	88,  // 49: orlop.v1alpha1.TellRequest.roll:type_name -> orlop.v1alpha1.Membership
-	68,  // 50: orlop.v1alpha1.TellRequest.removed:type_name -> orlop.v1alpha1.Revocation
-	88,  // 51: orlop.v1alpha1.VouchRequest.roll:type_name -> orlop.v1alpha1.Membership
-	82,  // 52: orlop.v1alpha1.VouchRequest.machine:type_name -> orlop.v1alpha1.Member
-	89,  // 53: orlop.v1alpha1.VouchResponse.claims:type_name -> orlop.v1alpha1.Claim
-	125, // 54: orlop.v1alpha1.CaptureRequest.duration:type_name -> google.protobuf.Duration
-	96,  // 55: orlop.v1alpha1.CaptureResponse.packets:type_name -> orlop.v1alpha1.Packet
-	125, // 56: orlop.v1alpha1.ProfileRequest.duration:type_name -> google.protobuf.Duration
-	99,  // 57: orlop.v1alpha1.EtcdRemoveResponse.removed:type_name -> orlop.v1alpha1.EtcdMember
-	108, // 58: orlop.v1alpha1.EtcdSnapshotResponse.about:type_name -> orlop.v1alpha1.EtcdSnapshot
-	111, // 59: orlop.v1alpha1.EtcdListResponse.snapshots:type_name -> orlop.v1alpha1.EtcdKept
-	123, // 60: orlop.v1alpha1.EtcdKept.at:type_name -> google.protobuf.Timestamp
-	114, // 61: orlop.v1alpha1.EtcdRestoreResponse.restored:type_name -> orlop.v1alpha1.EtcdRestored
-	123, // 62: orlop.v1alpha1.EtcdRestored.at:type_name -> google.protobuf.Timestamp
-	114, // 63: orlop.v1alpha1.EtcdStatusResponse.restored:type_name -> orlop.v1alpha1.EtcdRestored
-	99,  // 64: orlop.v1alpha1.EtcdStatusResponse.members:type_name -> orlop.v1alpha1.EtcdMember
-	126, // 65: orlop.v1alpha1.role:extendee -> google.protobuf.MethodOptions
-	126, // 66: orlop.v1alpha1.narrow:extendee -> google.protobuf.MethodOptions
-	126, // 67: orlop.v1alpha1.audited:extendee -> google.protobuf.MethodOptions
+	127, // 16: orlop.v1alpha1.Component.since:type_name -> google.protobuf.Timestamp
+	127, // 17: orlop.v1alpha1.LogLine.time:type_name -> google.protobuf.Timestamp
+	47,  // 18: orlop.v1alpha1.ImportImageResponse.images:type_name -> orlop.v1alpha1.ContainerImage
+	47,  // 19: orlop.v1alpha1.ListImagesResponse.images:type_name -> orlop.v1alpha1.ContainerImage
+	127, // 20: orlop.v1alpha1.UpgradeStatus.began:type_name -> google.protobuf.Timestamp
+	127, // 21: orlop.v1alpha1.UpgradeStatus.ended:type_name -> google.protobuf.Timestamp
+	127, // 22: orlop.v1alpha1.UpgradeStatus.data_of:type_name -> google.protobuf.Timestamp
+	72,  // 23: orlop.v1alpha1.RevocationsResponse.revocations:type_name -> orlop.v1alpha1.Revocation
+	129, // 24: orlop.v1alpha1.IssueRequest.life:type_name -> google.protobuf.Duration
+	129, // 25: orlop.v1alpha1.RenewRequest.life:type_name -> google.protobuf.Duration
+	71,  // 26: orlop.v1alpha1.ListTrustResponse.issued:type_name -> orlop.v1alpha1.IssuedCertificate
+	72,  // 27: orlop.v1alpha1.ListTrustResponse.revoked:type_name -> orlop.v1alpha1.Revocation
+	127, // 28: orlop.v1alpha1.IssuedCertificate.at:type_name -> google.protobuf.Timestamp
+	127, // 29: orlop.v1alpha1.IssuedCertificate.expires:type_name -> google.protobuf.Timestamp
+	127, // 30: orlop.v1alpha1.Revocation.at:type_name -> google.protobuf.Timestamp
+	72,  // 31: orlop.v1alpha1.RevokeResponse.revocation:type_name -> orlop.v1alpha1.Revocation
+	77,  // 32: orlop.v1alpha1.HealthResponse.checks:type_name -> orlop.v1alpha1.HealthCheck
+	127, // 33: orlop.v1alpha1.HealthCheck.since:type_name -> google.protobuf.Timestamp
+	129, // 34: orlop.v1alpha1.KubeconfigRequest.ttl:type_name -> google.protobuf.Duration
+	129, // 35: orlop.v1alpha1.InviteRequest.life:type_name -> google.protobuf.Duration
+	125, // 36: orlop.v1alpha1.JoinRequest.leaves:type_name -> orlop.v1alpha1.JoinRequest.LeavesEntry
+	126, // 37: orlop.v1alpha1.JoinResponse.leaves:type_name -> orlop.v1alpha1.JoinResponse.LeavesEntry
+	86,  // 38: orlop.v1alpha1.MembersResponse.members:type_name -> orlop.v1alpha1.Member
+	87,  // 39: orlop.v1alpha1.MembersResponse.tickets:type_name -> orlop.v1alpha1.Ticket
+	127, // 40: orlop.v1alpha1.Member.joined:type_name -> google.protobuf.Timestamp
+	127, // 41: orlop.v1alpha1.Member.renewed:type_name -> google.protobuf.Timestamp
+	127, // 42: orlop.v1alpha1.Member.expires:type_name -> google.protobuf.Timestamp
+	127, // 43: orlop.v1alpha1.Ticket.expires:type_name -> google.protobuf.Timestamp
+	127, // 44: orlop.v1alpha1.Ticket.at:type_name -> google.protobuf.Timestamp
+	92,  // 45: orlop.v1alpha1.RollResponse.roll:type_name -> orlop.v1alpha1.Membership
+	86,  // 46: orlop.v1alpha1.Membership.members:type_name -> orlop.v1alpha1.Member
+	87,  // 47: orlop.v1alpha1.Membership.tickets:type_name -> orlop.v1alpha1.Ticket
+	93,  // 48: orlop.v1alpha1.Membership.claims:type_name -> orlop.v1alpha1.Claim
+	92,  // 49: orlop.v1alpha1.TellRequest.roll:type_name -> orlop.v1alpha1.Membership
+	72,  // 50: orlop.v1alpha1.TellRequest.removed:type_name -> orlop.v1alpha1.Revocation
+	92,  // 51: orlop.v1alpha1.VouchRequest.roll:type_name -> orlop.v1alpha1.Membership
+	86,  // 52: orlop.v1alpha1.VouchRequest.machine:type_name -> orlop.v1alpha1.Member
+	93,  // 53: orlop.v1alpha1.VouchResponse.claims:type_name -> orlop.v1alpha1.Claim
+	129, // 54: orlop.v1alpha1.CaptureRequest.duration:type_name -> google.protobuf.Duration
+	100, // 55: orlop.v1alpha1.CaptureResponse.packets:type_name -> orlop.v1alpha1.Packet
+	129, // 56: orlop.v1alpha1.ProfileRequest.duration:type_name -> google.protobuf.Duration
+	103, // 57: orlop.v1alpha1.EtcdRemoveResponse.removed:type_name -> orlop.v1alpha1.EtcdMember
+	112, // 58: orlop.v1alpha1.EtcdSnapshotResponse.about:type_name -> orlop.v1alpha1.EtcdSnapshot
+	115, // 59: orlop.v1alpha1.EtcdListResponse.snapshots:type_name -> orlop.v1alpha1.EtcdKept
+	127, // 60: orlop.v1alpha1.EtcdKept.at:type_name -> google.protobuf.Timestamp
+	118, // 61: orlop.v1alpha1.EtcdRestoreResponse.restored:type_name -> orlop.v1alpha1.EtcdRestored
+	127, // 62: orlop.v1alpha1.EtcdRestored.at:type_name -> google.protobuf.Timestamp
+	118, // 63: orlop.v1alpha1.EtcdStatusResponse.restored:type_name -> orlop.v1alpha1.EtcdRestored
+	103, // 64: orlop.v1alpha1.EtcdStatusResponse.members:type_name -> orlop.v1alpha1.EtcdMember
+	130, // 65: orlop.v1alpha1.role:extendee -> google.protobuf.MethodOptions
+	130, // 66: orlop.v1alpha1.narrow:extendee -> google.protobuf.MethodOptions
+	130, // 67: orlop.v1alpha1.audited:extendee -> google.protobuf.MethodOptions
 	0,   // 68: orlop.v1alpha1.role:type_name -> orlop.v1alpha1.Role
 	0,   // 69: orlop.v1alpha1.narrow:type_name -> orlop.v1alpha1.Role
 	3,   // 70: orlop.v1alpha1.Machine.Version:input_type -> orlop.v1alpha1.VersionRequest
@@ -7706,99 +7915,103 @@ var file_orlop_proto_depIdxs = []int32{
 	34,  // 86: orlop.v1alpha1.Service.Restart:input_type -> orlop.v1alpha1.RestartServiceRequest
 	36,  // 87: orlop.v1alpha1.Log.Service:input_type -> orlop.v1alpha1.ServiceLogRequest
 	37,  // 88: orlop.v1alpha1.Log.Kernel:input_type -> orlop.v1alpha1.KernelLogRequest
-	39,  // 89: orlop.v1alpha1.Image.Import:input_type -> orlop.v1alpha1.ImportImageRequest
-	41,  // 90: orlop.v1alpha1.Image.List:input_type -> orlop.v1alpha1.ListImagesRequest
-	44,  // 91: orlop.v1alpha1.Upgrade.Offer:input_type -> orlop.v1alpha1.OfferBundleRequest
-	46,  // 92: orlop.v1alpha1.Upgrade.Send:input_type -> orlop.v1alpha1.SendBundleRequest
-	47,  // 93: orlop.v1alpha1.Upgrade.Fetch:input_type -> orlop.v1alpha1.FetchBundleRequest
-	53,  // 94: orlop.v1alpha1.Upgrade.Status:input_type -> orlop.v1alpha1.UpgradeStatusRequest
-	54,  // 95: orlop.v1alpha1.Upgrade.Watch:input_type -> orlop.v1alpha1.WatchUpgradeRequest
-	48,  // 96: orlop.v1alpha1.Upgrade.Describe:input_type -> orlop.v1alpha1.DescribeBundleRequest
-	50,  // 97: orlop.v1alpha1.Upgrade.Give:input_type -> orlop.v1alpha1.GiveBundleRequest
-	56,  // 98: orlop.v1alpha1.Upgrade.Rollback:input_type -> orlop.v1alpha1.RollbackRequest
-	58,  // 99: orlop.v1alpha1.Audit.Read:input_type -> orlop.v1alpha1.ReadAuditRequest
-	62,  // 100: orlop.v1alpha1.Trust.Issue:input_type -> orlop.v1alpha1.IssueRequest
-	63,  // 101: orlop.v1alpha1.Trust.Renew:input_type -> orlop.v1alpha1.RenewRequest
-	65,  // 102: orlop.v1alpha1.Trust.List:input_type -> orlop.v1alpha1.ListTrustRequest
-	69,  // 103: orlop.v1alpha1.Trust.Revoke:input_type -> orlop.v1alpha1.RevokeRequest
-	60,  // 104: orlop.v1alpha1.Trust.Revocations:input_type -> orlop.v1alpha1.RevocationsRequest
-	71,  // 105: orlop.v1alpha1.Cluster.Health:input_type -> orlop.v1alpha1.HealthRequest
-	74,  // 106: orlop.v1alpha1.Cluster.Kubeconfig:input_type -> orlop.v1alpha1.KubeconfigRequest
-	76,  // 107: orlop.v1alpha1.Cluster.Invite:input_type -> orlop.v1alpha1.InviteRequest
-	78,  // 108: orlop.v1alpha1.Cluster.Join:input_type -> orlop.v1alpha1.JoinRequest
-	80,  // 109: orlop.v1alpha1.Cluster.Members:input_type -> orlop.v1alpha1.MembersRequest
-	84,  // 110: orlop.v1alpha1.Cluster.Remove:input_type -> orlop.v1alpha1.RemoveMemberRequest
-	86,  // 111: orlop.v1alpha1.Cluster.Roll:input_type -> orlop.v1alpha1.RollRequest
-	90,  // 112: orlop.v1alpha1.Cluster.Tell:input_type -> orlop.v1alpha1.TellRequest
-	92,  // 113: orlop.v1alpha1.Cluster.Vouch:input_type -> orlop.v1alpha1.VouchRequest
-	94,  // 114: orlop.v1alpha1.Debug.Capture:input_type -> orlop.v1alpha1.CaptureRequest
-	97,  // 115: orlop.v1alpha1.Debug.Profile:input_type -> orlop.v1alpha1.ProfileRequest
-	106, // 116: orlop.v1alpha1.Etcd.Snapshot:input_type -> orlop.v1alpha1.EtcdSnapshotRequest
-	109, // 117: orlop.v1alpha1.Etcd.List:input_type -> orlop.v1alpha1.EtcdListRequest
-	112, // 118: orlop.v1alpha1.Etcd.Restore:input_type -> orlop.v1alpha1.EtcdRestoreRequest
-	115, // 119: orlop.v1alpha1.Etcd.Status:input_type -> orlop.v1alpha1.EtcdStatusRequest
-	117, // 120: orlop.v1alpha1.Etcd.Defragment:input_type -> orlop.v1alpha1.EtcdDefragmentRequest
-	119, // 121: orlop.v1alpha1.Etcd.Disarm:input_type -> orlop.v1alpha1.EtcdDisarmRequest
-	100, // 122: orlop.v1alpha1.Etcd.Remove:input_type -> orlop.v1alpha1.EtcdRemoveRequest
-	102, // 123: orlop.v1alpha1.Etcd.Recover:input_type -> orlop.v1alpha1.EtcdRecoverRequest
-	104, // 124: orlop.v1alpha1.Etcd.Rejoin:input_type -> orlop.v1alpha1.EtcdRejoinRequest
-	4,   // 125: orlop.v1alpha1.Machine.Version:output_type -> orlop.v1alpha1.VersionResponse
-	6,   // 126: orlop.v1alpha1.Machine.Get:output_type -> orlop.v1alpha1.StateSnapshot
-	6,   // 127: orlop.v1alpha1.Machine.Watch:output_type -> orlop.v1alpha1.StateSnapshot
-	8,   // 128: orlop.v1alpha1.Machine.Events:output_type -> orlop.v1alpha1.Event
-	10,  // 129: orlop.v1alpha1.Machine.Reboot:output_type -> orlop.v1alpha1.PowerResponse
-	10,  // 130: orlop.v1alpha1.Machine.Shutdown:output_type -> orlop.v1alpha1.PowerResponse
-	10,  // 131: orlop.v1alpha1.Machine.Reset:output_type -> orlop.v1alpha1.PowerResponse
-	13,  // 132: orlop.v1alpha1.Machine.ReadFile:output_type -> orlop.v1alpha1.ReadFileResponse
-	15,  // 133: orlop.v1alpha1.Machine.ListFiles:output_type -> orlop.v1alpha1.ListFilesResponse
-	17,  // 134: orlop.v1alpha1.Machine.Relay:output_type -> orlop.v1alpha1.RelayData
-	19,  // 135: orlop.v1alpha1.Config.Apply:output_type -> orlop.v1alpha1.ApplyResponse
-	21,  // 136: orlop.v1alpha1.Config.Confirm:output_type -> orlop.v1alpha1.ConfirmConfigResponse
-	23,  // 137: orlop.v1alpha1.Config.Get:output_type -> orlop.v1alpha1.GetConfigResponse
-	25,  // 138: orlop.v1alpha1.Config.History:output_type -> orlop.v1alpha1.ConfigHistoryResponse
-	28,  // 139: orlop.v1alpha1.Config.Compare:output_type -> orlop.v1alpha1.CompareConfigResponse
-	31,  // 140: orlop.v1alpha1.Service.List:output_type -> orlop.v1alpha1.ListServicesResponse
-	35,  // 141: orlop.v1alpha1.Service.Restart:output_type -> orlop.v1alpha1.RestartServiceResponse
-	38,  // 142: orlop.v1alpha1.Log.Service:output_type -> orlop.v1alpha1.LogLine
-	38,  // 143: orlop.v1alpha1.Log.Kernel:output_type -> orlop.v1alpha1.LogLine
-	40,  // 144: orlop.v1alpha1.Image.Import:output_type -> orlop.v1alpha1.ImportImageResponse
-	42,  // 145: orlop.v1alpha1.Image.List:output_type -> orlop.v1alpha1.ListImagesResponse
-	45,  // 146: orlop.v1alpha1.Upgrade.Offer:output_type -> orlop.v1alpha1.OfferBundleResponse
-	52,  // 147: orlop.v1alpha1.Upgrade.Send:output_type -> orlop.v1alpha1.UpgradeBegun
-	52,  // 148: orlop.v1alpha1.Upgrade.Fetch:output_type -> orlop.v1alpha1.UpgradeBegun
-	55,  // 149: orlop.v1alpha1.Upgrade.Status:output_type -> orlop.v1alpha1.UpgradeStatus
-	55,  // 150: orlop.v1alpha1.Upgrade.Watch:output_type -> orlop.v1alpha1.UpgradeStatus
-	49,  // 151: orlop.v1alpha1.Upgrade.Describe:output_type -> orlop.v1alpha1.DescribeBundleResponse
-	51,  // 152: orlop.v1alpha1.Upgrade.Give:output_type -> orlop.v1alpha1.GiveBundleResponse
-	57,  // 153: orlop.v1alpha1.Upgrade.Rollback:output_type -> orlop.v1alpha1.RollbackResponse
-	59,  // 154: orlop.v1alpha1.Audit.Read:output_type -> orlop.v1alpha1.AuditLine
-	64,  // 155: orlop.v1alpha1.Trust.Issue:output_type -> orlop.v1alpha1.IssueResponse
-	64,  // 156: orlop.v1alpha1.Trust.Renew:output_type -> orlop.v1alpha1.IssueResponse
-	66,  // 157: orlop.v1alpha1.Trust.List:output_type -> orlop.v1alpha1.ListTrustResponse
-	70,  // 158: orlop.v1alpha1.Trust.Revoke:output_type -> orlop.v1alpha1.RevokeResponse
-	61,  // 159: orlop.v1alpha1.Trust.Revocations:output_type -> orlop.v1alpha1.RevocationsResponse
-	72,  // 160: orlop.v1alpha1.Cluster.Health:output_type -> orlop.v1alpha1.HealthResponse
-	75,  // 161: orlop.v1alpha1.Cluster.Kubeconfig:output_type -> orlop.v1alpha1.KubeconfigResponse
-	77,  // 162: orlop.v1alpha1.Cluster.Invite:output_type -> orlop.v1alpha1.InviteResponse
-	79,  // 163: orlop.v1alpha1.Cluster.Join:output_type -> orlop.v1alpha1.JoinResponse
-	81,  // 164: orlop.v1alpha1.Cluster.Members:output_type -> orlop.v1alpha1.MembersResponse
-	85,  // 165: orlop.v1alpha1.Cluster.Remove:output_type -> orlop.v1alpha1.RemoveMemberResponse
-	87,  // 166: orlop.v1alpha1.Cluster.Roll:output_type -> orlop.v1alpha1.RollResponse
-	91,  // 167: orlop.v1alpha1.Cluster.Tell:output_type -> orlop.v1alpha1.TellResponse
-	93,  // 168: orlop.v1alpha1.Cluster.Vouch:output_type -> orlop.v1alpha1.VouchResponse
-	95,  // 169: orlop.v1alpha1.Debug.Capture:output_type -> orlop.v1alpha1.CaptureResponse
-	98,  // 170: orlop.v1alpha1.Debug.Profile:output_type -> orlop.v1alpha1.ProfileResponse
-	107, // 171: orlop.v1alpha1.Etcd.Snapshot:output_type -> orlop.v1alpha1.EtcdSnapshotResponse
-	110, // 172: orlop.v1alpha1.Etcd.List:output_type -> orlop.v1alpha1.EtcdListResponse
-	113, // 173: orlop.v1alpha1.Etcd.Restore:output_type -> orlop.v1alpha1.EtcdRestoreResponse
-	116, // 174: orlop.v1alpha1.Etcd.Status:output_type -> orlop.v1alpha1.EtcdStatusResponse
-	118, // 175: orlop.v1alpha1.Etcd.Defragment:output_type -> orlop.v1alpha1.EtcdDefragmentResponse
-	120, // 176: orlop.v1alpha1.Etcd.Disarm:output_type -> orlop.v1alpha1.EtcdDisarmResponse
-	101, // 177: orlop.v1alpha1.Etcd.Remove:output_type -> orlop.v1alpha1.EtcdRemoveResponse
-	103, // 178: orlop.v1alpha1.Etcd.Recover:output_type -> orlop.v1alpha1.EtcdRecoverResponse
-	105, // 179: orlop.v1alpha1.Etcd.Rejoin:output_type -> orlop.v1alpha1.EtcdRejoinResponse
-	125, // [125:180] is the sub-list for method output_type
-	70,  // [70:125] is the sub-list for method input_type
+	43,  // 89: orlop.v1alpha1.Image.Import:input_type -> orlop.v1alpha1.ImportImageRequest
+	45,  // 90: orlop.v1alpha1.Image.List:input_type -> orlop.v1alpha1.ListImagesRequest
+	39,  // 91: orlop.v1alpha1.Image.Find:input_type -> orlop.v1alpha1.FindImageRequest
+	41,  // 92: orlop.v1alpha1.Image.Read:input_type -> orlop.v1alpha1.ReadImageRequest
+	48,  // 93: orlop.v1alpha1.Upgrade.Offer:input_type -> orlop.v1alpha1.OfferBundleRequest
+	50,  // 94: orlop.v1alpha1.Upgrade.Send:input_type -> orlop.v1alpha1.SendBundleRequest
+	51,  // 95: orlop.v1alpha1.Upgrade.Fetch:input_type -> orlop.v1alpha1.FetchBundleRequest
+	57,  // 96: orlop.v1alpha1.Upgrade.Status:input_type -> orlop.v1alpha1.UpgradeStatusRequest
+	58,  // 97: orlop.v1alpha1.Upgrade.Watch:input_type -> orlop.v1alpha1.WatchUpgradeRequest
+	52,  // 98: orlop.v1alpha1.Upgrade.Describe:input_type -> orlop.v1alpha1.DescribeBundleRequest
+	54,  // 99: orlop.v1alpha1.Upgrade.Give:input_type -> orlop.v1alpha1.GiveBundleRequest
+	60,  // 100: orlop.v1alpha1.Upgrade.Rollback:input_type -> orlop.v1alpha1.RollbackRequest
+	62,  // 101: orlop.v1alpha1.Audit.Read:input_type -> orlop.v1alpha1.ReadAuditRequest
+	66,  // 102: orlop.v1alpha1.Trust.Issue:input_type -> orlop.v1alpha1.IssueRequest
+	67,  // 103: orlop.v1alpha1.Trust.Renew:input_type -> orlop.v1alpha1.RenewRequest
+	69,  // 104: orlop.v1alpha1.Trust.List:input_type -> orlop.v1alpha1.ListTrustRequest
+	73,  // 105: orlop.v1alpha1.Trust.Revoke:input_type -> orlop.v1alpha1.RevokeRequest
+	64,  // 106: orlop.v1alpha1.Trust.Revocations:input_type -> orlop.v1alpha1.RevocationsRequest
+	75,  // 107: orlop.v1alpha1.Cluster.Health:input_type -> orlop.v1alpha1.HealthRequest
+	78,  // 108: orlop.v1alpha1.Cluster.Kubeconfig:input_type -> orlop.v1alpha1.KubeconfigRequest
+	80,  // 109: orlop.v1alpha1.Cluster.Invite:input_type -> orlop.v1alpha1.InviteRequest
+	82,  // 110: orlop.v1alpha1.Cluster.Join:input_type -> orlop.v1alpha1.JoinRequest
+	84,  // 111: orlop.v1alpha1.Cluster.Members:input_type -> orlop.v1alpha1.MembersRequest
+	88,  // 112: orlop.v1alpha1.Cluster.Remove:input_type -> orlop.v1alpha1.RemoveMemberRequest
+	90,  // 113: orlop.v1alpha1.Cluster.Roll:input_type -> orlop.v1alpha1.RollRequest
+	94,  // 114: orlop.v1alpha1.Cluster.Tell:input_type -> orlop.v1alpha1.TellRequest
+	96,  // 115: orlop.v1alpha1.Cluster.Vouch:input_type -> orlop.v1alpha1.VouchRequest
+	98,  // 116: orlop.v1alpha1.Debug.Capture:input_type -> orlop.v1alpha1.CaptureRequest
+	101, // 117: orlop.v1alpha1.Debug.Profile:input_type -> orlop.v1alpha1.ProfileRequest
+	110, // 118: orlop.v1alpha1.Etcd.Snapshot:input_type -> orlop.v1alpha1.EtcdSnapshotRequest
+	113, // 119: orlop.v1alpha1.Etcd.List:input_type -> orlop.v1alpha1.EtcdListRequest
+	116, // 120: orlop.v1alpha1.Etcd.Restore:input_type -> orlop.v1alpha1.EtcdRestoreRequest
+	119, // 121: orlop.v1alpha1.Etcd.Status:input_type -> orlop.v1alpha1.EtcdStatusRequest
+	121, // 122: orlop.v1alpha1.Etcd.Defragment:input_type -> orlop.v1alpha1.EtcdDefragmentRequest
+	123, // 123: orlop.v1alpha1.Etcd.Disarm:input_type -> orlop.v1alpha1.EtcdDisarmRequest
+	104, // 124: orlop.v1alpha1.Etcd.Remove:input_type -> orlop.v1alpha1.EtcdRemoveRequest
+	106, // 125: orlop.v1alpha1.Etcd.Recover:input_type -> orlop.v1alpha1.EtcdRecoverRequest
+	108, // 126: orlop.v1alpha1.Etcd.Rejoin:input_type -> orlop.v1alpha1.EtcdRejoinRequest
+	4,   // 127: orlop.v1alpha1.Machine.Version:output_type -> orlop.v1alpha1.VersionResponse
+	6,   // 128: orlop.v1alpha1.Machine.Get:output_type -> orlop.v1alpha1.StateSnapshot
+	6,   // 129: orlop.v1alpha1.Machine.Watch:output_type -> orlop.v1alpha1.StateSnapshot
+	8,   // 130: orlop.v1alpha1.Machine.Events:output_type -> orlop.v1alpha1.Event
+	10,  // 131: orlop.v1alpha1.Machine.Reboot:output_type -> orlop.v1alpha1.PowerResponse
+	10,  // 132: orlop.v1alpha1.Machine.Shutdown:output_type -> orlop.v1alpha1.PowerResponse
+	10,  // 133: orlop.v1alpha1.Machine.Reset:output_type -> orlop.v1alpha1.PowerResponse
+	13,  // 134: orlop.v1alpha1.Machine.ReadFile:output_type -> orlop.v1alpha1.ReadFileResponse
+	15,  // 135: orlop.v1alpha1.Machine.ListFiles:output_type -> orlop.v1alpha1.ListFilesResponse
+	17,  // 136: orlop.v1alpha1.Machine.Relay:output_type -> orlop.v1alpha1.RelayData
+	19,  // 137: orlop.v1alpha1.Config.Apply:output_type -> orlop.v1alpha1.ApplyResponse
+	21,  // 138: orlop.v1alpha1.Config.Confirm:output_type -> orlop.v1alpha1.ConfirmConfigResponse
+	23,  // 139: orlop.v1alpha1.Config.Get:output_type -> orlop.v1alpha1.GetConfigResponse
+	25,  // 140: orlop.v1alpha1.Config.History:output_type -> orlop.v1alpha1.ConfigHistoryResponse
+	28,  // 141: orlop.v1alpha1.Config.Compare:output_type -> orlop.v1alpha1.CompareConfigResponse
+	31,  // 142: orlop.v1alpha1.Service.List:output_type -> orlop.v1alpha1.ListServicesResponse
+	35,  // 143: orlop.v1alpha1.Service.Restart:output_type -> orlop.v1alpha1.RestartServiceResponse
+	38,  // 144: orlop.v1alpha1.Log.Service:output_type -> orlop.v1alpha1.LogLine
+	38,  // 145: orlop.v1alpha1.Log.Kernel:output_type -> orlop.v1alpha1.LogLine
+	44,  // 146: orlop.v1alpha1.Image.Import:output_type -> orlop.v1alpha1.ImportImageResponse
+	46,  // 147: orlop.v1alpha1.Image.List:output_type -> orlop.v1alpha1.ListImagesResponse
+	40,  // 148: orlop.v1alpha1.Image.Find:output_type -> orlop.v1alpha1.FindImageResponse
+	42,  // 149: orlop.v1alpha1.Image.Read:output_type -> orlop.v1alpha1.ReadImageResponse
+	49,  // 150: orlop.v1alpha1.Upgrade.Offer:output_type -> orlop.v1alpha1.OfferBundleResponse
+	56,  // 151: orlop.v1alpha1.Upgrade.Send:output_type -> orlop.v1alpha1.UpgradeBegun
+	56,  // 152: orlop.v1alpha1.Upgrade.Fetch:output_type -> orlop.v1alpha1.UpgradeBegun
+	59,  // 153: orlop.v1alpha1.Upgrade.Status:output_type -> orlop.v1alpha1.UpgradeStatus
+	59,  // 154: orlop.v1alpha1.Upgrade.Watch:output_type -> orlop.v1alpha1.UpgradeStatus
+	53,  // 155: orlop.v1alpha1.Upgrade.Describe:output_type -> orlop.v1alpha1.DescribeBundleResponse
+	55,  // 156: orlop.v1alpha1.Upgrade.Give:output_type -> orlop.v1alpha1.GiveBundleResponse
+	61,  // 157: orlop.v1alpha1.Upgrade.Rollback:output_type -> orlop.v1alpha1.RollbackResponse
+	63,  // 158: orlop.v1alpha1.Audit.Read:output_type -> orlop.v1alpha1.AuditLine
+	68,  // 159: orlop.v1alpha1.Trust.Issue:output_type -> orlop.v1alpha1.IssueResponse
+	68,  // 160: orlop.v1alpha1.Trust.Renew:output_type -> orlop.v1alpha1.IssueResponse
+	70,  // 161: orlop.v1alpha1.Trust.List:output_type -> orlop.v1alpha1.ListTrustResponse
+	74,  // 162: orlop.v1alpha1.Trust.Revoke:output_type -> orlop.v1alpha1.RevokeResponse
+	65,  // 163: orlop.v1alpha1.Trust.Revocations:output_type -> orlop.v1alpha1.RevocationsResponse
+	76,  // 164: orlop.v1alpha1.Cluster.Health:output_type -> orlop.v1alpha1.HealthResponse
+	79,  // 165: orlop.v1alpha1.Cluster.Kubeconfig:output_type -> orlop.v1alpha1.KubeconfigResponse
+	81,  // 166: orlop.v1alpha1.Cluster.Invite:output_type -> orlop.v1alpha1.InviteResponse
+	83,  // 167: orlop.v1alpha1.Cluster.Join:output_type -> orlop.v1alpha1.JoinResponse
+	85,  // 168: orlop.v1alpha1.Cluster.Members:output_type -> orlop.v1alpha1.MembersResponse
+	89,  // 169: orlop.v1alpha1.Cluster.Remove:output_type -> orlop.v1alpha1.RemoveMemberResponse
+	91,  // 170: orlop.v1alpha1.Cluster.Roll:output_type -> orlop.v1alpha1.RollResponse
+	95,  // 171: orlop.v1alpha1.Cluster.Tell:output_type -> orlop.v1alpha1.TellResponse
+	97,  // 172: orlop.v1alpha1.Cluster.Vouch:output_type -> orlop.v1alpha1.VouchResponse
+	99,  // 173: orlop.v1alpha1.Debug.Capture:output_type -> orlop.v1alpha1.CaptureResponse
+	102, // 174: orlop.v1alpha1.Debug.Profile:output_type -> orlop.v1alpha1.ProfileResponse
+	111, // 175: orlop.v1alpha1.Etcd.Snapshot:output_type -> orlop.v1alpha1.EtcdSnapshotResponse
+	114, // 176: orlop.v1alpha1.Etcd.List:output_type -> orlop.v1alpha1.EtcdListResponse
+	117, // 177: orlop.v1alpha1.Etcd.Restore:output_type -> orlop.v1alpha1.EtcdRestoreResponse
+	120, // 178: orlop.v1alpha1.Etcd.Status:output_type -> orlop.v1alpha1.EtcdStatusResponse
+	122, // 179: orlop.v1alpha1.Etcd.Defragment:output_type -> orlop.v1alpha1.EtcdDefragmentResponse
+	124, // 180: orlop.v1alpha1.Etcd.Disarm:output_type -> orlop.v1alpha1.EtcdDisarmResponse
+	105, // 181: orlop.v1alpha1.Etcd.Remove:output_type -> orlop.v1alpha1.EtcdRemoveResponse
+	107, // 182: orlop.v1alpha1.Etcd.Recover:output_type -> orlop.v1alpha1.EtcdRecoverResponse
+	109, // 183: orlop.v1alpha1.Etcd.Rejoin:output_type -> orlop.v1alpha1.EtcdRejoinResponse
+	127, // [127:184] is the sub-list for method output_type
+	70,  // [70:127] is the sub-list for method input_type
 	68,  // [68:70] is the sub-list for extension type_name
 	65,  // [65:68] is the sub-list for extension extendee
 	0,   // [0:65] is the sub-list for field type_name
@@ -7815,7 +8028,7 @@ func file_orlop_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_orlop_proto_rawDesc), len(file_orlop_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   120,
+			NumMessages:   124,
 			NumExtensions: 3,
 			NumServices:   11,
 		},

@@ -1064,6 +1064,8 @@ var Log_ServiceDesc = grpc.ServiceDesc{
 const (
 	Image_Import_FullMethodName = "/orlop.v1alpha1.Image/Import"
 	Image_List_FullMethodName   = "/orlop.v1alpha1.Image/List"
+	Image_Find_FullMethodName   = "/orlop.v1alpha1.Image/Find"
+	Image_Read_FullMethodName   = "/orlop.v1alpha1.Image/Read"
 )
 
 // ImageClient is the client API for Image service.
@@ -1075,6 +1077,11 @@ type ImageClient interface {
 	// Import stores the images of an OCI (or docker save) archive, uncompressed or gzip, sent in order in chunks of at most 1 MiB.
 	Import(ctx context.Context, opts ...grpc.CallOption) (grpc.ClientStreamingClient[ImportImageRequest, ImportImageResponse], error)
 	List(ctx context.Context, in *ListImagesRequest, opts ...grpc.CallOption) (*ListImagesResponse, error)
+	// Find says what a name stands for among the images that were imported here, and whether a blob belongs to one of them. What was pulled
+	// is not given: whoever pulled it may have shown a password for it.
+	Find(ctx context.Context, in *FindImageRequest, opts ...grpc.CallOption) (*FindImageResponse, error)
+	// Read sends a blob of an image that was imported here: a manifest, an index, a configuration or a layer. NOT_FOUND: there is none.
+	Read(ctx context.Context, in *ReadImageRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ReadImageResponse], error)
 }
 
 type imageClient struct {
@@ -1108,6 +1115,35 @@ func (c *imageClient) List(ctx context.Context, in *ListImagesRequest, opts ...g
 	return out, nil
 }
 
+func (c *imageClient) Find(ctx context.Context, in *FindImageRequest, opts ...grpc.CallOption) (*FindImageResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(FindImageResponse)
+	err := c.cc.Invoke(ctx, Image_Find_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *imageClient) Read(ctx context.Context, in *ReadImageRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ReadImageResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &Image_ServiceDesc.Streams[1], Image_Read_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[ReadImageRequest, ReadImageResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Image_ReadClient = grpc.ServerStreamingClient[ReadImageResponse]
+
 // ImageServer is the server API for Image service.
 // All implementations must embed UnimplementedImageServer
 // for forward compatibility.
@@ -1117,6 +1153,11 @@ type ImageServer interface {
 	// Import stores the images of an OCI (or docker save) archive, uncompressed or gzip, sent in order in chunks of at most 1 MiB.
 	Import(grpc.ClientStreamingServer[ImportImageRequest, ImportImageResponse]) error
 	List(context.Context, *ListImagesRequest) (*ListImagesResponse, error)
+	// Find says what a name stands for among the images that were imported here, and whether a blob belongs to one of them. What was pulled
+	// is not given: whoever pulled it may have shown a password for it.
+	Find(context.Context, *FindImageRequest) (*FindImageResponse, error)
+	// Read sends a blob of an image that was imported here: a manifest, an index, a configuration or a layer. NOT_FOUND: there is none.
+	Read(*ReadImageRequest, grpc.ServerStreamingServer[ReadImageResponse]) error
 	mustEmbedUnimplementedImageServer()
 }
 
@@ -1132,6 +1173,12 @@ func (UnimplementedImageServer) Import(grpc.ClientStreamingServer[ImportImageReq
 }
 func (UnimplementedImageServer) List(context.Context, *ListImagesRequest) (*ListImagesResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method List not implemented")
+}
+func (UnimplementedImageServer) Find(context.Context, *FindImageRequest) (*FindImageResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Find not implemented")
+}
+func (UnimplementedImageServer) Read(*ReadImageRequest, grpc.ServerStreamingServer[ReadImageResponse]) error {
+	return status.Error(codes.Unimplemented, "method Read not implemented")
 }
 func (UnimplementedImageServer) mustEmbedUnimplementedImageServer() {}
 func (UnimplementedImageServer) testEmbeddedByValue()               {}
@@ -1179,6 +1226,35 @@ func _Image_List_Handler(srv interface{}, ctx context.Context, dec func(interfac
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Image_Find_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(FindImageRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ImageServer).Find(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Image_Find_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ImageServer).Find(ctx, req.(*FindImageRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Image_Read_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(ReadImageRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(ImageServer).Read(m, &grpc.GenericServerStream[ReadImageRequest, ReadImageResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Image_ReadServer = grpc.ServerStreamingServer[ReadImageResponse]
+
 // Image_ServiceDesc is the grpc.ServiceDesc for Image service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -1190,12 +1266,21 @@ var Image_ServiceDesc = grpc.ServiceDesc{
 			MethodName: "List",
 			Handler:    _Image_List_Handler,
 		},
+		{
+			MethodName: "Find",
+			Handler:    _Image_Find_Handler,
+		},
 	},
 	Streams: []grpc.StreamDesc{
 		{
 			StreamName:    "Import",
 			Handler:       _Image_Import_Handler,
 			ClientStreams: true,
+		},
+		{
+			StreamName:    "Read",
+			Handler:       _Image_Read_Handler,
+			ServerStreams: true,
 		},
 	},
 	Metadata: "orlop.proto",

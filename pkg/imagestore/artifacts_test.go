@@ -102,6 +102,27 @@ func (d *daemon) Create(ctx context.Context, r *imagesapi.CreateImageRequest) (*
 	return &imagesapi.CreateImageResponse{Image: r.Image}, namespaced(ctx)
 }
 
+// Update adds the labels that the mask names, as containerd does (core/metadata/images.go).
+func (d *daemon) Update(ctx context.Context, r *imagesapi.UpdateImageRequest) (*imagesapi.UpdateImageResponse, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	i := d.images[r.Image.Name]
+	if i == nil {
+		return nil, status.Error(codes.NotFound, r.Image.Name)
+	}
+	for _, path := range r.UpdateMask.GetPaths() {
+		key, ok := strings.CutPrefix(path, "labels.")
+		if !ok {
+			return nil, status.Errorf(codes.InvalidArgument, "path %q", path)
+		}
+		if i.Labels == nil {
+			i.Labels = map[string]string{}
+		}
+		i.Labels[key] = r.Image.Labels[key]
+	}
+	return &imagesapi.UpdateImageResponse{Image: i}, namespaced(ctx)
+}
+
 func (d *daemon) Delete(ctx context.Context, r *imagesapi.DeleteImageRequest) (*emptypb.Empty, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -145,7 +145,7 @@ func (s *Store) Import(ctx context.Context, archive io.Reader) ([]Image, error) 
 		return nil, err
 	}
 	brought := imported(before, all, started)
-	if err := s.pin(ctx, brought); err != nil {
+	if err := errors.Join(s.pin(ctx, brought), s.mark(ctx, brought)); err != nil {
 		return nil, err
 	}
 	images, err := s.present(ctx, brought, all)

@@ -1,0 +1,104 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"io"
+	"io/fs"
+	"net/netip"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/opencontainers/go-digest"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/orlop-os/orlop/machined/network"
+	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/cell"
+)
+
+// shelf is another machine's images: contents by name.
+type shelf struct {
+	api.UnimplementedImageServer
+	names map[string]string
+	fails bool
+	asked atomic.Int32
+}
+
+func (s *shelf) Find(_ context.Context, r *api.FindImageRequest) (*api.FindImageResponse, error) {
+	s.asked.Add(1)
+	if s.fails {
+		return nil, status.Error(codes.Unavailable, "containerd is not there")
+	}
+	for name, content := range s.names {
+		if sum := digest.FromString(content).String(); r.Name == name || r.Name == sum {
+			return &api.FindImageResponse{Digest: sum, MediaType: "application/vnd.test", Size: int64(len(content))}, nil
+		}
+	}
+	return &api.FindImageResponse{}, nil
+}
+
+func (s *shelf) Read(r *api.ReadImageRequest, stream grpc.ServerStreamingServer[api.ReadImageResponse]) error {
+	for _, content := range s.names {
+		if digest.FromString(content).String() == r.Digest {
+			half := len(content) / 2
+			return errors.Join(stream.Send(&api.ReadImageResponse{Chunk: []byte(content[:half])}), stream.Send(&api.ReadImageResponse{Chunk: []byte(content[half:])}))
+		}
+	}
+	return status.Error(codes.NotFound, r.Digest)
+}
+
+// TestNeighbours: what one of the other control-plane machines has is found and read, and who does not answer is left alone for a while.
+func TestNeighbours(t *testing.T) {
+	own, second, third := netip.MustParseAddr("10.0.0.11"), netip.MustParseAddr("10.0.0.12"), netip.MustParseAddr("10.0.0.13")
+	m, wire := issuing(t, ""), newWire(t)
+	m.events = newEventLog()
+	m.networkState = cell.New(network.State{Links: []network.LinkState{{Addresses: []network.AddressState{{Prefix: netip.PrefixFrom(own, 24)}}}}})
+	now, _ := m.config.Get()
+	now.config.Cluster.Spec.ControlPlanes = []netip.Addr{own, second, third}
+	none, some := &shelf{}, &shelf{names: map[string]string{"example.com/web:1": "a manifest"}}
+	wire.serve(t, second, func(s *grpc.Server) { api.RegisterImageServer(s, none) })
+	wire.serve(t, third, func(s *grpc.Server) { api.RegisterImageServer(s, some) })
+	m.connections.dial = wire.dial
+	t.Cleanup(func() { m.connections.keep(nil) })
+
+	n := &neighbours{m: m, resting: map[netip.Addr]time.Time{}}
+	sum := digest.FromString("a manifest")
+	for _, name := range []string{"example.com/web:1", sum.String()} {
+		if found, err := n.Find(t.Context(), name); err != nil || found.Digest != sum || found.Size != 10 || found.MediaType != "application/vnd.test" {
+			t.Errorf("%s: %+v, %v", name, found, err)
+		}
+	}
+	blob, err := n.Open(t.Context(), sum.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := io.ReadAll(blob)
+	if err := errors.Join(err, blob.Close()); err != nil || string(text) != "a manifest" {
+		t.Errorf("%q, %v", text, err)
+	}
+	if _, err := n.Find(t.Context(), "example.com/web:2"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("what nobody has: %v", err)
+	}
+	if _, err := n.Open(t.Context(), "sha256:none"); err == nil || !strings.Contains(err.Error(), "10.0.0.13") {
+		t.Errorf("what nobody has: %v", err)
+	}
+	if log := m.events.after(0); len(log) != 1 || !strings.Contains(log[0].message, "example.com/web:1 is "+sum.String()+" at 10.0.0.13") {
+		t.Errorf("events %+v", log)
+	}
+
+	none.fails = true
+	before := none.asked.Load()
+	for range 3 {
+		if found, err := n.Find(t.Context(), sum.String()); err != nil || found.Digest != sum {
+			t.Errorf("%+v, %v", found, err)
+		}
+	}
+	if asked := none.asked.Load() - before; asked != 1 {
+		t.Errorf("a machine that does not answer was asked %d times", asked)
+	}
+}

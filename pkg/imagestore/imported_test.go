@@ -1,0 +1,86 @@
+package imagestore
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"strings"
+	"testing"
+
+	imagesapi "github.com/containerd/containerd/api/services/images/v1"
+	"github.com/containerd/containerd/api/types"
+)
+
+// TestPartsOfImported: of what was imported every part is found, and nothing of what was pulled, or of another machine's platform, or deleted.
+func TestPartsOfImported(t *testing.T) {
+	d, store := started(t)
+	layer, config, foreign, secret := d.put("a layer"), d.put("{}"), d.put(`{"config":{}}`), d.put("pulled with a password")
+	manifest := d.put(fmt.Sprintf(`{"config":{"mediaType":"application/vnd.oci.image.config.v1+json","digest":%q,"size":2},"layers":[{"mediaType":"layer","digest":%q,"size":7}]}`, config, layer))
+	index := d.put(fmt.Sprintf(`{"manifests":[{"mediaType":"m","digest":%q,"size":3,"platform":{"os":"linux","architecture":"amd64"}},{"digest":%q,"platform":{"os":"linux","architecture":"arm64"}}]}`, manifest, foreign))
+	private := d.put(fmt.Sprintf(`{"config":{"digest":%q},"layers":[{"digest":%q}]}`, config, secret))
+	d.images["example.com/private:1"] = &imagesapi.Image{Name: "example.com/private:1", Target: &types.Descriptor{Digest: private}}
+	d.next = map[string]string{"example.com/web:1": index}
+	if _, err := store.Import(t.Context(), strings.NewReader("archive")); err != nil {
+		t.Fatal(err)
+	}
+	all := NewImported(store)
+	found := func(name string) string {
+		t.Helper()
+		got, err := all.Find(t.Context(), name)
+		if errors.Is(err, fs.ErrNotExist) {
+			return "none"
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		return got.Digest.String()
+	}
+	for name, want := range map[string]string{
+		"example.com/web:1": index, index: index, manifest: manifest, config: config, layer: layer,
+		"example.com/web:2": "none", "example.com/private:1": "none", private: "none", secret: "none", foreign: "none", "": "none",
+	} {
+		if got := found(name); got != want {
+			t.Errorf("%q is %s, want %s", name, got, want)
+		}
+	}
+	if part, err := all.Find(t.Context(), layer); err != nil || part.MediaType != "layer" || part.Size != 7 {
+		t.Errorf("the layer is %+v, %v", part, err)
+	}
+	r, err := all.Open(t.Context(), layer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	if text, err := io.ReadAll(r); string(text) != "a layer" || err != nil {
+		t.Errorf("the layer holds %q, %v", text, err)
+	}
+
+	// Pulled from a registry, the name is the registry's; deleted, it is nobody's.
+	d.images["example.com/web:1"] = &imagesapi.Image{Name: "example.com/web:1", Target: d.images["example.com/web:1"].Target}
+	if got := found(layer); got != "none" {
+		t.Errorf("a layer of an image that was pulled since is %s", got)
+	}
+	if len(all.trees) != 0 {
+		t.Errorf("remembered is %v", all.trees)
+	}
+}
+
+// TestImportedAfterDamage: an image of which a part could not be read is looked at again.
+func TestImportedAfterDamage(t *testing.T) {
+	d, store := started(t)
+	manifest := d.put(anImage)
+	text := d.blobs[manifest]
+	d.next = map[string]string{"web:1": manifest}
+	if _, err := store.Import(t.Context(), strings.NewReader("archive")); err != nil {
+		t.Fatal(err)
+	}
+	all := NewImported(store)
+	delete(d.blobs, manifest)
+	if _, err := all.Find(t.Context(), "sha256:c"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("%v", err)
+	}
+	d.blobs[manifest] = text
+	if got, err := all.Find(t.Context(), "sha256:c"); err != nil || got.Size != 1 {
+		t.Errorf("%+v, %v", got, err)
+	}
+}
