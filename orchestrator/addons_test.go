@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -189,14 +190,20 @@ func addOns(ctx context.Context, t *testing.T, m machine, admin kubernetes.Inter
 		return apierrors.IsNotFound(err)
 	})
 
-	// Another one is kept to its namespaces, and from what is not its own.
-	guest := nodespec.Addon{Name: "guest", Namespace: "guest", Namespaces: []string{"guest"}, Rights: nodespec.AddonRights{NamespaceAdmin: true}}
+	// Another one is kept to its namespaces, and from what is not its own. Its namespace has a name that nobody else can take.
+	if _, err := admin.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "orlop-guest"}}, metav1.CreateOptions{}); !apierrors.IsForbidden(err) {
+		t.Errorf("an administrator makes a namespace of add-ons: %v", err)
+	}
+	if err := admin.CoreV1().Namespaces().Delete(ctx, addons.Namespace, metav1.DeleteOptions{}); !apierrors.IsForbidden(err) {
+		t.Errorf("an administrator deletes what is known about add-ons: %v", err)
+	}
+	guest := nodespec.Addon{Name: "guest", Namespace: "orlop-guest", Namespaces: []string{"orlop-guest"}, Rights: nodespec.AddonRights{NamespaceAdmin: true}}
 	guest.Manifests = []string{"{apiVersion: v1, kind: ConfigMap, metadata: {name: x, namespace: shop}}\n---\n{apiVersion: v1, kind: ConfigMap, metadata: {name: kube-root-ca.crt}}"}
 	m.configure(t, next, guest)
 	state("guest", "Failed", "outside the scope: ConfigMap shop/x (another namespace)")
 	guest.Manifests = []string{"{apiVersion: v1, kind: ConfigMap, metadata: {name: kube-root-ca.crt}}"}
 	m.configure(t, next, guest)
-	state("guest", "Failed", "ConfigMap guest/kube-root-ca.crt: is there already and belongs to no add-on")
+	state("guest", "Failed", "ConfigMap orlop-guest/kube-root-ca.crt: is there already and belongs to no add-on")
 	guest.Manifests = []string{"{apiVersion: v1, kind: ConfigMap, metadata: {name: x}}"}
 	m.configure(t, next, guest)
 	state("guest", "Ready", "")
@@ -208,7 +215,7 @@ func addOns(ctx context.Context, t *testing.T, m machine, admin kubernetes.Inter
 	guest.Artifact = nodespec.Artifact{Name: "registry.example.com/guest@sha256:" + sum, SHA256: sum, Missing: "nobody has brought it"}
 	m.configure(t, next, guest)
 	state("guest", "Failed", "artifact: nobody has brought it")
-	if _, err := admin.CoreV1().ConfigMaps("guest").Get(ctx, "x", metav1.GetOptions{}); err != nil {
+	if _, err := admin.CoreV1().ConfigMaps("orlop-guest").Get(ctx, "x", metav1.GetOptions{}); err != nil {
 		t.Errorf("what is there while the artefact is missing: %v", err)
 	}
 	if err := (artifact.Store{Dir: m.dirs.Addons, Group: os.Getgid()}).Fetch(ctx, sum, shelf); err != nil {
@@ -217,10 +224,10 @@ func addOns(ctx context.Context, t *testing.T, m machine, admin kubernetes.Inter
 	guest.Artifact.Missing = ""
 	m.configure(t, next, guest)
 	state("guest", "Ready", "")
-	if _, err := admin.CoreV1().ConfigMaps("guest").Get(ctx, "fetched", metav1.GetOptions{}); err != nil {
+	if _, err := admin.CoreV1().ConfigMaps("orlop-guest").Get(ctx, "fetched", metav1.GetOptions{}); err != nil {
 		t.Errorf("the artefact's object: %v", err)
 	}
-	if _, err := admin.CoreV1().ConfigMaps("guest").Get(ctx, "x", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+	if _, err := admin.CoreV1().ConfigMaps("orlop-guest").Get(ctx, "x", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 		t.Errorf("what was wanted before: %v", err)
 	}
 

@@ -16,7 +16,7 @@ import (
 const rbacGroup = rbacv1.GroupName
 
 // Namespace is where the records are, and the service accounts that add-ons act as. Nobody else's account belongs there.
-const Namespace = "orlop-addons"
+const Namespace = nodespec.AddonsNamespace
 
 // grantLabel is on every role and binding of this package, so that those that are no longer wanted are found.
 const grantLabel = "orlop.dev/addon-rights"

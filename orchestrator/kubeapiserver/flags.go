@@ -54,7 +54,7 @@ func flags(spec nodespec.Spec, dirs layout.Dirs) []string {
 		"--client-ca-file=" + at(nodespec.CA),
 		"--authentication-config=" + at(nodespec.Authentication),
 		"--authorization-config=" + at(nodespec.Authorization),
-		"--enable-admission-plugins=NodeRestriction," + NodeAgents,
+		"--enable-admission-plugins=NodeRestriction," + NodeAgents + "," + ReservedNamespaces,
 		"--admission-control-config-file=" + at(admissionFile),
 
 		"--kubelet-certificate-authority=" + at(nodespec.CA),

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 
@@ -12,7 +11,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/admission"
-	"k8s.io/kubernetes/cmd/kube-apiserver/app/options"
 	"k8s.io/kubernetes/pkg/apis/discovery"
 
 	"github.com/orlop-os/orlop/orchestrator/bootstrap"
@@ -21,19 +19,8 @@ import (
 
 // NodeAgents is the admission plugin that keeps a node's agent to the cluster DNS's endpoints of its own node, as upstream's
 // NodeRestriction keeps a kubelet to its own Node. RBAC cannot say it: a role for all of them names no object, and one role for each would
-// have to be made for each. A policy (ValidatingAdmissionPolicy) could, but it makes the server build the whole of its OpenAPI
-// documents at its start (docs/decisions/0006-openapi-when-asked.md).
+// have to be made for each.
 const NodeAgents = "OrlopNodeAgents"
-
-// registerNodeAgents adds the plugin to those that the flags can name.
-func registerNodeAgents(opts *options.ServerRunOptions) {
-	generic := opts.Admission.GenericAdmission
-	generic.Plugins.Register(NodeAgents, func(io.Reader) (admission.Interface, error) {
-		return nodeAgents{admission.NewHandler(admission.Create, admission.Update, admission.Delete)}, nil
-	})
-	generic.RecommendedPluginOrder = append(slices.Clone(generic.RecommendedPluginOrder), NodeAgents)
-	generic.DefaultOffPlugins.Insert(NodeAgents)
-}
 
 type nodeAgents struct{ *admission.Handler }
 

@@ -86,7 +86,7 @@ func (s *Server) Loopback(ctx context.Context) (*rest.Config, error) {
 // parse turns upstream's flags into upstream's options, completed and checked.
 func parse(ctx context.Context, args []string) (options.CompletedOptions, error) {
 	opts := options.NewServerRunOptions()
-	registerNodeAgents(opts)
+	registerPlugins(opts)
 	flags := pflag.NewFlagSet("kube-apiserver", pflag.ContinueOnError)
 	for _, set := range opts.Flags().FlagSets {
 		flags.AddFlagSet(set)

@@ -48,7 +48,7 @@ type AddonRegistry struct {
 
 // AddonScope is how far an add-on reaches: into some namespaces, or everywhere.
 type AddonScope struct {
-	// Namespaces are those that the add-on is kept to; they are made if they are missing. Objects elsewhere, and objects of the whole cluster, are refused.
+	// Namespaces are those that the add-on is kept to; they are made if they are missing. Objects elsewhere, and objects of the whole cluster, are refused. Namespaces whose names begin with orlop- nobody but add-ons can make.
 	Namespaces []string `yaml:"namespaces,omitempty"`
 	// Cluster lets the add-on have objects in every namespace, and of the whole cluster.
 	Cluster bool `yaml:"cluster"`

@@ -48,8 +48,8 @@ func Handler(from Source, token string) http.Handler {
 func asked(r *http.Request) (name string, ok bool) {
 	path := strings.TrimPrefix(r.URL.Path, "/v2/")
 	kind, at := "/manifests/", strings.LastIndex(path, "/manifests/")
-	if at < 0 {
-		kind, at = "/blobs/", strings.LastIndex(path, "/blobs/")
+	if blob := strings.LastIndex(path, "/blobs/"); blob > at { // a repository may be called so, too
+		kind, at = "/blobs/", blob
 	}
 	if at <= 0 {
 		return "", false

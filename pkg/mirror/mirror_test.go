@@ -63,6 +63,7 @@ func TestPull(t *testing.T) {
 		{"GET", "/v2/library/web/manifests/" + digest.FromString(manifest).String() + "?ns=docker.io", 200, manifest},
 		{"GET", "/v2/library/web/blobs/" + digest.FromString(layer).String() + "?ns=docker.io", 200, layer},
 		{"GET", "/v2/a/manifests/b/manifests/2?ns=10.0.0.9:5000", 200, layer},
+		{"GET", "/v2/a/manifests/b/blobs/" + digest.FromString(layer).String() + "?ns=10.0.0.9:5000", 200, layer},
 		{"GET", "/v2/library/web/manifests/2?ns=docker.io", 404, ""},
 		{"GET", "/v2/library/web/manifests/1", 404, ""}, // of which registry?
 		{"GET", "/v2/library/web/manifests/?ns=docker.io", 404, ""},

@@ -64,6 +64,13 @@ const (
 // AddonsUser keeps the add-ons of the configuration.
 const AddonsUser = "orlop:addons"
 
+const (
+	// AddonsNamespace is where it keeps what it knows about them, and the namespace of the accounts as which they act.
+	AddonsNamespace = "orlop-addons"
+	// ReservedPrefix begins names of namespaces that nobody but add-ons can make.
+	ReservedPrefix = "orlop-"
+)
+
 // The identity of a node's agent: its user is NodeAgentUser and the node's name. The API server keeps it to what is its node's.
 const (
 	NodeAgentUser  = "orlop:node-agent:"

@@ -1,0 +1,47 @@
+package kubeapiserver
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/authentication/serviceaccount"
+
+	"github.com/orlop-os/orlop/pkg/nodespec"
+)
+
+// ReservedNamespaces is the admission plugin that keeps the names of namespaces that begin with nodespec.ReservedPrefix for add-ons: what a
+// document puts there meets nobody else's. The namespace of what is known about add-ons cannot be deleted, as little as kube-system can.
+const ReservedNamespaces = "OrlopReservedNamespaces"
+
+type reservedNamespaces struct{ *admission.Handler }
+
+// Validate implements admission.ValidationInterface.
+func (reservedNamespaces) Validate(_ context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
+	if a.GetResource().GroupResource() != (schema.GroupResource{Resource: "namespaces"}) || a.GetSubresource() != "" {
+		return nil
+	}
+	if a.GetOperation() == admission.Delete {
+		if a.GetName() == nodespec.AddonsNamespace {
+			return admission.NewForbidden(a, errors.New("it holds what is known about the cluster's add-ons"))
+		}
+		return nil
+	}
+	object, err := meta.Accessor(a.GetObject())
+	if err != nil {
+		return admission.NewForbidden(a, err)
+	}
+	// A name that is yet to be made (generateName) begins as that says.
+	if !strings.HasPrefix(object.GetName(), nodespec.ReservedPrefix) && !strings.HasPrefix(object.GetGenerateName(), nodespec.ReservedPrefix) {
+		return nil
+	}
+	who := a.GetUserInfo()
+	if who != nil && (who.GetName() == nodespec.AddonsUser || slices.Contains(who.GetGroups(), serviceaccount.MakeNamespaceGroupName(nodespec.AddonsNamespace))) {
+		return nil
+	}
+	return admission.NewForbidden(a, errors.New("names that begin with "+nodespec.ReservedPrefix+" are for add-ons, which a document of the kind Addon describes; take another one"))
+}
