@@ -110,6 +110,9 @@ func (d *daemon) Update(ctx context.Context, r *imagesapi.UpdateImageRequest) (*
 	if i == nil {
 		return nil, status.Error(codes.NotFound, r.Image.Name)
 	}
+	if r.Image.Target == nil {
+		return nil, status.Error(codes.Unavailable, "containerd has panicked: an image without a target")
+	}
 	for _, path := range r.UpdateMask.GetPaths() {
 		key, ok := strings.CutPrefix(path, "labels.")
 		if !ok {

@@ -23,7 +23,8 @@ const labelImported = "orlop.dev/imported"
 func (s *Store) mark(ctx context.Context, some []*imagesapi.Image) error {
 	for _, i := range some {
 		_, err := imagesapi.NewImagesClient(s.conn).Update(ctx, &imagesapi.UpdateImageRequest{
-			Image:      &imagesapi.Image{Name: i.Name, Labels: map[string]string{labelImported: "true"}},
+			// The target does not change; without one containerd panics (plugins/services/images, imageFromProto).
+			Image:      &imagesapi.Image{Name: i.Name, Target: i.Target, Labels: map[string]string{labelImported: "true"}},
 			UpdateMask: &fieldmaskpb.FieldMask{Paths: []string{"labels." + labelImported}},
 		})
 		if err != nil && status.Code(err) != codes.NotFound { // it was deleted meanwhile
