@@ -136,7 +136,7 @@ fuzz: ## feed the decoders of what comes over the network with noise, FUZZTIME t
 soak: versions ## N power cuts at random instants, 200 unless given; see docs/soak.md (200 take an hour and a half)
 	$(SOAK) -n $(N) $(if $(SEED),-seed $(SEED)) $(if $(CLASSES),-classes $(CLASSES)) $(if $(CONTINUE),-continue)
 
-history: image operator ## what clients saw of three control-plane machines amid N faults (30 unless given) is judged; see docs/history.md (an hour or two)
+history: image operator ## what clients saw of three control-plane machines amid N faults (30 unless given) is judged; see docs/history.md (some hours)
 	CGO_ENABLED=0 go run ./test/history -image $(IMAGE) $(if $(filter command line,$(origin N)),-n $(N)) $(if $(SEED),-seed $(SEED))
 
 cuts: versions ## a few of them (two minutes)
@@ -148,7 +148,7 @@ reproducible: packages tools $(BUILD)/operator/ca.crt $(BUILD)/release/signing.k
 bench: versions ## figures against the same Kubernetes as separate processes; see docs/bench.md
 	CGO_ENABLED=0 go run ./test/bench -image $(IMAGE) -out $(BUILD)/bench.json
 
-bench-cluster: image operator ## figures of whole clusters into the same file, PARTS=create,join,… (all); see docs/bench.md (45 minutes at most)
+bench-cluster: image operator ## figures of whole clusters into the same file, PARTS=create,join,… (all); see docs/bench.md (three hours at most)
 	CGO_ENABLED=0 go run ./test/clusterbench -image $(IMAGE) -out $(BUILD)/bench.json $(if $(PARTS),-only $(PARTS))
 
 conformance: image operator ## Kubernetes' own conformance suite on two machines, FOCUS=REGEXP SKIP=REGEXP CONTINUE=1; see docs/conformance.md (whole: most of a day)

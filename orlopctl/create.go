@@ -38,6 +38,7 @@ type creation struct {
 	image          string // the disk image
 	operator       string // folder of the operator that the image was built for
 	memory, cpus   int
+	dilation       int    // how many times more slowly time passes for the machines
 	workerMemory   int    // 0: as the others
 	patchFile      string // what is changed in the control-plane machines' configurations
 	patch          []byte
@@ -86,6 +87,7 @@ func (t *tool) clusterCreateCommand() *cobra.Command {
 	f.IntVar(&c.workerMemory, "worker-memory", 0, "memory of each worker in MiB (default: as the others)")
 	f.StringVar(&c.patchFile, "config-patch", "", "file with fields to change in the control-plane machines' configurations, as `patch-config` takes it; workers get what is the cluster's of it")
 	f.IntVar(&c.cpus, "cpus", 2, "processors of the machine")
+	f.IntVar(&c.dilation, "time-dilation", 1, "have time pass so many times more slowly for the machines (1 to 8): several emulated machines on few processors wait for each other in vain otherwise; times that are printed are the machines' then")
 	f.IntVar(&c.controlPlanes, "control-planes", 1, "control-plane machines; with three, one may be away, with five two")
 	f.IntVar(&c.workers, "workers", 0, "further machines, which join as workers")
 	f.Int64Var(&c.diskGiB, "disk", 8, "size of its disk in GiB; the file takes only what is used")
@@ -176,7 +178,7 @@ func (c *creation) powerOn(ctx context.Context) error {
 	starting, cancel := context.WithTimeout(ctx, qemuTimeout)
 	defer cancel()
 	running, err := qemu.Launch(starting, c.dir, qemu.ClusterSpec{
-		Name: c.name, Machines: machines, Forwards: forwards,
+		Name: c.name, Network: qemu.NetworkSpec{Dilation: c.dilation}, Machines: machines, Forwards: forwards,
 	}, runner...)
 	if err != nil {
 		return err
@@ -197,7 +199,7 @@ func (c *creation) powerOn(ctx context.Context) error {
 		}
 	}
 	c.apiAddress, c.kubeAddress = status.Forward(machineName, paths.PortApid), status.Forward(machineName, paths.PortKubernetes)
-	c.timeline = newTimeline(c.tool, c.machine.PoweredOn)
+	c.timeline = newTimeline(c.tool, c.machine.PoweredOn, status.Clock)
 	c.timeline.add("power on", strconv.Itoa(c.memory)+" MiB, "+strconv.Itoa(c.cpus)+" processors, console in "+c.machine.Console)
 	return nil
 }
@@ -273,7 +275,7 @@ func (c *creation) firstAnswer(ctx context.Context, address, fingerprint string)
 		if err == nil {
 			version, err := connection.Machine.Version(ctx, &api.VersionRequest{})
 			if err == nil {
-				answered := time.Now()
+				answered := c.timeline.clock.Now()
 				c.timeline.follow(ctx, connection)
 				c.timeline.addAt(answered, "API answers", "Orlop OS "+version.Version+", Kubernetes "+version.Kubernetes)
 				return connection, e, nil

@@ -130,7 +130,7 @@ func newCreation(t *testing.T, dir string) (*fakeMachine, *creation, *bytes.Buff
 	poweron := time.Now().Add(-10 * time.Second)
 	c.machine = qemu.MachineStatus{Name: machineName, Addr: netip.MustParseAddr("10.77.0.11"), Console: filepath.Join(c.dir, "console.log"), PoweredOn: poweron}
 	c.apiAddress, c.kubeAddress = fake.address, "127.0.0.1:6443"
-	c.timeline = newTimeline(tool, poweron)
+	c.timeline = newTimeline(tool, poweron, qemu.Clock{})
 	return fake, c, out
 }
 

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/orlop-os/orlop/hack/qemu"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/client"
 )
@@ -20,20 +21,21 @@ import (
 // init and is tied to ours by a line on the console.
 type timeline struct {
 	tool     *tool
+	clock    qemu.Clock // the machines'; all times below are of it
 	poweron  time.Time
 	last     time.Duration   // of the last line, since power-on
 	told     map[string]bool // moments of the machine that were printed
 	identity time.Time       // when the console showed the machine's identity
-	began    time.Time       // when init began, by our clock; zero as long as it is not known
+	began    time.Time       // when init began; zero as long as it is not known
 	status   bool            // there is a passing line on the terminal
 }
 
-func newTimeline(t *tool, poweron time.Time) *timeline {
-	return &timeline{tool: t, poweron: poweron, told: map[string]bool{}}
+func newTimeline(t *tool, poweron time.Time, clock qemu.Clock) *timeline {
+	return &timeline{tool: t, clock: clock, poweron: clock.At(poweron), told: map[string]bool{}}
 }
 
 // add prints something that happened now.
-func (l *timeline) add(what, detail string) { l.addAt(time.Now(), what, detail) }
+func (l *timeline) add(what, detail string) { l.addAt(l.clock.Now(), what, detail) }
 
 // addAt prints something with the time when it happened and how long it took since the line before.
 func (l *timeline) addAt(at time.Time, what, detail string) {
@@ -51,7 +53,7 @@ func (l *timeline) wait(what string) {
 		return
 	}
 	l.clear()
-	line := []rune(fmt.Sprintf("%7.1fs           … %s", time.Since(l.poweron).Seconds(), what))
+	line := []rune(fmt.Sprintf("%7.1fs           … %s", l.clock.Now().Sub(l.poweron).Seconds(), what))
 	l.tool.printf("%s", string(line[:min(len(line), width-1)]))
 	l.status = true
 }
@@ -80,7 +82,7 @@ func (l *timeline) readConsole(ctx context.Context, path string) (string, error)
 		l.wait("the machine shows its identity")
 	})
 	if err == nil {
-		l.identity = time.Now()
+		l.identity = l.clock.Now()
 	}
 	return fingerprint, err
 }

@@ -31,10 +31,12 @@ type ForwardSpec struct {
 
 // Status is the state of a running cluster.
 type Status struct {
-	Name     string          `json:"name"`
-	Dir      string          `json:"dir"`
-	PID      int             `json:"pid"`
-	Subnet   netip.Prefix    `json:"subnet"`
+	Name   string       `json:"name"`
+	Dir    string       `json:"dir"`
+	PID    int          `json:"pid"`
+	Subnet netip.Prefix `json:"subnet"`
+	// Clock is the time on the network; all times here are outside's.
+	Clock    Clock           `json:"clock,omitzero"`
 	Gateway  netip.Addr      `json:"gateway"`
 	Capture  string          `json:"capture,omitempty"`
 	Machines []MachineStatus `json:"machines"`
@@ -120,6 +122,9 @@ func ReadSpec(dir string) (ClusterSpec, error) {
 func (c ClusterSpec) check() error {
 	if c.Name == "" || len(c.Machines) == 0 {
 		return errors.New("cluster: needs a name and at least one machine")
+	}
+	if err := (Clock{Dilation: c.Network.Dilation}).check(); err != nil {
+		return fmt.Errorf("cluster %s: %w", c.Name, err)
 	}
 	names := map[string]bool{}
 	for _, m := range c.Machines {

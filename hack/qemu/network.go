@@ -35,6 +35,8 @@ type NetworkSpec struct {
 	NoRouter bool `json:"noRouter,omitempty"`
 	// ClockOffset is added to the time that the NTP server tells.
 	ClockOffset time.Duration `json:"clockOffset,omitempty"`
+	// Dilation is how many times more slowly time passes on the network than outside (Clock); 0 is 1.
+	Dilation int `json:"dilation,omitempty"`
 	// Names are additional DNS names (without a trailing dot) and their addresses.
 	Names map[string][]netip.Addr `json:"names,omitempty"`
 }
@@ -42,6 +44,7 @@ type NetworkSpec struct {
 // Network is a closed Ethernet network with a gateway that serves DHCP, DNS and NTP and leads nowhere.
 type Network struct {
 	spec    NetworkSpec
+	clock   Clock
 	sw      *ethSwitch
 	capture *capture
 	gateway *Host
@@ -81,7 +84,11 @@ func NewNetwork(spec NetworkSpec) (*Network, error) {
 	if spec.Lease == 0 {
 		spec.Lease = time.Hour
 	}
-	n := &Network{spec: spec, leases: map[macAddr]*lease{}, names: map[string][]netip.Addr{}, ports: map[string]*port{}}
+	clock := Clock{Began: time.Now(), Dilation: spec.Dilation}
+	if err := clock.check(); err != nil {
+		return nil, err
+	}
+	n := &Network{spec: spec, clock: clock, leases: map[macAddr]*lease{}, names: map[string][]netip.Addr{}, ports: map[string]*port{}}
 	for name, addrs := range spec.Names {
 		n.names[strings.ToLower(strings.TrimSuffix(name, "."))] = addrs
 	}
@@ -123,6 +130,9 @@ func (n *Network) macOf(addr netip.Addr) macAddr {
 
 // Subnet is the network's range: what is outside of it (and of the pods and services) must never be seen in the capture.
 func (n *Network) Subnet() netip.Prefix { return n.spec.Subnet }
+
+// Clock is the time on the network.
+func (n *Network) Clock() Clock { return n.clock }
 
 // Gateway is the address of the router, name server and time server.
 func (n *Network) Gateway() netip.Addr { return n.gateway.addr }

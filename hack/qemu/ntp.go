@@ -14,7 +14,7 @@ const ntpPacket = 48
 // SetNTP switches the NTP server of the whole network on or off.
 func (n *Network) SetNTP(on bool) { n.noNTP.Store(!on) }
 
-// startNTP answers on the gateway with the host's time plus NetworkSpec.ClockOffset.
+// startNTP answers on the gateway with the network's time plus NetworkSpec.ClockOffset.
 func (n *Network) startNTP() (func(), error) {
 	conn, err := n.gateway.ListenPacket(123)
 	if err != nil {
@@ -33,7 +33,7 @@ func (n *Network) startNTP() (func(), error) {
 			if size < ntpPacket || request[0]&7 != client || n.noNTP.Load() {
 				continue
 			}
-			conn.WriteTo(ntpReply(request[:ntpPacket], time.Now().Add(n.spec.ClockOffset)), from) // a lost answer is asked for again
+			conn.WriteTo(ntpReply(request[:ntpPacket], n.clock.Now().Add(n.spec.ClockOffset)), from) // a lost answer is asked for again
 		}
 	}()
 	return func() { conn.Close(); <-ended }, nil

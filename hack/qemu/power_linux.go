@@ -157,9 +157,13 @@ func (m *Machine) startQEMU() (*power, error) {
 	defer stderr.Close()
 	p.cmd = exec.Command(m.spec.QEMU, m.spec.arguments(fds, m.mac)...)
 	p.cmd.ExtraFiles, p.cmd.Stdout, p.cmd.Stderr = files.theirs, stderr, stderr
+	p.started = time.Now()
+	if m.spec.Network != nil {
+		p.cmd.Env = append(os.Environ(), m.spec.Network.clock.environment(p.started)...)
+	}
 	// A process group of its own keeps a terminal's Ctrl-C away; the kernel kills it when we die.
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
-	p.started, p.qmp = time.Now(), newQMP(monitor)
+	p.qmp = newQMP(monitor)
 	if err := p.launch(m, console); err != nil {
 		return failWith(err)
 	}
@@ -179,6 +183,9 @@ func (p *power) launch(m *Machine, console net.Conn) error {
 			return
 		}
 		waitErr := p.cmd.Wait()
+		if m.spec.Network != nil {
+			m.spec.Network.clock.sweep(p.cmd.Process.Pid)
+		}
 		limit := time.NewTimer(exitTime)
 		defer limit.Stop()
 		for _, done := range []<-chan struct{}{consoleRead, p.qmp.ended} {

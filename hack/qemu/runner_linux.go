@@ -279,7 +279,7 @@ func (r *runner) act(ctx context.Context, name string, action Action) error {
 }
 
 func (r *runner) status() Status {
-	s := Status{Name: r.spec.Name, Dir: r.dir, PID: os.Getpid(), Subnet: r.network.Subnet(), Gateway: r.network.Gateway()}
+	s := Status{Name: r.spec.Name, Dir: r.dir, PID: os.Getpid(), Subnet: r.network.Subnet(), Clock: r.network.Clock(), Gateway: r.network.Gateway()}
 	s.Capture, _ = r.network.CaptureFile() // an error of the capture is reported when the cluster ends
 	r.mu.Lock()
 	defer r.mu.Unlock()

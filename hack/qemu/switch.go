@@ -45,7 +45,7 @@ func (m macAddr) String() string { return net.HardwareAddr(m[:]).String() }
 type Faults struct {
 	// Down drops every frame. The guest still sees a carrier; Machine.SetLink takes that away too.
 	Down bool
-	// Latency is added to each frame to and from the port.
+	// Latency is added to each frame to and from the port, in time outside.
 	Latency time.Duration
 	// Loss is the share of frames that are dropped, 0 to 1.
 	Loss float64

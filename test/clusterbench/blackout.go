@@ -60,7 +60,7 @@ func (b *bench) blackout(ctx context.Context) (_ figures, err error) {
 	if err := b.all(ctx, qemu.ActionPowerCut); err != nil {
 		return f, err
 	}
-	on := time.Now()
+	on := b.clock.Now()
 	if err := b.all(ctx, qemu.ActionPowerOn); err != nil {
 		return f, err
 	}
@@ -120,7 +120,7 @@ func (b *bench) startedAnew(ctx context.Context, before map[string]string) (time
 		if err == nil {
 			missing := notStarted(list.Items, before)
 			if len(missing) == 0 {
-				return time.Now(), nil
+				return b.clock.Now(), nil
 			}
 			err = fmt.Errorf("not Ready in a new start: %q", missing)
 		}

@@ -12,6 +12,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/orlop-os/orlop/hack/qemu"
 	"github.com/orlop-os/orlop/pkg/client"
 	"github.com/orlop-os/orlop/test/command"
 )
@@ -19,7 +20,7 @@ import (
 // pause is between two looks at something that is polled.
 const pause = 250 * time.Millisecond
 
-// askLimit bounds one question to the Kubernetes API, which may be away.
+// askLimit bounds one question to the Kubernetes API, which may be away. It is the machines' time.
 const askLimit = 5 * time.Second
 
 // createFigures are those of a cluster that is made.
@@ -56,21 +57,18 @@ func (b *bench) create(ctx context.Context) (figures, error) {
 	if err := b.cluster.Create(ctx); err != nil {
 		return f, err
 	}
-	healthy := time.Now()
-	if err := b.connect(); err != nil {
-		return f, err
-	}
-	status, err := b.power.Status(ctx)
+	end := time.Now()
+	status, err := b.connect(ctx)
 	if err != nil {
 		return f, err
 	}
-	first := status.Machines[0].PoweredOn
+	first := b.clock.At(status.Machines[0].PoweredOn)
 	for _, m := range status.Machines {
-		if m.PoweredOn.Before(first) {
-			first = m.PoweredOn
+		if on := b.clock.At(m.PoweredOn); on.Before(first) {
+			first = on
 		}
 	}
-	f.Healthy = since(first, healthy)
+	f.Healthy = since(first, b.clock.At(end))
 	ready, err := b.allReady(ctx, controlPlanes+workers)
 	if err != nil {
 		return f, err
@@ -86,7 +84,7 @@ func (b *bench) create(ctx context.Context) (figures, error) {
 	for _, m := range status.Machines {
 		err := b.with(ctx, contexts[m.Name], func(c *client.Client) error {
 			s, err := ask(ctx, c)
-			f.Machines = append(f.Machines, s.times(m.Name, first, m.PoweredOn, ready[m.Name]))
+			f.Machines = append(f.Machines, s.times(m.Name, first, b.clock.At(m.PoweredOn), ready[m.Name]))
 			return err
 		})
 		if err != nil {
@@ -97,27 +95,30 @@ func (b *bench) create(ctx context.Context) (figures, error) {
 }
 
 // connect finds the ways to the cluster that was created.
-func (b *bench) connect() error {
-	var err error
+func (b *bench) connect(ctx context.Context) (status qemu.Status, err error) {
 	if b.power, err = b.cluster.Power(); err != nil {
-		return err
+		return status, err
 	}
+	if status, err = b.power.Status(ctx); err != nil {
+		return status, err
+	}
+	b.clock = status.Clock
 	if b.config, err = clientcmd.BuildConfigFromFlags("", b.cluster.Kubeconfig()); err != nil {
-		return fmt.Errorf("kubeconfig: %w", err)
+		return status, fmt.Errorf("kubeconfig: %w", err)
 	}
 	// HTTP/1.1: a call that times out closes its connection; one to a machine without power never ends by itself.
-	b.config.NextProtos, b.config.Timeout = []string{"http/1.1"}, askLimit
+	b.config.NextProtos, b.config.Timeout = []string{"http/1.1"}, b.clock.Outside(askLimit)
 	b.config.ContentType = "application/vnd.kubernetes.protobuf"
 	b.config.QPS = -1
 	if b.kube, err = kubernetes.NewForConfig(b.config); err != nil {
-		return fmt.Errorf("kubeconfig: %w", err)
+		return status, fmt.Errorf("kubeconfig: %w", err)
 	}
 	unlimited := rest.CopyConfig(b.config)
 	unlimited.Timeout = 0
 	if b.watching, err = kubernetes.NewForConfig(unlimited); err != nil {
-		return fmt.Errorf("kubeconfig: %w", err)
+		return status, fmt.Errorf("kubeconfig: %w", err)
 	}
-	return nil
+	return status, nil
 }
 
 // allReady waits until so many Nodes are there and all Ready, and returns when each became so, which its kubelet tells in whole seconds.

@@ -23,7 +23,7 @@ import (
 const (
 	// failoverWantedS is the longest silence that is wanted.
 	failoverWantedS = 5
-	// askEvery is between two questions to the virtual address, answerLimit how long the client waits for an answer, atOnce how many answers at
+	// All are the machines' time. askEvery is between two questions to the virtual address, answerLimit how long the client waits for an answer, atOnce how many answers at
 	// most it waits for.
 	askEvery    = 100 * time.Millisecond
 	answerLimit = 2 * time.Second
@@ -65,7 +65,7 @@ func (b *bench) failover(ctx context.Context) (figures, error) {
 	}
 	defer a.end()
 	for n := range b.cuts {
-		if err := a.steadily(ctx, time.Now()); err != nil {
+		if err := a.steadily(ctx, b.clock.Now()); err != nil {
 			return f, err
 		}
 		holder, err := b.holder(ctx)
@@ -74,24 +74,24 @@ func (b *bench) failover(ctx context.Context) (figures, error) {
 		}
 		say("failover: cut %d of %d: %s, which answers for %s", n+1, b.cuts, holder, virtualAddress())
 		c := cut{Machine: holder}
-		at := time.Now()
+		at := b.clock.Now()
 		if err := b.power.Act(ctx, holder, qemu.ActionPowerCut); err != nil {
 			return f, err
 		}
-		err = a.steadily(ctx, time.Now())
-		c.SilenceS = longestSilence(a.answers(), at, time.Now()).Seconds()
+		err = a.steadily(ctx, b.clock.Now())
+		c.SilenceS = longestSilence(a.answers(), at, b.clock.Now()).Seconds()
 		if f.Longest == nil || *f.Longest < c.SilenceS {
 			f.Longest = &c.SilenceS
 		}
 		f.Cuts = append(f.Cuts, c)
-		on := time.Now()
+		on := b.clock.Now()
 		if err := errors.Join(err, b.power.Act(context.WithoutCancel(ctx), holder, qemu.ActionPowerOn)); err != nil {
 			return f, err
 		}
 		if err := b.cluster.Healthy(ctx); err != nil {
 			return f, err
 		}
-		f.Cuts[n].HealthyS = time.Since(on).Seconds()
+		f.Cuts[n].HealthyS = b.clock.Now().Sub(on).Seconds()
 	}
 	return f, nil
 }
@@ -138,10 +138,11 @@ func answersFor(detail string) bool {
 
 // asker is a client outside that asks the virtual address all the time.
 type asker struct {
-	http *http.Client
-	url  string
-	stop context.CancelFunc
-	done sync.WaitGroup
+	clock qemu.Clock
+	http  *http.Client
+	url   string
+	stop  context.CancelFunc
+	done  sync.WaitGroup
 
 	mu   sync.Mutex
 	good []time.Time // when each good answer had come
@@ -161,7 +162,7 @@ func (b *bench) askVirtualAddress(ctx context.Context) (*asker, error) {
 	}
 	// HTTP/1.1, so that a connection to a machine that is gone holds up one question and not all. Its protocols are named for those of TLS too.
 	config.NextProtos = []string{"http/1.1"}
-	a := &asker{url: "https://" + way.Addr + "/livez/ping", http: &http.Client{Timeout: answerLimit, Transport: &http.Transport{TLSClientConfig: config, MaxIdleConnsPerHost: 4}}}
+	a := &asker{clock: b.clock, url: "https://" + way.Addr + "/livez/ping", http: &http.Client{Timeout: b.clock.Outside(answerLimit), Transport: &http.Transport{TLSClientConfig: config, MaxIdleConnsPerHost: 4}}}
 	ctx, a.stop = context.WithCancel(ctx)
 	a.done.Go(func() { a.run(ctx) })
 	return a, nil
@@ -174,7 +175,7 @@ func (a *asker) end() {
 }
 
 func (a *asker) run(ctx context.Context) {
-	ticker := time.NewTicker(askEvery)
+	ticker := time.NewTicker(a.clock.Outside(askEvery))
 	defer ticker.Stop()
 	places := make(chan struct{}, atOnce)
 	for {
@@ -194,7 +195,7 @@ func (a *asker) run(ctx context.Context) {
 			a.mu.Lock()
 			defer a.mu.Unlock()
 			if err == nil {
-				a.good = append(a.good, time.Now())
+				a.good = append(a.good, a.clock.Now())
 			} else {
 				a.last = err
 			}
@@ -231,7 +232,7 @@ func (a *asker) answers() []time.Time {
 // steadily waits until good answers have come without a gap for a while, all of it after an instant.
 func (a *asker) steadily(ctx context.Context, after time.Time) error {
 	for {
-		now := time.Now()
+		now := a.clock.Now()
 		if from := now.Add(-steady); from.After(after) && answeredThroughout(a.answers(), from, now) {
 			return nil
 		}

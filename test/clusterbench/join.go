@@ -65,12 +65,13 @@ func (b *bench) join(ctx context.Context) (_ figures, err error) {
 		return f, fmt.Errorf("operator: cannot read its certificate: %w", err)
 	}
 	m, err := b.power.Add(ctx, qemu.MachineSpec{
-		Name: joining, MemoryMiB: workerMemoryMiB, CPUs: 2, Disks: qemu.BootDisk(filepath.Join(b.image, "disk.raw"), 8<<10), Watchdog: true,
+		Name: joining, MemoryMiB: workerMemoryMiB, CPUs: cpus, Disks: qemu.BootDisk(filepath.Join(b.image, "disk.raw"), 8<<10), Watchdog: true,
 	})
 	if err != nil {
 		return f, err
 	}
 	defer func() { err = errors.Join(err, b.leave(context.WithoutCancel(ctx))) }()
+	on := b.clock.At(m.PoweredOn)
 	door, err := b.power.Forward(ctx, qemu.ForwardSpec{Machine: joining, Port: paths.PortApid})
 	if err != nil {
 		return f, err
@@ -79,7 +80,7 @@ func (b *bench) join(ctx context.Context) (_ figures, err error) {
 	if err != nil {
 		return f, err
 	}
-	c, err := firstAnswer(ctx, client.Endpoint{Address: door.Addr, Cert: cert, Fingerprint: fingerprint})
+	c, err := b.firstAnswer(ctx, client.Endpoint{Address: door.Addr, Cert: cert, Fingerprint: fingerprint})
 	if err != nil {
 		return f, err
 	}
@@ -87,14 +88,14 @@ func (b *bench) join(ctx context.Context) (_ figures, err error) {
 	if _, err := c.Config.Apply(ctx, &api.ApplyRequest{Documents: documents, Filename: joining + ".yaml"}); err != nil {
 		return f, fmt.Errorf("machine %s: cannot apply its configuration: %w", joining, err)
 	}
-	configured := time.Now()
+	configured := b.clock.Now()
 	ready, err := b.nodeReady(ctx, joining)
 	if err != nil {
 		return f, err
 	}
-	f.Ready, f.FromConfigured = since(m.PoweredOn, ready), since(configured, ready)
+	f.Ready, f.FromConfigured = since(on, ready), since(configured, ready)
 	s, err := ask(ctx, c)
-	f.Machine = s.times(joining, m.PoweredOn, m.PoweredOn, ready)
+	f.Machine = s.times(joining, on, on, ready)
 	return f, err
 }
 
@@ -102,7 +103,7 @@ func (b *bench) join(ctx context.Context) (_ figures, err error) {
 const leaveLimit = time.Minute
 
 func (b *bench) leave(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, leaveLimit)
+	ctx, cancel := context.WithTimeout(ctx, b.clock.Outside(leaveLimit))
 	defer cancel()
 	return errors.Join(b.power.Act(ctx, joining, qemu.ActionPowerCut), b.cluster.Orlopctl(ctx, "--context", b.cluster.Name, "nodes", "remove", joining))
 }
@@ -127,9 +128,9 @@ func identity(ctx context.Context, console string) (string, error) {
 const dialLimit = 5 * time.Second
 
 // firstAnswer connects as soon as a machine answers.
-func firstAnswer(ctx context.Context, e client.Endpoint) (*client.Client, error) {
+func (b *bench) firstAnswer(ctx context.Context, e client.Endpoint) (*client.Client, error) {
 	for {
-		trying, cancel := context.WithTimeout(ctx, dialLimit)
+		trying, cancel := context.WithTimeout(ctx, b.clock.Outside(dialLimit))
 		c, err := client.Dial(trying, e)
 		if err == nil {
 			if _, err = c.Machine.Version(trying, &api.VersionRequest{}); err == nil {
@@ -167,7 +168,7 @@ func (b *bench) nodeReady(ctx context.Context, name string) (time.Time, error) {
 		if !isNode || e.Type == watch.Deleted {
 			return false, nil
 		}
-		at = time.Now()
+		at = b.clock.Now()
 		_, ready := readySince(n)
 		return ready, nil
 	})

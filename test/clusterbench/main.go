@@ -45,6 +45,7 @@ type options struct {
 	cuts                      int
 	nodes                     []int
 	load                      time.Duration
+	dilation                  int
 }
 
 func main() { command.Main("clusterbench", parse, run) }
@@ -58,6 +59,7 @@ func parse(args []string) (options, error) {
 	f.StringVar(&o.out, "out", filepath.Join("build", "bench.json"), "`file` whose field cluster is written; consoles and events go to the folder bench-cluster beside it")
 	only := f.String("only", "", "only these `parts`, with commas: "+strings.Join(names(), ", "))
 	f.DurationVar(&o.idle, "idle", time.Minute, "how long the machines idle before their memory is read")
+	f.IntVar(&o.dilation, "time-dilation", 4, "how many times more slowly time passes for the five machines, which share this computer's processors")
 	f.IntVar(&o.cuts, "cuts", 2, "how often the machine that answers for the virtual address loses its power")
 	nodes := f.String("nodes", "200,1000", "`numbers` of simulated nodes, each with what is there of the one before")
 	f.DurationVar(&o.load, "load", 90*time.Second, "how long the pods of simulated nodes may take to be created, and to be rolled")
@@ -92,7 +94,7 @@ func parse(args []string) (options, error) {
 // part is one measurement. It returns what it has also when it fails.
 type part struct {
 	name string
-	// limit bounds it. Unless more is asked for, all limits together are at most 45 minutes.
+	// limit bounds it, in the machines' time. Unless more is asked for, all limits together are at most 45 minutes.
 	limit   time.Duration
 	measure func(*bench, context.Context) (figures, error)
 }
@@ -157,6 +159,7 @@ type bench struct {
 	dir     string // for everything but the figures
 	cluster localcluster.Cluster
 	power   *qemu.Client
+	clock   qemu.Clock           // the machines', as soon as there are any
 	config  *rest.Config         // of the Kubernetes API of the first machine
 	kube    kubernetes.Interface // each call within askLimit
 	// watching is the same for watches, which have no limit.
@@ -179,7 +182,7 @@ func run(ctx context.Context, o options) error {
 	if err := r.read(); err != nil {
 		return err
 	}
-	five := localcluster.Cluster{Name: "bench", ControlPlanes: controlPlanes, Workers: workers, MemoryMiB: controlPlaneMemoryMiB, WorkerMemoryMiB: workerMemoryMiB, CPUs: cpus}
+	five := localcluster.Cluster{Name: "bench", ControlPlanes: controlPlanes, Workers: workers, MemoryMiB: controlPlaneMemoryMiB, WorkerMemoryMiB: workerMemoryMiB, CPUs: cpus, Dilation: o.dilation}
 	one := localcluster.Cluster{Name: "scale", ControlPlanes: 1, MemoryMiB: scaleMemoryMiB}
 	failed := errors.Join(
 		onCluster(ctx, &bench{options: o, dir: dir, cluster: five}, clusterPatch(), onFive(), &r),

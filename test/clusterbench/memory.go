@@ -64,7 +64,7 @@ func shares(sizes map[string]float64) string {
 // memory lets the machines idle, and reads what they use.
 func (b *bench) memory(ctx context.Context) (figures, error) {
 	f := &memoryFigures{IdleS: b.idle.Seconds()}
-	if err := command.Wait(ctx, b.idle); err != nil {
+	if err := command.Wait(ctx, b.clock.Outside(b.idle)); err != nil {
 		return f, err
 	}
 	contexts := b.cluster.Machines()

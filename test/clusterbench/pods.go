@@ -182,7 +182,7 @@ func (b *bench) start(ctx context.Context, group string, pods []*core.Pod, times
 	begin := func(cache.Store) (bool, error) {
 		go func() {
 			for _, p := range pods {
-				asked <- created{p.Name, time.Now()}
+				asked <- created{p.Name, b.clock.Now()}
 				if _, err := b.kube.CoreV1().Pods(namespace).Create(ctx, p, meta.CreateOptions{}); err != nil {
 					stop(fmt.Errorf("pod %s: cannot create: %w", p.Name, err))
 					return
@@ -193,7 +193,7 @@ func (b *bench) start(ctx context.Context, group string, pods []*core.Pod, times
 	}
 	names := slices.Collect(maps.Keys(times))
 	_, err := watchtools.UntilWithSync(ctx, list, &core.Pod{}, begin, func(e watch.Event) (bool, error) {
-		now := time.Now()
+		now := b.clock.Now()
 		take()
 		if p, isPod := e.Object.(*core.Pod); isPod && e.Type != watch.Deleted {
 			times.see(p, now)

@@ -13,6 +13,7 @@ import (
 
 	"google.golang.org/protobuf/encoding/protojson"
 
+	"github.com/orlop-os/orlop/hack/qemu"
 	"github.com/orlop-os/orlop/pkg/client"
 	"github.com/orlop-os/orlop/test/benchfile"
 	"github.com/orlop-os/orlop/test/machinestate"
@@ -20,12 +21,15 @@ import (
 
 const mib = 1 << 20
 
-// outcome is what every part has: when it was measured, how long that took, and what went wrong. With an error the figures are those that
+// outcome is what every part has: when it was measured, how long that took (both outside), how many times more slowly time passed for the
+// machines, whose time all other figures are, and what went wrong. With an error the figures are those that
 // were there until then.
 type outcome struct {
 	At    time.Time `json:"at"`
 	TookS float64   `json:"took_s"`
-	Error string    `json:"error,omitempty"`
+	// Dilation: see qemu.Clock.
+	Dilation int    `json:"time_dilation"`
+	Error    string `json:"error,omitempty"`
 }
 
 func (o *outcome) ended(how outcome) { *o = how }
@@ -43,10 +47,10 @@ type row struct{ what, value, wanted string }
 func (p part) run(ctx context.Context, b *bench) (figures, error) {
 	say("%s", p.name)
 	began := time.Now()
-	ctx, cancel := context.WithTimeoutCause(ctx, p.limit, fmt.Errorf("%s took longer than its limit of %s", p.name, p.limit))
+	ctx, cancel := context.WithTimeoutCause(ctx, qemu.Clock{Dilation: b.cluster.Dilation}.Outside(p.limit), fmt.Errorf("%s took longer than its limit of %s", p.name, p.limit))
 	defer cancel()
 	f, err := p.measure(b, ctx)
-	how := outcome{At: began.UTC().Truncate(time.Second), TookS: time.Since(began).Seconds()}
+	how := outcome{At: began.UTC().Truncate(time.Second), TookS: time.Since(began).Seconds(), Dilation: max(b.cluster.Dilation, 1)}
 	if err != nil {
 		if cause := context.Cause(ctx); cause != nil {
 			err = fmt.Errorf("%w: %w", cause, err)

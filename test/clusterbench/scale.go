@@ -111,7 +111,7 @@ func (b *bench) scale(ctx context.Context) (_ figures, err error) {
 	if err := b.cluster.Create(ctx); err != nil {
 		return f, err
 	}
-	if err := b.connect(); err != nil {
+	if _, err := b.connect(ctx); err != nil {
 		return f, err
 	}
 	// What the libraries of the nodes have to say would be in everybody's way.

@@ -113,7 +113,7 @@ func (b *bench) allBack(ctx context.Context, app string, wanted int, before map[
 		if err == nil {
 			ids := readyPods(list.Items, before)
 			if len(ids) >= wanted {
-				return time.Now(), ids, nil
+				return b.clock.Now(), ids, nil
 			}
 			err = fmt.Errorf("%d of %d pods are Ready", len(ids), wanted)
 		}

@@ -14,14 +14,16 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/orlop-os/orlop/hack/qemu"
 )
 
 const (
 	namespace = "default"
 	field     = "value"
-	// answerLimit is how long a client waits for an answer.
+	// answerLimit is how long a client waits for an answer, in the machines' time.
 	answerLimit = 10 * time.Second
-	// pace is the mean pause of a client between two operations.
+	// pace is the mean pause of a client between two operations, in the machines' time.
 	pace = 400 * time.Millisecond
 )
 
@@ -33,11 +35,15 @@ func registerName(round, n int) string { return fmt.Sprintf("round-%d-%d", round
 
 // record is the history that all clients write.
 type record struct {
-	began time.Time
+	clock qemu.Clock // the machines', by which all is noted
+	began time.Time  // outside
 	round atomic.Int64
 	mu    sync.Mutex
 	all   []operation
 }
+
+// now is the time since the history began.
+func (r *record) now() time.Duration { return r.clock.Since(r.began) }
 
 func (r *record) add(o operation) {
 	r.mu.Lock()
@@ -52,14 +58,14 @@ func (r *record) operations() []operation {
 }
 
 // apiClients are one for each API server, by its address on this computer.
-func apiClients(kubeconfig string, addresses []string) ([]kubernetes.Interface, error) {
+func apiClients(kubeconfig string, addresses []string, clock qemu.Clock) ([]kubernetes.Interface, error) {
 	var all []kubernetes.Interface
 	for _, address := range addresses {
 		config, err := clientcmd.BuildConfigFromFlags("https://"+address, kubeconfig)
 		if err != nil {
 			return nil, fmt.Errorf("kubeconfig: %w", err)
 		}
-		config.Timeout, config.QPS, config.Burst = answerLimit, 100, 100
+		config.Timeout, config.QPS, config.Burst = clock.Outside(answerLimit), 100, 100
 		api, err := kubernetes.NewForConfig(config)
 		if err != nil {
 			return nil, fmt.Errorf("%s: cannot make client: %w", address, err)
@@ -114,7 +120,7 @@ func (c *client) run(ctx context.Context) {
 			server = (server + 1) % len(c.servers)
 		}
 		select {
-		case <-time.After(time.Duration(c.dice.ExpFloat64() * float64(pace))):
+		case <-time.After(c.record.clock.Outside(time.Duration(c.dice.ExpFloat64() * float64(pace)))):
 		case <-ctx.Done():
 		}
 	}
@@ -122,9 +128,9 @@ func (c *client) run(ctx context.Context) {
 
 // ask has an operation done and recorded.
 func (c *client) ask(server kubernetes.Interface, o operation) answer {
-	o.Called = time.Since(c.record.began)
+	o.Called = c.record.now()
 	c.do(server, &o)
-	o.Answered = time.Since(c.record.began)
+	o.Answered = c.record.now()
 	c.record.add(o)
 	return o.Answer
 }
@@ -150,7 +156,7 @@ func (c *client) next() operation {
 
 // do asks an API server. An operation is not broken off: its answer, or that there is none, belongs to the history.
 func (c *client) do(api kubernetes.Interface, o *operation) {
-	ctx, cancel := context.WithTimeout(context.Background(), answerLimit)
+	ctx, cancel := context.WithTimeout(context.Background(), c.record.clock.Outside(answerLimit))
 	defer cancel()
 	// The library would ask again by itself, and call a swap refused that its first try has done.
 	request := func(verb string) *rest.Request {

@@ -28,7 +28,7 @@ const (
 	freeze   = "freeze" // a machine that stands still and goes on with an old idea of the time
 )
 
-// A fault lasts at least as long as etcd takes to elect another leader, and at most as long as a machine takes to start.
+// A fault lasts, in the machines' time, at least as long as etcd takes to elect another leader, and at most as long as a machine takes to start.
 const (
 	shortest = 5 * time.Second
 	longest  = 40 * time.Second
@@ -53,14 +53,14 @@ type power interface {
 }
 
 // inflict does it, waits for its time, and undoes it, also when ctx ends meanwhile.
-func (f fault) inflict(ctx context.Context, p power) error {
+func (f fault) inflict(ctx context.Context, p power, clock qemu.Clock) error {
 	for _, m := range f.Machines {
 		if err := f.apply(ctx, p, m); err != nil {
 			return fmt.Errorf("%s: %w", f, err)
 		}
 	}
 	select {
-	case <-time.After(f.Lasts):
+	case <-time.After(clock.Outside(f.Lasts)):
 	case <-ctx.Done():
 	}
 	for _, m := range slices.Backward(f.Machines) {

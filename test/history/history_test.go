@@ -117,7 +117,7 @@ func TestFaults(t *testing.T) {
 			hit = machines
 		}
 		var s switches
-		if err := (fault{What: f, Machines: hit, Lasts: time.Hour}).inflict(ended, &s); err != nil || !slices.Equal(s, want) {
+		if err := (fault{What: f, Machines: hit, Lasts: time.Hour}).inflict(ended, &s, qemu.Clock{}); err != nil || !slices.Equal(s, want) {
 			t.Errorf("%s: %q, %v, want %q", f, s, err, want)
 		}
 	}

@@ -25,6 +25,7 @@ type options struct {
 	controlPlanes   int
 	clients         int
 	memoryMiB       int
+	dilation        int
 	search          time.Duration
 	seed            uint64
 }
@@ -41,6 +42,7 @@ func parse(args []string) (options, error) {
 	f.IntVar(&o.controlPlanes, "control-planes", 3, "how many control-plane machines")
 	f.IntVar(&o.clients, "clients", 4, "how many clients")
 	f.IntVar(&o.memoryMiB, "memory", 3072, "memory of each machine in `MiB`")
+	f.IntVar(&o.dilation, "time-dilation", 4, "how many times more slowly time passes for the machines")
 	f.DurationVar(&o.search, "search", 5*time.Minute, "how long an order is looked for at the end")
 	f.Uint64Var(&o.seed, "seed", 0, "what faults and operations are drawn with; 0: a new one")
 	if err := f.Parse(args); err != nil {
@@ -68,6 +70,7 @@ func run(ctx context.Context, o options) (err error) {
 	}
 	c := localcluster.Cluster{
 		Name: "history", Bin: o.bin, Image: o.image, Dir: filepath.Join(dir, "cluster"), ControlPlanes: o.controlPlanes, MemoryMiB: o.memoryMiB,
+		CPUs: 1, Dilation: o.dilation,
 	}
 	defer func() { err = errors.Join(err, c.Destroy(ctx)) }()
 	if err := c.Create(ctx); err != nil {
@@ -85,12 +88,13 @@ func run(ctx context.Context, o options) (err error) {
 	for _, m := range status.Machines {
 		addresses = append(addresses, status.Forward(m.Name, paths.PortKubernetes))
 	}
-	servers, err := apiClients(c.Kubeconfig(), addresses)
+	clock := status.Clock
+	servers, err := apiClients(c.Kubeconfig(), addresses, clock)
 	if err != nil {
 		return err
 	}
-	result := report{Seed: o.seed, ControlPlanes: o.controlPlanes}
-	r := &record{began: time.Now()}
+	result := report{Seed: o.seed, ControlPlanes: o.controlPlanes, Dilation: max(clock.Dilation, 1)}
+	r := &record{clock: clock, began: time.Now()}
 	if err := r.prepare(ctx, servers[0], 0); err != nil {
 		return err
 	}
@@ -122,11 +126,11 @@ func run(ctx context.Context, o options) (err error) {
 
 // disturb makes a fault, and waits until all machines are healthy.
 func disturb(ctx context.Context, f fault, c localcluster.Cluster, p power, r *record, result *report) error {
-	from := time.Since(r.began)
-	if err := f.inflict(ctx, p); err != nil {
+	from := r.now()
+	if err := f.inflict(ctx, p, r.clock); err != nil {
 		return err
 	}
-	undone := time.Now()
+	undone := r.now()
 	if err := c.Healthy(ctx); err != nil {
 		return fmt.Errorf("after %s: %w", f, err)
 	}
@@ -135,7 +139,7 @@ func disturb(ctx context.Context, f fault, c localcluster.Cluster, p power, r *r
 		of[i].Answered -= from
 	}
 	result.Rounds++
-	result.Faults = append(result.Faults, round{f, silence(of).Seconds(), time.Since(undone).Seconds()})
+	result.Faults = append(result.Faults, round{f, silence(of).Seconds(), (r.now() - undone).Seconds()})
 	return nil
 }
 

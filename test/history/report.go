@@ -11,6 +11,7 @@ import (
 type report struct {
 	Seed          uint64  `json:"seed"`
 	ControlPlanes int     `json:"control_planes"`
+	Dilation      int     `json:"time_dilation"` // all times are the machines'
 	Rounds        int     `json:"rounds"`
 	Verdict       verdict `json:"verdict"`
 	Operations    int     `json:"operations"`

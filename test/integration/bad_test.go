@@ -71,7 +71,7 @@ func (s *story) awaitVerb(ts *testscript.TestScript, neg bool, args []string) {
 	}
 	re, err := regexp.Compile("(?m)" + args[1])
 	ts.Check(err)
-	err = until(deadlineOf(ts, args[0]), func() error {
+	err = until(s.lasts(deadlineOf(ts, args[0])), func() error {
 		if err := ts.Exec(filepath.Join(*binDir, args[2]), args[3:]...); err != nil {
 			return err
 		}

@@ -23,7 +23,7 @@ import (
 )
 
 const (
-	// pairEvery is the time between two pairs of a write and the read of it: five requests a second.
+	// pairEvery is the time between two pairs of a write and the read of it: five requests a second. Both are the machines' time.
 	pairEvery = 400 * time.Millisecond
 	// requestTimeout is how long one request may take. A virtual address moves within 5 s, and emulated processors are slow.
 	requestTimeout = 10 * time.Second
@@ -32,6 +32,7 @@ const (
 // customer is somebody in the closed network who writes to the Kubernetes API and reads what he wrote, at a steady pace, whether or
 // not earlier requests have been answered. A request that fails is made once more, over a new connection.
 type customer struct {
+	clock  qemu.Clock
 	maps   typed.ConfigMapInterface
 	http   *http.Client
 	cancel context.CancelFunc
@@ -54,7 +55,7 @@ func (s *story) clientVerb(ts *testscript.TestScript, neg bool, args []string) {
 		ts.Check(err)
 		config.Host = "https://" + args[1] + ":6443"
 		config.Dial = s.network.DialContext
-		config.Timeout = requestTimeout
+		config.Timeout = s.lasts(requestTimeout)
 		config.QPS = -1
 		config.NextProtos = []string{"http/1.1"} // a connection whose other end is gone is given up with its request
 		transport, err := rest.HTTPClientFor(config)
@@ -62,7 +63,7 @@ func (s *story) clientVerb(ts *testscript.TestScript, neg bool, args []string) {
 		client, err := typed.NewForConfigAndClient(config, transport)
 		ts.Check(err)
 		ctx, cancel := context.WithCancel(context.Background())
-		s.customer = &customer{maps: client.ConfigMaps("default"), http: transport, cancel: cancel, done: make(chan struct{})}
+		s.customer = &customer{clock: s.network.Clock(), maps: client.ConfigMaps("default"), http: transport, cancel: cancel, done: make(chan struct{})}
 		go s.customer.run(ctx)
 	case args[0] == "stop" && len(args) == 1 && s.customer != nil:
 		c := s.customer
@@ -89,7 +90,7 @@ func (c *customer) run(ctx context.Context) {
 	defer close(c.done)
 	var begun sync.WaitGroup
 	defer begun.Wait()
-	ticker := time.NewTicker(pairEvery)
+	ticker := time.NewTicker(c.clock.Outside(pairEvery))
 	defer ticker.Stop()
 	for n := 0; ; n++ {
 		select {
@@ -139,7 +140,7 @@ func (c *customer) request(what string, do func() error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.requests++
-	c.slowest = max(c.slowest, time.Since(began))
+	c.slowest = max(c.slowest, c.clock.Since(began))
 	if again {
 		c.retried++
 	}
@@ -154,10 +155,10 @@ func (s *story) leaderVerb(ts *testscript.TestScript, neg bool, args []string) {
 	need(ts, neg, args, 0, 0, "leader")
 	c := s.client(ts)
 	defer c.Close()
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), s.lasts(2*time.Minute))
 	defer cancel()
 	var name, other string
-	ts.Check(until(time.Minute, func() error {
+	ts.Check(until(s.lasts(time.Minute), func() error {
 		status, err := c.Etcd.Status(ctx, &api.EtcdStatusRequest{})
 		if err != nil {
 			return err

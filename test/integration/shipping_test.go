@@ -176,7 +176,7 @@ func (s *story) receiverVerb(ts *testscript.TestScript, neg bool, args []string)
 
 // received waits until what has come is enough.
 func (s *story) received(ts *testscript.TestScript, deadline, what string, enough func(lines []string) bool) []string {
-	ctx, cancel := context.WithTimeout(context.Background(), deadlineOf(ts, deadline))
+	ctx, cancel := context.WithTimeout(context.Background(), s.lasts(deadlineOf(ts, deadline)))
 	defer cancel()
 	lines, err := cell.Wait(ctx, s.receiver.lines, enough)
 	if err != nil {

@@ -77,7 +77,7 @@ func (a *attempt) tell(file string) string {
 	s := newStory(a)
 	a.Run("", func(t testscript.T) {
 		testscript.RunT(t, testscript.Params{
-			Files: []string{file}, Setup: s.setup, Cmds: s.verbs(), RequireExplicitExec: true, Deadline: time.Now().Add(40 * time.Minute),
+			Files: []string{file}, Setup: s.setup, Cmds: s.verbs(), RequireExplicitExec: true, Deadline: time.Now().Add(100 * time.Minute),
 		})
 	})
 	return s.close()
@@ -158,12 +158,16 @@ type story struct {
 
 func newStory(t *attempt) *story {
 	s := &story{t: t, dir: t.t.TempDir(), began: time.Now(), machines: map[string]*qemu.Machine{}, seen: map[string]int64{}}
-	network, err := qemu.NewNetwork(qemu.NetworkSpec{Capture: filepath.Join(s.dir, "network.pcap")})
-	if err != nil {
+	if err := s.connect(1); err != nil {
 		t.t.Fatal(err)
 	}
-	s.network = network
 	return s
+}
+
+// connect makes the network, on which time passes so many times more slowly.
+func (s *story) connect(dilation int) (err error) {
+	s.network, err = qemu.NewNetwork(qemu.NetworkSpec{Capture: filepath.Join(s.dir, "network.pcap"), Dilation: dilation})
+	return err
 }
 
 // close switches everything off, and says what happened if the story failed. It returns the oops that one of the kernels had.
@@ -255,7 +259,7 @@ func lastLines(text string, n int) string {
 
 // note adds a line to the timeline and prints it at once: a story takes minutes.
 func (s *story) note(format string, args ...any) {
-	line := fmt.Sprintf("%7.1fs  %s", time.Since(s.began).Seconds(), fmt.Sprintf(format, args...))
+	line := fmt.Sprintf("%7.1fs  %s", s.network.Clock().Since(s.began).Seconds(), fmt.Sprintf(format, args...))
 	s.mu.Lock()
 	s.timeline = append(s.timeline, line)
 	s.mu.Unlock()
@@ -312,7 +316,7 @@ func (s *story) machine(ts *testscript.TestScript, name string) *qemu.Machine {
 func (s *story) waitConsole(ts *testscript.TestScript, name, pattern string, deadline time.Duration) []string {
 	re, err := regexp.Compile(pattern)
 	ts.Check(err)
-	ctx, cancel := context.WithTimeout(context.Background(), deadline)
+	ctx, cancel := context.WithTimeout(context.Background(), s.lasts(deadline))
 	defer cancel()
 	m := s.machine(ts, name)
 	match, end, err := m.Console().WaitFrom(ctx, s.seen[name], re)

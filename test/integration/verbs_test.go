@@ -30,6 +30,12 @@ import (
 
 // The verbs of the stories, besides testscript's own (stdout, stderr, cmp, grep, …):
 //
+// All times that a story names are the machines', which is another than outside after
+//
+//	dilate N                             first of all: time passes N times more slowly for the machines (qemu.Clock)
+//
+// Its other verbs are
+//
 //	machine NAME [key=value…]            make a machine and switch it on; the keys are at machineVerb
 //	console NAME REGEXP [DEADLINE]       wait for a line on its console, after the last one that was waited for
 //	fingerprint NAME                     read its fingerprint from the console and talk to it by that from now on ($FINGERPRINT_NAME)
@@ -92,6 +98,7 @@ import (
 //	unchanged NAME                       its disk holds exactly what it held when the machine was made
 func (s *story) verbs() map[string]func(ts *testscript.TestScript, neg bool, args []string) {
 	return map[string]func(ts *testscript.TestScript, neg bool, args []string){
+		"dilate":        s.dilateVerb,
 		"machine":       s.machineVerb,
 		"cut-upgrade":   s.cutVerb,
 		"cut-install":   s.cutInstallVerb,
@@ -151,6 +158,35 @@ func need(ts *testscript.TestScript, neg bool, args []string, least, most int, u
 	if len(args) < least || (most >= 0 && len(args) > most) {
 		ts.Fatalf("usage: %s", usage)
 	}
+}
+
+// dilateVerb makes the network anew, and with it the time.
+func (s *story) dilateVerb(ts *testscript.TestScript, neg bool, args []string) {
+	need(ts, neg, args, 1, 1, "dilate N")
+	if len(s.machines) > 0 {
+		ts.Fatalf("dilate: there are machines already, and they have a time")
+	}
+	factor, err := strconv.Atoi(args[0])
+	ts.Check(err)
+	ts.Check(s.network.Close())
+	ts.Check(s.connect(factor))
+	s.note("time passes %d times more slowly for the machines, and here", factor)
+}
+
+// lasts is how long a time of the machines takes outside.
+func (s *story) lasts(d time.Duration) time.Duration { return s.network.Clock().Outside(d) }
+
+// timeouts are a program's arguments with what follows --timeout as it is outside.
+func (s *story) timeouts(ts *testscript.TestScript, args []string) []string {
+	args = slices.Clone(args)
+	for i, a := range args {
+		if value, joined := strings.CutPrefix(a, "--timeout="); joined {
+			args[i] = "--timeout=" + s.lasts(deadlineOf(ts, value)).String()
+		} else if i > 0 && args[i-1] == "--timeout" {
+			args[i] = s.lasts(deadlineOf(ts, a)).String()
+		}
+	}
+	return args
 }
 
 func deadlineOf(ts *testscript.TestScript, text string) time.Duration {
@@ -376,8 +412,8 @@ func (s *story) client(ts *testscript.TestScript) *client.Client {
 func (s *story) program(name string) func(ts *testscript.TestScript, neg bool, args []string) {
 	return func(ts *testscript.TestScript, neg bool, args []string) {
 		began := time.Now()
-		err := ts.Exec(filepath.Join(*binDir, name), args...)
-		s.note("%s %s (%.1fs)", name, strings.Join(args, " "), time.Since(began).Seconds())
+		err := ts.Exec(filepath.Join(*binDir, name), s.timeouts(ts, args)...)
+		s.note("%s %s (%.1fs)", name, strings.Join(args, " "), s.network.Clock().Since(began).Seconds())
 		if neg && err == nil {
 			ts.Fatalf("%s succeeded, and should not have", name)
 		}
@@ -400,7 +436,7 @@ func (s *story) retryVerb(ts *testscript.TestScript, neg bool, args []string) {
 	if args[1] != "orlopctl" && args[1] != "kubectl" {
 		ts.Fatalf("retry: only orlopctl and kubectl can be tried again")
 	}
-	err := until(deadlineOf(ts, args[0]), func() error {
+	err := until(s.lasts(deadlineOf(ts, args[0])), func() error {
 		err := ts.Exec(filepath.Join(*binDir, args[1]), args[2:]...)
 		if neg && err == nil {
 			return errors.New("it goes on working")
@@ -571,7 +607,7 @@ func (s *story) downVerb(ts *testscript.TestScript, neg bool, args []string) {
 	if len(args) > 1 {
 		deadline = deadlineOf(ts, args[1])
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), deadline)
+	ctx, cancel := context.WithTimeout(context.Background(), s.lasts(deadline))
 	defer cancel()
 	exit, err := s.machine(ts, args[0]).Wait(ctx)
 	if err != nil {

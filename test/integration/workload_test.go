@@ -170,14 +170,15 @@ func (s *story) settledVerb(ts *testscript.TestScript, neg bool, args []string) 
 	long := deadlineOf(ts, args[1])
 	c := s.client(ts)
 	defer c.Close()
-	ctx, cancel := context.WithTimeout(context.Background(), long+time.Minute)
+	limit := s.lasts(long + time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
-	ts.Check(until(long+time.Minute, func() error {
+	ts.Check(until(limit, func() error {
 		now, err := service(ctx, c, args[0])
 		if err != nil {
 			return err
 		}
-		if been := time.Since(now.Since.AsTime()); now.State != "running" || been < long {
+		if been := s.network.Clock().Now().Sub(now.Since.AsTime()); now.State != "running" || been < long {
 			return fmt.Errorf("service %s is %s since %v", now.Name, now.State, been)
 		}
 		return nil

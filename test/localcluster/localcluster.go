@@ -22,7 +22,7 @@ import (
 )
 
 const (
-	// patience bounds what a machine does that takes long: it begins, joins, imports.
+	// patience bounds what a machine does that takes long: it begins, joins, imports. It is the machines' time.
 	patience = 20 * time.Minute
 	// teardown bounds the end of the machines.
 	teardown = 2 * time.Minute
@@ -39,6 +39,7 @@ type Cluster struct {
 	MemoryMiB              int // of each machine
 	WorkerMemoryMiB        int // of each worker; 0: as the others
 	CPUs                   int // of each machine; 0: two
+	Dilation               int // how many times more slowly time passes for the machines (qemu.Clock); 0: one
 	// Patch is a file with fields to change in the control-plane machines' configurations; empty: none.
 	Patch string
 	// Operator is the folder of the operator that the image was built for; empty: the one beside the image's.
@@ -74,8 +75,8 @@ func (c Cluster) Create(ctx context.Context) error {
 		return fmt.Errorf("cluster %s: cannot make its folder: %w", c.Name, err)
 	}
 	return c.Orlopctl(ctx, "cluster", "create", c.Name, "--image", c.Image, "--memory", strconv.Itoa(c.MemoryMiB),
-		"--worker-memory", strconv.Itoa(c.WorkerMemoryMiB), "--cpus", strconv.Itoa(cmp.Or(c.CPUs, 2)), "--config-patch", c.Patch, "--operator", c.Operator,
-		"--control-planes", strconv.Itoa(c.ControlPlanes), "--workers", strconv.Itoa(c.Workers), "--timeout", patience.String())
+		"--time-dilation", strconv.Itoa(max(c.Dilation, 1)), "--worker-memory", strconv.Itoa(c.WorkerMemoryMiB), "--cpus", strconv.Itoa(cmp.Or(c.CPUs, 2)), "--config-patch", c.Patch, "--operator", c.Operator,
+		"--control-planes", strconv.Itoa(c.ControlPlanes), "--workers", strconv.Itoa(c.Workers), "--timeout", c.patience().String())
 }
 
 // Import stores the images of an archive on every machine.
@@ -91,12 +92,15 @@ func (c Cluster) Import(ctx context.Context, archive string) error {
 // Healthy waits until every machine is.
 func (c Cluster) Healthy(ctx context.Context) error {
 	for _, machine := range c.Machines() {
-		if err := c.Orlopctl(ctx, "--context", machine, "health", "--timeout", patience.String()); err != nil {
+		if err := c.Orlopctl(ctx, "--context", machine, "health", "--timeout", c.patience().String()); err != nil {
 			return err
 		}
 	}
 	return nil
 }
+
+// patience is how long it lasts outside.
+func (c Cluster) patience() time.Duration { return qemu.Clock{Dilation: c.Dilation}.Outside(patience) }
 
 // Power is the way to the machines' power switches and their network.
 func (c Cluster) Power() (*qemu.Client, error) { return qemu.Connect(c.folder()) }
@@ -144,7 +148,7 @@ func (c Cluster) folder() string { return filepath.Join(c.Dir, "clusters", c.Nam
 
 // Orlopctl runs the tool, which says what it does.
 func (c Cluster) Orlopctl(ctx context.Context, args ...string) error {
-	ctx, cancel := context.WithTimeout(ctx, patience+time.Minute)
+	ctx, cancel := context.WithTimeout(ctx, c.patience()+time.Minute)
 	defer cancel()
 	program := exec.CommandContext(ctx, filepath.Join(c.Bin, "orlopctl"), args...)
 	program.Env = append(os.Environ(), "ORLOP_CONFIG="+c.contexts(), "KUBECONFIG="+c.Kubeconfig())
