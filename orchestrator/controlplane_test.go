@@ -93,6 +93,7 @@ func TestControlPlane(t *testing.T) {
 	t.Run("local volumes", func(t *testing.T) { localVolumes(ctx, t, admin) })
 	t.Run("metrics", func(t *testing.T) { resourceMetrics(ctx, t, m, admin, fake) })
 	t.Run("add-ons", func(t *testing.T) { addOns(ctx, t, m, admin) })
+	t.Run("removed nodes", func(t *testing.T) { removedNodes(ctx, t, m, admin) })
 	t.Run("ended pods", enoughEnded)
 	t.Run("drains", func(t *testing.T) { drains(ctx, t, m, admin, node.Name) })
 

@@ -9,23 +9,25 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/orlop-os/orlop/orchestrator/component"
 	"github.com/orlop-os/orlop/orchestrator/layout"
 )
 
-// nodeController is the service account of upstream's controller that looks after Nodes; it may delete them.
+// nodeController is the service account of upstream's controller that looks after Nodes; it may delete them, and pods.
 const nodeController = "node-controller"
 
-// ForgetNodes deletes Nodes, so that Kubernetes takes their pods for gone and makes others of them, and returns which were there. A Node that
-// is not there is forgotten. It works beside the process of the controllers, with whose identity it begins.
+// ForgetNodes deletes Nodes and then their pods, so that Kubernetes makes others of them, and returns which Nodes were there. A Node that is
+// not there is forgotten; pods of it go all the same. It works beside the process of the controllers, with whose identity it begins.
 func ForgetNodes(ctx context.Context, dirs layout.Dirs, names []string) ([]string, error) {
 	rights := func(context.Context) error { return nil } // a refusal is an answer here
 	who, err := begin(ctx, Namespaces, dirs, rights, component.Announce(func(string, bool, string) {}))
 	if err != nil {
 		return nil, err
 	}
+	who.config.QPS = -1 // a Node has more pods than a client may delete in time otherwise; the server has its own limits
 	client := who.of(ctx, nodeController)
 	if client == nil {
 		return nil, fmt.Errorf("Nodes: cannot be deleted: the API server does not answer: %w", context.Cause(ctx))
@@ -49,6 +51,9 @@ func forgetNodes(ctx context.Context, client kubernetes.Interface, names []strin
 			case !apierrors.IsNotFound(err):
 				failed = append(failed, fmt.Errorf("Node %s: cannot be deleted: %w", name, err))
 			}
+			if err := endPods(ctx, client, name); err != nil {
+				failed = append(failed, err)
+			}
 		}
 		for _, name := range was {
 			if !slices.Contains(there, name) {
@@ -65,6 +70,25 @@ func forgetNodes(ctx context.Context, client kubernetes.Interface, names []strin
 		}
 	}
 	return there, errors.Join(failed...)
+}
+
+// endPods deletes the pods of a Node without waiting for anybody who would end them: the kubelet that would is nobody any more. Upstream's
+// collector does the same 40 to 60 seconds later.
+func endPods(ctx context.Context, client kubernetes.Interface, node string) error {
+	pods, err := client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("spec.nodeName", node).String()})
+	if err != nil {
+		return fmt.Errorf("Node %s: its pods cannot be listed: %w", node, err)
+	}
+	var failed []error
+	for _, p := range pods.Items {
+		now := metav1.NewDeleteOptions(0)
+		now.Preconditions = metav1.NewUIDPreconditions(string(p.UID)) // one that has its name by now is on another machine
+		err := client.CoreV1().Pods(p.Namespace).Delete(ctx, p.Name, *now)
+		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+			failed = append(failed, fmt.Errorf("pod %s/%s of the Node %s: cannot be deleted: %w", p.Namespace, p.Name, node, err))
+		}
+	}
+	return errors.Join(failed...)
 }
 
 // settled is how often it is looked whether a Node is there again; the API server looks each second at what is revoked.

@@ -6,16 +6,40 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
 	core "k8s.io/client-go/testing"
 )
 
-// TestForgetNodes: Nodes that are there go, also one that is made anew at once, and none is an error that is not there.
+// TestForgetNodes: Nodes that are there go with their pods, also one that is made anew at once, and none is an error that is not there.
 func TestForgetNodes(t *testing.T) {
 	node := func(name string) *corev1.Node { return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}} }
-	client := fake.NewClientset(node("w1"), node("w2"), node("m1"))
+	pod := func(name, node string) *corev1.Pod {
+		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "n", UID: types.UID(name)}, Spec: corev1.PodSpec{NodeName: node}}
+	}
+	client := fake.NewClientset(node("w1"), node("w2"), node("m1"), pod("a", "w1"), pod("b", "w3"), pod("c", "m1"))
+	// The fake knows no selectors of fields.
+	client.PrependReactor("list", "pods", func(a core.Action) (bool, runtime.Object, error) {
+		all, err := client.Tracker().List(corev1.SchemeGroupVersion.WithResource("pods"), corev1.SchemeGroupVersion.WithKind("Pod"), "")
+		if err != nil {
+			return true, nil, err
+		}
+		list := all.(*corev1.PodList)
+		of := a.(core.ListAction).GetListRestrictions().Fields
+		list.Items = slices.DeleteFunc(list.Items, func(p corev1.Pod) bool { return !of.Matches(fields.Set{"spec.nodeName": p.Spec.NodeName}) })
+		return true, list, nil
+	})
+	client.PrependReactor("delete", "pods", func(a core.Action) (bool, runtime.Object, error) {
+		o := a.(core.DeleteAction)
+		if d := o.GetDeleteOptions(); *d.GracePeriodSeconds != 0 || string(*d.Preconditions.UID) != o.GetName() {
+			t.Errorf("pod %s is deleted with %+v", o.GetName(), d)
+		}
+		return false, nil, nil
+	})
 	anew := 1
 	client.PrependReactor("delete", "nodes", func(a core.Action) (bool, runtime.Object, error) {
 		if name := a.(core.DeleteAction).GetName(); name == "w1" && anew > 0 {
@@ -31,6 +55,14 @@ func TestForgetNodes(t *testing.T) {
 	left, err := client.CoreV1().Nodes().List(t.Context(), metav1.ListOptions{})
 	if err != nil || len(left.Items) != 1 || left.Items[0].Name != "m1" {
 		t.Errorf("%v, %v", left, err)
+	}
+	if _, err := client.CoreV1().Pods("n").Get(t.Context(), "c", metav1.GetOptions{}); err != nil {
+		t.Error(err)
+	}
+	for _, name := range []string{"a", "b"} {
+		if _, err := client.CoreV1().Pods("n").Get(t.Context(), name, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+			t.Errorf("pod %s of a Node that is gone: %v", name, err)
+		}
 	}
 	if there, err := forgetNodes(t.Context(), client, []string{"w1"}, time.Hour); err != nil || len(there) != 0 {
 		t.Errorf("%v, %v", there, err)

@@ -126,6 +126,9 @@ func genericConfig(opts options.CompletedOptions, etcd func() error, revoked *re
 	if err := admit(opts, config, client, shared); err != nil {
 		return fail("access", err)
 	}
+	if err := revoked.follows(client, shared.Core().V1().Nodes()); err != nil {
+		return fail("nodes", err)
+	}
 	config.Authentication.Authenticator = revoked.guard(config.Authentication.Authenticator)
 	if err := opts.Audit.ApplyTo(config); err != nil {
 		return fail("audit", err)

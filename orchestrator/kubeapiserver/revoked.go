@@ -20,14 +20,16 @@ import (
 )
 
 // Kubernetes believes a client certificate until it ends. A machine that was removed from the cluster has some that are good for months,
-// so the list of what was revoked, which machined keeps in a file, is asked with every request, and ends those that go on.
+// so the list of what was revoked, which machined keeps in a file, is asked with every request, and ends those that go on. What the pods of
+// such a machine show stands in removed.go.
 
 // lookEvery is how often the list is looked at, and so how long what is revoked counts at most.
 const lookEvery = time.Second
 
-// revocations is the list, and the requests that go on.
+// revocations is the list, the Nodes that are there, and the requests that go on.
 type revocations struct {
-	file string
+	file  string
+	nodes nodes
 
 	mu    sync.Mutex
 	stamp string // of the file as last read
@@ -37,7 +39,8 @@ type revocations struct {
 
 // going is a request that goes on.
 type going struct {
-	cert *x509.Certificate
+	cert *x509.Certificate // nil: it has shown none
+	on   node              // the zero value: it does not come from a pod, or nobody knows yet
 	end  context.CancelCauseFunc
 }
 
@@ -94,6 +97,9 @@ func (r *revocations) look() error {
 	}
 	r.stamp, r.list = stamp, list
 	for g := range r.going {
+		if g.cert == nil {
+			continue
+		}
 		if err := trust.Refusal(list, g.cert); err != nil {
 			g.end(err)
 		}
@@ -120,26 +126,30 @@ func certificate(request *http.Request) *x509.Certificate {
 	return request.TLS.PeerCertificates[0]
 }
 
-// guard stands before an authenticator: with a certificate that was revoked nobody is anybody, whatever else he shows.
+// guard stands around an authenticator: with a certificate that was revoked nobody is anybody, whatever else he shows, nor is a pod whose
+// Node is gone. What the authenticator remembers of earlier requests makes no difference.
 func (r *revocations) guard(next authenticator.Request) authenticator.Request {
 	return authenticator.RequestFunc(func(request *http.Request) (*authenticator.Response, bool, error) {
 		if err := r.refusal(request); err != nil {
 			return nil, false, err
 		}
-		return next.AuthenticateRequest(request)
+		response, ok, err := next.AuthenticateRequest(request)
+		if err != nil || !ok || response == nil {
+			return response, ok, err
+		}
+		if err := r.present(request.Context(), nodeOf(response.User)); err != nil {
+			return nil, false, err
+		}
+		return response, true, nil
 	})
 }
 
-// hold stands around the server: a request ends when its certificate is revoked.
+// hold stands around the server: a request ends when its certificate is revoked, or the Node of its pod goes.
 func (r *revocations) hold(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, request *http.Request) {
-		cert := certificate(request)
-		if cert == nil {
-			next.ServeHTTP(w, request)
-			return
-		}
 		ctx, end := context.WithCancelCause(request.Context())
-		g := &going{cert, end}
+		g := &going{cert: certificate(request), end: end}
+		ctx = context.WithValue(ctx, goingKey{}, g)
 		r.mu.Lock()
 		r.going[g] = true
 		r.mu.Unlock()
@@ -181,7 +191,7 @@ func (e *ended) CloseNotify() <-chan bool {
 func (e *ended) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	conn, rw, err := http.NewResponseController(e.ResponseWriter).Hijack()
 	if err == nil {
-		context.AfterFunc(e.ctx, func() { _ = conn.Close() }) // the request is over, or its certificate counts no more
+		context.AfterFunc(e.ctx, func() { _ = conn.Close() }) // the request is over, or its caller counts no more
 	}
 	return conn, rw, err
 }

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"sigs.k8s.io/yaml"
 
@@ -63,6 +64,10 @@ func resolvConf(upstreams []netip.Addr) string {
 	return b.String()
 }
 
+// tokenCache is how long the kubelet remembers that the API server knows a token (upstream: two minutes): one of a machine that was removed
+// counts so long at most.
+const tokenCache = 5 * time.Second
+
 // configuration is the kubelet's file (kubelet.config.k8s.io/v1beta1). What is not named keeps upstream's default.
 func configuration(spec nodespec.Spec, dirs layout.Dirs, resolvConf string) string {
 	at := func(name string) string { return filepath.Join(dirs.Node, name) }
@@ -77,7 +82,7 @@ func configuration(spec nodespec.Spec, dirs layout.Dirs, resolvConf string) stri
 		// Who may ask, and what. Both are answered by the API server, except for who has a certificate of the CA.
 		"authentication": map[string]any{
 			"anonymous": map[string]any{"enabled": false},
-			"webhook":   map[string]any{"enabled": true},
+			"webhook":   map[string]any{"enabled": true, "cacheTTL": tokenCache.String()},
 			"x509":      map[string]any{"clientCAFile": at(nodespec.CA)},
 		},
 		"authorization":             map[string]any{"mode": "Webhook"},

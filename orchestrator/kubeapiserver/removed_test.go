@@ -1,0 +1,116 @@
+package kubeapiserver
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apiserver/pkg/authentication/authenticator"
+	"k8s.io/apiserver/pkg/authentication/serviceaccount"
+	"k8s.io/apiserver/pkg/authentication/user"
+)
+
+// some are nodes: those that are known here, those that are found when asked, and why nobody can be asked.
+type some struct {
+	here, there map[string]types.UID
+	silent      error
+}
+
+func (s *some) known(name string) (types.UID, bool) {
+	uid, ok := s.here[name]
+	return uid, ok
+}
+
+func (s *some) ask(_ context.Context, name string) (types.UID, error) {
+	if uid, ok := s.there[name]; ok && s.silent == nil {
+		return uid, nil
+	}
+	if s.silent != nil {
+		return "", s.silent
+	}
+	return "", apierrors.NewNotFound(corev1.Resource("nodes"), name)
+}
+
+// caller is who has the token of a pod on a Node.
+func caller(name, uid string) user.Info {
+	info := serviceaccount.ServiceAccountInfo{Namespace: "n", Name: "a", PodName: "p", PodUID: "1", NodeName: name, NodeUID: uid}
+	return info.UserInfo()
+}
+
+// TestRemoved: a pod's token counts as long as its Node is there.
+func TestRemoved(t *testing.T) {
+	there := &some{here: map[string]types.UID{"w1": "1", "old": "1"}, there: map[string]types.UID{"new": "2", "old": "2"}}
+	r := &revocations{going: map[*going]bool{}, nodes: there}
+	var who user.Info
+	guard := r.guard(authenticator.RequestFunc(func(*http.Request) (*authenticator.Response, bool, error) {
+		return &authenticator.Response{User: who}, true, nil
+	}))
+	for _, c := range []struct {
+		who    user.Info
+		silent bool
+		want   string
+	}{
+		{who: caller("w1", "1")},
+		{who: caller("w1", "1"), silent: true},
+		{who: caller("w1", "")},
+		{who: caller("new", "2")},
+		{who: caller("old", "2")}, // its Node was made a moment ago
+		{who: caller("w1", "0"), want: "token: the Node w1 that it was issued for is gone, and it counts no more"},
+		{who: caller("w2", "1"), want: "token: the Node w2 that it was issued for is gone, and it counts no more"},
+		{who: caller("w2", ""), want: "token: the Node w2 that it was issued for is gone, and it counts no more"},
+		{who: caller("w2", "1"), silent: true, want: "token: whether its Node w2 is there cannot be found out: etcd is away"},
+		{who: caller("", "")}, // a token that names none
+		{who: &user.DefaultInfo{Name: "dora", Extra: map[string][]string{serviceaccount.NodeNameKey: {"w2"}}}}, // somebody else's words
+		{who: nil},
+	} {
+		there.silent = nil
+		if c.silent {
+			there.silent = errors.New("etcd is away")
+		}
+		who = c.who
+		response, ok, err := guard.AuthenticateRequest(httptest.NewRequest(http.MethodGet, "/api", nil))
+		got := ""
+		if err != nil {
+			got = err.Error()
+		}
+		if got != c.want || ok != (c.want == "") || (response != nil) != ok {
+			t.Errorf("%+v: %v, %q, want %q", c.who, ok, got, c.want)
+		}
+	}
+	there.silent = nil
+
+	// A request that goes on ends with its Node, and no other.
+	begun, ended := make(chan struct{}), make(chan string)
+	watch := r.hold(http.HandlerFunc(func(_ http.ResponseWriter, request *http.Request) {
+		if _, ok, err := guard.AuthenticateRequest(request); !ok || err != nil {
+			t.Errorf("%v, %v", ok, err)
+		}
+		begun <- struct{}{}
+		<-request.Context().Done()
+		ended <- context.Cause(request.Context()).Error()
+	}))
+	leaving, leave := context.WithCancel(t.Context())
+	for _, who = range []user.Info{caller("w1", "1"), caller("w1", ""), caller("new", "2"), &user.DefaultInfo{Name: "dora"}} {
+		go watch.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/api", nil).WithContext(leaving))
+		<-begun
+	}
+	r.left(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "w1", UID: "1"}})
+	for range 2 {
+		if got := <-ended; got != errGone("w1").Error() {
+			t.Errorf("ended: %s", got)
+		}
+	}
+	r.left(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "new", UID: "1"}}) // another one of that name
+	leave()
+	for range 2 {
+		if got := <-ended; got != "context canceled" {
+			t.Errorf("ended: %s", got)
+		}
+	}
+}
