@@ -28,9 +28,10 @@ import (
 // may be due at once. Reading them costs less than a millisecond.
 const lookAgain = time.Minute
 
-// follow brings about what follows from the configuration and from the machine's addresses, each time one of them changes.
+// follow brings about what follows from the configuration, from the machine's addresses and from its book, each time one of them changes.
 func (m *machine) follow(ctx context.Context) {
 	configs, states, members, artifacts := m.config.Watch(), m.networkState.Watch(), m.membership.Watch(), m.artifacts.Watch()
+	books := m.book.changes.Watch()
 	tick := time.NewTicker(lookAgain)
 	defer tick.Stop()
 	var problem string
@@ -39,6 +40,7 @@ func (m *machine) follow(ctx context.Context) {
 		now, state := configs.Take(), states.Take()
 		members.Take()
 		artifacts.Take()
+		books.Take()
 		err := m.settle(ctx, now.config, state)
 		switch {
 		case err != nil && err.Error() != problem:
@@ -53,6 +55,7 @@ func (m *machine) follow(ctx context.Context) {
 		case <-states.Changed():
 		case <-members.Changed():
 		case <-artifacts.Changed():
+		case <-books.Changed():
 		case <-tick.C:
 		case <-ctx.Done():
 			return

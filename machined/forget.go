@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/supervise"
 	"github.com/orlop-os/orlop/pkg/trust"
@@ -16,7 +17,7 @@ import (
 // How Kubernetes forgets a machine that was taken out (docs/decisions/0028-joining.md). Others reach the pods of every Node, so the Node of a
 // stolen machine must neither stay nor come back:
 //
-//  1. Whoever is asked to remove the machine deletes its Node at once (members.go).
+//  1. Whoever is asked to remove the machine deletes its Node and its pods at once (members.go).
 //  2. Until an API server has heard of it, the machine can make its Node anew there. So each control-plane machine, from when it has heard
 //     itself, looks for the Node every forgetEvery, and deletes it, until it was not there forgetLooks times in a row. One that was off hears
 //     later, and begins then.
@@ -158,9 +159,8 @@ func (m *machine) forget(ctx context.Context, names []string) (there []string, e
 	if damaged != nil { // it does not know who is a member
 		return nil, damaged
 	}
-	gone := known.Gone(time.Time{}, time.Now())
 	names = slices.DeleteFunc(slices.Clone(names), func(name string) bool {
-		return reservedName(now.config, known, name) || !slices.ContainsFunc(gone, func(g trust.Gone) bool { return g.Name == name })
+		return reservedName(now.config, known, name) || known.Present(name, time.Now())
 	})
 	if len(names) == 0 {
 		return nil, nil
@@ -171,4 +171,15 @@ func (m *machine) forget(ctx context.Context, names []string) (there []string, e
 		return m.forgetting.nodes(ctx, names)
 	}
 	return ask[[]string](ctx, m, paths.UserControllers, "forget-nodes", names)
+}
+
+// stillGone is what an API server is told of what counts no more: a revocation names its machine only while nobody has the name again, because
+// no pod of a machine of that name counts either.
+func stillGone(c *config.Config, known trust.Book, refused []trust.Revocation, now time.Time) []trust.Revocation {
+	for i, r := range refused {
+		if r.Machine != "" && (reservedName(c, known, r.Machine) || known.Present(r.Machine, now)) {
+			refused[i].Machine = ""
+		}
+	}
+	return refused
 }

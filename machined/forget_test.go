@@ -134,8 +134,51 @@ func TestLookForGone(t *testing.T) {
 	}
 	n.have, n.asked = []string{"w1"}, nil
 	a.m.lookForGone(t.Context())
-	if there, err := a.m.forget(t.Context(), []string{"w1", "never heard of"}); err != nil || len(there)+len(n.asked) != 0 {
+	if there, err := a.m.forget(t.Context(), []string{"w1", "m1"}); err != nil || len(there)+len(n.asked) != 0 {
 		t.Errorf("the Node of a machine that is invited is deleted: %v, %v, %v", there, n.asked, err)
+	}
+}
+
+// TestStillGone: an API server is told the name of a machine that was taken out for as long as it is nobody's again.
+func TestStillGone(t *testing.T) {
+	a := controlPlane(t)
+	removed(t, a, time.Now(), "w1", "w2", "m1") // m1 is the control plane's
+	names := func() (all []string) {
+		t.Helper()
+		now, _ := a.m.config.Get()
+		a.m.book.Lock()
+		defer a.m.book.Unlock()
+		list := stillGone(now.config, a.m.book.openLocked(), a.m.book.refusedLocked(), time.Now())
+		if len(list) != 3 {
+			t.Errorf("refused: %v", list)
+		}
+		for _, r := range list {
+			if r.Machine != "" {
+				all = append(all, r.Machine)
+			}
+		}
+		slices.Sort(all)
+		return all
+	}
+	if got := names(); !slices.Equal(got, []string{"w1", "w2"}) {
+		t.Errorf("taken out: %v", got)
+	}
+	books := a.m.book.changes.Watch()
+	books.Take()
+	_, request := newRequest(t)
+	if _, err := a.Invite(from(t, operator, "10.0.0.5:1"), &api.InviteRequest{Name: "w1", Request: request}); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-books.Changed(): // so the API server is told at once
+	default:
+		t.Error("nobody is woken")
+	}
+	if got := names(); !slices.Equal(got, []string{"w2"}) {
+		t.Errorf("taken out: %v", got)
+	}
+	if len(a.m.book.known().Gone(time.Time{}, time.Now())) != 2 {
+		t.Error("the book has forgotten names by it")
 	}
 }
 

@@ -202,7 +202,7 @@ func (m *machine) authorities(c *config.Config) (credentials.Authorities, error)
 	}
 	m.book.Lock()
 	defer m.book.Unlock()
-	a.Revoked, err = json.Marshal(m.book.refusedLocked())
+	a.Revoked, err = json.Marshal(stillGone(c, m.book.openLocked(), m.book.refusedLocked(), time.Now()))
 	return a, err
 }
 

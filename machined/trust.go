@@ -22,6 +22,7 @@ import (
 	"github.com/orlop-os/orlop/apid"
 	"github.com/orlop-os/orlop/machined/credentials"
 	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/durable"
 	"github.com/orlop-os/orlop/pkg/pki"
@@ -43,10 +44,13 @@ type book struct {
 	told    bool          // that it is
 
 	renewals *rate.Limiter
+	changes  *cell.Cell[int] // how often the content has changed
 }
 
 // newBook is the one in a file. Each renewal is a signature and a flush of STATE, and everybody who may call may ask for it.
-func newBook(file string) book { return book{file: file, renewals: rate.NewLimiter(1, 60)} }
+func newBook(file string) book {
+	return book{file: file, renewals: rate.NewLimiter(1, 60), changes: cell.New(0)}
+}
 
 // openLocked reads the book, once. Where there is no storage the book is empty, and nothing can be written into it.
 func (b *book) openLocked() trust.Book {
@@ -95,6 +99,7 @@ func (b *book) keepLocked(next trust.Book) error {
 		return fmt.Errorf("trust: cannot write it down: %w", err)
 	}
 	b.read, b.content, b.damaged, b.written = true, next, nil, text
+	b.changes.Update(func(n int) int { return n + 1 })
 	return nil
 }
 

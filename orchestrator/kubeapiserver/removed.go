@@ -20,7 +20,8 @@ import (
 // A pod's token says on which Node the pod is, by name and UID. Kubernetes looks only whether the pod is there, and remembers for ten
 // seconds that it was. The pods of a machine that was removed are there for up to a minute, and whoever has the machine has their tokens.
 // So a token counts only as long as its Node is there, which goes when the machine is removed (orchestrator/early/forget.go); one of
-// another UID is another machine's, which has the name by now.
+// another UID is another machine's, which has the name by now. Without a quorum of etcd no Node goes: so the list of what was revoked, which
+// does not need it, is asked about the name first. There it stands as long as nobody has it again.
 
 // nodeTime bounds asking for a Node that is not known here.
 const nodeTime = 5 * time.Second
@@ -112,6 +113,10 @@ func (r *revocations) left(n *corev1.Node) {
 	}
 }
 
+func errOut(name string) error {
+	return fmt.Errorf("token: the machine %s that it was issued for was taken out of the cluster", name)
+}
+
 func errGone(name string) error {
 	return fmt.Errorf("token: the Node %s that it was issued for is gone, and it counts no more", name)
 }
@@ -125,10 +130,14 @@ func (r *revocations) present(ctx context.Context, on node) error {
 	if on.name == "" {
 		return nil
 	}
+	r.mu.Lock()
 	if g, ok := ctx.Value(goingKey{}).(*going); ok {
-		r.mu.Lock()
 		g.on = on
-		r.mu.Unlock()
+	}
+	out := r.out[on.name]
+	r.mu.Unlock()
+	if out {
+		return errOut(on.name)
 	}
 	if r.nodes == nil {
 		return errors.New("token: the Nodes are not known yet")

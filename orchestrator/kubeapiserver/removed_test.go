@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 	"net/http/httptest"
+	"path/filepath"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -14,6 +15,8 @@ import (
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authentication/serviceaccount"
 	"k8s.io/apiserver/pkg/authentication/user"
+
+	"github.com/orlop-os/orlop/pkg/trust"
 )
 
 // some are nodes: those that are known here, those that are found when asked, and why nobody can be asked.
@@ -45,8 +48,14 @@ func caller(name, uid string) user.Info {
 
 // TestRemoved: a pod's token counts as long as its Node is there.
 func TestRemoved(t *testing.T) {
-	there := &some{here: map[string]types.UID{"w1": "1", "old": "1"}, there: map[string]types.UID{"new": "2", "old": "2"}}
-	r := &revocations{going: map[*going]bool{}, nodes: there}
+	there := &some{here: map[string]types.UID{"w1": "1", "old": "1", "out": "1"}, there: map[string]types.UID{"new": "2", "old": "2"}}
+	file := filepath.Join(t.TempDir(), "revoked.json")
+	list(t, file, trust.Revocation{Origin: "12ab", Machine: "out"}, trust.Revocation{Origin: "34cd"}) // somebody has the other's name again
+	r, err := newRevocations(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.nodes = there
 	var who user.Info
 	guard := r.guard(authenticator.RequestFunc(func(*http.Request) (*authenticator.Response, bool, error) {
 		return &authenticator.Response{User: who}, true, nil
@@ -65,6 +74,7 @@ func TestRemoved(t *testing.T) {
 		{who: caller("w2", "1"), want: "token: the Node w2 that it was issued for is gone, and it counts no more"},
 		{who: caller("w2", ""), want: "token: the Node w2 that it was issued for is gone, and it counts no more"},
 		{who: caller("w2", "1"), silent: true, want: "token: whether its Node w2 is there cannot be found out: etcd is away"},
+		{who: caller("out", "1"), want: "token: the machine out that it was issued for was taken out of the cluster"},
 		{who: caller("", "")}, // a token that names none
 		{who: &user.DefaultInfo{Name: "dora", Extra: map[string][]string{serviceaccount.NodeNameKey: {"w2"}}}}, // somebody else's words
 		{who: nil},
@@ -107,10 +117,15 @@ func TestRemoved(t *testing.T) {
 		}
 	}
 	r.left(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "new", UID: "1"}}) // another one of that name
+	list(t, file, trust.Revocation{Origin: "12ab", Machine: "new"})
+	if err := r.look(); err != nil {
+		t.Fatal(err)
+	}
+	if got := <-ended; got != errOut("new").Error() {
+		t.Errorf("ended: %s", got)
+	}
 	leave()
-	for range 2 {
-		if got := <-ended; got != "context canceled" {
-			t.Errorf("ended: %s", got)
-		}
+	if got := <-ended; got != "context canceled" {
+		t.Errorf("ended: %s", got)
 	}
 }

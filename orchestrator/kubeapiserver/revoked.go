@@ -34,6 +34,7 @@ type revocations struct {
 	mu    sync.Mutex
 	stamp string // of the file as last read
 	list  []trust.Revocation
+	out   map[string]bool // names of machines that were taken out, and are nobody's again
 	going map[*going]bool
 }
 
@@ -95,8 +96,16 @@ func (r *revocations) look() error {
 	if err != nil {
 		return fmt.Errorf("revoked certificates: %w", err)
 	}
-	r.stamp, r.list = stamp, list
+	r.stamp, r.list, r.out = stamp, list, map[string]bool{}
+	for _, v := range list {
+		if v.Machine != "" {
+			r.out[v.Machine] = true
+		}
+	}
 	for g := range r.going {
+		if r.out[g.on.name] {
+			g.end(errOut(g.on.name))
+		}
 		if g.cert == nil {
 			continue
 		}

@@ -18,6 +18,21 @@ import (
 	"github.com/orlop-os/orlop/pkg/trust"
 )
 
+// list puts what was revoked into a file, as machined does.
+func list(t *testing.T, file string, all ...trust.Revocation) {
+	t.Helper()
+	text, err := json.Marshal(all)
+	if err == nil {
+		err = os.WriteFile(file+".new", text, 0o600)
+	}
+	if err == nil {
+		err = os.Rename(file+".new", file)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // TestRevoked: what a machine got by its ticket counts no more when the ticket is revoked, a request that goes on ends, and nobody else
 // notices.
 func TestRevoked(t *testing.T) {
@@ -36,22 +51,10 @@ func TestRevoked(t *testing.T) {
 	}
 	out, in := request("12ab"), request("34cd")
 	file := filepath.Join(t.TempDir(), "revoked.json")
-	write := func(list []trust.Revocation) {
-		text, err := json.Marshal(list)
-		if err == nil {
-			err = os.WriteFile(file+".new", text, 0o600)
-		}
-		if err == nil {
-			err = os.Rename(file+".new", file)
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
 	if _, err := newRevocations(file); err == nil {
 		t.Error("a list that is missing is no list")
 	}
-	write(nil)
+	list(t, file)
 	r, err := newRevocations(file)
 	if err != nil {
 		t.Fatal(err)
@@ -76,7 +79,7 @@ func TestRevoked(t *testing.T) {
 	<-begun
 	<-begun
 	at := time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
-	write([]trust.Revocation{{Origin: "12ab", At: at}})
+	list(t, file, trust.Revocation{Origin: "12ab", At: at})
 	if err := r.look(); err != nil {
 		t.Fatal(err)
 	}

@@ -326,19 +326,16 @@ type Gone struct {
 	Name, Ticket string
 }
 
-// Gone are the machines that were taken out after a time, but those whose name a member or an open ticket has: what goes by that name is
-// another machine's.
+// Present tells whether a member or an open ticket has a name: what goes by it is that machine's.
+func (b Book) Present(name string, now time.Time) bool {
+	return b.has(name) || slices.ContainsFunc(b.Open(now), func(t Ticket) bool { return t.Name == name })
+}
+
+// Gone are the machines that were taken out after a time, but those whose name is somebody's again.
 func (b Book) Gone(after, now time.Time) []Gone {
-	present := map[string]bool{}
-	for _, m := range b.Members {
-		present[m.Name] = true
-	}
-	for _, t := range b.Open(now) {
-		present[t.Name] = true
-	}
 	var out []Gone
 	for _, r := range b.Revoked {
-		if r.Machine != "" && r.At.After(after) && !present[r.Machine] {
+		if r.Machine != "" && r.At.After(after) && !b.Present(r.Machine, now) {
 			out = append(out, Gone{r.Machine, r.Origin})
 		}
 	}
