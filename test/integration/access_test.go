@@ -87,13 +87,31 @@ func (s *story) issuerVerb(ts *testscript.TestScript, neg bool, args []string) {
 	})
 	token, err := s.issuer.Token("dora", audience, "sailors")
 	ts.Check(err)
+	withToken(ts, token, args[2])
+	s.note("the issuer %s calls its users %s", s.issuer.url, args[1])
+}
+
+// withToken makes a kubeconfig of the story's own, for whoever has a token.
+func withToken(ts *testscript.TestScript, token, file string) {
 	own, err := clientcmd.LoadFromFile(ts.Getenv("KUBECONFIG"))
 	ts.Check(err)
 	for name := range own.AuthInfos {
 		own.AuthInfos[name] = &clientcmdapi.AuthInfo{Token: token}
 	}
-	ts.Check(clientcmd.WriteToFile(*own, ts.MkAbs(args[2])))
-	s.note("the issuer %s calls its users %s", s.issuer.url, args[1])
+	ts.Check(clientcmd.WriteToFile(*own, ts.MkAbs(file)))
+}
+
+// podTokenVerb asks for a token as the kubelet does. Whoever has the machine reads such a one from the pod's volume.
+func (s *story) podTokenVerb(ts *testscript.TestScript, neg bool, args []string) {
+	need(ts, neg, args, 2, 2, "pod-token NODE KUBECONFIG")
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	pod, err := kubectl(ctx, ts, "get", "pods", "--field-selector", "spec.nodeName="+args[0], "-o", "jsonpath={.items[0].metadata.name}").Output()
+	ts.Check(err)
+	token, err := kubectl(ctx, ts, "create", "token", "default", "--bound-object-kind", "Pod", "--bound-object-name", string(pod)).Output()
+	ts.Check(err)
+	withToken(ts, strings.TrimSpace(string(token)), args[1])
+	s.note("a token of the pod %s on %s", pod, args[0])
 }
 
 // edit changes the document of a kind in a file of several.

@@ -58,6 +58,7 @@ import (
 //	issuer DOCUMENTS EXPRESSION KUBECONFIG
 //	                                     the Cluster document trusts an issuer of tokens in the network, whose users are called as
 //	                                     EXPRESSION says; KUBECONFIG is that of its user dora
+//	pod-token NODE KUBECONFIG            KUBECONFIG is that of a pod of the default namespace that is on NODE, by the pod's own token
 //	kubelet NAME PATH [KUBECONFIG]       ask the kubelet, with the token of KUBECONFIG or none; prints the status
 //	plug NAME DISK MIB, unplug NAME DISK add a disk to its SCSI controller, or take it away
 //	settled SERVICE DURATION             wait until a service has been running for some time
@@ -127,6 +128,7 @@ func (s *story) verbs() map[string]func(ts *testscript.TestScript, neg bool, arg
 		"capture":       s.captureVerb,
 		"kill-services": s.killVerb,
 		"issuer":        s.issuerVerb,
+		"pod-token":     s.podTokenVerb,
 		"kubelet":       s.kubeletVerb,
 		"plug":          s.plugVerb,
 		"unplug":        s.unplugVerb,
