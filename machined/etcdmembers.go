@@ -5,10 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/netip"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -39,7 +42,36 @@ func (a etcdAPI) Remove(ctx context.Context, r *api.EtcdRemoveRequest) (*api.Etc
 		return nil, status.Error(codes.FailedPrecondition, err.Error())
 	}
 	a.m.events.add("etcd", "op", fmt.Sprintf("the member %s (%s) was removed by %s", removed.Name, removed.ID, caller(ctx)))
-	return &api.EtcdRemoveResponse{Removed: toMember(removed)}, nil
+	return &api.EtcdRemoveResponse{Removed: toMember(removed), Node: a.m.forgetMember(context.WithoutCancel(ctx), removed)}, nil
+}
+
+// forgetMember deletes the Node of a control-plane machine whose member was removed, with its pods, or says why it is still there. A machine
+// that the configuration names may come back, and one that takes its place may be there under its name already.
+func (m *machine) forgetMember(ctx context.Context, removed nodespec.EtcdMember) string {
+	if removed.Name == "" {
+		return "" // its etcd has never started, so it has no Node that is known
+	}
+	now, _ := m.config.Get()
+	for _, at := range removed.PeerURLs {
+		u, err := url.Parse(at)
+		if err != nil {
+			continue
+		}
+		if a, err := netip.ParseAddr(u.Hostname()); err == nil && slices.Contains(now.config.Cluster.Spec.ControlPlanes, a) {
+			return fmt.Sprintf("Cluster.spec.controlPlanes names %s, so the machine may come back; take it out there, then `kubectl delete node %s`", a, removed.Name)
+		}
+	}
+	if known := m.book.known(); reservedName(now.config, known, removed.Name) || known.Present(removed.Name, time.Now()) {
+		return "another machine of the cluster has its name"
+	}
+	there, err := m.forget(ctx, []string{removed.Name})
+	if err != nil {
+		return err.Error()
+	}
+	for _, name := range there {
+		m.events.add("cluster", "op", fmt.Sprintf("the Node of machine %s is deleted: its member was removed", name))
+	}
+	return ""
 }
 
 func (a etcdAPI) Recover(ctx context.Context, _ *api.EtcdRecoverRequest) (*api.EtcdRecoverResponse, error) {

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/pki"
 	"github.com/orlop-os/orlop/pkg/trust"
 )
@@ -179,6 +180,39 @@ func TestStillGone(t *testing.T) {
 	}
 	if len(a.m.book.known().Gone(time.Time{}, time.Now())) != 2 {
 		t.Error("the book has forgotten names by it")
+	}
+}
+
+// TestForgetMember: the Node of a control-plane machine goes with its member, but that of a machine that may come back, or whose name another
+// one has.
+func TestForgetMember(t *testing.T) {
+	a, n := controlPlane(t), &nodes{have: []string{"m2", "m1", "w1"}}
+	a.m.forgetting.nodes = n.forget
+	now, _ := a.m.config.Get()
+	now.config.Cluster.Spec.ControlPlanes = []netip.Addr{netip.MustParseAddr("10.0.0.11")}
+	_, request := newRequest(t)
+	if _, err := a.Invite(from(t, operator, "10.0.0.5:1"), &api.InviteRequest{Name: "w1", Request: request}); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		name, at, want string
+		left           []string
+	}{
+		{"m2", "https://10.0.0.11:2380", "Cluster.spec.controlPlanes names 10.0.0.11, so the machine may come back; take it out there, then `kubectl delete node m2`", []string{"m2", "m1", "w1"}},
+		{"m1", "https://10.0.0.13:2380", "another machine of the cluster has its name", []string{"m2", "m1", "w1"}},
+		{"w1", "https://10.0.0.13:2380", "another machine of the cluster has its name", []string{"m2", "m1", "w1"}},
+		{"", "https://10.0.0.13:2380", "", []string{"m2", "m1", "w1"}},
+		{"m2", "https://10.0.0.13:2380", "", []string{"m1", "w1"}},
+		{"m2", "https://10.0.0.13:2380", "", []string{"m1", "w1"}},
+	} {
+		got := a.m.forgetMember(t.Context(), nodespec.EtcdMember{ID: "1", Name: c.name, PeerURLs: []string{c.at}})
+		if got != c.want || !slices.Equal(n.have, c.left) {
+			t.Errorf("%s at %s: %q, want %q; there are %v, want %v", c.name, c.at, got, c.want, n.have, c.left)
+		}
+	}
+	n.refuse = errors.New("it does not answer")
+	if got := a.m.forgetMember(t.Context(), nodespec.EtcdMember{ID: "1", Name: "m3"}); got != "it does not answer" {
+		t.Error(got)
 	}
 }
 

@@ -67,10 +67,12 @@ func (t *tool) etcdRemoveCommand() *cobra.Command {
 		Use:   "remove MEMBER",
 		Short: "Have etcd forget a member that will not come back",
 		Long: "Have etcd forget a member, by its name or its id, unless the others would lose their quorum by it. A machine whose disk was replaced\n" +
-			"needs none of this: it takes its own place. If the machine lives, take it out of Cluster.spec.controlPlanes and reset it, too.",
+			"needs none of this: it takes its own place. For good, take it out of Cluster.spec.controlPlanes on the others first: its Kubernetes node\n" +
+			"and its pods go with the member then, and the tokens of those pods count no more. It holds the cluster's keys: reset it if it lives, and\n" +
+			"replace them if it is in other hands (`orlopctl docs runbook`, \"Do without a control-plane machine for good\").",
 		Args: cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
-			return t.call(func(ctx context.Context, c *client.Client) error {
+			return t.callFor(removeTime, func(ctx context.Context, c *client.Client) error {
 				answer, err := c.Etcd.Remove(ctx, &api.EtcdRemoveRequest{Member: args[0]})
 				if err != nil {
 					return err
@@ -79,6 +81,9 @@ func (t *tool) etcdRemoveCommand() *cobra.Command {
 					return t.print(answer, nil)
 				}
 				t.println("removed: " + answer.Removed.Name + " (" + answer.Removed.Id + ")")
+				if answer.Node != "" {
+					t.errorln("its Kubernetes node was left alone (" + clean(answer.Node) + ")")
+				}
 				return nil
 			})
 		},

@@ -155,7 +155,7 @@ func (s *fakeEtcdService) Remove(_ context.Context, r *api.EtcdRemoveRequest) (*
 	if r.Member != "m3" {
 		return nil, status.Errorf(codes.FailedPrecondition, "etcd: %s is not removed, nothing was changed: 2 of 3 members answer; without it there would be 2, of which 2 have to answer, and only 1 would", r.Member)
 	}
-	return &api.EtcdRemoveResponse{Removed: &api.EtcdMember{Id: "cee81545452c54fd", Name: "m3"}}, nil
+	return &api.EtcdRemoveResponse{Removed: &api.EtcdMember{Id: "cee81545452c54fd", Name: "m3"}, Node: "Cluster.spec.controlPlanes names 10.0.0.13"}, nil
 }
 
 func (s *fakeEtcdService) Recover(context.Context, *api.EtcdRecoverRequest) (*api.EtcdRecoverResponse, error) {

@@ -5967,6 +5967,7 @@ func (x *EtcdRemoveRequest) GetMember() string {
 type EtcdRemoveResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Removed       *EtcdMember            `protobuf:"bytes,1,opt,name=removed,proto3" json:"removed,omitempty"`
+	Node          string                 `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"` // why the Kubernetes node of its machine is still there; empty if it is not
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -6006,6 +6007,13 @@ func (x *EtcdRemoveResponse) GetRemoved() *EtcdMember {
 		return x.Removed
 	}
 	return nil
+}
+
+func (x *EtcdRemoveResponse) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
 }
 
 type EtcdRecoverRequest struct {
@@ -7500,9 +7508,10 @@ const file_orlop_proto_rawDesc = "" +
 	"\alearner\x18\x04 \x01(\bR\alearner\x12\x18\n" +
 	"\aproblem\x18\x05 \x01(\tR\aproblem\"+\n" +
 	"\x11EtcdRemoveRequest\x12\x16\n" +
-	"\x06member\x18\x01 \x01(\tR\x06member\"J\n" +
+	"\x06member\x18\x01 \x01(\tR\x06member\"^\n" +
 	"\x12EtcdRemoveResponse\x124\n" +
-	"\aremoved\x18\x01 \x01(\v2\x1a.orlop.v1alpha1.EtcdMemberR\aremoved\"\x14\n" +
+	"\aremoved\x18\x01 \x01(\v2\x1a.orlop.v1alpha1.EtcdMemberR\aremoved\x12\x12\n" +
+	"\x04node\x18\x02 \x01(\tR\x04node\"\x14\n" +
 	"\x12EtcdRecoverRequest\"/\n" +
 	"\x13EtcdRecoverResponse\x12\x18\n" +
 	"\adropped\x18\x01 \x03(\tR\adropped\"\x13\n" +

@@ -2695,7 +2695,8 @@ type EtcdClient interface {
 	// no space.
 	Disarm(ctx context.Context, in *EtcdDisarmRequest, opts ...grpc.CallOption) (*EtcdDisarmResponse, error)
 	// Remove has a member forgotten, unless the others would lose their quorum by it: the error then says how many have to answer. A
-	// machine whose disk is lost needs none of it: it takes its own place when it comes back.
+	// machine whose disk is lost needs none of it: it takes its own place when it comes back. The Kubernetes node of a machine that
+	// Cluster.spec.controlPlanes does not name any more goes too, with its pods.
 	Remove(ctx context.Context, in *EtcdRemoveRequest, opts ...grpc.CallOption) (*EtcdRemoveResponse, error)
 	// Recover goes on with this machine's data as the only member, and answers when etcd serves them. It is for a cluster that has lost its
 	// quorum for good: what has one is refused, and writes that only the others have are lost. Others join again with an empty disk, or by Rejoin.
@@ -2837,7 +2838,8 @@ type EtcdServer interface {
 	// no space.
 	Disarm(context.Context, *EtcdDisarmRequest) (*EtcdDisarmResponse, error)
 	// Remove has a member forgotten, unless the others would lose their quorum by it: the error then says how many have to answer. A
-	// machine whose disk is lost needs none of it: it takes its own place when it comes back.
+	// machine whose disk is lost needs none of it: it takes its own place when it comes back. The Kubernetes node of a machine that
+	// Cluster.spec.controlPlanes does not name any more goes too, with its pods.
 	Remove(context.Context, *EtcdRemoveRequest) (*EtcdRemoveResponse, error)
 	// Recover goes on with this machine's data as the only member, and answers when etcd serves them. It is for a cluster that has lost its
 	// quorum for good: what has one is refused, and writes that only the others have are lost. Others join again with an empty disk, or by Rejoin.
