@@ -3,10 +3,12 @@ package main
 import (
 	"context"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"testing"
 	"time"
 
+	"github.com/google/renameio/v2"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -16,6 +18,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/orlop-os/orlop/orchestrator/early"
+	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
 // removedNodes shows that the tokens of pods end with their Node, while the pods are still there and the API server remembers the tokens;
@@ -114,15 +117,27 @@ func removedNodes(ctx context.Context, t *testing.T, m machine, admin kubernetes
 		t.Errorf("a token of the machine that had the name before: %v, want 401", err)
 	}
 
-	third := m.withToken(t, token("fourth"))
-	if _, err := whoAmI(ctx, third); err != nil {
+	// Without a quorum the Node stays. What is revoked names the machine until somebody has its name again.
+	again := m.withToken(t, token("fourth"))
+	if _, err := whoAmI(ctx, again); err != nil {
 		t.Error(err)
 	}
+	revoked := func(list string) {
+		t.Helper()
+		if err := renameio.WriteFile(filepath.Join(m.dirs.API, nodespec.Revoked), []byte(list), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	revoked(`[{"origin": "12ab", "machine": "` + name + `"}]`)
+	t.Logf("refused %s after the machine was taken out", outside(again).Round(time.Millisecond))
+	revoked(`[{"origin": "12ab"}]`)
+	waitUser(ctx, t, again, user.Username)
+
 	there, err := early.ForgetNodes(ctx, m.dirs, []string{name, "never-there"})
 	if err != nil || !slices.Equal(there, []string{name}) {
 		t.Errorf("forgotten: %v, %v", there, err)
 	}
-	outside(third)
+	outside(again)
 	pods, err := admin.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{})
 	if err != nil || len(pods.Items) != 0 {
 		t.Errorf("%d pods are there that were on a Node that is forgotten: %v", len(pods.Items), err)
