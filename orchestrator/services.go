@@ -51,9 +51,8 @@ func Services(spec nodespec.Spec, dirs layout.Dirs) []component.Component {
 		all = append(all, loadbalancer.Components(spec, dirs)...)
 		all = append(all, localvolumes.Controllers(spec, dirs)...)
 		all = append(all, podcertificates.Components(spec, dirs)...)
-	} else {
-		all = append(all, balancer.Component())
 	}
+	all = append(all, balancer.Components(spec)...)
 	all = append(all,
 		kubelet.Component(spec, dirs),
 		kubeproxy.Component(spec, dirs),

@@ -54,6 +54,9 @@ func wire(ctx context.Context, name string, spec nodespec.Spec, dirs layout.Dirs
 		return fail(fmt.Errorf("nothing to run: %s is not part of the control plane", spec.NodeName))
 	}
 	server := kubeconfig.Local()
+	if name == component.Node {
+		server = kubeconfig.Node(spec)
+	}
 	gate, err := apigate.New(server.URL, server.Name, filepath.Join(folder, nodespec.CA))
 	if err != nil {
 		return fail(err)

@@ -37,7 +37,7 @@ const (
 
 // Component describes the component without its Run function.
 func Component(spec nodespec.Spec, dirs layout.Dirs) component.Component {
-	config := kubeconfig.File(spec, dirs.Controllers, Name, nodespec.AddonsCert, nodespec.AddonsKey)
+	config := kubeconfig.ControllersFile(spec, dirs, Name, nodespec.AddonsCert, nodespec.AddonsKey)
 	return component.Component{Process: component.Controllers, Name: Name, Files: []component.File{config}}
 }
 

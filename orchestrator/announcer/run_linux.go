@@ -33,7 +33,7 @@ func Components(spec nodespec.Spec, dirs layout.Dirs) []component.Component {
 	if len(spec.Pools) == 0 {
 		return nil
 	}
-	config := kubeconfig.File(spec, dirs.Node, Name, nodespec.NodeAgentCert, nodespec.NodeAgentKey)
+	config := kubeconfig.NodeFile(spec, dirs, Name, nodespec.NodeAgentCert, nodespec.NodeAgentKey)
 	return []component.Component{{Process: component.Node, Name: Name, Files: []component.File{config}}}
 }
 

@@ -1,6 +1,7 @@
 // Package balancer takes the connections of the node's components to the API server and carries each to one that works, so that
-// a node outlives the loss of any control-plane machine. It runs in the process "node" of every machine that has no API server
-// of its own, on the loopback address on which a control-plane machine has one: components need not know which of the two it is.
+// a node outlives the loss of any control-plane machine. It runs in the process "node" of every machine that there is another API
+// server for than its own: of workers, on the loopback address on which a control-plane machine has its API server, and of
+// control-plane machines that are not alone, on a port beside that (kubeconfig.Balancer). A control-plane machine prefers its own.
 //
 // What goes through is bytes. TLS is between the component and the API server, and the balancer has no credentials: it can make a
 // server unreachable, and nothing else.

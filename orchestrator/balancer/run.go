@@ -29,18 +29,21 @@ const patience = 2 * time.Second
 // acceptAgain is how long it is waited when a connection could not be taken.
 const acceptAgain = 100 * time.Millisecond
 
-// Component describes the balancer without its Run function.
-func Component() component.Component {
-	return component.Component{Process: component.Node, Name: Name}
+// Components describes the balancer without its Run function. A control plane of one machine has none.
+func Components(spec nodespec.Spec) []component.Component {
+	if _, there := kubeconfig.Balancer(spec); !there {
+		return nil
+	}
+	return []component.Component{{Process: component.Node, Name: Name}}
 }
 
-// Run carries connections until ctx is done.
+// Run carries connections until ctx is done. It is for nodes that have Components.
 func Run(ctx context.Context, spec nodespec.Spec, dirs layout.Dirs, announce component.Announce) error {
 	servers, err := Servers(spec)
 	if err != nil {
 		return err
 	}
-	listen := kubeconfig.Loopback
+	listen, _ := kubeconfig.Balancer(spec)
 	socket, err := (&net.ListenConfig{}).Listen(ctx, "tcp4", listen.String())
 	if err != nil {
 		return fmt.Errorf("cannot listen on %s, where this node's components look for the API server: %w; end what listens there, "+

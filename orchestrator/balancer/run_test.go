@@ -352,6 +352,9 @@ func TestMoves(t *testing.T) {
 	a.start(t)
 	r.wait(t, onA, steady+again+patience)
 	expect("b", false) // a connection stays where it is
+	if who, err := r.client(t, c)(); err != nil || who != "a" {
+		t.Errorf("a new client gets %q, %v; want the server that is preferred, which is back", who, err)
+	}
 	idle := r.dial(t)
 	if _, err := idle.Write([]byte("x")); err != nil {
 		t.Fatal(err)

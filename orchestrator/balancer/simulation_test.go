@@ -61,6 +61,7 @@ type world struct {
 	now     time.Duration
 	events  []event
 	wake    time.Duration // when the state wants to be asked
+	names   []string      // of the servers, the one that the node prefers first
 	servers map[string]*simulated
 	state   State
 	open    []opened
@@ -68,6 +69,8 @@ type world struct {
 	served  int // connections
 	moved   int // connections that were closed
 	judged  int // connections that had to be with a server that works
+	first   int // those of them whose preferred server worked
+	away    int // and those whose preferred server did not
 }
 
 func (w *world) say(format string, args ...any) {
@@ -166,12 +169,21 @@ func (w *world) end(c opened) {
 	}
 }
 
-// judge checks whom a client that came at a time got: when nothing has changed for long enough, one that works, if there is one.
+// judge checks whom a client that came at a time got: when nothing has changed for long enough, one that works, if there is one; and
+// nobody while a server that the node prefers, such as a control-plane machine's own, works for long enough.
 func (w *world) judge(came time.Duration, got string) {
 	if w.lossy {
 		return
 	}
 	quiet, calm, any := true, len(w.servers) > 1, false
+	for _, name := range w.names {
+		if name == got {
+			break
+		}
+		if s := w.servers[name]; s.mode == works && came-s.well >= noticed {
+			w.fail("that is wrong: %s is preferred, and works since %v", name, s.well)
+		}
+	}
 	for name, s := range w.servers {
 		quiet = quiet && came-s.since >= settled
 		calm = calm && (name == got || s.mode == works && came-s.well >= standby+settled)
@@ -180,6 +192,11 @@ func (w *world) judge(came time.Duration, got string) {
 	switch {
 	case quiet && any:
 		w.judged++
+		if w.servers[w.names[0]].mode == works {
+			w.first++
+		} else {
+			w.away++
+		}
 		if got == "" || w.servers[got].mode != works {
 			w.fail("that is wrong: another one works, and nothing has changed for %v", settled)
 		}
@@ -250,26 +267,27 @@ func (w *world) run(end time.Duration) {
 	}
 }
 
-// TestSimulation: whatever servers do, within the times that the package promises a client gets one that works.
+// TestSimulation: whatever servers do, within the times that the package promises a client gets one that works, and the one that its
+// node prefers when that works.
 func TestSimulation(t *testing.T) {
 	const worlds = 2000
-	var served, moved, judged int
+	var served, moved, judged, first, away int
 	for seed := range uint64(worlds) {
 		w := &world{t: t, lossy: seed%4 == 0, random: rand.New(rand.NewPCG(seed, 1)), servers: map[string]*simulated{}}
 		w.say("seed %d", seed)
-		var names []string
 		for i := range 1 + w.random.IntN(5) {
 			name := fmt.Sprintf("s%d", i)
-			names = append(names, name)
+			w.names = append(w.names, name)
 			w.servers[name] = &simulated{mode: mode(w.random.IntN(int(modes)))}
 			w.in(w.upTo(40*time.Second), func() { w.turn(name) })
 		}
-		w.state = NewState(names)
+		w.state = NewState(w.names)
 		w.run(2 * time.Minute)
-		served, moved, judged = served+w.served, moved+w.moved, judged+w.judged
+		served, moved, judged, first, away = served+w.served, moved+w.moved, judged+w.judged, first+w.first, away+w.away
 	}
-	t.Logf("%d worlds: %d connections, %d of them closed for a better server, %d judged", worlds, served, moved, judged)
-	if moved == 0 || judged < served/10 {
+	t.Logf("%d worlds: %d connections, %d of them closed for a better server, %d judged: %d with the preferred one, %d without it",
+		worlds, served, moved, judged, first, away)
+	if moved == 0 || judged < served/10 || first < judged/10 || away < judged/10 {
 		t.Error("the worlds show too little")
 	}
 }

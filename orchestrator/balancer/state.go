@@ -5,12 +5,13 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"net"
+	"net/netip"
 	"net/url"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
+	"github.com/orlop-os/orlop/orchestrator/kubeconfig"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/paths"
 )
@@ -62,8 +63,10 @@ type Todo struct {
 	Until time.Time // when there is something to be done again if nothing happens before; zero for never
 }
 
-// Servers returns the addresses (host:port) of the API servers that the node's description names, in the node's own order, so that
-// nodes spread over them, and only those of a server that is gone move (rendezvous hashing: Thaler, Ravishankar, 1998).
+// Servers returns the addresses (host:port) of the API servers that the node's description names, in the order in which the node
+// prefers them. A control-plane machine's own, by loopback, is the first one: nothing of the network has to work for it. The others
+// are in an order of the node's own, so that nodes spread over them, and only those of a server that is gone move (rendezvous
+// hashing: Thaler, Ravishankar, 1998).
 //
 // The endpoint comes last: it is another way to one of them, and the only one that is known when none is named.
 func Servers(spec nodespec.Spec) ([]string, error) {
@@ -71,15 +74,26 @@ func Servers(spec nodespec.Spec) ([]string, error) {
 	if err != nil || endpoint.Hostname() == "" || endpoint.Port() == "" {
 		return nil, fmt.Errorf("endpoint %q: cannot be balanced: expected https://host:port", spec.Endpoint)
 	}
-	var all []string
-	for _, a := range spec.ControlPlanes {
-		all = append(all, net.JoinHostPort(a.String(), strconv.Itoa(paths.PortKubernetes)))
-	}
+	last := net.JoinHostPort(endpoint.Hostname(), endpoint.Port())
+	all := addresses(spec.OtherControlPlanes())
 	slices.SortFunc(all, func(a, b string) int { return cmp.Compare(weight(spec.NodeName, b), weight(spec.NodeName, a)) })
-	if last := net.JoinHostPort(endpoint.Hostname(), endpoint.Port()); !slices.Contains(all, last) {
+	known := slices.Contains(all, last)
+	if spec.ControlPlane {
+		all = slices.Insert(all, 0, kubeconfig.Loopback.String())
+		known = known || slices.Contains(addresses(spec.NodeIPs), last)
+	}
+	if !known {
 		all = append(all, last)
 	}
 	return all, nil
+}
+
+// addresses are those of machines' API servers.
+func addresses(machines []netip.Addr) (all []string) {
+	for _, m := range machines {
+		all = append(all, netip.AddrPortFrom(m, paths.PortKubernetes).String())
+	}
+	return all
 }
 
 // weight is how much a node likes a server: chance, but always the same.

@@ -13,13 +13,14 @@ import (
 
 var begin = time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
 
-func TestServers(t *testing.T) {
-	addresses := func(texts ...string) (out []netip.Addr) {
-		for _, text := range texts {
-			out = append(out, netip.MustParseAddr(text))
-		}
-		return out
+func addressesOf(texts ...string) (out []netip.Addr) {
+	for _, text := range texts {
+		out = append(out, netip.MustParseAddr(text))
 	}
+	return out
+}
+
+func TestServers(t *testing.T) {
 	for _, tc := range []struct {
 		name     string
 		endpoint string
@@ -29,11 +30,11 @@ func TestServers(t *testing.T) {
 	}{
 		{"an address alone", "https://192.0.2.10:6443", nil, "192.0.2.10:6443", ""},
 		{"a name and a port alone", "https://cluster.example:443", nil, "cluster.example:443", ""},
-		{"the endpoint is one of them", "https://192.0.2.11:6443", addresses("192.0.2.10", "192.0.2.11"), "192.0.2.10:6443 192.0.2.11:6443", ""},
-		{"the endpoint's port is its own", "https://192.0.2.10:443", addresses("192.0.2.10"), "192.0.2.10:6443 192.0.2.10:443", ""},
-		{"the endpoint comes last", "https://cluster.example:6443", addresses("192.0.2.10", "2001:db8::10"),
+		{"the endpoint is one of them", "https://192.0.2.11:6443", addressesOf("192.0.2.10", "192.0.2.11"), "192.0.2.10:6443 192.0.2.11:6443", ""},
+		{"the endpoint's port is its own", "https://192.0.2.10:443", addressesOf("192.0.2.10"), "192.0.2.10:6443 192.0.2.10:443", ""},
+		{"the endpoint comes last", "https://cluster.example:6443", addressesOf("192.0.2.10", "2001:db8::10"),
 			"192.0.2.10:6443 [2001:db8::10]:6443 cluster.example:6443", ""},
-		{"IPv6", "https://[2001:db8::10]:6443", addresses("2001:db8::10"), "[2001:db8::10]:6443", ""},
+		{"IPv6", "https://[2001:db8::10]:6443", addressesOf("2001:db8::10"), "[2001:db8::10]:6443", ""},
 		{"no port", "https://192.0.2.10", nil, "", `endpoint "https://192.0.2.10": cannot be balanced: expected https://host:port`},
 		{"nothing", "", nil, "", `endpoint "": cannot be balanced: expected https://host:port`},
 	} {
@@ -50,6 +51,40 @@ func TestServers(t *testing.T) {
 			slices.Sort(want)
 			if !slices.Equal(got, want) {
 				t.Errorf("%v, want %v", got, want)
+			}
+		})
+	}
+}
+
+// TestOwn: a control-plane machine's own server comes first, once, and on loopback; the others as anywhere.
+func TestOwn(t *testing.T) {
+	planes := addressesOf("192.0.2.10", "192.0.2.11", "192.0.2.12")
+	for _, tc := range []struct{ name, endpoint, own, last string }{
+		{"the endpoint is another one's", "https://192.0.2.10:6443", "192.0.2.11", ""},
+		{"the endpoint is its own", "https://192.0.2.10:6443", "192.0.2.10", ""},
+		{"the endpoint is an address of its own that is not in the list", "https://192.0.2.99:6443", "192.0.2.10 192.0.2.99", ""},
+		{"the endpoint is everybody's", "https://192.0.2.9:6443", "192.0.2.12", "192.0.2.9:6443"},
+		{"it is in the list by an address that it does not know", "https://192.0.2.11:6443", "10.0.0.11", ""},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			spec := nodespec.Spec{NodeName: "cp-1", ControlPlane: true, Endpoint: tc.endpoint, ControlPlanes: planes, NodeIPs: addressesOf(strings.Fields(tc.own)...)}
+			got, err := Servers(spec)
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := []string{"127.0.0.1:6443"}
+			spec.ControlPlane = false // as a worker of the same name
+			others, err := Servers(spec)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, one := range others {
+				if !slices.ContainsFunc(spec.NodeIPs, func(a netip.Addr) bool { return strings.HasPrefix(one, a.String()+":") }) {
+					want = append(want, one)
+				}
+			}
+			if !slices.Equal(got, want) || tc.last != "" && got[len(got)-1] != tc.last {
+				t.Errorf("%v, want %v, at last %q", got, want, tc.last)
 			}
 		})
 	}
@@ -112,6 +147,14 @@ func TestState(t *testing.T) {
 			{answered(c, good), "c:1 a:1", "", "API server c:1; b:1: does not answer"},
 			{answered(a, good), "a:1 c:1", "", "API server a:1; b:1: does not answer"},
 			{answered(b, good), "a:1 b:1 c:1", "", "API server a:1"},
+		},
+		"a machine's own server starts last": {
+			{answered(b, good), "b:1 a:1 c:1", "", "API server b:1"},
+			{failed(a), "b:1 a:1 c:1", "", "API server b:1"},
+			{opened(b), "b:1 a:1 c:1", "", "API server b:1"},
+			{answered(a, dead), "b:1 c:1", "", "API server b:1; a:1: does not answer"},
+			{answered(a, sick), "b:1 c:1 a:1", "", "API server b:1; a:1: 500: etcd failed"},
+			{answered(a, good), "a:1 b:1 c:1", "", "API server a:1"},
 		},
 		"one failure makes others better, the second closes": {
 			{answered(a, good), "a:1 b:1 c:1", "", "API server a:1"},

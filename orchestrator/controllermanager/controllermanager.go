@@ -31,7 +31,7 @@ const Port = 10257
 
 // Component describes the controller manager without its Run function.
 func Component(spec nodespec.Spec, dirs layout.Dirs) component.Component {
-	config := kubeconfig.File(spec, dirs.Controllers, Name, nodespec.ControllersCert, nodespec.ControllersKey)
+	config := kubeconfig.ControllersFile(spec, dirs, Name, nodespec.ControllersCert, nodespec.ControllersKey)
 	return component.Component{
 		Process: component.Controllers,
 		Name:    Name,

@@ -48,7 +48,7 @@ func Component(spec nodespec.Spec, dirs layout.Dirs) component.Component {
 	if spec.External.DNS {
 		return component.Elsewhere(Name, "something else answers at the cluster DNS's address")
 	}
-	client := kubeconfig.File(spec, dirs.Node, Name, nodespec.DNSCert, nodespec.DNSKey)
+	client := kubeconfig.NodeFile(spec, dirs, Name, nodespec.DNSCert, nodespec.DNSKey)
 	return component.Component{Process: component.Node, Name: Name, Files: []component.File{client}}
 }
 

@@ -64,7 +64,7 @@ func describe(name string, spec nodespec.Spec, dirs layout.Dirs) component.Compo
 	return component.Component{
 		Process: component.Controllers,
 		Name:    name,
-		Files:   []component.File{kubeconfig.File(spec, dirs.Controllers, name, nodespec.ControllersCert, nodespec.ControllersKey)},
+		Files:   []component.File{kubeconfig.ControllersFile(spec, dirs, name, nodespec.ControllersCert, nodespec.ControllersKey)},
 	}
 }
 

@@ -20,16 +20,53 @@ type Server struct {
 	Name string
 }
 
-// Loopback is where each machine's API server listens, and where package balancer leads to one on a machine that has none. So
-// neither the machine's address nor one certain server has to work.
+// Loopback is where the API server of a control-plane machine listens for that machine, and where package balancer leads to one on a worker.
+// So whatever runs on a machine finds one there.
 var Loopback = netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), paths.PortKubernetes)
 
-// Local returns the API server for components of any node.
-func Local() Server { return Server{URL: "https://" + Loopback.String(), Name: "localhost"} }
+// beside is where package balancer listens on a control-plane machine, which has its own API server at Loopback, on all addresses.
+var beside = netip.AddrPortFrom(Loopback.Addr(), 6444)
 
-// File returns the kubeconfig of the named component in folder dir, with the client certificate cert and key there.
-func File(spec nodespec.Spec, dir, name, cert, key string) component.File {
-	server := Local()
+// Local returns the API server at Loopback: this machine's own for the control plane's processes, which work with no other.
+func Local() Server { return at(Loopback) }
+
+// Balancer is where package balancer leads the node's components to an API server that works. There is none on a control-plane machine
+// that has no other one to lead to: there it would only be in the way.
+func Balancer(spec nodespec.Spec) (listen netip.AddrPort, there bool) {
+	switch {
+	case !spec.ControlPlane:
+		return Loopback, true
+	case len(spec.OtherControlPlanes()) > 0:
+		return beside, true
+	}
+	return netip.AddrPort{}, false
+}
+
+// Node returns the API server for the components of process "node": the balancer where there is one. So neither the machine's address
+// nor one certain server has to work.
+func Node(spec nodespec.Spec) Server {
+	if listen, there := Balancer(spec); there {
+		return at(listen)
+	}
+	return Local()
+}
+
+// at is an API server by its address on loopback. Whoever leads there, the certificate is for the same name.
+func at(address netip.AddrPort) Server {
+	return Server{URL: "https://" + address.String(), Name: "localhost"}
+}
+
+// NodeFile returns the kubeconfig of the named component of process "node", with the client certificate cert and key of its folder.
+func NodeFile(spec nodespec.Spec, dirs layout.Dirs, name, cert, key string) component.File {
+	return file(spec, Node(spec), dirs.Node, name, cert, key)
+}
+
+// ControllersFile is the same for a component of process "controllers".
+func ControllersFile(spec nodespec.Spec, dirs layout.Dirs, name, cert, key string) component.File {
+	return file(spec, Local(), dirs.Controllers, name, cert, key)
+}
+
+func file(spec nodespec.Spec, server Server, dir, name, cert, key string) component.File {
 	content := fmt.Sprintf(`apiVersion: v1
 kind: Config
 clusters:

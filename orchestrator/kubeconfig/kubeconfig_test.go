@@ -1,39 +1,73 @@
 package kubeconfig
 
 import (
+	"net/netip"
 	"os"
 	"path/filepath"
 	"testing"
 
 	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/orlop-os/orlop/orchestrator/component"
+	"github.com/orlop-os/orlop/orchestrator/layout"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// TestFile reads the kubeconfig back as every client does.
-func TestFile(t *testing.T) {
-	for _, controlPlane := range []bool{true, false} {
-		spec := nodespec.Spec{Cluster: "c", ControlPlane: controlPlane, Endpoint: "https://cluster.example:6443"}
-		dir := t.TempDir()
-		for _, name := range []string{nodespec.CA, nodespec.KubeletCert, nodespec.KubeletKey} {
-			if err := os.WriteFile(filepath.Join(dir, name), nil, 0o600); err != nil {
-				t.Fatal(err)
+// TestFiles reads the kubeconfigs back as every client does. The balancer is where another API server may work than the machine's own.
+func TestFiles(t *testing.T) {
+	const own, beside = "https://127.0.0.1:6443", "https://127.0.0.1:6444"
+	address := netip.MustParseAddr
+	for name, c := range map[string]struct {
+		controlPlane bool
+		planes       []netip.Addr
+		node         string
+	}{
+		"a worker":                             {false, nil, own},
+		"a worker of several":                  {false, []netip.Addr{address("192.0.2.11"), address("192.0.2.12")}, own},
+		"a control plane of one":               {true, nil, own},
+		"a control plane that names itself":    {true, []netip.Addr{address("192.0.2.10"), address("2001:db8::10")}, own},
+		"a control plane of several":           {true, []netip.Addr{address("192.0.2.10"), address("192.0.2.11")}, beside},
+		"a control plane that names the other": {true, []netip.Addr{address("192.0.2.11")}, beside},
+	} {
+		t.Run(name, func(t *testing.T) {
+			spec := nodespec.Spec{
+				Cluster: "c", ControlPlane: c.controlPlane, ControlPlanes: c.planes, Endpoint: "https://cluster.example:6443",
+				NodeIPs: []netip.Addr{address("192.0.2.10"), address("2001:db8::10")},
 			}
-		}
-		file := File(spec, dir, "kubelet", nodespec.KubeletCert, nodespec.KubeletKey)
-		if file.Path != dir+"/kubelet.kubeconfig" {
-			t.Errorf("path %s", file.Path)
-		}
-		config, err := clientcmd.RESTConfigFromKubeConfig([]byte(file.Content))
-		if err != nil {
+			listen, there := Balancer(spec)
+			if balanced := !c.controlPlane || c.node == beside; there != balanced || there && "https://"+listen.String() != c.node {
+				t.Errorf("balancer at %s, %t", listen, there)
+			}
+			dirs := layout.Under(t.TempDir())
+			read(t, NodeFile(spec, dirs, "kubelet", nodespec.KubeletCert, nodespec.KubeletKey), dirs.Node, "kubelet", c.node)
+			read(t, ControllersFile(spec, dirs, "metrics", nodespec.MetricsCert, nodespec.MetricsKey), dirs.Controllers, "metrics", own)
+		})
+	}
+}
+
+func read(t *testing.T, file component.File, dir, name, url string) {
+	t.Helper()
+	at := func(suffix string) string { return filepath.Join(dir, name+suffix) }
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{filepath.Join(dir, nodespec.CA), at(".crt"), at(".key")} {
+		if err := os.WriteFile(path, nil, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		tls := config.TLSClientConfig
-		if config.Host != "https://127.0.0.1:6443" || tls.ServerName != "localhost" {
-			t.Errorf("server %s named %q, want the one on loopback", config.Host, tls.ServerName)
-		}
-		if tls.CAFile != dir+"/ca.crt" || tls.CertFile != dir+"/kubelet.crt" || tls.KeyFile != dir+"/kubelet.key" || len(tls.CertData) != 0 {
-			t.Errorf("credentials %+v, want the files' names", tls)
-		}
+	}
+	if file.Path != at(".kubeconfig") {
+		t.Errorf("path %s", file.Path)
+	}
+	config, err := clientcmd.RESTConfigFromKubeConfig([]byte(file.Content))
+	if err != nil {
+		t.Fatal(err)
+	}
+	tls := config.TLSClientConfig
+	if config.Host != url || tls.ServerName != "localhost" {
+		t.Errorf("%s: server %s named %q, want %s", name, config.Host, tls.ServerName, url)
+	}
+	if tls.CAFile != filepath.Join(dir, nodespec.CA) || tls.CertFile != at(".crt") || tls.KeyFile != at(".key") || len(tls.CertData) != 0 {
+		t.Errorf("%s: credentials %+v, want the files' names", name, tls)
 	}
 }

@@ -25,7 +25,7 @@ const HealthPort = 10248
 // Component describes the kubelet without its Run function.
 func Component(spec nodespec.Spec, dirs layout.Dirs) component.Component {
 	at := func(name string) string { return filepath.Join(dirs.Node, name) }
-	client := kubeconfig.File(spec, dirs.Node, Name, nodespec.KubeletCert, nodespec.KubeletKey)
+	client := kubeconfig.NodeFile(spec, dirs, Name, nodespec.KubeletCert, nodespec.KubeletKey)
 	resolvers := component.File{Path: at("resolv.conf"), Mode: 0o644, Content: resolvConf(spec.DNSUpstreams)}
 	config := component.File{Path: at("kubelet.yaml"), Mode: 0o600, Content: configuration(spec, dirs, resolvers.Path)}
 	return component.Component{

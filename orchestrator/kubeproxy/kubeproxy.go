@@ -36,7 +36,7 @@ func Component(spec nodespec.Spec, dirs layout.Dirs) component.Component {
 			return runExternal(ctx, path, nftables.CleanupLeftovers, announce)
 		}}
 	}
-	client := kubeconfig.File(spec, dirs.Node, Name, nodespec.ProxyCert, nodespec.ProxyKey)
+	client := kubeconfig.NodeFile(spec, dirs, Name, nodespec.ProxyCert, nodespec.ProxyKey)
 	config := component.File{Path: path, Mode: 0o600, Content: configuration(spec, client.Path)}
 	return component.Component{
 		Process: component.Node,

@@ -4,6 +4,9 @@
 // It is one lease for the whole process, not one for each component: they start and end together, and who leads is one line to look up.
 // A control plane of one machine has no such component: there is nobody to elect, and an election costs seconds after a power cut, when
 // the dead process's lease has to run out first.
+//
+// Each of these processes works with the API server of its own machine alone, and not through the balancer as the node does: a machine whose
+// API server does not work lets go of the lead, and those of one whose does take it (docs/decisions/0032-balancer.md).
 package lead
 
 import (
@@ -49,7 +52,7 @@ func Component(spec nodespec.Spec, dirs layout.Dirs) component.Component {
 	return component.Component{
 		Process: component.Controllers,
 		Name:    Name,
-		Files:   []component.File{kubeconfig.File(spec, dirs.Controllers, Name, nodespec.ControllersCert, nodespec.ControllersKey)},
+		Files:   []component.File{kubeconfig.ControllersFile(spec, dirs, Name, nodespec.ControllersCert, nodespec.ControllersKey)},
 	}
 }
 

@@ -39,7 +39,7 @@ func Nodes(spec nodespec.Spec, dirs layout.Dirs) []component.Component {
 	if spec.LocalVolumes.Disabled {
 		return nil
 	}
-	config := kubeconfig.File(spec, dirs.Node, NodeName, nodespec.KubeletCert, nodespec.KubeletKey)
+	config := kubeconfig.NodeFile(spec, dirs, NodeName, nodespec.KubeletCert, nodespec.KubeletKey)
 	return []component.Component{{Process: component.Node, Name: NodeName, Files: []component.File{config}}}
 }
 

@@ -46,7 +46,7 @@ func Controllers(spec nodespec.Spec, dirs layout.Dirs) []component.Component {
 	if spec.LocalVolumes.Disabled {
 		return nil
 	}
-	config := kubeconfig.File(spec, dirs.Controllers, Name, nodespec.ControllersCert, nodespec.ControllersKey)
+	config := kubeconfig.ControllersFile(spec, dirs, Name, nodespec.ControllersCert, nodespec.ControllersKey)
 	return []component.Component{{Process: component.Controllers, Name: Name, Files: []component.File{config}}}
 }
 

@@ -41,7 +41,7 @@ const (
 
 // Component describes the component without its Run function.
 func Component(spec nodespec.Spec, dirs layout.Dirs) component.Component {
-	client := kubeconfig.File(spec, dirs.Controllers, Name, nodespec.MetricsCert, nodespec.MetricsKey)
+	client := kubeconfig.ControllersFile(spec, dirs, Name, nodespec.MetricsCert, nodespec.MetricsKey)
 	return component.Component{Process: component.Controllers, Name: Name, Files: []component.File{client}}
 }
 

@@ -39,7 +39,7 @@ func Component(spec nodespec.Spec, dirs layout.Dirs) component.Component {
 	if spec.External.Network {
 		return component.Elsewhere(Name, "what connects pods enforces network policies")
 	}
-	config := kubeconfig.File(spec, dirs.Node, Name, nodespec.NodeAgentCert, nodespec.NodeAgentKey)
+	config := kubeconfig.NodeFile(spec, dirs, Name, nodespec.NodeAgentCert, nodespec.NodeAgentKey)
 	return component.Component{Process: component.Node, Name: Name, Files: []component.File{config}}
 }
 

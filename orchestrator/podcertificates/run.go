@@ -41,7 +41,7 @@ func Components(spec nodespec.Spec, dirs layout.Dirs) []component.Component {
 	if !spec.PodCertificates {
 		return nil
 	}
-	config := kubeconfig.File(spec, dirs.Controllers, Name, nodespec.ControllersCert, nodespec.ControllersKey)
+	config := kubeconfig.ControllersFile(spec, dirs, Name, nodespec.ControllersCert, nodespec.ControllersKey)
 	return []component.Component{{Process: component.Controllers, Name: Name, Files: []component.File{config}}}
 }
 

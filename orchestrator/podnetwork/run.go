@@ -46,7 +46,7 @@ const heal = time.Minute
 
 // Components describes the two parts without their Run function: the network, and the Node object as others see it.
 func Components(spec nodespec.Spec, dirs layout.Dirs) []component.Component {
-	config := kubeconfig.File(spec, dirs.Node, client, nodespec.NodeAgentCert, nodespec.NodeAgentKey)
+	config := kubeconfig.NodeFile(spec, dirs, client, nodespec.NodeAgentCert, nodespec.NodeAgentKey)
 	return []component.Component{
 		{Process: component.Node, Name: Name, Files: []component.File{config}},
 		{Process: component.Node, Name: NodeName},

@@ -27,7 +27,7 @@ const Port = 10259
 // Component describes the scheduler without its Run function.
 func Component(spec nodespec.Spec, dirs layout.Dirs) component.Component {
 	at := func(name string) string { return filepath.Join(dirs.Controllers, name) }
-	client := kubeconfig.File(spec, dirs.Controllers, Name, nodespec.SchedulerCert, nodespec.SchedulerKey)
+	client := kubeconfig.ControllersFile(spec, dirs, Name, nodespec.SchedulerCert, nodespec.SchedulerKey)
 	config := component.File{Path: at("kube-scheduler.yaml"), Mode: 0o600, Content: configuration(client.Path)}
 	return component.Component{
 		Process: component.Controllers,
