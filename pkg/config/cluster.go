@@ -44,16 +44,8 @@ type ClusterSpec struct {
 
 // Etcd says how the cluster's data are kept.
 type Etcd struct {
-	// Snapshots are taken by each control-plane machine by itself, and lie on its own disk: they help against a mistake, not against the loss of the machine (`orlopctl etcd snapshot`).
+	// Snapshots are taken by each control-plane machine by itself, and lie on its own disk: they help against a mistake, and against the loss of the machine only if they are sent elsewhere (target, or `orlopctl etcd snapshot`).
 	Snapshots Snapshots `yaml:"snapshots"`
-}
-
-// Snapshots says how often a snapshot of the data is taken, and how many are kept.
-type Snapshots struct {
-	// Every is the time from one to the next, 10m to 168h; with 0s none is taken, and those that are there stay.
-	Every Duration `yaml:"every"`
-	// Keep is the number of them that are kept, 1 to 32. Each takes as much of DATA as the data.
-	Keep int `yaml:"keep" jsonschema:"minimum=1,maximum=32"`
 }
 
 // LocalVolumes are volumes of claims on the machines' own disks, in DATA.
@@ -226,7 +218,7 @@ func (c *Cluster) defaults() {
 		Encapsulation: EncapsulationWireGuard,
 	}
 	c.Spec.DNS.CacheTTL = Duration(30 * time.Second)
-	c.Spec.Etcd.Snapshots = Snapshots{Every: Duration(6 * time.Hour), Keep: 4}
+	c.Spec.Etcd.Snapshots = defaultSnapshots()
 	c.Spec.LocalVolumes.Enabled = true
 	c.Spec.Kubernetes = Kubernetes{
 		AllowSchedulingOnControlPlane: true,

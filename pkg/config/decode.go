@@ -360,6 +360,10 @@ func textExpectation(t reflect.Type) string {
 		return "a hardware address, such as 52:54:00:12:34:56"
 	case reflect.TypeFor[Endpoint]():
 		return "https://host:port"
+	case reflect.TypeFor[StoreEndpoint]():
+		return wantStore
+	case reflect.TypeFor[Recipient]():
+		return wantRecipient
 	case reflect.TypeFor[HostPort]():
 		return "host:port"
 	case reflect.TypeFor[NameServer]():

@@ -211,14 +211,17 @@ type Endpoint struct {
 
 // UnmarshalText reads the URL.
 func (e *Endpoint) UnmarshalText(text []byte) error {
-	const want = "https://host:port, such as https://10.0.0.5:6443"
-	s := string(text)
+	return e.read(string(text), "https://host:port, such as https://10.0.0.5:6443", 6443, true)
+}
+
+// read reads the URL. One without a port has the usual one, unless it must say it.
+func (e *Endpoint) read(s, want string, usual uint16, mustSay bool) error {
 	u, err := url.Parse(s)
 	bad := &wrong{reason: fmt.Sprintf("%s is not an endpoint", quote(s)), expected: want}
 	switch {
 	case err != nil || (u.Host == "" && !strings.Contains(s, "://")):
 		if hostname(s) == nil {
-			bad.nearest = "https://" + s + ":6443"
+			bad.nearest = Endpoint{Host: s, Port: usual}.String()
 		}
 		return bad
 	case u.Scheme != "https":
@@ -233,11 +236,13 @@ func (e *Endpoint) UnmarshalText(text []byte) error {
 		bad.reason = "the host " + err.Error()
 		return bad
 	}
-	if u.Port() == "" {
-		bad.reason, bad.nearest = "the port is missing", Endpoint{Host: host, Port: 6443}.String()
+	port := uint64(usual)
+	if u.Port() != "" {
+		port, err = strconv.ParseUint(u.Port(), 10, 16)
+	} else if mustSay {
+		bad.reason, bad.nearest = "the port is missing", Endpoint{Host: host, Port: usual}.String()
 		return bad
 	}
-	port, err := strconv.ParseUint(u.Port(), 10, 16)
 	if err != nil || port == 0 {
 		bad.reason = fmt.Sprintf("the port %s is not in 1 to 65535", quote(u.Port()))
 		return bad

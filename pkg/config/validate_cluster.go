@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"time"
 )
 
 func (p *parser) cluster(c *Cluster) {
@@ -17,13 +16,7 @@ func (p *parser) cluster(c *Cluster) {
 	p.external(spec+".external", &c.Spec)
 	p.clusterDNS(spec+".dns", &c.Spec)
 	p.pki(spec+".pki", &c.Spec)
-	const snapshots = spec + ".etcd.snapshots"
-	if d := time.Duration(c.Spec.Etcd.Snapshots.Every); d != 0 && (d < 10*time.Minute || d > 7*24*time.Hour) {
-		p.on(snapshots+".every", wrong{reason: c.Spec.Etcd.Snapshots.Every.String() + " is out of range", expected: "10m to 168h, or 0s for none"})
-	}
-	if n := c.Spec.Etcd.Snapshots.Keep; n < 1 || n > 32 {
-		p.on(snapshots+".keep", wrong{reason: fmt.Sprintf("%d is out of range", n), expected: "1 to 32"})
-	}
+	p.snapshots(spec+".etcd.snapshots", &c.Spec.Etcd.Snapshots)
 	if r := c.Spec.LocalVolumes.Reserve; r != 0 && r < 256<<20 {
 		p.on(spec+".localVolumes.reserve", wrong{reason: r.String() + " is too little for the system", expected: "at least 256MiB"})
 	}
@@ -292,6 +285,7 @@ func (p *parser) pki(path string, spec *ClusterSpec) {
 	if worker {
 		p.notOnWorker(path+".serviceAccountKey", spec.PKI.ServiceAccountKey.IsZero())
 		p.notOnWorker("Cluster.spec.secretsEncryptionKey", spec.SecretsEncryptionKey.IsZero())
+		p.notOnWorker("Cluster.spec.etcd.snapshots.target", spec.Etcd.Snapshots.Target == nil)
 	}
 	p.signingKey(path+".serviceAccountKey", spec.PKI.ServiceAccountKey)
 	if spec.SecretsEncryptionKey.IsZero() && controlPlane {

@@ -22,11 +22,13 @@ var scalars = map[reflect.Type]*jsonschema.Schema{
 	reflect.TypeFor[config.SizeRange](): {
 		Type: "string", Pattern: `^ *(>=|<=) *[0-9]+(KiB|MiB|GiB|TiB)( *, *(>=|<=) *[0-9]+(KiB|MiB|GiB|TiB))? *$`, Examples: []any{">= 100GiB", ">= 100GiB, <= 2TiB"},
 	},
-	reflect.TypeFor[config.MilliCPU](): {OneOf: []*jsonschema.Schema{{Type: "string", Pattern: `^[0-9]+m?$`}, {Type: "integer", Minimum: "0"}}, Examples: []any{"200m", "2"}},
-	reflect.TypeFor[config.Duration](): {Type: "string", Pattern: `^([0-9]+(h|m|s|ms))+$`, Examples: []any{"10s", "1m30s"}},
-	reflect.TypeFor[config.MAC]():      {Type: "string", Pattern: `^[0-9A-Fa-f]{2}(:[0-9A-Fa-f]{2}){5}$`, Examples: []any{"52:54:00:12:34:56"}},
-	reflect.TypeFor[config.Endpoint](): {Type: "string", Pattern: `^https://[^/?#@]+:[0-9]{1,5}/?$`, Examples: []any{"https://10.0.0.5:6443"}},
-	reflect.TypeFor[config.HostPort](): {Type: "string", Pattern: `^([^/?#@:\[\]]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}$`, Examples: []any{"logs.example.com:6514"}},
+	reflect.TypeFor[config.MilliCPU]():      {OneOf: []*jsonschema.Schema{{Type: "string", Pattern: `^[0-9]+m?$`}, {Type: "integer", Minimum: "0"}}, Examples: []any{"200m", "2"}},
+	reflect.TypeFor[config.Duration]():      {Type: "string", Pattern: `^([0-9]+(h|m|s|ms))+$`, Examples: []any{"10s", "1m30s"}},
+	reflect.TypeFor[config.MAC]():           {Type: "string", Pattern: `^[0-9A-Fa-f]{2}(:[0-9A-Fa-f]{2}){5}$`, Examples: []any{"52:54:00:12:34:56"}},
+	reflect.TypeFor[config.Endpoint]():      {Type: "string", Pattern: `^https://[^/?#@]+:[0-9]{1,5}/?$`, Examples: []any{"https://10.0.0.5:6443"}},
+	reflect.TypeFor[config.StoreEndpoint](): {Type: "string", Pattern: `^https://[^/?#@]+/?$`, Examples: []any{"https://s3.example.com", "https://10.0.0.5:9000"}},
+	reflect.TypeFor[config.Recipient]():     {Type: "string", Pattern: `^age1[0-9a-z]+$`, Examples: []any{"age1suheuk8f2wayuxgxqwurclv5zatmqx468h3fna50ae82r0fw0a5q5x2er9"}},
+	reflect.TypeFor[config.HostPort]():      {Type: "string", Pattern: `^([^/?#@:\[\]]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}$`, Examples: []any{"logs.example.com:6514"}},
 	reflect.TypeFor[config.NameServer](): {
 		Type: "string", Pattern: `^([0-9]+(\.[0-9]+){3}(:[0-9]{1,5})?|` + addr6 + `|\[` + addr6 + `\]:[0-9]{1,5})$`,
 		Examples: []any{"10.0.0.2", "[2001:db8::2]:5353"},

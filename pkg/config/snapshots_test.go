@@ -1,0 +1,58 @@
+package config
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"filippo.io/age"
+)
+
+// TestRecipients: keys of both kinds are taken, but not beside each other, and not more than a few.
+func TestRecipients(t *testing.T) {
+	var usual, quantum []Recipient
+	for range mostRecipients + 1 {
+		key, err := age.GenerateX25519Identity()
+		check(t, err)
+		usual = append(usual, Recipient(key.Recipient().String()))
+	}
+	for range 2 {
+		key, err := age.GenerateHybridIdentity()
+		check(t, err)
+		quantum = append(quantum, Recipient(key.Recipient().String()))
+	}
+	for name, c := range map[string]struct {
+		recipients []Recipient
+		want       string // empty: no problem
+	}{
+		"none":    {nil, "snapshots would be sent that are not encrypted"},
+		"usual":   {usual[:mostRecipients], ""},
+		"quantum": {quantum, ""},
+		"mixed":   {[]Recipient{quantum[0], usual[0]}, "recipients[1]: is of another kind than the first"},
+		"many":    {usual, fmt.Sprintf("recipients: %d recipients; expected at most %d", mostRecipients+1, mostRecipients)},
+	} {
+		cfg := example(t)
+		cluster := *cfg.Cluster
+		cluster.Spec.Etcd.Snapshots.Recipients = c.recipients
+		cfg.Machine.Spec.Role, cfg.Cluster = RoleControlPlane, &cluster
+		problems := Check(cfg)
+		if text := problems.Error(); c.want == "" && len(problems) > 0 || c.want != "" && (len(problems) != 1 || !strings.Contains(text, c.want)) {
+			t.Errorf("%s: %d problems: %s; want %q", name, len(problems), text, c.want)
+		}
+	}
+}
+
+// TestPlace: what is remembered and shown of a target says where it leads, by a port too, and no secret.
+func TestPlace(t *testing.T) {
+	target := SnapshotTarget{Bucket: "backups", SecretKey: NewSecret("secret")}
+	for text, want := range map[string]string{"https://S3.example.com/": "https://s3.example.com:443/backups", "https://[::1]:9000": "https://[::1]:9000/backups"} {
+		check(t, target.Endpoint.UnmarshalText([]byte(text)))
+		if got := target.Place(); got != want {
+			t.Errorf("%s: %s, want %s", text, got, want)
+		}
+	}
+	target.Prefix = "orlop/site-1"
+	if got := target.Place(); got != "https://[::1]:9000/backups/orlop/site-1" {
+		t.Error(got)
+	}
+}
