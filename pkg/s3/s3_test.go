@@ -1,0 +1,194 @@
+package s3
+
+import (
+	"bytes"
+	"context"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/orlop-os/orlop/pkg/s3/s3test"
+)
+
+const accessKey, secretKey = "EXAMPLE-ACCESS-KEY", "example/secret+key"
+
+// serve is a bucket that a handler answers for.
+func serve(t *testing.T, h http.Handler) Bucket {
+	t.Helper()
+	server := httptest.NewTLSServer(h)
+	t.Cleanup(server.Close)
+	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
+	return Bucket{Endpoint: server.URL, Region: "eu-central-1", Name: "backups", AccessKey: accessKey, SecretKey: secretKey, CA: ca}
+}
+
+func newStore() *s3test.Store {
+	return &s3test.Store{Region: "eu-central-1", Bucket: "backups", AccessKey: accessKey, SecretKey: secretKey}
+}
+
+// TestPut: the store has the object under its key, whole, and has found the signature right by its own reckoning.
+func TestPut(t *testing.T) {
+	store := newStore()
+	b := serve(t, store)
+	for key, size := range map[string]int{"orlop/prod/m1/20261122T201140Z-1234-3.6.0.db.age": 3<<20 + 17, "a_b-c.d": 1} {
+		want := bytes.Repeat([]byte("x"), size)
+		if err := b.Put(t.Context(), key, bytes.NewReader(want), int64(size)); err != nil {
+			t.Error(err)
+		}
+		if got, ok := store.Object(key); !ok || !bytes.Equal(got, want) {
+			t.Errorf("%s: %t, %d bytes; want %d", key, ok, len(got), size)
+		}
+	}
+	// A part of something larger, in the place of what was there.
+	if err := b.Put(t.Context(), "a_b-c.d", strings.NewReader("more than that"), 4); err != nil {
+		t.Error(err)
+	}
+	if got, _ := store.Object("a_b-c.d"); string(got) != "more" {
+		t.Errorf("%q", got)
+	}
+}
+
+// TestRequest: the length is known, the digest signed, and who is to be refused is so before anything is sent.
+func TestRequest(t *testing.T) {
+	b := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method != http.MethodPut || r.URL.Path != "/backups/k" || r.ContentLength != 5 || len(r.TransferEncoding) != 0 {
+			t.Errorf("%s %s, %d bytes, %v", r.Method, r.URL, r.ContentLength, r.TransferEncoding)
+		}
+		const hello = "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824" // SHA-256 of "hello"
+		if got := r.Header.Get("X-Amz-Content-Sha256"); got != hello {
+			t.Errorf("the digest is %s", got)
+		}
+		if r.Header.Get("Expect") != "100-continue" {
+			t.Error("the object comes unasked")
+		}
+	}))
+	if err := b.Put(t.Context(), "k", strings.NewReader("hello"), 5); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestRefused: each failure says what the store says, and no credentials.
+func TestRefused(t *testing.T) {
+	store := newStore()
+	good := serve(t, store)
+	stolen := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		http.Redirect(w, r, "https://elsewhere.example/", http.StatusTemporaryRedirect)
+	}))
+	broken := serve(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusBadGateway)
+		_, _ = io.WriteString(w, "<html>\x1b[31m")
+	}))
+	with := func(change func(*Bucket)) Bucket { b := good; change(&b); return b }
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	listener.Close()
+	for name, c := range map[string]struct {
+		b    Bucket
+		want string
+	}{
+		"another secret":       {with(func(b *Bucket) { b.SecretKey = "example/secret+key " }), "the store answers SignatureDoesNotMatch: the signature is another one (AWS4-HMAC-SHA256 Credential=…/"},
+		"another user":         {with(func(b *Bucket) { b.AccessKey = "SOMEBODY" }), "SignatureDoesNotMatch: the credential is another one"},
+		"another region":       {with(func(b *Bucket) { b.Region = "us-east-1" }), "SignatureDoesNotMatch"},
+		"another bucket":       {with(func(b *Bucket) { b.Name = "other" }), "NoSuchBucket: The specified bucket does not exist (HTTP 404)"},
+		"nobody vouches":       {with(func(b *Bucket) { b.CA = nil }), "certificate signed by unknown authority"},
+		"no certificate":       {with(func(b *Bucket) { b.CA = []byte("x") }), "there is no certificate in the CA"},
+		"nobody there":         {with(func(b *Bucket) { b.Endpoint = "https://" + listener.Addr().String() }), "connection refused"},
+		"sent elsewhere":       {stolen, "the store answers 307 Temporary Redirect"},
+		"not a store's answer": {broken, "the store answers 502 Bad Gateway"},
+	} {
+		err := c.b.Put(t.Context(), "k", strings.NewReader("hello"), 5)
+		if err == nil || !strings.Contains(err.Error(), c.want) || !strings.HasPrefix(err.Error(), c.b.Endpoint+"/"+c.b.Name+": cannot put k: ") {
+			t.Errorf("%s: %v; want %q", name, err, c.want)
+			continue
+		}
+		for _, secret := range []string{accessKey, secretKey} {
+			if strings.Contains(err.Error(), secret) {
+				t.Errorf("%s: %v: it shows %s", name, err, secret)
+			}
+		}
+	}
+	if err := good.Put(t.Context(), "k", strings.NewReader("hello"), 6); err == nil || !strings.Contains(err.Error(), "it has 5 bytes, and not 6") {
+		t.Errorf("shorter than it was: %v", err)
+	}
+	if err := good.Put(t.Context(), "k", strings.NewReader(""), 0); err == nil || !strings.Contains(err.Error(), "it is empty") {
+		t.Errorf("empty: %v", err)
+	}
+	if err := good.Put(t.Context(), "k", nil, MaxSize+1); err == nil || !strings.Contains(err.Error(), "it has 5120 MiB, and a store takes 5120 in one piece") {
+		t.Errorf("too large: %v", err)
+	}
+	if keys := store.Keys(); len(keys) != 0 {
+		t.Errorf("there are %q", keys)
+	}
+}
+
+// TestEnd: a context that ends, ends it.
+func TestEnd(t *testing.T) {
+	came, done := make(chan struct{}), make(chan struct{})
+	b := serve(t, http.HandlerFunc(func(http.ResponseWriter, *http.Request) { close(came); <-done }))
+	t.Cleanup(func() { close(done) })
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() { <-came; cancel() }()
+	if err := b.Put(ctx, "k", strings.NewReader("hello"), 5); err == nil || !strings.Contains(err.Error(), "context canceled") {
+		t.Error(err)
+	}
+}
+
+// TestWatch: late is called when nobody has read on for a while, and not before the first byte or after the last.
+func TestWatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		late := false
+		w := watch(strings.NewReader("ab"), func() { late = true })
+		check := func(when string, want bool) {
+			t.Helper()
+			synctest.Wait()
+			if late != want {
+				t.Errorf("%s: %t", when, late)
+			}
+		}
+		time.Sleep(2 * stallTime)
+		check("before the first byte", false)
+		for range 2 {
+			if _, err := w.Read(make([]byte, 1)); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(stallTime - time.Second)
+			check("in time", false)
+		}
+		if _, err := w.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * stallTime)
+		check("after the last byte", false)
+		w = watch(strings.NewReader("ab"), func() { late = true })
+		if _, err := w.Read(make([]byte, 1)); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(stallTime)
+		check("late", true)
+	})
+}
+
+// TestAuthorities: what is given counts beside the system's.
+func TestAuthorities(t *testing.T) {
+	b := serve(t, http.NotFoundHandler())
+	client, err := b.client()
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool, err := x509.SystemCertPool()
+	if err != nil {
+		pool = x509.NewCertPool()
+	}
+	if pool.AppendCertsFromPEM(b.CA); !client.Transport.(*http.Transport).TLSClientConfig.RootCAs.Equal(pool) {
+		t.Error("other authorities count")
+	}
+}

@@ -1,0 +1,172 @@
+// Package s3test is a store of objects for tests. It takes PUTs as Amazon's does, and judges the signature of each by itself, as the
+// documentation has it (Signature Version 4, "Authenticating Requests: Using the Authorization Header"), and not with the library that
+// has made it.
+package s3test
+
+import (
+	"crypto/hmac"
+	"crypto/md5"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Store is a store with one user, who may put objects and nothing else.
+type Store struct {
+	Region, Bucket       string
+	AccessKey, SecretKey string
+
+	mu      sync.Mutex
+	objects map[string][]byte // by their keys
+	puts    int
+	failing int
+}
+
+// Keys are those of the objects that there are.
+func (s *Store) Keys() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Sorted(maps.Keys(s.objects))
+}
+
+// Object is what lies under a key.
+func (s *Store) Object(key string) ([]byte, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	text, ok := s.objects[key]
+	return text, ok
+}
+
+// Puts is how many requests have come, whatever became of them.
+func (s *Store) Puts() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.puts
+}
+
+// Fail has so many of the next requests refused.
+func (s *Store) Fail(requests int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.failing = requests
+}
+
+// ServeHTTP takes an object, or says as a store does why not.
+func (s *Store) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	s.mu.Lock()
+	s.puts++
+	fails := s.failing > 0
+	if fails {
+		s.failing--
+	}
+	s.mu.Unlock()
+	refuse := func(status int, code, format string, args ...any) {
+		w.Header().Set("Content-Type", "application/xml")
+		w.WriteHeader(status)
+		fmt.Fprintf(w, "<?xml version=\"1.0\"?>\n<Error><Code>%s</Code><Message>%s</Message></Error>", code, fmt.Sprintf(format, args...))
+	}
+	key, inBucket := strings.CutPrefix(r.URL.Path, "/"+s.Bucket+"/")
+	switch problem := s.judge(r, time.Now()); {
+	case fails:
+		refuse(http.StatusServiceUnavailable, "SlowDown", "Please reduce your request rate.")
+		return
+	case problem != "":
+		refuse(http.StatusForbidden, "SignatureDoesNotMatch", "%s (%s)", problem, r.Header.Get("Authorization")) // stores repeat what they were told
+		return
+	case r.Method != http.MethodPut:
+		refuse(http.StatusForbidden, "AccessDenied", "Access Denied")
+		return
+	case !inBucket || key == "":
+		refuse(http.StatusNotFound, "NoSuchBucket", "The specified bucket does not exist")
+		return
+	case r.ContentLength < 0:
+		refuse(http.StatusLengthRequired, "MissingContentLength", "You must provide the Content-Length HTTP header.")
+		return
+	}
+	text, err := io.ReadAll(r.Body)
+	if err != nil || int64(len(text)) != r.ContentLength {
+		return // it has broken off: there is nobody to tell
+	}
+	sum, check := sha256.Sum256(text), md5.Sum(text)
+	if hex.EncodeToString(sum[:]) != r.Header.Get("X-Amz-Content-Sha256") {
+		refuse(http.StatusBadRequest, "XAmzContentSHA256Mismatch", "The provided 'x-amz-content-sha256' header does not match what was computed.")
+		return
+	}
+	if base64.StdEncoding.EncodeToString(check[:]) != r.Header.Get("Content-Md5") { // as a bucket with Object Lock wants it
+		refuse(http.StatusBadRequest, "BadDigest", "The Content-MD5 you specified did not match what we received.")
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.objects == nil {
+		s.objects = map[string][]byte{}
+	}
+	s.objects[key] = text
+}
+
+// skew is how far the clocks may be apart.
+const skew = 15 * time.Minute
+
+// judge says what is wrong with a request's signature; nothing if it is right.
+func (s *Store) judge(r *http.Request, now time.Time) string {
+	given, ok := strings.CutPrefix(r.Header.Get("Authorization"), "AWS4-HMAC-SHA256 ")
+	if !ok {
+		return "there is no signature"
+	}
+	fields := map[string]string{}
+	for field := range strings.SplitSeq(given, ",") {
+		name, value, _ := strings.Cut(strings.TrimSpace(field), "=")
+		fields[name] = value
+	}
+	date := r.Header.Get("X-Amz-Date")
+	at, err := time.Parse("20060102T150405Z", date)
+	if err != nil || now.Sub(at).Abs() > skew {
+		return "the date is " + date
+	}
+	day := date[:8]
+	scope := strings.Join([]string{day, s.Region, "s3", "aws4_request"}, "/")
+	if fields["Credential"] != s.AccessKey+"/"+scope {
+		return "the credential is another one"
+	}
+	signed := strings.Split(fields["SignedHeaders"], ";")
+	for _, must := range []string{"host", "x-amz-content-sha256", "x-amz-date", "content-md5"} {
+		if !slices.Contains(signed, must) {
+			return must + " is not signed"
+		}
+	}
+	if !slices.IsSorted(signed) {
+		return "the headers are not in order"
+	}
+	canonical := []string{r.Method, r.URL.EscapedPath(), r.URL.RawQuery}
+	for _, name := range signed {
+		value := r.Header.Get(name)
+		switch name {
+		case "host":
+			value = r.Host
+		case "content-length":
+			value = fmt.Sprint(r.ContentLength)
+		}
+		canonical = append(canonical, name+":"+strings.Join(strings.Fields(value), " "))
+	}
+	canonical = append(canonical, "", fields["SignedHeaders"], r.Header.Get("X-Amz-Content-Sha256"))
+	hashed := sha256.Sum256([]byte(strings.Join(canonical, "\n")))
+	toSign := strings.Join([]string{"AWS4-HMAC-SHA256", date, scope, hex.EncodeToString(hashed[:])}, "\n")
+	key := []byte("AWS4" + s.SecretKey)
+	for _, part := range []string{day, s.Region, "s3", "aws4_request", toSign} {
+		mac := hmac.New(sha256.New, key)
+		mac.Write([]byte(part))
+		key = mac.Sum(nil)
+	}
+	if !hmac.Equal([]byte(hex.EncodeToString(key)), []byte(fields["Signature"])) {
+		return "the signature is another one"
+	}
+	return ""
+}
