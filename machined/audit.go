@@ -156,6 +156,10 @@ func target(request, answer any) string {
 		case r.Kept != "":
 			what = "kept " + r.Kept
 		}
+	case *api.EtcdSnapshotRequest:
+		if r.Kept != "" {
+			what = "kept " + r.Kept
+		}
 	case *api.RelayData:
 		what = "machine " + r.Target
 	}

@@ -23,6 +23,7 @@ import (
 	"github.com/orlop-os/orlop/machined/upgrade"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/cell"
+	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/plainfile"
@@ -109,7 +110,7 @@ type etcdAPI struct {
 	m *machine
 }
 
-func (a etcdAPI) Snapshot(_ *api.EtcdSnapshotRequest, stream grpc.ServerStreamingServer[api.EtcdSnapshotResponse]) error {
+func (a etcdAPI) Snapshot(request *api.EtcdSnapshotRequest, stream grpc.ServerStreamingServer[api.EtcdSnapshotResponse]) error {
 	if err := a.m.noData(); err != nil {
 		return err
 	}
@@ -124,7 +125,7 @@ func (a etcdAPI) Snapshot(_ *api.EtcdSnapshotRequest, stream grpc.ServerStreamin
 	defer f.Close()
 	taking, cancel := a.m.within(stream.Context(), dataTime)
 	defer cancel()
-	taken, err := ask[nodespec.EtcdSnapshot](taking, a.m, paths.UserAPI, "snapshot-data", nil, f)
+	taken, err := ask[nodespec.EtcdSnapshot](taking, a.m, paths.UserAPI, "snapshot-data", nodespec.EtcdGive{Kept: request.Kept}, f)
 	if err != nil {
 		return status.Error(codes.FailedPrecondition, err.Error())
 	}
@@ -133,7 +134,11 @@ func (a etcdAPI) Snapshot(_ *api.EtcdSnapshotRequest, stream grpc.ServerStreamin
 		return status.Errorf(codes.Internal, "etcd: cannot read the snapshot: %v", err)
 	}
 	about := &api.EtcdSnapshot{Revision: taken.Revision, Keys: int64(taken.Keys), Size: info.Size(), Version: taken.Version}
-	a.m.events.add("etcd", "op", fmt.Sprintf("a snapshot was taken at revision %d by %s", taken.Revision, caller(stream.Context())))
+	what := fmt.Sprintf("a snapshot was taken at revision %d", taken.Revision)
+	if request.Kept != "" {
+		what = fmt.Sprintf("the snapshot %q was fetched", request.Kept)
+	}
+	a.m.events.add("etcd", "op", what+" by "+caller(stream.Context()))
 	return endOfStream(a.m.transfer(func(moved func()) error {
 		return sendSnapshot(about, io.NewSectionReader(f, 0, info.Size()), func(r *api.EtcdSnapshotResponse) error {
 			moved()
@@ -169,15 +174,62 @@ func (a etcdAPI) List(ctx context.Context, _ *api.EtcdListRequest) (*api.EtcdLis
 	if err := a.m.noData(); err != nil {
 		return nil, err
 	}
-	kept, err := ask[[]nodespec.EtcdKept](ctx, a.m, paths.UserAPI, "kept-snapshots", nil)
+	want, _ := a.m.wantedSnapshots()
+	place := snapshotTarget(want).Place
+	kept, err := ask[[]nodespec.EtcdKept](ctx, a.m, paths.UserAPI, "kept-snapshots", place)
 	if err != nil {
 		return nil, status.Error(codes.FailedPrecondition, err.Error())
 	}
-	out := &api.EtcdListResponse{}
+	out := &api.EtcdListResponse{Target: place, Problem: a.m.sender.problem(place)}
 	for _, s := range kept {
-		out.Snapshots = append(out.Snapshots, &api.EtcdKept{Name: s.Name, At: timestamppb.New(s.At), Revision: s.Revision, Size: s.Size, Version: s.Version})
+		out.Snapshots = append(out.Snapshots, toKept(s))
 	}
 	return out, nil
+}
+
+func toKept(s nodespec.EtcdKept) *api.EtcdKept {
+	out := &api.EtcdKept{Name: s.Name, At: timestamppb.New(s.At), Revision: s.Revision, Size: s.Size, Version: s.Version, Encrypted: s.Encrypted}
+	if !s.Sent.IsZero() {
+		out.Sent = timestamppb.New(s.Sent)
+	}
+	return out
+}
+
+func (a etcdAPI) Keep(context.Context, *api.EtcdKeepRequest) (*api.EtcdKeepResponse, error) {
+	m := a.m
+	if err := m.noData(); err != nil {
+		return nil, err
+	}
+	want, _ := m.wantedSnapshots()
+	if now, _ := m.upgrade.Get(); now.Undecided() != nil {
+		return nil, status.Errorf(codes.FailedPrecondition, "etcd: no snapshot was kept: %v", now.Undecided())
+	}
+	made, err := m.keepNow(want)
+	if err != nil {
+		return nil, err
+	}
+	problem := m.sendNow(want)
+	if list, err := ask[[]nodespec.EtcdKept](m.working, m, paths.UserAPI, "kept-snapshots", snapshotTarget(want).Place); err == nil {
+		if i := slices.IndexFunc(list, func(s nodespec.EtcdKept) bool { return s.Name == made.Name }); i >= 0 {
+			made = list[i] // with when it was sent
+		}
+	}
+	return &api.EtcdKeepResponse{Kept: toKept(made), Problem: problem}, nil
+}
+
+// keepNow takes one of the machine's own snapshots. It goes on without the caller.
+func (m *machine) keepNow(want config.Snapshots) (nodespec.EtcdKept, error) {
+	if !m.moving.TryLock() {
+		return nodespec.EtcdKept{}, errMoving
+	}
+	defer m.moving.Unlock()
+	ctx, cancel := m.within(context.Background(), dataTime)
+	defer cancel()
+	made, err := m.keepSnapshot(ctx, want)
+	if err != nil {
+		return made, status.Errorf(codes.FailedPrecondition, "etcd: no snapshot was kept: %v", err)
+	}
+	return made, nil
 }
 
 func (a etcdAPI) Restore(stream grpc.ClientStreamingServer[api.EtcdRestoreRequest, api.EtcdRestoreResponse]) error {

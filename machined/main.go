@@ -22,7 +22,7 @@
 //	shipping.go    where logs go besides the machine itself
 //	state.go       what can be observed
 //	drift.go       what of it is not as it was configured
-//	snapshots.go   the snapshots of the cluster's data that the machine takes by itself
+//	snapshots.go   the snapshots of the cluster's data that the machine takes by itself, which sending.go sends elsewhere
 //	kernellog.go   the kernel's log of the start before
 //	api.go, cluster.go, debug.go, etcd.go, files.go   the methods of the API
 //
@@ -120,6 +120,8 @@ type machine struct {
 	reads     chan struct{} // holds one for each file that is read
 	profiling sync.Mutex    // one profile is taken at a time
 	moving    sync.Mutex    // one snapshot of the cluster's data is taken or restored at a time
+	routine   routine       // of taking them
+	sender    sender        // of those that are kept
 	audit     *audit.Log    // who called what; nil where it cannot be written
 	shipping  shipping
 	book      book // client certificates issued and revoked
@@ -167,6 +169,7 @@ func newMachine() *machine {
 		pulls:         make(chan struct{}, mostPulled),
 		relays:        newRelays(),
 		captures:      make(chan struct{}, mostCaptures),
+		sender:        sender{woke: make(chan struct{}, 1)},
 		reads:         make(chan struct{}, mostReads),
 		desk:          desk{code: cell.New(pairing.Code("")), tries: map[netip.Prefix]*rate.Limiter{}},
 		modules:       host.ModuleIndex(),

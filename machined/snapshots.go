@@ -3,14 +3,16 @@ package main
 import (
 	"context"
 	"fmt"
+	"sync"
 	"time"
 
+	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/paths"
 )
 
 // The snapshots of the cluster's data that the machine takes by itself (Cluster.spec.etcd.snapshots). The files are the orchestrator's
-// (orchestrator/etcd/kept.go); here is when.
+// (orchestrator/etcd/kept.go); here is when. They are sent elsewhere in sending.go.
 
 const (
 	// snapshotLook is how often the machine looks whether one is due.
@@ -31,11 +33,10 @@ func due(last, now time.Time, every time.Duration) bool {
 func (m *machine) keepSnapshots() {
 	tick := time.NewTicker(snapshotLook)
 	defer tick.Stop()
-	r := routine{m: m}
 	for {
 		select {
 		case <-tick.C:
-			r.look(time.Now())
+			m.lookForSnapshot(time.Now())
 		case <-m.working.Done():
 			return
 		}
@@ -44,22 +45,48 @@ func (m *machine) keepSnapshots() {
 
 // routine is what is remembered from one look to the next.
 type routine struct {
-	m     *machine
+	sync.Mutex
 	known bool      // whether last is
 	last  time.Time // when the newest one was taken
 	rests time.Time // until then, after a failure
 }
 
-// look takes a snapshot if one is due and nothing is in the way.
-func (r *routine) look(now time.Time) {
-	m := r.m
+// waits tells whether nothing is to be done, as far as that is known.
+func (r *routine) waits(now time.Time, every time.Duration) bool {
+	r.Lock()
+	defer r.Unlock()
+	return every == 0 || r.known && !due(r.last, now, every) || now.Before(r.rests)
+}
+
+// taken notes when the newest one was taken; the zero time where there is none.
+func (r *routine) taken(at time.Time) {
+	r.Lock()
+	defer r.Unlock()
+	r.known, r.last = true, at
+}
+
+// rest has nothing done until then.
+func (r *routine) rest(until time.Time) {
+	r.Lock()
+	defer r.Unlock()
+	r.rests = until
+}
+
+// wantedSnapshots is what the configuration wants of the cluster's data that lie on this machine; false if they do not.
+func (m *machine) wantedSnapshots() (config.Snapshots, bool) {
 	in, _ := m.config.Get()
-	if m.noData() != nil || in.config == nil || in.config.Cluster == nil || !in.trial.IsZero() {
-		return
+	if m.noData() != nil || in.config == nil || in.config.Cluster == nil {
+		return config.Snapshots{}, false
 	}
-	want := in.config.Cluster.Spec.Etcd.Snapshots
+	return in.config.Cluster.Spec.Etcd.Snapshots, true
+}
+
+// lookForSnapshot takes a snapshot if one is due and nothing is in the way.
+func (m *machine) lookForSnapshot(now time.Time) {
+	in, _ := m.config.Get()
+	want, there := m.wantedSnapshots()
 	every := time.Duration(want.Every)
-	if every == 0 || r.known && !due(r.last, now, every) || now.Sub(m.started) < snapshotQuiet || now.Before(r.rests) {
+	if !there || !in.trial.IsZero() || m.routine.waits(now, every) || now.Sub(m.started) < snapshotQuiet {
 		return
 	}
 	if going, _ := m.upgrade.Get(); going.Undecided() != nil || !m.writing.TryLock() {
@@ -70,34 +97,47 @@ func (r *routine) look(now time.Time) {
 		return
 	}
 	defer m.moving.Unlock()
-	if err := r.take(now, every, want.Keep); err != nil && m.working.Err() == nil {
+	if err := m.takeSnapshot(now, want); err != nil && m.working.Err() == nil {
 		rest := min(every, snapshotRest)
-		r.rests = now.Add(rest)
+		m.routine.rest(now.Add(rest))
 		m.events.add("etcd", "failure", fmt.Sprintf("the machine keeps no new snapshot, and tries again in %v: %v", rest, err))
 	}
 }
 
-// take takes one if it is due.
-func (r *routine) take(now time.Time, every time.Duration, keep int) error {
-	ctx, cancel := r.m.within(context.Background(), dataTime)
+// takeSnapshot takes one if it is due, and has it sent.
+func (m *machine) takeSnapshot(now time.Time, want config.Snapshots) error {
+	ctx, cancel := m.within(context.Background(), dataTime)
 	defer cancel()
-	if !r.known {
-		kept, err := ask[[]nodespec.EtcdKept](ctx, r.m, paths.UserAPI, "kept-snapshots", nil)
-		if err != nil {
-			return err
-		}
-		if r.known = true; len(kept) > 0 {
-			r.last = kept[0].At
-		}
-		if !due(r.last, now, every) {
-			return nil
-		}
-	}
-	made, err := ask[nodespec.EtcdKept](ctx, r.m, paths.UserAPI, "keep-snapshot", keep)
+	kept, err := ask[[]nodespec.EtcdKept](ctx, m, paths.UserAPI, "kept-snapshots", "")
 	if err != nil {
 		return err
 	}
-	r.last = made.At
-	r.m.events.add("etcd", "op", fmt.Sprintf("the machine keeps the snapshot %s, %d KiB", made.Name, made.Size>>10))
+	last := time.Time{}
+	if len(kept) > 0 {
+		last = kept[0].At
+	}
+	if m.routine.taken(last); !due(last, now, time.Duration(want.Every)) {
+		return nil
+	}
+	if _, err := m.keepSnapshot(ctx, want); err != nil {
+		return err
+	}
+	m.sender.wake()
 	return nil
+}
+
+// keepSnapshot takes one now.
+func (m *machine) keepSnapshot(ctx context.Context, want config.Snapshots) (nodespec.EtcdKept, error) {
+	order := nodespec.EtcdKeep{Most: want.Keep}
+	for _, r := range want.Recipients {
+		order.Recipients = append(order.Recipients, string(r))
+	}
+	made, err := ask[nodespec.EtcdKept](ctx, m, paths.UserAPI, "keep-snapshot", order)
+	if err != nil {
+		return made, err
+	}
+	m.routine.taken(made.At)
+	m.sender.more()
+	m.events.add("etcd", "op", fmt.Sprintf("the machine keeps the snapshot %s, %d KiB", made.Name, made.Size>>10))
+	return made, nil
 }

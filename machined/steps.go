@@ -392,5 +392,6 @@ func stepFollow(ctx context.Context, m *machine) error {
 	go m.learnRevocations(ctx)
 	go m.keepForgetting(ctx)
 	go m.keepSnapshots()
+	go m.sendSnapshots()
 	return nil
 }

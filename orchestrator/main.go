@@ -19,11 +19,13 @@
 //
 // And for whoever looks after the cluster's data (etcd.Commands), some with a file as descriptor 3:
 //
-//	orchestrator snapshot-data    fills the file with what etcd holds, writes a nodespec.EtcdSnapshot
+//	orchestrator snapshot-data    reads a nodespec.EtcdGive, fills the file with what etcd holds or one that was kept, writes a
+//	                              nodespec.EtcdSnapshot
 //	orchestrator restore-data     reads a nodespec.EtcdRestore and the file, writes the nodespec.EtcdRestored that comes in force when
 //	                              orchestrator api starts next
-//	orchestrator keep-snapshot    reads a number, keeps one more snapshot on DATA and that many at most, writes the nodespec.EtcdKept
-//	orchestrator kept-snapshots   writes the nodespec.EtcdKept of all of them, the newest first
+//	orchestrator keep-snapshot    reads a nodespec.EtcdKeep, keeps one more snapshot on DATA, writes the nodespec.EtcdKept
+//	orchestrator kept-snapshots   reads a place (nodespec.EtcdTarget), writes the nodespec.EtcdKept of all of them, the newest first
+//	orchestrator send-snapshot    reads a nodespec.EtcdTarget, puts the newest that it does not have there, writes a nodespec.EtcdSent
 //	orchestrator data-status      writes a nodespec.EtcdStatus
 //	orchestrator remove-member    reads a member's name or id, writes the nodespec.EtcdMember that it has removed
 //	orchestrator leave-members    removes this machine's own member if there are others, writes its nodespec.EtcdMember

@@ -30,25 +30,43 @@ var Commands = map[string]Command{
 	"save-data": func(ctx context.Context, spec nodespec.Spec, dirs layout.Dirs, _ io.Reader) (any, error) {
 		return Save(ctx, spec, dirs)
 	},
-	"snapshot-data": func(ctx context.Context, _ nodespec.Spec, dirs layout.Dirs, _ io.Reader) (any, error) {
+	"snapshot-data": func(ctx context.Context, spec nodespec.Spec, dirs layout.Dirs, question io.Reader) (any, error) {
+		order, err := decode[nodespec.EtcdGive](question)
+		if err != nil {
+			return nil, err
+		}
+		if order.Kept != "" {
+			return keeper{dirs, spec}.giveKept(order.Kept, given())
+		}
 		return Snapshot(ctx, dirs, given())
 	},
 	"restore-data": func(ctx context.Context, spec nodespec.Spec, dirs layout.Dirs, question io.Reader) (any, error) {
-		var order nodespec.EtcdRestore
-		if err := json.NewDecoder(question).Decode(&order); err != nil {
-			return nil, fmt.Errorf("the order cannot be decoded: %w", err)
+		order, err := decode[nodespec.EtcdRestore](question)
+		if err != nil {
+			return nil, err
 		}
 		return keeper{dirs, spec}.prepare(ctx, order, given(), ownFormat())
 	},
 	"keep-snapshot": func(ctx context.Context, spec nodespec.Spec, dirs layout.Dirs, question io.Reader) (any, error) {
-		var most int
-		if err := json.NewDecoder(question).Decode(&most); err != nil {
-			return nil, fmt.Errorf("the number of snapshots cannot be decoded: %w", err)
+		order, err := decode[nodespec.EtcdKeep](question)
+		if err != nil {
+			return nil, err
 		}
-		return keeper{dirs, spec}.keep(ctx, most, untouched)
+		return keeper{dirs, spec}.keep(ctx, order, untouched)
 	},
-	"kept-snapshots": func(_ context.Context, spec nodespec.Spec, dirs layout.Dirs, _ io.Reader) (any, error) {
-		return keeper{dirs, spec}.kept()
+	"kept-snapshots": func(_ context.Context, spec nodespec.Spec, dirs layout.Dirs, question io.Reader) (any, error) {
+		place, err := decode[string](question)
+		if err != nil {
+			return nil, err
+		}
+		return keeper{dirs, spec}.kept(place)
+	},
+	"send-snapshot": func(ctx context.Context, spec nodespec.Spec, dirs layout.Dirs, question io.Reader) (any, error) {
+		target, err := decode[nodespec.EtcdTarget](question)
+		if err != nil {
+			return nil, err
+		}
+		return keeper{dirs, spec}.send(ctx, target)
 	},
 	"data-status": func(ctx context.Context, spec nodespec.Spec, dirs layout.Dirs, _ io.Reader) (any, error) {
 		return keeper{dirs, spec}.status(ctx), nil
@@ -57,9 +75,9 @@ var Commands = map[string]Command{
 		return defragment(ctx, dirs)
 	},
 	"remove-member": func(ctx context.Context, spec nodespec.Spec, dirs layout.Dirs, question io.Reader) (any, error) {
-		var name string
-		if err := json.NewDecoder(question).Decode(&name); err != nil {
-			return nil, fmt.Errorf("the member's name cannot be decoded: %w", err)
+		name, err := decode[string](question)
+		if err != nil {
+			return nil, err
 		}
 		return keeper{dirs, spec}.removeMember(ctx, name)
 	},
@@ -75,6 +93,14 @@ var Commands = map[string]Command{
 	"disarm-data": func(ctx context.Context, _ nodespec.Spec, dirs layout.Dirs, _ io.Reader) (any, error) {
 		return disarm(ctx, dirs)
 	},
+}
+
+// decode reads a question.
+func decode[Q any](from io.Reader) (question Q, err error) {
+	if err := json.NewDecoder(from).Decode(&question); err != nil {
+		return question, fmt.Errorf("the question cannot be decoded: %w", err)
+	}
+	return question, nil
 }
 
 // given is the file that machined has left open for the command.

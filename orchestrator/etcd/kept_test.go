@@ -20,7 +20,11 @@ func TestKeptName(t *testing.T) {
 	if !ok || s != want {
 		t.Errorf("%+v, %t; want %+v", s, ok, want)
 	}
-	for _, bad := range []string{"", coming, "1.2.0.db", "20261122T201140Z-1234-3.6.0", "20261122T201140Z-01234-3.6.0.db", "20261322T201140Z-1-3.6.0.db",
+	want.Name, want.Encrypted = name+".age", true
+	if s, ok := parseKept(want.Name); !ok || s != want {
+		t.Errorf("%+v, %t; want %+v", s, ok, want)
+	}
+	for _, bad := range []string{"", coming, name + ".age.age", "20261122T201140Z-1234-3.6.0.age", "1.2.0.db", "20261122T201140Z-1234-3.6.0", "20261122T201140Z-01234-3.6.0.db", "20261322T201140Z-1-3.6.0.db",
 		"20261122T201140Z-1-../../data/member/snap/db.db", "/20261122T201140Z-1-3.6.0.db"} {
 		if s, ok := parseKept(bad); ok {
 			t.Errorf("%q is taken for %+v", bad, s)
@@ -66,10 +70,10 @@ func TestTooMany(t *testing.T) {
 func TestKeep(t *testing.T) {
 	m := newMember(t)
 	folder := m.k.at(keptFolder)
-	if all, err := m.k.kept(); err != nil || len(all) != 0 {
+	if all, err := m.k.kept(""); err != nil || len(all) != 0 {
 		t.Errorf("at first: %v, %v", all, err)
 	}
-	if _, err := m.k.keep(t.Context(), 1, 0); err == nil || !strings.Contains(err.Error(), "there are no data") {
+	if _, err := m.k.keep(t.Context(), nodespec.EtcdKeep{Most: 1}, 0); err == nil || !strings.Contains(err.Error(), "there are no data") {
 		t.Errorf("without data: %v", err)
 	}
 	var kept nodespec.EtcdKept
@@ -85,13 +89,13 @@ func TestKeep(t *testing.T) {
 		}
 		revision := m.put(c, "before", 3)
 		var err error
-		if kept, err = m.k.keep(t.Context(), 2, 0); err != nil || kept.Revision != revision || kept.Size == 0 || time.Since(kept.At) > time.Minute {
+		if kept, err = m.k.keep(t.Context(), nodespec.EtcdKeep{Most: 2}, 0); err != nil || kept.Revision != revision || kept.Size == 0 || time.Since(kept.At) > time.Minute {
 			t.Errorf("%+v, %v; want revision %d", kept, err, revision)
 		}
-		if _, err := m.k.keep(t.Context(), 2, 100); err == nil || !strings.Contains(err.Error(), "DATA has no room for a snapshot") {
+		if _, err := m.k.keep(t.Context(), nodespec.EtcdKeep{Most: 2}, 100); err == nil || !strings.Contains(err.Error(), "DATA has no room for a snapshot") {
 			t.Errorf("without room: %v", err)
 		}
-		all, err := m.k.kept()
+		all, err := m.k.kept("")
 		if err != nil || len(all) != 2 || all[0] != kept || all[1].Name != old {
 			t.Errorf("there are %+v, %v", all, err)
 		}
@@ -109,10 +113,10 @@ func TestKeep(t *testing.T) {
 			}
 		}
 	})
-	if _, err := m.k.keep(t.Context(), 1, 0); err == nil || !strings.Contains(err.Error(), "etcd does not run") {
+	if _, err := m.k.keep(t.Context(), nodespec.EtcdKeep{Most: 1}, 0); err == nil || !strings.Contains(err.Error(), "etcd does not run") {
 		t.Errorf("while etcd does not run: %v", err)
 	}
-	if all, err := m.k.kept(); err != nil || len(all) != 2 || exists(filepath.Join(folder, coming)) {
+	if all, err := m.k.kept(""); err != nil || len(all) != 2 || exists(filepath.Join(folder, coming)) {
 		t.Errorf("after a failure there are %+v, %v", all, err)
 	}
 	if _, err := m.k.prepare(t.Context(), nodespec.EtcdRestore{By: "CN=admin", Kept: kept.Name}, nil, thisFormat); err != nil {

@@ -233,6 +233,9 @@ func (k keeper) prepare(ctx context.Context, order nodespec.EtcdRestore, file *o
 // make does all of prepare that changes nothing.
 func (k keeper) make(ctx context.Context, order nodespec.EtcdRestore, file *os.File, own format) (r nodespec.EtcdRestored, err error) {
 	if order.Kept != "" {
+		if s, _ := parseKept(order.Kept); s.Encrypted {
+			return r, fmt.Errorf("etcd: the snapshot %[1]s is encrypted, and no machine has the key to it; `orlopctl etcd restore --from-machine %[1]s --identity KEY` decrypts it where the key is", order.Kept)
+		}
 		if file, err = k.openKept(order.Kept); err != nil {
 			return r, err
 		}
@@ -426,7 +429,7 @@ func (k keeper) note(name string, value any) error {
 		err = durable.WriteFile(k.at(name), text, 0o600)
 	}
 	if err != nil {
-		return fmt.Errorf("etcd: cannot write down what is restored: %w", err)
+		return fmt.Errorf("etcd: cannot write %s: %w", name, err)
 	}
 	return nil
 }

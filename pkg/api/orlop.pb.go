@@ -6170,6 +6170,7 @@ func (*EtcdRejoinResponse) Descriptor() ([]byte, []int) {
 
 type EtcdSnapshotRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
+	Kept          string                 `protobuf:"bytes,1,opt,name=kept,proto3" json:"kept,omitempty"` // the name of one of List; empty: the data as they are now
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -6202,6 +6203,13 @@ func (x *EtcdSnapshotRequest) ProtoReflect() protoreflect.Message {
 // Deprecated: Use EtcdSnapshotRequest.ProtoReflect.Descriptor instead.
 func (*EtcdSnapshotRequest) Descriptor() ([]byte, []int) {
 	return file_orlop_proto_rawDescGZIP(), []int{107}
+}
+
+func (x *EtcdSnapshotRequest) GetKept() string {
+	if x != nil {
+		return x.Kept
+	}
+	return ""
 }
 
 type EtcdSnapshotResponse struct {
@@ -6267,9 +6275,9 @@ func (x *EtcdSnapshotResponse) GetSha256() string {
 type EtcdSnapshot struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Revision      int64                  `protobuf:"varint,1,opt,name=revision,proto3" json:"revision,omitempty"` // the last one in it
-	Keys          int64                  `protobuf:"varint,2,opt,name=keys,proto3" json:"keys,omitempty"`
-	Size          int64                  `protobuf:"varint,3,opt,name=size,proto3" json:"size,omitempty"`      // bytes that are sent
-	Version       string                 `protobuf:"bytes,4,opt,name=version,proto3" json:"version,omitempty"` // of etcd's form, "3.6.0"
+	Keys          int64                  `protobuf:"varint,2,opt,name=keys,proto3" json:"keys,omitempty"`         // 0 for one of List: nobody has looked into it
+	Size          int64                  `protobuf:"varint,3,opt,name=size,proto3" json:"size,omitempty"`         // bytes that are sent
+	Version       string                 `protobuf:"bytes,4,opt,name=version,proto3" json:"version,omitempty"`    // of etcd's form, "3.6.0"
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -6370,7 +6378,9 @@ func (*EtcdListRequest) Descriptor() ([]byte, []int) {
 
 type EtcdListResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Snapshots     []*EtcdKept            `protobuf:"bytes,1,rep,name=snapshots,proto3" json:"snapshots,omitempty"`
+	Snapshots     []*EtcdKept            `protobuf:"bytes,1,rep,name=snapshots,proto3" json:"snapshots,omitempty"` // the newest first
+	Target        string                 `protobuf:"bytes,2,opt,name=target,proto3" json:"target,omitempty"`       // where they are sent; empty: nowhere
+	Problem       string                 `protobuf:"bytes,3,opt,name=problem,proto3" json:"problem,omitempty"`     // why the last try to send one failed; empty: it did not
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -6412,13 +6422,29 @@ func (x *EtcdListResponse) GetSnapshots() []*EtcdKept {
 	return nil
 }
 
+func (x *EtcdListResponse) GetTarget() string {
+	if x != nil {
+		return x.Target
+	}
+	return ""
+}
+
+func (x *EtcdListResponse) GetProblem() string {
+	if x != nil {
+		return x.Problem
+	}
+	return ""
+}
+
 type EtcdKept struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	At            *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=at,proto3" json:"at,omitempty"`
-	Revision      int64                  `protobuf:"varint,3,opt,name=revision,proto3" json:"revision,omitempty"` // the last one in it
-	Size          int64                  `protobuf:"varint,4,opt,name=size,proto3" json:"size,omitempty"`         // bytes
-	Version       string                 `protobuf:"bytes,5,opt,name=version,proto3" json:"version,omitempty"`    // of etcd's form, "3.6.0"
+	Revision      int64                  `protobuf:"varint,3,opt,name=revision,proto3" json:"revision,omitempty"`   // the last one in it
+	Size          int64                  `protobuf:"varint,4,opt,name=size,proto3" json:"size,omitempty"`           // bytes
+	Version       string                 `protobuf:"bytes,5,opt,name=version,proto3" json:"version,omitempty"`      // of etcd's form, "3.6.0"
+	Encrypted     bool                   `protobuf:"varint,6,opt,name=encrypted,proto3" json:"encrypted,omitempty"` // for Cluster.spec.etcd.snapshots.recipients, as they were then; the machine itself cannot read it
+	Sent          *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=sent,proto3" json:"sent,omitempty"`            // when the target has taken it; unset: it has not
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -6488,10 +6514,112 @@ func (x *EtcdKept) GetVersion() string {
 	return ""
 }
 
+func (x *EtcdKept) GetEncrypted() bool {
+	if x != nil {
+		return x.Encrypted
+	}
+	return false
+}
+
+func (x *EtcdKept) GetSent() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Sent
+	}
+	return nil
+}
+
+type EtcdKeepRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EtcdKeepRequest) Reset() {
+	*x = EtcdKeepRequest{}
+	mi := &file_orlop_proto_msgTypes[113]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EtcdKeepRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EtcdKeepRequest) ProtoMessage() {}
+
+func (x *EtcdKeepRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_orlop_proto_msgTypes[113]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EtcdKeepRequest.ProtoReflect.Descriptor instead.
+func (*EtcdKeepRequest) Descriptor() ([]byte, []int) {
+	return file_orlop_proto_rawDescGZIP(), []int{113}
+}
+
+type EtcdKeepResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Kept          *EtcdKept              `protobuf:"bytes,1,opt,name=kept,proto3" json:"kept,omitempty"`
+	Problem       string                 `protobuf:"bytes,2,opt,name=problem,proto3" json:"problem,omitempty"` // why it was not sent; empty: it was, or there is no target
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EtcdKeepResponse) Reset() {
+	*x = EtcdKeepResponse{}
+	mi := &file_orlop_proto_msgTypes[114]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EtcdKeepResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EtcdKeepResponse) ProtoMessage() {}
+
+func (x *EtcdKeepResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_orlop_proto_msgTypes[114]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EtcdKeepResponse.ProtoReflect.Descriptor instead.
+func (*EtcdKeepResponse) Descriptor() ([]byte, []int) {
+	return file_orlop_proto_rawDescGZIP(), []int{114}
+}
+
+func (x *EtcdKeepResponse) GetKept() *EtcdKept {
+	if x != nil {
+		return x.Kept
+	}
+	return nil
+}
+
+func (x *EtcdKeepResponse) GetProblem() string {
+	if x != nil {
+		return x.Problem
+	}
+	return ""
+}
+
 type EtcdRestoreRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// In the first message: the snapshot that comes; or undo: none comes, and what the last Restore has replaced is put back; or kept: none
-	// comes, and the machine takes the one of that name from List.
+	// comes, and the machine takes the one of that name from List, if it is not encrypted.
 	Size          int64  `protobuf:"varint,1,opt,name=size,proto3" json:"size,omitempty"`
 	Sha256        string `protobuf:"bytes,2,opt,name=sha256,proto3" json:"sha256,omitempty"` // lower-case hexadecimal
 	Undo          bool   `protobuf:"varint,3,opt,name=undo,proto3" json:"undo,omitempty"`
@@ -6503,7 +6631,7 @@ type EtcdRestoreRequest struct {
 
 func (x *EtcdRestoreRequest) Reset() {
 	*x = EtcdRestoreRequest{}
-	mi := &file_orlop_proto_msgTypes[113]
+	mi := &file_orlop_proto_msgTypes[115]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6515,7 +6643,7 @@ func (x *EtcdRestoreRequest) String() string {
 func (*EtcdRestoreRequest) ProtoMessage() {}
 
 func (x *EtcdRestoreRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[113]
+	mi := &file_orlop_proto_msgTypes[115]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6528,7 +6656,7 @@ func (x *EtcdRestoreRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdRestoreRequest.ProtoReflect.Descriptor instead.
 func (*EtcdRestoreRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{113}
+	return file_orlop_proto_rawDescGZIP(), []int{115}
 }
 
 func (x *EtcdRestoreRequest) GetSize() int64 {
@@ -6575,7 +6703,7 @@ type EtcdRestoreResponse struct {
 
 func (x *EtcdRestoreResponse) Reset() {
 	*x = EtcdRestoreResponse{}
-	mi := &file_orlop_proto_msgTypes[114]
+	mi := &file_orlop_proto_msgTypes[116]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6587,7 +6715,7 @@ func (x *EtcdRestoreResponse) String() string {
 func (*EtcdRestoreResponse) ProtoMessage() {}
 
 func (x *EtcdRestoreResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[114]
+	mi := &file_orlop_proto_msgTypes[116]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6600,7 +6728,7 @@ func (x *EtcdRestoreResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdRestoreResponse.ProtoReflect.Descriptor instead.
 func (*EtcdRestoreResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{114}
+	return file_orlop_proto_rawDescGZIP(), []int{116}
 }
 
 func (x *EtcdRestoreResponse) GetRestored() *EtcdRestored {
@@ -6625,7 +6753,7 @@ type EtcdRestored struct {
 
 func (x *EtcdRestored) Reset() {
 	*x = EtcdRestored{}
-	mi := &file_orlop_proto_msgTypes[115]
+	mi := &file_orlop_proto_msgTypes[117]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6637,7 +6765,7 @@ func (x *EtcdRestored) String() string {
 func (*EtcdRestored) ProtoMessage() {}
 
 func (x *EtcdRestored) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[115]
+	mi := &file_orlop_proto_msgTypes[117]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6650,7 +6778,7 @@ func (x *EtcdRestored) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdRestored.ProtoReflect.Descriptor instead.
 func (*EtcdRestored) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{115}
+	return file_orlop_proto_rawDescGZIP(), []int{117}
 }
 
 func (x *EtcdRestored) GetAt() *timestamppb.Timestamp {
@@ -6703,7 +6831,7 @@ type EtcdStatusRequest struct {
 
 func (x *EtcdStatusRequest) Reset() {
 	*x = EtcdStatusRequest{}
-	mi := &file_orlop_proto_msgTypes[116]
+	mi := &file_orlop_proto_msgTypes[118]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6715,7 +6843,7 @@ func (x *EtcdStatusRequest) String() string {
 func (*EtcdStatusRequest) ProtoMessage() {}
 
 func (x *EtcdStatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[116]
+	mi := &file_orlop_proto_msgTypes[118]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6728,7 +6856,7 @@ func (x *EtcdStatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdStatusRequest.ProtoReflect.Descriptor instead.
 func (*EtcdStatusRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{116}
+	return file_orlop_proto_rawDescGZIP(), []int{118}
 }
 
 type EtcdStatusResponse struct {
@@ -6755,7 +6883,7 @@ type EtcdStatusResponse struct {
 
 func (x *EtcdStatusResponse) Reset() {
 	*x = EtcdStatusResponse{}
-	mi := &file_orlop_proto_msgTypes[117]
+	mi := &file_orlop_proto_msgTypes[119]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6767,7 +6895,7 @@ func (x *EtcdStatusResponse) String() string {
 func (*EtcdStatusResponse) ProtoMessage() {}
 
 func (x *EtcdStatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[117]
+	mi := &file_orlop_proto_msgTypes[119]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6780,7 +6908,7 @@ func (x *EtcdStatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdStatusResponse.ProtoReflect.Descriptor instead.
 func (*EtcdStatusResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{117}
+	return file_orlop_proto_rawDescGZIP(), []int{119}
 }
 
 func (x *EtcdStatusResponse) GetProblem() string {
@@ -6896,7 +7024,7 @@ type EtcdDefragmentRequest struct {
 
 func (x *EtcdDefragmentRequest) Reset() {
 	*x = EtcdDefragmentRequest{}
-	mi := &file_orlop_proto_msgTypes[118]
+	mi := &file_orlop_proto_msgTypes[120]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6908,7 +7036,7 @@ func (x *EtcdDefragmentRequest) String() string {
 func (*EtcdDefragmentRequest) ProtoMessage() {}
 
 func (x *EtcdDefragmentRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[118]
+	mi := &file_orlop_proto_msgTypes[120]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6921,7 +7049,7 @@ func (x *EtcdDefragmentRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdDefragmentRequest.ProtoReflect.Descriptor instead.
 func (*EtcdDefragmentRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{118}
+	return file_orlop_proto_rawDescGZIP(), []int{120}
 }
 
 type EtcdDefragmentResponse struct {
@@ -6935,7 +7063,7 @@ type EtcdDefragmentResponse struct {
 
 func (x *EtcdDefragmentResponse) Reset() {
 	*x = EtcdDefragmentResponse{}
-	mi := &file_orlop_proto_msgTypes[119]
+	mi := &file_orlop_proto_msgTypes[121]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6947,7 +7075,7 @@ func (x *EtcdDefragmentResponse) String() string {
 func (*EtcdDefragmentResponse) ProtoMessage() {}
 
 func (x *EtcdDefragmentResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[119]
+	mi := &file_orlop_proto_msgTypes[121]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6960,7 +7088,7 @@ func (x *EtcdDefragmentResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdDefragmentResponse.ProtoReflect.Descriptor instead.
 func (*EtcdDefragmentResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{119}
+	return file_orlop_proto_rawDescGZIP(), []int{121}
 }
 
 func (x *EtcdDefragmentResponse) GetBefore() int64 {
@@ -6992,7 +7120,7 @@ type EtcdDisarmRequest struct {
 
 func (x *EtcdDisarmRequest) Reset() {
 	*x = EtcdDisarmRequest{}
-	mi := &file_orlop_proto_msgTypes[120]
+	mi := &file_orlop_proto_msgTypes[122]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7004,7 +7132,7 @@ func (x *EtcdDisarmRequest) String() string {
 func (*EtcdDisarmRequest) ProtoMessage() {}
 
 func (x *EtcdDisarmRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[120]
+	mi := &file_orlop_proto_msgTypes[122]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7017,7 +7145,7 @@ func (x *EtcdDisarmRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdDisarmRequest.ProtoReflect.Descriptor instead.
 func (*EtcdDisarmRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{120}
+	return file_orlop_proto_rawDescGZIP(), []int{122}
 }
 
 type EtcdDisarmResponse struct {
@@ -7029,7 +7157,7 @@ type EtcdDisarmResponse struct {
 
 func (x *EtcdDisarmResponse) Reset() {
 	*x = EtcdDisarmResponse{}
-	mi := &file_orlop_proto_msgTypes[121]
+	mi := &file_orlop_proto_msgTypes[123]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7041,7 +7169,7 @@ func (x *EtcdDisarmResponse) String() string {
 func (*EtcdDisarmResponse) ProtoMessage() {}
 
 func (x *EtcdDisarmResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[121]
+	mi := &file_orlop_proto_msgTypes[123]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7054,7 +7182,7 @@ func (x *EtcdDisarmResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdDisarmResponse.ProtoReflect.Descriptor instead.
 func (*EtcdDisarmResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{121}
+	return file_orlop_proto_rawDescGZIP(), []int{123}
 }
 
 func (x *EtcdDisarmResponse) GetAlarms() []string {
@@ -7516,8 +7644,9 @@ const file_orlop_proto_rawDesc = "" +
 	"\x13EtcdRecoverResponse\x12\x18\n" +
 	"\adropped\x18\x01 \x03(\tR\adropped\"\x13\n" +
 	"\x11EtcdRejoinRequest\"\x14\n" +
-	"\x12EtcdRejoinResponse\"\x15\n" +
-	"\x13EtcdSnapshotRequest\"x\n" +
+	"\x12EtcdRejoinResponse\")\n" +
+	"\x13EtcdSnapshotRequest\x12\x12\n" +
+	"\x04kept\x18\x01 \x01(\tR\x04kept\"x\n" +
 	"\x14EtcdSnapshotResponse\x122\n" +
 	"\x05about\x18\x01 \x01(\v2\x1c.orlop.v1alpha1.EtcdSnapshotR\x05about\x12\x14\n" +
 	"\x05chunk\x18\x02 \x01(\fR\x05chunk\x12\x16\n" +
@@ -7527,15 +7656,23 @@ const file_orlop_proto_rawDesc = "" +
 	"\x04keys\x18\x02 \x01(\x03R\x04keys\x12\x12\n" +
 	"\x04size\x18\x03 \x01(\x03R\x04size\x12\x18\n" +
 	"\aversion\x18\x04 \x01(\tR\aversion\"\x11\n" +
-	"\x0fEtcdListRequest\"J\n" +
+	"\x0fEtcdListRequest\"|\n" +
 	"\x10EtcdListResponse\x126\n" +
-	"\tsnapshots\x18\x01 \x03(\v2\x18.orlop.v1alpha1.EtcdKeptR\tsnapshots\"\x94\x01\n" +
+	"\tsnapshots\x18\x01 \x03(\v2\x18.orlop.v1alpha1.EtcdKeptR\tsnapshots\x12\x16\n" +
+	"\x06target\x18\x02 \x01(\tR\x06target\x12\x18\n" +
+	"\aproblem\x18\x03 \x01(\tR\aproblem\"\xe2\x01\n" +
 	"\bEtcdKept\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12*\n" +
 	"\x02at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12\x1a\n" +
 	"\brevision\x18\x03 \x01(\x03R\brevision\x12\x12\n" +
 	"\x04size\x18\x04 \x01(\x03R\x04size\x12\x18\n" +
-	"\aversion\x18\x05 \x01(\tR\aversion\"~\n" +
+	"\aversion\x18\x05 \x01(\tR\aversion\x12\x1c\n" +
+	"\tencrypted\x18\x06 \x01(\bR\tencrypted\x12.\n" +
+	"\x04sent\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\x04sent\"\x11\n" +
+	"\x0fEtcdKeepRequest\"Z\n" +
+	"\x10EtcdKeepResponse\x12,\n" +
+	"\x04kept\x18\x01 \x01(\v2\x18.orlop.v1alpha1.EtcdKeptR\x04kept\x12\x18\n" +
+	"\aproblem\x18\x02 \x01(\tR\aproblem\"~\n" +
 	"\x12EtcdRestoreRequest\x12\x12\n" +
 	"\x04size\x18\x01 \x01(\x03R\x04size\x12\x16\n" +
 	"\x06sha256\x18\x02 \x01(\tR\x06sha256\x12\x12\n" +
@@ -7669,11 +7806,12 @@ const file_orlop_proto_rawDesc = "" +
 	"\x05Vouch\x12\x1c.orlop.v1alpha1.VouchRequest\x1a\x1d.orlop.v1alpha1.VouchResponse\"\t\x80\xb5\x18\x1e\x8a\xb5\x18\x01\x052\xad\x01\n" +
 	"\x05Debug\x12R\n" +
 	"\aCapture\x12\x1e.orlop.v1alpha1.CaptureRequest\x1a\x1f.orlop.v1alpha1.CaptureResponse\"\x04\x80\xb5\x18\x1e0\x01\x12P\n" +
-	"\aProfile\x12\x1e.orlop.v1alpha1.ProfileRequest\x1a\x1f.orlop.v1alpha1.ProfileResponse\"\x04\x80\xb5\x18\x142\xba\x06\n" +
+	"\aProfile\x12\x1e.orlop.v1alpha1.ProfileRequest\x1a\x1f.orlop.v1alpha1.ProfileResponse\"\x04\x80\xb5\x18\x142\x8b\a\n" +
 	"\x04Etcd\x12b\n" +
 	"\bSnapshot\x12#.orlop.v1alpha1.EtcdSnapshotRequest\x1a$.orlop.v1alpha1.EtcdSnapshotResponse\"\t\x80\xb5\x18\x1e\x8a\xb5\x18\x01g0\x01\x12T\n" +
 	"\x04List\x12\x1f.orlop.v1alpha1.EtcdListRequest\x1a .orlop.v1alpha1.EtcdListResponse\"\t\x80\xb5\x18\n" +
-	"\x8a\xb5\x18\x01g\x12Z\n" +
+	"\x8a\xb5\x18\x01g\x12O\n" +
+	"\x04Keep\x12\x1f.orlop.v1alpha1.EtcdKeepRequest\x1a .orlop.v1alpha1.EtcdKeepResponse\"\x04\x80\xb5\x18\x1e\x12Z\n" +
 	"\aRestore\x12\".orlop.v1alpha1.EtcdRestoreRequest\x1a#.orlop.v1alpha1.EtcdRestoreResponse\"\x04\x80\xb5\x18\x1e(\x01\x12Z\n" +
 	"\x06Status\x12!.orlop.v1alpha1.EtcdStatusRequest\x1a\".orlop.v1alpha1.EtcdStatusResponse\"\t\x80\xb5\x18\n" +
 	"\x8a\xb5\x18\x01g\x12a\n" +
@@ -7700,7 +7838,7 @@ func file_orlop_proto_rawDescGZIP() []byte {
 }
 
 var file_orlop_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_orlop_proto_msgTypes = make([]protoimpl.MessageInfo, 124)
+var file_orlop_proto_msgTypes = make([]protoimpl.MessageInfo, 126)
 var file_orlop_proto_goTypes = []any{
 	(Role)(0),                          // 0: orlop.v1alpha1.Role
 	(ResetRequest_Wipe)(0),             // 1: orlop.v1alpha1.ResetRequest.Wipe
@@ -7818,68 +7956,70 @@ var file_orlop_proto_goTypes = []any{
 	(*EtcdListRequest)(nil),            // 113: orlop.v1alpha1.EtcdListRequest
 	(*EtcdListResponse)(nil),           // 114: orlop.v1alpha1.EtcdListResponse
 	(*EtcdKept)(nil),                   // 115: orlop.v1alpha1.EtcdKept
-	(*EtcdRestoreRequest)(nil),         // 116: orlop.v1alpha1.EtcdRestoreRequest
-	(*EtcdRestoreResponse)(nil),        // 117: orlop.v1alpha1.EtcdRestoreResponse
-	(*EtcdRestored)(nil),               // 118: orlop.v1alpha1.EtcdRestored
-	(*EtcdStatusRequest)(nil),          // 119: orlop.v1alpha1.EtcdStatusRequest
-	(*EtcdStatusResponse)(nil),         // 120: orlop.v1alpha1.EtcdStatusResponse
-	(*EtcdDefragmentRequest)(nil),      // 121: orlop.v1alpha1.EtcdDefragmentRequest
-	(*EtcdDefragmentResponse)(nil),     // 122: orlop.v1alpha1.EtcdDefragmentResponse
-	(*EtcdDisarmRequest)(nil),          // 123: orlop.v1alpha1.EtcdDisarmRequest
-	(*EtcdDisarmResponse)(nil),         // 124: orlop.v1alpha1.EtcdDisarmResponse
-	nil,                                // 125: orlop.v1alpha1.JoinRequest.LeavesEntry
-	nil,                                // 126: orlop.v1alpha1.JoinResponse.LeavesEntry
-	(*timestamppb.Timestamp)(nil),      // 127: google.protobuf.Timestamp
-	(*structpb.Value)(nil),             // 128: google.protobuf.Value
-	(*durationpb.Duration)(nil),        // 129: google.protobuf.Duration
-	(*descriptorpb.MethodOptions)(nil), // 130: google.protobuf.MethodOptions
+	(*EtcdKeepRequest)(nil),            // 116: orlop.v1alpha1.EtcdKeepRequest
+	(*EtcdKeepResponse)(nil),           // 117: orlop.v1alpha1.EtcdKeepResponse
+	(*EtcdRestoreRequest)(nil),         // 118: orlop.v1alpha1.EtcdRestoreRequest
+	(*EtcdRestoreResponse)(nil),        // 119: orlop.v1alpha1.EtcdRestoreResponse
+	(*EtcdRestored)(nil),               // 120: orlop.v1alpha1.EtcdRestored
+	(*EtcdStatusRequest)(nil),          // 121: orlop.v1alpha1.EtcdStatusRequest
+	(*EtcdStatusResponse)(nil),         // 122: orlop.v1alpha1.EtcdStatusResponse
+	(*EtcdDefragmentRequest)(nil),      // 123: orlop.v1alpha1.EtcdDefragmentRequest
+	(*EtcdDefragmentResponse)(nil),     // 124: orlop.v1alpha1.EtcdDefragmentResponse
+	(*EtcdDisarmRequest)(nil),          // 125: orlop.v1alpha1.EtcdDisarmRequest
+	(*EtcdDisarmResponse)(nil),         // 126: orlop.v1alpha1.EtcdDisarmResponse
+	nil,                                // 127: orlop.v1alpha1.JoinRequest.LeavesEntry
+	nil,                                // 128: orlop.v1alpha1.JoinResponse.LeavesEntry
+	(*timestamppb.Timestamp)(nil),      // 129: google.protobuf.Timestamp
+	(*structpb.Value)(nil),             // 130: google.protobuf.Value
+	(*durationpb.Duration)(nil),        // 131: google.protobuf.Duration
+	(*descriptorpb.MethodOptions)(nil), // 132: google.protobuf.MethodOptions
 }
 var file_orlop_proto_depIdxs = []int32{
-	127, // 0: orlop.v1alpha1.VersionResponse.built:type_name -> google.protobuf.Timestamp
-	128, // 1: orlop.v1alpha1.StateSnapshot.value:type_name -> google.protobuf.Value
-	127, // 2: orlop.v1alpha1.Event.time:type_name -> google.protobuf.Timestamp
-	129, // 3: orlop.v1alpha1.PowerRequest.grace:type_name -> google.protobuf.Duration
+	129, // 0: orlop.v1alpha1.VersionResponse.built:type_name -> google.protobuf.Timestamp
+	130, // 1: orlop.v1alpha1.StateSnapshot.value:type_name -> google.protobuf.Value
+	129, // 2: orlop.v1alpha1.Event.time:type_name -> google.protobuf.Timestamp
+	131, // 3: orlop.v1alpha1.PowerRequest.grace:type_name -> google.protobuf.Duration
 	1,   // 4: orlop.v1alpha1.ResetRequest.wipe:type_name -> orlop.v1alpha1.ResetRequest.Wipe
 	16,  // 5: orlop.v1alpha1.ListFilesResponse.entries:type_name -> orlop.v1alpha1.FileEntry
-	127, // 6: orlop.v1alpha1.FileEntry.modified:type_name -> google.protobuf.Timestamp
+	129, // 6: orlop.v1alpha1.FileEntry.modified:type_name -> google.protobuf.Timestamp
 	2,   // 7: orlop.v1alpha1.ApplyRequest.mode:type_name -> orlop.v1alpha1.ApplyRequest.Mode
-	129, // 8: orlop.v1alpha1.ApplyRequest.try_for:type_name -> google.protobuf.Duration
-	127, // 9: orlop.v1alpha1.ApplyResponse.trial:type_name -> google.protobuf.Timestamp
-	127, // 10: orlop.v1alpha1.GetConfigResponse.applied:type_name -> google.protobuf.Timestamp
+	131, // 8: orlop.v1alpha1.ApplyRequest.try_for:type_name -> google.protobuf.Duration
+	129, // 9: orlop.v1alpha1.ApplyResponse.trial:type_name -> google.protobuf.Timestamp
+	129, // 10: orlop.v1alpha1.GetConfigResponse.applied:type_name -> google.protobuf.Timestamp
 	26,  // 11: orlop.v1alpha1.ConfigHistoryResponse.entries:type_name -> orlop.v1alpha1.ConfigEntry
-	127, // 12: orlop.v1alpha1.ConfigEntry.at:type_name -> google.protobuf.Timestamp
+	129, // 12: orlop.v1alpha1.ConfigEntry.at:type_name -> google.protobuf.Timestamp
 	32,  // 13: orlop.v1alpha1.ListServicesResponse.services:type_name -> orlop.v1alpha1.ServiceStatus
-	127, // 14: orlop.v1alpha1.ServiceStatus.since:type_name -> google.protobuf.Timestamp
+	129, // 14: orlop.v1alpha1.ServiceStatus.since:type_name -> google.protobuf.Timestamp
 	33,  // 15: orlop.v1alpha1.ServiceStatus.components:type_name -> orlop.v1alpha1.Component
-	127, // 16: orlop.v1alpha1.Component.since:type_name -> google.protobuf.Timestamp
-	127, // 17: orlop.v1alpha1.LogLine.time:type_name -> google.protobuf.Timestamp
+	129, // 16: orlop.v1alpha1.Component.since:type_name -> google.protobuf.Timestamp
+	129, // 17: orlop.v1alpha1.LogLine.time:type_name -> google.protobuf.Timestamp
 	47,  // 18: orlop.v1alpha1.ImportImageResponse.images:type_name -> orlop.v1alpha1.ContainerImage
 	47,  // 19: orlop.v1alpha1.ListImagesResponse.images:type_name -> orlop.v1alpha1.ContainerImage
-	127, // 20: orlop.v1alpha1.UpgradeStatus.began:type_name -> google.protobuf.Timestamp
-	127, // 21: orlop.v1alpha1.UpgradeStatus.ended:type_name -> google.protobuf.Timestamp
-	127, // 22: orlop.v1alpha1.UpgradeStatus.data_of:type_name -> google.protobuf.Timestamp
+	129, // 20: orlop.v1alpha1.UpgradeStatus.began:type_name -> google.protobuf.Timestamp
+	129, // 21: orlop.v1alpha1.UpgradeStatus.ended:type_name -> google.protobuf.Timestamp
+	129, // 22: orlop.v1alpha1.UpgradeStatus.data_of:type_name -> google.protobuf.Timestamp
 	72,  // 23: orlop.v1alpha1.RevocationsResponse.revocations:type_name -> orlop.v1alpha1.Revocation
-	129, // 24: orlop.v1alpha1.IssueRequest.life:type_name -> google.protobuf.Duration
-	129, // 25: orlop.v1alpha1.RenewRequest.life:type_name -> google.protobuf.Duration
+	131, // 24: orlop.v1alpha1.IssueRequest.life:type_name -> google.protobuf.Duration
+	131, // 25: orlop.v1alpha1.RenewRequest.life:type_name -> google.protobuf.Duration
 	71,  // 26: orlop.v1alpha1.ListTrustResponse.issued:type_name -> orlop.v1alpha1.IssuedCertificate
 	72,  // 27: orlop.v1alpha1.ListTrustResponse.revoked:type_name -> orlop.v1alpha1.Revocation
-	127, // 28: orlop.v1alpha1.IssuedCertificate.at:type_name -> google.protobuf.Timestamp
-	127, // 29: orlop.v1alpha1.IssuedCertificate.expires:type_name -> google.protobuf.Timestamp
-	127, // 30: orlop.v1alpha1.Revocation.at:type_name -> google.protobuf.Timestamp
+	129, // 28: orlop.v1alpha1.IssuedCertificate.at:type_name -> google.protobuf.Timestamp
+	129, // 29: orlop.v1alpha1.IssuedCertificate.expires:type_name -> google.protobuf.Timestamp
+	129, // 30: orlop.v1alpha1.Revocation.at:type_name -> google.protobuf.Timestamp
 	72,  // 31: orlop.v1alpha1.RevokeResponse.revocation:type_name -> orlop.v1alpha1.Revocation
 	77,  // 32: orlop.v1alpha1.HealthResponse.checks:type_name -> orlop.v1alpha1.HealthCheck
-	127, // 33: orlop.v1alpha1.HealthCheck.since:type_name -> google.protobuf.Timestamp
-	129, // 34: orlop.v1alpha1.KubeconfigRequest.ttl:type_name -> google.protobuf.Duration
-	129, // 35: orlop.v1alpha1.InviteRequest.life:type_name -> google.protobuf.Duration
-	125, // 36: orlop.v1alpha1.JoinRequest.leaves:type_name -> orlop.v1alpha1.JoinRequest.LeavesEntry
-	126, // 37: orlop.v1alpha1.JoinResponse.leaves:type_name -> orlop.v1alpha1.JoinResponse.LeavesEntry
+	129, // 33: orlop.v1alpha1.HealthCheck.since:type_name -> google.protobuf.Timestamp
+	131, // 34: orlop.v1alpha1.KubeconfigRequest.ttl:type_name -> google.protobuf.Duration
+	131, // 35: orlop.v1alpha1.InviteRequest.life:type_name -> google.protobuf.Duration
+	127, // 36: orlop.v1alpha1.JoinRequest.leaves:type_name -> orlop.v1alpha1.JoinRequest.LeavesEntry
+	128, // 37: orlop.v1alpha1.JoinResponse.leaves:type_name -> orlop.v1alpha1.JoinResponse.LeavesEntry
 	86,  // 38: orlop.v1alpha1.MembersResponse.members:type_name -> orlop.v1alpha1.Member
 	87,  // 39: orlop.v1alpha1.MembersResponse.tickets:type_name -> orlop.v1alpha1.Ticket
-	127, // 40: orlop.v1alpha1.Member.joined:type_name -> google.protobuf.Timestamp
-	127, // 41: orlop.v1alpha1.Member.renewed:type_name -> google.protobuf.Timestamp
-	127, // 42: orlop.v1alpha1.Member.expires:type_name -> google.protobuf.Timestamp
-	127, // 43: orlop.v1alpha1.Ticket.expires:type_name -> google.protobuf.Timestamp
-	127, // 44: orlop.v1alpha1.Ticket.at:type_name -> google.protobuf.Timestamp
+	129, // 40: orlop.v1alpha1.Member.joined:type_name -> google.protobuf.Timestamp
+	129, // 41: orlop.v1alpha1.Member.renewed:type_name -> google.protobuf.Timestamp
+	129, // 42: orlop.v1alpha1.Member.expires:type_name -> google.protobuf.Timestamp
+	129, // 43: orlop.v1alpha1.Ticket.expires:type_name -> google.protobuf.Timestamp
+	129, // 44: orlop.v1alpha1.Ticket.at:type_name -> google.protobuf.Timestamp
 	92,  // 45: orlop.v1alpha1.RollResponse.roll:type_name -> orlop.v1alpha1.Membership
 	86,  // 46: orlop.v1alpha1.Membership.members:type_name -> orlop.v1alpha1.Member
 	87,  // 47: orlop.v1alpha1.Membership.tickets:type_name -> orlop.v1alpha1.Ticket
@@ -7889,141 +8029,145 @@ var file_orlop_proto_depIdxs = []int32{
 	92,  // 51: orlop.v1alpha1.VouchRequest.roll:type_name -> orlop.v1alpha1.Membership
 	86,  // 52: orlop.v1alpha1.VouchRequest.machine:type_name -> orlop.v1alpha1.Member
 	93,  // 53: orlop.v1alpha1.VouchResponse.claims:type_name -> orlop.v1alpha1.Claim
-	129, // 54: orlop.v1alpha1.CaptureRequest.duration:type_name -> google.protobuf.Duration
+	131, // 54: orlop.v1alpha1.CaptureRequest.duration:type_name -> google.protobuf.Duration
 	100, // 55: orlop.v1alpha1.CaptureResponse.packets:type_name -> orlop.v1alpha1.Packet
-	129, // 56: orlop.v1alpha1.ProfileRequest.duration:type_name -> google.protobuf.Duration
+	131, // 56: orlop.v1alpha1.ProfileRequest.duration:type_name -> google.protobuf.Duration
 	103, // 57: orlop.v1alpha1.EtcdRemoveResponse.removed:type_name -> orlop.v1alpha1.EtcdMember
 	112, // 58: orlop.v1alpha1.EtcdSnapshotResponse.about:type_name -> orlop.v1alpha1.EtcdSnapshot
 	115, // 59: orlop.v1alpha1.EtcdListResponse.snapshots:type_name -> orlop.v1alpha1.EtcdKept
-	127, // 60: orlop.v1alpha1.EtcdKept.at:type_name -> google.protobuf.Timestamp
-	118, // 61: orlop.v1alpha1.EtcdRestoreResponse.restored:type_name -> orlop.v1alpha1.EtcdRestored
-	127, // 62: orlop.v1alpha1.EtcdRestored.at:type_name -> google.protobuf.Timestamp
-	118, // 63: orlop.v1alpha1.EtcdStatusResponse.restored:type_name -> orlop.v1alpha1.EtcdRestored
-	103, // 64: orlop.v1alpha1.EtcdStatusResponse.members:type_name -> orlop.v1alpha1.EtcdMember
-	130, // 65: orlop.v1alpha1.role:extendee -> google.protobuf.MethodOptions
-	130, // 66: orlop.v1alpha1.narrow:extendee -> google.protobuf.MethodOptions
-	130, // 67: orlop.v1alpha1.audited:extendee -> google.protobuf.MethodOptions
-	0,   // 68: orlop.v1alpha1.role:type_name -> orlop.v1alpha1.Role
-	0,   // 69: orlop.v1alpha1.narrow:type_name -> orlop.v1alpha1.Role
-	3,   // 70: orlop.v1alpha1.Machine.Version:input_type -> orlop.v1alpha1.VersionRequest
-	5,   // 71: orlop.v1alpha1.Machine.Get:input_type -> orlop.v1alpha1.GetRequest
-	5,   // 72: orlop.v1alpha1.Machine.Watch:input_type -> orlop.v1alpha1.GetRequest
-	7,   // 73: orlop.v1alpha1.Machine.Events:input_type -> orlop.v1alpha1.EventsRequest
-	9,   // 74: orlop.v1alpha1.Machine.Reboot:input_type -> orlop.v1alpha1.PowerRequest
-	9,   // 75: orlop.v1alpha1.Machine.Shutdown:input_type -> orlop.v1alpha1.PowerRequest
-	11,  // 76: orlop.v1alpha1.Machine.Reset:input_type -> orlop.v1alpha1.ResetRequest
-	12,  // 77: orlop.v1alpha1.Machine.ReadFile:input_type -> orlop.v1alpha1.ReadFileRequest
-	14,  // 78: orlop.v1alpha1.Machine.ListFiles:input_type -> orlop.v1alpha1.ListFilesRequest
-	17,  // 79: orlop.v1alpha1.Machine.Relay:input_type -> orlop.v1alpha1.RelayData
-	18,  // 80: orlop.v1alpha1.Config.Apply:input_type -> orlop.v1alpha1.ApplyRequest
-	20,  // 81: orlop.v1alpha1.Config.Confirm:input_type -> orlop.v1alpha1.ConfirmConfigRequest
-	22,  // 82: orlop.v1alpha1.Config.Get:input_type -> orlop.v1alpha1.GetConfigRequest
-	24,  // 83: orlop.v1alpha1.Config.History:input_type -> orlop.v1alpha1.ConfigHistoryRequest
-	27,  // 84: orlop.v1alpha1.Config.Compare:input_type -> orlop.v1alpha1.CompareConfigRequest
-	30,  // 85: orlop.v1alpha1.Service.List:input_type -> orlop.v1alpha1.ListServicesRequest
-	34,  // 86: orlop.v1alpha1.Service.Restart:input_type -> orlop.v1alpha1.RestartServiceRequest
-	36,  // 87: orlop.v1alpha1.Log.Service:input_type -> orlop.v1alpha1.ServiceLogRequest
-	37,  // 88: orlop.v1alpha1.Log.Kernel:input_type -> orlop.v1alpha1.KernelLogRequest
-	43,  // 89: orlop.v1alpha1.Image.Import:input_type -> orlop.v1alpha1.ImportImageRequest
-	45,  // 90: orlop.v1alpha1.Image.List:input_type -> orlop.v1alpha1.ListImagesRequest
-	39,  // 91: orlop.v1alpha1.Image.Find:input_type -> orlop.v1alpha1.FindImageRequest
-	41,  // 92: orlop.v1alpha1.Image.Read:input_type -> orlop.v1alpha1.ReadImageRequest
-	48,  // 93: orlop.v1alpha1.Upgrade.Offer:input_type -> orlop.v1alpha1.OfferBundleRequest
-	50,  // 94: orlop.v1alpha1.Upgrade.Send:input_type -> orlop.v1alpha1.SendBundleRequest
-	51,  // 95: orlop.v1alpha1.Upgrade.Fetch:input_type -> orlop.v1alpha1.FetchBundleRequest
-	57,  // 96: orlop.v1alpha1.Upgrade.Status:input_type -> orlop.v1alpha1.UpgradeStatusRequest
-	58,  // 97: orlop.v1alpha1.Upgrade.Watch:input_type -> orlop.v1alpha1.WatchUpgradeRequest
-	52,  // 98: orlop.v1alpha1.Upgrade.Describe:input_type -> orlop.v1alpha1.DescribeBundleRequest
-	54,  // 99: orlop.v1alpha1.Upgrade.Give:input_type -> orlop.v1alpha1.GiveBundleRequest
-	60,  // 100: orlop.v1alpha1.Upgrade.Rollback:input_type -> orlop.v1alpha1.RollbackRequest
-	62,  // 101: orlop.v1alpha1.Audit.Read:input_type -> orlop.v1alpha1.ReadAuditRequest
-	66,  // 102: orlop.v1alpha1.Trust.Issue:input_type -> orlop.v1alpha1.IssueRequest
-	67,  // 103: orlop.v1alpha1.Trust.Renew:input_type -> orlop.v1alpha1.RenewRequest
-	69,  // 104: orlop.v1alpha1.Trust.List:input_type -> orlop.v1alpha1.ListTrustRequest
-	73,  // 105: orlop.v1alpha1.Trust.Revoke:input_type -> orlop.v1alpha1.RevokeRequest
-	64,  // 106: orlop.v1alpha1.Trust.Revocations:input_type -> orlop.v1alpha1.RevocationsRequest
-	75,  // 107: orlop.v1alpha1.Cluster.Health:input_type -> orlop.v1alpha1.HealthRequest
-	78,  // 108: orlop.v1alpha1.Cluster.Kubeconfig:input_type -> orlop.v1alpha1.KubeconfigRequest
-	80,  // 109: orlop.v1alpha1.Cluster.Invite:input_type -> orlop.v1alpha1.InviteRequest
-	82,  // 110: orlop.v1alpha1.Cluster.Join:input_type -> orlop.v1alpha1.JoinRequest
-	84,  // 111: orlop.v1alpha1.Cluster.Members:input_type -> orlop.v1alpha1.MembersRequest
-	88,  // 112: orlop.v1alpha1.Cluster.Remove:input_type -> orlop.v1alpha1.RemoveMemberRequest
-	90,  // 113: orlop.v1alpha1.Cluster.Roll:input_type -> orlop.v1alpha1.RollRequest
-	94,  // 114: orlop.v1alpha1.Cluster.Tell:input_type -> orlop.v1alpha1.TellRequest
-	96,  // 115: orlop.v1alpha1.Cluster.Vouch:input_type -> orlop.v1alpha1.VouchRequest
-	98,  // 116: orlop.v1alpha1.Debug.Capture:input_type -> orlop.v1alpha1.CaptureRequest
-	101, // 117: orlop.v1alpha1.Debug.Profile:input_type -> orlop.v1alpha1.ProfileRequest
-	110, // 118: orlop.v1alpha1.Etcd.Snapshot:input_type -> orlop.v1alpha1.EtcdSnapshotRequest
-	113, // 119: orlop.v1alpha1.Etcd.List:input_type -> orlop.v1alpha1.EtcdListRequest
-	116, // 120: orlop.v1alpha1.Etcd.Restore:input_type -> orlop.v1alpha1.EtcdRestoreRequest
-	119, // 121: orlop.v1alpha1.Etcd.Status:input_type -> orlop.v1alpha1.EtcdStatusRequest
-	121, // 122: orlop.v1alpha1.Etcd.Defragment:input_type -> orlop.v1alpha1.EtcdDefragmentRequest
-	123, // 123: orlop.v1alpha1.Etcd.Disarm:input_type -> orlop.v1alpha1.EtcdDisarmRequest
-	104, // 124: orlop.v1alpha1.Etcd.Remove:input_type -> orlop.v1alpha1.EtcdRemoveRequest
-	106, // 125: orlop.v1alpha1.Etcd.Recover:input_type -> orlop.v1alpha1.EtcdRecoverRequest
-	108, // 126: orlop.v1alpha1.Etcd.Rejoin:input_type -> orlop.v1alpha1.EtcdRejoinRequest
-	4,   // 127: orlop.v1alpha1.Machine.Version:output_type -> orlop.v1alpha1.VersionResponse
-	6,   // 128: orlop.v1alpha1.Machine.Get:output_type -> orlop.v1alpha1.StateSnapshot
-	6,   // 129: orlop.v1alpha1.Machine.Watch:output_type -> orlop.v1alpha1.StateSnapshot
-	8,   // 130: orlop.v1alpha1.Machine.Events:output_type -> orlop.v1alpha1.Event
-	10,  // 131: orlop.v1alpha1.Machine.Reboot:output_type -> orlop.v1alpha1.PowerResponse
-	10,  // 132: orlop.v1alpha1.Machine.Shutdown:output_type -> orlop.v1alpha1.PowerResponse
-	10,  // 133: orlop.v1alpha1.Machine.Reset:output_type -> orlop.v1alpha1.PowerResponse
-	13,  // 134: orlop.v1alpha1.Machine.ReadFile:output_type -> orlop.v1alpha1.ReadFileResponse
-	15,  // 135: orlop.v1alpha1.Machine.ListFiles:output_type -> orlop.v1alpha1.ListFilesResponse
-	17,  // 136: orlop.v1alpha1.Machine.Relay:output_type -> orlop.v1alpha1.RelayData
-	19,  // 137: orlop.v1alpha1.Config.Apply:output_type -> orlop.v1alpha1.ApplyResponse
-	21,  // 138: orlop.v1alpha1.Config.Confirm:output_type -> orlop.v1alpha1.ConfirmConfigResponse
-	23,  // 139: orlop.v1alpha1.Config.Get:output_type -> orlop.v1alpha1.GetConfigResponse
-	25,  // 140: orlop.v1alpha1.Config.History:output_type -> orlop.v1alpha1.ConfigHistoryResponse
-	28,  // 141: orlop.v1alpha1.Config.Compare:output_type -> orlop.v1alpha1.CompareConfigResponse
-	31,  // 142: orlop.v1alpha1.Service.List:output_type -> orlop.v1alpha1.ListServicesResponse
-	35,  // 143: orlop.v1alpha1.Service.Restart:output_type -> orlop.v1alpha1.RestartServiceResponse
-	38,  // 144: orlop.v1alpha1.Log.Service:output_type -> orlop.v1alpha1.LogLine
-	38,  // 145: orlop.v1alpha1.Log.Kernel:output_type -> orlop.v1alpha1.LogLine
-	44,  // 146: orlop.v1alpha1.Image.Import:output_type -> orlop.v1alpha1.ImportImageResponse
-	46,  // 147: orlop.v1alpha1.Image.List:output_type -> orlop.v1alpha1.ListImagesResponse
-	40,  // 148: orlop.v1alpha1.Image.Find:output_type -> orlop.v1alpha1.FindImageResponse
-	42,  // 149: orlop.v1alpha1.Image.Read:output_type -> orlop.v1alpha1.ReadImageResponse
-	49,  // 150: orlop.v1alpha1.Upgrade.Offer:output_type -> orlop.v1alpha1.OfferBundleResponse
-	56,  // 151: orlop.v1alpha1.Upgrade.Send:output_type -> orlop.v1alpha1.UpgradeBegun
-	56,  // 152: orlop.v1alpha1.Upgrade.Fetch:output_type -> orlop.v1alpha1.UpgradeBegun
-	59,  // 153: orlop.v1alpha1.Upgrade.Status:output_type -> orlop.v1alpha1.UpgradeStatus
-	59,  // 154: orlop.v1alpha1.Upgrade.Watch:output_type -> orlop.v1alpha1.UpgradeStatus
-	53,  // 155: orlop.v1alpha1.Upgrade.Describe:output_type -> orlop.v1alpha1.DescribeBundleResponse
-	55,  // 156: orlop.v1alpha1.Upgrade.Give:output_type -> orlop.v1alpha1.GiveBundleResponse
-	61,  // 157: orlop.v1alpha1.Upgrade.Rollback:output_type -> orlop.v1alpha1.RollbackResponse
-	63,  // 158: orlop.v1alpha1.Audit.Read:output_type -> orlop.v1alpha1.AuditLine
-	68,  // 159: orlop.v1alpha1.Trust.Issue:output_type -> orlop.v1alpha1.IssueResponse
-	68,  // 160: orlop.v1alpha1.Trust.Renew:output_type -> orlop.v1alpha1.IssueResponse
-	70,  // 161: orlop.v1alpha1.Trust.List:output_type -> orlop.v1alpha1.ListTrustResponse
-	74,  // 162: orlop.v1alpha1.Trust.Revoke:output_type -> orlop.v1alpha1.RevokeResponse
-	65,  // 163: orlop.v1alpha1.Trust.Revocations:output_type -> orlop.v1alpha1.RevocationsResponse
-	76,  // 164: orlop.v1alpha1.Cluster.Health:output_type -> orlop.v1alpha1.HealthResponse
-	79,  // 165: orlop.v1alpha1.Cluster.Kubeconfig:output_type -> orlop.v1alpha1.KubeconfigResponse
-	81,  // 166: orlop.v1alpha1.Cluster.Invite:output_type -> orlop.v1alpha1.InviteResponse
-	83,  // 167: orlop.v1alpha1.Cluster.Join:output_type -> orlop.v1alpha1.JoinResponse
-	85,  // 168: orlop.v1alpha1.Cluster.Members:output_type -> orlop.v1alpha1.MembersResponse
-	89,  // 169: orlop.v1alpha1.Cluster.Remove:output_type -> orlop.v1alpha1.RemoveMemberResponse
-	91,  // 170: orlop.v1alpha1.Cluster.Roll:output_type -> orlop.v1alpha1.RollResponse
-	95,  // 171: orlop.v1alpha1.Cluster.Tell:output_type -> orlop.v1alpha1.TellResponse
-	97,  // 172: orlop.v1alpha1.Cluster.Vouch:output_type -> orlop.v1alpha1.VouchResponse
-	99,  // 173: orlop.v1alpha1.Debug.Capture:output_type -> orlop.v1alpha1.CaptureResponse
-	102, // 174: orlop.v1alpha1.Debug.Profile:output_type -> orlop.v1alpha1.ProfileResponse
-	111, // 175: orlop.v1alpha1.Etcd.Snapshot:output_type -> orlop.v1alpha1.EtcdSnapshotResponse
-	114, // 176: orlop.v1alpha1.Etcd.List:output_type -> orlop.v1alpha1.EtcdListResponse
-	117, // 177: orlop.v1alpha1.Etcd.Restore:output_type -> orlop.v1alpha1.EtcdRestoreResponse
-	120, // 178: orlop.v1alpha1.Etcd.Status:output_type -> orlop.v1alpha1.EtcdStatusResponse
-	122, // 179: orlop.v1alpha1.Etcd.Defragment:output_type -> orlop.v1alpha1.EtcdDefragmentResponse
-	124, // 180: orlop.v1alpha1.Etcd.Disarm:output_type -> orlop.v1alpha1.EtcdDisarmResponse
-	105, // 181: orlop.v1alpha1.Etcd.Remove:output_type -> orlop.v1alpha1.EtcdRemoveResponse
-	107, // 182: orlop.v1alpha1.Etcd.Recover:output_type -> orlop.v1alpha1.EtcdRecoverResponse
-	109, // 183: orlop.v1alpha1.Etcd.Rejoin:output_type -> orlop.v1alpha1.EtcdRejoinResponse
-	127, // [127:184] is the sub-list for method output_type
-	70,  // [70:127] is the sub-list for method input_type
-	68,  // [68:70] is the sub-list for extension type_name
-	65,  // [65:68] is the sub-list for extension extendee
-	0,   // [0:65] is the sub-list for field type_name
+	129, // 60: orlop.v1alpha1.EtcdKept.at:type_name -> google.protobuf.Timestamp
+	129, // 61: orlop.v1alpha1.EtcdKept.sent:type_name -> google.protobuf.Timestamp
+	115, // 62: orlop.v1alpha1.EtcdKeepResponse.kept:type_name -> orlop.v1alpha1.EtcdKept
+	120, // 63: orlop.v1alpha1.EtcdRestoreResponse.restored:type_name -> orlop.v1alpha1.EtcdRestored
+	129, // 64: orlop.v1alpha1.EtcdRestored.at:type_name -> google.protobuf.Timestamp
+	120, // 65: orlop.v1alpha1.EtcdStatusResponse.restored:type_name -> orlop.v1alpha1.EtcdRestored
+	103, // 66: orlop.v1alpha1.EtcdStatusResponse.members:type_name -> orlop.v1alpha1.EtcdMember
+	132, // 67: orlop.v1alpha1.role:extendee -> google.protobuf.MethodOptions
+	132, // 68: orlop.v1alpha1.narrow:extendee -> google.protobuf.MethodOptions
+	132, // 69: orlop.v1alpha1.audited:extendee -> google.protobuf.MethodOptions
+	0,   // 70: orlop.v1alpha1.role:type_name -> orlop.v1alpha1.Role
+	0,   // 71: orlop.v1alpha1.narrow:type_name -> orlop.v1alpha1.Role
+	3,   // 72: orlop.v1alpha1.Machine.Version:input_type -> orlop.v1alpha1.VersionRequest
+	5,   // 73: orlop.v1alpha1.Machine.Get:input_type -> orlop.v1alpha1.GetRequest
+	5,   // 74: orlop.v1alpha1.Machine.Watch:input_type -> orlop.v1alpha1.GetRequest
+	7,   // 75: orlop.v1alpha1.Machine.Events:input_type -> orlop.v1alpha1.EventsRequest
+	9,   // 76: orlop.v1alpha1.Machine.Reboot:input_type -> orlop.v1alpha1.PowerRequest
+	9,   // 77: orlop.v1alpha1.Machine.Shutdown:input_type -> orlop.v1alpha1.PowerRequest
+	11,  // 78: orlop.v1alpha1.Machine.Reset:input_type -> orlop.v1alpha1.ResetRequest
+	12,  // 79: orlop.v1alpha1.Machine.ReadFile:input_type -> orlop.v1alpha1.ReadFileRequest
+	14,  // 80: orlop.v1alpha1.Machine.ListFiles:input_type -> orlop.v1alpha1.ListFilesRequest
+	17,  // 81: orlop.v1alpha1.Machine.Relay:input_type -> orlop.v1alpha1.RelayData
+	18,  // 82: orlop.v1alpha1.Config.Apply:input_type -> orlop.v1alpha1.ApplyRequest
+	20,  // 83: orlop.v1alpha1.Config.Confirm:input_type -> orlop.v1alpha1.ConfirmConfigRequest
+	22,  // 84: orlop.v1alpha1.Config.Get:input_type -> orlop.v1alpha1.GetConfigRequest
+	24,  // 85: orlop.v1alpha1.Config.History:input_type -> orlop.v1alpha1.ConfigHistoryRequest
+	27,  // 86: orlop.v1alpha1.Config.Compare:input_type -> orlop.v1alpha1.CompareConfigRequest
+	30,  // 87: orlop.v1alpha1.Service.List:input_type -> orlop.v1alpha1.ListServicesRequest
+	34,  // 88: orlop.v1alpha1.Service.Restart:input_type -> orlop.v1alpha1.RestartServiceRequest
+	36,  // 89: orlop.v1alpha1.Log.Service:input_type -> orlop.v1alpha1.ServiceLogRequest
+	37,  // 90: orlop.v1alpha1.Log.Kernel:input_type -> orlop.v1alpha1.KernelLogRequest
+	43,  // 91: orlop.v1alpha1.Image.Import:input_type -> orlop.v1alpha1.ImportImageRequest
+	45,  // 92: orlop.v1alpha1.Image.List:input_type -> orlop.v1alpha1.ListImagesRequest
+	39,  // 93: orlop.v1alpha1.Image.Find:input_type -> orlop.v1alpha1.FindImageRequest
+	41,  // 94: orlop.v1alpha1.Image.Read:input_type -> orlop.v1alpha1.ReadImageRequest
+	48,  // 95: orlop.v1alpha1.Upgrade.Offer:input_type -> orlop.v1alpha1.OfferBundleRequest
+	50,  // 96: orlop.v1alpha1.Upgrade.Send:input_type -> orlop.v1alpha1.SendBundleRequest
+	51,  // 97: orlop.v1alpha1.Upgrade.Fetch:input_type -> orlop.v1alpha1.FetchBundleRequest
+	57,  // 98: orlop.v1alpha1.Upgrade.Status:input_type -> orlop.v1alpha1.UpgradeStatusRequest
+	58,  // 99: orlop.v1alpha1.Upgrade.Watch:input_type -> orlop.v1alpha1.WatchUpgradeRequest
+	52,  // 100: orlop.v1alpha1.Upgrade.Describe:input_type -> orlop.v1alpha1.DescribeBundleRequest
+	54,  // 101: orlop.v1alpha1.Upgrade.Give:input_type -> orlop.v1alpha1.GiveBundleRequest
+	60,  // 102: orlop.v1alpha1.Upgrade.Rollback:input_type -> orlop.v1alpha1.RollbackRequest
+	62,  // 103: orlop.v1alpha1.Audit.Read:input_type -> orlop.v1alpha1.ReadAuditRequest
+	66,  // 104: orlop.v1alpha1.Trust.Issue:input_type -> orlop.v1alpha1.IssueRequest
+	67,  // 105: orlop.v1alpha1.Trust.Renew:input_type -> orlop.v1alpha1.RenewRequest
+	69,  // 106: orlop.v1alpha1.Trust.List:input_type -> orlop.v1alpha1.ListTrustRequest
+	73,  // 107: orlop.v1alpha1.Trust.Revoke:input_type -> orlop.v1alpha1.RevokeRequest
+	64,  // 108: orlop.v1alpha1.Trust.Revocations:input_type -> orlop.v1alpha1.RevocationsRequest
+	75,  // 109: orlop.v1alpha1.Cluster.Health:input_type -> orlop.v1alpha1.HealthRequest
+	78,  // 110: orlop.v1alpha1.Cluster.Kubeconfig:input_type -> orlop.v1alpha1.KubeconfigRequest
+	80,  // 111: orlop.v1alpha1.Cluster.Invite:input_type -> orlop.v1alpha1.InviteRequest
+	82,  // 112: orlop.v1alpha1.Cluster.Join:input_type -> orlop.v1alpha1.JoinRequest
+	84,  // 113: orlop.v1alpha1.Cluster.Members:input_type -> orlop.v1alpha1.MembersRequest
+	88,  // 114: orlop.v1alpha1.Cluster.Remove:input_type -> orlop.v1alpha1.RemoveMemberRequest
+	90,  // 115: orlop.v1alpha1.Cluster.Roll:input_type -> orlop.v1alpha1.RollRequest
+	94,  // 116: orlop.v1alpha1.Cluster.Tell:input_type -> orlop.v1alpha1.TellRequest
+	96,  // 117: orlop.v1alpha1.Cluster.Vouch:input_type -> orlop.v1alpha1.VouchRequest
+	98,  // 118: orlop.v1alpha1.Debug.Capture:input_type -> orlop.v1alpha1.CaptureRequest
+	101, // 119: orlop.v1alpha1.Debug.Profile:input_type -> orlop.v1alpha1.ProfileRequest
+	110, // 120: orlop.v1alpha1.Etcd.Snapshot:input_type -> orlop.v1alpha1.EtcdSnapshotRequest
+	113, // 121: orlop.v1alpha1.Etcd.List:input_type -> orlop.v1alpha1.EtcdListRequest
+	116, // 122: orlop.v1alpha1.Etcd.Keep:input_type -> orlop.v1alpha1.EtcdKeepRequest
+	118, // 123: orlop.v1alpha1.Etcd.Restore:input_type -> orlop.v1alpha1.EtcdRestoreRequest
+	121, // 124: orlop.v1alpha1.Etcd.Status:input_type -> orlop.v1alpha1.EtcdStatusRequest
+	123, // 125: orlop.v1alpha1.Etcd.Defragment:input_type -> orlop.v1alpha1.EtcdDefragmentRequest
+	125, // 126: orlop.v1alpha1.Etcd.Disarm:input_type -> orlop.v1alpha1.EtcdDisarmRequest
+	104, // 127: orlop.v1alpha1.Etcd.Remove:input_type -> orlop.v1alpha1.EtcdRemoveRequest
+	106, // 128: orlop.v1alpha1.Etcd.Recover:input_type -> orlop.v1alpha1.EtcdRecoverRequest
+	108, // 129: orlop.v1alpha1.Etcd.Rejoin:input_type -> orlop.v1alpha1.EtcdRejoinRequest
+	4,   // 130: orlop.v1alpha1.Machine.Version:output_type -> orlop.v1alpha1.VersionResponse
+	6,   // 131: orlop.v1alpha1.Machine.Get:output_type -> orlop.v1alpha1.StateSnapshot
+	6,   // 132: orlop.v1alpha1.Machine.Watch:output_type -> orlop.v1alpha1.StateSnapshot
+	8,   // 133: orlop.v1alpha1.Machine.Events:output_type -> orlop.v1alpha1.Event
+	10,  // 134: orlop.v1alpha1.Machine.Reboot:output_type -> orlop.v1alpha1.PowerResponse
+	10,  // 135: orlop.v1alpha1.Machine.Shutdown:output_type -> orlop.v1alpha1.PowerResponse
+	10,  // 136: orlop.v1alpha1.Machine.Reset:output_type -> orlop.v1alpha1.PowerResponse
+	13,  // 137: orlop.v1alpha1.Machine.ReadFile:output_type -> orlop.v1alpha1.ReadFileResponse
+	15,  // 138: orlop.v1alpha1.Machine.ListFiles:output_type -> orlop.v1alpha1.ListFilesResponse
+	17,  // 139: orlop.v1alpha1.Machine.Relay:output_type -> orlop.v1alpha1.RelayData
+	19,  // 140: orlop.v1alpha1.Config.Apply:output_type -> orlop.v1alpha1.ApplyResponse
+	21,  // 141: orlop.v1alpha1.Config.Confirm:output_type -> orlop.v1alpha1.ConfirmConfigResponse
+	23,  // 142: orlop.v1alpha1.Config.Get:output_type -> orlop.v1alpha1.GetConfigResponse
+	25,  // 143: orlop.v1alpha1.Config.History:output_type -> orlop.v1alpha1.ConfigHistoryResponse
+	28,  // 144: orlop.v1alpha1.Config.Compare:output_type -> orlop.v1alpha1.CompareConfigResponse
+	31,  // 145: orlop.v1alpha1.Service.List:output_type -> orlop.v1alpha1.ListServicesResponse
+	35,  // 146: orlop.v1alpha1.Service.Restart:output_type -> orlop.v1alpha1.RestartServiceResponse
+	38,  // 147: orlop.v1alpha1.Log.Service:output_type -> orlop.v1alpha1.LogLine
+	38,  // 148: orlop.v1alpha1.Log.Kernel:output_type -> orlop.v1alpha1.LogLine
+	44,  // 149: orlop.v1alpha1.Image.Import:output_type -> orlop.v1alpha1.ImportImageResponse
+	46,  // 150: orlop.v1alpha1.Image.List:output_type -> orlop.v1alpha1.ListImagesResponse
+	40,  // 151: orlop.v1alpha1.Image.Find:output_type -> orlop.v1alpha1.FindImageResponse
+	42,  // 152: orlop.v1alpha1.Image.Read:output_type -> orlop.v1alpha1.ReadImageResponse
+	49,  // 153: orlop.v1alpha1.Upgrade.Offer:output_type -> orlop.v1alpha1.OfferBundleResponse
+	56,  // 154: orlop.v1alpha1.Upgrade.Send:output_type -> orlop.v1alpha1.UpgradeBegun
+	56,  // 155: orlop.v1alpha1.Upgrade.Fetch:output_type -> orlop.v1alpha1.UpgradeBegun
+	59,  // 156: orlop.v1alpha1.Upgrade.Status:output_type -> orlop.v1alpha1.UpgradeStatus
+	59,  // 157: orlop.v1alpha1.Upgrade.Watch:output_type -> orlop.v1alpha1.UpgradeStatus
+	53,  // 158: orlop.v1alpha1.Upgrade.Describe:output_type -> orlop.v1alpha1.DescribeBundleResponse
+	55,  // 159: orlop.v1alpha1.Upgrade.Give:output_type -> orlop.v1alpha1.GiveBundleResponse
+	61,  // 160: orlop.v1alpha1.Upgrade.Rollback:output_type -> orlop.v1alpha1.RollbackResponse
+	63,  // 161: orlop.v1alpha1.Audit.Read:output_type -> orlop.v1alpha1.AuditLine
+	68,  // 162: orlop.v1alpha1.Trust.Issue:output_type -> orlop.v1alpha1.IssueResponse
+	68,  // 163: orlop.v1alpha1.Trust.Renew:output_type -> orlop.v1alpha1.IssueResponse
+	70,  // 164: orlop.v1alpha1.Trust.List:output_type -> orlop.v1alpha1.ListTrustResponse
+	74,  // 165: orlop.v1alpha1.Trust.Revoke:output_type -> orlop.v1alpha1.RevokeResponse
+	65,  // 166: orlop.v1alpha1.Trust.Revocations:output_type -> orlop.v1alpha1.RevocationsResponse
+	76,  // 167: orlop.v1alpha1.Cluster.Health:output_type -> orlop.v1alpha1.HealthResponse
+	79,  // 168: orlop.v1alpha1.Cluster.Kubeconfig:output_type -> orlop.v1alpha1.KubeconfigResponse
+	81,  // 169: orlop.v1alpha1.Cluster.Invite:output_type -> orlop.v1alpha1.InviteResponse
+	83,  // 170: orlop.v1alpha1.Cluster.Join:output_type -> orlop.v1alpha1.JoinResponse
+	85,  // 171: orlop.v1alpha1.Cluster.Members:output_type -> orlop.v1alpha1.MembersResponse
+	89,  // 172: orlop.v1alpha1.Cluster.Remove:output_type -> orlop.v1alpha1.RemoveMemberResponse
+	91,  // 173: orlop.v1alpha1.Cluster.Roll:output_type -> orlop.v1alpha1.RollResponse
+	95,  // 174: orlop.v1alpha1.Cluster.Tell:output_type -> orlop.v1alpha1.TellResponse
+	97,  // 175: orlop.v1alpha1.Cluster.Vouch:output_type -> orlop.v1alpha1.VouchResponse
+	99,  // 176: orlop.v1alpha1.Debug.Capture:output_type -> orlop.v1alpha1.CaptureResponse
+	102, // 177: orlop.v1alpha1.Debug.Profile:output_type -> orlop.v1alpha1.ProfileResponse
+	111, // 178: orlop.v1alpha1.Etcd.Snapshot:output_type -> orlop.v1alpha1.EtcdSnapshotResponse
+	114, // 179: orlop.v1alpha1.Etcd.List:output_type -> orlop.v1alpha1.EtcdListResponse
+	117, // 180: orlop.v1alpha1.Etcd.Keep:output_type -> orlop.v1alpha1.EtcdKeepResponse
+	119, // 181: orlop.v1alpha1.Etcd.Restore:output_type -> orlop.v1alpha1.EtcdRestoreResponse
+	122, // 182: orlop.v1alpha1.Etcd.Status:output_type -> orlop.v1alpha1.EtcdStatusResponse
+	124, // 183: orlop.v1alpha1.Etcd.Defragment:output_type -> orlop.v1alpha1.EtcdDefragmentResponse
+	126, // 184: orlop.v1alpha1.Etcd.Disarm:output_type -> orlop.v1alpha1.EtcdDisarmResponse
+	105, // 185: orlop.v1alpha1.Etcd.Remove:output_type -> orlop.v1alpha1.EtcdRemoveResponse
+	107, // 186: orlop.v1alpha1.Etcd.Recover:output_type -> orlop.v1alpha1.EtcdRecoverResponse
+	109, // 187: orlop.v1alpha1.Etcd.Rejoin:output_type -> orlop.v1alpha1.EtcdRejoinResponse
+	130, // [130:188] is the sub-list for method output_type
+	72,  // [72:130] is the sub-list for method input_type
+	70,  // [70:72] is the sub-list for extension type_name
+	67,  // [67:70] is the sub-list for extension extendee
+	0,   // [0:67] is the sub-list for field type_name
 }
 
 func init() { file_orlop_proto_init() }
@@ -8037,7 +8181,7 @@ func file_orlop_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_orlop_proto_rawDesc), len(file_orlop_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   124,
+			NumMessages:   126,
 			NumExtensions: 3,
 			NumServices:   11,
 		},

@@ -2664,6 +2664,7 @@ var Debug_ServiceDesc = grpc.ServiceDesc{
 const (
 	Etcd_Snapshot_FullMethodName   = "/orlop.v1alpha1.Etcd/Snapshot"
 	Etcd_List_FullMethodName       = "/orlop.v1alpha1.Etcd/List"
+	Etcd_Keep_FullMethodName       = "/orlop.v1alpha1.Etcd/Keep"
 	Etcd_Restore_FullMethodName    = "/orlop.v1alpha1.Etcd/Restore"
 	Etcd_Status_FullMethodName     = "/orlop.v1alpha1.Etcd/Status"
 	Etcd_Defragment_FullMethodName = "/orlop.v1alpha1.Etcd/Defragment"
@@ -2679,11 +2680,14 @@ const (
 //
 // Etcd: the cluster's data, where this machine holds them. Status and Restore answer while etcd does not run.
 type EtcdClient interface {
-	// Snapshot sends the data as they are now, in etcd's own form. They hold everything that Kubernetes stores: the Secrets in them are
-	// encrypted with the cluster's key, all else is not, and whoever may write them back owns the cluster.
+	// Snapshot sends the data as they are now, in etcd's own form, or one of List as it lies there. They hold everything that Kubernetes
+	// stores: the Secrets in them are encrypted with the cluster's key, all else is not, and whoever may write them back owns the cluster.
 	Snapshot(ctx context.Context, in *EtcdSnapshotRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[EtcdSnapshotResponse], error)
 	// List is of the snapshots that the machine has taken by itself (Cluster.spec.etcd.snapshots), also when etcd does not run.
 	List(ctx context.Context, in *EtcdListRequest, opts ...grpc.CallOption) (*EtcdListResponse, error)
+	// Keep has the machine take one of its own snapshots now, and send it to Cluster.spec.etcd.snapshots.target if there is one. The oldest
+	// goes if there are too many then.
+	Keep(ctx context.Context, in *EtcdKeepRequest, opts ...grpc.CallOption) (*EtcdKeepResponse, error)
 	// Restore puts a snapshot in the place of the data, and answers when etcd serves it. The API server is away for that moment; pods go
 	// on. What was there is kept until the next Restore, which can put it back (undo). An error says whether anything was changed.
 	Restore(ctx context.Context, opts ...grpc.CallOption) (grpc.ClientStreamingClient[EtcdRestoreRequest, EtcdRestoreResponse], error)
@@ -2737,6 +2741,16 @@ func (c *etcdClient) List(ctx context.Context, in *EtcdListRequest, opts ...grpc
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(EtcdListResponse)
 	err := c.cc.Invoke(ctx, Etcd_List_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *etcdClient) Keep(ctx context.Context, in *EtcdKeepRequest, opts ...grpc.CallOption) (*EtcdKeepResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(EtcdKeepResponse)
+	err := c.cc.Invoke(ctx, Etcd_Keep_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -2822,11 +2836,14 @@ func (c *etcdClient) Rejoin(ctx context.Context, in *EtcdRejoinRequest, opts ...
 //
 // Etcd: the cluster's data, where this machine holds them. Status and Restore answer while etcd does not run.
 type EtcdServer interface {
-	// Snapshot sends the data as they are now, in etcd's own form. They hold everything that Kubernetes stores: the Secrets in them are
-	// encrypted with the cluster's key, all else is not, and whoever may write them back owns the cluster.
+	// Snapshot sends the data as they are now, in etcd's own form, or one of List as it lies there. They hold everything that Kubernetes
+	// stores: the Secrets in them are encrypted with the cluster's key, all else is not, and whoever may write them back owns the cluster.
 	Snapshot(*EtcdSnapshotRequest, grpc.ServerStreamingServer[EtcdSnapshotResponse]) error
 	// List is of the snapshots that the machine has taken by itself (Cluster.spec.etcd.snapshots), also when etcd does not run.
 	List(context.Context, *EtcdListRequest) (*EtcdListResponse, error)
+	// Keep has the machine take one of its own snapshots now, and send it to Cluster.spec.etcd.snapshots.target if there is one. The oldest
+	// goes if there are too many then.
+	Keep(context.Context, *EtcdKeepRequest) (*EtcdKeepResponse, error)
 	// Restore puts a snapshot in the place of the data, and answers when etcd serves it. The API server is away for that moment; pods go
 	// on. What was there is kept until the next Restore, which can put it back (undo). An error says whether anything was changed.
 	Restore(grpc.ClientStreamingServer[EtcdRestoreRequest, EtcdRestoreResponse]) error
@@ -2862,6 +2879,9 @@ func (UnimplementedEtcdServer) Snapshot(*EtcdSnapshotRequest, grpc.ServerStreami
 }
 func (UnimplementedEtcdServer) List(context.Context, *EtcdListRequest) (*EtcdListResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method List not implemented")
+}
+func (UnimplementedEtcdServer) Keep(context.Context, *EtcdKeepRequest) (*EtcdKeepResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Keep not implemented")
 }
 func (UnimplementedEtcdServer) Restore(grpc.ClientStreamingServer[EtcdRestoreRequest, EtcdRestoreResponse]) error {
 	return status.Error(codes.Unimplemented, "method Restore not implemented")
@@ -2930,6 +2950,24 @@ func _Etcd_List_Handler(srv interface{}, ctx context.Context, dec func(interface
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
 		return srv.(EtcdServer).List(ctx, req.(*EtcdListRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Etcd_Keep_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(EtcdKeepRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(EtcdServer).Keep(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Etcd_Keep_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(EtcdServer).Keep(ctx, req.(*EtcdKeepRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -3059,6 +3097,10 @@ var Etcd_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "List",
 			Handler:    _Etcd_List_Handler,
+		},
+		{
+			MethodName: "Keep",
+			Handler:    _Etcd_Keep_Handler,
 		},
 		{
 			MethodName: "Status",

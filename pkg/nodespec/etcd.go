@@ -11,6 +11,35 @@ type EtcdSnapshot struct {
 	Version  string `json:"version"` // of etcd's form, "3.6.0"
 }
 
+// EtcdGive is what `orchestrator snapshot-data` reads.
+type EtcdGive struct {
+	Kept string `json:"kept"` // not what etcd holds, but the snapshot of this name that the machine has kept, as it lies there; empty: none
+}
+
+// EtcdKeep is what `orchestrator keep-snapshot` reads.
+type EtcdKeep struct {
+	Most       int      `json:"most"`       // how many are kept
+	Recipients []string `json:"recipients"` // whom it is encrypted for, public keys of age; empty: it is not
+}
+
+// EtcdTarget is where snapshots are sent. It holds a secret, and is given to a process on its standard input only.
+type EtcdTarget struct {
+	Place     string `json:"place"` // what is remembered of it: where it leads, and no secret
+	Endpoint  string `json:"endpoint"`
+	Region    string `json:"region"`
+	Bucket    string `json:"bucket"`
+	Prefix    string `json:"prefix"`
+	AccessKey string `json:"accessKey"`
+	SecretKey string `json:"secretKey"`
+	CA        string `json:"ca"` // PEM; empty: the public authorities only
+}
+
+// EtcdSent is what `orchestrator send-snapshot` writes.
+type EtcdSent struct {
+	Sent EtcdKept `json:"sent"` // without a name: there was none to send
+	Left int      `json:"left"` // how many are still to be sent
+}
+
 // EtcdRestore is what `orchestrator restore-data` reads. The snapshot is the file that it is started with.
 type EtcdRestore struct {
 	By   string `json:"by"`   // who has asked for it
@@ -25,6 +54,9 @@ type EtcdKept struct {
 	Revision int64     `json:"revision"` // the last one in it
 	Version  string    `json:"version"`  // of etcd's form, "3.6.0"
 	Size     int64     `json:"size"`     // bytes
+	// Encrypted says that it is for those who were EtcdKeep.Recipients then.
+	Encrypted bool      `json:"encrypted"`
+	Sent      time.Time `json:"sent"` // when the target has taken it, UTC; zero: it has not
 }
 
 // AskedFile, in paths.EtcdKept, holds the EtcdRestored that is put in place when orchestrator api starts next.

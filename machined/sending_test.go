@@ -1,0 +1,93 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/nodespec"
+)
+
+// TestSending: what was not sent is tried again, after a rest that grows; a change of the target begins anew.
+func TestSending(t *testing.T) {
+	now := time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
+	one := nodespec.EtcdTarget{Place: "https://s3.example.com:443/backups", SecretKey: "old"}
+	var s sending
+	next := func(want bool, target nodespec.EtcdTarget) {
+		t.Helper()
+		if got := s.next(target, now); got != want {
+			t.Errorf("at %v: %t, %+v", now.Format(time.TimeOnly), got, s)
+		}
+	}
+	next(false, nodespec.EtcdTarget{})
+	next(true, one) // there may be some of before
+	s.sent(0)
+	next(false, one)
+	s.pending = true
+	for _, want := range []time.Duration{5 * time.Minute, 10 * time.Minute, 20 * time.Minute, 40 * time.Minute, time.Hour, time.Hour} {
+		next(true, one)
+		if rest := s.failure(errors.New("no route to host"), now); rest != want || s.problem != "no route to host" {
+			t.Errorf("it rests for %v, not %v: %+v", rest, want, s)
+		}
+		now = now.Add(want - time.Second)
+		next(false, one)
+		now = now.Add(time.Second)
+	}
+	next(true, one)
+	s.sent(2)
+	if s.problem != "" {
+		t.Errorf("%+v", s)
+	}
+	next(true, one)
+	s.failure(errors.New("another secret"), now)
+	next(false, one)
+	one.SecretKey = "new"
+	next(true, one)
+	if s.problem != "" {
+		t.Errorf("a problem of the secret before: %+v", s)
+	}
+	next(false, nodespec.EtcdTarget{})
+}
+
+// TestSnapshotTarget: only what is encrypted has a target, and only the process that sends gets the secret.
+func TestSnapshotTarget(t *testing.T) {
+	ref, problems := config.Parse("reference.yaml", []byte(config.Reference))
+	if len(problems) > 0 {
+		t.Fatal(problems)
+	}
+	want := ref.Cluster.Spec.Etcd.Snapshots
+	got := snapshotTarget(want)
+	if got.Place != "https://s3.example.com:443/backups/orlop/site-1" || got.Endpoint != "https://s3.example.com:443" || got.Region != "eu-central-1" || got.Prefix != "orlop/site-1" ||
+		got.AccessKey != want.Target.AccessKey.Reveal() || got.SecretKey != want.Target.SecretKey.Reveal() || !strings.HasPrefix(got.CA, "-----BEGIN CERTIFICATE-----") {
+		t.Error(strings.ReplaceAll(fmt.Sprintf("%+v", got), got.SecretKey, "…"))
+	}
+	want.Recipients = nil
+	if got := snapshotTarget(want); got != (nodespec.EtcdTarget{}) {
+		t.Error("what is not encrypted has a target")
+	}
+}
+
+// TestSender: who looks on is told what the last try to that place has come to, and a wake is not lost.
+func TestSender(t *testing.T) {
+	s := sender{woke: make(chan struct{}, 1)}
+	s.state.next(nodespec.EtcdTarget{Place: "a"}, time.Now())
+	s.state.failure(errors.New("refused"), time.Now())
+	if a, b := s.problem("a"), s.problem("b"); a != "refused" || b != "" {
+		t.Errorf("%q, %q", a, b)
+	}
+	s.state.sent(0)
+	s.more()
+	if !s.state.pending || s.problem("a") != "" {
+		t.Errorf("%+v", s.state)
+	}
+	s.wake()
+	s.wake()
+	select {
+	case <-s.woke:
+	default:
+		t.Error("nobody was woken")
+	}
+}

@@ -1,0 +1,170 @@
+package etcd
+
+import (
+	"bytes"
+	"encoding/pem"
+	"io"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"filippo.io/age"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/orlop-os/orlop/pkg/nodespec"
+	"github.com/orlop-os/orlop/pkg/s3/s3test"
+)
+
+// operator is who has the key.
+func operator(t *testing.T) (*age.X25519Identity, []string) {
+	t.Helper()
+	identity, err := age.GenerateX25519Identity()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return identity, []string{identity.Recipient().String()}
+}
+
+// TestKeepSealed: a snapshot that is for somebody lies nowhere else, says nothing to others, is given as it is, and comes back when it was
+// decrypted.
+func TestKeepSealed(t *testing.T) {
+	m := newMember(t)
+	identity, recipients := operator(t)
+	var kept nodespec.EtcdKept
+	plain, err := os.Create(filepath.Join(t.TempDir(), "plain"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer plain.Close()
+	m.serve(thisFormat, func(c *clientv3.Client) {
+		revision := m.put(c, "known-to-the-operator-alone", 3)
+		if kept, err = m.k.keep(t.Context(), nodespec.EtcdKeep{Most: 2, Recipients: recipients}, 0); err != nil {
+			t.Fatal(err)
+		}
+		if !kept.Encrypted || kept.Revision != revision || !strings.HasSuffix(kept.Name, ".db.age") || kept.Size == 0 {
+			t.Errorf("%+v", kept)
+		}
+		files, err := os.ReadDir(m.k.at(keptFolder))
+		if err != nil || len(files) != 1 {
+			t.Errorf("the folder has %v, %v", files, err)
+		}
+		text, err := os.ReadFile(m.k.at(keptFolder + "/" + kept.Name))
+		if err != nil || bytes.Contains(text, []byte("known-to-the")) {
+			t.Errorf("%v, and it can be read", err)
+		}
+		given, err := os.CreateTemp(t.TempDir(), "given")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer given.Close()
+		if about, err := m.k.giveKept(kept.Name, given); err != nil || about.Revision != revision || about.Version != kept.Version {
+			t.Errorf("%+v, %v", about, err)
+		}
+		if _, err := given.Seek(0, io.SeekStart); err != nil {
+			t.Fatal(err)
+		}
+		opened, err := age.Decrypt(given, identity)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.Copy(plain, opened); err != nil {
+			t.Fatal(err)
+		}
+		m.put(c, "after", 1)
+		_, err = m.k.prepare(t.Context(), nodespec.EtcdRestore{Kept: kept.Name}, nil, thisFormat)
+		if err == nil || !strings.Contains(err.Error(), "orlopctl etcd restore --from-machine "+kept.Name+" --identity KEY") {
+			t.Errorf("by its name: %v", err)
+		}
+		if _, err := m.k.keep(t.Context(), nodespec.EtcdKeep{Most: 2, Recipients: []string{identity.String()}}, 0); err == nil || strings.Contains(err.Error(), identity.String()) {
+			t.Errorf("a key that is none: %v", err)
+		}
+		m.prepare(plain)
+	})
+	m.serve(thisFormat, func(c *clientv3.Client) { m.expect(c, "known-to-the-operator-alone") })
+}
+
+// TestSend: each encrypted snapshot comes to the target once, the newest first; what failed is tried again, another target gets all, and
+// nobody gets what is not encrypted.
+func TestSend(t *testing.T) {
+	m := newMember(t)
+	folder := m.k.at(keptFolder)
+	if err := os.Mkdir(folder, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	_, keys := operator(t)
+	readers, err := recipients(keys)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const newest, older, plain = "20261122T201140Z-9-3.6.0.db.age", "20261122T101140Z-8-3.6.0.db.age", "20261122T001140Z-7-3.6.0.db"
+	for _, name := range []string{newest, older, plain} {
+		var text bytes.Buffer
+		if strings.HasSuffix(name, sealed) {
+			if err := seal(&text, strings.NewReader(name), readers); err != nil {
+				t.Fatal(err)
+			}
+		} else {
+			text.WriteString(name)
+		}
+		if err := os.WriteFile(filepath.Join(folder, name), text.Bytes(), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	store := &s3test.Store{Region: "us-east-1", Bucket: "backups", AccessKey: "EXAMPLE", SecretKey: "secret"}
+	server := httptest.NewTLSServer(store)
+	defer server.Close()
+	target := nodespec.EtcdTarget{
+		Place: "one", Endpoint: server.URL, Region: "us-east-1", Bucket: "backups", Prefix: "orlop/site-1", AccessKey: "EXAMPLE", SecretKey: "secret",
+		CA: string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})),
+	}
+	store.Fail(1)
+	if _, err := m.k.send(t.Context(), target); err == nil || !strings.Contains(err.Error(), "SlowDown") {
+		t.Errorf("refused: %v", err)
+	}
+	for i, want := range []nodespec.EtcdSent{{Sent: nodespec.EtcdKept{Name: newest}, Left: 1}, {Sent: nodespec.EtcdKept{Name: older}}, {}} {
+		done, err := m.k.send(t.Context(), target)
+		if err != nil || done.Sent.Name != want.Sent.Name || done.Left != want.Left {
+			t.Errorf("%d: %+v, %v; want %+v", i, done, err, want)
+		}
+	}
+	for _, name := range []string{newest, older} {
+		got, ok := store.Object("orlop/site-1/c/n/" + name)
+		if want, err := os.ReadFile(filepath.Join(folder, name)); err != nil || !ok || !bytes.Equal(got, want) {
+			t.Errorf("%s: %t, %v, %d bytes; want %d", name, ok, err, len(got), len(want))
+		}
+	}
+	if keys := store.Keys(); len(keys) != 2 {
+		t.Errorf("there are %q", keys)
+	}
+	all, err := m.k.kept("one")
+	if err != nil || len(all) != 3 || time.Since(all[0].Sent) > time.Minute || all[1].Sent.IsZero() || !all[2].Sent.IsZero() {
+		t.Errorf("%+v, %v", all, err)
+	}
+	// What lies there under a name that is not true.
+	const lie = "20261123T001140Z-10-3.6.0.db.age"
+	if err := os.WriteFile(filepath.Join(folder, lie), []byte("in the clear"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := m.k.send(t.Context(), target); err == nil || !strings.Contains(err.Error(), "it is not encrypted") {
+		t.Errorf("in the clear: %v", err)
+	}
+	if err := os.Remove(filepath.Join(folder, lie)); err != nil {
+		t.Fatal(err)
+	}
+	target.Place, target.Prefix = "two", ""
+	if done, err := m.k.send(t.Context(), target); err != nil || done.Sent.Name != newest || done.Left != 1 {
+		t.Errorf("another place: %+v, %v", done, err)
+	}
+	if _, ok := store.Object("c/n/" + newest); !ok {
+		t.Errorf("there are %q", store.Keys())
+	}
+	if err := os.WriteFile(m.k.at(sentFile), []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if all, err := m.k.kept("two"); err != nil || !all[0].Sent.IsZero() {
+		t.Errorf("a note that is damaged: %+v, %v", all, err)
+	}
+}
