@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -9,6 +10,7 @@ import (
 	"strings"
 	"sync"
 
+	agecrypt "filippo.io/age"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -17,19 +19,23 @@ import (
 )
 
 // fakeEtcdService has data of 300 kB, whose snapshot breaks off the second time it is asked for and is damaged on its way the third. It
-// restores what it has given and what it keeps, which is one snapshot once it was asked for some, and can take that back once. It has no space until it is defragmented and disarmed, and does not run after
-// that.
+// restores what it has given and what it keeps, which is two snapshots once it was asked for some, one of them for fakeReader, and can
+// take that back once. It has no space until it is defragmented and disarmed, and does not run after that. Its target takes nothing but
+// what is kept after the first time.
 type fakeEtcdService struct {
 	api.UnimplementedEtcdServer
 	mu               sync.Mutex
-	asked            int
+	asked, kept      int
 	restored         *api.EtcdRestored
 	defragged, still bool
 }
 
 var fakeSnapshot = []byte(strings.Repeat("the cluster's data ", 300000/19))
 
-func (s *fakeEtcdService) Snapshot(_ *api.EtcdSnapshotRequest, stream grpc.ServerStreamingServer[api.EtcdSnapshotResponse]) error {
+func (s *fakeEtcdService) Snapshot(request *api.EtcdSnapshotRequest, stream grpc.ServerStreamingServer[api.EtcdSnapshotResponse]) error {
+	if request.Kept != "" {
+		return giveFakeKept(request.Kept, stream)
+	}
 	s.mu.Lock()
 	s.asked++
 	asked := s.asked
@@ -54,7 +60,60 @@ func (s *fakeEtcdService) Snapshot(_ *api.EtcdSnapshotRequest, stream grpc.Serve
 	return nil
 }
 
-const fakeKept = "20260504T030201Z-1200-3.6.0.db"
+const (
+	fakeKept   = "20260504T030201Z-1200-3.6.0.db"
+	fakeSealed = "20260504T020201Z-1100-3.6.0.db.age"
+	fakeReader = "age17v5l8engqx6xqx094k2dnwr8t3q4f7p294ceggy6zu2yce4vfeaquctkrq"
+	fakePlace  = "https://s3.example.com:443/backups"
+)
+
+// giveFakeKept sends what is kept.
+func giveFakeKept(name string, stream grpc.ServerStreamingServer[api.EtcdSnapshotResponse]) error {
+	content := fakeSnapshot
+	switch name {
+	case fakeKept:
+	case fakeSealed:
+		reader, err := agecrypt.ParseX25519Recipient(fakeReader)
+		if err != nil {
+			return err
+		}
+		var to bytes.Buffer
+		w, err := encrypt(&to, []agecrypt.Recipient{reader})
+		if err != nil {
+			return err
+		}
+		if _, err := w.Write(fakeSnapshot); err != nil {
+			return err
+		}
+		if err := w.Close(); err != nil {
+			return err
+		}
+		content = to.Bytes()
+	default:
+		return status.Errorf(codes.FailedPrecondition, "etcd: the snapshot %s is not there", name)
+	}
+	sum := sha256.Sum256(content)
+	for _, r := range []*api.EtcdSnapshotResponse{
+		{About: &api.EtcdSnapshot{Revision: 1200, Size: int64(len(content)), Version: "3.6.0"}}, {Chunk: content}, {Sha256: hex.EncodeToString(sum[:])},
+	} {
+		if err := stream.Send(r); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *fakeEtcdService) Keep(context.Context, *api.EtcdKeepRequest) (*api.EtcdKeepResponse, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.kept++
+	made := &api.EtcdKept{Name: fakeSealed, At: fakeNow, Revision: 1100, Size: 99 << 20, Version: "3.6.0", Encrypted: true}
+	if s.kept == 1 {
+		return &api.EtcdKeepResponse{Kept: made, Problem: fakePlace + ": the store answers AccessDenied: Access Denied (HTTP 403)"}, nil
+	}
+	made.Sent = fakeNow
+	return &api.EtcdKeepResponse{Kept: made}, nil
+}
 
 func (s *fakeEtcdService) List(context.Context, *api.EtcdListRequest) (*api.EtcdListResponse, error) {
 	s.mu.Lock()
@@ -62,7 +121,18 @@ func (s *fakeEtcdService) List(context.Context, *api.EtcdListRequest) (*api.Etcd
 	if s.asked == 0 { // it has not run for long
 		return &api.EtcdListResponse{}, nil
 	}
-	return &api.EtcdListResponse{Snapshots: []*api.EtcdKept{{Name: fakeKept, At: fakeNow, Revision: 1200, Size: 99 << 20, Version: "3.6.0"}}}, nil
+	r := &api.EtcdListResponse{Snapshots: []*api.EtcdKept{
+		{Name: fakeKept, At: fakeNow, Revision: 1200, Size: 99 << 20, Version: "3.6.0"},
+		{Name: fakeSealed, At: fakeNow, Revision: 1100, Size: 99 << 20, Version: "3.6.0", Encrypted: true},
+	}}
+	switch s.kept {
+	case 0:
+	case 1:
+		r.Target, r.Problem = fakePlace, "the store answers AccessDenied: Access Denied (HTTP 403)"
+	default:
+		r.Target, r.Snapshots[1].Sent = fakePlace, fakeNow
+	}
+	return r, nil
 }
 
 func (s *fakeEtcdService) Restore(stream grpc.ClientStreamingServer[api.EtcdRestoreRequest, api.EtcdRestoreResponse]) error {

@@ -18,6 +18,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/orlop-os/orlop/hack/qemu"
+	"github.com/orlop-os/orlop/pkg/s3/s3test"
 )
 
 var (
@@ -151,6 +152,7 @@ type story struct {
 	customer *customer
 	issuer   *site
 	receiver *receiver
+	bucket   *s3test.Store
 	env      []string // of the programs that the story runs, from its setup on
 	current  string   // the machine that orlopctl talks to
 	verify   []string // how orlopctl verifies it, as its flags

@@ -80,6 +80,9 @@ import (
 //	registry BUNDLE CA                   start a registry ($REGISTRY) with a bundle as orlop/test:1; CA is who vouches for it
 //	mirror PATCH NAME                    start a registry that has the test image as NAME, REGISTRY/…, in a folder, for a user; PATCH has
 //	                                     a machine ask it for what REGISTRY has
+//	bucket start PATCH KEY               start a store of objects (S3); PATCH has a machine send its snapshots of the cluster's data there,
+//	                                     encrypted for who has KEY
+//	bucket newest FILE KEY               FILE becomes the newest object, which must hold a snapshot for who has KEY
 //	receiver start FILE                  a computer in the network takes JSON lines over TLS from machines of the cluster; FILE becomes the
 //	                                     patch that has logs sent to it, as receiver archive
 //	receiver kill, receiver again        it dies with whatever lies in its sockets, and comes back
@@ -139,6 +142,7 @@ func (s *story) verbs() map[string]func(ts *testscript.TestScript, neg bool, arg
 		"leader":        s.leaderVerb,
 		"powercut":      s.powercutVerb,
 		"poweron":       s.poweronVerb,
+		"bucket":        s.bucketVerb,
 		"receiver":      s.receiverVerb,
 		"down":          s.downVerb,
 		"dhcp":          s.dhcpVerb,

@@ -1,0 +1,225 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	agecrypt "filippo.io/age"
+	"filippo.io/age/agessh"
+	"github.com/spf13/cobra"
+
+	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/client"
+)
+
+func (t *tool) etcdRestoreCommand() *cobra.Command {
+	var undo, yes bool
+	var kept string
+	var keys []string
+	c := &cobra.Command{
+		Use:   "restore FILE | --from-machine NAME | --undo [--identity KEY...]",
+		Short: "Put a backup in the place of the cluster's data",
+		Long: "Put a backup of `orlopctl etcd snapshot`, or one of `orlopctl etcd snapshots`, in the place of the cluster's data, and wait\n" +
+			"until etcd serves it. Everything that was written since is gone; it is kept on the machine until the next time, and --undo puts it back. The API server is away for some seconds. Pods\n" +
+			"go on; those that the backup knows nothing of end, and those that it has and that are gone are started.\n\n" +
+			"What is encrypted needs --identity, a file with the key to it: of `age-keygen`, or an SSH private key. It is decrypted here, and neither\n" +
+			"the key nor what is decrypted is written anywhere on this computer; a snapshot that a machine keeps comes here, and goes back over the\n" +
+			"encrypted connection.\n\n" +
+			"It works when etcd or the API server does not run, and on a new machine with the configuration of the old one. The machine checks the\n" +
+			"backup before it changes anything. The machine's name must be typed first, unless --yes is given.",
+		Example: "  orlopctl etcd restore cluster.db\n  orlopctl etcd restore --from-machine 20261122T201140Z-1234-3.6.0.db\n  orlopctl etcd restore --from-machine 20261122T201140Z-1234-3.6.0.db.age --identity operator.key\n  orlopctl etcd restore --undo",
+		Args:    cobra.MaximumNArgs(1),
+		RunE: func(_ *cobra.Command, args []string) error {
+			if undo && kept != "" || (undo || kept != "") == (len(args) == 1) {
+				return usagef("etcd: cannot tell what to restore: expected a file, or --from-machine, or --undo")
+			}
+			identities, err := identities(keys)
+			if err != nil {
+				return err
+			}
+			if sealed(kept) && len(identities) == 0 {
+				return needsIdentity(kept)
+			}
+			var from *stored
+			if len(args) == 1 {
+				file, err := os.Open(args[0])
+				if err != nil {
+					return usagef("etcd: cannot read: %w", err)
+				}
+				defer func() { _ = file.Close() }() // it was only read
+				if from, err = look(file, args[0], identities); err != nil {
+					return err
+				}
+			}
+			return t.callFor(etcdTimeout, func(ctx context.Context, c *client.Client) error {
+				if !yes {
+					if err := t.confirm(ctx, c, "replace the data of its cluster"); err != nil {
+						return err
+					}
+				}
+				if sealed(kept) {
+					return t.etcdRestoreSealed(ctx, c, kept, identities)
+				}
+				return t.etcdRestore(ctx, c, &api.EtcdRestoreRequest{Undo: undo, Kept: kept}, from)
+			})
+		},
+	}
+	c.Flags().StringVar(&kept, "from-machine", "", "the snapshot of this name that the machine has kept (orlopctl etcd snapshots)")
+	c.Flags().StringArrayVarP(&keys, "identity", "i", nil, "file with the key that decrypts it; can be given more than once")
+	c.Flags().BoolVar(&undo, "undo", false, "put back what the last restore has replaced")
+	c.Flags().BoolVar(&yes, "yes", false, "do not ask")
+	return c
+}
+
+// needsIdentity says that a snapshot is encrypted, and no key is given.
+func needsIdentity(name string) error {
+	return &exitError{code: exitUsage, err: fmt.Errorf("%s: cannot restore: it is encrypted", name), hint: "name the file with the key to it: `--identity KEY`"}
+}
+
+// etcdRestoreSealed restores a snapshot that the machine has kept and cannot read: it comes as it is, and goes back decrypted.
+func (t *tool) etcdRestoreSealed(ctx context.Context, c *client.Client, kept string, identities []agecrypt.Identity) error {
+	file, err := os.CreateTemp("", "orlop-snapshot-*") // mode 0600
+	if err != nil {
+		return fmt.Errorf("etcd: cannot fetch the snapshot: %w", err)
+	}
+	defer func() { _ = errors.Join(file.Close(), os.Remove(file.Name())) }() // what is left of it says nothing to others
+	if _, err := t.receiveSnapshot(ctx, c, kept, file); err != nil {
+		if errors.Is(err, errNotWhole) {
+			return fmt.Errorf("%w, and nothing was changed; try again", err)
+		}
+		return err
+	}
+	from, err := look(file, kept, identities)
+	if err != nil {
+		return err
+	}
+	return t.etcdRestore(ctx, c, &api.EtcdRestoreRequest{}, from)
+}
+
+// stored is a snapshot in a file, which may be encrypted there.
+type stored struct {
+	file       *os.File
+	name       string              // as the caller knows it
+	identities []agecrypt.Identity // for one that is encrypted
+	size       int64               // bytes, decrypted
+	sha256     string              // likewise
+}
+
+// look reads a snapshot once, for what is to be said of it.
+func look(file *os.File, name string, identities []agecrypt.Identity) (*stored, error) {
+	const header = "age-encryption.org/"
+	begins := make([]byte, len(header))
+	if _, err := file.ReadAt(begins, 0); err != nil && !errors.Is(err, io.EOF) {
+		return nil, usagef("%s: cannot read the snapshot: %w", name, err)
+	}
+	s := &stored{file: file, name: name}
+	if string(begins) == header {
+		if len(identities) == 0 {
+			return nil, needsIdentity(name)
+		}
+		s.identities = identities
+	}
+	text, err := s.open()
+	if err != nil {
+		return nil, err
+	}
+	sum := sha256.New()
+	if s.size, err = io.Copy(sum, text); err != nil {
+		return nil, usagef("%s: cannot read the snapshot: %w", name, err)
+	}
+	s.sha256 = hex.EncodeToString(sum.Sum(nil))
+	return s, nil
+}
+
+// open begins it anew, decrypted. What comes out was not changed by anybody: age tells, before each piece.
+func (s *stored) open() (io.Reader, error) {
+	if _, err := s.file.Seek(0, io.SeekStart); err != nil {
+		return nil, usagef("%s: cannot read the snapshot: %w", s.name, err)
+	}
+	if s.identities == nil {
+		return s.file, nil
+	}
+	text, err := agecrypt.Decrypt(bufio.NewReader(s.file), s.identities...)
+	if none := new(agecrypt.NoIdentityMatchError); errors.As(err, &none) {
+		return nil, &exitError{code: exitUsage, err: fmt.Errorf("%s: cannot decrypt: it is encrypted for somebody else", s.name), hint: "--identity names the file with a key to it; it can be given more than once"}
+	}
+	if err != nil {
+		return nil, usagef("%s: cannot decrypt: %w", s.name, err)
+	}
+	return text, nil
+}
+
+// identities reads the keys that decrypt. Its errors show nothing of them.
+func identities(files []string) (all []agecrypt.Identity, err error) {
+	for _, name := range files {
+		f, err := os.Open(name)
+		if err != nil {
+			return nil, usagef("--identity: cannot read: %w", err)
+		}
+		text, err := io.ReadAll(io.LimitReader(f, maxRecipients))
+		_ = f.Close() // it was only read
+		if err != nil {
+			return nil, usagef("--identity: cannot read: %w", err)
+		}
+		bad := func(what, hint string) error {
+			return &exitError{code: exitUsage, err: fmt.Errorf("--identity %s: cannot use: %s", name, what), hint: hint}
+		}
+		switch content := string(text); {
+		case strings.HasPrefix(content, "age-encryption.org/"):
+			return nil, bad("it is encrypted", "decrypt it where others cannot read it: `age -d "+name+"`")
+		case keyEdge.MatchString(content):
+			key, err := agessh.ParseIdentity(text)
+			if err != nil {
+				return nil, bad("it is no SSH key that decrypts: ed25519 or RSA, without a passphrase", "`ssh-keygen -p` on a copy takes a passphrase away")
+			}
+			all = append(all, key)
+		default:
+			keys, err := agecrypt.ParseIdentities(strings.NewReader(content))
+			if err != nil {
+				return nil, bad("there is no key in it", "expected a file of `age-keygen`, with AGE-SECRET-KEY-1…")
+			}
+			all = append(all, keys...)
+		}
+	}
+	return all, nil
+}
+
+// etcdRestore sends a snapshot, unless from is nil: the machine has what is asked for, and waits for what becomes of it.
+func (t *tool) etcdRestore(ctx context.Context, c *client.Client, first *api.EtcdRestoreRequest, from *stored) error {
+	var text io.Reader
+	if from != nil {
+		var err error
+		if text, err = from.open(); err != nil {
+			return err
+		}
+		first.Size, first.Sha256 = from.size, from.sha256
+	}
+	stream, err := c.Etcd.Restore(ctx)
+	if err != nil {
+		return err
+	}
+	err = stream.Send(first)
+	if err == nil && from != nil {
+		err = send(text, t.progress("sent", first.Size), func(chunk []byte) error { return stream.Send(&api.EtcdRestoreRequest{Chunk: chunk}) })
+	}
+	if err != nil && !errors.Is(err, io.EOF) { // the reason comes with the answer
+		return err
+	}
+	answer, err := stream.CloseAndRecv()
+	if err != nil {
+		return err
+	}
+	if t.human() {
+		t.println("restored: " + restoredText(answer.Restored))
+		t.println("`orlopctl etcd restore --undo` takes it back; `orlopctl health` waits for the cluster")
+		return nil
+	}
+	return t.print(answer, nil)
+}

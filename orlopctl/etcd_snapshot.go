@@ -1,0 +1,226 @@
+package main
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	agecrypt "filippo.io/age"
+	"github.com/spf13/cobra"
+
+	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/client"
+)
+
+func (t *tool) etcdSnapshotCommand() *cobra.Command {
+	var to []string
+	var out, kept string
+	var force bool
+	c := &cobra.Command{
+		Use:   "snapshot --out FILE [--to RECIPIENT...] [--from-machine NAME]",
+		Short: "Take a backup of the cluster's data",
+		Long: "Take a backup of all that Kubernetes has stored, as it is at this moment, in etcd's own form. The machine checks it, and the file is\n" +
+			"there when all of it has come. It needs the role etcd-backup, or admin.\n\n" +
+			"Keep it like an admin's key: who has it reads all but the Secrets, which are encrypted with the cluster's key. With --to the file is\n" +
+			"encrypted (age-encryption.org) before it touches the disk; RECIPIENT is age1…, an SSH public key, or a file with such. `age -d -i KEY\n" +
+			"FILE` gives the snapshot back. Keep the configuration, or the file of `orlopctl gen secrets`, as well: without the cluster's key in it\n" +
+			"nobody reads the Secrets again.\n\n" +
+			"With --from-machine nothing is taken: it is one of `orlopctl etcd snapshots`, as it lies there.",
+		Example: "  orlopctl etcd snapshot --out cluster.db.age --to age1qz0…\n  orlopctl etcd snapshot --out cluster.db.age --from-machine 20261122T201140Z-1234-3.6.0.db.age",
+		Args:    cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			readers, err := recipients(to)
+			if err != nil {
+				return err
+			}
+			if sealed(kept) && len(readers) > 0 {
+				return usagef("--to: cannot encrypt %s: it is encrypted", kept)
+			}
+			if _, err := os.Lstat(out); err == nil && !force {
+				return usagef("%s: cannot write: it exists; --force replaces it", out)
+			}
+			return t.callFor(etcdTimeout, func(ctx context.Context, c *client.Client) error { return t.etcdSnapshot(ctx, c, kept, out, readers) })
+		},
+	}
+	f := c.Flags()
+	f.StringVar(&out, "out", "", "file to write")
+	f.StringArrayVar(&to, "to", nil, "encrypt it for this reader; can be given more than once")
+	f.StringVar(&kept, "from-machine", "", "the snapshot of this name that the machine has kept (orlopctl etcd snapshots)")
+	f.BoolVar(&force, "force", false, "replace an existing file")
+	must(c.MarkFlagRequired("out"))
+	return c
+}
+
+// takenSnapshot is what a snapshot's command prints for programs.
+type takenSnapshot struct {
+	File     string `json:"file"`
+	Revision int64  `json:"revision"`
+	Keys     int64  `json:"keys"`   // 0 of one that the machine has kept: nobody has looked into it
+	Size     int64  `json:"size"`   // bytes of the snapshot
+	SHA256   string `json:"sha256"` // of the snapshot, before it is encrypted
+	Version  string `json:"version"`
+}
+
+// etcdSnapshot writes what a machine sends to a file, encrypted if there are readers.
+func (t *tool) etcdSnapshot(ctx context.Context, c *client.Client, kept, out string, readers []agecrypt.Recipient) error {
+	var taken takenSnapshot
+	err := writeWhole(out, func(file io.Writer) error {
+		encrypted, err := encrypt(file, readers)
+		if err != nil {
+			return err
+		}
+		if taken, err = t.receiveSnapshot(ctx, c, kept, encrypted); err != nil {
+			if errors.Is(err, errNotWhole) {
+				return fmt.Errorf("%w, and no file was written; try again", err)
+			}
+			return err
+		}
+		if err := encrypted.Close(); err != nil {
+			return fmt.Errorf("%s: cannot write: %w", out, err)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	taken.File = out
+	if !t.human() {
+		return t.printPlain(taken)
+	}
+	keys := ""
+	if kept == "" {
+		keys = count(int(taken.Keys), "key") + ", "
+	}
+	t.printf("wrote %s: revision %d, %s%s, SHA-256 %s\n", out, taken.Revision, keys, size(taken.Size), taken.SHA256)
+	return nil
+}
+
+// errNotWhole is the end of a snapshot that is not the one that was announced.
+var errNotWhole = errors.New("etcd: the snapshot has not come whole")
+
+// receiveSnapshot writes what a machine sends: the data as they are, or a snapshot that it has kept.
+func (t *tool) receiveSnapshot(ctx context.Context, c *client.Client, kept string, to io.Writer) (taken takenSnapshot, err error) {
+	stream, err := c.Etcd.Snapshot(ctx, &api.EtcdSnapshotRequest{Kept: kept})
+	if err != nil {
+		return taken, err
+	}
+	sum, came, announced := sha256.New(), int64(0), ""
+	progress := func(int64) {}
+	err = each(stream.Recv, func(r *api.EtcdSnapshotResponse) error {
+		if r.About != nil {
+			taken.Revision, taken.Keys, taken.Size, taken.Version = r.About.Revision, r.About.Keys, r.About.Size, r.About.Version
+			progress = t.progress("received", taken.Size)
+		}
+		announced = r.Sha256
+		sum.Write(r.Chunk)
+		came += int64(len(r.Chunk))
+		progress(came)
+		if _, err := to.Write(r.Chunk); err != nil {
+			return fmt.Errorf("etcd: cannot write the snapshot: %w", err)
+		}
+		return nil
+	})
+	if err != nil {
+		return taken, err
+	}
+	if taken.SHA256 = hex.EncodeToString(sum.Sum(nil)); announced != taken.SHA256 || came != taken.Size {
+		return taken, errNotWhole
+	}
+	return taken, nil
+}
+
+// sealed tells by its name whether a snapshot that a machine has kept is encrypted.
+func sealed(kept string) bool { return strings.HasSuffix(kept, ".age") }
+
+func (t *tool) etcdSnapshotsCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "snapshots",
+		Short: "List the snapshots that the machine has taken by itself",
+		Long: "List the snapshots that the machine has taken by itself, the newest first, also when etcd does not run. Cluster.spec.etcd.snapshots says\n" +
+			"how often it does, how many it keeps, for whom they are encrypted, and where they are sent. `orlopctl etcd restore --from-machine NAME`\n" +
+			"restores one. They lie on the machine's own disk, and those that were not sent elsewhere are gone with it: `orlopctl etcd snapshot` takes\n" +
+			"one to keep elsewhere.",
+		Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			return t.call(func(ctx context.Context, c *client.Client) error {
+				answer, err := c.Etcd.List(ctx, &api.EtcdListRequest{})
+				if err != nil {
+					return err
+				}
+				if t.human() && len(answer.Snapshots) == 0 {
+					t.println("the machine has no snapshot")
+				} else if err := t.print(answer, func(w *tabwriter.Writer) { keptTable(w, answer) }); err != nil {
+					return err
+				}
+				if t.human() && answer.Target != "" {
+					t.println("they are sent to " + answer.Target)
+				}
+				if t.human() && answer.Problem != "" {
+					t.println("the last try failed: " + answer.Problem)
+				}
+				return nil
+			})
+		},
+	}
+}
+
+func keptTable(w io.Writer, answer *api.EtcdListResponse) {
+	row(w, "NAME", "TIME", "REVISION", "SIZE", "VERSION", "ENCRYPTED", "SENT")
+	for _, s := range answer.Snapshots {
+		encrypted, sent := "no", "-"
+		if s.Encrypted {
+			encrypted = "yes"
+			if answer.Target != "" {
+				sent = "not yet"
+			}
+		}
+		if s.Sent != nil {
+			sent = s.Sent.AsTime().Format(time.RFC3339)
+		}
+		row(w, s.Name, s.At.AsTime().Format(time.RFC3339), strconv.FormatInt(s.Revision, 10), size(s.Size), s.Version, encrypted, sent)
+	}
+}
+
+func (t *tool) etcdKeepCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "keep",
+		Short: "Have the machine take one of its own snapshots now, and send it",
+		Long: "Have the machine take one of its own snapshots now, as Cluster.spec.etcd.snapshots says, and send it where those are sent. It shows\n" +
+			"whether a target works without waiting for the next one. The oldest of those that the machine keeps goes if there are too many then.",
+		Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			return t.callFor(etcdTimeout, func(ctx context.Context, c *client.Client) error {
+				answer, err := c.Etcd.Keep(ctx, &api.EtcdKeepRequest{})
+				if err != nil {
+					return err
+				}
+				if answer.Problem != "" {
+					return &exitError{
+						code: exitFailure, err: fmt.Errorf("etcd: the snapshot %s is kept, and was not sent: %s", answer.Kept.Name, answer.Problem),
+						hint: "the machine tries again by itself; `orlopctl etcd snapshots` says what became of it",
+					}
+				}
+				if !t.human() {
+					return t.print(answer, nil)
+				}
+				how := "not encrypted"
+				if answer.Kept.Encrypted {
+					how = "encrypted"
+				}
+				if answer.Kept.Sent != nil {
+					how += ", sent"
+				}
+				t.printf("kept: %s, %s, %s\n", answer.Kept.Name, size(answer.Kept.Size), how)
+				return nil
+			})
+		},
+	}
+}
