@@ -41,6 +41,13 @@ func (c *Config) WithJoin(j Join) *Config {
 	return &d
 }
 
+// WithNode says what the machine's Node carries.
+func (c *Config) WithNode(n Node) *Config {
+	d := *c
+	d.Machine.Spec.Node = n
+	return &d
+}
+
 // WithNetwork sets the machine's own network.
 func (c *Config) WithNetwork(spec NetworkSpec) *Config {
 	d := *c

@@ -77,9 +77,20 @@ func (d *differ) compare(path string, a, b reflect.Value) {
 		}
 		for _, key := range slices.Sorted(maps.Keys(keys)) {
 			k := reflect.ValueOf(key)
-			d.compare(path+"["+strconv.Quote(key)+"]", part(a, reflect.Value.MapIndex, k), part(b, reflect.Value.MapIndex, k))
+			was, is := entry(part(a, reflect.Value.MapIndex, k)), entry(part(b, reflect.Value.MapIndex, k))
+			if was != is {
+				d.lines = append(d.lines, path+"["+strconv.Quote(key)+"]: "+was+" → "+is)
+			}
 		}
 	}
+}
+
+// entry is how a value of a map of texts is shown. That one is there says something also when it is empty, unlike an empty field.
+func entry(v reflect.Value) string {
+	if v.IsValid() && v.Len() == 0 {
+		return `""`
+	}
+	return shown(v)
 }
 
 // leaf compares two values that are printed as one text.

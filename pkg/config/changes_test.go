@@ -45,6 +45,10 @@ func TestChanges(t *testing.T) {
 			with(base(), func(c *Config) { c.Machine.Spec.Sysctls = map[string]string{"vm.a": "x\ny", "vm.b": "2"} }), []string{
 				`Machine.spec.sysctls["vm.a"]: (none) → "x\ny"`, `Machine.spec.sysctls["vm.b"]: 1 → 2`, `Machine.spec.sysctls["vm.c"]: 1 → (none)`,
 			}},
+		{"empty values of maps", base().WithNode(Node{Labels: map[string]string{"a": "", "b": "", "c": "x"}}),
+			base().WithNode(Node{Labels: map[string]string{"b": "x", "c": "", "d": ""}}), []string{
+				`Machine.spec.node.labels["a"]: "" → (none)`, `Machine.spec.node.labels["b"]: "" → x`, `Machine.spec.node.labels["c"]: x → ""`, `Machine.spec.node.labels["d"]: (none) → ""`,
+			}},
 		{"secrets and certificates", clustered, with(clustered, func(c *Config) {
 			cluster := *c.Cluster
 			cluster.Spec.SecretsEncryptionKey = NewEncryptionKey([32]byte{1})

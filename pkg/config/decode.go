@@ -185,7 +185,7 @@ func (p *parser) list(n *yaml.Node, path string, v reflect.Value) {
 	v.Set(items)
 }
 
-// mapping reads a map from text to text. Whole numbers are taken as they are written.
+// mapping reads a map from text to text. Whole numbers are taken as they are written. A text may be empty: a label's is often.
 func (p *parser) mapping(n *yaml.Node, path string, v reflect.Value) {
 	if n.Kind != yaml.MappingNode {
 		p.mismatch(n, path, v.Type())
@@ -199,7 +199,7 @@ func (p *parser) mapping(n *yaml.Node, path string, v reflect.Value) {
 		if !p.key(key, at, seen) {
 			continue
 		}
-		if child.Kind == yaml.ScalarNode && child.Tag == "!!int" {
+		if child.Kind == yaml.ScalarNode && (child.Tag == "!!int" || child.Tag == "!!str" && child.Value == "") {
 			p.cfg.origins[at] = Origin{File: p.file, Line: child.Line, Column: child.Column}
 			m.SetMapIndex(reflect.ValueOf(key.Value), reflect.ValueOf(child.Value))
 			continue

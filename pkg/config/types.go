@@ -53,6 +53,8 @@ type MachineSpec struct {
 	Install *Install `yaml:"install,omitempty"`
 	// Join says how a worker becomes a member of its cluster. It says nothing to a control-plane machine, which holds the cluster's keys.
 	Join *Join `yaml:"join,omitempty"`
+	// Node says what the machine's Kubernetes Node carries besides what Kubernetes and the system give it.
+	Node Node `yaml:"node"`
 	// Upgrade says how the machine goes into a new version of the system, and how that has to prove itself.
 	Upgrade Upgrade `yaml:"upgrade"`
 	// Registries are where images are pulled from, beside the registries that their names say: mirrors, which are asked first, and registries with an authority or a user of their own.

@@ -48,6 +48,7 @@ func (p *parser) machine(m *Machine) {
 	if m.Spec.Install != nil {
 		p.install(spec+".install", m.Spec.Install)
 	}
+	p.node(spec+".node", &m.Spec.Node)
 	p.imageRegistries(spec+".registries", m.Spec.Registries)
 	p.logging(spec+".logging", &m.Spec.Logging)
 	if d := time.Duration(m.Spec.Upgrade.Deadline); d < time.Minute || d > time.Hour {
