@@ -316,42 +316,85 @@ func completeContexts(*cobra.Command, []string, string) ([]string, cobra.ShellCo
 	return file.names(), cobra.ShellCompDirectiveNoFileComp
 }
 
+// secretFile is a file that only its owner may read.
+type secretFile struct {
+	path    string
+	content []byte
+}
+
 // writeSecret writes a file that only its owner may read, in one piece. Without replace it refuses to overwrite.
 func writeSecret(path string, content []byte, replace bool) error {
-	if !replace {
-		if _, err := os.Lstat(path); err == nil {
-			return &exitError{code: exitUsage, err: fmt.Errorf("%s: cannot write: the file exists already", path), hint: "--force replaces it; what was made with the old keys then no longer works"}
+	return writeSecrets([]secretFile{{path, content}}, replace)
+}
+
+// writeSecrets is writeSecret for several files: none of them is at its place before all are on the disk.
+func writeSecrets(files []secretFile, replace bool) error {
+	for _, f := range files {
+		if _, err := os.Lstat(f.path); err == nil && !replace {
+			return &exitError{code: exitUsage, err: fmt.Errorf("%s: cannot write: the file exists already", f.path), hint: "--force replaces it; what was made with the old keys then no longer works"}
 		}
 	}
-	return writeWhole(path, func(w io.Writer) error {
-		if _, err := w.Write(content); err != nil {
-			return fmt.Errorf("%s: cannot write: %w", path, err)
+	var staged []string
+	defer func() {
+		for _, temporary := range staged {
+			_ = os.Remove(temporary) // gone already when all went well
 		}
-		return nil
-	})
+	}()
+	for _, f := range files {
+		temporary, err := stage(f.path, func(w io.Writer) error {
+			if _, err := w.Write(f.content); err != nil {
+				return fmt.Errorf("%s: cannot write: %w", f.path, err)
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+		staged = append(staged, temporary)
+	}
+	for i, f := range files {
+		if err := os.Rename(staged[i], f.path); err != nil {
+			return fmt.Errorf("%s: cannot write: %w", f.path, err)
+		}
+	}
+	return nil
 }
 
 // writeWhole has a file written that only its owner may read. It is at its place, and replaces what was there, when all of it is on the
 // disk; if write fails there is nothing.
 func writeWhole(path string, write func(io.Writer) error) error {
-	temporary, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*") // mode 0600
+	temporary, err := stage(path, write)
 	if err != nil {
-		return fmt.Errorf("%s: cannot write: %w", path, err)
-	}
-	defer func() { _ = os.Remove(temporary.Name()) }() // gone already when all went well
-	if err := write(temporary); err != nil {
-		_ = temporary.Close() // nobody wants it any more
 		return err
 	}
-	err = temporary.Sync()
-	if closing := temporary.Close(); err == nil {
-		err = closing
-	}
-	if err == nil {
-		err = os.Rename(temporary.Name(), path)
-	}
-	if err != nil {
+	if err := os.Rename(temporary, path); err != nil {
+		_ = os.Remove(temporary) // nobody wants it any more
 		return fmt.Errorf("%s: cannot write: %w", path, err)
 	}
 	return nil
+}
+
+// stage has a file written to the disk under another name beside its place, and returns that; if write fails there is nothing.
+func stage(path string, write func(io.Writer) error) (temporary string, err error) {
+	file, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*") // mode 0600
+	if err != nil {
+		return "", fmt.Errorf("%s: cannot write: %w", path, err)
+	}
+	defer func() {
+		if err != nil {
+			_ = os.Remove(file.Name()) // nobody wants it any more
+		}
+	}()
+	if err := write(file); err != nil {
+		_ = file.Close() // what write says is what counts
+		return "", err
+	}
+	err = file.Sync()
+	if closing := file.Close(); err == nil {
+		err = closing
+	}
+	if err != nil {
+		return "", fmt.Errorf("%s: cannot write: %w", path, err)
+	}
+	return file.Name(), nil
 }

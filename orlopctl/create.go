@@ -312,7 +312,7 @@ func (c *creation) documents(machine qemu.MachineStatus) ([]byte, error) {
 // configuration is that of a control-plane machine of a cluster whose control-plane machines have these addresses.
 func (c *creation) configuration(name string, addresses []string) ([]byte, error) {
 	made := generated{
-		name: name, cluster: c.name, role: string(config.RoleControlPlane), secrets: c.secrets,
+		name: name, cluster: c.name, secrets: c.secrets,
 		endpoint: "https://" + net.JoinHostPort(addresses[0], strconv.Itoa(paths.PortKubernetes)),
 		sans:     []string{"127.0.0.1", "localhost"}, // the way in from this computer
 	}

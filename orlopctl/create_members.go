@@ -8,6 +8,7 @@ import (
 	"github.com/orlop-os/orlop/hack/qemu"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/client"
+	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/paths"
 )
 
@@ -74,7 +75,7 @@ func (c *creation) invite(ctx context.Context, host client.Endpoint, name string
 		return nil, err
 	}
 	err = connectedTo(ctx, host, func(connection *client.Client) error {
-		documents, err = inviteBy(ctx, connection, &api.InviteRequest{Name: name, Request: request}, ticket)
+		documents, err = inviteBy(ctx, connection, &api.InviteRequest{Name: name, Request: request}, ticket, config.Node{})
 		return err
 	})
 	if err != nil {

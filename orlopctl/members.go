@@ -30,15 +30,24 @@ func (t *tool) nodesCommand() *cobra.Command {
 func (t *tool) nodesAddCommand() *cobra.Command {
 	var out string
 	var life time.Duration
+	var marks nodeFlags
 	var force bool
 	c := &cobra.Command{
 		Use:   "add NAME",
 		Short: "Make the configuration of a worker, with a ticket",
 		Long: "Make the configuration of a worker called NAME, with a ticket by which it becomes one of the cluster. Apply it to the machine while\n" +
-			"the ticket is good; the first machine that shows it is the one that joins. Whoever has the file until then can join in its place.",
+			"the ticket is good; the first machine that shows it is the one that joins. Whoever has the file until then can join in its place.\n" +
+			"Labels and taints of its Kubernetes node can be changed later, in its configuration (Machine.spec.node).",
 		Example: "  orlopctl nodes add w1 --out w1.yaml\n  orlopctl apply-config -f w1.yaml -e 10.0.0.21 --fingerprint sha256:…",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
+			node, err := marks.node()
+			if err != nil {
+				return err
+			}
+			if err := asked(config.New(args[0], config.RoleWorker).WithNode(node)); err != nil {
+				return err // before there is a ticket
+			}
 			key, request, err := newRequest()
 			if err != nil {
 				return err
@@ -47,7 +56,7 @@ func (t *tool) nodesAddCommand() *cobra.Command {
 				return usagef("%s: cannot write: it exists; --force replaces it", out)
 			}
 			return t.call(func(ctx context.Context, c *client.Client) error {
-				text, err := inviteBy(ctx, c, &api.InviteRequest{Name: args[0], Request: request, Life: lifeOf(life)}, key)
+				text, err := inviteBy(ctx, c, &api.InviteRequest{Name: args[0], Request: request, Life: lifeOf(life)}, key, node)
 				if err != nil {
 					return err
 				}
@@ -67,11 +76,12 @@ func (t *tool) nodesAddCommand() *cobra.Command {
 	f.StringVar(&out, "out", "-", "file to write; - for the standard output")
 	f.DurationVar(&life, "life", 0, "until when the ticket can be used (default: 1h; at most 168h)")
 	f.BoolVar(&force, "force", false, "replace an existing file")
+	marks.register(f)
 	return c
 }
 
-// inviteBy has a machine issue a ticket, and returns the worker's configuration with it.
-func inviteBy(ctx context.Context, c *client.Client, r *api.InviteRequest, ticket *pki.Leaf) ([]byte, error) {
+// inviteBy has a machine issue a ticket, and returns the worker's configuration with it, and with what its Kubernetes node is to carry.
+func inviteBy(ctx context.Context, c *client.Client, r *api.InviteRequest, ticket *pki.Leaf, node config.Node) ([]byte, error) {
 	answer, err := c.Cluster.Invite(ctx, r)
 	if err != nil {
 		return nil, err
@@ -79,18 +89,18 @@ func inviteBy(ctx context.Context, c *client.Client, r *api.InviteRequest, ticke
 	if ticket.Cert, err = x509.ParseCertificate(answer.Certificate); err != nil {
 		return nil, fmt.Errorf("ticket: cannot read what the machine has signed: %w", err)
 	}
-	return withTicket(answer, ticket)
+	return withTicket(answer, ticket, node)
 }
 
-// withTicket puts a ticket into a worker's configuration, and judges the whole as the machine would.
-func withTicket(answer *api.InviteResponse, ticket *pki.Leaf) ([]byte, error) {
+// withTicket puts a ticket, and what its Kubernetes node is to carry, into a worker's configuration, and judges the whole as the machine would.
+func withTicket(answer *api.InviteResponse, ticket *pki.Leaf, node config.Node) ([]byte, error) {
 	pair, err := config.NewCertKey(string(ticket.CertPEM()), string(ticket.KeyPEM()))
 	if err != nil {
 		return nil, err
 	}
 	c, problems := config.Parse("worker", answer.Documents)
 	if len(problems) == 0 {
-		c = c.WithJoin(config.Join{Ticket: pair, From: answer.From})
+		c = c.WithJoin(config.Join{Ticket: pair, From: answer.From}).WithNode(node)
 		problems = config.Check(c)
 	}
 	if len(problems) > 0 {

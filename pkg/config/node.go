@@ -144,6 +144,8 @@ func (p *parser) node(path string, n *Node) {
 			p.on(at, wrong{reason: fmt.Sprintf("the key %s %v", quote(key), err), expected: labelKey})
 		} else if w := ownLabel(key); w.reason != "" {
 			p.on(at, w)
+		} else if slices.Contains(kubeletLabels, key) && n.Labels[key] == "" {
+			p.on(at, wrong{reason: "is empty", expected: "a value", hint: "leave it out if there is nothing to say"}) // the kubelet would take it away again
 		}
 		p.labelValue(at, n.Labels[key])
 	}
