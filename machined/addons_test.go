@@ -8,6 +8,21 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
+// TestMarks: the orchestrator is told the labels and taints of the reference.
+func TestMarks(t *testing.T) {
+	c, problems := config.Parse("", []byte(config.Reference))
+	if len(problems) > 0 {
+		t.Fatal(problems)
+	}
+	want := nodespec.Marks{
+		Labels: map[string]string{"topology.kubernetes.io/region": "north", "topology.kubernetes.io/zone": "north-1", "example.com/rack": "17"},
+		Taints: []nodespec.Taint{{Key: "example.com/dedicated", Value: "storage", Effect: "NoSchedule"}},
+	}
+	if got := marks(c.Machine.Spec.Node); !reflect.DeepEqual(got, want) {
+		t.Errorf("got %+v\nwant %+v", got, want)
+	}
+}
+
 // TestAddons: the orchestrator is told all that the reference's add-on says.
 func TestAddons(t *testing.T) {
 	c, problems := config.Parse("", []byte(config.Reference))

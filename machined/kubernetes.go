@@ -138,6 +138,15 @@ func addons(all []config.Addon, found artifacts) []nodespec.Addon {
 	return out
 }
 
+// marks are what the machine's Node carries, as the orchestrator reads it.
+func marks(n config.Node) nodespec.Marks {
+	out := nodespec.Marks{Labels: n.Labels}
+	for _, t := range n.Taints {
+		out.Taints = append(out.Taints, nodespec.Taint{Key: t.Key, Value: t.Value, Effect: string(t.Effect)})
+	}
+	return out
+}
+
 // nth is the n-th address of a range.
 func nth(r netip.Prefix, n int) netip.Addr {
 	a := r.Masked().Addr()
@@ -187,15 +196,20 @@ func access(c *config.Cluster) credentials.Access {
 
 // authorities are what this machine has its credentials by: the cluster's keys out of its document, or what a worker was given.
 func (m *machine) authorities(c *config.Config) (credentials.Authorities, error) {
+	marked, err := json.Marshal(marks(c.Machine.Spec.Node))
+	if err != nil {
+		return credentials.Authorities{}, fmt.Errorf("Machine.spec.node: cannot describe: %w", err)
+	}
 	if worker(c) {
 		member, _ := m.membership.Get()
 		believed := nodeCAs(c)
-		return credentials.Authorities{Kubernetes: credentials.Authority{CA: &pki.CA{Cert: believed[0]}, Accepted: believed[1:]}, Given: member.held.node}, nil
+		return credentials.Authorities{Kubernetes: credentials.Authority{CA: &pki.CA{Cert: believed[0]}, Accepted: believed[1:]}, Marks: marked, Given: member.held.node}, nil
 	}
 	a, err := authorities(c.Cluster)
 	if err != nil {
 		return a, err
 	}
+	a.Marks = marked
 	found, _ := m.artifacts.Get()
 	if a.Addons, err = json.Marshal(addons(c.Addons, found)); err != nil {
 		return a, fmt.Errorf("add-ons: cannot describe: %w", err)

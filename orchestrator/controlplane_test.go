@@ -53,7 +53,7 @@ func TestControlPlane(t *testing.T) {
 	api := m.start(t, component.API, zero)
 	controllers := m.start(t, component.Controllers, zero)
 	api.waitReady(t, time.Minute, "etcd", "kube-apiserver", "bootstrap")
-	controllers.waitReady(t, time.Minute, "node-ipam", "namespaces", "kube-controller-manager", "kube-scheduler", "loadbalancer", "local-volumes", "pod-certificates", "metrics", "addons")
+	controllers.waitReady(t, time.Minute, "node-ipam", "namespaces", "kube-controller-manager", "kube-scheduler", "loadbalancer", "local-volumes", "pod-certificates", "metrics", "addons", "node-taints")
 
 	admin := m.client(t, "admin", "orlop:cluster-admins")
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
@@ -91,6 +91,7 @@ func TestControlPlane(t *testing.T) {
 	t.Run("addresses of services", func(t *testing.T) { serviceAddresses(ctx, t, admin) })
 	t.Run("certificates of pods", func(t *testing.T) { podCertificates(ctx, t, admin) })
 	t.Run("local volumes", func(t *testing.T) { localVolumes(ctx, t, admin) })
+	t.Run("labels and taints of nodes", func(t *testing.T) { nodeMarks(ctx, t, m, admin) })
 	t.Run("metrics", func(t *testing.T) { resourceMetrics(ctx, t, m, admin, fake) })
 	t.Run("add-ons", func(t *testing.T) { addOns(ctx, t, m, admin) })
 	t.Run("removed nodes", func(t *testing.T) { removedNodes(ctx, t, m, admin) })

@@ -20,6 +20,7 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/localvolumes"
 	"github.com/orlop-os/orlop/orchestrator/metrics"
 	"github.com/orlop-os/orlop/orchestrator/netpolicy"
+	"github.com/orlop-os/orlop/orchestrator/nodemarks"
 	"github.com/orlop-os/orlop/orchestrator/podcertificates"
 	"github.com/orlop-os/orlop/orchestrator/podnetwork"
 	"github.com/orlop-os/orlop/orchestrator/scheduler"
@@ -47,6 +48,7 @@ func Services(spec nodespec.Spec, dirs layout.Dirs) []component.Component {
 			scheduler.Component(spec, dirs),
 			metrics.Component(spec, dirs),
 			addons.Component(spec, dirs),
+			nodemarks.Component(spec, dirs),
 		)
 		all = append(all, loadbalancer.Components(spec, dirs)...)
 		all = append(all, localvolumes.Controllers(spec, dirs)...)
@@ -58,6 +60,7 @@ func Services(spec nodespec.Spec, dirs layout.Dirs) []component.Component {
 		kubeproxy.Component(spec, dirs),
 		coredns.Component(spec, dirs),
 		drain.Component(),
+		nodemarks.NodeComponent(spec, dirs),
 		netpolicy.Component(spec, dirs),
 	)
 	all = append(all, podnetwork.Components(spec, dirs)...)

@@ -28,6 +28,7 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/localvolumes"
 	"github.com/orlop-os/orlop/orchestrator/metrics"
 	"github.com/orlop-os/orlop/orchestrator/netpolicy"
+	"github.com/orlop-os/orlop/orchestrator/nodemarks"
 	"github.com/orlop-os/orlop/orchestrator/podcertificates"
 	"github.com/orlop-os/orlop/orchestrator/podnetwork"
 	"github.com/orlop-os/orlop/orchestrator/process"
@@ -63,6 +64,11 @@ func wire(ctx context.Context, name string, spec nodespec.Spec, dirs layout.Dirs
 	}
 	go gate.Run(ctx)
 	w := wiring{spec: spec, dirs: dirs, gate: gate, server: server, agent: podnetwork.New(spec, dirs, gate), down: down, podsEnded: podsEnded}
+	if name == component.Node {
+		if w.marks, err = nodemarks.Read(dirs); err != nil {
+			return fail(err)
+		}
+	}
 	if name == component.Controllers && lead.Several(spec) {
 		w.lead = lead.New(spec, dirs)
 	}
@@ -102,6 +108,7 @@ type wiring struct {
 	apiserver *kubeapiserver.Server
 	agent     *podnetwork.Agent
 	lead      *lead.Lead       // nil where nobody is elected
+	marks     nodespec.Marks   // with which the kubelet makes a new Node
 	down      <-chan os.Signal // the machine goes down
 	podsEnded func()
 }
@@ -165,7 +172,7 @@ func (w *wiring) attach(c *component.Component) {
 		c.Run = w.allowed(addons.Run)
 	case kubelet.Name:
 		c.Run = watched(c.Name, health.Check{URL: plain(kubelet.HealthPort)}, func(ctx context.Context) error {
-			return kubelet.Run(ctx, args, w.gate, filepath.Join(w.dirs.Node, "logind.sock"), w.down, w.podsEnded)
+			return kubelet.Run(ctx, args, w.marks, w.gate, filepath.Join(w.dirs.Node, "logind.sock"), w.down, w.podsEnded)
 		})
 	case kubeproxy.Name:
 		c.Run = watched(c.Name, health.Check{URL: plain(kubeproxy.HealthPort)}, func(ctx context.Context) error {
@@ -178,6 +185,12 @@ func (w *wiring) attach(c *component.Component) {
 	case drain.Name:
 		c.Run = func(ctx context.Context, announce component.Announce) error {
 			return drain.Run(ctx, w.spec, w.dirs, w.agent.Registered, announce)
+		}
+	case nodemarks.Name:
+		c.Run = w.allowed(nodemarks.Run)
+	case nodemarks.NodeName:
+		c.Run = func(ctx context.Context, announce component.Announce) error {
+			return nodemarks.RunNode(ctx, w.spec, w.dirs, w.marks, w.gate.Rights, announce)
 		}
 	case netpolicy.Name:
 		c.Run = w.allowed(netpolicy.Run)

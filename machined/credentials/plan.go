@@ -46,6 +46,7 @@ type Authorities struct {
 	Access                       Access
 	Revoked                      []byte // JSON, a list of trust.Revocation
 	Addons                       []byte // JSON, a list of nodespec.Addon
+	Marks                        []byte // JSON, a nodespec.Marks
 	Given                        Given
 }
 
@@ -153,6 +154,7 @@ func (w *Want) node(node nodespec.Spec, a Authorities) {
 	p := process{w, paths.KubeNode, 0}
 	p.folder()
 	p.file(nodespec.CA, a.Kubernetes.Bundle())
+	p.file(nodespec.NodeMarks, a.Marks)
 	for _, l := range NodeLeaves(node.NodeName, node.NodeIPs) {
 		if given := a.Given[l.Cert]; given != nil {
 			p.file(l.Key, given.KeyPEM())

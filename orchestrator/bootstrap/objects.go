@@ -32,6 +32,7 @@ const (
 	roleAddons         = "orlop:addons"
 	roleMetricsReader  = "orlop:metrics-reader"
 	roleLocalVolumes   = "orlop:local-volumes"
+	roleNodeTaints     = "orlop:node-taints"
 	rolePodSigner      = "orlop:pod-certificates"
 	roleSnapshotReader = "orlop:snapshot-reader"
 	roleSnapshotEditor = "orlop:snapshot-editor"
@@ -92,6 +93,10 @@ func rights() []runtime.Object {
 		aggregated("edit", clusterRole(roleSnapshotEditor,
 			rule(snapshotv1.GroupName, []string{"volumesnapshots"}, "create", "update", "patch", "delete", "deletecollection"))),
 		bindAccount(roleLocalVolumes, roleLocalVolumes, LocalVolumesAccount),
+
+		// What Nodes' configurations say of taints is set by this account: no kubelet may change its own Node's.
+		clusterRole(roleNodeTaints, rule("", []string{"nodes"}, "patch")),
+		bindAccount(roleNodeTaints, roleNodeTaints, NodeTaintsAccount),
 
 		// The signer of pods' certificates answers requests as one signer, says whom to believe, and keeps its authorities in a Secret.
 		clusterRole(rolePodSigner,

@@ -2,6 +2,7 @@ package kubelet
 
 import (
 	"context"
+	"maps"
 	"net/netip"
 	"testing"
 
@@ -10,6 +11,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/orlop-os/orlop/orchestrator/layout"
+	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
@@ -53,6 +55,42 @@ func TestUpstreamTakesTheConfiguration(t *testing.T) {
 	}
 	if len(config.TLSCipherSuites) == 0 || config.TLSMinVersion == "" {
 		t.Error("any TLS will do")
+	}
+}
+
+// TestUpstreamTakesTheMarks: a new Node has the labels of the configuration at once, and takes no pods before its taints are there.
+func TestUpstreamTakesTheMarks(t *testing.T) {
+	dirs := layout.Under(t.TempDir())
+	c := Component(spec(), dirs)
+	if err := c.WriteFiles(); err != nil {
+		t.Fatal(err)
+	}
+	reference, problems := config.Parse("", []byte(config.Reference))
+	if len(problems) > 0 {
+		t.Fatal(problems)
+	}
+	labels := reference.Machine.Spec.Node.Labels
+	for _, key := range []string{"feature.node.kubernetes.io/x", "a.kubelet.kubernetes.io/x", "node.kubernetes.io/instance-type", "x"} {
+		labels[key] = "y"
+	}
+	server, err := parse(context.Background(), c.Args)
+	if err != nil {
+		t.Fatal(err)
+	}
+	carry(server, nodespec.Marks{})
+	if len(server.NodeLabels) != 0 || len(server.RegisterWithTaints) != 1 {
+		t.Errorf("nothing is given, and the Node has %v, %v", server.NodeLabels, server.RegisterWithTaints)
+	}
+	carry(server, nodespec.Marks{Labels: labels, Taints: []nodespec.Taint{{Key: "a", Effect: "NoExecute"}}})
+	server.FailCgroupV1 = false // would look at this machine
+	if err := options.ValidateKubeletServer(server); err != nil {
+		t.Fatal(err)
+	}
+	if !maps.Equal(server.NodeLabels, labels) || len(labels) < 7 {
+		t.Errorf("labels %v, want %v", server.NodeLabels, labels)
+	}
+	if all := server.RegisterWithTaints; len(all) != 2 || all[1].ToString() != nodespec.TaintsPending+":NoSchedule" {
+		t.Errorf("taints %v", all)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
+	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
@@ -23,16 +24,18 @@ import (
 	"k8s.io/kubernetes/pkg/util/filesystem"
 
 	"github.com/orlop-os/orlop/orchestrator/apigate"
+	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// Run works with upstream's flags args until ctx is done. Pods keep running when it ends. When something comes from down,
+// Run works with upstream's flags args until ctx is done. marks are what a new Node is given. Pods keep running when it ends. When something comes from down,
 // the pods are ended in order instead, and then ended is called; the kubelet accepts no others from then on. bus is where
 // the kubelet's D-Bus socket is made.
-func Run(ctx context.Context, args []string, gate *apigate.Gate, bus string, down <-chan os.Signal, ended func()) error {
+func Run(ctx context.Context, args []string, marks nodespec.Marks, gate *apigate.Gate, bus string, down <-chan os.Signal, ended func()) error {
 	server, err := parse(ctx, args)
 	if err != nil {
 		return err
 	}
+	carry(server, marks)
 	logind, err := newLogind(bus)
 	if err != nil {
 		return err
@@ -128,6 +131,16 @@ func parse(ctx context.Context, args []string) (*options.KubeletServer, error) {
 	}
 	server.KubeletConfiguration = *config
 	return server, nil
+}
+
+// carry has a new Node made with the labels of the configuration, and, if that has taints, with one that keeps pods off until those are there.
+func carry(server *options.KubeletServer, marks nodespec.Marks) {
+	for key, value := range marks.Labels {
+		server.NodeLabels[key] = value
+	}
+	if len(marks.Taints) > 0 {
+		server.RegisterWithTaints = append(server.RegisterWithTaints, v1.Taint{Key: nodespec.TaintsPending, Effect: v1.TaintEffectNoSchedule})
+	}
 }
 
 // connect gives the kubelet its three clients, as upstream makes them, with the gate before each.

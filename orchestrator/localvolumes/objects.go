@@ -15,6 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/orlop-os/orlop/orchestrator/component"
 )
 
 // Upstream's annotations, of k8s.io/component-helpers/storage/volume.
@@ -276,7 +278,7 @@ func growing(claim *corev1.PersistentVolumeClaim, size int64) map[string]any {
 }
 
 func (c *controller) patchClaim(ctx context.Context, claim *corev1.PersistentVolumeClaim, change map[string]any, subresource ...string) error {
-	patch, err := upon(claim, change)
+	patch, err := component.Upon(claim, change)
 	if err == nil {
 		claims := c.client.CoreV1().PersistentVolumeClaims(claim.Namespace)
 		_, err = claims.Patch(ctx, claim.Name, types.MergePatchType, patch, metav1.PatchOptions{}, subresource...)
@@ -285,22 +287,11 @@ func (c *controller) patchClaim(ctx context.Context, claim *corev1.PersistentVol
 }
 
 func (c *controller) patchVolume(ctx context.Context, v *corev1.PersistentVolume, change map[string]any) error {
-	patch, err := upon(v, change)
+	patch, err := component.Upon(v, change)
 	if err == nil {
 		_, err = c.client.CoreV1().PersistentVolumes().Patch(ctx, v.Name, types.MergePatchType, patch, metav1.PatchOptions{})
 	}
 	return ignoreNotFound(err)
-}
-
-// upon makes a change one of this version of an object, and of no other.
-func upon(object metav1.Object, change map[string]any) ([]byte, error) {
-	meta, _ := change["metadata"].(map[string]any)
-	if meta == nil {
-		meta = map[string]any{}
-	}
-	meta["uid"], meta["resourceVersion"] = object.GetUID(), object.GetResourceVersion()
-	change["metadata"] = meta
-	return json.Marshal(change)
 }
 
 func ignoreNotFound(err error) error {

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/orlop-os/orlop/orchestrator/bootstrap"
+	"github.com/orlop-os/orlop/orchestrator/component"
 )
 
 // place is the value of promiseAnnotation.
@@ -180,14 +181,14 @@ func (c *controller) doSnapshot(ctx context.Context, all objects, op Op) error {
 	api := c.snapshots.SnapshotV1()
 	patchSnapshot := func(key string, change map[string]any, subresource ...string) error {
 		s := all.snapshots[key]
-		patch, err := upon(s, change)
+		patch, err := component.Upon(s, change)
 		if err == nil {
 			_, err = api.VolumeSnapshots(s.Namespace).Patch(ctx, s.Name, types.MergePatchType, patch, metav1.PatchOptions{}, subresource...)
 		}
 		return ignoreNotFound(err)
 	}
 	patchContent := func(name string, change map[string]any, subresource ...string) error {
-		patch, err := upon(all.contents[name], change)
+		patch, err := component.Upon(all.contents[name], change)
 		if err == nil {
 			_, err = api.VolumeSnapshotContents().Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{}, subresource...)
 		}

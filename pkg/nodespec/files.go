@@ -53,6 +53,7 @@ const (
 	DNSKey            = "coredns.key"
 	NodeAgentCert     = "node-agent.crt" // CN=orlop:node-agent:NAME, O=orlop:node-agents; reads Nodes, Pods, NetworkPolicies, writes the DNS EndpointSlice
 	NodeAgentKey      = "node-agent.key"
+	NodeMarks         = "marks.json" // Marks
 )
 
 // MetricsUser asks kubelets what nodes and pods use, and serves the answers as MetricsHost.
