@@ -64,6 +64,11 @@ func probeARP(own MAC, address netip.Addr) arp {
 	return arp{operation: arpRequest, senderMAC: own, sender: netip.IPv4Unspecified(), target: address}
 }
 
+// askARP asks as any neighbour does.
+func askARP(own MAC, from, address netip.Addr) arp {
+	return arp{operation: arpRequest, senderMAC: own, sender: from, target: address}
+}
+
 // answerARP says what to answer to a packet, if anything, and for which address that concerns us another machine speaks in it: any packet
 // of such a sender is a claim (RFC 5227, 2.4). Whoever probes is answered too, and learns that the address is in use.
 func answerARP(p arp, own MAC, role func(netip.Addr) Role) (answer arp, answers bool, claimed netip.Addr) {

@@ -62,8 +62,10 @@ func TestNDPBytes(t *testing.T) {
 	for name, p := range map[string]ndp{
 		"announcement": announceNDP(own, vip6),
 		"probe":        probeNDP(vip6),
+		"presence":     {from: vip6, to: allNodes(), advertisement: true, router: true, target: vip6, link: own},
 		"answer":       {from: vip6, to: client6, advertisement: true, solicited: true, target: vip6, link: own},
 		"question":     {from: client6, to: solicitedNode(vip6), target: vip6, link: neighbour},
+		"still there?": askNDP(neighbour, client6, vip6),
 	} {
 		t.Run(name, func(t *testing.T) {
 			ip := &layers.IPv6{
@@ -81,6 +83,9 @@ func TestNDPBytes(t *testing.T) {
 			flags := uint8(flagOverride)
 			if p.solicited {
 				flags |= flagSolicited
+			}
+			if p.router {
+				flags |= flagRouter
 			}
 			message = &layers.ICMPv6NeighborSolicitation{TargetAddress: p.target.AsSlice(), Options: options}
 			if p.advertisement {
@@ -113,6 +118,10 @@ func TestAnswerARP(t *testing.T) {
 	}{
 		"a question": {
 			packet: arp{operation: arpRequest, senderMAC: neighbour, sender: client4, target: vip4},
+			answer: arp{operation: arpReply, senderMAC: own, sender: vip4, targetMAC: neighbour, target: client4}, answers: true,
+		},
+		"whether we are still there": {
+			packet: askARP(neighbour, client4, vip4),
 			answer: arp{operation: arpReply, senderMAC: own, sender: vip4, targetMAC: neighbour, target: client4}, answers: true,
 		},
 		"a probe": {

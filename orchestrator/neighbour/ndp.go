@@ -10,6 +10,7 @@ type ndp struct {
 	from, to      netip.Addr
 	advertisement bool
 	solicited     bool       // of an advertisement: it is the answer to somebody's question
+	router        bool       // of an advertisement: the machine forwards, as each of a cluster does at its own addresses
 	target        netip.Addr // whom it is about
 	link          MAC        // the link-layer address option: the sender's in a question, the target's in an answer; zero: none
 }
@@ -26,6 +27,7 @@ const (
 	sourceLink   = 1 // options
 	targetLink   = 2
 
+	flagRouter    = 0x80
 	flagSolicited = 0x40
 	flagOverride  = 0x20
 )
@@ -62,6 +64,7 @@ func parseNDP(b []byte) (ndp, bool) {
 	}
 	p.advertisement = m[0] == advertising
 	p.solicited = p.advertisement && m[4]&flagSolicited != 0
+	p.router = p.advertisement && m[4]&flagRouter != 0
 	option := byte(sourceLink)
 	if p.advertisement {
 		option = targetLink
@@ -97,6 +100,9 @@ func (p ndp) bytes() []byte {
 		m[4] = flagOverride // it takes the place of what the neighbour knows
 		if p.solicited {
 			m[4] |= flagSolicited
+		}
+		if p.router {
+			m[4] |= flagRouter
 		}
 	}
 	copy(m[8:24], p.target.AsSlice())
@@ -137,6 +143,12 @@ func announceNDP(own MAC, address netip.Addr) ndp {
 // probeNDP asks who has the address without claiming it, as duplicate address detection does (RFC 4862, 5.4.2).
 func probeNDP(address netip.Addr) ndp {
 	return ndp{from: netip.IPv6Unspecified(), to: solicitedNode(address), target: address}
+}
+
+// askNDP asks the machine that has the address, alone, whether it is still there (RFC 4861, 7.3.1). Its kernel takes a question from an
+// unspecified address for a rival's, as long as the address is new to it, and gives the address up; this one it answers or leaves.
+func askNDP(own MAC, from, address netip.Addr) ndp {
+	return ndp{from: from, to: address, target: address, link: own}
 }
 
 // answerNDP says what to answer to a packet that came from a hardware address, and to which one, if anything; and for which address that

@@ -12,13 +12,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Claim is what was heard of another machine: it speaks for an address.
-type Claim struct {
-	Address netip.Addr
-	By      MAC
-	Link    string // on which it was heard
-}
-
 // port answers on one link for one family. A packet socket sees what the kernel has no use for: questions about an address that the
 // machine does not have, also those that come to the machine alone, with which a neighbour looks whether it is still there.
 type port struct {
@@ -127,7 +120,7 @@ func (p *port) answer(b []byte, from MAC) (answer []byte, to MAC, other Claim) {
 			if answers {
 				return reply.bytes(), to, Claim{}
 			}
-			return nil, MAC{}, Claim{address, from, p.link.Name}
+			return nil, MAC{}, Claim{address, from, p.link.Name, !question.solicited}
 		}
 		return nil, MAC{}, Claim{}
 	}
@@ -136,7 +129,7 @@ func (p *port) answer(b []byte, from MAC) (answer []byte, to MAC, other Claim) {
 		if answers {
 			return reply.bytes(), reply.targetMAC, Claim{}
 		}
-		return nil, MAC{}, Claim{address, question.senderMAC, p.link.Name}
+		return nil, MAC{}, Claim{address, question.senderMAC, p.link.Name, question.sender == question.target}
 	}
 	return nil, MAC{}, Claim{}
 }
@@ -181,7 +174,9 @@ func (p *port) membership(group netip.Addr, option int) error {
 // announce tells everybody on the link who has an address.
 func (p *port) announce(a netip.Addr) error {
 	if p.six {
-		return p.send(announceNDP(p.link.MAC, a).bytes(), groupMAC(allNodes()))
+		m := announceNDP(p.link.MAC, a)
+		m.router = p.role(a) == Present
+		return p.send(m.bytes(), groupMAC(allNodes()))
 	}
 	return p.send(announceARP(p.link.MAC, a).bytes(), broadcast())
 }
@@ -192,6 +187,14 @@ func (p *port) probe(a netip.Addr) error {
 		return p.send(probeNDP(a).bytes(), groupMAC(solicitedNode(a)))
 	}
 	return p.send(probeARP(p.link.MAC, a).bytes(), broadcast())
+}
+
+// ask asks a machine alone for its address.
+func (p *port) ask(from netip.Addr, whom Claim) error {
+	if p.six {
+		return p.send(askNDP(p.link.MAC, from, whom.Address).bytes(), whom.By)
+	}
+	return p.send(askARP(p.link.MAC, from, whom.Address).bytes(), whom.By)
 }
 
 func (p *port) send(b []byte, to MAC) error {

@@ -26,9 +26,10 @@ type Role int
 
 // The roles.
 const (
-	None   Role = iota
-	Listen      // hear who speaks for it
-	Answer      // speak for it, and hear who else does
+	None    Role = iota
+	Listen       // hear who speaks for it
+	Present      // announce it, and hear who else speaks for it: it is the machine's own, and the kernel answers
+	Answer       // speak for it, and hear who else does
 )
 
 // Duty is a role on some links.
@@ -123,14 +124,29 @@ func (ps *Ports) Close() {
 	}
 }
 
-// Announce tells everybody who has these addresses, on the links where the machine answers for them.
+// Announce tells everybody who has these addresses, on the links where the machine has them or answers for them.
 func (ps *Ports) Announce(addresses []netip.Addr) error {
-	return ps.say(addresses, func(r Role) bool { return r == Answer }, (*port).announce)
+	return ps.say(addresses, func(r Role) bool { return r == Present || r == Answer }, (*port).announce)
 }
 
 // Probe asks who has these addresses without claiming them, on the links where they concern the machine. Who answers is in Heard.
 func (ps *Ports) Probe(addresses []netip.Addr) error {
 	return ps.say(addresses, func(r Role) bool { return r != None }, (*port).probe)
+}
+
+// Ask asks machines that were heard whether they are still there, each alone, on the link where it was heard. It is the question of an
+// ordinary neighbour, so that the machine's kernel answers, whatever its programs do. Who answers is in Heard. links are the machine's
+// present ones.
+func (ps *Ports) Ask(whom []Claim, links []Link) error {
+	var errs []error
+	for _, c := range whom {
+		for _, p := range ps.open {
+			if from := source(c, links); p.link.Name == c.Link && p.six == c.Address.Is6() && from.IsValid() {
+				errs = append(errs, p.ask(from, c))
+			}
+		}
+	}
+	return errors.Join(errs...)
 }
 
 func (ps *Ports) say(addresses []netip.Addr, where func(Role) bool, how func(*port, netip.Addr) error) error {

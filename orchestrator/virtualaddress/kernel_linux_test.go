@@ -94,7 +94,7 @@ func (all stations) until(t *testing.T, what string, so func() bool) {
 	t.Helper()
 	deadline := time.NewTimer(30 * time.Second)
 	defer deadline.Stop()
-	tick := time.NewTicker(stepping)
+	tick := time.NewTicker(neighbour.Stepping)
 	defer tick.Stop()
 	for {
 		for _, s := range all {
@@ -264,7 +264,7 @@ func TestKernel(t *testing.T) {
 
 	ready("a", "b")
 	since = time.Now()
-	both.until(t, "time passes", func() bool { return time.Since(since) > 2*silence })
+	both.until(t, "time passes", func() bool { return time.Since(since) > 2*neighbour.Silence })
 	if a.answers() || !b.answers() {
 		t.Errorf("the address did not stay where it was: a says %q, b %q", a.says, b.says)
 	}

@@ -53,7 +53,7 @@ func (p *plane) await(t *testing.T, works bool, words string) {
 	t.Helper()
 	deadline := time.NewTimer(20 * time.Second)
 	defer deadline.Stop()
-	tick := time.NewTicker(stepping)
+	tick := time.NewTicker(neighbour.Stepping)
 	defer tick.Stop()
 	for {
 		p.mu.Lock()

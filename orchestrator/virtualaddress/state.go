@@ -8,20 +8,12 @@ import (
 )
 
 const (
-	// claiming is between two announcements of the machine that answers.
-	claiming = time.Second
-	// suspicious is how long nobody has to be heard until the link is asked who has the address; it is asked with every step from then on.
-	suspicious = claiming + 200*time.Millisecond
-	// silence is how long nobody has to be heard until another machine answers.
-	silence = 2 * time.Second
 	// stagger is how much longer a machine waits for each one that stands before it and is ready, so that one takes the address and the
 	// others hear it. Whatever keeps those before it from doing so, it comes to the others.
 	stagger = 500 * time.Millisecond
 	// keeping is how long a machine whose API server is not ready keeps the address while it knows of nobody who could do better. It ends,
 	// because another one that is ready may be so for all but this one.
 	keeping = time.Minute
-	// stepping is between two steps.
-	stepping = 200 * time.Millisecond
 )
 
 // State is where a machine is with an address. The zero State has just begun to listen.
@@ -64,7 +56,7 @@ type Todo struct {
 // better than none, and an address that nobody has makes those slower who look for it.
 func (s State) Step(v View) (State, Todo) {
 	var todo Todo
-	if s.stepped.IsZero() || v.Now.Sub(s.stepped) >= silence {
+	if s.stepped.IsZero() || v.Now.Sub(s.stepped) >= neighbour.Silence {
 		s.answer(false, v.Now)
 		s.quiet = v.Now
 	}
@@ -89,14 +81,14 @@ func (s State) Step(v View) (State, Todo) {
 		s.quiet = v.Now
 	}
 	alone := v.Now.Sub(s.quiet)
-	if !s.Answering && alone >= silence+time.Duration(v.Ahead)*stagger {
+	if !s.Answering && alone >= neighbour.Silence+time.Duration(v.Ahead)*stagger {
 		s.answer(true, v.Now)
 		s.claimed = time.Time{}
 	}
 	switch {
-	case s.Answering && v.Now.Sub(s.claimed) >= claiming:
+	case s.Answering && v.Now.Sub(s.claimed) >= neighbour.Saying:
 		s.claimed, todo.Announce = v.Now, true
-	case !s.Answering && alone >= suspicious:
+	case !s.Answering && alone >= neighbour.Suspicious:
 		todo.Probe = true
 	}
 	holder := s.holder

@@ -49,7 +49,7 @@ func TestStep(t *testing.T) {
 					got += "."
 					continue
 				}
-				v := View{Now: begin.Add(time.Duration(i) * stepping), Able: seen != 'x' && seen != 'o', Last: seen == 'o', Ahead: c.ahead, Own: own}
+				v := View{Now: begin.Add(time.Duration(i) * neighbour.Stepping), Able: seen != 'x' && seen != 'o', Last: seen == 'o', Ahead: c.ahead, Own: own}
 				if other, ok := claims[seen]; ok {
 					v.Claims = append(v.Claims, other)
 				}
