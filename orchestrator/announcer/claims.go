@@ -4,6 +4,8 @@ import (
 	"net/netip"
 	"slices"
 	"time"
+
+	"github.com/orlop-os/orlop/orchestrator/neighbour"
 )
 
 // What an address is announced with: RFC 4861 (10) has at most three unsolicited advertisements, a second apart, RFC 5227 (1.1) two ARP
@@ -13,8 +15,18 @@ const (
 	apart         = time.Second
 )
 
-// probing is how often a node that is cut off asks whether another one speaks for an address by now.
-const probing = 5 * time.Second
+const (
+	// probing is how often a node that is cut off asks whether another one speaks for an address by now.
+	probing = 5 * time.Second
+	// doubting is how long a node that is cut off does not believe another one that speaks for an address. If that one only had not heard this
+	// node, it has by then, and speaks for it no more.
+	doubting = neighbour.Saying + 500*time.Millisecond
+	// yielding is how long another one speaks for an address after it was heard to do so last. It ends: two nodes may yield to each other,
+	// and the other one may have been wrong.
+	yielding = 4 * probing
+	// defending is between two times that a node announces an address because another one spoke for it (RFC 5227, 2.4).
+	defending = 10 * time.Second
+)
 
 // claims are the addresses that the node won, and what it does about each. Step makes them from one moment to the next.
 type claims map[netip.Addr]claim
@@ -23,7 +35,9 @@ type claims map[netip.Addr]claim
 type claim struct {
 	announced int       // how many times
 	next      time.Time // the next announcement, or the next probe
-	yielded   bool      // another machine speaks for it, and the node cannot know better
+	yielded   time.Time // another machine spoke for it last, and the node cannot know better; zero: none does
+	doubted   time.Time // another machine spoke for it first, and the node is cut off
+	defended  time.Time // another machine spoke for it, and the node knew better
 }
 
 // view is what a step depends on.
@@ -40,22 +54,30 @@ type doings struct{ announce, probe []netip.Addr }
 // step follows the view. Pure: it changes nothing, and the clock is the view's.
 //
 // An address is announced when it is won, or is answered for again. A claim by another machine makes the node yield only while it is cut
-// off: else the two have seen the same, or will have in a moment.
+// off: else the two have seen the same, or will have in a moment, and the node announces the address once more for those who heard the claim.
 func (c claims) step(v view) (claims, doings) {
 	next := claims{}
 	var do doings
 	for _, a := range v.won {
 		old, known := c[a]
 		now := old
-		switch {
-		case !v.cutOff && old.yielded, !known:
+		switch claimed := slices.Contains(v.claimed, a); {
+		case !v.cutOff && !old.yielded.IsZero(), !known:
 			now = claim{}
-		case v.cutOff && slices.Contains(v.claimed, a):
-			now.yielded = true
+		case v.cutOff && claimed && now.yielded.IsZero() && v.now.Sub(now.doubted) >= 2*probing:
+			now.doubted, now.next = v.now, v.now.Add(doubting)
+		case v.cutOff && claimed:
+			if v.now.Sub(now.doubted) >= doubting {
+				now.yielded, now.next = v.now, v.now.Add(probing)
+			}
+		case claimed && v.now.Sub(now.defended) >= defending:
+			now = claim{defended: v.now}
+		case !now.yielded.IsZero() && v.now.Sub(now.yielded) >= yielding:
+			now = claim{}
 		}
-		if !now.yielded && !v.now.Before(now.next) {
+		if !v.now.Before(now.next) {
 			switch {
-			case now.announced < announcements:
+			case now.yielded.IsZero() && now.announced < announcements:
 				now.announced++
 				now.next = v.now.Add(apart)
 				do.announce = append(do.announce, a)
@@ -73,7 +95,7 @@ func (c claims) step(v view) (claims, doings) {
 func (c claims) answered() []netip.Addr {
 	var all []netip.Addr
 	for a, now := range c {
-		if !now.yielded {
+		if now.yielded.IsZero() {
 			all = append(all, a)
 		}
 	}
@@ -81,7 +103,7 @@ func (c claims) answered() []netip.Addr {
 	return all
 }
 
-// again has the addresses announced once more: the links are others.
+// again has the addresses announced once more: the links are others, or another node may have answered for them.
 func (c claims) again() claims {
 	next := claims{}
 	for a, now := range c {

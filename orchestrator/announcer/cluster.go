@@ -80,7 +80,7 @@ func lean(object any) (any, error) {
 	}
 	switch o := object.(type) {
 	case *corev1.Node:
-		return &corev1.Node{ObjectMeta: meta(o.ObjectMeta), Status: corev1.NodeStatus{Conditions: o.Status.Conditions}}, nil
+		return &corev1.Node{ObjectMeta: meta(o.ObjectMeta), Status: corev1.NodeStatus{Conditions: o.Status.Conditions, Addresses: o.Status.Addresses}}, nil
 	case *corev1.Service:
 		return &corev1.Service{ObjectMeta: meta(o.ObjectMeta), Status: o.Status, Spec: corev1.ServiceSpec{
 			Type: o.Spec.Type, LoadBalancerClass: o.Spec.LoadBalancerClass, ExternalTrafficPolicy: o.Spec.ExternalTrafficPolicy,
@@ -139,7 +139,13 @@ func readNode(n *corev1.Node) Node {
 	ready := slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
 		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
 	})
-	return Node{Name: n.Name, Ready: ready, Excluded: excluded}
+	node := Node{Name: n.Name, Ready: ready, Excluded: excluded}
+	for _, a := range n.Status.Addresses {
+		if ip, err := netip.ParseAddr(a.Address); err == nil && a.Type == corev1.NodeInternalIP {
+			node.Addresses = append(node.Addresses, ip)
+		}
+	}
+	return node
 }
 
 // readService reads a Service with its EndpointSlices. An address that is of no pool is left out: whoever may write a status must not be

@@ -59,14 +59,16 @@ func owners(t *testing.T, nodes []Node, services []Service) map[netip.Addr]strin
 }
 
 func TestElect(t *testing.T) {
-	nodes := []Node{{Name: "a", Ready: true}, {Name: "b", Ready: true}, {Name: "c"}, {Name: "d", Ready: true, Excluded: true}}
+	nodes := []Node{
+		{Name: "a", Ready: true}, {Name: "b", Ready: true}, {Name: "c"}, {Name: "d", Ready: true, Excluded: true}, {Name: "e", Ready: true, Silent: true},
+	}
 	for name, c := range map[string]struct {
 		service Service
 		want    []string // one of these; empty: nobody
 	}{
 		"any":                       {Service{}, []string{"a", "b"}},
-		"local":                     {Service{Local: true, Endpoints: []string{"b", "c", "d"}}, []string{"b"}},
-		"local, where nobody may":   {Service{Local: true, Endpoints: []string{"c", "d"}}, []string{""}},
+		"local":                     {Service{Local: true, Endpoints: []string{"b", "c", "d", "e"}}, []string{"b"}},
+		"local, where nobody may":   {Service{Local: true, Endpoints: []string{"c", "d", "e"}}, []string{""}},
 		"local, nowhere":            {Service{Local: true}, []string{""}},
 		"endpoints do not count":    {Service{Endpoints: []string{"c"}}, []string{"a", "b"}},
 		"local, on an unknown node": {Service{Local: true, Endpoints: []string{"gone"}}, []string{""}},
@@ -147,11 +149,32 @@ func TestClaims(t *testing.T) {
 			{41, "192.0.2.70", true, "", "answers 192.0.2.70"}, {45, "192.0.2.70", true, "", "answers 192.0.2.70, probes 192.0.2.70"},
 		},
 		"cut off, and another one took over": {
-			{0, "192.0.2.70", false, "", "answers 192.0.2.70, announces 192.0.2.70"}, {50, "192.0.2.70", true, "192.0.2.70", "answers"},
-			{60, "192.0.2.70", true, "", "answers"}, {90, "192.0.2.70", false, "", "answers 192.0.2.70, announces 192.0.2.70"},
+			{0, "192.0.2.70", false, "", "answers 192.0.2.70, announces 192.0.2.70"}, {50, "192.0.2.70", true, "192.0.2.70", "answers 192.0.2.70"},
+			{51, "192.0.2.70", true, "192.0.2.70", "answers 192.0.2.70"}, {52, "192.0.2.70", true, "192.0.2.70", "answers"},
+			{60, "192.0.2.70", true, "", "answers, probes 192.0.2.70"}, {61, "192.0.2.70", true, "192.0.2.70", "answers"}, {80, "192.0.2.70", false, "", "answers 192.0.2.70, announces 192.0.2.70"},
+		},
+		"cut off, and the other one was wrong": {
+			{0, "192.0.2.70", false, "", "answers 192.0.2.70, announces 192.0.2.70"}, {48, "192.0.2.70", true, "192.0.2.70", "answers 192.0.2.70"},
+			{50, "192.0.2.70", true, "192.0.2.70", "answers"}, {55, "192.0.2.70", true, "", "answers, probes 192.0.2.70"}, {56, "192.0.2.70", true, "192.0.2.70", "answers"},
+			{61, "192.0.2.70", true, "", "answers, probes 192.0.2.70"}, {75, "192.0.2.70", true, "", "answers, probes 192.0.2.70"},
+			{76, "192.0.2.70", true, "", "answers 192.0.2.70, announces 192.0.2.70"},
+		},
+		"cut off, and the other one had not heard this one": {
+			{0, "192.0.2.70", false, "", "answers 192.0.2.70, announces 192.0.2.70"}, {1, "192.0.2.70", false, "", "answers 192.0.2.70, announces 192.0.2.70"},
+			{2, "192.0.2.70", false, "", "answers 192.0.2.70, announces 192.0.2.70"}, {50, "192.0.2.70", true, "192.0.2.70", "answers 192.0.2.70"},
+			{51, "192.0.2.70", true, "", "answers 192.0.2.70"}, {52, "192.0.2.70", true, "", "answers 192.0.2.70, probes 192.0.2.70"},
+			{60, "192.0.2.70", true, "192.0.2.70", "answers 192.0.2.70"},
+		},
+		"others are told who has it, but not again and again": {
+			{0, "192.0.2.70", false, "", "answers 192.0.2.70, announces 192.0.2.70"}, {1, "192.0.2.70", false, "", "answers 192.0.2.70, announces 192.0.2.70"},
+			{2, "192.0.2.70", false, "", "answers 192.0.2.70, announces 192.0.2.70"}, {20, "192.0.2.70", false, "192.0.2.70", "answers 192.0.2.70, announces 192.0.2.70"},
+			{21, "192.0.2.70", false, "192.0.2.70", "answers 192.0.2.70, announces 192.0.2.70"}, {22, "192.0.2.70", false, "192.0.2.70", "answers 192.0.2.70, announces 192.0.2.70"},
+			{23, "192.0.2.70", false, "192.0.2.70", "answers 192.0.2.70"}, {29, "192.0.2.70", false, "192.0.2.70", "answers 192.0.2.70"},
+			{30, "192.0.2.70", false, "192.0.2.70", "answers 192.0.2.70, announces 192.0.2.70"},
 		},
 		"cut off, and back when it has lost": {
-			{0, "192.0.2.70", false, "", "answers 192.0.2.70, announces 192.0.2.70"}, {50, "192.0.2.70", true, "192.0.2.70", "answers"}, {90, "", false, "", "answers"},
+			{0, "192.0.2.70", false, "", "answers 192.0.2.70, announces 192.0.2.70"}, {50, "192.0.2.70", true, "192.0.2.70", "answers 192.0.2.70"},
+			{52, "192.0.2.70", true, "192.0.2.70", "answers"}, {90, "", false, "", "answers"},
 		},
 		"a claim to another's": {{0, "192.0.2.70", true, "192.0.2.71", "answers 192.0.2.70, announces 192.0.2.70"}},
 	} {
@@ -177,7 +200,7 @@ func TestClaims(t *testing.T) {
 
 func TestClaimsAgain(t *testing.T) {
 	now := time.Unix(1000, 0)
-	c := claims{vip4: {announced: announcements, next: now}, vip6: {yielded: true}}.again()
+	c := claims{vip4: {announced: announcements, next: now}, vip6: {yielded: now}}.again()
 	if _, do := c.step(view{now: now, won: []netip.Addr{vip4, vip6}, cutOff: true}); !slices.Equal(do.announce, []netip.Addr{vip4}) {
 		t.Errorf("announces %v on another link", do.announce)
 	}
@@ -266,14 +289,17 @@ func TestReadService(t *testing.T) {
 func TestReadNode(t *testing.T) {
 	node := &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: "n", Labels: map[string]string{corev1.LabelNodeExcludeBalancers: ""}},
-		Status:     corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionUnknown}}},
+		Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionUnknown}}, Addresses: []corev1.NodeAddress{
+			{Type: corev1.NodeHostName, Address: "192.0.2.1"}, {Type: corev1.NodeInternalIP, Address: "192.0.2.11"}, {Type: corev1.NodeInternalIP, Address: "?"},
+			{Type: corev1.NodeInternalIP, Address: "2001:db8::11"},
+		}},
 	}
 	slim, _ := lean(node)
-	if got, want := readNode(slim.(*corev1.Node)), (Node{Name: "n", Excluded: true}); got != want {
+	if got, want := readNode(slim.(*corev1.Node)), (Node{Name: "n", Excluded: true, Addresses: addrs("192.0.2.11", "2001:db8::11")}); !reflect.DeepEqual(got, want) {
 		t.Errorf("%+v, want %+v", got, want)
 	}
-	node.Labels, node.Status.Conditions[0].Status = nil, corev1.ConditionTrue
-	if got, want := readNode(node), (Node{Name: "n", Ready: true}); got != want {
+	node.Labels, node.Status.Conditions[0].Status, node.Status.Addresses = nil, corev1.ConditionTrue, nil
+	if got, want := readNode(node), (Node{Name: "n", Ready: true}); !reflect.DeepEqual(got, want) {
 		t.Errorf("%+v, want %+v", got, want)
 	}
 }

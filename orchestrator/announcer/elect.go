@@ -9,9 +9,11 @@ import (
 
 // Node is what counts of a Node.
 type Node struct {
-	Name     string
-	Ready    bool
-	Excluded bool // by the label node.kubernetes.io/exclude-from-external-load-balancers
+	Name      string
+	Ready     bool
+	Excluded  bool         // by the label node.kubernetes.io/exclude-from-external-load-balancers
+	Addresses []netip.Addr // of the machine
+	Silent    bool         // on the link, as this node hears it; never itself
 }
 
 // Service is what counts of a Service that has addresses from a pool.
@@ -47,7 +49,7 @@ func winner(a netip.Addr, nodes []Node, s Service) string {
 	var best string
 	var highest [sha256.Size]byte
 	for _, n := range nodes {
-		if !n.Ready || n.Excluded || s.Local && !slices.Contains(s.Endpoints, n.Name) {
+		if !n.Ready || n.Silent || n.Excluded || s.Local && !slices.Contains(s.Endpoints, n.Name) {
 			continue
 		}
 		hash := sha256.Sum256(append(a.AsSlice(), n.Name...))

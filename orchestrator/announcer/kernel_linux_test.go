@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"testing"
 	"time"
 
@@ -21,6 +22,8 @@ type station struct {
 	*rtnltest.Other
 	agent *agent
 	mac   neighbour.MAC
+	port  netlink.Link // of the bridge
+	says  string
 }
 
 // newStation makes a node with an address of each family on a link to the bridge.
@@ -32,9 +35,13 @@ func newStation(t *testing.T, bridge netlink.Link, name string, own ...string) *
 	must(t, err)
 	must(t, netlink.LinkSetMaster(port, bridge))
 	must(t, netlink.LinkSetUp(port))
+	s.port = port
 	s.Take(t, name+"-eth0")
-	s.agent = newAgent(nodespec.Spec{NodeName: name}, nil)
-	s.agent.services = []Service{{Addresses: []netip.Addr{vip4, vip6}}}
+	spec := nodespec.Spec{NodeName: name}
+	for _, prefix := range own {
+		spec.NodeIPs = append(spec.NodeIPs, netip.MustParsePrefix(prefix).Addr())
+	}
+	s.agent = newAgent(spec, nil)
 	t.Cleanup(s.agent.ports.Close)
 	s.Do(func() {
 		rtnltest.Give(t, name+"-eth0", own...)
@@ -50,16 +57,61 @@ func newStation(t *testing.T, bridge netlink.Link, name string, own ...string) *
 	return s
 }
 
-// win has the node win these addresses and do what is to be done at this moment.
+// newBridge makes the network of the test, with a neighbour on it. A bridge without an address of its own takes the lowest of its ports', and
+// forgets its neighbours when a new port changes it.
+func newBridge(t *testing.T) netlink.Link {
+	t.Helper()
+	must(t, netlink.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "br0", HardwareAddr: net.HardwareAddr{2, 0, 0, 0, 0, 1}}}))
+	bridge, err := netlink.LinkByName("br0")
+	must(t, err)
+	rtnltest.Give(t, "br0", "192.0.2.5/24", "2001:db8::5/64")
+	return bridge
+}
+
+// win has the node, which knows of no other one, win these addresses, and do what is to be done at this moment.
 func (s *station) win(t *testing.T, addresses ...netip.Addr) {
 	t.Helper()
-	s.agent.won = addresses
+	s.knows([]Node{{Name: s.agent.spec.NodeName, Ready: true}}, addresses)
 	s.step(t, time.Now())
 }
 
-func (s *station) step(t *testing.T, now time.Time, others ...neighbour.Claim) {
+// knows has the node know these Nodes, and a Service with these addresses.
+func (s *station) knows(nodes []Node, addresses []netip.Addr) {
+	s.agent.nodes, s.agent.services, s.agent.voters = nodes, []Service{{Addresses: addresses}}, nil
+}
+
+func (s *station) step(t *testing.T, now time.Time) {
 	t.Helper()
-	s.Do(func() { t.Logf("%s: %s", s.agent.spec.NodeName, s.agent.step(now, others)) })
+	for more := true; more; {
+		select {
+		case c := <-s.agent.ports.Heard:
+			s.agent.heard = append(s.agent.heard, c)
+		case f := <-s.agent.ports.Failed:
+			s.agent.ports.Drop(f)
+		default:
+			more = false
+		}
+	}
+	s.Do(func() {
+		if says := s.agent.step(now); says != s.says {
+			s.says = says
+			t.Logf("%s: %s", s.agent.spec.NodeName, says)
+		}
+	})
+}
+
+// until lets time pass for nodes until something is so.
+func until(t *testing.T, what string, nodes []*station, so func() bool) {
+	t.Helper()
+	since := time.Now()
+	await(t, what, func() bool {
+		for _, s := range nodes {
+			s.Do(func() { must(t, s.agent.relink()) })
+			s.step(t, time.Now())
+		}
+		return so()
+	})
+	t.Logf("%s, after %v", what, time.Since(since))
 }
 
 // TestKernel is a neighbour on a bridge with two nodes. It finds an address by ARP and by NDP at the node that won it; when the address
@@ -70,11 +122,7 @@ func TestKernel(t *testing.T) {
 		return
 	}
 	runtime.LockOSThread()
-	// A bridge without an address of its own takes the lowest of its ports', and forgets its neighbours when a new port changes it.
-	must(t, netlink.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "br0", HardwareAddr: net.HardwareAddr{2, 0, 0, 0, 0, 1}}}))
-	bridge, err := netlink.LinkByName("br0")
-	must(t, err)
-	rtnltest.Give(t, "br0", "192.0.2.5/24", "2001:db8::5/64")
+	bridge := newBridge(t)
 	a := newStation(t, bridge, "a", "192.0.2.11/24", "2001:db8::11/64")
 	b := newStation(t, bridge, "b", "192.0.2.12/24", "2001:db8::12/64")
 	both := []netip.Addr{vip4, vip6}
@@ -96,7 +144,7 @@ func TestKernel(t *testing.T) {
 	a.win(t)
 	b.win(t, both...)
 	for _, v := range both {
-		await(t, v.String()+" moves", func() bool { return known(t, bridge, v).mac == b.mac })
+		until(t, v.String()+" moves", []*station{b}, func() bool { return known(t, bridge, v).mac == b.mac })
 		probe(t, bridge, v, b.mac)
 		forget(t, bridge, v)
 		resolve(t, bridge, v, b.mac)
@@ -109,11 +157,12 @@ func TestKernel(t *testing.T) {
 		t.Errorf("cut off and alone, it answers for %v", got)
 	}
 	a.win(t, both...)
-	for len(b.agent.claims.answered()) > 0 {
-		b.step(t, time.Now(), hear(t, b))
-	}
+	await(t, "b leaves its addresses to a", func() bool {
+		b.step(t, time.Now())
+		return len(b.agent.claims.answered()) == 0
+	})
 	for _, v := range both {
-		await(t, v.String()+" moves back", func() bool { return known(t, bridge, v).mac == a.mac })
+		until(t, v.String()+" moves back", []*station{a}, func() bool { return known(t, bridge, v).mac == a.mac })
 		forget(t, bridge, v)
 		resolve(t, bridge, v, a.mac)
 	}
@@ -125,18 +174,14 @@ func TestKernel(t *testing.T) {
 	// c had them, and was cut off so that it did not hear a: it asks until a hears it, and a answers. The bridge may drop the first
 	// question: it begins to forward for a new port a moment after the link is up.
 	c := newStation(t, bridge, "c", "192.0.2.13/24", "2001:db8::13/64")
-	c.agent.stale, c.agent.won = true, both
-	c.agent.claims = claims{vip4: {announced: announcements}, vip6: {announced: announcements}}
+	c.knows([]Node{{Name: "c", Ready: true}}, both)
+	c.agent.stale, c.agent.claims = true, claims{vip4: {announced: announcements}, vip6: {announced: announcements}}
 	now := time.Now()
 	await(t, "c leaves its addresses to a", func() bool {
-		now = now.Add(probing)
-		var others []neighbour.Claim
-		select {
-		case one := <-c.agent.ports.Heard:
-			others = append(others, one)
-		default:
+		if len(c.agent.claims.answered()) > 0 {
+			now = now.Add(neighbour.Saying)
 		}
-		c.step(t, now, others...)
+		c.step(t, now)
 		return len(c.agent.claims.answered()) == 0
 	})
 	for _, v := range both {
@@ -146,16 +191,59 @@ func TestKernel(t *testing.T) {
 	}
 }
 
-// hear waits for another machine's claim.
-func hear(t *testing.T, s *station) neighbour.Claim {
-	t.Helper()
-	select {
-	case c := <-s.agent.ports.Heard:
-		return c
-	case <-time.After(10 * time.Second):
-		t.Fatalf("%s heard nothing of the other node", s.agent.spec.NodeName)
+// TestKernelGone is a neighbour on a bridge with two nodes that share some addresses, one of them with an IPv6 address before its IPv4 one. While
+// a node's announcer does nothing, its kernel says that it is there; when the machine is gone, the other node takes its addresses; and when
+// it is back, each has its own. The API server says all the time that both are ready.
+func TestKernelGone(t *testing.T) {
+	if !rtnltest.Isolate(t) {
+		return
 	}
-	return neighbour.Claim{}
+	runtime.LockOSThread()
+	bridge := newBridge(t)
+	a := newStation(t, bridge, "a", "192.0.2.11/24", "2001:db8::11/64")
+	b := newStation(t, bridge, "b", "2001:db8::12/64", "192.0.2.12/24")
+	both := []*station{a, b}
+	var nodes []Node
+	for _, s := range both {
+		nodes = append(nodes, Node{Name: s.agent.spec.NodeName, Ready: true, Addresses: s.agent.spec.NodeIPs})
+	}
+	addresses := append(many(8), vip6, vip6.Next(), vip6.Next().Next())
+	shares := map[*station][]netip.Addr{}
+	for _, s := range both {
+		s.knows(nodes, addresses)
+		shares[s] = Elect(s.agent.spec.NodeName, nodes, s.agent.services)
+	}
+	has := func(s *station, want []netip.Addr) bool { return slices.Equal(s.agent.claims.answered(), want) }
+	shared := func() bool {
+		return has(a, shares[a]) && has(b, shares[b]) && len(a.agent.hearing.heard)+len(b.agent.hearing.heard) == 2
+	}
+	all := slices.SortedFunc(slices.Values(addresses), netip.Addr.Compare)
+
+	until(t, "the nodes hear each other", both, shared)
+	for i, gone := range both {
+		name, other := gone.agent.spec.NodeName, both[1-i]
+		witness := shares[gone][0]
+		resolve(t, bridge, witness, gone.mac)
+		asked := 0
+		since := time.Now()
+		until(t, "the announcer of "+name+" does nothing", []*station{other}, func() bool {
+			if quiet := other.agent.hearing.heard[name].quiet; quiet > neighbour.Suspicious {
+				asked++
+			}
+			return time.Since(since) > 2*neighbour.Silence
+		})
+		if !has(other, shares[other]) || asked == 0 {
+			t.Errorf("%s answers for %v while the kernel of %s works, and was suspicious %d times", other.agent.spec.NodeName, other.agent.claims.answered(), name, asked)
+		}
+
+		must(t, netlink.LinkSetDown(gone.port))
+		until(t, "the addresses of "+name+" move", []*station{other}, func() bool { return has(other, all) })
+		until(t, witness.String()+" moves", []*station{other}, func() bool { return known(t, bridge, witness).mac == other.mac })
+
+		must(t, netlink.LinkSetUp(gone.port))
+		until(t, name+" is back", both, shared)
+		until(t, witness.String()+" moves back", both, func() bool { return known(t, bridge, witness).mac == gone.mac })
+	}
 }
 
 // entry is what the neighbour knows of an address.

@@ -98,6 +98,7 @@ func followLease(ctx context.Context, api kubernetes.Interface, node string, ver
 
 // agent is the loop around the election, the claims and the ports.
 type agent struct {
+	state
 	spec     nodespec.Spec
 	follow   func(context.Context) (*cluster, error)
 	from     *cluster // since the last time that it began to follow
@@ -105,9 +106,8 @@ type agent struct {
 	ports    *neighbour.Ports
 	nodes    []Node
 	services []Service
-	won      []netip.Addr
 	links    []neighbour.Link
-	claims   claims
+	heard    []neighbour.Claim // since the last step
 	lease    lease
 	stale    bool                         // the node was cut off since it began to follow the cluster
 	known    bool                         // the cluster was read
@@ -124,14 +124,13 @@ func (a *agent) run(ctx context.Context, links <-chan struct{}, versions <-chan 
 		return err
 	}
 	defer func() { a.stop() }()
-	tick := time.NewTicker(apart)
+	tick := time.NewTicker(neighbour.Stepping)
 	defer tick.Stop()
 	anew := false // the cluster is followed since the node is back
 	for told := ""; ; {
-		var others []neighbour.Claim
 		select {
 		case <-a.from.changed:
-			if err := a.elect(); err != nil {
+			if err := a.read(); err != nil {
 				return err
 			}
 			a.stale = a.stale && !anew
@@ -149,7 +148,8 @@ func (a *agent) run(ctx context.Context, links <-chan struct{}, versions <-chan 
 				anew = true
 			}
 		case other := <-a.ports.Heard:
-			others = append(others, other)
+			a.heard = append(a.heard, other)
+			continue
 		case f := <-a.ports.Failed:
 			klog.Infof("%s: %v", Name, f.Err)
 			a.ports.Drop(f)
@@ -165,7 +165,7 @@ func (a *agent) run(ctx context.Context, links <-chan struct{}, versions <-chan 
 		if a.lease.cutOff(now) {
 			a.stale, anew = true, false
 		}
-		detail := a.step(now, others)
+		detail := a.step(now)
 		if detail != told && ctx.Err() == nil {
 			told = detail
 			announce(Name, true, detail)
@@ -183,68 +183,110 @@ func (a *agent) followAnew(ctx context.Context) (err error) {
 	return err
 }
 
-// elect reads the cluster, and has the election when something is new.
-func (a *agent) elect() error {
+// read reads the cluster.
+func (a *agent) read() error {
 	nodes, services, err := a.from.read()
 	if err != nil {
 		return err
 	}
-	if !a.known || !reflect.DeepEqual(nodes, a.nodes) || !reflect.DeepEqual(services, a.services) {
-		a.nodes, a.services, a.known = nodes, services, true
-		a.won = Elect(a.spec.NodeName, nodes, services)
+	if !a.known || !reflect.DeepEqual(services, a.services) {
+		a.voters = nil // another election is due
 	}
+	a.nodes, a.services, a.known = nodes, services, true
 	return nil
 }
 
-// relink reads the links. On links that are others, everything is announced once more.
+// relink reads the links. On links that are others, everything is announced once more, and the node listens anew to the others: it did not
+// hear them while its link was down, and they are not silent for that.
 func (a *agent) relink() error {
 	links, err := neighbour.ReadLinks()
 	if err != nil {
 		return err
 	}
-	if !reflect.DeepEqual(links, a.links) {
-		a.links, a.claims = links, a.claims.again()
+	if reflect.DeepEqual(links, a.links) {
+		return nil
+	}
+	before := a.station()
+	a.links, a.claims = links, a.claims.again()
+	if !reflect.DeepEqual(before, a.station()) {
+		a.hearing = hearing{}
 	}
 	return nil
 }
 
-// step does what is to be done at this moment, and says how things are.
-func (a *agent) step(now time.Time, others []neighbour.Claim) string {
-	v := view{now: now, won: a.won, cutOff: a.stale}
-	for _, o := range others {
-		// Two links of this machine may be in one network, and hear each other.
-		if slices.ContainsFunc(a.links, func(l neighbour.Link) bool { return l.MAC == o.By }) {
-			continue
-		}
-		v.claimed = append(v.claimed, o.Address)
-		if a.others[o.Address] != o.By {
-			a.others[o.Address] = o.By
-			klog.Infof("%s: link %s: %s speaks for %s too", Name, o.Link, o.By, o.Address)
+// own is the address by which the node says that it is here. It has none in tests that are about something else.
+func (a *agent) own() netip.Addr {
+	if len(a.spec.NodeIPs) == 0 {
+		return netip.Addr{}
+	}
+	return a.spec.NodeIPs[0]
+}
+
+// station are the links on which the node says that it is here. Where there is none it hears nobody, and the API server's word counts.
+func (a *agent) station() []neighbour.Link {
+	return neighbour.Place(a.own(), a.links, a.spec.NodeIPs)
+}
+
+// listeners are the duties by which the node hears the other nodes, and says that it is here.
+func (a *agent) listeners() map[netip.Addr]neighbour.Duty {
+	duties := map[netip.Addr]neighbour.Duty{}
+	for _, n := range a.nodes {
+		for _, address := range n.Addresses {
+			duties[address] = neighbour.Duty{Role: neighbour.Listen, On: neighbour.Place(address, a.links, a.spec.NodeIPs)}
 		}
 	}
+	duties[a.own()] = neighbour.Duty{Role: neighbour.Present, On: a.station()}
+	return duties
+}
+
+// step does what is to be done at this moment, and says how things are.
+func (a *agent) step(now time.Time) string {
+	// Two links of this machine may be in one network, and hear each other.
+	heard := slices.DeleteFunc(a.heard, func(c neighbour.Claim) bool {
+		return slices.ContainsFunc(a.links, func(l neighbour.Link) bool { return l.MAC == c.By })
+	})
+	a.heard = nil
 	before := a.claims.answered()
-	var do doings
-	a.claims, do = a.claims.step(v)
+	var do orders
+	a.state, do = a.state.step(sight{
+		now: now, self: a.spec.NodeName, nodes: a.nodes, services: a.services, heard: heard, deaf: len(a.station()) == 0, cutOff: a.stale,
+	})
+	for _, c := range heard {
+		if slices.Contains(a.won, c.Address) && a.others[c.Address] != c.By {
+			a.others[c.Address] = c.By
+			klog.Infof("%s: link %s: %s speaks for %s too", Name, c.Link, c.By, c.Address)
+		}
+	}
 	answered := a.claims.answered()
 	if !slices.Equal(before, answered) {
 		klog.Infof("%s: answers for %v", Name, answered)
 	}
-	duties := map[netip.Addr]neighbour.Duty{}
+	duties := a.listeners()
 	var nowhere []string
-	for _, address := range answered {
-		on := neighbour.Place(address, a.links, a.spec.NodeIPs)
-		if duties[address] = (neighbour.Duty{Role: neighbour.Answer, On: on}); len(on) == 0 {
-			nowhere = append(nowhere, address.String())
+	for _, address := range a.won {
+		duty := neighbour.Duty{Role: neighbour.Listen, On: neighbour.Place(address, a.links, a.spec.NodeIPs)}
+		if a.claims[address].yielded.IsZero() {
+			duty.Role = neighbour.Answer
+			if len(duty.On) == 0 {
+				nowhere = append(nowhere, address.String())
+			}
 		}
+		duties[address] = duty
 	}
-	err := errors.Join(a.ports.Apply(duties), a.ports.Announce(do.announce), a.ports.Probe(do.probe))
+	if do.say {
+		do.announce = append([]netip.Addr{a.own()}, do.announce...)
+	}
+	err := errors.Join(a.ports.Apply(duties), a.ports.Announce(do.announce), a.ports.Probe(do.probe), a.ports.Ask(do.ask, a.links))
 	text := fmt.Sprintf("answers for %d of %d addresses", len(answered), len(addresses(a.services)))
 	if len(nowhere) > 0 {
 		text += "; no link of this machine has a network for " + strings.Join(nowhere, ", ")
 	}
+	if len(do.silent) > 0 {
+		text += "; hears nothing of " + strings.Join(do.silent, ", ")
+	}
 	if yielded := len(a.claims) - len(answered); yielded > 0 {
 		text += fmt.Sprintf("; cut off from the API server: left %d to others", yielded)
-	} else if v.cutOff && len(answered) > 0 {
+	} else if a.stale && len(answered) > 0 {
 		text += "; cut off from the API server: looks whether others answer"
 	}
 	if err != nil {

@@ -35,18 +35,20 @@ func (b *board) announce(_ string, _ bool, detail string) {
 
 func (b *board) await(t *testing.T, want string) {
 	t.Helper()
-	last := ""
 	defer func() {
 		if t.Failed() {
-			t.Logf("the component says %q", last)
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			t.Logf("the component says %q", b.text)
 		}
 	}()
-	await(t, want, func() bool {
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		last = b.text
-		return last == want
-	})
+	await(t, want, func() bool { return b.is(want) })
+}
+
+func (b *board) is(want string) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text == want
 }
 
 // TestRun is one node with its API server: the node answers for an address as soon as a Service has it, also on a link that comes later,
@@ -165,8 +167,11 @@ func TestBack(t *testing.T) {
 	const nowhere = "; no link of this machine has a network for 192.0.2.70"
 	says.await(t, "answers for 1 of 1 addresses"+nowhere+"; cut off from the API server: looks whether others answer")
 	versions <- "1" // an old Lease says nothing
-	a.ports.Heard <- neighbour.Claim{Address: vip4, By: other, Link: "eth0"}
-	says.await(t, "answers for 0 of 1 addresses; cut off from the API server: left 1 to others")
+	const left = "answers for 0 of 1 addresses; cut off from the API server: left 1 to others"
+	await(t, "it leaves the address to another machine that goes on to speak for it", func() bool {
+		a.ports.Heard <- neighbour.Claim{Address: vip4, By: other, Link: "eth0"}
+		return says.is(left)
+	})
 	versions <- "2"
 	versions <- "3" // the cluster is read anew once
 	says.await(t, "answers for 0 of 1 addresses")
