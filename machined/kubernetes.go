@@ -54,6 +54,8 @@ func nodeSpec(c *config.Config, state network.State, r release.Release) (nodespe
 
 		MaxPods:           kube.MaxPods,
 		FinishedPods:      kube.FinishedPods,
+		PodEviction:       int(time.Duration(kube.PodEvictionTimeout) / time.Second),
+		EventTTL:          kube.APIServer.EventTTL.String(),
 		Taint:             c.Machine.Spec.Role == config.RoleControlPlane && !kube.AllowSchedulingOnControlPlane,
 		PodSecurity:       string(kube.PodSecurity.Default),
 		PodSecurityExempt: kube.PodSecurity.ExemptNamespaces,

@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -46,7 +47,7 @@ func TestControlPlane(t *testing.T) {
 	network(t, spec.NodeIPs[0].String()+"/24")
 	site := newOutside(t)
 	access := credentials.Access{Authentication: config.Authentication{Webhook: site.tokens()}}
-	spec.TokenWebhook, spec.Pools, spec.PodCertificates = access.TokenWebhook(), testPool(), true
+	spec.TokenWebhook, spec.Pools, spec.PodCertificates, spec.PodEviction = access.TokenWebhook(), testPool(), true, 77
 	m := prepare(t, spec)
 	m.use(t, access)
 	zero := time.Now()
@@ -81,6 +82,7 @@ func TestControlPlane(t *testing.T) {
 	t.Run("strangers are kept out", func(t *testing.T) { strangers(ctx, t, m) })
 	t.Run("secrets are sealed", func(t *testing.T) { sealed(ctx, t, m, admin) })
 	t.Run("pod security", func(t *testing.T) { podSecurity(ctx, t, admin) })
+	t.Run("pods of lost nodes", func(t *testing.T) { podEviction(ctx, t, admin, int64(spec.PodEviction)) })
 	t.Run("least rights", func(t *testing.T) { leastRights(ctx, t, m) })
 	t.Run("documents", func(t *testing.T) { documents(ctx, t, admin) })
 	t.Run("conventions", func(t *testing.T) { conventions(ctx, t, m, admin) })
@@ -259,6 +261,22 @@ func podSecurity(ctx context.Context, t *testing.T, admin kubernetes.Interface) 
 	}
 	if err := admin.CoreV1().Pods("kube-system").Delete(ctx, "p", metav1.DeleteOptions{}); !apierrors.IsNotFound(err) {
 		t.Errorf("unexpected pod: %v", err)
+	}
+}
+
+// podEviction: a pod that says nothing of it stays on a node that is lost or not ready for as long as the configuration says.
+func podEviction(ctx context.Context, t *testing.T, admin kubernetes.Interface, want int64) {
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p"}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "none.local/x"}}}}
+	pod, err := admin.CoreV1().Pods("default").Create(ctx, pod, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, key := range []string{corev1.TaintNodeNotReady, corev1.TaintNodeUnreachable} {
+		if !slices.ContainsFunc(pod.Spec.Tolerations, func(o corev1.Toleration) bool {
+			return o.Key == key && o.Effect == corev1.TaintEffectNoExecute && o.TolerationSeconds != nil && *o.TolerationSeconds == want
+		}) {
+			t.Errorf("tolerations %v, want one of %s for %d s", pod.Spec.Tolerations, key, want)
+		}
 	}
 }
 

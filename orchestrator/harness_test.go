@@ -91,7 +91,7 @@ func testSpec() nodespec.Spec {
 		DNSUpstreams: []netip.Addr{netip.MustParseAddr("192.0.2.53")},
 		PauseImage:   "registry.local/pause:1",
 
-		ReservedMemory: 512 << 20, ReservedCPU: 250, MaxPods: 110, FinishedPods: 10,
+		ReservedMemory: 512 << 20, ReservedCPU: 250, MaxPods: 110, FinishedPods: 10, PodEviction: 300, EventTTL: "1h",
 		PodSecurity: "baseline", PodSecurityExempt: []string{"kube-system"}, AuditFileMiB: 100, AuditFiles: 10,
 		Encapsulation: "wireguard",
 	}

@@ -42,7 +42,7 @@ func flags(spec nodespec.Spec, dirs layout.Dirs) []string {
 
 		"--etcd-servers=unix://" + dirs.EtcdSocket(),
 		"--etcd-prefix=/registry",
-		"--event-ttl=1h",
+		"--event-ttl=" + spec.EventTTL,
 		"--encryption-provider-config=" + at(nodespec.Encryption),
 		"--encryption-provider-config-automatic-reload=true",
 
@@ -56,6 +56,8 @@ func flags(spec nodespec.Spec, dirs layout.Dirs) []string {
 		"--authorization-config=" + at(nodespec.Authorization),
 		"--enable-admission-plugins=NodeRestriction," + NodeAgents + "," + ReservedNamespaces,
 		"--admission-control-config-file=" + at(admissionFile),
+		fmt.Sprintf("--default-not-ready-toleration-seconds=%d", spec.PodEviction),
+		fmt.Sprintf("--default-unreachable-toleration-seconds=%d", spec.PodEviction),
 
 		"--kubelet-certificate-authority=" + at(nodespec.CA),
 		"--kubelet-client-certificate=" + at(nodespec.KubeletClientCert),

@@ -161,6 +161,8 @@ type Kubernetes struct {
 	MaxPods int `yaml:"maxPods" jsonschema:"minimum=1,maximum=253"`
 	// FinishedPods is the number of pods that have ended and are kept to be looked at, in the whole cluster, 1 to 100000. The oldest go first.
 	FinishedPods int `yaml:"finishedPods" jsonschema:"minimum=1,maximum=100000"`
+	// PodEvictionTimeout is how long pods that do not say it themselves (their tolerations of node.kubernetes.io/not-ready and unreachable) stay on a machine once the control plane takes it for lost, 50 seconds after its last sign of life, or knows that it is not ready: whole seconds, 10s to 24h. It counts for pods that are made from then on.
+	PodEvictionTimeout Duration `yaml:"podEvictionTimeout"`
 	// APIServer tunes the API server.
 	APIServer APIServer `yaml:"apiServer"`
 	// PodSecurity is the cluster-wide Pod Security admission.
@@ -177,6 +179,8 @@ type Kubernetes struct {
 type APIServer struct {
 	// ExtraSANs are host names and addresses that the API server's certificate is also valid for. The endpoint, the machine's name and addresses and the service's names are always in it.
 	ExtraSANs []string `yaml:"extraSANs,omitempty"`
+	// EventTTL is how long Events are kept, 1m to 168h.
+	EventTTL Duration `yaml:"eventTTL"`
 }
 
 // PodSecurity is the cluster-wide Pod Security admission. A namespace's own labels come before it.
@@ -224,6 +228,8 @@ func (c *Cluster) defaults() {
 		AllowSchedulingOnControlPlane: true,
 		MaxPods:                       110,
 		FinishedPods:                  1000,
+		PodEvictionTimeout:            Duration(5 * time.Minute),
+		APIServer:                     APIServer{EventTTL: Duration(time.Hour)},
 		PodSecurity:                   PodSecurity{Default: PodSecurityBaseline, ExemptNamespaces: []string{"kube-system"}},
 		Audit:                         Audit{MaxFileSize: 100 << 20, MaxFiles: 10},
 	}

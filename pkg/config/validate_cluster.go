@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"time"
 )
 
 func (p *parser) cluster(c *Cluster) {
@@ -27,6 +28,12 @@ func (p *parser) cluster(c *Cluster) {
 	}
 	if k.FinishedPods < 1 || k.FinishedPods > 100000 {
 		p.on(kube+".finishedPods", wrong{reason: fmt.Sprintf("%d is out of range", k.FinishedPods), expected: "1 to 100000"})
+	}
+	if d := time.Duration(k.PodEvictionTimeout); d < 10*time.Second || d > 24*time.Hour || d%time.Second != 0 {
+		p.on(kube+".podEvictionTimeout", wrong{reason: k.PodEvictionTimeout.String() + " is out of range", expected: "whole seconds, 10s to 24h"})
+	}
+	if d := time.Duration(k.APIServer.EventTTL); d < time.Minute || d > 7*24*time.Hour {
+		p.on(kube+".apiServer.eventTTL", wrong{reason: k.APIServer.EventTTL.String() + " is out of range", expected: "1m to 168h"})
 	}
 	seen := map[string]bool{}
 	for i, san := range k.APIServer.ExtraSANs {

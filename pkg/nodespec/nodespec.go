@@ -32,6 +32,8 @@ type Spec struct {
 
 	MaxPods           int      `json:"maxPods"`           // pods a node takes
 	FinishedPods      int      `json:"finishedPods"`      // ended pods that are kept, in the whole cluster
+	PodEviction       int      `json:"podEviction"`       // seconds that pods which say nothing of it stay on a machine that is lost or not ready
+	EventTTL          string   `json:"eventTTL"`          // how long Events are kept, such as 1h
 	Taint             bool     `json:"taint"`             // keep ordinary pods off this control-plane node
 	PodSecurity       string   `json:"podSecurity"`       // the level enforced where a namespace says nothing
 	PodSecurityExempt []string `json:"podSecurityExempt"` // namespaces that are not checked
