@@ -5,6 +5,8 @@ import (
 	"os"
 	"strconv"
 	"time"
+
+	"gvisor.dev/gvisor/pkg/tcpip"
 )
 
 // Clock is the time on a network: of its machines, and of its NTP server. With a Dilation of more than 1 it passes more slowly than outside,
@@ -81,3 +83,27 @@ func (c Clock) sweep(pid int) {
 		os.Remove("/dev/shm/" + name + strconv.Itoa(pid)) // not there if QEMU ended by itself
 	}
 }
+
+// stackClock is a clock for the IP stacks of this process's own hosts: how long they wait for a neighbour, and when they send again.
+type stackClock struct {
+	outside tcpip.Clock
+	clock   Clock
+}
+
+func (c stackClock) Now() time.Time { return c.clock.At(c.outside.Now()) }
+
+func (c stackClock) NowMonotonic() tcpip.MonotonicTime {
+	var zero tcpip.MonotonicTime
+	return zero.Add(c.outside.NowMonotonic().Sub(zero) / time.Duration(max(c.clock.Dilation, 1)))
+}
+
+func (c stackClock) AfterFunc(d time.Duration, f func()) tcpip.Timer {
+	return stackTimer{c.outside.AfterFunc(c.clock.Outside(d), f), c.clock}
+}
+
+type stackTimer struct {
+	tcpip.Timer
+	clock Clock
+}
+
+func (t stackTimer) Reset(d time.Duration) { t.Timer.Reset(t.clock.Outside(d)) }

@@ -39,6 +39,16 @@ func TestClock(t *testing.T) {
 	}
 }
 
+// TestStackClock has a host wait for a neighbour that is not there: for 3 s of the network's clock, as other systems do.
+func TestStackClock(t *testing.T) {
+	n := newTestNetwork(t, NetworkSpec{Dilation: 2})
+	began := time.Now()
+	_, err := n.DialContext(t.Context(), "tcp", "10.77.0.99:1")
+	if took := n.Clock().Since(began); err == nil || took < 2500*time.Millisecond || took > 10*time.Second {
+		t.Errorf("after %s: %v", took, err)
+	}
+}
+
 // TestDilated has a program live by a clock as QEMU does (perl, which git needs, so it is there).
 func TestDilated(t *testing.T) {
 	slow := Clock{Began: time.Now().Add(-time.Hour), Dilation: 4}

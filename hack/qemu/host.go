@@ -43,10 +43,11 @@ type Host struct {
 	ended chan struct{}
 }
 
-// newHost attaches a host. gateway is its default route; not valid: only the subnet is reachable.
-func newHost(sw *ethSwitch, name string, mac macAddr, addr netip.Prefix, gateway netip.Addr) (*Host, error) {
+// newHost attaches a host, whose stack lives by the network's clock as machines do. gateway is its default route; not valid: only the subnet is reachable.
+func newHost(sw *ethSwitch, clock Clock, name string, mac macAddr, addr netip.Prefix, gateway netip.Addr) (*Host, error) {
 	h := &Host{name: name, mac: mac, addr: addr.Addr(), ended: make(chan struct{})}
 	h.stack = stack.New(stack.Options{
+		Clock:              stackClock{tcpip.NewStdClock(), clock},
 		NetworkProtocols:   []stack.NetworkProtocolFactory{ipv4.NewProtocol, arp.NewProtocol},
 		TransportProtocols: []stack.TransportProtocolFactory{tcp.NewProtocol, udp.NewProtocol, icmp.NewProtocol4},
 	})

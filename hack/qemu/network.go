@@ -107,7 +107,7 @@ func (n *Network) startGateway() error {
 	addr := netip.PrefixFrom(n.spec.Subnet.Addr().Next(), n.spec.Subnet.Bits())
 	var err error
 	// The gateway has no default route: not even its own packets could go anywhere else.
-	if n.gateway, err = newHost(n.sw, GatewayName, n.macOf(addr.Addr()), addr, netip.Addr{}); err != nil {
+	if n.gateway, err = newHost(n.sw, n.clock, GatewayName, n.macOf(addr.Addr()), addr, netip.Addr{}); err != nil {
 		return err
 	}
 	n.gateway.names = n.Lookup
@@ -164,7 +164,7 @@ func (n *Network) NewHost(name string, addr netip.Addr) (*Host, error) {
 	if err != nil {
 		return nil, err
 	}
-	h, err := newHost(n.sw, name, mac, netip.PrefixFrom(addr, n.spec.Subnet.Bits()), n.Gateway())
+	h, err := newHost(n.sw, n.clock, name, mac, netip.PrefixFrom(addr, n.spec.Subnet.Bits()), n.Gateway())
 	if err != nil {
 		return nil, err
 	}

@@ -232,7 +232,7 @@ func TestDHCP(t *testing.T) {
 		t.Fatal(err)
 	}
 	// A machine without an address: the stack needs 0.0.0.0 to send from.
-	h, err := newHost(n.sw, "cp1", mac, netip.MustParsePrefix("0.0.0.0/0"), netip.Addr{})
+	h, err := newHost(n.sw, n.clock, "cp1", mac, netip.MustParsePrefix("0.0.0.0/0"), netip.Addr{})
 	if err != nil {
 		t.Fatal(err)
 	}
