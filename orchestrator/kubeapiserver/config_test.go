@@ -37,7 +37,7 @@ func parsed(t *testing.T) options.CompletedOptions {
 		Cluster: "c", NodeName: "node-1", ControlPlane: true, DNSDomain: "cluster.local",
 		NodeIPs:      []netip.Addr{netip.MustParseAddr("127.0.0.1")},
 		ServiceCIDRs: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/12")},
-		PodSecurity:  "baseline", AuditFileMiB: 1, AuditFiles: 1,
+		PodSecurity:  "baseline", AuditFileMiB: 1, AuditFiles: 1, PodEviction: 300, EventTTL: "1h",
 	}
 	c := Component(spec, dirs)
 	if err := c.WriteFiles(); err != nil {
