@@ -73,10 +73,20 @@ type connections struct {
 type connection struct {
 	turn   chan struct{} // holds one while somebody connects, or looks
 	client *client.Client
+	shown  []byte // the certificate that it was made with, or was to be
 }
 
-// to is the connection to a machine of the cluster. Who has failed with it drops it.
-func (m *machine) to(ctx context.Context, addr netip.Addr) (*client.Client, error) {
+// failedCall is why a call failed, and by which certificate of this machine it was made: what is said of one is not said of its successor,
+// which may have come meanwhile.
+type failedCall struct {
+	error
+	shown []byte // DER; empty if it is not known
+}
+
+func (f failedCall) Unwrap() error { return f.error }
+
+// to is the connection to a machine of the cluster, and the certificate that it was made with. Who has failed with it drops it.
+func (m *machine) to(ctx context.Context, addr netip.Addr) (*client.Client, []byte, error) {
 	m.connections.Lock()
 	if m.connections.all == nil {
 		m.connections.all = map[netip.Addr]*connection{}
@@ -91,30 +101,32 @@ func (m *machine) to(ctx context.Context, addr netip.Addr) (*client.Client, erro
 	case c.turn <- struct{}{}:
 		defer func() { <-c.turn }()
 	case <-ctx.Done():
-		return nil, fmt.Errorf("machine %s: cannot connect: %w", addr, context.Cause(ctx))
+		return nil, nil, fmt.Errorf("machine %s: cannot connect: %w", addr, context.Cause(ctx))
 	}
 	if c.client != nil && c.client.Connected() {
-		return c.client, nil
+		return c.client, c.shown, nil
 	}
 	if c.client != nil {
 		_ = c.client.Close() // it is broken
 		c.client = nil
 	}
 	var err error
-	c.client, err = m.dialOther(ctx, addr)
-	return c.client, err
+	c.client, c.shown, err = m.dialOther(ctx, addr)
+	return c.client, c.shown, err
 }
 
 // dialOther connects to another machine, as a machine.
-func (m *machine) dialOther(ctx context.Context, addr netip.Addr) (*client.Client, error) {
+func (m *machine) dialOther(ctx context.Context, addr netip.Addr) (c *client.Client, shown []byte, err error) {
 	if m.connections.dial != nil {
-		return m.connections.dial(ctx, addr)
+		c, err = m.connections.dial(ctx, addr)
+		return c, nil, err
 	}
 	e, err := m.peerAt(netip.AddrPortFrom(addr, apidPort).String())
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	return client.Dial(ctx, e)
+	c, err = client.Dial(ctx, e)
+	return c, e.Cert.Certificate[0], err
 }
 
 // keep closes all connections but those to some machines.
@@ -140,15 +152,16 @@ func (c *connections) keep(named []netip.Addr) {
 // call makes a call to another machine of the cluster, and says in a sentence why that failed.
 func call[T any](ctx context.Context, m *machine, addr netip.Addr, do func(*client.Client) (T, error)) (T, error) {
 	var nothing T
-	c, err := m.to(ctx, addr)
+	c, shown, err := m.to(ctx, addr)
 	if err != nil {
-		return nothing, err
+		return nothing, failedCall{err, shown}
 	}
 	answer, err := do(c)
 	if err != nil {
 		_ = c.Close() // it may be the connection: the certificate that it was made with counts no more
+		return answer, failedCall{err, shown}
 	}
-	return answer, err
+	return answer, nil
 }
 
 // answered is what another machine has said.

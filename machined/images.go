@@ -222,7 +222,7 @@ func (n *neighbours) Open(ctx context.Context, digest string) (io.ReadCloser, er
 func (n *neighbours) open(ctx context.Context, addr netip.Addr, digest string) (io.ReadCloser, error) {
 	dialing, cancel := context.WithTimeout(ctx, dialTime)
 	defer cancel()
-	c, err := n.m.dialOther(dialing, addr)
+	c, _, err := n.m.dialOther(dialing, addr)
 	if err != nil {
 		return nil, err
 	}

@@ -1,26 +1,45 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/client"
+	"github.com/orlop-os/orlop/pkg/pki"
 	"github.com/orlop-os/orlop/pkg/trust"
 )
 
 // TestNoteRemoved: a worker that was removed sees it in both forms in which it is refused, and in nothing else.
 func TestNoteRemoved(t *testing.T) {
+	ca, err := pki.NewCA("test", time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	issue := func() *pki.Leaf {
+		l, err := ca.Issue(pki.Spec{CN: "b", Usage: pki.Both, TTL: time.Hour})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return l
+	}
+	held, before := issue(), issue()
+	refused := errors.Join(failedCall{fmt.Errorf("machine 10.0.0.11: cannot connect: %w: %w", client.ErrRefused, client.ErrRevoked), held.Cert.Raw}, errors.New("and more"))
+	late := failedCall{fmt.Errorf("machine 10.0.0.11: %s at 2026-05-04T03:02:01Z", trust.WasRevoked), before.Cert.Raw}
 	for what, c := range map[string]struct {
 		refused error
 		removed bool
 	}{
-		"a call":       {fmt.Errorf("machine 10.0.0.11: %s at 2026-05-04T03:02:01Z", trust.WasRevoked), true},
-		"a connection": {fmt.Errorf("machine 10.0.0.11: cannot connect: %w: %w", client.ErrRefused, client.ErrRevoked), true},
-		"no answer":    {fmt.Errorf("machine 10.0.0.11: cannot connect: %w", client.ErrUnreachable), false},
-		"nothing":      {nil, false},
+		"what it holds":            {refused, true},
+		"what it held before that": {late, false},
+		"a call":                   {fmt.Errorf("machine 10.0.0.11: %s at 2026-05-04T03:02:01Z", trust.WasRevoked), true},
+		"a connection":             {fmt.Errorf("machine 10.0.0.11: cannot connect: %w: %w", client.ErrRefused, client.ErrRevoked), true},
+		"no answer":                {fmt.Errorf("machine 10.0.0.11: cannot connect: %w", client.ErrUnreachable), false},
+		"nothing":                  {nil, false},
 	} {
-		m := &machine{membership: cell.New(membershipState{})}
+		m := &machine{membership: cell.New(membershipState{held: heldLeaves{machine: held}})}
 		m.noteRemoved(c.refused)
 		if s, _ := m.membership.Get(); s.Removed != c.removed {
 			t.Errorf("%s: removed %v, want %v", what, s.Removed, c.removed)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"crypto/ecdsa"
 	"crypto/tls"
@@ -252,12 +253,17 @@ func (m *machine) tellMembership(f membership.Facts, s membership.Step, held hel
 }
 
 // noteRemoved notes that a control-plane machine has refused what this worker holds, because it was revoked: a call over a connection that
-// was made before, or the next connection.
+// was made before, or the next connection. That what it held before is refused says nothing: it may have been invited anew meanwhile.
 func (m *machine) noteRemoved(refused error) {
 	if refused == nil || !errors.Is(refused, client.ErrRevoked) && !strings.Contains(refused.Error(), trust.WasRevoked) {
 		return
 	}
+	var call failedCall
+	_ = errors.As(refused, &call) // of what is not one, it is not known what was shown
 	m.membership.Update(func(s membershipState) membershipState {
+		if held := s.held.machine; held != nil && len(call.shown) > 0 && !bytes.Equal(call.shown, held.Cert.Raw) {
+			return s
+		}
 		if !s.Removed {
 			s.Removed, s.Problem = true, "this machine was removed from the cluster: "+refused.Error()
 		}
