@@ -43,6 +43,11 @@
 // Machines die with the process that started them (PR_SET_PDEATHSIG). For a cluster that has to outlive its command,
 // Launch starts a runner in the background and Connect finds it again. Client.Add makes one more machine.
 //
+// # Time
+//
+// Several machines share the computer's processors. With NetworkSpec.Dilation all clocks on a network (Clock) pass more slowly than outside, the
+// machines' and those of the gateway and other hosts: what is waited for then leaves the processors to what is computed.
+//
 // # What it does not do
 //
 // It builds no images, knows nothing of the API of the machines, and runs no emulation faster than TCG. What reached QEMU

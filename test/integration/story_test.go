@@ -10,6 +10,7 @@ import (
 	"regexp"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -73,12 +74,32 @@ type attempt struct {
 	said   []string // for the end of the log
 }
 
+// longestStory bounds a story, in the machines' time.
+const longestStory = 40 * time.Minute
+
+var dilateLine = regexp.MustCompile(`(?m)^dilate (\d+)$`)
+
+// dilationOf is how many times more slowly a story lets time pass (dilateVerb): testscript has to know its deadline beforehand.
+func dilationOf(story string) int {
+	if match := dilateLine.FindStringSubmatch(story); match != nil {
+		if n, err := strconv.Atoi(match[1]); err == nil {
+			return n
+		}
+	}
+	return 1
+}
+
 // tell returns the oops of the kernel that one of the machines had, or nothing.
 func (a *attempt) tell(file string) string {
 	s := newStory(a)
+	text, err := os.ReadFile(file)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	deadline := time.Now().Add(longestStory * time.Duration(dilationOf(string(text))))
 	a.Run("", func(t testscript.T) {
 		testscript.RunT(t, testscript.Params{
-			Files: []string{file}, Setup: s.setup, Cmds: s.verbs(), RequireExplicitExec: true, Deadline: time.Now().Add(100 * time.Minute),
+			Files: []string{file}, Setup: s.setup, Cmds: s.verbs(), RequireExplicitExec: true, Deadline: deadline,
 		})
 	})
 	return s.close()
