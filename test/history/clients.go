@@ -75,12 +75,25 @@ func apiClients(kubeconfig string, addresses []string, clock qemu.Clock) ([]kube
 	return all, nil
 }
 
-// prepare makes the registers of a round, empty, and has the clients use them.
-func (r *record) prepare(ctx context.Context, api kubernetes.Interface, round int) error {
+// prepareLimit is how long making a register may take, in the machines' time: a connection that a fault broke is given up after a while only.
+const prepareLimit = 2 * time.Minute
+
+// prepare makes the registers of a round, empty, at whichever API server answers, and has the clients use them.
+func (r *record) prepare(ctx context.Context, servers []kubernetes.Interface, round int) error {
+	ctx, cancel := context.WithTimeout(ctx, r.clock.Outside(prepareLimit))
+	defer cancel()
 	for n := range perRound {
 		name := registerName(round, n)
-		if _, err := api.CoreV1().ConfigMaps(namespace).Create(ctx, register(name, "", ""), meta.CreateOptions{}); err != nil {
-			return fmt.Errorf("register %s: cannot make: %w", name, err)
+		for i := 0; ; i++ {
+			_, err := servers[i%len(servers)].CoreV1().ConfigMaps(namespace).Create(ctx, register(name, "", ""), meta.CreateOptions{})
+			if err == nil || i > 0 && apierrors.IsAlreadyExists(err) { // by an attempt whose answer was lost: nobody else makes them
+				break
+			}
+			select {
+			case <-time.After(r.clock.Outside(pace)):
+			case <-ctx.Done():
+				return fmt.Errorf("register %s: cannot make: %w", name, err)
+			}
 		}
 	}
 	r.round.Store(int64(round))

@@ -95,7 +95,7 @@ func run(ctx context.Context, o options) (err error) {
 	}
 	result := report{Seed: o.seed, ControlPlanes: o.controlPlanes, Dilation: max(clock.Dilation, 1)}
 	r := &record{clock: clock, began: time.Now()}
-	if err := r.prepare(ctx, servers[0], 0); err != nil {
+	if err := r.prepare(ctx, servers, 0); err != nil {
 		return err
 	}
 	going, stop := context.WithCancel(ctx)
@@ -110,7 +110,7 @@ func run(ctx context.Context, o options) (err error) {
 	var disturbed error
 	for n := 0; n < o.rounds && disturbed == nil; n++ {
 		if n > 0 {
-			disturbed = r.prepare(ctx, servers[0], n)
+			disturbed = r.prepare(ctx, servers, n)
 		}
 		if disturbed == nil {
 			f := draw(dice, machines)
