@@ -106,6 +106,12 @@ func (m *machine) settleServices(ctx context.Context, c *config.Config, state ne
 	if member, _ := m.membership.Get(); worker(c) && !member.Joined {
 		m.enter("joining", strings.TrimSuffix("the cluster: "+member.Problem, ": "))
 		return m.services.Set([]supervise.Service{door()})
+	} else if worker(c) && member.Removed { // removal.go stops what runs, in order
+		m.enter("removed", member.Problem+"; reset it, or give it another ticket (`orlopctl nodes add`)")
+		if !member.Ended {
+			return nil
+		}
+		return m.services.Set(withoutNode(append([]supervise.Service{door()}, kubernetes(false)...)))
 	}
 	if err := m.settleCredentials(ctx, c, spec); err != nil {
 		return err

@@ -43,6 +43,7 @@ import (
 type membershipState struct {
 	Joined  bool      `json:"joined"`            // it has what one of the cluster has
 	Removed bool      `json:"removed,omitempty"` // a control-plane machine says that it counts no more
+	Ended   bool      `json:"ended,omitempty"`   // after that, its pods have ended and its node has stopped
 	Problem string    `json:"problem,omitempty"` // what keeps it from joining, or from renewing what it has
 	From    []string  `json:"from,omitempty"`    // the control-plane machines that it asks
 	Ticket  string    `json:"ticket,omitempty"`  // serial number of the ticket by which it came
@@ -239,6 +240,7 @@ func (m *machine) tellMembership(f membership.Facts, s membership.Step, held hel
 	if next.Removed = have.Removed && next.held.machine == have.held.machine; next.Removed && next.Problem == "" {
 		next.Problem = have.Problem
 	}
+	next.Ended = have.Ended && next.Removed
 	if failed == nil && s.Act != membership.Rest && have.Problem != "" {
 		return // it is about to try again, and the last failure says more
 	}

@@ -103,7 +103,7 @@ func (m *machine) askKubelet(ctx context.Context) {
 		return i < 0 || !list[i].State.Alive() || slices.ContainsFunc(list[i].Components, func(c supervise.Component) bool { return c.Detail == nodespec.PodsEnded })
 	})
 	if err != nil {
-		m.say("going down: the kubelet has not ended all pods in time")
+		m.say("the kubelet has not ended all pods in time")
 	}
 }
 

@@ -31,6 +31,7 @@ func TestGolden(t *testing.T) {
 		"services-unconfigured.json": show([]supervise.Service{door()}),
 		"services-controlplane.json": show(append([]supervise.Service{door()}, kubernetes(true)...)),
 		"services-worker.json":       show(append([]supervise.Service{door()}, kubernetes(false)...)),
+		"services-removed.json":      show(withoutNode(append([]supervise.Service{door()}, kubernetes(false)...))),
 		"containerd.toml":            containerdConfig("registry.example/pause:1", false),
 	} {
 		path := filepath.Join("testdata", name)

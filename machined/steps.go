@@ -385,6 +385,7 @@ func stepFollow(ctx context.Context, m *machine) error {
 	go m.keepArtifacts(ctx)
 	go m.follow(ctx)
 	go m.followMembership(ctx)
+	go m.followRemoval(ctx)
 	go m.ship(ctx)
 	go m.lookForTrial(ctx)
 	go m.watchTrial(ctx)

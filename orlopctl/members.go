@@ -143,8 +143,9 @@ func (t *tool) nodesRemoveCommand() *cobra.Command {
 		Short: "Take a worker out of the cluster: its certificates and its pods' tokens count no more",
 		Long: "Take a worker out of the cluster, and all open tickets with its name. The control-plane machines that answer let it in no more when the\n" +
 			"command returns, nor do their API servers, and end what it is at. Its Kubernetes node goes with its pods, which are made anew elsewhere, and\n" +
-			"the tokens of those pods count no more at any API server. Evict its pods first (`kubectl drain`) if that is to go in order. The machine itself goes on\n" +
-			"running what it runs until it is reset, or switched off, and whoever has it knows what stood in the Secrets of its pods: change that.",
+			"the tokens of those pods count no more at any API server. Evict its pods first (`kubectl drain`) if others are to be there before.\n" +
+			"A machine that hears of it ends its pods and its node, and keeps its data until it is reset. One that is stolen need not, and whoever has it\n" +
+			"knows what stood in the Secrets of its pods: change that.",
 		Args: cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
 			return t.callFor(removeTime, func(ctx context.Context, c *client.Client) error {
