@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -25,6 +26,7 @@ import (
 
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/client"
+	"github.com/orlop-os/orlop/pkg/joinrequest"
 	"github.com/orlop-os/orlop/pkg/pairing"
 	"github.com/orlop-os/orlop/pkg/pki"
 )
@@ -593,6 +595,64 @@ func TestOneAddressCannotTakeAllPlaces(t *testing.T) {
 		}
 		return err == nil
 	})
+}
+
+// TestAsking: a machine without a ticket can ask where that is wanted, gets one answer, and gets no further; elsewhere it is refused as anybody.
+func TestAsking(t *testing.T) {
+	b := newBed(t)
+	b.backend.setAnswer(func(method string, stream grpc.ServerStream) error {
+		if method != api.Door_Ask_FullMethodName {
+			return status.Error(codes.Unimplemented, method)
+		}
+		r := new(api.AskRequest)
+		if err := stream.RecvMsg(r); err != nil {
+			return err
+		}
+		if r.Name != "w1" || string(r.Request) != "key" || !strings.HasPrefix(r.Peer, "127.0.0.1:") {
+			return stream.SendMsg(&api.AskResponse{Standing: "refused", Reason: "wrong"})
+		}
+		return stream.SendMsg(&api.AskResponse{Standing: "approved", Certificate: []byte("ticket")})
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	e := b.endpoint(nil)
+	if _, err := client.AskToJoin(ctx, e, joinrequest.Request{Name: "w1", Key: []byte("key")}); !errors.Is(err, client.ErrNotAsked) {
+		t.Errorf("where nobody may ask: %v", err)
+	}
+	b.write(AskingFile, []byte("yes"))
+	answer, err := client.AskToJoin(ctx, e, joinrequest.Request{Name: "w1", Key: []byte("key")})
+	if err != nil || answer.Standing != joinrequest.Approved || string(answer.Certificate) != "ticket" {
+		t.Errorf("%v, %v", answer, err)
+	}
+	if answer, err = client.AskToJoin(ctx, e, joinrequest.Request{Name: "w2", Key: []byte("key")}); err != nil || answer.Standing != joinrequest.Refused {
+		t.Errorf("%v, %v", answer, err)
+	}
+	// Calls need a certificate as before, also of who offers to ask.
+	if conn, err := client.Dial(ctx, e); err == nil {
+		_ = conn.Close()
+		t.Error("nobody was let in")
+	} else if !errors.Is(err, client.ErrRefused) {
+		t.Error(err)
+	}
+	if conn, err := tls.Dial("tcp", b.address, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2", joinrequest.Protocol}}); err == nil {
+		// TLS 1.3 tells the client with the first answer that its certificate is missing.
+		if n, err := conn.Read(make([]byte, 1)); n > 0 || err == nil || !strings.Contains(err.Error(), "certificate required") {
+			t.Errorf("who offers calls too: %d, %v", n, err)
+		}
+		_ = conn.Close()
+	}
+	// Somebody else's machine is not asked.
+	stranger := e
+	stranger.CA = x509.NewCertPool()
+	stranger.CA.AddCert(mustCA(t, "stranger").Cert)
+	if _, err := client.AskToJoin(ctx, stranger, joinrequest.Request{Name: "w1", Key: []byte("key")}); !errors.Is(err, client.ErrUntrusted) {
+		t.Errorf("%v", err)
+	}
+	// A machine that belongs to nobody is asked nothing.
+	b.write(OperatorsFile, nil)
+	if _, err := client.AskToJoin(ctx, e, joinrequest.Request{Name: "w1", Key: []byte("key")}); err == nil {
+		t.Error("a machine without an operator was asked")
+	}
 }
 
 // TestPairing: while there is no operator a connection is for pairing and for nothing else, whoever calls; afterwards it is for all

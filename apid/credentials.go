@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/joinrequest"
 	"github.com/orlop-os/orlop/pkg/pairing"
 	"github.com/orlop-os/orlop/pkg/pki"
 	"github.com/orlop-os/orlop/pkg/trust"
@@ -28,10 +29,11 @@ const (
 	ClientsFile    = "clients.pem"   // PEM, the CAs of the certificates that the machines issue to operators; may be empty
 	MachinesFile   = "machines.pem"  // PEM, the CAs of the cluster's machines, whose certificates give no more than ROLE_MACHINE; may be empty
 	RevokedFile    = "revoked.json"  // JSON, a list of trust.Revocation; may be empty
+	AskingFile     = "asking"        // not empty where machines without a ticket may ask to be let in (package joinrequest)
 )
 
 // files are all of them.
-var files = []string{ServerCertFile, ServerKeyFile, OperatorsFile, ClientsFile, MachinesFile, RevokedFile}
+var files = []string{ServerCertFile, ServerKeyFile, OperatorsFile, ClientsFile, MachinesFile, RevokedFile, AskingFile}
 
 var errNoLongerTrusted = errors.New("the CA that signed your certificate is no longer trusted by this machine")
 
@@ -45,6 +47,8 @@ type trusted struct {
 	revoked []trust.Revocation
 	// unowned: there is no operator. Connections are for pairing with one, and for nothing else.
 	unowned bool
+	// asking: machines without a ticket may ask to be let into the cluster.
+	asking bool
 }
 
 // store keeps the credentials up to date with the files, and ends calls whose caller is no longer trusted.
@@ -193,6 +197,7 @@ func load(dir string) (*trusted, error) {
 		return nil, fmt.Errorf("credentials: cannot use %s with %s: %w", ServerCertFile, ServerKeyFile, err)
 	}
 	fresh := &trusted{server: server, cas: x509.NewCertPool(), roots: map[[sha256.Size]byte]api.Role{}, unowned: len(texts[OperatorsFile]) == 0}
+	fresh.asking = !fresh.unowned && len(texts[AskingFile]) > 0
 	for _, f := range []struct {
 		name string
 		most api.Role
@@ -233,7 +238,7 @@ func (t *trusted) add(name string, text []byte, most api.Role) error {
 }
 
 // tlsConfig demands TLS 1.3 and a client certificate of one of the CAs. Only a connection for pairing needs none, while there is no
-// operator; it comes to an end before a call could be made (door).
+// operator, and one of a machine that asks to be let in, where it may; they come to an end before a call could be made (door).
 func (s *store) tlsConfig() *tls.Config {
 	base := &tls.Config{
 		MinVersion: tls.VersionTLS13,
@@ -254,7 +259,7 @@ func (s *store) tlsConfig() *tls.Config {
 		config.ClientCAs = current.cas
 		config.VerifyConnection = func(state tls.ConnectionState) error {
 			if len(state.VerifiedChains) == 0 {
-				return nil // for pairing, see below
+				return nil // for one of the two, see below
 			}
 			_, err := current.role(state.VerifiedChains[0])
 			return err
@@ -262,6 +267,9 @@ func (s *store) tlsConfig() *tls.Config {
 		if current.unowned && slices.Contains(hello.SupportedProtos, pairing.Protocol) {
 			// Where the client offers "h2" too, which gRPC adds to this list, the first one is taken.
 			config.NextProtos, config.ClientAuth = []string{pairing.Protocol}, tls.NoClientCert
+		}
+		if current.asking && slices.Equal(hello.SupportedProtos, []string{joinrequest.Protocol}) {
+			config.NextProtos, config.ClientAuth = []string{joinrequest.Protocol}, tls.NoClientCert
 		}
 		return config, nil
 	}

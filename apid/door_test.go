@@ -54,6 +54,7 @@ func newBed(t *testing.T) *bed {
 	b.write(ClientsFile, b.clients.CertPEM())
 	b.write(MachinesFile, b.machine.CertPEM())
 	b.write(RevokedFile, nil)
+	b.write(AskingFile, nil)
 
 	// A Unix socket's path is short (108 bytes), and a test's own folder may not be.
 	short, err := os.MkdirTemp("", "apid")

@@ -1,6 +1,7 @@
 package apid
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -15,6 +16,7 @@ import (
 	"google.golang.org/grpc/credentials"
 
 	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/joinrequest"
 	"github.com/orlop-os/orlop/pkg/pairing"
 )
 
@@ -45,13 +47,18 @@ func (d *door) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, er
 	conn, info, err := d.TransportCredentials.ServerHandshake(kept)
 	kept.end()
 	if info, ok := info.(credentials.TLSInfo); ok && err == nil && len(info.State.VerifiedChains) == 0 {
-		err = d.pair(conn, info.State)
+		if info.State.NegotiatedProtocol == joinrequest.Protocol {
+			err = d.ask(conn)
+		} else {
+			err = d.pair(conn, info.State)
+		}
 	}
 	kept.closes.Store(true)
 	if err != nil {
 		switch {
 		case errors.Is(err, errPaired):
 			d.log.Info("paired", "peer", raw.RemoteAddr().String())
+		case errors.Is(err, errAsked): // machined says what there is to say
 		case d.lines.Allow():
 			d.log.Warn("handshake refused", "peer", raw.RemoteAddr().String(), "reason", err.Error())
 		}
@@ -87,6 +94,23 @@ func (d *door) pair(conn net.Conn, state tls.ConnectionState) error {
 		return errors.New("pairing: " + refusal)
 	}
 	return errPaired
+}
+
+// errAsked ends a connection over which a machine has asked to be let in: there are no calls on it.
+var errAsked = errors.New("it was for asking to be let in")
+
+// ask has machined judge what comes over a connection of a machine without a ticket. It never returns nil.
+func (d *door) ask(conn net.Conn) error {
+	ctx, cancel := context.WithTimeout(context.Background(), handshakeTimeout)
+	defer cancel()
+	err := joinrequest.Serve(conn, func(r joinrequest.Request) joinrequest.Answer {
+		a, err := d.judge.Ask(ctx, &api.AskRequest{Name: r.Name, Request: r.Key, Peer: shown(conn.RemoteAddr().String())})
+		if err != nil {
+			return joinrequest.Answer{Standing: joinrequest.Refused, Reason: "the machine cannot tell at present; try again"}
+		}
+		return joinrequest.Answer{Standing: joinrequest.Standing(a.Standing), Certificate: a.Certificate, Reason: a.Reason}
+	})
+	return cmp.Or(err, errAsked)
 }
 
 // keptConn is a connection during its handshake. It stays open when gRPC's TLS closes it after a refused one, so that linger can do its

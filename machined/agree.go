@@ -368,6 +368,9 @@ func (a clusterAPI) Tell(ctx context.Context, r *api.TellRequest) (*api.TellResp
 			return nil, status.Errorf(codes.FailedPrecondition, "machine %s: cannot be invited: it is the name of the control plane", t.Name)
 		}
 	}
+	if err := a.m.asking.deny(r.Denied); err != nil {
+		return nil, err
+	}
 	var removed []trust.Revocation
 	for _, v := range r.Removed {
 		if v.Name != "" || v.Origin == "" { // names are learnt, by who asks for them

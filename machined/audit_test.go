@@ -13,7 +13,6 @@ import (
 	"github.com/orlop-os/orlop/apid"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/audit"
-	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/pairing"
 )
 
@@ -24,7 +23,7 @@ func TestGuard(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := &machine{audit: l, desk: desk{code: cell.New(pairing.Code(""))}}
+	m := &machine{audit: l, desk: newDesk()}
 	g := guard{m: m, audited: apid.Mutates()}
 	ctx := metadata.NewIncomingContext(t.Context(), metadata.Pairs(
 		apid.MetadataSubject, "CN=admin,O=orlop:admin", apid.MetadataSerial, "1f", apid.MetadataRole, "admin", apid.MetadataPeer, "10.0.0.1:4711"))

@@ -17,8 +17,6 @@ import (
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/audit"
 	"github.com/orlop-os/orlop/pkg/capture"
-	"github.com/orlop-os/orlop/pkg/cell"
-	"github.com/orlop-os/orlop/pkg/pairing"
 	"github.com/orlop-os/orlop/pkg/rtnl/rtnltest"
 	"github.com/orlop-os/orlop/pkg/supervise"
 )
@@ -189,7 +187,7 @@ func TestCaptureIsOnRecord(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	g := guard{m: &machine{audit: l, desk: desk{code: cell.New(pairing.Code(""))}}, audited: apid.Mutates()}
+	g := guard{m: &machine{audit: l, desk: newDesk()}, audited: apid.Mutates()}
 	stream := &answers{ctx: t.Context(), request: &api.CaptureRequest{Link: "eth0"}}
 	err = g.stream(nil, stream, &grpc.StreamServerInfo{FullMethod: api.Debug_Capture_FullMethodName}, func(_ any, s grpc.ServerStream) error {
 		return s.RecvMsg(new(api.CaptureRequest))

@@ -35,7 +35,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"sync"
@@ -43,7 +42,6 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-	"golang.org/x/time/rate"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
@@ -59,7 +57,6 @@ import (
 	"github.com/orlop-os/orlop/pkg/imagestore"
 	"github.com/orlop-os/orlop/pkg/kmod"
 	"github.com/orlop-os/orlop/pkg/medium"
-	"github.com/orlop-os/orlop/pkg/pairing"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/pki"
 	"github.com/orlop-os/orlop/pkg/release"
@@ -126,6 +123,7 @@ type machine struct {
 	shipping  shipping
 	book      book // client certificates issued and revoked
 	desk      desk
+	asking    applicants // to be let into the cluster
 	downOnce  sync.Once
 	down      atomic.Bool     // it goes down: nothing is started any more
 	working   context.Context // ends then
@@ -171,13 +169,14 @@ func newMachine() *machine {
 		captures:      make(chan struct{}, mostCaptures),
 		sender:        sender{woke: make(chan struct{}, 1)},
 		reads:         make(chan struct{}, mostReads),
-		desk:          desk{code: cell.New(pairing.Code("")), tries: map[netip.Prefix]*rate.Limiter{}},
+		desk:          newDesk(),
 		modules:       host.ModuleIndex(),
 		config:        cell.New(applied{}),
 		stage:         cell.New(stage{Name: "starting"}),
 		timeline:      cell.New([]moment(nil)),
 		noStorage:     cell.New(""),
 		book:          newBook(paths.TrustBook),
+		asking:        newApplicants(),
 		disks:         cell.New(diskState{}),
 		networkConfig: cell.New(network.Config{}),
 		networkState:  cell.New(network.State{}),

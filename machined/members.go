@@ -54,6 +54,17 @@ func (a clusterAPI) Invite(ctx context.Context, r *api.InviteRequest) (*api.Invi
 	if reservedName(c, a.m.book.known(), r.Name) {
 		return nil, status.Errorf(codes.InvalidArgument, "machine %s: cannot be invited: it is the name of the control plane", r.Name)
 	}
+	documents := workerDocuments(c, r.Name)
+	if err := config.Check(documents).Err(); err != nil { // the name, usually
+		return nil, status.Error(codes.InvalidArgument, err.Error())
+	}
+	if len(r.Request) == 0 { // it will ask
+		if _, err := a.judging(); err != nil {
+			return nil, err
+		}
+		state, _ := a.m.networkState.Get()
+		return &api.InviteResponse{Documents: config.Marshal(documents), From: spelled(nodeAddresses(state))}, nil
+	}
 	life, err := trust.TicketLife(r.Life.AsDuration())
 	if err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
@@ -63,10 +74,6 @@ func (a clusterAPI) Invite(ctx context.Context, r *api.InviteRequest) (*api.Invi
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
 	state, _ := a.m.networkState.Get()
-	documents := workerDocuments(c, r.Name)
-	if err := config.Check(documents).Err(); err != nil { // the name, usually
-		return nil, status.Error(codes.InvalidArgument, err.Error())
-	}
 	ca, err := authority(c.Cluster.Spec.PKI.Client)
 	if err != nil {
 		return nil, status.Errorf(codes.Internal, "Cluster.spec.pki.client: %v", err)
@@ -111,10 +118,7 @@ func (a clusterAPI) Invite(ctx context.Context, r *api.InviteRequest) (*api.Invi
 	if err := a.m.book.update(invite); err != nil {
 		return nil, err
 	}
-	answer := &api.InviteResponse{Certificate: leaf.Cert.Raw, Documents: config.Marshal(documents)}
-	for _, address := range nodeAddresses(state) {
-		answer.From = append(answer.From, address.String())
-	}
+	answer := &api.InviteResponse{Certificate: leaf.Cert.Raw, Documents: config.Marshal(documents), From: spelled(nodeAddresses(state))}
 	slices.Sort(noted)
 	for _, address := range noted {
 		if !slices.Contains(answer.From, address) && len(answer.From) < config.MostFrom {
@@ -122,6 +126,15 @@ func (a clusterAPI) Invite(ctx context.Context, r *api.InviteRequest) (*api.Invi
 		}
 	}
 	return answer, nil
+}
+
+// spelled are addresses as texts.
+func spelled(addresses []netip.Addr) []string {
+	var out []string
+	for _, a := range addresses {
+		out = append(out, a.String())
+	}
+	return out
 }
 
 // tooFew says that less than half of the control plane answers.
@@ -147,6 +160,7 @@ func workerDocuments(c *config.Config, name string) *config.Config {
 	out.Cluster.Spec.Networks, out.Cluster.Spec.ControlPlanes = c.Cluster.Spec.Networks, c.Cluster.Spec.ControlPlanes
 	out.Cluster.Spec.VirtualAddresses, out.Cluster.Spec.External = c.Cluster.Spec.VirtualAddresses, c.Cluster.Spec.External
 	out.Cluster.Spec.DNS, out.Cluster.Spec.LocalVolumes = c.Cluster.Spec.DNS, c.Cluster.Spec.LocalVolumes
+	out.Cluster.Spec.JoinRequests = c.Cluster.Spec.JoinRequests
 	out.Cluster.Spec.PodCertificates = c.Cluster.Spec.PodCertificates
 	out.Cluster.Spec.Kubernetes.MaxPods = c.Cluster.Spec.Kubernetes.MaxPods
 	return out

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"crypto"
 	"crypto/ecdsa"
 	"crypto/tls"
 	"crypto/x509"
@@ -25,6 +26,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/client"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/durable"
+	"github.com/orlop-os/orlop/pkg/joinrequest"
 	"github.com/orlop-os/orlop/pkg/membership"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/pki"
@@ -165,8 +167,10 @@ func membershipFacts(c *config.Config, state network.State, held heldLeaves) mem
 		Now: time.Now(), Name: c.Machine.Metadata.Name, Addresses: nodeAddresses(state), Held: held.certificates(),
 		MachineCAs: machineCAs(c), NodeCAs: nodeCAs(c),
 	}
-	if join := c.Machine.Spec.Join; join != nil {
+	if join := c.Machine.Spec.Join; join != nil && !join.Ticket.IsZero() {
 		facts.Ticket = join.Ticket.Cert.X509()
+	} else {
+		facts.MayAsk = c.Cluster.Spec.JoinRequests
 	}
 	return facts
 }
@@ -177,23 +181,41 @@ func (m *machine) followMembership(ctx context.Context) {
 	have, _ := m.membership.Get()
 	held := have.held
 	pause, refused := askAgain, "" // the serial number of a ticket that was refused while what it has is good
+	var approved *x509.Certificate // the ticket that an operator has given it, for its own key
 	for {
 		c, state := configs.Take(), states.Take()
 		wait := lookAgain
 		if worker(c.config) && m.medium == "" {
 			facts, from := membershipFacts(c.config, state, held), controlPlanes(c.config)
+			if facts.Ticket == nil && facts.MayAsk && approved != nil && approved.Subject.CommonName == facts.Name && facts.Now.Before(approved.NotAfter) {
+				facts.Ticket = approved
+			}
 			if facts.Ticket != nil && pki.Serial(facts.Ticket) == refused {
 				facts.Ticket = nil
 			}
 			step := membership.Next(facts)
 			m.tellMembership(facts, step, held, from, nil)
-			if step.Act != membership.Rest {
+			if step.Act == membership.Ask {
+				var waits bool
+				var err error
+				if approved, waits, err = m.askForTicket(ctx, c.config); approved != nil {
+					m.events.add("membership", "op", fmt.Sprintf("an operator lets this machine in, until %s", approved.NotAfter.UTC().Format(time.RFC3339)))
+					continue
+				}
+				m.tellMembership(facts, step, held, from, err)
+				if wait = joinrequest.Every; !waits {
+					wait, pause = max(wait, pause), min(2*pause, askSeldom)
+				}
+			} else if step.Act != membership.Rest {
 				got, err := m.ask(ctx, step.Act, c.config, facts.Ticket, held, facts.Addresses)
 				if err == nil {
 					err = got.store(paths.Membership)
 				}
 				if err != nil {
 					wait, pause = pause, min(2*pause, askSeldom)
+					if facts.Ticket == approved && facts.Ticket != nil && !step.Usable && pause > joinrequest.Every {
+						approved = nil // it may have been taken back: ask anew
+					}
 					if step.Usable && step.Act == membership.Join {
 						refused = pki.Serial(facts.Ticket)
 					}
@@ -280,7 +302,11 @@ func (m *machine) ask(ctx context.Context, how membership.Act, c *config.Config,
 	identity := m.identity.Load().Key
 	endpoint := client.Endpoint{CA: machinePool(c)}
 	if how == membership.Join {
-		endpoint.Cert = tls.Certificate{Certificate: [][]byte{ticket.Raw}, PrivateKey: c.Machine.Spec.Join.Ticket.Key.Signer()}
+		key := crypto.Signer(identity)
+		if join := c.Machine.Spec.Join; join != nil && !join.Ticket.IsZero() {
+			key = join.Ticket.Key.Signer()
+		}
+		endpoint.Cert = tls.Certificate{Certificate: [][]byte{ticket.Raw}, PrivateKey: key}
 	} else {
 		endpoint.Cert = tls.Certificate{Certificate: [][]byte{held.machine.Cert.Raw}, PrivateKey: identity}
 	}
@@ -323,15 +349,19 @@ func (m *machine) ask(ctx context.Context, how membership.Act, c *config.Config,
 // askOne bounds asking one of them while there are others.
 const askOne = 15 * time.Second
 
+// part is the time for one of so many that are left to be asked.
+func part(ctx context.Context, left int) time.Duration {
+	if end, ok := ctx.Deadline(); ok && left > 1 {
+		return min(askOne, time.Until(end)/time.Duration(left))
+	}
+	return askOne
+}
+
 // firstOf asks one after the other until one gives what is asked for, and leaves those after it their part of the time.
 func firstOf(ctx context.Context, all []string, ask func(ctx context.Context, from string) (*api.JoinResponse, error)) (*api.JoinResponse, error) {
 	var problems []string
 	for i, from := range all {
-		limit := askOne
-		if end, ok := ctx.Deadline(); ok && i+1 < len(all) {
-			limit = min(limit, time.Until(end)/time.Duration(len(all)-i))
-		}
-		asking, cancel := context.WithTimeout(ctx, limit)
+		asking, cancel := context.WithTimeout(ctx, part(ctx, len(all)-i))
 		answer, err := ask(asking, from)
 		cancel()
 		if err == nil {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"sync"
@@ -101,16 +100,15 @@ type doorAPI struct {
 // desk is where a machine that belongs to nobody is paired.
 type desk struct {
 	sync.Mutex
-	code  *cell.Cell[pairing.Code]       // empty while the machine belongs to somebody
-	tries map[netip.Prefix]*rate.Limiter // by the address that they come from
+	code  *cell.Cell[pairing.Code] // empty while the machine belongs to somebody
+	tries tries
 }
 
-// How often somebody may try a code. It cannot be guessed (2^100); this keeps the log and the processor free.
-const (
-	triesAtOnce  = 5
-	triesPerMin  = 5
-	triesTracked = 1000 // addresses; above that, all are forgotten
-)
+// newDesk is one where somebody may try a code five times at once, and five times a minute. It cannot be guessed (2^100); this keeps the log and
+// the processor free.
+func newDesk() desk {
+	return desk{code: cell.New(pairing.Code("")), tries: tries{each: 12 * time.Second, atOnce: 5}}
+}
 
 const tooManyTries = "there were too many tries from your address; wait a minute"
 
@@ -126,24 +124,6 @@ func (d *desk) open(unowned bool) {
 	}
 }
 
-// allowed tells whether an address may try once more. An IPv6 client owns a whole /64, so that is what counts, as at apid.
-func (d *desk) allowed(peer string) bool {
-	at, _ := netip.ParseAddrPort(peer) // what is none counts as one
-	host, _ := at.Addr().Unmap().WithZone("").Prefix(32)
-	if host.Addr().Is6() {
-		host, _ = at.Addr().WithZone("").Prefix(64)
-	}
-	if len(d.tries) >= triesTracked {
-		clear(d.tries)
-	}
-	l := d.tries[host]
-	if l == nil {
-		l = rate.NewLimiter(rate.Limit(triesPerMin)/60, triesAtOnce)
-		d.tries[host] = l
-	}
-	return l.Allow()
-}
-
 // judge tells whether a claim is good, and has keep store the CA that it brings.
 func (d *desk) judge(r *api.PairRequest, keep func(ca []byte) error) *api.PairResponse {
 	d.Lock()
@@ -153,7 +133,7 @@ func (d *desk) judge(r *api.PairRequest, keep func(ca []byte) error) *api.PairRe
 	switch {
 	case code == "":
 		return &api.PairResponse{Refusal: "the machine belongs to an operator already"}
-	case !d.allowed(r.Peer):
+	case !d.tries.allowed(r.Peer):
 		return &api.PairResponse{Refusal: tooManyTries}
 	case !code.Accepts(r.Binding, claim):
 		return &api.PairResponse{Refusal: "this is not the code that the machine's console shows now"}

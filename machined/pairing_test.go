@@ -2,15 +2,11 @@ package main
 
 import (
 	"errors"
-	"net/netip"
 	"strings"
 	"testing"
 	"time"
 
-	"golang.org/x/time/rate"
-
 	"github.com/orlop-os/orlop/pkg/api"
-	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/pairing"
 	"github.com/orlop-os/orlop/pkg/pki"
 )
@@ -26,7 +22,8 @@ func TestDesk(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := &desk{code: cell.New(pairing.Code("")), tries: map[netip.Prefix]*rate.Limiter{}}
+	made := newDesk()
+	d := &made
 	binding := make([]byte, 32)
 	kept, failing := 0, error(nil)
 	try := func(peer string, code pairing.Code, text []byte) *api.PairResponse {

@@ -126,6 +126,7 @@ func (m *machine) callers(c *config.Config) (credentials.Callers, error) {
 		m.book.told = true
 		m.events.add("trust", "failure", damaged.Error()+"; certificates that machines have issued are refused, and none is issued, until a new list is begun (`orlopctl trust revoke --new-list`)")
 	}
+	out.Asking = takesRequests(c)
 	out.Revoked, err = json.Marshal(m.book.refusedLocked())
 	return out, err
 }

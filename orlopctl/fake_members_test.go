@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"strings"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -20,6 +21,17 @@ func (s *fakeClusterService) Invite(_ context.Context, r *api.InviteRequest) (*a
 	if cluster == nil || cluster.Cluster == nil {
 		return nil, status.Error(codes.FailedPrecondition, "this machine belongs to no cluster; ask a control-plane machine")
 	}
+	spec := cluster.Cluster.Spec
+	worker := config.New(r.Name, config.RoleWorker).WithCluster(cluster.Cluster.Metadata.Name, spec.Endpoint, config.PKI{
+		Kubernetes: config.CertKey{Cert: spec.PKI.Kubernetes.Cert}, Machine: config.CertKey{Cert: spec.PKI.Machine.Cert},
+	}, config.EncryptionKey{})
+	if len(r.Request) == 0 {
+		if !spec.JoinRequests {
+			return nil, status.Error(codes.FailedPrecondition, "no machine can ask to be let in: set Cluster.spec.joinRequests")
+		}
+		worker.Cluster.Spec.JoinRequests = true
+		return &api.InviteResponse{Documents: config.Marshal(worker), From: []string{"10.0.0.11"}}, nil
+	}
 	key, err := pki.ParseRequest(r.Request)
 	if err != nil {
 		return nil, err
@@ -31,10 +43,6 @@ func (s *fakeClusterService) Invite(_ context.Context, r *api.InviteRequest) (*a
 	s.f.mu.Lock()
 	s.f.invited = true
 	s.f.mu.Unlock()
-	spec := cluster.Cluster.Spec
-	worker := config.New(r.Name, config.RoleWorker).WithCluster(cluster.Cluster.Metadata.Name, spec.Endpoint, config.PKI{
-		Kubernetes: config.CertKey{Cert: spec.PKI.Kubernetes.Cert}, Machine: config.CertKey{Cert: spec.PKI.Machine.Cert},
-	}, config.EncryptionKey{})
 	return &api.InviteResponse{Certificate: leaf.Cert.Raw, Documents: config.Marshal(worker), From: []string{"10.0.0.11"}}, nil
 }
 
@@ -56,4 +64,27 @@ func (s *fakeClusterService) Remove(_ context.Context, r *api.RemoveMemberReques
 		return nil, status.Errorf(codes.FailedPrecondition, "machine %q: cannot be removed: it has not come by a ticket of this machine", r.Name)
 	}
 	return &api.RemoveMemberResponse{Tickets: []string{"1a"}, Node: "the API server does not answer"}, nil
+}
+
+// asks is the fingerprint of the key of the machine that asks.
+var asks = "sha256:" + strings.Repeat("ab", 32)
+
+func (s *fakeClusterService) Pending(context.Context, *api.PendingRequest) (*api.PendingResponse, error) {
+	return &api.PendingResponse{Machines: []*api.Applicant{
+		{Name: "w5", Address: "10.0.0.25", Fingerprint: asks, Since: timestamppb.New(time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC))},
+	}}, nil
+}
+
+func (s *fakeClusterService) Approve(_ context.Context, r *api.ApproveRequest) (*api.ApproveResponse, error) {
+	if r.Name != "w5" || r.Fingerprint != asks {
+		return nil, status.Errorf(codes.FailedPrecondition, "machine %s: it does not ask here at present", r.Name)
+	}
+	return &api.ApproveResponse{}, nil
+}
+
+func (s *fakeClusterService) Deny(_ context.Context, r *api.DenyRequest) (*api.DenyResponse, error) {
+	if r.Name != "w5" || r.Fingerprint != asks {
+		return nil, status.Errorf(codes.FailedPrecondition, "machine %s: it does not ask here at present", r.Name)
+	}
+	return &api.DenyResponse{Unaware: []string{"10.0.0.12: it does not answer"}}, nil
 }

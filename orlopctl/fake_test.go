@@ -67,7 +67,7 @@ func startFake(operatorCA []byte) (*fakeMachine, error) {
 	}
 	for name, content := range map[string][]byte{
 		apid.ServerCertFile: f.key.CertPEM(), apid.ServerKeyFile: f.key.KeyPEM(), apid.OperatorsFile: operatorCA, apid.MachinesFile: nil, apid.RevokedFile: nil,
-		apid.ClientsFile: f.clients.CertPEM(),
+		apid.ClientsFile: f.clients.CertPEM(), apid.AskingFile: nil,
 	} {
 		if err := os.WriteFile(filepath.Join(dir, name), content, 0o600); err != nil {
 			return nil, err

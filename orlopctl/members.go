@@ -19,11 +19,12 @@ import (
 func (t *tool) nodesCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "nodes",
-		Short: "The cluster's machines: add, list and remove workers",
-		Long: "The cluster's machines: add, list and remove workers.\n\n" +
-			"A worker comes by a ticket that is for one machine, can be used once, and ends. It holds no key of the cluster. Ask any control-plane\nmachine; more than half of them have to answer for one to come.",
+		Short: "The cluster's machines: add, approve, list and remove workers",
+		Long: "The cluster's machines: add, approve, list and remove workers.\n\n" +
+			"A worker comes by a ticket that is for one machine, can be used once, and ends; or it asks, and an operator approves the key that its\n" +
+			"console shows. It holds no key of the cluster. Ask any control-plane machine; more than half of them have to answer for one to come.",
 	}
-	c.AddCommand(t.nodesAddCommand(), t.nodesListCommand(), t.nodesRemoveCommand())
+	c.AddCommand(t.nodesAddCommand(), t.nodesPendingCommand(), t.nodesApproveCommand(), t.nodesDenyCommand(), t.nodesListCommand(), t.nodesRemoveCommand())
 	return c
 }
 
@@ -31,12 +32,13 @@ func (t *tool) nodesAddCommand() *cobra.Command {
 	var out string
 	var life time.Duration
 	var marks nodeFlags
-	var force bool
+	var force, noTicket bool
 	c := &cobra.Command{
 		Use:   "add NAME",
 		Short: "Make the configuration of a worker, with a ticket",
 		Long: "Make the configuration of a worker called NAME, with a ticket by which it becomes one of the cluster. Apply it to the machine while\n" +
 			"the ticket is good; the first machine that shows it is the one that joins. Whoever has the file until then can join in its place.\n" +
+			"With --no-ticket there is nothing secret in the file: the machine asks to be let in, and waits for `orlopctl nodes approve`.\n" +
 			"Labels and taints of its Kubernetes node can be changed later, in its configuration (Machine.spec.node).",
 		Example: "  orlopctl nodes add w1 --out w1.yaml\n  orlopctl apply-config -f w1.yaml -e 10.0.0.21 --fingerprint sha256:…",
 		Args:    cobra.ExactArgs(1),
@@ -48,9 +50,15 @@ func (t *tool) nodesAddCommand() *cobra.Command {
 			if err := asked(config.New(args[0], config.RoleWorker).WithNode(node)); err != nil {
 				return err // before there is a ticket
 			}
+			if noTicket && life != 0 {
+				return usagef("--life: it is for a ticket; `orlopctl nodes approve --life` says until when the machine has to come")
+			}
 			key, request, err := newRequest()
 			if err != nil {
 				return err
+			}
+			if noTicket {
+				key, request = nil, nil
 			}
 			if _, err := os.Lstat(out); out != "-" && err == nil && !force {
 				return usagef("%s: cannot write: it exists; --force replaces it", out)
@@ -67,6 +75,10 @@ func (t *tool) nodesAddCommand() *cobra.Command {
 				if err := writeSecret(out, text, true); err != nil {
 					return err
 				}
+				if noTicket {
+					t.printf("wrote %s: the machine asks to be let in; `orlopctl nodes pending` shows it then\n", out)
+					return nil
+				}
 				t.printf("wrote %s: the ticket in it is good once, until %s\n", out, key.Cert.NotAfter.Format(time.RFC3339))
 				return nil
 			})
@@ -75,38 +87,118 @@ func (t *tool) nodesAddCommand() *cobra.Command {
 	f := c.Flags()
 	f.StringVar(&out, "out", "-", "file to write; - for the standard output")
 	f.DurationVar(&life, "life", 0, "until when the ticket can be used (default: 1h; at most 168h)")
+	f.BoolVar(&noTicket, "no-ticket", false, "no ticket: the machine asks, and an operator approves (Cluster.spec.joinRequests)")
 	f.BoolVar(&force, "force", false, "replace an existing file")
 	marks.register(f)
 	return c
 }
 
-// inviteBy has a machine issue a ticket, and returns the worker's configuration with it, and with what its Kubernetes node is to carry.
+// inviteBy has a machine issue a ticket, and returns the worker's configuration with it, and with what its Kubernetes node is to carry. A nil
+// ticket is none.
 func inviteBy(ctx context.Context, c *client.Client, r *api.InviteRequest, ticket *pki.Leaf, node config.Node) ([]byte, error) {
 	answer, err := c.Cluster.Invite(ctx, r)
 	if err != nil {
 		return nil, err
 	}
+	if ticket == nil {
+		return withTicket(answer, config.CertKey{}, node)
+	}
 	if ticket.Cert, err = x509.ParseCertificate(answer.Certificate); err != nil {
 		return nil, fmt.Errorf("ticket: cannot read what the machine has signed: %w", err)
 	}
-	return withTicket(answer, ticket, node)
-}
-
-// withTicket puts a ticket, and what its Kubernetes node is to carry, into a worker's configuration, and judges the whole as the machine would.
-func withTicket(answer *api.InviteResponse, ticket *pki.Leaf, node config.Node) ([]byte, error) {
 	pair, err := config.NewCertKey(string(ticket.CertPEM()), string(ticket.KeyPEM()))
 	if err != nil {
 		return nil, err
 	}
+	return withTicket(answer, pair, node)
+}
+
+// withTicket puts a ticket, and what its Kubernetes node is to carry, into a worker's configuration, and judges the whole as the machine would.
+func withTicket(answer *api.InviteResponse, ticket config.CertKey, node config.Node) ([]byte, error) {
 	c, problems := config.Parse("worker", answer.Documents)
 	if len(problems) == 0 {
-		c = c.WithJoin(config.Join{Ticket: pair, From: answer.From}).WithNode(node)
+		c = c.WithJoin(config.Join{Ticket: ticket, From: answer.From}).WithNode(node)
 		problems = config.Check(c)
 	}
 	if len(problems) > 0 {
 		return nil, fmt.Errorf("the machine's answer cannot be used; compare its version with that of your tool: %w", problems.Err())
 	}
 	return config.Marshal(c), nil
+}
+
+func (t *tool) nodesPendingCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "pending",
+		Short: "List the machines that ask to be let in",
+		Long: "List the machines that ask a control-plane machine to be let in, without a ticket (`orlopctl nodes add --no-ticket`). Anybody in the network can\n" +
+			"ask, by any name: compare the fingerprint with the one on the machine's console before you approve it.",
+		Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			return t.call(func(ctx context.Context, c *client.Client) error {
+				answer, err := c.Cluster.Pending(ctx, &api.PendingRequest{})
+				if err != nil {
+					return err
+				}
+				return t.print(answer, func(w *tabwriter.Writer) {
+					_, _ = fmt.Fprintln(w, "NAME\tADDRESS\tSINCE\tKEY")
+					for _, m := range answer.Machines {
+						_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", clean(m.Name), clean(m.Address), m.Since.AsTime().Format(time.RFC3339), clean(m.Fingerprint))
+					}
+				})
+			})
+		},
+	}
+}
+
+func (t *tool) nodesApproveCommand() *cobra.Command {
+	var life time.Duration
+	c := &cobra.Command{
+		Use:   "approve NAME FINGERPRINT",
+		Short: "Let a machine in that asks",
+		Long: "Let a machine in that asks: the one that has the key whose fingerprint its console shows, and no other. It comes when it asks next, within\n" +
+			"seconds. The machine that is called has to be one that it asks (`orlopctl nodes pending` shows it there).",
+		Example: "  orlopctl nodes approve w1 sha256:…",
+		Args:    cobra.ExactArgs(2),
+		RunE: func(_ *cobra.Command, args []string) error {
+			if _, err := pki.ParseFingerprint(args[1]); err != nil {
+				return usagef("%w; the machine's console shows it (orlop: machine identity sha256:…)", err)
+			}
+			return t.call(func(ctx context.Context, c *client.Client) error {
+				if _, err := c.Cluster.Approve(ctx, &api.ApproveRequest{Name: args[0], Fingerprint: args[1], Life: lifeOf(life)}); err != nil {
+					return err
+				}
+				t.printf("approved: %s comes when it asks next; `orlopctl nodes list` shows it then\n", args[0])
+				return nil
+			})
+		},
+	}
+	c.Flags().DurationVar(&life, "life", 0, "until when it has to come (default: 1h; at most 168h)")
+	return c
+}
+
+func (t *tool) nodesDenyCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "deny NAME FINGERPRINT",
+		Short: "Refuse a machine that asks, and list it no more",
+		Long:  "Refuse a machine that asks to be let in, and list it no more, until it has not asked for a day. Approving it takes that back.",
+		Args:  cobra.ExactArgs(2),
+		RunE: func(_ *cobra.Command, args []string) error {
+			if _, err := pki.ParseFingerprint(args[1]); err != nil {
+				return usagef("%w; the machine's console shows it (orlop: machine identity sha256:…)", err)
+			}
+			return t.call(func(ctx context.Context, c *client.Client) error {
+				answer, err := c.Cluster.Deny(ctx, &api.DenyRequest{Name: args[0], Fingerprint: args[1]})
+				if err != nil {
+					return err
+				}
+				t.printf("denied: %s\n", args[0])
+				for _, machine := range answer.Unaware {
+					t.errorln("a control-plane machine did not answer, and goes on listing it (" + clean(machine) + ")")
+				}
+				return nil
+			})
+		},
+	}
 }
 
 func (t *tool) nodesListCommand() *cobra.Command {

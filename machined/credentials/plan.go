@@ -116,12 +116,13 @@ func Plan(node nodespec.Spec, a Authorities) (Want, error) {
 	return w, nil
 }
 
-// Callers are those whose calls apid takes. All but Revoked are CAs in PEM, and may be empty.
+// Callers are those whose calls apid takes. The first three are CAs in PEM, and may be empty.
 type Callers struct {
 	Operators []byte // of the operators
 	Clients   []byte // of the certificates that the machines issue to operators
 	Machines  []byte // of the cluster's machines
 	Revoked   []byte // JSON, a list of trust.Revocation
+	Asking    bool   // machines without a ticket may ask to be let in
 }
 
 // Door says what apid needs: the machine's own key with a certificate of the cluster's machine CA, which was given to the machine or is
@@ -129,12 +130,17 @@ type Callers struct {
 // other machines of the cluster know it, too.
 func Door(identity *ecdsa.PrivateKey, name string, ips []netip.Addr, ca *pki.CA, given *pki.Leaf, callers Callers) Want {
 	var w Want
+	var asking []byte
+	if callers.Asking {
+		asking = []byte("yes\n")
+	}
 	p := process{&w, paths.ApidDir, paths.UserApid}
 	p.folder()
 	p.file("operators.pem", callers.Operators)
 	p.file("clients.pem", callers.Clients)
 	p.file("machines.pem", callers.Machines)
 	p.file("revoked.json", callers.Revoked)
+	p.file("asking", asking)
 	const cert, key = "server.crt", "server.key"
 	if given != nil {
 		p.file(key, given.KeyPEM())

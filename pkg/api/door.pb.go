@@ -160,6 +160,126 @@ func (*RefusedResponse) Descriptor() ([]byte, []int) {
 	return file_door_proto_rawDescGZIP(), []int{1}
 }
 
+type AskRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Request       []byte                 `protobuf:"bytes,2,opt,name=request,proto3" json:"request,omitempty"` // PKCS #10, DER
+	Peer          string                 `protobuf:"bytes,3,opt,name=peer,proto3" json:"peer,omitempty"`       // address and port
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AskRequest) Reset() {
+	*x = AskRequest{}
+	mi := &file_door_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AskRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AskRequest) ProtoMessage() {}
+
+func (x *AskRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_door_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AskRequest.ProtoReflect.Descriptor instead.
+func (*AskRequest) Descriptor() ([]byte, []int) {
+	return file_door_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *AskRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *AskRequest) GetRequest() []byte {
+	if x != nil {
+		return x.Request
+	}
+	return nil
+}
+
+func (x *AskRequest) GetPeer() string {
+	if x != nil {
+		return x.Peer
+	}
+	return ""
+}
+
+type AskResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Standing      string                 `protobuf:"bytes,1,opt,name=standing,proto3" json:"standing,omitempty"`       // joinrequest.Standing
+	Certificate   []byte                 `protobuf:"bytes,2,opt,name=certificate,proto3" json:"certificate,omitempty"` // the ticket: X.509, DER
+	Reason        string                 `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`           // a sentence
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AskResponse) Reset() {
+	*x = AskResponse{}
+	mi := &file_door_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AskResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AskResponse) ProtoMessage() {}
+
+func (x *AskResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_door_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AskResponse.ProtoReflect.Descriptor instead.
+func (*AskResponse) Descriptor() ([]byte, []int) {
+	return file_door_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *AskResponse) GetStanding() string {
+	if x != nil {
+		return x.Standing
+	}
+	return ""
+}
+
+func (x *AskResponse) GetCertificate() []byte {
+	if x != nil {
+		return x.Certificate
+	}
+	return nil
+}
+
+func (x *AskResponse) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
 type PairRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Binding       []byte                 `protobuf:"bytes,1,opt,name=binding,proto3" json:"binding,omitempty"` // what the connection is known by
@@ -172,7 +292,7 @@ type PairRequest struct {
 
 func (x *PairRequest) Reset() {
 	*x = PairRequest{}
-	mi := &file_door_proto_msgTypes[2]
+	mi := &file_door_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -184,7 +304,7 @@ func (x *PairRequest) String() string {
 func (*PairRequest) ProtoMessage() {}
 
 func (x *PairRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_door_proto_msgTypes[2]
+	mi := &file_door_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -197,7 +317,7 @@ func (x *PairRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PairRequest.ProtoReflect.Descriptor instead.
 func (*PairRequest) Descriptor() ([]byte, []int) {
-	return file_door_proto_rawDescGZIP(), []int{2}
+	return file_door_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *PairRequest) GetBinding() []byte {
@@ -238,7 +358,7 @@ type PairResponse struct {
 
 func (x *PairResponse) Reset() {
 	*x = PairResponse{}
-	mi := &file_door_proto_msgTypes[3]
+	mi := &file_door_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -250,7 +370,7 @@ func (x *PairResponse) String() string {
 func (*PairResponse) ProtoMessage() {}
 
 func (x *PairResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_door_proto_msgTypes[3]
+	mi := &file_door_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -263,7 +383,7 @@ func (x *PairResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PairResponse.ProtoReflect.Descriptor instead.
 func (*PairResponse) Descriptor() ([]byte, []int) {
-	return file_door_proto_rawDescGZIP(), []int{3}
+	return file_door_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *PairResponse) GetProof() []byte {
@@ -297,7 +417,16 @@ const file_door_proto_rawDesc = "" +
 	"\x06reason\x18\a \x01(\tR\x06reason\x12\x1f\n" +
 	"\vduration_ns\x18\b \x01(\x03R\n" +
 	"durationNs\"\x11\n" +
-	"\x0fRefusedResponse\"a\n" +
+	"\x0fRefusedResponse\"N\n" +
+	"\n" +
+	"AskRequest\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
+	"\arequest\x18\x02 \x01(\fR\arequest\x12\x12\n" +
+	"\x04peer\x18\x03 \x01(\tR\x04peer\"c\n" +
+	"\vAskResponse\x12\x1a\n" +
+	"\bstanding\x18\x01 \x01(\tR\bstanding\x12 \n" +
+	"\vcertificate\x18\x02 \x01(\fR\vcertificate\x12\x16\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\"a\n" +
 	"\vPairRequest\x12\x18\n" +
 	"\abinding\x18\x01 \x01(\fR\abinding\x12\x0e\n" +
 	"\x02ca\x18\x02 \x01(\fR\x02ca\x12\x14\n" +
@@ -305,9 +434,10 @@ const file_door_proto_rawDesc = "" +
 	"\x04peer\x18\x04 \x01(\tR\x04peer\">\n" +
 	"\fPairResponse\x12\x14\n" +
 	"\x05proof\x18\x01 \x01(\fR\x05proof\x12\x18\n" +
-	"\arefusal\x18\x02 \x01(\tR\arefusal2\x85\x01\n" +
+	"\arefusal\x18\x02 \x01(\tR\arefusal2\xbd\x01\n" +
 	"\x04Door\x129\n" +
-	"\x04Pair\x12\x17.orlop.door.PairRequest\x1a\x18.orlop.door.PairResponse\x12B\n" +
+	"\x04Pair\x12\x17.orlop.door.PairRequest\x1a\x18.orlop.door.PairResponse\x126\n" +
+	"\x03Ask\x12\x16.orlop.door.AskRequest\x1a\x17.orlop.door.AskResponse\x12B\n" +
 	"\aRefused\x12\x1a.orlop.door.RefusedRequest\x1a\x1b.orlop.door.RefusedResponseB#Z!github.com/orlop-os/orlop/pkg/apib\x06proto3"
 
 var (
@@ -322,20 +452,24 @@ func file_door_proto_rawDescGZIP() []byte {
 	return file_door_proto_rawDescData
 }
 
-var file_door_proto_msgTypes = make([]protoimpl.MessageInfo, 4)
+var file_door_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
 var file_door_proto_goTypes = []any{
 	(*RefusedRequest)(nil),  // 0: orlop.door.RefusedRequest
 	(*RefusedResponse)(nil), // 1: orlop.door.RefusedResponse
-	(*PairRequest)(nil),     // 2: orlop.door.PairRequest
-	(*PairResponse)(nil),    // 3: orlop.door.PairResponse
+	(*AskRequest)(nil),      // 2: orlop.door.AskRequest
+	(*AskResponse)(nil),     // 3: orlop.door.AskResponse
+	(*PairRequest)(nil),     // 4: orlop.door.PairRequest
+	(*PairResponse)(nil),    // 5: orlop.door.PairResponse
 }
 var file_door_proto_depIdxs = []int32{
-	2, // 0: orlop.door.Door.Pair:input_type -> orlop.door.PairRequest
-	0, // 1: orlop.door.Door.Refused:input_type -> orlop.door.RefusedRequest
-	3, // 2: orlop.door.Door.Pair:output_type -> orlop.door.PairResponse
-	1, // 3: orlop.door.Door.Refused:output_type -> orlop.door.RefusedResponse
-	2, // [2:4] is the sub-list for method output_type
-	0, // [0:2] is the sub-list for method input_type
+	4, // 0: orlop.door.Door.Pair:input_type -> orlop.door.PairRequest
+	2, // 1: orlop.door.Door.Ask:input_type -> orlop.door.AskRequest
+	0, // 2: orlop.door.Door.Refused:input_type -> orlop.door.RefusedRequest
+	5, // 3: orlop.door.Door.Pair:output_type -> orlop.door.PairResponse
+	3, // 4: orlop.door.Door.Ask:output_type -> orlop.door.AskResponse
+	1, // 5: orlop.door.Door.Refused:output_type -> orlop.door.RefusedResponse
+	3, // [3:6] is the sub-list for method output_type
+	0, // [0:3] is the sub-list for method input_type
 	0, // [0:0] is the sub-list for extension type_name
 	0, // [0:0] is the sub-list for extension extendee
 	0, // [0:0] is the sub-list for field type_name
@@ -352,7 +486,7 @@ func file_door_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_door_proto_rawDesc), len(file_door_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   4,
+			NumMessages:   6,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -23,6 +23,7 @@ const _ = grpc.SupportPackageIsVersion9
 
 const (
 	Door_Pair_FullMethodName    = "/orlop.door.Door/Pair"
+	Door_Ask_FullMethodName     = "/orlop.door.Door/Ask"
 	Door_Refused_FullMethodName = "/orlop.door.Door/Refused"
 )
 
@@ -34,6 +35,8 @@ const (
 type DoorClient interface {
 	// Pair judges what somebody has sent over a connection for pairing (package pairing).
 	Pair(ctx context.Context, in *PairRequest, opts ...grpc.CallOption) (*PairResponse, error)
+	// Ask judges what a machine without a ticket has sent over a connection for that (package joinrequest).
+	Ask(ctx context.Context, in *AskRequest, opts ...grpc.CallOption) (*AskResponse, error)
 	// Refused has a call recorded that never came to machined, or that apid has ended.
 	Refused(ctx context.Context, in *RefusedRequest, opts ...grpc.CallOption) (*RefusedResponse, error)
 }
@@ -50,6 +53,16 @@ func (c *doorClient) Pair(ctx context.Context, in *PairRequest, opts ...grpc.Cal
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(PairResponse)
 	err := c.cc.Invoke(ctx, Door_Pair_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *doorClient) Ask(ctx context.Context, in *AskRequest, opts ...grpc.CallOption) (*AskResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(AskResponse)
+	err := c.cc.Invoke(ctx, Door_Ask_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -74,6 +87,8 @@ func (c *doorClient) Refused(ctx context.Context, in *RefusedRequest, opts ...gr
 type DoorServer interface {
 	// Pair judges what somebody has sent over a connection for pairing (package pairing).
 	Pair(context.Context, *PairRequest) (*PairResponse, error)
+	// Ask judges what a machine without a ticket has sent over a connection for that (package joinrequest).
+	Ask(context.Context, *AskRequest) (*AskResponse, error)
 	// Refused has a call recorded that never came to machined, or that apid has ended.
 	Refused(context.Context, *RefusedRequest) (*RefusedResponse, error)
 	mustEmbedUnimplementedDoorServer()
@@ -88,6 +103,9 @@ type UnimplementedDoorServer struct{}
 
 func (UnimplementedDoorServer) Pair(context.Context, *PairRequest) (*PairResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Pair not implemented")
+}
+func (UnimplementedDoorServer) Ask(context.Context, *AskRequest) (*AskResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Ask not implemented")
 }
 func (UnimplementedDoorServer) Refused(context.Context, *RefusedRequest) (*RefusedResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Refused not implemented")
@@ -131,6 +149,24 @@ func _Door_Pair_Handler(srv interface{}, ctx context.Context, dec func(interface
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Door_Ask_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(AskRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(DoorServer).Ask(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Door_Ask_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(DoorServer).Ask(ctx, req.(*AskRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _Door_Refused_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(RefusedRequest)
 	if err := dec(in); err != nil {
@@ -159,6 +195,10 @@ var Door_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Pair",
 			Handler:    _Door_Pair_Handler,
+		},
+		{
+			MethodName: "Ask",
+			Handler:    _Door_Ask_Handler,
 		},
 		{
 			MethodName: "Refused",

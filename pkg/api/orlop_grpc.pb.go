@@ -2076,6 +2076,9 @@ const (
 	Cluster_Join_FullMethodName       = "/orlop.v1alpha1.Cluster/Join"
 	Cluster_Members_FullMethodName    = "/orlop.v1alpha1.Cluster/Members"
 	Cluster_Remove_FullMethodName     = "/orlop.v1alpha1.Cluster/Remove"
+	Cluster_Pending_FullMethodName    = "/orlop.v1alpha1.Cluster/Pending"
+	Cluster_Approve_FullMethodName    = "/orlop.v1alpha1.Cluster/Approve"
+	Cluster_Deny_FullMethodName       = "/orlop.v1alpha1.Cluster/Deny"
 	Cluster_Roll_FullMethodName       = "/orlop.v1alpha1.Cluster/Roll"
 	Cluster_Tell_FullMethodName       = "/orlop.v1alpha1.Cluster/Tell"
 	Cluster_Vouch_FullMethodName      = "/orlop.v1alpha1.Cluster/Vouch"
@@ -2100,6 +2103,13 @@ type ClusterClient interface {
 	Members(ctx context.Context, in *MembersRequest, opts ...grpc.CallOption) (*MembersResponse, error)
 	// Remove takes a machine that came by a ticket, or a ticket, out of the cluster: what it has counts no more when it returns.
 	Remove(ctx context.Context, in *RemoveMemberRequest, opts ...grpc.CallOption) (*RemoveMemberResponse, error)
+	// Pending lists the machines that ask, without a ticket, to be let in, and about which nobody has decided. They prove that they have the key of
+	// their fingerprint, and nothing else.
+	Pending(ctx context.Context, in *PendingRequest, opts ...grpc.CallOption) (*PendingResponse, error)
+	// Approve gives the machine of a name and a fingerprint a ticket when it asks next. It has to ask here.
+	Approve(ctx context.Context, in *ApproveRequest, opts ...grpc.CallOption) (*ApproveResponse, error)
+	// Deny has the control-plane machines tell a machine that it is not let in, and list it no more.
+	Deny(ctx context.Context, in *DenyRequest, opts ...grpc.CallOption) (*DenyResponse, error)
 	// Roll is what the other control-plane machines ask, every few seconds: who is one of the cluster, and who may become it. Nobody else gets it.
 	Roll(ctx context.Context, in *RollRequest, opts ...grpc.CallOption) (*RollResponse, error)
 	// Tell has a control-plane machine note what another one knows: a ticket that it issues, a machine that it lets in, one that was removed. It
@@ -2187,6 +2197,36 @@ func (c *clusterClient) Remove(ctx context.Context, in *RemoveMemberRequest, opt
 	return out, nil
 }
 
+func (c *clusterClient) Pending(ctx context.Context, in *PendingRequest, opts ...grpc.CallOption) (*PendingResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(PendingResponse)
+	err := c.cc.Invoke(ctx, Cluster_Pending_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *clusterClient) Approve(ctx context.Context, in *ApproveRequest, opts ...grpc.CallOption) (*ApproveResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ApproveResponse)
+	err := c.cc.Invoke(ctx, Cluster_Approve_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *clusterClient) Deny(ctx context.Context, in *DenyRequest, opts ...grpc.CallOption) (*DenyResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(DenyResponse)
+	err := c.cc.Invoke(ctx, Cluster_Deny_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *clusterClient) Roll(ctx context.Context, in *RollRequest, opts ...grpc.CallOption) (*RollResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(RollResponse)
@@ -2236,6 +2276,13 @@ type ClusterServer interface {
 	Members(context.Context, *MembersRequest) (*MembersResponse, error)
 	// Remove takes a machine that came by a ticket, or a ticket, out of the cluster: what it has counts no more when it returns.
 	Remove(context.Context, *RemoveMemberRequest) (*RemoveMemberResponse, error)
+	// Pending lists the machines that ask, without a ticket, to be let in, and about which nobody has decided. They prove that they have the key of
+	// their fingerprint, and nothing else.
+	Pending(context.Context, *PendingRequest) (*PendingResponse, error)
+	// Approve gives the machine of a name and a fingerprint a ticket when it asks next. It has to ask here.
+	Approve(context.Context, *ApproveRequest) (*ApproveResponse, error)
+	// Deny has the control-plane machines tell a machine that it is not let in, and list it no more.
+	Deny(context.Context, *DenyRequest) (*DenyResponse, error)
 	// Roll is what the other control-plane machines ask, every few seconds: who is one of the cluster, and who may become it. Nobody else gets it.
 	Roll(context.Context, *RollRequest) (*RollResponse, error)
 	// Tell has a control-plane machine note what another one knows: a ticket that it issues, a machine that it lets in, one that was removed. It
@@ -2271,6 +2318,15 @@ func (UnimplementedClusterServer) Members(context.Context, *MembersRequest) (*Me
 }
 func (UnimplementedClusterServer) Remove(context.Context, *RemoveMemberRequest) (*RemoveMemberResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Remove not implemented")
+}
+func (UnimplementedClusterServer) Pending(context.Context, *PendingRequest) (*PendingResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Pending not implemented")
+}
+func (UnimplementedClusterServer) Approve(context.Context, *ApproveRequest) (*ApproveResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Approve not implemented")
+}
+func (UnimplementedClusterServer) Deny(context.Context, *DenyRequest) (*DenyResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Deny not implemented")
 }
 func (UnimplementedClusterServer) Roll(context.Context, *RollRequest) (*RollResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Roll not implemented")
@@ -2403,6 +2459,60 @@ func _Cluster_Remove_Handler(srv interface{}, ctx context.Context, dec func(inte
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Cluster_Pending_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(PendingRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ClusterServer).Pending(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Cluster_Pending_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ClusterServer).Pending(ctx, req.(*PendingRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Cluster_Approve_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ApproveRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ClusterServer).Approve(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Cluster_Approve_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ClusterServer).Approve(ctx, req.(*ApproveRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Cluster_Deny_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(DenyRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ClusterServer).Deny(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Cluster_Deny_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ClusterServer).Deny(ctx, req.(*DenyRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _Cluster_Roll_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(RollRequest)
 	if err := dec(in); err != nil {
@@ -2483,6 +2593,18 @@ var Cluster_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Remove",
 			Handler:    _Cluster_Remove_Handler,
+		},
+		{
+			MethodName: "Pending",
+			Handler:    _Cluster_Pending_Handler,
+		},
+		{
+			MethodName: "Approve",
+			Handler:    _Cluster_Approve_Handler,
+		},
+		{
+			MethodName: "Deny",
+			Handler:    _Cluster_Deny_Handler,
 		},
 		{
 			MethodName: "Roll",

@@ -22,6 +22,8 @@ type ClusterSpec struct {
 	ControlPlanes []netip.Addr `yaml:"controlPlanes,omitempty"`
 	// VirtualAddresses are addresses of the Kubernetes API, at port 6443, that no machine has: one control-plane machine whose API server is ready answers for each at a time, by ARP and NDP, and another one within 5 seconds when it is not any more. At most one per address family, of the machines' own network, and in use by nobody else. Kubeconfig files name the first one.
 	VirtualAddresses []netip.Addr `yaml:"virtualAddresses,omitempty"`
+	// JoinRequests lets machines without a ticket ask to become workers: control-plane machines take their request at port 50000 without a client certificate, at most 64 at a time, and an operator decides by the fingerprint on the console (`orlopctl nodes pending`). Otherwise a worker comes by a ticket alone.
+	JoinRequests bool `yaml:"joinRequests,omitempty"`
 	// Networks are the address ranges and the DNS domain inside the cluster.
 	Networks ClusterNetworks `yaml:"networks"`
 	// External are parts of the cluster that something else in it supplies, such as an add-on. Orlop's own do not run, and leave nothing behind. With network, pods are connected, and network policies enforced, by what writes its CNI configuration into /etc/cni/net.d of the machine and its plugins into /opt/cni/bin; a machine takes to that, or back, by a start.

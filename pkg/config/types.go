@@ -65,8 +65,8 @@ type MachineSpec struct {
 
 // Join says how a worker becomes a member of its cluster. `orlopctl nodes add` writes it.
 type Join struct {
-	// Ticket is a certificate that lets one machine with this name join, once and before it ends; with its key.
-	Ticket CertKey `yaml:"ticket"`
+	// Ticket is a certificate that lets one machine with this name join, once and before it ends; with its key. Without one the machine asks, and waits for an operator, where Cluster.spec.joinRequests lets it.
+	Ticket CertKey `yaml:"ticket,omitempty"`
 	// From are the control-plane machines that are asked first, as addresses of their own, with or without a port; at most 8. Those of Cluster.spec.controlPlanes are asked after them.
 	From []string `yaml:"from" jsonschema:"required"`
 }

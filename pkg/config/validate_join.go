@@ -12,7 +12,11 @@ const MostFrom = 8
 
 func (p *parser) join(path string, m *Machine) {
 	j := m.Spec.Join
-	p.client(path+".ticket", &j.Ticket)
+	if !j.Ticket.IsZero() {
+		p.client(path+".ticket", &j.Ticket)
+	} else if c := p.cfg.Cluster; c == nil || !c.Spec.JoinRequests {
+		p.on(path+".ticket", wrong{reason: "missing, and Cluster.spec.joinRequests lets no machine ask for one", expected: "what `orlopctl nodes add` makes"})
+	}
 	if c := j.Ticket.Cert; !c.IsZero() && c.X509().Subject.CommonName != m.Metadata.Name && m.Metadata.Name != "" {
 		p.on(path+".ticket.cert", wrong{
 			reason:   fmt.Sprintf("the ticket is for %s, and this machine is called %s", quote(c.X509().Subject.CommonName), quote(m.Metadata.Name)),

@@ -23,7 +23,8 @@ type Facts struct {
 	// The authorities of machines and of Kubernetes: the one that issues first, then those that are believed beside it.
 	MachineCAs, NodeCAs []*x509.Certificate
 	Held                Held
-	Ticket              *x509.Certificate // nil when the configuration has none
+	Ticket              *x509.Certificate // nil when there is none
+	MayAsk              bool              // the cluster takes requests of machines without a ticket
 }
 
 // Held is what the machine has got so far. The zero Held is nothing.
@@ -36,11 +37,12 @@ type Held struct {
 // Act is what is to be done.
 type Act int
 
-// What is to be done: nothing; ask by the ticket; ask by the machine's own certificate.
+// What is to be done: nothing; ask by the ticket; ask by the machine's own certificate; ask for a ticket, which an operator decides.
 const (
 	Rest Act = iota
 	Join
 	Renew
+	Ask
 )
 
 // Step is a decision.
@@ -63,7 +65,7 @@ type Step struct {
 //	ended           usable            join, and goes on meanwhile
 //	ended           ended, none       renew, which the other side refuses unless only the clock here is wrong
 //	none            usable            join
-//	none            ended, none       nothing: the operator has to give it a ticket
+//	none            ended, none       ask for one, if it may; else nothing: the operator has to give it a ticket
 //
 // What has ended goes on being used: it is the others who judge it, by their clocks.
 func Next(f Facts) Step {
@@ -89,6 +91,8 @@ func Next(f Facts) Step {
 		s.Act, s.Why = Renew, valid(f)
 	case noTicket == nil:
 		s.Act = Join
+	case f.MayAsk:
+		s.Act = Ask
 	default:
 		s.Why = fmt.Errorf("%w, and %w", s.Why, noTicket)
 	}

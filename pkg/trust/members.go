@@ -59,7 +59,7 @@ func Majority(of int) int { return of/2 + 1 }
 
 // Invite is the book with a ticket more. A name that a machine of the cluster has is not given away a second time.
 func (b Book) Invite(ticket Ticket) (Book, error) {
-	if b.has(ticket.Name) {
+	if b.Has(ticket.Name) {
 		return b, fmt.Errorf("machine %s: cannot be invited: there is one of this name in the cluster; take it out first (`orlopctl nodes remove %s`)", ticket.Name, ticket.Name)
 	}
 	if err := ticket.check(); err != nil {
@@ -87,7 +87,13 @@ func (b Book) Met(address, name string, planes []string) (Book, error) {
 	return b, nil
 }
 
-func (b Book) has(name string) bool {
+// HasKey tells whether a member has a key, by its fingerprint.
+func (b Book) HasKey(fingerprint string) bool {
+	return slices.ContainsFunc(b.Members, func(m Member) bool { return m.Key == fingerprint })
+}
+
+// Has tells whether a member has a name.
+func (b Book) Has(name string) bool {
 	return slices.ContainsFunc(b.Members, func(m Member) bool { return m.Name == name })
 }
 
@@ -328,7 +334,7 @@ type Gone struct {
 
 // Present tells whether a member or an open ticket has a name: what goes by it is that machine's.
 func (b Book) Present(name string, now time.Time) bool {
-	return b.has(name) || slices.ContainsFunc(b.Open(now), func(t Ticket) bool { return t.Name == name })
+	return b.Has(name) || slices.ContainsFunc(b.Open(now), func(t Ticket) bool { return t.Name == name })
 }
 
 // Gone are the machines that were taken out after a time, but those whose name is somebody's again.

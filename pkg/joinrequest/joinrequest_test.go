@@ -1,0 +1,175 @@
+package joinrequest
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"testing"
+	"time"
+)
+
+var start = time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
+
+func names(l []Machine) string {
+	var out []string
+	for _, m := range l {
+		out = append(out, m.Name)
+	}
+	return strings.Join(out, " ")
+}
+
+func TestStory(t *testing.T) {
+	var l List
+	w1 := Machine{Name: "w1", Address: "10.0.0.21", Key: "sha256:11", Request: []byte("1")}
+	w2 := Machine{Name: "w2", Address: "10.0.0.22", Key: "sha256:22", Request: []byte("2")}
+	ask := func(m Machine, at time.Time) Answer {
+		t.Helper()
+		var a Answer
+		l, a = l.Asked(m, at)
+		return a
+	}
+	if a := ask(w2, start.Add(time.Second)); a.Standing != Waits {
+		t.Errorf("%+v", a)
+	}
+	ask(w1, start)
+	ask(w2, start.Add(2*time.Second))
+	if got := names(l.Waiting(start)); got != "w1 w2" {
+		t.Errorf("waiting: %s", got)
+	}
+	// Somebody else by the same name has another key.
+	if _, err := l.Find("w1", "sha256:22", start); err == nil || !strings.Contains(err.Error(), "asks as w2") {
+		t.Errorf("%v", err)
+	}
+	if _, err := l.Find("w1", "sha256:33", start); err == nil || !strings.Contains(err.Error(), "has another fingerprint") {
+		t.Errorf("%v", err)
+	}
+	if _, err := l.Find("w3", "sha256:33", start); err == nil || !strings.Contains(err.Error(), "does not ask here") {
+		t.Errorf("%v", err)
+	}
+	// Approved, it gets its ticket as often as it asks, until that has ended; then it waits again.
+	m, err := l.Find("w1", "sha256:11", start)
+	if err != nil || string(m.Request) != "1" {
+		t.Fatalf("%v, %+v", err, m)
+	}
+	ends := start.Add(time.Hour)
+	l = l.Approved(m.Key, []byte("ticket"), ends)
+	for range 2 {
+		if a := ask(w1, start.Add(time.Minute)); a.Standing != Approved || string(a.Certificate) != "ticket" {
+			t.Errorf("%+v", a)
+		}
+	}
+	if got := names(l.Waiting(start.Add(time.Minute))); got != "w2" {
+		t.Errorf("waiting: %s", got)
+	}
+	if a := ask(w1, ends.Add(-patience/2)); a.Standing != Approved {
+		t.Errorf("%+v", a)
+	}
+	if a := ask(w1, ends); a.Standing != Waits || a.Certificate != nil {
+		t.Errorf("%+v", a)
+	}
+	// By another name it is another request.
+	l = l.Approved(m.Key, []byte("ticket"), ends.Add(time.Hour))
+	other := w1
+	other.Name = "w9"
+	if a := ask(other, ends); a.Standing != Waits {
+		t.Errorf("%+v", a)
+	}
+	// Denied, nobody is asked about it any more, by whatever name; an operator can think better of it.
+	l = l.Denied(w1.Key, ends)
+	if a := ask(w1, ends.Add(time.Hour)); a.Standing != Denied || a.Reason == "" {
+		t.Errorf("%+v", a)
+	}
+	if got := names(l.Waiting(ends.Add(time.Hour))); got != "" {
+		t.Errorf("waiting: %s", got)
+	}
+	if _, err := l.Find("w1", w1.Key, ends.Add(time.Hour)); err != nil {
+		t.Error(err)
+	}
+	l = l.Approved(w1.Key, []byte("ticket"), ends.Add(2*time.Hour))
+	if a := ask(w1, ends.Add(time.Hour)); a.Standing != Approved {
+		t.Errorf("%+v", a)
+	}
+	l = l.Denied(w1.Key, ends)
+	if a := ask(w1, ends.Add(time.Hour+denial)); a.Standing != Waits {
+		t.Errorf("%+v", a)
+	}
+}
+
+func TestForgotten(t *testing.T) {
+	l, _ := List(nil).Asked(Machine{Name: "w1", Key: "sha256:11"}, start)
+	if got := names(l.Waiting(start.Add(patience - time.Second))); got != "w1" {
+		t.Errorf("waiting: %q", got)
+	}
+	if got := names(l.Waiting(start.Add(patience))); got != "" {
+		t.Errorf("waiting: %q", got)
+	}
+	// An approved one may be slow.
+	l = l.Approved("sha256:11", []byte("ticket"), start.Add(time.Hour))
+	if _, a := l.Asked(Machine{Name: "w1", Key: "sha256:11"}, start.Add(30*time.Minute)); a.Standing != Approved {
+		t.Errorf("%+v", a)
+	}
+}
+
+func TestBounds(t *testing.T) {
+	var l List
+	var a Answer
+	for i := range perAddress + 1 {
+		l, a = l.Asked(Machine{Name: "w", Address: "10.0.0.9", Key: fmt.Sprint("a", i)}, start)
+		if want := map[bool]Standing{true: Waits, false: Refused}[i < perAddress]; a.Standing != want {
+			t.Errorf("%d: %+v", i, a)
+		}
+	}
+	for i := range most {
+		l, a = l.Asked(Machine{Name: "w", Address: fmt.Sprint("10.0.1.", i), Key: fmt.Sprint("b", i)}, start)
+	}
+	if a.Standing != Refused || len(l) != most {
+		t.Errorf("%+v, %d", a, len(l))
+	}
+	// Who is listed may ask on.
+	if l, a = l.Asked(Machine{Name: "w", Address: "10.0.1.0", Key: "b0"}, start); a.Standing != Waits {
+		t.Errorf("%+v", a)
+	}
+	for i := range 2 * mostDenied {
+		l = l.Denied(fmt.Sprint("c", i), start)
+	}
+	if len(l) != mostDenied {
+		t.Errorf("%d", len(l))
+	}
+	// Those that were denied take nobody's place.
+	var denied List
+	for i := range most {
+		denied = denied.Denied(fmt.Sprint("d", i), start)
+	}
+	if _, a = denied.Asked(Machine{Name: "w", Key: "e"}, start); a.Standing != Waits {
+		t.Errorf("%+v", a)
+	}
+}
+
+func TestOverAConnection(t *testing.T) {
+	here, there := net.Pipe()
+	defer here.Close()
+	defer there.Close()
+	served := make(chan error, 1)
+	go func() {
+		served <- Serve(there, func(r Request) Answer {
+			return Answer{Standing: Approved, Certificate: append([]byte(r.Name), r.Key...)}
+		})
+	}()
+	a, err := Ask(here, Request{Name: "w1", Key: []byte{1, 2}})
+	if err != nil || a.Standing != Approved || !bytes.Equal(a.Certificate, []byte("w1\x01\x02")) {
+		t.Errorf("%+v, %v", a, err)
+	}
+	if err := <-served; err != nil {
+		t.Error(err)
+	}
+	for _, text := range []string{"", "{}\n", `{"standing":"king"}` + "\n", strings.Repeat(" ", maxMessage) + `{"standing":"waits"}`} {
+		if a, err := Ask(struct {
+			io.Reader
+			io.Writer
+		}{strings.NewReader(text), io.Discard}, Request{}); err == nil {
+			t.Errorf("%.20q: %+v", text, a)
+		}
+	}
+}
