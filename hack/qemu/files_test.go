@@ -190,7 +190,7 @@ func TestCaptureOfWholeNetwork(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "capture.pcap")
 	n := newTestNetwork(t, NetworkSpec{Capture: file})
 	a, b := guest(t, n, "a"), guest(t, n, "b")
-	if !hears(t, a, b) {
+	if !hears(t, a, b, true) {
 		t.Fatal("the network does not work")
 	}
 	big := newFrame(1400)

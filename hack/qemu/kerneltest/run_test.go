@@ -138,11 +138,11 @@ func TestBadEnds(t *testing.T) {
 	if err := os.WriteFile(text, []byte("no program"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	result, err := run(time.Minute, Options{Program: text, Init: guest})
+	result, err := run(5*time.Minute, Options{Program: text, Init: guest})
 	if err != nil || result.Err() == nil || !strings.Contains(result.Failure, "exec format error") {
 		t.Errorf("not a program: %v, %v", err, result.Err())
 	}
-	result, err = run(time.Minute, Options{Program: program, Init: text})
+	result, err = run(5*time.Minute, Options{Program: program, Init: text})
 	if err != nil || result.Reported || !strings.Contains(result.Console, "Kernel panic") {
 		t.Errorf("a panic: %v, %v", err, result.Err())
 	}
