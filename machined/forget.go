@@ -28,12 +28,15 @@ import (
 // was removed before that has a certificate that is valid.
 
 const (
-	// forgetEvery is how often it is looked for the Nodes of removed machines. It is longer than it takes others to hear of a removal
-	// (learnEvery) and their API servers to read it, and a look costs a process.
-	forgetEvery = 15 * time.Second
+	// forgetEvery is how often it is looked for the Nodes of removed machines that were not there when it was looked last. A look costs a process:
+	// under emulation ten seconds of a processor, on each control-plane machine, also after each of their starts.
+	forgetEvery = time.Minute
+	// forgetSoon is how soon it is looked after one that was there, or that it has just heard of, or when a look came to nothing; the next time twice as
+	// late. It is longer than it takes others to hear of a removal (learnEvery) and their API servers to read it.
+	forgetSoon = 15 * time.Second
 	// forgetLooks is how often in a row a Node must not be there: five minutes, in which what was not in force at once is tried again
 	// (lookAgain) some times.
-	forgetLooks = 20
+	forgetLooks = 5
 	// forgetTime bounds deleting Nodes; the API server may be down. In this time no machine that is invited meanwhile has made its Node.
 	forgetTime = 15 * time.Second
 )
@@ -80,6 +83,13 @@ func (f *forgetting) looked(gone []trust.Gone, names, there []string) {
 	}
 }
 
+// fresh tells whether some were not looked for yet.
+func (f *forgetting) fresh(gone []trust.Gone) bool {
+	f.Lock()
+	defer f.Unlock()
+	return slices.ContainsFunc(gone, func(g trust.Gone) bool { _, known := f.left[g.Ticket]; return !known })
+}
+
 // again has the machines of some tickets looked for as if it had just been heard that they were removed.
 func (f *forgetting) again(tickets []string) {
 	f.Lock()
@@ -91,16 +101,23 @@ func (f *forgetting) again(tickets []string) {
 
 // keepForgetting looks for the Nodes of removed machines as long as the machine runs.
 func (m *machine) keepForgetting(ctx context.Context) {
-	tick := time.NewTicker(forgetEvery)
+	tick := time.NewTicker(forgetSoon)
 	defer tick.Stop()
+	const most = int(forgetEvery / forgetSoon)
+	left, pause := 0, 1 // ticks without a look, and how many there are after the next one that came to something, or to nothing at all
 	for {
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
 			return
 		}
-		if m.serving() {
-			m.lookForGone(ctx)
+		if left--; !m.serving() || left > 0 && !m.forgetting.fresh(m.gone()) {
+			continue
+		}
+		if m.lookForGone(ctx) {
+			left, pause = most, 1
+		} else {
+			left, pause = pause, min(2*pause, most)
 		}
 	}
 }
@@ -118,21 +135,26 @@ func (m *machine) serving() bool {
 // componentAPIServer is the API server, as its process announces it.
 const componentAPIServer = "kube-apiserver"
 
-// lookForGone looks once. Where no machine was removed lately it does nothing.
-func (m *machine) lookForGone(ctx context.Context) {
+// gone are the machines that were taken out, and of which something may be valid yet.
+func (m *machine) gone() []trust.Gone {
+	return m.book.known().Gone(time.Now().Add(-memberLife), time.Now())
+}
+
+// lookForGone looks once, and tells whether none was there. Where no machine was removed lately it does nothing.
+func (m *machine) lookForGone(ctx context.Context) bool {
 	now, _ := m.config.Get()
 	if !controls(now.config) {
-		return
+		return true
 	}
-	gone := m.book.known().Gone(time.Now().Add(-memberLife), time.Now())
+	gone := m.gone()
 	names := m.forgetting.due(gone)
 	if len(names) == 0 {
-		return
+		return true
 	}
 	there, err := m.forget(ctx, names)
 	problem := ""
 	if err != nil {
-		problem = fmt.Sprintf("the Nodes of machines that were taken out are not looked for: %v; it is tried again every %v", err, forgetEvery)
+		problem = fmt.Sprintf("the Nodes of machines that were taken out are not looked for: %v; it is tried again every %v", err, forgetSoon)
 	} else {
 		m.forgetting.looked(gone, names, there)
 	}
@@ -143,6 +165,7 @@ func (m *machine) lookForGone(ctx context.Context) {
 		m.events.add("cluster", "failure", problem)
 	}
 	m.forgetting.problem = problem
+	return err == nil && len(there) == 0
 }
 
 // forget deletes the Nodes of machines that were taken out, but those whose name somebody has again, and says which were there.

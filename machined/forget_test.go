@@ -91,8 +91,17 @@ func TestLookForGone(t *testing.T) {
 			}
 		}
 	}
+	if !a.m.forgetting.fresh(a.m.gone()) {
+		t.Error("it was looked for before anybody has")
+	}
 	looks(1 + forgetLooks)
+	if a.m.forgetting.fresh(a.m.gone()) {
+		t.Error("it was looked for, and nobody knows")
+	}
 	a.m.forgetting.again([]string{"1a"})
+	if !a.m.forgetting.fresh(a.m.gone()) {
+		t.Error("it was removed again, and it is not looked for at once")
+	}
 	for range 3 {
 		a.m.lookForGone(t.Context())
 	}
