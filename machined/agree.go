@@ -265,11 +265,7 @@ func (b *book) meet(addr netip.Addr, name string, planes []netip.Addr) error {
 	if err != nil || name == "" || known.Planes[addr.String()] == name {
 		return err
 	}
-	var all []string
-	for _, p := range planes {
-		all = append(all, p.String())
-	}
-	if known, err = known.Met(addr.String(), name, all); err != nil {
+	if known, err = known.Met(addr.String(), name, spelled(planes)); err != nil {
 		return err
 	}
 	return b.keepLocked(known)

@@ -103,10 +103,12 @@ func (m *machine) settleServices(ctx context.Context, c *config.Config, state ne
 		m.enter("services", "an address: "+strings.Join(append(state.Problems, "none on any link yet"), "; "))
 		return nil // what runs goes on running with the addresses it knows
 	}
-	if member, _ := m.membership.Get(); worker(c) && !member.Joined {
+	member, _ := m.membership.Get()
+	if worker(c) && !member.Joined {
 		m.enter("joining", strings.TrimSuffix("the cluster: "+member.Problem, ": "))
 		return m.services.Set([]supervise.Service{door()})
-	} else if worker(c) && member.Removed { // removal.go stops what runs, in order
+	}
+	if worker(c) && member.Removed { // removal.go stops what runs, in order
 		m.enter("removed", member.Problem+"; reset it, or give it another ticket (`orlopctl nodes add`)")
 		if !member.Ended {
 			return nil

@@ -154,7 +154,7 @@ func (m *machine) lookForGone(ctx context.Context) bool {
 	there, err := m.forget(ctx, names)
 	problem := ""
 	if err != nil {
-		problem = fmt.Sprintf("the Nodes of machines that were taken out are not looked for: %v; it is tried again every %v", err, forgetSoon)
+		problem = fmt.Sprintf("the Nodes of machines that were taken out are not looked for: %v; it is tried again within %v", err, forgetEvery)
 	} else {
 		m.forgetting.looked(gone, names, there)
 	}

@@ -134,21 +134,29 @@ func (a clusterAPI) Pending(context.Context, *api.PendingRequest) (*api.PendingR
 	return out, nil
 }
 
+// asks is the machine that an operator names, and that asks here, or why there is none as a status.
+func (a clusterAPI) asks(name, fingerprint string) (joinrequest.Machine, error) {
+	if _, err := a.judging(); err != nil {
+		return joinrequest.Machine{}, err
+	}
+	key, err := pki.ParseFingerprint(fingerprint)
+	if err != nil {
+		return joinrequest.Machine{}, status.Error(codes.InvalidArgument, err.Error())
+	}
+	a.m.asking.Lock()
+	defer a.m.asking.Unlock()
+	m, err := a.m.asking.list.Find(name, key, time.Now())
+	if err != nil {
+		return m, status.Error(codes.FailedPrecondition, err.Error())
+	}
+	return m, nil
+}
+
 // Approve issues a ticket as for any other machine (Invite), but for the key that was shown.
 func (a clusterAPI) Approve(ctx context.Context, r *api.ApproveRequest) (*api.ApproveResponse, error) {
-	if _, err := a.judging(); err != nil {
+	m, err := a.asks(r.Name, r.Fingerprint)
+	if err != nil {
 		return nil, err
-	}
-	key, err := pki.ParseFingerprint(r.Fingerprint)
-	if err != nil {
-		return nil, status.Error(codes.InvalidArgument, err.Error())
-	}
-	desk := &a.m.asking
-	desk.Lock()
-	m, err := desk.list.Find(r.Name, key, time.Now())
-	desk.Unlock()
-	if err != nil {
-		return nil, status.Error(codes.FailedPrecondition, err.Error())
 	}
 	ticket, err := a.Invite(ctx, &api.InviteRequest{Name: m.Name, Request: m.Request, Life: r.Life})
 	if err != nil {
@@ -158,6 +166,7 @@ func (a clusterAPI) Approve(ctx context.Context, r *api.ApproveRequest) (*api.Ap
 	if err != nil {
 		return nil, status.Errorf(codes.Internal, "the ticket cannot be read: %v", err)
 	}
+	desk := &a.m.asking
 	desk.Lock()
 	desk.list = desk.list.Approved(m.Key, ticket.Certificate, cert.NotAfter)
 	desk.Unlock()
@@ -166,32 +175,22 @@ func (a clusterAPI) Approve(ctx context.Context, r *api.ApproveRequest) (*api.Ap
 }
 
 func (a clusterAPI) Deny(ctx context.Context, r *api.DenyRequest) (*api.DenyResponse, error) {
-	if _, err := a.judging(); err != nil {
+	m, err := a.asks(r.Name, r.Fingerprint)
+	if err != nil {
 		return nil, err
 	}
-	key, err := pki.ParseFingerprint(r.Fingerprint)
-	if err != nil {
-		return nil, status.Error(codes.InvalidArgument, err.Error())
-	}
-	desk := &a.m.asking
-	desk.Lock()
-	m, err := desk.list.Find(r.Name, key, time.Now())
-	if err == nil {
-		desk.list = desk.list.Denied(key, time.Now())
-	}
-	desk.Unlock()
-	if err != nil {
-		return nil, status.Error(codes.FailedPrecondition, err.Error())
+	if err := a.m.asking.deny([]string{m.Key}); err != nil {
+		return nil, err
 	}
 	out := &api.DenyResponse{}
 	now, _ := a.m.config.Get()
 	of := a.m.electorate(now)
-	_, out.Unaware, _ = a.m.tell(ctx, of.others, &api.TellRequest{Denied: []string{key}}, "", len(of.others))
-	a.m.events.add("cluster", "op", fmt.Sprintf("machine %s at %s is not let in: %s", m.Name, m.Address, key))
+	_, out.Unaware, _ = a.m.tell(ctx, of.others, &api.TellRequest{Denied: []string{m.Key}}, "", len(of.others))
+	a.m.events.add("cluster", "op", fmt.Sprintf("machine %s at %s is not let in: %s", m.Name, m.Address, m.Key))
 	return out, nil
 }
 
-// deny notes what another control-plane machine was told.
+// deny notes the keys of machines that an operator does not let in, here or at another control-plane machine.
 func (a *applicants) deny(keys []string) error {
 	for _, k := range keys {
 		if _, err := pki.ParseFingerprint(k); err != nil {

@@ -167,12 +167,20 @@ func membershipFacts(c *config.Config, state network.State, held heldLeaves) mem
 		Now: time.Now(), Name: c.Machine.Metadata.Name, Addresses: nodeAddresses(state), Held: held.certificates(),
 		MachineCAs: machineCAs(c), NodeCAs: nodeCAs(c),
 	}
-	if join := c.Machine.Spec.Join; join != nil && !join.Ticket.IsZero() {
-		facts.Ticket = join.Ticket.Cert.X509()
+	if ticket := configuredTicket(c); !ticket.IsZero() {
+		facts.Ticket = ticket.Cert.X509()
 	} else {
 		facts.MayAsk = c.Cluster.Spec.JoinRequests
 	}
 	return facts
+}
+
+// configuredTicket is the ticket of a worker's configuration; the zero CertKey where it has none.
+func configuredTicket(c *config.Config) config.CertKey {
+	if c.Machine.Spec.Join == nil {
+		return config.CertKey{}
+	}
+	return c.Machine.Spec.Join.Ticket
 }
 
 // followMembership joins, and renews, whenever it is time.
@@ -303,8 +311,8 @@ func (m *machine) ask(ctx context.Context, how membership.Act, c *config.Config,
 	endpoint := client.Endpoint{CA: machinePool(c)}
 	if how == membership.Join {
 		key := crypto.Signer(identity)
-		if join := c.Machine.Spec.Join; join != nil && !join.Ticket.IsZero() {
-			key = join.Ticket.Key.Signer()
+		if own := configuredTicket(c); !own.IsZero() {
+			key = own.Key.Signer()
 		}
 		endpoint.Cert = tls.Certificate{Certificate: [][]byte{ticket.Raw}, PrivateKey: key}
 	} else {

@@ -160,8 +160,8 @@ func (t *tool) nodesApproveCommand() *cobra.Command {
 		Example: "  orlopctl nodes approve w1 sha256:…",
 		Args:    cobra.ExactArgs(2),
 		RunE: func(_ *cobra.Command, args []string) error {
-			if _, err := pki.ParseFingerprint(args[1]); err != nil {
-				return usagef("%w; the machine's console shows it (orlop: machine identity sha256:…)", err)
+			if err := consoleFingerprint(args[1]); err != nil {
+				return err
 			}
 			return t.call(func(ctx context.Context, c *client.Client) error {
 				if _, err := c.Cluster.Approve(ctx, &api.ApproveRequest{Name: args[0], Fingerprint: args[1], Life: lifeOf(life)}); err != nil {
@@ -183,8 +183,8 @@ func (t *tool) nodesDenyCommand() *cobra.Command {
 		Long:  "Refuse a machine that asks to be let in, and list it no more, until it has not asked for a day. Approving it takes that back.",
 		Args:  cobra.ExactArgs(2),
 		RunE: func(_ *cobra.Command, args []string) error {
-			if _, err := pki.ParseFingerprint(args[1]); err != nil {
-				return usagef("%w; the machine's console shows it (orlop: machine identity sha256:…)", err)
+			if err := consoleFingerprint(args[1]); err != nil {
+				return err
 			}
 			return t.call(func(ctx context.Context, c *client.Client) error {
 				answer, err := c.Cluster.Deny(ctx, &api.DenyRequest{Name: args[0], Fingerprint: args[1]})
@@ -199,6 +199,14 @@ func (t *tool) nodesDenyCommand() *cobra.Command {
 			})
 		},
 	}
+}
+
+// consoleFingerprint judges the fingerprint of a machine that asks.
+func consoleFingerprint(text string) error {
+	if _, err := pki.ParseFingerprint(text); err != nil {
+		return usagef("%w; the machine's console shows it (orlop: machine identity sha256:…)", err)
+	}
+	return nil
 }
 
 func (t *tool) nodesListCommand() *cobra.Command {

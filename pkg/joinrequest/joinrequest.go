@@ -9,7 +9,6 @@
 package joinrequest
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -17,6 +16,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/orlop-os/orlop/pkg/jsonline"
 )
 
 // Protocol is the name by which TLS agrees on it (ALPN, RFC 7301).
@@ -71,22 +72,10 @@ func Serve(conn io.ReadWriter, judge func(Request) Answer) error {
 	return send(conn, judge(r))
 }
 
-func send(conn io.Writer, message any) error {
-	text, err := json.Marshal(message)
-	if err == nil {
-		_, err = conn.Write(append(text, '\n'))
-	}
-	if err != nil {
-		return fmt.Errorf("join request: cannot send: %w", err)
-	}
-	return nil
-}
+func send(conn io.Writer, message any) error { return jsonline.Send(conn, "join request", message) }
 
 func receive(conn io.Reader, message any) error {
-	if err := json.NewDecoder(io.LimitReader(conn, maxMessage)).Decode(message); err != nil {
-		return fmt.Errorf("join request: no message that makes sense: %w", err)
-	}
-	return nil
+	return jsonline.Receive(conn, "join request", maxMessage, message)
 }
 
 // Every is how often a machine asks while it waits.

@@ -15,12 +15,12 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"crypto/tls"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"strings"
 
+	"github.com/orlop-os/orlop/pkg/jsonline"
 	"github.com/orlop-os/orlop/pkg/printable"
 )
 
@@ -172,20 +172,8 @@ func Serve(conn io.ReadWriter, judge func(Claim) Answer) error {
 	return send(conn, judge(claim))
 }
 
-func send(conn io.Writer, message any) error {
-	text, err := json.Marshal(message)
-	if err == nil {
-		_, err = conn.Write(append(text, '\n'))
-	}
-	if err != nil {
-		return fmt.Errorf("pairing: cannot send: %w", err)
-	}
-	return nil
-}
+func send(conn io.Writer, message any) error { return jsonline.Send(conn, "pairing", message) }
 
 func receive(conn io.Reader, message any) error {
-	if err := json.NewDecoder(io.LimitReader(conn, maxMessage)).Decode(message); err != nil {
-		return fmt.Errorf("pairing: no answer that makes sense: %w", err)
-	}
-	return nil
+	return jsonline.Receive(conn, "pairing", maxMessage, message)
 }

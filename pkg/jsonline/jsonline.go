@@ -1,0 +1,29 @@
+// Package jsonline sends a value over a connection as one line of JSON, and reads one of a bounded length. Who may say what, and until when, is for
+// the protocols that use it (packages pairing and joinrequest).
+package jsonline
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+)
+
+// Send writes a message. An error begins with the name of the protocol.
+func Send(conn io.Writer, protocol string, message any) error {
+	text, err := json.Marshal(message)
+	if err == nil {
+		_, err = conn.Write(append(text, '\n'))
+	}
+	if err != nil {
+		return fmt.Errorf("%s: cannot send: %w", protocol, err)
+	}
+	return nil
+}
+
+// Receive reads a message of at most so many bytes. An error begins with the name of the protocol.
+func Receive(conn io.Reader, protocol string, most int64, message any) error {
+	if err := json.NewDecoder(io.LimitReader(conn, most)).Decode(message); err != nil {
+		return fmt.Errorf("%s: no answer that makes sense: %w", protocol, err)
+	}
+	return nil
+}
