@@ -151,7 +151,8 @@ func TestProcessors(t *testing.T) {
 
 // TestHalf: the load ends while there is time to read what it has done.
 func TestHalf(t *testing.T) {
-	if got := half(t.Context(), time.Minute, 2); got != time.Minute {
+	b := &bench{options: options{load: time.Minute}}
+	if got := b.half(t.Context(), 2); got != time.Minute {
 		t.Errorf("without a deadline: %s", got)
 	}
 	for _, c := range []struct {
@@ -160,7 +161,7 @@ func TestHalf(t *testing.T) {
 		most time.Duration
 	}{{time.Hour, 2, time.Minute}, {sumUpTime + 30*time.Second, 2, 15 * time.Second}, {sumUpTime + 30*time.Second, 1, 30 * time.Second}, {time.Second, 1, 0}} {
 		ctx, cancel := context.WithTimeout(t.Context(), c.left)
-		if got := half(ctx, time.Minute, c.n); got > c.most || got < c.most-time.Second {
+		if got := b.half(ctx, c.n); got > c.most || got < c.most-time.Second {
 			t.Errorf("%s before the end: %s, want %s", c.left, got, c.most)
 		}
 		cancel()

@@ -45,7 +45,7 @@ type options struct {
 	cuts                      int
 	nodes                     []int
 	load                      time.Duration
-	dilation                  int
+	dilation, scaleDilation   int
 }
 
 func main() { command.Main("clusterbench", parse, run) }
@@ -60,6 +60,7 @@ func parse(args []string) (options, error) {
 	only := f.String("only", "", "only these `parts`, with commas: "+strings.Join(names(), ", "))
 	f.DurationVar(&o.idle, "idle", time.Minute, "how long the machines idle before their memory is read")
 	f.IntVar(&o.dilation, "time-dilation", 4, "how many times more slowly time passes for the five machines, which share this computer's processors")
+	f.IntVar(&o.scaleDilation, "scale-time-dilation", 8, "the same for the one machine with simulated nodes")
 	f.IntVar(&o.cuts, "cuts", 2, "how often the machine that answers for the virtual address loses its power")
 	nodes := f.String("nodes", "200,1000", "`numbers` of simulated nodes, each with what is there of the one before")
 	f.DurationVar(&o.load, "load", 90*time.Second, "how long the pods of simulated nodes may take to be created, and to be rolled")
@@ -183,7 +184,7 @@ func run(ctx context.Context, o options) error {
 		return err
 	}
 	five := localcluster.Cluster{Name: "bench", ControlPlanes: controlPlanes, Workers: workers, MemoryMiB: controlPlaneMemoryMiB, WorkerMemoryMiB: workerMemoryMiB, CPUs: cpus, Dilation: o.dilation}
-	one := localcluster.Cluster{Name: "scale", ControlPlanes: 1, MemoryMiB: scaleMemoryMiB}
+	one := localcluster.Cluster{Name: "scale", ControlPlanes: 1, MemoryMiB: scaleMemoryMiB, Dilation: o.scaleDilation}
 	failed := errors.Join(
 		onCluster(ctx, &bench{options: o, dir: dir, cluster: five}, clusterPatch(), onFive(), &r),
 		onCluster(ctx, &bench{options: o, dir: dir, cluster: one}, scalePatch(), onOne(o), &r),

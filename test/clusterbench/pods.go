@@ -183,7 +183,7 @@ func (b *bench) start(ctx context.Context, group string, pods []*core.Pod, times
 		go func() {
 			for _, p := range pods {
 				asked <- created{p.Name, b.clock.Now()}
-				if _, err := b.kube.CoreV1().Pods(namespace).Create(ctx, p, meta.CreateOptions{}); err != nil {
+				if _, err := b.watching.CoreV1().Pods(namespace).Create(ctx, p, meta.CreateOptions{}); err != nil {
 					stop(fmt.Errorf("pod %s: cannot create: %w", p.Name, err))
 					return
 				}

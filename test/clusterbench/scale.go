@@ -124,7 +124,7 @@ func (b *bench) scale(ctx context.Context) (_ figures, err error) {
 	klog.SetOutput(log)
 	defer klog.Flush()
 	living, stop := context.WithCancel(ctx)
-	fleet := simulation.New(living, b.config)
+	fleet := simulation.New(living, b.config, b.clock)
 	defer fleet.Wait()
 	defer stop()
 	for _, nodes := range b.nodes {
@@ -141,20 +141,20 @@ func (b *bench) scale(ctx context.Context) (_ figures, err error) {
 // loadWith brings the fleet to a number of nodes, and measures.
 func (b *bench) loadWith(ctx context.Context, fleet *simulation.Fleet, r *scaleRun) error {
 	say("scale: %d nodes are registered", r.Nodes)
-	began := time.Now()
+	began := b.clock.Now()
 	if err := fleet.Grow(ctx, r.Nodes, registerEvery); err != nil {
 		return fmt.Errorf("%w; the last failure: %w", err, fleet.Stats().Last)
 	}
-	if err := allSayReady(ctx, fleet, r.Nodes); err != nil {
+	if err := b.allSayReady(ctx, fleet, r.Nodes); err != nil {
 		return err
 	}
-	r.RegisterS = since(began, time.Now())
+	r.RegisterS = since(began, b.clock.Now())
 	say("scale: %d nodes say that they live, and nothing else", r.Nodes)
 	before, err := b.lookAtMachine(ctx)
 	if err != nil {
 		return err
 	}
-	if err := command.Wait(ctx, quietTime); err != nil {
+	if err := command.Wait(ctx, b.clock.Outside(quietTime)); err != nil {
 		return err
 	}
 	after, err := b.lookAtMachine(ctx)
@@ -204,8 +204,8 @@ func (b *bench) sumUp(ctx context.Context, r *scaleRun, fleet *simulation.Fleet,
 }
 
 // allSayReady waits until all nodes of the fleet have reported that they are.
-func allSayReady(ctx context.Context, fleet *simulation.Fleet, nodes int) error {
-	ctx, cancel := context.WithTimeout(ctx, readyLimit)
+func (b *bench) allSayReady(ctx context.Context, fleet *simulation.Fleet, nodes int) error {
+	ctx, cancel := context.WithTimeout(ctx, b.clock.Outside(readyLimit))
 	defer cancel()
 	for {
 		s := fleet.Stats()
@@ -222,7 +222,7 @@ func allSayReady(ctx context.Context, fleet *simulation.Fleet, nodes int) error 
 // what is not done then is told by how far it came.
 func (b *bench) loadDeployment(ctx context.Context, r *scaleRun, fleet *simulation.Fleet) error {
 	say("scale: %d pods are created", r.Pods)
-	began := time.Now()
+	began := b.clock.Now()
 	_, err := b.watching.AppsV1().Deployments(namespace).Create(ctx, loadObject(int32(r.Pods)), meta.CreateOptions{})
 	if apierrors.IsAlreadyExists(err) {
 		err = b.patchLoad(ctx, fmt.Sprintf(`{"spec": {"replicas": %d}}`, r.Pods))
@@ -230,22 +230,22 @@ func (b *bench) loadDeployment(ctx context.Context, r *scaleRun, fleet *simulati
 	if err != nil {
 		return fmt.Errorf("Deployment %s: %w", loadName, err)
 	}
-	_, done, err := b.until(ctx, r.Pods, half(ctx, b.load, 2))
+	_, done, err := b.until(ctx, r.Pods, b.half(ctx, 2))
 	if err != nil {
 		return err
 	}
 	if done {
-		r.CreateS = since(began, time.Now())
+		r.CreateS = since(began, b.clock.Now())
 	}
 	r.Running = fleet.Stats().Pods
 	say("scale: they are rolled; %d of them run", r.Running)
-	began = time.Now()
+	began = b.clock.Now()
 	if err := b.patchLoad(ctx, fmt.Sprintf(`{"spec": {"template": {"metadata": {"annotations": {"round": "%d"}}}}}`, r.Nodes)); err != nil {
 		return fmt.Errorf("Deployment %s: %w", loadName, err)
 	}
-	r.Rolled, done, err = b.until(ctx, r.Pods, half(ctx, b.load, 1))
+	r.Rolled, done, err = b.until(ctx, r.Pods, b.half(ctx, 1))
 	if done {
-		r.RollS = since(began, time.Now())
+		r.RollS = since(began, b.clock.Now())
 	}
 	return err
 }
@@ -258,13 +258,14 @@ func (b *bench) patchLoad(ctx context.Context, patch string) error {
 // sumUpTime is what reading the figures after the load may take.
 const sumUpTime = 45 * time.Second
 
-// half is how long one of so many halves of the load may take: as long as is wanted, if time enough is left to read what it has done.
-func half(ctx context.Context, wanted time.Duration, left int) time.Duration {
+// half is how long one of so many halves of the load may take, outside: as long as is wanted, if time enough is left to read what it has done.
+func (b *bench) half(ctx context.Context, left int) time.Duration {
+	wanted := b.clock.Outside(b.load)
 	end, ok := ctx.Deadline()
 	if !ok {
 		return wanted
 	}
-	return max(0, min(wanted, (time.Until(end)-sumUpTime)/time.Duration(left)))
+	return max(0, min(wanted, (time.Until(end)-b.clock.Outside(sumUpTime))/time.Duration(left)))
 }
 
 // loadObject is pods on simulated nodes, evenly. They have no token, which nobody would mount.
@@ -283,7 +284,7 @@ func loadObject(pods int32) *apps.Deployment {
 	}
 }
 
-// until waits until all pods of the Deployment are of its present kind and available, at most for a limit, and returns how many are of the present
+// until waits until all pods of the Deployment are of its present kind and available, at most for a limit outside, and returns how many are of the present
 // kind.
 func (b *bench) until(ctx context.Context, pods int, limit time.Duration) (updated int, done bool, err error) {
 	limited, cancel := context.WithTimeout(ctx, limit)
@@ -313,7 +314,7 @@ func rolled(d *apps.Deployment, pods int) bool {
 
 // read is the steady reads: of single objects, and of lists. Whether one is answered is for the API server's own figures to say.
 func (b *bench) read(ctx context.Context, nodes int) {
-	single, lists := time.NewTicker(readEvery), time.NewTicker(listEvery)
+	single, lists := time.NewTicker(b.clock.Outside(readEvery)), time.NewTicker(b.clock.Outside(listEvery))
 	defer single.Stop()
 	defer lists.Stop()
 	for {
@@ -331,7 +332,7 @@ func (b *bench) read(ctx context.Context, nodes int) {
 
 // latencies reads the API server's own figures.
 func (b *bench) latencies(ctx context.Context) (latencies, error) {
-	text, err := b.watching.CoreV1().RESTClient().Get().AbsPath("/metrics").Timeout(time.Minute).DoRaw(ctx)
+	text, err := b.watching.CoreV1().RESTClient().Get().AbsPath("/metrics").Timeout(b.clock.Outside(time.Minute)).DoRaw(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("metrics of the API server: %w", err)
 	}

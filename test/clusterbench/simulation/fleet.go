@@ -21,6 +21,8 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/component-helpers/apimachinery/lease"
 	"k8s.io/utils/clock"
+
+	"github.com/orlop-os/orlop/hack/qemu"
 )
 
 const (
@@ -34,6 +36,7 @@ const (
 // Fleet is many simulated nodes.
 type Fleet struct {
 	ctx    context.Context // ends them
+	clock  qemu.Clock      // that they live by
 	client func(node string) (kubernetes.Interface, error)
 	alive  sync.WaitGroup
 
@@ -54,13 +57,14 @@ type Stats struct {
 	Last   error
 }
 
-// New is a fleet without nodes. Its nodes live until ctx ends. config is an administrator's, who may act as a node.
-func New(ctx context.Context, config *rest.Config) *Fleet {
-	return &Fleet{ctx: ctx, client: func(name string) (kubernetes.Interface, error) {
+// New is a fleet without nodes. Its nodes live until ctx ends, and by the clock of the machine that they ask. config is an administrator's,
+// who may act as a node.
+func New(ctx context.Context, config *rest.Config, machine qemu.Clock) *Fleet {
+	return &Fleet{ctx: ctx, clock: machine, client: func(name string) (kubernetes.Interface, error) {
 		own := rest.CopyConfig(config)
 		own.Impersonate = rest.ImpersonationConfig{UserName: "system:node:" + name, Groups: []string{"system:nodes"}}
-		own.Dial = (&net.Dialer{Timeout: callLimit}).DialContext // a dialer of its own makes it a connection of its own
-		own.NextProtos = nil                                     // HTTP/2, as a kubelet
+		own.Dial = (&net.Dialer{Timeout: machine.Outside(callLimit)}).DialContext // a dialer of its own makes it a connection of its own
+		own.NextProtos = nil                                                      // HTTP/2, as a kubelet
 		own.Timeout, own.QPS = 0, -1
 		api, err := kubernetes.NewForConfig(own)
 		if err != nil {
@@ -89,10 +93,10 @@ func (f *Fleet) Stats() Stats {
 // Wait waits until nothing of the nodes runs any more; the end of the fleet's context ends them. The Nodes stay.
 func (f *Fleet) Wait() { f.alive.Wait() }
 
-// Grow registers nodes until there are so many, one after the other with at least a pause between them. What fails is tried again until ctx ends.
+// Grow registers nodes until there are so many, one after the other with at least a pause by their clock between them. What fails is tried again until ctx ends.
 func (f *Fleet) Grow(ctx context.Context, to int, pause time.Duration) error {
 	for n := f.Stats().Nodes; n < to; n++ {
-		next := time.NewTimer(pause)
+		next := time.NewTimer(f.clock.Outside(pause))
 		if err := f.register(ctx, Name(n)); err != nil {
 			next.Stop()
 			return fmt.Errorf("node %d of %d: %w", n+1, to, err)
@@ -113,14 +117,14 @@ func (f *Fleet) register(ctx context.Context, name string) error {
 		return err
 	}
 	for {
-		calling, cancel := context.WithTimeout(ctx, callLimit)
-		object, err := api.CoreV1().Nodes().Create(calling, nodeObject(name, time.Now()), meta.CreateOptions{})
+		calling, cancel := context.WithTimeout(ctx, f.clock.Outside(callLimit))
+		object, err := api.CoreV1().Nodes().Create(calling, nodeObject(name, f.clock.Now()), meta.CreateOptions{})
 		if apierrors.IsAlreadyExists(err) { // an answer was lost
 			object, err = api.CoreV1().Nodes().Get(calling, name, meta.GetOptions{})
 		}
 		cancel()
 		if err == nil {
-			m := &member{fleet: f, api: api, object: object, node: newNode(time.Now(), rand.Float64()-0.5), news: make(chan func(time.Time))}
+			m := &member{fleet: f, api: api, object: object, node: newNode(f.clock.Now(), rand.Float64()-0.5), news: make(chan func(time.Time))}
 			f.mu.Lock()
 			f.nodes = append(f.nodes, m)
 			f.mu.Unlock()
@@ -128,7 +132,7 @@ func (f *Fleet) register(ctx context.Context, name string) error {
 			return nil
 		}
 		f.failed(err)
-		again := time.NewTimer(retry)
+		again := time.NewTimer(f.clock.Outside(retry))
 		select {
 		case <-again.C:
 		case <-ctx.Done():
@@ -169,21 +173,22 @@ func (m *member) live(ctx context.Context) {
 	defer m.asking.Wait()
 	m.asking.Go(func() { m.lease().Run(ctx) })
 	m.asking.Go(func() { m.pods().RunWithContext(ctx) })
-	m.since = time.Now()
+	now, outside := m.fleet.clock.Now, m.fleet.clock.Outside
+	m.since = now()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
 		select {
 		case tell := <-m.news:
 			m.mu.Lock()
-			tell(time.Now())
+			tell(now())
 			m.mu.Unlock()
 		case <-timer.C:
 		case <-ctx.Done():
 			return
 		}
 		m.mu.Lock()
-		todo, again := m.node.next(time.Now())
+		todo, again := m.node.next(now())
 		m.mu.Unlock()
 		for _, a := range todo {
 			m.asking.Go(func() {
@@ -194,7 +199,7 @@ func (m *member) live(ctx context.Context) {
 				m.tell(ctx, func(now time.Time) { m.node.done(a, err != nil, now) })
 			})
 		}
-		timer.Reset(time.Until(again))
+		timer.Reset(outside(again.Sub(now())))
 	}
 }
 
@@ -205,14 +210,22 @@ func (m *member) tell(ctx context.Context, news func(time.Time)) {
 	}
 }
 
-// lease is the kubelet's own, with its numbers.
+// lease is the kubelet's own, with its numbers. The library takes its pauses by the time outside, and only what it writes from its clock.
 func (m *member) lease() lease.Controller {
 	own := func(l *coordination.Lease) error {
 		l.OwnerReferences = []meta.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: m.object.Name, UID: m.object.UID}}
 		return nil
 	}
-	return lease.NewController(clock.RealClock{}, m.api, m.object.Name, leaseSeconds, nil, renewEvery, m.object.Name, core.NamespaceNodeLease, own)
+	return lease.NewController(leaseClock{dilated: m.fleet.clock}, m.api, m.object.Name, leaseSeconds, nil, m.fleet.clock.Outside(renewEvery), m.object.Name, core.NamespaceNodeLease, own)
 }
+
+// leaseClock is a clock for the library of Leases, which only asks for the time.
+type leaseClock struct {
+	clock.RealClock
+	dilated qemu.Clock
+}
+
+func (c leaseClock) Now() time.Time { return c.dilated.Now() }
 
 // pods follows the pods that are bound to the node.
 func (m *member) pods() cache.Controller {
@@ -252,9 +265,9 @@ func (m *member) pods() cache.Controller {
 
 // do says it to the API server. A pod that is not there any more needs nothing said.
 func (m *member) do(ctx context.Context, a action) error {
-	ctx, cancel := context.WithTimeout(ctx, callLimit)
+	ctx, cancel := context.WithTimeout(ctx, m.fleet.clock.Outside(callLimit))
 	defer cancel()
-	now := time.Now()
+	now := m.fleet.clock.Now()
 	if a.kind == reportNode {
 		patch, err := nodePatch(now, m.since)
 		if err == nil {

@@ -14,6 +14,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
+
+	"github.com/orlop-os/orlop/hack/qemu"
 )
 
 func at(seconds float64) time.Time {
@@ -147,7 +149,7 @@ func TestFleet(t *testing.T) {
 	defer cancel()
 	living, stop := context.WithCancel(ctx)
 	api := fake.NewClientset()
-	f := New(living, nil)
+	f := New(living, nil, qemu.Clock{})
 	f.client = func(string) (kubernetes.Interface, error) { return api, nil }
 	defer f.Wait()
 	defer stop()
