@@ -29,6 +29,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/joinrequest"
 	"github.com/orlop-os/orlop/pkg/pairing"
 	"github.com/orlop-os/orlop/pkg/pki"
+	"github.com/orlop-os/orlop/pkg/trust"
 )
 
 // TestEveryMethodAsEveryRole calls each method of the API as each role, over TLS, and looks at whether the call came
@@ -469,6 +470,23 @@ func TestRevokedCertificate(t *testing.T) {
 	}
 	b.write(RevokedFile, []byte(`[{"name":"dora"`))
 	b.waitReady(false) // and the last good ones stay in use
+}
+
+// TestLostList: where nobody knows any more what was revoked, a machine that came by a ticket is told so in words. TLS would say that it was
+// revoked, and a worker that was ends its pods.
+func TestLostList(t *testing.T) {
+	b := newBed(t)
+	b.write(RevokedFile, fmt.Appendf(nil, `[{"origin":%q}]`, trust.AnyTicket))
+	worker := mustLeaf(t, b.clients, pki.Spec{CN: "w1", O: []string{pki.RoleMachine}, Usage: pki.Client, TTL: day, Ticket: "0a1b2c"})
+	c, err := client.Dial(t.Context(), b.endpoint(worker))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	_, err = c.Machine.Version(t.Context(), &api.VersionRequest{})
+	if status.Code(err) != codes.Unauthenticated || !strings.Contains(err.Error(), trust.ErrListLost.Error()) || strings.Contains(err.Error(), trust.WasRevoked) {
+		t.Errorf("%v", err)
+	}
 }
 
 // TestExpiryEndsCalls lets a certificate run out while a call is going on.

@@ -351,6 +351,7 @@ func (m *machine) restoreData(order nodespec.EtcdRestore, f *os.File) (*api.Etcd
 	if failed != "" {
 		return nil, status.Errorf(codes.FailedPrecondition, "etcd: the data of revision %d are in place, and cannot be served: %s; `orlopctl etcd restore --undo` puts back what they have replaced", done.Revision, failed)
 	}
+	m.forgetting.afresh()
 	m.events.add("etcd", "op", fmt.Sprintf("the data of revision %d were restored; those that they replaced had come to revision %d", done.Revision, done.Replaced))
 	// What the controllers remember is of the data that are gone.
 	if err := m.services.Restart(serviceControllers); err != nil {

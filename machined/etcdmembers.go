@@ -79,6 +79,7 @@ func (a etcdAPI) Recover(ctx context.Context, _ *api.EtcdRecoverRequest) (*api.E
 	if err != nil {
 		return nil, err
 	}
+	a.m.forgetting.afresh()
 	a.m.events.add("etcd", "op", fmt.Sprintf("etcd goes on without %s, asked by %s", strings.Join(done.Dropped, ", "), caller(ctx)))
 	return &api.EtcdRecoverResponse{Dropped: done.Dropped}, nil
 }
@@ -87,6 +88,7 @@ func (a etcdAPI) Rejoin(ctx context.Context, _ *api.EtcdRejoinRequest) (*api.Etc
 	if _, err := changeMembership[struct{}](ctx, a.m, "rejoin-data", nodespec.RejoinFile); err != nil {
 		return nil, err
 	}
+	a.m.forgetting.afresh()
 	a.m.events.add("etcd", "op", "this machine's data were dropped and it is a member again, asked by "+caller(ctx))
 	return &api.EtcdRejoinResponse{}, nil
 }

@@ -99,6 +99,13 @@ func (f *forgetting) again(tickets []string) {
 	}
 }
 
+// afresh has all that were removed lately looked for as if it had just been heard: data of another time may hold their Nodes.
+func (f *forgetting) afresh() {
+	f.Lock()
+	defer f.Unlock()
+	f.left = nil
+}
+
 // keepForgetting looks for the Nodes of removed machines as long as the machine runs.
 func (m *machine) keepForgetting(ctx context.Context) {
 	tick := time.NewTicker(forgetSoon)

@@ -31,13 +31,14 @@ import (
 type applicants struct {
 	sync.Mutex
 	list  joinrequest.List
-	tries tries
+	tries tries         // of each address
+	wide  tries         // of each network: a rack of machines shares one
 	news  *rate.Limiter // events of those that ask for the first time
 }
 
 func newApplicants() applicants {
 	// A machine asks every ten seconds (joinrequest.Every), and several may come from one address.
-	return applicants{tries: tries{each: 5 * time.Second, atOnce: 20}, news: rate.NewLimiter(rate.Every(10*time.Second), 10)}
+	return applicants{tries: tries{each: 5 * time.Second, atOnce: 20}, wide: tries{each: 100 * time.Millisecond, atOnce: 200}, news: rate.NewLimiter(rate.Every(10*time.Second), 10)}
 }
 
 // takesRequests tells whether machines without a ticket may ask this one.
@@ -66,7 +67,7 @@ func (a doorAPI) Ask(_ context.Context, r *api.AskRequest) (*api.AskResponse, er
 // applicant is what a request says, or why no operator is asked about it.
 func (m *machine) applicant(r *api.AskRequest) (joinrequest.Machine, error) {
 	var out joinrequest.Machine
-	if !m.asking.tries.allowed(r.Peer) {
+	if !m.asking.tries.allowed(addressOf(r.Peer)) || !m.asking.wide.allowed(networkOf(r.Peer)) {
 		return out, errors.New("there were too many requests from your address; wait a minute")
 	}
 	now, _ := m.config.Get()
@@ -178,6 +179,9 @@ func (a clusterAPI) Deny(ctx context.Context, r *api.DenyRequest) (*api.DenyResp
 	m, err := a.asks(r.Name, r.Fingerprint)
 	if err != nil {
 		return nil, err
+	}
+	if len(m.Ticket) > 0 || a.m.book.known().HasKey(m.Key) {
+		return nil, status.Errorf(codes.FailedPrecondition, "machine %s: an operator has let it in already; `orlopctl nodes remove %s` takes back its ticket, and the machine out", m.Name, m.Name)
 	}
 	if err := a.m.asking.deny([]string{m.Key}); err != nil {
 		return nil, err

@@ -3,6 +3,7 @@ package main
 import (
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"fmt"
 	"math/big"
 	"strings"
 	"testing"
@@ -138,6 +139,9 @@ func TestJoinRequests(t *testing.T) {
 		t.Errorf("%v", r)
 	}
 	ticket := approve()
+	if _, err := a.Deny(admin, &api.DenyRequest{Name: "w1", Fingerprint: print}); status.Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), "nodes remove w1") {
+		t.Errorf("denied after it was approved: %v", err)
+	}
 
 	// It joins by it, and then nobody can ask by its name.
 	r := &api.JoinRequest{Machine: request, Leaves: map[string][]byte{}}
@@ -174,6 +178,18 @@ func TestJoinRequestsAreFew(t *testing.T) {
 	other, err := door.Ask(t.Context(), &api.AskRequest{Name: "w1", Peer: "10.0.0.22:1"})
 	if err != nil || !strings.Contains(last, "too many requests") || strings.Contains(other.Reason, "too many requests") {
 		t.Errorf("%q, %v, %v", last, other, err)
+	}
+}
+
+// TestARackAsks: machines of one IPv6 network do not take each other's places.
+func TestARackAsks(t *testing.T) {
+	a := controlPlane(t)
+	a.m.asking = newApplicants()
+	for n := range 40 {
+		answer, err := doorAPI{m: a.m}.Ask(t.Context(), &api.AskRequest{Name: "w1", Peer: fmt.Sprintf("[fd00::%x]:1", n+1)})
+		if err != nil || strings.Contains(answer.Reason, "too many requests") {
+			t.Fatalf("machine %d: %v, %v", n, answer, err)
+		}
 	}
 }
 

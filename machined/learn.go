@@ -79,6 +79,9 @@ func (l *learner) round(ctx context.Context, now applied) {
 		})
 	}
 	asking.Wait()
+	if worker(now.config) && len(named) > 0 && !slices.ContainsFunc(problems, func(p string) bool { return p != "" }) {
+		l.m.noteCounts()
+	}
 	for i, addr := range named {
 		if problems[i] != "" && problems[i] != l.problems[addr] {
 			l.m.events.add("trust", "failure", fmt.Sprintf("no revocations are learnt from %s: %s", addr, problems[i]))

@@ -6,6 +6,9 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
 	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/client"
 	"github.com/orlop-os/orlop/pkg/pki"
@@ -37,6 +40,7 @@ func TestNoteRemoved(t *testing.T) {
 		"a call":                   {fmt.Errorf("machine 10.0.0.11: %s at 2026-05-04T03:02:01Z", trust.WasRevoked), true},
 		"a connection":             {fmt.Errorf("machine 10.0.0.11: cannot connect: %w: %w", client.ErrRefused, client.ErrRevoked), true},
 		"no answer":                {fmt.Errorf("machine 10.0.0.11: cannot connect: %w", client.ErrUnreachable), false},
+		"a list that was lost":     {fmt.Errorf("machine 10.0.0.11: %w", trust.ErrListLost), false},
 		"nothing":                  {nil, false},
 	} {
 		m := &machine{membership: cell.New(membershipState{held: heldLeaves{machine: held}})}
@@ -44,5 +48,30 @@ func TestNoteRemoved(t *testing.T) {
 		if s, _ := m.membership.Get(); s.Removed != c.removed {
 			t.Errorf("%s: removed %v, want %v", what, s.Removed, c.removed)
 		}
+		m.noteCounts()
+		if s, _ := m.membership.Get(); s.Removed || s.Problem != "" {
+			t.Errorf("%s: all take what it holds, and it is removed: %q", what, s.Problem)
+		}
+	}
+}
+
+// TestDefinite: a ticket is set aside when all have refused it, and not when somebody has not answered.
+func TestDefinite(t *testing.T) {
+	used := answerError{"10.0.0.11", status.Error(codes.FailedPrecondition, "another machine has used it")}
+	busy := answerError{"10.0.0.12", status.Error(codes.ResourceExhausted, "too many")}
+	door := fmt.Errorf("machine 10.0.0.12: cannot connect: %w: %w", client.ErrRefused, client.ErrRevoked)
+	for _, c := range []struct {
+		err  error
+		want bool
+	}{
+		{refusals{used}, true}, {refusals{used, door}, true}, {refusals{used, busy}, false}, {refusals{busy}, false},
+		{refusals{fmt.Errorf("machine 10.0.0.12: cannot connect: %w", client.ErrUnreachable)}, false}, {errors.New("its key cannot be stored"), false},
+	} {
+		if definite(c.err) != c.want {
+			t.Errorf("%v: want %v", c.err, c.want)
+		}
+	}
+	if text := (refusals{used, busy}).Error(); text != "10.0.0.11: another machine has used it; 10.0.0.12: too many" {
+		t.Error(text)
 	}
 }

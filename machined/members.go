@@ -257,7 +257,7 @@ func (a clusterAPI) Join(ctx context.Context, r *api.JoinRequest) (*api.JoinResp
 	if err := a.m.book.try(stand); err != nil {
 		return nil, err
 	}
-	if !a.m.book.renewals.Allow() {
+	if !a.m.book.each.allowed("ticket "+member.Ticket) || !a.m.book.joins.Allow() {
 		return nil, status.Error(codes.ResourceExhausted, "too many certificates are asked for at present; try again")
 	}
 	claims, stood, err := a.votes(ctx, member, known, stand)

@@ -18,6 +18,7 @@ import (
 	"strings"
 	"time"
 
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	"github.com/orlop-os/orlop/machined/credentials"
@@ -188,17 +189,18 @@ func (m *machine) followMembership(ctx context.Context) {
 	configs, states := m.config.Watch(), m.networkState.Watch()
 	have, _ := m.membership.Get()
 	held := have.held
-	pause, refused := askAgain, "" // the serial number of a ticket that was refused while what it has is good
+	pause := askAgain
+	var refused setAside
 	var approved *x509.Certificate // the ticket that an operator has given it, for its own key
 	for {
 		c, state := configs.Take(), states.Take()
 		wait := lookAgain
 		if worker(c.config) && m.medium == "" {
 			facts, from := membershipFacts(c.config, state, held), controlPlanes(c.config)
-			if facts.Ticket == nil && facts.MayAsk && approved != nil && approved.Subject.CommonName == facts.Name && facts.Now.Before(approved.NotAfter) {
+			if facts.Ticket == nil && facts.MayAsk && approved != nil && approved.Subject.CommonName == facts.Name {
 				facts.Ticket = approved
 			}
-			if facts.Ticket != nil && pki.Serial(facts.Ticket) == refused {
+			if refused.has(facts.Ticket, facts.Now) {
 				facts.Ticket = nil
 			}
 			step := membership.Next(facts)
@@ -206,7 +208,10 @@ func (m *machine) followMembership(ctx context.Context) {
 			if step.Act == membership.Ask {
 				var waits bool
 				var err error
-				if approved, waits, err = m.askForTicket(ctx, c.config); approved != nil {
+				approved, waits, err = m.askForTicket(ctx, c.config)
+				if approved != nil && !facts.Now.Before(approved.NotAfter) {
+					err = fmt.Errorf("an operator lets this machine in until %s, and by its own clock it is %s: one of the clocks is wrong", approved.NotAfter.UTC().Format(time.RFC3339), facts.Now.UTC().Format(time.RFC3339))
+				} else if approved != nil {
 					m.events.add("membership", "op", fmt.Sprintf("an operator lets this machine in, until %s", approved.NotAfter.UTC().Format(time.RFC3339)))
 					continue
 				}
@@ -224,8 +229,8 @@ func (m *machine) followMembership(ctx context.Context) {
 					if facts.Ticket == approved && facts.Ticket != nil && !step.Usable && pause > joinrequest.Every {
 						approved = nil // it may have been taken back: ask anew
 					}
-					if step.Usable && step.Act == membership.Join {
-						refused = pki.Serial(facts.Ticket)
+					if step.Usable && step.Act == membership.Join && definite(err) {
+						refused = setAside{pki.Serial(facts.Ticket), facts.Now.Add(asideFor)}
 					}
 				} else {
 					held, pause = got, askAgain
@@ -271,7 +276,7 @@ func (m *machine) tellMembership(f membership.Facts, s membership.Step, held hel
 		next.Problem = have.Problem
 	}
 	next.Ended = have.Ended && next.Removed
-	if failed == nil && s.Act != membership.Rest && have.Problem != "" {
+	if failed == nil && s.Act != membership.Rest && have.Problem != "" && next.held.machine == have.held.machine {
 		return // it is about to try again, and the last failure says more
 	}
 	same := have.Joined == next.Joined && have.Problem == next.Problem && have.held.machine == next.held.machine && have.Renews.Equal(next.Renews)
@@ -282,6 +287,40 @@ func (m *machine) tellMembership(f membership.Facts, s membership.Step, held hel
 		m.events.add("membership", "failure", next.Problem)
 	}
 	m.membership.Set(next)
+}
+
+// setAside is a ticket that was refused while what the machine has is good: it goes on with that, and tries the ticket again later.
+type setAside struct {
+	serial string
+	until  time.Time
+}
+
+// asideFor is how long: those who refuse a ticket because they have just started know better by then.
+const asideFor = 10 * time.Minute
+
+func (a setAside) has(ticket *x509.Certificate, now time.Time) bool {
+	return ticket != nil && pki.Serial(ticket) == a.serial && now.Before(a.until)
+}
+
+// definite tells whether all who were asked have answered, and refused: at the door, or in words.
+func definite(err error) bool {
+	var all refusals
+	if !errors.As(err, &all) {
+		return false
+	}
+	return !slices.ContainsFunc(all, func(err error) bool {
+		return !errors.Is(err, client.ErrRefused) && status.Code(err) != codes.FailedPrecondition
+	})
+}
+
+// noteCounts notes that all control-plane machines have taken what this worker holds: if it was thought to be removed, it is not.
+func (m *machine) noteCounts() {
+	m.membership.Update(func(s membershipState) membershipState {
+		if s.Removed {
+			s.Removed, s.Ended, s.Problem = false, false, ""
+		}
+		return s
+	})
 }
 
 // noteRemoved notes that a control-plane machine has refused what this worker holds, because it was revoked: a call over a connection that
@@ -344,7 +383,7 @@ func (m *machine) ask(ctx context.Context, how membership.Act, c *config.Config,
 		defer conn.Close()
 		answer, err := conn.Cluster.Join(ctx, request)
 		if err != nil {
-			return nil, fmt.Errorf("%s: %s", from, status.Convert(err).Message())
+			return nil, answerError{from, err}
 		}
 		return answer, nil
 	})
@@ -367,7 +406,7 @@ func part(ctx context.Context, left int) time.Duration {
 
 // firstOf asks one after the other until one gives what is asked for, and leaves those after it their part of the time.
 func firstOf(ctx context.Context, all []string, ask func(ctx context.Context, from string) (*api.JoinResponse, error)) (*api.JoinResponse, error) {
-	var problems []string
+	var problems refusals
 	for i, from := range all {
 		asking, cancel := context.WithTimeout(ctx, part(ctx, len(all)-i))
 		answer, err := ask(asking, from)
@@ -375,10 +414,33 @@ func firstOf(ctx context.Context, all []string, ask func(ctx context.Context, fr
 		if err == nil {
 			return answer, nil
 		}
-		problems = append(problems, err.Error())
+		problems = append(problems, err)
 	}
-	return nil, errors.New(strings.Join(problems, "; "))
+	return nil, problems
 }
+
+// refusals are why none of several machines gave what was asked for.
+type refusals []error
+
+func (r refusals) Error() string {
+	var all []string
+	for _, err := range r {
+		all = append(all, err.Error())
+	}
+	return strings.Join(all, "; ")
+}
+
+func (r refusals) Unwrap() []error { return r }
+
+// answerError is what a machine has answered to a call, in its words.
+type answerError struct {
+	from string
+	err  error // with a status
+}
+
+func (e answerError) Error() string { return e.from + ": " + status.Convert(e.err).Message() }
+
+func (e answerError) Unwrap() error { return e.err }
 
 // controlPlanes are the machines that can be asked, in that order: those that knew the ticket when it was issued, and all others of the
 // control plane; where the configuration names nobody, the one at the cluster's endpoint.

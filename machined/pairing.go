@@ -133,7 +133,7 @@ func (d *desk) judge(r *api.PairRequest, keep func(ca []byte) error) *api.PairRe
 	switch {
 	case code == "":
 		return &api.PairResponse{Refusal: "the machine belongs to an operator already"}
-	case !d.tries.allowed(r.Peer):
+	case !d.tries.allowed(networkOf(r.Peer)):
 		return &api.PairResponse{Refusal: tooManyTries}
 	case !code.Accepts(r.Binding, claim):
 		return &api.PairResponse{Refusal: "this is not the code that the machine's console shows now"}

@@ -8,32 +8,44 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// tries bounds how often an address may try something. An IPv6 client owns a whole /64, so that is what counts, as at apid.
+// tries bounds how often somebody may try something: each of those who do has a limit of his own.
 type tries struct {
 	sync.Mutex
 	each   time.Duration // between two, in the long run
 	atOnce int
-	by     map[netip.Prefix]*rate.Limiter
+	by     map[string]*rate.Limiter
 }
 
-// triesTracked is of how many addresses it is known; above that, all are forgotten.
+// triesTracked is of how many it is known; above that, all are forgotten.
 const triesTracked = 1000
 
-func (t *tries) allowed(peer string) bool {
-	at, _ := netip.ParseAddrPort(peer) // what is none counts as one
-	host, _ := at.Addr().Unmap().WithZone("").Prefix(32)
-	if host.Addr().Is6() {
-		host, _ = at.Addr().WithZone("").Prefix(64)
-	}
+func (t *tries) allowed(who string) bool {
 	t.Lock()
 	defer t.Unlock()
 	if t.by == nil || len(t.by) >= triesTracked {
-		t.by = map[netip.Prefix]*rate.Limiter{}
+		t.by = map[string]*rate.Limiter{}
 	}
-	l := t.by[host]
+	l := t.by[who]
 	if l == nil {
 		l = rate.NewLimiter(rate.Every(t.each), t.atOnce)
-		t.by[host] = l
+		t.by[who] = l
 	}
 	return l.Allow()
+}
+
+// networkOf is whose a caller's address is, as apid counts: an IPv6 client owns a whole /64. What is no address counts as one.
+func networkOf(peer string) string {
+	at, _ := netip.ParseAddrPort(peer)
+	addr := at.Addr().Unmap().WithZone("")
+	if addr.Is6() {
+		network, _ := addr.Prefix(64)
+		return network.String()
+	}
+	return addr.String()
+}
+
+// addressOf is a caller's address itself.
+func addressOf(peer string) string {
+	at, _ := netip.ParseAddrPort(peer)
+	return at.Addr().Unmap().WithZone("").String()
 }

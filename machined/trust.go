@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -43,13 +44,17 @@ type book struct {
 	damaged error         // why what was on STATE could not be read
 	told    bool          // that it is
 
-	renewals *rate.Limiter
-	changes  *cell.Cell[int] // how often the content has changed
+	renewals, joins *rate.Limiter   // of people, and of machines
+	each            tries           // of each ticket, and of each row of renewals, so that nobody takes the places of all others
+	changes         *cell.Cell[int] // how often the content has changed
 }
 
 // newBook is the one in a file. Each renewal is a signature and a flush of STATE, and everybody who may call may ask for it.
 func newBook(file string) book {
-	return book{file: file, renewals: rate.NewLimiter(1, 60), changes: cell.New(0)}
+	return book{
+		file: file, renewals: rate.NewLimiter(1, 60), joins: rate.NewLimiter(1, 60), each: tries{each: 10 * time.Second, atOnce: 10},
+		changes: cell.New(0),
+	}
 }
 
 // openLocked reads the book, once. Where there is no storage the book is empty, and nothing can be written into it.
@@ -157,7 +162,7 @@ func (a trustAPI) Renew(ctx context.Context, r *api.RenewRequest) (*api.IssueRes
 	if err := trust.CheckName(name); err != nil {
 		return nil, status.Error(codes.FailedPrecondition, "your certificate cannot be renewed by a machine: "+err.Error())
 	}
-	if !a.m.book.renewals.Allow() {
+	if !a.m.book.each.allowed("row "+cmp.Or(origin, said(ctx, apid.MetadataSerial))) || !a.m.book.renewals.Allow() {
 		return nil, status.Error(codes.ResourceExhausted, "too many certificates are renewed at present; try again")
 	}
 	a.m.book.Lock()

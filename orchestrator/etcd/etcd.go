@@ -59,8 +59,8 @@ func peerURL(spec nodespec.Spec) string {
 //     to serve from them on one machine;
 //   - health and metrics on a socket of their own, so that the one for requests speaks gRPC only, without guessing;
 //   - the advertised client address is a form that etcd insists on, and nobody asks for it;
-//   - where there are several, a leader is missed after 2.5 s, tenfold its heartbeat: a disk that is slow for a second costs no election.
-//     A single one would elect itself so much later;
+//   - a leader is missed after 1 to 2 seconds, as etcd has it by default: before the address of the API moves (orchestrator/virtualaddress).
+//     A request that a member has passed on to a leader that is gone fails after 5 seconds and twice that second;
 //   - who has a certificate of the etcd CA is believed whichever of its addresses it calls from;
 //   - several learners at once: machines that are switched on together all join, and learners are not part of a quorum;
 //   - requests that take longer than 300 ms are told about (the unit is nanoseconds; embedded, etcd has no default for
@@ -68,9 +68,9 @@ func peerURL(spec nodespec.Spec) string {
 //   - pre-vote and strict reconfiguration: a member that comes back never disturbs a working cluster.
 func configFile(spec nodespec.Spec, dirs layout.Dirs) component.File {
 	at := func(name string) string { return filepath.Join(dirs.API, name) }
-	clients, advertised, security, pace := "unix://"+dirs.EtcdSocket(), "http://127.0.0.1:2379", "", ""
+	clients, advertised, security, learners := "unix://"+dirs.EtcdSocket(), "http://127.0.0.1:2379", "", ""
 	if len(spec.OtherControlPlanes()) > 0 {
-		pace = "heartbeat-interval: 250\nelection-timeout: 2500\nmax-learners: 16\n"
+		learners = "max-learners: 16\n"
 	}
 	if len(spec.ControlPlanes) > 0 {
 		advertised = clientURL(spec.OwnAddress())
@@ -107,7 +107,7 @@ log-level: warn
 log-outputs: [stderr]
 warning-unary-request-duration: 300000000
 `, spec.NodeName, dirs.EtcdData, dirs.EtcdSocket(), peerURL(spec), spec.Cluster, at(nodespec.EtcdPeerCert), at(nodespec.EtcdPeerKey), at(nodespec.EtcdCA),
-		clients, advertised, security, pace)
+		clients, advertised, security, learners)
 	return component.File{Path: at("etcd.yaml"), Mode: 0o600, Content: content}
 }
 

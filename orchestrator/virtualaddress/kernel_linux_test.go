@@ -264,7 +264,7 @@ func TestKernel(t *testing.T) {
 
 	ready("a", "b")
 	since = time.Now()
-	both.until(t, "time passes", func() bool { return time.Since(since) > 2*neighbour.Silence })
+	both.until(t, "time passes", func() bool { return time.Since(since) > 2*silence })
 	if a.answers() || !b.answers() {
 		t.Errorf("the address did not stay where it was: a says %q, b %q", a.says, b.says)
 	}

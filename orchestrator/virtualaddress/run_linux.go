@@ -257,7 +257,7 @@ func (a *agent) redirect(want []redirect, now time.Time) error {
 		return a.failure
 	}
 	if a.failure = a.write(want); a.failure != nil {
-		a.again = now.Add(neighbour.Saying)
+		a.again = now.Add(saying)
 		return a.failure
 	}
 	a.redirects = want
@@ -269,7 +269,7 @@ func (a *agent) describe(address netip.Addr, s State, now time.Time) (answered b
 	switch {
 	case s.Answering:
 		return true, fmt.Sprintf("answers for %s since %s", address, s.Since.UTC().Format(time.RFC3339))
-	case s.Other == neighbour.MAC{} || now.Sub(s.Heard) > neighbour.Silence+stagger:
+	case s.Other == neighbour.MAC{} || now.Sub(s.Heard) > silence+stagger:
 		return false, fmt.Sprintf("nobody answers for %s", address)
 	}
 	return true, fmt.Sprintf("%s answers for %s", a.who(s.Other), address)

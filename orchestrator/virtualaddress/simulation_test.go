@@ -103,7 +103,7 @@ func (w *world) step(m *machine) {
 		w.moves++
 		w.Say("%d answers: %t", m.index, next.Answering)
 		established := w.Clock(&m.Machine).Sub(since) > agreedLossy // two may begin at the same time
-		slept := m.state.stepped.Sub(stepped) >= neighbour.Silence  // others may have taken over
+		slept := m.state.stepped.Sub(stepped) >= silence  // others may have taken over
 		if before && able && established && !slept && w.Now-w.troubled > agreedLossy {
 			w.Fail("that is wrong: it could have gone on, and all have heard each other since %v", w.troubled)
 		}

@@ -8,6 +8,12 @@ import (
 )
 
 const (
+	// saying is between two announcements of the machine that answers, silence how long nothing has to be heard until another one takes the
+	// address, and suspicious how long until the link is asked. Two announcements in a row that are lost move nothing.
+	//
+	// A machine that dies is missed after 2 seconds or later, when the others' etcd has missed it too, if it was the leader (orchestrator/etcd:
+	// 1 to 2 seconds). Who asks at the address sooner than that has his write passed on to a leader that is gone, and hears of it 7 seconds later.
+	saying, suspicious, silence = 400 * time.Millisecond, 1400 * time.Millisecond, 2400 * time.Millisecond
 	// stagger is how much longer a machine waits for each one that stands before it and is ready, so that one takes the address and the
 	// others hear it. Whatever keeps those before it from doing so, it comes to the others.
 	stagger = 500 * time.Millisecond
@@ -56,7 +62,7 @@ type Todo struct {
 // better than none, and an address that nobody has makes those slower who look for it.
 func (s State) Step(v View) (State, Todo) {
 	var todo Todo
-	if s.stepped.IsZero() || v.Now.Sub(s.stepped) >= neighbour.Silence {
+	if s.stepped.IsZero() || v.Now.Sub(s.stepped) >= silence {
 		s.answer(false, v.Now)
 		s.quiet = v.Now
 	}
@@ -81,14 +87,14 @@ func (s State) Step(v View) (State, Todo) {
 		s.quiet = v.Now
 	}
 	alone := v.Now.Sub(s.quiet)
-	if !s.Answering && alone >= neighbour.Silence+time.Duration(v.Ahead)*stagger {
+	if !s.Answering && alone >= silence+time.Duration(v.Ahead)*stagger {
 		s.answer(true, v.Now)
 		s.claimed = time.Time{}
 	}
 	switch {
-	case s.Answering && v.Now.Sub(s.claimed) >= neighbour.Saying:
+	case s.Answering && v.Now.Sub(s.claimed) >= saying:
 		s.claimed, todo.Announce = v.Now, true
-	case !s.Answering && alone >= neighbour.Suspicious:
+	case !s.Answering && alone >= suspicious:
 		todo.Probe = true
 	}
 	holder := s.holder

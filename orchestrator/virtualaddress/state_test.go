@@ -21,22 +21,22 @@ func TestStep(t *testing.T) {
 		ahead   int
 		see, do string
 	}{
-		"nobody is there":                 {0, ".................", "......????AaaaaAa"},
-		"two others are ready":            {2, ".................", "......?????????Aa"},
-		"somebody is heard":               {0, "....l....l....h....", "..................."},
-		"not for a moment":                {0, "....l.........l......", "..........????......?"},
-		"he ends":                         {0, "....l.................", "..........????AaaaaAaa"},
-		"two, and the other one goes on":  {0, "............l.........", "......????Aa......????"},
-		"two, and this one goes on":       {0, "............h....", "......????AaAaaaa"},
-		"it cannot any more":              {0, "............x.......", "......????Aa......??"},
-		"it could not":                    {0, "xxxxxxxxxxxx............", ".................????Aaa"},
-		"it was stopped":                  {0, "............_________.......", "......????Aa...............?"},
-		"it was stopped for a moment":     {0, "............________...", "......????Aa........Aaa"},
-		"it was stopped, and hears of it": {0, "............_________h......", "......????Aa...............?"},
+		"nobody is there":                 {0, ".................", ".......?????AaAaA"},
+		"two others are ready":            {2, "...................", ".......??????????Aa"},
+		"somebody is heard":               {0, "....l.....l.....h....", "....................."},
+		"not for a moment":                {0, "....l..........l.......", "...........????.......?"},
+		"he ends":                         {0, "....l..................", "...........?????AaAaAaA"},
+		"two, and the other one goes on":  {0, "..............l..........", ".......?????Aa.......????"},
+		"two, and this one goes on":       {0, "..............h....", ".......?????AaAaAaA"},
+		"it cannot any more":              {0, "..............x........", ".......?????Aa.......??"},
+		"it could not":                    {0, "xxxxxxxxxxxx.............", "..................?????Aa"},
+		"it was stopped":                  {0, "..............___________........", ".......?????Aa..................?"},
+		"it was stopped for a moment":     {0, "..............__________...", ".......?????Aa..........AaA"},
+		"it was stopped, and hears of it": {0, "..............___________h.......", ".......?????Aa..................?"},
 		"a claim comes while it cannot":   {0, "xxxlxxx....", "..........."},
-		"nobody can":                      {0, "............ooooooo.....", "......????AaaaaAaaaaAaaa"},
-		"nobody could":                    {0, "oooooooooooo............", ".................????Aaa"},
-		"nobody can, and then another":    {0, "............oooooxx.....", "......????AaaaaAa......."},
+		"nobody can":                      {0, "..............ooooooo...", ".......?????AaAaAaAaAaAa"},
+		"nobody could":                    {0, "oooooooooooo.............", "..................?????Aa"},
+		"nobody can, and then another":    {0, "..............oooooxx.....", ".......?????AaAaAaA......."},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if len(c.see) != len(c.do) {

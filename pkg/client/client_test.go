@@ -65,6 +65,8 @@ func TestUnreachable(t *testing.T) {
 		{"says nothing", func(c net.Conn) { _, _ = c.Read(make([]byte, 1)); _, _ = c.Read(make([]byte, 1<<16)) }, true, ErrUnreachable},
 		{"speaks something else", func(c net.Conn) { _, _ = c.Write([]byte("SSH-2.0-x\r\n")) }, true, ErrUnreachable},
 		{"another CA", serveTLS(pair), false, ErrUntrusted},
+		// Anybody can say so before the keys are agreed on: TLS 1.2 in the record, level fatal, bad_certificate (RFC 8446, section 6).
+		{"an alert in the clear", func(c net.Conn) { _, _ = c.Read(make([]byte, 1<<12)); _, _ = c.Write([]byte{21, 3, 3, 0, 2, 2, 42}) }, true, ErrUntrusted},
 		{"TLS but not HTTP/2", serveTLS(pair), true, ErrUnreachable},
 	}
 	for _, c := range cases {
@@ -77,7 +79,7 @@ func TestUnreachable(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 			defer cancel()
 			_, err := Dial(ctx, e)
-			if !errors.Is(err, c.want) || !strings.HasPrefix(err.Error(), "machine "+address+": cannot connect: ") {
+			if errors.Is(err, ErrRevoked) || errors.Is(err, ErrRefused) || !errors.Is(err, c.want) || !strings.HasPrefix(err.Error(), "machine "+address+": cannot connect: ") {
 				t.Errorf("got %v, want %v", err, c.want)
 			}
 		})

@@ -27,25 +27,39 @@ var (
 	ErrRevoked = errors.New("it was revoked (`orlopctl trust list`), or is not a client certificate at all")
 )
 
+// unverifiedError ended a handshake. Nobody had shown yet who he is, and an alert that comes so early is not encrypted: anybody on the way can
+// have sent it. What it says of the caller's certificate is no verdict (RFC 8446: a server judges it after its own Finished).
+type unverifiedError struct{ error }
+
+func (e unverifiedError) Unwrap() error { return e.error }
+
 type fingerprintError struct{ want, got string }
 
 func (e *fingerprintError) Error() string {
 	return fmt.Sprintf("its key is %s, expected %s", e.got, e.want)
 }
 
-// noProtocol is Go's word for the alert no_application_protocol: the machine is not there for what the connection was made for.
-const noProtocol = "remote error: tls: no application protocol"
+// remoteAlert begins what Go says of an alert that the other side has sent.
+const remoteAlert = "remote error: tls: "
 
-// alerts says what the machine means by a TLS alert (RFC 8446, section 6.2). Go's own words for them are the keys.
-var alerts = []struct {
+// noProtocol is Go's word for the alert no_application_protocol: the machine is not there for what the connection was made for.
+const noProtocol = remoteAlert + "no application protocol"
+
+// An alert is what a machine means by a TLS alert (RFC 8446, section 6.2), by Go's own words for it.
+type alert struct {
 	alert   string
 	meaning error
-}{
+}
+
+// noCertificate comes before a machine has shown who it is: it has nothing yet to show.
+var noCertificate = alert{"internal error", errors.New("the machine's door has no certificate of its own yet; try again")}
+
+// alerts are those about the caller's certificate.
+var alerts = []alert{
 	{"certificate required", errors.New("you sent none")},
 	{"expired certificate", errors.New("it has expired or is not valid yet by the machine's clock; make a new one with `orlopctl gen client` and the operator's CA, or ask an admin for one (`orlopctl trust issue`)")},
 	{"unknown certificate authority", errors.New("it was signed by a CA that this machine does not know; use the certificate of the operator that the image was built for, or that the machine was paired with; one that belongs to nobody yet shows a code on its console: `orlopctl pair`")},
 	{"bad certificate", ErrRevoked},
-	{"internal error", errors.New("the machine's door has no certificate of its own yet; try again")},
 }
 
 // reasonOf turns an error of the connection into one of the reasons above with a sentence.
@@ -69,12 +83,18 @@ func reasonOf(err error) error {
 	case errors.As(err, &verify):
 		return fmt.Errorf("%w: %w", ErrUntrusted, verify.Err)
 	}
+	if early := (unverifiedError{}); errors.As(err, &early) && strings.Contains(err.Error(), remoteAlert) {
+		if strings.Contains(err.Error(), remoteAlert+noCertificate.alert) {
+			return fmt.Errorf("%w: %w", ErrUnreachable, noCertificate.meaning)
+		}
+		return fmt.Errorf("%w: something ends the connection before it has shown who it is: %w", ErrUntrusted, err)
+	}
 	for _, a := range alerts {
-		if strings.Contains(err.Error(), "remote error: tls: "+a.alert) {
+		if strings.Contains(err.Error(), remoteAlert+a.alert) {
 			return fmt.Errorf("%w: %w", ErrRefused, a.meaning)
 		}
 	}
-	if strings.Contains(err.Error(), "remote error: tls: ") {
+	if strings.Contains(err.Error(), remoteAlert) {
 		return fmt.Errorf("%w: %w", ErrRefused, err)
 	}
 	if errors.Is(err, io.EOF) || errors.Is(err, context.DeadlineExceeded) {
@@ -116,7 +136,7 @@ type watchedTLS struct {
 func (w *watchedTLS) ClientHandshake(ctx context.Context, authority string, raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	conn, info, err := w.TransportCredentials.ClientHandshake(ctx, authority, raw)
 	if err != nil {
-		w.seen.set(err)
+		w.seen.set(unverifiedError{err})
 		return conn, info, err
 	}
 	first, err := readFirst(ctx, conn)

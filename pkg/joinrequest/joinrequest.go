@@ -124,7 +124,7 @@ func (l List) Asked(m Machine, now time.Time) (List, Answer) {
 	if !known {
 		all, same := 0, 0
 		for _, o := range l {
-			if o.Denied {
+			if o.Denied || len(o.Ticket) > 0 { // an operator has decided, and there are no more of those than he has named
 				continue
 			}
 			if all++; o.Address == m.Address {

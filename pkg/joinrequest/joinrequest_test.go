@@ -112,6 +112,19 @@ func TestForgotten(t *testing.T) {
 	}
 }
 
+// TestLetIn: those that an operator has let in have no place of those who ask.
+func TestLetIn(t *testing.T) {
+	var l List
+	for i := range 2 * perAddress {
+		var a Answer
+		key := fmt.Sprint("sha256:", i)
+		if l, a = l.Asked(Machine{Name: "w", Address: "10.0.0.9", Key: key}, start); a.Standing != Waits {
+			t.Errorf("%d: %+v", i, a)
+		}
+		l = l.Approved(key, []byte("ticket"), start.Add(time.Hour))
+	}
+}
+
 func TestBounds(t *testing.T) {
 	var l List
 	var a Answer

@@ -313,17 +313,24 @@ func (b Book) Digest() []byte {
 // WasRevoked begins every refusal.
 const WasRevoked = "your certificate was revoked"
 
+// ErrListLost is why a certificate that came by a ticket does not count at a machine that has lost its list: it was not revoked, as far as
+// anybody knows.
+var ErrListLost = errors.New("this machine cannot read its list of what was revoked, so no certificate that came by a ticket counts here; `orlopctl trust revoke --new-list` begins a new one")
+
 // AnyTicket stands for all tickets, where it is not known any more which of them are revoked. It is in no book.
 const AnyTicket = "any ticket"
 
-// Refusal is why a certificate counts no more, or nil.
+// Refusal is why a certificate counts no more, or nil: ErrListLost if that is not known of any.
 func Refusal(revoked []Revocation, cert *x509.Certificate) error {
 	origin, _ := pki.OriginOf(cert)
 	ticket, serial := pki.TicketOf(cert), pki.Serial(cert)
 	for _, r := range revoked {
+		if r.Origin == AnyTicket && ticket != "" {
+			return ErrListLost
+		}
 		// A row is revoked by its first serial. One that this machine did not renew may be named by its own. What a machine has got goes
 		// with its ticket.
-		if r.Name != "" && r.Name == cert.Subject.CommonName || r.Origin != "" && (r.Origin == origin || r.Origin == serial || r.Origin == ticket || r.Origin == AnyTicket && ticket != "") {
+		if r.Name != "" && r.Name == cert.Subject.CommonName || r.Origin != "" && (r.Origin == origin || r.Origin == serial || r.Origin == ticket) {
 			return fmt.Errorf("%s at %s (%s)", WasRevoked, r.At.UTC().Format(time.RFC3339), r)
 		}
 	}

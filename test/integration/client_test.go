@@ -130,8 +130,9 @@ func (c *customer) pair(ctx context.Context, name string) {
 // request makes one request, and once more if it fails.
 func (c *customer) request(what string, do func() error) error {
 	began := time.Now()
-	err := do()
-	again := err != nil
+	first := do()
+	err, took := first, c.clock.Since(began)
+	again := first != nil
 	if again {
 		// The machine at the other end may be gone, and with it the other end of every connection that is kept for later.
 		utilnet.CloseIdleConnectionsFor(c.http.Transport)
@@ -145,7 +146,7 @@ func (c *customer) request(what string, do func() error) error {
 		c.retried++
 	}
 	if err != nil {
-		c.failures = append(c.failures, fmt.Sprintf("%s at %s: %v", what, began.Format(time.TimeOnly), err))
+		c.failures = append(c.failures, fmt.Sprintf("%s at %s: after %.1fs: %v; after %.1fs: %v", what, c.clock.At(began).Format("15:04:05.0"), took.Seconds(), first, c.clock.Since(began).Seconds(), err))
 	}
 	return err
 }

@@ -48,8 +48,10 @@ import (
 //	image FILE [NAME]                    build the test image as an OCI archive; NAME is test.orlop.dev/testpod:1 unless given
 //	addon-archive FILE NAME YAML         write an OCI archive of an artefact, NAME (with a tag), which holds the file YAML, as `flux push
 //	                                     artifact` makes them; by its digest it is $ARTIFACT
-//	cluster NAME                         make a machine and a cluster of it that holds the test image; orlopctl and kubectl talk to it
+//	cluster NAME [KIND.FIELD YAML]       make a machine and a cluster of it that holds the test image, with a field of its configuration as in
+//	                                     set; orlopctl and kubectl talk to it
 //	portforward TARGET PORT PATH         kubectl port-forward, and one HTTP request through it; prints the answer
+//	outside DEADLINE REGEXP URL          a computer in the network asks again and again until the answer matches, or with a ! no longer does
 //	ports NAME PORT…                     scan all TCP ports from the network: exactly these are open
 //	capture                              no packet went to an address outside the closed network since it was made
 //	kill-services NAME [SERVICE…]        kill -9 these services, or each, by the API; each is back within 10 s, and ready again
@@ -127,6 +129,7 @@ func (s *story) verbs() map[string]func(ts *testscript.TestScript, neg bool, arg
 		"image":         s.imageVerb,
 		"addon-archive": s.addonArchiveVerb,
 		"portforward":   s.portforwardVerb,
+		"outside":       s.outsideVerb,
 		"ports":         s.portsVerb,
 		"capture":       s.captureVerb,
 		"kill-services": s.killVerb,
@@ -307,19 +310,22 @@ func (s *story) machineVerb(ts *testscript.TestScript, neg bool, args []string) 
 
 // clusterVerb does what the story life tells step by step.
 func (s *story) clusterVerb(ts *testscript.TestScript, neg bool, args []string) {
-	need(ts, neg, args, 1, 1, "cluster NAME")
+	need(ts, neg, args, 1, 3, "cluster NAME [KIND.FIELD YAML]")
 	name, orlopctl := args[0], s.program("orlopctl")
 	s.machineVerb(ts, false, []string{name})
 	s.waitConsole(ts, name, "orlop: machine identity sha256:[0-9a-f]{64}", 90*time.Second)
 	s.waitConsole(ts, name, "orlop: API answers on", time.Minute)
-	s.fingerprintVerb(ts, false, args)
+	s.fingerprintVerb(ts, false, []string{name})
 	for _, words := range []string{
 		"gen secrets --out secrets.yaml",
 		"gen config " + name + " https://" + ts.Getenv("IP_"+name) + ":6443 --cluster-name story --secrets secrets.yaml --out machine.yaml",
-		"apply-config -f machine.yaml",
 	} {
 		orlopctl(ts, false, strings.Fields(words))
 	}
+	if len(args) > 1 {
+		s.setVerb(ts, false, append([]string{"machine.yaml"}, args[1:]...))
+	}
+	orlopctl(ts, false, []string{"apply-config", "-f", "machine.yaml"})
 	s.trustVerb(ts, false, []string{name, "secrets.yaml"})
 	s.imageVerb(ts, false, []string{"testpod.tar"})
 	for _, words := range []string{
@@ -562,6 +568,37 @@ func (l *lines) String() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.buf.String()
+}
+
+// answerLimit bounds one request of outside, which is made over a connection of its own.
+const answerLimit = 5 * time.Second
+
+func (s *story) outsideVerb(ts *testscript.TestScript, neg bool, args []string) {
+	need(ts, false, args, 3, 3, "[!] outside DEADLINE REGEXP URL")
+	re, err := regexp.Compile("(?m)" + args[1])
+	ts.Check(err)
+	who := &http.Client{Timeout: s.lasts(answerLimit), Transport: &http.Transport{DialContext: s.network.DialContext, DisableKeepAlives: true}}
+	began, last := time.Now(), ""
+	err = until(s.lasts(deadlineOf(ts, args[0])), func() error {
+		text := ""
+		r, err := who.Get(args[2])
+		if err == nil {
+			var body []byte
+			body, err = io.ReadAll(r.Body)
+			r.Body.Close()
+			text = string(body)
+		}
+		if err != nil {
+			text = err.Error()
+		}
+		last = text
+		if (err == nil && re.MatchString(text)) == neg {
+			return fmt.Errorf("the answer of %s matches %q: %t: %s", args[2], args[1], neg, text)
+		}
+		return nil
+	})
+	s.note("outside: %s: %s (%.1fs)", args[2], strings.TrimSpace(last), time.Since(began).Seconds())
+	ts.Check(err)
 }
 
 func (s *story) portsVerb(ts *testscript.TestScript, neg bool, args []string) {

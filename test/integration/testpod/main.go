@@ -52,7 +52,7 @@ func run(args []string) error {
 		signal.Notify(asked, syscall.SIGTERM)
 		return fmt.Errorf("ended by %v", <-asked)
 	case args[0] == "get" && len(args) == 2: // fetch a URL and print the answer
-		return get(ctx, args[1])
+		return get(ctx, args[1], os.Stdout)
 	case args[0] == "api" && len(args) == 2: // ask the API server for a path with the pod's own token; print the status
 		return askAPI(ctx, args[1])
 	case args[0] == "lookup" && len(args) == 2: // resolve a name and print its addresses
@@ -180,6 +180,16 @@ func serve(address string) error {
 		fmt.Println("request", r.URL.Path)
 		fmt.Fprintf(w, "hello from %s\n", name)
 	})
+	http.HandleFunc("/caller", func(w http.ResponseWriter, r *http.Request) { // who asks, as it is seen here
+		fmt.Fprintln(w, "asked by", r.RemoteAddr)
+	})
+	http.HandleFunc("/fetch", func(w http.ResponseWriter, r *http.Request) { // what another URL says here
+		ctx, cancel := context.WithTimeout(r.Context(), deadline)
+		defer cancel()
+		if err := get(ctx, r.URL.Query().Get("url"), w); err != nil {
+			http.Error(w, err.Error(), http.StatusBadGateway)
+		}
+	})
 	counted := 0
 	http.HandleFunc("/count/{lines}", func(w http.ResponseWriter, r *http.Request) { // print so many more numbered lines of 15 KiB
 		lines, err := strconv.Atoi(r.PathValue("lines"))
@@ -231,7 +241,7 @@ func askAPI(ctx context.Context, path string) error {
 	return r.Body.Close()
 }
 
-func get(ctx context.Context, url string) error {
+func get(ctx context.Context, url string, out io.Writer) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return err
@@ -241,6 +251,6 @@ func get(ctx context.Context, url string) error {
 		return err
 	}
 	defer r.Body.Close()
-	_, err = io.Copy(os.Stdout, r.Body)
+	_, err = io.Copy(out, r.Body)
 	return err
 }
