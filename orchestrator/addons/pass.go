@@ -159,10 +159,18 @@ func (k *keeper) object(ctx context.Context, o Object, r *Record, digest string,
 	if live != nil && live.GetLabels()[Label] != k.name {
 		return Broken, belongs(live, k.name, o.Item), nil
 	}
-	if isHook && live != nil && live.GetAnnotations()[digestAnnotation] != digest {
-		return k.clear(ctx, o.Item, live, now)
+	again := isHook && live != nil && live.GetAnnotations()[digestAnnotation] != digest
+	if again {
+		why, err := k.stays(ctx, o.Item, live)
+		if err != nil {
+			return k.judge(o.Item, "cannot be read", err, now)
+		}
+		if why == "" {
+			return k.clear(ctx, o.Item, live, now)
+		}
+		// A definition, a claim or a namespace would take with it what others have put there: it is changed in place.
 	}
-	if live == nil || !isHook && k.stale(o, live, now) {
+	if live == nil || again || !isHook && k.stale(o, live, now) {
 		if live, err = k.as.apply(ctx, o.Item, o.Body); err != nil {
 			return k.judge(o.Item, "is refused", err, now)
 		}

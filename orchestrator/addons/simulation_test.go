@@ -287,6 +287,54 @@ func TestLife(t *testing.T) {
 	}
 }
 
+// TestHooksThatHoldData: what others keep something in does not go so that a hook runs again, not even for a moment.
+func TestHooksThatHoldData(t *testing.T) {
+	s := newSite(t)
+	hook := func(text string) string {
+		return strings.ReplaceAll(`
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {name: data, annotations: {helm.sh/hook: "pre-install,pre-upgrade", text: TEXT}}
+---
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: sites.web.example.com, annotations: {helm.sh/hook: "pre-install,pre-upgrade"}}
+spec: {group: web.example.com, names: {kind: Site, plural: sites}, scope: Namespaced, versions: [{name: v1, served: true, storage: true}]}
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: kept, annotations: {helm.sh/hook: "pre-install,pre-upgrade", helm.sh/resource-policy: keep}}
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: again, annotations: {helm.sh/hook: "pre-install,pre-upgrade"}}
+`, "TEXT", text)
+	}
+	s.addon.Manifests = []string{hook("one")}
+	for range 4 {
+		s.look()
+		if claim := s.objects[key{"", "PersistentVolumeClaim", "web", "data"}]; claim != nil {
+			_ = unstructured.SetNestedField(claim.Object, "Bound", "status", "phase")
+		}
+	}
+	s.objects[key{"web.example.com", "Site", "web", "home"}] = &unstructured.Unstructured{Object: map[string]any{}}
+	s.addon.Manifests = []string{hook("two")}
+	all := ""
+	for range 6 {
+		done, _ := s.look()
+		all += done + "; "
+		if claim := s.objects[key{"", "PersistentVolumeClaim", "web", "data"}]; claim != nil {
+			_ = unstructured.SetNestedField(claim.Object, "Bound", "status", "phase")
+		}
+	}
+	if strings.Count(all, "delete") != 1 || !strings.Contains(all, "delete ConfigMap web/again") {
+		t.Errorf("did %s", all)
+	}
+	if claim := s.objects[key{"", "PersistentVolumeClaim", "web", "data"}]; claim.GetAnnotations()["text"] != "two" {
+		t.Errorf("the claim is not what it should be now: %v", claim.GetAnnotations())
+	}
+}
+
 // TestRefusals: nothing is forced, and what is refused says why and keeps nothing else from being applied.
 func TestRefusals(t *testing.T) {
 	s := newSite(t)

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 
@@ -33,7 +34,11 @@ const (
 )
 
 // firstProject is where the numbers of the volumes' projects begin, far from those that others choose (the kubelet's own begin at 2²⁰).
-const firstProject = 1 << 24
+// lastProject is where they end: 2³⁰ volumes later.
+const firstProject, lastProject = 1 << 24, 1<<24 + 1<<30
+
+// nothing is what the project of a volume may have that is gone. A file of it that somebody holds open still is the last one.
+var nothing = projectquota.Limit{Bytes: 1 << 10, Inodes: 1}
 
 // inodeShare is how many bytes of a volume go with one inode: as many as DATA has for each (pkg/mkfs). leastInodes a small one has too.
 const (
@@ -122,7 +127,45 @@ func openStore(root string, q quotas) (*store, error) {
 			return nil, err
 		}
 	}
+	if err := s.renumber(); err != nil {
+		return nil, err
+	}
 	return s, s.forget()
+}
+
+// renumber gives those volumes projects of their own that have none, or one that another has too. A pod that is root without a user namespace
+// owns its volume's folder, and may have set any number: that of another volume, whose limit would be set with this one's, or none, which is
+// that of everything else on DATA. How large they may be is said again when they are used (ensure).
+func (s *store) renumber() error {
+	owners := map[uint32]int{}
+	for _, v := range s.all {
+		owners[v.project]++
+	}
+	valid := func(v volume) bool {
+		return v.project >= firstProject && v.project < lastProject && owners[v.project] == 1
+	}
+	for _, v := range s.all {
+		if v.project >= firstProject && v.project < lastProject {
+			s.next = max(s.next, v.project+1)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(s.all)) {
+		v := s.all[name]
+		if valid(v) {
+			continue
+		}
+		place := volumes
+		if v.going {
+			place = removing
+		}
+		v.project, v.size = s.next, 0
+		s.next++
+		if err := errors.Join(s.quotas.SetLimit(s.root, v.project, nothing), s.quotas.Assign(filepath.Join(s.root, place, name), v.project)); err != nil {
+			return err
+		}
+		s.all[name] = v
+	}
+	return nil
 }
 
 // read learns the volumes of one folder.
@@ -142,7 +185,6 @@ func (s *store) read(place string) error {
 			return err
 		}
 		s.all[e.Name()] = volume{project: project, size: int64(limit.Bytes), going: place == removing}
-		s.next = max(s.next, project+1)
 	}
 	return nil
 }
@@ -184,6 +226,13 @@ func (s *store) ensure(name string, size int64, from string) (folder string, err
 		return "", fmt.Errorf("volume %s is being filled from %s", name, from)
 	case there && s.reading[name] > 0:
 		return "", fmt.Errorf("volume %s is being copied: it can be used when that is done", name)
+	case there && v.size == 0: // see renumber
+		if err := s.limit(v.project, size); err != nil {
+			return "", err
+		}
+		v.size = size
+		s.all[name] = v
+		return folder, nil
 	case there:
 		return folder, nil
 	case !volumeName.MatchString(name):
@@ -225,6 +274,9 @@ func (s *store) ensure(name string, size int64, from string) (folder string, err
 
 // limit sets what a project may have.
 func (s *store) limit(project uint32, size int64) error {
+	if project < firstProject || project >= lastProject {
+		return fmt.Errorf("project %d is no volume's", project)
+	}
 	return s.quotas.SetLimit(s.root, project, projectquota.Limit{Bytes: uint64(size), Inodes: max(uint64(size)/inodeShare, leastInodes)})
 }
 
@@ -259,7 +311,7 @@ func (s *store) remove(name string) error {
 	if err := os.RemoveAll(folder); err != nil { // outside the lock: it may take long
 		return fmt.Errorf("volume %s: cannot be destroyed: %w", name, err)
 	}
-	if err := s.quotas.SetLimit(s.root, v.project, projectquota.Limit{}); err != nil && !errors.Is(err, unix.ESRCH) {
+	if err := s.quotas.SetLimit(s.root, v.project, nothing); err != nil && !errors.Is(err, unix.ESRCH) {
 		return err
 	}
 	s.mu.Lock()

@@ -269,3 +269,40 @@ func TestPublish(t *testing.T) {
 		}
 	}
 }
+
+// TestNumbersOfOthers: whatever a pod has made of the project of its volume, no limit but its own is ever set with it, and the next volumes
+// have numbers that nobody has.
+func TestNumbersOfOthers(t *testing.T) {
+	root, kernel := filepath.Join(t.TempDir(), "local-volumes"), newMemory()
+	s := open(t, root, kernel)
+	for n := range 4 {
+		if _, err := s.ensure(named(n+1), int64(n+1)*mib, ""); err != nil {
+			t.Fatal(err)
+		}
+	}
+	victim, others := s.all[named(1)].project, kernel.limits[0]
+	limit := kernel.limits[victim]
+	kernel.projects[named(2)], kernel.projects[named(3)], kernel.projects[named(4)] = victim, 0, 1<<32-2
+	s = open(t, root, kernel)
+	seen := map[uint32]bool{}
+	for n := range 5 { // the fifth is new
+		if _, err := s.ensure(named(n+1), int64(n+1)*mib, ""); err != nil {
+			t.Fatal(err)
+		}
+		v := s.all[named(n+1)]
+		if seen[v.project] || v.project < firstProject || v.project >= lastProject || kernel.projects[named(n+1)] != v.project {
+			t.Errorf("volume %d: project %d of %v", n+1, v.project, kernel.projects)
+		}
+		if seen[v.project] = true; kernel.limits[v.project].Bytes != uint64(n+1)*mib {
+			t.Errorf("volume %d: limit %+v", n+1, kernel.limits[v.project])
+		}
+	}
+	for n := 1; n < 4; n++ {
+		if err := errors.Join(s.grow(named(n+1), 100*mib), s.remove(named(n+1))); err != nil {
+			t.Error(err)
+		}
+	}
+	if kernel.limits[victim] != limit || kernel.limits[0] != others {
+		t.Errorf("limits of others: %+v, %+v", kernel.limits[victim], kernel.limits[0])
+	}
+}

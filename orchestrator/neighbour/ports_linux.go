@@ -163,11 +163,11 @@ func (ps *Ports) say(addresses []netip.Addr, where func(Role) bool, how func(*po
 
 // ReadLinks returns the links on which the machine can answer.
 func ReadLinks() ([]Link, error) {
-	all, err := netlink.LinkList()
+	all, err := rtnl.Whole(netlink.LinkList)
 	if err != nil {
 		return nil, fmt.Errorf("links: cannot list: %w", err)
 	}
-	addresses, err := netlink.AddrList(nil, netlink.FAMILY_ALL)
+	addresses, err := rtnl.Whole(func() ([]netlink.Addr, error) { return netlink.AddrList(nil, netlink.FAMILY_ALL) })
 	if err != nil {
 		return nil, fmt.Errorf("addresses: cannot list: %w", err)
 	}

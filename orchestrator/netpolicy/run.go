@@ -24,6 +24,8 @@ const (
 	// takes long, it is share times as long: a fraction of a processor for this, however much happens.
 	pace  = 100 * time.Millisecond
 	share = 10
+	// slowest is the longest such pause: time passes also when nothing is computed, as while another one changes the kernel's tables.
+	slowest = 2 * time.Second
 	// heal is how long the table may be amiss in the kernel by somebody's hand.
 	heal = time.Minute
 	// soon and late are how long after a failure it is tried again: first, doubled each time, and at most.
@@ -95,7 +97,7 @@ func (e *engine) run(ctx context.Context, changed <-chan struct{}, world func() 
 		begun := time.Now()
 		ready, detail, err := e.step(world())
 		last = time.Now()
-		rest = max(pace, share*last.Sub(begun))
+		rest = min(max(pace, share*last.Sub(begun)), slowest)
 		if err != nil {
 			ready, detail = false, fmt.Sprintf("%v; the rules are those of before", err)
 			timer.Reset(again)

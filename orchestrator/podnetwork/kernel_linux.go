@@ -10,6 +10,8 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 	"sigs.k8s.io/knftables"
+
+	"github.com/orlop-os/orlop/pkg/rtnl"
 )
 
 // table holds the masquerading. It is ours alone; the service proxy has its own.
@@ -79,7 +81,7 @@ func bridgeAddresses() ([]netip.Prefix, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: cannot find: %w", Bridge, err)
 	}
-	have, err := netlink.AddrList(link, netlink.FAMILY_ALL)
+	have, err := addressesOn(link)
 	if err != nil {
 		return nil, fmt.Errorf("%s: cannot list addresses: %w", Bridge, err)
 	}
@@ -92,9 +94,14 @@ func bridgeAddresses() ([]netip.Prefix, error) {
 	return out, nil
 }
 
+// addressesOn are those of a link, or with nil of all.
+func addressesOn(link netlink.Link) ([]netlink.Addr, error) {
+	return rtnl.Whole(func() ([]netlink.Addr, error) { return netlink.AddrList(link, netlink.FAMILY_ALL) })
+}
+
 func ensureAddresses(link netlink.Link, want []netip.Prefix) error {
 	name := link.Attrs().Name
-	have, err := netlink.AddrList(link, netlink.FAMILY_ALL)
+	have, err := addressesOn(link)
 	if err != nil {
 		return fmt.Errorf("%s: cannot list addresses: %w", name, err)
 	}
@@ -152,18 +159,21 @@ func ensureRoutes(name string, routes []netip.Prefix, senders []netip.Addr) erro
 	return nil
 }
 
-// masquerade puts the rules in place, all at once.
-func masquerade(ctx context.Context, nft knftables.Interface, rules []string) error {
-	nat, snat := knftables.NATType, knftables.SNATPriority
-	post := knftables.PostroutingHook
+// filter puts the rules of a plan in place, all at once: what leaves the cluster is masqueraded, and no pod speaks to a tunnel.
+func filter(ctx context.Context, nft knftables.Interface, plan Plan) error {
 	tx := nft.NewTransaction()
 	tx.Add(&knftables.Table{Comment: knftables.PtrTo("pods of this node leaving the cluster")})
-	chain := knftables.Chain{Name: "postrouting", Type: &nat, Hook: &post, Priority: &snat}
-	tx.Add(&chain)
-	tx.Flush(&chain)
-	for _, r := range rules {
-		tx.Add(&knftables.Rule{Chain: chain.Name, Rule: r})
+	add := func(name string, kind knftables.BaseChainType, hook knftables.BaseChainHook, at knftables.BaseChainPriority, rules []string) {
+		chain := knftables.Chain{Name: name, Type: &kind, Hook: &hook, Priority: &at}
+		tx.Add(&chain)
+		tx.Flush(&chain)
+		for _, r := range rules {
+			tx.Add(&knftables.Rule{Chain: name, Rule: r})
+		}
 	}
+	add("postrouting", knftables.NATType, knftables.PostroutingHook, knftables.SNATPriority, plan.Rules)
+	add("input", knftables.FilterType, knftables.InputHook, knftables.FilterPriority, plan.Closed)
+	add("forward", knftables.FilterType, knftables.ForwardHook, knftables.FilterPriority, plan.Closed)
 	if err := nft.Run(ctx, tx); err != nil {
 		return fmt.Errorf("nftables table %s: cannot set: %w", table, err)
 	}

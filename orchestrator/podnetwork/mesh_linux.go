@@ -16,6 +16,7 @@ import (
 
 	"github.com/orlop-os/orlop/pkg/kmod"
 	"github.com/orlop-os/orlop/pkg/paths"
+	"github.com/orlop-os/orlop/pkg/rtnl"
 )
 
 // protocol marks our routes (rtm_protocol); those of machined/network have 79.
@@ -84,7 +85,9 @@ func (k kernel) read() ([]Piece, error) {
 			return nil, fmt.Errorf("link %s: cannot read: %w", Tunnel, err)
 		}
 	}
-	routes, err := netlink.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Protocol: protocol}, netlink.RT_FILTER_PROTOCOL)
+	routes, err := rtnl.Whole(func() ([]netlink.Route, error) {
+		return netlink.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Protocol: protocol}, netlink.RT_FILTER_PROTOCOL)
+	})
 	if err != nil {
 		return nil, fmt.Errorf("routes: cannot list: %w", err)
 	}
@@ -113,7 +116,7 @@ func readTunnel(end netlink.Link) ([]Piece, error) {
 	if err != nil {
 		return nil, err
 	}
-	addresses, err := netlink.AddrList(end, netlink.FAMILY_ALL)
+	addresses, err := addressesOn(end)
 	if err != nil {
 		return nil, err
 	}
@@ -155,7 +158,7 @@ func readWireGuard(l *Link) ([]Piece, error) {
 func readVXLAN(index int) ([]Piece, error) {
 	var pieces []Piece
 	for _, family := range []int{unix.AF_BRIDGE, unix.AF_INET, unix.AF_INET6} {
-		list, err := netlink.NeighList(index, family)
+		list, err := rtnl.Whole(func() ([]netlink.Neigh, error) { return netlink.NeighList(index, family) })
 		if err != nil {
 			return nil, err
 		}
@@ -352,11 +355,11 @@ func neighOf(p Piece, index int) (*netlink.Neigh, error) {
 
 // underlayMTU is the MTU of the link that has the address.
 func underlayMTU(address netip.Addr) (int, error) {
-	links, err := netlink.LinkList()
+	links, err := rtnl.Whole(netlink.LinkList)
 	if err != nil {
 		return 0, fmt.Errorf("links: cannot list: %w", err)
 	}
-	addresses, err := netlink.AddrList(nil, netlink.FAMILY_ALL)
+	addresses, err := addressesOn(nil)
 	if err != nil {
 		return 0, fmt.Errorf("addresses: cannot list: %w", err)
 	}

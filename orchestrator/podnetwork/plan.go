@@ -25,6 +25,7 @@ type Plan struct {
 	MTU      int            // of the bridge and of pods, bytes
 	Conflist string         // the CNI configuration
 	Rules    []string       // nftables rules of the chain that masquerades
+	Closed   []string       // of the chains that say what pods cannot send
 }
 
 // NewPlan makes the plan for the node's pod ranges. Packets of pods leave room for the tunnel to other nodes in those of the
@@ -53,6 +54,10 @@ func NewPlan(spec nodespec.Spec, dirs layout.Dirs, ranges []netip.Prefix, linkMT
 		}
 		// What stays within the cluster keeps its sender.
 		p.Rules = append(p.Rules, fmt.Sprintf("%[1]s saddr %[2]s %[1]s daddr != %[2]s oifname != %[3]q masquerade", family, r, Bridge))
+	}
+	if spec.Encapsulation == vxlan {
+		// A VXLAN believes every sender: a pod could put a packet of another pod into it, past all policies.
+		p.Closed = append(p.Closed, fmt.Sprintf("iifname %q udp dport %d drop", Bridge, vxlanPort))
 	}
 	return p, nil
 }

@@ -60,7 +60,12 @@ func dual() (nodespec.Spec, []netip.Prefix) {
 // TestPlan shows all that follows from a node's pod range: addresses, routes, CNI configuration, the nftables rules as
 // they stand in the kernel, and the DNS endpoints.
 func TestPlan(t *testing.T) {
-	for name, make := range map[string]func() (nodespec.Spec, []netip.Prefix){"single": single, "dual": dual} {
+	tunnel := func() (nodespec.Spec, []netip.Prefix) {
+		spec, ranges := single()
+		spec.Encapsulation = vxlan
+		return spec, ranges
+	}
+	for name, make := range map[string]func() (nodespec.Spec, []netip.Prefix){"single": single, "dual": dual, "vxlan": tunnel} {
 		spec, ranges := make()
 		plan, err := NewPlan(spec, layout.System(), ranges, 1500)
 		if err != nil {
@@ -68,7 +73,7 @@ func TestPlan(t *testing.T) {
 		}
 		fake := knftables.NewFake(knftables.InetFamily, table)
 		for range 2 { // the second time changes nothing
-			if err := masquerade(context.Background(), fake, plan.Rules); err != nil {
+			if err := filter(context.Background(), fake, plan); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -226,8 +226,13 @@ func (a *Agent) watch(ctx context.Context, api kubernetes.Interface) error {
 		}
 	}
 	handler := cache.ResourceEventHandlerFuncs{
-		AddFunc:    pass,
-		UpdateFunc: func(_, object any) { pass(object) },
+		AddFunc: pass,
+		UpdateFunc: func(before, object any) {
+			// A Node's status changes every few seconds, for most of what it holds; of others only this matters here.
+			if node := object.(*corev1.Node); node.Name == a.spec.NodeName || !alike(before.(*corev1.Node), node) {
+				pass(object)
+			}
+		},
 		DeleteFunc: func(any) { change() },
 	}
 	if _, err := informer.AddEventHandler(handler); err != nil {
@@ -240,6 +245,11 @@ func (a *Agent) watch(ctx context.Context, api kubernetes.Interface) error {
 		}
 	}()
 	return nil
+}
+
+// alike tells whether others make the same of two states of a Node: its addresses, pod ranges and key.
+func alike(a, b *corev1.Node) bool {
+	return a.UID == b.UID && slices.Equal(a.Status.Addresses, b.Status.Addresses) && slices.Equal(a.Spec.PodCIDRs, b.Spec.PodCIDRs) && a.Annotations[KeyAnnotation] == b.Annotations[KeyAnnotation]
 }
 
 // lean takes from a Node what is large and nobody here reads.
@@ -287,7 +297,7 @@ func (a *Agent) apply(ctx context.Context, nft knftables.Interface, node *corev1
 	if err := ensureRoutes(Bridge, plan.Routes, addrs); err != nil {
 		return err
 	}
-	return masquerade(ctx, nft, plan.Rules)
+	return filter(ctx, nft, plan)
 }
 
 func podRanges(node *corev1.Node) ([]netip.Prefix, error) {

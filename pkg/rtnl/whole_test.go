@@ -1,0 +1,36 @@
+package rtnl
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+)
+
+// TestWhole: a list that changes while it is read is asked for again, but not for ever; other errors are told at once.
+func TestWhole(t *testing.T) {
+	other := errors.New("no such link")
+	for name, c := range map[string]struct {
+		fails int // how often
+		with  error
+		asked int
+		want  error
+	}{
+		"at once":      {0, nil, 1, nil},
+		"twice":        {2, netlink.ErrDumpInterrupted, 3, nil},
+		"all the time": {100, fmt.Errorf("links: %w", netlink.ErrDumpInterrupted), wholeTries, netlink.ErrDumpInterrupted},
+		"other":        {100, other, 1, other},
+	} {
+		asked := 0
+		list, err := Whole(func() (string, error) {
+			if asked++; asked <= c.fails {
+				return "part", c.with
+			}
+			return "whole", nil
+		})
+		if asked != c.asked || !errors.Is(err, c.want) || (err == nil) != (list == "whole") {
+			t.Errorf("%s: asked %d times, %q, %v", name, asked, list, err)
+		}
+	}
+}
