@@ -169,7 +169,7 @@ func (a *agent) step(now time.Time) (works bool, detail string) {
 		place, to, missing := a.place(address)
 		v := View{
 			Now: now, Able: missing == "" && a.servers[own].Ready, Last: missing == "" && !anyReady(a.spec.ControlPlanes, a.servers),
-			Ahead: ahead(a.spec.ControlPlanes, own, a.servers), Own: place.MAC,
+			Most: mostReady(a.spec.ControlPlanes, a.servers), Ahead: ahead(a.spec.ControlPlanes, own, a.servers), Own: place.MAC,
 		}
 		for _, c := range a.claims[address] {
 			// Two links of this machine may be in one network, and hear each other.

@@ -66,6 +66,17 @@ func ahead(list []netip.Addr, own netip.Addr, servers map[netip.Addr]Server) int
 	return n
 }
 
+// mostReady tells whether more than half of the machines in the list are known to be ready.
+func mostReady(list []netip.Addr, servers map[netip.Addr]Server) bool {
+	n := 0
+	for _, a := range list {
+		if servers[a].Ready {
+			n++
+		}
+	}
+	return 2*n > len(list)
+}
+
 // anyReady tells whether any of the machines in the list is known to be ready.
 func anyReady(list []netip.Addr, servers map[netip.Addr]Server) bool {
 	return slices.ContainsFunc(list, func(a netip.Addr) bool { return servers[a].Ready })

@@ -96,14 +96,14 @@ func (w *world) step(m *machine) {
 	before, since, stepped := m.state.Answering, m.state.Since, m.state.stepped
 	able := m.Link && m.servers[m.address].Ready
 	next, todo := m.state.Step(View{
-		Now: w.Clock(&m.Machine), Able: able, Last: m.Link && !anyReady(w.list, m.servers), Ahead: ahead(w.list, m.address, m.servers), Own: m.mac, Claims: m.claims,
+		Now: w.Clock(&m.Machine), Able: able, Last: m.Link && !anyReady(w.list, m.servers), Most: mostReady(w.list, m.servers), Ahead: ahead(w.list, m.address, m.servers), Own: m.mac, Claims: m.claims,
 	})
 	m.state, m.claims = next, nil
 	if next.Answering != before {
 		w.moves++
 		w.Say("%d answers: %t", m.index, next.Answering)
 		established := w.Clock(&m.Machine).Sub(since) > agreedLossy // two may begin at the same time
-		slept := m.state.stepped.Sub(stepped) >= silence  // others may have taken over
+		slept := m.state.stepped.Sub(stepped) >= silence            // others may have taken over
 		if before && able && established && !slept && w.Now-w.troubled > agreedLossy {
 			w.Fail("that is wrong: it could have gone on, and all have heard each other since %v", w.troubled)
 		}

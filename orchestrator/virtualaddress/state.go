@@ -20,6 +20,10 @@ const (
 	// keeping is how long a machine whose API server is not ready keeps the address while it knows of nobody who could do better. It ends,
 	// because another one that is ready may be so for all but this one.
 	keeping = time.Minute
+	// insisting is how long the one of two that gives way by its hardware address waits whether the other one does.
+	insisting = time.Second
+	// cutOff is how long a machine that knew of few others counts as one that was cut off from them.
+	cutOff = 3 * time.Second
 )
 
 // State is where a machine is with an address. The zero State has just begun to listen.
@@ -32,6 +36,8 @@ type State struct {
 	holder    neighbour.MAC // who was known last to have the address; zero: nobody was
 	claimed   time.Time     // when it announced the address last
 	able      time.Time     // when it was able to answer last
+	few       time.Time     // when it knew last of no majority that is ready
+	contested time.Time     // another one answers too since then
 	stepped   time.Time     // the last step
 }
 
@@ -40,6 +46,7 @@ type View struct {
 	Now    time.Time       // of a clock that does not jump
 	Able   bool            // the API server of this machine is ready, and there is a link to answer on
 	Last   bool            // there is a link, but no API server is known to be ready, here or elsewhere
+	Most   bool            // more than half of the API servers are known to be ready
 	Ahead  int             // control-plane machines that stand before this one and are ready
 	Own    neighbour.MAC   // of this machine's link
 	Claims []neighbour.MAC // who spoke for the address since the last step
@@ -55,7 +62,8 @@ type Todo struct {
 // Step follows the view. Pure: the clock is the view's.
 //
 // The machine that answers keeps the address while it is able to, whoever else is; else nothing would be gained, and connections lost. When
-// two answer, because they could not hear each other, the one with the lower hardware address goes on. A machine that was stopped for so
+// two answer, because they could not hear each other, the one that was cut off from most gives way: its etcd has no leader yet. If neither was,
+// the one with the lower hardware address goes on. A machine that was stopped for so
 // long that others have taken over listens first, as if it had just been started.
 //
 // Where no API server is ready the address stays where it is, for a while: when all are slow because all machines are busy, a slow answer is
@@ -70,12 +78,20 @@ func (s State) Step(v View) (State, Todo) {
 	if v.Able {
 		s.able = v.Now
 	}
+	if !v.Most {
+		s.few = v.Now
+	}
 	for _, other := range v.Claims {
+		if s.contested.IsZero() || v.Now.Sub(s.Heard) >= silence {
+			s.contested = v.Now
+		}
 		s.Other, s.Heard = other, v.Now
+		alone := v.Now.Sub(s.few) < cutOff && v.Now.Sub(s.Since) >= cutOff // and not that both have just begun
+		lower := bytes.Compare(other[:], v.Own[:]) < 0 && v.Now.Sub(s.contested) >= insisting
 		switch {
 		case !s.Answering:
 			s.quiet = v.Now
-		case bytes.Compare(other[:], v.Own[:]) < 0 || !v.Able:
+		case alone || lower || !v.Able:
 			s.answer(false, v.Now)
 			s.quiet = v.Now
 		default:
@@ -110,6 +126,6 @@ func (s State) Step(v View) (State, Todo) {
 
 func (s *State) answer(now bool, at time.Time) {
 	if s.Answering != now || s.Since.IsZero() {
-		s.Answering, s.Since = now, at
+		s.Answering, s.Since, s.contested = now, at, time.Time{}
 	}
 }

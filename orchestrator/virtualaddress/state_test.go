@@ -2,6 +2,7 @@ package virtualaddress
 
 import (
 	"net/netip"
+	"strings"
 	"testing"
 	"time"
 
@@ -10,11 +11,11 @@ import (
 
 var (
 	low, own, high = neighbour.MAC{2, 0, 0, 0, 0, 1}, neighbour.MAC{2, 0, 0, 0, 0, 2}, neighbour.MAC{2, 0, 0, 0, 0, 3}
-	claims         = map[byte]neighbour.MAC{'l': low, 'h': high}
+	claims         = map[byte]neighbour.MAC{'l': low, 'h': high, 'L': low, 'H': high}
 )
 
 // TestStep plays what a machine sees, step by step: a letter for each, a time of 200 ms apart. In see, "." is nothing, "l" and "h" are
-// claims of machines with a lower and a higher hardware address, "x" is that this one cannot answer, "o" that nobody can, as far as it knows, and "_" that it is stopped. In do,
+// claims of machines with a lower and a higher hardware address, "x" is that this one cannot answer, "o" that nobody can, as far as it knows, "i" that it knows of no majority, "L" and "H" claims meanwhile, and "_" that it is stopped. In do,
 // "." is nothing, "?" asks the link, "A" announces and "a" answers without.
 func TestStep(t *testing.T) {
 	for name, c := range map[string]struct {
@@ -26,8 +27,12 @@ func TestStep(t *testing.T) {
 		"somebody is heard":               {0, "....l.....l.....h....", "....................."},
 		"not for a moment":                {0, "....l..........l.......", "...........????.......?"},
 		"he ends":                         {0, "....l..................", "...........?????AaAaAaA"},
-		"two, and the other one goes on":  {0, "..............l..........", ".......?????Aa.......????"},
+		"two, and the other one goes on":  {0, "..............l.l.l.l.......", ".......?????AaAaAaAa.......?"},
 		"two, and this one goes on":       {0, "..............h....", ".......?????AaAaAaA"},
+		"two, and this one was cut off":   {0, ".......................iiiiH.......", ".......?????AaAaAaAaAaAaAaA.......?"},
+		"two that have begun":             {0, "............iiiiHiH", ".......?????AaAaAaA"},
+		"cut off a while ago":             {0, "..............i...............h..", ".......?????AaAaAaAaAaAaAaAaAaAaA"},
+		"the other one gives way":         {0, "..............l......", ".......?????AaAaAaAaA"},
 		"it cannot any more":              {0, "..............x........", ".......?????Aa.......??"},
 		"it could not":                    {0, "xxxxxxxxxxxx.............", "..................?????Aa"},
 		"it was stopped":                  {0, "..............___________........", ".......?????Aa..................?"},
@@ -49,7 +54,7 @@ func TestStep(t *testing.T) {
 					got += "."
 					continue
 				}
-				v := View{Now: begin.Add(time.Duration(i) * neighbour.Stepping), Able: seen != 'x' && seen != 'o', Last: seen == 'o', Ahead: c.ahead, Own: own}
+				v := View{Now: begin.Add(time.Duration(i) * neighbour.Stepping), Able: seen != 'x' && seen != 'o', Last: seen == 'o', Most: !strings.ContainsRune("oiLH", rune(seen)), Ahead: c.ahead, Own: own}
 				if other, ok := claims[seen]; ok {
 					v.Claims = append(v.Claims, other)
 				}
