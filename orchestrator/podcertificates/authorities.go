@@ -42,12 +42,16 @@ func (a Authorities) Next(cluster string, now time.Time) (next Authorities, chan
 // made is when an authority was made, which is some time after it begins (pki.CABackdate).
 func made(ca *pki.CA) time.Time { return ca.Cert.NotBefore.Add(pki.CABackdate) }
 
-// Issuing is the newest that everybody believes in; of those that there are, if that is none.
+// Issuing is the newest that everybody believes in; of those that there are, if that is none. One that ends before what it would issue now
+// gives way to its successor: pods that have not read of that one yet will before the other one's end.
 func (a Authorities) Issuing(now time.Time) *pki.CA {
 	for i := len(a) - 1; i > 0; i-- {
 		if !now.Before(made(a[i]).Add(publicity)) {
 			return a[i]
 		}
+	}
+	if a[0].Cert.NotAfter.Before(now.Add(longest)) {
+		return a[len(a)-1]
 	}
 	return a[0]
 }

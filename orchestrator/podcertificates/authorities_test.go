@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	certificates "k8s.io/api/certificates/v1beta1"
+
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
@@ -59,6 +61,28 @@ func TestAfterLongAbsence(t *testing.T) {
 	next, changed, err := all.Next("c", now)
 	if err != nil || !changed || len(next) != 1 || next[0] == all[0] || next.Issuing(now) != next[0] {
 		t.Errorf("%v, %t, %v", next, changed, err)
+	}
+}
+
+// TestLateSuccessor: the cluster was off until its authority had hours left. What is issued then is by the one after it, and never outlives
+// whoever has signed it.
+func TestLateSuccessor(t *testing.T) {
+	all, _, err := Authorities(nil).Next("c", begin)
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := all[0].Cert.NotAfter.Add(-3 * time.Hour)
+	all, _, err = all.Next("c", now)
+	if err != nil || len(all) != 2 || all.Issuing(now) != all[1] {
+		t.Fatalf("%d authorities, %v", len(all), err)
+	}
+	key, err := pki.NewKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert, err := issue(all[0], "c", &certificates.PodCertificateRequest{}, key.Public(), now)
+	if err != nil || cert.NotAfter.After(all[0].Cert.NotAfter) {
+		t.Errorf("%v, %v", cert.NotAfter, err)
 	}
 }
 

@@ -77,9 +77,13 @@ func issue(ca *pki.CA, cluster string, r *certificates.PodCertificateRequest, ke
 	if most := r.Spec.MaxExpirationSeconds; most != nil {
 		life = min(life, time.Duration(*most)*time.Second)
 	}
+	end := now.Add(life)
+	if end.After(ca.Cert.NotAfter) {
+		end = ca.Cert.NotAfter
+	}
 	der, err := x509.CreateCertificate(rand.Reader, &x509.Certificate{
 		NotBefore:             now,
-		NotAfter:              now.Add(life),
+		NotAfter:              end,
 		KeyUsage:              x509.KeyUsageDigitalSignature,
 		ExtKeyUsage:           []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 		BasicConstraintsValid: true,
