@@ -71,7 +71,8 @@ func (kernelQuotas) Get(folder string, id uint32) (projectquota.Limit, projectqu
 // volume is one on the disk.
 type volume struct {
 	project uint32
-	size    int64 // its limit, bytes
+	size    int64 // its limit, bytes, as it is on the disk
+	asked   int64 // what it grows to; less than size, or 0: it does not
 	going   bool  // it is being removed
 	making  bool  // it is a copy that is not whole yet
 }
@@ -282,24 +283,41 @@ func (s *store) limit(project uint32, size int64) error {
 
 // grow raises a volume's limit, which is on the disk then: the kubelet asks only once. It is never lowered.
 func (s *store) grow(name string, size int64) error {
+	if grown, err := s.raise(name, size); grown || err != nil {
+		return err
+	}
+	if err := persistAll(s.root); err != nil { // outside the lock: it takes as long as all of DATA has to be written
+		return fmt.Errorf("volume %s: that it has grown is not on the disk: %w", name, err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if v, there := s.all[name]; there {
+		v.size = max(v.size, size)
+		s.all[name] = v
+	}
+	return nil
+}
+
+// raise sets a volume's limit, and tells whether it was so high before, and on the disk.
+func (s *store) raise(name string, size int64) (grown bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	v, there := s.all[name]
 	if !there || v.going || v.making {
-		return fmt.Errorf("volume %s is not on this node, or not whole yet: it cannot grow", name)
+		return false, fmt.Errorf("volume %s is not on this node, or not whole yet: it cannot grow", name)
 	}
 	if size <= v.size {
-		return nil
+		return true, nil
+	}
+	if size <= v.asked {
+		return false, nil
 	}
 	if err := s.limit(v.project, size); err != nil {
-		return err
+		return false, err
 	}
-	if err := persistAll(s.root); err != nil {
-		return fmt.Errorf("volume %s: that it has grown is not on the disk: %w", name, err)
-	}
-	v.size = size
+	v.asked = size
 	s.all[name] = v
-	return nil
+	return false, nil
 }
 
 // remove destroys a volume that is there. While something of it is mounted it stays, and that is an error.

@@ -20,6 +20,7 @@ type mesh struct {
 	dirs    layout.Dirs
 	publish func(ctx context.Context, key string) error // the public key on the node's own Node
 	kernel  kernel
+	failed  bool // the last update, in part or as a whole
 }
 
 // shown bounds how many problems are told.
@@ -55,7 +56,7 @@ func (m *mesh) update(ctx context.Context, own []netip.Prefix, objects []any) st
 		err = m.kernel.apply(plan.Pieces)
 	}
 	problems = append(problems, plan.Problems...)
-	if err != nil {
+	if m.failed = err != nil; m.failed {
 		problems = append(problems, strings.ReplaceAll(err.Error(), "\n", "; "))
 	}
 	return describe(m.spec.Encapsulation, len(nodes)-1, plan.Nodes, problems)

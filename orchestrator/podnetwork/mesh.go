@@ -110,12 +110,13 @@ func NewMesh(spec nodespec.Spec, self Self, nodes []Node) Mesh {
 	})
 	var peers []Piece
 	var routes []Piece
-	taken := slices.Clone(self.Ranges)
+	var taken takenRanges
+	taken.add(self.Ranges)
 	keys := []wgtypes.Key{self.Key}
 	for _, n := range hosts {
 		err := believable(spec, n.Ranges, taken)
 		if err == nil {
-			taken = append(taken, n.Ranges...) // reached or not, they are its own
+			taken.add(n.Ranges) // reached or not, they are its own
 		}
 		var to func(netip.Prefix) netip.Addr
 		var parts []Piece
@@ -196,8 +197,24 @@ func reach(spec nodespec.Spec, n Node, keys []wgtypes.Key) (to func(netip.Prefix
 	return func(r netip.Prefix) netip.Addr { return ofFamily(n.Addresses, r.Addr().Is6()) }, nil, nil
 }
 
+// takenRanges are pod ranges of nodes. All of a family are of one size, so two overlap only where they are the same one, and a cluster of
+// thousands of nodes is looked through once.
+type takenRanges struct {
+	all  map[netip.Prefix]bool // masked
+	bits map[bool]int          // of IPv6, and of IPv4
+}
+
+func (t *takenRanges) add(ranges []netip.Prefix) {
+	if t.all == nil {
+		t.all, t.bits = map[netip.Prefix]bool{}, map[bool]int{}
+	}
+	for _, r := range ranges {
+		t.all[r.Masked()], t.bits[r.Addr().Is6()] = true, r.Bits()
+	}
+}
+
 // believable checks that ranges are such as the control plane gives out, and nobody else's.
-func believable(spec nodespec.Spec, ranges, taken []netip.Prefix) error {
+func believable(spec nodespec.Spec, ranges []netip.Prefix, taken takenRanges) error {
 	if len(ranges) == 0 {
 		return errors.New("has no pod range yet")
 	}
@@ -206,14 +223,11 @@ func believable(spec nodespec.Spec, ranges, taken []netip.Prefix) error {
 		if !slices.ContainsFunc(spec.PodCIDRs, within) {
 			return fmt.Errorf("pod range %s is not in the cluster's", r)
 		}
-		// All nodes' ranges of a family are of one size.
-		for _, t := range taken {
-			if t.Addr().Is6() == r.Addr().Is6() && t.Bits() != r.Bits() {
-				return fmt.Errorf("pod range %s is not of the size of others", r)
-			}
-			if t.Overlaps(r) {
-				return fmt.Errorf("pod range %s is another node's", r)
-			}
+		if bits, known := taken.bits[r.Addr().Is6()]; known && bits != r.Bits() {
+			return fmt.Errorf("pod range %s is not of the size of others", r)
+		}
+		if taken.all[r.Masked()] {
+			return fmt.Errorf("pod range %s is another node's", r)
 		}
 	}
 	return nil

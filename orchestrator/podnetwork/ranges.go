@@ -30,10 +30,11 @@ func Ranges(spec nodespec.Spec, objects []*corev1.Node) map[string][]netip.Prefi
 		return cmp.Or(cmp.Compare(first(a), first(b)), a.Since.Compare(b.Since), strings.Compare(a.Name, b.Name))
 	})
 	out := map[string][]netip.Prefix{}
-	var taken []netip.Prefix
+	var taken takenRanges
 	for _, n := range all {
 		if believable(spec, n.Ranges, taken) == nil {
-			out[n.Name], taken = n.Ranges, append(taken, n.Ranges...)
+			out[n.Name] = n.Ranges
+			taken.add(n.Ranges)
 		}
 	}
 	return out

@@ -44,6 +44,9 @@ const again = 200 * time.Millisecond
 // heal is how long what leads to other nodes may be amiss in the kernel, by somebody's hand or because a link was down.
 const heal = time.Minute
 
+// soon is until what has failed is tried again.
+const soon = 2 * time.Second
+
 // Components describes the two parts without their Run function: the network, and the Node object as others see it.
 func Components(spec nodespec.Spec, dirs layout.Dirs) []component.Component {
 	config := kubeconfig.NodeFile(spec, dirs, client, nodespec.NodeAgentCert, nodespec.NodeAgentKey)
@@ -66,6 +69,8 @@ type Agent struct {
 	bridged chan struct{} // closed when addrs are known and on the bridge
 	known   chan struct{} // closed when there is a Node object
 	applied []netip.Prefix
+	plan    Plan      // for them
+	healed  time.Time // when all of it was set last
 }
 
 // New returns an agent that waits at the gate.
@@ -156,6 +161,12 @@ func (a *Agent) Run(ctx context.Context, announce component.Announce) error {
 		}
 		detail := fmt.Sprintf("pods in %v", a.applied)
 		timer.Reset(heal)
+		if time.Since(a.healed) >= heal {
+			if err := a.finish(ctx, nft); err != nil {
+				detail = fmt.Sprintf("%s; %v", detail, err)
+				timer.Reset(soon)
+			}
+		}
 		if unpublished {
 			if err := a.publish(ctx, api, last); err != nil {
 				detail = fmt.Sprintf("%s; cluster DNS is not published: %v", detail, err)
@@ -165,7 +176,9 @@ func (a *Agent) Run(ctx context.Context, announce component.Announce) error {
 			}
 		}
 		if complete && look {
-			others = m.update(ctx, a.applied, a.all.List())
+			if others = m.update(ctx, a.applied, a.all.List()); m.failed {
+				timer.Reset(soon)
+			}
 		}
 		detail += others
 		if detail != told && ctx.Err() == nil {
@@ -293,11 +306,20 @@ func (a *Agent) apply(ctx context.Context, nft knftables.Interface, node *corev1
 	case !slices.Equal(a.addrs, addrs): // the DNS listens on what is no more
 		return fmt.Errorf("Node %s: the bridge had the addresses %v, and has %v now: starting anew", node.Name, a.addrs, addrs)
 	}
-	a.applied = ranges
-	if err := ensureRoutes(Bridge, plan.Routes, addrs); err != nil {
+	a.applied, a.plan = ranges, plan
+	return a.finish(ctx, nft)
+}
+
+// finish sets what is beside the bridge. Somebody's hand may have taken it away, so it is done again and again.
+func (a *Agent) finish(ctx context.Context, nft knftables.Interface) error {
+	if err := ensureRoutes(Bridge, a.plan.Routes, a.addrs); err != nil {
 		return err
 	}
-	return filter(ctx, nft, plan)
+	if err := filter(ctx, nft, a.plan); err != nil {
+		return err
+	}
+	a.healed = time.Now()
+	return nil
 }
 
 func podRanges(node *corev1.Node) ([]netip.Prefix, error) {
