@@ -67,7 +67,7 @@ func (a doorAPI) Ask(_ context.Context, r *api.AskRequest) (*api.AskResponse, er
 // applicant is what a request says, or why no operator is asked about it.
 func (m *machine) applicant(r *api.AskRequest) (joinrequest.Machine, error) {
 	var out joinrequest.Machine
-	if !m.asking.tries.allowed(addressOf(r.Peer)) || !m.asking.wide.allowed(networkOf(r.Peer)) {
+	if !m.asking.tries.allowed(addressOf(r.Peer).String()) || !m.asking.wide.allowed(networkOf(r.Peer)) {
 		return out, errors.New("there were too many requests from your address; wait a minute")
 	}
 	now, _ := m.config.Get()

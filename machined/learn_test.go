@@ -64,14 +64,14 @@ func TestDefinite(t *testing.T) {
 		err  error
 		want bool
 	}{
-		{refusals{used}, true}, {refusals{used, door}, true}, {refusals{used, busy}, false}, {refusals{busy}, false},
-		{refusals{fmt.Errorf("machine 10.0.0.12: cannot connect: %w", client.ErrUnreachable)}, false}, {errors.New("its key cannot be stored"), false},
+		{client.Failures{used}, true}, {client.Failures{used, door}, true}, {client.Failures{used, busy}, false}, {client.Failures{busy}, false},
+		{client.Failures{fmt.Errorf("machine 10.0.0.12: cannot connect: %w", client.ErrUnreachable)}, false}, {errors.New("its key cannot be stored"), false},
 	} {
 		if definite(c.err) != c.want {
 			t.Errorf("%v: want %v", c.err, c.want)
 		}
 	}
-	if text := (refusals{used, busy}).Error(); text != "10.0.0.11: another machine has used it; 10.0.0.12: too many" {
+	if text := (client.Failures{used, busy}).Error(); text != "10.0.0.11: another machine has used it; 10.0.0.12: too many" {
 		t.Error(text)
 	}
 }

@@ -304,7 +304,7 @@ func (a setAside) has(ticket *x509.Certificate, now time.Time) bool {
 
 // definite tells whether all who were asked have answered, and refused: at the door, or in words.
 func definite(err error) bool {
-	var all refusals
+	var all client.Failures
 	if !errors.As(err, &all) {
 		return false
 	}
@@ -406,7 +406,7 @@ func part(ctx context.Context, left int) time.Duration {
 
 // firstOf asks one after the other until one gives what is asked for, and leaves those after it their part of the time.
 func firstOf(ctx context.Context, all []string, ask func(ctx context.Context, from string) (*api.JoinResponse, error)) (*api.JoinResponse, error) {
-	var problems refusals
+	var problems client.Failures
 	for i, from := range all {
 		asking, cancel := context.WithTimeout(ctx, part(ctx, len(all)-i))
 		answer, err := ask(asking, from)
@@ -418,19 +418,6 @@ func firstOf(ctx context.Context, all []string, ask func(ctx context.Context, fr
 	}
 	return nil, problems
 }
-
-// refusals are why none of several machines gave what was asked for.
-type refusals []error
-
-func (r refusals) Error() string {
-	var all []string
-	for _, err := range r {
-		all = append(all, err.Error())
-	}
-	return strings.Join(all, "; ")
-}
-
-func (r refusals) Unwrap() []error { return r }
 
 // answerError is what a machine has answered to a call, in its words.
 type answerError struct {

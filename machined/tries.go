@@ -33,10 +33,9 @@ func (t *tries) allowed(who string) bool {
 	return l.Allow()
 }
 
-// networkOf is whose a caller's address is, as apid counts: an IPv6 client owns a whole /64. What is no address counts as one.
+// networkOf is whose a caller's address is, as apid counts: an IPv6 client owns a whole /64.
 func networkOf(peer string) string {
-	at, _ := netip.ParseAddrPort(peer)
-	addr := at.Addr().Unmap().WithZone("")
+	addr := addressOf(peer)
 	if addr.Is6() {
 		network, _ := addr.Prefix(64)
 		return network.String()
@@ -44,8 +43,8 @@ func networkOf(peer string) string {
 	return addr.String()
 }
 
-// addressOf is a caller's address itself.
-func addressOf(peer string) string {
+// addressOf is a caller's address itself. What is no address counts as one.
+func addressOf(peer string) netip.Addr {
 	at, _ := netip.ParseAddrPort(peer)
-	return at.Addr().Unmap().WithZone("").String()
+	return at.Addr().Unmap().WithZone("")
 }

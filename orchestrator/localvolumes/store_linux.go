@@ -134,6 +134,9 @@ func openStore(root string, q quotas) (*store, error) {
 	return s, s.forget()
 }
 
+// isVolumes tells whether a project can be a volume's.
+func isVolumes(project uint32) bool { return project >= firstProject && project < lastProject }
+
 // renumber gives those volumes projects of their own that have none, or one that another has too. A pod that is root without a user namespace
 // owns its volume's folder, and may have set any number: that of another volume, whose limit would be set with this one's, or none, which is
 // that of everything else on DATA. How large they may be is said again when they are used (ensure).
@@ -142,17 +145,14 @@ func (s *store) renumber() error {
 	for _, v := range s.all {
 		owners[v.project]++
 	}
-	valid := func(v volume) bool {
-		return v.project >= firstProject && v.project < lastProject && owners[v.project] == 1
-	}
 	for _, v := range s.all {
-		if v.project >= firstProject && v.project < lastProject {
+		if isVolumes(v.project) {
 			s.next = max(s.next, v.project+1)
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(s.all)) {
 		v := s.all[name]
-		if valid(v) {
+		if isVolumes(v.project) && owners[v.project] == 1 {
 			continue
 		}
 		place := volumes
@@ -275,7 +275,7 @@ func (s *store) ensure(name string, size int64, from string) (folder string, err
 
 // limit sets what a project may have.
 func (s *store) limit(project uint32, size int64) error {
-	if project < firstProject || project >= lastProject {
+	if !isVolumes(project) {
 		return fmt.Errorf("project %d is no volume's", project)
 	}
 	return s.quotas.SetLimit(s.root, project, projectquota.Limit{Bytes: uint64(size), Inodes: max(uint64(size)/inodeShare, leastInodes)})

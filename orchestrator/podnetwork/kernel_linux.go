@@ -14,7 +14,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/rtnl"
 )
 
-// table holds the masquerading. It is ours alone; the service proxy has its own.
+// table holds what the plan says of packets of pods: masquerading, and what they cannot send. It is ours alone; the service proxy has its own.
 const table = "orlop_pods"
 
 // ensureBridge makes the bridge, gives it exactly the wanted addresses and the MTU, and sets it up.

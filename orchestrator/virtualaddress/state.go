@@ -63,8 +63,7 @@ type Todo struct {
 //
 // The machine that answers keeps the address while it is able to, whoever else is; else nothing would be gained, and connections lost. When
 // two answer, because they could not hear each other, the one that was cut off from most gives way: its etcd has no leader yet. If neither was,
-// the one with the lower hardware address goes on. A machine that was stopped for so
-// long that others have taken over listens first, as if it had just been started.
+// the one with the lower hardware address goes on. A machine that was stopped for so long that others have taken over listens first, as if it had just been started.
 //
 // Where no API server is ready the address stays where it is, for a while: when all are slow because all machines are busy, a slow answer is
 // better than none, and an address that nobody has makes those slower who look for it.
@@ -86,12 +85,12 @@ func (s State) Step(v View) (State, Todo) {
 			s.contested = v.Now
 		}
 		s.Other, s.Heard = other, v.Now
-		alone := v.Now.Sub(s.few) < cutOff && v.Now.Sub(s.Since) >= cutOff // and not that both have just begun
+		apart := v.Now.Sub(s.few) < cutOff && v.Now.Sub(s.Since) >= cutOff // and not that both have just begun
 		lower := bytes.Compare(other[:], v.Own[:]) < 0 && v.Now.Sub(s.contested) >= insisting
 		switch {
 		case !s.Answering:
 			s.quiet = v.Now
-		case alone || lower || !v.Able:
+		case apart || lower || !v.Able:
 			s.answer(false, v.Now)
 			s.quiet = v.Now
 		default:

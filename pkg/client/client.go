@@ -80,7 +80,7 @@ func Dial(ctx context.Context, e Endpoint) (*Client, error) {
 	if e.CA == nil || e.ServerName != "" {
 		return nil, errors.New("machine: cannot connect: several addresses are given, and the fingerprint or the name of one machine; give the cluster's machine CA alone")
 	}
-	var failed failures
+	var failed Failures
 	all := append([]string{e.Address}, e.Fallback...)
 	for i, address := range all {
 		e.Address = address
@@ -110,10 +110,10 @@ func dialWithin(ctx context.Context, e Endpoint, left int) (*Client, error) {
 	return dial(ctx, e)
 }
 
-// failures are why none of several machines let the caller in.
-type failures []error
+// Failures are why none of several machines did what was asked, one for each.
+type Failures []error
 
-func (f failures) Error() string {
+func (f Failures) Error() string {
 	var all []string
 	for _, err := range f {
 		all = append(all, err.Error())
@@ -121,7 +121,7 @@ func (f failures) Error() string {
 	return strings.Join(all, "; ")
 }
 
-func (f failures) Unwrap() []error { return f }
+func (f Failures) Unwrap() []error { return f }
 
 func dial(ctx context.Context, e Endpoint) (*Client, error) {
 	address, err := withPort(e.Address)
