@@ -188,60 +188,12 @@ func configuredTicket(c *config.Config) config.CertKey {
 func (m *machine) followMembership(ctx context.Context) {
 	configs, states := m.config.Watch(), m.networkState.Watch()
 	have, _ := m.membership.Get()
-	held := have.held
-	pause := askAgain
-	var refused setAside
-	var approved *x509.Certificate // the ticket that an operator has given it, for its own key
+	j := joiner{machine: m, held: have.held, pause: askAgain}
 	for {
 		c, state := configs.Take(), states.Take()
 		wait := lookAgain
 		if worker(c.config) && m.medium == "" {
-			facts, from := membershipFacts(c.config, state, held), controlPlanes(c.config)
-			if facts.Ticket == nil && facts.MayAsk && approved != nil && approved.Subject.CommonName == facts.Name {
-				facts.Ticket = approved
-			}
-			if refused.has(facts.Ticket, facts.Now) {
-				facts.Ticket = nil
-			}
-			step := membership.Next(facts)
-			m.tellMembership(facts, step, held, from, nil)
-			if step.Act == membership.Ask {
-				var waits bool
-				var err error
-				approved, waits, err = m.askForTicket(ctx, c.config)
-				if approved != nil && !facts.Now.Before(approved.NotAfter) {
-					err = fmt.Errorf("an operator lets this machine in until %s, and by its own clock it is %s: one of the clocks is wrong", approved.NotAfter.UTC().Format(time.RFC3339), facts.Now.UTC().Format(time.RFC3339))
-				} else if approved != nil {
-					m.events.add("membership", "op", fmt.Sprintf("an operator lets this machine in, until %s", approved.NotAfter.UTC().Format(time.RFC3339)))
-					continue
-				}
-				m.tellMembership(facts, step, held, from, err)
-				if wait = joinrequest.Every; !waits {
-					wait, pause = max(wait, pause), min(2*pause, askSeldom)
-				}
-			} else if step.Act != membership.Rest {
-				got, err := m.ask(ctx, step.Act, c.config, facts.Ticket, held, facts.Addresses)
-				if err == nil {
-					err = got.store(paths.Membership)
-				}
-				if err != nil {
-					wait, pause = pause, min(2*pause, askSeldom)
-					if facts.Ticket == approved && facts.Ticket != nil && !step.Usable && pause > joinrequest.Every {
-						approved = nil // it may have been taken back: ask anew
-					}
-					if step.Usable && step.Act == membership.Join && definite(err) {
-						refused = setAside{pki.Serial(facts.Ticket), facts.Now.Add(asideFor)}
-					}
-				} else {
-					held, pause = got, askAgain
-					m.events.add("membership", "op", fmt.Sprintf("this machine has its certificates of cluster %s, until %s", c.config.Cluster.Metadata.Name, held.machine.Cert.NotAfter.UTC().Format(time.RFC3339)))
-					facts.Held = held.certificates()
-					if step = membership.Next(facts); step.Act != membership.Rest {
-						wait = calm
-					}
-				}
-				m.tellMembership(facts, step, held, from, err)
-			}
+			wait = j.turn(ctx, c.config, state)
 		} else if have, _ := m.membership.Get(); have.Joined || have.Problem != "" {
 			m.membership.Set(membershipState{})
 		}
@@ -257,6 +209,88 @@ func (m *machine) followMembership(ctx context.Context) {
 			return
 		}
 	}
+}
+
+// joiner is a worker that becomes one of its cluster, and stays it, with what it remembers from one turn to the next.
+type joiner struct {
+	*machine
+	held     heldLeaves
+	pause    time.Duration     // until it asks again, when it is refused now
+	refused  setAside          // the ticket that was
+	approved *x509.Certificate // the ticket that an operator has given it, for its own key
+}
+
+// turn does what is due, and returns how long nothing else will be.
+func (j *joiner) turn(ctx context.Context, c *config.Config, state network.State) time.Duration {
+	facts := membershipFacts(c, state, j.held)
+	if facts.Ticket == nil && facts.MayAsk && j.approved != nil && j.approved.Subject.CommonName == facts.Name {
+		facts.Ticket = j.approved
+	}
+	if j.refused.has(facts.Ticket, facts.Now) {
+		facts.Ticket = nil
+	}
+	step := membership.Next(facts)
+	j.tellMembership(facts, step, j.held, controlPlanes(c), nil)
+	switch step.Act {
+	case membership.Rest:
+		return lookAgain
+	case membership.Ask:
+		return j.wantTicket(ctx, c, facts, step)
+	}
+	return j.wantCertificates(ctx, c, facts, step)
+}
+
+// wantTicket asks whether an operator lets this machine in.
+func (j *joiner) wantTicket(ctx context.Context, c *config.Config, facts membership.Facts, step membership.Step) time.Duration {
+	ticket, waits, err := j.askForTicket(ctx, c)
+	if ticket != nil {
+		until := ticket.NotAfter.UTC().Format(time.RFC3339)
+		if facts.Now.Before(ticket.NotAfter) {
+			j.approved = ticket
+			j.events.add("membership", "op", fmt.Sprintf("an operator lets this machine in, until %s", until))
+			return 0
+		}
+		err = fmt.Errorf("an operator lets this machine in until %s, and by its own clock it is %s: one of the clocks is wrong", until, facts.Now.UTC().Format(time.RFC3339))
+	}
+	j.tellMembership(facts, step, j.held, controlPlanes(c), err)
+	if waits {
+		return joinrequest.Every
+	}
+	return max(joinrequest.Every, j.longer())
+}
+
+// wantCertificates asks for what one of the cluster has, or for newer ones.
+func (j *joiner) wantCertificates(ctx context.Context, c *config.Config, facts membership.Facts, step membership.Step) time.Duration {
+	got, err := j.ask(ctx, step.Act, c, facts.Ticket, j.held, facts.Addresses)
+	if err == nil {
+		err = got.store(paths.Membership)
+	}
+	wait := lookAgain
+	if err != nil {
+		wait = j.longer()
+		if facts.Ticket == j.approved && facts.Ticket != nil && !step.Usable && j.pause > joinrequest.Every {
+			j.approved = nil // it may have been taken back: ask anew
+		}
+		if step.Usable && step.Act == membership.Join && definite(err) {
+			j.refused = setAside{pki.Serial(facts.Ticket), facts.Now.Add(asideFor)}
+		}
+	} else {
+		j.held, j.pause = got, askAgain
+		j.events.add("membership", "op", fmt.Sprintf("this machine has its certificates of cluster %s, until %s", c.Cluster.Metadata.Name, got.machine.Cert.NotAfter.UTC().Format(time.RFC3339)))
+		facts.Held = got.certificates()
+		if step = membership.Next(facts); step.Act != membership.Rest {
+			wait = calm
+		}
+	}
+	j.tellMembership(facts, step, j.held, controlPlanes(c), err)
+	return wait
+}
+
+// longer is how long to rest now; the next time it is twice as long.
+func (j *joiner) longer() time.Duration {
+	now := j.pause
+	j.pause = min(2*now, askSeldom)
+	return now
 }
 
 // tellMembership lets others see where it stands, if that is new.

@@ -25,17 +25,18 @@ const patience = 15 * time.Second
 type live struct {
 	client  dynamic.Interface
 	manager string // the field manager
+	served  func(schema.GroupKind, string) (string, bool, error)
 }
 
-// actAs is the API server as a service account of Namespace.
-func actAs(config *rest.Config, account, manager string) (live, error) {
+// actAs is the API server as a service account of Namespace. served is kinds.served.
+func actAs(config *rest.Config, account, manager string, served func(schema.GroupKind, string) (string, bool, error)) (live, error) {
 	c := rest.CopyConfig(config)
 	c.Impersonate = rest.ImpersonationConfig{UserName: "system:serviceaccount:" + Namespace + ":" + account}
 	client, err := dynamic.NewForConfig(c)
 	if err != nil {
 		return live{}, fmt.Errorf("cannot make client: %w", err)
 	}
-	return live{client, manager}, nil
+	return live{client, manager, served}, nil
 }
 
 func (l live) at(i Item) dynamic.ResourceInterface {
@@ -45,12 +46,33 @@ func (l live) at(i Item) dynamic.ResourceInterface {
 	return l.client.Resource(i.gvr()).Namespace(i.Namespace)
 }
 
-func (l live) get(ctx context.Context, i Item) (*unstructured.Unstructured, error) {
-	o, err := l.at(i).Get(ctx, i.Name, metav1.GetOptions{})
+func (l live) get(ctx context.Context, i Item) (o *unstructured.Unstructured, err error) {
+	err = l.wherever(i, func(at dynamic.ResourceInterface) (err error) {
+		o, err = at.Get(ctx, i.Name, metav1.GetOptions{})
+		return err
+	})
 	if apierrors.IsNotFound(err) {
 		return nil, nil
 	}
 	return o, err
+}
+
+// wherever asks for an item in its version, and where that is not served any more, in one that is: the object may be there all the same.
+// A kind that is served in none is not there, and neither are its objects.
+func (l live) wherever(i Item, ask func(dynamic.ResourceInterface) error) error {
+	err := ask(l.at(i))
+	if !apierrors.IsNotFound(err) || !apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse) {
+		return err
+	}
+	version, known, failed := l.served(i.gvk().GroupKind(), i.Version)
+	switch {
+	case failed != nil:
+		return fmt.Errorf("%s is not served, and which version is cannot be read: %w", i.Version, failed)
+	case !known:
+		return err
+	}
+	i.Version = version
+	return ask(l.at(i))
 }
 
 // apply takes fields over that others have set: what stands in the manifests counts (kubernetes.io, "Server-Side Apply", for controllers).
@@ -60,7 +82,9 @@ func (l live) apply(ctx context.Context, i Item, body *unstructured.Unstructured
 
 func (l live) delete(ctx context.Context, i Item, uid types.UID) error {
 	background := metav1.DeletePropagationBackground
-	err := l.at(i).Delete(ctx, i.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}, PropagationPolicy: &background})
+	err := l.wherever(i, func(at dynamic.ResourceInterface) error {
+		return at.Delete(ctx, i.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}, PropagationPolicy: &background})
+	})
 	if apierrors.IsNotFound(err) {
 		return nil
 	}
@@ -122,4 +146,22 @@ func (k *kinds) of(gvk schema.GroupVersionKind) (Kind, bool) {
 		return Kind{}, false
 	}
 	return Kind{Resource: m.Resource.Resource, Namespaced: m.Scope.Name() == meta.RESTScopeNameNamespace}, true
+}
+
+// served is the version of a kind that the API server serves, when it does not serve but; false: it knows the kind in no version.
+func (k *kinds) served(kind schema.GroupKind, but string) (string, bool, error) {
+	m, err := k.mapper.RESTMapping(kind)
+	if err == nil && m.GroupVersionKind.Version == but {
+		k.mapper.Reset() // it was asked before that changed
+		m, err = k.mapper.RESTMapping(kind)
+	}
+	switch {
+	case meta.IsNoMatchError(err):
+		return "", false, nil
+	case err != nil:
+		return "", false, err
+	case m.GroupVersionKind.Version == but:
+		return "", false, fmt.Errorf("%s is listed, and not served yet", but)
+	}
+	return m.GroupVersionKind.Version, true, nil
 }

@@ -32,6 +32,7 @@ func copier(t *testing.T) (*node, *memory, string) {
 	n.store.mounts = func() ([]*mountinfo.Info, error) { return nil, nil }
 	n.store.left = roomy
 	t.Cleanup(n.copying.wait)
+	t.Cleanup(n.clearing.wait)
 	use(t, n.store, named(1), "", "before")
 	return n, kernel, root
 }
@@ -59,15 +60,28 @@ func use(t *testing.T, s *store, name, from, text string) string {
 // afterCopies lets a node copy until it is done, and returns its report.
 func afterCopies(t *testing.T, n *node, copies ...Copy) Report {
 	t.Helper()
-	if _, err := n.obey(t.Context(), nil, copies); err != nil {
-		t.Fatal(err)
+	for range 3 { // what was not finished is removed, a copy is made, and what was not finished of that is removed
+		if _, err := n.obey(t.Context(), nil, copies); err != nil {
+			t.Fatal(err)
+		}
+		n.copying.wait()
+		n.clearing.wait()
 	}
-	n.copying.wait()
 	r, err := n.obey(t.Context(), nil, copies)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return r
+}
+
+// afterRemoval lets a node destroy until it is done, and returns its report.
+func afterRemoval(t *testing.T, n *node, names ...string) (Report, error) {
+	t.Helper()
+	if _, err := n.obey(t.Context(), names, nil); err != nil {
+		t.Fatal(err)
+	}
+	n.clearing.wait()
+	return n.obey(t.Context(), names, nil)
 }
 
 // TestCopies takes a snapshot, changes the volume, and makes a volume of the snapshot and one of the volume.
@@ -114,7 +128,7 @@ func TestCopies(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 	// What was destroyed does not come back, with other data.
-	if r, err := n.obey(t.Context(), []string{snapped(1)}, nil); err != nil || !slices.Equal(r.Gone, []string{snapped(1)}) || len(r.Volumes) != 3 {
+	if r, err := afterRemoval(t, n, snapped(1)); err != nil || !slices.Equal(r.Gone, []string{snapped(1)}) || len(r.Volumes) != 3 {
 		t.Errorf("%+v, %v", r, err)
 	}
 	if r := afterCopies(t, n, take); !strings.Contains(r.Waits[snapped(1)], "its data are lost") || len(r.Volumes) != 3 {
@@ -156,13 +170,17 @@ func TestCopyWaits(t *testing.T) {
 		t.Fatal(err)
 	}
 	none := func(string) error { t.Error("it was shown"); return nil }
+	retired := func(name string) error {
+		_, err := n.store.retire(name)
+		return err
+	}
 	for _, c := range []struct {
 		want string
 		err  error
 	}{
-		{"it is being copied", n.store.remove(named(1))},
+		{"it is being copied", retired(named(1))},
 		{"is being copied", n.store.show(named(1), mib, "", none)},
-		{"is being made still", n.store.remove(snapped(1))},
+		{"is being made still", retired(snapped(1))},
 		{"not whole yet", n.store.grow(snapped(1), 2*mib)},
 	} {
 		if c.err == nil || !strings.Contains(c.err.Error(), c.want) {
@@ -195,7 +213,7 @@ func TestCopyStops(t *testing.T) {
 	if err := n.store.finish(j, size, err); !errors.Is(err, context.Canceled) {
 		t.Fatalf("%v", err)
 	}
-	if r, err := n.obey(t.Context(), []string{snapped(1)}, nil); err != nil || len(r.Volumes) != 1 || len(r.Gone) != 1 {
+	if r, err := afterRemoval(t, n, snapped(1)); err != nil || len(r.Volumes) != 1 || len(r.Gone) != 1 {
 		t.Errorf("%+v, %v", r, err)
 	}
 	if j, err = n.store.reserve(take); err != nil {

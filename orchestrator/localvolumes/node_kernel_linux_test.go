@@ -134,7 +134,7 @@ func TestNode(t *testing.T) {
 	publish(named(1), 16*mib)
 	unpublish()
 	unpublish()
-	gone, err := n.obey(ctx, []string{named(1)}, nil)
+	gone, err := afterRemoval(t, n, named(1))
 	if err != nil || len(gone.Volumes) > 0 || len(gone.Gone) != 1 {
 		t.Errorf("%+v, %v", gone, err)
 	}
@@ -273,11 +273,25 @@ func TestSnapshotOnDisk(t *testing.T) {
 	if fitted, err := fill(in("out/file")); fitted < 64 || err != nil {
 		t.Fatalf("%d MiB, %v", fitted, err)
 	}
+	// And what is nobody's project lies deep.
+	if err := os.MkdirAll(in(strings.Repeat("d/", mostOpen)), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(in("out"), in(strings.Repeat("d/", mostOpen)+"out")); !errors.Is(err, unix.EXDEV) {
+		t.Errorf("moved between projects: %v", err)
+	}
+	deep := in(strings.Repeat("d/", mostOpen) + "e")
+	if err := os.MkdirAll(filepath.Join(deep, "f/g"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := projectquota.Assign(deep, 0); err != nil {
+		t.Fatal(err)
+	}
 	hide()
 	if r := afterCopies(t, n, Copy{Name: snapped(3), Of: named(2), Size: 16 * mib}); !strings.Contains(r.Waits[snapped(3)], "more is in "+named(2)) || len(r.Volumes) != 3 {
 		t.Errorf("%+v", r)
 	}
-	if gone, err := n.obey(ctx, []string{named(1), named(2), snapped(1)}, nil); err != nil || len(gone.Volumes) > 0 {
+	if gone, err := afterRemoval(t, n, named(1), named(2), snapped(1)); err != nil || len(gone.Volumes) > 0 {
 		t.Errorf("%+v, %v", gone, err)
 	}
 	if err := mount.Unmount(data.Target); err != nil {

@@ -90,6 +90,7 @@ type node struct {
 	problem    string
 	changed    chan struct{}
 	copying    copying
+	clearing   clearing
 	pods       func(ctx context.Context) (names map[string]string, err error) // namespace/name of the node's pods, by UID
 }
 
@@ -199,6 +200,7 @@ func (n *node) follow(ctx context.Context, kubeconfig string, tell func(detail s
 	factory.Start(ctx.Done())
 	defer factory.Shutdown()
 	defer n.copying.wait()
+	defer n.clearing.wait()
 	component.Repeat(ctx, n.changed, again, func(ctx context.Context) (string, error) {
 		object, there, err := informer.GetStore().GetByKey(n.name)
 		own, ok := object.(*corev1.Node)
@@ -236,7 +238,7 @@ func (n *node) pass(ctx context.Context, api kubernetes.Interface, own *corev1.N
 	return problems
 }
 
-// obey destroys what is obsolete, goes on with what was not finished, lets one copy begin, which ends by itself or with ctx, and reports. Of a
+// obey takes out of use what is obsolete, and lets its removal and one copy begin, which end by themselves or with ctx, and reports. Of a
 // list that is too long for the report the rest has to wait: whoever wrote it has it shorter when the first of it are done.
 func (n *node) obey(ctx context.Context, obsolete []string, copies []Copy) (Report, error) {
 	report := Report{Problem: n.problem, Filesystem: n.filesystem}
@@ -249,16 +251,14 @@ func (n *node) obey(ctx context.Context, obsolete []string, copies []Copy) (Repo
 	n.copying.keep(func(name string) bool {
 		return slices.ContainsFunc(copies, func(c Copy) bool { return c.Name == name }) && !slices.Contains(obsolete, name)
 	})
-	for _, name := range n.store.unfinished() {
-		problems = append(problems, n.store.remove(name))
-	}
 	for _, name := range slices.Sorted(slices.Values(obsolete)) {
-		if err := n.store.remove(name); err != nil {
-			problems = append(problems, err)
-			continue
+		left, err := n.store.retire(name)
+		problems = append(problems, err)
+		if !left {
+			report.Gone = append(report.Gone, name)
 		}
-		report.Gone = append(report.Gone, name)
 	}
+	problems = append(problems, n.clear(ctx))
 	problems = append(problems, n.copy(ctx, copies, &report))
 	size, err := n.size()
 	if err != nil {

@@ -1,6 +1,7 @@
 package localvolumes
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -320,13 +321,51 @@ func (s *store) raise(name string, size int64) (grown bool, err error) {
 	return false, nil
 }
 
-// remove destroys a volume that is there. While something of it is mounted it stays, and that is an error.
-func (s *store) remove(name string) error {
-	v, folder, err := s.retire(name)
-	if folder == "" || err != nil {
-		return err
+// retire takes a volume out of use, for good, and tells whether something of it is left on the disk, which clear removes. While something of it
+// is mounted it stays, and that is an error.
+func (s *store) retire(name string) (left bool, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	v, there := s.all[name]
+	switch {
+	case !there:
+		return false, nil
+	case v.going:
+		return true, nil
+	case v.making:
+		return true, fmt.Errorf("%s: cannot be destroyed: it is being made still", name)
+	case s.reading[name] > 0:
+		return true, fmt.Errorf("%s: cannot be destroyed: it is being copied", name)
 	}
-	if err := os.RemoveAll(folder); err != nil { // outside the lock: it may take long
+	places, err := s.mountedAt(name)
+	if err != nil {
+		return true, err
+	}
+	if len(places) > 0 {
+		return true, fmt.Errorf("volume %s: cannot be destroyed: it is still mounted at %s", name, places[0])
+	}
+	err = s.remember(name)
+	if err == nil {
+		err = os.Rename(filepath.Join(s.root, volumes, name), filepath.Join(s.root, removing, name))
+	}
+	if err != nil {
+		return true, fmt.Errorf("volume %s: cannot be destroyed: %w", name, err)
+	}
+	v.going = true
+	s.all[name] = v
+	return true, persist(filepath.Join(s.root, removing))
+}
+
+// clear removes what is left of a volume that was retired. It may take long, and holds nobody up.
+func (s *store) clear(ctx context.Context, name string) error {
+	s.mu.Lock()
+	v, there := s.all[name]
+	s.mu.Unlock()
+	if !there || !v.going {
+		return nil
+	}
+	own := func(folder string) error { return s.quotas.Assign(folder, v.project) }
+	if err := removeTree(ctx, filepath.Join(s.root, removing, name), own); err != nil {
 		return fmt.Errorf("volume %s: cannot be destroyed: %w", name, err)
 	}
 	if err := s.quotas.SetLimit(s.root, v.project, nothing); err != nil && !errors.Is(err, unix.ESRCH) {
@@ -336,42 +375,6 @@ func (s *store) remove(name string) error {
 	defer s.mu.Unlock()
 	delete(s.all, name)
 	return nil
-}
-
-// retire takes a volume out of use and returns where it lies now; an empty folder if it is not there.
-func (s *store) retire(name string) (volume, string, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	v, there := s.all[name]
-	if !there {
-		return v, "", nil
-	}
-	folder := filepath.Join(s.root, removing, name)
-	switch {
-	case v.going:
-		return v, folder, nil
-	case v.making:
-		return v, "", fmt.Errorf("%s: cannot be destroyed: it is being made still", name)
-	case s.reading[name] > 0:
-		return v, "", fmt.Errorf("%s: cannot be destroyed: it is being copied", name)
-	}
-	places, err := s.mountedAt(name)
-	if err != nil {
-		return v, "", err
-	}
-	if len(places) > 0 {
-		return v, "", fmt.Errorf("volume %s: cannot be destroyed: it is still mounted at %s", name, places[0])
-	}
-	err = s.remember(name)
-	if err == nil {
-		err = os.Rename(filepath.Join(s.root, volumes, name), folder)
-	}
-	if err != nil {
-		return v, "", fmt.Errorf("volume %s: cannot be destroyed: %w", name, err)
-	}
-	v.going = true
-	s.all[name] = v
-	return v, folder, persist(filepath.Join(s.root, removing))
 }
 
 // remember writes down that a volume is destroyed, and waits until that is on the disk.
@@ -403,17 +406,13 @@ func (s *store) forget() error {
 	return renameio.WriteFile(filepath.Join(s.root, destroyed), []byte(kept), 0o600)
 }
 
-// unfinished are the volumes whose removal was begun.
-func (s *store) unfinished() []string {
+// retired are the volumes of which something is left on the disk.
+func (s *store) retired() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	going := maps.Clone(s.all)
 	maps.DeleteFunc(going, func(_ string, v volume) bool { return !v.going })
-	names := []string{}
-	for name := range going {
-		names = append(names, name)
-	}
-	return names
+	return slices.Sorted(maps.Keys(going))
 }
 
 // persist waits until a folder is on the disk.

@@ -121,13 +121,13 @@ func TestStore(t *testing.T) {
 	if left, err := os.ReadDir(filepath.Join(root, making)); err != nil || len(left) > 0 {
 		t.Errorf("what was not finished is there still: %v, %v", left, err)
 	}
-	if got := s.unfinished(); !slices.Equal(got, []string{named(2)}) {
+	if got := s.retired(); !slices.Equal(got, []string{named(2)}) {
 		t.Errorf("to be removed: %v", got)
 	}
 	if _, err := s.ensure(named(2), mib, ""); err == nil {
 		t.Error("a volume that is being removed was used")
 	}
-	if err := s.remove(named(2)); err != nil {
+	if err := s.clear(t.Context(), named(2)); err != nil {
 		t.Error(err)
 	}
 	if _, err := s.ensure(named(4), mib, ""); err != nil || s.all[named(4)].project <= second {
@@ -150,17 +150,29 @@ func TestRemove(t *testing.T) {
 		s.mounts = func() ([]*mountinfo.Info, error) {
 			return []*mountinfo.Info{{Root: "/lib/local-volumes/volumes/" + named(1) + at, Mountpoint: "/pod"}}, nil
 		}
-		if err := s.remove(named(1)); err == nil || !strings.Contains(err.Error(), "still mounted at /pod") {
+		if _, err := s.retire(named(1)); err == nil || !strings.Contains(err.Error(), "still mounted at /pod") {
 			t.Errorf("%v", err)
+		}
+		if err := s.clear(t.Context(), named(1)); err != nil {
+			t.Error(err)
+		}
+		if _, err := os.Stat(folder); err != nil {
+			t.Fatalf("what is in use was removed: %v", err)
 		}
 	}
 	s.mounts = func() ([]*mountinfo.Info, error) {
 		return []*mountinfo.Info{{Root: "/lib/local-volumes/volumes/" + named(1) + "0", Mountpoint: "/pod"}, {Root: "/lib/local-volumes", Mountpoint: "/x"}}, nil
 	}
 	for range 2 {
-		if err := s.remove(named(1)); err != nil {
-			t.Fatal(err)
+		if left, err := s.retire(named(1)); !left || err != nil {
+			t.Fatal(left, err)
 		}
+	}
+	if err := s.clear(t.Context(), named(1)); err != nil {
+		t.Fatal(err)
+	}
+	if left, err := s.retire(named(1)); left || err != nil {
+		t.Error(left, err)
 	}
 	if _, err := os.Stat(folder); !errors.Is(err, fs.ErrNotExist) || len(s.sizes()) > 0 {
 		t.Errorf("it is there still: %v, %v", err, s.sizes())
@@ -211,7 +223,7 @@ func TestUnsupported(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	report, err := n.obey(t.Context(), []string{named(2), named(1)}, nil)
+	report, err := afterRemoval(t, n, named(2), named(1))
 	if err != nil || report.Problem == "" || !slices.Equal(report.Gone, []string{named(1), named(2)}) {
 		t.Errorf("%+v, %v", report, err)
 	}
@@ -298,7 +310,11 @@ func TestNumbersOfOthers(t *testing.T) {
 		}
 	}
 	for n := 1; n < 4; n++ {
-		if err := errors.Join(s.grow(named(n+1), 100*mib), s.remove(named(n+1))); err != nil {
+		err := s.grow(named(n+1), 100*mib)
+		if err == nil {
+			_, err = s.retire(named(n + 1))
+		}
+		if err := errors.Join(err, s.clear(t.Context(), named(n+1))); err != nil {
 			t.Error(err)
 		}
 	}

@@ -12,7 +12,7 @@ const (
 	pause    = time.Second
 	pauseOwn = 500 * time.Millisecond
 	// patience is how long an API server may take to answer.
-	patience = time.Second
+	patience = 900 * time.Millisecond
 	// lateAtMost is how many answers in a row may be late until a server counts as not ready.
 	lateAtMost = 1
 )

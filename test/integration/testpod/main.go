@@ -190,6 +190,18 @@ func serve(address string) error {
 			http.Error(w, err.Error(), http.StatusBadGateway)
 		}
 	})
+	http.HandleFunc("/spin", func(w http.ResponseWriter, r *http.Request) { // keep a processor busy for a while, at most an hour
+		d, err := time.ParseDuration(r.URL.Query().Get("for"))
+		if err != nil || d < 0 || d > time.Hour {
+			http.Error(w, "for how long?", http.StatusBadRequest)
+			return
+		}
+		go func() {
+			for end := time.Now().Add(d); time.Now().Before(end); {
+			}
+		}()
+		fmt.Fprintln(w, "spins for", d)
+	})
 	counted := 0
 	http.HandleFunc("/count/{lines}", func(w http.ResponseWriter, r *http.Request) { // print so many more numbered lines of 15 KiB
 		lines, err := strconv.Atoi(r.PathValue("lines"))

@@ -1,0 +1,118 @@
+package localvolumes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// dig makes folders that lie within each other, which no path could name, and a file in the last one.
+func dig(t *testing.T, folder string, depth int) {
+	t.Helper()
+	at, err := unix.Open(folder, unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	for range depth {
+		if err != nil {
+			break
+		}
+		below := -1
+		if err = unix.Mkdirat(at, "d", 0o700); err == nil {
+			below, err = unix.Openat(at, "d", unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+		}
+		unix.Close(at)
+		at = below
+	}
+	if err == nil {
+		err = unix.Mknodat(at, "file", unix.S_IFREG|0o600, 0)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	unix.Close(at)
+}
+
+// TestRemoveTree: however deep a pod's folders lie, and whatever they are called, they go with few descriptors, and what is elsewhere stays.
+func TestRemoveTree(t *testing.T) {
+	elsewhere := t.TempDir()
+	kept := filepath.Join(elsewhere, "kept")
+	folder := filepath.Join(t.TempDir(), "volume")
+	err := errors.Join(os.Mkdir(folder, 0o700), os.WriteFile(kept, nil, 0o600), os.Symlink(elsewhere, filepath.Join(folder, "link")), os.Mkdir(filepath.Join(folder, "second"), 0o700))
+	for n := range 3 * atOnce {
+		err = errors.Join(err, os.WriteFile(filepath.Join(folder, "second", fmt.Sprint(n)), nil, 0o600))
+	}
+	for n := range 5 { // names that removal would give
+		err = errors.Join(err, os.MkdirAll(filepath.Join(folder, fmt.Sprint("deep-", n), "x"), 0o700))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	dig(t, folder, 3000)
+	dig(t, filepath.Join(folder, "second"), 500)
+
+	var limit syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	few := limit
+	few.Cur = 4 * mostOpen
+	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &few); err != nil {
+		t.Fatal(err)
+	}
+	err = removeTree(t.Context(), folder, func(string) error { return errors.New("nothing is of another project") })
+	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	if err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Lstat(folder); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("it is there still: %v", err)
+	}
+	if _, err := os.Stat(kept); err != nil {
+		t.Errorf("what a link led to: %v", err)
+	}
+	if err := removeTree(t.Context(), folder, nil); err != nil {
+		t.Errorf("once more: %v", err)
+	}
+}
+
+// TestClearing: what is removed holds nobody up; what cannot be is told, tried again, and does not keep the rest.
+func TestClearing(t *testing.T) {
+	n, _, root := copier(t)
+	for _, name := range []string{named(2), named(3)} {
+		if _, err := n.store.ensure(name, mib, ""); err != nil {
+			t.Fatal(err)
+		}
+	}
+	stopped, stop := context.WithCancelCause(t.Context())
+	stop(errors.New("the machine stops"))
+	r, err := n.obey(stopped, []string{named(2)}, nil)
+	if err != nil || len(r.Gone) > 0 || r.Volumes[named(2)] != mib {
+		t.Errorf("before it is removed: %+v, %v", r, err)
+	}
+	n.clearing.wait()
+	if _, err := os.Stat(filepath.Join(root, removing, named(2))); err != nil {
+		t.Errorf("the machine stops, and removal does not: %v", err)
+	}
+	if _, err := n.store.retire(named(3)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := n.obey(t.Context(), []string{named(2), named(3)}, nil); err == nil {
+		t.Error("that something is left was not told")
+	}
+	n.clearing.wait()
+	select {
+	case <-n.changed:
+	case <-time.After(10 * time.Second):
+		t.Error("that it is gone was not told")
+	}
+	if r, err := n.obey(t.Context(), []string{named(2), named(3)}, nil); err != nil || len(r.Gone) != 2 || len(r.Volumes) != 1 {
+		t.Errorf("%+v, %v", r, err)
+	}
+}
