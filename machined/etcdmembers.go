@@ -79,6 +79,14 @@ func (a etcdAPI) Recover(ctx context.Context, _ *api.EtcdRecoverRequest) (*api.E
 	if err != nil {
 		return nil, err
 	}
+	// The others may have come back before it started anew; then it did not go on alone, but with them.
+	now, err := ask[nodespec.EtcdStatus](ctx, a.m, paths.UserAPI, "data-status", nil)
+	if err != nil {
+		return nil, status.Errorf(codes.Unavailable, "etcd: it serves, and whether it goes on alone is not known: %v; `orlopctl etcd members` tells", err)
+	}
+	if i := slices.IndexFunc(now.Members, func(m nodespec.EtcdMember) bool { return slices.Contains(done.IDs, m.ID) }); i >= 0 {
+		return nil, status.Errorf(codes.FailedPrecondition, "etcd: nobody was left out: %s has come back meanwhile, and a quorum answers", now.Members[i].Name)
+	}
 	a.m.forgetting.afresh()
 	a.m.events.add("etcd", "op", fmt.Sprintf("etcd goes on without %s, asked by %s", strings.Join(done.Dropped, ", "), caller(ctx)))
 	return &api.EtcdRecoverResponse{Dropped: done.Dropped}, nil

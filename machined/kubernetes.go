@@ -87,7 +87,7 @@ func nodeSpec(c *config.Config, state network.State, r release.Release) (nodespe
 func clusterDNS(c config.ClusterDNS, own []netip.Addr) nodespec.DNS {
 	dns := nodespec.DNS{Upstreams: c.Upstreams.AddrPorts(), CacheTTL: int(time.Duration(c.CacheTTL) / time.Second)}
 	if len(dns.Upstreams) == 0 {
-		for _, a := range own {
+		for _, a := range own[:min(len(own), config.MaxNameServers)] { // networks may name dozens, and CoreDNS does not start with as many
 			dns.Upstreams = append(dns.Upstreams, netip.AddrPortFrom(a, config.PortDNS))
 		}
 	}

@@ -54,6 +54,7 @@ func TestVirtualAddresses(t *testing.T) {
 func TestClusterDNS(t *testing.T) {
 	at := netip.MustParseAddrPort
 	own := []netip.Addr{netip.MustParseAddr("192.0.2.53"), netip.MustParseAddr("2001:db8::53")}
+	many := slices.Repeat(own[:1], 20) // CoreDNS does not start with more than 15
 	stubs := []config.StubDomain{{Domain: "corp.example", Servers: config.NameServers{config.NameServer(at("10.0.0.3:5353"))}}}
 	asStubs := []nodespec.StubDomain{{Domain: "corp.example", Servers: []netip.AddrPort{at("10.0.0.3:5353")}}}
 	ttl := config.Duration(90 * time.Second)
@@ -64,6 +65,7 @@ func TestClusterDNS(t *testing.T) {
 	}{
 		{config.ClusterDNS{CacheTTL: ttl}, nil, nodespec.DNS{CacheTTL: 90}},
 		{config.ClusterDNS{CacheTTL: ttl}, own, nodespec.DNS{CacheTTL: 90, Upstreams: []netip.AddrPort{at("192.0.2.53:53"), at("[2001:db8::53]:53")}}},
+		{config.ClusterDNS{CacheTTL: ttl}, many, nodespec.DNS{CacheTTL: 90, Upstreams: slices.Repeat([]netip.AddrPort{at("192.0.2.53:53")}, 8)}},
 		{
 			config.ClusterDNS{CacheTTL: ttl, Upstreams: config.NameServers{config.NameServer(at("10.0.0.2:53"))}, StubDomains: stubs}, own,
 			nodespec.DNS{CacheTTL: 90, Upstreams: []netip.AddrPort{at("10.0.0.2:53")}, StubDomains: asStubs},

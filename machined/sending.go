@@ -38,9 +38,12 @@ func (s *sending) next(target nodespec.EtcdTarget, now time.Time) bool {
 	return target.Place != "" && s.pending && !now.Before(s.rests)
 }
 
+// begin notes that one is being sent. What comes from now on is not counted in what is left.
+func (s *sending) begin() { s.pending = false }
+
 // sent notes that so many are left after one was sent, or that there was none to send.
 func (s *sending) sent(left int) {
-	s.pending, s.failed, s.rests, s.problem = left > 0, 0, time.Time{}, ""
+	s.pending, s.failed, s.rests, s.problem = s.pending || left > 0, 0, time.Time{}, ""
 }
 
 // failure notes why nothing was sent, and says for how long it rests.
@@ -137,6 +140,9 @@ func (m *machine) sendDue(now time.Time) bool {
 func (m *machine) sendSnapshot(target nodespec.EtcdTarget) (left int, err error) {
 	ctx, cancel := m.within(context.Background(), sendTime)
 	defer cancel()
+	m.sender.mu.Lock()
+	m.sender.state.begin()
+	m.sender.mu.Unlock()
 	done, err := ask[nodespec.EtcdSent](ctx, m, paths.UserAPI, "send-snapshot", target)
 	m.sender.mu.Lock()
 	defer m.sender.mu.Unlock()

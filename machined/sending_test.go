@@ -24,6 +24,15 @@ func TestSending(t *testing.T) {
 	}
 	next(false, nodespec.EtcdTarget{})
 	next(true, one) // there may be some of before
+	s.begin()
+	s.sent(0)
+	next(false, one)
+	s.pending = true
+	s.begin()
+	s.pending = true // one more is made, while another one is being sent
+	s.sent(0)
+	next(true, one)
+	s.begin()
 	s.sent(0)
 	next(false, one)
 	s.pending = true
@@ -78,6 +87,7 @@ func TestSender(t *testing.T) {
 	if a, b := s.problem("a"), s.problem("b"); a != "refused" || b != "" {
 		t.Errorf("%q, %q", a, b)
 	}
+	s.state.begin()
 	s.state.sent(0)
 	s.more()
 	if !s.state.pending || s.problem("a") != "" {

@@ -160,21 +160,31 @@ func readService(o *corev1.Service, parts []any, pools []nodespec.Pool) Service 
 	if !s.Local {
 		return s
 	}
+	var ending []string
 	for _, part := range parts {
 		slice, ok := part.(*discoveryv1.EndpointSlice)
 		if !ok {
 			continue
 		}
 		for _, e := range slice.Endpoints {
-			if e.NodeName != nil && (e.Conditions.Ready == nil || *e.Conditions.Ready) {
+			switch c := e.Conditions; {
+			case e.NodeName == nil:
+			case c.Ready == nil || *c.Ready:
 				s.Endpoints = append(s.Endpoints, *e.NodeName)
+			case deref(c.Serving) && deref(c.Terminating):
+				ending = append(ending, *e.NodeName)
 			}
 		}
+	}
+	if len(s.Endpoints) == 0 {
+		s.Endpoints = ending // which kube-proxy leads to when there are no others (its topology.go, KEP-1669)
 	}
 	slices.Sort(s.Endpoints)
 	s.Endpoints = slices.Compact(s.Endpoints)
 	return s
 }
+
+func deref(b *bool) bool { return b != nil && *b }
 
 // addresses are all of the Services.
 func addresses(services []Service) []netip.Addr {

@@ -284,6 +284,18 @@ func TestReadService(t *testing.T) {
 			t.Errorf("%s: too little is kept", policy)
 		}
 	}
+	// Those that end count where there are no others.
+	local := service(corev1.ServiceExternalTrafficPolicyLocal)
+	ends := discoveryv1.Endpoint{NodeName: &here, Conditions: discoveryv1.EndpointConditions{Ready: &no, Serving: &yes, Terminating: &yes}}
+	gone := discoveryv1.Endpoint{NodeName: &there, Conditions: discoveryv1.EndpointConditions{Ready: &no, Serving: &no, Terminating: &yes}}
+	slice.Endpoints = append(slice.Endpoints, ends)
+	if got := readService(local, []any{slice}, pools).Endpoints; !slices.Equal(got, []string{"there"}) {
+		t.Errorf("beside one that is ready: %v", got)
+	}
+	slice.Endpoints = []discoveryv1.Endpoint{gone, ends, ends}
+	if got := readService(local, []any{slice}, pools).Endpoints; !slices.Equal(got, []string{"here"}) {
+		t.Errorf("the last one that serves: %v", got)
+	}
 }
 
 func TestReadNode(t *testing.T) {

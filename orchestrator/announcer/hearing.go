@@ -11,8 +11,9 @@ import (
 //
 // Each node whose announcer works announces its own address every second. A node that announced it is heard until there was nothing of it for
 // 2 seconds, and from then on silent until it announces it again. After 1.2 seconds it is asked, which its kernel answers: a machine that is
-// busy, or whose announcer is being started again, is there. Other packets of it do not make a silent node heard, because its kernel sends
-// them too, also where no announcer works.
+// busy, or whose announcer is being started again, is there; but not for longer than patience without an announcement: an announcer that starts while the
+// API server is away has nothing to answer for, and its node's addresses would be nobody's until that is back. Other packets of it do not make a
+// silent node heard, because its kernel sends them too, also where no announcer works.
 type hearing struct {
 	listened time.Duration   // since it began to listen
 	stepped  time.Time       // the last step
@@ -23,8 +24,12 @@ type hearing struct {
 // peer is a node that is heard.
 type peer struct {
 	quiet time.Duration   // there was nothing of it
+	mute  time.Duration   // it did not announce itself
 	last  neighbour.Claim // by which it was heard
 }
+
+// patience is how long a node that is there need not announce itself, to be heard. The process of an announcer starts in less.
+const patience = 30 * time.Second
 
 // listening is what a step has to do.
 type listening struct {
@@ -51,10 +56,14 @@ func (h hearing) step(now time.Time, others []Node, claims []neighbour.Claim) (h
 	for _, n := range others {
 		p, heard := h.heard[n.Name]
 		p.quiet += passed
+		p.mute += passed
 		for _, c := range claims {
-			if slices.Contains(n.Addresses, c.Address) && (heard || c.Announced) {
+			if slices.Contains(n.Addresses, c.Address) && (heard && p.mute < patience || c.Announced) {
 				do.back = do.back || !heard && h.silent(n.Name)
-				p, heard = peer{last: c}, true
+				p.quiet, p.last, heard = 0, c, true
+			}
+			if c.Announced && slices.Contains(n.Addresses, c.Address) {
+				p.mute = 0
 			}
 		}
 		if !heard || p.quiet >= neighbour.Silence {

@@ -28,6 +28,8 @@ func TestHearing(t *testing.T) {
 		"a new one":            {"..............!.", "bbbbbbbbbbssssHh"},
 		"the node stood still": {"!....__........", "hhhhh???sssssss"}, // two steps count
 		"stood still for long": {"!---!", "hHH?h"},
+		"its kernel for long":  {"!" + strings.Repeat("+", 160), strings.Repeat("h", 155) + "????ss"},
+		"its kernel, and back": {"!" + strings.Repeat("+", 140) + "!" + strings.Repeat("+", 100), strings.Repeat("h", 242)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			others := []Node{{Name: "other", Addresses: []netip.Addr{vip4}}}

@@ -148,7 +148,9 @@ func (a *agent) run(ctx context.Context, links <-chan struct{}, versions <-chan 
 				anew = true
 			}
 		case other := <-a.ports.Heard:
-			a.heard = append(a.heard, other)
+			if a.known { // else nothing is made of it, however long that lasts
+				a.heard = append(a.heard, other)
+			}
 			continue
 		case f := <-a.ports.Failed:
 			klog.Infof("%s: %v", Name, f.Err)

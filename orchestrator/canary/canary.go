@@ -18,6 +18,9 @@ import (
 // Namespace is where the sandbox would be if it were a pod's. There is no such namespace in the API server.
 const Namespace = "orlop-canary"
 
+// uid is the canary's; those of pods have the form of RFC 9562.
+const uid = "orlop-canary"
+
 // group is the kubelet's group of all pods.
 const group = "/kubepods"
 
@@ -33,7 +36,7 @@ func Run(ctx context.Context, dirs layout.Dirs) (err error) {
 		return err
 	}
 	made, err := runtime.RunPodSandbox(ctx, &cri.RunPodSandboxRequest{Config: &cri.PodSandboxConfig{
-		Metadata: &cri.PodSandboxMetadata{Name: "canary", Namespace: Namespace, Uid: "orlop-canary"},
+		Metadata: &cri.PodSandboxMetadata{Name: "canary", Namespace: Namespace, Uid: uid},
 		Hostname: "canary",
 		Labels:   map[string]string{label: "true"},
 		Linux: &cri.LinuxPodSandboxConfig{
@@ -63,13 +66,16 @@ func Run(ctx context.Context, dirs layout.Dirs) (err error) {
 // label marks the sandbox.
 const label = "orlop.dev/canary"
 
-// remove removes every sandbox with the label.
+// remove removes every sandbox of a canary: pods may have its label, too, and no pod its UID.
 func remove(ctx context.Context, runtime cri.RuntimeServiceClient) error {
 	all, err := runtime.ListPodSandbox(ctx, &cri.ListPodSandboxRequest{Filter: &cri.PodSandboxFilter{LabelSelector: map[string]string{label: "true"}}})
 	if err != nil {
 		return fmt.Errorf("containerd: cannot list sandboxes: %w", err)
 	}
 	for _, s := range all.Items {
+		if s.Metadata.GetUid() != uid {
+			continue
+		}
 		if _, err := runtime.StopPodSandbox(ctx, &cri.StopPodSandboxRequest{PodSandboxId: s.Id}); err != nil {
 			return fmt.Errorf("containerd: cannot stop the canary's sandbox: %w", err)
 		}

@@ -27,7 +27,11 @@ func (r *runtime) ListPodSandbox(_ context.Context, q *cri.ListPodSandboxRequest
 	out := &cri.ListPodSandboxResponse{}
 	if q.Filter.LabelSelector[label] == "true" {
 		for _, s := range r.sandboxes {
-			out.Items = append(out.Items, &cri.PodSandbox{Id: s})
+			of := &cri.PodSandboxMetadata{Uid: uid}
+			if s == "tenant" {
+				of.Uid = "0a1b2c3d-0000-4000-8000-000000000001"
+			}
+			out.Items = append(out.Items, &cri.PodSandbox{Id: s, Metadata: of})
 		}
 	}
 	return out, nil
@@ -63,12 +67,14 @@ func TestRun(t *testing.T) {
 		runtime runtime
 		log     string
 		err     string
+		left    string
 	}{
-		{"all is well", runtime{ip: "10.0.0.2"}, "run, stop new, remove new", ""},
-		{"after one that was cut short", runtime{ip: "10.0.0.2", sandboxes: []string{"old"}}, "stop old, remove old, run, stop new, remove new", ""},
-		{"runc does not start", runtime{fails: net.ErrClosed}, "run", "cannot make a pod's sandbox"},
-		{"no address", runtime{}, "run, stop new, remove new", "has no address"},
-		{"it ended at once", runtime{ip: "10.0.0.2", state: cri.PodSandboxState_SANDBOX_NOTREADY}, "run, stop new, remove new", "SANDBOX_NOTREADY"},
+		{"all is well", runtime{ip: "10.0.0.2"}, "run, stop new, remove new", "", ""},
+		{"after one that was cut short", runtime{ip: "10.0.0.2", sandboxes: []string{"old"}}, "stop old, remove old, run, stop new, remove new", "", ""},
+		{"beside a pod that has the canary's label", runtime{ip: "10.0.0.2", sandboxes: []string{"tenant"}}, "run, stop new, remove new", "", "tenant"},
+		{"runc does not start", runtime{fails: net.ErrClosed}, "run", "cannot make a pod's sandbox", ""},
+		{"no address", runtime{}, "run, stop new, remove new", "has no address", ""},
+		{"it ended at once", runtime{ip: "10.0.0.2", state: cri.PodSandboxState_SANDBOX_NOTREADY}, "run, stop new, remove new", "SANDBOX_NOTREADY", ""},
 	} {
 		dirs := layout.Dirs{ContainerdSocket: t.TempDir() + "/s"}
 		l, err := net.Listen("unix", dirs.ContainerdSocket)
@@ -83,7 +89,7 @@ func TestRun(t *testing.T) {
 		if c.err == "" && err != nil || c.err != "" && (err == nil || !strings.Contains(err.Error(), c.err)) {
 			t.Errorf("%s: %v", c.what, err)
 		}
-		if got := strings.Join(c.runtime.log, ", "); got != c.log || len(c.runtime.sandboxes) != 0 {
+		if got := strings.Join(c.runtime.log, ", "); got != c.log || strings.Join(c.runtime.sandboxes, "") != c.left {
 			t.Errorf("%s: %s; left %v", c.what, got, c.runtime.sandboxes)
 		}
 	}

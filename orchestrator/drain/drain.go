@@ -8,6 +8,7 @@
 package drain
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -141,18 +142,16 @@ type drain struct {
 	api       kubernetes.Interface
 	node      string
 	order     nodespec.DrainOrder
-	closed    bool
 	evicted   map[types.UID]bool
 	forbidden bool // a budget forbade something in the last round
 }
 
-// round closes the node, asks for the eviction of every pod that has not been asked to end, and says which are left and why.
+// round closes the node, asks for the eviction of every pod that has not been asked to end, and says which are left and why. That one cannot be
+// evicted does not keep the others; it is an error of the round all the same. The node is closed in each round: process "node", if it is started
+// anew meanwhile, opens it (Run).
 func (d *drain) round(ctx context.Context) (left []string, err error) {
-	if !d.closed {
-		if err := closeNode(ctx, d.api, d.node); err != nil {
-			return nil, err
-		}
-		d.closed = true
+	if err := closeNode(ctx, d.api, d.node); err != nil {
+		return nil, err
 	}
 	list, err := d.api.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{
 		FieldSelector: fields.OneTermEqualSelector("spec.nodeName", d.node).String(),
@@ -162,16 +161,17 @@ func (d *drain) round(ctx context.Context) (left []string, err error) {
 	}
 	d.forbidden = false
 	for _, p := range slices.DeleteFunc(list.Items, stays) {
-		why := "still ending"
+		why, failed := "still ending", error(nil)
 		if p.DeletionTimestamp == nil {
-			why, err = d.evict(ctx, &p)
-			if err != nil {
-				return nil, fmt.Errorf("pod %s/%s: cannot evict: %w", p.Namespace, p.Name, err)
-			}
+			why, failed = d.evict(ctx, &p)
+		}
+		if failed != nil {
+			err = cmp.Or(err, fmt.Errorf("pod %s/%s: cannot evict: %w", p.Namespace, p.Name, failed))
+			continue
 		}
 		left = append(left, fmt.Sprintf("pod %s/%s: %s", p.Namespace, p.Name, why))
 	}
-	return left, nil
+	return left, err
 }
 
 // evict asks for the eviction of one pod, and says how that went.
@@ -180,11 +180,12 @@ func (d *drain) evict(ctx context.Context, p *corev1.Pod) (string, error) {
 	err := d.api.PolicyV1().Evictions(p.Namespace).Evict(ctx, &policyv1.Eviction{
 		ObjectMeta: metav1.ObjectMeta{Name: p.Name, Namespace: p.Namespace}, DeleteOptions: only,
 	})
-	if budget, ok := apierrors.StatusCause(err, policyv1.DisruptionBudgetCause); ok {
-		if !d.order.Delete {
-			d.forbidden = true
-			return "must stay: " + budget.Message, nil
-		}
+	budget, forbidden := apierrors.StatusCause(err, policyv1.DisruptionBudgetCause)
+	switch {
+	case forbidden && !d.order.Delete:
+		d.forbidden = true
+		return "must stay: " + budget.Message, nil
+	case forbidden, d.order.Delete && apierrors.IsInternalError(err): // which is what the server says of a pod with two budgets
 		err = d.api.CoreV1().Pods(p.Namespace).Delete(ctx, p.Name, *only)
 	}
 	switch {
@@ -192,6 +193,8 @@ func (d *drain) evict(ctx context.Context, p *corev1.Pod) (string, error) {
 		d.evicted[p.UID] = true
 		return "still ending", nil
 	case apierrors.IsNotFound(err), apierrors.IsConflict(err): // it went by itself, or another one has its name
+		return "still ending", nil
+	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause): // it goes with its namespace
 		return "still ending", nil
 	case apierrors.IsTooManyRequests(err): // the server is busy
 		return "not asked yet: " + err.Error(), nil

@@ -19,6 +19,7 @@ import (
 
 	"github.com/orlop-os/orlop/orchestrator/layout"
 	"github.com/orlop-os/orlop/pkg/nodespec"
+	"github.com/orlop-os/orlop/pkg/quorum"
 )
 
 // Command is what machined asks about etcd, in a process of its own as the user of process "api". It reads a question, and its answer is
@@ -129,6 +130,13 @@ func connect(ctx context.Context, dirs layout.Dirs) (*clientv3.Client, error) {
 // silence is the log of clients: what goes wrong is in their answers.
 var silence = zap.NewNop()
 
+// answer is what etcd says of itself, within askTime: until there is a quorum for the first time it says nothing, and clients would wait for it.
+func answer(ctx context.Context, c *clientv3.Client, dirs layout.Dirs) (*clientv3.StatusResponse, error) {
+	ctx, cancel := context.WithTimeout(ctx, askTime)
+	defer cancel()
+	return c.Status(ctx, endpoint(dirs))
+}
+
 // status is how etcd is. That it does not answer is no error.
 func (k keeper) status(ctx context.Context) nodespec.EtcdStatus {
 	s := nodespec.EtcdStatus{Member: k.spec.NodeName}
@@ -157,8 +165,13 @@ func (k keeper) ask(ctx context.Context, s *nodespec.EtcdStatus) error {
 		return err
 	}
 	defer c.Close()
-	now, err := c.Status(ctx, endpoint(k.dirs))
+	now, err := answer(ctx, c, k.dirs)
 	if err != nil {
+		var others error
+		if s.Members, others = k.waiting(ctx); others == nil {
+			voters, _ := votes(s.Members)
+			return fmt.Errorf("etcd waits for a quorum: %d of %d members run, and %d have to", waitingVotes(s.Members), voters, quorum.Needed(voters))
+		}
 		return fmt.Errorf("etcd does not answer: %w", err)
 	}
 	s.ID, s.Version, s.Revision = id(now.Header.MemberId), now.Version, now.Header.Revision
@@ -198,7 +211,7 @@ func defragment(ctx context.Context, dirs layout.Dirs) (done nodespec.EtcdDefrag
 		return done, err
 	}
 	defer c.Close()
-	before, err := c.Status(ctx, endpoint(dirs))
+	before, err := answer(ctx, c, dirs)
 	if err != nil {
 		return done, fmt.Errorf("etcd: does not answer: %w", err)
 	}
@@ -221,7 +234,7 @@ func defragment(ctx context.Context, dirs layout.Dirs) (done nodespec.EtcdDefrag
 	if _, err := c.Defragment(ctx, endpoint(dirs)); err != nil {
 		return done, fmt.Errorf("etcd: cannot defragment: %w", err)
 	}
-	after, err := c.Status(ctx, endpoint(dirs))
+	after, err := answer(ctx, c, dirs)
 	if err != nil {
 		return done, fmt.Errorf("etcd: does not answer after defragmenting: %w", err)
 	}

@@ -62,16 +62,14 @@ func peerURL(spec nodespec.Spec) string {
 //   - a leader is missed after 1 to 2 seconds, as etcd has it by default: before the address of the API moves (orchestrator/virtualaddress).
 //     A request that a member has passed on to a leader that is gone fails after 5 seconds and twice that second;
 //   - who has a certificate of the etcd CA is believed whichever of its addresses it calls from;
-//   - several learners at once: machines that are switched on together all join, and learners are not part of a quorum;
+//   - several learners at once: machines that are switched on together all join, and learners are not part of a quorum. The number is the same
+//     whatever the configuration names: each member judges by its own which additions it knows of, and does not start with more than it allows;
 //   - requests that take longer than 300 ms are told about (the unit is nanoseconds; embedded, etcd has no default for
 //     it and would tell about every request);
 //   - pre-vote and strict reconfiguration: a member that comes back never disturbs a working cluster.
 func configFile(spec nodespec.Spec, dirs layout.Dirs) component.File {
 	at := func(name string) string { return filepath.Join(dirs.API, name) }
-	clients, advertised, security, learners := "unix://"+dirs.EtcdSocket(), "http://127.0.0.1:2379", "", ""
-	if len(spec.OtherControlPlanes()) > 0 {
-		learners = "max-learners: 16\n"
-	}
+	clients, advertised, security := "unix://"+dirs.EtcdSocket(), "http://127.0.0.1:2379", ""
 	if len(spec.ControlPlanes) > 0 {
 		advertised = clientURL(spec.OwnAddress())
 		clients += "," + advertised
@@ -98,7 +96,8 @@ tls-min-version: TLS1.3
 quota-backend-bytes: 4294967296
 snapshot-count: 5000
 snapshot-catchup-entries: 1000
-%[12]spre-vote: true
+max-learners: 16
+pre-vote: true
 strict-reconfig-check: true
 enable-grpc-gateway: false
 feature-gates: InitialCorruptCheck=true,CompactHashCheck=true
@@ -107,7 +106,7 @@ log-level: warn
 log-outputs: [stderr]
 warning-unary-request-duration: 300000000
 `, spec.NodeName, dirs.EtcdData, dirs.EtcdSocket(), peerURL(spec), spec.Cluster, at(nodespec.EtcdPeerCert), at(nodespec.EtcdPeerKey), at(nodespec.EtcdCA),
-		clients, advertised, security, learners)
+		clients, advertised, security)
 	return component.File{Path: at("etcd.yaml"), Mode: 0o600, Content: content}
 }
 
@@ -140,6 +139,7 @@ func Run(ctx context.Context, file string, spec nodespec.Spec, dirs layout.Dirs,
 	case <-server.Server.StoppingNotify():
 		return errRemoved
 	case <-ctx.Done():
+		server.Server.HardStop() // Close would wait for it to be ready first, which takes a quorum
 		return nil
 	}
 	select {
@@ -153,9 +153,9 @@ func Run(ctx context.Context, file string, spec nodespec.Spec, dirs layout.Dirs,
 }
 
 // start starts the server, after it has become clear what it starts as. A machine that joins needs to know all members at that moment, so it
-// joins anew when another one has come or gone meanwhile.
+// joins anew when another one has come or gone meanwhile. Each time the others remember for good, so it rests longer and longer, up to askSeldom.
 func start(ctx context.Context, file string, k keeper, tell func(why string)) (*embed.Etcd, error) {
-	for {
+	for rest := askEvery; ; rest = min(2*rest, askSeldom) {
 		config, err := embed.ConfigFromFile(file)
 		if err != nil {
 			return nil, fmt.Errorf("%s: cannot use: %w", file, err)
@@ -178,7 +178,7 @@ func start(ctx context.Context, file string, k keeper, tell func(why string)) (*
 		}
 		tell("joins anew: " + err.Error())
 		select {
-		case <-time.After(askEvery):
+		case <-time.After(rest):
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
 		}

@@ -95,7 +95,7 @@ func (k keeper) save(ctx context.Context, spare int64) (nodespec.DataSaved, erro
 	if err := k.forgetSaved(); err != nil {
 		return nodespec.DataSaved{}, err
 	}
-	now, err := c.Status(ctx, endpoint(k.dirs))
+	now, err := answer(ctx, c, k.dirs)
 	if err != nil {
 		return nodespec.DataSaved{}, fmt.Errorf("etcd: cannot save the data: does not answer: %w", err)
 	}

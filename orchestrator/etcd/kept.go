@@ -102,6 +102,10 @@ func (k keeper) keep(ctx context.Context, order nodespec.EtcdKeep, free int) (ma
 	if len(readers) > 0 {
 		copies = 2 // what is read back is not what stays
 	}
+	// What is too much already goes first: the number may be a smaller one now, because there is no room.
+	if err := k.thin(nodespec.EtcdKept{At: time.Now()}, order.Most+1); err != nil {
+		return made, err
+	}
 	if err := k.roomToKeep(copies, free); err != nil {
 		return made, err
 	}
@@ -125,19 +129,31 @@ func (k keeper) keep(ctx context.Context, order nodespec.EtcdKeep, free int) (ma
 	if err != nil {
 		return made, fmt.Errorf("etcd: cannot keep a snapshot: %w", err)
 	}
+	if err := k.thin(made, order.Most); err != nil {
+		return made, err
+	}
 	all, err := k.kept("")
 	if err != nil {
 		return made, err
-	}
-	for _, s := range tooMany(all, made, order.Most) {
-		if err := os.Remove(filepath.Join(folder, s.Name)); err != nil {
-			return made, fmt.Errorf("etcd: cannot remove an old snapshot: %w", err)
-		}
 	}
 	if i := slices.IndexFunc(all, func(s nodespec.EtcdKept) bool { return s.Name == made.Name }); i >= 0 {
 		made = all[i] // with its size
 	}
 	return made, nil
+}
+
+// thin removes those that are too much with one that was made, or is about to be.
+func (k keeper) thin(made nodespec.EtcdKept, most int) error {
+	all, err := k.kept("")
+	if err != nil {
+		return err
+	}
+	for _, s := range tooMany(all, made, most) {
+		if err := os.Remove(filepath.Join(k.at(keptFolder), s.Name)); err != nil {
+			return fmt.Errorf("etcd: cannot remove an old snapshot: %w", err)
+		}
+	}
+	return nil
 }
 
 // fill writes a snapshot into a new file, flushed, for some readers; for everybody if there are none.

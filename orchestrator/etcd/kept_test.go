@@ -113,11 +113,20 @@ func TestKeep(t *testing.T) {
 			}
 		}
 	})
-	if _, err := m.k.keep(t.Context(), nodespec.EtcdKeep{Most: 1}, 0); err == nil || !strings.Contains(err.Error(), "etcd does not run") {
+	if _, err := m.k.keep(t.Context(), nodespec.EtcdKeep{Most: 2}, 0); err == nil || !strings.Contains(err.Error(), "etcd does not run") {
 		t.Errorf("while etcd does not run: %v", err)
 	}
 	if all, err := m.k.kept(""); err != nil || len(all) != 2 || exists(filepath.Join(folder, coming)) {
 		t.Errorf("after a failure there are %+v, %v", all, err)
+	}
+	// Where there is no room, fewer of them make some.
+	m.serve(thisFormat, func(*clientv3.Client) {
+		if _, err := m.k.keep(t.Context(), nodespec.EtcdKeep{Most: 1}, 100); err == nil || !strings.Contains(err.Error(), "DATA has no room for a snapshot") {
+			t.Errorf("without room: %v", err)
+		}
+	})
+	if all, err := m.k.kept(""); err != nil || len(all) != 1 || all[0] != kept {
+		t.Errorf("of one that is to be kept there are %+v, %v", all, err)
 	}
 	if _, err := m.k.prepare(t.Context(), nodespec.EtcdRestore{By: "CN=admin", Kept: kept.Name}, nil, thisFormat); err != nil {
 		t.Fatal(err)

@@ -3,6 +3,7 @@ package etcd
 import (
 	"context"
 	"crypto/tls"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -22,6 +23,7 @@ import (
 	"go.etcd.io/etcd/client/pkg/v3/transport"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/embed"
+	"go.etcd.io/etcd/server/v3/etcdserver/api/membership"
 
 	"github.com/orlop-os/orlop/orchestrator/layout"
 	"github.com/orlop-os/orlop/pkg/nodespec"
@@ -35,12 +37,15 @@ import (
 const (
 	// askTime bounds one question to another machine.
 	askTime = 3 * time.Second
-	// askEvery is between two rounds of them.
-	askEvery = time.Second
+	// askEvery is between two rounds of them, and askSeldom what it comes to between tries to join that fail.
+	askEvery  = time.Second
+	askSeldom = 2 * time.Minute
 	// changeTime bounds a change of the members, which takes a vote of them.
 	changeTime = 10 * time.Second
 	// waitingPath is what a machine that waits answers. etcd, on the same port, does not know it.
 	waitingPath = "/orlop/waiting"
+	// membersPath is what etcd answers there (its etcdhttp, peer.go).
+	membersPath = "/members"
 )
 
 // self is this machine to package quorum.
@@ -225,27 +230,51 @@ func (n newcomer) ask(ctx context.Context, a netip.Addr) quorum.Answer {
 	if list, err := c.MemberList(again, clientv3.WithSerializable()); err == nil {
 		return says(quorum.Stuck, fmt.Errorf("it knows %d members, and not enough of them answer", len(list.Members)))
 	}
+	if list, err := toldToPeers(context.WithoutCancel(ctx), n.dirs, quorum.PeerURL(a)); err == nil {
+		return says(quorum.Stuck, fmt.Errorf("it knows %d members, and not enough of them answer since it started", len(list)))
+	}
 	return says(quorum.Silent, err)
+}
+
+// toldToPeers are the members that an etcd tells at its URL for members. It does so as soon as it runs, of what is on its disk; its port for clients, and
+// its socket, answer nothing until a quorum has been there once since it started (its embed, serve.go).
+func toldToPeers(ctx context.Context, dirs layout.Dirs, url string) ([]membership.Member, error) {
+	answer, err := askPeer(ctx, dirs, url+membersPath)
+	if err != nil {
+		return nil, err
+	}
+	defer answer.Body.Close()
+	var list []membership.Member
+	if answer.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("answers %s", answer.Status)
+	}
+	if err := json.NewDecoder(io.LimitReader(answer.Body, 1<<20)).Decode(&list); err != nil {
+		return nil, fmt.Errorf("its members cannot be decoded: %w", err)
+	}
+	return list, nil
 }
 
 // waits asks a machine's port for members whether it waits, too.
 func (n newcomer) waits(ctx context.Context, a netip.Addr) (bool, error) {
-	config, err := identity(n.dirs).ClientConfig()
-	if err != nil {
-		return false, fmt.Errorf("the certificate for members cannot be used: %w", err)
-	}
-	t := &http.Transport{TLSClientConfig: config}
-	defer t.CloseIdleConnections()
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, quorum.PeerURL(a)+waitingPath, nil)
-	if err != nil {
-		return false, err
-	}
-	answer, err := (&http.Client{Transport: t}).Do(request)
+	answer, err := askPeer(ctx, n.dirs, quorum.PeerURL(a)+waitingPath)
 	if err != nil {
 		return false, err
 	}
 	answer.Body.Close()
 	return answer.StatusCode == http.StatusOK, nil
+}
+
+// askPeer asks at a port for members. It has askTime for all of the answer.
+func askPeer(ctx context.Context, dirs layout.Dirs, url string) (*http.Response, error) {
+	config, err := identity(dirs).ClientConfig()
+	if err != nil {
+		return nil, fmt.Errorf("the certificate for members cannot be used: %w", err)
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return nil, err
+	}
+	return (&http.Client{Transport: &http.Transport{TLSClientConfig: config, DisableKeepAlives: true}, Timeout: askTime}).Do(request)
 }
 
 // connectTo connects with another member's etcd.

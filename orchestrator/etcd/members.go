@@ -28,18 +28,52 @@ import (
 // What an operator does about the members (docs/decisions/0029-members.md): removes one, goes on with one alone when a quorum is lost for
 // good, and has one come back whose data are of no use any more. None of it needs Kubernetes.
 
-// members are what etcd knows of them, and whether each answers. It needs no quorum.
+// waits is the problem of a member that runs and has not heard of a quorum since it started.
+const waits = "it runs, and waits for a quorum"
+
+// members are what etcd knows of them, and whether each answers. It needs no quorum, if there was one since it started.
 func (k keeper) members(ctx context.Context, c *clientv3.Client) ([]nodespec.EtcdMember, error) {
-	list, err := c.MemberList(ctx, clientv3.WithSerializable())
+	asking, cancel := context.WithTimeout(ctx, askTime)
+	defer cancel()
+	list, err := c.MemberList(asking, clientv3.WithSerializable())
 	if err != nil {
 		return nil, fmt.Errorf("etcd: does not tell its members: %w", err)
 	}
-	all := make([]nodespec.EtcdMember, len(list.Members))
+	return k.look(list.Members, func(m *etcdserverpb.Member) error { return k.answers(ctx, c, m) }), nil
+}
+
+// waiting are the members as an etcd knows them that waits for a quorum, and whether each of them does.
+func (k keeper) waiting(ctx context.Context) ([]nodespec.EtcdMember, error) {
+	list, err := toldToPeers(ctx, k.dirs, peerURL(k.spec))
+	if err != nil {
+		return nil, fmt.Errorf("etcd: does not tell its members: %w", err)
+	}
+	var members []*etcdserverpb.Member
+	for _, m := range list {
+		members = append(members, &etcdserverpb.Member{ID: uint64(m.ID), Name: m.Name, PeerURLs: m.PeerURLs, IsLearner: m.IsLearner})
+	}
+	return k.look(members, func(m *etcdserverpb.Member) error { return k.runs(ctx, m) }), nil
+}
+
+// runs is why a member does not answer: at best, because it waits.
+func (k keeper) runs(ctx context.Context, m *etcdserverpb.Member) error {
+	problem := errors.New("has no address")
+	for _, url := range m.PeerURLs {
+		if _, problem = toldToPeers(ctx, k.dirs, url); problem == nil {
+			return errors.New(waits)
+		}
+	}
+	return problem
+}
+
+// look has all members asked at once.
+func (k keeper) look(members []*etcdserverpb.Member, ask func(*etcdserverpb.Member) error) []nodespec.EtcdMember {
+	all := make([]nodespec.EtcdMember, len(members))
 	var asking sync.WaitGroup
-	for i, m := range list.Members {
+	for i, m := range members {
 		all[i] = nodespec.EtcdMember{ID: id(m.ID), Name: m.Name, PeerURLs: m.PeerURLs, Learner: m.IsLearner}
 		asking.Go(func() {
-			if err := k.answers(ctx, c, m); err != nil {
+			if err := ask(m); err != nil {
 				all[i].Problem = short(err)
 			}
 		})
@@ -48,7 +82,7 @@ func (k keeper) members(ctx context.Context, c *clientv3.Client) ([]nodespec.Etc
 	slices.SortFunc(all, func(a, b nodespec.EtcdMember) int {
 		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.ID, b.ID))
 	})
-	return all, nil
+	return all
 }
 
 // answers asks one member, this machine's own over its socket.
@@ -85,6 +119,16 @@ func votes(all []nodespec.EtcdMember) (voters, answering int) {
 	return voters, answering
 }
 
+// waitingVotes counts the voting members that wait for a quorum.
+func waitingVotes(all []nodespec.EtcdMember) (n int) {
+	for _, m := range all {
+		if !m.Learner && m.Problem == waits {
+			n++
+		}
+	}
+	return n
+}
+
 // removeMember has etcd forget a member, unless the others would lose their quorum by it.
 func (k keeper) removeMember(ctx context.Context, name string) (nodespec.EtcdMember, error) {
 	fail := func(err error) (nodespec.EtcdMember, error) { return nodespec.EtcdMember{}, err }
@@ -93,7 +137,7 @@ func (k keeper) removeMember(ctx context.Context, name string) (nodespec.EtcdMem
 		return fail(err)
 	}
 	defer c.Close()
-	all, err := k.members(ctx, c)
+	all, err := k.known(ctx)
 	if err != nil {
 		return fail(err)
 	}
@@ -175,12 +219,15 @@ func (k keeper) recover(ctx context.Context) (r nodespec.EtcdRecovered, err erro
 	if answering >= quorum.Needed(voters) {
 		return r, fmt.Errorf("etcd: nothing was changed: %d of %d members answer, which is a quorum; `orlopctl etcd remove` removes one that is lost", answering, voters)
 	}
+	if run := waitingVotes(all); run >= quorum.Needed(voters) {
+		return r, fmt.Errorf("etcd: nothing was changed: %d of %d members run, and will be a quorum when they have found each other; if one of them never does, switch it off first", run, voters)
+	}
 	for _, m := range all {
 		switch {
 		case m.Name == k.spec.NodeName && m.Learner:
 			return r, errors.New("etcd: nothing was changed: this machine had no vote yet, and may not have all of the data; ask another one that has them")
 		case m.Name != k.spec.NodeName:
-			r.Dropped = append(r.Dropped, m.Name)
+			r.Dropped, r.IDs = append(r.Dropped, m.Name), append(r.IDs, m.ID)
 		}
 	}
 	if err := durable.WriteFile(k.at(nodespec.AloneFile), nil, 0o600); err != nil {
@@ -189,13 +236,16 @@ func (k keeper) recover(ctx context.Context) (r nodespec.EtcdRecovered, err erro
 	return r, nil
 }
 
-// known are the members as etcd tells them, or where it does not run as its database has them; then nobody is asked whether he answers.
+// known are the members as etcd tells them, to clients or to members, or where it does not run as its database has them; then nobody is asked whether he
+// answers.
 func (k keeper) known(ctx context.Context) ([]nodespec.EtcdMember, error) {
 	c, err := connect(ctx, k.dirs)
 	if err == nil {
 		defer c.Close()
-		all, err := k.members(ctx, c)
-		if err == nil {
+		if all, err := k.members(ctx, c); err == nil {
+			return all, nil
+		}
+		if all, err := k.waiting(ctx); err == nil {
 			return all, nil
 		}
 	}

@@ -349,7 +349,24 @@ func TestRecover(t *testing.T) {
 	if s := c.keeper().status(context.Background()); s.Problem != "" || len(s.Members) != 3 || s.Leader != "" {
 		t.Fatalf("without a quorum: %+v", s)
 	}
+	// It starts anew, so that its etcd has not heard of a quorum at all.
+	c.off()
+	c.on()
+	a.says(c.at() + " is a member of etcd, which has no quorum at present: it knows 3 members, and not enough of them answer since it started")
+	began := time.Now()
+	if s := c.keeper().status(context.Background()); s.Problem != "etcd waits for a quorum: 1 of 3 members run, and 2 have to" || len(s.Members) != 3 || s.Members[2].Problem != waits || s.Members[0].Problem == "" {
+		t.Errorf("before there was a quorum: %+v", s)
+	}
+	if _, err := Snapshot(context.Background(), c.dirs, nil); err == nil || !strings.Contains(err.Error(), "does not answer") {
+		t.Errorf("a snapshot: %v", err)
+	}
+	if err := c.keeper().alone(context.Background(), "cannot restore"); err == nil || !strings.Contains(err.Error(), "the cluster has 3 members") {
+		t.Errorf("restoring one of three: %v", err)
+	}
 	done, err := c.keeper().recover(context.Background())
+	if took := time.Since(began); took > time.Minute {
+		t.Errorf("that took %v", took)
+	}
 	if err != nil || !slices.Equal(done.Dropped, []string{"a", "b"}) {
 		t.Fatalf("recovers without %v: %v", done.Dropped, err)
 	}

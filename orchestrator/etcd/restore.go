@@ -47,7 +47,7 @@ func Snapshot(ctx context.Context, dirs layout.Dirs, to *os.File) (about nodespe
 		return about, err
 	}
 	defer c.Close()
-	now, err := c.Status(ctx, endpoint(dirs))
+	now, err := answer(ctx, c, dirs)
 	if err != nil {
 		return about, fmt.Errorf("etcd: does not answer: %w", err)
 	}
@@ -217,6 +217,11 @@ func (k keeper) prepare(ctx context.Context, order nodespec.EtcdRestore, file *o
 		return nodespec.EtcdRestored{}, fmt.Errorf("etcd: other data are made or put in place at present: %w; try again", err)
 	}
 	defer unlock()
+	if exists(k.at(nodespec.AskedFile)) && (exists(k.at(replaced)) || !exists(k.at(asked+"/"+member))) {
+		if err := k.finish(); err != nil { // what is there may be nowhere else
+			return nodespec.EtcdRestored{}, fmt.Errorf("etcd: data are put in place at present, and that is not finished: %w", err)
+		}
+	}
 	if err := k.dropAsked(); err != nil { // it was not put in place, and is not wanted any more
 		return nodespec.EtcdRestored{}, err
 	}
@@ -347,6 +352,11 @@ func (k keeper) putBack() error {
 	if !exists(k.at(nodespec.AskedFile)) {
 		return k.tidy(asked, replaced)
 	}
+	return k.finish()
+}
+
+// finish does what is left of swap.
+func (k keeper) finish() error {
 	for _, step := range k.swap() {
 		if err := step(); err != nil {
 			return err

@@ -313,6 +313,37 @@ func TestRestoreCut(t *testing.T) {
 	}
 }
 
+// TestRestoreAmidSwap: the power goes after each step of the swap, and somebody asks for something else, in vain, before etcd starts: nothing is
+// lost that is nowhere else.
+func TestRestoreAmidSwap(t *testing.T) {
+	for cut := range len(keeper{}.swap()) + 1 {
+		t.Run(fmt.Sprint(cut), func(t *testing.T) {
+			m := newMember(t)
+			m.serve(thisFormat, func(c *clientv3.Client) {
+				m.put(c, "kept", 1)
+				f := m.taken()
+				m.put(c, "later", 2)
+				m.prepare(f)
+			})
+			for _, step := range m.k.swap()[:cut] {
+				if err := step(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if _, err := m.k.prepare(t.Context(), nodespec.EtcdRestore{Kept: "../none"}, nil, thisFormat); err == nil {
+				t.Fatal("there is no such snapshot")
+			}
+			m.serve(thisFormat, func(c *clientv3.Client) {
+				if cut < 2 { // it was not put in place, and was not to be any more
+					m.expect(c, "kept", "later")
+				} else {
+					m.expect(c, "kept")
+				}
+			})
+		})
+	}
+}
+
 // TestRestoreUnfinished: what was not made to its end is forgotten, but not while it is being made.
 func TestRestoreUnfinished(t *testing.T) {
 	m := newMember(t)

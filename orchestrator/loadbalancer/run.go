@@ -198,7 +198,7 @@ func (c *controller) world() (World, map[string]*corev1.Service) {
 		}
 	}
 	for _, o := range c.nodes.GetStore().List() {
-		w.Machines = append(w.Machines, nodeAddresses(o)...)
+		w.Nodes = append(w.Nodes, nodeAddresses(o)...)
 	}
 	return w, objects
 }
@@ -207,7 +207,7 @@ func nodeAddresses(object any) []netip.Addr {
 	var all []netip.Addr
 	if n, ok := object.(*corev1.Node); ok {
 		for _, a := range n.Status.Addresses {
-			if ip, err := netip.ParseAddr(a.Address); err == nil { // others are names
+			if ip, err := netip.ParseAddr(a.Address); err == nil && a.Type == corev1.NodeInternalIP {
 				all = append(all, ip)
 			}
 		}

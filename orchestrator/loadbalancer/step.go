@@ -35,6 +35,7 @@ type World struct {
 	Pools    []nodespec.Pool
 	Services []Service
 	Machines []netip.Addr // no Service may have them
+	Nodes    []netip.Addr // machines say that they have them: no Service gets one, and none loses one for it, because a machine can say anything
 }
 
 // Decision is what a Service of ours should have: the addresses in the order of its families, and why one is missing.
@@ -55,6 +56,7 @@ const (
 	poolFull    = "PoolFull"
 	notInPool   = "AddressNotInPool"
 	addressUsed = "AddressInUse"
+	ofMachine   = "AddressOfMachine"
 )
 
 // Step decides about all Services of ours, the oldest first. Pure: the same world gives the same decisions, and a world in which they
@@ -81,6 +83,15 @@ func Step(w World) []Decision {
 	shares := make([]map[corev1.IPFamily]share, len(ours))
 	for i, s := range ours {
 		shares[i] = a.keep(s)
+		for f, kept := range shares[i] {
+			if slices.Contains(w.Nodes, kept.address) {
+				kept.problem = Problem{ofMachine, fmt.Sprintf("a machine says that it has the address %s, too: give the machine another one, or take this one out of %s", kept.address, field)}
+				shares[i][f] = kept
+			}
+		}
+	}
+	for _, n := range w.Nodes {
+		a.taken[n] = cmp.Or(a.taken[n], "a machine")
 	}
 	for _, byAddress := range []bool{true, false} {
 		for i, s := range ours {

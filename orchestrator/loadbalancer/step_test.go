@@ -87,6 +87,11 @@ func TestStep(t *testing.T) {
 		{"a pool is no more", World{Pools: []nodespec.Pool{b}, Services: []Service{service(1, v4).having("192.0.2.10")}}, "s1 192.0.2.20"},
 		{"machines have theirs", World{Pools: []nodespec.Pool{a}, Machines: addrs("192.0.2.10"), Services: []Service{service(1, v4).having("192.0.2.10"), service(2, v4)}},
 			"s1 192.0.2.11; s2 PoolFull"},
+		{"machines say they have theirs", World{Pools: []nodespec.Pool{a}, Nodes: addrs("192.0.2.10"), Services: []Service{service(1, v4), service(2, v4)}},
+			"s1 192.0.2.11; s2 PoolFull"},
+		{"machines say they have what a Service has", World{Pools: []nodespec.Pool{a}, Nodes: addrs("192.0.2.10", "192.0.2.11"), Services: []Service{
+			service(1, v4).having("192.0.2.10"), service(2, v4).asking("192.0.2.11"), service(3, v4).having("192.0.2.11").asking("192.0.2.11")}},
+			"s1 192.0.2.10 AddressOfMachine; s2 AddressInUse; s3 192.0.2.11 AddressOfMachine"},
 		{"another implementation's are taken", World{Pools: []nodespec.Pool{a}, Services: []Service{foreign, service(1, v4)}}, "s1 192.0.2.11"},
 		{"one that ends", World{Pools: []nodespec.Pool{a}, Services: []Service{
 			service(1, v4).having("192.0.2.10").but(func(s *Service) { s.Ending = true }), service(2, v4).but(func(s *Service) { s.Ending = true })}}, "s1 192.0.2.10; s2"},

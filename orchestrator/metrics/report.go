@@ -1,9 +1,12 @@
 package metrics
 
 import (
+	"bufio"
+	"bytes"
 	"fmt"
 	"io"
 	"math"
+	"slices"
 	"time"
 
 	dto "github.com/prometheus/client_model/go"
@@ -37,14 +40,24 @@ const (
 )
 
 // parse reads a kubelet's answer, in the text format of Prometheus. received is the time of samples that have none. What has not both
-// processor time and memory does not run, or not yet, and is left out.
-func parse(text io.Reader, received time.Time) (report, error) {
-	parser := expfmt.NewTextParser(model.UTF8Validation)
-	families, err := parser.TextToMetricFamilies(text)
+// processor time and memory does not run, or not yet, and is left out. Whose kubelet it is may write anything: the parser sees only lines
+// of what is wanted, and if it fails in a way that would end this process, that is an error like another.
+func parse(text io.Reader, received time.Time) (r report, err error) {
+	defer func() {
+		if why := recover(); why != nil {
+			r, err = report{}, fmt.Errorf("cannot read the metrics: %v", why)
+		}
+	}()
+	wanted, err := only(text)
 	if err != nil {
 		return report{}, fmt.Errorf("cannot read the metrics: %w", err)
 	}
-	r := report{pods: map[types.NamespacedName]map[string]sample{}}
+	parser := expfmt.NewTextParser(model.UTF8Validation)
+	families, err := parser.TextToMetricFamilies(wanted)
+	if err != nil {
+		return report{}, fmt.Errorf("cannot read the metrics: %w", err)
+	}
+	r = report{pods: map[types.NamespacedName]map[string]sample{}}
 	memory := map[container]float64{}
 	for _, m := range families[containerMemory].GetMetric() {
 		memory[containerOf(m)] = value(m)
@@ -73,6 +86,22 @@ func parse(text io.Reader, received time.Time) (report, error) {
 		}
 	}
 	return r, nil
+}
+
+// only are the lines of a text that are samples of what is wanted, or say of which type they are.
+func only(text io.Reader) (io.Reader, error) {
+	names := []string{nodeCPU, nodeMemory, containerCPU, containerMemory, containerStarted}
+	kept := &bytes.Buffer{}
+	lines := bufio.NewScanner(text) // of 64 KiB at most
+	for lines.Scan() {
+		line := bytes.TrimPrefix(lines.Bytes(), []byte("# TYPE "))
+		end := bytes.IndexAny(line, "{ \t")
+		if end > 0 && slices.Contains(names, string(line[:end])) {
+			kept.Write(lines.Bytes())
+			kept.WriteByte('\n')
+		}
+	}
+	return kept, lines.Err()
 }
 
 // container names a container of the cluster.

@@ -1,6 +1,7 @@
 package metrics
 
 import (
+	"bytes"
 	"reflect"
 	"strings"
 	"testing"
@@ -75,10 +76,30 @@ container_memory_working_set_bytes{container="d",namespace="shop",pod="web-1"} +
 			t.Errorf("%s: %+v, want %+v", c.what, got, c.want)
 		}
 	}
-	for _, text := range []string{"<html>", "node_cpu_usage_seconds_total one\n", "a{b=\"c\" 1\n"} {
+	for _, text := range []string{"node_cpu_usage_seconds_total one\n", "node_cpu_usage_seconds_total{b=\"c\" 1\n", "a" + strings.Repeat("b", 1<<16)} {
 		if got, err := parse(strings.NewReader(text), received); err == nil || !strings.Contains(err.Error(), "cannot read the metrics") {
 			t.Errorf("%q: %+v, %v", text, got, err)
 		}
+	}
+}
+
+// TestParseHostile: whose kubelet it is can write what the parser does not survive, or what takes its memory.
+func TestParseHostile(t *testing.T) {
+	good := "node_cpu_usage_seconds_total 1\nnode_memory_working_set_bytes 2\n"
+	want, err := parse(strings.NewReader(good), received)
+	if err != nil || want.node == (sample{}) {
+		t.Fatal(want, err)
+	}
+	for _, text := range []string{
+		"# HELP a b\n{}\n", "# HELP a b\n{x=\"y\"} 1\n", "# HELP node_cpu_usage_seconds_total b\n{}\n", "# TYPE node_cpu_usage_seconds_total counter\n{}\n",
+		"# TYPE node_cpu_usage_seconds_total counter\n{x=\"y\"} 1\n", strings.Repeat("a 1\n", 100000), "<html>\n", "#\n# \n\n",
+	} {
+		if got, err := parse(strings.NewReader(text+good), received); err != nil || got.node != want.node {
+			t.Errorf("%.40q: %+v, %v", text, got, err)
+		}
+	}
+	if kept, err := only(strings.NewReader(strings.Repeat("a 1\n", 1000) + good)); err != nil || kept.(*bytes.Buffer).String() != good {
+		t.Errorf("the parser sees %v, %v", kept, err)
 	}
 }
 

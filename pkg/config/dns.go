@@ -82,7 +82,7 @@ func (n NameServer) MarshalText() ([]byte, error) { return []byte(n.String()), n
 
 // Bounds that no cluster should meet: what is asked of each resolver is small, what is configured is read by people.
 const (
-	maxNameServers = 8 // CoreDNS takes 15 (plugin/forward)
+	MaxNameServers = 8 // CoreDNS takes 15 (plugin/forward)
 	maxStubDomains = 64
 )
 
@@ -181,8 +181,8 @@ func reverseZone(domain string) (netip.Prefix, bool) {
 // nameServers checks who is asked: nobody would answer, or the cluster's DNS would ask itself, for as long as the question's
 // patience lasts.
 func (p *parser) nameServers(path string, list NameServers, n *ClusterNetworks) {
-	if len(list) > maxNameServers {
-		p.on(path, wrong{reason: fmt.Sprintf("%d servers", len(list)), expected: fmt.Sprintf("at most %d", maxNameServers)})
+	if len(list) > MaxNameServers {
+		p.on(path, wrong{reason: fmt.Sprintf("%d servers", len(list)), expected: fmt.Sprintf("at most %d", MaxNameServers)})
 	}
 	seen := map[string]int{}
 	for i, server := range list {

@@ -112,6 +112,7 @@ type EtcdMember struct {
 // EtcdRecovered is what `orchestrator recover-data` writes.
 type EtcdRecovered struct {
 	Dropped []string `json:"dropped"` // the members that are left out from now on
+	IDs     []string `json:"ids"`     // and their numbers: one that joins anew has another one
 }
 
 // EtcdDefragmented is what `orchestrator defragment-data` writes.

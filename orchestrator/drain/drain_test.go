@@ -1,0 +1,90 @@
+package drain
+
+import (
+	"errors"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+
+	"github.com/orlop-os/orlop/pkg/nodespec"
+)
+
+// TestRound: a pod that cannot be evicted does not keep the others, and the node is closed in each round.
+func TestRound(t *testing.T) {
+	pod := func(namespace, name string) *corev1.Pod {
+		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: types.UID(namespace + name)}, Spec: corev1.PodSpec{NodeName: "a"}}
+	}
+	api := fake.NewClientset(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a"}},
+		pod("budget", "one"), pod("budgets", "two"), pod("ending", "three"), pod("free", "four"))
+	var evicted, deleted []string
+	api.PrependReactor("create", "pods", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		if a.GetSubresource() != "eviction" {
+			return false, nil, nil
+		}
+		one := a.(clienttesting.CreateAction).GetObject().(*policyv1.Eviction)
+		evicted = append(evicted, one.Name)
+		refusal := func(code int32, reason metav1.StatusReason, cause metav1.CauseType) error {
+			return &apierrors.StatusError{ErrStatus: metav1.Status{Status: metav1.StatusFailure, Code: code, Reason: reason, Message: "no",
+				Details: &metav1.StatusDetails{Causes: []metav1.StatusCause{{Type: cause, Message: "it must not"}}}}}
+		}
+		switch one.Namespace {
+		case "budget":
+			return true, nil, refusal(http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests, policyv1.DisruptionBudgetCause)
+		case "budgets":
+			return true, nil, &apierrors.StatusError{ErrStatus: metav1.Status{Status: metav1.StatusFailure, Code: http.StatusInternalServerError, Message: "This pod has more than one PodDisruptionBudget"}}
+		case "ending":
+			return true, nil, refusal(http.StatusForbidden, metav1.StatusReasonForbidden, corev1.NamespaceTerminatingCause)
+		}
+		return true, nil, nil
+	})
+	api.PrependReactor("delete", "pods", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		deleted = append(deleted, a.(clienttesting.DeleteAction).GetName())
+		return true, nil, nil
+	})
+	closed := func() {
+		t.Helper()
+		node, err := api.CoreV1().Nodes().Get(t.Context(), "a", metav1.GetOptions{})
+		if err != nil || !node.Spec.Unschedulable {
+			t.Errorf("the node takes pods: %v", err)
+		}
+	}
+
+	d := drain{api: api, node: "a", evicted: map[types.UID]bool{}}
+	left, err := d.round(t.Context())
+	if err == nil || !strings.Contains(err.Error(), "pod budgets/two: cannot evict: This pod has more than one") {
+		t.Errorf("%v", err)
+	}
+	if want := []string{"pod budget/one: must stay: it must not", "pod ending/three: still ending", "pod free/four: still ending"}; !slices.Equal(left, want) || !d.forbidden {
+		t.Errorf("left: %q", left)
+	}
+	if !slices.Equal(evicted, []string{"one", "two", "three", "four"}) || len(deleted) > 0 {
+		t.Errorf("evicted: %v, deleted: %v", evicted, deleted)
+	}
+	closed()
+	if err := Undo(t.Context(), api, "a"); err != nil { // process "node" is started anew
+		t.Fatal(err)
+	}
+	d.order = nodespec.DrainOrder{Delete: true}
+	if left, err = d.round(t.Context()); err != nil || len(left) != 4 || d.forbidden {
+		t.Errorf("left: %q, %v", left, err)
+	}
+	if !slices.Equal(deleted, []string{"one", "two"}) {
+		t.Errorf("deleted: %v", deleted)
+	}
+	closed()
+
+	api.PrependReactor("get", "nodes", func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, errors.New("away") })
+	if _, err := d.round(t.Context()); err == nil || !strings.Contains(err.Error(), "cannot read the node: away") {
+		t.Errorf("%v", err)
+	}
+}
