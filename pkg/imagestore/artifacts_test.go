@@ -15,7 +15,10 @@ import (
 	"testing"
 
 	contentapi "github.com/containerd/containerd/api/services/content/v1"
+	diffapi "github.com/containerd/containerd/api/services/diff/v1"
 	imagesapi "github.com/containerd/containerd/api/services/images/v1"
+	leasesapi "github.com/containerd/containerd/api/services/leases/v1"
+	snapshotsapi "github.com/containerd/containerd/api/services/snapshots/v1"
 	streamapi "github.com/containerd/containerd/api/services/streaming/v1"
 	transferapi "github.com/containerd/containerd/api/services/transfer/v1"
 	"github.com/containerd/containerd/api/types"
@@ -40,20 +43,25 @@ type daemon struct {
 
 	mu     sync.Mutex
 	images map[string]*imagesapi.Image
-	blobs  map[string][]byte // by digest
+	blobs  map[string][]byte            // by digest
+	labels map[string]map[string]string // of blobs
+	disk   *disk
 	next   map[string]string // digests by name
 }
 
 // started is a daemon, and a store that talks to it.
 func started(t *testing.T) (*daemon, *Store) {
 	t.Helper()
-	d := &daemon{images: map[string]*imagesapi.Image{}, blobs: map[string][]byte{}}
+	d := &daemon{images: map[string]*imagesapi.Image{}, blobs: map[string][]byte{}, labels: map[string]map[string]string{}, disk: &disk{snapshots: map[string]string{}}}
 	pipe := bufconn.Listen(1 << 20)
 	server := grpc.NewServer()
 	imagesapi.RegisterImagesServer(server, d)
 	contentapi.RegisterContentServer(server, contents{d: d})
 	streamapi.RegisterStreamingServer(server, d)
 	transferapi.RegisterTransferServer(server, d)
+	snapshotsapi.RegisterSnapshotsServer(server, snapshots{d: d})
+	diffapi.RegisterDiffServer(server, diffs{d: d})
+	leasesapi.RegisterLeasesServer(server, leases{d: d})
 	go server.Serve(pipe)
 	t.Cleanup(server.Stop)
 	conn, err := grpc.NewClient("passthrough:containerd", grpc.WithTransportCredentials(insecure.NewCredentials()),

@@ -8,8 +8,6 @@ package imagestore
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -101,12 +99,11 @@ func (s *Store) list(ctx context.Context) ([]*imagesapi.Image, error) {
 	return r.Images, nil
 }
 
-// Import reads an OCI or docker archive, plain or compressed, and stores its images, and artefacts that are none. When it returns they
-// survive a power cut. It returns what the archive named, each once; an archive that names nothing is an error.
+// Import reads an OCI or docker archive, plain or compressed, and stores its images, unpacked, and artefacts that are none. When it returns
+// they survive a power cut. It returns what the archive named, each once; an archive that names nothing is an error.
 //
-// The layers are unpacked when the first container needs them, and not here: containerd's transfer service calls a layer
-// unpacked before its files are on the disk, and after a power cut runs programs that are not whole. The other way flushes
-// them first (machined's containerd configuration).
+// The layers are not unpacked by containerd's transfer service, which calls a layer unpacked before its files are on the disk, and after a
+// power cut runs programs that are not whole.
 func (s *Store) Import(ctx context.Context, archive io.Reader) ([]Image, error) {
 	ctx, cancel := context.WithCancel(inNamespace(ctx))
 	defer cancel()
@@ -146,6 +143,9 @@ func (s *Store) Import(ctx context.Context, archive io.Reader) ([]Image, error) 
 	}
 	brought := imported(before, all, started)
 	if err := errors.Join(s.pin(ctx, brought), s.mark(ctx, brought)); err != nil {
+		return nil, err
+	}
+	if err := s.unpack(ctx, brought); err != nil {
 		return nil, err
 	}
 	images, err := s.present(ctx, brought, all)
@@ -189,9 +189,7 @@ func (s *Store) send(ctx context.Context, r io.Reader) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	var random [8]byte
-	rand.Read(random[:])
-	id := "orlop-" + hex.EncodeToString(random[:])
+	id := "orlop-" + random()
 	hello, err := pack(&streamapi.StreamInit{ID: id})
 	if err != nil {
 		return "", err

@@ -15,7 +15,7 @@ import (
 // TestPartsOfImported: of what was imported every part is found, and nothing of what was pulled, or of another machine's platform, or deleted.
 func TestPartsOfImported(t *testing.T) {
 	d, store := started(t)
-	layer, config, foreign, secret := d.put("a layer"), d.put("{}"), d.put(`{"config":{}}`), d.put("pulled with a password")
+	layer, config, foreign, secret := d.put("a layer"), d.put(configOf("a layer")), d.put(`{"config":{}}`), d.put("pulled with a password")
 	manifest := d.put(fmt.Sprintf(`{"config":{"mediaType":"application/vnd.oci.image.config.v1+json","digest":%q,"size":2},"layers":[{"mediaType":"layer","digest":%q,"size":7}]}`, config, layer))
 	index := d.put(fmt.Sprintf(`{"manifests":[{"mediaType":"m","digest":%q,"size":3,"platform":{"os":"linux","architecture":"amd64"}},{"digest":%q,"platform":{"os":"linux","architecture":"arm64"}}]}`, manifest, foreign))
 	private := d.put(fmt.Sprintf(`{"config":{"digest":%q},"layers":[{"digest":%q}]}`, config, secret))

@@ -1,0 +1,181 @@
+package imagestore
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"slices"
+	"time"
+
+	contentapi "github.com/containerd/containerd/api/services/content/v1"
+	diffapi "github.com/containerd/containerd/api/services/diff/v1"
+	imagesapi "github.com/containerd/containerd/api/services/images/v1"
+	leasesapi "github.com/containerd/containerd/api/services/leases/v1"
+	snapshotsapi "github.com/containerd/containerd/api/services/snapshots/v1"
+	"github.com/containerd/containerd/api/types"
+	"github.com/opencontainers/go-digest"
+	"github.com/opencontainers/image-spec/identity"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/fieldmaskpb"
+)
+
+const (
+	// snapshotter is the one that machined's containerd configuration names.
+	snapshotter = "overlayfs"
+	// labelSnapshot is on an image's configuration, and keeps the snapshot of its layers from containerd's garbage collection.
+	labelSnapshot = "containerd.io/gc.ref.snapshot." + snapshotter
+	// leaseLife is how long what is being unpacked is kept after this process has died.
+	leaseLife = time.Hour
+	// tidying bounds what is done after a failure, or at the end.
+	tidying = 10 * time.Second
+)
+
+// unpack makes the file systems of images, layer after layer, so that they are there when the first container needs them. A container that does not
+// find them would unpack them itself; fifty that are started at once do so each for itself, and give up together when the kubelet's
+// two minutes are over. Artefacts are left alone, and so is what was deleted meanwhile.
+//
+// It does what containerd's client does (client/image.go, Unpack). Each layer's files are on the disk before it counts.
+func (s *Store) unpack(ctx context.Context, some []*imagesapi.Image) (err error) {
+	ctx, release, err := s.lease(ctx)
+	if err != nil {
+		return fmt.Errorf("image import: cannot unpack: %w", err)
+	}
+	defer func() { err = errors.Join(err, release()) }()
+	done := map[string]bool{}
+	for _, i := range some {
+		if d := i.Target.GetDigest(); !done[d] {
+			done[d] = true
+			if err := s.unpackOne(ctx, d); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return fmt.Errorf("image import: %s is there, but cannot be unpacked: %w", i.Name, err)
+			}
+		}
+	}
+	return nil
+}
+
+// lease keeps what is made with its context from garbage collection, until release.
+func (s *Store) lease(ctx context.Context) (leased context.Context, release func() error, err error) {
+	leases := leasesapi.NewLeasesClient(s.conn)
+	id := "orlop-" + random()
+	_, err = leases.Create(ctx, &leasesapi.CreateRequest{ID: id, Labels: map[string]string{"containerd.io/gc.expire": time.Now().Add(leaseLife).UTC().Format(time.RFC3339)}})
+	if err != nil {
+		return nil, nil, err
+	}
+	return metadata.AppendToOutgoingContext(ctx, "containerd-lease", id), func() error {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), tidying)
+		defer cancel()
+		_, err := leases.Delete(ctx, &leasesapi.DeleteRequest{ID: id})
+		return err
+	}, nil
+}
+
+func random() string {
+	var b [8]byte
+	rand.Read(b[:])
+	return hex.EncodeToString(b[:])
+}
+
+// unpackOne unpacks what a digest names, if it is an image for this machine.
+func (s *Store) unpackOne(ctx context.Context, target string) error {
+	read := s.blobs(ctx)
+	m, err := read(target)
+	for err == nil && len(m.Manifests) > 0 {
+		var found bool
+		for _, d := range m.Manifests {
+			if found = forUs(d); found {
+				m, err = read(d.Digest.String())
+				break
+			}
+		}
+		if !found {
+			return nil
+		}
+	}
+	if err != nil || m.isArtifact() {
+		return err
+	}
+	layers, err := s.layersOf(ctx, m.Config)
+	if err != nil {
+		return err
+	}
+	if len(layers) != len(m.Layers) {
+		return fmt.Errorf("it has %d layers, and its configuration names %d", len(m.Layers), len(layers))
+	}
+	top := ""
+	for i, layer := range m.Layers {
+		below := top
+		top = identity.ChainID(slices.Clone(layers[:i+1])).String() // it changes what it gets
+		if err := s.apply(ctx, layer, layers[i].String(), top, below); err != nil {
+			return fmt.Errorf("layer %d of %d: %w", i+1, len(m.Layers), err)
+		}
+	}
+	_, err = contentapi.NewContentClient(s.conn).Update(ctx, &contentapi.UpdateRequest{
+		Info:       &contentapi.Info{Digest: m.Config.Digest.String(), Labels: map[string]string{labelSnapshot: top}},
+		UpdateMask: &fieldmaskpb.FieldMask{Paths: []string{"labels." + labelSnapshot}},
+	})
+	if status.Code(err) == codes.NotFound { // it was deleted meanwhile
+		return nil
+	}
+	return err
+}
+
+// layersOf are the digests of an image's layers as they are when they are not compressed, by its configuration.
+func (s *Store) layersOf(ctx context.Context, config ocispec.Descriptor) ([]digest.Digest, error) {
+	r, err := s.open(ctx, config.Digest.String())
+	if err != nil {
+		return nil, err
+	}
+	defer r.Close()
+	var of struct {
+		RootFS ocispec.RootFS `json:"rootfs"`
+	}
+	if err := json.NewDecoder(io.LimitReader(r, maxManifest)).Decode(&of); err != nil {
+		return nil, fmt.Errorf("its configuration cannot be decoded: %w", err)
+	}
+	return of.RootFS.DiffIDs, nil
+}
+
+// apply makes the snapshot of a layer on top of that below it, unless it is there.
+func (s *Store) apply(ctx context.Context, layer ocispec.Descriptor, plain, name, below string) (err error) {
+	snapshots := snapshotsapi.NewSnapshotsClient(s.conn)
+	if _, err := snapshots.Stat(ctx, &snapshotsapi.StatSnapshotRequest{Snapshotter: snapshotter, Key: name}); status.Code(err) != codes.NotFound {
+		return err
+	}
+	key := "extract-" + random() + " " + name
+	made, err := snapshots.Prepare(ctx, &snapshotsapi.PrepareSnapshotRequest{Snapshotter: snapshotter, Key: key, Parent: below})
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err == nil {
+			return
+		}
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), tidying)
+		defer cancel()
+		_, tidied := snapshots.Remove(ctx, &snapshotsapi.RemoveSnapshotRequest{Snapshotter: snapshotter, Key: key})
+		if status.Code(err) == codes.AlreadyExists { // a container was faster
+			err = nil
+		}
+		err = errors.Join(err, tidied)
+	}()
+	applied, err := diffapi.NewDiffClient(s.conn).Apply(ctx, &diffapi.ApplyRequest{
+		Diff:   &types.Descriptor{MediaType: layer.MediaType, Digest: layer.Digest.String(), Size: layer.Size, Annotations: layer.Annotations},
+		Mounts: made.Mounts, SyncFs: true,
+	})
+	if err != nil {
+		return err
+	}
+	if got := applied.Applied.GetDigest(); got != plain {
+		return fmt.Errorf("its content is %s, and the image's configuration says %s", got, plain)
+	}
+	_, err = snapshots.Commit(ctx, &snapshotsapi.CommitSnapshotRequest{Snapshotter: snapshotter, Name: name, Key: key})
+	return err
+}
