@@ -108,7 +108,7 @@ func onFive() []part {
 		{"join", 3 * time.Minute, (*bench).join},
 		{"failover", 5 * time.Minute, (*bench).failover},
 		{"blackout", 5 * time.Minute, (*bench).blackout},
-		{"pods", 10 * time.Minute, (*bench).pods},
+		{"pods", 8 * time.Minute, (*bench).pods},
 	}
 }
 
