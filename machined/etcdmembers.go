@@ -80,7 +80,7 @@ func (a etcdAPI) Recover(ctx context.Context, _ *api.EtcdRecoverRequest) (*api.E
 		return nil, err
 	}
 	// The others may have come back before it started anew; then it did not go on alone, but with them.
-	now, err := ask[nodespec.EtcdStatus](ctx, a.m, paths.UserAPI, "data-status", nil)
+	now, err := ask[nodespec.EtcdStatus](a.m.working, a.m, paths.UserAPI, "data-status", nil) // without the caller, as all of it
 	if err != nil {
 		return nil, status.Errorf(codes.Unavailable, "etcd: it serves, and whether it goes on alone is not known: %v; `orlopctl etcd members` tells", err)
 	}

@@ -25,18 +25,18 @@ const patience = 15 * time.Second
 type live struct {
 	client  dynamic.Interface
 	manager string // the field manager
-	served  func(schema.GroupKind, string) (string, bool, error)
+	kinds   *kinds
 }
 
-// actAs is the API server as a service account of Namespace. served is kinds.served.
-func actAs(config *rest.Config, account, manager string, served func(schema.GroupKind, string) (string, bool, error)) (live, error) {
+// actAs is the API server as a service account of Namespace.
+func actAs(config *rest.Config, account, manager string, kinds *kinds) (live, error) {
 	c := rest.CopyConfig(config)
 	c.Impersonate = rest.ImpersonationConfig{UserName: "system:serviceaccount:" + Namespace + ":" + account}
 	client, err := dynamic.NewForConfig(c)
 	if err != nil {
 		return live{}, fmt.Errorf("cannot make client: %w", err)
 	}
-	return live{client, manager, served}, nil
+	return live{client, manager, kinds}, nil
 }
 
 func (l live) at(i Item) dynamic.ResourceInterface {
@@ -64,7 +64,7 @@ func (l live) wherever(i Item, ask func(dynamic.ResourceInterface) error) error 
 	if !apierrors.IsNotFound(err) || !apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse) {
 		return err
 	}
-	version, known, failed := l.served(i.gvk().GroupKind(), i.Version)
+	version, known, failed := l.kinds.served(i.gvk().GroupKind(), i.Version)
 	switch {
 	case failed != nil:
 		return fmt.Errorf("%s is not served, and which version is cannot be read: %w", i.Version, failed)

@@ -87,7 +87,7 @@ func TestVersionNotServed(t *testing.T) {
 			i := Item{Group: "example.org", Version: "v1beta1", Kind: "Widget", Resource: "widgets", Namespace: "web", Name: "w"}
 			known.of(i.gvk())
 			api.versions = test.after
-			l, err := actAs(config, "somebody", "", known.served)
+			l, err := actAs(config, "somebody", "", known)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -93,11 +93,11 @@ func (m *manager) keep(t *task) (*remembered, error) {
 	if k := m.memories[t.name]; k != nil {
 		return k, nil
 	}
-	as, err := actAs(m.config, t.name, "orlop-addon/"+t.name, m.kinds.served)
+	as, err := actAs(m.config, t.name, "orlop-addon/"+t.name, m.kinds)
 	if err != nil {
 		return nil, err
 	}
-	by, err := actAs(m.config, remover(t.name), "", m.kinds.served)
+	by, err := actAs(m.config, remover(t.name), "", m.kinds)
 	if err != nil {
 		return nil, err
 	}

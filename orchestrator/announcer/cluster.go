@@ -13,6 +13,7 @@ import (
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/utils/ptr"
 
 	"github.com/orlop-os/orlop/orchestrator/loadbalancer"
 	"github.com/orlop-os/orlop/pkg/nodespec"
@@ -169,9 +170,9 @@ func readService(o *corev1.Service, parts []any, pools []nodespec.Pool) Service 
 		for _, e := range slice.Endpoints {
 			switch c := e.Conditions; {
 			case e.NodeName == nil:
-			case c.Ready == nil || *c.Ready:
+			case ptr.Deref(c.Ready, true):
 				s.Endpoints = append(s.Endpoints, *e.NodeName)
-			case deref(c.Serving) && deref(c.Terminating):
+			case ptr.Deref(c.Serving, false) && ptr.Deref(c.Terminating, false):
 				ending = append(ending, *e.NodeName)
 			}
 		}
@@ -183,8 +184,6 @@ func readService(o *corev1.Service, parts []any, pools []nodespec.Pool) Service 
 	s.Endpoints = slices.Compact(s.Endpoints)
 	return s
 }
-
-func deref(b *bool) bool { return b != nil && *b }
 
 // addresses are all of the Services.
 func addresses(services []Service) []netip.Addr {

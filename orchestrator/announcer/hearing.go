@@ -58,12 +58,15 @@ func (h hearing) step(now time.Time, others []Node, claims []neighbour.Claim) (h
 		p.quiet += passed
 		p.mute += passed
 		for _, c := range claims {
-			if slices.Contains(n.Addresses, c.Address) && (heard && p.mute < patience || c.Announced) {
+			if !slices.Contains(n.Addresses, c.Address) {
+				continue
+			}
+			if c.Announced {
+				p.mute = 0
+			}
+			if c.Announced || heard && p.mute < patience {
 				do.back = do.back || !heard && h.silent(n.Name)
 				p.quiet, p.last, heard = 0, c, true
-			}
-			if c.Announced && slices.Contains(n.Addresses, c.Address) {
-				p.mute = 0
 			}
 		}
 		if !heard || p.quiet >= neighbour.Silence {

@@ -169,8 +169,8 @@ func (k keeper) ask(ctx context.Context, s *nodespec.EtcdStatus) error {
 	if err != nil {
 		var others error
 		if s.Members, others = k.waiting(ctx); others == nil {
-			voters, _ := votes(s.Members)
-			return fmt.Errorf("etcd waits for a quorum: %d of %d members run, and %d have to", waitingVotes(s.Members), voters, quorum.Needed(voters))
+			voters, _, waiting := votes(s.Members)
+			return fmt.Errorf("etcd waits for a quorum: %d of %d members run, and %d have to", waiting, voters, quorum.Needed(voters))
 		}
 		return fmt.Errorf("etcd does not answer: %w", err)
 	}

@@ -103,7 +103,7 @@ func (k keeper) keep(ctx context.Context, order nodespec.EtcdKeep, free int) (ma
 		copies = 2 // what is read back is not what stays
 	}
 	// What is too much already goes first: the number may be a smaller one now, because there is no room.
-	if err := k.thin(nodespec.EtcdKept{At: time.Now()}, order.Most+1); err != nil {
+	if _, err := k.thin(nodespec.EtcdKept{At: time.Now()}, order.Most+1); err != nil {
 		return made, err
 	}
 	if err := k.roomToKeep(copies, free); err != nil {
@@ -129,10 +129,7 @@ func (k keeper) keep(ctx context.Context, order nodespec.EtcdKeep, free int) (ma
 	if err != nil {
 		return made, fmt.Errorf("etcd: cannot keep a snapshot: %w", err)
 	}
-	if err := k.thin(made, order.Most); err != nil {
-		return made, err
-	}
-	all, err := k.kept("")
+	all, err := k.thin(made, order.Most)
 	if err != nil {
 		return made, err
 	}
@@ -142,18 +139,18 @@ func (k keeper) keep(ctx context.Context, order nodespec.EtcdKeep, free int) (ma
 	return made, nil
 }
 
-// thin removes those that are too much with one that was made, or is about to be.
-func (k keeper) thin(made nodespec.EtcdKept, most int) error {
+// thin removes those that are too much with one that was made, or is about to be, and returns all that there were.
+func (k keeper) thin(made nodespec.EtcdKept, most int) ([]nodespec.EtcdKept, error) {
 	all, err := k.kept("")
 	if err != nil {
-		return err
+		return nil, err
 	}
 	for _, s := range tooMany(all, made, most) {
 		if err := os.Remove(filepath.Join(k.at(keptFolder), s.Name)); err != nil {
-			return fmt.Errorf("etcd: cannot remove an old snapshot: %w", err)
+			return nil, fmt.Errorf("etcd: cannot remove an old snapshot: %w", err)
 		}
 	}
-	return nil
+	return all, nil
 }
 
 // fill writes a snapshot into a new file, flushed, for some readers; for everybody if there are none.

@@ -39,7 +39,11 @@ func (k keeper) members(ctx context.Context, c *clientv3.Client) ([]nodespec.Etc
 	if err != nil {
 		return nil, fmt.Errorf("etcd: does not tell its members: %w", err)
 	}
-	return k.look(list.Members, func(m *etcdserverpb.Member) error { return k.answers(ctx, c, m) }), nil
+	all := make([]nodespec.EtcdMember, len(list.Members))
+	for i, m := range list.Members {
+		all[i] = nodespec.EtcdMember{ID: id(m.ID), Name: m.Name, PeerURLs: m.PeerURLs, Learner: m.IsLearner}
+	}
+	return askEach(all, func(i int) error { return k.answers(ctx, c, list.Members[i]) }), nil
 }
 
 // waiting are the members as an etcd knows them that waits for a quorum, and whether each of them does.
@@ -48,17 +52,22 @@ func (k keeper) waiting(ctx context.Context) ([]nodespec.EtcdMember, error) {
 	if err != nil {
 		return nil, fmt.Errorf("etcd: does not tell its members: %w", err)
 	}
-	var members []*etcdserverpb.Member
+	var all []nodespec.EtcdMember
 	for _, m := range list {
-		members = append(members, &etcdserverpb.Member{ID: uint64(m.ID), Name: m.Name, PeerURLs: m.PeerURLs, IsLearner: m.IsLearner})
+		all = append(all, memberOf(m))
 	}
-	return k.look(members, func(m *etcdserverpb.Member) error { return k.runs(ctx, m) }), nil
+	return askEach(all, func(i int) error { return k.runs(ctx, list[i].PeerURLs) }), nil
 }
 
-// runs is why a member does not answer: at best, because it waits.
-func (k keeper) runs(ctx context.Context, m *etcdserverpb.Member) error {
+// memberOf is a member as etcd itself keeps it.
+func memberOf(m membership.Member) nodespec.EtcdMember {
+	return nodespec.EtcdMember{ID: id(uint64(m.ID)), Name: m.Name, PeerURLs: m.PeerURLs, Learner: m.IsLearner}
+}
+
+// runs is why a member at some addresses does not answer: at best, because it waits.
+func (k keeper) runs(ctx context.Context, urls []string) error {
 	problem := errors.New("has no address")
-	for _, url := range m.PeerURLs {
+	for _, url := range urls {
 		if _, problem = toldToPeers(ctx, k.dirs, url); problem == nil {
 			return errors.New(waits)
 		}
@@ -66,14 +75,12 @@ func (k keeper) runs(ctx context.Context, m *etcdserverpb.Member) error {
 	return problem
 }
 
-// look has all members asked at once.
-func (k keeper) look(members []*etcdserverpb.Member, ask func(*etcdserverpb.Member) error) []nodespec.EtcdMember {
-	all := make([]nodespec.EtcdMember, len(members))
+// askEach has all members asked at once, notes why one does not answer, and sorts them.
+func askEach(all []nodespec.EtcdMember, ask func(i int) error) []nodespec.EtcdMember {
 	var asking sync.WaitGroup
-	for i, m := range members {
-		all[i] = nodespec.EtcdMember{ID: id(m.ID), Name: m.Name, PeerURLs: m.PeerURLs, Learner: m.IsLearner}
+	for i := range all {
 		asking.Go(func() {
-			if err := ask(m); err != nil {
+			if err := ask(i); err != nil {
 				all[i].Problem = short(err)
 			}
 		})
@@ -105,28 +112,21 @@ func (k keeper) answers(ctx context.Context, local *clientv3.Client, m *etcdserv
 	return err
 }
 
-// votes counts the voting members, and those of them that answer.
-func votes(all []nodespec.EtcdMember) (voters, answering int) {
+// votes counts the voting members, those of them that answer, and those that wait for a quorum.
+func votes(all []nodespec.EtcdMember) (voters, answering, waiting int) {
 	for _, m := range all {
 		if m.Learner {
 			continue
 		}
 		voters++
-		if m.Problem == "" {
+		switch m.Problem {
+		case "":
 			answering++
+		case waits:
+			waiting++
 		}
 	}
-	return voters, answering
-}
-
-// waitingVotes counts the voting members that wait for a quorum.
-func waitingVotes(all []nodespec.EtcdMember) (n int) {
-	for _, m := range all {
-		if !m.Learner && m.Problem == waits {
-			n++
-		}
-	}
-	return n
+	return voters, answering, waiting
 }
 
 // removeMember has etcd forget a member, unless the others would lose their quorum by it.
@@ -146,7 +146,7 @@ func (k keeper) removeMember(ctx context.Context, name string) (nodespec.EtcdMem
 		return fail(fmt.Errorf("etcd: there is no member %q; `orlopctl etcd members` lists them", name))
 	}
 	if !all[i].Learner {
-		voters, answering := votes(all)
+		voters, answering, _ := votes(all)
 		if err := quorum.MayRemove(voters, answering, all[i].Problem == ""); err != nil {
 			return fail(fmt.Errorf("etcd: %s is not removed, nothing was changed: %w", name, err))
 		}
@@ -215,12 +215,12 @@ func (k keeper) recover(ctx context.Context) (r nodespec.EtcdRecovered, err erro
 	if err != nil {
 		return r, err
 	}
-	voters, answering := votes(all)
+	voters, answering, waiting := votes(all)
 	if answering >= quorum.Needed(voters) {
 		return r, fmt.Errorf("etcd: nothing was changed: %d of %d members answer, which is a quorum; `orlopctl etcd remove` removes one that is lost", answering, voters)
 	}
-	if run := waitingVotes(all); run >= quorum.Needed(voters) {
-		return r, fmt.Errorf("etcd: nothing was changed: %d of %d members run, and will be a quorum when they have found each other; if one of them never does, switch it off first", run, voters)
+	if waiting >= quorum.Needed(voters) {
+		return r, fmt.Errorf("etcd: nothing was changed: %d of %d members run, and will be a quorum when they have found each other; if one of them never does, switch it off first", waiting, voters)
 	}
 	for _, m := range all {
 		switch {
@@ -271,7 +271,7 @@ func (k keeper) stored() (all []nodespec.EtcdMember, err error) {
 			if err := json.Unmarshal(value, &m); err != nil {
 				return err
 			}
-			all = append(all, nodespec.EtcdMember{ID: id(uint64(m.ID)), Name: m.Name, PeerURLs: m.PeerURLs, Learner: m.IsLearner})
+			all = append(all, memberOf(m))
 			return nil
 		})
 	})

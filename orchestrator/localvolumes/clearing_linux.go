@@ -14,10 +14,10 @@ import (
 
 // clearing removes volumes beside everything else: millions of files take minutes. The zero value is ready.
 type clearing struct {
-	mu     sync.Mutex
-	busy   bool
-	done   chan struct{} // closed when the last removal has ended
-	failed error         // why it left something
+	mu      sync.Mutex
+	busy    bool
+	failed  error          // why the last removal left something
+	running sync.WaitGroup // until nothing is removed any more
 }
 
 // start lets a removal begin unless one goes on, and returns why the last one left something. ended is called when something is gone, or when
@@ -29,28 +29,17 @@ func (c *clearing) start(do func() (some bool, err error), ended func()) error {
 		return nil
 	}
 	failed := c.failed
-	c.busy, c.done, c.failed = true, make(chan struct{}), nil
-	go func() {
+	c.busy, c.failed = true, nil
+	c.running.Go(func() {
 		some, err := do()
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		c.busy, c.failed = false, err
-		close(c.done)
 		if some || err == nil {
 			ended()
 		}
-	}()
+	})
 	return failed
-}
-
-// wait waits until nothing is removed any more.
-func (c *clearing) wait() {
-	c.mu.Lock()
-	done := c.done
-	c.mu.Unlock()
-	if done != nil {
-		<-done
-	}
 }
 
 // clear goes on with the removal of what is out of use, and says why some was left the last time.

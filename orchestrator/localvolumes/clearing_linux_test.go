@@ -96,7 +96,7 @@ func TestClearing(t *testing.T) {
 	if err != nil || len(r.Gone) > 0 || r.Volumes[named(2)] != mib {
 		t.Errorf("before it is removed: %+v, %v", r, err)
 	}
-	n.clearing.wait()
+	n.clearing.running.Wait()
 	if _, err := os.Stat(filepath.Join(root, removing, named(2))); err != nil {
 		t.Errorf("the machine stops, and removal does not: %v", err)
 	}
@@ -106,7 +106,7 @@ func TestClearing(t *testing.T) {
 	if _, err := n.obey(t.Context(), []string{named(2), named(3)}, nil); err == nil {
 		t.Error("that something is left was not told")
 	}
-	n.clearing.wait()
+	n.clearing.running.Wait()
 	select {
 	case <-n.changed:
 	case <-time.After(10 * time.Second):

@@ -31,8 +31,8 @@ func copier(t *testing.T) (*node, *memory, string) {
 	}
 	n.store.mounts = func() ([]*mountinfo.Info, error) { return nil, nil }
 	n.store.left = roomy
-	t.Cleanup(n.copying.wait)
-	t.Cleanup(n.clearing.wait)
+	t.Cleanup(n.copying.running.Wait)
+	t.Cleanup(n.clearing.running.Wait)
 	use(t, n.store, named(1), "", "before")
 	return n, kernel, root
 }
@@ -64,8 +64,8 @@ func afterCopies(t *testing.T, n *node, copies ...Copy) Report {
 		if _, err := n.obey(t.Context(), nil, copies); err != nil {
 			t.Fatal(err)
 		}
-		n.copying.wait()
-		n.clearing.wait()
+		n.copying.running.Wait()
+		n.clearing.running.Wait()
 	}
 	r, err := n.obey(t.Context(), nil, copies)
 	if err != nil {
@@ -80,7 +80,7 @@ func afterRemoval(t *testing.T, n *node, names ...string) (Report, error) {
 	if _, err := n.obey(t.Context(), names, nil); err != nil {
 		t.Fatal(err)
 	}
-	n.clearing.wait()
+	n.clearing.running.Wait()
 	return n.obey(t.Context(), names, nil)
 }
 
@@ -238,7 +238,7 @@ func TestCopyStops(t *testing.T) {
 	if _, err := n.obey(t.Context(), nil, []Copy{take}); err != nil {
 		t.Error(err)
 	}
-	n.copying.wait()
+	n.copying.running.Wait()
 	if now, why := n.copying.busy(named(5)); now != "" || why != "" {
 		t.Errorf("%q is copied, %s", now, why)
 	}
@@ -252,7 +252,7 @@ func TestCopyFails(t *testing.T) {
 	if _, err := n.obey(t.Context(), nil, []Copy{take}); err != nil {
 		t.Fatal(err)
 	}
-	n.copying.wait()
+	n.copying.running.Wait()
 	kernel.err = nil
 	r := afterCopies(t, n, take)
 	if !strings.Contains(r.Waits[snapped(1)], "is made anew in a while") || !strings.Contains(r.Waits[snapped(1)], "no quota today") || len(r.Volumes) != 1 {
@@ -314,7 +314,7 @@ func TestCopying(t *testing.T) {
 		t.Errorf("%+v, %v", r, err)
 	}
 	n.copying.keep(func(string) bool { return false })
-	n.copying.wait()
+	n.copying.running.Wait()
 	if r, err := n.obey(t.Context(), nil, nil); err != nil || r.Copying != "" {
 		t.Errorf("%+v, %v", r, err)
 	}

@@ -25,11 +25,11 @@ const (
 
 // copying is the copy that a node makes at the moment, and those that failed. The zero value is ready.
 type copying struct {
-	mu     sync.Mutex
-	name   string // empty: none
-	stop   context.CancelFunc
-	done   chan struct{} // closed when the last copy has ended
-	failed map[string]setback
+	mu      sync.Mutex
+	name    string // empty: none
+	stop    context.CancelFunc
+	failed  map[string]setback
+	running sync.WaitGroup // until no copy is made any more
 }
 
 // setback is why a copy failed, and until when it is not made anew.
@@ -64,8 +64,8 @@ func (c *copying) start(ctx context.Context, name string, do func(context.Contex
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	ctx, stop := context.WithCancel(ctx)
-	c.name, c.stop, c.done = name, stop, make(chan struct{})
-	go func() {
+	c.name, c.stop = name, stop
+	c.running.Go(func() {
 		began := time.Now()
 		err := do(ctx)
 		c.mu.Lock()
@@ -82,19 +82,8 @@ func (c *copying) start(ctx context.Context, name string, do func(context.Contex
 		}
 		stop()
 		c.name = ""
-		close(c.done)
 		ended()
-	}()
-}
-
-// wait waits until no copy is made any more.
-func (c *copying) wait() {
-	c.mu.Lock()
-	done := c.done
-	c.mu.Unlock()
-	if done != nil {
-		<-done
-	}
+	})
 }
 
 // copy begins the first copy that can be made, unless one is being made, and reports on all. However many wait for pods, these are asked for

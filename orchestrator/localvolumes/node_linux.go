@@ -199,8 +199,8 @@ func (n *node) follow(ctx context.Context, kubeconfig string, tell func(detail s
 	n.pods = func(ctx context.Context) (map[string]string, error) { return podsOf(ctx, api, n.name) }
 	factory.Start(ctx.Done())
 	defer factory.Shutdown()
-	defer n.copying.wait()
-	defer n.clearing.wait()
+	defer n.copying.running.Wait()
+	defer n.clearing.running.Wait()
 	component.Repeat(ctx, n.changed, again, func(ctx context.Context) (string, error) {
 		object, there, err := informer.GetStore().GetByKey(n.name)
 		own, ok := object.(*corev1.Node)

@@ -1,6 +1,6 @@
-// Package imagestore puts container images, and artefacts that are none, into containerd, lists what is there, and reads it.
+// Package imagestore puts container images, unpacked, and artefacts that are none, into containerd, lists what is there, and reads it.
 //
-// It speaks containerd's gRPC services directly (transfer, streaming, images) through the generated code of
+// It speaks containerd's gRPC services directly (transfer, streaming, images, content, snapshots, diff, leases) through the generated code of
 // github.com/containerd/containerd/api. containerd's own client module does the same with more convenience, but it asks for
 // newer Kubernetes libraries than the embedded Kubernetes has and would triple the size of PID 1; see
 // docs/decisions/0004-containerd-api.md.

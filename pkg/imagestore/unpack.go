@@ -88,16 +88,11 @@ func (s *Store) unpackOne(ctx context.Context, target string) error {
 	read := s.blobs(ctx)
 	m, err := read(target)
 	for err == nil && len(m.Manifests) > 0 {
-		var found bool
-		for _, d := range m.Manifests {
-			if found = forUs(d); found {
-				m, err = read(d.Digest.String())
-				break
-			}
-		}
-		if !found {
+		i := slices.IndexFunc(m.Manifests, forUs)
+		if i < 0 {
 			return nil
 		}
+		m, err = read(m.Manifests[i].Digest.String())
 	}
 	if err != nil || m.isArtifact() {
 		return err
