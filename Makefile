@@ -148,11 +148,11 @@ reproducible: packages tools $(BUILD)/operator/ca.crt $(BUILD)/release/signing.k
 bench: versions ## figures against the same Kubernetes as separate processes; see docs/bench.md
 	CGO_ENABLED=0 go run ./test/bench -image $(IMAGE) -out $(BUILD)/bench.json
 
-bench-cluster: image operator ## figures of whole clusters into the same file, PARTS=create,join,… (all); see docs/bench.md (three hours at most)
+bench-cluster: image operator ## figures of whole clusters into the same file, PARTS=create,join,… (all); see docs/bench.md (four hours at most)
 	CGO_ENABLED=0 go run ./test/clusterbench -image $(IMAGE) -out $(BUILD)/bench.json $(if $(PARTS),-only $(PARTS))
 
-conformance: image operator ## Kubernetes' own conformance suite on two machines, FOCUS=REGEXP SKIP=REGEXP CONTINUE=1; see docs/conformance.md (whole: most of a day)
-	CGO_ENABLED=0 go run ./test/conformance -image $(IMAGE) $(if $(FOCUS),-focus '$(FOCUS)') $(if $(SKIP),-skip '$(SKIP)') $(if $(CONTINUE),-continue)
+conformance: image operator ## Kubernetes' own conformance suite on two machines, FOCUS=REGEXP SKIP=REGEXP IMAGES=REGEXP CONTINUE=1; see docs/conformance.md (whole: most of a day)
+	CGO_ENABLED=0 go run ./test/conformance -image $(IMAGE) $(if $(FOCUS),-focus '$(FOCUS)') $(if $(SKIP),-skip '$(SKIP)') $(if $(IMAGES),-images '$(IMAGES)') $(if $(CONTINUE),-continue)
 
 lock: ## take the newest Debian packages into imager's lock file
 	go run ./imager lock

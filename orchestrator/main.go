@@ -53,6 +53,7 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+	_ "time/tzdata" // a CronJob names its zone, and the image has no zones in files; upstream's own main packages import it too
 
 	logsapi "k8s.io/component-base/logs/api/v1"
 	"k8s.io/klog/v2"

@@ -101,7 +101,7 @@ func Run(ctx context.Context, spec nodespec.Spec, gate *apigate.Gate, loopback f
 	}
 	announce(Name, true, "")
 	marked := make(chan error, 1)
-	go func() { marked <- markNode(ctx, client, spec.NodeName) }()
+	go func() { marked <- markNode(ctx, client, spec.NodeName, spec.Taint) }()
 	if !spec.LocalVolumes.Disabled { // at last: no node and no pod waits for it
 		if err := ensureSnapshots(ctx, config, func(why string) { announce(Name, true, why) }); err != nil {
 			return err

@@ -2,7 +2,9 @@ package bootstrap
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -147,40 +149,74 @@ func withdraw(ctx context.Context, client kubernetes.Interface, own *corev1.Serv
 	return err
 }
 
-// labelControlPlane marks a Node for people and schedulers.
-const labelControlPlane = "node-role.kubernetes.io/control-plane"
+// markControlPlane marks a Node for people and schedulers: the key of a label, and of a taint.
+const markControlPlane = "node-role.kubernetes.io/control-plane"
 
-// markNode keeps the label on the machine's own Node until ctx is done.
-func markNode(ctx context.Context, client kubernetes.Interface, name string) error {
+// mark is the merge patch by which a control-plane machine's Node has its label, and, with tainted and only then, its taint; nil when it is so
+// already. Which other taints there are is not changed: resourceVersion has the patch refused when somebody has changed the Node meanwhile.
+func mark(node *corev1.Node, tainted bool) []byte {
+	meta, patch := map[string]any{}, map[string]any{}
+	if _, labelled := node.Labels[markControlPlane]; !labelled {
+		meta["labels"] = map[string]string{markControlPlane: ""}
+	}
+	own := func(t corev1.Taint) bool {
+		return t.Key == markControlPlane && t.Effect == corev1.TaintEffectNoSchedule
+	}
+	if slices.ContainsFunc(node.Spec.Taints, own) != tainted {
+		taints := slices.DeleteFunc(slices.Clone(node.Spec.Taints), own)
+		if tainted {
+			taints = append(taints, corev1.Taint{Key: markControlPlane, Effect: corev1.TaintEffectNoSchedule})
+		}
+		meta["resourceVersion"] = node.ResourceVersion
+		patch["spec"] = map[string]any{"taints": taints}
+	}
+	if len(meta) == 0 {
+		return nil
+	}
+	patch["metadata"] = meta
+	text, err := json.Marshal(patch)
+	if err != nil {
+		panic(err) // strings, and a type that upstream sends so
+	}
+	return text
+}
+
+// markNode keeps the machine's own Node as mark has it until ctx is done. The kubelet's own registerWithTaints is not enough: upstream looks at
+// it only when it makes the Node (pkg/kubelet/kubelet_node_status.go, initialNode), and the configuration may change later.
+func markNode(ctx context.Context, client kubernetes.Interface, name string, tainted bool) error {
 	own := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTweakListOptions(func(o *metav1.ListOptions) {
 		o.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, name).String()
 	}))
-	changed := make(chan struct{}, 1)
-	mark := func(object any) {
-		if node, ok := object.(*corev1.Node); ok {
-			if _, marked := node.Labels[labelControlPlane]; !marked {
-				select {
-				case changed <- struct{}{}:
-				default:
-				}
-			}
+	patches := make(chan []byte, 1)
+	look := func(object any) {
+		node, ok := object.(*corev1.Node)
+		if !ok {
+			return
+		}
+		select { // only the latest counts
+		case <-patches:
+		default:
+		}
+		if patch := mark(node, tainted); patch != nil {
+			patches <- patch // there is room: nobody else sends
 		}
 	}
-	handler := cache.ResourceEventHandlerFuncs{AddFunc: mark, UpdateFunc: func(_, object any) { mark(object) }}
+	handler := cache.ResourceEventHandlerFuncs{AddFunc: look, UpdateFunc: func(_, object any) { look(object) }}
 	if _, err := own.Core().V1().Nodes().Informer().AddEventHandler(handler); err != nil {
 		return fmt.Errorf("Node %s: cannot watch: %w", name, err)
 	}
 	own.Start(ctx.Done())
-	patch := fmt.Appendf(nil, `{"metadata":{"labels":{%q:""}}}`, labelControlPlane)
 	for {
+		var patch []byte
 		select {
-		case <-changed:
+		case patch = <-patches:
 		case <-ctx.Done():
 			return nil
 		}
-		// A failure is repeated at the Node's next change; a kubelet writes its status every few minutes at least.
-		if _, err := client.CoreV1().Nodes().Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil && !apierrors.IsNotFound(err) && ctx.Err() == nil {
-			return fmt.Errorf("Node %s: cannot label as control plane: %w", name, err)
+		// What is refused because of a change is made anew at that change, which is delivered too.
+		_, err := client.CoreV1().Nodes().Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{})
+		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) && ctx.Err() == nil {
+			return fmt.Errorf("Node %s: cannot mark as control plane: %w", name, err)
 		}
 	}
 }

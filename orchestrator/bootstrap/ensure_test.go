@@ -5,10 +5,13 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes/fake"
 
 	"github.com/orlop-os/orlop/pkg/nodespec"
@@ -101,5 +104,65 @@ func TestWithdraw(t *testing.T) {
 		if left, err := client.CoreV1().Services(own.Namespace).List(t.Context(), metav1.ListOptions{}); err != nil || len(left.Items) != c.left {
 			t.Errorf("%s: %d Services are left, want %d; %v", what, len(left.Items), c.left, err)
 		}
+	}
+}
+
+// TestMark: the label is always there, the taint only when it is wanted, and other taints stay.
+func TestMark(t *testing.T) {
+	own := corev1.Taint{Key: markControlPlane, Effect: corev1.TaintEffectNoSchedule}
+	other := corev1.Taint{Key: "gpu", Value: "1", Effect: corev1.TaintEffectNoSchedule}
+	harder := corev1.Taint{Key: markControlPlane, Effect: corev1.TaintEffectNoExecute} // somebody's own
+	labels := map[string]string{markControlPlane: ""}
+	for name, c := range map[string]struct {
+		labels  map[string]string
+		taints  []corev1.Taint
+		tainted bool
+		want    string
+	}{
+		"a new Node":         {nil, nil, false, `{"metadata":{"labels":{"node-role.kubernetes.io/control-plane":""}}}`},
+		"as it is":           {labels, nil, false, ``},
+		"tainted as it is":   {labels, []corev1.Taint{other, own}, true, ``},
+		"tainted from now":   {labels, []corev1.Taint{other}, true, `{"metadata":{"resourceVersion":"7"},"spec":{"taints":[{"key":"gpu","value":"1","effect":"NoSchedule"},{"key":"node-role.kubernetes.io/control-plane","effect":"NoSchedule"}]}}`},
+		"not any more":       {labels, []corev1.Taint{own}, false, `{"metadata":{"resourceVersion":"7"},"spec":{"taints":[]}}`},
+		"somebody's remains": {labels, []corev1.Taint{own, harder}, false, `{"metadata":{"resourceVersion":"7"},"spec":{"taints":[{"key":"node-role.kubernetes.io/control-plane","effect":"NoExecute"}]}}`},
+	} {
+		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", ResourceVersion: "7", Labels: c.labels}, Spec: corev1.NodeSpec{Taints: c.taints}}
+		if have := string(mark(node, c.tainted)); have != c.want {
+			t.Errorf("%s: %s, want %s", name, have, c.want)
+		}
+	}
+}
+
+// TestMarkNode: what somebody does to the marks is put right, and ends with the context.
+func TestMarkNode(t *testing.T) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	client := fake.NewClientset(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}})
+	ended := make(chan error, 1)
+	running, stop := context.WithCancel(ctx)
+	go func() { ended <- markNode(running, client, "n", true) }()
+	marked := func() {
+		t.Helper()
+		err := wait.PollUntilContextCancel(ctx, 10*time.Millisecond, true, func(ctx context.Context) (bool, error) {
+			node, err := client.CoreV1().Nodes().Get(ctx, "n", metav1.GetOptions{})
+			return err == nil && mark(node, true) == nil, err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	marked()
+	node, err := client.CoreV1().Nodes().Get(ctx, "n", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	node.Labels, node.Spec.Taints = nil, nil
+	if _, err := client.CoreV1().Nodes().Update(ctx, node, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	marked()
+	stop()
+	if err := <-ended; err != nil {
+		t.Error(err)
 	}
 }

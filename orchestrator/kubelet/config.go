@@ -115,7 +115,6 @@ func configuration(spec nodespec.Spec, dirs layout.Dirs, resolvConf string) stri
 		"failCgroupV1":             true,
 		"protectKernelDefaults":    true,
 		"podLogsDir":               dirs.PodLogs,
-		"volumePluginDir":          filepath.Join(dirs.KubeletData, "volumeplugins"), // upstream's default is below the read-only /usr
 		"containerLogMaxSize":      "10Mi",
 		"containerLogMaxFiles":     3,
 

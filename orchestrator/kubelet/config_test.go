@@ -4,6 +4,8 @@ import (
 	"context"
 	"maps"
 	"net/netip"
+	"slices"
+	"strings"
 	"testing"
 
 	"k8s.io/kubelet/config/v1beta1"
@@ -112,5 +114,34 @@ func TestResolvConf(t *testing.T) {
 	got := resolvConf([]netip.Addr{netip.MustParseAddr("192.0.2.53"), netip.MustParseAddr("2001:db8::53")})
 	if want := "nameserver 192.0.2.53\nnameserver 2001:db8::53\n"; got != want {
 		t.Errorf("%q, want %q", got, want)
+	}
+}
+
+// TestVolumePlugins: which kinds of volumes there are, all of them upstream's own and none of them a program on a disk. Each other kind is a CSI
+// driver's.
+func TestVolumePlugins(t *testing.T) {
+	c := Component(spec(), layout.Under(t.TempDir()))
+	if err := c.WriteFiles(); err != nil {
+		t.Fatal(err)
+	}
+	server, err := parse(t.Context(), c.Args)
+	if err != nil {
+		t.Fatal(err)
+	}
+	parts, err := prepare(t.Context(), server)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, plugin := range parts.VolumePlugins {
+		names = append(names, strings.TrimPrefix(plugin.GetPluginName(), "kubernetes.io/"))
+	}
+	slices.Sort(names)
+	const want = "configmap csi downward-api empty-dir fc git-repo host-path image iscsi local-volume nfs projected secret"
+	if have := strings.Join(names, " "); have != want {
+		t.Errorf("kinds of volumes: %s, want %s", have, want)
+	}
+	if parts.DynamicPluginProber != nil {
+		t.Error("the kubelet looks for FlexVolume drivers: it would run, as root, what lies in a folder")
 	}
 }

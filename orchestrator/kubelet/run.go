@@ -41,10 +41,9 @@ func Run(ctx context.Context, args []string, marks nodespec.Marks, gate *apigate
 		return err
 	}
 	defer logind.close()
-	gates := utilfeature.DefaultFeatureGate
-	parts, err := app.UnsecuredDependencies(ctx, server, gates)
+	parts, err := prepare(ctx, server)
 	if err != nil {
-		return fmt.Errorf("cannot prepare: %w", err)
+		return err
 	}
 	if err := connect(server, parts, gate); err != nil {
 		return err
@@ -66,7 +65,7 @@ func Run(ctx context.Context, args []string, marks nodespec.Marks, gate *apigate
 	if err := awaitRuntime(ctx, strings.TrimPrefix(server.ContainerRuntimeEndpoint, "unix://")); err != nil {
 		return nil // asked to stop before there was anything to stop
 	}
-	return app.Run(ctx, server, parts, gates)
+	return app.Run(ctx, server, parts, utilfeature.DefaultFeatureGate)
 }
 
 // reportGrace is how long the API server may take to hear how the pods have ended, and silence how long it may say nothing at all; then the
@@ -131,6 +130,17 @@ func parse(ctx context.Context, args []string) (*options.KubeletServer, error) {
 	}
 	server.KubeletConfiguration = *config
 	return server, nil
+}
+
+// prepare are upstream's parts of a kubelet, but for the one that looks for FlexVolume drivers: programs in a folder, which it runs as root. The
+// folder could only be on DATA, and what lay on the disk before never runs.
+func prepare(ctx context.Context, server *options.KubeletServer) (*kubelet.Dependencies, error) {
+	parts, err := app.UnsecuredDependencies(ctx, server, utilfeature.DefaultFeatureGate)
+	if err != nil {
+		return nil, fmt.Errorf("cannot prepare: %w", err)
+	}
+	parts.DynamicPluginProber = nil
+	return parts, nil
 }
 
 // carry has a new Node made with the labels of the configuration, and, if that has taints, with one that keeps pods off until those are there.

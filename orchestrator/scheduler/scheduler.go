@@ -50,8 +50,7 @@ func Component(spec nodespec.Spec, dirs layout.Dirs) component.Component {
 	}
 }
 
-// configuration is the scheduler's file. There is one scheduler, as there is one machine with a control plane, so
-// nobody is elected.
+// configuration is the scheduler's file. It elects nobody: where there are several, package lead lets one process of controllers work.
 func configuration(client string) string {
 	return fmt.Sprintf(`apiVersion: kubescheduler.config.k8s.io/v1
 kind: KubeSchedulerConfiguration

@@ -41,7 +41,7 @@ func (b *bench) blackout(ctx context.Context) (_ figures, err error) {
 		return f, err
 	}
 	const app = "blackout"
-	if _, err := b.kube.AppsV1().Deployments(namespace).Create(ctx, deployment(app, blackoutPods), meta.CreateOptions{}); err != nil {
+	if _, err := b.kube.AppsV1().Deployments(namespace).Create(ctx, deployment(app, b.workers(), blackoutPods), meta.CreateOptions{}); err != nil {
 		return f, fmt.Errorf("Deployment %s: %w", app, err)
 	}
 	defer func() {

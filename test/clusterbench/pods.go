@@ -16,17 +16,17 @@ import (
 )
 
 const (
-	// podsPerWorker is how many pods a worker gets at once.
+	// podsPerWorker is how many pods the worker gets at once.
 	podsPerWorker = 50
 	// morePods are then started one after the other.
 	morePods = 20
 )
 
-// podsFigures are those of pods that start on the workers.
+// podsFigures are those of pods that start on a worker.
 type podsFigures struct {
 	outcome
 	PerWorker int `json:"per_worker"`
-	// AtOnce are so many on each worker, created as fast as the API takes them; OneByOne are further ones beside them, each created when the
+	// AtOnce are so many on the worker, created as fast as the API takes them; OneByOne are further ones beside them, each created when the
 	// one before is Ready.
 	AtOnce   *podStarts `json:"at_once,omitempty"`
 	OneByOne *podStarts `json:"one_by_one,omitempty"`
@@ -56,20 +56,26 @@ func (f *podsFigures) rows() []row {
 			row{"  scheduled → Ready, p50 p99", fmt.Sprintf("%.1f s  %.1f s", s.ReadyP50, s.ReadyP99), ""},
 			row{"  created → Ready, p50 p99", fmt.Sprintf("%.1f s  %.1f s", s.CreatedP50, s.CreatedP99), ""})
 	}
-	add(fmt.Sprintf("%d on each worker at once", f.PerWorker), f.AtOnce)
+	add(fmt.Sprintf("%d on a worker at once", f.PerWorker), f.AtOnce)
 	add("one by one, beside them", f.OneByOne)
 	return rows
 }
 
-// pods starts pods on the workers.
+// pods makes a machine with a control plane and a worker, and starts pods on that.
 func (b *bench) pods(ctx context.Context) (figures, error) {
 	f := &podsFigures{PerWorker: podsPerWorker}
+	if err := b.cluster.Create(ctx); err != nil {
+		return f, err
+	}
+	if _, err := b.connect(ctx); err != nil {
+		return f, err
+	}
 	if err := b.importImage(ctx); err != nil {
 		return f, err
 	}
 	var all []*core.Pod
-	for n := range podsPerWorker * workers {
-		all = append(all, podOn("at-once", n))
+	for n := range podsPerWorker {
+		all = append(all, b.pod("at-once", n))
 	}
 	starts := podTimes{}
 	err := b.start(ctx, "at-once", all, starts)
@@ -80,18 +86,16 @@ func (b *bench) pods(ctx context.Context) (figures, error) {
 	singles := podTimes{}
 	defer func() { f.OneByOne = singles.figures() }()
 	for n := range morePods {
-		if err := b.start(ctx, "one-by-one", []*core.Pod{podOn("one-by-one", n)}, singles); err != nil {
+		if err := b.start(ctx, "one-by-one", []*core.Pod{b.pod("one-by-one", n)}, singles); err != nil {
 			return f, err
 		}
 	}
 	return f, nil
 }
 
-// podOn is a pod of a group, on the workers in turn.
-func podOn(group string, n int) *core.Pod {
-	spec := podSpec()
-	spec.NodeSelector = map[string]string{core.LabelHostname: workerNames()[n%workers]}
-	return &core.Pod{ObjectMeta: meta.ObjectMeta{Name: fmt.Sprintf("%s-%d", group, n), Labels: map[string]string{appLabel: group}}, Spec: spec}
+// pod is one of a group.
+func (b *bench) pod(group string, n int) *core.Pod {
+	return &core.Pod{ObjectMeta: meta.ObjectMeta{Name: fmt.Sprintf("%s-%d", group, n), Labels: map[string]string{appLabel: group}}, Spec: podSpec(b.workers())}
 }
 
 // podTime is when a watch told what of a pod for the first time; created is when its creation was asked for.

@@ -33,7 +33,7 @@ func (b *bench) importImage(ctx context.Context) error {
 		return err
 	}
 	contexts := b.cluster.Machines()
-	for _, worker := range workerNames() {
+	for _, worker := range b.workers() {
 		if err := b.cluster.Orlopctl(ctx, "--context", contexts[worker], "image", "import", archive); err != nil {
 			return err
 		}
@@ -42,32 +42,33 @@ func (b *bench) importImage(ctx context.Context) error {
 	return nil
 }
 
-func workerNames() []string {
+// workers are the names of the cluster's.
+func (b *bench) workers() []string {
 	var names []string
-	for n := range workers {
+	for n := range b.cluster.Workers {
 		names = append(names, fmt.Sprintf("w%d", n+1))
 	}
 	return names
 }
 
-// podSpec is a web server on a worker.
-func podSpec() core.PodSpec {
+// podSpec is a web server on one of the workers.
+func podSpec(workers []string) core.PodSpec {
 	grace := int64(1)
 	return core.PodSpec{
 		TerminationGracePeriodSeconds: &grace,
 		Containers:                    []core.Container{{Name: "web", Image: imageName, ImagePullPolicy: core.PullNever}},
 		Affinity: &core.Affinity{NodeAffinity: &core.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &core.NodeSelector{
 			NodeSelectorTerms: []core.NodeSelectorTerm{{MatchExpressions: []core.NodeSelectorRequirement{
-				{Key: core.LabelHostname, Operator: core.NodeSelectorOpIn, Values: workerNames()},
+				{Key: core.LabelHostname, Operator: core.NodeSelectorOpIn, Values: workers},
 			}}},
 		}}},
 	}
 }
 
 // deployment is so many web servers, evenly on the workers, each of which is asked every second whether it serves.
-func deployment(name string, replicas int32) *apps.Deployment {
+func deployment(name string, workers []string, replicas int32) *apps.Deployment {
 	labels := map[string]string{appLabel: name}
-	spec := podSpec()
+	spec := podSpec(workers)
 	spec.Containers[0].ReadinessProbe = &core.Probe{PeriodSeconds: 1, ProbeHandler: core.ProbeHandler{HTTPGet: &core.HTTPGetAction{Path: "/", Port: intstr.FromInt32(servePort)}}}
 	spec.TopologySpreadConstraints = []core.TopologySpreadConstraint{{
 		MaxSkew: 1, TopologyKey: core.LabelHostname, WhenUnsatisfiable: core.ScheduleAnyway, LabelSelector: &meta.LabelSelector{MatchLabels: labels},

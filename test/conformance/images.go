@@ -8,6 +8,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -150,13 +151,20 @@ func text(content string) ociarchive.File {
 	return ociarchive.File{Mode: 0o644, Content: []byte(content)}
 }
 
-// writeImages makes the images of the list, in one archive.
-func writeImages(ctx context.Context, list []string, programs, cache, file string) error {
+// writeImages makes the images of the list whose names match wanted, in one archive.
+func writeImages(ctx context.Context, list []string, wanted, programs, cache, file string) error {
+	matching, err := regexp.Compile(wanted)
+	if err != nil {
+		return fmt.Errorf("-images: cannot use: %w", err)
+	}
 	known, err := recipes(ctx, programs, cache)
 	if err != nil {
 		return err
 	}
-	all := named(list, known)
+	all := slices.DeleteFunc(named(list, known), func(i ociarchive.Image) bool { return !matching.MatchString(i.Name) })
+	if len(all) == 0 {
+		return fmt.Errorf("-images %q: no image of the suite's has such a name", wanted)
+	}
 	registry, err := mirror(filepath.Join(programs, registryProgram), slices.DeleteFunc(slices.Clone(all), func(i ociarchive.Image) bool { return !isPulled(i.Name) })...)
 	if err != nil {
 		return err
