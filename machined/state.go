@@ -8,6 +8,7 @@ import (
 	"github.com/orlop-os/orlop/machined/credentials"
 	"github.com/orlop-os/orlop/machined/disk"
 	"github.com/orlop-os/orlop/machined/host"
+	"github.com/orlop-os/orlop/machined/network"
 	"github.com/orlop-os/orlop/pkg/supervise"
 )
 
@@ -58,8 +59,10 @@ func (m *machine) observable() []topic {
 		looked("modules", ignoreContext(m.kernel.ReadModules)),       // []host.LoadedModule
 		looked("mounts", ignoreContext(m.kernel.ReadMounts)),         // []host.MountState
 		watched("network", m.networkState),                           // network.State: links, addresses, routes, leases, resolver
+		looked("nftables", m.ruleTables),                             // []ruleTable: the kernel's packet rules, as nft writes them
 		looked("pci", ignoreContext(m.kernel.ReadPCI)),               // []host.PCIDevice
 		looked("processes", ignoreContext(m.kernel.ReadProcesses)),   // []host.ProcessState, with their memory
+		looked("routes", ignoreContext(network.KernelRoutes)),        // []network.KernelRoute: all the kernel has, whoever made them
 		looked("sensors", ignoreContext(m.kernel.ReadSensors)),       // []host.Sensor: temperatures, fans, voltages, power
 		watched("services", m.services.Status()),                     // []supervise.Status, with their components
 		looked("shipping", ignoreContext(m.shipping.states)),         // []ship.State: the receivers of logs

@@ -164,6 +164,12 @@ func TestFirstLeaseKernel(t *testing.T) {
 	if len(st.Routes) != 1 || st.Routes[0].Via != dhcpServer.Addr() || st.Routes[0].Metric != 1024 {
 		t.Errorf("routes are %+v", st.Routes)
 	}
+	routes, err := network.KernelRoutes()
+	leased := network.KernelRoute{To: netip.MustParsePrefix("0.0.0.0/0"), Via: dhcpServer.Addr(), Link: "eth0", Metric: 1024, Origin: "machine"}
+	onLink := network.KernelRoute{To: netip.MustParsePrefix("192.0.2.0/24"), Link: "eth0", Origin: "kernel"}
+	if err != nil || !slices.Contains(routes, leased) || !slices.Contains(routes, onLink) {
+		t.Errorf("of the kernel's routes %+v, %v; want among them %+v and %+v", routes, err, leased, onLink)
+	}
 	if st.Hostname != "given" || !slices.Equal(st.TimeServers, []string{"192.0.2.123"}) {
 		t.Errorf("host name %q, time servers %q", st.Hostname, st.TimeServers)
 	}

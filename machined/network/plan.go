@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/orlop-os/orlop/pkg/dhcp"
+	"github.com/orlop-os/orlop/pkg/rtnl"
 )
 
 // Config is what the machine's network should be. The zero Config stands for a machine that has none yet: DHCPv4 and
@@ -37,9 +38,8 @@ type RouteConfig struct {
 	Metric uint32     // 0: see the metrics below; lower wins
 }
 
-// Protocol marks addresses and routes as made by this package (IFA_PROTO, rtm_protocol). The number is not taken in
-// the kernel's rtnetlink.h nor in iproute2's rt_protos.
-const Protocol = 79
+// Protocol marks addresses and routes as made by this package (IFA_PROTO, rtm_protocol).
+const Protocol = rtnl.ProtoMachine
 
 // Metrics of routes that name none. The n-th link in order of preference adds n, so that two links can both have a
 // default route: the first one wins, and the other takes over when it loses its routes.

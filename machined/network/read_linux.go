@@ -166,26 +166,40 @@ func (k *Kernel) readAddresses(have *Have) error {
 
 // readRoutes returns the routes of the main table that carry the mark.
 func (k *Kernel) readRoutes(links []Link) ([]Route, error) {
+	all, err := dumpRoutes(k.route)
+	if err != nil {
+		return nil, err
+	}
 	names := linkNames(links)
 	var out []Route
+	for _, r := range all {
+		if r.Protocol != Protocol || r.Table != unix.RT_TABLE_MAIN || r.Type != unix.RTN_UNICAST {
+			continue
+		}
+		index := int(r.Attributes.OutIface)
+		out = append(out, Route{
+			Link: names[index], Index: index,
+			To:     destination(r),
+			Via:    toAddr(r.Attributes.Gateway),
+			Metric: r.Attributes.Priority,
+			OnLink: r.Flags&unix.RTNH_F_ONLINK != 0,
+		})
+	}
+	return out, nil
+}
+
+// dumpRoutes returns the routes of all tables, IPv4 before IPv6.
+func dumpRoutes(conn *rtnetlink.Conn) ([]*rtnetlink.RouteMessage, error) {
+	var out []*rtnetlink.RouteMessage
 	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
-		msgs, err := k.route.Execute(&rtnetlink.RouteMessage{Family: family}, unix.RTM_GETROUTE, netlink.Request|netlink.Dump)
+		msgs, err := conn.Execute(&rtnetlink.RouteMessage{Family: family}, unix.RTM_GETROUTE, netlink.Request|netlink.Dump)
 		if err != nil {
 			return nil, fmt.Errorf("routes: cannot list: %w", err)
 		}
 		for _, m := range msgs {
-			r, ok := m.(*rtnetlink.RouteMessage)
-			if !ok || r.Family != family || r.Protocol != Protocol || r.Table != unix.RT_TABLE_MAIN || r.Type != unix.RTN_UNICAST {
-				continue
+			if r, ok := m.(*rtnetlink.RouteMessage); ok && r.Family == family {
+				out = append(out, r)
 			}
-			index := int(r.Attributes.OutIface)
-			out = append(out, Route{
-				Link: names[index], Index: index,
-				To:     destination(r),
-				Via:    toAddr(r.Attributes.Gateway),
-				Metric: r.Attributes.Priority,
-				OnLink: r.Flags&unix.RTNH_F_ONLINK != 0,
-			})
 		}
 	}
 	return out, nil

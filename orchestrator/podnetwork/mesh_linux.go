@@ -19,8 +19,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/rtnl"
 )
 
-// protocol marks our routes (rtm_protocol); those of machined/network have 79.
-const protocol netlink.RouteProtocol = 80
+// protocol marks our routes (rtm_protocol).
+const protocol netlink.RouteProtocol = rtnl.ProtoPods
 
 // lastResort is the metric of a route that refuses: any other route to the same network comes before it.
 const lastResort = 4096

@@ -3,6 +3,6 @@
 //
 // Whole is for lists that others read with github.com/vishvananda/netlink: the kernel may have cut them short.
 //
-// It is a mechanism without policy: it knows messages, not what they are for. Links and routes are read and changed
-// with the library.
+// It is a mechanism without policy: it knows messages, not what they are for, but for the marks (protocols.go). Links and routes are read and
+// changed with the library.
 package rtnl

@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxOutput is how much of a command's output is kept: the end.
-const maxOutput = 256 << 10
+// MaxOutput is how much of a command's output is kept, in bytes: the end.
+const MaxOutput = 256 << 10
 
 // Command is a program that runs once and ends.
 type Command struct {
@@ -107,7 +107,7 @@ func newCapture() (*capture, error) {
 // begin reads what comes. The program has its own end of the pipe by now.
 func (c *capture) begin() {
 	c.writer.Close()
-	go func() { c.text <- readEnd(c.reader, maxOutput) }()
+	go func() { c.text <- readEnd(c.reader, MaxOutput) }()
 }
 
 // end returns what has come, when the program has ended. A child that it left behind may hold the pipe open for ever: what that

@@ -1,0 +1,94 @@
+package network
+
+import (
+	"fmt"
+	"net/netip"
+	"strconv"
+
+	"github.com/jsimonetti/rtnetlink/v2"
+	"golang.org/x/sys/unix"
+
+	"github.com/orlop-os/orlop/pkg/rtnl"
+)
+
+// KernelRoute is a route as the kernel has it, whoever has made it.
+type KernelRoute struct {
+	To     netip.Prefix `json:"to"`
+	Via    netip.Addr   `json:"via"`              // the zero Addr (empty in JSON) when the destination is on the link
+	Link   string       `json:"link,omitempty"`   // empty when there is none, or several
+	Metric uint32       `json:"metric,omitempty"` // lower wins
+	Origin string       `json:"origin"`           // "machine", "pods" (the network between the nodes), "kernel", "static" or the number of rtm_protocol
+	Kind   string       `json:"kind,omitempty"`   // "blackhole", "unreachable", "prohibit", "multicast" or the number of rtm_type; empty: unicast
+	Table  uint32       `json:"table,omitempty"`  // 0: the main one, 254
+}
+
+// KernelRoutes returns the routes of all tables but the local one, which holds the machine's own addresses, IPv4 before IPv6.
+func KernelRoutes() ([]KernelRoute, error) {
+	conn, err := rtnetlink.Dial(nil)
+	if err != nil {
+		return nil, fmt.Errorf("network: cannot open rtnetlink: %w", err)
+	}
+	defer conn.Close() // nothing is sent any more
+	links, err := conn.Link.List()
+	if err != nil {
+		return nil, fmt.Errorf("links: cannot list: %w", err)
+	}
+	names := map[uint32]string{}
+	for _, l := range links {
+		if l.Attributes != nil {
+			names[l.Index] = l.Attributes.Name
+		}
+	}
+	all, err := dumpRoutes(conn)
+	if err != nil {
+		return nil, err
+	}
+	out := []KernelRoute{}
+	for _, r := range all {
+		table := uint32(r.Table)
+		if r.Attributes.Table != 0 {
+			table = r.Attributes.Table // one that the byte in the header has no room for
+		}
+		if table == unix.RT_TABLE_LOCAL || r.Flags&unix.RTM_F_CLONED != 0 { // a cloned one is the cache's
+			continue
+		}
+		if table == unix.RT_TABLE_MAIN {
+			table = 0
+		}
+		out = append(out, KernelRoute{
+			To: destination(r), Via: toAddr(r.Attributes.Gateway), Link: names[r.Attributes.OutIface], Metric: r.Attributes.Priority,
+			Origin: origin(r.Protocol), Kind: kind(r.Type), Table: table,
+		})
+	}
+	return out, nil
+}
+
+func origin(protocol uint8) string {
+	switch protocol {
+	case Protocol:
+		return "machine"
+	case rtnl.ProtoPods:
+		return "pods"
+	case unix.RTPROT_KERNEL, unix.RTPROT_RA:
+		return "kernel"
+	case unix.RTPROT_BOOT, unix.RTPROT_STATIC:
+		return "static"
+	}
+	return strconv.Itoa(int(protocol))
+}
+
+func kind(of uint8) string {
+	switch of {
+	case unix.RTN_UNICAST:
+		return ""
+	case unix.RTN_BLACKHOLE:
+		return "blackhole"
+	case unix.RTN_UNREACHABLE:
+		return "unreachable"
+	case unix.RTN_PROHIBIT:
+		return "prohibit"
+	case unix.RTN_MULTICAST:
+		return "multicast"
+	}
+	return strconv.Itoa(int(of))
+}
