@@ -20,6 +20,7 @@ import (
 	"github.com/orlop-os/orlop/machined/power"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/reconcile"
 	"github.com/orlop-os/orlop/pkg/supervise"
@@ -114,6 +115,11 @@ func (m *machine) apply(ctx context.Context, filename string, r *api.ApplyReques
 	if err != nil {
 		return out, err
 	}
+	lines, err := m.unseal(ctx, now.config, next, r.Mode == api.ApplyRequest_MODE_DRY_RUN)
+	if err != nil {
+		return outcome{}, err
+	}
+	out.add("etcd", lines)
 	staged := r.Mode == api.ApplyRequest_MODE_STAGED
 	out.reboot = !staged && networkChanges(now.config, next)
 	if r.Mode == api.ApplyRequest_MODE_DRY_RUN {
@@ -268,15 +274,55 @@ func fixed(before, next *config.Config) error {
 		return changed("Cluster.spec.networks.services", b.Spec.Networks.Services, n.Spec.Networks.Services)
 	case b.Spec.Networks.Domain != n.Spec.Networks.Domain:
 		return changed("Cluster.spec.networks.domain", b.Spec.Networks.Domain, n.Spec.Networks.Domain)
-	case !bytes.Equal(b.Spec.SecretsEncryptionKey.Bytes(), n.Spec.SecretsEncryptionKey.Bytes()):
-		return changed("Cluster.spec.secretsEncryptionKey", "the present key", "another")
 	}
 	was, is := b.Spec.PKI, n.Spec.PKI
 	return errors.Join(
+		seals(b.Spec, n.Spec),
 		follows("kubernetes", was.Kubernetes.Cert, is.Kubernetes.Cert, was.Accepted.Kubernetes, is.Accepted.Kubernetes),
 		follows("etcd", was.Etcd.Cert, is.Etcd.Cert, was.Accepted.Etcd, is.Accepted.Etcd),
 		follows("machine", was.Machine.Cert, is.Machine.Cert, was.Accepted.Machine, is.Accepted.Machine),
 	)
+}
+
+// seals refuses to seal Secrets by a key that was not accepted before, and so may not be by the other machines, or not to read any more what
+// the present one has sealed.
+func seals(was, is config.ClusterSpec) error {
+	has := func(list []config.EncryptionKey, k config.EncryptionKey) bool {
+		return slices.ContainsFunc(list, func(o config.EncryptionKey) bool { return bytes.Equal(o.Bytes(), k.Bytes()) })
+	}
+	own, next := was.SecretsEncryptionKey, is.SecretsEncryptionKey
+	if own.IsZero() || bytes.Equal(own.Bytes(), next.Bytes()) || has(was.AcceptedEncryptionKeys, next) && has(is.AcceptedEncryptionKeys, own) {
+		return nil
+	}
+	return errors.New("configuration refused, nothing was changed: Cluster.spec.secretsEncryptionKey: cannot change at once to a key that was not accepted before, or from one that is not accepted any more: Secrets could not be read; " +
+		"`orlopctl trust rotate-key` does it step by step (Cluster.spec.acceptedEncryptionKeys)")
+}
+
+// unseal has all Secrets written again by the key that seals, before the machine lets go of another one, and returns what was done, or would be
+// with dry. What cannot be done is a refusal: who has let go of a key reads nothing any more that is sealed by it.
+func (m *machine) unseal(ctx context.Context, before, next *config.Config, dry bool) ([]string, error) {
+	gone := letGo(before, next)
+	if len(gone) == 0 {
+		return nil, nil
+	}
+	done, err := ask[nodespec.Resealed](ctx, m, paths.UserAPI, "reseal-secrets", nodespec.EtcdReseal{Count: dry})
+	if err != nil {
+		return nil, fmt.Errorf("configuration refused, nothing was changed but perhaps which key Secrets are sealed by: Cluster.spec.acceptedEncryptionKeys: cannot let go of %s: %w", strings.Join(gone, ", "), err)
+	}
+	return []string{fmt.Sprintf("let go of the key of Secrets %s: %d of %d Secrets were sealed by another than the present one, and are written again", strings.Join(gone, ", "), done.Resealed, done.Secrets)}, nil
+}
+
+// letGo are the keys of Secrets, by name, that a machine has and would not have.
+func letGo(before, next *config.Config) (gone []string) {
+	if before == nil || before.Cluster == nil || next.Cluster == nil {
+		return nil // a machine without data; what takes a cluster from one that has some is refused
+	}
+	for _, k := range before.Cluster.Spec.SealingKeys() {
+		if !slices.ContainsFunc(next.Cluster.Spec.SealingKeys(), func(o config.EncryptionKey) bool { return bytes.Equal(o.Bytes(), k.Bytes()) }) {
+			gone = append(gone, k.Name())
+		}
+	}
+	return gone
 }
 
 // follows refuses an authority that nobody in the cluster believes yet, and one after which nobody is believed who has a certificate of

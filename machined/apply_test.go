@@ -1,6 +1,7 @@
 package main
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -46,5 +47,57 @@ func TestFollows(t *testing.T) {
 		if err := follows("kubernetes", step.was, step.is, step.accepted, step.still); (err == nil) != step.ok {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+}
+
+// TestSeals: the key of Secrets is replaced step by step, or not at all; and which keys a machine lets go of.
+func TestSeals(t *testing.T) {
+	key := func(name byte) config.EncryptionKey {
+		if name == '-' {
+			return config.EncryptionKey{}
+		}
+		return config.NewEncryptionKey([32]byte{name})
+	}
+	// The first letter seals, the others are accepted.
+	read := func(letters string) config.ClusterSpec {
+		s := config.ClusterSpec{SecretsEncryptionKey: key(letters[0])}
+		for _, letter := range letters[1:] {
+			s.AcceptedEncryptionKeys = append(s.AcceptedEncryptionKeys, key(byte(letter)))
+		}
+		return s
+	}
+	for step, c := range map[string]struct {
+		ok   bool
+		gone string
+	}{
+		"a a":     {true, ""},
+		"a ab":    {true, ""},
+		"ab ba":   {true, ""},
+		"ba b":    {true, "a"},
+		"ba ab":   {true, ""},
+		"ab a":    {true, "b"},
+		"acb bac": {true, ""},
+		"abc ba":  {true, "c"},
+		"a b":     {false, "a"},
+		"a ba":    {false, ""},
+		"ab b":    {false, "a"},
+		"- a":     {true, ""},
+	} {
+		before, after, _ := strings.Cut(step, " ")
+		was, is := read(before), read(after)
+		if err := seals(was, is); (err == nil) != c.ok {
+			t.Errorf("%s: %v", step, err)
+		}
+		configured := func(s config.ClusterSpec) *config.Config { return &config.Config{Cluster: &config.Cluster{Spec: s}} }
+		want := ""
+		if c.gone != "" {
+			want = key(c.gone[0]).Name()
+		}
+		if gone := strings.Join(letGo(configured(was), configured(is)), " "); gone != want {
+			t.Errorf("%s: lets go of %q, want %q", step, gone, want)
+		}
+	}
+	if gone := letGo(nil, &config.Config{}); gone != nil {
+		t.Errorf("a machine without a configuration lets go of %q", gone)
 	}
 }

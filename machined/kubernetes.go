@@ -247,7 +247,9 @@ func authorities(c *config.Cluster) (credentials.Authorities, error) {
 		return a, fmt.Errorf("Cluster.spec.pki.serviceAccountKey: %w", err)
 	}
 	a.ServiceAccountPub = pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: public})
-	a.EncryptionKey = c.Spec.SecretsEncryptionKey.Bytes()
+	for _, k := range c.Spec.SealingKeys() {
+		a.Sealing = append(a.Sealing, credentials.SealingKey{Name: k.Name(), Key: k.Bytes()})
+	}
 	a.Access = access(c)
 	return a, nil
 }

@@ -41,6 +41,7 @@ type configurationState struct {
 	Source  string    `json:"source,omitempty"`  // STATE, image, API or medium, with who or where
 	Problem string    `json:"problem,omitempty"` // what is wrong with one that lies there and cannot be used
 	Staged  time.Time `json:"staged,omitzero"`   // when another one was put by for the next start; zero: none
+	Sealing []string  `json:"sealing,omitempty"` // the names of the keys of Secrets, on a control plane: the first seals
 	Trial   time.Time `json:"trial,omitzero"`    // when the one before comes back unless this one is confirmed; zero: it is here to stay
 }
 
@@ -95,6 +96,9 @@ func (m *machine) configurationState() (configurationState, error) {
 		Applied: now.applied, Trial: now.trial, Staged: configs.Staged()}
 	if now.config.Cluster != nil {
 		s.Cluster = now.config.Cluster.Metadata.Name
+		for _, k := range now.config.Cluster.Spec.SealingKeys() {
+			s.Sealing = append(s.Sealing, k.Name())
+		}
 	}
 	return s, nil
 }

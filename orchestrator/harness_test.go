@@ -122,7 +122,7 @@ func prepare(t *testing.T, spec nodespec.Spec) machine {
 	m.ca = authority("kubernetes")
 	want, err := credentials.Plan(spec, credentials.Authorities{
 		Kubernetes: credentials.Authority{CA: m.ca}, FrontProxy: credentials.Authority{CA: authority("front-proxy")}, Etcd: credentials.Authority{CA: authority("etcd")},
-		ServiceAccountKey: private, ServiceAccountPub: public, EncryptionKey: make([]byte, 32), Revoked: []byte("null"), Addons: []byte("[]"), Marks: []byte("{}"),
+		ServiceAccountKey: private, ServiceAccountPub: public, Sealing: []credentials.SealingKey{{Name: "test", Key: make([]byte, 32)}}, Revoked: []byte("null"), Addons: []byte("[]"), Marks: []byte("{}"),
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -32,6 +32,7 @@
 //	orchestrator recover-data     writes down that etcd goes on as the only member when it starts next, writes a nodespec.EtcdRecovered
 //	orchestrator rejoin-data      writes down that the data are dropped when etcd starts next, and the cluster is joined anew
 //	orchestrator defragment-data  writes a nodespec.EtcdDefragmented
+//	orchestrator reseal-secrets   reads a nodespec.EtcdReseal, seals all Secrets by the key that seals, writes a nodespec.Resealed
 //	orchestrator disarm-data      writes the alarms that it has taken back
 //
 // Each process reads the node's description (paths.NodeSpec), writes its components' configuration files beside the

@@ -255,8 +255,16 @@ func (s *fakeMachineService) Get(_ context.Context, r *api.GetRequest) (*api.Sta
 		value = moments
 	case "configuration":
 		s.f.mu.Lock()
-		value = map[string]any{"applied": s.f.applied.Format(time.RFC3339Nano)}
+		shown := map[string]any{"applied": s.f.applied.Format(time.RFC3339Nano)}
 		s.f.mu.Unlock()
+		if c := s.f.current(); c != nil && c.Cluster != nil {
+			var names []any
+			for _, key := range c.Cluster.Spec.SealingKeys() {
+				names = append(names, key.Name())
+			}
+			shown["sealing"] = names
+		}
+		value = shown
 	case "memory":
 		memory := map[string]any{"total": 2048, "available": 1024}
 		if slips := s.f.slipped(); len(slips) > 0 {

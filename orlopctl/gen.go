@@ -174,6 +174,9 @@ type secrets struct {
 	Client               certKey `json:"client"`
 	ServiceAccountKey    string  `json:"serviceAccountKey"`
 	SecretsEncryptionKey []byte  `json:"secretsEncryptionKey"` // 32 bytes; base64 in the file
+	// NextEncryptionKey is about to take the place of SecretsEncryptionKey, and FormerEncryptionKeys had it: backups of then need them (rotate_key.go).
+	NextEncryptionKey    []byte   `json:"nextEncryptionKey,omitempty"`
+	FormerEncryptionKeys [][]byte `json:"formerEncryptionKeys,omitempty"`
 	// Next are the CAs that are about to take the place of those above (rotate.go), by their names there.
 	Next map[string]certKey `json:"next,omitempty"`
 }
@@ -272,6 +275,14 @@ func readSecrets(path string) (*secrets, error) {
 		return nil, usagef("secrets: cannot use %s: %w", path, err)
 	}
 	return s, nil
+}
+
+// acceptedKeys are the keys of Secrets that count beside the one that seals.
+func (s *secrets) acceptedKeys() []config.EncryptionKey {
+	if len(s.NextEncryptionKey) != 32 {
+		return nil
+	}
+	return []config.EncryptionKey{config.NewEncryptionKey([32]byte(s.NextEncryptionKey))}
 }
 
 // pki is the authorities in the form of the Cluster document.

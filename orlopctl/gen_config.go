@@ -209,6 +209,7 @@ func (g generated) documents() ([]byte, error) {
 		return nil, err
 	}
 	made := config.New(g.name, config.RoleControlPlane).WithCluster(g.cluster, endpoint, authorities, key).WithNode(g.node)
+	made.Cluster.Spec.AcceptedEncryptionKeys = g.secrets.acceptedKeys()
 	made.Cluster.Spec.Kubernetes.APIServer.ExtraSANs = g.sans
 	if made.Cluster.Spec.ControlPlanes, err = addresses("--control-plane", g.controlPlanes); err != nil {
 		return nil, err

@@ -44,7 +44,7 @@ func (s *secrets) authority(field string) *certKey {
 }
 
 func (t *tool) trustRotateCommand() *cobra.Command {
-	r := rotating{tool: t}
+	r := rotating{rollout: rollout{tool: t}}
 	names := slices.Sorted(maps.Keys(rotatables))
 	c := &cobra.Command{
 		Use:   "rotate-ca " + strings.Join(names, "|"),
@@ -77,21 +77,17 @@ func (t *tool) trustRotateCommand() *cobra.Command {
 
 // rotating is the replacing of a CA.
 type rotating struct {
-	tool                   *tool
+	rollout
 	name                   string
 	ca                     rotatable
 	file                   string
 	dryRun, oneStep, force bool
 	hold                   time.Duration
 
-	fleet   *fleet
 	secrets *secrets
 	next    *pki.CA
 	all     []holding // of the machines of the fleet
 }
-
-// rotationTimeout bounds the wait for the machines after a step, beside hold.
-const rotationTimeout = 10 * time.Minute
 
 func (r *rotating) run() (err error) {
 	ctx, stop := interruptible()
@@ -224,12 +220,14 @@ func (r *rotating) look(ctx context.Context) error {
 	return related(r.fleet.names, r.all, known, r.next.Cert)
 }
 
-// withMachine says which machine an error is of, if it does not do so itself.
-func withMachine(name string, err error) error {
-	if strings.HasPrefix(err.Error(), "machine ") {
+// apply has one machine take its next step.
+func (r *rotating) apply(ctx context.Context, i int) error {
+	request, err := r.request(i, api.ApplyRequest_MODE_NO_REBOOT)
+	if err != nil {
 		return err
 	}
-	return fmt.Errorf("machine %s: %w", name, err)
+	_, err = r.take(ctx, i, request)
+	return err
 }
 
 // request is the next step of a machine.
@@ -273,116 +271,6 @@ func (r *rotating) plan(ctx context.Context, at state) error {
 	return nil
 }
 
-// apply has one machine take its next step, and waits until what starts anew for it has done so.
-func (r *rotating) apply(ctx context.Context, i int) error {
-	request, err := r.request(i, api.ApplyRequest_MODE_NO_REBOOT)
-	if err != nil {
-		return err
-	}
-	was := map[string]int32{}
-	var restarts []string
-	err = r.fleet.call(ctx, i, func(ctx context.Context, c *client.Client) error {
-		list, err := c.Service.List(ctx, &api.ListServicesRequest{})
-		if err != nil {
-			return err
-		}
-		for _, s := range list.Services {
-			was[s.Name] = s.Pid
-		}
-		answer, err := c.Config.Apply(ctx, request)
-		restarts = answer.GetRestarts()
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	line := "  machine " + r.fleet.names[i] + ": done"
-	if len(restarts) > 0 {
-		line += ", starts anew: " + strings.Join(restarts, ", ")
-	}
-	r.tool.println(line)
-	err = r.awaitTopic(ctx, i, "services", func(text []byte) (string, error) { return notYetAnew(text, was, restarts) })
-	if err != nil || len(restarts) == 0 {
-		return err
-	}
-	return r.healthy(ctx, i) // one after the other: the others serve meanwhile
-}
-
-// notYetAnew is a service that has to start anew and has not yet, or nothing. services is what topic "services" shows.
-func notYetAnew(services []byte, was map[string]int32, restarts []string) (string, error) {
-	var list []struct {
-		Name string `json:"name"`
-		PID  int32  `json:"pid"`
-	}
-	if err := json.Unmarshal(services, &list); err != nil {
-		return "", fmt.Errorf("services: cannot read the machine's answer: %w", err)
-	}
-	for _, name := range restarts {
-		for _, s := range list {
-			if s.Name == name && (s.PID == 0 || s.PID == was[name]) {
-				return name + " has not started anew", nil
-			}
-		}
-	}
-	return "", nil
-}
-
-// await looks at a machine until there is nothing that it waits for. look says what it sees by calling its last argument, as often as that
-// changes, and returns what that returns.
-func (r *rotating) await(ctx context.Context, i int, look func(context.Context, *client.Client, func(waits string) error) error) error {
-	ctx, cancel := context.WithTimeout(ctx, r.tool.timeout(rotationTimeout))
-	defer cancel()
-	var last string
-	for {
-		e, err := r.fleet.endpoint(i)
-		if err != nil {
-			return err
-		}
-		c, err := r.fleet.connected(ctx, i, e)
-		if err == nil {
-			err = look(ctx, c, func(waits string) error {
-				if last = waits; waits == "" {
-					return errSettled
-				}
-				return nil
-			})
-		}
-		switch {
-		case errors.Is(err, errSettled):
-			return nil
-		case ctx.Err() == nil && !passing(err):
-			return err
-		case !rest(ctx, dialPause):
-			return &exitError{code: exitUnhealthy, err: fmt.Errorf("stopped before it was done: %s", last), hint: "call it again: it goes on where it was"}
-		}
-	}
-}
-
-var errSettled = errors.New("nothing is waited for any more")
-
-// awaitTopic is await by what a topic shows.
-func (r *rotating) awaitTopic(ctx context.Context, i int, topic string, waits func([]byte) (string, error)) error {
-	return r.await(ctx, i, func(ctx context.Context, c *client.Client, say func(string) error) error {
-		ctx, cancel := context.WithCancel(ctx)
-		defer cancel()
-		stream, err := c.Machine.Watch(ctx, &api.GetRequest{Topic: topic})
-		if err != nil {
-			return err
-		}
-		return each(stream.Recv, func(s *api.StateSnapshot) error {
-			text, err := s.Value.MarshalJSON()
-			if err != nil {
-				return err
-			}
-			what, err := waits(text)
-			if err != nil {
-				return err
-			}
-			return say(what)
-		})
-	})
-}
-
 // settle waits until what the machines took last is in force on all of them: their files show it, they are healthy, and it has been so
 // for as long as it is to hold.
 func (r *rotating) settle(ctx context.Context, at state) error {
@@ -408,29 +296,6 @@ func (r *rotating) settle(ctx context.Context, at state) error {
 		}
 	}
 	return nil
-}
-
-func (r *rotating) healthy(ctx context.Context, i int) error {
-	return r.await(ctx, i, func(ctx context.Context, c *client.Client, say func(string) error) error {
-		ctx, cancel := context.WithCancel(ctx)
-		defer cancel()
-		stream, err := c.Cluster.Health(ctx, &api.HealthRequest{})
-		if err != nil {
-			return err
-		}
-		return each(stream.Recv, func(h *api.HealthResponse) error {
-			var bad []string
-			for _, check := range h.Checks {
-				if !check.Ok {
-					bad = append(bad, strings.TrimSuffix(check.Name+": "+check.Detail, ": "))
-				}
-			}
-			if h.Healthy {
-				return say("")
-			}
-			return say("not healthy: " + strings.Join(bad, ", "))
-		})
-	})
 }
 
 // held waits until the machine's configuration has been in force for as long as it is to hold.

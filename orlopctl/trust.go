@@ -28,7 +28,7 @@ func (t *tool) trustCommand() *cobra.Command {
 			"third of its life, by any command that asks the machine once (get, version, apply-config and the like). Who comes later than that\n" +
 			"asks for another one.",
 	}
-	c.AddCommand(t.trustIssueCommand(), t.trustRenewCommand(), t.trustListCommand(), t.trustRevokeCommand(), t.trustRotateCommand())
+	c.AddCommand(t.trustIssueCommand(), t.trustRenewCommand(), t.trustListCommand(), t.trustRevokeCommand(), t.trustRotateCommand(), t.trustRotateKeyCommand())
 	return c
 }
 

@@ -41,7 +41,7 @@ func authorities(t *testing.T) Authorities {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return Authorities{ca("kubernetes"), ca("etcd"), ca("front-proxy"), private, public, make([]byte, 32), Access{}, []byte("null"), []byte("[]"), []byte("{}"), nil}
+	return Authorities{ca("kubernetes"), ca("etcd"), ca("front-proxy"), private, public, []SealingKey{{"k", make([]byte, 32)}}, Access{}, []byte("null"), []byte("[]"), []byte("{}"), nil}
 }
 
 // plan is Plan with every path below a folder of the test and every user the test's own.

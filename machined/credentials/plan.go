@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/orlop-os/orlop/pkg/nodespec"
@@ -40,9 +41,9 @@ func (a Authority) Bundle() []byte {
 // of Kubernetes, and what it was given.
 type Authorities struct {
 	Kubernetes, Etcd, FrontProxy Authority
-	ServiceAccountKey            []byte // PEM, private
-	ServiceAccountPub            []byte // PEM
-	EncryptionKey                []byte // 32 bytes, for secrets at rest
+	ServiceAccountKey            []byte       // PEM, private
+	ServiceAccountPub            []byte       // PEM
+	Sealing                      []SealingKey // for Secrets at rest: the first seals, by all of them is read
 	Access                       Access
 	Revoked                      []byte // JSON, a list of trust.Revocation
 	Addons                       []byte // JSON, a list of nodespec.Addon
@@ -50,16 +51,23 @@ type Authorities struct {
 	Given                        Given
 }
 
+// SealingKey is a key for Secrets at rest.
+type SealingKey struct {
+	Name string // stands before what it has sealed
+	Key  []byte // 32 bytes
+}
+
 // Given is what a worker was given, by the name of the certificate's file.
 type Given map[string]*pki.Leaf
 
 // AtStart is what a process of the orchestrator reads of them at its start only, by its folder; all else is read again when it changes.
 // etcd has its peers' authority so, the API server and the controllers the key for tokens, and the controllers the authority that
-// they put into every namespace.
+// they put into every namespace. The keys of Secrets the API server would find by itself, within a minute; whoever changes them has to know that
+// it has.
 func (a Authorities) AtStart(folder string) []byte {
 	switch folder {
 	case paths.KubeAPI:
-		return slices.Concat(a.Etcd.Bundle(), a.ServiceAccountKey)
+		return slices.Concat(a.Etcd.Bundle(), a.ServiceAccountKey, encryption(a.Sealing))
 	case paths.KubeControllers:
 		return slices.Concat(a.Kubernetes.Bundle(), a.ServiceAccountKey)
 	case paths.KubeNode: // a kubelet makes its Node once: one that was invited anew begins anew
@@ -206,7 +214,7 @@ func (w *Want) api(node nodespec.Spec, a Authorities, endpoint string) {
 	p.file(nodespec.EtcdCA, a.Etcd.Bundle())
 	p.file(nodespec.ServiceAccountKey, a.ServiceAccountKey)
 	p.file(nodespec.ServiceAccountPub, a.ServiceAccountPub)
-	p.file(nodespec.Encryption, encryption(a.EncryptionKey))
+	p.file(nodespec.Encryption, encryption(a.Sealing))
 	p.file(nodespec.Revoked, a.Revoked)
 	for _, f := range a.Access.Files(p.dir) {
 		p.file(f.Name, f.Content)
@@ -276,7 +284,11 @@ func client(cn string, groups ...string) pki.Spec {
 
 // encryption is the API server's EncryptionConfiguration: Secrets are sealed with AES-GCM's successor of choice for one static
 // key, secretbox (XSalsa20-Poly1305), which needs no rotation after 2^32 writes; identity last, so that nothing is unreadable.
-func encryption(key []byte) []byte {
+func encryption(keys []SealingKey) []byte {
+	var list strings.Builder
+	for _, k := range keys {
+		fmt.Fprintf(&list, "      - name: %q\n        secret: %s\n", k.Name, base64.StdEncoding.EncodeToString(k.Key))
+	}
 	return []byte(`apiVersion: apiserver.config.k8s.io/v1
 kind: EncryptionConfiguration
 resources:
@@ -284,9 +296,7 @@ resources:
   providers:
   - secretbox:
       keys:
-      - name: key1
-        secret: ` + base64.StdEncoding.EncodeToString(key) + `
-  - identity: {}
+` + list.String() + `  - identity: {}
 `)
 }
 

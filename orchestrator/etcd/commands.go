@@ -91,6 +91,13 @@ var Commands = map[string]Command{
 	"rejoin-data": func(ctx context.Context, spec nodespec.Spec, dirs layout.Dirs, _ io.Reader) (any, error) {
 		return keeper{dirs, spec}.rejoin(ctx)
 	},
+	"reseal-secrets": func(ctx context.Context, _ nodespec.Spec, dirs layout.Dirs, question io.Reader) (any, error) {
+		order, err := decode[nodespec.EtcdReseal](question)
+		if err != nil {
+			return nil, err
+		}
+		return reseal(ctx, dirs, order.Count)
+	},
 	"disarm-data": func(ctx context.Context, _ nodespec.Spec, dirs layout.Dirs, _ io.Reader) (any, error) {
 		return disarm(ctx, dirs)
 	},

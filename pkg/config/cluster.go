@@ -34,6 +34,8 @@ type ClusterSpec struct {
 	PKI PKI `yaml:"pki" jsonschema:"required"`
 	// SecretsEncryptionKey encrypts Secret objects at rest (XSalsa20-Poly1305): 32 random bytes in base64. A control plane needs it.
 	SecretsEncryptionKey EncryptionKey `yaml:"secretsEncryptionKey,omitempty"`
+	// AcceptedEncryptionKeys are further keys that Secrets may be sealed by, at most 4: the next one before it seals, and the one before while Secrets are sealed by it. With them the key is replaced: `orlopctl trust rotate-key`. A machine lets go of one when it has written all Secrets again that were sealed by it.
+	AcceptedEncryptionKeys []EncryptionKey `yaml:"acceptedEncryptionKeys,omitempty"`
 	// Etcd says how the cluster's data are kept.
 	Etcd Etcd `yaml:"etcd"`
 	// LocalVolumes are volumes of claims on the machines' own disks.
@@ -42,6 +44,14 @@ type ClusterSpec struct {
 	PodCertificates PodCertificates `yaml:"podCertificates"`
 	// Kubernetes tunes the components.
 	Kubernetes Kubernetes `yaml:"kubernetes"`
+}
+
+// SealingKeys are the keys of Secrets, the one that seals first; none on a worker.
+func (c ClusterSpec) SealingKeys() []EncryptionKey {
+	if c.SecretsEncryptionKey.IsZero() {
+		return nil
+	}
+	return append([]EncryptionKey{c.SecretsEncryptionKey}, c.AcceptedEncryptionKeys...)
 }
 
 // Etcd says how the cluster's data are kept.

@@ -1,8 +1,10 @@
 package config
 
 import (
+	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/base64"
+	"encoding/hex"
 	"fmt"
 	"log/slog"
 )
@@ -99,6 +101,16 @@ func (k *EncryptionKey) UnmarshalText(text []byte) error {
 	}
 	*k = NewEncryptionKey([32]byte(key))
 	return nil
+}
+
+// Name is what the key is called where it cannot be shown: beside what it has sealed, and where keys are compared. It is made of the key, of
+// which it tells nothing that helps to guess 32 random bytes.
+func (k EncryptionKey) Name() string {
+	if k.IsZero() {
+		return ""
+	}
+	sum := sha256.Sum256(append([]byte("orlop: the name of a key of Secrets\n"), k.Bytes()...))
+	return hex.EncodeToString(sum[:4])
 }
 
 // Bytes are the 32 bytes of the key; nil when there is none.

@@ -16,7 +16,7 @@ func TestSecretsStaySecret(t *testing.T) {
 	c := example(t)
 	pki := c.Cluster.Spec.PKI
 	var secrets []string
-	for _, s := range []Secret{pki.ServiceAccountKey.Secret, pki.Kubernetes.Key.Secret, c.Cluster.Spec.SecretsEncryptionKey.Secret, c.Cluster.Spec.Kubernetes.Authentication.Webhook.Client.Key.Secret, c.Machine.Spec.Join.Ticket.Key.Secret, c.Machine.Spec.Logging.Receivers[0].Client.Key.Secret, c.Addons[0].Spec.Registries[0].Password, c.Cluster.Spec.Etcd.Snapshots.Target.AccessKey, c.Cluster.Spec.Etcd.Snapshots.Target.SecretKey} {
+	for _, s := range []Secret{pki.ServiceAccountKey.Secret, pki.Kubernetes.Key.Secret, c.Cluster.Spec.SecretsEncryptionKey.Secret, c.Cluster.Spec.AcceptedEncryptionKeys[0].Secret, c.Cluster.Spec.Kubernetes.Authentication.Webhook.Client.Key.Secret, c.Machine.Spec.Join.Ticket.Key.Secret, c.Machine.Spec.Logging.Receivers[0].Client.Key.Secret, c.Addons[0].Spec.Registries[0].Password, c.Cluster.Spec.Etcd.Snapshots.Target.AccessKey, c.Cluster.Spec.Etcd.Snapshots.Target.SecretKey} {
 		text := s.Reveal()
 		secrets = append(secrets, text[len(text)/2:len(text)/2+12])
 	}
@@ -67,8 +67,8 @@ func TestSecretsStaySecret(t *testing.T) {
 // TestRedactedIsRefused makes sure that nobody applies what a machine answered.
 func TestRedactedIsRefused(t *testing.T) {
 	_, problems := Parse("", MarshalRedacted(example(t)))
-	if len(problems) != 16 {
-		t.Errorf("got %d problems, want one for each of the 16 secrets:\n%v", len(problems), problems)
+	if len(problems) != 17 {
+		t.Errorf("got %d problems, want one for each of the 17 secrets:\n%v", len(problems), problems)
 	}
 	for _, p := range problems {
 		if p.Reason != "the secret was taken out of this file" {
@@ -90,6 +90,9 @@ func TestEncryptionKey(t *testing.T) {
 	raw := [32]byte{1, 2, 3}
 	if got := NewEncryptionKey(raw).Bytes(); !bytes.Equal(got, raw[:]) {
 		t.Errorf("got %v", got)
+	}
+	if a, b := NewEncryptionKey(raw), NewEncryptionKey([32]byte{1, 2, 4}); a.Name() != NewEncryptionKey(raw).Name() || a.Name() == b.Name() || len(a.Name()) != 8 || (EncryptionKey{}).Name() != "" {
+		t.Errorf("names %q and %q, and %q of none", a.Name(), b.Name(), (EncryptionKey{}).Name())
 	}
 	if (EncryptionKey{}).Bytes() != nil || (PrivateKey{}).Signer() != nil {
 		t.Error("a key that is not there has bytes")

@@ -292,11 +292,22 @@ func (p *parser) pki(path string, spec *ClusterSpec) {
 	if worker {
 		p.notOnWorker(path+".serviceAccountKey", spec.PKI.ServiceAccountKey.IsZero())
 		p.notOnWorker("Cluster.spec.secretsEncryptionKey", spec.SecretsEncryptionKey.IsZero())
+		p.notOnWorker("Cluster.spec.acceptedEncryptionKeys", len(spec.AcceptedEncryptionKeys) == 0)
 		p.notOnWorker("Cluster.spec.etcd.snapshots.target", spec.Etcd.Snapshots.Target == nil)
 	}
 	p.signingKey(path+".serviceAccountKey", spec.PKI.ServiceAccountKey)
 	if spec.SecretsEncryptionKey.IsZero() && controlPlane {
 		p.on("Cluster.spec.secretsEncryptionKey", wrong{reason: "missing", expected: "32 random bytes in base64"})
+	}
+	const most = 4
+	if n := len(spec.AcceptedEncryptionKeys); n > most {
+		p.on("Cluster.spec.acceptedEncryptionKeys", wrong{reason: fmt.Sprintf("has %d keys", n), expected: fmt.Sprintf("at most %d", most)})
+	}
+	for i, key := range spec.AcceptedEncryptionKeys {
+		same := func(k EncryptionKey) bool { return k.Name() == key.Name() }
+		if same(spec.SecretsEncryptionKey) || slices.ContainsFunc(spec.AcceptedEncryptionKeys[:i], same) {
+			p.on(fmt.Sprintf("Cluster.spec.acceptedEncryptionKeys[%d]", i), wrong{reason: "is there already", expected: "another key than secretsEncryptionKey and those before"})
+		}
 	}
 }
 

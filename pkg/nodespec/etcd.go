@@ -115,6 +115,17 @@ type EtcdRecovered struct {
 	IDs     []string `json:"ids"`     // and their numbers: one that joins anew has another one
 }
 
+// EtcdReseal asks `orchestrator reseal-secrets` to write all Secrets again that are not sealed by the key that seals.
+type EtcdReseal struct {
+	Count bool `json:"count"` // change nothing, only count
+}
+
+// Resealed is what it writes.
+type Resealed struct {
+	Secrets  int `json:"secrets"`  // all that there are
+	Resealed int `json:"resealed"` // of them, those that were not sealed by it
+}
+
 // EtcdDefragmented is what `orchestrator defragment-data` writes.
 type EtcdDefragmented struct {
 	Before    int64 `json:"before"` // size of the database, bytes

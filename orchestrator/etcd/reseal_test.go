@@ -1,0 +1,110 @@
+package etcd
+
+import (
+	"context"
+	"encoding/base64"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/orlop-os/orlop/pkg/nodespec"
+)
+
+// sealingBy configures the keys of these names, each of which is its name, repeated.
+func sealingBy(names ...string) []byte {
+	var list strings.Builder
+	for _, name := range names {
+		key := []byte(strings.Repeat(name, 32)[:32])
+		fmt.Fprintf(&list, "      - {name: %q, secret: %s}\n", name, base64.StdEncoding.EncodeToString(key))
+	}
+	return []byte("apiVersion: apiserver.config.k8s.io/v1\nkind: EncryptionConfiguration\nresources:\n- resources: [secrets]\n  providers:\n  - secretbox:\n      keys:\n" +
+		list.String() + "  - identity: {}\n")
+}
+
+// TestReseal: whatever Secrets are sealed by, and those that are not, are sealed by the first key, page after page, and nothing else is written.
+func TestReseal(t *testing.T) {
+	ctx := context.Background()
+	m := newMember(t)
+	put := func(c *clientv3.Client, key, by, plain string) {
+		stored := []byte(plain)
+		if by != "" {
+			seal, err := seals(sealingBy(by))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if stored, err = seal.TransformToStorage(ctx, stored, nil); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := c.Put(ctx, key, string(stored)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	configure := func(names ...string) {
+		if err := os.WriteFile(filepath.Join(m.k.dirs.API, nodespec.Encryption), sealingBy(names...), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	m.serve(ownFormat(), func(c *clientv3.Client) {
+		const others = 2*resealPage + 3
+		for n := range others {
+			put(c, fmt.Sprintf("%sns/s%03d", secretsAt, n), "old", fmt.Sprintf("k8s\x00content %d", n))
+		}
+		put(c, secretsAt+"ns/new", "new", "k8s\x00new")
+		put(c, secretsAt+"ns/plain", "", "k8s\x00plain")
+		put(c, "/registry/secretsofothers/ns/x", "", "k8s\x00not a Secret")
+		before, err := c.Get(ctx, secretsAt+"ns/new")
+		if err != nil {
+			t.Fatal(err)
+		}
+		configure("new", "old")
+		want := nodespec.Resealed{Secrets: others + 2, Resealed: others + 1}
+		for range 2 { // counting changes nothing
+			if r, err := reseal(ctx, m.k.dirs, true); err != nil || r != want {
+				t.Fatalf("counted %+v, %v; want %+v", r, err, want)
+			}
+		}
+		if r, err := reseal(ctx, m.k.dirs, false); err != nil || r != want {
+			t.Fatalf("%+v, %v; want %+v", r, err, want)
+		}
+		if r, err := reseal(ctx, m.k.dirs, false); err != nil || r.Resealed != 0 {
+			t.Errorf("again: %+v, %v; want nothing left", r, err)
+		}
+		alone, err := seals(sealingBy("new"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		all, err := c.Get(ctx, secretsAt, clientv3.WithPrefix())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, kv := range all.Kvs {
+			plain, stale, err := alone.TransformFromStorage(ctx, kv.Value, nil)
+			if err != nil || stale || !strings.HasPrefix(string(plain), "k8s\x00") {
+				t.Errorf("%s: %q, stale %t, %v", kv.Key, plain, stale, err)
+			}
+			if n, ok := strings.CutPrefix(string(kv.Key), secretsAt+"ns/s"); ok && string(plain) != fmt.Sprintf("k8s\x00content %s", strings.TrimLeft(n[:2], "0")+n[2:]) {
+				t.Errorf("%s holds %q", kv.Key, plain)
+			}
+		}
+		if other, err := c.Get(ctx, "/registry/secretsofothers/ns/x"); err != nil || string(other.Kvs[0].Value) != "k8s\x00not a Secret" {
+			t.Errorf("what is no Secret: %v, %v", other, err)
+		}
+		if after, err := c.Get(ctx, secretsAt+"ns/new"); err != nil || after.Kvs[0].ModRevision != before.Kvs[0].ModRevision {
+			t.Errorf("what was sealed by the first key was written again: %v", err)
+		}
+		// A key that nobody has: the Secret is named, and nothing is said to be done.
+		put(c, secretsAt+"ns/lost", "foreign", "k8s\x00lost")
+		if _, err := reseal(ctx, m.k.dirs, false); err == nil || !strings.Contains(err.Error(), "Secret ns/lost: is sealed by a key that this machine does not have") {
+			t.Errorf("a key that nobody has: %v", err)
+		}
+	})
+	configure("new")
+	if _, err := reseal(ctx, m.k.dirs, false); err == nil || !strings.Contains(err.Error(), "etcd does not run") {
+		t.Errorf("without etcd: %v", err)
+	}
+}

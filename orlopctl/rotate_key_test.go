@@ -1,0 +1,87 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+)
+
+// TestKeyStates: which keys a machine has decides how far it is, and what comes next.
+func TestKeyStates(t *testing.T) {
+	show := func(s sealing) string { return strings.TrimSpace(s.own + " + " + strings.Join(s.accepted, " ")) }
+	for _, c := range []struct {
+		s    sealing
+		at   state
+		then string
+	}{
+		{sealing{own: "old"}, before, "old + next"},
+		{sealing{own: "old", accepted: []string{"next"}}, accepted, "next + old"},
+		{sealing{own: "next", accepted: []string{"old"}}, issues, "next +"},
+		{sealing{own: "next"}, alone, "next +"},
+		// Others are left of a restore, or of a rotation with another new key: what is read is read until the end.
+		{sealing{own: "old", accepted: []string{"older"}}, before, "old + older next"},
+		{sealing{own: "old", accepted: []string{"older", "next"}}, accepted, "next + old older"},
+		{sealing{own: "next", accepted: []string{"old", "older"}}, issues, "next +"},
+	} {
+		if at := c.s.state("next"); at != c.at {
+			t.Errorf("%s: is in %d, want %d", show(c.s), at, c.at)
+		}
+		if then := show(c.s.step("next")); then != c.then {
+			t.Errorf("%s: then %s, want %s", show(c.s), then, c.then)
+		}
+	}
+}
+
+// TestEverySecretIsRead: whichever states two machines are in, one at most before the other, each reads what the other seals; and what was sealed
+// before a step is read after it, until the last, before which it is sealed anew.
+func TestEverySecretIsRead(t *testing.T) {
+	reads := func(s sealing, key string) bool {
+		return strings.Contains(" "+s.own+" "+strings.Join(s.accepted, " ")+" ", " "+key+" ")
+	}
+	s := sealing{own: "old"}
+	for s.state("next") != alone {
+		then := s.step("next")
+		if !reads(then, s.own) && s.state("next") != issues || !reads(s, then.own) {
+			t.Errorf("%+v and %+v: one cannot read what the other seals", s, then)
+		}
+		s = then
+	}
+}
+
+func TestCheckSealing(t *testing.T) {
+	three := []string{"10.0.0.1", "10.0.0.2", "10.0.0.3"}
+	of := func(own string, members []string, accepted ...string) sealing { return sealing{own, accepted, members} }
+	for name, c := range map[string]struct {
+		all  []sealing
+		want string
+	}{
+		"one machine":                {[]sealing{of("old", nil)}, ""},
+		"three":                      {[]sealing{of("old", three), of("next", three, "old"), of("old", three, "next")}, ""},
+		"with a worker":              {[]sealing{of("old", three[:1]), {}}, ""},
+		"done, but for the file":     {[]sealing{of("next", nil)}, ""},
+		"one is not named":           {[]sealing{of("old", three), of("old", three)}, "has 3 control-plane machines (10.0.0.1, 10.0.0.2, 10.0.0.3), and 2 of those"},
+		"a worker in the last place": {[]sealing{of("old", three), of("old", three), {}}, "and 2 of those"},
+		"another cluster's":          {[]sealing{of("old", nil), of("foreign", nil)}, "machine m1: does not know the key"},
+		"workers only":               {[]sealing{{}, {}}, "no machine has a key"},
+	} {
+		var names []string
+		for i := range c.all {
+			names = append(names, fmt.Sprintf("m%d", i))
+		}
+		err := checkSealing(names, c.all, "old", "next")
+		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
+			t.Errorf("%s: %v, want %q", name, err, c.want)
+		}
+	}
+}
+
+func TestReadSealing(t *testing.T) {
+	documents := "kind: Machine\nspec: {}\n---\nkind: Cluster\nspec: {controlPlanes: [10.0.0.1, 10.0.0.2]}\n"
+	s, err := readSealing([]byte(`{"present":true,"sealing":["a","b"]}`), []byte(documents))
+	if err != nil || s.own != "a" || fmt.Sprint(s.accepted, s.members) != "[b] [10.0.0.1 10.0.0.2]" {
+		t.Errorf("%+v, %v", s, err)
+	}
+	if s, err := readSealing([]byte(`{"present":true}`), []byte("kind: Machine\n")); err != nil || s.own != "" {
+		t.Errorf("a worker: %+v, %v", s, err)
+	}
+}
