@@ -37,12 +37,22 @@ func (m *machine) ruleTables(ctx context.Context) ([]ruleTable, error) {
 			if err != nil {
 				return nil, err
 			}
-			t.Rules, t.Cut = string(text), len(text) >= supervise.MaxOutput
+			t.Rules, t.Cut = spaced(string(text)), len(text) >= supervise.MaxOutput
 		}
 		left -= len(t.Rules)
 		all = append(all, t)
 	}
 	return all, nil
+}
+
+// spaced has spaces for tabs, and none at the ends of lines: YAML shows such a text line by line, and any other as one long line.
+func spaced(text string) string {
+	var out strings.Builder
+	for line := range strings.Lines(text) {
+		out.WriteString(strings.TrimRight(strings.ReplaceAll(line, "\t", "  "), " \n"))
+		out.WriteByte('\n')
+	}
+	return out.String()
 }
 
 // tableNames reads what `nft list tables` writes: "table ip6 kube-proxy", a line each.
