@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -287,15 +286,16 @@ func fixed(before, next *config.Config) error {
 // seals refuses to seal Secrets by a key that was not accepted before, and so may not be by the other machines, or not to read any more what
 // the present one has sealed.
 func seals(was, is config.ClusterSpec) error {
-	has := func(list []config.EncryptionKey, k config.EncryptionKey) bool {
-		return slices.ContainsFunc(list, func(o config.EncryptionKey) bool { return bytes.Equal(o.Bytes(), k.Bytes()) })
-	}
 	own, next := was.SecretsEncryptionKey, is.SecretsEncryptionKey
-	if own.IsZero() || bytes.Equal(own.Bytes(), next.Bytes()) || has(was.AcceptedEncryptionKeys, next) && has(is.AcceptedEncryptionKeys, own) {
+	if own.IsZero() || own.Equal(next.Secret) || hasKey(was.AcceptedEncryptionKeys, next) && hasKey(is.AcceptedEncryptionKeys, own) {
 		return nil
 	}
 	return errors.New("configuration refused, nothing was changed: Cluster.spec.secretsEncryptionKey: cannot change at once to a key that was not accepted before, or from one that is not accepted any more: Secrets could not be read; " +
 		"`orlopctl trust rotate-key` does it step by step (Cluster.spec.acceptedEncryptionKeys)")
+}
+
+func hasKey(list []config.EncryptionKey, k config.EncryptionKey) bool {
+	return slices.ContainsFunc(list, func(o config.EncryptionKey) bool { return o.Equal(k.Secret) })
 }
 
 // unseal has all Secrets written again by the key that seals, before the machine lets go of another one, and returns what was done, or would be
@@ -318,7 +318,7 @@ func letGo(before, next *config.Config) (gone []string) {
 		return nil // a machine without data; what takes a cluster from one that has some is refused
 	}
 	for _, k := range before.Cluster.Spec.SealingKeys() {
-		if !slices.ContainsFunc(next.Cluster.Spec.SealingKeys(), func(o config.EncryptionKey) bool { return bytes.Equal(o.Bytes(), k.Bytes()) }) {
+		if !hasKey(next.Cluster.Spec.SealingKeys(), k) {
 			gone = append(gone, k.Name())
 		}
 	}

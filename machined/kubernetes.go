@@ -247,9 +247,7 @@ func authorities(c *config.Cluster) (credentials.Authorities, error) {
 		return a, fmt.Errorf("Cluster.spec.pki.serviceAccountKey: %w", err)
 	}
 	a.ServiceAccountPub = pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: public})
-	for _, k := range c.Spec.SealingKeys() {
-		a.Sealing = append(a.Sealing, credentials.SealingKey{Name: k.Name(), Key: k.Bytes()})
-	}
+	a.Sealing = c.Spec.SealingKeys()
 	a.Access = access(c)
 	return a, nil
 }

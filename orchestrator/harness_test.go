@@ -20,6 +20,7 @@ import (
 
 	"github.com/orlop-os/orlop/machined/credentials"
 	"github.com/orlop-os/orlop/orchestrator/layout"
+	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/notify"
 	"github.com/orlop-os/orlop/pkg/paths"
@@ -122,7 +123,7 @@ func prepare(t *testing.T, spec nodespec.Spec) machine {
 	m.ca = authority("kubernetes")
 	want, err := credentials.Plan(spec, credentials.Authorities{
 		Kubernetes: credentials.Authority{CA: m.ca}, FrontProxy: credentials.Authority{CA: authority("front-proxy")}, Etcd: credentials.Authority{CA: authority("etcd")},
-		ServiceAccountKey: private, ServiceAccountPub: public, Sealing: []credentials.SealingKey{{Name: "test", Key: make([]byte, 32)}}, Revoked: []byte("null"), Addons: []byte("[]"), Marks: []byte("{}"),
+		ServiceAccountKey: private, ServiceAccountPub: public, Sealing: []config.EncryptionKey{config.NewEncryptionKey([32]byte{1})}, Revoked: []byte("null"), Addons: []byte("[]"), Marks: []byte("{}"),
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -8,14 +8,137 @@ import (
 	"strings"
 	"time"
 
+	"github.com/spf13/pflag"
+
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/client"
 )
 
-// rollout takes the machines of a fleet through steps, one machine after the other.
+// rollout takes the machines of a fleet through the steps of a rotation, one machine after the other.
 type rollout struct {
-	tool  *tool
-	fleet *fleet
+	tool            *tool
+	file            string // of secrets
+	dryRun, oneStep bool
+
+	secrets *secrets
+	fleet   *fleet
+}
+
+// rotation is something of a cluster that is replaced step by step.
+type rotation interface {
+	// begin finds the new one in the file of secrets, or makes it and keeps it there before any machine sees it.
+	begin(ctx context.Context) error
+	// look reads how far the machines are.
+	look(ctx context.Context) error
+	// state is how far one of them is; false: it has nothing to do with it.
+	state(i int) (state, bool)
+	// settle waits until what the machines took last is in force on all of them, and does what comes before the next step.
+	settle(ctx context.Context, at state) error
+	// request is the next step of a machine, and apply has it taken.
+	request(i int, mode api.ApplyRequest_Mode) (*api.ApplyRequest, error)
+	apply(ctx context.Context, i int) error
+	// finish puts the new one into the old one's place, here.
+	finish() error
+	stepName(to state) string
+	what() string // is replaced, by the new one's name
+}
+
+// flags are those that every rotation has. what is added to the file.
+func (r *rollout) flags(f *pflag.FlagSet, what string) {
+	f.StringVar(&r.file, "secrets", "secrets.yaml", "the cluster's secrets; the new "+what+" is added to the file, and takes the old one's place at the end")
+	f.BoolVar(&r.dryRun, "dry-run", false, "change nothing, only say which step is next and what would be done")
+	f.BoolVar(&r.oneStep, "one-step", false, "take one step on every machine, and no more")
+}
+
+// run takes the steps that are left.
+func (r *rollout) run(of rotation) (err error) {
+	ctx, stop := interruptible()
+	defer stop()
+	if r.secrets, err = readSecrets(r.file); err != nil {
+		return err
+	}
+	if r.fleet, err = r.tool.fleet(); err != nil {
+		return err
+	}
+	defer r.fleet.close()
+	if err := of.begin(ctx); err != nil {
+		return err
+	}
+	for taken := false; ; taken = true {
+		if err := of.look(ctx); err != nil {
+			return err
+		}
+		at := r.leastFar(of) // only machines in that state may take a step
+		if r.dryRun {
+			return r.plan(ctx, of, at)
+		}
+		if taken && r.oneStep && at != alone {
+			r.tool.printf("stopped after one step; the next is %q, by the same command\n", of.stepName(at+1))
+			return nil
+		}
+		if at > before {
+			if err := of.settle(ctx, at); err != nil {
+				return err
+			}
+		}
+		if at == alone {
+			return of.finish()
+		}
+		r.tool.printf("step %d of 3: %s %s\n", at+1, of.stepName(at+1), of.what())
+		for i := range r.fleet.names {
+			if is, has := of.state(i); has && is == at {
+				if err := of.apply(ctx, i); err != nil {
+					return withMachine(r.fleet.names[i], err)
+				}
+			}
+		}
+	}
+}
+
+// leastFar is the state of the machine that is least far.
+func (r *rollout) leastFar(of rotation) state {
+	least := alone
+	for i := range r.fleet.names {
+		if is, has := of.state(i); has {
+			least = min(least, is)
+		}
+	}
+	return least
+}
+
+// plan says what would be done.
+func (r *rollout) plan(ctx context.Context, of rotation, at state) error {
+	if at == alone {
+		r.tool.println("the machines have taken every step; what is left is the file of secrets and your context")
+		return nil
+	}
+	for step := at + 1; step <= alone; step++ {
+		r.tool.printf("step %d of 3: %s\n", step, of.stepName(step))
+		for i, name := range r.fleet.names {
+			is, has := of.state(i)
+			if !has || is >= step {
+				continue
+			}
+			r.tool.println("  machine " + name)
+			if step > at+1 {
+				continue
+			}
+			request, err := of.request(i, api.ApplyRequest_MODE_DRY_RUN)
+			if err != nil {
+				return err
+			}
+			if err := r.fleet.call(ctx, i, func(ctx context.Context, c *client.Client) error {
+				answer, err := c.Config.Apply(ctx, request)
+				for _, op := range answer.GetOperations() {
+					r.tool.println("    " + op)
+				}
+				return err
+			}); err != nil {
+				return withMachine(name, err)
+			}
+		}
+	}
+	return nil
 }
 
 // rotationTimeout bounds the wait for a machine after a step.

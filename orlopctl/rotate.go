@@ -63,13 +63,11 @@ func (t *tool) trustRotateCommand() *cobra.Command {
 			if !c.Flags().Changed("hold") {
 				r.hold = r.ca.hold
 			}
-			return r.run()
+			return r.run(&r)
 		},
 	}
 	f := c.Flags()
-	f.StringVar(&r.file, "secrets", "secrets.yaml", "the cluster's secrets; the new CA is added to the file, and takes the old one's place at the end")
-	f.BoolVar(&r.dryRun, "dry-run", false, "change nothing, only say which step is next and what would be done")
-	f.BoolVar(&r.oneStep, "one-step", false, "take one step on every machine, and no more")
+	r.flags(f, "CA")
 	f.DurationVar(&r.hold, "hold", 0, "how long a step is in force before the next (default: 10m for kubernetes and front-proxy, else 0s)")
 	f.BoolVar(&r.force, "force", false, "client: drop the old CA although others still use certificates by it")
 	return c
@@ -78,68 +76,25 @@ func (t *tool) trustRotateCommand() *cobra.Command {
 // rotating is the replacing of a CA.
 type rotating struct {
 	rollout
-	name                   string
-	ca                     rotatable
-	file                   string
-	dryRun, oneStep, force bool
-	hold                   time.Duration
+	name  string
+	ca    rotatable
+	force bool
+	hold  time.Duration
 
-	secrets *secrets
-	next    *pki.CA
-	all     []holding // of the machines of the fleet
+	next *pki.CA
+	all  []holding // of the machines of the fleet
 }
 
-func (r *rotating) run() (err error) {
-	ctx, stop := interruptible()
-	defer stop()
-	if r.secrets, err = readSecrets(r.file); err != nil {
-		return err
+func (r *rotating) state(i int) (state, bool) {
+	if r.all[i].own == nil {
+		return 0, false
 	}
-	if r.fleet, err = r.tool.fleet(); err != nil {
-		return err
-	}
-	defer r.fleet.close()
-	if err := r.begin(ctx); err != nil {
-		return err
-	}
-	for taken := false; ; taken = true {
-		if err := r.look(ctx); err != nil {
-			return err
-		}
-		at := farthestBehind(r.all, r.next.Cert)
-		if r.dryRun {
-			return r.plan(ctx, at)
-		}
-		if taken && r.oneStep && at != alone {
-			r.tool.printf("stopped after one step; the next is %q, by the same command\n", stepNames[at+1])
-			return nil
-		}
-		if at > before {
-			if err := r.settle(ctx, at); err != nil {
-				return err
-			}
-		}
-		switch at {
-		case accepted:
-			err = r.contextBelieves(r.next.Cert)
-		case issues:
-			err = r.ownCertificate(ctx)
-		case alone:
-			return r.finish()
-		}
-		if err != nil {
-			return err
-		}
-		r.tool.printf("step %d of 3: %s %s\n", at+1, stepNames[at+1], r.next.Cert.Subject)
-		for i, h := range r.all {
-			if h.own != nil && h.state(r.next.Cert) == at {
-				if err := r.apply(ctx, i); err != nil {
-					return withMachine(r.fleet.names[i], err)
-				}
-			}
-		}
-	}
+	return r.all[i].state(r.next.Cert), true
 }
+
+func (r *rotating) stepName(to state) string { return stepNames[to] }
+
+func (r *rotating) what() string { return r.next.Cert.Subject.String() }
 
 // begin finds the new CA in the file of secrets, or makes it and keeps it there before any machine sees it.
 func (r *rotating) begin(ctx context.Context) error {
@@ -237,40 +192,6 @@ func (r *rotating) request(i int, mode api.ApplyRequest_Mode) (*api.ApplyRequest
 	return &api.ApplyRequest{Documents: patch, Filename: "rotate-ca", Patch: true, Mode: mode}, err
 }
 
-// plan says what would be done.
-func (r *rotating) plan(ctx context.Context, at state) error {
-	if at == alone {
-		r.tool.println("the machines have taken every step; what is left is the file of secrets and your context")
-		return nil
-	}
-	for step := at + 1; step <= alone; step++ {
-		r.tool.printf("step %d of 3: %s\n", step, stepNames[step])
-		for i, h := range r.all {
-			if h.own == nil || h.state(r.next.Cert) >= step {
-				continue
-			}
-			r.tool.println("  machine " + r.fleet.names[i])
-			if step > at+1 {
-				continue
-			}
-			request, err := r.request(i, api.ApplyRequest_MODE_DRY_RUN)
-			if err != nil {
-				return err
-			}
-			if err := r.fleet.call(ctx, i, func(ctx context.Context, c *client.Client) error {
-				answer, err := c.Config.Apply(ctx, request)
-				for _, op := range answer.GetOperations() {
-					r.tool.println("    " + op)
-				}
-				return err
-			}); err != nil {
-				return withMachine(r.fleet.names[i], err)
-			}
-		}
-	}
-	return nil
-}
-
 // settle waits until what the machines took last is in force on all of them: their files show it, they are healthy, and it has been so
 // for as long as it is to hold.
 func (r *rotating) settle(ctx context.Context, at state) error {
@@ -294,6 +215,12 @@ func (r *rotating) settle(ctx context.Context, at state) error {
 		if err != nil {
 			return withMachine(r.fleet.names[i], err)
 		}
+	}
+	switch at {
+	case accepted:
+		return r.contextBelieves(r.next.Cert)
+	case issues:
+		return r.ownCertificate(ctx)
 	}
 	return nil
 }

@@ -64,30 +64,14 @@ func readSealing(topic, documents []byte) (s sealing, err error) {
 	}
 }
 
+func sameName(a, b string) bool { return a == b }
+
 // state is how far the machine is with the next key.
-func (s sealing) state(next string) state {
-	switch {
-	case s.own != next && !slices.Contains(s.accepted, next):
-		return before
-	case s.own != next:
-		return accepted
-	case len(s.accepted) > 0:
-		return issues
-	}
-	return alone
-}
+func (s sealing) state(next string) state { return stateOf(sameName, s.own, s.accepted, next) }
 
 // step is what the machine has one state later. What it reads by it reads by until the last step.
 func (s sealing) step(next string) sealing {
-	switch s.state(next) {
-	case before:
-		s.accepted = append(slices.Clone(s.accepted), next)
-	case accepted:
-		others := slices.DeleteFunc(slices.Clone(s.accepted), func(name string) bool { return name == next })
-		s.accepted, s.own = append([]string{s.own}, others...), next
-	default:
-		s.accepted = nil
-	}
+	s.own, s.accepted = stepOf(sameName, s.own, s.accepted, next)
 	return s
 }
 
@@ -140,71 +124,28 @@ func (t *tool) trustRotateKeyCommand() *cobra.Command {
 			"one stays there too, because backups from before need it. Who is stopped calls it again: it goes on where it was.",
 		Example: "  orlopctl trust rotate-key --secrets secrets.yaml --dry-run\n  orlopctl trust rotate-key --secrets secrets.yaml -n 10.0.0.11,10.0.0.12,10.0.0.13",
 		Args:    cobra.NoArgs,
-		RunE:    func(*cobra.Command, []string) error { return r.run() },
+		RunE:    func(*cobra.Command, []string) error { return r.run(&r) },
 	}
-	f := c.Flags()
-	f.StringVar(&r.file, "secrets", "secrets.yaml", "the cluster's secrets; the new key is added to the file, and takes the old one's place at the end")
-	f.BoolVar(&r.dryRun, "dry-run", false, "change nothing, only say which step is next and what would be done")
-	f.BoolVar(&r.oneStep, "one-step", false, "take one step on every machine, and no more")
+	r.flags(c.Flags(), "key")
 	return c
 }
 
 // rotatingKey is the replacing of the key.
 type rotatingKey struct {
 	rollout
-	file            string
-	dryRun, oneStep bool
-
-	secrets *secrets
-	keys    map[string]string // in base64, by name
-	next    string
-	all     []sealing // of the machines of the fleet
+	keys map[string]string // in base64, by name
+	next string
+	all  []sealing // of the machines of the fleet
 }
 
-func (r *rotatingKey) run() (err error) {
-	ctx, stop := interruptible()
-	defer stop()
-	if r.secrets, err = readSecrets(r.file); err != nil {
-		return err
-	}
-	if r.fleet, err = r.tool.fleet(); err != nil {
-		return err
-	}
-	defer r.fleet.close()
-	if err := r.begin(ctx); err != nil {
-		return err
-	}
-	for taken := false; ; taken = true {
-		if err := r.look(ctx); err != nil {
-			return err
-		}
-		at := alone // of the machine that is least far: only those take a step
-		for _, s := range r.all {
-			if s.own != "" {
-				at = min(at, s.state(r.next))
-			}
-		}
-		switch {
-		case at == alone:
-			return r.finish()
-		case taken && r.oneStep:
-			r.tool.printf("stopped after one step; the next is %q, by the same command\n", keyStepNames[at+1])
-			return nil
-		}
-		r.tool.printf("step %d of 3: %s the key %s\n", at+1, keyStepNames[at+1], r.next)
-		for i, s := range r.all {
-			if s.own == "" || s.state(r.next) != at {
-				continue
-			}
-			if err := r.advance(ctx, i, s); err != nil {
-				return withMachine(r.fleet.names[i], err)
-			}
-		}
-		if r.dryRun {
-			return nil
-		}
-	}
-}
+func (r *rotatingKey) state(i int) (state, bool) { return r.all[i].state(r.next), r.all[i].own != "" }
+
+func (r *rotatingKey) stepName(to state) string { return keyStepNames[to] }
+
+func (r *rotatingKey) what() string { return "the key " + r.next }
+
+// settle has nothing to wait for: the machines were healthy after each step.
+func (r *rotatingKey) settle(context.Context, state) error { return nil }
 
 // begin finds the new key in the file of secrets, or makes it and keeps it there before any machine has it.
 func (r *rotatingKey) begin(ctx context.Context) error {
@@ -268,39 +209,29 @@ func (r *rotatingKey) look(ctx context.Context) error {
 	return checkSealing(r.fleet.names, r.all, config.NewEncryptionKey([32]byte(r.secrets.SecretsEncryptionKey)).Name(), r.next)
 }
 
-// advance has one machine take its next step, or say what that would be.
-func (r *rotatingKey) advance(ctx context.Context, i int, s sealing) error {
-	patch, err := s.step(r.next).patch(r.keys)
+// request is the next step of a machine.
+func (r *rotatingKey) request(i int, mode api.ApplyRequest_Mode) (*api.ApplyRequest, error) {
+	patch, err := r.all[i].step(r.next).patch(r.keys)
+	return &api.ApplyRequest{Documents: patch, Filename: "rotate-key", Patch: true, Mode: mode}, err
+}
+
+// apply has one machine take its next step, and says how many Secrets were written again.
+func (r *rotatingKey) apply(ctx context.Context, i int) error {
+	request, err := r.request(i, api.ApplyRequest_MODE_NO_REBOOT)
 	if err != nil {
 		return err
 	}
-	request := &api.ApplyRequest{Documents: patch, Filename: "rotate-key", Patch: true, Mode: api.ApplyRequest_MODE_NO_REBOOT}
-	if !r.dryRun {
-		operations, err := r.take(ctx, i, request)
-		for _, op := range operations {
-			if strings.HasPrefix(op, "etcd: ") { // how many Secrets were written again
-				r.tool.println("    " + op)
-			}
-		}
-		return err
-	}
-	r.tool.println("  machine " + r.fleet.names[i])
-	request.Mode = api.ApplyRequest_MODE_DRY_RUN
-	return r.fleet.call(ctx, i, func(ctx context.Context, c *client.Client) error {
-		answer, err := c.Config.Apply(ctx, request)
-		for _, op := range answer.GetOperations() {
+	operations, err := r.take(ctx, i, request)
+	for _, op := range operations {
+		if strings.HasPrefix(op, "etcd: ") {
 			r.tool.println("    " + op)
 		}
-		return err
-	})
+	}
+	return err
 }
 
 // finish puts the new key into the old one's place, here.
 func (r *rotatingKey) finish() error {
-	if r.dryRun {
-		r.tool.println("the machines have taken every step; what is left is the file of secrets")
-		return nil
-	}
 	r.secrets.FormerEncryptionKeys = append(r.secrets.FormerEncryptionKeys, r.secrets.SecretsEncryptionKey)
 	r.secrets.SecretsEncryptionKey, r.secrets.NextEncryptionKey = r.secrets.NextEncryptionKey, nil
 	if err := r.secrets.write(r.file, true); err != nil {

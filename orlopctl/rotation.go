@@ -52,41 +52,39 @@ func (h holding) believes(c *x509.Certificate) bool {
 
 // state is how far the machine is with the next CA.
 func (h holding) state(next *x509.Certificate) state {
-	switch {
-	case !h.believes(next):
-		return before
-	case !h.own.Equal(next):
-		return accepted
-	case len(h.accepted) > 0:
-		return issues
-	}
-	return alone
+	return stateOf((*x509.Certificate).Equal, h.own, h.accepted, next)
 }
 
 // step is what the machine holds one state later. Whoever was believed before is believed until the last step, others too, who may be
 // left of a rotation that was begun with another new CA.
 func (h holding) step(next *x509.Certificate) holding {
-	switch h.state(next) {
-	case before:
-		h.accepted = append(slices.Clone(h.accepted), next)
-	case accepted:
-		h.accepted = append([]*x509.Certificate{h.own}, slices.DeleteFunc(slices.Clone(h.accepted), next.Equal)...)
-		h.own = next
-	default:
-		h.accepted = nil
-	}
+	h.own, h.accepted = stepOf((*x509.Certificate).Equal, h.own, h.accepted, next)
 	return h
 }
 
-// farthestBehind is the state of the machine that is least far. Only machines in that state may take a step.
-func farthestBehind(all []holding, next *x509.Certificate) state {
-	least := alone
-	for _, h := range all {
-		if h.own != nil {
-			least = min(least, h.state(next))
-		}
+// stateOf is how far a machine is with the next one, by the one that it has for its own and those that it accepts beside it.
+func stateOf[T any](same func(T, T) bool, own T, beside []T, next T) state {
+	switch isNext := func(o T) bool { return same(o, next) }; {
+	case !isNext(own) && !slices.ContainsFunc(beside, isNext):
+		return before
+	case !isNext(own):
+		return accepted
+	case len(beside) > 0:
+		return issues
 	}
-	return least
+	return alone
+}
+
+// stepOf is what the machine has one state later.
+func stepOf[T any](same func(T, T) bool, own T, beside []T, next T) (T, []T) {
+	switch stateOf(same, own, beside, next) {
+	case before:
+		return own, append(slices.Clone(beside), next)
+	case accepted:
+		others := slices.DeleteFunc(slices.Clone(beside), func(o T) bool { return same(o, next) })
+		return next, append([]T{own}, others...)
+	}
+	return own, nil
 }
 
 // related refuses machines that are not of one cluster, and a file of secrets that is another cluster's. known is the CA in the file; it

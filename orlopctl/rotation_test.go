@@ -64,7 +64,8 @@ func TestEverybodyIsBelieved(t *testing.T) {
 	old, next := testCA(t, "old").Cert, testCA(t, "next").Cert
 	all := []holding{{own: old}, {}, {own: old}, {own: old}} // the second has nothing to do with it
 	taken := 0
-	for at := farthestBehind(all, next); at != alone; at = farthestBehind(all, next) {
+	r := rotating{rollout: rollout{fleet: &fleet{names: make([]string, len(all))}}, next: &pki.CA{Cert: next}, all: all}
+	for at := r.leastFar(&r); at != alone; at = r.leastFar(&r) {
 		i := slices.IndexFunc(all, func(h holding) bool { return h.own != nil && h.state(next) == at })
 		all[i] = all[i].step(next)
 		taken++

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/pki"
 	"github.com/orlop-os/orlop/pkg/reconcile"
@@ -41,7 +42,7 @@ func authorities(t *testing.T) Authorities {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return Authorities{ca("kubernetes"), ca("etcd"), ca("front-proxy"), private, public, []SealingKey{{"k", make([]byte, 32)}}, Access{}, []byte("null"), []byte("[]"), []byte("{}"), nil}
+	return Authorities{ca("kubernetes"), ca("etcd"), ca("front-proxy"), private, public, []config.EncryptionKey{config.NewEncryptionKey([32]byte{1})}, Access{}, []byte("null"), []byte("[]"), []byte("{}"), nil}
 }
 
 // plan is Plan with every path below a folder of the test and every user the test's own.

@@ -3,7 +3,6 @@ package credentials
 import (
 	"crypto/ecdsa"
 	"crypto/x509"
-	"encoding/base64"
 	"fmt"
 	"io/fs"
 	"net/netip"
@@ -13,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/pki"
@@ -41,20 +41,14 @@ func (a Authority) Bundle() []byte {
 // of Kubernetes, and what it was given.
 type Authorities struct {
 	Kubernetes, Etcd, FrontProxy Authority
-	ServiceAccountKey            []byte       // PEM, private
-	ServiceAccountPub            []byte       // PEM
-	Sealing                      []SealingKey // for Secrets at rest: the first seals, by all of them is read
+	ServiceAccountKey            []byte                 // PEM, private
+	ServiceAccountPub            []byte                 // PEM
+	Sealing                      []config.EncryptionKey // for Secrets at rest: the first seals, by all of them is read
 	Access                       Access
 	Revoked                      []byte // JSON, a list of trust.Revocation
 	Addons                       []byte // JSON, a list of nodespec.Addon
 	Marks                        []byte // JSON, a nodespec.Marks
 	Given                        Given
-}
-
-// SealingKey is a key for Secrets at rest.
-type SealingKey struct {
-	Name string // stands before what it has sealed
-	Key  []byte // 32 bytes
 }
 
 // Given is what a worker was given, by the name of the certificate's file.
@@ -284,10 +278,10 @@ func client(cn string, groups ...string) pki.Spec {
 
 // encryption is the API server's EncryptionConfiguration: Secrets are sealed with AES-GCM's successor of choice for one static
 // key, secretbox (XSalsa20-Poly1305), which needs no rotation after 2^32 writes; identity last, so that nothing is unreadable.
-func encryption(keys []SealingKey) []byte {
+func encryption(keys []config.EncryptionKey) []byte {
 	var list strings.Builder
 	for _, k := range keys {
-		fmt.Fprintf(&list, "      - name: %q\n        secret: %s\n", k.Name, base64.StdEncoding.EncodeToString(k.Key))
+		fmt.Fprintf(&list, "      - name: %q\n        secret: %s\n", k.Name(), k.Reveal())
 	}
 	return []byte(`apiVersion: apiserver.config.k8s.io/v1
 kind: EncryptionConfiguration

@@ -29,16 +29,11 @@ func KernelRoutes() ([]KernelRoute, error) {
 		return nil, fmt.Errorf("network: cannot open rtnetlink: %w", err)
 	}
 	defer conn.Close() // nothing is sent any more
-	links, err := conn.Link.List()
+	links, err := (&Kernel{route: conn}).readLinks()
 	if err != nil {
-		return nil, fmt.Errorf("links: cannot list: %w", err)
+		return nil, err
 	}
-	names := map[uint32]string{}
-	for _, l := range links {
-		if l.Attributes != nil {
-			names[l.Index] = l.Attributes.Name
-		}
-	}
+	names := linkNames(links)
 	all, err := dumpRoutes(conn)
 	if err != nil {
 		return nil, err
@@ -56,7 +51,7 @@ func KernelRoutes() ([]KernelRoute, error) {
 			table = 0
 		}
 		out = append(out, KernelRoute{
-			To: destination(r), Via: toAddr(r.Attributes.Gateway), Link: names[r.Attributes.OutIface], Metric: r.Attributes.Priority,
+			To: destination(r), Via: toAddr(r.Attributes.Gateway), Link: names[int(r.Attributes.OutIface)], Metric: r.Attributes.Priority,
 			Origin: origin(r.Protocol), Kind: kind(r.Type), Table: table,
 		})
 	}

@@ -2,20 +2,15 @@ package etcd
 
 import (
 	"context"
-	"encoding/base64"
-	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
-	apiserver "k8s.io/apiserver/pkg/apis/apiserver/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/server/options/encryptionconfig"
 	"k8s.io/apiserver/pkg/storage/value"
-	unsealed "k8s.io/apiserver/pkg/storage/value/encrypt/identity"
-	"k8s.io/apiserver/pkg/storage/value/encrypt/secretbox"
-	"sigs.k8s.io/yaml"
 
 	"github.com/orlop-os/orlop/orchestrator/layout"
 	"github.com/orlop-os/orlop/pkg/nodespec"
@@ -24,8 +19,6 @@ import (
 const (
 	// secretsAt is where the API server keeps Secrets (kubeapiserver: --etcd-prefix).
 	secretsAt = "/registry/secrets/"
-	// sealedBy comes before the name of the key in what is sealed with secretbox (k8s.io/apiserver/pkg/server/options/encryptionconfig).
-	sealedBy = "k8s:enc:secretbox:v1:"
 	// resealPage is how many Secrets are read at once; one has at most 1 MiB and a little more.
 	resealPage = 16
 	// resealTime bounds the whole; a thousand Secrets take a second on real hardware.
@@ -35,16 +28,12 @@ const (
 // reseal writes all Secrets again that are not sealed by the key by which the API server seals (docs/decisions/0027-ca-rotation.md). It works on etcd
 // itself: no webhook has a say, and it does not matter whether the API server is up. It changes nothing with count only.
 func reseal(ctx context.Context, dirs layout.Dirs, count bool) (nodespec.Resealed, error) {
-	text, err := os.ReadFile(filepath.Join(dirs.API, nodespec.Encryption))
-	if err != nil {
-		return nodespec.Resealed{}, fmt.Errorf("keys of Secrets: cannot read: %w", err)
-	}
-	seals, err := seals(text)
-	if err != nil {
-		return nodespec.Resealed{}, fmt.Errorf("keys of Secrets: %w", err)
-	}
 	ctx, cancel := context.WithTimeout(ctx, resealTime)
 	defer cancel()
+	seals, err := seals(ctx, filepath.Join(dirs.API, nodespec.Encryption))
+	if err != nil {
+		return nodespec.Resealed{}, err
+	}
 	c, err := connect(ctx, dirs)
 	if err != nil {
 		return nodespec.Resealed{}, err
@@ -106,23 +95,15 @@ func resealed(ctx context.Context, seals value.Transformer, key, stored []byte) 
 	return seals.TransformToStorage(ctx, plain, where)
 }
 
-// seals reads the API server's EncryptionConfiguration: it seals by the first key, and reads by all, and what is not sealed.
-func seals(text []byte) (value.Transformer, error) {
-	var c apiserver.EncryptionConfiguration
-	if err := yaml.UnmarshalStrict(text, &c); err != nil {
-		return nil, fmt.Errorf("cannot read: %w", err)
+// seals reads the API server's EncryptionConfiguration as that does: it seals by the first key, and reads by all, and what is not sealed.
+func seals(ctx context.Context, file string) (value.Transformer, error) {
+	c, err := encryptionconfig.LoadEncryptionConfig(ctx, file, false, "")
+	if err != nil {
+		return nil, fmt.Errorf("keys of Secrets: cannot use %s: %w", file, err)
 	}
-	if len(c.Resources) != 1 || len(c.Resources[0].Providers) == 0 || c.Resources[0].Providers[0].Secretbox == nil {
-		return nil, errors.New("have another form than expected: one resource, whose first provider is secretbox")
+	t := c.Transformers[schema.GroupResource{Resource: "secrets"}]
+	if t == nil {
+		return nil, fmt.Errorf("keys of Secrets: %s has none", file)
 	}
-	var all []value.PrefixTransformer
-	for _, key := range c.Resources[0].Providers[0].Secretbox.Keys {
-		raw, err := base64.StdEncoding.DecodeString(key.Secret)
-		if err != nil || len(raw) != 32 {
-			return nil, fmt.Errorf("%s: has another form than expected: 32 bytes in base64", key.Name)
-		}
-		all = append(all, value.PrefixTransformer{Prefix: []byte(sealedBy + key.Name + ":"), Transformer: secretbox.NewSecretboxTransformer([32]byte(raw))})
-	}
-	all = append(all, value.PrefixTransformer{Transformer: unsealed.NewEncryptCheckTransformer()})
-	return value.NewPrefixTransformers(nil, all...), nil
+	return t, nil
 }

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"k8s.io/apiserver/pkg/storage/value"
 
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
@@ -29,14 +30,22 @@ func sealingBy(names ...string) []byte {
 func TestReseal(t *testing.T) {
 	ctx := context.Background()
 	m := newMember(t)
+	read := func(name string) value.Transformer {
+		file := filepath.Join(t.TempDir(), name)
+		if err := os.WriteFile(file, sealingBy(name), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		seal, err := seals(ctx, file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return seal
+	}
 	put := func(c *clientv3.Client, key, by, plain string) {
 		stored := []byte(plain)
 		if by != "" {
-			seal, err := seals(sealingBy(by))
-			if err != nil {
-				t.Fatal(err)
-			}
-			if stored, err = seal.TransformToStorage(ctx, stored, nil); err != nil {
+			var err error
+			if stored, err = read(by).TransformToStorage(ctx, stored, nil); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -74,10 +83,7 @@ func TestReseal(t *testing.T) {
 		if r, err := reseal(ctx, m.k.dirs, false); err != nil || r.Resealed != 0 {
 			t.Errorf("again: %+v, %v; want nothing left", r, err)
 		}
-		alone, err := seals(sealingBy("new"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		alone := read("new")
 		all, err := c.Get(ctx, secretsAt, clientv3.WithPrefix())
 		if err != nil {
 			t.Fatal(err)
