@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -294,6 +295,33 @@ func seals(was, is config.ClusterSpec) error {
 		"`orlopctl trust rotate-key` does it step by step (Cluster.spec.acceptedEncryptionKeys)")
 }
 
+// otherKeys tells whether a machine of a cluster would have other keys of Secrets, or the same in another order.
+func otherKeys(before, next *config.Config) bool {
+	return before != nil && before.Cluster != nil && next.Cluster != nil &&
+		!slices.EqualFunc(before.Cluster.Spec.SealingKeys(), next.Cluster.Spec.SealingKeys(), func(a, b config.EncryptionKey) bool { return a.Equal(b.Secret) })
+}
+
+// withPresentKeys is a configuration of earlier with the keys of Secrets that the present one has: the data are of now. One that cannot be read
+// stays as it is, and is told of by who uses it.
+func withPresentKeys(earlier, present []byte) ([]byte, error) {
+	then, problems := config.Parse("", earlier)
+	now, others := config.Parse("", present)
+	if len(problems)+len(others) > 0 || !otherKeys(then, now) {
+		return earlier, nil
+	}
+	var accepted []string
+	for _, k := range now.Cluster.Spec.AcceptedEncryptionKeys {
+		accepted = append(accepted, k.Reveal())
+	}
+	keys, err := json.Marshal(map[string]any{"kind": "Cluster", "spec": map[string]any{
+		"secretsEncryptionKey": now.Cluster.Spec.SecretsEncryptionKey.Reveal(), "acceptedEncryptionKeys": accepted,
+	}})
+	if err != nil {
+		return nil, err
+	}
+	return config.Merge(earlier, keys)
+}
+
 func hasKey(list []config.EncryptionKey, k config.EncryptionKey) bool {
 	return slices.ContainsFunc(list, func(o config.EncryptionKey) bool { return o.Equal(k.Secret) })
 }
@@ -305,11 +333,43 @@ func (m *machine) unseal(ctx context.Context, before, next *config.Config, dry b
 	if len(gone) == 0 {
 		return nil, nil
 	}
-	done, err := ask[nodespec.Resealed](ctx, m, paths.UserAPI, "reseal-secrets", nodespec.EtcdReseal{Count: dry})
-	if err != nil {
+	refused := func(err error) ([]string, error) {
 		return nil, fmt.Errorf("configuration refused, nothing was changed but perhaps which key Secrets are sealed by: Cluster.spec.acceptedEncryptionKeys: cannot let go of %s: %w", strings.Join(gone, ", "), err)
 	}
+	// What seals by another key than the configuration says would go on after all is sealed, and what seals is told by a file that is written before it starts.
+	waits, err := m.notYet(before)
+	if err != nil {
+		return refused(err)
+	}
+	if slices.Contains(waits, serviceKubeAPI) {
+		return refused(fmt.Errorf("%s does not run with the present configuration yet; wait for that (`orlopctl health`)", serviceKubeAPI))
+	}
+	ctx, cancel := m.within(ctx, dataTime)
+	defer cancel()
+	done, err := ask[nodespec.Resealed](ctx, m, paths.UserAPI, "reseal-secrets", nodespec.EtcdReseal{Count: dry})
+	if err != nil {
+		return refused(err)
+	}
 	return []string{fmt.Sprintf("let go of the key of Secrets %s: %d of %d Secrets were sealed by another than the present one, and are written again", strings.Join(gone, ", "), done.Resealed, done.Secrets)}, nil
+}
+
+// notYet are the services that do not run with a configuration yet, by name: those that have still to start, or to end, for it.
+func (m *machine) notYet(c *config.Config) ([]string, error) {
+	want, err := m.wantedServices(c)
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	for _, change := range supervise.Diff(m.services.Services(), want) {
+		names = append(names, change.Service)
+	}
+	list, _ := m.services.Status().Get()
+	for _, s := range list {
+		if s.State != supervise.Running && !slices.Contains(names, s.Name) {
+			names = append(names, s.Name)
+		}
+	}
+	return names, nil
 }
 
 // letGo are the keys of Secrets, by name, that a machine has and would not have.

@@ -101,3 +101,34 @@ func TestSeals(t *testing.T) {
 		t.Errorf("a machine without a configuration lets go of %q", gone)
 	}
 }
+
+// TestWithPresentKeys: a configuration of earlier that comes back has the keys of Secrets of now, and everything else as it was.
+func TestWithPresentKeys(t *testing.T) {
+	parsed, problems := config.Parse("reference.yaml", []byte(config.Reference))
+	if err := problems.Err(); err != nil {
+		t.Fatal(err)
+	}
+	earlier := config.Marshal(parsed)
+	if same, err := withPresentKeys(earlier, earlier); err != nil || string(same) != string(earlier) {
+		t.Errorf("with the same keys another configuration comes back, %v", err)
+	}
+	cluster := *parsed.Cluster
+	cluster.Spec.SecretsEncryptionKey, cluster.Spec.AcceptedEncryptionKeys = config.NewEncryptionKey([32]byte{7}), nil
+	cluster.Spec.Kubernetes.MaxPods = 42
+	now := *parsed
+	now.Cluster = &cluster
+	text, err := withPresentKeys(earlier, config.Marshal(&now))
+	if err != nil {
+		t.Fatal(err)
+	}
+	back, problems := config.Parse("back", text)
+	if err := problems.Err(); err != nil {
+		t.Fatal(err)
+	}
+	if otherKeys(back, &now) || back.Cluster.Spec.Kubernetes.MaxPods != parsed.Cluster.Spec.Kubernetes.MaxPods {
+		t.Errorf("keys %v, at most %d pods", back.Cluster.Spec.SealingKeys(), back.Cluster.Spec.Kubernetes.MaxPods)
+	}
+	if kept, err := withPresentKeys([]byte("nonsense"), earlier); err != nil || string(kept) != "nonsense" {
+		t.Errorf("what cannot be read comes back as %q, %v", kept, err)
+	}
+}

@@ -51,6 +51,14 @@ func (m *machine) way(now applied, next *config.Config, r *api.ApplyRequest) err
 	if r.TryFor != nil && r.Mode != api.ApplyRequest_MODE_TRY {
 		return errors.New("the time of a trial is given, and no trial is asked for; use the mode try")
 	}
+	if otherKeys(now.config, next) {
+		if r.Mode == api.ApplyRequest_MODE_TRY {
+			return errors.New("Cluster.spec.secretsEncryptionKey, acceptedEncryptionKeys: other keys of Secrets cannot be tried: what is sealed by them would stay when they are gone; `orlopctl trust rotate-key` replaces the key")
+		}
+		if going, _ := m.upgrade.Get(); going.Undecided() != nil { // the version before would bring its keys along
+			return fmt.Errorf("Cluster.spec.secretsEncryptionKey, acceptedEncryptionKeys: cannot change now: %w", going.Undecided())
+		}
+	}
 	keeps := r.Mode == api.ApplyRequest_MODE_STAGED || r.Mode == api.ApplyRequest_MODE_REBOOT || r.Mode == api.ApplyRequest_MODE_TRY
 	why, _ := m.noStorage.Get()
 	switch asked := tryFor(r); {

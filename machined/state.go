@@ -42,6 +42,7 @@ type configurationState struct {
 	Problem string    `json:"problem,omitempty"` // what is wrong with one that lies there and cannot be used
 	Staged  time.Time `json:"staged,omitzero"`   // when another one was put by for the next start; zero: none
 	Sealing []string  `json:"sealing,omitempty"` // the names of the keys of Secrets, on a control plane: the first seals
+	Waits   []string  `json:"waits,omitempty"`   // services that do not run with it yet
 	Trial   time.Time `json:"trial,omitzero"`    // when the one before comes back unless this one is confirmed; zero: it is here to stay
 }
 
@@ -96,6 +97,12 @@ func (m *machine) configurationState() (configurationState, error) {
 		Applied: now.applied, Trial: now.trial, Staged: configs.Staged()}
 	if now.config.Cluster != nil {
 		s.Cluster = now.config.Cluster.Metadata.Name
+		if m.medium == "" {
+			var err error
+			if s.Waits, err = m.notYet(now.config); err != nil {
+				s.Waits = []string{err.Error()}
+			}
+		}
 		for _, k := range now.config.Cluster.Spec.SealingKeys() {
 			s.Sealing = append(s.Sealing, k.Name())
 		}

@@ -154,6 +154,11 @@ func (m *machine) act(ctx context.Context, a slot.Action) error {
 		if err != nil || kept == nil {
 			return err
 		}
+		if present, err := os.ReadFile(configs.Current()); err == nil { // without one there is nothing whose keys could be kept
+			if kept, err = withPresentKeys(kept, present); err != nil {
+				return fmt.Errorf("upgrade: cannot put the configuration back: %w", err)
+			}
+		}
 		if err := configs.Put(kept); err != nil {
 			return fmt.Errorf("upgrade: cannot put the configuration back: %w", err)
 		}

@@ -331,6 +331,20 @@ func (s *fakeMachineService) Watch(r *api.GetRequest, stream grpc.ServerStreamin
 	if r.Topic == "install" {
 		return s.watchInstall(stream)
 	}
+	if r.Topic == "configuration" { // a service starts anew, and has then
+		waiting, err := structpb.NewValue(map[string]any{"waits": []any{"orchestrator-api"}})
+		if err != nil {
+			return err
+		}
+		if err := stream.Send(&api.StateSnapshot{Topic: r.Topic, Revision: 1, Value: waiting}); err != nil {
+			return err
+		}
+		now, err := s.Get(stream.Context(), r)
+		if err != nil {
+			return err
+		}
+		return stream.Send(now)
+	}
 	if r.Topic == "certificates" {
 		value, err := structpb.NewValue(s.f.certificates())
 		if err == nil {

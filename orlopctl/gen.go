@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"crypto/rand"
 	"fmt"
 	"os"
@@ -177,6 +178,7 @@ type secrets struct {
 	// NextEncryptionKey is about to take the place of SecretsEncryptionKey, and FormerEncryptionKeys had it: backups of then need them (rotate_key.go).
 	NextEncryptionKey    []byte   `json:"nextEncryptionKey,omitempty"`
 	FormerEncryptionKeys [][]byte `json:"formerEncryptionKeys,omitempty"`
+	read                 []byte   // the file as it was read; nil: it is a new one
 	// Next are the CAs that are about to take the place of those above (rotate.go), by their names there.
 	Next map[string]certKey `json:"next,omitempty"`
 }
@@ -262,7 +264,16 @@ func (s *secrets) write(path string, force bool) error {
 	if err != nil {
 		return fmt.Errorf("secrets: cannot format: %w", err)
 	}
-	return writeSecret(path, text, force)
+	if s.read != nil { // another command may have put a key there meanwhile that is nowhere else
+		if now, err := os.ReadFile(path); err != nil || !bytes.Equal(now, s.read) {
+			return &exitError{code: exitUsage, err: fmt.Errorf("secrets: %s was changed meanwhile, or is gone; it was not written", path), hint: "call it again when no other command works with the file"}
+		}
+	}
+	if err := writeSecret(path, text, force); err != nil {
+		return err
+	}
+	s.read = text
+	return nil
 }
 
 func readSecrets(path string) (*secrets, error) {
@@ -270,7 +281,7 @@ func readSecrets(path string) (*secrets, error) {
 	if err != nil {
 		return nil, &exitError{code: exitUsage, err: fmt.Errorf("secrets: cannot read: %w", err), hint: "`orlopctl gen secrets` makes the file"}
 	}
-	s := &secrets{}
+	s := &secrets{read: text}
 	if err := yaml.UnmarshalStrict(text, s); err != nil {
 		return nil, usagef("secrets: cannot use %s: %w", path, err)
 	}

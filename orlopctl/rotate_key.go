@@ -31,7 +31,8 @@ var keyStepNames = []string{accepted: "accept", issues: "seal", alone: "drop"}
 type sealing struct {
 	own      string   // seals
 	accepted []string // is read by too
-	// members are the control-plane machines that its configuration names.
+	// machine is its name, and members are the control-plane machines that its configuration names.
+	machine string
 	members []string
 }
 
@@ -80,7 +81,7 @@ func (s sealing) patch(keys map[string]string) ([]byte, error) {
 	var list []string // null removes it
 	for _, name := range append([]string{s.own}, s.accepted...) {
 		if keys[name] == "" {
-			return nil, usagef("the machine has the key of Secrets %s, which is not in the file of secrets; add it there to formerEncryptionKeys", name)
+			return nil, usagef("the machine has the key of Secrets %s, which is not in the file of secrets; add it there to formerEncryptionKeys, or have the machine let go of it (acceptedEncryptionKeys)", name)
 		}
 	}
 	for _, name := range s.accepted {
@@ -91,23 +92,23 @@ func (s sealing) patch(keys map[string]string) ([]byte, error) {
 
 // checkSealing refuses what is not all of one cluster's control plane, or another one's file of secrets. own is the key in the file.
 func checkSealing(names []string, all []sealing, own, next string) error {
-	with := 0
+	machines := map[string]bool{} // one may be named by two addresses
 	for i, s := range all {
 		if s.own == "" {
 			continue
 		}
-		with++
+		machines[s.machine] = true
 		if s.own != own && s.own != next && !slices.Contains(s.accepted, own) {
-			return &exitError{code: exitUsage, err: fmt.Errorf("machine %s: does not know the key of Secrets in the file of secrets: it is another cluster's, or was replaced without the file; nothing was changed", names[i]), hint: "name the cluster's own file with --secrets"}
+			return &exitError{code: exitUsage, err: fmt.Errorf("machine %s: does not know the key of Secrets in the file of secrets: it is another cluster's, or was replaced without the file", names[i]), hint: "name the cluster's own file with --secrets"}
 		}
 	}
 	for i, s := range all { // one that did not learn of the new key in time could not read what the others seal
-		if s.own != "" && len(s.members) > with {
-			return &exitError{code: exitUsage, err: fmt.Errorf("machine %s: its cluster has %d control-plane machines (%s), and %d of those that were named have a control plane; nothing was changed", names[i], len(s.members), strings.Join(s.members, ", "), with), hint: "name all of them with -n"}
+		if s.own != "" && len(s.members) > len(machines) {
+			return &exitError{code: exitUsage, err: fmt.Errorf("machine %s: its cluster has %d control-plane machines (%s), and %d of those that were named have a control plane", names[i], len(s.members), strings.Join(s.members, ", "), len(machines)), hint: "name all of them with -n"}
 		}
 	}
-	if with == 0 {
-		return &exitError{code: exitUsage, err: errors.New("no machine has a key of Secrets in its configuration (Cluster.spec.secretsEncryptionKey); nothing was changed"), hint: "name the control-plane machines with -n"}
+	if len(machines) == 0 {
+		return &exitError{code: exitUsage, err: errors.New("no machine has a key of Secrets in its configuration (Cluster.spec.secretsEncryptionKey)"), hint: "name the control-plane machines with -n"}
 	}
 	return nil
 }
@@ -144,8 +145,33 @@ func (r *rotatingKey) stepName(to state) string { return keyStepNames[to] }
 
 func (r *rotatingKey) what() string { return "the key " + r.next }
 
-// settle has nothing to wait for: the machines were healthy after each step.
-func (r *rotatingKey) settle(context.Context, state) error { return nil }
+// settle waits until every machine's API server runs with the step that was taken last: who was stopped amid it calls the command again.
+func (r *rotatingKey) settle(ctx context.Context, _ state) error {
+	for i, name := range r.fleet.names {
+		if _, has := r.state(i); !has {
+			continue
+		}
+		err := r.awaitTopic(ctx, i, "configuration", func(text []byte) (string, error) {
+			var shown struct {
+				Waits []string `json:"waits"`
+			}
+			if err := json.Unmarshal(text, &shown); err != nil {
+				return "", fmt.Errorf("configuration: cannot read the machine's answer: %w", err)
+			}
+			if len(shown.Waits) > 0 {
+				return "does not run with the configuration yet: " + strings.Join(shown.Waits, ", "), nil
+			}
+			return "", nil
+		})
+		if err == nil {
+			err = r.healthy(ctx, i)
+		}
+		if err != nil {
+			return withMachine(name, err)
+		}
+	}
+	return nil
+}
 
 // begin finds the new key in the file of secrets, or makes it and keeps it there before any machine has it.
 func (r *rotatingKey) begin(ctx context.Context) error {
@@ -196,9 +222,14 @@ func (r *rotatingKey) look(ctx context.Context) error {
 			if err != nil {
 				return err
 			}
+			version, err := c.Machine.Version(ctx, &api.VersionRequest{})
+			if err != nil {
+				return err
+			}
 			text, err := topic.Value.MarshalJSON()
 			if err == nil {
 				r.all[i], err = readSealing(text, documents.Documents)
+				r.all[i].machine = version.Machine
 			}
 			return err
 		})

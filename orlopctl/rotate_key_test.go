@@ -50,7 +50,12 @@ func TestEverySecretIsRead(t *testing.T) {
 
 func TestCheckSealing(t *testing.T) {
 	three := []string{"10.0.0.1", "10.0.0.2", "10.0.0.3"}
-	of := func(own string, members []string, accepted ...string) sealing { return sealing{own, accepted, members} }
+	machines := 0
+	of := func(own string, members []string, accepted ...string) sealing {
+		machines++
+		return sealing{own: own, accepted: accepted, members: members, machine: fmt.Sprint(machines)}
+	}
+	twice := of("old", three)
 	for name, c := range map[string]struct {
 		all  []sealing
 		want string
@@ -60,6 +65,7 @@ func TestCheckSealing(t *testing.T) {
 		"with a worker":              {[]sealing{of("old", three[:1]), {}}, ""},
 		"done, but for the file":     {[]sealing{of("next", nil)}, ""},
 		"one is not named":           {[]sealing{of("old", three), of("old", three)}, "has 3 control-plane machines (10.0.0.1, 10.0.0.2, 10.0.0.3), and 2 of those"},
+		"one by two addresses":       {[]sealing{twice, twice, of("old", three)}, "and 2 of those"},
 		"a worker in the last place": {[]sealing{of("old", three), of("old", three), {}}, "and 2 of those"},
 		"another cluster's":          {[]sealing{of("old", nil), of("foreign", nil)}, "machine m1: does not know the key"},
 		"workers only":               {[]sealing{{}, {}}, "no machine has a key"},

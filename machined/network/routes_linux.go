@@ -14,13 +14,16 @@ import (
 // KernelRoute is a route as the kernel has it, whoever has made it.
 type KernelRoute struct {
 	To     netip.Prefix `json:"to"`
-	Via    netip.Addr   `json:"via"`              // the zero Addr (empty in JSON) when the destination is on the link
+	Via    netip.Addr   `json:"via"`              // the zero Addr (empty in JSON) when the destination is on the link, or there are several ways
 	Link   string       `json:"link,omitempty"`   // empty when there is none, or several
 	Metric uint32       `json:"metric,omitempty"` // lower wins
 	Origin string       `json:"origin"`           // "machine", "pods" (the network between the nodes), "kernel", "static" or the number of rtm_protocol
 	Kind   string       `json:"kind,omitempty"`   // "blackhole", "unreachable", "prohibit", "multicast" or the number of rtm_type; empty: unicast
 	Table  uint32       `json:"table,omitempty"`  // 0: the main one, 254
 }
+
+// maxShown bounds the routes that are shown: an answer is one message of at most 4 MiB.
+const maxShown = 10_000
 
 // KernelRoutes returns the routes of all tables but the local one, which holds the machine's own addresses, IPv4 before IPv6.
 func KernelRoutes() ([]KernelRoute, error) {
@@ -37,6 +40,9 @@ func KernelRoutes() ([]KernelRoute, error) {
 	all, err := dumpRoutes(conn)
 	if err != nil {
 		return nil, err
+	}
+	if len(all) > maxShown {
+		return nil, fmt.Errorf("routes: the kernel has %d, and at most %d can be shown", len(all), maxShown)
 	}
 	out := []KernelRoute{}
 	for _, r := range all {

@@ -37,6 +37,9 @@ const retry = 50 * time.Millisecond
 // patience is how many refusals are ordinary during a start; after them the reason is told.
 const patience = 100
 
+// markAgain is how long a Node waits whose marks were refused.
+const markAgain = 10 * time.Second
+
 // Rights makes the roles and bindings. The API server calls it while it makes upstream's, so that one moment tells
 // everybody that all rights exist.
 func Rights(ctx context.Context, client kubernetes.Interface) error {
@@ -101,7 +104,9 @@ func Run(ctx context.Context, spec nodespec.Spec, gate *apigate.Gate, loopback f
 	}
 	announce(Name, true, "")
 	marked := make(chan error, 1)
-	go func() { marked <- markNode(ctx, client, spec.NodeName, spec.Taint) }()
+	go func() {
+		marked <- markNode(ctx, client, spec.NodeName, spec.Taint, markAgain, func(why string) { announce(Name, true, why) })
+	}()
 	if !spec.LocalVolumes.Disabled { // at last: no node and no pod waits for it
 		if err := ensureSnapshots(ctx, config, func(why string) { announce(Name, true, why) }); err != nil {
 			return err

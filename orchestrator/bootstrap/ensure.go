@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -183,7 +184,8 @@ func mark(node *corev1.Node, tainted bool) []byte {
 
 // markNode keeps the machine's own Node as mark has it until ctx is done. The kubelet's own registerWithTaints is not enough: upstream looks at
 // it only when it makes the Node (pkg/kubelet/kubelet_node_status.go, initialNode), and the configuration may change later.
-func markNode(ctx context.Context, client kubernetes.Interface, name string, tainted bool) error {
+// A refusal, which may be a webhook's, is told and tried again after again.
+func markNode(ctx context.Context, client kubernetes.Interface, name string, tainted bool, again time.Duration, tell func(why string)) error {
 	own := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTweakListOptions(func(o *metav1.ListOptions) {
 		o.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, name).String()
 	}))
@@ -206,17 +208,24 @@ func markNode(ctx context.Context, client kubernetes.Interface, name string, tai
 		return fmt.Errorf("Node %s: cannot watch: %w", name, err)
 	}
 	own.Start(ctx.Done())
-	for {
-		var patch []byte
+	var patch []byte
+	var late <-chan time.Time
+	for told := false; ; {
 		select {
 		case patch = <-patches:
+		case <-late:
 		case <-ctx.Done():
 			return nil
 		}
+		late = nil
 		// What is refused because of a change is made anew at that change, which is delivered too.
 		_, err := client.CoreV1().Nodes().Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{})
-		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) && ctx.Err() == nil {
-			return fmt.Errorf("Node %s: cannot mark as control plane: %w", name, err)
+		if refused := err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) && ctx.Err() == nil; refused {
+			tell(fmt.Sprintf("Node %s: cannot mark as control plane: %v", name, err))
+			late, told = time.After(again), true
+		} else if told {
+			tell("")
+			told = false
 		}
 	}
 }

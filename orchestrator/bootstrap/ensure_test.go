@@ -2,6 +2,7 @@ package bootstrap
 
 import (
 	"context"
+	"errors"
 	"net/netip"
 	"strings"
 	"testing"
@@ -13,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
@@ -138,9 +140,19 @@ func TestMarkNode(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	client := fake.NewClientset(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}})
+	refusals := 2 // of a webhook
+	client.PrependReactor("patch", "nodes", func(clienttesting.Action) (bool, runtime.Object, error) {
+		if refusals--; refusals >= 0 {
+			return true, nil, errors.New("no changes on Fridays")
+		}
+		return false, nil, nil
+	})
+	var told []string
 	ended := make(chan error, 1)
 	running, stop := context.WithCancel(ctx)
-	go func() { ended <- markNode(running, client, "n", true) }()
+	go func() {
+		ended <- markNode(running, client, "n", true, time.Millisecond, func(why string) { told = append(told, why) })
+	}()
 	marked := func() {
 		t.Helper()
 		err := wait.PollUntilContextCancel(ctx, 10*time.Millisecond, true, func(ctx context.Context) (bool, error) {
@@ -164,5 +176,8 @@ func TestMarkNode(t *testing.T) {
 	stop()
 	if err := <-ended; err != nil {
 		t.Error(err)
+	}
+	if len(told) != 3 || !strings.Contains(told[1], "no changes on Fridays") || told[2] != "" {
+		t.Errorf("told %q, want two refusals, and that they are over", told)
 	}
 }

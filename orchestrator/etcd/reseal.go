@@ -42,6 +42,11 @@ func reseal(ctx context.Context, dirs layout.Dirs, count bool) (nodespec.Reseale
 	if _, err := answer(ctx, c, dirs); err != nil {
 		return nodespec.Resealed{}, fmt.Errorf("etcd does not answer: %w", err)
 	}
+	asking, done := context.WithTimeout(ctx, answerTime) // who has no quorum answers that, and would be asked again and again
+	defer done()
+	if _, err := c.Get(asking, secretsAt, clientv3.WithCountOnly()); err != nil {
+		return nodespec.Resealed{}, fmt.Errorf("etcd has no quorum: %w", err)
+	}
 	return resealAll(ctx, c, seals, count)
 }
 
