@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -73,6 +74,9 @@ func apply(have *Have, o Op) {
 		state := have.Groups[o.Group]
 		state.Files = maps.Clone(state.Files)
 		state.Files[o.Name] = o.Value
+		if bytes, err := strconv.Atoi(o.Value); err == nil && strings.HasPrefix(o.Name, "memory.") {
+			state.Files[o.Name] = strconv.Itoa(bytes / page * page) // page_counter_memparse
+		}
 		have.Groups[o.Group] = state
 	case EnterGroup:
 		have.Home = o.Name
@@ -80,6 +84,9 @@ func apply(have *Have, o Op) {
 		have.MachineID = o.Value
 	}
 }
+
+// page is how large the kernel's pages are.
+const page = 4096
 
 func clone(h Have) Have {
 	h.Modules, h.Sysctls, h.Rlimits, h.Groups = maps.Clone(h.Modules), maps.Clone(h.Sysctls), maps.Clone(h.Rlimits), maps.Clone(h.Groups)
@@ -120,6 +127,7 @@ func cases() map[string]struct {
 	lost.Sysctls["vm.panic_on_oom"] = "1"
 	unconfigured := Plan(Config{}, small)
 	big := Plan(custom, large)
+	uneven := Plan(Config{Pods: true, ReservedMemory: 500_000_000}, Facts{Memory: 1_007_562_752, CPUs: 2}) // half of it is no whole page
 	bare := afterInit(big)
 	delete(bare.Modules, "zfs")
 	delete(bare.Modules, "evdev")
@@ -131,6 +139,7 @@ func cases() map[string]struct {
 		"configuration changed": {done, Plan(changed, small)},
 		"somebody meddled":      {lost, first},
 		"large, modules amiss":  {bare, big},
+		"uneven memory":         {afterInit(uneven), uneven},
 	}
 }
 
@@ -224,6 +233,8 @@ func TestReservationIsBounded(t *testing.T) {
 		{Config{}, small, "41943040"},
 		{Config{ReservedMemory: 512 << 20}, small, "536870912"},
 		{Config{ReservedMemory: 200 << 30}, small, "1073741824"},
+		{Config{ReservedMemory: 512 << 20}, Facts{Memory: 1_007_562_752}, "503775232"}, // whole pages of any size
+		{Config{ReservedMemory: 500_000_000}, small, "499974144"},
 	} {
 		groups := Plan(c.config, c.facts).Groups
 		if got := groups[1].Files["memory.min"]; got != c.want {

@@ -27,7 +27,7 @@ func TestUnderTheProductKernel(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	config := Config{Pods: true, ReservedMemory: 256 << 20, MachineID: "0123456789abcdef0123456789abcdef", Sysctls: map[string]string{"net.core.somaxconn": "9000"}}
+	config := Config{Pods: true, ReservedMemory: 256<<20 + 2048, MachineID: "0123456789abcdef0123456789abcdef", Sysctls: map[string]string{"net.core.somaxconn": "9000"}}
 	want := Plan(config, facts)
 	have, err := k.Read(want)
 	if err != nil {

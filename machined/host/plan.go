@@ -199,13 +199,21 @@ func planGroups(c Config, f Facts) []Group {
 	memory := min(c.ReservedMemory, f.Memory/2)
 	system := Group{Path: GroupSystem, Down: controllers, Files: map[string]string{
 		"cpu.weight": strconv.Itoa(systemWeight(f.CPUs)),
-		"memory.min": strconv.FormatInt(max(memory, min(machinedMemory, f.Memory/2)), 10),
+		"memory.min": wholePages(max(memory, min(machinedMemory, f.Memory/2))),
 	}}
 	own := Group{Path: GroupMachined, Files: map[string]string{
-		"memory.min": strconv.FormatInt(min(machinedMemory, f.Memory/2), 10),
+		"memory.min": wholePages(min(machinedMemory, f.Memory/2)),
 		"cpu.weight": "1000", // it does little, and everything waits for it
 	}}
 	return []Group{{Path: "/", Down: controllers}, system, own}
+}
+
+// wholePages is the number of bytes as the kernel keeps it for a control group: it counts pages, and what is read back is
+// rounded down to them (page_counter_memparse in mm/page_counter.c). Anything else would be set again for ever. Pages are
+// 4 to 64 KiB large.
+func wholePages(bytes int64) string {
+	const largest = 64 << 10
+	return strconv.FormatInt(bytes/largest*largest, 10)
 }
 
 // systemWeight is the weight that the kubelet gives /kubepods when all of the machine's CPU is allocatable. With the
