@@ -3,6 +3,7 @@ package main
 import (
 	"reflect"
 	"testing"
+	"time"
 
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/nodespec"
@@ -35,7 +36,7 @@ func TestAddons(t *testing.T) {
 	want := []nodespec.Addon{{
 		Name: "hello", Manifests: []string{manifest},
 		Artifact:  nodespec.Artifact{Name: artifact, SHA256: artifact[len(artifact)-64:], Missing: artifact + " is being looked for"},
-		Namespace: "hello", Namespaces: []string{"hello"}, Kubernetes: "1.36",
+		Namespace: "hello", Namespaces: []string{"hello"}, Kubernetes: "1.36", Within: 15 * time.Minute,
 		Rights: nodespec.AddonRights{Rules: []nodespec.PolicyRule{
 			{APIGroups: []string{"", "rbac.authorization.k8s.io"}, Resources: []string{"configmaps", "roles"}, ResourceNames: []string{"greeting", "greeter"}, Verbs: []string{"get", "patch"}},
 			{APIGroups: []string{"", "rbac.authorization.k8s.io"}, Resources: []string{"configmaps", "roles"}, Verbs: []string{"create"}},

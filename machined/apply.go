@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/netip"
 	"os"
 	"slices"
 	"strings"
@@ -409,6 +410,10 @@ func (m *machine) able(next *config.Config) error {
 	if m.facts.Memory < minMemory {
 		return fmt.Errorf("configuration refused, nothing was changed: memory: %d MiB are too little for Kubernetes; give the machine at least %d MiB", m.facts.Memory>>20, minMemory>>20)
 	}
+	state, _ := m.networkState.Get()
+	if err := unroutable(next, nodeAddresses(state)); err != nil {
+		return fmt.Errorf("configuration refused, nothing was changed: %w", err)
+	}
 	if worker(next) {
 		return nil // it holds no authorities
 	}
@@ -416,6 +421,20 @@ func (m *machine) able(next *config.Config) error {
 		return fmt.Errorf("configuration refused, nothing was changed: %w", err)
 	}
 	return nil
+}
+
+// unroutable refuses plain routes to pods by IPv6 when the machine has, and will have, no address by which others could route to them:
+// they would reach none of its pods any more, by IPv4 neither. have are its addresses now; without any, nothing is known yet.
+func unroutable(next *config.Config, have []netip.Addr) error {
+	networks := next.Cluster.Spec.Networks
+	six := func(p netip.Prefix) bool { return p.Addr().Is6() && p.Addr().IsGlobalUnicast() }
+	given := func(l config.Link) bool { return slices.ContainsFunc(l.Addresses, six) }
+	if networks.Encapsulation != config.EncapsulationNone || !slices.ContainsFunc(networks.Pods, six) || len(have) == 0 ||
+		slices.ContainsFunc(have, netip.Addr.Is6) || slices.ContainsFunc(next.Network.Spec.Links, given) {
+		return nil
+	}
+	return errors.New("Cluster.spec.networks.encapsulation: none has the other machines route to this one's pods by its own addresses, and it has none of IPv6, as pods do; " +
+		"give it one in Network.spec.links (addresses), or keep wireguard or vxlan")
 }
 
 // plan asks every domain what it would do for the next configuration.

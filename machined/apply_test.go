@@ -1,6 +1,7 @@
 package main
 
 import (
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -130,5 +131,34 @@ func TestWithPresentKeys(t *testing.T) {
 	}
 	if kept, err := withPresentKeys([]byte("nonsense"), earlier); err != nil || string(kept) != "nonsense" {
 		t.Errorf("what cannot be read comes back as %q, %v", kept, err)
+	}
+}
+
+// TestUnroutable: plain routes to pods by IPv6 need an address of the machine's that others can route to.
+func TestUnroutable(t *testing.T) {
+	four, six := netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("fd00:244::/48")
+	at4, at6 := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("fd00:77::1")
+	for name, c := range map[string]struct {
+		by    config.Encapsulation
+		pods  []netip.Prefix
+		have  []netip.Addr
+		given []netip.Prefix
+		ok    bool
+	}{
+		"IPv4 alone":         {config.EncapsulationNone, []netip.Prefix{four}, []netip.Addr{at4}, nil, true},
+		"a tunnel":           {config.EncapsulationVXLAN, []netip.Prefix{four, six}, []netip.Addr{at4}, nil, true},
+		"has one":            {config.EncapsulationNone, []netip.Prefix{four, six}, []netip.Addr{at4, at6}, nil, true},
+		"is given one":       {config.EncapsulationNone, []netip.Prefix{four, six}, []netip.Addr{at4}, []netip.Prefix{netip.PrefixFrom(at6, 64)}, true},
+		"nothing is known":   {config.EncapsulationNone, []netip.Prefix{four, six}, nil, nil, true},
+		"has none":           {config.EncapsulationNone, []netip.Prefix{four, six}, []netip.Addr{at4}, nil, false},
+		"given another":      {config.EncapsulationNone, []netip.Prefix{four, six}, []netip.Addr{at4}, []netip.Prefix{netip.PrefixFrom(at4, 24)}, false},
+		"given a link's own": {config.EncapsulationNone, []netip.Prefix{six}, []netip.Addr{at4}, []netip.Prefix{netip.MustParsePrefix("fe80::1/64")}, false},
+	} {
+		next := &config.Config{Cluster: &config.Cluster{}}
+		next.Cluster.Spec.Networks = config.ClusterNetworks{Pods: c.pods, Encapsulation: c.by}
+		next.Network.Spec.Links = []config.Link{{Name: "eth0", Addresses: c.given}}
+		if err := unroutable(next, c.have); (err == nil) != c.ok {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }

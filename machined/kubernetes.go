@@ -115,7 +115,7 @@ func addons(all []config.Addon, found artifacts) []nodespec.Addon {
 	out := []nodespec.Addon{}
 	for _, a := range all {
 		addon := nodespec.Addon{
-			Name: a.Metadata.Name, Namespace: a.Spec.DefaultNamespace(), Namespaces: a.Spec.Scope.Namespaces, Kubernetes: a.Spec.Requires.Kubernetes.Version(),
+			Name: a.Metadata.Name, Namespace: a.Spec.DefaultNamespace(), Namespaces: a.Spec.Scope.Namespaces, Kubernetes: a.Spec.Requires.Kubernetes.Version(), Within: time.Duration(a.Spec.HealthyWithin),
 			Rights: nodespec.AddonRights{NamespaceAdmin: a.Spec.Rights.NamespaceAdmin, ClusterAdmin: a.Spec.Rights.ClusterAdmin},
 		}
 		for _, m := range a.Spec.Manifests {

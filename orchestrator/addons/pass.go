@@ -42,6 +42,9 @@ type keeper struct {
 	granted time.Time
 	// applied are the objects as they were after they were applied.
 	applied map[key]mark
+	trial   trial
+	kept    string // the digest of the manifests for which remember has done what it can
+	large   bool   // they have no room in a Secret
 }
 
 // mark is an object as it was after it was applied.
@@ -64,6 +67,7 @@ type outcome struct {
 	objects, healthy int
 	problems         []string // what has to be changed by somebody
 	waits            []string // what time may settle
+	notes            []string // what somebody may want to know
 }
 
 // pass looks at an add-on once and does what can be done now. It waits for nothing: what is not ready yet is looked at in the next one. save

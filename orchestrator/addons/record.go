@@ -18,12 +18,13 @@ const recordLabel = "orlop.dev/addon-record"
 
 // Record is what has to be known of an add-on beyond its document and its objects.
 type Record struct {
-	Inventory []Item   `json:"inventory"`          // all objects that it may have made, and that are still there
-	Node      string   `json:"node"`               // the machine by whose documents it was applied last
-	Finished  string   `json:"finished,omitempty"` // the digest of the manifests that were applied to the end; empty: none yet
-	Running   string   `json:"running,omitempty"`  // the digest of those whose hooks run
-	Done      []string `json:"done,omitempty"`     // the hooks of Running that have run, as Item.String
-	Kept      []Kept   `json:"kept,omitempty"`     // what was wanted once, and stays
+	Inventory []Item    `json:"inventory"`          // all objects that it may have made, and that are still there
+	Node      string    `json:"node"`               // the machine by whose documents it was applied last
+	Finished  string    `json:"finished,omitempty"` // the digest of the manifests that were applied to the end; empty: none yet
+	Running   string    `json:"running,omitempty"`  // the digest of those whose hooks run
+	Done      []string  `json:"done,omitempty"`     // the hooks of Running that have run, as Item.String
+	Kept      []Kept    `json:"kept,omitempty"`     // what was wanted once, and stays
+	Withdrawn Withdrawn `json:"withdrawn,omitzero"` // the last manifests that were, if the document still has them
 }
 
 // Kept is an object that was not taken away when it was no longer wanted.

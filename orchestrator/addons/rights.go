@@ -33,12 +33,13 @@ type Grant struct {
 	Subject   rbacv1.Subject
 }
 
-// home is what this package's own identity may do in Namespace: keep records, and act as the accounts there.
+// home is what this package's own identity may do in Namespace: keep records and the manifests before, and act as the accounts there.
 func home() Grant {
 	return Grant{
 		Name: "orlop:addons", Namespace: Namespace,
 		Rules: []rbacv1.PolicyRule{
 			{APIGroups: []string{""}, Resources: []string{"configmaps"}, Verbs: []string{"list", "create", "update", "delete"}},
+			{APIGroups: []string{""}, Resources: []string{"secrets"}, Verbs: []string{"get", "create", "update", "delete"}},
 			{APIGroups: []string{""}, Resources: []string{"serviceaccounts"}, Verbs: []string{"impersonate"}},
 		},
 		Subject: rbacv1.Subject{APIGroup: rbacGroup, Kind: rbacv1.UserKind, Name: nodespec.AddonsUser},

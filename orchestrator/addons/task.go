@@ -29,6 +29,8 @@ type task struct {
 	stored *corev1.ConfigMap // nil: there is none yet
 	state  State             // as it was
 	held   string            // why nothing is done about it
+	// gone are the document's manifests, when wanted are those from before them.
+	gone Withdrawn
 	// unreadable: what is stored cannot be decoded. It is left as it is, because it holds the inventory.
 	unreadable bool
 }
@@ -136,6 +138,9 @@ func (m *manager) tasks(ctx context.Context, now time.Time) ([]*task, error) {
 		}
 		t.addon = a
 		if t.wanted, err = m.want(*a, now); err != nil {
+			return nil, err
+		}
+		if err := m.choose(ctx, t); err != nil {
 			return nil, err
 		}
 	}
@@ -353,6 +358,12 @@ func (m *manager) look(ctx context.Context, t *task, k *remembered, now time.Tim
 			r.Node = m.spec.NodeName
 		}
 		r, out, err = k.pass(ctx, t.wanted, r, now, save)
+		if err == nil && t.addon != nil && t.gone == (Withdrawn{}) {
+			r, err = m.conclude(ctx, t, k, r, out, now)
+		}
+	}
+	if t.gone != (Withdrawn{}) && t.addon != nil {
+		out.problems = append([]string{t.gone.said(t.name)}, out.problems...)
 	}
 	if err != nil {
 		if !errors.Is(err, errAway) {
@@ -362,6 +373,9 @@ func (m *manager) look(ctx context.Context, t *task, k *remembered, now time.Tim
 	}
 	if t.addon == nil && len(t.record.Inventory) == 0 && !t.unreadable { // its rights are gone by now, too
 		return m.forget(ctx, t, r)
+	}
+	if k.large {
+		out.notes = append(out.notes, "its manifests are too large to be kept: it does not go back to them when others fail")
 	}
 	k.state = t.judge(out, r, k.state, now)
 	if k.state.Phase == Ready {
@@ -396,7 +410,7 @@ func (t *task) judge(out outcome, r Record, before State, now time.Time) State {
 	} else {
 		s.Rights = stated(*t.addon)
 	}
-	s.Notes = slices.Clone(t.wanted.Notes)
+	s.Notes = append(slices.Clone(t.wanted.Notes), out.notes...)
 	for _, kept := range r.Kept {
 		s.Notes = append(s.Notes, kept.Object+": stays, because "+kept.Reason)
 	}
@@ -439,7 +453,11 @@ func (m *manager) forget(ctx context.Context, t *task, r Record) error {
 		klog.InfoS("What an add-on leaves behind", "addon", t.name, "object", kept.Object, "because", kept.Reason)
 	}
 	if t.stored != nil {
-		err := m.client.CoreV1().ConfigMaps(Namespace).Delete(ctx, t.name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &t.stored.UID}})
+		err := m.client.CoreV1().Secrets(Namespace).Delete(ctx, t.name, metav1.DeleteOptions{})
+		if err != nil && !apierrors.IsNotFound(err) {
+			return fmt.Errorf("the manifests before of the add-on %s: cannot be deleted: %w", t.name, marked(err))
+		}
+		err = m.client.CoreV1().ConfigMaps(Namespace).Delete(ctx, t.name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &t.stored.UID}})
 		if err != nil && !apierrors.IsNotFound(err) {
 			return fmt.Errorf("the record of the add-on %s: cannot be deleted: %w", t.name, marked(err))
 		}

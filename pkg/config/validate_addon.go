@@ -6,6 +6,7 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"time"
 
 	"go.yaml.in/yaml/v3"
 )
@@ -28,6 +29,9 @@ func (p *parser) addons() {
 		}
 		if err := dnsLabel(a.Metadata.Name); err != nil && a.Metadata.Name != "" {
 			p.on(path+".metadata.name", wrong{reason: fmt.Sprintf("%s %v", quote(a.Metadata.Name), err), expected: "a DNS label"})
+		}
+		if d := time.Duration(a.Spec.HealthyWithin); d != 0 && (d < 30*time.Second || d > 24*time.Hour) {
+			p.on(path+".spec.healthyWithin", wrong{reason: a.Spec.HealthyWithin.String() + " is out of range", expected: "30s to 24h, or 0s to never go back"})
 		}
 		p.addonScope(path+".spec", &a.Spec)
 		p.addonRights(path+".spec.rights", &a.Spec)

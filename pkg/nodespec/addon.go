@@ -1,5 +1,7 @@
 package nodespec
 
+import "time"
+
 // Addon is objects that the control plane keeps in the cluster, and the rights with which it does. The file Addons holds them, beside the
 // Spec: what is in it may change while the components run.
 type Addon struct {
@@ -10,6 +12,8 @@ type Addon struct {
 	Namespaces []string    `json:"namespaces"` // the only ones that it has objects in; empty: the whole cluster
 	Rights     AddonRights `json:"rights"`
 	Kubernetes string      `json:"kubernetes"` // the least version that it needs, such as 1.36; empty: any
+	// Within is the time that changed manifests have to become healthy, before those from before are wanted again; 0: they are not.
+	Within time.Duration `json:"within"`
 }
 
 // Artifact is an OCI artefact with manifests, which machined brings into a folder that the controllers read (pkg/artifact.Store). The zero

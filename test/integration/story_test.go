@@ -344,7 +344,7 @@ func (s *story) waitConsole(ts *testscript.TestScript, name, pattern string, dea
 	m := s.machine(ts, name)
 	match, end, err := m.Console().WaitFrom(ctx, s.seen[name], re)
 	if err != nil {
-		ts.Fatalf("console of %s: no line matches %q within %v: %v", name, pattern, deadline, err)
+		ts.Fatalf("console of %s: no line matches %q within %v: %v; its last line is %q", name, pattern, deadline, err, m.ConsoleTail(1))
 	}
 	s.seen[name] = end
 	s.note("console of %s: %s", name, strings.TrimSpace(match[0]))
