@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"crypto/rand"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -294,6 +295,18 @@ func (s *secrets) acceptedKeys() []config.EncryptionKey {
 		return nil
 	}
 	return []config.EncryptionKey{config.NewEncryptionKey([32]byte(s.NextEncryptionKey))}
+}
+
+// underWay are the replacements that the file is amid of: what is made out of it now is of the time before them.
+func (s *secrets) underWay() []string {
+	var all []string
+	for _, name := range slices.Sorted(maps.Keys(s.Next)) {
+		all = append(all, "the CA "+name+" is being replaced (`orlopctl trust rotate-ca "+name+"`)")
+	}
+	if len(s.NextEncryptionKey) > 0 {
+		all = append(all, "the key of Secrets is being replaced (`orlopctl trust rotate-key`)")
+	}
+	return all
 }
 
 // pki is the authorities in the form of the Cluster document.

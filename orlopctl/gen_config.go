@@ -49,6 +49,9 @@ func (t *tool) genConfigCommand() *cobra.Command {
 			if g.secrets, err = readSecrets(secretsFile); err != nil {
 				return err
 			}
+			for _, step := range g.secrets.underWay() {
+				t.errorln("warning: " + secretsFile + ": " + step + "; end that first, or call it again when the machine is one of the cluster: it would issue and seal by what the others let go of")
+			}
 			if g.operators, err = readCAs(operators); err != nil {
 				return err
 			}
