@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"compress/gzip"
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -25,9 +26,11 @@ import (
 type Withdrawn struct {
 	Digest string `json:"digest"`
 	Why    string `json:"why"`
+	Terms  string `json:"terms"` // under which they failed, as termsOf
+	Node   string `json:"node"`  // the machine whose document has them
 }
 
-// kept is what an add-on's document had when all of it was healthy: the key before in a Secret of the add-on's name, JSON compressed by gzip.
+// kept is what an add-on's document had when all of it was healthy: JSON compressed by gzip, in a Secret of the add-on's name.
 type kept struct {
 	Digest    string   `json:"digest"`    // of the manifests, as in Record.Finished
 	Namespace string   `json:"namespace"` // of objects that name none
@@ -37,7 +40,11 @@ type kept struct {
 const (
 	keptField  = "before.json.gz"
 	keptDigest = "orlop.dev/addon-digest" // an annotation that saves reading the rest
+	keptType   = corev1.SecretType("orlop.dev/addon")
 )
+
+// retryAnnotation is, on an add-on's record, what an operator has manifests tried again with that were withdrawn.
+const retryAnnotation = "orlop.dev/retry"
 
 // mostKept is how large the Secret may be. The API server takes as much in the fields of one together (ValidateSecret); unpacked, it is
 // what an artefact may have (package artifact) beside what a document has.
@@ -67,7 +74,7 @@ func (k kept) secret(name string) (*corev1.Secret, error) {
 	}
 	return &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Namespace: Namespace, Name: name, Annotations: map[string]string{keptDigest: k.Digest}},
-		Type:       "orlop.dev/addon", Data: map[string][]byte{keptField: packed.Bytes()},
+		Type:       keptType, Data: map[string][]byte{keptField: packed.Bytes()},
 	}, nil
 }
 
@@ -83,7 +90,14 @@ func unpack(s *corev1.Secret) (kept, error) {
 	return k, nil
 }
 
-// trial is how long manifests have been looked at that are not healthy yet.
+// Trial is how long changed manifests have been looked at that are not healthy yet. It is in the record, because a machine that leads from
+// now on must not begin anew.
+type Trial struct {
+	Digest  string `json:"digest"`
+	Minutes int    `json:"minutes"`
+}
+
+// trial is the same between two writings of the record.
 type trial struct {
 	digest string
 	spent  time.Duration
@@ -94,154 +108,230 @@ type trial struct {
 // nothing could become healthy either.
 const mostGap = 2 * backoff
 
-// add counts a look at manifests.
-func (t *trial) add(digest string, now time.Time) {
+// add counts a look at manifests, of which the record has told before.
+func (t *trial) add(digest string, told Trial, now time.Time) {
 	if t.digest != digest {
 		*t = trial{digest: digest, last: now}
+		if told.Digest == digest {
+			t.spent = time.Duration(told.Minutes) * time.Minute
+		}
 	}
 	t.spent += min(now.Sub(t.last), mostGap)
 	t.last = now
 }
 
 // weigh says what a pass means for the manifests as a whole: all of them are healthy, and are to be kept; or the time that they have is over.
-// The first ones that an add-on ever had have no limit: there is nothing to go back to.
-func (k *keeper) weigh(w Wanted, r Record, out outcome, limit time.Duration, now time.Time) (healthy, over bool) {
+// The first ones that an add-on ever had have no limit: there is nothing to go back to. Nor have those that are healthy already, and wait
+// only for what was there before to go.
+func (k *keeper) weigh(w Wanted, r *Record, out outcome, limit time.Duration, now time.Time) (healthy, over bool) {
 	if r.Finished == w.Digest {
-		k.trial = trial{}
+		k.trial, r.Trial = trial{}, Trial{}
 		return len(out.problems)+len(out.waits) == 0, false
 	}
-	if r.Finished == "" || len(w.Refused) > 0 || limit == 0 { // nothing of what is refused as a whole was applied
+	if r.Finished == "" || len(w.Refused) > 0 || limit == 0 || out.there { // nothing of what is refused as a whole was applied
 		return false, false
 	}
-	k.trial.add(w.Digest, now)
+	k.trial.add(w.Digest, r.Trial, now)
+	r.Trial = Trial{w.Digest, int(k.trial.spent / time.Minute)}
 	return false, k.trial.spent >= limit
 }
 
-// choose has what is from before wanted in the place of manifests that were withdrawn, as long as the document has those and nobody asks
-// for another try.
-func (m *manager) choose(ctx context.Context, t *task) error {
-	if t.record.Withdrawn.Digest == "" || t.unreadable || len(t.wanted.Refused) > 0 {
+// termsOf changes with what a document says of an add-on beside its manifests. Others may let the same manifests become healthy.
+func termsOf(a nodespec.Addon) string {
+	text, _ := json.Marshal([]any{a.Namespaces, a.Rights, a.Kubernetes, a.Within}) // strings and numbers are always encoded
+	return fmt.Sprintf("%x", sha256.Sum256(text))[:16]
+}
+
+// choose has what is from before wanted in the place of manifests that were withdrawn, as long as the document has those, under the same
+// terms, and nobody asks for another try.
+func (m *manager) choose(ctx context.Context, t *task, now time.Time) error {
+	gone := t.record.Withdrawn
+	if gone.Digest == "" || t.unreadable || len(t.wanted.Refused) > 0 {
 		return nil
 	}
-	if asked := t.stored.Annotations[retryAnnotation] != ""; asked || t.record.Withdrawn.Digest != t.wanted.Digest {
-		t.record.Withdrawn = Withdrawn{} // and its annotation goes with the next writing
+	switch {
+	case t.stored.Annotations[retryAnnotation] != "": // it goes with the next writing
+		t.record.Running, t.record.Done = "", nil // hooks that failed run again
+	case gone.Digest != t.wanted.Digest && t.wanted.Digest != t.record.Finished:
+	case gone.Digest != t.wanted.Digest && gone.Node != m.spec.NodeName: // that machine's document may have them still
+		return nil
+	case gone.Digest != t.wanted.Digest:
+	case gone.Terms != termsOf(*t.addon):
+	default:
+		before, why, err := m.before(ctx, t, now)
+		if errors.Is(err, errAway) {
+			return err
+		}
+		if apierrors.IsForbidden(err) { // what this package needs itself may have been taken from it
+			return m.settle(ctx)
+		}
+		switch {
+		case err != nil:
+			t.held = gone.said(t.name, false) + "; what was healthy before stays as it is: " + err.Error()
+		case before == nil:
+			t.held = gone.said(t.name, false) + "; what was healthy before stays as it is: " + why
+		default:
+			a := *t.addon
+			a.Namespace = before.namespace
+			t.addon, t.gone, t.wanted = &a, gone, before.wanted
+		}
 		return nil
 	}
-	before, err := m.instead(ctx, t)
-	if err != nil {
-		return err
-	}
-	if before == nil {
-		t.record.Withdrawn = Withdrawn{}
-		return nil
-	}
-	t.gone, t.wanted = t.record.Withdrawn, *before
+	t.record.Withdrawn, t.record.Trial = Withdrawn{}, Trial{}
 	return nil
 }
 
-// conclude is what follows from a pass for the manifests of the document as a whole.
-func (m *manager) conclude(ctx context.Context, t *task, k *remembered, r Record, out outcome, now time.Time) (Record, error) {
-	healthy, over := k.weigh(t.wanted, r, out, t.addon.Within, now)
+// conclude is what follows from a pass for the manifests of the document as a whole. Trouble with what is kept for going back is told, and
+// stands in the way of nothing else.
+func (m *manager) conclude(ctx context.Context, t *task, k *remembered, r Record, out outcome, now time.Time) (Record, outcome) {
+	healthy, over := k.weigh(t.wanted, &r, out, t.addon.Within, now)
+	var err error
+	var why string
 	switch {
-	case healthy:
-		return r, m.remember(ctx, t, k)
+	case healthy && t.addon.Within > 0:
+		why, err = m.remember(ctx, t, k, now)
 	case over:
-		back, err := m.withdraw(ctx, t, r, out)
-		if back.Withdrawn.Digest != "" {
-			k.trial = trial{}
+		r, why, err = m.withdraw(ctx, t, r, out, now)
+		if r.Withdrawn.Digest != "" {
+			k.trial, r.Trial = trial{}, Trial{}
 		}
-		return back, err
-	}
-	return r, nil
-}
-
-// instead are the manifests of the record's Finished; nil when there are none to go back to.
-func (m *manager) instead(ctx context.Context, t *task) (*Wanted, error) {
-	s, err := m.client.CoreV1().Secrets(Namespace).Get(ctx, t.name, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) {
-		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("the manifests before of the add-on %s: cannot be read: %w", t.name, marked(err))
+		why = err.Error()
 	}
-	if s.Annotations[keptDigest] != t.record.Finished {
-		return nil, nil
+	if why != "" {
+		out.notes = append(out.notes, why)
+	}
+	return r, out
+}
+
+// copied are manifests that were kept, read again.
+type copied struct {
+	digest    string
+	stamp     string // of the documents by which they were read
+	at        time.Time
+	namespace string
+	wanted    Wanted
+}
+
+// before are the manifests of the record's Finished; nil when there are none to go back to, and then why. They are read again now and then.
+func (m *manager) before(ctx context.Context, t *task, now time.Time) (*copied, string, error) {
+	if c := m.copies[t.name]; c != nil && c.digest == t.record.Finished && c.stamp == m.stamp && now.Sub(c.at) < reapply &&
+		(len(c.wanted.Unknown) == 0 || !m.kinds.refresh(now)) {
+		return c, "", nil
+	}
+	delete(m.copies, t.name)
+	s, err := m.client.CoreV1().Secrets(Namespace).Get(ctx, t.name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil, fmt.Sprintf("the Secret %s/%s with the manifests from before is not there", Namespace, t.name), nil
+	}
+	if err != nil {
+		return nil, "", fmt.Errorf("the manifests from before of the add-on %s: cannot be read: %w", t.name, marked(err))
 	}
 	k, err := unpack(s)
 	if err != nil {
-		klog.ErrorS(err, "An add-on cannot go back", "addon", t.name)
-		return nil, nil
+		return nil, "", err
 	}
 	a := *t.addon
 	a.Manifests, a.Artifact, a.Namespace = k.Manifests, nodespec.Artifact{}, k.Namespace
 	m.kinds.failed = nil
-	w := Read(a, nil, m.kinds.of)
-	if m.kinds.failed != nil {
-		return nil, fmt.Errorf("kinds of the API server: %w", m.kinds.failed)
+	c := &copied{digest: t.record.Finished, stamp: m.stamp, at: now, namespace: k.Namespace, wanted: Read(a, nil, m.kinds.of)}
+	switch {
+	case m.kinds.failed != nil:
+		return nil, "", fmt.Errorf("kinds of the API server: %w", marked(m.kinds.failed))
+	case c.wanted.Digest != c.digest:
+		return nil, fmt.Sprintf("the Secret %s/%s has other manifests than those that were healthy", Namespace, t.name), nil
+	case len(c.wanted.Refused) > 0:
+		return nil, "those from before cannot be applied as the document is now: " + c.wanted.Refused[0], nil
 	}
-	return &w, nil
+	if m.copies == nil {
+		m.copies = map[string]*copied{}
+	}
+	m.copies[t.name] = c
+	return c, "", nil
 }
 
-// remember keeps the manifests of an add-on that is healthy, once.
-func (m *manager) remember(ctx context.Context, t *task, k *remembered) error {
-	if k.kept == t.wanted.Digest {
-		return nil
+// remember keeps the manifests of an add-on that is healthy. It says why they are not kept.
+func (m *manager) remember(ctx context.Context, t *task, k *remembered, now time.Time) (string, error) {
+	if k.kept == t.wanted.Digest && now.Sub(k.keptAt) < reapply {
+		return k.unkept, nil
+	}
+	all := m.client.CoreV1().Secrets(Namespace)
+	have, err := all.Get(ctx, t.name, metav1.GetOptions{})
+	there := err == nil
+	switch {
+	case err != nil && !apierrors.IsNotFound(err):
+		return "", fmt.Errorf("its manifests cannot be kept for going back: %w", err)
+	case there && have.Type != keptType:
+		return fmt.Sprintf("its manifests cannot be kept for going back: the Secret %s/%s is somebody else's; delete it", Namespace, t.name), nil
+	case there && have.Annotations[keptDigest] == t.wanted.Digest:
+		k.kept, k.keptAt, k.unkept = t.wanted.Digest, now, ""
+		return "", nil
 	}
 	files, err := m.files(*t.addon)
 	if err != nil {
-		return nil // read a moment ago, and gone since: the next pass says it
+		return "", fmt.Errorf("its manifests cannot be kept for going back: %w", err)
 	}
 	before := kept{Digest: t.wanted.Digest, Namespace: t.addon.Namespace, Manifests: t.addon.Manifests}
 	for _, f := range files {
 		before.Manifests = append(before.Manifests[:len(before.Manifests):len(before.Manifests)], f.Content)
 	}
 	want, err := before.secret(t.name)
-	k.large = errors.Is(err, errLarge)
-	switch {
-	case k.large:
-		k.kept = t.wanted.Digest
-		return nil
-	case err != nil:
-		return err
-	}
-	all := m.client.CoreV1().Secrets(Namespace)
-	have, err := all.Get(ctx, t.name, metav1.GetOptions{})
-	switch {
-	case apierrors.IsNotFound(err):
-		_, err = all.Create(ctx, want, metav1.CreateOptions{})
-	case err == nil && have.Annotations[keptDigest] != want.Annotations[keptDigest]:
-		if have.Type != want.Type { // it cannot be changed
-			return fmt.Errorf("the manifests of the add-on %s: the Secret %s/%s is somebody else's; delete it", t.name, Namespace, t.name)
-		}
-		want.ResourceVersion = have.ResourceVersion
-		_, err = all.Update(ctx, want, metav1.UpdateOptions{})
+	if errors.Is(err, errLarge) {
+		k.kept, k.keptAt, k.unkept = t.wanted.Digest, now, "it does not go back to its manifests when others fail: they are too large to be kept"
+		return k.unkept, nil
 	}
 	if err != nil {
-		return fmt.Errorf("the manifests of the add-on %s: cannot be kept for going back: %w", t.name, marked(err))
+		return "", err
 	}
-	k.kept = t.wanted.Digest
-	return nil
+	if there {
+		want.ResourceVersion = have.ResourceVersion
+		_, err = all.Update(ctx, want, metav1.UpdateOptions{})
+	} else {
+		_, err = all.Create(ctx, want, metav1.CreateOptions{})
+	}
+	if err != nil {
+		return "", fmt.Errorf("its manifests cannot be kept for going back: %w", err)
+	}
+	k.kept, k.keptAt, k.unkept = t.wanted.Digest, now, ""
+	return "", nil
 }
 
-// withdraw says which manifests are withdrawn, if there are others to go back to.
-func (m *manager) withdraw(ctx context.Context, t *task, r Record, out outcome) (Record, error) {
+// withdraw says which manifests are withdrawn, if there are others to go back to, and why not if there are none.
+func (m *manager) withdraw(ctx context.Context, t *task, r Record, out outcome, now time.Time) (Record, string, error) {
 	why := "is not healthy"
 	if all := append(out.problems[:len(out.problems):len(out.problems)], out.waits...); len(all) > 0 {
 		why = shorten(all)[0]
 	}
-	if back, err := m.instead(ctx, t); err != nil || back == nil {
-		return r, err
+	back, none, err := m.before(ctx, t, now)
+	if err != nil || back == nil {
+		return r, "it is not healthy in time, and cannot go back: " + none, err
 	}
 	klog.InfoS("An add-on goes back", "addon", t.name, "from", t.wanted.Digest, "to", r.Finished, "because", why)
-	r.Withdrawn = Withdrawn{t.wanted.Digest, why}
-	return r, nil
+	r.Withdrawn = Withdrawn{t.wanted.Digest, why, termsOf(*t.addon), m.spec.NodeName}
+	return r, "", nil
 }
 
-// said is the problem of an add-on whose manifests were withdrawn.
-func (w Withdrawn) said(name string) string {
-	return fmt.Sprintf("its manifests %s did not become healthy in time (%s), and those from before are there again; give its document others, or have the same tried again: "+
-		"kubectl -n %s annotate configmap %s %s=now", w.Digest, w.Why, Namespace, name, retryAnnotation)
+// drop deletes what is kept of an add-on that is gone.
+func (m *manager) drop(ctx context.Context, name string) error {
+	delete(m.copies, name)
+	all := m.client.CoreV1().Secrets(Namespace)
+	s, err := all.Get(ctx, name, metav1.GetOptions{})
+	if err == nil && s.Type == keptType {
+		err = all.Delete(ctx, name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &s.UID}})
+	}
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("the manifests from before of the add-on %s: cannot be deleted: %w", name, marked(err))
+	}
+	return nil
 }
 
-// retryAnnotation is, on an add-on's record, what an operator has manifests tried again with that were withdrawn.
-const retryAnnotation = "orlop.dev/retry"
+// said is the problem of an add-on whose manifests were withdrawn. back: those from before are there again.
+func (w Withdrawn) said(name string, back bool) string {
+	now := "and those from before are wanted again"
+	if back {
+		now = "and those from before are there again"
+	}
+	return fmt.Sprintf("its manifests %s did not become healthy in time (%s), %s; give its document others, or have the same tried again: "+
+		"kubectl -n %s annotate configmap %s %s=now", w.Digest, w.Why, now, Namespace, name, retryAnnotation)
+}

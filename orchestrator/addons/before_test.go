@@ -11,7 +11,10 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	fakediscovery "k8s.io/client-go/discovery/fake"
+	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
@@ -116,6 +119,10 @@ func TestGoesBack(t *testing.T) {
 	better := strings.Replace(good, "one", "three", 1)
 	r.give("a", better)
 	r.after(backoff)
+	if !strings.Contains(r.m.detail(), "all is healthy, and has to be so for another ") {
+		t.Errorf("it is believed at once: %s", r.m.detail())
+	}
+	r.after(steady + backoff)
 	if !r.has("a", "ConfigMap", "c", "three") || r.m.detail() != "2 of 2 add-ons are ready" {
 		t.Errorf("others: %s", r.m.detail())
 	}
@@ -134,6 +141,83 @@ func TestGoesBack(t *testing.T) {
 	if _, err := r.client.CoreV1().Secrets(Namespace).Get(t.Context(), "a", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 		t.Errorf("the add-on is gone, what was kept of it is not: %v", err)
 	}
+}
+
+// TestNoWayBack: without what was kept, what was healthy stays as it is, says so, and no other add-on is concerned; others that the
+// document states let the same be tried again.
+func TestNoWayBack(t *testing.T) {
+	r := newRow(t, "a", "b")
+	r.m.kinds = newKinds(r.client)
+	r.client.Discovery().(*fakediscovery.FakeDiscovery).Resources = []*metav1.APIResourceList{{GroupVersion: "v1", APIResources: []metav1.APIResource{
+		{Name: "configmaps", Kind: "ConfigMap", Namespaced: true}, {Name: "pods", Kind: "Pod", Namespaced: true},
+	}}}
+	r.m.all[0].Within = time.Minute
+	r.give("a", good)
+	r.after(backoff)
+	r.give("a", bad)
+	r.after(5 * time.Minute)
+	if r.has("a", "Pod", "never", "") || !r.has("a", "ConfigMap", "c", "one") {
+		t.Fatalf("did not go back: %s", r.m.detail())
+	}
+	var refuse error
+	r.client.PrependReactor("get", "secrets", func(clienttesting.Action) (bool, runtime.Object, error) { return refuse != nil, nil, refuse })
+	refuse = apierrors.NewInternalError(errors.New("no key"))
+	r.m.copies = nil
+	delete(r.fakes["b"].objects, key{"", "ConfigMap", "default", "b"})
+	r.after(2 * time.Minute)
+	for _, want := range []string{"1 of 2 add-ons are ready", "are wanted again", "what was healthy before stays as it is: ", "no key"} {
+		if !strings.Contains(r.m.detail(), want) {
+			t.Errorf("%q is not in %s", want, r.m.detail())
+		}
+	}
+	if !r.has("a", "ConfigMap", "c", "one") || !r.has("b", "ConfigMap", "b", "") {
+		t.Error("what was healthy was touched, or another add-on was not healed")
+	}
+	refuse = nil
+	r.after(2 * time.Minute)
+	s, err := r.client.CoreV1().Secrets(Namespace).Get(t.Context(), "a", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	forged, err := kept{Digest: s.Annotations[keptDigest], Namespace: "default", Manifests: []string{bad}}.secret("a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.client.CoreV1().Secrets(Namespace).Update(t.Context(), forged, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	r.after(2 * reapply)
+	if !strings.Contains(r.m.detail(), "has other manifests than those that were healthy") || r.has("a", "Pod", "never", "") {
+		t.Errorf("what somebody else put there is believed: %s", r.m.detail())
+	}
+	r.m.all[0].Rights.NamespaceAdmin = true
+	r.after(backoff)
+	if !r.has("a", "Pod", "never", "") {
+		t.Errorf("other rights, and it is not tried again: %s", r.m.detail())
+	}
+}
+
+// TestFailedHookRunsAgain: when manifests are tried again, and once for each try.
+func TestFailedHookRunsAgain(t *testing.T) {
+	s := newSite(t)
+	s.returns = true
+	s.addon.Manifests = []string{"{apiVersion: v1, kind: ConfigMap, metadata: {name: c}}"}
+	s.expect("the first", "apply ConfigMap web/c", 0, 0)
+	s.addon.Manifests[0] += "\n---\n{apiVersion: batch/v1, kind: Job, metadata: {name: migrate, annotations: {helm.sh/hook: pre-upgrade}}}"
+	s.asleep["Job web/migrate"] = true
+	s.expect("the hook", "apply Job web/migrate", 0, 1)
+	fail := func() {
+		job := s.objects[key{"batch", "Job", "web", "migrate"}]
+		_ = unstructured.SetNestedSlice(job.Object, []any{map[string]any{"type": "Failed", "status": "True"}}, "status", "conditions")
+	}
+	fail()
+	s.expect("it has failed", "", 1, 0)
+	s.record.Running, s.record.Done = "", nil // what another try begins with
+	s.expect("another try", "delete Job web/migrate", 0, 1)
+	s.expect("another try", "apply Job web/migrate", 0, 1)
+	fail()
+	s.expect("it has failed again", "", 1, 0)
+	s.expect("it stays", "", 1, 0)
 }
 
 // fresh is what a process that has just started remembers.
@@ -180,12 +264,13 @@ func TestWeigh(t *testing.T) {
 		{"refused as a whole", "old", Wanted{Digest: "new", Refused: []string{"r"}}, waits, time.Minute, false, false},
 		{"never", "old", Wanted{Digest: "new"}, waits, 0, false, false},
 		{"not yet", "old", Wanted{Digest: "new"}, waits, time.Hour, false, false},
+		{"only the ones before are left", "old", Wanted{Digest: "new"}, outcome{waits: []string{"w"}, there: true}, time.Minute, false, false},
 		{"over", "old", Wanted{Digest: "new"}, waits, time.Minute, false, true},
 	} {
 		k := keeper{}
 		var healthy, over bool
 		for i := range 10 {
-			healthy, over = k.weigh(c.wanted, Record{Finished: c.finished}, c.out, c.limit, time.Unix(int64(i*10), 0))
+			healthy, over = k.weigh(c.wanted, &Record{Finished: c.finished}, c.out, c.limit, time.Unix(int64(i*10), 0))
 		}
 		if healthy != c.healthy || over != c.over {
 			t.Errorf("%s: healthy %t, over %t", c.what, healthy, over)

@@ -85,7 +85,7 @@ type Kind struct {
 // Wanted is what the documents of an add-on say.
 type Wanted struct {
 	Objects []Object
-	Digest  string   // of all manifests
+	Digest  string   // of all manifests, and the namespace of objects that name none
 	Refused []string // why nothing of it may be applied
 	Unknown []string // what cannot be applied as long as the API server does not know its kind
 	Notes   []string // what is left out on purpose
@@ -117,6 +117,7 @@ func Read(a nodespec.Addon, files []artifact.Text, kinds func(schema.GroupVersio
 	for _, f := range files {
 		read("artifact: "+f.Name, f.Content)
 	}
+	fmt.Fprintf(sum, " in %s", a.Namespace) // elsewhere they are other objects
 	w.Digest = fmt.Sprintf("%x", sum.Sum(nil))[:16]
 	own := defined(bodies)
 	var outside []string

@@ -42,9 +42,11 @@ type keeper struct {
 	granted time.Time
 	// applied are the objects as they were after they were applied.
 	applied map[key]mark
+	// returns says that what is applied may be taken back, as long as it is not healthy (before.go).
+	returns bool
 	trial   trial
-	kept    string // the digest of the manifests for which remember has done what it can
-	large   bool   // they have no room in a Secret
+	well    time.Time    // since when all looks at changed manifests found them healthy; zero: they were not
+	anew    map[key]bool // hooks that are not to run again because they failed; nil: none may
 }
 
 // mark is an object as it was after it was applied.
@@ -62,12 +64,17 @@ const (
 	reapply  = 5 * time.Minute
 )
 
+// steady is how long changed manifests have to be healthy before those from before are let go of: a container that ends after a while is
+// available until then.
+const steady = time.Minute
+
 // outcome is what a pass has seen.
 type outcome struct {
 	objects, healthy int
 	problems         []string // what has to be changed by somebody
 	waits            []string // what time may settle
 	notes            []string // what somebody may want to know
+	there            bool     // all that is wanted is there and healthy, whatever else is left to do
 }
 
 // pass looks at an add-on once and does what can be done now. It waits for nothing: what is not ready yet is looked at in the next one. save
@@ -88,7 +95,7 @@ func (k *keeper) pass(ctx context.Context, w Wanted, r Record, now time.Time, sa
 		event = "install"
 	}
 	if hooks && r.Running != w.Digest {
-		r.Running, r.Done = w.Digest, nil
+		r.Running, r.Done, k.anew, k.well = w.Digest, nil, map[key]bool{}, time.Time{}
 	}
 	stages := Stages(w.Objects, hooks, event)
 	for _, s := range stages {
@@ -131,8 +138,18 @@ func (k *keeper) pass(ctx context.Context, w Wanted, r Record, now time.Time, sa
 			break
 		}
 	}
-	// What is no longer wanted goes when all that takes its place has come.
-	if len(out.problems) > 0 || !everythingApplied(stages, applied) {
+	changed := k.returns && r.Finished != "" && r.Finished != w.Digest
+	if out.there = len(out.problems)+len(out.waits) == 0; !out.there {
+		k.well = time.Time{}
+	} else if k.well.IsZero() {
+		k.well = now
+	}
+	// What is no longer wanted goes when all that takes its place has come; while that may be taken back, when it has proved itself.
+	if len(out.problems) > 0 || !everythingApplied(stages, applied) || changed && !out.there {
+		return r, out, nil
+	}
+	if left := steady - now.Sub(k.well); changed && left > 0 {
+		out.waits = append(out.waits, fmt.Sprintf("all is healthy, and has to be so for another %s", left.Round(time.Second)))
 		return r, out, nil
 	}
 	var err error
@@ -164,6 +181,10 @@ func (k *keeper) object(ctx context.Context, o Object, r *Record, digest string,
 		return Broken, belongs(live, k.name, o.Item), nil
 	}
 	again := isHook && live != nil && live.GetAnnotations()[digestAnnotation] != digest
+	if isHook && live != nil && k.anew != nil && !k.anew[o.key()] { // once: what fails then has failed
+		health, _ := Judge(live)
+		again = again || health == Broken
+	}
 	if again {
 		why, err := k.stays(ctx, o.Item, live)
 		if err != nil {
@@ -177,6 +198,9 @@ func (k *keeper) object(ctx context.Context, o Object, r *Record, digest string,
 	if live == nil || again || !isHook && k.stale(o, live, now) {
 		if live, err = k.as.apply(ctx, o.Item, o.Body); err != nil {
 			return k.judge(o.Item, "is refused", err, now)
+		}
+		if isHook && k.anew != nil {
+			k.anew[o.key()] = true
 		}
 		k.applied[o.key()] = mark{live.GetUID(), versionOf(live), o.Digest, now}
 	}

@@ -25,6 +25,7 @@ type Record struct {
 	Done      []string  `json:"done,omitempty"`     // the hooks of Running that have run, as Item.String
 	Kept      []Kept    `json:"kept,omitempty"`     // what was wanted once, and stays
 	Withdrawn Withdrawn `json:"withdrawn,omitzero"` // the last manifests that were, if the document still has them
+	Trial     Trial     `json:"trial,omitzero"`     // of those that are being applied
 }
 
 // Kept is an object that was not taken away when it was no longer wanted.

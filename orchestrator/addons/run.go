@@ -97,6 +97,7 @@ type manager struct {
 	changed  bool                   // since all of them were looked at
 	wanted   map[string]Wanted      // what they say, by name
 	memories map[string]*remembered // by name
+	copies   map[string]*copied     // of what is wanted instead of what was withdrawn, by name
 	next     time.Time              // when the next round is due, apart from a change of the file
 	fails    int                    // rounds one after the other that failed
 }
@@ -106,7 +107,10 @@ type remembered struct {
 	keeper
 	next  time.Time // when it is looked at again
 	tries int       // looks one after the other that did not find it as it should be
-	state State
+	// kept is the digest of the manifests for which remember did, at keptAt, what it could; unkept is why they are not kept.
+	kept, unkept string
+	keptAt       time.Time
+	state        State
 }
 
 // round reads the documents, and looks at the add-ons that are due. It says how all of them are.

@@ -140,7 +140,7 @@ func (m *manager) tasks(ctx context.Context, now time.Time) ([]*task, error) {
 		if t.wanted, err = m.want(*a, now); err != nil {
 			return nil, err
 		}
-		if err := m.choose(ctx, t); err != nil {
+		if err := m.choose(ctx, t, now); err != nil {
 			return nil, err
 		}
 	}
@@ -357,13 +357,15 @@ func (m *manager) look(ctx context.Context, t *task, k *remembered, now time.Tim
 		if t.addon != nil {
 			r.Node = m.spec.NodeName
 		}
+		stays := t.addon != nil && t.gone == (Withdrawn{})
+		k.returns = stays && t.addon.Within > 0
 		r, out, err = k.pass(ctx, t.wanted, r, now, save)
-		if err == nil && t.addon != nil && t.gone == (Withdrawn{}) {
-			r, err = m.conclude(ctx, t, k, r, out, now)
+		if err == nil && stays {
+			r, out = m.conclude(ctx, t, k, r, out, now)
 		}
 	}
-	if t.gone != (Withdrawn{}) && t.addon != nil {
-		out.problems = append([]string{t.gone.said(t.name)}, out.problems...)
+	if t.gone != (Withdrawn{}) {
+		out.problems = append([]string{t.gone.said(t.name, out.there && err == nil)}, out.problems...)
 	}
 	if err != nil {
 		if !errors.Is(err, errAway) {
@@ -373,9 +375,6 @@ func (m *manager) look(ctx context.Context, t *task, k *remembered, now time.Tim
 	}
 	if t.addon == nil && len(t.record.Inventory) == 0 && !t.unreadable { // its rights are gone by now, too
 		return m.forget(ctx, t, r)
-	}
-	if k.large {
-		out.notes = append(out.notes, "its manifests are too large to be kept: it does not go back to them when others fail")
 	}
 	k.state = t.judge(out, r, k.state, now)
 	if k.state.Phase == Ready {
@@ -453,11 +452,10 @@ func (m *manager) forget(ctx context.Context, t *task, r Record) error {
 		klog.InfoS("What an add-on leaves behind", "addon", t.name, "object", kept.Object, "because", kept.Reason)
 	}
 	if t.stored != nil {
-		err := m.client.CoreV1().Secrets(Namespace).Delete(ctx, t.name, metav1.DeleteOptions{})
-		if err != nil && !apierrors.IsNotFound(err) {
-			return fmt.Errorf("the manifests before of the add-on %s: cannot be deleted: %w", t.name, marked(err))
+		if err := m.drop(ctx, t.name); err != nil {
+			return err
 		}
-		err = m.client.CoreV1().ConfigMaps(Namespace).Delete(ctx, t.name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &t.stored.UID}})
+		err := m.client.CoreV1().ConfigMaps(Namespace).Delete(ctx, t.name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &t.stored.UID}})
 		if err != nil && !apierrors.IsNotFound(err) {
 			return fmt.Errorf("the record of the add-on %s: cannot be deleted: %w", t.name, marked(err))
 		}

@@ -28,7 +28,7 @@ type AddonSpec struct {
 	Scope AddonScope `yaml:"scope" jsonschema:"required"`
 	// Rights are all that the add-on may do. Its objects are applied with them and no others, and no role among its objects can hand out more.
 	Rights AddonRights `yaml:"rights" jsonschema:"required"`
-	// HealthyWithin is how long changed manifests may take until all objects are healthy. When it is over, those that were healthy before are applied again, and the state of the add-on says so; 0s leaves the changed ones. Time without an API server does not count, and the first manifests have no limit.
+	// HealthyWithin is how long changed manifests may take until all objects are healthy, and have been so for a minute. When it is over, those that were healthy before are applied again, and the state of the add-on says so. What is no longer wanted stays until then. 0s leaves the changed ones, and takes away what is not wanted at once. Time without an API server does not count, and the first manifests have no limit.
 	HealthyWithin Duration `yaml:"healthyWithin"`
 	// Requires is what the add-on needs of the cluster. What is not there keeps all of it from being applied.
 	Requires AddonRequires `yaml:"requires"`

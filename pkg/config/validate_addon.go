@@ -30,8 +30,8 @@ func (p *parser) addons() {
 		if err := dnsLabel(a.Metadata.Name); err != nil && a.Metadata.Name != "" {
 			p.on(path+".metadata.name", wrong{reason: fmt.Sprintf("%s %v", quote(a.Metadata.Name), err), expected: "a DNS label"})
 		}
-		if d := time.Duration(a.Spec.HealthyWithin); d != 0 && (d < 30*time.Second || d > 24*time.Hour) {
-			p.on(path+".spec.healthyWithin", wrong{reason: a.Spec.HealthyWithin.String() + " is out of range", expected: "30s to 24h, or 0s to never go back"})
+		if d := time.Duration(a.Spec.HealthyWithin); d != 0 && (d < 2*time.Minute || d > 24*time.Hour) {
+			p.on(path+".spec.healthyWithin", wrong{reason: a.Spec.HealthyWithin.String() + " is out of range", expected: "2m to 24h, or 0s to never go back"})
 		}
 		p.addonScope(path+".spec", &a.Spec)
 		p.addonRights(path+".spec.rights", &a.Spec)
