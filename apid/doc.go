@@ -1,4 +1,5 @@
-// Package apid is the machine's only door for operators: TCP port 50000, TLS 1.3, client certificates, never without.
+// Package apid is the machine's only door for operators: TCP port 50000, TLS 1.3, client certificates. Without one a
+// stranger can pair with a machine that is nobody's, and ask to join where the configuration says so, and no more.
 //
 // It is a process of its own, so that the code that strangers can reach holds nothing: no root, no capability, no
 // secret but the machine's server key. For every call it

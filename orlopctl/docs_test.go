@@ -59,7 +59,7 @@ func TestRunbook(t *testing.T) {
 				}
 			}
 			if text == "" {
-				t.Errorf("%s: there is neither a story nor a session %s", title, name)
+				t.Errorf("%s: there is neither a story nor a script %s", title, name)
 			}
 			all.WriteString(text)
 		}
