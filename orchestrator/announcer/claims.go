@@ -13,6 +13,9 @@ import (
 const (
 	announcements = 3
 	apart         = time.Second
+	// reminding is how often an address is announced from then on. What others keep may be wrong without this node's having a chance to know: an
+	// announcement was lost or could not be sent, or somebody was wrong and is gone. A router may keep it for hours.
+	reminding = 30 * time.Second
 )
 
 const (
@@ -34,6 +37,7 @@ type claims map[netip.Addr]claim
 // claim is one address. The zero claim is about to be announced.
 type claim struct {
 	announced int       // how many times
+	told      time.Time // the last time
 	next      time.Time // the next announcement, or the next probe
 	yielded   time.Time // another machine spoke for it last, and the node cannot know better; zero: none does
 	doubted   time.Time // another machine spoke for it first, and the node is cut off
@@ -54,7 +58,8 @@ type doings struct{ announce, probe []netip.Addr }
 // step follows the view. Pure: it changes nothing, and the clock is the view's.
 //
 // An address is announced when it is won, or is answered for again. A claim by another machine makes the node yield only while it is cut
-// off: else the two have seen the same, or will have in a moment, and the node announces the address once more for those who heard the claim.
+// off: else the two have seen the same, or will have in a moment, and the node announces the address once more for those who heard the claim
+// (RFC 5227, 2.4 (b)).
 func (c claims) step(v view) (claims, doings) {
 	next := claims{}
 	var do doings
@@ -71,7 +76,7 @@ func (c claims) step(v view) (claims, doings) {
 				now.yielded, now.next = v.now, v.now.Add(probing)
 			}
 		case claimed && v.now.Sub(now.defended) >= defending:
-			now = claim{defended: v.now}
+			now = claim{announced: announcements - 1, defended: v.now}
 		case !now.yielded.IsZero() && v.now.Sub(now.yielded) >= yielding:
 			now = claim{}
 		}
@@ -79,11 +84,14 @@ func (c claims) step(v view) (claims, doings) {
 			switch {
 			case now.yielded.IsZero() && now.announced < announcements:
 				now.announced++
-				now.next = v.now.Add(apart)
+				now.told, now.next = v.now, v.now.Add(apart)
 				do.announce = append(do.announce, a)
 			case v.cutOff:
 				now.next = v.now.Add(probing)
 				do.probe = append(do.probe, a)
+			case v.now.Sub(now.told) >= reminding:
+				now.told = v.now
+				do.announce = append(do.announce, a)
 			}
 		}
 		next[a] = now
@@ -112,7 +120,7 @@ func (c claims) again() claims {
 	return next
 }
 
-// lease is when the node's Lease was last seen to be another one than before. It is an instant of this machine's clock that does not
+// lease is when the node's Lease was last seen to be another one than before: when it was asked for. It is an instant of this machine's clock that does not
 // jump; what time the Lease itself names does not matter.
 type lease struct {
 	version string
@@ -120,7 +128,8 @@ type lease struct {
 }
 
 // The kubelet renews the Lease every 10 seconds (a quarter of its duration, 40), and the control plane takes the node for lost when it has
-// not seen a renewal for 50 (node-monitor-grace-period). A renewal is seen here at most looking late.
+// not seen a renewal for 50 (node-monitor-grace-period). A renewal is seen here at most looking late,
+// and where a question was not answered in time, which is as long, as late once more.
 const (
 	looking = 5 * time.Second
 	tooOld  = 40*time.Second - looking

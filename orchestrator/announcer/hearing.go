@@ -13,7 +13,8 @@ import (
 // 2 seconds, and from then on silent until it announces it again. After 1.2 seconds it is asked, which its kernel answers: a machine that is
 // busy, or whose announcer is being started again, is there; but not for longer than patience without an announcement: an announcer that starts while the
 // API server is away has nothing to answer for, and its node's addresses would be nobody's until that is back. Other packets of it do not make a
-// silent node heard, because its kernel sends them too, also where no announcer works.
+// silent node heard, because its kernel sends them too, also where no announcer works; it announces the address by itself only where a link comes
+// back (NETDEV_NOTIFY_PEERS), and then patience bounds what is made of it.
 type hearing struct {
 	listened time.Duration   // since it began to listen
 	stepped  time.Time       // the last step

@@ -56,7 +56,7 @@ func Run(ctx context.Context, spec nodespec.Spec, dirs layout.Dirs, rights func(
 		return err
 	}
 	return neighbour.WithLinks(ctx, func(ctx context.Context, links <-chan struct{}) error {
-		versions := make(chan string)
+		versions := make(chan asked)
 		go followLease(ctx, asKubelet, spec.NodeName, versions)
 		a := newAgent(spec, func(ctx context.Context) (*cluster, error) { return follow(ctx, api, spec.Pools) })
 		defer a.ports.Close()
@@ -77,13 +77,14 @@ func kubeletClient(config *rest.Config, dirs layout.Dirs) (kubernetes.Interface,
 }
 
 // followLease tells the version of the node's Lease again and again, as long as the API server answers.
-func followLease(ctx context.Context, api kubernetes.Interface, node string, versions chan<- string) {
+func followLease(ctx context.Context, api kubernetes.Interface, node string, versions chan<- asked) {
 	tick := time.NewTicker(looking)
 	defer tick.Stop()
 	for {
+		at := time.Now()
 		if l, err := api.CoordinationV1().Leases(corev1.NamespaceNodeLease).Get(ctx, node, metav1.GetOptions{}); err == nil {
 			select {
-			case versions <- l.ResourceVersion:
+			case versions <- asked{l.ResourceVersion, at}:
 			case <-ctx.Done():
 				return
 			}
@@ -95,6 +96,16 @@ func followLease(ctx context.Context, api kubernetes.Interface, node string, ver
 		}
 	}
 }
+
+// asked is an answer of the API server's about the Lease, and when it was asked for: what it says was true then at the earliest.
+type asked struct {
+	version string
+	at      time.Time
+}
+
+// mostHeard is how many claims are kept from one step to the next, and a claim that is told again and again is told in the log once in defending:
+// anybody on the link can send them.
+const mostHeard = 256
 
 // agent is the loop around the election, the claims and the ports.
 type agent struct {
@@ -112,14 +123,15 @@ type agent struct {
 	stale    bool                         // the node was cut off since it began to follow the cluster
 	known    bool                         // the cluster was read
 	others   map[netip.Addr]neighbour.MAC // who was last heard to speak for an address
+	logged   map[netip.Addr]time.Time     // when that was told last
 }
 
 // newAgent returns an agent that follows the cluster with a function. That it just began to is as good as a Lease.
 func newAgent(spec nodespec.Spec, follow func(context.Context) (*cluster, error)) *agent {
-	return &agent{spec: spec, follow: follow, ports: neighbour.NewPorts(), lease: lease{seen: time.Now()}, others: map[netip.Addr]neighbour.MAC{}}
+	return &agent{spec: spec, follow: follow, ports: neighbour.NewPorts(), lease: lease{seen: time.Now()}, others: map[netip.Addr]neighbour.MAC{}, logged: map[netip.Addr]time.Time{}}
 }
 
-func (a *agent) run(ctx context.Context, links <-chan struct{}, versions <-chan string, announce component.Announce) error {
+func (a *agent) run(ctx context.Context, links <-chan struct{}, versions <-chan asked, announce component.Announce) error {
 	if err := a.followAnew(ctx); err != nil {
 		return err
 	}
@@ -138,8 +150,8 @@ func (a *agent) run(ctx context.Context, links <-chan struct{}, versions <-chan 
 			if err := a.relink(); err != nil {
 				return err
 			}
-		case version := <-versions:
-			a.lease = a.lease.renewed(version, time.Now())
+		case answer := <-versions:
+			a.lease = a.lease.renewed(answer.version, answer.at)
 			if a.stale && !anew && !a.lease.cutOff(time.Now()) {
 				// A watch may take long to find out that it was cut. What is listed now is from now.
 				if err := a.followAnew(ctx); err != nil {
@@ -148,7 +160,7 @@ func (a *agent) run(ctx context.Context, links <-chan struct{}, versions <-chan 
 				anew = true
 			}
 		case other := <-a.ports.Heard:
-			if a.known { // else nothing is made of it, however long that lasts
+			if a.known && len(a.heard) < mostHeard && !slices.Contains(a.heard, other) { // else nothing is made of it, however long that lasts
 				a.heard = append(a.heard, other)
 			}
 			continue
@@ -210,7 +222,8 @@ func (a *agent) relink() error {
 	}
 	before := a.station()
 	a.links, a.claims = links, a.claims.again()
-	if !reflect.DeepEqual(before, a.station()) {
+	same := func(x, y neighbour.Link) bool { return x.Index == y.Index && x.MAC == y.MAC } // addresses come and go
+	if !slices.EqualFunc(before, a.station(), same) {
 		a.hearing = hearing{}
 	}
 	return nil
@@ -254,8 +267,8 @@ func (a *agent) step(now time.Time) string {
 		now: now, self: a.spec.NodeName, nodes: a.nodes, services: a.services, heard: heard, deaf: len(a.station()) == 0, cutOff: a.stale,
 	})
 	for _, c := range heard {
-		if slices.Contains(a.won, c.Address) && a.others[c.Address] != c.By {
-			a.others[c.Address] = c.By
+		if slices.Contains(a.won, c.Address) && a.others[c.Address] != c.By && now.Sub(a.logged[c.Address]) >= defending {
+			a.others[c.Address], a.logged[c.Address] = c.By, now
 			klog.Infof("%s: link %s: %s speaks for %s too", Name, c.Link, c.By, c.Address)
 		}
 	}

@@ -16,6 +16,7 @@ var ownPlugins = []struct {
 	plugin admission.Interface
 }{
 	{NodeAgents, nodeAgents{admission.NewHandler(admission.Create, admission.Update, admission.Delete)}},
+	{NodeNotes, nodeNotes{admission.NewHandler(admission.Create, admission.Update)}},
 	{ReservedNamespaces, reservedNamespaces{admission.NewHandler(admission.Create, admission.Delete)}},
 }
 

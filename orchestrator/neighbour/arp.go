@@ -70,16 +70,17 @@ func askARP(own MAC, from, address netip.Addr) arp {
 }
 
 // answerARP says what to answer to a packet, if anything, and for which address that concerns us another machine speaks in it: any packet
-// of such a sender is a claim (RFC 5227, 2.4). Whoever probes is answered too, and learns that the address is in use.
+// of such a sender is a claim (RFC 5227, 2.4). It may be a question too, and is answered (RFC 826 asks nobody who he is): what others say of
+// their own addresses must not keep anybody from ours. Whoever probes is answered, and learns that the address is in use.
 func answerARP(p arp, own MAC, role func(netip.Addr) Role) (answer arp, answers bool, claimed netip.Addr) {
 	if p.senderMAC == own {
 		return arp{}, false, netip.Addr{} // our own, sent back by the link
 	}
 	if role(p.sender) != None {
-		return arp{}, false, p.sender
+		claimed = p.sender
 	}
-	if p.operation != arpRequest || role(p.target) != Answer {
-		return arp{}, false, netip.Addr{}
+	if p.operation != arpRequest || role(p.target) != Answer || p.sender == p.target {
+		return arp{}, false, claimed
 	}
-	return arp{operation: arpReply, senderMAC: own, sender: p.target, targetMAC: p.senderMAC, target: p.sender}, true, netip.Addr{}
+	return arp{operation: arpReply, senderMAC: own, sender: p.target, targetMAC: p.senderMAC, target: p.sender}, true, claimed
 }

@@ -19,6 +19,7 @@ var (
 
 var (
 	vip4, client4 = netip.MustParseAddr("192.0.2.70"), netip.MustParseAddr("192.0.2.5")
+	heard4        = netip.MustParseAddr("192.0.2.6") // another node's own
 	vip6, client6 = netip.MustParseAddr("2001:db8::70"), netip.MustParseAddr("2001:db8::5")
 )
 
@@ -29,11 +30,14 @@ func answering(a netip.Addr) Role {
 	if ours(a) {
 		return Answer
 	}
+	if a == heard4 {
+		return Listen
+	}
 	return None
 }
 
 func listening(a netip.Addr) Role {
-	if ours(a) {
+	if ours(a) || a == heard4 {
 		return Listen
 	}
 	return None
@@ -127,6 +131,10 @@ func TestAnswerARP(t *testing.T) {
 		"a probe": {
 			packet: probeARP(neighbour, vip4),
 			answer: arp{operation: arpReply, senderMAC: own, sender: vip4, targetMAC: neighbour, target: netip.IPv4Unspecified()}, answers: true,
+		},
+		"a question by one who is listened to": {
+			packet: askARP(other, heard4, vip4),
+			answer: arp{operation: arpReply, senderMAC: own, sender: vip4, targetMAC: other, target: heard4}, answers: true, claimed: heard4,
 		},
 		"about somebody else":     {packet: arp{operation: arpRequest, senderMAC: neighbour, sender: client4, target: client4.Next()}},
 		"an answer":               {packet: arp{operation: arpReply, senderMAC: neighbour, sender: client4, targetMAC: own, target: vip4}},

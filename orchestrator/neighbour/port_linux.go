@@ -127,9 +127,9 @@ func (p *port) answer(b []byte, from MAC) (answer []byte, to MAC, other Claim) {
 	if question, ok := parseARP(b); ok {
 		reply, answers, address := answerARP(question, p.link.MAC, p.role)
 		if answers {
-			return reply.bytes(), reply.targetMAC, Claim{}
+			answer, to = reply.bytes(), reply.targetMAC
 		}
-		return nil, MAC{}, Claim{address, question.senderMAC, p.link.Name, question.sender == question.target}
+		return answer, to, Claim{address, question.senderMAC, p.link.Name, question.sender == question.target}
 	}
 	return nil, MAC{}, Claim{}
 }

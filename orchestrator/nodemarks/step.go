@@ -20,8 +20,8 @@ const (
 	LabelsAnnotation = "orlop.dev/node-labels"
 	// WantedAnnotation holds the taints that the node's configuration states, as a JSON list of nodespec.Taint. Without it nothing is said.
 	WantedAnnotation = "orlop.dev/node-taints"
-	// SetAnnotation holds those of them that the control plane has set.
-	SetAnnotation = "orlop.dev/node-taints-set"
+	// SetAnnotation holds those of them that the control plane has set. No kubelet can write it (kubeapiserver.NodeNotes).
+	SetAnnotation = nodespec.TaintsSet
 )
 
 // Node is what counts here of a Node.
@@ -157,8 +157,10 @@ func OfControlPlane(n Node) (change, error) {
 	if !ok {
 		return change{}, fmt.Errorf("its annotation %s cannot be read", WantedAnnotation) // the node writes it anew
 	}
-	wanted = slices.DeleteFunc(wanted, func(t nodespec.Taint) bool { return config.OwnTaint(t.Key) != "" })
+	own := func(t nodespec.Taint) bool { return config.OwnTaint(t.Key) != "" }
+	wanted = slices.DeleteFunc(wanted, own)
 	before, _ := parse[nodespec.Taint](n.Set)
+	before = slices.DeleteFunc(before, own) // somebody else may have written it
 	find := func(all []nodespec.Taint, t corev1.Taint) int {
 		return slices.IndexFunc(all, func(o nodespec.Taint) bool { return o.Key == t.Key && o.Effect == string(t.Effect) })
 	}

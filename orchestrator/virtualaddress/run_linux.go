@@ -61,13 +61,21 @@ type agent struct {
 	failure   error                            // of the last time
 	write     func([]redirect) error
 	forget    func(netip.Addr) error
+	moved     []netip.Addr  // whose connections are to be forgotten
+	forgot    chan struct{} // holds a token while nothing is being forgotten
+	forgotten time.Time     // the last time that it began
 }
 
+// forgetting is between two times that the kernel's connections are gone through, all of them: whoever forges claims must not keep it at that.
+const forgetting = time.Second
+
 func newAgent(spec nodespec.Spec) *agent {
-	return &agent{
+	a := &agent{
 		spec: spec, ports: neighbour.NewPorts(), servers: map[netip.Addr]Server{}, states: map[netip.Addr]State{},
-		claims: map[netip.Addr][]neighbour.Claim{}, machines: map[neighbour.MAC]netip.Addr{}, write: writeRedirects, forget: forget,
+		claims: map[netip.Addr][]neighbour.Claim{}, machines: map[neighbour.MAC]netip.Addr{}, write: writeRedirects, forget: forget, forgot: make(chan struct{}, 1),
 	}
+	a.forgot <- struct{}{}
+	return a
 }
 
 // close ends the answering, and takes away what leads to the API server.
@@ -161,14 +169,14 @@ func follow(ctx context.Context, address netip.Addr, own bool, ask func(context.
 func (a *agent) step(now time.Time) (works bool, detail string) {
 	own := a.spec.OwnAddress()
 	duties := map[netip.Addr]neighbour.Duty{}
-	var announced, probed, moved []netip.Addr
+	var announced, probed []netip.Addr
 	var redirects []redirect
 	works = true
 	var parts []string
 	for _, address := range a.spec.VirtualAddresses {
 		place, to, missing := a.place(address)
 		v := View{
-			Now: now, Able: missing == "" && a.servers[own].Ready, Last: missing == "" && !anyReady(a.spec.ControlPlanes, a.servers),
+			Now: now, Able: missing == "" && a.failure == nil && a.servers[own].Ready, Last: missing == "" && a.failure == nil && !anyReady(a.spec.ControlPlanes, a.servers),
 			Most: mostReady(a.spec.ControlPlanes, a.servers), Ahead: ahead(a.spec.ControlPlanes, own, a.servers), Own: place.MAC,
 		}
 		for _, c := range a.claims[address] {
@@ -197,8 +205,8 @@ func (a *agent) step(now time.Time) (works bool, detail string) {
 		if todo.Probe {
 			probed = append(probed, address)
 		}
-		if todo.Moved {
-			moved = append(moved, address)
+		if todo.Moved && !slices.Contains(a.moved, address) {
+			a.moved = append(a.moved, address)
 		}
 		answered, text := a.describe(address, s, now)
 		if missing != "" {
@@ -215,12 +223,8 @@ func (a *agent) step(now time.Time) (works bool, detail string) {
 			duties[address] = duty
 		}
 	}
-	for _, address := range moved {
-		if err := a.forget(address); err != nil {
-			klog.Infof("%s: %v", Name, err) // they end by themselves, later
-		}
-	}
 	err = errors.Join(err, a.ports.Apply(duties), a.ports.Announce(announced), a.ports.Probe(probed))
+	a.forgetMoved(now)
 	if server := a.servers[own]; !server.Ready && server.Problem != "" {
 		parts = append(parts, "the API server of this machine: "+server.Problem)
 	}
@@ -262,6 +266,29 @@ func (a *agent) redirect(want []redirect, now time.Time) error {
 	}
 	a.redirects = want
 	return nil
+}
+
+// forgetMoved drops what the kernel knows of connections to the addresses that have moved. It may know a hundred thousand of others, and is asked
+// for all of them; nothing waits for that.
+func (a *agent) forgetMoved(now time.Time) {
+	if len(a.moved) == 0 || now.Sub(a.forgotten) < forgetting {
+		return
+	}
+	select {
+	case <-a.forgot:
+	default:
+		return
+	}
+	moved := a.moved
+	a.moved, a.forgotten = nil, now
+	go func() {
+		defer func() { a.forgot <- struct{}{} }()
+		for _, address := range moved {
+			if err := a.forget(address); err != nil {
+				klog.Infof("%s: %v", Name, err) // they end by themselves, later
+			}
+		}
+	}()
 }
 
 // describe says who answers for an address.

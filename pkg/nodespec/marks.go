@@ -17,3 +17,7 @@ type Taint struct {
 // TaintsPending is the key of the taint with which the kubelet makes the Node of a machine whose configuration has taints: it keeps pods off
 // until the control plane has put those there (package nodemarks).
 const TaintsPending = "orlop.dev/taints-pending"
+
+// TaintsSet is the annotation of a Node that holds the taints which the control plane has set for the configuration (package nodemarks). Those
+// it takes away again, so no kubelet may write it (package kubeapiserver).
+const TaintsSet = "orlop.dev/node-taints-set"

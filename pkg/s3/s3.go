@@ -89,7 +89,7 @@ func (b Bucket) put(ctx context.Context, key string, body io.ReaderAt, size int6
 	defer cancel(nil)
 	sending := watch(io.NewSectionReader(body, 0, size), func() { cancel(fmt.Errorf("the store has taken nothing of it for %v", stallTime)) })
 	defer sending.Close()
-	request, err := http.NewRequestWithContext(ctx, http.MethodPut, b.Endpoint+"/"+b.Name+"/"+key, sending)
+	request, err := http.NewRequestWithContext(ctx, http.MethodPut, strings.TrimSuffix(b.Endpoint, ":443")+"/"+b.Name+"/"+key, sending) // the signer takes that port off, and brackets with it
 	if err != nil {
 		return err
 	}
@@ -116,6 +116,7 @@ func (b Bucket) put(ctx context.Context, key string, body io.ReaderAt, size int6
 	if answer.StatusCode/100 == 2 {
 		return nil
 	}
+	defer time.AfterFunc(answerTime, func() { cancel(errors.New("the store does not end its answer")) }).Stop()
 	return refusal(answer)
 }
 

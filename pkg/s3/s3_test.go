@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -55,7 +56,32 @@ func TestPut(t *testing.T) {
 	}
 }
 
-// TestRequest: the length is known, the digest signed, and who is to be refused is so before anything is sent.
+// counted counts what is read of an object.
+type counted struct {
+	io.ReaderAt
+	bytes atomic.Int64
+}
+
+func (c *counted) ReadAt(p []byte, at int64) (int, error) {
+	n, err := c.ReaderAt.ReadAt(p, at)
+	c.bytes.Add(int64(n))
+	return n, err
+}
+
+// TestRefusedBeforeSending: who is refused has read the object for its digest, and has sent nothing of it.
+func TestRefusedBeforeSending(t *testing.T) {
+	b := serve(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusForbidden) }))
+	const size = 1 << 20
+	body := &counted{ReaderAt: bytes.NewReader(make([]byte, size))}
+	if err := b.Put(t.Context(), "k", body, size); err == nil || !strings.Contains(err.Error(), "403") {
+		t.Error(err)
+	}
+	if got := body.bytes.Load(); got != size {
+		t.Errorf("%d bytes were read, %d are for the digest", got, size)
+	}
+}
+
+// TestRequest: the length is known, and the digest signed; the store is asked before the object is sent.
 func TestRequest(t *testing.T) {
 	b := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method != http.MethodPut || r.URL.Path != "/backups/k" || r.ContentLength != 5 || len(r.TransferEncoding) != 0 {

@@ -1,0 +1,51 @@
+package kubeapiserver
+
+import (
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/kubernetes/pkg/apis/core"
+)
+
+// TestNodeNotes: what the control plane has noted on a Node no kubelet changes, and everything else is left to others.
+func TestNodeNotes(t *testing.T) {
+	node := func(note string) runtime.Object {
+		n := &core.Node{ObjectMeta: metav1.ObjectMeta{Name: "b", Annotations: map[string]string{"orlop.dev/node-taints": "[]"}}}
+		if note != "" {
+			n.Annotations["orlop.dev/node-taints-set"] = note
+		}
+		return n
+	}
+	kubelet := &user.DefaultInfo{Name: "system:node:b", Groups: []string{"system:nodes"}}
+	nodes := schema.GroupVersionResource{Version: "v1", Resource: "nodes"}
+	forged := `[{"key":"dedicated","effect":"NoSchedule"}]`
+	for _, c := range []struct {
+		name          string
+		who           user.Info
+		before, after runtime.Object
+		resource      schema.GroupVersionResource
+		part          string
+		how           admission.Operation
+		ok            bool
+	}{
+		{"makes its Node", kubelet, nil, node(""), nodes, "", admission.Create, true},
+		{"makes it with a note", kubelet, nil, node(forged), nodes, "", admission.Create, false},
+		{"changes something else", kubelet, node("[]"), node("[]"), nodes, "", admission.Update, true},
+		{"tells its status", kubelet, node("[]"), node("[]"), nodes, "status", admission.Update, true},
+		{"forges the note", kubelet, node(""), node(forged), nodes, "", admission.Update, false},
+		{"forges it with its status", kubelet, node("[]"), node(forged), nodes, "status", admission.Update, false},
+		{"takes it away", kubelet, node(forged), node(""), nodes, "", admission.Update, false},
+		{"deletes its Node", kubelet, node(""), nil, nodes, "", admission.Delete, true},
+		{"another kind", kubelet, nil, node(forged), schema.GroupVersionResource{Version: "v1", Resource: "pods"}, "", admission.Create, true},
+		{"the control plane", &user.DefaultInfo{Name: "orlop:node-marks"}, node(""), node(forged), nodes, "", admission.Update, true},
+	} {
+		a := admission.NewAttributesRecord(c.after, c.before, schema.GroupVersionKind{}, "", "b", c.resource, c.part, c.how, nil, false, c.who)
+		if err := (nodeNotes{}).Validate(t.Context(), a, nil); (err == nil) != c.ok {
+			t.Errorf("%s: %v", c.name, err)
+		}
+	}
+}
