@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/orlop-os/orlop/pkg/kmod"
+	"github.com/orlop-os/orlop/pkg/parttable"
 )
 
 // eventSocket receives the kernel's device events (NETLINK_KOBJECT_UEVENT, multicast group 1).
@@ -213,7 +214,7 @@ func readTable(device string) ([]*gpt.Partition, error) {
 	if err != nil {
 		return nil, err
 	}
-	table, err := gpt.Read(sized)
+	table, err := parttable.Read(sized)
 	if err != nil {
 		return nil, err
 	}

@@ -115,7 +115,7 @@ func (m *machine) to(ctx context.Context, addr netip.Addr) (*client.Client, []by
 	return c.client, c.shown, err
 }
 
-// dialOther connects to another machine, as a machine.
+// dialOther connects to another machine of the control plane, as a machine.
 func (m *machine) dialOther(ctx context.Context, addr netip.Addr) (c *client.Client, shown []byte, err error) {
 	if m.connections.dial != nil {
 		c, err = m.connections.dial(ctx, addr)
@@ -125,6 +125,7 @@ func (m *machine) dialOther(ctx context.Context, addr netip.Addr) (c *client.Cli
 	if err != nil {
 		return nil, nil, err
 	}
+	e.Accepts = m.controlsStill
 	c, err = client.Dial(ctx, e)
 	return c, e.Cert.Certificate[0], err
 }

@@ -6,10 +6,12 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"errors"
 	"fmt"
 	"math/big"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -457,6 +459,16 @@ func TestPlaneNames(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
+	// It is free when its Node is gone, and nobody is invited before.
+	var asked []string
+	b.m.forgetting.nodes = func(_ context.Context, names []string) ([]string, error) {
+		asked = names
+		return nil, errors.New("the API server does not answer")
+	}
+	if err := invite(b, "m3"); status.Code(err) != codes.Unavailable || !slices.Equal(asked, []string{"m3"}) {
+		t.Errorf("its Node may be there still: %v, asked for %q", err, asked)
+	}
+	b.m.forgetting.nodes = func(context.Context, []string) ([]string, error) { return nil, nil }
 	if err := invite(b, "m3"); err != nil {
 		t.Errorf("a name that is free: %v", err)
 	}

@@ -55,8 +55,11 @@ func (m *machine) installer(withoutData bool) (upgrade.Installer, error) {
 		Running: m.release.Version, Profile: m.release.Profile, Trust: trust, Place: p, ESP: m.esp,
 		Save: m.saveData, Keep: m.keepConfiguration, Begin: m.begin, Done: m.done,
 	}
-	if withoutData || !m.holdsData() {
+	switch {
+	case !m.holdsData():
 		i.Save = nil
+	case withoutData:
+		i.Save = m.dropSaved
 	}
 	if m.drains() {
 		i.Drain = m.drain

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/base64"
 	"fmt"
@@ -16,6 +17,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/orlop-os/orlop/apid"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/paths"
@@ -136,7 +138,12 @@ func (a clusterAPI) Kubeconfig(ctx context.Context, r *api.KubeconfigRequest) (*
 	if u, err := url.Parse(server); err != nil || u.Scheme != "https" || u.Host == "" {
 		return nil, status.Errorf(codes.InvalidArgument, "kubeconfig: server %q is not a URL such as https://10.0.0.5:6443", server)
 	}
-	text, err := kubeconfig(cluster, server, caller(ctx), ttl)
+	// It goes with the certificate of the caller when that is revoked, and with all of its row.
+	as := pki.Spec{
+		CN: cmp.Or(said(ctx, apid.MetadataName), "operator"), O: []string{administrators}, Usage: pki.Client, TTL: ttl,
+		Origin: said(ctx, apid.MetadataOrigin), Root: said(ctx, apid.MetadataIssuer),
+	}
+	text, err := kubeconfig(cluster, server, as)
 	if err != nil {
 		return nil, status.Error(codes.Internal, err.Error())
 	}
@@ -153,13 +160,13 @@ func kubernetesURL(spec config.ClusterSpec) string {
 	return "https://" + netip.AddrPortFrom(spec.VirtualAddresses[0], paths.PortKubernetes).String()
 }
 
-// kubeconfig issues a client certificate in the operator's name and writes it as a kubeconfig.
-func kubeconfig(cluster *config.Cluster, server, who string, ttl time.Duration) ([]byte, error) {
+// kubeconfig issues a client certificate and writes it as a kubeconfig.
+func kubeconfig(cluster *config.Cluster, server string, as pki.Spec) ([]byte, error) {
 	ca, err := authority(cluster.Spec.PKI.Kubernetes)
 	if err != nil {
 		return nil, fmt.Errorf("kubeconfig: %w", err)
 	}
-	leaf, err := ca.Issue(pki.Spec{CN: operatorName(who), O: []string{administrators}, Usage: pki.Client, TTL: ttl})
+	leaf, err := ca.Issue(as)
 	if err != nil {
 		return nil, fmt.Errorf("kubeconfig: %w", err)
 	}
@@ -183,16 +190,6 @@ contexts:
     user: admin@%[1]s
 current-context: admin@%[1]s
 `, name, server, b64(trusted(cluster.Spec.PKI.Kubernetes.Cert, cluster.Spec.PKI.Accepted.Kubernetes)), b64(leaf.CertPEM()), b64(leaf.KeyPEM())), nil
-}
-
-// operatorName is the name in the API server's audit log of someone who called as "CN=alice,O=orlop:admin from …".
-func operatorName(who string) string {
-	for _, part := range strings.FieldsFunc(who, func(r rune) bool { return r == ',' || r == ' ' || r == '+' }) {
-		if cn, ok := strings.CutPrefix(part, "CN="); ok && cn != "" {
-			return cn
-		}
-	}
-	return "operator"
 }
 
 // authority is one of the cluster's CAs as pki works with it.

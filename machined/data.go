@@ -3,7 +3,11 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/orlop-os/orlop/pkg/config"
@@ -34,6 +38,16 @@ func (m *machine) saveData(ctx context.Context) error {
 	}
 	m.events.add("upgrade", "op", fmt.Sprintf("the cluster's data are saved up to revision %d, %d KiB", saved.Revision, saved.Size>>10))
 	return nil
+}
+
+// dropSaved removes what was saved for this version by an upgrade before: it is of then, and a version that comes back would take it for what was
+// there before this one.
+func (m *machine) dropSaved(context.Context) error {
+	err := os.Remove(filepath.Join(paths.EtcdKept, nodespec.SavedData(m.release.Version)))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
 }
 
 // dataRestored is what was lost of the cluster's data since a time; zero if nothing was put back.

@@ -93,6 +93,8 @@ func (m *machine) applicant(r *api.AskRequest) (joinrequest.Machine, error) {
 		return out, fmt.Errorf("machine %.80q: cannot join: it is no name of a machine", r.Name)
 	case reservedName(now.config, known, r.Name):
 		return out, fmt.Errorf("machine %s: cannot join: it is the name of the control plane", r.Name)
+	case known.Elsewhere(r.Name, addr.String()) != "":
+		return out, fmt.Errorf("machine %s: cannot join: the address that it calls from, %s, is that of machine %[3]s; a machine asks for itself, and no pod does; if %[3]s is gone, an operator takes it out first (`orlopctl nodes remove %[3]s`)", r.Name, addr, known.Elsewhere(r.Name, addr.String()))
 	case known.Has(r.Name):
 		return out, fmt.Errorf("machine %s: cannot join: there is one of this name in the cluster; an operator takes it out first (`orlopctl nodes remove %s`)", r.Name, r.Name)
 	}
@@ -223,7 +225,7 @@ func (m *machine) askForTicket(ctx context.Context, c *config.Config) (ticket *x
 	from := controlPlanes(c)
 	for i, address := range from {
 		one, cancel := context.WithTimeout(ctx, part(ctx, len(from)-i))
-		answer, err := client.AskToJoin(one, client.Endpoint{Address: address, CA: machinePool(c)}, request)
+		answer, err := client.AskToJoin(one, client.Endpoint{Address: address, CA: machinePool(c), Accepts: m.controlsStill}, request)
 		cancel()
 		switch {
 		case err != nil:

@@ -35,13 +35,14 @@ func TestNoteRemoved(t *testing.T) {
 		refused error
 		removed bool
 	}{
-		"what it holds":            {refused, true},
-		"what it held before that": {late, false},
-		"a call":                   {fmt.Errorf("machine 10.0.0.11: %s at 2026-05-04T03:02:01Z", trust.WasRevoked), true},
-		"a connection":             {fmt.Errorf("machine 10.0.0.11: cannot connect: %w: %w", client.ErrRefused, client.ErrRevoked), true},
-		"no answer":                {fmt.Errorf("machine 10.0.0.11: cannot connect: %w", client.ErrUnreachable), false},
-		"a list that was lost":     {fmt.Errorf("machine 10.0.0.11: %w", trust.ErrListLost), false},
-		"nothing":                  {nil, false},
+		"what it holds":               {refused, true},
+		"what it held before that":    {late, false},
+		"a call":                      {fmt.Errorf("machine 10.0.0.11: %s at 2026-05-04T03:02:01Z", trust.WasRevoked), true},
+		"a connection":                {fmt.Errorf("machine 10.0.0.11: cannot connect: %w: %w", client.ErrRefused, client.ErrRevoked), true},
+		"who has not shown who he is": {fmt.Errorf("machine 10.0.0.11: cannot connect: %w: x509: certificate signed by unknown authority (%s)", client.ErrUntrusted, trust.WasRevoked), false},
+		"no answer":                   {fmt.Errorf("machine 10.0.0.11: cannot connect: %w", client.ErrUnreachable), false},
+		"a list that was lost":        {fmt.Errorf("machine 10.0.0.11: %w", trust.ErrListLost), false},
+		"nothing":                     {nil, false},
 	} {
 		m := &machine{membership: cell.New(membershipState{held: heldLeaves{machine: held}})}
 		m.noteRemoved(c.refused)

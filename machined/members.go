@@ -58,6 +58,12 @@ func (a clusterAPI) Invite(ctx context.Context, r *api.InviteRequest) (*api.Invi
 	if err := config.Check(documents).Err(); err != nil { // the name, usually
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
+	// A Node of that name may be there still, with the pods that a machine before had: their tokens would count as long as it is.
+	if known := a.m.book.known(); known.Left(r.Name, time.Now().Add(-memberLife)) && !known.Present(r.Name, time.Now()) {
+		if _, err := a.m.forget(ctx, []string{r.Name}); err != nil {
+			return nil, status.Errorf(codes.Unavailable, "machine %s: cannot be invited yet: one of this name was taken out, and it is not known that its Node is gone, with what its pods had: %v; try again", r.Name, err)
+		}
+	}
 	if len(r.Request) == 0 { // it will ask
 		if _, err := a.judging(); err != nil {
 			return nil, err
@@ -403,7 +409,9 @@ func reservedName(c *config.Config, known trust.Book, name string) bool {
 			return true
 		}
 	}
-	if name == c.Machine.Metadata.Name || name == "localhost" || name == "kubernetes" || strings.HasPrefix(name, "kubernetes.") {
+	// Services have certificates by the Kubernetes CA, too, and their names end so (DNS-Based Service Discovery of Kubernetes).
+	if name == c.Machine.Metadata.Name || name == "localhost" || name == "kubernetes" || strings.HasPrefix(name, "kubernetes.") ||
+		strings.HasSuffix(name, ".svc") || strings.HasSuffix(name, ".svc."+c.Cluster.Spec.Networks.Domain) {
 		return true
 	}
 	return name == c.Cluster.Spec.Endpoint.Host || slices.Contains(c.Cluster.Spec.Kubernetes.APIServer.ExtraSANs, name)

@@ -54,6 +54,7 @@ func controlPlane(t *testing.T) clusterAPI {
 	m.working = t.Context()
 	m.membership = cell.New(membershipState{})
 	m.networkState = cell.New(network.State{Links: []network.LinkState{{Managed: true, Up: true, Addresses: []network.AddressState{{Prefix: netip.MustParsePrefix("10.0.0.11/24")}}}}})
+	m.forgetting.nodes = func(context.Context, []string) ([]string, error) { return nil, nil } // there are no Nodes
 	return clusterAPI{m: m}
 }
 

@@ -360,7 +360,9 @@ func (m *machine) noteCounts() {
 // noteRemoved notes that a control-plane machine has refused what this worker holds, because it was revoked: a call over a connection that
 // was made before, or the next connection. That what it held before is refused says nothing: it may have been invited anew meanwhile.
 func (m *machine) noteRemoved(refused error) {
-	if refused == nil || !errors.Is(refused, client.ErrRevoked) && !strings.Contains(refused.Error(), trust.WasRevoked) {
+	// Who has not shown that he is of the cluster can have anything in his certificates, and so in the error about them.
+	if refused == nil || errors.Is(refused, client.ErrUntrusted) || errors.Is(refused, client.ErrUnreachable) ||
+		!errors.Is(refused, client.ErrRevoked) && !strings.Contains(refused.Error(), trust.WasRevoked) {
 		return
 	}
 	var call failedCall
@@ -381,7 +383,7 @@ func (m *machine) ask(ctx context.Context, how membership.Act, c *config.Config,
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	identity := m.identity.Load().Key
-	endpoint := client.Endpoint{CA: machinePool(c)}
+	endpoint := client.Endpoint{CA: machinePool(c), Accepts: m.controlsStill}
 	if how == membership.Join {
 		key := crypto.Signer(identity)
 		if own := configuredTicket(c); !own.IsZero() {

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -21,8 +22,10 @@ import (
 	"github.com/orlop-os/orlop/pkg/bundle"
 	"github.com/orlop-os/orlop/pkg/client"
 	"github.com/orlop-os/orlop/pkg/paths"
+	"github.com/orlop-os/orlop/pkg/pki"
 	"github.com/orlop-os/orlop/pkg/resume"
 	"github.com/orlop-os/orlop/pkg/slot"
+	"github.com/orlop-os/orlop/pkg/trust"
 )
 
 // How a version goes from one machine to another:
@@ -248,12 +251,29 @@ func (m *machine) peerAt(address string) (client.Endpoint, error) {
 	} else if !worker(now.config) && now.config.Cluster.Spec.PKI.Machine.Key.IsZero() {
 		return e, errors.New("no other machine knows this one, because its configuration has no key of the machine CA; add Cluster.spec.pki.machine.key")
 	}
-	e.CA = machinePool(now.config)
+	e.CA, e.Accepts = machinePool(now.config), m.stillOne
 	var err error
 	if e.Cert, err = tls.LoadX509KeyPair(filepath.Join(paths.ApidDir, apid.ServerCertFile), filepath.Join(paths.ApidDir, apid.ServerKeyFile)); err != nil {
 		return e, fmt.Errorf("this machine's certificate cannot be used: %w; try again", err)
 	}
 	return e, nil
+}
+
+// stillOne refuses the certificate of a machine that was taken out of the cluster.
+func (m *machine) stillOne(cert *x509.Certificate) error {
+	if why := trust.Refusal(m.book.known().InForce(), cert); why != nil {
+		return fmt.Errorf("what it shows counts no more in the cluster (%w)", why)
+	}
+	return nil
+}
+
+// controlsStill refuses the certificate of a worker, too, in the place of a control-plane machine: a worker gets one for the address that it
+// asks from, and keeps it when it has another one.
+func (m *machine) controlsStill(cert *x509.Certificate) error {
+	if pki.TicketOf(cert) != "" {
+		return errors.New("it shows the certificate of a worker, and is asked as one of the control plane; look who has that address")
+	}
+	return m.stillOne(cert)
 }
 
 // findPeer asks another machine of the cluster what it gives.

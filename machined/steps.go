@@ -252,7 +252,11 @@ func stepIdentity(_ context.Context, m *machine) error {
 		leaf, err = makeIdentity(key, cert)
 	}
 	if err != nil {
-		return err
+		// Without a key nobody could even ask what is wrong.
+		m.say(err.Error() + "; the machine has another key until it is switched off; `orlopctl reset --wipe state` has it begin anew")
+		if leaf, err = makeIdentity(paths.Run+"/identity.key", paths.Run+"/identity.crt"); err != nil {
+			return err
+		}
 	}
 	m.identity.Store(leaf)
 	m.loadMembership()

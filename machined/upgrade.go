@@ -79,7 +79,7 @@ func (m *machine) lookForTrial(ctx context.Context) {
 	if now, _ := m.upgrade.Get(); !now.Phase.Done() {
 		return // stepUpgrade has seen to it
 	}
-	if err := m.noteBoot(ctx); err != nil && !errors.Is(err, upgrade.ErrNoSlots) {
+	if err := m.noteBoot(ctx); err != nil && (m.slot != "" || !errors.Is(err, upgrade.ErrNoSlots)) {
 		m.events.add("upgrade", "failure", err.Error())
 	}
 }
@@ -114,9 +114,25 @@ func (m *machine) happened(ctx context.Context, e slot.Event) error {
 	if tidy != nil {
 		m.say(tidy.Error())
 	}
+	// What has happened to the entries has happened, whether or not it can be written down: the record only says why.
+	_, began := e.(slot.Began)
+	_, written := e.(slot.EntryWritten)
 	if why, _ := m.noStorage.Get(); why == "" && !reflect.DeepEqual(r, before.Record) { // most boots change nothing
+		// Before it says that this was done.
+		actions = slices.DeleteFunc(actions, func(a slot.Action) bool {
+			if _, restores := a.(slot.RestoreConfiguration); !restores {
+				return false
+			}
+			if err := m.act(ctx, a); err != nil {
+				m.say(err.Error())
+			}
+			return true
+		})
 		if err := records.Save(r); err != nil {
-			return err
+			if began || written {
+				return err
+			}
+			m.say(err.Error())
 		}
 	}
 	m.upgrade.Update(func(s upgradeState) upgradeState { s.Record = r; return s })
@@ -127,12 +143,17 @@ func (m *machine) happened(ctx context.Context, e slot.Event) error {
 		}
 		m.say(text)
 	}
+	var failed error
 	for _, a := range actions {
 		if err := m.act(ctx, a); err != nil {
-			return err
+			// A version that has not proved itself is left even if its entry cannot be renamed: the loader goes on counting.
+			if _, lost := e.(slot.GateFailed); !lost {
+				return err
+			}
+			failed = errors.Join(failed, err)
 		}
 	}
-	return nil
+	return failed
 }
 
 func (m *machine) act(ctx context.Context, a slot.Action) error {
@@ -203,7 +224,11 @@ func (m *machine) watchGate(ctx context.Context) {
 	services, configuration, members := m.services.Status().Watch(), m.config.Watch(), m.membership.Watch()
 	for {
 		now, again := configuration.Take(), (<-chan time.Time)(nil)
-		waits := gate(now, members.Take(), services.Take(), stored())
+		storage, _ := m.noStorage.Get()
+		if m.medium != "" {
+			storage = "" // it has none, and needs none
+		}
+		waits := gate(now, members.Take(), services.Take(), stored(), storage)
 		if waits == "" {
 			record, _ := m.upgrade.Get()
 			if err := m.prove(ctx, now, record.Reached); err != nil {
@@ -243,9 +268,12 @@ func (m *machine) watchGate(ctx context.Context) {
 }
 
 // gate tells what a version on trial still has to show; "" when that is everything. Without a configuration that is the
-// management API, through which one can come; with one it is all that `orlopctl health` asks for.
-func gate(now applied, member membershipState, services []supervise.Status, stored bool) string {
+// management API, through which one can come; with one it is all that `orlopctl health` asks for. storage is why there is no STATE: the version
+// before had one, or it could not have been upgraded.
+func gate(now applied, member membershipState, services []supervise.Status, stored bool, storage string) string {
 	switch {
+	case storage != "":
+		return "storage: " + storage
 	case stored && now.config == nil:
 		return "configuration: the stored one cannot be used"
 	case now.config == nil || now.config.Cluster == nil:

@@ -25,16 +25,18 @@ func TestGate(t *testing.T) {
 		now      applied
 		services []supervise.Status
 		stored   bool
+		storage  string
 		want     string
 	}{
-		{"nothing runs", applied{}, nil, false, "management API: not answering yet"},
-		{"the API answers, and nothing else was asked for", applied{}, []supervise.Status{door}, false, ""},
-		{"the API answers, but the configuration cannot be read", applied{}, []supervise.Status{door}, true, "configuration: the stored one cannot be used"},
-		{"a node whose services are missing", node, []supervise.Status{door}, true, expected(node.config)[0] + ": not started yet"},
-		{"a node that is not Ready", node, unready, true, "node: KubeletNotReady"},
-		{"a node", node, append([]supervise.Status{door}, all...), true, ""},
+		{"nothing runs", applied{}, nil, false, "", "management API: not answering yet"},
+		{"the API answers, and nothing else was asked for", applied{}, []supervise.Status{door}, false, "", ""},
+		{"the API answers, but the configuration cannot be read", applied{}, []supervise.Status{door}, true, "", "configuration: the stored one cannot be used"},
+		{"a node whose services are missing", node, []supervise.Status{door}, true, "", expected(node.config)[0] + ": not started yet"},
+		{"a node that is not Ready", node, unready, true, "", "node: KubeletNotReady"},
+		{"no STATE, where there was one", applied{}, []supervise.Status{door}, false, "e2fsck: signal: killed", "storage: e2fsck: signal: killed"},
+		{"a node", node, append([]supervise.Status{door}, all...), true, "", ""},
 	} {
-		if got := gate(c.now, membershipState{}, c.services, c.stored); got != c.want {
+		if got := gate(c.now, membershipState{}, c.services, c.stored, c.storage); got != c.want {
 			t.Errorf("%s: waits for %q, want %q", c.what, got, c.want)
 		}
 	}

@@ -22,7 +22,8 @@ import (
 
 const sysBlock = "/sys/block"
 
-// Read looks at all disks and mounts. Disks that cannot be read (an empty card reader) are left out; devices that are
+// Read looks at all disks and mounts. An empty card reader is left out, and a disk that cannot be read is one that is nobody's: what the machine
+// runs from must not depend on another disk that is dying. Devices that are
 // made of others (device mapper, loop, RAM disks, RAID) and optical drives are not disks.
 func Read(ctx context.Context) (Have, error) {
 	mounts, err := mount.List()
@@ -47,13 +48,25 @@ func Read(ctx context.Context) (Have, error) {
 			continue
 		}
 		if err != nil {
-			return Have{}, fmt.Errorf("/dev/%s: cannot examine: %w", e.Name(), err)
+			if partitionOf(boot, "/dev/"+e.Name()) {
+				return Have{}, fmt.Errorf("/dev/%s: cannot examine: %w", e.Name(), err)
+			}
+			disk = Disk{Path: "/dev/" + e.Name(), Table: Unreadable + ": " + err.Error(), Size: disk.Size, SectorSize: disk.SectorSize, Alignment: disk.Alignment, ReadOnly: true}
 		}
 		disk.Boot = slices.ContainsFunc(disk.Partitions, func(p Partition) bool { return p.Path == boot })
 		have.Disks = append(have.Disks, disk)
 	}
 	slices.SortFunc(have.Disks, func(a, b Disk) int { return strings.Compare(a.Path, b.Path) })
 	return have, nil
+}
+
+// Unreadable begins what there is instead of a partition table on a disk that cannot be read.
+const Unreadable = "what cannot be read"
+
+// partitionOf tells whether a path is that of a disk's partition.
+func partitionOf(path, disk string) bool {
+	number, found := strings.CutPrefix(path, strings.TrimSuffix(parttable.PartitionPath(disk, 1), "1"))
+	return found && number != "" && strings.Trim(number, "0123456789") == ""
 }
 
 // isDisk tells real disks from what the kernel makes of them, by the folder in sysfs: only what hangs on a bus has a
@@ -110,7 +123,7 @@ func readDisk(path string) (Disk, error) {
 		return Disk{}, err
 	}
 	describeDevice(device, &disk)
-	table, err := gpt.Read(sized)
+	table, err := parttable.Read(sized)
 	if err != nil {
 		disk.Table, err = otherTable(device)
 		return disk, err
@@ -122,7 +135,7 @@ func readDisk(path string) (Disk, error) {
 		}
 		part := Partition{Entry: entryOf(i+1, p, sector), Path: parttable.PartitionPath(path, i+1), UUID: p.PartGUID}
 		if part.Content, err = readContent(part.Path); err != nil {
-			return Disk{}, err
+			return disk, err
 		}
 		disk.Partitions = append(disk.Partitions, part)
 	}

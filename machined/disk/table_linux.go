@@ -43,7 +43,7 @@ func (t WriteTable) write() error {
 		}
 		table, err = gpt.New(disk)
 	} else {
-		table, err = gpt.Read(disk)
+		table, err = parttable.Read(disk)
 	}
 	if err != nil {
 		return err

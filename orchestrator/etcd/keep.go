@@ -68,10 +68,10 @@ type keeper struct {
 func (k keeper) at(name string) string { return filepath.Join(k.dirs.EtcdKept, name) }
 
 // saved is the snapshot that belongs to a version of the system.
-func (k keeper) saved() string { return k.at(k.spec.Version + savedSuffix) }
+func (k keeper) saved() string { return k.at(nodespec.SavedData(k.spec.Version)) }
 
 const (
-	savedSuffix = ".db"
+	savedSuffix = nodespec.SavedSuffix
 	unfinished  = ".part" // etcd's client adds it until the file is whole (snapshot.SaveWithVersion)
 )
 
@@ -99,7 +99,8 @@ func (k keeper) save(ctx context.Context, spare int64) (nodespec.DataSaved, erro
 	if err != nil {
 		return nodespec.DataSaved{}, fmt.Errorf("etcd: cannot save the data: does not answer: %w", err)
 	}
-	if err := room(k.dirs.EtcdKept, now.DbSize, spare, "etcd: cannot save the data"); err != nil {
+	// Twice: putting it back makes a copy, beside what is there then.
+	if err := room(k.dirs.EtcdKept, 2*now.DbSize, spare, "etcd: cannot save the data"); err != nil {
 		return nodespec.DataSaved{}, err
 	}
 	config := clientv3.Config{Endpoints: []string{endpoint(k.dirs)}, Logger: zap.NewNop()}

@@ -42,6 +42,10 @@ type Endpoint struct {
 	// the caller in. They go with a CA only, and each is verified by the host of its own address.
 	Fallback []string
 
+	// Accepts, if there is one, judges the certificate of a machine that the CA vouches for: an error says why it is not the one to talk to. A
+	// machine that has left the cluster has its certificate still, and a worker has one for each address that it ever had.
+	Accepts func(*x509.Certificate) error
+
 	// ServerName is the name or address that the machine's certificate must hold; the host of Address when empty.
 	// It is not looked at when the machine is verified by its fingerprint.
 	ServerName string
@@ -253,6 +257,14 @@ func tlsConfig(e Endpoint, address string) (*tls.Config, error) {
 		return nil, errors.New("machine: cannot connect: both a CA and a fingerprint are given; give one")
 	case e.CA != nil:
 		config.RootCAs = e.CA
+		if e.Accepts != nil {
+			config.VerifyConnection = func(state tls.ConnectionState) error {
+				if err := e.Accepts(state.PeerCertificates[0]); err != nil {
+					return &unacceptedError{err}
+				}
+				return nil
+			}
+		}
 	case e.Fingerprint != "":
 		pinned, err := pki.ParseFingerprint(e.Fingerprint)
 		if err != nil {

@@ -11,6 +11,35 @@ import (
 	"github.com/siderolabs/go-blockdevice/v2/partitioning/gpt"
 )
 
+// Read reads a disk's table: the primary one, or the backup at the disk's end when that is damaged, as the kernel does (block/partitions/efi.c, with
+// "gpt" on its command line). A primary one that the disk cannot read at all is damaged, too.
+func Read(disk gpt.Device) (*gpt.Table, error) {
+	table, err := gpt.Read(disk)
+	if err == nil {
+		return table, nil
+	}
+	if again, second := gpt.Read(lostPrimary{disk}); second == nil {
+		return again, nil
+	}
+	return nil, err
+}
+
+// primarySize is as far as the primary table reaches at most, in bytes: 34 sectors of 4 KiB.
+const primarySize = 34 * 4096
+
+// lostPrimary is a disk that has zeros where the primary table cannot be read.
+type lostPrimary struct{ gpt.Device }
+
+// ReadAt reads what can be read.
+func (d lostPrimary) ReadAt(p []byte, offset int64) (int, error) {
+	n, err := d.Device.ReadAt(p, offset)
+	if err != nil && offset+int64(len(p)) <= primarySize {
+		clear(p)
+		return len(p), nil
+	}
+	return n, err
+}
+
 // Ordered is the disk to write a table to: nothing is written before its Sync.
 func Ordered(disk gpt.Device) gpt.Device { return &orderedDevice{Device: disk} }
 
@@ -66,7 +95,7 @@ func SetGUID(disk string, number int, label string, guid uuid.UUID) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", disk, err)
 	}
-	table, err := gpt.Read(Ordered(plain))
+	table, err := Read(Ordered(plain))
 	if err != nil {
 		return fmt.Errorf("%s: cannot read partition table: %w", disk, err)
 	}

@@ -97,6 +97,20 @@ func (b Book) Has(name string) bool {
 	return slices.ContainsFunc(b.Members, func(m Member) bool { return m.Name == name })
 }
 
+// Elsewhere is the member of another name that asked from an address last; empty for none.
+func (b Book) Elsewhere(name, address string) string {
+	i := slices.IndexFunc(b.Members, func(m Member) bool { return m.Name != name && m.Address == address })
+	if i < 0 {
+		return ""
+	}
+	return b.Members[i].Name
+}
+
+// Left tells whether a machine of a name was taken out of the cluster after a time.
+func (b Book) Left(name string, after time.Time) bool {
+	return slices.ContainsFunc(b.Revoked, func(r Revocation) bool { return r.Machine == name && r.At.After(after) })
+}
+
 // Open are the tickets that can still be used.
 func (b Book) Open(now time.Time) []Ticket {
 	return slices.DeleteFunc(slices.Clone(b.Tickets), func(t Ticket) bool { return !now.Before(t.Expires) })
