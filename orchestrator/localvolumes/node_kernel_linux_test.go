@@ -119,6 +119,13 @@ func TestNode(t *testing.T) {
 	if _, err := n.obey(ctx, []string{named(1)}, nil); err == nil {
 		t.Error("a volume that is mounted was destroyed")
 	}
+	// Its pod gives the folder another project, which may be a neighbour's. It has its own again when the node starts.
+	folder := filepath.Join(data.Target, "local-volumes", volumes, named(1))
+	own, err := projectquota.Of(folder)
+	if err = errors.Join(err, projectquota.Assign(folder, own+1)); err != nil {
+		t.Fatal(err)
+	}
+	unix.Sync()
 
 	stop()
 	cutPower(ctx, t, data, target)
@@ -127,6 +134,9 @@ func TestNode(t *testing.T) {
 	after, err := n.obey(ctx, nil, nil)
 	if err != nil || after.Filesystem != before.Filesystem || after.Size != before.Size {
 		t.Errorf("after the power was cut: %+v, %v, before: %+v", after, err, before)
+	}
+	if is, err := projectquota.Of(folder); is != own || err != nil {
+		t.Errorf("its project is %d, and was %d: %v", is, own, err)
 	}
 	if after.Volumes[named(1)] != 24*mib {
 		t.Fatalf("the volume is gone, or has not grown: %+v", after)

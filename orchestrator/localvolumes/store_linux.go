@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 
@@ -59,9 +60,41 @@ type quotas interface {
 // kernelQuotas are the kernel's (package projectquota).
 type kernelQuotas struct{}
 
-func (kernelQuotas) Enforce(folder string) error           { return projectquota.Enforce(folder) }
-func (kernelQuotas) Assign(folder string, id uint32) error { return projectquota.Assign(folder, id) }
-func (kernelQuotas) Of(folder string) (uint32, error)      { return projectquota.Of(folder) }
+func (kernelQuotas) Enforce(folder string) error { return projectquota.Enforce(folder) }
+
+// note is the extended attribute of a volume's folder that holds its project, in decimal. A pod that owns the folder can give it another project
+// (FS_IOC_FSSETXATTR), a neighbour's, and the neighbour would have to make room; attributes of this kind it cannot write (xattr(7), trusted).
+const note = "trusted.orlop.project"
+
+// Assign puts a folder into a project, and notes it.
+func (kernelQuotas) Assign(folder string, id uint32) error {
+	if err := unix.Lsetxattr(folder, note, []byte(strconv.FormatUint(uint64(id), 10)), 0); err != nil {
+		return fmt.Errorf("%s: cannot note its project: %w", folder, err)
+	}
+	return projectquota.Assign(folder, id)
+}
+
+// Of is the project of a folder: the one that is noted, which it gets back if somebody has given it another.
+func (kernelQuotas) Of(folder string) (uint32, error) {
+	is, err := projectquota.Of(folder)
+	if err != nil {
+		return 0, err
+	}
+	text := make([]byte, 16)
+	n, err := unix.Lgetxattr(folder, note, text)
+	if errors.Is(err, unix.ENODATA) {
+		return is, nil
+	}
+	if err != nil {
+		return 0, fmt.Errorf("%s: cannot read which project is noted: %w", folder, err)
+	}
+	noted, err := strconv.ParseUint(string(text[:n]), 10, 32)
+	if err != nil || uint32(noted) == is {
+		return is, nil
+	}
+	return uint32(noted), projectquota.Assign(folder, uint32(noted))
+}
+
 func (kernelQuotas) SetLimit(folder string, id uint32, l projectquota.Limit) error {
 	return projectquota.SetLimit(folder, id, l)
 }

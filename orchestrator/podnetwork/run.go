@@ -138,6 +138,7 @@ func (a *Agent) Run(ctx context.Context, announce component.Announce) error {
 	m := mesh{spec: a.spec, dirs: a.dirs, publish: func(ctx context.Context, key string) error { return a.publishKey(ctx, config, key) }}
 	var last *corev1.Node
 	told, others, unpublished, complete := "", "", false, false
+	var looked time.Time // at what leads to other nodes
 	for {
 		look := true // at what leads to other nodes
 		select {
@@ -146,7 +147,9 @@ func (a *Agent) Run(ctx context.Context, announce component.Announce) error {
 		case <-a.changed:
 			complete = true
 		case <-timer.C:
-			look = !unpublished
+			// It may be set for the endpoint of the cluster DNS, many times a second.
+			since := time.Since(looked)
+			look = !unpublished || since >= heal || m.failed && since >= soon
 		case <-ctx.Done():
 			return nil
 		}
@@ -176,7 +179,8 @@ func (a *Agent) Run(ctx context.Context, announce component.Announce) error {
 			}
 		}
 		if complete && look {
-			if others = m.update(ctx, a.applied, a.all.List()); m.failed {
+			looked = time.Now()
+			if others = m.update(ctx, a.applied, a.all.List()); m.failed && !unpublished {
 				timer.Reset(soon)
 			}
 		}
