@@ -3,6 +3,9 @@ package main
 import (
 	"context"
 	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/orlop-os/orlop/machined/power"
@@ -39,14 +42,18 @@ var Boot = []Step{
 // the longest; ext4 replays its journal in seconds, and a full check of 10 TB takes about ten minutes.
 const bootDeadline = 30 * time.Minute
 
+// checkDeadline is how long all may take while e2fsck works: a disk that is slow, or has very many files, takes hours, and a reset would have
+// it begin anew, for ever.
+const checkDeadline = 24 * time.Hour
+
 // failPause is how long a failure stays on the console before the machine resets.
 const failPause = 10 * time.Second
 
 // boot does the steps. When one fails the machine says which and why, and resets: another try, or another slot, may do better, and
 // a machine that stands still helps nobody.
 func (m *machine) boot(ctx context.Context) {
-	deadline, cancel := context.WithTimeout(ctx, bootDeadline)
-	defer cancel()
+	began, deadline := time.Now(), time.NewTimer(bootDeadline)
+	defer deadline.Stop()
 	m.mark("machined")
 	for _, s := range Boot {
 		if m.down.Load() { // somebody pressed the button
@@ -55,12 +62,7 @@ func (m *machine) boot(ctx context.Context) {
 		m.enter(s.Name, s.Waits)
 		done := make(chan error, 1)
 		go func() { done <- s.Do(ctx, m) }()
-		var err error
-		select {
-		case err = <-done:
-		case <-deadline.Done():
-			err = fmt.Errorf("not done within %v", bootDeadline)
-		}
+		err := m.awaitStep(done, deadline, began)
 		if err != nil {
 			m.say(fmt.Sprintf("boot: %s: %v; resetting in %v", s.Name, err, failPause))
 			<-time.After(failPause)
@@ -69,4 +71,30 @@ func (m *machine) boot(ctx context.Context) {
 		}
 		m.mark(s.Name)
 	}
+}
+
+// awaitStep waits for a step, for as long as the boot may take.
+func (m *machine) awaitStep(done <-chan error, deadline *time.Timer, began time.Time) error {
+	for {
+		select {
+		case err := <-done:
+			return err
+		case <-deadline.C:
+			took := time.Since(began).Round(time.Minute)
+			if took >= checkDeadline || !checking("/proc") {
+				return fmt.Errorf("not done within %v", took)
+			}
+			m.say(fmt.Sprintf("storage: a disk is still being checked (e2fsck), after %v; the machine goes on when that has ended", took))
+			deadline.Reset(bootDeadline)
+		}
+	}
+}
+
+// checking tells whether e2fsck runs (proc_pid_comm(5)).
+func checking(proc string) bool {
+	all, _ := filepath.Glob(proc + "/[0-9]*/comm") // the pattern is a good one
+	return slices.ContainsFunc(all, func(path string) bool {
+		name, err := os.ReadFile(path)
+		return err == nil && string(name) == "e2fsck\n"
+	})
 }

@@ -1,0 +1,30 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+// TestChecking: the boot waits longer while a disk is checked, and for nothing else.
+func TestChecking(t *testing.T) {
+	proc := t.TempDir()
+	run := func(pid, name string) {
+		t.Helper()
+		if err := os.MkdirAll(filepath.Join(proc, pid), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(proc, pid, "comm"), []byte(name+"\n"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	run("1", "machined")
+	run("self", "e2fsck")
+	if checking(proc) {
+		t.Error("nothing is checked")
+	}
+	run("77", "e2fsck")
+	if !checking(proc) {
+		t.Error("a disk is being checked")
+	}
+}
