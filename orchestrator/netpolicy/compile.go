@@ -44,7 +44,7 @@ func Compile(w World) (Table, []error) {
 	if len(w.Policies) == 0 {
 		return Table{}, nil
 	}
-	c := compiler{World: w, labels: map[string]labels.Set{}, to: map[string]map[netip.Addr][]string{egress: {}, ingress: {}}}
+	c := compiler{World: w, labels: map[string]labels.Set{}, spent: map[string]int{}, to: map[string]map[netip.Addr][]string{egress: {}, ingress: {}}}
 	for _, n := range w.Namespaces {
 		c.labels[n.Name] = n.Labels
 	}
@@ -94,6 +94,7 @@ type compiler struct {
 	pods     []pod
 	table    Table
 	problems []error
+	spent    map[string]int                     // by namespace: what its policies have in the table, in elements and rules
 	to       map[string]map[netip.Addr][]string // by direction: the policies' chains that an address is subject to
 }
 
@@ -195,6 +196,9 @@ type rule struct {
 func (c *compiler) rule(r rule) []Rule {
 	who := c.peers(r)
 	numbers, names := c.portsOf(r)
+	if !c.affordable(r, 1+2*len(who.pods)+len(who.blocks.Prefixes())+len(numbers)+len(names)) {
+		return nil
+	}
 	from := Source
 	if r.direction == egress {
 		from = Destination
@@ -253,6 +257,25 @@ func (c *compiler) rule(r rule) []Rule {
 	return out
 }
 
+// mostOfNamespace is how many elements and rules the policies of a namespace have in a node's table. Whoever may write policies could else fill the
+// memory of the process that runs the node, or have a table that the kernel does not take, and then nobody's policies would be in force.
+// 100 policies that let 2500 pods in each are half of it.
+const mostOfNamespace = 1 << 19
+
+// affordable tells whether a rule has room, and takes it.
+func (c *compiler) affordable(r rule, costs int) bool {
+	before := c.spent[r.namespace]
+	if before > mostOfNamespace {
+		return false // that was said
+	}
+	if c.spent[r.namespace] = before + costs; before+costs <= mostOfNamespace {
+		return true
+	}
+	c.spent[r.namespace] = mostOfNamespace + 1
+	c.problem(r, fmt.Errorf("the policies of namespace %s have more than %d peers and ports on this node; this rule allows nothing, nor do those after it", r.namespace, mostOfNamespace))
+	return false
+}
+
 // parties are the peers of a rule.
 type parties struct {
 	all     bool // anybody
@@ -275,6 +298,7 @@ func (p parties) has() func(netip.Addr) bool {
 func (c *compiler) peers(r rule) parties {
 	out := parties{all: len(r.peers) == 0, blocks: &netipx.IPSet{}}
 	var blocks netipx.IPSetBuilder
+	var selectors []func(pod) bool
 	for _, p := range r.peers {
 		if p.IPBlock != nil {
 			if b, err := block(p.IPBlock); err != nil {
@@ -290,10 +314,11 @@ func (c *compiler) peers(r rule) parties {
 			c.problem(r, err)
 			continue
 		}
-		for _, pod := range c.pods {
-			if selects(pod) {
-				out.pods = append(out.pods, pod)
-			}
+		selectors = append(selectors, selects)
+	}
+	for _, one := range c.pods { // once, however many selectors it matches
+		if slices.ContainsFunc(selectors, func(selects func(pod) bool) bool { return selects(one) }) {
+			out.pods = append(out.pods, one)
 		}
 	}
 	if set, err := blocks.IPSet(); err != nil {
@@ -353,6 +378,7 @@ func block(b *networkingv1.IPBlock) (*netipx.IPSet, error) {
 
 // portsOf returns a rule's ports: tests of numbers, and names.
 func (c *compiler) portsOf(r rule) (numbers []Match, names []endpoint) {
+	seen := map[any]bool{}
 	for _, p := range r.ports {
 		number, err := protocol(p.Protocol)
 		if err != nil {
@@ -361,15 +387,21 @@ func (c *compiler) portsOf(r rule) (numbers []Match, names []endpoint) {
 		}
 		switch {
 		case p.Port == nil:
-			numbers = append(numbers, Match{Test: Ports, Protocol: number, Last: 65535})
+			if m := (Match{Test: Ports, Protocol: number, Last: 65535}); !seen[m] {
+				numbers, seen[m] = append(numbers, m), true
+			}
 		case p.Port.Type == intstr.String:
-			names = append(names, endpoint{name: p.Port.StrVal, protocol: number})
+			if e := (endpoint{name: p.Port.StrVal, protocol: number}); !seen[e] {
+				names, seen[e] = append(names, e), true
+			}
 		default:
 			m := Match{Test: Ports, Protocol: number, First: uint16(p.Port.IntVal), Last: uint16(p.Port.IntVal)}
 			if p.EndPort != nil {
 				m.Last = uint16(*p.EndPort)
 			}
-			numbers = append(numbers, m)
+			if !seen[m] {
+				numbers, seen[m] = append(numbers, m), true
+			}
 		}
 	}
 	return numbers, names

@@ -388,3 +388,40 @@ spec: {podSelector: {}, ingress: [%s]}`
 		t.Errorf("a name has %d bytes", len(long))
 	}
 }
+
+// TestBounds: what is said twice is in the table once, and a namespace whose policies say too much is closed, and no other one.
+func TestBounds(t *testing.T) {
+	const world = `
+kind: Pod
+metadata: {name: a, namespace: one, labels: {a: x}}
+spec: {nodeName: n0, containers: []}
+status: {phase: Running, podIPs: [{ip: 10.244.0.2}]}
+---
+kind: NetworkPolicy
+metadata: {name: p, namespace: one}
+spec: {podSelector: {}, ingress: [{from: [%s], ports: [%s]}]}`
+	twice := func(from, port string) string {
+		table, problems := Compile(worldOf(t, 0, fmt.Sprintf(world, from, port)))
+		if len(problems) > 0 {
+			t.Fatal(problems)
+		}
+		return table.String()
+	}
+	once := twice("{podSelector: {}}", "{port: 80}, {port: http}, {}")
+	if got := twice("{podSelector: {}}, {podSelector: {}}, {podSelector: {matchLabels: {a: x}}}", "{port: 80}, {port: http}, {port: 80}, {}, {port: http}, {}"); got != once {
+		t.Errorf("said twice:\n%s\nonce:\n%s", got, once)
+	}
+	c := compiler{spent: map[string]int{}}
+	for i, step := range []struct {
+		namespace string
+		costs     int
+		ok        bool
+	}{{"one", mostOfNamespace - 1, true}, {"one", 1, true}, {"one", 1, false}, {"one", 1, false}, {"two", 1, true}, {"three", mostOfNamespace + 1, false}} {
+		if ok := c.affordable(rule{name: "r", namespace: step.namespace}, step.costs); ok != step.ok {
+			t.Errorf("step %d: %t", i, ok)
+		}
+	}
+	if len(c.problems) != 2 || !strings.Contains(c.problems[0].Error(), "the policies of namespace one have more than 524288 peers and ports on this node") {
+		t.Errorf("problems: %v", c.problems)
+	}
+}
