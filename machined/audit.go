@@ -176,9 +176,46 @@ func enum(value fmt.Stringer, prefix string) string {
 	return strings.ToLower(strings.TrimPrefix(value.String(), prefix))
 }
 
+// refusals bounds what is recorded of calls that are refused: the record holds some twenty thousand calls, and whoever has any certificate could
+// have all others forgotten. Those that are left out are counted.
+type refusals struct {
+	tries
+	left map[string]int // by who called, since the last one that was recorded
+}
+
+// newRefusals lets each caller have one a second recorded in the long run.
+func newRefusals() *refusals {
+	return &refusals{tries: tries{each: time.Second, atOnce: 60}, left: map[string]int{}}
+}
+
+// next tells whether one is recorded, and how many of the same caller were left out before it.
+func (r *refusals) next(who string) (record bool, before int) {
+	record = r.allowed(who)
+	r.Lock()
+	defer r.Unlock()
+	if !record {
+		if len(r.left) >= triesTracked {
+			clear(r.left)
+		}
+		r.left[who]++
+		return false, 0
+	}
+	before = r.left[who]
+	delete(r.left, who)
+	return true, before
+}
+
 func (a doorAPI) Refused(_ context.Context, r *api.RefusedRequest) (*api.RefusedResponse, error) {
+	recorded, before := a.m.refusals.next(cmp.Or(r.Serial, networkOf(r.Peer)))
+	if !recorded {
+		return &api.RefusedResponse{}, nil
+	}
+	reason := r.Reason
+	if before > 0 {
+		reason = fmt.Sprintf("%s (and %d more of this caller before it)", reason, before)
+	}
 	a.m.record(audit.Call{
-		Subject: r.Subject, Serial: r.Serial, Role: r.Role, Peer: r.Peer, Method: r.Method, Outcome: r.Outcome, Reason: r.Reason,
+		Subject: r.Subject, Serial: r.Serial, Role: r.Role, Peer: r.Peer, Method: r.Method, Outcome: r.Outcome, Reason: reason,
 		Duration: time.Duration(r.DurationNs),
 	})
 	return &api.RefusedResponse{}, nil

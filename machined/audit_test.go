@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -23,7 +24,7 @@ func TestGuard(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := &machine{audit: l, desk: newDesk()}
+	m := &machine{audit: l, desk: newDesk(), refusals: newRefusals()}
 	g := guard{m: m, audited: apid.Mutates()}
 	ctx := metadata.NewIncomingContext(t.Context(), metadata.Pairs(
 		apid.MetadataSubject, "CN=admin,O=orlop:admin", apid.MetadataSerial, "1f", apid.MetadataRole, "admin", apid.MetadataPeer, "10.0.0.1:4711"))
@@ -67,5 +68,35 @@ func TestGuard(t *testing.T) {
 	}
 	if err != nil || strings.Join(got, "\n") != strings.Join(want, "\n") {
 		t.Errorf("%v\n%s", err, strings.Join(got, "\n"))
+	}
+}
+
+// TestRefusalsAreBounded: who is refused again and again does not fill the record, and is counted.
+func TestRefusalsAreBounded(t *testing.T) {
+	r := newRefusals()
+	recorded := 0
+	for range 500 {
+		if ok, before := r.next("1f"); ok {
+			recorded++
+			if before != 0 {
+				t.Errorf("%d were left out before one of the first", before)
+			}
+		}
+	}
+	if recorded < 60 || recorded > 62 {
+		t.Errorf("%d of 500 recorded", recorded)
+	}
+	if ok, _ := r.next("2e"); !ok {
+		t.Error("another caller is not recorded")
+	}
+	r.by["1f"] = nil // as after a while
+	if ok, before := r.next("1f"); !ok || before != 500-recorded {
+		t.Errorf("recorded %t, %d before, want %d", ok, before, 500-recorded)
+	}
+	for i := range 3 * triesTracked {
+		r.next(fmt.Sprint("many ", i))
+	}
+	if len(r.left) > triesTracked || len(r.by) > triesTracked {
+		t.Errorf("it remembers %d and %d callers", len(r.left), len(r.by))
 	}
 }

@@ -124,6 +124,7 @@ type machine struct {
 	book      book // client certificates issued and revoked
 	desk      desk
 	asking    applicants // to be let into the cluster
+	refusals  *refusals
 	downOnce  sync.Once
 	down      atomic.Bool     // it goes down: nothing is started any more
 	working   context.Context // ends then
@@ -176,6 +177,7 @@ func newMachine() *machine {
 		timeline:      cell.New([]moment(nil)),
 		noStorage:     cell.New(""),
 		book:          newBook(paths.TrustBook),
+		refusals:      newRefusals(),
 		asking:        newApplicants(),
 		disks:         cell.New(diskState{}),
 		networkConfig: cell.New(network.Config{}),
