@@ -183,6 +183,9 @@ const unfinished = ".new"
 
 // Forget removes every version but one, and leaves the firmware room to rename in.
 func (e *Partition) Forget(keep string) error {
+	if err := e.unmounted(untwin); err != nil {
+		return fmt.Errorf("ESP: cannot look for files with two names: %w", err)
+	}
 	err := e.with(0, func(root string) error {
 		dir := filepath.Join(root, slot.Folder)
 		if err := others(dir, keep, remove); err != nil {
@@ -193,7 +196,7 @@ func (e *Partition) Forget(keep string) error {
 	if err != nil {
 		return err
 	}
-	if err := e.trim(); err != nil {
+	if err := e.unmounted(trim); err != nil {
 		return fmt.Errorf("ESP: cannot trim %s: %w", slot.Folder, err)
 	}
 	return nil
@@ -219,7 +222,8 @@ func forgetStatements(dir, keep string) error {
 	return durable.SyncFolder(dir)
 }
 
-func (e *Partition) trim() error {
+// unmounted does something with the folder of entries while nobody has the file system mounted.
+func (e *Partition) unmounted(do func(fs storage, folder string) error) error {
 	e.busy.Lock()
 	defer e.busy.Unlock()
 	device, err := e.Device()
@@ -230,7 +234,7 @@ func (e *Partition) trim() error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(trim(f, slot.Folder), f.Sync(), f.Close())
+	return errors.Join(do(f, slot.Folder), f.Sync(), f.Close())
 }
 
 // Enter writes a boot image as a new entry. It is whole before it has the name that the loader looks for.
@@ -295,6 +299,7 @@ func rename(from, to string) error {
 
 // Rename gives the entry of a version its new name.
 func (e *Partition) Rename(to slot.Entry) error {
+	twins := e.unmounted(untwin)
 	return e.with(0, func(root string) error {
 		dir := filepath.Join(root, slot.Folder)
 		all, err := entries(dir)
@@ -304,6 +309,9 @@ func (e *Partition) Rename(to slot.Entry) error {
 		for _, from := range all {
 			if from.Version != to.Version || from == to {
 				continue
+			}
+			if slices.Contains(all, to) { // the same file, as far as is known: the name that goes would take its clusters with it
+				return errors.Join(fmt.Errorf("ESP: cannot rename %s: %s is there, too", from.Name(), to.Name()), twins)
 			}
 			return rename(filepath.Join(dir, from.Name()), filepath.Join(dir, to.Name()))
 		}

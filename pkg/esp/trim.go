@@ -2,12 +2,17 @@ package esp
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
+	"path"
 	"slices"
 	"strings"
+	"unicode/utf16"
+
+	"github.com/orlop-os/orlop/pkg/slot"
 )
 
 // storage is a file system that is not mounted.
@@ -31,69 +36,178 @@ const mostClusters = 4096
 
 var errFAT = errors.New("not a FAT32 of ours, or damaged")
 
-// trim makes the slots behind the last name of a folder unused ones. The firmware writes a new name behind all slots that were ever
-// used, and takes another cluster for the folder when there is none, in an order in which a power cut can leave it with a folder that it
-// cannot read at all (edk2, FatPkg/EnhancedFatDxe/DirectoryManage.c, FatNewEntryPos; FileSpace.c, FatPhysicalDirSize). Trimmed
-// before each upgrade, the folder never gets so long. Nothing but free slots is written, from the last one backwards.
-func trim(fs storage, folder string) error {
+// directory is a folder as a whole.
+type directory struct {
+	fs      storage
+	content []byte
+	places  []int64 // where its clusters lie
+	cluster int64   // their size, in bytes
+}
+
+// openDirectory reads a folder.
+func openDirectory(fs storage, folder string) (directory, error) {
 	boot := make([]byte, sectorSize)
 	if _, err := fs.ReadAt(boot, 0); err != nil {
-		return err
+		return directory{}, err
 	}
 	le := binary.LittleEndian
 	cluster, table := int64(boot[13])*sectorSize, int64(le.Uint16(boot[14:]))*sectorSize
 	data := table + int64(boot[16])*int64(le.Uint32(boot[36:]))*sectorSize
 	if le.Uint16(boot[11:]) != sectorSize || cluster == 0 || le.Uint16(boot[22:]) != 0 || le.Uint16(boot[510:]) != 0xaa55 {
-		return errFAT
+		return directory{}, errFAT
 	}
-	// read returns a folder as a whole and where its clusters lie.
-	read := func(first uint32) (content []byte, places []int64, err error) {
+	read := func(first uint32) (d directory, err error) {
+		d = directory{fs: fs, cluster: cluster}
 		entry := make([]byte, 4)
 		for at := first; at < endOfChain; at = le.Uint32(entry) & 0x0fffffff {
-			if at < 2 || len(places) == mostClusters {
-				return nil, nil, errFAT
+			if at < 2 || len(d.places) == mostClusters {
+				return directory{}, errFAT
 			}
-			places = append(places, data+int64(at-2)*cluster)
-			content = slices.Grow(content, int(cluster))[:len(content)+int(cluster)]
-			if _, err := fs.ReadAt(content[len(content)-int(cluster):], places[len(places)-1]); err != nil {
-				return nil, nil, err
+			d.places = append(d.places, data+int64(at-2)*cluster)
+			d.content = slices.Grow(d.content, int(cluster))[:len(d.content)+int(cluster)]
+			if _, err := fs.ReadAt(d.content[len(d.content)-int(cluster):], d.places[len(d.places)-1]); err != nil {
+				return directory{}, err
 			}
 			if _, err := fs.ReadAt(entry, table+4*int64(at)); err != nil {
-				return nil, nil, err
+				return directory{}, err
 			}
 		}
-		return content, places, nil
+		return d, nil
 	}
-	content, places, err := read(le.Uint32(boot[44:]))
+	d, err := read(le.Uint32(boot[44:]))
 	for _, name := range strings.Split(folder, "/") {
 		short, first := fmt.Sprintf("%-11s", strings.ToUpper(name)), uint32(0)
-		for slot := range slices.Chunk(content, slotSize) {
+		for slot := range slices.Chunk(d.content, slotSize) {
 			if string(slot[:11]) == short && slot[11]&longName != longName && slot[11]&folderBit != 0 {
-				first = uint32(le.Uint16(slot[20:]))<<16 | uint32(le.Uint16(slot[26:]))
+				first = firstCluster(slot)
 			}
 		}
 		if err != nil {
-			return err
+			return directory{}, err
 		}
-		content, places, err = read(first)
+		d, err = read(first)
 	}
+	return d, err
+}
+
+// firstCluster is where what a short name's slot is of begins; 0 for an empty file.
+func firstCluster(slot []byte) uint32 {
+	return uint32(binary.LittleEndian.Uint16(slot[20:]))<<16 | uint32(binary.LittleEndian.Uint16(slot[26:]))
+}
+
+// write replaces the sector of the folder that begins at an offset, if it is another one than before.
+func (d directory) write(at int, sector []byte) error {
+	if bytes.Equal(sector, d.content[at:at+sectorSize]) {
+		return nil
+	}
+	copy(d.content[at:], sector)
+	_, err := d.fs.WriteAt(sector, d.places[int64(at)/d.cluster]+int64(at)%d.cluster)
+	return err
+}
+
+// trim makes the slots behind the last name of a folder unused ones. The firmware writes a new name behind all slots that were ever
+// used, and takes another cluster for the folder when there is none, in an order in which a power cut can leave it with a folder that it
+// cannot read at all (edk2, FatPkg/EnhancedFatDxe/DirectoryManage.c, FatNewEntryPos; FileSpace.c, FatPhysicalDirSize). Trimmed
+// before each upgrade, the folder never gets so long. Nothing but free slots is written, from the last one backwards.
+func trim(fs storage, folder string) error {
+	d, err := openDirectory(fs, folder)
 	if err != nil {
 		return err
 	}
 	end := 0 // behind the last name
-	for at := 0; at < len(content) && content[at] != 0; at += slotSize {
-		if content[at] != deletedSlot {
+	for at := 0; at < len(d.content) && d.content[at] != 0; at += slotSize {
+		if d.content[at] != deletedSlot {
 			end = at + slotSize
 		}
 	}
-	for at := len(content) - sectorSize; at >= end/sectorSize*sectorSize; at -= sectorSize {
-		trimmed := bytes.Clone(content[at : at+sectorSize])
+	for at := len(d.content) - sectorSize; at >= end/sectorSize*sectorSize; at -= sectorSize {
+		trimmed := bytes.Clone(d.content[at : at+sectorSize])
 		clear(trimmed[max(0, end-at):])
-		if bytes.Equal(trimmed, content[at:at+sectorSize]) {
-			continue
-		}
-		if _, err := fs.WriteAt(trimmed, places[int64(at)/cluster]+int64(at)%cluster); err != nil {
+		if err := d.write(at, trimmed); err != nil {
 			return err
+		}
+	}
+	return nil
+}
+
+// fileName is a name of a file in a folder.
+type fileName struct {
+	text  string
+	first uint32 // its cluster
+	slots []int  // offsets in the folder; the last one is that of the short name
+}
+
+// files are the names of a folder's files that are long, as those of entries are.
+func (d directory) files() []fileName {
+	var all []fileName
+	var now fileName
+	var text []uint16
+	for at := 0; at+slotSize <= len(d.content) && d.content[at] != 0; at += slotSize {
+		s := d.content[at : at+slotSize]
+		switch {
+		case s[0] == deletedSlot:
+			now, text = fileName{}, nil
+		case s[11]&longName == longName: // the last part comes first
+			var part []uint16
+			for _, r := range [][2]int{{1, 11}, {14, 26}, {28, 32}} {
+				for c := range slices.Chunk(s[r[0]:r[1]], 2) {
+					part = append(part, binary.LittleEndian.Uint16(c))
+				}
+			}
+			now.slots, text = append(now.slots, at), append(part, text...)
+		default:
+			if end := slices.Index(text, 0); end >= 0 {
+				text = text[:end]
+			}
+			if len(text) > 0 && s[11]&folderBit == 0 {
+				now.text, now.first, now.slots = string(utf16.Decode(text)), firstCluster(s), append(now.slots, at)
+				all = append(all, now)
+			}
+			now, text = fileName{}, nil
+		}
+	}
+	return all
+}
+
+// untwin leaves one name to each boot image. A power cut amid a rename, by Linux or by the firmware, can leave both names on the disk, and whoever
+// removes one of them then frees the clusters of the other. So a name is made a free slot here, and nothing of the file is touched. Of an
+// entry's two names that one stays which the rename would have led to: another rename goes on from there.
+func untwin(fs storage, folder string) error {
+	d, err := openDirectory(fs, folder)
+	if err != nil {
+		return err
+	}
+	rank := func(f fileName) int { // the higher stays; less than 0: it is not ours
+		entry, ours := slot.ParseEntry(f.text)
+		switch {
+		case ours && entry.Failed():
+			return 1002
+		case ours && !entry.Trial:
+			return 1001
+		case ours:
+			return 1000 - min(entry.Left, 999)
+		case path.Ext(f.text) == unfinished:
+			return 0
+		}
+		return -1
+	}
+	byCluster := map[uint32][]fileName{}
+	for _, f := range d.files() {
+		if f.first != 0 && rank(f) >= 0 {
+			byCluster[f.first] = append(byCluster[f.first], f)
+		}
+	}
+	for _, names := range byCluster {
+		slices.SortFunc(names, func(a, b fileName) int { return cmp.Compare(rank(b), rank(a)) })
+		for _, f := range names[1:] {
+			for _, at := range slices.Backward(f.slots) { // the short name first: long parts without one are nothing
+				begin := at / sectorSize * sectorSize
+				sector := bytes.Clone(d.content[begin : begin+sectorSize])
+				sector[at-begin] = deletedSlot
+				if err := d.write(begin, sector); err != nil {
+					return err
+				}
+			}
 		}
 	}
 	return nil

@@ -120,3 +120,76 @@ func (w *writes) WriteAt(p []byte, at int64) (int, error) {
 	w.all = append(w.all, written{at, bytes.Clone(p)})
 	return copy(w.content[at:], p), nil
 }
+
+// TestUntwin: of two names of one file the one stays that the rename would have led to, wherever in the folder they lie; the file is whole and
+// nobody else's afterwards, also when the power goes after any write. What has one name stays as it is.
+func TestUntwin(t *testing.T) {
+	for i, c := range []struct{ from, to string }{
+		{"9.0.0.new", "orlop-9.0.0+3-0.efi"}, {"orlop-9.0.0+2-1.efi", "orlop-9.0.0.efi"}, {"orlop-9.0.0+3-0.efi", "orlop-9.0.0+2-1.efi"},
+		{"orlop-9.0.0.efi", "orlop-9.0.0+0-1.efi"}, {"orlop-9.0.0+2-1.efi", "orlop-9.0.0+0-1.efi"},
+	} {
+		t.Run(c.from+" to "+c.to, func(t *testing.T) {
+			image, run := fatImage(t, i%2) // so that their slots lie elsewhere
+			empty := filepath.Join(t.TempDir(), "empty")
+			if err := os.WriteFile(empty, nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			first, second := c.from, c.to
+			if i%2 == 1 {
+				first, second = second, first
+			}
+			run("mcopy", "-i", image, filepath.Join(filepath.Dir(image), "file"), "::EFI/Linux/"+first)
+			run("mcopy", "-i", image, empty, "::EFI/Linux/"+second)
+			content, err := os.ReadFile(image)
+			if err != nil {
+				t.Fatal(err)
+			}
+			d, err := openDirectory(&writes{content: content}, slot.Folder)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var of, to []byte // the slots of the two short names
+			for _, f := range d.files() {
+				at := f.slots[len(f.slots)-1]
+				place := d.places[int64(at)/d.cluster] + int64(at)%d.cluster
+				switch f.text {
+				case first:
+					of = content[place : place+slotSize]
+				case second:
+					to = content[place : place+slotSize]
+				}
+			}
+			if of == nil || to == nil {
+				t.Fatalf("%s and %s are not both there", first, second)
+			}
+			copy(to[20:22], of[20:22]) // the first cluster, and the size
+			copy(to[26:32], of[26:32])
+			recorded := &writes{content: bytes.Clone(content)}
+			if err := untwin(recorded, slot.Folder); err != nil || len(recorded.all) == 0 {
+				t.Fatalf("%s and %s: %d writes, %v", first, second, len(recorded.all), err)
+			}
+			for done := range len(recorded.all) + 1 {
+				state := bytes.Clone(content)
+				for _, w := range recorded.all[:done] {
+					copy(state[w.at:], w.data)
+				}
+				if err := os.WriteFile(image, state, 0o600); err != nil {
+					t.Fatal(err)
+				}
+				for _, name := range []string{c.to, "orlop-2.0.0.efi"} {
+					if text := run("mtype", "-i", image, "::EFI/Linux/"+name); text != strings.Repeat("boot image ", 1000) {
+						t.Errorf("%s and %s, after %d writes: %s has changed", first, second, done, name)
+					}
+				}
+			}
+			run("fsck.fat", "-n", image) // it would find a cluster of two files
+			if list := run("mdir", "-b", "-i", image, "::EFI/Linux"); strings.Count(list, "9.0.0") != 1 || strings.Count(list, "\n") != 3 {
+				t.Errorf("%s and %s: there is left %q", first, second, list)
+			}
+			again := &writes{content: recorded.content}
+			if err := untwin(again, slot.Folder); err != nil || len(again.all) > 0 {
+				t.Errorf("%s and %s, again: %d writes, %v", first, second, len(again.all), err)
+			}
+		})
+	}
+}
