@@ -121,6 +121,9 @@ func (s *store) work(ctx context.Context, j job) (size int64, err error) {
 		return size, fmt.Errorf("more is in %s than %s can have (%s): %w", j.copy.Of, j.copy.Name, humanSize(size), err)
 	}
 	if err == nil {
+		err = s.quotas.Assign(j.to, j.project) // which project is noted was copied, too
+	}
+	if err == nil {
 		err = persistAll(s.root) // the blocks of what is on its way are counted when it is there
 	}
 	if err != nil {
