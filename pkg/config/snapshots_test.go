@@ -45,10 +45,10 @@ func TestRecipients(t *testing.T) {
 // TestPlace: what is remembered and shown of a target says where it leads, by a port too, and no secret.
 func TestPlace(t *testing.T) {
 	target := SnapshotTarget{Bucket: "backups", SecretKey: NewSecret("secret")}
-	for text, want := range map[string]string{"https://S3.example.com/": "https://s3.example.com:443/backups", "https://[::1]:9000": "https://[::1]:9000/backups"} {
-		check(t, target.Endpoint.UnmarshalText([]byte(text)))
-		if got := target.Place(); got != want {
-			t.Errorf("%s: %s, want %s", text, got, want)
+	for _, c := range [][2]string{{"https://S3.example.com/", "https://s3.example.com:443/backups"}, {"https://[::1]:9000", "https://[::1]:9000/backups"}} {
+		check(t, target.Endpoint.UnmarshalText([]byte(c[0])))
+		if got := target.Place(); got != c[1] {
+			t.Errorf("%s: %s, want %s", c[0], got, c[1])
 		}
 	}
 	target.Prefix = "orlop/site-1"
