@@ -104,6 +104,13 @@ func (m *machine) happened(ctx context.Context, e slot.Event) error {
 	}
 	// Before the record says so: who is cut here looks again.
 	var tidy error
+	actions = slices.DeleteFunc(actions, func(a slot.Action) bool {
+		restore, is := a.(slot.RestoreConfiguration)
+		if is {
+			tidy = m.act(ctx, restore)
+		}
+		return is
+	})
 	switch {
 	case r.Phase == before.Phase:
 	case r.Phase == slot.Committed:
@@ -114,25 +121,14 @@ func (m *machine) happened(ctx context.Context, e slot.Event) error {
 	if tidy != nil {
 		m.say(tidy.Error())
 	}
-	// What has happened to the entries has happened, whether or not it can be written down: the record only says why.
-	_, began := e.(slot.Began)
-	_, written := e.(slot.EntryWritten)
 	if why, _ := m.noStorage.Get(); why == "" && !reflect.DeepEqual(r, before.Record) { // most boots change nothing
-		// Before it says that this was done.
-		actions = slices.DeleteFunc(actions, func(a slot.Action) bool {
-			if _, restores := a.(slot.RestoreConfiguration); !restores {
-				return false
-			}
-			if err := m.act(ctx, a); err != nil {
-				m.say(err.Error())
-			}
-			return true
-		})
 		if err := records.Save(r); err != nil {
-			if began || written {
+			switch e.(type) {
+			case slot.Booted, slot.GateHeld, slot.GateFailed: // what the entries say counts; the record only says why
+				m.say(err.Error())
+			default: // nothing has happened yet
 				return err
 			}
-			m.say(err.Error())
 		}
 	}
 	m.upgrade.Update(func(s upgradeState) upgradeState { s.Record = r; return s })
@@ -225,9 +221,6 @@ func (m *machine) watchGate(ctx context.Context) {
 	for {
 		now, again := configuration.Take(), (<-chan time.Time)(nil)
 		storage, _ := m.noStorage.Get()
-		if m.medium != "" {
-			storage = "" // it has none, and needs none
-		}
 		waits := gate(now, members.Take(), services.Take(), stored(), storage)
 		if waits == "" {
 			record, _ := m.upgrade.Get()

@@ -105,7 +105,7 @@ func (GateHeld) event()     {}
 func (GateFailed) event()   {}
 func (BackAsked) event()    {}
 
-// Action is what is to be done, in order, after the new record has been stored.
+// Action is what is to be done, in order, after the new record has been stored; RestoreConfiguration before that, because it can be done again.
 type Action interface{ action() }
 
 type (
