@@ -62,7 +62,7 @@ func (m *machine) boot(ctx context.Context) {
 		m.enter(s.Name, s.Waits)
 		done := make(chan error, 1)
 		go func() { done <- s.Do(ctx, m) }()
-		err := m.awaitStep(done, deadline, began)
+		err := m.awaitStep(ctx, done, deadline, began)
 		if err != nil {
 			m.say(fmt.Sprintf("boot: %s: %v; resetting in %v", s.Name, err, failPause))
 			<-time.After(failPause)
@@ -74,11 +74,13 @@ func (m *machine) boot(ctx context.Context) {
 }
 
 // awaitStep waits for a step, for as long as the boot may take.
-func (m *machine) awaitStep(done <-chan error, deadline *time.Timer, began time.Time) error {
+func (m *machine) awaitStep(ctx context.Context, done <-chan error, deadline *time.Timer, began time.Time) error {
 	for {
 		select {
 		case err := <-done:
 			return err
+		case <-ctx.Done():
+			return context.Cause(ctx)
 		case <-deadline.C:
 			took := time.Since(began).Round(time.Minute)
 			if took >= checkDeadline || !checking("/proc") {

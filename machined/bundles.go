@@ -59,7 +59,7 @@ func (m *machine) installer(withoutData bool) (upgrade.Installer, error) {
 	case !m.holdsData():
 		i.Save = nil
 	case withoutData:
-		i.Save = m.dropSaved
+		i.Save, i.Drop = nil, m.dropSaved
 	}
 	if m.drains() {
 		i.Drain = m.drain

@@ -42,7 +42,7 @@ func (m *machine) saveData(ctx context.Context) error {
 
 // dropSaved removes what was saved for this version by an upgrade before: it is of then, and a version that comes back would take it for what was
 // there before this one.
-func (m *machine) dropSaved(context.Context) error {
+func (m *machine) dropSaved() error {
 	err := os.Remove(filepath.Join(paths.EtcdKept, nodespec.SavedData(m.release.Version)))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil

@@ -280,3 +280,28 @@ func TestRemoveAgain(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestWhoControls: who answers in the place of a control-plane machine shows no worker's certificate, and nobody one that was revoked.
+func TestWhoControls(t *testing.T) {
+	a := controlPlane(t)
+	removed(t, a, time.Now(), "w1") // by the ticket 1a
+	ca, err := pki.NewCA("machines", time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		what, name, ticket string
+		controls, still    bool
+	}{{"a control-plane machine", "m2", "", true, true}, {"a worker", "w2", "2b", false, true}, {"one that was removed", "w1", "1a", false, false}} {
+		leaf, err := ca.Issue(pki.Spec{CN: c.name, O: []string{pki.RoleMachine}, Usage: pki.Both, TTL: time.Hour, Ticket: c.ticket})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := a.m.controlsStill(leaf.Cert); (err == nil) != c.controls {
+			t.Errorf("%s, as one of the control plane: %v", c.what, err)
+		}
+		if err := a.m.stillOne(leaf.Cert); (err == nil) != c.still {
+			t.Errorf("%s, as one of the cluster: %v", c.what, err)
+		}
+	}
+}

@@ -88,13 +88,14 @@ func (m *machine) applicant(r *api.AskRequest) (joinrequest.Machine, error) {
 		return out, err
 	}
 	known := m.book.known()
+	other := known.Elsewhere(r.Name, addr.String())
 	switch err := config.Check(config.New(r.Name, config.RoleWorker)).Err(); {
 	case err != nil:
 		return out, fmt.Errorf("machine %.80q: cannot join: it is no name of a machine", r.Name)
 	case reservedName(now.config, known, r.Name):
 		return out, fmt.Errorf("machine %s: cannot join: it is the name of the control plane", r.Name)
-	case known.Elsewhere(r.Name, addr.String()) != "":
-		return out, fmt.Errorf("machine %s: cannot join: the address that it calls from, %s, is that of machine %[3]s; a machine asks for itself, and no pod does; if %[3]s is gone, an operator takes it out first (`orlopctl nodes remove %[3]s`)", r.Name, addr, known.Elsewhere(r.Name, addr.String()))
+	case other != "":
+		return out, fmt.Errorf("machine %s: cannot join: the address that it calls from, %s, is that of machine %[3]s; a machine asks for itself, and no pod does; if %[3]s is gone, an operator takes it out first (`orlopctl nodes remove %[3]s`)", r.Name, addr, other)
 	case known.Has(r.Name):
 		return out, fmt.Errorf("machine %s: cannot join: there is one of this name in the cluster; an operator takes it out first (`orlopctl nodes remove %s`)", r.Name, r.Name)
 	}

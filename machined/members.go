@@ -59,7 +59,8 @@ func (a clusterAPI) Invite(ctx context.Context, r *api.InviteRequest) (*api.Invi
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
 	// A Node of that name may be there still, with the pods that a machine before had: their tokens would count as long as it is.
-	if known := a.m.book.known(); known.Left(r.Name, time.Now().Add(-memberLife)) && !known.Present(r.Name, time.Now()) {
+	gone := a.m.book.known().Gone(time.Now().Add(-memberLife), time.Now())
+	if slices.ContainsFunc(gone, func(g trust.Gone) bool { return g.Name == r.Name }) {
 		if _, err := a.m.forget(ctx, []string{r.Name}); err != nil {
 			return nil, status.Errorf(codes.Unavailable, "machine %s: cannot be invited yet: one of this name was taken out, and it is not known that its Node is gone, with what its pods had: %v; try again", r.Name, err)
 		}

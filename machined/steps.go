@@ -243,9 +243,10 @@ func stepConfiguration(ctx context.Context, m *machine) error {
 
 // stepIdentity reads the machine's key, or makes it on first boot. Without a disk the key lives until power-off.
 func stepIdentity(_ context.Context, m *machine) error {
+	const lostKey, lostCert = paths.Run + "/identity.key", paths.Run + "/identity.crt" // with the power
 	key, cert := paths.MachineKey, paths.MachineCert
 	if why, _ := m.noStorage.Get(); why != "" {
-		key, cert = paths.Run+"/identity.key", paths.Run+"/identity.crt"
+		key, cert = lostKey, lostCert
 	}
 	leaf, err := readIdentity(key, cert)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -254,7 +255,7 @@ func stepIdentity(_ context.Context, m *machine) error {
 	if err != nil {
 		// Without a key nobody could even ask what is wrong.
 		m.say(err.Error() + "; the machine has another key until it is switched off; `orlopctl reset --wipe state` has it begin anew")
-		if leaf, err = makeIdentity(paths.Run+"/identity.key", paths.Run+"/identity.crt"); err != nil {
+		if leaf, err = makeIdentity(lostKey, lostCert); err != nil {
 			return err
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/distinct"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/pki"
@@ -194,8 +195,8 @@ func NodeLeaves(name string, ips []netip.Addr) []NodeLeaf {
 // MachineLeaf is the certificate of a machine of a cluster, by the machine CA.
 func MachineLeaf(name string, ips []netip.Addr) pki.Spec {
 	return pki.Spec{
-		CN: name, O: []string{pki.RoleMachine}, Usage: pki.Both, DNS: unique([]string{name, "localhost"}),
-		IPs: unique(append([]netip.Addr{netip.MustParseAddr("127.0.0.1")}, ips...)),
+		CN: name, O: []string{pki.RoleMachine}, Usage: pki.Both, DNS: distinct.Of([]string{name, "localhost"}),
+		IPs: distinct.Of(append([]netip.Addr{netip.MustParseAddr("127.0.0.1")}, ips...)),
 	}
 }
 
@@ -228,10 +229,10 @@ func (w *Want) api(node nodespec.Spec, a Authorities, endpoint string) {
 			dns = append(dns, name)
 		}
 	}
-	p.leaf(nodespec.APIServerCert, nodespec.APIServerKey, a.Kubernetes.CA, pki.Spec{CN: "kube-apiserver", Usage: pki.Server, DNS: unique(dns), IPs: unique(ips)})
+	p.leaf(nodespec.APIServerCert, nodespec.APIServerKey, a.Kubernetes.CA, pki.Spec{CN: "kube-apiserver", Usage: pki.Server, DNS: distinct.Of(dns), IPs: distinct.Of(ips)})
 	p.leaf(nodespec.KubeletClientCert, nodespec.KubeletClientKey, a.Kubernetes.CA, client("kube-apiserver-kubelet-client"))
 	p.leaf(nodespec.FrontProxyCert, nodespec.FrontProxyKey, a.FrontProxy.CA, client("front-proxy-client"))
-	peer := pki.Spec{CN: node.NodeName, Usage: pki.Both, DNS: []string{"localhost", node.NodeName}, IPs: unique(append([]netip.Addr{netip.MustParseAddr("127.0.0.1")}, node.NodeIPs...))}
+	peer := pki.Spec{CN: node.NodeName, Usage: pki.Both, DNS: []string{"localhost", node.NodeName}, IPs: distinct.Of(append([]netip.Addr{netip.MustParseAddr("127.0.0.1")}, node.NodeIPs...))}
 	p.leaf(nodespec.EtcdPeerCert, nodespec.EtcdPeerKey, a.Etcd.CA, peer)
 }
 
@@ -292,15 +293,4 @@ resources:
       keys:
 ` + list.String() + `  - identity: {}
 `)
-}
-
-// unique drops repetitions and keeps the order.
-func unique[T comparable](in []T) []T {
-	var out []T
-	for _, v := range in {
-		if !slices.Contains(out, v) {
-			out = append(out, v)
-		}
-	}
-	return out
 }

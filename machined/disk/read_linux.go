@@ -51,7 +51,7 @@ func Read(ctx context.Context) (Have, error) {
 			if partitionOf(boot, "/dev/"+e.Name()) {
 				return Have{}, fmt.Errorf("/dev/%s: cannot examine: %w", e.Name(), err)
 			}
-			disk = Disk{Path: "/dev/" + e.Name(), Table: Unreadable + ": " + err.Error(), Size: disk.Size, SectorSize: disk.SectorSize, Alignment: disk.Alignment, ReadOnly: true}
+			disk = Disk{Path: "/dev/" + e.Name(), Table: "what cannot be read: " + err.Error(), Size: disk.Size, ReadOnly: true}
 		}
 		disk.Boot = slices.ContainsFunc(disk.Partitions, func(p Partition) bool { return p.Path == boot })
 		have.Disks = append(have.Disks, disk)
@@ -59,9 +59,6 @@ func Read(ctx context.Context) (Have, error) {
 	slices.SortFunc(have.Disks, func(a, b Disk) int { return strings.Compare(a.Path, b.Path) })
 	return have, nil
 }
-
-// Unreadable begins what there is instead of a partition table on a disk that cannot be read.
-const Unreadable = "what cannot be read"
 
 // partitionOf tells whether a path is that of a disk's partition.
 func partitionOf(path, disk string) bool {

@@ -36,6 +36,8 @@ type Installer struct {
 	ESP     *esp.Partition
 	// Save saves the cluster's data for the running version, before anything is touched; nil: they are not saved.
 	Save func(context.Context) error
+	// Drop drops what was saved for the running version by an upgrade before, when nothing is saved now: it is of another time; nil: there is nothing.
+	Drop func() error
 	// Keep keeps the configuration in force for the running version, as the last thing before the loader knows the new one.
 	Keep func() error
 	// Drain moves the pods away before the machine goes down; nil: they stay. An error gives the upgrade up.
@@ -96,7 +98,11 @@ func (i Installer) Install(ctx context.Context, from io.Reader) error {
 		}
 	}
 	var uki []byte
-	all := []operation{
+	var all []operation
+	if i.Drop != nil {
+		all = append(all, operation{"drop what was saved for version " + i.Running + " before", 0, i.Drop})
+	}
+	all = append(all, []operation{
 		{"forget the version in slot " + i.Place.Label, 0, func() error { return i.ESP.Forget(i.Running) }},
 		{fmt.Sprintf("write version %s to %s (%s)", s.Version, i.Place.Label, i.Place.Root), s.RootImage.Size, func() error {
 			return verity.Write(i.Place.Root, func(to io.Writer) error {
@@ -115,7 +121,7 @@ func (i Installer) Install(ctx context.Context, from io.Reader) error {
 		{fmt.Sprintf("enter version %s, to be tried %d times", s.Version, slot.Tries), 0, func() error {
 			return i.ESP.Enter(slot.Entry{Version: s.Version, Trial: true, Left: slot.Tries}, bytes.NewReader(uki))
 		}},
-	}
+	}...)
 	if i.Drain != nil {
 		all = append(all, operation{"move the pods away", 0, func() error { return i.Drain(ctx) }})
 	}

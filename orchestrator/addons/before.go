@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -152,32 +153,33 @@ func (m *manager) choose(ctx context.Context, t *task, now time.Time) error {
 	switch {
 	case t.stored.Annotations[retryAnnotation] != "": // it goes with the next writing
 		t.record.Running, t.record.Done = "", nil // hooks that failed run again
-	case gone.Digest != t.wanted.Digest && t.wanted.Digest != t.record.Finished:
-	case gone.Digest != t.wanted.Digest && gone.Node != m.spec.NodeName: // that machine's document may have them still
-		return nil
-	case gone.Digest != t.wanted.Digest:
-	case gone.Terms != termsOf(*t.addon):
-	default:
-		before, why, err := m.before(ctx, t, now)
-		if errors.Is(err, errAway) {
-			return err
-		}
-		if apierrors.IsForbidden(err) { // what this package needs itself may have been taken from it
-			return m.settle(ctx)
-		}
-		switch {
-		case err != nil:
-			t.held = gone.said(t.name, false) + "; what was healthy before stays as it is: " + err.Error()
-		case before == nil:
-			t.held = gone.said(t.name, false) + "; what was healthy before stays as it is: " + why
-		default:
-			a := *t.addon
-			a.Namespace = before.namespace
-			t.addon, t.gone, t.wanted = &a, gone, before.wanted
-		}
+	case gone.Digest == t.wanted.Digest && gone.Terms == termsOf(*t.addon):
+		return m.wantBefore(ctx, t, now)
+	case t.wanted.Digest == t.record.Finished && gone.Node != m.spec.NodeName: // that machine's document may have them still
 		return nil
 	}
 	t.record.Withdrawn, t.record.Trial = Withdrawn{}, Trial{}
+	return nil
+}
+
+// wantBefore has what is from before wanted. Where that is not to be had, what is there stays as it is.
+func (m *manager) wantBefore(ctx context.Context, t *task, now time.Time) error {
+	gone := t.record.Withdrawn
+	before, why, err := m.before(ctx, t, now)
+	switch {
+	case errors.Is(err, errAway):
+		return err
+	case apierrors.IsForbidden(err): // what this package needs itself may have been taken from it
+		return m.settle(ctx)
+	case err != nil:
+		why = err.Error()
+	case before != nil:
+		a := *t.addon
+		a.Namespace = before.namespace
+		t.addon, t.gone, t.wanted = &a, gone, before.wanted
+		return nil
+	}
+	t.held = gone.said(t.name, false) + "; what was healthy before stays as it is: " + why
 	return nil
 }
 
@@ -185,19 +187,12 @@ func (m *manager) choose(ctx context.Context, t *task, now time.Time) error {
 // stands in the way of nothing else.
 func (m *manager) conclude(ctx context.Context, t *task, k *remembered, r Record, out outcome, now time.Time) (Record, outcome) {
 	healthy, over := k.weigh(t.wanted, &r, out, t.addon.Within, now)
-	var err error
 	var why string
 	switch {
 	case healthy && t.addon.Within > 0:
-		why, err = m.remember(ctx, t, k, now)
+		why = m.remember(ctx, t, k, now)
 	case over:
-		r, why, err = m.withdraw(ctx, t, r, out, now)
-		if r.Withdrawn.Digest != "" {
-			k.trial, r.Trial = trial{}, Trial{}
-		}
-	}
-	if err != nil {
-		why = err.Error()
+		r, why = m.withdraw(ctx, t, k, r, out, now)
 	}
 	if why != "" {
 		out.notes = append(out.notes, why)
@@ -251,65 +246,71 @@ func (m *manager) before(ctx context.Context, t *task, now time.Time) (*copied, 
 	return c, "", nil
 }
 
-// remember keeps the manifests of an add-on that is healthy. It says why they are not kept.
-func (m *manager) remember(ctx context.Context, t *task, k *remembered, now time.Time) (string, error) {
+// remember keeps the manifests of an add-on that is healthy, and looks now and then whether they are still kept. It says why they are not; empty:
+// they are.
+func (m *manager) remember(ctx context.Context, t *task, k *remembered, now time.Time) (why string) {
 	if k.kept == t.wanted.Digest && now.Sub(k.keptAt) < reapply {
-		return k.unkept, nil
+		return k.unkept
 	}
+	done := func(unkept string) string {
+		k.kept, k.keptAt, k.unkept = t.wanted.Digest, now, unkept
+		return unkept
+	}
+	cannot := func(why any) string { return fmt.Sprintf("its manifests cannot be kept for going back: %v", why) }
 	all := m.client.CoreV1().Secrets(Namespace)
 	have, err := all.Get(ctx, t.name, metav1.GetOptions{})
 	there := err == nil
 	switch {
 	case err != nil && !apierrors.IsNotFound(err):
-		return "", fmt.Errorf("its manifests cannot be kept for going back: %w", err)
+		return cannot(err)
 	case there && have.Type != keptType:
-		return fmt.Sprintf("its manifests cannot be kept for going back: the Secret %s/%s is somebody else's; delete it", Namespace, t.name), nil
+		return cannot(fmt.Sprintf("the Secret %s/%s is somebody else's; delete it", Namespace, t.name))
 	case there && have.Annotations[keptDigest] == t.wanted.Digest:
-		k.kept, k.keptAt, k.unkept = t.wanted.Digest, now, ""
-		return "", nil
+		return done("")
 	}
 	files, err := m.files(*t.addon)
 	if err != nil {
-		return "", fmt.Errorf("its manifests cannot be kept for going back: %w", err)
+		return cannot(err)
 	}
-	before := kept{Digest: t.wanted.Digest, Namespace: t.addon.Namespace, Manifests: t.addon.Manifests}
+	before := kept{Digest: t.wanted.Digest, Namespace: t.addon.Namespace, Manifests: slices.Clone(t.addon.Manifests)}
 	for _, f := range files {
-		before.Manifests = append(before.Manifests[:len(before.Manifests):len(before.Manifests)], f.Content)
+		before.Manifests = append(before.Manifests, f.Content)
 	}
 	want, err := before.secret(t.name)
-	if errors.Is(err, errLarge) {
-		k.kept, k.keptAt, k.unkept = t.wanted.Digest, now, "it does not go back to its manifests when others fail: they are too large to be kept"
-		return k.unkept, nil
-	}
-	if err != nil {
-		return "", err
-	}
-	if there {
+	switch {
+	case errors.Is(err, errLarge):
+		return done("it does not go back to its manifests when others fail: they are too large to be kept")
+	case err != nil:
+		return err.Error()
+	case there:
 		want.ResourceVersion = have.ResourceVersion
 		_, err = all.Update(ctx, want, metav1.UpdateOptions{})
-	} else {
+	default:
 		_, err = all.Create(ctx, want, metav1.CreateOptions{})
 	}
 	if err != nil {
-		return "", fmt.Errorf("its manifests cannot be kept for going back: %w", err)
+		return cannot(err)
 	}
-	k.kept, k.keptAt, k.unkept = t.wanted.Digest, now, ""
-	return "", nil
+	return done("")
 }
 
-// withdraw says which manifests are withdrawn, if there are others to go back to, and why not if there are none.
-func (m *manager) withdraw(ctx context.Context, t *task, r Record, out outcome, now time.Time) (Record, string, error) {
-	why := "is not healthy"
-	if all := append(out.problems[:len(out.problems):len(out.problems)], out.waits...); len(all) > 0 {
-		why = shorten(all)[0]
-	}
+// withdraw notes which manifests are withdrawn, if there are others to go back to, and says why not if there are none.
+func (m *manager) withdraw(ctx context.Context, t *task, k *remembered, r Record, out outcome, now time.Time) (Record, string) {
 	back, none, err := m.before(ctx, t, now)
-	if err != nil || back == nil {
-		return r, "it is not healthy in time, and cannot go back: " + none, err
+	switch {
+	case err != nil:
+		return r, err.Error()
+	case back == nil:
+		return r, "it is not healthy in time, and cannot go back: " + none
+	}
+	why := "is not healthy"
+	if all := shorten(slices.Concat(out.problems, out.waits)); len(all) > 0 {
+		why = all[0]
 	}
 	klog.InfoS("An add-on goes back", "addon", t.name, "from", t.wanted.Digest, "to", r.Finished, "because", why)
+	k.trial, r.Trial = trial{}, Trial{}
 	r.Withdrawn = Withdrawn{t.wanted.Digest, why, termsOf(*t.addon), m.spec.NodeName}
-	return r, "", nil
+	return r, ""
 }
 
 // drop deletes what is kept of an add-on that is gone.

@@ -120,15 +120,20 @@ type agent struct {
 	links    []neighbour.Link
 	heard    []neighbour.Claim // since the last step
 	lease    lease
-	stale    bool                         // the node was cut off since it began to follow the cluster
-	known    bool                         // the cluster was read
-	others   map[netip.Addr]neighbour.MAC // who was last heard to speak for an address
-	logged   map[netip.Addr]time.Time     // when that was told last
+	stale    bool                 // the node was cut off since it began to follow the cluster
+	known    bool                 // the cluster was read
+	others   map[netip.Addr]rival // who was last told to speak for an address
+}
+
+// rival is a machine that speaks for an address too.
+type rival struct {
+	by   neighbour.MAC
+	told time.Time
 }
 
 // newAgent returns an agent that follows the cluster with a function. That it just began to is as good as a Lease.
 func newAgent(spec nodespec.Spec, follow func(context.Context) (*cluster, error)) *agent {
-	return &agent{spec: spec, follow: follow, ports: neighbour.NewPorts(), lease: lease{seen: time.Now()}, others: map[netip.Addr]neighbour.MAC{}, logged: map[netip.Addr]time.Time{}}
+	return &agent{spec: spec, follow: follow, ports: neighbour.NewPorts(), lease: lease{seen: time.Now()}, others: map[netip.Addr]rival{}}
 }
 
 func (a *agent) run(ctx context.Context, links <-chan struct{}, versions <-chan asked, announce component.Announce) error {
@@ -267,8 +272,8 @@ func (a *agent) step(now time.Time) string {
 		now: now, self: a.spec.NodeName, nodes: a.nodes, services: a.services, heard: heard, deaf: len(a.station()) == 0, cutOff: a.stale,
 	})
 	for _, c := range heard {
-		if slices.Contains(a.won, c.Address) && a.others[c.Address] != c.By && now.Sub(a.logged[c.Address]) >= defending {
-			a.others[c.Address], a.logged[c.Address] = c.By, now
+		if last := a.others[c.Address]; slices.Contains(a.won, c.Address) && last.by != c.By && now.Sub(last.told) >= defending {
+			a.others[c.Address] = rival{c.By, now}
 			klog.Infof("%s: link %s: %s speaks for %s too", Name, c.Link, c.By, c.Address)
 		}
 	}

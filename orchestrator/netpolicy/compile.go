@@ -15,6 +15,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/orlop-os/orlop/pkg/distinct"
 )
 
 // World is what a node's table follows from.
@@ -376,9 +378,8 @@ func block(b *networkingv1.IPBlock) (*netipx.IPSet, error) {
 	return set.IPSet()
 }
 
-// portsOf returns a rule's ports: tests of numbers, and names.
+// portsOf returns a rule's ports, each once: tests of numbers, and names.
 func (c *compiler) portsOf(r rule) (numbers []Match, names []endpoint) {
-	seen := map[any]bool{}
 	for _, p := range r.ports {
 		number, err := protocol(p.Protocol)
 		if err != nil {
@@ -387,24 +388,18 @@ func (c *compiler) portsOf(r rule) (numbers []Match, names []endpoint) {
 		}
 		switch {
 		case p.Port == nil:
-			if m := (Match{Test: Ports, Protocol: number, Last: 65535}); !seen[m] {
-				numbers, seen[m] = append(numbers, m), true
-			}
+			numbers = append(numbers, Match{Test: Ports, Protocol: number, Last: 65535})
 		case p.Port.Type == intstr.String:
-			if e := (endpoint{name: p.Port.StrVal, protocol: number}); !seen[e] {
-				names, seen[e] = append(names, e), true
-			}
+			names = append(names, endpoint{name: p.Port.StrVal, protocol: number})
 		default:
 			m := Match{Test: Ports, Protocol: number, First: uint16(p.Port.IntVal), Last: uint16(p.Port.IntVal)}
 			if p.EndPort != nil {
 				m.Last = uint16(*p.EndPort)
 			}
-			if !seen[m] {
-				numbers, seen[m] = append(numbers, m), true
-			}
+			numbers = append(numbers, m)
 		}
 	}
-	return numbers, names
+	return distinct.Of(numbers), distinct.Of(names)
 }
 
 // endpoints are where pods have the named ports, on addresses that has is true for; nil is for all.

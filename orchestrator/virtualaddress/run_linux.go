@@ -10,6 +10,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/vishvananda/netlink"
@@ -61,21 +62,19 @@ type agent struct {
 	failure   error                            // of the last time
 	write     func([]redirect) error
 	forget    func(netip.Addr) error
-	moved     []netip.Addr  // whose connections are to be forgotten
-	forgot    chan struct{} // holds a token while nothing is being forgotten
-	forgotten time.Time     // the last time that it began
+	moved     []netip.Addr // whose connections are to be forgotten
+	dropping  sync.Mutex   // held while some are
+	forgotten time.Time    // the last time that it began
 }
 
 // forgetting is between two times that the kernel's connections are gone through, all of them: whoever forges claims must not keep it at that.
 const forgetting = time.Second
 
 func newAgent(spec nodespec.Spec) *agent {
-	a := &agent{
+	return &agent{
 		spec: spec, ports: neighbour.NewPorts(), servers: map[netip.Addr]Server{}, states: map[netip.Addr]State{},
-		claims: map[netip.Addr][]neighbour.Claim{}, machines: map[neighbour.MAC]netip.Addr{}, write: writeRedirects, forget: forget, forgot: make(chan struct{}, 1),
+		claims: map[netip.Addr][]neighbour.Claim{}, machines: map[neighbour.MAC]netip.Addr{}, write: writeRedirects, forget: forget,
 	}
-	a.forgot <- struct{}{}
-	return a
 }
 
 // close ends the answering, and takes away what leads to the API server.
@@ -271,18 +270,13 @@ func (a *agent) redirect(want []redirect, now time.Time) error {
 // forgetMoved drops what the kernel knows of connections to the addresses that have moved. It may know a hundred thousand of others, and is asked
 // for all of them; nothing waits for that.
 func (a *agent) forgetMoved(now time.Time) {
-	if len(a.moved) == 0 || now.Sub(a.forgotten) < forgetting {
-		return
-	}
-	select {
-	case <-a.forgot:
-	default:
+	if len(a.moved) == 0 || now.Sub(a.forgotten) < forgetting || !a.dropping.TryLock() {
 		return
 	}
 	moved := a.moved
 	a.moved, a.forgotten = nil, now
 	go func() {
-		defer func() { a.forgot <- struct{}{} }()
+		defer a.dropping.Unlock()
 		for _, address := range moved {
 			if err := a.forget(address); err != nil {
 				klog.Infof("%s: %v", Name, err) // they end by themselves, later

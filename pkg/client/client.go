@@ -260,7 +260,7 @@ func tlsConfig(e Endpoint, address string) (*tls.Config, error) {
 		if e.Accepts != nil {
 			config.VerifyConnection = func(state tls.ConnectionState) error {
 				if err := e.Accepts(state.PeerCertificates[0]); err != nil {
-					return &unacceptedError{err}
+					return fmt.Errorf("%w: %w", ErrUntrusted, err)
 				}
 				return nil
 			}

@@ -132,3 +132,35 @@ func listen(t *testing.T, serve func(net.Conn)) string {
 	}()
 	return listener.Addr().String()
 }
+
+// TestAccepts: who the CA vouches for is judged besides, and one who is refused is not the one expected.
+func TestAccepts(t *testing.T) {
+	ca, err := pki.NewCA("machines", time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	leaf, err := ca.Issue(pki.Spec{CN: "w1", Usage: pki.Both, TTL: time.Hour, IPs: []netip.Addr{netip.MustParseAddr("127.0.0.1")}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pair := tls.Certificate{Certificate: [][]byte{leaf.Cert.Raw}, PrivateKey: leaf.Key}
+	roots := x509.NewCertPool()
+	roots.AddCert(ca.Cert)
+	var seen *x509.Certificate
+	e := Endpoint{Address: listen(t, serveTLS(pair)), Cert: pair, CA: roots, Accepts: func(cert *x509.Certificate) error {
+		seen = cert
+		return errors.New("it was taken out of the cluster")
+	}}
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	if _, err := Dial(ctx, e); !errors.Is(err, ErrUntrusted) || !strings.Contains(err.Error(), "it was taken out of the cluster") {
+		t.Errorf("refused: %v", err)
+	}
+	if !leaf.Cert.Equal(seen) {
+		t.Errorf("judged was %v", seen)
+	}
+	e.Accepts = func(*x509.Certificate) error { return nil }
+	if _, err := Dial(ctx, e); errors.Is(err, ErrUntrusted) {
+		t.Errorf("accepted: %v", err)
+	}
+}

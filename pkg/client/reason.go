@@ -33,11 +33,6 @@ type unverifiedError struct{ error }
 
 func (e unverifiedError) Unwrap() error { return e.error }
 
-// unacceptedError is why Endpoint.Accepts has refused a machine.
-type unacceptedError struct{ why error }
-
-func (e *unacceptedError) Error() string { return e.why.Error() }
-
 type fingerprintError struct{ want, got string }
 
 func (e *fingerprintError) Error() string {
@@ -78,14 +73,11 @@ func reasonOf(err error) error {
 		}
 	}
 	var fingerprint *fingerprintError
-	var unaccepted *unacceptedError
 	var verify *tls.CertificateVerificationError
 	var name x509.HostnameError
 	switch {
 	case errors.As(err, &fingerprint):
 		return fmt.Errorf("%w: %w; compare with the fingerprint on the machine's console", ErrUntrusted, fingerprint)
-	case errors.As(err, &unaccepted):
-		return fmt.Errorf("%w: %w", ErrUntrusted, unaccepted)
 	case errors.As(err, &name):
 		return fmt.Errorf("%w: %w; name the machine with --server-name", ErrUntrusted, name)
 	case errors.As(err, &verify):

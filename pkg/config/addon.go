@@ -3,6 +3,7 @@ package config
 import (
 	"fmt"
 	"strings"
+	"time"
 )
 
 // Addon is the document of one add-on: objects that the control plane keeps in the cluster, and the rights with which it does. There may be
@@ -33,6 +34,8 @@ type AddonSpec struct {
 	// Requires is what the add-on needs of the cluster. What is not there keeps all of it from being applied.
 	Requires AddonRequires `yaml:"requires"`
 }
+
+func (a *Addon) defaults() { a.Spec.HealthyWithin = Duration(10 * time.Minute) }
 
 // AddonRegistry is a registry that has the artefact of an add-on. What comes from it is believed by its digest.
 type AddonRegistry struct {

@@ -8,7 +8,6 @@ import (
 	"reflect"
 	"strconv"
 	"strings"
-	"time"
 	"unicode/utf8"
 
 	"go.yaml.in/yaml/v3"
@@ -241,7 +240,7 @@ func (c *Config) kinds() []kind {
 		}, present: func() bool { return c.Cluster != nil }},
 		{name: "Network", target: func() any { return &c.Network }, present: func() bool { return true }},
 		{name: kindAddon, target: func() any {
-			c.Addons = append(c.Addons, Addon{Spec: AddonSpec{HealthyWithin: Duration(10 * time.Minute)}})
+			c.Addons = append(c.Addons, Addon{})
 			return &c.Addons[len(c.Addons)-1]
 		}},
 	}

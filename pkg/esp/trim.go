@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"path"
 	"slices"
 	"strings"
@@ -177,23 +178,21 @@ func untwin(fs storage, folder string) error {
 	if err != nil {
 		return err
 	}
-	rank := func(f fileName) int { // the higher stays; less than 0: it is not ours
-		entry, ours := slot.ParseEntry(f.text)
-		switch {
-		case ours && entry.Failed():
-			return 1002
-		case ours && !entry.Trial:
-			return 1001
-		case ours:
-			return 1000 - min(entry.Left, 999)
-		case path.Ext(f.text) == unfinished:
-			return 0
+	rank := func(f fileName) int { // the highest stays
+		switch entry, ours := slot.ParseEntry(f.text); {
+		case !ours: // it is not whole
+			return math.MinInt
+		case entry.Failed():
+			return 2
+		case !entry.Trial:
+			return 1
+		default:
+			return -entry.Left
 		}
-		return -1
 	}
 	byCluster := map[uint32][]fileName{}
 	for _, f := range d.files() {
-		if f.first != 0 && rank(f) >= 0 {
+		if _, ours := slot.ParseEntry(f.text); f.first != 0 && (ours || path.Ext(f.text) == unfinished) {
 			byCluster[f.first] = append(byCluster[f.first], f)
 		}
 	}

@@ -3,6 +3,7 @@ package esp
 import (
 	"bytes"
 	"fmt"
+	"iter"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -61,11 +62,7 @@ func TestTrim(t *testing.T) {
 		if len(recorded.all) == 0 {
 			t.Error("nothing was written")
 		}
-		for done := range len(recorded.all) + 1 {
-			state := bytes.Clone(before)
-			for _, w := range recorded.all[:done] {
-				copy(state[w.at:], w.data)
-			}
+		for done, state := range recorded.cuts(before) {
 			if err := os.WriteFile(image, state, 0o600); err != nil {
 				t.Fatal(err)
 			}
@@ -113,6 +110,22 @@ type writes struct {
 type written struct {
 	at   int64
 	data []byte
+}
+
+// cuts are the disk as it was before, after none of the writes, after the first, and so on: as the power leaves it.
+func (w *writes) cuts(before []byte) iter.Seq2[int, []byte] {
+	return func(yield func(int, []byte) bool) {
+		state := bytes.Clone(before)
+		for done := range len(w.all) + 1 {
+			if done > 0 {
+				last := w.all[done-1]
+				copy(state[last.at:], last.data)
+			}
+			if !yield(done, state) {
+				return
+			}
+		}
+	}
 }
 
 func (w *writes) ReadAt(p []byte, at int64) (int, error) { return copy(p, w.content[at:]), nil }
@@ -168,11 +181,7 @@ func TestUntwin(t *testing.T) {
 			if err := untwin(recorded, slot.Folder); err != nil || len(recorded.all) == 0 {
 				t.Fatalf("%s and %s: %d writes, %v", first, second, len(recorded.all), err)
 			}
-			for done := range len(recorded.all) + 1 {
-				state := bytes.Clone(content)
-				for _, w := range recorded.all[:done] {
-					copy(state[w.at:], w.data)
-				}
+			for done, state := range recorded.cuts(content) {
 				if err := os.WriteFile(image, state, 0o600); err != nil {
 					t.Fatal(err)
 				}

@@ -14,20 +14,13 @@ import (
 // Read reads a disk's table: the primary one, or the backup at the disk's end when that is damaged, as the kernel does (block/partitions/efi.c, with
 // "gpt" on its command line). A primary one that the disk cannot read at all is damaged, too.
 func Read(disk gpt.Device) (*gpt.Table, error) {
-	table, err := gpt.Read(disk)
-	if err == nil {
-		return table, nil
-	}
-	if again, second := gpt.Read(lostPrimary{disk}); second == nil {
-		return again, nil
-	}
-	return nil, err
+	return gpt.Read(lostPrimary{disk})
 }
 
 // primarySize is as far as the primary table reaches at most, in bytes: 34 sectors of 4 KiB.
 const primarySize = 34 * 4096
 
-// lostPrimary is a disk that has zeros where the primary table cannot be read.
+// lostPrimary is a disk with zeros where the primary table cannot be read.
 type lostPrimary struct{ gpt.Device }
 
 // ReadAt reads what can be read.

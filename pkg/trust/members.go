@@ -106,11 +106,6 @@ func (b Book) Elsewhere(name, address string) string {
 	return b.Members[i].Name
 }
 
-// Left tells whether a machine of a name was taken out of the cluster after a time.
-func (b Book) Left(name string, after time.Time) bool {
-	return slices.ContainsFunc(b.Revoked, func(r Revocation) bool { return r.Machine == name && r.At.After(after) })
-}
-
 // Open are the tickets that can still be used.
 func (b Book) Open(now time.Time) []Ticket {
 	return slices.DeleteFunc(slices.Clone(b.Tickets), func(t Ticket) bool { return !now.Before(t.Expires) })
