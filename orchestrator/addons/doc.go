@@ -8,7 +8,8 @@
 // Everything follows from three values: the documents (a file that machined replaces, nodespec.Addons, and beside it the artefacts that they
 // name, which machined brings into a folder; they are unpacked here, package artifact), the record of each add-on, which
 // holds its inventory (a ConfigMap in orlop-addons, record.go), and the live objects. object.go reads manifests, stage.go orders them,
-// health.go judges objects; pass.go looks at one add-on once, without waiting for anything, and run.go repeats that.
+// health.go judges objects; pass.go looks at one add-on once, without waiting for anything, run.go repeats that, and before.go
+// has an add-on go back to the manifests that were healthy.
 //
 // An object belongs to the add-on that its label orlop.dev/addon names. One that is there without the label is somebody else's and is
 // refused, the cluster's own among them.
