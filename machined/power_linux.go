@@ -33,6 +33,8 @@ const (
 	defaultGrace = 60 * time.Second
 	// restTime is what unmounting, wiping and the like have beyond that.
 	restTime = 30 * time.Second
+	// wipeTime is what a reset has beyond that: STATE is overwritten, 256 MiB.
+	wipeTime = 60 * time.Second
 )
 
 // goDown lets the machine go down and returns at once, so that the caller can be answered. Only the first request counts.
@@ -68,10 +70,12 @@ func (m *machine) takeDown(r powerRequest) {
 				m.say("going down: " + message)
 			},
 		}
+		total := r.grace + restTime
 		if len(r.wipe) > 0 {
+			total += wipeTime
 			c.Wipe = func(ctx context.Context) error { return m.wipe(ctx, r.wipe) }
 		}
-		if err := power.New(c).Down(r.to, r.grace+restTime); err != nil {
+		if err := power.New(c).Down(r.to, total); err != nil {
 			m.say(err.Error()) // the watchdog is not fed any more and ends it
 		}
 	})

@@ -200,7 +200,7 @@ func (m *machine) place() (upgrade.Place, error) {
 			case layout.ESP:
 				p.ESP = part.Path
 			case label:
-				p.Root, p.Number, p.Size = part.Path, part.Number, int64(part.Size)
+				p.Root, p.Number, p.Size, p.UUID = part.Path, part.Number, int64(part.Size), part.UUID
 			case layout.RootA, layout.RootB:
 				p.Running = part.Path
 			}
@@ -406,8 +406,16 @@ func (a upgradeAPI) Rollback(ctx context.Context, _ *api.RollbackRequest) (*api.
 	defer a.m.writing.Unlock()
 	asked := slot.BackAsked{Entries: entries, Reason: "rollback asked by " + caller(ctx), At: time.Now()}
 	now, _ := a.m.upgrade.Get()
-	if _, _, err := slot.Step(a.m.release.Version, now.Record, asked); err != nil { // before a pod has to leave for nothing
+	next, _, err := slot.Step(a.m.release.Version, now.Record, asked)
+	if err != nil { // before a pod has to leave for nothing
 		return nil, status.Errorf(codes.FailedPrecondition, "rollback: %v", err)
+	}
+	where, err := a.m.place()
+	if err != nil {
+		return nil, status.Errorf(codes.FailedPrecondition, "rollback refused: %v", err)
+	}
+	if err := where.Whole(next.From, a.m.esp); err != nil {
+		return nil, status.Errorf(codes.FailedPrecondition, "rollback refused: version %s, to which it would go back, would not start: %v; upgrade to a newer version", next.From, err)
 	}
 	if err := a.m.leave(); err != nil {
 		return nil, status.Errorf(codes.FailedPrecondition, "rollback refused: %v", err)

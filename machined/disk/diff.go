@@ -181,7 +181,7 @@ func (g GrowFilesystem) String() string {
 	return fmt.Sprintf("grow the file system of %s (%s) to %s", g.Label, g.Target, layout.FormatSize(g.Size))
 }
 
-// Wipe empties a partition, so that the next boot makes its file system anew.
+// Wipe empties a partition, so that the next boot makes its file system anew. Its content is unreachable then, but still there.
 type Wipe struct {
 	Label  string
 	Device string
@@ -189,10 +189,25 @@ type Wipe struct {
 
 func (w Wipe) String() string { return "wipe " + w.Label + " (" + w.Device + ")" }
 
+// Erase has the content of a partition that was wiped go. STATE has the machine's keys, and is overwritten; of DATA, which would take
+// hours, the disk is only told that it is not needed: what is secret there is encrypted with keys of STATE.
+type Erase struct {
+	Label  string
+	Device string
+}
+
+func (e Erase) String() string {
+	if e.Label == layout.State {
+		return "overwrite " + e.Label + " (" + e.Device + ")"
+	}
+	return "discard " + e.Label + " (" + e.Device + ")"
+}
+
 // Reset lists what a reset of some of our volumes does, by their labels. They must be unmounted by then. DATA goes first: a reset
 // that is cut short leaves a machine that is still configured and can be reset again, never one with a new identity and old data.
+// What may take long comes after that, and of it the keys first.
 func Reset(have Have, labels []string) []reconcile.Op {
-	var ops []reconcile.Op
+	var ops, slow []reconcile.Op
 	for _, label := range []string{layout.Data, layout.State} {
 		if !slices.Contains(labels, label) {
 			continue
@@ -201,9 +216,10 @@ func Reset(have Have, labels []string) []reconcile.Op {
 			for _, p := range d.Partitions {
 				if p.Label == label && ours(p.Entry) && !p.Content.blank() {
 					ops = append(ops, Wipe{Label: label, Device: p.Path})
+					slow = slices.Insert(slow, 0, reconcile.Op(Erase{Label: label, Device: p.Path}))
 				}
 			}
 		}
 	}
-	return ops
+	return append(ops, slow...)
 }

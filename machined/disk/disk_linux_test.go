@@ -186,8 +186,24 @@ func TestResetOnRealDisk(t *testing.T) {
 		}
 	}
 	unmount(t)
+	const key, at = "a key that nobody may find again", 20 << 20
+	stateDevice, err := os.OpenFile(mkfstest.Disk+"4", os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stateDevice.Close()
+	if _, err := stateDevice.WriteAt([]byte(key), at); err != nil {
+		t.Fatal(err)
+	}
+	if err := stateDevice.Sync(); err != nil {
+		t.Fatal(err)
+	}
 	for _, op := range Reset(facts(t, s), []string{layout.Data, layout.State}) {
 		do(t, op)
+	}
+	left := make([]byte, len(key))
+	if _, err := stateDevice.ReadAt(left, at); err != nil || !bytes.Equal(left, make([]byte, len(key))) {
+		t.Errorf("of the key there is left %q, %v", left, err)
 	}
 	if left := Reset(facts(t, s), []string{layout.Data, layout.State}); len(left) > 0 {
 		t.Errorf("after the reset there is left:\n%s", printed(left, nil))

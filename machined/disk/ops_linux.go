@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"unsafe"
 
+	"github.com/siderolabs/go-blockdevice/v2/block"
 	"golang.org/x/sys/unix"
 
 	"github.com/orlop-os/orlop/pkg/layout"
@@ -75,17 +76,33 @@ func (g GrowFilesystem) Do(context.Context) error {
 	return nil
 }
 
-// Do removes the signatures first, then tells the disk that the rest is not needed. A disk that cannot forget keeps
-// the old data, unreachable but there; that is no error.
+// Do removes the signatures.
 func (w Wipe) Do(context.Context) error {
 	device, err := parttable.WipePartition(w.Device)
+	if err == nil {
+		err = device.Close()
+	}
 	if err != nil {
 		return fmt.Errorf("%s: cannot wipe %s: %w", w.Device, w.Label, err)
 	}
+	return nil
+}
+
+// Do overwrites or discards. A disk that cannot discard keeps the old data of DATA; that is no error.
+func (e Erase) Do(context.Context) error {
+	device, err := block.NewFromPath(e.Device, block.OpenForWrite(), block.OpenAssertNotMounted())
+	if err != nil {
+		return fmt.Errorf("%s: cannot erase %s: %w", e.Device, e.Label, err)
+	}
 	defer device.Close()
 	length, err := device.GetSize()
+	if err == nil && e.Label == layout.State {
+		if _, err = device.WipeRange(0, length); err == nil {
+			err = device.File().Sync()
+		}
+	}
 	if err != nil {
-		return fmt.Errorf("%s: cannot wipe %s: %w", w.Device, w.Label, err)
+		return fmt.Errorf("%s: cannot erase %s: %w", e.Device, e.Label, err)
 	}
 	everything := [2]uint64{0, length}
 	_, _, _ = unix.Syscall(unix.SYS_IOCTL, device.File().Fd(), unix.BLKDISCARD, uintptr(unsafe.Pointer(&everything[0])))

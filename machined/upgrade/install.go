@@ -6,6 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
+
+	"github.com/google/uuid"
 
 	"github.com/orlop-os/orlop/pkg/bundle"
 	"github.com/orlop-os/orlop/pkg/esp"
@@ -23,6 +26,8 @@ type Place struct {
 	Label  string // its label: ROOT-A or ROOT-B
 	Number int    // its number in the table
 	Size   int64  // bytes
+	// UUID is the GUID of that partition, by which its boot image finds it.
+	UUID uuid.UUID
 	// Running is the root partition that runs: "/dev/vda2".
 	Running string
 }
@@ -149,6 +154,43 @@ func (i Installer) do(ctx context.Context, all []operation) error {
 		if err := op.do(); err != nil {
 			return fmt.Errorf("upgrade: cannot %s: %w", op.name, err)
 		}
+	}
+	return nil
+}
+
+// Whole reads all of the version in the other slot. It is an error if that would not start: who goes back to it by hand would have the
+// machine try it for ever, because its entry has no tries that could be used up.
+func (p Place) Whole(version string, from *esp.Partition) error {
+	root, err := os.Open(p.Root)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	there := bundle.Copy{Root: root}
+	err = from.Version(version, func(uki io.Reader, statement []byte) error {
+		content, err := io.ReadAll(uki)
+		there.Envelope, there.UKI = statement, bytes.NewReader(content)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if there.Envelope == nil {
+		return fmt.Errorf("the ESP has no signed statement of version %s, which says what it has to be", version)
+	}
+	s, err := there.Whole()
+	if err != nil {
+		return err
+	}
+	if s.Version != version {
+		return fmt.Errorf("the statement of version %s is one of version %s", version, s.Version)
+	}
+	params, err := verity.Parse(s.Root)
+	if err != nil {
+		return err
+	}
+	if params.PartUUID() != p.UUID {
+		return fmt.Errorf("its boot image looks for partition %s, %s (%s) is %s", params.PartUUID(), p.Root, p.Label, p.UUID)
 	}
 	return nil
 }

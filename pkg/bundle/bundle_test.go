@@ -127,6 +127,10 @@ func TestCopy(t *testing.T) {
 	if err != nil || !bytes.Equal(got.Bytes(), root) || string(uki) != "a kernel" {
 		t.Errorf("%d bytes of root, UKI %q, %v", got.Len(), uki, err)
 	}
+	whole, err := copied(disk, "a kernel").Whole()
+	if err != nil || whole != r.Statement {
+		t.Errorf("%+v, %v", whole, err)
+	}
 	stranger, err := NewKey()
 	if err != nil {
 		t.Fatal(err)
@@ -137,7 +141,19 @@ func TestCopy(t *testing.T) {
 	if _, _, err := copied(disk, "A kernel").Check(trust); !errors.Is(err, ErrDamaged) {
 		t.Errorf("another boot image: %v", err)
 	}
+	for name, bad := range map[string]Copy{
+		"another boot image":  copied(disk, "A kernel"),
+		"a shorter one":       copied(disk, "a kerne"),
+		"a shorter partition": copied(root[:len(root)-1], "a kernel"),
+	} {
+		if _, err := bad.Whole(); !errors.Is(err, ErrDamaged) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
 	disk[7]++
+	if _, err := copied(disk, "a kernel").Whole(); !errors.Is(err, ErrDamaged) {
+		t.Errorf("another root: %v", err)
+	}
 	if _, _, err := copied(disk, "a kernel").Check(trust); !errors.Is(err, ErrDamaged) {
 		t.Errorf("another root: %v", err)
 	}

@@ -107,6 +107,29 @@ func (c Copy) Check(trust Trust) (digest string, size int64, err error) {
 	return digest, size, err
 }
 
+// Whole reads all of it, and returns what its statement says of it. It is an error if the parts are not what that promises. Who has
+// signed it is not asked: a key that was trusted when the version came may be replaced since.
+func (c Copy) Whole() (Statement, error) {
+	s, err := unproved(c.Envelope)
+	if err != nil {
+		return Statement{}, err
+	}
+	for _, p := range []struct {
+		name string
+		want Part
+		from io.ReaderAt
+	}{{"root image", s.RootImage, c.Root}, {"unified kernel image", s.UKI, c.UKI}} {
+		read := newChecked(io.NewSectionReader(p.from, 0, p.want.Size), p.want)
+		if _, err := io.Copy(io.Discard, read); err != nil {
+			return s, cut(p.name, err)
+		}
+		if err := read.done(p.name); err != nil {
+			return s, err
+		}
+	}
+	return s, nil
+}
+
 // check reads a bundle to its end, and keeps nothing.
 func check(from io.Reader, trust Trust) error {
 	r, err := Open(from, trust)
