@@ -350,7 +350,7 @@ func TestClientGoneIsSeenBehind(t *testing.T) {
 func TestMessageLimit(t *testing.T) {
 	b := newBed(t)
 	c := b.dial(pki.RoleAdmin)
-	_, err := c.Config.Apply(t.Context(), &api.ApplyRequest{Documents: make([]byte, maxMessage+1)}, grpc.MaxCallSendMsgSize(2*maxMessage))
+	_, err := c.Config.Apply(t.Context(), &api.ApplyRequest{Documents: make([]byte, maxRequest+1)}, grpc.MaxCallSendMsgSize(2*maxRequest))
 	if status.Code(err) != codes.ResourceExhausted {
 		t.Errorf("got %v", err)
 	}
@@ -506,6 +506,40 @@ func TestExpiryEndsCalls(t *testing.T) {
 	}
 }
 
+// TestClockEndsCalls: a clock that is set past the end of a certificate ends the calls that go on with it.
+func TestClockEndsCalls(t *testing.T) {
+	b := newBed(t)
+	leaf := mustLeaf(t, b.operator, pki.Spec{CN: "a", O: []string{pki.RoleReader}, Usage: pki.Client, TTL: day})
+	store := newStore(b.dir)
+	held, _, release, err := store.hold(t.Context(), []*x509.Certificate{leaf.Cert, b.operator.Cert})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer release()
+	store.endExpired(time.Now())
+	if held.Err() != nil {
+		t.Errorf("ended before: %v", context.Cause(held))
+	}
+	store.endExpired(leaf.Cert.NotAfter)
+	if cause := context.Cause(held); cause == nil || !strings.Contains(cause.Error(), "expired at") {
+		t.Errorf("got %v", cause)
+	}
+}
+
+// TestHealthAsksTheGateFirst: whoever's certificate gives no role is refused before his message is read.
+func TestHealthAsksTheGateFirst(t *testing.T) {
+	b := newBed(t)
+	conn := b.dial("none").Conn()
+	stream, err := conn.NewStream(t.Context(), &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}, healthpb.Health_Check_FullMethodName)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// No message is sent.
+	if err := stream.RecvMsg(new(healthpb.HealthCheckResponse)); status.Code(err) != codes.PermissionDenied {
+		t.Errorf("got %v", err)
+	}
+}
+
 // TestCredentialsReload renews the server's certificate, and then breaks the files: the last good ones stay in use.
 func TestCredentialsReload(t *testing.T) {
 	b := newBed(t)
@@ -535,34 +569,126 @@ func TestCredentialsReload(t *testing.T) {
 }
 
 func TestConnectionLimits(t *testing.T) {
-	l := newLimitListener(nil, 2, 3, 1, 4)
+	l := newLimitListener(nil, 2, 3, 8, 1, 4)
 	now := time.Now()
-	one, two := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
+	one, two, three := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2"), netip.MustParseAddr("192.0.2.3")
+	var all []*limitedConn
 	for i, c := range []struct {
-		addr netip.Addr
-		want bool
-	}{{one, true}, {one, true}, {one, false}, {two, true}, {two, false}} {
-		if got := l.take(c.addr, now); got != c.want {
-			t.Errorf("step %d: got %v, want %v", i, got, c.want)
+		addr   netip.Addr
+		taken  bool
+		proved bool
+	}{{one, true, true}, {one, true, true}, {one, false, false}, {two, true, true}, {two, true, false}, {three, true, false}} {
+		conn := &limitedConn{list: l, addr: c.addr}
+		taken, oldest := l.take(conn, now)
+		if taken != c.taken || oldest != nil {
+			t.Fatalf("step %d: taken: %v, in the place of %v", i, taken, oldest)
+		}
+		if taken {
+			all = append(all, conn)
+		}
+		if err := conn.prove(); taken && (err == nil) != c.proved {
+			t.Errorf("step %d: %v", i, err)
 		}
 	}
-	l.give(one)
-	if !l.take(two, now) || l.take(one, now) {
-		t.Error("a place that was given back is taken by the wrong one")
+	l.give(all[0])
+	if err := all[4].prove(); err != nil {
+		t.Errorf("a place that was given back is not taken: %v", err)
+	}
+	for _, c := range all[1:] {
+		l.give(c)
+	}
+	if l.sum != 0 || len(l.waiting) != 0 {
+		t.Errorf("%d and %d are counted, and all have gone", l.sum, len(l.waiting))
+	}
+}
+
+// TestSilentMakeRoom: those who connect and show no certificate take no place from those who do; the oldest goes when one more comes.
+func TestSilentMakeRoom(t *testing.T) {
+	l := newLimitListener(nil, 8, 2, 3, 1, 8)
+	now, addr := time.Now(), netip.MustParseAddr("192.0.2.1")
+	come := func() (conn, oldest *limitedConn) {
+		conn = &limitedConn{list: l, addr: addr}
+		taken, oldest := l.take(conn, now)
+		if !taken {
+			t.Fatal("a connection was refused")
+		}
+		return conn, oldest
+	}
+	proved, _ := come()
+	if err := proved.prove(); err != nil {
+		t.Fatal(err)
+	}
+	first, _ := come()
+	come()
+	come()
+	_, oldest := come()
+	if oldest != first {
+		t.Errorf("%v made room, not the oldest", oldest)
+	}
+	l.give(first)
+	if err := first.prove(); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("one that made room: %v", err)
+	}
+}
+
+// TestHandshakeIsShort: a client cannot have much held before it has shown a certificate.
+func TestHandshakeIsShort(t *testing.T) {
+	here, there := net.Pipe()
+	defer here.Close()
+	go func() {
+		defer there.Close()
+		_, _ = there.Write(make([]byte, maxHandshake+1)) // it ends when here is closed
+	}()
+	conn := &limitedConn{Conn: here, list: newLimitListener(nil, 8, 8, 8, 1, 8), left: maxHandshake}
+	n, err := io.Copy(io.Discard, conn)
+	if n != maxHandshake || !errors.Is(err, errTooLong) {
+		t.Errorf("%d bytes, %v", n, err)
+	}
+}
+
+// TestCallsOfOne: one certificate can make so many calls at once, and takes none from others.
+func TestCallsOfOne(t *testing.T) {
+	c := callers{now: map[string]int{}}
+	var leave []func()
+	for range 3 {
+		done, err := c.enter("a", 3)
+		if err != nil {
+			t.Fatal(err)
+		}
+		leave = append(leave, done)
+	}
+	if _, err := c.enter("a", 3); err == nil || !strings.Contains(err.Error(), "3 calls of your certificate go on") {
+		t.Errorf("a fourth: %v", err)
+	}
+	other, err := c.enter("b", 3)
+	if err != nil {
+		t.Error(err)
+	}
+	leave[0]()
+	again, err := c.enter("a", 3)
+	if err != nil {
+		t.Errorf("after one has ended: %v", err)
+	}
+	for _, done := range append(leave[1:], other, again) {
+		done()
+	}
+	if len(c.now) != 0 {
+		t.Errorf("%v are counted, and none go on", c.now)
 	}
 }
 
 // TestConnectionPace: an address that comes too often is refused until time has passed, another one is not, and who has gone is
 // forgotten.
 func TestConnectionPace(t *testing.T) {
-	l := newLimitListener(nil, 2, 3, 1, 4)
+	l := newLimitListener(nil, 2, 3, 8, 1, 4)
 	now := time.Now()
 	one, two := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
 	comes := func(addr netip.Addr, after time.Duration) bool {
 		now = now.Add(after)
-		came := l.take(addr, now)
+		c := &limitedConn{list: l, addr: addr}
+		came, _ := l.take(c, now)
 		if came {
-			l.give(addr)
+			l.give(c)
 		}
 		return came
 	}

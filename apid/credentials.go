@@ -122,9 +122,7 @@ func (s *store) hold(ctx context.Context, chain []*x509.Certificate) (held conte
 	if !time.Now().Before(expiry) {
 		return nil, role, nil, errExpired(expiry)
 	}
-	held, end := context.WithCancelCause(ctx)
-	// A timer and not a deadline: a deadline would be told to machined, which would then end the call in its own words.
-	timer := time.AfterFunc(time.Until(expiry), func() { end(errExpired(expiry)) })
+	held, end := context.WithCancelCause(ctx) // no deadline: that would be told to machined, which would then end the call in its own words
 	call := &heldCall{chain: chain, end: end}
 	s.mu.Lock()
 	s.calls[call] = true
@@ -137,9 +135,19 @@ func (s *store) hold(ctx context.Context, chain []*x509.Certificate) (held conte
 		s.mu.Lock()
 		delete(s.calls, call)
 		s.mu.Unlock()
-		timer.Stop()
 		end(nil)
 	}, nil
+}
+
+// endExpired ends the calls of those whose certificate has expired by a clock that may have been set meanwhile.
+func (s *store) endExpired(now time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for call := range s.calls {
+		if expiry := call.chain[0].NotAfter; !now.Before(expiry) {
+			call.end(errExpired(expiry))
+		}
+	}
 }
 
 func errExpired(at time.Time) error {

@@ -55,6 +55,9 @@ func (c caller) metadata() metadata.MD {
 	)
 }
 
+// changes tells an operator or admin from those who may only look, or do one thing, and from machines.
+func (c caller) changes() bool { return !isNarrow(c.role) && c.role >= api.Role_ROLE_OPERATOR }
+
 // roleName is "admin", or "nobody".
 func (c caller) roleName() string { return strings.TrimPrefix(organisation(c.role), pki.RolePrefix) }
 
@@ -69,10 +72,11 @@ func callerOf(ctx context.Context) (caller, bool) {
 // gate stands before every call, whichever service it is for: it asks who calls, whether the role is enough, and
 // writes the audit line.
 type gate struct {
-	roles roleTable
-	store *store
-	log   *slog.Logger
-	judge api.DoorClient
+	roles   roleTable
+	store   *store
+	log     *slog.Logger
+	judge   api.DoorClient
+	callers callers
 }
 
 func (g *gate) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (resp any, err error) {
@@ -106,6 +110,15 @@ func (g *gate) pass(ctx context.Context, method string, call func(context.Contex
 	if err := refusal(g.roles.check(method, who.role)); err != nil {
 		return g.refused(ctx, "call refused", who, method, start, err)
 	}
+	most := maxCalls
+	if who.changes() {
+		most = maxCallsOperator
+	}
+	leave, err := g.callers.enter(who.origin, most)
+	if err != nil {
+		return g.refused(ctx, "call refused", who, method, start, status.Error(codes.ResourceExhausted, err.Error()))
+	}
+	defer leave()
 	err = call(context.WithValue(held, callerKey{}, who))
 	if ended := endedByDoor(held); err != nil && ended != nil {
 		return g.refused(ctx, "call ended", who, method, start, status.Error(codes.Unauthenticated, "the call was ended: "+ended.Error()))
@@ -143,6 +156,9 @@ func (g *gate) audit(what string, who caller, method string, start time.Time, er
 	g.log.Info(what, line...)
 }
 
+// maxReason is how much of a reason is recorded, in bytes: the caller's own words can be in it.
+const maxReason = 400
+
 // recordTime bounds having a refusal recorded.
 const recordTime = 2 * time.Second
 
@@ -154,7 +170,7 @@ func (g *gate) refused(ctx context.Context, what string, who caller, method stri
 	defer cancel()
 	_, err := g.judge.Refused(ctx, &api.RefusedRequest{
 		Subject: who.subject, Serial: who.serial, Role: who.roleName(), Peer: who.peer, Method: shown(method),
-		Outcome: status.Code(why).String(), Reason: status.Convert(why).Message(), DurationNs: int64(time.Since(start)),
+		Outcome: status.Code(why).String(), Reason: printable.ASCII(status.Convert(why).Message(), maxReason), DurationNs: int64(time.Since(start)),
 	})
 	if err != nil {
 		g.log.Warn("audit: a refused call is not recorded", "method", method, "reason", status.Convert(err).Message())

@@ -53,6 +53,9 @@ func (d *door) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, er
 			err = d.pair(conn, info.State)
 		}
 	}
+	if limited, ok := raw.(*limitedConn); ok && err == nil {
+		err = limited.prove()
+	}
 	kept.closes.Store(true)
 	if err != nil {
 		switch {

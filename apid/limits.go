@@ -2,8 +2,10 @@ package apid
 
 import (
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -12,11 +14,16 @@ import (
 
 // What one client, and all together, may ask for.
 const (
-	maxMessage       = 4 << 20          // bytes of one message, in either direction
+	maxRequest       = 1<<20 + 64<<10   // bytes of one message of a client: a piece of an archive, or the documents, has 1 MiB at most
+	maxAnswer        = 4 << 20          // bytes of one message to a client
 	maxStreams       = 100              // calls at once on one connection
+	maxCalls         = 32               // calls at once by one certificate, with its renewals …
+	maxCallsOperator = 128              // … and by an operator's, who may call many machines through this one
 	maxHeader        = 16 << 10         // bytes of a call's headers
 	maxPerAddress    = 32               // connections at once from one address
-	maxConnections   = 256              // connections at once in all
+	maxConnections   = 256              // connections at once in all, of those who have shown a certificate
+	maxUnproved      = 128              // connections at once in all, of those who have not yet; the oldest makes room for the next
+	maxHandshake     = 32 << 10         // bytes that a client may send until it has
 	handshakeTimeout = 10 * time.Second // from the first byte to the end of TLS and HTTP/2 set-up
 	lingerTime       = time.Second      // how long a refused client may take to read why …
 	lingerBytes      = 64 << 10         // … and how much it may send meanwhile
@@ -34,17 +41,20 @@ const (
 )
 
 // limitListener refuses connections above a number in all, and above a number and a rate from one address, by closing them at once:
-// that costs a hundredth of a handshake, which a stranger can ask for, too.
+// that costs a hundredth of a handshake, which a stranger can ask for, too. Those who have shown no certificate yet are counted apart:
+// some addresses that only connect, and say nothing, take no place from those who do, and of their own each only until others want it.
 type limitListener struct {
 	net.Listener
 	perAddress, total int
+	unproved          int        // how many may be without a certificate
 	every             rate.Limit // connections a second from one address
 	burst             int
 
 	mu        sync.Mutex
 	addresses map[netip.Addr]*address
-	sum       int       // connections
-	swept     time.Time // when addresses were last looked through for those that can be forgotten
+	sum       int            // connections with a certificate
+	waiting   []*limitedConn // those without, the oldest first
+	swept     time.Time      // when addresses were last looked through for those that can be forgotten
 }
 
 // address is one that has a connection, or had one not long ago.
@@ -53,8 +63,8 @@ type address struct {
 	pace *rate.Limiter
 }
 
-func newLimitListener(l net.Listener, perAddress, total int, every rate.Limit, burst int) *limitListener {
-	return &limitListener{Listener: l, perAddress: perAddress, total: total, every: every, burst: burst, addresses: map[netip.Addr]*address{}}
+func newLimitListener(l net.Listener, perAddress, total, unproved int, every rate.Limit, burst int) *limitListener {
+	return &limitListener{Listener: l, perAddress: perAddress, total: total, unproved: unproved, every: every, burst: burst, addresses: map[netip.Addr]*address{}}
 }
 
 // Accept implements net.Listener.
@@ -64,37 +74,66 @@ func (l *limitListener) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		addr := remoteAddr(conn)
-		if l.take(addr, time.Now()) {
-			return &limitedConn{Conn: conn, release: sync.OnceFunc(func() { l.give(addr) })}, nil
+		c := &limitedConn{Conn: conn, list: l, addr: remoteAddr(conn), left: maxHandshake}
+		c.release = sync.OnceFunc(func() { l.give(c) })
+		taken, oldest := l.take(c, time.Now())
+		if oldest != nil {
+			_ = oldest.Close()
+		}
+		if taken {
+			return c, nil
 		}
 		// Closing is the whole answer; there is nobody to tell that it failed.
 		_ = conn.Close()
 	}
 }
 
-func (l *limitListener) take(addr netip.Addr, now time.Time) bool {
+// take takes a connection on, and returns the one that makes room for it, if one has to.
+func (l *limitListener) take(c *limitedConn, now time.Time) (taken bool, oldest *limitedConn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.sweepLocked(now)
-	a, known := l.addresses[addr]
+	a, known := l.addresses[c.addr]
 	if !known {
 		a = &address{pace: rate.NewLimiter(l.every, l.burst)}
-		l.addresses[addr] = a
+		l.addresses[c.addr] = a
 	}
-	if l.sum >= l.total || a.open >= l.perAddress || !a.pace.AllowN(now, 1) {
-		return false
+	if a.open >= l.perAddress || !a.pace.AllowN(now, 1) {
+		return false, nil
 	}
-	l.sum++
+	if len(l.waiting) >= l.unproved {
+		oldest = l.waiting[0]
+	}
+	l.waiting = append(l.waiting, c)
 	a.open++
-	return true
+	return true, oldest
 }
 
-func (l *limitListener) give(addr netip.Addr) {
+// prove counts a connection among those that have shown a certificate. It fails if there are too many.
+func (l *limitListener) prove(c *limitedConn) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.sum--
-	l.addresses[addr].open--
+	at := slices.Index(l.waiting, c)
+	if at < 0 {
+		return net.ErrClosed // to make room
+	}
+	if l.sum >= l.total {
+		return fmt.Errorf("%d connections are open; no more are taken", l.sum)
+	}
+	l.waiting = slices.Delete(l.waiting, at, at+1)
+	l.sum++
+	return nil
+}
+
+func (l *limitListener) give(c *limitedConn) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if at := slices.Index(l.waiting, c); at >= 0 {
+		l.waiting = slices.Delete(l.waiting, at, at+1)
+	} else {
+		l.sum--
+	}
+	l.addresses[c.addr].open--
 }
 
 // sweepLocked forgets, from time to time, the addresses that would be new ones again.
@@ -127,7 +166,34 @@ func remoteAddr(conn net.Conn) netip.Addr {
 
 type limitedConn struct {
 	net.Conn
+	list    *limitListener
+	addr    netip.Addr
 	release func()
+	left    int  // bytes that may still come before it is proved
+	proved  bool // set by the goroutine that reads, before others do
+}
+
+// prove says that the client has shown a certificate. It fails if there are too many connections.
+func (c *limitedConn) prove() error {
+	err := c.list.prove(c)
+	c.proved = err == nil
+	return err
+}
+
+// errTooLong ends a handshake in which a client sends much more than a certificate.
+var errTooLong = fmt.Errorf("the client has sent more than %d KiB, and no certificate", maxHandshake>>10)
+
+// Read implements net.Conn.
+func (c *limitedConn) Read(b []byte) (int, error) {
+	if c.proved {
+		return c.Conn.Read(b)
+	}
+	if c.left <= 0 {
+		return 0, errTooLong
+	}
+	n, err := c.Conn.Read(b[:min(len(b), c.left)])
+	c.left -= n
+	return n, err
 }
 
 // Close implements net.Conn.
@@ -142,4 +208,27 @@ func (c *limitedConn) CloseWrite() error {
 		return half.CloseWrite()
 	}
 	return errors.New("connection: cannot close its sending half: it is not TCP")
+}
+
+// callers counts the calls that go on, by who makes them: each of them is a stream to machined, of which there are so many and no more.
+type callers struct {
+	mu  sync.Mutex
+	now map[string]int
+}
+
+// enter counts one more call, until leave is called. It fails if the caller makes too many.
+func (c *callers) enter(who string, most int) (leave func(), err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.now[who] >= most {
+		return nil, fmt.Errorf("%d calls of your certificate go on; end one of them first", most)
+	}
+	c.now[who]++
+	return func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if c.now[who]--; c.now[who] == 0 {
+			delete(c.now, who)
+		}
+	}, nil
 }

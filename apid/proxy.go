@@ -13,7 +13,18 @@ import (
 )
 
 // proxy hands calls on to machined, message by message, in both directions at once, without looking into them.
-type proxy struct{ backend grpc.ClientConnInterface }
+type proxy struct {
+	backend grpc.ClientConnInterface // for operators and admins
+	lookers grpc.ClientConnInterface // for all others
+}
+
+// to is the connection for a caller's calls.
+func (p *proxy) to(who caller) grpc.ClientConnInterface {
+	if who.changes() {
+		return p.backend
+	}
+	return p.lookers
+}
 
 // everyCall is the shape of a method that may stream both ways; to HTTP/2 the other shapes are cases of it.
 var everyCall = grpc.StreamDesc{ServerStreams: true, ClientStreams: true}
@@ -27,7 +38,7 @@ func (p *proxy) handle(_ any, down grpc.ServerStream) error {
 	method, _ := grpc.MethodFromServerStream(down)
 	ctx, cancel := context.WithCancel(metadata.NewOutgoingContext(down.Context(), who.metadata()))
 	defer cancel()
-	up, err := p.backend.NewStream(ctx, &everyCall, method)
+	up, err := p.to(who).NewStream(ctx, &everyCall, method)
 	if err != nil {
 		return unavailable(err)
 	}

@@ -37,20 +37,20 @@ const stopGrace = 2 * time.Second
 
 // Serve answers until ctx ends, then gives the calls going on a moment to end. It returns nil when it was told to stop.
 func Serve(ctx context.Context, o Options) error {
-	backend, err := grpc.NewClient("unix:"+o.Backend,
-		grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithDefaultCallOptions(grpc.ForceCodecV2(newCodec()), grpc.MaxCallRecvMsgSize(maxMessage), grpc.MaxCallSendMsgSize(maxMessage)),
-		grpc.WithReadBufferSize(transportBuffer), grpc.WithWriteBufferSize(transportBuffer),
-		grpc.WithDisableServiceConfig(), grpc.WithDisableRetry(), grpc.WithIdleTimeout(0),
-	)
+	backend, err := connect(o.Backend)
 	if err != nil {
-		return fmt.Errorf("machined's socket %s: cannot use: %w", o.Backend, err)
+		return err
 	}
 	defer func() { _ = backend.Close() }() // nothing can be done about a failure, and nothing depends on it
+	lookers, err := connect(o.Backend)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = lookers.Close() }()
 
 	log := slog.New(slog.NewJSONHandler(o.Log, nil))
 	store := newStore(o.Dir)
-	server, status := newServer(store, log, backend)
+	server, status := newServer(store, log, backend, lookers)
 
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
@@ -60,30 +60,46 @@ func Serve(ctx context.Context, o Options) error {
 		<-ctx.Done()
 		stopServer(server)
 	}()
-	limited := newLimitListener(o.Listener, maxPerAddress, maxConnections, NewPerAddress, NewAtOnce)
+	limited := newLimitListener(o.Listener, maxPerAddress, maxConnections, maxUnproved, NewPerAddress, NewAtOnce)
 	if err := server.Serve(limited); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
 		return fmt.Errorf("apid: cannot serve on %s: %w", o.Listener.Addr(), err)
 	}
 	return nil
 }
 
-func newServer(store *store, log *slog.Logger, backend grpc.ClientConnInterface) (*grpc.Server, *health.Server) {
+// connect makes a connection to machined, which takes so many calls at once over each, and lets others wait.
+func connect(socket string) (*grpc.ClientConn, error) {
+	backend, err := grpc.NewClient("unix:"+socket,
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithDefaultCallOptions(grpc.ForceCodecV2(newCodec()), grpc.MaxCallRecvMsgSize(maxAnswer), grpc.MaxCallSendMsgSize(maxRequest)),
+		grpc.WithReadBufferSize(transportBuffer), grpc.WithWriteBufferSize(transportBuffer),
+		grpc.WithDisableServiceConfig(), grpc.WithDisableRetry(), grpc.WithIdleTimeout(0),
+	)
+	if err != nil {
+		return nil, fmt.Errorf("machined's socket %s: cannot use: %w", socket, err)
+	}
+	return backend, nil
+}
+
+// newServer makes the server. Calls of those who may only look, and of machines, go over a connection of their own: however many there are,
+// an operator's call has a place, and so has what apid itself asks machined.
+func newServer(store *store, log *slog.Logger, backend, lookers grpc.ClientConnInterface) (*grpc.Server, *health.Server) {
 	judge := api.NewDoorClient(backend)
-	g := &gate{roles: newRoleTable(), store: store, log: log, judge: judge}
+	g := &gate{roles: newRoleTable(), store: store, log: log, judge: judge, callers: callers{now: map[string]int{}}}
 	server := grpc.NewServer(
 		grpc.Creds(newDoor(store.tlsConfig(), log, judge)),
 		grpc.ForceServerCodecV2(newCodec()),
 		grpc.UnaryInterceptor(g.unary), grpc.StreamInterceptor(g.stream),
-		grpc.UnknownServiceHandler((&proxy{backend: backend}).handle),
+		grpc.UnknownServiceHandler((&proxy{backend: backend, lookers: lookers}).handle),
 		grpc.ConnectionTimeout(handshakeTimeout),
 		grpc.MaxConcurrentStreams(maxStreams), grpc.MaxHeaderListSize(maxHeader),
-		grpc.MaxRecvMsgSize(maxMessage), grpc.MaxSendMsgSize(maxMessage),
+		grpc.MaxRecvMsgSize(maxRequest), grpc.MaxSendMsgSize(maxAnswer),
 		grpc.ReadBufferSize(transportBuffer), grpc.WriteBufferSize(transportBuffer),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: keepaliveMin, PermitWithoutStream: true}),
 		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionIdle: maxIdle, Time: keepaliveTime, Timeout: keepaliveTimeout}),
 	)
 	status := health.NewServer()
-	healthpb.RegisterHealthServer(server, status)
+	server.RegisterService(healthService(), status)
 	reflectionpb.RegisterServerReflectionServer(server, reflection.NewServerV1(reflection.ServerOptions{Services: services{}}))
 	return server, status
 }
@@ -105,15 +121,22 @@ type watcher struct {
 	last    string
 }
 
+// expiredEvery is how long a call may go on after the certificate of who made it has expired.
+const expiredEvery = time.Second
+
 func (w *watcher) run(ctx context.Context) {
 	changes := make(chan struct{}, 1)
 	go w.watchBackend(ctx, changes)
 	go w.watchFiles(ctx, changes)
+	tick := time.NewTicker(expiredEvery)
+	defer tick.Stop()
 	for {
 		w.report()
 		select {
 		case <-ctx.Done():
 			return
+		case now := <-tick.C:
+			w.store.endExpired(now)
 		case <-changes:
 		}
 	}

@@ -124,3 +124,12 @@ func (t *tool) audit(after uint64, follow bool, do func(line []byte) error) erro
 
 // clean makes a text of a certificate or of somebody's request fit for a terminal.
 func clean(text string) string { return printable.Text(text) }
+
+// cleanLines does the same with each line of a text.
+func cleanLines(text string) string {
+	lines := strings.Split(text, "\n")
+	for i, line := range lines {
+		lines[i] = clean(line)
+	}
+	return strings.Join(lines, "\n")
+}

@@ -71,7 +71,7 @@ func (t *tool) report(err error) int {
 	if t.node != "" {
 		prefix = "" // each line begins with the machine
 	}
-	t.errorln(prefix + message(err))
+	t.errorln(prefix + cleanLines(message(err)))
 	if hint != "" {
 		t.errorln("hint: " + hint)
 	}

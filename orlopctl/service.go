@@ -129,7 +129,7 @@ func (t *tool) printLine(line *api.LogLine) error {
 	})
 }
 
-func logLine(line *api.LogLine) string { return stamp(line.Time) + "  " + line.Text }
+func logLine(line *api.LogLine) string { return stamp(line.Time) + "  " + clean(line.Text) }
 
 // priorities are syslog's names (RFC 5424, section 6.2.1).
 var priorities = [...]string{"emerg", "alert", "crit", "err", "warning", "notice", "info", "debug"}
@@ -146,5 +146,5 @@ func kernelLine(line *api.LogLine) string {
 	if int(line.Priority) < len(priorities) {
 		priority = priorities[line.Priority]
 	}
-	return fmt.Sprintf("%s  %-7s  %s", stamp(line.Time), priority, line.Text)
+	return fmt.Sprintf("%s  %-7s  %s", stamp(line.Time), priority, clean(line.Text))
 }

@@ -199,5 +199,5 @@ func (t *tool) eventsCommand() *cobra.Command {
 }
 
 func eventLine(e *api.Event) string {
-	return fmt.Sprintf("%s  %-9s %-20s %s", stamp(e.Time), e.Kind, e.Source, e.Message)
+	return fmt.Sprintf("%s  %-9s %-20s %s", stamp(e.Time), clean(e.Kind), clean(e.Source), clean(e.Message))
 }
