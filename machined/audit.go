@@ -51,10 +51,17 @@ func (m *machine) record(c audit.Call) {
 	if m.audit == nil {
 		return
 	}
+	c.Method = printable.ASCII(c.Method, 200)
+	if c.Reason = printable.Text(c.Reason); len(c.Reason) > maxReason { // the caller's own words are in it
+		c.Reason = strings.ToValidUTF8(c.Reason[:maxReason], "") + "…"
+	}
 	if err := m.audit.Append(time.Now(), c); err != nil {
 		m.events.add("audit", "failure", err.Error())
 	}
 }
+
+// maxReason is how much of a reason is recorded, in bytes.
+const maxReason = 400
 
 // guard stands before every call that comes from apid.
 type guard struct {
@@ -112,9 +119,25 @@ func (g guard) pass(ctx context.Context, method string, call func() (target stri
 		if err != nil {
 			c.Reason = status.Convert(err).Message()
 		}
-		g.m.record(c)
+		if c.Role == "admin" || c.Role == "operator" {
+			g.m.record(c)
+		} else {
+			g.m.recordBounded(c)
+		}
 	}
 	return err
+}
+
+// recordBounded records a call that was refused, or of somebody who may only look, or of a machine: not more than refusals allow.
+func (m *machine) recordBounded(c audit.Call) {
+	recorded, before := m.refusals.next(cmp.Or(c.Serial, networkOf(c.Peer)))
+	if !recorded {
+		return
+	}
+	if before > 0 {
+		c.Reason = strings.TrimPrefix(fmt.Sprintf("%s (and %d more of this caller before it)", c.Reason, before), " ")
+	}
+	m.record(c)
 }
 
 // target is what a call is about, where its method alone does not say it. It may come from somebody whose call is refused.
@@ -176,7 +199,7 @@ func enum(value fmt.Stringer, prefix string) string {
 	return strings.ToLower(strings.TrimPrefix(value.String(), prefix))
 }
 
-// refusals bounds what is recorded of calls that are refused: the record holds some twenty thousand calls, and whoever has any certificate could
+// refusals bounds what is recorded of calls that are refused, and of those who may change nothing: the record holds some twenty thousand calls, and whoever has any certificate could
 // have all others forgotten. Those that are left out are counted.
 type refusals struct {
 	tries
@@ -206,16 +229,8 @@ func (r *refusals) next(who string) (record bool, before int) {
 }
 
 func (a doorAPI) Refused(_ context.Context, r *api.RefusedRequest) (*api.RefusedResponse, error) {
-	recorded, before := a.m.refusals.next(cmp.Or(r.Serial, networkOf(r.Peer)))
-	if !recorded {
-		return &api.RefusedResponse{}, nil
-	}
-	reason := r.Reason
-	if before > 0 {
-		reason = fmt.Sprintf("%s (and %d more of this caller before it)", reason, before)
-	}
-	a.m.record(audit.Call{
-		Subject: r.Subject, Serial: r.Serial, Role: r.Role, Peer: r.Peer, Method: r.Method, Outcome: r.Outcome, Reason: reason,
+	a.m.recordBounded(audit.Call{
+		Subject: r.Subject, Serial: r.Serial, Role: r.Role, Peer: r.Peer, Method: r.Method, Outcome: r.Outcome, Reason: r.Reason,
 		Duration: time.Duration(r.DurationNs),
 	})
 	return &api.RefusedResponse{}, nil

@@ -71,6 +71,41 @@ func TestGuard(t *testing.T) {
 	}
 }
 
+// TestRecordIsBounded: who may only look has not more than so many calls recorded, of which each is short, and an operator has all.
+func TestRecordIsBounded(t *testing.T) {
+	l, err := audit.Open(t.TempDir(), audit.DefaultSize, audit.DefaultFiles)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := &machine{audit: l, desk: newDesk(), refusals: newRefusals()}
+	g := guard{m: m, audited: apid.Mutates()}
+	for role, most := range map[string]int{"operator": 200, "reader": 62} {
+		ctx := metadata.NewIncomingContext(t.Context(), metadata.Pairs(apid.MetadataSerial, role, apid.MetadataRole, role))
+		for range 200 {
+			_ = g.pass(ctx, api.Machine_ListFiles_FullMethodName, func() (string, error) {
+				return "", status.Error(codes.InvalidArgument, strings.Repeat("<\x1b", 1<<10))
+			})
+		}
+		lines := 0
+		err := l.Read(0, func(_ uint64, line []byte) error {
+			var e audit.Entry
+			if err := json.Unmarshal(line, &e); err != nil {
+				return err
+			}
+			if e.Role == role {
+				lines++
+			}
+			if len(e.Reason) > maxReason+100 || strings.Contains(e.Reason, "\x1b") || len(line) > 8*maxReason {
+				t.Fatalf("%d bytes of reason, %d in all", len(e.Reason), len(line))
+			}
+			return nil
+		})
+		if err != nil || lines < 60 || lines > most {
+			t.Errorf("%s: %d calls are recorded, %v", role, lines, err)
+		}
+	}
+}
+
 // TestRefusalsAreBounded: who is refused again and again does not fill the record, and is counted.
 func TestRefusalsAreBounded(t *testing.T) {
 	r := newRefusals()

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -107,6 +108,9 @@ func (a machineAPI) ListFiles(ctx context.Context, r *api.ListFilesRequest) (*ap
 // looksAt does what reads a file. It returns in time, even if that does not, and when the machine goes down: an open file would keep its
 // disk from being unmounted.
 func (m *machine) looksAt(ctx context.Context, path string, read func(context.Context) error) error {
+	if len(path) >= unix.PathMax { // it would be repeated in the error, and in the record
+		return status.Errorf(codes.InvalidArgument, "a path of %d bytes leads nowhere: the kernel knows none longer than %d", len(path), unix.PathMax-1)
+	}
 	select {
 	case m.reads <- struct{}{}:
 	default:

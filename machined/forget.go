@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/supervise"
 	"github.com/orlop-os/orlop/pkg/trust"
@@ -37,8 +38,11 @@ const (
 	// forgetLooks is how often in a row a Node must not be there: five minutes, in which what was not in force at once is tried again
 	// (lookAgain) some times.
 	forgetLooks = 5
-	// forgetTime bounds deleting Nodes; the API server may be down. In this time no machine that is invited meanwhile has made its Node.
-	forgetTime = 15 * time.Second
+	// forgetTime bounds deleting Nodes: a process, which takes seconds to begin where a processor is slow, and an API server that may be down.
+	forgetTime = time.Minute
+	// forgetMade is how long after it was looked who has the name a Node may be made that is deleted all the same: the API servers hear a moment
+	// later whom they refuse. A machine that is invited meanwhile under that name has made none by then.
+	forgetMade = 15 * time.Second
 )
 
 // forgetting is how far it is with the Nodes of removed machines. The zero value knows of none.
@@ -177,6 +181,7 @@ func (m *machine) lookForGone(ctx context.Context) bool {
 
 // forget deletes the Nodes of machines that were taken out, but those whose name somebody has again, and says which were there.
 func (m *machine) forget(ctx context.Context, names []string) (there []string, err error) {
+	asked := time.Now() // before it is looked who has the names
 	now, _ := m.config.Get()
 	of := m.electorate(now)
 	heard, silent := m.learnRolls(ctx, of.others, of.majority()-of.one())
@@ -200,7 +205,7 @@ func (m *machine) forget(ctx context.Context, names []string) (there []string, e
 	if m.forgetting.nodes != nil {
 		return m.forgetting.nodes(ctx, names)
 	}
-	return ask[[]string](ctx, m, paths.UserControllers, "forget-nodes", names)
+	return ask[[]string](ctx, m, paths.UserControllers, "forget-nodes", nodespec.ForgetOrder{Names: names, MadeBefore: asked.Add(forgetMade)})
 }
 
 // stillGone is what an API server is told of what counts no more: a revocation names its machine only while nobody has the name again, because

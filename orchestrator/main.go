@@ -14,7 +14,7 @@
 //
 //	orchestrator save-data     keeps what etcd holds for the version that runs, writes a nodespec.DataSaved (etcd.Commands)
 //	orchestrator drain         reads a nodespec.DrainOrder, evicts the node's pods, writes a nodespec.Drained
-//	orchestrator forget-nodes  reads names of Nodes (a JSON list), deletes those that are there, writes their names; on a control plane
+//	orchestrator forget-nodes  reads a nodespec.ForgetOrder, deletes those Nodes that are there, writes their names; on a control plane
 //	orchestrator canary        makes a pod's sandbox and takes it away again, or says why it cannot
 //
 // And for whoever looks after the cluster's data (etcd.Commands), some with a file as descriptor 3:
@@ -164,11 +164,11 @@ func drainNode(ctx context.Context, dirs layout.Dirs, in io.Reader, out io.Write
 
 // forgetNodes deletes Nodes, and says which of them were there.
 func forgetNodes(ctx context.Context, dirs layout.Dirs, in io.Reader, out io.Writer) error {
-	var names []string
-	if err := json.NewDecoder(in).Decode(&names); err != nil {
-		return fmt.Errorf("the names cannot be decoded: %w", err)
+	var order nodespec.ForgetOrder
+	if err := json.NewDecoder(in).Decode(&order); err != nil {
+		return fmt.Errorf("the order cannot be decoded: %w", err)
 	}
-	there, err := early.ForgetNodes(ctx, dirs, names)
+	there, err := early.ForgetNodes(ctx, dirs, order)
 	if err != nil {
 		return err
 	}

@@ -133,7 +133,7 @@ func removedNodes(ctx context.Context, t *testing.T, m machine, admin kubernetes
 	revoked(`[{"origin": "12ab"}]`)
 	waitUser(ctx, t, again, user.Username)
 
-	there, err := early.ForgetNodes(ctx, m.dirs, []string{name, "never-there"})
+	there, err := early.ForgetNodes(ctx, m.dirs, nodespec.ForgetOrder{Names: []string{name, "never-there"}, MadeBefore: time.Now().Add(time.Minute)})
 	if err != nil || !slices.Equal(there, []string{name}) {
 		t.Errorf("forgotten: %v, %v", there, err)
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/orlop-os/orlop/orchestrator/component"
 	"github.com/orlop-os/orlop/orchestrator/layout"
+	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
 // nodeController is the service account of upstream's controller that looks after Nodes; it may delete them, and pods.
@@ -21,7 +22,7 @@ const nodeController = "node-controller"
 
 // ForgetNodes deletes Nodes and then their pods, so that Kubernetes makes others of them, and returns which Nodes were there. A Node that is
 // not there is forgotten; pods of it go all the same. It works beside the process of the controllers, with whose identity it begins.
-func ForgetNodes(ctx context.Context, dirs layout.Dirs, names []string) ([]string, error) {
+func ForgetNodes(ctx context.Context, dirs layout.Dirs, order nodespec.ForgetOrder) ([]string, error) {
 	rights := func(context.Context) error { return nil } // a refusal is an answer here
 	who, err := begin(ctx, Namespaces, dirs, rights, component.Announce(func(string, bool, string) {}))
 	if err != nil {
@@ -32,21 +33,29 @@ func ForgetNodes(ctx context.Context, dirs layout.Dirs, names []string) ([]strin
 	if client == nil {
 		return nil, fmt.Errorf("Nodes: cannot be deleted: the API server does not answer: %w", context.Cause(ctx))
 	}
-	return forgetNodes(ctx, client, names, settled)
+	return forgetNodes(ctx, client, order, settled)
 }
 
 // forgetNodes looks again for what was there: until the API server has seen that its certificate counts no more, the node may make its Node
 // anew. One that does so without end is for who looks next.
-func forgetNodes(ctx context.Context, client kubernetes.Interface, names []string, every time.Duration) (there []string, err error) {
+func forgetNodes(ctx context.Context, client kubernetes.Interface, order nodespec.ForgetOrder, every time.Duration) (there []string, err error) {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
 	var failed []error
-	look := names
+	look := order.Names
 	for range 3 {
 		var was []string
 		for _, name := range look {
-			switch err := client.CoreV1().Nodes().Delete(ctx, name, metav1.DeleteOptions{}); {
-			case err == nil:
+			node, err := client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
+			if err == nil && node.CreationTimestamp.After(order.MadeBefore) {
+				continue // it is another machine's, and so are its pods
+			}
+			if err == nil {
+				same := metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(node.UID))}
+				err = client.CoreV1().Nodes().Delete(ctx, name, same)
+			}
+			switch {
+			case err == nil, apierrors.IsConflict(err): // made anew at this moment
 				was = append(was, name)
 			case !apierrors.IsNotFound(err):
 				failed = append(failed, fmt.Errorf("Node %s: cannot be deleted: %w", name, err))

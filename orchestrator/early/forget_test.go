@@ -13,6 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
 	core "k8s.io/client-go/testing"
+
+	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
 // TestForgetNodes: Nodes that are there go with their pods, also one that is made anew at once, and none is an error that is not there.
@@ -21,7 +23,11 @@ func TestForgetNodes(t *testing.T) {
 	pod := func(name, node string) *corev1.Pod {
 		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "n", UID: types.UID(name)}, Spec: corev1.PodSpec{NodeName: node}}
 	}
-	client := fake.NewClientset(node("w1"), node("w2"), node("m1"), pod("a", "w1"), pod("b", "w3"), pod("c", "m1"))
+	asked := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	later := node("w4") // another machine has the name
+	later.CreationTimestamp = metav1.NewTime(asked.Add(time.Second))
+	order := func(names ...string) nodespec.ForgetOrder { return nodespec.ForgetOrder{Names: names, MadeBefore: asked} }
+	client := fake.NewClientset(node("w1"), node("w2"), node("m1"), later, pod("a", "w1"), pod("b", "w3"), pod("c", "m1"), pod("d", "w4"))
 	// The fake knows no selectors of fields.
 	client.PrependReactor("list", "pods", func(a core.Action) (bool, runtime.Object, error) {
 		all, err := client.Tracker().List(corev1.SchemeGroupVersion.WithResource("pods"), corev1.SchemeGroupVersion.WithKind("Pod"), "")
@@ -48,23 +54,25 @@ func TestForgetNodes(t *testing.T) {
 		}
 		return false, nil, nil
 	})
-	there, err := forgetNodes(t.Context(), client, []string{"w1", "w2", "w3"}, time.Millisecond)
+	there, err := forgetNodes(t.Context(), client, order("w1", "w2", "w3", "w4"), time.Millisecond)
 	if err != nil || !slices.Equal(there, []string{"w1", "w2"}) {
 		t.Errorf("%v, %v", there, err)
 	}
 	left, err := client.CoreV1().Nodes().List(t.Context(), metav1.ListOptions{})
-	if err != nil || len(left.Items) != 1 || left.Items[0].Name != "m1" {
+	if err != nil || len(left.Items) != 2 || left.Items[0].Name != "m1" || left.Items[1].Name != "w4" {
 		t.Errorf("%v, %v", left, err)
 	}
-	if _, err := client.CoreV1().Pods("n").Get(t.Context(), "c", metav1.GetOptions{}); err != nil {
-		t.Error(err)
+	for _, name := range []string{"c", "d"} {
+		if _, err := client.CoreV1().Pods("n").Get(t.Context(), name, metav1.GetOptions{}); err != nil {
+			t.Error(err)
+		}
 	}
 	for _, name := range []string{"a", "b"} {
 		if _, err := client.CoreV1().Pods("n").Get(t.Context(), name, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 			t.Errorf("pod %s of a Node that is gone: %v", name, err)
 		}
 	}
-	if there, err := forgetNodes(t.Context(), client, []string{"w1"}, time.Hour); err != nil || len(there) != 0 {
+	if there, err := forgetNodes(t.Context(), client, order("w1"), time.Hour); err != nil || len(there) != 0 {
 		t.Errorf("%v, %v", there, err)
 	}
 }

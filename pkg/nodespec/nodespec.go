@@ -137,6 +137,13 @@ type DataRestored struct {
 	Dropped  int64     `json:"dropped"`  // revisions after it that are lost
 }
 
+// ForgetOrder is what `orchestrator forget-nodes` reads, as JSON.
+type ForgetOrder struct {
+	Names []string `json:"names"` // of Nodes
+	// MadeBefore: a Node that was made later is not one of a machine that was taken out, but of another one that has its name.
+	MadeBefore time.Time `json:"madeBefore"`
+}
+
 // DrainOrder is what `orchestrator drain` reads, as JSON. Without Refuse and Delete, a pod that its disruption budget does not let
 // go when the time is up stays where it is, and ends with the machine.
 type DrainOrder struct {
