@@ -458,6 +458,7 @@ func (m *machine) plan(ctx context.Context, before, next *config.Config) (outcom
 		return outcome{}, fmt.Errorf("network: cannot plan: %w", err)
 	}
 	out.add("network", lines)
+	out.add("firewall", firewallDryRun(before, next))
 	services, err := m.wantedServices(next)
 	if err != nil {
 		return outcome{}, err

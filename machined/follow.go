@@ -71,6 +71,9 @@ func (m *machine) settle(ctx context.Context, c *config.Config, state network.St
 		return nil
 	}
 	var problems []error
+	if err := m.convergeFirewall(ctx, c); err != nil {
+		problems = append(problems, err)
+	}
 	want := networkConfig(c)
 	if have, _ := m.networkConfig.Get(); !reflect.DeepEqual(have, want) {
 		m.networkConfig.Set(want)

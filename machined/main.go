@@ -108,6 +108,7 @@ type machine struct {
 
 	applying  sync.Mutex // one configuration at a time
 	settling  sync.Mutex // one settle at a time
+	firewall  string     // the commands by which the kernel has its present rules; empty: none were given
 	stepping  sync.Mutex // one event of an upgrade at a time
 	writing   sync.Mutex // one system is received or written at a time: an upgrade, or an installation
 	looking   sync.Mutex // one look at what the disks hold at a time

@@ -231,6 +231,9 @@ func stepConfiguration(ctx context.Context, m *machine) error {
 		m.events.add("config", "config", "loaded from "+from)
 		m.config.Set(a)
 		m.note(a.documents, by)
+		if err := m.convergeFirewall(ctx, a.config); err != nil { // before there is a network; it is tried again (settle)
+			m.say(err.Error())
+		}
 		return nil
 	}
 	m.takeSeed(ctx)

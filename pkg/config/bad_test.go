@@ -74,3 +74,21 @@ func TestBadShowsNoSecret(t *testing.T) {
 		}
 	}
 }
+
+// TestUnquotedShowsNoSecret: a secret that begins as an alias, an anchor or a tag does is not repeated.
+func TestUnquotedShowsNoSecret(t *testing.T) {
+	for _, value := range []string{"*Hunter2", "&Hunter2 x", "!Hunter2", "!Hunter2 x", "!!Hunter2 x"} {
+		text := "apiVersion: orlop.dev/v1alpha1\nkind: Cluster\nmetadata: {name: c}\nspec:\n  secretsEncryptionKey: " + value + "\n"
+		if _, problems := Parse("", []byte(text)); len(problems) == 0 || strings.Contains(problems.Error(), "Hunter2") {
+			t.Errorf("%s: %v", value, problems)
+		}
+		merged, err := Merge([]byte(text), []byte(text))
+		if err == nil {
+			_, problems := Parse("", merged)
+			err = problems
+		}
+		if strings.Contains(err.Error(), "Hunter2") {
+			t.Errorf("%s, as a patch: %v", value, err)
+		}
+	}
+}

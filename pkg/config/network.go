@@ -24,7 +24,39 @@ type NetworkSpec struct {
 	DNS DNS `yaml:"dns"`
 	// NTP says who knows the time.
 	NTP NTP `yaml:"ntp"`
+	// Firewall has the kernel drop what nobody has to begin with the machine. Without it (not even empty), whatever listens on the machine can be reached.
+	Firewall *Firewall `yaml:"firewall,omitempty"`
 }
+
+// Firewall has the kernel drop what nobody has to begin with the machine. Let in are: everybody to the management API (TCP port 50000), and on a control-plane machine to the Kubernetes API (6443); the cluster's control-plane machines to the other ports that they need; packets between pods of different machines; pods to the machine that they run on; DHCP, ICMP, and answers to what the machine began. What goes to pods, also through a node port, a hostPort or an address of a load balancer, is not for the firewall but for network policies and Services' loadBalancerSourceRanges.
+type Firewall struct {
+	// Allow says, for each port once, who may reach it too; a port that would be open to everybody is open to these alone, and to the control-plane machines.
+	Allow []FirewallRule `yaml:"allow,omitempty"`
+}
+
+// FirewallRule says who may reach a port.
+type FirewallRule struct {
+	// Port is the port on the machine, 1 to 65535.
+	Port int `yaml:"port" jsonschema:"required"`
+	// Protocol of the port.
+	Protocol Transport `yaml:"protocol"`
+	// From are the networks that may; 0.0.0.0/0 and ::/0 are everybody.
+	From []netip.Prefix `yaml:"from" jsonschema:"required"`
+}
+
+// Transport is a protocol with ports.
+type Transport string
+
+// The protocols.
+const (
+	TransportTCP Transport = "tcp"
+	TransportUDP Transport = "udp"
+)
+
+// Names lists the protocols.
+func (Transport) Names() []string { return []string{string(TransportTCP), string(TransportUDP)} }
+
+func (r *FirewallRule) defaults() { r.Protocol = TransportTCP }
 
 // Link is one network interface, found by its name or by its hardware address.
 type Link struct {

@@ -185,6 +185,9 @@ func nextDocument(decoder *yaml.Decoder) (n *yaml.Node, err error) {
 // syntaxError takes the line out of the YAML library's message ("yaml: line 3: …").
 func syntaxError(err error) (line int, reason string) {
 	reason = strings.TrimPrefix(oneLine(err), "yaml: ")
+	if before, _, ok := strings.Cut(reason, "unknown anchor '"); ok { // its name may be a secret that nobody quoted
+		reason = before + "an alias (*) to an anchor that is not there; quote a value that begins so"
+	}
 	if rest, ok := strings.CutPrefix(reason, "line "); ok {
 		if number, text, ok := strings.Cut(rest, ": "); ok {
 			if n, err := strconv.Atoi(number); err == nil {
@@ -214,12 +217,13 @@ func (p *parser) narrow(n *yaml.Node, depth int) bool {
 	case depth > MaxDepth:
 		p.at(n, "kind", wrong{reason: fmt.Sprintf("nested more than %d levels deep", MaxDepth)})
 		return false
+	// Their names are not repeated: a secret without quotes that begins so is taken for one.
 	case n.Kind == yaml.AliasNode:
-		p.at(n, "", wrong{reason: fmt.Sprintf("the alias %s", quote("*"+n.Value)), expected: "the value itself", hint: "anchors and aliases are not accepted"})
+		p.at(n, "", wrong{reason: "an alias (*)", expected: "the value itself", hint: "anchors and aliases are not accepted; quote a value that begins so"})
 	case n.Anchor != "":
-		p.at(n, "", wrong{reason: fmt.Sprintf("the anchor %s", quote("&"+n.Anchor)), expected: "the value only", hint: "anchors and aliases are not accepted"})
+		p.at(n, "", wrong{reason: "an anchor (&)", expected: "the value only", hint: "anchors and aliases are not accepted; quote a value that begins so"})
 	case n.Style&yaml.TaggedStyle != 0:
-		p.at(n, "", wrong{reason: fmt.Sprintf("the tag %s", quote(n.Tag)), expected: "the value only", hint: "tags are not accepted"})
+		p.at(n, "", wrong{reason: "a tag (!)", expected: "the value only", hint: "tags are not accepted; quote a value that begins so"})
 	}
 	deep := true
 	for _, child := range n.Content {

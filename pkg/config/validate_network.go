@@ -3,6 +3,7 @@ package config
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 )
 
@@ -31,6 +32,44 @@ func (p *parser) network(n *Network) {
 			p.on(path, wrong{reason: fmt.Sprintf("%s %v", quote(server), err), expected: "a DNS name in lower case or an IP address"})
 		}
 		p.unique(path, "servers", server, i, seen)
+	}
+	if n.Spec.Firewall != nil {
+		p.firewall(spec+".firewall", n.Spec.Firewall)
+	}
+}
+
+func (p *parser) firewall(path string, f *Firewall) {
+	if c := p.cfg.Cluster; c != nil && c.Spec.Supplies(PartNetwork) {
+		p.on(path, wrong{
+			reason: "something else connects the pods (Cluster.spec.external), over links that only that knows",
+			hint:   "let that say who may reach the machine",
+		})
+	}
+	type door struct {
+		port     int
+		protocol Transport
+	}
+	seen := map[door]int{}
+	for i, r := range f.Allow {
+		at := fmt.Sprintf("%s.allow[%d]", path, i)
+		if r.Port < 1 || r.Port > 65535 {
+			p.on(at+".port", wrong{reason: fmt.Sprintf("%d is no port", r.Port), expected: "1 to 65535"})
+		}
+		if j, twice := seen[door{r.Port, r.Protocol}]; twice && !p.broken[at+".protocol"] {
+			p.on(at+".port", wrong{reason: fmt.Sprintf("%s port %d is also in allow[%d]", r.Protocol, r.Port, j), expected: "each port once, with all that may reach it in from"})
+		}
+		seen[door{r.Port, r.Protocol}] = i
+		if len(r.From) == 0 {
+			p.on(at+".from", wrong{reason: "nobody is named", expected: "at least one network; 0.0.0.0/0 and ::/0 are everybody"})
+		}
+		for j, from := range r.From {
+			if from.IsValid() && from != from.Masked() {
+				p.on(fmt.Sprintf("%s.from[%d]", at, j), wrong{reason: fmt.Sprintf("%s is an address in a network", from), expected: from.Masked().String() + ", or " + netip.PrefixFrom(from.Addr(), from.Addr().BitLen()).String()})
+			}
+			if from.IsValid() && slices.Contains(r.From[:j], from) {
+				p.on(fmt.Sprintf("%s.from[%d]", at, j), wrong{reason: fmt.Sprintf("%s is given twice", from)})
+			}
+		}
 	}
 }
 

@@ -1,0 +1,125 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/orlop-os/orlop/machined/firewall"
+	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/paths"
+	"github.com/orlop-os/orlop/pkg/quorum"
+	"github.com/orlop-os/orlop/pkg/reconcile"
+	"github.com/orlop-os/orlop/pkg/supervise"
+)
+
+// The links over which packets of pods come to the machine: of its own pods, and of others through a tunnel (orchestrator/podnetwork). And
+// the ports for pods of other machines, and for the resource metrics among control-plane machines (orchestrator/metrics).
+const (
+	podBridge, podTunnel = "cni0", "mesh0"
+	portWireGuard        = 51820
+	portVXLAN            = 8472
+	portMetrics          = 10261
+)
+
+// firewallConfig is what a configuration has the kernel let in; nil: everything.
+func firewallConfig(c *config.Config) *firewall.Config {
+	if c == nil || c.Network.Spec.Firewall == nil {
+		return nil
+	}
+	tcp := func(port int, from ...netip.Prefix) firewall.Rule {
+		return firewall.Rule{Protocol: string(config.TransportTCP), Port: port, From: from}
+	}
+	out := &firewall.Config{Open: []firewall.Rule{tcp(paths.PortApid)}}
+	var planes []netip.Prefix
+	if c.Cluster != nil {
+		spec := c.Cluster.Spec
+		for _, a := range slices.Concat(spec.ControlPlanes, spec.VirtualAddresses) {
+			planes = append(planes, netip.PrefixFrom(a, a.BitLen()))
+		}
+		if !worker(c) {
+			out.Open = append(out.Open, tcp(paths.PortKubernetes))
+		}
+		switch {
+		case len(planes) > 0:
+			out.Open = append(out.Open, tcp(paths.PortKubelet, planes...))
+		case worker(c): // where its control plane asks from is known to nobody
+			out.Open = append(out.Open, tcp(paths.PortKubelet))
+		}
+		if !worker(c) && len(planes) > 0 {
+			for _, port := range []int{quorum.ClientPort, quorum.PeerPort, portMetrics} {
+				out.Open = append(out.Open, tcp(port, planes...))
+			}
+		}
+		switch spec.Networks.Encapsulation {
+		case config.EncapsulationWireGuard:
+			out.Open = append(out.Open, firewall.Rule{Protocol: string(config.TransportUDP), Port: portWireGuard})
+		case config.EncapsulationVXLAN:
+			out.Open = append(out.Open, firewall.Rule{Protocol: string(config.TransportUDP), Port: portVXLAN})
+		case config.EncapsulationNone:
+			out.Pods = spec.Networks.Pods
+		}
+	}
+	var rules []firewall.Rule
+	for _, r := range c.Network.Spec.Firewall.Allow {
+		rules = append(rules, firewall.Rule{Protocol: string(r.Protocol), Port: r.Port, From: r.From})
+	}
+	out.Open = firewall.Allow(out.Open, rules, planes)
+	return out
+}
+
+// setFirewall is the operation that gives the kernel a table, or takes it away.
+type setFirewall struct {
+	m    *machine
+	want *firewall.Config
+}
+
+func (s setFirewall) String() string {
+	if s.want == nil {
+		return "let in everything"
+	}
+	return fmt.Sprintf("let in what %d rules say, and refuse the rest", len(s.want.Lines())-1)
+}
+
+// Do is all or nothing: nft(8) gives the kernel one transaction.
+func (s setFirewall) Do(ctx context.Context) error {
+	if err := s.m.kernel.LoadModules("nf_tables", "nft_ct", "nf_conntrack", "nft_reject_inet"); err != nil {
+		return fmt.Errorf("firewall: %w", err)
+	}
+	text := s.want.Commands(podBridge, podTunnel)
+	if _, err := s.m.reaper.RunCommand(ctx, supervise.Command{Args: []string{paths.Nft, "-f", "-"}, Stdin: []byte(text)}); err != nil {
+		return fmt.Errorf("firewall: %w", err)
+	}
+	s.m.firewall = text
+	return nil
+}
+
+// convergeFirewall has the kernel let in what a configuration (nil for none) says. Its callers hold m.settling, or come before who does. What
+// is in force is remembered, not read: nobody else has to do with the table.
+func (m *machine) convergeFirewall(ctx context.Context, c *config.Config) error {
+	ctx, cancel := context.WithTimeout(ctx, paceTimeout)
+	defer cancel()
+	want := firewallConfig(c)
+	return reconcile.Converge(ctx, reconcile.Config{
+		Name: "firewall", Report: m.report,
+		Diff: func(context.Context) ([]reconcile.Op, error) {
+			if want.Commands(podBridge, podTunnel) == m.firewall || want == nil && m.firewall == "" {
+				return nil, nil
+			}
+			return []reconcile.Op{setFirewall{m, want}}, nil
+		},
+	})
+}
+
+// firewallDryRun says what another configuration would have the kernel let in, if that is something else.
+func firewallDryRun(before, next *config.Config) []string {
+	have, want := firewallConfig(before), firewallConfig(next)
+	switch {
+	case have.Commands() == want.Commands():
+		return nil
+	case want == nil:
+		return []string{"let in everything"}
+	}
+	return want.Lines()
+}

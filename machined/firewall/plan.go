@@ -1,0 +1,157 @@
+package firewall
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+)
+
+// Table is the name of the table, of the inet family.
+const Table = "orlop_firewall"
+
+// Config is what is let in, beside what always is (see rules).
+type Config struct {
+	Open []Rule // each port once per protocol
+	// Pods are the ranges of pods whose packets come from other machines as they are, without a tunnel.
+	Pods []netip.Prefix
+}
+
+// Rule lets networks reach a port. From without any is everybody.
+type Rule struct {
+	Protocol string // "tcp" or "udp"
+	Port     int
+	From     []netip.Prefix
+}
+
+// String is "let in tcp port 9100 from 10.0.0.0/8".
+func (r Rule) String() string {
+	from := "everybody"
+	if len(r.From) > 0 {
+		from = list(r.From)
+	}
+	return fmt.Sprintf("let in %s port %d from %s", r.Protocol, r.Port, from)
+}
+
+// Allow lets more in by rules. One for a port that is open to everybody has it open to its networks alone, and to own: the cluster's
+// control-plane machines.
+func Allow(open, rules []Rule, own []netip.Prefix) []Rule {
+	out := slices.Clone(open)
+	for _, r := range rules {
+		at := slices.IndexFunc(out, func(o Rule) bool { return o.Port == r.Port && o.Protocol == r.Protocol })
+		switch {
+		case at < 0:
+			out = append(out, r)
+		case len(out[at].From) == 0:
+			out[at].From = slices.Concat(r.From, own)
+		default:
+			out[at].From = slices.Concat(r.From, out[at].From)
+		}
+	}
+	return out
+}
+
+// Lines says what is let in, for people; none for no firewall.
+func (c *Config) Lines() []string {
+	if c == nil {
+		return nil
+	}
+	var out []string
+	for _, r := range c.Open {
+		out = append(out, r.String())
+	}
+	if len(c.Pods) > 0 {
+		out = append(out, "let in what comes from pods in "+list(c.Pods))
+	}
+	return append(out, "refuse everything else that others begin")
+}
+
+// Absent are the commands that leave no firewall, whatever there was.
+const Absent = "add table inet " + Table + "\ndelete table inet " + Table + "\n"
+
+// Commands are the commands of nft(8), one transaction, that bring the firewall about; without one those that leave none. links are those
+// over which the machine's own pods come, and those of other machines through a tunnel.
+func (c *Config) Commands(links ...string) string {
+	if c == nil {
+		return Absent
+	}
+	var b strings.Builder
+	b.WriteString(Absent)
+	fmt.Fprintf(&b, "table inet %s {\n\tchain input {\n\t\ttype filter hook input priority filter; policy drop;\n", Table)
+	rule := func(format string, a ...any) { fmt.Fprintf(&b, "\t\t"+format+"\n", a...) }
+	rule("ct state established,related accept")
+	rule("iifname { %s } accept", quoted(append([]string{"lo"}, links...)))
+	rule("meta l4proto { icmp, ipv6-icmp } accept")
+	rule("ct status dnat accept")
+	// A server's answer is not the answer of a connection: it may come from another address than was asked (RFC 2131, 4.1; RFC 8415, 7.2).
+	rule("meta nfproto ipv4 udp dport 68 accept")
+	rule("ip6 saddr fe80::/10 udp dport 546 accept")
+	for _, r := range c.Open {
+		to := fmt.Sprintf("%s dport %d accept", r.Protocol, r.Port)
+		if len(r.From) == 0 {
+			rule("%s", to)
+		}
+		senders(r.From, func(match string) { rule("%s %s", match, to) })
+	}
+	senders(c.Pods, func(match string) { rule("%s accept", match) })
+	rule("meta l4proto tcp counter reject with tcp reset") // as where nothing listens: who has mistaken the port is told at once
+	rule("counter")
+	b.WriteString("\t}\n}\n")
+	return b.String()
+}
+
+// senders calls do with what matches the networks of each family that there are.
+func senders(from []netip.Prefix, do func(match string)) {
+	for _, family := range []struct {
+		name string
+		is4  bool
+	}{{"ip", true}, {"ip6", false}} {
+		var own []netip.Prefix
+		for _, p := range from {
+			if p.Addr().Is4() == family.is4 {
+				own = append(own, p)
+			}
+		}
+		own = outermost(own)
+		switch {
+		case len(own) == 0:
+		case own[0].Bits() == 0: // nft takes a range of everything for a mistake
+			do("meta nfproto " + map[bool]string{true: "ipv4", false: "ipv6"}[family.is4])
+		default:
+			do(fmt.Sprintf("%s saddr { %s }", family.name, list(own)))
+		}
+	}
+}
+
+// outermost are the networks that lie in no other one, in order: nft takes none twice in a set.
+func outermost(all []netip.Prefix) []netip.Prefix {
+	all = slices.SortedFunc(slices.Values(all), func(a, b netip.Prefix) int {
+		if a.Bits() != b.Bits() {
+			return a.Bits() - b.Bits()
+		}
+		return a.Addr().Compare(b.Addr())
+	})
+	var out []netip.Prefix
+	for _, p := range all {
+		if !slices.ContainsFunc(out, func(o netip.Prefix) bool { return o.Contains(p.Addr()) }) {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+func list(all []netip.Prefix) string {
+	var out []string
+	for _, p := range all {
+		out = append(out, p.String())
+	}
+	return strings.Join(out, ", ")
+}
+
+func quoted(names []string) string {
+	var out []string
+	for _, n := range names {
+		out = append(out, fmt.Sprintf("%q", n))
+	}
+	return strings.Join(out, ", ")
+}

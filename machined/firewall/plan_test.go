@@ -1,0 +1,76 @@
+package firewall
+
+import (
+	"flag"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+var update = flag.Bool("update", false, "rewrite the goldens under testdata")
+
+func prefixes(texts ...string) []netip.Prefix {
+	var out []netip.Prefix
+	for _, t := range texts {
+		out = append(out, netip.MustParsePrefix(t))
+	}
+	return out
+}
+
+// TestCommands shows the whole table.
+func TestCommands(t *testing.T) {
+	c := &Config{
+		Open: []Rule{
+			{Protocol: "tcp", Port: 50000},
+			{Protocol: "tcp", Port: 10250, From: prefixes("10.0.0.1/32", "2001:db8::1/128")},
+			{Protocol: "tcp", Port: 9100, From: prefixes("10.1.0.0/16", "10.0.0.0/8", "::/0", "2001:db8::/32")},
+			{Protocol: "udp", Port: 53, From: prefixes("0.0.0.0/0")},
+		},
+		Pods: prefixes("10.244.0.0/16", "fd00::/48"),
+	}
+	got := strings.Join(c.Lines(), "\n") + "\n\n" + c.Commands("cni0", "mesh0")
+	golden := filepath.Join("testdata", "commands.txt")
+	if *update {
+		if err := os.WriteFile(golden, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(golden)
+	if err != nil || got != string(want) {
+		t.Errorf("%v\n got %s\nwant %s", err, got, want)
+	}
+	var none *Config
+	if none.Commands("cni0") != Absent || none.Lines() != nil {
+		t.Errorf("without a firewall: %q, %q", none.Commands("cni0"), none.Lines())
+	}
+}
+
+// TestAllow: what is open to everybody becomes open to those named and the machines' own; what is not is open to those named, too.
+func TestAllow(t *testing.T) {
+	own := prefixes("10.0.0.1/32")
+	open := []Rule{{Protocol: "tcp", Port: 50000}, {Protocol: "tcp", Port: 10250, From: own}, {Protocol: "udp", Port: 51820}}
+	got := Allow(open, []Rule{
+		{Protocol: "tcp", Port: 50000, From: prefixes("10.9.0.0/16")},
+		{Protocol: "tcp", Port: 10250, From: prefixes("10.8.0.0/16")},
+		{Protocol: "tcp", Port: 51820, From: prefixes("10.7.0.0/16")},
+	}, own)
+	var lines []string
+	for _, r := range got {
+		lines = append(lines, r.String())
+	}
+	want := []string{
+		"let in tcp port 50000 from 10.9.0.0/16, 10.0.0.1/32",
+		"let in tcp port 10250 from 10.8.0.0/16, 10.0.0.1/32",
+		"let in udp port 51820 from everybody",
+		"let in tcp port 51820 from 10.7.0.0/16",
+	}
+	if !slices.Equal(lines, want) {
+		t.Errorf("got %q, want %q", lines, want)
+	}
+	if len(open[0].From) != 0 {
+		t.Error("the rules that were given have changed")
+	}
+}
