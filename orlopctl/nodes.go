@@ -40,7 +40,7 @@ var manners = map[string]manner{
 	"patch-config": inTurn, "confirm-config": inTurn, "service restart": inTurn, "image import": inTurn, "etcd defrag": inTurn, "etcd alarm disarm": inTurn, "upgrade": inTurn, "rollback": inTurn, "reboot": inTurn,
 	"shutdown": inTurn, "reset": inTurn,
 	"apply-config": single,
-	"trust revoke": together, "trust rotate-ca": together,
+	"trust revoke": together, "trust rotate-ca": together, "trust rotate-key": together,
 }
 
 // A machine passes on eight connections of one caller, and one that has ended keeps its place until both ends have let go.

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"strings"
 	"testing"
+
+	"github.com/spf13/cobra"
 )
 
 // TestManners: what is made on several machines exists, and what goes on is followed.
@@ -28,6 +30,27 @@ func TestManners(t *testing.T) {
 		if got, err := mannerOf(c, 2); got != want || (err == nil) != (want != notAtAll) {
 			t.Errorf("%s: %v, %v; want %v", line, got, err, want)
 		}
+	}
+}
+
+// TestMannersAsDocumented: a command whose help speaks of --nodes can be made with it.
+func TestMannersAsDocumented(t *testing.T) {
+	spoken := 0
+	var look func(c *cobra.Command)
+	look = func(c *cobra.Command) {
+		if strings.Contains(c.Long, "machines that --nodes names") || strings.Contains(c.Example, " -n 10.") {
+			spoken++
+			if manners[nameOf(c)] == notAtAll {
+				t.Errorf("%s: its help speaks of --nodes, with which it cannot be made", nameOf(c))
+			}
+		}
+		for _, below := range c.Commands() {
+			look(below)
+		}
+	}
+	look(new(tool).rootCommand())
+	if spoken < 3 {
+		t.Errorf("only %d commands were looked at", spoken)
 	}
 }
 
