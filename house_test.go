@@ -18,7 +18,7 @@ const module = "github.com/orlop-os/orlop"
 // where peers says so. It is a statement of policy: do not change it to make a build pass.
 var layers = [][]string{
 	{"pkg/...", ""}, // mechanisms; their own order is the next table's. The package at the root holds the documents
-	{"machined/disk", "machined/documents", "machined/network", "machined/host", "machined/console", "machined/credentials", "machined/power", "machined/upgrade", "machined/install", "machined/seed", "apid", "hack/qemu/..."},
+	{"machined/disk", "machined/documents", "machined/firewall", "machined/network", "machined/host", "machined/console", "machined/credentials", "machined/power", "machined/upgrade", "machined/install", "machined/seed", "apid", "hack/qemu/..."},
 	{"machined", "init", "imager/...", "orchestrator/...", "orlopctl/..."},
 	{"test/..."},
 }

@@ -411,7 +411,7 @@ func (m *machine) able(next *config.Config) error {
 		return fmt.Errorf("configuration refused, nothing was changed: memory: %d MiB are too little for Kubernetes; give the machine at least %d MiB", m.facts.Memory>>20, minMemory>>20)
 	}
 	state, _ := m.networkState.Get()
-	if err := unroutable(next, nodeAddresses(state)); err != nil {
+	if err := unroutable(next, nodeAddresses(next, state)); err != nil {
 		return fmt.Errorf("configuration refused, nothing was changed: %w", err)
 	}
 	if worker(next) {

@@ -130,6 +130,9 @@ func (g guard) pass(ctx context.Context, method string, call func() (target stri
 
 // recordBounded records a call that was refused, or of somebody who may only look, or of a machine: not more than refusals allow.
 func (m *machine) recordBounded(c audit.Call) {
+	if m.audit == nil {
+		return
+	}
 	recorded, before := m.refusals.next(cmp.Or(c.Serial, networkOf(c.Peer)))
 	if !recorded {
 		return

@@ -78,10 +78,11 @@ func (m *machine) consoleStatus() console.Status {
 	if stage.Waits != "" {
 		s.WaitsFor = append(s.WaitsFor, stage.Waits)
 	}
-	if now, _ := m.config.Get(); now.config != nil && now.config.Cluster != nil {
+	now, _ := m.config.Get()
+	if now.config != nil && now.config.Cluster != nil {
 		s.Kubernetes = m.release.Kubernetes
 	}
-	for _, a := range nodeAddresses(state) {
+	for _, a := range nodeAddresses(now.config, state) {
 		s.Addresses = append(s.Addresses, a.String())
 	}
 	for _, one := range list {

@@ -187,7 +187,7 @@ func TestCaptureIsOnRecord(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	g := guard{m: &machine{audit: l, desk: newDesk()}, audited: apid.Mutates()}
+	g := guard{m: &machine{audit: l, desk: newDesk(), refusals: newRefusals()}, audited: apid.Mutates()}
 	stream := &answers{ctx: t.Context(), request: &api.CaptureRequest{Link: "eth0"}}
 	err = g.stream(nil, stream, &grpc.StreamServerInfo{FullMethod: api.Debug_Capture_FullMethodName}, func(_ any, s grpc.ServerStream) error {
 		return s.RecvMsg(new(api.CaptureRequest))

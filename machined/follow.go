@@ -206,7 +206,7 @@ func (m *machine) wantedDoor(c *config.Config, state network.State) (credentials
 	if member, _ := m.membership.Get(); worker(c) && member.Joined {
 		given = member.held.machine
 	}
-	return credentials.Door(m.identity.Load().Key, name, nodeAddresses(state), ca, given, callers), callers, nil
+	return credentials.Door(m.identity.Load().Key, name, nodeAddresses(c, state), ca, given, callers), callers, nil
 }
 
 // networkConfig is the network that a configuration asks for; the zero Config when there is none.

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/orlop-os/orlop/machined/documents"
+	"github.com/orlop-os/orlop/machined/network"
 	"github.com/orlop-os/orlop/machined/power"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/config"
@@ -187,13 +188,14 @@ const networkTime = 20 * time.Second
 func (m *machine) networked(ctx context.Context, c *config.Config) error {
 	ctx, cancel := context.WithTimeout(ctx, networkTime)
 	defer cancel()
-	want := networkConfig(c)
+	want, revision := networkConfig(c), uint64(0)
 	for w := m.networkConfig.Watch(); ; {
-		have, _, err := w.Next(ctx)
+		have, next, err := w.Next(ctx)
 		if err != nil {
 			return errUnsettled
 		}
 		if reflect.DeepEqual(have, want) {
+			revision = next
 			break
 		}
 	}
@@ -202,10 +204,20 @@ func (m *machine) networked(ctx context.Context, c *config.Config) error {
 		if err != nil {
 			return errUnsettled
 		}
-		if state.Converged {
+		if state.Revision >= revision && settled(state, want) {
 			return nil
 		}
 	}
+}
+
+// settled tells whether the network is what a configuration says, with a lease on each link that should have one. Where no link is
+// named all of them ask, and hardly a machine has a server on each: an address is enough.
+func settled(state network.State, c network.Config) bool {
+	if len(c.Links) == 0 {
+		return state.Converged && len(state.NodeAddresses(nil)) > 0
+	}
+	waits := func(l network.LinkState) bool { return l.DHCP != nil && l.DHCP.Lease == nil }
+	return state.Converged && !slices.ContainsFunc(state.Links, waits)
 }
 
 var errUnsettled = status.Errorf(codes.Unavailable, "configuration: not confirmed: the network is not yet as it says, after %v; `orlopctl get network` says why; try again", networkTime)

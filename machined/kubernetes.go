@@ -30,7 +30,7 @@ const minMemory = 1400 * mib
 
 // nodeSpec tells the orchestrator about this node. It needs an address; without one it says so.
 func nodeSpec(c *config.Config, state network.State, r release.Release) (nodespec.Spec, error) {
-	ips := nodeAddresses(state)
+	ips := nodeAddresses(c, state)
 	if len(ips) == 0 {
 		return nodespec.Spec{}, errors.New("no address yet")
 	}
@@ -158,25 +158,12 @@ func nth(r netip.Prefix, n int) netip.Addr {
 	return a
 }
 
-// nodeAddresses are the machine's own addresses that others can reach: of the links that the configuration manages, global
-// ones only, the first of each family, IPv4 first.
-func nodeAddresses(state network.State) []netip.Addr {
-	var v4, v6 []netip.Addr
-	for _, l := range state.Links {
-		if !l.Managed || !l.Up {
-			continue
-		}
-		for _, a := range l.Addresses {
-			switch ip := a.Prefix.Addr(); {
-			case !ip.IsGlobalUnicast():
-			case ip.Is4():
-				v4 = append(v4, ip)
-			default:
-				v6 = append(v6, ip)
-			}
-		}
+// nodeAddresses are the machine's own addresses that others can reach, one of each family, IPv4 first.
+func nodeAddresses(c *config.Config, state network.State) []netip.Addr {
+	if c == nil || c.Cluster == nil {
+		return state.NodeAddresses(nil)
 	}
-	return append(v4[:min(len(v4), 1)], v6[:min(len(v6), 1)]...)
+	return state.NodeAddresses(c.Cluster.Spec.ControlPlanes) // the others know it by the one that is named there
 }
 
 // ownAddresses are all addresses of the machine.
@@ -299,10 +286,6 @@ func (m *machine) wantedServices(c *config.Config) ([]supervise.Service, error) 
 	if err != nil {
 		return append(services, kubernetes(c.Machine.Spec.Role == config.RoleControlPlane)...), nil
 	}
-	text, err := json.Marshal(spec)
-	if err != nil {
-		return nil, fmt.Errorf("node: cannot describe: %w", err)
-	}
 	a, err := m.authorities(c)
 	if err != nil {
 		return nil, err
@@ -311,11 +294,24 @@ func (m *machine) wantedServices(c *config.Config) ([]supervise.Service, error) 
 	for _, s := range kubernetes(spec.ControlPlane) {
 		// A service is compared as a whole, so what it reads at its start is part of what it is.
 		if folder, ours := folders[s.Name]; ours {
+			text, err := json.Marshal(read(spec, s.Name))
+			if err != nil {
+				return nil, fmt.Errorf("node: cannot describe: %w", err)
+			}
 			s.Env = append(s.Env, fmt.Sprintf("ORLOP_SPEC=%x", sha256.Sum256(append(text, a.AtStart(folder)...))))
 		}
 		services = append(services, s)
 	}
 	return services, nil
+}
+
+// read is what a service reads of the description of the node: who resolves names, which may change with each lease, is no reason for
+// etcd and the API server to start anew.
+func read(spec nodespec.Spec, service string) nodespec.Spec {
+	if service != serviceNode {
+		spec.DNS, spec.DNSUpstreams = nodespec.DNS{}, nil
+	}
+	return spec
 }
 
 // prepareKubernetes writes what the services of a cluster's node read at their start. It is safe to repeat.

@@ -27,6 +27,22 @@ func TestNodeSpecControlPlanes(t *testing.T) {
 	}
 }
 
+// TestNodeAddressOfControlPlanes: a machine with several addresses is known to Kubernetes by the one that the others know it by.
+func TestNodeAddressOfControlPlanes(t *testing.T) {
+	link := func(address string) network.LinkState {
+		return network.LinkState{Managed: true, Up: true, Addresses: []network.AddressState{{Prefix: netip.MustParsePrefix(address), Origin: "static"}}}
+	}
+	state := network.State{Links: []network.LinkState{link("192.0.2.11/24"), link("10.0.0.11/24")}}
+	c := config.New("n1", config.RoleControlPlane).WithCluster("c", config.Endpoint{Host: "10.0.0.11", Port: 6443}, config.PKI{}, config.EncryptionKey{})
+	for _, test := range []struct{ planes, want string }{{"10.0.0.12", "192.0.2.11"}, {"10.0.0.11", "10.0.0.11"}} {
+		c.Cluster.Spec.ControlPlanes = []netip.Addr{netip.MustParseAddr("10.0.0.13"), netip.MustParseAddr(test.planes)}
+		spec, err := nodeSpec(c, state, release.Release{})
+		if err != nil || len(spec.NodeIPs) != 1 || spec.NodeIPs[0] != netip.MustParseAddr(test.want) {
+			t.Errorf("%s: %v, %v; want %s", test.planes, spec.NodeIPs, err, test.want)
+		}
+	}
+}
+
 // TestVirtualAddresses: the orchestrator knows them, and kubeconfig files name the first one.
 func TestVirtualAddresses(t *testing.T) {
 	state := network.State{Links: []network.LinkState{{Managed: true, Up: true, Addresses: []network.AddressState{{Prefix: netip.MustParsePrefix("10.0.0.11/24")}}}}}
@@ -96,5 +112,20 @@ func TestWorkerDocuments(t *testing.T) {
 		if a, b := got.Field(i).Interface(), want.Field(i).Interface(); !reflect.DeepEqual(a, b) {
 			t.Errorf("%s: the worker has %v, and the control plane %v", field, a, b)
 		}
+	}
+}
+
+// TestResolversRestartTheNodeAlone: other resolvers, as a lease brings them, are nothing to etcd and the API server.
+func TestResolversRestartTheNodeAlone(t *testing.T) {
+	resolver := netip.MustParseAddr("10.0.0.2")
+	one := nodespec.Spec{NodeName: "a", DNSUpstreams: []netip.Addr{resolver}, DNS: nodespec.DNS{Upstreams: []netip.AddrPort{netip.AddrPortFrom(resolver, 53)}}}
+	other := nodespec.Spec{NodeName: "a"}
+	for service, same := range map[string]bool{serviceKubeAPI: true, serviceControllers: true, serviceNode: false} {
+		if got := reflect.DeepEqual(read(one, service), read(other, service)); got != same {
+			t.Errorf("%s: the same: %t, want %t", service, got, same)
+		}
+	}
+	if len(one.DNSUpstreams) == 0 {
+		t.Error("what was given has changed")
 	}
 }

@@ -70,7 +70,7 @@ func (a clusterAPI) Invite(ctx context.Context, r *api.InviteRequest) (*api.Invi
 			return nil, err
 		}
 		state, _ := a.m.networkState.Get()
-		return &api.InviteResponse{Documents: config.Marshal(documents), From: spelled(nodeAddresses(state))}, nil
+		return &api.InviteResponse{Documents: config.Marshal(documents), From: spelled(nodeAddresses(c, state))}, nil
 	}
 	life, err := trust.TicketLife(r.Life.AsDuration())
 	if err != nil {
@@ -125,7 +125,7 @@ func (a clusterAPI) Invite(ctx context.Context, r *api.InviteRequest) (*api.Invi
 	if err := a.m.book.update(invite); err != nil {
 		return nil, err
 	}
-	answer := &api.InviteResponse{Certificate: leaf.Cert.Raw, Documents: config.Marshal(documents), From: spelled(nodeAddresses(state))}
+	answer := &api.InviteResponse{Certificate: leaf.Cert.Raw, Documents: config.Marshal(documents), From: spelled(nodeAddresses(c, state))}
 	slices.Sort(noted)
 	for _, address := range noted {
 		if !slices.Contains(answer.From, address) && len(answer.From) < config.MostFrom {

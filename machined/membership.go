@@ -165,7 +165,7 @@ func (m *machine) loadMembership() {
 // membershipFacts are those of a worker.
 func membershipFacts(c *config.Config, state network.State, held heldLeaves) membership.Facts {
 	facts := membership.Facts{
-		Now: time.Now(), Name: c.Machine.Metadata.Name, Addresses: nodeAddresses(state), Held: held.certificates(),
+		Now: time.Now(), Name: c.Machine.Metadata.Name, Addresses: nodeAddresses(c, state), Held: held.certificates(),
 		MachineCAs: machineCAs(c), NodeCAs: nodeCAs(c),
 	}
 	if ticket := configuredTicket(c); !ticket.IsZero() {

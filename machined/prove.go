@@ -28,7 +28,7 @@ func (m *machine) prove(ctx context.Context, now applied, reached bool) error {
 	ctx, cancel := context.WithTimeout(ctx, proofTimeout)
 	defer cancel()
 	state, _ := m.networkState.Get()
-	addresses := nodeAddresses(state)
+	addresses := nodeAddresses(now.config, state)
 	if len(addresses) == 0 {
 		return errors.New("network: no link has an address")
 	}
@@ -93,11 +93,25 @@ const gatewayTimeout = 4 * time.Second
 func reachesGateway(ctx context.Context, state network.State) error {
 	ctx, cancel := context.WithTimeout(ctx, gatewayTimeout)
 	defer cancel()
-	err := errors.New("network: no gateway, and the version before had one")
-	for _, r := range state.Gateways() {
-		if err = network.AwaitGateway(ctx, r); err == nil {
+	return oneAnswers(ctx, state.Gateways(), network.AwaitGateway)
+}
+
+// oneAnswers asks all gateways at once, and waits for the first that answers: one that is dead takes all the time there is.
+func oneAnswers(ctx context.Context, gateways []network.RouteState, ask func(context.Context, network.RouteState) error) error {
+	if len(gateways) == 0 {
+		return errors.New("network: no gateway, and the version before had one")
+	}
+	problems, asked := make([]error, len(gateways)), make(chan int, len(gateways))
+	for i, r := range gateways {
+		go func() {
+			problems[i] = ask(ctx, r)
+			asked <- i
+		}()
+	}
+	for range gateways {
+		if problems[<-asked] == nil {
 			return nil
 		}
 	}
-	return err
+	return errors.Join(problems...)
 }

@@ -218,7 +218,7 @@ func TestRelayOnRecord(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := &machine{audit: l, desk: newDesk(), config: cell.New(applied{}), relays: newRelays()}
+	m := &machine{audit: l, desk: newDesk(), config: cell.New(applied{}), relays: newRelays(), refusals: newRefusals()}
 	call := serveMachine(t, machineAPI{m: m}, grpc.StreamInterceptor(guard{m: m, audited: apid.Mutates()}.stream))
 	for target, code := range map[string]codes.Code{"10.0.0.12": codes.FailedPrecondition, "m2.example.com": codes.InvalidArgument, "127.0.0.1": codes.InvalidArgument} {
 		if _, _, err := call("1a", target); status.Code(err) != code {

@@ -28,7 +28,7 @@ func newKernel(t *testing.T, links ...string) *Kernel {
 	for _, name := range links {
 		rtnltest.Veth(t, name, "peer-"+name)
 		rtnltest.SetUp(t, "peer-"+name, true)
-		for key, value := range map[string]string{"ipv4/conf/" + name + "/promote_secondaries": "0", "ipv6/conf/" + name + "/accept_ra": "1"} {
+		for key, value := range newFake(veth(name)).have.Links[1].Sysctls {
 			if err := os.WriteFile(sysctlPath(key), []byte(value), 0); err != nil {
 				t.Fatal(err)
 			}

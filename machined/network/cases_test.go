@@ -20,6 +20,7 @@ type stage struct {
 	says   string // what happens, for the reader of the golden file
 	config Config
 	leases map[string]*dhcp.Lease
+	former formerMTUs // what the controller remembers; made when the case or the laws begin
 }
 
 // testCase is a machine and what is applied to it. testdata/<name>.txt holds the operations of every stage.
@@ -141,12 +142,10 @@ func cases() []testCase {
 func (c testCase) run(t *testing.T, m machine) string {
 	t.Helper()
 	var story strings.Builder
+	former := formerMTUs{}
 	for _, s := range c.stages {
-		have, err := m.Read(s.config)
-		if err != nil {
-			t.Fatal(err)
-		}
-		ops := Diff(have, Plan(s.config, Facts{Links: have.Links, Leases: s.leases}))
+		s.former = former
+		ops := settle(t, m, s)
 		story.WriteString("# " + s.says + "\n")
 		for _, o := range ops {
 			story.WriteString(o.String() + "\n")
@@ -162,14 +161,16 @@ func (c testCase) run(t *testing.T, m machine) string {
 	return story.String()
 }
 
-// settle returns what is left to do for a stage.
+// settle returns what is left to do for a stage, as the controller finds it out.
 func settle(t *testing.T, m machine, s stage) []Op {
 	t.Helper()
 	have, err := m.Read(s.config)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return Diff(have, Plan(s.config, Facts{Links: have.Links, Leases: s.leases}))
+	ops := Diff(have, Plan(s.config, Facts{Links: have.Links, Leases: s.leases, MTUs: s.former}))
+	s.former.note(have.Links, ops)
+	return ops
 }
 
 func (c testCase) golden() string { return filepath.Join("testdata", c.name+".txt") }

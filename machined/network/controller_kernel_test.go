@@ -4,6 +4,8 @@ package network_test
 
 import (
 	"context"
+	"fmt"
+	"math/bits"
 	"net"
 	"net/netip"
 	"os"
@@ -15,6 +17,7 @@ import (
 	"time"
 
 	"github.com/insomniacslk/dhcp/dhcpv4"
+	"github.com/jsimonetti/rtnetlink/v2"
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
@@ -301,6 +304,145 @@ func TestStrangersKernel(t *testing.T) {
 	}
 	if !left["172.16.0.1/24"] || !left["172.16.1.1/24"] || left["10.0.0.5/24"] {
 		t.Errorf("addresses left: %v", left)
+	}
+}
+
+// TestPulledCableKernel pulls the cable of the preferred one of two links: what is sent goes over the other, until the cable is back.
+func TestPulledCableKernel(t *testing.T) {
+	if !rtnltest.Isolate(t) {
+		return
+	}
+	other := rtnltest.NewOther(t)
+	var cfg network.Config
+	for i, name := range []string{"eth0", "eth1"} {
+		peer := fmt.Sprintf("sw%d", i)
+		rtnltest.Veth(t, name, peer)
+		other.Take(t, peer)
+		other.SetUp(t, peer, true)
+		at := func(text string) string { return fmt.Sprintf(text, i) }
+		cfg.Links = append(cfg.Links, network.LinkConfig{
+			Name: name, Addresses: []netip.Prefix{netip.MustParsePrefix(at("10.%d.0.5/24")), netip.MustParsePrefix(at("2001:db8:%d::5/64"))},
+			Routes: []network.RouteConfig{
+				{To: netip.MustParsePrefix("0.0.0.0/0"), Via: netip.MustParseAddr(at("10.%d.0.1"))},
+				{To: netip.MustParsePrefix("::/0"), Via: netip.MustParseAddr(at("2001:db8:%d::1"))},
+			},
+		})
+	}
+	s := launch(t, cfg)
+	sends := func(when string, want ...string) {
+		t.Helper()
+		for i, to := range []string{"203.0.113.9:9", "[2001:db8:ffff::9]:9"} {
+			c, err := net.Dial("udp", to)
+			if err != nil {
+				t.Errorf("%s: %v", when, err)
+				continue
+			}
+			if from, _, _ := net.SplitHostPort(c.LocalAddr().String()); from != want[i] {
+				t.Errorf("%s: to %s from %s, want %s", when, to, from, want[i])
+			}
+			c.Close()
+		}
+	}
+	both := func(st network.State) bool {
+		return has("eth0", "2001:db8:0::5/64")(st) && has("eth1", "2001:db8:1::5/64")(st) && len(st.Routes) == 4
+	}
+	s.wait(t, 3*time.Second, "converged", both)
+	sends("both links", "10.0.0.5", "2001:db8::5")
+	other.SetUp(t, "sw0", false)
+	s.wait(t, time.Second, "without carrier", func(st network.State) bool { return !both(st) })
+	sends("the first is without carrier", "10.1.0.5", "2001:db8:1::5")
+	other.SetUp(t, "sw0", true)
+	s.wait(t, time.Second, "back", both)
+	sends("both links again", "10.0.0.5", "2001:db8::5")
+}
+
+// TestAdvertisedKernel has what router advertisements have made on a link whose configuration takes none.
+func TestAdvertisedKernel(t *testing.T) {
+	if !rtnltest.Isolate(t) {
+		return
+	}
+	rtnltest.Veth(t, "eth0", "eth1")
+	rtnltest.SetUp(t, "eth0", true)
+	rtnltest.SetUp(t, "eth1", true)
+	link, err := net.InterfaceByName("eth0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := netlink.Dial(unix.NETLINK_ROUTE, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	advertised := netip.MustParsePrefix("2001:db8:1::5/64")
+	if err := rtnl.SetAddress(c, rtnl.Address{Index: link.Index, Prefix: advertised, Protocol: rtnl.ProtoKernelRA, Flags: unix.IFA_F_NODAD}); err != nil {
+		t.Fatal(err)
+	}
+	r, err := rtnetlink.Dial(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	err = r.Route.Add(&rtnetlink.RouteMessage{
+		Family: unix.AF_INET6, Table: unix.RT_TABLE_MAIN, Protocol: unix.RTPROT_RA, Type: unix.RTN_UNICAST,
+		Attributes: rtnetlink.RouteAttributes{OutIface: uint32(link.Index), Gateway: net.ParseIP("fe80::fe"), Priority: 1024},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := launch(t, network.Config{Links: []network.LinkConfig{{Name: "eth0", Addresses: []netip.Prefix{netip.MustParsePrefix("2001:db8::5/64")}}}})
+	s.wait(t, 2*time.Second, "converged without it", func(st network.State) bool {
+		return has("eth0", "2001:db8::5/64")(st) && hasNot("eth0", advertised.String())(st)
+	})
+	routes, err := network.KernelRoutes()
+	if err != nil || slices.ContainsFunc(routes, func(r network.KernelRoute) bool { return r.Via == netip.MustParseAddr("fe80::fe") }) {
+		t.Errorf("routes are %+v, %v", routes, err)
+	}
+}
+
+// TestSolicitKernel: a link that is to take router advertisements again has its routers asked for one, although it was up all the time.
+func TestSolicitKernel(t *testing.T) {
+	if !rtnltest.Isolate(t) {
+		return
+	}
+	rtnltest.Veth(t, "eth0", "sw0")
+	rtnltest.SetUp(t, "sw0", true)
+	cfg := network.Config{Links: []network.LinkConfig{{Name: "eth0"}}}
+	s := launch(t, cfg)
+	s.wait(t, 5*time.Second, "with its link-local address", func(st network.State) bool {
+		return st.Converged && slices.ContainsFunc(st.Links, func(l network.LinkState) bool {
+			return l.Name == "eth0" && slices.ContainsFunc(l.Addresses, func(a network.AddressState) bool { return a.Unfit == "" })
+		})
+	})
+	link, err := net.InterfaceByName("sw0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ipv6 := bits.ReverseBytes16(unix.ETH_P_IPV6) // in the order of the network
+	wire, err := unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, int(ipv6))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(wire)
+	if err := unix.Bind(wire, &unix.SockaddrLinklayer{Protocol: ipv6, Ifindex: link.Index}); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.SetsockoptTimeval(wire, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 2}); err != nil {
+		t.Fatal(err)
+	}
+	cfg.Links = []network.LinkConfig{{Name: "eth0", AcceptRA: true}}
+	s.config.Set(cfg)
+	const hopLimit, kind, solicitation = 7, 40, 133 // after the header of IPv6 comes that of ICMPv6
+	for packet := make([]byte, 1500); ; {
+		n, _, err := unix.Recvfrom(wire, packet, 0)
+		if err != nil {
+			t.Fatalf("nobody asks for a router: %v\n%s", err, strings.Join(s.lines(), "\n"))
+		}
+		if n > kind && packet[kind] == solicitation {
+			if packet[hopLimit] != 255 {
+				t.Errorf("hop limit %d, and a router takes 255 only", packet[hopLimit])
+			}
+			return
+		}
 	}
 }
 

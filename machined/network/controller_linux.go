@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net"
 	"reflect"
@@ -46,6 +47,7 @@ type Controller struct {
 	managed map[int]bool
 	missing bool // a configured link does not exist: any new link may be it
 	status  map[int]dhcp.Status
+	mtus    formerMTUs
 
 	clients map[int]*client        // by the link's index; the controller's goroutine only
 	last    map[string]*dhcp.Lease // the last lease in force, by MAC; the controller's goroutine only
@@ -65,7 +67,7 @@ type client struct {
 func New(d Deps) *Controller {
 	return &Controller{
 		deps: d, kick: make(chan struct{}, 1),
-		managed: map[int]bool{}, status: map[int]dhcp.Status{}, clients: map[int]*client{}, last: map[string]*dhcp.Lease{},
+		managed: map[int]bool{}, status: map[int]dhcp.Status{}, mtus: formerMTUs{}, clients: map[int]*client{}, last: map[string]*dhcp.Lease{},
 	}
 }
 
@@ -100,13 +102,13 @@ func (c *Controller) loop(ctx context.Context, kernel *Kernel) error {
 	retry := firstRetry
 	for {
 		// Changed first, then the look: a configuration set in between wakes the next round.
-		cfg, _, err := config.Next(ctx)
+		cfg, revision, err := config.Next(ctx)
 		if err != nil {
 			return context.Cause(ctx)
 		}
 		for again := true; again; {
 			wait := steadyLook
-			if c.reconcile(ctx, kernel, cfg) {
+			if c.reconcile(ctx, kernel, cfg, revision) {
 				retry = firstRetry
 			} else {
 				wait, retry = retry, min(retry*2, lastRetry)
@@ -164,8 +166,9 @@ func (c *Controller) wake() {
 }
 
 // reconcile looks, plans and does until nothing is left, and publishes what it saw. It reports whether all is well.
-func (c *Controller) reconcile(ctx context.Context, kernel *Kernel, cfg Config) bool {
-	o := observation{config: cfg}
+func (c *Controller) reconcile(ctx context.Context, kernel *Kernel, cfg Config, revision uint64) bool {
+	old, _ := c.deps.State.Get()
+	o := observation{config: cfg, revision: revision, node: old.Node}
 	var err error
 	for range maxRounds {
 		if o.have, err = kernel.Read(cfg); err != nil {
@@ -176,8 +179,9 @@ func (c *Controller) reconcile(ctx context.Context, kernel *Kernel, cfg Config) 
 		c.manage(cfg, o.have, links)
 		c.runClients(ctx, cfg, o.have, links)
 		o.leases, o.clients = c.leases()
-		want := Plan(cfg, Facts{Links: o.have.Links, Leases: o.leases})
+		want := Plan(cfg, Facts{Links: o.have.Links, Leases: o.leases, MTUs: c.former()})
 		ops := Diff(o.have, want)
+		c.noteMTUs(o.have.Links, ops)
 		o.failed, o.left = c.do(ctx, kernel, ops), len(ops)
 		if len(ops) == 0 || len(o.failed) > 0 || ctx.Err() != nil {
 			break
@@ -191,7 +195,7 @@ func (c *Controller) reconcile(ctx context.Context, kernel *Kernel, cfg Config) 
 	c.failed = o.failed
 	// Watchers are woken only for news.
 	state := describe(o, time.Now())
-	if old, _ := c.deps.State.Get(); !reflect.DeepEqual(old, state) {
+	if !reflect.DeepEqual(old, state) {
 		c.deps.State.Set(state)
 	}
 	return len(o.failed) == 0
@@ -223,6 +227,19 @@ func (c *Controller) manage(cfg Config, have Have, links []WantLink) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.managed, c.missing = managed, len(Missing(cfg, Facts{Links: have.Links})) > 0
+}
+
+// noteMTUs and former are for formerMTUs, which DryRun reads meanwhile.
+func (c *Controller) noteMTUs(links []Link, ops []Op) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.mtus.note(links, ops)
+}
+
+func (c *Controller) former() map[int]int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return maps.Clone(c.mtus)
 }
 
 // leases returns the leases in force by the link's name, and the clients' states by its index.
@@ -364,7 +381,7 @@ func (c *Controller) DryRun(cfg Config) ([]string, error) {
 		}
 	}
 	var out []string
-	for _, op := range Diff(have, Plan(cfg, Facts{Links: have.Links, Leases: leases})) {
+	for _, op := range Diff(have, Plan(cfg, Facts{Links: have.Links, Leases: leases, MTUs: c.former()})) {
 		out = append(out, op.String())
 	}
 	return out, nil

@@ -32,16 +32,20 @@ type Have struct {
 	Links     []Link
 	Addresses []Address
 	Routes    []Route
-	// Foreign are the other addresses, by the way they came. They are shown, never changed.
-	Foreign  []ForeignAddress
-	Hostname string
-	Files    Files
+	// Foreign are the other addresses, by the way they came. They are shown, and changed only where they came by router
+	// advertisement to a link that takes none; so are Advertised, the routes that came this way.
+	Foreign    []ForeignAddress
+	Advertised []Route
+	Hostname   string
+	Files      Files
 }
 
 // ForeignAddress is an address that does not carry the mark.
 type ForeignAddress struct {
 	Address
-	Origin string // "kernel" (loopback, link-local, router advertisement) or "other"
+	Origin     string // "kernel" (loopback, link-local, router advertisement) or "other"
+	Advertised bool   // it came by router advertisement
+	Unfit      string // see AddressState
 }
 
 // Verb is what an Op does.
@@ -72,12 +76,18 @@ type Op struct {
 	Name    string // SetSysctl: the key below net; WriteFile: resolv.conf, hosts or hostname
 	Value   string // SetSysctl, SetHostname and WriteFile: the new value
 	Adopted bool   // AddAddress: it exists, only the mark is new
+	// DelRoute and DelAddress: it carries no mark, but came by router advertisement.
+	Advertised bool
 }
 
 func (o Op) address() Address { return Address{o.Link, o.Index, o.Prefix} }
 
 // String says what is done as an operator would.
 func (o Op) String() string {
+	del := ": delete"
+	if o.Advertised {
+		del += ", it came by router advertisement"
+	}
 	switch o.Verb {
 	case SetSysctl:
 		return fmt.Sprintf("sysctl net/%s = %s", o.Name, o.Value)
@@ -94,14 +104,14 @@ func (o Op) String() string {
 		}
 		return fmt.Sprintf("link %s: %s", o.Link, strings.Join(what, ", "))
 	case DelAddress:
-		return o.address().String() + ": delete"
+		return o.address().String() + del
 	case AddAddress:
 		if o.Adopted {
 			return o.address().String() + ": adopt"
 		}
 		return o.address().String() + ": add"
 	case DelRoute:
-		return o.Route.String() + ": delete"
+		return o.Route.String() + del
 	case AddRoute:
 		return o.Route.String() + ": add"
 	case SetHostname:
@@ -142,22 +152,30 @@ func (r Route) same(o Route) bool {
 	return r.Index == o.Index && r.To == o.To && r.Via == o.Via && r.Metric == o.Metric
 }
 
+// acceptRA has a link take router advertisements; see sysctls.
+const acceptRA = "2"
+
 // sysctls returns what a managed link needs, by key below net, with slashes because a
 // link's name may have dots.
 //
 // promote_secondaries: without it the kernel takes the other addresses of a subnet away together with the first one.
+// ignore_routes_with_linkdown: without it the routes of a link whose cable was pulled stay in use, and no other link takes over.
 // accept_ra: 2 means although the machine forwards, which a Kubernetes node does; 0 means never, whatever it forwards.
+//
+// A configuration cannot set them: OwnSysctl of pkg/config has the same list.
 func sysctls(l WantLink) map[string]string {
 	if l.Loopback {
 		return nil
 	}
 	ra := "0"
 	if l.AcceptRA {
-		ra = "2"
+		ra = acceptRA
 	}
 	return map[string]string{
-		"ipv4/conf/" + l.Name + "/promote_secondaries": "1",
-		"ipv6/conf/" + l.Name + "/accept_ra":           ra,
+		"ipv4/conf/" + l.Name + "/promote_secondaries":         "1",
+		"ipv4/conf/" + l.Name + "/ignore_routes_with_linkdown": "1",
+		"ipv6/conf/" + l.Name + "/ignore_routes_with_linkdown": "1",
+		"ipv6/conf/" + l.Name + "/accept_ra":                   ra,
 	}
 }
 
@@ -168,6 +186,12 @@ func Diff(have Have, want Want) []Op {
 	ops := diffLinks(have, want)
 	// The kernel lists in an order of its own; a dry run says the same twice.
 	have.Addresses, have.Routes = sorted(have.Addresses), sorted(have.Routes)
+	have.Foreign, have.Advertised = sorted(have.Foreign), sorted(have.Advertised)
+	for _, r := range have.Advertised {
+		if want.takesNone(r.Index) {
+			ops = append(ops, Op{Verb: DelRoute, Link: r.Link, Index: r.Index, Route: r, Advertised: true})
+		}
+	}
 	for _, r := range have.Routes {
 		if !slices.ContainsFunc(want.Routes, r.same) {
 			ops = append(ops, Op{Verb: DelRoute, Link: r.Link, Index: r.Index, Route: r})
@@ -200,6 +224,12 @@ func Diff(have Have, want Want) []Op {
 	return ops
 }
 
+// takesNone reports whether a link takes no router advertisements. What came by earlier ones has to go, or it would work until
+// it expires, and a configuration on trial would be confirmed over it.
+func (w Want) takesNone(index int) bool {
+	return slices.ContainsFunc(w.Links, func(l WantLink) bool { return l.Index == index && !l.Loopback && !l.AcceptRA })
+}
+
 func diffLinks(have Have, want Want) []Op {
 	var settings, links []Op
 	for _, w := range want.Links {
@@ -214,12 +244,12 @@ func diffLinks(have Have, want Want) []Op {
 				settings = append(settings, Op{Verb: SetSysctl, Link: w.Name, Index: w.Index, Name: key, Value: set[key]})
 			}
 		}
-		op := Op{Verb: SetLink, Link: w.Name, Index: w.Index, Up: !l.Up}
-		if w.MTU != 0 && w.MTU != l.MTU {
-			op.MTU = w.MTU
+		// Two operations, up first: an MTU that the hardware refuses must not keep the link down.
+		if !l.Up {
+			links = append(links, Op{Verb: SetLink, Link: w.Name, Index: w.Index, Up: true})
 		}
-		if op.Up || op.MTU != 0 {
-			links = append(links, op)
+		if w.MTU != 0 && w.MTU != l.MTU {
+			links = append(links, Op{Verb: SetLink, Link: w.Name, Index: w.Index, MTU: w.MTU})
 		}
 	}
 	return append(settings, links...)
@@ -235,16 +265,24 @@ func diffAddresses(have Have, want Want) []Op {
 		op.Adopted = slices.ContainsFunc(have.Foreign, func(f ForeignAddress) bool { return f.Address == a })
 		add = append(add, op)
 	}
-	for _, a := range have.Addresses {
+	del := func(a Address, advertised bool) {
 		if slices.Contains(want.Addresses, a) {
-			continue
+			return
 		}
-		del := Op{Verb: DelAddress, Link: a.Link, Index: a.Index, Prefix: a.Prefix}
+		op := Op{Verb: DelAddress, Link: a.Link, Index: a.Index, Prefix: a.Prefix, Advertised: advertised}
 		// The kernel has an IPv6 address once, whatever its prefix length: it goes before it can come back.
 		if a.Prefix.Addr().Is6() && slices.ContainsFunc(add, func(o Op) bool { return o.Index == a.Index && o.Prefix.Addr() == a.Prefix.Addr() }) {
-			before = append(before, del)
+			before = append(before, op)
 		} else {
-			after = append(after, del)
+			after = append(after, op)
+		}
+	}
+	for _, a := range have.Addresses {
+		del(a, false)
+	}
+	for _, f := range have.Foreign {
+		if f.Advertised && want.takesNone(f.Index) {
+			del(f.Address, true)
 		}
 	}
 	return slices.Concat(before, add, after)

@@ -14,8 +14,10 @@
 //     are the physical Ethernet links: ARPHRD_ETHER without a kind of its own (IFLA_INFO_KIND), which every virtual
 //     link has. A link that is not named keeps its state, but hardware that is not named is set down.
 //   - Addresses carry the mark Protocol (79) in IFA_PROTO (kernel 5.18), routes in rtm_protocol. What does not carry the
-//     mark is never removed. An address that is wanted and exists without the mark is adopted (marked). A route that is
-//     wanted and exists without it is an error that names the route.
+//     mark is never removed, but for what router advertisements have left on a link that is to take none. An address that is
+//     wanted and exists without the mark is adopted (marked). A route that is wanted and exists without it is an error that
+//     names the route.
+//   - A link gets back the MTU that it had when nobody names one for it any more.
 //
 // # What it deliberately does not do
 //

@@ -20,8 +20,10 @@ type machine interface {
 //   - The first IPv4 address of a subnet takes the others with it, unless promote_secondaries is 1.
 //   - The last IPv4 address of a link takes the link's IPv4 routes with it.
 //   - An IPv6 address is on a link once, whatever its prefix length.
+//   - Hardware takes no MTU above a limit, and what a message asks for besides one that is refused is not done.
 type fake struct {
-	have Have
+	have    Have
+	mostMTU int // 0: any
 }
 
 func newFake(links ...Link) *fake {
@@ -30,8 +32,10 @@ func newFake(links ...Link) *fake {
 		l.Index = i + 1
 		if !l.Loopback {
 			l.Sysctls = map[string]string{
-				"ipv4/conf/" + l.Name + "/promote_secondaries": "0",
-				"ipv6/conf/" + l.Name + "/accept_ra":           "1",
+				"ipv4/conf/" + l.Name + "/promote_secondaries":         "0",
+				"ipv4/conf/" + l.Name + "/ignore_routes_with_linkdown": "0",
+				"ipv6/conf/" + l.Name + "/ignore_routes_with_linkdown": "0",
+				"ipv6/conf/" + l.Name + "/accept_ra":                   "1",
 			}
 		}
 		f.have.Links = append(f.have.Links, l)
@@ -50,6 +54,7 @@ func (f *fake) Read(Config) (Have, error) {
 		h.Links[i].Sysctls = clone
 	}
 	h.Addresses, h.Routes, h.Foreign = slices.Clone(h.Addresses), slices.Clone(h.Routes), slices.Clone(h.Foreign)
+	h.Advertised = slices.Clone(h.Advertised)
 	return h, nil
 }
 
@@ -59,6 +64,9 @@ func (f *fake) Do(o Op) error {
 		f.link(o.Index).Sysctls[o.Name] = o.Value
 	case SetLink:
 		l := f.link(o.Index)
+		if f.mostMTU != 0 && o.MTU > f.mostMTU {
+			return fmt.Errorf("%v: %w: mtu greater than device maximum", o, unix.EINVAL)
+		}
 		l.Up = l.Up && !o.Down || o.Up
 		l.Carrier = l.Up
 		if o.MTU != 0 {
@@ -71,7 +79,11 @@ func (f *fake) Do(o Op) error {
 	case AddRoute:
 		return f.addRoute(o.Route)
 	case DelRoute:
-		f.have.Routes = slices.DeleteFunc(f.have.Routes, o.Route.same)
+		if o.Advertised {
+			f.have.Advertised = slices.DeleteFunc(f.have.Advertised, o.Route.same)
+		} else {
+			f.have.Routes = slices.DeleteFunc(f.have.Routes, o.Route.same)
+		}
 	case SetHostname:
 		f.have.Hostname = o.Value
 	case WriteFile:
@@ -125,6 +137,7 @@ func (f *fake) addAddress(a Address) error {
 }
 
 func (f *fake) delAddress(a Address) {
+	f.have.Foreign = slices.DeleteFunc(f.have.Foreign, func(x ForeignAddress) bool { return x.Address == a })
 	if !slices.Contains(f.have.Addresses, a) {
 		return
 	}

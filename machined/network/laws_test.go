@@ -52,8 +52,10 @@ func randomStage(r *rand.Rand, links []string) stage {
 // after Diff's operations Diff is empty; stopping after any operation and starting again converges.
 func checkLaws(t *testing.T, m machine, r *rand.Rand, links []string, stages int) {
 	t.Helper()
+	former := formerMTUs{}
 	for n := range stages {
 		s := randomStage(r, links)
+		s.former = former
 		ops := settle(t, m, s)
 		stop := len(ops)
 		if r.IntN(2) == 0 && len(ops) > 0 {

@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/jsimonetti/rtnetlink/v2"
 	"golang.org/x/sys/unix"
@@ -40,6 +42,9 @@ func (k *Kernel) Do(o Op) error {
 	switch o.Verb {
 	case SetSysctl:
 		err = os.WriteFile(sysctlPath(o.Name), []byte(o.Value), 0)
+		if err == nil && o.Value == acceptRA && strings.HasSuffix(o.Name, "/accept_ra") {
+			_ = solicit(o.Index) // a link that is not up yet asks by itself when it is
+		}
 	case SetLink:
 		err = k.setLink(o)
 	case AddAddress:
@@ -49,7 +54,11 @@ func (k *Kernel) Do(o Op) error {
 	case AddRoute:
 		err = k.addRoute(o.Route)
 	case DelRoute:
-		err = gone(k.route.Route.Delete(routeMessage(o.Route)), unix.ESRCH)
+		m := routeMessage(o.Route)
+		if o.Advertised {
+			m.Protocol = unix.RTPROT_RA
+		}
+		err = gone(k.route.Route.Delete(m), unix.ESRCH)
 	case SetHostname:
 		err = unix.Sethostname([]byte(o.Value))
 	case WriteFile:
@@ -85,6 +94,22 @@ func (k *Kernel) setLink(o Op) error {
 	return k.route.Link.Set(m)
 }
 
+// solicit asks the routers on a link to advertise themselves now (RFC 4861 section 4.1): the kernel asks only when a link comes up,
+// and by themselves they may rest for half an hour.
+func solicit(index int) error {
+	fd, err := unix.Socket(unix.AF_INET6, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_ICMPV6)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	if err := unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_MULTICAST_HOPS, 255); err != nil {
+		return err
+	}
+	routers := netip.MustParseAddr("ff02::2").As16()
+	message := []byte{133, 0, 0, 0, 0, 0, 0, 0} // the kernel adds the checksum
+	return unix.Sendto(fd, message, 0, &unix.SockaddrInet6{Addr: routers, ZoneId: uint32(index)})
+}
+
 func marked(o Op) rtnl.Address {
 	a := rtnl.Address{Index: o.Index, Prefix: o.Prefix, Protocol: Protocol}
 	if o.Prefix.Addr().Is6() {
@@ -103,7 +128,7 @@ func (k *Kernel) addRoute(r Route) error {
 	if err != nil {
 		return err
 	}
-	routes, err := k.readRoutes(links)
+	routes, _, err := k.readRoutes(links)
 	if err != nil {
 		return err
 	}

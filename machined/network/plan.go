@@ -24,7 +24,7 @@ type Config struct {
 type LinkConfig struct {
 	Name      string
 	MAC       net.HardwareAddr // the physical link with this address
-	MTU       int              // bytes; 0: what the lease says, else as it is
+	MTU       int              // bytes; 0: what the lease says, else as the driver has it
 	DHCP4     bool
 	AcceptRA  bool // IPv6 addresses and routes from router advertisements, although the machine forwards
 	Addresses []netip.Prefix
@@ -42,7 +42,7 @@ type RouteConfig struct {
 const Protocol = rtnl.ProtoMachine
 
 // Metrics of routes that name none. The n-th link in order of preference adds n, so that two links can both have a
-// default route: the first one wins, and the other takes over when it loses its routes.
+// default route: the first one wins, and the other takes over when it loses its routes or its carrier (see sysctls).
 const (
 	metricStatic = 512
 	metricLease  = 1024
@@ -55,6 +55,7 @@ const DefaultHostname = "orlop"
 type Facts struct {
 	Links  []Link                 // what exists
 	Leases map[string]*dhcp.Lease // in force, by the name of the link
+	MTUs   map[int]int            // what links had before, by index; see formerMTUs
 }
 
 // Want is what the kernel should hold. Links come by preference, everything else in the order it is made.
@@ -139,8 +140,12 @@ func planLinks(c Config, f Facts) []WantLink {
 			return // a link named twice, by name and by MAC: the first one counts
 		}
 		wl := WantLink{Name: l.Name, Index: l.Index, MTU: lc.MTU, DHCP4: lc.DHCP4, AcceptRA: lc.AcceptRA, Config: n}
-		if lease := f.Leases[l.Name]; wl.MTU == 0 && wl.DHCP4 && lease != nil {
+		// With less than IPv6 needs (RFC 8200) the kernel would take it off the link: a server of IPv4 has no say in that.
+		if lease := f.Leases[l.Name]; wl.MTU == 0 && wl.DHCP4 && lease != nil && (lease.MTU >= 1280 || !lc.speaksIPv6()) {
 			wl.MTU = lease.MTU
+		}
+		if wl.MTU == 0 {
+			wl.MTU = f.MTUs[l.Index]
 		}
 		out = append(out, wl)
 	}
@@ -162,6 +167,11 @@ func planLinks(c Config, f Facts) []WantLink {
 		}
 	}
 	return out
+}
+
+// speaksIPv6 reports whether a link has, or may get, an IPv6 address besides the link-local one.
+func (lc LinkConfig) speaksIPv6() bool {
+	return lc.AcceptRA || slices.ContainsFunc(lc.Addresses, func(p netip.Prefix) bool { return p.Addr().Is6() })
 }
 
 // selectLink finds the link of a configuration. Several links can have one MAC (a VLAN has its parent's): a physical

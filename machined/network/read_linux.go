@@ -78,7 +78,7 @@ func (k *Kernel) Read(c Config) (Have, error) {
 	if err := k.readAddresses(&have); err != nil {
 		return Have{}, err
 	}
-	if have.Routes, err = k.readRoutes(links); err != nil {
+	if have.Routes, have.Advertised, err = k.readRoutes(links); err != nil {
 		return Have{}, err
 	}
 	var uts unix.Utsname
@@ -151,41 +151,75 @@ func (k *Kernel) readAddresses(have *Have) error {
 		if !known {
 			continue
 		}
-		mine := Address{Link: name, Index: a.Index, Prefix: a.Prefix}
-		switch a.Protocol {
-		case Protocol:
-			have.Addresses = append(have.Addresses, mine)
-		case rtnl.ProtoKernelLoopback, rtnl.ProtoKernelRA, rtnl.ProtoKernelLL:
-			have.Foreign = append(have.Foreign, ForeignAddress{mine, "kernel"})
-		default:
-			have.Foreign = append(have.Foreign, ForeignAddress{mine, "other"})
+		if a.Protocol == Protocol {
+			have.Addresses = append(have.Addresses, Address{Link: name, Index: a.Index, Prefix: a.Prefix})
+		} else {
+			have.Foreign = append(have.Foreign, foreign(name, a))
 		}
 	}
 	return nil
 }
 
-// readRoutes returns the routes of the main table that carry the mark.
-func (k *Kernel) readRoutes(links []Link) ([]Route, error) {
+// foreign describes an address that does not carry the mark.
+func foreign(link string, a rtnl.Address) ForeignAddress {
+	f := ForeignAddress{Address: Address{Link: link, Index: a.Index, Prefix: a.Prefix}, Origin: "other", Unfit: unfit(a)}
+	switch {
+	case a.Protocol == rtnl.ProtoKernelLoopback, a.Protocol == rtnl.ProtoKernelLL:
+		f.Origin = "kernel"
+	// The kernel makes a temporary address beside an advertised one, and need not say where that came from.
+	case a.Protocol == rtnl.ProtoKernelRA, a.Protocol == rtnl.ProtoUnspecified && temporary(a):
+		f.Origin, f.Advertised = "kernel", true
+	}
+	return f
+}
+
+// temporary reports whether an address is of IPv6's privacy extensions. The flag says something else of an IPv4 address.
+func temporary(a rtnl.Address) bool {
+	return a.Prefix.Addr().Is6() && a.Flags&unix.IFA_F_TEMPORARY != 0 && a.Flags&unix.IFA_F_PERMANENT == 0
+}
+
+// unfit says what AddressState.Unfit does.
+func unfit(a rtnl.Address) string {
+	switch {
+	case a.Flags&unix.IFA_F_DADFAILED != 0:
+		return "duplicate"
+	case a.Flags&unix.IFA_F_TENTATIVE != 0:
+		return "tentative"
+	case a.Flags&unix.IFA_F_DEPRECATED != 0:
+		return "deprecated"
+	case temporary(a):
+		return "temporary"
+	}
+	return ""
+}
+
+// readRoutes returns the routes of the main table that carry the mark, and those that came by router advertisement.
+func (k *Kernel) readRoutes(links []Link) (own, advertised []Route, err error) {
 	all, err := dumpRoutes(k.route)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	names := linkNames(links)
-	var out []Route
 	for _, r := range all {
-		if r.Protocol != Protocol || r.Table != unix.RT_TABLE_MAIN || r.Type != unix.RTN_UNICAST {
+		if r.Table != unix.RT_TABLE_MAIN || r.Type != unix.RTN_UNICAST {
 			continue
 		}
 		index := int(r.Attributes.OutIface)
-		out = append(out, Route{
+		route := Route{
 			Link: names[index], Index: index,
 			To:     destination(r),
 			Via:    toAddr(r.Attributes.Gateway),
 			Metric: r.Attributes.Priority,
 			OnLink: r.Flags&unix.RTNH_F_ONLINK != 0,
-		})
+		}
+		switch r.Protocol {
+		case Protocol:
+			own = append(own, route)
+		case unix.RTPROT_RA:
+			advertised = append(advertised, route)
+		}
 	}
-	return out, nil
+	return own, advertised, nil
 }
 
 // dumpRoutes returns the routes of all tables, IPv4 before IPv6.

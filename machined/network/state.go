@@ -17,7 +17,9 @@ type State struct {
 	Servers     []netip.Addr `json:"servers"`     // name servers in use
 	Search      []string     `json:"search"`      // search domains in use
 	TimeServers []string     `json:"timeServers"` // time servers to use; addresses or names
+	Node        []netip.Addr `json:"node"`        // NodeAddresses, when nothing else names one
 	Converged   bool         `json:"converged"`   // whether the kernel holds all that is wanted
+	Revision    uint64       `json:"revision"`    // of the configuration that is meant by that: the cell's
 	Problems    []string     `json:"problems"`    // what is wrong, one line each
 }
 
@@ -33,13 +35,16 @@ type LinkState struct {
 	Driver    string         `json:"driver,omitempty"` // of the hardware
 	Managed   bool           `json:"managed"`          // whether the configuration (or its absence) names it
 	Addresses []AddressState `json:"addresses"`
-	DHCP      *DHCPState     `json:"dhcp,omitempty"`
+	DHCP      *DHCPState     `json:"dhcp,omitempty"` // if it asks for a lease
 }
 
 // AddressState is one address of a link.
 type AddressState struct {
 	Prefix netip.Prefix `json:"prefix"`
 	Origin string       `json:"origin"` // "static", "dhcp", "kernel" (loopback, link-local, router advertisement) or "other"
+	// Unfit says why nobody should be told of the address: "duplicate" (somebody else has it), "tentative" (whether somebody else has
+	// it is being found out), "deprecated" (it is about to go) or "temporary" (for privacy).
+	Unfit string `json:"unfit,omitempty"`
 }
 
 // RouteState is one route.
@@ -80,14 +85,52 @@ func (s State) Addresses() []netip.Addr {
 	return append(v4, v6...)
 }
 
+// NodeAddresses returns the addresses that stand for the machine, one of each family, IPv4 first. It is one of those that are named, else
+// the first that the configuration or a lease gives, else the one that it was before, and only then another: processes start anew
+// when it changes.
+func (s State) NodeAddresses(named []netip.Addr) []netip.Addr {
+	rank := func(a AddressState) int {
+		switch ip := a.Prefix.Addr(); {
+		case slices.Contains(named, ip):
+			return 1
+		case a.Origin == "static" || a.Origin == "dhcp":
+			return 2
+		case slices.Contains(s.Node, ip):
+			return 3
+		case a.Origin == "kernel":
+			return 4
+		}
+		return 5
+	}
+	var out []netip.Addr
+	for _, family := range []bool{true, false} { // IPv4 or not
+		var best AddressState
+		for _, l := range s.Links {
+			for _, a := range l.Addresses {
+				ip := a.Prefix.Addr()
+				fits := l.Managed && l.Up && ip.IsGlobalUnicast() && ip.Is4() == family && a.Unfit == ""
+				if fits && (!best.Prefix.IsValid() || rank(a) < rank(best)) {
+					best = a
+				}
+			}
+		}
+		if best.Prefix.IsValid() {
+			out = append(out, best.Prefix.Addr())
+		}
+	}
+	return out
+}
+
 // observation is all that a State is made of.
 type observation struct {
-	config  Config
-	have    Have
-	leases  map[string]*dhcp.Lease
-	clients map[int]dhcp.Status // by index of the link
-	failed  []string            // operations that did not succeed
-	left    int                 // operations that are left to do
+	config   Config
+	revision uint64
+	node     []netip.Addr // State.Node before
+	have     Have
+	leases   map[string]*dhcp.Lease
+	clients  map[int]dhcp.Status // by index of the link
+	failed   []string            // operations that did not succeed
+	left     int                 // operations that are left to do
 }
 
 // patience is how long a server may take to answer a DHCP client before it is called a problem.
@@ -96,22 +139,35 @@ const patience = 3 * time.Second
 // describe makes the State of an observation. now dates the problems.
 func describe(o observation, now time.Time) State {
 	facts := Facts{Links: o.have.Links, Leases: o.leases}
-	want := planLinks(o.config, facts)
+	plan := Plan(o.config, facts)
+	want := plan.Links
 	r := planResolver(o.config, facts, want)
 	s := State{
 		Hostname: o.have.Hostname, Servers: r.Servers, Search: r.Search,
 		TimeServers: planTimeServers(o.config, facts, want),
 		Converged:   o.left == 0 && len(o.failed) == 0,
+		Revision:    o.revision,
 	}
+	// The kernel lists addresses in an order that changes as they come and go.
+	place := func(a Address) int {
+		if i := slices.Index(plan.Addresses, a); i >= 0 {
+			return i
+		}
+		return len(plan.Addresses)
+	}
+	o.have.Addresses = slices.SortedStableFunc(slices.Values(o.have.Addresses), func(a, b Address) int { return place(a) - place(b) })
+	o.have.Foreign = slices.SortedStableFunc(slices.Values(o.have.Foreign), func(a, b ForeignAddress) int { return a.Prefix.Addr().Compare(b.Prefix.Addr()) })
 	for _, w := range want {
 		i := slices.IndexFunc(o.have.Links, func(l Link) bool { return l.Index == w.Index })
-		s.Links = append(s.Links, o.link(o.have.Links[i], !w.Loopback))
+		s.Links = append(s.Links, o.link(o.have.Links[i], !w.Loopback, w.DHCP4))
 	}
 	for _, l := range sortedLinks(o.have.Links) {
 		if l.Physical() && !slices.ContainsFunc(want, func(w WantLink) bool { return w.Index == l.Index }) {
-			s.Links = append(s.Links, o.link(l, false))
+			s.Links = append(s.Links, o.link(l, false, false))
 		}
 	}
+	s.Node = o.node
+	s.Node = s.NodeAddresses(nil)
 	for _, r := range o.have.Routes {
 		s.Routes = append(s.Routes, RouteState{To: r.To, Via: r.Via, Link: r.Link, Metric: r.Metric})
 	}
@@ -119,7 +175,7 @@ func describe(o observation, now time.Time) State {
 	return s
 }
 
-func (o observation) link(l Link, managed bool) LinkState {
+func (o observation) link(l Link, managed, dhcp4 bool) LinkState {
 	s := LinkState{
 		Name: l.Name, Index: l.Index, MAC: l.MAC, MTU: l.MTU, Up: l.Up, Carrier: l.Carrier,
 		Kind: l.Kind, Driver: l.Driver, Managed: managed,
@@ -133,14 +189,15 @@ func (o observation) link(l Link, managed bool) LinkState {
 		if lease != nil && lease.Address == a.Prefix {
 			origin = "dhcp"
 		}
-		s.Addresses = append(s.Addresses, AddressState{a.Prefix, origin})
+		s.Addresses = append(s.Addresses, AddressState{Prefix: a.Prefix, Origin: origin})
 	}
 	for _, f := range o.have.Foreign {
 		if f.Index == l.Index {
-			s.Addresses = append(s.Addresses, AddressState{f.Prefix, f.Origin})
+			s.Addresses = append(s.Addresses, AddressState{f.Prefix, f.Origin, f.Unfit})
 		}
 	}
-	if c, ok := o.clients[l.Index]; ok {
+	if dhcp4 && l.Ethernet {
+		c := o.clients[l.Index] // one that has not said anything yet is where each begins
 		s.DHCP = &DHCPState{Phase: c.Phase.String(), Lease: c.Lease, Attempts: c.Attempt, Problem: c.Problem}
 		if c.Lease != nil {
 			s.DHCP.Expires = c.Lease.Expires()

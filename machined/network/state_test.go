@@ -3,6 +3,7 @@ package network
 import (
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -87,5 +88,89 @@ func TestTimeServers(t *testing.T) {
 	o.config.NTP, l.NTP = nil, nil
 	if got := describe(o, time.Now()).TimeServers; len(got) != 0 {
 		t.Errorf("nobody named a server, yet %q would be asked", got)
+	}
+}
+
+// TestNodeAddresses: what stands for the machine does not change because the kernel lists something new first.
+func TestNodeAddresses(t *testing.T) {
+	address := func(prefix, origin, unfit string) AddressState {
+		return AddressState{netip.MustParsePrefix(prefix), origin, unfit}
+	}
+	link := func(addresses ...AddressState) LinkState {
+		return LinkState{Managed: true, Up: true, Addresses: addresses}
+	}
+	down := link(address("10.0.0.3/24", "static", ""))
+	down.Up = false
+	for _, test := range []struct {
+		says        string
+		before      string
+		links       []LinkState
+		named, want string
+	}{
+		{"the first of each family, IPv4 first", "", []LinkState{link(address("2001:db8::1/64", "static", ""), address("10.0.0.1/24", "dhcp", "")), link(address("10.0.1.1/24", "static", ""))}, "", "10.0.0.1 2001:db8::1"},
+		{"of links that are up", "", []LinkState{down, link(address("10.0.1.1/24", "static", ""))}, "", "10.0.1.1"},
+		{"a link-local one is none", "", []LinkState{link(address("fe80::1/64", "kernel", ""))}, "", ""},
+		{"one that is named, on whichever link", "", []LinkState{link(address("10.0.0.1/24", "static", "")), link(address("10.0.1.1/24", "static", ""))}, "10.0.1.1", "10.0.1.1"},
+		{"a given one before an advertised one", "2001:db8::9", []LinkState{link(address("2001:db8::9/64", "kernel", "")), link(address("2001:db8:1::1/64", "static", ""))}, "", "2001:db8:1::1"},
+		{"the one before, on whichever link", "2001:db8::9", []LinkState{link(address("2001:db8::5/64", "kernel", "")), link(address("2001:db8::9/64", "kernel", ""))}, "", "2001:db8::9"},
+		{"not one that is about to go", "2001:db8::9", []LinkState{link(address("2001:db8::9/64", "kernel", "deprecated"), address("2001:db8:1::9/64", "kernel", ""))}, "", "2001:db8:1::9"},
+		{"nor one that somebody else may have", "", []LinkState{link(address("2001:db8::9/64", "kernel", "tentative"), address("2001:db8::8/64", "kernel", "duplicate"))}, "", ""},
+		{"nor one for privacy", "", []LinkState{link(address("2001:db8::8/64", "kernel", "temporary"), address("2001:db8::9/64", "kernel", ""))}, "", "2001:db8::9"},
+		{"an advertised one before one of nobody knows whom", "", []LinkState{link(address("2001:db8::8/64", "other", ""), address("2001:db8::9/64", "kernel", ""))}, "", "2001:db8::9"},
+	} {
+		s := State{Links: test.links}
+		if test.before != "" {
+			s.Node = []netip.Addr{netip.MustParseAddr(test.before)}
+		}
+		var named []netip.Addr
+		if test.named != "" {
+			named = append(named, netip.MustParseAddr(test.named))
+		}
+		var got []string
+		for _, a := range s.NodeAddresses(named) {
+			got = append(got, a.String())
+		}
+		if strings.Join(got, " ") != test.want {
+			t.Errorf("%s: %q, want %q", test.says, got, test.want)
+		}
+	}
+}
+
+// TestDescribedOrder: a State has addresses as they were planned, whatever order the kernel has, keeps which one stands for the machine,
+// and says which configuration it is of.
+func TestDescribedOrder(t *testing.T) {
+	nic := card("eth0", "02:00:00:00:00:01")
+	nic.Index, nic.Up, nic.Carrier = 2, true, true
+	on := func(p string) Address { return Address{"eth0", 2, netip.MustParsePrefix(p)} }
+	o := observation{
+		revision: 7, node: []netip.Addr{netip.MustParseAddr("2001:db8::9")},
+		config: Config{Links: []LinkConfig{{Name: "eth0", DHCP4: true, Addresses: prefixes("10.0.0.9/24", "10.0.0.8/24")}}},
+		leases: map[string]*dhcp.Lease{"eth0": lease("192.0.2.5/24", "")},
+		have: Have{
+			Links:     []Link{nic},
+			Addresses: []Address{on("192.0.2.5/24"), on("10.0.0.8/24"), on("10.0.0.9/24")},
+			Foreign: []ForeignAddress{
+				{Address: on("2001:db8::10/64"), Origin: "kernel"}, {Address: on("2001:db8::9/64"), Origin: "kernel"},
+				{Address: on("2001:db8::1/64"), Origin: "kernel", Unfit: "temporary"},
+			},
+		},
+	}
+	s := describe(o, time.Now())
+	var got []string
+	for _, a := range s.Links[0].Addresses {
+		got = append(got, strings.TrimSpace(a.Prefix.String()+" "+a.Unfit))
+	}
+	if want := []string{"10.0.0.9/24", "10.0.0.8/24", "192.0.2.5/24", "2001:db8::1/64 temporary", "2001:db8::9/64", "2001:db8::10/64"}; !slices.Equal(got, want) {
+		t.Errorf("addresses are %q, want %q", got, want)
+	}
+	if want := []netip.Addr{netip.MustParseAddr("10.0.0.9"), netip.MustParseAddr("2001:db8::9")}; !slices.Equal(s.Node, want) {
+		t.Errorf("for the machine stand %v, want %v", s.Node, want)
+	}
+	if s.Revision != 7 {
+		t.Errorf("revision %d", s.Revision)
+	}
+	// The client has just been started: the link waits for a lease, although nothing is known of that yet.
+	if d := s.Links[0].DHCP; d == nil || d.Phase != "init" || d.Lease != nil {
+		t.Errorf("DHCP is %+v", d)
 	}
 }

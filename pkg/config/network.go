@@ -18,7 +18,7 @@ type NetworkMetadata struct {
 
 // NetworkSpec says what the machine's own network should be.
 type NetworkSpec struct {
-	// Links are the network interfaces. Without any, every physical link is configured by DHCPv4; with at least one, links that are not named stay down.
+	// Links are the network interfaces. Without any, every physical link is configured by DHCPv4, and takes router advertisements; with at least one, links that are not named stay down, and those that are take none.
 	Links []Link `yaml:"links,omitempty"`
 	// DNS says who resolves names for the machine.
 	DNS DNS `yaml:"dns"`

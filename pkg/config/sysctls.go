@@ -3,13 +3,15 @@ package config
 import "strings"
 
 // OwnSysctl says why a kernel parameter cannot be set by a configuration, or "" when it can. These are the parameters
-// that harden the machine (Kernel Self-Protection Project), that pods need, or that the kubelet insists on.
+// that harden the machine (Kernel Self-Protection Project), that pods need, that the kubelet insists on, or that the links have
+// (machined/network).
 func OwnSysctl(name string) string {
 	const (
 		hardening = "hardening"
 		pods      = "pods could not reach anything without it"
 		kubelet   = "the kubelet does not start with another value"
 		panics    = "a broken kernel must reset, or an upgrade could not be rolled back"
+		links     = "it follows from Network.spec.links"
 	)
 	switch name {
 	case "kernel.kptr_restrict", "kernel.dmesg_restrict", "kernel.perf_event_paranoid", "kernel.kexec_load_disabled",
@@ -32,6 +34,13 @@ func OwnSysctl(name string) string {
 	}
 	if strings.HasPrefix(name, "fs.binfmt_misc.") {
 		return hardening
+	}
+	// net.ipv4.conf.LINK.PARAMETER; a dot of the link's name is written as "/".
+	if parts := strings.Split(name, "."); len(parts) == 5 && parts[0] == "net" && parts[2] == "conf" {
+		switch parts[1] + "/" + parts[4] {
+		case "ipv4/promote_secondaries", "ipv4/ignore_routes_with_linkdown", "ipv6/ignore_routes_with_linkdown", "ipv6/accept_ra":
+			return links
+		}
 	}
 	return ""
 }

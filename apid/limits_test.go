@@ -1,0 +1,151 @@
+package apid
+
+import (
+	"errors"
+	"io"
+	"net"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestConnectionLimits(t *testing.T) {
+	l := newLimitListener(nil, 2, 3, 8, 1, 4)
+	now := time.Now()
+	one, two, three := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2"), netip.MustParseAddr("192.0.2.3")
+	var all []*limitedConn
+	for i, c := range []struct {
+		addr   netip.Addr
+		taken  bool
+		proved bool
+	}{{one, true, true}, {one, true, true}, {one, false, false}, {two, true, true}, {two, true, false}, {three, true, false}} {
+		conn := &limitedConn{list: l, addr: c.addr}
+		taken, oldest := l.take(conn, now)
+		if taken != c.taken || oldest != nil {
+			t.Fatalf("step %d: taken: %v, in the place of %v", i, taken, oldest)
+		}
+		if taken {
+			all = append(all, conn)
+		}
+		if err := conn.prove(); taken && (err == nil) != c.proved {
+			t.Errorf("step %d: %v", i, err)
+		}
+	}
+	l.give(all[0])
+	if err := all[4].prove(); err != nil {
+		t.Errorf("a place that was given back is not taken: %v", err)
+	}
+	for _, c := range all[1:] {
+		l.give(c)
+	}
+	if l.sum != 0 || len(l.waiting) != 0 {
+		t.Errorf("%d and %d are counted, and all have gone", l.sum, len(l.waiting))
+	}
+}
+
+// TestSilentMakeRoom: those who connect and show no certificate take no place from those who do; the oldest goes when one more comes.
+func TestSilentMakeRoom(t *testing.T) {
+	l := newLimitListener(nil, 8, 2, 3, 1, 8)
+	now, addr := time.Now(), netip.MustParseAddr("192.0.2.1")
+	come := func() (conn, oldest *limitedConn) {
+		conn = &limitedConn{list: l, addr: addr}
+		taken, oldest := l.take(conn, now)
+		if !taken {
+			t.Fatal("a connection was refused")
+		}
+		return conn, oldest
+	}
+	proved, _ := come()
+	if err := proved.prove(); err != nil {
+		t.Fatal(err)
+	}
+	first, _ := come()
+	come()
+	come()
+	_, oldest := come()
+	if oldest != first {
+		t.Errorf("%v made room, not the oldest", oldest)
+	}
+	l.give(first)
+	if err := first.prove(); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("one that made room: %v", err)
+	}
+}
+
+// TestHandshakeIsShort: a client cannot have much held before it has shown a certificate.
+func TestHandshakeIsShort(t *testing.T) {
+	here, there := net.Pipe()
+	defer here.Close()
+	go func() {
+		defer there.Close()
+		_, _ = there.Write(make([]byte, maxHandshake+1)) // it ends when here is closed
+	}()
+	conn := &limitedConn{Conn: here, list: newLimitListener(nil, 8, 8, 8, 1, 8), left: maxHandshake}
+	n, err := io.Copy(io.Discard, conn)
+	if n != maxHandshake || !errors.Is(err, errTooLong) {
+		t.Errorf("%d bytes, %v", n, err)
+	}
+}
+
+// TestCallsOfOne: one certificate can make so many calls at once, and takes none from others.
+func TestCallsOfOne(t *testing.T) {
+	c := callers{now: map[string]int{}}
+	var leave []func()
+	for range 3 {
+		done, err := c.enter("a", 3)
+		if err != nil {
+			t.Fatal(err)
+		}
+		leave = append(leave, done)
+	}
+	if _, err := c.enter("a", 3); err == nil || !strings.Contains(err.Error(), "3 calls of your certificate go on") {
+		t.Errorf("a fourth: %v", err)
+	}
+	other, err := c.enter("b", 3)
+	if err != nil {
+		t.Error(err)
+	}
+	leave[0]()
+	again, err := c.enter("a", 3)
+	if err != nil {
+		t.Errorf("after one has ended: %v", err)
+	}
+	for _, done := range append(leave[1:], other, again) {
+		done()
+	}
+	if len(c.now) != 0 {
+		t.Errorf("%v are counted, and none go on", c.now)
+	}
+}
+
+// TestConnectionPace: an address that comes too often is refused until time has passed, another one is not, and who has gone is
+// forgotten.
+func TestConnectionPace(t *testing.T) {
+	l := newLimitListener(nil, 2, 3, 8, 1, 4)
+	now := time.Now()
+	one, two := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
+	comes := func(addr netip.Addr, after time.Duration) bool {
+		now = now.Add(after)
+		c := &limitedConn{list: l, addr: addr}
+		came, _ := l.take(c, now)
+		if came {
+			l.give(c)
+		}
+		return came
+	}
+	for i := range 4 {
+		if !comes(one, 0) {
+			t.Errorf("time %d was refused", i)
+		}
+	}
+	if comes(one, 0) || !comes(two, 0) {
+		t.Error("the wrong one was refused")
+	}
+	if comes(one, time.Second/2) || !comes(one, time.Second) || comes(one, 0) {
+		t.Error("a second is good for one connection")
+	}
+	if !comes(two, 2*time.Minute) || len(l.addresses) != 1 {
+		t.Errorf("%d addresses are remembered", len(l.addresses))
+	}
+}

@@ -1,0 +1,64 @@
+package main
+
+import (
+	"context"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/orlop-os/orlop/machined/network"
+	"github.com/orlop-os/orlop/pkg/cell"
+	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/dhcp"
+)
+
+// TestNetworkedWaits: a trial is not confirmed by how the network was before, however well that was.
+func TestNetworkedWaits(t *testing.T) {
+	c := config.New("n1", config.RoleWorker)
+	c.Network.Spec.Links = []config.Link{{Name: "eth0", Addresses: []netip.Prefix{netip.MustParsePrefix("10.0.0.5/24")}}}
+	m := &machine{networkConfig: cell.New(network.Config{}), networkState: cell.New(network.State{Converged: true, Revision: 1})}
+	soon := func() (context.Context, context.CancelFunc) {
+		return context.WithTimeout(t.Context(), 50*time.Millisecond)
+	}
+	for range 2 {
+		ctx, cancel := soon()
+		if err := m.networked(ctx, c); err == nil {
+			t.Error("confirmed by the network of the configuration before")
+		}
+		cancel()
+		m.networkConfig.Set(networkConfig(c)) // wanted now, and not there yet
+	}
+	_, revision := m.networkConfig.Get()
+	m.networkState.Set(network.State{Converged: true, Revision: revision})
+	if err := m.networked(t.Context(), c); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestSettled: a link without the lease that it should have is not what the configuration says.
+func TestSettled(t *testing.T) {
+	address := network.AddressState{Prefix: netip.MustParsePrefix("10.0.0.5/24")}
+	with := network.LinkState{Managed: true, Up: true, Addresses: []network.AddressState{address}, DHCP: &network.DHCPState{Lease: &dhcp.Lease{Address: address.Prefix}}}
+	static := network.LinkState{Managed: true, Up: true, Addresses: []network.AddressState{address}}
+	without := network.LinkState{Managed: true, Up: true, DHCP: &network.DHCPState{Phase: "selecting"}}
+	named := network.Config{Links: []network.LinkConfig{{Name: "eth0", DHCP4: true}}}
+	for name, test := range map[string]struct {
+		config    network.Config
+		links     []network.LinkState
+		converged bool
+		want      bool
+	}{
+		"a lease":                         {named, []network.LinkState{with}, true, true},
+		"a static address":                {named, []network.LinkState{static}, true, true},
+		"no lease":                        {named, []network.LinkState{without}, true, false},
+		"one lease of two":                {named, []network.LinkState{with, without}, true, false},
+		"something is left to do":         {named, []network.LinkState{with}, false, false},
+		"no link is named, one has its":   {network.Config{}, []network.LinkState{without, with}, true, true},
+		"no link is named, none has any":  {network.Config{}, []network.LinkState{without}, true, false},
+		"no link is named, and not ready": {network.Config{}, []network.LinkState{with}, false, false},
+	} {
+		if got := settled(network.State{Converged: test.converged, Links: test.links}, test.config); got != test.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}

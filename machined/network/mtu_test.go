@@ -1,0 +1,88 @@
+package network
+
+import (
+	"maps"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/orlop-os/orlop/pkg/dhcp"
+)
+
+// TestRefusedMTU: hardware that takes no such MTU has everything else.
+func TestRefusedMTU(t *testing.T) {
+	f := newFake(veth("eth0"))
+	f.mostMTU = 1500
+	s := stage{former: formerMTUs{}, config: Config{Links: []LinkConfig{{Name: "eth0", MTU: 9000, Addresses: prefixes("10.0.0.5/24"), Routes: []RouteConfig{route("0.0.0.0/0", "10.0.0.1", 0)}}}}}
+	failed := 0
+	for _, o := range settle(t, f, s) {
+		if f.Do(o) != nil {
+			failed++
+		}
+	}
+	left := settle(t, f, s)
+	if want := (Op{Verb: SetLink, Link: "eth0", Index: 2, MTU: 9000}); failed != 1 || !slices.Equal(left, []Op{want}) {
+		t.Errorf("%d operations failed, left are %v; want 1 and %v", failed, left, want)
+	}
+	if !f.link(2).Up || len(f.have.Addresses) != 1 || len(f.have.Routes) != 1 {
+		t.Errorf("the machine cannot be reached: %+v", f.have)
+	}
+}
+
+// TestFormerMTUs: what a link had is remembered from the first change until it is back.
+func TestFormerMTUs(t *testing.T) {
+	f := formerMTUs{}
+	for _, step := range []struct {
+		says      string
+		have, set int // MTUs
+		want      formerMTUs
+	}{
+		{"nothing is changed", 1500, 0, formerMTUs{}},
+		{"the first change, which is refused", 1500, 9000, formerMTUs{2: 1500}},
+		{"another, which is not", 1500, 1400, formerMTUs{2: 1500}},
+		{"it is changed", 1400, 0, formerMTUs{2: 1500}},
+		{"the second change", 1400, 1300, formerMTUs{2: 1500}},
+		{"back", 1300, 1500, formerMTUs{2: 1500}},
+		{"it is back", 1500, 0, formerMTUs{}},
+		{"another change", 1500, 1400, formerMTUs{2: 1500}},
+	} {
+		var ops []Op
+		if step.set != 0 {
+			ops = []Op{{Verb: SetLink, Index: 2, MTU: step.set}}
+		}
+		f.note([]Link{{Index: 1, MTU: 65536}, {Index: 2, MTU: step.have}}, ops)
+		if !maps.Equal(f, step.want) {
+			t.Errorf("%s: %v, want %v", step.says, f, step.want)
+		}
+	}
+	if f.note(nil, nil); len(f) > 0 {
+		t.Errorf("the link is gone: %v", f)
+	}
+}
+
+// TestLeasedMTU: a lease has no say where the configuration has one, nor in whether a link speaks IPv6.
+func TestLeasedMTU(t *testing.T) {
+	static6 := []netip.Prefix{netip.MustParsePrefix("2001:db8::5/64")}
+	for _, test := range []struct {
+		says   string
+		config LinkConfig
+		leased int
+		want   int
+	}{
+		{"as leased", LinkConfig{}, 1400, 1400},
+		{"configured", LinkConfig{MTU: 1450}, 1400, 1450},
+		{"none", LinkConfig{}, 0, 1500},
+		{"small, without IPv6", LinkConfig{}, 576, 576},
+		{"too small for a static IPv6 address", LinkConfig{Addresses: static6}, 1279, 1500},
+		{"enough for it", LinkConfig{Addresses: static6}, 1280, 1280},
+		{"too small for router advertisements", LinkConfig{AcceptRA: true}, 576, 1500},
+	} {
+		test.config.Name, test.config.DHCP4 = "eth0", true
+		l := lease("10.0.0.5/24", "")
+		l.MTU = test.leased
+		f := Facts{Links: newFake(veth("eth0")).have.Links, Leases: map[string]*dhcp.Lease{"eth0": l}, MTUs: map[int]int{2: 1500}}
+		if got := Plan(Config{Links: []LinkConfig{test.config}}, f).Links[0].MTU; got != test.want {
+			t.Errorf("%s: %d, want %d", test.says, got, test.want)
+		}
+	}
+}
