@@ -31,7 +31,7 @@ import (
 //
 //  1. The import marks its names (pkg/imagestore).
 //  2. containerd of another machine is to pull one. Before any registry it asks a mirror on loopback (registries.go, pkg/mirror).
-//  3. That asks the control-plane machines (Find), and passes on what one of them sends (Read).
+//  3. That looks at what was imported here, asks the control-plane machines (Find), and passes on what one of them sends (Read).
 
 type imageAPI struct {
 	api.UnimplementedImageServer
@@ -162,16 +162,17 @@ func (m *machine) openMirror() (ownMirror, error) {
 	}
 	m.mirror = ownMirror{url: "http://" + listener.Addr().String(), token: rand.Text()}
 	server := &http.Server{
-		Handler:           mirror.Handler(&neighbours{m: m, resting: map[netip.Addr]time.Time{}}, m.mirror.token),
+		Handler:           mirror.Handler(&neighbours{m: m, own: m.given, resting: map[netip.Addr]time.Time{}}, m.mirror.token),
 		ReadHeaderTimeout: patience, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10,
 	}
 	go func() { m.events.add("image", "failure", "the mirror has ended: "+server.Serve(listener).Error()) }()
 	return m.mirror, nil
 }
 
-// neighbours are the other machines of the control plane, as a source of images.
+// neighbours are what was imported on this machine, and the other machines of the control plane, as a source of images.
 type neighbours struct {
-	m *machine
+	m   *machine
+	own mirror.Source // with imagePullPolicy: Always, a pod's image is asked for where it is, too
 
 	mu      sync.Mutex
 	resting map[netip.Addr]time.Time // that did not answer, until when they are not asked
@@ -184,8 +185,11 @@ const (
 	neighbourRests = 30 * time.Second
 )
 
-// Find asks one after the other. It is mirror.Source's.
+// Find asks one after the other, this machine first. It is mirror.Source's.
 func (n *neighbours) Find(ctx context.Context, name string) (ocispec.Descriptor, error) {
+	if found, err := n.own.Find(ctx, name); err == nil {
+		return found, nil
+	}
 	for _, addr := range n.awake() {
 		asking, cancel := context.WithTimeout(ctx, findImageTime)
 		found, err := call(asking, n.m, addr, func(other *client.Client) (*api.FindImageResponse, error) {
@@ -207,6 +211,9 @@ func (n *neighbours) Find(ctx context.Context, name string) (ocispec.Descriptor,
 
 // Open reads a blob from the first of them that has it. It is mirror.Source's.
 func (n *neighbours) Open(ctx context.Context, digest string) (io.ReadCloser, error) {
+	if blob, err := n.own.Open(ctx, digest); err == nil {
+		return blob, nil
+	}
 	failed := fs.ErrNotExist
 	for _, addr := range n.awake() {
 		blob, err := n.open(ctx, addr, digest)

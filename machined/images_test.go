@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -52,6 +53,27 @@ func (s *shelf) Read(r *api.ReadImageRequest, stream grpc.ServerStreamingServer[
 	return status.Error(codes.NotFound, r.Digest)
 }
 
+// imports are what was imported on this machine: contents by name.
+type imports map[string]string
+
+func (i imports) Find(_ context.Context, name string) (ocispec.Descriptor, error) {
+	for own, content := range i {
+		if sum := digest.FromString(content); name == own || name == sum.String() {
+			return ocispec.Descriptor{Digest: sum, Size: int64(len(content))}, nil
+		}
+	}
+	return ocispec.Descriptor{}, fs.ErrNotExist
+}
+
+func (i imports) Open(_ context.Context, sum string) (io.ReadCloser, error) {
+	for _, content := range i {
+		if digest.FromString(content).String() == sum {
+			return io.NopCloser(strings.NewReader(content)), nil
+		}
+	}
+	return nil, fs.ErrNotExist
+}
+
 // TestNeighbours: what one of the other control-plane machines has is found and read, and who does not answer is left alone for a while.
 func TestNeighbours(t *testing.T) {
 	own, second, third := netip.MustParseAddr("10.0.0.11"), netip.MustParseAddr("10.0.0.12"), netip.MustParseAddr("10.0.0.13")
@@ -66,7 +88,7 @@ func TestNeighbours(t *testing.T) {
 	m.connections.dial = wire.dial
 	t.Cleanup(func() { m.connections.keep(nil) })
 
-	n := &neighbours{m: m, resting: map[netip.Addr]time.Time{}}
+	n := &neighbours{m: m, own: imports{"example.com/own:1": "of this machine"}, resting: map[netip.Addr]time.Time{}}
 	sum := digest.FromString("a manifest")
 	for _, name := range []string{"example.com/web:1", sum.String()} {
 		if found, err := n.Find(t.Context(), name); err != nil || found.Digest != sum || found.Size != 10 || found.MediaType != "application/vnd.test" {
@@ -89,6 +111,16 @@ func TestNeighbours(t *testing.T) {
 	}
 	if log := m.events.after(0); len(log) != 1 || !strings.Contains(log[0].message, "example.com/web:1 is "+sum.String()+" at 10.0.0.13") {
 		t.Errorf("events %+v", log)
+	}
+
+	ours := digest.FromString("of this machine")
+	if found, err := n.Find(t.Context(), "example.com/own:1"); err != nil || found.Digest != ours {
+		t.Errorf("what was imported here: %+v, %v", found, err)
+	}
+	if blob, err = n.Open(t.Context(), ours.String()); err != nil {
+		t.Errorf("what was imported here: %v", err)
+	} else if text, err := io.ReadAll(blob); err != nil || string(text) != "of this machine" {
+		t.Errorf("what was imported here: %q, %v", text, err)
 	}
 
 	none.fails = true

@@ -176,10 +176,21 @@ func rules(list []config.Rule) []object {
 	return out
 }
 
+// Who the cluster's own components are: the users, and the groups, that are theirs alone. The add-ons are among them, because one of them may
+// bring the service that is asked, and so is the API server where it calls kubelets, which ask it whether it may.
+var (
+	ownUsers = []string{
+		"system:kube-controller-manager", "system:kube-scheduler", "system:kube-proxy", "kube-apiserver-kubelet-client", "orlop:coredns",
+		nodespec.MetricsUser, nodespec.AddonsUser,
+	}
+	ownGroups = []string{
+		"system:nodes", nodespec.NodeAgentGroup, "system:serviceaccounts:kube-system", "system:serviceaccounts:" + nodespec.AddonsNamespace,
+	}
+)
+
 // notOurselves keeps the cluster's own components out of the questions to webhooks: a service that is away and whose
 // failure means no would otherwise stop the components that have to bring it back.
-const notOurselves = `!(request.user in ['system:kube-controller-manager', 'system:kube-scheduler', 'system:kube-proxy', 'orlop:coredns', 'orlop:metrics']` +
-	` || request.groups.exists(g, g in ['system:nodes', 'orlop:node-agents', 'system:serviceaccounts:kube-system']))`
+var notOurselves = fmt.Sprintf("!(request.user in ['%s'] || request.groups.exists(g, g in ['%s']))", strings.Join(ownUsers, "', '"), strings.Join(ownGroups, "', '"))
 
 // authorization is the order in which the authorizers are asked; the first that has an opinion decides.
 // kubeconfigs are the webhooks' own, in the same order.

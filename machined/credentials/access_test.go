@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -87,6 +88,47 @@ func TestAccessGolden(t *testing.T) {
 		}
 		if shown != string(want) {
 			t.Errorf("%s: got\n%s\nwant\n%s", file, shown, want)
+		}
+	}
+}
+
+// TestNotOurselves: no identity that a component of the cluster has, or acts as, is put to a webhook; those of people are.
+func TestNotOurselves(t *testing.T) {
+	type identity struct {
+		user   string
+		groups []string
+	}
+	own := []identity{
+		{"system:serviceaccount:kube-system:generic-garbage-collector", []string{"system:serviceaccounts", "system:serviceaccounts:kube-system", "system:authenticated"}},
+		{"system:serviceaccount:orlop-addons:policy", []string{"system:serviceaccounts", "system:serviceaccounts:orlop-addons", "system:authenticated"}}, // an add-on
+	}
+	a := authorities(t)
+	want, err := Plan(node(), a)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, l := range want.Leaves {
+		if l.By == a.Kubernetes.CA && l.Spec.Usage == pki.Client {
+			own = append(own, identity{l.Spec.CN, l.Spec.O})
+		}
+	}
+	if len(own) < 10 {
+		t.Fatalf("there are but %d identities: %v", len(own), own)
+	}
+	excepted := func(i identity) bool {
+		return strings.Contains(notOurselves, "'"+i.user+"'") || slices.ContainsFunc(i.groups, func(g string) bool { return strings.Contains(notOurselves, "'"+g+"'") })
+	}
+	for _, i := range own {
+		if !excepted(i) {
+			t.Errorf("%s of %q is put to webhooks", i.user, i.groups)
+		}
+	}
+	for _, i := range []identity{
+		{"jane", []string{"system:authenticated", "orlop:cluster-admins"}},
+		{"system:serviceaccount:default:web", []string{"system:serviceaccounts", "system:serviceaccounts:default", "system:authenticated"}},
+	} {
+		if excepted(i) {
+			t.Errorf("%s of %q is put to no webhook", i.user, i.groups)
 		}
 	}
 }

@@ -12,6 +12,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -31,11 +35,19 @@ import (
 // Name is the component's name.
 const Name = "bootstrap"
 
-// retry is how long a refused object waits: the server refuses Services for a moment until its address book is there.
-const retry = 50 * time.Millisecond
+// A refused object waits for retry: the server refuses Services for a moment until its address book is there. After some refusals, patience,
+// which are ordinary during a start, the reason is told, and it waits longer each time, up to slowly.
+const (
+	retry    = 50 * time.Millisecond
+	patience = 100
+	slowly   = 10 * time.Second
+)
 
-// patience is how many refusals are ordinary during a start; after them the reason is told.
-const patience = 100
+// pause is how long an object waits that has been refused so many times.
+func pause(refusals int) time.Duration {
+	const steps = 8 // by then it is longer than slowly
+	return min(retry<<min(max(refusals-patience, 0), steps), slowly)
+}
 
 // markAgain is how long a Node waits whose marks were refused.
 const markAgain = 10 * time.Second
@@ -76,17 +88,19 @@ func Run(ctx context.Context, spec nodespec.Spec, gate *apigate.Gate, loopback f
 	if err := gate.Serving(ctx); err != nil {
 		return nil
 	}
-	tell := func(why string) { announce(Name, false, why) }
-	if err := ensureUntilDone(ctx, client, metricsService(), tell); err != nil {
+	said := &troubles{announce: announce, why: map[string]string{}}
+	tell := said.of("start")
+	metrics := metricsService()
+	if err := placed(ctx, metrics, func() error { return ensureService(ctx, client, metrics) }, tell, said.of(metrics.Name)); err != nil {
 		return err
 	}
 	dns := dnsService(spec)
-	if err := untilDone(ctx, dns, func() error {
+	if err := placed(ctx, dns, func() error {
 		if spec.External.DNS {
 			return withdraw(ctx, client, dns)
 		}
 		return ensureService(ctx, client, dns)
-	}, tell); err != nil {
+	}, tell, said.of(dns.Name)); err != nil {
 		return err
 	}
 	api := metricsAPI()
@@ -102,17 +116,82 @@ func Run(ctx context.Context, spec nodespec.Spec, gate *apigate.Gate, loopback f
 	if err := gate.Rights(ctx); err != nil {
 		return nil
 	}
-	announce(Name, true, "")
+	said.started()
 	marked := make(chan error, 1)
 	go func() {
-		marked <- markNode(ctx, client, spec.NodeName, spec.Taint, markAgain, func(why string) { announce(Name, true, why) })
+		marked <- markNode(ctx, client, spec.NodeName, spec.Taint, markAgain, said.of("node"))
 	}()
 	if !spec.LocalVolumes.Disabled { // at last: no node and no pod waits for it
-		if err := ensureSnapshots(ctx, config, func(why string) { announce(Name, true, why) }); err != nil {
+		if err := ensureSnapshots(ctx, config, said.of("snapshots")); err != nil {
 			return err
 		}
 	}
 	return <-marked
+}
+
+// troubles are what is not as it should be, told together: there are several at once when the start is over.
+type troubles struct {
+	announce component.Announce
+
+	mu    sync.Mutex
+	ready bool
+	why   map[string]string // by what it is about
+}
+
+// of returns what tells the trouble with one thing; "" is that there is none any more.
+func (t *troubles) of(what string) func(why string) {
+	return func(why string) {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		t.why[what] = why
+		t.tellLocked()
+	}
+}
+
+// started says that everything is there that others wait for.
+func (t *troubles) started() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.ready = true
+	delete(t.why, "start")
+	t.tellLocked()
+}
+
+func (t *troubles) tellLocked() {
+	var all []string
+	for _, what := range slices.Sorted(maps.Keys(t.why)) {
+		if t.why[what] != "" {
+			all = append(all, t.why[what])
+		}
+	}
+	t.announce(Name, t.ready, strings.Join(all, "; "))
+}
+
+// placed makes a Service as untilDone does. Where another one is in its place, which only people can change, it says so aside and goes on
+// trying, and the start does not wait: an API server that never gets ready would be ended, and with it what those people need.
+func placed(ctx context.Context, object runtime.Object, do func() error, tell, aside func(why string)) error {
+	blocked := false
+	err := untilDone(ctx, object, func() error {
+		err := do()
+		if blocked = errors.As(err, new(inTheWay)); blocked {
+			aside(reason(object, err))
+			return nil
+		}
+		return err
+	}, tell)
+	if err != nil || !blocked {
+		return err
+	}
+	go func() {
+		why := ""
+		if err := untilDone(ctx, object, do, aside); err != nil {
+			why = err.Error()
+		}
+		if ctx.Err() == nil {
+			aside(why)
+		}
+	}()
+	return nil
 }
 
 // ensureUntilDone repeats ensure as untilDone does.
@@ -138,13 +217,16 @@ func untilDone(ctx context.Context, object runtime.Object, do func() error, tell
 		if apierrors.IsInvalid(err) && !notYet(err) {
 			return fmt.Errorf("%T: the API server refuses it: %w", object, err)
 		}
-		if why := fmt.Sprintf("%T: %v", object, err); tries >= patience && why != told {
+		if why := reason(object, err); tries >= patience && why != told {
 			tell(why)
 			told = why
 		}
-		timer.Reset(retry)
+		timer.Reset(pause(tries))
 	}
 }
+
+// reason is what is told of a refusal.
+func reason(object runtime.Object, err error) string { return fmt.Sprintf("%T: %v", object, err) }
 
 // notYet tells a refusal that passes: the ranges of service addresses are not loaded.
 func notYet(err error) bool {
@@ -170,8 +252,6 @@ func ensure(ctx context.Context, client kubernetes.Interface, object runtime.Obj
 		return ensureRole(ctx, client, o)
 	case *rbacv1.RoleBinding:
 		return ensureRoleBinding(ctx, client, o)
-	case *corev1.Service:
-		return ensureService(ctx, client, o)
 	}
 	return fmt.Errorf("%T: cannot make: no such kind among the cluster's own objects", object)
 }

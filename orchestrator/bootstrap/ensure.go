@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -103,8 +104,16 @@ func ours(s *corev1.Service) bool {
 	return marked
 }
 
+// inTheWay says of another Service that it has the name or the address of one of ours, which lasts until somebody does something about it.
+type inTheWay string
+
+func (w inTheWay) Error() string { return string(w) }
+
+// allocated is what the server says of an address that another Service has (ipallocator.ErrAllocated).
+const allocated = "provided IP is already allocated"
+
 // ensureService makes a Service or puts its ports and traffic policy right. Its addresses cannot be changed; a Service
-// with other addresses than wanted is an error that somebody has to look at, and so is one that is not ours.
+// with other addresses than wanted is in the way, and so is one that is not ours, or has the address of ours.
 func ensureService(ctx context.Context, client kubernetes.Interface, want *corev1.Service) error {
 	if err := ensureNamespace(ctx, client); err != nil {
 		return err
@@ -116,16 +125,20 @@ func ensureService(ctx context.Context, client kubernetes.Interface, want *corev
 	}
 	// An address that is taken is refused as invalid, also when this Service is the one that has it.
 	have, getErr := all.Get(ctx, want.Name, metav1.GetOptions{})
+	if apierrors.IsNotFound(getErr) && strings.Contains(err.Error(), allocated) {
+		return inTheWay(fmt.Sprintf("Service %s/%s: another Service has one of its addresses %v: delete that one, or give it another address: %v",
+			want.Namespace, want.Name, want.Spec.ClusterIPs, err))
+	}
 	if getErr != nil {
 		return err
 	}
 	if !ours(have) {
-		return fmt.Errorf("Service %s/%s: somebody else's, it has no label %s: delete it to have it made, or name the part in Cluster.spec.external",
-			want.Namespace, want.Name, labelOwn)
+		return inTheWay(fmt.Sprintf("Service %s/%s: somebody else's, it has no label %s: delete it to have it made, or name the part in Cluster.spec.external",
+			want.Namespace, want.Name, labelOwn))
 	}
 	if !equality.Semantic.DeepEqual(have.Spec.ClusterIPs, want.Spec.ClusterIPs) {
-		return fmt.Errorf("Service %s/%s: has addresses %v, its own are %v: delete it to have it made again",
-			want.Namespace, want.Name, have.Spec.ClusterIPs, want.Spec.ClusterIPs)
+		return inTheWay(fmt.Sprintf("Service %s/%s: has addresses %v, its own are %v: delete it to have it made again",
+			want.Namespace, want.Name, have.Spec.ClusterIPs, want.Spec.ClusterIPs))
 	}
 	if have.Spec.Selector == nil && equality.Semantic.DeepEqual(have.Spec.InternalTrafficPolicy, want.Spec.InternalTrafficPolicy) &&
 		equality.Semantic.DeepEqual(have.Spec.Ports, want.Spec.Ports) {

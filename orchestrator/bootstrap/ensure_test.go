@@ -3,18 +3,24 @@ package bootstrap
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
+	"k8s.io/kubernetes/pkg/registry/core/service/ipallocator"
 
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
@@ -85,6 +91,94 @@ func TestServiceOfOthers(t *testing.T) {
 	}
 	if left, err := client.CoreV1().Services(own.Namespace).Get(t.Context(), own.Name, metav1.GetOptions{}); err != nil || left.Spec.Selector["app"] != "dns" {
 		t.Errorf("%+v, %v", left, err)
+	}
+}
+
+// TestInTheWay: a Service in the place of ours is told, and the start goes on without ours, which is made when its place is free.
+func TestInTheWay(t *testing.T) {
+	own := dnsService(nodespec.Spec{DNSIPs: []netip.Addr{netip.MustParseAddr("10.96.0.10")}})
+	theirs, moved, other := own.DeepCopy(), own.DeepCopy(), own.DeepCopy()
+	theirs.Labels = nil
+	moved.Spec.ClusterIP, moved.Spec.ClusterIPs = "10.96.0.99", []string{"10.96.0.99"}
+	other.Name = "other"
+	for what, c := range map[string]struct {
+		there *corev1.Service
+		want  string
+	}{
+		"somebody else's":      {theirs, "kube-dns: somebody else's"},
+		"at another address":   {moved, "kube-dns: has addresses [10.96.0.99], its own are [10.96.0.10]"},
+		"one at its address":   {other, "kube-dns: another Service has one of its addresses [10.96.0.10]"},
+		"nothing in its place": {nil, ""},
+	} {
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		defer cancel()
+		client := fake.NewClientset()
+		all := client.CoreV1().Services(own.Namespace)
+		if c.there != nil {
+			if _, err := all.Create(ctx, c.there.DeepCopy(), metav1.CreateOptions{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		client.PrependReactor("create", "services", func(clienttesting.Action) (bool, runtime.Object, error) {
+			if _, err := client.Tracker().Get(corev1.SchemeGroupVersion.WithResource("services"), own.Namespace, other.Name); err != nil {
+				return false, nil, nil
+			}
+			return true, nil, apierrors.NewInvalid(schema.GroupKind{Kind: "Service"}, own.Name, field.ErrorList{
+				field.Invalid(field.NewPath("spec", "clusterIPs"), own.Spec.ClusterIPs, "failed to allocate IP 10.96.0.10: "+ipallocator.ErrAllocated.Error())})
+		})
+		told := make(chan string, 10)
+		next := func() string {
+			select {
+			case why := <-told:
+				return why
+			case <-ctx.Done():
+				t.Fatalf("%s: nothing is told", what)
+				return ""
+			}
+		}
+		waits := func(why string) { t.Errorf("%s: the start waits: %s", what, why) }
+		if err := placed(ctx, own, func() error { return ensureService(ctx, client, own.DeepCopy()) }, waits, func(why string) { told <- why }); err != nil {
+			t.Fatal(err)
+		}
+		if c.there != nil {
+			if why := next(); !strings.Contains(why, c.want) {
+				t.Errorf("%s: told %q, want %q", what, why, c.want)
+			}
+			if err := all.Delete(ctx, c.there.Name, metav1.DeleteOptions{}); err != nil {
+				t.Fatal(err)
+			}
+			if why := next(); why != "" {
+				t.Errorf("%s: told %q when it was over", what, why)
+			}
+		}
+		if have, err := all.Get(ctx, own.Name, metav1.GetOptions{}); err != nil || !ours(have) || have.Spec.ClusterIP != "10.96.0.10" || len(told) > 0 {
+			t.Errorf("%s: %+v, %v", what, have, err)
+		}
+	}
+}
+
+// TestTroubles: what is not as it should be is told together, and does not take back that the cluster's objects are there.
+func TestTroubles(t *testing.T) {
+	var got []string
+	said := &troubles{why: map[string]string{}, announce: func(_ string, ready bool, detail string) { got = append(got, fmt.Sprint(ready, " ", detail)) }}
+	said.of("start")("waiting")
+	said.of("dns")("no DNS")
+	said.started()
+	said.of("node")("no label")
+	said.of("dns")("")
+	if want := []string{"false waiting", "false no DNS; waiting", "true no DNS", "true no DNS; no label", "true no label"}; !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
+
+// TestPause: a start is not held up, and what is refused for long is asked for seldom.
+func TestPause(t *testing.T) {
+	var all time.Duration
+	for refusals := range patience {
+		all += pause(refusals)
+	}
+	if all > 6*time.Second || pause(patience+2) != 4*retry || pause(patience+100) != slowly {
+		t.Errorf("%v in a start, then %v, at last %v", all, pause(patience+2), pause(patience+100))
 	}
 }
 

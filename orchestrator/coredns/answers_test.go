@@ -166,6 +166,27 @@ func TestSpecification(t *testing.T) {
 	}
 }
 
+// TestNoNameOutside: that nobody outside has a name for an address is asked anew each time, because the cluster may have one next; other
+// answers from outside are kept.
+func TestNoNameOutside(t *testing.T) {
+	o := newOutside(t)
+	url, _ := newAPI(t, cluster())
+	n := start(t, o.spec(), url, silent)
+	n.until(t, known, dns.TypeA, dns.RcodeSuccess)
+	for name, want := range map[string]int{
+		"9.0.0.10.in-addr.arpa.": 3, reverse(t, "2001:db8::9"): 3, "missing.example.org.": 1, "7.0.0.10.in-addr.arpa.": 1,
+	} {
+		for range 3 {
+			if _, err := n.ask("udp", name, dns.TypePTR, 0); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got := o.every.times(name); got != want {
+			t.Errorf("%s: asked outside %d times of 3, want %d", name, got, want)
+		}
+	}
+}
+
 func reverse(t *testing.T, address string) string {
 	t.Helper()
 	name, err := dns.ReverseAddr(address)

@@ -22,7 +22,8 @@ const clusterTTL = 30
 // CoreDNS gives a question to the server block with the longest zone that it is in. So that a stub domain such as
 // 10.in-addr.arpa leaves the cluster its addresses, the reverse zones of the cluster's ranges are zones of the cluster's
 // block. Other addresses are in it too, because an endpoint may have one; those without a name in the cluster are looked up
-// outside.
+// outside. That somebody outside has no name is not kept: an endpoint may get that address at any time, and the cache is asked before
+// the cluster.
 //
 // A name outside does not exist on a machine without resolvers. To say so at once is better than to refuse, which
 // clients take for a broken server and ask again.
@@ -42,7 +43,7 @@ func Corefile(spec nodespec.Spec, client string, listen []netip.Addr) string {
 		own := strings.Join(reverse, " ")
 		beyond = "        fallthrough in-addr.arpa ip6.arpa\n"
 		found = fmt.Sprintf("    %s %s\n", rangesName, own) + forward(dns.Upstreams) +
-			cache(fmt.Sprintf(" in-addr.arpa ip6.arpa {\n        disable success %[1]s\n        disable denial %[1]s\n    }", own))
+			cache(fmt.Sprintf(" in-addr.arpa ip6.arpa {\n        disable success %s\n        disable denial\n    }", own))
 	}
 	// A second for the API server: nobody is helped by a DNS that does not listen longer.
 	const kubernetes = "    kubernetes %s in-addr.arpa ip6.arpa {\n        kubeconfig %s\n        pods insecure\n" +

@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/spf13/pflag"
@@ -47,23 +48,33 @@ func Component(spec nodespec.Spec, dirs layout.Dirs) component.Component {
 }
 
 // configuration is kube-proxy's file. Node ports answer on the node's own addresses only, not on loopback or the
-// bridge. Traffic from the pod ranges is local and keeps its sender; everything else to a service address is
-// masqueraded.
+// bridge. They are stated, because upstream itself ("primary") takes what the Node says when it starts: after a change of address that is
+// still the old one, and where it is nothing, node ports answer on all addresses. Traffic from the pod ranges is local and keeps its
+// sender; everything else to a service address is masqueraded.
 func configuration(spec nodespec.Spec, client string) string {
 	return fmt.Sprintf(`apiVersion: kubeproxy.config.k8s.io/v1alpha1
 kind: KubeProxyConfiguration
 mode: nftables
 hostnameOverride: %s
+bindAddress: %q
 clientConnection:
   kubeconfig: %s
 clusterCIDR: %s
 detectLocalMode: ClusterCIDR
-nodePortAddresses:
-- primary
+nodePortAddresses: [%s]
 healthzBindAddress: 127.0.0.1:%d
 metricsBindAddress: 127.0.0.1:10249
 enableProfiling: false
-`, spec.NodeName, client, joined(spec.PodCIDRs), HealthPort)
+`, spec.NodeName, spec.NodeIPs[0], client, joined(spec.PodCIDRs), joined(nodePorts(spec.NodeIPs)), HealthPort)
+}
+
+// nodePorts are the addresses that node ports answer on: the node's first one of each family, as the kubelet has them on the Node.
+func nodePorts(own []netip.Addr) []netip.Prefix {
+	ports := []netip.Prefix{netip.PrefixFrom(own[0], own[0].BitLen())}
+	if i := slices.IndexFunc(own, func(ip netip.Addr) bool { return ip.Is6() != own[0].Is6() }); i >= 0 {
+		ports = append(ports, netip.PrefixFrom(own[i], own[i].BitLen()))
+	}
+	return ports
 }
 
 func joined(prefixes []netip.Prefix) string {

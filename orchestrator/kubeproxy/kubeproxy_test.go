@@ -5,25 +5,51 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
+
+	"sigs.k8s.io/yaml"
 
 	"github.com/orlop-os/orlop/orchestrator/layout"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// TestUpstreamTakesTheConfiguration has upstream decode and check the file, for one and for two address families.
+// TestUpstreamTakesTheConfiguration has upstream decode and check the file, for one and for two address families. Node ports answer on the
+// machine's own addresses, whatever the Node says.
 func TestUpstreamTakesTheConfiguration(t *testing.T) {
-	for _, ranges := range [][]netip.Prefix{
-		{netip.MustParsePrefix("10.244.0.0/16")},
-		{netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("fd00:10:244::/56")},
+	four, six := netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("fd00:10:244::/56")
+	for _, c := range []struct {
+		own       string
+		ranges    []netip.Prefix
+		nodePorts []string
+	}{
+		{"192.0.2.10", []netip.Prefix{four}, []string{"192.0.2.10/32"}},
+		{"192.0.2.10 192.0.2.11 2001:db8::10 2001:db8::11", []netip.Prefix{four, six}, []string{"192.0.2.10/32", "2001:db8::10/128"}},
+		{"2001:db8::10 192.0.2.10", []netip.Prefix{six, four}, []string{"2001:db8::10/128", "192.0.2.10/32"}},
+		{"1:2:3:4:5:6:7:8", []netip.Prefix{six}, []string{"1:2:3:4:5:6:7:8/128"}},
 	} {
 		dirs := layout.Under(t.TempDir())
-		c := Component(nodespec.Spec{Cluster: "c", NodeName: "node-1", ControlPlane: true, PodCIDRs: ranges}, dirs)
-		if err := c.WriteFiles(); err != nil {
+		spec := nodespec.Spec{Cluster: "c", NodeName: "node-1", ControlPlane: true, PodCIDRs: c.ranges}
+		for ip := range strings.FieldsSeq(c.own) {
+			spec.NodeIPs = append(spec.NodeIPs, netip.MustParseAddr(ip))
+		}
+		component := Component(spec, dirs)
+		if err := component.WriteFiles(); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := parse(c.Args); err != nil {
-			t.Errorf("pod ranges %v: %v", ranges, err)
+		if _, err := parse(component.Args); err != nil {
+			t.Errorf("%s: %v", c.own, err)
+		}
+		var have struct {
+			BindAddress       string
+			NodePortAddresses []string
+		}
+		if err := yaml.Unmarshal([]byte(configuration(spec, "")), &have); err != nil {
+			t.Fatal(err)
+		}
+		if have.BindAddress != spec.NodeIPs[0].String() || !slices.Equal(have.NodePortAddresses, c.nodePorts) {
+			t.Errorf("%s: %+v, want node ports at %q", c.own, have, c.nodePorts)
 		}
 	}
 }

@@ -22,6 +22,7 @@ import (
 	streamapi "github.com/containerd/containerd/api/services/streaming/v1"
 	transferapi "github.com/containerd/containerd/api/services/transfer/v1"
 	"github.com/containerd/containerd/api/types"
+	transfertypes "github.com/containerd/containerd/api/types/transfer"
 	"github.com/opencontainers/go-digest"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -29,8 +30,10 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/test/bufconn"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/emptypb"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/orlop-os/orlop/pkg/artifact"
 )
@@ -47,6 +50,8 @@ type daemon struct {
 	labels map[string]map[string]string // of blobs
 	disk   *disk
 	next   map[string]string // digests by name
+	pulled map[string]string // what pods pull while an import goes on, likewise
+	writes int64             // of records
 }
 
 // started is a daemon, and a store that talks to it.
@@ -110,30 +115,6 @@ func (d *daemon) Create(ctx context.Context, r *imagesapi.CreateImageRequest) (*
 	return &imagesapi.CreateImageResponse{Image: r.Image}, namespaced(ctx)
 }
 
-// Update adds the labels that the mask names, as containerd does (core/metadata/images.go).
-func (d *daemon) Update(ctx context.Context, r *imagesapi.UpdateImageRequest) (*imagesapi.UpdateImageResponse, error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	i := d.images[r.Image.Name]
-	if i == nil {
-		return nil, status.Error(codes.NotFound, r.Image.Name)
-	}
-	if r.Image.Target == nil {
-		return nil, status.Error(codes.Unavailable, "containerd has panicked: an image without a target")
-	}
-	for _, path := range r.UpdateMask.GetPaths() {
-		key, ok := strings.CutPrefix(path, "labels.")
-		if !ok {
-			return nil, status.Errorf(codes.InvalidArgument, "path %q", path)
-		}
-		if i.Labels == nil {
-			i.Labels = map[string]string{}
-		}
-		i.Labels[key] = r.Image.Labels[key]
-	}
-	return &imagesapi.UpdateImageResponse{Image: i}, namespaced(ctx)
-}
-
 func (d *daemon) Delete(ctx context.Context, r *imagesapi.DeleteImageRequest) (*emptypb.Empty, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -171,13 +152,30 @@ func (d *daemon) Stream(s streamapi.Streaming_StreamServer) error {
 	return s.Send(&anypb.Any{})
 }
 
-func (d *daemon) Transfer(context.Context, *transferapi.TransferRequest) (*emptypb.Empty, error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
+// Transfer stores names as containerd does (core/transfer/image): with the labels that the destination has, and no others.
+func (d *daemon) Transfer(_ context.Context, r *transferapi.TransferRequest) (*emptypb.Empty, error) {
+	var to transfertypes.ImageStore
+	if err := proto.Unmarshal(r.Destination.Value, &to); err != nil {
+		return nil, err
+	}
+	for name, digest := range d.pulled {
+		d.record(name, digest, nil)
+	}
 	for name, digest := range d.next {
-		d.images[name] = &imagesapi.Image{Name: name, Target: &types.Descriptor{Digest: digest, Size: int64(len(d.blobs[digest]))}}
+		d.record(name, digest, to.Labels)
 	}
 	return &emptypb.Empty{}, nil
+}
+
+// record writes an image's record anew, as an import and a pull do.
+func (d *daemon) record(name, digest string, labels map[string]string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.writes++
+	d.images[name] = &imagesapi.Image{
+		Name: name, Labels: labels, UpdatedAt: &timestamppb.Timestamp{Seconds: d.writes},
+		Target: &types.Descriptor{Digest: digest, Size: int64(len(d.blobs[digest]))},
+	}
 }
 
 const (
@@ -228,8 +226,12 @@ func TestArtifacts(t *testing.T) {
 	if _, err := store.Import(t.Context(), strings.NewReader("archive")); err != nil || d.images[pinned(flux)] == nil || d.images[pinned(oras)] == nil {
 		t.Errorf("another one under the same name: %v, %q", err, d.names())
 	}
+	if again, err := store.Import(t.Context(), strings.NewReader("archive")); err != nil || len(again) != 1 || again[0].Name != "imported:1" {
+		t.Errorf("the same archive again: %+v, %v", again, err)
+	}
+	d.next = nil
 	if _, err := store.Import(t.Context(), strings.NewReader("archive")); err == nil {
-		t.Error("an archive that brings nothing new, and nothing is said to have been written")
+		t.Error("an archive that names nothing, and nothing is said of it")
 	}
 	listed, err := store.List(t.Context())
 	if err != nil {

@@ -11,7 +11,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"time"
 
 	imagesapi "github.com/containerd/containerd/api/services/images/v1"
 	streamapi "github.com/containerd/containerd/api/services/streaming/v1"
@@ -107,7 +106,6 @@ func (s *Store) list(ctx context.Context) ([]*imagesapi.Image, error) {
 func (s *Store) Import(ctx context.Context, archive io.Reader) ([]Image, error) {
 	ctx, cancel := context.WithCancel(inNamespace(ctx))
 	defer cancel()
-	started := time.Now()
 	before, err := s.list(ctx)
 	if err != nil {
 		return nil, err
@@ -126,6 +124,7 @@ func (s *Store) Import(ctx context.Context, archive io.Reader) ([]Image, error) 
 		// gets none, not even one of its digest: no pod could ask for it, and the archive's own index is such a manifest, which
 		// would keep the content of images that are deleted later.
 		ExtraReferences: []*transfertypes.ImageReference{{Name: tagged, IsPrefix: true, AllowOverwrite: true}},
+		Labels:          map[string]string{labelImported: "true"},
 		Platforms:       []*types.Platform{{OS: "linux", Architecture: "amd64"}},
 	})
 	if err != nil {
@@ -136,12 +135,12 @@ func (s *Store) Import(ctx context.Context, archive io.Reader) ([]Image, error) 
 		return nil, fmt.Errorf("image import: containerd refused the archive: %w", err)
 	}
 
-	// The transfer service says no names, so they are told by when their record was last written.
+	// The transfer service says no names, so they are told by their label, and by when their record was last written.
 	all, err := s.list(ctx)
 	if err != nil {
 		return nil, err
 	}
-	brought := imported(before, all, started)
+	brought := imported(before, all)
 	if err := errors.Join(s.pin(ctx, brought), s.mark(ctx, brought)); err != nil {
 		return nil, err
 	}
@@ -155,27 +154,21 @@ func (s *Store) Import(ctx context.Context, archive io.Reader) ([]Image, error) 
 	return images, err
 }
 
-// imported tells what an import that began at started has brought: the names that are new or name something else than
-// before; if there are none, the same archive came again, and it is those whose record was written since. (A record is
-// also written when containerd labels an image, so this alone would name others too.)
-func imported(before, after []*imagesapi.Image, started time.Time) []*imagesapi.Image {
-	was := map[string]string{}
+// imported tells what an import has brought: the names with its label whose record was written since before. The label keeps out what is
+// pulled, or labelled for a pod, meanwhile; that the record was written, what came with an earlier import.
+func imported(before, after []*imagesapi.Image) []*imagesapi.Image {
+	was := map[string]*imagesapi.Image{}
 	for _, i := range before {
-		was[i.Name] = i.Target.GetDigest()
+		was[i.Name] = i
 	}
-	var changed, written []*imagesapi.Image
+	var brought []*imagesapi.Image
 	for _, i := range after {
-		if was[i.Name] != i.Target.GetDigest() {
-			changed = append(changed, i)
-		}
-		if !i.UpdatedAt.AsTime().Before(started) {
-			written = append(written, i)
+		old := was[i.Name]
+		if i.Labels[labelImported] != "" && (old == nil || !old.UpdatedAt.AsTime().Equal(i.UpdatedAt.AsTime())) {
+			brought = append(brought, i)
 		}
 	}
-	if len(changed) == 0 {
-		return written
-	}
-	return changed
+	return brought
 }
 
 // tagged is the name of images of which an archive tells the tag only.

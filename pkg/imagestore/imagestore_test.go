@@ -6,38 +6,34 @@ import (
 	"time"
 
 	imagesapi "github.com/containerd/containerd/api/services/images/v1"
-	"github.com/containerd/containerd/api/types"
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
 func TestImported(t *testing.T) {
 	began := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	record := func(name, digest string, after time.Duration) *imagesapi.Image {
-		return &imagesapi.Image{Name: name, Target: &types.Descriptor{Digest: digest}, UpdatedAt: timestamppb.New(began.Add(after))}
+	record := func(name string, after time.Duration, labels map[string]string) *imagesapi.Image {
+		return &imagesapi.Image{Name: name, UpdatedAt: timestamppb.New(began.Add(after)), Labels: labels}
 	}
-	pause := record("registry/pause:1", "sha256:p", -time.Hour)
-	labelled := record("registry/pause:1", "sha256:p", time.Second) // by a pod that started meanwhile
+	with := map[string]string{labelImported: "true"}
+	pause, labelled := record("registry/pause:1", -time.Hour, nil), record("registry/pause:1", time.Second, nil) // by a pod that started meanwhile
+	old, again := record("web:1", -time.Minute, with), record("web:1", 1, with)
 	for _, c := range []struct {
 		what          string
 		before, after []*imagesapi.Image
 		want          []string
 	}{
-		{"a new image, with the name that containerd adds",
+		{"a new image, beside the name that containerd adds, and one that is pulled",
 			[]*imagesapi.Image{pause},
-			[]*imagesapi.Image{labelled, record("web:1", "sha256:w", 1), record("sha256:c", "sha256:w", 2)},
-			[]string{"web:1", "sha256:c"}},
-		{"a name that moves",
-			[]*imagesapi.Image{record("web:1", "sha256:w", -1)},
-			[]*imagesapi.Image{record("web:1", "sha256:x", 1)},
+			[]*imagesapi.Image{labelled, again, record("sha256:c", 2, nil), record("secret:1", 3, nil)},
 			[]string{"web:1"}},
-		{"the same archive again",
-			[]*imagesapi.Image{pause, record("web:1", "sha256:w", -1)},
-			[]*imagesapi.Image{pause, record("web:1", "sha256:w", 1)},
-			[]string{"web:1"}},
+		{"a name that was pulled before", []*imagesapi.Image{record("web:1", -1, nil)}, []*imagesapi.Image{again}, []string{"web:1"}},
+		{"the same archive again, with one more image", []*imagesapi.Image{pause, old}, []*imagesapi.Image{pause, again, record("web:2", 2, with)}, []string{"web:1", "web:2"}},
+		{"another archive", []*imagesapi.Image{old}, []*imagesapi.Image{old, record("web:2", 2, with)}, []string{"web:2"}},
+		{"the clock was put back meanwhile", []*imagesapi.Image{old}, []*imagesapi.Image{record("web:1", -time.Hour, with)}, []string{"web:1"}},
 		{"nothing for this machine", []*imagesapi.Image{pause}, []*imagesapi.Image{pause}, nil},
 	} {
 		var got []string
-		for _, i := range imported(c.before, c.after, began) {
+		for _, i := range imported(c.before, c.after) {
 			got = append(got, i.Name)
 		}
 		if !slices.Equal(got, c.want) {

@@ -2,12 +2,14 @@ package imagestore
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"maps"
 	"sync"
 
+	contentapi "github.com/containerd/containerd/api/services/content/v1"
 	imagesapi "github.com/containerd/containerd/api/services/images/v1"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -16,22 +18,47 @@ import (
 	"google.golang.org/protobuf/types/known/fieldmaskpb"
 )
 
-// labelImported is on the names that Import has brought. Who pulls the same name later writes the record anew, without it.
+// labelImported is on the names that Import has brought. Who pulls such a name writes its record anew, without it, and that may be the machine
+// itself, through its own mirror. So it is on the content, too, which a pull leaves as it is, with the name behind it: another name of the
+// same content was not imported.
 const labelImported = "orlop.dev/imported"
 
-// mark says of images that they were imported.
+// contentLabel says of a content that it was imported under a name.
+func contentLabel(name string) string { return labelImported + "." + name }
+
+// mark says of what images are made of that it was imported under their names.
 func (s *Store) mark(ctx context.Context, some []*imagesapi.Image) error {
 	for _, i := range some {
-		_, err := imagesapi.NewImagesClient(s.conn).Update(ctx, &imagesapi.UpdateImageRequest{
-			// The target does not change; without one containerd panics (plugins/services/images, imageFromProto).
-			Image:      &imagesapi.Image{Name: i.Name, Target: i.Target, Labels: map[string]string{labelImported: "true"}},
-			UpdateMask: &fieldmaskpb.FieldMask{Paths: []string{"labels." + labelImported}},
+		labels := map[string]string{labelImported: "true", contentLabel(i.Name): "true"}
+		mask := &fieldmaskpb.FieldMask{}
+		for label := range labels {
+			mask.Paths = append(mask.Paths, "labels."+label)
+		}
+		_, err := contentapi.NewContentClient(s.conn).Update(ctx, &contentapi.UpdateRequest{
+			Info: &contentapi.Info{Digest: i.Target.GetDigest(), Labels: labels}, UpdateMask: mask,
 		})
 		if err != nil && status.Code(err) != codes.NotFound { // it was deleted meanwhile
 			return fmt.Errorf("image import: %s is there, but cannot be marked as imported: %w", i.Name, err)
 		}
 	}
 	return nil
+}
+
+// marks are the labels of all content that was imported, by its digest.
+func (s *Store) marks(ctx context.Context) (map[string]map[string]string, error) {
+	stream, err := contentapi.NewContentClient(s.conn).List(inNamespace(ctx), &contentapi.ListContentRequest{Filters: []string{`labels."` + labelImported + `"`}})
+	all := map[string]map[string]string{}
+	for err == nil {
+		var some *contentapi.ListContentResponse
+		some, err = stream.Recv()
+		for _, info := range some.GetInfo() {
+			all[info.Digest] = info.Labels
+		}
+	}
+	if !errors.Is(err, io.EOF) {
+		return nil, fmt.Errorf("images: cannot list what was imported: %w", err)
+	}
+	return all, nil
 }
 
 // Imported are the images that were imported, with everything that belongs to them. Images that were pulled are none of them: whoever
@@ -56,14 +83,19 @@ func (i *Imported) Find(ctx context.Context, name string) (ocispec.Descriptor, e
 	if err != nil {
 		return ocispec.Descriptor{}, err
 	}
+	marks, err := i.store.marks(ctx)
+	if err != nil {
+		return ocispec.Descriptor{}, err
+	}
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	there := map[string]bool{}
 	for _, image := range all {
-		if image.Labels[labelImported] == "" || ofDigest(image.Name) {
+		target := described(image)
+		marked := image.Labels[labelImported] != "" || marks[target.Digest.String()][contentLabel(image.Name)] != ""
+		if !marked || ofDigest(image.Name) {
 			continue
 		}
-		target := described(image)
 		if image.Name == name {
 			return target, nil
 		}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"slices"
 	"strings"
 	"testing"
 
@@ -55,13 +56,55 @@ func TestPartsOfImported(t *testing.T) {
 		t.Errorf("the layer holds %q, %v", text, err)
 	}
 
-	// Pulled from a registry, the name is the registry's; deleted, it is nobody's.
-	d.images["example.com/web:1"] = &imagesapi.Image{Name: "example.com/web:1", Target: d.images["example.com/web:1"].Target}
-	if got := found(layer); got != "none" {
-		t.Errorf("a layer of an image that was pulled since is %s", got)
+	// The same content is pulled, by the machine itself or under another name: what was imported stays so, and nothing else becomes it.
+	d.record("example.com/web:1", index, nil)
+	d.record("example.com/web:latest", index, nil)
+	for name, want := range map[string]string{"example.com/web:1": index, layer: layer, "example.com/web:latest": "none"} {
+		if got := found(name); got != want {
+			t.Errorf("pulled again, %q is %s, want %s", name, got, want)
+		}
+	}
+
+	// What a registry means by the name is not given to others; deleted, it is nobody's.
+	d.record("example.com/web:1", private, nil)
+	for _, name := range []string{"example.com/web:1", layer, secret} {
+		if got := found(name); got != "none" {
+			t.Errorf("pulled from a registry, %q is %s", name, got)
+		}
 	}
 	if len(all.trees) != 0 {
 		t.Errorf("remembered is %v", all.trees)
+	}
+}
+
+// TestImportedAgain: an archive with one image changed leaves the others imported, and what pods pull meanwhile was not.
+func TestImportedAgain(t *testing.T) {
+	d, store := started(t)
+	web, mail, newer, secret := d.put(anImage), d.put(fromFlux), d.put(typedOnly), d.put(fromOras)
+	names := func(images []Image) string {
+		var out []string
+		for _, i := range images {
+			out = append(out, i.Name)
+		}
+		slices.Sort(out)
+		return strings.Join(out, " ")
+	}
+	d.next = map[string]string{"web:1": web, "mail:1": mail}
+	if _, err := store.Import(t.Context(), strings.NewReader("archive")); err != nil {
+		t.Fatal(err)
+	}
+	d.next, d.pulled = map[string]string{"web:1": web, "mail:1": newer}, map[string]string{"secret:1": secret}
+	again, err := store.Import(t.Context(), strings.NewReader("archive"))
+	if got := names(again); err != nil || got != "mail:1 web:1" {
+		t.Errorf("imported are %q, %v", got, err)
+	}
+	for name, marked := range map[string]bool{"web:1": true, "mail:1": true, "secret:1": false} {
+		if got := d.images[name].Labels[labelImported] != ""; got != marked {
+			t.Errorf("%s is marked: %t", name, got)
+		}
+		if _, err := NewImported(store).Find(t.Context(), name); (err == nil) != marked {
+			t.Errorf("%s is found: %v", name, err)
+		}
 	}
 }
 

@@ -124,11 +124,36 @@ func (c contents) Update(ctx context.Context, r *contentapi.UpdateRequest) (*con
 	if _, there := c.d.blobs[r.Info.Digest]; !there {
 		return nil, status.Error(codes.NotFound, r.Info.Digest)
 	}
+	has := c.d.labels[r.Info.Digest]
+	if has == nil {
+		has = map[string]string{}
+		c.d.labels[r.Info.Digest] = has
+	}
+	err := namespaced(ctx)
 	for _, path := range r.UpdateMask.GetPaths() {
 		key := strings.TrimPrefix(path, "labels.")
-		c.d.labels[r.Info.Digest] = map[string]string{key: r.Info.Labels[key]}
+		has[key] = r.Info.Labels[key]
+		if key == labelSnapshot { // until it is there, only the lease keeps the snapshot
+			err = c.d.use(ctx, "overlayfs")
+		}
 	}
-	return &contentapi.UpdateResponse{Info: r.Info}, c.d.use(ctx, "overlayfs")
+	return &contentapi.UpdateResponse{Info: r.Info}, err
+}
+
+// List sends the blobs that have the label that Imported asks for, each in a message of its own.
+func (c contents) List(r *contentapi.ListContentRequest, out contentapi.Content_ListServer) error {
+	if !slices.Equal(r.Filters, []string{`labels."orlop.dev/imported"`}) {
+		return status.Errorf(codes.InvalidArgument, "filters %q", r.Filters)
+	}
+	for digest, labels := range c.d.labels {
+		if labels["orlop.dev/imported"] == "" {
+			continue
+		}
+		if err := out.Send(&contentapi.ListContentResponse{Info: []*contentapi.Info{{Digest: digest, Labels: labels}}}); err != nil {
+			return err
+		}
+	}
+	return namespaced(out.Context())
 }
 
 // configOf is an image's configuration that names layers.
