@@ -36,6 +36,9 @@ import (
 const (
 	// dataTime bounds what etcd has to read or write all of its data for.
 	dataTime = saveTimeout
+	// moveTime bounds what is moved between this machine and a caller: one that takes or brings a little at a time would keep others off, and the
+	// file's room on DATA.
+	moveTime = time.Hour
 	// serveTime is how long process "api" may take to end and to serve what was restored.
 	serveTime = 6 * time.Minute
 	// maxSnapshot is more than etcd can hold: a database of 4 GiB, which may grow a little beyond.
@@ -46,7 +49,7 @@ const (
 	componentEtcd = "etcd"
 )
 
-var errMoving = status.Error(codes.Aborted, "etcd: another snapshot is being taken or restored on this machine; try again when that is done")
+var errMoving = status.Error(codes.Aborted, "etcd: another snapshot is being taken, sent or restored on this machine; try again when that is done")
 
 // noData is why there is nothing to ask etcd on this machine; nil where its data are.
 func (m *machine) noData() error {
@@ -73,9 +76,9 @@ func nameless() (*os.File, error) {
 	return f, nil
 }
 
-// transfer has something moved between this machine and a caller. It ends when nothing has moved for a while, and when the machine goes
-// down: returning from a call ends what hangs in its stream.
-func (m *machine) transfer(move func(moved func()) error) error {
+// transfer has something moved between this machine and a caller, in most that time. It ends when nothing has moved for a while, and when the
+// machine goes down: returning from a call ends what hangs in its stream.
+func (m *machine) transfer(most time.Duration, move func(moved func()) error) error {
 	did, done := make(chan struct{}, 1), make(chan error, 1)
 	go func() {
 		done <- move(func() {
@@ -85,6 +88,8 @@ func (m *machine) transfer(move func(moved func()) error) error {
 			}
 		})
 	}()
+	end := time.NewTimer(most)
+	defer end.Stop()
 	for late := time.NewTimer(patience); ; late.Reset(patience) {
 		select {
 		case err := <-done:
@@ -92,6 +97,8 @@ func (m *machine) transfer(move func(moved func()) error) error {
 		case <-did:
 		case <-late.C:
 			return status.Errorf(codes.Aborted, "etcd: nothing of the snapshot has moved for %v", patience)
+		case <-end.C:
+			return status.Errorf(codes.Aborted, "etcd: the snapshot has not moved within %v; use a faster line", most)
 		case <-m.working.Done():
 			return status.Error(codes.Unavailable, "the machine goes down")
 		}
@@ -114,20 +121,18 @@ func (a etcdAPI) Snapshot(request *api.EtcdSnapshotRequest, stream grpc.ServerSt
 	if err := a.m.noData(); err != nil {
 		return err
 	}
-	if !a.m.moving.TryLock() {
+	if !a.m.handing.TryLock() {
 		return errMoving
 	}
-	defer a.m.moving.Unlock()
+	defer a.m.handing.Unlock()
 	f, err := nameless()
 	if err != nil {
 		return err
 	}
 	defer f.Close()
-	taking, cancel := a.m.within(stream.Context(), dataTime)
-	defer cancel()
-	taken, err := ask[nodespec.EtcdSnapshot](taking, a.m, paths.UserAPI, "snapshot-data", nodespec.EtcdGive{Kept: request.Kept}, f)
+	taken, err := a.m.fillSnapshot(stream.Context(), request.Kept, f)
 	if err != nil {
-		return status.Error(codes.FailedPrecondition, err.Error())
+		return err
 	}
 	info, err := f.Stat()
 	if err != nil {
@@ -139,12 +144,28 @@ func (a etcdAPI) Snapshot(request *api.EtcdSnapshotRequest, stream grpc.ServerSt
 		what = fmt.Sprintf("the snapshot %q was fetched", request.Kept)
 	}
 	a.m.events.add("etcd", "op", what+" by "+caller(stream.Context()))
-	return endOfStream(a.m.transfer(func(moved func()) error {
+	return endOfStream(a.m.transfer(moveTime, func(moved func()) error {
 		return sendSnapshot(about, io.NewSectionReader(f, 0, info.Size()), func(r *api.EtcdSnapshotResponse) error {
 			moved()
 			return stream.Send(r)
 		})
 	}))
+}
+
+// fillSnapshot fills a file with what etcd holds, or with a snapshot that is kept. Other snapshots wait for that, and not for whoever reads
+// the file: it changes no more.
+func (m *machine) fillSnapshot(ctx context.Context, kept string, f *os.File) (taken nodespec.EtcdSnapshot, err error) {
+	if !m.moving.TryLock() {
+		return taken, errMoving
+	}
+	defer m.moving.Unlock()
+	ctx, cancel := m.within(ctx, dataTime)
+	defer cancel()
+	taken, err = ask[nodespec.EtcdSnapshot](ctx, m, paths.UserAPI, "snapshot-data", nodespec.EtcdGive{Kept: kept}, f)
+	if err != nil {
+		return taken, status.Error(codes.FailedPrecondition, err.Error())
+	}
+	return taken, nil
 }
 
 // sendSnapshot sends a snapshot, and its digest last.
@@ -294,7 +315,7 @@ func roomFor(size int64) error {
 // receiveSnapshot fills a file with what comes, which has to be what was announced.
 func (m *machine) receiveSnapshot(receive func() (*api.EtcdRestoreRequest, error), first *api.EtcdRestoreRequest, f io.WriterAt) error {
 	got, sum := int64(0), sha256.New()
-	err := m.transfer(func(moved func()) error {
+	err := m.transfer(moveTime, func(moved func()) error {
 		to := io.MultiWriter(io.NewOffsetWriter(f, 0), sum)
 		from := &chunks[*api.EtcdRestoreRequest]{rest: first.Chunk, receive: func() (*api.EtcdRestoreRequest, error) {
 			moved()
@@ -325,6 +346,12 @@ func (m *machine) restoreData(order nodespec.EtcdRestore, f *os.File) (*api.Etcd
 		return nil, notMade(paths.EtcdKept, err)
 	}
 	m.events.add("etcd", "op", fmt.Sprintf("the data of revision %d are to be restored, asked by %s", made.Revision, order.By))
+	return m.putInPlace(made)
+}
+
+// putInPlace has etcd started with what was made, and returns when it serves that.
+func (m *machine) putInPlace(made nodespec.EtcdRestored) (*api.EtcdRestored, error) {
+	defer m.forgetting.afresh() // also where it comes in force after this
 	late := func(err error) error {
 		return status.Errorf(codes.Unavailable, "etcd: the data of revision %d are put in place when etcd starts, and it has not yet: %v; `orlopctl services` says more", made.Revision, err)
 	}
@@ -335,14 +362,11 @@ func (m *machine) restoreData(order nodespec.EtcdRestore, f *os.File) (*api.Etcd
 	defer cancel()
 	var done nodespec.EtcdRestored
 	failed := ""
-	_, err = cell.Wait(serving, m.services.Status(), func(list []supervise.Status) bool {
+	_, err := cell.Wait(serving, m.services.Status(), func(list []supervise.Status) bool {
 		if done = dataPutBack(); !done.At.Equal(made.At) {
 			return false
 		}
-		i := slices.IndexFunc(list, func(s supervise.Status) bool { return s.Name == serviceKubeAPI })
-		if i >= 0 && list[i].State == supervise.BackingOff {
-			failed = list[i].Detail
-		}
+		failed = whyEnded(list, serviceKubeAPI)
 		return failed != "" || componentReady(list, serviceKubeAPI, componentEtcd)
 	})
 	if err != nil {
@@ -351,7 +375,6 @@ func (m *machine) restoreData(order nodespec.EtcdRestore, f *os.File) (*api.Etcd
 	if failed != "" {
 		return nil, status.Errorf(codes.FailedPrecondition, "etcd: the data of revision %d are in place, and cannot be served: %s; `orlopctl etcd restore --undo` puts back what they have replaced", done.Revision, failed)
 	}
-	m.forgetting.afresh()
 	m.events.add("etcd", "op", fmt.Sprintf("the data of revision %d were restored; those that they replaced had come to revision %d", done.Revision, done.Replaced))
 	// What the controllers remember is of the data that are gone.
 	if err := m.services.Restart(serviceControllers); err != nil {

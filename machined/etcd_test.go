@@ -11,12 +11,14 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/nodespec"
+	"github.com/orlop-os/orlop/pkg/supervise"
 )
 
 func hexDigest(content []byte) string {
@@ -93,13 +95,52 @@ func TestReceiveSnapshot(t *testing.T) {
 func TestTransferEnds(t *testing.T) {
 	working, stop := context.WithCancel(t.Context())
 	m := &machine{working: working}
-	err := m.transfer(func(func()) error {
+	hang := make(chan struct{})
+	defer close(hang)
+	err := m.transfer(time.Hour, func(func()) error {
 		stop()
-		<-t.Context().Done() // a stream that hangs
+		<-hang
 		return nil
 	})
 	if status.Code(err) != codes.Unavailable {
 		t.Error(err)
+	}
+}
+
+// TestTransferSlow: who takes a little at a time does not hold a snapshot for ever.
+func TestTransferSlow(t *testing.T) {
+	m := &machine{working: t.Context()}
+	ended := make(chan struct{})
+	defer close(ended)
+	err := m.transfer(50*time.Millisecond, func(moved func()) error {
+		for {
+			select {
+			case <-ended:
+				return nil
+			default:
+				moved()
+			}
+		}
+	})
+	if status.Code(err) != codes.Aborted || !strings.Contains(err.Error(), "has not moved within 50ms") {
+		t.Error(err)
+	}
+}
+
+// TestForgetAfresh: what was written down may come in force after the call has failed, and with it Nodes of machines that were removed.
+func TestForgetAfresh(t *testing.T) {
+	m := &machine{working: t.Context(), services: supervise.NewManager(supervise.Config{})} // which cannot start etcd
+	for name, do := range map[string]func() error{
+		"restored":          func() error { _, err := m.putInPlace(nodespec.EtcdRestored{}); return err },
+		"recovered, joined": func() error { return m.startAnew(nodespec.AloneFile) },
+	} {
+		m.forgetting.left = map[string]int{"1a": 0}
+		if err := do(); status.Code(err) != codes.Unavailable {
+			t.Errorf("%s: %v", name, err)
+		}
+		if m.forgetting.left != nil {
+			t.Errorf("%s: what was removed lately is not looked for again", name)
+		}
 	}
 }
 

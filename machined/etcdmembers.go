@@ -87,7 +87,6 @@ func (a etcdAPI) Recover(ctx context.Context, _ *api.EtcdRecoverRequest) (*api.E
 	if i := slices.IndexFunc(now.Members, func(m nodespec.EtcdMember) bool { return slices.Contains(done.IDs, m.ID) }); i >= 0 {
 		return nil, status.Errorf(codes.FailedPrecondition, "etcd: nobody was left out: %s has come back meanwhile, and a quorum answers", now.Members[i].Name)
 	}
-	a.m.forgetting.afresh()
 	a.m.events.add("etcd", "op", fmt.Sprintf("etcd goes on without %s, asked by %s", strings.Join(done.Dropped, ", "), caller(ctx)))
 	return &api.EtcdRecoverResponse{Dropped: done.Dropped}, nil
 }
@@ -96,7 +95,6 @@ func (a etcdAPI) Rejoin(ctx context.Context, _ *api.EtcdRejoinRequest) (*api.Etc
 	if _, err := changeMembership[struct{}](ctx, a.m, "rejoin-data", nodespec.RejoinFile); err != nil {
 		return nil, err
 	}
-	a.m.forgetting.afresh()
 	a.m.events.add("etcd", "op", "this machine's data were dropped and it is a member again, asked by "+caller(ctx))
 	return &api.EtcdRejoinResponse{}, nil
 }
@@ -127,21 +125,43 @@ func changeMembership[Answer any](ctx context.Context, m *machine, command, mark
 	if answer, err = ask[Answer](ctx, m, paths.UserAPI, command, nil); err != nil {
 		return answer, status.Error(codes.FailedPrecondition, err.Error())
 	}
+	return answer, m.startAnew(mark)
+}
+
+// startAnew has etcd do what was written down, and returns when that is done and etcd serves.
+func (m *machine) startAnew(mark string) error {
+	defer m.forgetting.afresh() // also where it comes in force after this
 	late := func(err error) error {
 		return status.Errorf(codes.Unavailable, "etcd: it is written down and done when etcd starts, which it has not yet: %v; `orlopctl services` says more", err)
 	}
 	if err := m.services.Restart(serviceKubeAPI); err != nil {
-		return answer, late(err)
+		return late(err)
 	}
 	serving, cancel := context.WithTimeout(m.working, serveTime)
 	defer cancel()
-	if _, err = cell.Wait(serving, m.services.Status(), func(list []supervise.Status) bool {
-		_, pending := os.Lstat(filepath.Join(paths.EtcdKept, mark))
-		return errors.Is(pending, fs.ErrNotExist) && componentReady(list, serviceKubeAPI, componentEtcd)
+	failed := ""
+	if _, err := cell.Wait(serving, m.services.Status(), func(list []supervise.Status) bool {
+		if _, pending := os.Lstat(filepath.Join(paths.EtcdKept, mark)); !errors.Is(pending, fs.ErrNotExist) {
+			return false
+		}
+		failed = whyEnded(list, serviceKubeAPI)
+		return failed != "" || componentReady(list, serviceKubeAPI, componentEtcd)
 	}); err != nil {
-		return answer, late(err)
+		return late(err)
 	}
-	return answer, nil
+	if failed != "" {
+		return status.Errorf(codes.Unavailable, "etcd: it does not serve yet, and is started again: %s; `orlopctl services` says more", failed)
+	}
+	return nil
+}
+
+// whyEnded is why a service that is about to be started again has ended; empty if it is not.
+func whyEnded(list []supervise.Status, service string) string {
+	i := slices.IndexFunc(list, func(s supervise.Status) bool { return s.Name == service })
+	if i < 0 || list[i].State != supervise.BackingOff {
+		return ""
+	}
+	return list[i].Detail
 }
 
 // componentReady tells whether a service's component is.

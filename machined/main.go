@@ -118,6 +118,7 @@ type machine struct {
 	reads     chan struct{} // holds one for each file that is read
 	profiling sync.Mutex    // one profile is taken at a time
 	moving    sync.Mutex    // one snapshot of the cluster's data is taken or restored at a time
+	handing   sync.Mutex    // held for one caller who takes a snapshot: the file takes room on DATA until he has it
 	routine   routine       // of taking them
 	sender    sender        // of those that are kept
 	audit     *audit.Log    // who called what; nil where it cannot be written

@@ -163,6 +163,9 @@ func (k keeper) status(ctx context.Context) nodespec.EtcdStatus {
 	return s
 }
 
+// errMute says that etcd runs, and that nothing is known of it otherwise.
+var errMute = errors.New("etcd does not answer")
+
 // ask asks etcd for its status.
 func (k keeper) ask(ctx context.Context, s *nodespec.EtcdStatus) error {
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
@@ -179,7 +182,7 @@ func (k keeper) ask(ctx context.Context, s *nodespec.EtcdStatus) error {
 			voters, _, waiting := votes(s.Members)
 			return fmt.Errorf("etcd waits for a quorum: %d of %d members run, and %d have to", waiting, voters, quorum.Needed(voters))
 		}
-		return fmt.Errorf("etcd does not answer: %w", err)
+		return fmt.Errorf("%w: %w", errMute, err)
 	}
 	s.ID, s.Version, s.Revision = id(now.Header.MemberId), now.Version, now.Header.Revision
 	s.Size, s.Used, s.Quota, s.Index, s.Term = now.DbSize, now.DbSizeInUse, now.DbSizeQuota, now.RaftIndex, now.RaftTerm

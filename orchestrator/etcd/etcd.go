@@ -15,18 +15,24 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"slices"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/client/pkg/v3/fileutil"
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.etcd.io/etcd/server/v3/etcdserver"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/membership"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
+	"go.etcd.io/etcd/server/v3/storage/wal"
+	"go.etcd.io/etcd/server/v3/storage/wal/walpb"
 	"k8s.io/klog/v2"
 
 	"github.com/orlop-os/orlop/orchestrator/component"
 	"github.com/orlop-os/orlop/orchestrator/layout"
+	"github.com/orlop-os/orlop/pkg/durable"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/quorum"
 )
@@ -117,6 +123,9 @@ func Run(ctx context.Context, file string, spec nodespec.Spec, dirs layout.Dirs,
 	if err := k.settle(ownFormat()); err != nil {
 		return err
 	}
+	if err := k.dropUnbegun(); err != nil {
+		return err
+	}
 	server, err := start(ctx, file, k, tell)
 	if err != nil {
 		return stopped(ctx, err)
@@ -124,7 +133,7 @@ func Run(ctx context.Context, file string, spec nodespec.Spec, dirs layout.Dirs,
 	defer server.Close()
 	select {
 	case <-server.Server.ReadyNotify():
-		if err := k.goneAlone(); err != nil {
+		if err := errors.Join(k.goneAlone(), k.unmark(foundingFile), k.served(ownFormat())); err != nil {
 			return err
 		}
 		if err := vote(ctx, server.Server, peerURL(spec), tell); err != nil {
@@ -166,7 +175,14 @@ func start(ctx context.Context, file string, k keeper, tell func(why string)) (*
 			if err := (newcomer{k.spec, k.dirs, tell}).meet(ctx, config); err != nil {
 				return nil, err
 			}
+			if config.ClusterState == embed.ClusterStateFlagNew {
+				if err := k.note(foundingFile, k.spec.NodeName); err != nil {
+					return nil, err
+				}
+			}
 		} else if config.ForceNewCluster, err = k.goesAlone(ctx); err != nil {
+			return nil, err
+		} else if err := k.leftBehind(ctx); err != nil {
 			return nil, err
 		}
 		server, err := embed.StartEtcd(config)
@@ -199,6 +215,64 @@ func ended(server *embed.Etcd, err error) error {
 const logFolder = member + "/wal"
 
 func (k keeper) hasData() bool { return exists(filepath.Join(k.dirs.EtcdData, logFolder)) }
+
+// foundingFile, beside the data, says that this machine begins a cluster, and that its etcd has not served it yet.
+const foundingFile = "founding"
+
+// dropUnbegun removes the data of a cluster that was to begin when the power was cut. Etcd writes down that the founder is a member after it has
+// made its log; with a log that says nothing it would wait for ever for somebody to tell it. Nothing was agreed on by then, so nothing is lost.
+func (k keeper) dropUnbegun() error {
+	if !k.hasData() || !exists(k.at(foundingFile)) {
+		return nil
+	}
+	log, err := wal.OpenForRead(silence, filepath.Join(k.dirs.EtcdData, logFolder), walpb.Snapshot{})
+	if err != nil {
+		return nil // it has gone on, or etcd says what is wrong
+	}
+	defer log.Close()
+	if _, state, _, err := log.ReadAll(); err != nil || state.Commit > 0 {
+		return nil
+	}
+	return k.dropData()
+}
+
+// dropData removes the data for good.
+func (k keeper) dropData() error {
+	if err := os.RemoveAll(filepath.Join(k.dirs.EtcdData, member)); err != nil {
+		return fmt.Errorf("etcd: cannot drop the data: %w", err)
+	}
+	return durable.SyncFolder(k.dirs.EtcdData)
+}
+
+// whose are the numbers of the member that the data are of, and of its cluster: each file of the log begins with them.
+func (k keeper) whose() (number, cluster uint64, err error) {
+	files, err := filepath.Glob(filepath.Join(k.dirs.EtcdData, logFolder, "*.wal"))
+	if err != nil || len(files) == 0 {
+		return 0, 0, errors.Join(errors.New("etcd: there is no log"), err)
+	}
+	f, err := os.Open(slices.Max(files))
+	if err != nil {
+		return 0, 0, fmt.Errorf("etcd: cannot read its log: %w", err)
+	}
+	defer f.Close()
+	records := wal.NewDecoder(fileutil.NewFileReader(f))
+	for {
+		var r walpb.Record
+		if err := records.Decode(&r); err != nil {
+			return 0, 0, fmt.Errorf("etcd: cannot read its log: %w", err)
+		}
+		switch r.Type {
+		case wal.CrcType:
+			records.UpdateCRC(r.Crc)
+		case wal.MetadataType:
+			var m etcdserverpb.Metadata
+			if err := m.Unmarshal(r.Data); err != nil {
+				return 0, 0, fmt.Errorf("etcd: cannot read its log: %w", err)
+			}
+			return m.NodeID, m.ClusterID, nil
+		}
+	}
+}
 
 // stopped is an error, but for one that comes of being asked to stop.
 func stopped(ctx context.Context, err error) error {

@@ -29,8 +29,9 @@ import (
 //
 //   - Before an upgrade machined has this version save the data (Save), under the version's name.
 //   - Each version writes down, before it opens the data, which etcd and Kubernetes wrote them last (format).
-//   - A version that finds data of a newer minor version puts its own back (settle), and says how much was lost by it. Not so where there
-//     are other members: the data of one cannot go back alone.
+//   - A version that finds data of a newer minor version puts its own back (settle), and says how much was lost by it. What was replaced is kept
+//     for `restore --undo`. Not so where there are other members: the data of one cannot go back alone, and are this version's when etcd
+//     serves them (served).
 //
 // An upgrade within the minor versions changes no format: nothing is put back, nothing is lost.
 
@@ -210,12 +211,14 @@ func (k keeper) settle(own format) error {
 		}
 	}
 	if last != own && !(shared && last.newer(own)) {
-		text, err := json.Marshal(own)
-		if err != nil {
-			return fmt.Errorf("etcd: %w", err)
+		if err := k.note(formatFile, own); err != nil {
+			return err
 		}
-		if err := durable.WriteFile(k.at(formatFile), text, 0o600); err != nil {
-			return fmt.Errorf("etcd: cannot write down who writes the data: %w", err)
+	}
+	// A version that understands them again can put them back (restore.go).
+	if old := k.at(dropped + "/snap/db"); exists(old) {
+		if err := move(old, k.at(undo)); err != nil {
+			return err
 		}
 	}
 	for _, name := range []string{restoring, dropped} {
@@ -224,6 +227,19 @@ func (k keeper) settle(own format) error {
 		}
 	}
 	return nil
+}
+
+// served is called when etcd serves: newer data that settle has left alone are this version's from then on, and what was saved for it is older
+// than they are. A time when the machine is the only member must not find them newer still.
+func (k keeper) served(own format) error {
+	last, err := k.lastFormat()
+	if err != nil || !last.newer(own) {
+		return err
+	}
+	if err := k.note(formatFile, own); err != nil {
+		return err
+	}
+	return k.tidy(nodespec.SavedData(k.spec.Version))
 }
 
 // shared tells whether other members have the data, too. Where a swap has begun it was judged before that, by data that are not in their

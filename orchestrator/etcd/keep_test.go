@@ -154,7 +154,12 @@ func TestBack(t *testing.T) {
 			t.Error("an upgrade within the minor version has lost data")
 		}
 	})
-	m.serve(next, func(c *clientv3.Client) { last = m.put(c, "next", 5) })
+	m.serve(next, func(c *clientv3.Client) {
+		if err := sign(t.Context(), c, next); err != nil {
+			t.Fatal(err)
+		}
+		last = m.put(c, "next", 5)
+	})
 	m.serve(old, func(c *clientv3.Client) {
 		if !m.has(c, "before") || m.has(c, "after") || m.has(c, "next") {
 			t.Error("the data are not those that were saved")
@@ -174,6 +179,47 @@ func TestBack(t *testing.T) {
 			t.Error("restored twice")
 		}
 	})
+
+	// What they have replaced is there for a version that understands it.
+	back := nodespec.EtcdRestore{Undo: true}
+	if _, err := m.k.prepare(t.Context(), back, nil, old); err == nil || !strings.Contains(err.Error(), "Kubernetes v1.37.0, which are newer") {
+		t.Errorf("putting back what is too new: %v", err)
+	}
+	if _, err := m.k.prepare(t.Context(), back, nil, next); err != nil {
+		t.Fatal(err)
+	}
+	m.serve(next, func(c *clientv3.Client) {
+		if !m.has(c, "after") || !m.has(c, "next") || m.has(c, "again") {
+			t.Error("the data are not those that were replaced")
+		}
+	})
+}
+
+// TestServed: newer data that etcd serves all the same are this version's, and what was saved for it does not come in their place any more.
+func TestServed(t *testing.T) {
+	own := format{"3.6.8", "v1.36.3"}
+	for _, c := range []struct {
+		last, want format
+		kept       bool
+	}{
+		{format{"3.7.0", "v1.37.0"}, own, false},
+		{own, own, true},
+		{format{"3.6.9", "v1.36.4"}, format{"3.6.9", "v1.36.4"}, true}, // settle's to change
+	} {
+		m := newMember(t)
+		if err := m.k.note(formatFile, c.last); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(m.k.saved(), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := m.k.served(own); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := m.k.lastFormat(); err != nil || got != c.want || exists(m.k.saved()) != c.kept {
+			t.Errorf("%v: %v, %v; saved data: %t", c.last, got, err, exists(m.k.saved()))
+		}
+	}
 }
 
 // TestSaveNothing: without an etcd the error says so at once.

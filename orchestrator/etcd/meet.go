@@ -13,6 +13,7 @@ import (
 	"net/netip"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -46,6 +47,8 @@ const (
 	waitingPath = "/orlop/waiting"
 	// membersPath is what etcd answers there (its etcdhttp, peer.go).
 	membersPath = "/members"
+	// clusterHeader says, with it, of which cluster they are.
+	clusterHeader = "X-Etcd-Cluster-ID"
 )
 
 // self is this machine to package quorum.
@@ -190,14 +193,33 @@ func (n newcomer) serving(ctx context.Context) (netip.Addr, bool) {
 
 // askAll asks all others at once.
 func (n newcomer) askAll(ctx context.Context) []quorum.Answer {
+	return askOthers(n, func(a netip.Addr) quorum.Answer { return n.ask(ctx, a) })
+}
+
+// askOthers asks all others one thing at once.
+func askOthers[Answer any](n newcomer, ask func(netip.Addr) Answer) []Answer {
 	list := n.spec.OtherControlPlanes()
-	answers := make([]quorum.Answer, len(list))
+	answers := make([]Answer, len(list))
 	var asking sync.WaitGroup
 	for i, a := range list {
-		asking.Go(func() { answers[i] = n.ask(ctx, a) })
+		asking.Go(func() { answers[i] = ask(a) })
 	}
 	asking.Wait()
 	return answers
+}
+
+// clusterAt is the number of the cluster that the etcd at a machine is of; 0 if none says so. It does as soon as it runs, and at once.
+func (n newcomer) clusterAt(ctx context.Context, a netip.Addr) uint64 {
+	answer, err := askPeer(ctx, n.dirs, quorum.PeerURL(a)+membersPath)
+	if err != nil {
+		return 0
+	}
+	answer.Body.Close()
+	cluster, err := strconv.ParseUint(answer.Header.Get(clusterHeader), 16, 64)
+	if err != nil {
+		return 0
+	}
+	return cluster
 }
 
 // ask asks one other machine.

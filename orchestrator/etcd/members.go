@@ -6,7 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
+	"net/netip"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -192,14 +192,89 @@ func remove(ctx context.Context, c *clientv3.Client, id uint64) error {
 	}
 }
 
-// leave removes this machine's own member before its data go. Where there is no other member, or no quorum that could be told, there is
-// nothing to leave; it is an error only if the others would have no quorum afterwards.
-func (k keeper) leave(ctx context.Context) (nodespec.EtcdMember, error) {
+// leave removes this machine's own member before its data go. Where there is no other member, or nobody who has a quorum that could be told, there
+// is nothing to leave; it is an error if the others would have no quorum afterwards, or if that cannot be told: the machine's own etcd runs, and
+// neither it nor another one answers.
+func (k keeper) leave(ctx context.Context) (left nodespec.EtcdMember, err error) {
 	var s nodespec.EtcdStatus
-	if k.ask(ctx, &s) != nil || s.Leader == "" || len(s.Members) < 2 {
-		return nodespec.EtcdMember{}, nil
+	mute := k.ask(ctx, &s)
+	if mute == nil && s.Leader != "" {
+		if len(s.Members) < 2 {
+			return left, nil
+		}
+		return k.removeMember(ctx, s.ID)
 	}
-	return k.removeMember(ctx, s.ID)
+	if !k.hasData() {
+		return left, nil
+	}
+	answers := k.asker().askAll(ctx)
+	a, ok := k.servesThese(answers)
+	if !ok && errors.Is(mute, errMute) && len(answers) > 0 {
+		return left, fmt.Errorf("etcd: this machine's member is not removed, nothing was changed: whether the others count on it is not known: %w; try again", mute)
+	}
+	if !ok {
+		return left, nil
+	}
+	c, err := connectTo(k.dirs, clientURL(a))
+	if err != nil {
+		return left, fmt.Errorf("etcd: this machine's member is not removed, nothing was changed: %w", err)
+	}
+	defer c.Close()
+	m, known, err := k.countedOn(ctx, c)
+	if err != nil {
+		return left, fmt.Errorf("etcd: this machine's member is not removed, nothing was changed: %w", err)
+	}
+	if !known {
+		return left, nil
+	}
+	number, err := strconv.ParseUint(m.ID, 16, 64)
+	if err != nil {
+		return left, fmt.Errorf("etcd: the member's number: %w", err)
+	}
+	if err := remove(ctx, c, number); err != nil {
+		return left, fmt.Errorf("etcd: this machine's member is not removed: %w; try again", err)
+	}
+	return m, nil
+}
+
+// own is this machine's member among those that etcd knows; less than 0: it is none. One that has just been added has no name yet.
+func (k keeper) own(all []nodespec.EtcdMember) int {
+	number, _, err := k.whose()
+	return slices.IndexFunc(all, func(m nodespec.EtcdMember) bool {
+		if err != nil {
+			return slices.Contains(m.PeerURLs, peerURL(k.spec))
+		}
+		return m.ID == id(number)
+	})
+}
+
+// servesThese is a machine that serves the data which are on this one, too, if there is one.
+func (k keeper) servesThese(answers []quorum.Answer) (netip.Addr, bool) {
+	_, cluster, err := k.whose()
+	i := slices.IndexFunc(answers, func(a quorum.Answer) bool { return a.Says == quorum.Serving && (err != nil || a.Cluster == cluster) })
+	if i < 0 {
+		return netip.Addr{}, false
+	}
+	return answers[i].From, true
+}
+
+// countedOn is this machine's member as another one knows it that serves the cluster's data, and an error if the others would lose their quorum
+// without it. It is for a machine whose etcd does not answer: it may run all the same, and be one of those whose votes count.
+func (k keeper) countedOn(ctx context.Context, c *clientv3.Client) (m nodespec.EtcdMember, known bool, err error) {
+	all, err := k.members(ctx, c)
+	if err != nil {
+		return m, false, fmt.Errorf("whether the others count on this machine is not known: %w; try again", err)
+	}
+	i := k.own(all)
+	if i < 0 {
+		return m, false, nil
+	}
+	if !all[i].Learner {
+		all[i].Problem = ""
+		voters, answering, _ := votes(all)
+		err = quorum.MayRemove(voters, answering, true)
+	}
+	return all[i], true, err
 }
 
 // recover has etcd start as the only member, with this machine's data. It is for a cluster that has lost its quorum for good, so one that
@@ -222,19 +297,21 @@ func (k keeper) recover(ctx context.Context) (r nodespec.EtcdRecovered, err erro
 	if waiting >= quorum.Needed(voters) {
 		return r, fmt.Errorf("etcd: nothing was changed: %d of %d members run, and will be a quorum when they have found each other; if one of them never does, switch it off first", waiting, voters)
 	}
-	for _, m := range all {
-		switch {
-		case m.Name == k.spec.NodeName && m.Learner:
-			return r, errors.New("etcd: nothing was changed: this machine had no vote yet, and may not have all of the data; ask another one that has them")
-		case m.Name != k.spec.NodeName:
-			r.Dropped, r.IDs = append(r.Dropped, m.Name), append(r.IDs, m.ID)
-		}
+	own := k.own(all)
+	if own < 0 || all[own].Learner {
+		return r, fmt.Errorf("etcd: nothing was changed: %w", errNoVote)
+	}
+	for _, m := range slices.Delete(all, own, own+1) {
+		r.Dropped, r.IDs = append(r.Dropped, cmp.Or(m.Name, m.ID)), append(r.IDs, m.ID)
 	}
 	if err := durable.WriteFile(k.at(nodespec.AloneFile), nil, 0o600); err != nil {
 		return r, fmt.Errorf("etcd: cannot write down that it goes on alone: %w", err)
 	}
 	return r, nil
 }
+
+// errNoVote is why the data of a machine are not those to go on with.
+var errNoVote = errors.New("this machine had no vote yet, and may not have all of the data; ask another one that has them")
 
 // known are the members as etcd tells them, to clients or to members, or where it does not run as its database has them; then nobody is asked whether he
 // answers.
@@ -282,24 +359,62 @@ func (k keeper) stored() (all []nodespec.EtcdMember, err error) {
 func (k keeper) asker() newcomer { return newcomer{k.spec, k.dirs, func(string) {}} }
 
 // goesAlone tells whether etcd starts as the only member, because somebody has asked for it. If the others have a quorum by now, that was
-// long ago: they would stop.
+// long ago: they would stop. Nor does it with data that give this machine no vote, which the database alone tells: a new member's etcd that has not
+// heard from the others yet says that it has one.
 func (k keeper) goesAlone(ctx context.Context) (bool, error) {
 	if !exists(k.at(nodespec.AloneFile)) {
 		return false, nil
 	}
-	a, ok := k.asker().serving(ctx)
-	if !ok {
+	a, serves := k.asker().serving(ctx)
+	all, err := k.stored()
+	own := k.own(all)
+	switch {
+	case serves:
+		err = fmt.Errorf("this machine was to go on alone, but %v is a member by now, and a quorum answers it", a)
+	case err != nil:
+		return false, fmt.Errorf("etcd: cannot go on alone: the database does not tell the members: %w; if it stays so, `orlopctl etcd restore` a snapshot", err)
+	case own < 0 || all[own].Learner:
+		err = fmt.Errorf("this machine was to go on alone, and does not: %w", errNoVote)
+	default:
 		return true, nil
 	}
-	return false, errors.Join(fmt.Errorf("this machine was to go on alone, but %v is a member by now, and a quorum answers it", a), k.goneAlone())
+	return false, errors.Join(err, k.goneAlone())
+}
+
+// leftBehind is an error if another machine serves data of another cluster, and nobody those of this one's: a member that was left out, and
+// whose place other data have taken by a restore, would be part of a second cluster with others that were. It asks once: who is silent, or waits, may be
+// of this machine's cluster, and wait for it.
+func (k keeper) leftBehind(ctx context.Context) error {
+	_, own, err := k.whose()
+	if err != nil {
+		return nil // etcd says itself what is wrong with its log
+	}
+	n := k.asker()
+	clusters := askOthers(n, func(a netip.Addr) uint64 { return n.clusterAt(ctx, a) })
+	if !slices.ContainsFunc(clusters, func(c uint64) bool { return c != 0 && c != own }) {
+		return nil
+	}
+	for _, a := range n.askAll(ctx) {
+		switch {
+		case a.Says != quorum.Serving:
+		case a.Cluster == own:
+			return nil
+		default:
+			err = fmt.Errorf("%v serves the data of another cluster (%x) than this machine's (%x); `orlopctl etcd rejoin` drops the data of this machine and joins that one; if they are the ones to keep, reset those that serve the others (`orlopctl reset --wipe data`)", a.From, a.Cluster, own)
+		}
+	}
+	return err
 }
 
 // goneAlone is called when etcd serves: what it was told to do about its members is done.
-func (k keeper) goneAlone() error {
-	if !exists(k.at(nodespec.AloneFile)) {
+func (k keeper) goneAlone() error { return k.unmark(nodespec.AloneFile) }
+
+// unmark removes something that was written down, for good.
+func (k keeper) unmark(name string) error {
+	if !exists(k.at(name)) {
 		return nil
 	}
-	if err := k.tidy(nodespec.AloneFile); err != nil {
+	if err := k.tidy(name); err != nil {
 		return err
 	}
 	return durable.SyncFolder(k.dirs.EtcdKept)
@@ -316,8 +431,19 @@ func (k keeper) rejoin(ctx context.Context) (struct{}, error) {
 	if k.ask(ctx, &s) == nil && s.Leader != "" {
 		return none, errors.New("etcd: nothing was changed: this machine is a member, and a quorum answers it")
 	}
-	if _, ok := k.asker().serving(ctx); !ok {
+	answers := k.asker().askAll(ctx)
+	if !slices.ContainsFunc(answers, func(a quorum.Answer) bool { return a.Says == quorum.Serving }) {
 		return none, errors.New("etcd: nothing was changed: no other machine of Cluster.spec.controlPlanes serves the cluster's data, so there is nobody to join; switch them on, or `orlopctl etcd recover` the one whose data are to be kept")
+	}
+	if a, ok := k.servesThese(answers); ok {
+		c, err := connectTo(k.dirs, clientURL(a))
+		if err != nil {
+			return none, fmt.Errorf("etcd: nothing was changed: %w", err)
+		}
+		defer c.Close()
+		if _, _, err := k.countedOn(ctx, c); err != nil {
+			return none, fmt.Errorf("etcd: nothing was changed: %w", err)
+		}
 	}
 	if err := durable.WriteFile(k.at(nodespec.RejoinFile), nil, 0o600); err != nil {
 		return none, fmt.Errorf("etcd: cannot write down that the data are dropped: %w", err)
@@ -343,16 +469,20 @@ func (k keeper) drop() error {
 			return err
 		}
 	}
-	if err := os.RemoveAll(filepath.Join(k.dirs.EtcdData, member)); err != nil {
-		return fmt.Errorf("etcd: cannot drop the data: %w", err)
-	}
-	if err := durable.SyncFolder(k.dirs.EtcdData); err != nil {
+	if err := k.dropData(); err != nil {
 		return err
 	}
-	if err := k.tidy(nodespec.RejoinFile); err != nil {
-		return err
+	// What was saved is of the data that are gone, as is who has written them: none of it is to come in the place of those that it joins with.
+	saved, err := filepath.Glob(k.at("*" + savedSuffix))
+	if err != nil {
+		return fmt.Errorf("etcd: %w", err)
 	}
-	return durable.SyncFolder(k.dirs.EtcdKept) // if it came back, it would drop what this machine has joined with by then
+	for _, name := range append(saved, k.at(formatFile)) {
+		if err := k.tidy(filepath.Base(name)); err != nil {
+			return err
+		}
+	}
+	return k.unmark(nodespec.RejoinFile) // if it came back, it would drop what this machine has joined with by then
 }
 
 // alone is an error in a cluster of several members: what is done to the data of one of them would not be done to the others'.

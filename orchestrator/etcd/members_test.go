@@ -2,7 +2,10 @@ package etcd
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -11,7 +14,13 @@ import (
 	"testing"
 	"time"
 
+	bolt "go.etcd.io/bbolt"
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/client/pkg/v3/types"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/server/v3/etcdserver/api/membership"
+	"go.etcd.io/etcd/server/v3/storage/schema"
+	"go.etcd.io/etcd/server/v3/storage/wal"
 
 	"github.com/orlop-os/orlop/orchestrator/layout"
 	"github.com/orlop-os/orlop/pkg/nodespec"
@@ -284,9 +293,6 @@ func TestRemove(t *testing.T) {
 	if _, err := a.keeper().leave(ctx); err == nil || !strings.Contains(err.Error(), "only 1 would") {
 		t.Fatalf("a leaves: %v", err)
 	}
-	if left, err := c.keeper().leave(ctx); err != nil || left.ID != "" {
-		t.Fatalf("c, which is off, leaves: %v %v", left, err)
-	}
 	if _, err := a.keeper().removeMember(ctx, "c"); err != nil {
 		t.Fatal(err)
 	}
@@ -403,4 +409,289 @@ func TestGrow(t *testing.T) {
 	b.on()
 	b.votes()
 	b.get("/x", "1")
+}
+
+// ends waits until it ends by itself, and says why.
+func (p *plane) ends(part string) {
+	p.t.Helper()
+	select {
+	case err := <-p.ended:
+		p.ended <- err
+		if err == nil || !strings.Contains(err.Error(), part) {
+			p.t.Fatalf("%s has ended: %v; want %q", p.spec.NodeName, err, part)
+		}
+	case <-p.ready:
+		p.t.Fatalf("%s serves", p.spec.NodeName)
+	case <-time.After(time.Minute):
+		p.t.Fatalf("%s does not end; said last: %s\n%s", p.spec.NodeName, p.said(), p.log())
+	}
+}
+
+// TestUnbegun: the power goes when the founder's log is made, and says nothing yet. The machine begins anew.
+func TestUnbegun(t *testing.T) {
+	t.Parallel()
+	a := planes(t, 5, 1)[0]
+	log := newLog(t, a.keeper(), 1, 2)
+	if err := a.keeper().note(foundingFile, "a"); err != nil {
+		t.Fatal(err)
+	}
+	a.on()
+	a.votes()
+	a.put("/x", "1")
+	if exists(a.keeper().at(foundingFile)) || exists(log) {
+		t.Error("what was not begun is left")
+	}
+	// What has served is never dropped, whatever is left beside it.
+	a.off()
+	if err := a.keeper().note(foundingFile, "a"); err != nil {
+		t.Fatal(err)
+	}
+	a.on()
+	a.votes()
+	a.get("/x", "1")
+}
+
+// newLog makes etcd's log without an entry, and returns a file that lies beside it.
+func newLog(t *testing.T, k keeper, number, cluster uint64) (beside string) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(k.database()), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	begins, err := (&etcdserverpb.Metadata{NodeID: number, ClusterID: cluster}).Marshal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	log, err := wal.Create(silence, filepath.Join(k.dirs.EtcdData, logFolder), begins)
+	if err == nil {
+		err = log.Close()
+	}
+	beside = filepath.Join(k.dirs.EtcdData, member, "beside")
+	if err == nil {
+		err = os.WriteFile(beside, nil, 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return beside
+}
+
+// TestRecoverVote: a machine goes on alone only if its own database says that it votes, also before it has told its name.
+func TestRecoverVote(t *testing.T) {
+	const own, other = 0xa1, 0xb2
+	one := func(id types.ID, name string, learner bool) membership.Member {
+		return membership.Member{ID: id, RaftAttributes: membership.RaftAttributes{PeerURLs: []string{"https://127.0.0.9:2380"}, IsLearner: learner}, Attributes: membership.Attributes{Name: name}}
+	}
+	for name, c := range map[string]struct {
+		stored []membership.Member
+		votes  bool
+	}{
+		"a voter":             {[]membership.Member{one(own, "n", false), one(other, "b", false)}, true},
+		"a voter, no name":    {[]membership.Member{one(own, "", false), one(other, "b", false)}, true},
+		"a learner":           {[]membership.Member{one(own, "n", true), one(other, "b", false)}, false},
+		"a learner, no name":  {[]membership.Member{one(own, "", true), one(other, "b", false)}, false},
+		"nothing yet":         {nil, false},
+		"another of its name": {[]membership.Member{one(other, "n", false)}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := newMember(t)
+			newLog(t, m.k, own, 1)
+			db, err := bolt.Open(m.k.database(), 0o600, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			err = db.Update(func(tx *bolt.Tx) error {
+				b, err := tx.CreateBucket(schema.Members.Name())
+				for _, m := range c.stored {
+					text, _ := json.Marshal(m)
+					err = errors.Join(err, b.Put([]byte(m.ID.String()), text))
+				}
+				return err
+			})
+			if err := errors.Join(err, db.Close()); err != nil {
+				t.Fatal(err)
+			}
+			done, err := m.k.recover(t.Context())
+			if c.votes {
+				if err != nil || !slices.Equal(done.Dropped, []string{"b"}) || !slices.Equal(done.IDs, []string{"b2"}) {
+					t.Errorf("%+v, %v", done, err)
+				}
+			} else if !errors.Is(err, errNoVote) {
+				t.Errorf("%+v, %v", done, err)
+			}
+			// Etcd that runs may have told something else.
+			if err := os.WriteFile(m.k.at(nodespec.AloneFile), nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if alone, err := m.k.goesAlone(t.Context()); alone != c.votes || errors.Is(err, errNoVote) == c.votes || exists(m.k.at(nodespec.AloneFile)) != c.votes {
+				t.Errorf("starts alone: %t, %v", alone, err)
+			}
+		})
+	}
+}
+
+// TestLeaveDeaf: that a machine's own etcd does not answer does not say that nobody counts on it.
+func TestLeaveDeaf(t *testing.T) {
+	t.Parallel()
+	all := planes(t, 6, 3)
+	a, b, c := all[0], all[1], all[2]
+	for _, p := range all {
+		p.on()
+	}
+	for _, p := range all {
+		p.votes()
+	}
+	ctx := context.Background()
+	number, cluster, err := c.keeper().whose()
+	c.with(func(ctx context.Context, client *clientv3.Client) {
+		s, failed := client.Status(ctx, endpoint(c.dirs))
+		if err != nil || failed != nil || s.Header.MemberId != number || s.Header.ClusterId != cluster {
+			t.Fatalf("its log is of member %x of %x: %v; it is %v, %v", number, cluster, err, s, failed)
+		}
+	})
+	b.off()
+	deaf := c.keeper()
+	deaf.dirs.API = newMember(t).k.dirs.API // with no socket
+	for _, name := range []string{nodespec.EtcdCA, nodespec.EtcdPeerCert, nodespec.EtcdPeerKey} {
+		if err := os.Link(filepath.Join(c.dirs.API, name), filepath.Join(deaf.dirs.API, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if left, err := deaf.leave(ctx); err == nil || !strings.Contains(err.Error(), "nothing was changed") || !strings.Contains(err.Error(), "only 1 would") {
+		t.Errorf("c leaves, whose vote counts: %v %v", left, err)
+	}
+	if _, err := deaf.rejoin(ctx); err == nil || !strings.Contains(err.Error(), "nothing was changed") || !strings.Contains(err.Error(), "only 1 would") {
+		t.Errorf("c drops its data, whose vote counts: %v", err)
+	}
+	// Its etcd runs and says nothing, and nobody else can be asked: that may be over soon.
+	socket, err := net.Listen("unix", deaf.dirs.EtcdSocket())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer socket.Close()
+	cut := deaf
+	cut.spec.NodeIPs = b.spec.NodeIPs // at which nothing answers, either
+	cut.spec.ControlPlanes = []netip.Addr{b.spec.NodeIPs[0], netip.MustParseAddr("127.0.0.1")}
+	if left, err := cut.leave(ctx); err == nil || !strings.Contains(err.Error(), "try again") {
+		t.Errorf("c leaves, and nothing is known of the others: %v %v", left, err)
+	}
+	b.on()
+	b.votes()
+	c.off()
+	if left, err := c.keeper().leave(ctx); err != nil || left.Name != "c" {
+		t.Fatalf("c, which is off, leaves: %v %v", left, err)
+	}
+	if got := a.members(); !slices.Equal(got, []string{"a", "b"}) {
+		t.Fatalf("a knows the members %v", got)
+	}
+	if left, err := c.keeper().leave(ctx); err != nil || left.ID != "" {
+		t.Fatalf("c leaves again: %v %v", left, err)
+	}
+	b.off()
+	a.off()
+	if left, err := a.keeper().leave(ctx); err != nil || left.ID != "" {
+		t.Fatalf("a leaves where nobody serves: %v %v", left, err)
+	}
+}
+
+// TestLeftBehind: two of three were left out, and the third one's data have given way to a snapshot, which is another cluster to etcd. The two come
+// back, and would be a majority.
+func TestLeftBehind(t *testing.T) {
+	t.Parallel()
+	all := planes(t, 7, 3)
+	a, b, c := all[0], all[1], all[2]
+	for _, p := range all {
+		p.on()
+	}
+	for _, p := range all {
+		p.votes()
+	}
+	ctx := context.Background()
+	c.put("/x", "1")
+	a.off()
+	b.off()
+	if _, err := c.keeper().recover(ctx); err != nil {
+		t.Fatal(err)
+	}
+	c.off()
+	c.on()
+	c.votes()
+	f, err := os.Create(filepath.Join(t.TempDir(), "snapshot"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if _, err := Snapshot(ctx, c.dirs, f); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.keeper().prepare(ctx, nodespec.EtcdRestore{}, f, ownFormat()); err != nil {
+		t.Fatal(err)
+	}
+	c.off()
+	c.on()
+	c.votes()
+	a.on()
+	b.on()
+	a.ends("serves the data of another cluster")
+	b.ends("orlopctl etcd rejoin")
+	a.off()
+	b.off()
+
+	// What an upgrade has saved is of the cluster that it leaves.
+	if err := a.keeper().note(formatFile, format{"99.0.0", "v99.0.0"}); err != nil {
+		t.Fatal(err)
+	}
+	for _, version := range []string{"0.9.0", a.spec.Version} {
+		if err := os.WriteFile(a.keeper().at(nodespec.SavedData(version)), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := a.keeper().rejoin(ctx); err != nil {
+		t.Fatal(err)
+	}
+	a.on()
+	a.votes()
+	a.get("/x", "1")
+	if f, err := a.keeper().lastFormat(); err != nil || f != ownFormat() {
+		t.Errorf("%v, %v", f, err)
+	}
+	if left, _ := filepath.Glob(a.keeper().at("*" + savedSuffix)); len(left) > 0 {
+		t.Errorf("%q is left", left)
+	}
+}
+
+// TestBackShared: data that were left alone when the version went back, because there were other members, are there for good, also when there is
+// nobody else any more.
+func TestBackShared(t *testing.T) {
+	t.Parallel()
+	all := planes(t, 8, 2)
+	a, b := all[0], all[1]
+	for _, p := range all {
+		p.on()
+	}
+	for _, p := range all {
+		p.votes()
+	}
+	ctx := context.Background()
+	if _, err := Save(ctx, a.spec, a.dirs); err != nil {
+		t.Fatal(err)
+	}
+	a.put("/x", "1")
+	a.off()
+	if err := a.keeper().note(formatFile, format{"99.0.0", "v99.0.0"}); err != nil {
+		t.Fatal(err)
+	}
+	a.on()
+	a.votes()
+	if f, err := a.keeper().lastFormat(); err != nil || f != ownFormat() || exists(a.keeper().saved()) {
+		t.Errorf("%v, %v; saved data: %t", f, err, exists(a.keeper().saved()))
+	}
+	a.put("/x", "2")
+	if _, err := b.keeper().leave(ctx); err != nil {
+		t.Fatal(err)
+	}
+	b.off()
+	a.off()
+	a.on()
+	a.votes()
+	a.get("/x", "2")
 }

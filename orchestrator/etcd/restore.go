@@ -132,8 +132,8 @@ func lookInto(path string) (about nodespec.EtcdSnapshot, writer format, err erro
 	if err != nil {
 		return about, writer, fmt.Errorf("etcd: cannot tell who has written the snapshot: %w", err)
 	}
-	if writer.Etcd == "" {
-		writer.Etcd = s.Version // a version of the system that left no word of itself
+	if minor(s.Version).GreaterThan(minor(writer.Etcd)) {
+		writer.Etcd = s.Version // of a version of the system that left no word of itself, or not yet
 	}
 	return nodespec.EtcdSnapshot{Revision: s.Revision, Keys: s.TotalKey, Version: s.Version}, writer, nil
 }
@@ -186,24 +186,72 @@ func lastRevision(path string) (revision int64, err error) {
 // what is theirs begins with /registry/.
 const writerKey = "/orlop/format"
 
+// signature is what writerKey holds: the newest format of those who may write the data, and that of each member by its number.
+type signature struct {
+	format
+	By map[string]format `json:"by,omitempty"`
+}
+
+// signed is a signature after one of the members has said that it writes own. A member that has said nothing may be the one that the
+// signature is of; one that is gone is not.
+func (s signature) signed(own format, by string, members []string) signature {
+	next := signature{own, map[string]format{by: own}}
+	for _, m := range members {
+		f, said := s.By[m]
+		switch {
+		case m == by:
+			continue
+		case said:
+			next.By[m] = f
+		default:
+			f = s.format
+		}
+		next.Etcd, next.Kubernetes = newest(next.Etcd, f.Etcd), newest(next.Kubernetes, f.Kubernetes)
+	}
+	return next
+}
+
+func newest(a, b string) string {
+	if minor(b).GreaterThan(minor(a)) {
+		return b
+	}
+	return a
+}
+
 // sign says in the data who writes them from now on.
 func sign(ctx context.Context, c *clientv3.Client, own format) error {
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
-	text, err := json.Marshal(own)
-	if err != nil {
-		return err
+	for {
+		list, err := c.MemberList(ctx, clientv3.WithSerializable())
+		if err != nil {
+			return err
+		}
+		var members []string
+		for _, m := range list.Members {
+			members = append(members, id(m.ID))
+		}
+		have, err := c.Get(ctx, writerKey)
+		if err != nil {
+			return err
+		}
+		var last signature
+		var lastText []byte
+		var lastAt int64
+		if len(have.Kvs) == 1 {
+			lastText, lastAt = have.Kvs[0].Value, have.Kvs[0].ModRevision
+			_ = json.Unmarshal(lastText, &last) // what cannot be read is nobody's
+		}
+		text, err := json.Marshal(last.signed(own, id(have.Header.MemberId), members))
+		if err != nil || bytes.Equal(lastText, text) {
+			return err
+		}
+		// Another member may sign at the same moment.
+		done, err := c.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(writerKey), "=", lastAt)).Then(clientv3.OpPut(writerKey, string(text))).Commit()
+		if err != nil || done.Succeeded {
+			return err
+		}
 	}
-	have, err := c.Get(ctx, writerKey)
-	if err != nil || len(have.Kvs) == 1 && bytes.Equal(have.Kvs[0].Value, text) {
-		return err
-	}
-	var last format
-	if len(have.Kvs) == 1 && json.Unmarshal(have.Kvs[0].Value, &last) == nil && last.newer(own) {
-		return fmt.Errorf("another member, of etcd %s and Kubernetes %s, writes them, which are newer", last.Etcd, last.Kubernetes)
-	}
-	_, err = c.Put(ctx, writerKey, string(text))
-	return err
 }
 
 // bumpBlind is added to the revisions of a snapshot where nobody can tell how far those of the data have come that it takes the place of.
@@ -343,7 +391,11 @@ func (k keeper) dropAsked() error {
 func (k keeper) putBack() error {
 	unlock, err := k.lock()
 	if errors.Is(err, unix.EWOULDBLOCK) {
-		return nil // it is being made; etcd is started anew for it
+		if exists(filepath.Join(k.dirs.EtcdData, member)) {
+			return nil // it is being made; etcd is started anew for it
+		}
+		// The data may be amid a swap. Without them etcd would begin a cluster, or join one.
+		return fmt.Errorf("etcd: other data are made or put in place at present, and there are none until then: %w; it is tried again", err)
 	}
 	if err != nil {
 		return err

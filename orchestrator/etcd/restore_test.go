@@ -274,6 +274,73 @@ func TestRestoreRefused(t *testing.T) {
 	m.serve(thisFormat, func(c *clientv3.Client) { m.expect(c, "kept") })
 }
 
+// TestSigned: a signature says the newest format of those who may write the data, and of nobody else.
+func TestSigned(t *testing.T) {
+	old, next := format{"3.6.8", "v1.36.3"}, format{"3.6.8", "v1.37.0"}
+	both := []string{"a", "b"}
+	one := signature{}.signed(next, "a", []string{"a"})
+	if one.format != next {
+		t.Errorf("the first one: %+v", one)
+	}
+	if back := one.signed(old, "a", []string{"a"}); back.format != old {
+		t.Errorf("the only one goes back: %+v", back)
+	}
+	two := one.signed(next, "b", both)
+	mixed := two.signed(old, "a", both)
+	if mixed.format != next || mixed.By["a"] != old {
+		t.Errorf("one of two goes back: %+v", mixed)
+	}
+	if back := mixed.signed(old, "b", both); back.format != old {
+		t.Errorf("both go back: %+v", back)
+	}
+	if left := mixed.signed(old, "a", []string{"a"}); left.format != old || len(left.By) != 1 {
+		t.Errorf("the other one is gone: %+v", left)
+	}
+	if unknown := (signature{format: next}).signed(old, "a", both); unknown.format != next {
+		t.Errorf("somebody has said nothing: %+v", unknown)
+	}
+}
+
+// TestSignBack: a version that the machine has gone back to puts its own snapshots back.
+func TestSignBack(t *testing.T) {
+	m := newMember(t)
+	m.serve(thisFormat, func(c *clientv3.Client) {
+		m.put(c, "kept", 1)
+		for _, f := range []format{{"3.6.8", "v1.37.0"}, thisFormat, thisFormat} {
+			if err := sign(t.Context(), c, f); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if r, err := c.Get(t.Context(), writerKey); err != nil || r.Kvs[0].Version != 2 {
+			t.Errorf("what is said is said again: %v, %v", r, err)
+		}
+		m.prepare(m.taken())
+	})
+}
+
+// TestRestoreAmid: while data are put in place by another process, etcd does not start without any.
+func TestRestoreAmid(t *testing.T) {
+	m := newMember(t)
+	m.serve(thisFormat, func(c *clientv3.Client) {
+		m.put(c, "kept", 1)
+		m.prepare(m.taken())
+	})
+	for _, step := range m.k.swap()[:2] {
+		if err := step(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	unlock, err := m.k.lock()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := m.k.settle(thisFormat); err == nil || !strings.Contains(err.Error(), "it is tried again") {
+		t.Errorf("without data: %v", err)
+	}
+	unlock()
+	m.serve(thisFormat, func(c *clientv3.Client) { m.expect(c, "kept") })
+}
+
 // TestRestoreCut: the power goes after each step of the swap, and before it; also where a newer version has written what is replaced,
 // which what was saved for this version must not come in place of.
 func TestRestoreCut(t *testing.T) {
