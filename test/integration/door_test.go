@@ -218,11 +218,12 @@ const perHost = 30
 
 // pace is how fast so many clients, each with a connection of its own, get Version answered, one call after the other.
 func (d doorBed) pace(clients int, long time.Duration) pace {
-	cert := d.cert(pki.RoleReader)
+	var cert tls.Certificate // one for each host: one certificate makes so many calls at once and no more
 	var open []*client.Client
 	var hosts []*qemu.Host
 	for i := range clients {
 		if i%perHost == 0 {
+			cert = d.cert(pki.RoleReader)
 			hosts = append(hosts, d.host(fmt.Sprintf("client%d-%d", clients, i/perHost)))
 		}
 		open = append(open, d.dial(d.endpoint(hosts[i/perHost], cert)))
