@@ -138,6 +138,9 @@ func (m *machine) settleServices(ctx context.Context, c *config.Config, state ne
 		return err
 	}
 	m.enter("running", "")
+	if m.down.Load() { // meanwhile: who stops them has said which go on
+		return nil
+	}
 	return m.services.Set(services)
 }
 
@@ -266,26 +269,34 @@ func (m *machine) hostDryRun(ctx context.Context, c *config.Config) ([]string, e
 // importTimeout bounds the import of one of the image's own archives.
 const importTimeout = 2 * time.Minute
 
+// importAgain is how long an import that failed rests: the disk may have been full.
+const importAgain = 30 * time.Second
+
 // keepImages imports the container images that are part of the system, the pause image above all, whenever containerd has come up
 // without them.
 func (m *machine) keepImages(ctx context.Context) {
 	up := false
 	for w := m.services.Status().Watch(); ; {
-		list, _, err := w.Next(ctx)
-		if err != nil {
-			return
-		}
+		list := w.Take()
 		i := slices.IndexFunc(list, func(s supervise.Status) bool { return s.Name == serviceContainerd })
 		now := i >= 0 && list[i].State == supervise.Running
+		var again <-chan time.Time
 		if now && !up {
 			if err := m.importOwn(ctx); err != nil {
 				m.events.add("image", "failure", err.Error())
-				continue // the next change of any service tries again
+				now, again = false, time.After(importAgain)
+			} else {
+				m.mark("images")
+				kick(m.imported)
 			}
-			m.mark("images")
-			kick(m.imported)
 		}
 		up = now
+		select {
+		case <-w.Changed():
+		case <-again:
+		case <-ctx.Done():
+			return
+		}
 	}
 }
 

@@ -76,7 +76,9 @@ func main() {
 	ctx := context.Background()
 	m := newMachine()
 	m.showConsole(ctx)
-	go m.feedWatchdog(ctx)
+	var feeding context.Context
+	feeding, m.stopFeeding = context.WithCancel(ctx)
+	go m.feedWatchdog(feeding)
 	go m.boot(ctx)
 	m.loop(ctx)
 }
@@ -131,6 +133,8 @@ type machine struct {
 	down      atomic.Bool     // it goes down: nothing is started any more
 	working   context.Context // ends then
 	stopWork  context.CancelCauseFunc
+	// stopFeeding leaves the machine to the watchdog.
+	stopFeeding context.CancelFunc
 
 	kernelLog atomic.Pointer[keeper] // keeps the kernel's log; nil before there is a disk to keep it on
 

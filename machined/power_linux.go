@@ -55,6 +55,7 @@ func (m *machine) takeDown(r powerRequest) {
 		m.enter("going down", r.why)
 		m.say(fmt.Sprintf("%s: %s", r.to, r.why))
 		c := power.Config{
+			Last: m.stopFeeding,
 			Pods: m.stopPods,
 			Services: func(ctx context.Context) error { // what they said last is still sent, and kept
 				shutdown, cancel := leaving(ctx, 10*time.Second)

@@ -37,7 +37,7 @@ func door() supervise.Service {
 	return supervise.Service{
 		Name:         serviceApid,
 		Args:         []string{"/usr/bin/apid"},
-		Env:          []string{"GOMEMLIMIT=40MiB", "GOGC=50"},
+		Env:          []string{"GOMEMLIMIT=40MiB", "GOGC=50", "GOMAXPROCS=4"}, // or Go would want more threads than PidsMax on large machines
 		UID:          paths.UserApid,
 		GID:          paths.UserApid,
 		NoNewPrivs:   true,

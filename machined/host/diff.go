@@ -112,7 +112,8 @@ func Diff(have Have, want Want) []Op {
 	ops = append(ops, diffMounts(have, want)...)
 	for _, s := range want.Sysctls {
 		old, there := have.Sysctls[s.Name]
-		if there && old == s.Value || !there && s.Optional {
+		if there && old == strings.Join(strings.Fields(s.Value), " ") || // as it is read (readSysctl)
+			!there && s.Optional {
 			continue
 		}
 		op := Op{Verb: SetSysctl, Name: s.Name, Value: s.Value, Old: strconv.Quote(old)}

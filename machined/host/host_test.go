@@ -284,3 +284,15 @@ func TestMinFree(t *testing.T) {
 		t.Errorf("set by the operator: %q", got)
 	}
 }
+
+// TestBlanksInSysctls: a parameter of several values is the same however they are set apart.
+func TestBlanksInSysctls(t *testing.T) {
+	const name = "net.ipv4.tcp_rmem"
+	have := Have{Sysctls: map[string]string{name: "4096 131072 6291456"}}
+	if ops := Diff(have, Want{Sysctls: []Sysctl{{Name: name, Value: " 4096\t131072  6291456"}}}); len(ops) > 0 {
+		t.Errorf("%v", ops)
+	}
+	if ops := Diff(have, Want{Sysctls: []Sysctl{{Name: name, Value: "4096 131072 6291457"}}}); len(ops) != 1 {
+		t.Errorf("another value: %v", ops)
+	}
+}

@@ -20,6 +20,9 @@ type Config struct {
 	Pods, Services func(context.Context) error
 	// Wipe is done when nothing is mounted any more: a reset. Nil for a machine that only goes down.
 	Wipe func(context.Context) error
+	// Last is called when all that is left is reboot(2), which may hang in a driver: nobody should feed the watchdog any more, which then sees to
+	// it that the machine starts. May be nil.
+	Last func()
 	// Report is told each step as it begins (err is nil) and what went wrong in it. It must not block. May be nil.
 	Report func(message string, err error)
 }
@@ -39,6 +42,9 @@ type Machine struct {
 func New(c Config) *Machine {
 	if c.Report == nil {
 		c.Report = func(string, error) {}
+	}
+	if c.Last == nil {
+		c.Last = func() {}
 	}
 	return &Machine{
 		config: c, running: programs, sync: unix.Sync, reboot: unix.Reboot,
@@ -64,7 +70,10 @@ func (m *Machine) Down(mode Mode, total time.Duration) error {
 	}
 	steps := Plan(total)
 	begin := time.Now()
-	last := time.AfterFunc(steps[len(steps)-1].By+lastResort, func() { _ = m.reboot(cmd) })
+	last := time.AfterFunc(steps[len(steps)-1].By+lastResort, func() {
+		m.config.Last()
+		_ = m.reboot(cmd)
+	})
 	defer last.Stop()
 	for _, step := range steps {
 		do := m.step(step.Do)
@@ -77,6 +86,7 @@ func (m *Machine) Down(mode Mode, total time.Duration) error {
 		}
 	}
 	m.config.Report(string(mode), nil)
+	m.config.Last()
 	if err := m.reboot(cmd); err != nil {
 		return fmt.Errorf("machine: cannot %s: %w", mode, err)
 	}

@@ -101,8 +101,16 @@ func (f *fake) text() string {
 }
 
 func TestDown(t *testing.T) {
-	f := newFake(Config{Services: func(context.Context) error { return errors.New("b was killed") }})
+	fed := true
+	f := newFake(Config{Services: func(context.Context) error { return errors.New("b was killed") }, Last: func() { fed = false }})
 	f.left, f.polite = 3, true
+	reboot := f.reboot
+	f.reboot = func(cmd int) error {
+		if fed {
+			t.Error("the watchdog is fed while the kernel goes down, and might hang")
+		}
+		return reboot(cmd)
+	}
 	if err := f.Down(PowerOff, time.Minute); err != nil {
 		t.Fatal(err)
 	}
