@@ -257,7 +257,8 @@ const petEvery = 10 * time.Second
 
 // loop is PID 1's own, and never ends: it takes wishes to go down from signals and the power button.
 func (m *machine) loop(ctx context.Context) {
-	// Ctrl-Alt-Del arrives as SIGINT once the kernel was told not to reboot by itself (reboot(2)).
+	// Ctrl-Alt-Del arrives as SIGINT, where a keyboard is not switched off (machined/console), once the kernel was told not to reboot by itself
+	// (reboot(2)).
 	unix.Reboot(unix.LINUX_REBOOT_CMD_CAD_OFF)
 	go power.Buttons(ctx, "/dev/input", m.inputs, func(device string) {
 		m.goDown(powerRequest{to: power.PowerOff, why: "power button (" + device + ")"})

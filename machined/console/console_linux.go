@@ -140,7 +140,7 @@ func (c *Console) runScreen(ctx context.Context, path string) {
 // From include/uapi/linux/kd.h.
 const (
 	kdSetKeyboardMode = 0x4B45 // KDSKBMODE
-	keyboardOff       = 0x04   // K_OFF: keys produce nothing; Ctrl-Alt-Del still reaches PID 1
+	keyboardOff       = 0x04   // K_OFF: keys produce nothing, Ctrl-Alt-Del neither (k_spec in drivers/tty/vt/keyboard.c)
 )
 
 // openTTY opens a terminal without making it anyone's controlling terminal, and takes its input away: no echo, no
