@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -8,7 +9,9 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"os/signal"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -217,7 +220,7 @@ func (t *tool) editCommand() *cobra.Command {
 					return err
 				}
 			} else {
-				t.println("nothing was changed")
+				t.told("nothing was changed")
 			}
 			return os.Remove(file)
 		},
@@ -242,7 +245,15 @@ func edited(text []byte) (name string, after []byte, err error) {
 	// An editor is a command line ("code --wait"), as for git and others.
 	c := exec.Command("sh", "-c", editor+` "$1"`, "sh", f.Name())
 	c.Stdin, c.Stdout, c.Stderr = os.Stdin, os.Stdout, os.Stderr
-	if err := c.Run(); err != nil {
+	// Ctrl-C and Ctrl-\ are for the editor, and reach this program too. They are caught and not ignored: what is ignored the editor inherits.
+	caught := make(chan os.Signal, 1)
+	signal.Notify(caught, syscall.SIGINT, syscall.SIGQUIT)
+	err = c.Run()
+	signal.Stop(caught)
+	if err != nil {
+		if now, reading := os.ReadFile(f.Name()); reading == nil && !bytes.Equal(now, text) {
+			return "", nil, &exitError{code: exitUsage, err: fmt.Errorf("editor %s: %w; nothing was changed on the machine; what was edited is kept in %s", editor, err, f.Name()), hint: "set EDITOR to another one"}
+		}
 		_ = os.Remove(f.Name()) // nothing of it is wanted
 		return "", nil, &exitError{code: exitUsage, err: fmt.Errorf("editor %s: %w; nothing was changed", editor, err), hint: "set EDITOR to another one"}
 	}

@@ -31,7 +31,7 @@ func (t *tool) auditListCommand() *cobra.Command {
 		RunE: func(*cobra.Command, []string) error {
 			var chain audit.Chain
 			return t.audit(after, follow, func(line []byte) error {
-				if t.node != "" && !t.human() {
+				if t.flags.output == "yaml" || t.node != "" && !t.human() {
 					return t.printDocument(line, true)
 				}
 				if !t.human() {

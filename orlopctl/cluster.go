@@ -2,12 +2,14 @@ package main
 
 import (
 	"context"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -17,6 +19,7 @@ import (
 
 	"github.com/orlop-os/orlop/hack/qemu"
 	"github.com/orlop-os/orlop/pkg/paths"
+	"github.com/orlop-os/orlop/pkg/pki"
 )
 
 // qemuTimeout bounds starting and ending of QEMU itself.
@@ -217,6 +220,11 @@ func (t *tool) clusterDestroyCommand() *cobra.Command {
 			if _, err := os.Stat(dir); err != nil {
 				return &exitError{code: exitUsage, err: fmt.Errorf("cluster %q: cannot destroy: there is no such cluster", name), hint: "`orlopctl cluster status` lists them"}
 			}
+			// What tells the cluster's own contexts goes with its folder. Without it nothing is theirs: it is written before any of them.
+			own, err := readSecrets(filepath.Join(dir, "secrets.yaml"))
+			if err != nil && !errors.Is(err, fs.ErrNotExist) {
+				t.errorln("the contexts of " + name + " stay: " + message(err))
+			}
 			if err := qemu.Destroy(ctx, dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
 				return err
 			}
@@ -224,8 +232,10 @@ func (t *tool) clusterDestroyCommand() *cobra.Command {
 			if err := os.RemoveAll(dir); err != nil {
 				return fmt.Errorf("cluster %s: cannot remove its folder: %w", name, err)
 			}
-			if err := forgetCluster(name); err != nil {
-				return err
+			if own != nil {
+				if err := forgetCluster(name, own); err != nil {
+					return err
+				}
 			}
 			t.println("the cluster " + name + " is gone")
 			return nil
@@ -233,15 +243,33 @@ func (t *tool) clusterDestroyCommand() *cobra.Command {
 	}
 }
 
-// forgetCluster removes a local cluster from the contexts and from the kubeconfig.
-func forgetCluster(name string) error {
+// clusterContexts are the names that contexts of a local cluster may have.
+func clusterContexts(name string) []string {
+	all := []string{name}
+	for n := range mostControlPlanes {
+		all = append(all, name+"-"+controlPlaneName(n+1))
+	}
+	for n := range mostWorkers {
+		all = append(all, name+"-"+workerName(n+1))
+	}
+	return all
+}
+
+// shareCert tells whether two texts in PEM have a certificate in common.
+func shareCert(a, b string) bool {
+	these, err := pki.ParseCerts([]byte(a))
+	those, err2 := pki.ParseCerts([]byte(b))
+	return err == nil && err2 == nil && slices.ContainsFunc(these, func(c *x509.Certificate) bool { return slices.ContainsFunc(those, c.Equal) })
+}
+
+// forgetCluster removes a local cluster from the contexts and from the kubeconfig. What has one of its names and another CA is another
+// cluster's and stays.
+func forgetCluster(name string, own *secrets) error {
 	err := changeContexts(func(f *contextsFile) error {
-		f.forget(name)
-		for n := range mostControlPlanes {
-			f.forget(name + "-" + controlPlaneName(n+1))
-		}
-		for n := range mostWorkers {
-			f.forget(name + "-" + workerName(n+1))
+		for _, one := range clusterContexts(name) {
+			if shareCert(f.Contexts[one].CA, own.Machine.Cert+own.Next["machine"].Cert) {
+				f.forget(one)
+			}
 		}
 		return nil
 	})
@@ -259,8 +287,8 @@ func forgetCluster(name string) error {
 	if err != nil {
 		return fmt.Errorf("kubeconfig: cannot read: %w", err)
 	}
-	rest, err := removeFromKubeconfig(old, name)
-	if err != nil {
+	rest, err := removeFromKubeconfig(old, name, own.Kubernetes.Cert+own.Next["kubernetes"].Cert)
+	if err != nil || rest == nil {
 		return err
 	}
 	return writeSecret(path, rest, true)

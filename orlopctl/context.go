@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 	"sigs.k8s.io/yaml"
 
 	"github.com/orlop-os/orlop/pkg/client"
@@ -108,6 +109,10 @@ func (t *tool) called() (name string, chosen machineContext, e client.Endpoint, 
 	}
 	chosen = t.signedAgain(name, chosen)
 	e, err = chosen.endpoint()
+	if t.stay == nil {
+		t.stay = new(client.Stay)
+	}
+	e.Stay = t.stay
 	return name, chosen, e, err
 }
 
@@ -267,7 +272,16 @@ func (f *contextsFile) forget(name string) {
 	}
 }
 
+// lockTimeout bounds the wait for another orlopctl that changes the contexts: it reads and writes one small file.
+const lockTimeout = 10 * time.Second
+
+// changeContexts reads the contexts, changes them and writes them back. Nobody else does meanwhile, or what one of the two adds would be lost.
 func changeContexts(change func(*contextsFile) error) error {
+	unlock, err := lockContexts()
+	if err != nil {
+		return err
+	}
+	defer unlock()
 	file, err := loadContexts()
 	if err != nil {
 		return err
@@ -278,23 +292,73 @@ func changeContexts(change func(*contextsFile) error) error {
 	return file.save()
 }
 
+// lockContexts takes the lock beside the contexts' file: that itself is another file after each change. The kernel lets go of the lock when
+// the process ends, however it ends.
+func lockContexts() (unlock func(), err error) {
+	path, err := contextsPath()
+	if err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return nil, fmt.Errorf("contexts: cannot make the folder: %w", err)
+	}
+	path += ".lock"
+	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("contexts: cannot lock: %w", err)
+	}
+	locked := make(chan error, 1)
+	go func() { locked <- unix.Flock(int(file.Fd()), unix.LOCK_EX) }()
+	select {
+	case err = <-locked:
+	case <-time.After(lockTimeout): // the file stays open: the kernel is still asked for its lock, and this process ends soon
+		return nil, &exitError{code: exitFailure, err: fmt.Errorf("contexts: cannot lock %s: another orlopctl holds it since %s", path, lockTimeout), hint: "end that one, or wait for it, and call this again"}
+	}
+	if err != nil {
+		_ = file.Close() // nothing was written to it
+		return nil, fmt.Errorf("contexts: cannot lock %s: %w", path, err)
+	}
+	return func() { _ = file.Close() }, nil // lets go of the lock
+}
+
+// listedContext is what `config contexts` shows of one.
+type listedContext struct {
+	Name       string     `json:"name"`
+	Current    bool       `json:"current"`
+	Endpoints  []string   `json:"endpoints"`
+	ServerName string     `json:"serverName,omitempty"`
+	Subject    string     `json:"subject,omitempty"` // of the certificate, as when it ends
+	Expires    *time.Time `json:"expires,omitempty"`
+}
+
 func (t *tool) listContexts() error {
 	file, err := loadContexts()
 	if err != nil {
 		return err
 	}
+	all := []listedContext{}
+	for _, name := range file.names() {
+		c := file.Contexts[name]
+		shown := listedContext{Name: name, Current: name == file.Current, Endpoints: append([]string{c.Endpoint}, c.Fallback...), ServerName: c.ServerName}
+		if cert, err := pki.ParseCert([]byte(c.Cert)); err == nil {
+			shown.Subject, shown.Expires = cert.Subject.CommonName, &cert.NotAfter
+		}
+		all = append(all, shown)
+	}
+	if !t.human() {
+		return t.printPlain(all)
+	}
 	return drawTable(t.stdout, func(w *tabwriter.Writer) {
 		row(w, "CURRENT", "NAME", "ENDPOINT", "MACHINE", "CERTIFICATE", "EXPIRES")
-		for _, name := range file.names() {
-			c := file.Contexts[name]
-			mark, subject, expires := "-", "-", "-"
-			if name == file.Current {
+		for _, c := range all {
+			mark, expires := "-", "-"
+			if c.Current {
 				mark = "*"
 			}
-			if cert, err := pki.ParseCert([]byte(c.Cert)); err == nil {
-				subject, expires = cert.Subject.CommonName, cert.NotAfter.Format("2006-01-02")
+			if c.Expires != nil {
+				expires = c.Expires.Format("2006-01-02")
 			}
-			row(w, mark, name, strings.Join(append([]string{c.Endpoint}, c.Fallback...), ","), orDash(c.ServerName), subject, expires)
+			row(w, mark, c.Name, strings.Join(c.Endpoints, ","), orDash(c.ServerName), orDash(c.Subject), expires)
 		}
 	})
 }
@@ -353,7 +417,7 @@ func writeSecrets(files []secretFile, replace bool) error {
 		staged = append(staged, temporary)
 	}
 	for i, f := range files {
-		if err := os.Rename(staged[i], f.path); err != nil {
+		if err := os.Rename(staged[i], linked(f.path)); err != nil {
 			return fmt.Errorf("%s: cannot write: %w", f.path, err)
 		}
 	}
@@ -367,16 +431,25 @@ func writeWhole(path string, write func(io.Writer) error) error {
 	if err != nil {
 		return err
 	}
-	if err := os.Rename(temporary, path); err != nil {
+	if err := os.Rename(temporary, linked(path)); err != nil {
 		_ = os.Remove(temporary) // nobody wants it any more
 		return fmt.Errorf("%s: cannot write: %w", path, err)
 	}
 	return nil
 }
 
+// linked is where a file lies that is written to path. A link stays a link: what it leads to is replaced.
+func linked(path string) string {
+	if target, err := filepath.EvalSymlinks(path); err == nil {
+		return target
+	}
+	return path
+}
+
 // stage has a file written to the disk under another name beside its place, and returns that; if write fails there is nothing.
 func stage(path string, write func(io.Writer) error) (temporary string, err error) {
-	file, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*") // mode 0600
+	place := linked(path)
+	file, err := os.CreateTemp(filepath.Dir(place), "."+filepath.Base(place)+"-*") // mode 0600
 	if err != nil {
 		return "", fmt.Errorf("%s: cannot write: %w", path, err)
 	}

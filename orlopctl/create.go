@@ -148,6 +148,16 @@ func (c *creation) prepare() error {
 	if _, err := os.Stat(c.dir); err == nil {
 		return &exitError{code: exitUsage, err: fmt.Errorf("cluster %q: cannot create: it exists already", c.name), hint: "`orlopctl cluster destroy " + c.name + "` removes it; `cluster start` switches it on"}
 	}
+	// There is no such cluster: contexts of these names are somebody else's, and may hold the only key to a machine.
+	known, err := loadContexts()
+	if err != nil {
+		return err
+	}
+	for _, name := range clusterContexts(c.name) {
+		if _, exists := known.Contexts[name]; exists {
+			return &exitError{code: exitUsage, err: fmt.Errorf("cluster %q: cannot create: there is a context %q already, of another machine", c.name, name), hint: "choose another name; `orlopctl config delete-context " + name + "` forgets the context"}
+		}
+	}
 	return nil
 }
 

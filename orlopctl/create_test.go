@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/base64"
 	"errors"
 	"net/netip"
 	"os"
@@ -57,8 +58,32 @@ func TestBringUp(t *testing.T) {
 	if err != nil || !strings.Contains(string(kube), "https://127.0.0.1:6443") {
 		t.Errorf("kubeconfig: got %s, %v", kube, err)
 	}
-	if err := forgetCluster("dev"); err != nil { // "dev" is the cluster in the fake's kubeconfig
+	// "dev" is the cluster in the fake's kubeconfig. While it has no CA, or another one's, it is not this cluster.
+	ca := base64.StdEncoding.EncodeToString([]byte(c.secrets.Etcd.Cert))
+	withCA := strings.Replace(string(kube), "server:", "certificate-authority-data: "+ca+"\n      server:", 1)
+	for _, foreign := range []string{string(kube), withCA} {
+		if err := os.WriteFile(filepath.Join(dir, "kube"), []byte(foreign), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := forgetCluster("dev", c.secrets); err != nil {
+			t.Fatal(err)
+		}
+		if after, err := os.ReadFile(filepath.Join(dir, "kube")); err != nil || string(after) != foreign {
+			t.Errorf("the kubeconfig of another cluster of this name became %s, %v", after, err)
+		}
+	}
+	own := strings.Replace(withCA, ca, base64.StdEncoding.EncodeToString([]byte(c.secrets.Kubernetes.Cert)), 1)
+	if err := os.WriteFile(filepath.Join(dir, "vault"), []byte(own), 0o600); err != nil {
 		t.Fatal(err)
+	}
+	if err := errors.Join(os.Remove(filepath.Join(dir, "kube")), os.Symlink("vault", filepath.Join(dir, "kube"))); err != nil {
+		t.Fatal(err)
+	}
+	if err := forgetCluster("dev", c.secrets); err != nil {
+		t.Fatal(err)
+	}
+	if link, err := os.Readlink(filepath.Join(dir, "kube")); err != nil || link != "vault" {
+		t.Errorf("the link to the kubeconfig is gone: %s, %v", link, err)
 	}
 	if kube, err = os.ReadFile(filepath.Join(dir, "kube")); err != nil || strings.Contains(string(kube), "127.0.0.1") || strings.Contains(string(kube), "Zm9v") {
 		t.Errorf("the kubeconfig after the cluster is gone: %s, %v", kube, err)

@@ -83,7 +83,7 @@ func (t *tool) feeds(contexts []string) ([]*feed, error) {
 	var feeds []*feed
 	for i, name := range contexts {
 		one := *t
-		one.flags.context = name
+		one.flags.context, one.stay = name, nil
 		name, _, endpoint, err := one.called()
 		if err != nil {
 			return nil, err

@@ -75,14 +75,14 @@ func makeOperator(dir, name string, force bool) error {
 	if err != nil {
 		return err
 	}
-	// The key first: what exists already is refused before anything is written.
-	if err := writeSecret(filepath.Join(dir, operatorKey), ca.KeyPEM(), force); err != nil {
+	admin, err := issueClient(ca, adminName, []string{pki.RoleAdmin}, clientLife)
+	if err != nil {
 		return err
 	}
-	if err := writeSecret(filepath.Join(dir, operatorCert), ca.CertPEM(), true); err != nil {
-		return err
-	}
-	return makeClient(ca, dir, adminName, pki.RoleAdmin, clientLife, true)
+	// All in one: ca.key may be kept elsewhere, and the others must not be replaced because of that.
+	return writeSecrets(append([]secretFile{
+		{filepath.Join(dir, operatorKey), ca.KeyPEM()}, {filepath.Join(dir, operatorCert), ca.CertPEM()},
+	}, leafFiles(dir, adminName, admin)...), force)
 }
 
 func (t *tool) genClientCommand() *cobra.Command {
@@ -160,10 +160,12 @@ func makeClient(ca *pki.CA, dir, name, organisation string, ttl time.Duration, f
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fmt.Errorf("folder: cannot make: %w", err)
 	}
-	if err := writeSecret(filepath.Join(dir, name+".key"), leaf.KeyPEM(), force); err != nil {
-		return err
-	}
-	return writeSecret(filepath.Join(dir, name+".crt"), leaf.CertPEM(), true)
+	return writeSecrets(leafFiles(dir, name, leaf), force)
+}
+
+// leafFiles are a client certificate and its key as they lie in a folder.
+func leafFiles(dir, name string, leaf *pki.Leaf) []secretFile {
+	return []secretFile{{filepath.Join(dir, name+".key"), leaf.KeyPEM()}, {filepath.Join(dir, name+".crt"), leaf.CertPEM()}}
 }
 
 // secrets is the file that gen secrets writes and gen config reads: what must be the same on every machine of a

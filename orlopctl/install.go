@@ -27,6 +27,15 @@ type installProgress struct {
 // errInstalled ends the watching of an installation.
 var errInstalled = errors.New("installed")
 
+// told writes a line for a person. Where a program reads the answer it does not stand amid it.
+func (t *tool) told(line string) {
+	if t.human() {
+		t.println(line)
+	} else {
+		t.errorln(line)
+	}
+}
+
 // awaitInstall shows an installation as it goes, until the machine reboots into the disk. A connection that is lost is made again;
 // the installation does not depend on it.
 func (t *tool) awaitInstall() error {
@@ -60,7 +69,7 @@ func (t *tool) followInstall(ctx context.Context, endpoint client.Endpoint, last
 			return err
 		}
 		if v.Medium == "" {
-			t.println("installed: version " + v.Version + " runs from the disk")
+			t.told("installed: version " + v.Version + " runs from the disk")
 			return errInstalled
 		}
 		stream, err := c.Machine.Watch(ctx, &api.GetRequest{Topic: "install"})
@@ -89,7 +98,7 @@ func (t *tool) followInstall(ctx context.Context, endpoint client.Endpoint, last
 			*last = now
 			switch now.Phase {
 			case "installed":
-				t.println("installed on " + now.Disk + "; the machine reboots into it")
+				t.told("installed on " + now.Disk + "; the machine reboots into it")
 				return errInstalled
 			case "failed":
 				return fmt.Errorf("install: %s", now.Reason)

@@ -2,11 +2,13 @@ package main
 
 import (
 	"context"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -21,6 +23,7 @@ import (
 func (t *tool) kubeconfigCommand() *cobra.Command {
 	var out, server string
 	var ttl time.Duration
+	var force bool
 	c := &cobra.Command{
 		Use:   "kubeconfig",
 		Short: "Take a certificate for the Kubernetes API and merge it into ~/.kube/config",
@@ -37,7 +40,7 @@ func (t *tool) kubeconfigCommand() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				return t.storeKubeconfig(answer.Kubeconfig, out)
+				return t.storeKubeconfig(answer.Kubeconfig, out, force)
 			})
 		},
 	}
@@ -45,10 +48,11 @@ func (t *tool) kubeconfigCommand() *cobra.Command {
 	f.StringVar(&out, "out", "", "write to this file instead of merging; - for the standard output")
 	f.StringVar(&server, "server", "", "URL of the Kubernetes API to write into it (default: the cluster's endpoint)")
 	f.DurationVar(&ttl, "ttl", 0, "how long the certificate is valid (default 24h, at most 720h)")
+	f.BoolVar(&force, "force", false, "replace an existing file that --out names")
 	return c
 }
 
-func (t *tool) storeKubeconfig(fresh []byte, out string) error {
+func (t *tool) storeKubeconfig(fresh []byte, out string, force bool) error {
 	switch out {
 	case "-":
 		t.printf("%s", fresh)
@@ -65,7 +69,7 @@ func (t *tool) storeKubeconfig(fresh []byte, out string) error {
 		t.printf("merged into %s; the current context is %s\n", path, current)
 		return nil
 	}
-	if err := writeSecret(out, fresh, true); err != nil {
+	if err := writeSecret(out, fresh, force); err != nil {
 		return err
 	}
 	t.println("wrote " + out)
@@ -98,9 +102,6 @@ func mergeKubeconfigFile(path string, fresh []byte) (string, error) {
 	}
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return "", fmt.Errorf("kubeconfig: cannot make the folder: %w", err)
-	}
-	if target, err := filepath.EvalSymlinks(path); err == nil {
-		path = target // a link stays a link
 	}
 	return current, writeSecret(path, merged, true)
 }
@@ -176,11 +177,18 @@ func mergeNamed(into *yaml.Node, section string, fresh *yaml.Node) error {
 	return nil
 }
 
-// removeFromKubeconfig takes a cluster out again, with its contexts and their users.
-func removeFromKubeconfig(old []byte, cluster string) ([]byte, error) {
+// removeFromKubeconfig takes a cluster out again, with its contexts and their users. One of the same name whose CA is none of own is
+// somebody else's, and nothing is returned: there is nothing to change.
+func removeFromKubeconfig(old []byte, cluster, own string) ([]byte, error) {
 	root, err := parseMapping(old)
 	if err != nil {
 		return nil, fmt.Errorf("kubeconfig: cannot change: %w", err)
+	}
+	if !slices.ContainsFunc(itemsOf(root, "clusters"), func(item *yaml.Node) bool {
+		ca, err := base64.StdEncoding.DecodeString(scalarOf(valueOf(valueOf(item, "cluster"), "certificate-authority-data")))
+		return err == nil && scalarOf(valueOf(item, "name")) == cluster && shareCert(string(ca), own)
+	}) {
+		return nil, nil
 	}
 	contexts, users := map[string]bool{}, map[string]bool{}
 	for _, item := range itemsOf(root, "contexts") {

@@ -63,7 +63,7 @@ func (t *tool) nodesAddCommand() *cobra.Command {
 			if _, err := os.Lstat(out); out != "-" && err == nil && !force {
 				return usagef("%s: cannot write: it exists; --force replaces it", out)
 			}
-			return t.call(func(ctx context.Context, c *client.Client) error {
+			return t.callFor(removeTime, func(ctx context.Context, c *client.Client) error { // one of its name may have to be forgotten first
 				text, err := inviteBy(ctx, c, &api.InviteRequest{Name: args[0], Request: request, Life: lifeOf(life)}, key, node)
 				if err != nil {
 					return err
@@ -270,4 +270,4 @@ func (t *tool) nodesRemoveCommand() *cobra.Command {
 }
 
 // removeTime is how long a machine may take to tell the others, and to delete a Node.
-const removeTime = 45 * time.Second
+const removeTime = 75 * time.Second

@@ -15,6 +15,7 @@ import (
 
 func (t *tool) pairCommand() *cobra.Command {
 	var operator, name, typed string
+	var force bool
 	c := &cobra.Command{
 		Use:   "pair ADDRESS",
 		Short: "Make a machine that belongs to nobody yet yours, with the code on its console",
@@ -23,6 +24,17 @@ func (t *tool) pairCommand() *cobra.Command {
 			"other that they know it; nobody between them can learn it or take the operator's place. The machine is kept as a context.",
 		Args: cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
+			if name == "" {
+				name = args[0]
+			}
+			// Before the machine is taken: a context that is lost may hold the only key to another one.
+			known, err := loadContexts()
+			if err != nil {
+				return err
+			}
+			if c, exists := known.Contexts[name]; exists && c.Endpoint != args[0] && !force {
+				return &exitError{code: exitUsage, err: fmt.Errorf("context %q: cannot store: there is one already, of the machine at %s", name, c.Endpoint), hint: "choose another name with --name; --force replaces it"}
+			}
 			owner, err := operatorFolder(operator)
 			if err != nil {
 				return err
@@ -46,9 +58,6 @@ func (t *tool) pairCommand() *cobra.Command {
 			case err != nil:
 				return &exitError{code: exitUnreachable, err: err, hint: "if its console shows no code any more, it is yours: `orlopctl config set` with the fingerprint that it shows there"}
 			}
-			if name == "" {
-				name = args[0]
-			}
 			err = changeContexts(func(f *contextsFile) error {
 				f.Contexts[name] = machineContext{Endpoint: args[0], Fingerprint: fingerprint, Cert: owner.Cert, Key: owner.Key, Operator: owner.Operator}
 				f.Current = name
@@ -64,6 +73,7 @@ func (t *tool) pairCommand() *cobra.Command {
 	c.Flags().StringVar(&operator, "operator", "operator", "folder with the operator's ca.crt, admin.crt and admin.key (`orlopctl gen operator`)")
 	c.Flags().StringVar(&name, "name", "", "name of the context (default: the address)")
 	c.Flags().StringVar(&typed, "code", "", "the pairing code (default: it is asked for)")
+	c.Flags().BoolVar(&force, "force", false, "replace a context of this name that is another machine's")
 	return c
 }
 

@@ -8,14 +8,27 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/client"
 )
 
-// resetTimeout leaves a person time to find and type the machine's name.
-const resetTimeout = 5 * time.Minute
+// drainTime is how long a machine may take to move its pods away, at most (Machine.spec.upgrade.drain.timeout), and to leave the others.
+const drainTime = 65 * time.Minute
+
+// resetTimeout leaves a person time to find and type the machine's name, too.
+const resetTimeout = drainTime + 5*time.Minute
+
+// goesOn says of a call that moves pods away first that whoever gives it up does not stop the machine.
+func goesOn(err error) error {
+	if s, ok := statusOf(err); ok && (s.Code() == codes.DeadlineExceeded || s.Code() == codes.Canceled) {
+		code, _ := exitCode(err)
+		return &exitError{code: code, err: err, hint: "the machine goes on: it moves its pods away first; `orlopctl events` shows it"}
+	}
+	return err
+}
 
 func (t *tool) rebootCommand() *cobra.Command {
 	return t.powerCommand("reboot", "Reboot the machine in good order", "the machine reboots",
@@ -95,7 +108,7 @@ func (t *tool) resetCommand() *cobra.Command {
 				}
 				answer, err := c.Machine.Reset(ctx, &api.ResetRequest{Wipe: what.wipe})
 				if err != nil {
-					return err
+					return goesOn(err)
 				}
 				if t.human() {
 					t.println("the machine is reset and starts anew")

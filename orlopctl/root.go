@@ -26,6 +26,8 @@ type tool struct {
 	node string
 	way  *way
 
+	stay *client.Stay // of several endpoints a command keeps to one: what it waits for has begun there
+
 	flags struct {
 		context, serverName        string
 		endpoints, nodes           []string

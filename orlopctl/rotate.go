@@ -143,6 +143,7 @@ func (r *rotating) look(ctx context.Context) error {
 				return err
 			}
 			here[version.Machine] = true
+			r.all[i].plane.machine = version.Machine
 			list, err := c.Cluster.Members(ctx, &api.MembersRequest{})
 			for _, m := range list.GetMembers() {
 				members[m.Name] = m.Address
@@ -152,6 +153,13 @@ func (r *rotating) look(ctx context.Context) error {
 		if err != nil {
 			return withMachine(name, err)
 		}
+	}
+	planes := make([]plane, len(r.all))
+	for i, h := range r.all {
+		planes[i] = h.plane
+	}
+	if err := wholePlane(r.fleet.names, planes); err != nil {
+		return err
 	}
 	// A worker that did not learn of the new CA in time would know nobody any more.
 	if r.ca.field == "kubernetes" || r.ca.field == "machine" || r.ca.field == "client" {

@@ -92,22 +92,21 @@ func (s sealing) patch(keys map[string]string) ([]byte, error) {
 
 // checkSealing refuses what is not all of one cluster's control plane, or another one's file of secrets. own is the key in the file.
 func checkSealing(names []string, all []sealing, own, next string) error {
-	machines := map[string]bool{} // one may be named by two addresses
+	planes, control := make([]plane, len(all)), false
 	for i, s := range all {
+		planes[i] = plane{machine: s.machine, controls: s.own != "", members: s.members}
 		if s.own == "" {
 			continue
 		}
-		machines[s.machine] = true
+		control = true
 		if s.own != own && s.own != next && !slices.Contains(s.accepted, own) {
 			return &exitError{code: exitUsage, err: fmt.Errorf("machine %s: does not know the key of Secrets in the file of secrets: it is another cluster's, or was replaced without the file", names[i]), hint: "name the cluster's own file with --secrets"}
 		}
 	}
-	for i, s := range all { // one that did not learn of the new key in time could not read what the others seal
-		if s.own != "" && len(s.members) > len(machines) {
-			return &exitError{code: exitUsage, err: fmt.Errorf("machine %s: its cluster has %d control-plane machines (%s), and %d of those that were named have a control plane", names[i], len(s.members), strings.Join(s.members, ", "), len(machines)), hint: "name all of them with -n"}
-		}
+	if err := wholePlane(names, planes); err != nil {
+		return err
 	}
-	if len(machines) == 0 {
+	if !control {
 		return &exitError{code: exitUsage, err: errors.New("no machine has a key of Secrets in its configuration (Cluster.spec.secretsEncryptionKey)"), hint: "name the control-plane machines with -n"}
 	}
 	return nil

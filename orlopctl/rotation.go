@@ -13,6 +13,7 @@ import (
 	"go.yaml.in/yaml/v3"
 	sigsyaml "sigs.k8s.io/yaml"
 
+	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
@@ -44,6 +45,31 @@ type holding struct {
 	own      *x509.Certificate // that issues; nil: the machine has nothing to do with this authority
 	key      bool              // it has the key too
 	accepted []*x509.Certificate
+	plane    plane
+}
+
+// plane is a machine's part in its cluster's control plane, as it says itself.
+type plane struct {
+	machine  string   // its name
+	controls bool     // it is a control-plane machine
+	members  []string // the control-plane machines that its configuration names
+}
+
+// wholePlane refuses what is not all of a cluster's control plane: one that did not learn of the next step in time would not know the others any
+// more, or could not read what they write.
+func wholePlane(names []string, all []plane) error {
+	machines := map[string]bool{} // one may be named by two addresses
+	for _, p := range all {
+		if p.controls {
+			machines[p.machine] = true
+		}
+	}
+	for i, p := range all {
+		if p.controls && len(p.members) > len(machines) {
+			return &exitError{code: exitUsage, err: fmt.Errorf("machine %s: its cluster has %d control-plane machines (%s), and %d of those that were named have a control plane", names[i], len(p.members), strings.Join(p.members, ", "), len(machines)), hint: "name all of them with -n"}
+		}
+	}
+	return nil
 }
 
 func (h holding) believes(c *x509.Certificate) bool {
@@ -117,13 +143,19 @@ func readHolding(documents []byte, name string) (h holding, err error) {
 		var doc struct {
 			Kind string `yaml:"kind"`
 			Spec struct {
-				PKI map[string]yaml.Node `yaml:"pki"`
+				Role          config.Role          `yaml:"role"`
+				ControlPlanes []string             `yaml:"controlPlanes"`
+				PKI           map[string]yaml.Node `yaml:"pki"`
 			} `yaml:"spec"`
 		}
 		if err = dec.Decode(&doc); errors.Is(err, io.EOF) {
 			return h, nil
 		}
+		if err == nil && doc.Kind == "Machine" {
+			h.plane.controls = doc.Spec.Role == config.RoleControlPlane
+		}
 		if err == nil && doc.Kind == "Cluster" {
+			h.plane.members = doc.Spec.ControlPlanes
 			var pair struct {
 				Cert string `yaml:"cert"`
 				Key  string `yaml:"key"`

@@ -198,3 +198,32 @@ func TestNotYetAnew(t *testing.T) {
 		}
 	}
 }
+
+// TestWholePlane: a CA or key is not replaced on some control-plane machines alone.
+func TestWholePlane(t *testing.T) {
+	three := []string{"10.0.0.1", "10.0.0.2", "10.0.0.3"}
+	of := func(machine string, members ...string) plane {
+		return plane{machine: machine, controls: true, members: members}
+	}
+	for name, c := range map[string]struct {
+		all  []plane
+		fine bool
+	}{
+		"one alone":            {[]plane{of("a")}, true},
+		"one of three":         {[]plane{of("a", three...)}, false},
+		"one, by two names":    {[]plane{of("a", three...), of("a", three...), of("b", three...)}, false},
+		"all":                  {[]plane{of("a", three...), of("b", three...), of("c", three...)}, true},
+		"all, and a worker":    {[]plane{of("a", three[0]), {machine: "w", members: three}}, true},
+		"a worker for another": {[]plane{of("a", three[:2]...), {machine: "w", members: three[:2]}}, false},
+	} {
+		names := make([]string, len(c.all))
+		if err := wholePlane(names, c.all); (err == nil) != c.fine {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	documents := "kind: Machine\nspec: {role: controlplane}\n---\nkind: Cluster\nspec: {controlPlanes: [10.0.0.1, 10.0.0.2]}\n"
+	h, err := readHolding([]byte(documents), "etcd")
+	if err != nil || !h.plane.controls || len(h.plane.members) != 2 {
+		t.Errorf("%+v, %v", h.plane, err)
+	}
+}

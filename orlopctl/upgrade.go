@@ -120,7 +120,7 @@ func (t *tool) rollbackCommand() *cobra.Command {
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			if t.flags.timeout == 0 {
-				t.flags.timeout = upgradeTimeout
+				t.flags.timeout = upgradeTimeout + drainTime
 			}
 			var to string
 			err := t.call(func(ctx context.Context, c *client.Client) error {
@@ -131,7 +131,7 @@ func (t *tool) rollbackCommand() *cobra.Command {
 				}
 				answer, err := c.Upgrade.Rollback(ctx, &api.RollbackRequest{})
 				to = answer.GetTo()
-				return err
+				return goesOn(err)
 			})
 			if err != nil {
 				return err

@@ -17,6 +17,7 @@ import (
 	"net"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"google.golang.org/grpc"
@@ -41,6 +42,8 @@ type Endpoint struct {
 	// Fallback are the addresses of other machines of the cluster, which do as well: they are tried in order when Address does not let
 	// the caller in. They go with a CA only, and each is verified by the host of its own address.
 	Fallback []string
+	// Stay, if there is one, keeps to the machine that has let the caller in: it is the only one from then on.
+	Stay *Stay
 
 	// Accepts, if there is one, judges the certificate of a machine that the CA vouches for: an error says why it is not the one to talk to. A
 	// machine that has left the cluster has its certificate still, and a worker has one for each address that it ever had.
@@ -78,6 +81,9 @@ const maxMessage = 4 << 20
 // Dial connects to a machine and returns when the machine has accepted the connection, or with the reason why it has
 // not (see Reason). It tries once; a caller that waits for a machine to start calls it again.
 func Dial(ctx context.Context, e Endpoint) (*Client, error) {
+	if address := e.Stay.at(); address != "" {
+		e.Address, e.Fallback = address, nil
+	}
 	if len(e.Fallback) == 0 {
 		return dial(ctx, e)
 	}
@@ -90,11 +96,36 @@ func Dial(ctx context.Context, e Endpoint) (*Client, error) {
 		e.Address = address
 		c, err := dialWithin(ctx, e, len(all)-i)
 		if err == nil {
+			e.Stay.with(address)
 			return c, nil
 		}
 		failed = append(failed, err)
 	}
 	return nil, failed
+}
+
+// Stay remembers which of several machines has let the caller in: what was begun on one is not asked of another one. The zero value knows of none.
+type Stay struct {
+	mu      sync.Mutex
+	address string
+}
+
+func (s *Stay) at() string {
+	if s == nil {
+		return ""
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.address
+}
+
+func (s *Stay) with(address string) {
+	if s == nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.address = address
 }
 
 // tryTime is how long a machine may take to let the caller in, while there are others to try.

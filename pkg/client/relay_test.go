@@ -151,6 +151,25 @@ func TestFallback(t *testing.T) {
 	if answer, err := c.Machine.Version(ctx, &api.VersionRequest{}); err != nil || answer.Machine != "m1" || !c.Connected() {
 		t.Errorf("%v, %v", answer, err)
 	}
+	// Whoever stays with the one that was taken comes to no other one, also when that does not answer.
+	stay := new(Stay)
+	again := Endpoint{Address: "127.0.0.1:1", Fallback: []string{good.address}, CA: pool, Stay: stay}
+	first, err := Dial(ctx, again)
+	if err != nil {
+		t.Fatal(err)
+	}
+	first.Close()
+	again.Address, again.Fallback = stranger.address, []string{"127.0.0.1:1"}
+	second, err := Dial(ctx, again)
+	if err != nil {
+		t.Fatalf("the same machine again: %v", err)
+	}
+	second.Close()
+	stay.with("127.0.0.1:1")
+	again.Address = good.address
+	if _, err := Dial(ctx, again); !errors.Is(err, ErrUnreachable) || strings.Contains(err.Error(), good.address) {
+		t.Errorf("the machine that was taken is away: %v", err)
+	}
 	_, err = Dial(ctx, Endpoint{Address: "127.0.0.1:1", Fallback: []string{stranger.address}, CA: pool})
 	if !errors.Is(err, ErrUnreachable) || !errors.Is(err, ErrUntrusted) ||
 		!strings.Contains(err.Error(), "connection refused; machine "+stranger.address+": cannot connect: the machine is not the one expected: ") {

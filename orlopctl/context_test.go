@@ -1,0 +1,31 @@
+package main
+
+import (
+	"path/filepath"
+	"strconv"
+	"sync"
+	"testing"
+)
+
+// TestContextsTogether: of several that change the contexts at the same time none loses what another one has added.
+func TestContextsTogether(t *testing.T) {
+	t.Setenv("ORLOP_CONFIG", filepath.Join(t.TempDir(), "folder", "config"))
+	const count = 30
+	var all sync.WaitGroup
+	for n := range count {
+		all.Go(func() {
+			err := changeContexts(func(f *contextsFile) error {
+				f.Contexts["m"+strconv.Itoa(n)] = machineContext{Endpoint: "h"}
+				return nil
+			})
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	file, err := loadContexts()
+	if err != nil || len(file.Contexts) != count {
+		t.Fatalf("%d contexts are left of %d, %v", len(file.Contexts), count, err)
+	}
+}
