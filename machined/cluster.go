@@ -37,6 +37,13 @@ func (a clusterAPI) Health(r *api.HealthRequest, stream grpc.ServerStreamingServ
 	for {
 		list, now, member := services.Take(), configuration.Take(), members.Take()
 		health := clusterHealth(now, member, list)
+		var later <-chan time.Time
+		if health.Healthy && time.Since(now.applied) < inForceTime {
+			if waits, err := a.m.notYet(now.config); err == nil && len(waits) > 0 {
+				wait(health, waits)
+				later = time.After(inForceEvery)
+			}
+		}
 		if last == nil || !proto.Equal(last, health) {
 			if err := stream.Send(health); err != nil {
 				return err
@@ -50,8 +57,26 @@ func (a clusterAPI) Health(r *api.HealthRequest, stream grpc.ServerStreamingServ
 		case <-services.Changed():
 		case <-configuration.Changed():
 		case <-members.Changed():
+		case <-later:
 		case <-ctx.Done():
 			return endOfStream(ctx.Err())
+		}
+	}
+}
+
+// inForceTime is how long after a configuration has come the services that it changes may still be as they were: a moment. What takes longer
+// says so itself. inForceEvery is how often it is looked.
+const (
+	inForceTime  = 30 * time.Second
+	inForceEvery = time.Second
+)
+
+// wait says in what is healthy that services still have to start anew for the configuration.
+func wait(health *api.HealthResponse, services []string) {
+	health.Healthy = false
+	for _, c := range health.Checks {
+		if c.Name == "configuration" {
+			c.Ok, c.Detail = false, "not in force yet: "+strings.Join(services, ", ")
 		}
 	}
 }

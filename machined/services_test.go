@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/supervise"
 )
@@ -102,5 +103,14 @@ func TestNetworkChanges(t *testing.T) {
 		if got := networkChanges(c.before, c.next); got != c.want {
 			t.Errorf("%s: %t", c.name, got)
 		}
+	}
+}
+
+// TestHealthWaitsForTheConfiguration: what is healthy as it was before a change is not so called until the change is in force.
+func TestHealthWaitsForTheConfiguration(t *testing.T) {
+	health := &api.HealthResponse{Healthy: true, Checks: []*api.HealthCheck{{Name: "configuration", Ok: true, Detail: "story"}, {Name: "etcd", Ok: true}}}
+	wait(health, []string{serviceKubeAPI})
+	if c := health.Checks[0]; health.Healthy || c.Ok || c.Detail != "not in force yet: "+serviceKubeAPI || !health.Checks[1].Ok {
+		t.Errorf("%v", health)
 	}
 }
