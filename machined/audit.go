@@ -119,7 +119,7 @@ func (g guard) pass(ctx context.Context, method string, call func() (target stri
 		if err != nil {
 			c.Reason = status.Convert(err).Message()
 		}
-		if c.Role == "admin" || c.Role == "operator" {
+		if c.Role == roleName(pki.RoleAdmin) || c.Role == roleName(pki.RoleOperator) {
 			g.m.record(c)
 		} else {
 			g.m.recordBounded(c)
@@ -127,6 +127,9 @@ func (g guard) pass(ctx context.Context, method string, call func() (target stri
 	}
 	return err
 }
+
+// roleName is a role as apid says it: "admin".
+func roleName(organisation string) string { return strings.TrimPrefix(organisation, pki.RolePrefix) }
 
 // recordBounded records a call that was refused, or of somebody who may only look, or of a machine: not more than refusals allow.
 func (m *machine) recordBounded(c audit.Call) {

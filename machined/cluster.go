@@ -40,7 +40,7 @@ func (a clusterAPI) Health(r *api.HealthRequest, stream grpc.ServerStreamingServ
 		var later <-chan time.Time
 		if health.Healthy && time.Since(now.applied) < inForceTime {
 			if waits, err := a.m.notYet(now.config); err == nil && len(waits) > 0 {
-				wait(health, waits)
+				notInForce(health, waits)
 				later = time.After(inForceEvery)
 			}
 		}
@@ -71,8 +71,8 @@ const (
 	inForceEvery = time.Second
 )
 
-// wait says in what is healthy that services still have to start anew for the configuration.
-func wait(health *api.HealthResponse, services []string) {
+// notInForce says in what is healthy that services still have to start anew for the configuration.
+func notInForce(health *api.HealthResponse, services []string) {
 	health.Healthy = false
 	for _, c := range health.Checks {
 		if c.Name == "configuration" {

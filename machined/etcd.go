@@ -349,28 +349,34 @@ func (m *machine) restoreData(order nodespec.EtcdRestore, f *os.File) (*api.Etcd
 	return m.putInPlace(made)
 }
 
-// putInPlace has etcd started with what was made, and returns when it serves that.
-func (m *machine) putInPlace(made nodespec.EtcdRestored) (*api.EtcdRestored, error) {
+// restartEtcd has etcd started anew, and returns when what was to be done by it has begun, and it serves, or when its process has ended again: failed
+// is why.
+func (m *machine) restartEtcd(begun func() bool) (failed string, err error) {
 	defer m.forgetting.afresh() // also where it comes in force after this
-	late := func(err error) error {
-		return status.Errorf(codes.Unavailable, "etcd: the data of revision %d are put in place when etcd starts, and it has not yet: %v; `orlopctl services` says more", made.Revision, err)
-	}
 	if err := m.services.Restart(serviceKubeAPI); err != nil {
-		return nil, late(err)
+		return "", err
 	}
 	serving, cancel := context.WithTimeout(m.working, serveTime)
 	defer cancel()
-	var done nodespec.EtcdRestored
-	failed := ""
-	_, err := cell.Wait(serving, m.services.Status(), func(list []supervise.Status) bool {
-		if done = dataPutBack(); !done.At.Equal(made.At) {
+	_, err = cell.Wait(serving, m.services.Status(), func(list []supervise.Status) bool {
+		if !begun() {
 			return false
 		}
 		failed = whyEnded(list, serviceKubeAPI)
 		return failed != "" || componentReady(list, serviceKubeAPI, componentEtcd)
 	})
+	return failed, err
+}
+
+// putInPlace has etcd started with what was made, and returns when it serves that.
+func (m *machine) putInPlace(made nodespec.EtcdRestored) (*api.EtcdRestored, error) {
+	var done nodespec.EtcdRestored
+	failed, err := m.restartEtcd(func() bool {
+		done = dataPutBack()
+		return done.At.Equal(made.At)
+	})
 	if err != nil {
-		return nil, late(err)
+		return nil, status.Errorf(codes.Unavailable, "etcd: the data of revision %d are put in place when etcd starts, and it has not yet: %v; `orlopctl services` says more", made.Revision, err)
 	}
 	if failed != "" {
 		return nil, status.Errorf(codes.FailedPrecondition, "etcd: the data of revision %d are in place, and cannot be served: %s; `orlopctl etcd restore --undo` puts back what they have replaced", done.Revision, failed)

@@ -17,7 +17,6 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/orlop-os/orlop/pkg/api"
-	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/supervise"
@@ -130,24 +129,12 @@ func changeMembership[Answer any](ctx context.Context, m *machine, command, mark
 
 // startAnew has etcd do what was written down, and returns when that is done and etcd serves.
 func (m *machine) startAnew(mark string) error {
-	defer m.forgetting.afresh() // also where it comes in force after this
-	late := func(err error) error {
+	failed, err := m.restartEtcd(func() bool {
+		_, pending := os.Lstat(filepath.Join(paths.EtcdKept, mark))
+		return errors.Is(pending, fs.ErrNotExist)
+	})
+	if err != nil {
 		return status.Errorf(codes.Unavailable, "etcd: it is written down and done when etcd starts, which it has not yet: %v; `orlopctl services` says more", err)
-	}
-	if err := m.services.Restart(serviceKubeAPI); err != nil {
-		return late(err)
-	}
-	serving, cancel := context.WithTimeout(m.working, serveTime)
-	defer cancel()
-	failed := ""
-	if _, err := cell.Wait(serving, m.services.Status(), func(list []supervise.Status) bool {
-		if _, pending := os.Lstat(filepath.Join(paths.EtcdKept, mark)); !errors.Is(pending, fs.ErrNotExist) {
-			return false
-		}
-		failed = whyEnded(list, serviceKubeAPI)
-		return failed != "" || componentReady(list, serviceKubeAPI, componentEtcd)
-	}); err != nil {
-		return late(err)
 	}
 	if failed != "" {
 		return status.Errorf(codes.Unavailable, "etcd: it does not serve yet, and is started again: %s; `orlopctl services` says more", failed)

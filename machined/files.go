@@ -72,7 +72,7 @@ func processTrees() []peek.Tree {
 }
 
 func (a machineAPI) ReadFile(r *api.ReadFileRequest, stream grpc.ServerStreamingServer[api.ReadFileResponse]) error {
-	all := said(stream.Context(), apid.MetadataRole) == strings.TrimPrefix(pki.RoleAdmin, pki.RolePrefix)
+	all := said(stream.Context(), apid.MetadataRole) == roleName(pki.RoleAdmin)
 	return a.m.looksAt(stream.Context(), r.Path, func(ctx context.Context) error {
 		f, err := files.Open(r.Path, all)
 		if err != nil {
@@ -84,7 +84,7 @@ func (a machineAPI) ReadFile(r *api.ReadFileRequest, stream grpc.ServerStreaming
 }
 
 func (a machineAPI) ListFiles(ctx context.Context, r *api.ListFilesRequest) (*api.ListFilesResponse, error) {
-	all := said(ctx, apid.MetadataRole) == strings.TrimPrefix(pki.RoleAdmin, pki.RolePrefix)
+	all := said(ctx, apid.MetadataRole) == roleName(pki.RoleAdmin)
 	out := make(chan *api.ListFilesResponse, 1)
 	err := a.m.looksAt(ctx, r.Path, func(context.Context) error {
 		list, more, err := files.Entries(r.Path, all, mostEntries)

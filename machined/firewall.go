@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/netip"
@@ -8,19 +9,10 @@ import (
 
 	"github.com/orlop-os/orlop/machined/firewall"
 	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/quorum"
 	"github.com/orlop-os/orlop/pkg/reconcile"
-	"github.com/orlop-os/orlop/pkg/supervise"
-)
-
-// The links over which packets of pods come to the machine: of its own pods, and of others through a tunnel (orchestrator/podnetwork). And
-// the ports for pods of other machines, and for the resource metrics among control-plane machines (orchestrator/metrics).
-const (
-	podBridge, podTunnel = "cni0", "mesh0"
-	portWireGuard        = 51820
-	portVXLAN            = 8472
-	portMetrics          = 10261
 )
 
 // firewallConfig is what a configuration has the kernel let in; nil: everything.
@@ -48,15 +40,15 @@ func firewallConfig(c *config.Config) *firewall.Config {
 			out.Open = append(out.Open, tcp(paths.PortKubelet))
 		}
 		if !worker(c) && len(planes) > 0 {
-			for _, port := range []int{quorum.ClientPort, quorum.PeerPort, portMetrics} {
+			for _, port := range []int{quorum.ClientPort, quorum.PeerPort, paths.PortMetrics} {
 				out.Open = append(out.Open, tcp(port, planes...))
 			}
 		}
 		switch spec.Networks.Encapsulation {
 		case config.EncapsulationWireGuard:
-			out.Open = append(out.Open, firewall.Rule{Protocol: string(config.TransportUDP), Port: portWireGuard})
+			out.Open = append(out.Open, firewall.Rule{Protocol: string(config.TransportUDP), Port: paths.PortWireGuard})
 		case config.EncapsulationVXLAN:
-			out.Open = append(out.Open, firewall.Rule{Protocol: string(config.TransportUDP), Port: portVXLAN})
+			out.Open = append(out.Open, firewall.Rule{Protocol: string(config.TransportUDP), Port: paths.PortVXLAN})
 		case config.EncapsulationNone:
 			out.Pods = spec.Networks.Pods
 		}
@@ -71,8 +63,9 @@ func firewallConfig(c *config.Config) *firewall.Config {
 
 // setFirewall is the operation that gives the kernel a table, or takes it away.
 type setFirewall struct {
-	m    *machine
-	want *firewall.Config
+	m        *machine
+	want     *firewall.Config
+	commands string // that bring it about
 }
 
 func (s setFirewall) String() string {
@@ -84,30 +77,25 @@ func (s setFirewall) String() string {
 
 // Do is all or nothing: nft(8) gives the kernel one transaction.
 func (s setFirewall) Do(ctx context.Context) error {
-	if err := s.m.kernel.LoadModules("nf_tables", "nft_ct", "nf_conntrack", "nft_reject_inet"); err != nil {
+	if err := s.m.setRules(ctx, s.commands, "nft_reject_inet"); err != nil {
 		return fmt.Errorf("firewall: %w", err)
 	}
-	text := s.want.Commands(podBridge, podTunnel)
-	if _, err := s.m.reaper.RunCommand(ctx, supervise.Command{Args: []string{paths.Nft, "-f", "-"}, Stdin: []byte(text)}); err != nil {
-		return fmt.Errorf("firewall: %w", err)
-	}
-	s.m.firewall = text
+	s.m.firewall = s.commands
 	return nil
 }
 
 // convergeFirewall has the kernel let in what a configuration (nil for none) says. Its callers hold m.settling, or come before who does. What
 // is in force is remembered, not read: nobody else has to do with the table.
 func (m *machine) convergeFirewall(ctx context.Context, c *config.Config) error {
-	ctx, cancel := context.WithTimeout(ctx, paceTimeout)
-	defer cancel()
 	want := firewallConfig(c)
+	commands := want.Commands(nodespec.PodBridge, nodespec.PodTunnel)
 	return reconcile.Converge(ctx, reconcile.Config{
 		Name: "firewall", Report: m.report,
 		Diff: func(context.Context) ([]reconcile.Op, error) {
-			if want.Commands(podBridge, podTunnel) == m.firewall || want == nil && m.firewall == "" {
+			if commands == cmp.Or(m.firewall, firewall.Absent) {
 				return nil, nil
 			}
-			return []reconcile.Op{setFirewall{m, want}}, nil
+			return []reconcile.Op{setFirewall{m, want, commands}}, nil
 		},
 	})
 }

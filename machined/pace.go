@@ -39,19 +39,24 @@ table inet orlop_door {
 // admittedMark is the mark of a connection to the API that has been counted. Marks of connections are used by nobody else here.
 const admittedMark = 0x646f6f72
 
-// paceTimeout bounds setting the rules, which takes milliseconds on real hardware.
-const paceTimeout = time.Minute
+// rulesTimeout bounds setting rules, which takes milliseconds on real hardware.
+const rulesTimeout = time.Minute
+
+// setRules gives the kernel commands of nft(8), all of them or none. modules are what they need beside tables and the state of connections.
+func (m *machine) setRules(ctx context.Context, commands string, modules ...string) error {
+	ctx, cancel := context.WithTimeout(ctx, rulesTimeout)
+	defer cancel()
+	if err := m.kernel.LoadModules(append([]string{"nf_tables", "nft_ct", "nf_conntrack"}, modules...)...); err != nil {
+		return err
+	}
+	_, err := m.reaper.RunCommand(ctx, supervise.Command{Args: []string{paths.Nft, "-f", "-"}, Stdin: []byte(commands)})
+	return err
+}
 
 // paceDoor has the kernel keep strangers from asking for connections faster than apid takes them. The API answers without it as well, so
 // it is done when that is up, and a kernel that cannot is no reason not to go on.
 func (m *machine) paceDoor(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, paceTimeout)
-	defer cancel()
-	err := m.kernel.LoadModules("nf_tables", "nft_limit", "nft_ct", "nf_conntrack")
-	if err == nil {
-		_, err = m.reaper.RunCommand(ctx, supervise.Command{Args: []string{paths.Nft, "-f", "-"}, Stdin: []byte(doorRules)})
-	}
-	if err != nil {
+	if err := m.setRules(ctx, doorRules, "nft_limit"); err != nil {
 		m.events.add("api", "failure", fmt.Sprintf("the kernel does not keep the pace of new connections, apid alone does: %v", err))
 		return
 	}

@@ -109,7 +109,7 @@ func (m *machine) copyBootImage(name string) (signed []byte, err error) {
 	if err != nil {
 		return nil, err
 	}
-	err = m.esp.Version(m.release.Version, func(uki io.Reader, statement []byte) error {
+	err = m.esp.Version(m.release.Version, func(uki *os.File, statement []byte) error {
 		if statement == nil {
 			return fmt.Errorf("this machine has no signed statement of version %s: its image was built without an upgrade bundle", m.release.Version)
 		}

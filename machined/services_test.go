@@ -109,7 +109,7 @@ func TestNetworkChanges(t *testing.T) {
 // TestHealthWaitsForTheConfiguration: what is healthy as it was before a change is not so called until the change is in force.
 func TestHealthWaitsForTheConfiguration(t *testing.T) {
 	health := &api.HealthResponse{Healthy: true, Checks: []*api.HealthCheck{{Name: "configuration", Ok: true, Detail: "story"}, {Name: "etcd", Ok: true}}}
-	wait(health, []string{serviceKubeAPI})
+	notInForce(health, []string{serviceKubeAPI})
 	if c := health.Checks[0]; health.Healthy || c.Ok || c.Detail != "not in force yet: "+serviceKubeAPI || !health.Checks[1].Ok {
 		t.Errorf("%v", health)
 	}

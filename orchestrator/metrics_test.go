@@ -32,8 +32,8 @@ import (
 	"k8s.io/metrics/pkg/apis/metrics/v1beta1"
 
 	"github.com/orlop-os/orlop/orchestrator/bootstrap"
-	"github.com/orlop-os/orlop/orchestrator/metrics"
 	"github.com/orlop-os/orlop/pkg/nodespec"
+	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
@@ -307,7 +307,7 @@ func pastTheServer(ctx context.Context, t *testing.T, m machine) {
 		config := &tls.Config{RootCAs: pool, ServerName: nodespec.MetricsHost, Certificates: certificates}
 		client := &http.Client{Transport: &http.Transport{TLSClientConfig: config}}
 		for _, path := range []string{metricsPath + "nodes", "/apis", "/healthz", "/readyz", "/version", "/openapi/v3"} {
-			request, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("https://127.0.0.1:%d%s", metrics.Port, path), nil)
+			request, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("https://127.0.0.1:%d%s", paths.PortMetrics, path), nil)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -325,7 +325,7 @@ func pastTheServer(ctx context.Context, t *testing.T, m machine) {
 		}
 		client.CloseIdleConnections()
 	}
-	if conn, err := net.Dial("tcp", netip.AddrPortFrom(testSpec().NodeIPs[0], metrics.Port).String()); err == nil {
+	if conn, err := net.Dial("tcp", netip.AddrPortFrom(testSpec().NodeIPs[0], paths.PortMetrics).String()); err == nil {
 		conn.Close()
 		t.Error("it answers on the machine's address")
 	}

@@ -128,12 +128,16 @@ func (r *rotating) begin(ctx context.Context) error {
 // look reads what the machines hold.
 func (r *rotating) look(ctx context.Context) error {
 	r.all = make([]holding, len(r.fleet.names))
+	planes := make([]plane, len(r.all))
 	here, members := map[string]bool{}, map[string]string{}
 	for i, name := range r.fleet.names {
 		err := r.fleet.call(ctx, i, func(ctx context.Context, c *client.Client) error {
 			answer, err := c.Config.Get(ctx, &api.GetConfigRequest{})
 			if err == nil {
 				r.all[i], err = readHolding(answer.Documents, r.ca.field)
+			}
+			if err == nil {
+				planes[i], err = readPlane(answer.Documents)
 			}
 			if err != nil {
 				return err
@@ -143,7 +147,7 @@ func (r *rotating) look(ctx context.Context) error {
 				return err
 			}
 			here[version.Machine] = true
-			r.all[i].plane.machine = version.Machine
+			planes[i].machine = version.Machine
 			list, err := c.Cluster.Members(ctx, &api.MembersRequest{})
 			for _, m := range list.GetMembers() {
 				members[m.Name] = m.Address
@@ -154,11 +158,7 @@ func (r *rotating) look(ctx context.Context) error {
 			return withMachine(name, err)
 		}
 	}
-	planes := make([]plane, len(r.all))
-	for i, h := range r.all {
-		planes[i] = h.plane
-	}
-	if err := wholePlane(r.fleet.names, planes); err != nil {
+	if _, err := wholePlane(r.fleet.names, planes); err != nil {
 		return err
 	}
 	// A worker that did not learn of the new CA in time would know nobody any more.

@@ -1,19 +1,16 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"crypto/rand"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
-	"go.yaml.in/yaml/v3"
 	sigsyaml "sigs.k8s.io/yaml"
 
 	"github.com/orlop-os/orlop/pkg/api"
@@ -31,9 +28,7 @@ var keyStepNames = []string{accepted: "accept", issues: "seal", alone: "drop"}
 type sealing struct {
 	own      string   // seals
 	accepted []string // is read by too
-	// machine is its name, and members are the control-plane machines that its configuration names.
-	machine string
-	members []string
+	plane
 }
 
 // readSealing reads it from topic "configuration" and from the documents, out of which the keys were taken.
@@ -47,22 +42,8 @@ func readSealing(topic, documents []byte) (s sealing, err error) {
 	if len(shown.Sealing) > 0 {
 		s.own, s.accepted = shown.Sealing[0], shown.Sealing[1:]
 	}
-	for dec := yaml.NewDecoder(bytes.NewReader(documents)); ; {
-		var doc struct {
-			Kind string `yaml:"kind"`
-			Spec struct {
-				ControlPlanes []string `yaml:"controlPlanes"`
-			} `yaml:"spec"`
-		}
-		switch err := dec.Decode(&doc); {
-		case errors.Is(err, io.EOF):
-			return s, nil
-		case err != nil:
-			return s, fmt.Errorf("configuration: cannot read the machine's answer: %w", err)
-		case doc.Kind == "Cluster":
-			s.members = doc.Spec.ControlPlanes
-		}
-	}
+	s.plane, err = readPlane(documents)
+	return s, err
 }
 
 func sameName(a, b string) bool { return a == b }
@@ -92,21 +73,18 @@ func (s sealing) patch(keys map[string]string) ([]byte, error) {
 
 // checkSealing refuses what is not all of one cluster's control plane, or another one's file of secrets. own is the key in the file.
 func checkSealing(names []string, all []sealing, own, next string) error {
-	planes, control := make([]plane, len(all)), false
+	planes := make([]plane, len(all))
 	for i, s := range all {
-		planes[i] = plane{machine: s.machine, controls: s.own != "", members: s.members}
-		if s.own == "" {
-			continue
-		}
-		control = true
-		if s.own != own && s.own != next && !slices.Contains(s.accepted, own) {
+		planes[i] = s.plane
+		if s.own != "" && s.own != own && s.own != next && !slices.Contains(s.accepted, own) {
 			return &exitError{code: exitUsage, err: fmt.Errorf("machine %s: does not know the key of Secrets in the file of secrets: it is another cluster's, or was replaced without the file", names[i]), hint: "name the cluster's own file with --secrets"}
 		}
 	}
-	if err := wholePlane(names, planes); err != nil {
+	machines, err := wholePlane(names, planes)
+	if err != nil {
 		return err
 	}
-	if !control {
+	if machines == 0 {
 		return &exitError{code: exitUsage, err: errors.New("no machine has a key of Secrets in its configuration (Cluster.spec.secretsEncryptionKey)"), hint: "name the control-plane machines with -n"}
 	}
 	return nil

@@ -53,7 +53,7 @@ func TestCheckSealing(t *testing.T) {
 	machines := 0
 	of := func(own string, members []string, accepted ...string) sealing {
 		machines++
-		return sealing{own: own, accepted: accepted, members: members, machine: fmt.Sprint(machines)}
+		return sealing{own: own, accepted: accepted, plane: plane{machine: fmt.Sprint(machines), controls: true, members: members}}
 	}
 	twice := of("old", three)
 	for name, c := range map[string]struct {

@@ -45,7 +45,6 @@ type holding struct {
 	own      *x509.Certificate // that issues; nil: the machine has nothing to do with this authority
 	key      bool              // it has the key too
 	accepted []*x509.Certificate
-	plane    plane
 }
 
 // plane is a machine's part in its cluster's control plane, as it says itself.
@@ -55,9 +54,32 @@ type plane struct {
 	members  []string // the control-plane machines that its configuration names
 }
 
-// wholePlane refuses what is not all of a cluster's control plane: one that did not learn of the next step in time would not know the others any
-// more, or could not read what they write.
-func wholePlane(names []string, all []plane) error {
+// readPlane reads it from a machine's documents, but for its name.
+func readPlane(documents []byte) (p plane, err error) {
+	for dec := yaml.NewDecoder(bytes.NewReader(documents)); ; {
+		var doc struct {
+			Kind string `yaml:"kind"`
+			Spec struct {
+				Role          config.Role `yaml:"role"`
+				ControlPlanes []string    `yaml:"controlPlanes"`
+			} `yaml:"spec"`
+		}
+		switch err := dec.Decode(&doc); {
+		case errors.Is(err, io.EOF):
+			return p, nil
+		case err != nil:
+			return p, fmt.Errorf("configuration: cannot read the machine's answer: %w", err)
+		case doc.Kind == "Machine":
+			p.controls = doc.Spec.Role == config.RoleControlPlane
+		case doc.Kind == "Cluster":
+			p.members = doc.Spec.ControlPlanes
+		}
+	}
+}
+
+// wholePlane refuses what is not all of a cluster's control plane, and counts its machines: one that did not learn of the next step in time would
+// not know the others any more, or could not read what they write.
+func wholePlane(names []string, all []plane) (count int, err error) {
 	machines := map[string]bool{} // one may be named by two addresses
 	for _, p := range all {
 		if p.controls {
@@ -66,10 +88,10 @@ func wholePlane(names []string, all []plane) error {
 	}
 	for i, p := range all {
 		if p.controls && len(p.members) > len(machines) {
-			return &exitError{code: exitUsage, err: fmt.Errorf("machine %s: its cluster has %d control-plane machines (%s), and %d of those that were named have a control plane", names[i], len(p.members), strings.Join(p.members, ", "), len(machines)), hint: "name all of them with -n"}
+			return 0, &exitError{code: exitUsage, err: fmt.Errorf("machine %s: its cluster has %d control-plane machines (%s), and %d of those that were named have a control plane", names[i], len(p.members), strings.Join(p.members, ", "), len(machines)), hint: "name all of them with -n"}
 		}
 	}
-	return nil
+	return len(machines), nil
 }
 
 func (h holding) believes(c *x509.Certificate) bool {
@@ -143,19 +165,13 @@ func readHolding(documents []byte, name string) (h holding, err error) {
 		var doc struct {
 			Kind string `yaml:"kind"`
 			Spec struct {
-				Role          config.Role          `yaml:"role"`
-				ControlPlanes []string             `yaml:"controlPlanes"`
-				PKI           map[string]yaml.Node `yaml:"pki"`
+				PKI map[string]yaml.Node `yaml:"pki"`
 			} `yaml:"spec"`
 		}
 		if err = dec.Decode(&doc); errors.Is(err, io.EOF) {
 			return h, nil
 		}
-		if err == nil && doc.Kind == "Machine" {
-			h.plane.controls = doc.Spec.Role == config.RoleControlPlane
-		}
 		if err == nil && doc.Kind == "Cluster" {
-			h.plane.members = doc.Spec.ControlPlanes
 			var pair struct {
 				Cert string `yaml:"cert"`
 				Key  string `yaml:"key"`

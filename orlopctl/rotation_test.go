@@ -217,13 +217,13 @@ func TestWholePlane(t *testing.T) {
 		"a worker for another": {[]plane{of("a", three[:2]...), {machine: "w", members: three[:2]}}, false},
 	} {
 		names := make([]string, len(c.all))
-		if err := wholePlane(names, c.all); (err == nil) != c.fine {
+		if _, err := wholePlane(names, c.all); (err == nil) != c.fine {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
 	documents := "kind: Machine\nspec: {role: controlplane}\n---\nkind: Cluster\nspec: {controlPlanes: [10.0.0.1, 10.0.0.2]}\n"
-	h, err := readHolding([]byte(documents), "etcd")
-	if err != nil || !h.plane.controls || len(h.plane.members) != 2 {
-		t.Errorf("%+v, %v", h.plane, err)
+	p, err := readPlane([]byte(documents))
+	if err != nil || !p.controls || len(p.members) != 2 {
+		t.Errorf("%+v, %v", p, err)
 	}
 }

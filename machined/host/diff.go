@@ -112,7 +112,7 @@ func Diff(have Have, want Want) []Op {
 	ops = append(ops, diffMounts(have, want)...)
 	for _, s := range want.Sysctls {
 		old, there := have.Sysctls[s.Name]
-		if there && old == strings.Join(strings.Fields(s.Value), " ") || // as it is read (readSysctl)
+		if there && old == oneBlank(s.Value) ||
 			!there && s.Optional {
 			continue
 		}

@@ -159,12 +159,15 @@ func (k *Kernel) ReadSysctls(c Config) ([]SysctlState, error) {
 	return list, nil
 }
 
+// oneBlank sets the values of a parameter apart by one blank each, as nobody else does reliably: the kernel prints tabs.
+func oneBlank(value string) string { return strings.Join(strings.Fields(value), " ") }
+
 // readSysctl reads a kernel parameter; there is false where the kernel does not have it.
 func (k *Kernel) readSysctl(name string) (value string, there bool, err error) {
 	text, err := os.ReadFile(k.sysctlPath(name))
 	switch {
 	case err == nil:
-		return strings.Join(strings.Fields(string(text)), " "), true, nil
+		return oneBlank(string(text)), true, nil
 	case errors.Is(err, fs.ErrPermission):
 		return "(cannot be read)", true, nil
 	case errors.Is(err, fs.ErrNotExist):

@@ -166,19 +166,14 @@ func (p Place) Whole(version string, from *esp.Partition) error {
 		return err
 	}
 	defer root.Close()
-	there := bundle.Copy{Root: root}
-	err = from.Version(version, func(uki io.Reader, statement []byte) error {
-		content, err := io.ReadAll(uki)
-		there.Envelope, there.UKI = statement, bytes.NewReader(content)
+	var s bundle.Statement
+	err = from.Version(version, func(uki *os.File, statement []byte) error {
+		if statement == nil {
+			return fmt.Errorf("the ESP has no signed statement of version %s, which says what it has to be", version)
+		}
+		s, err = bundle.Copy{Envelope: statement, Root: root, UKI: uki}.Whole()
 		return err
 	})
-	if err != nil {
-		return err
-	}
-	if there.Envelope == nil {
-		return fmt.Errorf("the ESP has no signed statement of version %s, which says what it has to be", version)
-	}
-	s, err := there.Whole()
 	if err != nil {
 		return err
 	}

@@ -208,33 +208,24 @@ func (k keeper) leave(ctx context.Context) (left nodespec.EtcdMember, err error)
 		return left, nil
 	}
 	answers := k.asker().askAll(ctx)
-	a, ok := k.servesThese(answers)
-	if !ok && errors.Is(mute, errMute) && len(answers) > 0 {
+	served, err := k.throughAnother(ctx, answers, func(c *clientv3.Client, m nodespec.EtcdMember) error {
+		number, err := strconv.ParseUint(m.ID, 16, 64)
+		if err == nil {
+			err = remove(ctx, c, number)
+		}
+		if err != nil {
+			return fmt.Errorf("%w; try again", err)
+		}
+		left = m
+		return nil
+	})
+	switch {
+	case err != nil:
+		return left, fmt.Errorf("etcd: this machine's member is not removed: %w", err)
+	case !served && errors.Is(mute, errMute) && len(answers) > 0:
 		return left, fmt.Errorf("etcd: this machine's member is not removed, nothing was changed: whether the others count on it is not known: %w; try again", mute)
 	}
-	if !ok {
-		return left, nil
-	}
-	c, err := connectTo(k.dirs, clientURL(a))
-	if err != nil {
-		return left, fmt.Errorf("etcd: this machine's member is not removed, nothing was changed: %w", err)
-	}
-	defer c.Close()
-	m, known, err := k.countedOn(ctx, c)
-	if err != nil {
-		return left, fmt.Errorf("etcd: this machine's member is not removed, nothing was changed: %w", err)
-	}
-	if !known {
-		return left, nil
-	}
-	number, err := strconv.ParseUint(m.ID, 16, 64)
-	if err != nil {
-		return left, fmt.Errorf("etcd: the member's number: %w", err)
-	}
-	if err := remove(ctx, c, number); err != nil {
-		return left, fmt.Errorf("etcd: this machine's member is not removed: %w; try again", err)
-	}
-	return m, nil
+	return left, nil
 }
 
 // own is this machine's member among those that etcd knows; less than 0: it is none. One that has just been added has no name yet.
@@ -248,33 +239,36 @@ func (k keeper) own(all []nodespec.EtcdMember) int {
 	})
 }
 
-// servesThese is a machine that serves the data which are on this one, too, if there is one.
-func (k keeper) servesThese(answers []quorum.Answer) (netip.Addr, bool) {
-	_, cluster, err := k.whose()
-	i := slices.IndexFunc(answers, func(a quorum.Answer) bool { return a.Says == quorum.Serving && (err != nil || a.Cluster == cluster) })
+// throughAnother does something with this machine's member at another one that serves the data which are on this one, too; served tells whether
+// there is one. It is an error if the others would lose their quorum without this machine, and nothing is done. This is for a machine whose etcd does not
+// answer: it may run all the same, and be one of those whose votes count.
+func (k keeper) throughAnother(ctx context.Context, answers []quorum.Answer, do func(c *clientv3.Client, own nodespec.EtcdMember) error) (served bool, err error) {
+	_, cluster, unread := k.whose()
+	i := slices.IndexFunc(answers, func(a quorum.Answer) bool { return a.Says == quorum.Serving && (unread != nil || a.Cluster == cluster) })
 	if i < 0 {
-		return netip.Addr{}, false
+		return false, nil
 	}
-	return answers[i].From, true
-}
-
-// countedOn is this machine's member as another one knows it that serves the cluster's data, and an error if the others would lose their quorum
-// without it. It is for a machine whose etcd does not answer: it may run all the same, and be one of those whose votes count.
-func (k keeper) countedOn(ctx context.Context, c *clientv3.Client) (m nodespec.EtcdMember, known bool, err error) {
+	c, err := connectTo(k.dirs, clientURL(answers[i].From))
+	if err != nil {
+		return true, fmt.Errorf("nothing was changed: %w", err)
+	}
+	defer c.Close()
 	all, err := k.members(ctx, c)
 	if err != nil {
-		return m, false, fmt.Errorf("whether the others count on this machine is not known: %w; try again", err)
+		return true, fmt.Errorf("nothing was changed: whether the others count on this machine is not known: %w; try again", err)
 	}
-	i := k.own(all)
-	if i < 0 {
-		return m, false, nil
+	own := k.own(all)
+	if own < 0 {
+		return true, nil
 	}
-	if !all[i].Learner {
-		all[i].Problem = ""
+	if !all[own].Learner {
+		all[own].Problem = ""
 		voters, answering, _ := votes(all)
-		err = quorum.MayRemove(voters, answering, true)
+		if err := quorum.MayRemove(voters, answering, true); err != nil {
+			return true, fmt.Errorf("nothing was changed: %w", err)
+		}
 	}
-	return all[i], true, err
+	return true, do(c, all[own])
 }
 
 // recover has etcd start as the only member, with this machine's data. It is for a cluster that has lost its quorum for good, so one that
@@ -435,15 +429,8 @@ func (k keeper) rejoin(ctx context.Context) (struct{}, error) {
 	if !slices.ContainsFunc(answers, func(a quorum.Answer) bool { return a.Says == quorum.Serving }) {
 		return none, errors.New("etcd: nothing was changed: no other machine of Cluster.spec.controlPlanes serves the cluster's data, so there is nobody to join; switch them on, or `orlopctl etcd recover` the one whose data are to be kept")
 	}
-	if a, ok := k.servesThese(answers); ok {
-		c, err := connectTo(k.dirs, clientURL(a))
-		if err != nil {
-			return none, fmt.Errorf("etcd: nothing was changed: %w", err)
-		}
-		defer c.Close()
-		if _, _, err := k.countedOn(ctx, c); err != nil {
-			return none, fmt.Errorf("etcd: nothing was changed: %w", err)
-		}
+	if _, err := k.throughAnother(ctx, answers, func(*clientv3.Client, nodespec.EtcdMember) error { return nil }); err != nil {
+		return none, fmt.Errorf("etcd: %w", err)
 	}
 	if err := durable.WriteFile(k.at(nodespec.RejoinFile), nil, 0o600); err != nil {
 		return none, fmt.Errorf("etcd: cannot write down that the data are dropped: %w", err)

@@ -38,6 +38,16 @@ type plane struct {
 	why   chan string
 }
 
+// turnOn starts them, and waits until each votes.
+func turnOn(all []*plane) {
+	for _, p := range all {
+		p.on()
+	}
+	for _, p := range all {
+		p.votes()
+	}
+}
+
 // planes makes n of them, which hold the same authority and name each other. Each test has addresses of its own.
 func planes(t *testing.T, test byte, n int) []*plane {
 	t.Helper()
@@ -253,12 +263,7 @@ func TestMembers(t *testing.T) {
 	for _, p := range all {
 		p.off()
 	}
-	for _, p := range all {
-		p.on()
-	}
-	for _, p := range all {
-		p.votes()
-	}
+	turnOn(all)
 	c.get("/x", "2")
 }
 
@@ -267,12 +272,7 @@ func TestRemove(t *testing.T) {
 	t.Parallel()
 	all := planes(t, 2, 3)
 	a, b, c := all[0], all[1], all[2]
-	for _, p := range all {
-		p.on()
-	}
-	for _, p := range all {
-		p.votes()
-	}
+	turnOn(all)
 	c.off()
 	ctx := context.Background()
 	if _, err := a.keeper().removeMember(ctx, "b"); err == nil || !strings.Contains(err.Error(), "2 of 3 members answer; without it there would be 2, of which 2 have to answer, and only 1 would") {
@@ -333,12 +333,7 @@ func TestRecover(t *testing.T) {
 	t.Parallel()
 	all := planes(t, 3, 3)
 	a, b, c := all[0], all[1], all[2]
-	for _, p := range all {
-		p.on()
-	}
-	for _, p := range all {
-		p.votes()
-	}
+	turnOn(all)
 	for i := range 100 {
 		a.put("/x", fmt.Sprint(i))
 	}
@@ -534,12 +529,7 @@ func TestLeaveDeaf(t *testing.T) {
 	t.Parallel()
 	all := planes(t, 6, 3)
 	a, b, c := all[0], all[1], all[2]
-	for _, p := range all {
-		p.on()
-	}
-	for _, p := range all {
-		p.votes()
-	}
+	turnOn(all)
 	ctx := context.Background()
 	number, cluster, err := c.keeper().whose()
 	c.with(func(ctx context.Context, client *clientv3.Client) {
@@ -599,12 +589,7 @@ func TestLeftBehind(t *testing.T) {
 	t.Parallel()
 	all := planes(t, 7, 3)
 	a, b, c := all[0], all[1], all[2]
-	for _, p := range all {
-		p.on()
-	}
-	for _, p := range all {
-		p.votes()
-	}
+	turnOn(all)
 	ctx := context.Background()
 	c.put("/x", "1")
 	a.off()
@@ -665,12 +650,7 @@ func TestBackShared(t *testing.T) {
 	t.Parallel()
 	all := planes(t, 8, 2)
 	a, b := all[0], all[1]
-	for _, p := range all {
-		p.on()
-	}
-	for _, p := range all {
-		p.votes()
-	}
+	turnOn(all)
 	ctx := context.Background()
 	if _, err := Save(ctx, a.spec, a.dirs); err != nil {
 		t.Fatal(err)

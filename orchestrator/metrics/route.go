@@ -11,6 +11,7 @@ import (
 
 	"github.com/orlop-os/orlop/orchestrator/bootstrap"
 	"github.com/orlop-os/orlop/pkg/nodespec"
+	"github.com/orlop-os/orlop/pkg/paths"
 )
 
 // connecting is how long another machine may take to be connected with; on this one it takes no time.
@@ -20,11 +21,11 @@ const connecting = 300 * time.Millisecond
 // on every control-plane machine's address where there are several.
 func Addresses(spec nodespec.Spec) []netip.AddrPort {
 	if len(spec.ControlPlanes) == 0 {
-		return []netip.AddrPort{netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), Port)}
+		return []netip.AddrPort{netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), paths.PortMetrics)}
 	}
-	all := []netip.AddrPort{netip.AddrPortFrom(spec.OwnAddress(), Port)}
+	all := []netip.AddrPort{netip.AddrPortFrom(spec.OwnAddress(), paths.PortMetrics)}
 	for _, a := range spec.OtherControlPlanes() {
-		all = append(all, netip.AddrPortFrom(a, Port))
+		all = append(all, netip.AddrPortFrom(a, paths.PortMetrics))
 	}
 	return all
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/orlop-os/orlop/orchestrator/bootstrap"
 	"github.com/orlop-os/orlop/pkg/nodespec"
+	"github.com/orlop-os/orlop/pkg/paths"
 )
 
 // registered is the API server as far as it keeps the registration.
@@ -109,13 +110,13 @@ func TestNearby(t *testing.T) {
 	}
 	expect := func(want byte) {
 		t.Helper()
-		if got := asked(); got != netip.AddrPortFrom(address(want), Port).String() {
+		if got := asked(); got != netip.AddrPortFrom(address(want), paths.PortMetrics).String() {
 			t.Errorf("%s is asked, want that of %d", got, want)
 		}
 	}
 	expect(2) // the own one if nobody answers
 	for _, last := range []byte{3, 1, 2} {
-		l, err := net.Listen("tcp", netip.AddrPortFrom(address(last), Port).String())
+		l, err := net.Listen("tcp", netip.AddrPortFrom(address(last), paths.PortMetrics).String())
 		if err != nil {
 			t.Fatal(err)
 		}

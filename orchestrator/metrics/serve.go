@@ -35,8 +35,6 @@ import (
 )
 
 const (
-	// Port is where the component answers (Addresses).
-	Port = 10261
 	// decided is how long a decision of the API server about who may read is kept (upstream's value for servers like this one).
 	decided = 10 * time.Second
 	// patience is how long one request may take. All answers come from memory.

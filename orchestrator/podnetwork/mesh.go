@@ -15,10 +15,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/orlop-os/orlop/pkg/nodespec"
+	"github.com/orlop-os/orlop/pkg/paths"
 )
 
 // Tunnel is the name of the link to the pods of other nodes.
-const Tunnel = "mesh0"
+const Tunnel = nodespec.PodTunnel
 
 // KeyAnnotation is where a node publishes its WireGuard public key, in base64.
 const KeyAnnotation = "network.orlop.dev/wireguard-public-key"
@@ -28,12 +29,6 @@ const (
 	wireguard = "wireguard"
 	vxlan     = "vxlan"
 	plain     = "none"
-)
-
-// UDP ports of the tunnel. The second is not RFC 7348's 4789, which networks of virtual machines use below us.
-const (
-	wireguardPort = 51820
-	vxlanPort     = 8472
 )
 
 // overhead is what the tunnel adds to each packet, in bytes: its own header with a UDP header (32 and 16; VXLAN carries an
@@ -171,7 +166,7 @@ func reach(spec nodespec.Spec, n Node, keys []wgtypes.Key) (to func(netip.Prefix
 		if !at.IsValid() {
 			return nil, nil, errors.New("has no address of a family that this node has")
 		}
-		peer := Peer{Key: key, At: netip.AddrPortFrom(at, wireguardPort)}
+		peer := Peer{Key: key, At: netip.AddrPortFrom(at, paths.PortWireGuard)}
 		for _, r := range n.Ranges {
 			peer.Ranges = append(peer.Ranges, r.Masked())
 		}
@@ -252,9 +247,9 @@ func publicKey(text string, taken []wgtypes.Key) (wgtypes.Key, error) {
 func link(spec nodespec.Spec, self Self) Link {
 	l := Link{Kind: spec.Encapsulation, MTU: self.MTU, Up: true}
 	if l.Kind == vxlan {
-		l.From, l.MAC, l.Port = spec.NodeIPs[0], stationOf(spec.NodeName), vxlanPort
+		l.From, l.MAC, l.Port = spec.NodeIPs[0], stationOf(spec.NodeName), paths.PortVXLAN
 	} else {
-		l.Key, l.Port = self.Key, wireguardPort
+		l.Key, l.Port = self.Key, paths.PortWireGuard
 	}
 	return l
 }

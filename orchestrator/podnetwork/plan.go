@@ -13,10 +13,11 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/bootstrap"
 	"github.com/orlop-os/orlop/orchestrator/layout"
 	"github.com/orlop-os/orlop/pkg/nodespec"
+	"github.com/orlop-os/orlop/pkg/paths"
 )
 
 // Bridge is the name of the bridge that pods hang on.
-const Bridge = "cni0"
+const Bridge = nodespec.PodBridge
 
 // Plan is everything that follows from the node's pod ranges.
 type Plan struct {
@@ -57,7 +58,7 @@ func NewPlan(spec nodespec.Spec, dirs layout.Dirs, ranges []netip.Prefix, linkMT
 	}
 	if spec.Encapsulation == vxlan {
 		// A VXLAN believes every sender: a pod could put a packet of another pod into it, past all policies.
-		p.Closed = append(p.Closed, fmt.Sprintf("iifname %q udp dport %d drop", Bridge, vxlanPort))
+		p.Closed = append(p.Closed, fmt.Sprintf("iifname %q udp dport %d drop", Bridge, paths.PortVXLAN))
 	}
 	return p, nil
 }

@@ -103,7 +103,7 @@ func entries(dir string) ([]slot.Entry, error) {
 }
 
 // Version calls take with the boot image and the signed statement of a version; nil if there is none.
-func (e *Partition) Version(version string, take func(uki io.Reader, statement []byte) error) error {
+func (e *Partition) Version(version string, take func(uki *os.File, statement []byte) error) error {
 	return e.with(mount.ReadOnly, func(root string) error {
 		all, err := entries(filepath.Join(root, slot.Folder))
 		if err != nil {

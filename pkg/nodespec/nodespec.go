@@ -8,6 +8,12 @@ import (
 	"time"
 )
 
+// The links over which packets of pods come to the machine: of its own pods, and of those of other nodes.
+const (
+	PodBridge = "cni0"
+	PodTunnel = "mesh0"
+)
+
 // Spec describes one node of one cluster. Every field is final: defaults have been filled in by pkg/config and machined.
 type Spec struct {
 	Version      string       `json:"version"`      // of the system

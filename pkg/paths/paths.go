@@ -127,10 +127,12 @@ const (
 	UserControllers = 102
 )
 
-// TCP ports that answer on the machine's addresses, beside those by which several control-plane machines reach each other (pkg/quorum, and
-// that of orchestrator/metrics). Everything else listens on loopback or a Unix socket.
+// Ports that answer on the machine's addresses, beside etcd's (pkg/quorum). Everything else listens on loopback or a Unix socket.
 const (
 	PortApid       = 50000
 	PortKubernetes = 6443
 	PortKubelet    = 10250
+	PortMetrics    = 10261 // of resource metrics, for the other control-plane machines
+	PortWireGuard  = 51820 // UDP: pods of other machines
+	PortVXLAN      = 8472  // UDP: the same; not RFC 7348's 4789, which networks of virtual machines use below us
 )
