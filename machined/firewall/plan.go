@@ -5,6 +5,8 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+
+	"go4.org/netipx"
 )
 
 // Table is the name of the table, of the inet family.
@@ -106,13 +108,14 @@ func senders(from []netip.Prefix, do func(match string)) {
 		name string
 		is4  bool
 	}{{"ip", true}, {"ip6", false}} {
-		var own []netip.Prefix
+		var b netipx.IPSetBuilder // nft takes no address twice in a set
 		for _, p := range from {
 			if p.Addr().Is4() == family.is4 {
-				own = append(own, p)
+				b.AddPrefix(p)
 			}
 		}
-		own = outermost(own)
+		set, _ := b.IPSet() // it fails for prefixes that are none, and those were refused with the document
+		own := set.Prefixes()
 		switch {
 		case len(own) == 0:
 		case own[0].Bits() == 0: // nft takes a range of everything for a mistake
@@ -121,23 +124,6 @@ func senders(from []netip.Prefix, do func(match string)) {
 			do(fmt.Sprintf("%s saddr { %s }", family.name, list(own)))
 		}
 	}
-}
-
-// outermost are the networks that lie in no other one, in order: nft takes none twice in a set.
-func outermost(all []netip.Prefix) []netip.Prefix {
-	all = slices.SortedFunc(slices.Values(all), func(a, b netip.Prefix) int {
-		if a.Bits() != b.Bits() {
-			return a.Bits() - b.Bits()
-		}
-		return a.Addr().Compare(b.Addr())
-	})
-	var out []netip.Prefix
-	for _, p := range all {
-		if !slices.ContainsFunc(out, func(o netip.Prefix) bool { return o.Contains(p.Addr()) }) {
-			out = append(out, p)
-		}
-	}
-	return out
 }
 
 func list(all []netip.Prefix) string {
