@@ -3,8 +3,10 @@ package main
 import (
 	"context"
 	"errors"
+	"os"
 	"slices"
 
+	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/supervise"
 )
 
@@ -28,6 +30,10 @@ func (m *machine) followRemoval(ctx context.Context) {
 		cancel()
 		if err != nil && !errors.Is(err, context.Canceled) { // whatever is left has neither a kubelet nor an API server
 			m.events.add("membership", "failure", "not all pods have ended: "+err.Error())
+		}
+		// What they would have started with again, Secrets among it.
+		if err := os.RemoveAll(paths.StandIn); err != nil {
+			m.events.add("membership", "failure", err.Error())
 		}
 		m.membership.Update(func(now membershipState) membershipState {
 			now.Ended = now.Removed && now.held.machine == s.held.machine

@@ -24,6 +24,7 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/podcertificates"
 	"github.com/orlop-os/orlop/orchestrator/podnetwork"
 	"github.com/orlop-os/orlop/orchestrator/scheduler"
+	"github.com/orlop-os/orlop/orchestrator/standin"
 	"github.com/orlop-os/orlop/orchestrator/virtualaddress"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
@@ -55,6 +56,7 @@ func Services(spec nodespec.Spec, dirs layout.Dirs) []component.Component {
 		all = append(all, podcertificates.Components(spec, dirs)...)
 	}
 	all = append(all, balancer.Components(spec)...)
+	all = append(all, standin.Components(spec, dirs)...)
 	all = append(all,
 		kubelet.Component(spec, dirs),
 		kubeproxy.Component(spec, dirs),

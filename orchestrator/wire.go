@@ -33,6 +33,7 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/podnetwork"
 	"github.com/orlop-os/orlop/orchestrator/process"
 	"github.com/orlop-os/orlop/orchestrator/scheduler"
+	"github.com/orlop-os/orlop/orchestrator/standin"
 	"github.com/orlop-os/orlop/orchestrator/virtualaddress"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
@@ -54,21 +55,24 @@ func wire(ctx context.Context, name string, spec nodespec.Spec, dirs layout.Dirs
 	if len(own) == 0 {
 		return fail(fmt.Errorf("nothing to run: %s is not part of the control plane", spec.NodeName))
 	}
-	server := kubeconfig.Local()
-	if name == component.Node {
-		server = kubeconfig.Node(spec)
-	}
-	gate, err := apigate.New(server.URL, server.Name, filepath.Join(folder, nodespec.CA))
-	if err != nil {
-		return fail(err)
-	}
-	go gate.Run(ctx)
-	w := wiring{spec: spec, dirs: dirs, gate: gate, server: server, agent: podnetwork.New(spec, dirs, gate), down: down, podsEnded: podsEnded}
+	w := wiring{spec: spec, dirs: dirs, server: kubeconfig.Local(), down: down, podsEnded: podsEnded}
+	authorities := filepath.Join(folder, nodespec.CA)
 	if name == component.Node {
 		if w.marks, err = nodemarks.Read(dirs); err != nil {
 			return fail(err)
 		}
+		w.server, authorities = kubeconfig.Node(spec), kubeconfig.Authorities(spec, dirs)
+		if len(standin.Components(spec, dirs)) > 0 {
+			if w.standIn, err = standin.New(spec, dirs); err != nil {
+				return fail(err)
+			}
+		}
 	}
+	if w.gate, err = apigate.New(w.server.URL, w.server.Name, authorities); err != nil {
+		return fail(err)
+	}
+	go w.gate.Run(ctx)
+	w.agent = podnetwork.New(spec, dirs, w.gate)
 	if name == component.Controllers && lead.Several(spec) {
 		w.lead = lead.New(spec, dirs)
 	}
@@ -109,6 +113,7 @@ type wiring struct {
 	agent     *podnetwork.Agent
 	lead      *lead.Lead       // nil where nobody is elected
 	marks     nodespec.Marks   // with which the kubelet makes a new Node
+	standIn   *standin.StandIn // nil where there is no balancer
 	down      <-chan os.Signal // the machine goes down
 	podsEnded func()
 }
@@ -164,8 +169,10 @@ func (w *wiring) attach(c *component.Component) {
 		})
 	case balancer.Name:
 		c.Run = func(ctx context.Context, announce component.Announce) error {
-			return balancer.Run(ctx, w.spec, w.dirs, announce)
+			return balancer.Run(ctx, w.spec, w.dirs, w.standIn, announce)
 		}
+	case standin.Name:
+		c.Run = w.standIn.Run
 	case metrics.Name:
 		c.Run = w.allowed(metrics.Run)
 	case addons.Name:

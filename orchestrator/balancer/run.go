@@ -37,8 +37,14 @@ func Components(spec nodespec.Spec) []component.Component {
 	return []component.Component{{Process: component.Node, Name: Name}}
 }
 
+// StandIn answers in the place of API servers after the start until the first one works.
+type StandIn interface {
+	Address() string // host:port; empty when it cannot
+	End()            // there is one that works
+}
+
 // Run carries connections until ctx is done. It is for nodes that have Components.
-func Run(ctx context.Context, spec nodespec.Spec, dirs layout.Dirs, announce component.Announce) error {
+func Run(ctx context.Context, spec nodespec.Spec, dirs layout.Dirs, standIn StandIn, announce component.Announce) error {
 	servers, err := Servers(spec)
 	if err != nil {
 		return err
@@ -49,7 +55,7 @@ func Run(ctx context.Context, spec nodespec.Spec, dirs layout.Dirs, announce com
 		return fmt.Errorf("cannot listen on %s, where this node's components look for the API server: %w; end what listens there, "+
 			"such as a pod of the host's network", listen, err)
 	}
-	return newBalancer(socket.(*net.TCPListener), filepath.Join(dirs.Node, nodespec.CA), servers, announce).run(ctx)
+	return newBalancer(socket.(*net.TCPListener), filepath.Join(dirs.Node, nodespec.CA), servers, standIn, announce).run(ctx)
 }
 
 // balancer is a running balancer. Make it with newBalancer.
@@ -57,6 +63,7 @@ type balancer struct {
 	socket   *net.TCPListener
 	dialer   *net.Dialer
 	prober   *health.Prober
+	standIn  StandIn
 	announce component.Announce
 	changed  chan struct{} // the state has changed
 	places   chan struct{} // one for each connection
@@ -66,11 +73,11 @@ type balancer struct {
 	open  map[*connection]struct{}
 }
 
-func newBalancer(socket *net.TCPListener, caFile string, servers []string, announce component.Announce) *balancer {
+func newBalancer(socket *net.TCPListener, caFile string, servers []string, standIn StandIn, announce component.Announce) *balancer {
 	dialer := dialer(socket.Addr().(*net.TCPAddr).AddrPort())
 	return &balancer{
-		socket: socket, dialer: dialer, prober: newProber(caFile, dialer), announce: announce,
-		changed: make(chan struct{}, 1), places: make(chan struct{}, maxOpen), state: NewState(servers), open: map[*connection]struct{}{},
+		socket: socket, dialer: dialer, prober: newProber(caFile, dialer), standIn: standIn, announce: announce,
+		changed: make(chan struct{}, 1), places: make(chan struct{}, maxOpen), state: NewState(servers, standIn.Address()), open: map[*connection]struct{}{},
 	}
 }
 
@@ -116,6 +123,9 @@ func (b *balancer) run(ctx context.Context) error {
 			})
 		}
 		b.close(todo.Close)
+		if todo.Met {
+			b.standIn.End()
+		}
 		timer.Stop()
 		if !todo.Until.IsZero() {
 			timer.Reset(time.Until(todo.Until))

@@ -214,7 +214,7 @@ func run(t testing.TB, c cluster, prepare func(*balancer), servers ...string) *r
 			servers[i] = r.address
 		}
 	}
-	r.balancer = newBalancer(socket.(*net.TCPListener), c.caFile, servers, func(name string, works bool, detail string) {
+	r.balancer = newBalancer(socket.(*net.TCPListener), c.caFile, servers, nobody{}, func(name string, works bool, detail string) {
 		r.said <- fmt.Sprintf("%s %t %s", name, works, detail)
 	})
 	if prepare != nil {
@@ -578,3 +578,9 @@ func each(b *testing.B, do func(*testing.B, *net.TCPConn)) {
 		})
 	}
 }
+
+// nobody stands in for no server.
+type nobody struct{}
+
+func (nobody) Address() string { return "" }
+func (nobody) End()            {}

@@ -281,7 +281,7 @@ func TestSimulation(t *testing.T) {
 			w.servers[name] = &simulated{mode: mode(w.random.IntN(int(modes)))}
 			w.in(w.upTo(40*time.Second), func() { w.turn(name) })
 		}
-		w.state = NewState(w.names)
+		w.state = NewState(w.names, "")
 		w.run(2 * time.Minute)
 		served, moved, judged, first, away = served+w.served, moved+w.moved, judged+w.judged, first+w.first, away+w.away
 	}

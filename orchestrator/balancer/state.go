@@ -24,6 +24,9 @@ const (
 	standby = 10 * time.Second
 	// again is the same after a first failure, and while no server works.
 	again = 500 * time.Millisecond
+	// alone is how long after the start no server has to work before connections go to what stands in for one: as long as one that
+	// starts anew, or a link that comes up, may take without anybody's being worse off.
+	alone = 10 * time.Second
 )
 
 // level is what is known of a server, the best first. New connections are tried in this order.
@@ -48,7 +51,13 @@ type server struct {
 }
 
 // State is what the balancer knows of the API servers, those first that this node prefers. Make it with NewState.
-type State struct{ servers []server }
+type State struct {
+	servers []server
+	standIn string    // the address of what stands in for an API server; empty when there is none, or one has worked
+	began   time.Time // when it was first asked what to do
+	stands  bool      // connections go to standIn
+	met     bool      // a server has worked
+}
 
 // Answer is what became of a question.
 type Answer struct {
@@ -60,6 +69,7 @@ type Answer struct {
 type Todo struct {
 	Ask   []string  // servers; each is told to Answered
 	Close []string  // servers whose connections are to be closed
+	Met   bool      // for the first time one has worked: nothing stands in for it from now on
 	Until time.Time // when there is something to be done again if nothing happens before; zero for never
 }
 
@@ -102,9 +112,10 @@ func weight(node, server string) string {
 	return string(sum[:])
 }
 
-// NewState knows nothing of the servers yet. They are given in the order of preference.
-func NewState(addresses []string) State {
-	var s State
+// NewState knows nothing of the servers yet. They are given in the order of preference. standIn is the address of what stands in for them after
+// the start (package standin), empty when there is nothing.
+func NewState(addresses []string, standIn string) State {
+	s := State{standIn: standIn}
 	for _, a := range addresses {
 		s.servers = append(s.servers, server{address: a, level: unknown, why: "not asked yet"})
 	}
@@ -118,6 +129,9 @@ func (s *State) Order() []string {
 		if one.level != down {
 			out = append(out, one.address)
 		}
+	}
+	if s.stands {
+		out = []string{s.standIn}
 	}
 	return out
 }
@@ -134,6 +148,7 @@ func (s *State) Answered(address string, a Answer, now time.Time) {
 	switch {
 	case a.Problem == "":
 		one.level = ready
+		s.standIn, s.stands = "", false
 	case one.level == ready:
 		one.level = doubted
 	case a.Heard:
@@ -162,6 +177,16 @@ func (s *State) Closed(address string) { s.find(address).open-- }
 func (s *State) Next(now time.Time) Todo {
 	var todo Todo
 	better := s.have(ready) > 0
+	todo.Met, s.met = better && !s.met, s.met || better
+	if s.began.IsZero() {
+		s.began = now
+	}
+	// Those that answer and are not ready have nothing to lose by it: they are asked on, and met when they are.
+	if due := s.began.Add(alone); s.standIn != "" && !s.stands && s.have(ready)+s.have(doubted)+s.have(unknown) == 0 {
+		if s.stands = !due.After(now); !s.stands {
+			todo.Until = due
+		}
+	}
 	for i := range s.servers {
 		one := &s.servers[i]
 		if better && one.open > 0 && one.level >= unready {
@@ -222,7 +247,10 @@ func (s *State) Describe() (works bool, detail string) {
 			parts = append(parts, one.address+": "+one.why)
 		}
 	}
-	if !works {
+	switch {
+	case s.stands:
+		parts = slices.Insert(parts, 0, "no API server works; the stand-in answers")
+	case !works:
 		parts = slices.Insert(parts, 0, "no API server works")
 	}
 	return works, strings.Join(parts, "; ")

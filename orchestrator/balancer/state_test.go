@@ -191,7 +191,7 @@ func TestState(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := NewState([]string{a, b, c})
+			s := NewState([]string{a, b, c}, "")
 			for i, l := range lines {
 				l.happens(&s)
 				works, detail := s.Describe()
@@ -213,7 +213,7 @@ func TestState(t *testing.T) {
 func TestPace(t *testing.T) {
 	const a, b = "a:1", "b:1"
 	good, dead := Answer{Heard: true}, Answer{Problem: "does not answer"}
-	s := NewState([]string{a, b})
+	s := NewState([]string{a, b}, "")
 	if todo := s.Next(begin); len(todo.Ask) != 2 || !todo.Until.IsZero() {
 		t.Fatalf("at the start: %+v", todo)
 	}
@@ -251,4 +251,41 @@ func TestPace(t *testing.T) {
 	if todo := s.Next(begin); !slices.Equal(todo.Ask, []string{a}) {
 		t.Errorf("a server that took no connection is not asked at once: %+v", todo)
 	}
+}
+
+// TestStandIn: what stands in for the servers gets connections when none has worked for a while after the start, also while one answers that it
+// is not ready, and never again when one has worked.
+func TestStandIn(t *testing.T) {
+	const a, b, stand = "192.0.2.10:6443", "192.0.2.11:6443", "127.0.0.1:1"
+	s := NewState([]string{a, b}, stand)
+	expect := func(at time.Duration, met bool, want ...string) {
+		t.Helper()
+		if todo := s.Next(begin.Add(at)); todo.Met != met {
+			t.Errorf("after %s met is %t", at, todo.Met)
+		}
+		if got := s.Order(); !slices.Equal(got, want) {
+			t.Errorf("after %s the order is %v, want %v", at, got, want)
+		}
+	}
+	expect(0, false, a, b)
+	s.Answered(a, Answer{Problem: "refused"}, begin)
+	expect(alone, false, b) // nobody knows yet about b
+	s.Answered(b, Answer{Heard: true, Problem: "etcd"}, begin)
+	expect(alone, false, stand)
+	if works, detail := s.Describe(); works || !strings.HasPrefix(detail, "no API server works; the stand-in answers; ") {
+		t.Errorf("%t, %q", works, detail)
+	}
+	s.Answered(b, Answer{}, begin.Add(alone))
+	expect(alone, true, b)
+	s.Answered(b, Answer{Problem: "refused"}, begin.Add(2*alone))
+	s.Answered(b, Answer{Problem: "refused"}, begin.Add(2*alone))
+	expect(3*alone, false)
+
+	s = NewState([]string{a}, stand)
+	s.Answered(a, Answer{Problem: "refused"}, begin)
+	if todo := s.Next(begin); todo.Until.After(begin.Add(alone)) || todo.Until.IsZero() {
+		t.Errorf("it is looked again at %s", todo.Until)
+	}
+	expect(alone-1, false)
+	expect(alone, false, stand)
 }

@@ -51,6 +51,15 @@ func Node(spec nodespec.Spec) Server {
 	return Local()
 }
 
+// Authorities is the file of those who say who is an API server to the components of process "node": the cluster's CA, and, where the balancer
+// may lead to what stands in for one (package standin), that.
+func Authorities(spec nodespec.Spec, dirs layout.Dirs) string {
+	if _, there := Balancer(spec); there {
+		return dirs.Authorities()
+	}
+	return filepath.Join(dirs.Node, nodespec.CA)
+}
+
 // at is an API server by its address on loopback. Whoever leads there, the certificate is for the same name.
 func at(address netip.AddrPort) Server {
 	return Server{URL: "https://" + address.String(), Name: "localhost"}
@@ -58,15 +67,15 @@ func at(address netip.AddrPort) Server {
 
 // NodeFile returns the kubeconfig of the named component of process "node", with the client certificate cert and key of its folder.
 func NodeFile(spec nodespec.Spec, dirs layout.Dirs, name, cert, key string) component.File {
-	return file(spec, Node(spec), dirs.Node, name, cert, key)
+	return file(spec, Node(spec), Authorities(spec, dirs), dirs.Node, name, cert, key)
 }
 
 // ControllersFile is the same for a component of process "controllers".
 func ControllersFile(spec nodespec.Spec, dirs layout.Dirs, name, cert, key string) component.File {
-	return file(spec, Local(), dirs.Controllers, name, cert, key)
+	return file(spec, Local(), filepath.Join(dirs.Controllers, nodespec.CA), dirs.Controllers, name, cert, key)
 }
 
-func file(spec nodespec.Spec, server Server, dir, name, cert, key string) component.File {
+func file(spec nodespec.Spec, server Server, ca, dir, name, cert, key string) component.File {
 	content := fmt.Sprintf(`apiVersion: v1
 kind: Config
 clusters:
@@ -86,6 +95,6 @@ contexts:
     cluster: %[1]s
     user: %[3]s
 current-context: default
-`, spec.Cluster, filepath.Join(dir, nodespec.CA), name, filepath.Join(dir, cert), filepath.Join(dir, key), server.URL, server.Name)
+`, spec.Cluster, ca, name, filepath.Join(dir, cert), filepath.Join(dir, key), server.URL, server.Name)
 	return component.File{Path: layout.Kubeconfig(dir, name), Mode: 0o600, Content: content}
 }

@@ -39,19 +39,23 @@ func TestFiles(t *testing.T) {
 				t.Errorf("balancer at %s, %t", listen, there)
 			}
 			dirs := layout.Under(t.TempDir())
-			read(t, NodeFile(spec, dirs, "kubelet", nodespec.KubeletCert, nodespec.KubeletKey), dirs.Node, "kubelet", c.node)
-			read(t, ControllersFile(spec, dirs, "metrics", nodespec.MetricsCert, nodespec.MetricsKey), dirs.Controllers, "metrics", own)
+			if ca := Authorities(spec, dirs); (ca == filepath.Join(dirs.Node, nodespec.CA)) == there {
+				t.Errorf("with a balancer %t, %s is believed", there, ca)
+			}
+			read(t, NodeFile(spec, dirs, "kubelet", nodespec.KubeletCert, nodespec.KubeletKey), Authorities(spec, dirs), "kubelet", c.node)
+			read(t, ControllersFile(spec, dirs, "metrics", nodespec.MetricsCert, nodespec.MetricsKey), filepath.Join(dirs.Controllers, nodespec.CA), "metrics", own)
 		})
 	}
 }
 
-func read(t *testing.T, file component.File, dir, name, url string) {
+func read(t *testing.T, file component.File, ca, name, url string) {
 	t.Helper()
+	dir := filepath.Dir(ca)
 	at := func(suffix string) string { return filepath.Join(dir, name+suffix) }
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	for _, path := range []string{filepath.Join(dir, nodespec.CA), at(".crt"), at(".key")} {
+	for _, path := range []string{ca, at(".crt"), at(".key")} {
 		if err := os.WriteFile(path, nil, 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -67,7 +71,7 @@ func read(t *testing.T, file component.File, dir, name, url string) {
 	if config.Host != url || tls.ServerName != "localhost" {
 		t.Errorf("%s: server %s named %q, want %s", name, config.Host, tls.ServerName, url)
 	}
-	if tls.CAFile != filepath.Join(dir, nodespec.CA) || tls.CertFile != at(".crt") || tls.KeyFile != at(".key") || len(tls.CertData) != 0 {
+	if tls.CAFile != ca || tls.CertFile != at(".crt") || tls.KeyFile != at(".key") || len(tls.CertData) != 0 {
 		t.Errorf("%s: credentials %+v, want the files' names", name, tls)
 	}
 }

@@ -22,6 +22,7 @@ type Dirs struct {
 	Addons           string // the artefacts of add-ons
 	PodLogs          string
 	PodNetwork       string
+	StandIn          string // what pods take to start without an API server
 	CNIConfig        string
 	CNIState         string // host-local's address book; on a tmpfs, because no pod outlives the machine's power
 	CNIPlugins       string
@@ -47,6 +48,7 @@ func Under(root string) Dirs {
 		Addons:           at(paths.Addons),
 		PodLogs:          at(paths.PodLogs),
 		PodNetwork:       at(paths.PodNetwork),
+		StandIn:          at(paths.StandIn),
 		CNIConfig:        at(paths.CNIConfig),
 		CNIState:         at(paths.Run + "/cni/addresses"),
 		CNIPlugins:       at(paths.CNIPlugins),
@@ -56,6 +58,9 @@ func Under(root string) Dirs {
 
 // EtcdSocket is where etcd serves its only client, the API server of the same process. The folder is 0700.
 func (d Dirs) EtcdSocket() string { return filepath.Join(d.API, "etcd.sock") }
+
+// Authorities is the file of those whom the components of process "node" believe to be an API server, where a balancer is (package standin).
+func (d Dirs) Authorities() string { return filepath.Join(d.Node, "api-servers.crt") }
 
 // Kubeconfig is the kubeconfig that the named component writes into its process's folder.
 func Kubeconfig(dir, component string) string { return filepath.Join(dir, component+".kubeconfig") }

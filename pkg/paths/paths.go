@@ -72,6 +72,7 @@ const (
 	// ExternalCNIPlugins is where a pod network that is not ours writes its plugins: root. /opt/cni/bin in the root is a symbolic link to it.
 	ExternalCNIPlugins = Data + "/lib/cni/bin"
 	PodNetwork         = Data + "/lib/podnetwork" // root, 0700: the node's WireGuard key
+	StandIn            = Data + "/lib/stand-in"   // root, 0700: what pods take to start without an API server (orchestrator/standin)
 	Bundle             = Data + "/lib/bundle"     // root, 0700: the upgrade bundle that is received, or was received last
 	AuditLog           = Data + "/log/kube-audit" // owner UserAPI, 0700
 	KernelLog          = Data + "/log/kernel"     // root, 0700: what the kernel wrote in this start and the one before (package bootlog)

@@ -1,0 +1,114 @@
+package standin
+
+import (
+	"slices"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/yaml"
+)
+
+func groupVersion(t *testing.T, k kind) schema.GroupVersion {
+	t.Helper()
+	v, err := schema.ParseGroupVersion(k.version)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
+// TestReferences: all that a pod's containers and volumes take from the API server, each once.
+func TestReferences(t *testing.T) {
+	var pod corev1.Pod
+	err := yaml.Unmarshal([]byte(`
+metadata: {name: p, namespace: one}
+spec:
+  imagePullSecrets: [{name: pull}]
+  initContainers:
+  - {name: i, envFrom: [{configMapRef: {name: init}}, {secretRef: {name: s}}]}
+  containers:
+  - name: c
+    env:
+    - {name: A, valueFrom: {secretKeyRef: {name: s, key: k}}}
+    - {name: B, valueFrom: {configMapKeyRef: {name: m, key: k}}}
+  volumes:
+  - {name: v1, secret: {secretName: files}}
+  - {name: v2, projected: {sources: [{configMap: {name: kube-root-ca.crt}}, {serviceAccountToken: {path: token}}]}}
+  - {name: v3, persistentVolumeClaim: {claimName: data}}
+  - {name: v4, ephemeral: {volumeClaimTemplate: {}}}
+  - {name: v5, emptyDir: {}}`), &pod)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, r := range references(&pod) {
+		got = append(got, r.kind.resource+"/"+r.namespace+"/"+r.name)
+	}
+	slices.Sort(got)
+	want := []string{
+		"configmaps/one/init", "configmaps/one/kube-root-ca.crt", "configmaps/one/m", "persistentvolumeclaims/one/data", "persistentvolumeclaims/one/p-v4",
+		"secrets/one/files", "secrets/one/pull", "secrets/one/s",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
+
+func TestAsks(t *testing.T) {
+	now := metav1.Now()
+	with := func(value string, change func(*corev1.Pod)) *corev1.Pod {
+		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{Annotation: value}}, Status: corev1.PodStatus{Phase: corev1.PodRunning}}
+		if change != nil {
+			change(p)
+		}
+		return p
+	}
+	for name, c := range map[string]struct {
+		pod  *corev1.Pod
+		want bool
+	}{
+		"one that asks":       {with("true", nil), true},
+		"one that does not":   {with("false", nil), false},
+		"one without":         {&corev1.Pod{}, false},
+		"one that is to end":  {with("true", func(p *corev1.Pod) { p.DeletionTimestamp = &now }), false},
+		"one that has ended":  {with("true", func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }), false},
+		"one that has failed": {with("true", func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }), false},
+	} {
+		if got := asks(c.pod); got != c.want {
+			t.Errorf("%s: %t", name, got)
+		}
+	}
+}
+
+// TestLean: what other nodes' pods hold is nobody's business here, and what changes all the time would have the record written all the time.
+func TestLean(t *testing.T) {
+	pod := objects(t, `
+kind: Pod
+apiVersion: v1
+metadata: {name: a, namespace: one, uid: u, labels: {app: web}, annotations: {x: z}, managedFields: [{}]}
+spec:
+  nodeName: m
+  containers: [{name: c, image: i, env: [{name: SECRET, value: x}], ports: [{name: http, containerPort: 80}]}]
+status: {phase: Running, podIPs: [{ip: 10.0.0.1}], conditions: [{type: Ready, status: "True"}]}`)[0]
+	var got corev1.Pod
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(lean(pods, pod), &got); err != nil {
+		t.Fatal(err)
+	}
+	c := got.Spec.Containers[0]
+	if got.Kind != "Pod" || got.Labels["app"] != "web" || got.Annotations != nil || c.Image != "" || c.Env != nil || c.Ports[0].Name != "http" || got.Status.PodIPs[0].IP != "10.0.0.1" || got.Status.Conditions != nil {
+		t.Errorf("%+v", got)
+	}
+	node := lean(nodes, objects(t, `
+kind: Node
+apiVersion: v1
+metadata: {name: n1, managedFields: [{}]}
+spec: {podCIDRs: [10.0.0.0/24]}
+status: {images: [{}], conditions: [{type: Ready}], addresses: [{type: InternalIP, address: 192.0.2.1}]}`)[0])
+	status, _ := node["status"].(Object)
+	if status["images"] != nil || status["conditions"] != nil || status["addresses"] == nil || node["metadata"].(Object)["managedFields"] != nil {
+		t.Errorf("%v", node)
+	}
+}
