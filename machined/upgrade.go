@@ -111,6 +111,15 @@ func (m *machine) happened(ctx context.Context, e slot.Event) error {
 		}
 		return is
 	})
+	if r.Phase == slot.Committed {
+		// Nobody hears of a version as committed whose entry a power cut would leave on trial: the other one may not start any more.
+		for _, a := range actions {
+			if err := m.act(ctx, a); err != nil {
+				return err
+			}
+		}
+		actions = nil
+	}
 	switch {
 	case r.Phase == before.Phase:
 	case r.Phase == slot.Committed:
