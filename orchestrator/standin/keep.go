@@ -125,8 +125,17 @@ func outline(object any) (any, error) {
 	if value, there := pod.Annotations[Annotation]; there {
 		out.Annotations = map[string]string{Annotation: value}
 	}
-	out.Status.Phase = pod.Status.Phase
+	out.Status.Phase, out.Status.PodIP = pod.Status.Phase, pod.Status.PodIP
+	if ready(pod) {
+		out.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
+	}
 	return out, nil
+}
+
+func ready(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+	})
 }
 
 func noted(object any) bool {
@@ -134,11 +143,13 @@ func noted(object any) bool {
 	return ok && pod.Annotations[Annotation] != ""
 }
 
-// alike tells whether the record would be the same of two states of a pod, but for its status.
+// alike tells whether the record would be as good of two states of a pod. When it gets an address, or ready, it becomes an endpoint of Services,
+// which a record from before does not have.
 func alike(before, now any) bool {
 	a, ok := before.(*corev1.Pod)
 	b, is := now.(*corev1.Pod)
-	return ok && is && a.UID == b.UID && a.Generation == b.Generation && asks(a) == asks(b)
+	return ok && is && a.UID == b.UID && a.Generation == b.Generation && asks(a) == asks(b) &&
+		a.Status.PodIP == b.Status.PodIP && (ready(a) || !ready(b))
 }
 
 // pass reads what there is and keeps it, if it is something else than before. Where no pod asks for it nothing is kept.

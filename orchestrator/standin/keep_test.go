@@ -112,3 +112,39 @@ status: {images: [{}], conditions: [{type: Ready}], addresses: [{type: InternalI
 		t.Errorf("%v", node)
 	}
 }
+
+// TestAlike: what has to be kept anew, as the informer sees it.
+func TestAlike(t *testing.T) {
+	pod := func(change func(*corev1.Pod)) any {
+		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "u", Generation: 1, Annotations: map[string]string{Annotation: "true", "x": "y"}}}
+		if change != nil {
+			change(p)
+		}
+		out, err := outline(p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return out
+	}
+	becomes := func(ready corev1.ConditionStatus) func(*corev1.Pod) {
+		return func(p *corev1.Pod) { p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: ready}} }
+	}
+	for name, c := range map[string]struct {
+		before, now any
+		want        bool
+	}{
+		"nothing":                 {pod(nil), pod(nil), true},
+		"a message of its status": {pod(nil), pod(func(p *corev1.Pod) { p.Status.Message = "x" }), true},
+		"a resize":                {pod(nil), pod(func(p *corev1.Pod) { p.Generation = 2 }), false},
+		"an address":              {pod(nil), pod(func(p *corev1.Pod) { p.Status.PodIP = "10.0.0.1" }), false},
+		"it becomes ready":        {pod(becomes(corev1.ConditionFalse)), pod(becomes(corev1.ConditionTrue)), false},
+		"it is ready no more":     {pod(becomes(corev1.ConditionTrue)), pod(becomes(corev1.ConditionFalse)), true},
+		"it asks no more":         {pod(nil), pod(func(p *corev1.Pod) { p.Annotations = nil }), false},
+		"it has ended":            {pod(nil), pod(func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }), false},
+		"another one of its name": {pod(nil), pod(func(p *corev1.Pod) { p.UID = "v" }), false},
+	} {
+		if got := alike(c.before, c.now); got != c.want {
+			t.Errorf("%s: %t", name, got)
+		}
+	}
+}

@@ -241,12 +241,9 @@ func follow(recorded discoveryv1.EndpointSlice, node string, own map[types.UID]*
 		if address == "" {
 			continue
 		}
-		ready := slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
-			return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
-		})
-		terminating := false
+		serves, terminating := ready(pod), false
 		e.Addresses = []string{address}
-		e.Conditions = discoveryv1.EndpointConditions{Ready: &ready, Serving: &ready, Terminating: &terminating}
+		e.Conditions = discoveryv1.EndpointConditions{Ready: &serves, Serving: &serves, Terminating: &terminating}
 		out.Endpoints = append(out.Endpoints, e)
 	}
 	return out
