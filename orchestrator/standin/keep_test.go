@@ -127,7 +127,9 @@ func TestAlike(t *testing.T) {
 		return out
 	}
 	becomes := func(ready corev1.ConditionStatus) func(*corev1.Pod) {
-		return func(p *corev1.Pod) { p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: ready}} }
+		return func(p *corev1.Pod) {
+			p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: ready}}
+		}
 	}
 	for name, c := range map[string]struct {
 		before, now any
