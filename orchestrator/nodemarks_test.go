@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/orlop-os/orlop/orchestrator/component"
+	"github.com/orlop-os/orlop/orchestrator/kubeconfig"
 	"github.com/orlop-os/orlop/orchestrator/layout"
 	"github.com/orlop-os/orlop/orchestrator/nodemarks"
 	"github.com/orlop-os/orlop/pkg/nodespec"
@@ -41,7 +42,7 @@ func nodeMarks(ctx context.Context, t *testing.T, m machine, admin kubernetes.In
 	spec.NodeName, spec.ControlPlane = name, false
 	dirs := layout.Under(t.TempDir())
 	identity := m.config(t, "system:node:"+name, "system:nodes")
-	write(t, dirs.Node+"/"+nodespec.CA, identity.CAData)
+	write(t, kubeconfig.Authorities(spec, dirs), identity.CAData)
 	write(t, dirs.Node+"/"+nodespec.KubeletCert, identity.CertData)
 	write(t, dirs.Node+"/"+nodespec.KubeletKey, identity.KeyData)
 	half := nodemarks.NodeComponent(spec, dirs)

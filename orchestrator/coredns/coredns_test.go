@@ -10,6 +10,7 @@ import (
 
 	"github.com/coredns/caddy"
 
+	"github.com/orlop-os/orlop/orchestrator/kubeconfig"
 	"github.com/orlop-os/orlop/orchestrator/layout"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
@@ -42,11 +43,12 @@ func TestCorefile(t *testing.T) {
 	both := []netip.Addr{netip.MustParseAddr("10.244.0.1"), netip.MustParseAddr("fd00:10:244::1")}
 	// CoreDNS reads it to understand its configuration.
 	dirs := layout.Under(t.TempDir())
-	if err := Component(nodespec.Spec{Endpoint: "https://192.0.2.10:6443"}, dirs).WriteFiles(); err != nil {
+	node := nodespec.Spec{Endpoint: "https://192.0.2.10:6443"}
+	if err := Component(node, dirs).WriteFiles(); err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{nodespec.CA, nodespec.DNSCert, nodespec.DNSKey} {
-		if err := os.WriteFile(filepath.Join(dirs.Node, name), nil, 0o600); err != nil {
+	for _, path := range []string{kubeconfig.Authorities(node, dirs), filepath.Join(dirs.Node, nodespec.DNSCert), filepath.Join(dirs.Node, nodespec.DNSKey)} {
+		if err := os.WriteFile(path, nil, 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
