@@ -179,7 +179,11 @@ func (w *wiring) attach(c *component.Component) {
 		c.Run = w.allowed(addons.Run)
 	case kubelet.Name:
 		c.Run = watched(c.Name, health.Check{URL: plain(kubelet.HealthPort)}, func(ctx context.Context) error {
-			return kubelet.Run(ctx, args, w.marks, w.gate, filepath.Join(w.dirs.Node, "logind.sock"), w.down, w.podsEnded)
+			var met <-chan struct{}
+			if w.standIn != nil && w.standIn.Address() != "" {
+				met = w.standIn.Ended()
+			}
+			return kubelet.Run(ctx, args, w.marks, w.gate, met, filepath.Join(w.dirs.Node, "logind.sock"), w.down, w.podsEnded)
 		})
 	case kubeproxy.Name:
 		c.Run = watched(c.Name, health.Check{URL: plain(kubeproxy.HealthPort)}, func(ctx context.Context) error {

@@ -185,6 +185,12 @@ func (s *State) Next(now time.Time) Todo {
 	if due := s.began.Add(alone); s.standIn != "" && !s.stands && s.have(ready)+s.have(doubted)+s.have(unknown) == 0 {
 		if s.stands = !due.After(now); !s.stands {
 			todo.Until = due
+		} else { // who is connected with one that answers, and has nothing to say, comes again
+			for _, one := range s.servers {
+				if one.open > 0 {
+					todo.Close = append(todo.Close, one.address)
+				}
+			}
 		}
 	}
 	for i := range s.servers {

@@ -29,8 +29,8 @@ import (
 
 // Run works with upstream's flags args until ctx is done. marks are what a new Node is given. Pods keep running when it ends. When something comes from down,
 // the pods are ended in order instead, and then ended is called; the kubelet accepts no others from then on. bus is where
-// the kubelet's D-Bus socket is made.
-func Run(ctx context.Context, args []string, marks nodespec.Marks, gate *apigate.Gate, bus string, down <-chan os.Signal, ended func()) error {
+// the kubelet's D-Bus socket is made. met is closed when an API server works, where something may stand in for one before; nil where nothing does.
+func Run(ctx context.Context, args []string, marks nodespec.Marks, gate *apigate.Gate, met <-chan struct{}, bus string, down <-chan os.Signal, ended func()) error {
 	server, err := parse(ctx, args)
 	if err != nil {
 		return err
@@ -47,6 +47,9 @@ func Run(ctx context.Context, args []string, marks nodespec.Marks, gate *apigate
 	}
 	if err := connect(server, parts, gate); err != nil {
 		return err
+	}
+	if met != nil {
+		incomplete(ctx, parts, server.HostnameOverride, met)
 	}
 	go func() {
 		select {

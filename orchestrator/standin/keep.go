@@ -1,11 +1,12 @@
 package standin
 
 import (
-	"bytes"
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"slices"
 	"strings"
 	"time"
@@ -23,6 +24,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/orlop-os/orlop/orchestrator/component"
+	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
 const (
@@ -45,8 +47,8 @@ const shown = 3
 type keeper struct {
 	cluster, node  string
 	folder         string
-	kubelet, agent rest.Interface // by whom is read
-	last           []byte         // the objects that were kept last, encoded
+	kubelet, agent rest.Interface    // by whom is read
+	last           [sha256.Size]byte // of the objects that were kept last, encoded
 }
 
 // follow keeps the record until ctx is done. kubelet and agent are the kubeconfigs by which it reads.
@@ -83,9 +85,17 @@ func (k *keeper) follow(ctx context.Context, kubelet, agent string, tell func(st
 				later.Reset(settle)
 			}
 		},
-		DeleteFunc: func(any) { later.Reset(settle) },
+		DeleteFunc: func(o any) {
+			if last, unseen := o.(cache.DeletedFinalStateUnknown); unseen {
+				o = last.Obj
+			}
+			if noted(o) {
+				later.Reset(settle)
+			}
+		},
 	}
-	if _, err := factory.Core().V1().Pods().Informer().AddEventHandler(handler); err != nil {
+	informer := factory.Core().V1().Pods().Informer()
+	if _, err := informer.AddEventHandler(handler); err != nil {
 		return fmt.Errorf("Pods: cannot watch: %w", err)
 	}
 	factory.Start(ctx.Done())
@@ -102,7 +112,42 @@ func (k *keeper) follow(ctx context.Context, kubelet, agent string, tell func(st
 		}
 	}()
 	component.Repeat(ctx, changed, soon, k.pass, tell)
-	return nil
+	if !informer.HasSynced() {
+		return nil
+	}
+	// The machine goes down, perhaps: what has ended by now has ended for good.
+	left := map[string]bool{}
+	for _, o := range informer.GetStore().List() {
+		if pod, ok := o.(*corev1.Pod); ok && asks(pod) {
+			left[string(pod.UID)] = true
+		}
+	}
+	return k.prune(left)
+}
+
+// prune takes out of what was kept those of the node's pods that are not among left, by their UIDs.
+func (k *keeper) prune(left map[string]bool) error {
+	r, err := Read(k.folder, nodespec.Spec{Cluster: k.cluster, NodeName: k.node})
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return errors.Join(err, Forget(k.folder))
+	}
+	all := r.Objects[pods.resource]
+	before := len(all)
+	all = slices.DeleteFunc(all, func(o Object) bool {
+		on, _, _ := unstructured.NestedString(o, "spec", "nodeName")
+		return on == k.node && !left[string((&unstructured.Unstructured{Object: o}).GetUID())]
+	})
+	switch r.Objects[pods.resource] = all; {
+	case len(namesOf(all, k.node)) == 0:
+		return Forget(k.folder)
+	case len(all) == before:
+		return nil
+	}
+	k.last = [sha256.Size]byte{}
+	return keep(k.folder, *r)
 }
 
 func client(kubeconfig string) (kubernetes.Interface, error) {
@@ -155,12 +200,19 @@ func alike(before, now any) bool {
 // pass reads what there is and keeps it, if it is something else than before. Where no pod asks for it nothing is kept.
 func (k *keeper) pass(ctx context.Context) (string, error) {
 	r, problems, err := k.read(ctx)
+	if own, listed := r.Objects[pods.resource]; err != nil && listed { // those that are gone go, whatever else cannot be read
+		left := map[string]bool{}
+		for _, o := range own {
+			left[string((&unstructured.Unstructured{Object: o}).GetUID())] = true
+		}
+		err = errors.Join(err, k.prune(left))
+	}
 	if err != nil {
 		return "", fmt.Errorf("cannot read what pods take to start without an API server, what was kept stays: %w", err)
 	}
 	names := namesOf(r.Objects[pods.resource], k.node)
 	if len(names) == 0 {
-		k.last = nil
+		k.last = [sha256.Size]byte{}
 		return describe(names, problems), Forget(k.folder)
 	}
 	content, err := json.Marshal([]any{r.Objects, r.Missing})
@@ -170,11 +222,11 @@ func (k *keeper) pass(ctx context.Context) (string, error) {
 	if len(content) > most {
 		return "", fmt.Errorf("what pods take to start without an API server is %d MiB: more than %d MiB are not kept", len(content)>>20, most>>20)
 	}
-	if !bytes.Equal(content, k.last) {
+	if sum := sha256.Sum256(content); sum != k.last {
 		if err := keep(k.folder, r); err != nil {
 			return "", err
 		}
-		k.last = content
+		k.last = sum
 	}
 	return describe(names, problems), nil
 }
@@ -199,6 +251,7 @@ func (k *keeper) read(ctx context.Context) (r Record, problems []string, err err
 			continue
 		}
 		unstructured.RemoveNestedField(o, "metadata", "managedFields")
+		unstructured.RemoveNestedField(o, "metadata", "resourceVersion")
 		r.Objects[pods.resource] = append(r.Objects[pods.resource], o)
 		for _, ref := range references(&pod) {
 			if !slices.Contains(wanted, ref) {

@@ -160,21 +160,24 @@ func references(pod *corev1.Pod) []reference {
 // lean takes from an object what no component of the node reads, and what changes all the time.
 func lean(k kind, o Object) Object {
 	unstructured.RemoveNestedField(o, "metadata", "managedFields")
+	unstructured.RemoveNestedField(o, "metadata", "resourceVersion")
 	switch k {
 	case nodes:
 		unstructured.RemoveNestedField(o, "status", "images")
 		unstructured.RemoveNestedField(o, "status", "conditions")
-	case pods: // another node's: what policies read (package netpolicy), and nothing of what it holds
+	case pods:
+		// Another node's: what policies read (package netpolicy), and nothing of what it holds. Not its addresses: that node may have started
+		// anew as well, and given them to other pods.
 		var pod corev1.Pod
 		if runtime.DefaultUnstructuredConverter.FromUnstructured(o, &pod) != nil {
 			return o
 		}
 		out := corev1.Pod{TypeMeta: pod.TypeMeta}
 		out.Name, out.Namespace, out.UID, out.Labels = pod.Name, pod.Namespace, pod.UID, pod.Labels
-		out.ResourceVersion, out.CreationTimestamp = pod.ResourceVersion, pod.CreationTimestamp
+		out.CreationTimestamp = pod.CreationTimestamp
 		out.Spec.NodeName, out.Spec.HostNetwork = pod.Spec.NodeName, pod.Spec.HostNetwork
 		out.Spec.Containers, out.Spec.InitContainers = onlyPorts(pod.Spec.Containers), onlyPorts(pod.Spec.InitContainers)
-		out.Status.Phase, out.Status.PodIP, out.Status.PodIPs = pod.Status.Phase, pod.Status.PodIP, pod.Status.PodIPs
+		out.Status.Phase = pod.Status.Phase
 		if lean, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&out); err == nil {
 			return lean
 		}

@@ -55,7 +55,8 @@ func Components(spec nodespec.Spec, dirs layout.Dirs) []component.Component {
 type StandIn struct {
 	spec     nodespec.Spec
 	dirs     layout.Dirs
-	record   *Record // nil when there is nothing to answer from
+	answers  bool    // there is something to answer from
+	record   *Record // what; nil when it has ended
 	world    *world
 	problem  string // why not, when that is somebody's fault
 	listener net.Listener
@@ -68,7 +69,8 @@ type StandIn struct {
 func New(spec nodespec.Spec, dirs layout.Dirs) (*StandIn, error) {
 	s := &StandIn{spec: spec, dirs: dirs, ended: make(chan struct{})}
 	s.end = sync.OnceFunc(func() { close(s.ended) })
-	if err := s.prepare(); err != nil {
+	err := s.prepare()
+	if s.answers = err == nil; err != nil {
 		s.record, s.world = nil, nil
 		if !errors.Is(err, fs.ErrNotExist) {
 			s.problem = err.Error() // the node works all the same, as soon as an API server does
@@ -79,6 +81,9 @@ func New(spec nodespec.Spec, dirs layout.Dirs) (*StandIn, error) {
 
 // prepare makes what it takes to answer.
 func (s *StandIn) prepare() (err error) {
+	if _, err := os.Stat(s.met()); err == nil {
+		return fs.ErrNotExist // all pods of the node may run already, whichever ask for it
+	}
 	if s.record, err = Read(s.dirs.StandIn, s.spec); err != nil {
 		return err
 	}
@@ -92,13 +97,19 @@ func (s *StandIn) prepare() (err error) {
 	return err
 }
 
+// met is a file that is there when an API server has worked since the machine's start.
+func (s *StandIn) met() string { return filepath.Join(s.dirs.Node, "api-server-met") }
+
 // Address is where it answers until End; empty when it has nothing to answer from.
 func (s *StandIn) Address() string {
-	if s.world == nil {
+	if !s.answers {
 		return ""
 	}
 	return s.listener.Addr().String()
 }
+
+// Ended is closed by End.
+func (s *StandIn) Ended() <-chan struct{} { return s.ended }
 
 // End is called when an API server works: from then on it is the only one that is asked.
 func (s *StandIn) End() { s.end() }
@@ -113,7 +124,7 @@ func (s *StandIn) Run(ctx context.Context, announce component.Announce) error {
 	defer stop()
 	ended := make(chan error, 2)
 	parts.Go(func() { ended <- s.keepAuthorities(ctx) })
-	if s.world != nil {
+	if s.answers {
 		tell(fmt.Sprintf("answers in the place of the API server until one works, with what that said at %s, for %s",
 			s.record.At.UTC().Format(time.RFC3339), some(namesOf(s.record.Objects[pods.resource], s.spec.NodeName))))
 		if err := s.serve(ctx); err != nil {
@@ -123,6 +134,10 @@ func (s *StandIn) Run(ctx context.Context, announce component.Announce) error {
 	select {
 	case <-s.ended:
 	case err := <-ended:
+		return err
+	}
+	s.record, s.world = nil, nil
+	if err := component.WriteFile(component.File{Path: s.met(), Mode: 0o600}); err != nil {
 		return err
 	}
 	k := keeper{cluster: s.spec.Cluster, node: s.spec.NodeName, folder: s.dirs.StandIn}
@@ -143,7 +158,12 @@ func (s *StandIn) serve(ctx context.Context) error {
 		return errors.New("cannot check who asks: no certificate in the cluster's CA")
 	}
 	own := tls.Certificate{Certificate: [][]byte{s.cert.Cert.Raw}, PrivateKey: s.cert.Key}
-	config := &tls.Config{Certificates: []tls.Certificate{own}, ClientAuth: tls.VerifyClientCertIfGiven, ClientCAs: authorities, MinVersion: tls.VersionTLS13}
+	// A machine without a clock of its own does not know at its start how late it is, but that it is later than when something was kept.
+	now, kept := time.Now, s.record.At
+	if now().Before(kept) {
+		now = func() time.Time { return kept }
+	}
+	config := &tls.Config{Time: now, Certificates: []tls.Certificate{own}, ClientAuth: tls.VerifyClientCertIfGiven, ClientCAs: authorities, MinVersion: tls.VersionTLS13}
 	web := &http.Server{
 		Handler:           &server{world: s.world, node: s.spec.NodeName, ended: s.ended},
 		TLSConfig:         config,
@@ -175,7 +195,7 @@ func (s *StandIn) authorities() error {
 	select {
 	case <-s.ended:
 	default:
-		if s.world != nil {
+		if s.answers {
 			content = append(append(bytes.TrimRight(content, "\n"), '\n'), s.cert.CertPEM()...)
 		}
 	}

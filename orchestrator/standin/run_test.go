@@ -171,13 +171,21 @@ func TestKubelet(t *testing.T) {
 		t.Errorf("the service proxy hears of %v", s.Endpoints)
 	}
 
+	if _, err := os.Stat(m.standIn.met()); err == nil {
+		t.Error("an API server was met")
+	}
+
 	// There is an API server: who watches is told to ask for all of it there, nobody believes the stand-in any more, and it is gone.
-	watching, err := core.Pods("").Watch(ctx, metav1.ListOptions{ResourceVersion: "100"})
+	watching, err := core.Pods("").Watch(ctx, metav1.ListOptions{ResourceVersion: "1"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	m.standIn.End()
-	if event := <-watching.ResultChan(); event.Type != "ERROR" || !apierrors.IsResourceExpired(apierrors.FromObject(event.Object)) {
+	event := <-watching.ResultChan()
+	for event.Type == "MODIFIED" { // since its start
+		event = <-watching.ResultChan()
+	}
+	if event.Type != "ERROR" || !apierrors.IsResourceExpired(apierrors.FromObject(event.Object)) {
 		t.Errorf("who watches is told %v", event)
 	}
 	deadline := time.After(time.Minute)
@@ -192,6 +200,18 @@ func TestKubelet(t *testing.T) {
 	}
 	if err := m.standIn.authorities(); err != nil {
 		t.Fatal(err)
+	}
+	for found := false; !found; { // the process that comes after this one has nothing to stand in for
+		_, err := os.Stat(m.standIn.met())
+		found = err == nil
+		select {
+		case <-deadline:
+			t.Fatal("it is not remembered that an API server was met")
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+	if next, err := New(nodespec.Spec{Cluster: "c", NodeName: "n1"}, m.dirs); err != nil || next.Address() != "" || next.problem != "" {
+		t.Errorf("%v, at %q, problem %q", err, next.Address(), next.problem)
 	}
 	if content, err := os.ReadFile(m.dirs.Authorities()); err != nil || string(content) != string(m.ca.CertPEM()) {
 		t.Errorf("believed are %s, %v", content, err)

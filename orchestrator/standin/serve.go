@@ -72,6 +72,12 @@ func (s *server) ServeHTTP(out http.ResponseWriter, in *http.Request) {
 		_, _ = io.WriteString(out, "ok") // who has asked is gone, or hears it
 		return
 	}
+	select {
+	case <-s.ended:
+		refuse(out, unavailable("has ended: there is one")) // a list would be taken for that one's
+		return
+	default:
+	}
 	user := s.user(in.TLS)
 	if user == "" {
 		refuse(out, apierrors.NewUnauthorized("only this node's components are answered, by their certificates"))
@@ -200,7 +206,10 @@ func (s *server) tell(out http.ResponseWriter, in *http.Request, selected select
 	if err != nil {
 		return apierrors.NewBadRequest("a version is needed to watch from")
 	}
-	changes := s.world.watch(selected, since)
+	changes, err := s.world.watch(selected, since)
+	if err != nil {
+		return err
+	}
 	defer s.world.unwatch(changes)
 	out.Header().Set("Content-Type", "application/json")
 	to := json.NewEncoder(out)

@@ -34,7 +34,7 @@ type world struct {
 	node string
 
 	mu       sync.Mutex
-	version  int64 // of the last change
+	version  int64 // of the last change; counted from 1, so that an API server takes each for one that has expired long ago
 	objects  map[string]map[types.NamespacedName]Object
 	missing  map[reference]bool
 	recorded []discoveryv1.EndpointSlice
@@ -61,7 +61,7 @@ const mostUnheard = 256
 // newWorld makes a world of a record, as it is when the machine has just started: its pods have no addresses yet and are not ready, and the Node
 // is told as one that has no API server.
 func newWorld(r *Record) (*world, error) {
-	w := &world{node: r.Node, objects: map[string]map[types.NamespacedName]Object{}, missing: map[reference]bool{}, watches: map[*watch]struct{}{}}
+	w := &world{node: r.Node, objects: map[string]map[types.NamespacedName]Object{}, missing: map[reference]bool{}, watches: map[*watch]struct{}{}, version: 1}
 	for _, k := range kinds {
 		all := map[types.NamespacedName]Object{}
 		for _, o := range r.Objects[k.resource] {
@@ -70,9 +70,7 @@ func newWorld(r *Record) (*world, error) {
 				return nil, fmt.Errorf("record: one of its %s has no name", k.resource)
 			}
 			all[types.NamespacedName{Namespace: u.GetNamespace(), Name: u.GetName()}] = o
-			if version, err := strconv.ParseInt(u.GetResourceVersion(), 10, 64); err == nil {
-				w.version = max(w.version, version)
-			}
+			u.SetResourceVersion(strconv.FormatInt(w.version, 10))
 		}
 		w.objects[k.resource] = all
 	}
@@ -147,10 +145,13 @@ func (w *world) absent(k kind, key types.NamespacedName) bool {
 	return w.missing[reference{kind{resource: k.resource}, key.Namespace, key.Name}]
 }
 
-// watch begins to tell what has changed since a version. Ended with unwatch.
-func (w *world) watch(s selection, since int64) *watch {
+// watch begins to tell what has changed since a version, which must be one of its own. Ended with unwatch.
+func (w *world) watch(s selection, since int64) (*watch, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if since > w.version {
+		return nil, apierrors.NewResourceExpired("an API server has said that")
+	}
 	one := &watch{selection: s, events: make(chan Object, mostUnheard)}
 	w.watches[one] = struct{}{}
 	for _, o := range w.selected(s) {
@@ -158,7 +159,7 @@ func (w *world) watch(s selection, since int64) *watch {
 			w.tell(one, o)
 		}
 	}
-	return one
+	return one, nil
 }
 
 func (w *world) unwatch(one *watch) {
@@ -209,7 +210,9 @@ func (w *world) followPods() error {
 		}
 	}
 	for _, recorded := range w.recorded {
-		follows := follow(recorded, w.node, own)
+		service := w.objects[services.resource][types.NamespacedName{Namespace: recorded.Namespace, Name: recorded.Labels[discoveryv1.LabelServiceName]}]
+		early, _, _ := unstructured.NestedBool(service, "spec", "publishNotReadyAddresses")
+		follows := follow(recorded, w.node, own, early)
 		o, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&follows)
 		if err != nil {
 			return fmt.Errorf("EndpointSlice %s/%s: %w", recorded.Namespace, recorded.Name, err)
@@ -224,8 +227,8 @@ func (w *world) followPods() error {
 }
 
 // follow returns a recorded slice as it is now that of the node's pods only own are there: an endpoint has its pod's address and readiness,
-// and there is none of a pod that has no address. Those elsewhere, and those that are no pods, stay as they are.
-func follow(recorded discoveryv1.EndpointSlice, node string, own map[types.UID]*corev1.Pod) discoveryv1.EndpointSlice {
+// and there is none of a pod that has no address. early: the Service has pods reached before they are ready. Those elsewhere, and those that are no pods, stay as they are.
+func follow(recorded discoveryv1.EndpointSlice, node string, own map[types.UID]*corev1.Pod, early bool) discoveryv1.EndpointSlice {
 	out := *recorded.DeepCopy()
 	out.Endpoints = nil
 	for _, e := range recorded.DeepCopy().Endpoints {
@@ -242,8 +245,9 @@ func follow(recorded discoveryv1.EndpointSlice, node string, own map[types.UID]*
 			continue
 		}
 		serves, terminating := ready(pod), false
+		listed := serves || early
 		e.Addresses = []string{address}
-		e.Conditions = discoveryv1.EndpointConditions{Ready: &serves, Serving: &serves, Terminating: &terminating}
+		e.Conditions = discoveryv1.EndpointConditions{Ready: &listed, Serving: &serves, Terminating: &terminating}
 		out.Endpoints = append(out.Endpoints, e)
 	}
 	return out

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta/testrestmapper"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
@@ -92,6 +93,15 @@ data: {k: dg==}`),
 	}, Missing: []Missing{{"configmaps", "one", "optional"}}}
 }
 
+func listen(t *testing.T, w *world, s selection, since int64) *watch {
+	t.Helper()
+	one, err := w.watch(s, since)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return one
+}
+
 func all(k kind) selection {
 	return selection{kind: k, labels: labels.Everything(), fields: fields.Everything()}
 }
@@ -124,15 +134,15 @@ func TestPodsStartAgain(t *testing.T) {
 	own := all(pods)
 	own.fields = fields.OneTermEqualSelector("spec.nodeName", "n1")
 	found, version := w.list(own)
-	if len(found) != 2 || version <= 42 {
+	if len(found) != 2 || version > 10 {
 		t.Fatalf("%d pods of the node at version %d", len(found), version)
 	}
 	status, _ := found[0]["status"].(Object)
 	if status["podIP"] != nil || status["podIPs"] != nil || status["conditions"] != nil || status["phase"] != "Running" {
 		t.Errorf("pod a has the status %v", status)
 	}
-	told := w.watch(own, version)
-	slicesTold := w.watch(all(endpointSlices), version)
+	told := listen(t, w, own, version)
+	slicesTold := listen(t, w, all(endpointSlices), version)
 	a := types.NamespacedName{Namespace: "one", Name: "a"}
 	const patch = `{"metadata":{"uid":"ua"},"status":{"podIP":"10.0.0.7","podIPs":[{"ip":"10.0.0.7"},{"ip":"fd00::7"}],"conditions":[{"type":"Ready","status":"True"}]}}`
 	pod, err := w.patchStatus(a, []byte(patch))
@@ -148,7 +158,7 @@ func TestPodsStartAgain(t *testing.T) {
 	if event := <-slicesTold.events; event["kind"] != "EndpointSlice" {
 		t.Errorf("told of %v", event)
 	}
-	late := w.watch(own, version) // who has listed before, and listens only now
+	late := listen(t, w, own, version) // who has listed before, and listens only now
 	if event := <-late.events; !reflect.DeepEqual(event, pod) {
 		t.Errorf("who comes late is told of %v", event)
 	}
@@ -163,6 +173,9 @@ func TestPodsStartAgain(t *testing.T) {
 	case event := <-told.events:
 		t.Errorf("who listens no more is told of %v", event)
 	default:
+	}
+	if _, err := w.watch(own, 1_000_000); !apierrors.IsResourceExpired(err) {
+		t.Errorf("who has heard something of an API server is told %v", err)
 	}
 	for patch, want := range map[string]string{`{"metadata":{"uid":"other"}}`: "its uid is ua", `{`: "unexpected end"} {
 		if _, err := w.patchStatus(a, []byte(patch)); err == nil || !strings.Contains(err.Error(), want) {
@@ -203,7 +216,7 @@ func TestSlowListener(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	told := w.watch(all(pods), w.version)
+	told := listen(t, w, all(pods), w.version)
 	for range mostUnheard + 2 {
 		if _, err := w.patchStatus(types.NamespacedName{Namespace: "one", Name: "a"}, []byte(`{"status":{}}`)); err != nil {
 			t.Fatal(err)
@@ -284,6 +297,52 @@ func TestKinds(t *testing.T) {
 		kind, err := mapper.KindFor(groupVersion(t, k).WithResource(k.resource))
 		if err != nil || kind.Kind != k.name {
 			t.Errorf("%s: kind %v, %v", k.resource, kind, err)
+		}
+	}
+}
+
+// TestPublishNotReady: members of a database find each other before they are ready.
+func TestPublishNotReady(t *testing.T) {
+	r := record(t)
+	r.Objects[services.resource] = objects(t, `
+kind: Service
+apiVersion: v1
+metadata: {name: web, namespace: one}
+spec: {publishNotReadyAddresses: true}`)
+	w, err := newWorld(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := endpoints(t, w), []string{"192.0.2.1", "10.0.1.1", "10.0.0.53"}; !slices.Equal(got, want) {
+		t.Errorf("the endpoints are %v, want %v", got, want)
+	}
+}
+
+// TestPrune: a pod that has ended is not started from what was kept before, whatever else could not be read.
+func TestPrune(t *testing.T) {
+	k := keeper{cluster: "c", node: "n1", folder: t.TempDir()}
+	if err := keep(k.folder, *record(t)); err != nil {
+		t.Fatal(err)
+	}
+	names := func() []string {
+		r, err := Read(k.folder, nodespec.Spec{Cluster: "c", NodeName: "n1"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return namesOf(r.Objects[pods.resource], "n1")
+	}
+	if err := k.prune(map[string]bool{"ua": true, "ub": true}); err != nil || len(names()) != 2 {
+		t.Errorf("%v, left are %v", err, names())
+	}
+	if err := k.prune(map[string]bool{"ub": true}); err != nil || !slices.Equal(names(), []string{"one/b"}) {
+		t.Errorf("%v, left are %v", err, names())
+	}
+	for range 2 {
+		if err := k.prune(nil); err != nil {
+			t.Error(err)
+		}
+		if _, err := Read(k.folder, nodespec.Spec{Cluster: "c", NodeName: "n1"}); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("something is left: %v", err)
 		}
 	}
 }
