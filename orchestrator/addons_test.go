@@ -106,7 +106,9 @@ func addOns(ctx context.Context, t *testing.T, m machine, admin kubernetes.Inter
 	records := admin.CoreV1().ConfigMaps(addons.Namespace)
 	await := func(what string, good func(ctx context.Context) bool) {
 		t.Helper()
+		began := time.Now()
 		err := wait.PollUntilContextTimeout(ctx, 100*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) { return good(ctx), nil })
+		t.Logf("%5.2fs %s", time.Since(began).Seconds(), what)
 		if err != nil {
 			all, _ := records.List(ctx, metav1.ListOptions{})
 			for _, r := range all.Items {
@@ -170,14 +172,7 @@ func addOns(ctx context.Context, t *testing.T, m machine, admin kubernetes.Inter
 	if took := time.Since(deleted); took > 30*time.Second {
 		t.Errorf("it was back after %v", took)
 	}
-	c, err := maps.Get(ctx, "shop", metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	c.Data["color"] = "red"
-	if _, err := maps.Update(ctx, c, metav1.UpdateOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	modify(ctx, t, maps.Get, maps.Update, "shop", func(c *corev1.ConfigMap) { c.Data["color"] = "red" })
 	await("what was changed is as it was", color("blue"))
 
 	// It changes: a Service is no longer wanted.

@@ -15,7 +15,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/util/retry"
 
 	"github.com/orlop-os/orlop/orchestrator/drain"
 	"github.com/orlop-os/orlop/pkg/nodespec"
@@ -40,19 +39,10 @@ func drains(ctx context.Context, t *testing.T, m machine, admin kubernetes.Inter
 		if _, err := pods.Create(ctx, p, metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
-		err := retry.RetryOnConflict(retry.DefaultRetry, func() error { // the garbage collector writes, too
-			p, err := pods.Get(ctx, name, metav1.GetOptions{})
-			if err != nil {
-				return err
-			}
+		modify(ctx, t, pods.Get, pods.UpdateStatus, name, func(p *corev1.Pod) {
 			p.Status.Phase = phase
 			p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
-			_, err = pods.UpdateStatus(ctx, p, metav1.UpdateOptions{})
-			return err
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
 	}
 	yes := true
 	add("free", node, corev1.PodRunning, nil)

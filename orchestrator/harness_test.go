@@ -18,6 +18,10 @@ import (
 	"testing"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/util/retry"
+
 	"github.com/orlop-os/orlop/machined/credentials"
 	"github.com/orlop-os/orlop/orchestrator/layout"
 	"github.com/orlop-os/orlop/pkg/config"
@@ -47,6 +51,7 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
+	rest.SetDefaultWarningHandler(rest.NoWarnings{}) // plain pods are enough here, whatever the namespace would want of them
 	os.Exit(m.Run())
 }
 
@@ -150,6 +155,23 @@ func prepare(t *testing.T, spec nodespec.Spec) machine {
 	}
 	write(t, filepath.Join(m.root, paths.NodeSpec), content)
 	return m
+}
+
+// modify changes an object that controllers write to, too: what came between is read again. put is Update or UpdateStatus of the client that get is of.
+func modify[T any](ctx context.Context, t *testing.T, get func(context.Context, string, metav1.GetOptions) (T, error), put func(context.Context, T, metav1.UpdateOptions) (T, error), name string, change func(T)) {
+	t.Helper()
+	err := retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+		object, err := get(ctx, name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		change(object)
+		_, err = put(ctx, object, metav1.UpdateOptions{})
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
 }
 
 func write(t *testing.T, path string, content []byte) {

@@ -66,14 +66,7 @@ func serviceAddresses(ctx context.Context, t *testing.T, admin kubernetes.Interf
 	if err != nil {
 		t.Errorf("lb-2 is not told why it has no address: %v", err)
 	}
-	s, err := services.Get(ctx, "lb-1", metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.Spec.Type = corev1.ServiceTypeClusterIP
-	if _, err := services.Update(ctx, s, metav1.UpdateOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	modify(ctx, t, services.Get, services.Update, "lb-1", func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeClusterIP })
 	await("lb-1", "")
 	await("lb-2", "192.0.2.11")
 	add(balanced("lb-3"))

@@ -26,7 +26,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/util/retry"
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 	registration "k8s.io/kube-aggregator/pkg/client/clientset_generated/clientset/typed/apiregistration/v1"
 	"k8s.io/metrics/pkg/apis/metrics/v1beta1"
@@ -84,22 +83,14 @@ func startKubelet(ctx context.Context, t *testing.T, m machine, admin kubernetes
 	if _, err := admin.CoreV1().Nodes().Create(ctx, object, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	err = retry.RetryOnConflict(retry.DefaultRetry, func() error { // controllers write to it, too
-		node, err := admin.CoreV1().Nodes().Get(ctx, measuredNode, metav1.GetOptions{})
-		if err != nil {
-			return err
-		}
+	nodes := admin.CoreV1().Nodes()
+	modify(ctx, t, nodes.Get, nodes.UpdateStatus, measuredNode, func(node *corev1.Node) {
 		node.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: address}}
 		node.Status.DaemonEndpoints.KubeletEndpoint.Port = int32(listener.Addr().(*net.TCPAddr).Port)
 		node.Status.Conditions = []corev1.NodeCondition{{
 			Type: corev1.NodeReady, Status: corev1.ConditionTrue, LastHeartbeatTime: metav1.Now(), LastTransitionTime: metav1.Now(),
 		}}
-		_, err = admin.CoreV1().Nodes().UpdateStatus(ctx, node, metav1.UpdateOptions{})
-		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
 	return k
 }
 

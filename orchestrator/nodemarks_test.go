@@ -89,15 +89,11 @@ func nodeMarks(ctx context.Context, t *testing.T, m machine, admin kubernetes.In
 	if err := patch(kubelet, `{"metadata":{"labels":{"node-role.kubernetes.io/control-plane":""}}}`); !apierrors.IsForbidden(err) {
 		t.Errorf("a kubelet takes a role: %v, want forbidden", err)
 	}
-	have, err := admin.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	have.Spec.Taints = append(have.Spec.Taints, corev1.Taint{Key: "quarantine", Effect: corev1.TaintEffectNoSchedule})
-	have.Labels["node-role.kubernetes.io/worker"] = ""
-	if _, err := admin.CoreV1().Nodes().Update(ctx, have, metav1.UpdateOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	nodes := admin.CoreV1().Nodes()
+	modify(ctx, t, nodes.Get, nodes.Update, name, func(n *corev1.Node) {
+		n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: "quarantine", Effect: corev1.TaintEffectNoSchedule})
+		n.Labels["node-role.kubernetes.io/worker"] = ""
+	})
 	state(nodespec.Marks{
 		Labels: map[string]string{"topology.kubernetes.io/zone": "west"},
 		Taints: []nodespec.Taint{{Key: "dedicated", Value: "db", Effect: "NoSchedule"}, {Key: "quarantine", Effect: "NoSchedule"}},
@@ -111,7 +107,7 @@ func nodeMarks(ctx context.Context, t *testing.T, m machine, admin kubernetes.In
 		_, zone := n.Labels["topology.kubernetes.io/zone"]
 		return !has(n, "dedicated=db:NoSchedule") && !zone && n.Annotations[nodemarks.WantedAnnotation] == ""
 	})
-	have, err = admin.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
+	have, err := admin.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"regexp"
 	"runtime"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -57,10 +58,44 @@ func Isolate(t *testing.T) bool {
 		t.Fatalf("cannot make namespaces: %v; run as root, or set %s=1 to go without these tests", err, without)
 	}
 	if err != nil {
-		t.Fatalf("in its own namespaces: %v\n%s", err, out)
+		t.Fatalf("in its own namespaces: %v\n%sall of it:\n%s", err, failures(string(out)), out)
 	}
 	t.Logf("%s", out)
 	return false
+}
+
+// failureLines is how many lines of each test that failed are repeated at most.
+const failureLines = 15
+
+// failures is what the tests that failed printed last, each after its name, from the output of a test binary with -test.v. A long output is cut
+// by who keeps it, and this goes before it.
+func failures(out string) string {
+	var failed []string
+	printed := map[string][]string{}
+	current := ""
+	for line := range strings.SplitSeq(out, "\n") {
+		text := strings.TrimLeft(line, " ")
+		word, rest, _ := strings.Cut(strings.TrimPrefix(strings.TrimPrefix(text, "=== "), "--- "), " ")
+		name, _, _ := strings.Cut(strings.TrimLeft(rest, " "), " ")
+		switch {
+		case strings.HasPrefix(text, "=== "):
+			current = name
+		case strings.HasPrefix(text, "--- "):
+			if current = ""; word == "FAIL:" {
+				failed = append(failed, name)
+			}
+		default:
+			printed[current] = append(printed[current], line)
+		}
+	}
+	var b strings.Builder
+	for _, name := range failed {
+		b.WriteString(name + ":\n")
+		for _, line := range printed[name][max(0, len(printed[name])-failureLines):] {
+			b.WriteString(line + "\n")
+		}
+	}
+	return b.String()
 }
 
 // Veth makes a pair of links that are each other's other end.
