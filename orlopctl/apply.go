@@ -30,12 +30,20 @@ func (t *tool) validateCommand() *cobra.Command {
 	var file string
 	c := &cobra.Command{
 		Use: "validate -f FILE", Short: "Check a configuration without a machine", Args: cobra.NoArgs,
+		Long: "Check a configuration without a machine. With -o json or yaml what is wrong comes in one document, each problem with its line and field;\n" +
+			"the exit status is 2 then as well.",
 		RunE: func(*cobra.Command, []string) error {
 			text, err := t.readFile(file)
 			if err != nil {
 				return err
 			}
 			parsed, problems := config.Parse(file, text)
+			if !t.human() {
+				if err := t.printPlain(judge(file, parsed, problems, time.Now())); err != nil {
+					return err
+				}
+				return problems.Err()
+			}
 			if err := problems.Err(); err != nil {
 				return err
 			}
@@ -57,6 +65,48 @@ func describe(file string, c *config.Config) string {
 		text += fmt.Sprintf(", cluster %s at %s", c.Cluster.Metadata.Name, c.Cluster.Spec.Endpoint)
 	}
 	return text
+}
+
+// judgement is what `validate` says of a file to programs.
+type judgement struct {
+	File     string   `json:"file"`
+	Valid    bool     `json:"valid"`
+	Machine  string   `json:"machine,omitempty"`
+	Role     string   `json:"role,omitempty"`
+	Cluster  string   `json:"cluster,omitempty"`
+	Endpoint string   `json:"endpoint,omitempty"`
+	Problems []remark `json:"problems"`
+	Warnings []remark `json:"warnings"` // they make no file invalid
+}
+
+// remark is a config.Problem for programs.
+type remark struct {
+	Line     int    `json:"line,omitempty"`   // from 1
+	Column   int    `json:"column,omitempty"` // from 1, in characters
+	Field    string `json:"field,omitempty"`
+	Reason   string `json:"reason"`
+	Expected string `json:"expected,omitempty"`
+	Nearest  string `json:"nearest,omitempty"`
+	Hint     string `json:"hint,omitempty"`
+}
+
+func judge(file string, c *config.Config, problems config.Problems, now time.Time) judgement {
+	remarks := func(all config.Problems) []remark {
+		out := []remark{}
+		for _, p := range all {
+			out = append(out, remark{p.Line, p.Column, p.Field, p.Reason, p.Expected, p.Nearest, p.Hint})
+		}
+		return out
+	}
+	j := judgement{File: file, Valid: len(problems) == 0, Problems: remarks(problems), Warnings: []remark{}}
+	if !j.Valid {
+		return j
+	}
+	j.Machine, j.Role, j.Warnings = c.Machine.Metadata.Name, string(c.Machine.Spec.Role), remarks(c.CheckTime(now))
+	if c.Cluster != nil {
+		j.Cluster, j.Endpoint = c.Cluster.Metadata.Name, c.Cluster.Spec.Endpoint.String()
+	}
+	return j
 }
 
 // readFile reads a file or, for "-", the standard input.
