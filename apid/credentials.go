@@ -170,6 +170,14 @@ func (t *trusted) role(chain []*x509.Certificate) (api.Role, error) {
 	return roleOf(chain[0], most), nil
 }
 
+// isMachine tells whether a chain that was verified is of a machine of the cluster, and gives it nothing more.
+func (s *store) isMachine(chain []*x509.Certificate) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	role, err := s.current.role(chain)
+	return err == nil && role == api.Role_ROLE_MACHINE
+}
+
 func (s *store) endUntrustedLocked() {
 	for call := range s.calls {
 		if _, err := s.current.role(call.chain); err != nil {

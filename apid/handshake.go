@@ -27,12 +27,14 @@ type door struct {
 	log   *slog.Logger
 	lines *rate.Limiter // a stranger must not be able to fill the log
 	judge api.DoorClient
+	store *store
 	turns chan struct{} // holds one for each handshake that is being computed
 }
 
-func newDoor(config *tls.Config, log *slog.Logger, judge api.DoorClient) *door {
+func newDoor(store *store, log *slog.Logger, judge api.DoorClient) *door {
 	return &door{
-		TransportCredentials: credentials.NewTLS(config),
+		TransportCredentials: credentials.NewTLS(store.tlsConfig()),
+		store:                store,
 		log:                  log,
 		lines:                rate.NewLimiter(rate.Every(time.Second), 10),
 		judge:                judge,
@@ -54,7 +56,11 @@ func (d *door) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, er
 		}
 	}
 	if limited, ok := raw.(*limitedConn); ok && err == nil {
-		err = limited.prove()
+		kind := callerKind
+		if info, ok := info.(credentials.TLSInfo); ok && d.store.isMachine(info.State.VerifiedChains[0]) {
+			kind = machineKind
+		}
+		err = limited.prove(kind)
 	}
 	kept.closes.Store(true)
 	if err != nil {

@@ -21,7 +21,8 @@ const (
 	maxCallsOperator = 128              // … and by an operator's, who may call many machines through this one
 	maxHeader        = 16 << 10         // bytes of a call's headers
 	maxPerAddress    = 32               // connections at once from one address
-	maxConnections   = 256              // connections at once in all, of those who have shown a certificate
+	maxConnections   = 256              // connections at once in all, of those who have shown a certificate and are no machines of the cluster
+	maxMachines      = 1024             // connections at once in all, of machines of the cluster: each keeps one with each control-plane machine (machined/learn.go)
 	maxUnproved      = 128              // connections at once in all, of those who have not yet; the oldest makes room for the next
 	maxHandshake     = 32 << 10         // bytes that a client may send until it has
 	handshakeTimeout = 10 * time.Second // from the first byte to the end of TLS and HTTP/2 set-up
@@ -45,17 +46,24 @@ const (
 // some addresses that only connect, and say nothing, take no place from those who do, and of their own each only until others want it.
 type limitListener struct {
 	net.Listener
-	perAddress, total int
-	unproved          int        // how many may be without a certificate
-	every             rate.Limit // connections a second from one address
-	burst             int
+	perAddress int
+	total      [2]int     // by kind
+	unproved   int        // how many may be without a certificate
+	every      rate.Limit // connections a second from one address
+	burst      int
 
 	mu        sync.Mutex
 	addresses map[netip.Addr]*address
-	sum       int            // connections with a certificate
+	sum       [2]int         // connections with a certificate, by kind
 	waiting   []*limitedConn // those without, the oldest first
 	swept     time.Time      // when addresses were last looked through for those that can be forgotten
 }
+
+// The kinds of those who have shown a certificate. They take no places from each other: however many machines a cluster has, its operators get in.
+const (
+	callerKind = iota
+	machineKind
+)
 
 // address is one that has a connection, or had one not long ago.
 type address struct {
@@ -63,7 +71,7 @@ type address struct {
 	pace *rate.Limiter
 }
 
-func newLimitListener(l net.Listener, perAddress, total, unproved int, every rate.Limit, burst int) *limitListener {
+func newLimitListener(l net.Listener, perAddress int, total [2]int, unproved int, every rate.Limit, burst int) *limitListener {
 	return &limitListener{Listener: l, perAddress: perAddress, total: total, unproved: unproved, every: every, burst: burst, addresses: map[netip.Addr]*address{}}
 }
 
@@ -110,18 +118,19 @@ func (l *limitListener) take(c *limitedConn, now time.Time) (taken bool, oldest 
 }
 
 // prove counts a connection among those that have shown a certificate. It fails if there are too many.
-func (l *limitListener) prove(c *limitedConn) error {
+func (l *limitListener) prove(c *limitedConn, kind int) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	at := slices.Index(l.waiting, c)
 	if at < 0 {
 		return net.ErrClosed // to make room
 	}
-	if l.sum >= l.total {
-		return fmt.Errorf("%d connections are open; no more are taken", l.sum)
+	if l.sum[kind] >= l.total[kind] {
+		return fmt.Errorf("%d connections are open; no more are taken", l.sum[kind])
 	}
 	l.waiting = slices.Delete(l.waiting, at, at+1)
-	l.sum++
+	l.sum[kind]++
+	c.kind = kind
 	return nil
 }
 
@@ -131,7 +140,7 @@ func (l *limitListener) give(c *limitedConn) {
 	if at := slices.Index(l.waiting, c); at >= 0 {
 		l.waiting = slices.Delete(l.waiting, at, at+1)
 	} else {
-		l.sum--
+		l.sum[c.kind]--
 	}
 	l.addresses[c.addr].open--
 }
@@ -169,13 +178,14 @@ type limitedConn struct {
 	list    *limitListener
 	addr    netip.Addr
 	release func()
+	kind    int  // once it is counted by it
 	left    int  // bytes that may still come before it is proved
 	proved  bool // set by the goroutine that reads, before others do
 }
 
 // prove says that the client has shown a certificate. It fails if there are too many connections.
-func (c *limitedConn) prove() error {
-	err := c.list.prove(c)
+func (c *limitedConn) prove(kind int) error {
+	err := c.list.prove(c, kind)
 	c.proved = err == nil
 	return err
 }

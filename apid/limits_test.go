@@ -5,13 +5,14 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 )
 
 func TestConnectionLimits(t *testing.T) {
-	l := newLimitListener(nil, 2, 3, 8, 1, 4)
+	l := newLimitListener(nil, 2, [2]int{3, 1}, 8, 1, 4)
 	now := time.Now()
 	one, two, three := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2"), netip.MustParseAddr("192.0.2.3")
 	var all []*limitedConn
@@ -28,25 +29,37 @@ func TestConnectionLimits(t *testing.T) {
 		if taken {
 			all = append(all, conn)
 		}
-		if err := conn.prove(); taken && (err == nil) != c.proved {
+		if err := conn.prove(callerKind); taken && (err == nil) != c.proved {
 			t.Errorf("step %d: %v", i, err)
 		}
 	}
+	// Machines of the cluster have places of their own.
+	if err := all[4].prove(machineKind); err != nil {
+		t.Errorf("callers have taken a machine's place: %v", err)
+	}
+	machine := &limitedConn{list: l, addr: netip.MustParseAddr("192.0.2.4")}
+	l.take(machine, now)
+	if err := machine.prove(machineKind); err == nil {
+		t.Error("more machines than there are places")
+	}
+	l.give(machine)
+	l.give(all[4])
+	all = slices.Delete(all, 4, 5)
 	l.give(all[0])
-	if err := all[4].prove(); err != nil {
+	if err := all[3].prove(callerKind); err != nil {
 		t.Errorf("a place that was given back is not taken: %v", err)
 	}
 	for _, c := range all[1:] {
 		l.give(c)
 	}
-	if l.sum != 0 || len(l.waiting) != 0 {
-		t.Errorf("%d and %d are counted, and all have gone", l.sum, len(l.waiting))
+	if l.sum != [2]int{} || len(l.waiting) != 0 {
+		t.Errorf("%v and %d are counted, and all have gone", l.sum, len(l.waiting))
 	}
 }
 
 // TestSilentMakeRoom: those who connect and show no certificate take no place from those who do; the oldest goes when one more comes.
 func TestSilentMakeRoom(t *testing.T) {
-	l := newLimitListener(nil, 8, 2, 3, 1, 8)
+	l := newLimitListener(nil, 8, [2]int{2, 2}, 3, 1, 8)
 	now, addr := time.Now(), netip.MustParseAddr("192.0.2.1")
 	come := func() (conn, oldest *limitedConn) {
 		conn = &limitedConn{list: l, addr: addr}
@@ -57,7 +70,7 @@ func TestSilentMakeRoom(t *testing.T) {
 		return conn, oldest
 	}
 	proved, _ := come()
-	if err := proved.prove(); err != nil {
+	if err := proved.prove(callerKind); err != nil {
 		t.Fatal(err)
 	}
 	first, _ := come()
@@ -68,7 +81,7 @@ func TestSilentMakeRoom(t *testing.T) {
 		t.Errorf("%v made room, not the oldest", oldest)
 	}
 	l.give(first)
-	if err := first.prove(); !errors.Is(err, net.ErrClosed) {
+	if err := first.prove(callerKind); !errors.Is(err, net.ErrClosed) {
 		t.Errorf("one that made room: %v", err)
 	}
 }
@@ -81,7 +94,7 @@ func TestHandshakeIsShort(t *testing.T) {
 		defer there.Close()
 		_, _ = there.Write(make([]byte, maxHandshake+1)) // it ends when here is closed
 	}()
-	conn := &limitedConn{Conn: here, list: newLimitListener(nil, 8, 8, 8, 1, 8), left: maxHandshake}
+	conn := &limitedConn{Conn: here, list: newLimitListener(nil, 8, [2]int{8, 8}, 8, 1, 8), left: maxHandshake}
 	n, err := io.Copy(io.Discard, conn)
 	if n != maxHandshake || !errors.Is(err, errTooLong) {
 		t.Errorf("%d bytes, %v", n, err)
@@ -122,7 +135,7 @@ func TestCallsOfOne(t *testing.T) {
 // TestConnectionPace: an address that comes too often is refused until time has passed, another one is not, and who has gone is
 // forgotten.
 func TestConnectionPace(t *testing.T) {
-	l := newLimitListener(nil, 2, 3, 8, 1, 4)
+	l := newLimitListener(nil, 2, [2]int{3, 1}, 8, 1, 4)
 	now := time.Now()
 	one, two := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
 	comes := func(addr netip.Addr, after time.Duration) bool {

@@ -60,7 +60,7 @@ func Serve(ctx context.Context, o Options) error {
 		<-ctx.Done()
 		stopServer(server)
 	}()
-	limited := newLimitListener(o.Listener, maxPerAddress, maxConnections, maxUnproved, NewPerAddress, NewAtOnce)
+	limited := newLimitListener(o.Listener, maxPerAddress, [2]int{callerKind: maxConnections, machineKind: maxMachines}, maxUnproved, NewPerAddress, NewAtOnce)
 	if err := server.Serve(limited); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
 		return fmt.Errorf("apid: cannot serve on %s: %w", o.Listener.Addr(), err)
 	}
@@ -87,7 +87,7 @@ func newServer(store *store, log *slog.Logger, backend, lookers grpc.ClientConnI
 	judge := api.NewDoorClient(backend)
 	g := &gate{roles: newRoleTable(), store: store, log: log, judge: judge, callers: callers{now: map[string]int{}}}
 	server := grpc.NewServer(
-		grpc.Creds(newDoor(store.tlsConfig(), log, judge)),
+		grpc.Creds(newDoor(store, log, judge)),
 		grpc.ForceServerCodecV2(newCodec()),
 		grpc.UnaryInterceptor(g.unary), grpc.StreamInterceptor(g.stream),
 		grpc.UnknownServiceHandler((&proxy{backend: backend, lookers: lookers}).handle),

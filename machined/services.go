@@ -37,12 +37,12 @@ func door() supervise.Service {
 	return supervise.Service{
 		Name:         serviceApid,
 		Args:         []string{"/usr/bin/apid"},
-		Env:          []string{"GOMEMLIMIT=40MiB", "GOGC=50", "GOMAXPROCS=4"}, // or Go would want more threads than PidsMax on large machines
+		Env:          []string{"GOMEMLIMIT=112MiB", "GOGC=50", "GOMAXPROCS=4"}, // or Go would want more threads than PidsMax on large machines
 		UID:          paths.UserApid,
 		GID:          paths.UserApid,
 		NoNewPrivs:   true,
 		Cgroup:       group + serviceApid,
-		Limits:       cgroup.Limits{MemoryMax: 96 * mib, MemoryMin: 16 * mib, CPUWeight: 200, PidsMax: 64},
+		Limits:       cgroup.Limits{MemoryMax: 160 * mib, MemoryMin: 16 * mib, CPUWeight: 200, PidsMax: 64},
 		OOMScoreAdj:  -998,
 		Profile:      profileSocket(serviceApid),
 		Ready:        supervise.Probe{Notify: true},
