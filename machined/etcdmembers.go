@@ -36,12 +36,13 @@ func (a etcdAPI) Remove(ctx context.Context, r *api.EtcdRemoveRequest) (*api.Etc
 	if r.Member == "" {
 		return nil, status.Error(codes.InvalidArgument, "etcd: no member is named; `orlopctl etcd members` lists them")
 	}
-	removed, err := ask[nodespec.EtcdMember](ctx, a.m, paths.UserAPI, "remove-member", r.Member)
+	// Without the caller: what follows it cannot be asked for again, because there is no such member then.
+	removed, err := ask[nodespec.EtcdMember](a.m.working, a.m, paths.UserAPI, "remove-member", r.Member)
 	if err != nil {
 		return nil, status.Error(codes.FailedPrecondition, err.Error())
 	}
 	a.m.events.add("etcd", "op", fmt.Sprintf("the member %s (%s) was removed by %s", removed.Name, removed.ID, caller(ctx)))
-	return &api.EtcdRemoveResponse{Removed: toMember(removed), Node: a.m.forgetMember(context.WithoutCancel(ctx), removed)}, nil
+	return &api.EtcdRemoveResponse{Removed: toMember(removed), Node: a.m.forgetMember(a.m.working, removed)}, nil
 }
 
 // forgetMember deletes the Node of a control-plane machine whose member was removed, with its pods, or says why it is still there. A machine
@@ -74,7 +75,7 @@ func (m *machine) forgetMember(ctx context.Context, removed nodespec.EtcdMember)
 }
 
 func (a etcdAPI) Recover(ctx context.Context, _ *api.EtcdRecoverRequest) (*api.EtcdRecoverResponse, error) {
-	done, err := changeMembership[nodespec.EtcdRecovered](ctx, a.m, "recover-data", nodespec.AloneFile)
+	done, err := changeMembership[nodespec.EtcdRecovered](a.m, "recover-data", nodespec.AloneFile)
 	if err != nil {
 		return nil, err
 	}
@@ -91,7 +92,7 @@ func (a etcdAPI) Recover(ctx context.Context, _ *api.EtcdRecoverRequest) (*api.E
 }
 
 func (a etcdAPI) Rejoin(ctx context.Context, _ *api.EtcdRejoinRequest) (*api.EtcdRejoinResponse, error) {
-	if _, err := changeMembership[struct{}](ctx, a.m, "rejoin-data", nodespec.RejoinFile); err != nil {
+	if _, err := changeMembership[struct{}](a.m, "rejoin-data", nodespec.RejoinFile); err != nil {
 		return nil, err
 	}
 	a.m.events.add("etcd", "op", "this machine's data were dropped and it is a member again, asked by "+caller(ctx))
@@ -113,7 +114,7 @@ func (m *machine) leaveMembers(by string) error {
 
 // changeMembership has something written down that etcd does when it starts next, starts it, and returns when that is done and etcd
 // serves. It goes on without the caller.
-func changeMembership[Answer any](ctx context.Context, m *machine, command, mark string) (answer Answer, err error) {
+func changeMembership[Answer any](m *machine, command, mark string) (answer Answer, err error) {
 	if err := m.noData(); err != nil {
 		return answer, err
 	}
@@ -121,7 +122,7 @@ func changeMembership[Answer any](ctx context.Context, m *machine, command, mark
 		return answer, errMoving
 	}
 	defer m.moving.Unlock()
-	if answer, err = ask[Answer](ctx, m, paths.UserAPI, command, nil); err != nil {
+	if answer, err = ask[Answer](m.working, m, paths.UserAPI, command, nil); err != nil {
 		return answer, status.Error(codes.FailedPrecondition, err.Error())
 	}
 	return answer, m.startAnew(mark)

@@ -7,9 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -298,10 +300,31 @@ func (k keeper) recover(ctx context.Context) (r nodespec.EtcdRecovered, err erro
 	for _, m := range slices.Delete(all, own, own+1) {
 		r.Dropped, r.IDs = append(r.Dropped, cmp.Or(m.Name, m.ID)), append(r.IDs, m.ID)
 	}
-	if err := durable.WriteFile(k.at(nodespec.AloneFile), nil, 0o600); err != nil {
+	if err := k.order(nodespec.AloneFile); err != nil {
 		return r, fmt.Errorf("etcd: cannot write down that it goes on alone: %w", err)
 	}
 	return r, nil
+}
+
+// order writes down what etcd is to do when it starts next. It holds until the machine itself starts anew: what somebody wanted then was for the
+// machines that were on then, and if the power went first, nobody may remember it when all of them are back.
+func (k keeper) order(name string) error {
+	return durable.WriteFile(k.at(name), []byte(bootID()), 0o600)
+}
+
+// stale tells whether an order is from before the machine's start.
+func (k keeper) stale(name string) bool {
+	of, err := os.ReadFile(k.at(name))
+	return err == nil && string(of) != bootID()
+}
+
+// bootID names the time since the machine was switched on (random(4)).
+func bootID() string {
+	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return "unknown" // there is no Linux without it
+	}
+	return strings.TrimSpace(string(id))
 }
 
 // errNoVote is why the data of a machine are not those to go on with.
@@ -352,8 +375,8 @@ func (k keeper) stored() (all []nodespec.EtcdMember, err error) {
 // asker asks the other control-plane machines that the configuration names.
 func (k keeper) asker() newcomer { return newcomer{k.spec, k.dirs, func(string) {}} }
 
-// goesAlone tells whether etcd starts as the only member, because somebody has asked for it. If the others have a quorum by now, that was
-// long ago: they would stop. Nor does it with data that give this machine no vote, which the database alone tells: a new member's etcd that has not
+// goesAlone tells whether etcd starts as the only member, because somebody has asked for it. If the others have a quorum by now, or will have one
+// with this machine, that was long ago: they would stop, and what they have acknowledged would be lost. Nor does it with data that give this machine no vote, which the database alone tells: a new member's etcd that has not
 // heard from the others yet says that it has one.
 func (k keeper) goesAlone(ctx context.Context) (bool, error) {
 	if !exists(k.at(nodespec.AloneFile)) {
@@ -363,6 +386,8 @@ func (k keeper) goesAlone(ctx context.Context) (bool, error) {
 	all, err := k.stored()
 	own := k.own(all)
 	switch {
+	case k.stale(nodespec.AloneFile):
+		err = errors.New("this machine was to go on alone, and was started anew before it did; `orlopctl etcd recover` again if it still is to")
 	case serves:
 		err = fmt.Errorf("this machine was to go on alone, but %v is a member by now, and a quorum answers it", a)
 	case err != nil:
@@ -370,9 +395,25 @@ func (k keeper) goesAlone(ctx context.Context) (bool, error) {
 	case own < 0 || all[own].Learner:
 		err = fmt.Errorf("this machine was to go on alone, and does not: %w", errNoVote)
 	default:
-		return true, nil
+		if err = k.willMeet(ctx, all, own); err == nil {
+			return true, nil
+		}
 	}
 	return false, errors.Join(err, k.goneAlone())
+}
+
+// willMeet is an error if enough of the other members run to be a quorum with this one, whose etcd does not run yet.
+func (k keeper) willMeet(ctx context.Context, all []nodespec.EtcdMember, own int) error {
+	asked := askEach(slices.Clone(all), func(i int) error {
+		if i == own {
+			return errors.New(waits)
+		}
+		return k.runs(ctx, all[i].PeerURLs)
+	})
+	if voters, _, waiting := votes(asked); len(all) > 1 && waiting >= quorum.Needed(voters) {
+		return fmt.Errorf("this machine was to go on alone, but %d of %d members run by now, this one among them, and will be a quorum; if one of them never does, switch it off, and `orlopctl etcd recover` again", waiting, voters)
+	}
+	return nil
 }
 
 // leftBehind is an error if another machine serves data of another cluster, and nobody those of this one's: a member that was left out, and
@@ -432,7 +473,7 @@ func (k keeper) rejoin(ctx context.Context) (struct{}, error) {
 	if _, err := k.throughAnother(ctx, answers, func(*clientv3.Client, nodespec.EtcdMember) error { return nil }); err != nil {
 		return none, fmt.Errorf("etcd: %w", err)
 	}
-	if err := durable.WriteFile(k.at(nodespec.RejoinFile), nil, 0o600); err != nil {
+	if err := k.order(nodespec.RejoinFile); err != nil {
 		return none, fmt.Errorf("etcd: cannot write down that the data are dropped: %w", err)
 	}
 	return none, nil
@@ -442,6 +483,9 @@ func (k keeper) rejoin(ctx context.Context) (struct{}, error) {
 func (k keeper) drop() error {
 	if !exists(k.at(nodespec.RejoinFile)) {
 		return nil
+	}
+	if k.stale(nodespec.RejoinFile) && exists(k.database()) { // nothing was dropped yet: the database is what goes first
+		return k.unmark(nodespec.RejoinFile)
 	}
 	// What is begun anew does not go on alone.
 	if err := k.goneAlone(); err != nil {

@@ -117,6 +117,21 @@ func (p *plane) off() {
 	}
 }
 
+// listens waits until its etcd listens for clients, which comes after it does for members.
+func (p *plane) listens() {
+	p.t.Helper()
+	for end := time.Now().Add(time.Minute); ; <-time.After(50 * time.Millisecond) {
+		conn, err := net.Dial("unix", strings.TrimPrefix(endpoint(p.dirs), "unix://"))
+		if err == nil {
+			conn.Close()
+			return
+		}
+		if time.Now().After(end) {
+			p.t.Fatalf("%s: %v", p.spec.NodeName, err)
+		}
+	}
+}
+
 // wiped is a machine that has lost its disk.
 func (p *plane) wiped() {
 	p.t.Helper()
@@ -354,6 +369,7 @@ func TestRecover(t *testing.T) {
 	c.off()
 	c.on()
 	a.says(c.at() + " is a member of etcd, which has no quorum at present: it knows 3 members, and not enough of them answer since it started")
+	c.listens()
 	began := time.Now()
 	if s := c.keeper().status(context.Background()); s.Problem != "etcd waits for a quorum: 1 of 3 members run, and 2 have to" || len(s.Members) != 3 || s.Members[2].Problem != waits || s.Members[0].Problem == "" {
 		t.Errorf("before there was a quorum: %+v", s)
@@ -514,11 +530,23 @@ func TestRecoverVote(t *testing.T) {
 				t.Errorf("%+v, %v", done, err)
 			}
 			// Etcd that runs may have told something else.
-			if err := os.WriteFile(m.k.at(nodespec.AloneFile), nil, 0o600); err != nil {
+			if err := m.k.order(nodespec.AloneFile); err != nil {
 				t.Fatal(err)
 			}
 			if alone, err := m.k.goesAlone(t.Context()); alone != c.votes || errors.Is(err, errNoVote) == c.votes || exists(m.k.at(nodespec.AloneFile)) != c.votes {
 				t.Errorf("starts alone: %t, %v", alone, err)
+			}
+			// The power went before it was done.
+			for _, name := range []string{nodespec.AloneFile, nodespec.RejoinFile} {
+				if err := os.WriteFile(m.k.at(name), []byte("of another start"), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if alone, err := m.k.goesAlone(t.Context()); alone || err == nil || !strings.Contains(err.Error(), "started anew before it did") || exists(m.k.at(nodespec.AloneFile)) {
+				t.Errorf("starts alone by what was asked before the machine's start: %t, %v", alone, err)
+			}
+			if err := m.k.drop(); err != nil || !exists(m.k.database()) || exists(m.k.at(nodespec.RejoinFile)) {
+				t.Errorf("data are dropped by what was asked before the machine's start: %v", err)
 			}
 		})
 	}
