@@ -76,9 +76,9 @@ func (p Program) Build(out string) error {
 	}
 	c := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-tags", p.Tags, "-ldflags", ldflags+stamped, "-o", abs, p.Package)
 	c.Dir = p.Module
-	// GOFLAGS of the caller must not change the result. The CPU level and C flags neither.
-	c.Env = append(os.Environ(), "CGO_ENABLED="+cgo, "GOFLAGS=-mod=readonly", "GOOS=linux", "GOARCH=amd64", "GOAMD64=v1",
-		"CGO_CFLAGS=-O2", "CGO_CPPFLAGS=", "CGO_LDFLAGS=", "GOEXPERIMENT=", "GOWORK=off")
+	// Nothing that the caller has set must change the result: flags, the CPU level, compilers.
+	c.Env = append(os.Environ(), "CGO_ENABLED="+cgo, "GOFLAGS=-mod=readonly", "GOOS=linux", "GOARCH=amd64", "GOAMD64=v1", "GOFIPS140=off",
+		"CC=gcc", "CXX=g++", "AR=ar", "PKG_CONFIG=pkg-config", "CGO_CFLAGS=-O2", "CGO_CPPFLAGS=", "CGO_LDFLAGS=", "GOEXPERIMENT=", "GOWORK=off")
 	if msg, err := c.CombinedOutput(); err != nil {
 		return fmt.Errorf("%s: cannot build: %w\n%s", p.Name, err, strings.TrimSpace(string(msg)))
 	}
