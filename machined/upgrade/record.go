@@ -68,7 +68,7 @@ func (s Store) KeptLog() []string {
 	if err != nil || len(text) == 0 {
 		return nil
 	}
-	return strings.Split(string(text), "\n")
+	return strings.Split(strings.ToValidUTF8(string(text), "\uFFFD"), "\n") // a version of before may have kept other bytes
 }
 
 // DropLog forgets it.

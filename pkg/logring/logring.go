@@ -7,6 +7,7 @@ package logring
 import (
 	"bytes"
 	"context"
+	"strings"
 	"sync"
 	"time"
 )
@@ -84,7 +85,8 @@ func (r *Ring) Flush() {
 
 // add turns the partial text into a line and drops the oldest while there is too much. The lock is held.
 func (r *Ring) add() {
-	text := string(bytes.TrimSuffix(r.partial, []byte("\r")))
+	// What is no UTF-8, or was cut within a character, has no place in the messages that carry lines (proto3, string).
+	text := strings.ToValidUTF8(string(bytes.TrimSuffix(r.partial, []byte("\r"))), "\uFFFD")
 	r.partial = r.partial[:0]
 	r.lines = append(r.lines, Line{Seq: r.next, Time: time.Now(), Text: text})
 	r.next++

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"unicode/utf8"
 )
 
 func texts(lines []Line) string {
@@ -72,6 +73,16 @@ func TestLongLineIsSplit(t *testing.T) {
 	lines := r.Tail(0)
 	if len(lines) != 3 || len(lines[0].Text) != MaxLine || lines[1].Text != "y" || lines[2].Text != "z" {
 		t.Fatalf("%d lines, the last %q", len(lines), lines[len(lines)-1].Text)
+	}
+}
+
+// TestOtherBytes: what no message could carry as a text is replaced, also where a line is cut within a character.
+func TestOtherBytes(t *testing.T) {
+	r := New(10, 1<<20)
+	write(t, r, "a\xffb\n"+strings.Repeat("x", MaxLine-1)+"é\n")
+	lines := r.Tail(0)
+	if len(lines) != 3 || lines[0].Text != "a\uFFFDb" || !utf8.ValidString(lines[1].Text) || !utf8.ValidString(lines[2].Text) {
+		t.Errorf("%d lines: %s", len(lines), texts(lines))
 	}
 }
 
