@@ -220,6 +220,9 @@ func (u *unpacking) archive(name string, in io.Reader) error {
 		if !counts(clean) {
 			continue
 		}
+		if h.Size > u.left { // of a sparse file, which is longer than what stands in the archive
+			return fmt.Errorf("%s: %w", printed(clean), u.reason(errLarge))
+		}
 		if err := u.file(clean, r); err != nil {
 			return err
 		}

@@ -144,6 +144,7 @@ func TestHostile(t *testing.T) {
 		"a bomb":                {[]layer{{"", zipped(t, bytes.Repeat([]byte("\n"), 64<<20))}}, "more than 65536 bytes"},
 		"a bomb that is a tar":  {[]layer{{"", zipped(t, tarOf(t, entry{"b.yaml", strings.Repeat("#", 8<<20), 0}))}}, "more than 65536 bytes"},
 		"a bomb that is passed": {[]layer{{"", zipped(t, tarOf(t, entry{"b.md", strings.Repeat("#", 8<<20), 0}))}}, "more than 65536 bytes"},
+		"a sparse file":         {[]layer{{"", sparse(t, "b.yaml", 1<<40)}}, "more than 65536 bytes"},
 		"too many files":        {[]layer{{"", tarOf(t, many...)}}, "more than 4096 files"},
 		"half a tar":            {[]layer{{"", tarOf(t, entry{"b.yaml", strings.Repeat("#", 600), 0})[:600]}}, "is cut off"},
 		"half a gzip":           {[]layer{{"", zipped(t, []byte(big))[:30]}}, "is cut off"},
@@ -163,6 +164,30 @@ func TestHostile(t *testing.T) {
 	if _, err := Texts([]Layer{{}}, func(Layer) ([]byte, error) { return nil, gone }); !errors.Is(err, gone) {
 		t.Errorf("a layer that cannot be read: %v", err)
 	}
+}
+
+// sparse is a tar with one file that is a hole of that size (GNU tar's format 1.0 of sparse files, by records of pax(1)).
+func sparse(t *testing.T, name string, size int64) []byte {
+	t.Helper()
+	const block = 512
+	holes := make([]byte, block)
+	copy(holes, "0\n") // no piece of it is there
+	var buf bytes.Buffer
+	w := tar.NewWriter(&buf)
+	// The writer refuses these records, so that they have other names of the same length until it has written them.
+	err := w.WriteHeader(&tar.Header{Name: "x", Size: block, Mode: 0o644, Format: tar.FormatPAX, PAXRecords: map[string]string{
+		"XNU.sparse.major": "1", "XNU.sparse.minor": "0", "XNU.sparse.name": name, "XNU.sparse.realsize": fmt.Sprint(size),
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.Write(holes); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return bytes.ReplaceAll(buf.Bytes(), []byte("XNU.sparse"), []byte("GNU.sparse"))
 }
 
 // manifest is one with these layers.
