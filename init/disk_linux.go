@@ -109,6 +109,23 @@ func lookForRoot(want uuid.UUID) (choice, []blockDevice, error) {
 	return root, devices, err
 }
 
+// loadPending gives the devices that have come, and of which nobody has heard yet, their drivers.
+func (s eventSocket) loadPending(drivers *kmod.Index) {
+	ctx, cancel := context.WithTimeout(context.Background(), 0)
+	defer cancel()
+	batch, _, err := s.next(ctx)
+	if err != nil && !errors.Is(err, context.DeadlineExceeded) {
+		say(warning, "%v", err)
+	}
+	var aliases []string
+	for _, e := range batch {
+		if e.modalias != "" {
+			aliases = append(aliases, e.modalias)
+		}
+	}
+	loadDrivers(drivers, aliases)
+}
+
 // nextBlock waits until a disk or partition has come or gone. Devices that come meanwhile get their drivers. lost is
 // true when events were lost, so that all devices have to be looked at again.
 func (s eventSocket) nextBlock(ctx context.Context, drivers *kmod.Index) (lost bool, err error) {

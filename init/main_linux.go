@@ -90,7 +90,8 @@ func boot() error {
 		return err
 	}
 	if dog == nil {
-		dog = armWatchdog() // its driver may have come with the others
+		events.loadPending(drivers) // a watchdog may be a device that another driver has made just now (i2c-i801 makes iTCO_wdt)
+		dog = armWatchdog()         // its driver may have come with the others
 	}
 	times.lap("disk")
 	device, err := verity.Open(root.device, params, "root")

@@ -164,6 +164,9 @@ func (a machineAPI) Reset(ctx context.Context, r *api.ResetRequest) (*api.PowerR
 	if a.m.medium != "" {
 		return nil, status.Error(codes.FailedPrecondition, "reset refused: "+notInstalled)
 	}
+	if err := a.m.goingDown(); err != nil {
+		return nil, err
+	}
 	down := powerRequest{to: power.Reboot, why: "reset by " + caller(ctx)}
 	switch r.Wipe {
 	case api.ResetRequest_WIPE_UNSPECIFIED, api.ResetRequest_WIPE_STATE:
@@ -180,6 +183,7 @@ func (a machineAPI) Reset(ctx context.Context, r *api.ResetRequest) (*api.PowerR
 	}
 	if slices.Contains(down.wipe, layout.Data) {
 		if err := a.m.leaveMembers(caller(ctx)); err != nil {
+			a.m.stay()
 			return nil, status.Errorf(codes.FailedPrecondition, "reset refused: %v", err)
 		}
 	}

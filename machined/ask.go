@@ -23,6 +23,21 @@ func ask[A any](ctx context.Context, m *machine, uid uint32, command string, que
 	return answer, nil
 }
 
+// atOnce is how many questions of those who only look have a process at the same time: each is a large program, and whoever may look may ask
+// as often as he likes.
+const atOnce = 2
+
+// askInTurn is ask for what anybody may ask who may look: at most atOnce at a time, the others wait.
+func askInTurn[A any](ctx context.Context, m *machine, command string, question any) (answer A, err error) {
+	select {
+	case m.askers <- struct{}{}:
+		defer func() { <-m.askers }()
+	case <-ctx.Done():
+		return answer, fmt.Errorf("%s: others ask at the same time, and the time was up before it was its turn: %w", command, context.Cause(ctx))
+	}
+	return ask[A](ctx, m, paths.UserAPI, command, question)
+}
+
 // orchestrator runs one of the orchestrator's commands to its end and returns what it wrote to standard output, even when it fails:
 // Kubernetes' libraries log to standard error, which is only part of the error.
 func (m *machine) orchestrator(ctx context.Context, uid uint32, command string, question any, files ...*os.File) ([]byte, error) {

@@ -191,6 +191,20 @@ func target(request, answer any) string {
 		}
 	case *api.RelayData:
 		what = "machine " + r.Target
+	case *api.InviteRequest:
+		what = "machine " + r.Name
+	case *api.ApproveRequest:
+		what = "machine " + r.Name + ", key " + r.Fingerprint
+	case *api.DenyRequest:
+		what = "machine " + r.Name + ", key " + r.Fingerprint
+	case *api.RemoveMemberRequest:
+		what = "machine " + r.Name
+	case *api.EtcdRemoveRequest:
+		what = "member " + r.Member
+	case *api.KubeconfigRequest:
+		if ttl := r.Ttl.AsDuration(); ttl > 0 {
+			what = "for " + ttl.String()
+		}
 	}
 	if issued, ok := answer.(*api.IssueResponse); ok && issued != nil {
 		if cert, err := x509.ParseCertificate(issued.Certificate); err == nil {

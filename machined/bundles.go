@@ -151,6 +151,7 @@ func (m *machine) enterVersion(i upgrade.Installer) error {
 		err = m.happened(m.working, slot.EntryWritten{})
 	}
 	if err != nil {
+		m.stay()
 		return errors.Join(err, m.esp.Forget(m.release.Version))
 	}
 	return nil

@@ -22,14 +22,25 @@ func (m *machine) drains() bool {
 	return now.config != nil && now.config.Cluster != nil && now.config.Machine.Spec.Upgrade.Drain.Policy != config.DrainNone
 }
 
-// leave drains the node for what an operator asked for, if the configuration wants it. It goes on when the operator is gone.
+// leave drains the node for what an operator asked for, if the configuration wants it. It goes on when the operator is gone. A machine that was taken
+// out has no pods that others would take, and nobody to ask.
 func (m *machine) leave() error {
-	if !m.drains() {
+	if now, _ := m.membership.Get(); !m.drains() || now.Removed {
 		return nil
 	}
 	m.begin("move the pods away", 0)
 	defer m.begin("", 0)
 	return m.drain(m.working)
+}
+
+// stay has the node take pods again, because what they left for did not happen.
+func (m *machine) stay() {
+	if now, _ := m.membership.Get(); !m.drains() || now.Removed {
+		return
+	}
+	if _, err := m.drainNode(m.working, nodespec.DrainOrder{Timeout: drainRest, Undo: true}); err != nil {
+		m.events.add("upgrade", "failure", "the node takes no pods: "+err.Error()+"; `kubectl uncordon` has it take some again")
+	}
 }
 
 // drain moves the pods away. It fails only if the policy is to respect what does not let them go.

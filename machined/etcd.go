@@ -197,7 +197,7 @@ func (a etcdAPI) List(ctx context.Context, _ *api.EtcdListRequest) (*api.EtcdLis
 	}
 	want, _ := a.m.wantedSnapshots()
 	place := snapshotTarget(want).Place
-	kept, err := ask[[]nodespec.EtcdKept](ctx, a.m, paths.UserAPI, "kept-snapshots", place)
+	kept, err := askInTurn[[]nodespec.EtcdKept](ctx, a.m, "kept-snapshots", place)
 	if err != nil {
 		return nil, status.Error(codes.FailedPrecondition, err.Error())
 	}
@@ -416,7 +416,7 @@ func (a etcdAPI) Status(ctx context.Context, _ *api.EtcdStatusRequest) (*api.Etc
 	if err := a.m.noData(); err != nil {
 		return nil, err
 	}
-	s, err := ask[nodespec.EtcdStatus](ctx, a.m, paths.UserAPI, "data-status", nil)
+	s, err := askInTurn[nodespec.EtcdStatus](ctx, a.m, "data-status", nil)
 	if err != nil {
 		return nil, status.Error(codes.FailedPrecondition, err.Error())
 	}

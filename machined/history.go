@@ -33,8 +33,12 @@ const (
 	maxTrial     = time.Hour
 )
 
-// trialRetry is how long a return that failed rests.
-const trialRetry = 10 * time.Second
+// trialRetry is how long a return that failed rests. After trialRetries of them the machine starts anew, which returns by itself, and looks after a disk
+// that does not take what is written to it.
+const (
+	trialRetry   = 10 * time.Second
+	trialRetries = 6
+)
 
 // tryFor is how long a configuration is tried.
 func tryFor(r *api.ApplyRequest) time.Duration {
@@ -125,6 +129,7 @@ func compared(before, after []byte) []string {
 
 // watchTrial has the configuration before come back when a trial's time is up.
 func (m *machine) watchTrial(ctx context.Context) {
+	failed := 0
 	for w := m.config.Watch(); ; {
 		now, late := w.Take(), (<-chan time.Time)(nil)
 		if !now.trial.IsZero() {
@@ -132,10 +137,16 @@ func (m *machine) watchTrial(ctx context.Context) {
 		}
 		select {
 		case <-late:
-			if err := m.giveUp(now.trial); err != nil {
-				m.say(err.Error())
-				m.config.Update(func(a applied) applied { a.trial = time.Now().Add(trialRetry); return a })
+			err := m.giveUp(now.trial)
+			if err == nil {
+				failed = 0
+				continue
 			}
+			m.say(err.Error())
+			if failed++; failed == trialRetries {
+				_ = m.goDown(powerRequest{to: power.Reboot, why: "to take back a configuration that nobody has confirmed: " + err.Error()})
+			}
+			m.config.Update(func(a applied) applied { a.trial = time.Now().Add(trialRetry); return a })
 		case <-w.Changed():
 		case <-ctx.Done():
 			return

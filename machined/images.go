@@ -15,6 +15,7 @@ import (
 
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"golang.org/x/net/netutil"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -145,6 +146,9 @@ func hasNeighbours(c *config.Config) bool {
 	return c.Cluster != nil && (worker(c) || len(c.Cluster.Spec.ControlPlanes) > 1)
 }
 
+// mirrorConnections is how many connections the mirror has at once, at most; containerd fetches three layers of an image at the same time.
+const mirrorConnections = 64
+
 // ownMirror is the registry on loopback of which the machine's containerd gets what other machines have.
 type ownMirror struct {
 	url   string
@@ -165,7 +169,9 @@ func (m *machine) openMirror() (ownMirror, error) {
 		Handler:           mirror.Handler(&neighbours{m: m, own: m.given, resting: map[netip.Addr]time.Time{}}, m.mirror.token),
 		ReadHeaderTimeout: patience, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10,
 	}
-	go func() { m.events.add("image", "failure", "the mirror has ended: "+server.Serve(listener).Error()) }()
+	// Every pod of the machine's own network can connect, and each connection is a file of this process.
+	limited := netutil.LimitListener(listener, mirrorConnections)
+	go func() { m.events.add("image", "failure", "the mirror has ended: "+server.Serve(limited).Error()) }()
 	return m.mirror, nil
 }
 

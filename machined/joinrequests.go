@@ -56,6 +56,11 @@ func (a doorAPI) Ask(_ context.Context, r *api.AskRequest) (*api.AskResponse, er
 		desk.list = desk.list.Approved(m.Key, nil, time.Time{}) // it was taken back
 	}
 	var answer joinrequest.Answer
+	// One that was let in, and lost its power before it had what it was given, has its ticket again as long as that is good. It asks nobody anew.
+	if member := a.m.book.known().Has(m.Name); member && len(desk.list[m.Key].Ticket) == 0 {
+		desk.Unlock()
+		return &api.AskResponse{Standing: string(joinrequest.Refused), Reason: nameTaken(m.Name).Error()}, nil
+	}
 	desk.list, answer = desk.list.Asked(m, time.Now())
 	desk.Unlock()
 	if !known && answer.Standing == joinrequest.Waits && desk.news.Allow() {
@@ -96,10 +101,15 @@ func (m *machine) applicant(r *api.AskRequest) (joinrequest.Machine, error) {
 		return out, fmt.Errorf("machine %s: cannot join: it is the name of the control plane", r.Name)
 	case other != "":
 		return out, fmt.Errorf("machine %s: cannot join: the address that it calls from, %s, is that of machine %[3]s; a machine asks for itself, and no pod does; if %[3]s is gone, an operator takes it out first (`orlopctl nodes remove %[3]s`)", r.Name, addr, other)
-	case known.Has(r.Name):
-		return out, fmt.Errorf("machine %s: cannot join: there is one of this name in the cluster; an operator takes it out first (`orlopctl nodes remove %s`)", r.Name, r.Name)
+	case known.Has(r.Name) && !known.HasKey(pki.KeyFingerprint(key)):
+		return out, nameTaken(r.Name)
 	}
 	return joinrequest.Machine{Name: r.Name, Address: addr.String(), Key: pki.KeyFingerprint(key), Request: r.Request}, nil
+}
+
+// nameTaken is why a machine cannot join by a name.
+func nameTaken(name string) error {
+	return fmt.Errorf("machine %s: cannot join: there is one of this name in the cluster; an operator takes it out first (`orlopctl nodes remove %s`)", name, name)
 }
 
 // stillOpen tells whether the machine can come, or has come, by the ticket that it was given.
@@ -161,6 +171,9 @@ func (a clusterAPI) Approve(ctx context.Context, r *api.ApproveRequest) (*api.Ap
 	m, err := a.asks(r.Name, r.Fingerprint)
 	if err != nil {
 		return nil, err
+	}
+	if a.m.book.known().HasKey(m.Key) || len(m.Ticket) > 0 && a.m.stillOpen(m) {
+		return &api.ApproveResponse{}, nil // it was let in already: whoever asks again has had no answer
 	}
 	ticket, err := a.Invite(ctx, &api.InviteRequest{Name: m.Name, Request: m.Request, Life: r.Life})
 	if err != nil {

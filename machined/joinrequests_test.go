@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"fmt"
@@ -157,6 +158,29 @@ func TestJoinRequests(t *testing.T) {
 	if _, err := a.Join(from(t, ticket, peer), r); err != nil {
 		t.Fatal(err)
 	}
+	other, err := pki.NewKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	others, err := pki.NewRequest(other)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r := ask("w1", peer, others); r.Standing != string(joinrequest.Refused) || !strings.Contains(r.Reason, "nodes remove w1") {
+		t.Errorf("%v", r)
+	}
+	// But it itself, if the power went before it had what it was given: by the same ticket. Who approves it again has had no answer.
+	if r := ask("w1", peer, request); r.Standing != string(joinrequest.Approved) || !bytes.Equal(r.Certificate, ticket.Raw) {
+		t.Errorf("%v", r)
+	}
+	if _, err := a.Join(from(t, ticket, peer), r); err != nil {
+		t.Error(err)
+	}
+	if _, err := a.Approve(admin, &api.ApproveRequest{Name: "w1", Fingerprint: print}); err != nil {
+		t.Error(err)
+	}
+	// Where the ticket is not known any more, an operator takes it out.
+	a.m.asking = newApplicants()
 	if r := ask("w1", peer, request); r.Standing != string(joinrequest.Refused) || !strings.Contains(r.Reason, "nodes remove w1") {
 		t.Errorf("%v", r)
 	}

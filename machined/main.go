@@ -120,6 +120,7 @@ type machine struct {
 	reads     chan struct{} // holds one for each file that is read
 	profiling sync.Mutex    // one profile is taken at a time
 	moving    sync.Mutex    // one snapshot of the cluster's data is taken or restored at a time
+	askers    chan struct{} // holds one for each question of those who only look (ask.go)
 	handing   sync.Mutex    // held for one caller who takes a snapshot: the file takes room on DATA until he has it
 	routine   routine       // of taking them
 	sender    sender        // of those that are kept
@@ -129,9 +130,9 @@ type machine struct {
 	desk      desk
 	asking    applicants // to be let into the cluster
 	refusals  *refusals
-	downOnce  sync.Once
-	down      atomic.Bool     // it goes down: nothing is started any more
-	working   context.Context // ends then
+	going     atomic.Pointer[powerRequest] // what it goes down for
+	down      atomic.Bool                  // it goes down: nothing is started any more
+	working   context.Context              // ends then
 	stopWork  context.CancelCauseFunc
 	// stopFeeding leaves the machine to the watchdog.
 	stopFeeding context.CancelFunc
@@ -185,6 +186,7 @@ func newMachine() *machine {
 		book:          newBook(paths.TrustBook),
 		refusals:      newRefusals(),
 		asking:        newApplicants(),
+		askers:        make(chan struct{}, atOnce),
 		disks:         cell.New(diskState{}),
 		networkConfig: cell.New(network.Config{}),
 		networkState:  cell.New(network.State{}),
@@ -269,6 +271,27 @@ func (m *machine) loop(ctx context.Context) {
 	select {} // PID 1 must not end
 }
 
+// servicesMute is how long the services may not answer while the watchdog is fed: one that is started waits for the disk, which may be away for a minute
+// and more, as when a SAN fails over.
+const servicesMute = 5 * time.Minute
+
+// lateWatchdog arms a watchdog whose driver is loaded after init: some are devices that another device's driver has made (i2c-i801 makes iTCO_wdt).
+func lateWatchdog(ctx context.Context) *watchdog.Watchdog {
+	tick := time.NewTicker(petEvery)
+	defer tick.Stop()
+	for range 6 {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return nil
+		}
+		if dog, err := watchdog.Arm(watchdog.Device, watchdog.Timeout); err == nil {
+			return dog
+		}
+	}
+	return nil
+}
+
 // feedWatchdog feeds the watchdog that init armed, as long as the parts that everything goes through answer.
 func (m *machine) feedWatchdog(ctx context.Context) {
 	dog, err := watchdog.Inherit(os.Getenv(watchdog.FileEnv))
@@ -277,15 +300,36 @@ func (m *machine) feedWatchdog(ctx context.Context) {
 		return
 	}
 	if dog == nil {
-		m.events.add("watchdog", "state", "this machine has none")
-		return
+		if dog = lateWatchdog(ctx); dog == nil {
+			m.events.add("watchdog", "state", "this machine has none")
+			return
+		}
+		m.events.add("watchdog", "state", "its driver came late, and it is armed now")
 	}
+	answered := make(chan struct{}, 1)
+	go func() {
+		for ctx.Err() == nil {
+			m.services.Services()
+			select {
+			case answered <- struct{}{}:
+			case <-ctx.Done():
+			}
+		}
+	}()
+	last := time.Now()
 	power.Feeder{
 		Every: petEvery, Pet: dog.Pet,
 		Alive: func(context.Context) error {
-			m.services.Services()
 			m.stage.Get()
 			m.events.after(0)
+			select {
+			case <-answered:
+				last = time.Now()
+			default:
+				if mute := time.Since(last); mute > servicesMute {
+					return fmt.Errorf("the services have not answered for %v", mute.Round(time.Second))
+				}
+			}
 			return nil
 		},
 		Report: func(err error) {

@@ -10,7 +10,9 @@ import (
 
 	tasks "github.com/containerd/containerd/api/services/tasks/v1"
 	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
 
 	"github.com/orlop-os/orlop/machined/disk"
 	"github.com/orlop-os/orlop/machined/power"
@@ -37,49 +39,62 @@ const (
 	wipeTime = 60 * time.Second
 )
 
-// goDown lets the machine go down and returns at once, so that the caller can be answered. Only the first request counts.
+// goDown lets the machine go down and returns at once, so that the caller can be answered. Only the first request counts; another one is an
+// error if it wants something else.
 func (m *machine) goDown(r powerRequest) error {
+	if !m.going.CompareAndSwap(nil, &r) {
+		if first := m.going.Load(); len(r.wipe) > 0 || r.to != first.to {
+			return m.goingDown()
+		}
+		return nil
+	}
+	m.down.Store(true)
 	go m.takeDown(r)
+	return nil
+}
+
+// goingDown is a status that says why the machine goes down, or nil.
+func (m *machine) goingDown() error {
+	if r := m.going.Load(); r != nil {
+		return status.Errorf(codes.FailedPrecondition, "the machine goes down already (%s: %s), and nothing else is done; call again when it is up", r.to, r.why)
+	}
 	return nil
 }
 
 // takeDown takes the machine down (package power says in which order); it does not return. Kubernetes' own processes stop before
 // the pods, so that nobody starts what is being stopped.
 func (m *machine) takeDown(r powerRequest) {
-	m.downOnce.Do(func() {
-		if r.grace == 0 {
-			r.grace = defaultGrace
-		}
-		m.down.Store(true)
-		m.stopWork(errors.New("the machine goes down"))
-		m.enter("going down", r.why)
-		m.say(fmt.Sprintf("%s: %s", r.to, r.why))
-		c := power.Config{
-			Last: m.stopFeeding,
-			Pods: m.stopPods,
-			Services: func(ctx context.Context) error { // what they said last is still sent, and kept
-				shutdown, cancel := leaving(ctx, 10*time.Second)
-				defer cancel()
-				err := errors.Join(m.services.Shutdown(shutdown), m.shipping.close(ctx))
-				m.endKernelLog(ctx)
-				return err
-			},
-			Report: func(message string, err error) {
-				if err != nil {
-					message += ": " + err.Error()
-				}
-				m.say("going down: " + message)
-			},
-		}
-		total := r.grace + restTime
-		if len(r.wipe) > 0 {
-			total += wipeTime
-			c.Wipe = func(ctx context.Context) error { return m.wipe(ctx, r.wipe) }
-		}
-		if err := power.New(c).Down(r.to, total); err != nil {
-			m.say(err.Error()) // the watchdog is not fed any more and ends it
-		}
-	})
+	if r.grace == 0 {
+		r.grace = defaultGrace
+	}
+	m.stopWork(errors.New("the machine goes down"))
+	m.enter("going down", r.why)
+	m.say(fmt.Sprintf("%s: %s", r.to, r.why))
+	c := power.Config{
+		Last: m.stopFeeding,
+		Pods: m.stopPods,
+		Services: func(ctx context.Context) error { // what they said last is still sent, and kept
+			shutdown, cancel := leaving(ctx, 10*time.Second)
+			defer cancel()
+			err := errors.Join(m.services.Shutdown(shutdown), m.shipping.close(ctx))
+			m.endKernelLog(ctx)
+			return err
+		},
+		Report: func(message string, err error) {
+			if err != nil {
+				message += ": " + err.Error()
+			}
+			m.say("going down: " + message)
+		},
+	}
+	total := r.grace + restTime
+	if len(r.wipe) > 0 {
+		total += wipeTime
+		c.Wipe = func(ctx context.Context) error { return m.wipe(ctx, r.wipe) }
+	}
+	if err := power.New(c).Down(r.to, total); err != nil {
+		m.say(err.Error()) // the watchdog is not fed any more and ends it
+	}
 	select {}
 }
 

@@ -20,6 +20,7 @@ import (
 	"github.com/orlop-os/orlop/machined/upgrade"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/esp"
 	"github.com/orlop-os/orlop/pkg/kmsg"
 	"github.com/orlop-os/orlop/pkg/layout"
 	"github.com/orlop-os/orlop/pkg/paths"
@@ -70,6 +71,7 @@ func stepUpgrade(ctx context.Context, m *machine) error {
 	}
 	if err := m.noteBoot(ctx); err != nil {
 		m.say(err.Error()) // the entries decide what starts next, whether or not we can read them
+		go m.noteBootLater(m.working)
 	}
 	return nil
 }
@@ -81,6 +83,7 @@ func (m *machine) lookForTrial(ctx context.Context) {
 	}
 	if err := m.noteBoot(ctx); err != nil && (m.slot != "" || !errors.Is(err, upgrade.ErrNoSlots)) {
 		m.events.add("upgrade", "failure", err.Error())
+		go m.noteBootLater(m.working)
 	}
 }
 
@@ -88,9 +91,55 @@ func (m *machine) lookForTrial(ctx context.Context) {
 func (m *machine) noteBoot(ctx context.Context) error {
 	entries, err := m.esp.Entries()
 	if err != nil {
-		return err
+		counted, known := esp.Counted()
+		now, _ := m.upgrade.Get()
+		var ok bool
+		if entries, ok = unread(m.release.Version, now.Record, counted, known); !ok {
+			return err
+		}
+		m.say(err.Error())
 	}
 	return m.happened(ctx, slot.Booted{Entries: entries, At: time.Now(), Log: records.KeptLog()})
+}
+
+// unread is what stands for the entries when the ESP cannot be read: a version on trial is watched all the same, or nobody would go back from one that
+// cannot read its disk. The loader says whether it counts (counted, if known), or else the record that is not at its end. Otherwise ok is false.
+func unread(running string, r slot.Record, counted slot.Entry, known bool) (entries []slot.Entry, ok bool) {
+	if known && counted.Version == running {
+		return []slot.Entry{counted}, true
+	}
+	return nil, r.To == running && !r.Phase.Done()
+}
+
+// readAgain is how long after the ESP could not be read it is tried again.
+const readAgain = 10 * time.Second
+
+// noteBootLater goes on to do what noteBoot could not, because the ESP could not be read: a machine that has gone back gets its configuration back.
+func (m *machine) noteBootLater(ctx context.Context) {
+	tick := time.NewTicker(readAgain)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+		before, _ := m.upgrade.Get()
+		if err := m.noteBoot(ctx); err != nil {
+			continue
+		}
+		if now, _ := m.upgrade.Get(); now.Phase != slot.RolledBack || before.Phase == slot.RolledBack {
+			return
+		}
+		m.applying.Lock()
+		defer m.applying.Unlock()
+		a, from, err := load()
+		if err != nil { // as when the machine starts
+			a = applied{problem: fmt.Sprintf("%s cannot be used: %v", from, err)}
+		}
+		m.config.Set(a)
+		return
+	}
 }
 
 // happened decides what an event means, stores that, and does it.
@@ -262,10 +311,19 @@ func (m *machine) watchGate(ctx context.Context) {
 			}
 			e = slot.GateFailed{Reason: fmt.Sprintf("version %s did not prove itself within %v: %s", m.release.Version, patience, waits), Log: m.lastLines()}
 		}
-		if err := m.happened(ctx, e); err != nil {
-			m.say(err.Error()) // the loader goes on counting
+		err := m.happened(ctx, e)
+		if err == nil {
+			return
 		}
-		return
+		m.say(err.Error()) // the loader goes on counting
+		if _, held := e.(slot.GateHeld); !held {
+			return
+		}
+		select { // it is good, and its entry does not say so yet
+		case <-time.After(readAgain):
+		case <-ctx.Done():
+			return
+		}
 	}
 }
 
@@ -430,6 +488,7 @@ func (a upgradeAPI) Rollback(ctx context.Context, _ *api.RollbackRequest) (*api.
 		return nil, status.Errorf(codes.FailedPrecondition, "rollback refused: %v", err)
 	}
 	if err := a.m.happened(context.WithoutCancel(ctx), asked); err != nil {
+		a.m.stay()
 		return nil, status.Errorf(codes.FailedPrecondition, "rollback: %v", err)
 	}
 	now, _ = a.m.upgrade.Get()

@@ -124,7 +124,9 @@ func drains(ctx context.Context, t *testing.T, m machine, admin kubernetes.Inter
 	closed(true)
 	there("free", false)
 	there("guarded", true)
-	undo()
+	if _, err := drain.Do(ctx, own, node, nodespec.DrainOrder{Timeout: time.Minute, Undo: true}); err != nil {
+		t.Error(err)
+	}
 	closed(false)
 
 	// It is overruled. What belongs to the node, has ended or is another node's stays.

@@ -101,6 +101,9 @@ func Client(dirs layout.Dirs) (kubernetes.Interface, error) {
 func Do(ctx context.Context, api kubernetes.Interface, node string, o nodespec.DrainOrder) (out nodespec.Drained, err error) {
 	working, cancel := context.WithTimeout(ctx, o.Timeout)
 	defer cancel()
+	if o.Undo {
+		return out, Undo(working, api, node)
+	}
 	defer func() {
 		if err == nil && !out.Refused {
 			return

@@ -156,6 +156,7 @@ type DrainOrder struct {
 	Timeout time.Duration `json:"timeout"` // for all pods together
 	Refuse  bool          `json:"refuse"`  // take pods again if a disruption budget does not let one go in time
 	Delete  bool          `json:"delete"`  // delete such a pod at once
+	Undo    bool          `json:"undo"`    // nothing of that: what the pods left for did not happen, and the node takes some again
 }
 
 // Drained is what it writes.
