@@ -163,5 +163,5 @@ generate: ## regenerate pkg/api from its .proto
 packages: ## install the Debian packages that building and testing need
 	@hack/packages
 
-clean: ## forget everything that was built
-	rm -rf $(BUILD)
+clean: ## forget everything that was built, but the keys: no machine could be reached or upgraded without them
+	find $(BUILD) -mindepth 1 -maxdepth 1 ! -name operator ! -name release -exec rm -rf {} +

@@ -23,6 +23,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 	"github.com/orlop-os/orlop/pkg/release"
 	"github.com/orlop-os/orlop/pkg/supervise"
+	"github.com/orlop-os/orlop/pkg/trust"
 )
 
 // minMemory is the least memory with which a machine runs Kubernetes: an idle control plane with its kernel uses about half of it.
@@ -189,24 +190,53 @@ func (m *machine) authorities(c *config.Config) (credentials.Authorities, error)
 	if err != nil {
 		return credentials.Authorities{}, fmt.Errorf("Machine.spec.node: cannot describe: %w", err)
 	}
+	refused, err := m.refused(c)
+	if err != nil {
+		return credentials.Authorities{}, err
+	}
 	if worker(c) {
 		member, _ := m.membership.Get()
 		believed := nodeCAs(c)
-		return credentials.Authorities{Kubernetes: credentials.Authority{CA: &pki.CA{Cert: believed[0]}, Accepted: believed[1:]}, Marks: marked, Given: member.held.node}, nil
+		return credentials.Authorities{
+			Kubernetes: credentials.Authority{CA: &pki.CA{Cert: believed[0]}, Accepted: believed[1:]}, Marks: marked, Refused: refused, Given: member.held.node,
+		}, nil
 	}
 	a, err := authorities(c.Cluster)
 	if err != nil {
 		return a, err
 	}
-	a.Marks = marked
+	a.Marks, a.Refused = marked, refused
 	found, _ := m.artifacts.Get()
 	if a.Addons, err = json.Marshal(addons(c.Addons, found)); err != nil {
 		return a, fmt.Errorf("add-ons: cannot describe: %w", err)
 	}
+	return a, nil
+}
+
+// refused is what API server and kubelet are told of whose certificates count no more, as JSON: those of operators count as long as they do at the
+// machine's own door.
+func (m *machine) refused(c *config.Config) ([]byte, error) {
+	callers, err := m.callers(c)
+	if err != nil {
+		return nil, err
+	}
+	out := trust.Refused{Roots: []string{}}
+	for _, cas := range [][]byte{callers.Operators, callers.Clients} {
+		if len(cas) == 0 {
+			continue
+		}
+		known, err := pki.ParseCerts(cas)
+		if err != nil {
+			return nil, fmt.Errorf("operators' authorities: %w", err)
+		}
+		for _, ca := range known {
+			out.Roots = append(out.Roots, pki.Fingerprint(ca))
+		}
+	}
 	m.book.Lock()
 	defer m.book.Unlock()
-	a.Revoked, err = json.Marshal(stillGone(c, m.book.openLocked(), m.book.refusedLocked(), time.Now()))
-	return a, err
+	out.Revoked = stillGone(c, m.book.openLocked(), m.book.refusedLocked(), time.Now())
+	return json.Marshal(out)
 }
 
 // authorities are the cluster's keys out of its document.

@@ -128,7 +128,7 @@ func prepare(t *testing.T, spec nodespec.Spec) machine {
 	m.ca = authority("kubernetes")
 	want, err := credentials.Plan(spec, credentials.Authorities{
 		Kubernetes: credentials.Authority{CA: m.ca}, FrontProxy: credentials.Authority{CA: authority("front-proxy")}, Etcd: credentials.Authority{CA: authority("etcd")},
-		ServiceAccountKey: private, ServiceAccountPub: public, Sealing: []config.EncryptionKey{config.NewEncryptionKey([32]byte{1})}, Revoked: []byte("null"), Addons: []byte("[]"), Marks: []byte("{}"),
+		ServiceAccountKey: private, ServiceAccountPub: public, Sealing: []config.EncryptionKey{config.NewEncryptionKey([32]byte{1})}, Refused: []byte(`{}`), Addons: []byte("[]"), Marks: []byte("{}"),
 	})
 	if err != nil {
 		t.Fatal(err)

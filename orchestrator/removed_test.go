@@ -124,7 +124,7 @@ func removedNodes(ctx context.Context, t *testing.T, m machine, admin kubernetes
 	}
 	revoked := func(list string) {
 		t.Helper()
-		if err := renameio.WriteFile(filepath.Join(m.dirs.API, nodespec.Revoked), []byte(list), 0o600); err != nil {
+		if err := renameio.WriteFile(filepath.Join(m.dirs.API, nodespec.Revoked), []byte(`{"revoked": `+list+`}`), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}

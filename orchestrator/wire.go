@@ -183,7 +183,7 @@ func (w *wiring) attach(c *component.Component) {
 			if w.standIn != nil && w.standIn.Address() != "" {
 				met = w.standIn.Ended()
 			}
-			return kubelet.Run(ctx, args, w.marks, w.gate, met, filepath.Join(w.dirs.Node, "logind.sock"), w.down, w.podsEnded)
+			return kubelet.Run(ctx, args, w.marks, w.gate, met, filepath.Join(w.dirs.Node, nodespec.Revoked), filepath.Join(w.dirs.Node, "logind.sock"), w.down, w.podsEnded)
 		})
 	case kubeproxy.Name:
 		c.Run = watched(c.Name, health.Check{URL: plain(kubeproxy.HealthPort)}, func(ctx context.Context) error {

@@ -17,7 +17,7 @@ import (
 
 // filesHelp is what both commands say of what may be looked at.
 const filesHelp = "It may be looked at what holds no secret: most of /proc that is not of a process, of /sys what describes devices, and /usr and /etc of\n" +
-	"the image; with the role admin also /var/log. `orlopctl ls /` shows the way. Each call is on record."
+	"the image; with the role admin also /var/log. `orlopctl ls /` shows the way. Calls are on record."
 
 func (t *tool) catCommand() *cobra.Command {
 	request := &api.ReadFileRequest{}

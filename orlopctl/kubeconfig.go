@@ -46,7 +46,7 @@ func (t *tool) kubeconfigCommand() *cobra.Command {
 	}
 	f := c.Flags()
 	f.StringVar(&out, "out", "", "write to this file instead of merging; - for the standard output")
-	f.StringVar(&server, "server", "", "URL of the Kubernetes API to write into it (default: the cluster's endpoint)")
+	f.StringVar(&server, "server", "", "URL of the Kubernetes API to write into it (default: the first virtual address, else the endpoint)")
 	f.DurationVar(&ttl, "ttl", 0, "how long the certificate is valid (default 24h, at most 720h)")
 	f.BoolVar(&force, "force", false, "replace an existing file that --out names")
 	return c

@@ -89,8 +89,8 @@ func (t *tool) resetCommand() *cobra.Command {
 		Use:   "reset",
 		Short: "Make the machine forget its configuration or its data and start anew",
 		Long: "Make the machine forget and start anew: with --wipe state its configuration and its key, so that it waits for a configuration\n" +
-			"again; with --wipe data etcd, images, volumes and logs, so that it starts with its configuration and an empty cluster; with\n" +
-			"--wipe all both. The machine's name must be typed first, unless --yes is given.",
+			"again; with --wipe data etcd, images, volumes and logs, so that it starts with its configuration alone: an empty cluster, or if others\n" +
+			"have the cluster's data it joins them again; with --wipe all both. The machine's name must be typed first, unless --yes is given.",
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			what, known := wipes[wipe]

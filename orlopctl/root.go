@@ -59,7 +59,7 @@ func (t *tool) rootCommand() *cobra.Command {
 	f.StringVar(&t.flags.ca, "ca", "", "file with the cluster's machine CA, or with the cluster's secrets, of which only that is taken")
 	f.StringVar(&t.flags.fingerprint, "fingerprint", "", "verify the machine by the fingerprint on its console (sha256:…)")
 	f.StringVarP(&t.flags.output, "output", "o", "table", "table, json or yaml")
-	f.DurationVar(&t.flags.timeout, "timeout", 0, "how long to wait (default: 30s; health: 10m)")
+	f.DurationVar(&t.flags.timeout, "timeout", 0, "how long to wait (default: 30s; more for commands that take longer)")
 	must(root.RegisterFlagCompletionFunc("context", completeContexts))
 	must(root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]cobra.Completion{"table", "json", "yaml"}, cobra.ShellCompDirectiveNoFileComp)))
 

@@ -46,7 +46,7 @@ type Authorities struct {
 	ServiceAccountPub            []byte                 // PEM
 	Sealing                      []config.EncryptionKey // for Secrets at rest: the first seals, by all of them is read
 	Access                       Access
-	Revoked                      []byte // JSON, a list of trust.Revocation
+	Refused                      []byte // JSON, a trust.Refused
 	Addons                       []byte // JSON, a list of nodespec.Addon
 	Marks                        []byte // JSON, a nodespec.Marks
 	Given                        Given
@@ -164,6 +164,7 @@ func (w *Want) node(node nodespec.Spec, a Authorities) {
 	p.folder()
 	p.file(nodespec.CA, a.Kubernetes.Bundle())
 	p.file(nodespec.NodeMarks, a.Marks)
+	p.file(nodespec.Revoked, a.Refused)
 	for _, l := range NodeLeaves(node.NodeName, node.NodeIPs) {
 		if given := a.Given[l.Cert]; given != nil {
 			p.file(l.Key, given.KeyPEM())
@@ -210,7 +211,7 @@ func (w *Want) api(node nodespec.Spec, a Authorities, endpoint string) {
 	p.file(nodespec.ServiceAccountKey, a.ServiceAccountKey)
 	p.file(nodespec.ServiceAccountPub, a.ServiceAccountPub)
 	p.file(nodespec.Encryption, encryption(a.Sealing))
-	p.file(nodespec.Revoked, a.Revoked)
+	p.file(nodespec.Revoked, a.Refused)
 	for _, f := range a.Access.Files(p.dir) {
 		p.file(f.Name, f.Content)
 	}

@@ -118,9 +118,7 @@ func TestRemoved(t *testing.T) {
 	}
 	r.left(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "new", UID: "1"}}) // another one of that name
 	list(t, file, trust.Revocation{Origin: "12ab", Machine: "new"})
-	if err := r.look(); err != nil {
-		t.Fatal(err)
-	}
+	look(t, r)
 	if got := <-ended; got != errOut("new").Error() {
 		t.Errorf("ended: %s", got)
 	}

@@ -4,36 +4,24 @@ import (
 	"bufio"
 	"context"
 	"crypto/x509"
-	"encoding/json"
-	"fmt"
 	"net"
 	"net/http"
-	"os"
 	"sync"
-	"syscall"
-	"time"
 
 	"k8s.io/apiserver/pkg/authentication/authenticator"
-	"k8s.io/klog/v2"
 
-	"github.com/orlop-os/orlop/pkg/trust"
+	"github.com/orlop-os/orlop/orchestrator/refused"
 )
 
-// Kubernetes believes a client certificate until it ends. A machine that was removed from the cluster has some that are good for months,
-// so the list of what was revoked, which machined keeps in a file, is asked with every request, and ends those that go on. What the pods of
-// such a machine show stands in removed.go.
-
-// lookEvery is how often the list is looked at, and so how long what is revoked counts at most.
-const lookEvery = time.Second
+// What counts no more (package refused) is asked with every request, and ends those that go on. What the pods of a machine show that was removed stands
+// in removed.go.
 
 // revocations is the list, the Nodes that are there, and the requests that go on.
 type revocations struct {
-	file  string
+	file  *refused.File
 	nodes nodes
 
 	mu    sync.Mutex
-	stamp string // of the file as last read
-	list  []trust.Revocation
 	out   map[string]bool // names of machines that were taken out, and are nobody's again
 	going map[*going]bool
 }
@@ -46,58 +34,23 @@ type going struct {
 }
 
 // newRevocations reads the list. One that cannot be read is an error: nobody could be kept out.
-func newRevocations(file string) (*revocations, error) {
+func newRevocations(path string) (*revocations, error) {
+	file, err := refused.Open(path)
 	r := &revocations{file: file, going: map[*going]bool{}}
-	return r, r.look()
+	r.enforce()
+	return r, err
 }
 
 // follow looks at the list until ctx is done. What cannot be read leaves the list as it was.
-func (r *revocations) follow(ctx context.Context) {
-	tick := time.NewTicker(lookEvery)
-	defer tick.Stop()
-	for told := ""; ; {
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return
-		}
-		if err := r.look(); err != nil {
-			if told != err.Error() {
-				told = err.Error()
-				klog.ErrorS(err, "Revoked certificates")
-			}
-			continue
-		}
-		told = ""
-	}
-}
+func (r *revocations) follow(ctx context.Context) { r.file.Follow(ctx, r.enforce) }
 
-// look reads the list if it is another file than before, and ends the requests of those that are on it.
-func (r *revocations) look() error {
-	info, err := os.Stat(r.file)
-	if err != nil {
-		return fmt.Errorf("revoked certificates: %w", err)
-	}
-	// It is replaced by rename, so another content is another file.
-	stamp := fmt.Sprint(info.ModTime().UnixNano(), info.Size())
-	if s, ok := info.Sys().(*syscall.Stat_t); ok {
-		stamp += fmt.Sprint(" ", s.Ino)
-	}
+// enforce ends the requests of those that are on the list.
+func (r *revocations) enforce() {
+	now := r.file.Now()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if stamp == r.stamp {
-		return nil
-	}
-	text, err := os.ReadFile(r.file)
-	var list []trust.Revocation
-	if err == nil {
-		err = json.Unmarshal(text, &list)
-	}
-	if err != nil {
-		return fmt.Errorf("revoked certificates: %w", err)
-	}
-	r.stamp, r.list, r.out = stamp, list, map[string]bool{}
-	for _, v := range list {
+	r.out = map[string]bool{}
+	for _, v := range now.Revoked {
 		if v.Machine != "" {
 			r.out[v.Machine] = true
 		}
@@ -109,40 +62,17 @@ func (r *revocations) look() error {
 		if g.cert == nil {
 			continue
 		}
-		if err := trust.Refusal(list, g.cert); err != nil {
+		if err := now.Why(g.cert); err != nil {
 			g.end(err)
 		}
 	}
-	return nil
 }
 
-// refusal is why a request's certificate counts no more; nil for one that counts, and for a request without one.
-func (r *revocations) refusal(request *http.Request) error {
-	cert := certificate(request)
-	if cert == nil {
-		return nil
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return trust.Refusal(r.list, cert)
-}
-
-// certificate is what the caller has shown. Whether it is good is for the authenticator to say.
-func certificate(request *http.Request) *x509.Certificate {
-	if request.TLS == nil || len(request.TLS.PeerCertificates) == 0 {
-		return nil
-	}
-	return request.TLS.PeerCertificates[0]
-}
-
-// guard stands around an authenticator: with a certificate that was revoked nobody is anybody, whatever else he shows, nor is a pod whose
-// Node is gone. What the authenticator remembers of earlier requests makes no difference.
+// guard stands around an authenticator: with a certificate that counts no more nobody is anybody, nor is a pod whose Node is gone.
 func (r *revocations) guard(next authenticator.Request) authenticator.Request {
+	known := r.file.Guard(next)
 	return authenticator.RequestFunc(func(request *http.Request) (*authenticator.Response, bool, error) {
-		if err := r.refusal(request); err != nil {
-			return nil, false, err
-		}
-		response, ok, err := next.AuthenticateRequest(request)
+		response, ok, err := known.AuthenticateRequest(request)
 		if err != nil || !ok || response == nil {
 			return response, ok, err
 		}
@@ -157,7 +87,7 @@ func (r *revocations) guard(next authenticator.Request) authenticator.Request {
 func (r *revocations) hold(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, request *http.Request) {
 		ctx, end := context.WithCancelCause(request.Context())
-		g := &going{cert: certificate(request), end: end}
+		g := &going{cert: refused.Certificate(request), end: end}
 		ctx = context.WithValue(ctx, goingKey{}, g)
 		r.mu.Lock()
 		r.going[g] = true

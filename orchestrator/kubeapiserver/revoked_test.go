@@ -21,7 +21,7 @@ import (
 // list puts what was revoked into a file, as machined does.
 func list(t *testing.T, file string, all ...trust.Revocation) {
 	t.Helper()
-	text, err := json.Marshal(all)
+	text, err := json.Marshal(trust.Refused{Revoked: all})
 	if err == nil {
 		err = os.WriteFile(file+".new", text, 0o600)
 	}
@@ -31,6 +31,15 @@ func list(t *testing.T, file string, all ...trust.Revocation) {
 	if err != nil {
 		t.Fatal(err)
 	}
+}
+
+// look has the list looked at, as follow does.
+func look(t *testing.T, r *revocations) {
+	t.Helper()
+	if changed, err := r.file.Look(); !changed || err != nil {
+		t.Fatalf("%v, %v", changed, err)
+	}
+	r.enforce()
 }
 
 // TestRevoked: what a machine got by its ticket counts no more when the ticket is revoked, a request that goes on ends, and nobody else
@@ -80,9 +89,7 @@ func TestRevoked(t *testing.T) {
 	<-begun
 	at := time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
 	list(t, file, trust.Revocation{Origin: "12ab", At: at})
-	if err := r.look(); err != nil {
-		t.Fatal(err)
-	}
+	look(t, r)
 	if got, want := <-ended, "12ab: your certificate was revoked at 2026-05-01T12:00:00Z (certificate 12ab)"; got != want {
 		t.Errorf("ended: %s", got)
 	}
@@ -92,7 +99,7 @@ func TestRevoked(t *testing.T) {
 	if err := os.WriteFile(file, []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := r.look(); err == nil || lets(out) {
+	if _, err := r.file.Look(); err == nil || lets(out) {
 		t.Error("a list that cannot be read does not leave it as it was")
 	}
 	leave()

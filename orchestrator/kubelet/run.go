@@ -29,8 +29,8 @@ import (
 
 // Run works with upstream's flags args until ctx is done. marks are what a new Node is given. Pods keep running when it ends. When something comes from down,
 // the pods are ended in order instead, and then ended is called; the kubelet accepts no others from then on. bus is where
-// the kubelet's D-Bus socket is made. met is closed when an API server works, where something may stand in for one before; nil where nothing does.
-func Run(ctx context.Context, args []string, marks nodespec.Marks, gate *apigate.Gate, met <-chan struct{}, bus string, down <-chan os.Signal, ended func()) error {
+// the kubelet's D-Bus socket is made. counts is the file that says which client certificates count no more. met is closed when an API server works, where something may stand in for one before; nil where nothing does.
+func Run(ctx context.Context, args []string, marks nodespec.Marks, gate *apigate.Gate, met <-chan struct{}, counts, bus string, down <-chan os.Signal, ended func()) error {
 	server, err := parse(ctx, args)
 	if err != nil {
 		return err
@@ -46,6 +46,9 @@ func Run(ctx context.Context, args []string, marks nodespec.Marks, gate *apigate
 		return err
 	}
 	if err := connect(server, parts, gate); err != nil {
+		return err
+	}
+	if err := guard(ctx, server, parts, counts); err != nil {
 		return err
 	}
 	if met != nil {

@@ -23,7 +23,7 @@ const (
 	EtcdPeerKey       = "etcd-peer.key"
 	Authentication    = "authentication.yaml" // an apiserver.config.k8s.io/v1 AuthenticationConfiguration
 	Authorization     = "authorization.yaml"  // an apiserver.config.k8s.io/v1 AuthorizationConfiguration
-	Revoked           = "revoked.json"        // a list of trust.Revocation: client certificates that count no more
+	Revoked           = "revoked.json"        // a trust.Refused: client certificates that count no more
 
 	// In paths.KubeControllers.
 	SigningCA           = "signing-ca.crt"         // the one CA that issues

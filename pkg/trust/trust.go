@@ -320,6 +320,29 @@ var ErrListLost = errors.New("this machine cannot read its list of what was revo
 // AnyTicket stands for all tickets, where it is not known any more which of them are revoked. It is in no book.
 const AnyTicket = "any ticket"
 
+// Refused is what counts no more of the client certificates that Kubernetes would believe until they end. machined writes it, and package
+// orchestrator/refused reads it.
+type Refused struct {
+	Revoked []Revocation `json:"revoked"`
+	// Roots are the fingerprints (pki.Fingerprint) of the authorities whose certificates operators come by. What was issued to somebody who came by another
+	// one counts no more.
+	Roots []string `json:"roots"`
+}
+
+// ErrRoot is why a certificate counts no more whose holder came by an authority that is not an operator's any more.
+var ErrRoot = errors.New("the authority that this certificate was issued on the word of is not an operator's any more")
+
+// Why is why a certificate counts no more, or nil.
+func (r Refused) Why(cert *x509.Certificate) error {
+	if err := Refusal(r.Revoked, cert); err != nil {
+		return err
+	}
+	if _, root := pki.OriginOf(cert); root != "" && !slices.Contains(r.Roots, root) {
+		return ErrRoot
+	}
+	return nil
+}
+
 // Refusal is why a certificate counts no more, or nil: ErrListLost if that is not known of any.
 func Refusal(revoked []Revocation, cert *x509.Certificate) error {
 	origin, _ := pki.OriginOf(cert)

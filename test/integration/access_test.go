@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"sigs.k8s.io/yaml"
@@ -151,29 +152,49 @@ func (s *story) forgeTicketVerb(ts *testscript.TestScript, neg bool, args []stri
 	}
 }
 
+// kubeletVerb asks a kubelet until it answers with a status: what is revoked counts no more within a moment, and not at once.
 func (s *story) kubeletVerb(ts *testscript.TestScript, neg bool, args []string) {
-	need(ts, neg, args, 2, 3, "kubelet NAME PATH [KUBECONFIG]")
-	token := ""
-	if len(args) == 3 {
-		config, err := clientcmd.BuildConfigFromFlags("", ts.MkAbs(args[2]))
+	need(ts, neg, args, 3, 4, "kubelet NAME PATH STATUS [KUBECONFIG]")
+	config := &rest.Config{}
+	if len(args) == 4 {
+		var err error
+		config, err = clientcmd.BuildConfigFromFlags("", ts.MkAbs(args[3]))
 		ts.Check(err)
-		token = config.BearerToken
 	}
-	status, err := s.askKubelet(s.machine(ts, args[0]).Addr(), args[1], token)
-	ts.Check(err)
-	fmt.Fprintln(ts.Stdout(), status)
-	s.note("kubelet %s: %s", args[1], status)
+	addr := s.machine(ts, args[0]).Addr()
+	err := until(s.lasts(kubeletTime), func() error {
+		status, err := s.askKubelet(addr, args[1], config)
+		if err == nil && !strings.HasPrefix(status, args[2]) {
+			err = fmt.Errorf("it answers %s", status)
+		}
+		return err
+	})
+	s.note("kubelet %s: %s: %v", args[1], args[2], err == nil)
+	if err != nil {
+		ts.Fatalf("kubelet %s: not %s: %v", args[1], args[2], err)
+	}
 }
 
+// kubeletTime is how long a kubelet may take to know of what has changed.
+const kubeletTime = 30 * time.Second
+
 // askKubelet gets a path of a kubelet from a host of the network. Who the kubelet is does not matter to the question.
-func (s *story) askKubelet(addr netip.Addr, path, token string) (string, error) {
+func (s *story) askKubelet(addr netip.Addr, path string, as *rest.Config) (string, error) {
 	host, err := s.network.NewHost("curious", netip.Addr{})
 	if err != nil {
 		return "", err
 	}
 	defer host.Close()
+	own := &tls.Config{InsecureSkipVerify: true}
+	if len(as.CertData) > 0 {
+		cert, err := tls.X509KeyPair(as.CertData, as.KeyData)
+		if err != nil {
+			return "", err
+		}
+		own.Certificates = []tls.Certificate{cert}
+	}
 	transport := &http.Transport{
-		TLSClientConfig: &tls.Config{InsecureSkipVerify: true},
+		TLSClientConfig: own,
 		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
 			return host.DialContext(ctx, network, address)
 		},
@@ -183,8 +204,8 @@ func (s *story) askKubelet(addr netip.Addr, path, token string) (string, error) 
 	if err != nil {
 		return "", err
 	}
-	if token != "" {
-		request.Header.Set("Authorization", "Bearer "+token)
+	if as.BearerToken != "" {
+		request.Header.Set("Authorization", "Bearer "+as.BearerToken)
 	}
 	response, err := (&http.Client{Transport: transport, Timeout: time.Minute}).Do(request)
 	if err != nil {

@@ -61,7 +61,7 @@ import (
 //	                                     the Cluster document trusts an issuer of tokens in the network, whose users are called as
 //	                                     EXPRESSION says; KUBECONFIG is that of its user dora
 //	pod-token NODE KUBECONFIG            KUBECONFIG is that of a pod of the default namespace that is on NODE, by the pod's own token
-//	kubelet NAME PATH [KUBECONFIG]       ask the kubelet, with the token of KUBECONFIG or none; prints the status
+//	kubelet NAME PATH STATUS [KUBECONFIG] ask the kubelet, as KUBECONFIG says or as nobody, until it answers with that status
 //	plug NAME DISK MIB, unplug NAME DISK add a disk to its SCSI controller, or take it away
 //	settled SERVICE DURATION             wait until a service has been running for some time
 //	writes start|stop|check              write ConfigMaps as fast as they are acknowledged; check: all of those are there

@@ -1,0 +1,89 @@
+package refused
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/apiserver/pkg/authentication/authenticator"
+
+	"github.com/orlop-os/orlop/pkg/pki"
+	"github.com/orlop-os/orlop/pkg/trust"
+)
+
+// TestGuard: who was revoked, or whose operators' authority is one no more, is nobody; a file that cannot be read leaves it so.
+func TestGuard(t *testing.T) {
+	ca, err := pki.NewCA("kubernetes", time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	by := func(s pki.Spec) *http.Request {
+		s.Usage, s.TTL = pki.Client, time.Hour
+		leaf, err := ca.Issue(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := httptest.NewRequest(http.MethodGet, "/pods", nil)
+		r.TLS = &tls.ConnectionState{PeerCertificates: []*x509.Certificate{leaf.Cert}}
+		return r
+	}
+	path := filepath.Join(t.TempDir(), "revoked.json")
+	if _, err := Open(path); err == nil {
+		t.Error("a list that is missing is no list")
+	}
+	put := func(r trust.Refused) {
+		t.Helper()
+		text, err := json.Marshal(r)
+		if err == nil {
+			err = os.WriteFile(path+".new", text, 0o600)
+		}
+		if err == nil {
+			err = os.Rename(path+".new", path)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	one, two := "sha256:"+strings.Repeat("1", 64), "sha256:"+strings.Repeat("2", 64)
+	put(trust.Refused{Roots: []string{one, two}})
+	f, err := Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	guard := f.Guard(authenticator.RequestFunc(func(*http.Request) (*authenticator.Response, bool, error) { return nil, true, nil }))
+	dora, emil := by(pki.Spec{CN: "dora", Origin: "12ab", Root: one}), by(pki.Spec{CN: "emil", Origin: "34cd", Root: two})
+	server, nobody := by(pki.Spec{CN: "orlop:kube-apiserver"}), httptest.NewRequest(http.MethodGet, "/pods", nil)
+	lets := func(want ...bool) {
+		t.Helper()
+		for i, request := range []*http.Request{dora, emil, server, nobody} {
+			if _, ok, err := guard.AuthenticateRequest(request); ok != want[i] || (err == nil) != ok {
+				t.Errorf("request %d: %v, %v, want %v", i, ok, err, want[i])
+			}
+		}
+	}
+	lets(true, true, true, true)
+	put(trust.Refused{Revoked: []trust.Revocation{{Name: "dora"}}, Roots: []string{one, two}})
+	if changed, err := f.Look(); !changed || err != nil {
+		t.Errorf("%v, %v", changed, err)
+	}
+	lets(false, true, true, true)
+	put(trust.Refused{Roots: []string{one}})
+	if changed, err := f.Look(); !changed || err != nil {
+		t.Errorf("%v, %v", changed, err)
+	}
+	lets(true, false, true, true)
+	if err := os.WriteFile(path, []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if changed, err := f.Look(); changed || err == nil {
+		t.Errorf("%v, %v", changed, err)
+	}
+	lets(true, false, true, true)
+}
