@@ -188,9 +188,14 @@ func ownKinds(ctx context.Context, t *testing.T, m machine, admin kubernetes.Int
 	if err != nil {
 		t.Fatalf("the kind is not established: %v", err)
 	}
-	resources, err := admin.Discovery().ServerResourcesForGroupVersion("example.org/v1")
-	if err != nil || !slices.ContainsFunc(resources.APIResources, func(r metav1.APIResource) bool { return r.Name == "boats" && r.Kind == "Boat" }) {
-		t.Errorf("discovery: %+v, %v", resources, err)
+	var resources *metav1.APIResourceList
+	var last error
+	err = wait.PollUntilContextTimeout(ctx, 100*time.Millisecond, 30*time.Second, true, func(context.Context) (bool, error) { // another controller sees to discovery
+		resources, last = admin.Discovery().ServerResourcesForGroupVersion("example.org/v1")
+		return last == nil && slices.ContainsFunc(resources.APIResources, func(r metav1.APIResource) bool { return r.Name == "boats" && r.Kind == "Boat" }), nil
+	})
+	if err != nil {
+		t.Errorf("discovery: %+v, %v", resources, last)
 	}
 	boats := dynamic.NewForConfigOrDie(config).Resource(schema.GroupVersionResource{Group: "example.org", Version: "v1", Resource: "boats"}).Namespace("default")
 	for name, pool := range map[string]string{"one": "a", "two": "b"} {
