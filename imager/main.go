@@ -19,6 +19,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/google/renameio/v2"
 	"golang.org/x/mod/semver"
 
 	"github.com/orlop-os/orlop/imager/debian"
@@ -66,8 +67,10 @@ func makeKeys(args []string) error {
 		return errors.New("-out is needed, and nothing else")
 	}
 	private, public := filepath.Join(*out, "signing.key"), filepath.Join(*out, "keys.pem")
-	if _, err := os.Stat(private); err == nil {
-		return fmt.Errorf("%s: is there already; a new key would make every image that trusts it impossible to upgrade", private)
+	for _, file := range []string{private, public} { // the private one may have been put away
+		if _, err := os.Lstat(file); err == nil {
+			return fmt.Errorf("%s: is there already; a new key would make every machine whose image trusts it impossible to upgrade: put signing.key back, or remove both files if there are no such machines", file)
+		}
 	}
 	key, err := bundle.NewKey()
 	if err != nil {
@@ -84,10 +87,10 @@ func makeKeys(args []string) error {
 	if err := os.MkdirAll(*out, 0o700); err != nil {
 		return err
 	}
-	if err := os.WriteFile(public, known, 0o644); err != nil {
+	if err := renameio.WriteFile(private, secret, 0o600); err != nil {
 		return err
 	}
-	return os.WriteFile(private, secret, 0o600)
+	return renameio.WriteFile(public, known, 0o644)
 }
 
 // build reads flags, profile and version and runs a build.

@@ -182,14 +182,11 @@ func (t *tool) apply(r *api.ApplyRequest, a applying) error {
 		r.TryFor = nil
 		r.Mode = api.ApplyRequest_MODE_DRY_RUN
 	}
-	if t.flags.timeout == 0 {
-		t.flags.timeout = applyTimeout
-	}
 	var installs bool
-	err := t.call(func(ctx context.Context, c *client.Client) error {
+	err := t.callFor(applyTimeout-usualTimeout, func(ctx context.Context, c *client.Client) error {
 		answer, err := c.Config.Apply(ctx, r)
 		if err != nil {
-			return err
+			return cutShort(err, "the machine may go on: `orlopctl events` and `orlopctl show-config` tell what is in force")
 		}
 		installs = answer.Install != ""
 		if t.human() {
@@ -271,6 +268,10 @@ func (t *tool) editCommand() *cobra.Command {
 				}
 			} else {
 				t.told("nothing was changed")
+			}
+			if how.dryRun && len(patch) > 0 {
+				t.told("the edited configuration is kept in " + file)
+				return nil
 			}
 			return os.Remove(file)
 		},

@@ -225,17 +225,18 @@ func (t *tool) clusterDestroyCommand() *cobra.Command {
 			if err != nil && !errors.Is(err, fs.ErrNotExist) {
 				t.errorln("the contexts of " + name + " stay: " + message(err))
 			}
+			// Before the folder goes, so that it can be called again when the contexts or the kubeconfig cannot be changed.
+			if own != nil {
+				if err := forgetCluster(name, own); err != nil {
+					return err
+				}
+			}
 			if err := qemu.Destroy(ctx, dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
 				return err
 			}
 			// What a creation that failed early has left has no cluster in it.
 			if err := os.RemoveAll(dir); err != nil {
 				return fmt.Errorf("cluster %s: cannot remove its folder: %w", name, err)
-			}
-			if own != nil {
-				if err := forgetCluster(name, own); err != nil {
-					return err
-				}
 			}
 			t.println("the cluster " + name + " is gone")
 			return nil
@@ -280,18 +281,12 @@ func forgetCluster(name string, own *secrets) error {
 	if err != nil {
 		return err
 	}
-	old, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) {
+	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	if err != nil {
-		return fmt.Errorf("kubeconfig: cannot read: %w", err)
-	}
-	rest, err := removeFromKubeconfig(old, name, own.Kubernetes.Cert+own.Next["kubernetes"].Cert)
-	if err != nil || rest == nil {
-		return err
-	}
-	return writeSecret(path, rest, true)
+	return changeKubeconfig(path, func(old []byte) ([]byte, error) {
+		return removeFromKubeconfig(old, name, own.Kubernetes.Cert+own.Next["kubernetes"].Cert)
+	})
 }
 
 // freePort is a TCP port on loopback: the usual one when nobody has it, any other otherwise.

@@ -5,14 +5,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+	"go.yaml.in/yaml/v3"
 
 	"github.com/orlop-os/orlop/hack/qemu"
 	"github.com/orlop-os/orlop/pkg/api"
@@ -38,6 +41,7 @@ type creation struct {
 	image          string // the disk image
 	operator       string // folder of the operator that the image was built for
 	memory, cpus   int
+	capture        string // file for every packet; empty: none is kept
 	dilation       int    // how many times more slowly time passes for the machines
 	workerMemory   int    // 0: as the others
 	patchFile      string // what is changed in the control-plane machines' configurations
@@ -87,6 +91,7 @@ func (t *tool) clusterCreateCommand() *cobra.Command {
 	f.IntVar(&c.workerMemory, "worker-memory", 0, "memory of each worker in MiB (default: as the others)")
 	f.StringVar(&c.patchFile, "config-patch", "", "file with fields to change in the control-plane machines' configurations, as `patch-config` takes it; workers get what is the cluster's of it")
 	f.IntVar(&c.cpus, "cpus", 2, "processors of the machine")
+	f.StringVar(&c.capture, "capture", "", "file (pcap) to write every packet of the machines' network to, for as long as they run")
 	f.IntVar(&c.dilation, "time-dilation", 1, "have time pass so many times more slowly for the machines (1 to 8): several emulated machines on few processors wait for each other in vain otherwise; times that are printed are the machines' then")
 	f.IntVar(&c.controlPlanes, "control-planes", 1, "control-plane machines; with three, one may be away, with five two")
 	f.IntVar(&c.workers, "workers", 0, "further machines, which join as workers")
@@ -158,6 +163,20 @@ func (c *creation) prepare() error {
 			return &exitError{code: exitUsage, err: fmt.Errorf("cluster %q: cannot create: there is a context %q already, of another machine", c.name, name), hint: "choose another name; `orlopctl config delete-context " + name + "` forgets the context"}
 		}
 	}
+	path, err := kubeconfigPath()
+	if err != nil {
+		return err
+	}
+	kube, err := os.ReadFile(path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("kubeconfig: cannot read: %w", err)
+	}
+	if root, err := parseMapping(kube); err == nil && slices.ContainsFunc(itemsOf(root, "clusters"), func(item *yaml.Node) bool { return scalarOf(valueOf(item, "name")) == c.name }) {
+		return &exitError{
+			code: exitUsage, err: fmt.Errorf("cluster %q: cannot create: the kubeconfig %s has a cluster of this name already, of somebody else", c.name, path),
+			hint: "choose another name, or name another file in KUBECONFIG; `kubectl config delete-cluster " + c.name + "` takes it out",
+		}
+	}
 	return nil
 }
 
@@ -188,7 +207,7 @@ func (c *creation) powerOn(ctx context.Context) error {
 	starting, cancel := context.WithTimeout(ctx, qemuTimeout)
 	defer cancel()
 	running, err := qemu.Launch(starting, c.dir, qemu.ClusterSpec{
-		Name: c.name, Network: qemu.NetworkSpec{Dilation: c.dilation}, Machines: machines, Forwards: forwards,
+		Name: c.name, Network: qemu.NetworkSpec{Dilation: c.dilation, Capture: c.capture}, Machines: machines, Forwards: forwards,
 	}, runner...)
 	if err != nil {
 		return err
@@ -408,7 +427,7 @@ func (c *creation) finish(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if _, err := mergeKubeconfigFile(path, answer.Kubeconfig); err != nil {
+		if _, err := mergeKubeconfigFile(path, answer.Kubeconfig, false); err != nil {
 			return err
 		}
 		c.tool.printf("\nThe cluster %s is up. Its context is in ~/.orlop/config, its kubeconfig in %s. Try:\n\n%s", c.name, path, nextSteps)

@@ -214,7 +214,7 @@ func (t *tool) etcdRestore(ctx context.Context, c *client.Client, first *api.Etc
 	}
 	answer, err := stream.CloseAndRecv()
 	if err != nil {
-		return err
+		return cutShort(err, "the machine may go on: look at RESTORED of `orlopctl etcd status` before you restore again, because --undo leads to the data before the last time only")
 	}
 	if t.human() {
 		t.println("restored: " + restoredText(answer.Restored))

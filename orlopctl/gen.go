@@ -100,6 +100,9 @@ func (t *tool) genClientCommand() *cobra.Command {
 			if name == "" {
 				return usagef("--name: cannot make a certificate: whose is it?")
 			}
+			if name == "ca" || filepath.Base(name) != name || name == ".." {
+				return usagef("--name %s: cannot make a certificate: it is the name of two files, NAME.crt and NAME.key, and not ca, whose key would be lost", name)
+			}
 			ca, err := readOperator(operator)
 			if err != nil {
 				return err

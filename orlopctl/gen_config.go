@@ -72,6 +72,9 @@ func (t *tool) genConfigCommand() *cobra.Command {
 				files = append(files, secretFile{path, text})
 			}
 			if !several && out == "-" {
+				if _, terminal := t.terminal(); terminal && !c.Flags().Changed("out") {
+					return usagef("--out: the configuration holds the cluster's keys, and would stand on the screen: name a file, or - if that is meant")
+				}
 				t.printf("%s", files[0].content)
 				return nil
 			}

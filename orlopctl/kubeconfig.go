@@ -48,7 +48,7 @@ func (t *tool) kubeconfigCommand() *cobra.Command {
 	f.StringVar(&out, "out", "", "write to this file instead of merging; - for the standard output")
 	f.StringVar(&server, "server", "", "URL of the Kubernetes API to write into it (default: the first virtual address, else the endpoint)")
 	f.DurationVar(&ttl, "ttl", 0, "how long the certificate is valid (default 24h, at most 720h)")
-	f.BoolVar(&force, "force", false, "replace an existing file that --out names")
+	f.BoolVar(&force, "force", false, "replace an existing file that --out names, or a cluster of the same name that has another CA")
 	return c
 }
 
@@ -62,7 +62,7 @@ func (t *tool) storeKubeconfig(fresh []byte, out string, force bool) error {
 		if err != nil {
 			return err
 		}
-		current, err := mergeKubeconfigFile(path, fresh)
+		current, err := mergeKubeconfigFile(path, fresh, force)
 		if err != nil {
 			return err
 		}
@@ -90,20 +90,99 @@ func kubeconfigPath() (string, error) {
 	return filepath.Join(home, ".kube", "config"), nil
 }
 
-// mergeKubeconfigFile merges into a file, which may be missing, and returns the current context.
-func mergeKubeconfigFile(path string, fresh []byte) (string, error) {
+// mergeKubeconfigFile merges into a file, which may be missing, and returns the current context. A cluster of the same name that is another one is
+// replaced with force only: its users would show their credentials to the new one.
+func mergeKubeconfigFile(path string, fresh []byte, force bool) (current string, err error) {
+	err = changeKubeconfig(path, func(old []byte) ([]byte, error) {
+		if name := otherCluster(old, fresh); name != "" && !force {
+			return nil, &exitError{
+				code: exitUsage, err: fmt.Errorf("kubeconfig %s: cannot merge: it has another cluster by the name %q, and users of it", path, name),
+				hint: "--out FILE writes a file of its own, --force replaces the other one",
+			}
+		}
+		merged, name, err := mergeKubeconfig(old, fresh)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", path, err)
+		}
+		current = name
+		return merged, nil
+	})
+	return current, err
+}
+
+// kubeconfigPatience is how long somebody else may change a kubeconfig meanwhile.
+const kubeconfigPatience = 10 * time.Second
+
+// changeKubeconfig changes a kubeconfig, which may be missing; nil leaves it as it is. kubectl's own lock is taken: a file beside it (client-go,
+// tools/clientcmd, lockFile).
+func changeKubeconfig(path string, change func(old []byte) ([]byte, error)) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return fmt.Errorf("kubeconfig: cannot make the folder: %w", err)
+	}
+	lock := path + ".lock"
+	for end := time.Now().Add(kubeconfigPatience); ; {
+		f, err := os.OpenFile(lock, os.O_CREATE|os.O_EXCL, 0)
+		if err == nil {
+			_ = f.Close()
+			break
+		}
+		if !errors.Is(err, fs.ErrExist) {
+			return fmt.Errorf("kubeconfig: cannot lock: %w", err)
+		}
+		if time.Now().After(end) {
+			return fmt.Errorf("kubeconfig %s: somebody else changes it; if nobody does, remove %s", path, lock)
+		}
+		<-time.After(50 * time.Millisecond)
+	}
+	defer os.Remove(lock)
 	old, err := os.ReadFile(path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return "", fmt.Errorf("kubeconfig: cannot read: %w", err)
+		return fmt.Errorf("kubeconfig: cannot read: %w", err)
 	}
-	merged, current, err := mergeKubeconfig(old, fresh)
+	next, err := change(old)
+	if err != nil || next == nil {
+		return err
+	}
+	return writeSecret(path, next, true)
+}
+
+// otherCluster is the name of a cluster of fresh that old has as well, and that is another one (sameCluster).
+func otherCluster(old, fresh []byte) string {
+	have, err := parseMapping(old)
 	if err != nil {
-		return "", fmt.Errorf("%s: %w", path, err)
+		return ""
 	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		return "", fmt.Errorf("kubeconfig: cannot make the folder: %w", err)
+	want, err := parseMapping(fresh)
+	if err != nil {
+		return ""
 	}
-	return current, writeSecret(path, merged, true)
+	for _, next := range itemsOf(want, "clusters") {
+		name := scalarOf(valueOf(next, "name"))
+		for _, present := range itemsOf(have, "clusters") {
+			if scalarOf(valueOf(present, "name")) == name && !sameCluster(present, next) {
+				return name
+			}
+		}
+	}
+	return ""
+}
+
+// sameCluster tells whether two entries are of one cluster: by their CAs, or where neither has one by the server.
+func sameCluster(a, b *yaml.Node) bool {
+	if these, those := clusterCA(a), clusterCA(b); these+those != "" {
+		return shareCert(these, those)
+	}
+	server := func(item *yaml.Node) string { return scalarOf(valueOf(valueOf(item, "cluster"), "server")) }
+	return server(a) == server(b)
+}
+
+// clusterCA is the CA in a kubeconfig's cluster, as PEM.
+func clusterCA(item *yaml.Node) string {
+	ca, err := base64.StdEncoding.DecodeString(scalarOf(valueOf(valueOf(item, "cluster"), "certificate-authority-data")))
+	if err != nil {
+		return ""
+	}
+	return string(ca)
 }
 
 // mergeKubeconfig puts the clusters, users and contexts of one kubeconfig into another, replacing those of the same
@@ -185,8 +264,7 @@ func removeFromKubeconfig(old []byte, cluster, own string) ([]byte, error) {
 		return nil, fmt.Errorf("kubeconfig: cannot change: %w", err)
 	}
 	if !slices.ContainsFunc(itemsOf(root, "clusters"), func(item *yaml.Node) bool {
-		ca, err := base64.StdEncoding.DecodeString(scalarOf(valueOf(valueOf(item, "cluster"), "certificate-authority-data")))
-		return err == nil && scalarOf(valueOf(item, "name")) == cluster && shareCert(string(ca), own)
+		return scalarOf(valueOf(item, "name")) == cluster && shareCert(clusterCA(item), own)
 	}) {
 		return nil, nil
 	}
@@ -195,6 +273,11 @@ func removeFromKubeconfig(old []byte, cluster, own string) ([]byte, error) {
 		if scalarOf(valueOf(valueOf(item, "context"), "cluster")) == cluster {
 			contexts[scalarOf(valueOf(item, "name"))] = true
 			users[scalarOf(valueOf(valueOf(item, "context"), "user"))] = true
+		}
+	}
+	for _, item := range itemsOf(root, "contexts") { // somebody may use a user for another cluster, too
+		if scalarOf(valueOf(valueOf(item, "context"), "cluster")) != cluster {
+			delete(users, scalarOf(valueOf(valueOf(item, "context"), "user")))
 		}
 	}
 	for section, gone := range map[string]map[string]bool{"contexts": contexts, "users": users, "clusters": {cluster: true}} {

@@ -23,9 +23,14 @@ const resetTimeout = drainTime + 5*time.Minute
 
 // goesOn says of a call that moves pods away first that whoever gives it up does not stop the machine.
 func goesOn(err error) error {
-	if s, ok := statusOf(err); ok && (s.Code() == codes.DeadlineExceeded || s.Code() == codes.Canceled) {
+	return cutShort(err, "the machine goes on: it moves its pods away first; `orlopctl events` shows it")
+}
+
+// cutShort says of a call that was given up, or whose connection broke, what the machine may do all the same.
+func cutShort(err error, hint string) error {
+	if s, ok := statusOf(err); ok && (s.Code() == codes.DeadlineExceeded || s.Code() == codes.Canceled || s.Code() == codes.Unavailable) {
 		code, _ := exitCode(err)
-		return &exitError{code: code, err: err, hint: "the machine goes on: it moves its pods away first; `orlopctl events` shows it"}
+		return &exitError{code: code, err: err, hint: hint}
 	}
 	return err
 }

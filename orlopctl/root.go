@@ -92,6 +92,9 @@ func (t *tool) rootCommand() *cobra.Command {
 // noteStart makes every command note that it has begun: what fails before is a mistake in the command line. One that is for several
 // machines runs anew for each.
 func (t *tool) noteStart(c *cobra.Command) {
+	if c.HasParent() && c.HasSubCommands() && !c.Runnable() {
+		c.RunE = group
+	}
 	if work := c.RunE; work != nil {
 		c.RunE = func(c *cobra.Command, args []string) error {
 			t.started = true
@@ -104,6 +107,20 @@ func (t *tool) noteStart(c *cobra.Command) {
 	for _, sub := range c.Commands() {
 		t.noteStart(sub)
 	}
+}
+
+// group is a command that only has others. The library would show its help for a word that is none of them, and call that a success: what a script does
+// next would be done to something else.
+func group(c *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return c.Help()
+	}
+	err := fmt.Errorf("unknown command %q for %q", args[0], c.CommandPath())
+	c.SuggestionsMinimumDistance = 2 // as the library has it for the first word
+	if near := c.SuggestionsFor(args[0]); len(near) > 0 {
+		err = fmt.Errorf("%w; did you mean %q?", err, near[0])
+	}
+	return &exitError{code: exitUsage, err: err, hint: "see `" + c.CommandPath() + " --help`"}
 }
 
 // timeout is the value of --timeout, or a command's own default.

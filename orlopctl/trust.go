@@ -330,12 +330,15 @@ func writePair(certFile, keyFile string, leaf *pki.Leaf) error {
 	return nil
 }
 
-// keep stores a new certificate in a context, if that has not changed meanwhile.
+// keep stores a new certificate in a context, if that has not changed meanwhile, and in the others of the same cluster that have the same one.
 func keep(name string, was machineContext, leaf *pki.Leaf) error {
 	return changeContexts(func(f *contextsFile) error {
-		if c := f.Contexts[name]; c.Cert == was.Cert && c.Key == was.Key {
+		for other, c := range f.Contexts {
+			if c.Cert != was.Cert || c.Key != was.Key || other != name && (was.CA == "" || c.CA != was.CA) {
+				continue
+			}
 			c.Cert, c.Key, c.RenewAfter = string(leaf.CertPEM()), string(leaf.KeyPEM()), renewAt(leaf)
-			f.Contexts[name] = c
+			f.Contexts[other] = c
 		}
 		return nil
 	})

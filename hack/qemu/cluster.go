@@ -77,11 +77,10 @@ func (s Status) Forward(machine string, port uint16) string {
 
 // Files of a cluster's folder.
 const (
-	specFile    = "spec.json"
-	lockFile    = "runner.lock"
-	logFile     = "runner.log"
-	socketFile  = "control.sock"
-	captureFile = "capture.pcap"
+	specFile   = "spec.json"
+	lockFile   = "runner.lock"
+	logFile    = "runner.log"
+	socketFile = "control.sock"
 )
 
 // ErrNotRunning is why there is no client for a folder: its runner has ended or was killed, and the machines with it.

@@ -22,7 +22,7 @@ func launchFake(t *testing.T) (*Client, string, []string) {
 	one, two := fakeSpec(t, "serve"), fakeSpec(t, "serve")
 	two.Name, two.NoNIC = "w1", true
 	command := []string{self, "run-cluster"}
-	c, err := Launch(within(t, 30*time.Second), dir, ClusterSpec{Name: "test", Machines: []MachineSpec{one, two},
+	c, err := Launch(within(t, 30*time.Second), dir, ClusterSpec{Name: "test", Network: NetworkSpec{Capture: filepath.Join(t.TempDir(), "packets.pcap")}, Machines: []MachineSpec{one, two},
 		Forwards: []ForwardSpec{{Machine: "cp1", Port: 50000}}}, command...)
 	if err != nil {
 		t.Fatal(err)

@@ -105,12 +105,8 @@ func readyPipe() func(error) {
 }
 
 func (r *runner) start(ctx context.Context) error {
-	network := r.spec.Network
-	if network.Capture == "" {
-		network.Capture = filepath.Join(r.dir, captureFile)
-	}
 	var err error
-	if r.network, err = NewNetwork(network); err != nil {
+	if r.network, err = NewNetwork(r.spec.Network); err != nil {
 		return err
 	}
 	for _, m := range r.spec.Machines {

@@ -15,6 +15,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"strconv"
 	"strings"
 	"sync"
@@ -174,9 +175,10 @@ func dial(ctx context.Context, e Endpoint) (*Client, error) {
 			return new(net.Dialer).DialContext(ctx, "tcp", address)
 		}
 	}
-	conn, err := grpc.NewClient("passthrough:///"+address,
+	// The target is a URL, in which not every address can stand.
+	conn, err := grpc.NewClient("passthrough:///machine",
 		grpc.WithTransportCredentials(watch),
-		grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
 			conn, err := dialer(ctx, address)
 			if err != nil {
 				watch.seen.set(fmt.Errorf("%w: %w", ErrUnreachable, err))
@@ -262,7 +264,7 @@ func withPort(address string) (string, error) {
 		return address, nil
 	}
 	host := strings.TrimSuffix(strings.TrimPrefix(address, "["), "]")
-	if strings.Contains(host, ":") && net.ParseIP(host) == nil {
+	if _, err := netip.ParseAddr(host); strings.Contains(host, ":") && err != nil { // a link-local one has a zone (RFC 4007, 11)
 		return "", fmt.Errorf("machine %q: cannot connect: expected host, host:port or [IPv6]:port", address)
 	}
 	return net.JoinHostPort(host, strconv.Itoa(paths.PortApid)), nil
@@ -282,6 +284,9 @@ func tlsConfig(e Endpoint, address string) (*tls.Config, error) {
 			return nil, fmt.Errorf("machine %q: cannot connect: %w", address, err)
 		}
 		config.ServerName = host
+		if addr, err := netip.ParseAddr(host); err == nil {
+			config.ServerName = addr.WithZone("").String() // no certificate holds a zone
+		}
 	}
 	switch {
 	case e.CA != nil && e.Fingerprint != "":
