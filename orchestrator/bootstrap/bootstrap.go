@@ -199,8 +199,8 @@ func ensureUntilDone(ctx context.Context, client kubernetes.Interface, object ru
 	return untilDone(ctx, object, func() error { return ensure(ctx, client, object) }, tell)
 }
 
-// untilDone repeats the making of an object while the server is not ready for it, and tells why when that takes long. A refusal for
-// good is an error.
+// untilDone repeats the making of an object until it is done, and tells why when that takes long, or when the server refuses it: an administrator's
+// policy may be why, and may go. It is no reason to end, which would take etcd along.
 func untilDone(ctx context.Context, object runtime.Object, do func() error, tell func(why string)) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -214,10 +214,8 @@ func untilDone(ctx context.Context, object runtime.Object, do func() error, tell
 		if err == nil || ctx.Err() != nil {
 			return nil
 		}
-		if apierrors.IsInvalid(err) && !notYet(err) {
-			return fmt.Errorf("%T: the API server refuses it: %w", object, err)
-		}
-		if why := reason(object, err); tries >= patience && why != told {
+		refused := apierrors.IsInvalid(err) && !notYet(err)
+		if why := reason(object, err); (refused || tries >= patience) && why != told {
 			tell(why)
 			told = why
 		}

@@ -27,13 +27,16 @@ type objects[T metav1.Object] interface {
 	Update(ctx context.Context, object T, opts metav1.UpdateOptions) (T, error)
 }
 
-// ensureObject makes an object. When it is there already, settle puts right in it what differs, and says whether anything did.
+// ensureObject makes an object. When it is there already, settle puts right in it what differs, and says whether anything did. Nothing is written
+// that is there as it should be: an administrator's policy, which admission asks first, may forbid even that.
 func ensureObject[T metav1.Object](ctx context.Context, all objects[T], want T, settle func(have T) (changed bool)) error {
-	_, err := all.Create(ctx, want, metav1.CreateOptions{})
-	if !apierrors.IsAlreadyExists(err) {
-		return err
-	}
 	have, err := all.Get(ctx, want.GetName(), metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		if _, err = all.Create(ctx, want, metav1.CreateOptions{}); !apierrors.IsAlreadyExists(err) {
+			return err
+		}
+		have, err = all.Get(ctx, want.GetName(), metav1.GetOptions{}) // another control-plane machine was faster
+	}
 	if err != nil || !settle(have) {
 		return err
 	}

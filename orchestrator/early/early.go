@@ -56,6 +56,8 @@ func Configs(ctx context.Context, name, account string, dirs layout.Dirs, rights
 	if config == nil {
 		return nil, nil, nil
 	}
+	// client-go's five requests a second are for people; with them, one tenant's thousand claims would hold up everybody's for minutes.
+	config.QPS, config.Burst = 100, 200
 	return who.config, config, nil
 }
 

@@ -27,6 +27,9 @@ const lastBinding = "system:public-info-viewer"
 // atOnce is how many objects are made at the same time. etcd writes what arrives together with one sync of the disk.
 const atOnce = 16
 
+// rightsTime is how long a server of a cluster that has rights waits for those that are missing.
+const rightsTime = 30 * time.Second
+
 // ensureRights makes upstream's roles and bindings, about 140 objects, and our own. In a new cluster they are made side
 // by side and at once; upstream's own hook waits for a second and then makes one after the other, which on a slow disk
 // takes longer than the rest of the server's start. In a cluster that has roles upstream's hook looks after them beside
@@ -40,8 +43,19 @@ func (s *Server) ensureRights(hook genericapiserver.PostStartHookContext) error 
 	if fresh(hook, client) {
 		return s.makeRights(hook, client)
 	}
-	if err := s.rights(hook, client); err != nil {
-		return fmt.Errorf("rights: %w", err)
+	// New ones of a newer version may be refused by somebody's policy. What works in the cluster works without them, and he needs a server that
+	// is ready to change it.
+	made := make(chan error, 1)
+	go func() { made <- s.rights(hook, client) }()
+	select {
+	case err := <-made:
+		if err != nil {
+			return fmt.Errorf("rights: %w", err)
+		}
+	case <-time.After(rightsTime):
+		klog.InfoS("Not all of the system's own rights could be made; the server goes on, and they are tried again", "after", rightsTime)
+	case <-hook.Done():
+		return nil
 	}
 	_, upstream, err := rbacrest.RESTStorageProvider{}.PostStartHook()
 	if err != nil {

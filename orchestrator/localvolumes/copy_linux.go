@@ -185,7 +185,7 @@ func (s *store) mountedAt(name string) ([]string, error) {
 	}
 	var places []string
 	for _, m := range mounts {
-		if strings.Contains(m.Root+"/", "/"+filepath.Base(s.root)+"/"+volumes+"/"+name+"/") {
+		if fmt.Sprint(m.Major, ":", m.Minor) == s.device && strings.HasPrefix(m.Root+"/", filepath.Join(s.within, volumes, name)+"/") {
 			places = append(places, m.Mountpoint)
 		}
 	}

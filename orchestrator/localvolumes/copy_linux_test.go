@@ -29,6 +29,7 @@ func copier(t *testing.T) (*node, *memory, string) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	n.store.device, n.store.within = "0:0", "/lib/local-volumes"
 	n.store.mounts = func() ([]*mountinfo.Info, error) { return nil, nil }
 	n.store.left = roomy
 	t.Cleanup(n.copying.running.Wait)
@@ -310,7 +311,7 @@ func TestCopying(t *testing.T) {
 	n, _, _ := copier(t)
 	n.copying.start(t.Context(), snapped(1), func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }, n.change)
 	if r, err := n.obey(t.Context(), nil, []Copy{{snapped(1), named(1), mib}, {snapped(2), named(1), mib}}); err != nil || r.Copying != snapped(1) ||
-		r.Waits[snapped(1)] != "" || !strings.Contains(r.Waits[snapped(2)], snapped(1)) {
+		r.Waits[snapped(1)] != "" || r.Waits[snapped(2)] != "its copy waits for another one" {
 		t.Errorf("%+v, %v", r, err)
 	}
 	n.copying.keep(func(string) bool { return false })

@@ -112,7 +112,7 @@ func (n *node) copy(ctx context.Context, copies []Copy, report *Report) error {
 			waits(c, "its copy failed, and is made anew in a while: "+why)
 			continue
 		case now != "":
-			waits(c, "its copy waits for that of "+now)
+			waits(c, "its copy waits for another one") // which may be another tenant's
 			continue
 		}
 		j, err := n.store.reserve(c)

@@ -114,6 +114,8 @@ type volume struct {
 // store is the folder of all volumes and snapshots of a node. Its methods may be called from several goroutines.
 type store struct {
 	root    string
+	device  string // major:minor of its file system …
+	within  string // … and where in that it is
 	quotas  quotas
 	mounts  func() ([]*mountinfo.Info, error)
 	left    func() (free, size int64, err error) // of the file system, bytes
@@ -121,6 +123,29 @@ type store struct {
 	all     map[string]volume
 	reading map[string]int // how many copies are made of it
 	next    uint32         // project
+}
+
+// locate finds out where the store is in its file system, as mounts of parts of it say it.
+func (s *store) locate() error {
+	above, err := mountinfo.GetMounts(mountinfo.ParentsFilter(s.root))
+	if err != nil {
+		return fmt.Errorf("cannot see where volumes are mounted: %w", err)
+	}
+	var at *mountinfo.Info
+	for _, m := range above {
+		if at == nil || len(m.Mountpoint) >= len(at.Mountpoint) { // of two at one place the later one hides the other
+			at = m
+		}
+	}
+	if at == nil {
+		return fmt.Errorf("%s: no file system is mounted there", s.root)
+	}
+	below, err := filepath.Rel(at.Mountpoint, s.root)
+	if err != nil {
+		return fmt.Errorf("cannot see where volumes are mounted: %w", err)
+	}
+	s.device, s.within = fmt.Sprint(at.Major, ":", at.Minor), filepath.Join(at.Root, below)
+	return nil
 }
 
 // openStore makes the folders where they are missing, removes what was not finished when the machine stopped, and reads what there is.
@@ -138,6 +163,9 @@ func openStore(root string, q quotas) (*store, error) {
 		}
 	}
 	if err := q.Enforce(root); err != nil {
+		return nil, err
+	}
+	if err := s.locate(); err != nil {
 		return nil, err
 	}
 	unfinished, err := os.ReadDir(filepath.Join(root, making))

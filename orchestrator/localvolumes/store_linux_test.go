@@ -69,6 +69,10 @@ func open(t *testing.T, root string, q quotas) *store {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if s.device == "" || !filepath.IsAbs(s.within) || filepath.Base(s.within) != filepath.Base(root) {
+		t.Errorf("it is at %q of the file system %q", s.within, s.device)
+	}
+	s.device, s.within = "0:0", "/lib/local-volumes"
 	s.mounts = func() ([]*mountinfo.Info, error) { return nil, nil }
 	s.left = roomy
 	return s
@@ -161,7 +165,10 @@ func TestRemove(t *testing.T) {
 		}
 	}
 	s.mounts = func() ([]*mountinfo.Info, error) {
-		return []*mountinfo.Info{{Root: "/lib/local-volumes/volumes/" + named(1) + "0", Mountpoint: "/pod"}, {Root: "/lib/local-volumes", Mountpoint: "/x"}}, nil
+		return []*mountinfo.Info{{Root: "/lib/local-volumes/volumes/" + named(1) + "0", Mountpoint: "/pod"}, {Root: "/lib/local-volumes", Mountpoint: "/x"},
+			// What a tenant makes in his own volume, or in one of another kind.
+			{Root: "/lib/local-volumes/volumes/" + named(2) + "/lib/local-volumes/volumes/" + named(1), Mountpoint: "/pod"},
+			{Root: "/lib/local-volumes/volumes/" + named(1), Mountpoint: "/pod", Minor: 7}}, nil
 	}
 	for range 2 {
 		if left, err := s.retire(named(1)); !left || err != nil {

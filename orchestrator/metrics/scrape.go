@@ -27,6 +27,8 @@ import (
 const (
 	// interval is between two questions to a kubelet, which measures every 10 to 15 s by itself. The autoscaler of pods looks as often.
 	interval = 15 * time.Second
+	// reach is how long it may take to connect with a kubelet: a site that is cut off must not take the others' turns.
+	reach = 2 * time.Second
 	// answer is how long a kubelet may take.
 	answer = 10 * time.Second
 	// atOnce is how many kubelets are asked at a time.
@@ -65,7 +67,7 @@ func newScraper(dirs layout.Dirs, nodes corelisters.NodeLister, book *book) (*sc
 			if err != nil {
 				return nil, err
 			}
-			return (&net.Dialer{}).DialContext(ctx, network, net.JoinHostPort(address, port))
+			return (&net.Dialer{Timeout: reach}).DialContext(ctx, network, net.JoinHostPort(address, port))
 		},
 	})
 	if err != nil {

@@ -46,7 +46,42 @@ func Compile(w World) (Table, []error) {
 	if len(w.Policies) == 0 {
 		return Table{}, nil
 	}
-	c := compiler{World: w, labels: map[string]labels.Set{}, spent: map[string]int{}, to: map[string]map[netip.Addr][]string{egress: {}, ingress: {}}}
+	closed := map[string]int{}
+	for {
+		c := compile(w, closed)
+		all, greatest := 0, ""
+		for namespace, size := range c.size {
+			if all += size; size > c.size[greatest] || size == c.size[greatest] && namespace < greatest {
+				greatest = namespace
+			}
+		}
+		if all <= mostOfAll || c.size[greatest] <= 0 {
+			for _, namespace := range slices.Sorted(maps.Keys(closed)) {
+				c.problems = append(c.problems, fmt.Errorf("the policies of all namespaces have more than %d MiB on this node, and those of %s the most, %d MiB: its pods here are cut off, as if they allowed nothing",
+					mostOfAll>>20, namespace, closed[namespace]>>20))
+			}
+			return c.table, c.problems
+		}
+		closed[greatest] = c.size[greatest]
+	}
+}
+
+// mostOfAll bounds what the policies of all namespaces have in a node's table, in bytes as the kernel is told of them: it takes a table in one message or not
+// at all, and what is longer than a socket may send (kernel_linux.go) would leave nobody's policies in force. Whoever has the most is cut off for it.
+const mostOfAll = 64 << 20
+
+// What an element of a set and a rule are in that message, in bytes, at most: a rule with a jump to a chain of the longest name.
+const (
+	elementSize = 100
+	ruleSize    = 512
+)
+
+// compile makes the table. Policies of closed namespaces allow nothing.
+func compile(w World, closed map[string]int) compiler {
+	c := compiler{
+		World: w, labels: map[string]labels.Set{}, spent: map[string]int{}, size: map[string]int{}, closed: closed,
+		to: map[string]map[netip.Addr][]string{egress: {}, ingress: {}},
+	}
 	for _, n := range w.Namespaces {
 		c.labels[n.Name] = n.Labels
 	}
@@ -63,7 +98,7 @@ func Compile(w World) (Table, []error) {
 		}
 	}
 	c.gates()
-	return c.table, c.problems
+	return c
 }
 
 // Closed is the table of a node that does not know yet what there is: nothing is forwarded from a pod or to one.
@@ -97,6 +132,8 @@ type compiler struct {
 	table    Table
 	problems []error
 	spent    map[string]int                     // by namespace: what its policies have in the table, in elements and rules
+	size     map[string]int                     // the same in bytes, with what leads to them
+	closed   map[string]int                     // namespaces whose policies allow nothing here, because they were too much
 	to       map[string]map[netip.Addr][]string // by direction: the policies' chains that an address is subject to
 }
 
@@ -154,7 +191,18 @@ func (c *compiler) policy(p *networkingv1.NetworkPolicy) error {
 			types = append(types, networkingv1.PolicyTypeEgress)
 		}
 	}
+	_, closed := c.closed[p.Namespace]
 	add := func(direction string, rules []rule) {
+		if closed {
+			for _, t := range targets {
+				for _, a := range t.addresses {
+					if c.to[direction][a] == nil {
+						c.to[direction][a] = []string{} // subject to policies, none of which allows anything
+					}
+				}
+			}
+			return
+		}
 		chain := Chain{Name: name(direction, p.Namespace, p.Name)}
 		for i, r := range rules {
 			r.namespace, r.targets, r.direction, r.name = p.Namespace, targets, direction, fmt.Sprintf("%s/%d", chain.Name, i)
@@ -164,6 +212,7 @@ func (c *compiler) policy(p *networkingv1.NetworkPolicy) error {
 		for _, t := range targets {
 			for _, a := range t.addresses {
 				c.to[direction][a] = append(c.to[direction][a], chain.Name)
+				c.size[p.Namespace] += ruleSize + elementSize
 			}
 		}
 	}
@@ -198,9 +247,11 @@ type rule struct {
 func (c *compiler) rule(r rule) []Rule {
 	who := c.peers(r)
 	numbers, names := c.portsOf(r)
-	if !c.affordable(r, 1+2*len(who.pods)+len(who.blocks.Prefixes())+len(numbers)+len(names)) {
+	elements := 2*len(who.pods) + len(who.blocks.Prefixes()) + len(names)
+	if !c.affordable(r, 1+elements+len(numbers)) {
 		return nil
 	}
+	c.size[r.namespace] += elementSize*elements + ruleSize*(4+len(numbers))
 	from := Source
 	if r.direction == egress {
 		from = Destination

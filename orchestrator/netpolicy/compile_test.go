@@ -425,3 +425,57 @@ spec: {podSelector: {}, ingress: [{from: [%s], ports: [%s]}]}`
 		t.Errorf("problems: %v", c.problems)
 	}
 }
+
+// TestTooMuch: when the policies of all namespaces together are more than the kernel takes, those of the one that has the most allow nothing, and
+// the others' are in force.
+func TestTooMuch(t *testing.T) {
+	const world = `
+kind: Pod
+metadata: {name: a, namespace: greedy}
+spec: {nodeName: n0, containers: []}
+status: {phase: Running, podIPs: [{ip: 10.244.0.2}]}
+---
+kind: Pod
+metadata: {name: b, namespace: modest}
+spec: {nodeName: n0, containers: []}
+status: {phase: Running, podIPs: [{ip: 10.244.0.3}]}
+---
+kind: NetworkPolicy
+metadata: {name: p, namespace: modest}
+spec: {podSelector: {}, ingress: [{ports: [{port: 80}]}]}`
+	w := worldOf(t, 0, world)
+	for n := range 3 {
+		policy := &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("all", n), Namespace: "greedy"}}
+		policy.Spec.PolicyTypes = types(networkingv1.PolicyTypeIngress)
+		var rule networkingv1.NetworkPolicyIngressRule
+		for port := range 50000 {
+			number := intstr.FromInt(port + 1)
+			rule.Ports = append(rule.Ports, networkingv1.NetworkPolicyPort{Port: &number})
+		}
+		policy.Spec.Ingress = []networkingv1.NetworkPolicyIngressRule{rule}
+		w.Policies = append(w.Policies, policy)
+	}
+	table, problems := Compile(w)
+	if len(problems) != 1 || !strings.Contains(problems[0].Error(), "those of greedy the most, 73 MiB: its pods here are cut off") {
+		t.Errorf("problems: %v", problems)
+	}
+	outside := netip.MustParseAddr("192.0.2.1")
+	for _, c := range []struct {
+		to   string
+		port uint16
+		want bool
+	}{{"10.244.0.2", 80, false}, {"10.244.0.3", 80, true}, {"10.244.0.3", 81, false}} {
+		if got := passes(table, packet{from: outside, to: netip.MustParseAddr(c.to), protocol: tcp, port: c.port, in: "eth0", out: "cni0"}); got != c.want {
+			t.Errorf("to %s port %d: passes: %v, want %v", c.to, c.port, got, c.want)
+		}
+	}
+	// What it sends is not forbidden by anything, and what fits is in force again.
+	if !passes(table, packet{from: netip.MustParseAddr("10.244.0.2"), to: outside, protocol: tcp, port: 80, in: "cni0", out: "eth0"}) {
+		t.Error("egress, which no policy is about, is closed")
+	}
+	w.Policies = w.Policies[:2]
+	table, problems = Compile(w)
+	if len(problems) > 0 || !passes(table, packet{from: outside, to: netip.MustParseAddr("10.244.0.2"), protocol: tcp, port: 80, in: "eth0", out: "cni0"}) {
+		t.Errorf("what fits is not in force: %v", problems)
+	}
+}

@@ -24,8 +24,8 @@ const fingerprint = "fingerprint"
 const (
 	// piece is how many elements go into one message: an attribute has 64 KiB at most, and an element about 100 bytes.
 	piece = 400
-	// room is for a batch and for what the kernel answers to it, bytes; a message of 400 elements has 40 KB.
-	room = 32 << 20
+	// room is for a batch and for what the kernel answers to it, bytes; the kernel makes it twice as much (socket(7), SO_SNDBUF).
+	room = mostOfAll
 	// patience is how long the kernel may take to answer.
 	patience = 30 * time.Second
 )

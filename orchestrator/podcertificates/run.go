@@ -115,7 +115,8 @@ func (s *signer) pass(ctx context.Context) (string, error) {
 		if !ok || r.Spec.SignerName != bootstrap.PodSigner || answered(r) {
 			continue
 		}
-		if err := s.answer(ctx, r, now); err != nil && first == nil {
+		// By the time of each: a long list takes its time, and the API server refuses what begins more than five minutes ago.
+		if err := s.answer(ctx, r, s.now()); err != nil && first == nil {
 			first = fmt.Errorf("pod %s/%s: %w", r.Namespace, r.Spec.PodName, err)
 		}
 	}

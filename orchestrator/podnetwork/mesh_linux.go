@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/google/renameio/v2"
 	"github.com/vishvananda/netlink"
@@ -318,8 +319,13 @@ func (k kernel) setRoute(r Route) error {
 	return netlink.RouteReplace(route)
 }
 
+// keepalive is how often a peer hears from this machine that has nothing to send. Without it, one whose clock went back could open no tunnel for as long:
+// the kernel takes no handshake that is older than the last one (WireGuard, 5.4.2), and the other side would begin none.
+const keepalive = 25 * time.Second
+
 func peerOf(p Peer) wgtypes.PeerConfig {
-	c := wgtypes.PeerConfig{PublicKey: p.Key, Endpoint: net.UDPAddrFromAddrPort(p.At), ReplaceAllowedIPs: true}
+	every := keepalive
+	c := wgtypes.PeerConfig{PublicKey: p.Key, Endpoint: net.UDPAddrFromAddrPort(p.At), ReplaceAllowedIPs: true, PersistentKeepaliveInterval: &every}
 	for _, r := range p.Ranges {
 		c.AllowedIPs = append(c.AllowedIPs, *ipnet(r))
 	}
