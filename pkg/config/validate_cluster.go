@@ -246,8 +246,12 @@ func (p *parser) serviceRange(path string, r netip.Prefix, pods []netip.Prefix) 
 			expected: fmt.Sprintf("/%d or shorter", r.Addr().BitLen()-smallest),
 		})
 	}
-	if r.Bits() < 8 {
-		p.on(path, wrong{reason: fmt.Sprintf("the prefix length %d takes too much of the address space", r.Bits()), expected: "/8 or longer"})
+	shortest := 8
+	if r.Addr().Is6() {
+		shortest = 64 // Kubernetes gives no address out of a wider one (pkg/registry/core/service/ipallocator, New)
+	}
+	if r.Bits() < shortest {
+		p.on(path, wrong{reason: fmt.Sprintf("the prefix length %d takes too much of the address space", r.Bits()), expected: fmt.Sprintf("/%d or longer", shortest)})
 	}
 	readable := len(pods) > 0
 	for _, pod := range pods {
