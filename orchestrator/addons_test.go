@@ -196,6 +196,14 @@ func addOns(ctx context.Context, t *testing.T, m machine, admin kubernetes.Inter
 	guest.Manifests = []string{"{apiVersion: v1, kind: ConfigMap, metadata: {name: x, namespace: shop}}\n---\n{apiVersion: v1, kind: ConfigMap, metadata: {name: kube-root-ca.crt}}"}
 	m.configure(t, next, guest)
 	state("guest", "Failed", "outside the scope: ConfigMap shop/x (another namespace)")
+	guest.Manifests = []string{"{apiVersion: v1, kind: ConfigMap, metadata: {name: x}}"}
+	m.configure(t, next, guest)
+	state("guest", "Ready", "")
+	// With its namespace there is the cluster's CA in it, when the controller manager comes to that.
+	await("its namespace has the CA", func(ctx context.Context) bool {
+		_, err := admin.CoreV1().ConfigMaps("orlop-guest").Get(ctx, "kube-root-ca.crt", metav1.GetOptions{})
+		return err == nil
+	})
 	guest.Manifests = []string{"{apiVersion: v1, kind: ConfigMap, metadata: {name: kube-root-ca.crt}}"}
 	m.configure(t, next, guest)
 	state("guest", "Failed", "ConfigMap orlop-guest/kube-root-ca.crt: is there already and belongs to no add-on")
