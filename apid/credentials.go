@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/durable"
 	"github.com/orlop-os/orlop/pkg/joinrequest"
 	"github.com/orlop-os/orlop/pkg/pairing"
 	"github.com/orlop-os/orlop/pkg/pki"
@@ -42,9 +43,8 @@ type trusted struct {
 	server tls.Certificate
 	cas    *x509.CertPool                 // all of roots
 	roots  map[[sha256.Size]byte]api.Role // the most that a CA can give, by the hash of the whole certificate
-	prints []string                       // the fingerprints (pki.Fingerprint) of those that can give every role
-	// revoked certificates count no more, whichever CA has signed them.
-	revoked []trust.Revocation
+	// refused certificates count no more, whichever CA has signed them. Its roots are those that can give every role.
+	refused trust.Refused
 	// unowned: there is no operator. Connections are for pairing with one, and for nothing else.
 	unowned bool
 	// asking: machines without a ticket may ask to be let into the cluster.
@@ -160,12 +160,11 @@ func (t *trusted) role(chain []*x509.Certificate) (api.Role, error) {
 	if !known {
 		return api.Role_ROLE_UNSPECIFIED, errNoLongerTrusted
 	}
-	if err := trust.Refusal(t.revoked, chain[0]); err != nil {
-		return api.Role_ROLE_UNSPECIFIED, err
-	}
-	// A renewal is good for as long as the CA of what was renewed: who is removed with his CA does not stay by having renewed.
-	if _, root := pki.OriginOf(chain[0]); root != "" && !slices.Contains(t.prints, root) {
+	switch err := t.refused.Why(chain[0]); {
+	case errors.Is(err, trust.ErrRoot): // who is removed with his CA does not stay by having renewed
 		return api.Role_ROLE_UNSPECIFIED, errNoLongerTrusted
+	case err != nil:
+		return api.Role_ROLE_UNSPECIFIED, err
 	}
 	return roleOf(chain[0], most), nil
 }
@@ -194,7 +193,7 @@ func stampOf(dir string) (string, error) {
 		if err != nil {
 			return "", fmt.Errorf("credentials: cannot find: %w", err)
 		}
-		stamp += fmt.Sprintf("%d/%d/%v ", info.ModTime().UnixNano(), info.Size(), inode(info))
+		stamp += durable.Stamp(info) + "/"
 	}
 	return stamp, nil
 }
@@ -226,7 +225,7 @@ func load(dir string) (*trusted, error) {
 		}
 	}
 	if text := texts[RevokedFile]; len(text) > 0 {
-		if err := json.Unmarshal(text, &fresh.revoked); err != nil {
+		if err := json.Unmarshal(text, &fresh.refused.Revoked); err != nil {
 			return nil, fmt.Errorf("credentials: cannot use %s: %w", RevokedFile, err)
 		}
 	}
@@ -247,7 +246,7 @@ func (t *trusted) add(name string, text []byte, most api.Role) error {
 		root := sha256.Sum256(ca.Raw)
 		t.roots[root] = max(t.roots[root], most)
 		if most == api.Role_ROLE_ADMIN {
-			t.prints = append(t.prints, pki.Fingerprint(ca))
+			t.refused.Roots = append(t.refused.Roots, pki.Fingerprint(ca))
 		}
 	}
 	return nil

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -117,13 +118,18 @@ func (s eventSocket) loadPending(drivers *kmod.Index) {
 	if err != nil && !errors.Is(err, context.DeadlineExceeded) {
 		say(warning, "%v", err)
 	}
+	loadDrivers(drivers, modaliases(batch))
+}
+
+// modaliases are those of the devices that have one.
+func modaliases(batch []deviceEvent) []string {
 	var aliases []string
 	for _, e := range batch {
 		if e.modalias != "" {
 			aliases = append(aliases, e.modalias)
 		}
 	}
-	loadDrivers(drivers, aliases)
+	return aliases
 }
 
 // nextBlock waits until a disk or partition has come or gone. Devices that come meanwhile get their drivers. lost is
@@ -134,16 +140,8 @@ func (s eventSocket) nextBlock(ctx context.Context, drivers *kmod.Index) (lost b
 		if err != nil || lost {
 			return lost, err
 		}
-		block := false
-		var aliases []string
-		for _, e := range batch {
-			block = block || e.block
-			if e.modalias != "" {
-				aliases = append(aliases, e.modalias)
-			}
-		}
-		loadDrivers(drivers, aliases)
-		if block {
+		loadDrivers(drivers, modaliases(batch))
+		if slices.ContainsFunc(batch, func(e deviceEvent) bool { return e.block }) {
 			return false, nil
 		}
 	}

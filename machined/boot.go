@@ -56,7 +56,7 @@ func (m *machine) boot(ctx context.Context) {
 	defer deadline.Stop()
 	m.mark("machined")
 	for _, s := range Boot {
-		if m.down.Load() { // somebody pressed the button
+		if m.going.Load() != nil { // somebody pressed the button
 			return
 		}
 		m.enter(s.Name, s.Waits)

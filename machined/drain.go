@@ -16,16 +16,16 @@ import (
 // drainRest is what the orchestrator has beyond the time for the pods, to start and to take pods again after a failure.
 const drainRest = 30 * time.Second
 
-// drains tells whether the configuration in force wants pods to leave.
+// drains tells whether the configuration in force wants pods to leave. A machine that was taken out has none that others would take, and nobody to ask.
 func (m *machine) drains() bool {
 	now, _ := m.config.Get()
-	return now.config != nil && now.config.Cluster != nil && now.config.Machine.Spec.Upgrade.Drain.Policy != config.DrainNone
+	member, _ := m.membership.Get()
+	return !member.Removed && now.config != nil && now.config.Cluster != nil && now.config.Machine.Spec.Upgrade.Drain.Policy != config.DrainNone
 }
 
-// leave drains the node for what an operator asked for, if the configuration wants it. It goes on when the operator is gone. A machine that was taken
-// out has no pods that others would take, and nobody to ask.
+// leave drains the node for what an operator asked for, if the configuration wants it. It goes on when the operator is gone.
 func (m *machine) leave() error {
-	if now, _ := m.membership.Get(); !m.drains() || now.Removed {
+	if !m.drains() {
 		return nil
 	}
 	m.begin("move the pods away", 0)
@@ -35,7 +35,7 @@ func (m *machine) leave() error {
 
 // stay has the node take pods again, because what they left for did not happen.
 func (m *machine) stay() {
-	if now, _ := m.membership.Get(); !m.drains() || now.Removed {
+	if !m.drains() {
 		return
 	}
 	if _, err := m.drainNode(m.working, nodespec.DrainOrder{Timeout: drainRest, Undo: true}); err != nil {

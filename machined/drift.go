@@ -202,7 +202,7 @@ func (m *machine) newDrift() *drift {
 
 // inForce is the configuration in force, nil for none, and the network as it is. A machine that goes down is not as it was configured.
 func (m *machine) inForce() (*config.Config, network.State, error) {
-	if m.down.Load() {
+	if m.going.Load() != nil {
 		return nil, network.State{}, errNoDomain
 	}
 	now, _ := m.config.Get()

@@ -67,7 +67,7 @@ func (m *machine) follow(ctx context.Context) {
 func (m *machine) settle(ctx context.Context, c *config.Config, state network.State) error {
 	m.settling.Lock()
 	defer m.settling.Unlock()
-	if m.down.Load() {
+	if m.going.Load() != nil {
 		return nil
 	}
 	var problems []error
@@ -138,7 +138,7 @@ func (m *machine) settleServices(ctx context.Context, c *config.Config, state ne
 		return err
 	}
 	m.enter("running", "")
-	if m.down.Load() { // meanwhile: who stops them has said which go on
+	if m.going.Load() != nil { // meanwhile: who stops them has said which go on
 		return nil
 	}
 	return m.services.Set(services)

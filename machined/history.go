@@ -154,6 +154,16 @@ func (m *machine) watchTrial(ctx context.Context) {
 	}
 }
 
+// reload puts in force what is stored by now. One that cannot be used is as when the machine starts. m.applying is held.
+func (m *machine) reload() (applied, error) {
+	a, from, err := load()
+	if err != nil {
+		a = applied{problem: fmt.Sprintf("%s cannot be used: %v", from, err)}
+	}
+	m.config.Set(a)
+	return a, err
+}
+
 // giveUp ends the trial that lasted until then, unless somebody has ended it.
 func (m *machine) giveUp(until time.Time) error {
 	m.applying.Lock()
@@ -165,12 +175,8 @@ func (m *machine) giveUp(until time.Time) error {
 	if _, err := configs.Return(); err != nil {
 		return err
 	}
-	a, from, err := load()
-	if err != nil { // as when the machine starts
-		a = applied{problem: fmt.Sprintf("%s cannot be used: %v", from, err)}
-	}
 	m.say("configuration: nobody confirmed the one that was tried; the one before is in force again")
-	m.config.Set(a)
+	a, err := m.reload()
 	if err != nil {
 		return nil
 	}

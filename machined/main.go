@@ -130,8 +130,7 @@ type machine struct {
 	desk      desk
 	asking    applicants // to be let into the cluster
 	refusals  *refusals
-	going     atomic.Pointer[powerRequest] // what it goes down for
-	down      atomic.Bool                  // it goes down: nothing is started any more
+	going     atomic.Pointer[powerRequest] // what it goes down for: nothing is started any more; nil: it stays up
 	working   context.Context              // ends then
 	stopWork  context.CancelCauseFunc
 	// stopFeeding leaves the machine to the watchdog.

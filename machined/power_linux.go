@@ -48,7 +48,6 @@ func (m *machine) goDown(r powerRequest) error {
 		}
 		return nil
 	}
-	m.down.Store(true)
 	go m.takeDown(r)
 	return nil
 }

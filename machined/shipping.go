@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/orlop-os/orlop/pkg/audit"
+	"github.com/orlop-os/orlop/pkg/bootlog"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/kmsg"
 	"github.com/orlop-os/orlop/pkg/logring"
@@ -220,7 +221,7 @@ const severityWarning, severityNotice, severityInfo = 4, 5, 6
 
 // sources are those that a receiver wants.
 func (m *machine) sources(want []config.LogSource) (list []ship.Source) {
-	boot := bootID()
+	boot := bootlog.ID()
 	for _, source := range want {
 		switch source {
 		case config.SourceAudit:
@@ -236,15 +237,6 @@ func (m *machine) sources(want []config.LogSource) (list []ship.Source) {
 		}
 	}
 	return list
-}
-
-// bootID names the time since the machine was switched on (random(4)).
-func bootID() string {
-	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	if err != nil {
-		return "unknown" // there is no Linux without it
-	}
-	return strings.TrimSpace(string(id))
 }
 
 // auditSource is the record of calls, each line as it was written, so that its chain can be verified.

@@ -133,11 +133,7 @@ func (m *machine) noteBootLater(ctx context.Context) {
 		}
 		m.applying.Lock()
 		defer m.applying.Unlock()
-		a, from, err := load()
-		if err != nil { // as when the machine starts
-			a = applied{problem: fmt.Sprintf("%s cannot be used: %v", from, err)}
-		}
-		m.config.Set(a)
+		_, _ = m.reload() // the topic of the configuration says what is wrong with it
 		return
 	}
 }

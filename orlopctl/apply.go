@@ -69,40 +69,23 @@ func describe(file string, c *config.Config) string {
 
 // judgement is what `validate` says of a file to programs.
 type judgement struct {
-	File     string   `json:"file"`
-	Valid    bool     `json:"valid"`
-	Machine  string   `json:"machine,omitempty"`
-	Role     string   `json:"role,omitempty"`
-	Cluster  string   `json:"cluster,omitempty"`
-	Endpoint string   `json:"endpoint,omitempty"`
-	Problems []remark `json:"problems"`
-	Warnings []remark `json:"warnings"` // they make no file invalid
-}
-
-// remark is a config.Problem for programs.
-type remark struct {
-	Line     int    `json:"line,omitempty"`   // from 1
-	Column   int    `json:"column,omitempty"` // from 1, in characters
-	Field    string `json:"field,omitempty"`
-	Reason   string `json:"reason"`
-	Expected string `json:"expected,omitempty"`
-	Nearest  string `json:"nearest,omitempty"`
-	Hint     string `json:"hint,omitempty"`
+	File     string          `json:"file"`
+	Valid    bool            `json:"valid"`
+	Machine  string          `json:"machine,omitempty"`
+	Role     string          `json:"role,omitempty"`
+	Cluster  string          `json:"cluster,omitempty"`
+	Endpoint string          `json:"endpoint,omitempty"`
+	Problems config.Problems `json:"problems"`
+	Warnings config.Problems `json:"warnings"` // they make no file invalid
 }
 
 func judge(file string, c *config.Config, problems config.Problems, now time.Time) judgement {
-	remarks := func(all config.Problems) []remark {
-		out := []remark{}
-		for _, p := range all {
-			out = append(out, remark{p.Line, p.Column, p.Field, p.Reason, p.Expected, p.Nearest, p.Hint})
-		}
-		return out
-	}
-	j := judgement{File: file, Valid: len(problems) == 0, Problems: remarks(problems), Warnings: []remark{}}
+	list := func(all config.Problems) config.Problems { return append(config.Problems{}, all...) } // none is [], and not null
+	j := judgement{File: file, Valid: len(problems) == 0, Problems: list(problems), Warnings: list(nil)}
 	if !j.Valid {
 		return j
 	}
-	j.Machine, j.Role, j.Warnings = c.Machine.Metadata.Name, string(c.Machine.Spec.Role), remarks(c.CheckTime(now))
+	j.Machine, j.Role, j.Warnings = c.Machine.Metadata.Name, string(c.Machine.Spec.Role), list(c.CheckTime(now))
 	if c.Cluster != nil {
 		j.Cluster, j.Endpoint = c.Cluster.Metadata.Name, c.Cluster.Spec.Endpoint.String()
 	}

@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"syscall"
 	"time"
 
 	"k8s.io/client-go/kubernetes"
@@ -19,6 +18,7 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/kubeconfig"
 	"github.com/orlop-os/orlop/orchestrator/layout"
 	"github.com/orlop-os/orlop/pkg/artifact"
+	"github.com/orlop-os/orlop/pkg/durable"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
@@ -149,11 +149,7 @@ func (m *manager) read() (changed bool, err error) {
 	if err != nil {
 		return false, fmt.Errorf("add-ons of the configuration: %w", err)
 	}
-	// The file is replaced by rename, so another content is another file.
-	stamp := fmt.Sprint(info.ModTime().UnixNano(), info.Size())
-	if s, ok := info.Sys().(*syscall.Stat_t); ok {
-		stamp += fmt.Sprint(" ", s.Ino)
-	}
+	stamp := durable.Stamp(info)
 	if stamp == m.stamp {
 		return false, nil
 	}

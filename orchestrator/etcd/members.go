@@ -11,7 +11,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -22,6 +21,7 @@ import (
 	"go.etcd.io/etcd/server/v3/etcdserver/api/membership"
 	"go.etcd.io/etcd/server/v3/storage/schema"
 
+	"github.com/orlop-os/orlop/pkg/bootlog"
 	"github.com/orlop-os/orlop/pkg/durable"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/quorum"
@@ -309,22 +309,13 @@ func (k keeper) recover(ctx context.Context) (r nodespec.EtcdRecovered, err erro
 // order writes down what etcd is to do when it starts next. It holds until the machine itself starts anew: what somebody wanted then was for the
 // machines that were on then, and if the power went first, nobody may remember it when all of them are back.
 func (k keeper) order(name string) error {
-	return durable.WriteFile(k.at(name), []byte(bootID()), 0o600)
+	return durable.WriteFile(k.at(name), []byte(bootlog.ID()), 0o600)
 }
 
 // stale tells whether an order is from before the machine's start.
 func (k keeper) stale(name string) bool {
 	of, err := os.ReadFile(k.at(name))
-	return err == nil && string(of) != bootID()
-}
-
-// bootID names the time since the machine was switched on (random(4)).
-func bootID() string {
-	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	if err != nil {
-		return "unknown" // there is no Linux without it
-	}
-	return strings.TrimSpace(string(id))
+	return err == nil && string(of) != bootlog.ID()
 }
 
 // errNoVote is why the data of a machine are not those to go on with.

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/renameio/v2"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 
 	"github.com/orlop-os/orlop/pkg/pki"
@@ -23,10 +24,7 @@ func list(t *testing.T, file string, all ...trust.Revocation) {
 	t.Helper()
 	text, err := json.Marshal(trust.Refused{Revoked: all})
 	if err == nil {
-		err = os.WriteFile(file+".new", text, 0o600)
-	}
-	if err == nil {
-		err = os.Rename(file+".new", file)
+		err = renameio.WriteFile(file, text, 0o600)
 	}
 	if err != nil {
 		t.Fatal(err)

@@ -2,10 +2,8 @@ package kubelet
 
 import (
 	"context"
-	"net/http"
 
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/kubernetes/cmd/kubelet/app"
 	"k8s.io/kubernetes/cmd/kubelet/app/options"
 	"k8s.io/kubernetes/pkg/kubelet"
@@ -27,17 +25,6 @@ func guard(ctx context.Context, s *options.KubeletServer, parts *kubelet.Depende
 	}
 	follow(ctx.Done())
 	go list.Follow(ctx, func() {})
-	parts.Auth = guarded{auth, list}
+	parts.Auth = server.NewKubeletAuth(list.Guard(auth), auth, auth, auth)
 	return nil
-}
-
-// guarded is upstream's, with the guard around who the caller is.
-type guarded struct {
-	server.AuthInterface
-	list *refused.File
-}
-
-// AuthenticateRequest implements authenticator.Request.
-func (g guarded) AuthenticateRequest(request *http.Request) (*authenticator.Response, bool, error) {
-	return g.list.Guard(g.AuthInterface).AuthenticateRequest(request)
 }

@@ -1,6 +1,7 @@
 package netpolicy
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
@@ -46,24 +47,28 @@ func Compile(w World) (Table, []error) {
 	if len(w.Policies) == 0 {
 		return Table{}, nil
 	}
-	closed := map[string]int{}
-	for {
-		c := compile(w, closed)
-		all, greatest := 0, ""
-		for namespace, size := range c.size {
-			if all += size; size > c.size[greatest] || size == c.size[greatest] && namespace < greatest {
-				greatest = namespace
-			}
-		}
-		if all <= mostOfAll || c.size[greatest] <= 0 {
-			for _, namespace := range slices.Sorted(maps.Keys(closed)) {
-				c.problems = append(c.problems, fmt.Errorf("the policies of all namespaces have more than %d MiB on this node, and those of %s the most, %d MiB: its pods here are cut off, as if they allowed nothing",
-					mostOfAll>>20, namespace, closed[namespace]>>20))
-			}
-			return c.table, c.problems
-		}
-		closed[greatest] = c.size[greatest]
+	c := compile(w, nil)
+	all := 0
+	for _, size := range c.size {
+		all += size
 	}
+	if all <= mostOfAll {
+		return c.table, c.problems
+	}
+	closed := map[string]int{}
+	for _, namespace := range slices.SortedFunc(maps.Keys(c.size), func(a, b string) int { return cmp.Or(c.size[b]-c.size[a], strings.Compare(a, b)) }) {
+		if all <= mostOfAll {
+			break
+		}
+		closed[namespace] = c.size[namespace]
+		all -= closed[namespace]
+	}
+	c = compile(w, closed)
+	for _, namespace := range slices.Sorted(maps.Keys(closed)) {
+		c.problems = append(c.problems, fmt.Errorf("the policies of all namespaces have more than %d MiB on this node, and those of %s the most, %d MiB: its pods here are cut off, as if they allowed nothing",
+			mostOfAll>>20, namespace, closed[namespace]>>20))
+	}
+	return c.table, c.problems
 }
 
 // mostOfAll bounds what the policies of all namespaces have in a node's table, in bytes as the kernel is told of them: it takes a table in one message or not

@@ -10,12 +10,12 @@ import (
 	"net/http"
 	"os"
 	"sync"
-	"syscall"
 	"time"
 
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/klog/v2"
 
+	"github.com/orlop-os/orlop/pkg/durable"
 	"github.com/orlop-os/orlop/pkg/trust"
 )
 
@@ -44,11 +44,7 @@ func (f *File) Look() (changed bool, err error) {
 	if err != nil {
 		return false, fmt.Errorf("revoked certificates: %w", err)
 	}
-	// It is replaced by rename, so another content is another file.
-	stamp := fmt.Sprint(info.ModTime().UnixNano(), info.Size())
-	if s, ok := info.Sys().(*syscall.Stat_t); ok {
-		stamp += fmt.Sprint(" ", s.Ino)
-	}
+	stamp := durable.Stamp(info)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if stamp == f.stamp {

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/renameio/v2"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 
 	"github.com/orlop-os/orlop/pkg/pki"
@@ -42,10 +43,7 @@ func TestGuard(t *testing.T) {
 		t.Helper()
 		text, err := json.Marshal(r)
 		if err == nil {
-			err = os.WriteFile(path+".new", text, 0o600)
-		}
-		if err == nil {
-			err = os.Rename(path+".new", path)
+			err = renameio.WriteFile(path, text, 0o600)
 		}
 		if err != nil {
 			t.Fatal(err)

@@ -9,15 +9,15 @@ import (
 
 // Problem is one thing that is wrong with a configuration.
 type Problem struct {
-	File   string // as given to Parse; "-" when that was empty
-	Line   int    // from 1; 0 when unknown
-	Column int    // from 1, in characters; 0 when unknown
-	Field  string // path, such as "Network.spec.links[0].mtu"; empty when the file as a whole is meant
-	Reason string // what is wrong, without repeating the field
+	File   string `json:"-"`                // as given to Parse; "-" when that was empty
+	Line   int    `json:"line,omitempty"`   // from 1; 0 when unknown
+	Column int    `json:"column,omitempty"` // from 1, in characters; 0 when unknown
+	Field  string `json:"field,omitempty"`  // path, such as "Network.spec.links[0].mtu"; empty when the file as a whole is meant
+	Reason string `json:"reason"`           // what is wrong, without repeating the field
 
-	Expected string // what would be right; may be empty
-	Nearest  string // the known name or the value that was probably meant; may be empty
-	Hint     string // what to do; may be empty
+	Expected string `json:"expected,omitempty"` // what would be right; may be empty
+	Nearest  string `json:"nearest,omitempty"`  // the known name or the value that was probably meant; may be empty
+	Hint     string `json:"hint,omitempty"`     // what to do; may be empty
 }
 
 // String is the problem in one line: file:line:col: Field: reason; expected …; did you mean "x"?; hint.
