@@ -5,7 +5,7 @@
 //
 // It runs in the process "api" over the API server's connection to itself, because before these objects exist nobody
 // else has the right to make them. Objects are made when missing and put right when their contents differ; what others
-// added beside them (labels, annotations) stays.
+// added beside them (labels, annotations, and in roles and bindings further rules and subjects) stays.
 package bootstrap
 
 import (
@@ -25,6 +25,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+	rbac "k8s.io/component-helpers/auth/rbac/reconciliation"
 	registration "k8s.io/kube-aggregator/pkg/client/clientset_generated/clientset/typed/apiregistration/v1"
 
 	"github.com/orlop-os/orlop/orchestrator/apigate"
@@ -196,7 +197,7 @@ func placed(ctx context.Context, object runtime.Object, do func() error, tell, a
 
 // ensureUntilDone repeats ensure as untilDone does.
 func ensureUntilDone(ctx context.Context, client kubernetes.Interface, object runtime.Object, tell func(why string)) error {
-	return untilDone(ctx, object, func() error { return ensure(ctx, client, object) }, tell)
+	return untilDone(ctx, object, func() error { return ensure(client, object) }, tell)
 }
 
 // untilDone repeats the making of an object until it is done, and tells why when that takes long, or when the server refuses it: an administrator's
@@ -240,18 +241,32 @@ func notYet(err error) bool {
 	return false
 }
 
-func ensure(ctx context.Context, client kubernetes.Interface, object runtime.Object) error {
+// ensure makes a role or a binding, or adds to it what is missing, as upstream does with its own at each start. What is there beyond that stays:
+// while a cluster is being upgraded an older server would else take away what the newer version's parts need. A binding to another role is
+// made anew, because that cannot be changed; and what somebody has marked with rbac.authorization.kubernetes.io/autoupdate: "false" stays as it is.
+func ensure(client kubernetes.Interface, object runtime.Object) error {
+	roles, bindings := rbac.ReconcileRoleOptions{Confirm: true}, rbac.ReconcileRoleBindingOptions{Confirm: true}
+	namespaces := client.CoreV1().Namespaces()
 	switch o := object.(type) {
 	case *rbacv1.ClusterRole:
-		return ensureClusterRole(ctx, client, o)
-	case *rbacv1.ClusterRoleBinding:
-		return ensureClusterRoleBinding(ctx, client, o)
+		roles.Role, roles.Client = rbac.ClusterRoleRuleOwner{ClusterRole: o}, rbac.ClusterRoleModifier{Client: client.RbacV1().ClusterRoles()}
 	case *rbacv1.Role:
-		return ensureRole(ctx, client, o)
+		roles.Role, roles.Client = rbac.RoleRuleOwner{Role: o}, rbac.RoleModifier{Client: client.RbacV1(), NamespaceClient: namespaces}
+	case *rbacv1.ClusterRoleBinding:
+		bindings.RoleBinding = rbac.ClusterRoleBindingAdapter{ClusterRoleBinding: o}
+		bindings.Client = rbac.ClusterRoleBindingClientAdapter{Client: client.RbacV1().ClusterRoleBindings()}
 	case *rbacv1.RoleBinding:
-		return ensureRoleBinding(ctx, client, o)
+		bindings.RoleBinding = rbac.RoleBindingAdapter{RoleBinding: o}
+		bindings.Client = rbac.RoleBindingClientAdapter{Client: client.RbacV1(), NamespaceClient: namespaces}
+	default:
+		return fmt.Errorf("%T: cannot make: no such kind among the cluster's own objects", object)
 	}
-	return fmt.Errorf("%T: cannot make: no such kind among the cluster's own objects", object)
+	if roles.Role != nil {
+		_, err := roles.Run()
+		return err
+	}
+	_, err := bindings.Run()
+	return err
 }
 
 // ensureNamespace makes kube-system when the server's own controller has not made it yet.

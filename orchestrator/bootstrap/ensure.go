@@ -9,7 +9,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -51,51 +50,6 @@ func settle[T any](have *T, want T) bool {
 	}
 	*have = want
 	return true
-}
-
-func ensureClusterRole(ctx context.Context, client kubernetes.Interface, want *rbacv1.ClusterRole) error {
-	return ensureObject(ctx, client.RbacV1().ClusterRoles(), want, func(have *rbacv1.ClusterRole) bool {
-		return settle(&have.Rules, want.Rules)
-	})
-}
-
-func ensureRole(ctx context.Context, client kubernetes.Interface, want *rbacv1.Role) error {
-	if err := ensureNamespace(ctx, client); err != nil {
-		return err
-	}
-	return ensureObject(ctx, client.RbacV1().Roles(want.Namespace), want, func(have *rbacv1.Role) bool {
-		return settle(&have.Rules, want.Rules)
-	})
-}
-
-// ensureClusterRoleBinding replaces a binding to another role, because the role of a binding cannot be changed.
-func ensureClusterRoleBinding(ctx context.Context, client kubernetes.Interface, want *rbacv1.ClusterRoleBinding) error {
-	all := client.RbacV1().ClusterRoleBindings()
-	var other *rbacv1.ClusterRoleBinding
-	err := ensureObject(ctx, all, want, func(have *rbacv1.ClusterRoleBinding) bool {
-		if have.RoleRef != want.RoleRef {
-			other = have
-			return false
-		}
-		return settle(&have.Subjects, want.Subjects)
-	})
-	if err != nil || other == nil {
-		return err
-	}
-	if err := all.Delete(ctx, want.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &other.UID}}); err != nil {
-		return err
-	}
-	_, err = all.Create(ctx, want, metav1.CreateOptions{})
-	return err
-}
-
-func ensureRoleBinding(ctx context.Context, client kubernetes.Interface, want *rbacv1.RoleBinding) error {
-	if err := ensureNamespace(ctx, client); err != nil {
-		return err
-	}
-	return ensureObject(ctx, client.RbacV1().RoleBindings(want.Namespace), want, func(have *rbacv1.RoleBinding) bool {
-		return settle(&have.Subjects, want.Subjects)
-	})
 }
 
 // labelOwn marks the Services that are made here. Another one of the same name is somebody's who supplies that part himself; it may have no

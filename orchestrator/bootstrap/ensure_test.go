@@ -25,57 +25,68 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// TestEnsure shows that an object is made when it is missing, left alone when it is right, put right when it is not, and that a
-// binding to another role is replaced.
+// TestEnsure shows that a role and a binding are made when missing, left alone when they have what is wanted, given what they lack, and that a
+// binding to another role is made anew.
 func TestEnsure(t *testing.T) {
-	ctx := context.Background()
 	client := fake.NewClientset()
-	count := func() (writes int) {
+	roles, bindings := client.RbacV1().ClusterRoles(), client.RbacV1().ClusterRoleBindings()
+	role := clusterRole("r", rule("", []string{"pods"}, "get"))
+	binding := bind("b", "r", rbacv1.UserKind, "u")
+	newer := clusterRole("r", rule("", []string{"pods"}, "get", "list"), rule("", []string{"nodes"}, "get"))
+	for _, c := range []struct {
+		what   string
+		change func()
+		writes int
+		rights string
+	}{
+		{"missing", func() {}, 2, "[get] for r: u"},
+		{"as wanted", func() {}, 0, "[get] for r: u"}, // a policy could forbid even to try
+		{"more is needed", func() {
+			role.Rules[0].Verbs = []string{"get", "list"}
+			binding.Subjects[0].Name = "w"
+		}, 2, "[get] [list] for r: u w"},
+		{"a newer version's", func() {
+			if _, err := roles.Update(t.Context(), newer, metav1.UpdateOptions{}); err != nil {
+				t.Fatal(err)
+			}
+		}, 0, "[get list] [get] for r: u w"},
+		{"another role", func() { binding.RoleRef.Name = "s" }, 2, "[get list] [get] for s: w"},
+	} {
+		c.change()
+		client.ClearActions()
+		for _, object := range []runtime.Object{role.DeepCopy(), binding.DeepCopy()} {
+			if err := ensure(client, object); err != nil {
+				t.Fatalf("%s: %v", c.what, err)
+			}
+		}
+		writes := 0
 		for _, a := range client.Actions() {
 			if a.GetVerb() != "get" {
 				writes++
 			}
 		}
-		client.ClearActions()
-		return writes
-	}
-	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "r"}, Rules: []rbacv1.PolicyRule{{Verbs: []string{"get"}}}}
-	binding := &rbacv1.ClusterRoleBinding{
-		ObjectMeta: metav1.ObjectMeta{Name: "b"}, RoleRef: rbacv1.RoleRef{Kind: "ClusterRole", Name: "r"},
-		Subjects: []rbacv1.Subject{{Kind: "User", Name: "u"}},
-	}
-	for _, c := range []struct {
-		what   string
-		change func()
-		writes int
-	}{
-		{"missing", func() {}, 2},
-		{"as wanted", func() {}, 0}, // a policy could forbid even to try
-		{"other rules, other subjects", func() {
-			role.Rules[0].Verbs = []string{"get", "list"}
-			binding.Subjects[0].Name = "w"
-		}, 2},
-		{"another role", func() { binding.RoleRef.Name = "s" }, 2},
-	} {
-		c.change()
-		if err := ensureClusterRole(ctx, client, role.DeepCopy()); err != nil {
-			t.Fatalf("%s: %v", c.what, err)
+		if writes != c.writes {
+			t.Errorf("%s: %d writes, want %d", c.what, writes, c.writes)
 		}
-		if err := ensureClusterRoleBinding(ctx, client, binding.DeepCopy()); err != nil {
-			t.Fatalf("%s: %v", c.what, err)
+		haveRole, err := roles.Get(t.Context(), "r", metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
 		}
-		if n := count(); n != c.writes {
-			t.Errorf("%s: %d writes, want %d", c.what, n, c.writes)
+		haveBinding, err := bindings.Get(t.Context(), "b", metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
 		}
-		haveRole, err := client.RbacV1().ClusterRoles().Get(ctx, "r", metav1.GetOptions{})
-		if err != nil || len(haveRole.Rules[0].Verbs) != len(role.Rules[0].Verbs) {
-			t.Errorf("%s: role %+v, %v", c.what, haveRole, err)
+		var rights strings.Builder
+		for _, r := range haveRole.Rules {
+			fmt.Fprint(&rights, r.Verbs, " ")
 		}
-		have, err := client.RbacV1().ClusterRoleBindings().Get(ctx, "b", metav1.GetOptions{})
-		if err != nil || have.RoleRef != binding.RoleRef || have.Subjects[0] != binding.Subjects[0] {
-			t.Errorf("%s: binding %+v, %v", c.what, have, err)
+		fmt.Fprintf(&rights, "for %s:", haveBinding.RoleRef.Name)
+		for _, s := range haveBinding.Subjects {
+			fmt.Fprint(&rights, " ", s.Name)
 		}
-		client.ClearActions()
+		if rights.String() != c.rights {
+			t.Errorf("%s: %s, want %s", c.what, rights.String(), c.rights)
+		}
 	}
 }
 
