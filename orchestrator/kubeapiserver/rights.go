@@ -7,11 +7,16 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	genericapiserver "k8s.io/apiserver/pkg/server"
+	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	rbacclient "k8s.io/client-go/kubernetes/typed/rbac/v1"
+	"k8s.io/client-go/tools/cache"
+	rbac "k8s.io/component-helpers/auth/rbac/reconciliation"
 	"k8s.io/klog/v2"
 	rbacrest "k8s.io/kubernetes/pkg/registry/rbac/rest"
 	"k8s.io/kubernetes/plugin/pkg/auth/authorizer/rbac/bootstrappolicy"
@@ -23,6 +28,9 @@ const rightsHook = "orlop/rights"
 // lastBinding is made after all other objects. It is what lets anybody ask for the server's health, so that a caller
 // without credentials who is answered knows that every right exists (package apigate waits for that).
 const lastBinding = "system:public-info-viewer"
+
+// keepAgain is how long keepProbed waits after a refusal, which may be a policy's.
+const keepAgain = 10 * time.Second
 
 // atOnce is how many objects are made at the same time. etcd writes what arrives together with one sync of the disk.
 const atOnce = 16
@@ -40,6 +48,7 @@ func (s *Server) ensureRights(hook genericapiserver.PostStartHookContext) error 
 	if err != nil {
 		return fmt.Errorf("rights: cannot make client: %w", err)
 	}
+	go keepProbed(hook, client, keepAgain)
 	if fresh(hook, client) {
 		return s.makeRights(hook, client)
 	}
@@ -73,6 +82,72 @@ func (s *Server) ensureRights(hook genericapiserver.PostStartHookContext) error 
 func fresh(ctx context.Context, client kubernetes.Interface) bool {
 	_, err := client.RbacV1().ClusterRoleBindings().Get(ctx, lastBinding, metav1.GetOptions{})
 	return apierrors.IsNotFound(err)
+}
+
+// keepProbed puts the last binding and its role back whenever they were deleted or lack something, until ctx is done. Without them every machine
+// takes every server for one that is not ready, the shared address has no owner, and what starts anew waits; upstream would put them back at the
+// next start of a server. What is marked with rbac.authorization.kubernetes.io/autoupdate: "false" stays as it is.
+func keepProbed(ctx context.Context, client kubernetes.Interface, again time.Duration) {
+	role, binding := probed()
+	named := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTweakListOptions(func(o *metav1.ListOptions) {
+		o.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, lastBinding).String()
+	}))
+	changed := make(chan struct{}, 1)
+	look := func() {
+		select {
+		case changed <- struct{}{}:
+		default: // it is looked at anyway
+		}
+	}
+	// Not when they are added: in a new cluster they come last, by makeRights.
+	handler := cache.ResourceEventHandlerFuncs{UpdateFunc: func(any, any) { look() }, DeleteFunc: func(any) { look() }}
+	for _, i := range []cache.SharedIndexInformer{named.Rbac().V1().ClusterRoles().Informer(), named.Rbac().V1().ClusterRoleBindings().Informer()} {
+		if _, err := i.AddEventHandler(handler); err != nil {
+			klog.ErrorS(err, "The right to ask for the server's health is not kept", "name", lastBinding)
+			return
+		}
+	}
+	named.Start(ctx.Done())
+	var late <-chan time.Time
+	for {
+		select {
+		case <-changed:
+		case <-late:
+		case <-ctx.Done():
+			return
+		}
+		late = nil
+		roles := rbac.ReconcileRoleOptions{
+			Role: rbac.ClusterRoleRuleOwner{ClusterRole: role.DeepCopy()}, Client: rbac.ClusterRoleModifier{Client: client.RbacV1().ClusterRoles()}, Confirm: true,
+		}
+		bindings := rbac.ReconcileRoleBindingOptions{
+			RoleBinding: rbac.ClusterRoleBindingAdapter{ClusterRoleBinding: binding.DeepCopy()},
+			Client:      rbac.ClusterRoleBindingClientAdapter{Client: client.RbacV1().ClusterRoleBindings()}, Confirm: true,
+		}
+		_, err := roles.Run()
+		if err == nil {
+			_, err = bindings.Run()
+		}
+		if err != nil && ctx.Err() == nil {
+			klog.ErrorS(err, "The right to ask for the server's health cannot be put back; it is tried again", "name", lastBinding, "after", again)
+			late = time.After(again)
+		}
+	}
+}
+
+// probed returns upstream's role and binding by which everybody may ask for the server's health.
+func probed() (role rbacv1.ClusterRole, binding rbacv1.ClusterRoleBinding) {
+	for _, o := range bootstrappolicy.ClusterRoles() {
+		if o.Name == lastBinding {
+			role = o
+		}
+	}
+	for _, o := range bootstrappolicy.ClusterRoleBindings() {
+		if o.Name == lastBinding {
+			binding = o
+		}
+	}
+	return role, binding
 }
 
 // makeRights makes every object, the last binding last. An object that is there already stays as it is.

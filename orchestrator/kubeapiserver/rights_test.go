@@ -1,0 +1,101 @@
+package kubeapiserver
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+)
+
+// TestKeepProbed: the right to ask for the server's health comes back when its role or its binding was deleted or emptied, also after a refusal,
+// and not where somebody has said that it shall not.
+func TestKeepProbed(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	wantRole, wantBinding := probed()
+	client := fake.NewClientset(wantRole.DeepCopy(), wantBinding.DeepCopy())
+	roles, bindings := client.RbacV1().ClusterRoles(), client.RbacV1().ClusterRoleBindings()
+	watched := make(chan struct{}, 2)
+	client.PrependWatchReactor("*", func(a clienttesting.Action) (bool, watch.Interface, error) {
+		w, err := client.Tracker().Watch(a.GetResource(), "")
+		watched <- struct{}{}
+		return true, w, err
+	})
+	refusals := 2
+	client.PrependReactor("create", "clusterrolebindings", func(clienttesting.Action) (bool, runtime.Object, error) {
+		refusals--
+		return refusals >= 0, nil, errors.New("no bindings on Fridays")
+	})
+	ended := make(chan struct{})
+	go func() {
+		keepProbed(ctx, client, time.Millisecond)
+		close(ended)
+	}()
+	<-watched
+	<-watched
+	back := func(what string) {
+		t.Helper()
+		err := wait.PollUntilContextCancel(ctx, 10*time.Millisecond, true, func(ctx context.Context) (bool, error) {
+			role, err := roles.Get(ctx, lastBinding, metav1.GetOptions{})
+			if err != nil {
+				return false, ignoreMissing(err)
+			}
+			binding, err := bindings.Get(ctx, lastBinding, metav1.GetOptions{})
+			if err != nil {
+				return false, ignoreMissing(err)
+			}
+			return len(role.Rules) >= len(wantRole.Rules) && len(binding.Subjects) == len(wantBinding.Subjects), nil
+		})
+		if err != nil {
+			t.Fatalf("%s: %v", what, err)
+		}
+	}
+	if err := bindings.Delete(ctx, lastBinding, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	back("binding deleted")
+	if err := roles.Delete(ctx, lastBinding, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	back("role deleted")
+	emptied := wantBinding.DeepCopy()
+	emptied.Subjects = nil
+	if _, err := bindings.Update(ctx, emptied, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	back("binding emptied")
+	emptied.Annotations = map[string]string{"rbac.authorization.kubernetes.io/autoupdate": "false"}
+	if _, err := bindings.Update(ctx, emptied, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := roles.Delete(ctx, lastBinding, metav1.DeleteOptions{}); err != nil { // what comes back after it was looked at both
+		t.Fatal(err)
+	}
+	err := wait.PollUntilContextCancel(ctx, 10*time.Millisecond, true, func(ctx context.Context) (bool, error) {
+		_, err := roles.Get(ctx, lastBinding, metav1.GetOptions{})
+		return err == nil, ignoreMissing(err)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cancel()
+	<-ended
+	if have, err := bindings.Get(t.Context(), lastBinding, metav1.GetOptions{}); err != nil || len(have.Subjects) != 0 {
+		t.Errorf("%+v, %v: want it as it was left", have, err)
+	}
+}
+
+func ignoreMissing(err error) error {
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
+}
