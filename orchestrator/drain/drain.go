@@ -217,9 +217,13 @@ func stays(p corev1.Pod) bool {
 	return owner != nil && owner.Kind == "DaemonSet"
 }
 
-// closeNode has the scheduler give the node no more pods. One that an operator has closed is not marked, and so stays closed.
+// closeNode has the scheduler give the node no more pods. One that an operator has closed is not marked, and so stays closed; one that is no
+// Node any more, because the machine was removed from the cluster, gets none.
 func closeNode(ctx context.Context, api kubernetes.Interface, name string) error {
 	node, err := api.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
 	if err != nil {
 		return fmt.Errorf("cannot read the node: %w", err)
 	}
@@ -232,6 +236,9 @@ func closeNode(ctx context.Context, api kubernetes.Interface, name string) error
 // Undo opens the node if a drain has closed it.
 func Undo(ctx context.Context, api kubernetes.Interface, name string) error {
 	node, err := api.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
 	if err != nil {
 		return fmt.Errorf("cannot read the node: %w", err)
 	}

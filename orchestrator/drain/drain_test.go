@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
@@ -86,5 +87,17 @@ func TestRound(t *testing.T) {
 	api.PrependReactor("get", "nodes", func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, errors.New("away") })
 	if _, err := d.round(t.Context()); err == nil || !strings.Contains(err.Error(), "cannot read the node: away") {
 		t.Errorf("%v", err)
+	}
+}
+
+// TestNoNode: a machine that was removed from the cluster has nothing to close; what pods it still has are evicted.
+func TestNoNode(t *testing.T) {
+	api := fake.NewClientset()
+	got, err := Do(t.Context(), api, "a", nodespec.DrainOrder{Timeout: time.Minute})
+	if err != nil || got.Refused || len(got.Left) != 0 {
+		t.Errorf("%+v, %v", got, err)
+	}
+	if _, err := Do(t.Context(), api, "a", nodespec.DrainOrder{Timeout: time.Minute, Undo: true}); err != nil {
+		t.Error(err)
 	}
 }
