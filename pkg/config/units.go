@@ -248,6 +248,10 @@ func (e *Endpoint) read(s, want string, usual uint16, mustSay bool) error {
 		return bad
 	}
 	if a, err := netip.ParseAddr(host); err == nil {
+		if a.IsUnspecified() || a.IsMulticast() || a.Is4In6() {
+			bad.reason = fmt.Sprintf("%s is not the address of a machine", a)
+			return bad
+		}
 		host = a.String()
 	}
 	*e = Endpoint{Host: host, Port: uint16(port)}

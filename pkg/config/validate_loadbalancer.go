@@ -69,11 +69,6 @@ func (p *parser) inPools() {
 			}
 		}
 	}
-	for i, a := range spec.ControlPlanes {
-		if a.IsValid() {
-			taken = append(taken, single(fmt.Sprintf("Cluster.spec.controlPlanes[%d]", i), "the control plane", a))
-		}
-	}
 	for _, pool := range spec.Networks.LoadBalancer.Pools {
 		for _, r := range pool.Ranges {
 			for _, own := range taken {

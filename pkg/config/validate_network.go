@@ -63,7 +63,9 @@ func (p *parser) firewall(path string, f *Firewall) {
 			p.on(at+".from", wrong{reason: "nobody is named", expected: "at least one network; 0.0.0.0/0 and ::/0 are everybody"})
 		}
 		for j, from := range r.From {
-			if from.IsValid() && from != from.Masked() {
+			if from.Addr().Is4In6() {
+				p.on(fmt.Sprintf("%s.from[%d]", at, j), wrong{reason: fmt.Sprintf("%s is an IPv4 address written as IPv6", from.Addr()), expected: "one or the other"})
+			} else if from.IsValid() && from != from.Masked() {
 				p.on(fmt.Sprintf("%s.from[%d]", at, j), wrong{reason: fmt.Sprintf("%s is an address in a network", from), expected: from.Masked().String() + ", or " + netip.PrefixFrom(from.Addr(), from.Addr().BitLen()).String()})
 			}
 			if from.IsValid() && slices.Contains(r.From[:j], from) {

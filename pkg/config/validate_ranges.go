@@ -83,6 +83,9 @@ func (p *parser) otherAddresses() []placed {
 		add(fmt.Sprintf("Network.spec.dns.servers[%d]", i), "the resolver", s)
 	}
 	add("Cluster.spec.endpoint", "the endpoint", p.cfg.Cluster.Spec.Endpoint.Addr())
+	for i, a := range p.cfg.Cluster.Spec.ControlPlanes {
+		add(fmt.Sprintf("Cluster.spec.controlPlanes[%d]", i), "the control-plane machine's address", a)
+	}
 	for i, a := range p.cfg.Cluster.Spec.VirtualAddresses {
 		add(fmt.Sprintf("Cluster.spec.virtualAddresses[%d]", i), "the virtual address", a)
 	}
