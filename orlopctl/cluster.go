@@ -139,8 +139,8 @@ func localClusters(ctx context.Context) ([]localCluster, error) {
 	clusters := []localCluster{}
 	for _, folder := range folders {
 		c, err := readCluster(ctx, folder.Name(), filepath.Join(all, folder.Name()))
-		if err != nil {
-			return nil, err
+		if err != nil { // the others are shown all the same
+			c.Machines = []localMachine{{Name: "-", State: "unknown: " + message(err), Up: "-", API: "-", Kubernetes: "-", Console: "-"}}
 		}
 		clusters = append(clusters, c)
 	}
@@ -198,8 +198,21 @@ func (t *tool) clusterStartCommand() *cobra.Command {
 			}
 			ctx, cancel := context.WithTimeout(context.Background(), t.timeout(qemuTimeout))
 			defer cancel()
-			if _, err := qemu.Resume(ctx, dir, runner...); err != nil {
+			running, err := qemu.Resume(ctx, dir, runner...)
+			if err != nil {
 				return withHint(err, "`orlopctl cluster status` lists the clusters")
+			}
+			status, err := running.Status(ctx)
+			if err != nil {
+				return err
+			}
+			// The first machine keeps its ports, and the others get any that are free.
+			own, err := readSecrets(filepath.Join(dir, "secrets.yaml"))
+			if err == nil {
+				err = moveContexts(name, own, status)
+			}
+			if err != nil {
+				t.errorln("the contexts of " + name + " stay as they are: " + message(err))
 			}
 			t.println("the machines of " + name + " are on; `orlopctl --context " + name + " health` waits for them")
 			return nil
@@ -244,17 +257,44 @@ func (t *tool) clusterDestroyCommand() *cobra.Command {
 	}
 }
 
+// contextOf is the name of the context of a local cluster's machine.
+func contextOf(cluster, machine string) string {
+	if machine == machineName {
+		return cluster
+	}
+	return cluster + "-" + machine
+}
+
 // clusterContexts are the names that contexts of a local cluster may have.
 func clusterContexts(name string) []string {
-	all := []string{name}
+	var all []string
 	for n := range mostControlPlanes {
-		all = append(all, name+"-"+controlPlaneName(n+1))
+		all = append(all, contextOf(name, controlPlaneName(n+1)))
 	}
 	for n := range mostWorkers {
-		all = append(all, name+"-"+workerName(n+1))
+		all = append(all, contextOf(name, workerName(n+1)))
 	}
 	return all
 }
+
+// moveContexts has the contexts of a local cluster's machines lead to where these are reached now. Another cluster's of the same name stay.
+func moveContexts(name string, own *secrets, now qemu.Status) error {
+	return changeContexts(func(f *contextsFile) error {
+		for _, m := range now.Machines {
+			context := contextOf(name, m.Name)
+			stored, exists := f.Contexts[context]
+			address := now.Forward(m.Name, paths.PortApid)
+			if exists && address != "" && own.isCA(stored.CA) {
+				stored.Endpoint = address
+				f.Contexts[context] = stored
+			}
+		}
+		return nil
+	})
+}
+
+// isCA tells whether what is in PEM holds the CA of the machines' API of these secrets, or the one that takes its place.
+func (s *secrets) isCA(pem string) bool { return shareCert(pem, s.Machine.Cert+s.Next["machine"].Cert) }
 
 // shareCert tells whether two texts in PEM have a certificate in common.
 func shareCert(a, b string) bool {
@@ -268,7 +308,7 @@ func shareCert(a, b string) bool {
 func forgetCluster(name string, own *secrets) error {
 	err := changeContexts(func(f *contextsFile) error {
 		for _, one := range clusterContexts(name) {
-			if shareCert(f.Contexts[one].CA, own.Machine.Cert+own.Next["machine"].Cert) {
+			if own.isCA(f.Contexts[one].CA) {
 				f.forget(one)
 			}
 		}

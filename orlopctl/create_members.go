@@ -124,7 +124,7 @@ func (c *creation) joined(ctx context.Context, m member, pinned client.Endpoint)
 	}
 	c.timeline.add(name, "healthy: one of the cluster")
 	return changeContexts(func(f *contextsFile) error {
-		f.Contexts[c.name+"-"+name] = c.known(m.apiAddress, name)
+		f.Contexts[contextOf(c.name, name)] = c.known(m.apiAddress, name)
 		return nil
 	})
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/base64"
 	"errors"
+	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/orlop-os/orlop/hack/qemu"
 	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/paths"
 )
 
 // TestBringUp brings a fake machine up the way `cluster create` does after QEMU has started: from its console to the
@@ -53,6 +55,26 @@ func TestBringUp(t *testing.T) {
 	file, err := loadContexts()
 	if err != nil || file.Current != "t1" || file.Contexts["t1"].Fingerprint != "" {
 		t.Errorf("contexts: got %+v, %v", file, err)
+	}
+	// After it was switched off and on it is elsewhere; one of the same name and another CA is another cluster's machine.
+	if err := changeContexts(func(f *contextsFile) error {
+		f.Contexts["t1-w1"], f.Contexts["t1-w2"] = c.known("127.0.0.1:1", "w1"), machineContext{Endpoint: "127.0.0.1:2", CA: c.secrets.Etcd.Cert}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	now := qemu.Status{Machines: []qemu.MachineStatus{{Name: machineName}, {Name: "w1"}, {Name: "w2"}, {Name: "w3"}}}
+	for i, m := range now.Machines {
+		now.Forwards = append(now.Forwards, qemu.ForwardStatus{
+			ForwardSpec: qemu.ForwardSpec{Machine: m.Name, Port: paths.PortApid}, Addr: fmt.Sprintf("127.0.0.1:%d", 10+i),
+		})
+	}
+	if err := moveContexts("t1", c.secrets, now); err != nil {
+		t.Fatal(err)
+	}
+	if file, err = loadContexts(); err != nil || len(file.Contexts) != 3 || file.Contexts["t1"].Endpoint != "127.0.0.1:10" ||
+		file.Contexts["t1-w1"].Endpoint != "127.0.0.1:11" || file.Contexts["t1-w2"].Endpoint != "127.0.0.1:2" || file.Contexts["t1"].CA == "" {
+		t.Errorf("the contexts of machines that are on again: %+v, %v", file, err)
 	}
 	kube, err := os.ReadFile(filepath.Join(dir, "kube"))
 	if err != nil || !strings.Contains(string(kube), "https://127.0.0.1:6443") {
