@@ -5,7 +5,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/orlop-os/orlop/pkg/artifact"
 	"github.com/orlop-os/orlop/pkg/artifact/artifacttest"
@@ -22,7 +21,7 @@ func TestArtifact(t *testing.T) {
 	a := nodespec.Addon{Name: "web", Namespace: "web", Artifact: nodespec.Artifact{Name: "registry.example.com/web@sha256:" + sum, SHA256: sum}}
 	refused := func(what, want string) {
 		t.Helper()
-		w, err := m.want(a, time.Now())
+		w, err := m.want(a, false)
 		stays := task{addon: &a, wanted: w, record: Record{Inventory: []Item{{Version: "v1", Kind: "ConfigMap", Name: "old"}}}}
 		if err != nil || len(w.Refused) != 1 || !strings.Contains(w.Refused[0], want) || len(stays.leaving()) > 0 {
 			t.Errorf("%s: %+v, %v; want %q", what, w, err, want)

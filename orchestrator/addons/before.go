@@ -212,7 +212,7 @@ type copied struct {
 // before are the manifests of the record's Finished; nil when there are none to go back to, and then why. They are read again now and then.
 func (m *manager) before(ctx context.Context, t *task, now time.Time) (*copied, string, error) {
 	if c := m.copies[t.name]; c != nil && c.digest == t.record.Finished && c.stamp == m.stamp && now.Sub(c.at) < reapply &&
-		(len(c.wanted.Unknown) == 0 || !m.kinds.refresh(now)) {
+		(len(c.wanted.Unknown) == 0 || !c.at.Before(m.kinds.asked)) {
 		return c, "", nil
 	}
 	delete(m.copies, t.name)

@@ -57,12 +57,12 @@ func present(ctx context.Context, client kubernetes.Interface) (granted, error) 
 	return g, nil
 }
 
-// grant makes the rights what is wanted, and says whether they were something else. A role or binding that cannot be made concerns one
-// add-on, so the others' are made all the same; failed says why, by namespace and name.
-func grant(ctx context.Context, client kubernetes.Interface, want granted) (changed bool, failed map[[2]string]error, err error) {
+// grant makes the rights what is wanted. given are the roles and bindings that somebody has more by than before, by namespace and name. One that
+// cannot be made concerns one add-on, so the others' are made all the same; failed says why.
+func grant(ctx context.Context, client kubernetes.Interface, want granted) (given map[[2]string]bool, failed map[[2]string]error, err error) {
 	have, err := present(ctx, client)
 	if err != nil {
-		return false, nil, err
+		return nil, nil, err
 	}
 	rbac := client.RbacV1()
 	role := func(what action, at [2]string) error {
@@ -79,7 +79,7 @@ func grant(ctx context.Context, client kubernetes.Interface, want granted) (chan
 		return do(ctx, rbac.RoleBindings(at[0]), what, &rbacv1.RoleBinding{ObjectMeta: metadata(at), RoleRef: b.role, Subjects: b.subjects})
 	}
 	d := compare(have, want)
-	failed = map[[2]string]error{}
+	given, failed = map[[2]string]bool{}, map[[2]string]error{}
 	for _, step := range []struct {
 		all  [][2]string
 		what action
@@ -90,10 +90,12 @@ func grant(ctx context.Context, client kubernetes.Interface, want granted) (chan
 		for _, at := range step.all {
 			if err := step.do(step.what, at); err != nil {
 				failed[at] = fmt.Errorf("the rights %s cannot be given: %w", strings.TrimPrefix(at[0]+"/"+at[1], "/"), err)
+			} else if step.what != remove {
+				given[at] = true
 			}
 		}
 	}
-	return !d.empty(), failed, nil
+	return given, failed, nil
 }
 
 // action is what is done with a role or a binding.

@@ -2,9 +2,12 @@ package addons
 
 import (
 	"context"
+	"errors"
 	"testing"
 
+	"k8s.io/apimachinery/pkg/runtime"
 	clientfake "k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
@@ -14,15 +17,36 @@ func TestGrant(t *testing.T) {
 	ctx, client := context.Background(), clientfake.NewClientset()
 	first := granting(append(Rights(nodespec.Addon{Name: "a", Rights: nodespec.AddonRights{ClusterAdmin: true}}), home()))
 	second := granting(append(Removing("b", []Item{{Version: "v1", Kind: "Pod", Resource: "pods", Namespace: "x", Name: "p"}}), home()))
-	for _, want := range []granted{first, second, granting(nil)} {
-		for _, differs := range []bool{true, false} {
-			changed, failed, err := grant(ctx, client, want)
-			if changed != differs || len(failed) > 0 || err != nil {
-				t.Fatalf("changed %t, want %t; %v %v", changed, differs, failed, err)
+	// Of the right to take a pod away there is a role; who has given rights back has not been given any.
+	for i, want := range []granted{first, second, granting(nil)} {
+		for _, news := range [][]int{{2, 1, 0}, {0, 0, 0}} {
+			given, failed, err := grant(ctx, client, want)
+			if len(given) != news[i] || len(failed) > 0 || err != nil {
+				t.Fatalf("given %v, want %d; %v %v", given, news[i], failed, err)
 			}
 		}
 		if have, err := present(ctx, client); err != nil || !compare(have, want).empty() {
 			t.Errorf("have %v, want %v: %v", have, want, err)
 		}
+	}
+}
+
+// TestGrantRefused: what was refused is not taken for given, and the others are given theirs.
+func TestGrantRefused(t *testing.T) {
+	client := clientfake.NewClientset()
+	client.PrependReactor("create", "roles", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		return a.GetNamespace() == "ending", nil, errors.New("the namespace is being terminated")
+	})
+	of := func(name, namespace string) []Grant {
+		return Removing(name, []Item{{Version: "v1", Kind: "Pod", Resource: "pods", Namespace: namespace, Name: "p"}})
+	}
+	bad, good := of("a", "ending"), of("b", "x")
+	given, failed, err := grant(t.Context(), client, granting(append(bad, good...)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := func(g Grant) [2]string { return [2]string{g.Namespace, g.Name} }
+	if failed[at(bad[0])] == nil || failed[at(good[0])] != nil || !given[at(good[0])] {
+		t.Errorf("given %v, refused %v", given, failed)
 	}
 }

@@ -132,6 +132,10 @@ func Read(a nodespec.Addon, files []artifact.Text, kinds func(schema.GroupVersio
 			w.Unknown = append(w.Unknown, fmt.Sprintf("%s %s: the API server does not know %s in %s", gvk.Kind, body.GetName(), gvk.Kind, body.GetAPIVersion()))
 			continue
 		}
+		if err := textsOnly(body); err != nil {
+			w.Refused = append(w.Refused, fmt.Sprintf("%s %s: %v", gvk.Kind, body.GetName(), err))
+			continue
+		}
 		o, note := object(a, body, k, w.Digest)
 		if note != "" {
 			w.Notes = append(w.Notes, note)
@@ -235,6 +239,17 @@ func defined(bodies []*unstructured.Unstructured) map[schema.GroupKind]Kind {
 
 func isCRD(gk schema.GroupKind) bool {
 	return gk.Group == apiextensionsv1.GroupName && gk.Kind == "CustomResourceDefinition"
+}
+
+// textsOnly says which label or annotation is no text, as 1.30 without quotes is none. The API server refuses it; here all of them would be read
+// as none.
+func textsOnly(body *unstructured.Unstructured) error {
+	for _, field := range []string{"labels", "annotations"} {
+		if _, _, err := unstructured.NestedNullCoercingStringMap(body.Object, "metadata", field); err != nil {
+			return fmt.Errorf("metadata.%s has a value that is no text; put it in quotes: %w", field, err)
+		}
+	}
+	return nil
 }
 
 // object makes of a body what is applied; or a note why it is not.

@@ -113,14 +113,17 @@ func (k *keeper) pass(ctx context.Context, w Wanted, r Record, now time.Time, sa
 			return r, out, err
 		}
 	}
-	applied := 0 // stages without a refusal
+	applied := 0 // stages of which everything was applied
 	for _, s := range stages {
-		problems, waits := len(out.problems), len(out.waits)
+		problems, waits, refused := len(out.problems), len(out.waits), false
 		for _, o := range s.Objects {
 			health, why, err := k.object(ctx, o, &r, w.Digest, now)
 			switch {
 			case errors.Is(err, errAway):
 				return r, out, err
+			case errors.Is(err, errGiven):
+				refused = true
+				out.waits = append(out.waits, o.String()+": "+err.Error())
 			case err != nil:
 				out.problems = append(out.problems, err.Error())
 			case health == Healthy:
@@ -131,7 +134,7 @@ func (k *keeper) pass(ctx context.Context, w Wanted, r Record, now time.Time, sa
 				out.waits = append(out.waits, o.String()+": "+why)
 			}
 		}
-		if len(out.problems) == problems {
+		if len(out.problems) == problems && !refused {
 			applied++
 		}
 		if len(out.problems) > problems || len(out.waits) > waits {
@@ -175,7 +178,7 @@ func (k *keeper) object(ctx context.Context, o Object, r *Record, digest string,
 	}
 	live, err := k.as.get(ctx, o.Item)
 	if err != nil {
-		return k.judge(o.Item, "cannot be read", err, now)
+		return Broken, "", k.judge(o.Item, "cannot be read", err, now)
 	}
 	if live != nil && live.GetLabels()[Label] != k.name {
 		return Broken, belongs(live, k.name, o.Item), nil
@@ -188,7 +191,7 @@ func (k *keeper) object(ctx context.Context, o Object, r *Record, digest string,
 	if again {
 		why, err := k.stays(ctx, o.Item, live)
 		if err != nil {
-			return k.judge(o.Item, "cannot be read", err, now)
+			return Broken, "", k.judge(o.Item, "cannot be read", err, now)
 		}
 		if why == "" {
 			return k.clear(ctx, o.Item, live, now)
@@ -197,7 +200,7 @@ func (k *keeper) object(ctx context.Context, o Object, r *Record, digest string,
 	}
 	if live == nil || again || !isHook && k.stale(o, live, now) {
 		if live, err = k.as.apply(ctx, o.Item, o.Body); err != nil {
-			return k.judge(o.Item, "is refused", err, now)
+			return Broken, "", k.judge(o.Item, "is refused", err, now)
 		}
 		if isHook && k.anew != nil {
 			k.anew[o.key()] = true
@@ -205,6 +208,9 @@ func (k *keeper) object(ctx context.Context, o Object, r *Record, digest string,
 		k.applied[o.key()] = mark{live.GetUID(), versionOf(live), o.Digest, now}
 	}
 	health, why := Judge(live)
+	if isHook && health == Waiting && isClaim(o.Item) && live.GetDeletionTimestamp() == nil {
+		health, why = Healthy, "" // many classes wait for the pod that uses it, which comes in a later stage
+	}
 	if isHook && health == Healthy {
 		r.Done = append(r.Done, o.String())
 	}
@@ -215,18 +221,21 @@ func (k *keeper) object(ctx context.Context, o Object, r *Record, digest string,
 func (k *keeper) clear(ctx context.Context, i Item, live *unstructured.Unstructured, now time.Time) (Health, string, error) {
 	if live.GetDeletionTimestamp() == nil {
 		if err := k.remover.delete(ctx, i, live.GetUID()); err != nil {
-			return k.judge(i, "cannot be deleted, to run again", err, now)
+			return Broken, "", k.judge(i, "cannot be deleted, to run again", err, now)
 		}
 	}
 	return Waiting, "goes, to run again", nil
 }
 
-// judge tells an error that time settles from one that stays.
-func (k *keeper) judge(i Item, what string, err error, now time.Time) (Health, string, error) {
+// errGiven says of a refusal that time settles it.
+var errGiven = errors.New("its rights are being given")
+
+// judge is the error about an item: errGiven for a while after rights were given.
+func (k *keeper) judge(i Item, what string, err error, now time.Time) error {
 	if apierrors.IsForbidden(err) && now.Sub(k.granted) < settling {
-		return Waiting, "its rights are being given", nil
+		return errGiven
 	}
-	return Broken, "", refusal(i, what, err)
+	return refusal(i, what, err)
 }
 
 // refusal is an error about an item. What the API server says about a Secret may show it.
@@ -302,13 +311,13 @@ func (k *keeper) take(ctx context.Context, items []Item, r Record, out *outcome,
 			case err == nil:
 				out.waits = append(out.waits, i.String()+": "+left)
 			default:
-				health, why, err := k.judge(i, "cannot be taken away", err, now)
-				if errors.Is(err, errAway) {
+				err = k.judge(i, "cannot be taken away", err, now)
+				switch {
+				case errors.Is(err, errAway):
 					return r.without(gone), err
-				}
-				if health == Waiting {
-					out.waits = append(out.waits, i.String()+": "+why)
-				} else {
+				case errors.Is(err, errGiven):
+					out.waits = append(out.waits, i.String()+": "+err.Error())
+				default:
 					out.problems = append(out.problems, err.Error())
 				}
 			}
@@ -353,7 +362,7 @@ func (k *keeper) stays(ctx context.Context, i Item, live *unstructured.Unstructu
 	switch {
 	case live.GetAnnotations()[helmPolicy] == "keep":
 		return "its annotation " + helmPolicy + " says so", nil
-	case i.Group == corev1.GroupName && (i.Kind == "Namespace" || i.Kind == "PersistentVolumeClaim" || i.Kind == "PersistentVolume"):
+	case i.Group == corev1.GroupName && (i.Kind == "Namespace" || i.Kind == "PersistentVolume"), isClaim(i):
 		return "data would go with it", nil
 	case isCRD(i.gvk().GroupKind()):
 		if used, err := k.remover.used(ctx, live); used || err != nil {
@@ -362,3 +371,5 @@ func (k *keeper) stays(ctx context.Context, i Item, live *unstructured.Unstructu
 	}
 	return "", nil
 }
+
+func isClaim(i Item) bool { return i.Group == corev1.GroupName && i.Kind == "PersistentVolumeClaim" }

@@ -66,7 +66,9 @@ data: {count: 1}
 		"a: [":            "manifests[0]: a document cannot be read as YAML",
 		"- a":             "manifests[0]: a document is no mapping",
 		"kind: ConfigMap": "has no",
-		"{apiVersion: v1, metadata: {name: correct-horse}}": "has no kind",
+		"{apiVersion: v1, metadata: {name: correct-horse}}":                                       "has no kind",
+		"{apiVersion: v1, kind: ConfigMap, metadata: {name: a, labels: {version: 1.30, app: a}}}": "ConfigMap a: metadata.labels has a value that is no text",
+		"{apiVersion: v1, kind: ConfigMap, metadata: {name: a, annotations: {count: 1}}}":         "ConfigMap a: metadata.annotations has a value that is no text",
 	} {
 		w := Read(nodespec.Addon{Manifests: []string{text}}, nil, known)
 		if len(w.Refused) != 1 || !strings.Contains(w.Refused[0], want) {
@@ -215,5 +217,25 @@ func TestRecord(t *testing.T) {
 	m.Data[fieldRecord] = "{"
 	if _, _, err := decode(m); err == nil || !strings.Contains(err.Error(), "ConfigMap orlop-addons/web") {
 		t.Error(err)
+	}
+}
+
+// TestLeaving: while a kind is unknown nothing counts as no longer wanted, and hooks run again all the same.
+func TestLeaving(t *testing.T) {
+	own := Object{Item: Item{"batch", "v1", "Job", "jobs", "web", "hook"}, Hook: hook{events: []string{"pre-install"}}}
+	old := Item{"", "v1", "ConfigMap", "configmaps", "web", "old"}
+	for _, unknown := range [][]string{nil, {"Widget w: the API server does not know Widget"}} {
+		one := task{record: Record{Inventory: []Item{old, own.Item}}, wanted: Wanted{Digest: "2", Objects: []Object{own}, Unknown: unknown}}
+		var names []string
+		for _, i := range one.leaving() {
+			names = append(names, i.Name)
+		}
+		want := []string{"old", "hook"}
+		if unknown != nil {
+			want = want[1:]
+		}
+		if !slices.Equal(names, want) {
+			t.Errorf("unknown %q: %q leave, want %q", unknown, names, want)
+		}
 	}
 }

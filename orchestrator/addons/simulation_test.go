@@ -335,6 +335,37 @@ metadata: {name: again, annotations: {helm.sh/hook: "pre-install,pre-upgrade"}}
 	}
 }
 
+// TestClaimOfHook: a hook that is a claim does not keep its consumer, which many classes wait for, from being applied.
+func TestClaimOfHook(t *testing.T) {
+	s := newSite(t)
+	s.addon.Manifests = []string{`
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {name: data, annotations: {helm.sh/hook: pre-install, helm.sh/hook-weight: "-5"}}
+---
+apiVersion: batch/v1
+kind: Job
+metadata: {name: fill, annotations: {helm.sh/hook: pre-install}}
+`}
+	s.expect("the claim and what uses it", "apply PersistentVolumeClaim web/data; apply Job web/fill", 0, 0)
+}
+
+// TestRightsOnTheirWay: an object that is refused because its rights were given a moment ago is not there, so what it replaces stays.
+func TestRightsOnTheirWay(t *testing.T) {
+	s := newSite(t)
+	s.addon.Manifests = []string{"{apiVersion: apps/v1, kind: Deployment, metadata: {name: web}}"}
+	s.expect("as it was", "apply Deployment web/web", 0, 0)
+	s.addon.Manifests = []string{"{apiVersion: apps/v1, kind: StatefulSet, metadata: {name: web}}"}
+	s.refused["StatefulSet web/web"] = apierrors.NewForbidden(schema.GroupResource{Group: "apps", Resource: "statefulsets"}, "web", fmt.Errorf("not stated"))
+	s.granted = s.now.Add(9 * time.Second)
+	s.expect("its rights may be on their way", "", 0, 1)
+	s.expect("they are not", "", 1, 0)
+	delete(s.refused, "StatefulSet web/web")
+	if done, _ := s.look(); !strings.HasPrefix(done, "apply StatefulSet web/web; delete Deployment web/web") {
+		t.Errorf("did %s", done)
+	}
+}
+
 // TestRefusals: nothing is forced, and what is refused says why and keeps nothing else from being applied.
 func TestRefusals(t *testing.T) {
 	s := newSite(t)

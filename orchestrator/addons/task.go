@@ -31,6 +31,8 @@ type task struct {
 	held   string            // why nothing is done about it
 	// gone are the document's manifests, when wanted are those from before them.
 	gone Withdrawn
+	// lost are items whose namespaces are gone, and they with them.
+	lost map[key]bool
 	// unreadable: what is stored cannot be decoded. It is left as it is, because it holds the inventory.
 	unreadable bool
 }
@@ -54,7 +56,7 @@ func (m *manager) due(ctx context.Context, now time.Time, all bool) error {
 	if err != nil {
 		return err
 	}
-	changed, trouble, err := m.give(ctx, tasks)
+	given, trouble, err := m.give(ctx, tasks)
 	if err != nil {
 		return err
 	}
@@ -69,7 +71,7 @@ func (m *manager) due(ctx context.Context, now time.Time, all bool) error {
 		if err != nil {
 			return err
 		}
-		if changed {
+		if given[t.name] {
 			k.granted = now
 		}
 		if all {
@@ -129,6 +131,7 @@ func (m *manager) tasks(ctx context.Context, now time.Time) ([]*task, error) {
 		byName[t.name] = t
 		all = append(all, t)
 	}
+	anew := m.unknown() && m.kinds.refresh(now)
 	for i := range m.all {
 		a := &m.all[i]
 		t := byName[a.Name]
@@ -137,7 +140,7 @@ func (m *manager) tasks(ctx context.Context, now time.Time) ([]*task, error) {
 			all = append(all, t)
 		}
 		t.addon = a
-		if t.wanted, err = m.want(*a, now); err != nil {
+		if t.wanted, err = m.want(*a, anew); err != nil {
 			return nil, err
 		}
 		if err := m.choose(ctx, t, now); err != nil {
@@ -154,10 +157,25 @@ func (m *manager) tasks(ctx context.Context, now time.Time) ([]*task, error) {
 	return all, nil
 }
 
-// want is what an add-on wants. It is read once for each content of the file, and again while it has kinds that are unknown, or an artefact
+// unknown tells whether anything of what is wanted, now or from before, is of a kind that was unknown when it was read.
+func (m *manager) unknown() bool {
+	for _, w := range m.wanted {
+		if len(w.Unknown) > 0 {
+			return true
+		}
+	}
+	for _, c := range m.copies {
+		if len(c.wanted.Unknown) > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// want is what an add-on wants. It is read once for each content of the file, and anew while it has kinds that are unknown, or an artefact
 // that cannot be read. Without its artefact nothing is known of it, so that it stays as it is.
-func (m *manager) want(a nodespec.Addon, now time.Time) (Wanted, error) {
-	if w, before := m.wanted[a.Name]; before && (len(w.Unknown) == 0 || !m.kinds.refresh(now)) {
+func (m *manager) want(a nodespec.Addon, anew bool) (Wanted, error) {
+	if w, before := m.wanted[a.Name]; before && (len(w.Unknown) == 0 || !anew) {
 		return w, nil
 	}
 	files, err := m.files(a)
@@ -258,10 +276,11 @@ func (m *manager) hold(ctx context.Context, r Record) (string, error) {
 		r.Node, m.spec.NodeName, m.spec.NodeName), nil
 }
 
-// give gives the add-ons their rights, and takes away those that nobody needs any more. trouble is what stands in the way of one add-on.
-func (m *manager) give(ctx context.Context, tasks []*task) (changed bool, trouble map[string]string, err error) {
+// give gives the add-ons their rights, and takes away those that nobody needs any more. given are the add-ons that have been given something,
+// trouble is what stands in the way of one add-on.
+func (m *manager) give(ctx context.Context, tasks []*task) (given map[string]bool, trouble map[string]string, err error) {
 	all := []Grant{home()}
-	trouble = map[string]string{}
+	given, trouble = map[string]bool{}, map[string]string{}
 	ofTask := map[string][]Grant{}
 	for _, t := range tasks {
 		if t.addon != nil && len(t.wanted.Refused) == 0 {
@@ -274,22 +293,27 @@ func (m *manager) give(ctx context.Context, tasks []*task) (changed bool, troubl
 				ofTask[t.name] = Rights(*t.addon)
 			}
 		}
-		items, err := m.reachable(ctx, t.leaving())
+		items, lost, err := m.reachable(ctx, t.leaving())
 		if err != nil {
-			return false, nil, err
+			return nil, nil, err
 		}
+		t.lost = lost
 		ofTask[t.name] = append(ofTask[t.name], Removing(t.name, items)...)
 		all = append(all, ofTask[t.name]...)
 	}
 	changed, failed, err := grant(ctx, m.client, granting(all))
+	own := home()
 	for _, t := range tasks {
+		given[t.name] = changed[[2]string{own.Namespace, own.Name}] // by which it acts as any of them
 		for _, g := range ofTask[t.name] {
-			if why := failed[[2]string{g.Namespace, g.Name}]; why != nil {
+			at := [2]string{g.Namespace, g.Name}
+			given[t.name] = given[t.name] || changed[at]
+			if why := failed[at]; why != nil {
 				trouble[t.name] = why.Error()
 			}
 		}
 	}
-	return changed, trouble, err
+	return given, trouble, err
 }
 
 // namespaces are those that have to be there for an add-on, apart from those that are among its objects.
@@ -306,10 +330,13 @@ func (t *task) namespaces() []string {
 
 // leaving are the items that an add-on has to take away: what is no longer wanted, and hooks that run again.
 func (t *task) leaving() []Item {
-	if t.held != "" || len(t.wanted.Refused) > 0 || len(t.wanted.Unknown) > 0 {
+	if t.held != "" || len(t.wanted.Refused) > 0 {
 		return nil
 	}
-	items := Surplus(t.record.Inventory, t.wanted.Objects)
+	var items []Item
+	if len(t.wanted.Unknown) == 0 { // what is unknown may be what seems to be no longer wanted
+		items = Surplus(t.record.Inventory, t.wanted.Objects)
+	}
 	if t.record.Finished == t.wanted.Digest {
 		return items
 	}
@@ -321,25 +348,27 @@ func (t *task) leaving() []Item {
 	return items
 }
 
-// reachable are the items whose namespaces are there: in others nobody has rights, and nothing is left.
-func (m *manager) reachable(ctx context.Context, items []Item) ([]Item, error) {
+// reachable are the items whose namespaces are there. In others nobody can be given rights, and nothing is left: those items are lost.
+func (m *manager) reachable(ctx context.Context, items []Item) (all []Item, lost map[key]bool, err error) {
 	there := map[string]bool{"": true}
-	var all []Item
+	lost = map[key]bool{}
 	for _, i := range items {
 		is, asked := there[i.Namespace]
 		if !asked {
 			_, err := m.client.CoreV1().Namespaces().Get(ctx, i.Namespace, metav1.GetOptions{})
 			if err != nil && !apierrors.IsNotFound(err) {
-				return nil, fmt.Errorf("namespace %s: cannot be read: %w", i.Namespace, err)
+				return nil, nil, fmt.Errorf("namespace %s: cannot be read: %w", i.Namespace, err)
 			}
 			is = err == nil
 			there[i.Namespace] = is
 		}
 		if is {
 			all = append(all, i)
+		} else {
+			lost[i.key()] = true
 		}
 	}
-	return all, nil
+	return all, lost, nil
 }
 
 // look has one add-on looked at, and writes what came of it.
@@ -359,6 +388,7 @@ func (m *manager) look(ctx context.Context, t *task, k *remembered, now time.Tim
 		}
 		stays := t.addon != nil && t.gone == (Withdrawn{})
 		k.returns = stays && t.addon.Within > 0
+		r = r.without(t.lost)
 		r, out, err = k.pass(ctx, t.wanted, r, now, save)
 		if err == nil && stays {
 			r, out = m.conclude(ctx, t, k, r, out, now)

@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -13,7 +15,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/kubernetes"
 	clientfake "k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/rest"
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/orlop-os/orlop/pkg/nodespec"
@@ -30,7 +34,8 @@ type row struct {
 }
 
 func newRow(t *testing.T, names ...string) *row {
-	r := &row{T: t, client: clientfake.NewClientset(), fakes: map[string]*fake{}, refused: map[string]error{}, now: time.Unix(1e9, 0)}
+	standard := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: metav1.NamespaceDefault}}
+	r := &row{T: t, client: clientfake.NewClientset(standard), fakes: map[string]*fake{}, refused: map[string]error{}, now: time.Unix(1e9, 0)}
 	r.m = &manager{spec: nodespec.Spec{NodeName: "n"}, client: r.client, wanted: map[string]Wanted{}, memories: map[string]*remembered{}}
 	for _, name := range names {
 		a := nodespec.Addon{Name: name, Namespace: "default", Manifests: []string{fmt.Sprintf("{apiVersion: v1, kind: ConfigMap, metadata: {name: %s}}", name)}}
@@ -204,5 +209,60 @@ func TestMostRecord(t *testing.T) {
 	s.addon.Manifests = nil
 	if _, out = s.look(); len(out.problems) > 0 || len(s.record.Inventory) > 0 {
 		t.Errorf("problems %q, inventory of %d", out.problems, len(s.record.Inventory))
+	}
+}
+
+// TestNamespaceIsGone: what was in a namespace that somebody has deleted is gone with it, and does not keep the add-on from being taken out.
+func TestNamespaceIsGone(t *testing.T) {
+	r := newRow(t, "a")
+	r.m.all[0].Manifests = []string{"{apiVersion: v1, kind: ConfigMap, metadata: {name: a, namespace: x}}"}
+	r.m.wanted["a"] = Read(r.m.all[0], nil, known)
+	if did, err := r.round(); did != "a" || err != nil {
+		t.Fatal(did, err)
+	}
+	r.fakes["a"].done, r.m.all = nil, nil // there is no namespace x
+	for range 2 { // it is forgotten when its rights are gone, too
+		if _, err := r.round(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if did := r.fakes["a"].done; len(did) > 0 {
+		t.Errorf("did %q, to which nobody has the right", did)
+	}
+	if _, err := r.client.CoreV1().ConfigMaps(Namespace).Get(t.Context(), "a", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+		t.Errorf("the add-on is not forgotten: %v", err)
+	}
+}
+
+// TestUnknownKinds: all add-ons hear of a kind that has come, whatever else is still unknown.
+func TestUnknownKinds(t *testing.T) {
+	s := &oneKind{}
+	server := httptest.NewServer(s)
+	defer server.Close()
+	client, err := kubernetes.NewForConfig(&rest.Config{Host: server.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := &manager{kinds: newKinds(client), wanted: map[string]Wanted{}}
+	now := time.Unix(1e9, 0)
+	look := func() (unknown []int) {
+		t.Helper()
+		anew := m.unknown() && m.kinds.refresh(now)
+		for _, kind := range []string{"Never", "Widget"} {
+			w, err := m.want(nodespec.Addon{Name: kind, Manifests: []string{"{apiVersion: example.org/v1, kind: " + kind + ", metadata: {name: a}}"}}, anew)
+			if err != nil {
+				t.Fatal(err)
+			}
+			unknown = append(unknown, len(w.Unknown))
+		}
+		now = now.Add(askAgain)
+		return unknown
+	}
+	if got := look(); !slices.Equal(got, []int{1, 1}) {
+		t.Fatalf("unknown: %v", got)
+	}
+	s.versions = []string{"v1"}
+	if got := look(); !slices.Equal(got, []int{1, 0}) {
+		t.Errorf("unknown: %v", got)
 	}
 }
