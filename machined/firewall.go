@@ -23,24 +23,27 @@ func firewallConfig(c *config.Config) *firewall.Config {
 	tcp := func(port int, from ...netip.Prefix) firewall.Rule {
 		return firewall.Rule{Protocol: string(config.TransportTCP), Port: port, From: from}
 	}
-	out := &firewall.Config{Open: []firewall.Rule{tcp(paths.PortApid)}}
+	out := &firewall.Config{Open: []firewall.Rule{tcp(paths.PortApid)}, Own: []int{paths.PortApid}}
 	var planes []netip.Prefix
 	if c.Cluster != nil {
 		spec := c.Cluster.Spec
 		for _, a := range slices.Concat(spec.ControlPlanes, spec.VirtualAddresses) {
 			planes = append(planes, netip.PrefixFrom(a, a.BitLen()))
 		}
+		out.Own = append(out.Own, paths.PortKubelet)
+		members := []int{quorum.ClientPort, quorum.PeerPort, paths.PortMetrics}
 		if !worker(c) {
 			out.Open = append(out.Open, tcp(paths.PortKubernetes))
+			out.Own = append(append(out.Own, paths.PortKubernetes), members...)
 		}
 		switch {
 		case len(planes) > 0:
-			out.Open = append(out.Open, tcp(paths.PortKubelet, planes...))
+			out.Open = append(out.Open, tcp(paths.PortKubelet, slices.Concat(planes, otherFamily(spec))...))
 		case worker(c): // where its control plane asks from is known to nobody
 			out.Open = append(out.Open, tcp(paths.PortKubelet))
 		}
 		if !worker(c) && len(planes) > 0 {
-			for _, port := range []int{quorum.ClientPort, quorum.PeerPort, paths.PortMetrics} {
+			for _, port := range members {
 				out.Open = append(out.Open, tcp(port, planes...))
 			}
 		}
@@ -49,8 +52,7 @@ func firewallConfig(c *config.Config) *firewall.Config {
 			out.Open = append(out.Open, firewall.Rule{Protocol: string(config.TransportUDP), Port: paths.PortWireGuard})
 		case config.EncapsulationVXLAN:
 			out.Open = append(out.Open, firewall.Rule{Protocol: string(config.TransportUDP), Port: paths.PortVXLAN})
-		case config.EncapsulationNone:
-			out.Pods = spec.Networks.Pods
+		case config.EncapsulationNone: // packets between pods are not for the machine
 		}
 	}
 	var rules []firewall.Rule
@@ -59,6 +61,16 @@ func firewallConfig(c *config.Config) *firewall.Config {
 	}
 	out.Open = firewall.Allow(out.Open, rules, planes)
 	return out
+}
+
+// otherFamily is everybody with an IPv4 address where the control-plane machines are named by IPv6 and there is IPv4, too: a Node's first address,
+// by which API servers ask its kubelet, is then IPv4 (network.State.NodeAddresses), and by which of theirs they come the documents do not say.
+func otherFamily(spec config.ClusterSpec) []netip.Prefix {
+	is4 := func(r netip.Prefix) bool { return r.Addr().Is4() }
+	if slices.ContainsFunc(spec.ControlPlanes, netip.Addr.Is4) || !slices.ContainsFunc(spec.Networks.Pods, is4) {
+		return nil
+	}
+	return []netip.Prefix{netip.PrefixFrom(netip.IPv4Unspecified(), 0)}
 }
 
 // setFirewall is the operation that gives the kernel a table, or takes it away.
@@ -88,7 +100,7 @@ func (s setFirewall) Do(ctx context.Context) error {
 // is in force is remembered, not read: nobody else has to do with the table.
 func (m *machine) convergeFirewall(ctx context.Context, c *config.Config) error {
 	want := firewallConfig(c)
-	commands := want.Commands(nodespec.PodBridge, nodespec.PodTunnel)
+	commands := want.Commands(nodespec.PodBridge)
 	return reconcile.Converge(ctx, reconcile.Config{
 		Name: "firewall", Report: m.report,
 		Diff: func(context.Context) ([]reconcile.Op, error) {
@@ -104,7 +116,7 @@ func (m *machine) convergeFirewall(ctx context.Context, c *config.Config) error 
 func firewallDryRun(before, next *config.Config) []string {
 	have, want := firewallConfig(before), firewallConfig(next)
 	switch {
-	case have.Commands() == want.Commands():
+	case have.Commands(nodespec.PodBridge) == want.Commands(nodespec.PodBridge):
 		return nil
 	case want == nil:
 		return []string{"let in everything"}

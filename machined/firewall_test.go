@@ -37,7 +37,10 @@ func TestFirewallConfig(t *testing.T) {
 			"let in tcp port 10261" + some, "let in udp port 8472" + all, rest,
 		}},
 		"a worker": {of(config.RoleWorker, planes, config.EncapsulationNone), []string{
-			"let in tcp port 50000" + all, "let in tcp port 10250" + some, "let in what comes from pods in 10.244.0.0/16", rest,
+			"let in tcp port 50000" + all, "let in tcp port 10250" + some, rest,
+		}},
+		"a worker whose control plane is named by IPv6": {of(config.RoleWorker, []netip.Addr{netip.MustParseAddr("2001:db8::11")}, config.EncapsulationNone), []string{
+			"let in tcp port 50000" + all, "let in tcp port 10250 from 2001:db8::11/128, 2001:db8::11/128, 0.0.0.0/0", rest,
 		}},
 		"a worker of one": {of(config.RoleWorker, nil, config.EncapsulationWireGuard), []string{"let in tcp port 50000" + all, "let in tcp port 10250" + all, "let in udp port 51820" + all, rest}},
 	} {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 
 	"go4.org/netipx"
@@ -15,8 +16,8 @@ const Table = "orlop_firewall"
 // Config is what is let in, beside what always is (see rules).
 type Config struct {
 	Open []Rule // each port once per protocol
-	// Pods are the ranges of pods whose packets come from other machines as they are, without a tunnel.
-	Pods []netip.Prefix
+	// Own are the TCP ports of the system itself, at least one, which Open alone has a say in.
+	Own []int
 }
 
 // Rule lets networks reach a port. From without any is everybody.
@@ -62,18 +63,16 @@ func (c *Config) Lines() []string {
 	for _, r := range c.Open {
 		out = append(out, r.String())
 	}
-	if len(c.Pods) > 0 {
-		out = append(out, "let in what comes from pods in "+list(c.Pods))
-	}
 	return append(out, "refuse everything else that others begin")
 }
 
 // Absent are the commands that leave no firewall, whatever there was.
 const Absent = "add table inet " + Table + "\ndelete table inet " + Table + "\n"
 
-// Commands are the commands of nft(8), one transaction, that bring the firewall about; without one those that leave none. links are those
-// over which the machine's own pods come, and those of other machines through a tunnel.
-func (c *Config) Commands(links ...string) string {
+// Commands are the commands of nft(8), one transaction, that bring the firewall about; without one those that leave none. pods is the link over
+// which the machine's own pods come. Those of other machines come as their machines (they are masqueraded); what comes to the machine itself by a
+// tunnel was sent by somebody who means to go round the rules.
+func (c *Config) Commands(pods string) string {
 	if c == nil {
 		return Absent
 	}
@@ -82,9 +81,12 @@ func (c *Config) Commands(links ...string) string {
 	fmt.Fprintf(&b, "table inet %s {\n\tchain input {\n\t\ttype filter hook input priority filter; policy drop;\n", Table)
 	rule := func(format string, a ...any) { fmt.Fprintf(&b, "\t\t"+format+"\n", a...) }
 	rule("ct state established,related accept")
-	rule("iifname { %s } accept", quoted(append([]string{"lo"}, links...)))
+	rule("iifname { \"lo\", %q } accept", pods)
 	rule("meta l4proto { icmp, ipv6-icmp } accept")
-	rule("ct status dnat accept")
+	// What a Service has rewritten to a pod that shares the machine's network. The API server has a Service, too, and a virtual address; who may
+	// come to it by those is who may come to its port.
+	rule("ct status dnat tcp dport != { %s } accept", numbers(c.Own))
+	rule("ct status dnat meta l4proto != tcp accept")
 	// A server's answer is not the answer of a connection: it may come from another address than was asked (RFC 2131, 4.1; RFC 8415, 7.2).
 	rule("meta nfproto ipv4 udp dport 68 accept")
 	rule("ip6 saddr fe80::/10 udp dport 546 accept")
@@ -95,7 +97,6 @@ func (c *Config) Commands(links ...string) string {
 		}
 		senders(r.From, func(match string) { rule("%s %s", match, to) })
 	}
-	senders(c.Pods, func(match string) { rule("%s accept", match) })
 	rule("meta l4proto tcp counter reject with tcp reset") // as where nothing listens: who has mistaken the port is told at once
 	rule("counter")
 	b.WriteString("\t}\n}\n")
@@ -134,10 +135,10 @@ func list(all []netip.Prefix) string {
 	return strings.Join(out, ", ")
 }
 
-func quoted(names []string) string {
+func numbers(all []int) string {
 	var out []string
-	for _, n := range names {
-		out = append(out, fmt.Sprintf("%q", n))
+	for _, n := range all {
+		out = append(out, strconv.Itoa(n))
 	}
 	return strings.Join(out, ", ")
 }

@@ -29,9 +29,9 @@ func TestCommands(t *testing.T) {
 			{Protocol: "tcp", Port: 9100, From: prefixes("10.1.0.0/16", "10.0.0.0/8", "::/0", "2001:db8::/32")},
 			{Protocol: "udp", Port: 53, From: prefixes("0.0.0.0/0")},
 		},
-		Pods: prefixes("10.244.0.0/16", "fd00::/48"),
+		Own: []int{50000, 10250, 6443},
 	}
-	got := strings.Join(c.Lines(), "\n") + "\n\n" + c.Commands("cni0", "mesh0")
+	got := strings.Join(c.Lines(), "\n") + "\n\n" + c.Commands("cni0")
 	golden := filepath.Join("testdata", "commands.txt")
 	if *update {
 		if err := os.WriteFile(golden, []byte(got), 0o644); err != nil {

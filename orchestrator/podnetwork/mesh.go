@@ -19,7 +19,7 @@ import (
 )
 
 // Tunnel is the name of the link to the pods of other nodes.
-const Tunnel = nodespec.PodTunnel
+const Tunnel = "mesh0"
 
 // KeyAnnotation is where a node publishes its WireGuard public key, in base64.
 const KeyAnnotation = "network.orlop.dev/wireguard-public-key"

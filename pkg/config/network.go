@@ -28,7 +28,7 @@ type NetworkSpec struct {
 	Firewall *Firewall `yaml:"firewall,omitempty"`
 }
 
-// Firewall has the kernel drop what nobody has to begin with the machine. Let in are: everybody to the management API (TCP port 50000), and on a control-plane machine to the Kubernetes API (6443); the cluster's control-plane machines to the other ports that they need (10250 is open to everybody on a worker whose Cluster.spec.controlPlanes is empty); packets between pods of different machines, with encapsulation none all packets of pods; pods to the machine that they run on; DHCP, ICMP, and answers to what the machine began. What goes to pods, also through a node port, a hostPort or an address of a load balancer, is not for the firewall but for network policies and Services' loadBalancerSourceRanges.
+// Firewall has the kernel drop what nobody has to begin with the machine. Let in are: everybody to the management API (TCP port 50000), and on a control-plane machine to the Kubernetes API (6443); the cluster's control-plane machines to the other ports that they need (10250 is open to everybody on a worker whose Cluster.spec.controlPlanes is empty, and to all of IPv4 where they are named by IPv6 and pods have IPv4, too); packets between pods of different machines; pods to the machine that they run on; DHCP, ICMP, and answers to what the machine began. What goes to pods, also through a node port, a hostPort or an address of a load balancer, is not for the firewall but for network policies and Services' loadBalancerSourceRanges.
 type Firewall struct {
 	// Allow says, for each port once, who may reach it too; a port that would be open to everybody is open to these alone, and to the control-plane machines.
 	Allow []FirewallRule `yaml:"allow,omitempty"`

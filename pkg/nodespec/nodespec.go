@@ -8,11 +8,8 @@ import (
 	"time"
 )
 
-// The links over which packets of pods come to the machine: of its own pods, and of those of other nodes.
-const (
-	PodBridge = "cni0"
-	PodTunnel = "mesh0"
-)
+// PodBridge is the link over which packets of its own pods come to the machine.
+const PodBridge = "cni0"
 
 // Spec describes one node of one cluster. Every field is final: defaults have been filled in by pkg/config and machined.
 type Spec struct {
