@@ -46,8 +46,11 @@ type job struct {
 func (s *store) reserve(c Copy) (job, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if v, there := s.all[c.Name]; there && v.going {
-		return job{}, errWait(fmt.Sprintf("%s is being destroyed", c.Name))
+	if v, there := s.all[c.Name]; there {
+		if v.going {
+			return job{}, errWait(fmt.Sprintf("%s is being destroyed", c.Name))
+		}
+		return job{}, errWait(fmt.Sprintf("%s is there, or being made, already", c.Name))
 	}
 	if gone, err := s.gone(); err != nil {
 		return job{}, err
@@ -119,9 +122,6 @@ func (s *store) work(ctx context.Context, j job) (size int64, err error) {
 	})
 	if errors.Is(err, unix.EDQUOT) {
 		return size, fmt.Errorf("more is in %s than %s can have (%s): %w", j.copy.Of, j.copy.Name, humanSize(size), err)
-	}
-	if err == nil {
-		err = s.quotas.Assign(j.to, j.project) // which project is noted was copied, too
 	}
 	if err == nil {
 		err = persistAll(s.root) // the blocks of what is on its way are counted when it is there

@@ -1,7 +1,8 @@
 // Package copytree copies a folder with all that is in it as it lies on the disk: the data and the holes of files, owners, modes, times,
 // extended attributes and with them ACLs and capabilities, hard links within the folder, symbolic links as they are, and named pipes,
 // sockets and device nodes as such. What a restart of the machine would have left in the folder is in the copy. Not kept are attributes
-// that chattr(1) sets, the time of change (ctime), and space that is set aside and not written.
+// that chattr(1) sets, the time of change (ctime), space that is set aside and not written, and what the system itself has noted about the
+// original (extended attributes trusted.orlop.*).
 //
 // The data are shared where the file system can do that (FICLONE), and copied within the kernel otherwise (copy_file_range(2)), in pieces
 // each of which is on its way to the disk before the next begins: a copy of a terabyte leaves no terabyte of pages behind that are to be
@@ -34,6 +35,8 @@ const (
 	batch = 64
 	// mostKept is how many names of files and folders are kept for hard links that are still to come: 80 MiB, if all are as long as they can be.
 	mostKept = 1 << 18
+	// own begins the names of attributes by which the system notes something about a folder, and not about its copies.
+	own = "trusted.orlop."
 	// shown is how many bytes of a way are told at least, of its end: a whole one can have 128 KiB.
 	shown = 128
 )
@@ -443,6 +446,9 @@ func dress(source, target *os.File, s *unix.Stat_t) error {
 		return fmt.Errorf("its attributes: %w", err)
 	}
 	for _, name := range names {
+		if strings.HasPrefix(name, own) {
+			continue
+		}
 		value, err := get(behind(source), name)
 		if err == nil {
 			err = unix.Setxattr(place, name, value, 0)

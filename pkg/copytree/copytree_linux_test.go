@@ -190,6 +190,16 @@ func TestCopyAsRootOnly(t *testing.T) {
 		t.Fatal(err)
 	}
 	same(t, from, to)
+	if err := unix.Setxattr(in("a"), own+"project", []byte("7"), 0); err != nil {
+		t.Fatal(err)
+	}
+	again := t.TempDir()
+	if err := Copy(t.Context(), from, again); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := unix.Getxattr(filepath.Join(again, "a"), own+"project", nil); !errors.Is(err, unix.ENODATA) {
+		t.Errorf("what the system has noted about a folder is noted about its copy: %v", err)
+	}
 	if all := describe(t, to); strings.Count(all, "posix_acl_access") != 3 || !strings.Contains(all, "security.capability") || !strings.Contains(all, "device 103") {
 		t.Errorf("the folder does not have what it should:\n%s", all)
 	}
