@@ -117,10 +117,22 @@ func (s Source) repository() (*remote.Repository, error) {
 		if s.PlainHTTP {
 			return nil, errors.New("a password is not sent without TLS")
 		}
+		client.Client.Transport = tlsOnly{transport}
 		client.Credential = auth.StaticCredential(repository.Reference.Registry, auth.Credential{Username: s.Username, Password: s.Password})
 	}
 	repository.Client = client
 	return repository, nil
+}
+
+// tlsOnly refuses what would be sent without TLS: where the token is to be had by the password, the registry says (WWW-Authenticate, realm), and
+// one behind a proxy that does not know its own address says http.
+type tlsOnly struct{ http.RoundTripper }
+
+func (t tlsOnly) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.URL.Scheme != "https" {
+		return nil, fmt.Errorf("the registry sends whoever has a password to %s: a password is not sent without TLS", r.URL.Redacted())
+	}
+	return t.RoundTripper.RoundTrip(r)
 }
 
 func (s Source) find(ctx context.Context, mediaType string) (*File, error) {

@@ -174,6 +174,23 @@ func TestAccess(t *testing.T) {
 	}
 }
 
+// TestTokenWithoutTLS: a registry that has tokens fetched without TLS is not sent the password there.
+func TestTokenWithoutTLS(t *testing.T) {
+	asked := false
+	tokens := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { asked = true }))
+	defer tokens.Close()
+	registry := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("WWW-Authenticate", `Bearer realm="`+tokens.URL+`/token",service="registry"`)
+		w.WriteHeader(http.StatusUnauthorized)
+	}))
+	defer registry.Close()
+	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: registry.Certificate().Raw})
+	s := Source{Reference: strings.TrimPrefix(registry.URL, "https://") + "/example/file:1", CA: ca, Username: "dora", Password: "secret"}
+	if _, err := s.Find(t.Context(), kind); err == nil || !strings.Contains(err.Error(), "a password is not sent without TLS") || asked {
+		t.Errorf("asked: %t, %v", asked, err)
+	}
+}
+
 // TestArtifact: an artefact is brought by its digest, and what the registry does not have is said to be missing.
 func TestArtifact(t *testing.T) {
 	address := served(t, nothing, []byte("a: 1"), []byte("b: 1"))
