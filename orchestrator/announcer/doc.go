@@ -13,7 +13,7 @@
 //
 // A node that goes down in order is not Ready at once, and others take over. One whose machine dies, or is cut off from the link, is not heard
 // any more, and others take over within 3 seconds. One whose machine goes on while its announcer or its kubelet does not is found out by
-// the control plane, 50 to 55 seconds after it last renewed its Lease. One that is merely cut off from the API server knows by the age of its own Lease, 40
+// the control plane, 50 to 55 seconds after it last renewed its Lease. One that is merely cut off from the API server knows by the age of its own Lease, 45
 // seconds at most, that its addresses may be somebody else's by now: from then on it asks the link, and for an address for which another
 // machine goes on to speak it answers no more until that one is not heard for it for 20 seconds, or its own Lease is renewed and it has read the
 // cluster anew. It goes on with the others, because a

@@ -3,7 +3,7 @@
 //
 // state.go decides whether this machine answers, from what was heard on the link and from whether the API servers are ready; servers.go
 // decides that from the answers to questions. Both are pure, and simulation_test.go holds them to what they promise. Nothing is asked of
-// etcd or of Kubernetes' objects: whoever answers says so on the link every second, the others listen, and ask the link before one of them
+// etcd or of Kubernetes' objects: whoever answers says so on the link every 0.4 seconds, the others listen, and ask the link before one of them
 // takes the place of a machine that is not heard any more. nat_linux.go has the kernel hand what comes for the address to the API server.
 //
 // The address is on no link: machined's network does not know it, and it is none of the node's addresses.

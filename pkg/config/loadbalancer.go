@@ -9,7 +9,7 @@ import (
 
 // LoadBalancer says which addresses Services of type LoadBalancer get.
 type LoadBalancer struct {
-	// Pools are where the addresses come from, the first one that has a free one. Without pools such Services wait for something else in the cluster to serve them, and nothing of this runs.
+	// Pools are where the addresses come from, the first one that has a free one. Without pools such Services wait for something else in the cluster to serve them, and nothing of this runs: give Services that have an address another type before the last pool goes.
 	Pools []AddressPool `yaml:"pools,omitempty"`
 }
 
