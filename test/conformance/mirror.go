@@ -79,9 +79,10 @@ func startMirror(ctx context.Context, c localcluster.Cluster, kubectl string) er
 		return err
 	}
 	first := status.Machines[0]
-	patch := filepath.Join(c.Dir, "registries.yaml")
-	registries := fmt.Sprintf("kind: Machine\nspec: {registries: [{address: \"%s:%d\", mirrors: [registry.k8s.io], plainHTTP: true}]}\n", first.Addr, mirrorPort)
-	if err := os.WriteFile(patch, []byte(registries), 0o600); err != nil {
+	patch := filepath.Join(c.Dir, "machine.yaml")
+	// SCTP is for the tests of network policies, with programs in pods that speak it.
+	spec := fmt.Sprintf("kind: Machine\nspec: {kernelModules: [sctp], registries: [{address: \"%s:%d\", mirrors: [registry.k8s.io], plainHTTP: true}]}\n", first.Addr, mirrorPort)
+	if err := os.WriteFile(patch, []byte(spec), 0o600); err != nil {
 		return fmt.Errorf("mirror: cannot write the patch: %w", err)
 	}
 	for _, name := range c.Machines() {
