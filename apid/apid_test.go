@@ -395,6 +395,22 @@ func listServices(ctx context.Context, conn grpc.ClientConnInterface) (string, e
 	return strings.Join(names, " "), nil
 }
 
+// TestLongQuestion: a question that nobody asks in good faith is refused, and not answered with itself.
+func TestLongQuestion(t *testing.T) {
+	b := newBed(t)
+	stream, err := reflectionpb.NewServerReflectionClient(b.dial(pki.RoleReader).Conn()).ServerReflectionInfo(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	request := &reflectionpb.ServerReflectionRequest{Host: strings.Repeat("h", longestQuestion), MessageRequest: &reflectionpb.ServerReflectionRequest_ListServices{}}
+	if err := stream.Send(request); err != nil && !errors.Is(err, io.EOF) {
+		t.Fatal(err)
+	}
+	if _, err := stream.Recv(); status.Code(err) != codes.InvalidArgument {
+		t.Errorf("got %v", err)
+	}
+}
+
 // TestRevocation replaces the operators' CAs: a connection made before loses its calls, going on and new.
 func TestRevocation(t *testing.T) {
 	b := newBed(t)
@@ -416,6 +432,7 @@ func TestRevocation(t *testing.T) {
 	if _, err := c.Machine.Version(t.Context(), &api.VersionRequest{}); status.Code(err) != codes.Unauthenticated {
 		t.Errorf("a new call on the old connection: got %v", err)
 	}
+	eventually(t, "the connection, over which there are no calls any more, is closed", func() bool { return !c.Connected() })
 	b.backend.setAnswer(nil)
 	leaf := mustLeaf(t, next, pki.Spec{CN: "bob", O: []string{pki.RoleReader}, Usage: pki.Client, TTL: day})
 	if err := callRaw(t.Context(), b.dialWith(leaf), "/orlop.v1alpha1.Machine/Version"); err != nil {

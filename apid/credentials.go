@@ -60,6 +60,13 @@ type store struct {
 	current *trusted
 	failure error              // why the files of that stamp could not be used; the credentials before them stay in use
 	calls   map[*heldCall]bool // the calls going on
+	conns   map[*heldConn]bool // the connections that are open
+}
+
+// heldConn is a connection, with what closes it. Without calls nobody else would: each new call, also one that is refused, keeps it open.
+type heldConn struct {
+	chain []*x509.Certificate
+	close func()
 }
 
 // heldCall is a call going on, with what ends it.
@@ -69,7 +76,7 @@ type heldCall struct {
 }
 
 func newStore(dir string) *store {
-	return &store{dir: dir, calls: map[*heldCall]bool{}}
+	return &store{dir: dir, calls: map[*heldCall]bool{}, conns: map[*heldConn]bool{}}
 }
 
 // get returns the present credentials. It looks at the files' times and reads them only when those have changed, so
@@ -139,10 +146,38 @@ func (s *store) hold(ctx context.Context, chain []*x509.Certificate) (held conte
 	}, nil
 }
 
-// endExpired ends the calls of those whose certificate has expired by a clock that may have been set meanwhile.
+// keep watches over a connection: it is closed when the client's certificate expires or its CA is removed, a moment after its calls were told so.
+// forget is to be called when it is closed.
+func (s *store) keep(chain []*x509.Certificate, closes func()) (forget func()) {
+	conn := &heldConn{chain: chain, close: closes}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.conns[conn] = true
+	s.closeLocked(conn, time.Now()) // what has changed since the handshake began has not closed it
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.conns, conn)
+	}
+}
+
+// closeLocked has a connection closed whose client counts no more. While the list of revocations is lost, each call is told so instead.
+func (s *store) closeLocked(conn *heldConn, now time.Time) {
+	_, err := s.current.role(conn.chain)
+	if now.Before(conn.chain[0].NotAfter) && (err == nil || errors.Is(err, trust.ErrListLost)) {
+		return
+	}
+	delete(s.conns, conn)
+	time.AfterFunc(partTime, conn.close)
+}
+
+// endExpired ends the calls and connections of those whose certificate has expired by a clock that may have been set meanwhile.
 func (s *store) endExpired(now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	for conn := range s.conns {
+		s.closeLocked(conn, now)
+	}
 	for call := range s.calls {
 		if expiry := call.chain[0].NotAfter; !now.Before(expiry) {
 			call.end(errExpired(expiry))
@@ -178,6 +213,10 @@ func (s *store) isMachine(chain []*x509.Certificate) bool {
 }
 
 func (s *store) endUntrustedLocked() {
+	now := time.Now()
+	for conn := range s.conns {
+		s.closeLocked(conn, now)
+	}
 	for call := range s.calls {
 		if _, err := s.current.role(call.chain); err != nil {
 			call.end(err)

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/time/rate"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
@@ -77,6 +78,7 @@ type gate struct {
 	log     *slog.Logger
 	judge   api.DoorClient
 	callers callers
+	lines   *rate.Limiter // of calls that are too many: they must not fill the log
 }
 
 func (g *gate) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (resp any, err error) {
@@ -103,22 +105,29 @@ func (g *gate) pass(ctx context.Context, method string, call func(context.Contex
 	}
 	held, role, release, err := g.store.hold(ctx, who.chain)
 	who.role = role
-	if err != nil {
-		return g.refused(ctx, "call refused", who, method, start, status.Error(codes.Unauthenticated, err.Error()))
-	}
-	defer release()
-	if err := refusal(g.roles.check(method, who.role)); err != nil {
-		return g.refused(ctx, "call refused", who, method, start, err)
+	if err == nil {
+		defer release()
 	}
 	most := maxCalls
 	if who.changes() {
 		most = maxCallsOperator
 	}
-	leave, err := g.callers.enter(who.origin, most)
-	if err != nil {
-		return g.refused(ctx, "call refused", who, method, start, status.Error(codes.ResourceExhausted, err.Error()))
+	// Before anything else, because to refuse a call takes a moment, too, for which it holds what was sent.
+	leave, busy := g.callers.enter(who.origin, most)
+	if busy != nil {
+		busy = status.Error(codes.ResourceExhausted, busy.Error())
+		if g.lines.Allow() {
+			g.audit("call refused", who, method, start, busy)
+		}
+		return busy
 	}
 	defer leave()
+	if err != nil {
+		return g.refused(ctx, "call refused", who, method, start, status.Error(codes.Unauthenticated, err.Error()))
+	}
+	if err := refusal(g.roles.check(method, who.role)); err != nil {
+		return g.refused(ctx, "call refused", who, method, start, err)
+	}
 	err = call(context.WithValue(held, callerKey{}, who))
 	if ended := endedByDoor(held); err != nil && ended != nil {
 		return g.refused(ctx, "call ended", who, method, start, status.Error(codes.Unauthenticated, "the call was ended: "+ended.Error()))

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"io"
 	"log/slog"
@@ -18,6 +19,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/joinrequest"
 	"github.com/orlop-os/orlop/pkg/pairing"
+	"github.com/orlop-os/orlop/pkg/pki"
 )
 
 // door wraps gRPC's TLS so that a refused handshake leaves a line in the log: to the client it is only a failed
@@ -56,11 +58,9 @@ func (d *door) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, er
 		}
 	}
 	if limited, ok := raw.(*limitedConn); ok && err == nil {
-		kind := callerKind
-		if info, ok := info.(credentials.TLSInfo); ok && d.store.isMachine(info.State.VerifiedChains[0]) {
-			kind = machineKind
+		if info, ok := info.(credentials.TLSInfo); ok {
+			err = d.admit(limited, info.State.VerifiedChains[0])
 		}
-		err = limited.prove(kind)
 	}
 	kept.closes.Store(true)
 	if err != nil {
@@ -74,6 +74,21 @@ func (d *door) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, er
 		linger(raw)
 	}
 	return conn, info, err
+}
+
+// admit counts a connection of somebody whose chain was verified, and has it end when that counts no more.
+func (d *door) admit(c *limitedConn, chain []*x509.Certificate) error {
+	kind := callerKind
+	if d.store.isMachine(chain) {
+		kind = machineKind
+	}
+	origin, _ := pki.OriginOf(chain[0])
+	forget := d.store.keep(chain, func() { _ = c.Close() }) // nobody is there to be told that it failed
+	err := c.prove(kind, origin, forget)
+	if err != nil {
+		forget()
+	}
+	return err
 }
 
 // errPaired ends a connection that was for pairing: there are no calls on it.
@@ -173,5 +188,5 @@ func linger(raw net.Conn) {
 
 // Clone implements credentials.TransportCredentials.
 func (d *door) Clone() credentials.TransportCredentials {
-	return &door{TransportCredentials: d.TransportCredentials.Clone(), log: d.log, lines: d.lines, judge: d.judge, turns: d.turns}
+	return &door{TransportCredentials: d.TransportCredentials.Clone(), log: d.log, lines: d.lines, judge: d.judge, store: d.store, turns: d.turns}
 }

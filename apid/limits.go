@@ -20,7 +20,10 @@ const (
 	maxCalls         = 32               // calls at once by one certificate, with its renewals …
 	maxCallsOperator = 128              // … and by an operator's, who may call many machines through this one
 	maxHeader        = 16 << 10         // bytes of a call's headers
-	maxPerAddress    = 32               // connections at once from one address
+	maxPerAddress    = 32               // connections at once from one address …
+	maxOfOne         = 32               // … and by one certificate, with its renewals
+	streamWindow     = 256 << 10        // bytes that a peer may send of a call before they are taken, beside one message; gRPC would let it grow to 16 MiB
+	connWindow       = 1 << 20          // bytes on their way over a connection, of all calls; they are taken off it at once
 	maxConnections   = 256              // connections at once in all, of those who have shown a certificate and are no machines of the cluster
 	maxMachines      = 1024             // connections at once in all, of machines of the cluster: each keeps one with each control-plane machine (machined/learn.go)
 	maxUnproved      = 128              // connections at once in all, of those who have not yet; the oldest makes room for the next
@@ -28,6 +31,7 @@ const (
 	handshakeTimeout = 10 * time.Second // from the first byte to the end of TLS and HTTP/2 set-up
 	lingerTime       = time.Second      // how long a refused client may take to read why …
 	lingerBytes      = 64 << 10         // … and how much it may send meanwhile
+	partTime         = 5 * time.Second  // how long the connection of a client stays open that counts no more: its calls are told so, and that is recorded first
 	keepaliveMin     = 2 * time.Second  // a client that pings more often is disconnected; ours pings every 20 s, by a clock that may be eight times faster (docs/decisions/0042)
 	keepaliveTime    = 30 * time.Second // apid pings a silent connection …
 	keepaliveTimeout = 20 * time.Second // … and closes it when no answer comes
@@ -54,7 +58,8 @@ type limitListener struct {
 
 	mu        sync.Mutex
 	addresses map[netip.Addr]*address
-	sum       [2]int         // connections with a certificate, by kind
+	sum       [2]int         // connections with a certificate, by kind …
+	holders   map[string]int // … and by the certificate's origin
 	waiting   []*limitedConn // those without, the oldest first
 	swept     time.Time      // when addresses were last looked through for those that can be forgotten
 }
@@ -72,7 +77,7 @@ type address struct {
 }
 
 func newLimitListener(l net.Listener, perAddress int, total [2]int, unproved int, every rate.Limit, burst int) *limitListener {
-	return &limitListener{Listener: l, perAddress: perAddress, total: total, unproved: unproved, every: every, burst: burst, addresses: map[netip.Addr]*address{}}
+	return &limitListener{Listener: l, perAddress: perAddress, total: total, unproved: unproved, every: every, burst: burst, addresses: map[netip.Addr]*address{}, holders: map[string]int{}}
 }
 
 // Accept implements net.Listener.
@@ -117,8 +122,8 @@ func (l *limitListener) take(c *limitedConn, now time.Time) (taken bool, oldest 
 	return true, oldest
 }
 
-// prove counts a connection among those that have shown a certificate. It fails if there are too many.
-func (l *limitListener) prove(c *limitedConn, kind int) error {
+// prove counts a connection among those that have shown a certificate. It fails if there are too many, in all or of this certificate.
+func (l *limitListener) prove(c *limitedConn, kind int, origin string, forget func()) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	at := slices.Index(l.waiting, c)
@@ -128,19 +133,31 @@ func (l *limitListener) prove(c *limitedConn, kind int) error {
 	if l.sum[kind] >= l.total[kind] {
 		return fmt.Errorf("%d connections are open; no more are taken", l.sum[kind])
 	}
+	if l.holders[origin] >= maxOfOne {
+		return fmt.Errorf("%d connections of this certificate are open; no more are taken", maxOfOne)
+	}
 	l.waiting = slices.Delete(l.waiting, at, at+1)
 	l.sum[kind]++
-	c.kind = kind
+	l.holders[origin]++
+	c.kind, c.origin, c.forget = kind, origin, forget
 	return nil
 }
 
 func (l *limitListener) give(c *limitedConn) {
+	defer func() {
+		if c.forget != nil {
+			c.forget()
+		}
+	}()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if at := slices.Index(l.waiting, c); at >= 0 {
 		l.waiting = slices.Delete(l.waiting, at, at+1)
 	} else {
 		l.sum[c.kind]--
+		if l.holders[c.origin]--; l.holders[c.origin] == 0 {
+			delete(l.holders, c.origin)
+		}
 	}
 	l.addresses[c.addr].open--
 }
@@ -178,14 +195,16 @@ type limitedConn struct {
 	list    *limitListener
 	addr    netip.Addr
 	release func()
-	kind    int  // once it is counted by it
-	left    int  // bytes that may still come before it is proved
-	proved  bool // set by the goroutine that reads, before others do
+	kind    int    // once it is counted by it …
+	origin  string // … and by this
+	left    int    // bytes that may still come before it is proved
+	proved  bool   // set by the goroutine that reads, before others do
+	forget  func() // what is to be done besides when it is closed, once it is counted
 }
 
-// prove says that the client has shown a certificate. It fails if there are too many connections.
-func (c *limitedConn) prove(kind int) error {
-	err := c.list.prove(c, kind)
+// prove says that the client has shown a certificate, and what is to be done when the connection is closed. It fails if there are too many.
+func (c *limitedConn) prove(kind int, origin string, forget func()) error {
+	err := c.list.prove(c, kind, origin, forget)
 	c.proved = err == nil
 	return err
 }

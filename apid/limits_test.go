@@ -29,24 +29,24 @@ func TestConnectionLimits(t *testing.T) {
 		if taken {
 			all = append(all, conn)
 		}
-		if err := conn.prove(callerKind); taken && (err == nil) != c.proved {
+		if err := conn.prove(callerKind, "", nil); taken && (err == nil) != c.proved {
 			t.Errorf("step %d: %v", i, err)
 		}
 	}
 	// Machines of the cluster have places of their own.
-	if err := all[4].prove(machineKind); err != nil {
+	if err := all[4].prove(machineKind, "", nil); err != nil {
 		t.Errorf("callers have taken a machine's place: %v", err)
 	}
 	machine := &limitedConn{list: l, addr: netip.MustParseAddr("192.0.2.4")}
 	l.take(machine, now)
-	if err := machine.prove(machineKind); err == nil {
+	if err := machine.prove(machineKind, "", nil); err == nil {
 		t.Error("more machines than there are places")
 	}
 	l.give(machine)
 	l.give(all[4])
 	all = slices.Delete(all, 4, 5)
 	l.give(all[0])
-	if err := all[3].prove(callerKind); err != nil {
+	if err := all[3].prove(callerKind, "", nil); err != nil {
 		t.Errorf("a place that was given back is not taken: %v", err)
 	}
 	for _, c := range all[1:] {
@@ -54,6 +54,32 @@ func TestConnectionLimits(t *testing.T) {
 	}
 	if l.sum != [2]int{} || len(l.waiting) != 0 {
 		t.Errorf("%v and %d are counted, and all have gone", l.sum, len(l.waiting))
+	}
+}
+
+// TestConnectionsOfOne: one certificate does not take all places, from however many addresses it comes.
+func TestConnectionsOfOne(t *testing.T) {
+	l := newLimitListener(nil, 1, [2]int{2 * maxOfOne, 1}, 8, 1, 4)
+	forgotten := 0
+	var all []*limitedConn
+	for i := range maxOfOne + 1 {
+		conn := &limitedConn{list: l, addr: netip.AddrFrom4([4]byte{192, 0, 2, byte(i)})}
+		l.take(conn, time.Now())
+		if err := conn.prove(callerKind, "1a", func() { forgotten++ }); (err == nil) != (i < maxOfOne) {
+			t.Fatalf("connection %d: %v", i, err)
+		}
+		all = append(all, conn)
+	}
+	other := &limitedConn{list: l, addr: netip.MustParseAddr("198.51.100.1")}
+	l.take(other, time.Now())
+	if err := other.prove(callerKind, "2b", func() {}); err != nil {
+		t.Errorf("another certificate: %v", err)
+	}
+	for _, c := range append(all, other) {
+		l.give(c)
+	}
+	if forgotten != maxOfOne || len(l.holders) > 0 {
+		t.Errorf("%d are forgotten, want %d; %v are counted", forgotten, maxOfOne, l.holders)
 	}
 }
 
@@ -70,7 +96,7 @@ func TestSilentMakeRoom(t *testing.T) {
 		return conn, oldest
 	}
 	proved, _ := come()
-	if err := proved.prove(callerKind); err != nil {
+	if err := proved.prove(callerKind, "", nil); err != nil {
 		t.Fatal(err)
 	}
 	first, _ := come()
@@ -81,7 +107,7 @@ func TestSilentMakeRoom(t *testing.T) {
 		t.Errorf("%v made room, not the oldest", oldest)
 	}
 	l.give(first)
-	if err := first.prove(callerKind); !errors.Is(err, net.ErrClosed) {
+	if err := first.prove(callerKind, "", nil); !errors.Is(err, net.ErrClosed) {
 		t.Errorf("one that made room: %v", err)
 	}
 }

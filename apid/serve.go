@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/fsnotify/fsnotify"
+	"golang.org/x/time/rate"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/credentials/insecure"
@@ -73,6 +74,7 @@ func connect(socket string) (*grpc.ClientConn, error) {
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.ForceCodecV2(newCodec()), grpc.MaxCallRecvMsgSize(maxAnswer), grpc.MaxCallSendMsgSize(maxRequest)),
 		grpc.WithReadBufferSize(transportBuffer), grpc.WithWriteBufferSize(transportBuffer),
+		grpc.WithStaticStreamWindowSize(streamWindow), grpc.WithStaticConnWindowSize(connWindow),
 		grpc.WithDisableServiceConfig(), grpc.WithDisableRetry(), grpc.WithIdleTimeout(0),
 	)
 	if err != nil {
@@ -85,7 +87,7 @@ func connect(socket string) (*grpc.ClientConn, error) {
 // an operator's call has a place, and so has what apid itself asks machined.
 func newServer(store *store, log *slog.Logger, backend, lookers grpc.ClientConnInterface) (*grpc.Server, *health.Server) {
 	judge := api.NewDoorClient(backend)
-	g := &gate{roles: newRoleTable(), store: store, log: log, judge: judge, callers: callers{now: map[string]int{}}}
+	g := &gate{roles: newRoleTable(), store: store, log: log, judge: judge, callers: callers{now: map[string]int{}}, lines: rate.NewLimiter(rate.Every(time.Second), 10)}
 	server := grpc.NewServer(
 		grpc.Creds(newDoor(store, log, judge)),
 		grpc.ForceServerCodecV2(newCodec()),
@@ -95,12 +97,13 @@ func newServer(store *store, log *slog.Logger, backend, lookers grpc.ClientConnI
 		grpc.MaxConcurrentStreams(maxStreams), grpc.MaxHeaderListSize(maxHeader),
 		grpc.MaxRecvMsgSize(maxRequest), grpc.MaxSendMsgSize(maxAnswer),
 		grpc.ReadBufferSize(transportBuffer), grpc.WriteBufferSize(transportBuffer),
+		grpc.StaticStreamWindowSize(streamWindow), grpc.StaticConnWindowSize(connWindow),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: keepaliveMin, PermitWithoutStream: true}),
 		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionIdle: maxIdle, Time: keepaliveTime, Timeout: keepaliveTimeout}),
 	)
 	status := health.NewServer()
 	server.RegisterService(healthService(), status)
-	reflectionpb.RegisterServerReflectionServer(server, reflection.NewServerV1(reflection.ServerOptions{Services: services{}}))
+	reflectionpb.RegisterServerReflectionServer(server, brief{reflection.NewServerV1(reflection.ServerOptions{Services: services{}})})
 	return server, status
 }
 
