@@ -174,7 +174,8 @@ func (b Book) Knows(serial string) bool {
 	return ticket || slices.ContainsFunc(b.Issued, func(i Issued) bool { return i.Serial == serial || i.Origin == serial })
 }
 
-// Revoke is the book in which a certificate (by its serial) or a name counts no more. What counts no more already is not noted again.
+// Revoke is the book in which a certificate (by its serial) or a name counts no more. A certificate that counts no more already is not noted again;
+// a name is, because somebody whom this machine has not heard of yet may have restored it.
 func (b Book) Revoke(r Revocation) (Book, Revocation, error) {
 	for _, i := range b.Issued {
 		if i.Serial == r.Origin {
@@ -184,7 +185,10 @@ func (b Book) Revoke(r Revocation) (Book, Revocation, error) {
 	r.Count, r.Restored = 1, false
 	if i := b.find(r); i >= 0 {
 		if old := b.Revoked[i]; !old.Restored {
-			return b, old, nil
+			if r.Name == "" {
+				return b, old, nil
+			}
+			r.At, r.By = old.At, old.By
 		}
 		r.Count = b.Revoked[i].Count + 1
 	}

@@ -74,6 +74,21 @@ func TestRevokedRow(t *testing.T) {
 	if again, done, err := named.Revoke(Revocation{Name: "dora", At: noon.Add(time.Hour)}); err != nil || len(again.Revoked) != 1 || !done.At.Equal(noon) {
 		t.Errorf("revoked twice: %v, %v, %v", again.Revoked, done, err)
 	}
+	// Two machines do not hear of each other: the name is restored at one, and revoked again at the other.
+	here, err := named.Restore(Revocation{Name: "dora", At: noon})
+	if err != nil {
+		t.Fatal(err)
+	}
+	there, _, err := named.Revoke(Revocation{Name: "dora", At: noon})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, both := range [][2]Book{{here, there}, {there, here}} {
+		merged, _, err := both[0].Merge(both[1].Revoked, noon)
+		if got := refused(Book{Revoked: merged.InForce()}); err != nil || got != "1 2 3 namesake" {
+			t.Errorf("after both have heard of it: %s, %v", got, err)
+		}
+	}
 	restored, err := named.Restore(Revocation{Name: "dora", At: noon})
 	if got := refused(Book{Revoked: restored.InForce()}); err != nil || got != "" {
 		t.Errorf("got %s, %v", got, err)
