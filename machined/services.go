@@ -51,6 +51,9 @@ func door() supervise.Service {
 	}
 }
 
+// componentsGrace is how long a process of several components may take to stop: two in a row that hang (orchestrator/process), and the rest.
+const componentsGrace = 20 * time.Second
+
 // kubernetes are the services of a node. All are started at once and wait for each other inside, because what each does before
 // it needs another takes most of its start.
 func kubernetes(controlPlane bool) []supervise.Service {
@@ -79,7 +82,7 @@ func kubernetes(controlPlane bool) []supervise.Service {
 			Profile:      profileSocket(serviceKubeAPI),
 			Ready:        supervise.Probe{Notify: true},
 			StartTimeout: 5 * time.Minute,
-			Grace:        20 * time.Second,
+			Grace:        componentsGrace,
 		}, supervise.Service{
 			Name:         serviceControllers,
 			Args:         []string{paths.Orchestrator, "controllers"},
@@ -92,6 +95,7 @@ func kubernetes(controlPlane bool) []supervise.Service {
 			Profile:      profileSocket(serviceControllers),
 			Ready:        supervise.Probe{Notify: true},
 			StartTimeout: 5 * time.Minute,
+			Grace:        componentsGrace,
 		})
 	}
 	return append(list, supervise.Service{
@@ -104,6 +108,7 @@ func kubernetes(controlPlane bool) []supervise.Service {
 		OOMScoreAdj:  -999,
 		Profile:      profileSocket(serviceNode),
 		Ready:        supervise.Probe{Notify: true},
+		Grace:        componentsGrace,
 		StartTimeout: 10 * time.Minute, // its readiness includes the Node's, which needs the control plane, elsewhere perhaps
 		// mount(8) and nft(8) end by themselves; what is mounted for pods stays.
 		LeaveChildren: true,

@@ -221,7 +221,8 @@ func TestNamespaceIsGone(t *testing.T) {
 		t.Fatal(did, err)
 	}
 	r.fakes["a"].done, r.m.all = nil, nil // there is no namespace x
-	for range 2 { // it is forgotten when its rights are gone, too
+	// It is forgotten when its rights are gone, too.
+	for range 2 {
 		if _, err := r.round(); err != nil {
 			t.Fatal(err)
 		}

@@ -272,9 +272,5 @@ func ensure(client kubernetes.Interface, object runtime.Object) error {
 // ensureNamespace makes kube-system when the server's own controller has not made it yet.
 func ensureNamespace(ctx context.Context, client kubernetes.Interface) error {
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: metav1.NamespaceSystem}}
-	_, err := client.CoreV1().Namespaces().Create(ctx, namespace, metav1.CreateOptions{})
-	if apierrors.IsAlreadyExists(err) {
-		return nil
-	}
-	return err
+	return ensureObject(ctx, client.CoreV1().Namespaces(), namespace, func(*corev1.Namespace) bool { return false })
 }

@@ -133,6 +133,9 @@ func genericConfig(opts options.CompletedOptions, etcd func() error, revoked *re
 	if err := opts.Audit.ApplyTo(config); err != nil {
 		return fail("audit", err)
 	}
+	if config.AuditBackend != nil {
+		config.AuditBackend = withoutQueries{config.AuditBackend}
+	}
 	config.AggregatedDiscoveryGroupManager = aggregated.NewResourceManager("apis")
 	return config, shared, storage, nil
 }

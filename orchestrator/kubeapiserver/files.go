@@ -58,7 +58,8 @@ plugins:
 //
 // Nothing is kept of the server's and the system's own reads, of leases and of health; of who changed the rules of
 // access everything; of everything else who did what to which object, never its content: a Secret's content, a token or
-// a command line must not end in a log.
+// a command line must not end in a log (for what stands in the URL see auditlog.go). Who has read a Secret is told of everybody, because when a
+// machine was stolen somebody has to know which to replace.
 const audit = `apiVersion: audit.k8s.io/v1
 kind: Policy
 omitStages:
@@ -89,6 +90,12 @@ rules:
   - group: events.k8s.io
     resources:
     - events
+- level: Metadata
+  resources:
+  - group: ""
+    resources:
+    - secrets
+    - serviceaccounts/token
 - level: None
   userGroups:
   - system:nodes

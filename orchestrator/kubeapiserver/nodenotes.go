@@ -16,7 +16,9 @@ import (
 
 // NodeNotes is the admission plugin that keeps kubelets from what the control plane notes on their Nodes. The control plane takes away the
 // taints that it has set; a machine that could name others there would be rid of them, and upstream's NodeRestriction, which keeps a kubelet
-// from its Node's taints, leaves annotations alone.
+// from its Node's taints, leaves annotations alone. It leaves the Node's share of the pod range alone, too, which the API lets anybody set who
+// may change a Node that has none: with one outside the range the controllers would not start any more, and with the whole range nobody else
+// would get a share.
 const NodeNotes = "OrlopNodeNotes"
 
 type nodeNotes struct{ *admission.Handler }
@@ -37,6 +39,17 @@ func (nodeNotes) Validate(_ context.Context, a admission.Attributes, _ admission
 	}
 	if before != after {
 		return admission.NewForbidden(a, errors.New("the annotation "+nodespec.TaintsSet+" is the control plane's"))
+	}
+	if after, there := a.GetObject().(*core.Node); there && !slices.Equal(shares(a.GetOldObject()), after.Spec.PodCIDRs) {
+		return admission.NewForbidden(a, errors.New("spec.podCIDRs is the control plane's"))
+	}
+	return nil
+}
+
+// shares are a Node's shares of the pod ranges.
+func shares(object runtime.Object) []string {
+	if node, there := object.(*core.Node); there {
+		return node.Spec.PodCIDRs
 	}
 	return nil
 }

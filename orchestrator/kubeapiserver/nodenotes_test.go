@@ -20,6 +20,11 @@ func TestNodeNotes(t *testing.T) {
 		}
 		return n
 	}
+	shared := func(ranges ...string) runtime.Object {
+		n := node("").(*core.Node)
+		n.Spec.PodCIDRs = ranges
+		return n
+	}
 	kubelet := &user.DefaultInfo{Name: "system:node:b", Groups: []string{"system:nodes"}}
 	nodes := schema.GroupVersionResource{Version: "v1", Resource: "nodes"}
 	forged := `[{"key":"dedicated","effect":"NoSchedule"}]`
@@ -39,6 +44,11 @@ func TestNodeNotes(t *testing.T) {
 		{"forges the note", kubelet, node(""), node(forged), nodes, "", admission.Update, false},
 		{"forges it with its status", kubelet, node("[]"), node(forged), nodes, "status", admission.Update, false},
 		{"takes it away", kubelet, node(forged), node(""), nodes, "", admission.Update, false},
+		{"makes it with a share", kubelet, nil, shared("10.244.0.0/16"), nodes, "", admission.Create, false},
+		{"takes a share", kubelet, shared(), shared("192.0.2.0/24"), nodes, "", admission.Update, false},
+		{"takes one with its status", kubelet, shared(), shared("192.0.2.0/24"), nodes, "status", admission.Update, false},
+		{"keeps its share", kubelet, shared("10.244.1.0/24"), shared("10.244.1.0/24"), nodes, "status", admission.Update, true},
+		{"the controller gives it one", &user.DefaultInfo{Name: "system:serviceaccount:kube-system:node-controller"}, shared(), shared("10.244.1.0/24"), nodes, "", admission.Update, true},
 		{"deletes its Node", kubelet, node(""), nil, nodes, "", admission.Delete, true},
 		{"another kind", kubelet, nil, node(forged), schema.GroupVersionResource{Version: "v1", Resource: "pods"}, "", admission.Create, true},
 		{"the control plane", &user.DefaultInfo{Name: "orlop:node-marks"}, node(""), node(forged), nodes, "", admission.Update, true},

@@ -29,6 +29,9 @@ const rightsHook = "orlop/rights"
 // without credentials who is answered knows that every right exists (package apigate waits for that).
 const lastBinding = "system:public-info-viewer"
 
+// anyRole is one that every cluster has.
+const anyRole = "cluster-admin"
+
 // keepAgain is how long keepProbed waits after a refusal, which may be a policy's.
 const keepAgain = 10 * time.Second
 
@@ -48,7 +51,8 @@ func (s *Server) ensureRights(hook genericapiserver.PostStartHookContext) error 
 	if err != nil {
 		return fmt.Errorf("rights: cannot make client: %w", err)
 	}
-	go keepProbed(hook, client, keepAgain)
+	missed := make(chan struct{}, 1)
+	go keepProbed(hook, client, keepAgain, missed)
 	if fresh(hook, client) {
 		return s.makeRights(hook, client)
 	}
@@ -74,20 +78,27 @@ func (s *Server) ensureRights(hook genericapiserver.PostStartHookContext) error 
 		if err := upstream(hook); err != nil && hook.Err() == nil {
 			klog.ErrorS(err, "Upstream's roles are not brought up to date; the next start tries again")
 		}
+		missed <- struct{}{}
 	}()
 	return nil
 }
 
-// fresh tells whether the cluster's last object of all is missing: it is new, or its first start was cut short.
+// fresh tells whether the cluster is new. It has none of the objects then: the last of all may be missing because somebody has deleted it, and the
+// policy by which he keeps it away must not end the server, without which he could not change it.
 func fresh(ctx context.Context, client kubernetes.Interface) bool {
 	_, err := client.RbacV1().ClusterRoleBindings().Get(ctx, lastBinding, metav1.GetOptions{})
+	if !apierrors.IsNotFound(err) {
+		return false
+	}
+	_, err = client.RbacV1().ClusterRoles().Get(ctx, anyRole, metav1.GetOptions{})
 	return apierrors.IsNotFound(err)
 }
 
 // keepProbed puts the last binding and its role back whenever they were deleted or lack something, until ctx is done. Without them every machine
 // takes every server for one that is not ready, the shared address has no owner, and what starts anew waits; upstream would put them back at the
-// next start of a server. What is marked with rbac.authorization.kubernetes.io/autoupdate: "false" stays as it is.
-func keepProbed(ctx context.Context, client kubernetes.Interface, again time.Duration) {
+// next start of a server. What is marked with rbac.authorization.kubernetes.io/autoupdate: "false" stays as it is. missed says that they may be missing
+// since before.
+func keepProbed(ctx context.Context, client kubernetes.Interface, again time.Duration, missed <-chan struct{}) {
 	role, binding := probed()
 	named := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTweakListOptions(func(o *metav1.ListOptions) {
 		o.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, lastBinding).String()
@@ -112,6 +123,7 @@ func keepProbed(ctx context.Context, client kubernetes.Interface, again time.Dur
 	for {
 		select {
 		case <-changed:
+		case <-missed:
 		case <-late:
 		case <-ctx.Done():
 			return

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -21,7 +22,7 @@ func TestKeepProbed(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	wantRole, wantBinding := probed()
-	client := fake.NewClientset(wantRole.DeepCopy(), wantBinding.DeepCopy())
+	client := fake.NewClientset(wantRole.DeepCopy()) // the binding was deleted while there was no server
 	roles, bindings := client.RbacV1().ClusterRoles(), client.RbacV1().ClusterRoleBindings()
 	watched := make(chan struct{}, 2)
 	client.PrependWatchReactor("*", func(a clienttesting.Action) (bool, watch.Interface, error) {
@@ -34,9 +35,9 @@ func TestKeepProbed(t *testing.T) {
 		refusals--
 		return refusals >= 0, nil, errors.New("no bindings on Fridays")
 	})
-	ended := make(chan struct{})
+	ended, missed := make(chan struct{}), make(chan struct{}, 1)
 	go func() {
-		keepProbed(ctx, client, time.Millisecond)
+		keepProbed(ctx, client, time.Millisecond, missed)
 		close(ended)
 	}()
 	<-watched
@@ -58,6 +59,8 @@ func TestKeepProbed(t *testing.T) {
 			t.Fatalf("%s: %v", what, err)
 		}
 	}
+	missed <- struct{}{}
+	back("binding missing since before")
 	if err := bindings.Delete(ctx, lastBinding, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -98,4 +101,22 @@ func ignoreMissing(err error) error {
 		return nil
 	}
 	return err
+}
+
+// TestFresh: a cluster is new when it has nothing, and not when somebody has deleted the one binding by which servers are probed.
+func TestFresh(t *testing.T) {
+	_, binding := probed()
+	admin := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: anyRole}}
+	for what, c := range map[string]struct {
+		have []runtime.Object
+		want bool
+	}{
+		"nothing":              {nil, true},
+		"all":                  {[]runtime.Object{admin, &binding}, false},
+		"all but the last one": {[]runtime.Object{admin}, false},
+	} {
+		if got := fresh(t.Context(), fake.NewClientset(c.have...)); got != c.want {
+			t.Errorf("%s: %v", what, got)
+		}
+	}
 }

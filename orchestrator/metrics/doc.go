@@ -5,7 +5,8 @@
 // (usage.go), and makes what is asked for out of them and of its copy of the Nodes and Pods (resources.go). Nothing is stored.
 //
 // The API server's aggregator is the only caller. Each API server asks the component of its own machine over loopback
-// (route.go), so nothing listens on the network, and no machine waits for another. The caller proves by a certificate of the
+// (route.go); where there are several control-plane machines the component listens on the machine's address, too, and a server whose own does not
+// answer asks another one's. The caller proves by a certificate of the
 // front proxy's CA that it is the aggregator, and tells for whom it asks; whether he may, the API server decides (serve.go).
 // docs/decisions/0033-resource-metrics.md says why it is done so, and why not with upstream's metrics-server.
 package metrics

@@ -16,7 +16,7 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/component"
 )
 
-// grace is how long one component may take to stop. Two in a row stay below machined's patience with a process.
+// grace is how long one component may take to stop. Two in a row stay below machined's patience with a process (machined/services.go, 20 s).
 const grace = 8 * time.Second
 
 type running struct {
