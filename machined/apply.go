@@ -17,6 +17,7 @@ import (
 	"github.com/orlop-os/orlop/apid"
 	"github.com/orlop-os/orlop/machined/credentials"
 	"github.com/orlop-os/orlop/machined/disk"
+	"github.com/orlop-os/orlop/machined/host"
 	"github.com/orlop-os/orlop/machined/documents"
 	"github.com/orlop-os/orlop/machined/power"
 	"github.com/orlop-os/orlop/pkg/api"
@@ -49,6 +50,8 @@ type applied struct {
 	documents []byte    // as they came, where they still have to be stored: on a machine that runs from memory
 	problem   string    // what is wrong with one that lies there and cannot be used
 	trial     time.Time // when the one before comes back; zero: this one is here to stay
+	// tried are those that were on trial before this one, and that nobody has confirmed.
+	tried []*config.Config
 }
 
 // configs is where the configurations are kept.
@@ -160,7 +163,11 @@ func (m *machine) apply(ctx context.Context, filename string, r *api.ApplyReques
 	for _, change := range config.Changes(now.config, next) {
 		m.events.add("config", "config", change)
 	}
-	m.config.Set(applied{config: next, applied: time.Now(), source: "API (" + who + ")", trial: out.trial})
+	fresh := applied{config: next, applied: time.Now(), source: "API (" + who + ")", trial: out.trial}
+	if !out.trial.IsZero() && !now.trial.IsZero() {
+		fresh.tried = append(slices.Clone(now.tried), now.config)
+	}
+	m.config.Set(fresh)
 	m.note(text, who)
 	// The caller's next call already meets the machine under its new name, so this part is not left to the loop.
 	state, _ := m.networkState.Get()
@@ -410,6 +417,9 @@ func (m *machine) able(next *config.Config) error {
 	if m.facts.Memory < minMemory {
 		return fmt.Errorf("configuration refused, nothing was changed: memory: %d MiB are too little for Kubernetes; give the machine at least %d MiB", m.facts.Memory>>20, minMemory>>20)
 	}
+	if err := unreservable(next.Machine.Spec.Reserved, m.facts); err != nil {
+		return fmt.Errorf("configuration refused, nothing was changed: %w", err)
+	}
 	state, _ := m.networkState.Get()
 	if err := unroutable(next, nodeAddresses(next, state)); err != nil {
 		return fmt.Errorf("configuration refused, nothing was changed: %w", err)
@@ -419,6 +429,17 @@ func (m *machine) able(next *config.Config) error {
 	}
 	if _, err := authorities(next.Cluster); err != nil {
 		return fmt.Errorf("configuration refused, nothing was changed: %w", err)
+	}
+	return nil
+}
+
+// unreservable refuses to keep more for the system than leaves something for pods: the kubelet does not start with it.
+func unreservable(r config.Reserved, has host.Facts) error {
+	if most := has.Memory / 2; int64(r.Memory) > most {
+		return fmt.Errorf("Machine.spec.reserved.memory: %s are more than half of the machine's %d MiB; reserve less", r.Memory, has.Memory>>20)
+	}
+	if most := int64(has.CPUs) * 1000; int64(r.CPU) >= most {
+		return fmt.Errorf("Machine.spec.reserved.cpu: %s are all of the machine's %d processors; reserve less", r.CPU, has.CPUs)
 	}
 	return nil
 }

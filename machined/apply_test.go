@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/orlop-os/orlop/machined/host"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/pki"
 )
@@ -159,6 +160,26 @@ func TestUnroutable(t *testing.T) {
 		next.Network.Spec.Links = []config.Link{{Name: "eth0", Addresses: c.given}}
 		if err := unroutable(next, c.have); (err == nil) != c.ok {
 			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// TestUnreservable: what is kept for the system leaves something for pods, or the kubelet would not start.
+func TestUnreservable(t *testing.T) {
+	has := host.Facts{Memory: 4 << 30, CPUs: 2}
+	for _, c := range []struct {
+		memory config.Bytes
+		cpu    config.MilliCPU
+		want   string
+	}{
+		{512 << 20, 200, ""},
+		{2 << 30, 1999, ""},
+		{2<<30 + 1, 200, "Machine.spec.reserved.memory: "},
+		{512 << 20, 2000, "Machine.spec.reserved.cpu: 2 are all of the machine's 2 processors"},
+	} {
+		err := unreservable(config.Reserved{Memory: c.memory, CPU: c.cpu}, has)
+		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%v, %v: %v, want %q", c.memory, c.cpu, err, c.want)
 		}
 	}
 }

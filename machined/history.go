@@ -181,7 +181,7 @@ func (m *machine) giveUp(until time.Time) error {
 		return nil
 	}
 	m.note(a.documents, "the end of the trial, as nobody had confirmed it")
-	if a.config != nil && stays(tried.config, a.config) {
+	if a.config != nil && slices.ContainsFunc(append(tried.tried, tried.config), func(c *config.Config) bool { return stays(c, a.config) }) {
 		return m.goDown(powerRequest{to: power.Reboot, why: "to take back the kernel parameters or modules of a configuration that was tried"})
 	}
 	return nil
@@ -250,11 +250,12 @@ func (a configAPI) Confirm(ctx context.Context, _ *api.ConfirmConfigRequest) (*a
 	if err := a.m.networked(ctx, now.config); err != nil {
 		return nil, err
 	}
-	if err := configs.Confirm(); err != nil {
+	// What was staged before the trial began would take the place of what has just been confirmed.
+	if err := errors.Join(configs.Confirm(), configs.DropStaged()); err != nil {
 		return nil, status.Error(codes.Internal, err.Error())
 	}
 	a.m.events.add("config", "config", "confirmed by "+caller(ctx))
-	now.trial = time.Time{}
+	now.trial, now.tried = time.Time{}, nil
 	a.m.config.Set(now)
 	return &api.ConfirmConfigResponse{}, nil
 }

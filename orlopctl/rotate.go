@@ -34,7 +34,7 @@ const kubernetesHold = 10 * time.Minute
 var rotatables = map[string]rotatable{
 	"client":      {"client", "orlop clients", 0, "whoever has a certificate by a machine that was issued before asks for another (`orlopctl trust issue`)"},
 	"machine":     {"machine", "orlop machines", 0, "other operators: `orlopctl config set NAME --ca` with the new secrets"},
-	"kubernetes":  {"kubernetes", "kubernetes", kubernetesHold, "`orlopctl kubeconfig` makes kubeconfigs anew; those from before are refused"},
+	"kubernetes":  {"kubernetes", "kubernetes", kubernetesHold, "`orlopctl kubeconfig --force` makes kubeconfigs anew; those from before are refused"},
 	"front-proxy": {"frontProxy", "kubernetes front proxy", kubernetesHold, ""},
 	"etcd":        {"etcd", "etcd", 0, ""},
 }
