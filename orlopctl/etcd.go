@@ -57,7 +57,8 @@ func (t *tool) etcdCommand() *cobra.Command {
 			Use:   "defrag",
 			Short: "Give the space that the database does not use back to the disk",
 			Long: "Give the space that the database does not use back to the disk. etcd answers nobody meanwhile, which takes seconds. If the alarm\n" +
-				"NOSPACE is raised, old revisions are dropped first; `orlopctl etcd alarm disarm` then lets etcd take writes again.",
+				"NOSPACE is raised, old revisions are dropped first; `orlopctl etcd alarm disarm` then lets etcd take writes again, when all control-plane\n" +
+				"machines have done so: each has a database of its own, and the fullest raises the alarm.",
 			Args: cobra.NoArgs,
 			RunE: func(*cobra.Command, []string) error {
 				return t.callFor(etcdTimeout, func(ctx context.Context, c *client.Client) error {
@@ -103,7 +104,9 @@ func etcdTable(w io.Writer, s *api.EtcdStatusResponse) {
 	number("SIZE", s.Size, size(s.Size))
 	number("IN USE", s.Used, size(s.Used)+", `orlopctl etcd defrag` gives back "+size(s.Size-s.Used))
 	number("QUOTA", s.Quota, size(s.Quota))
-	row(w, "ALARMS", orDash(strings.Join(s.Alarms, ", ")))
+	if s.Leader != "" { // they are told by a quorum
+		row(w, "ALARMS", orDash(strings.Join(s.Alarms, ", ")))
+	}
 	if s.Restored != nil {
 		row(w, "RESTORED", s.Restored.At.AsTime().Format(time.RFC3339), restoredText(s.Restored)+", by "+s.Restored.By)
 	}
@@ -127,6 +130,12 @@ func (t *tool) etcdAlarms() error {
 		}
 		if answer.Problem != "" {
 			return &exitError{code: exitFailure, err: errors.New(answer.Problem), hint: "`orlopctl services` and `orlopctl logs orchestrator-api` say more"}
+		}
+		if answer.Leader == "" {
+			return &exitError{
+				code: exitFailure, err: errors.New("etcd: which alarms are raised is not known: a quorum tells it, and there is no leader"),
+				hint: "`orlopctl etcd status` says how it is",
+			}
 		}
 		return t.printAlarms(answer.Alarms, "")
 	})

@@ -159,6 +159,7 @@ func (k keeper) status(ctx context.Context) nodespec.EtcdStatus {
 			s.Size = info.Size()
 		}
 		s.Revision, _ = lastRevision(k.database()) // 0: not known
+		s.Term, s.Index, _ = k.agreed()            // as well: whoever decides which machine goes on alone compares them
 	}
 	return s
 }

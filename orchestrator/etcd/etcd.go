@@ -14,6 +14,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"io"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -28,6 +29,7 @@ import (
 	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
 	"go.etcd.io/etcd/server/v3/storage/wal"
 	"go.etcd.io/etcd/server/v3/storage/wal/walpb"
+	"go.etcd.io/raft/v3/raftpb"
 	"k8s.io/klog/v2"
 
 	"github.com/orlop-os/orlop/orchestrator/component"
@@ -246,32 +248,65 @@ func (k keeper) dropData() error {
 
 // whose are the numbers of the member that the data are of, and of its cluster: each file of the log begins with them.
 func (k keeper) whose() (number, cluster uint64, err error) {
+	err = k.readLog(func(r walpb.Record) (more bool, err error) {
+		if r.Type != wal.MetadataType {
+			return true, nil
+		}
+		var m etcdserverpb.Metadata
+		err = m.Unmarshal(r.Data)
+		number, cluster = m.NodeID, m.ClusterID
+		return false, err
+	})
+	if err == nil && number == 0 {
+		err = errors.New("etcd: its log does not say whose it is")
+	}
+	return number, cluster, err
+}
+
+// agreed is how far the member knows that the cluster has come, as its log has it: raft's term, and the index of the last entry that was agreed on,
+// which is all that going on alone keeps (etcd's force-new-cluster). Each file of the log has it near its beginning, and at every change.
+func (k keeper) agreed() (term, index uint64, err error) {
+	err = k.readLog(func(r walpb.Record) (more bool, err error) {
+		if r.Type != wal.StateType {
+			return true, nil
+		}
+		var s raftpb.HardState
+		err = s.Unmarshal(r.Data)
+		term, index = s.Term, s.Commit
+		return true, err
+	})
+	return term, index, err
+}
+
+// readLog calls do with each record of the newest file of the log, until it wants no more. Etcd may be writing to it: what it has begun to write is
+// the end.
+func (k keeper) readLog(do func(r walpb.Record) (more bool, err error)) error {
 	files, err := filepath.Glob(filepath.Join(k.dirs.EtcdData, logFolder, "*.wal"))
 	if err != nil || len(files) == 0 {
-		return 0, 0, errors.Join(errors.New("etcd: there is no log"), err)
+		return errors.Join(errors.New("etcd: there is no log"), err)
 	}
 	f, err := os.Open(slices.Max(files))
 	if err != nil {
-		return 0, 0, fmt.Errorf("etcd: cannot read its log: %w", err)
+		return fmt.Errorf("etcd: cannot read its log: %w", err)
 	}
 	defer f.Close()
 	records := wal.NewDecoder(fileutil.NewFileReader(f))
-	for {
+	for more := true; more; {
 		var r walpb.Record
-		if err := records.Decode(&r); err != nil {
-			return 0, 0, fmt.Errorf("etcd: cannot read its log: %w", err)
+		err := records.Decode(&r)
+		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+			return nil
 		}
-		switch r.Type {
-		case wal.CrcType:
+		if err == nil && r.Type == wal.CrcType {
 			records.UpdateCRC(r.Crc)
-		case wal.MetadataType:
-			var m etcdserverpb.Metadata
-			if err := m.Unmarshal(r.Data); err != nil {
-				return 0, 0, fmt.Errorf("etcd: cannot read its log: %w", err)
-			}
-			return m.NodeID, m.ClusterID, nil
+		} else if err == nil {
+			more, err = do(r)
+		}
+		if err != nil {
+			return fmt.Errorf("etcd: cannot read its log: %w", err)
 		}
 	}
+	return nil
 }
 
 // stopped is an error, but for one that comes of being asked to stop.

@@ -87,7 +87,7 @@ func Next(s Self, last, now []Answer) Step {
 		return Step{Why: two}
 	}
 	if i := slices.IndexFunc(now, func(a Answer) bool { return a.Says == Serving }); i >= 0 {
-		return join(s, now[i], last, now)
+		return join(s, now[i])
 	}
 	if i := slices.IndexFunc(now, func(a Answer) bool { return a.Says == Stuck }); i >= 0 {
 		return Step{Why: fmt.Sprintf("%v is a member of etcd, which has no quorum at present: %s; switch on the other members, or if they are lost, `orlopctl etcd recover` there",
@@ -123,15 +123,16 @@ func different(now []Answer) string {
 }
 
 // join has the member removed that the machine takes the place of, and then the machine added. A member that was added and has never
-// started is removed too: nobody knows whether it has. One that has the machine's name elsewhere must be known to be gone.
-func join(s Self, a Answer, last, now []Answer) Step {
+// started is removed too: nobody knows whether it has. One that has the machine's name elsewhere stays, however silent it is: it may be starting, and
+// this machine may have been given the wrong name.
+func join(s Self, a Answer) Step {
 	for _, m := range a.Members {
 		own := slices.Contains(m.URLs, s.URL)
 		if m.Name != s.Name && !own {
 			continue
 		}
-		if !own && (!gone(m, last) || !gone(m, now)) {
-			return Step{Why: fmt.Sprintf("%v says that a member of this machine's name is at %s, which answers, or is not among Cluster.spec.controlPlanes; give this machine a name of its own, or switch that one off and have it forgotten (`orlopctl etcd remove`)",
+		if !own {
+			return Step{Why: fmt.Sprintf("%v says that a member of this machine's name is at %s; give this machine a name of its own, or if that one is gone for good, have it forgotten (`orlopctl etcd remove`)",
 				a.From, strings.Join(m.URLs, ", "))}
 		}
 		if voters := voters(a.Members); !m.Learner && voters == 1 {
@@ -140,13 +141,6 @@ func join(s Self, a Answer, last, now []Answer) Step {
 		return Step{Act: Remove, Via: a.From, Member: m, Why: fmt.Sprintf("takes the place of the member %x, whose data are gone", m.ID)}
 	}
 	return Step{Act: Add, Via: a.From, Why: fmt.Sprintf("joins by %v", a.From)}
-}
-
-// gone tells whether a member is known not to run where it has been. That it was silent once means little.
-func gone(m Member, all []Answer) bool {
-	return slices.ContainsFunc(all, func(a Answer) bool {
-		return (a.Says == Silent || a.Says == Empty) && slices.Contains(m.URLs, PeerURL(a.From))
-	})
 }
 
 func voters(all []Member) (n int) {

@@ -36,7 +36,7 @@ func TestNext(t *testing.T) {
 		"one of its address":                         {Self{Name: "new", URL: "https://10.0.0.3:2380"}, nil, []Answer{serving(1, a, b, c)}, Remove, "the member 3"},
 		"its name, and it answers":                   {Self{Name: "c", URL: "https://10.0.0.4:2380"}, nil, []Answer{serving(1, a, b, c), serving(3, a, b, c)}, Wait, "name of its own"},
 		"its name, and nobody has asked there":       {Self{Name: "c", URL: "https://10.0.0.4:2380"}, nil, []Answer{serving(1, a, b, c)}, Wait, "https://10.0.0.3:2380"},
-		"its name, and it is gone":                   {Self{Name: "c", URL: "https://10.0.0.4:2380"}, []Answer{silent(3)}, []Answer{serving(1, a, b, c), silent(3)}, Remove, "the member 3"},
+		"its name, and it is silent":                 {Self{Name: "c", URL: "https://10.0.0.4:2380"}, []Answer{silent(3)}, []Answer{serving(1, a, b, c), silent(3)}, Wait, "orlopctl etcd remove"},
 		"its name, silent for the first time":        {Self{Name: "c", URL: "https://10.0.0.4:2380"}, []Answer{serving(3, a, b, c)}, []Answer{serving(1, a, b, c), silent(3)}, Wait, "name of its own"},
 		"two clusters":                               {second, nil, []Answer{serving(1, a), {From: addr(3), Says: Serving, Cluster: 7, Members: []Member{c}}}, Wait, "10.0.0.1 and 10.0.0.3 are of different clusters (0, 7)"},
 		"added, never started":                       {second, nil, []Answer{serving(1, a, Member{ID: 9, URLs: b.URLs, Learner: true})}, Remove, "the member 9"},
