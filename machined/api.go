@@ -181,11 +181,13 @@ func (a machineAPI) Reset(ctx context.Context, r *api.ResetRequest) (*api.PowerR
 	if err := a.m.leave(); err != nil {
 		return nil, status.Errorf(codes.FailedPrecondition, "reset refused: %v", err)
 	}
+	ask := a.m.mayRest
 	if slices.Contains(down.wipe, layout.Data) {
-		if err := a.m.leaveMembers(caller(ctx)); err != nil {
-			a.m.stay()
-			return nil, status.Errorf(codes.FailedPrecondition, "reset refused: %v", err)
-		}
+		ask = func() error { return a.m.leaveMembers(caller(ctx)) }
+	}
+	if err := ask(); err != nil {
+		a.m.stay()
+		return nil, status.Errorf(codes.FailedPrecondition, "reset refused: %v", err)
 	}
 	return &api.PowerResponse{}, a.m.goDown(down)
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/paths"
+	"github.com/orlop-os/orlop/pkg/quorum"
 	"github.com/orlop-os/orlop/pkg/supervise"
 )
 
@@ -110,6 +111,32 @@ func (m *machine) leaveMembers(by string) error {
 		m.events.add("etcd", "op", fmt.Sprintf("this machine's member %s has left, asked by %s", left.ID, by))
 	}
 	return err
+}
+
+// mayRest is an error if the others would lose their quorum while this machine, which keeps its data, has no configuration to start etcd with. What
+// is not known stands in nobody's way: a machine that cannot tell does not vote either.
+func (m *machine) mayRest() error {
+	if m.noData() != nil {
+		return nil
+	}
+	now, err := ask[nodespec.EtcdStatus](m.working, m, paths.UserAPI, "data-status", nil)
+	if err != nil || now.Leader == "" {
+		return nil
+	}
+	voters, answering := 0, 0
+	for _, member := range now.Members {
+		if member.Learner {
+			if member.ID == now.ID {
+				return nil // it has no vote
+			}
+			continue
+		}
+		voters++
+		if member.Problem == "" {
+			answering++
+		}
+	}
+	return quorum.MayRest(voters, answering)
 }
 
 // changeMembership has something written down that etcd does when it starts next, starts it, and returns when that is done and etcd

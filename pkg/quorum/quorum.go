@@ -190,3 +190,14 @@ func MayRemove(voters, answering int, answers bool) error {
 	}
 	return nil
 }
+
+// MayRest is an error if etcd has a quorum and would lose it while one of the voters that answer is silent for long: of the voters, so many answer.
+// Where there is one voter nobody else is concerned.
+func MayRest(voters, answering int) error {
+	needed := Needed(voters)
+	if voters < 2 || answering < needed || answering-1 >= needed {
+		return nil
+	}
+	return fmt.Errorf("%d of %d members answer, and %d have to; without this machine %d would, until it has a configuration again: switch on more of them, or have it leave (`orlopctl reset --wipe all`)",
+		answering, voters, needed, answering-1)
+}

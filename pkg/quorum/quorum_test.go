@@ -78,3 +78,15 @@ func TestMayRemove(t *testing.T) {
 		}
 	}
 }
+
+// TestMayRest: nobody takes the quorum away from the others by going down for long, and whoever is alone, or has none, may go.
+func TestMayRest(t *testing.T) {
+	for _, c := range []struct {
+		voters, answering int
+		may               bool
+	}{{1, 1, true}, {2, 2, false}, {2, 1, true}, {3, 3, true}, {3, 2, false}, {3, 1, true}, {5, 4, true}, {5, 3, false}} {
+		if err := MayRest(c.voters, c.answering); (err == nil) != c.may {
+			t.Errorf("%d of %d: %v", c.answering, c.voters, err)
+		}
+	}
+}
