@@ -101,6 +101,9 @@ func (b *Build) work(name string) string { return filepath.Join(b.Out, "work", n
 
 func (b *Build) out(name string) string { return filepath.Join(b.Out, name) }
 
+// inputName is how the manifest names a file that the build starts from.
+func inputName(file string) string { return path.Clean(filepath.ToSlash(file)) }
+
 // readInputs finds what is missing before anything takes long.
 func (b *Build) readInputs() error {
 	var err error
@@ -114,7 +117,7 @@ func (b *Build) readInputs() error {
 		}
 	}
 	for _, f := range files {
-		h, err := hashFile(path.Clean(filepath.ToSlash(f)), f)
+		h, err := hashFile(inputName(f), f)
 		if err != nil {
 			return err
 		}
@@ -284,7 +287,13 @@ func (b *Build) writeSBOM() error {
 	if b.manifest.Tools, err = toolVersions(); err != nil {
 		return err
 	}
-	return writeSBOM(b.out("sbom.spdx.json"), b.manifest, b.built, b.archive.used, b.Release.BuildTime)
+	var images []HashedFile
+	for _, h := range b.inputs {
+		if slices.ContainsFunc(b.Profile.Images, func(file string) bool { return inputName(file) == h.Name }) {
+			images = append(images, h)
+		}
+	}
+	return writeSBOM(b.out("sbom.spdx.json"), b.manifest, b.built, images, b.archive.used, b.Release.BuildTime)
 }
 
 // makeBundle writes the version as an upgrade, if the profile asks for it.

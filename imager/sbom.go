@@ -25,9 +25,9 @@ type sbom struct {
 	programs map[string]common.ElementID
 }
 
-// writeSBOM writes an SPDX 2.3 document: the image contains the executables and the Debian packages; each executable
-// depends on the Go modules that it was linked from, as it says itself.
-func writeSBOM(path string, m *Manifest, built map[string]string, debs map[string]debian.Package, epoch int64) error {
+// writeSBOM writes an SPDX 2.3 document: the image contains the executables, the Debian packages and the archives of container images that the
+// profile names; each executable depends on the Go modules that it was linked from, as it says itself.
+func writeSBOM(path string, m *Manifest, built map[string]string, images []HashedFile, debs map[string]debian.Package, epoch int64) error {
 	s := sbom{seen: map[common.ElementID]bool{}, programs: map[string]common.ElementID{}, doc: &v2_3.Document{
 		SPDXVersion: v2_3.Version, DataLicense: v2_3.DataLicense, SPDXIdentifier: "DOCUMENT",
 		DocumentName:      fmt.Sprintf("orlop-%s-%s", m.Release.Profile, m.Release.Version),
@@ -43,6 +43,11 @@ func writeSBOM(path string, m *Manifest, built map[string]string, debs map[strin
 		p := debs[name]
 		id := s.add("deb", p.Name, p.Version, p.PURL())
 		s.doc.Packages[len(s.doc.Packages)-1].PackageChecksums = []common.Checksum{{Algorithm: common.SHA256, Value: p.SHA256}}
+		s.relate(image, common.TypeRelationshipContains, id)
+	}
+	for _, h := range images {
+		id := s.add("images", h.Name, h.SHA256, "pkg:generic/"+h.Name+"?checksum=sha256:"+h.SHA256)
+		s.doc.Packages[len(s.doc.Packages)-1].PackageChecksums = []common.Checksum{{Algorithm: common.SHA256, Value: h.SHA256}}
 		s.relate(image, common.TypeRelationshipContains, id)
 	}
 	for _, name := range sortedKeys(built) {

@@ -17,6 +17,7 @@ import (
 	"github.com/orlop-os/orlop/machined/network"
 	"github.com/orlop-os/orlop/machined/power"
 	"github.com/orlop-os/orlop/pkg/durable"
+	"github.com/orlop-os/orlop/pkg/mount"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/pki"
 	"github.com/orlop-os/orlop/pkg/reconcile"
@@ -249,7 +250,10 @@ func stepIdentity(_ context.Context, m *machine) error {
 	const lostKey, lostCert = paths.Run + "/identity.key", paths.Run + "/identity.crt" // with the power
 	key, cert := paths.MachineKey, paths.MachineCert
 	if why, _ := m.noStorage.Get(); why != "" {
-		key, cert = lostKey, lostCert
+		// With DATA alone at fault STATE is there, and the machine is who it has always been.
+		if _, there, err := mount.At(paths.State); err != nil || !there {
+			key, cert = lostKey, lostCert
+		}
 	}
 	leaf, err := readIdentity(key, cert)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -203,7 +203,8 @@ func (e Erase) String() string {
 	return "discard " + e.Label + " (" + e.Device + ")"
 }
 
-// Reset lists what a reset of some of our volumes does, by their labels. They must be unmounted by then. DATA goes first: a reset
+// Reset lists what a reset of some of our volumes does, by their labels. They must be unmounted by then. Those of other disks, which may be another
+// machine's, or this one's from before, stay as they are. DATA goes first: a reset
 // that is cut short leaves a machine that is still configured and can be reset again, never one with a new identity and old data.
 // What may take long comes after that, and of it the keys first.
 func Reset(have Have, labels []string) []reconcile.Op {
@@ -214,7 +215,7 @@ func Reset(have Have, labels []string) []reconcile.Op {
 		}
 		for _, d := range have.Disks {
 			for _, p := range d.Partitions {
-				if p.Label == label && ours(p.Entry) && !p.Content.blank() {
+				if d.Boot && p.Label == label && ours(p.Entry) && !p.Content.blank() {
 					ops = append(ops, Wipe{Label: label, Device: p.Path})
 					slow = slices.Insert(slow, 0, reconcile.Op(Erase{Label: label, Device: p.Path}))
 				}

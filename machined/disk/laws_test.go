@@ -254,6 +254,13 @@ func TestLawsOnRandomDisks(t *testing.T) {
 // TestReset checks the order (DATA before STATE) and that a reset machine makes both anew.
 func TestReset(t *testing.T) {
 	have := model(scenario{disk: diskSpec{table: "gpt", partitions: imageAnd(state, data)}})
+	other := have.Disks[0]
+	other.Path, other.Boot = "/dev/vdb", false
+	other.Partitions = slices.Clone(other.Partitions)
+	for i := range other.Partitions {
+		other.Partitions[i].Path = parttable.PartitionPath(other.Path, i+1)
+	}
+	have.Disks = append(have.Disks, other) // of another machine, and none of what happens is about it
 	ops := Reset(have, []string{layout.Data, layout.State})
 	checkGolden(t, "reset", printed(ops, nil))
 	checkGolden(t, "reset, keep data", printed(Reset(have, []string{layout.State}), nil))
