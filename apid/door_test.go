@@ -100,7 +100,7 @@ func (b *bed) write(name string, content []byte) {
 
 func (b *bed) waitReady(want bool) {
 	b.t.Helper()
-	deadline := time.After(10 * time.Second)
+	deadline := time.After(20 * time.Second)
 	for {
 		select {
 		case got := <-b.ready:

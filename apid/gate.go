@@ -117,7 +117,7 @@ func (g *gate) pass(ctx context.Context, method string, call func(context.Contex
 	if busy != nil {
 		busy = status.Error(codes.ResourceExhausted, busy.Error())
 		if g.lines.Allow() {
-			g.audit("call refused", who, method, start, busy)
+			return g.refused(ctx, "call refused", who, method, start, busy)
 		}
 		return busy
 	}

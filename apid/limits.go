@@ -31,7 +31,7 @@ const (
 	handshakeTimeout = 10 * time.Second // from the first byte to the end of TLS and HTTP/2 set-up
 	lingerTime       = time.Second      // how long a refused client may take to read why …
 	lingerBytes      = 64 << 10         // … and how much it may send meanwhile
-	partTime         = 5 * time.Second  // how long the connection of a client stays open that counts no more: its calls are told so, and that is recorded first
+	partTime         = 10 * time.Second // how long the connection of a client stays open that counts no more: its calls are told so, and a machine that was removed asks every 4 seconds (machined/learn.go)
 	keepaliveMin     = 2 * time.Second  // a client that pings more often is disconnected; ours pings every 20 s, by a clock that may be eight times faster (docs/decisions/0042)
 	keepaliveTime    = 30 * time.Second // apid pings a silent connection …
 	keepaliveTimeout = 20 * time.Second // … and closes it when no answer comes

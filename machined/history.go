@@ -250,8 +250,11 @@ func (a configAPI) Confirm(ctx context.Context, _ *api.ConfirmConfigRequest) (*a
 	if err := a.m.networked(ctx, now.config); err != nil {
 		return nil, err
 	}
-	// What was staged before the trial began would take the place of what has just been confirmed.
-	if err := errors.Join(configs.Confirm(), configs.DropStaged()); err != nil {
+	err := configs.Confirm()
+	if err == nil && configs.Staged().Before(now.applied) { // it would take the place of what has just been confirmed
+		err = configs.DropStaged()
+	}
+	if err != nil {
 		return nil, status.Error(codes.Internal, err.Error())
 	}
 	a.m.events.add("config", "config", "confirmed by "+caller(ctx))

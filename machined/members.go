@@ -393,8 +393,10 @@ func notItsOwn(c *config.Config, state network.State, a netip.Addr) error {
 	if a == c.Cluster.Spec.Endpoint.Addr() || slices.Contains(c.Cluster.Spec.ControlPlanes, a) || slices.Contains(c.Cluster.Spec.VirtualAddresses, a) {
 		whose = "the control plane"
 	}
-	if slices.Contains(c.Cluster.Spec.Kubernetes.APIServer.ExtraSANs, a.String()) { // whoever holds a certificate with it is the API server to clients
-		whose = "the API server"
+	for _, name := range c.Cluster.Spec.Kubernetes.APIServer.ExtraSANs { // whoever holds a certificate with one is the API server to clients
+		if san, err := netip.ParseAddr(name); err == nil && san.Unmap() == a.Unmap() {
+			whose = "the API server"
+		}
 	}
 	if a.IsLoopback() || !a.IsGlobalUnicast() {
 		whose = "no machine alone"

@@ -91,6 +91,9 @@ rules:
     resources:
     - events
 - level: Metadata
+  omitStages: # a kubelet watches each Secret of its pods, and begins anew every few minutes
+  - RequestReceived
+  - ResponseStarted
   resources:
   - group: ""
     resources:

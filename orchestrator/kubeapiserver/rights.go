@@ -53,8 +53,17 @@ func (s *Server) ensureRights(hook genericapiserver.PostStartHookContext) error 
 	}
 	missed := make(chan struct{}, 1)
 	go keepProbed(hook, client, keepAgain, missed)
-	if fresh(hook, client) {
+	if missing, fresh := lacks(hook, client); fresh {
 		return s.makeRights(hook, client)
+	} else if missing {
+		// The first start was cut short, and who waits for the last object waits for all. Or somebody has deleted it, and the policy by which he
+		// keeps it away must not end the server, without which he could not change it.
+		bounded, cancel := context.WithTimeout(hook, rightsTime)
+		err := s.makeRights(bounded, client)
+		cancel()
+		if err != nil && hook.Err() == nil {
+			klog.ErrorS(err, "Not all rights could be made; the server goes on, and they are tried again")
+		}
 	}
 	// New ones of a newer version may be refused by somebody's policy. What works in the cluster works without them, and he needs a server that
 	// is ready to change it.
@@ -83,15 +92,14 @@ func (s *Server) ensureRights(hook genericapiserver.PostStartHookContext) error 
 	return nil
 }
 
-// fresh tells whether the cluster is new. It has none of the objects then: the last of all may be missing because somebody has deleted it, and the
-// policy by which he keeps it away must not end the server, without which he could not change it.
-func fresh(ctx context.Context, client kubernetes.Interface) bool {
+// lacks tells whether the cluster's last object of all is missing, and whether it is because the cluster is new and has none of the others either.
+func lacks(ctx context.Context, client kubernetes.Interface) (missing, fresh bool) {
 	_, err := client.RbacV1().ClusterRoleBindings().Get(ctx, lastBinding, metav1.GetOptions{})
 	if !apierrors.IsNotFound(err) {
-		return false
+		return false, false
 	}
 	_, err = client.RbacV1().ClusterRoles().Get(ctx, anyRole, metav1.GetOptions{})
-	return apierrors.IsNotFound(err)
+	return true, apierrors.IsNotFound(err)
 }
 
 // keepProbed puts the last binding and its role back whenever they were deleted or lack something, until ctx is done. Without them every machine

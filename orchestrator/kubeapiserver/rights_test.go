@@ -103,20 +103,20 @@ func ignoreMissing(err error) error {
 	return err
 }
 
-// TestFresh: a cluster is new when it has nothing, and not when somebody has deleted the one binding by which servers are probed.
-func TestFresh(t *testing.T) {
+// TestLacks: a cluster is new when it has nothing, and not when somebody has deleted the one binding by which servers are probed.
+func TestLacks(t *testing.T) {
 	_, binding := probed()
 	admin := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: anyRole}}
 	for what, c := range map[string]struct {
-		have []runtime.Object
-		want bool
+		have           []runtime.Object
+		missing, fresh bool
 	}{
-		"nothing":              {nil, true},
-		"all":                  {[]runtime.Object{admin, &binding}, false},
-		"all but the last one": {[]runtime.Object{admin}, false},
+		"nothing":              {nil, true, true},
+		"all":                  {[]runtime.Object{admin, &binding}, false, false},
+		"all but the last one": {[]runtime.Object{admin}, true, false},
 	} {
-		if got := fresh(t.Context(), fake.NewClientset(c.have...)); got != c.want {
-			t.Errorf("%s: %v", what, got)
+		if missing, fresh := lacks(t.Context(), fake.NewClientset(c.have...)); missing != c.missing || fresh != c.fresh {
+			t.Errorf("%s: %v, %v", what, missing, fresh)
 		}
 	}
 }

@@ -189,7 +189,7 @@ type Kubernetes struct {
 
 // APIServer tunes the API server.
 type APIServer struct {
-	// ExtraSANs are host names and addresses that the API server's certificate is also valid for. The endpoint, the machine's name and addresses and the service's names are always in it.
+	// ExtraSANs are host names and addresses that the API server's certificate is also valid for. The endpoint, the machine's name and addresses and the service's names are always in it. No worker may have one of these addresses.
 	ExtraSANs []string `yaml:"extraSANs,omitempty"`
 	// EventTTL is how long Events are kept, 1m to 168h.
 	EventTTL Duration `yaml:"eventTTL"`

@@ -198,6 +198,10 @@ func MayRest(voters, answering int) error {
 	if voters < 2 || answering < needed || answering-1 >= needed {
 		return nil
 	}
-	return fmt.Errorf("%d of %d members answer, and %d have to; without this machine %d would, until it has a configuration again: switch on more of them, or have it leave (`orlopctl reset --wipe all`)",
-		answering, voters, needed, answering-1)
+	way := "have it leave (`orlopctl reset --wipe all`)"
+	if MayRemove(voters, answering, true) != nil {
+		way = "if they are lost, have them forgotten first (`orlopctl etcd remove`)"
+	}
+	return fmt.Errorf("%d of %d members answer, and %d have to; without this machine %d would, until it has a configuration again: switch on more of them, or %s",
+		answering, voters, needed, answering-1, way)
 }

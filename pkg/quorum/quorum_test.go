@@ -85,8 +85,12 @@ func TestMayRest(t *testing.T) {
 		voters, answering int
 		may               bool
 	}{{1, 1, true}, {2, 2, false}, {2, 1, true}, {3, 3, true}, {3, 2, false}, {3, 1, true}, {5, 4, true}, {5, 3, false}} {
-		if err := MayRest(c.voters, c.answering); (err == nil) != c.may {
+		err := MayRest(c.voters, c.answering)
+		if (err == nil) != c.may {
 			t.Errorf("%d of %d: %v", c.answering, c.voters, err)
+		}
+		if leaves := MayRemove(c.voters, c.answering, true) == nil; err != nil && leaves != strings.Contains(err.Error(), "reset --wipe all") {
+			t.Errorf("%d of %d: the way out is none: %v", c.answering, c.voters, err)
 		}
 	}
 }
