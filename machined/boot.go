@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/orlop-os/orlop/machined/power"
+	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/esp"
 )
 
 // Step is one thing that happens at boot.
@@ -70,6 +72,14 @@ func (m *machine) boot(ctx context.Context) {
 			return
 		}
 		m.mark(s.Name)
+		switch s.Name {
+		case "host": // the firmware's variables can be read: a version on trial is given no longer than it has for everything else
+			if _, trial := esp.Counted(); trial {
+				deadline.Reset(config.DefaultUpgradeDeadline)
+			}
+		case "upgrade": // which watches over the trial from here on
+			deadline.Reset(bootDeadline)
+		}
 	}
 }
 

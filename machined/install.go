@@ -153,7 +153,8 @@ func (m *machine) installFacts(ctx context.Context, expression string) (install.
 // installDisk is a disk in the installation's words.
 func installDisk(d disk.Disk, media []seed.Device) install.Disk {
 	out := install.Disk{
-		Path: d.Path, Model: d.Model, Serial: d.Serial, WWID: d.WWID, Bus: d.Bus, Transport: d.Transport, Size: d.Size, ReadOnly: d.ReadOnly, Table: d.Table,
+		Path: d.Path, Model: d.Model, Serial: d.Serial, WWID: d.WWID, Bus: d.Bus, Transport: d.Transport, Size: d.Size, SectorSize: d.SectorSize,
+		ReadOnly: d.ReadOnly, Table: d.Table,
 	}
 	if d.Boot {
 		out.Medium = "the system runs from it"
@@ -161,7 +162,7 @@ func installDisk(d disk.Disk, media []seed.Device) install.Disk {
 		out.Medium = "it is the medium " + media[i].Label
 	}
 	for _, p := range d.Partitions {
-		out.Partitions = append(out.Partitions, install.Partition{Number: p.Number, Label: p.Label, Type: p.Type, Size: p.Size, Content: p.Content.String()})
+		out.Partitions = append(out.Partitions, install.Partition{Number: p.Number, Label: p.Label, Type: p.Type, UUID: p.UUID, Size: p.Size, Content: p.Content.String()})
 	}
 	return out
 }

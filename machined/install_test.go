@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/orlop-os/orlop/machined/disk"
 	"github.com/orlop-os/orlop/machined/install"
 	"github.com/orlop-os/orlop/machined/seed"
@@ -17,13 +19,14 @@ import (
 
 // TestInstallDisk: nothing that choosing and judging a disk needs is lost on the way, and media are told.
 func TestInstallDisk(t *testing.T) {
+	root := uuid.New()
 	d := disk.Disk{
-		Path: "/dev/sda", Size: 1 << 40, Model: "m", Serial: "s", WWID: "w", Bus: "b", Transport: "t", ReadOnly: true, Table: "gpt",
-		Partitions: []disk.Partition{{Entry: disk.Entry{Number: 1, Label: layout.ESP, Type: layout.TypeESP, Size: 5}, Content: disk.Content{Kind: "vfat", Label: "ESP"}}},
+		Path: "/dev/sda", Size: 1 << 40, SectorSize: 512, Model: "m", Serial: "s", WWID: "w", Bus: "b", Transport: "t", ReadOnly: true, Table: "gpt",
+		Partitions: []disk.Partition{{UUID: root, Entry: disk.Entry{Number: 1, Label: layout.ESP, Type: layout.TypeESP, Size: 5}, Content: disk.Content{Kind: "vfat", Label: "ESP"}}},
 	}
 	want := install.Disk{
-		Path: "/dev/sda", Size: 1 << 40, Model: "m", Serial: "s", WWID: "w", Bus: "b", Transport: "t", ReadOnly: true, Table: "gpt",
-		Partitions: []install.Partition{{Number: 1, Label: layout.ESP, Type: layout.TypeESP, Size: 5, Content: "vfat ESP"}},
+		Path: "/dev/sda", Size: 1 << 40, SectorSize: 512, Model: "m", Serial: "s", WWID: "w", Bus: "b", Transport: "t", ReadOnly: true, Table: "gpt",
+		Partitions: []install.Partition{{Number: 1, Label: layout.ESP, Type: layout.TypeESP, UUID: root, Size: 5, Content: "vfat ESP"}},
 	}
 	if got := installDisk(d, []seed.Device{{Path: "/dev/sdb1", Disk: "/dev/sdb", Label: "cidata"}}); !reflect.DeepEqual(got, want) {
 		t.Errorf("%+v", got)

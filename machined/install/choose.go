@@ -36,6 +36,9 @@ func choose(c Config, f Facts) (Disk, []string, error) {
 	return Disk{}, nil, fmt.Errorf("%s: no disk matches:\n%s", selector, strings.Join(lines, "\n"))
 }
 
+// sector is the size of sectors in bytes for which the ESP is made and written to (pkg/esp, pkg/mkfs).
+const sector = 512
+
 // unfit says why a disk is never taken.
 func unfit(d Disk, s System) []string {
 	var reasons []string
@@ -44,6 +47,9 @@ func unfit(d Disk, s System) []string {
 	}
 	if d.ReadOnly {
 		reasons = append(reasons, "it is read-only")
+	}
+	if d.SectorSize != sector {
+		reasons = append(reasons, fmt.Sprintf("its sectors have %d bytes, and the ESP is for sectors of %d; many disks can be set to these (512e)", d.SectorSize, sector))
 	}
 	if need := layout.Minimum(s.Sizes); d.Size < need {
 		reasons = append(reasons, "it is too small, at least "+layout.FormatSize(need+1<<30/10-1)+" are needed")

@@ -32,12 +32,12 @@ func system() System {
 
 // The disks of a machine in the tests.
 var (
-	nvme   = Disk{Path: "/dev/nvme0n1", Model: "Samsung SSD 980", Serial: "S64D", WWID: "eui.0025", Bus: "/pci0000:00/0000:00:1d.0", Transport: "nvme", Size: 500 * gib}
-	virtio = Disk{Path: "/dev/vda", Serial: "disk0", Bus: "/pci0000:00/0000:00:03.0/virtio0", Transport: "virtio", Size: 8 * gib}
-	second = Disk{Path: "/dev/vdb", Serial: "disk1", Bus: "/pci0000:00/0000:00:04.0/virtio1", Transport: "virtio", Size: 16 * gib}
-	small  = Disk{Path: "/dev/sda", Model: "Flash", Transport: "usb", Size: 2 * gib}
-	stick  = Disk{Path: "/dev/sdb", Model: "Flash", Transport: "usb", Size: 32 * gib, Medium: "the configuration lies on it"}
-	card   = Disk{Path: "/dev/sdc", Model: "Reader", Transport: "usb", Size: 32 * gib, ReadOnly: true}
+	nvme   = Disk{Path: "/dev/nvme0n1", Model: "Samsung SSD 980", Serial: "S64D", WWID: "eui.0025", Bus: "/pci0000:00/0000:00:1d.0", Transport: "nvme", Size: 500 * gib, SectorSize: 512}
+	virtio = Disk{Path: "/dev/vda", Serial: "disk0", Bus: "/pci0000:00/0000:00:03.0/virtio0", Transport: "virtio", Size: 8 * gib, SectorSize: 512}
+	second = Disk{Path: "/dev/vdb", Serial: "disk1", Bus: "/pci0000:00/0000:00:04.0/virtio1", Transport: "virtio", Size: 16 * gib, SectorSize: 512}
+	small  = Disk{Path: "/dev/sda", Model: "Flash", Transport: "usb", Size: 2 * gib, SectorSize: 512}
+	stick  = Disk{Path: "/dev/sdb", Model: "Flash", Transport: "usb", Size: 32 * gib, SectorSize: 512, Medium: "the configuration lies on it"}
+	card   = Disk{Path: "/dev/sdc", Model: "Reader", Transport: "usb", Size: 32 * gib, SectorSize: 512, ReadOnly: true}
 )
 
 // with is a disk with these partitions.
@@ -71,8 +71,15 @@ func holding(d Disk, what string) Disk {
 }
 
 var (
-	ran     = with(virtio, layout.ESP, layout.RootA, layout.RootB, layout.State, layout.Data)
-	cutOff  = with(virtio, layout.ESP, layout.RootA, layout.RootB, layout.State)
+	ran    = with(virtio, layout.ESP, layout.RootA, layout.RootB, layout.State, layout.Data)
+	cutOff = with(virtio, layout.ESP, layout.RootA, layout.RootB, layout.State)
+	// native has larger sectors; twinned has the version that is to be installed.
+	native  = Disk{Path: "/dev/sdd", Model: "Large", Transport: "sata", Size: 500 * gib, SectorSize: 4096}
+	twinned = func() Disk {
+		d := with(second, layout.ESP, layout.RootA, layout.RootB, layout.State, layout.Data)
+		d.Partitions[1].UUID = system().Root.PartUUID()
+		return d
+	}()
 	flashed = bootable(with(virtio, layout.ESP, layout.RootA, layout.RootB))
 )
 
@@ -85,6 +92,9 @@ var scenarios = []struct {
 	{"the only disk", Config{}, Facts{Disks: []Disk{virtio}}},
 	{"no disk at all", Config{}, Facts{}},
 	{"two of a kind", Config{Disk: config.DiskSelector{Bus: "virtio"}}, Facts{Disks: []Disk{nvme, virtio, second}}},
+	{"larger sectors", Config{}, Facts{Disks: []Disk{native}}},
+	{"the same version on another disk", Config{Disk: config.DiskSelector{Serial: "disk0"}}, Facts{Disks: []Disk{virtio, twinned}}},
+	{"the same version on the disk", Config{Wipe: "disk1"}, Facts{Disks: []Disk{twinned}}},
 	{"none", Config{Disk: config.DiskSelector{Size: config.SizeRange{Least: 1 << 40}, Model: "WD*", Serial: "X", WWID: "naa.*", Path: "/dev/sd*", Bus: "sata"}}, Facts{Disks: []Disk{nvme, virtio}}},
 	{"too large", Config{Disk: config.DiskSelector{Size: config.SizeRange{Most: 10 * gib}}}, Facts{Disks: []Disk{nvme, virtio}}},
 	{"by pattern", Config{Disk: config.DiskSelector{Model: "Samsung*", Bus: "/pci0000:00/*", WWID: "eui.*"}}, Facts{Disks: []Disk{nvme, virtio}}},

@@ -40,6 +40,7 @@ type System struct {
 type Disk struct {
 	Path, Model, Serial, WWID, Bus, Transport string
 	Size                                      uint64 // bytes
+	SectorSize                                uint64 // bytes
 	ReadOnly                                  bool
 	// Medium says why the disk is not for installing to: the system or its configuration came on it. Empty for all others.
 	Medium string
@@ -54,8 +55,9 @@ type Partition struct {
 	Number  int
 	Label   string
 	Type    uuid.UUID
-	Size    uint64 // bytes
-	Content string // "ext4 photos", "blank"
+	UUID    uuid.UUID // its own
+	Size    uint64    // bytes
+	Content string    // "ext4 photos", "blank"
 }
 
 // Want is the plan: which disk, and what goes there.
