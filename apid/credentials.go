@@ -58,25 +58,18 @@ type store struct {
 	mu      sync.Mutex
 	stamp   string // of the files as last looked at
 	current *trusted
-	failure error              // why the files of that stamp could not be used; the credentials before them stay in use
-	calls   map[*heldCall]bool // the calls going on
-	conns   map[*heldConn]bool // the connections that are open
+	failure error             // why the files of that stamp could not be used; the credentials before them stay in use
+	watched map[*watched]bool // the calls going on, and the connections that are open
 }
 
-// heldConn is a connection, with what closes it. Without calls nobody else would: each new call, also one that is refused, keeps it open.
-type heldConn struct {
+// watched is what goes on for as long as its client counts. end is told why it does not any more, perhaps more than once.
+type watched struct {
 	chain []*x509.Certificate
-	close func()
-}
-
-// heldCall is a call going on, with what ends it.
-type heldCall struct {
-	chain []*x509.Certificate
-	end   context.CancelCauseFunc
+	end   func(why error)
 }
 
 func newStore(dir string) *store {
-	return &store{dir: dir, calls: map[*heldCall]bool{}, conns: map[*heldConn]bool{}}
+	return &store{dir: dir, watched: map[*watched]bool{}}
 }
 
 // get returns the present credentials. It looks at the files' times and reads them only when those have changed, so
@@ -130,57 +123,49 @@ func (s *store) hold(ctx context.Context, chain []*x509.Certificate) (held conte
 		return nil, role, nil, errExpired(expiry)
 	}
 	held, end := context.WithCancelCause(ctx) // no deadline: that would be told to machined, which would then end the call in its own words
-	call := &heldCall{chain: chain, end: end}
-	s.mu.Lock()
-	s.calls[call] = true
-	// What has changed since current was read has not ended this call: it was not among them yet.
-	if _, err := s.current.role(chain); err != nil {
-		end(err)
-	}
-	s.mu.Unlock()
+	forget := s.watch(chain, end)
 	return held, role, func() {
-		s.mu.Lock()
-		delete(s.calls, call)
-		s.mu.Unlock()
+		forget()
 		end(nil)
 	}, nil
 }
 
-// keep watches over a connection: it is closed when the client's certificate expires or its CA is removed, a moment after its calls were told so.
-// forget is to be called when it is closed.
+// keep watches over a connection: it is closed when the client's certificate expires or its CA is removed, partTime after its calls were told so.
+// Without calls nobody else would: each new one, also one that is refused, keeps it open. While the list of revocations is lost, each call is told
+// so instead. forget is to be called when it is closed.
 func (s *store) keep(chain []*x509.Certificate, closes func()) (forget func()) {
-	conn := &heldConn{chain: chain, close: closes}
+	part := sync.OnceFunc(func() { time.AfterFunc(partTime, closes) })
+	return s.watch(chain, func(why error) {
+		if !errors.Is(why, trust.ErrListLost) {
+			part()
+		}
+	})
+}
+
+// watch has end told when a chain, which was verified, counts no more, until forget is called.
+func (s *store) watch(chain []*x509.Certificate, end func(why error)) (forget func()) {
+	w := &watched{chain, end}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.conns[conn] = true
-	s.closeLocked(conn, time.Now()) // what has changed since the handshake began has not closed it
+	s.watched[w] = true
+	// Nobody has been told of what has changed since the chain was verified: it was not among them yet.
+	if _, err := s.current.role(chain); err != nil {
+		end(err)
+	}
 	return func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		delete(s.conns, conn)
+		delete(s.watched, w)
 	}
-}
-
-// closeLocked has a connection closed whose client counts no more. While the list of revocations is lost, each call is told so instead.
-func (s *store) closeLocked(conn *heldConn, now time.Time) {
-	_, err := s.current.role(conn.chain)
-	if now.Before(conn.chain[0].NotAfter) && (err == nil || errors.Is(err, trust.ErrListLost)) {
-		return
-	}
-	delete(s.conns, conn)
-	time.AfterFunc(partTime, conn.close)
 }
 
 // endExpired ends the calls and connections of those whose certificate has expired by a clock that may have been set meanwhile.
 func (s *store) endExpired(now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for conn := range s.conns {
-		s.closeLocked(conn, now)
-	}
-	for call := range s.calls {
-		if expiry := call.chain[0].NotAfter; !now.Before(expiry) {
-			call.end(errExpired(expiry))
+	for w := range s.watched {
+		if expiry := w.chain[0].NotAfter; !now.Before(expiry) {
+			w.end(errExpired(expiry))
 		}
 	}
 }
@@ -213,13 +198,9 @@ func (s *store) isMachine(chain []*x509.Certificate) bool {
 }
 
 func (s *store) endUntrustedLocked() {
-	now := time.Now()
-	for conn := range s.conns {
-		s.closeLocked(conn, now)
-	}
-	for call := range s.calls {
-		if _, err := s.current.role(call.chain); err != nil {
-			call.end(err)
+	for w := range s.watched {
+		if _, err := s.current.role(w.chain); err != nil {
+			w.end(err)
 		}
 	}
 }

@@ -38,7 +38,7 @@ func newDoor(store *store, log *slog.Logger, judge api.DoorClient) *door {
 		TransportCredentials: credentials.NewTLS(store.tlsConfig()),
 		store:                store,
 		log:                  log,
-		lines:                rate.NewLimiter(rate.Every(time.Second), 10),
+		lines:                newLines(),
 		judge:                judge,
 		turns:                make(chan struct{}, max(1, runtime.NumCPU()/2)),
 	}

@@ -239,6 +239,9 @@ func (c *limitedConn) CloseWrite() error {
 	return errors.New("connection: cannot close its sending half: it is not TCP")
 }
 
+// newLines is the pace of lines of a kind in the log that somebody else may cause: he must not be able to fill it.
+func newLines() *rate.Limiter { return rate.NewLimiter(rate.Every(time.Second), 10) }
+
 // callers counts the calls that go on, by who makes them: each of them is a stream to machined, of which there are so many and no more.
 type callers struct {
 	mu  sync.Mutex

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/fsnotify/fsnotify"
-	"golang.org/x/time/rate"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/credentials/insecure"
@@ -87,7 +86,7 @@ func connect(socket string) (*grpc.ClientConn, error) {
 // an operator's call has a place, and so has what apid itself asks machined.
 func newServer(store *store, log *slog.Logger, backend, lookers grpc.ClientConnInterface) (*grpc.Server, *health.Server) {
 	judge := api.NewDoorClient(backend)
-	g := &gate{roles: newRoleTable(), store: store, log: log, judge: judge, callers: callers{now: map[string]int{}}, lines: rate.NewLimiter(rate.Every(time.Second), 10)}
+	g := &gate{roles: newRoleTable(), store: store, log: log, judge: judge, callers: callers{now: map[string]int{}}, lines: newLines()}
 	server := grpc.NewServer(
 		grpc.Creds(newDoor(store, log, judge)),
 		grpc.ForceServerCodecV2(newCodec()),

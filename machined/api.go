@@ -181,11 +181,11 @@ func (a machineAPI) Reset(ctx context.Context, r *api.ResetRequest) (*api.PowerR
 	if err := a.m.leave(); err != nil {
 		return nil, status.Errorf(codes.FailedPrecondition, "reset refused: %v", err)
 	}
-	ask := a.m.mayRest
+	may := a.m.mayRest
 	if slices.Contains(down.wipe, layout.Data) {
-		ask = func() error { return a.m.leaveMembers(caller(ctx)) }
+		may = func() error { return a.m.leaveMembers(caller(ctx)) }
 	}
-	if err := ask(); err != nil {
+	if err := may(); err != nil {
 		a.m.stay()
 		return nil, status.Errorf(codes.FailedPrecondition, "reset refused: %v", err)
 	}

@@ -123,20 +123,10 @@ func (m *machine) mayRest() error {
 	if err != nil || now.Leader == "" {
 		return nil
 	}
-	voters, answering := 0, 0
-	for _, member := range now.Members {
-		if member.Learner {
-			if member.ID == now.ID {
-				return nil // it has no vote
-			}
-			continue
-		}
-		voters++
-		if member.Problem == "" {
-			answering++
-		}
+	if slices.ContainsFunc(now.Members, func(m nodespec.EtcdMember) bool { return m.Learner && m.ID == now.ID }) {
+		return nil // it has no vote
 	}
-	return quorum.MayRest(voters, answering)
+	return quorum.MayRest(nodespec.Votes(now.Members))
 }
 
 // changeMembership has something written down that etcd does when it starts next, starts it, and returns when that is done and etcd

@@ -250,9 +250,13 @@ func (a configAPI) Confirm(ctx context.Context, _ *api.ConfirmConfigRequest) (*a
 	if err := a.m.networked(ctx, now.config); err != nil {
 		return nil, err
 	}
-	err := configs.Confirm()
-	if err == nil && configs.Staged().Before(now.applied) { // it would take the place of what has just been confirmed
+	// What was staged before would take the place of what is confirmed. It goes first: when the power is cut between the two nothing is confirmed.
+	var err error
+	if configs.Staged().Before(now.applied) {
 		err = configs.DropStaged()
+	}
+	if err == nil {
+		err = configs.Confirm()
 	}
 	if err != nil {
 		return nil, status.Error(codes.Internal, err.Error())

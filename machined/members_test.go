@@ -184,3 +184,23 @@ func TestMembers(t *testing.T) {
 		t.Errorf("the name is not free again: %v", err)
 	}
 }
+
+// TestNotItsOwn: nobody joins from an address whose certificate would make him somebody else, however the configuration spells it.
+func TestNotItsOwn(t *testing.T) {
+	at := netip.MustParseAddr
+	c := &config.Config{Cluster: &config.Cluster{}}
+	spec := &c.Cluster.Spec
+	spec.ControlPlanes, spec.VirtualAddresses = []netip.Addr{at("10.0.0.11")}, []netip.Addr{at("10.0.0.9")}
+	spec.Networks.Pods = []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}
+	spec.Kubernetes.APIServer.ExtraSANs = []string{"api.example.com", "192.0.2.10", "2001:DB8:0::7", "::ffff:192.0.2.11"}
+	for address, whose := range map[string]string{
+		"10.0.0.20": "", "2001:db8::8": "",
+		"10.0.0.11": "the control plane", "10.0.0.9": "the control plane", "10.244.3.4": "a pod or a service", "127.0.0.1": "no machine alone",
+		"192.0.2.10": "the API server", "2001:db8::7": "the API server", "192.0.2.11": "the API server",
+	} {
+		err := notItsOwn(c, network.State{}, at(address))
+		if (err == nil) != (whose == "") || err != nil && !strings.Contains(err.Error(), whose) {
+			t.Errorf("%s: %v, want %q", address, err, whose)
+		}
+	}
+}

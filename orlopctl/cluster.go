@@ -140,11 +140,16 @@ func localClusters(ctx context.Context) ([]localCluster, error) {
 	for _, folder := range folders {
 		c, err := readCluster(ctx, folder.Name(), filepath.Join(all, folder.Name()))
 		if err != nil { // the others are shown all the same
-			c.Machines = []localMachine{{Name: "-", State: "unknown: " + message(err), Up: "-", API: "-", Kubernetes: "-", Console: "-"}}
+			c.Machines = noMachine("unknown: " + message(err))
 		}
 		clusters = append(clusters, c)
 	}
 	return clusters, nil
+}
+
+// noMachine stands for the machines of a cluster of which nothing is known but why.
+func noMachine(state string) []localMachine {
+	return []localMachine{{Name: "-", State: state, Up: "-", API: "-", Kubernetes: "-", Console: "-"}}
 }
 
 func readCluster(ctx context.Context, name, dir string) (localCluster, error) {
@@ -153,7 +158,7 @@ func readCluster(ctx context.Context, name, dir string) (localCluster, error) {
 	if errors.Is(err, qemu.ErrNotRunning) || errors.Is(err, fs.ErrNotExist) {
 		spec, err := qemu.ReadSpec(dir)
 		if err != nil {
-			c.Machines = []localMachine{{Name: "-", State: "incomplete", Up: "-", API: "-", Kubernetes: "-", Console: "-"}}
+			c.Machines = noMachine("incomplete")
 			return c, nil
 		}
 		for _, m := range spec.Machines {

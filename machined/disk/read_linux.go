@@ -150,7 +150,7 @@ func describeDevice(device *block.Device, disk *Disk) {
 	disk.Model, disk.Serial, disk.WWID = p.Model, p.Serial, p.WWID
 	disk.Bus, disk.Transport, disk.Rotational = p.BusPath, p.Transport, p.Rotational
 	if disk.Serial == "" {
-		page, err := os.ReadFile(filepath.Join("/sys/block", filepath.Base(disk.Path), "device", "vpd_pg80"))
+		page, err := os.ReadFile(filepath.Join(sysBlock, filepath.Base(disk.Path), "device", "vpd_pg80"))
 		if err == nil {
 			disk.Serial = unitSerial(page)
 		}

@@ -12,6 +12,10 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
+func (d difference) empty() bool {
+	return len(d.unbind)+len(d.drop)+len(d.add)+len(d.change)+len(d.bind)+len(d.resubject) == 0
+}
+
 // TestGrant: the cluster has the roles and bindings that are wanted, whatever it had before, and nothing is written twice.
 func TestGrant(t *testing.T) {
 	ctx, client := context.Background(), clientfake.NewClientset()

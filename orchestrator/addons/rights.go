@@ -155,10 +155,6 @@ type difference struct {
 	resubject         [][2]string // bindings whose subjects change
 }
 
-func (d difference) empty() bool {
-	return len(d.unbind)+len(d.drop)+len(d.add)+len(d.change)+len(d.bind)+len(d.resubject) == 0
-}
-
 func compare(have, want granted) difference {
 	var d difference
 	for at, b := range have.bindings {

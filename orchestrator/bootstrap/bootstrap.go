@@ -195,9 +195,9 @@ func placed(ctx context.Context, object runtime.Object, do func() error, tell, a
 	return nil
 }
 
-// ensureUntilDone repeats ensure as untilDone does.
+// ensureUntilDone repeats Ensure as untilDone does.
 func ensureUntilDone(ctx context.Context, client kubernetes.Interface, object runtime.Object, tell func(why string)) error {
-	return untilDone(ctx, object, func() error { return ensure(client, object) }, tell)
+	return untilDone(ctx, object, func() error { return Ensure(client, object) }, tell)
 }
 
 // untilDone repeats the making of an object until it is done, and tells why when that takes long, or when the server refuses it: an administrator's
@@ -241,10 +241,10 @@ func notYet(err error) bool {
 	return false
 }
 
-// ensure makes a role or a binding, or adds to it what is missing, as upstream does with its own at each start. What is there beyond that stays:
+// Ensure makes a role or a binding, or adds to it what is missing, as upstream does with its own at each start. What is there beyond that stays:
 // while a cluster is being upgraded an older server would else take away what the newer version's parts need. A binding to another role is
 // made anew, because that cannot be changed; and what somebody has marked with rbac.authorization.kubernetes.io/autoupdate: "false" stays as it is.
-func ensure(client kubernetes.Interface, object runtime.Object) error {
+func Ensure(client kubernetes.Interface, object runtime.Object) error {
 	roles, bindings := rbac.ReconcileRoleOptions{Confirm: true}, rbac.ReconcileRoleBindingOptions{Confirm: true}
 	namespaces := client.CoreV1().Namespaces()
 	switch o := object.(type) {

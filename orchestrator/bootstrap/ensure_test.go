@@ -55,7 +55,7 @@ func TestEnsure(t *testing.T) {
 		c.change()
 		client.ClearActions()
 		for _, object := range []runtime.Object{role.DeepCopy(), binding.DeepCopy()} {
-			if err := ensure(client, object); err != nil {
+			if err := Ensure(client, object); err != nil {
 				t.Fatalf("%s: %v", c.what, err)
 			}
 		}

@@ -218,34 +218,37 @@ func stays(p corev1.Pod) bool {
 }
 
 // closeNode has the scheduler give the node no more pods. One that an operator has closed is not marked, and so stays closed; one that is no
-// Node any more, because the machine was removed from the cluster, gets none.
+// Node any more gets none.
 func closeNode(ctx context.Context, api kubernetes.Interface, name string) error {
-	node, err := api.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("cannot read the node: %w", err)
-	}
-	if node.Spec.Unschedulable {
-		return nil
+	node, err := read(ctx, api, name)
+	if err != nil || node == nil || node.Spec.Unschedulable {
+		return err
 	}
 	return patch(ctx, api, name, `{"metadata":{"annotations":{"`+mark+`":"true"}},"spec":{"unschedulable":true}}`)
 }
 
 // Undo opens the node if a drain has closed it.
 func Undo(ctx context.Context, api kubernetes.Interface, name string) error {
-	node, err := api.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("cannot read the node: %w", err)
+	node, err := read(ctx, api, name)
+	if err != nil || node == nil {
+		return err
 	}
 	if _, marked := node.Annotations[mark]; !marked {
 		return nil
 	}
 	return patch(ctx, api, name, `{"metadata":{"annotations":{"`+mark+`":null}},"spec":{"unschedulable":null}}`)
+}
+
+// read reads the node; nil when there is none, because the machine was removed from the cluster.
+func read(ctx context.Context, api kubernetes.Interface, name string) (*corev1.Node, error) {
+	node, err := api.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the node: %w", err)
+	}
+	return node, nil
 }
 
 func patch(ctx context.Context, api kubernetes.Interface, name, text string) error {

@@ -117,17 +117,11 @@ func (k keeper) answers(ctx context.Context, local *clientv3.Client, m *etcdserv
 // votes counts the voting members, those of them that answer, and those that wait for a quorum.
 func votes(all []nodespec.EtcdMember) (voters, answering, waiting int) {
 	for _, m := range all {
-		if m.Learner {
-			continue
-		}
-		voters++
-		switch m.Problem {
-		case "":
-			answering++
-		case waits:
+		if !m.Learner && m.Problem == waits {
 			waiting++
 		}
 	}
+	voters, answering = nodespec.Votes(all)
 	return voters, answering, waiting
 }
 
@@ -148,7 +142,7 @@ func (k keeper) removeMember(ctx context.Context, name string) (nodespec.EtcdMem
 		return fail(fmt.Errorf("etcd: there is no member %q; `orlopctl etcd members` lists them", name))
 	}
 	if !all[i].Learner {
-		voters, answering, _ := votes(all)
+		voters, answering := nodespec.Votes(all)
 		if err := quorum.MayRemove(voters, answering, all[i].Problem == ""); err != nil {
 			return fail(fmt.Errorf("etcd: %s is not removed, nothing was changed: %w", name, err))
 		}
@@ -265,7 +259,7 @@ func (k keeper) throughAnother(ctx context.Context, answers []quorum.Answer, do 
 	}
 	if !all[own].Learner {
 		all[own].Problem = ""
-		voters, answering, _ := votes(all)
+		voters, answering := nodespec.Votes(all)
 		if err := quorum.MayRemove(voters, answering, true); err != nil {
 			return true, fmt.Errorf("nothing was changed: %w", err)
 		}

@@ -17,7 +17,12 @@ type withoutQueries struct{ auditing.Backend }
 func (w withoutQueries) ProcessEvents(events ...*auditinternal.Event) bool {
 	events = slices.Clone(events)
 	for i, e := range events {
-		if e.ObjectRef == nil || !slices.Contains([]string{"exec", "attach", "proxy"}, e.ObjectRef.Subresource) {
+		if e.ObjectRef == nil {
+			continue
+		}
+		switch e.ObjectRef.Subresource {
+		case "exec", "attach", "proxy":
+		default:
 			continue
 		}
 		if path, _, more := strings.Cut(e.RequestURI, "?"); more {

@@ -92,7 +92,6 @@ rules:
     - events
 - level: Metadata
   omitStages: # a kubelet watches each Secret of its pods, and begins anew every few minutes
-  - RequestReceived
   - ResponseStarted
   resources:
   - group: ""

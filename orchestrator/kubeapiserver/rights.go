@@ -16,10 +16,11 @@ import (
 	"k8s.io/client-go/kubernetes"
 	rbacclient "k8s.io/client-go/kubernetes/typed/rbac/v1"
 	"k8s.io/client-go/tools/cache"
-	rbac "k8s.io/component-helpers/auth/rbac/reconciliation"
 	"k8s.io/klog/v2"
 	rbacrest "k8s.io/kubernetes/pkg/registry/rbac/rest"
 	"k8s.io/kubernetes/plugin/pkg/auth/authorizer/rbac/bootstrappolicy"
+
+	"github.com/orlop-os/orlop/orchestrator/bootstrap"
 )
 
 // rightsHook is the name of what takes the place of upstream's hook rbac/bootstrap-roles. /readyz shows it.
@@ -137,16 +138,9 @@ func keepProbed(ctx context.Context, client kubernetes.Interface, again time.Dur
 			return
 		}
 		late = nil
-		roles := rbac.ReconcileRoleOptions{
-			Role: rbac.ClusterRoleRuleOwner{ClusterRole: role.DeepCopy()}, Client: rbac.ClusterRoleModifier{Client: client.RbacV1().ClusterRoles()}, Confirm: true,
-		}
-		bindings := rbac.ReconcileRoleBindingOptions{
-			RoleBinding: rbac.ClusterRoleBindingAdapter{ClusterRoleBinding: binding.DeepCopy()},
-			Client:      rbac.ClusterRoleBindingClientAdapter{Client: client.RbacV1().ClusterRoleBindings()}, Confirm: true,
-		}
-		_, err := roles.Run()
+		err := bootstrap.Ensure(client, role.DeepCopy())
 		if err == nil {
-			_, err = bindings.Run()
+			err = bootstrap.Ensure(client, binding.DeepCopy())
 		}
 		if err != nil && ctx.Err() == nil {
 			klog.ErrorS(err, "The right to ask for the server's health cannot be put back; it is tried again", "name", lastBinding, "after", again)

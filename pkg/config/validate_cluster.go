@@ -204,7 +204,7 @@ func (p *parser) families(path string, ranges []netip.Prefix) {
 			continue
 		}
 		if r.Addr().Is4In6() {
-			p.on(at, wrong{reason: fmt.Sprintf("%s is an IPv4 address written as IPv6", r), expected: "one or the other"})
+			p.on(at, mapped(r))
 			continue
 		}
 		if r.Masked() != r {

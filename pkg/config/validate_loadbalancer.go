@@ -36,7 +36,7 @@ func (p *parser) pools(path string, n *ClusterNetworks) {
 // poolRange checks one range of a pool. before are those that stand before it.
 func (p *parser) poolRange(path string, r AddressRange, before []AddressRange) {
 	if r.First.Is4In6() {
-		p.on(path, wrong{reason: fmt.Sprintf("%s is an IPv4 address written as IPv6", r.First), expected: "one or the other"})
+		p.on(path, mapped(r.First))
 		return
 	}
 	if !r.First.IsGlobalUnicast() || !r.Last.IsGlobalUnicast() {

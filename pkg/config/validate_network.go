@@ -64,7 +64,7 @@ func (p *parser) firewall(path string, f *Firewall) {
 		}
 		for j, from := range r.From {
 			if from.Addr().Is4In6() {
-				p.on(fmt.Sprintf("%s.from[%d]", at, j), wrong{reason: fmt.Sprintf("%s is an IPv4 address written as IPv6", from.Addr()), expected: "one or the other"})
+				p.on(fmt.Sprintf("%s.from[%d]", at, j), mapped(from.Addr()))
 			} else if from.IsValid() && from != from.Masked() {
 				p.on(fmt.Sprintf("%s.from[%d]", at, j), wrong{reason: fmt.Sprintf("%s is an address in a network", from), expected: from.Masked().String() + ", or " + netip.PrefixFrom(from.Addr(), from.Addr().BitLen()).String()})
 			}
@@ -183,7 +183,7 @@ func (p *parser) route(path string, l *Link, r Route) {
 	if r.To.IsValid() {
 		switch {
 		case r.To.Addr().Is4In6():
-			p.on(path+".to", wrong{reason: fmt.Sprintf("%s is an IPv4 address written as IPv6", r.To), expected: "one or the other"})
+			p.on(path+".to", mapped(r.To))
 			return
 		case r.To.Masked() != r.To:
 			p.on(path+".to", wrong{reason: fmt.Sprintf("%s is an address in a network, not a network", r.To), expected: "a network", nearest: r.To.Masked().String()})

@@ -109,6 +109,20 @@ type EtcdMember struct {
 	Problem  string   `json:"problem"` // why it does not answer; empty: it does
 }
 
+// Votes says how many members have a vote, and how many of those answer.
+func Votes(all []EtcdMember) (voters, answering int) {
+	for _, m := range all {
+		if m.Learner {
+			continue
+		}
+		voters++
+		if m.Problem == "" {
+			answering++
+		}
+	}
+	return voters, answering
+}
+
 // EtcdRecovered is what `orchestrator recover-data` writes.
 type EtcdRecovered struct {
 	Dropped []string `json:"dropped"` // the members that are left out from now on
