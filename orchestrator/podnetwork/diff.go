@@ -59,10 +59,17 @@ type Peer struct {
 	Key    wgtypes.Key // public
 	At     netip.AddrPort
 	Ranges []netip.Prefix // packets from these are taken from it, and to these are sent to it
+	// Ahead: the kernel's last handshake with it lies in the future, because this machine's clock went back since. Such a one is made anew.
+	Ahead bool
 }
 
-// Name of a peer is its key.
-func (p Peer) Name() string { return "peer " + p.Key.String() }
+// Name of a peer is its key. The kernel keeps the time of a peer's last handshake as long as it has the peer, so one that is ahead is another one.
+func (p Peer) Name() string {
+	if p.Ahead {
+		return "peer of a clock that went back " + p.Key.String()
+	}
+	return "peer " + p.Key.String()
+}
 
 func (p Peer) String() string {
 	var words []string

@@ -75,7 +75,7 @@ func (m *mesh) plan(ctx context.Context, own []netip.Prefix, self Node, nodes []
 	view := Self{Ranges: own, MTU: mtu - less}
 	var unpublished error
 	if len(nodes) > 1 && m.spec.Encapsulation == wireguard {
-		if m.kernel.key, err = privateKey(m.dirs.PodNetwork); err != nil {
+		if m.kernel.key, err = privateKey(m.dirs.PodNetwork, m.spec.NodeName); err != nil {
 			return Mesh{}, err
 		}
 		view.Key = m.kernel.key.PublicKey()

@@ -125,7 +125,7 @@ func TestUpdate(t *testing.T) {
 	}
 	refusal = nil
 	update()
-	key, err := privateKey(m.dirs.PodNetwork)
+	key, err := privateKey(m.dirs.PodNetwork, spec.NodeName)
 	must(t, err)
 	if want := key.PublicKey().String(); len(published) != 2 || published[0] != want || published[1] != want {
 		t.Fatalf("published %q, want %s until it was taken", published, want)
@@ -183,6 +183,14 @@ func connect(t *testing.T, encapsulation string) {
 		ask(t, a.pod, to, 100)
 		stop()
 	}
+	// A third one comes, and leaves while the second stays.
+	third, _ := wgtypes.GeneratePrivateKey()
+	a.apply(t, nodes[0], nodes[1], Node{
+		Name: "node-3", Since: time.Unix(3, 0), Addresses: addresses("192.0.2.3", "2001:db8::3"), Ranges: prefixes("10.244.3.0/24", "fd00:10:244:3::/64"),
+		Key: third.PublicKey().String(),
+	})
+	a.apply(t, nodes...)
+
 	a.apply(t, nodes[0])
 	a.Do(func() {
 		have, err := a.kernel.read()

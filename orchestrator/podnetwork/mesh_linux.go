@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/google/renameio/v2"
@@ -143,7 +144,7 @@ func readWireGuard(l *Link) ([]Piece, error) {
 	l.Key, l.Port = device.PublicKey, device.ListenPort
 	var pieces []Piece
 	for _, p := range device.Peers {
-		peer := Peer{Key: p.PublicKey}
+		peer := Peer{Key: p.PublicKey, Ahead: time.Until(p.LastHandshakeTime) > wentBack}
 		if p.Endpoint != nil {
 			at := p.Endpoint.AddrPort()
 			peer.At = netip.AddrPortFrom(at.Addr().Unmap(), at.Port())
@@ -218,7 +219,8 @@ func (k kernel) remove(p Piece) error {
 	case Peer:
 		return configure(wgtypes.PeerConfig{PublicKey: p.Key, Remove: true, UpdateOnly: true})
 	case Route:
-		route := &netlink.Route{Dst: ipnet(p.To), Protocol: protocol}
+		// Of any scope: those into WireGuard's link have one of their own (setRoute), and the kernel's search minds it for IPv4.
+		route := &netlink.Route{Dst: ipnet(p.To), Protocol: protocol, Scope: netlink.SCOPE_NOWHERE}
 		if p.refuses() {
 			route.Type = unix.RTN_UNREACHABLE
 		}
@@ -323,6 +325,10 @@ func (k kernel) setRoute(r Route) error {
 // the kernel takes no handshake that is older than the last one (WireGuard, 5.4.2), and the other side would begin none.
 const keepalive = 25 * time.Second
 
+// wentBack is how far in the future a handshake has to be for the clock to have gone back since. Where the clocks of both ends did, neither takes
+// a handshake of the other: the kernel forgets how late it was only with the peer.
+const wentBack = 10 * time.Second
+
 func peerOf(p Peer) wgtypes.PeerConfig {
 	every := keepalive
 	c := wgtypes.PeerConfig{PublicKey: p.Key, Endpoint: net.UDPAddrFromAddrPort(p.At), ReplaceAllowedIPs: true, PersistentKeepaliveInterval: &every}
@@ -380,14 +386,16 @@ func underlayMTU(address netip.Addr) (int, error) {
 }
 
 // privateKey reads the node's WireGuard key, or makes it. It stays over a restart of the machine, so that the others' packets find
-// this node before it has asked the API. One that cannot be read any more gives way to another, which the others follow.
-func privateKey(folder string) (wgtypes.Key, error) {
+// this node before it has asked the API. One that cannot be read any more, or is of another node, gives way to another, which the others follow: a
+// machine that has its data from a life under another name must not come with the key of a Node that is still there.
+func privateKey(folder, node string) (wgtypes.Key, error) {
 	path := filepath.Join(folder, "wireguard.key")
 	text, err := os.ReadFile(path)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return wgtypes.Key{}, fmt.Errorf("key of the pod network: cannot read: %w", err)
 	}
-	if key, err := wgtypes.ParseKey(string(text)); err == nil {
+	kept, of, _ := strings.Cut(string(text), " ")
+	if key, err := wgtypes.ParseKey(kept); err == nil && of == node {
 		return key, nil
 	}
 	key, err := wgtypes.GeneratePrivateKey()
@@ -397,7 +405,7 @@ func privateKey(folder string) (wgtypes.Key, error) {
 	if err := os.MkdirAll(folder, 0o700); err != nil {
 		return wgtypes.Key{}, fmt.Errorf("key of the pod network: cannot make folder: %w", err)
 	}
-	if err := renameio.WriteFile(path, []byte(key.String()), 0o600); err != nil {
+	if err := renameio.WriteFile(path, []byte(key.String()+" "+node), 0o600); err != nil {
 		return wgtypes.Key{}, fmt.Errorf("key of the pod network: cannot write: %w", err)
 	}
 	return key, nil

@@ -127,6 +127,7 @@ func TestDiff(t *testing.T) {
 		{"a node has another address", plan(wireguard, same), plan(wireguard, func(n []Node) []Node { n[0].Addresses = addresses("192.0.2.99"); return n })},
 		{"a node has another key", plan(wireguard, same), plan(wireguard, func(n []Node) []Node { n[0].Key = keyOf(9).String(); return n })},
 		{"a node leaves VXLAN", plan(vxlan, same), plan(vxlan, func(n []Node) []Node { return n[1:] })},
+		{"the clock went back", aged(plan(wireguard, same)), plan(wireguard, same)},
 		{"from WireGuard to routes", plan(wireguard, same), plan(plain, same)},
 	} {
 		gone, set := Diff(c.have, c.want)
@@ -142,6 +143,15 @@ func TestDiff(t *testing.T) {
 		}
 	}
 	golden(t, "testdata/diff.golden", b.String())
+}
+
+// aged says of the first peer that its last handshake lies in the future.
+func aged(pieces []Piece) []Piece {
+	i := slices.IndexFunc(pieces, func(p Piece) bool { _, is := p.(Peer); return is })
+	peer := pieces[i].(Peer)
+	peer.Ahead = true
+	pieces[i] = peer
+	return pieces
 }
 
 // TestNodeOf shows what is read of a Node: the addresses are the status's, the ranges the spec's, and only the key an annotation's.
@@ -172,14 +182,14 @@ func TestNodeOf(t *testing.T) {
 	}
 }
 
-// TestKey: the key is made once, and one that is damaged gives way to another.
+// TestKey: the key is made once, and one that is damaged, or another node's, gives way to another.
 func TestKey(t *testing.T) {
 	folder := t.TempDir() + "/podnetwork"
-	first, err := privateKey(folder)
+	first, err := privateKey(folder, "n1")
 	if err != nil {
 		t.Fatal(err)
 	}
-	second, err := privateKey(folder)
+	second, err := privateKey(folder, "n1")
 	if err != nil || second != first {
 		t.Errorf("another key the second time: %v", err)
 	}
@@ -191,9 +201,13 @@ func TestKey(t *testing.T) {
 	if err := os.WriteFile(folder+"/wireguard.key", []byte("torn"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	third, err := privateKey(folder)
+	third, err := privateKey(folder, "n1")
 	if err != nil || third == first || third == (wgtypes.Key{}) {
 		t.Errorf("after damage: %v", err)
+	}
+	fourth, err := privateKey(folder, "n2")
+	if err != nil || fourth == third {
+		t.Errorf("the same key under another name: %v", err)
 	}
 }
 
