@@ -179,11 +179,8 @@ func (w *wiring) attach(c *component.Component) {
 		c.Run = w.allowed(addons.Run)
 	case kubelet.Name:
 		c.Run = watched(c.Name, health.Check{URL: plain(kubelet.HealthPort)}, func(ctx context.Context) error {
-			var met <-chan struct{}
-			if w.standIn != nil && w.standIn.Address() != "" {
-				met = w.standIn.Ended()
-			}
-			return kubelet.Run(ctx, args, w.marks, w.gate, met, filepath.Join(w.dirs.Node, nodespec.Revoked), filepath.Join(w.dirs.Node, "logind.sock"), w.down, w.podsEnded)
+			standIn := w.standIn != nil && w.standIn.Address() != ""
+			return kubelet.Run(ctx, args, w.marks, w.gate, standIn, filepath.Join(w.dirs.Node, nodespec.Revoked), filepath.Join(w.dirs.Node, "logind.sock"), w.down, w.podsEnded)
 		})
 	case kubeproxy.Name:
 		c.Run = watched(c.Name, health.Check{URL: plain(kubeproxy.HealthPort)}, func(ctx context.Context) error {

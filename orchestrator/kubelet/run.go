@@ -29,8 +29,8 @@ import (
 
 // Run works with upstream's flags args until ctx is done. marks are what a new Node is given. Pods keep running when it ends. When something comes from down,
 // the pods are ended in order instead, and then ended is called; the kubelet accepts no others from then on. bus is where
-// the kubelet's D-Bus socket is made. counts is the file that says which client certificates count no more. met is closed when an API server works, where something may stand in for one before; nil where nothing does.
-func Run(ctx context.Context, args []string, marks nodespec.Marks, gate *apigate.Gate, met <-chan struct{}, counts, bus string, down <-chan os.Signal, ended func()) error {
+// the kubelet's D-Bus socket is made. counts is the file that says which client certificates count no more. standIn tells whether something answers in the place of an API server until one works.
+func Run(ctx context.Context, args []string, marks nodespec.Marks, gate *apigate.Gate, standIn bool, counts, bus string, down <-chan os.Signal, ended func()) error {
 	server, err := parse(ctx, args)
 	if err != nil {
 		return err
@@ -45,14 +45,17 @@ func Run(ctx context.Context, args []string, marks nodespec.Marks, gate *apigate
 	if err != nil {
 		return err
 	}
-	if err := connect(server, parts, gate); err != nil {
+	config, err := connect(server, parts, gate)
+	if err != nil {
 		return err
 	}
 	if err := guard(ctx, server, parts, counts); err != nil {
 		return err
 	}
-	if met != nil {
-		incomplete(ctx, parts, server.HostnameOverride, met)
+	if standIn {
+		if err := incomplete(ctx, parts, config, server.HostnameOverride); err != nil {
+			return err
+		}
 	}
 	go func() {
 		select {
@@ -159,23 +162,23 @@ func carry(server *options.KubeletServer, marks nodespec.Marks) {
 	}
 }
 
-// connect gives the kubelet its three clients, as upstream makes them, with the gate before each.
-func connect(server *options.KubeletServer, parts *kubelet.Dependencies, gate *apigate.Gate) error {
+// connect gives the kubelet its three clients, as upstream makes them, with the gate before each, and returns the configuration of the first.
+func connect(server *options.KubeletServer, parts *kubelet.Dependencies, gate *apigate.Gate) (*rest.Config, error) {
 	config, err := clientcmd.BuildConfigFromFlags("", server.KubeConfig)
 	if err != nil {
-		return fmt.Errorf("%s: cannot use: %w", server.KubeConfig, err)
+		return nil, fmt.Errorf("%s: cannot use: %w", server.KubeConfig, err)
 	}
 	config.ContentType = runtime.ContentTypeProtobuf
 	config.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
 	config.QPS, config.Burst = float32(server.KubeAPIQPS), int(server.KubeAPIBurst)
 	config.Wrap(gate.Hold)
 	if parts.KubeClient, err = kubernetes.NewForConfig(config); err != nil {
-		return fmt.Errorf("cannot make client: %w", err)
+		return nil, fmt.Errorf("cannot make client: %w", err)
 	}
 	events := rest.CopyConfig(config)
 	events.QPS, events.Burst = float32(server.EventRecordQPS), int(server.EventBurst)
 	if parts.EventClient, err = corev1.NewForConfig(events); err != nil {
-		return fmt.Errorf("cannot make client for events: %w", err)
+		return nil, fmt.Errorf("cannot make client for events: %w", err)
 	}
 	// Heartbeats are never limited, and one that takes longer than the next is due in is given up.
 	heartbeat := rest.CopyConfig(config)
@@ -183,13 +186,13 @@ func connect(server *options.KubeletServer, parts *kubelet.Dependencies, gate *a
 	heartbeat.Timeout = server.NodeStatusUpdateFrequency.Duration
 	client, err := rest.HTTPClientFor(heartbeat)
 	if err != nil {
-		return fmt.Errorf("cannot make client for heartbeats: %w", err)
+		return nil, fmt.Errorf("cannot make client for heartbeats: %w", err)
 	}
 	if parts.HeartbeatClient, err = kubernetes.NewForConfigAndClient(heartbeat, client); err != nil {
-		return fmt.Errorf("cannot make client for heartbeats: %w", err)
+		return nil, fmt.Errorf("cannot make client for heartbeats: %w", err)
 	}
 	parts.OnHeartbeatFailure = client.CloseIdleConnections
-	return nil
+	return config, nil
 }
 
 // awaitRuntime waits until the container runtime accepts connections. Upstream waits for two seconds after a refused one.

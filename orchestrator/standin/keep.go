@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"slices"
 	"strings"
@@ -234,7 +235,8 @@ func (k *keeper) pass(ctx context.Context) (string, error) {
 // read reads what belongs into a record, and what is wrong with pods that seem to ask for it.
 func (k *keeper) read(ctx context.Context) (r Record, problems []string, err error) {
 	r = Record{Cluster: k.cluster, Node: k.node, At: time.Now().UTC(), Objects: map[string][]Object{}}
-	own, err := list(ctx, k.kubelet, pods, "spec.nodeName="+k.node)
+	var own []Object
+	err = list(ctx, k.kubelet, pods, "spec.nodeName="+k.node, func(o Object) { own = append(own, o) })
 	if err != nil {
 		return r, nil, err
 	}
@@ -268,14 +270,22 @@ func (k *keeper) read(ctx context.Context) (r Record, problems []string, err err
 	return r, problems, k.rest(ctx, &r)
 }
 
-// refer reads what the pods refer to.
+// refer reads what the pods refer to. A name that no object can have is no reference: the kubelet's client refuses it too, and as a part of a path it
+// could lead to something else. Nor may a node read a volume that is not the claim's, whatever the claim says. Of both the record knows nothing, and the
+// kubelet waits for them.
 func (k *keeper) refer(ctx context.Context, r *Record, wanted []reference) error {
 	wanted = append(wanted, reference{csiNodes, "", k.node})
 	for i := 0; i < len(wanted); i++ { // claims add their volumes
 		ref := wanted[i]
+		if len(rest.IsValidPathSegmentName(ref.name)) > 0 {
+			continue
+		}
 		o, err := get(ctx, k.kubelet, ref)
 		if apierrors.IsNotFound(err) {
 			r.Missing = append(r.Missing, Missing{ref.kind.resource, ref.namespace, ref.name})
+			continue
+		}
+		if ref.kind == volumes && apierrors.IsForbidden(err) {
 			continue
 		}
 		if err != nil {
@@ -298,42 +308,80 @@ func (k *keeper) rest(ctx context.Context, r *Record) error {
 		{nodes, k.agent}, {namespaces, k.agent}, {policies, k.agent}, {services, k.agent}, {endpointSlices, k.agent}, {pods, k.agent},
 		{csiDrivers, k.kubelet}, {runtimeClasses, k.kubelet},
 	} {
-		all, err := list(ctx, part.by, part.kind, "")
-		if err != nil {
-			return err
-		}
-		for _, o := range all {
+		err := list(ctx, part.by, part.kind, "", func(o Object) {
 			// The node's own pods are there already, or do not run without an API server.
 			if on, _, _ := unstructured.NestedString(o, "spec", "nodeName"); part.kind != pods || on != k.node {
 				r.Objects[part.kind.resource] = append(r.Objects[part.kind.resource], lean(part.kind, o))
 			}
+		})
+		if err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
-// list reads the objects of a kind out of the API server's memory, which costs it the least and may be some seconds old.
-func list(ctx context.Context, by rest.Interface, k kind, selector string) ([]Object, error) {
+// list reads the objects of a kind out of the API server's memory, which costs it the least and may be some seconds old. Each is given to take as soon
+// as it is read: of a large cluster all pods as they are would take gigabytes at once, next to the pods that run here.
+func list(ctx context.Context, by rest.Interface, k kind, selector string, take func(Object)) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	request := by.Get().AbsPath(k.prefix(), k.resource).Param("resourceVersion", "0").SetHeader("Accept", "application/json")
 	if selector != "" {
 		request = request.Param("fieldSelector", selector)
 	}
-	raw, err := request.Do(ctx).Raw()
+	answer, err := request.Stream(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", k.resource, err)
+		return fmt.Errorf("%s: %w", k.resource, err)
 	}
-	var answer struct {
-		Items []Object `json:"items"`
+	defer answer.Close() //nolint:errcheck // it was read
+	err = items(answer, func(o Object) {
+		o["kind"], o["apiVersion"] = k.name, k.version // of their kind is said in the list alone
+		take(o)
+	})
+	if err != nil {
+		return fmt.Errorf("%s: cannot decode: %w", k.resource, err)
 	}
-	if err := json.Unmarshal(raw, &answer); err != nil {
-		return nil, fmt.Errorf("%s: cannot decode: %w", k.resource, err)
+	return nil
+}
+
+// items reads a list of the API, as JSON, object by object. One that ends early is an error, after those that were whole.
+func items(list io.Reader, take func(Object)) error {
+	in := json.NewDecoder(list)
+	if _, err := in.Token(); err != nil { // {
+		return err
 	}
-	for _, o := range answer.Items { // of their kind is said in the list alone
-		o["kind"], o["apiVersion"] = k.name, k.version
+	for in.More() {
+		name, err := in.Token()
+		if err != nil {
+			return err
+		}
+		if name != "items" {
+			var other json.RawMessage
+			if err := in.Decode(&other); err != nil {
+				return err
+			}
+			continue
+		}
+		if start, err := in.Token(); err != nil || start != json.Delim('[') { // or null
+			if err != nil {
+				return err
+			}
+			continue
+		}
+		for in.More() {
+			var o Object
+			if err := in.Decode(&o); err != nil {
+				return err
+			}
+			take(o)
+		}
+		if _, err := in.Token(); err != nil { // ]
+			return err
+		}
 	}
-	return answer.Items, nil
+	_, err := in.Token() // }
+	return err
 }
 
 // get reads one object.

@@ -1,13 +1,19 @@
 package standin
 
 import (
+	"io"
+	"net/http"
+	"net/http/httptest"
 	"slices"
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/kubernetes"
+	restclient "k8s.io/client-go/rest"
 	"sigs.k8s.io/yaml"
 )
 
@@ -147,6 +153,83 @@ func TestAlike(t *testing.T) {
 	} {
 		if got := alike(c.before, c.now); got != c.want {
 			t.Errorf("%s: %t", name, got)
+		}
+	}
+}
+
+// TestRead: a pod that asks is kept with what it may take. Names that lead elsewhere as a path, and volumes that the node may not read, are left out, and
+// keep nothing else from being kept.
+func TestRead(t *testing.T) {
+	const own = `{"metadata": {"name": "p", "namespace": "one", "annotations": {"orlop.dev/start-without-api-server": "true"}}, "spec": {"nodeName": "n1",
+		"imagePullSecrets": [{"name": "../../../services"}, {"name": "../../two/secrets/s"}, {"name": ".."}],
+		"volumes": [{"name": "a", "secret": {"secretName": "s"}}, {"name": "b", "persistentVolumeClaim": {"claimName": "c"}}]}}`
+	asked := map[string]bool{}
+	answers := map[string]string{
+		"/api/v1/pods":                                    `{"kind": "PodList", "items": [` + own + `]}`,
+		"/api/v1/namespaces/one/secrets/s":                `{"kind": "Secret", "metadata": {"name": "s", "namespace": "one"}}`,
+		"/api/v1/namespaces/two/secrets/s":                `{"kind": "Secret", "metadata": {"name": "s", "namespace": "two"}}`,
+		"/api/v1/namespaces/one/persistentvolumeclaims/c": `{"kind": "PersistentVolumeClaim", "metadata": {"name": "c", "namespace": "one"}, "spec": {"volumeName": "others"}}`,
+	}
+	server := httptest.NewServer(http.HandlerFunc(func(out http.ResponseWriter, in *http.Request) {
+		asked[in.URL.Path] = true
+		out.Header().Set("Content-Type", "application/json")
+		switch text, is := answers[in.URL.Path]; {
+		case is:
+			_, _ = io.WriteString(out, text)
+		case in.URL.Path == "/api/v1/persistentvolumes/others":
+			out.WriteHeader(http.StatusForbidden)
+			_, _ = io.WriteString(out, `{"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "Forbidden", "code": 403}`)
+		case strings.Contains(in.URL.Path, "csinodes"):
+			out.WriteHeader(http.StatusNotFound)
+			_, _ = io.WriteString(out, `{"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "NotFound", "code": 404}`)
+		default:
+			_, _ = io.WriteString(out, `{"items": null}`)
+		}
+	}))
+	defer server.Close()
+	api, err := kubernetes.NewForConfig(&restclient.Config{Host: server.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	k := keeper{cluster: "c", node: "n1", kubelet: api.Discovery().RESTClient(), agent: api.Discovery().RESTClient()}
+	r, problems, err := k.read(t.Context())
+	if err != nil || len(problems) > 0 {
+		t.Fatalf("%v, %q", err, problems)
+	}
+	if len(r.Objects["pods"]) != 1 || len(r.Objects["secrets"]) != 1 || len(r.Objects["persistentvolumeclaims"]) != 1 || len(r.Objects["persistentvolumes"]) != 0 {
+		t.Errorf("%v", r.Objects)
+	}
+	if asked["/api/v1/namespaces/two/secrets/s"] || asked["/api/v1/namespaces/one/secrets"] || !asked["/api/v1/persistentvolumes/others"] {
+		t.Errorf("asked for %v", asked)
+	}
+	if slices.ContainsFunc(r.Missing, func(m Missing) bool { return m.Resource == "persistentvolumes" || m.Resource == "secrets" }) {
+		t.Errorf("known to be missing: %v", r.Missing)
+	}
+	if _, err := newWorld(&r); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestItems: a list is read object by object, wherever in it they stand; one that is cut is an error.
+func TestItems(t *testing.T) {
+	for text, want := range map[string]string{
+		`{"kind": "PodList", "metadata": {"x": [1]}, "items": [{"a": "1"}, {"a": "2"}], "more": {}}`: "12",
+		`{"items": [{"a": "1"}]}`:          "1",
+		`{"items": [], "kind": "x"}`:       "",
+		`{"items": null, "kind": "x"}`:     "",
+		`{}`:                               "",
+		`{"items": [{"a": "1"}, {"a": "2`:  "1 EOF",
+		`{"items": [{"a": "1"}`:            "1 EOF",
+		`{"items": [{"a": "1"}], "kind": `: "1 EOF",
+		`{"items": [{"a": "1"}]`:           "1 EOF",
+		``:                                 " EOF",
+	} {
+		got := ""
+		if err := items(strings.NewReader(text), func(o Object) { got += o["a"].(string) }); err != nil {
+			got += " " + strings.TrimPrefix(err.Error(), "unexpected ")
+		}
+		if got != want {
+			t.Errorf("%s: %q, want %q", text, got, want)
 		}
 	}
 }

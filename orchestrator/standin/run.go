@@ -62,7 +62,7 @@ type StandIn struct {
 	listener net.Listener
 	cert     *pki.Leaf
 	end      func()
-	ended    chan struct{}
+	ended    chan struct{} // closed by End
 }
 
 // New reads the record, and writes the file of authorities that the node's components believe (layout.Dirs.Authorities).
@@ -107,9 +107,6 @@ func (s *StandIn) Address() string {
 	}
 	return s.listener.Addr().String()
 }
-
-// Ended is closed by End.
-func (s *StandIn) Ended() <-chan struct{} { return s.ended }
 
 // End is called when an API server works: from then on it is the only one that is asked.
 func (s *StandIn) End() { s.end() }
@@ -222,7 +219,15 @@ func (s *StandIn) keepAuthorities(ctx context.Context) error {
 	}
 }
 
+// commonName is that of the stand-in's certificate.
+const commonName = "orlop:" + Name
+
+// Answers tells whether a connection leads to a stand-in and not to an API server. The authority of API servers signs no certificate of this name.
+func Answers(state *tls.ConnectionState) bool {
+	return state != nil && len(state.PeerCertificates) > 0 && state.PeerCertificates[0].Subject.CommonName == commonName
+}
+
 // certificate makes one that is its own authority, for the name by which components ask for an API server on loopback.
 func certificate() (*pki.Leaf, error) {
-	return pki.SelfSigned(pki.Spec{CN: "orlop:" + Name, DNS: []string{kubeconfig.Local().Name}, Usage: pki.Server, TTL: valid, Backdate: valid})
+	return pki.SelfSigned(pki.Spec{CN: commonName, DNS: []string{kubeconfig.Local().Name}, Usage: pki.Server, TTL: valid, Backdate: valid})
 }

@@ -1,0 +1,63 @@
+package kubelet
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"net/http"
+	"testing"
+)
+
+// answers is a transport that answers with a status, over a connection to somebody of a name.
+type answers struct {
+	status int
+	name   string
+}
+
+func (a answers) RoundTrip(*http.Request) (*http.Response, error) {
+	cert := &x509.Certificate{Subject: pkix.Name{CommonName: a.name}}
+	return &http.Response{StatusCode: a.status, TLS: &tls.ConnectionState{PeerCertificates: []*x509.Certificate{cert}}}, nil
+}
+
+// TestListener: what an API server refuses, and what stands in for one answers, says nothing of which pods there are.
+func TestListener(t *testing.T) {
+	for _, c := range []struct {
+		answers
+		want bool
+	}{
+		{answers{http.StatusOK, "kube-apiserver"}, true},
+		{answers{http.StatusServiceUnavailable, "kube-apiserver"}, false},
+		{answers{http.StatusOK, "orlop:stand-in"}, false},
+	} {
+		first := false
+		l := listener{c.answers, func() { first = true }}
+		if _, err := l.RoundTrip(&http.Request{}); err != nil {
+			t.Fatal(err)
+		}
+		if first != c.want {
+			t.Errorf("%+v: %t", c.answers, first)
+		}
+	}
+}
+
+// TestOverheard: all passes on, in order; what is said before an API server has answered counts for nothing, and the first after that does once it has passed.
+func TestOverheard(t *testing.T) {
+	to, from, told := make(chan int, 3), make(chan struct{}), make(chan struct{})
+	in := overheard(t.Context(), to, from, told)
+	in <- 1
+	in <- 2 // by now the first has passed
+	select {
+	case <-told:
+		t.Fatal("told by what stands in")
+	default:
+	}
+	if got := []int{<-to, <-to}; got[0] != 1 || got[1] != 2 {
+		t.Fatal(got)
+	}
+	close(from)
+	in <- 3
+	<-told
+	if got := <-to; got != 3 {
+		t.Error(got)
+	}
+}
