@@ -297,6 +297,10 @@ func TestSnapshotOnDisk(t *testing.T) {
 	if err := projectquota.Assign(deep, 0); err != nil {
 		t.Fatal(err)
 	}
+	// And so is the volume's folder itself.
+	if err := projectquota.Assign(in("."), 0); err != nil {
+		t.Fatal(err)
+	}
 	hide()
 	if r := afterCopies(t, n, Copy{Name: snapped(3), Of: named(2), Size: 16 * mib}); !strings.Contains(r.Waits[snapped(3)], "more is in "+named(2)) || len(r.Volumes) != 3 {
 		t.Errorf("%+v", r)

@@ -259,6 +259,8 @@ func (n *node) obey(ctx context.Context, obsolete []string, copies []Copy) (Repo
 		}
 	}
 	problems = append(problems, n.clear(ctx))
+	// What was said to be gone is not begun: whoever hears of it takes it for gone for good.
+	copies = slices.DeleteFunc(slices.Clone(copies), func(c Copy) bool { return slices.Contains(obsolete, c.Name) })
 	problems = append(problems, n.copy(ctx, copies, &report))
 	size, err := n.size()
 	if err != nil {

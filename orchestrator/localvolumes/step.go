@@ -167,8 +167,9 @@ func Step(w World) []Op {
 }
 
 // defaultReserve is what a node keeps for images, logs, the control plane's data and the pods' own files when nothing else is
-// configured: a quarter of DATA, 20 GiB at most.
-func defaultReserve(size int64) int64 { return min(size/4, 20<<30) }
+// configured: a quarter of DATA, or 20 GiB if that is less, but a tenth at least. With spared that keeps volumes that are full below three
+// quarters: from four fifths on the kubelet deletes the images that no pod uses (imageGCHighThresholdPercent of package kubelet).
+func defaultReserve(size int64) int64 { return max(min(size/4, 20<<30), size/10) }
 
 // spared is the share of DATA, in percent, below which the kubelet puts pods out (evictionHard of package kubelet): it must be left when
 // all volumes are full.
@@ -193,13 +194,8 @@ func crowded(node string) string {
 	return fmt.Sprintf("node %s has %d volumes and snapshots, and can have no more: delete some", node, mostNames)
 }
 
-// Free is what can still be promised on a node, in bytes; less than nothing when its DATA became smaller, or the reserve larger. A snapshot
+// left is what can still be promised on a node; fewer bytes than none when its DATA became smaller, or the reserve larger. A snapshot
 // counts as its volume until it is taken, and as what is in it from then on: nobody can write to it.
-func Free(reserve int64, n Node, volumes []Volume, contents []Content) int64 {
-	return left(reserve, n, volumes, contents).bytes
-}
-
-// left is what can still be promised on a node, in bytes as Free says, and in names.
 func left(reserve int64, n Node, volumes []Volume, contents []Content) room {
 	if reserve == 0 {
 		reserve = defaultReserve(n.Report.Size)

@@ -53,7 +53,7 @@ var (
 	keepers = []SnapshotClass{{Name: "snap", Default: true}}
 )
 
-func TestFree(t *testing.T) {
+func TestLeft(t *testing.T) {
 	for _, c := range []struct {
 		what     string
 		reserve  int64
@@ -64,7 +64,8 @@ func TestFree(t *testing.T) {
 		want     int64
 	}{
 		{"a small one", 0, 1600 * mib, nil, nil, nil, 960 * mib},
-		{"a large one keeps 20 GiB", 0, 1000 * gib, nil, nil, nil, 830 * gib},
+		{"a larger one keeps 20 GiB", 0, 160 * gib, nil, nil, nil, 116 * gib},
+		{"a very large one keeps a tenth", 0, 1000 * gib, nil, nil, nil, 750 * gib},
 		{"a reserve of one's own", 5 * gib, 100 * gib, nil, nil, nil, 80 * gib},
 		{"promised", gib, 100 * gib, nil, []Volume{volumeOf(1, "a", 4*gib), volumeOf(2, "b", 4*gib)}, nil, 80 * gib},
 		{"promised and there count once", gib, 100 * gib, map[string]int64{named(1): 4 * gib}, []Volume{volumeOf(1, "a", 4*gib)}, nil, 80 * gib},
@@ -77,14 +78,14 @@ func TestFree(t *testing.T) {
 		{"the reserve became larger", 90 * gib, 100 * gib, nil, nil, nil, -5 * gib},
 	} {
 		n := Node{Name: "a", Hostname: "a", Report: Report{Filesystem: "f1", Size: c.size, Volumes: c.there}}
-		if got := Free(c.reserve, n, c.volumes, c.contents); got/mib != c.want/mib {
+		if got := left(c.reserve, n, c.volumes, c.contents).bytes; got/mib != c.want/mib {
 			t.Errorf("%s: %d MiB, want %d", c.what, got/mib, c.want/mib)
 		}
 	}
 }
 
 func TestStep(t *testing.T) {
-	full := Capacity{Name: capacityName("local", "a"), Class: "local", Hostname: "a", Bytes: Free(0, able("a", nil), nil, nil)}
+	full := Capacity{Name: capacityName("local", "a"), Class: "local", Hostname: "a", Bytes: left(0, able("a", nil), nil, nil).bytes}
 	left := func(bytes int64) []Capacity {
 		c := full
 		c.Bytes = bytes
@@ -302,14 +303,14 @@ func (c *cluster) ends(op Op, node, filesystem, name string) {
 // check says that neither what is promised nor what lies on a disk is ever more than there is room for.
 func (c *cluster) check() {
 	for _, n := range c.Nodes {
-		if free := Free(0, n, c.Volumes, c.Contents); free < 0 {
+		if free := left(0, n, c.Volumes, c.Contents).bytes; free < 0 {
 			c.t.Fatalf("%d bytes too many are promised on %s: %+v", -free, n.Name, c.Volumes)
 		}
 		onDisk := int64(0)
 		for _, size := range c.disks[n.Name] {
 			onDisk += size
 		}
-		if onDisk > Free(0, Node{Report: Report{Size: n.Report.Size}}, nil, nil) {
+		if onDisk > left(0, Node{Report: Report{Size: n.Report.Size}}, nil, nil).bytes {
 			c.t.Fatalf("%d bytes are on %s", onDisk, n.Name)
 		}
 	}

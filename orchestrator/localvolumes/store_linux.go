@@ -425,8 +425,13 @@ func (s *store) clear(ctx context.Context, name string) error {
 	if !there || !v.going {
 		return nil
 	}
+	top := filepath.Join(s.root, removing, name)
 	own := func(folder string) error { return s.quotas.Assign(folder, v.project) }
-	if err := removeTree(ctx, filepath.Join(s.root, removing, name), own); err != nil {
+	// Its owner may have put the folder itself elsewhere, and nothing moves between projects.
+	if err := own(top); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("volume %s: cannot be destroyed: %w", name, err)
+	}
+	if err := removeTree(ctx, top, own); err != nil {
 		return fmt.Errorf("volume %s: cannot be destroyed: %w", name, err)
 	}
 	if err := s.quotas.SetLimit(s.root, v.project, nothing); err != nil && !errors.Is(err, unix.ESRCH) {

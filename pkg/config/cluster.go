@@ -64,7 +64,7 @@ type Etcd struct {
 type LocalVolumes struct {
 	// Enabled says whether there are any: the StorageClass orlop-local, the default of claims that name none, and what serves it.
 	Enabled bool `yaml:"enabled"`
-	// Reserve is what is not promised to volumes of each machine's DATA, beside the 15 % that stay free so that no pods are put out: for images, logs, the cluster's data and the pods' own files; at least 256MiB. By default it is a quarter of DATA, at most 20GiB.
+	// Reserve is what is not promised to volumes of each machine's DATA, beside the 15 % that stay free so that no pods are put out: for images, logs, the cluster's data and the pods' own files; at least 256MiB. By default it is a quarter of DATA, at most 20GiB or a tenth, whichever is more.
 	Reserve Bytes `yaml:"reserve,omitempty"`
 }
 

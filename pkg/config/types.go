@@ -91,7 +91,7 @@ type Trust struct {
 
 // Reserved is the share of the machine that is kept for the system.
 type Reserved struct {
-	// Memory for the system's services, in KiB, MiB or GiB; at least 128MiB, and at most half of the machine's.
+	// Memory for the system's services, in KiB, MiB, GiB or TiB; at least 128MiB, and at most half of the machine's.
 	Memory Bytes `yaml:"memory"`
 	// CPU for the system's services, in cores ("2") or thousandths of a core ("200m"); at least 50m, and less than the machine has.
 	CPU MilliCPU `yaml:"cpu"`
