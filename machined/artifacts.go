@@ -36,6 +36,8 @@ const (
 	retryMost  = 5 * time.Minute
 	// lookTime is how often what is there is verified.
 	lookTime = time.Hour
+	// unnamedTime is how long what was imported waits for a document that names it.
+	unnamedTime = 7 * 24 * time.Hour
 )
 
 // artifactKeeper keeps the artefacts of add-ons. It is for one goroutine.
@@ -44,6 +46,7 @@ type artifactKeeper struct {
 	local interface {
 		artifact.Origin
 		Release(ctx context.Context, digests []string) error
+		Unpin(ctx context.Context, digests []string, then time.Time) error
 	}
 	note func(kind, message string)
 	// up says whether containerd runs. What it has is not known as long as it does not.
@@ -147,8 +150,8 @@ func (k *artifactKeeper) bring(ctx context.Context, most time.Duration, a config
 	return err
 }
 
-// tidy lets go of what is not needed any more: in containerd what is in the folder, and in the folder, if settled says that nothing of before
-// may come back, what is not wanted. It is called when all that is wanted is there.
+// tidy lets go of what is not needed any more: in containerd what is in the folder, and, if settled says that nothing of before may come back, what
+// nobody has named for long; and then in the folder what is not wanted. It is called when all that is wanted is there.
 func (k *artifactKeeper) tidy(ctx context.Context, wanted []config.AddonSpec, settled bool) error {
 	var sums, digests []string
 	for _, w := range wanted {
@@ -159,6 +162,11 @@ func (k *artifactKeeper) tidy(ctx context.Context, wanted []config.AddonSpec, se
 		ctx, cancel := context.WithTimeout(ctx, localTime)
 		defer cancel()
 		problems = append(problems, k.local.Release(ctx, digests))
+	}
+	if settled && k.up {
+		ctx, cancel := context.WithTimeout(ctx, localTime)
+		defer cancel()
+		problems = append(problems, k.local.Unpin(ctx, digests, time.Now().Add(-unnamedTime)))
 	}
 	if settled {
 		dropped, err := k.store.Keep(sums)

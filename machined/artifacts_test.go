@@ -26,10 +26,19 @@ import (
 type brought struct {
 	artifacttest.Shelf
 	released []string
+	kept     []string // by Unpin
 }
 
 func (b *brought) Release(_ context.Context, digests []string) error {
 	b.released = digests
+	return nil
+}
+
+func (b *brought) Unpin(_ context.Context, digests []string, then time.Time) error {
+	if time.Since(then) < time.Hour {
+		return errors.New("too early")
+	}
+	b.kept = digests
 	return nil
 }
 
@@ -130,7 +139,7 @@ func TestArtifactsCome(t *testing.T) {
 	if err := k.tidy(t.Context(), wanted[1:], false); err != nil || !slices.Equal(local.released, []string{"sha256:" + here}) || k.store.Whole(remoteSum) != nil {
 		t.Errorf("%v, let go in containerd: %q; %v", err, local.released, k.store.Whole(remoteSum))
 	}
-	if err := k.tidy(t.Context(), wanted[1:], true); err != nil || k.store.Whole(here) != nil || !errors.Is(k.store.Whole(remoteSum), fs.ErrNotExist) {
+	if err := k.tidy(t.Context(), wanted[1:], true); err != nil || k.store.Whole(here) != nil || !errors.Is(k.store.Whole(remoteSum), fs.ErrNotExist) || !slices.Equal(local.kept, local.released) {
 		t.Errorf("%v, left: %v %v", err, k.store.Whole(here), k.store.Whole(remoteSum))
 	}
 	k.up = false

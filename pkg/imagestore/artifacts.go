@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"slices"
 	"strings"
+	"time"
 
 	contentapi "github.com/containerd/containerd/api/services/content/v1"
 	imagesapi "github.com/containerd/containerd/api/services/images/v1"
@@ -18,8 +19,8 @@ import (
 )
 
 // An archive may hold artefacts, which are no images: nothing runs of them, so to the kubelet they are images that nobody needs, and it
-// would delete them when it wants room. Import gives each a second name, made of its digest, which is pinned. It stays until somebody says
-// that he has taken what he needs of it (Release).
+// would delete them when it wants room. Import gives each that an add-on can take a second name, made of its digest, which is pinned. It stays
+// until somebody says that he has taken what he needs of it (Release), or that nobody has for long (Unpin).
 
 // The labels of the second name: the first one has the kubelet leave it alone (containerd's internal/cri/labels), the second one says that
 // it is ours.
@@ -42,6 +43,14 @@ func (m manifest) isArtifact() bool {
 	return m.ArtifactType != "" || m.Config.MediaType != ocispec.MediaTypeImageConfig && m.Config.MediaType != dockerConfig
 }
 
+// size is that of all layers together, as they were pushed.
+func (m manifest) size() (bytes int64) {
+	for _, l := range m.Layers {
+		bytes += l.Size
+	}
+	return bytes
+}
+
 // pin gives the artefacts among images their second names.
 func (s *Store) pin(ctx context.Context, some []*imagesapi.Image) error {
 	read := s.blobs(ctx)
@@ -49,11 +58,11 @@ func (s *Store) pin(ctx context.Context, some []*imagesapi.Image) error {
 		if ofDigest(i.Name) {
 			continue
 		}
-		if m, err := read(i.Target.GetDigest()); err != nil || !m.isArtifact() {
+		if m, err := read(i.Target.GetDigest()); err != nil || !m.isArtifact() || m.size() > artifact.MaxSize {
 			if ctx.Err() != nil {
 				return err
 			}
-			continue // it was deleted meanwhile, or it is an image
+			continue // it was deleted meanwhile, or it is an image, or too large for an add-on
 		}
 		_, err := imagesapi.NewImagesClient(s.conn).Create(ctx, &imagesapi.CreateImageRequest{Image: &imagesapi.Image{
 			Name: pinned(i.Target.GetDigest()), Target: i.Target, Labels: map[string]string{labelPinned: "pinned", labelArtifact: "true"},
@@ -65,13 +74,30 @@ func (s *Store) pin(ctx context.Context, some []*imagesapi.Image) error {
 	return nil
 }
 
+// Unpin takes the second names of artefacts that were imported before then, but for those with digests ("sha256:…"): whether they stay is the
+// kubelet's to decide from now on.
+func (s *Store) Unpin(ctx context.Context, digests []string, then time.Time) error {
+	all, err := s.list(ctx)
+	if err != nil {
+		return err
+	}
+	for _, i := range all {
+		if i.Labels[labelArtifact] == "" || slices.Contains(digests, i.Target.GetDigest()) || !i.GetCreatedAt().AsTime().Before(then) {
+			continue
+		}
+		if err := s.remove(ctx, i); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // Release deletes artefacts, by the digests ("sha256:…") of their manifests, under all their names. Images stay.
 func (s *Store) Release(ctx context.Context, digests []string) error {
 	all, err := s.list(ctx)
 	if err != nil {
 		return err
 	}
-	ctx = inNamespace(ctx)
 	ours := map[string]bool{}
 	for _, i := range all {
 		if d := i.Target.GetDigest(); i.Labels[labelArtifact] != "" && slices.Contains(digests, d) {
@@ -84,10 +110,18 @@ func (s *Store) Release(ctx context.Context, digests []string) error {
 		if !ours[i.Target.GetDigest()] {
 			continue
 		}
-		_, err := imagesapi.NewImagesClient(s.conn).Delete(ctx, &imagesapi.DeleteImageRequest{Name: i.Name, Target: i.Target})
-		if err != nil && status.Code(err) != codes.NotFound {
-			return fmt.Errorf("images: cannot delete %s: %w", i.Name, err)
+		if err := s.remove(ctx, i); err != nil {
+			return err
 		}
+	}
+	return nil
+}
+
+// remove deletes a name, if it is still of the same.
+func (s *Store) remove(ctx context.Context, i *imagesapi.Image) error {
+	_, err := imagesapi.NewImagesClient(s.conn).Delete(inNamespace(ctx), &imagesapi.DeleteImageRequest{Name: i.Name, Target: i.Target})
+	if err != nil && status.Code(err) != codes.NotFound {
+		return fmt.Errorf("images: cannot delete %s: %w", i.Name, err)
 	}
 	return nil
 }

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	contentapi "github.com/containerd/containerd/api/services/content/v1"
 	diffapi "github.com/containerd/containerd/api/services/diff/v1"
@@ -174,7 +175,8 @@ func (d *daemon) record(name, digest string, labels map[string]string) {
 	d.writes++
 	d.images[name] = &imagesapi.Image{
 		Name: name, Labels: labels, UpdatedAt: &timestamppb.Timestamp{Seconds: d.writes},
-		Target: &types.Descriptor{Digest: digest, Size: int64(len(d.blobs[digest]))},
+		CreatedAt: &timestamppb.Timestamp{Seconds: d.writes},
+		Target:    &types.Descriptor{Digest: digest, Size: int64(len(d.blobs[digest]))},
 	}
 }
 
@@ -251,6 +253,32 @@ func TestArtifacts(t *testing.T) {
 	}
 	if got, want := d.names(), []string{"imported:1", "imported@" + oras, "web:1"}; !slices.Equal(got, want) {
 		t.Errorf("left are %q, want %q", got, want)
+	}
+}
+
+// TestUnpin: what nobody has taken for long is an image like others again, and so is from the start what no add-on can take.
+func TestUnpin(t *testing.T) {
+	d, store := started(t)
+	flux, oras := d.put(fromFlux), d.put(fromOras)
+	large := d.put(`{"artifactType":"application/vnd.x","config":{"mediaType":"application/vnd.oci.empty.v1+json"},"layers":[{"size":16777216},{"size":1}]}`)
+	d.next = map[string]string{"a:1": flux, "b:1": oras, "c:1": large}
+	if _, err := store.Import(t.Context(), strings.NewReader("archive")); err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"a:1", "b:1", "c:1", pinned(flux), pinned(oras)}
+	slices.Sort(want)
+	if got := d.names(); !slices.Equal(got, want) {
+		t.Fatalf("%q, want %q", got, want)
+	}
+	created := d.images[pinned(oras)].GetCreatedAt().AsTime()
+	if err := store.Unpin(t.Context(), nil, created); err != nil || d.images[pinned(oras)] == nil {
+		t.Errorf("too early: %v, %q", err, d.names())
+	}
+	if err := store.Unpin(t.Context(), []string{flux}, created.Add(time.Hour)); err != nil {
+		t.Fatal(err)
+	}
+	if d.images[pinned(oras)] != nil || d.images["b:1"] == nil || d.images["a:1"] == nil {
+		t.Errorf("%q", d.names())
 	}
 }
 
