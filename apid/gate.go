@@ -38,6 +38,7 @@ const (
 // caller is who makes a call, as proven by the certificate.
 type caller struct {
 	subject, name, serial, origin, ticket, key, peer, issuer string
+	holder                                                   string // whose calls are counted together (pki.HolderOf)
 	role                                                     api.Role
 	chain                                                    []*x509.Certificate // the client's certificate first, the CA last
 }
@@ -113,7 +114,7 @@ func (g *gate) pass(ctx context.Context, method string, call func(context.Contex
 		most = maxCallsOperator
 	}
 	// Before anything else, because to refuse a call takes a moment, too, for which it holds what was sent.
-	leave, busy := g.callers.enter(who.origin, most)
+	leave, busy := g.callers.enter(who.holder, most)
 	if busy != nil {
 		busy = status.Error(codes.ResourceExhausted, busy.Error())
 		if g.lines.Allow() {
@@ -204,7 +205,7 @@ func identify(ctx context.Context) (caller, error) {
 	who.name = shown(who.chain[0].Subject.CommonName)
 	origin, root := pki.OriginOf(who.chain[0])
 	who.serial, who.origin, who.ticket = pki.Serial(who.chain[0]), shown(origin), shown(pki.TicketOf(who.chain[0]))
-	who.key = pki.Fingerprint(who.chain[0])
+	who.holder, who.key = pki.HolderOf(who.chain[0]), pki.Fingerprint(who.chain[0])
 	who.issuer = shown(cmp.Or(root, pki.Fingerprint(who.chain[len(who.chain)-1])))
 	return who, nil
 }

@@ -82,9 +82,8 @@ func (d *door) admit(c *limitedConn, chain []*x509.Certificate) error {
 	if d.store.isMachine(chain) {
 		kind = machineKind
 	}
-	origin, _ := pki.OriginOf(chain[0])
 	forget := d.store.keep(chain, func() { _ = c.Close() }) // nobody is there to be told that it failed
-	err := c.prove(kind, origin, forget)
+	err := c.prove(kind, pki.HolderOf(chain[0]), forget)
 	if err != nil {
 		forget()
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
@@ -322,6 +323,12 @@ func fromMachine(ctx context.Context) error {
 		return status.Error(codes.PermissionDenied, "this is for the cluster's machines among themselves")
 	}
 	return nil
+}
+
+// memberOf says which machine of the cluster calls, whichever of its certificates it shows: by the ticket that it came by, or by its name, if it is
+// one of the control plane.
+func memberOf(ctx context.Context) string {
+	return cmp.Or(said(ctx, apid.MetadataTicket), said(ctx, apid.MetadataName))
 }
 
 // plane is the configuration of a control-plane machine that another one asks.

@@ -131,12 +131,13 @@ func (g guard) pass(ctx context.Context, method string, call func() (target stri
 // roleName is a role as apid says it: "admin".
 func roleName(organisation string) string { return strings.TrimPrefix(organisation, pki.RolePrefix) }
 
-// recordBounded records a call that was refused, or of somebody who may only look, or of a machine: not more than refusals allow.
+// recordBounded records a call that was refused, or of somebody who may only look, or of a machine: not more than refusals allow. Callers are told apart
+// by who they are, and not by their certificates: a machine is given another whenever it asks.
 func (m *machine) recordBounded(c audit.Call) {
 	if m.audit == nil {
 		return
 	}
-	recorded, before := m.refusals.next(cmp.Or(c.Serial, networkOf(c.Peer)))
+	recorded, before := m.refusals.next(cmp.Or(c.Subject, networkOf(c.Peer)))
 	if !recorded {
 		return
 	}

@@ -97,9 +97,12 @@ func (a imageAPI) Find(ctx context.Context, r *api.FindImageRequest) (*api.FindI
 	return &api.FindImageResponse{Digest: found.Digest.String(), MediaType: found.MediaType, Size: found.Size}, nil
 }
 
-// mostPulled is how many blobs are sent to other machines at once; whoever comes then waits. Each takes some messages of containerd's, a
-// mebibyte each, in PID 1.
-const mostPulled = 4
+// mostPulled is how many blobs are sent to other machines at once, and mostPulledByOne how many to one of them; whoever comes then waits. Each takes
+// some messages of containerd's, a mebibyte each, in PID 1. A machine that takes them slowly leaves the others two.
+const (
+	mostPulled      = 4
+	mostPulledByOne = 2
+)
 
 func (a imageAPI) Read(r *api.ReadImageRequest, stream grpc.ServerStreamingServer[api.ReadImageResponse]) error {
 	if err := a.forMachine(stream.Context()); err != nil {
@@ -111,15 +114,19 @@ func (a imageAPI) Read(r *api.ReadImageRequest, stream grpc.ServerStreamingServe
 	} else if err != nil {
 		return status.Error(codes.Unavailable, err.Error())
 	}
-	select {
-	case a.m.pulls <- struct{}{}:
-	case <-stream.Context().Done():
+	waiting, cancel := context.WithCancel(stream.Context())
+	defer context.AfterFunc(a.m.working, cancel)()
+	defer cancel()
+	leave, err := a.m.pulls.wait(waiting, memberOf(stream.Context()))
+	switch {
+	case err == nil:
+	case stream.Context().Err() != nil:
 		return status.FromContextError(stream.Context().Err()).Err()
-	case <-a.m.working.Done():
+	default:
 		return status.Error(codes.Unavailable, "this machine goes down")
 	}
 	return a.m.give(stream.Context(), func(ctx context.Context, taken func()) error {
-		defer func() { <-a.m.pulls }()
+		defer leave()
 		blob, err := a.m.given.Open(ctx, found.Digest.String())
 		if err != nil {
 			return status.Error(codes.Unavailable, err.Error())

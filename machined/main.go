@@ -156,7 +156,7 @@ type machine struct {
 
 	connections connections          // to the cluster's other machines
 	given       *imagestore.Imported // what other machines may have
-	pulls       chan struct{}        // holds one for each blob that one of them gets
+	pulls       *places              // of blobs that one of them gets
 	mirror      ownMirror            // opened by settle, which alone looks at it
 	forgetting  forgetting           // of the Nodes of machines that were taken out
 }
@@ -170,8 +170,8 @@ func newMachine() *machine {
 		inputs:        make(chan struct{}, 1),
 		blocks:        make(chan struct{}, 1),
 		imported:      make(chan struct{}, 1),
-		gifts:         gifts{takers: make(chan struct{}, mostGiven)},
-		pulls:         make(chan struct{}, mostPulled),
+		gifts:         gifts{takers: newPlaces(mostGiven, mostGivenToOne)},
+		pulls:         newPlaces(mostPulled, mostPulledByOne),
 		relays:        newRelays(),
 		captures:      make(chan struct{}, mostCaptures),
 		sender:        sender{woke: make(chan struct{}, 1)},

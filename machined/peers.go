@@ -50,7 +50,7 @@ type gifts struct {
 	made   *gift // nil before somebody has asked
 	err    error // why there is none, since failed
 	failed time.Time
-	takers chan struct{} // holds one for each that gets it
+	takers *places // of those that get it
 }
 
 // bootImage is where the boot image is kept for others: the ESP is not open for longer than copying it takes.
@@ -160,8 +160,9 @@ func (a upgradeAPI) Describe(context.Context, *api.DescribeBundleRequest) (*api.
 const (
 	// givenChunk is how much of a bundle is sent in one message, in bytes.
 	givenChunk = 256 << 10
-	// mostGiven is how many get it at once: each takes some buffers of that size, in PID 1.
-	mostGiven = 4
+	// mostGiven is how many get it at once: each takes some buffers of that size, in PID 1. One that was cut off may come again before that is known.
+	mostGiven      = 4
+	mostGivenToOne = 2
 )
 
 func (a upgradeAPI) Give(r *api.GiveBundleRequest, stream grpc.ServerStreamingServer[api.GiveBundleResponse]) error {
@@ -172,13 +173,15 @@ func (a upgradeAPI) Give(r *api.GiveBundleRequest, stream grpc.ServerStreamingSe
 	if r.Sha256 != g.sha256 || r.Offset < 0 || r.Offset > g.size {
 		return status.Errorf(codes.Aborted, "bundle: this machine gives %s of %d bytes, and not byte %d of %s; ask what it gives", g.sha256, g.size, r.Offset, r.Sha256)
 	}
-	select {
-	case a.m.gifts.takers <- struct{}{}:
-	default:
+	leave, _, why := a.m.gifts.takers.take(memberOf(stream.Context()))
+	switch {
+	case errors.Is(why, errAllTaken):
 		return status.Errorf(codes.ResourceExhausted, "this machine gives its version to %d others at present; try again when they have it", mostGiven)
+	case errors.Is(why, errOwnTaken):
+		return status.Errorf(codes.ResourceExhausted, "this machine gives its version to the same machine %d times already; try again in a minute", mostGivenToOne)
 	}
 	return a.m.give(stream.Context(), func(ctx context.Context, taken func()) error {
-		defer func() { <-a.m.gifts.takers }()
+		defer leave()
 		return g.send(ctx, r.Offset, func(p []byte) error {
 			defer taken()
 			return stream.Send(&api.GiveBundleResponse{Chunk: p})

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"net"
 	"net/netip"
-	"sync"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -43,36 +42,24 @@ const (
 
 // relays are the connections that are passed on.
 type relays struct {
-	sync.Mutex
-	all  int
-	of   map[string]int // by the serial number of the certificate that each caller's was renewed from in the first place
-	pace *rate.Limiter
+	places *places // by the serial number of the certificate that each caller's was renewed from in the first place
+	pace   *rate.Limiter
 }
 
 func newRelays() relays {
-	return relays{of: map[string]int{}, pace: rate.NewLimiter(relayPace, relaysAtOnce)}
+	return relays{places: newPlaces(mostRelays, mostRelaysOfOne), pace: rate.NewLimiter(relayPace, relaysAtOnce)}
 }
 
 // enter takes a place for a caller, and returns what gives it back.
 func (r *relays) enter(who string) (leave func(), err error) {
-	r.Lock()
-	defer r.Unlock()
+	leave, _, why := r.places.take(who)
 	switch {
-	case r.all >= mostRelays:
+	case errors.Is(why, errAllTaken):
 		return nil, status.Errorf(codes.ResourceExhausted, "this machine passes on %d connections, and no more at once; try again, or call another machine", mostRelays)
-	case r.of[who] >= mostRelaysOfOne:
+	case errors.Is(why, errOwnTaken):
 		return nil, status.Errorf(codes.ResourceExhausted, "this machine passes on %d connections of yours, and no more at once; name fewer machines", mostRelaysOfOne)
 	}
-	r.all++
-	r.of[who]++
-	return func() {
-		r.Lock()
-		defer r.Unlock()
-		r.all--
-		if r.of[who]--; r.of[who] == 0 {
-			delete(r.of, who)
-		}
-	}, nil
+	return leave, nil
 }
 
 func (a machineAPI) Relay(stream grpc.BidiStreamingServer[api.RelayData, api.RelayData]) error {

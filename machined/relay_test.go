@@ -205,10 +205,11 @@ func TestRelayPlaces(t *testing.T) {
 			t.Fatalf("no place came free: %v", err)
 		}
 	}
-	m.Lock()
-	defer m.Unlock()
-	if want := map[string]int{"1a": mostRelaysOfOne, "1b": mostRelaysOfOne - 1, "1c": 1}; m.all != mostRelays || !maps.Equal(m.of, want) {
-		t.Errorf("%d places are taken, by %v; want %v", m.all, m.of, want)
+	p := m.places
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if want := map[string]int{"1a": mostRelaysOfOne, "1b": mostRelaysOfOne - 1, "1c": 1}; p.all != mostRelays || !maps.Equal(p.of, want) {
+		t.Errorf("%d places are taken, by %v; want %v", p.all, p.of, want)
 	}
 }
 

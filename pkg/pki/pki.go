@@ -2,6 +2,7 @@ package pki
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -273,6 +274,13 @@ func OriginOf(cert *x509.Certificate) (serial, root string) {
 		}
 	}
 	return Serial(cert), ""
+}
+
+// HolderOf names who has a certificate and all its renewals, for what one may have at a time: the ticket by which a machine came, or the first certificate of
+// the row.
+func HolderOf(cert *x509.Certificate) string {
+	origin, _ := OriginOf(cert)
+	return cmp.Or(TicketOf(cert), origin)
 }
 
 // NewRequest makes a certificate request (PKCS #10, DER) that proves that its maker has the key. It says nothing else.

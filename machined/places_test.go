@@ -1,0 +1,61 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+)
+
+// TestPlaces: nobody has more than he may, nor all together; a place that is given back, once or twice, is there for the next.
+func TestPlaces(t *testing.T) {
+	p := newPlaces(3, 2)
+	var leave []func()
+	for _, c := range []struct {
+		who  string
+		want error
+	}{{"a", nil}, {"a", nil}, {"a", errOwnTaken}, {"b", nil}, {"b", errAllTaken}, {"c", errAllTaken}} {
+		l, _, err := p.take(c.who)
+		if !errors.Is(err, c.want) {
+			t.Fatalf("%s: %v, want %v", c.who, err, c.want)
+		}
+		leave = append(leave, l)
+	}
+	leave[0]()
+	leave[0]()
+	if p.all != 2 || p.of["a"] != 1 {
+		t.Errorf("%d, %v", p.all, p.of)
+	}
+}
+
+// TestPlacesWait: who waits gets the place that is given back, and nobody waits for longer than he wants.
+func TestPlacesWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlaces(1, 1)
+		leave, err := p.wait(t.Context(), "a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, stop := context.WithCancelCause(t.Context())
+		bored := errors.New("bored")
+		gaveUp, got := make(chan error, 1), make(chan func(), 1)
+		go func() { _, err := p.wait(ctx, "b"); gaveUp <- err }()
+		go func() {
+			leave, err := p.wait(t.Context(), "c")
+			if err != nil {
+				t.Error(err)
+			}
+			got <- leave
+		}()
+		synctest.Wait()
+		stop(bored)
+		if err := <-gaveUp; !errors.Is(err, bored) {
+			t.Error(err)
+		}
+		leave()
+		(<-got)()
+		if p.all != 0 || len(p.of) != 0 {
+			t.Errorf("%d, %v", p.all, p.of)
+		}
+	})
+}
