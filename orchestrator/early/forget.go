@@ -47,7 +47,10 @@ func forgetNodes(ctx context.Context, client kubernetes.Interface, order nodespe
 		var was []string
 		for _, name := range look {
 			node, err := client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
-			if err == nil && node.CreationTimestamp.After(order.MadeBefore) {
+			if made := node.GetCreationTimestamp(); err == nil && made.After(order.MadeBefore) {
+				if now := time.Now(); made.Sub(now) > skew {
+					failed = append(failed, fmt.Errorf("Node %s: was made at %s, and by the clock of this machine it is %s: nobody can tell whose it is; set the clock right (`orlopctl get time`), or delete it (`kubectl delete node %s`)", name, made.UTC().Format(time.RFC3339), now.UTC().Format(time.RFC3339), name))
+				}
 				continue // it is another machine's, and so are its pods
 			}
 			if err == nil {
@@ -99,6 +102,9 @@ func endPods(ctx context.Context, client kubernetes.Interface, node string) erro
 	}
 	return errors.Join(failed...)
 }
+
+// skew is how much clocks of control-plane machines may differ before the time at which a Node was made says nothing.
+const skew = 15 * time.Second
 
 // settled is how often it is looked whether a Node is there again; the API server looks each second at what is revoked.
 const settled = time.Second

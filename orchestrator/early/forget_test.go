@@ -2,6 +2,7 @@ package early
 
 import (
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -75,6 +76,16 @@ func TestForgetNodes(t *testing.T) {
 		}
 	}
 	if there, err := forgetNodes(t.Context(), client, order("w1"), time.Hour); err != nil || len(there) != 0 {
+		t.Errorf("%v, %v", there, err)
+	}
+
+	// A Node that by this machine's clock is not made yet may be that of the machine that is gone: it stays, and that is told.
+	ahead := node("w5")
+	ahead.CreationTimestamp = metav1.NewTime(time.Now().Add(24 * time.Hour))
+	if _, err := client.CoreV1().Nodes().Create(t.Context(), ahead, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if there, err := forgetNodes(t.Context(), client, order("w5"), time.Millisecond); err == nil || !strings.Contains(err.Error(), "nobody can tell whose it is") || len(there) != 0 {
 		t.Errorf("%v, %v", there, err)
 	}
 }
