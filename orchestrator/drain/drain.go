@@ -115,14 +115,14 @@ func Do(ctx context.Context, api kubernetes.Interface, node string, o nodespec.D
 	tick := time.NewTicker(every)
 	defer tick.Stop()
 	d := drain{api: api, node: node, order: o, evicted: map[types.UID]bool{}}
-	var problem error
+	problem, forbidden := errors.New("the time was too short to ask for the eviction of all pods"), false
 	for {
-		left, failed := d.round(working)
+		left, held, failed := d.round(working)
 		if failed == nil && len(left) == 0 {
 			return nodespec.Drained{Evicted: len(d.evicted)}, nil
 		}
 		if working.Err() == nil { // what a cut call says is not what is wrong
-			out, problem = nodespec.Drained{Evicted: len(d.evicted), Left: left}, failed
+			out, problem, forbidden = nodespec.Drained{Evicted: len(d.evicted), Left: left}, failed, held
 		}
 		select {
 		case <-tick.C:
@@ -132,7 +132,7 @@ func Do(ctx context.Context, api kubernetes.Interface, node string, o nodespec.D
 		if ctx.Err() != nil {
 			return out, context.Cause(ctx)
 		}
-		out.Refused = o.Refuse && (problem != nil || d.forbidden)
+		out.Refused = o.Refuse && (problem != nil || forbidden)
 		if problem != nil {
 			out.Left = append(out.Left, problem.Error())
 		}
@@ -142,43 +142,42 @@ func Do(ctx context.Context, api kubernetes.Interface, node string, o nodespec.D
 
 // drain is one drain while it goes on.
 type drain struct {
-	api       kubernetes.Interface
-	node      string
-	order     nodespec.DrainOrder
-	evicted   map[types.UID]bool
-	forbidden bool // a budget forbade something in the last round
+	api     kubernetes.Interface
+	node    string
+	order   nodespec.DrainOrder
+	evicted map[types.UID]bool
 }
 
-// round closes the node, asks for the eviction of every pod that has not been asked to end, and says which are left and why. That one cannot be
-// evicted does not keep the others; it is an error of the round all the same. The node is closed in each round: process "node", if it is started
+// round closes the node, asks for the eviction of every pod that has not been asked to end, and says which are left and why, and
+// whether a budget forbids one of them to go, as far as is known. That one cannot be evicted does not keep the others; it is an error of the round all the same. The node is closed in each round: process "node", if it is started
 // anew meanwhile, opens it (Run).
-func (d *drain) round(ctx context.Context) (left []string, err error) {
+func (d *drain) round(ctx context.Context) (left []string, forbidden bool, err error) {
 	if err := closeNode(ctx, d.api, d.node); err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	list, err := d.api.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{
 		FieldSelector: fields.OneTermEqualSelector("spec.nodeName", d.node).String(),
 	})
 	if err != nil {
-		return nil, fmt.Errorf("cannot list the node's pods: %w", err)
+		return nil, false, fmt.Errorf("cannot list the node's pods: %w", err)
 	}
-	d.forbidden = false
 	for _, p := range slices.DeleteFunc(list.Items, stays) {
-		why, failed := "still ending", error(nil)
+		why, must, failed := "still ending", false, error(nil)
 		if p.DeletionTimestamp == nil {
-			why, failed = d.evict(ctx, &p)
+			why, must, failed = d.evict(ctx, &p)
 		}
+		forbidden = forbidden || must
 		if failed != nil {
 			err = cmp.Or(err, fmt.Errorf("pod %s/%s: cannot evict: %w", p.Namespace, p.Name, failed))
 			continue
 		}
 		left = append(left, fmt.Sprintf("pod %s/%s: %s", p.Namespace, p.Name, why))
 	}
-	return left, err
+	return left, forbidden, err
 }
 
-// evict asks for the eviction of one pod, and says how that went.
-func (d *drain) evict(ctx context.Context, p *corev1.Pod) (string, error) {
+// evict asks for the eviction of one pod, and says how that went, and whether the pod must stay: by a budget, or as long as nobody has looked at that.
+func (d *drain) evict(ctx context.Context, p *corev1.Pod) (why string, must bool, failed error) {
 	only := &metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(p.UID))}
 	err := d.api.PolicyV1().Evictions(p.Namespace).Evict(ctx, &policyv1.Eviction{
 		ObjectMeta: metav1.ObjectMeta{Name: p.Name, Namespace: p.Namespace}, DeleteOptions: only,
@@ -186,23 +185,22 @@ func (d *drain) evict(ctx context.Context, p *corev1.Pod) (string, error) {
 	budget, forbidden := apierrors.StatusCause(err, policyv1.DisruptionBudgetCause)
 	switch {
 	case forbidden && !d.order.Delete:
-		d.forbidden = true
-		return "must stay: " + budget.Message, nil
+		return "must stay: " + budget.Message, true, nil
 	case forbidden, d.order.Delete && apierrors.IsInternalError(err): // which is what the server says of a pod with two budgets
 		err = d.api.CoreV1().Pods(p.Namespace).Delete(ctx, p.Name, *only)
 	}
 	switch {
 	case err == nil:
 		d.evicted[p.UID] = true
-		return "still ending", nil
+		return "still ending", false, nil
 	case apierrors.IsNotFound(err), apierrors.IsConflict(err): // it went by itself, or another one has its name
-		return "still ending", nil
+		return "still ending", false, nil
 	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause): // it goes with its namespace
-		return "still ending", nil
+		return "still ending", false, nil
 	case apierrors.IsTooManyRequests(err): // the server is busy
-		return "not asked yet: " + err.Error(), nil
+		return "not asked yet: " + err.Error(), true, nil
 	}
-	return "", err
+	return "", false, err
 }
 
 // stays tells whether a pod belongs to the node or has ended.

@@ -61,11 +61,11 @@ func TestRound(t *testing.T) {
 	}
 
 	d := drain{api: api, node: "a", evicted: map[types.UID]bool{}}
-	left, err := d.round(t.Context())
+	left, forbidden, err := d.round(t.Context())
 	if err == nil || !strings.Contains(err.Error(), "pod budgets/two: cannot evict: This pod has more than one") {
 		t.Errorf("%v", err)
 	}
-	if want := []string{"pod budget/one: must stay: it must not", "pod ending/three: still ending", "pod free/four: still ending"}; !slices.Equal(left, want) || !d.forbidden {
+	if want := []string{"pod budget/one: must stay: it must not", "pod ending/three: still ending", "pod free/four: still ending"}; !slices.Equal(left, want) || !forbidden {
 		t.Errorf("left: %q", left)
 	}
 	if !slices.Equal(evicted, []string{"one", "two", "three", "four"}) || len(deleted) > 0 {
@@ -76,7 +76,7 @@ func TestRound(t *testing.T) {
 		t.Fatal(err)
 	}
 	d.order = nodespec.DrainOrder{Delete: true}
-	if left, err = d.round(t.Context()); err != nil || len(left) != 4 || d.forbidden {
+	if left, forbidden, err = d.round(t.Context()); err != nil || len(left) != 4 || forbidden {
 		t.Errorf("left: %q, %v", left, err)
 	}
 	if !slices.Equal(deleted, []string{"one", "two"}) {
@@ -85,7 +85,7 @@ func TestRound(t *testing.T) {
 	closed()
 
 	api.PrependReactor("get", "nodes", func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, errors.New("away") })
-	if _, err := d.round(t.Context()); err == nil || !strings.Contains(err.Error(), "cannot read the node: away") {
+	if _, _, err := d.round(t.Context()); err == nil || !strings.Contains(err.Error(), "cannot read the node: away") {
 		t.Errorf("%v", err)
 	}
 }
@@ -99,5 +99,23 @@ func TestNoNode(t *testing.T) {
 	}
 	if _, err := Do(t.Context(), api, "a", nodespec.DrainOrder{Timeout: time.Minute, Undo: true}); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestNoTime: where no round came to its end nobody has looked at the budgets, and a drain that respects them is refused. So it is while the server is too busy
+// to look.
+func TestNoTime(t *testing.T) {
+	api := fake.NewClientset(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a"}},
+		&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "p", UID: "p"}, Spec: corev1.PodSpec{NodeName: "a"}})
+	got, err := Do(t.Context(), api, "a", nodespec.DrainOrder{Timeout: time.Nanosecond, Refuse: true})
+	if err != nil || !got.Refused || len(got.Left) != 1 || !strings.Contains(got.Left[0], "the time was too short") {
+		t.Errorf("%+v, %v", got, err)
+	}
+	api.PrependReactor("create", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
+		return true, nil, apierrors.NewTooManyRequests("busy", 1)
+	})
+	d := drain{api: api, node: "a", evicted: map[types.UID]bool{}}
+	if left, forbidden, err := d.round(t.Context()); err != nil || !forbidden || len(left) != 1 || !strings.Contains(left[0], "not asked yet") {
+		t.Errorf("%q, %t, %v", left, forbidden, err)
 	}
 }
