@@ -197,7 +197,12 @@ func (m *machine) happened(ctx context.Context, e slot.Event) error {
 	for _, a := range actions {
 		if err := m.act(ctx, a); err != nil {
 			// A version that has not proved itself is left even if its entry cannot be renamed: the loader goes on counting.
-			if _, lost := e.(slot.GateFailed); !lost {
+			switch e.(type) {
+			case slot.GateFailed:
+			case slot.BackAsked: // nothing has happened, and nobody waits for a version that would have to prove itself
+				m.upgrade.Update(func(s upgradeState) upgradeState { s.Record = before.Record; return s })
+				return errors.Join(err, records.Save(before.Record))
+			default:
 				return err
 			}
 			failed = errors.Join(failed, err)

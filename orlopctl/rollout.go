@@ -1,10 +1,12 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -22,6 +24,25 @@ type rollout struct {
 
 	secrets *secrets
 	fleet   *fleet
+	planes  []plane // of the machines of the fleet, as far as the rotation has asked
+}
+
+// order is the one in which machines take a step: those of the control plane first. A worker asks it for certificates as soon as it has the step, and
+// by the old CA they would do it no good.
+func (r *rollout) order() (all []int) {
+	for i := range r.fleet.names {
+		all = append(all, i)
+	}
+	slices.SortStableFunc(all, func(a, b int) int {
+		rank := func(i int) int {
+			if i < len(r.planes) && r.planes[i].controls {
+				return 0
+			}
+			return 1
+		}
+		return cmp.Compare(rank(a), rank(b))
+	})
+	return all
 }
 
 // rotation is something of a cluster that is replaced step by step.
@@ -85,7 +106,7 @@ func (r *rollout) run(of rotation) (err error) {
 			return of.finish()
 		}
 		r.tool.printf("step %d of 3: %s %s\n", at+1, of.stepName(at+1), of.what())
-		for i := range r.fleet.names {
+		for _, i := range r.order() {
 			if is, has := of.state(i); has && is == at {
 				if err := of.apply(ctx, i); err != nil {
 					return withMachine(r.fleet.names[i], err)
@@ -114,7 +135,8 @@ func (r *rollout) plan(ctx context.Context, of rotation, at state) error {
 	}
 	for step := at + 1; step <= alone; step++ {
 		r.tool.printf("step %d of 3: %s\n", step, of.stepName(step))
-		for i, name := range r.fleet.names {
+		for _, i := range r.order() {
+			name := r.fleet.names[i]
 			is, has := of.state(i)
 			if !has || is >= step {
 				continue

@@ -161,6 +161,7 @@ func (r *rotating) look(ctx context.Context) error {
 	if _, err := wholePlane(r.fleet.names, planes); err != nil {
 		return err
 	}
+	r.planes = planes
 	// A worker that did not learn of the new CA in time would know nobody any more.
 	if r.ca.field == "kubernetes" || r.ca.field == "machine" || r.ca.field == "client" {
 		for name := range here {

@@ -297,7 +297,7 @@ func rename(from, to string) error {
 	return durable.SyncFolder(filepath.Dir(to))
 }
 
-// Rename gives the entry of a version its new name.
+// Rename gives the entry of a version its new name. That there is none is an error: the loader would go on as if nothing had been said.
 func (e *Partition) Rename(to slot.Entry) error {
 	twins := e.unmounted(untwin)
 	return e.with(0, func(root string) error {
@@ -315,6 +315,9 @@ func (e *Partition) Rename(to slot.Entry) error {
 			}
 			return rename(filepath.Join(dir, from.Name()), filepath.Join(dir, to.Name()))
 		}
-		return nil
+		if slices.Contains(all, to) {
+			return nil
+		}
+		return fmt.Errorf("ESP: there is no entry of version %s that could become %s", to.Version, to.Name())
 	})
 }
