@@ -250,7 +250,7 @@ var benchmark = []struct {
 		{id: "1.2.6", wanted: "no authorizer AlwaysAllow", check: all(unset(apiServer, "authorization-mode"), authorizers("AlwaysAllow", false))},
 		{id: "1.2.7", wanted: "the authorizer Node", check: authorizers("Node", true)},
 		{id: "1.2.8", wanted: "the authorizer RBAC", check: authorizers("RBAC", true)},
-		{id: "1.2.9", wanted: "EventRateLimit", manual: true, open: true, why: "upstream calls it alpha; events have a life of an hour, and requests are kept fair by priority and fairness"},
+		{id: "1.2.9", wanted: "EventRateLimit", manual: true, open: true, why: "upstream calls it alpha; events have a life of an hour unless `eventTTL` says otherwise, and requests are kept fair by priority and fairness"},
 		{id: "1.2.10", wanted: "not AlwaysAdmit", check: has(apiServer, "enable-admission-plugins", "AlwaysAdmit", false)},
 		{id: "1.2.11", wanted: "AlwaysPullImages", manual: true, open: true, why: "a site without a registry brings its images with `orlopctl image import`, and there is nowhere to pull them from"},
 		{id: "1.2.12", wanted: "ServiceAccount is not switched off", check: unset(apiServer, "disable-admission-plugins")},

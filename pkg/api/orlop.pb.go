@@ -104,7 +104,7 @@ type ResetRequest_Wipe int32
 const (
 	ResetRequest_WIPE_UNSPECIFIED ResetRequest_Wipe = 0 // the same as STATE
 	ResetRequest_WIPE_STATE       ResetRequest_Wipe = 1 // the configuration and the machine's key: it waits for a configuration again, and keeps its data
-	ResetRequest_WIPE_DATA        ResetRequest_Wipe = 2 // etcd, images, volumes and logs: the machine starts with its configuration, and an empty cluster
+	ResetRequest_WIPE_DATA        ResetRequest_Wipe = 2 // etcd, images, volumes and logs: it starts with its configuration, and begins an empty cluster, or joins the others again
 	ResetRequest_WIPE_ALL         ResetRequest_Wipe = 3
 )
 
@@ -4314,7 +4314,7 @@ func (x *HealthResponse) GetChecks() []*HealthCheck {
 
 type HealthCheck struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"` // "configuration", "time", "containerd", "etcd", "kube-apiserver", "node", …
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"` // "configuration", "containerd", "etcd", "kube-apiserver", "node", …
 	Ok            bool                   `protobuf:"varint,2,opt,name=ok,proto3" json:"ok,omitempty"`
 	Detail        string                 `protobuf:"bytes,3,opt,name=detail,proto3" json:"detail,omitempty"`
 	Since         *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=since,proto3" json:"since,omitempty"`
@@ -4383,7 +4383,7 @@ func (x *HealthCheck) GetSince() *timestamppb.Timestamp {
 type KubeconfigRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Ttl           *durationpb.Duration   `protobuf:"bytes,1,opt,name=ttl,proto3" json:"ttl,omitempty"`       // of the certificate; 0 for the default (24 h), at most 30 days
-	Server        string                 `protobuf:"bytes,2,opt,name=server,proto3" json:"server,omitempty"` // the server's URL to write into it; empty for the cluster's endpoint
+	Server        string                 `protobuf:"bytes,2,opt,name=server,proto3" json:"server,omitempty"` // the server's URL to write into it; empty: the first virtual address, else the endpoint
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
