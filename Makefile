@@ -11,7 +11,8 @@ export GOFLAGS
 
 # Packages that link Kubernetes take minutes to compile; everything else takes seconds.
 HEAVY   := github.com/orlop-os/orlop/orchestrator
-LIGHT   := $(shell go list ./... 2>/dev/null | grep -v -e '^$(HEAVY)' -e '/test/integration$$')
+LIGHT   := $(shell go list ./... | grep -v -e '^$(HEAVY)' -e '/test/integration$$')
+$(if $(LIGHT),,$(error the packages cannot be listed))
 # Without go vet, which `make check` runs whole: for a test it would read all of Kubernetes once more.
 TEST    := CGO_ENABLED=0 go test -vet=off
 # What tells stories, and what builds another version of the image as an upgrade: -out FOLDER -version V.
@@ -21,7 +22,7 @@ VERSION  = $(BUILD)/bin/imager -profile profiles/$(PROFILE).yaml -outputs orlop.
 N        = 200
 SOAK     = CGO_ENABLED=0 go run ./test/soak -image $(IMAGE) -versions $(BUILD)
 # Packages whose tests also run under the product kernel.
-KERNEL  := ./machined/disk ./machined/install ./machined/network ./machined/host ./machined/power ./pkg/verity ./pkg/mount ./pkg/copytree ./pkg/projectquota ./pkg/watchdog ./pkg/uevent ./pkg/timesync ./pkg/supervise ./pkg/capture ./orchestrator/podnetwork ./orchestrator/netpolicy ./orchestrator/announcer ./orchestrator/virtualaddress ./orchestrator/localvolumes
+KERNEL  := ./machined/disk ./machined/install ./machined/network ./machined/host ./machined/power ./pkg/verity ./pkg/mount ./pkg/copytree ./pkg/projectquota ./pkg/watchdog ./pkg/uevent ./pkg/cgroup ./pkg/kmsg ./pkg/timesync ./pkg/supervise ./pkg/capture ./orchestrator/podnetwork ./orchestrator/netpolicy ./orchestrator/announcer ./orchestrator/virtualaddress ./orchestrator/localvolumes
 
 # Tests of theirs that ask no kernel, and take minutes under emulation; `make unit` runs them.
 PURE    := ^Test(Simulation|RandomWorlds|LawsOnRandomDisks)$$
@@ -58,7 +59,7 @@ unit: packages tools ## pure tests and their goldens
 kernel: image ## the tests of kernel-facing code, under the product kernel in QEMU
 	CGO_ENABLED=0 go build -o $(BUILD)/bin/ ./hack/qemu/cmd/qemu
 	$(TEST) -count=1 -p 1 -skip '$(PURE)' -exec "$(CURDIR)/$(BUILD)/bin/qemu kernel-test -kernel $(CURDIR)/$(IMAGE)/kernel" $(KERNEL)
-	ORLOP_KERNEL=$(CURDIR)/$(IMAGE)/kernel $(TEST) -count=1 ./init
+	ORLOP_KERNEL=$(CURDIR)/$(IMAGE)/kernel $(TEST) -count=1 ./init ./hack/qemu/kerneltest
 
 stories: versions ## boot the image and tell the stories of test/integration
 	$(STORIES)
@@ -121,7 +122,8 @@ broken: image
 	$(subst profiles/$(PROFILE).yaml,$(BUILD)/faults/no-nic/$(PROFILE).yaml,$(VERSION)) -out $(BUILD)/faults/no-nic -version 99.1.0
 
 # The decoders of what comes over the network, or with a file from somebody: package and test.
-FUZZ = artifact:FuzzTexts dhcp:FuzzReply timesync:FuzzAnswer registry:FuzzManifest bundle:FuzzOpen pairing:FuzzServe pki:FuzzParseRequest config:FuzzParse config:FuzzMerge trust:FuzzMerge trust:FuzzLearn
+FUZZ = $(addprefix pkg/,artifact:FuzzTexts dhcp:FuzzReply timesync:FuzzAnswer registry:FuzzManifest bundle:FuzzOpen pairing:FuzzServe pki:FuzzParseRequest config:FuzzParse config:FuzzMerge \
+	trust:FuzzMerge trust:FuzzLearn) orchestrator/neighbour:FuzzFrames
 # How often each is fed. A number of times and not of seconds: at the end of a time the go tool may call its own deadline a failure. What it finds
 # interesting it would otherwise try to shorten for a minute.
 FUZZTIME = 20000x
@@ -129,7 +131,7 @@ FUZZTIME = 20000x
 fuzz: ## feed the decoders of what comes over the network with noise, FUZZTIME times each (20000x; 60s is a minute each)
 	mkdir -p $(BUILD)
 	began=$$(date +%s); for f in $(FUZZ); do \
-		$(TEST) ./pkg/$${f%%:*} -run '^$$' -fuzz "^$${f##*:}\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 1000x || exit 1; \
+		$(TEST) -tags providerless ./$${f%%:*} -run '^$$' -fuzz "^$${f##*:}\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 1000x || exit 1; \
 	done; \
 	echo "{\"decoders_fuzzed\": $(words $(FUZZ)), \"fuzz_seconds\": $$(( $$(date +%s) - began ))}" > $(BUILD)/fuzz.json
 

@@ -336,7 +336,10 @@ func stepNetwork(ctx context.Context, m *machine) error {
 		for ctx.Err() == nil {
 			err := m.network.Run(ctx)
 			m.events.add("network", "failure", fmt.Sprint("stopped, and starts again: ", err))
-			<-time.After(networkRetry)
+			select {
+			case <-time.After(networkRetry):
+			case <-ctx.Done():
+			}
 		}
 	}()
 	return nil

@@ -5,11 +5,14 @@ import (
 	"io/fs"
 	"net/netip"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
 	"go.yaml.in/yaml/v3"
+	auditv1 "k8s.io/apiserver/pkg/apis/audit"
+	"k8s.io/apiserver/pkg/audit/policy"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
 
 	"github.com/orlop-os/orlop/machined/credentials"
 	"github.com/orlop-os/orlop/orchestrator/component"
@@ -58,8 +61,8 @@ const cisHead = `# The CIS Kubernetes Benchmark, control by control
 
 The numbers are those of kube-bench's ` + "`cis-1.12`" + ` (control plane 1 and 3, etcd 2, nodes 4). kube-bench itself finds nothing here: it reads the command
 lines of processes called kube-apiserver or kubelet, and files where kubeadm puts them. So ` + "`orchestrator/cis_test.go`" + ` asks the same of what the components
-are really started with, and writes this page; a control that is no longer met fails the tests. *Met* is checked by that test. *Met otherwise* says by
-what. *Not met* can only be a control that the benchmark leaves to judgement (manual, a WARN), and says why.
+are really started with, and writes this page; a control that is no longer met fails the tests. *Met* is checked by that test, and so is *Met otherwise*, where there is
+something to ask for; it says by what. *Not met* can only be a control that the benchmark leaves to judgement (manual, a WARN), and says why.
 `
 
 // described is what a machine starts, by the components' names.
@@ -360,41 +363,48 @@ func authorizers(kind string, want bool) func(described) string {
 	}
 }
 
-// audited wants every request for what is secret, and every change, to leave a line, and none of them to have a Secret's content.
+// audited wants every request for what is secret, and every change, to leave a line, and none of them to have a Secret's content, whoever asks. It has
+// upstream's own judge say what the policy makes of such requests.
 func audited(d described) string {
 	for _, f := range d[apiServer].Files {
 		if filepath.Base(f.Path) != "audit-policy.yaml" {
 			continue
 		}
-		var policy struct {
-			Rules []struct {
-				Level     string
-				Users     []string
-				Verbs     []string
-				Resources []struct {
-					Group     string
-					Resources []string
-				}
-			}
-		}
-		if err := yaml.Unmarshal([]byte(f.Content), &policy); err != nil {
+		rules, err := policy.LoadPolicyFromBytes([]byte(f.Content))
+		if err != nil {
 			return err.Error()
 		}
-		secret := false // there is a rule that has everybody's requests for Secrets logged
-		for _, r := range policy.Rules {
-			// What has a rule of its own that is not for Secrets, and what the server itself does, is no request for one.
-			if r.Level == "None" && !secret && len(r.Resources) == 0 && len(r.Verbs) > 0 {
-				return "some requests for Secrets are not logged"
-			}
-			for _, of := range r.Resources {
-				secret = secret || r.Level == "Metadata" && slices.Contains(of.Resources, "secrets") && r.Users == nil && r.Verbs == nil
-				if strings.HasPrefix(r.Level, "Request") && of.Group != "rbac.authorization.k8s.io" {
-					return "the contents of the group " + of.Group + " are logged"
+		judge := policy.NewPolicyRuleEvaluator(rules)
+		for _, who := range []user.DefaultInfo{
+			{Name: "kubernetes-admin", Groups: []string{"system:masters", user.AllAuthenticated}},
+			{Name: "system:node:n", Groups: []string{user.NodesGroup, user.AllAuthenticated}},
+			{Name: "system:serviceaccount:kube-system:namespace-controller", Groups: []string{"system:serviceaccounts", "system:serviceaccounts:kube-system", user.AllAuthenticated}},
+			{Name: "system:serviceaccount:default:default", Groups: []string{"system:serviceaccounts", "system:serviceaccounts:default", user.AllAuthenticated}},
+			{Name: user.KubeScheduler, Groups: []string{user.AllAuthenticated}},
+			{Name: user.Anonymous, Groups: []string{user.AllUnauthenticated}},
+		} {
+			for _, what := range []struct{ group, resource, subresource string }{
+				{"", "secrets", ""}, {"", "serviceaccounts", "token"}, {"", "configmaps", ""}, {"", "pods", ""}, {"", "pods", "exec"}, {"", "nodes", "proxy"},
+				{"apps", "deployments", ""}, {"rbac.authorization.k8s.io", "clusterroles", ""}, {"admissionregistration.k8s.io", "validatingwebhookconfigurations", ""},
+				{"certificates.k8s.io", "certificatesigningrequests", "approval"}, {"example.com", "widgets", ""},
+			} {
+				secret := what.resource == "secrets" || what.subresource == "token"
+				for _, verb := range []string{"get", "list", "watch", "create", "update", "patch", "delete", "deletecollection"} {
+					read := verb == "get" || verb == "list" || verb == "watch"
+					if read && !secret {
+						continue
+					}
+					level := judge.EvaluatePolicyRule(authorizer.AttributesRecord{
+						User: &who, Verb: verb, APIGroup: what.group, APIVersion: "v1", Resource: what.resource, Subresource: what.subresource, Name: "x", ResourceRequest: true,
+					}).Level
+					switch {
+					case level == auditv1.LevelNone:
+						return fmt.Sprintf("that %s may %s %s is not logged", who.Name, verb, what.resource)
+					case level != auditv1.LevelMetadata && what.group != "rbac.authorization.k8s.io":
+						return fmt.Sprintf("what %s is to %s in %s is logged as a whole", who.Name, verb, what.resource)
+					}
 				}
 			}
-		}
-		if last := policy.Rules[len(policy.Rules)-1]; last.Level != "Metadata" || last.Verbs != nil || last.Resources != nil {
-			return "what no rule names is not logged"
 		}
 		return ""
 	}

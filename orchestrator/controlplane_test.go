@@ -102,15 +102,6 @@ func TestControlPlane(t *testing.T) {
 
 	t.Logf("api: %s", api.usage(t))
 	t.Logf("controllers: %s", controllers.usage(t))
-	if settle := os.Getenv("ORLOP_TEST_SETTLE"); settle != "" {
-		wait, err := time.ParseDuration(settle)
-		if err != nil {
-			t.Fatal(err)
-		}
-		<-time.After(wait)
-		t.Logf("after %s api: %s", wait, api.usage(t))
-		t.Logf("after %s controllers: %s", wait, controllers.usage(t))
-	}
 	// The server goes first: it has to go in time while clients hold on to it.
 	if err := api.stop(t, time.Minute); err != nil {
 		t.Errorf("api ended with: %v", err)

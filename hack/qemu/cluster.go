@@ -8,6 +8,8 @@ import (
 	"os"
 	"path/filepath"
 	"time"
+
+	"github.com/google/renameio/v2"
 )
 
 // ClusterSpec describes machines and their network that live on in a background process.
@@ -94,11 +96,7 @@ func writeSpec(dir string, spec ClusterSpec) error {
 	if err != nil {
 		return fmt.Errorf("cluster: cannot encode the specification: %w", err)
 	}
-	partial := filepath.Join(dir, specFile+".partial")
-	if err := os.WriteFile(partial, append(data, '\n'), 0o600); err != nil {
-		return fmt.Errorf("cluster: cannot write the specification: %w", err)
-	}
-	if err := os.Rename(partial, filepath.Join(dir, specFile)); err != nil {
+	if err := renameio.WriteFile(filepath.Join(dir, specFile), append(data, '\n'), 0o600); err != nil {
 		return fmt.Errorf("cluster: cannot write the specification: %w", err)
 	}
 	return nil

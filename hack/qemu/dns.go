@@ -12,9 +12,7 @@ type dnsServer struct {
 	udp, tcp *dns.Server
 }
 
-// AddName adds an address to a name of the network's DNS. A name without a dot gets the network's domain as well.
-func (n *Network) AddName(name string, addr netip.Addr) { n.addName(name, addr) }
-
+// addName adds an address to a name of the network's DNS. A name without a dot gets the network's domain as well.
 func (n *Network) addName(name string, addr netip.Addr) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -116,7 +116,7 @@ func TestPowerButton(t *testing.T) {
 	if err != nil || match[1] != "one" || match[2] != strconv.Itoa(m.PID()) {
 		t.Fatalf("%q, %v", match, err)
 	}
-	if err := m.Screendump(ctx, "x"); err == nil || !strings.Contains(err.Error(), "no display") {
+	if err := m.Monitor(ctx, "screendump", map[string]any{"filename": "x", "format": "png"}); err == nil || !strings.Contains(err.Error(), "no display") {
 		t.Errorf("an error of the monitor: %v", err)
 	}
 	if err := m.Reset(ctx); err != nil {

@@ -217,11 +217,6 @@ func (m *Machine) Pause(ctx context.Context) error { return m.monitor(ctx, "paus
 // Resume ends a Pause.
 func (m *Machine) Resume(ctx context.Context) error { return m.monitor(ctx, "resume", "cont", nil) }
 
-// SetLink plugs the machine's cable in or out: the guest sees the carrier come and go.
-func (m *Machine) SetLink(ctx context.Context, up bool) error {
-	return m.monitor(ctx, "set the link", "set_link", map[string]any{"name": "nic0", "up": up})
-}
-
 // Written is how many bytes the machine has written to its disks since power-on.
 func (m *Machine) Written(ctx context.Context) (int64, error) {
 	answer, err := m.current().qmp.ask(ctx, "query-blockstats", nil)
@@ -241,11 +236,6 @@ func (m *Machine) Written(ctx context.Context) (int64, error) {
 		sum += d.Stats.Written
 	}
 	return sum, nil
-}
-
-// Screendump writes what the VGA adapter shows to path, as PNG. It needs MachineSpec.Graphics.
-func (m *Machine) Screendump(ctx context.Context, path string) error {
-	return m.monitor(ctx, "dump the screen", "screendump", map[string]any{"filename": path, "format": "png"})
 }
 
 // Monitor runs a command of QEMU's machine protocol.

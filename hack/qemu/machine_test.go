@@ -33,10 +33,7 @@ func TestFirmwareBoot(t *testing.T) {
 	if _, err := m.WaitConsole(ctx, regexp.MustCompile(`BdsDxe: .*`)); err != nil {
 		t.Fatal(err)
 	}
-	if err := m.Screendump(ctx, t.TempDir()+"/screen.png"); err != nil {
-		t.Error(err)
-	}
-	if err := m.SetLink(ctx, false); err != nil {
+	if err := m.Monitor(ctx, "screendump", map[string]any{"filename": t.TempDir() + "/screen.png", "format": "png"}); err != nil {
 		t.Error(err)
 	}
 	if err := m.Pause(ctx); err != nil {

@@ -241,13 +241,13 @@ func TestDHCP(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	client, err := nclient4.NewWithConn(socket, mac[:], nclient4.WithTimeout(300*time.Millisecond), nclient4.WithRetry(2))
+	client, err := nclient4.NewWithConn(socket, mac[:], nclient4.WithTimeout(2*time.Second), nclient4.WithRetry(4))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer client.Close()
 
-	lease, err := client.Request(within(t, 5*time.Second))
+	lease, err := client.Request(within(t, 20*time.Second))
 	if err != nil {
 		t.Fatal(err)
 	}

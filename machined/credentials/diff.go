@@ -102,16 +102,3 @@ func sameNames(c *x509.Certificate, spec pki.Spec) bool {
 	}
 	return slices.Equal(c.DNSNames, spec.DNS) && slices.Equal(ips, spec.IPs)
 }
-
-// NextRenewal is the earliest time at which a leaf on the machine is due.
-func NextRenewal(have Have, want Want) time.Time {
-	var next time.Time
-	for _, l := range want.Leaves {
-		if c, err := pki.ParseCert(have.Files[l.Cert].Content); err == nil {
-			if at := pki.RenewAt(c); next.IsZero() || at.Before(next) {
-				next = at
-			}
-		}
-	}
-	return next
-}

@@ -1,7 +1,6 @@
 package host
 
 import (
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -208,15 +207,4 @@ func diffGroups(have Have, want Want) []Op {
 		ops = append(ops, Op{Verb: EnterGroup, Name: want.Home})
 	}
 	return ops
-}
-
-// Missing reports the required modules that the image does not have: what Diff's first operation will fail with.
-func Missing(have Have, want Want) error {
-	var problems []error
-	for _, m := range want.Modules {
-		if state := have.Modules[m.Name]; !m.Optional && !state.Loaded && !state.Known {
-			problems = append(problems, fmt.Errorf("kernel module %s: is not in the image; add it to the profile", m.Name))
-		}
-	}
-	return errors.Join(problems...)
 }

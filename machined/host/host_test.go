@@ -248,14 +248,6 @@ func TestReservationIsBounded(t *testing.T) {
 	}
 }
 
-func TestMissing(t *testing.T) {
-	c := cases()["large, modules amiss"]
-	err := Missing(c.have, c.want)
-	if err == nil || !strings.Contains(err.Error(), "kernel module zfs: is not in the image") || strings.Contains(err.Error(), "evdev") {
-		t.Errorf("error %v", err)
-	}
-}
-
 func TestMachineID(t *testing.T) {
 	a, b := MachineID([]byte("a")), MachineID([]byte("b"))
 	if len(a) != 32 || a == b || a != MachineID([]byte("a")) {

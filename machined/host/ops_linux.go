@@ -10,6 +10,8 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/google/renameio/v2"
+
 	"github.com/orlop-os/orlop/pkg/kmod"
 	"github.com/orlop-os/orlop/pkg/reconcile"
 	"golang.org/x/sys/unix"
@@ -127,9 +129,5 @@ func (k *Kernel) writeID(id string) error {
 	if err := os.MkdirAll(filepath.Dir(k.machineID), 0o755); err != nil {
 		return err
 	}
-	temporary := k.machineID + ".new"
-	if err := os.WriteFile(temporary, []byte(id+"\n"), 0o444); err != nil {
-		return err
-	}
-	return os.Rename(temporary, k.machineID)
+	return renameio.WriteFile(k.machineID, []byte(id+"\n"), 0o444)
 }

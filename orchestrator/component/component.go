@@ -9,6 +9,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"github.com/google/renameio/v2"
 )
 
 // The three processes, by failure domain and privilege.
@@ -77,7 +79,7 @@ func (c Component) String() string {
 	return b.String()
 }
 
-// WriteFiles writes the component's files, each under a temporary name first, so that a reader never sees half of one.
+// WriteFiles writes the component's files, each in one step, so that a reader never sees half of one.
 func (c Component) WriteFiles() error {
 	for _, f := range c.Files {
 		if err := WriteFile(f); err != nil {
@@ -92,12 +94,8 @@ func WriteFile(f File) error {
 	if err := os.MkdirAll(filepath.Dir(f.Path), 0o755); err != nil {
 		return fmt.Errorf("%s: cannot make folder: %w", f.Path, err)
 	}
-	temporary := f.Path + ".new"
-	if err := os.WriteFile(temporary, []byte(f.Content), f.Mode); err != nil {
+	if err := renameio.WriteFile(f.Path, []byte(f.Content), f.Mode); err != nil {
 		return fmt.Errorf("%s: cannot write: %w", f.Path, err)
-	}
-	if err := os.Rename(temporary, f.Path); err != nil {
-		return fmt.Errorf("%s: cannot put in place: %w", f.Path, err)
 	}
 	return nil
 }

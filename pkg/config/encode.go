@@ -23,16 +23,10 @@ func MarshalRedacted(c *Config) []byte { return encode(c, printer{}) }
 // MarshalOrigins is MarshalRedacted with a comment beside each value that nobody has written, but is the default.
 func MarshalOrigins(c *Config) []byte { return encode(c, printer{origin: c.Origin}) }
 
-// MarshalCommented is Marshal with the comments of Reference, as a start for people who will edit the file.
-func MarshalCommented(c *Config) []byte {
-	return encode(c, printer{reveal: true, comments: referenceComments()})
-}
-
 // printer makes YAML nodes of values.
 type printer struct {
-	reveal   bool              // print secrets
-	comments map[string]string // comment above each field, by path without list indices; each is printed once
-	origin   func(path string) Origin
+	reveal bool // print secrets
+	origin func(path string) Origin
 }
 
 func encode(c *Config, pr printer) []byte {
@@ -42,8 +36,6 @@ func encode(c *Config, pr printer) []byte {
 	for _, d := range c.documents() {
 		doc := pr.structure(d.value, d.path)
 		doc.Content = append([]*yaml.Node{scalar("apiVersion"), scalar(APIVersion), scalar("kind"), scalar(d.kind)}, doc.Content...)
-		doc.Content[0].HeadComment = pr.comments[d.kind]
-		delete(pr.comments, d.kind)
 		if err := enc.Encode(doc); err != nil {
 			panic(fmt.Sprintf("config: cannot print a %s document: %v", d.kind, err)) // the nodes are ours, the buffer takes everything
 		}
@@ -65,29 +57,12 @@ func (pr printer) structure(v reflect.Value, path string) *yaml.Node {
 		}
 		at := path + "." + name
 		child := pr.value(v.Field(i), at)
-		bare := withoutIndices(at)
 		if child.Kind == yaml.MappingNode && len(child.Content) == 0 && f.Tag.Get("jsonschema") != "required" {
 			continue
 		}
-		key := scalar(name)
-		key.HeadComment = pr.comments[bare]
-		delete(pr.comments, bare) // once is enough: the next item of a list has the same fields
-		m.Content = append(m.Content, key, child)
+		m.Content = append(m.Content, scalar(name), child)
 	}
 	return m
-}
-
-// withoutIndices is a path without the places of items in lists.
-func withoutIndices(path string) string {
-	var out strings.Builder
-	for {
-		before, rest, found := strings.Cut(path, "[")
-		out.WriteString(before)
-		if !found {
-			return out.String()
-		}
-		_, path, _ = strings.Cut(rest, "]")
-	}
 }
 
 // value prints what stands at a path, which is one as in Problem.Field.

@@ -1,4 +1,4 @@
-// Package kmsg reads the kernel's log and writes machined's lines to it.
+// Package kmsg reads the kernel's log.
 //
 // See Documentation/ABI/testing/dev-kmsg. The kernel keeps the log, numbers it and drops the oldest; this package keeps
 // nothing.
@@ -19,9 +19,6 @@ type Record struct {
 	At       time.Duration // since the kernel began, by a clock that stands still in suspend
 	Text     string        // may have several lines
 }
-
-// FromKernel says whether the kernel itself wrote the record.
-func (r Record) FromKernel() bool { return r.Facility == 0 }
 
 var errForm = errors.New("not a record of the kernel's log")
 

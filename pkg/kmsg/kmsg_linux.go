@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"strings"
-	"sync"
 	"syscall"
 	"time"
 
@@ -107,42 +105,3 @@ func open() (*os.File, error) {
 	}
 	return f, nil
 }
-
-// Writer writes lines to the kernel's log, where they stand in time among the kernel's own and survive machined.
-type Writer struct {
-	mu   sync.Mutex
-	file *os.File
-}
-
-// OpenWriter opens the kernel's log for writing. The caller closes the Writer.
-func OpenWriter() (*Writer, error) {
-	f, err := os.OpenFile(Device, os.O_WRONLY, 0)
-	if err != nil {
-		return nil, fmt.Errorf("kernel log: cannot open: %w", err)
-	}
-	return &Writer{file: f}, nil
-}
-
-// facilityDaemon is LOG_DAEMON (syslog(3)).
-const facilityDaemon = 3
-
-// Write writes "orlop: text" with a priority from 0 (emergency) to 7 (debug). Line breaks become spaces, and text beyond
-// 900 bytes is cut, as the kernel would (LOG_LINE_MAX).
-//
-// The kernel allows a program ten lines in five seconds, unless printk.devkmsg=on stands on its command line
-// (Documentation/admin-guide/kernel-parameters), and drops the others without a word.
-func (w *Writer) Write(priority int, text string) error {
-	text = strings.Join(strings.Fields(text), " ")
-	if len(text) > 900 {
-		text = strings.ToValidUTF8(text[:900], "") + "…"
-	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if _, err := fmt.Fprintf(w.file, "<%d>orlop: %s\n", facilityDaemon<<3|priority&7, text); err != nil {
-		return fmt.Errorf("kernel log: cannot write: %w", err)
-	}
-	return nil
-}
-
-// Close ends writing.
-func (w *Writer) Close() error { return w.file.Close() }

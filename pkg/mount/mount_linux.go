@@ -4,8 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
-	"slices"
 	"strings"
 
 	"github.com/moby/sys/mountinfo"
@@ -86,20 +84,6 @@ func At(target string) (Mount, bool, error) {
 		return Mount{}, false, nil
 	}
 	return fromInfo(infos[len(infos)-1]), true, nil
-}
-
-// Below lists the mount points at or below root, deepest first: the order in which they can be unmounted.
-func Below(root string) ([]string, error) {
-	infos, err := mountinfo.GetMounts(mountinfo.PrefixFilter(root))
-	if err != nil {
-		return nil, fmt.Errorf("mounts: cannot list: %w", err)
-	}
-	targets := make([]string, 0, len(infos))
-	for _, info := range infos {
-		targets = append(targets, filepath.Clean(info.Mountpoint))
-	}
-	slices.Reverse(targets) // later mounts lie on top of earlier ones
-	return targets, nil
 }
 
 func fromInfo(info *mountinfo.Info) Mount {

@@ -11,7 +11,6 @@ const (
 	CNIPlugins   = "/usr/libexec/cni"
 	Mke2fs       = "/usr/sbin/mke2fs"
 	E2fsck       = "/usr/sbin/e2fsck"
-	Resize2fs    = "/usr/sbin/resize2fs"
 	MkfsFat      = "/usr/sbin/mkfs.fat"
 	Nft          = "/usr/sbin/nft"
 	// Modules holds one folder per kernel release, as depmod lays it out.

@@ -1,8 +1,8 @@
-// Package reconcile is the loop that brings the kernel to what is wanted, written once.
+// Package reconcile brings the kernel to what is wanted, in one place for all domains.
 //
 // A domain (disk, network, host, …) offers three functions: Plan, which turns a configuration into a want;
 // Read, which looks at the kernel; and Diff, which is pure and returns the operations that turn the one into
-// the other. This package repeats read → diff → do until nothing is left to do, and again whenever it is woken.
+// the other. Converge repeats read → diff → do until nothing is left to do. When that is due is for its caller to know.
 package reconcile
 
 import "context"

@@ -3,6 +3,7 @@ package supervise
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"strings"
 	"sync"
@@ -156,6 +157,10 @@ func TestAttributes(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	program := publicCopy(t)
+	priority, err := unix.Getpriority(unix.PRIO_PROCESS, 0) // 20 less the niceness (getpriority(2))
+	if err != nil {
+		t.Fatal(err)
+	}
 	for _, c := range []struct {
 		name string
 		set  func(*Spec)
@@ -171,7 +176,7 @@ func TestAttributes(t *testing.T) {
 			s.Nice, s.OOMScoreAdj, s.SetOOM = 7, 500, true
 			s.Rlimits = []Rlimit{{unix.RLIMIT_CORE, 4096, unix.RLIM_INFINITY}}
 		}, []string{"nice 7", "core 4096", "Uid:\t0"}},
-		{"nothing sticks to machined", func(*Spec) {}, []string{"NoNewPrivs:\t0", "nice 0", "Uid:\t0"}},
+		{"nothing sticks to machined", func(*Spec) {}, []string{"NoNewPrivs:\t0", fmt.Sprintf("nice %d", 20-priority), "Uid:\t0"}},
 	} {
 		text, exit := run(t, ctx, "show", func(s *Spec) {
 			s.Args = []string{program, "-test.run=^$"}

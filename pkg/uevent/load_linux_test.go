@@ -38,7 +38,11 @@ func TestListen(t *testing.T) {
 	ended := make(chan error, 1)
 	ready := make(chan struct{})
 	go func() { ended <- l.Run(ctx, func() { close(ready) }) }()
-	<-ready
+	select {
+	case <-ready:
+	case err := <-ended:
+		t.Fatalf("Run ended with %v", err)
+	}
 	if err := os.WriteFile(device, []byte("change"), 0); err != nil {
 		t.Fatal(err)
 	}

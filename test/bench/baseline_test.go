@@ -81,9 +81,14 @@ func TestBootBaselineBrokenOff(t *testing.T) {
 	if _, err := bootBaseline(ctx, o, log); !errors.Is(err, context.Canceled) {
 		t.Errorf("broken off: %v", err)
 	}
-	pid := <-pids
 	deadline, stop := context.WithTimeout(t.Context(), 10*time.Second)
 	defer stop()
+	var pid int
+	select {
+	case pid = <-pids:
+	case <-deadline.Done():
+		t.Fatal("the build was not begun")
+	}
 	for syscall.Kill(pid, 0) == nil {
 		if text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat"); err != nil || strings.Contains(string(text), ") Z ") {
 			return // dead; whoever adopted it has not collected it yet

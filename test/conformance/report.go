@@ -8,6 +8,8 @@ import (
 	"os"
 	"slices"
 	"strings"
+
+	"github.com/google/renameio/v2"
 )
 
 // report is the form of build/conformance.json; docs/conformance.md says what its fields mean.
@@ -83,14 +85,6 @@ func (r report) write(file string, names []string) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(replace(file, append(text, '\n')), replace(strings.TrimSuffix(file, ".json")+".xml", xml))
-}
-
-// replace writes a file in one step: what was measured for hours is not lost to an interruption.
-func replace(file string, content []byte) error {
-	partial := file + ".partial"
-	if err := os.WriteFile(partial, content, 0o644); err != nil {
-		return fmt.Errorf("report: cannot write: %w", err)
-	}
-	return os.Rename(partial, file)
+	// In one step each: what was measured for hours is not lost to an interruption.
+	return errors.Join(renameio.WriteFile(file, append(text, '\n'), 0o644), renameio.WriteFile(strings.TrimSuffix(file, ".json")+".xml", xml, 0o644))
 }

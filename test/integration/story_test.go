@@ -215,7 +215,8 @@ func (s *story) close() (oops string) {
 			s.note("the kernel of %s ended with a panic, and came back:\n%s", name, last)
 		}
 		// After an oops; a dead init or a damaged root says another thing.
-		if last := around(m.Console().String(), "Kernel panic - not syncing: Fatal exception"); last != "" {
+		all := m.Console().String()
+		if last := around(all, "Kernel panic - not syncing: Fatal exception"); last != "" && strings.Contains(all, "Oops: int3") {
 			oops = fmt.Sprintf("%s:\n%s", name, last)
 		}
 		if err := m.Close(); err != nil {

@@ -74,6 +74,7 @@ import (
 //	damage NAME WHAT                     while it is off: flip PARTITION, one byte of it; fill MIB, its ESP but for these; variables,
 //	                                     the firmware's are lost
 //	forge-ticket DOCUMENTS NAME          the ticket in them becomes one that somebody without the cluster's CA has signed
+//	leaks SECRETS FILE…                  one of the files holds a private key or another secret of SECRETS; with a ! none does
 //	set DOCUMENTS KIND.FIELD YAML        a field of what the document of this kind says
 //	cut-install NAME DOCUMENTS OPERATION
 //	                                     install, and cut the power while the machine does this operation of it
@@ -623,6 +624,9 @@ func (s *story) captureVerb(ts *testscript.TestScript, neg bool, args []string) 
 	outside, frames, err := s.outside()
 	ts.Check(err)
 	s.note("%d frames captured, %d flows to the outside", frames, len(outside))
+	if frames == 0 {
+		ts.Fatalf("no packet was captured at all")
+	}
 	if len(outside) > 0 {
 		ts.Fatalf("packets for addresses outside the closed network:\n%s", strings.Join(outside, "\n"))
 	}

@@ -83,12 +83,20 @@ func service(ctx context.Context, c *client.Client, name string) (*api.ServiceSt
 // an emulated processor needs to start it.
 func (s *story) killVerb(ts *testscript.TestScript, neg bool, args []string) {
 	need(ts, neg, args, 1, -1, "kill-services NAME [SERVICE…]")
+	if args[0] != s.current {
+		ts.Fatalf("kill-services: orlopctl is for machine %s, not for %s", s.current, args[0])
+	}
 	c := s.client(ts)
 	defer c.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), 15*time.Minute)
 	defer cancel()
 	all, err := c.Service.List(ctx, &api.ListServicesRequest{})
 	ts.Check(err)
+	for _, name := range args[1:] {
+		if !slices.ContainsFunc(all.Services, func(s *api.ServiceStatus) bool { return s.Name == name }) {
+			ts.Fatalf("kill-services: machine %s has no service %s", args[0], name)
+		}
+	}
 	for _, before := range all.Services {
 		if len(args) > 1 && !slices.Contains(args[1:], before.Name) {
 			continue

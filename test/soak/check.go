@@ -38,6 +38,10 @@ func (s *soak) check(ctx context.Context, m *machine, p promise, objects []strin
 	}
 	if !m.Running() {
 		exit, err := m.Wait(ctx)
+		if err == nil && exit.Request == "" && exit.Err() == nil { // the system wanted it, and nobody had asked
+			r.Outcome, r.Wrong, r.Console = bricked, []string{exit.String()}, m.ConsoleTail(60)
+			return nil
+		}
 		return errors.Join(fmt.Errorf("%w: %s", errEarly, exit), err)
 	}
 	if len(wrong) == 0 {

@@ -26,7 +26,6 @@ type Store struct {
 
 	mu      sync.Mutex
 	objects map[string][]byte // by their keys
-	puts    int
 	failing int
 }
 
@@ -45,13 +44,6 @@ func (s *Store) Object(key string) ([]byte, bool) {
 	return text, ok
 }
 
-// Puts is how many requests have come, whatever became of them.
-func (s *Store) Puts() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.puts
-}
-
 // Fail has so many of the next requests refused.
 func (s *Store) Fail(requests int) {
 	s.mu.Lock()
@@ -62,7 +54,6 @@ func (s *Store) Fail(requests int) {
 // ServeHTTP takes an object, or says as a store does why not.
 func (s *Store) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
-	s.puts++
 	fails := s.failing > 0
 	if fails {
 		s.failing--

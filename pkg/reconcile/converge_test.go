@@ -3,12 +3,10 @@ package reconcile
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
-	"time"
 )
 
 // world is a set of names that should be there; making one is an operation.
@@ -98,58 +96,5 @@ func TestConvergeReportsThatItCannotRead(t *testing.T) {
 	err := Converge(t.Context(), Config{Name: "test", Diff: broken, Report: func(r Report) { got = r.String() }})
 	if err == nil || got != "test: no kernel" {
 		t.Fatalf("error %v, report %q", err, got)
-	}
-}
-
-func TestLoop(t *testing.T) {
-	w := &world{}
-	l := NewLoop(Config{Name: "test", Diff: w.diff, First: time.Hour})
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-	defer cancel()
-	ended := make(chan struct{})
-	go func() { defer close(ended); l.Run(ctx) }()
-	for i := range 20 {
-		w.wish(fmt.Sprint("name ", i))
-		if err := l.Sync(ctx); err != nil {
-			t.Fatal(err)
-		}
-		if ops, _ := w.diff(ctx); len(ops) != 0 {
-			t.Fatalf("Sync returned before this was done: %v", Print(ops))
-		}
-	}
-	w.mu.Lock()
-	w.want, w.fail = []string{"x"}, map[string]int{"x": 1}
-	w.mu.Unlock()
-	if err := l.Sync(ctx); err == nil {
-		t.Fatal("Sync does not tell of the failure")
-	}
-	if s, _ := l.Status().Get(); s.Settled || s.Retry != "1h0m0s" || !strings.Contains(s.Problem, "no room") {
-		t.Errorf("%+v", s)
-	}
-	if err := l.Sync(ctx); err != nil { // being woken ends the wait of an hour
-		t.Fatal(err)
-	}
-	cancel()
-	<-ended
-}
-
-func TestLoopTriesAgainByItself(t *testing.T) {
-	w := &world{want: []string{"x"}, fail: map[string]int{"x": 3}}
-	l := NewLoop(Config{Name: "test", Diff: w.diff, First: time.Millisecond, Max: 2 * time.Millisecond})
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-	defer cancel()
-	go l.Run(ctx)
-	watch := l.Status().Watch()
-	for {
-		s, _, err := watch.Next(ctx)
-		if err != nil {
-			t.Fatal("never settled")
-		}
-		if s.Settled {
-			if s.Rounds != 4 {
-				t.Errorf("settled in round %d; want 4", s.Rounds)
-			}
-			return
-		}
 	}
 }
