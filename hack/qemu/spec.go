@@ -51,7 +51,7 @@ type MachineSpec struct {
 	Watchdog bool `json:"watchdog,omitempty"`
 	// NoReboot ends QEMU where the machine would reset.
 	NoReboot bool `json:"noReboot,omitempty"`
-	// Graphics adds a VGA adapter (for Screendump).
+	// Graphics adds a VGA adapter (for QEMU's screendump).
 	Graphics bool `json:"graphics,omitempty"`
 	// RTC is the time that the hardware clock shows at power-on; zero: the host's.
 	RTC time.Time `json:"rtc,omitzero"`

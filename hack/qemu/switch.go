@@ -43,7 +43,7 @@ func (m macAddr) String() string { return net.HardwareAddr(m[:]).String() }
 
 // Faults is what goes wrong on one port of the switch, in both directions.
 type Faults struct {
-	// Down drops every frame. The guest still sees a carrier; Machine.SetLink takes that away too.
+	// Down drops every frame. The guest still sees a carrier; QEMU's set_link (Machine.Monitor) takes that away too.
 	Down bool
 	// Latency is added to each frame to and from the port, in time outside.
 	Latency time.Duration
