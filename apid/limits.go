@@ -17,11 +17,11 @@ const (
 	maxRequest       = 1<<20 + 64<<10   // bytes of one message of a client: a piece of an archive, or the documents, has 1 MiB at most
 	maxAnswer        = 4 << 20          // bytes of one message to a client
 	maxStreams       = 100              // calls at once on one connection
-	maxCalls         = 32               // calls at once by one certificate, with its renewals …
+	maxCalls         = 32               // calls at once by one holder of certificates (pki.HolderOf) …
 	maxCallsOperator = 128              // … and by an operator's, who may call many machines through this one
 	maxHeader        = 16 << 10         // bytes of a call's headers
 	maxPerAddress    = 32               // connections at once from one address …
-	maxOfOne         = 32               // … and by one certificate, with its renewals
+	maxOfOne         = 32               // … and by one holder
 	streamWindow     = 256 << 10        // bytes that a peer may send of a call before they are taken, beside one message; gRPC would let it grow to 16 MiB
 	connWindow       = 1 << 20          // bytes on their way over a connection, of all calls; they are taken off it at once
 	maxConnections   = 256              // connections at once in all, of those who have shown a certificate and are no machines of the cluster
@@ -59,7 +59,7 @@ type limitListener struct {
 	mu        sync.Mutex
 	addresses map[netip.Addr]*address
 	sum       [2]int         // connections with a certificate, by kind …
-	holders   map[string]int // … and by the certificate's origin
+	holders   map[string]int // … and by the certificate's holder
 	waiting   []*limitedConn // those without, the oldest first
 	swept     time.Time      // when addresses were last looked through for those that can be forgotten
 }
@@ -122,7 +122,7 @@ func (l *limitListener) take(c *limitedConn, now time.Time) (taken bool, oldest 
 	return true, oldest
 }
 
-// prove counts a connection among those that have shown a certificate. It fails if there are too many, in all or of this certificate.
+// prove counts a connection among those that have shown a certificate. It fails if there are too many, in all or of this holder.
 func (l *limitListener) prove(c *limitedConn, kind int, origin string, forget func()) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -134,7 +134,7 @@ func (l *limitListener) prove(c *limitedConn, kind int, origin string, forget fu
 		return fmt.Errorf("%d connections are open; no more are taken", l.sum[kind])
 	}
 	if l.holders[origin] >= maxOfOne {
-		return fmt.Errorf("%d connections of this certificate are open; no more are taken", maxOfOne)
+		return fmt.Errorf("%d connections of this certificate, and of others of its holder, are open; no more are taken", maxOfOne)
 	}
 	l.waiting = slices.Delete(l.waiting, at, at+1)
 	l.sum[kind]++
@@ -253,7 +253,7 @@ func (c *callers) enter(who string, most int) (leave func(), err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.now[who] >= most {
-		return nil, fmt.Errorf("%d calls of your certificate go on; end one of them first", most)
+		return nil, fmt.Errorf("%d calls of yours go on; end one of them first", most)
 	}
 	c.now[who]++
 	return func() {

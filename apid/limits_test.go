@@ -138,7 +138,7 @@ func TestCallsOfOne(t *testing.T) {
 		}
 		leave = append(leave, done)
 	}
-	if _, err := c.enter("a", 3); err == nil || !strings.Contains(err.Error(), "3 calls of your certificate go on") {
+	if _, err := c.enter("a", 3); err == nil || !strings.Contains(err.Error(), "3 calls of yours go on") {
 		t.Errorf("a fourth: %v", err)
 	}
 	other, err := c.enter("b", 3)

@@ -80,8 +80,8 @@ func TestRecordIsBounded(t *testing.T) {
 	m := &machine{audit: l, desk: newDesk(), refusals: newRefusals()}
 	g := guard{m: m, audited: apid.Mutates()}
 	for role, most := range map[string]int{"operator": 200, "reader": 62} {
-		ctx := metadata.NewIncomingContext(t.Context(), metadata.Pairs(apid.MetadataSerial, role, apid.MetadataRole, role))
-		for range 200 {
+		for i := range 200 { // by another certificate each time
+			ctx := metadata.NewIncomingContext(t.Context(), metadata.Pairs(apid.MetadataSerial, fmt.Sprint(i), apid.MetadataSubject, "CN="+role, apid.MetadataRole, role))
 			_ = g.pass(ctx, api.Machine_ListFiles_FullMethodName, func() (string, error) {
 				return "", status.Error(codes.InvalidArgument, strings.Repeat("<\x1b", 1<<10))
 			})

@@ -199,9 +199,14 @@ func (m *machine) happened(ctx context.Context, e slot.Event) error {
 			// A version that has not proved itself is left even if its entry cannot be renamed: the loader goes on counting.
 			switch e.(type) {
 			case slot.GateFailed:
-			case slot.BackAsked: // nothing has happened, and nobody waits for a version that would have to prove itself
-				m.upgrade.Update(func(s upgradeState) upgradeState { s.Record = before.Record; return s })
-				return errors.Join(err, records.Save(before.Record))
+			case slot.BackAsked:
+				// Unless the entry says otherwise nothing has happened, and nobody waits for a version that would have to prove itself.
+				mark, is := a.(slot.Rename)
+				if entries, unread := m.esp.Entries(); is && unread == nil && !slices.Contains(entries, mark.To) {
+					m.upgrade.Update(func(s upgradeState) upgradeState { s.Record = before.Record; return s })
+					err = errors.Join(err, records.Save(before.Record))
+				}
+				return err
 			default:
 				return err
 			}
@@ -313,11 +318,15 @@ func (m *machine) watchGate(ctx context.Context) {
 			e = slot.GateFailed{Reason: fmt.Sprintf("version %s did not prove itself within %v: %s", m.release.Version, patience, waits), Log: m.lastLines()}
 		}
 		err := m.happened(ctx, e)
+		_, held := e.(slot.GateHeld)
+		if held && errors.Is(err, esp.ErrNoEntry) { // the loader would start the other one the next time: better now, and with its configuration
+			held, err = false, m.happened(ctx, slot.GateFailed{Reason: err.Error(), Log: m.lastLines()})
+		}
 		if err == nil {
 			return
 		}
 		m.say(err.Error()) // the loader goes on counting
-		if _, held := e.(slot.GateHeld); !held {
+		if !held {
 			return
 		}
 		select { // it is good, and its entry does not say so yet

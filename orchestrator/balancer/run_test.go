@@ -240,10 +240,10 @@ func run(t testing.TB, c cluster, prepare func(*balancer), servers ...string) *r
 	return r
 }
 
-// wait waits until it has announced something.
 // unhurried is what is given to what happens at once, on a computer that is busy.
 const unhurried = 5 * time.Second
 
+// wait waits until it has announced something.
 func (r *running) wait(t testing.TB, want string, within time.Duration) {
 	t.Helper()
 	late := time.After(within)

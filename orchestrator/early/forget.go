@@ -48,8 +48,8 @@ func forgetNodes(ctx context.Context, client kubernetes.Interface, order nodespe
 		for _, name := range look {
 			node, err := client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
 			if made := node.GetCreationTimestamp(); err == nil && made.After(order.MadeBefore) {
-				if now := time.Now(); made.Sub(now) > skew {
-					failed = append(failed, fmt.Errorf("Node %s: was made at %s, and by the clock of this machine it is %s: nobody can tell whose it is; set the clock right (`orlopctl get time`), or delete it (`kubectl delete node %s`)", name, made.UTC().Format(time.RFC3339), now.UTC().Format(time.RFC3339), name))
+				if time.Until(made.Time) > skew {
+					failed = append(failed, fmt.Errorf("Node %s: was made at %s, which is in the future by the clock of this machine: nobody can tell whose it is; set the clock right (`orlopctl get time`), or delete it (`kubectl delete node %s`)", name, made.UTC().Format(time.RFC3339), name))
 				}
 				continue // it is another machine's, and so are its pods
 			}

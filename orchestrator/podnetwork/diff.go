@@ -59,7 +59,7 @@ type Peer struct {
 	Key    wgtypes.Key // public
 	At     netip.AddrPort
 	Ranges []netip.Prefix // packets from these are taken from it, and to these are sent to it
-	// Ahead: the kernel's last handshake with it lies in the future, because this machine's clock went back since. Such a one is made anew.
+	// Ahead: the last handshake with it has been lying in the future for long, because clocks went back since (handshakes.stays). Such a one is made anew.
 	Ahead bool
 }
 

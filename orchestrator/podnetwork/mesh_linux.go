@@ -36,8 +36,38 @@ const rounds = 3
 
 // kernel is the kernel's part of the mesh. The zero kernel has no WireGuard key.
 type kernel struct {
-	key  wgtypes.Key // private
-	told func(string)
+	key   wgtypes.Key // private
+	told  func(string)
+	ahead handshakes // nil: no peer is made anew because a clock went back
+}
+
+// handshakes are those of peers that lie in the future, and since when they were seen there.
+type handshakes map[wgtypes.Key]struct {
+	at    time.Time
+	since time.Time
+}
+
+const (
+	// wentBack is how far in the future a handshake has to be for the clock to have gone back since.
+	wentBack = 10 * time.Second
+	// shut is how long nothing newer has to come: where the clock of this machine alone went back, the other end begins another handshake by then, and a
+	// tunnel that works is not touched. A session is given up after three minutes (WireGuard, 6.1, Reject-After-Time).
+	shut = 4 * time.Minute
+)
+
+// stays tells whether the last handshake with a peer lies in the future and nothing newer has come for long: the clocks of both ends went back, and
+// neither takes a handshake of the other. The kernel forgets how late it was only with the peer.
+func (h handshakes) stays(peer wgtypes.Key, at, now time.Time) bool {
+	if h == nil || at.Sub(now) <= wentBack {
+		delete(h, peer)
+		return false
+	}
+	seen := h[peer]
+	if !seen.at.Equal(at) {
+		seen.at, seen.since = at, now
+		h[peer] = seen
+	}
+	return now.Sub(seen.since) > shut
 }
 
 // apply brings the kernel from what it has to what is wanted, and goes on after a failure.
@@ -83,7 +113,7 @@ func (k kernel) read() ([]Piece, error) {
 		return nil, fmt.Errorf("link %s: cannot look for: %w", Tunnel, err)
 	default:
 		index = end.Attrs().Index
-		if pieces, err = readTunnel(end); err != nil {
+		if pieces, err = k.readTunnel(end); err != nil {
 			return nil, fmt.Errorf("link %s: cannot read: %w", Tunnel, err)
 		}
 	}
@@ -103,14 +133,14 @@ func (k kernel) read() ([]Piece, error) {
 	return pieces, nil
 }
 
-func readTunnel(end netlink.Link) ([]Piece, error) {
+func (k kernel) readTunnel(end netlink.Link) ([]Piece, error) {
 	attrs := end.Attrs()
 	l := Link{Kind: end.Type(), MTU: attrs.MTU, Up: attrs.Flags&net.FlagUp != 0}
 	var inside []Piece
 	var err error
 	switch v := end.(type) {
 	case *netlink.Wireguard:
-		inside, err = readWireGuard(&l)
+		inside, err = k.readWireGuard(&l)
 	case *netlink.Vxlan:
 		l.Port, l.From, l.MAC = v.Port, addr(v.SrcAddr), attrs.HardwareAddr.String()
 		inside, err = readVXLAN(attrs.Index)
@@ -131,7 +161,7 @@ func readTunnel(end netlink.Link) ([]Piece, error) {
 	return append(pieces, inside...), nil
 }
 
-func readWireGuard(l *Link) ([]Piece, error) {
+func (k kernel) readWireGuard(l *Link) ([]Piece, error) {
 	control, err := wgctrl.New()
 	if err != nil {
 		return nil, err
@@ -144,7 +174,7 @@ func readWireGuard(l *Link) ([]Piece, error) {
 	l.Key, l.Port = device.PublicKey, device.ListenPort
 	var pieces []Piece
 	for _, p := range device.Peers {
-		peer := Peer{Key: p.PublicKey, Ahead: time.Until(p.LastHandshakeTime) > wentBack}
+		peer := Peer{Key: p.PublicKey, Ahead: k.ahead.stays(p.PublicKey, p.LastHandshakeTime, time.Now())}
 		if p.Endpoint != nil {
 			at := p.Endpoint.AddrPort()
 			peer.At = netip.AddrPortFrom(at.Addr().Unmap(), at.Port())
@@ -324,10 +354,6 @@ func (k kernel) setRoute(r Route) error {
 // keepalive is how often a peer hears from this machine that has nothing to send. Without it, one whose clock went back could open no tunnel for as long:
 // the kernel takes no handshake that is older than the last one (WireGuard, 5.4.2), and the other side would begin none.
 const keepalive = 25 * time.Second
-
-// wentBack is how far in the future a handshake has to be for the clock to have gone back since. Where the clocks of both ends did, neither takes
-// a handshake of the other: the kernel forgets how late it was only with the peer.
-const wentBack = 10 * time.Second
 
 func peerOf(p Peer) wgtypes.PeerConfig {
 	every := keepalive

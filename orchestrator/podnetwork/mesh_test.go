@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
@@ -152,6 +153,36 @@ func aged(pieces []Piece) []Piece {
 	peer.Ahead = true
 	pieces[i] = peer
 	return pieces
+}
+
+// TestHandshakes: a peer is given up when its last handshake has been lying in the future for minutes, and not because the clock goes back while others
+// come.
+func TestHandshakes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, peer, last := handshakes{}, keyOf(1), time.Now().Add(8*time.Hour)
+		for range 4 {
+			if h.stays(peer, last, time.Now()) {
+				t.Fatal("given up at once")
+			}
+			time.Sleep(time.Minute)
+		}
+		last = last.Add(time.Second) // another one, from before the clock of the other end went back
+		for range 5 {
+			if h.stays(peer, last, time.Now()) {
+				t.Fatal("given up although another one came")
+			}
+			time.Sleep(time.Minute)
+		}
+		if !h.stays(peer, last, time.Now()) {
+			t.Error("kept for ever")
+		}
+		if h.stays(peer, time.Now().Add(-time.Second), time.Now()) || len(h) != 0 {
+			t.Errorf("given up although one came: %v", h)
+		}
+		if h.stays(peer, time.Time{}, time.Now()) || handshakes(nil).stays(peer, last, time.Now()) {
+			t.Error("given up without a handshake")
+		}
+	})
 }
 
 // TestNodeOf shows what is read of a Node: the addresses are the status's, the ranges the spec's, and only the key an annotation's.

@@ -135,7 +135,7 @@ func (a *Agent) Run(ctx context.Context, announce component.Announce) error {
 	announce(Name, false, "waiting for the node's pod range")
 	timer := newTimer()
 	defer timer.Stop()
-	m := mesh{spec: a.spec, dirs: a.dirs, publish: func(ctx context.Context, key string) error { return a.publishKey(ctx, config, key) }}
+	m := mesh{spec: a.spec, dirs: a.dirs, kernel: kernel{ahead: handshakes{}}, publish: func(ctx context.Context, key string) error { return a.publishKey(ctx, config, key) }}
 	var last *corev1.Node
 	told, others, unpublished, complete := "", "", false, false
 	var looked time.Time // at what leads to other nodes

@@ -50,6 +50,7 @@ type keeper struct {
 	folder         string
 	kubelet, agent rest.Interface    // by whom is read
 	last           [sha256.Size]byte // of the objects that were kept last, encoded
+	forbidden      map[string]bool   // volumes that could not be read the last time
 }
 
 // follow keeps the record until ctx is done. kubelet and agent are the kubeconfigs by which it reads.
@@ -271,10 +272,13 @@ func (k *keeper) read(ctx context.Context) (r Record, problems []string, err err
 }
 
 // refer reads what the pods refer to. A name that no object can have is no reference: the kubelet's client refuses it too, and as a part of a path it
-// could lead to something else. Nor may a node read a volume that is not the claim's, whatever the claim says. Of both the record knows nothing, and the
-// kubelet waits for them.
+// could lead to something else. Nor may a node read a volume that is not the claim's, whatever the claim says; the API server may only not have heard yet
+// that it is, so it is asked twice. Of both the record knows nothing, and the kubelet waits for them.
 func (k *keeper) refer(ctx context.Context, r *Record, wanted []reference) error {
 	wanted = append(wanted, reference{csiNodes, "", k.node})
+	was := k.forbidden
+	k.forbidden = map[string]bool{}
+	var early error
 	for i := 0; i < len(wanted); i++ { // claims add their volumes
 		ref := wanted[i]
 		if len(rest.IsValidPathSegmentName(ref.name)) > 0 {
@@ -286,6 +290,9 @@ func (k *keeper) refer(ctx context.Context, r *Record, wanted []reference) error
 			continue
 		}
 		if ref.kind == volumes && apierrors.IsForbidden(err) {
+			if k.forbidden[ref.name] = true; !was[ref.name] {
+				early = err
+			}
 			continue
 		}
 		if err != nil {
@@ -296,7 +303,7 @@ func (k *keeper) refer(ctx context.Context, r *Record, wanted []reference) error
 			wanted = append(wanted, reference{volumes, "", volume})
 		}
 	}
-	return nil
+	return early
 }
 
 // rest reads what the node's network and Services are made of.

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -192,6 +193,9 @@ func TestRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	k := keeper{cluster: "c", node: "n1", kubelet: api.Discovery().RESTClient(), agent: api.Discovery().RESTClient()}
+	if _, _, err := k.read(t.Context()); !apierrors.IsForbidden(err) {
+		t.Errorf("the first time: %v", err)
+	}
 	r, problems, err := k.read(t.Context())
 	if err != nil || len(problems) > 0 {
 		t.Fatalf("%v, %q", err, problems)

@@ -297,7 +297,10 @@ func rename(from, to string) error {
 	return durable.SyncFolder(filepath.Dir(to))
 }
 
-// Rename gives the entry of a version its new name. That there is none is an error: the loader would go on as if nothing had been said.
+// ErrNoEntry is that a version has no entry, so that the loader does not start it.
+var ErrNoEntry = errors.New("it has no entry")
+
+// Rename gives the entry of a version its new name, or says ErrNoEntry: the loader would go on as if nothing had been said.
 func (e *Partition) Rename(to slot.Entry) error {
 	twins := e.unmounted(untwin)
 	return e.with(0, func(root string) error {
@@ -318,6 +321,6 @@ func (e *Partition) Rename(to slot.Entry) error {
 		if slices.Contains(all, to) {
 			return nil
 		}
-		return fmt.Errorf("ESP: there is no entry of version %s that could become %s", to.Version, to.Name())
+		return fmt.Errorf("ESP: version %s cannot become %s: %w", to.Version, to.Name(), ErrNoEntry)
 	})
 }

@@ -226,6 +226,21 @@ func TestRequest(t *testing.T) {
 	if serial, root := OriginOf(renewed.Cert); serial != Serial(first.Cert) || root != Fingerprint(ca.Cert) {
 		t.Errorf("renewed from %s by %s", serial, root)
 	}
+	if first, renewed := HolderOf(first.Cert), HolderOf(renewed.Cert); first != renewed {
+		t.Errorf("a certificate is %s's, and its renewal %s's", first, renewed)
+	}
+	// Those of a machine are its own, whichever of them it asks with.
+	var holders []string
+	for range 2 {
+		machine, err := ca.Issue(Spec{CN: "w1", Usage: Both, TTL: time.Minute, For: public, Ticket: "5f"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		holders = append(holders, HolderOf(machine.Cert))
+	}
+	if holders[0] != holders[1] || holders[0] != "5f" {
+		t.Errorf("a machine's certificates are of %q", holders)
+	}
 
 	forged := bytes.Clone(request)
 	forged[len(forged)-1] ^= 1
