@@ -11,7 +11,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"strconv"
 	"time"
 
@@ -34,8 +33,6 @@ const (
 	// callLimit bounds one call; emulated, the first TLS handshake takes a second.
 	callLimit = 20 * time.Second
 )
-
-var identityLine = regexp.MustCompile(`orlop: machine identity (sha256:[0-9a-f]{64})`)
 
 // boot is one power-on of our machine while it is measured.
 type boot struct {
@@ -269,7 +266,7 @@ func (b *boot) measure(ctx context.Context, documents []byte, podImage string) (
 
 // configure makes the machine a cluster, and returns when it first answered and when it had taken its configuration.
 func (b *boot) configure(ctx context.Context, documents []byte) (answered, applied time.Time, err error) {
-	match, err := b.machine.WaitConsole(ctx, identityLine)
+	match, err := b.machine.WaitConsole(ctx, machinestate.IdentityLine)
 	if err != nil {
 		return answered, applied, err
 	}

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"regexp"
 	"time"
 
 	core "k8s.io/api/core/v1"
@@ -23,12 +22,11 @@ import (
 	"github.com/orlop-os/orlop/pkg/client"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/test/command"
+	"github.com/orlop-os/orlop/test/machinestate"
 )
 
 // joining is the name of the worker that joins.
 const joining = "w3"
-
-var identityLine = regexp.MustCompile(`orlop: machine identity (sha256:[0-9a-f]{64})`)
 
 // joinFigures are those of a worker that joins a cluster that runs.
 type joinFigures struct {
@@ -115,7 +113,7 @@ func identity(ctx context.Context, console string) (string, error) {
 		if err != nil {
 			return "", fmt.Errorf("console: cannot read: %w", err)
 		}
-		if match := identityLine.FindSubmatch(text); match != nil {
+		if match := machinestate.IdentityLine.FindSubmatch(text); match != nil {
 			return string(match[1]), nil
 		}
 		if command.Wait(ctx, pause/5) != nil {

@@ -3,10 +3,6 @@ package integration
 import (
 	"bytes"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
-	"errors"
-	"io"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -24,7 +20,7 @@ import (
 
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/bundle"
-	"github.com/orlop-os/orlop/pkg/client"
+	"github.com/orlop-os/orlop/test/bundlesender"
 )
 
 // setVerb changes one field of what a document says.
@@ -53,7 +49,7 @@ func (s *story) cutVerb(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(err)
 	sent := make(chan error, 1)
 	go func() {
-		err := sendAll(ctx, c, file)
+		_, err := bundlesender.Send(ctx, c, file)
 		if err != nil {
 			cancel() // it will not come to any operation
 		}
@@ -73,40 +69,6 @@ func (s *story) cutVerb(ts *testscript.TestScript, neg bool, args []string) {
 	cancel()
 	<-sent
 	s.note("power of %s is cut after %.1fs, while it does: %s", args[0], time.Since(begun).Seconds(), doing)
-}
-
-// sendAll sends what the machine does not have of a bundle.
-func sendAll(ctx context.Context, c *client.Client, file io.ReadSeeker) error {
-	hash := sha256.New()
-	size, err := io.Copy(hash, file)
-	if err != nil {
-		return err
-	}
-	digest := hex.EncodeToString(hash.Sum(nil))
-	offer, err := c.Upgrade.Offer(ctx, &api.OfferBundleRequest{Sha256: digest, Size: size})
-	if err != nil {
-		return err
-	}
-	if _, err := file.Seek(offer.Have, io.SeekStart); err != nil {
-		return err
-	}
-	stream, err := c.Upgrade.Send(ctx)
-	if err != nil {
-		return err
-	}
-	for request := (&api.SendBundleRequest{Sha256: digest, Offset: offer.Have}); stream.Send(request) == nil; {
-		chunk := make([]byte, 1<<20)
-		n, err := file.Read(chunk)
-		if errors.Is(err, io.EOF) {
-			break
-		}
-		if err != nil {
-			return err
-		}
-		request = &api.SendBundleRequest{Chunk: chunk[:n]}
-	}
-	_, err = stream.CloseAndRecv()
-	return err
 }
 
 // abandonVerb runs orlopctl with an upgrade bundle and kills it when the machine does an operation of it and has done so many MiB of

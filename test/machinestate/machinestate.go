@@ -16,6 +16,9 @@ import (
 	"github.com/orlop-os/orlop/pkg/client"
 )
 
+// IdentityLine is the line of a console that shows the fingerprint of the machine's key.
+var IdentityLine = regexp.MustCompile(`orlop: machine identity (sha256:[0-9a-f]{64})`)
+
 // callLimit bounds one call; emulated, the first TLS handshake takes a second.
 const callLimit = 20 * time.Second
 

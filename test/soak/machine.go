@@ -2,17 +2,13 @@ package main
 
 import (
 	"context"
-	"crypto/sha256"
 	"crypto/tls"
-	"encoding/hex"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"strconv"
 	"time"
 
@@ -26,6 +22,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/client"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/slot"
+	"github.com/orlop-os/orlop/test/bundlesender"
+	"github.com/orlop-os/orlop/test/machinestate"
 )
 
 const (
@@ -42,10 +40,7 @@ const (
 // address is the machine's: the first one of a network of its own.
 const address = "10.77.0.11"
 
-var (
-	identityLine = regexp.MustCompile(`orlop: machine identity (sha256:[0-9a-f]{64})`)
-	endpoint     = "https://" + net.JoinHostPort(address, strconv.Itoa(paths.PortKubernetes))
-)
+var endpoint = "https://" + net.JoinHostPort(address, strconv.Itoa(paths.PortKubernetes))
 
 // machine is one that is on, on a closed network of its own, with the operator's way to it.
 type machine struct {
@@ -78,7 +73,7 @@ func (m *machine) off() error { return errors.Join(m.Close(), m.network.Close())
 
 // answers waits for the machine's first answer to the operator.
 func (m *machine) answers(ctx context.Context) error {
-	match, err := m.WaitConsole(ctx, identityLine)
+	match, err := m.WaitConsole(ctx, machinestate.IdentityLine)
 	if err != nil {
 		return err
 	}
@@ -229,41 +224,12 @@ func (m *machine) upgrade(ctx context.Context, bundle string) (string, error) {
 		return "", fmt.Errorf("bundle: %w; `make versions` builds it", err)
 	}
 	defer file.Close()
-	hash := sha256.New()
-	size, err := io.Copy(hash, file)
-	if err != nil {
-		return "", err
-	}
 	c, err := m.dial(ctx)
 	if err != nil {
 		return "", err
 	}
 	defer c.Close()
-	sum := hex.EncodeToString(hash.Sum(nil))
-	offer, err := c.Upgrade.Offer(ctx, &api.OfferBundleRequest{Sha256: sum, Size: size})
-	if err != nil {
-		return "", err
-	}
-	if _, err := file.Seek(offer.Have, io.SeekStart); err != nil {
-		return "", err
-	}
-	stream, err := c.Upgrade.Send(ctx)
-	if err != nil {
-		return "", err
-	}
-	chunk := make([]byte, 1<<20)
-	for next := (&api.SendBundleRequest{Sha256: sum, Offset: offer.Have}); stream.Send(next) == nil; { // CloseAndRecv knows why not
-		n, err := file.Read(chunk)
-		if errors.Is(err, io.EOF) {
-			break
-		}
-		if err != nil {
-			return "", err
-		}
-		next = &api.SendBundleRequest{Chunk: chunk[:n]}
-	}
-	begun, err := stream.CloseAndRecv()
-	return begun.GetTo(), err
+	return bundlesender.Send(ctx, c, file)
 }
 
 func (m *machine) rollback(ctx context.Context) error {

@@ -1,0 +1,47 @@
+// Package bundlesender sends upgrade bundles, for the programs that try machines.
+package bundlesender
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"io"
+
+	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/client"
+)
+
+// Send sends what the machine does not have of a bundle, and returns the version that it holds when all has come; the machine goes on alone.
+func Send(ctx context.Context, c *client.Client, bundle io.ReadSeeker) (version string, err error) {
+	hash := sha256.New()
+	size, err := io.Copy(hash, bundle)
+	if err != nil {
+		return "", err
+	}
+	digest := hex.EncodeToString(hash.Sum(nil))
+	offer, err := c.Upgrade.Offer(ctx, &api.OfferBundleRequest{Sha256: digest, Size: size})
+	if err != nil {
+		return "", err
+	}
+	if _, err := bundle.Seek(offer.Have, io.SeekStart); err != nil {
+		return "", err
+	}
+	stream, err := c.Upgrade.Send(ctx)
+	if err != nil {
+		return "", err
+	}
+	chunk := make([]byte, 1<<20)
+	for next := (&api.SendBundleRequest{Sha256: digest, Offset: offer.Have}); stream.Send(next) == nil; { // CloseAndRecv knows why not
+		n, err := bundle.Read(chunk)
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return "", err
+		}
+		next = &api.SendBundleRequest{Chunk: chunk[:n]}
+	}
+	begun, err := stream.CloseAndRecv()
+	return begun.GetTo(), err
+}
