@@ -79,35 +79,9 @@ func (m *machine) apply(ctx context.Context, filename string, r *api.ApplyReques
 	defer m.applying.Unlock()
 
 	now, _ := m.config.Get()
-	filename, text, err := asked(now, filename, r)
+	next, text, err := m.judge(ctx, now, filename, r)
 	if err != nil {
-		return outcome{}, fmt.Errorf("configuration refused, nothing was changed: %w", err)
-	}
-	next, problems := config.Parse(filename, text)
-	if len(problems) > 0 {
-		return outcome{}, problems
-	}
-	if m.medium == "" { // what runs from memory has no data yet that was written for anything
-		if err := fixed(now.config, next); err != nil {
-			return outcome{}, err
-		}
-	}
-	if err := m.able(next); err != nil {
 		return outcome{}, err
-	}
-	if t, _ := m.timeState.Get(); t.Synced { // with a clock that may be wrong, nobody can say what has expired
-		if problems := next.CheckTime(time.Now()); len(problems) > 0 {
-			return outcome{}, problems
-		}
-	}
-	if err := lockedOut(ctx, next); err != nil {
-		return outcome{}, err
-	}
-	if err := m.readable(ctx, next.Cluster); err != nil {
-		return outcome{}, err
-	}
-	if err := m.way(now, next, r); err != nil {
-		return outcome{}, fmt.Errorf("configuration refused, nothing was changed: %w", err)
 	}
 	if m.medium != "" {
 		return m.applyInstall(ctx, now.config, next, text, r.Mode == api.ApplyRequest_MODE_DRY_RUN)
@@ -129,25 +103,70 @@ func (m *machine) apply(ctx context.Context, filename string, r *api.ApplyReques
 	if r.Mode == api.ApplyRequest_MODE_DRY_RUN {
 		return out, nil
 	}
-	who := caller(ctx)
 	out.reboot = out.reboot || r.Mode == api.ApplyRequest_MODE_REBOOT
 	if staged || out.reboot {
-		if err := configs.Stage(text); err != nil {
-			return outcome{}, err
-		}
-		m.events.add("config", "config", "staged for the next start by "+who)
-		if out.reboot {
-			return out, m.goDown(powerRequest{to: power.Reboot, why: "to apply a configuration, asked by " + who})
-		}
-		return out, nil
+		return m.keepForStart(ctx, text, out)
 	}
+	return m.putInForce(ctx, now, next, text, r, out)
+}
 
+// judge reads the documents that a caller wants in force, and refuses what this machine cannot become.
+func (m *machine) judge(ctx context.Context, now applied, filename string, r *api.ApplyRequest) (next *config.Config, text []byte, err error) {
+	filename, text, err = asked(now, filename, r)
+	if err != nil {
+		return nil, nil, fmt.Errorf("configuration refused, nothing was changed: %w", err)
+	}
+	next, problems := config.Parse(filename, text)
+	if len(problems) > 0 {
+		return nil, nil, problems
+	}
+	if m.medium == "" { // what runs from memory has no data yet that was written for anything
+		if err := fixed(now.config, next); err != nil {
+			return nil, nil, err
+		}
+	}
+	if err := m.able(next); err != nil {
+		return nil, nil, err
+	}
+	if t, _ := m.timeState.Get(); t.Synced { // with a clock that may be wrong, nobody can say what has expired
+		if problems := next.CheckTime(time.Now()); len(problems) > 0 {
+			return nil, nil, problems
+		}
+	}
+	if err := lockedOut(ctx, next); err != nil {
+		return nil, nil, err
+	}
+	if err := m.readable(ctx, next.Cluster); err != nil {
+		return nil, nil, err
+	}
+	if err := m.way(now, next, r); err != nil {
+		return nil, nil, fmt.Errorf("configuration refused, nothing was changed: %w", err)
+	}
+	return next, text, nil
+}
+
+// keepForStart puts documents by for the next start, which begins now if the outcome is a reboot.
+func (m *machine) keepForStart(ctx context.Context, text []byte, out outcome) (outcome, error) {
+	who := caller(ctx)
+	if err := configs.Stage(text); err != nil {
+		return outcome{}, err
+	}
+	m.events.add("config", "config", "staged for the next start by "+who)
+	if out.reboot {
+		return out, m.goDown(powerRequest{to: power.Reboot, why: "to apply a configuration, asked by " + who})
+	}
+	return out, nil
+}
+
+// putInForce stores what was judged and planned, and has all domains follow it. m.applying is held.
+func (m *machine) putInForce(ctx context.Context, now applied, next *config.Config, text []byte, r *api.ApplyRequest, out outcome) (outcome, error) {
 	if why, _ := m.noStorage.Get(); why != "" { // able has seen that the operator allows what it takes
 		if err := m.bringStorage(ctx, disk.Config{Wipe: true}); err != nil {
 			return outcome{}, fmt.Errorf("configuration refused: there is no disk to keep it on: %w", err)
 		}
 	}
-	if err := errors.Join(keepIdentity(m.identity.Load()), moveOwner()); err != nil {
+	err := errors.Join(keepIdentity(m.identity.Load()), moveOwner())
+	if err != nil {
 		return outcome{}, err
 	}
 	if r.Mode == api.ApplyRequest_MODE_TRY {
@@ -159,6 +178,7 @@ func (m *machine) apply(ctx context.Context, filename string, r *api.ApplyReques
 	if err != nil {
 		return outcome{}, err
 	}
+	who := caller(ctx)
 	m.events.add("config", "config", "applied by "+who)
 	for _, change := range config.Changes(now.config, next) {
 		m.events.add("config", "config", change)
