@@ -5,7 +5,6 @@ import (
 	"debug/pe"
 	"encoding/binary"
 	"encoding/json"
-	"flag"
 	"fmt"
 	"io"
 	"io/fs"
@@ -17,13 +16,12 @@ import (
 	"testing"
 
 	"github.com/klauspost/compress/zstd"
+	"gotest.tools/v3/golden"
 
 	"github.com/orlop-os/orlop/pkg/bundle"
 	"github.com/orlop-os/orlop/pkg/release"
 	"github.com/orlop-os/orlop/pkg/verity"
 )
-
-var update = flag.Bool("update", false, "rewrite the golden files")
 
 // sampleOut in the environment makes the test binary build the sample image and end: so that a test can have it built
 // by another user, in another folder.
@@ -261,7 +259,7 @@ func checkBundle(t *testing.T, out, keys string) {
 func checkManifest(t *testing.T, out string) {
 	var m Manifest
 	readJSON(t, filepath.Join(out, "manifest.json"), &m)
-	golden(t, "imager/testdata/executables.txt", strings.Join(m.Executables, "\n")+"\n")
+	golden.Assert(t, strings.Join(m.Executables, "\n")+"\n", "../imager/testdata/executables.txt") // seen from testdata of the root, where the test runs
 	for _, a := range m.Artefacts {
 		h, err := hashFile(a.Name, filepath.Join(out, a.Name))
 		if err != nil || h != a {
@@ -350,22 +348,5 @@ func readJSON(t *testing.T, path string, v any) {
 	}
 	if err := json.Unmarshal(data, v); err != nil {
 		t.Fatalf("%s: %v", path, err)
-	}
-}
-
-// golden compares text with a golden file, or writes it with -update.
-func golden(t *testing.T, path, got string) {
-	t.Helper()
-	if *update {
-		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got != string(want) {
-		t.Errorf("%s: differs; if the change is meant: go test ./imager -run TestImage -update\ngot:\n%swant:\n%s", path, got, want)
 	}
 }

@@ -1,20 +1,18 @@
 package main
 
 import (
-	"bytes"
 	"encoding/json"
-	"flag"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"gotest.tools/v3/golden"
+
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/supervise"
 )
-
-var update = flag.Bool("update", false, "rewrite the goldens")
 
 // TestGolden shows every process of a machine with all that it is started with, and containerd's configuration.
 func TestGolden(t *testing.T) {
@@ -35,19 +33,7 @@ func TestGolden(t *testing.T) {
 		"services-removed.json":      show(withoutNode(append([]supervise.Service{door()}, kubernetes(false)...))),
 		"containerd.toml":            containerdConfig("registry.example/pause:1", false),
 	} {
-		path := filepath.Join("testdata", name)
-		if *update {
-			if err := os.WriteFile(path, got, 0o644); err != nil {
-				t.Fatal(err)
-			}
-		}
-		want, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if !bytes.Equal(got, want) {
-			t.Errorf("%s differs; look at the change, then run the test with -update:\n%s", path, got)
-		}
+		golden.Assert(t, string(got), name)
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"go.yaml.in/yaml/v3"
+	"gotest.tools/v3/golden"
 	auditv1 "k8s.io/apiserver/pkg/apis/audit"
 	"k8s.io/apiserver/pkg/audit/policy"
 	"k8s.io/apiserver/pkg/authentication/user"
@@ -55,7 +56,7 @@ func TestCIS(t *testing.T) {
 			fmt.Fprintf(&page, "| %s | %s | %s |\n", c.id, c.wanted, result)
 		}
 	}
-	golden(t, filepath.Join("..", "docs", "cis.md"), page.String())
+	golden.Assert(t, page.String(), filepath.Join("..", "..", "docs", "cis.md")) // seen from testdata
 }
 
 const cisHead = `# The CIS Kubernetes Benchmark, control by control

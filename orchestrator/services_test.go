@@ -1,12 +1,11 @@
 package main
 
 import (
-	"flag"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
+
+	"gotest.tools/v3/golden"
 
 	"github.com/orlop-os/orlop/orchestrator/coredns"
 	"github.com/orlop-os/orlop/orchestrator/kubeproxy"
@@ -14,8 +13,6 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/netpolicy"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
-
-var update = flag.Bool("update", false, "rewrite the golden files")
 
 // TestServices shows the whole of Kubernetes as the node runs it: every flag, every file.
 func TestServices(t *testing.T) {
@@ -39,25 +36,8 @@ func TestServices(t *testing.T) {
 			for _, c := range Services(spec, layout.System()) {
 				b.WriteString(c.String() + "\n")
 			}
-			golden(t, filepath.Join("testdata", name+".golden"), b.String())
+			golden.Assert(t, b.String(), name+".golden")
 		})
-	}
-}
-
-func golden(t *testing.T, path, got string) {
-	t.Helper()
-	if *update {
-		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		return
-	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got != string(want) {
-		t.Errorf("%s differs; look at the change, then run the test with -update:\n%s", path, got)
 	}
 }
 

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"net/netip"
 	"os"
@@ -14,9 +13,9 @@ import (
 	"syscall"
 	"testing"
 	"time"
-)
 
-var update = flag.Bool("update", false, "rewrite the golden files")
+	"gotest.tools/v3/golden"
+)
 
 // TestArguments: the whole command line of a machine with everything, and of a small one.
 func TestArguments(t *testing.T) {
@@ -46,24 +45,7 @@ func TestArguments(t *testing.T) {
 		}
 		b.WriteString("\n")
 	}
-	golden(t, "arguments.golden", b.String())
-}
-
-func golden(t *testing.T, name, got string) {
-	t.Helper()
-	path := filepath.Join("testdata", name)
-	if *update {
-		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got != string(want) {
-		t.Errorf("%s differs (go test -run %s -update rewrites it); got:\n%s", path, t.Name(), got)
-	}
+	golden.Assert(t, b.String(), "arguments.golden")
 }
 
 func TestDiskIsASparseCopy(t *testing.T) {

@@ -3,20 +3,18 @@ package console
 import (
 	"bufio"
 	"context"
-	"flag"
 	"fmt"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 	"unicode/utf8"
 
+	"gotest.tools/v3/golden"
+
 	"github.com/orlop-os/orlop/pkg/cell"
 	"golang.org/x/sys/unix"
 )
-
-var update = flag.Bool("update", false, "rewrite the golden files")
 
 const identity = "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
 
@@ -37,26 +35,12 @@ var story = []Status{
 		PairingCode: "8M2QX-04TRA-ZZ9KC-1BDVW"},
 }
 
-func golden(t *testing.T, name, got string) {
-	t.Helper()
-	path := filepath.Join("testdata", name)
-	if *update {
-		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(path)
-	if err != nil || got != string(want) {
-		t.Errorf("differs from %s (%v):\n%s", path, err, got)
-	}
-}
-
 func TestRender(t *testing.T) {
 	var text strings.Builder
 	for _, s := range story {
 		fmt.Fprintf(&text, "%s\n=====\n", Render(s, 80, 25))
 	}
-	golden(t, "screen.golden", text.String())
+	golden.Assert(t, text.String(), "screen.golden")
 }
 
 func TestRenderFits(t *testing.T) {
@@ -87,7 +71,7 @@ func TestChanges(t *testing.T) {
 		}
 		before = s
 	}
-	golden(t, "serial.golden", text.String())
+	golden.Assert(t, text.String(), "serial.golden")
 }
 
 func TestConsolesOfTheKernel(t *testing.T) {

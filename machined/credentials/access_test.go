@@ -5,13 +5,14 @@ import (
 	"context"
 	"encoding/base64"
 	"fmt"
-	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"gotest.tools/v3/golden"
 
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/paths"
@@ -76,19 +77,7 @@ func TestAccessGolden(t *testing.T) {
 		shown := strings.NewReplacer(indented, "CERTIFICATE", b64(pair.Cert.PEM()), "BASE64 CERTIFICATE", b64(pair.Key.PEM()), "BASE64 KEY").Replace(got.String())
 		shown = regexp.MustCompile(`-[0-9a-f]{16}\.`).ReplaceAllString(shown, "-HASH.")
 		shown = strings.ReplaceAll(shown, "&{Kubeconfig", "{Kubeconfig")
-		file := filepath.Join("testdata", name+".txt")
-		if *update {
-			if err := os.WriteFile(file, []byte(shown), 0o644); err != nil {
-				t.Fatal(err)
-			}
-		}
-		want, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if shown != string(want) {
-			t.Errorf("%s: got\n%s\nwant\n%s", file, shown, want)
-		}
+		golden.Assert(t, shown, name+".txt")
 	}
 }
 

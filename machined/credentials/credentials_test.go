@@ -2,7 +2,6 @@ package credentials
 
 import (
 	"context"
-	"flag"
 	"fmt"
 	"net/netip"
 	"os"
@@ -12,13 +11,13 @@ import (
 	"testing"
 	"time"
 
+	"gotest.tools/v3/golden"
+
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/pki"
 	"github.com/orlop-os/orlop/pkg/reconcile"
 )
-
-var update = flag.Bool("update", false, "rewrite the goldens")
 
 func node() nodespec.Spec {
 	return nodespec.Spec{
@@ -102,19 +101,7 @@ func TestGolden(t *testing.T) {
 			for _, op := range Diff(Have{Now: time.Now()}, w) {
 				got.WriteString(op.String() + "\n")
 			}
-			file := filepath.Join("testdata", name+".txt")
-			if *update {
-				if err := os.WriteFile(file, []byte(got.String()), 0o644); err != nil {
-					t.Fatal(err)
-				}
-			}
-			want, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if got.String() != string(want) {
-				t.Errorf("%s: got\n%s\nwant\n%s", file, got.String(), want)
-			}
+			golden.Assert(t, got.String(), name+".txt")
 		})
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/siderolabs/go-blockdevice/v2/block"
 	"github.com/siderolabs/go-blockdevice/v2/partitioning/gpt"
 	"golang.org/x/sys/unix"
+	"gotest.tools/v3/golden"
 
 	"github.com/orlop-os/orlop/pkg/layout"
 	"github.com/orlop-os/orlop/pkg/mkfs/mkfstest"
@@ -39,7 +40,7 @@ func TestScenariosOnRealDisk(t *testing.T) {
 			have := facts(t, s)
 			want, err := Plan(s.config, have)
 			ops := Diff(have, want, mkfstest.Run)
-			checkGolden(t, s.name, printed(ops, err))
+			golden.Assert(t, printed(ops, err), s.name+".txt")
 			if err != nil {
 				return
 			}

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"testing"
 
+	"gotest.tools/v3/golden"
+
 	"github.com/orlop-os/orlop/pkg/layout"
 	"github.com/orlop-os/orlop/pkg/mount"
 	"github.com/orlop-os/orlop/pkg/parttable"
@@ -135,7 +137,7 @@ func TestGoldens(t *testing.T) {
 		t.Run(s.name, func(t *testing.T) {
 			have := model(s)
 			want, err := Plan(s.config, have)
-			checkGolden(t, s.name, printed(Diff(have, want, nil), err))
+			golden.Assert(t, printed(Diff(have, want, nil), err), s.name+".txt")
 		})
 	}
 }
@@ -262,8 +264,8 @@ func TestReset(t *testing.T) {
 	}
 	have.Disks = append(have.Disks, other) // of another machine, and none of what happens is about it
 	ops := Reset(have, []string{layout.Data, layout.State})
-	checkGolden(t, "reset", printed(ops, nil))
-	checkGolden(t, "reset, keep data", printed(Reset(have, []string{layout.State}), nil))
+	golden.Assert(t, printed(ops, nil), "reset.txt")
+	golden.Assert(t, printed(Reset(have, []string{layout.State}), nil), "reset, keep data.txt")
 	for _, op := range ops {
 		have = done(have, op)
 	}
@@ -271,5 +273,5 @@ func TestReset(t *testing.T) {
 		t.Errorf("after the reset there is left:\n%s", printed(left, nil))
 	}
 	want, err := Plan(Config{}, have)
-	checkGolden(t, "after reset", printed(Diff(have, want, nil), err))
+	golden.Assert(t, printed(Diff(have, want, nil), err), "after reset.txt")
 }

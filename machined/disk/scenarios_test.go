@@ -1,19 +1,13 @@
 package disk
 
 import (
-	"flag"
-	"os"
-	"path/filepath"
 	"slices"
-	"testing"
 
 	"github.com/google/uuid"
 
 	"github.com/orlop-os/orlop/pkg/layout"
 	"github.com/orlop-os/orlop/pkg/reconcile"
 )
-
-var update = flag.Bool("update", false, "rewrite the goldens in testdata (look at the difference!)")
 
 const mib = 1 << 20
 
@@ -121,25 +115,6 @@ func printed(ops []reconcile.Op, err error) string {
 		return "nothing to do\n"
 	}
 	return text
-}
-
-// checkGolden compares with testdata/<name>.txt, or rewrites it.
-func checkGolden(t *testing.T, name, got string) {
-	t.Helper()
-	file := filepath.Join("testdata", name+".txt")
-	if *update {
-		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		return
-	}
-	want, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got != string(want) {
-		t.Errorf("got:\n%swant (%s; -update rewrites it):\n%s", got, file, want)
-	}
 }
 
 // but is p with a change.

@@ -1,16 +1,13 @@
 package firewall
 
 import (
-	"flag"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
-)
 
-var update = flag.Bool("update", false, "rewrite the goldens under testdata")
+	"gotest.tools/v3/golden"
+)
 
 func prefixes(texts ...string) []netip.Prefix {
 	var out []netip.Prefix
@@ -32,16 +29,7 @@ func TestCommands(t *testing.T) {
 		Own: []int{50000, 10250, 6443},
 	}
 	got := strings.Join(c.Lines(), "\n") + "\n\n" + c.Commands("cni0")
-	golden := filepath.Join("testdata", "commands.txt")
-	if *update {
-		if err := os.WriteFile(golden, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(golden)
-	if err != nil || got != string(want) {
-		t.Errorf("%v\n got %s\nwant %s", err, got, want)
-	}
+	golden.Assert(t, got, "commands.txt")
 	var none *Config
 	if none.Commands("cni0") != Absent || none.Lines() != nil {
 		t.Errorf("without a firewall: %q, %q", none.Commands("cni0"), none.Lines())

@@ -1,19 +1,16 @@
 package host
 
 import (
-	"flag"
 	"maps"
-	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
 
+	"gotest.tools/v3/golden"
+
 	"github.com/orlop-os/orlop/pkg/mount"
 )
-
-var update = flag.Bool("update", false, "rewrite the golden files")
 
 // afterInit is a machine as init leaves it: four mounts, defaults of the kernel, all modules on disk.
 func afterInit(w Want) Have {
@@ -149,19 +146,7 @@ func TestGoldens(t *testing.T) {
 		for _, op := range Diff(c.have, c.want) {
 			lines.WriteString(op.String() + "\n")
 		}
-		path := filepath.Join("testdata", strings.NewReplacer(" ", "-", ",", "").Replace(name)+".golden")
-		if *update {
-			if err := os.WriteFile(path, []byte(lines.String()), 0o644); err != nil {
-				t.Fatal(err)
-			}
-		}
-		want, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if lines.String() != string(want) {
-			t.Errorf("%s: the operations differ from %s:\n%s", name, path, lines.String())
-		}
+		golden.Assert(t, lines.String(), strings.NewReplacer(" ", "-", ",", "").Replace(name)+".golden")
 	}
 }
 

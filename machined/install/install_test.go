@@ -2,21 +2,17 @@ package install
 
 import (
 	"context"
-	"flag"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/google/uuid"
+	"gotest.tools/v3/golden"
 
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/layout"
 	"github.com/orlop-os/orlop/pkg/reconcile"
 	"github.com/orlop-os/orlop/pkg/verity"
 )
-
-var update = flag.Bool("update", false, "rewrite the goldens in testdata (look at the difference!)")
 
 const gib = 1 << 30
 
@@ -128,15 +124,7 @@ func TestScenarios(t *testing.T) {
 		} else {
 			got = strings.Join(Print(w), "\n") + "\n"
 		}
-		file := filepath.Join("testdata", s.name+".txt")
-		if *update {
-			if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if want, err := os.ReadFile(file); err != nil || string(want) != got {
-			t.Errorf("%s: is not what the golden says (%v):\n%s", s.name, err, got)
-		}
+		golden.Assert(t, got, s.name+".txt")
 	}
 }
 

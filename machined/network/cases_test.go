@@ -1,19 +1,17 @@
 package network
 
 import (
-	"flag"
 	"net"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
+	"gotest.tools/v3/golden"
+
 	"github.com/orlop-os/orlop/pkg/dhcp"
 )
-
-var update = flag.Bool("update", false, "rewrite the files under testdata")
 
 // stage is one thing that is applied in a case, after the one before.
 type stage struct {
@@ -179,18 +177,7 @@ func TestGolden(t *testing.T) {
 	for _, c := range cases() {
 		t.Run(c.name, func(t *testing.T) {
 			got := c.run(t, newFake(c.links...))
-			if *update {
-				if err := os.WriteFile(c.golden(), []byte(got), 0o644); err != nil {
-					t.Fatal(err)
-				}
-			}
-			want, err := os.ReadFile(c.golden())
-			if err != nil {
-				t.Fatal(err)
-			}
-			if got != string(want) {
-				t.Errorf("got:\n%s\nwant (%s; -update rewrites it):\n%s", got, c.golden(), want)
-			}
+			golden.Assert(t, got, c.name+".txt")
 		})
 	}
 }

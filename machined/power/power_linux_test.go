@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
-	"flag"
 	"fmt"
 	"os"
 	"os/signal"
@@ -16,11 +15,11 @@ import (
 	"testing"
 	"time"
 
+	"gotest.tools/v3/golden"
+
 	"github.com/orlop-os/orlop/pkg/mount"
 	"golang.org/x/sys/unix"
 )
-
-var update = flag.Bool("update", false, "rewrite the golden file")
 
 func TestPlan(t *testing.T) {
 	var text strings.Builder
@@ -34,15 +33,7 @@ func TestPlan(t *testing.T) {
 			fmt.Fprintf(&text, "  %s\n", s)
 		}
 	}
-	if *update {
-		if err := os.WriteFile("testdata/plan.golden", []byte(text.String()), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile("testdata/plan.golden")
-	if err != nil || text.String() != string(want) {
-		t.Errorf("differs from testdata/plan.golden (%v):\n%s", err, text.String())
-	}
+	golden.Assert(t, text.String(), "plan.golden")
 }
 
 func TestPlanUnmount(t *testing.T) {

@@ -1,7 +1,6 @@
 package coredns
 
 import (
-	"flag"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -9,13 +8,12 @@ import (
 	"testing"
 
 	"github.com/coredns/caddy"
+	"gotest.tools/v3/golden"
 
 	"github.com/orlop-os/orlop/orchestrator/kubeconfig"
 	"github.com/orlop-os/orlop/orchestrator/layout"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
-
-var update = flag.Bool("update", false, "rewrite the golden files")
 
 func TestCorefile(t *testing.T) {
 	ranges := func(s ...string) (out []netip.Prefix) {
@@ -59,19 +57,7 @@ func TestCorefile(t *testing.T) {
 		"stubs": Corefile(stubs, client, both), "closed-stubs": Corefile(alone, client, both[:1]),
 	} {
 		got := strings.ReplaceAll(corefile, client, "KUBECONFIG")
-		path := "testdata/" + name + ".golden"
-		if *update {
-			if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
-				t.Fatal(err)
-			}
-		}
-		want, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got != string(want) {
-			t.Errorf("%s differs; look at the change, then run the test with -update:\n%s", path, got)
-		}
+		golden.Assert(t, got, name+".golden")
 		// CoreDNS itself has to understand it.
 		input := caddy.CaddyfileInput{Filepath: name, Contents: []byte(corefile), ServerTypeName: "dns"}
 		if err := caddy.ValidateAndExecuteDirectives(input, nil, true); err != nil {

@@ -1,7 +1,6 @@
 package netpolicy
 
 import (
-	"flag"
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
@@ -10,14 +9,13 @@ import (
 	"strings"
 	"testing"
 
+	"gotest.tools/v3/golden"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/yaml"
 )
-
-var update = flag.Bool("update", false, "rewrite the golden files")
 
 // nodes have a range of each family, by number: 10.244.N.0/24 and fd00:N::/64.
 const nodes = 3
@@ -83,15 +81,7 @@ func TestGolden(t *testing.T) {
 	documents, err := os.ReadFile("testdata/shop.yaml")
 	must(t, err)
 	got := compiled(t, worldOf(t, 1, string(documents))).String()
-	if *update {
-		must(t, os.WriteFile("testdata/shop.golden", []byte(got), 0o644))
-		return
-	}
-	want, err := os.ReadFile("testdata/shop.golden")
-	must(t, err)
-	if got != string(want) {
-		t.Errorf("testdata/shop.golden differs; look at the change, then run the test with -update:\n%s", got)
-	}
+	golden.Assert(t, got, "shop.golden")
 }
 
 // TestRandomWorlds compares the tables of all nodes with the oracle, over random clusters and connections. A connection is judged on

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
+	"gotest.tools/v3/golden"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -90,7 +91,7 @@ func TestMesh(t *testing.T) {
 			}
 		}
 	}
-	golden(t, "testdata/mesh.golden", b.String())
+	golden.Assert(t, b.String(), "mesh.golden")
 }
 
 // TestMeshDoesNotDependOnOrder: a watch delivers Nodes in any order.
@@ -143,7 +144,7 @@ func TestDiff(t *testing.T) {
 			t.Errorf("%s: again %v and %v", c.title, gone, set)
 		}
 	}
-	golden(t, "testdata/diff.golden", b.String())
+	golden.Assert(t, b.String(), "diff.golden")
 }
 
 // aged says of the first peer that its last handshake lies in the future.

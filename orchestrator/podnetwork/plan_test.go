@@ -3,15 +3,14 @@ package podnetwork
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"net/netip"
-	"os"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"gotest.tools/v3/golden"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -23,8 +22,6 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/layout"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
-
-var update = flag.Bool("update", false, "rewrite the golden files")
 
 func prefixes(words ...string) []netip.Prefix {
 	var out []netip.Prefix
@@ -90,7 +87,7 @@ func TestPlan(t *testing.T) {
 			b.WriteString("route " + r.String() + "\n")
 		}
 		b.WriteString(plan.Conflist + fake.Dump() + string(endpoints))
-		golden(t, "testdata/"+name+".golden", b.String())
+		golden.Assert(t, b.String(), name+".golden")
 	}
 }
 
@@ -137,22 +134,6 @@ func TestState(t *testing.T) {
 	node.Status.Conditions[0].Status = corev1.ConditionTrue
 	if ready, detail := state(node); !ready || detail != "" {
 		t.Errorf("a Node that is ready: %t %q", ready, detail)
-	}
-}
-
-func golden(t *testing.T, path, got string) {
-	t.Helper()
-	if *update {
-		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got != string(want) {
-		t.Errorf("%s differs; look at the change, then run the test with -update:\n%s", path, got)
 	}
 }
 

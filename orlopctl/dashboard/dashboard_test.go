@@ -1,10 +1,7 @@
 package dashboard
 
 import (
-	"flag"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -13,11 +10,10 @@ import (
 	"github.com/charmbracelet/x/ansi"
 	"google.golang.org/protobuf/types/known/structpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
+	"gotest.tools/v3/golden"
 
 	"github.com/orlop-os/orlop/pkg/api"
 )
-
-var update = flag.Bool("update", false, "rewrite the expected screens")
 
 var now = time.Date(2026, 5, 4, 3, 2, 1, 0, time.UTC)
 
@@ -120,19 +116,7 @@ func everyScreen(t *testing.T) map[string]State {
 func TestScreens(t *testing.T) {
 	for name, s := range everyScreen(t) {
 		got := s.Draw() + "\n"
-		file := filepath.Join("testdata", name+".txt")
-		if *update {
-			if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-				t.Fatal(err)
-			}
-		}
-		want, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got != string(want) {
-			t.Errorf("%s: it shows\n%swant\n%s", name, got, want)
-		}
+		golden.Assert(t, got, name+".txt")
 	}
 }
 

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
-	"flag"
 	"os"
 	"path/filepath"
 	"strings"
@@ -12,11 +11,10 @@ import (
 	"time"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
+	"gotest.tools/v3/golden"
 
 	"github.com/orlop-os/orlop/pkg/api"
 )
-
-var update = flag.Bool("update", false, "rewrite the golden files")
 
 const saidByBaseline = "BASELINE userspace 7.50\r\nBASELINE api 22.00\r\nBASELINE node-ready 31.25\r\nBASELINE pod-running 36.00\r\n" +
 	"BASELINE process etcd anon_kB 30720 rss_kB 61440 cpu_s 1.5\r\nBASELINE process kubelet anon_kB 40960 rss_kB 100000 cpu_s 2\r\n" +
@@ -84,12 +82,12 @@ func TestReportGolden(t *testing.T) {
 	var out bytes.Buffer
 	printReport(&out, r)
 	printTimeline(&out, r.typical())
-	golden(t, "report.txt", out.Bytes())
+	golden.Assert(t, out.String(), "report.txt")
 	text, err := json.MarshalIndent(r, "", "  ")
 	if err != nil {
 		t.Fatal(err)
 	}
-	golden(t, "report.json", append(text, '\n'))
+	golden.Assert(t, string(text)+"\n", "report.json")
 }
 
 // Without a baseline there is no figure of it and no ratio: not even zeros.
@@ -112,23 +110,6 @@ func TestReportWithoutBaseline(t *testing.T) {
 	}
 	if _, there := fields["userspace_to_node_ready_s"]; !there {
 		t.Error("userspace_to_node_ready_s is not in the file")
-	}
-}
-
-func golden(t *testing.T, name string, got []byte) {
-	t.Helper()
-	file := filepath.Join("testdata", name)
-	if *update {
-		if err := os.WriteFile(file, got, 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !bytes.Equal(got, want) {
-		t.Errorf("%s differs (rewrite it with -update):\n%s", file, got)
 	}
 }
 
