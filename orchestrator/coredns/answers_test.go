@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/miekg/dns"
 
@@ -257,7 +258,11 @@ func TestAPIDies(t *testing.T) {
 		}
 	}))
 	n.until(t, known, dns.TypeA, dns.RcodeSuccess)
-	<-ready
+	select {
+	case <-ready:
+	case <-time.After(waiting):
+		t.Fatal("it does not say that it answers")
+	}
 	die()
 	for name, want := range map[string]string{
 		"web.default.svc.cluster.local.":     "web.default.svc.cluster.local. 30 IN A 10.96.0.20",

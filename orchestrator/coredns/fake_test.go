@@ -248,8 +248,13 @@ func start(t *testing.T, spec nodespec.Spec, api string, announce component.Anno
 	go func() { ended <- Run(ctx, spec, dirs, addresses, announce) }()
 	n.stop = sync.OnceFunc(func() {
 		cancel()
-		if err := <-ended; err != nil {
-			t.Error(err)
+		select {
+		case err := <-ended:
+			if err != nil {
+				t.Error(err)
+			}
+		case <-time.After(waiting):
+			t.Errorf("it does not end within %v", waiting)
 		}
 		dnsserver.Port = before
 	})
@@ -289,8 +294,12 @@ func (n node) until(t *testing.T, name string, kind uint16, rcode int) {
 
 // newAPI serves a cluster until the function it returns is called, or the test ends.
 func newAPI(t *testing.T, c fakeAPI) (url string, die func()) {
-	server := httptest.NewServer(c)
+	ctx, cancel := context.WithCancel(context.Background())
+	server := httptest.NewUnstartedServer(c)
+	server.Config.BaseContext = func(net.Listener) context.Context { return ctx }
+	server.Start()
 	die = sync.OnceFunc(func() {
+		cancel() // who comes back before the end would watch for ever, and the end waits for it
 		server.CloseClientConnections()
 		server.Close()
 	})
