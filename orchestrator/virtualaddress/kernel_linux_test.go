@@ -261,6 +261,27 @@ func TestKernel(t *testing.T) {
 	t.Logf("b answers after %v", time.Since(since))
 	ended(first)
 	second := reach("b")
+	// What is forgotten late, which takes long where the kernel knows many connections, is none of those that were made since.
+	for i, s := range both {
+		s.Do(func() {
+			for _, r := range []redirect{{vip4, planes[i]}, {vip6, s.agent.spec.NodeIPs[1]}} {
+				before := led(t, r)
+				must(t, forget(misled{r, s == b}))
+				if after := led(t, r); s == b && (before == 0 || after != before) || s == a && after != 0 {
+					t.Errorf("%s knew %d connections from %s to its API server, and knows %d", s.name, before, r.from, after)
+				}
+			}
+		})
+	}
+	for name, conn := range second {
+		_, err := conn.Write([]byte("?"))
+		if err == nil {
+			_, err = io.ReadFull(conn, make([]byte, 1))
+		}
+		if err != nil {
+			t.Errorf("%s: a connection that was made after the move: %v", name, err)
+		}
+	}
 
 	ready("a", "b")
 	since = time.Now()
@@ -292,6 +313,23 @@ func TestKernel(t *testing.T) {
 			}
 		})
 	}
+}
+
+// led counts the connections that the kernel leads to the API server of this machine.
+func led(t *testing.T, r redirect) (count int) {
+	t.Helper()
+	family := netlink.InetFamily(unix.AF_INET)
+	if r.from.Is6() {
+		family = unix.AF_INET6
+	}
+	flows, err := netlink.ConntrackTableList(netlink.ConntrackTable, family)
+	must(t, err)
+	for _, f := range flows {
+		if (misled{r, false}).MatchConntrackFlow(f) {
+			count++
+		}
+	}
+	return count
 }
 
 func route(t *testing.T, to, via string) {

@@ -1,7 +1,6 @@
 package virtualaddress
 
 import (
-	"errors"
 	"fmt"
 	"net/netip"
 
@@ -73,25 +72,34 @@ func (r redirect) expressions() []expr.Any {
 	}
 }
 
-// forget drops what the kernel knows of connections to an address of the API. It has decided about each once, and would go on so: their next
+// misled are connections to an address of the API that the kernel leads elsewhere than it would lead new ones: where this machine answers (here) those
+// that do not come to its own API server, else those that do.
+type misled struct {
+	redirect
+	here bool
+}
+
+// MatchConntrackFlow is netlink's.
+func (m misled) MatchConntrackFlow(f *netlink.ConntrackFlow) bool {
+	if f.Forward.Protocol != unix.IPPROTO_TCP || f.Forward.DstPort != paths.PortKubernetes {
+		return false
+	}
+	asked, _ := netip.AddrFromSlice(f.Forward.DstIP)
+	answers, _ := netip.AddrFromSlice(f.Reverse.SrcIP)
+	return asked.Unmap() == m.from && (answers.Unmap() == m.to) != m.here
+}
+
+// forget drops what the kernel knows of connections that it misleads. It has decided about each once, and would go on so: their next
 // packets are decided about anew, and reach a server that does not know them and says so. Else clients on this machine, whose packets
-// nobody else's network card would answer, would wait for a server that is gone.
-func forget(address netip.Addr) error {
+// nobody else's network card would answer, would wait for a server that is gone. Others stay: somebody may have connected since the address
+// moved, and answers to a connection that the kernel has forgotten leave by another address than he asks at.
+func forget(m misled) error {
 	family := netlink.InetFamily(unix.AF_INET)
-	if address.Is6() {
+	if m.from.Is6() {
 		family = unix.AF_INET6
 	}
-	filter := &netlink.ConntrackFilter{}
-	err := errors.Join(
-		filter.AddProtocol(unix.IPPROTO_TCP),
-		filter.AddIP(netlink.ConntrackOrigDstIP, address.AsSlice()),
-		filter.AddPort(netlink.ConntrackOrigDstPort, paths.PortKubernetes),
-	)
-	if err == nil {
-		_, err = netlink.ConntrackDeleteFilters(netlink.ConntrackTable, family, filter)
-	}
-	if err != nil {
-		return fmt.Errorf("connections to %s: the kernel cannot forget: %w", address, err)
+	if _, err := netlink.ConntrackDeleteFilters(netlink.ConntrackTable, family, m); err != nil {
+		return fmt.Errorf("connections to %s: the kernel cannot forget: %w", m.from, err)
 	}
 	return nil
 }

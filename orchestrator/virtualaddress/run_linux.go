@@ -61,10 +61,10 @@ type agent struct {
 	again     time.Time                        // when they are written again after a failure
 	failure   error                            // of the last time
 	write     func([]redirect) error
-	forget    func(netip.Addr) error
-	moved     []netip.Addr // whose connections are to be forgotten
-	dropping  sync.Mutex   // held while some are
-	forgotten time.Time    // the last time that it began
+	forget    func(misled) error
+	moved     []misled   // connections that are to be forgotten, of one address once
+	dropping  sync.Mutex // held while some are
+	forgotten time.Time  // the last time that it began
 }
 
 // forgetting is between two times that the kernel's connections are gone through, all of them: whoever forges claims must not keep it at that.
@@ -204,8 +204,9 @@ func (a *agent) step(now time.Time) (works bool, detail string) {
 		if todo.Probe {
 			probed = append(probed, address)
 		}
-		if todo.Moved && !slices.Contains(a.moved, address) {
-			a.moved = append(a.moved, address)
+		if todo.Moved {
+			a.moved = slices.DeleteFunc(a.moved, func(m misled) bool { return m.from == address })
+			a.moved = append(a.moved, misled{redirect{address, to}, s.Answering})
 		}
 		answered, text := a.describe(address, s, now)
 		if missing != "" {
@@ -267,8 +268,8 @@ func (a *agent) redirect(want []redirect, now time.Time) error {
 	return nil
 }
 
-// forgetMoved drops what the kernel knows of connections to the addresses that have moved. It may know a hundred thousand of others, and is asked
-// for all of them; nothing waits for that.
+// forgetMoved drops what the kernel knows of connections to the addresses that have moved, and misleads. It may know a hundred thousand of others, and is
+// asked for all of them; nothing waits for that.
 func (a *agent) forgetMoved(now time.Time) {
 	if len(a.moved) == 0 || now.Sub(a.forgotten) < forgetting || !a.dropping.TryLock() {
 		return
@@ -277,8 +278,8 @@ func (a *agent) forgetMoved(now time.Time) {
 	a.moved, a.forgotten = nil, now
 	go func() {
 		defer a.dropping.Unlock()
-		for _, address := range moved {
-			if err := a.forget(address); err != nil {
+		for _, m := range moved {
+			if err := a.forget(m); err != nil {
 				klog.Infof("%s: %v", Name, err) // they end by themselves, later
 			}
 		}

@@ -87,7 +87,7 @@ func TestRun(t *testing.T) {
 		VirtualAddresses: []netip.Addr{vip4},
 	})
 	a.write = func(all []redirect) error { p.leads = all; return nil }
-	a.forget = func(netip.Addr) error { return nil }
+	a.forget = func(misled) error { return nil }
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() {
