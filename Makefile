@@ -11,8 +11,7 @@ export GOFLAGS
 
 # Packages that link Kubernetes take minutes to compile; everything else takes seconds.
 HEAVY   := github.com/orlop-os/orlop/orchestrator
-LIGHT   := $(shell go list ./... | grep -v -e '^$(HEAVY)' -e '/test/integration$$')
-$(if $(LIGHT),,$(error the packages cannot be listed))
+LIGHT    = $(or $(shell go list ./... | grep -v -e '^$(HEAVY)' -e '/test/integration$$'),$(error the packages cannot be listed))
 # Without go vet, which `make check` runs whole: for a test it would read all of Kubernetes once more.
 TEST    := CGO_ENABLED=0 go test -vet=off
 # What tells stories, and what builds another version of the image as an upgrade: -out FOLDER -version V.

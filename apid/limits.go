@@ -123,7 +123,7 @@ func (l *limitListener) take(c *limitedConn, now time.Time) (taken bool, oldest 
 }
 
 // prove counts a connection among those that have shown a certificate. It fails if there are too many, in all or of this holder.
-func (l *limitListener) prove(c *limitedConn, kind int, origin string, forget func()) error {
+func (l *limitListener) prove(c *limitedConn, kind int, holder string, forget func()) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	at := slices.Index(l.waiting, c)
@@ -133,13 +133,13 @@ func (l *limitListener) prove(c *limitedConn, kind int, origin string, forget fu
 	if l.sum[kind] >= l.total[kind] {
 		return fmt.Errorf("%d connections are open; no more are taken", l.sum[kind])
 	}
-	if l.holders[origin] >= maxOfOne {
+	if l.holders[holder] >= maxOfOne {
 		return fmt.Errorf("%d connections of this certificate, and of others of its holder, are open; no more are taken", maxOfOne)
 	}
 	l.waiting = slices.Delete(l.waiting, at, at+1)
 	l.sum[kind]++
-	l.holders[origin]++
-	c.kind, c.origin, c.forget = kind, origin, forget
+	l.holders[holder]++
+	c.kind, c.holder, c.forget = kind, holder, forget
 	return nil
 }
 
@@ -155,8 +155,8 @@ func (l *limitListener) give(c *limitedConn) {
 		l.waiting = slices.Delete(l.waiting, at, at+1)
 	} else {
 		l.sum[c.kind]--
-		if l.holders[c.origin]--; l.holders[c.origin] == 0 {
-			delete(l.holders, c.origin)
+		if l.holders[c.holder]--; l.holders[c.holder] == 0 {
+			delete(l.holders, c.holder)
 		}
 	}
 	l.addresses[c.addr].open--
@@ -196,15 +196,15 @@ type limitedConn struct {
 	addr    netip.Addr
 	release func()
 	kind    int    // once it is counted by it …
-	origin  string // … and by this
+	holder  string // … and by this
 	left    int    // bytes that may still come before it is proved
 	proved  bool   // set by the goroutine that reads, before others do
 	forget  func() // what is to be done besides when it is closed, once it is counted
 }
 
 // prove says that the client has shown a certificate, and what is to be done when the connection is closed. It fails if there are too many.
-func (c *limitedConn) prove(kind int, origin string, forget func()) error {
-	err := c.list.prove(c, kind, origin, forget)
+func (c *limitedConn) prove(kind int, holder string, forget func()) error {
+	err := c.list.prove(c, kind, holder, forget)
 	c.proved = err == nil
 	return err
 }

@@ -163,12 +163,12 @@ func (k *artifactKeeper) tidy(ctx context.Context, wanted []config.AddonSpec, se
 		defer cancel()
 		problems = append(problems, k.local.Release(ctx, digests))
 	}
-	if settled && k.up {
-		ctx, cancel := context.WithTimeout(ctx, localTime)
-		defer cancel()
-		problems = append(problems, k.local.Unpin(ctx, digests, time.Now().Add(-unnamedTime)))
-	}
 	if settled {
+		if k.up {
+			ctx, cancel := context.WithTimeout(ctx, localTime)
+			defer cancel()
+			problems = append(problems, k.local.Unpin(ctx, digests, time.Now().Add(-unnamedTime)))
+		}
 		dropped, err := k.store.Keep(sums)
 		if dropped > 0 {
 			k.note("op", fmt.Sprintf("let go of what no add-on wants any more: %d files", dropped))

@@ -1,12 +1,10 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -29,20 +27,16 @@ type rollout struct {
 
 // order is the one in which machines take a step: those of the control plane first. A worker asks it for certificates as soon as it has the step, and
 // by the old CA they would do it no good.
-func (r *rollout) order() (all []int) {
+func (r *rollout) order() []int {
+	var first, then []int
 	for i := range r.fleet.names {
-		all = append(all, i)
-	}
-	slices.SortStableFunc(all, func(a, b int) int {
-		rank := func(i int) int {
-			if i < len(r.planes) && r.planes[i].controls {
-				return 0
-			}
-			return 1
+		if i < len(r.planes) && r.planes[i].controls {
+			first = append(first, i)
+		} else {
+			then = append(then, i)
 		}
-		return cmp.Compare(rank(a), rank(b))
-	})
-	return all
+	}
+	return append(first, then...)
 }
 
 // rotation is something of a cluster that is replaced step by step.

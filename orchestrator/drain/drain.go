@@ -148,9 +148,9 @@ type drain struct {
 	evicted map[types.UID]bool
 }
 
-// round closes the node, asks for the eviction of every pod that has not been asked to end, and says which are left and why, and
-// whether a budget forbids one of them to go, as far as is known. That one cannot be evicted does not keep the others; it is an error of the round all the same. The node is closed in each round: process "node", if it is started
-// anew meanwhile, opens it (Run).
+// round closes the node, asks for the eviction of every pod that has not been asked to end, and says which are left and why, and whether a budget forbids
+// one of them to go, as far as is known. That one cannot be evicted does not keep the others; it is an error of the round all the same. The node is closed
+// in each round: process "node", if it is started anew meanwhile, opens it (Run).
 func (d *drain) round(ctx context.Context) (left []string, forbidden bool, err error) {
 	if err := closeNode(ctx, d.api, d.node); err != nil {
 		return nil, false, err

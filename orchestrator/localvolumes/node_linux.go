@@ -243,13 +243,15 @@ func (n *node) pass(ctx context.Context, api kubernetes.Interface, own *corev1.N
 func (n *node) obey(ctx context.Context, obsolete []string, copies []Copy) (Report, error) {
 	report := Report{Problem: n.problem, Filesystem: n.filesystem}
 	obsolete, copies = obsolete[:min(len(obsolete), mostObsolete)], copies[:min(len(copies), mostCopies)]
+	// What is obsolete is not copied, nor begun when it was said to be gone: whoever hears of that takes it for gone for good.
+	copies = slices.DeleteFunc(slices.Clone(copies), func(c Copy) bool { return slices.Contains(obsolete, c.Name) })
 	if n.store == nil { // an earlier file system's volumes went with it
 		report.Gone = slices.Sorted(slices.Values(obsolete))
 		return report, nil
 	}
 	var problems []error
 	n.copying.keep(func(name string) bool {
-		return slices.ContainsFunc(copies, func(c Copy) bool { return c.Name == name }) && !slices.Contains(obsolete, name)
+		return slices.ContainsFunc(copies, func(c Copy) bool { return c.Name == name })
 	})
 	for _, name := range slices.Sorted(slices.Values(obsolete)) {
 		left, err := n.store.retire(name)
@@ -259,8 +261,6 @@ func (n *node) obey(ctx context.Context, obsolete []string, copies []Copy) (Repo
 		}
 	}
 	problems = append(problems, n.clear(ctx))
-	// What was said to be gone is not begun: whoever hears of it takes it for gone for good.
-	copies = slices.DeleteFunc(slices.Clone(copies), func(c Copy) bool { return slices.Contains(obsolete, c.Name) })
 	problems = append(problems, n.copy(ctx, copies, &report))
 	size, err := n.size()
 	if err != nil {

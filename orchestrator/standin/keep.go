@@ -341,7 +341,7 @@ func list(ctx context.Context, by rest.Interface, k kind, selector string, take 
 	if err != nil {
 		return fmt.Errorf("%s: %w", k.resource, err)
 	}
-	defer answer.Close() //nolint:errcheck // it was read
+	defer answer.Close()
 	err = items(answer, func(o Object) {
 		o["kind"], o["apiVersion"] = k.name, k.version // of their kind is said in the list alone
 		take(o)
@@ -370,10 +370,11 @@ func items(list io.Reader, take func(Object)) error {
 			}
 			continue
 		}
-		if start, err := in.Token(); err != nil || start != json.Delim('[') { // or null
-			if err != nil {
-				return err
-			}
+		start, err := in.Token()
+		if err != nil {
+			return err
+		}
+		if start != json.Delim('[') { // null
 			continue
 		}
 		for in.More() {

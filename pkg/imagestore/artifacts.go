@@ -43,14 +43,6 @@ func (m manifest) isArtifact() bool {
 	return m.ArtifactType != "" || m.Config.MediaType != ocispec.MediaTypeImageConfig && m.Config.MediaType != dockerConfig
 }
 
-// size is that of all layers together, as they were pushed.
-func (m manifest) size() (bytes int64) {
-	for _, l := range m.Layers {
-		bytes += l.Size
-	}
-	return bytes
-}
-
 // pin gives the artefacts among images their second names.
 func (s *Store) pin(ctx context.Context, some []*imagesapi.Image) error {
 	read := s.blobs(ctx)
@@ -58,7 +50,7 @@ func (s *Store) pin(ctx context.Context, some []*imagesapi.Image) error {
 		if ofDigest(i.Name) {
 			continue
 		}
-		if m, err := read(i.Target.GetDigest()); err != nil || !m.isArtifact() || m.size() > artifact.MaxSize {
+		if m, err := read(i.Target.GetDigest()); err != nil || !m.isArtifact() || m.layersSize() > artifact.MaxSize {
 			if ctx.Err() != nil {
 				return err
 			}

@@ -21,6 +21,14 @@ type manifest struct {
 	Manifests    []ocispec.Descriptor `json:"manifests"`
 }
 
+// layersSize is that of all layers together, as they were packed, in bytes.
+func (m manifest) layersSize() (total int64) {
+	for _, l := range m.Layers {
+		total += l.Size
+	}
+	return total
+}
+
 // blobs reads a manifest or an index by its digest.
 type blobs func(digest string) (manifest, error)
 
@@ -45,11 +53,7 @@ func sizeOf(read blobs, digest string, own int64) (int64, error) {
 			return own + size, nil
 		}
 	}
-	total := own + m.Config.Size
-	for _, l := range m.Layers {
-		total += l.Size
-	}
-	return total, nil
+	return own + m.Config.Size + m.layersSize(), nil
 }
 
 // blobs reads from containerd's content store.
