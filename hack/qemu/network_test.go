@@ -263,7 +263,7 @@ func TestDHCP(t *testing.T) {
 	if err := h.setAddress(netip.PrefixFrom(addr, 24), n.Gateway()); err != nil { // the answer to a renewal comes to the address
 		t.Fatal(err)
 	}
-	if _, err := client.Renew(within(t, 5*time.Second), lease); err != nil {
+	if _, err := client.Renew(within(t, 20*time.Second), lease); err != nil {
 		t.Errorf("renewal: %v", err)
 	}
 
@@ -271,24 +271,25 @@ func TestDHCP(t *testing.T) {
 		t.Fatal(err)
 	}
 	var nak *nclient4.ErrNak
-	if _, err := client.Request(within(t, 5*time.Second)); !errors.As(err, &nak) {
+	if _, err := client.Request(within(t, 20*time.Second)); !errors.As(err, &nak) {
 		t.Errorf("expected a NAK, got %v", err)
 	}
 	if err := n.SetMachineDHCP("cp1", DHCPSilent); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := client.Request(within(t, 5*time.Second)); !errors.Is(err, nclient4.ErrNoResponse) {
+	// The context ends before the client's first wait does: how often the client would ask is not of interest here.
+	if _, err := client.Request(within(t, time.Second)); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("silent machine: expected no answer, got %v", err)
 	}
 	if err := n.SetMachineDHCP("cp1", DHCPAnswer); err != nil {
 		t.Fatal(err)
 	}
 	n.SetDHCP(false)
-	if _, err := client.Request(within(t, 5*time.Second)); !errors.Is(err, nclient4.ErrNoResponse) {
+	if _, err := client.Request(within(t, time.Second)); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("server off: expected no answer, got %v", err)
 	}
 	n.SetDHCP(true)
-	if _, err := client.Request(within(t, 5*time.Second)); err != nil {
+	if _, err := client.Request(within(t, 20*time.Second)); err != nil {
 		t.Errorf("server on again: %v", err)
 	}
 	// A request for an address of another network is refused (RFC 2131, section 4.3.2, INIT-REBOOT).
