@@ -25,11 +25,15 @@ import (
 // TestCIS judges what a control-plane machine's components are started with by the CIS Kubernetes Benchmark, and docs/cis.md is what comes
 // of it. kube-bench itself looks for processes of upstream's names and for files of kubeadm's, of which there are none here.
 func TestCIS(t *testing.T) {
-	machine := described{}
 	spec := testSpec()
 	spec.ControlPlanes = append([]netip.Addr{netip.MustParseAddr("192.0.2.9")}, spec.NodeIPs...) // alone, etcd has no network at all
+	machine := described{components: map[string]component.Component{}}
 	for _, c := range Services(spec, layout.System()) {
-		machine[c.Name] = c
+		machine.components[c.Name] = c
+	}
+	var err error
+	if machine.credentials, err = credentials.Plan(spec, authorities(t)); err != nil {
+		t.Fatal(err)
 	}
 	var page strings.Builder
 	page.WriteString(cisHead)
@@ -47,6 +51,8 @@ func TestCIS(t *testing.T) {
 				t.Errorf("%s %s: is neither checked nor explained", c.id, c.wanted)
 			case c.open:
 				result = "**not met**: " + c.why
+			case c.check == nil:
+				result = "met by how it is built: " + c.why
 			case c.why != "":
 				result = "met otherwise: " + c.why
 			}
@@ -63,12 +69,15 @@ const cisHead = `# The CIS Kubernetes Benchmark, control by control
 
 The numbers are those of kube-bench's ` + "`cis-1.12`" + ` (control plane 1 and 3, etcd 2, nodes 4). kube-bench itself finds nothing here: it reads the command
 lines of processes called kube-apiserver or kubelet, and files where kubeadm puts them. So ` + "`orchestrator/cis_test.go`" + ` asks the same of what the components
-are really started with, and writes this page; a control that is no longer met fails the tests. *Met* is checked by that test, and so is *Met otherwise*, where there is
-something to ask for; it says by what. *Not met* can only be a control that the benchmark leaves to judgement (manual, a WARN), and says why.
+are really started with, and writes this page; a control that is no longer met fails the tests. *Met* is checked by that test, and so is *met otherwise*, which says by
+what. Of what is *met by how it is built* the test has nothing to ask for. *Not met* can only be a control that the benchmark leaves to judgement (manual, a WARN), and says why.
 `
 
-// described is what a machine starts, by the components' names.
-type described map[string]component.Component
+// described is what a machine starts, by the components' names, and the files that it writes for that beforehand.
+type described struct {
+	components  map[string]component.Component
+	credentials credentials.Want
+}
 
 // control is one of the benchmark.
 type control struct {
@@ -85,7 +94,7 @@ const (
 
 // value is a flag's, and whether it is given.
 func (d described) value(name, flag string) (string, bool) {
-	for _, arg := range d[name].Args {
+	for _, arg := range d.components[name].Args {
 		if f, v, _ := strings.Cut(arg, "="); f == "--"+flag {
 			return v, true
 		}
@@ -151,7 +160,7 @@ func has(name, flag, entry string, want bool) func(described) string {
 // in reads a field of a configuration file; the path's parts are separated by dots.
 func in(name, file, path string, want func(v any) bool) func(described) string {
 	return func(d described) string {
-		for _, f := range d[name].Files {
+		for _, f := range d.components[name].Files {
 			if filepath.Base(f.Path) != file {
 				continue
 			}
@@ -191,16 +200,69 @@ func strong(v any) bool {
 func closed(names ...string) func(described) string {
 	return func(d described) string {
 		for _, name := range names {
-			if len(d[name].Files) == 0 {
+			if len(d.components[name].Files) == 0 {
 				return name + " has no files"
 			}
-			for _, f := range d[name].Files {
+			for _, f := range d.components[name].Files {
 				if f.Mode&^fs.FileMode(0o600) != 0 && filepath.Base(f.Path) != "resolv.conf" {
 					return fmt.Sprintf("%s has the mode %04o", f.Path, f.Mode)
 				}
 			}
 		}
 		return ""
+	}
+}
+
+// kept wants what machined writes to be its user's only, and not to be written to. What is issued is 0400 and folders are 0700 without being asked
+// (credentials.Leaf, credentials.Folder).
+func kept(d described) string {
+	if len(d.credentials.Folders) == 0 || len(d.credentials.Files) == 0 || len(d.credentials.Leaves) == 0 {
+		return "there are no credentials"
+	}
+	for _, f := range d.credentials.Files {
+		if f.Mode&^fs.FileMode(0o400) != 0 {
+			return fmt.Sprintf("%s has the mode %04o", f.Path, f.Mode)
+		}
+	}
+	return ""
+}
+
+// unprivileged wants the credentials in a process's folder to be of a user who is not root.
+func unprivileged(folder string) func(described) string {
+	return func(d described) string {
+		for _, f := range d.credentials.Folders {
+			if filepath.Base(f.Path) == folder && f.UID != 0 {
+				return ""
+			}
+		}
+		return "there is no folder " + folder + " of a user who is not root"
+	}
+}
+
+// sealing wants the first of the providers that seal Secrets, which is the one that writes, to be a certain one and to have a key.
+func sealing(provider string) func(described) string {
+	return func(d described) string {
+		for _, f := range d.credentials.Files {
+			if filepath.Base(f.Path) != nodespec.Encryption {
+				continue
+			}
+			var content struct {
+				Resources []struct {
+					Resources []string
+					Providers []map[string]struct{ Keys []any }
+				}
+			}
+			if err := yaml.Unmarshal(f.Content, &content); err != nil {
+				return err.Error()
+			}
+			for _, r := range content.Resources {
+				if slices.Contains(r.Resources, "secrets") && len(r.Providers) > 0 && len(r.Providers[0][provider].Keys) > 0 {
+					return ""
+				}
+			}
+			return fmt.Sprintf("Secrets are not sealed by %s: %s", provider, f.Path)
+		}
+		return "there is no file " + nodespec.Encryption
 	}
 }
 
@@ -240,11 +302,11 @@ var benchmark = []struct {
 		{id: "1.1.1–1.1.8", wanted: "pod specifications of API server, controller manager, scheduler and etcd are 0600 and root's", check: closed(apiServer, manager, kubeScheduler, store), why: noPod + ". The configuration files that are written are 0600"},
 		{id: "1.1.9–1.1.10", wanted: "CNI files are 0600 and root's", manual: true, why: "`orchestrator/podnetwork`, in the process of the node, which is root, writes the only one into memory, 0600"},
 		{id: "1.1.11", wanted: "etcd's folder is 0700", check: in(store, "etcd.yaml", "data-dir", equal("/var/lib/etcd")), why: "it is made so before etcd starts, for the user of the process `api`"},
-		{id: "1.1.12", wanted: "etcd's folder is etcd's", why: "it belongs to the user of the process `api`, who is not root"},
+		{id: "1.1.12", wanted: "etcd's folder is etcd's", check: unprivileged("api"), why: "it belongs to the user of the process `api`, who is not root"},
 		{id: "1.1.13–1.1.14", wanted: "the administrator's credentials are 0600 and root's", why: "there are none on a machine; `orlopctl kubeconfig` makes some where the operator is, for a limited time"},
 		{id: "1.1.15–1.1.18", wanted: "kubeconfigs of scheduler and controller manager are 0600 and root's", check: closed(manager, kubeScheduler), why: ownUser},
-		{id: "1.1.19", wanted: "the keys' folder is root's", why: inMemory},
-		{id: "1.1.20–1.1.21", wanted: "certificates are 0644 or stricter, keys 0600", manual: true, why: inMemory},
+		{id: "1.1.19", wanted: "the keys' folder is root's", check: kept, why: inMemory},
+		{id: "1.1.20–1.1.21", wanted: "certificates are 0644 or stricter, keys 0600", manual: true, check: kept, why: inMemory},
 	}},
 	{"1.2 API server", []control{
 		{id: "1.2.1", wanted: "--anonymous-auth=false", manual: true, check: set(apiServer, "authentication-config"), why: onAHealth},
@@ -274,7 +336,7 @@ var benchmark = []struct {
 		{id: "1.2.25", wanted: "--client-ca-file", check: set(apiServer, "client-ca-file")},
 		{id: "1.2.26", wanted: "--etcd-cafile", check: over, why: "as 1.2.23"},
 		{id: "1.2.27", wanted: "--encryption-provider-config", manual: true, check: set(apiServer, "encryption-provider-config")},
-		{id: "1.2.28", wanted: "encryption by aescbc, kms or secretbox", manual: true, why: "`machined/credentials` writes secretbox first, with the key of the configuration; a cluster has one from its beginning"},
+		{id: "1.2.28", wanted: "encryption by aescbc, kms or secretbox", manual: true, check: sealing("secretbox"), why: "`machined/credentials` writes secretbox first, with the key of the configuration; a cluster has one from its beginning"},
 		{id: "1.2.29", wanted: "strong cipher suites", manual: true, check: suites(apiServer)},
 		{id: "1.2.30", wanted: "--service-account-extend-token-expiration=false", check: is(apiServer, "service-account-extend-token-expiration", "false")},
 	}},
@@ -311,7 +373,7 @@ var benchmark = []struct {
 		{id: "4.1.1–4.1.2", wanted: "the kubelet's service file is 0600 and root's", why: noPod},
 		{id: "4.1.3–4.1.4", wanted: "the proxy's kubeconfig is 0600 and root's", manual: true, check: closed(proxy)},
 		{id: "4.1.5–4.1.6", wanted: "the kubelet's kubeconfig is 0600 and root's", check: closed(agent)},
-		{id: "4.1.7–4.1.8", wanted: "the clients' CA is 0644 or stricter and root's", manual: true, why: inMemory},
+		{id: "4.1.7–4.1.8", wanted: "the clients' CA is 0644 or stricter and root's", manual: true, check: kept, why: inMemory},
 		{id: "4.1.9–4.1.10", wanted: "the kubelet's configuration is 0600 and root's", check: closed(agent)},
 	}},
 	{"4.2 Kubelet", []control{
@@ -368,7 +430,7 @@ func authorizers(kind string, want bool) func(described) string {
 // audited wants every request for what is secret, and every change, to leave a line, and none of them to have a Secret's content, whoever asks. It has
 // upstream's own judge say what the policy makes of such requests.
 func audited(d described) string {
-	for _, f := range d[apiServer].Files {
+	for _, f := range d.components[apiServer].Files {
 		if filepath.Base(f.Path) != "audit-policy.yaml" {
 			continue
 		}

@@ -110,26 +110,33 @@ type machine struct {
 	ca   *pki.CA
 }
 
-func prepare(t *testing.T, spec nodespec.Spec) machine {
+// authorities are those of a new cluster.
+func authorities(t *testing.T) credentials.Authorities {
 	t.Helper()
-	m := machine{root: t.TempDir()}
-	m.dirs = layout.Under(m.root)
-	authority := func(name string) *pki.CA {
+	authority := func(name string) credentials.Authority {
 		ca, err := pki.NewCA(name, time.Hour)
 		if err != nil {
 			t.Fatal(err)
 		}
-		return ca
+		return credentials.Authority{CA: ca}
 	}
 	private, public, err := pki.NewServiceAccountKey()
 	if err != nil {
 		t.Fatal(err)
 	}
-	m.ca = authority("kubernetes")
-	want, err := credentials.Plan(spec, credentials.Authorities{
-		Kubernetes: credentials.Authority{CA: m.ca}, FrontProxy: credentials.Authority{CA: authority("front-proxy")}, Etcd: credentials.Authority{CA: authority("etcd")},
+	return credentials.Authorities{
+		Kubernetes: authority("kubernetes"), FrontProxy: authority("front-proxy"), Etcd: authority("etcd"),
 		ServiceAccountKey: private, ServiceAccountPub: public, Sealing: []config.EncryptionKey{config.NewEncryptionKey([32]byte{1})}, Refused: []byte(`{}`), Addons: []byte("[]"), Marks: []byte("{}"),
-	})
+	}
+}
+
+func prepare(t *testing.T, spec nodespec.Spec) machine {
+	t.Helper()
+	m := machine{root: t.TempDir()}
+	m.dirs = layout.Under(m.root)
+	authorities := authorities(t)
+	m.ca = authorities.Kubernetes.CA
+	want, err := credentials.Plan(spec, authorities)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -39,7 +39,7 @@ func Components(spec nodespec.Spec) []component.Component {
 // Run answers for the addresses, whenever it is this machine's turn, until ctx is done.
 func Run(ctx context.Context, spec nodespec.Spec, dirs layout.Dirs, announce component.Announce) error {
 	prober := &health.Prober{
-		CAFile: filepath.Join(dirs.Node, nodespec.CA), Name: kubeconfig.Local().Name, Path: question,
+		CAFile: filepath.Join(dirs.Node, nodespec.CA), Name: kubeconfig.Local().Name, Path: Question,
 		Patience: patience, Idle: 10 * pause, Dial: (&net.Dialer{}).DialContext,
 	}
 	defer prober.Close()

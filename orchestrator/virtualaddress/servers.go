@@ -17,9 +17,9 @@ const (
 	lateAtMost = 1
 )
 
-// question is what API servers are asked. Of what makes one ready, two things depend on etcd once it was ready for the first time, and they do
+// Question is what API servers are asked. Of what makes one ready, two things depend on etcd once it was ready for the first time, and they do
 // not count here: when etcd has no majority no API server can do more than another, and reads from caches go on.
-const question = "/readyz?exclude=etcd&exclude=etcd-readiness"
+const Question = "/readyz?exclude=etcd&exclude=etcd-readiness"
 
 // Server is what is known of an API server. The zero Server was not asked yet, and is not ready.
 type Server struct {
