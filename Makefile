@@ -99,8 +99,15 @@ FAULTS = kernel-hangs:init=kernel-hangs machined-exits:machined=exits machined-h
 STAMPED = CGO_ENABLED=0 go build -tags providerless -ldflags '-s -w -X k8s.io/component-base/version.gitVersion=$(1)' -o $(BUILD)/bin/$(2) ./orchestrator
 
 faults: PATIENCE = 210m
-faults: versions broken ## the long stories: broken versions, lost machines, power cuts at every operation (three and a half hours at most)
+faults: versions broken charts ## the long stories: broken versions, lost machines, power cuts at every operation (three and a half hours at most)
 	$(STORIES) -stories testdata/faults
+
+# A chart of somebody else's, as helm renders it; hack/charts/go.mod has both. It is told to start no pods, whose image nobody has.
+.PHONY: charts
+charts:
+	mkdir -p $(BUILD)/charts
+	CGO_ENABLED=0 go -C hack/charts tool helm template site "$$(go -C hack/charts list -m -f '{{.Dir}}' sigs.k8s.io/descheduler)/charts/descheduler" \
+		--namespace tools --set suspend=true > $(BUILD)/charts/descheduler.yaml
 
 .PHONY: broken
 broken: image

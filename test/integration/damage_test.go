@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
@@ -115,7 +116,7 @@ func fillESP(file string, leave int64) error {
 
 // damageVerb damages a machine that is off.
 func (s *story) damageVerb(ts *testscript.TestScript, neg bool, args []string) {
-	need(ts, neg, args, 2, 3, "damage NAME flip PARTITION | fill MIB | variables")
+	need(ts, neg, args, 2, 3, "damage NAME flip PARTITION | fill MIB | variables | disk")
 	m := s.machine(ts, args[0])
 	if m.Running() {
 		ts.Fatalf("damage: %s is on", args[0])
@@ -130,6 +131,11 @@ func (s *story) damageVerb(ts *testscript.TestScript, neg bool, args []string) {
 		ts.Check(fillESP(disk, leave))
 	case args[1] == "variables" && len(args) == 2:
 		ts.Check(m.ForgetVariables())
+	case args[1] == "disk" && len(args) == 2:
+		old, err := os.Stat(disk)
+		ts.Check(err)
+		ts.Check(os.Remove(disk))
+		ts.Check(copyImage(filepath.Join(*imageDir, "disk.raw"), disk, old.Size()>>20))
 	default:
 		ts.Fatalf("damage: %q is no damage", args[1:])
 	}

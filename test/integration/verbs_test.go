@@ -72,7 +72,7 @@ import (
 //	leader                               the machine that leads etcd becomes $LEADER, another one $FOLLOWER
 //	powercut NAME, poweron NAME          the power switch
 //	damage NAME WHAT                     while it is off: flip PARTITION, one byte of it; fill MIB, its ESP but for these; variables,
-//	                                     the firmware's are lost
+//	                                     the firmware's are lost; disk, in its place is a new one that holds the image alone
 //	forge-ticket DOCUMENTS NAME          the ticket in them becomes one that somebody without the cluster's CA has signed
 //	leaks SECRETS FILE…                  one of the files holds a private key or another secret of SECRETS; with a ! none does
 //	set DOCUMENTS KIND.FIELD YAML        a field of what the document of this kind says
