@@ -69,3 +69,15 @@ func tracesOf(path string, value any, traces map[string]string) {
 		}
 	}
 }
+
+// operatorsVerb writes the patch that names whose calls a machine takes.
+func (s *story) operatorsVerb(ts *testscript.TestScript, neg bool, args []string) {
+	need(ts, neg, args, 2, -1, "operators PATCH CA...")
+	var list []string
+	for _, ca := range args[1:] {
+		list = append(list, ts.ReadFile(ca))
+	}
+	patch, err := yaml.Marshal(map[string]any{"kind": "Machine", "spec": map[string]any{"trust": map[string]any{"operatorCAs": list}}})
+	ts.Check(err)
+	ts.Check(os.WriteFile(ts.MkAbs(args[0]), patch, 0o644))
+}

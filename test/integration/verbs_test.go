@@ -74,6 +74,7 @@ import (
 //	damage NAME WHAT                     while it is off: flip PARTITION, one byte of it; fill MIB, its ESP but for these; variables,
 //	                                     the firmware's are lost; disk, in its place is a new one that holds the image alone
 //	forge-ticket DOCUMENTS NAME          the ticket in them becomes one that somebody without the cluster's CA has signed
+//	operators PATCH CA…                  PATCH has a machine take these operators, each by the file of its CA, and no others
 //	leaks SECRETS FILE…                  one of the files holds a private key or another secret of SECRETS; with a ! none does
 //	set DOCUMENTS KIND.FIELD YAML        a field of what the document of this kind says
 //	cut-install NAME DOCUMENTS OPERATION
@@ -158,6 +159,7 @@ func (s *story) verbs() map[string]func(ts *testscript.TestScript, neg bool, arg
 		"button":        s.buttonVerb,
 		"unchanged":     s.unchangedVerb,
 		"leaks":         s.leaksVerb,
+		"operators":     s.operatorsVerb,
 	}
 }
 
