@@ -106,6 +106,7 @@ faults: versions broken charts ## the long stories: broken versions, lost machin
 .PHONY: charts
 charts:
 	mkdir -p $(BUILD)/charts
+	go -C hack/charts mod download sigs.k8s.io/descheduler
 	CGO_ENABLED=0 go -C hack/charts tool helm template site "$$(go -C hack/charts list -m -f '{{.Dir}}' sigs.k8s.io/descheduler)/charts/descheduler" \
 		--namespace tools --set suspend=true > $(BUILD)/charts/descheduler.yaml
 
