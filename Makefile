@@ -24,7 +24,7 @@ SOAK     = CGO_ENABLED=0 go run ./test/soak -image $(IMAGE) -versions $(BUILD)
 KERNEL  := ./machined/disk ./machined/install ./machined/network ./machined/host ./machined/power ./pkg/verity ./pkg/mount ./pkg/copytree ./pkg/projectquota ./pkg/watchdog ./pkg/uevent ./pkg/cgroup ./pkg/kmsg ./pkg/timesync ./pkg/supervise ./pkg/capture ./orchestrator/podnetwork ./orchestrator/netpolicy ./orchestrator/announcer ./orchestrator/virtualaddress ./orchestrator/localvolumes
 
 # Tests of theirs that ask no kernel, and take minutes under emulation; `make unit` runs them.
-PURE    := ^Test(Simulation|RandomWorlds|LawsOnRandomDisks)$$
+PURE    := ^Test(Simulation|RandomWorlds|LawsOnRandomDisks|Turns|ElectMoves)$$
 
 .PHONY: help run test check baseline lint unit kernel stories image versions faults fuzz soak history cuts reproducible bench bench-cluster conformance lock generate packages tools clean
 
