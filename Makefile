@@ -23,7 +23,7 @@ SOAK     = CGO_ENABLED=0 go run ./test/soak -image $(IMAGE) -versions $(BUILD)
 # Packages whose tests also run under the product kernel.
 KERNEL  := ./machined/disk ./machined/install ./machined/network ./machined/host ./machined/power ./pkg/verity ./pkg/mount ./pkg/copytree ./pkg/projectquota ./pkg/watchdog ./pkg/uevent ./pkg/cgroup ./pkg/kmsg ./pkg/timesync ./pkg/supervise ./pkg/capture ./orchestrator/podnetwork ./orchestrator/netpolicy ./orchestrator/announcer ./orchestrator/virtualaddress ./orchestrator/localvolumes
 
-# Tests of theirs that ask no kernel, and take minutes under emulation; `make unit` runs them.
+# Tests of theirs that ask no kernel, and take from seconds to minutes under emulation; `make unit` runs them.
 PURE    := ^Test(Simulation|RandomWorlds|LawsOnRandomDisks|Turns|ElectMoves)$$
 
 .PHONY: help run test check baseline lint unit kernel stories image versions faults fuzz soak history cuts reproducible bench bench-cluster conformance lock generate packages tools clean
@@ -103,6 +103,7 @@ faults: versions broken charts ## the long stories: broken versions, lost machin
 	$(STORIES) -stories testdata/faults
 
 # A chart of somebody else's, as helm renders it; hack/charts/go.mod has both. It is told to start no pods, whose image nobody has.
+# It is downloaded first: of a module that is not there 'go list' names no folder.
 .PHONY: charts
 charts:
 	mkdir -p $(BUILD)/charts
