@@ -121,6 +121,7 @@ type machine struct {
 	profiling sync.Mutex    // one profile is taken at a time
 	moving    sync.Mutex    // one snapshot of the cluster's data is taken or restored at a time
 	askers    chan struct{} // holds one for each question of those who only look (ask.go)
+	rules     chan struct{} // holds one while the kernel's packet rules are read (rules.go)
 	handing   sync.Mutex    // held for one caller who takes a snapshot: the file takes room on DATA until he has it
 	routine   routine       // of taking them
 	sender    sender        // of those that are kept
@@ -186,6 +187,7 @@ func newMachine() *machine {
 		refusals:      newRefusals(),
 		asking:        newApplicants(),
 		askers:        make(chan struct{}, atOnce),
+		rules:         make(chan struct{}, 1),
 		disks:         cell.New(diskState{}),
 		networkConfig: cell.New(network.Config{}),
 		networkState:  cell.New(network.State{}),

@@ -43,9 +43,23 @@ func (s Store) Save(r slot.Record) error {
 	return s.write(s.record(), text)
 }
 
-// Keep stores a configuration as the one that a version is good with.
+// Keep stores a configuration as the one that a version is good with, and forgets those of all others: it is called for the running version when
+// the other slot has been written over, so there is no third one to go back to. Kept for ever they would fill STATE, and keep keys that were replaced.
 func (s Store) Keep(version string, configuration []byte) error {
-	return s.write(s.configuration(version), configuration)
+	kept := s.configuration(version)
+	if err := s.write(kept, configuration); err != nil {
+		return err
+	}
+	all, err := filepath.Glob(s.configuration("*"))
+	for _, other := range all {
+		if other != kept {
+			err = errors.Join(err, os.Remove(other))
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("upgrade: cannot forget the configuration of a version that is gone: %w", err)
+	}
+	return nil
 }
 
 // Kept returns the configuration that a version was good with; nil if none was kept.

@@ -38,6 +38,20 @@ func TestStore(t *testing.T) {
 	if text, err := s.Kept("1"); string(text) != "a: b" || err != nil {
 		t.Errorf("%q, %v", text, err)
 	}
+	for _, text := range []string{"a: c", "a: d"} { // it is kept once more after the pods have left
+		if err := s.Keep("2", []byte(text)); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := s.Kept("2"); string(got) != text || err != nil {
+			t.Errorf("%q, %v", got, err)
+		}
+	}
+	if text, err := s.Kept("1"); text != nil || err != nil {
+		t.Errorf("of a version whose slot was written over: %q, %v", text, err)
+	}
+	if r, err := s.Load(); err == nil { // the record, which is garbage here, is not forgotten with it
+		t.Errorf("%+v", r)
+	}
 	if lines := s.KeptLog(); lines != nil {
 		t.Errorf("no log: %q", lines)
 	}

@@ -355,13 +355,17 @@ func (s *Sender) broken(err error, ended <-chan error) error {
 	return fmt.Errorf("%s: the connection broke: %w", s.config.Address, err)
 }
 
-// write sends a line, and those that wait behind it, together.
+// write sends a line, and those that wait behind it, together: at most queued, because who follows the stores may be faster than the receiver for ever,
+// and a connection has to be proved (prove) all the same.
 func (s *Sender) write(w *bufio.Writer, l Line, more <-chan Line) error {
-	for {
+	for n := 1; ; n++ {
 		for _, each := range s.next(l) {
 			if _, err := w.Write(s.config.Encode(each)); err != nil {
 				return err
 			}
+		}
+		if n == queued {
+			return w.Flush()
 		}
 		select {
 		case l = <-more:

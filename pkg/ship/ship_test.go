@@ -570,6 +570,22 @@ func TestGap(t *testing.T) {
 	}
 }
 
+// TestTurn: what waits goes out together, but not for ever: there is more than one write takes.
+func TestTurn(t *testing.T) {
+	s := New(Config{Encode: func(l Line) []byte { return fmt.Appendln(nil, l.Number) }})
+	lines := make(chan Line, 3*queued)
+	for n := range 3 * queued {
+		lines <- Line{Source: "events", Number: uint64(n) + 2}
+	}
+	var out strings.Builder
+	if err := s.write(bufio.NewWriter(&out), Line{Source: "events", Number: 1}, lines); err != nil {
+		t.Fatal(err)
+	}
+	if sent := strings.Count(out.String(), "\n"); sent != queued || len(lines) != 2*queued+1 {
+		t.Errorf("%d lines sent, %d wait; want %d and %d", sent, len(lines), queued, 2*queued+1)
+	}
+}
+
 // TestHanging: a receiver that takes nothing holds up neither the stores nor another receiver, and does not keep its sender from
 // ending.
 func TestHanging(t *testing.T) {
