@@ -56,6 +56,9 @@ func (m *machine) drain(ctx context.Context) error {
 	}
 	switch {
 	case err != nil && order.Refuse:
+		if !done.Refused { // it may not have come so far as to open the node
+			m.stay()
+		}
 		return err
 	case err != nil:
 		m.events.add("upgrade", "failure", "pods are not moved away: "+err.Error())

@@ -102,7 +102,7 @@ func Do(ctx context.Context, api kubernetes.Interface, node string, o nodespec.D
 	working, cancel := context.WithTimeout(ctx, o.Timeout)
 	defer cancel()
 	if o.Undo {
-		return out, Undo(working, api, node)
+		return out, undo(working, api, node)
 	}
 	defer func() {
 		if err == nil && !out.Refused {
@@ -110,7 +110,7 @@ func Do(ctx context.Context, api kubernetes.Interface, node string, o nodespec.D
 		}
 		undoing, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
 		defer cancel()
-		err = errors.Join(err, Undo(undoing, api, node))
+		err = errors.Join(err, undo(undoing, api, node))
 	}()
 	tick := time.NewTicker(every)
 	defer tick.Stop()
@@ -235,6 +235,27 @@ func Undo(ctx context.Context, api kubernetes.Interface, name string) error {
 		return nil
 	}
 	return patch(ctx, api, name, `{"metadata":{"annotations":{"`+mark+`":null}},"spec":{"unschedulable":null}}`)
+}
+
+// undo is Undo until it succeeds or the time is up: the server may be gone for a moment.
+func undo(ctx context.Context, api kubernetes.Interface, name string) error {
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	var problem error
+	for {
+		err := Undo(ctx, api, name)
+		if err == nil {
+			return nil
+		}
+		if problem == nil || ctx.Err() == nil { // what a cut call says is not what is wrong
+			problem = err
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return problem
+		}
+	}
 }
 
 // read reads the node; nil when there is none, because the machine was removed from the cluster.

@@ -119,3 +119,23 @@ func TestNoTime(t *testing.T) {
 		t.Errorf("%q, %t, %v", left, forbidden, err)
 	}
 }
+
+// TestUndo: that the server is gone for a moment does not leave the node closed, and if it stays away that is the error.
+func TestUndo(t *testing.T) {
+	api := fake.NewClientset(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a", Annotations: map[string]string{mark: "true"}}, Spec: corev1.NodeSpec{Unschedulable: true}})
+	away := 2
+	api.PrependReactor("get", "nodes", func(clienttesting.Action) (bool, runtime.Object, error) {
+		away--
+		return away >= 0, nil, errors.New("nobody answers")
+	})
+	if _, err := Do(t.Context(), api, "a", nodespec.DrainOrder{Timeout: time.Minute, Undo: true}); err != nil {
+		t.Error(err)
+	}
+	if node, err := api.CoreV1().Nodes().Get(t.Context(), "a", metav1.GetOptions{}); err != nil || node.Spec.Unschedulable {
+		t.Errorf("the node takes no pods: %v", err)
+	}
+	away = 1 << 30
+	if _, err := Do(t.Context(), api, "a", nodespec.DrainOrder{Timeout: 2 * every, Undo: true}); err == nil || !strings.Contains(err.Error(), "nobody answers") {
+		t.Error(err)
+	}
+}
