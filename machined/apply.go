@@ -284,7 +284,7 @@ func fixed(before, next *config.Config) error {
 		return nil
 	}
 	changed := func(what string, is, would any) error {
-		return fmt.Errorf("configuration refused, nothing was changed: %s: cannot change from %v to %v on a machine that is part of a cluster; reset it first (orlopctl reset)", what, is, would)
+		return fmt.Errorf("configuration refused, nothing was changed: %s: cannot change from %v to %v on a machine that is part of a cluster; reset it first (orlopctl reset --wipe all)", what, is, would)
 	}
 	b, n := before.Cluster, next.Cluster
 	switch {
