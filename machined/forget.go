@@ -73,11 +73,14 @@ func (f *forgetting) due(gone []trust.Gone) []string {
 	return names
 }
 
-// looked notes a look for names, of which some were there.
+// looked notes a look for names, of which some were there. What again and afresh have asked for meanwhile is not known then, and is looked for anew.
 func (f *forgetting) looked(gone []trust.Gone, names, there []string) {
 	f.Lock()
 	defer f.Unlock()
 	for _, g := range gone {
+		if _, known := f.left[g.Ticket]; !known {
+			continue
+		}
 		switch {
 		case slices.Contains(there, g.Name):
 			f.left[g.Ticket] = forgetLooks

@@ -305,3 +305,20 @@ func TestWhoControls(t *testing.T) {
 		}
 	}
 }
+
+// TestForgettingMeanwhile: what is asked for during a look, by a removal or by other data of etcd, is not undone by the look's end.
+func TestForgettingMeanwhile(t *testing.T) {
+	gone := []trust.Gone{{Ticket: "1", Name: "a"}}
+	for what, meanwhile := range map[string]func(*forgetting){
+		"other data": func(f *forgetting) { f.afresh() },
+		"a removal":  func(f *forgetting) { f.again([]string{"1"}) },
+	} {
+		f := &forgetting{}
+		names := f.due(gone)
+		meanwhile(f)
+		f.looked(gone, names, nil)
+		if !f.fresh(gone) || !slices.Equal(f.due(gone), []string{"a"}) {
+			t.Errorf("%s: the look that was asked for does not come", what)
+		}
+	}
+}
