@@ -29,13 +29,22 @@ const atOnce = 2
 
 // askInTurn is ask for what anybody may ask who may look: at most atOnce at a time, the others wait.
 func askInTurn[A any](ctx context.Context, m *machine, command string, question any) (answer A, err error) {
-	select {
-	case m.askers <- struct{}{}:
-		defer func() { <-m.askers }()
-	case <-ctx.Done():
-		return answer, fmt.Errorf("%s: others ask at the same time, and the time was up before it was its turn: %w", command, context.Cause(ctx))
+	done, err := turn(ctx, m.askers, command)
+	if err != nil {
+		return answer, err
 	}
+	defer done()
 	return ask[A](ctx, m, paths.UserAPI, command, question)
+}
+
+// turn waits for one of some places, until ctx is done. What says who waits; done gives the place back.
+func turn(ctx context.Context, places chan struct{}, what string) (done func(), err error) {
+	select {
+	case places <- struct{}{}:
+		return func() { <-places }, nil
+	case <-ctx.Done():
+		return nil, fmt.Errorf("%s: others ask at the same time, and the time was up before it was its turn: %w", what, context.Cause(ctx))
+	}
 }
 
 // orchestrator runs one of the orchestrator's commands to its end and returns what it wrote to standard output, even when it fails:

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strings"
 
 	"github.com/orlop-os/orlop/pkg/paths"
@@ -23,12 +22,11 @@ const maxRules = 2 << 20
 // ruleTables reads the rules by nft, which has the one complete form of them. A table that goes meanwhile is left out. Of several who ask, one is
 // answered after the other: nft reads all rules for each, and whoever may look may ask as often as he likes.
 func (m *machine) ruleTables(ctx context.Context) ([]ruleTable, error) {
-	select {
-	case m.rules <- struct{}{}:
-		defer func() { <-m.rules }()
-	case <-ctx.Done():
-		return nil, fmt.Errorf("nftables: others ask at the same time, and the time was up before it was its turn: %w", context.Cause(ctx))
+	done, err := turn(ctx, m.rules, "nftables")
+	if err != nil {
+		return nil, err
 	}
+	defer done()
 	list, err := m.reaper.RunCommand(ctx, supervise.Command{Args: []string{paths.Nft, "list", "tables"}, Apart: true})
 	if err != nil {
 		return nil, err

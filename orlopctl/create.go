@@ -440,6 +440,6 @@ const nextSteps = `  kubectl get nodes
   orlopctl get timeline
   orlopctl logs -f orchestrator-node
   orlopctl image list
-  orlopctl reboot && orlopctl health
+  orlopctl reboot      # when it is back: orlopctl health
   orlopctl cluster destroy
 `

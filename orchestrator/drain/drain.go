@@ -58,22 +58,8 @@ func Run(ctx context.Context, spec nodespec.Spec, dirs layout.Dirs, registered f
 	if err != nil {
 		return err
 	}
-	tick := time.NewTicker(every)
-	defer tick.Stop()
-	for told := ""; ; {
-		err := Undo(ctx, api, spec.NodeName)
-		if err == nil {
-			break
-		}
-		if told != err.Error() && ctx.Err() == nil {
-			told = err.Error()
-			announce(Name, false, told)
-		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return nil
-		}
+	if err := reopen(ctx, api, spec.NodeName, func(problem error) { announce(Name, false, problem.Error()) }); err != nil {
+		return nil // asked to stop
 	}
 	announce(Name, true, "")
 	<-ctx.Done()
@@ -102,7 +88,7 @@ func Do(ctx context.Context, api kubernetes.Interface, node string, o nodespec.D
 	working, cancel := context.WithTimeout(ctx, o.Timeout)
 	defer cancel()
 	if o.Undo {
-		return out, undo(working, api, node)
+		return out, reopen(working, api, node, untold)
 	}
 	defer func() {
 		if err == nil && !out.Refused {
@@ -110,7 +96,7 @@ func Do(ctx context.Context, api kubernetes.Interface, node string, o nodespec.D
 		}
 		undoing, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
 		defer cancel()
-		err = errors.Join(err, undo(undoing, api, node))
+		err = errors.Join(err, reopen(undoing, api, node, untold))
 	}()
 	tick := time.NewTicker(every)
 	defer tick.Stop()
@@ -139,6 +125,9 @@ func Do(ctx context.Context, api kubernetes.Interface, node string, o nodespec.D
 		return out, nil
 	}
 }
+
+// untold is for problems that only count if they last.
+func untold(error) {}
 
 // drain is one drain while it goes on.
 type drain struct {
@@ -237,19 +226,22 @@ func Undo(ctx context.Context, api kubernetes.Interface, name string) error {
 	return patch(ctx, api, name, `{"metadata":{"annotations":{"`+mark+`":null}},"spec":{"unschedulable":null}}`)
 }
 
-// undo is Undo until it succeeds or the time is up: the server may be gone for a moment.
-func undo(ctx context.Context, api kubernetes.Interface, name string) error {
+// reopen is Undo until it succeeds, because the server may be gone for a moment, or until ctx is done; then the error is the last problem. Each new one
+// is told when it comes.
+func reopen(ctx context.Context, api kubernetes.Interface, name string, tell func(problem error)) error {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
-	var problem error
-	for {
+	for problem := error(nil); ; {
 		err := Undo(ctx, api, name)
-		if err == nil {
+		switch {
+		case err == nil:
 			return nil
+		case ctx.Err() != nil: // what a cut call says is not what is wrong
+			return cmp.Or(problem, err)
+		case problem == nil || problem.Error() != err.Error():
+			tell(err)
 		}
-		if problem == nil || ctx.Err() == nil { // what a cut call says is not what is wrong
-			problem = err
-		}
+		problem = err
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
