@@ -677,7 +677,10 @@ type fakeUpgradeService struct {
 	record *api.UpgradeStatus
 }
 
-const fakeLine = 1_500_000 // bytes that come through before it breaks
+const (
+	fakeLine   = 1_500_000 // bytes that come through before it breaks
+	fakeBroken = "1.6.0"   // a version that every machine rolls back
+)
 
 func (s *fakeUpgradeService) Offer(_ context.Context, r *api.OfferBundleRequest) (*api.OfferBundleResponse, error) {
 	s.mu.Lock()
@@ -719,6 +722,8 @@ func (s *fakeUpgradeService) Fetch(_ context.Context, r *api.FetchBundleRequest)
 	switch {
 	case r.Peer == "10.0.0.12" && r.Reference == "":
 		version = "1.5.0"
+	case r.Peer == "10.0.0.66" && r.Reference == "":
+		version = fakeBroken
 	case r.Reference != "registry.test/orlop:1" || string(r.Ca) != "a CA\n" || r.Username != "dora" || r.Password != "secret":
 		return nil, status.Errorf(codes.FailedPrecondition, "the test does not expect %v", r)
 	}
@@ -745,7 +750,11 @@ func (s *fakeUpgradeService) Watch(_ *api.WatchUpgradeRequest, stream grpc.Serve
 		return err
 	}
 	if s.record.GetPhase() == "writing" {
-		s.record = &api.UpgradeStatus{Running: s.record.To, From: "1.2.3", To: s.record.To, Phase: "committed"}
+		if s.record.To == fakeBroken {
+			s.record = &api.UpgradeStatus{Running: "1.2.3", From: "1.2.3", To: fakeBroken, Phase: "rolled back", Reason: "the test rolls it back"}
+		} else {
+			s.record = &api.UpgradeStatus{Running: s.record.To, From: "1.2.3", To: s.record.To, Phase: "committed"}
+		}
 		return status.Error(codes.Unavailable, "the machine reboots")
 	}
 	<-stream.Context().Done()
