@@ -35,14 +35,15 @@ type going struct {
 
 // newRevocations reads the list. One that cannot be read is an error: nobody could be kept out.
 func newRevocations(path string) (*revocations, error) {
-	file, err := refused.Open(path)
-	r := &revocations{file: file, going: map[*going]bool{}}
+	r := &revocations{going: map[*going]bool{}}
+	var err error
+	r.file, err = refused.Open(path, r.enforce)
 	r.enforce()
 	return r, err
 }
 
 // follow looks at the list until ctx is done. What cannot be read leaves the list as it was.
-func (r *revocations) follow(ctx context.Context) { r.file.Follow(ctx, r.enforce) }
+func (r *revocations) follow(ctx context.Context) { r.file.Follow(ctx) }
 
 // enforce ends the requests of those that are on the list.
 func (r *revocations) enforce() {

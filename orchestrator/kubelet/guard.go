@@ -15,7 +15,7 @@ import (
 // guard has the kubelet let nobody in whose client certificate counts no more: upstream's own believes each one of the CA until it ends, and asks the API
 // server about its holder's name alone. What goes on (exec, logs) ends by itself.
 func guard(ctx context.Context, s *options.KubeletServer, parts *kubelet.Dependencies, counts string) error {
-	list, err := refused.Open(counts)
+	list, err := refused.Open(counts, nil)
 	if err != nil {
 		return err
 	}
@@ -24,7 +24,7 @@ func guard(ctx context.Context, s *options.KubeletServer, parts *kubelet.Depende
 		return err
 	}
 	follow(ctx.Done())
-	go list.Follow(ctx, func() {})
+	go list.Follow(ctx)
 	parts.Auth = server.NewKubeletAuth(list.Guard(auth), auth, auth, auth)
 	return nil
 }

@@ -19,27 +19,41 @@ import (
 	"github.com/orlop-os/orlop/pkg/trust"
 )
 
-// lookEvery is how often the file is looked at, and so how long what is revoked counts at most.
-const lookEvery = time.Second
+// pollInterval is how often the file is checked while no request comes, so that requests in progress end. A new request
+// always checks the file first.
+const pollInterval = time.Second
 
 // File is the file as it was last read.
 type File struct {
-	path string
+	path    string
+	changed func() // runs after each reading of new content; may be nil
 
 	mu    sync.Mutex
 	stamp string
 	now   trust.Refused
 }
 
-// Open reads the file. One that cannot be read is an error: nobody could be kept out.
-func Open(path string) (*File, error) {
+// Open reads the file, and returns an error if it cannot be read: no revocation could be enforced. changed runs after each
+// later reading of new content, in the goroutine that read it; it may be nil.
+func Open(path string, changed func()) (*File, error) {
 	f := &File{path: path}
-	_, err := f.Look()
+	err := f.Look()
+	f.changed = changed
 	return f, err
 }
 
-// Look reads the file if it is another one than before, and tells whether it was. What cannot be read leaves everything as it was.
-func (f *File) Look() (changed bool, err error) {
+// Look reads the file if it was replaced since the last reading: one stat(2) if it was not. A file that cannot be read
+// leaves the last reading in force.
+func (f *File) Look() error {
+	read, err := f.read()
+	if read && f.changed != nil {
+		f.changed()
+	}
+	return err
+}
+
+// read is Look without the call of changed; it reports whether there was new content.
+func (f *File) read() (bool, error) {
 	info, err := os.Stat(f.path)
 	if err != nil {
 		return false, fmt.Errorf("revoked certificates: %w", err)
@@ -69,31 +83,31 @@ func (f *File) Now() trust.Refused {
 	return f.now
 }
 
-// Follow looks at the file until ctx is done, and calls changed when it is another one.
-func (f *File) Follow(ctx context.Context, changed func()) {
-	tick := time.NewTicker(lookEvery)
+// Follow checks the file until ctx is done, so that new content is found while no request comes.
+func (f *File) Follow(ctx context.Context) {
+	tick := time.NewTicker(pollInterval)
 	defer tick.Stop()
-	for told := ""; ; {
+	for logged := ""; ; {
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
 			return
 		}
-		switch news, err := f.Look(); {
+		switch err := f.Look(); {
 		case err == nil:
-			told = ""
-			if news {
-				changed()
-			}
-		case told != err.Error():
-			told = err.Error()
+			logged = ""
+		case logged != err.Error():
+			logged = err.Error()
 			klog.ErrorS(err, "Revoked certificates")
 		}
 	}
 }
 
-// Refusal is why a request's certificate counts no more; nil for one that counts, and for a request without one.
+// Refusal returns why the request's client certificate is rejected; nil for a valid one, and for a request without one.
+// It checks the file first, so that a revocation is in force for every request that comes after the file was written. If the
+// file cannot be read, the last reading is in force, and Follow logs the error.
 func (f *File) Refusal(request *http.Request) error {
+	_ = f.Look()
 	cert := Certificate(request)
 	if cert == nil {
 		return nil
