@@ -86,6 +86,10 @@ func Ours(label string, kind uuid.UUID) bool {
 	return false
 }
 
+// Derived reports whether a GUID was made from a name, as the imager makes those of a disk image (RFC 9562, version 5): every disk that the
+// image was written to has it. GUIDs that an installation or a machine makes are random (version 4).
+func Derived(id uuid.UUID) bool { return id.Variant() == uuid.RFC4122 && id.Version() == 5 }
+
 // FormatSize prints bytes for people: "256 MiB", "5.7 GiB". Values are cut, not rounded up, so that what is said fits.
 func FormatSize(bytes uint64) string {
 	if bytes < 1<<30 {

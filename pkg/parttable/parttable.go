@@ -42,6 +42,8 @@ func Ordered(disk gpt.Device) gpt.Device { return &orderedDevice{Device: disk} }
 type orderedDevice struct {
 	gpt.Device
 	writes []heldWrite
+	// guid is the disk's GUID in the headers that are written; zero leaves it as it is. The library cannot change it.
+	guid uuid.UUID
 }
 
 type heldWrite struct {
@@ -51,7 +53,11 @@ type heldWrite struct {
 
 // WriteAt notes a write. Reading back before Sync gives the old content; the library does not do that.
 func (d *orderedDevice) WriteAt(p []byte, offset int64) (int, error) {
-	d.writes = append(d.writes, heldWrite{offset, bytes.Clone(p)})
+	p = bytes.Clone(p)
+	if d.guid != uuid.Nil && bytes.HasPrefix(p, []byte("EFI PART")) {
+		nameDisk(p, d.guid)
+	}
+	d.writes = append(d.writes, heldWrite{offset, p})
 	return len(p), nil
 }
 

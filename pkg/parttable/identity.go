@@ -1,0 +1,133 @@
+package parttable
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"hash/crc32"
+
+	"github.com/google/uuid"
+	"github.com/siderolabs/go-blockdevice/v2/block"
+	"github.com/siderolabs/go-blockdevice/v2/partitioning/gpt"
+
+	"github.com/orlop-os/orlop/pkg/layout"
+)
+
+// Offsets in a GPT header (UEFI 2.10, 5.3.2).
+const (
+	headerLength     = 12 // in bytes, of what the checksum covers
+	headerSum        = 16
+	headerGUID       = 56 // of the disk
+	headerEntries    = 72 // sector of the entries
+	headerCount      = 80
+	headerEach       = 84 // bytes of an entry
+	headerEntriesSum = 88
+	headerLeast      = 92 // the shortest header, in bytes
+)
+
+// nameDisk gives a header another GUID of the disk, and the checksum that belongs to it.
+func nameDisk(header []byte, guid uuid.UUID) {
+	copy(header[headerGUID:], mixedEndian(guid))
+	clear(header[headerSum : headerSum+4])
+	length := binary.LittleEndian.Uint32(header[headerLength:])
+	binary.LittleEndian.PutUint32(header[headerSum:], crc32.ChecksumIEEE(header[:length]))
+}
+
+// mixedEndian is a GUID as tables hold it: the first three fields begin with their lowest byte (UEFI 2.10, appendix A). Applied twice, it
+// gives back the same GUID.
+func mixedEndian(g uuid.UUID) []byte {
+	return []byte{g[3], g[2], g[1], g[0], g[5], g[4], g[7], g[6], g[8], g[9], g[10], g[11], g[12], g[13], g[14], g[15]}
+}
+
+// DiskGUID is the GUID of the disk in the table that Read reads: the primary one, or the one at the disk's end. It is zero where
+// neither is whole.
+func DiskGUID(disk gpt.Device) uuid.UUID {
+	sector := int64(disk.GetSectorSize())
+	for _, at := range []int64{sector, int64(disk.GetSize())/sector*sector - sector} {
+		header := make([]byte, sector)
+		if _, err := disk.ReadAt(header, at); err == nil && wholeTable(disk, header) {
+			return uuid.UUID(mixedEndian(uuid.UUID(header[headerGUID : headerGUID+16])))
+		}
+	}
+	return uuid.Nil
+}
+
+// wholeTable checks the checksums of a header and of its entries.
+func wholeTable(disk gpt.Device, header []byte) bool {
+	field := func(at int) uint32 { return binary.LittleEndian.Uint32(header[at:]) }
+	length, sum := field(headerLength), field(headerSum)
+	if string(header[:8]) != "EFI PART" || length < headerLeast || int64(length) > int64(len(header)) {
+		return false
+	}
+	plain := bytes.Clone(header[:length])
+	clear(plain[headerSum : headerSum+4])
+	count, each := field(headerCount), field(headerEach)
+	if crc32.ChecksumIEEE(plain) != sum || count > 1024 || each > 4096 {
+		return false
+	}
+	entries := make([]byte, count*each)
+	_, err := disk.ReadAt(entries, int64(binary.LittleEndian.Uint64(header[headerEntries:]))*int64(len(header)))
+	return err == nil && crc32.ChecksumIEEE(entries) == field(headerEntriesSum)
+}
+
+// Shared tells whether a disk has GUIDs that come from the disk image that was written to it, so that other disks have them, too: its
+// own, or one of a partition. A root's partition is named after what it holds, on every disk, and is not asked for.
+func Shared(disk uuid.UUID, partitions []*gpt.Partition) bool {
+	if layout.Derived(disk) {
+		return true
+	}
+	for _, p := range partitions {
+		if p != nil && shared(p) {
+			return true
+		}
+	}
+	return false
+}
+
+func shared(p *gpt.Partition) bool {
+	return p.Name != layout.RootA && p.Name != layout.RootB && layout.Derived(p.PartGUID)
+}
+
+// Identify gives a disk ("/dev/vda") GUIDs of its own in place of those that it shares with other disks (Shared). A power cut leaves the
+// old GUIDs or the new ones. A disk that shares none keeps all that it has.
+func Identify(path string) error {
+	device, err := block.NewFromPath(path, block.OpenForWrite())
+	if err != nil {
+		return fmt.Errorf("%s: cannot open: %w", path, err)
+	}
+	defer device.Close()
+	plain, err := gpt.DeviceFromBlockDevice(device)
+	if err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	if err := identify(plain, uuid.NewRandom); err != nil {
+		return fmt.Errorf("%s: cannot give the disk GUIDs of its own: %w", path, err)
+	}
+	return nil
+}
+
+// identify does it, with GUIDs from fresh.
+func identify(plain gpt.Device, fresh func() (uuid.UUID, error)) error {
+	ordered := &orderedDevice{Device: plain}
+	table, err := Read(ordered)
+	if err != nil {
+		return err
+	}
+	all, own := table.Partitions(), DiskGUID(plain)
+	if !Shared(own, all) {
+		return nil
+	}
+	if layout.Derived(own) {
+		if ordered.guid, err = fresh(); err != nil {
+			return err
+		}
+	}
+	for _, p := range all {
+		if p != nil && shared(p) {
+			if p.PartGUID, err = fresh(); err != nil {
+				return err
+			}
+		}
+	}
+	return table.Write()
+}
