@@ -66,6 +66,7 @@ func TestBoot(t *testing.T) {
 		list    []string // modules.list; nil: the usual
 		sata    bool     // the disk hangs on AHCI, whose driver is not in the list
 		memory  bool     // no disk: the root is in the initramfs
+		twice   bool     // another disk has the same root
 		slot    string   // where the root lies
 		want    []string // regular expressions for the console, in any order
 		end     string   // QEMU's reason for the end; "watchdog": a reset that no panic came before
@@ -76,6 +77,8 @@ func TestBoot(t *testing.T) {
 			`root <nil> \[- big d dev/ d proc/ d run/ d sys/ d usr/\]`, `write open /usr/new: read-only file system`, `read 30000000 bytes, <nil>`}},
 		{name: "root in B", cmdline: sound, damage: -1, slot: "ROOT-B", end: "guest-shutdown", want: []string{`standin: pid 1 slot B `, `read 30000000 bytes, <nil>`}},
 		{name: "disk that needs another driver", cmdline: sound, damage: -1, slot: "ROOT-A", sata: true, end: "guest-shutdown", want: []string{`read 30000000 bytes, <nil>`}},
+		{name: "two disks with the root, and no firmware that says which was booted", cmdline: sound, damage: -1, slot: "ROOT-A", twice: true, end: "guest-reset", want: []string{
+			`orlop: init: cannot tell the system disk: it is not known which disk was booted .*: /dev/vda \(256 MiB, serial disk0\), /dev/vdb \(256 MiB, serial disk1\)`}},
 		{name: "root in memory", cmdline: sound + " orlop.medium=memory", damage: -1, memory: true, end: "guest-shutdown", want: []string{
 			`standin: pid 1 slot  medium memory `, `; /dev/dm-0 / erofs ro,nosuid,nodev,.*; rootfs /run/orlop/system rootfs ro,nosuid,nodev,noexec`, `read 30000000 bytes, <nil>`}},
 		{name: "byte flipped in a root in memory", cmdline: sound + " orlop.medium=memory", damage: 12 * mib, memory: true, end: "guest-reset", want: []string{
@@ -109,10 +112,13 @@ func TestBoot(t *testing.T) {
 			} else {
 				spec.Disks = []qemu.Disk{{Image: makeDisk(t, p, c.slot, c.damage), SizeMiB: 256}}
 			}
+			if c.twice {
+				spec.Disks = append(spec.Disks, qemu.Disk{Image: makeDisk(t, p, c.slot, c.damage), SizeMiB: 256})
+			}
 			if c.sata {
 				spec.Disks[0].Bus = qemu.BusSATA
 			}
-			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+			ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 			defer cancel()
 			m, err := qemu.Start(ctx, spec)
 			if err != nil {

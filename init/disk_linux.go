@@ -65,17 +65,30 @@ func (s eventSocket) next(ctx context.Context) (events []deviceEvent, lost bool,
 	}
 }
 
-// waitForRoot looks for the partition until it is there. If it is not there at once, all devices get the drivers that
+// rootSearch is the search for the partition with the root.
+type rootSearch struct {
+	events   eventSocket
+	drivers  *kmod.Index
+	want     uuid.UUID
+	firmware firmware
+	pet      func() // keeps the watchdog quiet
+	said     string // the complaint that the console shows
+}
+
+// wait looks for the partition until it is there. If it is not there at once, all devices get the drivers that
 // the initramfs holds, and so do the devices that come later: a disk may stand behind a controller behind a bridge,
 // each of which shows the next one only when it is driven.
-func waitForRoot(events eventSocket, drivers *kmod.Index, want uuid.UUID) (choice, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), diskDeadline)
-	defer cancel()
-	root, _, err := lookForRoot(want)
-	if err != nil || root.device != "" {
-		return root, err
+//
+// Where the system disk cannot be told, the console shows why, and the search goes on until the cause is gone or refusalDeadline has
+// passed: a disk may be taken out, and the reset that follows lets the loader count the try.
+func (s *rootSearch) wait() (choice, error) {
+	began := time.Now()
+	deadline := began.Add(diskDeadline)
+	root, _, err := s.look()
+	if err == nil && root.device != "" {
+		return root, nil
 	}
-	coldplug := true
+	coldplug, late := true, false
 	var devices []blockDevice
 	for {
 		if coldplug {
@@ -83,29 +96,53 @@ func waitForRoot(events eventSocket, drivers *kmod.Index, want uuid.UUID) (choic
 			if err != nil {
 				return choice{}, err
 			}
-			loadDrivers(drivers, aliases)
+			loadDrivers(s.drivers, aliases)
 		}
-		if root, devices, err = lookForRoot(want); err != nil || root.device != "" {
+		root, devices, err = s.look()
+		var refused *refusal
+		switch {
+		case errors.As(err, &refused):
+			s.complain(refused, late)
+		case err != nil || root.device != "":
 			return root, err
 		}
-		if coldplug, err = events.nextBlock(ctx, drivers); err != nil {
-			if errors.Is(err, context.DeadlineExceeded) {
-				return choice{}, fmt.Errorf("no partition has the GUID %s of the root after %s; %s", want, diskDeadline, seen(devices))
-			}
+		ctx, cancel := context.WithDeadline(context.Background(), deadline)
+		coldplug, err = s.events.nextBlock(ctx, s.drivers)
+		cancel()
+		switch {
+		case err == nil:
+		case !errors.Is(err, context.DeadlineExceeded):
 			return choice{}, err
+		case refused == nil:
+			return choice{}, fmt.Errorf("no partition has the GUID %s of the root after %s; %s", s.want, diskDeadline, seen(devices))
+		case time.Since(began) >= refusalDeadline:
+			return choice{}, errors.New(complaint(refused, describeDisk))
+		default:
+			late, deadline = true, time.Now().Add(petEvery)
+			s.pet()
 		}
 	}
 }
 
-// lookForRoot looks once. The choice has no device if the partition is not there.
-func lookForRoot(want uuid.UUID) (choice, []blockDevice, error) {
+// complain shows why the search goes on, once. What may still come is waited for without a word until it is late.
+func (s *rootSearch) complain(r *refusal, late bool) {
+	text := complaint(r, describeDisk)
+	if text == s.said || !r.final && !late {
+		return
+	}
+	s.said = text
+	say(critical, "%s; this machine goes on when the cause is gone, and restarts %s after its start", text, refusalDeadline)
+}
+
+// look looks once. The choice has no device if the partition is not there.
+func (s *rootSearch) look() (choice, []blockDevice, error) {
 	devices, err := blockDevices("/sys/class/block")
 	if err != nil {
 		return choice{}, nil, err
 	}
-	root, err := choose(devices, want)
+	root, err := choose(devices, s.want, s.firmware)
 	if err == nil && len(root.others) > 0 {
-		say(warning, "%s has copies on %s; only the first is used", root.device, strings.Join(root.others, ", "))
+		say(warning, "the system is on %s, which the firmware has booted; %s has the same system and is not used", root.device, strings.Join(root.others, ", "))
 	}
 	return root, devices, err
 }
@@ -162,7 +199,8 @@ func loadDrivers(drivers *kmod.Index, aliases []string) {
 	}
 }
 
-// blockDevices lists the disks and partitions that the kernel shows. dir is /sys/class/block.
+// blockDevices lists the disks and partitions that the kernel shows. dir is /sys/class/block. The GUIDs are read of disks that may hold a
+// root; of all others they are zero.
 func blockDevices(dir string) ([]blockDevice, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -176,19 +214,20 @@ func blockDevices(dir string) ([]blockDevice, error) {
 			continue // gone since the listing
 		}
 		d := parseBlockDevice(string(b))
-		if d.mayBeRoot() {
-			disk, err := diskOf(filepath.Join(dir, entry.Name()))
-			if err != nil {
+		if d.number > 0 {
+			if d.disk, err = diskOf(filepath.Join(dir, entry.Name())); err != nil {
 				continue // gone too
 			}
-			if _, known := guids[disk]; !known {
-				guids[disk] = partitionGUIDs(disk)
-			}
-			if d.number <= len(guids[disk]) {
-				d.partUUID = guids[disk][d.number-1]
-			}
+		}
+		if _, known := guids[d.disk]; !known && d.mayBeRoot() {
+			guids[d.disk] = partitionGUIDs(d.disk)
 		}
 		devices = append(devices, d)
+	}
+	for i, d := range devices {
+		if all := guids[d.disk]; d.number > 0 && d.number <= len(all) {
+			devices[i].partUUID = all[d.number-1]
+		}
 	}
 	return devices, nil
 }

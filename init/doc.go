@@ -5,6 +5,10 @@
 // kernel shows the partition that the kernel command line names by the root hash; open it with dm-verity; mount it;
 // move into it; exec machined. All of it has three minutes.
 //
+// Any disk may hold that partition, because the image is public. The system disk is the one that the firmware booted, as
+// the boot loader tells (docs/decisions/0049-system-disk.md). If that cannot be told, init shows the disks in question
+// and what to do, and resets the machine after two minutes.
+//
 // Kernel arguments: orlop.root=… describes the root (verity.Parse). With orlop.medium=memory the root came with the boot
 // image (/system in the initramfs): no disk is waited for, the root is opened from memory, and what an installation needs
 // stays visible at /run/orlop/system (package medium).

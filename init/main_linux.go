@@ -24,6 +24,10 @@ const (
 	// diskDeadline is how long the disk may take to appear, from when the drivers are loaded. Large disk shelves
 	// take 20 s to spin up.
 	diskDeadline = 30 * time.Second
+	// refusalDeadline is how long the console shows why the system disk cannot be told, before the reset.
+	refusalDeadline = 2 * time.Minute
+	// petEvery is how often the watchdog is kept quiet meanwhile.
+	petEvery = watchdog.Timeout / 4
 	// deadline is how long all of init may take, the wait for the disk included.
 	deadline = 3 * time.Minute
 	// panicDelay is how long a panic stays on the screen before the reset, if the command line does not say.
@@ -84,7 +88,8 @@ func boot() error {
 	if inMemory {
 		root, err = attachRoot()
 	} else {
-		root, err = waitForRoot(events, drivers, params.PartUUID())
+		search := rootSearch{events: events, drivers: drivers, want: params.PartUUID(), firmware: askFirmware(drivers), pet: func() { pet(dog) }}
+		root, err = search.wait()
 	}
 	if err != nil {
 		return err
@@ -180,6 +185,16 @@ func armWatchdog() *watchdog.Watchdog {
 		say(warning, "the last reset came from the watchdog")
 	}
 	return dog
+}
+
+// pet keeps the watchdog quiet, if there is one.
+func pet(dog *watchdog.Watchdog) {
+	if dog == nil {
+		return
+	}
+	if err := dog.Pet(); err != nil {
+		say(warning, "%v", err)
+	}
 }
 
 // execMachined replaces this process. A system without a slot runs from memory.

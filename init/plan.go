@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -54,6 +55,7 @@ func moduleNames(list string) []string {
 // blockDevice is what the kernel says of a disk or a partition.
 type blockDevice struct {
 	name     string    // below /dev: "vda", "nvme0n1p2"
+	disk     string    // the disk that a partition is on, below /dev; empty for a disk
 	number   int       // a partition's number in the table; 0 for a disk
 	label    string    // a partition's GPT label
 	partUUID uuid.UUID // a partition's unique GUID; zero if it has not been read
@@ -77,7 +79,7 @@ func parseBlockDevice(uevent string) blockDevice {
 	return d
 }
 
-// mayBeRoot reports whether the partition's GUID is worth reading.
+// mayBeRoot reports whether the GUIDs of the partition's disk are worth reading.
 func (d blockDevice) mayBeRoot() bool {
 	return d.number > 0 && strings.HasPrefix(d.label, "ROOT-")
 }
@@ -86,8 +88,7 @@ func (d blockDevice) mayBeRoot() bool {
 type choice struct {
 	device string // "/dev/vda2"
 	slot   string // "A" or "B"; empty for a root in memory
-	// others are further partitions with the same GUID, on copies of the disk. The root hash makes it safe to open
-	// any of them; the first by name is taken.
+	// others are further partitions with the same GUID, on disks that the firmware did not boot. They are not used.
 	others []string
 }
 
@@ -99,29 +100,96 @@ func (c choice) String() string {
 	return "slot " + c.slot + " on " + c.device
 }
 
-// choose finds the partition with the GUID. The choice has no device as long as it has not been seen.
-func choose(devices []blockDevice, want uuid.UUID) (choice, error) {
-	var c choice
-	var matches []blockDevice
+// firmware is what the firmware and the boot loader say of this start.
+type firmware struct {
+	uefi      bool      // the machine was started by UEFI firmware; else a virtual machine's monitor has loaded the kernel
+	partition uuid.UUID // the unique GUID of the partition that the loader was started from; zero if it is not known
+	problem   string    // why it is not known
+}
+
+// refusal is why no disk can be called the system's, although there are disks that hold the root.
+type refusal struct {
+	reason string
+	disks  []string // below /dev, by name
+	// final says that a disk too many is there. Otherwise one is missing, and may still come.
+	final bool
+}
+
+func (r *refusal) Error() string { return r.reason }
+
+// choose finds the partition with the GUID. The root's hash and its image are public, so any disk may have that partition: the system's
+// is the one that the firmware has booted. The choice has no device as long as no disk has the root. If it cannot be told which disk is
+// meant, the error is a *refusal; the kernel's names of the disks never decide, because they follow the order in which disks are found.
+func choose(devices []blockDevice, want uuid.UUID, f firmware) (choice, error) {
+	roots := map[string]blockDevice{} // by disk; of two slots with the same root the first is taken
 	for _, d := range devices {
-		if d.number > 0 && d.partUUID == want {
-			matches = append(matches, d)
+		if d.number == 0 || d.partUUID == uuid.Nil || d.partUUID != want {
+			continue
+		}
+		if before, there := roots[d.disk]; !there || d.number < before.number {
+			roots[d.disk] = d
 		}
 	}
-	if len(matches) == 0 {
+	if len(roots) == 0 {
 		return choice{}, nil
 	}
-	slices.SortFunc(matches, func(a, b blockDevice) int { return strings.Compare(a.name, b.name) })
-	c.device = "/dev/" + matches[0].name
-	for _, m := range matches[1:] {
-		c.others = append(c.others, "/dev/"+m.name)
+	all := slices.Sorted(maps.Keys(roots))
+	booted, err := bootedDisk(all, devices, f)
+	if err != nil {
+		return choice{}, err
 	}
-	slot, ok := strings.CutPrefix(matches[0].label, "ROOT-")
+	root := roots[booted]
+	c := choice{device: "/dev/" + root.name}
+	for _, disk := range all {
+		if disk != booted {
+			c.others = append(c.others, "/dev/"+roots[disk].name)
+		}
+	}
+	slot, ok := strings.CutPrefix(root.label, "ROOT-")
 	if !ok || slot != "A" && slot != "B" {
-		return choice{}, fmt.Errorf("%s: is labelled %q, ROOT-A or ROOT-B expected", c.device, matches[0].label)
+		return choice{}, fmt.Errorf("%s: is labelled %q, ROOT-A or ROOT-B expected", c.device, root.label)
 	}
 	c.slot = slot
 	return c, nil
+}
+
+// bootedDisk is the one of some disks that the firmware has booted.
+func bootedDisk(disks []string, devices []blockDevice, f firmware) (string, error) {
+	if !f.uefi && len(disks) == 1 {
+		return disks[0], nil
+	}
+	if f.partition == uuid.Nil {
+		why := f.problem
+		if !f.uefi {
+			why = "the machine was not started by UEFI firmware"
+		}
+		return "", &refusal{reason: "it is not known which disk was booted (" + why + "): boot the system from its own disk", disks: disks, final: true}
+	}
+	var booted []string
+	for _, d := range devices {
+		if d.number > 0 && d.partUUID == f.partition && slices.Contains(disks, d.disk) && !slices.Contains(booted, d.disk) {
+			booted = append(booted, d.disk)
+		}
+	}
+	switch len(booted) {
+	case 1:
+		return booted[0], nil
+	case 0:
+		return "", &refusal{reason: fmt.Sprintf("the firmware has booted partition %s, which is on no disk with this system: "+
+			"connect the disk that was booted", f.partition), disks: disks}
+	}
+	slices.Sort(booted)
+	return "", &refusal{reason: fmt.Sprintf("the firmware has booted partition %s, which is on %d disks: all but one are copies; "+
+		"remove the copies", f.partition, len(booted)), disks: booted, final: true}
+}
+
+// complaint is what the console shows of a refusal. describe says what a disk is.
+func complaint(r *refusal, describe func(disk string) string) string {
+	var disks []string
+	for _, d := range r.disks {
+		disks = append(disks, "/dev/"+d+" ("+describe(d)+")")
+	}
+	return "cannot tell the system disk: " + r.reason + "; disks with this system: " + strings.Join(disks, ", ")
 }
 
 // seen says in a few words which disks and partitions the kernel shows, for the message that ours is missing.

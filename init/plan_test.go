@@ -1,6 +1,9 @@
 package main
 
 import (
+	"errors"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -55,34 +58,119 @@ func TestParseBlockDevice(t *testing.T) {
 func TestChoose(t *testing.T) {
 	ours := uuid.MustParse("00010203-0405-0607-0809-0a0b0c0d0e0f")
 	other := uuid.MustParse("ffffffff-0405-0607-0809-0a0b0c0d0e0f")
-	disk := blockDevice{name: "vda"}
-	a := blockDevice{name: "vda2", number: 2, label: "ROOT-A", partUUID: ours}
-	b := blockDevice{name: "vda3", number: 3, label: "ROOT-B", partUUID: other}
-	copied := blockDevice{name: "vdb2", number: 2, label: "ROOT-A", partUUID: ours}
-	renamed := blockDevice{name: "sda9", number: 9, label: "ROOT-C", partUUID: ours}
-	for _, c := range []struct {
+	esp := uuid.MustParse("e5900000-0000-4000-8000-000000000001")
+	theirs := uuid.MustParse("e5900000-0000-4000-8000-000000000002")
+	machine, uefi := firmware{}, firmware{uefi: true, partition: esp}
+	unknown := firmware{uefi: true, problem: "no variable"}
+	// disk is a disk with an ESP, and a root in each slot.
+	disk := func(name string, esp, a, b uuid.UUID) []blockDevice {
+		return []blockDevice{{name: name + "3", disk: name, number: 3, label: "ROOT-B", partUUID: b}, {name: name},
+			{name: name + "1", disk: name, number: 1, label: "ESP", partUUID: esp}, {name: name + "2", disk: name, number: 2, label: "ROOT-A", partUUID: a}}
+	}
+	own := disk("vdb", esp, ours, other)
+	foreign := disk("vda", theirs, ours, other) // the same image, and first by name
+	clone := disk("vdc", esp, ours, other)
+	photos := []blockDevice{{name: "sda"}, {name: "sda1", disk: "sda", number: 1, label: "photos"}}
+	renamed := []blockDevice{{name: "sdb9", disk: "sdb", number: 9, label: "ROOT-C", partUUID: ours}}
+	for name, c := range map[string]struct {
 		devices              []blockDevice
 		want                 uuid.UUID
+		firmware             firmware
 		device, slot, others string
 		reason               string
+		disks                string // of a refusal
+		final                bool
 	}{
-		{nil, ours, "", "", "", ""},
-		{[]blockDevice{disk, b}, ours, "", "", "", ""},
-		{[]blockDevice{disk, b, a}, ours, "/dev/vda2", "A", "", ""},
-		{[]blockDevice{disk, b, a}, other, "/dev/vda3", "B", "", ""},
-		{[]blockDevice{copied, disk, a}, ours, "/dev/vda2", "A", "/dev/vdb2", ""},
-		{[]blockDevice{renamed}, ours, "", "", "", `labelled "ROOT-C"`},
-		{[]blockDevice{disk}, uuid.Nil, "", "", "", ""}, // a disk has no GUID; it is no partition with the zero GUID
+		"nothing":            {firmware: uefi, want: ours},
+		"another's disk":     {devices: photos, firmware: uefi, want: ours},
+		"another version":    {devices: disk("vda", esp, other, other), firmware: uefi, want: ours},
+		"slot A":             {devices: own, want: ours, firmware: uefi, device: "/dev/vdb2", slot: "A"},
+		"slot B":             {devices: own, want: other, firmware: uefi, device: "/dev/vdb3", slot: "B"},
+		"both slots":         {devices: disk("vda", esp, ours, ours), want: ours, firmware: uefi, device: "/dev/vda2", slot: "A"},
+		"a disk has no GUID": {devices: photos, want: uuid.Nil, firmware: uefi},
+		"a foreign disk": {devices: slices.Concat(foreign, own), want: ours, firmware: uefi, device: "/dev/vdb2", slot: "A",
+			others: "/dev/vda2"},
+		"the root in the foreign disk's other slot": {devices: slices.Concat(disk("vda", theirs, other, ours), own), want: ours, firmware: uefi,
+			device: "/dev/vdb2", slot: "A", others: "/dev/vda3"},
+		"only a foreign disk": {devices: foreign, want: ours, firmware: uefi, reason: "which is on no disk with this system", disks: "vda"},
+		"the ESP on a disk without the root": {devices: slices.Concat(foreign, disk("vdb", esp, other, other)), want: ours, firmware: uefi,
+			reason: "which is on no disk with this system", disks: "vda"},
+		"a clone": {devices: slices.Concat(clone, own), want: ours, firmware: uefi, reason: "which is on 2 disks", disks: "vdb vdc", final: true},
+		"a clone and a foreign disk": {devices: slices.Concat(clone, foreign, own), want: ours, firmware: uefi, reason: "which is on 2 disks",
+			disks: "vdb vdc", final: true},
+		"two partitions with that GUID on one disk": {devices: append(slices.Clone(own), blockDevice{name: "vdb9", disk: "vdb", number: 9, partUUID: esp}),
+			want: ours, firmware: uefi, device: "/dev/vdb2", slot: "A"},
+		"the firmware says nothing": {devices: own, want: ours, firmware: unknown, reason: "no variable", disks: "vdb", final: true},
+		"no firmware, one disk":     {devices: own, want: ours, firmware: machine, device: "/dev/vdb2", slot: "A"},
+		"no firmware, two disks": {devices: slices.Concat(foreign, own), want: ours, firmware: machine, reason: "was not started by UEFI firmware",
+			disks: "vda vdb", final: true},
+		"no label of ours": {devices: renamed, want: ours, firmware: machine, reason: `labelled "ROOT-C"`},
 	} {
-		got, err := choose(c.devices, c.want)
-		if c.reason != "" {
-			if err == nil || !strings.Contains(err.Error(), c.reason) {
-				t.Errorf("choose(%v): %v, want an error with %q", c.devices, err, c.reason)
+		got, err := choose(c.devices, c.want, c.firmware)
+		reversed := slices.Clone(c.devices)
+		slices.Reverse(reversed)
+		if again, errAgain := choose(reversed, c.want, c.firmware); again.device != got.device || (errAgain == nil) != (err == nil) {
+			t.Errorf("%s: the order of the devices changes the choice: %+v, %v", name, again, errAgain)
+		}
+		if c.reason == "" {
+			if err != nil || got.device != c.device || got.slot != c.slot || strings.Join(got.others, " ") != c.others {
+				t.Errorf("%s: %+v, %v", name, got, err)
 			}
 			continue
 		}
-		if err != nil || got.device != c.device || got.slot != c.slot || strings.Join(got.others, " ") != c.others {
-			t.Errorf("choose(%v, %s) = %+v, %v", c.devices, c.want, got, err)
+		var r *refusal
+		if err == nil || !strings.Contains(err.Error(), c.reason) || errors.As(err, &r) != (c.disks != "") {
+			t.Errorf("%s: %+v, %v, want an error with %q", name, got, err, c.reason)
+		} else if r != nil && (strings.Join(r.disks, " ") != c.disks || r.final != c.final) {
+			t.Errorf("%s: %+v", name, *r)
+		}
+	}
+}
+
+// TestChooseNeedsNoNames: whatever the kernel calls the disks, and whichever of them comes first, the choice is the same disk.
+func TestChooseNeedsNoNames(t *testing.T) {
+	root, esp := uuid.New(), uuid.New()
+	for _, names := range [][2]string{{"vda", "vdb"}, {"vdb", "vda"}, {"nvme0n1", "sda"}, {"sda", "nvme0n1"}, {"sdaa", "sdb"}} {
+		var devices []blockDevice
+		for i, name := range names {
+			id := esp
+			if i == 1 {
+				id = uuid.New()
+			}
+			devices = append(devices, blockDevice{name: name}, blockDevice{name: name + "x1", disk: name, number: 1, partUUID: id},
+				blockDevice{name: name + "x2", disk: name, number: 2, label: "ROOT-A", partUUID: root})
+		}
+		if got, err := choose(devices, root, firmware{uefi: true, partition: esp}); err != nil || got.device != "/dev/"+names[0]+"x2" {
+			t.Errorf("%v: %+v, %v", names, got, err)
+		}
+	}
+}
+
+func TestComplaint(t *testing.T) {
+	got := complaint(&refusal{reason: "it is not known", disks: []string{"vda", "vdb"}}, func(disk string) string { return "8 GiB, serial " + disk })
+	want := "cannot tell the system disk: it is not known; disks with this system: /dev/vda (8 GiB, serial vda), /dev/vdb (8 GiB, serial vdb)"
+	if got != want {
+		t.Errorf("%s", got)
+	}
+}
+
+// TestDescribe: as sysfs has it for a virtio disk, an NVMe disk, a SCSI disk, and one that says nothing.
+func TestDescribe(t *testing.T) {
+	for want, files := range map[string]map[string]string{
+		"8 GiB, serial disk0":                  {"size": "16777216\n", "serial": "disk0"},
+		"1 GiB, ACME 1, serial N1":             {"size": "2097152\n", "device/model": "ACME  1   \n", "device/serial": "N1  \n"},
+		"1 GiB, QEMU HARDDISK, serial QM00001": {"size": "2097152\n", "device/model": "QEMU HARDDISK   \n", "device/vpd_pg80": "\x00\x80\x00\x07QM00001\xff"},
+		"0 MiB":                                {"size": "1\n", "device/vpd_pg80": "\x00\x80\xff"},
+		"":                                     {"size": "many"},
+	} {
+		dir := t.TempDir()
+		for name, content := range files {
+			if err := errors.Join(os.MkdirAll(filepath.Join(dir, "device"), 0o700), os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got := describe(dir); got != want {
+			t.Errorf("%q, want %q", got, want)
 		}
 	}
 }

@@ -1,0 +1,93 @@
+package main
+
+import (
+	"encoding/binary"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/orlop-os/orlop/pkg/efivar"
+	"github.com/orlop-os/orlop/pkg/kmod"
+	"github.com/orlop-os/orlop/pkg/layout"
+	"github.com/orlop-os/orlop/pkg/mount"
+)
+
+const (
+	// firmwareFolder exists if the kernel was started by UEFI firmware.
+	firmwareFolder = "/sys/firmware/efi"
+	// variablesModule is the file system that shows the firmware's variables.
+	variablesModule = "efivarfs"
+)
+
+// askFirmware finds out which partition the firmware has booted. The variables are mounted for that alone, and read-only.
+func askFirmware(drivers *kmod.Index) firmware {
+	if _, err := os.Stat(firmwareFolder); err != nil {
+		return firmware{}
+	}
+	f := firmware{uefi: true}
+	if err := f.read(drivers); errors.Is(err, fs.ErrNotExist) {
+		f.problem = "the boot loader has not said it; it does not for an image that came over the network"
+	} else if err != nil {
+		f.problem = err.Error()
+	}
+	return f
+}
+
+func (f *firmware) read(drivers *kmod.Index) (err error) {
+	steps, err := drivers.Plan(variablesModule)
+	if err != nil {
+		return err
+	}
+	if err := kmod.Load(steps); err != nil {
+		return err
+	}
+	variables := mount.Mount{Source: "efivarfs", Target: efivar.Folder, Type: "efivarfs", Flags: mount.ReadOnly | mount.NoSuid | mount.NoDev | mount.NoExec}
+	if err := variables.Do(); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, mount.Unmount(efivar.Folder)) }()
+	content, err := efivar.Read(efivar.Folder, efivar.Partition)
+	if err != nil {
+		return err
+	}
+	f.partition, err = efivar.GUID(content)
+	return err
+}
+
+// describeDisk says what a disk is, as far as the kernel knows: "8 GiB, QEMU HARDDISK, serial disk0".
+func describeDisk(disk string) string {
+	return describe(filepath.Join("/sys/class/block", disk))
+}
+
+// describe reads a disk's folder in sysfs.
+func describe(dir string) string {
+	const sector = 512 // in which the kernel counts, whatever the disk has
+	read := func(name string) string {
+		b, err := os.ReadFile(filepath.Join(dir, name))
+		if err != nil {
+			return ""
+		}
+		return strings.Join(strings.Fields(strings.ToValidUTF8(string(b), "")), " ")
+	}
+	var facts []string
+	if sectors, err := strconv.ParseUint(read("size"), 10, 54); err == nil {
+		facts = append(facts, layout.FormatSize(sectors*sector))
+	}
+	if model := read("device/model"); model != "" {
+		facts = append(facts, model)
+	}
+	serial := read("serial") // virtio
+	if serial == "" {
+		serial = read("device/serial") // NVMe, MMC
+	}
+	if page, err := os.ReadFile(filepath.Join(dir, "device/vpd_pg80")); serial == "" && err == nil && len(page) > 4 { // SCSI, SATA, USB (SPC-4, 7.8.13)
+		serial = strings.Trim(string(page[4:min(len(page), 4+int(binary.BigEndian.Uint16(page[2:])))]), " \x00")
+	}
+	if serial != "" {
+		facts = append(facts, "serial "+serial)
+	}
+	return strings.Join(facts, ", ")
+}
