@@ -20,6 +20,9 @@ func Diff(have Have, want Want, run mkfs.Runner) []reconcile.Op {
 		return nil // the disk has gone since the plan was made; the next plan says so
 	}
 	disk := have.Disks[i]
+	if disk.Boot && disk.Shared {
+		ops = append(ops, Identify{Disk: disk.Path})
+	}
 	table, changed := diffTable(disk, want)
 	if changed {
 		ops = append(ops, table)
@@ -102,6 +105,14 @@ func diffVolume(disk Disk, mounts []mount.Mount, table WriteTable, v Volume, run
 	}
 	return ops
 }
+
+// Identify gives the disk and its partitions GUIDs of their own in place of those of the disk image, which every machine that the image was
+// written to would have: the first process finds the system disk by the GUID of its ESP. Roots keep theirs, which name what they hold.
+type Identify struct {
+	Disk string // path
+}
+
+func (i Identify) String() string { return "give " + i.Disk + " GUIDs of its own" }
 
 // WriteTable changes the partition table in one go.
 type WriteTable struct {

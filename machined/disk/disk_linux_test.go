@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/siderolabs/go-blockdevice/v2/block"
 	"github.com/siderolabs/go-blockdevice/v2/partitioning/gpt"
 	"golang.org/x/sys/unix"
@@ -60,7 +61,7 @@ func TestScenariosOnRealDisk(t *testing.T) {
 // TestStopAfterEachOperation stops after every operation, reboots, and goes on from there.
 func TestStopAfterEachOperation(t *testing.T) {
 	mkfstest.Overwrites(t)
-	for _, name := range []string{"first boot", "disk has grown", "second disk with MBR, wipe"} {
+	for _, name := range []string{"first boot", "first boot of a flashed image", "disk has grown", "second disk with MBR, wipe"} {
 		s := scenarios[slices.IndexFunc(scenarios, func(s scenario) bool { return s.name == name })]
 		for stop := 1; ; stop++ {
 			build(t, s)
@@ -367,12 +368,18 @@ func writeTable(t *testing.T, device gpt.Device, d diskSpec) {
 			t.Fatal(err)
 		}
 	}
-	table, err := gpt.New(target)
+	guid := func(name string) uuid.UUID {
+		if d.shared {
+			return uuid.NewSHA1(uuid.NameSpaceURL, []byte(name))
+		}
+		return uuid.New()
+	}
+	table, err := gpt.New(target, gpt.WithDiskGUID(guid("disk")))
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, p := range d.partitions {
-		if _, _, err := table.AllocatePartition(p.size*mib, p.label, p.kind); err != nil {
+		if _, _, err := table.AllocatePartition(p.size*mib, p.label, p.kind, gpt.WithUniqueGUID(guid(p.label))); err != nil {
 			t.Fatalf("%s: %v", p.label, err)
 		}
 	}

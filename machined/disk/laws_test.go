@@ -4,7 +4,10 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
+
+	"github.com/google/uuid"
 
 	"gotest.tools/v3/golden"
 
@@ -21,6 +24,7 @@ func model(s scenario) Have {
 	}
 	d := Disk{Path: "/dev/vda", Size: diskSize * mib, SectorSize: 512, Boot: !s.disk.data, Table: s.disk.table, Alignment: mib,
 		First: mib, End: diskSize*mib - 34*512}
+	d.Shared = s.disk.shared
 	d.BackupAtEnd = d.Table == "gpt" && !s.disk.torn && s.disk.tableSize == 0
 	at := uint64(mib)
 	for i, p := range s.disk.partitions {
@@ -61,6 +65,9 @@ func clone(have Have) Have {
 func done(have Have, op reconcile.Op) Have {
 	have = clone(have)
 	switch op := op.(type) {
+	case Identify:
+		d := &have.Disks[slices.IndexFunc(have.Disks, func(d Disk) bool { return d.Path == op.Disk })]
+		d.Shared, d.BackupAtEnd = false, true
 	case WriteTable:
 		d := &have.Disks[slices.IndexFunc(have.Disks, func(d Disk) bool { return d.Path == op.Disk })]
 		if op.New {
@@ -93,6 +100,10 @@ func done(have Have, op reconcile.Op) Have {
 // cut lists the models that a power cut in the middle of an operation may leave, besides those before and after it.
 func cut(have Have, op reconcile.Op) []Have {
 	switch op := op.(type) {
+	case Identify: // the backup is new, and the primary is the old one, or broken
+		old, torn := clone(have), done(have, op)
+		old.Disks[0].BackupAtEnd, torn.Disks[0].BackupAtEnd = false, false
+		return []Have{old, torn}
 	case WriteTable:
 		wiped, torn := clone(have), done(have, op)
 		if op.New { // the old table goes before the new one comes
@@ -222,7 +233,7 @@ func TestLawsOnRandomDisks(t *testing.T) {
 	contents := []Content{{}, {Kind: unknownData}, ext4("other", 50), {Kind: "xfs"}, ext4(layout.State, 50), ext4(layout.Data, 50)}
 	accepted := 0
 	for i := range 20000 {
-		s := scenario{config: Config{Wipe: random.IntN(2) == 0}, disk: diskSpec{table: "gpt", torn: random.IntN(4) == 0}}
+		s := scenario{config: Config{Wipe: random.IntN(2) == 0}, disk: diskSpec{table: "gpt", torn: random.IntN(4) == 0, shared: random.IntN(4) == 0}}
 		if random.IntN(4) == 0 {
 			s.disk.tableSize = 1900
 		}
@@ -250,6 +261,44 @@ func TestLawsOnRandomDisks(t *testing.T) {
 	}
 	if accepted < 2000 {
 		t.Errorf("only %d disks were accepted: the test hardly tests", accepted)
+	}
+}
+
+// TestCopy: a copy of the system disk is refused until STATE is mounted, whichever comes first by name; another disk with the same image is not
+// looked at, and neither gets anything.
+func TestCopy(t *testing.T) {
+	for name, c := range map[string]struct{ copied, mounted, refused bool }{
+		"copy": {true, false, true}, "copy that was plugged in later": {true, true, false}, "same image": {false, false, false},
+	} {
+		for _, path := range []string{"/dev/sda", "/dev/vdb"} {
+			have := model(scenario{mount: c.mounted, disk: diskSpec{table: "gpt", partitions: imageAnd(state, data)}})
+			other := clone(have).Disks[0]
+			other.Path, other.Boot = path, false
+			for i := range other.Partitions {
+				have.Disks[0].Partitions[i].UUID = uuid.New()
+				other.Partitions[i].Path = parttable.PartitionPath(path, i+1)
+				if other.Partitions[i].UUID = uuid.New(); c.copied || other.Partitions[i].Label == layout.RootA {
+					other.Partitions[i].UUID = have.Disks[0].Partitions[i].UUID
+				}
+			}
+			have.Disks = append(have.Disks, other)
+			slices.SortFunc(have.Disks, func(a, b Disk) int { return strings.Compare(a.Path, b.Path) })
+			want, err := Plan(Config{}, have)
+			if c.refused {
+				if err == nil || !strings.Contains(err.Error(), "cannot tell the system disk") || !strings.Contains(err.Error(), path) {
+					t.Errorf("%s at %s: %v", name, path, err)
+				}
+				continue
+			}
+			if err != nil || want.Disk != "/dev/vda" {
+				t.Errorf("%s at %s: %+v, %v", name, path, want, err)
+			}
+			for _, v := range want.Volumes {
+				if !strings.HasPrefix(v.Mount.Source, "/dev/vda") {
+					t.Errorf("%s at %s: %s comes from %s", name, path, v.Format.Label, v.Mount.Source)
+				}
+			}
+		}
 	}
 }
 

@@ -30,11 +30,13 @@ type Disk struct {
 	Table string `json:"table"`
 	// BackupAtEnd says that the primary GPT is whole, and that its backup stands in the last sector and mirrors it. It
 	// does not after a disk image was written to a larger disk.
-	BackupAtEnd bool        `json:"-"`
-	First       uint64      `json:"-"` // first byte that a partition may use
-	End         uint64      `json:"-"` // first byte behind the space for partitions, when the backup is at the end
-	Alignment   uint64      `json:"-"` // of partitions: the larger of 1 MiB and what the disk prefers
-	Partitions  []Partition `json:"partitions"`
+	BackupAtEnd bool `json:"-"`
+	// Shared says that the disk has GUIDs which come from its disk image (parttable.Shared): other disks have the same.
+	Shared     bool        `json:"-"`
+	First      uint64      `json:"-"` // first byte that a partition may use
+	End        uint64      `json:"-"` // first byte behind the space for partitions, when the backup is at the end
+	Alignment  uint64      `json:"-"` // of partitions: the larger of 1 MiB and what the disk prefers
+	Partitions []Partition `json:"partitions"`
 }
 
 // align rounds an offset up to where a partition may start.

@@ -20,6 +20,9 @@ import (
 // resizeFS is EXT4_IOC_RESIZE_FS of fs/ext4/ext4.h: _IOW('f', 16, __u64), the new number of blocks.
 const resizeFS = 0x40086610
 
+// Do writes the table, if it still has GUIDs of the image.
+func (i Identify) Do(context.Context) error { return parttable.Identify(i.Disk) }
+
 // Do makes the file system.
 func (f Format) Do(ctx context.Context) error {
 	return mkfs.Ext4(ctx, f.run, f.Device, f.Label, f.ReservedPercent, f.Quotas)

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/google/uuid"
+
 	"github.com/orlop-os/orlop/pkg/layout"
 	"github.com/orlop-os/orlop/pkg/mkfs"
 	"github.com/orlop-os/orlop/pkg/mount"
@@ -34,6 +36,9 @@ func Plan(config Config, have Have) (Want, error) {
 	}
 	if disk.ReadOnly {
 		return Want{}, fmt.Errorf("%s: cannot hold %s and %s: the disk is read-only", describe(disk), layout.State, layout.Data)
+	}
+	if err := onlyOne(disk, have); err != nil {
+		return Want{}, err
 	}
 	want := Want{Disk: disk.Path}
 	kept := disk.Partitions
@@ -105,6 +110,26 @@ func choose(selector string, disks []Disk) (Disk, error) {
 		return Disk{}, errors.New("the disk that the system was booted from is not to be seen; " + there)
 	}
 	return Disk{}, fmt.Errorf("disk %q: not found; %s", selector, there)
+}
+
+// onlyOne refuses to begin with a system disk of which there is a copy: the first process took it for the only one, because the other had
+// not been found yet. Once STATE is mounted, a copy that is plugged in changes nothing until the next start.
+func onlyOne(disk Disk, have Have) error {
+	if _, mounted := mountedAt(have.Mounts, paths.State); mounted || !disk.Boot {
+		return nil
+	}
+	for _, p := range disk.Partitions {
+		if p.Label != layout.ESP || p.UUID == uuid.Nil {
+			continue
+		}
+		for _, other := range have.Disks {
+			if other.Path != disk.Path && slices.ContainsFunc(other.Partitions, func(q Partition) bool { return q.UUID == p.UUID }) {
+				return fmt.Errorf("%s: cannot tell the system disk: %s is a copy of it (both have partition %s); remove the copy and restart the machine",
+					describe(disk), describe(other), p.UUID)
+			}
+		}
+	}
+	return nil
 }
 
 // foreignTable says what is wrong with the disk's table as a whole; "" if it is ours or blank.

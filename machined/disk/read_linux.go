@@ -128,6 +128,7 @@ func readDisk(path string) (Disk, error) {
 		return disk, err
 	}
 	disk.Table, disk.BackupAtEnd = "gpt", whole(sized)
+	disk.Shared = parttable.Shared(parttable.DiskGUID(sized), table.Partitions())
 	for i, p := range table.Partitions() {
 		if p == nil {
 			continue

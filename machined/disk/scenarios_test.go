@@ -30,6 +30,7 @@ type diskSpec struct {
 	tableSize  uint64 // the disk size that the table was made for, MiB; 0: the real one
 	torn       bool   // the primary table is broken, the backup is whole
 	data       bool   // not the disk that was booted from
+	shared     bool   // it has the GUIDs of the image that was written to it
 	partitions []partSpec
 }
 
@@ -66,6 +67,10 @@ var (
 var scenarios = []scenario{
 	{name: "first boot", disk: diskSpec{table: "gpt", tableSize: 200, partitions: image}},
 	{name: "first boot, disk of the image's size", disk: diskSpec{table: "gpt", partitions: image}},
+	{name: "first boot of a flashed image", disk: diskSpec{table: "gpt", tableSize: 200, shared: true, partitions: image}},
+	{name: "later boot with the image's GUIDs", disk: diskSpec{table: "gpt", shared: true, partitions: imageAnd(state, data)}},
+	{name: "mounted with the image's GUIDs", mount: true, disk: diskSpec{table: "gpt", shared: true, partitions: imageAnd(state, data)}},
+	{name: "power cut in writing a table with the image's GUIDs", disk: diskSpec{table: "gpt", torn: true, shared: true, partitions: imageAnd(state, data)}},
 	{name: "later boot", disk: diskSpec{table: "gpt", partitions: imageAnd(state, data)}},
 	{name: "mounted", mount: true, disk: diskSpec{table: "gpt", partitions: imageAnd(state, data)}},
 	{name: "disk has grown", disk: diskSpec{table: "gpt", tableSize: 1600, partitions: imageAnd(state, smallData)}},
