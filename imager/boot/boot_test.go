@@ -65,6 +65,7 @@ func stub(t *testing.T, room int) []byte {
 		Magic: 0x20b, SectionAlignment: 4096, FileAlignment: 512, SizeOfImage: 0x3000, CheckSum: 7, NumberOfRvaAndSizes: 16,
 		SizeOfHeaders: uint32(peOffset + 4 + coffLen + 240 + room*sectionHeaderLen),
 	}
+	optional.AddressOfEntryPoint = 0x1010
 	text := pe.SectionHeader32{VirtualSize: 0x1001, VirtualAddress: 0x1000, SizeOfRawData: 512, PointerToRawData: 1024}
 	copy(text.Name[:], ".text")
 	for _, part := range []any{
@@ -81,7 +82,7 @@ func stub(t *testing.T, room int) []byte {
 
 func TestUKI(t *testing.T) {
 	sections := []Section{{".osrel", []byte("ID=orlop\n")}, {".initrd", bytes.Repeat([]byte("i"), 5000)}, {".linux", []byte("bzImage")}}
-	out, err := UKI(stub(t, 4), sections)
+	out, err := UKI(stub(t, 5), sections)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -89,11 +90,11 @@ func TestUKI(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(f.Sections) != 4 || f.Sections[0].Name != ".text" {
-		t.Fatalf("%d sections, first %s; want .text and three more", len(f.Sections), f.Sections[0].Name)
+	if len(f.Sections) != 5 || f.Sections[0].Name != ".text" || f.Sections[1].Name != ".orlop" {
+		t.Fatalf("%d sections, first %s and %s; want .text, .orlop and three more", len(f.Sections), f.Sections[0].Name, f.Sections[1].Name)
 	}
-	end := f.Sections[0].VirtualAddress + f.Sections[0].VirtualSize
-	for i, s := range f.Sections[1:] {
+	end := f.Sections[1].VirtualAddress + f.Sections[1].VirtualSize
+	for i, s := range f.Sections[2:] {
 		content, err := s.Data()
 		if err != nil || s.Name != sections[i].Name || !bytes.Equal(content[:s.VirtualSize], sections[i].Content) {
 			t.Errorf("section %s does not hold what was put in (%v)", s.Name, err)
@@ -104,6 +105,12 @@ func TestUKI(t *testing.T) {
 		end = s.VirtualAddress + s.VirtualSize
 	}
 	opt, ok := f.OptionalHeader.(*pe.OptionalHeader64)
+	if first := f.Sections[1]; !ok || opt.AddressOfEntryPoint != first.VirtualAddress || first.Characteristics != 0x60000020 {
+		t.Errorf("the firmware calls %#x, want the guard at %#x, in a section that can be executed and not written (%#x)",
+			opt.AddressOfEntryPoint, first.VirtualAddress, first.Characteristics)
+	} else if content, err := first.Data(); err != nil || !bytes.Equal(content[:first.VirtualSize], guard(first.VirtualAddress, 0x1010)) {
+		t.Errorf("the guard does not lead to the stub (%v)", err)
+	}
 	if !ok || opt.SizeOfImage < end || opt.SizeOfImage%4096 != 0 || opt.CheckSum != 0 {
 		t.Errorf("headers say size %#x, checksum %d; sections end at %#x", opt.SizeOfImage, opt.CheckSum, end)
 	}
@@ -116,8 +123,8 @@ func TestUKIRefuses(t *testing.T) {
 		want     string
 	}{
 		"no PE":         {[]byte("ELF"), nil, "cannot read as PE"},
-		"no room":       {stub(t, 2), []Section{{".a", nil}, {".b", nil}}, "no room for 2 more sections"},
-		"name too long": {stub(t, 2), []Section{{".something", nil}}, ".something: name is longer"},
+		"no room":       {stub(t, 3), []Section{{".a", nil}, {".b", nil}}, "no room for 3 more sections"},
+		"name too long": {stub(t, 3), []Section{{".something", nil}}, ".something: name is longer"},
 	} {
 		if _, err := UKI(c.stub, c.sections); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: error %v, want %s", name, err, c.want)

@@ -19,18 +19,24 @@ const (
 	coffSections      = 2    // in the COFF header: number of sections
 	coffOptionalSize  = 16
 	coffLen           = 20
-	optionalInitData  = 8 // in the optional header: size of initialised data
+	optionalInitData  = 8  // in the optional header: size of initialised data
+	optionalEntry     = 16 // address that the firmware calls
 	optionalSizeImage = 56
 	optionalChecksum  = 64
 	sectionHeaderLen  = 40
 	sectionAlignment  = 4096
-	initialisedData   = 0x00000040 // section flags: initialised data, readable
+	code              = 0x00000020 // section flags
+	initialisedData   = 0x00000040
+	memoryExecute     = 0x20000000
 	memoryRead        = 0x40000000
 )
 
 // UKI appends sections to a loader stub (systemd's linuxx64.efi.stub), in the order given: each starts on its own
-// page behind the last one, so that the stub can run the kernel in place. Nothing else of the stub changes.
+// page behind the last one, so that the stub can run the kernel in place. In front of them stands a section with the guard, which
+// runs before the stub does: the command line is then the one of the section .cmdline, whatever the loader says. Nothing else of the
+// stub changes.
 func UKI(stub []byte, sections []Section) ([]byte, error) {
+	sections = append([]Section{{Name: guardSection}}, sections...)
 	f, err := pe.NewFile(bytes.NewReader(stub))
 	if err != nil {
 		return nil, fmt.Errorf("loader stub: cannot read as PE: %w", err)
@@ -59,6 +65,12 @@ func UKI(stub []byte, sections []Section) ([]byte, error) {
 			return nil, fmt.Errorf("section %s: name is longer than 8 bytes", s.Name)
 		}
 		address = uint32(roundUp(int(address), sectionAlignment))
+		flags := uint32(initialisedData | memoryRead)
+		if i == 0 {
+			flags = code | memoryExecute | memoryRead
+			s.Content = guard(address, opt.AddressOfEntryPoint)
+			binary.LittleEndian.PutUint32(out[optional+optionalEntry:], address)
+		}
 		raw := roundUp(len(s.Content), int(opt.FileAlignment))
 		h := out[table+(len(f.Sections)+i)*sectionHeaderLen:][:sectionHeaderLen]
 		copy(h, s.Name)
@@ -66,7 +78,7 @@ func UKI(stub []byte, sections []Section) ([]byte, error) {
 		binary.LittleEndian.PutUint32(h[12:], address)
 		binary.LittleEndian.PutUint32(h[16:], uint32(raw))
 		binary.LittleEndian.PutUint32(h[20:], uint32(len(out)))
-		binary.LittleEndian.PutUint32(h[36:], initialisedData|memoryRead)
+		binary.LittleEndian.PutUint32(h[36:], flags)
 		out = append(out, s.Content...)
 		out = append(out, make([]byte, raw-len(s.Content))...)
 		address += uint32(len(s.Content))

@@ -1,0 +1,61 @@
+package boot
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+)
+
+// TestGuard runs the guard's own bytes on this processor, with a firmware that answers and one that fails: the load options are gone, and
+// the stub gets what the firmware gave; or the stub is not started.
+func TestGuard(t *testing.T) {
+	dir := t.TempDir()
+	run := func(name string, args ...string) error {
+		c := exec.Command(name, args...)
+		c.Dir = dir
+		out, err := c.CombinedOutput()
+		if err != nil && len(out) > 0 {
+			t.Fatalf("%s: %v\n%s", name, err, out)
+		}
+		return err
+	}
+	source, err := filepath.Abs("testdata/guard.s")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const at, entry = 0x7000, 0x7100 // as in the source: 256 bytes apart
+	for name, c := range map[string]struct {
+		status string
+		code   []byte
+		passes bool
+	}{
+		"the firmware answers":        {"0", guard(at, entry), true},
+		"the firmware fails":          {"14", guard(at, entry), true},
+		"a guard that does nothing":   {"0", append([]byte{0xe9, 251, 0, 0, 0}, make([]byte, 20)...), false},
+		"a guard that leads astray":   {"0", guard(at, entry+21), false},
+		"a guard that never comes on": {"0", []byte{0xc3}, false},
+	} {
+		if err := os.WriteFile(filepath.Join(dir, "guard.bin"), c.code, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := run("as", "--defsym", "STATUS="+c.status, "-o", "guard.o", source); err != nil {
+			t.Fatal(err)
+		}
+		if err := run("ld", "-o", "guard", "guard.o"); err != nil {
+			t.Fatal(err)
+		}
+		if err := run("./guard"); (err == nil) != c.passes {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// TestGuardBehindTheStub: the stub lies in front of the guard in an image, so the way to it leads back.
+func TestGuardBehindTheStub(t *testing.T) {
+	code := guard(0x20000, 0x4000)
+	distance := int32(uint32(code[guardJump]) | uint32(code[guardJump+1])<<8 | uint32(code[guardJump+2])<<16 | uint32(code[guardJump+3])<<24)
+	if to := 0x20000 + guardJump + 4 + int(distance); code[guardJump-1] != 0xe9 || to != 0x4000 {
+		t.Errorf("it leads to %#x", to)
+	}
+}
