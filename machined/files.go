@@ -48,6 +48,7 @@ var files = &peek.List{
 		{Path: paths.ResolvConf}, {Path: paths.Hosts}, {Path: paths.Hostname}, {Path: paths.MachineID}, // where /etc leads to
 		{Path: "/sys/block"}, {Path: "/sys/bus"}, {Path: "/sys/class"}, {Path: "/sys/dev"}, {Path: "/sys/devices"}, {Path: "/sys/module"},
 		{Path: "/sys/fs/cgroup"}, {Path: "/sys/fs/ext4"}, {Path: "/sys/kernel/iommu_groups"}, {Path: "/sys/kernel/mm"},
+		{Path: "/sys/kernel/security/lockdown"},
 		{Path: paths.Data + "/log", Private: true}, // what pods write, and what was asked of the Kubernetes API
 	}, processTrees()...),
 	Hidden: []string{paths.EmbeddedConfig},
