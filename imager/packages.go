@@ -37,6 +37,12 @@ var taken = []struct {
 	{"nftables", "/usr/sbin/nft", "/usr/sbin/nft", 0o755}, // kube-proxy and the portmap plugin start it
 	{"mount", "/bin/mount", "/usr/bin/mount", 0o755},      // the kubelet starts it for volumes
 	{"mount", "/bin/umount", "/usr/bin/umount", 0o755},
+	// containerd starts it to load the profile of pods that ask for the runtime's own (appArmorProfile: RuntimeDefault), and takes AppArmor
+	// for missing without it. The profile is for this version of the interface.
+	{"apparmor", "/sbin/apparmor_parser", "/usr/sbin/apparmor_parser", 0o755},
+	{"apparmor", "/etc/apparmor/parser.conf", "/etc/apparmor/parser.conf", 0o644},
+	{"apparmor", "/etc/apparmor.d/abi/3.0", "/etc/apparmor.d/abi/3.0", 0o644},
+	{"apparmor", "/usr/share/apparmor-features/features", "/usr/share/apparmor-features/features", 0o644},
 	{"netbase", "/etc/protocols", "/etc/protocols", 0o644}, // nft looks protocols up by name
 	{"netbase", "/etc/services", "/etc/services", 0o644},
 	{"libc6", "/lib/x86_64-linux-gnu/ld-linux-x86-64.so.2", "/usr/lib64/ld-linux-x86-64.so.2", 0o755},
