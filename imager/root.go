@@ -2,12 +2,14 @@ package main
 
 import (
 	"bytes"
+	"encoding/binary"
 	"encoding/json"
 	"encoding/pem"
 	"fmt"
 	"os"
 	"path"
 	"path/filepath"
+	"strings"
 
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/release"
@@ -28,15 +30,17 @@ var users = []struct {
 	{"nobody", 65534},
 }
 
-// mountPoints are the empty folders of the root.
-var mountPoints = []string{"/dev", "/proc", "/sys", "/run", "/tmp", "/sysroot", paths.State, paths.Data}
+// mountPoints are the empty folders of the root. The last are those that programs in pods look into on other systems.
+var mountPoints = []string{"/dev", "/proc", "/sys", "/run", "/tmp", "/sysroot", paths.State, paths.Data, "/boot", "/media"}
 
 // links are the symbolic links of the root: the merged /usr, files that the running system writes, and apid, which
 // is machined under another name.
 var links = map[string]string{
 	"/bin": "usr/bin", "/sbin": "usr/sbin", "/lib": "usr/lib", "/lib64": "usr/lib64",
 	"/etc/resolv.conf": paths.ResolvConf, "/etc/hosts": paths.Hosts, "/etc/hostname": paths.Hostname, "/etc/machine-id": paths.MachineID,
-	"/etc/cni/net.d": paths.CNIConfig, "/opt/cni/bin": paths.ExternalCNIPlugins, // where a pod network that is not ours writes
+	"/etc/cni/net.d": paths.CNIConfig, // where a pod network that is not ours writes
+	// What hostPath volumes make folders in. The disk has them (machined/disk), with /opt/cni/bin and with /var/run, which is /run.
+	"/opt": paths.HostOpt, "/mnt": paths.HostMnt, "/srv": paths.HostSrv, "/home": paths.HostHome, "/etc/kubernetes": paths.HostKubernetes,
 	"/etc/mtab":     "../proc/self/mounts",
 	"/usr/bin/apid": path.Base(paths.Machined),
 }
@@ -67,6 +71,8 @@ func addSystem(t Tree, r release.Release) error {
 		"/etc/group":          group.Bytes(),
 		"/etc/nsswitch.conf":  []byte("passwd: files\ngroup: files\nhosts: files dns\nprotocols: files\nservices: files\n"),
 		"/usr/lib/os-release": osRelease(r),
+		"/etc/localtime":      utc(),
+		"/etc/timezone":       []byte("Etc/UTC\n"),
 		paths.Release:         append(releaseJSON, '\n'),
 	}
 	for name, data := range files {
@@ -75,6 +81,21 @@ func addSystem(t Tree, r release.Release) error {
 		}
 	}
 	return t.Add("/etc/os-release", Node{Target: "../usr/lib/os-release", From: part})
+}
+
+// utc is the machine's time zone in the form of RFC 8536, version 2: no change of time, one type of time. Machines keep UTC; pods that mount
+// the file take their time zone from it.
+func utc() []byte {
+	var b bytes.Buffer
+	for range 2 { // for readers of version 1, and for others
+		b.WriteString("TZif2" + strings.Repeat("\x00", 15))
+		for _, count := range []uint32{0, 0, 0, 0, 1, 4} { // UT indicators, standard indicators, leap seconds, changes, types, bytes of names
+			b.Write(binary.BigEndian.AppendUint32(nil, count))
+		}
+		b.WriteString("\x00\x00\x00\x00" + "\x00" + "\x00" + "UTC\x00") // no offset, no summer time, the name
+	}
+	b.WriteString("\nUTC0\n")
+	return b.Bytes()
 }
 
 // osRelease is os-release(5); the loader reads the same text from the UKI for its menu and to order versions.

@@ -472,6 +472,11 @@ func checkVolumes(t *testing.T, s scenario) {
 		if err != nil || m.Flags != v.Mount.Flags || m.Type != "ext4" {
 			t.Errorf("%s: mounted as %s (%v), want %s", v.Format.Label, m, err, v.Mount)
 		}
+		for name, want := range v.Links {
+			if target, err := os.Readlink(filepath.Join(v.Mount.Target, name)); err != nil || target != want {
+				t.Errorf("%s: link %s: leads to %q, %v", v.Format.Label, name, target, err)
+			}
+		}
 		for _, name := range v.Folders {
 			if info, err := os.Stat(filepath.Join(v.Mount.Target, name)); err != nil || info.Mode() != fs.ModeDir|0o755 {
 				t.Errorf("%s: folder %s: %v, %v; everybody has to get through it", v.Format.Label, name, info, err)

@@ -103,6 +103,8 @@ type Volume struct {
 	Mount  mount.Mount // where it goes
 	// Folders are those that folders of several users lie in, relative to Mount.Target.
 	Folders []string
+	// Links are symbolic links, by name relative to Mount.Target. The folders above them are Folders.
+	Links map[string]string
 	// Wipe says that a foreign file system in the partition may be replaced.
 	Wipe bool
 }

@@ -2,6 +2,7 @@ package disk
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -62,7 +63,27 @@ func (m Mount) Do(context.Context) error {
 			return fmt.Errorf("%s: cannot make a folder: %w", m.Label, err)
 		}
 	}
+	for name, target := range m.Links {
+		if err := link(filepath.Join(m.Target, name), target); err != nil {
+			return fmt.Errorf("%s: cannot make a symbolic link: %w", m.Label, err)
+		}
+	}
 	return nil
+}
+
+// link makes a symbolic link. What has its name is kept under another one, with ".old" behind it, in place of what was kept before: pods of
+// earlier versions could make a folder there.
+func link(name, target string) error {
+	if now, err := os.Readlink(name); err == nil && now == target {
+		return nil
+	}
+	if _, err := os.Lstat(name); err == nil {
+		old := name + ".old"
+		if err := errors.Join(os.RemoveAll(old), os.Rename(name, old)); err != nil {
+			return err
+		}
+	}
+	return os.Symlink(target, name)
 }
 
 // Do asks the kernel to grow; see ext4_resize_fs. The kernel writes each step through the journal.

@@ -79,10 +79,24 @@ func volumes() []Volume {
 			// Root may use the last percent, so that the system can tidy up a full disk. The volumes of claims are projects.
 			Format:  Format{Label: layout.Data, ReservedPercent: 1, Quotas: mkfs.ProjectQuotas},
 			Mount:   mount.Mount{Target: paths.Data, Type: "ext4", Flags: mount.NoSuid | mount.NoDev | mount.NoAtime},
-			Folders: []string{"lib", "log"},
+			Folders: dataFolders(),
+			// What is below /run ends with the start, under this name, too. Plugins of pod networks are looked for in the other.
+			Links: map[string]string{"run": "/run", rel(paths.HostOpt) + "/cni/bin": paths.ExternalCNIPlugins},
 		},
 	}
 }
+
+// dataFolders are the folders of DATA that several users have folders in, among them those that the root's symbolic links lead to.
+func dataFolders() []string {
+	folders := []string{"lib", "log"}
+	for _, path := range []string{paths.HostOpt, paths.HostOpt + "/cni", paths.HostMnt, paths.HostSrv, paths.HostHome, paths.HostKubernetes} {
+		folders = append(folders, rel(path))
+	}
+	return folders
+}
+
+// rel is a path of DATA, relative to where it is mounted.
+func rel(path string) string { return strings.TrimPrefix(path, paths.Data+"/") }
 
 // choose finds the disk.
 func choose(selector string, disks []Disk) (Disk, error) {

@@ -116,6 +116,8 @@ func planModules(c Config) []Module {
 		// kube-proxy in nftables mode, the masquerading and port mapping of the CNI plugins.
 		add(false, "nf_tables", "nft_chain_nat", "nft_ct", "nft_nat", "nft_masq", "nft_fib_ipv4", "nft_fib_ipv6",
 			"nft_reject_ipv4", "nft_reject_ipv6", "nft_numgen", "nf_conntrack_netlink")
+		// /dev/net/tun, for pods that bring a VPN.
+		add(true, "tun")
 		// Rules of network policies and the firewall; the inet family.
 		add(true, "nft_fib_inet", "nft_reject_inet", "nft_limit", "nft_log", "nft_redir")
 	}

@@ -68,13 +68,20 @@ const (
 	PodLogs        = Data + "/log/pods"          // root
 	LocalVolumes   = Data + "/lib/local-volumes" // root, 0700: the volumes of claims (orchestrator/localvolumes)
 	Addons         = Data + "/lib/addons"        // root and group UserControllers, 0750: the artefacts of add-ons (package artifact)
-	// ExternalCNIPlugins is where a pod network that is not ours writes its plugins: root. /opt/cni/bin in the root is a symbolic link to it.
+	// ExternalCNIPlugins is where a pod network that is not ours writes its plugins: root. /opt/cni/bin is a symbolic link to it.
 	ExternalCNIPlugins = Data + "/lib/cni/bin"
-	PodNetwork         = Data + "/lib/podnetwork" // root, 0700: the node's WireGuard key
-	StandIn            = Data + "/lib/stand-in"   // root, 0700: what pods take to start without an API server (orchestrator/standin)
-	Bundle             = Data + "/lib/bundle"     // root, 0700: the upgrade bundle that is received, or was received last
-	AuditLog           = Data + "/log/kube-audit" // owner UserAPI, 0700
-	KernelLog          = Data + "/log/kernel"     // root, 0700: what the kernel wrote in this start and the one before (package bootlog)
+	// Folders that pods with hostPath volumes expect to be able to write to: root, 0755. /opt, /mnt, /srv, /home and /etc/kubernetes in the
+	// root are symbolic links to them.
+	HostOpt        = Data + "/opt"
+	HostMnt        = Data + "/mnt"
+	HostSrv        = Data + "/srv"
+	HostHome       = Data + "/home"
+	HostKubernetes = Data + "/lib/kubernetes"
+	PodNetwork     = Data + "/lib/podnetwork" // root, 0700: the node's WireGuard key
+	StandIn        = Data + "/lib/stand-in"   // root, 0700: what pods take to start without an API server (orchestrator/standin)
+	Bundle         = Data + "/lib/bundle"     // root, 0700: the upgrade bundle that is received, or was received last
+	AuditLog       = Data + "/log/kube-audit" // owner UserAPI, 0700
+	KernelLog      = Data + "/log/kernel"     // root, 0700: what the kernel wrote in this start and the one before (package bootlog)
 )
 
 // Sockets and files that live until power-off, on the tmpfs /run.

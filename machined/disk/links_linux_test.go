@@ -1,0 +1,69 @@
+package disk
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+// TestLink: the link comes to be whatever was there, which is kept; and what is right stays as it is.
+func TestLink(t *testing.T) {
+	for what, c := range map[string]struct {
+		before func(name string) error
+		kept   string // a file in what was kept; empty: nothing is kept
+	}{
+		"nothing":      {func(string) error { return nil }, ""},
+		"the link":     {func(name string) error { return os.Symlink("/run", name) }, ""},
+		"another link": {func(name string) error { return os.Symlink("/elsewhere", name) }, "."},
+		"a folder": {func(name string) error {
+			if err := os.MkdirAll(name, 0o700); err != nil {
+				return err
+			}
+			return os.WriteFile(filepath.Join(name, "file"), nil, 0o600)
+		}, "file"},
+		"a folder, and one that was kept": {func(name string) error {
+			if err := os.MkdirAll(filepath.Join(name+".old", "older"), 0o700); err != nil {
+				return err
+			}
+			return os.MkdirAll(filepath.Join(name, "newer"), 0o700)
+		}, "newer"},
+	} {
+		name := filepath.Join(t.TempDir(), "run")
+		if err := c.before(name); err != nil {
+			t.Fatal(err)
+		}
+		for range 2 { // done again, it changes nothing
+			if err := link(name, "/run"); err != nil {
+				t.Fatalf("%s: %v", what, err)
+			}
+			if target, err := os.Readlink(name); err != nil || target != "/run" {
+				t.Errorf("%s: leads to %q, %v", what, target, err)
+			}
+			_, err := os.Lstat(filepath.Join(name+".old", c.kept))
+			if c.kept == "." {
+				_, err = os.Lstat(name + ".old")
+			}
+			if there := err == nil; there != (c.kept != "") {
+				t.Errorf("%s: kept: %t", what, there)
+			}
+		}
+	}
+}
+
+// TestDataFolders: every folder that a symbolic link of the root leads to is made before the links in it.
+func TestDataFolders(t *testing.T) {
+	have := map[string]bool{".": true}
+	for _, f := range dataFolders() {
+		if filepath.IsAbs(f) || have[f] || !have[filepath.Dir(f)] {
+			t.Errorf("%s: is absolute, named twice, or before the folder above it", f)
+		}
+		have[f] = true
+	}
+	for _, v := range volumes() {
+		for name := range v.Links {
+			if !have[filepath.Dir(name)] {
+				t.Errorf("%s: nobody makes the folder of the link", name)
+			}
+		}
+	}
+}
