@@ -80,61 +80,57 @@ func First(all []Entry) (Entry, bool) {
 	}), true
 }
 
-// Compare orders versions as the loader does (UAPI.10 Version Format Specification), for the characters that entryName
-// admits: numbers are compared as numbers, words as words, and what stands behind ~ is older than nothing.
+// Compare orders versions as the loader does, step by step (UAPI.10 Version Format Specification; systemd 252,
+// src/fundamental/string-util-fundamental.c, strverscmp_improved): numbers are compared as numbers, words as words, and what stands
+// behind ~ is older than nothing. Each turn takes at most one of each mark, and looks for the end behind ~ only.
 func Compare(a, b string) int {
-	for a != "" || b != "" {
+	for {
 		a, b = strings.TrimLeftFunc(a, separator), strings.TrimLeftFunc(b, separator)
-		if at, bt := strings.HasPrefix(a, "~"), strings.HasPrefix(b, "~"); at || bt {
-			if at != bt {
-				return older(at)
-			}
-			a, b = a[1:], b[1:]
-			continue
+		var order int
+		if a, b, order = mark(a, b, "~"); order != 0 {
+			return order
 		}
 		if a == "" || b == "" {
-			return cmp.Compare(len(a), len(b))
+			return cmp.Compare(min(len(a), 1), min(len(b), 1)) // whichever goes on is newer
 		}
-		if ad, bd := strings.HasPrefix(a, "-"), strings.HasPrefix(b, "-"); ad || bd {
-			if ad != bd {
-				return older(ad)
+		for _, m := range []string{"-", "^", "."} {
+			if a, b, order = mark(a, b, m); order != 0 {
+				return order
 			}
-			a, b = a[1:], b[1:]
-			continue
 		}
-		if ad, bd := strings.HasPrefix(a, "."), strings.HasPrefix(b, "."); ad || bd {
-			if ad != bd {
-				return older(ad)
-			}
-			a, b = a[1:], b[1:]
-			continue
+		if a, b, order = segment(a, b); order != 0 {
+			return order
 		}
-		if digit(rune(a[0])) || digit(rune(b[0])) {
-			an, ar := cut(a, digit)
-			bn, br := cut(b, digit)
-			an, bn = strings.TrimLeft(an, "0"), strings.TrimLeft(bn, "0")
-			if c := cmp.Or(cmp.Compare(len(an), len(bn)), cmp.Compare(an, bn)); c != 0 {
-				return c
-			}
-			a, b = ar, br
-			continue
-		}
-		aw, ar := cut(a, letter)
-		bw, br := cut(b, letter)
-		if c := cmp.Compare(aw, bw); c != 0 {
-			return c
-		}
-		a, b = ar, br
 	}
-	return 0
 }
 
-// older is the order of two versions of which one, or else the other, has what makes it older.
-func older(first bool) int {
-	if first {
-		return -1
+// mark takes a mark from the front of both. The one of two versions that alone has it is older.
+func mark(a, b, m string) (restA, restB string, order int) {
+	restA, inA := strings.CutPrefix(a, m)
+	restB, inB := strings.CutPrefix(b, m)
+	switch {
+	case inA == inB:
+		return restA, restB, 0
+	case inA:
+		return a, b, -1
 	}
-	return 1
+	return a, b, 1
+}
+
+// segment takes a number from the front of both, or else a word, and compares the two. No number is older than a number.
+func segment(a, b string) (restA, restB string, order int) {
+	an, restA := cut(a, digit)
+	bn, restB := cut(b, digit)
+	if an == "" && bn == "" {
+		aw, restA := cut(a, letter)
+		bw, restB := cut(b, letter)
+		return restA, restB, cmp.Compare(aw, bw)
+	}
+	if an == "" || bn == "" {
+		return restA, restB, cmp.Compare(len(an), len(bn))
+	}
+	an, bn = strings.TrimLeft(an, "0"), strings.TrimLeft(bn, "0")
+	return restA, restB, cmp.Or(cmp.Compare(len(an), len(bn)), cmp.Compare(an, bn))
 }
 
 func digit(r rune) bool { return r >= '0' && r <= '9' }

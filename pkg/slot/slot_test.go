@@ -31,6 +31,48 @@ func TestEntry(t *testing.T) {
 	}
 }
 
+// TestCompareAsTheLoader: the examples of the UAPI group's Version Format Specification, and marks in unusual places; each with what
+// systemd 252 says (systemd-analyze compare-versions), which the loader has the same code for.
+func TestCompareAsTheLoader(t *testing.T) {
+	for _, c := range []struct {
+		a, b string
+		want int
+	}{
+		{"11", "11", 0}, {"systemd-123", "systemd-123", 0}, {"bar-123", "foo-123", -1}, {"123a", "123", 1},
+		{"123.a", "123", 1}, {"123.a", "123.b", -1}, {"123a", "123.a", 1}, {"11α", "11β", 0},
+		{"A", "a", -1}, {"", "0", -1}, {"0.", "0", 1}, {"0.0", "0", 1},
+		{"0", "~", 1}, {"", "~", 1}, {"1_", "1", 0}, {"_1", "1", 0},
+		{"1_", "1.2", -1}, {"1_2_3", "1.3.3", 1}, {"1+", "1", 0}, {"1+", "1.2", -1},
+		{"1~~", "1~", 1}, {"1~~1", "1~1", -1}, {"1~~rc", "1~", 1}, {"1~~rc1", "1~rc1", -1},
+		{"1~", "1", -1}, {"1~~", "1", -1}, {"1~~~", "1~~", 1}, {"1~-1", "1~1", -1},
+		{"1.~1", "1.1", -1}, {"1~.~1", "1~.1", -1}, {"1~~0", "1~0", -1}, {"1^~1", "1^1", -1},
+		{"1^post1", "1", 1}, {"1^post1", "1.1", -1}, {"1^1", "1-1", 1}, {"1-", "1", 1},
+		{"1--1", "1-1", -1}, {"1..1", "1.1", -1}, {"1-.1", "1-1", -1}, {"1.-1", "1.1", -1},
+		{"007", "7", 0}, {"1.0", "1.00", 0}, {"1.0", "1.", 1}, {"1a", "1.1", 1},
+		{"1.a", "1.1", -1}, {"122.1", "123~rc1-1", -1}, {"123~rc1-1", "123", -1}, {"123", "123-a", -1},
+		{"123-a", "123-a.1", -1}, {"123-a.1", "123-1", -1}, {"123-1", "123-1.1", -1}, {"123-1.1", "123^post1", -1},
+		{"123^post1", "123.a-1", -1}, {"123.a-1", "123.1-1", -1}, {"123.1-1", "123a-1", -1}, {"123a-1", "124-1", -1},
+	} {
+		if got := Compare(c.a, c.b); got != c.want {
+			t.Errorf("%q and %q: %d, want %d", c.a, c.b, got, c.want)
+		}
+		if got := Compare(c.b, c.a); got != -c.want {
+			t.Errorf("%q and %q: %d, want %d", c.b, c.a, got, -c.want)
+		}
+	}
+}
+
+// FuzzCompare: it ends, the order of two versions does not depend on which comes first, and a version equals itself.
+func FuzzCompare(f *testing.F) {
+	f.Add("1~~", "1~")
+	f.Add("1.0^a-~.", "1.0_")
+	f.Fuzz(func(t *testing.T, a, b string) {
+		if forth, back := Compare(a, b), Compare(b, a); forth != -back || Compare(a, a) != 0 {
+			t.Errorf("%q and %q: %d, and %d the other way", a, b, forth, back)
+		}
+	})
+}
+
 func TestCompare(t *testing.T) {
 	// Ascending, as `systemd-analyze compare-versions` orders them.
 	ascending := []string{"0.9", "1.0.0~rc1", "1.0.0~rc2", "1.0.0", "1.0.0-1", "1.0.1", "1.2.0", "1.10.0", "2"}
