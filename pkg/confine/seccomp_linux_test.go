@@ -1,0 +1,60 @@
+package confine
+
+import (
+	"encoding/binary"
+	"runtime"
+	"testing"
+
+	"golang.org/x/net/bpf"
+	"golang.org/x/sys/unix"
+)
+
+// TestProgram runs the filter as the kernel would, for calls with the arguments that decide.
+func TestProgram(t *testing.T) {
+	const allow, refuse = unix.SECCOMP_RET_ALLOW, unix.SECCOMP_RET_ERRNO | int(unix.EPERM)
+	rules := Rules{Calls: []uint32{unix.SYS_READ, unix.SYS_WRITE}, UnixSockets: true, Requests: []uint32{unix.BLKGETSIZE64, unix.BLKSSZGET}}
+	for _, c := range []struct {
+		name       string
+		rules      Rules
+		call       uint32
+		arg0, arg1 uint32
+		want       int
+	}{
+		{"the first of the list", rules, unix.SYS_READ, 0, 0, allow},
+		{"the last of the list", rules, unix.SYS_WRITE, 0, 0, allow},
+		{"not in the list", rules, unix.SYS_OPENAT, 0, 0, refuse},
+		{"a Unix socket", rules, unix.SYS_SOCKET, unix.AF_UNIX, 0, allow},
+		{"a TCP socket", rules, unix.SYS_SOCKET, unix.AF_INET, 0, refuse},
+		{"the first request", rules, unix.SYS_IOCTL, 3, unix.BLKGETSIZE64, allow},
+		{"the last request", rules, unix.SYS_IOCTL, 3, unix.BLKSSZGET, allow},
+		{"another request", rules, unix.SYS_IOCTL, 3, unix.BLKDISCARD, refuse},
+		{"no sockets", Rules{Calls: rules.Calls}, unix.SYS_SOCKET, unix.AF_UNIX, 0, refuse},
+		{"no requests", Rules{Calls: rules.Calls}, unix.SYS_IOCTL, 3, unix.BLKGETSIZE64, refuse},
+		{"nothing at all", Rules{}, unix.SYS_READ, 0, 0, refuse},
+	} {
+		raw, err := program(c.rules)
+		if err != nil {
+			t.Fatal(err)
+		}
+		instructions, whole := bpf.Disassemble(raw)
+		if !whole {
+			t.Fatal("the filter has unknown instructions")
+		}
+		vm, err := bpf.NewVM(instructions)
+		if err != nil {
+			t.Fatal(err)
+		}
+		// The machine reads big-endian, the kernel as the processor does.
+		data := make([]byte, 64)
+		binary.BigEndian.PutUint32(data[dataNumber:], c.call)
+		binary.BigEndian.PutUint32(data[dataArch:], auditArch[runtime.GOARCH])
+		binary.BigEndian.PutUint32(data[dataArg0:], c.arg0)
+		binary.BigEndian.PutUint32(data[dataArg1:], c.arg1)
+		if got, err := vm.Run(data); err != nil || got != c.want {
+			t.Errorf("%s: %#x, %v; want %#x", c.name, got, err, c.want)
+		}
+	}
+	if _, err := program(Rules{Calls: make([]uint32, most+1)}); err == nil {
+		t.Error("a list that jumps cannot cross was accepted")
+	}
+}
