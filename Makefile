@@ -129,9 +129,9 @@ broken: image
 	cp profiles/VERSION $(BUILD)/faults/no-nic/
 	$(subst profiles/$(PROFILE).yaml,$(BUILD)/faults/no-nic/$(PROFILE).yaml,$(VERSION)) -out $(BUILD)/faults/no-nic -version 99.1.0
 
-# The decoders of what comes over the network, or with a file from somebody: package and test.
+# The decoders of what comes over the network, with a file from somebody, or on a foreign disk: package and test.
 FUZZ = $(addprefix pkg/,artifact:FuzzTexts dhcp:FuzzReply timesync:FuzzAnswer registry:FuzzManifest bundle:FuzzOpen pairing:FuzzServe pki:FuzzParseRequest config:FuzzParse config:FuzzMerge \
-	trust:FuzzMerge trust:FuzzLearn) orchestrator/neighbour:FuzzFrames
+	trust:FuzzMerge trust:FuzzLearn superblock:FuzzContent parttable:FuzzRead) orchestrator/neighbour:FuzzFrames
 # How often each is fed. A number of times and not of seconds: at the end of a time the go tool may call its own deadline a failure. What it finds
 # interesting it would otherwise try to shorten for a minute.
 FUZZTIME = 20000x

@@ -13,8 +13,21 @@ import (
 
 // Read reads a disk's table: the primary one, or the backup at the disk's end when that is damaged, as the kernel does (block/partitions/efi.c, with
 // "gpt" on its command line). A primary one that the disk cannot read at all is damaged, too.
+//
+// It reads 2 headers of one sector and 128 entries of 128 bytes at most. A partition that ends before it begins, or behind the end of the disk, is an
+// error: nothing that follows could compute with it.
 func Read(disk gpt.Device) (*gpt.Table, error) {
-	return gpt.Read(lostPrimary{disk})
+	table, err := gpt.Read(lostPrimary{disk})
+	if err != nil {
+		return nil, err
+	}
+	sectors := disk.GetSize() / uint64(disk.GetSectorSize())
+	for i, p := range table.Partitions() {
+		if p != nil && (p.LastLBA < p.FirstLBA || p.LastLBA >= sectors) {
+			return nil, fmt.Errorf("partition %d lies at sectors %d to %d of %d: the table is damaged", i+1, p.FirstLBA, p.LastLBA, sectors)
+		}
+	}
+	return table, nil
 }
 
 // primarySize is as far as the primary table reaches at most, in bytes: 34 sectors of 4 KiB.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"io"
+	"strings"
 	"testing"
 
 	"github.com/google/uuid"
@@ -93,4 +94,56 @@ func TestRead(t *testing.T) {
 			t.Errorf("%s: %v", what, all)
 		}
 	}
+}
+
+// TestReversedPartition: a table whose sums are right may still have a partition that ends before it begins.
+func TestReversedPartition(t *testing.T) {
+	disk := &memory{data: make([]byte, size)}
+	table, err := gpt.New(Ordered(disk))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := table.AllocatePartition(1<<20, "STATE", uuid.New()); err != nil {
+		t.Fatal(err)
+	}
+	p := table.Partitions()[0]
+	p.FirstLBA, p.LastLBA = p.LastLBA, p.FirstLBA
+	if err := table.Write(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Read(disk); err == nil || !strings.Contains(err.Error(), "partition 1 lies at sectors") {
+		t.Errorf("read: %v", err)
+	}
+}
+
+// FuzzRead feeds the decoder with both ends of a disk.
+func FuzzRead(f *testing.F) {
+	const end = 34 * sector
+	disk := &memory{data: make([]byte, size)}
+	table, err := gpt.New(Ordered(disk))
+	if err != nil {
+		f.Fatal(err)
+	}
+	if _, _, err := table.AllocatePartition(1<<20, "STATE", uuid.New()); err != nil {
+		f.Fatal(err)
+	}
+	if err := table.Write(); err != nil {
+		f.Fatal(err)
+	}
+	f.Add(disk.data[:end], disk.data[size-end:])
+	f.Add(make([]byte, end), disk.data[size-end:])
+	f.Fuzz(func(t *testing.T, head, tail []byte) {
+		disk := &memory{data: make([]byte, size)}
+		copy(disk.data, head)
+		copy(disk.data[size-end:], tail)
+		table, err := Read(disk)
+		if err != nil {
+			return
+		}
+		for _, p := range table.Partitions() {
+			if p != nil && (p.LastLBA < p.FirstLBA || p.LastLBA*sector >= size) {
+				t.Errorf("a partition at sectors %d to %d", p.FirstLBA, p.LastLBA)
+			}
+		}
+	})
 }

@@ -4,11 +4,12 @@ import (
 	"errors"
 
 	"github.com/siderolabs/go-blockdevice/v2/block"
+
+	"github.com/orlop-os/orlop/pkg/superblock"
 )
 
-// WipeSize is how much is zeroed at the beginning and at the end of a place, in bytes: more than any signature that is known to us
-// lies away from either (btrfs 64 KiB, ZFS 512 KiB).
-const WipeSize = 1 << 20
+// WipeSize is how much is zeroed at the beginning and at the end of a place, in bytes: all that is looked at to tell whether it is blank.
+const WipeSize = superblock.EndSize
 
 // Wipe zeroes both ends of a part of a disk and waits until that is on the disk. What was there has no signature any more.
 func Wipe(device *block.Device, start, length uint64) error {

@@ -1,0 +1,148 @@
+package superblock
+
+import (
+	"encoding/binary"
+	"io"
+)
+
+// A mark is a signature at a fixed place.
+type mark struct {
+	name  string
+	at    int64 // bytes from the beginning
+	magic string
+}
+
+// heads are signatures by their distance from the beginning, as libblkid (util-linux) knows them. The first that fits names the content; what is
+// in none of these places is found by not being zero.
+var heads = []mark{
+	{"LUKS", 0, "LUKS\xba\xbe"},
+	{"LUKS", 0x4000, "SKUL\xba\xbe"},
+	{"LUKS", 0x8000, "SKUL\xba\xbe"},
+	{"LUKS", 0x10000, "SKUL\xba\xbe"},
+	{"LUKS", 0x20000, "SKUL\xba\xbe"},
+	{"LUKS", 0x40000, "SKUL\xba\xbe"},
+	{"LUKS", 0x80000, "SKUL\xba\xbe"},
+	{"LUKS", 0x100000, "SKUL\xba\xbe"},
+	{"LUKS", 0x200000, "SKUL\xba\xbe"},
+	{"LUKS", 0x400000, "SKUL\xba\xbe"},
+	{"BitLocker", 3, "-FVE-FS-"},
+	{"lvm2", 0, "LABELONE"},
+	{"lvm2", 512, "LABELONE"},
+	{"lvm2", 1024, "LABELONE"},
+	{"lvm2", 1536, "LABELONE"},
+	{"Linux RAID member", 0, mdMagic},
+	{"Linux RAID member", 4096, mdMagic},
+	{"bcache", 4096 + 24, "\xc6\x85\x73\xf6\x4e\x1a\x45\xca\x82\x65\xf5\x7f\x48\xba\x6d\x81"},
+	{"bcachefs", 4096 + 24, "\xc6\x85\x73\xf6\x66\xce\x90\xa9\xd9\x6a\x60\xcf\x80\x3d\xf7\xef"},
+	{"Stratis", 512 + 4, "!Stra0tis\x86\xff\x02^\x41rh"},
+	{"VDO", 0, "dmvdo001"},
+	{"bluestore", 0, "bluestore block device"},
+	{"VMFS volume", 1 << 20, "\x0d\xd0\x01\xc0"},
+	{"VMFS", 2 << 20, "\x5e\xf1\xab\x2f"},
+	{"btrfs", 0x10040, "_BHRfS_M"},
+	{"btrfs", 64<<20 + 0x40, "_BHRfS_M"},
+	{"xfs", 0, "XFSB"},
+	{"ntfs", 3, "NTFS    "},
+	{"exfat", 3, "EXFAT   "},
+	{"f2fs", 1024, "\x10\x20\xf5\xf2"},
+	{"ReiserFS", 64<<10 + 52, "ReIsEr"},
+	{"jfs", 32 << 10, "JFS1"},
+	{"gfs2", 64 << 10, "\x01\x16\x19\x70"},
+	{"ocfs2", 2048, "OCFSV2"},
+	{"ocfs2", 4096, "OCFSV2"},
+	{"apfs", 32, "NXSB"},
+	{"hfsplus", 1024, "H+"},
+	{"squashfs", 0, "hsqs"},
+	{"swap", 4096 - 10, "SWAPSPACE2"},
+	{"swap", 65536 - 10, "SWAPSPACE2"},
+	{"udf", 32<<10 + 1, "BEA01"},
+}
+
+// mdMagic is how each metadata of Linux' RAID begins (include/uapi/linux/raid/md_p.h).
+const mdMagic = "\xfc\x4e\x2b\xa9"
+
+// A tail is a signature whose place depends on the size of the disk, in bytes.
+type tail struct {
+	name  string
+	place func(size uint64) uint64
+	magic string
+}
+
+const sector = 512
+
+// back is a place that many bytes before the last whole sector's end.
+func back(bytes uint64) func(uint64) uint64 {
+	return func(size uint64) uint64 { return size/sector*sector - bytes }
+}
+
+// tails are signatures by their distance from the end, as libblkid and the kernel know them.
+var tails = []tail{
+	{"Linux RAID member", func(size uint64) uint64 { return size&^0xffff - 0x10000 }, mdMagic},            // 0.90
+	{"Linux RAID member", func(size uint64) uint64 { return size&^0xffff - 0x10000 }, "\xa9\x2b\x4e\xfc"}, // 0.90 of a big-endian machine
+	{"Linux RAID member", func(size uint64) uint64 { return (size/sector - 16) &^ 7 * sector }, mdMagic},  // 1.0
+	{"Intel RAID member", back(2 * sector), "Intel Raid ISM Cfg Sig. "},                                   // also of 512-byte sectors
+	{"Intel RAID member", back(2 * 4096), "Intel Raid ISM Cfg Sig. "},                                     // of 4096-byte sectors
+	{"DDF RAID member", back(sector), "\xde\x11\xde\x11"},                                                 // SNIA, also of HP and Dell
+	{"DDF RAID member", back(sector), "\x11\xde\x11\xde"},
+	{"DDF RAID member", back(257 * sector), "\xde\x11\xde\x11"},
+	{"LSI RAID member", back(sector), "$XIDE$"},
+	{"Adaptec RAID member", back(sector), "DPTM"},
+	{"NVIDIA RAID member", back(2 * sector), "NVIDIA"},
+	{"JMicron RAID member", back(sector), "JM"},
+	{"Promise RAID member", back(63 * sector), "Promise Technology, Inc."},
+	{"DRBD", func(size uint64) uint64 { return size&^0xfff - 4096 + 60 }, "\x83\x74\x02\x6b"}, // version 8 and 9
+	{"DRBD", func(size uint64) uint64 { return size&^0xfff - 4096 + 60 }, "\x83\x74\x02\x6d"},
+	{"nilfs2", func(size uint64) uint64 { return size&^0xfff - 4096 + 6 }, "\x34\x34"},
+	{"a GPT partition table's backup", back(sector), "EFI PART"},
+}
+
+// signature is the name of the first signature that a place has, "" for none.
+func signature(r io.ReaderAt, size uint64) (string, error) {
+	has := func(at uint64, magic string) (bool, error) {
+		if at+uint64(len(magic)) > size || at > size {
+			return false, nil
+		}
+		b := make([]byte, len(magic))
+		if err := read(r, b, at); short(err) {
+			return false, nil
+		} else if err != nil {
+			return false, err
+		}
+		return string(b) == magic, nil
+	}
+	for _, m := range heads {
+		if found, err := has(uint64(m.at), m.magic); err != nil || found {
+			return m.name, err
+		}
+	}
+	if size < 1<<20 { // the places of the others would lie before the beginning
+		return "", nil
+	}
+	for _, t := range tails {
+		if found, err := has(t.place(size), t.magic); err != nil || found {
+			return t.name, err
+		}
+	}
+	return magicOfZFS(r, size)
+}
+
+// magicOfZFS looks for a label of ZFS (module/zfs/vdev_label.c): its uberblocks lie 1 KiB apart from 128 KiB on, and the first may be empty.
+func magicOfZFS(r io.ReaderAt, size uint64) (string, error) {
+	if size < 1<<20 {
+		return "", nil
+	}
+	for _, label := range []uint64{0, 256 << 10, size&^(256<<10-1) - 512<<10, size&^(256<<10-1) - 256<<10} {
+		ring := make([]byte, 128<<10)
+		if err := read(r, ring, label+128<<10); short(err) {
+			continue
+		} else if err != nil {
+			return "", err
+		}
+		for at := 0; at < len(ring); at += 1 << 10 {
+			if binary.LittleEndian.Uint64(ring[at:]) == 0x00bab10c || binary.BigEndian.Uint64(ring[at:]) == 0x00bab10c {
+				return "zfs", nil
+			}
+		}
+	}
+	return "", nil
+}
