@@ -65,6 +65,8 @@ func nodeSpec(c *config.Config, state network.State, r release.Release) (nodespe
 
 		Encapsulation: string(cluster.Networks.Encapsulation),
 		Pools:         pools(cluster.Networks.LoadBalancer),
+		ExternalIPs:   ranges(cluster.Networks.ExternalIPs),
+		Kubelet:       nodespec.Kubelet{ClosedToPods: kube.Kubelet.ClosedToPods, Namespaces: kube.Kubelet.OpenToNamespaces},
 
 		VirtualAddresses: cluster.VirtualAddresses,
 
@@ -102,13 +104,17 @@ func clusterDNS(c config.ClusterDNS, own []netip.Addr) nodespec.DNS {
 func pools(c config.LoadBalancer) []nodespec.Pool {
 	var all []nodespec.Pool
 	for _, p := range c.Pools {
-		pool := nodespec.Pool{Name: p.Name, OnRequest: p.OnRequest}
-		for _, r := range p.Ranges {
-			pool.Ranges = append(pool.Ranges, nodespec.Range(r))
-		}
-		all = append(all, pool)
+		all = append(all, nodespec.Pool{Name: p.Name, OnRequest: p.OnRequest, Ranges: ranges(p.Ranges)})
 	}
 	return all
+}
+
+func ranges(all []config.AddressRange) []nodespec.Range {
+	var out []nodespec.Range
+	for _, r := range all {
+		out = append(out, nodespec.Range(r))
+	}
+	return out
 }
 
 // addons are those of the configuration, as the orchestrator reads them. found says which artefacts there are.

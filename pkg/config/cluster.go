@@ -87,6 +87,8 @@ type ClusterNetworks struct {
 	Encapsulation Encapsulation `yaml:"encapsulation"`
 	// LoadBalancer says which addresses Services of type LoadBalancer get.
 	LoadBalancer LoadBalancer `yaml:"loadBalancer"`
+	// ExternalIPs are the addresses that Services may name in their field externalIPs, each a network or the first and the last address with a dash between, at most 65536 in each. Without any, no Service may, and the service proxy makes nothing of the field: who may write a Service could otherwise take any address for itself. Something outside the cluster leads the addresses to the machines.
+	ExternalIPs []AddressRange `yaml:"externalIPs,omitempty"`
 }
 
 // Encapsulation is how packets between pods cross the network.
@@ -177,6 +179,8 @@ type Kubernetes struct {
 	PodEvictionTimeout Duration `yaml:"podEvictionTimeout"`
 	// APIServer tunes the API server.
 	APIServer APIServer `yaml:"apiServer"`
+	// Kubelet says who reaches the kubelets.
+	Kubelet Kubelet `yaml:"kubelet"`
 	// PodSecurity is the cluster-wide Pod Security admission.
 	PodSecurity PodSecurity `yaml:"podSecurity"`
 	// Audit bounds the audit log of the Kubernetes API on disk. The log itself is always on.
@@ -193,6 +197,14 @@ type APIServer struct {
 	ExtraSANs []string `yaml:"extraSANs,omitempty"`
 	// EventTTL is how long Events are kept, 1m to 168h.
 	EventTTL Duration `yaml:"eventTTL"`
+}
+
+// Kubelet says who reaches the kubelets' port, 10250, beside the API server. Whoever reaches it still needs a certificate or a token.
+type Kubelet struct {
+	// ClosedToPods keeps pods from the kubelets of all machines. False leaves the port open to them, as a Prometheus or a metrics-server in the cluster needs it. A pod with hostNetwork is the machine itself, and is not kept from it.
+	ClosedToPods bool `yaml:"closedToPods"`
+	// OpenToNamespaces are namespaces whose pods reach the kubelets although closedToPods keeps all others from them, at most 64.
+	OpenToNamespaces []string `yaml:"openToNamespaces,omitempty"`
 }
 
 // PodSecurity is the cluster-wide Pod Security admission. A namespace's own labels come before it.

@@ -13,7 +13,7 @@ func (p *parser) cluster(c *Cluster) {
 	p.controlPlanes(spec+".controlPlanes", c.Spec.ControlPlanes)
 	p.virtualAddresses(spec+".virtualAddresses", &c.Spec)
 	p.ranges(spec+".networks", &c.Spec.Networks)
-	p.pools(spec+".networks.loadBalancer.pools", &c.Spec.Networks)
+	p.externalIPs(spec+".networks.externalIPs", &c.Spec.Networks, p.pools(spec+".networks.loadBalancer.pools", &c.Spec.Networks))
 	p.external(spec+".external", &c.Spec)
 	p.clusterDNS(spec+".dns", &c.Spec)
 	p.pki(spec+".pki", &c.Spec)
@@ -46,6 +46,7 @@ func (p *parser) cluster(c *Cluster) {
 		}
 		seen[san] = true
 	}
+	p.kubelet(kube+".kubelet", &c.Spec)
 	p.namespaces(kube+".podSecurity.exemptNamespaces", k.PodSecurity.ExemptNamespaces)
 	if size := k.Audit.MaxFileSize; size < 1<<20 || size > 1<<30 || size%(1<<20) != 0 {
 		p.on(kube+".audit.maxFileSize", wrong{reason: size.String() + " is out of range", expected: "whole MiB, 1MiB to 1GiB"})
@@ -55,6 +56,27 @@ func (p *parser) cluster(c *Cluster) {
 	}
 	p.authentication(kube+".authentication", &k.Authentication)
 	p.authorization(kube+".authorization", &k.Authorization)
+}
+
+// mostOpen is how many namespaces may be named that reach the kubelets.
+const mostOpen = 64
+
+func (p *parser) kubelet(path string, spec *ClusterSpec) {
+	const field = ".openToNamespaces"
+	k := &spec.Kubernetes.Kubelet
+	if k.ClosedToPods && spec.Supplies(PartNetwork) {
+		p.on(path+".closedToPods", wrong{
+			reason:   "is for pods on Orlop's own network, and Cluster.spec.external names network",
+			expected: "a policy of the network that takes its place, and not here",
+		})
+	}
+	switch n := len(k.OpenToNamespaces); {
+	case n > 0 && !k.ClosedToPods:
+		p.on(path+field, wrong{reason: "names namespaces, and the port is open to all pods", expected: "closedToPods: true beside it"})
+	case n > mostOpen:
+		p.on(path+field, wrong{reason: fmt.Sprintf("%d namespaces", n), expected: fmt.Sprintf("at most %d", mostOpen)})
+	}
+	p.namespaces(path+field, k.OpenToNamespaces)
 }
 
 func (p *parser) controlPlanes(path string, list []netip.Addr) {

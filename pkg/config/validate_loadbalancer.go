@@ -8,10 +8,10 @@ import (
 // mostInRange is how many addresses a range may have: a larger one is a mistyped prefix length.
 const mostInRange = 1 << 16
 
-// pools checks the pools of addresses for Services: their names and ranges, each for itself and against the other ranges of the cluster.
-func (p *parser) pools(path string, n *ClusterNetworks) {
+// pools checks the pools of addresses for Services: their names and ranges, each for itself and against the other ranges of the cluster. It
+// returns the ranges.
+func (p *parser) pools(path string, n *ClusterNetworks) (before []AddressRange) {
 	names := map[string]bool{}
-	var before []AddressRange
 	for i, pool := range n.LoadBalancer.Pools {
 		at := fmt.Sprintf("%s[%d]", path, i)
 		if err := dnsLabel(pool.Name); err != nil && pool.Name != "" {
@@ -31,6 +31,18 @@ func (p *parser) pools(path string, n *ClusterNetworks) {
 			}
 		}
 	}
+	return before
+}
+
+// externalIPs checks the ranges that Services may name addresses of. before are the ranges of the pools: an address is given out by one
+// of the two.
+func (p *parser) externalIPs(path string, n *ClusterNetworks, before []AddressRange) {
+	for i, r := range n.ExternalIPs {
+		if r.First.IsValid() {
+			p.poolRange(fmt.Sprintf("%s[%d]", path, i), r, before)
+			before = append(before, r)
+		}
+	}
 }
 
 // poolRange checks one range of a pool. before are those that stand before it.
@@ -47,7 +59,7 @@ func (p *parser) poolRange(path string, r AddressRange, before []AddressRange) {
 	}
 	for _, o := range before {
 		if r.overlaps(o) {
-			p.on(path, wrong{reason: fmt.Sprintf("%s overlaps the range %s of a pool", r, o), expected: "ranges without common addresses"})
+			p.on(path, wrong{reason: fmt.Sprintf("%s overlaps the range %s, which is for Services, too", r, o), expected: "ranges without common addresses"})
 		}
 	}
 	for _, o := range p.clusterRanges() {
@@ -57,7 +69,7 @@ func (p *parser) poolRange(path string, r AddressRange, before []AddressRange) {
 	}
 }
 
-// inPools checks that what is known to be a machine's, or somebody else's, is in no pool.
+// inPools checks that what is known to be a machine's, or somebody else's, is in no pool, and in no range for external addresses.
 func (p *parser) inPools() {
 	spec := &p.cfg.Cluster.Spec
 	taken := p.otherAddresses()
@@ -69,13 +81,19 @@ func (p *parser) inPools() {
 			}
 		}
 	}
-	for _, pool := range spec.Networks.LoadBalancer.Pools {
-		for _, r := range pool.Ranges {
-			for _, own := range taken {
-				if r.First.IsValid() && r.Contains(own.net.Addr()) {
-					p.on(own.path, wrong{reason: fmt.Sprintf("%s the range %s of the pool %s", own.what, r, quote(pool.Name)), expected: "an address outside the pools for Services"})
-				}
+	check := func(r AddressRange, of, outside string) {
+		for _, own := range taken {
+			if r.First.IsValid() && r.Contains(own.net.Addr()) {
+				p.on(own.path, wrong{reason: fmt.Sprintf("%s the range %s of %s", own.what, r, of), expected: "an address outside " + outside})
 			}
 		}
+	}
+	for _, pool := range spec.Networks.LoadBalancer.Pools {
+		for _, r := range pool.Ranges {
+			check(r, "the pool "+quote(pool.Name), "the pools for Services")
+		}
+	}
+	for _, r := range spec.Networks.ExternalIPs {
+		check(r, "Cluster.spec.networks.externalIPs", "these ranges")
 	}
 }

@@ -54,6 +54,10 @@ type Spec struct {
 	VirtualAddresses []netip.Addr `json:"virtualAddresses,omitempty"`
 	// Pools are where Services of type LoadBalancer get their addresses; without them nothing here gives them any.
 	Pools []Pool `json:"pools,omitempty"`
+	// ExternalIPs are the addresses that Services may name as their external ones; without them none may.
+	ExternalIPs []Range `json:"externalIPs,omitempty"`
+	// Kubelet says which pods reach the kubelets of the cluster's machines, at paths.PortKubelet.
+	Kubelet Kubelet `json:"kubelet,omitzero"`
 	// LocalVolumes says whether claims get volumes on the nodes' own disks.
 	LocalVolumes LocalVolumes `json:"localVolumes,omitzero"`
 
@@ -62,6 +66,12 @@ type Spec struct {
 
 	// TokenWebhook is the service that the API server asks about tokens that nobody else knows; nil when there is none.
 	TokenWebhook *TokenWebhook `json:"tokenWebhook,omitempty"`
+}
+
+// Kubelet says which pods reach the kubelets' port. The zero value is all of them.
+type Kubelet struct {
+	ClosedToPods bool     `json:"closedToPods,omitempty"`
+	Namespaces   []string `json:"namespaces,omitempty"` // whose pods reach it all the same
 }
 
 // External says which parts of the cluster something else in it supplies. Our own do not run, and what they left is taken away.

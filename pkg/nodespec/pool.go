@@ -1,6 +1,9 @@
 package nodespec
 
-import "net/netip"
+import (
+	"net/netip"
+	"slices"
+)
 
 // Pool is a number of addresses for Services of type LoadBalancer.
 type Pool struct {
@@ -15,12 +18,12 @@ type Range struct {
 	Last  netip.Addr `json:"last"`
 }
 
+// Contains says that an address is in the range.
+func (r Range) Contains(a netip.Addr) bool {
+	return r.First.BitLen() == a.BitLen() && r.First.Compare(a) <= 0 && a.Compare(r.Last) <= 0
+}
+
 // Contains says that an address is in one of the pool's ranges.
 func (p Pool) Contains(a netip.Addr) bool {
-	for _, r := range p.Ranges {
-		if r.First.BitLen() == a.BitLen() && r.First.Compare(a) <= 0 && a.Compare(r.Last) <= 0 {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(p.Ranges, func(r Range) bool { return r.Contains(a) })
 }

@@ -1,0 +1,64 @@
+package nodespec
+
+import (
+	"fmt"
+	"net/netip"
+	"net/url"
+	"slices"
+)
+
+// Reserved are the addresses at which no Service may be reached from outside, and those that a Service may name as external ones. The
+// service proxy of every machine rewrites what is sent to a Service's external address, so a Service that had a machine's address would
+// take the machine's own ports.
+type Reserved struct {
+	Machines []netip.Addr   `json:"machines"` // of the control plane, this machine's own, virtual ones, and the endpoint's
+	Networks []netip.Prefix `json:"networks"` // of pods and of Services
+	External []Range        `json:"external"` // see Spec.ExternalIPs
+}
+
+// Reserved returns what the specification knows. The addresses of Nodes come and go, and are given to Why.
+func (s Spec) Reserved() Reserved {
+	machines := slices.Concat(s.NodeIPs, s.ControlPlanes, s.VirtualAddresses)
+	names := slices.Clone(s.ExtraSANs)
+	if u, err := url.Parse(s.Endpoint); err == nil {
+		names = append(names, u.Hostname())
+	}
+	for _, name := range names {
+		if a, err := netip.ParseAddr(name); err == nil {
+			machines = append(machines, a)
+		}
+	}
+	slices.SortFunc(machines, netip.Addr.Compare)
+	return Reserved{Machines: slices.Compact(machines), Networks: slices.Concat(s.PodCIDRs, s.ServiceCIDRs), External: s.ExternalIPs}
+}
+
+// Why says why no Service may be reached from outside at an address; empty: one may. nodes are the addresses of the cluster's Nodes.
+func (r Reserved) Why(a netip.Addr, nodes []netip.Addr) string {
+	a = a.Unmap()
+	switch {
+	case !a.IsGlobalUnicast():
+		return "it is not the address of one machine in a network"
+	case slices.Contains(r.Machines, a):
+		return "it is an address of a control-plane machine or of the API"
+	case slices.Contains(nodes, a):
+		return "it is the address of a Node"
+	}
+	for _, n := range r.Networks {
+		if n.Contains(a) {
+			return fmt.Sprintf("it is in %s, which is for pods or Services inside the cluster", n)
+		}
+	}
+	return ""
+}
+
+// WhyExternal says why no Service may name an address in its field externalIPs; empty: one may.
+func (r Reserved) WhyExternal(a netip.Addr, nodes []netip.Addr) string {
+	a = a.Unmap()
+	if why := r.Why(a, nodes); why != "" {
+		return why
+	}
+	if !slices.ContainsFunc(r.External, func(o Range) bool { return o.Contains(a) }) {
+		return "no range of Cluster.spec.networks.externalIPs holds it"
+	}
+	return ""
+}
