@@ -32,11 +32,12 @@ type clusterAPI struct {
 
 func (a clusterAPI) Health(r *api.HealthRequest, stream grpc.ServerStreamingServer[api.HealthResponse]) error {
 	ctx := stream.Context()
-	services, configuration, members := a.m.services.Status().Watch(), a.m.config.Watch(), a.m.membership.Watch()
+	services, configuration, members, rules := a.m.services.Status().Watch(), a.m.config.Watch(), a.m.membership.Watch(), a.m.noRules.Watch()
 	var last *api.HealthResponse
 	for {
 		list, now, member := services.Take(), configuration.Take(), members.Take()
 		health := clusterHealth(now, member, list)
+		unruled(health, rules.Take(), now.applied)
 		var later <-chan time.Time
 		if health.Healthy && time.Since(now.applied) < inForceTime {
 			if waits, err := a.m.notYet(now.config); err == nil && len(waits) > 0 {
@@ -57,6 +58,7 @@ func (a clusterAPI) Health(r *api.HealthRequest, stream grpc.ServerStreamingServ
 		case <-services.Changed():
 		case <-configuration.Changed():
 		case <-members.Changed():
+		case <-rules.Changed():
 		case <-later:
 		case <-ctx.Done():
 			return endOfStream(ctx.Err())
@@ -70,6 +72,15 @@ const (
 	inForceTime  = 30 * time.Second
 	inForceEvery = time.Second
 )
+
+// unruled says in a machine's health that rules for packets are not in force, and why; an empty reason changes nothing.
+func unruled(health *api.HealthResponse, why string, since time.Time) {
+	if why == "" {
+		return
+	}
+	health.Healthy = false
+	health.Checks = append(health.Checks, &api.HealthCheck{Name: "firewall", Detail: why, Since: timestamppb.New(since)})
+}
 
 // notInForce says in what is healthy that services still have to start anew for the configuration.
 func notInForce(health *api.HealthResponse, services []string) {

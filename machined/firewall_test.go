@@ -1,9 +1,16 @@
 package main
 
 import (
+	"context"
+	"errors"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
+	"time"
+
+	"github.com/orlop-os/orlop/machined/firewall"
+	api "github.com/orlop-os/orlop/pkg/api"
 
 	"github.com/orlop-os/orlop/pkg/config"
 )
@@ -53,5 +60,72 @@ func TestFirewallConfig(t *testing.T) {
 	}
 	if got := firewallDryRun(alone, alone); got != nil {
 		t.Errorf("the same: %q", got)
+	}
+}
+
+// TestFirewallThatDoesNotLoad: nobody reaches more than the API's port until the kernel takes the rules, and a machine that works goes on
+// with the rules that it has.
+func TestFirewallThatDoesNotLoad(t *testing.T) {
+	want := &firewall.Config{Open: []firewall.Rule{{Protocol: "tcp", Port: 50000}}, Own: []int{50000}}
+	other := &firewall.Config{Open: []firewall.Rule{{Protocol: "tcp", Port: 50000}, {Protocol: "tcp", Port: 9100}}, Own: []int{50000}}
+	full, changed, closed := want.Commands("cni0"), other.Commands("cni0"), firewall.Closed(50000)
+	for name, c := range map[string]struct {
+		before  packetRules
+		want    *firewall.Config
+		refuses []string // what the kernel does not take
+		now     string
+		ok      bool
+		exposed bool
+	}{
+		"it loads":                         {packetRules{}, want, nil, full, true, false},
+		"it does not at the start":         {packetRules{}, want, []string{full}, closed, false, false},
+		"it does after that":               {packetRules{firewall: closed}, want, nil, full, true, false},
+		"it does not after that":           {packetRules{firewall: closed}, want, []string{full}, closed, false, false},
+		"nothing loads at the start":       {packetRules{}, want, []string{full, closed}, "", false, true},
+		"another does not, at work":        {packetRules{firewall: full, begun: true}, other, []string{changed}, full, false, false},
+		"the first does not, at work":      {packetRules{begun: true}, want, []string{full}, "", false, false},
+		"none, and it cannot be taken off": {packetRules{firewall: full, begun: true}, nil, []string{firewall.Absent}, full, false, false},
+	} {
+		r := c.before
+		err := r.put(t.Context(), func(_ context.Context, commands string, _ ...string) error {
+			if slices.Contains(c.refuses, commands) {
+				return errors.New("the kernel says no")
+			}
+			return nil
+		}, c.want)
+		if (err == nil) != c.ok || r.firewall != c.now || r.exposed(c.want) != c.exposed {
+			t.Errorf("%s: %v, exposed %v, in force:\n%s", name, err, r.exposed(c.want), r.firewall)
+		}
+	}
+	health := &api.HealthResponse{Healthy: true}
+	if unruled(health, "", time.Time{}); !health.Healthy || len(health.Checks) > 0 {
+		t.Errorf("all in force: %v", health)
+	}
+	if unruled(health, "no rules", time.Time{}); health.Healthy || len(health.Checks) != 1 || health.Checks[0].Detail != "no rules" {
+		t.Errorf("nothing in force: %v", health)
+	}
+}
+
+// TestGuardConfig: with and without a firewall, and without a cluster, the machine's ports stay its own, and pods do not reach those that they
+// have no reason to.
+func TestGuardConfig(t *testing.T) {
+	c := config.New("m", config.RoleWorker)
+	c.Cluster = &config.Cluster{Spec: config.ClusterSpec{Networks: config.ClusterNetworks{Pods: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}}}}
+	for name, test := range map[string]struct {
+		c    *config.Config
+		pods bool
+	}{"no configuration": {nil, false}, "no cluster": {config.New("m", config.RoleWorker), false}, "a worker": {c, true}} {
+		text := guardConfig(test.c).Commands("cni0")
+		for _, part := range []string{
+			"tcp dport { 2379, 2380, 6443, 10250, 10261, 50000, 6444, 10248, 10249, 10256, 10257, 10259 } fib daddr type local dnat ip to ip daddr",
+			`iifname "cni0" tcp dport { 2379, 2380, 10261, 50000 } counter reject`,
+		} {
+			if !strings.Contains(text, part) {
+				t.Errorf("%s: no %q in\n%s", name, part, text)
+			}
+		}
+		if strings.Contains(text, "ip saddr { 10.244.0.0/16 } tcp dport { 2379, 2380, 10261, 50000 }") != test.pods {
+			t.Errorf("%s: the pod range:\n%s", name, text)
+		}
 	}
 }

@@ -101,6 +101,9 @@ func (m *machine) settleServices(ctx context.Context, c *config.Config, state ne
 	if err := m.able(c); err != nil {
 		return errors.Join(err, m.services.Set([]supervise.Service{door()}))
 	}
+	if m.packets.exposed(firewallConfig(c)) { // convergeFirewall has said why
+		return m.services.Set([]supervise.Service{door()})
+	}
 	spec, err := nodeSpec(c, state, m.release)
 	if err != nil {
 		m.enter("services", "an address: "+strings.Join(append(state.Problems, "none on any link yet"), "; "))
@@ -138,6 +141,7 @@ func (m *machine) settleServices(ctx context.Context, c *config.Config, state ne
 		return err
 	}
 	m.enter("running", "")
+	m.packets.begun = true
 	if m.going.Load() != nil { // meanwhile: who stops them has said which go on
 		return nil
 	}

@@ -110,7 +110,7 @@ type machine struct {
 
 	applying  sync.Mutex // one configuration at a time
 	settling  sync.Mutex // one settle at a time
-	firewall  string     // the commands by which the kernel has its present rules; empty: none were given
+	packets   packetRules
 	stepping  sync.Mutex // one event of an upgrade at a time
 	writing   sync.Mutex // one system is received or written at a time: an upgrade, or an installation
 	looking   sync.Mutex // one look at what the disks hold at a time
@@ -144,6 +144,7 @@ type machine struct {
 	config        *cell.Cell[applied]
 	stage         *cell.Cell[stage]
 	timeline      *cell.Cell[[]moment]
+	noRules       *cell.Cell[string] // why rules for packets are not in force; empty when they are
 	noStorage     *cell.Cell[string] // why there is no disk to keep anything on; empty when there is
 	disks         *cell.Cell[diskState]
 	networkConfig *cell.Cell[network.Config]
@@ -182,6 +183,7 @@ func newMachine() *machine {
 		config:        cell.New(applied{}),
 		stage:         cell.New(stage{Name: "starting"}),
 		timeline:      cell.New([]moment(nil)),
+		noRules:       cell.New(""),
 		noStorage:     cell.New(""),
 		book:          newBook(paths.TrustBook),
 		refusals:      newRefusals(),

@@ -218,7 +218,20 @@ func (m *machine) bringStorage(ctx context.Context, c disk.Config) error {
 
 // stepConfiguration loads the configuration. One that is there and cannot be read stops the machine from becoming anything else:
 // it goes into maintenance with the reason, and the operator who owns it can apply another.
+//
+// The rules for packets come before the network does. What the kernel does not take is tried again (settle).
 func stepConfiguration(ctx context.Context, m *machine) error {
+	loadConfiguration(ctx, m)
+	m.settling.Lock()
+	defer m.settling.Unlock()
+	now, _ := m.config.Get()
+	if err := m.convergeFirewall(ctx, now.config); err != nil {
+		m.say(err.Error())
+	}
+	return nil
+}
+
+func loadConfiguration(ctx context.Context, m *machine) {
 	last, _ := m.upgrade.Get()
 	by := m.beginConfiguration(!last.Leaving(m.release.Version)) // then what is staged is the other version's
 	a, from, err := load()
@@ -226,23 +239,19 @@ func stepConfiguration(ctx context.Context, m *machine) error {
 		problem := fmt.Sprintf("%s cannot be used: %v", from, err)
 		m.say("configuration: " + problem + "; apply a new one")
 		m.config.Set(applied{problem: problem})
-		return nil
+		return
 	}
 	if a.config != nil {
 		m.events.add("config", "config", "loaded from "+from)
 		m.config.Set(a)
 		m.note(a.documents, by)
-		if err := m.convergeFirewall(ctx, a.config); err != nil { // before there is a network; it is tried again (settle)
-			m.say(err.Error())
-		}
-		return nil
+		return
 	}
 	m.takeSeed(ctx)
 	go m.followSeeds(ctx)
 	if now, _ := m.config.Get(); now.config == nil {
 		m.say("no configuration yet; waiting for one over the API, or on a medium labelled ORLOPCFG or cidata")
 	}
-	return nil
 }
 
 // stepIdentity reads the machine's key, or makes it on first boot. Without a disk the key lives until power-off.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -281,11 +282,11 @@ const proveEvery = 2 * time.Second
 
 // watchGate waits until this version has proved itself, or its time is up.
 func (m *machine) watchGate(ctx context.Context) {
-	services, configuration, members := m.services.Status().Watch(), m.config.Watch(), m.membership.Watch()
+	services, configuration, members, rules := m.services.Status().Watch(), m.config.Watch(), m.membership.Watch(), m.noRules.Watch()
 	for {
 		now, again := configuration.Take(), (<-chan time.Time)(nil)
 		storage, _ := m.noStorage.Get()
-		waits := gate(now, members.Take(), services.Take(), stored(), storage)
+		waits := cmp.Or(gate(now, members.Take(), services.Take(), stored(), storage), rules.Take())
 		if waits == "" {
 			record, _ := m.upgrade.Get()
 			if err := m.prove(ctx, now, record.Reached); err != nil {
@@ -308,6 +309,9 @@ func (m *machine) watchGate(ctx context.Context) {
 				late.Stop()
 				continue
 			case <-members.Changed():
+				late.Stop()
+				continue
+			case <-rules.Changed():
 				late.Stop()
 				continue
 			case <-again:

@@ -69,6 +69,23 @@ func (c *Config) Lines() []string {
 // Absent are the commands that leave no firewall, whatever there was.
 const Absent = "add table inet " + Table + "\ndelete table inet " + Table + "\n"
 
+// Closed are the commands for a machine whose firewall the kernel does not take: nobody begins anything with it but callers of its own API,
+// at the TCP port given, so that the operator can. They need as little of the kernel as can be, and use the same table.
+func Closed(port int) string {
+	return fmt.Sprintf(Absent+`table inet %s {
+	chain input {
+		type filter hook input priority filter; policy drop;
+		ct state established,related accept
+		iifname "lo" accept
+		meta l4proto { icmp, ipv6-icmp } accept
+		meta nfproto ipv4 udp dport 68 accept
+		ip6 saddr fe80::/10 udp dport 546 accept
+		tcp dport %d accept
+	}
+}
+`, Table, port)
+}
+
 // Commands are the commands of nft(8), one transaction, that bring the firewall about; without one those that leave none. pods is the link over
 // which the machine's own pods come. Those of other machines come as their machines (they are masqueraded); what comes to the machine itself by a
 // tunnel was sent by somebody who means to go round the rules.

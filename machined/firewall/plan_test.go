@@ -30,6 +30,7 @@ func TestCommands(t *testing.T) {
 	}
 	got := strings.Join(c.Lines(), "\n") + "\n\n" + c.Commands("cni0")
 	golden.Assert(t, got, "commands.txt")
+	golden.Assert(t, Closed(50000), "closed.txt")
 	var none *Config
 	if none.Commands("cni0") != Absent || none.Lines() != nil {
 		t.Errorf("without a firewall: %q, %q", none.Commands("cni0"), none.Lines())
