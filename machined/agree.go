@@ -222,7 +222,7 @@ func (b *book) begunLocked() (trust.Book, error) {
 			return known, err
 		}
 	}
-	return b.content, nil
+	return b.openLocked(), nil
 }
 
 // learnRoll writes down what is news of what another control-plane machine knows of the members.

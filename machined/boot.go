@@ -30,6 +30,7 @@ var Boot = []Step{
 	{"host", "", stepHost},                                      // mounts, control groups, kernel parameters, modules
 	{"devices", "", stepDevices},                                // drivers for everything that is plugged in, now and later
 	{"storage", "the disk", stepStorage},                        // STATE and DATA: made on first boot, checked, mounted
+	{"time mark", "", stepTimeMark},                             // nor earlier than what STATE remembers
 	{"upgrade", "", stepUpgrade},                                // a new version on trial, or back from one that failed
 	{"configuration", "", stepConfiguration},                    // from STATE, else from the image, else from a medium, else none yet
 	{"identity", "", stepIdentity},                              // the machine's own key

@@ -151,6 +151,7 @@ type machine struct {
 	networkState  *cell.Cell[network.State]
 	timeServers   *cell.Cell[[]string]
 	timeState     *cell.Cell[timesync.Status]
+	past          *timesync.Past
 	upgrade       *cell.Cell[upgradeState]
 	installation  *cell.Cell[installState]
 	membership    *cell.Cell[membershipState]
@@ -195,6 +196,7 @@ func newMachine() *machine {
 		networkState:  cell.New(network.State{}),
 		timeServers:   cell.New([]string(nil)),
 		timeState:     cell.New(timesync.Status{}),
+		past:          timesync.NewPast(time.Time{}, time.Now()),
 		upgrade:       cell.New(upgradeState{}),
 		installation:  cell.New(installState{}),
 		membership:    cell.New(membershipState{}),
@@ -208,6 +210,7 @@ func newMachine() *machine {
 		Groups: cgroup.Tree(cgroup.Mount),
 		Event:  func(service, kind, message string) { m.events.add("service/"+service, kind, message) },
 	})
+	m.book.past = func() time.Time { return m.past.Now(time.Now()) }
 	m.kernel = host.NewKernel(m.modules)
 	m.network = network.New(network.Deps{
 		Config: m.networkConfig,

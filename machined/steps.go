@@ -42,10 +42,36 @@ func stepRelease(_ context.Context, m *machine) (err error) {
 
 func stepClock(_ context.Context, m *machine) error {
 	built := time.Unix(m.release.BuildTime, 0)
+	err := m.notBefore(built, "the build of the system")
+	m.past.Raise(built, time.Now())
+	return err
+}
+
+// stepTimeMark raises the clock to the time that was kept on STATE, and keeps it from now on. A mark that cannot be read or written is said,
+// and the machine goes on.
+func stepTimeMark(ctx context.Context, m *machine) error {
+	if problem, _ := m.noStorage.Get(); m.medium != "" || problem != "" {
+		return nil
+	}
+	mark, err := timesync.ReadMark(paths.TimeMark, time.Unix(m.release.BuildTime, 0))
+	if err != nil {
+		m.say(err.Error())
+	}
+	go m.past.Keep(ctx, paths.TimeMark, mark, func(err error) { m.events.add("time", "failure", err.Error()) })
+	if mark.Before(m.past.Now(time.Now())) {
+		return nil
+	}
+	err = m.notBefore(mark, "what this machine has kept as passed")
+	m.past.Raise(mark, time.Now())
+	return err
+}
+
+// notBefore sets the clock to a time that has passed for certain, if it shows one that cannot be.
+func (m *machine) notBefore(floor time.Time, what string) error {
 	before := time.Now()
-	moved, err := timesync.Plausible(built)
+	moved, err := timesync.Plausible(floor)
 	if moved {
-		m.say(fmt.Sprintf("the clock said %s, which cannot be; set it to the build of the system, %s", before.UTC().Format(time.RFC3339), built.UTC().Format(time.RFC3339)))
+		m.say(fmt.Sprintf("the clock said %s, which cannot be; set it to %s, %s", before.UTC().Format(time.RFC3339), what, floor.UTC().Format(time.RFC3339)))
 	}
 	return err
 }
@@ -356,7 +382,7 @@ func stepNetwork(ctx context.Context, m *machine) error {
 
 func stepTime(ctx context.Context, m *machine) error {
 	go timesync.Run(ctx, timesync.Deps{
-		Servers: m.timeServers, Status: m.timeState, Clock: timesync.SystemClock(), Floor: time.Unix(m.release.BuildTime, 0),
+		Servers: m.timeServers, Status: m.timeState, Clock: timesync.SystemClock(), Past: m.past,
 		Log: func(line string) { m.events.add("time", "op", line) },
 	})
 	return nil

@@ -47,6 +47,8 @@ type book struct {
 	renewals, joins *rate.Limiter   // of people, and of machines
 	each            tries           // of each ticket, and of each row of renewals, so that nobody takes the places of all others
 	changes         *cell.Cell[int] // how often the content has changed
+
+	past func() time.Time // what has passed for certain, by which things are dropped; nil: by the clock
 }
 
 // newBook is the one in a file. Each renewal is a signature and a flush of STATE, and everybody who may call may ask for it.
@@ -59,6 +61,14 @@ func newBook(file string) book {
 
 // openLocked reads the book, once. Where there is no storage the book is empty, and nothing can be written into it.
 func (b *book) openLocked() trust.Book {
+	known := b.readLocked()
+	if b.past != nil {
+		known.Past = b.past()
+	}
+	return known
+}
+
+func (b *book) readLocked() trust.Book {
 	if b.read {
 		return b.content
 	}

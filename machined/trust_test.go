@@ -318,3 +318,22 @@ func TestTeachers(t *testing.T) {
 		t.Errorf("without a configuration it asks %v", got)
 	}
 }
+
+// TestBookKnowsWhatHasPassed: however the book is come by, things are dropped from it by what has passed for certain.
+func TestBookKnowsWhatHasPassed(t *testing.T) {
+	want := time.Date(2026, 5, 1, 0, 0, 0, 0, time.UTC)
+	b := newBook(filepath.Join(t.TempDir(), "book.json"))
+	b.past = func() time.Time { return want }
+	b.Lock()
+	defer b.Unlock()
+	if got := b.openLocked().Past; !got.Equal(want) {
+		t.Errorf("a new book: %s", got)
+	}
+	if begun, err := b.begunLocked(); err != nil || !begun.Past.Equal(want) {
+		t.Errorf("begun: %s, %v", begun.Past, err)
+	}
+	want = want.Add(time.Hour)
+	if again, err := b.begunLocked(); err != nil || !again.Past.Equal(want) {
+		t.Errorf("later: %s, %v", again.Past, err)
+	}
+}

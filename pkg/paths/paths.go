@@ -55,6 +55,8 @@ const (
 	TrustBook = State + "/trust/book.json"
 	// Membership holds the certificates that a worker was given, with their keys (machined's membership.go), JSON.
 	Membership = State + "/membership.json"
+	// TimeMark is a time that has passed for certain (package timesync): the clock never starts before it.
+	TimeMark = State + "/time"
 	// Upgrade holds the record of the last upgrade, and the configuration that each version was good with.
 	Upgrade = State + "/upgrade"
 )

@@ -2,6 +2,7 @@ package timesync
 
 import (
 	"errors"
+	"math/rand/v2"
 	"testing"
 	"time"
 )
@@ -24,7 +25,11 @@ func TestDecide(t *testing.T) {
 		{name: "a little off: slew", samples: []Sample{good("a", 100*ms, ms)}, move: Slew, server: "a"},
 		{name: "the edge: slew", samples: []Sample{good("a", -StepOver, ms)}, move: Slew, server: "a"},
 		{name: "over the edge: step", samples: []Sample{good("a", StepOver+1, ms)}, move: Step, server: "a"},
-		{name: "years ahead: step", samples: []Sample{good("a", 56*365*24*time.Hour, ms)}, move: Step, server: "a"},
+		{name: "years ahead: step", samples: []Sample{good("a", 4*365*24*time.Hour, ms)}, move: Step, server: "a"},
+		{name: "decades ahead, one server: refused", samples: []Sample{good("a", FirstWindow+time.Hour, ms)}, err: true},
+		{name: "decades ahead, two agree: step", samples: []Sample{good("a", 2*FirstWindow, ms), good("b", 2*FirstWindow, 2*ms)}, move: Step, server: "a"},
+		{name: "beyond the horizon, all agree: refused", samples: []Sample{
+			good("a", horizon, ms), good("b", horizon, ms), good("c", horizon, ms)}, err: true},
 		{name: "backwards, not before the build: step", samples: []Sample{good("a", -23*time.Hour, ms)}, move: Step, server: "a"},
 		{name: "before the build: refused", samples: []Sample{good("a", -25*time.Hour, ms)}, err: true},
 		{name: "two: the nearer one", samples: []Sample{good("far", 0, 90*ms), good("near", ms, 2*ms)}, move: Slew, server: "near"},
@@ -34,9 +39,12 @@ func TestDecide(t *testing.T) {
 			good("liar", -time.Hour, ms), good("a", ms, ms), good("b", 2*ms, ms), good("c", 3*ms, ms)}, move: Slew, server: "a"},
 		{name: "too far away to be believed", samples: []Sample{good("a", ms, 2*time.Second)}, err: true},
 		{name: "not synchronised itself", samples: []Sample{{Server: "a", Stratum: 16}}, err: true},
+		{name: "stratum 0", samples: []Sample{{Server: "a"}}, err: true},
+		{name: "a leap indicator of 3", samples: []Sample{{Server: "a", Stratum: 2, Unsynced: true}}, err: true},
+		{name: "a distance that went round", samples: []Sample{good("a", ms, -ms)}, err: true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			d, err := Decide(c.samples, now, build)
+			d, err := Decide(c.samples, View{Now: now, Floor: build})
 			if (err != nil) != c.err {
 				t.Fatalf("error %v, want one: %v", err, c.err)
 			}
@@ -82,5 +90,72 @@ func TestPlausible(t *testing.T) {
 	refused := errors.New("no")
 	if done, err := plausible(build, time.Unix(0, 0), func(time.Time) error { return refused }); done || !errors.Is(err, refused) {
 		t.Errorf("a clock that cannot be set: %v, %v", done, err)
+	}
+}
+
+// TestSynchronised is what answers do to a clock that has been synchronised since boot.
+func TestSynchronised(t *testing.T) {
+	now := time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
+	const ms = time.Millisecond
+	at := func(server string, offset time.Duration) Sample {
+		return Sample{Server: server, Offset: offset, Distance: 10 * ms, Stratum: 2}
+	}
+	via := func(address string, s Sample) Sample { s.Address = address; return s }
+	for _, c := range []struct {
+		name    string
+		samples []Sample
+		since   time.Duration
+		move    Move
+		by      time.Duration
+		err     error
+	}{
+		{"one, near", []Sample{at("a", 20*ms)}, time.Minute, Slew, 20 * ms, nil},
+		{"one, off: slowly", []Sample{at("a", time.Minute)}, 64 * time.Second, Slew, 32 * ms, nil},
+		{"one, behind: slowly", []Sample{at("a", -time.Minute)}, 64 * time.Second, Slew, -32 * ms, nil},
+		{"one, after a day", []Sample{at("a", time.Minute)}, 24 * time.Hour, Slew, maxSlew, nil},
+		{"one, at once", []Sample{at("a", time.Minute)}, 0, Slew, 0, nil},
+		{"one, hours ahead", []Sample{at("a", time.Hour)}, time.Hour, 0, 0, ErrOneServer},
+		{"one, hours behind", []Sample{at("a", -time.Hour)}, time.Hour, 0, 0, ErrOneServer},
+		{"two that do not agree", []Sample{at("a", 0), at("b", time.Hour)}, time.Hour, Slew, 0, nil},
+		{"two that agree", []Sample{at("a", time.Hour), at("b", time.Hour+ms)}, time.Hour, Step, time.Hour, nil},
+		{"two names of one server", []Sample{via("10.0.0.1:123", at("a", time.Hour)), via("10.0.0.1:123", at("b", time.Hour))}, time.Hour, 0, 0, ErrOneServer},
+		{"a server twice", []Sample{at("a", time.Hour), at("a", time.Hour)}, time.Hour, 0, 0, ErrOneServer},
+		{"two of four", []Sample{at("a", 0), at("b", 0), at("c", time.Hour), at("d", time.Hour)}, time.Hour, Slew, 0, nil},
+		{"two of three", []Sample{at("a", time.Hour), at("b", time.Hour), at("c", 0)}, time.Hour, Step, time.Hour, nil},
+		{"before what has passed, two agree", []Sample{at("a", -100*time.Hour), at("b", -100*time.Hour)}, time.Hour, 0, 0, ErrBeforeBuild},
+		{"before what has passed", []Sample{at("a", -100*time.Hour)}, time.Hour, 0, 0, ErrBeforeBuild},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			d, err := Decide(c.samples, View{Now: now, Floor: now.Add(-48 * time.Hour), Synced: true, Since: c.since})
+			if !errors.Is(err, c.err) || d.Move != c.move || d.Offset != c.by {
+				t.Errorf("%v by %v, %v; want %v by %v, %v", d.Move, d.Offset, err, c.move, c.by, c.err)
+			}
+		})
+	}
+}
+
+// TestOneServerIsSlow: whatever one server says in how many rounds, a synchronised clock goes wrong by slewRate of the time at most.
+func TestOneServerIsSlow(t *testing.T) {
+	start := time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
+	r := rand.New(rand.NewPCG(1, 2))
+	for range 200 {
+		var moved, elapsed time.Duration
+		for range 500 {
+			since := time.Duration(r.Int64N(int64(2 * lastPoll)))
+			elapsed += since
+			offset := time.Duration(r.Int64N(int64(3*MaxSlewBy))) - MaxSlewBy/2
+			d, err := Decide([]Sample{{Server: "liar", Offset: offset, Stratum: 1}},
+				View{Now: start.Add(elapsed + moved), Floor: start.Add(-time.Hour), Synced: true, Since: since})
+			if err != nil {
+				continue
+			}
+			if d.Move != Slew {
+				t.Fatalf("%v by %v", d.Move, d.Offset)
+			}
+			moved += d.Offset
+		}
+		if moved.Abs() > elapsed/1e6*slewRate {
+			t.Fatalf("moved by %v in %v", moved, elapsed)
+		}
 	}
 }

@@ -21,6 +21,7 @@ type Status struct {
 	Synced   bool          `json:"synced"`            // the last round succeeded, or it is not older than three
 	Server   string        `json:"server,omitempty"`  // that was believed last
 	Stratum  uint8         `json:"stratum,omitempty"` // its distance from a reference clock
+	Quorum   bool          `json:"quorum"`            // more than half of the answers, of two servers at least, agreed with it
 	Offset   time.Duration `json:"offset"`            // how far off the clock was in the last round that succeeded, ns
 	LastSync time.Time     `json:"lastSync,omitzero"` // when that was
 	Problem  string        `json:"problem,omitempty"` // why the last round failed
@@ -31,7 +32,7 @@ type Deps struct {
 	Servers *cell.Cell[[]string] // read: addresses or names, with a port if it is not 123; empty: nobody is asked
 	Status  *cell.Cell[Status]   // written
 	Clock   Clock                // SystemClock on a machine
-	Floor   time.Time            // the build of the system; the clock is never set before it
+	Past    *Past                // what has passed for certain; the clock is never set before it
 	Log     func(line string)    // told about steps, and about problems once each; must not block
 }
 
@@ -44,6 +45,7 @@ const maxServers = 8
 // Run asks the servers until ctx is done, whose error it returns. It never holds anything up: nothing waits for it.
 func Run(ctx context.Context, d Deps) error {
 	watch := d.Servers.Watch()
+	var known synced
 	servers, _, err := watch.Next(ctx)
 	for err == nil {
 		// A round ends with its list: a server that does not answer does not hold up the next list.
@@ -54,7 +56,7 @@ func Run(ctx context.Context, d Deps) error {
 			defer cancel()
 			servers, err = otherThan(ctx, watch, servers)
 		})
-		d.rounds(round, asked)
+		d.rounds(round, asked, &known)
 		wg.Wait()
 	}
 	return err
@@ -70,20 +72,25 @@ func otherThan(ctx context.Context, watch *cell.Watcher[[]string], servers []str
 	}
 }
 
+// synced is when a round succeeded last, with its monotonic reading; zero: none has since boot. Another list of servers does not
+// change it: a DHCP server that names others cannot have the clock set.
+type synced struct{ last time.Time }
+
 // rounds asks one list of servers until ctx is done.
-func (d Deps) rounds(ctx context.Context, servers []string) {
+func (d Deps) rounds(ctx context.Context, servers []string, known *synced) {
 	st := Status{Servers: servers}
 	d.publish(st)
 	var poll, wait time.Duration
 	failures := 0
 	for len(servers) > 0 {
-		dec, err := d.round(ctx, servers)
+		dec, err := d.round(ctx, servers, known)
 		if ctx.Err() != nil {
 			return
 		}
 		next := time.Duration(0)
 		if err != nil {
 			failures++
+			d.Past.Failed()
 			wait = nextWait(wait)
 			next = wait
 			if err.Error() != st.Problem {
@@ -94,8 +101,7 @@ func (d Deps) rounds(ctx context.Context, servers []string) {
 			failures, wait = 0, 0
 			poll = nextPoll(poll, dec.Move)
 			next = poll
-			st = Status{Servers: servers, Synced: true, Server: dec.Sample.Server, Stratum: dec.Sample.Stratum,
-				Offset: dec.Offset, LastSync: d.Clock.Now().Round(0)}
+			st = d.status(servers, dec, st)
 		}
 		d.publish(st)
 		timer := time.NewTimer(next)
@@ -115,13 +121,33 @@ func (d Deps) publish(st Status) {
 	}
 }
 
+// status is what is shown after a round that succeeded.
+func (d Deps) status(servers []string, dec Decision, before Status) Status {
+	st := Status{Servers: servers, Synced: true, Server: dec.Sample.Server, Stratum: dec.Sample.Stratum,
+		Quorum: dec.Quorum, Offset: dec.Sample.Offset, LastSync: d.Clock.Now().Round(0)}
+	if dec.Held() && dec.Sample.Offset.Abs() > StepOver {
+		st.Synced, st.LastSync = false, before.LastSync
+		st.Problem = fmt.Sprintf("time server %s: says that the clock is %v off; it is followed slowly, because %v",
+			dec.Sample.Server, dec.Sample.Offset.Round(time.Second), ErrOneServer)
+		if before.Synced || before.Problem == "" {
+			d.Log("time: " + st.Problem)
+		}
+	}
+	return st
+}
+
 // round asks every server once and moves the clock.
-func (d Deps) round(ctx context.Context, servers []string) (Decision, error) {
+func (d Deps) round(ctx context.Context, servers []string, known *synced) (Decision, error) {
 	samples, asked := d.ask(ctx, servers)
 	if err := ctx.Err(); err != nil {
 		return Decision{}, err
 	}
-	dec, err := Decide(samples, d.Clock.Now(), d.Floor)
+	began := time.Now() // not the clock that is moved: what counts is its monotonic reading
+	view := View{Now: d.Clock.Now(), Floor: d.Past.Now(began), Synced: !known.last.IsZero()}
+	if view.Synced {
+		view.Since = began.Sub(known.last)
+	}
+	dec, err := Decide(samples, view)
 	if err != nil {
 		if errors.Is(err, ErrNoAnswer) {
 			err = fmt.Errorf("%w: %w", err, asked)
@@ -129,13 +155,19 @@ func (d Deps) round(ctx context.Context, servers []string) (Decision, error) {
 		return Decision{}, err
 	}
 	if dec.Move == Step {
-		if err := d.Clock.Step(dec.Offset); err != nil {
-			return Decision{}, err
-		}
-		d.Log(fmt.Sprintf("time: clock stepped by %v, as %s says", dec.Offset.Round(time.Millisecond), dec.Sample.Server))
-		return dec, nil
+		err = d.Clock.Step(dec.Offset)
+	} else {
+		err = d.Clock.Slew(dec.Offset)
 	}
-	return dec, d.Clock.Slew(dec.Offset)
+	if err != nil {
+		return Decision{}, err
+	}
+	if dec.Move == Step {
+		d.Log(fmt.Sprintf("time: clock stepped by %v, as %s says", dec.Offset.Round(time.Millisecond), dec.Sample.Server))
+	}
+	known.last = began
+	d.Past.Round(dec.Quorum, d.Clock.Now())
+	return dec, nil
 }
 
 // query asks one server. What comes back may come from anybody (RFC 5905 without authentication), and must not end the process that
@@ -146,14 +178,36 @@ func query(server string, dial func(_, to string) (net.Conn, error)) (s Sample, 
 			s, err = Sample{}, fmt.Errorf("its answer cannot be read: %v", r)
 		}
 	}()
-	r, err := ntp.QueryWithOptions(server, ntp.QueryOptions{Timeout: askTimeout, Dialer: dial})
+	var address string
+	noting := func(local, to string) (net.Conn, error) {
+		c, err := dial(local, to)
+		if err == nil && c.RemoteAddr() != nil {
+			address = c.RemoteAddr().String()
+		}
+		return c, err
+	}
+	r, err := ntp.QueryWithOptions(server, ntp.QueryOptions{Timeout: askTimeout, Dialer: noting})
 	if err == nil {
-		err = r.Validate()
+		err = valid(r)
 	}
 	if err != nil {
 		return Sample{}, err
 	}
-	return Sample{Server: server, Offset: r.ClockOffset, Distance: r.RootDistance, Stratum: r.Stratum}, nil
+	return Sample{Server: server, Address: address, Offset: r.ClockOffset, Distance: r.RootDistance, Stratum: r.Stratum}, nil
+}
+
+// valid returns why an answer is of no use, or nil. The library calls every answer with stratum 0 a kiss of death, although servers
+// that are not synchronised send it too (chrony does); the kiss code tells them apart (RFC 5905 section 7.4).
+func valid(r *ntp.Response) error {
+	switch {
+	case r.Stratum == 0 && (r.KissCode == "DENY" || r.KissCode == "RSTR"):
+		return fmt.Errorf("refuses to serve this machine (kiss of death %s); allow it there, or name another server", r.KissCode)
+	case r.Stratum == 0 && r.KissCode == "RATE":
+		return errors.New("was asked too often (kiss of death RATE); allow this machine more there, or name another server")
+	case r.Stratum == 0 || r.Stratum >= 16 || r.Leap == ntp.LeapNotInSync:
+		return errUnsynced(r.Stratum, r.Leap == ntp.LeapNotInSync)
+	}
+	return r.Validate()
 }
 
 // ask asks all servers at the same time.

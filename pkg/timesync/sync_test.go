@@ -19,18 +19,23 @@ import (
 // responder is an NTP server on loopback whose clock is off by a given time.
 type responder struct {
 	address string
+	kiss    string
 	asked   atomic.Int32
 	off     atomic.Int64 // nanoseconds
 	silent  atomic.Bool
+	header  atomic.Pointer[[2]byte] // leap, version and mode; stratum: as RFC 5905 section 7.3 has them; nil: synchronised
 }
 
-func newResponder(t *testing.T, off time.Duration) *responder {
+func newResponder(t *testing.T, off time.Duration) *responder { return newKissing(t, off, "") }
+
+// newKissing sends kiss as the reference identifier of its answers with stratum 0.
+func newKissing(t *testing.T, off time.Duration, kiss string) *responder {
 	t.Helper()
 	c, err := net.ListenPacket("udp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &responder{address: c.LocalAddr().String()}
+	r := &responder{address: c.LocalAddr().String(), kiss: kiss}
 	r.off.Store(int64(off))
 	done := make(chan struct{})
 	go func() {
@@ -45,7 +50,14 @@ func newResponder(t *testing.T, off time.Duration) *responder {
 			if n < 48 || r.silent.Load() {
 				continue
 			}
-			_, _ = c.WriteTo(reply(buf[:48], time.Duration(r.off.Load())), peer)
+			answer := reply(buf[:48], time.Duration(r.off.Load()))
+			if h := r.header.Load(); h != nil {
+				copy(answer, h[:])
+				if h[1] == 0 {
+					copy(answer[12:16], r.kiss)
+				}
+			}
+			_, _ = c.WriteTo(answer, peer)
 		}
 	}()
 	t.Cleanup(func() {
@@ -100,7 +112,7 @@ func newBench(t *testing.T, servers ...string) *bench {
 	go func() {
 		done <- Run(ctx, Deps{
 			Servers: b.servers, Status: b.status, Log: func(string) {},
-			Clock: Clock{Now: time.Now, Step: note("step"), Slew: note("slew")}, Floor: time.Now().Add(-24 * time.Hour),
+			Clock: Clock{Now: time.Now, Step: note("step"), Slew: note("slew")}, Past: NewPast(time.Now().Add(-24*time.Hour), time.Now()),
 		})
 	}()
 	t.Cleanup(func() {
@@ -155,6 +167,52 @@ func TestBeforeBuildIsRefused(t *testing.T) {
 	}
 	r.off.Store(0) // the server is put right: it is asked again within seconds
 	b.wait(t, "synchronised", func(s Status) bool { return s.Synced })
+}
+
+// TestUnsynchronised: what a server without a time of its own, or one that refuses, is said to be.
+func TestUnsynchronised(t *testing.T) {
+	const synced, leap3 = 4<<3 | 4, 3<<6 | 4<<3 | 4
+	for _, c := range []struct {
+		name   string
+		header [2]byte
+		kiss   string
+		says   string
+	}{
+		{"chrony", [2]byte{leap3, 0}, "", "is not synchronised itself (stratum 0, leap indicator 3)"},
+		{"stratum 0", [2]byte{synced, 0}, "", "is not synchronised itself (stratum 0)"},
+		{"ntpd that begins", [2]byte{leap3, 0}, "INIT", "is not synchronised itself (stratum 0, leap indicator 3)"},
+		{"stratum 16", [2]byte{synced, 16}, "", "is not synchronised itself (stratum 16)"},
+		{"a leap indicator of 3", [2]byte{leap3, 3}, "", "is not synchronised itself (stratum 3, leap indicator 3)"},
+		{"it refuses", [2]byte{synced, 0}, "DENY", "refuses to serve this machine (kiss of death DENY)"},
+		{"asked too often", [2]byte{synced, 0}, "RATE", "was asked too often (kiss of death RATE)"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := newKissing(t, 0, c.kiss)
+			r.header.Store(&c.header)
+			b := newBench(t, r.address)
+			st := b.wait(t, "refused", func(s Status) bool { return s.Problem != "" })
+			if !strings.Contains(st.Problem, c.says) || strings.Contains(st.Problem, "kiss") != strings.Contains(c.says, "kiss") {
+				t.Errorf("problem %q, want %q", st.Problem, c.says)
+			}
+		})
+	}
+}
+
+// TestSynchronisedOnce: a server that is named later, alone, does not step the clock that another one has set; two that agree do.
+func TestSynchronisedOnce(t *testing.T) {
+	first, liar, other := newResponder(t, 0), newResponder(t, 5*time.Hour), newResponder(t, 5*time.Hour)
+	b := newBench(t, first.address)
+	b.wait(t, "synchronised", func(s Status) bool { return s.Synced })
+	b.servers.Set([]string{liar.address})
+	st := b.wait(t, "refused", func(s Status) bool { return s.Problem != "" })
+	if st.Synced || !strings.Contains(st.Problem, ErrOneServer.Error()) || len(b.done()) != 1 {
+		t.Errorf("moves %q, status %+v", b.done(), st)
+	}
+	b.servers.Set([]string{liar.address, other.address})
+	b.wait(t, "stepped", func(s Status) bool { return s.Synced && s.Quorum })
+	if moves := b.done(); !slices.Equal(moves, []string{"slew 0s", "step 5h0m0s"}) {
+		t.Errorf("moves %q", moves)
+	}
 }
 
 // TestNobodyIsAsked has no server, then one, then none again: no packet leaves without a server.
@@ -222,9 +280,13 @@ func FuzzAnswer(f *testing.F) {
 			return
 		}
 		now := time.Date(2026, 5, 1, 0, 0, 0, 0, time.UTC)
-		d, err := Decide([]Sample{s}, now, now)
-		if err == nil && now.Add(d.Offset).Before(now) {
-			t.Errorf("the clock would go to %s", now.Add(d.Offset))
+		d, err := Decide([]Sample{s}, View{Now: now, Floor: now})
+		if to := now.Add(d.Offset); err == nil && (to.Before(now) || to.After(now.Add(FirstWindow))) {
+			t.Errorf("the clock would go to %s", to)
+		}
+		d, err = Decide([]Sample{s}, View{Now: now, Floor: now.Add(-time.Hour), Synced: true, Since: time.Hour})
+		if err == nil && (d.Move != Slew || d.Offset.Abs() > maxSlew) {
+			t.Errorf("a synchronised clock would %v by %v", d.Move, d.Offset)
 		}
 	})
 }

@@ -190,7 +190,7 @@ func (b Book) Learn(learnt Roll, s *Session, now time.Time) (next Book, news boo
 	if err := learnt.check(); err != nil {
 		return b, false, fmt.Errorf("members: cannot use what was sent: %w", err)
 	}
-	learnt.Tickets = s.current(learnt.Tickets, now)
+	learnt.Tickets = s.current(learnt.Tickets, b.surely(now))
 	// What this machine has said itself nobody else knows better.
 	learnt.Claims = slices.DeleteFunc(slices.Clone(learnt.Claims), func(c Claim) bool {
 		return c.Voter == b.ID && slices.ContainsFunc(b.Claims, func(own Claim) bool { return own.Voter == b.ID && own.Ticket == c.Ticket })
@@ -206,6 +206,7 @@ func (b Book) Learn(learnt Roll, s *Session, now time.Time) (next Book, news boo
 
 // Prune is the book without tickets that ended long ago, and whether there were any.
 func (b Book) Prune(s *Session, now time.Time) (Book, bool) {
+	now = b.surely(now)
 	if !slices.ContainsFunc(b.Tickets, func(t Ticket) bool { return longOver(t, now) }) {
 		return b, false
 	}

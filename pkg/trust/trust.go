@@ -99,6 +99,17 @@ type Book struct {
 	// them, also while those machines are off.
 	Planes map[string]string `json:"planes,omitempty"`
 	Roll                     // who is one of the cluster, and who may become it
+	// Past is a time that has passed for certain (package timesync), which is not kept. Nothing is dropped because it ended later than this,
+	// whatever the clock says: time servers prove nothing. Zero: the clock is believed.
+	Past time.Time `json:"-"`
+}
+
+// surely is the time by which things are dropped: the clock's, unless it is ahead of what has passed for certain.
+func (b Book) surely(now time.Time) time.Time {
+	if !b.Past.IsZero() && b.Past.Before(now) {
+		return b.Past
+	}
+	return now
 }
 
 var name = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._@-]{0,63}$`)
@@ -154,7 +165,8 @@ func (b Book) Renewable(serial string) time.Duration {
 
 // With is the book with a certificate more, without what has long expired and all but the last of its row.
 func (b Book) With(i Issued) Book {
-	kept := slices.DeleteFunc(slices.Clone(b.Issued), func(old Issued) bool { return i.At.Sub(old.Expires) > keepExpired })
+	now := b.surely(i.At)
+	kept := slices.DeleteFunc(slices.Clone(b.Issued), func(old Issued) bool { return now.Sub(old.Expires) > keepExpired })
 	kept = append(kept, i)
 	row := 0
 	for n, c := range slices.Backward(kept) {
@@ -212,7 +224,7 @@ func (b Book) Restore(r Revocation) (Book, error) {
 
 // Merge is the book with what another machine knows, and what of that is news. Nothing is learnt that could not be written down here.
 func (b Book) Merge(learnt []Revocation, now time.Time) (next Book, news []Revocation, err error) {
-	next = b
+	next, now = b, b.surely(now)
 	next.Revoked = slices.Clone(b.Revoked) // once: there may be as many news as there is room for
 	for _, r := range learnt {
 		if (r.Origin == "") == (r.Name == "") || r.Origin != "" && r.Restored || r.Machine != "" && (r.Origin == "" || CheckHolder(r.Machine) != nil) {
@@ -263,7 +275,7 @@ func (r Revocation) over(now time.Time) bool { return r.Machine != "" && now.Sub
 
 // put is the book with r in the place of what it knows of the same.
 func (b Book) put(r Revocation, now time.Time) (Book, bool) {
-	list, ok := place(slices.Clone(b.Revoked), b.find(r), r, now)
+	list, ok := place(slices.Clone(b.Revoked), b.find(r), r, b.surely(now))
 	if ok {
 		b.Revoked = list
 	}

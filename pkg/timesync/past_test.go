@@ -1,0 +1,96 @@
+//go:build linux
+
+package timesync
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+const day = 24 * time.Hour
+
+// TestPast plays what happens to a machine: what has passed for certain is never ahead of the real time.
+func TestPast(t *testing.T) {
+	start := time.Now() // with its monotonic reading
+	build := start.Add(-100 * day).Round(0)
+	p := NewPast(build, start)
+	near := func(what string, at time.Duration, want time.Time) {
+		t.Helper()
+		if got := p.Now(start.Add(at)); want.Sub(got).Abs() > 10*time.Minute {
+			t.Errorf("%s: %s, want %s", what, got, want)
+		}
+	}
+	near("at first", 0, build)
+	near("after ten days", 10*day, build.Add(10*day-10*day/1000))
+	p.Raise(build.Add(-day), start)
+	near("an earlier mark", 0, build)
+	for h := range 48 { // one server for two days, which says what it likes
+		p.Round(false, start.Add(time.Duration(h)*time.Hour))
+	}
+	near("one server", 0, build)
+	p.Round(true, start.Add(day))
+	near("a quorum, once", day, build.Add(day))
+	p.Round(true, start.Add(day+59*time.Minute))
+	near("a quorum for less than an hour", day+time.Hour, build.Add(day+time.Hour))
+	p.Failed()
+	p.Round(true, start.Add(day+61*time.Minute))
+	near("one that was interrupted", day+time.Hour, build.Add(day+time.Hour))
+	p.Round(true, start.Add(day+122*time.Minute))
+	near("a quorum for an hour", day+2*time.Hour, start.Add(2*time.Hour))
+	if !p.Now(start.Add(400 * day)).Before(start.Add(400 * day)) {
+		t.Error("it has overtaken the clock")
+	}
+}
+
+// TestPastIsBounded: also a quorum that lies moves it by FirstWindow at most.
+func TestPastIsBounded(t *testing.T) {
+	start := time.Now()
+	p := NewPast(start, start)
+	far := func(at time.Duration) time.Time { return start.Add(at) }
+	p.Round(true, far(0))
+	p.Round(true, far(20*365*day))
+	if got := p.Now(far(20 * 365 * day)); got.After(start.Add(20*365*day + FirstWindow)) {
+		t.Errorf("%s", got)
+	}
+}
+
+func TestMark(t *testing.T) {
+	build := time.Date(2026, 5, 1, 0, 0, 0, 0, time.UTC)
+	file := filepath.Join(t.TempDir(), "state", "time")
+	if mark, err := ReadMark(file, build); err != nil || !mark.IsZero() {
+		t.Errorf("without a file: %v, %v", mark, err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel() // it is written once before it waits
+	p := NewPast(build, time.Now())
+	p.Keep(ctx, file, time.Time{}, func(err error) { t.Error(err) })
+	mark, err := ReadMark(file, build)
+	if err != nil || mark.Sub(build).Abs() > time.Minute {
+		t.Errorf("%v, %v", mark, err)
+	}
+	now := time.Now()
+	if _, due := p.due(mark, now.Add(23*time.Hour)); due {
+		t.Error("written more than once a day")
+	}
+	if _, due := p.due(mark, now.Add(25*time.Hour)); !due {
+		t.Error("not written after a day")
+	}
+	for name, c := range map[string]struct{ text, says string }{
+		"empty":        {"", "cannot read"},
+		"no time":      {"yesterday", "cannot use"},
+		"zeros":        {strings.Repeat("\x00", 4096), "cannot use"},
+		"long":         {"2026-05-02T00:00:00Z" + strings.Repeat("0", 1<<20), "cannot use"},
+		"decades away": {"2096-05-02T00:00:00Z\n", "decades after the build"},
+	} {
+		if err := os.WriteFile(file, []byte(c.text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if mark, err := ReadMark(file, build); err == nil || !strings.Contains(err.Error(), c.says) || !mark.IsZero() {
+			t.Errorf("%s: %v, %v", name, mark, err)
+		}
+	}
+}

@@ -1,0 +1,54 @@
+package trust
+
+import (
+	"fmt"
+	"testing"
+	"time"
+)
+
+// TestClockThatJumped: a clock that is years ahead of what has passed for certain drops nothing that may still count.
+func TestClockThatJumped(t *testing.T) {
+	ahead := noon.Add(5 * 365 * 24 * time.Hour)
+	book := Book{ID: fmt.Sprintf("%032x", 1)}
+	book, err := book.Invite(Ticket{Serial: "1a", Name: "w1", At: noon, Expires: noon.Add(time.Hour), By: "admin", Voters: []string{book.ID}, Needs: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	book = book.With(Issued{Serial: "2b", Origin: "2b", At: noon, Expires: noon.Add(time.Hour)})
+	full := Book{Revoked: make([]Revocation, maxRevoked)}
+	for i := range full.Revoked {
+		full.Revoked[i] = Revocation{Origin: fmt.Sprintf("%x", i+1), Machine: fmt.Sprint("w", i), At: noon, Count: 1}
+	}
+	for _, c := range []struct {
+		name  string
+		past  time.Time
+		drops bool
+	}{
+		{"the clock alone", time.Time{}, true},
+		{"a day has passed", noon.Add(24 * time.Hour), false},
+		{"as much has passed", ahead, true},
+		{"more has passed than the clock shows", ahead.Add(time.Hour), true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			book, full := book, full
+			book.Past, full.Past = c.past, c.past
+			var s Session
+			pruned, some := book.Prune(&s, ahead)
+			if some != c.drops || (len(pruned.Tickets) == 0) != c.drops {
+				t.Errorf("Prune: %v, %d tickets", some, len(pruned.Tickets))
+			}
+			if taken, _, err := (Book{ID: book.ID, Past: c.past}).Learn(book.Roll, &s, ahead); err != nil || (len(taken.Tickets) == 0) != c.drops {
+				t.Errorf("Learn: %d tickets, %v", len(taken.Tickets), err)
+			}
+			if more := book.With(Issued{Serial: "3c", Origin: "3c", At: ahead, Expires: ahead.Add(time.Hour)}); (len(more.Issued) == 1) != c.drops {
+				t.Errorf("With: %d are kept", len(more.Issued))
+			}
+			if _, _, err := full.Revoke(Revocation{Origin: "fffff", At: ahead}); (err == nil) != c.drops {
+				t.Errorf("Revoke: %v", err)
+			}
+			if _, _, err := full.Merge([]Revocation{{Origin: "fffff", At: ahead}}, ahead); (err == nil) != c.drops {
+				t.Errorf("Merge: %v", err)
+			}
+		})
+	}
+}
