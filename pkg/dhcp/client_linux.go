@@ -3,9 +3,11 @@ package dhcp
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
+	"strings"
 	"sync"
 	"time"
 
@@ -83,7 +85,7 @@ func (c *Client) Run(ctx context.Context) {
 	defer c.timer.Stop()
 	defer func() { c.sock.close() }()
 	for {
-		var packets <-chan *dhcpv4.DHCPv4
+		var packets <-chan incoming
 		if c.sock != nil {
 			packets = c.sock.packets
 		}
@@ -99,22 +101,31 @@ func (c *Client) Run(ctx context.Context) {
 		case <-c.timer.C:
 			ev.Kind = Tick
 		case p := <-packets:
-			if p.OpCode != dhcpv4.OpcodeBootReply || !bytes.Equal(p.ClientHWAddr, c.opt.MAC) {
+			if p.OpCode != dhcpv4.OpcodeBootReply || !bytes.Equal(p.ClientHWAddr, c.opt.MAC) ||
+				binary.BigEndian.Uint32(p.TransactionID[:]) != c.state.XID {
 				continue
 			}
-			r, err := parseReply(p)
+			r, err := c.read(p)
 			if err != nil {
 				c.problem = err.Error()
 				c.report()
 				continue
 			}
 			ev.Kind, ev.Reply = Received, r
-			if r.Kind == Nak && r.XID == c.state.XID {
+			if r.Kind == Nak {
 				c.problem = fmt.Sprintf("server %v refuses: %q", r.Lease.Server, r.Text)
 			}
 		}
 		c.step(ev)
 	}
+}
+
+// read makes a reply of a message.
+func (c *Client) read(p incoming) (*Reply, error) {
+	if p.err != nil {
+		return nil, fmt.Errorf("DHCP message from %v: cannot read: %w; check the server", p.ServerIPAddr, p.err)
+	}
+	return parseReply(p.DHCPv4)
 }
 
 // step gives an event to the machine and does what it answers.
@@ -139,6 +150,9 @@ func (c *Client) step(ev Event) {
 			}
 		case Apply:
 			c.problem = ""
+			if notes := ev.Reply.Notes; len(notes) > 0 {
+				c.problem = fmt.Sprintf("of what server %v sent, not used: %s", a.Lease.Server, strings.Join(notes, "; "))
+			}
 		}
 	}
 	c.report()

@@ -20,10 +20,10 @@ type Lease struct {
 	Duration time.Duration `json:"duration"`           // option 51; Forever when it has no end
 	T1       time.Duration `json:"t1"`                 // renew after (option 58, else half)
 	T2       time.Duration `json:"t2"`                 // rebind after (option 59, else seven eighths)
-	Routes   []Route       `json:"routes,omitempty"`   // option 121 if the server sent it, else the router of option 3
+	Routes   []Route       `json:"routes,omitempty"`   // option 121 if the server sent it, else 249, else the router of option 3
 	DNS      []netip.Addr  `json:"dns,omitempty"`      // option 6
-	Domain   string        `json:"domain,omitempty"`   // option 15
-	Search   []string      `json:"search,omitempty"`   // option 119
+	Domain   string        `json:"domain,omitempty"`   // option 15; the first, if it names several
+	Search   []string      `json:"search,omitempty"`   // option 119, else the domains of option 15 if it names several
 	NTP      []netip.Addr  `json:"ntp,omitempty"`      // option 42
 	MTU      int           `json:"mtu,omitempty"`      // option 26, bytes; 0 when not sent or out of range
 	Hostname string        `json:"hostname,omitempty"` // option 12
@@ -68,7 +68,12 @@ type Reply struct {
 	Rapid bool   // an Ack that answers a Discover (option 80)
 	Lease Lease  // Acquired is not set; meaningless for Nak but for Server
 	Text  string // what the server says to the operator (option 56), may be empty
+	// Notes are what of the message could not be used, and was left out, one line each.
+	Notes []string
 }
+
+// maxNotes bounds Reply.Notes.
+const maxNotes = 8
 
 // parseReply reads a server's message. It refuses what a client could not use: a missing server identifier, an address
 // that is not one, a grant without a duration.
@@ -76,6 +81,11 @@ func parseReply(m *dhcpv4.DHCPv4) (*Reply, error) {
 	x := m.TransactionID
 	r := &Reply{XID: uint32(x[0])<<24 | uint32(x[1])<<16 | uint32(x[2])<<8 | uint32(x[3]), Text: m.Message()}
 	r.Lease.Server = addr(m.ServerIdentifier())
+	note := func(line string) {
+		if len(r.Notes) < maxNotes {
+			r.Notes = append(r.Notes, line)
+		}
+	}
 	r.Rapid = m.Options.Has(dhcpv4.OptionRapidCommit)
 	switch m.MessageType() {
 	case dhcpv4.MessageTypeOffer:
@@ -94,18 +104,18 @@ func parseReply(m *dhcpv4.DHCPv4) (*Reply, error) {
 	if err := readGrant(m, &r.Lease, r.Kind == Ack); err != nil {
 		return nil, err
 	}
-	readSettings(m, &r.Lease)
+	readSettings(m, &r.Lease, note)
 	return r, nil
 }
 
 // readGrant reads the address and its times.
 func readGrant(m *dhcpv4.DHCPv4, l *Lease, timesNeeded bool) error {
 	ip := addr(m.YourIPAddr)
-	if !ip.IsValid() || ip.IsUnspecified() || ip.IsMulticast() || ip.IsLoopback() {
+	if !usable(ip) {
 		return fmt.Errorf("DHCP message from %v: offers no usable address: %v", l.Server, m.YourIPAddr)
 	}
-	mask := m.SubnetMask()
-	if mask == nil {
+	mask := net.IPMask(m.Options.Get(dhcpv4.OptionSubnetMask))
+	if len(mask) == 0 {
 		mask = net.IP(ip.AsSlice()).DefaultMask() // RFC 2131 section 2 leaves the class's mask
 	}
 	bits, size := mask.Size()
@@ -113,6 +123,9 @@ func readGrant(m *dhcpv4.DHCPv4, l *Lease, timesNeeded bool) error {
 		return fmt.Errorf("DHCP message from %v: subnet mask %v (option 1) is not one", l.Server, mask)
 	}
 	l.Address = netip.PrefixFrom(ip, bits)
+	if bits < 31 && (ip == l.Address.Masked().Addr() || ip == broadcast(l.Address)) { // of 31 bits both are machines' (RFC 3021)
+		return fmt.Errorf("DHCP message from %v: offers no usable address: %v is no machine's", l.Server, l.Address)
+	}
 	l.Duration = m.IPAddressLeaseTime(0)
 	if l.Duration <= 0 {
 		if timesNeeded {
@@ -128,44 +141,71 @@ func readGrant(m *dhcpv4.DHCPv4, l *Lease, timesNeeded bool) error {
 }
 
 // readSettings reads what the server says about the network.
-func readSettings(m *dhcpv4.DHCPv4, l *Lease) {
-	l.DNS, l.NTP = addrs(m.DNS()), addrs(m.NTPServers())
-	if d := strings.TrimRight(strings.Trim(m.DomainName(), " \x00"), "."); domainName(d) {
-		l.Domain = d
-	}
-	if s := m.DomainSearch(); s != nil {
-		for _, d := range s.Labels {
-			if domainName(d) {
-				l.Search = append(l.Search, d)
-			}
-		}
-	}
+func readSettings(m *dhcpv4.DHCPv4, l *Lease, note func(string)) {
+	get := m.Options.Get
+	l.DNS = addrs(get(dhcpv4.OptionDomainNameServer), "resolvers (option 6)", note)
+	l.NTP = addrs(get(dhcpv4.OptionNTPServers), "time servers (option 42)", note)
+	readDomains(get(dhcpv4.OptionDomainName), get(dhcpv4.OptionDNSDomainSearchList), l, note)
 	if h, _, _ := strings.Cut(strings.Trim(m.HostName(), " \x00"), "."); domainName(h) {
 		l.Hostname = strings.ToLower(h)
 	}
-	if b := m.Options.Get(dhcpv4.OptionInterfaceMTU); len(b) == 2 {
+	if b := get(dhcpv4.OptionInterfaceMTU); len(b) == 2 {
 		if mtu := int(b[0])<<8 | int(b[1]); mtu >= 576 { // RFC 791: every host takes 576
 			l.MTU = mtu
 		}
 	}
-	// RFC 3442: whoever understands option 121 ignores the router of option 3 when both are there.
-	if classless := m.ClasslessStaticRoute(); len(classless) > 0 {
-		for _, r := range classless {
-			if r.Dest == nil {
-				continue
-			}
-			ones, _ := r.Dest.Mask.Size()
-			route := Route{To: netip.PrefixFrom(addr(r.Dest.IP), ones).Masked(), Via: addr(r.Router)}
-			if route.Via.IsUnspecified() {
-				route.Via = netip.Addr{}
-			}
-			if route.To.IsValid() {
-				l.Routes = append(l.Routes, route)
-			}
-		}
-		return
+	readRoutes(m, l, note)
+}
+
+// readDomains reads options 15 and 119. Many servers name several domains in option 15, with spaces between.
+func readDomains(domain, search []byte, l *Lease, note func(string)) {
+	var domains []string
+	list := strings.TrimRight(string(domain), "\x00")
+	if strings.ContainsFunc(list, func(r rune) bool { return r < ' ' }) { // nobody means that: none of it is taken
+		note(fmt.Sprintf("domain (option 15): %.80q is not a name", list))
+		list = ""
 	}
-	if routers := addrs(m.Router()); len(routers) > 0 {
+	for d := range strings.FieldsFuncSeq(list, func(r rune) bool { return r == ' ' || r == ',' }) {
+		if d = strings.TrimRight(d, "."); !domainName(d) {
+			note(fmt.Sprintf("domain (option 15): %.80q is not a name", d))
+		} else if !slices.Contains(domains, d) && len(domains) < maxDomains {
+			domains = append(domains, d)
+		}
+	}
+	if len(domains) > 0 {
+		l.Domain = domains[0]
+	}
+	names, err := searchList(search)
+	if err != nil {
+		note(fmt.Sprintf("search list (option 119): %v", err))
+	}
+	for _, d := range names {
+		if domainName(d) {
+			l.Search = append(l.Search, d)
+		} else {
+			note(fmt.Sprintf("search list (option 119): %.80q is not a name", d))
+		}
+	}
+	if len(l.Search) == 0 && len(domains) > 1 {
+		l.Search = domains
+	}
+}
+
+// readRoutes reads options 121, 249 (the same, from before it had its number) and 3. RFC 3442: whoever understands option 121 ignores
+// the router of option 3 when both are there.
+func readRoutes(m *dhcpv4.DHCPv4, l *Lease, note func(string)) {
+	for _, code := range []dhcpv4.OptionCode{dhcpv4.OptionClasslessStaticRoute, classlessOfMicrosoft} {
+		routes, err := classless(m.Options.Get(code))
+		if err != nil {
+			note(fmt.Sprintf("routes (option %d): %v", code.Code(), err))
+			continue
+		}
+		if len(routes) > 0 {
+			l.Routes = routes
+			return
+		}
+	}
+	if routers := addrs(m.Options.Get(dhcpv4.OptionRouter), "routers (option 3)", note); len(routers) > 0 {
 		l.Routes = []Route{{To: netip.PrefixFrom(netip.IPv4Unspecified(), 0), Via: routers[0]}}
 	}
 }
@@ -194,13 +234,11 @@ func addr(ip net.IP) netip.Addr {
 	return a
 }
 
-// addrs returns the usable IPv4 addresses of a list, each once.
-func addrs(ips []net.IP) []netip.Addr {
-	var out []netip.Addr
-	for _, ip := range ips {
-		if a := addr(ip); a.IsValid() && !a.IsUnspecified() && !slices.Contains(out, a) {
-			out = append(out, a)
-		}
+// broadcast is the last address of a subnet.
+func broadcast(p netip.Prefix) netip.Addr {
+	a := p.Addr().As4()
+	for i := p.Bits(); i < 32; i++ {
+		a[i/8] |= 0x80 >> (i % 8)
 	}
-	return out
+	return netip.AddrFrom4(a)
 }

@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/netip"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -26,6 +27,16 @@ func ack(t *testing.T, more ...dhcpv4.Option) *dhcpv4.DHCPv4 {
 		m.UpdateOption(o)
 	}
 	return m
+}
+
+// overTheWire is a message as the other end reads it.
+func overTheWire(t *testing.T, m *dhcpv4.DHCPv4) *dhcpv4.DHCPv4 {
+	t.Helper()
+	out, err := decode(m.ToBytes())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
 }
 
 func TestParseSettings(t *testing.T) {
@@ -68,7 +79,7 @@ func TestParseSettings(t *testing.T) {
 		{name: "no subnet mask: the class's", options: []dhcpv4.Option{dhcpv4.OptGeneric(dhcpv4.OptionSubnetMask, nil)}, want: base},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			r, err := parseReply(ack(t, c.options...))
+			r, err := parseReply(overTheWire(t, ack(t, c.options...)))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -99,6 +110,14 @@ func TestParseRefuses(t *testing.T) {
 		{"no lease time", func(m *dhcpv4.DHCPv4) { m.DeleteOption(dhcpv4.OptionIPAddressLeaseTime) }, "option 51"},
 		{"no address", func(m *dhcpv4.DHCPv4) { m.YourIPAddr = net.IPv4zero }, "no usable address"},
 		{"a multicast address", func(m *dhcpv4.DHCPv4) { m.YourIPAddr = net.IPv4(224, 0, 0, 1) }, "no usable address"},
+		{"nobody's address", func(m *dhcpv4.DHCPv4) { m.YourIPAddr = net.IPv4(0, 0, 0, 5) }, "no usable address"},
+		{"everybody's address", func(m *dhcpv4.DHCPv4) { m.YourIPAddr = net.IPv4bcast }, "no usable address"},
+		{"the subnet's own address", func(m *dhcpv4.DHCPv4) { m.YourIPAddr = net.IPv4(192, 0, 2, 0) }, "no usable address"},
+		{"the subnet's broadcast address", func(m *dhcpv4.DHCPv4) { m.YourIPAddr = net.IPv4(192, 0, 2, 255) }, "no usable address"},
+		{"a mask of three bytes", func(m *dhcpv4.DHCPv4) {
+			m.UpdateOption(dhcpv4.OptGeneric(dhcpv4.OptionSubnetMask, []byte{255, 255, 255}))
+		}, "option 1"},
+		{"a mask of nothing", func(m *dhcpv4.DHCPv4) { m.UpdateOption(dhcpv4.OptSubnetMask(net.CIDRMask(0, 32))) }, "option 1"},
 		{"a mask with holes", func(m *dhcpv4.DHCPv4) { m.UpdateOption(dhcpv4.OptSubnetMask(net.IPv4Mask(255, 0, 255, 0))) }, "option 1"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -118,8 +137,11 @@ func FuzzReply(f *testing.F) {
 		f.Fatal(err)
 	}
 	f.Add(m.ToBytes())
+	for _, c := range messages {
+		f.Add(c.bytes())
+	}
 	f.Fuzz(func(t *testing.T, b []byte) {
-		m, err := dhcpv4.FromBytes(b)
+		m, err := decode(b)
 		if err != nil {
 			return
 		}
@@ -132,9 +154,17 @@ func FuzzReply(f *testing.F) {
 			t.Errorf("lease %+v", l)
 		}
 		for _, r := range l.Routes {
-			if !r.To.IsValid() || r.To != r.To.Masked() {
+			if !r.To.IsValid() || r.To != r.To.Masked() || r.Via.IsValid() && !usable(r.Via) {
 				t.Errorf("route %+v", r)
 			}
+		}
+		for _, a := range slices.Concat(l.DNS, l.NTP) {
+			if !usable(a) {
+				t.Errorf("address %v", a)
+			}
+		}
+		if len(l.Routes) > maxRoutes || len(l.DNS) > maxAddresses || len(l.Search) > maxDomains || len(r.Notes) > maxNotes {
+			t.Errorf("lease %+v", l)
 		}
 		if strings.ContainsAny(l.Domain+l.Hostname+strings.Join(l.Search, ""), " \n\t") {
 			t.Errorf("names %q %q %q", l.Domain, l.Hostname, l.Search)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"syscall"
 
 	"github.com/insomniacslk/dhcp/dhcpv4"
@@ -18,8 +19,14 @@ import (
 type socket struct {
 	conn        net.PacketConn
 	withAddress bool
-	packets     chan *dhcpv4.DHCPv4
+	packets     chan incoming
 	done        chan struct{}
+}
+
+// incoming is a message, and why its options cannot be read.
+type incoming struct {
+	*dhcpv4.DHCPv4
+	err error
 }
 
 // openSocket opens a UDP socket (the link has its address) or a packet socket (it may have none) on a link.
@@ -32,7 +39,7 @@ func openSocket(link string, index int, mac net.HardwareAddr, withAddress bool) 
 	if err != nil {
 		return nil, fmt.Errorf("link %s: cannot open a socket for DHCP: %w", link, err)
 	}
-	s := &socket{conn: conn, withAddress: withAddress, packets: make(chan *dhcpv4.DHCPv4), done: make(chan struct{})}
+	s := &socket{conn: conn, withAddress: withAddress, packets: make(chan incoming), done: make(chan struct{})}
 	go s.read()
 	return s, nil
 }
@@ -58,12 +65,12 @@ func (s *socket) read() {
 		if err != nil {
 			return
 		}
-		p, err := dhcpv4.FromBytes(buf[:n])
-		if err != nil {
-			continue // not DHCP: anyone can send to the port
+		p, err := decode(slices.Clone(buf[:n]))
+		if p == nil {
+			continue
 		}
 		select {
-		case s.packets <- p:
+		case s.packets <- incoming{p, err}:
 		case <-s.done:
 			return
 		}

@@ -1,0 +1,222 @@
+package dhcp
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/insomniacslk/dhcp/dhcpv4"
+)
+
+// The fixed part of a message (RFC 2131 section 2): its length with the magic cookie, and the two fields that may hold options.
+const (
+	headerLength = 240
+	snameAt      = 44
+	fileAt       = 108
+	cookieAt     = 236
+)
+
+// errNotDHCP is why bytes are no message at all. Anyone can send to the port.
+var errNotDHCP = errors.New("not a DHCP message")
+
+// decode reads a message. The options may go on in the fields file and sname (option 52, RFC 2131 section 4.1). The option END may be
+// missing where padding, or nothing, follows. The error is errNotDHCP, or says which option is cut off; then the message has its header.
+func decode(b []byte) (*dhcpv4.DHCPv4, error) {
+	if len(b) < headerLength || !bytes.Equal(b[cookieAt:headerLength], []byte{99, 130, 83, 99}) {
+		return nil, errNotDHCP
+	}
+	m, err := dhcpv4.FromBytes(append(slices.Clone(b[:headerLength]), uint8(dhcpv4.OptionEnd.Code())))
+	if err != nil {
+		return nil, errNotDHCP
+	}
+	parts := map[uint8][][]byte{}
+	err = collect(parts, b[headerLength:], "the options")
+	overload := byte(0)
+	if first := parts[dhcpv4.OptionOptionOverload.Code()]; len(first) > 0 && len(first[0]) == 1 {
+		overload = first[0][0]
+	}
+	if overload == 1 || overload == 3 {
+		err = errors.Join(err, collect(parts, b[fileAt:cookieAt], "the field file"))
+	}
+	if overload == 2 || overload == 3 {
+		err = errors.Join(err, collect(parts, b[snameAt:fileAt], "the field sname"))
+	}
+	m.Options = dhcpv4.Options{}
+	for code, all := range parts {
+		m.Options[code] = join(code, all)
+	}
+	return m, err
+}
+
+// collect adds the options of one field to parts.
+func collect(parts map[uint8][][]byte, b []byte, where string) error {
+	for len(b) > 0 {
+		code := b[0]
+		b = b[1:]
+		if code == dhcpv4.OptionPad.Code() {
+			continue
+		}
+		if code == dhcpv4.OptionEnd.Code() {
+			return nil
+		}
+		if len(b) == 0 || len(b) < 1+int(b[0]) {
+			return fmt.Errorf("option %d is cut off at the end of %s", code, where)
+		}
+		parts[code] = append(parts[code], b[1:1+int(b[0])])
+		b = b[1+int(b[0]):]
+	}
+	return nil
+}
+
+// fixed are the lengths of the options that have one, in bytes.
+var fixed = map[uint8]int{
+	dhcpv4.OptionSubnetMask.Code(): 4, dhcpv4.OptionInterfaceMTU.Code(): 2, dhcpv4.OptionIPAddressLeaseTime.Code(): 4,
+	dhcpv4.OptionOptionOverload.Code(): 1, dhcpv4.OptionDHCPMessageType.Code(): 1, dhcpv4.OptionServerIdentifier.Code(): 4,
+	dhcpv4.OptionRenewTimeValue.Code(): 4, dhcpv4.OptionRebindingTimeValue.Code(): 4,
+}
+
+// join makes one value of the parts of an option, in their order (RFC 3396 section 7). Servers also send an option twice: of those with a
+// fixed length the first counts, of the others a part that is the same as an earlier one and shorter than the longest possible is left out.
+func join(code uint8, parts [][]byte) []byte {
+	n, isFixed := fixed[code]
+	if isFixed {
+		for _, p := range parts {
+			if len(p) == n {
+				return p
+			}
+		}
+	}
+	var out []byte
+	for i, p := range parts {
+		again := slices.ContainsFunc(parts[:i], func(o []byte) bool { return bytes.Equal(o, p) })
+		if !again || isFixed || len(p) == 255 {
+			out = append(out, p...)
+		}
+	}
+	return out
+}
+
+// The bounds of what is taken from one list.
+const (
+	maxAddresses = 16
+	maxDomains   = 32
+	maxRoutes    = 64
+)
+
+// addrs returns the usable IPv4 addresses of a list of them, each once, and notes what is left out.
+func addrs(b []byte, what string, note func(string)) []netip.Addr {
+	var out []netip.Addr
+	if len(b)%4 != 0 {
+		note(what + ": its length is not a multiple of 4")
+	}
+	for ; len(b) >= 4 && len(out) < maxAddresses; b = b[4:] {
+		a := netip.AddrFrom4([4]byte(b))
+		switch {
+		case !usable(a):
+			note(fmt.Sprintf("%s: %s is not an address of a machine", what, a))
+		case !slices.Contains(out, a):
+			out = append(out, a)
+		}
+	}
+	return out
+}
+
+// usable reports whether an IPv4 address can be one of another machine.
+func usable(a netip.Addr) bool {
+	return a.Is4() && a.As4()[0] != 0 && !a.IsMulticast() && !a.IsLoopback() && a != netip.AddrFrom4([4]byte{255, 255, 255, 255})
+}
+
+// classless reads the routes of option 121 (RFC 3442) or 249. One that cannot be read is ignored as a whole.
+func classless(b []byte) ([]Route, error) {
+	var out []Route
+	for len(b) > 0 {
+		bits := int(b[0])
+		n := (bits + 7) / 8
+		if bits > 32 {
+			return nil, fmt.Errorf("a prefix has %d bits", bits)
+		}
+		if len(b) < 1+n+4 {
+			return nil, errors.New("it is cut off")
+		}
+		var to [4]byte
+		copy(to[:], b[1:1+n])
+		r := Route{To: netip.PrefixFrom(netip.AddrFrom4(to), bits).Masked(), Via: netip.AddrFrom4([4]byte(b[1+n:]))}
+		b = b[1+n+4:]
+		if r.Via.IsUnspecified() {
+			r.Via = netip.Addr{} // on the link itself (RFC 3442)
+		}
+		if r.Via.IsValid() && !usable(r.Via) {
+			return nil, fmt.Errorf("%s is not an address of a router", r.Via)
+		}
+		if r.To.Addr().IsMulticast() || r.To.Addr().IsLoopback() {
+			return nil, fmt.Errorf("nothing can be routed to %s", r.To)
+		}
+		if len(out) == maxRoutes {
+			return nil, fmt.Errorf("it has more than %d routes", maxRoutes)
+		}
+		out = append(out, r)
+	}
+	return out, nil
+}
+
+// searchList reads the domains of option 119: names in the encoding of RFC 1035 section 4.1.4, whose pointers count from the
+// beginning of the option (RFC 3397 section 2). What was read before an error is returned with it.
+func searchList(b []byte) ([]string, error) {
+	var out []string
+	for at := 0; at < len(b); {
+		name, next, err := domainAt(b, at)
+		if err != nil {
+			return out, err
+		}
+		if name != "" && !slices.Contains(out, name) {
+			out = append(out, name)
+		}
+		if len(out) > maxDomains {
+			return out[:maxDomains], fmt.Errorf("it has more than %d domains", maxDomains)
+		}
+		at = next
+	}
+	return out, nil
+}
+
+// domainAt reads the name at a position, and returns where the one after it begins. A name may end in a pointer, and what that leads to may
+// end in another one. Each has to point before the last, so there is an end to it.
+func domainAt(b []byte, at int) (name string, next int, err error) {
+	var labels []string
+	length, before := 0, at
+	for {
+		if at >= len(b) {
+			return "", 0, errors.New("a name is cut off")
+		}
+		n := int(b[at])
+		switch {
+		case n == 0:
+			return strings.Join(labels, "."), max(next, at+1), nil
+		case n >= 0xc0:
+			if at+1 >= len(b) {
+				return "", 0, errors.New("a pointer is cut off")
+			}
+			to := n&^0xc0<<8 | int(b[at+1])
+			if to >= before {
+				return "", 0, errors.New("a pointer does not point backwards")
+			}
+			if next == 0 {
+				next = at + 2
+			}
+			at, before = to, to
+		case n > 63:
+			return "", 0, errors.New("a label is of an unknown kind")
+		case at+1+n > len(b):
+			return "", 0, errors.New("a name is cut off")
+		default:
+			if length += n + 1; length > 254 {
+				return "", 0, errors.New("a name is longer than 255 bytes")
+			}
+			labels = append(labels, string(b[at+1:at+1+n]))
+			at += 1 + n
+		}
+	}
+}
