@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -93,6 +94,18 @@ func (m *machine) settle(ctx context.Context, c *config.Config, state network.St
 	return errors.Join(problems...)
 }
 
+// tellLeftOut says which of the machine's resolvers are not asked for pods, once each time that changes.
+func (m *machine) tellLeftOut(n config.ClusterNetworks, servers []netip.Addr) {
+	_, left := resolvers(n, servers)
+	if slices.Equal(left, m.leftOut) {
+		return
+	}
+	m.leftOut = left
+	for _, line := range left {
+		m.events.add("network", "failure", line)
+	}
+}
+
 // settleServices writes what the services read and then says which of them should run.
 func (m *machine) settleServices(ctx context.Context, c *config.Config, state network.State) error {
 	if c == nil || c.Cluster == nil || m.medium != "" { // a system that is not installed runs nothing
@@ -109,6 +122,7 @@ func (m *machine) settleServices(ctx context.Context, c *config.Config, state ne
 		m.enter("services", "an address: "+strings.Join(append(state.Problems, "none on any link yet"), "; "))
 		return nil // what runs goes on running with the addresses it knows
 	}
+	m.tellLeftOut(c.Cluster.Spec.Networks, state.Servers)
 	member, _ := m.membership.Get()
 	if worker(c) && !member.Joined {
 		m.enter("joining", strings.TrimSuffix("the cluster: "+member.Problem, ": "))

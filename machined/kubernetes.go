@@ -36,6 +36,7 @@ func nodeSpec(c *config.Config, state network.State, r release.Release) (nodespe
 		return nodespec.Spec{}, errors.New("no address yet")
 	}
 	cluster, kube := c.Cluster.Spec, c.Cluster.Spec.Kubernetes
+	own, _ := resolvers(cluster.Networks, state.Servers)
 	spec := nodespec.Spec{
 		Version:        r.Version,
 		Cluster:        c.Cluster.Metadata.Name,
@@ -48,7 +49,8 @@ func nodeSpec(c *config.Config, state network.State, r release.Release) (nodespe
 		PodCIDRs:       cluster.Networks.Pods,
 		ServiceCIDRs:   cluster.Networks.Services,
 		DNSDomain:      cluster.Networks.Domain,
-		DNSUpstreams:   state.Servers,
+		DNSUpstreams:   own,
+		DNSSearch:      state.Search,
 		PauseImage:     r.PauseImage,
 		ReservedMemory: int64(c.Machine.Spec.Reserved.Memory),
 		ReservedCPU:    int64(c.Machine.Spec.Reserved.CPU),
@@ -72,7 +74,7 @@ func nodeSpec(c *config.Config, state network.State, r release.Release) (nodespe
 
 		External: nodespec.External{Proxy: cluster.Supplies(config.PartProxy), DNS: cluster.Supplies(config.PartDNS), Network: cluster.Supplies(config.PartNetwork)},
 
-		DNS: clusterDNS(cluster.DNS, state.Servers),
+		DNS: clusterDNS(cluster.DNS, own),
 
 		LocalVolumes: nodespec.LocalVolumes{Disabled: !cluster.LocalVolumes.Enabled, Reserve: int64(cluster.LocalVolumes.Reserve)},
 
@@ -84,6 +86,19 @@ func nodeSpec(c *config.Config, state network.State, r release.Release) (nodespe
 		spec.DNSIPs = append(spec.DNSIPs, nth(r, 10))
 	}
 	return spec, nil
+}
+
+// resolvers are those of the machine's resolvers that pods and the cluster's DNS can ask, and why each of the others is left out. DHCP names
+// what it likes; what is configured was checked.
+func resolvers(n config.ClusterNetworks, all []netip.Addr) (asked []netip.Addr, left []string) {
+	for _, a := range all {
+		if err := config.NotAsked(a, n); err != nil {
+			left = append(left, fmt.Sprintf("resolver %s: is not asked for pods: %v; name another one (Network.spec.dns, Cluster.spec.dns)", a, err))
+			continue
+		}
+		asked = append(asked, a)
+	}
+	return asked, left
 }
 
 // clusterDNS is whom the cluster's DNS asks: who is configured, and else the machine's own resolvers.
@@ -345,7 +360,7 @@ func (m *machine) wantedServices(c *config.Config) ([]supervise.Service, error) 
 // etcd and the API server to start anew.
 func read(spec nodespec.Spec, service string) nodespec.Spec {
 	if service != serviceNode {
-		spec.DNS, spec.DNSUpstreams = nodespec.DNS{}, nil
+		spec.DNS, spec.DNSUpstreams, spec.DNSSearch = nodespec.DNS{}, nil, nil
 	}
 	return spec
 }

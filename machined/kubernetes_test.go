@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -115,10 +116,35 @@ func TestWorkerDocuments(t *testing.T) {
 	}
 }
 
+// TestResolversOfPods: pods have the machine's resolvers and search domains, without those that would be asked in vain.
+func TestResolversOfPods(t *testing.T) {
+	at := netip.MustParseAddr
+	state := network.State{
+		Links:   []network.LinkState{{Managed: true, Up: true, Addresses: []network.AddressState{{Prefix: netip.MustParsePrefix("10.0.0.21/24")}}}},
+		Servers: []netip.Addr{at("127.0.0.53"), at("10.96.0.10"), at("10.244.0.1"), at("fe80::1%eth0"), at("255.255.255.255"), at("169.254.169.253"), at("10.0.0.2")},
+		Search:  []string{"corp.example"},
+	}
+	c := config.New("n1", config.RoleWorker).WithCluster("c", config.Endpoint{Host: "10.0.0.11", Port: 6443}, config.PKI{}, config.EncryptionKey{})
+	c.Cluster.Spec.Networks.Pods = []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}
+	c.Cluster.Spec.Networks.Services = []netip.Prefix{netip.MustParsePrefix("10.96.0.0/12")}
+	spec, err := nodeSpec(c, state, release.Release{})
+	want := []netip.Addr{at("169.254.169.253"), at("10.0.0.2")}
+	if err != nil || !slices.Equal(spec.DNSUpstreams, want) || len(spec.DNS.Upstreams) != 2 || !slices.Equal(spec.DNSSearch, state.Search) {
+		t.Errorf("%v, %v, %v, %v", spec.DNSUpstreams, spec.DNS.Upstreams, spec.DNSSearch, err)
+	}
+	m := &machine{events: newEventLog()}
+	for range 3 { // said once
+		m.tellLeftOut(c.Cluster.Spec.Networks, state.Servers)
+	}
+	if len(m.leftOut) != 5 || !strings.Contains(m.leftOut[1], "10.96.0.10: is not asked for pods") {
+		t.Errorf("left out: %q", m.leftOut)
+	}
+}
+
 // TestResolversRestartTheNodeAlone: other resolvers, as a lease brings them, are nothing to etcd and the API server.
 func TestResolversRestartTheNodeAlone(t *testing.T) {
 	resolver := netip.MustParseAddr("10.0.0.2")
-	one := nodespec.Spec{NodeName: "a", DNSUpstreams: []netip.Addr{resolver}, DNS: nodespec.DNS{Upstreams: []netip.AddrPort{netip.AddrPortFrom(resolver, 53)}}}
+	one := nodespec.Spec{NodeName: "a", DNSSearch: []string{"corp.example"}, DNSUpstreams: []netip.Addr{resolver}, DNS: nodespec.DNS{Upstreams: []netip.AddrPort{netip.AddrPortFrom(resolver, 53)}}}
 	other := nodespec.Spec{NodeName: "a"}
 	for service, same := range map[string]bool{serviceKubeAPI: true, serviceControllers: true, serviceNode: false} {
 		if got := reflect.DeepEqual(read(one, service), read(other, service)); got != same {

@@ -161,6 +161,7 @@ type machine struct {
 	given       *imagestore.Imported // what other machines may have
 	pulls       *places              // of blobs that one of them gets
 	mirror      ownMirror            // opened by settle, which alone looks at it
+	leftOut     []string             // resolvers that are not asked for pods; settle alone looks at it
 	forgetting  forgetting           // of the Nodes of machines that were taken out
 }
 

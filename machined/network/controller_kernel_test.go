@@ -179,7 +179,7 @@ func TestFirstLeaseKernel(t *testing.T) {
 	if i := slices.IndexFunc(st.Links, func(l network.LinkState) bool { return l.Name == "eth0" }); st.Links[i].MTU != 1400 {
 		t.Errorf("MTU is %d, want 1400 as leased", st.Links[i].MTU)
 	}
-	if got, want := read(t, s.files.ResolvConf), "nameserver 192.0.2.53\nnameserver 192.0.2.54\nsearch example.test\n"; got != want {
+	if got, want := read(t, s.files.ResolvConf), "options timeout:2\nnameserver 192.0.2.53\nnameserver 192.0.2.54\nsearch example.test\n"; got != want {
 		t.Errorf("resolv.conf is %q, want %q", got, want)
 	}
 	if got := read(t, s.files.Hosts); !strings.Contains(got, "192.0.2.55 given\n") {

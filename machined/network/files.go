@@ -44,6 +44,9 @@ func resolvConf(r Resolver) string {
 	if len(r.Servers) == 0 {
 		b.WriteString("# no name server is known\n")
 	}
+	if len(r.Servers) > 1 {
+		b.WriteString("options timeout:2\n") // before the next one is asked, seconds, each of two times; 5 unless it is said (resolv.conf(5))
+	}
 	for i, s := range r.Servers {
 		if i == maxServers {
 			break

@@ -326,3 +326,49 @@ func TestStartsWithoutAPI(t *testing.T) {
 		})
 	}
 }
+
+// TestSeveralResolvers: they are asked in order, and the next one when one does not do its work. So are those of a stub domain.
+func TestSeveralResolvers(t *testing.T) {
+	const inside, public = "www.corp.example. 300 IN A 192.0.2.2", "example.org. 300 IN A 192.0.2.1"
+	dead := &resolver{at: freePort(t)} // nobody listens
+	for name, test := range map[string]struct {
+		servers []*resolver
+		inside  string // the answer about www.corp.example
+		public  string // the answer about example.org
+	}{
+		"the first knows more":                      {[]*resolver{newResolver(t, inside, public), newResolver(t, public)}, "192.0.2.2", "192.0.2.1"},
+		"the second knows more, which is not asked": {[]*resolver{newResolver(t, public), newResolver(t, inside, public)}, "NXDOMAIN", "192.0.2.1"},
+		"the first refuses":                         {[]*resolver{newFailing(t, dns.RcodeRefused, inside), newResolver(t, public)}, "192.0.2.2", "192.0.2.1"},
+		"the first fails":                           {[]*resolver{newFailing(t, dns.RcodeServerFailure), newResolver(t, inside, public)}, "192.0.2.2", "192.0.2.1"},
+		"the first knows no such questions":         {[]*resolver{newFailing(t, dns.RcodeNotImplemented), newResolver(t, inside, public)}, "192.0.2.2", "192.0.2.1"},
+		"the first is away":                         {[]*resolver{dead, newResolver(t, inside, public)}, "192.0.2.2", "192.0.2.1"},
+		"the second is away":                        {[]*resolver{newResolver(t, inside, public), dead}, "192.0.2.2", "192.0.2.1"},
+		"all refuse":                                {[]*resolver{newFailing(t, dns.RcodeRefused), newFailing(t, dns.RcodeRefused)}, "REFUSED", "REFUSED"},
+		"the third works": {
+			[]*resolver{newFailing(t, dns.RcodeRefused), newFailing(t, dns.RcodeServerFailure), newResolver(t, inside, public)}, "192.0.2.2", "192.0.2.1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			url, _ := newAPI(t, cluster())
+			spec := testSpec()
+			var servers []netip.AddrPort
+			for _, r := range test.servers {
+				servers = append(servers, r.at)
+			}
+			spec.DNS.Upstreams = servers
+			spec.DNS.StubDomains = []nodespec.StubDomain{{Domain: "example.org", Servers: servers}}
+			n := start(t, spec, url, silent)
+			n.until(t, known, dns.TypeA, dns.RcodeSuccess)
+			for try := range 10 { // other names each time, which no cache has, would show another order too: the answer is the same
+				for about, want := range map[string]string{"www.corp.example.": test.inside, "example.org.": test.public} {
+					m, err := n.ask([]string{"udp", "tcp"}[try%2], about, dns.TypeA, 0)
+					if err != nil {
+						t.Fatal(err)
+					}
+					if got := describe(m); !strings.HasSuffix(got, want) {
+						t.Errorf("%s: %s, want %s", about, got, want)
+					}
+				}
+			}
+		})
+	}
+}

@@ -15,6 +15,9 @@ import (
 // of is in memory anyway.
 const clusterTTL = 30
 
+// failover are the answers of a resolver that does not do its work; the next one is asked then. That there is no such name is an answer.
+const failover = "SERVFAIL REFUSED NOTIMP NOTAUTH FORMERR"
+
 // Corefile returns CoreDNS's configuration: the cluster's zone and the reverse zones from the API server, stub domains from
 // their resolvers, other names from the upstream resolvers, or "no such name" when there are none. client is the path of a
 // kubeconfig. Pure.
@@ -25,6 +28,9 @@ const clusterTTL = 30
 // outside. That somebody outside has no name is not kept: an endpoint may get that address at any time, and the cache is asked before
 // the cluster.
 //
+// Resolvers are asked in their order, as resolv.conf(5) has it: the next one if one does not answer, or not with its work done. They are not
+// taken for equal, because the first may know names that the others deny.
+//
 // A name outside does not exist on a machine without resolvers. To say so at once is better than to refuse, which
 // clients take for a broken server and ask again.
 func Corefile(spec nodespec.Spec, client string, listen []netip.Addr) string {
@@ -33,7 +39,7 @@ func Corefile(spec nodespec.Spec, client string, listen []netip.Addr) string {
 		return fmt.Sprintf("%s {\n    bind %s\n    errors\n%s}\n", zones, words(listen), plugins)
 	}
 	forward := func(servers []netip.AddrPort) string {
-		return fmt.Sprintf("    forward . %s {\n        max_concurrent 1000\n    }\n", words(servers))
+		return fmt.Sprintf("    forward . %s {\n        max_concurrent 1000\n        policy sequential\n        failover %s\n    }\n", words(servers), failover)
 	}
 	const balance = "    loadbalance\n" // many clients take the first address
 	cache := func(more string) string { return fmt.Sprintf("    cache %d%s\n", dns.CacheTTL, more) }

@@ -143,6 +143,12 @@ type resolver struct {
 // newResolver answers with the records until the test ends, and otherwise says that there is no such name.
 func newResolver(t *testing.T, records ...string) *resolver {
 	t.Helper()
+	return newFailing(t, dns.RcodeNameError, records...)
+}
+
+// newFailing answers with the records until the test ends, and otherwise with a response code.
+func newFailing(t *testing.T, otherwise int, records ...string) *resolver {
+	t.Helper()
 	r := &resolver{at: freePort(t)}
 	handler := dns.HandlerFunc(func(w dns.ResponseWriter, question *dns.Msg) {
 		q := question.Question[0]
@@ -150,7 +156,7 @@ func newResolver(t *testing.T, records ...string) *resolver {
 		r.asked = append(r.asked, q.Name)
 		r.mutex.Unlock()
 		answer := new(dns.Msg)
-		answer.SetRcode(question, dns.RcodeNameError)
+		answer.SetRcode(question, otherwise)
 		for _, text := range records {
 			rr, err := dns.NewRR(text)
 			if err != nil {

@@ -26,7 +26,7 @@ const HealthPort = 10248
 func Component(spec nodespec.Spec, dirs layout.Dirs) component.Component {
 	at := func(name string) string { return filepath.Join(dirs.Node, name) }
 	client := kubeconfig.NodeFile(spec, dirs, Name, nodespec.KubeletCert, nodespec.KubeletKey)
-	resolvers := component.File{Path: at("resolv.conf"), Mode: 0o644, Content: resolvConf(spec.DNSUpstreams)}
+	resolvers := component.File{Path: at("resolv.conf"), Mode: 0o644, Content: resolvConf(spec)}
 	config := component.File{Path: at("kubelet.yaml"), Mode: 0o600, Content: configuration(spec, dirs, resolvers.Path)}
 	return component.Component{
 		Process: component.Node,
@@ -54,14 +54,40 @@ func nodeIPs(own []netip.Addr) string {
 	return words[0]
 }
 
-// resolvConf is what pods that want the machine's own name resolution get. The machine's resolv.conf cannot serve: it
-// may name the cluster's DNS, which would ask itself.
-func resolvConf(upstreams []netip.Addr) string {
+// resolvConf is what pods that want the machine's own name resolution get; of its search domains the kubelet puts those that fit behind the cluster's, for
+// all other pods. The machine's resolv.conf cannot serve: it may name the cluster's DNS, which would ask itself.
+func resolvConf(spec nodespec.Spec) string {
 	var b strings.Builder
-	for _, ip := range upstreams {
+	for _, ip := range spec.DNSUpstreams {
 		fmt.Fprintf(&b, "nameserver %s\n", ip)
 	}
+	if domains := searchDomains(spec); len(domains) > 0 {
+		fmt.Fprintf(&b, "search %s\n", strings.Join(domains, " "))
+	}
 	return b.String()
+}
+
+// The kubelet's bounds of a pod's search list (MaxDNSSearchPaths and MaxDNSSearchListChars in pkg/apis/core/validation). It cuts off what is beyond
+// them, and makes an event of each pod then.
+const (
+	maxSearchDomains = 32
+	maxSearchChars   = 2048
+	longestNamespace = 63
+)
+
+// searchDomains are the machine's search domains that fit behind the three of every pod of the cluster: NAMESPACE.svc.DOMAIN, svc.DOMAIN, DOMAIN.
+func searchDomains(spec nodespec.Spec) []string {
+	room := maxSearchChars - len(strings.Repeat("n", longestNamespace)+".svc. svc. ") - 3*len(spec.DNSDomain)
+	var out []string
+	for _, d := range spec.DNSSearch {
+		if room -= len(d) + 1; room < 0 || len(out) == maxSearchDomains-3 {
+			break
+		}
+		if d != spec.DNSDomain {
+			out = append(out, d)
+		}
+	}
+	return out
 }
 
 // tokenCache is how long the kubelet remembers that the API server knows a token (upstream: two minutes): one of a machine that was removed

@@ -10,6 +10,7 @@ import (
 
 	"k8s.io/kubelet/config/v1beta1"
 	"k8s.io/kubernetes/cmd/kubelet/app/options"
+	"k8s.io/kubernetes/pkg/apis/core/validation"
 	"sigs.k8s.io/yaml"
 
 	"github.com/orlop-os/orlop/orchestrator/layout"
@@ -108,12 +109,31 @@ func TestNoUnknownField(t *testing.T) {
 }
 
 func TestResolvConf(t *testing.T) {
-	if got := resolvConf(nil); got != "" {
+	if got := resolvConf(nodespec.Spec{}); got != "" {
 		t.Errorf("without resolvers: %q, want nothing", got)
 	}
-	got := resolvConf([]netip.Addr{netip.MustParseAddr("192.0.2.53"), netip.MustParseAddr("2001:db8::53")})
-	if want := "nameserver 192.0.2.53\nnameserver 2001:db8::53\n"; got != want {
+	got := resolvConf(nodespec.Spec{
+		DNSUpstreams: []netip.Addr{netip.MustParseAddr("192.0.2.53"), netip.MustParseAddr("2001:db8::53")},
+		DNSSearch:    []string{"corp.example", "cluster.local", "lab.example"}, DNSDomain: "cluster.local",
+	})
+	if want := "nameserver 192.0.2.53\nnameserver 2001:db8::53\nsearch corp.example lab.example\n"; got != want {
 		t.Errorf("%q, want %q", got, want)
+	}
+}
+
+// TestSearchFits: what the kubelet puts behind the cluster's domains is never cut off by it.
+func TestSearchFits(t *testing.T) {
+	long := strings.Repeat("a", 60) + "." + strings.Repeat("b", 60) + "." + strings.Repeat("c", 60) + ".example"
+	for name, spec := range map[string]nodespec.Spec{
+		"many":               {DNSDomain: "cluster.local", DNSSearch: slices.Repeat([]string{"corp.example"}, 100)},
+		"long":               {DNSDomain: "cluster.local", DNSSearch: slices.Repeat([]string{long}, 100)},
+		"long, long cluster": {DNSDomain: long, DNSSearch: slices.Repeat([]string{"x" + long}, 100)},
+	} {
+		domains := searchDomains(spec)
+		all := append([]string{strings.Repeat("n", longestNamespace) + ".svc." + spec.DNSDomain, "svc." + spec.DNSDomain, spec.DNSDomain}, domains...)
+		if len(domains) == 0 || len(all) > validation.MaxDNSSearchPaths || len(strings.Join(all, " ")) > validation.MaxDNSSearchListChars {
+			t.Errorf("%s: %d domains of %d characters", name, len(all), len(strings.Join(all, " ")))
+		}
 	}
 }
 

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -11,7 +12,7 @@ import (
 
 // ClusterDNS says whom the cluster's DNS asks about names outside the cluster. It answers on each machine by itself.
 type ClusterDNS struct {
-	// Upstreams are resolvers for every name without a stub domain, at most 8; whichever answers is asked. Without any, the machine's own are asked (Network.spec.dns, DHCP); without those there are no such names.
+	// Upstreams are resolvers for every name without a stub domain, at most 8; they are asked in this order, the next one if one does not answer, or refuses, or fails. Without any, the machine's own are asked (Network.spec.dns, DHCP); without those there are no such names.
 	Upstreams NameServers `yaml:"upstreams,omitempty"`
 	// StubDomains have resolvers of their own, at most 64. When a name is in several, the longest counts.
 	StubDomains []StubDomain `yaml:"stubDomains,omitempty"`
@@ -23,7 +24,7 @@ type ClusterDNS struct {
 type StubDomain struct {
 	// Domain is the domain, lower case, and with it all below. It is neither the cluster's own, nor above or below that. For addresses it is a reverse zone, such as 168.192.in-addr.arpa.
 	Domain string `yaml:"domain" jsonschema:"required"`
-	// Servers are its resolvers, at most 8.
+	// Servers are its resolvers, at most 8, asked in this order.
 	Servers NameServers `yaml:"servers" jsonschema:"required"`
 }
 
@@ -191,14 +192,8 @@ func (p *parser) nameServers(path string, list NameServers, n *ClusterNetworks) 
 			continue
 		}
 		p.unique(at, path[strings.LastIndexByte(path, '.')+1:], server.String(), i, seen)
-		switch {
-		case a.IsUnspecified() || a.IsMulticast() || a.Is4In6():
-			p.on(at, wrong{reason: fmt.Sprintf("%s cannot be a server", a), expected: "the address of a resolver"})
-		case a.Is6() && a.IsLinkLocalUnicast() || a.Zone() != "":
-			p.on(at, wrong{
-				reason:   fmt.Sprintf("%s is on one link, and each machine names its links itself", a),
-				expected: "an address that every machine reaches",
-			})
+		if w := notAsked(a); w != nil {
+			p.on(at, *w)
 		}
 		for _, r := range n.Services {
 			if usable(r) && tenth(r) == a {
@@ -214,6 +209,46 @@ func (p *parser) nameServers(path string, list NameServers, n *ClusterNetworks) 
 			}
 		}
 	}
+}
+
+// notAsked is why nobody can be asked for names at an address, or nil. CoreDNS asks an address without its zone.
+func notAsked(a netip.Addr) *wrong {
+	if w := noServer(a); w != nil {
+		w.expected = "the address of a resolver"
+		return w
+	}
+	if a.Zone() != "" || a.Is6() && a.IsLinkLocalUnicast() {
+		return &wrong{
+			reason:   fmt.Sprintf("%s is on one link, and the cluster's DNS asks no address with a zone", a),
+			expected: "an address of the resolver that every machine reaches",
+		}
+	}
+	return nil
+}
+
+// noServer is why no other machine can have an address, or nil.
+func noServer(a netip.Addr) *wrong {
+	switch {
+	case a.IsLoopback() || a.Is4In6() && a.Unmap().IsLoopback():
+		return &wrong{reason: fmt.Sprintf("%s is the machine itself, where nobody answers", a)}
+	case a.IsUnspecified() || a.IsMulticast() || a.Is4In6() || a == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
+		return &wrong{reason: fmt.Sprintf("%s cannot be a server", a)}
+	}
+	return nil
+}
+
+// NotAsked is why nobody is asked for names at an address that the network named, or nil: it is none of a resolver, or one of the cluster's
+// own, whose DNS would ask itself.
+func NotAsked(a netip.Addr, n ClusterNetworks) error {
+	if w := notAsked(a); w != nil {
+		return errors.New(w.reason)
+	}
+	for _, r := range slices.Concat(n.Pods, n.Services) {
+		if usable(r) && r.Contains(a) {
+			return fmt.Errorf("%s is in the cluster's own range %s", a, r)
+		}
+	}
+	return nil
 }
 
 // tenth is the address of the cluster's DNS in a service range.

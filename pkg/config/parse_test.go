@@ -146,7 +146,7 @@ spec:
   links:
     - {name: eth0, mtu: 1280, addresses: [10.0.0.5/24, "2001:DB8::5/64"], routes: [{to: 0.0.0.0/0, via: 10.0.0.1, metric: 7}, {to: "::/0", via: "fe80::1"}, {to: 10.9.0.0/16}]}
     - {mac: 52:54:00:AB:cd:ef, dhcp4: true, routes: [{to: 10.8.0.0/16, via: 10.7.0.1}]}
-  dns: {servers: [127.0.0.1, "2001:db8::1"], search: [example.com]}
+  dns: {servers: [192.0.2.53, "2001:db8::1"], search: [example.com]}
 `,
 			want: func(c *Config) {
 				c.Network = Network{Metadata: NetworkMetadata{Name: "n"}, Spec: NetworkSpec{
@@ -156,7 +156,7 @@ spec:
 						}},
 						{MAC: "52:54:00:ab:cd:ef", DHCP4: true, Routes: []Route{{To: prefix("10.8.0.0/16"), Via: addr("10.7.0.1")}}},
 					},
-					DNS: DNS{Servers: []netip.Addr{addr("127.0.0.1"), addr("2001:db8::1")}, Search: []string{"example.com"}},
+					DNS: DNS{Servers: []netip.Addr{addr("192.0.2.53"), addr("2001:db8::1")}, Search: []string{"example.com"}},
 				}}
 			},
 		},

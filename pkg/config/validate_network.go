@@ -30,6 +30,11 @@ func (p *parser) network(n *Network) {
 		path := fmt.Sprintf("%s.ntp.servers[%d]", spec, i)
 		if err := hostOrAddr(server); err != nil && server != "" {
 			p.on(path, wrong{reason: fmt.Sprintf("%s %v", quote(server), err), expected: "a DNS name in lower case or an IP address"})
+		} else if a, err := netip.ParseAddr(server); err == nil {
+			if w := noServer(a); w != nil {
+				w.expected = "the address of a time server"
+				p.on(path, *w)
+			}
 		}
 		p.unique(path, "servers", server, i, seen)
 	}
@@ -275,6 +280,18 @@ func (l *Link) networks() []string {
 	return all
 }
 
+// ownAddress is the field that gives an address to this machine, or empty.
+func (p *parser) ownAddress(a netip.Addr) string {
+	for i, l := range p.cfg.Network.Spec.Links {
+		for j, own := range l.Addresses {
+			if own.IsValid() && own.Addr() == a {
+				return fmt.Sprintf("Network.spec.links[%d].addresses[%d]", i, j)
+			}
+		}
+	}
+	return ""
+}
+
 func (p *parser) resolvers(path string, d *DNS) {
 	if len(d.Servers) > 3 {
 		p.on(path+".servers", wrong{reason: fmt.Sprintf("%d servers", len(d.Servers)), expected: "at most 3 (MAXNS in resolv.h)"})
@@ -285,8 +302,10 @@ func (p *parser) resolvers(path string, d *DNS) {
 		if !server.IsValid() {
 			continue
 		}
-		if server.IsUnspecified() || server.IsMulticast() || server.Is4In6() {
-			p.on(at, wrong{reason: fmt.Sprintf("%s cannot be a server", server), expected: "the address of a resolver"})
+		if w := notAsked(server); w != nil {
+			p.on(at, *w)
+		} else if own := p.ownAddress(server); own != "" {
+			p.on(at, wrong{reason: fmt.Sprintf("%s is the machine's own (%s), where nobody answers", server, own), expected: "the address of a resolver"})
 		}
 		p.unique(at, "servers", server.String(), i, seen)
 	}

@@ -22,13 +22,14 @@ type Spec struct {
 	// ControlPlanes are the addresses of the cluster's control-plane machines, this one's perhaps among them: their API servers are at
 	// paths.PortKubernetes, and each is a member of etcd. May be empty where there is one only.
 	ControlPlanes []netip.Addr   `json:"controlPlanes"`
-	ExtraSANs     []string       `json:"extraSANs"`    // further names and addresses that the API server is reached by
-	PodCIDRs      []netip.Prefix `json:"podCIDRs"`     // one per address family
-	ServiceCIDRs  []netip.Prefix `json:"serviceCIDRs"` // one per address family
-	DNSIPs        []netip.Addr   `json:"dnsIPs"`       // the cluster DNS addresses, the tenth of each service range
-	DNSDomain     string         `json:"dnsDomain"`    // cluster.local
-	DNSUpstreams  []netip.Addr   `json:"dnsUpstreams"` // the machine's own resolvers, for pods that want those; may be empty
-	PauseImage    string         `json:"pauseImage"`   // reference of the pause image in containerd
+	ExtraSANs     []string       `json:"extraSANs"`           // further names and addresses that the API server is reached by
+	PodCIDRs      []netip.Prefix `json:"podCIDRs"`            // one per address family
+	ServiceCIDRs  []netip.Prefix `json:"serviceCIDRs"`        // one per address family
+	DNSIPs        []netip.Addr   `json:"dnsIPs"`              // the cluster DNS addresses, the tenth of each service range
+	DNSDomain     string         `json:"dnsDomain"`           // cluster.local
+	DNSSearch     []string       `json:"dnsSearch,omitempty"` // the machine's own search domains, which pods try after the cluster's; may be empty
+	DNSUpstreams  []netip.Addr   `json:"dnsUpstreams"`        // the machine's own resolvers, for pods that want those; may be empty
+	PauseImage    string         `json:"pauseImage"`          // reference of the pause image in containerd
 	// ReservedMemory (bytes) and ReservedCPU (thousandths of a core) are kept for the system and subtracted from what pods may use.
 	ReservedMemory int64 `json:"reservedMemory"`
 	ReservedCPU    int64 `json:"reservedCPU"`
