@@ -54,7 +54,7 @@ type Layer struct {
 // Layers reads a manifest.
 func Layers(manifest []byte) ([]Layer, error) {
 	var m struct {
-		ocispec.Manifest
+		Layers    Descriptors     `json:"layers"`
 		Manifests json.RawMessage `json:"manifests"` // of an index
 	}
 	if len(manifest) > MaxManifest {

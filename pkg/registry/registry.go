@@ -161,7 +161,9 @@ func (s Source) find(ctx context.Context, mediaType string) (*File, error) {
 
 // layerOf is the only layer of a media type in a manifest.
 func layerOf(text []byte, mediaType string) (layer ocispec.Descriptor, err error) {
-	var manifest ocispec.Manifest
+	var manifest struct {
+		Layers artifact.Descriptors `json:"layers"`
+	}
 	if err := json.Unmarshal(text, &manifest); err != nil {
 		return layer, fmt.Errorf("its manifest cannot be read: %w", err)
 	}

@@ -1,0 +1,43 @@
+package artifact
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+)
+
+// MaxDescriptors is the most entries of one list of a manifest or an index.
+const MaxDescriptors = 8192
+
+// ErrDescriptors says that a list has more entries than MaxDescriptors.
+var ErrDescriptors = errors.New("a manifest with too many entries")
+
+// Descriptors are a list in a manifest or an index (image-spec, descriptor.md) from an untrusted source. Decoding ends at MaxDescriptors
+// entries: an entry takes 2 bytes of JSON at least, and 50 times as much memory.
+type Descriptors []ocispec.Descriptor
+
+// UnmarshalJSON is json.Unmarshaler's.
+func (d *Descriptors) UnmarshalJSON(text []byte) error {
+	*d = nil
+	if bytes.Equal(text, []byte("null")) {
+		return nil
+	}
+	list := json.NewDecoder(bytes.NewReader(text))
+	if begin, err := list.Token(); err != nil || begin != json.Delim('[') {
+		return errors.New("a list of descriptors is no list")
+	}
+	for list.More() {
+		if len(*d) == MaxDescriptors {
+			return fmt.Errorf("%w: more than %d", ErrDescriptors, MaxDescriptors)
+		}
+		var one ocispec.Descriptor
+		if err := list.Decode(&one); err != nil {
+			return err
+		}
+		*d = append(*d, one)
+	}
+	return nil
+}
