@@ -129,9 +129,23 @@ broken: image
 	cp profiles/VERSION $(BUILD)/faults/no-nic/
 	$(subst profiles/$(PROFILE).yaml,$(BUILD)/faults/no-nic/$(PROFILE).yaml,$(VERSION)) -out $(BUILD)/faults/no-nic -version 99.1.0
 
-# The decoders of what comes over the network, with a file from somebody, or on a foreign disk: package and test.
-FUZZ = $(addprefix pkg/,artifact:FuzzTexts dhcp:FuzzReply timesync:FuzzAnswer registry:FuzzManifest bundle:FuzzOpen pairing:FuzzServe pki:FuzzParseRequest config:FuzzParse config:FuzzMerge \
-	trust:FuzzMerge trust:FuzzLearn superblock:FuzzContent parttable:FuzzRead) orchestrator/neighbour:FuzzFrames
+# The decoders of bytes that come over the network, in a file, or from a foreign disk: package and test.
+FUZZ = orchestrator/neighbour:FuzzFrames \
+	pkg/artifact:FuzzTexts \
+	pkg/bundle:FuzzOpen \
+	pkg/config:FuzzMerge \
+	pkg/config:FuzzParse \
+	pkg/dhcp:FuzzReply \
+	pkg/imagestore:FuzzChoose \
+	pkg/imagestore:FuzzRecognised \
+	pkg/pairing:FuzzServe \
+	pkg/parttable:FuzzRead \
+	pkg/pki:FuzzParseRequest \
+	pkg/registry:FuzzManifest \
+	pkg/superblock:FuzzContent \
+	pkg/timesync:FuzzAnswer \
+	pkg/trust:FuzzLearn \
+	pkg/trust:FuzzMerge
 # How often each is fed. A number of times and not of seconds: at the end of a time the go tool may call its own deadline a failure. What it finds
 # interesting it would otherwise try to shorten for a minute.
 FUZZTIME = 20000x

@@ -45,18 +45,23 @@ func (m manifest) isArtifact() bool {
 
 // pin gives the artefacts among images their second names.
 func (s *Store) pin(ctx context.Context, some []*imagesapi.Image) error {
-	read := s.blobs(ctx)
+	read := s.texts(ctx)
 	for _, i := range some {
 		if ofDigest(i.Name) {
 			continue
 		}
-		if m, err := read(i.Target.GetDigest()); err != nil || !m.isArtifact() || m.layersSize() > artifact.MaxSize {
+		text, err := read(i.Target.GetDigest())
+		var m manifest
+		if err == nil {
+			m, err = decoded(i.Target.GetDigest(), text)
+		}
+		if err != nil || !m.isArtifact() || m.layersSize() > artifact.MaxSize {
 			if ctx.Err() != nil {
 				return err
 			}
 			continue // it was deleted meanwhile, or it is an image, or too large for an add-on
 		}
-		_, err := imagesapi.NewImagesClient(s.conn).Create(ctx, &imagesapi.CreateImageRequest{Image: &imagesapi.Image{
+		_, err = imagesapi.NewImagesClient(s.conn).Create(ctx, &imagesapi.CreateImageRequest{Image: &imagesapi.Image{
 			Name: pinned(i.Target.GetDigest()), Target: i.Target, Labels: map[string]string{labelPinned: "pinned", labelArtifact: "true"},
 		}})
 		if err != nil && status.Code(err) != codes.AlreadyExists {

@@ -68,6 +68,8 @@ func started(t *testing.T) (*daemon, *Store) {
 	snapshotsapi.RegisterSnapshotsServer(server, snapshots{d: d})
 	diffapi.RegisterDiffServer(server, diffs{d: d})
 	leasesapi.RegisterLeasesServer(server, leases{d: d})
+	d.put(smallConfig)
+	d.put("packed small")
 	go server.Serve(pipe)
 	t.Cleanup(server.Stop)
 	conn, err := grpc.NewClient("passthrough:containerd", grpc.WithTransportCredentials(insecure.NewCredentials()),
@@ -114,6 +116,20 @@ func (d *daemon) Create(ctx context.Context, r *imagesapi.CreateImageRequest) (*
 	}
 	d.images[r.Image.Name] = r.Image
 	return &imagesapi.CreateImageResponse{Image: r.Image}, namespaced(ctx)
+}
+
+func (d *daemon) Update(ctx context.Context, r *imagesapi.UpdateImageRequest) (*imagesapi.UpdateImageResponse, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	old := d.images[r.Image.Name]
+	if old == nil {
+		return nil, status.Error(codes.NotFound, r.Image.Name)
+	}
+	if got := r.UpdateMask.GetPaths(); !slices.Equal(got, []string{"target", "labels"}) {
+		return nil, status.Errorf(codes.InvalidArgument, "fields %q", got)
+	}
+	old.Target, old.Labels = r.Image.Target, r.Image.Labels
+	return &imagesapi.UpdateImageResponse{Image: old}, namespaced(ctx)
 }
 
 func (d *daemon) Delete(ctx context.Context, r *imagesapi.DeleteImageRequest) (*emptypb.Empty, error) {
@@ -180,8 +196,14 @@ func (d *daemon) record(name, digest string, labels map[string]string) {
 	}
 }
 
+// smallConfig and anImage are an image of one layer.
+var (
+	smallConfig = configOf("small")
+	anImage     = fmt.Sprintf(`{"config":{"mediaType":"application/vnd.oci.image.config.v1+json","digest":%q,"size":1},"layers":[{"digest":%q,"size":2}]}`,
+		digest.FromString(smallConfig), digest.FromString("packed small"))
+)
+
 const (
-	anImage   = `{"config":{"mediaType":"application/vnd.oci.image.config.v1+json","digest":"sha256:c","size":1},"layers":[{"size":2}]}`
 	fromFlux  = `{"config":{"mediaType":"application/vnd.cncf.flux.config.v1+json","digest":"sha256:c","size":1},"layers":[{"size":3}]}`
 	fromOras  = `{"artifactType":"application/vnd.x","config":{"mediaType":"application/vnd.oci.empty.v1+json","digest":"sha256:c","size":2},"layers":[{"size":4}]}`
 	typedOnly = `{"artifactType":"application/vnd.x","config":{"mediaType":"application/vnd.oci.image.config.v1+json"},"layers":[{"size":4}]}`
@@ -189,7 +211,13 @@ const (
 
 func TestIsArtifact(t *testing.T) {
 	d, store := started(t)
-	read := store.blobs(inNamespace(t.Context()))
+	read := func(digest string) (manifest, error) {
+		text, err := store.texts(inNamespace(t.Context()))(digest)
+		if err != nil {
+			return manifest{}, err
+		}
+		return decoded(digest, text)
+	}
 	for text, want := range map[string]bool{
 		anImage: false, fromFlux: true, fromOras: true, typedOnly: true, `{"layers":[{}]}`: false,
 		`{"config":{"mediaType":"application/vnd.docker.container.image.v1+json"}}`:                        false,
@@ -212,12 +240,12 @@ func TestIsArtifact(t *testing.T) {
 func TestArtifacts(t *testing.T) {
 	d, store := started(t)
 	image, flux, oras := d.put(anImage), d.put(fromFlux), d.put(fromOras)
-	d.next = map[string]string{"web:1": image, "imported:1": flux, "sha256:c": flux}
-	images, err := store.Import(t.Context(), strings.NewReader("archive"))
+	d.next = map[string]string{"docker.io/library/web:1": image, "imported:1": flux, "sha256:c": flux}
+	images, err := store.Import(t.Context(), anArchive())
 	if err != nil || len(images) != 2 {
 		t.Fatalf("%+v, %v", images, err)
 	}
-	want := []string{"imported:1", "imported@" + flux, "sha256:c", "web:1"}
+	want := []string{"docker.io/library/imported:1", "docker.io/library/web:1", "imported@" + flux, "sha256:c"}
 	if got := d.names(); !slices.Equal(got, want) {
 		t.Fatalf("the store has %q, want %q", got, want)
 	}
@@ -225,14 +253,14 @@ func TestArtifacts(t *testing.T) {
 		t.Errorf("the second name is %v", pin)
 	}
 	d.next = map[string]string{"imported:1": oras}
-	if _, err := store.Import(t.Context(), strings.NewReader("archive")); err != nil || d.images[pinned(flux)] == nil || d.images[pinned(oras)] == nil {
+	if _, err := store.Import(t.Context(), anArchive()); err != nil || d.images[pinned(flux)] == nil || d.images[pinned(oras)] == nil {
 		t.Errorf("another one under the same name: %v, %q", err, d.names())
 	}
-	if again, err := store.Import(t.Context(), strings.NewReader("archive")); err != nil || len(again) != 1 || again[0].Name != "imported:1" {
+	if again, err := store.Import(t.Context(), anArchive()); err != nil || len(again) != 1 || again[0].Name != "docker.io/library/imported:1" {
 		t.Errorf("the same archive again: %+v, %v", again, err)
 	}
 	d.next = nil
-	if _, err := store.Import(t.Context(), strings.NewReader("archive")); err == nil {
+	if _, err := store.Import(t.Context(), anArchive()); err == nil {
 		t.Error("an archive that names nothing, and nothing is said of it")
 	}
 	listed, err := store.List(t.Context())
@@ -244,14 +272,14 @@ func TestArtifacts(t *testing.T) {
 		shown = append(shown, fmt.Sprintf("%s %d", i.Name, i.Size))
 	}
 	slices.Sort(shown)
-	if want := []string{fmt.Sprintf("imported:1 %d", len(fromOras)+2+4), fmt.Sprintf("imported@%s %d", flux, len(fromFlux)+1+3), fmt.Sprintf("web:1 %d", len(anImage)+1+2)}; !slices.Equal(shown, want) {
+	if want := []string{fmt.Sprintf("docker.io/library/imported:1 %d", len(fromOras)+2+4), fmt.Sprintf("docker.io/library/web:1 %d", len(anImage)+1+2), fmt.Sprintf("imported@%s %d", flux, len(fromFlux)+1+3)}; !slices.Equal(shown, want) {
 		t.Errorf("shown are %q\nwant %q", shown, want)
 	}
 
 	if err := store.Release(t.Context(), []string{flux, image, "sha256:none"}); err != nil {
 		t.Fatal(err)
 	}
-	if got, want := d.names(), []string{"imported:1", "imported@" + oras, "web:1"}; !slices.Equal(got, want) {
+	if got, want := d.names(), []string{"docker.io/library/imported:1", "docker.io/library/web:1", "imported@" + oras}; !slices.Equal(got, want) {
 		t.Errorf("left are %q, want %q", got, want)
 	}
 }
@@ -261,11 +289,11 @@ func TestUnpin(t *testing.T) {
 	d, store := started(t)
 	flux, oras := d.put(fromFlux), d.put(fromOras)
 	large := d.put(`{"artifactType":"application/vnd.x","config":{"mediaType":"application/vnd.oci.empty.v1+json"},"layers":[{"size":16777216},{"size":1}]}`)
-	d.next = map[string]string{"a:1": flux, "b:1": oras, "c:1": large}
-	if _, err := store.Import(t.Context(), strings.NewReader("archive")); err != nil {
+	d.next = map[string]string{"docker.io/library/a:1": flux, "docker.io/library/b:1": oras, "docker.io/library/c:1": large}
+	if _, err := store.Import(t.Context(), anArchive()); err != nil {
 		t.Fatal(err)
 	}
-	want := []string{"a:1", "b:1", "c:1", pinned(flux), pinned(oras)}
+	want := []string{"docker.io/library/a:1", "docker.io/library/b:1", "docker.io/library/c:1", pinned(flux), pinned(oras)}
 	slices.Sort(want)
 	if got := d.names(); !slices.Equal(got, want) {
 		t.Fatalf("%q, want %q", got, want)
@@ -277,7 +305,7 @@ func TestUnpin(t *testing.T) {
 	if err := store.Unpin(t.Context(), []string{flux}, created.Add(time.Hour)); err != nil {
 		t.Fatal(err)
 	}
-	if d.images[pinned(oras)] != nil || d.images["b:1"] == nil || d.images["a:1"] == nil {
+	if d.images[pinned(oras)] != nil || d.images["docker.io/library/b:1"] == nil || d.images["docker.io/library/a:1"] == nil {
 		t.Errorf("%q", d.names())
 	}
 }

@@ -74,7 +74,7 @@ func (s *Store) present(ctx context.Context, some, all []*imagesapi.Image) ([]Im
 			named[d] = i.Name
 		}
 	}
-	read := s.blobs(inNamespace(ctx))
+	read := s.texts(inNamespace(ctx))
 	var out []Image
 	for _, i := range some {
 		if best := named[i.Target.GetDigest()]; ofDigest(i.Name) && best != "" && best != i.Name {
@@ -99,52 +99,41 @@ func (s *Store) list(ctx context.Context) ([]*imagesapi.Image, error) {
 }
 
 // Import reads an OCI or docker archive, plain or compressed, and stores its images, unpacked, and artefacts that are none. When it returns
-// they survive a power cut. It returns what the archive named, each once; an archive that names nothing is an error.
+// they survive a power cut. It returns what the archive named, each once, by the names that pods have for them; an archive that names nothing
+// is an error, and so is one with something that this machine cannot use: then nothing of it stays.
 //
 // The layers are not unpacked by containerd's transfer service, which calls a layer unpacked before its files are on the disk, and after a
 // power cut runs programs that are not whole.
-func (s *Store) Import(ctx context.Context, archive io.Reader) ([]Image, error) {
+func (s *Store) Import(ctx context.Context, from io.Reader) ([]Image, error) {
 	ctx, cancel := context.WithCancel(inNamespace(ctx))
 	defer cancel()
+	from, err := archive(from)
+	if err != nil {
+		return nil, err
+	}
 	before, err := s.list(ctx)
 	if err != nil {
 		return nil, err
 	}
-
-	id, err := s.send(ctx, archive)
-	if err != nil {
-		return nil, fmt.Errorf("image import: cannot open a stream to containerd: %w", err)
-	}
-	source, err := pack(&transfertypes.ImageImportStream{Stream: id})
-	if err != nil {
+	if err := s.transfer(ctx, from); err != nil {
 		return nil, err
 	}
-	destination, err := pack(&transfertypes.ImageStore{
-		// Names come from the archive's own annotations; the prefix is for those that hold a tag only. A manifest without one
-		// gets none, not even one of its digest: no pod could ask for it, and the archive's own index is such a manifest, which
-		// would keep the content of images that are deleted later.
-		ExtraReferences: []*transfertypes.ImageReference{{Name: tagged, IsPrefix: true, AllowOverwrite: true}},
-		Labels:          map[string]string{labelImported: "true"},
-		Platforms:       []*types.Platform{{OS: "linux", Architecture: "amd64"}},
-	})
-	if err != nil {
-		return nil, err
-	}
-	_, err = transferapi.NewTransferClient(s.conn).Transfer(ctx, &transferapi.TransferRequest{Source: source, Destination: destination})
-	if err != nil {
-		return nil, fmt.Errorf("image import: containerd refused the archive: %w", err)
-	}
-
 	// The transfer service says no names, so they are told by their label, and by when their record was last written.
 	all, err := s.list(ctx)
 	if err != nil {
 		return nil, err
 	}
-	brought := imported(before, all)
+	brought, err := s.settle(ctx, before, imported(before, all))
+	if err != nil {
+		return nil, err
+	}
 	if err := errors.Join(s.pin(ctx, brought), s.mark(ctx, brought)); err != nil {
 		return nil, err
 	}
 	if err := s.unpack(ctx, brought); err != nil {
+		return nil, err
+	}
+	if all, err = s.list(ctx); err != nil {
 		return nil, err
 	}
 	images, err := s.present(ctx, brought, all)
@@ -152,6 +141,34 @@ func (s *Store) Import(ctx context.Context, archive io.Reader) ([]Image, error) 
 		err = errors.New("image import: the archive names no image for linux/amd64, and no artefact; save it under a name, such as registry.example.com/app:1")
 	}
 	return images, err
+}
+
+// transfer has containerd store what an archive holds.
+func (s *Store) transfer(ctx context.Context, from io.Reader) error {
+	id, err := s.send(ctx, from)
+	if err != nil {
+		return fmt.Errorf("image import: cannot open a stream to containerd: %w", err)
+	}
+	source, err := pack(&transfertypes.ImageImportStream{Stream: id})
+	if err != nil {
+		return err
+	}
+	destination, err := pack(&transfertypes.ImageStore{
+		// Names come from the archive's own annotations; the prefix is for those that hold a tag only. A manifest without one
+		// gets none, not even one of its digest: no pod could ask for it, and the archive's own index is such a manifest, which
+		// would keep the content of images that are deleted later.
+		ExtraReferences: []*transfertypes.ImageReference{{Name: tagged, IsPrefix: true, AllowOverwrite: true}},
+		Labels:          map[string]string{labelImported: "true"},
+		Platforms:       []*types.Platform{{OS: "linux", Architecture: architecture}},
+	})
+	if err != nil {
+		return err
+	}
+	_, err = transferapi.NewTransferClient(s.conn).Transfer(ctx, &transferapi.TransferRequest{Source: source, Destination: destination})
+	if err != nil {
+		return refused(status.Convert(err).Message())
+	}
+	return nil
 }
 
 // imported tells what an import has brought: the names with its label whose record was written since before. The label keeps out what is

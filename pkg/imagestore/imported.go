@@ -123,33 +123,13 @@ func (i *Imported) treeLocked(ctx context.Context, target ocispec.Descriptor) ma
 		return known
 	}
 	tree := map[string]ocispec.Descriptor{}
-	if grow(tree, i.store.blobs(inNamespace(ctx)), target) {
+	w := walk{read: i.store.texts(inNamespace(ctx))}
+	whole, err := w.grow(tree, target, 0)
+	if err != nil {
+		tree, whole = map[string]ocispec.Descriptor{}, true // it stays too large, however often it is read
+	}
+	if whole {
 		i.trees[target.Digest.String()] = tree
 	}
 	return tree
-}
-
-// grow adds a manifest or an index to a tree, and what it names, and tells whether all of that could be read. What an index names for
-// other machines than these was not imported.
-func grow(tree map[string]ocispec.Descriptor, read blobs, target ocispec.Descriptor) (whole bool) {
-	if _, known := tree[target.Digest.String()]; known {
-		return true
-	}
-	m, err := read(target.Digest.String())
-	if err != nil {
-		return false
-	}
-	tree[target.Digest.String()] = target
-	for _, part := range append(m.Layers, m.Config) {
-		if part.Digest != "" {
-			tree[part.Digest.String()] = part
-		}
-	}
-	whole = true
-	for _, part := range m.Manifests {
-		if forUs(part) && !grow(tree, read, part) {
-			whole = false
-		}
-	}
-	return whole
 }

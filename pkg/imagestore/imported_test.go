@@ -11,6 +11,7 @@ import (
 
 	imagesapi "github.com/containerd/containerd/api/services/images/v1"
 	"github.com/containerd/containerd/api/types"
+	"github.com/opencontainers/go-digest"
 )
 
 // TestPartsOfImported: of what was imported every part is found, and nothing of what was pulled, or of another machine's platform, or deleted.
@@ -22,7 +23,7 @@ func TestPartsOfImported(t *testing.T) {
 	private := d.put(fmt.Sprintf(`{"config":{"digest":%q},"layers":[{"digest":%q}]}`, config, secret))
 	d.images["example.com/private:1"] = &imagesapi.Image{Name: "example.com/private:1", Target: &types.Descriptor{Digest: private}}
 	d.next = map[string]string{"example.com/web:1": index}
-	if _, err := store.Import(t.Context(), strings.NewReader("archive")); err != nil {
+	if _, err := store.Import(t.Context(), anArchive()); err != nil {
 		t.Fatal(err)
 	}
 	all := NewImported(store)
@@ -89,16 +90,16 @@ func TestImportedAgain(t *testing.T) {
 		slices.Sort(out)
 		return strings.Join(out, " ")
 	}
-	d.next = map[string]string{"web:1": web, "mail:1": mail}
-	if _, err := store.Import(t.Context(), strings.NewReader("archive")); err != nil {
+	d.next = map[string]string{"docker.io/library/web:1": web, "docker.io/library/mail:1": mail}
+	if _, err := store.Import(t.Context(), anArchive()); err != nil {
 		t.Fatal(err)
 	}
-	d.next, d.pulled = map[string]string{"web:1": web, "mail:1": newer}, map[string]string{"secret:1": secret}
-	again, err := store.Import(t.Context(), strings.NewReader("archive"))
-	if got := names(again); err != nil || got != "mail:1 web:1" {
+	d.next, d.pulled = map[string]string{"docker.io/library/web:1": web, "docker.io/library/mail:1": newer}, map[string]string{"docker.io/library/secret:1": secret}
+	again, err := store.Import(t.Context(), anArchive())
+	if got := names(again); err != nil || got != "docker.io/library/mail:1 docker.io/library/web:1" {
 		t.Errorf("imported are %q, %v", got, err)
 	}
-	for name, marked := range map[string]bool{"web:1": true, "mail:1": true, "secret:1": false} {
+	for name, marked := range map[string]bool{"docker.io/library/web:1": true, "docker.io/library/mail:1": true, "docker.io/library/secret:1": false} {
 		if got := d.images[name].Labels[labelImported] != ""; got != marked {
 			t.Errorf("%s is marked: %t", name, got)
 		}
@@ -113,17 +114,18 @@ func TestImportedAfterDamage(t *testing.T) {
 	d, store := started(t)
 	manifest := d.put(anImage)
 	text := d.blobs[manifest]
-	d.next = map[string]string{"web:1": manifest}
-	if _, err := store.Import(t.Context(), strings.NewReader("archive")); err != nil {
+	d.next = map[string]string{"docker.io/library/web:1": manifest}
+	if _, err := store.Import(t.Context(), anArchive()); err != nil {
 		t.Fatal(err)
 	}
 	all := NewImported(store)
 	delete(d.blobs, manifest)
-	if _, err := all.Find(t.Context(), "sha256:c"); !errors.Is(err, fs.ErrNotExist) {
+	config := digest.FromString(smallConfig).String()
+	if _, err := all.Find(t.Context(), config); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("%v", err)
 	}
 	d.blobs[manifest] = text
-	if got, err := all.Find(t.Context(), "sha256:c"); err != nil || got.Size != 1 {
+	if got, err := all.Find(t.Context(), config); err != nil || got.Size != 1 {
 		t.Errorf("%+v, %v", got, err)
 	}
 }

@@ -3,13 +3,17 @@ package imagestore
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 
+	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/orlop-os/orlop/pkg/artifact"
 )
 
-// maxManifest is the largest manifest or index that is read; registries refuse larger ones.
+// maxManifest is the largest manifest, index or configuration that is read, in bytes; registries refuse larger manifests.
 const maxManifest = 4 << 20
 
 // manifest is an OCI image manifest or an image index (image-spec, manifest.md and image-index.md); the fields of the
@@ -17,8 +21,8 @@ const maxManifest = 4 << 20
 type manifest struct {
 	ArtifactType string               `json:"artifactType"`
 	Config       ocispec.Descriptor   `json:"config"`
-	Layers       []ocispec.Descriptor `json:"layers"`
-	Manifests    []ocispec.Descriptor `json:"manifests"`
+	Layers       artifact.Descriptors `json:"layers"`
+	Manifests    artifact.Descriptors `json:"manifests"`
 }
 
 // layersSize is that of all layers together, as they were packed, in bytes.
@@ -29,51 +33,48 @@ func (m manifest) layersSize() (total int64) {
 	return total
 }
 
-// blobs reads a manifest or an index by its digest.
-type blobs func(digest string) (manifest, error)
+// texts reads a manifest, an index or a configuration by its digest, at most maxManifest bytes.
+type texts func(digest string) ([]byte, error)
 
-// forUs tells whether an entry of an index is for this machine. One without a platform is for any.
-func forUs(d ocispec.Descriptor) bool {
-	return d.Platform == nil || d.Platform.OS == "linux" && d.Platform.Architecture == "amd64"
+// decoded is the manifest or index in a text.
+func decoded(digest string, text []byte) (m manifest, err error) {
+	if err := json.Unmarshal(text, &m); errors.Is(err, artifact.ErrDescriptors) {
+		return m, fmt.Errorf("%w: %w", errBounds, err)
+	} else if err != nil {
+		return m, fmt.Errorf("images: %s is no manifest: %w", digest, err)
+	}
+	return m, nil
 }
 
 // sizeOf is what an image takes in the content store, in bytes: its layers as they were packed, its configuration and its
-// manifest. Of an index it is the image for this machine.
-func sizeOf(read blobs, digest string, own int64) (int64, error) {
-	m, err := read(digest)
+// manifest, and the indexes above it. Of an index it is the image for this machine; where there is none, the index alone.
+func sizeOf(read texts, name string, own int64) (int64, error) {
+	w := walk{read: read}
+	found, err := w.choose(ocispec.Descriptor{Digest: digest.Digest(name), Size: own}, 0)
 	if err != nil {
 		return 0, err
 	}
-	for _, d := range m.Manifests {
-		if forUs(d) {
-			size, err := sizeOf(read, d.Digest.String(), d.Size)
-			if err != nil {
-				return 0, err
-			}
-			return own + size, nil
-		}
+	if found == nil {
+		return own, nil
 	}
-	return own + m.Config.Size + m.layersSize(), nil
+	return found.above + found.Size + found.manifest.Config.Size + found.manifest.layersSize(), nil
 }
 
-// blobs reads from containerd's content store.
-func (s *Store) blobs(ctx context.Context) blobs {
-	return func(digest string) (m manifest, err error) {
+// texts reads from containerd's content store.
+func (s *Store) texts(ctx context.Context) texts {
+	return func(digest string) ([]byte, error) {
 		r, err := s.open(ctx, digest)
 		if err != nil {
-			return m, err
+			return nil, err
 		}
 		defer r.Close()
 		text, err := io.ReadAll(io.LimitReader(r, maxManifest+1))
 		if err != nil {
-			return m, err
+			return nil, err
 		}
 		if len(text) > maxManifest {
-			return m, fmt.Errorf("images: %s is larger than a manifest may be (%d bytes)", digest, maxManifest)
+			return nil, fmt.Errorf("images: %s is larger than a manifest may be (%d bytes)", digest, maxManifest)
 		}
-		if err := json.Unmarshal(text, &m); err != nil {
-			return m, fmt.Errorf("images: %s is no manifest: %w", digest, err)
-		}
-		return m, nil
+		return text, nil
 	}
 }

@@ -1,6 +1,7 @@
 package imagestore
 
 import (
+	"encoding/json"
 	"fmt"
 	"testing"
 
@@ -9,20 +10,28 @@ import (
 )
 
 // store is a content store: an image of two layers, and indexes that hold it.
-func store(name string) (manifest, error) {
+func store(name string) ([]byte, error) {
+	m, err := stored(name)
+	if err != nil {
+		return nil, err
+	}
+	return json.Marshal(m)
+}
+
+func stored(name string) (manifest, error) {
 	entry := func(d digest.Digest, size int64, p *ocispec.Platform) ocispec.Descriptor {
 		return ocispec.Descriptor{Digest: d, Size: size, Platform: p}
 	}
-	ours, theirs := &ocispec.Platform{OS: "linux", Architecture: "amd64"}, &ocispec.Platform{OS: "linux", Architecture: "arm64"}
+	mine, theirs := &ocispec.Platform{OS: "linux", Architecture: "amd64"}, &ocispec.Platform{OS: "linux", Architecture: "arm64"}
 	switch name {
 	case "sha256:image":
 		return manifest{Config: entry("sha256:c", 300, nil), Layers: []ocispec.Descriptor{entry("sha256:l1", 1000, nil), entry("sha256:l2", 2000, nil)}}, nil
 	case "sha256:both":
-		return manifest{Manifests: []ocispec.Descriptor{entry("sha256:other", 7, theirs), entry("sha256:image", 50, ours)}}, nil
+		return manifest{Manifests: []ocispec.Descriptor{entry("sha256:other", 7, theirs), entry("sha256:image", 50, mine)}}, nil
 	case "sha256:hollow":
-		return manifest{Manifests: []ocispec.Descriptor{entry("sha256:none", 50, ours)}}, nil
+		return manifest{Manifests: []ocispec.Descriptor{entry("sha256:none", 50, mine)}}, nil
 	case "sha256:archive":
-		return manifest{Manifests: []ocispec.Descriptor{entry("sha256:image", 50, nil)}}, nil
+		return manifest{Manifests: []ocispec.Descriptor{entry("sha256:image", 50, mine)}}, nil
 	}
 	return manifest{}, fmt.Errorf("no %s", name)
 }

@@ -4,10 +4,8 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"slices"
 	"time"
@@ -85,22 +83,12 @@ func random() string {
 
 // unpackOne unpacks what a digest names, if it is an image for this machine.
 func (s *Store) unpackOne(ctx context.Context, target string) error {
-	read := s.blobs(ctx)
-	m, err := read(target)
-	for err == nil && len(m.Manifests) > 0 {
-		i := slices.IndexFunc(m.Manifests, forUs)
-		if i < 0 {
-			return nil
-		}
-		m, err = read(m.Manifests[i].Digest.String())
-	}
-	if err != nil || m.isArtifact() {
+	w := walk{read: s.texts(ctx), configs: true}
+	found, err := w.choose(ocispec.Descriptor{Digest: digest.Digest(target)}, 0)
+	if err != nil || found == nil || found.manifest.isArtifact() {
 		return err
 	}
-	layers, err := s.layersOf(ctx, m.Config)
-	if err != nil {
-		return err
-	}
+	m, layers := found.manifest, found.layers
 	if len(layers) != len(m.Layers) {
 		return fmt.Errorf("it has %d layers, and its configuration names %d", len(m.Layers), len(layers))
 	}
@@ -120,22 +108,6 @@ func (s *Store) unpackOne(ctx context.Context, target string) error {
 		return nil
 	}
 	return err
-}
-
-// layersOf are the digests of an image's layers as they are when they are not compressed, by its configuration.
-func (s *Store) layersOf(ctx context.Context, config ocispec.Descriptor) ([]digest.Digest, error) {
-	r, err := s.open(ctx, config.Digest.String())
-	if err != nil {
-		return nil, err
-	}
-	defer r.Close()
-	var of struct {
-		RootFS ocispec.RootFS `json:"rootfs"`
-	}
-	if err := json.NewDecoder(io.LimitReader(r, maxManifest)).Decode(&of); err != nil {
-		return nil, fmt.Errorf("its configuration cannot be decoded: %w", err)
-	}
-	return of.RootFS.DiffIDs, nil
 }
 
 // apply makes the snapshot of a layer on top of that below it, unless it is there.

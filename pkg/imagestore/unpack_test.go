@@ -162,7 +162,7 @@ func configOf(layers ...string) string {
 	for _, l := range layers {
 		ids = append(ids, fmt.Sprintf("%q", digest.FromString(l)))
 	}
-	return fmt.Sprintf(`{"rootfs":{"type":"layers","diff_ids":[%s]}}`, strings.Join(ids, ","))
+	return fmt.Sprintf(`{"os":"linux","architecture":"amd64","rootfs":{"type":"layers","diff_ids":[%s]}}`, strings.Join(ids, ","))
 }
 
 // image puts an image of layers, which its configuration calls as it says, and returns what names it.
@@ -190,7 +190,7 @@ func TestUnpack(t *testing.T) {
 	mail, _ := d.image(configOf("base", "mail"), "base", "mail")
 	index := d.put(fmt.Sprintf(`{"manifests":[{"digest":"sha256:x","platform":{"os":"linux","architecture":"arm64"}},{"digest":%q,"platform":{"os":"linux","architecture":"amd64"}}]}`, web))
 	d.next = map[string]string{"example.com/web:1": index, "example.com/web:latest": index, "example.com/mail:1": mail, "example.com/chart:1": d.put(fromFlux)}
-	if _, err := store.Import(t.Context(), strings.NewReader("archive")); err != nil {
+	if _, err := store.Import(t.Context(), anArchive()); err != nil {
 		t.Fatal(err)
 	}
 	for name, want := range map[string]string{chain("base"): "base/", chain("base", "web"): "base/web/", chain("base", "mail"): "base/mail/"} {
@@ -208,7 +208,7 @@ func TestUnpack(t *testing.T) {
 	// The same comes again, with one more, which a container unpacks meanwhile.
 	other, _ := d.image(configOf("base", "other"), "base", "other")
 	d.disk.log, d.disk.other, d.next = nil, chain("base", "other"), map[string]string{"example.com/web:1": index, "example.com/other:1": other}
-	if _, err := store.Import(t.Context(), strings.NewReader("archive")); err != nil {
+	if _, err := store.Import(t.Context(), anArchive()); err != nil {
 		t.Fatal(err)
 	}
 	if !slices.Equal(d.disk.log, []string{"other"}) || len(d.disk.snapshots) != 4 || d.disk.lease != "" {
@@ -221,14 +221,14 @@ func TestUnpack(t *testing.T) {
 		full   bool
 		want   string
 	}{
-		"full":   {[]string{"base", "big"}, configOf("base", "big"), true, "full:1 is there, but cannot be unpacked: layer 2 of 2: rpc error: code = Unknown desc = no space left on device"},
+		"full":   {[]string{"base", "big"}, configOf("base", "big"), true, "docker.io/library/full:1 is there, but cannot be unpacked: layer 2 of 2: rpc error: code = Unknown desc = no space left on device"},
 		"forged": {[]string{"base", "evil"}, configOf("base", "good"), false, "layer 2 of 2: its content is " + digest.FromString("evil").String()},
 		"short":  {[]string{"base", "new"}, configOf("base"), false, "it has 2 layers, and its configuration names 1"},
 		"odd":    {[]string{"base"}, "[]", false, "its configuration cannot be decoded"},
 	} {
 		manifest, _ := d.image(c.config, c.layers...)
 		d.disk.full, d.next = c.full, map[string]string{name + ":1": manifest}
-		if _, err := store.Import(t.Context(), strings.NewReader("archive")); err == nil || !strings.Contains(err.Error(), c.want) {
+		if _, err := store.Import(t.Context(), anArchive()); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v; want %q", name, err, c.want)
 		}
 		if len(d.disk.snapshots) != 4 || d.disk.lease != "" {

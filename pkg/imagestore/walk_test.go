@@ -1,0 +1,195 @@
+package imagestore
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"strings"
+	"testing"
+
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+)
+
+// library is a content store in memory.
+type library map[string][]byte
+
+func (l library) read(digest string) ([]byte, error) {
+	if text, there := l[digest]; there {
+		return text, nil
+	}
+	return nil, fmt.Errorf("%s: %w", digest, fs.ErrNotExist)
+}
+
+func (l library) put(text string) string {
+	d := digest.FromString(text).String()
+	l[d] = []byte(text)
+	return d
+}
+
+// image adds an image whose configuration says a platform, with a layer of a media type.
+func (l library) image(platform, layerType string) string {
+	config := l.put(fmt.Sprintf(`{%s,"rootfs":{"type":"layers","diff_ids":["sha256:l"]}}`, platform))
+	return l.put(fmt.Sprintf(`{"config":{"mediaType":"application/vnd.oci.image.config.v1+json","digest":%q},"layers":[{"mediaType":%q}]}`, config, layerType))
+}
+
+// index adds an index of entries: a digest, and the platform that is said of it, if any.
+func (l library) index(entries ...[2]string) string {
+	var all []string
+	for _, e := range entries {
+		platform := ""
+		if e[1] != "" {
+			platform = `,"platform":` + e[1]
+		}
+		all = append(all, fmt.Sprintf(`{"digest":%q%s}`, e[0], platform))
+	}
+	return l.put(`{"manifests":[` + strings.Join(all, ",") + `]}`)
+}
+
+const (
+	isAMD64 = `"os":"linux","architecture":"amd64"`
+	isARM64 = `"os":"linux","architecture":"arm64","variant":"v8"`
+	layered = "application/vnd.oci.image.layer.v1.tar"
+)
+
+// TestChoose: of everything that a name may stand for, the image for this machine is found, and it alone.
+func TestChoose(t *testing.T) {
+	l := library{}
+	amd, arm := l.image(isAMD64, layered), l.image(isARM64, layered)
+	upper := l.image(`"os":"Linux","architecture":"x86_64"`, layered)
+	silent, windows := l.image(`"author":"unknown"`, layered), l.image(`"os":"windows","architecture":"amd64"`, layered)
+	attests := l.image(`"os":"unknown","architecture":"unknown"`, provenance)
+	artefact := l.put(fromFlux)
+	lost := "sha256:" + strings.Repeat("0", 64)
+	unconfigured := l.put(`{"config":{"mediaType":"application/vnd.oci.image.config.v1+json","digest":"` + lost + `"},"layers":[]}`)
+	said := func(p string) string { return "{" + p + "}" }
+	for _, c := range []struct {
+		name, target, want string // empty: none
+		others             string
+		fails              error
+	}{
+		{name: "a manifest", target: amd, want: amd},
+		{name: "a manifest of another machine", target: arm, others: "[linux/arm64/v8]"},
+		{name: "for Windows", target: windows, others: "[windows/amd64]"},
+		{name: "spelled otherwise", target: upper, want: upper},
+		{name: "a manifest that says nothing", target: silent, want: silent},
+		{name: "an index without platforms", target: l.index([2]string{arm}, [2]string{amd}), want: amd},
+		{name: "an index of another machine's, without a platform", target: l.index([2]string{arm}), others: "[linux/arm64/v8]"},
+		{name: "an index that says of another machine's that it is ours", target: l.index([2]string{arm, said(isAMD64)}), others: "[linux/arm64/v8]"},
+		{name: "an index of one that says nothing, which containerd does not start", target: l.index([2]string{silent})},
+		{name: "an index of variants", target: l.index([2]string{amd, said(isAMD64 + `,"variant":"v3"`)}, [2]string{upper, said(isAMD64)}), want: upper},
+		{name: "an attestation first", target: l.index([2]string{attests}, [2]string{amd, said(isAMD64)}), want: amd},
+		{name: "an attestation of unknown platform", target: l.index([2]string{attests, said(`"os":"unknown","architecture":"unknown"`)}, [2]string{amd}), want: amd},
+		{name: "an attestation alone", target: l.index([2]string{attests})},
+		{name: "an artefact beside an image", target: l.index([2]string{artefact}, [2]string{amd}), want: amd},
+		{name: "an artefact", target: l.index([2]string{artefact}), want: artefact},
+		{name: "an index in an index", target: l.index([2]string{l.index([2]string{arm})}, [2]string{l.index([2]string{amd})}), want: amd},
+		{name: "one that is lost, before ours", target: l.index([2]string{lost}, [2]string{amd}), want: amd},
+		{name: "one that is lost, alone", target: l.index([2]string{lost, said(isAMD64)}), fails: fs.ErrNotExist},
+		{name: "a configuration that is lost", target: unconfigured, fails: fs.ErrNotExist},
+		{name: "lost altogether", target: lost, fails: fs.ErrNotExist},
+	} {
+		w := walk{read: l.read, configs: true}
+		found, err := w.choose(ocispec.Descriptor{Digest: digest.Digest(c.target)}, 0)
+		got := ""
+		if found != nil {
+			got = found.Digest.String()
+		}
+		if got != c.want || !errors.Is(err, c.fails) || (c.fails == nil) != (err == nil) {
+			t.Errorf("%s: %q, %v; want %q, %v", c.name, got, err, c.want, c.fails)
+		}
+		if c.others != "" && fmt.Sprint(w.others) != c.others {
+			t.Errorf("%s: others are %v, want %s", c.name, w.others, c.others)
+		}
+	}
+	for name, text := range map[string]string{
+		"no configuration": `{"schemaVersion":1,"fsLayers":[]}`, "no manifest": "no", "a list": "[]", "nothing": "{}",
+		"odd layers": `{"layers":{}}`, "layers of numbers": `{"layers":[1]}`,
+	} {
+		w := walk{read: l.read, configs: true}
+		if found, err := w.choose(ocispec.Descriptor{Digest: digest.Digest(l.put(text))}, 0); err == nil {
+			t.Errorf("%s: %+v", name, found)
+		}
+	}
+}
+
+// endless is a store in which every index names more indexes, none twice.
+func endless(width int) (texts, *int) {
+	reads := 0
+	return func(string) ([]byte, error) {
+		reads++
+		var m manifest
+		for i := range width {
+			m.Manifests = append(m.Manifests, ocispec.Descriptor{Digest: digest.FromString(fmt.Sprint(reads, i))})
+		}
+		return json.Marshal(m)
+	}, &reads
+}
+
+// TestBounds: what has no end is not followed to it, whoever walks.
+func TestBounds(t *testing.T) {
+	circle := func(string) ([]byte, error) { return []byte(`{"manifests":[{"digest":"sha256:again"}]}`), nil }
+	deep, deepReads := endless(1)
+	wide, wideReads := endless(100)
+	flat := func(d string) ([]byte, error) { // an index of very many, none of which is ours
+		if d != "sha256:top" {
+			return []byte(`{"config":{"mediaType":"application/vnd.oci.image.config.v1+json","digest":"sha256:config"}}`), nil
+		}
+		return []byte(`{"manifests":[` + strings.Repeat(`{"digest":"sha256:other"},`, 2*maxManifests) + `{"digest":"sha256:last"}]}`), nil
+	}
+	long := func(string) ([]byte, error) { return []byte(`{"layers":[` + strings.Repeat(`{},`, 9000) + `{}]}`), nil }
+	many := func(string) ([]byte, error) {
+		return []byte(`{"layers":[` + strings.Repeat(`{},`, maxLayers) + `{}]}`), nil
+	}
+	heavy := func(d string) ([]byte, error) {
+		if d == "sha256:top" {
+			return []byte(`{"manifests":[` + strings.Repeat(`{"digest":"sha256:other"},`, 20) + `{}]}`), nil
+		}
+		return []byte(`{"manifests":[{"digest":"sha256:lost"}]}` + strings.Repeat(" ", maxManifest-100)), nil
+	}
+	for name, read := range map[string]texts{"circle": circle, "deep": deep, "wide": wide, "flat": flat, "long": long, "many layers": many, "heavy": heavy} {
+		top := ocispec.Descriptor{Digest: "sha256:top"}
+		if found, err := (&walk{read: read, configs: true}).choose(top, 0); !errors.Is(err, errBounds) {
+			t.Errorf("%s: %+v, %v", name, found, err)
+		}
+		if name != "flat" && name != "heavy" && name != "circle" { // a tree has each of them once
+			if _, err := (&walk{read: read}).grow(map[string]ocispec.Descriptor{}, top, 0); !errors.Is(err, errBounds) {
+				t.Errorf("%s: grows, %v", name, err)
+			}
+		}
+	}
+	if most := 4 * maxManifests; *deepReads > most || *wideReads > most {
+		t.Errorf("read %d and %d documents", *deepReads, *wideReads)
+	}
+}
+
+// FuzzChoose: whatever documents say, walking them ends, with an image or without.
+func FuzzChoose(f *testing.F) {
+	f.Add([]byte(anImage), []byte(smallConfig))
+	f.Add([]byte(`{"manifests":[{"digest":"sha256:a"},{"digest":"sha256:b","platform":{"os":"linux","architecture":"amd64"}}]}`), []byte(anImage))
+	f.Add([]byte(fromFlux), []byte(`{}`))
+	f.Fuzz(func(t *testing.T, first, others []byte) {
+		reads := 0
+		read := func(d string) ([]byte, error) {
+			reads++
+			if d == "sha256:top" {
+				return first, nil
+			}
+			return others, nil
+		}
+		top := ocispec.Descriptor{Digest: "sha256:top"}
+		for _, configs := range []bool{false, true} {
+			w := walk{read: read, configs: configs}
+			if found, err := w.choose(top, 0); found != nil && err != nil {
+				t.Errorf("%+v, and %v", found, err)
+			}
+		}
+		if _, err := (&walk{read: read}).grow(map[string]ocispec.Descriptor{}, top, 0); err != nil && !errors.Is(err, errBounds) {
+			t.Error(err)
+		}
+		if reads > 3*(maxManifests+1) {
+			t.Errorf("read %d documents", reads)
+		}
+	})
+}
