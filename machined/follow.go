@@ -141,13 +141,7 @@ func (m *machine) settleServices(ctx context.Context, c *config.Config, state ne
 	if err := m.prepareKubernetes(spec); err != nil {
 		return err
 	}
-	var near ownMirror
-	if hasNeighbours(c) {
-		if near, err = m.openMirror(); err != nil {
-			return err
-		}
-	}
-	if err := writeRegistries(paths.ContainerdHosts, registryFiles(c.Machine.Spec.Registries, near)); err != nil {
+	if err := m.settleRegistries(c); err != nil {
 		return err
 	}
 	services, err := m.wantedServices(c)
@@ -160,6 +154,24 @@ func (m *machine) settleServices(ctx context.Context, c *config.Config, state ne
 		return nil
 	}
 	return m.services.Set(services)
+}
+
+// settleRegistries tells containerd how to ask registries.
+func (m *machine) settleRegistries(c *config.Config) error {
+	all := c.Machine.Spec.Registries
+	var near, gate ownMirror
+	if hasNeighbours(c) || hasMirrors(all) {
+		own, through, err := m.openMirror()
+		if err != nil {
+			return err
+		}
+		if hasNeighbours(c) {
+			near = own
+		}
+		gate = through
+	}
+	m.mirrors.set(all)
+	return writeRegistries(paths.ContainerdHosts, registryFiles(all, near, gate))
 }
 
 // settleCredentials gives the processes of a node their certificates and keys.

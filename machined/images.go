@@ -7,9 +7,11 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"log"
 	"net"
 	"net/http"
 	"net/netip"
+	"strings"
 	"sync"
 	"time"
 
@@ -153,33 +155,47 @@ func hasNeighbours(c *config.Config) bool {
 	return c.Cluster != nil && (worker(c) || len(c.Cluster.Spec.ControlPlanes) > 1)
 }
 
-// mirrorConnections is how many connections the mirror has at once, at most; containerd fetches three layers of an image at the same time.
-const mirrorConnections = 64
+// mirrorConnections is how many connections the mirror has at once, at most; containerd fetches three layers of an image at the same time, and
+// has connections of its own for each pull and each registry that it asks through the mirror.
+const mirrorConnections = 256
 
-// ownMirror is the registry on loopback of which the machine's containerd gets what other machines have.
+// ownMirror is the registry on loopback: of which the machine's containerd gets what other machines have, and through which it asks mirrors.
 type ownMirror struct {
 	url   string
 	token string // who does not show it gets nothing: pods of the machine's own network could ask otherwise
 }
 
-// openMirror opens it, the first time that it is asked for.
-func (m *machine) openMirror() (ownMirror, error) {
+// openMirror opens it, the first time that it is asked for. It has one token for what other machines have, and one for mirrors, which containerd
+// shows to whoever issues the tokens of a mirror, too.
+func (m *machine) openMirror() (near, gate ownMirror, err error) {
 	if m.mirror.url != "" {
-		return m.mirror, nil
+		return m.mirror, m.gate, nil
 	}
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
-		return ownMirror{}, fmt.Errorf("images: cannot open the mirror: %w", err)
+		return near, gate, fmt.Errorf("images: cannot open the mirror: %w", err)
 	}
-	m.mirror = ownMirror{url: "http://" + listener.Addr().String(), token: rand.Text()}
+	at := "http://" + listener.Addr().String()
+	m.mirror, m.gate = ownMirror{at, rand.Text()}, ownMirror{at, rand.Text()}
+	mirrored := mirror.Through(&m.mirrors, m.gate.token, func(registry string, reason error) {
+		m.events.add("image", "failure", fmt.Sprintf("the mirror %s %v; the next registry is asked", registry, reason))
+	})
+	images := mirror.Handler(&neighbours{m: m, own: m.given, resting: map[netip.Addr]time.Time{}}, m.mirror.token)
 	server := &http.Server{
-		Handler:           mirror.Handler(&neighbours{m: m, own: m.given, resting: map[netip.Addr]time.Time{}}, m.mirror.token),
-		ReadHeaderTimeout: patience, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10,
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if strings.HasPrefix(r.URL.Path, mirror.ThroughPath) {
+				mirrored.ServeHTTP(w, r)
+				return
+			}
+			images.ServeHTTP(w, r)
+		}),
+		ReadHeaderTimeout: patience, IdleTimeout: 10 * time.Second, MaxHeaderBytes: 16 << 10,
+		ErrorLog: log.New(io.Discard, "", 0), // a pull that is given up is told by containerd
 	}
 	// Every pod of the machine's own network can connect, and each connection is a file of this process.
 	limited := netutil.LimitListener(listener, mirrorConnections)
 	go func() { m.events.add("image", "failure", "the mirror has ended: "+server.Serve(limited).Error()) }()
-	return m.mirror, nil
+	return m.mirror, m.gate, nil
 }
 
 // neighbours are what was imported on this machine, and the other machines of the control plane, as a source of images.

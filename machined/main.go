@@ -162,6 +162,8 @@ type machine struct {
 	pulls       *places              // of blobs that one of them gets
 	mirror      ownMirror            // opened by settle, which alone looks at it
 	leftOut     []string             // resolvers that are not asked for pods; settle alone looks at it
+	gate        ownMirror            // the same, for the mirrors of other registries
+	mirrors     upstreams            // those that are configured
 	forgetting  forgetting           // of the Nodes of machines that were taken out
 }
 

@@ -2,27 +2,33 @@ package main
 
 import (
 	"bytes"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/base64"
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/http"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
+	"sync"
+	"time"
 
 	"github.com/google/renameio/v2"
 
 	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/mirror"
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-// dialTimeout is how long a registry that is configured may take to take a connection, before the next one is asked.
-const dialTimeout = "5s"
-
 // registryFiles are the files, by their paths below paths.ContainerdHosts, that tell containerd how to ask registries: a folder for each
 // registry that something is said about, and one for all others (containerd's docs/hosts.md). containerd reads them again for every pull.
-// Where the machine has neighbours, their mirror is asked before all others.
-func registryFiles(all []config.ImageRegistry, near ownMirror) map[string][]byte {
+// Where the machine has neighbours, their mirror is asked before all others. Registries that are mirrors of others are asked through gate, which
+// gives up on one that does not answer (docs/decisions/0061-images-that-can-run.md).
+func registryFiles(all []config.ImageRegistry, near, gate ownMirror) map[string][]byte {
 	files := map[string][]byte{}
 	for i, r := range all {
 		if !r.CA.IsZero() {
@@ -47,7 +53,7 @@ func registryFiles(all []config.ImageRegistry, near ownMirror) map[string][]byte
 		if name == string(config.AnyRegistry) {
 			folder = "_default"
 		}
-		files[filepath.Join(folder, "hosts.toml")] = registryFile(name, all, near)
+		files[filepath.Join(folder, "hosts.toml")] = registryFile(name, all, near, gate)
 	}
 	return files
 }
@@ -55,7 +61,7 @@ func registryFiles(all []config.ImageRegistry, near ownMirror) map[string][]byte
 func authorityFile(i int) string { return fmt.Sprintf("authorities/%d.crt", i) }
 
 // registryFile says whom containerd asks for the images of one registry, and last of all how the registry itself is asked.
-func registryFile(name string, all []config.ImageRegistry, near ownMirror) []byte {
+func registryFile(name string, all []config.ImageRegistry, near, gate ownMirror) []byte {
 	var own, mirrors bytes.Buffer
 	if near.url != "" {
 		fmt.Fprintf(&mirrors, "\n[host.%q]\ncapabilities = [\"pull\", \"resolve\"]\n[host.%q.header]\nAuthorization = %q\n", near.url, near.url, "Bearer "+near.token)
@@ -76,15 +82,16 @@ func registryFile(name string, all []config.ImageRegistry, near ownMirror) []byt
 		if host == name || !slices.ContainsFunc(r.Mirrors, func(m config.RegistryName) bool { return string(m) == name || m == config.AnyRegistry }) {
 			continue
 		}
-		if folder != "" {
-			url += "/v2/" + folder
-		}
+		url = gate.url + mirror.ThroughPath + r.Address.Below()
 		fmt.Fprintf(&mirrors, "\n[host.%q]\n", url)
-		fmt.Fprintf(&mirrors, "capabilities = [\"pull\", \"resolve\"]\ndial_timeout = %q\n", dialTimeout)
-		if folder != "" {
-			mirrors.WriteString("override_path = true\n")
+		mirrors.WriteString("capabilities = [\"pull\", \"resolve\"]\noverride_path = true\n")
+		if !r.CA.IsZero() { // for who issues the registry's tokens, whom containerd asks itself
+			fmt.Fprintf(&mirrors, "ca = %q\n", "../"+authorityFile(i))
 		}
-		asking(&mirrors, fmt.Sprintf("host.%q.header", url), i, r)
+		fmt.Fprintf(&mirrors, "[host.%q.header]\n%s = %q\n", url, mirror.ThroughHeader, gate.token)
+		if r.Username != "" {
+			fmt.Fprintf(&mirrors, "Authorization = %q\n", basic(r))
+		}
 	}
 	return append(own.Bytes(), mirrors.Bytes()...)
 }
@@ -95,9 +102,92 @@ func asking(b *bytes.Buffer, header string, i int, r config.ImageRegistry) {
 		fmt.Fprintf(b, "ca = %q\n", "../"+authorityFile(i))
 	}
 	if r.Username != "" {
-		basic := base64.StdEncoding.EncodeToString([]byte(r.Username + ":" + r.Password.Reveal()))
-		fmt.Fprintf(b, "[%s]\nAuthorization = %q\n", header, "Basic "+basic)
+		fmt.Fprintf(b, "[%s]\nAuthorization = %q\n", header, basic(r))
 	}
+}
+
+// basic is how a registry's user shows the password (RFC 7617).
+func basic(r config.ImageRegistry) string {
+	return "Basic " + base64.StdEncoding.EncodeToString([]byte(r.Username+":"+r.Password.Reveal()))
+}
+
+// hasMirrors says whether a registry is to be asked for the images of others.
+func hasMirrors(all []config.ImageRegistry) bool {
+	return slices.ContainsFunc(all, func(r config.ImageRegistry) bool { return len(r.Mirrors) > 0 })
+}
+
+// upstreams are the mirrors of the configuration, as those that requests are passed on to.
+type upstreams struct {
+	mu  sync.RWMutex
+	all []upstream
+}
+
+type upstream struct {
+	mirror.Upstream
+	below string // what the paths of its requests begin with, HOST/v2/…, without a slash at the end
+}
+
+// set makes others of them. Connections to those from before end when they are idle.
+func (u *upstreams) set(all []config.ImageRegistry) {
+	var next []upstream
+	for _, r := range all {
+		if len(r.Mirrors) == 0 {
+			continue
+		}
+		host, _ := r.Address.Host()
+		scheme := "https"
+		if r.PlainHTTP {
+			scheme = "http"
+		}
+		next = append(next, upstream{below: r.Address.Below(), Upstream: mirror.Upstream{
+			Name: string(r.Address), URL: url.URL{Scheme: scheme, Host: host}, Client: &http.Client{Transport: mirrorTransport(r), CheckRedirect: secretly},
+		}})
+	}
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.all = next
+}
+
+// secretly follows no redirect that leaves TLS: a password would go with it.
+func secretly(r *http.Request, via []*http.Request) error {
+	const most = 10
+	if len(via) >= most {
+		return fmt.Errorf("redirects more than %d times", most)
+	}
+	if via[0].URL.Scheme == "https" && r.URL.Scheme != "https" {
+		return fmt.Errorf("redirects to %s://%s, without TLS", r.URL.Scheme, r.URL.Host)
+	}
+	return nil
+}
+
+// mirrorTransport verifies a mirror as containerd does: by the public authorities and by the mirror's own.
+func mirrorTransport(r config.ImageRegistry) *http.Transport {
+	const idle, mostHeaders = 30 * time.Second, 64 << 10
+	t := &http.Transport{MaxIdleConnsPerHost: 4, IdleConnTimeout: idle, DisableCompression: true, MaxResponseHeaderBytes: mostHeaders}
+	if !r.PlainHTTP {
+		pool, err := x509.SystemCertPool()
+		if err != nil {
+			pool = x509.NewCertPool() // the system has none
+		}
+		if !r.CA.IsZero() {
+			pool.AddCert(r.CA.X509())
+		}
+		t.TLSClientConfig = &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}
+	}
+	return t
+}
+
+// Upstream is mirror.Upstreams'. Of a registry and its folder the folder is meant.
+func (u *upstreams) Upstream(path string) (found mirror.Upstream, ok bool) {
+	u.mu.RLock()
+	defer u.mu.RUnlock()
+	longest := -1
+	for _, one := range u.all {
+		if strings.HasPrefix(path+"/", one.below+"/") && len(one.below) > longest {
+			found, ok, longest = one.Upstream, true, len(one.below)
+		}
+	}
+	return found, ok
 }
 
 // writeRegistries makes a folder hold these files and nothing else.

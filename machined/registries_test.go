@@ -23,29 +23,34 @@ func TestRegistryFiles(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	gate := ownMirror{url: "http://127.0.0.1:4444", token: "through"}
 	files := registryFiles([]config.ImageRegistry{
 		{Address: "mirror.example.com/outside", Mirrors: []config.RegistryName{"docker.io"}, CA: ca, Username: "machines", Password: config.NewSecret("pass")},
 		{Address: "10.0.0.9:5000", Mirrors: []config.RegistryName{config.AnyRegistry}, PlainHTTP: true},
 		{Address: "own.example.com", CA: ca, Username: "me", Password: config.NewSecret("word")},
-	}, ownMirror{})
+	}, ownMirror{}, gate)
 	want := map[string]string{
 		"_default/hosts.toml": `
-[host."http://10.0.0.9:5000"]
+[host."http://127.0.0.1:4444/through/10.0.0.9:5000/v2"]
 capabilities = ["pull", "resolve"]
-dial_timeout = "5s"
+override_path = true
+[host."http://127.0.0.1:4444/through/10.0.0.9:5000/v2".header]
+Orlop-Mirror = "through"
 `,
 		"docker.io/hosts.toml": `
-[host."https://mirror.example.com/v2/outside"]
+[host."http://127.0.0.1:4444/through/mirror.example.com/v2/outside"]
 capabilities = ["pull", "resolve"]
-dial_timeout = "5s"
 override_path = true
 ca = "../authorities/0.crt"
-[host."https://mirror.example.com/v2/outside".header]
+[host."http://127.0.0.1:4444/through/mirror.example.com/v2/outside".header]
+Orlop-Mirror = "through"
 Authorization = "Basic bWFjaGluZXM6cGFzcw=="
 
-[host."http://10.0.0.9:5000"]
+[host."http://127.0.0.1:4444/through/10.0.0.9:5000/v2"]
 capabilities = ["pull", "resolve"]
-dial_timeout = "5s"
+override_path = true
+[host."http://127.0.0.1:4444/through/10.0.0.9:5000/v2".header]
+Orlop-Mirror = "through"
 `,
 		"10.0.0.9:5000/hosts.toml": `server = "http://10.0.0.9:5000"
 `,
@@ -54,9 +59,11 @@ ca = "../authorities/2.crt"
 [header]
 Authorization = "Basic bWU6d29yZA=="
 
-[host."http://10.0.0.9:5000"]
+[host."http://127.0.0.1:4444/through/10.0.0.9:5000/v2"]
 capabilities = ["pull", "resolve"]
-dial_timeout = "5s"
+override_path = true
+[host."http://127.0.0.1:4444/through/10.0.0.9:5000/v2".header]
+Orlop-Mirror = "through"
 `,
 	}
 	for name, text := range want {
@@ -68,7 +75,7 @@ dial_timeout = "5s"
 	if all := slices.Sorted(slices.Values(append(slices.Collect(maps.Keys(want)), "authorities/0.crt", "authorities/2.crt"))); !slices.Equal(got, all) {
 		t.Errorf("files %v, want %v", got, all)
 	}
-	if none := registryFiles(nil, ownMirror{}); len(none) != 0 {
+	if none := registryFiles(nil, ownMirror{}, gate); len(none) != 0 {
 		t.Errorf("nothing is configured, and there are %v", none)
 	}
 
@@ -80,15 +87,17 @@ capabilities = ["pull", "resolve"]
 [host."http://127.0.0.1:4444".header]
 Authorization = "Bearer word"
 `
-	if all := registryFiles(nil, near); len(all) != 1 || string(all["_default/hosts.toml"]) != asked {
+	if all := registryFiles(nil, near, gate); len(all) != 1 || string(all["_default/hosts.toml"]) != asked {
 		t.Errorf("with other machines there are %q", all)
 	}
 	outside := `
-[host."http://10.0.0.9:5000"]
+[host."http://127.0.0.1:4444/through/10.0.0.9:5000/v2"]
 capabilities = ["pull", "resolve"]
-dial_timeout = "5s"
+override_path = true
+[host."http://127.0.0.1:4444/through/10.0.0.9:5000/v2".header]
+Orlop-Mirror = "through"
 `
-	all := registryFiles([]config.ImageRegistry{{Address: "10.0.0.9:5000", Mirrors: []config.RegistryName{"docker.io"}, PlainHTTP: true}}, near)
+	all := registryFiles([]config.ImageRegistry{{Address: "10.0.0.9:5000", Mirrors: []config.RegistryName{"docker.io"}, PlainHTTP: true}}, near, gate)
 	for name, text := range map[string]string{"_default/hosts.toml": asked, "docker.io/hosts.toml": asked + outside, "10.0.0.9:5000/hosts.toml": "server = \"http://10.0.0.9:5000\"\n" + asked} {
 		if got := string(all[name]); got != text {
 			t.Errorf("with other machines, %s:\n%s\nwant:\n%s", name, got, text)
@@ -137,5 +146,37 @@ func TestWriteRegistries(t *testing.T) {
 		if err != nil || !maps.EqualFunc(found, files, slices.Equal) {
 			t.Errorf("found %q, want %q; %v", found, files, err)
 		}
+	}
+}
+
+// TestUpstreams: a request goes to the mirror whose address its path begins with, to a folder before the registry that it is in.
+func TestUpstreams(t *testing.T) {
+	var u upstreams
+	u.set([]config.ImageRegistry{
+		{Address: "mirror.example.com", Mirrors: []config.RegistryName{"quay.io"}},
+		{Address: "mirror.example.com/outside", Mirrors: []config.RegistryName{"docker.io"}, PlainHTTP: true},
+		{Address: "[fd00::9]:5000", Mirrors: []config.RegistryName{config.AnyRegistry}, PlainHTTP: true},
+		{Address: "own.example.com"},
+	})
+	for path, want := range map[string]string{
+		"mirror.example.com/v2/library/web/manifests/1":         "mirror.example.com https://mirror.example.com",
+		"mirror.example.com/v2/outside/library/web/manifests/1": "mirror.example.com/outside http://mirror.example.com",
+		"mirror.example.com/v2/outsider/web/manifests/1":        "mirror.example.com https://mirror.example.com",
+		"[fd00::9]:5000/v2/web/manifests/1":                     "[fd00::9]:5000 http://[fd00::9]:5000",
+		"mirror.example.com/v3/web":                             "",
+		"mirror.example.com.evil.example.com/v2/web":            "",
+		"own.example.com/v2/web/manifests/1":                    "",
+		"":                                                      "",
+	} {
+		got := ""
+		if up, ok := u.Upstream(path); ok {
+			got = up.Name + " " + up.URL.String()
+		}
+		if got != want {
+			t.Errorf("%s: %q, want %q", path, got, want)
+		}
+	}
+	if u.set(nil); len(u.all) != 0 {
+		t.Error("mirrors that are no longer configured are asked")
 	}
 }

@@ -54,6 +54,15 @@ func (r RegistryPath) Host() (host, folder string) {
 	return host, folder
 }
 
+// Below is where the registry's repositories are: the host, "/v2", and the folder if there is one (distribution-spec, "Endpoints").
+func (r RegistryPath) Below() string {
+	host, folder := r.Host()
+	if folder == "" {
+		return host + "/v2"
+	}
+	return host + "/v2/" + folder
+}
+
 // mostImageRegistries is the number of registries: each that is down makes every pull wait.
 const mostImageRegistries = 16
 

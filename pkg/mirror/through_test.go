@@ -1,0 +1,294 @@
+package mirror
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// quick are limits for tests: what answers does so in much less, and what rests does so for the whole test.
+var quick = limits{answer: 300 * time.Millisecond, stall: 300 * time.Millisecond, rest: time.Hour}
+
+// only is an upstream by the name m.
+type only struct{ up Upstream }
+
+func (o only) Upstream(path string) (Upstream, bool) { return o.up, strings.HasPrefix(path, "m/v2/") }
+
+// front is a handler before a mirror, and what it says of failures.
+type front struct {
+	*httptest.Server
+	t    *testing.T
+	mu   sync.Mutex
+	told []string
+}
+
+// before returns the handler before a mirror at an address.
+func before(t *testing.T, address string) *front {
+	t.Helper()
+	f := &front{t: t}
+	at, err := url.Parse(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	up := Upstream{Name: "mirror.example.com", URL: *at, Client: &http.Client{Transport: &http.Transport{DisableCompression: true}}}
+	f.Server = httptest.NewServer(newThrough(only{up}, "word", func(name string, err error) {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.told = append(f.told, name+" "+err.Error())
+	}, quick))
+	t.Cleanup(f.Close)
+	return f
+}
+
+func (f *front) reasons() string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return strings.Join(f.told, "; ")
+}
+
+// ask returns the status and the content of an answer.
+func (f *front) ask(method, path string, headers ...string) (*http.Response, string) {
+	f.t.Helper()
+	r, err := http.NewRequestWithContext(f.t.Context(), method, f.URL+path, nil)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	r.Header.Set(ThroughHeader, "word")
+	for i := 0; i < len(headers); i += 2 {
+		r.Header.Set(headers[i], headers[i+1])
+	}
+	response, err := f.Client().Do(r)
+	if err != nil {
+		return &http.Response{}, err.Error()
+	}
+	defer response.Body.Close()
+	content, err := io.ReadAll(response.Body)
+	if err != nil {
+		return response, "cut off"
+	}
+	return response, string(content)
+}
+
+// silent is the address of a listener that takes connections, and never answers.
+func silent(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	return l.Addr().String()
+}
+
+// TestThrough: requests and answers come through as they are.
+func TestThrough(t *testing.T) {
+	registry := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case r.Header.Get(ThroughHeader) != "":
+			http.Error(w, "the machine's own token", http.StatusTeapot)
+		case r.URL.Path == "/v2/private/manifests/1" && r.Header.Get("Authorization") == "":
+			w.Header().Set("WWW-Authenticate", `Bearer realm="https://tokens.example.com"`)
+			w.WriteHeader(http.StatusUnauthorized)
+		case strings.HasPrefix(r.URL.Path, "/v2/missing"):
+			http.NotFound(w, r)
+		case strings.HasPrefix(r.URL.Path, "/v2/moved"):
+			http.Redirect(w, r, "/elsewhere?from=moved", http.StatusTemporaryRedirect)
+		default:
+			w.Header().Set("Docker-Content-Digest", "sha256:d")
+			w.Header().Set("Content-Type", "application/vnd.oci.image.manifest.v1+json")
+			fmt.Fprint(w, r.Method, " ", r.URL.RequestURI(), " ", r.Header.Get("Range"), r.Header.Get("Accept"), r.Header.Get("Authorization"))
+		}
+	}))
+	defer registry.Close()
+	f := before(t, registry.URL)
+	for _, c := range []struct {
+		method, path string
+		headers      []string
+		status       int
+		content      string
+	}{
+		{"GET", "/through/m/v2/outside/web/manifests/1?ns=docker.io", []string{"Accept", "a"}, 200, "GET /v2/outside/web/manifests/1?ns=docker.io a"},
+		{"GET", "/through/m/v2/web/blobs/sha256:b", []string{"Range", "bytes=3-"}, 200, "GET /v2/web/blobs/sha256:b bytes=3-"},
+		{"HEAD", "/through/m/v2/web/manifests/1", nil, 200, ""},
+		{"GET", "/through/m/v2/private/manifests/1", nil, 401, ""},
+		{"GET", "/through/m/v2/private/manifests/1", []string{"Authorization", "Basic b"}, 200, "GET /v2/private/manifests/1 Basic b"},
+		{"GET", "/through/m/v2/moved/blobs/sha256:b", nil, 200, "GET /elsewhere?from=moved "},
+		{"GET", "/through/m/v2/missing/manifests/1", nil, 404, "404 page not found\n"},
+		{"GET", "/through/other/v2/web/manifests/1", nil, 404, "404 page not found\n"},
+		{"GET", "/through/m/v2/../admin", nil, 404, "404 page not found\n"},
+		{"GET", "/through/m/v2/web/..", nil, 404, "404 page not found\n"},
+		{"POST", "/through/m/v2/web/blobs/uploads/", nil, 405, "images are pulled here, and not pushed\n"},
+		{"GET", "/through/m/v2/web/manifests/1", []string{ThroughHeader, "other"}, 403, "this registry is for the machine's container runtime alone\n"},
+	} {
+		response, content := f.ask(c.method, c.path, c.headers...)
+		if response.StatusCode != c.status || content != c.content {
+			t.Errorf("%s %s: %d %q, want %d %q", c.method, c.path, response.StatusCode, content, c.status, c.content)
+		}
+	}
+	if response, _ := f.ask("HEAD", "/through/m/v2/web/manifests/1"); response.Header.Get("Docker-Content-Digest") != "sha256:d" || response.ContentLength <= 0 {
+		t.Errorf("the header is %v, %d bytes", response.Header, response.ContentLength)
+	}
+	if response, _ := f.ask("GET", "/through/m/v2/private/manifests/1"); response.Header.Get("WWW-Authenticate") == "" {
+		t.Error("who has no user does not learn whom to ask for a token")
+	}
+	if got := f.reasons(); got != "" {
+		t.Errorf("failures: %s", got)
+	}
+}
+
+// TestSilent: a mirror that takes connections and does not answer is given up in time, once for all requests.
+func TestSilent(t *testing.T) {
+	f := before(t, "http://"+silent(t))
+	for range 20 {
+		response, content := f.ask("GET", "/through/m/v2/web/manifests/1")
+		if response.StatusCode != http.StatusBadGateway || !strings.Contains(content, "mirror.example.com") || !strings.Contains(content, "did not answer") && !strings.Contains(content, "does not answer") {
+			t.Fatalf("%d %q", response.StatusCode, content)
+		}
+	}
+	if got := f.reasons(); got != "mirror.example.com does not answer for 300ms" {
+		t.Errorf("told is %q", got)
+	}
+	if d := usual.answer; d != 5*time.Second {
+		t.Errorf("the configuration's reference promises 5 s, and it is %s", d)
+	}
+}
+
+// TestSilentTLS: so is one that takes the connection and no handshake.
+func TestSilentTLS(t *testing.T) {
+	f := before(t, "https://"+silent(t))
+	if response, content := f.ask("HEAD", "/through/m/v2/web/manifests/1"); response.StatusCode != http.StatusBadGateway {
+		t.Errorf("%d %q", response.StatusCode, content)
+	}
+	if got := f.reasons(); !strings.Contains(got, "does not answer") {
+		t.Errorf("told is %q", got)
+	}
+}
+
+// TestGone: a mirror that takes no connection is told, and asked again with the next request.
+func TestGone(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := l.Addr().String()
+	l.Close()
+	f := before(t, "http://"+address)
+	for range 2 {
+		if response, content := f.ask("GET", "/through/m/v2/web/manifests/1"); response.StatusCode != http.StatusBadGateway || !strings.Contains(content, "connection refused") {
+			t.Errorf("%d %q", response.StatusCode, content)
+		}
+	}
+	if got := f.reasons(); strings.Count(got, "refused") != 1 {
+		t.Errorf("told is %q", got)
+	}
+}
+
+// TestSlow: a mirror that is slow with one image, as it fetches it first, is asked again as soon as it answers something.
+func TestSlow(t *testing.T) {
+	release := make(chan struct{})
+	var probes atomic.Int32
+	registry := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/v2/":
+			probes.Add(1)
+		case "/v2/slow/manifests/1":
+			select {
+			case <-release:
+			case <-r.Context().Done():
+			}
+		default:
+			fmt.Fprint(w, "quick")
+		}
+	}))
+	defer registry.Close()
+	defer close(release)
+	f := before(t, registry.URL)
+	if response, _ := f.ask("GET", "/through/m/v2/slow/manifests/1"); response.StatusCode != http.StatusBadGateway {
+		t.Fatalf("%d", response.StatusCode)
+	}
+	for deadline := time.Now().Add(10 * time.Second); ; {
+		response, content := f.ask("GET", "/through/m/v2/other/manifests/1")
+		if response.StatusCode == 200 && content == "quick" {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%d %q after %d probes", response.StatusCode, content, probes.Load())
+		}
+	}
+}
+
+// TestStalled: a mirror that stops amid a file is given up, and what came is not taken for the whole.
+func TestStalled(t *testing.T) {
+	release := make(chan struct{})
+	registry := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/v2/" {
+			<-release
+			return
+		}
+		fmt.Fprint(w, "a part")
+		w.(http.Flusher).Flush()
+		select {
+		case <-release:
+		case <-r.Context().Done():
+		}
+	}))
+	defer registry.Close()
+	defer close(release)
+	f := before(t, registry.URL)
+	if _, content := f.ask("GET", "/through/m/v2/web/blobs/sha256:b"); content != "cut off" {
+		t.Errorf("%q is taken for the file", content)
+	}
+	if got := f.reasons(); !strings.Contains(got, "does not answer amid a file") {
+		t.Errorf("told is %q", got)
+	}
+	if response, _ := f.ask("GET", "/through/m/v2/web/blobs/sha256:b"); response.StatusCode != http.StatusBadGateway {
+		t.Errorf("it is asked again: %d", response.StatusCode)
+	}
+}
+
+// TestPage: a page is no answer of a registry, whatever its status.
+func TestPage(t *testing.T) {
+	kind := ""
+	registry := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", kind)
+		fmt.Fprint(w, "<html>Sign in")
+	}))
+	defer registry.Close()
+	for _, c := range []struct {
+		kind   string
+		status int
+	}{
+		{"text/html", 502}, {"text/html; charset=utf-8", 502}, {"TEXT/HTML", 502}, {"application/xhtml+xml", 502},
+		{"application/octet-stream", 200}, {"application/json", 200}, {"application/vnd.docker.distribution.manifest.v2+json", 200},
+	} {
+		kind = c.kind
+		f := before(t, registry.URL)
+		for _, method := range []string{"HEAD", "GET"} {
+			if response, _ := f.ask(method, "/through/m/v2/web/manifests/1"); response.StatusCode != c.status {
+				t.Errorf("%s %s: %d, want %d", method, c.kind, response.StatusCode, c.status)
+			}
+		}
+		if got := f.reasons(); (c.status == 502) != strings.Contains(got, "answers with a page") {
+			t.Errorf("%s: told is %q", c.kind, got)
+		}
+	}
+}
+
+// TestReasons: an error does not repeat the request, which may have what is nobody's business in its query.
+func TestReasons(t *testing.T) {
+	f := before(t, "http://127.0.0.1:1")
+	if _, content := f.ask("GET", "/through/m/v2/web/manifests/1?secret=x"); strings.Contains(content, "secret") {
+		t.Errorf("%q", content)
+	}
+	if f.reasons() == "" {
+		t.Errorf("%q", f.reasons())
+	}
+}
