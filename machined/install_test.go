@@ -1,7 +1,6 @@
 package main
 
 import (
-	"fmt"
 	"reflect"
 	"strings"
 	"testing"
@@ -40,45 +39,61 @@ func TestInstallDisk(t *testing.T) {
 	}
 }
 
-// TestKeepsOperator: who may own a machine through a medium.
+// TestKeepsOperator: a medium adds nobody who may call an owned machine, and takes nobody away. The error names the field.
 func TestKeepsOperator(t *testing.T) {
-	authority := func() []byte {
+	authority := func() config.Certificate {
 		ca, err := pki.NewCA("operator", time.Hour)
 		if err != nil {
 			t.Fatal(err)
 		}
-		return ca.CertPEM()
-	}
-	mine, others := authority(), authority()
-	trusting := func(cas ...[]byte) *config.Config {
-		var list strings.Builder
-		for _, ca := range cas {
-			fmt.Fprintf(&list, "    - |\n      %s\n", strings.ReplaceAll(strings.TrimSpace(string(ca)), "\n", "\n      "))
-		}
-		text := "apiVersion: orlop.dev/v1alpha1\nkind: Machine\nmetadata: {name: a}\nspec:\n  role: controlplane\n"
-		if len(cas) > 0 {
-			text += "  trust:\n    operatorCAs:\n" + list.String()
-		}
-		c, problems := config.Parse("test", []byte(text))
-		if len(problems) > 0 {
-			t.Fatal(problems)
+		c, err := config.ParseCertificate(string(ca.CertPEM()))
+		if err != nil {
+			t.Fatal(err)
 		}
 		return c
 	}
+	mine, second, others := authority(), authority(), authority()
+	machine := func(cas ...config.Certificate) *config.Config {
+		return config.New("a", config.RoleControlPlane).WithOperatorCAs(cas...)
+	}
+	cluster := func(p config.PKI) *config.Config {
+		return machine().WithCluster("c", config.Endpoint{}, p, config.EncryptionKey{})
+	}
+	accepted := func(cas ...config.Certificate) config.Accepted { return config.Accepted{Client: cas} }
 	for _, c := range []struct {
 		name  string
-		image []byte
+		owner []config.Certificate
 		next  *config.Config
-		ok    bool
+		says  string // empty: taken
 	}{
-		{"says nothing", mine, trusting(), true},
-		{"adds somebody", mine, trusting(others, mine), true},
-		{"somebody else's only", mine, trusting(others), false},
-		{"one of two", append(append([]byte{}, mine...), others...), trusting(mine), false},
-		{"generic image", nil, trusting(others), true},
+		{"names nobody", []config.Certificate{mine}, machine(), ""},
+		{"names the owner", []config.Certificate{mine}, machine(mine), ""},
+		{"names the owner twice", []config.Certificate{mine}, machine(mine, mine), ""},
+		{"adds an operator", []config.Certificate{mine}, machine(mine, others), "Machine.spec.trust.operatorCAs[1]: cannot add"},
+		{"adds an operator first", []config.Certificate{mine}, machine(others, mine), "Machine.spec.trust.operatorCAs[0]: cannot add"},
+		{"replaces the owner", []config.Certificate{mine}, machine(others), "Machine.spec.trust.operatorCAs[0]: cannot add"},
+		{"leaves out one of two owners", []config.Certificate{mine, second}, machine(mine), "Machine.spec.trust.operatorCAs: cannot leave out"},
+		{"leaves out one of two owners, naming it elsewhere", []config.Certificate{mine, second},
+			machine(mine).WithCluster("c", config.Endpoint{}, config.PKI{Client: config.CertKey{Cert: second}}, config.EncryptionKey{}), "operatorCAs: cannot leave out"},
+		{"names both owners", []config.Certificate{mine, second}, machine(second, mine), ""},
+		{"a cluster without a client CA", []config.Certificate{mine}, cluster(config.PKI{Machine: config.CertKey{Cert: others}}), ""},
+		{"a client CA", []config.Certificate{mine}, cluster(config.PKI{Client: config.CertKey{Cert: others}}), "Cluster.spec.pki.client.cert: cannot add"},
+		{"the owner's as client CA", []config.Certificate{mine}, cluster(config.PKI{Client: config.CertKey{Cert: mine}}), ""},
+		{"an accepted client CA", []config.Certificate{mine}, cluster(config.PKI{Client: config.CertKey{Cert: mine}, Accepted: accepted(mine, others)}), "Cluster.spec.pki.accepted.client[1]: cannot add"},
+		{"an accepted client CA that does not count yet", []config.Certificate{mine}, cluster(config.PKI{Accepted: accepted(others)}), "Cluster.spec.pki.accepted.client[0]: cannot add"},
+		{"nobody's machine", nil, machine(others), ""},
+		{"nobody's machine, with a client CA", nil, cluster(config.PKI{Client: config.CertKey{Cert: others}}), ""},
 	} {
-		if err := keepsOperator(c.image, c.next); (err == nil) != c.ok {
+		var owner []byte
+		for _, ca := range c.owner {
+			owner = append(owner, ca.PEM()...)
+		}
+		err := keepsOperator(owner, c.next)
+		if (err == nil) != (c.says == "") || err != nil && !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%s: %v", c.name, err)
 		}
+	}
+	if err := keepsOperator([]byte("no certificate"), machine()); err == nil {
+		t.Error("an owner that cannot be read is nobody")
 	}
 }

@@ -205,6 +205,11 @@ func (m *machine) pair(ctx context.Context, r *api.PairRequest) *api.PairRespons
 			return err
 		}
 		m.say(fmt.Sprintf("paired by %s with the operator %q, %s", r.Peer, cert.Subject.CommonName, pki.Fingerprint(cert)))
+		if now.config != nil { // who configured the machine before may call it beside its new operator
+			for _, a := range callingAuthorities(now.config) {
+				m.say(fmt.Sprintf("the configuration that the machine has from %s also lets the holders of certificates by %q call it (%s)", now.source, a.ca.Subject.CommonName, a.field))
+			}
+		}
 		return nil
 	})
 	if answer.Refusal == "" {

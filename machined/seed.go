@@ -2,9 +2,9 @@ package main
 
 import (
 	"context"
+	"crypto/x509"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -85,21 +85,61 @@ func (m *machine) adopt(ctx context.Context, d seed.Document) error {
 }
 
 // keepsOperator refuses a configuration that would lock out the operator whom the machine belongs to (the CAs in PEM; empty for
-// nobody): a medium is plugged in by whoever stands before the machine.
+// nobody), or that would let anyone else call as an operator: whoever stands before the machine can plug in a medium, and nothing
+// about a medium is authenticated. An authority counts as the owner's when it is one of those CAs. The certificates
+// of Cluster.spec.pki.machine give no more than the role of a machine, and are not looked at.
 func keepsOperator(own []byte, next *config.Config) error {
-	list := next.Machine.Spec.Trust.OperatorCAs
-	if len(list) == 0 || len(own) == 0 {
+	if len(own) == 0 {
 		return nil
 	}
 	cas, err := pki.ParseCerts(own)
 	if err != nil {
 		return fmt.Errorf("operator's CA: %w", err)
 	}
+	owners := map[string]bool{}
 	for _, ca := range cas {
-		same := func(c config.Certificate) bool { return pki.Fingerprint(c.X509()) == pki.Fingerprint(ca) }
-		if !slices.ContainsFunc(list, same) {
-			return errors.New("Machine.spec.trust.operatorCAs: the CA of the operator that this machine belongs to, by its image or by pairing, is not in the list; a medium cannot take the machine from its operator")
+		owners[pki.Fingerprint(ca)] = true
+	}
+	named := map[string]bool{}
+	for _, a := range callingAuthorities(next) {
+		id := pki.Fingerprint(a.ca)
+		if !owners[id] {
+			return fmt.Errorf("%s: cannot add the authority %q (%s): this machine belongs to an operator, by its image or by pairing, and a medium cannot let others call it; remove it from the medium, and apply it over the API as that operator", a.field, a.ca.Subject.CommonName, id)
+		}
+		if a.operator {
+			named[id] = true
 		}
 	}
+	if len(next.Machine.Spec.Trust.OperatorCAs) > 0 && len(named) < len(owners) {
+		return errors.New("Machine.spec.trust.operatorCAs: cannot leave out the authority of the operator that this machine belongs to, by its image or by pairing: a medium cannot take the machine from its operator; add it to the list, or leave the list out")
+	}
 	return nil
+}
+
+// callingAuthority is a CA of a configuration whose certificates may give every role, up to admin (apid.OperatorsFile and
+// apid.ClientsFile).
+type callingAuthority struct {
+	field    string // "Machine.spec.trust.operatorCAs[1]"
+	ca       *x509.Certificate
+	operator bool // it is in the list of operators
+}
+
+// callingAuthorities are all of a configuration. The accepted client CAs are named even where there is no client CA, without which
+// they do not count: a later change would bring them into force.
+func callingAuthorities(c *config.Config) []callingAuthority {
+	var out []callingAuthority
+	for i, ca := range c.Machine.Spec.Trust.OperatorCAs {
+		out = append(out, callingAuthority{fmt.Sprintf("Machine.spec.trust.operatorCAs[%d]", i), ca.X509(), true})
+	}
+	if c.Cluster == nil {
+		return out
+	}
+	own := c.Cluster.Spec.PKI
+	if !own.Client.Cert.IsZero() {
+		out = append(out, callingAuthority{"Cluster.spec.pki.client.cert", own.Client.Cert.X509(), false})
+	}
+	for i, ca := range own.Accepted.Client {
+		out = append(out, callingAuthority{fmt.Sprintf("Cluster.spec.pki.accepted.client[%d]", i), ca.X509(), false})
+	}
+	return out
 }
