@@ -1,0 +1,104 @@
+package panics
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// recorded has panics recorded for the length of a test.
+func recorded(t *testing.T) func() []*Error {
+	var mu sync.Mutex
+	var all []*Error
+	OnPanic(func(e *Error) {
+		mu.Lock()
+		defer mu.Unlock()
+		all = append(all, e)
+	})
+	t.Cleanup(func() { OnPanic(nil) })
+	return func() []*Error {
+		mu.Lock()
+		defer mu.Unlock()
+		return append([]*Error(nil), all...)
+	}
+}
+
+func TestDo(t *testing.T) {
+	all := recorded(t)
+	want := errors.New("an ordinary failure")
+	if err := Do("a", func() error { return want }); err != want || len(all()) != 0 {
+		t.Errorf("%v, %d recorded", err, len(all()))
+	}
+	for name, f := range map[string]func() error{
+		"a text":        func() error { panic(strings.Repeat("x", 10_000)) },
+		"a nil pointer": func() error { var p *Error; return errors.New(p.Where) },
+		"nil itself":    func() error { panic(nil) },
+		"deep below":    func() error { return deep(500) },
+	} {
+		before := len(all())
+		err := Do("task "+name, f)
+		var caught *Error
+		if !errors.As(err, &caught) || len(all()) != before+1 || all()[before] != caught {
+			t.Errorf("%s: %v, %d recorded", name, err, len(all())-before)
+			continue
+		}
+		if caught.Where != "task "+name || len(caught.Value) > maxValue+4 || len(caught.Stack) > MaxStack+4 || !strings.Contains(caught.Stack, "panics") {
+			t.Errorf("%s: %+v", name, caught)
+		}
+	}
+}
+
+func deep(n int) error {
+	if n == 0 {
+		panic("at the bottom")
+	}
+	return deep(n - 1)
+}
+
+// TestNobodyRecords: without somebody who records, a panic goes on.
+func TestNobodyRecords(t *testing.T) {
+	defer func() {
+		if recover() == nil {
+			t.Error("a panic of which nobody hears was swallowed")
+		}
+	}()
+	_ = Do("a", func() error { panic("x") })
+}
+
+// TestKeeper: a task that panics is run again, after rests that grow, until it returns.
+func TestKeeper(t *testing.T) {
+	all := recorded(t)
+	var rests []bool
+	runs, ended := 0, make(chan struct{})
+	k := Keeper{Rest: time.Millisecond, MostRest: 4 * time.Millisecond, Resting: func(where string, r bool) { rests = append(rests, r) }}
+	go func() {
+		defer close(ended)
+		k.Run(t.Context(), "a", func(context.Context) {
+			if runs++; runs < 5 {
+				panic("again")
+			}
+		})
+	}()
+	select {
+	case <-ended:
+	case <-time.After(20 * time.Second):
+		t.Fatal("it goes on")
+	}
+	if runs != 5 || len(all()) != 4 || len(rests) != 8 || !rests[0] || rests[7] {
+		t.Errorf("%d runs, %d recorded, rests %v", runs, len(all()), rests)
+	}
+	// One that is told to end does not run again.
+	ctx, cancel := context.WithCancel(t.Context())
+	again := 0
+	Keeper{Rest: time.Hour, MostRest: time.Hour}.Run(ctx, "b", func(context.Context) {
+		again++
+		cancel()
+		panic("x")
+	})
+	if again != 1 {
+		t.Errorf("it ran %d times", again)
+	}
+}
