@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/panics"
 	"github.com/orlop-os/orlop/pkg/pki"
 	"github.com/orlop-os/orlop/pkg/printable"
 )
@@ -129,7 +130,10 @@ func (g *gate) pass(ctx context.Context, method string, call func(context.Contex
 	if err := refusal(g.roles.check(method, who.role)); err != nil {
 		return g.refused(ctx, "call refused", who, method, start, err)
 	}
-	err = call(context.WithValue(held, callerKey{}, who))
+	err = panics.Do("call "+shown(method), func() error { return call(context.WithValue(held, callerKey{}, who)) })
+	if failed := (*panics.Error)(nil); errors.As(err, &failed) {
+		return g.refused(ctx, "call failed", who, method, start, status.Error(codes.Internal, failed.Error()))
+	}
 	if ended := endedByDoor(held); err != nil && ended != nil {
 		return g.refused(ctx, "call ended", who, method, start, status.Error(codes.Unauthenticated, "the call was ended: "+ended.Error()))
 	}

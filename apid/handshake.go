@@ -19,6 +19,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/joinrequest"
 	"github.com/orlop-os/orlop/pkg/pairing"
+	"github.com/orlop-os/orlop/pkg/panics"
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
@@ -48,14 +49,17 @@ func newDoor(store *store, log *slog.Logger, judge api.DoorClient) *door {
 func (d *door) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	kept := &keptConn{Conn: raw, turns: d.turns}
 	kept.begin()
-	conn, info, err := d.TransportCredentials.ServerHandshake(kept)
+	var conn net.Conn
+	var info credentials.AuthInfo
+	err := panics.Do("handshake", func() (err error) { conn, info, err = d.TransportCredentials.ServerHandshake(kept); return err })
 	kept.end()
 	if info, ok := info.(credentials.TLSInfo); ok && err == nil && len(info.State.VerifiedChains) == 0 {
-		if info.State.NegotiatedProtocol == joinrequest.Protocol {
-			err = d.ask(conn)
-		} else {
-			err = d.pair(conn, info.State)
-		}
+		err = panics.Do("first contact", func() error {
+			if info.State.NegotiatedProtocol == joinrequest.Protocol {
+				return d.ask(conn)
+			}
+			return d.pair(conn, info.State)
+		})
 	}
 	if limited, ok := raw.(*limitedConn); ok && err == nil {
 		if info, ok := info.(credentials.TLSInfo); ok {

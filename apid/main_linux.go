@@ -3,12 +3,14 @@ package apid
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"net"
 	"os"
 	"os/signal"
 	"syscall"
 
 	"github.com/orlop-os/orlop/pkg/notify"
+	"github.com/orlop-os/orlop/pkg/panics"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/profile"
 )
@@ -40,6 +42,9 @@ func run() error {
 	if err := giveUpPrivileges(paths.ApidDir); err != nil {
 		return err
 	}
+	// A panic in one call would end those of all others, and with each new try again.
+	log := slog.New(slog.NewJSONHandler(os.Stdout, nil))
+	panics.OnPanic(func(e *panics.Error) { log.Error("panic", "where", e.Where, "value", e.Value, "stack", e.Stack) })
 	return Serve(ctx, Options{
 		Listener: listener,
 		Dir:      paths.ApidDir,

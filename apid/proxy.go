@@ -10,6 +10,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
+
+	"github.com/orlop-os/orlop/pkg/panics"
 )
 
 // proxy hands calls on to machined, message by message, in both directions at once, without looking into them.
@@ -43,7 +45,7 @@ func (p *proxy) handle(_ any, down grpc.ServerStream) error {
 		return unavailable(err)
 	}
 	go func() {
-		if err := forward(up, down); err != nil {
+		if err := panics.Do("call "+shown(method), func() error { return forward(up, down) }); err != nil {
 			cancel() // the client has gone away: machined must know
 		}
 	}()

@@ -20,6 +20,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/client"
 	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/panics"
 	"github.com/orlop-os/orlop/pkg/pki"
 	"github.com/orlop-os/orlop/pkg/trust"
 )
@@ -45,10 +46,12 @@ type electorate struct {
 	own    bool // this machine is one of it
 }
 
-// electorate is that of a control-plane machine. Where Cluster.spec.controlPlanes names nobody, this machine is all of it.
-func (m *machine) electorate(now applied) electorate {
-	e := electorate{others: m.teachers(now)}
-	e.own = len(now.config.Cluster.Spec.ControlPlanes) == 0 || len(e.others) < len(now.config.Cluster.Spec.ControlPlanes)
+// electorate is that of a control-plane machine with a configuration, which has a cluster. Where Cluster.spec.controlPlanes names
+// nobody, this machine is all of it. It takes what the caller has checked, and does not read it again: a call goes on with one
+// configuration from its beginning to its end.
+func (m *machine) electorate(c *config.Config) electorate {
+	e := electorate{others: m.teachers(c)}
+	e.own = len(c.Cluster.Spec.ControlPlanes) == 0 || len(e.others) < len(c.Cluster.Spec.ControlPlanes)
 	return e
 }
 
@@ -181,8 +184,12 @@ func askAll[T any](ctx context.Context, m *machine, addrs []netip.Addr, do func(
 	var calls sync.WaitGroup
 	for _, addr := range addrs {
 		calls.Go(func() {
-			answer, err := call(asking, m, addr, func(c *client.Client) (T, error) { return do(asking, c) })
-			answers <- answered[T]{addr, answer, err}
+			a := answered[T]{from: addr}
+			a.err = panics.Do("asking "+addr.String(), func() (err error) {
+				a.answer, err = call(asking, m, addr, func(c *client.Client) (T, error) { return do(asking, c) })
+				return err
+			})
+			answers <- a
 		})
 	}
 	go func() {

@@ -185,7 +185,7 @@ func TestTooFew(t *testing.T) {
 	a := controlPlane(t)
 	now, _ := a.m.config.Get()
 	now.config.Cluster.Spec.ControlPlanes = []netip.Addr{netip.MustParseAddr("10.0.0.11"), netip.MustParseAddr("10.0.0.12"), netip.MustParseAddr("10.0.0.13")}
-	if of := a.m.electorate(now); !of.own || of.all() != 3 || of.majority() != 2 {
+	if of := a.m.electorate(now.config); !of.own || of.all() != 3 || of.majority() != 2 {
 		t.Errorf("%+v", of)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -198,7 +198,7 @@ func TestTooFew(t *testing.T) {
 		t.Error(err)
 	}
 	a.m.networkState.Set(network.State{})
-	if of := a.m.electorate(now); of.own || of.all() != 3 {
+	if of := a.m.electorate(now.config); of.own || of.all() != 3 {
 		t.Errorf("a machine that is none of them: %+v", of)
 	}
 }
@@ -281,7 +281,7 @@ func TestThree(t *testing.T) {
 	hear := func() {
 		for _, m := range machines {
 			now, _ := m.m.config.Get()
-			if books, silent := m.m.learnRolls(t.Context(), m.m.electorate(now).others, 2); len(books) != 2 {
+			if books, silent := m.m.learnRolls(t.Context(), m.m.electorate(now.config).others, 2); len(books) != 2 {
 				t.Fatal(silent)
 			}
 		}

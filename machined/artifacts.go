@@ -13,6 +13,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/artifact"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/imagestore"
+	"github.com/orlop-os/orlop/pkg/panics"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/registry"
 )
@@ -202,7 +203,11 @@ func (m *machine) keepArtifacts(ctx context.Context) {
 		now := configs.Take()
 		looking, stop := context.WithCancel(ctx)
 		done := make(chan time.Duration, 1)
-		go func() { done <- m.artifactRound(looking, k, now, failures) }()
+		go func() {
+			after := lookTime / 2 // after a panic, as after any failure
+			_ = panics.Do("artefacts of add-ons", func() error { after = m.artifactRound(looking, k, now, failures); return nil })
+			done <- after
+		}()
 		var again <-chan time.Time
 		for waiting := true; waiting; {
 			select {

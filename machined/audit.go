@@ -18,6 +18,7 @@ import (
 	"github.com/orlop-os/orlop/apid"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/audit"
+	"github.com/orlop-os/orlop/pkg/panics"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/pki"
 	"github.com/orlop-os/orlop/pkg/printable"
@@ -71,8 +72,8 @@ type guard struct {
 
 func (g guard) unary(ctx context.Context, r any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (answer any, err error) {
 	err = g.pass(ctx, info.FullMethod, func() (string, error) {
-		answer, err = handle(ctx, r)
-		return target(r, answer), err
+		err = panics.Do("call "+info.FullMethod, func() (err error) { answer, err = handle(ctx, r); return err })
+		return target(r, answer), failedProgram(err)
 	})
 	return answer, err
 }
@@ -80,7 +81,7 @@ func (g guard) unary(ctx context.Context, r any, info *grpc.UnaryServerInfo, han
 func (g guard) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
 	s := &firstSeen{ServerStream: stream}
 	return g.pass(stream.Context(), info.FullMethod, func() (string, error) {
-		err := handle(srv, s)
+		err := failedProgram(panics.Do("call "+info.FullMethod, func() error { return handle(srv, s) }))
 		if about := s.target.Load(); about != nil {
 			return *about, err
 		}

@@ -11,6 +11,7 @@ import (
 	"github.com/orlop-os/orlop/machined/power"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/esp"
+	"github.com/orlop-os/orlop/pkg/panics"
 )
 
 // Step is one thing that happens at boot.
@@ -64,7 +65,7 @@ func (m *machine) boot(ctx context.Context) {
 		}
 		m.enter(s.Name, s.Waits)
 		done := make(chan error, 1)
-		go func() { done <- s.Do(ctx, m) }()
+		go func() { done <- panics.Do("boot step "+s.Name, func() error { return s.Do(ctx, m) }) }()
 		err := m.awaitStep(ctx, done, deadline, began)
 		if err != nil {
 			m.say(fmt.Sprintf("boot: %s: %v; resetting in %v", s.Name, err, failPause))

@@ -15,6 +15,7 @@ import (
 	"github.com/orlop-os/orlop/machined/upgrade"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/bundle"
+	"github.com/orlop-os/orlop/pkg/panics"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/registry"
 	"github.com/orlop-os/orlop/pkg/slot"
@@ -61,8 +62,14 @@ func (m *machine) installer(withoutData bool) (upgrade.Installer, error) {
 	case withoutData:
 		i.Save, i.Drop = nil, m.dropSaved
 	}
-	if m.drains() {
-		i.Drain = m.drain
+	if _, drains := m.drains(); drains {
+		i.Drain = func(ctx context.Context) error {
+			want, drains := m.drains() // the configuration may be another one by then
+			if !drains {
+				return nil
+			}
+			return m.drain(ctx, want)
+		}
 	}
 	return i, nil
 }
@@ -128,7 +135,7 @@ func (m *machine) receive(i upgrade.Installer, b upgrade.Bundle, from io.Reader,
 // is entered, and not before: the next upgrade begins by forgetting what is not recorded.
 func (m *machine) install(i upgrade.Installer) {
 	defer m.writing.Unlock()
-	if err := m.enterVersion(i); err != nil {
+	if err := panics.Do("upgrade", func() error { return m.enterVersion(i) }); err != nil {
 		m.broken(true, err)
 		return
 	}
@@ -210,7 +217,7 @@ func (a upgradeAPI) Send(stream grpc.ClientStreamingServer[api.SendBundleRequest
 	if !a.m.writing.TryLock() {
 		return errBusy
 	}
-	if err := a.m.send(stream, i, first); err != nil {
+	if err := panics.Do("receiving a bundle", func() error { return a.m.send(stream, i, first) }); err != nil {
 		a.m.writing.Unlock()
 		return err
 	}
@@ -305,7 +312,10 @@ func (a upgradeAPI) Fetch(ctx context.Context, r *api.FetchBundleRequest) (*api.
 func (m *machine) fetch(i upgrade.Installer, f origin, b upgrade.Bundle, who string, begun chan<- error) {
 	ctx, cancel := context.WithCancel(m.working)
 	defer cancel() // the connection
-	if err := m.receive(i, b, f.Reader(ctx, b.Have), who, func() { begun <- nil }); err != nil {
+	err := panics.Do("fetching a bundle", func() error {
+		return m.receive(i, b, f.Reader(ctx, b.Have), who, func() { begun <- nil })
+	})
+	if err != nil {
 		m.writing.Unlock()
 		begun <- err
 		return

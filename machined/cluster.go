@@ -33,11 +33,13 @@ type clusterAPI struct {
 func (a clusterAPI) Health(r *api.HealthRequest, stream grpc.ServerStreamingServer[api.HealthResponse]) error {
 	ctx := stream.Context()
 	services, configuration, members, rules := a.m.services.Status().Watch(), a.m.config.Watch(), a.m.membership.Watch(), a.m.noRules.Watch()
+	program := a.m.program.Watch()
 	var last *api.HealthResponse
 	for {
 		list, now, member := services.Take(), configuration.Take(), members.Take()
 		health := clusterHealth(now, member, list)
 		unruled(health, rules.Take(), now.applied)
+		programCheck(health, program.Take())
 		var later <-chan time.Time
 		if health.Healthy && time.Since(now.applied) < inForceTime {
 			if waits, err := a.m.notYet(now.config); err == nil && len(waits) > 0 {
@@ -59,6 +61,7 @@ func (a clusterAPI) Health(r *api.HealthRequest, stream grpc.ServerStreamingServ
 		case <-configuration.Changed():
 		case <-members.Changed():
 		case <-rules.Changed():
+		case <-program.Changed():
 		case <-later:
 		case <-ctx.Done():
 			return endOfStream(ctx.Err())

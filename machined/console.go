@@ -27,8 +27,8 @@ func (m *machine) showConsole(ctx context.Context) {
 		return
 	}
 	m.console = c
-	go c.Run(ctx)
-	go m.watchConsole(ctx, status)
+	m.keeper().Go(ctx, "console", c.Run)
+	m.keeper().Go(ctx, "what the console shows", func(ctx context.Context) { m.watchConsole(ctx, status) })
 }
 
 // watchConsole derives what the console shows from what can be observed.
@@ -66,7 +66,8 @@ func (m *machine) consoleStatus() console.Status {
 	if m.medium != "" {
 		s.Problem = "" // it is meant to have no disk
 	}
-	if now, _ := m.config.Get(); s.Problem == "" {
+	now, _ := m.config.Get()
+	if s.Problem == "" {
 		s.Problem = now.problem
 	}
 	if id := m.identity.Load(); id != nil {
@@ -78,7 +79,6 @@ func (m *machine) consoleStatus() console.Status {
 	if stage.Waits != "" {
 		s.WaitsFor = append(s.WaitsFor, stage.Waits)
 	}
-	now, _ := m.config.Get()
 	if now.config != nil && now.config.Cluster != nil {
 		s.Kubernetes = m.release.Kubernetes
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/capture"
+	"github.com/orlop-os/orlop/pkg/panics"
 	"github.com/orlop-os/orlop/pkg/profile"
 )
 
@@ -60,7 +61,7 @@ func (a debugAPI) Capture(r *api.CaptureRequest, stream grpc.ServerStreamingServ
 	defer cancel()
 	done := make(chan error, 1)
 	go func() {
-		err := errors.Join(record(ctx, c, r.Count, stream.Send), c.Close())
+		err := errors.Join(panics.Do("capture", func() error { return record(ctx, c, r.Count, stream.Send) }), c.Close())
 		<-a.m.captures // before the caller hears of the end, and may ask for the next
 		done <- err
 	}()

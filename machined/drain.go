@@ -16,26 +16,32 @@ import (
 // drainRest is what the orchestrator has beyond the time for the pods, to start and to take pods again after a failure.
 const drainRest = 30 * time.Second
 
-// drains tells whether the configuration in force wants pods to leave. A machine that was taken out has none that others would take, and nobody to ask.
-func (m *machine) drains() bool {
+// drains is what the configuration in force says of pods that have to leave, and whether it wants that. A machine that was taken out has
+// none that others would take, and nobody to ask.
+func (m *machine) drains() (config.Drain, bool) {
 	now, _ := m.config.Get()
 	member, _ := m.membership.Get()
-	return !member.Removed && now.config != nil && now.config.Cluster != nil && now.config.Machine.Spec.Upgrade.Drain.Policy != config.DrainNone
+	if member.Removed || now.config == nil || now.config.Cluster == nil {
+		return config.Drain{}, false
+	}
+	want := now.config.Machine.Spec.Upgrade.Drain
+	return want, want.Policy != config.DrainNone
 }
 
 // leave drains the node for what an operator asked for, if the configuration wants it. It goes on when the operator is gone.
 func (m *machine) leave() error {
-	if !m.drains() {
+	want, drains := m.drains()
+	if !drains {
 		return nil
 	}
 	m.begin("move the pods away", 0)
 	defer m.begin("", 0)
-	return m.drain(m.working)
+	return m.drain(m.working, want)
 }
 
 // stay has the node take pods again, because what they left for did not happen.
 func (m *machine) stay() {
-	if !m.drains() {
+	if _, drains := m.drains(); !drains {
 		return
 	}
 	if _, err := m.drainNode(m.working, nodespec.DrainOrder{Timeout: drainRest, Undo: true}); err != nil {
@@ -44,9 +50,7 @@ func (m *machine) stay() {
 }
 
 // drain moves the pods away. It fails only if the policy is to respect what does not let them go.
-func (m *machine) drain(ctx context.Context) error {
-	now, _ := m.config.Get()
-	want := now.config.Machine.Spec.Upgrade.Drain
+func (m *machine) drain(ctx context.Context, want config.Drain) error {
 	order := nodespec.DrainOrder{
 		Timeout: time.Duration(want.Timeout), Refuse: want.Policy == config.DrainRespect, Delete: want.Policy == config.DrainForce,
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/orlop-os/orlop/machined/disk"
 	"github.com/orlop-os/orlop/machined/network"
 	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/panics"
 	"github.com/orlop-os/orlop/pkg/reconcile"
 	"github.com/orlop-os/orlop/pkg/supervise"
 )
@@ -93,7 +94,7 @@ func (d *drift) look(ctx context.Context) ([]driftState, uint64, error) {
 		states, revision, fresh := d.states, d.revision, !d.looked.IsZero() && time.Since(d.looked) < d.every
 		if !fresh && d.running == nil {
 			d.running = make(chan struct{})
-			go d.refresh()
+			panics.Go("drift", d.refresh)
 		}
 		running := d.running
 		d.mu.Unlock()
@@ -113,7 +114,7 @@ func (d *drift) refresh() {
 	found := make([]*driftState, len(d.domains))
 	var wait sync.WaitGroup
 	for i, one := range d.domains {
-		wait.Go(func() { found[i] = d.ask(one) })
+		wait.Go(panics.Guarded("drift of "+one.name, func() { found[i] = d.ask(one) }))
 	}
 	wait.Wait()
 	states := []driftState{}
@@ -163,9 +164,10 @@ func (d *drift) ask(one domain) *driftState {
 	answers := make(chan answer, 1)
 	d.mark(one.name, true)
 	go func() {
-		operations, err := one.diff(ctx)
+		var a answer
+		a.err = panics.Do("drift of "+one.name, func() (err error) { a.operations, err = one.diff(ctx); return err })
 		d.mark(one.name, false)
-		answers <- answer{operations, err}
+		answers <- a
 	}()
 	select {
 	case a := <-answers:

@@ -25,6 +25,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/nodespec"
+	"github.com/orlop-os/orlop/pkg/panics"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/plainfile"
 	"github.com/orlop-os/orlop/pkg/supervise"
@@ -81,12 +82,7 @@ func nameless() (*os.File, error) {
 func (m *machine) transfer(most time.Duration, move func(moved func()) error) error {
 	did, done := make(chan struct{}, 1), make(chan error, 1)
 	go func() {
-		done <- move(func() {
-			select {
-			case did <- struct{}{}:
-			default:
-			}
-		})
+		done <- panics.Do("transfer", func() error { return move(func() { kick(did) }) })
 	}()
 	end := time.NewTimer(most)
 	defer end.Stop()

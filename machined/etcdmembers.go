@@ -53,6 +53,9 @@ func (m *machine) forgetMember(ctx context.Context, removed nodespec.EtcdMember)
 		return "" // its etcd has never started, so it has no Node that is known
 	}
 	now, _ := m.config.Get()
+	if !controls(now.config) {
+		return "this machine has no configuration of a control plane any more; `kubectl delete node " + removed.Name + "`"
+	}
 	for _, at := range removed.PeerURLs {
 		u, err := url.Parse(at)
 		if err != nil {
@@ -65,7 +68,7 @@ func (m *machine) forgetMember(ctx context.Context, removed nodespec.EtcdMember)
 	if known := m.book.known(); reservedName(now.config, known, removed.Name) || known.Present(removed.Name, time.Now()) {
 		return "another machine of the cluster has its name"
 	}
-	there, err := m.forget(ctx, []string{removed.Name})
+	there, err := m.forget(ctx, now.config, []string{removed.Name})
 	if err != nil {
 		return err.Error()
 	}

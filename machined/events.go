@@ -33,6 +33,7 @@ func newEventLog() *eventLog { return &eventLog{last: cell.New(uint64(0))} }
 // add appends an event.
 func (l *eventLog) add(source, kind, message string) {
 	l.mu.Lock()
+	defer l.mu.Unlock()
 	last, _ := l.last.Get()
 	e := event{cursor: last + 1, time: time.Now(), source: source, kind: kind, message: message}
 	if len(l.kept) == keptEvents {
@@ -41,7 +42,6 @@ func (l *eventLog) add(source, kind, message string) {
 	}
 	l.kept = append(l.kept, e)
 	l.last.Set(e.cursor)
-	l.mu.Unlock()
 }
 
 // after returns the kept events with a greater cursor.

@@ -19,6 +19,7 @@ import (
 
 	"github.com/orlop-os/orlop/apid"
 	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/panics"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/peek"
 	"github.com/orlop-os/orlop/pkg/pki"
@@ -122,7 +123,7 @@ func (m *machine) looksAt(ctx context.Context, path string, read func(context.Co
 	done := make(chan error, 1)
 	go func() {
 		defer func() { <-m.reads }()
-		done <- read(limited)
+		done <- panics.Do("reading files", func() error { return read(limited) })
 	}()
 	select {
 	case err := <-done:

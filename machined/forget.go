@@ -165,7 +165,7 @@ func (m *machine) lookForGone(ctx context.Context) bool {
 	if len(names) == 0 {
 		return true
 	}
-	there, err := m.forget(ctx, names)
+	there, err := m.forget(ctx, now.config, names)
 	problem := ""
 	if err != nil {
 		problem = fmt.Sprintf("the Nodes of machines that were taken out are not looked for: %v; it is tried again within %v", err, forgetEvery)
@@ -183,10 +183,9 @@ func (m *machine) lookForGone(ctx context.Context) bool {
 }
 
 // forget deletes the Nodes of machines that were taken out, but those whose name somebody has again, and says which were there.
-func (m *machine) forget(ctx context.Context, names []string) (there []string, err error) {
+func (m *machine) forget(ctx context.Context, c *config.Config, names []string) (there []string, err error) {
 	asked := time.Now() // before it is looked who has the names
-	now, _ := m.config.Get()
-	of := m.electorate(now)
+	of := m.electorate(c)
 	heard, silent := m.learnRolls(ctx, of.others, of.majority()-of.one())
 	if len(heard)+of.one() < of.majority() {
 		return nil, fmt.Errorf("%d of %d control-plane machines say whether the names are somebody's again, and %d have to (%s)", len(heard)+of.one(), of.all(), of.majority(), strings.Join(silent, "; "))
@@ -198,7 +197,7 @@ func (m *machine) forget(ctx context.Context, names []string) (there []string, e
 		return nil, damaged
 	}
 	names = slices.DeleteFunc(slices.Clone(names), func(name string) bool {
-		return reservedName(now.config, known, name) || known.Present(name, time.Now())
+		return reservedName(c, known, name) || known.Present(name, time.Now())
 	})
 	if len(names) == 0 {
 		return nil, nil

@@ -144,7 +144,7 @@ func TestLookForGone(t *testing.T) {
 	}
 	n.have, n.asked = []string{"w1"}, nil
 	a.m.lookForGone(t.Context())
-	if there, err := a.m.forget(t.Context(), []string{"w1", "m1"}); err != nil || len(there)+len(n.asked) != 0 {
+	if there, err := a.m.forget(t.Context(), configured(a), []string{"w1", "m1"}); err != nil || len(there)+len(n.asked) != 0 {
 		t.Errorf("the Node of a machine that is invited is deleted: %v, %v, %v", there, n.asked, err)
 	}
 }
@@ -235,7 +235,7 @@ func TestForgetAsks(t *testing.T) {
 	for _, last := range []byte{12, 13} {
 		off.Store(netip.AddrFrom4([4]byte{10, 0, 0, last}), true)
 	}
-	if _, err := a.m.forget(t.Context(), []string{"w1"}); err == nil || !strings.Contains(err.Error(), "1 of 3 control-plane machines say") || len(n.asked) != 0 {
+	if _, err := a.m.forget(t.Context(), configured(a), []string{"w1"}); err == nil || !strings.Contains(err.Error(), "1 of 3 control-plane machines say") || len(n.asked) != 0 {
 		t.Errorf("one of three forgets a Node: %v", err)
 	}
 	off.Clear()
@@ -244,7 +244,7 @@ func TestForgetAsks(t *testing.T) {
 	if _, err := b.Invite(from(t, operator, "10.0.0.5:1"), &api.InviteRequest{Name: "w1", Request: request}); err != nil {
 		t.Fatal(err)
 	}
-	if there, err := a.m.forget(t.Context(), []string{"w1"}); err != nil || len(there) != 0 || len(n.have) != 1 {
+	if there, err := a.m.forget(t.Context(), configured(a), []string{"w1"}); err != nil || len(there) != 0 || len(n.have) != 1 {
 		t.Errorf("deleted %v, %v", there, err)
 	}
 }

@@ -27,6 +27,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/imagestore"
 	"github.com/orlop-os/orlop/pkg/mirror"
+	"github.com/orlop-os/orlop/pkg/panics"
 )
 
 // How an image that was imported on one control-plane machine comes to all machines of the cluster
@@ -194,7 +195,7 @@ func (m *machine) openMirror() (near, gate ownMirror, err error) {
 	}
 	// Every pod of the machine's own network can connect, and each connection is a file of this process.
 	limited := netutil.LimitListener(listener, mirrorConnections)
-	go func() { m.events.add("image", "failure", "the mirror has ended: "+server.Serve(limited).Error()) }()
+	panics.Go("mirror", func() { m.events.add("image", "failure", "the mirror has ended: "+server.Serve(limited).Error()) })
 	return m.mirror, m.gate, nil
 }
 
@@ -280,7 +281,7 @@ func (n *neighbours) awake() []netip.Addr {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	var out []netip.Addr
-	for _, addr := range n.m.teachers(now) {
+	for _, addr := range n.m.teachers(now.config) {
 		if time.Now().After(n.resting[addr]) {
 			out = append(out, addr)
 		}

@@ -16,6 +16,7 @@ import (
 	"github.com/orlop-os/orlop/machined/seed"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/diskmatch"
+	"github.com/orlop-os/orlop/pkg/panics"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/reconcile"
 )
@@ -233,7 +234,15 @@ func (m *machine) beginInstall(w install.Want, documents []byte, who string) err
 		},
 		Files: append(files, install.File{Name: configs.Current(), Content: documents}),
 	})
-	go m.doInstall(m.working, w, ops)
+	panics.Go("installation", func() {
+		defer func() {
+			if now, _ := m.installation.Get(); now.Phase == installing { // it has panicked
+				m.installation.Set(installState{Phase: installFailed, Disk: w.Disk.Path, Reason: "the program failed; `orlopctl events` has the reason"})
+				m.writing.Unlock()
+			}
+		}()
+		m.doInstall(m.working, w, ops)
+	})
 	return nil
 }
 

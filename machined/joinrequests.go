@@ -150,9 +150,6 @@ func (a clusterAPI) Pending(context.Context, *api.PendingRequest) (*api.PendingR
 
 // asks is the machine that an operator names, and that asks here, or why there is none as a status.
 func (a clusterAPI) asks(name, fingerprint string) (joinrequest.Machine, error) {
-	if _, err := a.judging(); err != nil {
-		return joinrequest.Machine{}, err
-	}
 	key, err := pki.ParseFingerprint(fingerprint)
 	if err != nil {
 		return joinrequest.Machine{}, status.Error(codes.InvalidArgument, err.Error())
@@ -168,6 +165,9 @@ func (a clusterAPI) asks(name, fingerprint string) (joinrequest.Machine, error) 
 
 // Approve issues a ticket as for any other machine (Invite), but for the key that was shown.
 func (a clusterAPI) Approve(ctx context.Context, r *api.ApproveRequest) (*api.ApproveResponse, error) {
+	if _, err := a.judging(); err != nil {
+		return nil, err
+	}
 	m, err := a.asks(r.Name, r.Fingerprint)
 	if err != nil {
 		return nil, err
@@ -192,6 +192,10 @@ func (a clusterAPI) Approve(ctx context.Context, r *api.ApproveRequest) (*api.Ap
 }
 
 func (a clusterAPI) Deny(ctx context.Context, r *api.DenyRequest) (*api.DenyResponse, error) {
+	c, err := a.judging()
+	if err != nil {
+		return nil, err
+	}
 	m, err := a.asks(r.Name, r.Fingerprint)
 	if err != nil {
 		return nil, err
@@ -203,8 +207,7 @@ func (a clusterAPI) Deny(ctx context.Context, r *api.DenyRequest) (*api.DenyResp
 		return nil, err
 	}
 	out := &api.DenyResponse{}
-	now, _ := a.m.config.Get()
-	of := a.m.electorate(now)
+	of := a.m.electorate(c)
 	_, out.Unaware, _ = a.m.tell(ctx, of.others, &api.TellRequest{Denied: []string{m.Key}}, "", len(of.others))
 	a.m.events.add("cluster", "op", fmt.Sprintf("machine %s at %s is not let in: %s", m.Name, m.Address, m.Key))
 	return out, nil

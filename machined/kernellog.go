@@ -16,6 +16,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/kmod"
 	"github.com/orlop-os/orlop/pkg/kmsg"
 	"github.com/orlop-os/orlop/pkg/mount"
+	"github.com/orlop-os/orlop/pkg/panics"
 	"github.com/orlop-os/orlop/pkg/paths"
 )
 
@@ -55,9 +56,9 @@ func (m *machine) keepKernelLog() {
 	}
 	go func() {
 		defer close(k.ended)
-		m.takeCrash(l)
+		_ = panics.Do("the kernel's last log", func() error { m.takeCrash(l); return nil })
 		follow := func(ctx context.Context, each func(kmsg.Record) error) error { return kmsg.Follow(ctx, 0, each) }
-		if err := l.Keep(ctx, follow); !errors.Is(err, context.Canceled) {
+		if err := panics.Do("the kernel's log", func() error { return l.Keep(ctx, follow) }); !errors.Is(err, context.Canceled) {
 			l.Report(err)
 		}
 	}()

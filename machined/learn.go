@@ -17,6 +17,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/client"
 	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/panics"
 	"github.com/orlop-os/orlop/pkg/trust"
 )
 
@@ -62,14 +63,14 @@ type learner struct {
 
 // round asks all of them once, at the same time.
 func (l *learner) round(ctx context.Context, now applied) {
-	named := l.m.teachers(now)
+	named := l.m.teachers(now.config)
 	l.m.connections.keep(named)
 	maps.DeleteFunc(l.problems, func(addr netip.Addr, _ string) bool { return !slices.Contains(named, addr) })
 	problems := make([]string, len(named))
 	var asking sync.WaitGroup
 	for i, addr := range named {
 		asking.Go(func() {
-			err := l.m.learn(ctx, addr, now.config)
+			err := panics.Do("learning from "+addr.String(), func() error { return l.m.learn(ctx, addr, now.config) })
 			if worker(now.config) {
 				l.m.noteRemoved(err)
 			}
@@ -113,18 +114,18 @@ func (l *learner) tellDoubles(c *config.Config) {
 }
 
 // teachers are the machines to ask: those of the configuration but this one.
-func (m *machine) teachers(now applied) []netip.Addr {
-	if now.config == nil || now.config.Cluster == nil {
+func (m *machine) teachers(c *config.Config) []netip.Addr {
+	if c == nil || c.Cluster == nil {
 		return nil
 	}
 	state, _ := m.networkState.Get()
 	own := ownAddresses(state)
-	named := slices.Clone(now.config.Cluster.Spec.ControlPlanes)
-	if worker(now.config) {
+	named := slices.Clone(c.Cluster.Spec.ControlPlanes)
+	if worker(c) {
 		if member, _ := m.membership.Get(); !member.Joined {
 			return nil // nobody knows it yet
 		}
-		for _, from := range controlPlanes(now.config) {
+		for _, from := range controlPlanes(c) {
 			if a, err := netip.ParseAddr(from); err == nil && !slices.Contains(named, a) {
 				named = append(named, a)
 			}

@@ -21,6 +21,7 @@
 //	kubernetes.go  what the processes of a node are told
 //	shipping.go    where logs go besides the machine itself
 //	state.go       what can be observed
+//	program.go     what becomes of a panic
 //	drift.go       what of it is not as it was configured
 //	snapshots.go   the snapshots of the cluster's data that the machine takes by itself, which sending.go sends elsewhere
 //	kernellog.go   the kernel's log of the start before
@@ -57,6 +58,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/imagestore"
 	"github.com/orlop-os/orlop/pkg/kmod"
 	"github.com/orlop-os/orlop/pkg/medium"
+	"github.com/orlop-os/orlop/pkg/panics"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/pki"
 	"github.com/orlop-os/orlop/pkg/release"
@@ -75,6 +77,7 @@ func main() {
 	}
 	ctx := context.Background()
 	m := newMachine()
+	panics.OnPanic(m.panicked)
 	m.showConsole(ctx)
 	var feeding context.Context
 	feeding, m.stopFeeding = context.WithCancel(ctx)
@@ -156,6 +159,7 @@ type machine struct {
 	installation  *cell.Cell[installState]
 	membership    *cell.Cell[membershipState]
 	artifacts     *cell.Cell[artifacts] // of add-ons
+	program       *cell.Cell[programState]
 
 	connections connections          // to the cluster's other machines
 	given       *imagestore.Imported // what other machines may have
@@ -204,6 +208,7 @@ func newMachine() *machine {
 		installation:  cell.New(installState{}),
 		membership:    cell.New(membershipState{}),
 		artifacts:     cell.New(artifacts{}),
+		program:       cell.New(programState{}),
 	}
 	m.working, m.stopWork = context.WithCancelCause(context.Background())
 	m.reaper = supervise.NewReaper(nil)
@@ -271,8 +276,10 @@ func (m *machine) loop(ctx context.Context) {
 	// Ctrl-Alt-Del arrives as SIGINT, where a keyboard is not switched off (machined/console), once the kernel was told not to reboot by itself
 	// (reboot(2)).
 	unix.Reboot(unix.LINUX_REBOOT_CMD_CAD_OFF)
-	go power.Buttons(ctx, "/dev/input", m.inputs, func(device string) {
-		m.goDown(powerRequest{to: power.PowerOff, why: "power button (" + device + ")"})
+	m.keeper().Go(ctx, "power button", func(ctx context.Context) {
+		power.Buttons(ctx, "/dev/input", m.inputs, func(device string) {
+			m.goDown(powerRequest{to: power.PowerOff, why: "power button (" + device + ")"})
+		})
 	})
 	power.Signals(ctx, func(mode power.Mode, why string) {
 		m.goDown(powerRequest{to: mode, why: why})

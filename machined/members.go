@@ -61,7 +61,7 @@ func (a clusterAPI) Invite(ctx context.Context, r *api.InviteRequest) (*api.Invi
 	// A Node of that name may be there still, with the pods that a machine before had: their tokens would count as long as it is.
 	gone := a.m.book.known().Gone(time.Now().Add(-memberLife), time.Now())
 	if slices.ContainsFunc(gone, func(g trust.Gone) bool { return g.Name == r.Name }) {
-		if _, err := a.m.forget(ctx, []string{r.Name}); err != nil {
+		if _, err := a.m.forget(ctx, c, []string{r.Name}); err != nil {
 			return nil, status.Errorf(codes.Unavailable, "machine %s: cannot be invited yet: one of this name was taken out, and it is not known that its Node is gone, with what its pods had: %v; try again", r.Name, err)
 		}
 	}
@@ -85,8 +85,7 @@ func (a clusterAPI) Invite(ctx context.Context, r *api.InviteRequest) (*api.Invi
 	if err != nil {
 		return nil, status.Errorf(codes.Internal, "Cluster.spec.pki.client: %v", err)
 	}
-	now, _ := a.m.config.Get()
-	of := a.m.electorate(now)
+	of := a.m.electorate(c)
 	books, silent := a.m.learnRolls(ctx, of.others, len(of.others))
 	var asked []netip.Addr
 	var voters []string
@@ -267,7 +266,8 @@ func (a clusterAPI) Join(ctx context.Context, r *api.JoinRequest) (*api.JoinResp
 	if !a.m.book.each.allowed("ticket "+member.Ticket) || !a.m.book.joins.Allow() {
 		return nil, status.Error(codes.ResourceExhausted, "too many certificates are asked for at present; try again")
 	}
-	claims, stood, err := a.votes(ctx, member, known, stand)
+	of := a.m.electorate(c)
+	claims, stood, err := a.votes(ctx, of, member, known, stand)
 	if err != nil {
 		return nil, err
 	}
@@ -276,7 +276,7 @@ func (a clusterAPI) Join(ctx context.Context, r *api.JoinRequest) (*api.JoinResp
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
 	member.Expires = expires
-	if err := a.enter(ctx, member, known, claims, stood); err != nil {
+	if err := a.enter(ctx, of, member, known, claims, stood); err != nil {
 		return nil, err
 	}
 	a.m.events.add("cluster", "op", fmt.Sprintf("machine %s at %s has its certificates until %s", member.Name, member.Address, expires.Format(time.RFC3339)))
@@ -285,9 +285,7 @@ func (a clusterAPI) Join(ctx context.Context, r *api.JoinRequest) (*api.JoinResp
 
 // votes notes here that a machine wants to be let in, and asks the others whether they stand for it, until enough do. It returns what they
 // know of its ticket, and how many of the control plane stand for it.
-func (a clusterAPI) votes(ctx context.Context, member trust.Member, known bool, stand func(trust.Book) (trust.Book, error)) (claims []trust.Claim, stood int, err error) {
-	now, _ := a.m.config.Get()
-	of := a.m.electorate(now)
+func (a clusterAPI) votes(ctx context.Context, of electorate, member trust.Member, known bool, stand func(trust.Book) (trust.Book, error)) (claims []trust.Claim, stood int, err error) {
 	came := false
 	look := func(b trust.Book) (trust.Book, error) {
 		came = b.Came(member.Ticket)
@@ -353,9 +351,7 @@ func (a clusterAPI) votes(ctx context.Context, member trust.Member, known bool, 
 
 // enter writes a machine into the book, and into those of others. When it returns, more than half of them hold it: before anybody has the
 // certificates, so that they can be revoked, and so that nobody else is given the name or the address.
-func (a clusterAPI) enter(ctx context.Context, member trust.Member, known bool, claims []trust.Claim, stood int) error {
-	now, _ := a.m.config.Get()
-	of := a.m.electorate(now)
+func (a clusterAPI) enter(ctx context.Context, of electorate, member trust.Member, known bool, claims []trust.Claim, stood int) error {
 	var entered trust.Roll
 	err := a.m.book.update(func(b trust.Book) (trust.Book, error) {
 		b, err := b.AdmitBy(member, known, claims, stood, of.majority(), &a.m.book.session)
@@ -472,16 +468,16 @@ func (a clusterAPI) Members(context.Context, *api.MembersRequest) (*api.MembersR
 // Kubernetes goes on expecting the machine: that is deleted at once where the API server answers, and looked for for some time (forget.go).
 // It can be called again, of a machine that is out already. Whoever has called may be gone: what was begun comes to its end.
 func (a clusterAPI) Remove(ctx context.Context, r *api.RemoveMemberRequest) (*api.RemoveMemberResponse, error) {
-	if _, err := a.issuing(); err != nil {
+	c, err := a.issuing()
+	if err != nil {
 		return nil, err
 	}
 	ctx = context.WithoutCancel(ctx)
-	now, _ := a.m.config.Get()
-	of := a.m.electorate(now)
+	of := a.m.electorate(c)
 	_, silent := a.m.learnRolls(ctx, of.others, len(of.others)) // it may have joined a moment ago
 	out := &api.RemoveMemberResponse{}
 	var removed []*api.Revocation
-	err := a.m.book.update(func(b trust.Book) (next trust.Book, err error) {
+	err = a.m.book.update(func(b trust.Book) (next trust.Book, err error) {
 		if next, out.Tickets, err = b.Remove(r.Name, time.Now().UTC(), said(ctx, apid.MetadataSubject)); err != nil && len(silent) > 0 {
 			return next, fmt.Errorf("%w; some of the control plane do not answer, and may know it (%s)", err, strings.Join(silent, "; "))
 		}
@@ -498,7 +494,7 @@ func (a clusterAPI) Remove(ctx context.Context, r *api.RemoveMemberRequest) (*ap
 	enforced := a.m.enforce(ctx)
 	_, out.Unaware, _ = a.m.tell(ctx, of.others, &api.TellRequest{Removed: removed}, "", len(of.others))
 	a.m.forgetting.again(out.Tickets)
-	if _, err := a.m.forget(ctx, []string{r.Name}); err != nil {
+	if _, err := a.m.forget(ctx, c, []string{r.Name}); err != nil {
 		out.Node = err.Error()
 	}
 	if enforced != nil {

@@ -21,6 +21,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/bundle"
 	"github.com/orlop-os/orlop/pkg/client"
+	"github.com/orlop-os/orlop/pkg/panics"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/pki"
 	"github.com/orlop-os/orlop/pkg/resume"
@@ -195,7 +196,9 @@ func (m *machine) give(ctx context.Context, send func(ctx context.Context, taken
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	some, done := make(chan struct{}, 1), make(chan error, 1)
-	go func() { done <- send(ctx, func() { kick(some) }) }()
+	go func() {
+		done <- panics.Do("giving a bundle or an image", func() error { return send(ctx, func() { kick(some) }) })
+	}()
 	for late := time.NewTimer(patience); ; late.Reset(patience) {
 		select {
 		case err := <-done:

@@ -19,6 +19,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/imagestore"
 	"github.com/orlop-os/orlop/pkg/nodespec"
+	"github.com/orlop-os/orlop/pkg/panics"
 	"github.com/orlop-os/orlop/pkg/supervise"
 )
 
@@ -168,7 +169,7 @@ func (m *machine) stopContainers(ctx context.Context) error {
 		wait.Add(1)
 		go func() {
 			defer wait.Done()
-			problems[i] = stopContainer(ctx, client, t.ID, patience)
+			problems[i] = panics.Do("stopping a container", func() error { return stopContainer(ctx, client, t.ID, patience) })
 		}()
 	}
 	wait.Wait()
@@ -178,8 +179,10 @@ func (m *machine) stopContainers(ctx context.Context) error {
 func stopContainer(ctx context.Context, client tasks.TasksClient, id string, patience time.Duration) error {
 	gone := make(chan error, 1)
 	go func() {
-		_, err := client.Wait(ctx, &tasks.WaitRequest{ContainerID: id})
-		gone <- err
+		gone <- panics.Do("waiting for a container", func() error {
+			_, err := client.Wait(ctx, &tasks.WaitRequest{ContainerID: id})
+			return err
+		})
 	}()
 	if _, err := client.Kill(ctx, &tasks.KillRequest{ContainerID: id, Signal: uint32(unix.SIGTERM)}); err != nil {
 		return fmt.Errorf("container %s: cannot stop: %w", id, err)

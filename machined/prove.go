@@ -14,6 +14,7 @@ import (
 
 	"github.com/orlop-os/orlop/apid"
 	"github.com/orlop-os/orlop/machined/network"
+	"github.com/orlop-os/orlop/pkg/panics"
 	"github.com/orlop-os/orlop/pkg/paths"
 )
 
@@ -104,7 +105,7 @@ func oneAnswers(ctx context.Context, gateways []network.RouteState, ask func(con
 	problems, asked := make([]error, len(gateways)), make(chan int, len(gateways))
 	for i, r := range gateways {
 		go func() {
-			problems[i] = ask(ctx, r)
+			problems[i] = panics.Do("gateway", func() error { return ask(ctx, r) })
 			asked <- i
 		}()
 	}

@@ -24,6 +24,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/kmsg"
 	"github.com/orlop-os/orlop/pkg/logring"
+	"github.com/orlop-os/orlop/pkg/panics"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/ship"
 )
@@ -123,7 +124,7 @@ func (m *machine) sendTo(ctx context.Context, machine string, r config.Receiver,
 		if last != nil {
 			<-last // it was told to end, and takes seconds at most
 		}
-		one.sender.Run(ctx)
+		m.keeper().Run(ctx, "shipping to "+r.Name, one.sender.Run)
 	}()
 	return one
 }
@@ -370,7 +371,7 @@ func (m *machine) servicesSource(boot string) ship.Source {
 					}
 					one, stopOne := context.WithCancel(ctx)
 					following[service], stops[service] = n.ring, stopOne
-					followers.Go(func() {
+					followers.Go(panics.Guarded("log of "+service, func() {
 						defer stopOne()
 						n.follow(one, after(prefix+service), func(l logring.Line) error {
 							return each(ship.Line{
@@ -378,7 +379,7 @@ func (m *machine) servicesSource(boot string) ship.Source {
 								Facility: facilityDaemon, Severity: severityInfo, App: service, Kind: "log", Text: l.Text,
 							})
 						})
-					})
+					}))
 				}
 			}
 		},

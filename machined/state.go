@@ -64,6 +64,7 @@ func (m *machine) observable() []topic {
 		looked("nftables", m.ruleTables),                             // []ruleTable: the kernel's packet rules, as nft writes them
 		looked("pci", ignoreContext(m.kernel.ReadPCI)),               // []host.PCIDevice
 		looked("processes", ignoreContext(m.kernel.ReadProcesses)),   // []host.ProcessState, with their memory
+		watched("program", m.program),                                // programState: what of the program itself has failed
 		looked("routes", ignoreContext(network.KernelRoutes)),        // []network.KernelRoute: all the kernel has, whoever made them
 		looked("sensors", ignoreContext(m.kernel.ReadSensors)),       // []host.Sensor: temperatures, fans, voltages, power
 		watched("services", m.services.Status()),                     // []supervise.Status, with their components

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"google.golang.org/grpc"
@@ -18,6 +19,7 @@ import (
 	"github.com/orlop-os/orlop/machined/power"
 	"github.com/orlop-os/orlop/pkg/durable"
 	"github.com/orlop-os/orlop/pkg/mount"
+	"github.com/orlop-os/orlop/pkg/panics"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/pki"
 	"github.com/orlop-os/orlop/pkg/reconcile"
@@ -85,13 +87,13 @@ func stepPrograms(ctx context.Context, m *machine) error {
 	if m.medium != "" {
 		return nil
 	}
-	go func() {
+	panics.Go("programs", func() {
 		for _, program := range []string{paths.Orchestrator, paths.Containerd} {
 			if err := readThrough(ctx, program); err != nil {
 				m.events.add("programs", "failure", err.Error())
 			}
 		}
-	}()
+	})
 	return nil
 }
 
@@ -151,18 +153,20 @@ func stepDevices(ctx context.Context, m *machine) error {
 			m.events.add("devices", "op", message)
 		},
 	}
-	go func() { failed <- loader.Run(ctx, func() { close(ready) }) }()
+	go func() {
+		failed <- panics.Do("devices", func() error { return loader.Run(ctx, sync.OnceFunc(func() { close(ready) })) })
+	}()
 	select {
 	case <-ready:
 	case err := <-failed:
 		return fmt.Errorf("devices: %w", err)
 	}
 	kick(m.inputs) // the host step loads drivers too, before anyone listens
-	go func() {
+	panics.Go("devices", func() {
 		if err := <-failed; ctx.Err() == nil {
 			m.say(fmt.Sprintf("devices: what is plugged in from now on is not seen: %v", err))
 		}
-	}()
+	})
 	return nil
 }
 
@@ -200,13 +204,13 @@ func stepStorage(ctx context.Context, m *machine) error {
 	if m.medium != "" {
 		m.noStorage.Set(notInstalled)
 		kick(m.blocks)
-		go m.followDisks(ctx)
+		m.keeper().Go(ctx, "disks", m.followDisks)
 		return nil
 	}
 	if err := m.bringStorage(ctx, disk.Config{}); err != nil {
 		m.say("storage: " + err.Error())
 	}
-	go m.followDisks(ctx)
+	m.keeper().Go(ctx, "disks", m.followDisks)
 	return nil
 }
 
@@ -274,7 +278,7 @@ func loadConfiguration(ctx context.Context, m *machine) {
 		return
 	}
 	m.takeSeed(ctx)
-	go m.followSeeds(ctx)
+	m.keeper().Go(ctx, "media", m.followSeeds)
 	if now, _ := m.config.Get(); now.config == nil {
 		m.say("no configuration yet; waiting for one over the API, or on a medium labelled ORLOPCFG or cidata")
 	}
@@ -369,7 +373,7 @@ func stepNetwork(ctx context.Context, m *machine) error {
 	m.networkConfig.Set(networkConfig(now.config))
 	go func() {
 		for ctx.Err() == nil {
-			err := m.network.Run(ctx)
+			err := panics.Do("network", func() error { return m.network.Run(ctx) })
 			m.events.add("network", "failure", fmt.Sprint("stopped, and starts again: ", err))
 			select {
 			case <-time.After(networkRetry):
@@ -381,9 +385,11 @@ func stepNetwork(ctx context.Context, m *machine) error {
 }
 
 func stepTime(ctx context.Context, m *machine) error {
-	go timesync.Run(ctx, timesync.Deps{
-		Servers: m.timeServers, Status: m.timeState, Clock: timesync.SystemClock(), Past: m.past,
-		Log: func(line string) { m.events.add("time", "op", line) },
+	m.keeper().Go(ctx, "time", func(ctx context.Context) {
+		timesync.Run(ctx, timesync.Deps{
+			Servers: m.timeServers, Status: m.timeState, Clock: timesync.SystemClock(), Past: m.past,
+			Log: func(line string) { m.events.add("time", "op", line) },
+		})
 	})
 	return nil
 }
@@ -414,7 +420,7 @@ func stepAPI(ctx context.Context, m *machine) error {
 		return err
 	}
 	go func() {
-		if err := server.Serve(listener); err != nil {
+		if err := panics.Do("the local API", func() error { return server.Serve(listener) }); err != nil {
 			m.say(fmt.Sprintf("api: the local socket failed: %v; resetting", err))
 			m.takeDown(powerRequest{to: power.Reboot, why: "the local API failed"})
 		}
@@ -430,19 +436,19 @@ func stepFollow(ctx context.Context, m *machine) error {
 	if m.medium != "" {
 		m.enter("not installed", "being installed on a disk")
 	}
-	go m.watchServices(ctx)
-	go m.keepImages(ctx)
-	go m.keepArtifacts(ctx)
-	go m.follow(ctx)
-	go m.followMembership(ctx)
-	go m.followRemoval(ctx)
-	go m.ship(ctx)
-	go m.lookForTrial(ctx)
-	go m.watchTrial(ctx)
-	go m.paceDoor(ctx)
-	go m.learnRevocations(ctx)
-	go m.keepForgetting(ctx)
-	go m.keepSnapshots()
-	go m.sendSnapshots()
+	m.keeper().Go(ctx, "services", m.watchServices)
+	m.keeper().Go(ctx, "images", m.keepImages)
+	m.keeper().Go(ctx, "artefacts", m.keepArtifacts)
+	m.keeper().Go(ctx, "configuration", m.follow)
+	m.keeper().Go(ctx, "membership", m.followMembership)
+	m.keeper().Go(ctx, "removal", m.followRemoval)
+	m.keeper().Go(ctx, "shipping", m.ship)
+	m.keeper().Go(ctx, "trial", m.lookForTrial)
+	m.keeper().Go(ctx, "configuration on trial", m.watchTrial)
+	m.keeper().Go(ctx, "pace of connections", m.paceDoor)
+	m.keeper().Go(ctx, "revocations", m.learnRevocations)
+	m.keeper().Go(ctx, "Nodes of removed machines", m.keepForgetting)
+	m.keeper().Go(ctx, "snapshots", func(context.Context) { m.keepSnapshots() })
+	m.keeper().Go(ctx, "sending snapshots", func(context.Context) { m.sendSnapshots() })
 	return nil
 }

@@ -311,10 +311,10 @@ func TestTeachers(t *testing.T) {
 	m.networkState = cell.New(network.State{Links: []network.LinkState{{Addresses: []network.AddressState{{Prefix: netip.MustParsePrefix("10.0.0.11/24")}}}}})
 	now, _ := m.config.Get()
 	now.config.Cluster.Spec.ControlPlanes = []netip.Addr{netip.MustParseAddr("10.0.0.11"), netip.MustParseAddr("10.0.0.12")}
-	if got := m.teachers(now); len(got) != 1 || got[0] != netip.MustParseAddr("10.0.0.12") {
+	if got := m.teachers(now.config); len(got) != 1 || got[0] != netip.MustParseAddr("10.0.0.12") {
 		t.Errorf("asks %v", got)
 	}
-	if got := m.teachers(applied{}); got != nil {
+	if got := m.teachers(nil); got != nil {
 		t.Errorf("without a configuration it asks %v", got)
 	}
 }

@@ -72,7 +72,7 @@ func stepUpgrade(ctx context.Context, m *machine) error {
 	}
 	if err := m.noteBoot(ctx); err != nil {
 		m.say(err.Error()) // the entries decide what starts next, whether or not we can read them
-		go m.noteBootLater(m.working)
+		m.keeper().Go(m.working, "the loader's entries", m.noteBootLater)
 	}
 	return nil
 }
@@ -84,7 +84,7 @@ func (m *machine) lookForTrial(ctx context.Context) {
 	}
 	if err := m.noteBoot(ctx); err != nil && (m.slot != "" || !errors.Is(err, upgrade.ErrNoSlots)) {
 		m.events.add("upgrade", "failure", err.Error())
-		go m.noteBootLater(m.working)
+		m.keeper().Go(m.working, "the loader's entries", m.noteBootLater)
 	}
 }
 
@@ -221,10 +221,10 @@ func (m *machine) act(ctx context.Context, a slot.Action) error {
 	switch a := a.(type) {
 	case slot.Watch:
 		watching, stop := context.WithCancel(context.WithoutCancel(ctx))
-		go m.keepLog(watching)
+		m.keeper().Go(watching, "log of a trial", m.keepLog)
 		go func() {
 			defer stop()
-			m.watchGate(watching)
+			m.keeper().Run(watching, "trial", m.watchGate)
 		}()
 	case slot.Rename:
 		return m.esp.Rename(a.To)
@@ -282,7 +282,8 @@ const proveEvery = 2 * time.Second
 
 // watchGate waits until this version has proved itself, or its time is up.
 func (m *machine) watchGate(ctx context.Context) {
-	services, configuration, members, rules := m.services.Status().Watch(), m.config.Watch(), m.membership.Watch(), m.noRules.Watch()
+	services, configuration, members := m.services.Status().Watch(), m.config.Watch(), m.membership.Watch()
+	rules, program := m.noRules.Watch(), m.program.Watch()
 	for {
 		now, again := configuration.Take(), (<-chan time.Time)(nil)
 		storage, _ := m.noStorage.Get()
@@ -295,7 +296,9 @@ func (m *machine) watchGate(ctx context.Context) {
 		}
 		m.upgrade.Update(func(s upgradeState) upgradeState { s.Waits = waits; return s })
 		var e slot.Event = slot.GateHeld{At: time.Now()}
-		if waits != "" {
+		if panicked := m.trialPanicked(program.Take()); panicked != nil {
+			e = panicked
+		} else if waits != "" {
 			patience := config.DefaultUpgradeDeadline
 			if now.config != nil {
 				patience = time.Duration(now.config.Machine.Spec.Upgrade.Deadline)
@@ -312,6 +315,9 @@ func (m *machine) watchGate(ctx context.Context) {
 				late.Stop()
 				continue
 			case <-rules.Changed():
+				late.Stop()
+				continue
+			case <-program.Changed():
 				late.Stop()
 				continue
 			case <-again:

@@ -9,6 +9,7 @@ import (
 	"sync"
 
 	"github.com/orlop-os/orlop/pkg/cell"
+	"github.com/orlop-os/orlop/pkg/panics"
 	"golang.org/x/sys/unix"
 )
 
@@ -69,12 +70,12 @@ func (c *Console) Line(text string) {
 func (c *Console) Run(ctx context.Context) {
 	var all sync.WaitGroup
 	for i, path := range c.serial {
-		all.Go(func() { c.runSerial(ctx, path, c.lines[i]) })
+		all.Go(panics.Guarded("console "+path, func() { c.runSerial(ctx, path, c.lines[i]) }))
 	}
 	for _, path := range c.screen {
-		all.Go(func() { c.runScreen(ctx, path) })
+		all.Go(panics.Guarded("console "+path, func() { c.runScreen(ctx, path) }))
 	}
-	all.Go(func() {
+	all.Go(panics.Guarded("console", func() {
 		before := Status{}
 		for watch := c.status.Watch(); ; {
 			after, _, err := watch.Next(ctx)
@@ -86,7 +87,7 @@ func (c *Console) Run(ctx context.Context) {
 			}
 			before = after
 		}
-	})
+	}))
 	all.Wait()
 }
 

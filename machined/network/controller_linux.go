@@ -14,6 +14,7 @@ import (
 
 	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/dhcp"
+	"github.com/orlop-os/orlop/pkg/panics"
 	"github.com/orlop-os/orlop/pkg/rtnl"
 )
 
@@ -87,7 +88,7 @@ func (c *Controller) Run(ctx context.Context) error {
 	}
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	wg.Go(func() { cancel(watcher.Run(ctx, c.notice)) })
+	wg.Go(func() { cancel(panics.Do("network watcher", func() error { return watcher.Run(ctx, c.notice) })) })
 	defer func() {
 		cancel(nil)
 		for index := range c.clients {
@@ -325,7 +326,7 @@ func (c *Controller) startClient(ctx context.Context, l Link, have Have) *client
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		cl.dhcp.Run(ctx)
+		dhcpKeeper.Run(ctx, "DHCP on "+l.Name, func(ctx context.Context) { cl.dhcp.Run(ctx) })
 	}()
 	cl.stop = func() {
 		cancel()
@@ -333,6 +334,9 @@ func (c *Controller) startClient(ctx context.Context, l Link, have Have) *client
 	}
 	return cl
 }
+
+// dhcpKeeper runs a client again when it has panicked: a reply of a stranger may be what it fails on.
+var dhcpKeeper = panics.Keeper{Rest: time.Second, MostRest: time.Minute}
 
 // stopClient ends a client; its lease is no longer in force, and the next plan takes the address away.
 func (c *Controller) stopClient(index int) {

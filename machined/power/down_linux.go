@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/orlop-os/orlop/pkg/mount"
+	"github.com/orlop-os/orlop/pkg/panics"
 	"golang.org/x/sys/unix"
 )
 
@@ -99,7 +100,7 @@ func within(deadline time.Time, do func(context.Context) error) error {
 	ctx, cancel := context.WithDeadline(context.Background(), deadline)
 	defer cancel()
 	result := make(chan error, 1)
-	go func() { result <- do(ctx) }()
+	go func() { result <- panics.Do("going down", func() error { return do(ctx) }) }()
 	select {
 	case err := <-result:
 		return err

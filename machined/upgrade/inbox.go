@@ -20,6 +20,7 @@ import (
 
 	"github.com/orlop-os/orlop/pkg/bundle"
 	"github.com/orlop-os/orlop/pkg/durable"
+	"github.com/orlop-os/orlop/pkg/panics"
 	"github.com/orlop-os/orlop/pkg/progress"
 )
 
@@ -226,7 +227,8 @@ func read(ctx context.Context, from io.Reader) <-chan piece {
 	go func() {
 		buffers := [2][]byte{make([]byte, pieceSize), make([]byte, pieceSize)}
 		for i := 0; ; i = 1 - i {
-			n, err := from.Read(buffers[i])
+			n := 0
+			err := panics.Do("reading a bundle", func() (err error) { n, err = from.Read(buffers[i]); return err })
 			select {
 			case pieces <- piece{buffers[i][:n], err}:
 			case <-ctx.Done():

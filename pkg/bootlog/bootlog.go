@@ -22,6 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/orlop-os/orlop/pkg/kmsg"
+	"github.com/orlop-os/orlop/pkg/panics"
 	"github.com/orlop-os/orlop/pkg/plainfile"
 )
 
@@ -110,13 +111,15 @@ func (l *Log) Keep(ctx context.Context, follow func(context.Context, func(kmsg.R
 	var b batch
 	more, ended := make(chan struct{}, 1), make(chan error, 1)
 	go func() {
-		ended <- follow(ctx, func(r kmsg.Record) error {
-			b.add(entry{At: r.At.Microseconds(), Priority: r.Priority, Text: r.Text}.encode())
-			select {
-			case more <- struct{}{}:
-			default:
-			}
-			return nil
+		ended <- panics.Do("the kernel's log", func() error {
+			return follow(ctx, func(r kmsg.Record) error {
+				b.add(entry{At: r.At.Microseconds(), Priority: r.Priority, Text: r.Text}.encode())
+				select {
+				case more <- struct{}{}:
+				default:
+				}
+				return nil
+			})
 		})
 	}()
 	var w writer

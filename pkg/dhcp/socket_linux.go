@@ -13,6 +13,8 @@ import (
 	"github.com/mdlayher/packet"
 	"golang.org/x/net/bpf"
 	"golang.org/x/sys/unix"
+
+	"github.com/orlop-os/orlop/pkg/panics"
 )
 
 // socket is an open socket with the goroutine that reads it.
@@ -65,7 +67,8 @@ func (s *socket) read() {
 		if err != nil {
 			return
 		}
-		p, err := decode(slices.Clone(buf[:n]))
+		var p *dhcpv4.DHCPv4
+		err = panics.Do("DHCP on a link", func() (err error) { p, err = decode(slices.Clone(buf[:n])); return err })
 		if p == nil {
 			continue
 		}

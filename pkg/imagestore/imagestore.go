@@ -23,6 +23,8 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
+
+	"github.com/orlop-os/orlop/pkg/panics"
 )
 
 // Namespace is containerd's namespace of the images that the kubelet sees.
@@ -210,7 +212,7 @@ func (s *Store) send(ctx context.Context, r io.Reader) (string, error) {
 	if _, err := stream.Recv(); err != nil {
 		return "", err
 	}
-	go feed(stream, r)
+	panics.Go("image import", func() { feed(stream, r) })
 	return id, nil
 }
 

@@ -18,6 +18,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/orlop-os/orlop/pkg/panics"
 )
 
 // ErrUnsupported says that the file system does not count what belongs to projects.
@@ -136,7 +138,7 @@ func Limited(do func() error) error {
 			result <- err
 			return
 		}
-		result <- do()
+		result <- panics.Do("image import", do)
 	}()
 	return <-result
 }

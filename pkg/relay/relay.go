@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/panics"
 )
 
 // Chunk is the most that one message carries, in bytes.
@@ -44,8 +45,8 @@ func ParseTarget(text string) (netip.Addr, error) {
 func Conn(stream grpc.BidiStreamingClient[api.RelayData, api.RelayData], cancel context.CancelFunc) net.Conn {
 	near, far := net.Pipe() // it has the deadlines that a call has not
 	c := &conn{Conn: near, cancel: cancel}
-	go send(stream, far)
-	go c.receive(stream, far)
+	panics.Go("relay", func() { send(stream, far) })
+	panics.Go("relay", func() { c.receive(stream, far) })
 	return c
 }
 
@@ -116,8 +117,8 @@ func Join(stream grpc.BidiStreamingServer[api.RelayData, api.RelayData], conn ne
 		}
 	}
 	up, down := make(chan error, 1), make(chan error, 1)
-	go func() { up <- upward(stream, conn, note) }()
-	go func() { down <- downward(stream, conn, note) }()
+	go func() { up <- panics.Do("relay", func() error { return upward(stream, conn, note) }) }()
+	go func() { down <- panics.Do("relay", func() error { return downward(stream, conn, note) }) }()
 	for late := time.NewTimer(idle); ; late.Reset(idle) {
 		select {
 		case <-moved:

@@ -28,6 +28,7 @@ import (
 	"time"
 
 	"github.com/orlop-os/orlop/pkg/durable"
+	"github.com/orlop-os/orlop/pkg/panics"
 )
 
 // Source gives lines of one store or of several.
@@ -210,7 +211,7 @@ func (s *Sender) stream(ctx context.Context) error {
 	defer stop()
 	lines := make(chan Line, queued)
 	for _, source := range s.config.Sources {
-		followers.Go(func() { s.follow(inner, source, lines) })
+		followers.Go(panics.Guarded("shipping", func() { s.follow(inner, source, lines) }))
 	}
 	for {
 		if err := s.carry(ctx, conn, lines); err != nil || ctx.Err() != nil {

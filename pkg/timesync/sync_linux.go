@@ -13,6 +13,7 @@ import (
 	"github.com/beevik/ntp"
 
 	"github.com/orlop-os/orlop/pkg/cell"
+	"github.com/orlop-os/orlop/pkg/panics"
 )
 
 // Status is what the machine shows of its time.
@@ -226,7 +227,8 @@ func (d Deps) ask(ctx context.Context, servers []string) ([]Sample, error) {
 	var wg sync.WaitGroup
 	for i, server := range servers {
 		wg.Go(func() {
-			s, err := query(server, dial)
+			var s Sample
+			err := panics.Do("time server "+server, func() (err error) { s, err = query(server, dial); return err })
 			if err != nil {
 				failed[i] = fmt.Errorf("time server %s: %w", server, err)
 				return

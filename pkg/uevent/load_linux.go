@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/orlop-os/orlop/pkg/kmod"
+	"github.com/orlop-os/orlop/pkg/panics"
 )
 
 // Loader loads the modules that devices ask for, those that are there and those that come.
@@ -38,11 +39,15 @@ func (l *Loader) Run(ctx context.Context, ready func()) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var loading sync.WaitGroup
 	loading.Go(func() {
-		l.coldPlug()
-		if ready != nil {
-			ready()
-		}
-		l.load(ctx)
+		defer cancel() // after a panic: whoever runs it hears that no drivers are loaded any more
+		_ = panics.Do("loading drivers", func() error {
+			l.coldPlug()
+			if ready != nil {
+				ready()
+			}
+			l.load(ctx)
+			return nil
+		})
 	})
 	defer loading.Wait()
 	defer cancel()
