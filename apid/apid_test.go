@@ -225,7 +225,7 @@ func TestMetadata(t *testing.T) {
 	leaf := mustLeaf(t, b.operator, pki.Spec{CN: "Zoë\n", O: []string{pki.RoleReader}, Usage: pki.Client, TTL: day})
 	c := b.dialWith(leaf)
 	ctx := metadata.AppendToOutgoingContext(t.Context(),
-		MetadataRole, "admin", MetadataSubject, "root", MetadataPeer, "10.0.0.1:1", "orlop-new", "x", "authorization", "Bearer x", "x-forwarded-for", "y")
+		MetadataRole, "admin", MetadataSubject, "root", MetadataPeer, "10.0.0.1:1", MetadataAge, "9999999999", "orlop-new", "x", "authorization", "Bearer x", "x-forwarded-for", "y")
 	if err := callRaw(ctx, c, "/orlop.v1alpha1.Machine/Version"); err != nil {
 		t.Fatal(err)
 	}
@@ -239,6 +239,9 @@ func TestMetadata(t *testing.T) {
 	}
 	if got := md.Get(MetadataPeer); len(got) != 1 || !strings.HasPrefix(got[0], "127.0.0.1:") {
 		t.Errorf("%s: got %q", MetadataPeer, got)
+	}
+	if got := md.Get(MetadataAge); len(got) != 1 || strings.Trim(got[0], "0123456789") != "" || got[0] == "" || len(got[0]) > 6 {
+		t.Errorf("%s: got %q, want the age of a young connection in milliseconds", MetadataAge, got)
 	}
 	for _, key := range []string{"orlop-new", "authorization", "x-forwarded-for"} {
 		if got := md.Get(key); got != nil {

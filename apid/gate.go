@@ -29,6 +29,7 @@ const (
 	MetadataSerial  = "orlop-serial"  // its serial number, hexadecimal
 	MetadataRole    = "orlop-role"    // "machine", or one of pki.Roles
 	MetadataPeer    = "orlop-peer"    // address and port that the call comes from
+	MetadataAge     = "orlop-age"     // for how long the connection has been open, in milliseconds
 	MetadataName    = "orlop-name"    // the common name in it
 	MetadataOrigin  = "orlop-origin"  // serial number of what it was renewed from (pki.Origin); its own if it was not
 	MetadataTicket  = "orlop-ticket"  // serial number of the ticket by which a machine came to the cluster (pki.TicketOf); empty for all others
@@ -39,6 +40,7 @@ const (
 // caller is who makes a call, as proven by the certificate.
 type caller struct {
 	subject, name, serial, origin, ticket, key, peer, issuer string
+	age                                                      string // of the connection when the call came, in milliseconds
 	holder                                                   string // whose calls are counted together (pki.HolderOf)
 	role                                                     api.Role
 	chain                                                    []*x509.Certificate // the client's certificate first, the CA last
@@ -54,6 +56,7 @@ func (c caller) metadata() metadata.MD {
 		MetadataKey, c.key,
 		MetadataRole, c.roleName(),
 		MetadataPeer, c.peer,
+		MetadataAge, c.age,
 		MetadataIssuer, c.issuer,
 	)
 }
@@ -199,7 +202,7 @@ func identify(ctx context.Context) (caller, error) {
 	if !ok {
 		return caller{}, status.Error(codes.Unauthenticated, "the connection has no peer")
 	}
-	who := caller{peer: shown(p.Addr.String())}
+	who := caller{peer: shown(p.Addr.String()), age: ageOf(p.Addr)}
 	info, ok := p.AuthInfo.(credentials.TLSInfo)
 	if !ok || len(info.State.VerifiedChains) == 0 {
 		return who, status.Error(codes.Unauthenticated, "a client certificate of this machine's operator is needed")

@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 
@@ -87,7 +88,7 @@ func (l *limitListener) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		c := &limitedConn{Conn: conn, list: l, addr: remoteAddr(conn), left: maxHandshake}
+		c := &limitedConn{Conn: conn, list: l, addr: remoteAddr(conn), left: maxHandshake, since: time.Now()}
 		c.release = sync.OnceFunc(func() { l.give(c) })
 		taken, oldest := l.take(c, time.Now())
 		if oldest != nil {
@@ -200,6 +201,24 @@ type limitedConn struct {
 	left    int    // bytes that may still come before it is proved
 	proved  bool   // set by the goroutine that reads, before others do
 	forget  func() // what is to be done besides when it is closed, once it is counted
+	since   time.Time
+}
+
+// RemoteAddr implements net.Conn. gRPC hands it on to every call: with it goes how old the connection is.
+func (c *limitedConn) RemoteAddr() net.Addr { return agedAddr{c.Conn.RemoteAddr(), c.since} }
+
+// agedAddr is the address of a peer, and since when there is a connection from it.
+type agedAddr struct {
+	net.Addr
+	since time.Time
+}
+
+// ageOf is how old the connection is that an address came with, in milliseconds; empty: it is not known.
+func ageOf(a net.Addr) string {
+	if aged, ok := a.(agedAddr); ok {
+		return strconv.FormatInt(time.Since(aged.since).Milliseconds(), 10)
+	}
+	return ""
 }
 
 // prove says that the client has shown a certificate, and what is to be done when the connection is closed. It fails if there are too many.

@@ -60,6 +60,7 @@ type Op struct {
 	Names  []string
 	Value  string
 	Old    string // for String only
+	Back   bool   // for String only: SetSysctl goes back to the value from before it was configured
 	Mount  mount.Mount
 	Rlimit Rlimit
 }
@@ -76,6 +77,9 @@ func (o Op) String() string {
 	case Share:
 		return "make all mounts shared with containers"
 	case SetSysctl:
+		if o.Back {
+			return fmt.Sprintf("set kernel parameter %s back to %q (was %s)", o.Name, o.Value, o.Old)
+		}
 		return fmt.Sprintf("set kernel parameter %s = %q (was %s)", o.Name, o.Value, o.Old)
 	case SetRlimit:
 		return fmt.Sprintf("set resource limit %s (was %s)", o.Rlimit, o.Old)
@@ -111,11 +115,11 @@ func Diff(have Have, want Want) []Op {
 	ops = append(ops, diffMounts(have, want)...)
 	for _, s := range want.Sysctls {
 		old, there := have.Sysctls[s.Name]
-		if there && old == oneBlank(s.Value) ||
+		if there && sameValue(old, s.Value) ||
 			!there && s.Optional {
 			continue
 		}
-		op := Op{Verb: SetSysctl, Name: s.Name, Value: s.Value, Old: strconv.Quote(old)}
+		op := Op{Verb: SetSysctl, Name: s.Name, Value: s.Value, Old: strconv.Quote(old), Back: s.Former}
 		if !there {
 			op.Old = "not there"
 		}
@@ -131,6 +135,20 @@ func Diff(have Have, want Want) []Op {
 		ops = append(ops, Op{Verb: WriteID, Value: want.MachineID})
 	}
 	return ops
+}
+
+// sameValue tells whether a kernel parameter that reads as one value was set to the other: blanks do not count, nor does the base of numbers,
+// which the kernel reads as C does (0x10, 020) and writes in decimal (proc_dointvec in kernel/sysctl.c).
+func sameValue(read, set string) bool {
+	a, b := strings.Fields(read), strings.Fields(set)
+	return slices.EqualFunc(a, b, func(x, y string) bool {
+		if x == y {
+			return true
+		}
+		n, err := strconv.ParseInt(x, 10, 64)
+		m, other := strconv.ParseInt(y, 0, 64)
+		return err == nil && other == nil && n == m && !strings.ContainsAny(y, "_boBO")
+	})
 }
 
 func diffModules(have Have, want Want) []Op {

@@ -23,6 +23,6 @@
 // # What it deliberately does not do
 //
 // It does not mount disks (machined/disk), set parameters of single links (machined/network) or load drivers (modules
-// that devices ask for: pkg/uevent). It never takes away: a parameter or module that is not wanted any more stays until
-// the next boot, because nobody remembers what was there before.
+// that devices ask for: pkg/uevent). A parameter that is not wanted any more goes back to the value that it had before this
+// package first set it. A module stays until the next start (Kernel.Leftover).
 package host

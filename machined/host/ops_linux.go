@@ -51,6 +51,7 @@ func (k *Kernel) Diff(plan func() Want) reconcile.Diff {
 func (k *Kernel) do(o Op) error {
 	switch o.Verb {
 	case LoadModules:
+		k.noteLoaded(o.Names)
 		return k.LoadModules(o.Names...)
 	case MountFS:
 		return o.Mount.Do()
@@ -59,6 +60,7 @@ func (k *Kernel) do(o Op) error {
 	case Share:
 		return unix.Mount("", "/", "", unix.MS_REC|unix.MS_SHARED, "")
 	case SetSysctl:
+		k.noteFormer(o.Name)
 		// A newline makes a value of an empty one: writing nothing changes nothing.
 		return os.WriteFile(k.sysctlPath(o.Name), []byte(o.Value+"\n"), 0)
 	case SetRlimit:

@@ -18,7 +18,10 @@ type Config struct {
 	Sysctls        map[string]string // the operator's kernel parameters, by dotted name
 	Modules        []string          // the operator's kernel modules
 	Pods           bool              // pods will run here
-	MachineID      string            // 32 lower-case hexadecimal digits; empty for none yet. See MachineID
+	// Former are values of kernel parameters from before this package first set them, by dotted name (Kernel.Former). Those that nobody wants any
+	// more go back to them.
+	Former    map[string]string
+	MachineID string // 32 lower-case hexadecimal digits; empty for none yet. See MachineID
 }
 
 // Facts are what the plan needs to know about the machine. They do not change while it runs.
@@ -53,6 +56,8 @@ type Sysctl struct {
 	Value string
 	// Optional ones are skipped when the kernel does not have them.
 	Optional bool
+	// Former ones go back to the value that they had before they were configured.
+	Former bool
 }
 
 // Rlimit is a resource limit of machined's own, which everything it starts inherits.
@@ -170,6 +175,11 @@ func planSysctls(c Config, f Facts) []Sysctl {
 	for _, name := range slices.Sorted(maps.Keys(c.Sysctls)) {
 		if !slices.ContainsFunc(list, func(s Sysctl) bool { return s.Name == name }) {
 			list = append(list, Sysctl{Name: name, Value: c.Sysctls[name]})
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(c.Former)) {
+		if !slices.ContainsFunc(list, func(s Sysctl) bool { return s.Name == name }) {
+			list = append(list, Sysctl{Name: name, Value: c.Former[name], Optional: true, Former: true})
 		}
 	}
 	return list

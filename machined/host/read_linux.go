@@ -24,6 +24,10 @@ type Kernel struct {
 	machineID string // path of the file
 	tree      cgroup.Tree
 	modules   func() (*kmod.Index, error) // of the running kernel's modules, read once
+
+	mu     sync.Mutex
+	former map[string]string // values of kernel parameters from before they were first set here, by name
+	loaded []string          // modules that were loaded by an operation
 }
 
 // NewKernel returns the running kernel. Its modules' index is read when it is first needed, by index: usually

@@ -4,7 +4,7 @@ import "strings"
 
 // OwnSysctl says why a kernel parameter cannot be set by a configuration, or "" when it can. These are the parameters
 // that harden the machine (Kernel Self-Protection Project), that pods need, that the kubelet insists on, or that the links have
-// (machined/network).
+// (machined/network). All that machined/host sets is here but vm.min_free_kbytes, which an operator may know better.
 func OwnSysctl(name string) string {
 	const (
 		hardening = "hardening"
@@ -12,6 +12,8 @@ func OwnSysctl(name string) string {
 		kubelet   = "the kubelet does not start with another value"
 		panics    = "a broken kernel must reset, or an upgrade could not be rolled back"
 		links     = "it follows from Network.spec.links"
+		strangers = "the machine takes no routes from strangers, and gives none"
+		many      = "it has the value that many pods on one machine need"
 	)
 	switch name {
 	case "kernel.kptr_restrict", "kernel.dmesg_restrict", "kernel.perf_event_paranoid", "kernel.kexec_load_disabled",
@@ -29,6 +31,18 @@ func OwnSysctl(name string) string {
 		return kubelet
 	case "kernel.panic", "kernel.panic_on_oops":
 		return panics
+	case "net.ipv4.conf.all.rp_filter", "net.ipv4.conf.default.rp_filter",
+		"net.ipv4.conf.all.accept_redirects", "net.ipv4.conf.default.accept_redirects",
+		"net.ipv4.conf.all.secure_redirects", "net.ipv4.conf.default.secure_redirects",
+		"net.ipv4.conf.all.send_redirects", "net.ipv4.conf.default.send_redirects",
+		"net.ipv4.conf.all.accept_source_route", "net.ipv4.conf.default.accept_source_route",
+		"net.ipv6.conf.all.accept_redirects", "net.ipv6.conf.default.accept_redirects", "net.ipv6.conf.all.accept_source_route",
+		"net.ipv4.tcp_syncookies", "net.ipv4.tcp_rfc1337", "net.ipv4.icmp_echo_ignore_broadcasts", "net.ipv4.icmp_ignore_bogus_error_responses":
+		return strangers
+	case "fs.inotify.max_user_instances", "fs.inotify.max_user_watches", "kernel.pid_max", "vm.max_map_count",
+		"net.ipv4.neigh.default.gc_thresh2", "net.ipv4.neigh.default.gc_thresh3",
+		"net.ipv6.neigh.default.gc_thresh2", "net.ipv6.neigh.default.gc_thresh3":
+		return many
 	case "kernel.hostname", "kernel.domainname":
 		return "the host name is the machine's name"
 	}

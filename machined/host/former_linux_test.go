@@ -1,0 +1,134 @@
+package host
+
+import (
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/orlop-os/orlop/pkg/kmod"
+)
+
+// converge does what is left to do to parameters, as machined does, and returns the lines.
+func converge(t *testing.T, k *Kernel, c Config) (lines []string) {
+	t.Helper()
+	c.Former = k.Former()
+	want := planSysctls(c, small)
+	have := Have{Sysctls: map[string]string{}}
+	for _, s := range want {
+		if value, there, err := k.readSysctl(s.Name); err != nil {
+			t.Fatal(err)
+		} else if there {
+			have.Sysctls[s.Name] = value
+		}
+	}
+	for _, op := range Diff(have, Want{Sysctls: want}) {
+		if op.Old == "not there" {
+			continue
+		}
+		if err := k.do(op); err != nil {
+			t.Fatal(err)
+		}
+		lines = append(lines, op.String())
+	}
+	return lines
+}
+
+// TestFormerValue: a parameter that a configuration no longer names goes back to the value from before it was first set, also after it was set
+// to several values, and then rests.
+func TestFormerValue(t *testing.T) {
+	const file = "sys/net/core/somaxconn"
+	k := fakeKernel(t, map[string]string{"proc/meminfo": "MemTotal: 2000000 kB\n", "proc/" + file: "4096\n", "proc/sys/net/ipv4/tcp_rmem": "4096\t131072\t6291456\n"})
+	read := func() string {
+		text, err := os.ReadFile(filepath.Join(k.proc, file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.TrimSpace(string(text))
+	}
+	with := func(value string) Config {
+		return Config{Sysctls: map[string]string{"net.core.somaxconn": value, "net.ipv4.tcp_rmem": "4096 131072 999"}}
+	}
+	converge(t, k, with("8192"))
+	converge(t, k, with("1000"))
+	if got := read(); got != "1000" {
+		t.Fatalf("set to %q", got)
+	}
+	lines := converge(t, k, Config{})
+	want := []string{`set kernel parameter net.core.somaxconn back to "4096" (was "1000")`, `set kernel parameter net.ipv4.tcp_rmem back to "4096 131072 6291456" (was "4096 131072 999")`}
+	if got := read(); got != "4096" || !reflect.DeepEqual(lines, want) {
+		t.Errorf("back to %q by %q, want %q", got, lines, want)
+	}
+	if lines := converge(t, k, Config{}); lines != nil {
+		t.Errorf("it does not rest: %q", lines)
+	}
+	converge(t, k, with("8192"))
+	if got := read(); got != "8192" {
+		t.Errorf("set again to %q", got)
+	}
+}
+
+func TestSameValue(t *testing.T) {
+	for _, c := range []struct {
+		read, set string
+		same      bool
+	}{
+		{"16", "0x10", true}, {"16", "020", true}, {"16", "16", true}, {"16", "17", false}, {"1 2", "1  2", true}, {"1 2", "1\t2", true},
+		{"1", "1 2", false}, {"1", "+1", true}, {"bbr", "bbr", true}, {"bbr", "cubic", false}, {"1000", "1_000", false}, {"2", "0b10", false}, {"", "", true},
+	} {
+		if got := sameValue(c.read, c.set); got != c.same {
+			t.Errorf("%q read, %q set: %v", c.read, c.set, got)
+		}
+	}
+}
+
+// TestUnusable: what cannot take effect on this kernel is said, and what was in force already is not.
+func TestUnusable(t *testing.T) {
+	k := fakeKernel(t, map[string]string{
+		"proc/sys/net/core/somaxconn": "128\n", "proc/sys/vm/compact_memory": "", "proc/sys/kernel/version": "x\n", "sys/module/loaded/uevent": "",
+	})
+	for name, mode := range map[string]os.FileMode{"vm/compact_memory": 0o200, "kernel/version": 0o444} {
+		if err := os.Chmod(filepath.Join(k.proc, "sys", name), mode); err != nil {
+			t.Fatal(err)
+		}
+	}
+	folder := t.TempDir()
+	if err := os.WriteFile(filepath.Join(folder, "modules.dep"), []byte("kernel/present.ko:\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	k.modules = func() (*kmod.Index, error) { return kmod.Read(folder) }
+	set := func(name string) map[string]string { return map[string]string{name: "1"} }
+	for name, c := range map[string]struct {
+		before, next Config
+		want         string
+	}{
+		"all is there":          {next: Config{Sysctls: set("net.core.somaxconn"), Modules: []string{"present", "loaded"}}},
+		"no such module":        {next: Config{Modules: []string{"present", "iscsi_tcp"}}, want: "kernelModules[1]: this system has no module iscsi_tcp"},
+		"no such parameter":     {next: Config{Sysctls: set("vm.swapiness")}, want: `sysctls["vm.swapiness"]: this kernel has no such parameter`},
+		"a module may bring it": {next: Config{Sysctls: set("net.present.x"), Modules: []string{"present"}}},
+		"none brings this":      {next: Config{Sysctls: set("vm.swapiness"), Modules: []string{"present"}}, want: `sysctls["vm.swapiness"]: this kernel has no such parameter`},
+		"it is loaded already":  {next: Config{Sysctls: set("net.loaded.x"), Modules: []string{"loaded"}}, want: `sysctls["net.loaded.x"]: this kernel has no such parameter`},
+		"in force already":      {before: Config{Sysctls: set("vm.swapiness"), Modules: []string{"gone"}}, next: Config{Sysctls: set("vm.swapiness"), Modules: []string{"gone"}}},
+		"a group":               {next: Config{Sysctls: set("net.core")}, want: `sysctls["net.core"]: this is a group of parameters and not one`},
+		"an order":              {next: Config{Sysctls: set("vm.compact_memory")}, want: `sysctls["vm.compact_memory"]: this is an order to the kernel, and keeps no value`},
+		"not to be set":         {next: Config{Sysctls: set("kernel.version")}, want: `sysctls["kernel.version"]: this kernel does not let it be set`},
+	} {
+		lines, err := k.Unusable(c.before, c.next)
+		if got := strings.Join(lines, "; "); err != nil || got != c.want {
+			t.Errorf("%s: %q, %v; want %q", name, got, err, c.want)
+		}
+	}
+}
+
+// TestLeftover: a module that was loaded for a configuration, and that is no longer in one, stays and is named.
+func TestLeftover(t *testing.T) {
+	k := fakeKernel(t, map[string]string{"sys/module/ip_vs/uevent": "", "sys/module/other_module/uevent": ""})
+	k.noteLoaded([]string{"ip-vs", "other_module"})
+	for want, modules := range map[string][]string{"": {"ip_vs", "other-module"}, "ip-vs": {"other_module"}, "ip-vs other_module": nil} {
+		left, err := k.Leftover(Config{Modules: modules})
+		if got := strings.Join(left, " "); err != nil || got != want {
+			t.Errorf("with %q: %q, %v; want %q", modules, got, err, want)
+		}
+	}
+}
