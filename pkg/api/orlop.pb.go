@@ -1050,9 +1050,17 @@ type ApplyRequest struct {
 	Mode      ApplyRequest_Mode      `protobuf:"varint,2,opt,name=mode,proto3,enum=orlop.v1alpha1.ApplyRequest_Mode" json:"mode,omitempty"`
 	Filename  string                 `protobuf:"bytes,3,opt,name=filename,proto3" json:"filename,omitempty"` // for messages only; "-" when empty
 	// The documents are a patch (RFC 7396, for each kind) of those that the machine has; see config.Merge.
-	Patch         bool                 `protobuf:"varint,4,opt,name=patch,proto3" json:"patch,omitempty"`
-	Number        uint64               `protobuf:"varint,5,opt,name=number,proto3" json:"number,omitempty"`              // of an earlier configuration, to be applied instead of documents
-	TryFor        *durationpb.Duration `protobuf:"bytes,6,opt,name=try_for,json=tryFor,proto3" json:"try_for,omitempty"` // MODE_TRY: how long; 0 for 2 min, at least 10 s, at most 1 h
+	Patch  bool   `protobuf:"varint,4,opt,name=patch,proto3" json:"patch,omitempty"`
+	Number uint64 `protobuf:"varint,5,opt,name=number,proto3" json:"number,omitempty"` // of an earlier configuration, to be applied instead of documents
+	// How long the configuration is tried, at least 10 s, at most 1 h; 0 for 2 min with MODE_TRY, and for 1 min where the machine itself puts the
+	// change on trial.
+	TryFor *durationpb.Duration `protobuf:"bytes,6,opt,name=try_for,json=tryFor,proto3" json:"try_for,omitempty"`
+	// The checks against this machine (links, kernel parameters and modules exist) only warn.
+	Force bool `protobuf:"varint,7,opt,name=force,proto3" json:"force,omitempty"`
+	// MODE_AUTO and MODE_NO_REBOOT: a change that can cut off its caller is not put on trial. Nothing brings the configuration before back.
+	NoTrial bool `protobuf:"varint,8,opt,name=no_trial,json=noTrial,proto3" json:"no_trial,omitempty"`
+	// A name for the trial, at most 64 bytes, chosen by the caller: Confirm with the same name confirms this trial and no other.
+	Trial         string `protobuf:"bytes,9,opt,name=trial,proto3" json:"trial,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1129,6 +1137,27 @@ func (x *ApplyRequest) GetTryFor() *durationpb.Duration {
 	return nil
 }
 
+func (x *ApplyRequest) GetForce() bool {
+	if x != nil {
+		return x.Force
+	}
+	return false
+}
+
+func (x *ApplyRequest) GetNoTrial() bool {
+	if x != nil {
+		return x.NoTrial
+	}
+	return false
+}
+
+func (x *ApplyRequest) GetTrial() string {
+	if x != nil {
+		return x.Trial
+	}
+	return ""
+}
+
 type ApplyResponse struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
 	Operations []string               `protobuf:"bytes,1,rep,name=operations,proto3" json:"operations,omitempty"` // what was (or would be) done, in order
@@ -1136,8 +1165,13 @@ type ApplyResponse struct {
 	Reboot     bool                   `protobuf:"varint,3,opt,name=reboot,proto3" json:"reboot,omitempty"`        // the machine reboots (or would)
 	// The disk that the system is (or would be) installed to, when it runs from memory. The installation goes on after the answer:
 	// topic "install" shows it. The machine reboots when it is done.
-	Install       string                 `protobuf:"bytes,4,opt,name=install,proto3" json:"install,omitempty"`
-	Trial         *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=trial,proto3" json:"trial,omitempty"` // MODE_TRY: until when it has to be confirmed
+	Install string `protobuf:"bytes,4,opt,name=install,proto3" json:"install,omitempty"`
+	// Until when it has to be confirmed: with MODE_TRY, and in the modes AUTO and NO_REBOOT when the change can cut off its caller.
+	Trial         *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=trial,proto3" json:"trial,omitempty"`
+	Warnings      []string               `protobuf:"bytes,6,rep,name=warnings,proto3" json:"warnings,omitempty"`                 // what to consider: a field that can cut off the caller, or what force has let through
+	Failures      []string               `protobuf:"bytes,7,rep,name=failures,proto3" json:"failures,omitempty"`                 // operations that were tried and failed; the machine repeats them
+	Addresses     []string               `protobuf:"bytes,8,rep,name=addresses,proto3" json:"addresses,omitempty"`               // static addresses of the configuration on trial, by which the machine may have to be called from now on
+	TrialFor      *durationpb.Duration   `protobuf:"bytes,9,opt,name=trial_for,json=trialFor,proto3" json:"trial_for,omitempty"` // how long the trial lasts from now on
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1207,8 +1241,37 @@ func (x *ApplyResponse) GetTrial() *timestamppb.Timestamp {
 	return nil
 }
 
+func (x *ApplyResponse) GetWarnings() []string {
+	if x != nil {
+		return x.Warnings
+	}
+	return nil
+}
+
+func (x *ApplyResponse) GetFailures() []string {
+	if x != nil {
+		return x.Failures
+	}
+	return nil
+}
+
+func (x *ApplyResponse) GetAddresses() []string {
+	if x != nil {
+		return x.Addresses
+	}
+	return nil
+}
+
+func (x *ApplyResponse) GetTrialFor() *durationpb.Duration {
+	if x != nil {
+		return x.TrialFor
+	}
+	return nil
+}
+
 type ConfirmConfigRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
+	Trial         string                 `protobuf:"bytes,1,opt,name=trial,proto3" json:"trial,omitempty"` // the name of the trial that is meant (ApplyRequest); empty: whichever there is
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1243,8 +1306,16 @@ func (*ConfirmConfigRequest) Descriptor() ([]byte, []int) {
 	return file_orlop_proto_rawDescGZIP(), []int{17}
 }
 
+func (x *ConfirmConfigRequest) GetTrial() string {
+	if x != nil {
+		return x.Trial
+	}
+	return ""
+}
+
 type ConfirmConfigResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
+	Failures      []string               `protobuf:"bytes,1,rep,name=failures,proto3" json:"failures,omitempty"` // operations of the configuration that failed; the machine repeats them
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1277,6 +1348,13 @@ func (x *ConfirmConfigResponse) ProtoReflect() protoreflect.Message {
 // Deprecated: Use ConfirmConfigResponse.ProtoReflect.Descriptor instead.
 func (*ConfirmConfigResponse) Descriptor() ([]byte, []int) {
 	return file_orlop_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *ConfirmConfigResponse) GetFailures() []string {
+	if x != nil {
+		return x.Failures
+	}
+	return nil
 }
 
 type GetConfigRequest struct {
@@ -7647,14 +7725,17 @@ const file_orlop_proto_rawDesc = "" +
 	"\x06target\x18\x05 \x01(\tR\x06target\"9\n" +
 	"\tRelayData\x12\x16\n" +
 	"\x06target\x18\x01 \x01(\tR\x06target\x12\x14\n" +
-	"\x05chunk\x18\x02 \x01(\fR\x05chunk\"\xe5\x02\n" +
+	"\x05chunk\x18\x02 \x01(\fR\x05chunk\"\xac\x03\n" +
 	"\fApplyRequest\x12\x1c\n" +
 	"\tdocuments\x18\x01 \x01(\fR\tdocuments\x125\n" +
 	"\x04mode\x18\x02 \x01(\x0e2!.orlop.v1alpha1.ApplyRequest.ModeR\x04mode\x12\x1a\n" +
 	"\bfilename\x18\x03 \x01(\tR\bfilename\x12\x14\n" +
 	"\x05patch\x18\x04 \x01(\bR\x05patch\x12\x16\n" +
 	"\x06number\x18\x05 \x01(\x04R\x06number\x122\n" +
-	"\atry_for\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\x06tryFor\"\x81\x01\n" +
+	"\atry_for\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\x06tryFor\x12\x14\n" +
+	"\x05force\x18\a \x01(\bR\x05force\x12\x19\n" +
+	"\bno_trial\x18\b \x01(\bR\anoTrial\x12\x14\n" +
+	"\x05trial\x18\t \x01(\tR\x05trial\"\x81\x01\n" +
 	"\x04Mode\x12\x14\n" +
 	"\x10MODE_UNSPECIFIED\x10\x00\x12\r\n" +
 	"\tMODE_AUTO\x10\x01\x12\x10\n" +
@@ -7662,7 +7743,7 @@ const file_orlop_proto_rawDesc = "" +
 	"\vMODE_STAGED\x10\x03\x12\f\n" +
 	"\bMODE_TRY\x10\x04\x12\x12\n" +
 	"\x0eMODE_NO_REBOOT\x10\x05\x12\x0f\n" +
-	"\vMODE_REBOOT\x10\x06\"\xaf\x01\n" +
+	"\vMODE_REBOOT\x10\x06\"\xbd\x02\n" +
 	"\rApplyResponse\x12\x1e\n" +
 	"\n" +
 	"operations\x18\x01 \x03(\tR\n" +
@@ -7670,9 +7751,15 @@ const file_orlop_proto_rawDesc = "" +
 	"\brestarts\x18\x02 \x03(\tR\brestarts\x12\x16\n" +
 	"\x06reboot\x18\x03 \x01(\bR\x06reboot\x12\x18\n" +
 	"\ainstall\x18\x04 \x01(\tR\ainstall\x120\n" +
-	"\x05trial\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x05trial\"\x16\n" +
-	"\x14ConfirmConfigRequest\"\x17\n" +
-	"\x15ConfirmConfigResponse\"D\n" +
+	"\x05trial\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x05trial\x12\x1a\n" +
+	"\bwarnings\x18\x06 \x03(\tR\bwarnings\x12\x1a\n" +
+	"\bfailures\x18\a \x03(\tR\bfailures\x12\x1c\n" +
+	"\taddresses\x18\b \x03(\tR\taddresses\x126\n" +
+	"\ttrial_for\x18\t \x01(\v2\x19.google.protobuf.DurationR\btrialFor\",\n" +
+	"\x14ConfirmConfigRequest\x12\x14\n" +
+	"\x05trial\x18\x01 \x01(\tR\x05trial\"3\n" +
+	"\x15ConfirmConfigResponse\x12\x1a\n" +
+	"\bfailures\x18\x01 \x03(\tR\bfailures\"D\n" +
 	"\x10GetConfigRequest\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x12\x18\n" +
 	"\aorigins\x18\x02 \x01(\bR\aorigins\"\x7f\n" +
@@ -8363,198 +8450,199 @@ var file_orlop_proto_depIdxs = []int32{
 	2,   // 7: orlop.v1alpha1.ApplyRequest.mode:type_name -> orlop.v1alpha1.ApplyRequest.Mode
 	138, // 8: orlop.v1alpha1.ApplyRequest.try_for:type_name -> google.protobuf.Duration
 	136, // 9: orlop.v1alpha1.ApplyResponse.trial:type_name -> google.protobuf.Timestamp
-	136, // 10: orlop.v1alpha1.GetConfigResponse.applied:type_name -> google.protobuf.Timestamp
-	26,  // 11: orlop.v1alpha1.ConfigHistoryResponse.entries:type_name -> orlop.v1alpha1.ConfigEntry
-	136, // 12: orlop.v1alpha1.ConfigEntry.at:type_name -> google.protobuf.Timestamp
-	32,  // 13: orlop.v1alpha1.ListServicesResponse.services:type_name -> orlop.v1alpha1.ServiceStatus
-	136, // 14: orlop.v1alpha1.ServiceStatus.since:type_name -> google.protobuf.Timestamp
-	33,  // 15: orlop.v1alpha1.ServiceStatus.components:type_name -> orlop.v1alpha1.Component
-	136, // 16: orlop.v1alpha1.Component.since:type_name -> google.protobuf.Timestamp
-	136, // 17: orlop.v1alpha1.LogLine.time:type_name -> google.protobuf.Timestamp
-	47,  // 18: orlop.v1alpha1.ImportImageResponse.images:type_name -> orlop.v1alpha1.ContainerImage
-	47,  // 19: orlop.v1alpha1.ListImagesResponse.images:type_name -> orlop.v1alpha1.ContainerImage
-	136, // 20: orlop.v1alpha1.UpgradeStatus.began:type_name -> google.protobuf.Timestamp
-	136, // 21: orlop.v1alpha1.UpgradeStatus.ended:type_name -> google.protobuf.Timestamp
-	136, // 22: orlop.v1alpha1.UpgradeStatus.data_of:type_name -> google.protobuf.Timestamp
-	72,  // 23: orlop.v1alpha1.RevocationsResponse.revocations:type_name -> orlop.v1alpha1.Revocation
-	138, // 24: orlop.v1alpha1.IssueRequest.life:type_name -> google.protobuf.Duration
-	138, // 25: orlop.v1alpha1.RenewRequest.life:type_name -> google.protobuf.Duration
-	71,  // 26: orlop.v1alpha1.ListTrustResponse.issued:type_name -> orlop.v1alpha1.IssuedCertificate
-	72,  // 27: orlop.v1alpha1.ListTrustResponse.revoked:type_name -> orlop.v1alpha1.Revocation
-	136, // 28: orlop.v1alpha1.IssuedCertificate.at:type_name -> google.protobuf.Timestamp
-	136, // 29: orlop.v1alpha1.IssuedCertificate.expires:type_name -> google.protobuf.Timestamp
-	136, // 30: orlop.v1alpha1.Revocation.at:type_name -> google.protobuf.Timestamp
-	72,  // 31: orlop.v1alpha1.RevokeResponse.revocation:type_name -> orlop.v1alpha1.Revocation
-	77,  // 32: orlop.v1alpha1.HealthResponse.checks:type_name -> orlop.v1alpha1.HealthCheck
-	136, // 33: orlop.v1alpha1.HealthCheck.since:type_name -> google.protobuf.Timestamp
-	138, // 34: orlop.v1alpha1.KubeconfigRequest.ttl:type_name -> google.protobuf.Duration
-	138, // 35: orlop.v1alpha1.InviteRequest.life:type_name -> google.protobuf.Duration
-	134, // 36: orlop.v1alpha1.JoinRequest.leaves:type_name -> orlop.v1alpha1.JoinRequest.LeavesEntry
-	135, // 37: orlop.v1alpha1.JoinResponse.leaves:type_name -> orlop.v1alpha1.JoinResponse.LeavesEntry
-	86,  // 38: orlop.v1alpha1.PendingResponse.machines:type_name -> orlop.v1alpha1.Applicant
-	136, // 39: orlop.v1alpha1.Applicant.since:type_name -> google.protobuf.Timestamp
-	138, // 40: orlop.v1alpha1.ApproveRequest.life:type_name -> google.protobuf.Duration
-	93,  // 41: orlop.v1alpha1.MembersResponse.members:type_name -> orlop.v1alpha1.Member
-	94,  // 42: orlop.v1alpha1.MembersResponse.tickets:type_name -> orlop.v1alpha1.Ticket
-	136, // 43: orlop.v1alpha1.Member.joined:type_name -> google.protobuf.Timestamp
-	136, // 44: orlop.v1alpha1.Member.renewed:type_name -> google.protobuf.Timestamp
-	136, // 45: orlop.v1alpha1.Member.expires:type_name -> google.protobuf.Timestamp
-	136, // 46: orlop.v1alpha1.Ticket.expires:type_name -> google.protobuf.Timestamp
-	136, // 47: orlop.v1alpha1.Ticket.at:type_name -> google.protobuf.Timestamp
-	99,  // 48: orlop.v1alpha1.RollResponse.roll:type_name -> orlop.v1alpha1.Membership
-	93,  // 49: orlop.v1alpha1.Membership.members:type_name -> orlop.v1alpha1.Member
-	94,  // 50: orlop.v1alpha1.Membership.tickets:type_name -> orlop.v1alpha1.Ticket
-	100, // 51: orlop.v1alpha1.Membership.claims:type_name -> orlop.v1alpha1.Claim
-	99,  // 52: orlop.v1alpha1.TellRequest.roll:type_name -> orlop.v1alpha1.Membership
-	72,  // 53: orlop.v1alpha1.TellRequest.removed:type_name -> orlop.v1alpha1.Revocation
-	99,  // 54: orlop.v1alpha1.VouchRequest.roll:type_name -> orlop.v1alpha1.Membership
-	93,  // 55: orlop.v1alpha1.VouchRequest.machine:type_name -> orlop.v1alpha1.Member
-	100, // 56: orlop.v1alpha1.VouchResponse.claims:type_name -> orlop.v1alpha1.Claim
-	138, // 57: orlop.v1alpha1.CaptureRequest.duration:type_name -> google.protobuf.Duration
-	107, // 58: orlop.v1alpha1.CaptureResponse.packets:type_name -> orlop.v1alpha1.Packet
-	138, // 59: orlop.v1alpha1.ProfileRequest.duration:type_name -> google.protobuf.Duration
-	110, // 60: orlop.v1alpha1.EtcdRemoveResponse.removed:type_name -> orlop.v1alpha1.EtcdMember
-	119, // 61: orlop.v1alpha1.EtcdSnapshotResponse.about:type_name -> orlop.v1alpha1.EtcdSnapshot
-	122, // 62: orlop.v1alpha1.EtcdListResponse.snapshots:type_name -> orlop.v1alpha1.EtcdKept
-	136, // 63: orlop.v1alpha1.EtcdKept.at:type_name -> google.protobuf.Timestamp
-	136, // 64: orlop.v1alpha1.EtcdKept.sent:type_name -> google.protobuf.Timestamp
-	122, // 65: orlop.v1alpha1.EtcdKeepResponse.kept:type_name -> orlop.v1alpha1.EtcdKept
-	127, // 66: orlop.v1alpha1.EtcdRestoreResponse.restored:type_name -> orlop.v1alpha1.EtcdRestored
-	136, // 67: orlop.v1alpha1.EtcdRestored.at:type_name -> google.protobuf.Timestamp
-	127, // 68: orlop.v1alpha1.EtcdStatusResponse.restored:type_name -> orlop.v1alpha1.EtcdRestored
-	110, // 69: orlop.v1alpha1.EtcdStatusResponse.members:type_name -> orlop.v1alpha1.EtcdMember
-	139, // 70: orlop.v1alpha1.role:extendee -> google.protobuf.MethodOptions
-	139, // 71: orlop.v1alpha1.narrow:extendee -> google.protobuf.MethodOptions
-	139, // 72: orlop.v1alpha1.audited:extendee -> google.protobuf.MethodOptions
-	0,   // 73: orlop.v1alpha1.role:type_name -> orlop.v1alpha1.Role
-	0,   // 74: orlop.v1alpha1.narrow:type_name -> orlop.v1alpha1.Role
-	3,   // 75: orlop.v1alpha1.Machine.Version:input_type -> orlop.v1alpha1.VersionRequest
-	5,   // 76: orlop.v1alpha1.Machine.Get:input_type -> orlop.v1alpha1.GetRequest
-	5,   // 77: orlop.v1alpha1.Machine.Watch:input_type -> orlop.v1alpha1.GetRequest
-	7,   // 78: orlop.v1alpha1.Machine.Events:input_type -> orlop.v1alpha1.EventsRequest
-	9,   // 79: orlop.v1alpha1.Machine.Reboot:input_type -> orlop.v1alpha1.PowerRequest
-	9,   // 80: orlop.v1alpha1.Machine.Shutdown:input_type -> orlop.v1alpha1.PowerRequest
-	11,  // 81: orlop.v1alpha1.Machine.Reset:input_type -> orlop.v1alpha1.ResetRequest
-	12,  // 82: orlop.v1alpha1.Machine.ReadFile:input_type -> orlop.v1alpha1.ReadFileRequest
-	14,  // 83: orlop.v1alpha1.Machine.ListFiles:input_type -> orlop.v1alpha1.ListFilesRequest
-	17,  // 84: orlop.v1alpha1.Machine.Relay:input_type -> orlop.v1alpha1.RelayData
-	18,  // 85: orlop.v1alpha1.Config.Apply:input_type -> orlop.v1alpha1.ApplyRequest
-	20,  // 86: orlop.v1alpha1.Config.Confirm:input_type -> orlop.v1alpha1.ConfirmConfigRequest
-	22,  // 87: orlop.v1alpha1.Config.Get:input_type -> orlop.v1alpha1.GetConfigRequest
-	24,  // 88: orlop.v1alpha1.Config.History:input_type -> orlop.v1alpha1.ConfigHistoryRequest
-	27,  // 89: orlop.v1alpha1.Config.Compare:input_type -> orlop.v1alpha1.CompareConfigRequest
-	30,  // 90: orlop.v1alpha1.Service.List:input_type -> orlop.v1alpha1.ListServicesRequest
-	34,  // 91: orlop.v1alpha1.Service.Restart:input_type -> orlop.v1alpha1.RestartServiceRequest
-	36,  // 92: orlop.v1alpha1.Log.Service:input_type -> orlop.v1alpha1.ServiceLogRequest
-	37,  // 93: orlop.v1alpha1.Log.Kernel:input_type -> orlop.v1alpha1.KernelLogRequest
-	43,  // 94: orlop.v1alpha1.Image.Import:input_type -> orlop.v1alpha1.ImportImageRequest
-	45,  // 95: orlop.v1alpha1.Image.List:input_type -> orlop.v1alpha1.ListImagesRequest
-	39,  // 96: orlop.v1alpha1.Image.Find:input_type -> orlop.v1alpha1.FindImageRequest
-	41,  // 97: orlop.v1alpha1.Image.Read:input_type -> orlop.v1alpha1.ReadImageRequest
-	48,  // 98: orlop.v1alpha1.Upgrade.Offer:input_type -> orlop.v1alpha1.OfferBundleRequest
-	50,  // 99: orlop.v1alpha1.Upgrade.Send:input_type -> orlop.v1alpha1.SendBundleRequest
-	51,  // 100: orlop.v1alpha1.Upgrade.Fetch:input_type -> orlop.v1alpha1.FetchBundleRequest
-	57,  // 101: orlop.v1alpha1.Upgrade.Status:input_type -> orlop.v1alpha1.UpgradeStatusRequest
-	58,  // 102: orlop.v1alpha1.Upgrade.Watch:input_type -> orlop.v1alpha1.WatchUpgradeRequest
-	52,  // 103: orlop.v1alpha1.Upgrade.Describe:input_type -> orlop.v1alpha1.DescribeBundleRequest
-	54,  // 104: orlop.v1alpha1.Upgrade.Give:input_type -> orlop.v1alpha1.GiveBundleRequest
-	60,  // 105: orlop.v1alpha1.Upgrade.Rollback:input_type -> orlop.v1alpha1.RollbackRequest
-	62,  // 106: orlop.v1alpha1.Audit.Read:input_type -> orlop.v1alpha1.ReadAuditRequest
-	66,  // 107: orlop.v1alpha1.Trust.Issue:input_type -> orlop.v1alpha1.IssueRequest
-	67,  // 108: orlop.v1alpha1.Trust.Renew:input_type -> orlop.v1alpha1.RenewRequest
-	69,  // 109: orlop.v1alpha1.Trust.List:input_type -> orlop.v1alpha1.ListTrustRequest
-	73,  // 110: orlop.v1alpha1.Trust.Revoke:input_type -> orlop.v1alpha1.RevokeRequest
-	64,  // 111: orlop.v1alpha1.Trust.Revocations:input_type -> orlop.v1alpha1.RevocationsRequest
-	75,  // 112: orlop.v1alpha1.Cluster.Health:input_type -> orlop.v1alpha1.HealthRequest
-	78,  // 113: orlop.v1alpha1.Cluster.Kubeconfig:input_type -> orlop.v1alpha1.KubeconfigRequest
-	80,  // 114: orlop.v1alpha1.Cluster.Invite:input_type -> orlop.v1alpha1.InviteRequest
-	82,  // 115: orlop.v1alpha1.Cluster.Join:input_type -> orlop.v1alpha1.JoinRequest
-	91,  // 116: orlop.v1alpha1.Cluster.Members:input_type -> orlop.v1alpha1.MembersRequest
-	95,  // 117: orlop.v1alpha1.Cluster.Remove:input_type -> orlop.v1alpha1.RemoveMemberRequest
-	84,  // 118: orlop.v1alpha1.Cluster.Pending:input_type -> orlop.v1alpha1.PendingRequest
-	87,  // 119: orlop.v1alpha1.Cluster.Approve:input_type -> orlop.v1alpha1.ApproveRequest
-	89,  // 120: orlop.v1alpha1.Cluster.Deny:input_type -> orlop.v1alpha1.DenyRequest
-	97,  // 121: orlop.v1alpha1.Cluster.Roll:input_type -> orlop.v1alpha1.RollRequest
-	101, // 122: orlop.v1alpha1.Cluster.Tell:input_type -> orlop.v1alpha1.TellRequest
-	103, // 123: orlop.v1alpha1.Cluster.Vouch:input_type -> orlop.v1alpha1.VouchRequest
-	105, // 124: orlop.v1alpha1.Debug.Capture:input_type -> orlop.v1alpha1.CaptureRequest
-	108, // 125: orlop.v1alpha1.Debug.Profile:input_type -> orlop.v1alpha1.ProfileRequest
-	117, // 126: orlop.v1alpha1.Etcd.Snapshot:input_type -> orlop.v1alpha1.EtcdSnapshotRequest
-	120, // 127: orlop.v1alpha1.Etcd.List:input_type -> orlop.v1alpha1.EtcdListRequest
-	123, // 128: orlop.v1alpha1.Etcd.Keep:input_type -> orlop.v1alpha1.EtcdKeepRequest
-	125, // 129: orlop.v1alpha1.Etcd.Restore:input_type -> orlop.v1alpha1.EtcdRestoreRequest
-	128, // 130: orlop.v1alpha1.Etcd.Status:input_type -> orlop.v1alpha1.EtcdStatusRequest
-	130, // 131: orlop.v1alpha1.Etcd.Defragment:input_type -> orlop.v1alpha1.EtcdDefragmentRequest
-	132, // 132: orlop.v1alpha1.Etcd.Disarm:input_type -> orlop.v1alpha1.EtcdDisarmRequest
-	111, // 133: orlop.v1alpha1.Etcd.Remove:input_type -> orlop.v1alpha1.EtcdRemoveRequest
-	113, // 134: orlop.v1alpha1.Etcd.Recover:input_type -> orlop.v1alpha1.EtcdRecoverRequest
-	115, // 135: orlop.v1alpha1.Etcd.Rejoin:input_type -> orlop.v1alpha1.EtcdRejoinRequest
-	4,   // 136: orlop.v1alpha1.Machine.Version:output_type -> orlop.v1alpha1.VersionResponse
-	6,   // 137: orlop.v1alpha1.Machine.Get:output_type -> orlop.v1alpha1.StateSnapshot
-	6,   // 138: orlop.v1alpha1.Machine.Watch:output_type -> orlop.v1alpha1.StateSnapshot
-	8,   // 139: orlop.v1alpha1.Machine.Events:output_type -> orlop.v1alpha1.Event
-	10,  // 140: orlop.v1alpha1.Machine.Reboot:output_type -> orlop.v1alpha1.PowerResponse
-	10,  // 141: orlop.v1alpha1.Machine.Shutdown:output_type -> orlop.v1alpha1.PowerResponse
-	10,  // 142: orlop.v1alpha1.Machine.Reset:output_type -> orlop.v1alpha1.PowerResponse
-	13,  // 143: orlop.v1alpha1.Machine.ReadFile:output_type -> orlop.v1alpha1.ReadFileResponse
-	15,  // 144: orlop.v1alpha1.Machine.ListFiles:output_type -> orlop.v1alpha1.ListFilesResponse
-	17,  // 145: orlop.v1alpha1.Machine.Relay:output_type -> orlop.v1alpha1.RelayData
-	19,  // 146: orlop.v1alpha1.Config.Apply:output_type -> orlop.v1alpha1.ApplyResponse
-	21,  // 147: orlop.v1alpha1.Config.Confirm:output_type -> orlop.v1alpha1.ConfirmConfigResponse
-	23,  // 148: orlop.v1alpha1.Config.Get:output_type -> orlop.v1alpha1.GetConfigResponse
-	25,  // 149: orlop.v1alpha1.Config.History:output_type -> orlop.v1alpha1.ConfigHistoryResponse
-	28,  // 150: orlop.v1alpha1.Config.Compare:output_type -> orlop.v1alpha1.CompareConfigResponse
-	31,  // 151: orlop.v1alpha1.Service.List:output_type -> orlop.v1alpha1.ListServicesResponse
-	35,  // 152: orlop.v1alpha1.Service.Restart:output_type -> orlop.v1alpha1.RestartServiceResponse
-	38,  // 153: orlop.v1alpha1.Log.Service:output_type -> orlop.v1alpha1.LogLine
-	38,  // 154: orlop.v1alpha1.Log.Kernel:output_type -> orlop.v1alpha1.LogLine
-	44,  // 155: orlop.v1alpha1.Image.Import:output_type -> orlop.v1alpha1.ImportImageResponse
-	46,  // 156: orlop.v1alpha1.Image.List:output_type -> orlop.v1alpha1.ListImagesResponse
-	40,  // 157: orlop.v1alpha1.Image.Find:output_type -> orlop.v1alpha1.FindImageResponse
-	42,  // 158: orlop.v1alpha1.Image.Read:output_type -> orlop.v1alpha1.ReadImageResponse
-	49,  // 159: orlop.v1alpha1.Upgrade.Offer:output_type -> orlop.v1alpha1.OfferBundleResponse
-	56,  // 160: orlop.v1alpha1.Upgrade.Send:output_type -> orlop.v1alpha1.UpgradeBegun
-	56,  // 161: orlop.v1alpha1.Upgrade.Fetch:output_type -> orlop.v1alpha1.UpgradeBegun
-	59,  // 162: orlop.v1alpha1.Upgrade.Status:output_type -> orlop.v1alpha1.UpgradeStatus
-	59,  // 163: orlop.v1alpha1.Upgrade.Watch:output_type -> orlop.v1alpha1.UpgradeStatus
-	53,  // 164: orlop.v1alpha1.Upgrade.Describe:output_type -> orlop.v1alpha1.DescribeBundleResponse
-	55,  // 165: orlop.v1alpha1.Upgrade.Give:output_type -> orlop.v1alpha1.GiveBundleResponse
-	61,  // 166: orlop.v1alpha1.Upgrade.Rollback:output_type -> orlop.v1alpha1.RollbackResponse
-	63,  // 167: orlop.v1alpha1.Audit.Read:output_type -> orlop.v1alpha1.AuditLine
-	68,  // 168: orlop.v1alpha1.Trust.Issue:output_type -> orlop.v1alpha1.IssueResponse
-	68,  // 169: orlop.v1alpha1.Trust.Renew:output_type -> orlop.v1alpha1.IssueResponse
-	70,  // 170: orlop.v1alpha1.Trust.List:output_type -> orlop.v1alpha1.ListTrustResponse
-	74,  // 171: orlop.v1alpha1.Trust.Revoke:output_type -> orlop.v1alpha1.RevokeResponse
-	65,  // 172: orlop.v1alpha1.Trust.Revocations:output_type -> orlop.v1alpha1.RevocationsResponse
-	76,  // 173: orlop.v1alpha1.Cluster.Health:output_type -> orlop.v1alpha1.HealthResponse
-	79,  // 174: orlop.v1alpha1.Cluster.Kubeconfig:output_type -> orlop.v1alpha1.KubeconfigResponse
-	81,  // 175: orlop.v1alpha1.Cluster.Invite:output_type -> orlop.v1alpha1.InviteResponse
-	83,  // 176: orlop.v1alpha1.Cluster.Join:output_type -> orlop.v1alpha1.JoinResponse
-	92,  // 177: orlop.v1alpha1.Cluster.Members:output_type -> orlop.v1alpha1.MembersResponse
-	96,  // 178: orlop.v1alpha1.Cluster.Remove:output_type -> orlop.v1alpha1.RemoveMemberResponse
-	85,  // 179: orlop.v1alpha1.Cluster.Pending:output_type -> orlop.v1alpha1.PendingResponse
-	88,  // 180: orlop.v1alpha1.Cluster.Approve:output_type -> orlop.v1alpha1.ApproveResponse
-	90,  // 181: orlop.v1alpha1.Cluster.Deny:output_type -> orlop.v1alpha1.DenyResponse
-	98,  // 182: orlop.v1alpha1.Cluster.Roll:output_type -> orlop.v1alpha1.RollResponse
-	102, // 183: orlop.v1alpha1.Cluster.Tell:output_type -> orlop.v1alpha1.TellResponse
-	104, // 184: orlop.v1alpha1.Cluster.Vouch:output_type -> orlop.v1alpha1.VouchResponse
-	106, // 185: orlop.v1alpha1.Debug.Capture:output_type -> orlop.v1alpha1.CaptureResponse
-	109, // 186: orlop.v1alpha1.Debug.Profile:output_type -> orlop.v1alpha1.ProfileResponse
-	118, // 187: orlop.v1alpha1.Etcd.Snapshot:output_type -> orlop.v1alpha1.EtcdSnapshotResponse
-	121, // 188: orlop.v1alpha1.Etcd.List:output_type -> orlop.v1alpha1.EtcdListResponse
-	124, // 189: orlop.v1alpha1.Etcd.Keep:output_type -> orlop.v1alpha1.EtcdKeepResponse
-	126, // 190: orlop.v1alpha1.Etcd.Restore:output_type -> orlop.v1alpha1.EtcdRestoreResponse
-	129, // 191: orlop.v1alpha1.Etcd.Status:output_type -> orlop.v1alpha1.EtcdStatusResponse
-	131, // 192: orlop.v1alpha1.Etcd.Defragment:output_type -> orlop.v1alpha1.EtcdDefragmentResponse
-	133, // 193: orlop.v1alpha1.Etcd.Disarm:output_type -> orlop.v1alpha1.EtcdDisarmResponse
-	112, // 194: orlop.v1alpha1.Etcd.Remove:output_type -> orlop.v1alpha1.EtcdRemoveResponse
-	114, // 195: orlop.v1alpha1.Etcd.Recover:output_type -> orlop.v1alpha1.EtcdRecoverResponse
-	116, // 196: orlop.v1alpha1.Etcd.Rejoin:output_type -> orlop.v1alpha1.EtcdRejoinResponse
-	136, // [136:197] is the sub-list for method output_type
-	75,  // [75:136] is the sub-list for method input_type
-	73,  // [73:75] is the sub-list for extension type_name
-	70,  // [70:73] is the sub-list for extension extendee
-	0,   // [0:70] is the sub-list for field type_name
+	138, // 10: orlop.v1alpha1.ApplyResponse.trial_for:type_name -> google.protobuf.Duration
+	136, // 11: orlop.v1alpha1.GetConfigResponse.applied:type_name -> google.protobuf.Timestamp
+	26,  // 12: orlop.v1alpha1.ConfigHistoryResponse.entries:type_name -> orlop.v1alpha1.ConfigEntry
+	136, // 13: orlop.v1alpha1.ConfigEntry.at:type_name -> google.protobuf.Timestamp
+	32,  // 14: orlop.v1alpha1.ListServicesResponse.services:type_name -> orlop.v1alpha1.ServiceStatus
+	136, // 15: orlop.v1alpha1.ServiceStatus.since:type_name -> google.protobuf.Timestamp
+	33,  // 16: orlop.v1alpha1.ServiceStatus.components:type_name -> orlop.v1alpha1.Component
+	136, // 17: orlop.v1alpha1.Component.since:type_name -> google.protobuf.Timestamp
+	136, // 18: orlop.v1alpha1.LogLine.time:type_name -> google.protobuf.Timestamp
+	47,  // 19: orlop.v1alpha1.ImportImageResponse.images:type_name -> orlop.v1alpha1.ContainerImage
+	47,  // 20: orlop.v1alpha1.ListImagesResponse.images:type_name -> orlop.v1alpha1.ContainerImage
+	136, // 21: orlop.v1alpha1.UpgradeStatus.began:type_name -> google.protobuf.Timestamp
+	136, // 22: orlop.v1alpha1.UpgradeStatus.ended:type_name -> google.protobuf.Timestamp
+	136, // 23: orlop.v1alpha1.UpgradeStatus.data_of:type_name -> google.protobuf.Timestamp
+	72,  // 24: orlop.v1alpha1.RevocationsResponse.revocations:type_name -> orlop.v1alpha1.Revocation
+	138, // 25: orlop.v1alpha1.IssueRequest.life:type_name -> google.protobuf.Duration
+	138, // 26: orlop.v1alpha1.RenewRequest.life:type_name -> google.protobuf.Duration
+	71,  // 27: orlop.v1alpha1.ListTrustResponse.issued:type_name -> orlop.v1alpha1.IssuedCertificate
+	72,  // 28: orlop.v1alpha1.ListTrustResponse.revoked:type_name -> orlop.v1alpha1.Revocation
+	136, // 29: orlop.v1alpha1.IssuedCertificate.at:type_name -> google.protobuf.Timestamp
+	136, // 30: orlop.v1alpha1.IssuedCertificate.expires:type_name -> google.protobuf.Timestamp
+	136, // 31: orlop.v1alpha1.Revocation.at:type_name -> google.protobuf.Timestamp
+	72,  // 32: orlop.v1alpha1.RevokeResponse.revocation:type_name -> orlop.v1alpha1.Revocation
+	77,  // 33: orlop.v1alpha1.HealthResponse.checks:type_name -> orlop.v1alpha1.HealthCheck
+	136, // 34: orlop.v1alpha1.HealthCheck.since:type_name -> google.protobuf.Timestamp
+	138, // 35: orlop.v1alpha1.KubeconfigRequest.ttl:type_name -> google.protobuf.Duration
+	138, // 36: orlop.v1alpha1.InviteRequest.life:type_name -> google.protobuf.Duration
+	134, // 37: orlop.v1alpha1.JoinRequest.leaves:type_name -> orlop.v1alpha1.JoinRequest.LeavesEntry
+	135, // 38: orlop.v1alpha1.JoinResponse.leaves:type_name -> orlop.v1alpha1.JoinResponse.LeavesEntry
+	86,  // 39: orlop.v1alpha1.PendingResponse.machines:type_name -> orlop.v1alpha1.Applicant
+	136, // 40: orlop.v1alpha1.Applicant.since:type_name -> google.protobuf.Timestamp
+	138, // 41: orlop.v1alpha1.ApproveRequest.life:type_name -> google.protobuf.Duration
+	93,  // 42: orlop.v1alpha1.MembersResponse.members:type_name -> orlop.v1alpha1.Member
+	94,  // 43: orlop.v1alpha1.MembersResponse.tickets:type_name -> orlop.v1alpha1.Ticket
+	136, // 44: orlop.v1alpha1.Member.joined:type_name -> google.protobuf.Timestamp
+	136, // 45: orlop.v1alpha1.Member.renewed:type_name -> google.protobuf.Timestamp
+	136, // 46: orlop.v1alpha1.Member.expires:type_name -> google.protobuf.Timestamp
+	136, // 47: orlop.v1alpha1.Ticket.expires:type_name -> google.protobuf.Timestamp
+	136, // 48: orlop.v1alpha1.Ticket.at:type_name -> google.protobuf.Timestamp
+	99,  // 49: orlop.v1alpha1.RollResponse.roll:type_name -> orlop.v1alpha1.Membership
+	93,  // 50: orlop.v1alpha1.Membership.members:type_name -> orlop.v1alpha1.Member
+	94,  // 51: orlop.v1alpha1.Membership.tickets:type_name -> orlop.v1alpha1.Ticket
+	100, // 52: orlop.v1alpha1.Membership.claims:type_name -> orlop.v1alpha1.Claim
+	99,  // 53: orlop.v1alpha1.TellRequest.roll:type_name -> orlop.v1alpha1.Membership
+	72,  // 54: orlop.v1alpha1.TellRequest.removed:type_name -> orlop.v1alpha1.Revocation
+	99,  // 55: orlop.v1alpha1.VouchRequest.roll:type_name -> orlop.v1alpha1.Membership
+	93,  // 56: orlop.v1alpha1.VouchRequest.machine:type_name -> orlop.v1alpha1.Member
+	100, // 57: orlop.v1alpha1.VouchResponse.claims:type_name -> orlop.v1alpha1.Claim
+	138, // 58: orlop.v1alpha1.CaptureRequest.duration:type_name -> google.protobuf.Duration
+	107, // 59: orlop.v1alpha1.CaptureResponse.packets:type_name -> orlop.v1alpha1.Packet
+	138, // 60: orlop.v1alpha1.ProfileRequest.duration:type_name -> google.protobuf.Duration
+	110, // 61: orlop.v1alpha1.EtcdRemoveResponse.removed:type_name -> orlop.v1alpha1.EtcdMember
+	119, // 62: orlop.v1alpha1.EtcdSnapshotResponse.about:type_name -> orlop.v1alpha1.EtcdSnapshot
+	122, // 63: orlop.v1alpha1.EtcdListResponse.snapshots:type_name -> orlop.v1alpha1.EtcdKept
+	136, // 64: orlop.v1alpha1.EtcdKept.at:type_name -> google.protobuf.Timestamp
+	136, // 65: orlop.v1alpha1.EtcdKept.sent:type_name -> google.protobuf.Timestamp
+	122, // 66: orlop.v1alpha1.EtcdKeepResponse.kept:type_name -> orlop.v1alpha1.EtcdKept
+	127, // 67: orlop.v1alpha1.EtcdRestoreResponse.restored:type_name -> orlop.v1alpha1.EtcdRestored
+	136, // 68: orlop.v1alpha1.EtcdRestored.at:type_name -> google.protobuf.Timestamp
+	127, // 69: orlop.v1alpha1.EtcdStatusResponse.restored:type_name -> orlop.v1alpha1.EtcdRestored
+	110, // 70: orlop.v1alpha1.EtcdStatusResponse.members:type_name -> orlop.v1alpha1.EtcdMember
+	139, // 71: orlop.v1alpha1.role:extendee -> google.protobuf.MethodOptions
+	139, // 72: orlop.v1alpha1.narrow:extendee -> google.protobuf.MethodOptions
+	139, // 73: orlop.v1alpha1.audited:extendee -> google.protobuf.MethodOptions
+	0,   // 74: orlop.v1alpha1.role:type_name -> orlop.v1alpha1.Role
+	0,   // 75: orlop.v1alpha1.narrow:type_name -> orlop.v1alpha1.Role
+	3,   // 76: orlop.v1alpha1.Machine.Version:input_type -> orlop.v1alpha1.VersionRequest
+	5,   // 77: orlop.v1alpha1.Machine.Get:input_type -> orlop.v1alpha1.GetRequest
+	5,   // 78: orlop.v1alpha1.Machine.Watch:input_type -> orlop.v1alpha1.GetRequest
+	7,   // 79: orlop.v1alpha1.Machine.Events:input_type -> orlop.v1alpha1.EventsRequest
+	9,   // 80: orlop.v1alpha1.Machine.Reboot:input_type -> orlop.v1alpha1.PowerRequest
+	9,   // 81: orlop.v1alpha1.Machine.Shutdown:input_type -> orlop.v1alpha1.PowerRequest
+	11,  // 82: orlop.v1alpha1.Machine.Reset:input_type -> orlop.v1alpha1.ResetRequest
+	12,  // 83: orlop.v1alpha1.Machine.ReadFile:input_type -> orlop.v1alpha1.ReadFileRequest
+	14,  // 84: orlop.v1alpha1.Machine.ListFiles:input_type -> orlop.v1alpha1.ListFilesRequest
+	17,  // 85: orlop.v1alpha1.Machine.Relay:input_type -> orlop.v1alpha1.RelayData
+	18,  // 86: orlop.v1alpha1.Config.Apply:input_type -> orlop.v1alpha1.ApplyRequest
+	20,  // 87: orlop.v1alpha1.Config.Confirm:input_type -> orlop.v1alpha1.ConfirmConfigRequest
+	22,  // 88: orlop.v1alpha1.Config.Get:input_type -> orlop.v1alpha1.GetConfigRequest
+	24,  // 89: orlop.v1alpha1.Config.History:input_type -> orlop.v1alpha1.ConfigHistoryRequest
+	27,  // 90: orlop.v1alpha1.Config.Compare:input_type -> orlop.v1alpha1.CompareConfigRequest
+	30,  // 91: orlop.v1alpha1.Service.List:input_type -> orlop.v1alpha1.ListServicesRequest
+	34,  // 92: orlop.v1alpha1.Service.Restart:input_type -> orlop.v1alpha1.RestartServiceRequest
+	36,  // 93: orlop.v1alpha1.Log.Service:input_type -> orlop.v1alpha1.ServiceLogRequest
+	37,  // 94: orlop.v1alpha1.Log.Kernel:input_type -> orlop.v1alpha1.KernelLogRequest
+	43,  // 95: orlop.v1alpha1.Image.Import:input_type -> orlop.v1alpha1.ImportImageRequest
+	45,  // 96: orlop.v1alpha1.Image.List:input_type -> orlop.v1alpha1.ListImagesRequest
+	39,  // 97: orlop.v1alpha1.Image.Find:input_type -> orlop.v1alpha1.FindImageRequest
+	41,  // 98: orlop.v1alpha1.Image.Read:input_type -> orlop.v1alpha1.ReadImageRequest
+	48,  // 99: orlop.v1alpha1.Upgrade.Offer:input_type -> orlop.v1alpha1.OfferBundleRequest
+	50,  // 100: orlop.v1alpha1.Upgrade.Send:input_type -> orlop.v1alpha1.SendBundleRequest
+	51,  // 101: orlop.v1alpha1.Upgrade.Fetch:input_type -> orlop.v1alpha1.FetchBundleRequest
+	57,  // 102: orlop.v1alpha1.Upgrade.Status:input_type -> orlop.v1alpha1.UpgradeStatusRequest
+	58,  // 103: orlop.v1alpha1.Upgrade.Watch:input_type -> orlop.v1alpha1.WatchUpgradeRequest
+	52,  // 104: orlop.v1alpha1.Upgrade.Describe:input_type -> orlop.v1alpha1.DescribeBundleRequest
+	54,  // 105: orlop.v1alpha1.Upgrade.Give:input_type -> orlop.v1alpha1.GiveBundleRequest
+	60,  // 106: orlop.v1alpha1.Upgrade.Rollback:input_type -> orlop.v1alpha1.RollbackRequest
+	62,  // 107: orlop.v1alpha1.Audit.Read:input_type -> orlop.v1alpha1.ReadAuditRequest
+	66,  // 108: orlop.v1alpha1.Trust.Issue:input_type -> orlop.v1alpha1.IssueRequest
+	67,  // 109: orlop.v1alpha1.Trust.Renew:input_type -> orlop.v1alpha1.RenewRequest
+	69,  // 110: orlop.v1alpha1.Trust.List:input_type -> orlop.v1alpha1.ListTrustRequest
+	73,  // 111: orlop.v1alpha1.Trust.Revoke:input_type -> orlop.v1alpha1.RevokeRequest
+	64,  // 112: orlop.v1alpha1.Trust.Revocations:input_type -> orlop.v1alpha1.RevocationsRequest
+	75,  // 113: orlop.v1alpha1.Cluster.Health:input_type -> orlop.v1alpha1.HealthRequest
+	78,  // 114: orlop.v1alpha1.Cluster.Kubeconfig:input_type -> orlop.v1alpha1.KubeconfigRequest
+	80,  // 115: orlop.v1alpha1.Cluster.Invite:input_type -> orlop.v1alpha1.InviteRequest
+	82,  // 116: orlop.v1alpha1.Cluster.Join:input_type -> orlop.v1alpha1.JoinRequest
+	91,  // 117: orlop.v1alpha1.Cluster.Members:input_type -> orlop.v1alpha1.MembersRequest
+	95,  // 118: orlop.v1alpha1.Cluster.Remove:input_type -> orlop.v1alpha1.RemoveMemberRequest
+	84,  // 119: orlop.v1alpha1.Cluster.Pending:input_type -> orlop.v1alpha1.PendingRequest
+	87,  // 120: orlop.v1alpha1.Cluster.Approve:input_type -> orlop.v1alpha1.ApproveRequest
+	89,  // 121: orlop.v1alpha1.Cluster.Deny:input_type -> orlop.v1alpha1.DenyRequest
+	97,  // 122: orlop.v1alpha1.Cluster.Roll:input_type -> orlop.v1alpha1.RollRequest
+	101, // 123: orlop.v1alpha1.Cluster.Tell:input_type -> orlop.v1alpha1.TellRequest
+	103, // 124: orlop.v1alpha1.Cluster.Vouch:input_type -> orlop.v1alpha1.VouchRequest
+	105, // 125: orlop.v1alpha1.Debug.Capture:input_type -> orlop.v1alpha1.CaptureRequest
+	108, // 126: orlop.v1alpha1.Debug.Profile:input_type -> orlop.v1alpha1.ProfileRequest
+	117, // 127: orlop.v1alpha1.Etcd.Snapshot:input_type -> orlop.v1alpha1.EtcdSnapshotRequest
+	120, // 128: orlop.v1alpha1.Etcd.List:input_type -> orlop.v1alpha1.EtcdListRequest
+	123, // 129: orlop.v1alpha1.Etcd.Keep:input_type -> orlop.v1alpha1.EtcdKeepRequest
+	125, // 130: orlop.v1alpha1.Etcd.Restore:input_type -> orlop.v1alpha1.EtcdRestoreRequest
+	128, // 131: orlop.v1alpha1.Etcd.Status:input_type -> orlop.v1alpha1.EtcdStatusRequest
+	130, // 132: orlop.v1alpha1.Etcd.Defragment:input_type -> orlop.v1alpha1.EtcdDefragmentRequest
+	132, // 133: orlop.v1alpha1.Etcd.Disarm:input_type -> orlop.v1alpha1.EtcdDisarmRequest
+	111, // 134: orlop.v1alpha1.Etcd.Remove:input_type -> orlop.v1alpha1.EtcdRemoveRequest
+	113, // 135: orlop.v1alpha1.Etcd.Recover:input_type -> orlop.v1alpha1.EtcdRecoverRequest
+	115, // 136: orlop.v1alpha1.Etcd.Rejoin:input_type -> orlop.v1alpha1.EtcdRejoinRequest
+	4,   // 137: orlop.v1alpha1.Machine.Version:output_type -> orlop.v1alpha1.VersionResponse
+	6,   // 138: orlop.v1alpha1.Machine.Get:output_type -> orlop.v1alpha1.StateSnapshot
+	6,   // 139: orlop.v1alpha1.Machine.Watch:output_type -> orlop.v1alpha1.StateSnapshot
+	8,   // 140: orlop.v1alpha1.Machine.Events:output_type -> orlop.v1alpha1.Event
+	10,  // 141: orlop.v1alpha1.Machine.Reboot:output_type -> orlop.v1alpha1.PowerResponse
+	10,  // 142: orlop.v1alpha1.Machine.Shutdown:output_type -> orlop.v1alpha1.PowerResponse
+	10,  // 143: orlop.v1alpha1.Machine.Reset:output_type -> orlop.v1alpha1.PowerResponse
+	13,  // 144: orlop.v1alpha1.Machine.ReadFile:output_type -> orlop.v1alpha1.ReadFileResponse
+	15,  // 145: orlop.v1alpha1.Machine.ListFiles:output_type -> orlop.v1alpha1.ListFilesResponse
+	17,  // 146: orlop.v1alpha1.Machine.Relay:output_type -> orlop.v1alpha1.RelayData
+	19,  // 147: orlop.v1alpha1.Config.Apply:output_type -> orlop.v1alpha1.ApplyResponse
+	21,  // 148: orlop.v1alpha1.Config.Confirm:output_type -> orlop.v1alpha1.ConfirmConfigResponse
+	23,  // 149: orlop.v1alpha1.Config.Get:output_type -> orlop.v1alpha1.GetConfigResponse
+	25,  // 150: orlop.v1alpha1.Config.History:output_type -> orlop.v1alpha1.ConfigHistoryResponse
+	28,  // 151: orlop.v1alpha1.Config.Compare:output_type -> orlop.v1alpha1.CompareConfigResponse
+	31,  // 152: orlop.v1alpha1.Service.List:output_type -> orlop.v1alpha1.ListServicesResponse
+	35,  // 153: orlop.v1alpha1.Service.Restart:output_type -> orlop.v1alpha1.RestartServiceResponse
+	38,  // 154: orlop.v1alpha1.Log.Service:output_type -> orlop.v1alpha1.LogLine
+	38,  // 155: orlop.v1alpha1.Log.Kernel:output_type -> orlop.v1alpha1.LogLine
+	44,  // 156: orlop.v1alpha1.Image.Import:output_type -> orlop.v1alpha1.ImportImageResponse
+	46,  // 157: orlop.v1alpha1.Image.List:output_type -> orlop.v1alpha1.ListImagesResponse
+	40,  // 158: orlop.v1alpha1.Image.Find:output_type -> orlop.v1alpha1.FindImageResponse
+	42,  // 159: orlop.v1alpha1.Image.Read:output_type -> orlop.v1alpha1.ReadImageResponse
+	49,  // 160: orlop.v1alpha1.Upgrade.Offer:output_type -> orlop.v1alpha1.OfferBundleResponse
+	56,  // 161: orlop.v1alpha1.Upgrade.Send:output_type -> orlop.v1alpha1.UpgradeBegun
+	56,  // 162: orlop.v1alpha1.Upgrade.Fetch:output_type -> orlop.v1alpha1.UpgradeBegun
+	59,  // 163: orlop.v1alpha1.Upgrade.Status:output_type -> orlop.v1alpha1.UpgradeStatus
+	59,  // 164: orlop.v1alpha1.Upgrade.Watch:output_type -> orlop.v1alpha1.UpgradeStatus
+	53,  // 165: orlop.v1alpha1.Upgrade.Describe:output_type -> orlop.v1alpha1.DescribeBundleResponse
+	55,  // 166: orlop.v1alpha1.Upgrade.Give:output_type -> orlop.v1alpha1.GiveBundleResponse
+	61,  // 167: orlop.v1alpha1.Upgrade.Rollback:output_type -> orlop.v1alpha1.RollbackResponse
+	63,  // 168: orlop.v1alpha1.Audit.Read:output_type -> orlop.v1alpha1.AuditLine
+	68,  // 169: orlop.v1alpha1.Trust.Issue:output_type -> orlop.v1alpha1.IssueResponse
+	68,  // 170: orlop.v1alpha1.Trust.Renew:output_type -> orlop.v1alpha1.IssueResponse
+	70,  // 171: orlop.v1alpha1.Trust.List:output_type -> orlop.v1alpha1.ListTrustResponse
+	74,  // 172: orlop.v1alpha1.Trust.Revoke:output_type -> orlop.v1alpha1.RevokeResponse
+	65,  // 173: orlop.v1alpha1.Trust.Revocations:output_type -> orlop.v1alpha1.RevocationsResponse
+	76,  // 174: orlop.v1alpha1.Cluster.Health:output_type -> orlop.v1alpha1.HealthResponse
+	79,  // 175: orlop.v1alpha1.Cluster.Kubeconfig:output_type -> orlop.v1alpha1.KubeconfigResponse
+	81,  // 176: orlop.v1alpha1.Cluster.Invite:output_type -> orlop.v1alpha1.InviteResponse
+	83,  // 177: orlop.v1alpha1.Cluster.Join:output_type -> orlop.v1alpha1.JoinResponse
+	92,  // 178: orlop.v1alpha1.Cluster.Members:output_type -> orlop.v1alpha1.MembersResponse
+	96,  // 179: orlop.v1alpha1.Cluster.Remove:output_type -> orlop.v1alpha1.RemoveMemberResponse
+	85,  // 180: orlop.v1alpha1.Cluster.Pending:output_type -> orlop.v1alpha1.PendingResponse
+	88,  // 181: orlop.v1alpha1.Cluster.Approve:output_type -> orlop.v1alpha1.ApproveResponse
+	90,  // 182: orlop.v1alpha1.Cluster.Deny:output_type -> orlop.v1alpha1.DenyResponse
+	98,  // 183: orlop.v1alpha1.Cluster.Roll:output_type -> orlop.v1alpha1.RollResponse
+	102, // 184: orlop.v1alpha1.Cluster.Tell:output_type -> orlop.v1alpha1.TellResponse
+	104, // 185: orlop.v1alpha1.Cluster.Vouch:output_type -> orlop.v1alpha1.VouchResponse
+	106, // 186: orlop.v1alpha1.Debug.Capture:output_type -> orlop.v1alpha1.CaptureResponse
+	109, // 187: orlop.v1alpha1.Debug.Profile:output_type -> orlop.v1alpha1.ProfileResponse
+	118, // 188: orlop.v1alpha1.Etcd.Snapshot:output_type -> orlop.v1alpha1.EtcdSnapshotResponse
+	121, // 189: orlop.v1alpha1.Etcd.List:output_type -> orlop.v1alpha1.EtcdListResponse
+	124, // 190: orlop.v1alpha1.Etcd.Keep:output_type -> orlop.v1alpha1.EtcdKeepResponse
+	126, // 191: orlop.v1alpha1.Etcd.Restore:output_type -> orlop.v1alpha1.EtcdRestoreResponse
+	129, // 192: orlop.v1alpha1.Etcd.Status:output_type -> orlop.v1alpha1.EtcdStatusResponse
+	131, // 193: orlop.v1alpha1.Etcd.Defragment:output_type -> orlop.v1alpha1.EtcdDefragmentResponse
+	133, // 194: orlop.v1alpha1.Etcd.Disarm:output_type -> orlop.v1alpha1.EtcdDisarmResponse
+	112, // 195: orlop.v1alpha1.Etcd.Remove:output_type -> orlop.v1alpha1.EtcdRemoveResponse
+	114, // 196: orlop.v1alpha1.Etcd.Recover:output_type -> orlop.v1alpha1.EtcdRecoverResponse
+	116, // 197: orlop.v1alpha1.Etcd.Rejoin:output_type -> orlop.v1alpha1.EtcdRejoinResponse
+	137, // [137:198] is the sub-list for method output_type
+	76,  // [76:137] is the sub-list for method input_type
+	74,  // [74:76] is the sub-list for extension type_name
+	71,  // [71:74] is the sub-list for extension extendee
+	0,   // [0:71] is the sub-list for field type_name
 }
 
 func init() { file_orlop_proto_init() }
