@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/orlop-os/orlop/apid"
@@ -208,6 +209,7 @@ func (a configAPI) Apply(ctx context.Context, r *api.ApplyRequest) (*api.ApplyRe
 	if name == "" {
 		name = "-"
 	}
+	before, _ := a.m.config.Get()
 	done, err := a.m.apply(ctx, name, r)
 	var problems config.Problems
 	switch {
@@ -216,9 +218,16 @@ func (a configAPI) Apply(ctx context.Context, r *api.ApplyRequest) (*api.ApplyRe
 	case err != nil:
 		return nil, status.Error(codes.FailedPrecondition, err.Error())
 	}
-	out := &api.ApplyResponse{Operations: done.operations, Restarts: done.restarts, Reboot: done.reboot, Install: done.install}
-	if !done.trial.IsZero() {
-		out.Trial = timestamppb.New(done.trial)
+	out := &api.ApplyResponse{Operations: done.operations, Restarts: done.restarts, Reboot: done.reboot, Install: done.install, Warnings: done.warnings}
+	switch {
+	case !done.trial.IsZero(): // what became of it is the answer to Confirm: this one may have no way back later
+		out.Trial, out.TrialFor = timestamppb.New(done.trial), durationpb.New(time.Until(done.trial))
+		for _, address := range staticAddresses(done.config) {
+			out.Addresses = append(out.Addresses, address.String())
+		}
+	case done.config != nil:
+		out.Failures = a.m.awaitSettled(ctx, done.config, networkConfig(before.config))
+		out.Operations = undone(out.Operations, out.Failures)
 	}
 	return out, nil
 }

@@ -52,6 +52,10 @@ type applied struct {
 	trial     time.Time // when the one before comes back; zero: this one is here to stay
 	// tried are those that were on trial before this one, and that nobody has confirmed.
 	tried []*config.Config
+	// trialName is what the caller called the trial; empty: nothing.
+	trialName string
+	// due is when it is put in force. The answer to the caller of one that can cut him off has left by then.
+	due time.Time
 }
 
 // configs is where the configurations are kept.
@@ -64,7 +68,14 @@ type outcome struct {
 	reboot     bool
 	install    string    // the disk that the system is installed to
 	trial      time.Time // until when it is in force, unless it is confirmed
+	warnings   []string
+	plan       trialPlan
+	config     *config.Config // that was put in force; nil: none was
 }
+
+// answerTime is how long a configuration on trial waits before it is put in force, so that the caller hears of the trial over the connection
+// that the configuration may cut.
+const answerTime = time.Second
 
 // add notes what a domain does.
 func (o *outcome) add(domain string, lines []string) {
@@ -79,7 +90,11 @@ func (m *machine) apply(ctx context.Context, filename string, r *api.ApplyReques
 	defer m.applying.Unlock()
 
 	now, _ := m.config.Get()
-	next, text, err := m.judge(ctx, now, filename, r)
+	next, text, trial, err := m.judge(ctx, now, filename, r)
+	if err != nil {
+		return outcome{}, err
+	}
+	warnings, err := m.refuseUnfit(now.config, next, r.Force)
 	if err != nil {
 		return outcome{}, err
 	}
@@ -93,6 +108,7 @@ func (m *machine) apply(ctx context.Context, filename string, r *api.ApplyReques
 	if err != nil {
 		return out, err
 	}
+	out.plan, out.warnings = trial, slices.Concat(warnings, out.warnings, trial.warnings())
 	lines, err := m.unseal(ctx, now.config, next, r.Mode == api.ApplyRequest_MODE_DRY_RUN)
 	if err != nil {
 		return outcome{}, err
@@ -111,38 +127,59 @@ func (m *machine) apply(ctx context.Context, filename string, r *api.ApplyReques
 }
 
 // judge reads the documents that a caller wants in force, and refuses what this machine cannot become.
-func (m *machine) judge(ctx context.Context, now applied, filename string, r *api.ApplyRequest) (next *config.Config, text []byte, err error) {
+func (m *machine) judge(ctx context.Context, now applied, filename string, r *api.ApplyRequest) (next *config.Config, text []byte, trial trialPlan, err error) {
 	filename, text, err = asked(now, filename, r)
 	if err != nil {
-		return nil, nil, fmt.Errorf("configuration refused, nothing was changed: %w", err)
+		return nil, nil, trial, fmt.Errorf("configuration refused, nothing was changed: %w", err)
 	}
 	next, problems := config.Parse(filename, text)
 	if len(problems) > 0 {
-		return nil, nil, problems
+		return nil, nil, trial, problems
 	}
 	if m.medium == "" { // what runs from memory has no data yet that was written for anything
 		if err := fixed(now.config, next); err != nil {
-			return nil, nil, err
+			return nil, nil, trial, err
 		}
 	}
 	if err := m.able(next); err != nil {
-		return nil, nil, err
+		return nil, nil, trial, err
 	}
 	if t, _ := m.timeState.Get(); t.Synced { // with a clock that may be wrong, nobody can say what has expired
 		if problems := next.CheckTime(time.Now()); len(problems) > 0 {
-			return nil, nil, problems
+			return nil, nil, trial, problems
 		}
 	}
 	if err := lockedOut(ctx, next); err != nil {
-		return nil, nil, err
+		return nil, nil, trial, err
 	}
 	if err := m.readable(ctx, next.Cluster); err != nil {
-		return nil, nil, err
+		return nil, nil, trial, err
 	}
-	if err := m.way(now, next, r); err != nil {
-		return nil, nil, fmt.Errorf("configuration refused, nothing was changed: %w", err)
+	trial = planTrial(m.lasting(now), next, r)
+	if err := m.way(now, next, r, trial); err != nil {
+		return nil, nil, trial, fmt.Errorf("configuration refused, nothing was changed: %w", err)
 	}
-	return next, text, nil
+	return next, text, trial, nil
+}
+
+// lasting is the configuration that would come back from a trial: the one in force or, while that is on trial itself, the one before; nil
+// where none can come back.
+func (m *machine) lasting(now applied) *config.Config {
+	if why, _ := m.noStorage.Get(); why != "" || m.medium != "" {
+		return nil // there is nothing to keep it on
+	}
+	if now.trial.IsZero() {
+		return now.config
+	}
+	text, err := configs.Lasting()
+	if err != nil {
+		return now.config
+	}
+	c, problems := config.Parse("", text)
+	if len(problems) > 0 {
+		return now.config
+	}
+	return c
 }
 
 // keepForStart puts documents by for the next start, which begins now if the outcome is a reboot.
@@ -169,8 +206,8 @@ func (m *machine) putInForce(ctx context.Context, now applied, next *config.Conf
 	if err != nil {
 		return outcome{}, err
 	}
-	if r.Mode == api.ApplyRequest_MODE_TRY {
-		out.trial = time.Now().Add(tryFor(r))
+	if out.plan.length > 0 {
+		out.trial = time.Now().Add(out.plan.length)
 		err = configs.Try(text)
 	} else if err = configs.Put(text); err == nil {
 		err = configs.DropStaged()
@@ -179,11 +216,18 @@ func (m *machine) putInForce(ctx context.Context, now applied, next *config.Conf
 		return outcome{}, err
 	}
 	who := caller(ctx)
-	m.events.add("config", "config", "applied by "+who)
+	m.events.add("config", "config", "applied by "+who+untried(r, out.plan))
 	for _, change := range config.Changes(now.config, next) {
 		m.events.add("config", "config", change)
 	}
 	fresh := applied{config: next, applied: time.Now(), source: "API (" + who + ")", trial: out.trial}
+	if out.plan.length > 0 {
+		fresh.trialName = r.Trial
+	}
+	if len(out.plan.cuts) > 0 {
+		fresh.due = time.Now().Add(answerTime)
+	}
+	out.config = next
 	if !out.trial.IsZero() && !now.trial.IsZero() {
 		fresh.tried = append(slices.Clone(now.tried), now.config)
 	}
@@ -194,6 +238,14 @@ func (m *machine) putInForce(ctx context.Context, now applied, next *config.Conf
 	m.settling.Lock()
 	defer m.settling.Unlock()
 	return out, m.openDoor(ctx, next, state)
+}
+
+// untried is the end of an event's line where a change that can cut off its caller is not tried because the caller did not want it.
+func untried(r *api.ApplyRequest, p trialPlan) string {
+	if r.NoTrial && len(p.cuts) > 0 {
+		return ", without a trial, although it can cut off its caller"
+	}
+	return ""
 }
 
 // asked are the documents that a caller wants in force, and what to call them in messages.
@@ -494,6 +546,11 @@ func (m *machine) plan(ctx context.Context, before, next *config.Config) (outcom
 		return outcome{}, err
 	}
 	out.add("host", host)
+	if left, err := m.kernel.Leftover(m.hostConfig(next)); err != nil {
+		return outcome{}, err
+	} else if len(left) > 0 {
+		out.warnings = append(out.warnings, leftover(left))
+	}
 	lines, err := m.network.DryRun(networkConfig(next))
 	if err != nil {
 		return outcome{}, fmt.Errorf("network: cannot plan: %w", err)

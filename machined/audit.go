@@ -170,6 +170,12 @@ func target(request, answer any) string {
 		if r.Number != 0 {
 			what += fmt.Sprintf(", number %d", r.Number)
 		}
+		if r.NoTrial {
+			what += ", no trial"
+		}
+		if r.Force {
+			what += ", force"
+		}
 	case *api.CaptureRequest:
 		what = "link " + r.Link
 	case *api.ProfileRequest:

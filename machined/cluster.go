@@ -33,13 +33,16 @@ type clusterAPI struct {
 func (a clusterAPI) Health(r *api.HealthRequest, stream grpc.ServerStreamingServer[api.HealthResponse]) error {
 	ctx := stream.Context()
 	services, configuration, members, rules := a.m.services.Status().Watch(), a.m.config.Watch(), a.m.membership.Watch(), a.m.noRules.Watch()
-	program := a.m.program.Watch()
+	program, settled := a.m.program.Watch(), a.m.settled.Watch()
 	var last *api.HealthResponse
 	for {
 		list, now, member := services.Take(), configuration.Take(), members.Take()
 		health := clusterHealth(now, member, list)
 		unruled(health, rules.Take(), now.applied)
 		programCheck(health, program.Take())
+		if broken := brokenConfiguration(now, settled.Take()); broken != "" {
+			configurationFails(health, broken)
+		}
 		var later <-chan time.Time
 		if health.Healthy && time.Since(now.applied) < inForceTime {
 			if waits, err := a.m.notYet(now.config); err == nil && len(waits) > 0 {
@@ -62,6 +65,7 @@ func (a clusterAPI) Health(r *api.HealthRequest, stream grpc.ServerStreamingServ
 		case <-members.Changed():
 		case <-rules.Changed():
 		case <-program.Changed():
+		case <-settled.Changed():
 		case <-later:
 		case <-ctx.Done():
 			return endOfStream(ctx.Err())
@@ -87,10 +91,15 @@ func unruled(health *api.HealthResponse, why string, since time.Time) {
 
 // notInForce says in what is healthy that services still have to start anew for the configuration.
 func notInForce(health *api.HealthResponse, services []string) {
+	configurationFails(health, "not in force yet: "+strings.Join(services, ", "))
+}
+
+// configurationFails says in a health why the configuration is not in force.
+func configurationFails(health *api.HealthResponse, why string) {
 	health.Healthy = false
 	for _, c := range health.Checks {
 		if c.Name == "configuration" {
-			c.Ok, c.Detail = false, "not in force yet: "+strings.Join(services, ", ")
+			c.Ok, c.Detail = false, why
 		}
 	}
 }

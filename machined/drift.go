@@ -1,17 +1,21 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/orlop-os/orlop/machined/credentials"
 	"github.com/orlop-os/orlop/machined/disk"
+	"github.com/orlop-os/orlop/machined/firewall"
 	"github.com/orlop-os/orlop/machined/network"
 	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/panics"
 	"github.com/orlop-os/orlop/pkg/reconcile"
 	"github.com/orlop-os/orlop/pkg/supervise"
@@ -53,11 +57,14 @@ type drift struct {
 	domains  []domain
 	every    time.Duration // driftEvery
 	patience time.Duration // driftTime
+	// epoch changes with what the domains compare with: what was found before says nothing any more. nil: it never does.
+	epoch func() uint64
 
 	mu       sync.Mutex
 	states   []driftState
 	revision uint64          // grows with each change
 	looked   time.Time       // when states was found
+	of       uint64          // epoch of states
 	running  chan struct{}   // closed when the look that goes on ends; nil: none goes on
 	hung     map[string]bool // domains that have not come back from an earlier look
 }
@@ -91,7 +98,8 @@ func (d *drift) topic() topic {
 func (d *drift) look(ctx context.Context) ([]driftState, uint64, error) {
 	for {
 		d.mu.Lock()
-		states, revision, fresh := d.states, d.revision, !d.looked.IsZero() && time.Since(d.looked) < d.every
+		fresh := !d.looked.IsZero() && time.Since(d.looked) < d.every && d.of == d.present()
+		states, revision := d.states, d.revision
 		if !fresh && d.running == nil {
 			d.running = make(chan struct{})
 			panics.Go("drift", d.refresh)
@@ -109,8 +117,17 @@ func (d *drift) look(ctx context.Context) ([]driftState, uint64, error) {
 	}
 }
 
+// present is the epoch of now.
+func (d *drift) present() uint64 {
+	if d.epoch == nil {
+		return 0
+	}
+	return d.epoch()
+}
+
 // refresh asks all domains at the same time.
 func (d *drift) refresh() {
+	of := d.present() // before they look
 	found := make([]*driftState, len(d.domains))
 	var wait sync.WaitGroup
 	for i, one := range d.domains {
@@ -140,7 +157,7 @@ func (d *drift) refresh() {
 		d.states = states
 		d.revision++
 	}
-	d.looked = now
+	d.looked, d.of = now, of
 	close(d.running)
 	d.running = nil
 }
@@ -196,10 +213,50 @@ func (d *drift) mark(name string, hung bool) {
 // newDrift returns what looks at the machine's domains. None says a secret: operations name files and parameters, and those that write keys
 // do not show what they write.
 func (m *machine) newDrift() *drift {
-	return &drift{every: driftEvery, patience: driftTime, domains: []domain{
-		{"disk", m.diskDrift}, {"network", m.networkDrift}, {"host", m.hostDrift}, {"door", m.doorDrift},
-		{"credentials", m.credentialsDrift}, {"services", m.servicesDrift},
+	return &drift{every: driftEvery, patience: driftTime, epoch: m.driftEpoch, domains: []domain{
+		{"configuration", m.configurationDrift}, {"disk", m.diskDrift}, {"network", m.networkDrift}, {"firewall", m.firewallDrift},
+		{"host", m.hostDrift}, {"door", m.doorDrift}, {"credentials", m.credentialsDrift}, {"services", m.servicesDrift},
 	}}
+}
+
+// driftEpoch changes whenever another configuration is in force, and whenever one was tried to be put in force.
+func (m *machine) driftEpoch() uint64 {
+	_, configured := m.config.Get()
+	_, settled := m.settled.Get()
+	return configured + settled
+}
+
+// configurationDrift has no operations of its own: it says what failed the last time that all domains were brought to the configuration,
+// whichever domain it was, so that nothing that settle does can fail without being seen here.
+func (m *machine) configurationDrift(context.Context) ([]string, error) {
+	c, _, err := m.inForce()
+	if err != nil {
+		return nil, err
+	}
+	s, _ := m.settled.Get()
+	if s.config != c {
+		return []string{"put the configuration in force"}, nil
+	}
+	if len(s.failures) > 0 {
+		return nil, errors.New(strings.Join(s.failures, "; "))
+	}
+	return nil, nil
+}
+
+// firewallDrift says what the kernel should let in if that is not what it was last given.
+func (m *machine) firewallDrift(context.Context) ([]string, error) {
+	c, _, err := m.inForce()
+	if err != nil {
+		return nil, err
+	}
+	m.settling.Lock()
+	have := cmp.Or(m.packets.firewall, firewall.Absent)
+	m.settling.Unlock()
+	want := firewallConfig(c)
+	if have == want.Commands(nodespec.PodBridge) {
+		return nil, nil
+	}
+	return []string{setFirewall{m: m, want: want}.String()}, nil
 }
 
 // inForce is the configuration in force, nil for none, and the network as it is. A machine that goes down is not as it was configured.
@@ -252,7 +309,20 @@ func (m *machine) hostDrift(ctx context.Context) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	return m.hostDryRun(ctx, c)
+	lines, err := m.hostDryRun(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	left, err := m.kernel.Leftover(m.hostConfig(c))
+	if err == nil && len(left) > 0 {
+		err = errors.New(leftover(left))
+	}
+	return lines, err
+}
+
+// leftover says of modules that stay although nobody configures them any more.
+func leftover(modules []string) string {
+	return fmt.Sprintf("kernel modules %s stay in the kernel until the next start (`orlopctl reboot`): the configuration no longer names them", strings.Join(modules, ", "))
 }
 
 func (m *machine) doorDrift(context.Context) ([]string, error) {

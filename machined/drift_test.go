@@ -149,3 +149,22 @@ func TestDriftIsWatched(t *testing.T) {
 		t.Errorf("%v, %d, %v", value, revision, err)
 	}
 }
+
+// TestDriftOfAnotherConfiguration: what was found before another configuration is not shown for it.
+func TestDriftOfAnotherConfiguration(t *testing.T) {
+	host, epoch := &saidDrift{}, atomic.Uint64{}
+	d := &drift{domains: []domain{{"host", host.diff}}, every: time.Hour, patience: time.Minute, epoch: epoch.Load}
+	look := func(want string) {
+		t.Helper()
+		states, _, err := d.look(t.Context())
+		if got := fmt.Sprint(states[0].Operations); err != nil || got != want {
+			t.Errorf("got %s, %v; want %s", got, err, want)
+		}
+	}
+	host.set(nil, "set kernel parameter a")
+	look("[set kernel parameter a]")
+	host.set(nil)
+	look("[set kernel parameter a]") // it is not older than an hour
+	epoch.Add(1)
+	look("[]")
+}

@@ -42,7 +42,17 @@ func (m *machine) follow(ctx context.Context) {
 		members.Take()
 		artifacts.Take()
 		books.Take()
+		if early := time.Until(now.due); early > 0 {
+			select {
+			case <-time.After(early):
+			case <-configs.Changed():
+				continue
+			case <-ctx.Done():
+				return
+			}
+		}
 		err := m.settle(ctx, now.config, state)
+		m.settled.Update(func(s settlement) settlement { return s.after(now.config, failuresOf(err), time.Now()) })
 		switch {
 		case err != nil && err.Error() != problem:
 			problem = err.Error()
@@ -120,8 +130,9 @@ func (m *machine) settleServices(ctx context.Context, c *config.Config, state ne
 	spec, err := nodeSpec(c, state, m.release)
 	if err != nil {
 		m.enter("services", "an address: "+strings.Join(append(state.Problems, "none on any link yet"), "; "))
-		return nil // what runs goes on running with the addresses it knows
+		return m.rest()
 	}
+	m.lonely = time.Time{}
 	m.tellLeftOut(c.Cluster.Spec.Networks, state.Servers)
 	member, _ := m.membership.Get()
 	if worker(c) && !member.Joined {
@@ -172,6 +183,27 @@ func (m *machine) settleRegistries(c *config.Config) error {
 	}
 	m.mirrors.set(all)
 	return writeRegistries(paths.ContainerdHosts, registryFiles(all, near, gate))
+}
+
+// lonelyTime is how long services go on with the addresses that they know when the machine has none any more. What lasts longer is no renewal of
+// a lease: the services would only fail and start anew, at full load, for as long as it lasts.
+const lonelyTime = time.Minute
+
+// rest stops what cannot work without an address once the machine has had none for lonelyTime. containerd goes on, and with it the pods.
+// m.settling is held.
+func (m *machine) rest() error {
+	if m.lonely.IsZero() {
+		m.lonely = time.Now()
+	}
+	if time.Since(m.lonely) < lonelyTime {
+		return nil
+	}
+	return m.services.Set(resting(m.services.Services()))
+}
+
+// resting are those of the services that run on a machine without an address.
+func resting(running []supervise.Service) []supervise.Service {
+	return slices.DeleteFunc(slices.Clone(running), func(s supervise.Service) bool { return s.Name != serviceApid && s.Name != serviceContainerd })
 }
 
 // settleCredentials gives the processes of a node their certificates and keys.
@@ -262,7 +294,7 @@ func networkConfig(c *config.Config) network.Config {
 
 // hostConfig is what a configuration asks of the host.
 func (m *machine) hostConfig(c *config.Config) host.Config {
-	var out host.Config
+	out := host.Config{Former: m.kernel.Former()}
 	if m.identity.Load() != nil {
 		out.MachineID = host.MachineID(pki.EncodePublicKey(m.identity.Load().Key))
 	}

@@ -6,12 +6,14 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
+	"strings"
 	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/orlop-os/orlop/apid"
 	"github.com/orlop-os/orlop/machined/documents"
 	"github.com/orlop-os/orlop/machined/network"
 	"github.com/orlop-os/orlop/machined/power"
@@ -31,6 +33,7 @@ const (
 	defaultTrial = 2 * time.Minute
 	minTrial     = 10 * time.Second
 	maxTrial     = time.Hour
+	maxTrialName = 64 // bytes
 )
 
 // trialRetry is how long a return that failed rests. After trialRetries of them the machine starts anew, which returns by itself, and looks after a disk
@@ -40,23 +43,32 @@ const (
 	trialRetries = 6
 )
 
-// tryFor is how long a configuration is tried.
-func tryFor(r *api.ApplyRequest) time.Duration {
+// tryFor is how long a configuration is tried; usual, when the caller does not say.
+func tryFor(r *api.ApplyRequest, usual time.Duration) time.Duration {
 	if asked := r.GetTryFor().AsDuration(); asked != 0 {
 		return asked
 	}
-	return defaultTrial
+	return usual
 }
 
-// way refuses a way of applying that this machine cannot go.
-func (m *machine) way(now applied, next *config.Config, r *api.ApplyRequest) error {
+// way refuses a way of applying that this machine cannot go. trial is what planTrial says of it.
+func (m *machine) way(now applied, next *config.Config, r *api.ApplyRequest, trial trialPlan) error {
 	if r.Patch && !now.trial.IsZero() && r.Mode != api.ApplyRequest_MODE_TRY && r.Mode != api.ApplyRequest_MODE_DRY_RUN {
 		return errors.New("the configuration to be changed is on trial, and would stay with the change; confirm it first (`orlopctl confirm-config`), apply a whole one, or try the change")
 	}
-	if r.TryFor != nil && r.Mode != api.ApplyRequest_MODE_TRY {
+	if r.TryFor != nil && trial.length == 0 {
 		return errors.New("the time of a trial is given, and no trial is asked for; use the mode try")
 	}
+	if r.NoTrial && r.Mode == api.ApplyRequest_MODE_TRY {
+		return errors.New("a trial is asked for, and none is to be made; leave out one of the two")
+	}
+	if len(r.Trial) > maxTrialName {
+		return fmt.Errorf("the trial's name has %d bytes; at most %d are taken", len(r.Trial), maxTrialName)
+	}
 	if otherKeys(now.config, next) {
+		if r.Mode != api.ApplyRequest_MODE_TRY && trial.length > 0 {
+			return errors.New("Cluster.spec.secretsEncryptionKey, acceptedEncryptionKeys: other keys of Secrets cannot be tried, and the rest of the change can cut you off and is tried; apply the two one after the other")
+		}
 		if r.Mode == api.ApplyRequest_MODE_TRY {
 			return errors.New("Cluster.spec.secretsEncryptionKey, acceptedEncryptionKeys: other keys of Secrets cannot be tried: what is sealed by them would stay when they are gone; `orlopctl trust rotate-key` replaces the key")
 		}
@@ -66,14 +78,14 @@ func (m *machine) way(now applied, next *config.Config, r *api.ApplyRequest) err
 	}
 	keeps := r.Mode == api.ApplyRequest_MODE_STAGED || r.Mode == api.ApplyRequest_MODE_REBOOT || r.Mode == api.ApplyRequest_MODE_TRY
 	why, _ := m.noStorage.Get()
-	switch asked := tryFor(r); {
+	switch asked := trial.length; {
 	case keeps && why != "":
 		return fmt.Errorf("there is nothing to keep a configuration on until the next start: %s; apply it at once", why)
 	case r.Mode == api.ApplyRequest_MODE_NO_REBOOT && m.medium != "":
 		return errors.New("installing ends with a reboot; apply it in the mode auto")
 	case (r.Mode == api.ApplyRequest_MODE_NO_REBOOT || r.Mode == api.ApplyRequest_MODE_TRY) && m.medium == "" && networkChanges(now.config, next):
 		return errors.New("Cluster.spec.external: to have pods connected by something else, or not any more, the machine has to start anew; apply it in the mode auto or staged")
-	case r.Mode != api.ApplyRequest_MODE_TRY:
+	case asked == 0:
 		return nil
 	case now.config == nil:
 		return errors.New("there is no configuration yet that could come back; apply it in the mode auto")
@@ -187,11 +199,12 @@ func (m *machine) giveUp(until time.Time) error {
 	return nil
 }
 
-// stays tells whether something of a configuration outlasts it until the next start: kernel parameters and modules do (machined/host).
+// stays tells whether something of a configuration outlasts it until the next start. Kernel modules do. Kernel parameters go back to their
+// former values (machined/host), but those of the network may have changed more than themselves: links, addresses and routes go with some.
 func stays(tried, next *config.Config) bool {
 	t, n := tried.Machine.Spec, next.Machine.Spec
 	for name, value := range t.Sysctls {
-		if n.Sysctls[name] != value {
+		if n.Sysctls[name] != value && slices.ContainsFunc(cuttingSysctls, func(prefix string) bool { return strings.HasPrefix(name, prefix) }) {
 			return true
 		}
 	}
@@ -239,16 +252,33 @@ func settled(state network.State, c network.Config) bool {
 
 var errUnsettled = status.Errorf(codes.Unavailable, "configuration: not confirmed: the network is not yet as it says, after %v; `orlopctl get network` says why; try again", networkTime)
 
-func (a configAPI) Confirm(ctx context.Context, _ *api.ConfirmConfigRequest) (*api.ConfirmConfigResponse, error) {
+var errOldConnection = status.Error(codes.Unavailable, "configuration: not confirmed: the connection is older than what is on trial, and says nothing about whether another one could be opened; call again over a new one")
+
+func (a configAPI) Confirm(ctx context.Context, r *api.ConfirmConfigRequest) (*api.ConfirmConfigResponse, error) {
+	now, err := a.confirm(ctx, r.Trial)
+	if err != nil {
+		return nil, err
+	}
+	return &api.ConfirmConfigResponse{Failures: a.m.awaitSettled(ctx, now.config, networkConfig(now.config))}, nil
+}
+
+// confirm ends the trial, and returns what stays.
+func (a configAPI) confirm(ctx context.Context, name string) (applied, error) {
 	a.m.applying.Lock()
 	defer a.m.applying.Unlock()
 	now, _ := a.m.config.Get()
 	if now.trial.IsZero() {
-		return nil, status.Error(codes.FailedPrecondition, "configuration: there is none on trial that could be confirmed; `orlopctl config-history` tells whether it has come back")
+		return applied{}, status.Error(codes.FailedPrecondition, "configuration: there is none on trial that could be confirmed; `orlopctl config-history` tells whether it has come back")
+	}
+	if name != "" && name != now.trialName {
+		return applied{}, status.Error(codes.FailedPrecondition, "configuration: not confirmed: another one than yours is on trial; `orlopctl config-history` shows it")
+	}
+	if s, _ := a.m.settled.Get(); !s.proves(now.config, said(ctx, apid.MetadataAge), time.Now()) {
+		return applied{}, errOldConnection
 	}
 	// What it does to the network has to be done: until then the caller comes over the old one.
 	if err := a.m.networked(ctx, now.config); err != nil {
-		return nil, err
+		return applied{}, err
 	}
 	// What was staged before would take the place of what is confirmed. It goes first: when the power is cut between the two nothing is confirmed.
 	var err error
@@ -259,12 +289,12 @@ func (a configAPI) Confirm(ctx context.Context, _ *api.ConfirmConfigRequest) (*a
 		err = configs.Confirm()
 	}
 	if err != nil {
-		return nil, status.Error(codes.Internal, err.Error())
+		return applied{}, status.Error(codes.Internal, err.Error())
 	}
 	a.m.events.add("config", "config", "confirmed by "+caller(ctx))
 	now.trial, now.tried = time.Time{}, nil
 	a.m.config.Set(now)
-	return &api.ConfirmConfigResponse{}, nil
+	return now, nil
 }
 
 func (a configAPI) History(context.Context, *api.ConfigHistoryRequest) (*api.ConfigHistoryResponse, error) {

@@ -6,6 +6,9 @@
 //	main.go        wiring
 //	boot.go        what happens at boot, in order
 //	apply.go       how a configuration is applied
+//	cutoff.go      which changes can cut off who makes them; fits.go what a machine does not have that a configuration names
+//	history.go     configurations on trial, and the earlier ones; reach.go how one that never had an address is left
+//	settlement.go  what became of the operations of a configuration
 //	follow.go      what follows from a configuration and from the addresses
 //	upgrade.go     how an upgrade goes, and goes back
 //	membership.go  how a worker joins its cluster; members.go is the control plane's side, agree.go how its machines agree,
@@ -113,6 +116,7 @@ type machine struct {
 
 	applying  sync.Mutex // one configuration at a time
 	settling  sync.Mutex // one settle at a time
+	lonely    time.Time  // since when services have no address to run with; zero: they have. Guarded by settling
 	packets   packetRules
 	stepping  sync.Mutex // one event of an upgrade at a time
 	writing   sync.Mutex // one system is received or written at a time: an upgrade, or an installation
@@ -145,6 +149,7 @@ type machine struct {
 	// What can be observed. Cells that a part owns are given to it in newMachine.
 	topics        []topic
 	config        *cell.Cell[applied]
+	settled       *cell.Cell[settlement] // what became of putting a configuration in force
 	stage         *cell.Cell[stage]
 	timeline      *cell.Cell[[]moment]
 	noRules       *cell.Cell[string] // why rules for packets are not in force; empty when they are
@@ -189,6 +194,7 @@ func newMachine() *machine {
 		desk:          newDesk(),
 		modules:       host.ModuleIndex(),
 		config:        cell.New(applied{}),
+		settled:       cell.New(settlement{}),
 		stage:         cell.New(stage{Name: "starting"}),
 		timeline:      cell.New([]moment(nil)),
 		noRules:       cell.New(""),

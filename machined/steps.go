@@ -445,6 +445,7 @@ func stepFollow(ctx context.Context, m *machine) error {
 	m.keeper().Go(ctx, "shipping", m.ship)
 	m.keeper().Go(ctx, "trial", m.lookForTrial)
 	m.keeper().Go(ctx, "configuration on trial", m.watchTrial)
+	m.keeper().Go(ctx, "reach", m.watchReach)
 	m.keeper().Go(ctx, "pace of connections", m.paceDoor)
 	m.keeper().Go(ctx, "revocations", m.learnRevocations)
 	m.keeper().Go(ctx, "Nodes of removed machines", m.keepForgetting)

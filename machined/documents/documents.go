@@ -6,6 +6,7 @@
 //	current.yaml    in force. Missing: the image's, or none.
 //	staged.yaml     takes its place at the next start.
 //	return.json     current.yaml is on trial, and what this holds takes its place at the next start (comeback).
+//	reached.yaml    the last one with which the machine had an address.
 //	history/N.json  was in force as number N (Entry).
 //
 // Every change is one rename or one removal, or an order of them of which each prefix is the state before or the state after; it is said
@@ -32,6 +33,7 @@ type Store struct{ Dir string }
 
 func (s Store) current() string { return filepath.Join(s.Dir, "current.yaml") }
 func (s Store) staged() string  { return filepath.Join(s.Dir, "staged.yaml") }
+func (s Store) reached() string { return filepath.Join(s.Dir, "reached.yaml") }
 func (s Store) before() string  { return filepath.Join(s.Dir, "return.json") }
 
 // comeback is what comes back after a trial. It counts only while what is in force is what was tried: whoever puts other documents in
@@ -151,6 +153,18 @@ func (s Store) Begin(adopt bool) (returned, staged bool, err error) {
 		return returned, false, fmt.Errorf("configuration: cannot put the staged one in force: %w", err)
 	}
 	return returned, true, nil
+}
+
+// MarkReached notes that the machine had an address with these documents.
+func (s Store) MarkReached(documents []byte) error { return s.write(s.reached(), documents) }
+
+// Reached returns the last documents with which the machine had an address (nil if there are none), and whether they are those in force.
+func (s Store) Reached() (documents []byte, current bool, err error) {
+	if documents, err = read(s.reached()); err != nil || documents == nil {
+		return nil, false, err
+	}
+	present, err := read(s.current())
+	return documents, err == nil && digest(present) == digest(documents), err
 }
 
 func (s Store) write(name string, content []byte) error {

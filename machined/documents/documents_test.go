@@ -192,3 +192,37 @@ func TestHistory(t *testing.T) {
 		t.Errorf("after a large one: got %v, %v", numbers, err)
 	}
 }
+
+// TestReached: what the machine had an address with is known after any change and any start, and whether that is in force.
+func TestReached(t *testing.T) {
+	for name, c := range map[string]struct {
+		have    content
+		want    string
+		current bool
+	}{
+		"never":             {content{"current.yaml": "a"}, "", false},
+		"with this one":     {content{"current.yaml": "a", "reached.yaml": "a"}, "a", true},
+		"with another":      {content{"current.yaml": "b", "reached.yaml": "a"}, "a", false},
+		"none is in force":  {content{"reached.yaml": "a"}, "a", false},
+		"nothing was there": {content{}, "", false},
+	} {
+		s := c.have.write(t)
+		got, current, err := s.Reached()
+		if err != nil || string(got) != c.want || current != c.current {
+			t.Errorf("%s: %q, %v, %v", name, got, current, err)
+		}
+		if _, _, err := s.Begin(true); err != nil {
+			t.Fatal(err)
+		}
+		if again, still, err := s.Reached(); err != nil || string(again) != c.want || still != c.current {
+			t.Errorf("%s, after a start: %q, %v, %v", name, again, still, err)
+		}
+	}
+	s := content{"current.yaml": "b", "reached.yaml": "a"}.write(t)
+	if err := s.MarkReached([]byte("b")); err != nil {
+		t.Fatal(err)
+	}
+	if got, current, err := s.Reached(); err != nil || string(got) != "b" || !current {
+		t.Errorf("marked: %q, %v, %v", got, current, err)
+	}
+}

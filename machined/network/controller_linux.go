@@ -366,6 +366,24 @@ func (c *Controller) noteLease(cl *client) {
 	}
 }
 
+// Missing returns the selectors of configured links that do not exist now, and the names of those links that could be configured.
+func (c *Controller) Missing(cfg Config) (missing, there []string, err error) {
+	kernel, err := Open(c.deps.Files)
+	if err != nil {
+		return nil, nil, err
+	}
+	links, err := kernel.readLinks()
+	if err = errors.Join(err, kernel.Close()); err != nil {
+		return nil, nil, err
+	}
+	for _, l := range sortedLinks(links) {
+		if l.Physical() {
+			there = append(there, l.Name)
+		}
+	}
+	return Missing(cfg, Facts{Links: links}), there, nil
+}
+
 // DryRun returns what applying a configuration would do now, one line for each operation. Leases that are in force
 // count; a link that would ask for one only then shows nothing of it.
 func (c *Controller) DryRun(cfg Config) ([]string, error) {

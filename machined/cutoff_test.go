@@ -1,0 +1,157 @@
+package main
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/config"
+)
+
+// patchedBy is the reference configuration before and after a patch.
+func patchedBy(t *testing.T, patch string) (before, next *config.Config) {
+	t.Helper()
+	before, problems := config.Parse("reference.yaml", []byte(config.Reference))
+	if err := problems.Err(); err != nil {
+		t.Fatal(err)
+	}
+	text, err := config.Merge([]byte(config.Reference), []byte(patch))
+	if err != nil {
+		t.Fatal(err)
+	}
+	// What is judged here is the difference alone, whether or not the whole makes sense.
+	next, _ = config.Parse("patched.yaml", text)
+	return before, next
+}
+
+// TestCutsOff: every kind of change that decides whether the caller reaches the machine is found, and no other.
+func TestCutsOff(t *testing.T) {
+	for patch, want := range map[string]string{
+		`{kind: Network, spec: {links: [{name: eth9, addresses: [10.0.0.11/24]}]}}`:         "Network.spec.links[0].name",
+		`{kind: Network, spec: {links: null}}`:                                              "Network.spec.links[0].name",
+		`{kind: Network, spec: {firewall: null}}`:                                           "Network.spec.firewall",
+		`{kind: Network, spec: {firewall: {allow: [{port: 50000, from: [192.0.2.0/24]}]}}}`: "Network.spec.firewall.allow[0].port",
+		`{kind: Machine, metadata: {name: other}}`:                                          "Machine.metadata.name",
+		`{kind: Machine, spec: {trust: {operatorCAs: []}}}`:                                 "Machine.spec.trust.operatorCAs[0]",
+		`{kind: Machine, spec: {sysctls: {net.ipv6.conf.all.disable_ipv6: "1"}}}`:           `Machine.spec.sysctls["net.ipv6.conf.all.disable_ipv6"]`,
+		`{kind: Machine, spec: {sysctls: {net.core.somaxconn: null}}}`:                      `Machine.spec.sysctls["net.core.somaxconn"]`,
+		`{kind: Machine, spec: {kernelModules: [ip_vs]}}`:                                   "Machine.spec.kernelModules[0]",
+		`{kind: Cluster, spec: {endpoint: "https://10.9.9.9:6443"}}`:                        "Cluster.spec.endpoint",
+		`{kind: Cluster, spec: {controlPlanes: [10.9.9.9]}}`:                                "Cluster.spec.controlPlanes[0]",
+		`{kind: Cluster, spec: {virtualAddresses: [10.9.9.9]}}`:                             "Cluster.spec.virtualAddresses[0]",
+		`{kind: Machine, spec: {sysctls: {vm.swappiness: "99"}}}`:                           "",
+		`{kind: Machine, spec: {reserved: {memory: 900MiB}}}`:                               "",
+		`{kind: Machine, spec: {logging: null}}`:                                            "",
+		`{kind: Network, spec: {ntp: {servers: [192.0.2.1]}}}`:                              "",
+		`{kind: Network, spec: {dns: {servers: [192.0.2.1]}}}`:                              "",
+		`{kind: Cluster, spec: {kubernetes: {maxPods: 42}}}`:                                "",
+		`{}`: "",
+	} {
+		if patch == "{}" {
+			patch = `{kind: Machine, spec: {}}`
+		}
+		before, next := patchedBy(t, patch)
+		got := ""
+		if lines := cutsOff(before, next); len(lines) > 0 {
+			got, _, _ = strings.Cut(lines[0], ": ")
+		}
+		if got != want && (want == "" || !strings.HasPrefix(got, want)) {
+			t.Errorf("%s: %q, want %q", patch, got, want)
+		}
+	}
+	for line, want := range map[string]bool{
+		"Cluster.spec.pki.client.cert: CN=a → CN=b":             true,
+		"Cluster.spec.pki.client.key: (changed)":                true,
+		"Cluster.spec.pki.machine.cert: CN=a → CN=b":            true,
+		"Cluster.spec.pki.accepted.machine[0]: (none) → CN=b":   true,
+		"Cluster.spec.pki.accepted.client[1]: CN=b → (none)":    true,
+		"Cluster.spec.pki.accepted.etcd[0]: CN=b → (none)":      false,
+		"Cluster.spec.pki.etcd.cert: CN=a → CN=b":               false,
+		"Cluster.spec.pki.clientele: a → b":                     false,
+		`Machine.spec.sysctls["netfilter.x"]: 1 → 2`:            false,
+		`Machine.spec.node.labels["a"]: 1 → Network.spec.links`: false,
+	} {
+		if got := cuts(line); got != want {
+			t.Errorf("%s: %v", line, got)
+		}
+	}
+	if lines := cutsOff(nil, config.New("n1", config.RoleWorker)); lines != nil {
+		t.Errorf("a first configuration cuts somebody off: %q", lines)
+	}
+}
+
+// TestPlanTrial: which request puts what on trial, for how long, and what is said where it does not.
+func TestPlanTrial(t *testing.T) {
+	plain := func(change func(*config.Config)) *config.Config {
+		c := config.New("n1", config.RoleControlPlane)
+		c.Network.Spec.Links = []config.Link{{Name: "eth0", Addresses: []netip.Prefix{netip.MustParsePrefix("10.0.0.5/24")}}}
+		if change != nil {
+			change(c)
+		}
+		return c
+	}
+	moved := plain(func(c *config.Config) { c.Network.Spec.Links[0].Name = "eth1" })
+	tuned := plain(func(c *config.Config) { c.Machine.Spec.Sysctls = map[string]string{"vm.swappiness": "1"} })
+	first := plain(func(c *config.Config) { c.Network.Spec.Links[0].Name, c.Cluster = "eth1", &config.Cluster{} })
+	in := func(external bool, link string) *config.Config {
+		return plain(func(c *config.Config) {
+			c.Network.Spec.Links[0].Name, c.Cluster = link, &config.Cluster{}
+			if external {
+				c.Cluster.Spec.External = []config.Part{config.PartNetwork}
+			}
+		})
+	}
+	for name, c := range map[string]struct {
+		base, next *config.Config
+		request    *api.ApplyRequest
+		length     time.Duration
+		never      string
+		warnings   int
+	}{
+		"auto":                {base: plain(nil), next: moved, length: time.Minute, warnings: 2},
+		"no reboot":           {base: plain(nil), next: moved, request: &api.ApplyRequest{Mode: api.ApplyRequest_MODE_NO_REBOOT}, length: time.Minute, warnings: 2},
+		"dry run":             {base: plain(nil), next: moved, request: &api.ApplyRequest{Mode: api.ApplyRequest_MODE_DRY_RUN}, length: time.Minute, warnings: 2},
+		"a time of its own":   {base: plain(nil), next: moved, request: &api.ApplyRequest{TryFor: durationpb.New(20 * time.Second)}, length: 20 * time.Second, warnings: 2},
+		"harmless":            {base: plain(nil), next: tuned},
+		"the same":            {base: plain(nil), next: plain(nil)},
+		"harmless, asked for": {base: plain(nil), next: tuned, request: &api.ApplyRequest{Mode: api.ApplyRequest_MODE_TRY}, length: 2 * time.Minute},
+		"not wanted":          {base: plain(nil), next: moved, request: &api.ApplyRequest{NoTrial: true}, never: "the caller asked for no trial", warnings: 2},
+		"staged":              {base: plain(nil), next: moved, request: &api.ApplyRequest{Mode: api.ApplyRequest_MODE_STAGED}, never: "what is staged", warnings: 2},
+		"the first":           {next: moved},
+		"the first cluster":   {base: plain(nil), next: first, never: "the first Cluster document", warnings: 2},
+		"takes a start":       {base: in(false, "eth0"), next: in(true, "eth1"), never: "the machine starts anew", warnings: 2},
+		"in a cluster":        {base: in(false, "eth0"), next: in(false, "eth1"), length: time.Minute, warnings: 2},
+	} {
+		if c.request == nil {
+			c.request = &api.ApplyRequest{}
+		}
+		p := planTrial(c.base, c.next, c.request)
+		if p.length != c.length || !strings.HasPrefix(p.never, c.never) || (p.never == "") != (c.never == "") || len(p.warnings()) != c.warnings {
+			t.Errorf("%s: %+v, %q", name, p, p.warnings())
+		}
+	}
+}
+
+// TestMissingLinks: links that the machine does not have are refused, with those that it has, but for those that were configured already.
+func TestMissingLinks(t *testing.T) {
+	next := config.New("n1", config.RoleWorker)
+	next.Network.Spec.Links = []config.Link{{Name: "eth0"}, {Name: "eth9"}, {MAC: "02:00:00:00:00:01"}}
+	for name, c := range map[string]struct {
+		missing, there, known []string
+		want                  string
+	}{
+		"all are there": {nil, []string{"eth0"}, nil, ""},
+		"by name":       {[]string{"eth9"}, []string{"eth0", "eth1"}, nil, "Network.spec.links[1]: this machine has no link eth9; it has eth0, eth1"},
+		"by MAC":        {[]string{"02:00:00:00:00:01"}, []string{"eth0"}, nil, "Network.spec.links[2]: this machine has no link 02:00:00:00:00:01; it has eth0"},
+		"known":         {[]string{"eth9"}, []string{"eth0"}, []string{"eth9"}, ""},
+		"no link":       {[]string{"eth0"}, nil, nil, "Network.spec.links[0]: this machine has no link eth0; it has no Ethernet link"},
+	} {
+		if got := strings.Join(missingLinks(next, c.missing, c.there, c.known), "; "); got != c.want {
+			t.Errorf("%s: %q, want %q", name, got, c.want)
+		}
+	}
+}

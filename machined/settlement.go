@@ -1,0 +1,111 @@
+package main
+
+import (
+	"context"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/orlop-os/orlop/machined/network"
+	"github.com/orlop-os/orlop/pkg/cell"
+	"github.com/orlop-os/orlop/pkg/config"
+)
+
+// settlement is the outcome of the latest attempt to put a configuration in force (follow.go).
+type settlement struct {
+	config   *config.Config // the one that is meant, by identity; nil: none
+	done     bool           // false before the first attempt
+	first    time.Time      // when the first attempt with this configuration ended, or the first one that succeeded
+	failures []string       // what failed, one line each: "host: cannot load kernel modules x: …"
+}
+
+// settleTime is how long a caller waits for the operations of what he has applied. What takes longer is said to go on.
+const settleTime = time.Minute
+
+// failuresOf are the lines of an error that joins several.
+func failuresOf(err error) (lines []string) {
+	if err == nil {
+		return nil
+	}
+	for line := range strings.Lines(err.Error()) {
+		if line = strings.TrimSpace(line); line != "" {
+			lines = append(lines, line)
+		}
+	}
+	return lines
+}
+
+// awaitSettled waits until the operations of a configuration were tried, and returns those that failed.
+func (m *machine) awaitSettled(ctx context.Context, c *config.Config, before network.Config) []string {
+	ctx, cancel := context.WithTimeout(ctx, settleTime)
+	defer cancel()
+	s, err := cell.Wait(ctx, m.settled, func(s settlement) bool { return s.done && s.config == c })
+	if err != nil {
+		if now, _ := m.config.Get(); now.config != c {
+			return []string{"configuration: another one has taken its place meanwhile"}
+		}
+		return []string{"configuration: its operations are not done after " + settleTime.String() + "; `orlopctl get drift` shows those that are left"}
+	}
+	failures := slices.Clone(s.failures)
+	if !reflect.DeepEqual(before, networkConfig(c)) {
+		if err := m.networked(ctx, c); err != nil {
+			failures = append(failures, m.networkFailures()...)
+		}
+	}
+	return failures
+}
+
+// networkFailures says why the network is not as it is configured.
+func (m *machine) networkFailures() (lines []string) {
+	state, _ := m.networkState.Get()
+	for _, p := range state.Problems {
+		lines = append(lines, "network: "+p)
+	}
+	if lines == nil {
+		lines = []string{"network: it is not yet as the configuration says; `orlopctl get network` shows it"}
+	}
+	return lines
+}
+
+// undone takes the operations that failed out of those that were planned: "host: load x" is out when "host: cannot load x: …" failed. It is
+// pure.
+func undone(operations, failures []string) []string {
+	return slices.DeleteFunc(slices.Clone(operations), func(op string) bool {
+		domain, what, _ := strings.Cut(op, ": ")
+		return slices.ContainsFunc(failures, func(f string) bool {
+			return strings.HasPrefix(f, domain+": cannot "+what+": ") || strings.HasPrefix(f, domain+": "+what+": cannot do: ")
+		})
+	})
+}
+
+// brokenConfiguration says which operations of the configuration in force fail, for the health; empty: none.
+func brokenConfiguration(now applied, s settlement) string {
+	if now.config == nil || s.config != now.config || len(s.failures) == 0 {
+		return ""
+	}
+	return "operations fail: " + strings.Join(s.failures, "; ")
+}
+
+// after is the settlement when a configuration was tried to be put in force at a time, with these failures.
+func (s settlement) after(c *config.Config, failures []string, at time.Time) settlement {
+	next := settlement{config: c, done: true, first: at, failures: failures}
+	if s.done && s.config == c && (len(s.failures) == 0 || len(failures) > 0) {
+		next.first = s.first
+	}
+	return next
+}
+
+// newerMargin is how much younger a connection has to be than the rules that it proves: apid and machined do not look at the same moment.
+const newerMargin = time.Second
+
+// proves tells whether a connection of that age, in milliseconds as apid says it, was opened after a configuration was put in force: one that is
+// older goes on although nobody can open another. An age that nobody says is a call that did not come from apid.
+func (s settlement) proves(c *config.Config, age string, now time.Time) bool {
+	if s.config != c || !s.done {
+		return false
+	}
+	ms, err := strconv.ParseInt(age, 10, 64)
+	return age == "" || err == nil && now.Add(-time.Duration(ms)*time.Millisecond).After(s.first.Add(newerMargin))
+}

@@ -1,0 +1,82 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/orlop-os/orlop/machined/network"
+	"github.com/orlop-os/orlop/pkg/cell"
+	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/reconcile"
+)
+
+// TestUndone: an operation that failed is not said to be done, whatever domain it is of.
+func TestUndone(t *testing.T) {
+	modules := reconcile.Report{Domain: "host", Op: "load kernel modules iscsi_tcp", Err: errors.New("iscsi_tcp: not found")}
+	planned := []string{
+		`config: Machine.spec.kernelModules[0]: (none) → iscsi_tcp`, "host: load kernel modules iscsi_tcp", "host: load kernel modules iscsi_tcp2",
+		`host: set kernel parameter vm.x = "1" (was "0")`, "network: link eth0: up", "network: link eth1: up",
+	}
+	failures := failuresOf(errors.Join(
+		fmt.Errorf("%s", modules), errors.Join(errors.New("network: link eth1: up: cannot do: no such device"), errors.New("door: cannot write"))))
+	want := []string{planned[0], planned[2], planned[3], planned[4]}
+	if got := undone(planned, failures); strings.Join(got, "|") != strings.Join(want, "|") || len(failures) != 3 {
+		t.Errorf("got %q by %q", got, failures)
+	}
+	if got := failuresOf(nil); got != nil {
+		t.Errorf("nothing fails with %q", got)
+	}
+	if got := undone(planned, nil); len(got) != len(planned) {
+		t.Errorf("nothing failed, and this is done: %q", got)
+	}
+}
+
+// TestAwaitSettled: who applies hears what failed of his own configuration, not of the one before, and of one that takes its place.
+func TestAwaitSettled(t *testing.T) {
+	before, mine := config.New("n1", config.RoleWorker), config.New("n1", config.RoleWorker)
+	m := &machine{config: cell.New(applied{config: mine}), settled: cell.New(settlement{config: before, done: true, failures: []string{"old"}}),
+		networkState: cell.New(network.State{}), networkConfig: cell.New(network.Config{})}
+	answers := make(chan []string, 1)
+	go func() { answers <- m.awaitSettled(t.Context(), mine, networkConfig(mine)) }()
+	m.settled.Update(func(s settlement) settlement { return s.after(mine, []string{"host: cannot load"}, time.Now()) })
+	if got := <-answers; len(got) != 1 || got[0] != "host: cannot load" {
+		t.Errorf("%q", got)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	m.config.Set(applied{config: before})
+	other := config.New("n1", config.RoleWorker)
+	if got := m.awaitSettled(ctx, other, networkConfig(other)); len(got) != 1 || !strings.Contains(got[0], "another one has taken its place") {
+		t.Errorf("%q", got)
+	}
+	if got := brokenConfiguration(applied{config: mine}, settlement{config: mine, failures: []string{"host: cannot load"}}); !strings.Contains(got, "host: cannot load") {
+		t.Errorf("the health says %q", got)
+	}
+	if got := brokenConfiguration(applied{config: mine}, settlement{config: before, failures: []string{"x"}}); got != "" {
+		t.Errorf("the health of another configuration: %q", got)
+	}
+}
+
+// TestProves: only a connection that was opened after the configuration on trial was put in force shows that one can be opened.
+func TestProves(t *testing.T) {
+	c := &config.Config{}
+	now := time.Now()
+	tried := settlement{}.after(c, nil, now.Add(-10*time.Second))
+	for age, want := range map[string]bool{"0": true, "8500": true, "9500": false, "10500": false, "60000": false, "": true, "x": false, "-1": true} {
+		if got := tried.proves(c, age, now); got != want {
+			t.Errorf("%s ms: %v", age, got)
+		}
+	}
+	if tried.proves(&config.Config{}, "0", now) || (settlement{}).proves(c, "0", now) {
+		t.Error("what is not in force yet is proved")
+	}
+	// Rules that could only be loaded at the second attempt are proved by what comes after that.
+	again := settlement{}.after(c, []string{"firewall: no memory"}, now.Add(-10*time.Second)).after(c, nil, now.Add(-5*time.Second)).after(c, nil, now)
+	if again.proves(c, "7000", now) || !again.proves(c, "3000", now) {
+		t.Errorf("in force since %v", now.Sub(again.first))
+	}
+}
