@@ -142,6 +142,32 @@ func (s *story) damageVerb(ts *testscript.TestScript, neg bool, args []string) {
 	s.note("damage %s", strings.Join(args, " "))
 }
 
+// diskVerb changes what the first disk of a machine holds.
+func (s *story) diskVerb(ts *testscript.TestScript, neg bool, args []string) {
+	need(ts, neg, args, 2, 2, "disk NAME MACHINE|image|blank")
+	m := s.machine(ts, args[0])
+	first := m.DiskPath("first")
+	info, err := os.Stat(first)
+	ts.Check(err)
+	from := filepath.Join(*imageDir, "disk.raw")
+	if args[1] != "image" && args[1] != "blank" {
+		from = s.machine(ts, args[1]).DiskPath("disk0")
+		if s.machine(ts, args[1]).Running() {
+			ts.Fatalf("disk: %s is on", args[1])
+		}
+	}
+	if m.Running() {
+		ts.Fatalf("disk: %s is on", args[0])
+	}
+	if args[1] == "blank" {
+		ts.Check(os.Truncate(first, 0))
+		ts.Check(os.Truncate(first, info.Size()))
+	} else {
+		ts.Check(copyImage(from, first, info.Size()>>20))
+	}
+	s.note("the first disk of %s is another one: %s", args[0], args[1])
+}
+
 // addForeignPartition puts a partition of somebody else's behind the image's own. It takes all that is left, so that it is in the way
 // of STATE and DATA, and it is not empty.
 func addForeignPartition(file string) error {

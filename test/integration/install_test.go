@@ -27,6 +27,32 @@ func (s *story) medium(ts *testscript.TestScript, machine, label, name, file str
 	return qemu.Disk{Name: "config", Image: image, SizeMiB: 4}
 }
 
+// otherLoader makes a medium from which the firmware starts a boot loader of Debian's, and that starts netboot.efi: iPXE over the network, by
+// what DHCP says, and GRUB from the medium. Both hand over words of their own.
+func (s *story) otherLoader(ts *testscript.TestScript, machine, folder, loader string) qemu.Disk {
+	const script = "chainloader /netboot.efi orlop.root=none quiet\nboot\n"
+	image, config := filepath.Join(s.dir, machine+"-loader.img"), filepath.Join(s.dir, machine+"-grub.cfg")
+	ts.Check(os.WriteFile(config, []byte(script), 0o600))
+	boot := filepath.Join(folder, "netboot.efi")
+	commands := [][]string{{"mkfs.fat", "-C", "-F", "32", image, "262144"}, {"mmd", "-i", image, "::EFI", "::EFI/BOOT", "::EFI/debian"}}
+	switch loader {
+	case "ipxe":
+		commands = append(commands, []string{"mcopy", "-i", image, "/usr/lib/ipxe/ipxe.efi", "::EFI/BOOT/BOOTX64.EFI"})
+		ts.Check(s.network.ServeBoot(boot))
+	case "grub":
+		commands = append(commands, []string{"mcopy", "-i", image, "/usr/lib/grub/x86_64-efi/monolithic/grubx64.efi", "::EFI/BOOT/BOOTX64.EFI"},
+			[]string{"mcopy", "-i", image, config, "::EFI/debian/grub.cfg"}, []string{"mcopy", "-i", image, boot, "::netboot.efi"})
+	default:
+		ts.Fatalf("machine: there is no loader %q", loader)
+	}
+	for _, argv := range commands {
+		if out, err := exec.Command(argv[0], argv[1:]...).CombinedOutput(); err != nil {
+			ts.Fatalf("%v: %v: %s", argv, err, out)
+		}
+	}
+	return qemu.Disk{Name: "loader", Image: image, SizeMiB: 256}
+}
+
 // photos makes a disk that is somebody's.
 func (s *story) photos(ts *testscript.TestScript, machine, mib string) qemu.Disk {
 	image := filepath.Join(s.dir, machine+"-photos.img")

@@ -63,6 +63,8 @@ import (
 //	pod-token NODE KUBECONFIG            KUBECONFIG is that of a pod of the default namespace that is on NODE, by the pod's own token
 //	kubelet NAME PATH STATUS [KUBECONFIG] ask the kubelet, as KUBECONFIG says or as nobody, until it answers with that status
 //	plug NAME DISK MIB, unplug NAME DISK add a disk to its SCSI controller, or take it away
+//	disk NAME FROM                       while it is off: its first disk becomes what the system disk of machine FROM, which is off, is;
+//	                                     image, what the image is; or blank
 //	settled SERVICE DURATION             wait until a service has been running for some time
 //	writes start|stop|check              write ConfigMaps as fast as they are acknowledged; check: all of those are there
 //	reads KUBECONFIG, reads stop         read from the API again and again, each time over a new connection; stop: none has failed
@@ -140,6 +142,7 @@ func (s *story) verbs() map[string]func(ts *testscript.TestScript, neg bool, arg
 		"kubelet":       s.kubeletVerb,
 		"plug":          s.plugVerb,
 		"unplug":        s.unplugVerb,
+		"disk":          s.diskVerb,
 		"writes":        s.writesVerb,
 		"reads":         s.readsVerb,
 		"client":        s.clientVerb,
@@ -218,6 +221,8 @@ func deadlineOf(ts *testscript.TestScript, text string) time.Duration {
 //	usb=FILE      likewise, on a USB stick
 //	netboot=HOW   it boots netboot.efi over the network: pxe or http
 //	kernel=FILE   the firmware is handed this boot image, and has nothing else to start
+//	loader=NAME   its firmware has another boot loader to start, ipxe or grub, which starts netboot.efi
+//	first=MIB     another disk, blank, which comes before the others by the kernel's name; the firmware need not look at it
 //	foreign       somebody else's partition takes all the space behind the image's own
 //	flip          one byte of ROOT-A is not what it was
 //	rtc=TIME      what the hardware clock shows at power-on (RFC 3339)
@@ -232,7 +237,8 @@ func (s *story) machineVerb(ts *testscript.TestScript, neg bool, args []string) 
 	spec := qemu.MachineSpec{Name: args[0], MemoryMiB: 4096, CPUs: 2, Watchdog: true}
 	folder, size := *imageDir, int64(8192)
 	var blank, media []qemu.Disk
-	var overNetwork, kernel string
+	var overNetwork, kernel, loader string
+	var first []qemu.Disk
 	var damage func(file string) error
 	var others []qemu.Disk // the firmware need not look at them
 	for _, a := range args[1:] {
@@ -261,6 +267,12 @@ func (s *story) machineVerb(ts *testscript.TestScript, neg bool, args []string) 
 			overNetwork = value
 		case "kernel":
 			kernel = value
+		case "loader":
+			loader = value
+		case "first":
+			var mib int64
+			mib, err = strconv.ParseInt(value, 10, 64)
+			first = []qemu.Disk{{Name: "first", SizeMiB: mib}}
 		case "foreign":
 			damage = addForeignPartition
 		case "flip":
@@ -288,6 +300,8 @@ func (s *story) machineVerb(ts *testscript.TestScript, neg bool, args []string) 
 	switch {
 	case kernel != "":
 		spec.Args = append(spec.Args, "-kernel", filepath.Join(folder, kernel))
+	case loader != "":
+		media = append(media, s.otherLoader(ts, spec.Name, folder, loader))
 	case len(blank)+len(media) == 0 && overNetwork == "": // the system is on a disk already
 		spec.Disks = qemu.BootDisk(filepath.Join(folder, "disk.raw"), size)
 		if damage != nil {
@@ -297,7 +311,9 @@ func (s *story) machineVerb(ts *testscript.TestScript, neg bool, args []string) 
 		}
 	}
 	for _, d := range media {
-		d.Image = filepath.Join(folder, d.Image)
+		if !filepath.IsAbs(d.Image) {
+			d.Image = filepath.Join(folder, d.Image)
+		}
 		spec.Disks = append(spec.Disks, d)
 	}
 	for _, d := range spec.Disks {
@@ -307,7 +323,7 @@ func (s *story) machineVerb(ts *testscript.TestScript, neg bool, args []string) 
 		spec.Boot = append(spec.Boot, overNetwork)
 		ts.Check(s.network.ServeBoot(filepath.Join(folder, "netboot.efi")))
 	}
-	spec.Disks = append(spec.Disks, others...)
+	spec.Disks = slices.Concat(first, spec.Disks, others)
 	s.start(ts, spec)
 }
 
