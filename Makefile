@@ -26,7 +26,7 @@ KERNEL  := ./machined/disk ./machined/install ./machined/network ./machined/host
 # Tests of theirs that ask no kernel, and take from seconds to minutes under emulation; `make unit` runs them.
 PURE    := ^Test(Simulation|RandomWorlds|LawsOnRandomDisks|Turns|ElectMoves)$$
 
-.PHONY: help run test check baseline lint unit kernel stories image versions faults fuzz soak history cuts reproducible bench bench-cluster conformance lock generate packages tools clean
+.PHONY: help run test check baseline lint unit kernel stories image versions faults fuzz soak history cuts reproducible bench bench-cluster conformance lock lock-check generate packages tools clean
 
 BUF = CGO_ENABLED=0 go tool -modfile=hack/tools/go.mod buf
 
@@ -177,6 +177,9 @@ bench-cluster: image operator ## figures of whole clusters into the same file, P
 
 conformance: image operator ## Kubernetes' own conformance suite on two machines, FOCUS=REGEXP SKIP=REGEXP IMAGES=REGEXP CONTINUE=1; see docs/conformance.md (whole: most of a day)
 	CGO_ENABLED=0 go run ./test/conformance -image $(IMAGE) $(if $(FOCUS),-focus '$(FOCUS)') $(if $(SKIP),-skip '$(SKIP)') $(if $(IMAGES),-images '$(IMAGES)') $(if $(CONTINUE),-continue)
+
+lock-check: ## say which packages of imager's lock file have a newer build, such as one with security fixes; apt's lists have to be fresh
+	go run ./imager lock -check
 
 lock: ## take the newest Debian packages into imager's lock file
 	go run ./imager lock

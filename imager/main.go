@@ -2,11 +2,11 @@
 // unified kernel image, the disk image, the boot image that carries its root, the upgrade bundle, the manifest and the software bill of materials.
 //
 //	imager -profile profiles/qemu.yaml -out build/qemu
-//	imager lock
+//	imager lock [-check]
 //	imager keys -out build/release
 //
 // It runs in the top folder of the source, as any user, without loop devices or containers. What it needs from Debian
-// is pinned in imager/packages.lock (`imager lock` refreshes it), what it builds is pinned by go.sum. Same source, same
+// is pinned in imager/packages.lock (`imager lock` refreshes it, `imager lock -check` says whether that is due), what it builds is pinned by go.sum. Same source, same
 // bytes. It signs the upgrade bundle and nothing else, does not publish and does not start machines.
 package main
 
@@ -28,10 +28,12 @@ import (
 )
 
 func main() {
-	err := errors.New("usage: imager -profile FILE -out FOLDER, imager lock, or imager keys -out FOLDER")
+	err := errors.New("usage: imager -profile FILE -out FOLDER, imager lock [-check], or imager keys -out FOLDER")
 	switch {
 	case len(os.Args) == 2 && os.Args[1] == "lock":
 		err = updateLock()
+	case len(os.Args) == 3 && os.Args[1] == "lock" && os.Args[2] == "-check":
+		err = checkLock()
 	case len(os.Args) > 1 && os.Args[1] == "keys":
 		err = makeKeys(os.Args[2:])
 	case len(os.Args) > 1:
@@ -54,6 +56,24 @@ func updateLock() error {
 	}
 	fmt.Printf("%s: %d packages\n", lockFile, len(lock))
 	return nil
+}
+
+// checkLock fails if Debian, as far as apt's lists on this machine know it, has other versions than those that are pinned.
+func checkLock() error {
+	lock, err := debian.ReadLock(lockFile)
+	if err != nil {
+		return err
+	}
+	newest, err := debian.Resolve(wantedPackages())
+	if err != nil {
+		return err
+	}
+	behind := lock.Behind(newest)
+	if len(behind) == 0 {
+		fmt.Printf("%s: %d packages, all of them Debian's newest\n", lockFile, len(newest))
+		return nil
+	}
+	return fmt.Errorf("%s: is behind:\n%s\n`make lock` takes the newest", lockFile, strings.Join(behind, "\n"))
 }
 
 // makeKeys makes what signs a development image's upgrades. A key that is there stays.

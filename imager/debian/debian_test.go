@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -34,6 +35,21 @@ func TestLockRoundTrip(t *testing.T) {
 	}
 	if got, want := want[0].PURL(), "pkg:deb/debian/libc6@2.36-9%2Bdeb12u14?arch=amd64"; got != want {
 		t.Errorf("PURL %s, want %s", got, want)
+	}
+}
+
+func TestBehind(t *testing.T) {
+	pinned := Lock{{Want: "a", Name: "a", Version: "1", SHA256: "11"}, {Want: "k", Name: "k-1", Version: "1", SHA256: "22"},
+		{Want: "same", Name: "same", Version: "1", SHA256: "33"}, {Want: "gone", Name: "gone", Version: "1"}, {Want: "file", Name: "file", Version: "1", SHA256: "44"}}
+	newest := Lock{{Want: "a", Name: "a", Version: "1+deb12u1", SHA256: "12"}, {Want: "k", Name: "k-2", Version: "1", SHA256: "23"},
+		{Want: "same", Name: "same", Version: "1", SHA256: "33"}, {Want: "new", Name: "new", Version: "2"}, {Want: "file", Name: "file", Version: "1", SHA256: "45"}}
+	want := []string{"a: pinned is a 1, Debian has a 1+deb12u1", "k: pinned is k-1 1, Debian has k-2 1", "new: is not pinned; Debian has new 2",
+		"file: Debian has another file as file 1 than the one that is pinned"}
+	if got := pinned.Behind(newest); !slices.Equal(got, want) {
+		t.Errorf("%q", got)
+	}
+	if got := pinned.Behind(pinned); len(got) > 0 {
+		t.Errorf("against itself: %q", got)
 	}
 }
 

@@ -75,6 +75,23 @@ func (l Lock) Write(path string) error {
 	return os.WriteFile(path, []byte(b.String()), 0o644)
 }
 
+// Behind says what the lock does not have of newer ones, one line for each package: another version, or a package that is missing. Of what
+// was pinned and is not wanted any more it says nothing.
+func (l Lock) Behind(newest Lock) []string {
+	var lines []string
+	for _, n := range newest {
+		switch p, err := l.Find(n.Want); {
+		case err != nil:
+			lines = append(lines, fmt.Sprintf("%s: is not pinned; Debian has %s %s", n.Want, n.Name, n.Version))
+		case p.Name != n.Name || p.Version != n.Version:
+			lines = append(lines, fmt.Sprintf("%s: pinned is %s %s, Debian has %s %s", n.Want, p.Name, p.Version, n.Name, n.Version))
+		case p.SHA256 != n.SHA256:
+			lines = append(lines, fmt.Sprintf("%s: Debian has another file as %s %s than the one that is pinned", n.Want, n.Name, n.Version))
+		}
+	}
+	return lines
+}
+
 // Find returns the package that is wanted under a name.
 func (l Lock) Find(want string) (Package, error) {
 	for _, p := range l {
