@@ -25,7 +25,8 @@ import (
 )
 
 // Do wipes both ends of the disk, so that no half of the old table is left, and the places of the new partitions, so that they are
-// blank; then it writes the table, backup first. The kernel knows the partitions when it returns.
+// blank; then it writes the table, backup first. The disk and its partitions get random GUIDs, by which the first process tells the disk
+// from others with the same system (docs/decisions/0049-system-disk.md). The kernel knows the partitions when it returns.
 func (d Divide) Do(context.Context) error {
 	if err := d.divide(); err != nil {
 		return fmt.Errorf("%s: cannot partition: %w", d.Disk, err)

@@ -3,10 +3,7 @@ package install
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strings"
-
-	"github.com/google/uuid"
 
 	"github.com/orlop-os/orlop/pkg/esp"
 	"github.com/orlop-os/orlop/pkg/layout"
@@ -28,9 +25,6 @@ func Plan(c Config, f Facts) (Want, error) {
 		return Want{}, err
 	}
 	s := f.System
-	if other := twin(f.Disks, d, s.Root.PartUUID()); other != "" {
-		return Want{}, fmt.Errorf("%s holds the very version that is to be installed on %s: at the start nobody could tell which of the two is meant; take that disk out, or install onto it", other, d)
-	}
 	if s.RootSize > int64(s.Sizes.Root) {
 		return Want{}, fmt.Errorf("the system's root has %d MiB, its partition would have %d MiB: the image was built wrong", s.RootSize>>20, s.Sizes.Root>>20)
 	}
@@ -38,17 +32,6 @@ func Plan(c Config, f Facts) (Want, error) {
 		return Want{}, fmt.Errorf("the boot image has %d MiB, the ESP would have %d MiB: the image was built wrong", s.UKISize>>20, s.Sizes.ESP>>20)
 	}
 	return Want{Disk: d, Others: others, System: s}, nil
-}
-
-// twin is another disk with the root that is to be installed; empty: there is none. The first process takes the root by the partition's own name,
-// which is a part of the root's hash, and STATE and DATA from where it has found it.
-func twin(disks []Disk, chosen Disk, root uuid.UUID) string {
-	for _, d := range disks {
-		if d.Path != chosen.Path && d.Medium == "" && slices.ContainsFunc(d.Partitions, func(p Partition) bool { return p.UUID == root }) {
-			return d.String()
-		}
-	}
-	return ""
 }
 
 // Print is what a dry run shows: which disk, why no other, and the operations.
