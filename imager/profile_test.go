@@ -3,6 +3,7 @@ package main
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -16,6 +17,30 @@ func TestProfiles(t *testing.T) {
 	for _, f := range files {
 		if _, err := ReadProfile(f); err != nil {
 			t.Error(err)
+		}
+	}
+}
+
+// TestHardening: every profile asks the kernel for the same protection, and holds the module by which init asks the firmware for the system
+// disk (docs/decisions/0049-system-disk.md, 0051-kernel-hardening.md).
+func TestHardening(t *testing.T) {
+	files, err := filepath.Glob("../profiles/*.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range files {
+		p, err := ReadProfile(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, a := range []string{"module.sig_enforce=1", "lockdown=integrity", "proc_mem.force_override=never", "slab_nomerge", "init_on_alloc=1",
+			"page_alloc.shuffle=1", "randomize_kstack_offset=on", "vsyscall=none"} {
+			if !slices.Contains(p.Kernel.Arguments, a) {
+				t.Errorf("%s: kernel.arguments has no %s", f, a)
+			}
+		}
+		if !slices.Contains(slices.Concat(p.Kernel.Initramfs, p.Kernel.Drivers), "efivarfs") {
+			t.Errorf("%s: the initramfs has no efivarfs", f)
 		}
 	}
 }
