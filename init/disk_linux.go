@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -65,86 +64,21 @@ func (s eventSocket) next(ctx context.Context) (events []deviceEvent, lost bool,
 	}
 }
 
-// rootSearch is the search for the partition with the root.
-type rootSearch struct {
-	events   eventSocket
-	drivers  *kmod.Index
-	want     uuid.UUID
-	firmware firmware
-	pet      func() // keeps the watchdog quiet
-	said     string // the complaint that the console shows
-}
-
-// wait looks for the partition until it is there. If it is not there at once, all devices get the drivers that
-// the initramfs holds, and so do the devices that come later: a disk may stand behind a controller behind a bridge,
-// each of which shows the next one only when it is driven.
-//
-// Where the system disk cannot be told, the console shows why, and the search goes on until the cause is gone or refusalDeadline has
-// passed: a disk may be taken out, and the reset that follows lets the loader count the try.
-func (s *rootSearch) wait() (choice, error) {
-	began := time.Now()
-	deadline := began.Add(diskDeadline)
-	root, _, err := s.look()
-	if err == nil && root.device != "" {
-		return root, nil
-	}
-	coldplug, late := true, false
-	var devices []blockDevice
-	for {
-		if coldplug {
+// waitForRoot looks for the partition with the root on the disk that the firmware has booted.
+func waitForRoot(events eventSocket, drivers *kmod.Index, want uuid.UUID, keep func()) (choice, error) {
+	s := rootSearch{
+		want: want, firmware: askFirmware(drivers), pet: keep, describe: describeDisk, say: say,
+		devices: func() ([]blockDevice, error) { return blockDevices("/sys/class/block") },
+		next:    func(ctx context.Context) (bool, error) { return events.nextBlock(ctx, drivers) },
+		coldplug: func() error {
 			aliases, err := kmod.Devices("/sys")
-			if err != nil {
-				return choice{}, err
+			if err == nil {
+				loadDrivers(drivers, aliases)
 			}
-			loadDrivers(s.drivers, aliases)
-		}
-		root, devices, err = s.look()
-		var refused *refusal
-		switch {
-		case errors.As(err, &refused):
-			s.complain(refused, late)
-		case err != nil || root.device != "":
-			return root, err
-		}
-		ctx, cancel := context.WithDeadline(context.Background(), deadline)
-		coldplug, err = s.events.nextBlock(ctx, s.drivers)
-		cancel()
-		switch {
-		case err == nil:
-		case !errors.Is(err, context.DeadlineExceeded):
-			return choice{}, err
-		case refused == nil:
-			return choice{}, fmt.Errorf("no partition has the GUID %s of the root after %s; %s", s.want, diskDeadline, seen(devices))
-		case time.Since(began) >= refusalDeadline:
-			return choice{}, errors.New(complaint(refused, describeDisk))
-		default:
-			late, deadline = true, time.Now().Add(petEvery)
-			s.pet()
-		}
+			return err
+		},
 	}
-}
-
-// complain shows why the search goes on, once. What may still come is waited for without a word until it is late.
-func (s *rootSearch) complain(r *refusal, late bool) {
-	text := complaint(r, describeDisk)
-	if text == s.said || !r.final && !late {
-		return
-	}
-	s.said = text
-	say(critical, "%s; this machine goes on when the cause is gone, and restarts %s after its start", text, refusalDeadline)
-}
-
-// look looks once. The choice has no device if the partition is not there.
-func (s *rootSearch) look() (choice, []blockDevice, error) {
-	devices, err := blockDevices("/sys/class/block")
-	if err != nil {
-		return choice{}, nil, err
-	}
-	root, err := choose(devices, s.want, s.firmware)
-	if err == nil && len(root.others) > 0 {
-		say(warning, "the system is on %s, which the firmware has booted; %s has the same system and is not used", root.device, strings.Join(root.others, ", "))
-	}
-	return root, devices, err
+	return s.wait()
 }
 
 // loadPending gives the devices that have come, and of which nobody has heard yet, their drivers.

@@ -21,13 +21,6 @@ import (
 const (
 	// modulesList names the modules that are loaded on every machine.
 	modulesList = "/usr/lib/orlop/modules.list"
-	// diskDeadline is how long the disk may take to appear, from when the drivers are loaded. Large disk shelves
-	// take 20 s to spin up.
-	diskDeadline = 30 * time.Second
-	// refusalDeadline is how long the console shows why the system disk cannot be told, before the reset.
-	refusalDeadline = 2 * time.Minute
-	// petEvery is how often the watchdog is kept quiet meanwhile.
-	petEvery = watchdog.Timeout / 4
 	// deadline is how long all of init may take, the wait for the disk included.
 	deadline = 3 * time.Minute
 	// panicDelay is how long a panic stays on the screen before the reset, if the command line does not say.
@@ -88,8 +81,7 @@ func boot() error {
 	if inMemory {
 		root, err = attachRoot()
 	} else {
-		search := rootSearch{events: events, drivers: drivers, want: params.PartUUID(), firmware: askFirmware(drivers), pet: func() { pet(dog) }}
-		root, err = search.wait()
+		root, err = waitForRoot(events, drivers, params.PartUUID(), func() { pet(dog) })
 	}
 	if err != nil {
 		return err

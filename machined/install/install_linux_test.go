@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/uuid"
 	"github.com/siderolabs/go-blockdevice/v2/block"
 
 	"github.com/orlop-os/orlop/machined/disk"
@@ -123,11 +124,16 @@ func check(t *testing.T, s System) {
 	have.Disks = have.Disks[:1]
 	have.Disks[0].Boot = true
 	var got []string
+	seen := map[uuid.UUID]bool{}
 	for _, p := range have.Disks[0].Partitions {
 		got = append(got, fmt.Sprintf("%d %s %d MiB", p.Number, p.Label, p.Size>>20))
 		if p.Label == layout.RootA && p.UUID != s.Root.PartUUID() {
 			t.Errorf("the root has the GUID %s", p.UUID)
 		}
+		if p.Label != layout.RootA && (p.UUID.Version() != 4 || seen[p.UUID]) {
+			t.Errorf("%s has the GUID %s, which is not random, or another partition's", p.Label, p.UUID)
+		}
+		seen[p.UUID] = true
 	}
 	if want := "[1 ESP 64 MiB 2 ROOT-A 64 MiB 3 ROOT-B 64 MiB 4 STATE 256 MiB]"; fmt.Sprint(got) != want {
 		t.Errorf("partitions %v", got)
@@ -137,7 +143,7 @@ func check(t *testing.T, s System) {
 		t.Fatal(err)
 	}
 	first := fmt.Sprint(disk.Diff(have, want, nil))
-	if !strings.Contains(first, "add 5 DATA") || !strings.Contains(first, "check STATE") || strings.Contains(first, "format STATE") {
+	if strings.Contains(first, "GUIDs") || !strings.Contains(first, "add 5 DATA") || !strings.Contains(first, "check STATE") || strings.Contains(first, "format STATE") {
 		t.Errorf("the first start would: %s", first)
 	}
 	if err := verity.Verify(mkfstest.Disk+"2", s.Root); err != nil {
