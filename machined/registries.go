@@ -21,7 +21,6 @@ import (
 
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/mirror"
-	"github.com/orlop-os/orlop/pkg/pki"
 )
 
 // registryFiles are the files, by their paths below paths.ContainerdHosts, that tell containerd how to ask registries: a folder for each
@@ -32,7 +31,7 @@ func registryFiles(all []config.ImageRegistry, near, gate ownMirror) map[string]
 	files := map[string][]byte{}
 	for i, r := range all {
 		if !r.CA.IsZero() {
-			files[authorityFile(i)] = pki.EncodeCert(r.CA.X509())
+			files[authorityFile(i)] = []byte(r.CA.PEM())
 		}
 	}
 	var names []string
@@ -169,8 +168,8 @@ func mirrorTransport(r config.ImageRegistry) *http.Transport {
 		if err != nil {
 			pool = x509.NewCertPool() // the system has none
 		}
-		if !r.CA.IsZero() {
-			pool.AddCert(r.CA.X509())
+		for _, ca := range r.CA.Certificates() {
+			pool.AddCert(ca.X509())
 		}
 		t.TLSClientConfig = &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}
 	}

@@ -25,9 +25,9 @@ func TestRegistryFiles(t *testing.T) {
 	}
 	gate := ownMirror{url: "http://127.0.0.1:4444", token: "through"}
 	files := registryFiles([]config.ImageRegistry{
-		{Address: "mirror.example.com/outside", Mirrors: []config.RegistryName{"docker.io"}, CA: ca, Username: "machines", Password: config.NewSecret("pass")},
+		{Address: "mirror.example.com/outside", Mirrors: []config.RegistryName{"docker.io"}, CA: config.NewBundle(ca), Username: "machines", Password: config.NewSecret("pass")},
 		{Address: "10.0.0.9:5000", Mirrors: []config.RegistryName{config.AnyRegistry}, PlainHTTP: true},
-		{Address: "own.example.com", CA: ca, Username: "me", Password: config.NewSecret("word")},
+		{Address: "own.example.com", CA: config.NewBundle(ca), Username: "me", Password: config.NewSecret("word")},
 	}, ownMirror{}, gate)
 	want := map[string]string{
 		"_default/hosts.toml": `

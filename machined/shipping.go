@@ -190,7 +190,9 @@ func (s *shipping) states() ([]ship.State, error) {
 // receiverTLS is how a receiver proves who it is, and the machine to it.
 func receiverTLS(r config.Receiver) *tls.Config {
 	c := &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: x509.NewCertPool(), ServerName: cmp.Or(r.ServerName, r.Address.Host)}
-	c.RootCAs.AddCert(r.CA.X509())
+	for _, ca := range r.CA.Certificates() {
+		c.RootCAs.AddCert(ca.X509())
+	}
 	c.GetClientCertificate = func(asked *tls.CertificateRequestInfo) (*tls.Certificate, error) {
 		return ownCertificate(asked, filepath.Join(paths.ApidDir, "server.crt"), filepath.Join(paths.ApidDir, "server.key"))
 	}

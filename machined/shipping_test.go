@@ -84,7 +84,7 @@ func (a *archive) receiver(t *testing.T, name string, sources ...config.LogSourc
 	ca, err := config.ParseCertificate(string(a.ca.CertPEM()))
 	check(t, err)
 	return config.Receiver{
-		Name: name, Address: config.HostPort{Host: a.addr.Addr().String(), Port: a.addr.Port()}, CA: ca, ServerName: "archive",
+		Name: name, Address: config.HostPort{Host: a.addr.Addr().String(), Port: a.addr.Port()}, CA: config.NewBundle(ca), ServerName: "archive",
 		Format: config.FormatJSON, Sources: sources,
 	}
 }

@@ -36,7 +36,7 @@ import (
 type outside struct {
 	server *httptest.Server
 	id     *issuer.Issuer
-	ca     config.Certificate
+	ca     config.Bundle
 	mu     sync.Mutex
 	asked  []authorizationv1.SubjectAccessReviewSpec
 }
@@ -81,7 +81,7 @@ func newOutside(t *testing.T) *outside {
 		answer(t, w, review)
 	})
 	text := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: o.server.Certificate().Raw})
-	if o.ca, err = config.ParseCertificate(string(text)); err != nil {
+	if o.ca, err = config.ParseBundle(string(text)); err != nil {
 		t.Fatal(err)
 	}
 	return o
@@ -390,12 +390,12 @@ func plainPod(name string) *corev1.Pod {
 // TestCheckAccess: what the API server could not read is told by the operator's own name for it, and what it can read
 // passes.
 func TestCheckAccess(t *testing.T) {
-	certificate := func() config.Certificate {
+	certificate := func() config.Bundle {
 		ca, err := pki.NewCA("x", time.Hour)
 		if err != nil {
 			t.Fatal(err)
 		}
-		c, err := config.ParseCertificate(string(ca.CertPEM()))
+		c, err := config.ParseBundle(string(ca.CertPEM()))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -223,7 +223,7 @@ func authorization(a config.Authorization, kubeconfigs []string) object {
 }
 
 // kubeconfig is how the API server reaches a webhook.
-func kubeconfig(prefix, url string, ca config.Certificate, client *config.CertKey) NamedFile {
+func kubeconfig(prefix, url string, ca config.Bundle, client *config.CertKey) NamedFile {
 	const name, user = "webhook", "kube-apiserver"
 	base64 := func(text string) string { return base64.StdEncoding.EncodeToString([]byte(text)) }
 	credentials := object{}

@@ -45,17 +45,17 @@ func access(t *testing.T) (Access, config.CertKey) {
 			JWT: []config.JWTIssuer{
 				{URL: "https://a.example.org", Audiences: []string{"orlop"}, Username: "claims.sub"},
 				{
-					URL: "https://b.example.org", DiscoveryURL: "https://b.example.net/openid", CA: pair.Cert, Audiences: []string{"x", "y"},
+					URL: "https://b.example.org", DiscoveryURL: "https://b.example.net/openid", CA: config.NewBundle(pair.Cert), Audiences: []string{"x", "y"},
 					Username: "'b:' + claims.sub", Groups: "claims.groups", UID: "claims.uid",
 					Extra:      map[string]string{"example.org/b": "claims.b", "example.org/a": "claims.a"},
 					ClaimRules: []config.Rule{{Expression: "claims.hd == 'example.org'", Message: "another house"}},
 					UserRules:  []config.Rule{{Expression: "!user.username.startsWith('system:')"}},
 				},
 			},
-			Webhook: &config.AuthenticationWebhook{URL: "https://tokens.example.org/ask", CA: pair.Cert, CacheTTL: config.Duration(2 * time.Minute)},
+			Webhook: &config.AuthenticationWebhook{URL: "https://tokens.example.org/ask", CA: config.NewBundle(pair.Cert), CacheTTL: config.Duration(2 * time.Minute)},
 		},
 		config.Authorization{Webhooks: []config.AuthorizationWebhook{{
-			Name: "policy", URL: "https://policy.example.org", CA: pair.Cert, Client: &pair,
+			Name: "policy", URL: "https://policy.example.org", CA: config.NewBundle(pair.Cert), Client: &pair,
 			Timeout: config.Duration(3 * time.Second), AuthorizedTTL: config.Duration(5 * time.Minute), UnauthorizedTTL: config.Duration(30 * time.Second),
 			FailurePolicy: config.FailureDeny, MatchConditions: []string{"has(request.resourceAttributes)"},
 		}}},

@@ -42,7 +42,7 @@ type AddonRegistry struct {
 	// Address is the registry, with or without a port; of a mirror that keeps what others have in a folder, with that folder.
 	Address RegistryPath `yaml:"address" jsonschema:"required"`
 	// CA signs the registry's certificate, in PEM. Nothing else vouches for it.
-	CA Certificate `yaml:"ca,omitempty"`
+	CA Bundle `yaml:"ca,omitempty"`
 	// PlainHTTP asks without TLS.
 	PlainHTTP bool `yaml:"plainHTTP"`
 	// Username is the user that the registry is told; without it, nobody.

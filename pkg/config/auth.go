@@ -19,7 +19,7 @@ type JWTIssuer struct {
 	// DiscoveryURL is where the discovery document really is, when that is not below the issuer's URL.
 	DiscoveryURL string `yaml:"discoveryURL,omitempty"`
 	// CA signs the issuer's server certificate, in PEM. Without it the system's own list of authorities counts.
-	CA Certificate `yaml:"ca,omitempty"`
+	CA Bundle `yaml:"ca,omitempty"`
 	// Audiences: the token's aud claim must hold one of these.
 	Audiences []string `yaml:"audiences" jsonschema:"required"`
 	// ClaimRules must all be true for a token to be accepted.
@@ -49,7 +49,7 @@ type AuthenticationWebhook struct {
 	// URL of the service, https.
 	URL string `yaml:"url" jsonschema:"required"`
 	// CA signs the service's server certificate, in PEM.
-	CA Certificate `yaml:"ca" jsonschema:"required"`
+	CA Bundle `yaml:"ca" jsonschema:"required"`
 	// Client is the certificate and key that the API server shows to the service; without it, none.
 	Client *CertKey `yaml:"client,omitempty"`
 	// CacheTTL is how long an answer is kept, 0s to 1h.
@@ -72,7 +72,7 @@ type AuthorizationWebhook struct {
 	// URL of the service, https.
 	URL string `yaml:"url" jsonschema:"required"`
 	// CA signs the service's server certificate, in PEM.
-	CA Certificate `yaml:"ca" jsonschema:"required"`
+	CA Bundle `yaml:"ca" jsonschema:"required"`
 	// Client is the certificate and key that the API server shows to the service; without it, none.
 	Client *CertKey `yaml:"client,omitempty"`
 	// Timeout of one question, more than 0s, at most 30s.

@@ -370,6 +370,8 @@ func textExpectation(t reflect.Type) string {
 		return wantNameServer
 	case reflect.TypeFor[Certificate]():
 		return "a certificate in PEM"
+	case reflect.TypeFor[Bundle]():
+		return "certificates in PEM"
 	case reflect.TypeFor[PrivateKey]():
 		return "a private key in PEM"
 	case reflect.TypeFor[Manifest]():

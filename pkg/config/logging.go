@@ -24,7 +24,7 @@ type Receiver struct {
 	// Format of what is sent: json is one JSON object a line; syslog is RFC 5424, with octet counting as in RFC 5425.
 	Format LogFormat `yaml:"format"`
 	// CA signs the receiver's certificate, in PEM. Nothing else vouches for it.
-	CA Certificate `yaml:"ca" jsonschema:"required"`
+	CA Bundle `yaml:"ca" jsonschema:"required"`
 	// ServerName is the name or the address that the receiver's certificate must hold; without it, that in its address.
 	ServerName string `yaml:"serverName,omitempty"`
 	// Client is the certificate and key that the machine shows to the receiver; without it, the machine's own by the cluster's machine CA.
@@ -131,7 +131,7 @@ func (p *parser) logging(path string, l *Logging) {
 			p.on(at+".name", wrong{reason: fmt.Sprintf("%s %v", quote(r.Name), err), expected: `lower-case letters, digits and "-", at most 63 characters`})
 		}
 		p.unique(at+".name", "receivers", r.Name, i, names)
-		p.authority(at+".ca", r.CA)
+		p.bundle(at+".ca", r.CA)
 		p.client(at+".client", r.Client)
 		if r.ServerName != "" {
 			if err := hostOrAddr(r.ServerName); err != nil {

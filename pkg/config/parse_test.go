@@ -125,10 +125,10 @@ spec:
 						Audit:       Audit{MaxFileSize: 100 << 20, MaxFiles: 10},
 						Authentication: Authentication{
 							JWT:     []JWTIssuer{{URL: "https://i.example", Audiences: []string{"k"}, Username: "claims.sub"}},
-							Webhook: &AuthenticationWebhook{URL: "https://w.example", CA: pki.Kubernetes.Cert, CacheTTL: Duration(2 * time.Minute)},
+							Webhook: &AuthenticationWebhook{URL: "https://w.example", CA: NewBundle(pki.Kubernetes.Cert), CacheTTL: Duration(2 * time.Minute)},
 						},
 						Authorization: Authorization{Webhooks: []AuthorizationWebhook{{
-							Name: "w", URL: "https://w.example", CA: pki.Kubernetes.Cert, Client: ref.Cluster.Spec.Kubernetes.Authentication.Webhook.Client,
+							Name: "w", URL: "https://w.example", CA: NewBundle(pki.Kubernetes.Cert), Client: ref.Cluster.Spec.Kubernetes.Authentication.Webhook.Client,
 							Timeout: Duration(3 * time.Second), AuthorizedTTL: Duration(5 * time.Minute), UnauthorizedTTL: Duration(30 * time.Second), FailurePolicy: FailureDeny,
 						}}},
 					},

@@ -10,6 +10,7 @@ import (
 	"encoding/hex"
 	"encoding/pem"
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -19,21 +20,100 @@ type Certificate struct {
 	cert *x509.Certificate
 }
 
-// ParseCertificate reads exactly one certificate in PEM.
+const wantCertificate = "one certificate in PEM (-----BEGIN CERTIFICATE-----)"
+
+// ParseCertificate reads exactly one certificate in PEM. Text around it, such as `openssl x509 -text` writes, is left out.
 func ParseCertificate(text string) (Certificate, error) {
-	const want = "one certificate in PEM (-----BEGIN CERTIFICATE-----)"
-	block, err := onlyBlock(text, want)
+	all, err := certificates(text, wantCertificate)
 	if err != nil {
 		return Certificate{}, err
 	}
-	if block.Type != "CERTIFICATE" {
-		return Certificate{}, &wrong{reason: fmt.Sprintf("the PEM block is a %s", quote(block.Type)), expected: want}
+	if len(all) > 1 {
+		return Certificate{}, &wrong{reason: fmt.Sprintf("there are %d certificates", len(all)), expected: wantCertificate, hint: "a list has one in each place"}
 	}
-	cert, perr := x509.ParseCertificate(block.Bytes)
-	if perr != nil {
-		return Certificate{}, &wrong{reason: "not a certificate: " + oneLine(perr), expected: want}
+	return all[0], nil
+}
+
+// certificates reads all of a text, each once, in their order.
+func certificates(text, want string) ([]Certificate, error) {
+	blocks, err := pemBlocks(text, want)
+	if err != nil {
+		return nil, err
 	}
-	return Certificate{text: string(pem.EncodeToMemory(&pem.Block{Type: block.Type, Bytes: block.Bytes})), cert: cert}, nil
+	if len(blocks) > maxBundle {
+		return nil, &wrong{reason: fmt.Sprintf("there are %d PEM blocks", len(blocks)), expected: fmt.Sprintf("at most %d", maxBundle)}
+	}
+	var all []Certificate
+	for _, block := range blocks {
+		if strings.HasSuffix(block.Type, "PRIVATE KEY") {
+			return nil, &wrong{reason: "there is a private key in it", expected: want, hint: "a key is a secret, and stands nowhere else"}
+		}
+		if block.Type != "CERTIFICATE" {
+			return nil, &wrong{reason: fmt.Sprintf("the PEM block is a %s", quote(block.Type)), expected: want}
+		}
+		cert, err := x509.ParseCertificate(block.Bytes)
+		if err != nil {
+			return nil, &wrong{reason: "not a certificate: " + oneLine(err), expected: want}
+		}
+		c := Certificate{text: string(pem.EncodeToMemory(&pem.Block{Type: block.Type, Bytes: block.Bytes})), cert: cert}
+		if !slices.ContainsFunc(all, func(o Certificate) bool { return o.text == c.text }) {
+			all = append(all, c)
+		}
+	}
+	return all, nil
+}
+
+// maxBundle is how many certificates a Bundle has at most. A whole system's authorities are about 150.
+const maxBundle = 256
+
+// Bundle are the certificates of authorities, any of which may have signed what is shown. It is written in PEM, one after the other. The
+// zero value is none.
+type Bundle struct{ all []Certificate }
+
+// ParseBundle reads the certificates of a text, one at least. What stands between them is left out; a private key or something else in PEM
+// is an error.
+func ParseBundle(text string) (Bundle, error) {
+	all, err := certificates(text, "certificates in PEM (-----BEGIN CERTIFICATE-----)")
+	return Bundle{all}, err
+}
+
+// NewBundle is one of these certificates.
+func NewBundle(all ...Certificate) Bundle { return Bundle{all} }
+
+// Certificates are those in it.
+func (b Bundle) Certificates() []Certificate { return b.all }
+
+// IsZero says that there are none.
+func (b Bundle) IsZero() bool { return len(b.all) == 0 }
+
+// PEM is all of them as text; empty when there are none.
+func (b Bundle) PEM() string {
+	var out strings.Builder
+	for _, c := range b.all {
+		out.WriteString(c.text)
+	}
+	return out.String()
+}
+
+// String names them in one line.
+func (b Bundle) String() string {
+	var all []string
+	for _, c := range b.all {
+		all = append(all, c.String())
+	}
+	return strings.Join(all, ", ")
+}
+
+// MarshalText is the PEM text.
+func (b Bundle) MarshalText() ([]byte, error) { return []byte(b.PEM()), nil }
+
+// UnmarshalText is ParseBundle.
+func (b *Bundle) UnmarshalText(text []byte) error {
+	v, err := ParseBundle(string(text))
+	if err == nil {
+		*b = v
+	}
+	return err
 }
 
 // PEM is the certificate as text; empty when there is none.
@@ -70,7 +150,7 @@ func (c *Certificate) UnmarshalText(text []byte) error {
 // PEM and is a secret.
 type PrivateKey struct{ Secret }
 
-// ParsePrivateKey reads exactly one key in PEM: PKCS #8, SEC 1 or PKCS #1, not encrypted.
+// ParsePrivateKey reads exactly one key in PEM: PKCS #8, SEC 1 or PKCS #1, not encrypted. Text around it is left out.
 func ParsePrivateKey(text string) (PrivateKey, error) {
 	if strings.TrimSpace(text) == Redacted {
 		return PrivateKey{}, errRedacted()
@@ -149,20 +229,64 @@ func (k *PrivateKey) UnmarshalText(text []byte) error {
 	return err
 }
 
-// onlyBlock finds the one PEM block of a text.
+// onlyBlock finds the one PEM block of a text. The parameters of a curve, which openssl writes before a key, are in the key too.
 func onlyBlock(text, want string) (*pem.Block, error) {
-	block, rest := pem.Decode([]byte(text))
-	switch {
-	case block == nil && !strings.Contains(text, "-----BEGIN "):
-		return nil, &wrong{reason: "not PEM", expected: want, hint: "write it as a block: a | after the field's name, the text indented below it"}
-	case block == nil:
-		return nil, &wrong{reason: "the PEM block is damaged", expected: want, hint: "look for missing lines and for an indentation that changes"}
-	case !strings.HasPrefix(strings.TrimSpace(text), "-----BEGIN "):
-		return nil, &wrong{reason: "there is text before the PEM block", expected: want}
-	case strings.TrimSpace(string(rest)) != "":
+	blocks, err := pemBlocks(text, want)
+	if err != nil {
+		return nil, err
+	}
+	if len(blocks) == 2 && blocks[0].Type == "EC PARAMETERS" && blocks[1].Type == "EC PRIVATE KEY" {
+		blocks = blocks[1:]
+	}
+	if len(blocks) > 1 {
 		return nil, &wrong{reason: "there is more after the first PEM block", expected: want}
 	}
-	return block, nil
+	return blocks[0], nil
+}
+
+// pemBlocks finds the PEM blocks of a text (RFC 7468), one at least. Lines between them are comments (section 5.2), unless they look like
+// a piece of a block. Line ends of all kinds, a byte order mark and spaces around a line do no harm.
+func pemBlocks(text, want string) ([]*pem.Block, error) {
+	damaged := &wrong{reason: "the PEM block is damaged", expected: want, hint: "look for missing lines and for an indentation that changes"}
+	var all []*pem.Block
+	var block strings.Builder // the one that has begun
+	inside := false
+	text = strings.NewReplacer("\r\n", "\n", "\r", "\n").Replace(strings.TrimPrefix(text, "\ufeff"))
+	for line := range strings.Lines(text) {
+		line = strings.Trim(line, " \t\n")
+		begins, ends := strings.HasPrefix(line, "-----BEGIN "), strings.HasPrefix(line, "-----END ")
+		switch {
+		case begins == inside && (begins || ends), !inside && !begins && looksEncoded(line):
+			return nil, damaged
+		case begins:
+			inside = true
+			block.Reset()
+		case !inside:
+			continue
+		}
+		block.WriteString(line + "\n")
+		if !ends {
+			continue
+		}
+		b, rest := pem.Decode([]byte(block.String()))
+		if b == nil || len(rest) > 0 {
+			return nil, damaged
+		}
+		all, inside = append(all, b), false
+	}
+	switch {
+	case inside:
+		return nil, damaged
+	case len(all) == 0:
+		return nil, &wrong{reason: "not PEM", expected: want, hint: "write it as a block: a | after the field's name, the text indented below it"}
+	}
+	return all, nil
+}
+
+// looksEncoded says that a line outside of a block may be of one whose beginning is lost, or has the marks of one.
+func looksEncoded(line string) bool {
+	const alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/="
+	return strings.Contains(line, "-----") || len(line) >= 60 && strings.Trim(line, alphabet) == ""
 }
 
 // oneLine is an error's text without line breaks.

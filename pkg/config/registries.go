@@ -13,7 +13,7 @@ type ImageRegistry struct {
 	// Mirrors are the registries whose images are asked for here first, as their names begin, such as docker.io; "*" are all. Without any it is asked for its own images only.
 	Mirrors []RegistryName `yaml:"mirrors,omitempty"`
 	// CA signs the registry's certificate, in PEM; the public authorities do as well.
-	CA Certificate `yaml:"ca,omitempty"`
+	CA Bundle `yaml:"ca,omitempty"`
 	// PlainHTTP asks without TLS.
 	PlainHTTP bool `yaml:"plainHTTP"`
 	// Username is the user that the registry is told; without it, nobody but who a pod's imagePullSecrets name.
@@ -87,13 +87,13 @@ func (p *parser) imageRegistries(path string, all []ImageRegistry) {
 				p.on(fmt.Sprintf("%s.mirrors[%d]", at, j), wrong{reason: quote(string(m)) + " is given twice"})
 			}
 		}
-		p.authority(at+".ca", r.CA)
+		p.bundle(at+".ca", r.CA)
 		p.registryAccess(at, r.CA, r.PlainHTTP, r.Username, r.Password)
 	}
 }
 
 // registryAccess checks how a registry is asked.
-func (p *parser) registryAccess(at string, ca Certificate, plainHTTP bool, username string, password Secret) {
+func (p *parser) registryAccess(at string, ca Bundle, plainHTTP bool, username string, password Secret) {
 	switch {
 	case !ca.IsZero() && plainHTTP:
 		p.on(at+".plainHTTP", wrong{reason: "needs no ca", expected: "only one of both"})

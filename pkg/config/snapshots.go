@@ -36,7 +36,7 @@ type SnapshotTarget struct {
 	// SecretKey is the user's key, by which requests are signed.
 	SecretKey Secret `yaml:"secretKey" jsonschema:"required"`
 	// CA signs the store's certificate, in PEM; the public authorities do as well.
-	CA Certificate `yaml:"ca,omitempty"`
+	CA Bundle `yaml:"ca,omitempty"`
 }
 
 func defaultSnapshots() Snapshots { return Snapshots{Every: Duration(6 * time.Hour), Keep: 4} }
@@ -142,7 +142,7 @@ func (p *parser) snapshotTarget(path string, t *SnapshotTarget) {
 			p.on(path+"."+key.name, wrong{reason: "has characters that no store gives out", expected: "it as the store shows it"})
 		}
 	}
-	p.authority(path+".ca", t.CA)
+	p.bundle(path+".ca", t.CA)
 }
 
 // isPrefix says whether objects can have such names without anything in them being escaped.

@@ -80,7 +80,7 @@ func (p *parser) addonSource(path string, s *AddonSpec) {
 		if slices.ContainsFunc(s.Registries[:i], func(o AddonRegistry) bool { return o.Address == r.Address }) && r.Address != "" {
 			p.on(at+".address", wrong{reason: quote(string(r.Address)) + " is given twice", expected: "each once"})
 		}
-		p.authority(at+".ca", r.CA)
+		p.bundle(at+".ca", r.CA)
 		if r.CA.IsZero() && !r.PlainHTTP && !p.broken[at+".ca"] {
 			p.on(at, wrong{reason: "has no ca, and this system trusts no authority by itself", expected: "the CA of the registry's certificate, or plainHTTP: true"})
 			continue

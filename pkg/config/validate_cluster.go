@@ -293,11 +293,11 @@ func (p *parser) pki(path string, spec *ClusterSpec) {
 	worker := p.cfg.Machine.Spec.Role == RoleWorker
 	for _, a := range spec.PKI.authorities() {
 		at := path + "." + a.name
-		p.authority(at+".cert", a.pair.Cert)
+		p.root(at+".cert", a.pair.Cert)
 		p.pair(at, a.pair)
 		p.signingKey(at+".key", a.pair.Key)
 		for i, c := range a.accepted {
-			p.authority(acceptedPath(path, a.name, i), c)
+			p.root(acceptedPath(path, a.name, i), c)
 			if a.pair.Cert.IsZero() {
 				p.on(acceptedPath(path, a.name, i), wrong{reason: "is accepted beside an authority that is not there", expected: "pki." + a.name + ".cert, or nothing here"})
 			}

@@ -1,12 +1,14 @@
 package config
 
 import (
+	"bytes"
 	"crypto"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rsa"
 	"crypto/x509"
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -50,6 +52,38 @@ func (p *parser) authority(path string, c Certificate) {
 	}
 	if r, ok := cert.PublicKey.(*rsa.PublicKey); ok && r.N.BitLen() < 2048 {
 		p.on(path, wrong{reason: fmt.Sprintf("an RSA key of %d bits", r.N.BitLen()), expected: "at least 2048 bits, or ECDSA P-256"})
+	}
+}
+
+// bundle checks that each of its certificates may sign others. They need not be roots: the machine believes each of them.
+func (p *parser) bundle(path string, b Bundle) {
+	for _, c := range b.all {
+		p.authority(path, c)
+	}
+}
+
+// root checks an authority of the cluster: it is given out alone, and clients that use OpenSSL want a chain that ends in a
+// certificate which is signed by itself.
+func (p *parser) root(path string, c Certificate) {
+	p.authority(path, c)
+	if c.IsZero() {
+		return
+	}
+	cert := c.X509()
+	const want = "a root: a certificate that is signed with its own key"
+	switch {
+	case len(cert.Subject.Names) == 0: // RFC 5280, 4.1.2.6
+		p.on(path, wrong{reason: "the authority has no name (subject)", expected: "a certificate authority with a name"})
+	case !bytes.Equal(cert.RawIssuer, cert.RawSubject):
+		p.on(path, wrong{
+			reason:   fmt.Sprintf("%s is an intermediate, signed by %s, which clients do not get", quote(cert.Subject.String()), quote(cert.Issuer.String())),
+			expected: want, hint: "`orlopctl gen secrets` makes them",
+		})
+	case cert.IsCA && cert.CheckSignature(cert.SignatureAlgorithm, cert.RawTBSCertificate, cert.Signature) != nil:
+		p.on(path, wrong{reason: fmt.Sprintf("%s is not signed with its own key, although it has the name of its issuer", quote(cert.Subject.String())), expected: want})
+	}
+	if len(cert.UnhandledCriticalExtensions) > 0 {
+		p.on(path, wrong{reason: "it has a critical extension that is not known here", expected: want})
 	}
 }
 
@@ -151,8 +185,8 @@ func (c *Config) CheckTime(now time.Time) Problems {
 	for i, ca := range c.Machine.Spec.Trust.OperatorCAs {
 		p.valid(fmt.Sprintf("Machine.spec.trust.operatorCAs[%d]", i), ca, now)
 	}
-	hook := func(path string, ca Certificate, client *CertKey) {
-		p.valid(path+".ca", ca, now)
+	hook := func(path string, ca Bundle, client *CertKey) {
+		p.validBundle(path+".ca", ca, now)
 		if client != nil {
 			p.valid(path+".client.cert", client.Cert, now)
 		}
@@ -161,11 +195,11 @@ func (c *Config) CheckTime(now time.Time) Problems {
 		hook(fmt.Sprintf("Machine.spec.logging.receivers[%d]", i), r.CA, r.Client)
 	}
 	for i, r := range c.Machine.Spec.Registries {
-		p.valid(fmt.Sprintf("Machine.spec.registries[%d].ca", i), r.CA, now)
+		p.validBundle(fmt.Sprintf("Machine.spec.registries[%d].ca", i), r.CA, now)
 	}
 	for _, a := range c.Addons {
 		for i, r := range a.Spec.Registries {
-			p.valid(fmt.Sprintf("%s.spec.registries[%d].ca", addonPath(a.Metadata.Name), i), r.CA, now)
+			p.validBundle(fmt.Sprintf("%s.spec.registries[%d].ca", addonPath(a.Metadata.Name), i), r.CA, now)
 		}
 	}
 	if c.Cluster == nil {
@@ -174,10 +208,13 @@ func (c *Config) CheckTime(now time.Time) Problems {
 	for _, a := range c.Cluster.Spec.PKI.authorities() {
 		p.valid("Cluster.spec.pki."+a.name+".cert", a.pair.Cert, now)
 	}
+	if s := c.Cluster.Spec.Etcd.Snapshots; s.Target != nil {
+		p.validBundle("Cluster.spec.etcd.snapshots.target.ca", s.Target.CA, now)
+	}
 	const kube = "Cluster.spec.kubernetes."
 	k := &c.Cluster.Spec.Kubernetes
 	for i, j := range k.Authentication.JWT {
-		p.valid(fmt.Sprintf("%sauthentication.jwt[%d].ca", kube, i), j.CA, now)
+		p.validBundle(fmt.Sprintf("%sauthentication.jwt[%d].ca", kube, i), j.CA, now)
 	}
 	if w := k.Authentication.Webhook; w != nil {
 		hook(kube+"authentication.webhook", w.CA, w.Client)
@@ -186,6 +223,14 @@ func (c *Config) CheckTime(now time.Time) Problems {
 		hook(fmt.Sprintf("%sauthorization.webhooks[%d]", kube, i), w.CA, w.Client)
 	}
 	return p.problems.sorted()
+}
+
+// validBundle checks that one of a bundle is valid: bundles hold those of yesterday and of tomorrow.
+func (p *parser) validBundle(path string, b Bundle, now time.Time) {
+	valid := func(c Certificate) bool { return !now.After(c.X509().NotAfter) && !now.Before(c.X509().NotBefore) }
+	if !b.IsZero() && !slices.ContainsFunc(b.all, valid) {
+		p.valid(path, b.all[0], now)
+	}
 }
 
 func (p *parser) valid(path string, c Certificate, now time.Time) {

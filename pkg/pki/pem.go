@@ -82,6 +82,9 @@ func ParseCerts(text []byte) ([]*x509.Certificate, error) {
 		}
 		certs = append(certs, cert)
 	}
+	if n := bytes.Count(text, []byte("-----BEGIN ")); n > len(certs) && len(certs) > 0 { // pem.Decode leaves out what it cannot read
+		return nil, fmt.Errorf("certificates: cannot read: %d of %d PEM blocks are damaged", n-len(certs), n)
+	}
 	if len(certs) == 0 {
 		return nil, errors.New("certificates: cannot read: no PEM block CERTIFICATE found")
 	}

@@ -165,14 +165,19 @@ func TestPEMRoundTrip(t *testing.T) {
 		t.Errorf("ParseCerts: got %d, %v", len(certs), err)
 	}
 	for name, bad := range map[string]func() error{
-		"leaf as CA":        func() error { _, err := ParseCA(leaf.CertPEM(), leaf.KeyPEM()); return err },
-		"another's key":     func() error { _, err := ParseLeaf(leaf.CertPEM(), ca.KeyPEM()); return err },
-		"key as cert":       func() error { _, err := ParseCerts(leaf.KeyPEM()); return err },
-		"cert as key":       func() error { _, err := ParseKey(leaf.CertPEM()); return err },
-		"no PEM":            func() error { _, err := ParseCerts([]byte("garbage")); return err },
-		"empty key":         func() error { _, err := ParseKey(nil); return err },
-		"two where one":     func() error { _, err := ParseCert(append(leaf.CertPEM(), ca.CertPEM()...)); return err },
-		"cut in the middle": func() error { _, err := ParseCerts(leaf.CertPEM()[:100]); return err },
+		"leaf as CA":                func() error { _, err := ParseCA(leaf.CertPEM(), leaf.KeyPEM()); return err },
+		"another's key":             func() error { _, err := ParseLeaf(leaf.CertPEM(), ca.KeyPEM()); return err },
+		"key as cert":               func() error { _, err := ParseCerts(leaf.KeyPEM()); return err },
+		"cert as key":               func() error { _, err := ParseKey(leaf.CertPEM()); return err },
+		"no PEM":                    func() error { _, err := ParseCerts([]byte("garbage")); return err },
+		"empty key":                 func() error { _, err := ParseKey(nil); return err },
+		"two where one":             func() error { _, err := ParseCert(append(leaf.CertPEM(), ca.CertPEM()...)); return err },
+		"cut in the middle":         func() error { _, err := ParseCerts(leaf.CertPEM()[:100]); return err },
+		"damaged behind a good one": func() error { _, err := ParseCerts(append(ca.CertPEM(), leaf.CertPEM()[:100]...)); return err },
+		"damaged before a good one": func() error {
+			_, err := ParseCerts(append(append([]byte(nil), leaf.CertPEM()[:100]...), ca.CertPEM()...))
+			return err
+		},
 	} {
 		if bad() == nil {
 			t.Errorf("%s: accepted", name)

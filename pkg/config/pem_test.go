@@ -1,0 +1,209 @@
+package config
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"math/big"
+	"strings"
+	"testing"
+	"time"
+)
+
+// issue makes a certificate and its key in PEM, signed by another one, or by itself. change makes it other than a root.
+func issue(t *testing.T, name string, by *CertKey, change func(*x509.Certificate)) CertKey {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	check(t, err)
+	now := time.Now()
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(now.UnixNano()), Subject: pkix.Name{CommonName: name}, NotBefore: now.Add(-time.Hour), NotAfter: now.Add(time.Hour),
+		BasicConstraintsValid: true, IsCA: true, KeyUsage: x509.KeyUsageCertSign,
+	}
+	if change != nil {
+		change(template)
+	}
+	parent, signer := template, any(key)
+	if by != nil {
+		parent, signer = by.Cert.X509(), by.Key.Signer()
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, parent, key.Public(), signer)
+	check(t, err)
+	private, err := x509.MarshalPKCS8PrivateKey(key)
+	check(t, err)
+	pair, err := NewCertKey(string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})),
+		string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private})))
+	check(t, err)
+	return pair
+}
+
+// TestBundle: how certificates are found in files. A bundle takes several, what takes one certificate one.
+func TestBundle(t *testing.T) {
+	one, two := issue(t, "one", nil, nil), issue(t, "two", nil, nil)
+	a, b, key := one.Cert.PEM(), two.Cert.PEM(), one.Key.PEM()
+	crlf := func(s string) string { return strings.ReplaceAll(s, "\n", "\r\n") }
+	body := strings.Split(a, "\n")
+	const openssl = "Certificate:\n    Data:\n        Version: 3 (0x2)\n        Serial Number:\n            1f:a0:--\n        Signature Algorithm: ecdsa-with-SHA256\n" +
+		"            pub:\n                04:6b:17:d1:f2:e1:2c:42:47:f8:bc:e6:e5:63:a4:40:f2:77\n"
+	for _, c := range []struct {
+		name, text string
+		count      int
+		says       string
+	}{
+		{"one", a, 1, ""},
+		{"two", a + b, 2, ""},
+		{"one twice", a + a, 1, ""},
+		{"the text of openssl x509 -text", openssl + a, 1, ""},
+		{"the text of openssl before each", openssl + a + openssl + b, 2, ""},
+		{"comments before, between and behind", "# the one\n" + a + "\nsubject=CN = two\nissuer=CN = two\n\n" + b + "# end", 2, ""},
+		{"line ends of DOS", crlf(openssl + a + b), 2, ""},
+		{"line ends of old Macs", strings.ReplaceAll(a, "\n", "\r"), 1, ""},
+		{"a byte order mark", "\ufeff" + a, 1, ""},
+		{"spaces behind lines", strings.ReplaceAll(a, "\n", " \t\n"), 1, ""},
+		{"an indentation", "  " + strings.ReplaceAll(a, "\n", "\n  "), 1, ""},
+		{"no line end", strings.TrimSpace(a), 1, ""},
+		{"a key behind", a + key, 0, "there is a private key in it"},
+		{"a key before", key + a, 0, "there is a private key in it"},
+		{"a key between comments", a + "# secret\n" + key, 0, "there is a private key in it"},
+		{"something else in PEM", a + strings.ReplaceAll(b, "CERTIFICATE", "PKCS7"), 0, `the PEM block is a "PKCS7"`},
+		{"a request", strings.ReplaceAll(a, "CERTIFICATE", "CERTIFICATE REQUEST"), 0, `the PEM block is a "CERTIFICATE REQUEST"`},
+		{"no certificate in the block", a + "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n", 0, "not a certificate"},
+		{"no end", a + strings.Join(body[:3], "\n"), 0, "damaged"},
+		{"no beginning", a + strings.Join(body[1:], "\n"), 0, "damaged"},
+		{"neither", a + strings.Join(body[1:3], "\n"), 0, "damaged"},
+		{"one within the other", body[0] + "\n" + a, 0, "damaged"},
+		{"another end", strings.Replace(a, "END CERTIFICATE", "END PRIVATE KEY", 1), 0, "damaged"},
+		{"a damaged mark", a + "-----BEGIN CERTIFICATE----\n", 0, "damaged"},
+		{"a mark in a comment", a + "see -----BEGIN CERTIFICATE-----\n", 0, "damaged"},
+		{"rubbish within", strings.Replace(a, body[1], body[1]+"\n!!!!", 1), 0, "damaged"},
+		{"nothing", "", 0, "not PEM"},
+		{"text alone", openssl, 0, "not PEM"},
+		{"too many", strings.Repeat(a, maxBundle+1), 0, "at most 256"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var got Bundle
+			err := got.UnmarshalText([]byte(c.text))
+			if c.says != "" {
+				if err == nil || !strings.Contains(err.Error(), c.says) || !got.IsZero() {
+					t.Errorf("%v, %s; want %q", err, got, c.says)
+				}
+				if err != nil && strings.Contains(err.Error(), body[1]) {
+					t.Error("what was read is in the message")
+				}
+				return
+			}
+			check(t, err)
+			if len(got.Certificates()) != c.count {
+				t.Errorf("%s", got)
+			}
+			again, err := ParseBundle(got.PEM())
+			if err != nil || again.PEM() != got.PEM() {
+				t.Errorf("written and read again: %v", err)
+			}
+			single, err := ParseCertificate(c.text)
+			if (err == nil) != (c.count == 1) || err == nil && single.PEM() != got.PEM() {
+				t.Errorf("as one certificate: %v", err)
+			}
+		})
+	}
+	for name, text := range map[string]string{
+		"line ends of DOS": crlf(key), "the attributes of a PKCS #12 file": "Bag Attributes\n    friendlyName: one\nKey Attributes: <No Attributes>\n" + key,
+	} {
+		if got, err := ParsePrivateKey(text); err != nil || got.PEM() != key {
+			t.Errorf("a key, %s: %v", name, err)
+		}
+	}
+	sec1, err := x509.MarshalECPrivateKey(one.Key.Signer().(*ecdsa.PrivateKey))
+	check(t, err)
+	generated := "-----BEGIN EC PARAMETERS-----\nBggqhkjOPQMBBw==\n-----END EC PARAMETERS-----\n" + string(pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: sec1}))
+	if _, err := ParsePrivateKey(generated); err != nil {
+		t.Errorf("a key as openssl ecparam -genkey writes it: %v", err)
+	}
+	for _, text := range []string{key + two.Key.PEM(), key + a, a} {
+		if _, err := ParsePrivateKey(text); err == nil {
+			t.Error("more than a key, or none, is taken")
+		}
+	}
+}
+
+// TestRoots: each authority of the cluster, the accepted ones too, has to be a root that may sign.
+func TestRoots(t *testing.T) {
+	root := issue(t, "root", nil, nil)
+	impostor := issue(t, "root", nil, nil)
+	for _, c := range []struct {
+		name string
+		pair CertKey
+		says string // empty: it is taken
+	}{
+		{"a root", issue(t, "own", nil, nil), ""},
+		{"a root that may sign leaves only", issue(t, "own", nil, func(c *x509.Certificate) { c.MaxPathLenZero = true }), ""},
+		{"a root without key usage", issue(t, "own", nil, func(c *x509.Certificate) { c.KeyUsage = 0 }), ""},
+		{"an intermediate", issue(t, "between", &root, nil), `"CN=between" is an intermediate, signed by "CN=root"`},
+		{"one with the name of its issuer", issue(t, "root", &impostor, nil), "is not signed with its own key"},
+		{"no authority", issue(t, "own", nil, func(c *x509.Certificate) { c.IsCA = false }), "is not an authority"},
+		{"an authority that may not sign", issue(t, "own", nil, func(c *x509.Certificate) { c.KeyUsage = x509.KeyUsageCRLSign }), "may not sign certificates"},
+		{"one without a name", issue(t, "", nil, nil), "has no name"},
+		{"another's key", CertKey{Cert: issue(t, "own", nil, nil).Cert, Key: root.Key}, "does not belong to the certificate"},
+	} {
+		for _, a := range (&PKI{}).authorities() {
+			for _, at := range []string{"Cluster.spec.pki." + a.name, acceptedPath("Cluster.spec.pki", a.name, 0)} {
+				spec := &ClusterSpec{}
+				fields := map[string]*CertKey{"kubernetes": &spec.PKI.Kubernetes, "etcd": &spec.PKI.Etcd, "frontProxy": &spec.PKI.FrontProxy,
+					"machine": &spec.PKI.Machine, "client": &spec.PKI.Client}
+				accepted := map[string]*[]Certificate{"kubernetes": &spec.PKI.Accepted.Kubernetes, "etcd": &spec.PKI.Accepted.Etcd,
+					"frontProxy": &spec.PKI.Accepted.FrontProxy, "machine": &spec.PKI.Accepted.Machine, "client": &spec.PKI.Accepted.Client}
+				says := c.says
+				if strings.Contains(at, "accepted") {
+					*fields[a.name], *accepted[a.name] = root, []Certificate{c.pair.Cert}
+					if c.name == "another's key" {
+						says = "" // it comes without a key
+					}
+				} else {
+					*fields[a.name] = c.pair
+				}
+				p := &parser{cfg: &Config{Cluster: &Cluster{Spec: *spec}}, broken: map[string]bool{}, judged: map[string]bool{}}
+				p.pki("Cluster.spec.pki", &p.cfg.Cluster.Spec)
+				var found []string
+				for _, problem := range p.problems {
+					if strings.Contains(problem.String(), at) && !strings.Contains(problem.String(), "missing") {
+						found = append(found, problem.String())
+					}
+				}
+				all := strings.Join(found, "\n")
+				if (says == "") != (all == "") || !strings.Contains(all, says) {
+					t.Errorf("%s as %s: %q, want %q", c.name, at, all, says)
+				}
+			}
+		}
+	}
+}
+
+// TestTimeOfBundles: a bundle of which one is valid is good at that time; one of which none is, is not.
+func TestTimeOfBundles(t *testing.T) {
+	old := issue(t, "old", nil, func(c *x509.Certificate) { c.NotAfter = c.NotBefore.Add(time.Minute) }).Cert
+	fresh := issue(t, "fresh", nil, nil).Cert
+	for _, c := range []struct {
+		ca   Bundle
+		says string
+	}{
+		{Bundle{}, ""}, {NewBundle(fresh), ""}, {NewBundle(old, fresh), ""}, {NewBundle(old), `"CN=old" expired at`},
+	} {
+		const target = "Cluster.spec.etcd.snapshots.target.ca"
+		all := &Config{Cluster: &Cluster{}, Machine: Machine{}}
+		all.Machine.Spec.Registries = []ImageRegistry{{CA: c.ca}}
+		all.Machine.Spec.Logging.Receivers = []Receiver{{CA: c.ca}}
+		all.Cluster.Spec.Etcd.Snapshots.Target = &SnapshotTarget{CA: c.ca}
+		all.Cluster.Spec.Kubernetes.Authentication.JWT = []JWTIssuer{{CA: c.ca}}
+		problems := all.CheckTime(time.Now())
+		want := 4
+		if c.says == "" {
+			want = 0
+		}
+		if len(problems) != want || want > 0 && !strings.Contains(problems.Error(), target) || !strings.Contains(problems.Error(), c.says) {
+			t.Errorf("%s: %v", c.ca, problems)
+		}
+	}
+}
