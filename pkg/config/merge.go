@@ -20,6 +20,11 @@ func Merge(documents, patch []byte) ([]byte, error) {
 		return nil, fmt.Errorf("the present documents: %w", err)
 	}
 	changes, err := readDocuments(patch)
+	known := new(Config).kindNames()
+	ours := slices.ContainsFunc(changes, func(doc *yaml.Node) bool { return slices.Contains(known, kindOf(doc)) })
+	if is := lookalike(patch); is != "" && !ours {
+		return nil, fmt.Errorf("patch: it looks like %s; expected documents of Orlop OS, each with its kind (%s) and the fields to change; %s", is, oneOf(known), lookalikeHint(is))
+	}
 	if err != nil {
 		return nil, fmt.Errorf("patch: %w", err)
 	}

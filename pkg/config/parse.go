@@ -32,6 +32,7 @@ func Parse(filename string, data []byte) (*Config, Problems) {
 	p.cfg.Network.defaults()
 	if p.checkText(data) {
 		p.documents(data)
+		p.foreign(data)
 	}
 	if p.read {
 		p.validate()
@@ -70,6 +71,8 @@ type parser struct {
 	// broken holds the paths that could not be read, so that the checks of whole values do not speak of them or of
 	// what is in them. judged holds those that a check has spoken of.
 	broken, judged map[string]bool
+	// ours says that a document was of a kind that there is.
+	ours bool
 	// read says that every document could be read as YAML, so that what is missing is really missing.
 	read bool
 }
@@ -161,6 +164,17 @@ func (p *parser) documents(data []byte) {
 		if p.narrow(root, 1) {
 			p.document(root)
 		}
+	}
+}
+
+// foreign replaces what was found wrong with a file of another system, as a whole, by what it looks like.
+func (p *parser) foreign(data []byte) {
+	if p.ours {
+		return
+	}
+	if is := lookalike(data); is != "" {
+		p.problems, p.read = nil, false
+		p.add(1, 0, "kind", wrong{reason: "the file looks like " + is, expected: "documents of Orlop OS: " + oneOf(p.cfg.kindNames()), hint: lookalikeHint(is)})
 	}
 }
 
@@ -321,6 +335,7 @@ func (p *parser) document(root *yaml.Node) {
 		p.at(kindNode, "kind", w)
 		return
 	}
+	p.ours = true
 	path, expected := k.name, "one"
 	if k.name == kindAddon {
 		path, expected = addonPath(documentName(root)), "one of each name"
