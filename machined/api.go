@@ -24,6 +24,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/kmsg"
 	"github.com/orlop-os/orlop/pkg/layout"
 	"github.com/orlop-os/orlop/pkg/logring"
+	"github.com/orlop-os/orlop/pkg/supervise"
 )
 
 // The methods of the API: each calls the part that does it and translates its error. Who may call what was decided by apid
@@ -288,13 +289,30 @@ func (a serviceAPI) Restart(ctx context.Context, r *api.RestartServiceRequest) (
 	return nil, a.m.noService(r.Name)
 }
 
+// noService says that there is no service of that name. A component of one is named with it.
 func (m *machine) noService(name string) error {
 	all, _ := m.services.Status().Get()
+	if owner := serviceOf(all, name); owner != "" {
+		return status.Errorf(codes.FailedPrecondition, "service: %s is a part of the service %s, and has no process of its own; "+
+			"restart that with all its parts: orlopctl service restart %s", name, owner, owner)
+	}
 	var names []string
 	for _, s := range all {
 		names = append(names, s.Name)
 	}
 	return status.Errorf(codes.NotFound, "service: there is no %q; there are %s", name, strings.Join(names, ", "))
+}
+
+// serviceOf is the service that a component is a part of; empty: none.
+func serviceOf(all []supervise.Status, component string) string {
+	for _, s := range all {
+		for _, c := range s.Components {
+			if c.Name == component && component != "" && c.Name != s.Name {
+				return s.Name
+			}
+		}
+	}
+	return ""
 }
 
 type logAPI struct {
@@ -305,7 +323,19 @@ type logAPI struct {
 func (a logAPI) Service(r *api.ServiceLogRequest, stream grpc.ServerStreamingServer[api.LogLine]) error {
 	ring, err := a.m.services.Log(r.Service)
 	if err != nil {
-		return a.m.noService(r.Service)
+		all, _ := a.m.services.Status().Get()
+		owner := serviceOf(all, r.Service)
+		if owner == "" {
+			return a.m.noService(r.Service)
+		}
+		if ring, err = a.m.services.Log(owner); err != nil {
+			return a.m.noService(r.Service)
+		}
+		// The process does not say which part wrote a line.
+		about := fmt.Sprintf("(%s is a part of the service %s: these are the lines of all its parts)", r.Service, owner)
+		if err := stream.Send(&api.LogLine{Time: timestamppb.Now(), Text: about}); err != nil {
+			return err
+		}
 	}
 	send := func(l logring.Line, missed uint64) error {
 		if missed > 0 {

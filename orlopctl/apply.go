@@ -29,7 +29,7 @@ const applyTimeout = 5 * time.Minute
 func (t *tool) validateCommand() *cobra.Command {
 	var file string
 	c := &cobra.Command{
-		Use: "validate -f FILE", Short: "Check a configuration without a machine", Args: cobra.NoArgs,
+		Use: "validate -f FILE", Short: "Check a configuration without a machine", Args: fileOrFlag,
 		Long: "Check a configuration without a machine. With -o json or yaml what is wrong comes in one document, each problem with its line and field;\n" +
 			"the exit status is 2 then as well.",
 		RunE: func(*cobra.Command, []string) error {
@@ -118,7 +118,7 @@ func (t *tool) applyCommand() *cobra.Command {
 			"Machine.spec.install selects; what it does is shown until it reboots into that disk.",
 		Example: "  orlopctl apply-config -f cp1.yaml --dry-run\n" +
 			"  orlopctl apply-config -f cp1.yaml -e 10.0.0.11 --cert admin.crt --key admin.key --fingerprint sha256:…",
-		Args: cobra.NoArgs,
+		Args: fileOrFlag,
 		RunE: func(*cobra.Command, []string) error {
 			text, err := t.readFile(file)
 			if err != nil {
@@ -195,7 +195,7 @@ func (t *tool) patchCommand() *cobra.Command {
 			"applies what comes of it whole or not at all.",
 		Example: "  orlopctl patch-config -p '{kind: Machine, spec: {sysctls: {vm.swappiness: \"1\"}}}' --dry-run\n" +
 			"  orlopctl patch-config -f patch.yaml",
-		Args: cobra.NoArgs,
+		Args: fileOrFlag,
 		RunE: func(*cobra.Command, []string) error {
 			if (text == "") == (file == "") {
 				return usagef("patch-config: cannot tell what to change: expected --patch or --file")

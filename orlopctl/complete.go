@@ -49,6 +49,21 @@ func topicNames(ctx context.Context, c *client.Client) ([]string, error) {
 	return answer.GetTopics(), err
 }
 
+// partNames are the services and their components.
+func partNames(ctx context.Context, c *client.Client) ([]string, error) {
+	answer, err := c.Service.List(ctx, &api.ListServicesRequest{})
+	var names []string
+	for _, s := range answer.GetServices() {
+		names = append(names, s.Name)
+		for _, part := range s.Components {
+			if part.Name != "" && part.Name != s.Name {
+				names = append(names, part.Name)
+			}
+		}
+	}
+	return names, err
+}
+
 func serviceNames(ctx context.Context, c *client.Client) ([]string, error) {
 	answer, err := c.Service.List(ctx, &api.ListServicesRequest{})
 	var names []string

@@ -84,12 +84,56 @@ func (t *tool) importImage(name string) error {
 		if err != nil {
 			return err
 		}
+		done := t.waiting("the machine verifies and unpacks what was sent")
 		answer, err := stream.CloseAndRecv()
+		done()
 		if err != nil {
 			return err
 		}
 		return t.print(answer, func(w *tabwriter.Writer) { imagesTable(w, answer.Images) })
 	})
+}
+
+// waiting shows for how long a machine has been at something, until the function that it returns is called: on a terminal each second, elsewhere
+// as a line when it takes long.
+func (t *tool) waiting(what string) (done func()) {
+	const often, long = time.Second, 15 * time.Second
+	_, terminal := t.terminal()
+	step := long
+	if terminal {
+		step = often
+	}
+	began, end, ended := time.Now(), make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		tick := time.NewTicker(step)
+		defer tick.Stop()
+		for {
+			select {
+			case <-end:
+				return
+			case now := <-tick.C:
+				t.errorSoFar(terminal, what, now.Sub(began))
+			}
+		}
+	}()
+	return func() {
+		close(end)
+		<-ended
+		if terminal {
+			_, _ = fmt.Fprint(t.stderr, "\r\x1b[K")
+		}
+	}
+}
+
+// errorSoFar shows on the error output how long something has taken until now.
+func (t *tool) errorSoFar(terminal bool, what string, taken time.Duration) {
+	line := fmt.Sprintf("%s: %s so far", what, taken.Round(time.Second))
+	if terminal {
+		_, _ = fmt.Fprint(t.stderr, "\r\x1b[K"+line)
+		return
+	}
+	t.errorln(line)
 }
 
 // input opens the archive that a command takes, or the standard input for "-", and tells its size if it has one.

@@ -29,7 +29,11 @@ func (t *tool) run(args []string) int {
 	err := root.Execute()
 	if err != nil && !t.started {
 		// Cobra refused the command line before any command began.
-		err = &exitError{code: exitUsage, err: err, hint: "see `orlopctl --help`"}
+		hint := "see `orlopctl --help`"
+		if here := elsewhere(err); here != "" {
+			hint = here
+		}
+		err = &exitError{code: exitUsage, err: err, hint: hint}
 	}
 	return t.report(err)
 }

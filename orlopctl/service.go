@@ -15,16 +15,18 @@ import (
 func (t *tool) servicesCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "services", Short: "List the services and their components", Args: cobra.NoArgs,
-		RunE: func(*cobra.Command, []string) error {
-			return t.call(func(ctx context.Context, c *client.Client) error {
-				answer, err := c.Service.List(ctx, &api.ListServicesRequest{})
-				if err != nil {
-					return err
-				}
-				return t.print(answer, func(w *tabwriter.Writer) { servicesTable(w, answer.Services) })
-			})
-		},
+		RunE: func(*cobra.Command, []string) error { return t.listServices() },
 	}
+}
+
+func (t *tool) listServices() error {
+	return t.call(func(ctx context.Context, c *client.Client) error {
+		answer, err := c.Service.List(ctx, &api.ListServicesRequest{})
+		if err != nil {
+			return err
+		}
+		return t.print(answer, func(w *tabwriter.Writer) { servicesTable(w, answer.Services) })
+	})
 }
 
 func servicesTable(w *tabwriter.Writer, services []*api.ServiceStatus) {
@@ -78,9 +80,15 @@ func (t *tool) logsCommand() *cobra.Command {
 	var follow bool
 	var tail uint32
 	c := &cobra.Command{
-		Use: "logs SERVICE", Short: "Show what a service wrote", Args: cobra.ExactArgs(1),
-		ValidArgsFunction: t.completed(serviceNames),
+		Use: "logs [SERVICE]", Short: "Show what a service wrote, or the list of services",
+		Long: "Show what a service wrote, or the list of services. A component (└ in `orlopctl services`) has no lines of its own: those of its\n" +
+			"service are shown.",
+		Args:              cobra.MaximumNArgs(1),
+		ValidArgsFunction: t.completed(partNames),
 		RunE: func(_ *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return t.listServices()
+			}
 			return t.stream(func(ctx context.Context, c *client.Client) error {
 				stream, err := c.Log.Service(ctx, &api.ServiceLogRequest{Service: args[0], Follow: follow, Tail: tail})
 				if err != nil {

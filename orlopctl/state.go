@@ -29,7 +29,7 @@ func (t *tool) getCommand() *cobra.Command {
 			return t.call(func(ctx context.Context, c *client.Client) error {
 				answer, err := c.Machine.Get(ctx, &api.GetRequest{Topic: first(args)})
 				if err != nil {
-					return err
+					return topicHint(err, first(args))
 				}
 				if !t.human() {
 					return t.print(answer, nil)

@@ -1,0 +1,216 @@
+package main
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/grpc/codes"
+)
+
+// What operators type who know another tool, and what it is called here.
+
+// kubectlHint is for what is Kubernetes' and not the machine's.
+const kubectlHint = "that is Kubernetes': `orlopctl kubeconfig` lets kubectl in, and `kubectl %s` shows it"
+
+// otherCommands are the commands of other tools (talosctl, kubectl, kubeadm, systemd), with what does the same here.
+var otherCommands = map[string]string{
+	"apply":            "`orlopctl apply-config -f FILE` applies a machine's configuration; objects of Kubernetes are kubectl's, or an add-on's",
+	"apply-machine":    "`orlopctl apply-config -f FILE`",
+	"bootstrap":        "there is no such step: etcd begins when the configuration of the control plane is applied (`orlopctl health` waits for it)",
+	"init":             "there is no such step: a cluster begins when the configuration of its first machine is applied; `orlopctl gen config` writes one",
+	"join":             "`orlopctl nodes add NAME` writes the configuration of a worker; apply that on the machine",
+	"cgroups":          "`orlopctl get cgroups`",
+	"containers":       "`orlopctl get processes` shows what runs; containers of pods are Kubernetes': `orlopctl kubeconfig`, then `kubectl get pods -A`",
+	"conformance":      "see docs/conformance.md",
+	"copy":             "`orlopctl cat PATH` reads a file",
+	"cp":               "`orlopctl cat PATH` reads a file",
+	"read":             "`orlopctl cat PATH` reads a file",
+	"list":             "`orlopctl ls PATH` lists a folder",
+	"crashdump":        "`orlopctl support --out FILE --to RECIPIENT` collects everything; `orlopctl dmesg --crash` shows the kernel's last crash",
+	"disks":            "`orlopctl get disks`",
+	"df":               "`orlopctl get filesystems`",
+	"usage":            "`orlopctl get filesystems`",
+	"du":               "`orlopctl get filesystems`",
+	"mounts":           "`orlopctl get mounts`",
+	"memory":           "`orlopctl get memory`",
+	"free":             "`orlopctl get memory`",
+	"processes":        "`orlopctl get processes`",
+	"ps":               "`orlopctl get processes`",
+	"top":              "`orlopctl dashboard`; `kubectl top` is Kubernetes'",
+	"stats":            "`orlopctl get cgroups`",
+	"edit":             "`orlopctl edit-config` changes the machine's configuration in an editor",
+	"machineconfig":    "`orlopctl gen config` writes one, and `orlopctl patch-config` changes one",
+	"mc":               "`orlopctl show-config`",
+	"patch":            "`orlopctl patch-config -p PATCH` changes the machine's configuration; objects of Kubernetes are kubectl's",
+	"explain":          "`orlopctl docs config/reference` has every field; fields of Kubernetes: `kubectl explain`",
+	"image-default":    "`orlopctl image list`",
+	"images":           "`orlopctl image list`",
+	"pull":             "`orlopctl image import FILE` brings images; pods pull theirs by themselves",
+	"load":             "`orlopctl image import FILE`",
+	"interfaces":       "`orlopctl get network`",
+	"addresses":        "`orlopctl get network`",
+	"ip":               "`orlopctl get network`, `orlopctl get routes`",
+	"routes":           "`orlopctl get routes`",
+	"netstat":          "`orlopctl get network` shows links and addresses",
+	"pcap":             "`orlopctl capture LINK`",
+	"tcpdump":          "`orlopctl capture LINK`",
+	"inspect":          "`orlopctl get` lists what can be looked at",
+	"members":          "`orlopctl etcd members`, `orlopctl nodes list`",
+	"node":             "`orlopctl nodes`",
+	"reset-node":       "`orlopctl reset`",
+	"delete":           "`orlopctl nodes remove NAME` takes a worker out, `orlopctl etcd remove MEMBER` a member; objects of Kubernetes are kubectl's",
+	"drain":            "`orlopctl reboot`, `upgrade` and `shutdown` drain the node by themselves; `kubectl drain` does it alone",
+	"cordon":           "`kubectl cordon` (`orlopctl kubeconfig` lets kubectl in)",
+	"uncordon":         "`kubectl uncordon` (`orlopctl kubeconfig` lets kubectl in)",
+	"exec":             "a machine has no shell; `orlopctl ls`, `cat`, `get` and `logs` look, and `kubectl exec` reaches into pods",
+	"ssh":              "a machine has no shell; `orlopctl ls`, `cat`, `get` and `logs` look",
+	"shell":            "a machine has no shell; `orlopctl ls`, `cat`, `get` and `logs` look",
+	"describe":         "`kubectl describe` (`orlopctl kubeconfig` lets kubectl in)",
+	"restart":          "`orlopctl service restart NAME`, or `orlopctl reboot` for the machine",
+	"stop":             "`orlopctl shutdown` for the machine",
+	"start":            "`orlopctl cluster start` for a cluster in QEMU",
+	"status":           "`orlopctl health`, `orlopctl services`",
+	"svc":              "`orlopctl services`",
+	"systemctl":        "`orlopctl services`, `orlopctl service restart NAME`",
+	"journalctl":       "`orlopctl logs SERVICE`, `orlopctl events`",
+	"log":              "`orlopctl logs SERVICE`",
+	"poweroff":         "`orlopctl shutdown`",
+	"halt":             "`orlopctl shutdown`",
+	"time":             "`orlopctl get time`",
+	"upgrade-k8s":      "Kubernetes comes with the system: `orlopctl upgrade` brings both",
+	"rotate-ca":        "`orlopctl trust rotate-ca`",
+	"certs":            "`orlopctl get certificates`",
+	"token":            "`orlopctl nodes add NAME` writes the configuration of a worker with its ticket",
+	"wipe":             "`orlopctl reset`",
+	"meta":             "`orlopctl get` lists what can be looked at",
+	"install":          "`orlopctl apply-config` on a machine that runs from memory installs it (Machine.spec.install)",
+	"kubectl":          "it is a program of its own: `orlopctl kubeconfig` lets it in",
+	"etcdctl":          "`orlopctl etcd`",
+	"crictl":           "`orlopctl image list`, `orlopctl get processes`",
+	"login":            "`orlopctl config set NAME` makes a context",
+	"use-context":      "`orlopctl config use-context NAME`",
+	"contexts":         "`orlopctl config contexts`",
+	"config-patch":     "`orlopctl patch-config`",
+	"validate-config":  "`orlopctl validate -f FILE`",
+	"machine":          "`orlopctl get` lists what can be looked at",
+	"update":           "`orlopctl upgrade`",
+	"bundle":           "`orlopctl support --out FILE --to RECIPIENT`",
+	"sysctl":           "`orlopctl get sysctls`",
+	"lsmod":            "`orlopctl get modules`",
+	"lspci":            "`orlopctl get pci`",
+	"lsblk":            "`orlopctl get disks`",
+	"get-config":       "`orlopctl show-config`",
+	"show":             "`orlopctl show-config`, `orlopctl get`",
+	"create":           "`orlopctl cluster create` makes a cluster in QEMU; objects of Kubernetes are kubectl's",
+	"run":              "pods are Kubernetes': `orlopctl kubeconfig`, then `kubectl run`",
+	"port-forward":     "`kubectl port-forward` (`orlopctl kubeconfig` lets kubectl in)",
+	"scale":            "`kubectl scale` (`orlopctl kubeconfig` lets kubectl in)",
+	"rollout":          "`kubectl rollout` (`orlopctl kubeconfig` lets kubectl in); `orlopctl upgrade` goes from machine to machine with --nodes",
+	"cluster-info":     "`orlopctl health`",
+	"cluster-show":     "`orlopctl health`, `orlopctl nodes list`",
+	"debug":            "`orlopctl get`, `logs`, `capture` and `profile` look; `kubectl debug` reaches into pods",
+	"gen-config":       "`orlopctl gen config`",
+	"generate":         "`orlopctl gen`",
+	"kubeconfig-merge": "`orlopctl kubeconfig`",
+}
+
+// unknownWord finds the word in cobra's message about a command that there is not at the top; it has no error of its own for that.
+var unknownWord = regexp.MustCompile(`^unknown command "([^"]+)" for "orlopctl"`)
+
+// elsewhere is the hint for a command of another tool; empty: it is none.
+func elsewhere(err error) string {
+	found := unknownWord.FindStringSubmatch(err.Error())
+	if found == nil {
+		return ""
+	}
+	word := strings.ToLower(found[1])
+	if hint := otherCommands[word]; hint != "" {
+		return hint
+	}
+	if name := kubernetesKind(word); name != "" {
+		return fmt.Sprintf(kubectlHint, "get "+name)
+	}
+	return ""
+}
+
+// kubernetesKinds are the resources of Kubernetes that are asked for most, in the plural, with their short names.
+var kubernetesKinds = map[string]string{
+	"clusterroles": "", "clusterrolebindings": "", "componentstatuses": "cs", "configmaps": "cm", "cronjobs": "cj", "customresourcedefinitions": "crd", "daemonsets": "ds",
+	"deployments": "deploy", "endpoints": "ep", "endpointslices": "", "horizontalpodautoscalers": "hpa", "ingresses": "ing", "jobs": "", "leases": "", "limitranges": "limits",
+	"namespaces": "ns", "networkpolicies": "netpol", "nodes": "no", "persistentvolumeclaims": "pvc", "persistentvolumes": "pv", "poddisruptionbudgets": "pdb", "pods": "po",
+	"priorityclasses": "pc", "replicasets": "rs", "resourcequotas": "quota", "rolebindings": "", "roles": "", "secrets": "", "serviceaccounts": "sa", "statefulsets": "sts",
+	"storageclasses": "sc", "volumeattachments": "", "volumesnapshots": "vs", "validatingwebhookconfigurations": "", "mutatingwebhookconfigurations": "", "apiservices": "",
+	"certificatesigningrequests": "csr", "runtimeclasses": "", "all": "",
+}
+
+// kubernetesKind is the resource that a word means, in the plural; empty: none. What follows a slash or a dot is left out.
+func kubernetesKind(word string) string {
+	word, _, _ = strings.Cut(strings.ToLower(word), "/")
+	word, _, _ = strings.Cut(word, ".")
+	word, _, _ = strings.Cut(word, ",")
+	for plural, short := range kubernetesKinds {
+		singular := strings.TrimSuffix(plural, "s")
+		if end, ok := strings.CutSuffix(plural, "ies"); ok {
+			singular = end + "y"
+		} else if end, ok := strings.CutSuffix(plural, "sses"); ok {
+			singular = end + "ss"
+		}
+		if word != "" && slices.Contains([]string{plural, short, singular}, word) {
+			return plural
+		}
+	}
+	return ""
+}
+
+// otherTopics are topics of talosctl's `get`, with what shows the same here.
+var otherTopics = map[string]string{
+	"addresses": "`orlopctl get network`", "links": "`orlopctl get network`", "hostname": "`orlopctl get network`", "resolvers": "`orlopctl get network`",
+	"machineconfig": "`orlopctl show-config`", "mc": "`orlopctl show-config`", "config": "`orlopctl show-config`, `orlopctl get configuration`",
+	"members": "`orlopctl etcd members`, `orlopctl nodes list`", "affiliates": "`orlopctl nodes list`", "identity": "`orlopctl get configuration`",
+	"discoveredvolumes": "`orlopctl get disks`", "dv": "`orlopctl get disks`", "systemdisk": "`orlopctl get disks`", "blockdevices": "`orlopctl get disks`",
+	"volumestatus": "`orlopctl get filesystems`", "mountstatus": "`orlopctl get mounts`", "timestatus": "`orlopctl get time`", "timeservers": "`orlopctl get time`",
+	"version": "`orlopctl version`", "images": "`orlopctl image list`", "health": "`orlopctl health`", "events": "`orlopctl events`", "logs": "`orlopctl logs`",
+	"staticpods": "`orlopctl services`", "kernelmodules": "`orlopctl get modules`", "kernelparamstatus": "`orlopctl get sysctls`", "extensions": "`orlopctl version`",
+	"cpu": "`orlopctl get system`", "hardware": "`orlopctl get pci`, `orlopctl get system`", "systeminformation": "`orlopctl get system`", "firewall": "`orlopctl get nftables`",
+}
+
+// topicHint adds to the machine's answer that there is no such topic where to look.
+func topicHint(err error, topic string) error {
+	if s, ok := statusOf(err); err == nil || !ok || s.Code() != codes.NotFound {
+		return err
+	}
+	if hint := otherTopics[strings.ToLower(topic)]; hint != "" {
+		return withHint(err, hint+" shows that")
+	}
+	if name := kubernetesKind(topic); name != "" {
+		return withHint(err, fmt.Sprintf(kubectlHint, "get "+name))
+	}
+	return withHint(err, "`orlopctl get` lists the topics")
+}
+
+// fileOrFlag lets a command take its file as an argument as well as by --file.
+func fileOrFlag(c *cobra.Command, args []string) error {
+	switch {
+	case len(args) == 0:
+		return nil
+	case len(args) > 1:
+		return fmt.Errorf("%s: takes one file, and %d are given", c.Name(), len(args))
+	case c.Flags().Changed("file"):
+		return fmt.Errorf("%s: the file is given twice: as %q, and by --file", c.Name(), args[0])
+	case strings.ContainsAny(args[0], "{\n"):
+		return fmt.Errorf("%s: %q is no name of a file; a patch itself is given by --patch", c.Name(), short(args[0]))
+	}
+	return c.Flags().Set("file", args[0])
+}
+
+// short is the beginning of a text in a message. The rest may be a secret.
+func short(text string) string {
+	const most = 16
+	if len(text) > most {
+		return strings.ToValidUTF8(text[:most], "") + "…"
+	}
+	return text
+}

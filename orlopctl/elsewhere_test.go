@@ -1,0 +1,79 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestOtherCommands: what other tools have is no command here, and each hint names commands that there are.
+func TestOtherCommands(t *testing.T) {
+	root := (&tool{stdin: strings.NewReader(""), stdout: &bytes.Buffer{}, stderr: &bytes.Buffer{}}).rootCommand()
+	commands := regexp.MustCompile("`orlopctl ([^`]*)`")
+	hints := map[string]string{}
+	for word, hint := range otherCommands {
+		if c, _, err := root.Find([]string{word}); err == nil && c != root {
+			t.Errorf("%s is a command here", word)
+		}
+		hints[word] = hint
+	}
+	for topic, hint := range otherTopics {
+		hints["get "+topic] = hint
+	}
+	for word, hint := range hints {
+		if !strings.Contains(hint, "`") && word != "conformance" {
+			t.Errorf("%s: the hint %q names no command", word, hint)
+		}
+		for _, found := range commands.FindAllStringSubmatch(hint, -1) {
+			words := strings.Fields(found[1])
+			c, rest, err := root.Find(words)
+			if err != nil || c == root || len(rest) > 0 && c.HasSubCommands() && !c.Runnable() {
+				t.Errorf("%s: there is no `orlopctl %s`", word, found[1])
+			}
+			if c.HasSubCommands() && len(rest) > 0 {
+				t.Errorf("%s: `orlopctl %s` is a group, and has no %q", word, c.CommandPath(), rest[0])
+			}
+		}
+	}
+}
+
+// TestElsewhere: the message of the library is understood, and a word of nobody's gets no hint.
+func TestElsewhere(t *testing.T) {
+	for message, want := range map[string]string{
+		`unknown command "bootstrap" for "orlopctl"`:                      "there is no such step",
+		`unknown command "Disks" for "orlopctl"`:                          "orlopctl get disks",
+		`unknown command "pods" for "orlopctl"`:                           "kubectl get pods",
+		`unknown command "po/web" for "orlopctl"`:                         "kubectl get pods",
+		`unknown command "deployments.apps" for "orlopctl"`:               "kubectl get deployments",
+		`unknown command "ingress" for "orlopctl"`:                        "kubectl get ingresses",
+		`unknown command "networkpolicy" for "orlopctl"`:                  "kubectl get networkpolicies",
+		"unknown command \"edit\" for \"orlopctl\"\n\nDid you mean this?": "orlopctl edit-config",
+		`unknown command "xyzzy" for "orlopctl"`:                          "",
+		`unknown command "bootstrap" for "orlopctl nodes"`:                "",
+		`unknown flag: --bootstrap`:                                       "",
+	} {
+		got := elsewhere(errors.New(message))
+		if want == "" && got != "" || !strings.Contains(got, want) {
+			t.Errorf("%s: %q, want %q", message, got, want)
+		}
+	}
+}
+
+// TestWaiting: what takes long is said to, on a terminal in one line, and nothing is written once it is over.
+func TestWaiting(t *testing.T) {
+	var out bytes.Buffer
+	one := &tool{stderr: &out, stdout: &out}
+	one.errorSoFar(false, "the machine unpacks", 15*time.Second+time.Millisecond)
+	one.errorSoFar(true, "the machine unpacks", time.Minute)
+	if got, want := out.String(), "the machine unpacks: 15s so far\n\r\x1b[Kthe machine unpacks: 1m0s so far"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+	out.Reset()
+	one.waiting("the machine unpacks")()
+	if out.Len() != 0 {
+		t.Errorf("%q for what was over at once", out.String())
+	}
+}
