@@ -1,6 +1,7 @@
 package bundle
 
 import (
+	"archive/tar"
 	"bytes"
 	"crypto/rand"
 	"crypto/sha256"
@@ -247,4 +248,32 @@ func FuzzOpen(f *testing.F) {
 			t.Error("accepted without a signature")
 		}
 	})
+}
+
+// TestOpenEndless: a large member before the statement is not read over.
+func TestOpenEndless(t *testing.T) {
+	var head bytes.Buffer
+	w := tar.NewWriter(&head)
+	if err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: "oci-layout", Size: 1 << 40}); err != nil {
+		t.Fatal(err)
+	}
+	rest := &counting{}
+	if _, err := Open(io.MultiReader(&head, rest), nil); err == nil || !strings.Contains(err.Error(), "not an upgrade bundle (1099511627776 bytes where its oci-layout should be)") {
+		t.Error(err)
+	}
+	if rest.read > 1<<20 {
+		t.Errorf("%d bytes are read", rest.read)
+	}
+}
+
+// counting is zeros without end.
+type counting struct{ read int }
+
+func (c *counting) Read(p []byte) (int, error) {
+	clear(p)
+	c.read += len(p)
+	if c.read > 1<<30 {
+		return 0, io.ErrUnexpectedEOF
+	}
+	return len(p), nil
 }

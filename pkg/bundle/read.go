@@ -35,6 +35,7 @@ type Reader struct {
 	Envelope []byte
 	tar      *tar.Reader
 	member   string // the name of the present member
+	size     int64  // its bytes
 }
 
 // Open reads as far as the statement and checks it. The error says what is wrong with the file.
@@ -43,6 +44,9 @@ func Open(from io.Reader, trust Trust) (*Reader, error) {
 	for _, part := range []string{"oci-layout", "index.json", "OCI manifest"} {
 		if err := r.next(part); err != nil {
 			return nil, err
+		}
+		if r.size > maxStatement { // reading over it would take as long as who sends it likes
+			return nil, fmt.Errorf("bundle: it is not an upgrade bundle (%d bytes where its %s should be)", r.size, part)
 		}
 	}
 	if err := r.next("statement"); err != nil {
@@ -123,7 +127,7 @@ func (r *Reader) next(part string) error {
 	if err != nil {
 		return cut(part, err)
 	}
-	r.member = header.Name
+	r.member, r.size = header.Name, header.Size
 	return nil
 }
 
