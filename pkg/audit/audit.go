@@ -5,7 +5,11 @@
 // at a number above 1 is whole from there on. Whoever has noted a line's number and digest can tell later that nothing up to it has
 // changed; without such a note, a record that was written anew from some line on looks whole.
 //
-// The package does not decide what is recorded, and does not send it anywhere (package ship does).
+// A machine keeps two records, each with a chain of its own, so that calls that came to nothing cannot push out those that did
+// something: the one without a name, and Refused. Each line of a named record says which one it belongs to. What goes on at present is
+// in neither: a Journal holds it, so that what a power cut has ended is known afterwards.
+//
+// The package does not decide what is recorded where, and does not send it anywhere (package ship does).
 package audit
 
 import (
@@ -39,20 +43,31 @@ type Call struct {
 	Outcome  string        `json:"outcome"`          // gRPC's name of the status: "OK", "PermissionDenied"
 	Reason   string        `json:"reason,omitempty"` // why not
 	Duration time.Duration `json:"duration"`         // nanoseconds
+	ID       string        `json:"id,omitempty"`     // the same in what is recorded at the beginning and at the end of one call
 }
+
+// The outcomes of a call that has not ended, beside gRPC's.
+const (
+	Begun      = "Begun"      // it goes on
+	Unfinished = "Unfinished" // the machine stopped before it had ended, so that it is not known what came of it
+)
+
+// Refused is the name of the record of calls that came to nothing, and of beginnings.
+const Refused = "refused"
 
 // Entry is a line of the record.
 type Entry struct {
 	Number uint64    `json:"number"` // from 1
 	At     time.Time `json:"at"`
 	Before string    `json:"before,omitempty"` // SHA-256 of the line before, lower-case hexadecimal; empty in the first of all
+	Record string    `json:"record,omitempty"` // the name of the record that the line belongs to; empty for the one without a name
 	Call
 }
 
 // Log is a record in a folder. Its methods may be called at once. It holds no file open between them, so that the file system can be
 // unmounted.
 type Log struct {
-	dir         string
+	dir, record string
 	size, files int // a file's size in bytes at which the next one begins; how many there are at most
 
 	mu      sync.Mutex
@@ -63,15 +78,20 @@ type Log struct {
 	grown   chan struct{}
 }
 
-// DefaultSize and DefaultFiles bound the record: some 20,000 calls.
+// DefaultSize and DefaultFiles bound the record: some 20,000 calls. RefusedFiles bound the one of that name.
 const (
 	DefaultSize  = 1 << 20
 	DefaultFiles = 8
+	RefusedFiles = 4
 )
 
-// Open opens the record of a folder, or begins one. A last line that a power cut has torn was never acknowledged, and is removed.
-func Open(dir string, size, files int) (*Log, error) {
-	l := &Log{dir: dir, size: size, files: files, grown: make(chan struct{})}
+// Open opens the record without a name in a folder, or begins one. A last line that a power cut has torn was never acknowledged, and is
+// removed.
+func Open(dir string, size, files int) (*Log, error) { return OpenNamed(dir, "", size, files) }
+
+// OpenNamed is Open for the record of a name.
+func OpenNamed(dir, record string, size, files int) (*Log, error) {
+	l := &Log{dir: dir, record: record, size: size, files: files, grown: make(chan struct{})}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("audit: %w", err)
 	}
@@ -134,7 +154,7 @@ func (l *Log) names() ([]string, error) {
 func (l *Log) Append(at time.Time, c Call) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	line, err := json.Marshal(Entry{Number: l.number + 1, At: at.UTC(), Before: l.digest, Call: c})
+	line, err := json.Marshal(Entry{Number: l.number + 1, At: at.UTC(), Before: l.digest, Record: l.record, Call: c})
 	if err != nil {
 		return fmt.Errorf("audit: %w", err)
 	}

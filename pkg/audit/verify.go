@@ -28,7 +28,9 @@ type Chain struct {
 	First, Last Mark // what has been checked; zero: nothing yet
 	// Want is a line that must be in the record as it was then; zero: none.
 	Want Mark
-	seen bool
+	// Record is the name of the record that the lines have to belong to.
+	Record string
+	seen   bool
 }
 
 // Check takes the next line. The error says which one is not what it was.
@@ -39,6 +41,8 @@ func (c *Chain) Check(line []byte) (Entry, error) {
 	}
 	mark := Mark{e.Number, digestOf(line)}
 	switch {
+	case e.Record != c.Record:
+		return e, fmt.Errorf("line %d belongs to another record (%q)", e.Number, e.Record)
 	case c.Last == (Mark{}):
 		c.First = mark
 		if e.Number == 1 && e.Before != "" || e.Number == 0 {
