@@ -219,6 +219,9 @@ func (a configAPI) Apply(ctx context.Context, r *api.ApplyRequest) (*api.ApplyRe
 	case err != nil:
 		return nil, status.Error(codes.FailedPrecondition, err.Error())
 	}
+	if r.Mode == api.ApplyRequest_MODE_DRY_RUN {
+		didNothing(ctx)
+	}
 	out := &api.ApplyResponse{Operations: done.operations, Restarts: done.restarts, Reboot: done.reboot, Install: done.install, Warnings: done.warnings}
 	switch {
 	case !done.trial.IsZero(): // what became of it is the answer to Confirm: this one may have no way back later

@@ -123,6 +123,9 @@ func (m *machine) apply(ctx context.Context, filename string, r *api.ApplyReques
 	if staged || out.reboot {
 		return m.keepForStart(ctx, text, out)
 	}
+	if now.config != nil && len(config.Changes(now.config, next)) == 0 && now.trial.IsZero() && r.Mode != api.ApplyRequest_MODE_TRY && configs.Staged().IsZero() {
+		didNothing(ctx) // it is in force already
+	}
 	return m.putInForce(ctx, now, next, text, r, out)
 }
 

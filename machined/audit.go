@@ -7,35 +7,65 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
-	"sync/atomic"
+	"sync"
 	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/orlop-os/orlop/apid"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/audit"
-	"github.com/orlop-os/orlop/pkg/panics"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/pki"
 	"github.com/orlop-os/orlop/pkg/printable"
 	"github.com/orlop-os/orlop/pkg/trust"
 )
 
-// The record of calls (package audit). machined writes down every call that changes something or gives away a secret, when it has
-// ended, and every pairing that was asked for; apid reports what it has refused.
+// The records of calls (package audit): one of those that changed or revealed something, and one of those that came to nothing and of
+// beginnings, so that the latter cannot push out the former (docs/decisions/0058-two-records.md). machined writes down every call that
+// changes something or gives away a secret, and every pairing that was asked for; apid reports what it has refused.
 
-// openRecord opens the record on STATE, or in memory as long as there is none. One that cannot be gone on with is put aside, and
-// another one begun.
-func (m *machine) openRecord() (*audit.Log, error) {
-	dir := paths.Audit
+// records are the records of calls.
+type callRecords struct {
+	changes, refused *audit.Log // nil where they cannot be written
+	going            audit.Journal
+	refusals         *refusals // bounds what is recorded in refused
+	spare            tries     // bounds, for each caller, what is recorded in changes of which it is not certain that it belongs there
+
+	mu        sync.Mutex
+	unwritten []audit.Call // ends that could not be written, the oldest first; their calls are in going
+}
+
+// maxUnwritten is how many ends are remembered that could not be written: no call begins while there is one, so these are of calls that
+// went on at the same time.
+const maxUnwritten = 256
+
+// newCallRecords lets each caller have thirty entries at once, and one a minute in the long run, of calls that may have done nothing.
+func newCallRecords() *callRecords {
+	return &callRecords{refusals: newRefusals(), spare: tries{each: time.Minute, atOnce: 30}}
+}
+
+// openRecords opens the records on STATE, or in memory as long as there is none. What went on when the machine stopped is recorded.
+func (m *machine) openRecords() error {
+	dirs := [3]string{paths.Audit, paths.AuditRefused, paths.AuditGoing}
 	if why, _ := m.noStorage.Get(); why != "" {
-		dir = paths.AuditInMemory
+		dirs = [3]string{paths.AuditInMemory, paths.AuditInMemory + "-refused", paths.AuditInMemory + "-going"}
 	}
-	l, err := audit.Open(dir, audit.DefaultSize, audit.DefaultFiles)
+	var err, err2 error
+	if m.calls.changes, err = m.openRecord(dirs[0], "", audit.DefaultFiles); err == nil {
+		m.calls.going = audit.Journal{Dir: dirs[2]}
+		err = m.recordUnfinished()
+	}
+	m.calls.refused, err2 = m.openRecord(dirs[1], audit.Refused, audit.RefusedFiles)
+	return errors.Join(err, err2)
+}
+
+// openRecord opens one. One that cannot be gone on with is put aside, and another one begun.
+func (m *machine) openRecord(dir, name string, files int) (*audit.Log, error) {
+	l, err := audit.OpenNamed(dir, name, audit.DefaultSize, files)
 	if err == nil {
 		return l, nil
 	}
@@ -44,109 +74,136 @@ func (m *machine) openRecord() (*audit.Log, error) {
 	if err := errors.Join(os.RemoveAll(aside), os.Rename(dir, aside)); err != nil {
 		return nil, fmt.Errorf("audit: %w", err)
 	}
-	return audit.Open(dir, audit.DefaultSize, audit.DefaultFiles)
+	return audit.OpenNamed(dir, name, audit.DefaultSize, files)
 }
 
-// record writes a call down. One that cannot be written down was made all the same: a full disk must not keep an operator out.
-func (m *machine) record(c audit.Call) {
-	if m.audit == nil {
-		return
+// recordUnfinished records the calls that had not ended when the machine stopped.
+func (m *machine) recordUnfinished() error {
+	left, err := m.calls.going.Left()
+	for _, e := range left {
+		c := e.Call
+		c.Outcome, c.Reason = audit.Unfinished, "begun at "+e.At.Format(time.RFC3339Nano)+"; the machine stopped before it had ended"
+		if failed := m.calls.changes.Append(time.Now(), c); failed != nil {
+			return errors.Join(err, failed)
+		}
+		err = errors.Join(err, m.calls.going.End(c.ID))
 	}
+	return err
+}
+
+// bounded is a call as it is recorded: what the caller has said in it is cut.
+func bounded(c audit.Call) audit.Call {
 	c.Method = printable.ASCII(c.Method, 200)
 	if c.Reason = printable.Text(c.Reason); len(c.Reason) > maxReason { // the caller's own words are in it
 		c.Reason = strings.ToValidUTF8(c.Reason[:maxReason], "") + "…"
 	}
-	if err := m.audit.Append(time.Now(), c); err != nil {
-		m.events.add("audit", "failure", err.Error())
-	}
+	return c
 }
 
 // maxReason is how much of a reason is recorded, in bytes.
 const maxReason = 400
 
-// guard stands before every call that comes from apid.
-type guard struct {
-	m       *machine
-	audited func(method string) bool // apid.Mutates
-}
-
-func (g guard) unary(ctx context.Context, r any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (answer any, err error) {
-	err = g.pass(ctx, info.FullMethod, func() (string, error) {
-		err = panics.Do("call "+info.FullMethod, func() (err error) { answer, err = handle(ctx, r); return err })
-		return target(r, answer), failedProgram(err)
-	})
-	return answer, err
-}
-
-func (g guard) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
-	s := &firstSeen{ServerStream: stream}
-	return g.pass(stream.Context(), info.FullMethod, func() (string, error) {
-		err := failedProgram(panics.Do("call "+info.FullMethod, func() error { return handle(srv, s) }))
-		if about := s.target.Load(); about != nil {
-			return *about, err
-		}
-		return "", err
-	})
-}
-
-// firstSeen is a stream that notes what its first request is about.
-type firstSeen struct {
-	grpc.ServerStream
-	target atomic.Pointer[string]
-}
-
-// RecvMsg implements grpc.ServerStream.
-func (s *firstSeen) RecvMsg(request any) error {
-	err := s.ServerStream.RecvMsg(request)
-	if err == nil && s.target.Load() == nil {
-		about := target(request, nil)
-		s.target.CompareAndSwap(nil, &about)
-	}
-	return err
-}
-
-// pass makes a call, which returns what it was about.
-func (g guard) pass(ctx context.Context, method string, call func() (target string, err error)) error {
-	if err := g.m.beforeOwner(method); err != nil {
-		return err
-	}
-	start := time.Now()
-	target, err := call()
-	if g.audited(method) {
-		c := audit.Call{
-			Subject: said(ctx, apid.MetadataSubject), Serial: said(ctx, apid.MetadataSerial), Role: said(ctx, apid.MetadataRole),
-			Peer: said(ctx, apid.MetadataPeer), Method: method, Target: target, Outcome: status.Code(err).String(), Duration: time.Since(start),
-		}
-		if err != nil {
-			c.Reason = status.Convert(err).Message()
-		}
-		if c.Role == roleName(pki.RoleAdmin) || c.Role == roleName(pki.RoleOperator) {
-			g.m.record(c)
-		} else {
-			g.m.recordBounded(c)
-		}
-	}
-	return err
-}
-
-// roleName is a role as apid says it: "admin".
-func roleName(organisation string) string { return strings.TrimPrefix(organisation, pki.RolePrefix) }
-
-// recordBounded records a call that was refused, or of somebody who may only look, or of a machine: not more than refusals allow. Callers are told apart
-// by who they are, and not by their certificates: a machine is given another whenever it asks.
-func (m *machine) recordBounded(c audit.Call) {
-	if m.audit == nil {
+// record writes a call into the record of those that did something. One that cannot be written now is written before the next one
+// begins, or is recorded as unfinished by the next start.
+func (m *machine) record(c audit.Call) {
+	r := m.calls
+	if r == nil || r.changes == nil {
 		return
 	}
-	recorded, before := m.refusals.next(cmp.Or(c.Subject, networkOf(c.Peer)))
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.unwritten) < maxUnwritten {
+		r.unwritten = append(r.unwritten, bounded(c))
+	}
+	if err := r.flushLocked(); err != nil {
+		m.events.add("audit", "failure", err.Error())
+	}
+}
+
+// flushLocked writes what could not be written before.
+func (r *callRecords) flushLocked() error {
+	for len(r.unwritten) > 0 {
+		c := r.unwritten[0]
+		if err := r.changes.Append(time.Now(), c); err != nil {
+			return err
+		}
+		r.unwritten = r.unwritten[1:]
+		if c.ID == "" {
+			continue
+		}
+		if err := r.going.End(c.ID); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// recordRefused writes a call that came to nothing, or that begins, into the other record: not more of a caller than refusals allow.
+// Callers are told apart by who they are, and not by their certificates: a machine is given another whenever it asks.
+func (m *machine) recordRefused(c audit.Call) {
+	r := m.calls
+	if r == nil || r.refused == nil {
+		return
+	}
+	recorded, before := r.refusals.next(whose(c))
 	if !recorded {
 		return
 	}
 	if before > 0 {
 		c.Reason = strings.TrimPrefix(fmt.Sprintf("%s (and %d more of this caller before it)", c.Reason, before), " ")
 	}
-	m.record(c)
+	if err := r.refused.Append(time.Now(), bounded(c)); err != nil {
+		m.events.add("audit", "failure", err.Error())
+	}
 }
+
+// whose is who a call counts for.
+func whose(c audit.Call) string { return cmp.Or(c.Subject, networkOf(c.Peer)) }
+
+// weight is how certain it is that a call did something.
+type weight int
+
+const (
+	nothing  weight = iota // it changed and revealed nothing
+	doubtful               // it may have, or it revealed something that its caller may look at in any case
+	certain
+)
+
+// reveals are the calls that change nothing, and show something that is not for everybody who may look.
+var reveals = map[string]bool{
+	api.Machine_ReadFile_FullMethodName: true, api.Machine_ListFiles_FullMethodName: true, api.Machine_Relay_FullMethodName: true,
+	api.Debug_Capture_FullMethodName: true, api.Debug_Profile_FullMethodName: true,
+}
+
+// weigh tells how certain it is that a call did something that has ended: sent says that its caller has had an answer, unchanged that
+// its handler says that it did nothing.
+func weigh(c audit.Call, code codes.Code, sent, unchanged bool) weight {
+	switch {
+	case code == codes.OK && unchanged:
+		return nothing
+	case code == codes.OK && !reveals[c.Method] && mayChange(c.Role):
+		return certain
+	case code == codes.OK:
+		return doubtful
+	case !sent && (reveals[c.Method] || slices.Contains(refusing, code)):
+		return nothing
+	}
+	return doubtful // it failed on the way
+}
+
+// refusing are the codes with which a call ends that was not begun.
+var refusing = []codes.Code{
+	codes.InvalidArgument, codes.NotFound, codes.AlreadyExists, codes.PermissionDenied, codes.ResourceExhausted, codes.FailedPrecondition,
+	codes.OutOfRange, codes.Unimplemented, codes.Unauthenticated,
+}
+
+// mayChange tells operators, and those who may do one thing that changes or reveals much, from those who may only look, and from machines.
+func mayChange(role string) bool {
+	return slices.Contains([]string{pki.RoleAdmin, pki.RoleOperator, pki.RoleImageImport, pki.RoleEtcdBackup}, pki.RolePrefix+role)
+}
+
+// roleName is a role as apid says it: "admin".
+func roleName(organisation string) string { return strings.TrimPrefix(organisation, pki.RolePrefix) }
 
 // target is what a call is about, where its method alone does not say it. It may come from somebody whose call is refused.
 func target(request, answer any) string {
@@ -257,12 +314,15 @@ func (r *refusals) next(who string) (record bool, before int) {
 }
 
 func (a doorAPI) Refused(_ context.Context, r *api.RefusedRequest) (*api.RefusedResponse, error) {
-	a.m.recordBounded(audit.Call{
+	a.m.recordRefused(audit.Call{
 		Subject: r.Subject, Serial: r.Serial, Role: r.Role, Peer: r.Peer, Method: r.Method, Outcome: r.Outcome, Reason: r.Reason,
 		Duration: time.Duration(r.DurationNs),
 	})
 	return &api.RefusedResponse{}, nil
 }
+
+// errNoRecord is why nothing is recorded.
+var errNoRecord = errors.New("audit: nothing is recorded on this machine; `orlopctl events` says why")
 
 type auditAPI struct {
 	api.UnimplementedAuditServer
@@ -270,12 +330,16 @@ type auditAPI struct {
 }
 
 func (a auditAPI) Read(r *api.ReadAuditRequest, stream grpc.ServerStreamingServer[api.AuditLine]) error {
-	if a.m.audit == nil {
-		return status.Error(codes.FailedPrecondition, "audit: nothing is recorded on this machine; `orlopctl events` says why")
+	log := a.m.calls.changes
+	if r.Refused {
+		log = a.m.calls.refused
+	}
+	if log == nil {
+		return status.Error(codes.FailedPrecondition, errNoRecord.Error())
 	}
 	for after := r.After; ; {
-		grown := a.m.audit.Grown()
-		err := a.m.audit.Read(after, func(number uint64, line []byte) error {
+		grown := log.Grown()
+		err := log.Read(after, func(number uint64, line []byte) error {
 			after = max(after, number) // one that cannot be read is for the caller to see
 			return stream.Send(&api.AuditLine{Line: line})
 		})

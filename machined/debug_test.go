@@ -183,26 +183,17 @@ func TestProfile(t *testing.T) {
 
 // TestCaptureIsOnRecord: of a stream it is on record what its caller asked for, as of any other call.
 func TestCaptureIsOnRecord(t *testing.T) {
-	l, err := audit.Open(t.TempDir(), audit.DefaultSize, audit.DefaultFiles)
-	if err != nil {
-		t.Fatal(err)
-	}
-	g := guard{m: &machine{audit: l, desk: newDesk(), refusals: newRefusals()}, audited: apid.Mutates()}
+	m := recording(t, audit.DefaultSize)
+	g := guard{m: m, audited: apid.Mutates()}
 	stream := &answers{ctx: t.Context(), request: &api.CaptureRequest{Link: "eth0"}}
-	err = g.stream(nil, stream, &grpc.StreamServerInfo{FullMethod: api.Debug_Capture_FullMethodName}, func(_ any, s grpc.ServerStream) error {
+	err := g.stream(nil, stream, &grpc.StreamServerInfo{FullMethod: api.Debug_Capture_FullMethodName}, func(_ any, s grpc.ServerStream) error {
 		return s.RecvMsg(new(api.CaptureRequest))
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	lines := 0
-	err = l.Read(0, func(_ uint64, line []byte) error {
-		if lines++; !strings.Contains(string(line), `"target":"link eth0"`) {
-			t.Errorf("%s", line)
-		}
-		return nil
-	})
-	if err != nil || lines != 1 {
-		t.Errorf("%d lines, %v", lines, err)
+	began, ended := entries(t, m.calls.refused, audit.Refused), entries(t, m.calls.changes, "")
+	if len(began) != 1 || len(ended) != 1 || began[0].Outcome != audit.Begun || began[0].Target != "link eth0" || ended[0].Target != "link eth0" {
+		t.Errorf("%+v, %+v", began, ended)
 	}
 }

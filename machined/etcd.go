@@ -451,5 +451,8 @@ func (a etcdAPI) Disarm(ctx context.Context, _ *api.EtcdDisarmRequest) (*api.Etc
 	if err != nil {
 		return nil, status.Error(codes.FailedPrecondition, err.Error())
 	}
+	if len(raised) == 0 {
+		didNothing(ctx)
+	}
 	return &api.EtcdDisarmResponse{Alarms: raised}, nil
 }

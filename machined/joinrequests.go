@@ -173,6 +173,7 @@ func (a clusterAPI) Approve(ctx context.Context, r *api.ApproveRequest) (*api.Ap
 		return nil, err
 	}
 	if a.m.book.known().HasKey(m.Key) || len(m.Ticket) > 0 && a.m.stillOpen(m) {
+		didNothing(ctx)
 		return &api.ApproveResponse{}, nil // it was let in already: whoever asks again has had no answer
 	}
 	ticket, err := a.Invite(ctx, &api.InviteRequest{Name: m.Name, Request: m.Request, Life: r.Life})

@@ -54,7 +54,6 @@ import (
 	"github.com/orlop-os/orlop/machined/host"
 	"github.com/orlop-os/orlop/machined/network"
 	"github.com/orlop-os/orlop/machined/power"
-	"github.com/orlop-os/orlop/pkg/audit"
 	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/cgroup"
 	"github.com/orlop-os/orlop/pkg/esp"
@@ -132,12 +131,11 @@ type machine struct {
 	handing   sync.Mutex    // held for one caller who takes a snapshot: the file takes room on DATA until he has it
 	routine   routine       // of taking them
 	sender    sender        // of those that are kept
-	audit     *audit.Log    // who called what; nil where it cannot be written
+	calls     *callRecords  // who called what
 	shipping  shipping
 	book      book // client certificates issued and revoked
 	desk      desk
-	asking    applicants // to be let into the cluster
-	refusals  *refusals
+	asking    applicants                   // to be let into the cluster
 	going     atomic.Pointer[powerRequest] // what it goes down for: nothing is started any more; nil: it stays up
 	working   context.Context              // ends then
 	stopWork  context.CancelCauseFunc
@@ -200,7 +198,7 @@ func newMachine() *machine {
 		noRules:       cell.New(""),
 		noStorage:     cell.New(""),
 		book:          newBook(paths.TrustBook),
-		refusals:      newRefusals(),
+		calls:         newCallRecords(),
 		asking:        newApplicants(),
 		askers:        make(chan struct{}, atOnce),
 		rules:         make(chan struct{}, 1),

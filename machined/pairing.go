@@ -171,7 +171,11 @@ func (a doorAPI) Pair(ctx context.Context, r *api.PairRequest) (*api.PairRespons
 		c.Outcome, c.Reason = codes.PermissionDenied.String(), answer.Refusal
 	}
 	if answer.Refusal != tooManyTries { // the record holds more than one who keeps trying
-		a.m.record(c)
+		if answer.Refusal == "" {
+			a.m.record(c)
+		} else {
+			a.m.recordRefused(c)
+		}
 	}
 	if answer.Refusal != "" && refusedEvents.Allow() {
 		a.m.events.add("pairing", "failure", "refused to "+r.Peer+": "+answer.Refusal)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
-	"encoding/json"
 	"io"
 	"maps"
 	"net"
@@ -215,11 +214,8 @@ func TestRelayPlaces(t *testing.T) {
 
 // TestRelayOnRecord: a machine that passes on says for whom and where to, whatever comes of it.
 func TestRelayOnRecord(t *testing.T) {
-	l, err := audit.Open(t.TempDir(), audit.DefaultSize, audit.DefaultFiles)
-	if err != nil {
-		t.Fatal(err)
-	}
-	m := &machine{audit: l, desk: newDesk(), config: cell.New(applied{}), relays: newRelays(), refusals: newRefusals()}
+	m := recording(t, audit.DefaultSize)
+	m.config, m.relays = cell.New(applied{}), newRelays()
 	call := serveMachine(t, machineAPI{m: m}, grpc.StreamInterceptor(guard{m: m, audited: apid.Mutates()}.stream))
 	for target, code := range map[string]codes.Code{"10.0.0.12": codes.FailedPrecondition, "m2.example.com": codes.InvalidArgument, "127.0.0.1": codes.InvalidArgument} {
 		if _, _, err := call("1a", target); status.Code(err) != code {
@@ -227,13 +223,10 @@ func TestRelayOnRecord(t *testing.T) {
 		}
 	}
 	seen := map[string]bool{}
-	err = l.Read(0, func(_ uint64, line []byte) error {
-		var e audit.Entry
-		err := json.Unmarshal(line, &e)
+	for _, e := range entries(t, m.calls.refused, audit.Refused) {
 		seen[e.Target+" "+e.Outcome] = true
-		return err
-	})
-	if want := "machine 10.0.0.12 FailedPrecondition"; err != nil || len(seen) != 3 || !seen[want] {
-		t.Errorf("%v, %v; want %s", seen, err, want)
+	}
+	if want := "machine 10.0.0.12 FailedPrecondition"; len(seen) != 6 || !seen[want] { // of each its beginning and its end
+		t.Errorf("%v; want %s", seen, want)
 	}
 }

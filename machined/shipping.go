@@ -228,8 +228,11 @@ func (m *machine) sources(want []config.LogSource) (list []ship.Source) {
 	for _, source := range want {
 		switch source {
 		case config.SourceAudit:
-			if m.audit != nil {
-				list = append(list, auditSource(m.audit))
+			if m.calls.changes != nil {
+				list = append(list, auditSource(string(source), m.calls.changes))
+			}
+			if m.calls.refused != nil {
+				list = append(list, auditSource(string(source)+"-"+audit.Refused, m.calls.refused))
 			}
 		case config.SourceEvents:
 			list = append(list, m.events.source(boot))
@@ -242,9 +245,8 @@ func (m *machine) sources(want []config.LogSource) (list []ship.Source) {
 	return list
 }
 
-// auditSource is the record of calls, each line as it was written, so that its chain can be verified.
-func auditSource(log *audit.Log) ship.Source {
-	const name = string(config.SourceAudit)
+// auditSource is a record of calls, each line as it was written, so that its chain can be verified.
+func auditSource(name string, log *audit.Log) ship.Source {
 	return ship.Source{
 		Newest: func() map[string]uint64 { return map[string]uint64{name: log.Newest()} },
 		Follow: func(ctx context.Context, after func(string) uint64, each func(ship.Line) error) error {

@@ -101,7 +101,7 @@ func check(t testing.TB, err error) {
 func TestShipping(t *testing.T) {
 	l, err := audit.Open(t.TempDir(), audit.DefaultSize, audit.DefaultFiles)
 	check(t, err)
-	m := &machine{audit: l, events: newEventLog(), noStorage: cell.New("a test")}
+	m := &machine{calls: &callRecords{changes: l}, events: newEventLog(), noStorage: cell.New("a test")}
 	first, second := newArchive(t), newArchive(t)
 	record := func(n int) {
 		for range n {
@@ -156,7 +156,7 @@ func TestRecordBegunAnew(t *testing.T) {
 	l, err := audit.Open(t.TempDir(), audit.DefaultSize, audit.DefaultFiles)
 	check(t, err)
 	check(t, l.Append(time.Now(), audit.Call{Outcome: "PermissionDenied"}))
-	source, stop := auditSource(l), fmt.Errorf("stop")
+	source, stop := auditSource("audit", l), fmt.Errorf("stop")
 	for _, after := range []uint64{0, 4711} {
 		err := source.Follow(t.Context(), func(string) uint64 { return after }, func(l ship.Line) error {
 			if l.Number != 1 || l.Boot != "" || l.Severity != severityNotice {

@@ -406,9 +406,8 @@ const (
 
 // stepAPI opens the local socket and starts apid.
 func stepAPI(ctx context.Context, m *machine) error {
-	var err error
-	if m.audit, err = m.openRecord(); err != nil {
-		m.say(err.Error())
+	if err := m.openRecords(); err != nil {
+		m.say(err.Error() + "; calls that change something are refused until it can be written")
 	}
 	g := guard{m: m, audited: apid.Mutates()}
 	server := grpc.NewServer(grpc.MaxRecvMsgSize(maxMessage), grpc.MaxConcurrentStreams(maxStreams),

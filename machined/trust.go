@@ -258,6 +258,9 @@ func (a trustAPI) Revoke(ctx context.Context, r *api.RevokeRequest) (*api.Revoke
 	if err != nil {
 		return nil, err
 	}
+	if !r.Restore && !r.NewList && done.At.Before(wanted.At) && done.Name == "" { // it was revoked before
+		didNothing(ctx)
+	}
 	if err := a.m.enforce(context.WithoutCancel(ctx)); err != nil { // whoever asked for it may be gone
 		return nil, status.Errorf(codes.Internal, "it is written down, but not in force yet: %v; it will be tried again within %s", err, lookAgain)
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -20,44 +21,131 @@ func (t *tool) auditCommand() *cobra.Command {
 }
 
 func (t *tool) auditListCommand() *cobra.Command {
-	var follow bool
-	var after uint64
+	var l auditList
 	c := &cobra.Command{
 		Use:   "list",
 		Short: "List the calls that changed something, and those that were refused",
-		Long: "List the calls that changed something or gave away a secret, and those that were refused. With -o json each line is as the\n" +
-			"machine has recorded it.",
+		Long: "List the calls that changed something or gave away a secret, and those that were refused or came to nothing. The machine keeps two\n" +
+			"records, so that refused calls do not push out the others: a number with an r before it is of the record of refused calls, which\n" +
+			"also has the beginning of each stream. Unfinished is a call that went on when the machine stopped. With -o json each line is as\n" +
+			"the machine has recorded it.",
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			var chain audit.Chain
-			return t.audit(after, follow, func(line []byte) error {
-				if t.flags.output == "yaml" || t.node != "" && !t.human() {
-					return t.printDocument(line, true)
-				}
-				if !t.human() {
-					t.println(string(line))
-					return nil
-				}
-				e, err := chain.Check(line)
-				if err != nil {
-					return notWhole(err)
-				}
-				t.printf("%6d  %s  %-18s %s by %s (%s) from %s", e.Number, e.At.Format("2006-01-02T15:04:05.000Z"), e.Outcome,
-					strings.TrimPrefix(strings.TrimPrefix(e.Method, "/orlop."), "v1alpha1."), clean(e.Subject), e.Role, e.Peer)
-				if e.Target != "" {
-					t.printf(", %s", clean(e.Target))
-				}
-				if e.Reason != "" {
-					t.printf(": %s", clean(e.Reason))
-				}
-				t.println("")
-				return nil
-			})
+			l.tool = t
+			names := map[string][]string{"": {"", audit.Refused}, "changes": {""}, audit.Refused: {audit.Refused}}
+			var known bool
+			if l.records, known = names[l.which]; !known {
+				return usagef("--record %s: expected changes or refused", l.which)
+			}
+			if l.after > 0 && l.which == "" {
+				l.records = []string{""}
+			}
+			return t.stream(l.run)
 		},
 	}
-	c.Flags().BoolVarP(&follow, "follow", "f", false, "go on with each new call")
-	c.Flags().Uint64Var(&after, "after", 0, "only calls after this number")
+	c.Flags().BoolVarP(&l.follow, "follow", "f", false, "go on with each new call")
+	c.Flags().Uint64Var(&l.after, "after", 0, "only calls after this number, of the record of changes or of the one that --record names")
+	c.Flags().StringVar(&l.which, "record", "", "changes or refused: only this record; both unless it is given")
 	return c
+}
+
+// auditList lists records of calls.
+type auditList struct {
+	*tool
+	which   string
+	records []string
+	after   uint64
+	follow  bool
+}
+
+// auditLine is a line of a record, as it came.
+type auditLine struct {
+	text  []byte
+	entry audit.Entry
+}
+
+func (l *auditList) run(ctx context.Context, c *client.Client) error {
+	if len(l.records) == 1 {
+		chain := audit.Chain{Record: l.records[0]}
+		return readRecord(ctx, c, &chain, l.after, l.follow, l.human() && l.flags.output != "yaml", l.print)
+	}
+	chains := [2]audit.Chain{{}, {Record: audit.Refused}}
+	var read [2][]auditLine
+	for i := range chains {
+		err := readRecord(ctx, c, &chains[i], 0, false, true, func(line auditLine) error { read[i] = append(read[i], line); return nil })
+		if err != nil {
+			return err
+		}
+	}
+	for _, line := range merged(read[0], read[1]) {
+		if err := l.print(line); err != nil {
+			return err
+		}
+	}
+	if !l.follow {
+		return nil
+	}
+	lines, ended := make(chan auditLine), make(chan error, len(chains))
+	for i := range chains {
+		go func() {
+			ended <- readRecord(ctx, c, &chains[i], chains[i].Last.Number, true, true, func(line auditLine) error {
+				select {
+				case lines <- line:
+					return nil
+				case <-ctx.Done():
+					return ctx.Err()
+				}
+			})
+		}()
+	}
+	for {
+		select {
+		case line := <-lines:
+			if err := l.print(line); err != nil {
+				return err
+			}
+		case err := <-ended:
+			return err
+		}
+	}
+}
+
+// merged are the lines of two records in the order of their times. The order within each stays.
+func merged(a, b []auditLine) []auditLine {
+	var out []auditLine
+	for len(a) > 0 && len(b) > 0 {
+		if b[0].entry.At.Before(a[0].entry.At) {
+			out, b = append(out, b[0]), b[1:]
+		} else {
+			out, a = append(out, a[0]), a[1:]
+		}
+	}
+	return append(append(out, a...), b...)
+}
+
+func (l *auditList) print(line auditLine) error {
+	if l.flags.output == "yaml" || l.node != "" && !l.human() {
+		return l.printDocument(line.text, true)
+	}
+	if !l.human() {
+		l.println(string(line.text))
+		return nil
+	}
+	e := line.entry
+	number := fmt.Sprint(e.Number)
+	if e.Record != "" {
+		number = "r" + number
+	}
+	l.printf("%6s  %s  %-18s %s by %s (%s) from %s", number, e.At.Format("2006-01-02T15:04:05.000Z"), e.Outcome,
+		strings.TrimPrefix(strings.TrimPrefix(e.Method, "/orlop."), "v1alpha1."), clean(e.Subject), e.Role, e.Peer)
+	if e.Target != "" {
+		l.printf(", %s", clean(e.Target))
+	}
+	if e.Reason != "" {
+		l.printf(": %s", clean(e.Reason))
+	}
+	l.println("")
+	return nil
 }
 
 func (t *tool) auditVerifyCommand() *cobra.Command {
@@ -77,25 +165,27 @@ func (t *tool) auditVerifyCommand() *cobra.Command {
 					return usagef("--since: %w", err)
 				}
 			}
-			chain := audit.Chain{Want: want}
-			err := t.audit(0, false, func(line []byte) error {
-				_, err := chain.Check(line)
-				return notWhole(err)
+			chain, refused := audit.Chain{Want: want}, audit.Chain{Record: audit.Refused}
+			err := t.stream(func(ctx context.Context, c *client.Client) error {
+				nothing := func(auditLine) error { return nil }
+				if err := readRecord(ctx, c, &chain, 0, false, true, nothing); err != nil {
+					return err
+				}
+				if err := chain.End(); err != nil {
+					return notWhole(err)
+				}
+				return readRecord(ctx, c, &refused, 0, false, true, nothing)
 			})
-			if err == nil {
-				err = notWhole(chain.End())
-			}
 			if err != nil {
 				return err
 			}
 			if !t.human() {
-				return t.printPlain(map[string]any{"first": chain.First.Number, "last": chain.Last.Number, "mark": chain.Last.String()})
+				return t.printPlain(map[string]any{
+					"first": chain.First.Number, "last": chain.Last.Number, "mark": chain.Last.String(),
+					"refused": map[string]any{"first": refused.First.Number, "last": refused.Last.Number, "mark": refused.Last.String()},
+				})
 			}
-			if chain.Last.Number == 0 {
-				t.println("nothing is recorded yet")
-				return nil
-			}
-			t.printf("calls %d to %d are as they were recorded; the mark of the last one is\n%s\n", chain.First.Number, chain.Last.Number, chain.Last)
+			t.printVerified(chain, refused)
 			return nil
 		},
 	}
@@ -111,15 +201,44 @@ func notWhole(err error) error {
 	return &exitError{code: exitFailure, err: fmt.Errorf("audit: the record is not whole: %w", err), hint: "somebody who could write to the machine's disk has; compare with what you keep elsewhere"}
 }
 
-// audit reads the record, line by line.
-func (t *tool) audit(after uint64, follow bool, do func(line []byte) error) error {
-	return t.stream(func(ctx context.Context, c *client.Client) error {
-		stream, err := c.Audit.Read(ctx, &api.ReadAuditRequest{After: after, Follow: follow})
-		if err != nil {
-			return err
+// printVerified says what was found whole.
+func (t *tool) printVerified(chain, refused audit.Chain) {
+	if refused.Last.Number > 0 {
+		t.printf("refused calls %d to %d are as they were recorded\n", refused.First.Number, refused.Last.Number)
+	}
+	if chain.Last.Number == 0 {
+		t.println("nothing is recorded yet of calls that changed something")
+		return
+	}
+	t.printf("calls %d to %d are as they were recorded; the mark of the last one is\n%s\n", chain.First.Number, chain.Last.Number, chain.Last)
+}
+
+// readRecord reads a machine's record from a number on, and checks each line if it is to. A machine of a version that has one record
+// alone sends that for the other one, too: it has none.
+func readRecord(ctx context.Context, c *client.Client, chain *audit.Chain, after uint64, follow, check bool, do func(auditLine) error) error {
+	stream, err := c.Audit.Read(ctx, &api.ReadAuditRequest{After: after, Follow: follow, Refused: chain.Record != ""})
+	if err != nil {
+		return err
+	}
+	errOlder := errors.New("a machine with one record")
+	err = each(stream.Recv, func(l *api.AuditLine) error {
+		line := auditLine{text: l.Line}
+		if !check {
+			return do(line)
 		}
-		return each(stream.Recv, func(l *api.AuditLine) error { return do(l.Line) })
+		if chain.Record != "" && chain.Last == (audit.Mark{}) && !strings.Contains(string(l.Line), `"record":`) {
+			return errOlder
+		}
+		var err error
+		if line.entry, err = chain.Check(l.Line); err != nil {
+			return notWhole(err)
+		}
+		return do(line)
 	})
+	if errors.Is(err, errOlder) {
+		return nil
+	}
+	return err
 }
 
 // clean makes a text of a certificate or of somebody's request fit for a terminal.

@@ -762,7 +762,7 @@ func (s *fakeUpgradeService) Watch(_ *api.WatchUpgradeRequest, stream grpc.Serve
 }
 
 // fakeAuditService has a record of three calls. It is read as it is, or as a mischievous machine would send it: after 100, without
-// the second; after 200, with another third.
+// the second; after 200, with another third. The record of refused calls has two.
 type fakeAuditService struct{ api.UnimplementedAuditServer }
 
 func (fakeAuditService) Read(r *api.ReadAuditRequest, stream grpc.ServerStreamingServer[api.AuditLine]) error {
@@ -771,6 +771,18 @@ func (fakeAuditService) Read(r *api.ReadAuditRequest, stream grpc.ServerStreamin
 		return err
 	}
 	defer os.RemoveAll(dir)
+	if r.Refused {
+		l, err := audit.OpenNamed(dir, audit.Refused, audit.DefaultSize, audit.RefusedFiles)
+		for i, outcome := range []string{audit.Begun, "NotFound"} {
+			if err == nil {
+				err = l.Append(time.Date(2026, 5, 4, 3, 2, i, 500e6, time.UTC), audit.Call{Subject: "CN=bob", Role: "operator", Peer: "10.0.0.6:1", Method: "/orlop.v1alpha1.Image/Import", Outcome: outcome, ID: "AB"})
+			}
+		}
+		if err != nil {
+			return err
+		}
+		return l.Read(r.After, func(_ uint64, line []byte) error { return stream.Send(&api.AuditLine{Line: line}) })
+	}
 	l, err := audit.Open(dir, audit.DefaultSize, audit.DefaultFiles)
 	if err != nil {
 		return err

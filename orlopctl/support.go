@@ -179,6 +179,7 @@ func (b *supportBundle) collect(ctx context.Context, c *client.Client) error {
 		{"images.json", answer(c.Image.List, &api.ListImagesRequest{}, nil)},
 		{"trust.json", answer(c.Trust.List, &api.ListTrustRequest{}, nil)},
 		{"audit.jsonl", lines(c.Audit.Read, &api.ReadAuditRequest{}, func(l *api.AuditLine) string { return string(l.Line) })},
+		{"audit-refused.jsonl", lines(c.Audit.Read, &api.ReadAuditRequest{Refused: true}, func(l *api.AuditLine) string { return string(l.Line) })},
 		{"events.txt", lines(c.Machine.Events, &api.EventsRequest{}, eventLine)},
 		{"kernel.txt", lines(c.Log.Kernel, &api.KernelLogRequest{}, kernelLine)},
 		{"kernel-before.txt", ifAny(lines(c.Log.Kernel, &api.KernelLogRequest{Before: true}, kernelLine))},

@@ -3554,6 +3554,7 @@ type ReadAuditRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	After         uint64                 `protobuf:"varint,1,opt,name=after,proto3" json:"after,omitempty"`
 	Follow        bool                   `protobuf:"varint,2,opt,name=follow,proto3" json:"follow,omitempty"`
+	Refused       bool                   `protobuf:"varint,3,opt,name=refused,proto3" json:"refused,omitempty"` // the record of calls that were refused or came to nothing, and of the beginnings of streams
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3598,6 +3599,13 @@ func (x *ReadAuditRequest) GetAfter() uint64 {
 func (x *ReadAuditRequest) GetFollow() bool {
 	if x != nil {
 		return x.Follow
+	}
+	return false
+}
+
+func (x *ReadAuditRequest) GetRefused() bool {
+	if x != nil {
+		return x.Refused
 	}
 	return false
 }
@@ -7897,10 +7905,11 @@ const file_orlop_proto_rawDesc = "" +
 	"\x11dropped_revisions\x18\x0f \x01(\x03R\x10droppedRevisions\"\x11\n" +
 	"\x0fRollbackRequest\"\"\n" +
 	"\x10RollbackResponse\x12\x0e\n" +
-	"\x02to\x18\x01 \x01(\tR\x02to\"@\n" +
+	"\x02to\x18\x01 \x01(\tR\x02to\"Z\n" +
 	"\x10ReadAuditRequest\x12\x14\n" +
 	"\x05after\x18\x01 \x01(\x04R\x05after\x12\x16\n" +
-	"\x06follow\x18\x02 \x01(\bR\x06follow\"\x1f\n" +
+	"\x06follow\x18\x02 \x01(\bR\x06follow\x12\x18\n" +
+	"\arefused\x18\x03 \x01(\bR\arefused\"\x1f\n" +
 	"\tAuditLine\x12\x12\n" +
 	"\x04line\x18\x01 \x01(\fR\x04line\",\n" +
 	"\x12RevocationsRequest\x12\x16\n" +

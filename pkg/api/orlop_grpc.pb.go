@@ -1698,8 +1698,8 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// Audit: who called what. Every call is recorded that changes something or gives away a secret, and every one that was refused; each
-// line holds the digest of the one before (package audit).
+// Audit: who called what. Every call is recorded that changes something or gives away a secret, and, in a record of its own, every one
+// that was refused or came to nothing; each line holds the digest of the one before in the same record (package audit).
 type AuditClient interface {
 	// Read sends the lines after a number, the oldest first, and, with follow, each new one until the caller leaves.
 	Read(ctx context.Context, in *ReadAuditRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[AuditLine], error)
@@ -1736,8 +1736,8 @@ type Audit_ReadClient = grpc.ServerStreamingClient[AuditLine]
 // All implementations must embed UnimplementedAuditServer
 // for forward compatibility.
 //
-// Audit: who called what. Every call is recorded that changes something or gives away a secret, and every one that was refused; each
-// line holds the digest of the one before (package audit).
+// Audit: who called what. Every call is recorded that changes something or gives away a secret, and, in a record of its own, every one
+// that was refused or came to nothing; each line holds the digest of the one before in the same record (package audit).
 type AuditServer interface {
 	// Read sends the lines after a number, the oldest first, and, with follow, each new one until the caller leaves.
 	Read(*ReadAuditRequest, grpc.ServerStreamingServer[AuditLine]) error

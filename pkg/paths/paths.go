@@ -49,6 +49,9 @@ const (
 	PairedCA = State + "/pki/operator.crt"
 	// Audit holds the record of calls (package audit).
 	Audit = State + "/audit"
+	// AuditRefused holds the record of calls that came to nothing; AuditGoing those that go on (audit.Journal).
+	AuditRefused = State + "/audit-refused"
+	AuditGoing   = State + "/audit-going"
 	// Shipping holds what each receiver has of the record of calls (package ship), a file for each.
 	Shipping = State + "/shipping"
 	// TrustBook holds the client certificates that were issued and revoked (package trust), JSON.

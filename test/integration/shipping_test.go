@@ -158,7 +158,7 @@ func (s *story) receiverVerb(ts *testscript.TestScript, neg bool, args []string)
 		ts.Check(err)
 		s.received(ts, args[1], args[2], func(lines []string) bool { return slices.ContainsFunc(lines, pattern.MatchString) })
 	case args[0] == "audit" && len(args) == 2:
-		want := strings.Split(strings.TrimSpace(s.ask("orlopctl", "audit", "list", "-o", "json")), "\n")
+		want := strings.Split(strings.TrimSpace(s.ask("orlopctl", "audit", "list", "--record", "changes", "-o", "json")), "\n")
 		got := texts(s.received(ts, args[1], "the whole record", func(lines []string) bool { return len(texts(lines, "audit")) >= len(want) }), "audit")
 		if !slices.Equal(got[:len(want)], want) {
 			ts.Fatalf("receiver: the record of calls came as\n%s\nit is\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))

@@ -61,6 +61,8 @@ import (
 //	                                     the Cluster document trusts an issuer of tokens in the network, whose users are called as
 //	                                     EXPRESSION says; KUBECONFIG is that of its user dora
 //	pod-token NODE KUBECONFIG            KUBECONFIG is that of a pod of the default namespace that is on NODE, by the pod's own token
+//	refused-calls N                      make so many calls as the operator that come to nothing, sixteen at a time
+//	cut-stream NAME                      cut the power while a capture of its packets goes on
 //	kubelet NAME PATH STATUS [KUBECONFIG] ask the kubelet, as KUBECONFIG says or as nobody, until it answers with that status
 //	plug NAME DISK MIB, unplug NAME DISK add a disk to its SCSI controller, or take it away
 //	disk NAME FROM                       while it is off: its first disk becomes what the system disk of machine FROM, which is off, is;
@@ -143,6 +145,8 @@ func (s *story) verbs() map[string]func(ts *testscript.TestScript, neg bool, arg
 		"plug":          s.plugVerb,
 		"unplug":        s.unplugVerb,
 		"disk":          s.diskVerb,
+		"refused-calls": s.refusedCallsVerb,
+		"cut-stream":    s.cutStreamVerb,
 		"writes":        s.writesVerb,
 		"reads":         s.readsVerb,
 		"client":        s.clientVerb,

@@ -1,0 +1,69 @@
+package integration
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/orlop-os/orlop/pkg/api"
+)
+
+// refusedCallsAtOnce is how many calls go on at the same time: fewer than apid lets an operator make.
+const refusedCallsAtOnce = 16
+
+// refusedCallsVerb makes so many calls as the operator, each of which comes to nothing: a service is to be restarted that there is not.
+func (s *story) refusedCallsVerb(ts *testscript.TestScript, neg bool, args []string) {
+	need(ts, neg, args, 1, 1, "refused-calls N")
+	n, err := strconv.Atoi(args[0])
+	ts.Check(err)
+	c := s.client(ts)
+	defer c.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), s.lasts(15*time.Minute))
+	defer cancel()
+	began := time.Now()
+	problems := make([]error, refusedCallsAtOnce)
+	var callers sync.WaitGroup
+	for i := range problems {
+		callers.Go(func() {
+			for k := i; k < n && problems[i] == nil; k += refusedCallsAtOnce {
+				_, err := c.Service.Restart(ctx, &api.RestartServiceRequest{Name: fmt.Sprint("none-", k)})
+				if status.Code(err) != codes.NotFound {
+					problems[i] = fmt.Errorf("call %d: %w", k, orSucceeded(err))
+				}
+			}
+		})
+	}
+	callers.Wait()
+	ts.Check(errors.Join(problems...))
+	s.note("%d calls were refused (%.0fs)", n, s.network.Clock().Since(began).Seconds())
+}
+
+// orSucceeded is the error, or that there is none.
+func orSucceeded(err error) error {
+	if err == nil {
+		return errors.New("it succeeded")
+	}
+	return err
+}
+
+// cutStreamVerb cuts the power while packets of its first link are captured, as soon as that is on record.
+func (s *story) cutStreamVerb(ts *testscript.TestScript, neg bool, args []string) {
+	need(ts, neg, args, 1, 1, "cut-stream NAME")
+	c := s.client(ts)
+	defer c.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), s.lasts(5*time.Minute))
+	defer cancel()
+	stream, err := c.Debug.Capture(ctx, &api.CaptureRequest{Link: "eth0", Duration: durationpb.New(5 * time.Minute)})
+	ts.Check(err)
+	_, err = stream.Recv() // the file's beginning, or a packet: the stream goes on
+	ts.Check(err)
+	s.powercutVerb(ts, false, args)
+}
