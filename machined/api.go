@@ -24,6 +24,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/kmsg"
 	"github.com/orlop-os/orlop/pkg/layout"
 	"github.com/orlop-os/orlop/pkg/logring"
+	"github.com/orlop-os/orlop/pkg/reconcile"
 	"github.com/orlop-os/orlop/pkg/supervise"
 )
 
@@ -231,7 +232,7 @@ func (a configAPI) Apply(ctx context.Context, r *api.ApplyRequest) (*api.ApplyRe
 		}
 	case done.config != nil:
 		out.Failures = a.m.awaitSettled(ctx, done.config, networkConfig(before.config))
-		out.Operations = undone(out.Operations, out.Failures)
+		out.Operations = reconcile.Done(out.Operations, out.Failures)
 	}
 	return out, nil
 }

@@ -69,17 +69,6 @@ func (m *machine) networkFailures() (lines []string) {
 	return lines
 }
 
-// undone takes the operations that failed out of those that were planned: "host: load x" is out when "host: cannot load x: …" failed. It is
-// pure.
-func undone(operations, failures []string) []string {
-	return slices.DeleteFunc(slices.Clone(operations), func(op string) bool {
-		domain, what, _ := strings.Cut(op, ": ")
-		return slices.ContainsFunc(failures, func(f string) bool {
-			return strings.HasPrefix(f, domain+": cannot "+what+": ") || strings.HasPrefix(f, domain+": "+what+": cannot do: ")
-		})
-	})
-}
-
 // brokenConfiguration says which operations of the configuration in force fail, for the health; empty: none.
 func brokenConfiguration(now applied, s settlement) string {
 	if now.config == nil || s.config != now.config || len(s.failures) == 0 {

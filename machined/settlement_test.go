@@ -24,13 +24,13 @@ func TestUndone(t *testing.T) {
 	failures := failuresOf(errors.Join(
 		fmt.Errorf("%s", modules), errors.Join(errors.New("network: link eth1: up: cannot do: no such device"), errors.New("door: cannot write"))))
 	want := []string{planned[0], planned[2], planned[3], planned[4]}
-	if got := undone(planned, failures); strings.Join(got, "|") != strings.Join(want, "|") || len(failures) != 3 {
+	if got := reconcile.Done(planned, failures); strings.Join(got, "|") != strings.Join(want, "|") || len(failures) != 3 {
 		t.Errorf("got %q by %q", got, failures)
 	}
 	if got := failuresOf(nil); got != nil {
 		t.Errorf("nothing fails with %q", got)
 	}
-	if got := undone(planned, nil); len(got) != len(planned) {
+	if got := reconcile.Done(planned, nil); len(got) != len(planned) {
 		t.Errorf("nothing failed, and this is done: %q", got)
 	}
 }

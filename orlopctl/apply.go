@@ -16,6 +16,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/orlop-os/orlop/pkg/api"
@@ -143,13 +144,16 @@ type applying struct {
 	mode           string
 	tryFor         time.Duration
 	dryRun, noWait bool
+	force, noTrial bool
 }
 
 func (a *applying) flags(f *pflag.FlagSet) {
 	f.BoolVar(&a.dryRun, "dry-run", false, "change nothing, only say what would be done")
 	f.StringVar(&a.mode, "mode", "auto", "auto: now; no-reboot: now, unless that takes a reboot; try: now, and the one before comes back by itself unless `confirm-config` comes first; "+
 		"staged: from the next start on, or from the first start of the version that the next upgrade brings; reboot: staged, and the machine starts anew")
-	f.DurationVar(&a.tryFor, "try-for", 0, "mode try: how long, 10s to 1h (default: 2m)")
+	f.DurationVar(&a.tryFor, "try-for", 0, "how long it is tried, 10s to 1h (default: 2m in the mode try, 1m for a change that can cut you off)")
+	f.BoolVar(&a.force, "force", false, "apply it although it names links, kernel parameters or kernel modules that the machine does not have")
+	f.BoolVar(&a.noTrial, "no-trial", false, "modes auto and no-reboot: do not try a change that can cut you off; nothing brings the configuration before back")
 }
 
 // apply sends a configuration, or a patch of one, and says what came of it.
@@ -165,23 +169,44 @@ func (t *tool) apply(r *api.ApplyRequest, a applying) error {
 		r.TryFor = nil
 		r.Mode = api.ApplyRequest_MODE_DRY_RUN
 	}
-	var installs bool
-	err := t.callFor(applyTimeout-usualTimeout, func(ctx context.Context, c *client.Client) error {
-		answer, err := c.Config.Apply(ctx, r)
-		if err != nil {
-			return cutShort(err, "the machine may go on: `orlopctl events` and `orlopctl show-config` tell what is in force")
-		}
-		installs = answer.Install != ""
-		if t.human() {
-			t.printApplied(answer, r.Mode)
-			return nil
-		}
-		return t.print(answer, nil)
-	})
-	if err != nil || a.dryRun || a.noWait || !installs {
+	r.Force, r.NoTrial = a.force, a.noTrial
+	if automatic(r.Mode) {
+		r.Trial = trialName()
+	}
+	answer, err := t.applied(r)
+	if err != nil {
 		return err
 	}
+	if answer.Trial != nil && automatic(r.Mode) {
+		if err := t.confirmTrial(r.Trial, answer); err != nil {
+			return err
+		}
+		answer.Warnings = nil // it was proved that they do not hold
+	}
+	if t.human() {
+		t.printApplied(answer, r.Mode)
+	} else if err := t.print(answer, nil); err != nil {
+		return err
+	}
+	if n := len(answer.Failures); n > 0 {
+		return &exitError{code: exitFailure, err: fmt.Errorf("the configuration is in force, but for %s that failed; the machine goes on trying", count(n, "operation")), hint: "`orlopctl get drift` shows what is left"}
+	}
+	if a.dryRun || a.noWait || answer.Install == "" {
+		return nil
+	}
 	return t.awaitInstall()
+}
+
+// applied makes the call.
+func (t *tool) applied(r *api.ApplyRequest) (answer *api.ApplyResponse, err error) {
+	err = t.callFor(applyTimeout-usualTimeout, func(ctx context.Context, c *client.Client) error {
+		answer, err = c.Config.Apply(ctx, r)
+		return err
+	})
+	if s, ok := statusOf(err); ok && s.Code() == codes.Unavailable && automatic(r.Mode) && !r.NoTrial {
+		return t.lostAnswer(err, r)
+	}
+	return answer, cutShort(err, "the machine may go on: `orlopctl events` and `orlopctl show-config` tell what is in force")
 }
 
 func (t *tool) patchCommand() *cobra.Command {
@@ -328,6 +353,12 @@ func (t *tool) printApplied(answer *api.ApplyResponse, how api.ApplyRequest_Mode
 	}
 	if answer.Reboot && reboots != "" {
 		t.println(reboots)
+	}
+	for _, f := range answer.Failures {
+		t.errorln("failed: " + cleanLines(f))
+	}
+	for _, w := range answer.Warnings {
+		t.errorln("warning: " + cleanLines(w))
 	}
 	if answer.Trial != nil {
 		t.println("on trial until " + answer.Trial.AsTime().Format(time.RFC3339) + ": the one before comes back then, unless `orlopctl confirm-config` comes first")

@@ -41,14 +41,16 @@ type fakeMachine struct {
 	network              *fakeNetwork // nil when it is on none
 	node                 netip.Addr   // its address there
 
-	mu      sync.Mutex
-	config  *config.Config
-	applied time.Time
-	past    []*config.Config // that were in force; number 1 first
-	slips   []string         // what its programs have let slip: lines of every log, events, and texts in topic "memory"
-	install string           // the name of a machine that runs from memory and is being installed
-	invited bool             // somebody has asked for a ticket
-	watched int              // how often somebody asked how far that is
+	mu       sync.Mutex
+	config   *config.Config
+	applied  time.Time
+	past     []*config.Config // that were in force; number 1 first
+	slips    []string         // what its programs have let slip: lines of every log, events, and texts in topic "memory"
+	install  string           // the name of a machine that runs from memory and is being installed
+	trial    string           // the name of what is on trial
+	confirms int              // how often somebody wanted to confirm it
+	invited  bool             // somebody has asked for a ticket
+	watched  int              // how often somebody asked how far that is
 }
 
 // startFake starts a machine that trusts an operator's CA and has no configuration yet.
@@ -461,10 +463,6 @@ func (s *fakeConfigService) Compare(_ context.Context, r *api.CompareConfigReque
 	return &api.CompareConfigResponse{Changes: config.Changes(from, to)}, err
 }
 
-func (s *fakeConfigService) Confirm(context.Context, *api.ConfirmConfigRequest) (*api.ConfirmConfigResponse, error) {
-	return &api.ConfirmConfigResponse{}, nil
-}
-
 func (s *fakeConfigService) Apply(_ context.Context, r *api.ApplyRequest) (*api.ApplyResponse, error) {
 	if r.Number != 0 {
 		next, err := s.numbered(r.Number)
@@ -488,10 +486,7 @@ func (s *fakeConfigService) Apply(_ context.Context, r *api.ApplyRequest) (*api.
 			return nil, status.Error(codes.InvalidArgument, problems.Error())
 		}
 		answer := &api.ApplyResponse{Operations: config.Changes(present, next)}
-		if r.Mode == api.ApplyRequest_MODE_DRY_RUN {
-			return answer, nil
-		}
-		return answer, s.f.configure(next)
+		return s.completed(answer, present, next, r)
 	}
 	parsed, problems := config.Parse(r.Filename, r.Documents)
 	if problems.Err() != nil {

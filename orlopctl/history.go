@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"strconv"
 	"text/tabwriter"
 	"time"
@@ -20,13 +21,28 @@ func (t *tool) confirmCommand() *cobra.Command {
 			"trial is up or when the machine starts anew.",
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			return t.call(func(ctx context.Context, c *client.Client) error {
-				_, err := c.Config.Confirm(ctx, &api.ConfirmConfigRequest{})
-				if err == nil && t.human() {
-					t.println("confirmed: the configuration stays")
-				}
+			ctx, stop := interruptible()
+			defer stop()
+			ctx, cancel := context.WithTimeout(ctx, t.timeout(usualTimeout))
+			defer cancel()
+			_, _, endpoint, err := t.called()
+			if err != nil {
 				return err
-			})
+			}
+			c := t.confirmation("", placesOf(endpoint, nil))
+			if err := c.run(ctx); err != nil {
+				return err
+			}
+			if t.human() {
+				t.println("confirmed: the configuration stays")
+			}
+			for _, f := range c.failures {
+				t.errorln("failed: " + cleanLines(f))
+			}
+			if n := len(c.failures); n > 0 {
+				return &exitError{code: exitFailure, err: fmt.Errorf("the configuration stays, but for %s that failed; the machine goes on trying", count(n, "operation")), hint: "`orlopctl get drift` shows what is left"}
+			}
+			return nil
 		},
 	}
 }

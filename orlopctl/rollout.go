@@ -164,6 +164,8 @@ const rotationTimeout = 10 * time.Minute
 func (r *rollout) take(ctx context.Context, i int, request *api.ApplyRequest) (operations []string, err error) {
 	was := map[string]int32{}
 	var restarts []string
+	var trial *api.ApplyResponse
+	request.Trial = trialName()
 	err = r.fleet.call(ctx, i, func(ctx context.Context, c *client.Client) error {
 		list, err := c.Service.List(ctx, &api.ListServicesRequest{})
 		if err != nil {
@@ -174,8 +176,12 @@ func (r *rollout) take(ctx context.Context, i int, request *api.ApplyRequest) (o
 		}
 		answer, err := c.Config.Apply(ctx, request)
 		operations, restarts = answer.GetOperations(), answer.GetRestarts()
+		trial = answer
 		return err
 	})
+	if err == nil && trial.Trial != nil {
+		err = r.confirm(ctx, i, request.Trial, trial)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -189,6 +195,26 @@ func (r *rollout) take(ctx context.Context, i int, request *api.ApplyRequest) (o
 		return operations, err
 	}
 	return operations, r.healthy(ctx, i) // one after the other: the others serve meanwhile
+}
+
+// confirm keeps what a machine has put on trial, over a new connection: the step changes whom it trusts.
+func (r *rollout) confirm(ctx context.Context, i int, name string, answer *api.ApplyResponse) error {
+	left := answer.TrialFor.AsDuration()
+	until := time.Now().Add(left)
+	ctx, cancel := context.WithDeadline(ctx, until)
+	defer cancel()
+	e, err := r.fleet.endpoint(i)
+	if err != nil {
+		return err
+	}
+	c := &confirmation{trial: name, places: placesOf(e, nil)}
+	if r.fleet.way != nil {
+		c.anew = r.fleet.way.close
+	}
+	if err := c.run(ctx); err != nil {
+		return notConfirmed(err, time.Until(until))
+	}
+	return nil
 }
 
 // notYetAnew is a service that has to start anew and has not yet, or nothing. services is what topic "services" shows.

@@ -1,0 +1,75 @@
+package main
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/reconcile"
+)
+
+// Confirm keeps what is on trial, but for a configuration of link eth9, with which no such call would come.
+func (s *fakeConfigService) Confirm(_ context.Context, r *api.ConfirmConfigRequest) (*api.ConfirmConfigResponse, error) {
+	now := s.f.current()
+	s.f.mu.Lock()
+	defer s.f.mu.Unlock()
+	if s.f.trial == "" && r.Trial == "" {
+		return &api.ConfirmConfigResponse{}, nil // one of the mode try
+	}
+	s.f.confirms++
+	switch {
+	case r.Trial != "" && r.Trial != s.f.trial:
+		return nil, status.Error(codes.FailedPrecondition, "configuration: not confirmed: another one than yours is on trial")
+	case s.f.confirms == 1:
+		return nil, status.Error(codes.Unavailable, "configuration: not confirmed: the connection is older than what is on trial")
+	case now.Network.Spec.Links[0].Name == "eth9":
+		return nil, status.Error(codes.Unavailable, "no such machine")
+	case now.Network.Spec.Links[0].Name == "eth8":
+		return nil, status.Error(codes.FailedPrecondition, "configuration: there is none on trial that could be confirmed")
+	}
+	s.f.trial = ""
+	return &api.ConfirmConfigResponse{Failures: failuresIn(now)}, nil
+}
+
+// failuresIn are the operations of a configuration that fail on the fake machine: it has no module iscsi_tcp.
+func failuresIn(c *config.Config) []string {
+	if slices.Contains(c.Machine.Spec.KernelModules, "iscsi_tcp") {
+		return []string{"host: cannot load kernel modules iscsi_tcp: iscsi_tcp: not found"}
+	}
+	return nil
+}
+
+// completed adds to the answer to a patch what would come of it on a machine: links are tried.
+func (s *fakeConfigService) completed(answer *api.ApplyResponse, before, next *config.Config, r *api.ApplyRequest) (*api.ApplyResponse, error) {
+	if slices.Contains(next.Machine.Spec.KernelModules, "iscsi_tcp") {
+		answer.Operations = append(answer.Operations, "host: load kernel modules iscsi_tcp")
+	}
+	cuts := len(before.Network.Spec.Links) > 0 || len(next.Network.Spec.Links) > 0
+	if cuts {
+		answer.Warnings = []string{"this can cut you off: Network.spec.links"}
+	}
+	switch {
+	case r.Mode == api.ApplyRequest_MODE_DRY_RUN:
+		return answer, nil
+	case cuts && r.Mode == api.ApplyRequest_MODE_AUTO && !r.NoTrial:
+		s.f.mu.Lock()
+		s.f.trial, s.f.confirms = r.Trial, 0
+		s.f.mu.Unlock()
+		answer.TrialFor = durationpb.New(time.Minute)
+		if r.TryFor != nil {
+			answer.TrialFor = r.TryFor
+		}
+		answer.Trial = timestamppb.New(fakeNow.AsTime().Add(answer.TrialFor.AsDuration()))
+	default:
+		answer.Failures = failuresIn(next)
+		answer.Operations = reconcile.Done(answer.Operations, answer.Failures)
+	}
+	return answer, s.f.configure(next)
+}

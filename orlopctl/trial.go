@@ -1,0 +1,174 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"time"
+
+	"google.golang.org/grpc/codes"
+
+	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/client"
+	"github.com/orlop-os/orlop/pkg/reconcile"
+)
+
+// A change that can cut off its caller goes on trial on the machine, by itself (docs/decisions/0056-lockout.md). The tool then proves that the
+// machine can still be called: it opens a new connection, and confirms over that.
+
+const (
+	// lostTrial is how long the tool looks for a machine whose answer was lost: as long as such a trial lasts when nobody names a time.
+	lostTrial = time.Minute
+	// confirmDial and confirmCall bound one attempt to confirm. The machine waits up to 20 s for its network.
+	confirmDial = 5 * time.Second
+	confirmCall = 25 * time.Second
+)
+
+// trialName names a trial, so that no other than that of this command is confirmed.
+func trialName() string { return rand.Text() }
+
+// automatic tells whether the machine itself decides in a mode whether a change is tried.
+func automatic(m api.ApplyRequest_Mode) bool {
+	return m == api.ApplyRequest_MODE_UNSPECIFIED || m == api.ApplyRequest_MODE_AUTO || m == api.ApplyRequest_MODE_NO_REBOOT
+}
+
+// confirmation is one confirmation of a trial.
+type confirmation struct {
+	trial    string            // its name; empty: whichever there is
+	places   []client.Endpoint // by which the machine may be reached, the usual one first
+	anew     func()            // ends connections that go on below those of places
+	failures []string          // operations of the configuration that failed, once it is confirmed
+	at       client.Endpoint   // by which it was confirmed
+}
+
+// placesOf are the ways to a machine: the usual one, and the addresses that its configuration on trial gives it.
+func placesOf(e client.Endpoint, addresses []string) []client.Endpoint {
+	places := []client.Endpoint{e}
+	for _, address := range addresses {
+		other := e
+		other.Address, other.ServerName, other.Fallback, other.Stay = address, "", nil, nil
+		places = append(places, other)
+	}
+	return places
+}
+
+// run confirms over a connection of its own, again and again until that succeeds, the machine says that there is nothing to confirm, or the time is
+// up. The error is that of the usual way to the machine.
+func (c *confirmation) run(ctx context.Context) error {
+	for {
+		var first error
+		for i, place := range c.places {
+			err := c.attempt(ctx, place)
+			if err == nil || !passingOrRefused(err) {
+				return err
+			}
+			if i == 0 {
+				first = err
+			}
+		}
+		if !rest(ctx, dialPause) {
+			return first
+		}
+	}
+}
+
+func (c *confirmation) attempt(ctx context.Context, place client.Endpoint) error {
+	if c.anew != nil {
+		c.anew()
+	}
+	dialing, cancel := context.WithTimeout(ctx, confirmDial)
+	defer cancel()
+	return connectedTo(dialing, place, func(to *client.Client) error {
+		calling, cancel := context.WithTimeout(ctx, confirmCall)
+		defer cancel()
+		answer, err := to.Config.Confirm(calling, &api.ConfirmConfigRequest{Trial: c.trial})
+		if err == nil {
+			c.failures, c.at = answer.Failures, place
+		}
+		return err
+	})
+}
+
+// passingOrRefused tells whether another attempt to confirm may succeed. A machine that does not let the caller in may be about to.
+func passingOrRefused(err error) bool {
+	s, ok := statusOf(err)
+	return !ok || s.Code() == codes.Unavailable || s.Code() == codes.DeadlineExceeded || s.Code() == codes.Canceled || s.Code() == codes.Unauthenticated
+}
+
+// confirmTrial confirms what the machine has put on trial by itself, and completes the answer by what became of it.
+func (t *tool) confirmTrial(name string, answer *api.ApplyResponse) error {
+	left := answer.TrialFor.AsDuration()
+	until := time.Now().Add(left)
+	ctx, stop := interruptible()
+	defer stop()
+	ctx, cancel := context.WithDeadline(ctx, until)
+	defer cancel()
+	_, _, endpoint, err := t.called()
+	if err != nil {
+		return err
+	}
+	t.errorln("the change can cut you off: it is tried until " + until.Format(time.TimeOnly) + ", and is now confirmed over a new connection")
+	c := t.confirmation(name, placesOf(endpoint, answer.Addresses))
+	if err := c.run(ctx); err != nil {
+		return notConfirmed(err, time.Until(until))
+	}
+	answer.Trial, answer.TrialFor = nil, nil
+	answer.Failures = c.failures
+	answer.Operations = reconcile.Done(answer.Operations, c.failures)
+	t.errorln("confirmed: the configuration stays")
+	if c.at.Address != endpoint.Address {
+		t.errorln(fmt.Sprintf("the machine was reached at %s and not at %s; `orlopctl config set NAME -e %s` stores that", c.at.Address, endpoint.Address, c.at.Address))
+	}
+	return nil
+}
+
+func (t *tool) confirmation(name string, places []client.Endpoint) *confirmation {
+	c := &confirmation{trial: name, places: places}
+	if t.way != nil {
+		c.anew = t.way.close
+	}
+	return c
+}
+
+// notConfirmed is the error of a trial that could not be confirmed, with what the machine does by itself and when.
+func notConfirmed(err error, left time.Duration) error {
+	code, _ := exitCode(err)
+	if s, ok := statusOf(err); ok && s.Code() == codes.FailedPrecondition {
+		return &exitError{code: exitFailure, err: err, hint: "the configuration before is in force again; `orlopctl config-history` shows it"}
+	}
+	when := "now"
+	if left = left.Round(time.Second); left > 0 {
+		when = "in " + left.String()
+	}
+	return &exitError{
+		code: code,
+		err: fmt.Errorf("the configuration is not confirmed: %s; the machine returns by itself to the one before %s (at %s), and needs no help", message(err), when,
+			time.Now().Add(max(left, 0)).Format(time.TimeOnly)),
+		hint: "correct the change and apply it again; --try-for gives it more time, and --no-trial applies it with no way back",
+	}
+}
+
+// lostAnswer goes on where the answer of the machine was lost, which a change that cuts off its caller does: it may be on trial, and then there is a
+// minute to confirm it.
+func (t *tool) lostAnswer(err error, r *api.ApplyRequest) (*api.ApplyResponse, error) {
+	left := lostTrial
+	if r.TryFor != nil {
+		left = r.TryFor.AsDuration()
+	}
+	t.errorln("the answer was lost: " + message(err))
+	t.errorln("if the change can cut you off, the machine returns by itself within " + left.String() + " unless it is confirmed; trying to do that")
+	ctx, stop := interruptible()
+	defer stop()
+	ctx, cancel := context.WithTimeout(ctx, left)
+	defer cancel()
+	_, _, endpoint, calling := t.called()
+	if calling != nil {
+		return nil, calling
+	}
+	c := t.confirmation(r.Trial, placesOf(endpoint, nil))
+	if confirming := c.run(ctx); confirming != nil {
+		code, _ := exitCode(err)
+		return nil, &exitError{code: code, err: fmt.Errorf("%w; it could not be confirmed either: %s", err, message(confirming)), hint: "`orlopctl events` and `orlopctl config-history` tell what is in force"}
+	}
+	return &api.ApplyResponse{Failures: c.failures}, nil
+}
