@@ -133,6 +133,15 @@ func cases() []testCase {
 				{Name: "eth1", Addresses: prefixes("10.1.0.1/24"), Routes: []RouteConfig{route("0.0.0.0/0", "10.1.0.254", 9)}}}}},
 			{says: "a gateway that no address covers", config: eth0(LinkConfig{Addresses: prefixes("10.0.0.1/32"), Routes: []RouteConfig{route("0.0.0.0/0", "10.5.0.1", 0)}})},
 		}},
+		{name: "off-link", links: []Link{veth("eth0")}, stages: []stage{
+			{says: "an address without a network, and a gateway behind a route of its own, named after it", config: eth0(LinkConfig{Addresses: prefixes("203.0.113.7/32"),
+				Routes: []RouteConfig{route("0.0.0.0/0", "172.31.1.1", 0), route("172.31.1.1/32", "", 0)}})},
+			{says: "and of IPv6", config: eth0(LinkConfig{Addresses: prefixes("203.0.113.7/32", "2001:db8::7/128"),
+				Routes: []RouteConfig{route("0.0.0.0/0", "172.31.1.1", 0), route("172.31.1.1/32", "", 0), route("::/0", "2001:db8:1::1", 0), route("2001:db8:1::1/128", "", 0)}})},
+			{says: "a gateway behind a route to more than itself", config: eth0(LinkConfig{Addresses: prefixes("203.0.113.7/32"),
+				Routes: []RouteConfig{route("172.31.0.0/16", "", 0), route("0.0.0.0/0", "172.31.1.1", 0)}})},
+			{says: "a network of its own again", config: eth0(LinkConfig{Addresses: prefixes("172.31.0.7/16"), Routes: []RouteConfig{route("0.0.0.0/0", "172.31.1.1", 0)}})},
+		}},
 	}
 }
 

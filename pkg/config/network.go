@@ -60,7 +60,7 @@ func (r *FirewallRule) defaults() { r.Protocol = TransportTCP }
 
 // Link is one network interface, found by its name or by its hardware address.
 type Link struct {
-	// Name is the kernel's name of the interface, at most 15 bytes (IFNAMSIZ in linux/if.h). Give this or mac.
+	// Name is the kernel's name of a network card, at most 15 bytes (IFNAMSIZ in linux/if.h). Give this or mac. Bonds, VLANs and bridges are not made, and their usual names are refused.
 	Name string `yaml:"name,omitempty"`
 	// MAC is the interface's permanent hardware address, six bytes. Give this or name.
 	MAC MAC `yaml:"mac,omitempty"`
@@ -78,7 +78,7 @@ type Link struct {
 type Route struct {
 	// To is the destination; 0.0.0.0/0 or ::/0 is the default route.
 	To netip.Prefix `yaml:"to" jsonschema:"required"`
-	// Via is the gateway; it must be on one of the link's own networks. Without it the destination is on the link itself.
+	// Via is the gateway; it must be on one of the link's own networks, or behind a route of the link without a gateway ({to: 172.31.1.1/32}). Without it the destination is on the link itself.
 	Via netip.Addr `yaml:"via,omitempty"`
 	// Metric orders routes to the same destination, the smallest first. Without it, 512 plus the link's place in the list, before those of DHCP (1024).
 	Metric uint32 `yaml:"metric,omitempty"`

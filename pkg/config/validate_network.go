@@ -131,9 +131,33 @@ func (p *parser) linkName(path, name string) {
 		p.on(path, wrong{reason: fmt.Sprintf("%s is not the name of a link", quote(name)), expected: want})
 	case name == "lo":
 		p.on(path, wrong{reason: "the loopback link is not configured", expected: "a physical link, such as eth0"})
+	case madeLink(name) != "":
+		p.on(path, wrong{reason: fmt.Sprintf("%s would be %s, which the system does not make", quote(name), madeLink(name)), expected: "the name of a network card, such as eth0 (`orlopctl get network` lists them)"})
 	case name == "all" || name == "default":
 		p.on(path, wrong{reason: fmt.Sprintf("%s means every link to the kernel's parameters", quote(name)), expected: "one link, such as eth0"})
 	}
+}
+
+// madeLinks are the names of links that somebody has to make, and what they are: systemd's, Debian's and ip-link(8)'s usual ones. The name of a
+// network card never is one of them (net.ifnames: eth0, eno1, ens3, enp0s3, enx…, usb0, ib0).
+var madeLinks = []struct{ prefix, kind string }{
+	{"bond", "a bond of several links"}, {"team", "a team of several links"}, {"vlan", "a VLAN"}, {"vxlan", "a VXLAN"}, {"br", "a bridge"},
+	{"wg", "a WireGuard tunnel"}, {"dummy", "a dummy link"}, {"veth", "one end of a veth pair"}, {"macvlan", "a MACVLAN"}, {"ipvlan", "an IPVLAN"},
+	{"tun", "a tunnel"}, {"tap", "a tap of a virtual machine"}, {"gre", "a GRE tunnel"}, {"sit", "a tunnel"}, {"ppp", "a PPP session"},
+}
+
+// madeLink says what a link of this name would be if that has to be made first; empty: it may be a network card.
+func madeLink(name string) string {
+	digits := func(s string) bool { return s != "" && strings.Trim(s, "0123456789") == "" }
+	if parent, id, dotted := strings.Cut(name, "."); dotted && parent != "" && digits(id) {
+		return "a VLAN of " + parent
+	}
+	for _, m := range madeLinks {
+		if number, is := strings.CutPrefix(name, m.prefix); is && (digits(number) || number == "") {
+			return m.kind
+		}
+	}
+	return ""
 }
 
 func (p *parser) mtu(path string, mtu int, v6 bool) {
@@ -212,8 +236,10 @@ func (p *parser) route(path string, l *Link, r Route) {
 		p.on(path+".via", wrong{reason: fmt.Sprintf("%s is the machine's own address", via), expected: "the address of a router on this link"})
 	case !l.reaches(via) && !p.unsure(path, l):
 		w := wrong{reason: fmt.Sprintf("the gateway %s is on none of the link's networks", via), expected: "a gateway that the link reaches directly"}
+		host := netip.PrefixFrom(via, via.BitLen())
 		if nets := l.networks(); len(nets) > 0 {
 			w.expected += ", in " + oneOf(nets)
+			w.hint = fmt.Sprintf("if it is on this link all the same, say so by a route of its own: {to: %s}", host)
 		} else {
 			w.hint = "the link has no address"
 		}
@@ -256,8 +282,8 @@ func (l *Link) has(addr netip.Addr) bool {
 	return false
 }
 
-// reaches says that a gateway may be on the link: in one of its networks, link-local (RFC 4291, every link has such an
-// address), or in the network that DHCP will name, which is not known here.
+// reaches says that a gateway may be on the link: in one of its networks, behind a route of the link without a gateway, link-local (RFC 4291,
+// every link has such an address), or in the network that DHCP will name, which is not known here.
 func (l *Link) reaches(via netip.Addr) bool {
 	if via.Is4() && l.DHCP4 || via.Is6() && via.IsLinkLocalUnicast() {
 		return true
@@ -267,7 +293,7 @@ func (l *Link) reaches(via netip.Addr) bool {
 			return true
 		}
 	}
-	return false
+	return slices.ContainsFunc(l.Routes, func(r Route) bool { return !r.Via.IsValid() && r.To.IsValid() && r.To.Contains(via) })
 }
 
 func (l *Link) networks() []string {
