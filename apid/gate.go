@@ -187,7 +187,7 @@ func (g *gate) refused(ctx context.Context, what string, who caller, method stri
 	defer cancel()
 	_, err := g.judge.Refused(ctx, &api.RefusedRequest{
 		Subject: who.subject, Serial: who.serial, Role: who.roleName(), Peer: who.peer, Method: shown(method),
-		Outcome: status.Code(why).String(), Reason: printable.ASCII(status.Convert(why).Message(), maxReason), DurationNs: int64(time.Since(start)),
+		Outcome: status.Code(why).String(), Reason: printable.ASCII(printable.Line(status.Convert(why).Message()), maxReason), DurationNs: int64(time.Since(start)),
 	})
 	if err != nil {
 		g.log.Warn("audit: a refused call is not recorded", "method", method, "reason", status.Convert(err).Message())

@@ -94,7 +94,7 @@ func (m *machine) recordUnfinished() error {
 // bounded is a call as it is recorded: what the caller has said in it is cut.
 func bounded(c audit.Call) audit.Call {
 	c.Method = printable.ASCII(c.Method, 200)
-	if c.Reason = printable.Text(c.Reason); len(c.Reason) > maxReason { // the caller's own words are in it
+	if c.Reason = printable.Text(printable.Line(c.Reason)); len(c.Reason) > maxReason { // the caller's own words are in it
 		c.Reason = strings.ToValidUTF8(c.Reason[:maxReason], "") + "…"
 	}
 	return c

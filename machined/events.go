@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/orlop-os/orlop/pkg/cell"
+	"github.com/orlop-os/orlop/pkg/printable"
 )
 
 // keptEvents is how many events are kept for those who ask later: about a day of a quiet machine, and a boot with all its
@@ -30,12 +31,12 @@ type eventLog struct {
 
 func newEventLog() *eventLog { return &eventLog{last: cell.New(uint64(0))} }
 
-// add appends an event.
+// add appends an event. A message of several lines becomes one.
 func (l *eventLog) add(source, kind, message string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	last, _ := l.last.Get()
-	e := event{cursor: last + 1, time: time.Now(), source: source, kind: kind, message: message}
+	e := event{cursor: last + 1, time: time.Now(), source: source, kind: kind, message: printable.Line(message)}
 	if len(l.kept) == keptEvents {
 		copy(l.kept, l.kept[1:])
 		l.kept = l.kept[:keptEvents-1]

@@ -62,6 +62,9 @@ func size(bytes int64) string {
 	case bytes < 1<<20:
 		return strconv.FormatInt((bytes+1023)>>10, 10) + " KiB"
 	}
+	if bytes >= 10<<30 {
+		return fmt.Sprintf("%.1f GiB", float64(bytes)/(1<<30))
+	}
 	return fmt.Sprintf("%.1f MiB", float64(bytes)/(1<<20))
 }
 

@@ -1,12 +1,13 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"sort"
+	"slices"
 	"strings"
 	"text/tabwriter"
 
@@ -40,7 +41,7 @@ func (t *tool) getCommand() *cobra.Command {
 				if len(args) == 0 {
 					return nil
 				}
-				return t.printValue(answer.Value)
+				return t.printValue(answer.Topic, answer.Value)
 			})
 		},
 	}
@@ -62,7 +63,7 @@ func (t *tool) watchCommand() *cobra.Command {
 				return each(stream.Recv, func(s *api.StateSnapshot) error {
 					return t.printNext(s, func() error {
 						t.printf("# %s, revision %d\n", s.Topic, s.Revision)
-						return t.printValue(s.Value)
+						return t.printValue(s.Topic, s.Value)
 					})
 				})
 			})
@@ -93,10 +94,10 @@ func first(args []string) string {
 	return args[0]
 }
 
-// printValue shows a value of unknown shape: a list of objects as a table, anything else as YAML.
-func (t *tool) printValue(value *structpb.Value) error {
+// printValue shows the value of a topic, of unknown shape: a list of objects as a table, anything else as YAML.
+func (t *tool) printValue(topic string, value *structpb.Value) error {
 	if list := value.GetListValue().GetValues(); len(list) > 0 && allObjects(list) {
-		return drawTable(t.stdout, func(w *tabwriter.Writer) { tableOf(w, list) })
+		return drawTable(t.stdout, func(w *tabwriter.Writer) { tableOf(w, list, layouts[topic]) })
 	}
 	text, err := yaml.Marshal(value.AsInterface())
 	if err != nil {
@@ -115,8 +116,33 @@ func allObjects(list []*structpb.Value) bool {
 	return true
 }
 
-// tableOf writes one row for each object; the columns are all the fields, "name" first, the others by the alphabet.
-func tableOf(w io.Writer, list []*structpb.Value) {
+// tableLayout says how the table of a topic differs from the others. -o json and yaml show all as it is.
+type tableLayout struct {
+	lead  []string // the first columns, where they exist
+	bytes []string // fields that are numbers of bytes
+}
+
+// layouts are those of topics.
+var layouts = map[string]tableLayout{
+	"cgroups":     {bytes: []string{"anonymous", "memory", "memoryMax", "memoryPeak"}},
+	"filesystems": {lead: []string{"target", "type", "size", "used", "available", "source"}, bytes: []string{"available", "size", "used"}},
+	"modules":     {bytes: []string{"size"}},
+	"processes":   {bytes: []string{"anonymous", "file"}},
+}
+
+// place is a column's place among the others: those that lead, and then the rest.
+func (l tableLayout) place(column string) int {
+	if i := slices.Index(l.lead, column); i >= 0 {
+		return i
+	}
+	if column == "name" {
+		return len(l.lead)
+	}
+	return len(l.lead) + 1
+}
+
+// tableOf writes one row for each object; the columns are all the fields: those that lead, then "name", then the others by the alphabet.
+func tableOf(w io.Writer, list []*structpb.Value, layout tableLayout) {
 	seen := map[string]bool{}
 	var columns []string
 	for _, v := range list {
@@ -127,11 +153,8 @@ func tableOf(w io.Writer, list []*structpb.Value) {
 			}
 		}
 	}
-	sort.Slice(columns, func(i, j int) bool {
-		if (columns[i] == "name") != (columns[j] == "name") {
-			return columns[i] == "name"
-		}
-		return columns[i] < columns[j]
+	slices.SortFunc(columns, func(a, b string) int {
+		return cmp.Or(cmp.Compare(layout.place(a), layout.place(b)), cmp.Compare(a, b))
 	})
 	head := make([]string, len(columns))
 	for i, c := range columns {
@@ -141,7 +164,10 @@ func tableOf(w io.Writer, list []*structpb.Value) {
 	for _, v := range list {
 		cells := make([]string, len(columns))
 		for i, c := range columns {
-			cells[i] = cell(v.GetStructValue().GetFields()[c])
+			field := v.GetStructValue().GetFields()[c]
+			if cells[i] = cell(field); slices.Contains(layout.bytes, c) && field != nil {
+				cells[i] = size(int64(field.GetNumberValue()))
+			}
 		}
 		row(w, cells...)
 	}

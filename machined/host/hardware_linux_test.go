@@ -108,6 +108,7 @@ func TestMeasurable(t *testing.T) {
 		of("/dev/vda4", "/state", "ext4"), of("/dev/vda5", "/var", "ext4"), of("/dev/vda5", "/var/lib/kubelet/pods/1/volume-subpaths/x", "ext4"),
 		of("tmpfs", "/var/lib/kubelet/pods/1/volumes/secret", "tmpfs"), of("overlay", "/run/containerd/x/rootfs", "overlay"),
 		of("10.0.0.1:/x", "/var/lib/kubelet/pods/1/volumes/nfs", "nfs4"), of("/dev/vdb", "/var/lib/kubelet/pods/1/volumes/csi", "xfs"), of("/dev/fuse", "/x", "fuse"),
+		of("shm", "/run/containerd/io.containerd.grpc.v1.cri/sandboxes/1/shm", "tmpfs"),
 	}
 	var targets []string
 	for _, m := range measurable(mounts) {

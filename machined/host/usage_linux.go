@@ -50,7 +50,7 @@ func (k *Kernel) ReadUsage() ([]FilesystemState, error) {
 }
 
 // measurable are the mounts of which each shows a file system of its own: the first of each device, and those in memory but for the
-// volumes of pods, which are many and count as the pods' memory.
+// volumes of pods and the shared memory that containerd mounts for each of them, which are many and count as the pods' memory.
 func measurable(mounts []mount.Mount) []mount.Mount {
 	var list []mount.Mount
 	seen := map[string]bool{}
@@ -58,7 +58,7 @@ func measurable(mounts []mount.Mount) []mount.Mount {
 		key := m.Target
 		if strings.HasPrefix(m.Source, "/dev/") {
 			key = m.Source
-		} else if strings.HasPrefix(m.Target, paths.KubeletData+"/") {
+		} else if strings.HasPrefix(m.Target, paths.KubeletData+"/") || m.Source == "shm" {
 			continue
 		}
 		if slices.Contains(localTypes, m.Type) && !seen[key] {

@@ -30,3 +30,24 @@ func Text(text string) string {
 		return '?'
 	}, text)
 }
+
+// Line puts the lines of a text into one, set apart by "; ", or by a blank after a line that ends with a colon or a comma. Lines are trimmed, and
+// empty ones left out. It is for texts of several lines, such as errors that were joined, where one is due; what is not printable stays.
+func Line(text string) string {
+	if !strings.ContainsAny(text, "\r\n") {
+		return text
+	}
+	var b strings.Builder
+	for line := range strings.FieldsFuncSeq(text, func(r rune) bool { return r == '\n' || r == '\r' }) {
+		if line = strings.TrimSpace(line); line == "" {
+			continue
+		}
+		if so := b.String(); strings.HasSuffix(so, ":") || strings.HasSuffix(so, ",") || strings.HasSuffix(so, ";") {
+			b.WriteString(" ")
+		} else if so != "" {
+			b.WriteString("; ")
+		}
+		b.WriteString(line)
+	}
+	return b.String()
+}

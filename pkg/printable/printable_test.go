@@ -22,3 +22,14 @@ func TestText(t *testing.T) {
 		}
 	}
 }
+
+func TestLine(t *testing.T) {
+	for text, want := range map[string]string{
+		"": "", "one": "one", " one\t": " one\t", "one\ntwo": "one; two", "one\r\n\n  two\n": "one; two", "refused:\na.yaml:1: x\na.yaml:2: y": "refused: a.yaml:1: x; a.yaml:2: y",
+		"a,\nb;\nc": "a, b; c", "\n\n": "", "a\x1b\nb": "a\x1b; b",
+	} {
+		if got := Line(text); got != want {
+			t.Errorf("%q: %q, want %q", text, got, want)
+		}
+	}
+}
