@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"net/netip"
 	"os"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -54,6 +55,8 @@ type applied struct {
 	tried []*config.Config
 	// trialName is what the caller called the trial; empty: nothing.
 	trialName string
+	// sameNetwork tells that it asks for the same links, addresses and routes as the one before the trial.
+	sameNetwork bool
 	// due is when it is put in force. The answer to the caller of one that can cut him off has left by then.
 	due time.Time
 }
@@ -226,6 +229,7 @@ func (m *machine) putInForce(ctx context.Context, now applied, next *config.Conf
 	fresh := applied{config: next, applied: time.Now(), source: "API (" + who + ")", trial: out.trial}
 	if out.plan.length > 0 {
 		fresh.trialName = r.Trial
+		fresh.sameNetwork = now.trial.IsZero() && reflect.DeepEqual(networkConfig(now.config), networkConfig(next))
 	}
 	if len(out.plan.cuts) > 0 {
 		fresh.due = time.Now().Add(answerTime)

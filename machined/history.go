@@ -240,13 +240,13 @@ func (m *machine) networked(ctx context.Context, c *config.Config) error {
 	}
 }
 
-// settled tells whether the network is what a configuration says, with a lease on each link that should have one. Where no link is
-// named all of them ask, and hardly a machine has a server on each: an address is enough.
+// settled tells whether the network is what a configuration says, with a lease on each link that should have one and is connected. Where no link
+// is named all of them ask, and hardly a machine has a server on each: an address is enough.
 func settled(state network.State, c network.Config) bool {
 	if len(c.Links) == 0 {
 		return state.Converged && len(state.NodeAddresses(nil)) > 0
 	}
-	waits := func(l network.LinkState) bool { return l.DHCP != nil && l.DHCP.Lease == nil }
+	waits := func(l network.LinkState) bool { return l.Carrier && l.DHCP != nil && l.DHCP.Lease == nil }
 	return state.Converged && !slices.ContainsFunc(state.Links, waits)
 }
 
@@ -277,8 +277,10 @@ func (a configAPI) confirm(ctx context.Context, name string) (applied, error) {
 		return applied{}, errOldConnection
 	}
 	// What it does to the network has to be done: until then the caller comes over the old one.
-	if err := a.m.networked(ctx, now.config); err != nil {
-		return applied{}, err
+	if !now.sameNetwork {
+		if err := a.m.networked(ctx, now.config); err != nil {
+			return applied{}, err
+		}
 	}
 	// What was staged before would take the place of what is confirmed. It goes first: when the power is cut between the two nothing is confirmed.
 	var err error

@@ -40,7 +40,8 @@ func TestSettled(t *testing.T) {
 	address := network.AddressState{Prefix: netip.MustParsePrefix("10.0.0.5/24")}
 	with := network.LinkState{Managed: true, Up: true, Addresses: []network.AddressState{address}, DHCP: &network.DHCPState{Lease: &dhcp.Lease{Address: address.Prefix}}}
 	static := network.LinkState{Managed: true, Up: true, Addresses: []network.AddressState{address}}
-	without := network.LinkState{Managed: true, Up: true, DHCP: &network.DHCPState{Phase: "selecting"}}
+	without := network.LinkState{Managed: true, Up: true, Carrier: true, DHCP: &network.DHCPState{Phase: "selecting"}}
+	unplugged := network.LinkState{Managed: true, Up: true, DHCP: &network.DHCPState{Phase: "init"}}
 	named := network.Config{Links: []network.LinkConfig{{Name: "eth0", DHCP4: true}}}
 	for name, test := range map[string]struct {
 		config    network.Config
@@ -52,6 +53,7 @@ func TestSettled(t *testing.T) {
 		"a static address":                {named, []network.LinkState{static}, true, true},
 		"no lease":                        {named, []network.LinkState{without}, true, false},
 		"one lease of two":                {named, []network.LinkState{with, without}, true, false},
+		"one lease, one without a cable":  {named, []network.LinkState{with, unplugged}, true, true},
 		"something is left to do":         {named, []network.LinkState{with}, false, false},
 		"no link is named, one has its":   {network.Config{}, []network.LinkState{without, with}, true, true},
 		"no link is named, none has any":  {network.Config{}, []network.LinkState{without}, true, false},

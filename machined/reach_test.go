@@ -6,7 +6,14 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	"github.com/orlop-os/orlop/apid"
+	"github.com/orlop-os/orlop/machined/documents"
 	"github.com/orlop-os/orlop/machined/network"
+	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/config"
 )
 
@@ -111,5 +118,123 @@ func TestWithoutAddress(t *testing.T) {
 	}
 	if got := fmt.Sprint(names); got != "[containerd apid]" {
 		t.Errorf("%s go on", got)
+	}
+}
+
+// document is a configuration of a machine without a cluster, with one link.
+func document(link string) []byte {
+	return []byte("apiVersion: orlop.dev/v1alpha1\nkind: Machine\nmetadata: {name: n1}\nspec: {role: controlplane}\n---\n" +
+		"apiVersion: orlop.dev/v1alpha1\nkind: Network\nspec:\n  links:\n  - {name: " + link + ", addresses: [10.0.0.5/24]}\n")
+}
+
+// keeping is a machine whose configurations are kept in a folder of the test.
+func keeping(t *testing.T, current []byte) *machine {
+	t.Helper()
+	former := configs
+	configs = documents.Store{Dir: t.TempDir()}
+	t.Cleanup(func() { configs = former })
+	if err := configs.Put(current); err != nil {
+		t.Fatal(err)
+	}
+	m := &machine{
+		events: newEventLog(), config: cell.New(applied{}), settled: cell.New(settlement{}), noStorage: cell.New(""), upgrade: cell.New(upgradeState{}),
+		networkConfig: cell.New(network.Config{}), networkState: cell.New(network.State{}),
+	}
+	a, _, err := load()
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.config.Set(a)
+	return m
+}
+
+// TestReturnToReached: the machine remembers with which configuration it had an address, and puts that in force again, over a start too.
+func TestReturnToReached(t *testing.T) {
+	m := keeping(t, document("eth0"))
+	link := func() string {
+		now, _ := m.config.Get()
+		return now.config.Network.Spec.Links[0].Name
+	}
+	state := network.State{Revision: 2, Links: []network.LinkState{{Managed: true, Up: true, Carrier: true, Addresses: []network.AddressState{{Prefix: netip.MustParsePrefix("10.0.0.5/24")}}}}}
+	now, _ := m.config.Get()
+	if in := m.reachInput(now, state); in.address || in.had || in.comeback {
+		t.Errorf("with the network of nobody: %+v", in)
+	}
+	m.networkConfig.Set(networkConfig(now.config))
+	if in := m.reachInput(now, state); !in.address || in.had || !in.decided {
+		t.Errorf("with an address: %+v", in)
+	}
+	if err := m.recordReached(now); err != nil {
+		t.Fatal(err)
+	}
+	if in := m.reachInput(now, network.State{}); !in.had {
+		t.Errorf("the cable is pulled: %+v", in)
+	}
+
+	if err := configs.Put(document("eth9")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := m.reload(); err != nil {
+		t.Fatal(err)
+	}
+	lost, _ := m.config.Get()
+	if in := m.reachInput(lost, state); in.address || in.had || !in.comeback {
+		t.Errorf("another one, by the state of the one before: %+v", in)
+	}
+	if err := m.returnToReached(now); err != nil || link() != "eth9" { // it is no longer the one in force
+		t.Errorf("%v, link %s", err, link())
+	}
+	trying := lost
+	trying.trial = time.Now().Add(time.Hour)
+	if in := m.reachInput(trying, network.State{}); in.decided {
+		t.Error("a trial is not waited for")
+	}
+	if err := m.returnToReached(lost); err != nil || link() != "eth0" {
+		t.Errorf("%v, link %s", err, link())
+	}
+	if _, current, err := configs.Reached(); err != nil || !current {
+		t.Errorf("what is in force now had an address: %v, %v", current, err)
+	}
+	last, err := configs.Last()
+	if err != nil || last.By != "the machine, which never had an address with the one before" {
+		t.Errorf("the history says %q, %v", last.By, err)
+	}
+}
+
+// TestConfirm: only a call that means this trial, over a connection that is younger than it, keeps the configuration.
+func TestConfirm(t *testing.T) {
+	m := keeping(t, document("eth0"))
+	call := func(age, name string) codes.Code {
+		t.Helper()
+		ctx := metadata.NewIncomingContext(t.Context(), metadata.Pairs(apid.MetadataAge, age))
+		_, err := configAPI{m: m}.confirm(ctx, name)
+		return status.Code(err)
+	}
+	if got := call("0", ""); got != codes.FailedPrecondition {
+		t.Errorf("nothing is on trial: %v", got)
+	}
+	if err := configs.Try(document("eth1")); err != nil {
+		t.Fatal(err)
+	}
+	tried, err := m.reload()
+	if err != nil {
+		t.Fatal(err)
+	}
+	tried.trial, tried.trialName, tried.sameNetwork = time.Now().Add(time.Hour), "mine", true
+	m.config.Set(tried)
+	if got := call("0", "mine"); got != codes.Unavailable {
+		t.Errorf("it is not in force yet: %v", got)
+	}
+	m.settled.Set(settlement{}.after(tried.config, nil, time.Now().Add(-10*time.Second)))
+	for _, c := range []struct {
+		age, name string
+		want      codes.Code
+	}{{"0", "another", codes.FailedPrecondition}, {"20000", "mine", codes.Unavailable}, {"100", "mine", codes.OK}, {"100", "mine", codes.FailedPrecondition}} {
+		if got := call(c.age, c.name); got != c.want {
+			t.Errorf("age %s, name %s: %v, want %v", c.age, c.name, got, c.want)
+		}
+	}
+	if text, err := configs.Lasting(); err != nil || string(text) != string(document("eth1")) {
+		t.Errorf("what lasts: %s, %v", text, err)
 	}
 }
