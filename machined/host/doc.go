@@ -12,7 +12,7 @@
 // # Control groups
 //
 //	/                     kernel threads; hands all controllers down
-//	├── orlop             the system: memory.min is what the configuration reserves, and as much CPU as all pods together
+//	├── orlop             the system: memory.min is what the configuration reserves, and four times the CPU of all pods together
 //	│   ├── machined      PID 1 and what it runs once (mke2fs, …)
 //	│   └── NAME          one for each service, made by pkg/supervise when it starts it
 //	└── kubepods          made by the kubelet (cgroupfs driver), bounded by it to what is allocatable

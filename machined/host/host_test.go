@@ -226,7 +226,7 @@ func TestReservationIsBounded(t *testing.T) {
 			t.Errorf("%+v on %+v: memory.min = %s; want %s", c.config, c.facts, got, c.want)
 		}
 	}
-	for cpus, want := range map[int]int{1: 100, 2: 100, 4: 157, 64: 2500, 1000: 10000} {
+	for cpus, want := range map[int]int{1: 156, 2: 316, 4: 628, 64: 10000} {
 		if got := systemWeight(cpus); got != want {
 			t.Errorf("weight for %d CPUs = %d; want %d", cpus, got, want)
 		}

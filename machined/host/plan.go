@@ -228,13 +228,16 @@ func wholePages(bytes int64) string {
 	return strconv.FormatInt(bytes/largest*largest, 10)
 }
 
-// systemWeight is the weight that the kubelet gives /kubepods when all of the machine's CPU is allocatable. With the
-// same, the system gets at least half of the CPU when pods want all of it, and pods get all that it leaves. The kubelet
-// converts thousandths of a core to shares (1024 for a core) and those to a weight, 1 + (shares-2)·9999/262142
-// (KEP-2254).
+// systemShare is how many times as much CPU the system gets as all pods together while both want all of it.
+const systemShare = 4
+
+// systemWeight is systemShare times the weight that the kubelet gives /kubepods when all of the machine's CPU is
+// allocatable: pods that want all of it, or fork as fast as they can, leave the system four fifths. The system uses that
+// seldom, and pods get all that it leaves. The kubelet converts thousandths of a core to shares (1024 for a core) and those
+// to a weight, 1 + (shares-2)·9999/262142 (KEP-2254; getCPUWeight in pkg/kubelet/cm/cgroup_manager_linux.go).
 func systemWeight(cpus int) int {
 	shares := max(1024*cpus, 2)
-	return min(max(1+(shares-2)*9999/262142, 100), 10000)
+	return min(max(systemShare*(1+(shares-2)*9999/262142), 100), 10000)
 }
 
 // MachineID makes a machine id (machine-id(5)) from something that is the machine's own and lasting: its public key.

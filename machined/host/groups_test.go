@@ -1,0 +1,20 @@
+package host
+
+import "testing"
+
+// TestSystemShare: pods that want all of the CPU leave the system four fifths on every machine that has up to 64 processors,
+// whatever is reserved of it. kubelet is what the kubelet gives all pods (getCPUWeight in pkg/kubelet/cm/cgroup_manager_linux.go).
+func TestSystemShare(t *testing.T) {
+	kubelet := func(allocatable int) int { return 1 + (max(allocatable*1024/1000, 2)-2)*9999/262142 }
+	for cpus := 1; cpus <= 64; cpus++ {
+		for _, reserved := range []int{0, 250, 1000 * cpus / 2} {
+			system, pods := systemWeight(cpus), kubelet(1000*cpus-reserved)
+			if share := float64(system) / float64(system+pods); share < 0.79 || system > 10000 {
+				t.Errorf("%d processors, %dm reserved: weights %d and %d, the system gets %.2f", cpus, reserved, system, pods, share)
+			}
+		}
+	}
+	if got := systemWeight(1024); got != 10000 {
+		t.Errorf("a large machine: %d is no weight", got)
+	}
+}
