@@ -264,6 +264,12 @@ func target(request, answer any) string {
 		what = "machine " + r.Name + ", key " + r.Fingerprint
 	case *api.RemoveMemberRequest:
 		what = "machine " + r.Name
+	case *api.SuspendRequest:
+		what = r.Kind + " " + r.Name
+	case *api.ResumeRequest:
+		if what = r.Kind + " " + r.Name; r.Forget {
+			what += ", forget"
+		}
 	case *api.EtcdRemoveRequest:
 		what = "member " + r.Member
 	case *api.KubeconfigRequest:

@@ -20,6 +20,7 @@ import (
 	"github.com/orlop-os/orlop/apid"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/pki"
 	"github.com/orlop-os/orlop/pkg/supervise"
@@ -137,7 +138,7 @@ func clusterHealth(now applied, member membershipState, services []supervise.Sta
 			continue
 		}
 		for _, c := range s.Components {
-			add(c.Name, c.Ready, c.Detail, c.Since)
+			add(c.Name, c.Ready && !strings.HasPrefix(c.Detail, nodespec.Trouble), c.Detail, c.Since)
 		}
 	}
 	return out

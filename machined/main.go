@@ -171,6 +171,7 @@ type machine struct {
 	leftOut     []string             // resolvers that are not asked for pods; settle alone looks at it
 	gate        ownMirror            // the same, for the mirrors of other registries
 	mirrors     upstreams            // those that are configured
+	suspending  suspender            // of Kubernetes' objects, at an administrator's word
 	forgetting  forgetting           // of the Nodes of machines that were taken out
 }
 
@@ -199,6 +200,7 @@ func newMachine() *machine {
 		noStorage:     cell.New(""),
 		book:          newBook(paths.TrustBook),
 		calls:         newCallRecords(),
+		suspending:    suspender{shelf: keptObjects{paths.Suspended}},
 		asking:        newApplicants(),
 		askers:        make(chan struct{}, atOnce),
 		rules:         make(chan struct{}, 1),

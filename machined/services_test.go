@@ -113,3 +113,22 @@ func TestServiceOf(t *testing.T) {
 		}
 	}
 }
+
+// TestHealthNamesTrouble: what is wrong without a process being to blame is not healthy, and says what it is.
+func TestHealthNamesTrouble(t *testing.T) {
+	services := []supervise.Status{{Name: serviceKubeAPI, State: supervise.Running, Components: []supervise.Component{
+		{Name: "etcd", Ready: true, Detail: "serving"}, {Name: "extensions", Ready: true, Detail: "trouble: APIService v1.example.org: it cannot be reached"},
+	}}}
+	health := clusterHealth(applied{config: &config.Config{Cluster: &config.Cluster{}}}, membershipState{}, services)
+	for _, c := range health.Checks {
+		switch want := c.Name != "extensions"; c.Name {
+		case "etcd", "extensions":
+			if c.Ok != want || c.Detail == "" {
+				t.Errorf("%v", c)
+			}
+		}
+	}
+	if health.Healthy {
+		t.Error("healthy")
+	}
+}

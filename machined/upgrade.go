@@ -24,6 +24,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/esp"
 	"github.com/orlop-os/orlop/pkg/kmsg"
 	"github.com/orlop-os/orlop/pkg/layout"
+	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/slot"
 	"github.com/orlop-os/orlop/pkg/supervise"
@@ -364,11 +365,17 @@ func gate(now applied, member membershipState, services []supervise.Status, stor
 		return ""
 	}
 	for _, c := range clusterHealth(now, member, services).Checks {
-		if !c.Ok {
+		if !c.Ok && !usersTrouble(c) {
 			return strings.TrimSuffix(c.Name+": "+c.Detail, ": ")
 		}
 	}
 	return ""
+}
+
+// usersTrouble tells a fault that comes of what users have put into the cluster: it says nothing against a version, and a version
+// that does away with it has to be able to come.
+func usersTrouble(c *api.HealthCheck) bool {
+	return strings.HasPrefix(c.Detail, nodespec.Trouble) && slices.Contains([]string{"bootstrap", "metrics", nodespec.Extensions}, c.Name)
 }
 
 // stored tells whether there is a configuration on STATE.

@@ -21,6 +21,9 @@ func TestGate(t *testing.T) {
 		all = append(all, running(name))
 	}
 	unready := append([]supervise.Status{door, running(serviceNode, supervise.Component{Name: "node", Detail: "KubeletNotReady"})}, all...)
+	with := func(service, component, detail string) []supervise.Status {
+		return append([]supervise.Status{door, running(service, supervise.Component{Name: component, Ready: true, Detail: detail})}, all...)
+	}
 	for _, c := range []struct {
 		what     string
 		now      applied
@@ -35,6 +38,8 @@ func TestGate(t *testing.T) {
 		{"a node whose services are missing", node, []supervise.Status{door}, true, "", expected(node.config)[0] + ": not started yet"},
 		{"a node that is not Ready", node, unready, true, "", "node: KubeletNotReady"},
 		{"no STATE, where there was one", applied{}, []supervise.Status{door}, false, "e2fsck: signal: killed", "storage: e2fsck: signal: killed"},
+		{"a dead webhook, which no version is to blame for", node, with(serviceKubeAPI, "extensions", "trouble: ValidatingWebhookConfiguration policy"), true, "", ""},
+		{"a controller manager that ends", node, with(serviceControllers, "kube-controller-manager", "trouble: ended"), true, "", "kube-controller-manager: trouble: ended"},
 		{"a node", node, append([]supervise.Status{door}, all...), true, "", ""},
 	} {
 		if got := gate(c.now, membershipState{}, c.services, c.stored, c.storage); got != c.want {

@@ -605,7 +605,8 @@ func (fakeImageService) List(context.Context, *api.ListImagesRequest) (*api.List
 
 type fakeClusterService struct {
 	api.UnimplementedClusterServer
-	f *fakeMachine
+	f         *fakeMachine
+	suspended *api.SuspendedObject // fake_suspend_test.go
 }
 
 func (s *fakeClusterService) Health(r *api.HealthRequest, stream grpc.ServerStreamingServer[api.HealthResponse]) error {

@@ -35,7 +35,7 @@ const (
 // manners are those of all commands that can be made so.
 var manners = map[string]manner{
 	"get": atOnce, "services": atOnce, "logs": atOnce, "dmesg": atOnce, "events": atOnce, "audit list": atOnce, "audit verify": atOnce, "version": atOnce,
-	"cat": atOnce, "ls": atOnce, "image list": atOnce, "etcd status": atOnce, "etcd members": atOnce, "etcd alarm list": atOnce, "trust list": atOnce, "nodes list": atOnce, "upgrade status": atOnce, "show-config": atOnce, "config-history": atOnce,
+	"cat": atOnce, "ls": atOnce, "image list": atOnce, "etcd status": atOnce, "etcd members": atOnce, "etcd alarm list": atOnce, "trust list": atOnce, "nodes list": atOnce, "kubernetes suspended": atOnce, "upgrade status": atOnce, "show-config": atOnce, "config-history": atOnce,
 	"health": following, "watch": following,
 	"patch-config": inTurn, "confirm-config": inTurn, "service restart": inTurn, "image import": inTurn, "etcd defrag": inTurn, "etcd alarm disarm": inTurn, "upgrade": inTurn, "rollback": inTurn, "reboot": inTurn,
 	"shutdown": inTurn, "reset": inTurn,

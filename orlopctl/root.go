@@ -80,7 +80,7 @@ func (t *tool) rootCommand() *cobra.Command {
 		t.catCommand(), t.lsCommand(), t.auditCommand(), t.captureCommand(), t.profileCommand(), t.versionCommand(), t.showConfigCommand(), t.historyCommand(), t.diffConfigCommand(),
 		t.supportCommand(), t.dashboardCommand())
 	add("change", t.applyCommand(), t.patchCommand(), t.editCommand(), t.confirmCommand(), t.rollbackConfigCommand(), t.serviceCommand(),
-		t.imageCommand(), t.etcdCommand(), t.trustCommand(), t.nodesCommand(), t.kubeconfigCommand(), t.upgradeCommand(), t.rollbackCommand(), t.rebootCommand(), t.shutdownCommand(), t.resetCommand())
+		t.imageCommand(), t.etcdCommand(), t.trustCommand(), t.nodesCommand(), t.kubernetesCommand(), t.kubeconfigCommand(), t.upgradeCommand(), t.rollbackCommand(), t.rebootCommand(), t.shutdownCommand(), t.resetCommand())
 	add("tool", t.configCommand(), t.docsCommand(), t.manCommand())
 	root.SetHelpCommandGroupID("tool")
 	root.SetCompletionCommandGroupID("tool")

@@ -26,7 +26,7 @@ func TestReadersLookOnly(t *testing.T) {
 		"ReadFile", "ListFiles",
 		"Renew", // gives the caller no more than what he came with
 		"Join",  // machines only, which get what they have, or have a ticket for
-		"Members", "Pending",
+		"Members", "Pending", "ListSuspended",
 		"Revocations", "Roll", "Find", // of an image
 		"Relay", // what comes of it, the other machine's door decides
 	}

@@ -4302,6 +4302,356 @@ func (x *RevokeResponse) GetIssuedHere() bool {
 	return false
 }
 
+type SuspendRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// apiservice, customresourcedefinition (of which only the converter is taken out), or one of
+	// {validating,mutating}{webhookconfiguration,admissionpolicybinding}; singular or plural, in any case
+	Kind          string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
+	Name          string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SuspendRequest) Reset() {
+	*x = SuspendRequest{}
+	mi := &file_orlop_proto_msgTypes[72]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SuspendRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SuspendRequest) ProtoMessage() {}
+
+func (x *SuspendRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_orlop_proto_msgTypes[72]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SuspendRequest.ProtoReflect.Descriptor instead.
+func (*SuspendRequest) Descriptor() ([]byte, []int) {
+	return file_orlop_proto_rawDescGZIP(), []int{72}
+}
+
+func (x *SuspendRequest) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *SuspendRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+type SuspendResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Object        *SuspendedObject       `protobuf:"bytes,1,opt,name=object,proto3" json:"object,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SuspendResponse) Reset() {
+	*x = SuspendResponse{}
+	mi := &file_orlop_proto_msgTypes[73]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SuspendResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SuspendResponse) ProtoMessage() {}
+
+func (x *SuspendResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_orlop_proto_msgTypes[73]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SuspendResponse.ProtoReflect.Descriptor instead.
+func (*SuspendResponse) Descriptor() ([]byte, []int) {
+	return file_orlop_proto_rawDescGZIP(), []int{73}
+}
+
+func (x *SuspendResponse) GetObject() *SuspendedObject {
+	if x != nil {
+		return x.Object
+	}
+	return nil
+}
+
+type ResumeRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Kind          string                 `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
+	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	Forget        bool                   `protobuf:"varint,3,opt,name=forget,proto3" json:"forget,omitempty"` // put nothing back: what was kept is dropped
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ResumeRequest) Reset() {
+	*x = ResumeRequest{}
+	mi := &file_orlop_proto_msgTypes[74]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ResumeRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ResumeRequest) ProtoMessage() {}
+
+func (x *ResumeRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_orlop_proto_msgTypes[74]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ResumeRequest.ProtoReflect.Descriptor instead.
+func (*ResumeRequest) Descriptor() ([]byte, []int) {
+	return file_orlop_proto_rawDescGZIP(), []int{74}
+}
+
+func (x *ResumeRequest) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *ResumeRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *ResumeRequest) GetForget() bool {
+	if x != nil {
+		return x.Forget
+	}
+	return false
+}
+
+type ResumeResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Object        *SuspendedObject       `protobuf:"bytes,1,opt,name=object,proto3" json:"object,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ResumeResponse) Reset() {
+	*x = ResumeResponse{}
+	mi := &file_orlop_proto_msgTypes[75]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ResumeResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ResumeResponse) ProtoMessage() {}
+
+func (x *ResumeResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_orlop_proto_msgTypes[75]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ResumeResponse.ProtoReflect.Descriptor instead.
+func (*ResumeResponse) Descriptor() ([]byte, []int) {
+	return file_orlop_proto_rawDescGZIP(), []int{75}
+}
+
+func (x *ResumeResponse) GetObject() *SuspendedObject {
+	if x != nil {
+		return x.Object
+	}
+	return nil
+}
+
+type ListSuspendedRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListSuspendedRequest) Reset() {
+	*x = ListSuspendedRequest{}
+	mi := &file_orlop_proto_msgTypes[76]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListSuspendedRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListSuspendedRequest) ProtoMessage() {}
+
+func (x *ListSuspendedRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_orlop_proto_msgTypes[76]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListSuspendedRequest.ProtoReflect.Descriptor instead.
+func (*ListSuspendedRequest) Descriptor() ([]byte, []int) {
+	return file_orlop_proto_rawDescGZIP(), []int{76}
+}
+
+type ListSuspendedResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Objects       []*SuspendedObject     `protobuf:"bytes,1,rep,name=objects,proto3" json:"objects,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListSuspendedResponse) Reset() {
+	*x = ListSuspendedResponse{}
+	mi := &file_orlop_proto_msgTypes[77]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListSuspendedResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListSuspendedResponse) ProtoMessage() {}
+
+func (x *ListSuspendedResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_orlop_proto_msgTypes[77]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListSuspendedResponse.ProtoReflect.Descriptor instead.
+func (*ListSuspendedResponse) Descriptor() ([]byte, []int) {
+	return file_orlop_proto_rawDescGZIP(), []int{77}
+}
+
+func (x *ListSuspendedResponse) GetObjects() []*SuspendedObject {
+	if x != nil {
+		return x.Objects
+	}
+	return nil
+}
+
+type SuspendedObject struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Kind          string                 `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"` // in lower case, singular
+	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	At            *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=at,proto3" json:"at,omitempty"` // when it was taken out
+	By            string                 `protobuf:"bytes,4,opt,name=by,proto3" json:"by,omitempty"` // who has asked for that
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SuspendedObject) Reset() {
+	*x = SuspendedObject{}
+	mi := &file_orlop_proto_msgTypes[78]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SuspendedObject) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SuspendedObject) ProtoMessage() {}
+
+func (x *SuspendedObject) ProtoReflect() protoreflect.Message {
+	mi := &file_orlop_proto_msgTypes[78]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SuspendedObject.ProtoReflect.Descriptor instead.
+func (*SuspendedObject) Descriptor() ([]byte, []int) {
+	return file_orlop_proto_rawDescGZIP(), []int{78}
+}
+
+func (x *SuspendedObject) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *SuspendedObject) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *SuspendedObject) GetAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.At
+	}
+	return nil
+}
+
+func (x *SuspendedObject) GetBy() string {
+	if x != nil {
+		return x.By
+	}
+	return ""
+}
+
 type HealthRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Once          bool                   `protobuf:"varint,1,opt,name=once,proto3" json:"once,omitempty"`
@@ -4311,7 +4661,7 @@ type HealthRequest struct {
 
 func (x *HealthRequest) Reset() {
 	*x = HealthRequest{}
-	mi := &file_orlop_proto_msgTypes[72]
+	mi := &file_orlop_proto_msgTypes[79]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4323,7 +4673,7 @@ func (x *HealthRequest) String() string {
 func (*HealthRequest) ProtoMessage() {}
 
 func (x *HealthRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[72]
+	mi := &file_orlop_proto_msgTypes[79]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4336,7 +4686,7 @@ func (x *HealthRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthRequest.ProtoReflect.Descriptor instead.
 func (*HealthRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{72}
+	return file_orlop_proto_rawDescGZIP(), []int{79}
 }
 
 func (x *HealthRequest) GetOnce() bool {
@@ -4356,7 +4706,7 @@ type HealthResponse struct {
 
 func (x *HealthResponse) Reset() {
 	*x = HealthResponse{}
-	mi := &file_orlop_proto_msgTypes[73]
+	mi := &file_orlop_proto_msgTypes[80]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4368,7 +4718,7 @@ func (x *HealthResponse) String() string {
 func (*HealthResponse) ProtoMessage() {}
 
 func (x *HealthResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[73]
+	mi := &file_orlop_proto_msgTypes[80]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4381,7 +4731,7 @@ func (x *HealthResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthResponse.ProtoReflect.Descriptor instead.
 func (*HealthResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{73}
+	return file_orlop_proto_rawDescGZIP(), []int{80}
 }
 
 func (x *HealthResponse) GetHealthy() bool {
@@ -4410,7 +4760,7 @@ type HealthCheck struct {
 
 func (x *HealthCheck) Reset() {
 	*x = HealthCheck{}
-	mi := &file_orlop_proto_msgTypes[74]
+	mi := &file_orlop_proto_msgTypes[81]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4422,7 +4772,7 @@ func (x *HealthCheck) String() string {
 func (*HealthCheck) ProtoMessage() {}
 
 func (x *HealthCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[74]
+	mi := &file_orlop_proto_msgTypes[81]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4435,7 +4785,7 @@ func (x *HealthCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthCheck.ProtoReflect.Descriptor instead.
 func (*HealthCheck) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{74}
+	return file_orlop_proto_rawDescGZIP(), []int{81}
 }
 
 func (x *HealthCheck) GetName() string {
@@ -4476,7 +4826,7 @@ type KubeconfigRequest struct {
 
 func (x *KubeconfigRequest) Reset() {
 	*x = KubeconfigRequest{}
-	mi := &file_orlop_proto_msgTypes[75]
+	mi := &file_orlop_proto_msgTypes[82]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4488,7 +4838,7 @@ func (x *KubeconfigRequest) String() string {
 func (*KubeconfigRequest) ProtoMessage() {}
 
 func (x *KubeconfigRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[75]
+	mi := &file_orlop_proto_msgTypes[82]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4501,7 +4851,7 @@ func (x *KubeconfigRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KubeconfigRequest.ProtoReflect.Descriptor instead.
 func (*KubeconfigRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{75}
+	return file_orlop_proto_rawDescGZIP(), []int{82}
 }
 
 func (x *KubeconfigRequest) GetTtl() *durationpb.Duration {
@@ -4527,7 +4877,7 @@ type KubeconfigResponse struct {
 
 func (x *KubeconfigResponse) Reset() {
 	*x = KubeconfigResponse{}
-	mi := &file_orlop_proto_msgTypes[76]
+	mi := &file_orlop_proto_msgTypes[83]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4539,7 +4889,7 @@ func (x *KubeconfigResponse) String() string {
 func (*KubeconfigResponse) ProtoMessage() {}
 
 func (x *KubeconfigResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[76]
+	mi := &file_orlop_proto_msgTypes[83]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4552,7 +4902,7 @@ func (x *KubeconfigResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KubeconfigResponse.ProtoReflect.Descriptor instead.
 func (*KubeconfigResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{76}
+	return file_orlop_proto_rawDescGZIP(), []int{83}
 }
 
 func (x *KubeconfigResponse) GetKubeconfig() []byte {
@@ -4573,7 +4923,7 @@ type InviteRequest struct {
 
 func (x *InviteRequest) Reset() {
 	*x = InviteRequest{}
-	mi := &file_orlop_proto_msgTypes[77]
+	mi := &file_orlop_proto_msgTypes[84]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4585,7 +4935,7 @@ func (x *InviteRequest) String() string {
 func (*InviteRequest) ProtoMessage() {}
 
 func (x *InviteRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[77]
+	mi := &file_orlop_proto_msgTypes[84]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4598,7 +4948,7 @@ func (x *InviteRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InviteRequest.ProtoReflect.Descriptor instead.
 func (*InviteRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{77}
+	return file_orlop_proto_rawDescGZIP(), []int{84}
 }
 
 func (x *InviteRequest) GetName() string {
@@ -4633,7 +4983,7 @@ type InviteResponse struct {
 
 func (x *InviteResponse) Reset() {
 	*x = InviteResponse{}
-	mi := &file_orlop_proto_msgTypes[78]
+	mi := &file_orlop_proto_msgTypes[85]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4645,7 +4995,7 @@ func (x *InviteResponse) String() string {
 func (*InviteResponse) ProtoMessage() {}
 
 func (x *InviteResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[78]
+	mi := &file_orlop_proto_msgTypes[85]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4658,7 +5008,7 @@ func (x *InviteResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InviteResponse.ProtoReflect.Descriptor instead.
 func (*InviteResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{78}
+	return file_orlop_proto_rawDescGZIP(), []int{85}
 }
 
 func (x *InviteResponse) GetCertificate() []byte {
@@ -4692,7 +5042,7 @@ type JoinRequest struct {
 
 func (x *JoinRequest) Reset() {
 	*x = JoinRequest{}
-	mi := &file_orlop_proto_msgTypes[79]
+	mi := &file_orlop_proto_msgTypes[86]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4704,7 +5054,7 @@ func (x *JoinRequest) String() string {
 func (*JoinRequest) ProtoMessage() {}
 
 func (x *JoinRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[79]
+	mi := &file_orlop_proto_msgTypes[86]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4717,7 +5067,7 @@ func (x *JoinRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JoinRequest.ProtoReflect.Descriptor instead.
 func (*JoinRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{79}
+	return file_orlop_proto_rawDescGZIP(), []int{86}
 }
 
 func (x *JoinRequest) GetMachine() []byte {
@@ -4744,7 +5094,7 @@ type JoinResponse struct {
 
 func (x *JoinResponse) Reset() {
 	*x = JoinResponse{}
-	mi := &file_orlop_proto_msgTypes[80]
+	mi := &file_orlop_proto_msgTypes[87]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4756,7 +5106,7 @@ func (x *JoinResponse) String() string {
 func (*JoinResponse) ProtoMessage() {}
 
 func (x *JoinResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[80]
+	mi := &file_orlop_proto_msgTypes[87]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4769,7 +5119,7 @@ func (x *JoinResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JoinResponse.ProtoReflect.Descriptor instead.
 func (*JoinResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{80}
+	return file_orlop_proto_rawDescGZIP(), []int{87}
 }
 
 func (x *JoinResponse) GetMachine() []byte {
@@ -4794,7 +5144,7 @@ type PendingRequest struct {
 
 func (x *PendingRequest) Reset() {
 	*x = PendingRequest{}
-	mi := &file_orlop_proto_msgTypes[81]
+	mi := &file_orlop_proto_msgTypes[88]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4806,7 +5156,7 @@ func (x *PendingRequest) String() string {
 func (*PendingRequest) ProtoMessage() {}
 
 func (x *PendingRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[81]
+	mi := &file_orlop_proto_msgTypes[88]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4819,7 +5169,7 @@ func (x *PendingRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PendingRequest.ProtoReflect.Descriptor instead.
 func (*PendingRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{81}
+	return file_orlop_proto_rawDescGZIP(), []int{88}
 }
 
 type PendingResponse struct {
@@ -4831,7 +5181,7 @@ type PendingResponse struct {
 
 func (x *PendingResponse) Reset() {
 	*x = PendingResponse{}
-	mi := &file_orlop_proto_msgTypes[82]
+	mi := &file_orlop_proto_msgTypes[89]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4843,7 +5193,7 @@ func (x *PendingResponse) String() string {
 func (*PendingResponse) ProtoMessage() {}
 
 func (x *PendingResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[82]
+	mi := &file_orlop_proto_msgTypes[89]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4856,7 +5206,7 @@ func (x *PendingResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PendingResponse.ProtoReflect.Descriptor instead.
 func (*PendingResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{82}
+	return file_orlop_proto_rawDescGZIP(), []int{89}
 }
 
 func (x *PendingResponse) GetMachines() []*Applicant {
@@ -4878,7 +5228,7 @@ type Applicant struct {
 
 func (x *Applicant) Reset() {
 	*x = Applicant{}
-	mi := &file_orlop_proto_msgTypes[83]
+	mi := &file_orlop_proto_msgTypes[90]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4890,7 +5240,7 @@ func (x *Applicant) String() string {
 func (*Applicant) ProtoMessage() {}
 
 func (x *Applicant) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[83]
+	mi := &file_orlop_proto_msgTypes[90]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4903,7 +5253,7 @@ func (x *Applicant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Applicant.ProtoReflect.Descriptor instead.
 func (*Applicant) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{83}
+	return file_orlop_proto_rawDescGZIP(), []int{90}
 }
 
 func (x *Applicant) GetName() string {
@@ -4945,7 +5295,7 @@ type ApproveRequest struct {
 
 func (x *ApproveRequest) Reset() {
 	*x = ApproveRequest{}
-	mi := &file_orlop_proto_msgTypes[84]
+	mi := &file_orlop_proto_msgTypes[91]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4957,7 +5307,7 @@ func (x *ApproveRequest) String() string {
 func (*ApproveRequest) ProtoMessage() {}
 
 func (x *ApproveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[84]
+	mi := &file_orlop_proto_msgTypes[91]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4970,7 +5320,7 @@ func (x *ApproveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApproveRequest.ProtoReflect.Descriptor instead.
 func (*ApproveRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{84}
+	return file_orlop_proto_rawDescGZIP(), []int{91}
 }
 
 func (x *ApproveRequest) GetName() string {
@@ -5002,7 +5352,7 @@ type ApproveResponse struct {
 
 func (x *ApproveResponse) Reset() {
 	*x = ApproveResponse{}
-	mi := &file_orlop_proto_msgTypes[85]
+	mi := &file_orlop_proto_msgTypes[92]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5014,7 +5364,7 @@ func (x *ApproveResponse) String() string {
 func (*ApproveResponse) ProtoMessage() {}
 
 func (x *ApproveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[85]
+	mi := &file_orlop_proto_msgTypes[92]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5027,7 +5377,7 @@ func (x *ApproveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApproveResponse.ProtoReflect.Descriptor instead.
 func (*ApproveResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{85}
+	return file_orlop_proto_rawDescGZIP(), []int{92}
 }
 
 type DenyRequest struct {
@@ -5040,7 +5390,7 @@ type DenyRequest struct {
 
 func (x *DenyRequest) Reset() {
 	*x = DenyRequest{}
-	mi := &file_orlop_proto_msgTypes[86]
+	mi := &file_orlop_proto_msgTypes[93]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5052,7 +5402,7 @@ func (x *DenyRequest) String() string {
 func (*DenyRequest) ProtoMessage() {}
 
 func (x *DenyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[86]
+	mi := &file_orlop_proto_msgTypes[93]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5065,7 +5415,7 @@ func (x *DenyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DenyRequest.ProtoReflect.Descriptor instead.
 func (*DenyRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{86}
+	return file_orlop_proto_rawDescGZIP(), []int{93}
 }
 
 func (x *DenyRequest) GetName() string {
@@ -5091,7 +5441,7 @@ type DenyResponse struct {
 
 func (x *DenyResponse) Reset() {
 	*x = DenyResponse{}
-	mi := &file_orlop_proto_msgTypes[87]
+	mi := &file_orlop_proto_msgTypes[94]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5103,7 +5453,7 @@ func (x *DenyResponse) String() string {
 func (*DenyResponse) ProtoMessage() {}
 
 func (x *DenyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[87]
+	mi := &file_orlop_proto_msgTypes[94]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5116,7 +5466,7 @@ func (x *DenyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DenyResponse.ProtoReflect.Descriptor instead.
 func (*DenyResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{87}
+	return file_orlop_proto_rawDescGZIP(), []int{94}
 }
 
 func (x *DenyResponse) GetUnaware() []string {
@@ -5134,7 +5484,7 @@ type MembersRequest struct {
 
 func (x *MembersRequest) Reset() {
 	*x = MembersRequest{}
-	mi := &file_orlop_proto_msgTypes[88]
+	mi := &file_orlop_proto_msgTypes[95]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5146,7 +5496,7 @@ func (x *MembersRequest) String() string {
 func (*MembersRequest) ProtoMessage() {}
 
 func (x *MembersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[88]
+	mi := &file_orlop_proto_msgTypes[95]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5159,7 +5509,7 @@ func (x *MembersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MembersRequest.ProtoReflect.Descriptor instead.
 func (*MembersRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{88}
+	return file_orlop_proto_rawDescGZIP(), []int{95}
 }
 
 type MembersResponse struct {
@@ -5172,7 +5522,7 @@ type MembersResponse struct {
 
 func (x *MembersResponse) Reset() {
 	*x = MembersResponse{}
-	mi := &file_orlop_proto_msgTypes[89]
+	mi := &file_orlop_proto_msgTypes[96]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5184,7 +5534,7 @@ func (x *MembersResponse) String() string {
 func (*MembersResponse) ProtoMessage() {}
 
 func (x *MembersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[89]
+	mi := &file_orlop_proto_msgTypes[96]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5197,7 +5547,7 @@ func (x *MembersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MembersResponse.ProtoReflect.Descriptor instead.
 func (*MembersResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{89}
+	return file_orlop_proto_rawDescGZIP(), []int{96}
 }
 
 func (x *MembersResponse) GetMembers() []*Member {
@@ -5230,7 +5580,7 @@ type Member struct {
 
 func (x *Member) Reset() {
 	*x = Member{}
-	mi := &file_orlop_proto_msgTypes[90]
+	mi := &file_orlop_proto_msgTypes[97]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5242,7 +5592,7 @@ func (x *Member) String() string {
 func (*Member) ProtoMessage() {}
 
 func (x *Member) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[90]
+	mi := &file_orlop_proto_msgTypes[97]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5255,7 +5605,7 @@ func (x *Member) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Member.ProtoReflect.Descriptor instead.
 func (*Member) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{90}
+	return file_orlop_proto_rawDescGZIP(), []int{97}
 }
 
 func (x *Member) GetName() string {
@@ -5329,7 +5679,7 @@ type Ticket struct {
 
 func (x *Ticket) Reset() {
 	*x = Ticket{}
-	mi := &file_orlop_proto_msgTypes[91]
+	mi := &file_orlop_proto_msgTypes[98]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5341,7 +5691,7 @@ func (x *Ticket) String() string {
 func (*Ticket) ProtoMessage() {}
 
 func (x *Ticket) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[91]
+	mi := &file_orlop_proto_msgTypes[98]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5354,7 +5704,7 @@ func (x *Ticket) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ticket.ProtoReflect.Descriptor instead.
 func (*Ticket) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{91}
+	return file_orlop_proto_rawDescGZIP(), []int{98}
 }
 
 func (x *Ticket) GetSerial() string {
@@ -5415,7 +5765,7 @@ type RemoveMemberRequest struct {
 
 func (x *RemoveMemberRequest) Reset() {
 	*x = RemoveMemberRequest{}
-	mi := &file_orlop_proto_msgTypes[92]
+	mi := &file_orlop_proto_msgTypes[99]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5427,7 +5777,7 @@ func (x *RemoveMemberRequest) String() string {
 func (*RemoveMemberRequest) ProtoMessage() {}
 
 func (x *RemoveMemberRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[92]
+	mi := &file_orlop_proto_msgTypes[99]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5440,7 +5790,7 @@ func (x *RemoveMemberRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveMemberRequest.ProtoReflect.Descriptor instead.
 func (*RemoveMemberRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{92}
+	return file_orlop_proto_rawDescGZIP(), []int{99}
 }
 
 func (x *RemoveMemberRequest) GetName() string {
@@ -5461,7 +5811,7 @@ type RemoveMemberResponse struct {
 
 func (x *RemoveMemberResponse) Reset() {
 	*x = RemoveMemberResponse{}
-	mi := &file_orlop_proto_msgTypes[93]
+	mi := &file_orlop_proto_msgTypes[100]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5473,7 +5823,7 @@ func (x *RemoveMemberResponse) String() string {
 func (*RemoveMemberResponse) ProtoMessage() {}
 
 func (x *RemoveMemberResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[93]
+	mi := &file_orlop_proto_msgTypes[100]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5486,7 +5836,7 @@ func (x *RemoveMemberResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveMemberResponse.ProtoReflect.Descriptor instead.
 func (*RemoveMemberResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{93}
+	return file_orlop_proto_rawDescGZIP(), []int{100}
 }
 
 func (x *RemoveMemberResponse) GetTickets() []string {
@@ -5519,7 +5869,7 @@ type RollRequest struct {
 
 func (x *RollRequest) Reset() {
 	*x = RollRequest{}
-	mi := &file_orlop_proto_msgTypes[94]
+	mi := &file_orlop_proto_msgTypes[101]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5531,7 +5881,7 @@ func (x *RollRequest) String() string {
 func (*RollRequest) ProtoMessage() {}
 
 func (x *RollRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[94]
+	mi := &file_orlop_proto_msgTypes[101]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5544,7 +5894,7 @@ func (x *RollRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RollRequest.ProtoReflect.Descriptor instead.
 func (*RollRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{94}
+	return file_orlop_proto_rawDescGZIP(), []int{101}
 }
 
 func (x *RollRequest) GetDigest() []byte {
@@ -5565,7 +5915,7 @@ type RollResponse struct {
 
 func (x *RollResponse) Reset() {
 	*x = RollResponse{}
-	mi := &file_orlop_proto_msgTypes[95]
+	mi := &file_orlop_proto_msgTypes[102]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5577,7 +5927,7 @@ func (x *RollResponse) String() string {
 func (*RollResponse) ProtoMessage() {}
 
 func (x *RollResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[95]
+	mi := &file_orlop_proto_msgTypes[102]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5590,7 +5940,7 @@ func (x *RollResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RollResponse.ProtoReflect.Descriptor instead.
 func (*RollResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{95}
+	return file_orlop_proto_rawDescGZIP(), []int{102}
 }
 
 func (x *RollResponse) GetBook() string {
@@ -5625,7 +5975,7 @@ type Membership struct {
 
 func (x *Membership) Reset() {
 	*x = Membership{}
-	mi := &file_orlop_proto_msgTypes[96]
+	mi := &file_orlop_proto_msgTypes[103]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5637,7 +5987,7 @@ func (x *Membership) String() string {
 func (*Membership) ProtoMessage() {}
 
 func (x *Membership) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[96]
+	mi := &file_orlop_proto_msgTypes[103]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5650,7 +6000,7 @@ func (x *Membership) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Membership.ProtoReflect.Descriptor instead.
 func (*Membership) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{96}
+	return file_orlop_proto_rawDescGZIP(), []int{103}
 }
 
 func (x *Membership) GetMembers() []*Member {
@@ -5685,7 +6035,7 @@ type Claim struct {
 
 func (x *Claim) Reset() {
 	*x = Claim{}
-	mi := &file_orlop_proto_msgTypes[97]
+	mi := &file_orlop_proto_msgTypes[104]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5697,7 +6047,7 @@ func (x *Claim) String() string {
 func (*Claim) ProtoMessage() {}
 
 func (x *Claim) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[97]
+	mi := &file_orlop_proto_msgTypes[104]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5710,7 +6060,7 @@ func (x *Claim) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Claim.ProtoReflect.Descriptor instead.
 func (*Claim) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{97}
+	return file_orlop_proto_rawDescGZIP(), []int{104}
 }
 
 func (x *Claim) GetTicket() string {
@@ -5745,7 +6095,7 @@ type TellRequest struct {
 
 func (x *TellRequest) Reset() {
 	*x = TellRequest{}
-	mi := &file_orlop_proto_msgTypes[98]
+	mi := &file_orlop_proto_msgTypes[105]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5757,7 +6107,7 @@ func (x *TellRequest) String() string {
 func (*TellRequest) ProtoMessage() {}
 
 func (x *TellRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[98]
+	mi := &file_orlop_proto_msgTypes[105]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5770,7 +6120,7 @@ func (x *TellRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TellRequest.ProtoReflect.Descriptor instead.
 func (*TellRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{98}
+	return file_orlop_proto_rawDescGZIP(), []int{105}
 }
 
 func (x *TellRequest) GetRoll() *Membership {
@@ -5804,7 +6154,7 @@ type TellResponse struct {
 
 func (x *TellResponse) Reset() {
 	*x = TellResponse{}
-	mi := &file_orlop_proto_msgTypes[99]
+	mi := &file_orlop_proto_msgTypes[106]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5816,7 +6166,7 @@ func (x *TellResponse) String() string {
 func (*TellResponse) ProtoMessage() {}
 
 func (x *TellResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[99]
+	mi := &file_orlop_proto_msgTypes[106]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5829,7 +6179,7 @@ func (x *TellResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TellResponse.ProtoReflect.Descriptor instead.
 func (*TellResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{99}
+	return file_orlop_proto_rawDescGZIP(), []int{106}
 }
 
 func (x *TellResponse) GetBook() string {
@@ -5857,7 +6207,7 @@ type VouchRequest struct {
 
 func (x *VouchRequest) Reset() {
 	*x = VouchRequest{}
-	mi := &file_orlop_proto_msgTypes[100]
+	mi := &file_orlop_proto_msgTypes[107]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5869,7 +6219,7 @@ func (x *VouchRequest) String() string {
 func (*VouchRequest) ProtoMessage() {}
 
 func (x *VouchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[100]
+	mi := &file_orlop_proto_msgTypes[107]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5882,7 +6232,7 @@ func (x *VouchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VouchRequest.ProtoReflect.Descriptor instead.
 func (*VouchRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{100}
+	return file_orlop_proto_rawDescGZIP(), []int{107}
 }
 
 func (x *VouchRequest) GetRoll() *Membership {
@@ -5917,7 +6267,7 @@ type VouchResponse struct {
 
 func (x *VouchResponse) Reset() {
 	*x = VouchResponse{}
-	mi := &file_orlop_proto_msgTypes[101]
+	mi := &file_orlop_proto_msgTypes[108]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5929,7 +6279,7 @@ func (x *VouchResponse) String() string {
 func (*VouchResponse) ProtoMessage() {}
 
 func (x *VouchResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[101]
+	mi := &file_orlop_proto_msgTypes[108]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5942,7 +6292,7 @@ func (x *VouchResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VouchResponse.ProtoReflect.Descriptor instead.
 func (*VouchResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{101}
+	return file_orlop_proto_rawDescGZIP(), []int{108}
 }
 
 func (x *VouchResponse) GetBook() string {
@@ -5982,7 +6332,7 @@ type CaptureRequest struct {
 
 func (x *CaptureRequest) Reset() {
 	*x = CaptureRequest{}
-	mi := &file_orlop_proto_msgTypes[102]
+	mi := &file_orlop_proto_msgTypes[109]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5994,7 +6344,7 @@ func (x *CaptureRequest) String() string {
 func (*CaptureRequest) ProtoMessage() {}
 
 func (x *CaptureRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[102]
+	mi := &file_orlop_proto_msgTypes[109]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6007,7 +6357,7 @@ func (x *CaptureRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CaptureRequest.ProtoReflect.Descriptor instead.
 func (*CaptureRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{102}
+	return file_orlop_proto_rawDescGZIP(), []int{109}
 }
 
 func (x *CaptureRequest) GetLink() string {
@@ -6065,7 +6415,7 @@ type CaptureResponse struct {
 
 func (x *CaptureResponse) Reset() {
 	*x = CaptureResponse{}
-	mi := &file_orlop_proto_msgTypes[103]
+	mi := &file_orlop_proto_msgTypes[110]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6077,7 +6427,7 @@ func (x *CaptureResponse) String() string {
 func (*CaptureResponse) ProtoMessage() {}
 
 func (x *CaptureResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[103]
+	mi := &file_orlop_proto_msgTypes[110]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6090,7 +6440,7 @@ func (x *CaptureResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CaptureResponse.ProtoReflect.Descriptor instead.
 func (*CaptureResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{103}
+	return file_orlop_proto_rawDescGZIP(), []int{110}
 }
 
 func (x *CaptureResponse) GetLinkType() uint32 {
@@ -6125,7 +6475,7 @@ type Packet struct {
 
 func (x *Packet) Reset() {
 	*x = Packet{}
-	mi := &file_orlop_proto_msgTypes[104]
+	mi := &file_orlop_proto_msgTypes[111]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6137,7 +6487,7 @@ func (x *Packet) String() string {
 func (*Packet) ProtoMessage() {}
 
 func (x *Packet) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[104]
+	mi := &file_orlop_proto_msgTypes[111]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6150,7 +6500,7 @@ func (x *Packet) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Packet.ProtoReflect.Descriptor instead.
 func (*Packet) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{104}
+	return file_orlop_proto_rawDescGZIP(), []int{111}
 }
 
 func (x *Packet) GetTimeNs() int64 {
@@ -6185,7 +6535,7 @@ type ProfileRequest struct {
 
 func (x *ProfileRequest) Reset() {
 	*x = ProfileRequest{}
-	mi := &file_orlop_proto_msgTypes[105]
+	mi := &file_orlop_proto_msgTypes[112]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6197,7 +6547,7 @@ func (x *ProfileRequest) String() string {
 func (*ProfileRequest) ProtoMessage() {}
 
 func (x *ProfileRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[105]
+	mi := &file_orlop_proto_msgTypes[112]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6210,7 +6560,7 @@ func (x *ProfileRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProfileRequest.ProtoReflect.Descriptor instead.
 func (*ProfileRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{105}
+	return file_orlop_proto_rawDescGZIP(), []int{112}
 }
 
 func (x *ProfileRequest) GetProcess() string {
@@ -6243,7 +6593,7 @@ type ProfileResponse struct {
 
 func (x *ProfileResponse) Reset() {
 	*x = ProfileResponse{}
-	mi := &file_orlop_proto_msgTypes[106]
+	mi := &file_orlop_proto_msgTypes[113]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6255,7 +6605,7 @@ func (x *ProfileResponse) String() string {
 func (*ProfileResponse) ProtoMessage() {}
 
 func (x *ProfileResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[106]
+	mi := &file_orlop_proto_msgTypes[113]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6268,7 +6618,7 @@ func (x *ProfileResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProfileResponse.ProtoReflect.Descriptor instead.
 func (*ProfileResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{106}
+	return file_orlop_proto_rawDescGZIP(), []int{113}
 }
 
 func (x *ProfileResponse) GetProfile() []byte {
@@ -6291,7 +6641,7 @@ type EtcdMember struct {
 
 func (x *EtcdMember) Reset() {
 	*x = EtcdMember{}
-	mi := &file_orlop_proto_msgTypes[107]
+	mi := &file_orlop_proto_msgTypes[114]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6303,7 +6653,7 @@ func (x *EtcdMember) String() string {
 func (*EtcdMember) ProtoMessage() {}
 
 func (x *EtcdMember) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[107]
+	mi := &file_orlop_proto_msgTypes[114]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6316,7 +6666,7 @@ func (x *EtcdMember) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdMember.ProtoReflect.Descriptor instead.
 func (*EtcdMember) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{107}
+	return file_orlop_proto_rawDescGZIP(), []int{114}
 }
 
 func (x *EtcdMember) GetId() string {
@@ -6363,7 +6713,7 @@ type EtcdRemoveRequest struct {
 
 func (x *EtcdRemoveRequest) Reset() {
 	*x = EtcdRemoveRequest{}
-	mi := &file_orlop_proto_msgTypes[108]
+	mi := &file_orlop_proto_msgTypes[115]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6375,7 +6725,7 @@ func (x *EtcdRemoveRequest) String() string {
 func (*EtcdRemoveRequest) ProtoMessage() {}
 
 func (x *EtcdRemoveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[108]
+	mi := &file_orlop_proto_msgTypes[115]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6388,7 +6738,7 @@ func (x *EtcdRemoveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdRemoveRequest.ProtoReflect.Descriptor instead.
 func (*EtcdRemoveRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{108}
+	return file_orlop_proto_rawDescGZIP(), []int{115}
 }
 
 func (x *EtcdRemoveRequest) GetMember() string {
@@ -6408,7 +6758,7 @@ type EtcdRemoveResponse struct {
 
 func (x *EtcdRemoveResponse) Reset() {
 	*x = EtcdRemoveResponse{}
-	mi := &file_orlop_proto_msgTypes[109]
+	mi := &file_orlop_proto_msgTypes[116]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6420,7 +6770,7 @@ func (x *EtcdRemoveResponse) String() string {
 func (*EtcdRemoveResponse) ProtoMessage() {}
 
 func (x *EtcdRemoveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[109]
+	mi := &file_orlop_proto_msgTypes[116]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6433,7 +6783,7 @@ func (x *EtcdRemoveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdRemoveResponse.ProtoReflect.Descriptor instead.
 func (*EtcdRemoveResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{109}
+	return file_orlop_proto_rawDescGZIP(), []int{116}
 }
 
 func (x *EtcdRemoveResponse) GetRemoved() *EtcdMember {
@@ -6458,7 +6808,7 @@ type EtcdRecoverRequest struct {
 
 func (x *EtcdRecoverRequest) Reset() {
 	*x = EtcdRecoverRequest{}
-	mi := &file_orlop_proto_msgTypes[110]
+	mi := &file_orlop_proto_msgTypes[117]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6470,7 +6820,7 @@ func (x *EtcdRecoverRequest) String() string {
 func (*EtcdRecoverRequest) ProtoMessage() {}
 
 func (x *EtcdRecoverRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[110]
+	mi := &file_orlop_proto_msgTypes[117]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6483,7 +6833,7 @@ func (x *EtcdRecoverRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdRecoverRequest.ProtoReflect.Descriptor instead.
 func (*EtcdRecoverRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{110}
+	return file_orlop_proto_rawDescGZIP(), []int{117}
 }
 
 type EtcdRecoverResponse struct {
@@ -6495,7 +6845,7 @@ type EtcdRecoverResponse struct {
 
 func (x *EtcdRecoverResponse) Reset() {
 	*x = EtcdRecoverResponse{}
-	mi := &file_orlop_proto_msgTypes[111]
+	mi := &file_orlop_proto_msgTypes[118]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6507,7 +6857,7 @@ func (x *EtcdRecoverResponse) String() string {
 func (*EtcdRecoverResponse) ProtoMessage() {}
 
 func (x *EtcdRecoverResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[111]
+	mi := &file_orlop_proto_msgTypes[118]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6520,7 +6870,7 @@ func (x *EtcdRecoverResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdRecoverResponse.ProtoReflect.Descriptor instead.
 func (*EtcdRecoverResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{111}
+	return file_orlop_proto_rawDescGZIP(), []int{118}
 }
 
 func (x *EtcdRecoverResponse) GetDropped() []string {
@@ -6538,7 +6888,7 @@ type EtcdRejoinRequest struct {
 
 func (x *EtcdRejoinRequest) Reset() {
 	*x = EtcdRejoinRequest{}
-	mi := &file_orlop_proto_msgTypes[112]
+	mi := &file_orlop_proto_msgTypes[119]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6550,7 +6900,7 @@ func (x *EtcdRejoinRequest) String() string {
 func (*EtcdRejoinRequest) ProtoMessage() {}
 
 func (x *EtcdRejoinRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[112]
+	mi := &file_orlop_proto_msgTypes[119]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6563,7 +6913,7 @@ func (x *EtcdRejoinRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdRejoinRequest.ProtoReflect.Descriptor instead.
 func (*EtcdRejoinRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{112}
+	return file_orlop_proto_rawDescGZIP(), []int{119}
 }
 
 type EtcdRejoinResponse struct {
@@ -6574,7 +6924,7 @@ type EtcdRejoinResponse struct {
 
 func (x *EtcdRejoinResponse) Reset() {
 	*x = EtcdRejoinResponse{}
-	mi := &file_orlop_proto_msgTypes[113]
+	mi := &file_orlop_proto_msgTypes[120]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6586,7 +6936,7 @@ func (x *EtcdRejoinResponse) String() string {
 func (*EtcdRejoinResponse) ProtoMessage() {}
 
 func (x *EtcdRejoinResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[113]
+	mi := &file_orlop_proto_msgTypes[120]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6599,7 +6949,7 @@ func (x *EtcdRejoinResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdRejoinResponse.ProtoReflect.Descriptor instead.
 func (*EtcdRejoinResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{113}
+	return file_orlop_proto_rawDescGZIP(), []int{120}
 }
 
 type EtcdSnapshotRequest struct {
@@ -6611,7 +6961,7 @@ type EtcdSnapshotRequest struct {
 
 func (x *EtcdSnapshotRequest) Reset() {
 	*x = EtcdSnapshotRequest{}
-	mi := &file_orlop_proto_msgTypes[114]
+	mi := &file_orlop_proto_msgTypes[121]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6623,7 +6973,7 @@ func (x *EtcdSnapshotRequest) String() string {
 func (*EtcdSnapshotRequest) ProtoMessage() {}
 
 func (x *EtcdSnapshotRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[114]
+	mi := &file_orlop_proto_msgTypes[121]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6636,7 +6986,7 @@ func (x *EtcdSnapshotRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdSnapshotRequest.ProtoReflect.Descriptor instead.
 func (*EtcdSnapshotRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{114}
+	return file_orlop_proto_rawDescGZIP(), []int{121}
 }
 
 func (x *EtcdSnapshotRequest) GetKept() string {
@@ -6657,7 +7007,7 @@ type EtcdSnapshotResponse struct {
 
 func (x *EtcdSnapshotResponse) Reset() {
 	*x = EtcdSnapshotResponse{}
-	mi := &file_orlop_proto_msgTypes[115]
+	mi := &file_orlop_proto_msgTypes[122]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6669,7 +7019,7 @@ func (x *EtcdSnapshotResponse) String() string {
 func (*EtcdSnapshotResponse) ProtoMessage() {}
 
 func (x *EtcdSnapshotResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[115]
+	mi := &file_orlop_proto_msgTypes[122]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6682,7 +7032,7 @@ func (x *EtcdSnapshotResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdSnapshotResponse.ProtoReflect.Descriptor instead.
 func (*EtcdSnapshotResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{115}
+	return file_orlop_proto_rawDescGZIP(), []int{122}
 }
 
 func (x *EtcdSnapshotResponse) GetAbout() *EtcdSnapshot {
@@ -6718,7 +7068,7 @@ type EtcdSnapshot struct {
 
 func (x *EtcdSnapshot) Reset() {
 	*x = EtcdSnapshot{}
-	mi := &file_orlop_proto_msgTypes[116]
+	mi := &file_orlop_proto_msgTypes[123]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6730,7 +7080,7 @@ func (x *EtcdSnapshot) String() string {
 func (*EtcdSnapshot) ProtoMessage() {}
 
 func (x *EtcdSnapshot) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[116]
+	mi := &file_orlop_proto_msgTypes[123]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6743,7 +7093,7 @@ func (x *EtcdSnapshot) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdSnapshot.ProtoReflect.Descriptor instead.
 func (*EtcdSnapshot) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{116}
+	return file_orlop_proto_rawDescGZIP(), []int{123}
 }
 
 func (x *EtcdSnapshot) GetRevision() int64 {
@@ -6782,7 +7132,7 @@ type EtcdListRequest struct {
 
 func (x *EtcdListRequest) Reset() {
 	*x = EtcdListRequest{}
-	mi := &file_orlop_proto_msgTypes[117]
+	mi := &file_orlop_proto_msgTypes[124]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6794,7 +7144,7 @@ func (x *EtcdListRequest) String() string {
 func (*EtcdListRequest) ProtoMessage() {}
 
 func (x *EtcdListRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[117]
+	mi := &file_orlop_proto_msgTypes[124]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6807,7 +7157,7 @@ func (x *EtcdListRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdListRequest.ProtoReflect.Descriptor instead.
 func (*EtcdListRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{117}
+	return file_orlop_proto_rawDescGZIP(), []int{124}
 }
 
 type EtcdListResponse struct {
@@ -6821,7 +7171,7 @@ type EtcdListResponse struct {
 
 func (x *EtcdListResponse) Reset() {
 	*x = EtcdListResponse{}
-	mi := &file_orlop_proto_msgTypes[118]
+	mi := &file_orlop_proto_msgTypes[125]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6833,7 +7183,7 @@ func (x *EtcdListResponse) String() string {
 func (*EtcdListResponse) ProtoMessage() {}
 
 func (x *EtcdListResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[118]
+	mi := &file_orlop_proto_msgTypes[125]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6846,7 +7196,7 @@ func (x *EtcdListResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdListResponse.ProtoReflect.Descriptor instead.
 func (*EtcdListResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{118}
+	return file_orlop_proto_rawDescGZIP(), []int{125}
 }
 
 func (x *EtcdListResponse) GetSnapshots() []*EtcdKept {
@@ -6885,7 +7235,7 @@ type EtcdKept struct {
 
 func (x *EtcdKept) Reset() {
 	*x = EtcdKept{}
-	mi := &file_orlop_proto_msgTypes[119]
+	mi := &file_orlop_proto_msgTypes[126]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6897,7 +7247,7 @@ func (x *EtcdKept) String() string {
 func (*EtcdKept) ProtoMessage() {}
 
 func (x *EtcdKept) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[119]
+	mi := &file_orlop_proto_msgTypes[126]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6910,7 +7260,7 @@ func (x *EtcdKept) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdKept.ProtoReflect.Descriptor instead.
 func (*EtcdKept) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{119}
+	return file_orlop_proto_rawDescGZIP(), []int{126}
 }
 
 func (x *EtcdKept) GetName() string {
@@ -6970,7 +7320,7 @@ type EtcdKeepRequest struct {
 
 func (x *EtcdKeepRequest) Reset() {
 	*x = EtcdKeepRequest{}
-	mi := &file_orlop_proto_msgTypes[120]
+	mi := &file_orlop_proto_msgTypes[127]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6982,7 +7332,7 @@ func (x *EtcdKeepRequest) String() string {
 func (*EtcdKeepRequest) ProtoMessage() {}
 
 func (x *EtcdKeepRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[120]
+	mi := &file_orlop_proto_msgTypes[127]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6995,7 +7345,7 @@ func (x *EtcdKeepRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdKeepRequest.ProtoReflect.Descriptor instead.
 func (*EtcdKeepRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{120}
+	return file_orlop_proto_rawDescGZIP(), []int{127}
 }
 
 type EtcdKeepResponse struct {
@@ -7008,7 +7358,7 @@ type EtcdKeepResponse struct {
 
 func (x *EtcdKeepResponse) Reset() {
 	*x = EtcdKeepResponse{}
-	mi := &file_orlop_proto_msgTypes[121]
+	mi := &file_orlop_proto_msgTypes[128]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7020,7 +7370,7 @@ func (x *EtcdKeepResponse) String() string {
 func (*EtcdKeepResponse) ProtoMessage() {}
 
 func (x *EtcdKeepResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[121]
+	mi := &file_orlop_proto_msgTypes[128]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7033,7 +7383,7 @@ func (x *EtcdKeepResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdKeepResponse.ProtoReflect.Descriptor instead.
 func (*EtcdKeepResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{121}
+	return file_orlop_proto_rawDescGZIP(), []int{128}
 }
 
 func (x *EtcdKeepResponse) GetKept() *EtcdKept {
@@ -7065,7 +7415,7 @@ type EtcdRestoreRequest struct {
 
 func (x *EtcdRestoreRequest) Reset() {
 	*x = EtcdRestoreRequest{}
-	mi := &file_orlop_proto_msgTypes[122]
+	mi := &file_orlop_proto_msgTypes[129]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7077,7 +7427,7 @@ func (x *EtcdRestoreRequest) String() string {
 func (*EtcdRestoreRequest) ProtoMessage() {}
 
 func (x *EtcdRestoreRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[122]
+	mi := &file_orlop_proto_msgTypes[129]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7090,7 +7440,7 @@ func (x *EtcdRestoreRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdRestoreRequest.ProtoReflect.Descriptor instead.
 func (*EtcdRestoreRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{122}
+	return file_orlop_proto_rawDescGZIP(), []int{129}
 }
 
 func (x *EtcdRestoreRequest) GetSize() int64 {
@@ -7137,7 +7487,7 @@ type EtcdRestoreResponse struct {
 
 func (x *EtcdRestoreResponse) Reset() {
 	*x = EtcdRestoreResponse{}
-	mi := &file_orlop_proto_msgTypes[123]
+	mi := &file_orlop_proto_msgTypes[130]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7149,7 +7499,7 @@ func (x *EtcdRestoreResponse) String() string {
 func (*EtcdRestoreResponse) ProtoMessage() {}
 
 func (x *EtcdRestoreResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[123]
+	mi := &file_orlop_proto_msgTypes[130]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7162,7 +7512,7 @@ func (x *EtcdRestoreResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdRestoreResponse.ProtoReflect.Descriptor instead.
 func (*EtcdRestoreResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{123}
+	return file_orlop_proto_rawDescGZIP(), []int{130}
 }
 
 func (x *EtcdRestoreResponse) GetRestored() *EtcdRestored {
@@ -7187,7 +7537,7 @@ type EtcdRestored struct {
 
 func (x *EtcdRestored) Reset() {
 	*x = EtcdRestored{}
-	mi := &file_orlop_proto_msgTypes[124]
+	mi := &file_orlop_proto_msgTypes[131]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7199,7 +7549,7 @@ func (x *EtcdRestored) String() string {
 func (*EtcdRestored) ProtoMessage() {}
 
 func (x *EtcdRestored) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[124]
+	mi := &file_orlop_proto_msgTypes[131]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7212,7 +7562,7 @@ func (x *EtcdRestored) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdRestored.ProtoReflect.Descriptor instead.
 func (*EtcdRestored) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{124}
+	return file_orlop_proto_rawDescGZIP(), []int{131}
 }
 
 func (x *EtcdRestored) GetAt() *timestamppb.Timestamp {
@@ -7265,7 +7615,7 @@ type EtcdStatusRequest struct {
 
 func (x *EtcdStatusRequest) Reset() {
 	*x = EtcdStatusRequest{}
-	mi := &file_orlop_proto_msgTypes[125]
+	mi := &file_orlop_proto_msgTypes[132]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7277,7 +7627,7 @@ func (x *EtcdStatusRequest) String() string {
 func (*EtcdStatusRequest) ProtoMessage() {}
 
 func (x *EtcdStatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[125]
+	mi := &file_orlop_proto_msgTypes[132]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7290,7 +7640,7 @@ func (x *EtcdStatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdStatusRequest.ProtoReflect.Descriptor instead.
 func (*EtcdStatusRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{125}
+	return file_orlop_proto_rawDescGZIP(), []int{132}
 }
 
 type EtcdStatusResponse struct {
@@ -7317,7 +7667,7 @@ type EtcdStatusResponse struct {
 
 func (x *EtcdStatusResponse) Reset() {
 	*x = EtcdStatusResponse{}
-	mi := &file_orlop_proto_msgTypes[126]
+	mi := &file_orlop_proto_msgTypes[133]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7329,7 +7679,7 @@ func (x *EtcdStatusResponse) String() string {
 func (*EtcdStatusResponse) ProtoMessage() {}
 
 func (x *EtcdStatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[126]
+	mi := &file_orlop_proto_msgTypes[133]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7342,7 +7692,7 @@ func (x *EtcdStatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdStatusResponse.ProtoReflect.Descriptor instead.
 func (*EtcdStatusResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{126}
+	return file_orlop_proto_rawDescGZIP(), []int{133}
 }
 
 func (x *EtcdStatusResponse) GetProblem() string {
@@ -7458,7 +7808,7 @@ type EtcdDefragmentRequest struct {
 
 func (x *EtcdDefragmentRequest) Reset() {
 	*x = EtcdDefragmentRequest{}
-	mi := &file_orlop_proto_msgTypes[127]
+	mi := &file_orlop_proto_msgTypes[134]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7470,7 +7820,7 @@ func (x *EtcdDefragmentRequest) String() string {
 func (*EtcdDefragmentRequest) ProtoMessage() {}
 
 func (x *EtcdDefragmentRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[127]
+	mi := &file_orlop_proto_msgTypes[134]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7483,7 +7833,7 @@ func (x *EtcdDefragmentRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdDefragmentRequest.ProtoReflect.Descriptor instead.
 func (*EtcdDefragmentRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{127}
+	return file_orlop_proto_rawDescGZIP(), []int{134}
 }
 
 type EtcdDefragmentResponse struct {
@@ -7497,7 +7847,7 @@ type EtcdDefragmentResponse struct {
 
 func (x *EtcdDefragmentResponse) Reset() {
 	*x = EtcdDefragmentResponse{}
-	mi := &file_orlop_proto_msgTypes[128]
+	mi := &file_orlop_proto_msgTypes[135]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7509,7 +7859,7 @@ func (x *EtcdDefragmentResponse) String() string {
 func (*EtcdDefragmentResponse) ProtoMessage() {}
 
 func (x *EtcdDefragmentResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[128]
+	mi := &file_orlop_proto_msgTypes[135]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7522,7 +7872,7 @@ func (x *EtcdDefragmentResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdDefragmentResponse.ProtoReflect.Descriptor instead.
 func (*EtcdDefragmentResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{128}
+	return file_orlop_proto_rawDescGZIP(), []int{135}
 }
 
 func (x *EtcdDefragmentResponse) GetBefore() int64 {
@@ -7554,7 +7904,7 @@ type EtcdDisarmRequest struct {
 
 func (x *EtcdDisarmRequest) Reset() {
 	*x = EtcdDisarmRequest{}
-	mi := &file_orlop_proto_msgTypes[129]
+	mi := &file_orlop_proto_msgTypes[136]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7566,7 +7916,7 @@ func (x *EtcdDisarmRequest) String() string {
 func (*EtcdDisarmRequest) ProtoMessage() {}
 
 func (x *EtcdDisarmRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[129]
+	mi := &file_orlop_proto_msgTypes[136]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7579,7 +7929,7 @@ func (x *EtcdDisarmRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdDisarmRequest.ProtoReflect.Descriptor instead.
 func (*EtcdDisarmRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{129}
+	return file_orlop_proto_rawDescGZIP(), []int{136}
 }
 
 type EtcdDisarmResponse struct {
@@ -7591,7 +7941,7 @@ type EtcdDisarmResponse struct {
 
 func (x *EtcdDisarmResponse) Reset() {
 	*x = EtcdDisarmResponse{}
-	mi := &file_orlop_proto_msgTypes[130]
+	mi := &file_orlop_proto_msgTypes[137]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7603,7 +7953,7 @@ func (x *EtcdDisarmResponse) String() string {
 func (*EtcdDisarmResponse) ProtoMessage() {}
 
 func (x *EtcdDisarmResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[130]
+	mi := &file_orlop_proto_msgTypes[137]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7616,7 +7966,7 @@ func (x *EtcdDisarmResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdDisarmResponse.ProtoReflect.Descriptor instead.
 func (*EtcdDisarmResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{130}
+	return file_orlop_proto_rawDescGZIP(), []int{137}
 }
 
 func (x *EtcdDisarmResponse) GetAlarms() []string {
@@ -7957,7 +8307,26 @@ const file_orlop_proto_rawDesc = "" +
 	"revocation\x18\x01 \x01(\v2\x1a.orlop.v1alpha1.RevocationR\n" +
 	"revocation\x12\x1f\n" +
 	"\vissued_here\x18\x02 \x01(\bR\n" +
-	"issuedHere\"#\n" +
+	"issuedHere\"8\n" +
+	"\x0eSuspendRequest\x12\x12\n" +
+	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\"J\n" +
+	"\x0fSuspendResponse\x127\n" +
+	"\x06object\x18\x01 \x01(\v2\x1f.orlop.v1alpha1.SuspendedObjectR\x06object\"O\n" +
+	"\rResumeRequest\x12\x12\n" +
+	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\x16\n" +
+	"\x06forget\x18\x03 \x01(\bR\x06forget\"I\n" +
+	"\x0eResumeResponse\x127\n" +
+	"\x06object\x18\x01 \x01(\v2\x1f.orlop.v1alpha1.SuspendedObjectR\x06object\"\x16\n" +
+	"\x14ListSuspendedRequest\"R\n" +
+	"\x15ListSuspendedResponse\x129\n" +
+	"\aobjects\x18\x01 \x03(\v2\x1f.orlop.v1alpha1.SuspendedObjectR\aobjects\"u\n" +
+	"\x0fSuspendedObject\x12\x12\n" +
+	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12*\n" +
+	"\x02at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12\x0e\n" +
+	"\x02by\x18\x04 \x01(\tR\x02by\"#\n" +
 	"\rHealthRequest\x12\x12\n" +
 	"\x04once\x18\x01 \x01(\bR\x04once\"_\n" +
 	"\x0eHealthResponse\x12\x18\n" +
@@ -8253,7 +8622,7 @@ const file_orlop_proto_rawDesc = "" +
 	"\x04List\x12 .orlop.v1alpha1.ListTrustRequest\x1a!.orlop.v1alpha1.ListTrustResponse\"\x04\x80\xb5\x18\n" +
 	"\x12M\n" +
 	"\x06Revoke\x12\x1d.orlop.v1alpha1.RevokeRequest\x1a\x1e.orlop.v1alpha1.RevokeResponse\"\x04\x80\xb5\x18\x1e\x12\\\n" +
-	"\vRevocations\x12\".orlop.v1alpha1.RevocationsRequest\x1a#.orlop.v1alpha1.RevocationsResponse\"\x04\x80\xb5\x18\x052\xd8\a\n" +
+	"\vRevocations\x12\".orlop.v1alpha1.RevocationsRequest\x1a#.orlop.v1alpha1.RevocationsResponse\"\x04\x80\xb5\x18\x052\xdd\t\n" +
 	"\aCluster\x12O\n" +
 	"\x06Health\x12\x1d.orlop.v1alpha1.HealthRequest\x1a\x1e.orlop.v1alpha1.HealthResponse\"\x04\x80\xb5\x18\n" +
 	"0\x01\x12Y\n" +
@@ -8270,7 +8639,11 @@ const file_orlop_proto_rawDesc = "" +
 	"\x04Deny\x12\x1b.orlop.v1alpha1.DenyRequest\x1a\x1c.orlop.v1alpha1.DenyResponse\"\x04\x80\xb5\x18\x1e\x12G\n" +
 	"\x04Roll\x12\x1b.orlop.v1alpha1.RollRequest\x1a\x1c.orlop.v1alpha1.RollResponse\"\x04\x80\xb5\x18\x05\x12L\n" +
 	"\x04Tell\x12\x1b.orlop.v1alpha1.TellRequest\x1a\x1c.orlop.v1alpha1.TellResponse\"\t\x80\xb5\x18\x1e\x8a\xb5\x18\x01\x05\x12O\n" +
-	"\x05Vouch\x12\x1c.orlop.v1alpha1.VouchRequest\x1a\x1d.orlop.v1alpha1.VouchResponse\"\t\x80\xb5\x18\x1e\x8a\xb5\x18\x01\x052\xad\x01\n" +
+	"\x05Vouch\x12\x1c.orlop.v1alpha1.VouchRequest\x1a\x1d.orlop.v1alpha1.VouchResponse\"\t\x80\xb5\x18\x1e\x8a\xb5\x18\x01\x05\x12P\n" +
+	"\aSuspend\x12\x1e.orlop.v1alpha1.SuspendRequest\x1a\x1f.orlop.v1alpha1.SuspendResponse\"\x04\x80\xb5\x18\x1e\x12M\n" +
+	"\x06Resume\x12\x1d.orlop.v1alpha1.ResumeRequest\x1a\x1e.orlop.v1alpha1.ResumeResponse\"\x04\x80\xb5\x18\x1e\x12b\n" +
+	"\rListSuspended\x12$.orlop.v1alpha1.ListSuspendedRequest\x1a%.orlop.v1alpha1.ListSuspendedResponse\"\x04\x80\xb5\x18\n" +
+	"2\xad\x01\n" +
 	"\x05Debug\x12R\n" +
 	"\aCapture\x12\x1e.orlop.v1alpha1.CaptureRequest\x1a\x1f.orlop.v1alpha1.CaptureResponse\"\x04\x80\xb5\x18\x1e0\x01\x12P\n" +
 	"\aProfile\x12\x1e.orlop.v1alpha1.ProfileRequest\x1a\x1f.orlop.v1alpha1.ProfileResponse\"\x04\x80\xb5\x18\x142\x8b\a\n" +
@@ -8305,7 +8678,7 @@ func file_orlop_proto_rawDescGZIP() []byte {
 }
 
 var file_orlop_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_orlop_proto_msgTypes = make([]protoimpl.MessageInfo, 133)
+var file_orlop_proto_msgTypes = make([]protoimpl.MessageInfo, 140)
 var file_orlop_proto_goTypes = []any{
 	(Role)(0),                          // 0: orlop.v1alpha1.Role
 	(ResetRequest_Wipe)(0),             // 1: orlop.v1alpha1.ResetRequest.Wipe
@@ -8382,276 +8755,293 @@ var file_orlop_proto_goTypes = []any{
 	(*Revocation)(nil),                 // 72: orlop.v1alpha1.Revocation
 	(*RevokeRequest)(nil),              // 73: orlop.v1alpha1.RevokeRequest
 	(*RevokeResponse)(nil),             // 74: orlop.v1alpha1.RevokeResponse
-	(*HealthRequest)(nil),              // 75: orlop.v1alpha1.HealthRequest
-	(*HealthResponse)(nil),             // 76: orlop.v1alpha1.HealthResponse
-	(*HealthCheck)(nil),                // 77: orlop.v1alpha1.HealthCheck
-	(*KubeconfigRequest)(nil),          // 78: orlop.v1alpha1.KubeconfigRequest
-	(*KubeconfigResponse)(nil),         // 79: orlop.v1alpha1.KubeconfigResponse
-	(*InviteRequest)(nil),              // 80: orlop.v1alpha1.InviteRequest
-	(*InviteResponse)(nil),             // 81: orlop.v1alpha1.InviteResponse
-	(*JoinRequest)(nil),                // 82: orlop.v1alpha1.JoinRequest
-	(*JoinResponse)(nil),               // 83: orlop.v1alpha1.JoinResponse
-	(*PendingRequest)(nil),             // 84: orlop.v1alpha1.PendingRequest
-	(*PendingResponse)(nil),            // 85: orlop.v1alpha1.PendingResponse
-	(*Applicant)(nil),                  // 86: orlop.v1alpha1.Applicant
-	(*ApproveRequest)(nil),             // 87: orlop.v1alpha1.ApproveRequest
-	(*ApproveResponse)(nil),            // 88: orlop.v1alpha1.ApproveResponse
-	(*DenyRequest)(nil),                // 89: orlop.v1alpha1.DenyRequest
-	(*DenyResponse)(nil),               // 90: orlop.v1alpha1.DenyResponse
-	(*MembersRequest)(nil),             // 91: orlop.v1alpha1.MembersRequest
-	(*MembersResponse)(nil),            // 92: orlop.v1alpha1.MembersResponse
-	(*Member)(nil),                     // 93: orlop.v1alpha1.Member
-	(*Ticket)(nil),                     // 94: orlop.v1alpha1.Ticket
-	(*RemoveMemberRequest)(nil),        // 95: orlop.v1alpha1.RemoveMemberRequest
-	(*RemoveMemberResponse)(nil),       // 96: orlop.v1alpha1.RemoveMemberResponse
-	(*RollRequest)(nil),                // 97: orlop.v1alpha1.RollRequest
-	(*RollResponse)(nil),               // 98: orlop.v1alpha1.RollResponse
-	(*Membership)(nil),                 // 99: orlop.v1alpha1.Membership
-	(*Claim)(nil),                      // 100: orlop.v1alpha1.Claim
-	(*TellRequest)(nil),                // 101: orlop.v1alpha1.TellRequest
-	(*TellResponse)(nil),               // 102: orlop.v1alpha1.TellResponse
-	(*VouchRequest)(nil),               // 103: orlop.v1alpha1.VouchRequest
-	(*VouchResponse)(nil),              // 104: orlop.v1alpha1.VouchResponse
-	(*CaptureRequest)(nil),             // 105: orlop.v1alpha1.CaptureRequest
-	(*CaptureResponse)(nil),            // 106: orlop.v1alpha1.CaptureResponse
-	(*Packet)(nil),                     // 107: orlop.v1alpha1.Packet
-	(*ProfileRequest)(nil),             // 108: orlop.v1alpha1.ProfileRequest
-	(*ProfileResponse)(nil),            // 109: orlop.v1alpha1.ProfileResponse
-	(*EtcdMember)(nil),                 // 110: orlop.v1alpha1.EtcdMember
-	(*EtcdRemoveRequest)(nil),          // 111: orlop.v1alpha1.EtcdRemoveRequest
-	(*EtcdRemoveResponse)(nil),         // 112: orlop.v1alpha1.EtcdRemoveResponse
-	(*EtcdRecoverRequest)(nil),         // 113: orlop.v1alpha1.EtcdRecoverRequest
-	(*EtcdRecoverResponse)(nil),        // 114: orlop.v1alpha1.EtcdRecoverResponse
-	(*EtcdRejoinRequest)(nil),          // 115: orlop.v1alpha1.EtcdRejoinRequest
-	(*EtcdRejoinResponse)(nil),         // 116: orlop.v1alpha1.EtcdRejoinResponse
-	(*EtcdSnapshotRequest)(nil),        // 117: orlop.v1alpha1.EtcdSnapshotRequest
-	(*EtcdSnapshotResponse)(nil),       // 118: orlop.v1alpha1.EtcdSnapshotResponse
-	(*EtcdSnapshot)(nil),               // 119: orlop.v1alpha1.EtcdSnapshot
-	(*EtcdListRequest)(nil),            // 120: orlop.v1alpha1.EtcdListRequest
-	(*EtcdListResponse)(nil),           // 121: orlop.v1alpha1.EtcdListResponse
-	(*EtcdKept)(nil),                   // 122: orlop.v1alpha1.EtcdKept
-	(*EtcdKeepRequest)(nil),            // 123: orlop.v1alpha1.EtcdKeepRequest
-	(*EtcdKeepResponse)(nil),           // 124: orlop.v1alpha1.EtcdKeepResponse
-	(*EtcdRestoreRequest)(nil),         // 125: orlop.v1alpha1.EtcdRestoreRequest
-	(*EtcdRestoreResponse)(nil),        // 126: orlop.v1alpha1.EtcdRestoreResponse
-	(*EtcdRestored)(nil),               // 127: orlop.v1alpha1.EtcdRestored
-	(*EtcdStatusRequest)(nil),          // 128: orlop.v1alpha1.EtcdStatusRequest
-	(*EtcdStatusResponse)(nil),         // 129: orlop.v1alpha1.EtcdStatusResponse
-	(*EtcdDefragmentRequest)(nil),      // 130: orlop.v1alpha1.EtcdDefragmentRequest
-	(*EtcdDefragmentResponse)(nil),     // 131: orlop.v1alpha1.EtcdDefragmentResponse
-	(*EtcdDisarmRequest)(nil),          // 132: orlop.v1alpha1.EtcdDisarmRequest
-	(*EtcdDisarmResponse)(nil),         // 133: orlop.v1alpha1.EtcdDisarmResponse
-	nil,                                // 134: orlop.v1alpha1.JoinRequest.LeavesEntry
-	nil,                                // 135: orlop.v1alpha1.JoinResponse.LeavesEntry
-	(*timestamppb.Timestamp)(nil),      // 136: google.protobuf.Timestamp
-	(*structpb.Value)(nil),             // 137: google.protobuf.Value
-	(*durationpb.Duration)(nil),        // 138: google.protobuf.Duration
-	(*descriptorpb.MethodOptions)(nil), // 139: google.protobuf.MethodOptions
+	(*SuspendRequest)(nil),             // 75: orlop.v1alpha1.SuspendRequest
+	(*SuspendResponse)(nil),            // 76: orlop.v1alpha1.SuspendResponse
+	(*ResumeRequest)(nil),              // 77: orlop.v1alpha1.ResumeRequest
+	(*ResumeResponse)(nil),             // 78: orlop.v1alpha1.ResumeResponse
+	(*ListSuspendedRequest)(nil),       // 79: orlop.v1alpha1.ListSuspendedRequest
+	(*ListSuspendedResponse)(nil),      // 80: orlop.v1alpha1.ListSuspendedResponse
+	(*SuspendedObject)(nil),            // 81: orlop.v1alpha1.SuspendedObject
+	(*HealthRequest)(nil),              // 82: orlop.v1alpha1.HealthRequest
+	(*HealthResponse)(nil),             // 83: orlop.v1alpha1.HealthResponse
+	(*HealthCheck)(nil),                // 84: orlop.v1alpha1.HealthCheck
+	(*KubeconfigRequest)(nil),          // 85: orlop.v1alpha1.KubeconfigRequest
+	(*KubeconfigResponse)(nil),         // 86: orlop.v1alpha1.KubeconfigResponse
+	(*InviteRequest)(nil),              // 87: orlop.v1alpha1.InviteRequest
+	(*InviteResponse)(nil),             // 88: orlop.v1alpha1.InviteResponse
+	(*JoinRequest)(nil),                // 89: orlop.v1alpha1.JoinRequest
+	(*JoinResponse)(nil),               // 90: orlop.v1alpha1.JoinResponse
+	(*PendingRequest)(nil),             // 91: orlop.v1alpha1.PendingRequest
+	(*PendingResponse)(nil),            // 92: orlop.v1alpha1.PendingResponse
+	(*Applicant)(nil),                  // 93: orlop.v1alpha1.Applicant
+	(*ApproveRequest)(nil),             // 94: orlop.v1alpha1.ApproveRequest
+	(*ApproveResponse)(nil),            // 95: orlop.v1alpha1.ApproveResponse
+	(*DenyRequest)(nil),                // 96: orlop.v1alpha1.DenyRequest
+	(*DenyResponse)(nil),               // 97: orlop.v1alpha1.DenyResponse
+	(*MembersRequest)(nil),             // 98: orlop.v1alpha1.MembersRequest
+	(*MembersResponse)(nil),            // 99: orlop.v1alpha1.MembersResponse
+	(*Member)(nil),                     // 100: orlop.v1alpha1.Member
+	(*Ticket)(nil),                     // 101: orlop.v1alpha1.Ticket
+	(*RemoveMemberRequest)(nil),        // 102: orlop.v1alpha1.RemoveMemberRequest
+	(*RemoveMemberResponse)(nil),       // 103: orlop.v1alpha1.RemoveMemberResponse
+	(*RollRequest)(nil),                // 104: orlop.v1alpha1.RollRequest
+	(*RollResponse)(nil),               // 105: orlop.v1alpha1.RollResponse
+	(*Membership)(nil),                 // 106: orlop.v1alpha1.Membership
+	(*Claim)(nil),                      // 107: orlop.v1alpha1.Claim
+	(*TellRequest)(nil),                // 108: orlop.v1alpha1.TellRequest
+	(*TellResponse)(nil),               // 109: orlop.v1alpha1.TellResponse
+	(*VouchRequest)(nil),               // 110: orlop.v1alpha1.VouchRequest
+	(*VouchResponse)(nil),              // 111: orlop.v1alpha1.VouchResponse
+	(*CaptureRequest)(nil),             // 112: orlop.v1alpha1.CaptureRequest
+	(*CaptureResponse)(nil),            // 113: orlop.v1alpha1.CaptureResponse
+	(*Packet)(nil),                     // 114: orlop.v1alpha1.Packet
+	(*ProfileRequest)(nil),             // 115: orlop.v1alpha1.ProfileRequest
+	(*ProfileResponse)(nil),            // 116: orlop.v1alpha1.ProfileResponse
+	(*EtcdMember)(nil),                 // 117: orlop.v1alpha1.EtcdMember
+	(*EtcdRemoveRequest)(nil),          // 118: orlop.v1alpha1.EtcdRemoveRequest
+	(*EtcdRemoveResponse)(nil),         // 119: orlop.v1alpha1.EtcdRemoveResponse
+	(*EtcdRecoverRequest)(nil),         // 120: orlop.v1alpha1.EtcdRecoverRequest
+	(*EtcdRecoverResponse)(nil),        // 121: orlop.v1alpha1.EtcdRecoverResponse
+	(*EtcdRejoinRequest)(nil),          // 122: orlop.v1alpha1.EtcdRejoinRequest
+	(*EtcdRejoinResponse)(nil),         // 123: orlop.v1alpha1.EtcdRejoinResponse
+	(*EtcdSnapshotRequest)(nil),        // 124: orlop.v1alpha1.EtcdSnapshotRequest
+	(*EtcdSnapshotResponse)(nil),       // 125: orlop.v1alpha1.EtcdSnapshotResponse
+	(*EtcdSnapshot)(nil),               // 126: orlop.v1alpha1.EtcdSnapshot
+	(*EtcdListRequest)(nil),            // 127: orlop.v1alpha1.EtcdListRequest
+	(*EtcdListResponse)(nil),           // 128: orlop.v1alpha1.EtcdListResponse
+	(*EtcdKept)(nil),                   // 129: orlop.v1alpha1.EtcdKept
+	(*EtcdKeepRequest)(nil),            // 130: orlop.v1alpha1.EtcdKeepRequest
+	(*EtcdKeepResponse)(nil),           // 131: orlop.v1alpha1.EtcdKeepResponse
+	(*EtcdRestoreRequest)(nil),         // 132: orlop.v1alpha1.EtcdRestoreRequest
+	(*EtcdRestoreResponse)(nil),        // 133: orlop.v1alpha1.EtcdRestoreResponse
+	(*EtcdRestored)(nil),               // 134: orlop.v1alpha1.EtcdRestored
+	(*EtcdStatusRequest)(nil),          // 135: orlop.v1alpha1.EtcdStatusRequest
+	(*EtcdStatusResponse)(nil),         // 136: orlop.v1alpha1.EtcdStatusResponse
+	(*EtcdDefragmentRequest)(nil),      // 137: orlop.v1alpha1.EtcdDefragmentRequest
+	(*EtcdDefragmentResponse)(nil),     // 138: orlop.v1alpha1.EtcdDefragmentResponse
+	(*EtcdDisarmRequest)(nil),          // 139: orlop.v1alpha1.EtcdDisarmRequest
+	(*EtcdDisarmResponse)(nil),         // 140: orlop.v1alpha1.EtcdDisarmResponse
+	nil,                                // 141: orlop.v1alpha1.JoinRequest.LeavesEntry
+	nil,                                // 142: orlop.v1alpha1.JoinResponse.LeavesEntry
+	(*timestamppb.Timestamp)(nil),      // 143: google.protobuf.Timestamp
+	(*structpb.Value)(nil),             // 144: google.protobuf.Value
+	(*durationpb.Duration)(nil),        // 145: google.protobuf.Duration
+	(*descriptorpb.MethodOptions)(nil), // 146: google.protobuf.MethodOptions
 }
 var file_orlop_proto_depIdxs = []int32{
-	136, // 0: orlop.v1alpha1.VersionResponse.built:type_name -> google.protobuf.Timestamp
-	137, // 1: orlop.v1alpha1.StateSnapshot.value:type_name -> google.protobuf.Value
-	136, // 2: orlop.v1alpha1.Event.time:type_name -> google.protobuf.Timestamp
-	138, // 3: orlop.v1alpha1.PowerRequest.grace:type_name -> google.protobuf.Duration
+	143, // 0: orlop.v1alpha1.VersionResponse.built:type_name -> google.protobuf.Timestamp
+	144, // 1: orlop.v1alpha1.StateSnapshot.value:type_name -> google.protobuf.Value
+	143, // 2: orlop.v1alpha1.Event.time:type_name -> google.protobuf.Timestamp
+	145, // 3: orlop.v1alpha1.PowerRequest.grace:type_name -> google.protobuf.Duration
 	1,   // 4: orlop.v1alpha1.ResetRequest.wipe:type_name -> orlop.v1alpha1.ResetRequest.Wipe
 	16,  // 5: orlop.v1alpha1.ListFilesResponse.entries:type_name -> orlop.v1alpha1.FileEntry
-	136, // 6: orlop.v1alpha1.FileEntry.modified:type_name -> google.protobuf.Timestamp
+	143, // 6: orlop.v1alpha1.FileEntry.modified:type_name -> google.protobuf.Timestamp
 	2,   // 7: orlop.v1alpha1.ApplyRequest.mode:type_name -> orlop.v1alpha1.ApplyRequest.Mode
-	138, // 8: orlop.v1alpha1.ApplyRequest.try_for:type_name -> google.protobuf.Duration
-	136, // 9: orlop.v1alpha1.ApplyResponse.trial:type_name -> google.protobuf.Timestamp
-	138, // 10: orlop.v1alpha1.ApplyResponse.trial_for:type_name -> google.protobuf.Duration
-	136, // 11: orlop.v1alpha1.GetConfigResponse.applied:type_name -> google.protobuf.Timestamp
+	145, // 8: orlop.v1alpha1.ApplyRequest.try_for:type_name -> google.protobuf.Duration
+	143, // 9: orlop.v1alpha1.ApplyResponse.trial:type_name -> google.protobuf.Timestamp
+	145, // 10: orlop.v1alpha1.ApplyResponse.trial_for:type_name -> google.protobuf.Duration
+	143, // 11: orlop.v1alpha1.GetConfigResponse.applied:type_name -> google.protobuf.Timestamp
 	26,  // 12: orlop.v1alpha1.ConfigHistoryResponse.entries:type_name -> orlop.v1alpha1.ConfigEntry
-	136, // 13: orlop.v1alpha1.ConfigEntry.at:type_name -> google.protobuf.Timestamp
+	143, // 13: orlop.v1alpha1.ConfigEntry.at:type_name -> google.protobuf.Timestamp
 	32,  // 14: orlop.v1alpha1.ListServicesResponse.services:type_name -> orlop.v1alpha1.ServiceStatus
-	136, // 15: orlop.v1alpha1.ServiceStatus.since:type_name -> google.protobuf.Timestamp
+	143, // 15: orlop.v1alpha1.ServiceStatus.since:type_name -> google.protobuf.Timestamp
 	33,  // 16: orlop.v1alpha1.ServiceStatus.components:type_name -> orlop.v1alpha1.Component
-	136, // 17: orlop.v1alpha1.Component.since:type_name -> google.protobuf.Timestamp
-	136, // 18: orlop.v1alpha1.LogLine.time:type_name -> google.protobuf.Timestamp
+	143, // 17: orlop.v1alpha1.Component.since:type_name -> google.protobuf.Timestamp
+	143, // 18: orlop.v1alpha1.LogLine.time:type_name -> google.protobuf.Timestamp
 	47,  // 19: orlop.v1alpha1.ImportImageResponse.images:type_name -> orlop.v1alpha1.ContainerImage
 	47,  // 20: orlop.v1alpha1.ListImagesResponse.images:type_name -> orlop.v1alpha1.ContainerImage
-	136, // 21: orlop.v1alpha1.UpgradeStatus.began:type_name -> google.protobuf.Timestamp
-	136, // 22: orlop.v1alpha1.UpgradeStatus.ended:type_name -> google.protobuf.Timestamp
-	136, // 23: orlop.v1alpha1.UpgradeStatus.data_of:type_name -> google.protobuf.Timestamp
+	143, // 21: orlop.v1alpha1.UpgradeStatus.began:type_name -> google.protobuf.Timestamp
+	143, // 22: orlop.v1alpha1.UpgradeStatus.ended:type_name -> google.protobuf.Timestamp
+	143, // 23: orlop.v1alpha1.UpgradeStatus.data_of:type_name -> google.protobuf.Timestamp
 	72,  // 24: orlop.v1alpha1.RevocationsResponse.revocations:type_name -> orlop.v1alpha1.Revocation
-	138, // 25: orlop.v1alpha1.IssueRequest.life:type_name -> google.protobuf.Duration
-	138, // 26: orlop.v1alpha1.RenewRequest.life:type_name -> google.protobuf.Duration
+	145, // 25: orlop.v1alpha1.IssueRequest.life:type_name -> google.protobuf.Duration
+	145, // 26: orlop.v1alpha1.RenewRequest.life:type_name -> google.protobuf.Duration
 	71,  // 27: orlop.v1alpha1.ListTrustResponse.issued:type_name -> orlop.v1alpha1.IssuedCertificate
 	72,  // 28: orlop.v1alpha1.ListTrustResponse.revoked:type_name -> orlop.v1alpha1.Revocation
-	136, // 29: orlop.v1alpha1.IssuedCertificate.at:type_name -> google.protobuf.Timestamp
-	136, // 30: orlop.v1alpha1.IssuedCertificate.expires:type_name -> google.protobuf.Timestamp
-	136, // 31: orlop.v1alpha1.Revocation.at:type_name -> google.protobuf.Timestamp
+	143, // 29: orlop.v1alpha1.IssuedCertificate.at:type_name -> google.protobuf.Timestamp
+	143, // 30: orlop.v1alpha1.IssuedCertificate.expires:type_name -> google.protobuf.Timestamp
+	143, // 31: orlop.v1alpha1.Revocation.at:type_name -> google.protobuf.Timestamp
 	72,  // 32: orlop.v1alpha1.RevokeResponse.revocation:type_name -> orlop.v1alpha1.Revocation
-	77,  // 33: orlop.v1alpha1.HealthResponse.checks:type_name -> orlop.v1alpha1.HealthCheck
-	136, // 34: orlop.v1alpha1.HealthCheck.since:type_name -> google.protobuf.Timestamp
-	138, // 35: orlop.v1alpha1.KubeconfigRequest.ttl:type_name -> google.protobuf.Duration
-	138, // 36: orlop.v1alpha1.InviteRequest.life:type_name -> google.protobuf.Duration
-	134, // 37: orlop.v1alpha1.JoinRequest.leaves:type_name -> orlop.v1alpha1.JoinRequest.LeavesEntry
-	135, // 38: orlop.v1alpha1.JoinResponse.leaves:type_name -> orlop.v1alpha1.JoinResponse.LeavesEntry
-	86,  // 39: orlop.v1alpha1.PendingResponse.machines:type_name -> orlop.v1alpha1.Applicant
-	136, // 40: orlop.v1alpha1.Applicant.since:type_name -> google.protobuf.Timestamp
-	138, // 41: orlop.v1alpha1.ApproveRequest.life:type_name -> google.protobuf.Duration
-	93,  // 42: orlop.v1alpha1.MembersResponse.members:type_name -> orlop.v1alpha1.Member
-	94,  // 43: orlop.v1alpha1.MembersResponse.tickets:type_name -> orlop.v1alpha1.Ticket
-	136, // 44: orlop.v1alpha1.Member.joined:type_name -> google.protobuf.Timestamp
-	136, // 45: orlop.v1alpha1.Member.renewed:type_name -> google.protobuf.Timestamp
-	136, // 46: orlop.v1alpha1.Member.expires:type_name -> google.protobuf.Timestamp
-	136, // 47: orlop.v1alpha1.Ticket.expires:type_name -> google.protobuf.Timestamp
-	136, // 48: orlop.v1alpha1.Ticket.at:type_name -> google.protobuf.Timestamp
-	99,  // 49: orlop.v1alpha1.RollResponse.roll:type_name -> orlop.v1alpha1.Membership
-	93,  // 50: orlop.v1alpha1.Membership.members:type_name -> orlop.v1alpha1.Member
-	94,  // 51: orlop.v1alpha1.Membership.tickets:type_name -> orlop.v1alpha1.Ticket
-	100, // 52: orlop.v1alpha1.Membership.claims:type_name -> orlop.v1alpha1.Claim
-	99,  // 53: orlop.v1alpha1.TellRequest.roll:type_name -> orlop.v1alpha1.Membership
-	72,  // 54: orlop.v1alpha1.TellRequest.removed:type_name -> orlop.v1alpha1.Revocation
-	99,  // 55: orlop.v1alpha1.VouchRequest.roll:type_name -> orlop.v1alpha1.Membership
-	93,  // 56: orlop.v1alpha1.VouchRequest.machine:type_name -> orlop.v1alpha1.Member
-	100, // 57: orlop.v1alpha1.VouchResponse.claims:type_name -> orlop.v1alpha1.Claim
-	138, // 58: orlop.v1alpha1.CaptureRequest.duration:type_name -> google.protobuf.Duration
-	107, // 59: orlop.v1alpha1.CaptureResponse.packets:type_name -> orlop.v1alpha1.Packet
-	138, // 60: orlop.v1alpha1.ProfileRequest.duration:type_name -> google.protobuf.Duration
-	110, // 61: orlop.v1alpha1.EtcdRemoveResponse.removed:type_name -> orlop.v1alpha1.EtcdMember
-	119, // 62: orlop.v1alpha1.EtcdSnapshotResponse.about:type_name -> orlop.v1alpha1.EtcdSnapshot
-	122, // 63: orlop.v1alpha1.EtcdListResponse.snapshots:type_name -> orlop.v1alpha1.EtcdKept
-	136, // 64: orlop.v1alpha1.EtcdKept.at:type_name -> google.protobuf.Timestamp
-	136, // 65: orlop.v1alpha1.EtcdKept.sent:type_name -> google.protobuf.Timestamp
-	122, // 66: orlop.v1alpha1.EtcdKeepResponse.kept:type_name -> orlop.v1alpha1.EtcdKept
-	127, // 67: orlop.v1alpha1.EtcdRestoreResponse.restored:type_name -> orlop.v1alpha1.EtcdRestored
-	136, // 68: orlop.v1alpha1.EtcdRestored.at:type_name -> google.protobuf.Timestamp
-	127, // 69: orlop.v1alpha1.EtcdStatusResponse.restored:type_name -> orlop.v1alpha1.EtcdRestored
-	110, // 70: orlop.v1alpha1.EtcdStatusResponse.members:type_name -> orlop.v1alpha1.EtcdMember
-	139, // 71: orlop.v1alpha1.role:extendee -> google.protobuf.MethodOptions
-	139, // 72: orlop.v1alpha1.narrow:extendee -> google.protobuf.MethodOptions
-	139, // 73: orlop.v1alpha1.audited:extendee -> google.protobuf.MethodOptions
-	0,   // 74: orlop.v1alpha1.role:type_name -> orlop.v1alpha1.Role
-	0,   // 75: orlop.v1alpha1.narrow:type_name -> orlop.v1alpha1.Role
-	3,   // 76: orlop.v1alpha1.Machine.Version:input_type -> orlop.v1alpha1.VersionRequest
-	5,   // 77: orlop.v1alpha1.Machine.Get:input_type -> orlop.v1alpha1.GetRequest
-	5,   // 78: orlop.v1alpha1.Machine.Watch:input_type -> orlop.v1alpha1.GetRequest
-	7,   // 79: orlop.v1alpha1.Machine.Events:input_type -> orlop.v1alpha1.EventsRequest
-	9,   // 80: orlop.v1alpha1.Machine.Reboot:input_type -> orlop.v1alpha1.PowerRequest
-	9,   // 81: orlop.v1alpha1.Machine.Shutdown:input_type -> orlop.v1alpha1.PowerRequest
-	11,  // 82: orlop.v1alpha1.Machine.Reset:input_type -> orlop.v1alpha1.ResetRequest
-	12,  // 83: orlop.v1alpha1.Machine.ReadFile:input_type -> orlop.v1alpha1.ReadFileRequest
-	14,  // 84: orlop.v1alpha1.Machine.ListFiles:input_type -> orlop.v1alpha1.ListFilesRequest
-	17,  // 85: orlop.v1alpha1.Machine.Relay:input_type -> orlop.v1alpha1.RelayData
-	18,  // 86: orlop.v1alpha1.Config.Apply:input_type -> orlop.v1alpha1.ApplyRequest
-	20,  // 87: orlop.v1alpha1.Config.Confirm:input_type -> orlop.v1alpha1.ConfirmConfigRequest
-	22,  // 88: orlop.v1alpha1.Config.Get:input_type -> orlop.v1alpha1.GetConfigRequest
-	24,  // 89: orlop.v1alpha1.Config.History:input_type -> orlop.v1alpha1.ConfigHistoryRequest
-	27,  // 90: orlop.v1alpha1.Config.Compare:input_type -> orlop.v1alpha1.CompareConfigRequest
-	30,  // 91: orlop.v1alpha1.Service.List:input_type -> orlop.v1alpha1.ListServicesRequest
-	34,  // 92: orlop.v1alpha1.Service.Restart:input_type -> orlop.v1alpha1.RestartServiceRequest
-	36,  // 93: orlop.v1alpha1.Log.Service:input_type -> orlop.v1alpha1.ServiceLogRequest
-	37,  // 94: orlop.v1alpha1.Log.Kernel:input_type -> orlop.v1alpha1.KernelLogRequest
-	43,  // 95: orlop.v1alpha1.Image.Import:input_type -> orlop.v1alpha1.ImportImageRequest
-	45,  // 96: orlop.v1alpha1.Image.List:input_type -> orlop.v1alpha1.ListImagesRequest
-	39,  // 97: orlop.v1alpha1.Image.Find:input_type -> orlop.v1alpha1.FindImageRequest
-	41,  // 98: orlop.v1alpha1.Image.Read:input_type -> orlop.v1alpha1.ReadImageRequest
-	48,  // 99: orlop.v1alpha1.Upgrade.Offer:input_type -> orlop.v1alpha1.OfferBundleRequest
-	50,  // 100: orlop.v1alpha1.Upgrade.Send:input_type -> orlop.v1alpha1.SendBundleRequest
-	51,  // 101: orlop.v1alpha1.Upgrade.Fetch:input_type -> orlop.v1alpha1.FetchBundleRequest
-	57,  // 102: orlop.v1alpha1.Upgrade.Status:input_type -> orlop.v1alpha1.UpgradeStatusRequest
-	58,  // 103: orlop.v1alpha1.Upgrade.Watch:input_type -> orlop.v1alpha1.WatchUpgradeRequest
-	52,  // 104: orlop.v1alpha1.Upgrade.Describe:input_type -> orlop.v1alpha1.DescribeBundleRequest
-	54,  // 105: orlop.v1alpha1.Upgrade.Give:input_type -> orlop.v1alpha1.GiveBundleRequest
-	60,  // 106: orlop.v1alpha1.Upgrade.Rollback:input_type -> orlop.v1alpha1.RollbackRequest
-	62,  // 107: orlop.v1alpha1.Audit.Read:input_type -> orlop.v1alpha1.ReadAuditRequest
-	66,  // 108: orlop.v1alpha1.Trust.Issue:input_type -> orlop.v1alpha1.IssueRequest
-	67,  // 109: orlop.v1alpha1.Trust.Renew:input_type -> orlop.v1alpha1.RenewRequest
-	69,  // 110: orlop.v1alpha1.Trust.List:input_type -> orlop.v1alpha1.ListTrustRequest
-	73,  // 111: orlop.v1alpha1.Trust.Revoke:input_type -> orlop.v1alpha1.RevokeRequest
-	64,  // 112: orlop.v1alpha1.Trust.Revocations:input_type -> orlop.v1alpha1.RevocationsRequest
-	75,  // 113: orlop.v1alpha1.Cluster.Health:input_type -> orlop.v1alpha1.HealthRequest
-	78,  // 114: orlop.v1alpha1.Cluster.Kubeconfig:input_type -> orlop.v1alpha1.KubeconfigRequest
-	80,  // 115: orlop.v1alpha1.Cluster.Invite:input_type -> orlop.v1alpha1.InviteRequest
-	82,  // 116: orlop.v1alpha1.Cluster.Join:input_type -> orlop.v1alpha1.JoinRequest
-	91,  // 117: orlop.v1alpha1.Cluster.Members:input_type -> orlop.v1alpha1.MembersRequest
-	95,  // 118: orlop.v1alpha1.Cluster.Remove:input_type -> orlop.v1alpha1.RemoveMemberRequest
-	84,  // 119: orlop.v1alpha1.Cluster.Pending:input_type -> orlop.v1alpha1.PendingRequest
-	87,  // 120: orlop.v1alpha1.Cluster.Approve:input_type -> orlop.v1alpha1.ApproveRequest
-	89,  // 121: orlop.v1alpha1.Cluster.Deny:input_type -> orlop.v1alpha1.DenyRequest
-	97,  // 122: orlop.v1alpha1.Cluster.Roll:input_type -> orlop.v1alpha1.RollRequest
-	101, // 123: orlop.v1alpha1.Cluster.Tell:input_type -> orlop.v1alpha1.TellRequest
-	103, // 124: orlop.v1alpha1.Cluster.Vouch:input_type -> orlop.v1alpha1.VouchRequest
-	105, // 125: orlop.v1alpha1.Debug.Capture:input_type -> orlop.v1alpha1.CaptureRequest
-	108, // 126: orlop.v1alpha1.Debug.Profile:input_type -> orlop.v1alpha1.ProfileRequest
-	117, // 127: orlop.v1alpha1.Etcd.Snapshot:input_type -> orlop.v1alpha1.EtcdSnapshotRequest
-	120, // 128: orlop.v1alpha1.Etcd.List:input_type -> orlop.v1alpha1.EtcdListRequest
-	123, // 129: orlop.v1alpha1.Etcd.Keep:input_type -> orlop.v1alpha1.EtcdKeepRequest
-	125, // 130: orlop.v1alpha1.Etcd.Restore:input_type -> orlop.v1alpha1.EtcdRestoreRequest
-	128, // 131: orlop.v1alpha1.Etcd.Status:input_type -> orlop.v1alpha1.EtcdStatusRequest
-	130, // 132: orlop.v1alpha1.Etcd.Defragment:input_type -> orlop.v1alpha1.EtcdDefragmentRequest
-	132, // 133: orlop.v1alpha1.Etcd.Disarm:input_type -> orlop.v1alpha1.EtcdDisarmRequest
-	111, // 134: orlop.v1alpha1.Etcd.Remove:input_type -> orlop.v1alpha1.EtcdRemoveRequest
-	113, // 135: orlop.v1alpha1.Etcd.Recover:input_type -> orlop.v1alpha1.EtcdRecoverRequest
-	115, // 136: orlop.v1alpha1.Etcd.Rejoin:input_type -> orlop.v1alpha1.EtcdRejoinRequest
-	4,   // 137: orlop.v1alpha1.Machine.Version:output_type -> orlop.v1alpha1.VersionResponse
-	6,   // 138: orlop.v1alpha1.Machine.Get:output_type -> orlop.v1alpha1.StateSnapshot
-	6,   // 139: orlop.v1alpha1.Machine.Watch:output_type -> orlop.v1alpha1.StateSnapshot
-	8,   // 140: orlop.v1alpha1.Machine.Events:output_type -> orlop.v1alpha1.Event
-	10,  // 141: orlop.v1alpha1.Machine.Reboot:output_type -> orlop.v1alpha1.PowerResponse
-	10,  // 142: orlop.v1alpha1.Machine.Shutdown:output_type -> orlop.v1alpha1.PowerResponse
-	10,  // 143: orlop.v1alpha1.Machine.Reset:output_type -> orlop.v1alpha1.PowerResponse
-	13,  // 144: orlop.v1alpha1.Machine.ReadFile:output_type -> orlop.v1alpha1.ReadFileResponse
-	15,  // 145: orlop.v1alpha1.Machine.ListFiles:output_type -> orlop.v1alpha1.ListFilesResponse
-	17,  // 146: orlop.v1alpha1.Machine.Relay:output_type -> orlop.v1alpha1.RelayData
-	19,  // 147: orlop.v1alpha1.Config.Apply:output_type -> orlop.v1alpha1.ApplyResponse
-	21,  // 148: orlop.v1alpha1.Config.Confirm:output_type -> orlop.v1alpha1.ConfirmConfigResponse
-	23,  // 149: orlop.v1alpha1.Config.Get:output_type -> orlop.v1alpha1.GetConfigResponse
-	25,  // 150: orlop.v1alpha1.Config.History:output_type -> orlop.v1alpha1.ConfigHistoryResponse
-	28,  // 151: orlop.v1alpha1.Config.Compare:output_type -> orlop.v1alpha1.CompareConfigResponse
-	31,  // 152: orlop.v1alpha1.Service.List:output_type -> orlop.v1alpha1.ListServicesResponse
-	35,  // 153: orlop.v1alpha1.Service.Restart:output_type -> orlop.v1alpha1.RestartServiceResponse
-	38,  // 154: orlop.v1alpha1.Log.Service:output_type -> orlop.v1alpha1.LogLine
-	38,  // 155: orlop.v1alpha1.Log.Kernel:output_type -> orlop.v1alpha1.LogLine
-	44,  // 156: orlop.v1alpha1.Image.Import:output_type -> orlop.v1alpha1.ImportImageResponse
-	46,  // 157: orlop.v1alpha1.Image.List:output_type -> orlop.v1alpha1.ListImagesResponse
-	40,  // 158: orlop.v1alpha1.Image.Find:output_type -> orlop.v1alpha1.FindImageResponse
-	42,  // 159: orlop.v1alpha1.Image.Read:output_type -> orlop.v1alpha1.ReadImageResponse
-	49,  // 160: orlop.v1alpha1.Upgrade.Offer:output_type -> orlop.v1alpha1.OfferBundleResponse
-	56,  // 161: orlop.v1alpha1.Upgrade.Send:output_type -> orlop.v1alpha1.UpgradeBegun
-	56,  // 162: orlop.v1alpha1.Upgrade.Fetch:output_type -> orlop.v1alpha1.UpgradeBegun
-	59,  // 163: orlop.v1alpha1.Upgrade.Status:output_type -> orlop.v1alpha1.UpgradeStatus
-	59,  // 164: orlop.v1alpha1.Upgrade.Watch:output_type -> orlop.v1alpha1.UpgradeStatus
-	53,  // 165: orlop.v1alpha1.Upgrade.Describe:output_type -> orlop.v1alpha1.DescribeBundleResponse
-	55,  // 166: orlop.v1alpha1.Upgrade.Give:output_type -> orlop.v1alpha1.GiveBundleResponse
-	61,  // 167: orlop.v1alpha1.Upgrade.Rollback:output_type -> orlop.v1alpha1.RollbackResponse
-	63,  // 168: orlop.v1alpha1.Audit.Read:output_type -> orlop.v1alpha1.AuditLine
-	68,  // 169: orlop.v1alpha1.Trust.Issue:output_type -> orlop.v1alpha1.IssueResponse
-	68,  // 170: orlop.v1alpha1.Trust.Renew:output_type -> orlop.v1alpha1.IssueResponse
-	70,  // 171: orlop.v1alpha1.Trust.List:output_type -> orlop.v1alpha1.ListTrustResponse
-	74,  // 172: orlop.v1alpha1.Trust.Revoke:output_type -> orlop.v1alpha1.RevokeResponse
-	65,  // 173: orlop.v1alpha1.Trust.Revocations:output_type -> orlop.v1alpha1.RevocationsResponse
-	76,  // 174: orlop.v1alpha1.Cluster.Health:output_type -> orlop.v1alpha1.HealthResponse
-	79,  // 175: orlop.v1alpha1.Cluster.Kubeconfig:output_type -> orlop.v1alpha1.KubeconfigResponse
-	81,  // 176: orlop.v1alpha1.Cluster.Invite:output_type -> orlop.v1alpha1.InviteResponse
-	83,  // 177: orlop.v1alpha1.Cluster.Join:output_type -> orlop.v1alpha1.JoinResponse
-	92,  // 178: orlop.v1alpha1.Cluster.Members:output_type -> orlop.v1alpha1.MembersResponse
-	96,  // 179: orlop.v1alpha1.Cluster.Remove:output_type -> orlop.v1alpha1.RemoveMemberResponse
-	85,  // 180: orlop.v1alpha1.Cluster.Pending:output_type -> orlop.v1alpha1.PendingResponse
-	88,  // 181: orlop.v1alpha1.Cluster.Approve:output_type -> orlop.v1alpha1.ApproveResponse
-	90,  // 182: orlop.v1alpha1.Cluster.Deny:output_type -> orlop.v1alpha1.DenyResponse
-	98,  // 183: orlop.v1alpha1.Cluster.Roll:output_type -> orlop.v1alpha1.RollResponse
-	102, // 184: orlop.v1alpha1.Cluster.Tell:output_type -> orlop.v1alpha1.TellResponse
-	104, // 185: orlop.v1alpha1.Cluster.Vouch:output_type -> orlop.v1alpha1.VouchResponse
-	106, // 186: orlop.v1alpha1.Debug.Capture:output_type -> orlop.v1alpha1.CaptureResponse
-	109, // 187: orlop.v1alpha1.Debug.Profile:output_type -> orlop.v1alpha1.ProfileResponse
-	118, // 188: orlop.v1alpha1.Etcd.Snapshot:output_type -> orlop.v1alpha1.EtcdSnapshotResponse
-	121, // 189: orlop.v1alpha1.Etcd.List:output_type -> orlop.v1alpha1.EtcdListResponse
-	124, // 190: orlop.v1alpha1.Etcd.Keep:output_type -> orlop.v1alpha1.EtcdKeepResponse
-	126, // 191: orlop.v1alpha1.Etcd.Restore:output_type -> orlop.v1alpha1.EtcdRestoreResponse
-	129, // 192: orlop.v1alpha1.Etcd.Status:output_type -> orlop.v1alpha1.EtcdStatusResponse
-	131, // 193: orlop.v1alpha1.Etcd.Defragment:output_type -> orlop.v1alpha1.EtcdDefragmentResponse
-	133, // 194: orlop.v1alpha1.Etcd.Disarm:output_type -> orlop.v1alpha1.EtcdDisarmResponse
-	112, // 195: orlop.v1alpha1.Etcd.Remove:output_type -> orlop.v1alpha1.EtcdRemoveResponse
-	114, // 196: orlop.v1alpha1.Etcd.Recover:output_type -> orlop.v1alpha1.EtcdRecoverResponse
-	116, // 197: orlop.v1alpha1.Etcd.Rejoin:output_type -> orlop.v1alpha1.EtcdRejoinResponse
-	137, // [137:198] is the sub-list for method output_type
-	76,  // [76:137] is the sub-list for method input_type
-	74,  // [74:76] is the sub-list for extension type_name
-	71,  // [71:74] is the sub-list for extension extendee
-	0,   // [0:71] is the sub-list for field type_name
+	81,  // 33: orlop.v1alpha1.SuspendResponse.object:type_name -> orlop.v1alpha1.SuspendedObject
+	81,  // 34: orlop.v1alpha1.ResumeResponse.object:type_name -> orlop.v1alpha1.SuspendedObject
+	81,  // 35: orlop.v1alpha1.ListSuspendedResponse.objects:type_name -> orlop.v1alpha1.SuspendedObject
+	143, // 36: orlop.v1alpha1.SuspendedObject.at:type_name -> google.protobuf.Timestamp
+	84,  // 37: orlop.v1alpha1.HealthResponse.checks:type_name -> orlop.v1alpha1.HealthCheck
+	143, // 38: orlop.v1alpha1.HealthCheck.since:type_name -> google.protobuf.Timestamp
+	145, // 39: orlop.v1alpha1.KubeconfigRequest.ttl:type_name -> google.protobuf.Duration
+	145, // 40: orlop.v1alpha1.InviteRequest.life:type_name -> google.protobuf.Duration
+	141, // 41: orlop.v1alpha1.JoinRequest.leaves:type_name -> orlop.v1alpha1.JoinRequest.LeavesEntry
+	142, // 42: orlop.v1alpha1.JoinResponse.leaves:type_name -> orlop.v1alpha1.JoinResponse.LeavesEntry
+	93,  // 43: orlop.v1alpha1.PendingResponse.machines:type_name -> orlop.v1alpha1.Applicant
+	143, // 44: orlop.v1alpha1.Applicant.since:type_name -> google.protobuf.Timestamp
+	145, // 45: orlop.v1alpha1.ApproveRequest.life:type_name -> google.protobuf.Duration
+	100, // 46: orlop.v1alpha1.MembersResponse.members:type_name -> orlop.v1alpha1.Member
+	101, // 47: orlop.v1alpha1.MembersResponse.tickets:type_name -> orlop.v1alpha1.Ticket
+	143, // 48: orlop.v1alpha1.Member.joined:type_name -> google.protobuf.Timestamp
+	143, // 49: orlop.v1alpha1.Member.renewed:type_name -> google.protobuf.Timestamp
+	143, // 50: orlop.v1alpha1.Member.expires:type_name -> google.protobuf.Timestamp
+	143, // 51: orlop.v1alpha1.Ticket.expires:type_name -> google.protobuf.Timestamp
+	143, // 52: orlop.v1alpha1.Ticket.at:type_name -> google.protobuf.Timestamp
+	106, // 53: orlop.v1alpha1.RollResponse.roll:type_name -> orlop.v1alpha1.Membership
+	100, // 54: orlop.v1alpha1.Membership.members:type_name -> orlop.v1alpha1.Member
+	101, // 55: orlop.v1alpha1.Membership.tickets:type_name -> orlop.v1alpha1.Ticket
+	107, // 56: orlop.v1alpha1.Membership.claims:type_name -> orlop.v1alpha1.Claim
+	106, // 57: orlop.v1alpha1.TellRequest.roll:type_name -> orlop.v1alpha1.Membership
+	72,  // 58: orlop.v1alpha1.TellRequest.removed:type_name -> orlop.v1alpha1.Revocation
+	106, // 59: orlop.v1alpha1.VouchRequest.roll:type_name -> orlop.v1alpha1.Membership
+	100, // 60: orlop.v1alpha1.VouchRequest.machine:type_name -> orlop.v1alpha1.Member
+	107, // 61: orlop.v1alpha1.VouchResponse.claims:type_name -> orlop.v1alpha1.Claim
+	145, // 62: orlop.v1alpha1.CaptureRequest.duration:type_name -> google.protobuf.Duration
+	114, // 63: orlop.v1alpha1.CaptureResponse.packets:type_name -> orlop.v1alpha1.Packet
+	145, // 64: orlop.v1alpha1.ProfileRequest.duration:type_name -> google.protobuf.Duration
+	117, // 65: orlop.v1alpha1.EtcdRemoveResponse.removed:type_name -> orlop.v1alpha1.EtcdMember
+	126, // 66: orlop.v1alpha1.EtcdSnapshotResponse.about:type_name -> orlop.v1alpha1.EtcdSnapshot
+	129, // 67: orlop.v1alpha1.EtcdListResponse.snapshots:type_name -> orlop.v1alpha1.EtcdKept
+	143, // 68: orlop.v1alpha1.EtcdKept.at:type_name -> google.protobuf.Timestamp
+	143, // 69: orlop.v1alpha1.EtcdKept.sent:type_name -> google.protobuf.Timestamp
+	129, // 70: orlop.v1alpha1.EtcdKeepResponse.kept:type_name -> orlop.v1alpha1.EtcdKept
+	134, // 71: orlop.v1alpha1.EtcdRestoreResponse.restored:type_name -> orlop.v1alpha1.EtcdRestored
+	143, // 72: orlop.v1alpha1.EtcdRestored.at:type_name -> google.protobuf.Timestamp
+	134, // 73: orlop.v1alpha1.EtcdStatusResponse.restored:type_name -> orlop.v1alpha1.EtcdRestored
+	117, // 74: orlop.v1alpha1.EtcdStatusResponse.members:type_name -> orlop.v1alpha1.EtcdMember
+	146, // 75: orlop.v1alpha1.role:extendee -> google.protobuf.MethodOptions
+	146, // 76: orlop.v1alpha1.narrow:extendee -> google.protobuf.MethodOptions
+	146, // 77: orlop.v1alpha1.audited:extendee -> google.protobuf.MethodOptions
+	0,   // 78: orlop.v1alpha1.role:type_name -> orlop.v1alpha1.Role
+	0,   // 79: orlop.v1alpha1.narrow:type_name -> orlop.v1alpha1.Role
+	3,   // 80: orlop.v1alpha1.Machine.Version:input_type -> orlop.v1alpha1.VersionRequest
+	5,   // 81: orlop.v1alpha1.Machine.Get:input_type -> orlop.v1alpha1.GetRequest
+	5,   // 82: orlop.v1alpha1.Machine.Watch:input_type -> orlop.v1alpha1.GetRequest
+	7,   // 83: orlop.v1alpha1.Machine.Events:input_type -> orlop.v1alpha1.EventsRequest
+	9,   // 84: orlop.v1alpha1.Machine.Reboot:input_type -> orlop.v1alpha1.PowerRequest
+	9,   // 85: orlop.v1alpha1.Machine.Shutdown:input_type -> orlop.v1alpha1.PowerRequest
+	11,  // 86: orlop.v1alpha1.Machine.Reset:input_type -> orlop.v1alpha1.ResetRequest
+	12,  // 87: orlop.v1alpha1.Machine.ReadFile:input_type -> orlop.v1alpha1.ReadFileRequest
+	14,  // 88: orlop.v1alpha1.Machine.ListFiles:input_type -> orlop.v1alpha1.ListFilesRequest
+	17,  // 89: orlop.v1alpha1.Machine.Relay:input_type -> orlop.v1alpha1.RelayData
+	18,  // 90: orlop.v1alpha1.Config.Apply:input_type -> orlop.v1alpha1.ApplyRequest
+	20,  // 91: orlop.v1alpha1.Config.Confirm:input_type -> orlop.v1alpha1.ConfirmConfigRequest
+	22,  // 92: orlop.v1alpha1.Config.Get:input_type -> orlop.v1alpha1.GetConfigRequest
+	24,  // 93: orlop.v1alpha1.Config.History:input_type -> orlop.v1alpha1.ConfigHistoryRequest
+	27,  // 94: orlop.v1alpha1.Config.Compare:input_type -> orlop.v1alpha1.CompareConfigRequest
+	30,  // 95: orlop.v1alpha1.Service.List:input_type -> orlop.v1alpha1.ListServicesRequest
+	34,  // 96: orlop.v1alpha1.Service.Restart:input_type -> orlop.v1alpha1.RestartServiceRequest
+	36,  // 97: orlop.v1alpha1.Log.Service:input_type -> orlop.v1alpha1.ServiceLogRequest
+	37,  // 98: orlop.v1alpha1.Log.Kernel:input_type -> orlop.v1alpha1.KernelLogRequest
+	43,  // 99: orlop.v1alpha1.Image.Import:input_type -> orlop.v1alpha1.ImportImageRequest
+	45,  // 100: orlop.v1alpha1.Image.List:input_type -> orlop.v1alpha1.ListImagesRequest
+	39,  // 101: orlop.v1alpha1.Image.Find:input_type -> orlop.v1alpha1.FindImageRequest
+	41,  // 102: orlop.v1alpha1.Image.Read:input_type -> orlop.v1alpha1.ReadImageRequest
+	48,  // 103: orlop.v1alpha1.Upgrade.Offer:input_type -> orlop.v1alpha1.OfferBundleRequest
+	50,  // 104: orlop.v1alpha1.Upgrade.Send:input_type -> orlop.v1alpha1.SendBundleRequest
+	51,  // 105: orlop.v1alpha1.Upgrade.Fetch:input_type -> orlop.v1alpha1.FetchBundleRequest
+	57,  // 106: orlop.v1alpha1.Upgrade.Status:input_type -> orlop.v1alpha1.UpgradeStatusRequest
+	58,  // 107: orlop.v1alpha1.Upgrade.Watch:input_type -> orlop.v1alpha1.WatchUpgradeRequest
+	52,  // 108: orlop.v1alpha1.Upgrade.Describe:input_type -> orlop.v1alpha1.DescribeBundleRequest
+	54,  // 109: orlop.v1alpha1.Upgrade.Give:input_type -> orlop.v1alpha1.GiveBundleRequest
+	60,  // 110: orlop.v1alpha1.Upgrade.Rollback:input_type -> orlop.v1alpha1.RollbackRequest
+	62,  // 111: orlop.v1alpha1.Audit.Read:input_type -> orlop.v1alpha1.ReadAuditRequest
+	66,  // 112: orlop.v1alpha1.Trust.Issue:input_type -> orlop.v1alpha1.IssueRequest
+	67,  // 113: orlop.v1alpha1.Trust.Renew:input_type -> orlop.v1alpha1.RenewRequest
+	69,  // 114: orlop.v1alpha1.Trust.List:input_type -> orlop.v1alpha1.ListTrustRequest
+	73,  // 115: orlop.v1alpha1.Trust.Revoke:input_type -> orlop.v1alpha1.RevokeRequest
+	64,  // 116: orlop.v1alpha1.Trust.Revocations:input_type -> orlop.v1alpha1.RevocationsRequest
+	82,  // 117: orlop.v1alpha1.Cluster.Health:input_type -> orlop.v1alpha1.HealthRequest
+	85,  // 118: orlop.v1alpha1.Cluster.Kubeconfig:input_type -> orlop.v1alpha1.KubeconfigRequest
+	87,  // 119: orlop.v1alpha1.Cluster.Invite:input_type -> orlop.v1alpha1.InviteRequest
+	89,  // 120: orlop.v1alpha1.Cluster.Join:input_type -> orlop.v1alpha1.JoinRequest
+	98,  // 121: orlop.v1alpha1.Cluster.Members:input_type -> orlop.v1alpha1.MembersRequest
+	102, // 122: orlop.v1alpha1.Cluster.Remove:input_type -> orlop.v1alpha1.RemoveMemberRequest
+	91,  // 123: orlop.v1alpha1.Cluster.Pending:input_type -> orlop.v1alpha1.PendingRequest
+	94,  // 124: orlop.v1alpha1.Cluster.Approve:input_type -> orlop.v1alpha1.ApproveRequest
+	96,  // 125: orlop.v1alpha1.Cluster.Deny:input_type -> orlop.v1alpha1.DenyRequest
+	104, // 126: orlop.v1alpha1.Cluster.Roll:input_type -> orlop.v1alpha1.RollRequest
+	108, // 127: orlop.v1alpha1.Cluster.Tell:input_type -> orlop.v1alpha1.TellRequest
+	110, // 128: orlop.v1alpha1.Cluster.Vouch:input_type -> orlop.v1alpha1.VouchRequest
+	75,  // 129: orlop.v1alpha1.Cluster.Suspend:input_type -> orlop.v1alpha1.SuspendRequest
+	77,  // 130: orlop.v1alpha1.Cluster.Resume:input_type -> orlop.v1alpha1.ResumeRequest
+	79,  // 131: orlop.v1alpha1.Cluster.ListSuspended:input_type -> orlop.v1alpha1.ListSuspendedRequest
+	112, // 132: orlop.v1alpha1.Debug.Capture:input_type -> orlop.v1alpha1.CaptureRequest
+	115, // 133: orlop.v1alpha1.Debug.Profile:input_type -> orlop.v1alpha1.ProfileRequest
+	124, // 134: orlop.v1alpha1.Etcd.Snapshot:input_type -> orlop.v1alpha1.EtcdSnapshotRequest
+	127, // 135: orlop.v1alpha1.Etcd.List:input_type -> orlop.v1alpha1.EtcdListRequest
+	130, // 136: orlop.v1alpha1.Etcd.Keep:input_type -> orlop.v1alpha1.EtcdKeepRequest
+	132, // 137: orlop.v1alpha1.Etcd.Restore:input_type -> orlop.v1alpha1.EtcdRestoreRequest
+	135, // 138: orlop.v1alpha1.Etcd.Status:input_type -> orlop.v1alpha1.EtcdStatusRequest
+	137, // 139: orlop.v1alpha1.Etcd.Defragment:input_type -> orlop.v1alpha1.EtcdDefragmentRequest
+	139, // 140: orlop.v1alpha1.Etcd.Disarm:input_type -> orlop.v1alpha1.EtcdDisarmRequest
+	118, // 141: orlop.v1alpha1.Etcd.Remove:input_type -> orlop.v1alpha1.EtcdRemoveRequest
+	120, // 142: orlop.v1alpha1.Etcd.Recover:input_type -> orlop.v1alpha1.EtcdRecoverRequest
+	122, // 143: orlop.v1alpha1.Etcd.Rejoin:input_type -> orlop.v1alpha1.EtcdRejoinRequest
+	4,   // 144: orlop.v1alpha1.Machine.Version:output_type -> orlop.v1alpha1.VersionResponse
+	6,   // 145: orlop.v1alpha1.Machine.Get:output_type -> orlop.v1alpha1.StateSnapshot
+	6,   // 146: orlop.v1alpha1.Machine.Watch:output_type -> orlop.v1alpha1.StateSnapshot
+	8,   // 147: orlop.v1alpha1.Machine.Events:output_type -> orlop.v1alpha1.Event
+	10,  // 148: orlop.v1alpha1.Machine.Reboot:output_type -> orlop.v1alpha1.PowerResponse
+	10,  // 149: orlop.v1alpha1.Machine.Shutdown:output_type -> orlop.v1alpha1.PowerResponse
+	10,  // 150: orlop.v1alpha1.Machine.Reset:output_type -> orlop.v1alpha1.PowerResponse
+	13,  // 151: orlop.v1alpha1.Machine.ReadFile:output_type -> orlop.v1alpha1.ReadFileResponse
+	15,  // 152: orlop.v1alpha1.Machine.ListFiles:output_type -> orlop.v1alpha1.ListFilesResponse
+	17,  // 153: orlop.v1alpha1.Machine.Relay:output_type -> orlop.v1alpha1.RelayData
+	19,  // 154: orlop.v1alpha1.Config.Apply:output_type -> orlop.v1alpha1.ApplyResponse
+	21,  // 155: orlop.v1alpha1.Config.Confirm:output_type -> orlop.v1alpha1.ConfirmConfigResponse
+	23,  // 156: orlop.v1alpha1.Config.Get:output_type -> orlop.v1alpha1.GetConfigResponse
+	25,  // 157: orlop.v1alpha1.Config.History:output_type -> orlop.v1alpha1.ConfigHistoryResponse
+	28,  // 158: orlop.v1alpha1.Config.Compare:output_type -> orlop.v1alpha1.CompareConfigResponse
+	31,  // 159: orlop.v1alpha1.Service.List:output_type -> orlop.v1alpha1.ListServicesResponse
+	35,  // 160: orlop.v1alpha1.Service.Restart:output_type -> orlop.v1alpha1.RestartServiceResponse
+	38,  // 161: orlop.v1alpha1.Log.Service:output_type -> orlop.v1alpha1.LogLine
+	38,  // 162: orlop.v1alpha1.Log.Kernel:output_type -> orlop.v1alpha1.LogLine
+	44,  // 163: orlop.v1alpha1.Image.Import:output_type -> orlop.v1alpha1.ImportImageResponse
+	46,  // 164: orlop.v1alpha1.Image.List:output_type -> orlop.v1alpha1.ListImagesResponse
+	40,  // 165: orlop.v1alpha1.Image.Find:output_type -> orlop.v1alpha1.FindImageResponse
+	42,  // 166: orlop.v1alpha1.Image.Read:output_type -> orlop.v1alpha1.ReadImageResponse
+	49,  // 167: orlop.v1alpha1.Upgrade.Offer:output_type -> orlop.v1alpha1.OfferBundleResponse
+	56,  // 168: orlop.v1alpha1.Upgrade.Send:output_type -> orlop.v1alpha1.UpgradeBegun
+	56,  // 169: orlop.v1alpha1.Upgrade.Fetch:output_type -> orlop.v1alpha1.UpgradeBegun
+	59,  // 170: orlop.v1alpha1.Upgrade.Status:output_type -> orlop.v1alpha1.UpgradeStatus
+	59,  // 171: orlop.v1alpha1.Upgrade.Watch:output_type -> orlop.v1alpha1.UpgradeStatus
+	53,  // 172: orlop.v1alpha1.Upgrade.Describe:output_type -> orlop.v1alpha1.DescribeBundleResponse
+	55,  // 173: orlop.v1alpha1.Upgrade.Give:output_type -> orlop.v1alpha1.GiveBundleResponse
+	61,  // 174: orlop.v1alpha1.Upgrade.Rollback:output_type -> orlop.v1alpha1.RollbackResponse
+	63,  // 175: orlop.v1alpha1.Audit.Read:output_type -> orlop.v1alpha1.AuditLine
+	68,  // 176: orlop.v1alpha1.Trust.Issue:output_type -> orlop.v1alpha1.IssueResponse
+	68,  // 177: orlop.v1alpha1.Trust.Renew:output_type -> orlop.v1alpha1.IssueResponse
+	70,  // 178: orlop.v1alpha1.Trust.List:output_type -> orlop.v1alpha1.ListTrustResponse
+	74,  // 179: orlop.v1alpha1.Trust.Revoke:output_type -> orlop.v1alpha1.RevokeResponse
+	65,  // 180: orlop.v1alpha1.Trust.Revocations:output_type -> orlop.v1alpha1.RevocationsResponse
+	83,  // 181: orlop.v1alpha1.Cluster.Health:output_type -> orlop.v1alpha1.HealthResponse
+	86,  // 182: orlop.v1alpha1.Cluster.Kubeconfig:output_type -> orlop.v1alpha1.KubeconfigResponse
+	88,  // 183: orlop.v1alpha1.Cluster.Invite:output_type -> orlop.v1alpha1.InviteResponse
+	90,  // 184: orlop.v1alpha1.Cluster.Join:output_type -> orlop.v1alpha1.JoinResponse
+	99,  // 185: orlop.v1alpha1.Cluster.Members:output_type -> orlop.v1alpha1.MembersResponse
+	103, // 186: orlop.v1alpha1.Cluster.Remove:output_type -> orlop.v1alpha1.RemoveMemberResponse
+	92,  // 187: orlop.v1alpha1.Cluster.Pending:output_type -> orlop.v1alpha1.PendingResponse
+	95,  // 188: orlop.v1alpha1.Cluster.Approve:output_type -> orlop.v1alpha1.ApproveResponse
+	97,  // 189: orlop.v1alpha1.Cluster.Deny:output_type -> orlop.v1alpha1.DenyResponse
+	105, // 190: orlop.v1alpha1.Cluster.Roll:output_type -> orlop.v1alpha1.RollResponse
+	109, // 191: orlop.v1alpha1.Cluster.Tell:output_type -> orlop.v1alpha1.TellResponse
+	111, // 192: orlop.v1alpha1.Cluster.Vouch:output_type -> orlop.v1alpha1.VouchResponse
+	76,  // 193: orlop.v1alpha1.Cluster.Suspend:output_type -> orlop.v1alpha1.SuspendResponse
+	78,  // 194: orlop.v1alpha1.Cluster.Resume:output_type -> orlop.v1alpha1.ResumeResponse
+	80,  // 195: orlop.v1alpha1.Cluster.ListSuspended:output_type -> orlop.v1alpha1.ListSuspendedResponse
+	113, // 196: orlop.v1alpha1.Debug.Capture:output_type -> orlop.v1alpha1.CaptureResponse
+	116, // 197: orlop.v1alpha1.Debug.Profile:output_type -> orlop.v1alpha1.ProfileResponse
+	125, // 198: orlop.v1alpha1.Etcd.Snapshot:output_type -> orlop.v1alpha1.EtcdSnapshotResponse
+	128, // 199: orlop.v1alpha1.Etcd.List:output_type -> orlop.v1alpha1.EtcdListResponse
+	131, // 200: orlop.v1alpha1.Etcd.Keep:output_type -> orlop.v1alpha1.EtcdKeepResponse
+	133, // 201: orlop.v1alpha1.Etcd.Restore:output_type -> orlop.v1alpha1.EtcdRestoreResponse
+	136, // 202: orlop.v1alpha1.Etcd.Status:output_type -> orlop.v1alpha1.EtcdStatusResponse
+	138, // 203: orlop.v1alpha1.Etcd.Defragment:output_type -> orlop.v1alpha1.EtcdDefragmentResponse
+	140, // 204: orlop.v1alpha1.Etcd.Disarm:output_type -> orlop.v1alpha1.EtcdDisarmResponse
+	119, // 205: orlop.v1alpha1.Etcd.Remove:output_type -> orlop.v1alpha1.EtcdRemoveResponse
+	121, // 206: orlop.v1alpha1.Etcd.Recover:output_type -> orlop.v1alpha1.EtcdRecoverResponse
+	123, // 207: orlop.v1alpha1.Etcd.Rejoin:output_type -> orlop.v1alpha1.EtcdRejoinResponse
+	144, // [144:208] is the sub-list for method output_type
+	80,  // [80:144] is the sub-list for method input_type
+	78,  // [78:80] is the sub-list for extension type_name
+	75,  // [75:78] is the sub-list for extension extendee
+	0,   // [0:75] is the sub-list for field type_name
 }
 
 func init() { file_orlop_proto_init() }
@@ -8665,7 +9055,7 @@ func file_orlop_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_orlop_proto_rawDesc), len(file_orlop_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   133,
+			NumMessages:   140,
 			NumExtensions: 3,
 			NumServices:   11,
 		},

@@ -2070,18 +2070,21 @@ var Trust_ServiceDesc = grpc.ServiceDesc{
 }
 
 const (
-	Cluster_Health_FullMethodName     = "/orlop.v1alpha1.Cluster/Health"
-	Cluster_Kubeconfig_FullMethodName = "/orlop.v1alpha1.Cluster/Kubeconfig"
-	Cluster_Invite_FullMethodName     = "/orlop.v1alpha1.Cluster/Invite"
-	Cluster_Join_FullMethodName       = "/orlop.v1alpha1.Cluster/Join"
-	Cluster_Members_FullMethodName    = "/orlop.v1alpha1.Cluster/Members"
-	Cluster_Remove_FullMethodName     = "/orlop.v1alpha1.Cluster/Remove"
-	Cluster_Pending_FullMethodName    = "/orlop.v1alpha1.Cluster/Pending"
-	Cluster_Approve_FullMethodName    = "/orlop.v1alpha1.Cluster/Approve"
-	Cluster_Deny_FullMethodName       = "/orlop.v1alpha1.Cluster/Deny"
-	Cluster_Roll_FullMethodName       = "/orlop.v1alpha1.Cluster/Roll"
-	Cluster_Tell_FullMethodName       = "/orlop.v1alpha1.Cluster/Tell"
-	Cluster_Vouch_FullMethodName      = "/orlop.v1alpha1.Cluster/Vouch"
+	Cluster_Health_FullMethodName        = "/orlop.v1alpha1.Cluster/Health"
+	Cluster_Kubeconfig_FullMethodName    = "/orlop.v1alpha1.Cluster/Kubeconfig"
+	Cluster_Invite_FullMethodName        = "/orlop.v1alpha1.Cluster/Invite"
+	Cluster_Join_FullMethodName          = "/orlop.v1alpha1.Cluster/Join"
+	Cluster_Members_FullMethodName       = "/orlop.v1alpha1.Cluster/Members"
+	Cluster_Remove_FullMethodName        = "/orlop.v1alpha1.Cluster/Remove"
+	Cluster_Pending_FullMethodName       = "/orlop.v1alpha1.Cluster/Pending"
+	Cluster_Approve_FullMethodName       = "/orlop.v1alpha1.Cluster/Approve"
+	Cluster_Deny_FullMethodName          = "/orlop.v1alpha1.Cluster/Deny"
+	Cluster_Roll_FullMethodName          = "/orlop.v1alpha1.Cluster/Roll"
+	Cluster_Tell_FullMethodName          = "/orlop.v1alpha1.Cluster/Tell"
+	Cluster_Vouch_FullMethodName         = "/orlop.v1alpha1.Cluster/Vouch"
+	Cluster_Suspend_FullMethodName       = "/orlop.v1alpha1.Cluster/Suspend"
+	Cluster_Resume_FullMethodName        = "/orlop.v1alpha1.Cluster/Resume"
+	Cluster_ListSuspended_FullMethodName = "/orlop.v1alpha1.Cluster/ListSuspended"
 )
 
 // ClusterClient is the client API for Cluster service.
@@ -2118,6 +2121,13 @@ type ClusterClient interface {
 	// Vouch asks a control-plane machine whether it stands for a machine that another one would let in, and has it note which key has shown a
 	// ticket first. Nobody else may call it.
 	Vouch(ctx context.Context, in *VouchRequest, opts ...grpc.CallOption) (*VouchResponse, error)
+	// Suspend takes an object out of Kubernetes that keeps it from serving, and keeps it on this machine. It works while webhooks and
+	// policies refuse everything; the API server of this machine has to run.
+	Suspend(ctx context.Context, in *SuspendRequest, opts ...grpc.CallOption) (*SuspendResponse, error)
+	// Resume puts back what Suspend has taken out on this machine.
+	Resume(ctx context.Context, in *ResumeRequest, opts ...grpc.CallOption) (*ResumeResponse, error)
+	// ListSuspended lists what was taken out on this machine and not put back.
+	ListSuspended(ctx context.Context, in *ListSuspendedRequest, opts ...grpc.CallOption) (*ListSuspendedResponse, error)
 }
 
 type clusterClient struct {
@@ -2257,6 +2267,36 @@ func (c *clusterClient) Vouch(ctx context.Context, in *VouchRequest, opts ...grp
 	return out, nil
 }
 
+func (c *clusterClient) Suspend(ctx context.Context, in *SuspendRequest, opts ...grpc.CallOption) (*SuspendResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(SuspendResponse)
+	err := c.cc.Invoke(ctx, Cluster_Suspend_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *clusterClient) Resume(ctx context.Context, in *ResumeRequest, opts ...grpc.CallOption) (*ResumeResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ResumeResponse)
+	err := c.cc.Invoke(ctx, Cluster_Resume_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *clusterClient) ListSuspended(ctx context.Context, in *ListSuspendedRequest, opts ...grpc.CallOption) (*ListSuspendedResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListSuspendedResponse)
+	err := c.cc.Invoke(ctx, Cluster_ListSuspended_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // ClusterServer is the server API for Cluster service.
 // All implementations must embed UnimplementedClusterServer
 // for forward compatibility.
@@ -2291,6 +2331,13 @@ type ClusterServer interface {
 	// Vouch asks a control-plane machine whether it stands for a machine that another one would let in, and has it note which key has shown a
 	// ticket first. Nobody else may call it.
 	Vouch(context.Context, *VouchRequest) (*VouchResponse, error)
+	// Suspend takes an object out of Kubernetes that keeps it from serving, and keeps it on this machine. It works while webhooks and
+	// policies refuse everything; the API server of this machine has to run.
+	Suspend(context.Context, *SuspendRequest) (*SuspendResponse, error)
+	// Resume puts back what Suspend has taken out on this machine.
+	Resume(context.Context, *ResumeRequest) (*ResumeResponse, error)
+	// ListSuspended lists what was taken out on this machine and not put back.
+	ListSuspended(context.Context, *ListSuspendedRequest) (*ListSuspendedResponse, error)
 	mustEmbedUnimplementedClusterServer()
 }
 
@@ -2336,6 +2383,15 @@ func (UnimplementedClusterServer) Tell(context.Context, *TellRequest) (*TellResp
 }
 func (UnimplementedClusterServer) Vouch(context.Context, *VouchRequest) (*VouchResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Vouch not implemented")
+}
+func (UnimplementedClusterServer) Suspend(context.Context, *SuspendRequest) (*SuspendResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Suspend not implemented")
+}
+func (UnimplementedClusterServer) Resume(context.Context, *ResumeRequest) (*ResumeResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Resume not implemented")
+}
+func (UnimplementedClusterServer) ListSuspended(context.Context, *ListSuspendedRequest) (*ListSuspendedResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListSuspended not implemented")
 }
 func (UnimplementedClusterServer) mustEmbedUnimplementedClusterServer() {}
 func (UnimplementedClusterServer) testEmbeddedByValue()                 {}
@@ -2567,6 +2623,60 @@ func _Cluster_Vouch_Handler(srv interface{}, ctx context.Context, dec func(inter
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Cluster_Suspend_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(SuspendRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ClusterServer).Suspend(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Cluster_Suspend_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ClusterServer).Suspend(ctx, req.(*SuspendRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Cluster_Resume_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ResumeRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ClusterServer).Resume(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Cluster_Resume_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ClusterServer).Resume(ctx, req.(*ResumeRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Cluster_ListSuspended_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListSuspendedRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ClusterServer).ListSuspended(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Cluster_ListSuspended_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ClusterServer).ListSuspended(ctx, req.(*ListSuspendedRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // Cluster_ServiceDesc is the grpc.ServiceDesc for Cluster service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -2617,6 +2727,18 @@ var Cluster_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Vouch",
 			Handler:    _Cluster_Vouch_Handler,
+		},
+		{
+			MethodName: "Suspend",
+			Handler:    _Cluster_Suspend_Handler,
+		},
+		{
+			MethodName: "Resume",
+			Handler:    _Cluster_Resume_Handler,
+		},
+		{
+			MethodName: "ListSuspended",
+			Handler:    _Cluster_ListSuspended_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

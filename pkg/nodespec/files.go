@@ -62,8 +62,18 @@ const (
 	MetricsHost = "orlop-metrics.kube-system.svc"
 )
 
+// Trouble begins the detail of a component that is ready and has something wrong about it: its process is not restarted for
+// it, and the machine is not healthy.
+const Trouble = "trouble: "
+
+// Extensions is the component that says which objects of users hold up the API (orchestrator/extensions).
+const Extensions = "extensions"
+
 // AddonsUser keeps the add-ons of the configuration.
 const AddonsUser = "orlop:addons"
+
+// BreakGlassUser is an administrator's repair of the cluster over the management API, in the group system:masters. Its certificate lasts minutes.
+const BreakGlassUser = "orlop:break-glass"
 
 const (
 	// AddonsNamespace is where it keeps what it knows about them, and the namespace of the accounts as which they act.

@@ -60,6 +60,8 @@ const (
 	Membership = State + "/membership.json"
 	// TimeMark is a time that has passed for certain (package timesync): the clock never starts before it.
 	TimeMark = State + "/time"
+	// Suspended holds the Kubernetes objects that an administrator has taken out (machined's suspend.go), a JSON file for each.
+	Suspended = State + "/suspended"
 	// Upgrade holds the record of the last upgrade, and the configuration that each version was good with.
 	Upgrade = State + "/upgrade"
 )

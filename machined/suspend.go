@@ -1,0 +1,307 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/orlop-os/orlop/apid"
+	"github.com/orlop-os/orlop/machined/credentials"
+	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/durable"
+	"github.com/orlop-os/orlop/pkg/nodespec"
+	"github.com/orlop-os/orlop/pkg/paths"
+	"github.com/orlop-os/orlop/pkg/pki"
+)
+
+// How an administrator takes an object out of Kubernetes that keeps it from serving, and puts it back
+// (docs/decisions/0055-suspend.md). The orchestrator does it (orchestrator/breakglass) with a certificate that is issued for
+// the one call. The object is on STATE before it is taken out, so that nothing that cuts the call short loses it.
+
+const (
+	// suspendTime bounds one step: a process, which takes seconds to begin where a processor is slow, and a busy API server.
+	suspendTime = time.Minute
+	// suspendCert is how long the certificate of a call is valid.
+	suspendCert = 10 * time.Minute
+	// maxSuspended bounds how many objects are kept on STATE, maxSuspendedSize how large one may be, in bytes: etcd takes 1.5 MiB.
+	maxSuspended     = 64
+	maxSuspendedSize = 2 << 20
+)
+
+// suspended is one object on STATE.
+type suspended struct {
+	Kind   string          `json:"kind"` // nodespec.SuspendKind.Name
+	Name   string          `json:"name"`
+	At     time.Time       `json:"at"`
+	By     string          `json:"by"`
+	Object json.RawMessage `json:"object"`
+}
+
+func (s suspended) message() *api.SuspendedObject {
+	return &api.SuspendedObject{Kind: s.Kind, Name: s.Name, At: timestamppb.New(s.At), By: s.By}
+}
+
+// keptObjects keeps them: a file for each in one folder.
+type keptObjects struct{ dir string }
+
+// file is an object's. Names may be longer than a file's.
+func (s keptObjects) file(kind, name string) string {
+	sum := sha256.Sum256([]byte(kind + "/" + name))
+	return filepath.Join(s.dir, hex.EncodeToString(sum[:])+".json")
+}
+
+// put keeps an object, in place of an earlier one of that name.
+func (s keptObjects) put(o suspended) error {
+	if err := os.MkdirAll(s.dir, 0o700); err != nil {
+		return fmt.Errorf("suspended objects: cannot make their folder: %w", err)
+	}
+	kept, err := s.list()
+	if err != nil {
+		return err
+	}
+	same := func(k suspended) bool { return k.Kind == o.Kind && k.Name == o.Name }
+	if len(kept) >= maxSuspended && !slices.ContainsFunc(kept, same) {
+		return fmt.Errorf("suspended objects: %d are kept, and no more can be: resume or forget some (`orlopctl kubernetes suspended`)", len(kept))
+	}
+	text, err := json.Marshal(o)
+	if err != nil {
+		return fmt.Errorf("%s %s: cannot encode: %w", o.Kind, o.Name, err)
+	}
+	if len(text) > maxSuspendedSize {
+		return fmt.Errorf("%s %s: cannot be kept: it has %d bytes, and at most %d are", o.Kind, o.Name, len(text), maxSuspendedSize)
+	}
+	if err := durable.WriteFile(s.file(o.Kind, o.Name), text, 0o600); err != nil {
+		return fmt.Errorf("%s %s: cannot be kept: %w", o.Kind, o.Name, err)
+	}
+	return durable.SyncFolder(filepath.Dir(s.dir))
+}
+
+// get returns what is kept under a name; fs.ErrNotExist when there is nothing.
+func (s keptObjects) get(kind, name string) (suspended, error) {
+	return readSuspended(s.file(kind, name))
+}
+
+func readSuspended(path string) (o suspended, err error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return o, err
+	}
+	if err := json.Unmarshal(text, &o); err != nil {
+		return o, fmt.Errorf("%s: cannot decode: %w", path, err)
+	}
+	return o, nil
+}
+
+func (s keptObjects) drop(kind, name string) error {
+	if err := os.Remove(s.file(kind, name)); err != nil {
+		return fmt.Errorf("%s %s: what was kept cannot be dropped: %w", kind, name, err)
+	}
+	return durable.SyncFolder(s.dir)
+}
+
+// list returns all of them, by kind and name. A file that cannot be read is left out.
+func (s keptObjects) list() ([]suspended, error) {
+	files, err := os.ReadDir(s.dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("suspended objects: cannot be listed: %w", err)
+	}
+	var out []suspended
+	for _, f := range files {
+		if o, err := readSuspended(filepath.Join(s.dir, f.Name())); err == nil {
+			out = append(out, o)
+		}
+	}
+	slices.SortFunc(out, func(a, b suspended) int {
+		return cmp.Or(strings.Compare(a.Kind, b.Kind), strings.Compare(a.Name, b.Name))
+	})
+	return out, nil
+}
+
+// suspender takes objects out and puts them back, one call at a time. step has the orchestrator do a part of it.
+type suspender struct {
+	sync.Mutex
+	shelf keptObjects
+}
+
+type suspendStep func(ctx context.Context, o nodespec.SuspendOrder) (nodespec.SuspendDone, error)
+
+// suspend takes an object out.
+func (s *suspender) suspend(ctx context.Context, kind, name, by string, now time.Time, step suspendStep) (suspended, error) {
+	if !s.TryLock() {
+		return suspended{}, errSuspending
+	}
+	defer s.Unlock()
+	read, err := step(ctx, nodespec.SuspendOrder{Action: nodespec.SuspendRead, Kind: kind, Name: name})
+	if err != nil {
+		return suspended{}, err
+	}
+	before, had := s.shelf.get(kind, name)
+	o := suspended{Kind: kind, Name: name, At: now.UTC(), By: by, Object: read.Object}
+	if err := s.shelf.put(o); err != nil {
+		return suspended{}, err
+	}
+	if _, err := step(ctx, nodespec.SuspendOrder{Action: nodespec.SuspendRemove, Kind: kind, Name: name, UID: read.UID}); err != nil {
+		// It may have been removed all the same. What is kept of it is dropped only if it is known to be there.
+		if again, unread := step(ctx, nodespec.SuspendOrder{Action: nodespec.SuspendRead, Kind: kind, Name: name}); unread == nil && again.UID == read.UID {
+			err = errors.Join(err, s.shelf.undo(o, before, had))
+		}
+		return suspended{}, err
+	}
+	return o, nil
+}
+
+// undo takes back a put: what was kept before is kept again, if anything was.
+func (s keptObjects) undo(o, before suspended, had error) error {
+	if had == nil {
+		return s.put(before)
+	}
+	return s.drop(o.Kind, o.Name)
+}
+
+// resume puts an object back, or drops what was kept of it.
+func (s *suspender) resume(ctx context.Context, kind, name string, forget bool, step suspendStep) (suspended, error) {
+	if !s.TryLock() {
+		return suspended{}, errSuspending
+	}
+	defer s.Unlock()
+	o, err := s.shelf.get(kind, name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return o, status.Errorf(codes.NotFound, "%s %s: was not suspended on this machine; `orlopctl kubernetes suspended` lists what was, also with the other control-plane machines", kind, name)
+	}
+	if err != nil {
+		return o, err
+	}
+	if !forget {
+		if _, err := step(ctx, nodespec.SuspendOrder{Action: nodespec.SuspendRestore, Kind: kind, Name: name, Object: o.Object}); err != nil {
+			return o, err
+		}
+	}
+	return o, s.shelf.drop(kind, name)
+}
+
+var errSuspending = status.Error(codes.Aborted, "another object is being suspended or resumed on this machine; try again when that is done")
+
+// objectName is what the API server takes as the name of a kind that can be suspended (RFC 1123 subdomains).
+var objectName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$`)
+
+func suspendTarget(kind, name string) (string, error) {
+	k, known := nodespec.FindSuspendKind(kind)
+	if !known {
+		var kinds []string
+		for _, k := range nodespec.SuspendKinds() {
+			kinds = append(kinds, k.Name)
+		}
+		return "", status.Errorf(codes.InvalidArgument, "kind %q: cannot be suspended: it is none of %s", kind, strings.Join(kinds, ", "))
+	}
+	if !objectName.MatchString(name) {
+		return "", status.Errorf(codes.InvalidArgument, "%s %q: no object can have this name", k.Name, name)
+	}
+	return k.Name, nil
+}
+
+func (a clusterAPI) Suspend(ctx context.Context, r *api.SuspendRequest) (*api.SuspendResponse, error) {
+	kind, step, err := a.m.breakGlass(ctx, r.Kind, r.Name)
+	if err != nil {
+		return nil, err
+	}
+	o, err := a.m.suspending.suspend(ctx, kind, r.Name, caller(ctx), time.Now(), step)
+	if err != nil {
+		return nil, failedStep(err)
+	}
+	a.m.events.add("cluster", "op", fmt.Sprintf("%s %s was suspended by %s; `orlopctl kubernetes resume` puts it back", kind, r.Name, o.By))
+	return &api.SuspendResponse{Object: o.message()}, nil
+}
+
+func (a clusterAPI) Resume(ctx context.Context, r *api.ResumeRequest) (*api.ResumeResponse, error) {
+	kind, step, err := a.m.breakGlass(ctx, r.Kind, r.Name)
+	if err != nil {
+		return nil, err
+	}
+	o, err := a.m.suspending.resume(ctx, kind, r.Name, r.Forget, step)
+	if err != nil {
+		return nil, failedStep(err)
+	}
+	did := map[bool]string{true: "what was kept of it was dropped", false: "was put back"}[r.Forget]
+	a.m.events.add("cluster", "op", fmt.Sprintf("%s %s: %s by %s", kind, r.Name, did, caller(ctx)))
+	return &api.ResumeResponse{Object: o.message()}, nil
+}
+
+func (a clusterAPI) ListSuspended(context.Context, *api.ListSuspendedRequest) (*api.ListSuspendedResponse, error) {
+	all, err := a.m.suspending.shelf.list()
+	if err != nil {
+		return nil, status.Error(codes.Internal, err.Error())
+	}
+	out := &api.ListSuspendedResponse{}
+	for _, o := range all {
+		out.Objects = append(out.Objects, o.message())
+	}
+	return out, nil
+}
+
+// failedStep gives an error a code, if it has none: what the API server does not do is no fault of the call's.
+func failedStep(err error) error {
+	if _, has := status.FromError(err); has {
+		return err
+	}
+	return status.Error(codes.FailedPrecondition, err.Error())
+}
+
+// breakGlass checks what a call is about, and returns what does its steps, on a control-plane machine.
+func (m *machine) breakGlass(ctx context.Context, kind, name string) (string, suspendStep, error) {
+	kind, err := suspendTarget(kind, name)
+	if err != nil {
+		return "", nil, err
+	}
+	now, _ := m.config.Get()
+	switch {
+	case m.medium != "":
+		return "", nil, status.Error(codes.FailedPrecondition, notInstalled)
+	case !controls(now.config):
+		return "", nil, status.Error(codes.FailedPrecondition, "this machine runs no API server; ask a control-plane machine")
+	}
+	if why, _ := m.noStorage.Get(); why != "" {
+		return "", nil, status.Error(codes.FailedPrecondition, "there is nowhere to keep the object: "+why)
+	}
+	as := pki.Spec{
+		CN: nodespec.BreakGlassUser, O: []string{"system:masters"}, Usage: pki.Client, TTL: suspendCert, Backdate: credentials.Backdate,
+		Origin: said(ctx, apid.MetadataOrigin), Root: said(ctx, apid.MetadataIssuer),
+	}
+	return kind, func(ctx context.Context, o nodespec.SuspendOrder) (nodespec.SuspendDone, error) {
+		return m.breakGlassStep(ctx, now.config.Cluster, as, o)
+	}, nil
+}
+
+func (m *machine) breakGlassStep(ctx context.Context, cluster *config.Cluster, as pki.Spec, o nodespec.SuspendOrder) (nodespec.SuspendDone, error) {
+	ca, err := authority(cluster.Spec.PKI.Kubernetes)
+	if err != nil {
+		return nodespec.SuspendDone{}, err
+	}
+	leaf, err := ca.Issue(as)
+	if err != nil {
+		return nodespec.SuspendDone{}, err
+	}
+	o.Cert, o.Key = leaf.CertPEM(), leaf.KeyPEM()
+	ctx, cancel := m.within(ctx, suspendTime)
+	defer cancel()
+	return ask[nodespec.SuspendDone](ctx, m, paths.UserAPI, "suspend", o)
+}

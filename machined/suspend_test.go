@@ -1,0 +1,174 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/nodespec"
+)
+
+// fakeKubernetes has one object, of UID 1, until it is removed, and says what it was asked for.
+type fakeKubernetes struct {
+	object string
+	stuck  error // of removing
+	lost   bool  // the object goes, and the answer does not come
+	steps  []string
+}
+
+func (f *fakeKubernetes) step(_ context.Context, o nodespec.SuspendOrder) (nodespec.SuspendDone, error) {
+	f.steps = append(f.steps, o.Action)
+	switch {
+	case o.Action == nodespec.SuspendRestore && f.object != "":
+		return nodespec.SuspendDone{}, errors.New("there is another one")
+	case o.Action == nodespec.SuspendRestore:
+		f.object = string(o.Object)
+	case f.object == "":
+		return nodespec.SuspendDone{}, errors.New("not found")
+	case o.Action == nodespec.SuspendRemove && f.lost:
+		f.object = ""
+		return nodespec.SuspendDone{}, errors.New("no answer")
+	case o.Action == nodespec.SuspendRemove && f.stuck != nil:
+		return nodespec.SuspendDone{}, f.stuck
+	case o.Action == nodespec.SuspendRemove:
+		f.object = ""
+	}
+	return nodespec.SuspendDone{UID: "1", Object: json.RawMessage(f.object)}, nil
+}
+
+// TestSuspend: an object is on the disk before it goes, comes back as it was, and is never lost between.
+func TestSuspend(t *testing.T) {
+	const kind, name = "apiservice", "v1.example.org"
+	ctx, at := t.Context(), time.Unix(1000, 0)
+	s := &suspender{shelf: keptObjects{filepath.Join(t.TempDir(), "suspended")}}
+	kept := func(want int) []suspended {
+		t.Helper()
+		all, err := s.shelf.list()
+		if err != nil || len(all) != want {
+			t.Fatalf("%d are kept, %v; want %d", len(all), err, want)
+		}
+		return all
+	}
+	k := &fakeKubernetes{}
+	if _, err := s.suspend(ctx, kind, name, "alice", at, k.step); err == nil {
+		t.Error("what is not there was suspended")
+	}
+	kept(0)
+
+	k.object, k.stuck = `{"a":1}`, errors.New("the server is down")
+	if _, err := s.suspend(ctx, kind, name, "alice", at, k.step); !errors.Is(err, k.stuck) {
+		t.Errorf("%v", err)
+	}
+	kept(0)
+
+	k.stuck, k.lost = nil, true
+	if _, err := s.suspend(ctx, kind, name, "alice", at, k.step); err == nil {
+		t.Error("an answer that did not come is no success")
+	}
+	if got := kept(1)[0]; string(got.Object) != `{"a":1}` || got.By != "alice" || !got.At.Equal(at) {
+		t.Errorf("%+v", got)
+	}
+	if _, err := s.resume(ctx, kind, name, false, k.step); err != nil || k.object != `{"a":1}` {
+		t.Errorf("%q, %v", k.object, err)
+	}
+	kept(0)
+
+	k.lost = false
+	if _, err := s.suspend(ctx, kind, name, "alice", at, k.step); err != nil || k.object != "" {
+		t.Errorf("%q, %v", k.object, err)
+	}
+	// Another one comes, and cannot be removed: the first is kept as before. Nor is it lost when it cannot come back.
+	k.object, k.stuck = `{"b":2}`, errors.New("the server is down")
+	if _, err := s.suspend(ctx, kind, name, "bob", at, k.step); err == nil {
+		t.Error("suspended although it could not be removed")
+	}
+	if _, err := s.resume(ctx, kind, name, false, k.step); err == nil {
+		t.Error("resumed although another one is there")
+	}
+	if got := kept(1)[0]; string(got.Object) != `{"a":1}` || got.By != "alice" {
+		t.Errorf("%+v", got)
+	}
+	before := len(k.steps)
+	if _, err := s.resume(ctx, kind, name, true, k.step); err != nil || len(k.steps) != before {
+		t.Errorf("forgetting asked for %v, %v", k.steps[before:], err)
+	}
+	kept(0)
+	if _, err := s.resume(ctx, kind, name, false, k.step); status.Code(err) != codes.NotFound {
+		t.Errorf("%v", err)
+	}
+	s.Lock()
+	if _, err := s.suspend(ctx, kind, name, "alice", at, k.step); status.Code(err) != codes.Aborted {
+		t.Errorf("two at a time: %v", err)
+	}
+}
+
+// TestKeptObjects: what is kept is bounded and root's alone, and one file that was damaged hides no other.
+func TestKeptObjects(t *testing.T) {
+	s := keptObjects{filepath.Join(t.TempDir(), "suspended")}
+	object := json.RawMessage(`{}`)
+	for i := range maxSuspended {
+		if err := s.put(suspended{Kind: "apiservice", Name: fmt.Sprint("v", i), Object: object}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := s.put(suspended{Kind: "apiservice", Name: "more", Object: object}); err == nil {
+		t.Error("one more than is kept")
+	}
+	if err := s.put(suspended{Kind: "apiservice", Name: "v1", By: "again", Object: object}); err != nil {
+		t.Errorf("one that is kept already: %v", err)
+	}
+	large := json.RawMessage(`"` + strings.Repeat("x", maxSuspendedSize) + `"`)
+	if err := s.put(suspended{Kind: "apiservice", Name: "v1", Object: large}); err == nil {
+		t.Error("a large one")
+	}
+	path := s.file("apiservice", "v2")
+	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("%v, %v", info, err)
+	}
+	if err := os.WriteFile(path, []byte("half of a fi"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if all, err := s.list(); err != nil || len(all) != maxSuspended-1 || all[1].Name != "v1" || all[1].By != "again" {
+		t.Errorf("%d, %v", len(all), err)
+	}
+	if name := filepath.Base(s.file("validatingadmissionpolicybinding", strings.Repeat("x", 253))); len(name) > 255 {
+		t.Errorf("%d bytes are no file's name", len(name))
+	}
+}
+
+// TestSuspendTarget: what no object is called is refused before anything is asked.
+func TestSuspendTarget(t *testing.T) {
+	for _, c := range []struct {
+		kind, name, want string
+	}{
+		{"ValidatingWebhookConfiguration", "policy", "validatingwebhookconfiguration"},
+		{"crd", "things.example.org", "customresourcedefinition"},
+		{"pod", "x", ""}, {"apiservice", "", ""}, {"apiservice", "../x", ""}, {"apiservice", "A", ""}, {"apiservice", "a/b", ""},
+		{"apiservice", strings.Repeat("x", 254), ""}, {"apiservice", "x\n", ""}, {"", "x", ""},
+	} {
+		got, err := suspendTarget(c.kind, c.name)
+		if got != c.want || (status.Code(err) == codes.InvalidArgument) != (c.want == "") {
+			t.Errorf("%q %q: %q, %v", c.kind, c.name, got, err)
+		}
+	}
+}
+
+// TestSuspendIsOnRecord: the record says which object a call was about.
+func TestSuspendIsOnRecord(t *testing.T) {
+	if got := target(&api.SuspendRequest{Kind: "apiservice", Name: "v1.x"}, nil); got != "apiservice v1.x" {
+		t.Error(got)
+	}
+	if got := target(&api.ResumeRequest{Kind: "apiservice", Name: "v1.x", Forget: true}, nil); got != "apiservice v1.x, forget" {
+		t.Error(got)
+	}
+}

@@ -1,0 +1,124 @@
+package main
+
+import (
+	"context"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/client"
+	"github.com/orlop-os/orlop/pkg/nodespec"
+)
+
+// suspendTimeout bounds a call that takes some steps on the machine, each up to a minute.
+const suspendTimeout = 4 * time.Minute
+
+func (t *tool) kubernetesCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "kubernetes",
+		Short: "Repair a cluster whose API refuses requests",
+		Long: "Repair a cluster whose API refuses requests: take the webhook, API service, converter or policy out that refuses them, and put it back\n" +
+			"when its backend works. `orlopctl health` names it (extensions). These calls work while webhooks and policies refuse everything, and are\n" +
+			"on record. The object is kept on the machine that is asked, a control-plane machine.",
+	}
+	c.AddCommand(t.suspendCommand(), t.resumeCommand(), t.suspendedCommand())
+	return c
+}
+
+func (t *tool) suspendCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "suspend KIND NAME",
+		Short: "Take an object out that keeps the API from serving",
+		Long: "Take an object out of Kubernetes that keeps the API from serving. KIND is one of " + suspendKinds() + ".\n" +
+			"Of a customresourcedefinition only the converter goes: do not write its objects until it is back, or fields of other versions are lost.",
+		Example:           "  orlopctl kubernetes suspend validatingwebhookconfiguration policy\n  orlopctl kubernetes suspend apiservice v1beta1.custom.metrics.k8s.io",
+		Args:              cobra.ExactArgs(2),
+		ValidArgsFunction: completeSuspendKinds,
+		RunE: func(_ *cobra.Command, args []string) error {
+			return t.callFor(suspendTimeout, func(ctx context.Context, c *client.Client) error {
+				answer, err := c.Cluster.Suspend(ctx, &api.SuspendRequest{Kind: args[0], Name: args[1]})
+				if err != nil {
+					return err
+				}
+				return t.printNext(answer, func() error {
+					o := answer.Object
+					t.println(o.Kind + " " + o.Name + " is taken out; `orlopctl kubernetes resume " + o.Kind + " " + o.Name + "` puts it back")
+					return nil
+				})
+			})
+		},
+	}
+}
+
+func (t *tool) resumeCommand() *cobra.Command {
+	var forget bool
+	c := &cobra.Command{
+		Use:               "resume KIND NAME",
+		Short:             "Put an object back that was taken out",
+		Args:              cobra.ExactArgs(2),
+		ValidArgsFunction: completeSuspendKinds,
+		RunE: func(_ *cobra.Command, args []string) error {
+			return t.callFor(suspendTimeout, func(ctx context.Context, c *client.Client) error {
+				answer, err := c.Cluster.Resume(ctx, &api.ResumeRequest{Kind: args[0], Name: args[1], Forget: forget})
+				if err != nil {
+					return err
+				}
+				return t.printNext(answer, func() error {
+					did := map[bool]string{true: "what was kept is dropped", false: "is back"}[forget]
+					t.println(answer.Object.Kind + " " + answer.Object.Name + ": " + did)
+					return nil
+				})
+			})
+		},
+	}
+	c.Flags().BoolVar(&forget, "forget", false, "put nothing back: drop what was kept")
+	return c
+}
+
+func (t *tool) suspendedCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "suspended",
+		Short: "List what was taken out on this machine",
+		Args:  cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			return t.call(func(ctx context.Context, c *client.Client) error {
+				answer, err := c.Cluster.ListSuspended(ctx, &api.ListSuspendedRequest{})
+				if err != nil {
+					return err
+				}
+				return t.print(answer, func(w *tabwriter.Writer) {
+					row(w, "KIND", "NAME", "SINCE", "BY")
+					for _, o := range answer.Objects {
+						row(w, o.Kind, o.Name, stamp(o.At), o.By)
+					}
+				})
+			})
+		},
+	}
+}
+
+func suspendKinds() string {
+	text := ""
+	for i, k := range nodespec.SuspendKinds() {
+		switch {
+		case i == len(nodespec.SuspendKinds())-1:
+			text += " and "
+		case i > 0:
+			text += ", "
+		}
+		text += k.Name
+	}
+	return text
+}
+
+func completeSuspendKinds(_ *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	var kinds []cobra.Completion
+	if len(args) == 0 {
+		for _, k := range nodespec.SuspendKinds() {
+			kinds = append(kinds, k.Name)
+		}
+	}
+	return kinds, cobra.ShellCompDirectiveNoFileComp
+}
