@@ -59,7 +59,9 @@ func stepTimeMark(ctx context.Context, m *machine) error {
 	if err != nil {
 		m.say(err.Error())
 	}
-	go m.past.Keep(ctx, paths.TimeMark, mark, func(err error) { m.events.add("time", "failure", err.Error()) })
+	m.keeper().Go(ctx, "time mark", func(ctx context.Context) {
+		m.past.Keep(ctx, paths.TimeMark, mark, func(err error) { m.events.add("time", "failure", err.Error()) })
+	})
 	if mark.Before(m.past.Now(time.Now())) {
 		return nil
 	}

@@ -36,6 +36,9 @@ var scalars = map[reflect.Type]*jsonschema.Schema{
 	reflect.TypeFor[config.Certificate](): {
 		Type: "string", Pattern: `^\s*-----BEGIN CERTIFICATE-----`, Description: "One certificate in PEM.",
 	},
+	reflect.TypeFor[config.Bundle](): {
+		Type: "string", Pattern: `-----BEGIN CERTIFICATE-----`, Description: "One or more certificates in PEM.",
+	},
 	reflect.TypeFor[config.PrivateKey](): {
 		Type: "string", Pattern: `^\s*-----BEGIN ([A-Z]+ )?PRIVATE KEY-----`, Description: "One private key in PEM. A secret.",
 	},

@@ -161,7 +161,8 @@ func TestScalars(t *testing.T) {
 		}
 	}
 	for kind := range scalars {
-		if pem := kind == reflect.TypeFor[config.Certificate]() || kind == reflect.TypeFor[config.PrivateKey](); !seen[kind] && !pem {
+		pem := kind == reflect.TypeFor[config.Certificate]() || kind == reflect.TypeFor[config.Bundle]() || kind == reflect.TypeFor[config.PrivateKey]()
+		if !seen[kind] && !pem {
 			t.Errorf("%s: no example is read", kind)
 		}
 	}

@@ -1,0 +1,107 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"io"
+	"sync"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/orlop-os/orlop/pkg/api"
+)
+
+// fakeUpgradeService is a machine at the end of a bad line: what is sent to it breaks off, and so does what it says.
+type fakeUpgradeService struct {
+	api.UnimplementedUpgradeServer
+	mu     sync.Mutex
+	have   int64
+	breaks int // how often something has broken off
+	record *api.UpgradeStatus
+}
+
+const (
+	fakeLine   = 1_500_000 // bytes that come through before it breaks
+	fakeBroken = "1.6.0"   // a version that every machine rolls back
+)
+
+func (s *fakeUpgradeService) Offer(_ context.Context, r *api.OfferBundleRequest) (*api.OfferBundleResponse, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if r.Size < 1<<20 {
+		return nil, status.Error(codes.FailedPrecondition, "upgrade refused: the test expects more")
+	}
+	return &api.OfferBundleResponse{Have: s.have}, nil
+}
+
+func (s *fakeUpgradeService) Send(stream grpc.ClientStreamingServer[api.SendBundleRequest, api.UpgradeBegun]) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	first, err := stream.Recv()
+	if err != nil {
+		return err
+	}
+	if first.Offset != s.have || len(first.Sha256) != 64 {
+		return status.Errorf(codes.FailedPrecondition, "offset %d of %s, the test expects %d", first.Offset, first.Sha256, s.have)
+	}
+	for came := int64(0); ; {
+		r, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			return stream.SendAndClose(s.begin("1.3.0"))
+		}
+		if err != nil {
+			return err
+		}
+		came, s.have = came+int64(len(r.Chunk)), s.have+int64(len(r.Chunk))
+		if came > fakeLine {
+			s.breaks++
+			return status.Error([]codes.Code{codes.Unavailable, codes.Aborted}[s.breaks%2], "the test breaks it off")
+		}
+	}
+}
+
+func (s *fakeUpgradeService) Fetch(_ context.Context, r *api.FetchBundleRequest) (*api.UpgradeBegun, error) {
+	version := "1.4.0"
+	switch {
+	case r.Peer == "10.0.0.12" && r.Reference == "":
+		version = "1.5.0"
+	case r.Peer == "10.0.0.66" && r.Reference == "":
+		version = fakeBroken
+	case r.Reference != "registry.test/orlop:1" || string(r.Ca) != "a CA\n" || r.Username != "dora" || r.Password != "secret":
+		return nil, status.Errorf(codes.FailedPrecondition, "the test does not expect %v", r)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.begin(version), nil
+}
+
+func (s *fakeUpgradeService) begin(version string) *api.UpgradeBegun {
+	s.record = &api.UpgradeStatus{Running: "1.2.3", From: "1.2.3", To: version, Phase: "writing", Operation: "write", Done: 1 << 20, Total: 2 << 20}
+	return &api.UpgradeBegun{From: "1.2.3", To: version}
+}
+
+func (s *fakeUpgradeService) Status(context.Context, *api.UpgradeStatusRequest) (*api.UpgradeStatus, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.record, nil
+}
+
+func (s *fakeUpgradeService) Watch(_ *api.WatchUpgradeRequest, stream grpc.ServerStreamingServer[api.UpgradeStatus]) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := stream.Send(s.record); err != nil {
+		return err
+	}
+	if s.record.GetPhase() == "writing" {
+		if s.record.To == fakeBroken {
+			s.record = &api.UpgradeStatus{Running: "1.2.3", From: "1.2.3", To: fakeBroken, Phase: "rolled back", Reason: "the test rolls it back"}
+		} else {
+			s.record = &api.UpgradeStatus{Running: s.record.To, From: "1.2.3", To: s.record.To, Phase: "committed"}
+		}
+		return status.Error(codes.Unavailable, "the machine reboots")
+	}
+	<-stream.Context().Done()
+	return stream.Context().Err()
+}
