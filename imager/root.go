@@ -30,8 +30,11 @@ var users = []struct {
 	{"nobody", 65534},
 }
 
-// mountPoints are the empty folders of the root. The last are those that programs in pods look into on other systems.
-var mountPoints = []string{"/dev", "/proc", "/sys", "/run", "/tmp", "/sysroot", paths.State, paths.Data, "/boot", "/media"}
+// mountPoints are the empty folders of the root. Those behind DATA are there because agents in pods, such as those of storage and monitoring,
+// mount them from other systems, and cannot start where they are missing.
+var mountPoints = []string{"/dev", "/proc", "/sys", "/run", "/tmp", "/sysroot", paths.State, paths.Data,
+	"/boot", "/media", "/root", "/etc/pki", "/etc/ca-certificates", "/etc/selinux", "/etc/udev", "/usr/local/share/ca-certificates",
+	"/usr/share/ca-certificates", "/usr/src"}
 
 // links are the symbolic links of the root: the merged /usr, files that the running system writes, and apid, which
 // is machined under another name.
