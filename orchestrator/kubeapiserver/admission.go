@@ -12,12 +12,18 @@ import (
 // Policies (ValidatingAdmissionPolicy) could say it, too, but they make the server build the whole of its OpenAPI documents at its start
 // (docs/decisions/0006-openapi-when-asked.md).
 var ownPlugins = []struct {
-	name   string
-	plugin admission.Interface
+	name string
+	make admission.Factory
 }{
-	{NodeAgents, nodeAgents{admission.NewHandler(admission.Create, admission.Update, admission.Delete)}},
-	{NodeNotes, nodeNotes{admission.NewHandler(admission.Create, admission.Update)}},
-	{ReservedNamespaces, reservedNamespaces{admission.NewHandler(admission.Create, admission.Delete)}},
+	{NodeAgents, always(nodeAgents{admission.NewHandler(admission.Create, admission.Update, admission.Delete)})},
+	{NodeNotes, always(nodeNotes{admission.NewHandler(admission.Create, admission.Update)})},
+	{ReservedNamespaces, always(reservedNamespaces{admission.NewHandler(admission.Create, admission.Delete)})},
+	{MachinePorts, newMachinePorts},
+}
+
+// always makes the same plugin, which has no configuration.
+func always(plugin admission.Interface) admission.Factory {
+	return func(io.Reader) (admission.Interface, error) { return plugin, nil }
 }
 
 // registerPlugins adds them to those that the flags can name.
@@ -25,7 +31,7 @@ func registerPlugins(opts *options.ServerRunOptions) {
 	generic := opts.Admission.GenericAdmission
 	generic.RecommendedPluginOrder = slices.Clone(generic.RecommendedPluginOrder)
 	for _, own := range ownPlugins {
-		generic.Plugins.Register(own.name, func(io.Reader) (admission.Interface, error) { return own.plugin, nil })
+		generic.Plugins.Register(own.name, own.make)
 		generic.RecommendedPluginOrder = append(generic.RecommendedPluginOrder, own.name)
 		generic.DefaultOffPlugins.Insert(own.name)
 	}

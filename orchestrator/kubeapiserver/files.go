@@ -27,7 +27,7 @@ func files(spec nodespec.Spec, dirs layout.Dirs) []component.File {
 }
 
 // admission enforces the cluster's Pod Security level where a namespace does not say otherwise, and warns about what
-// the strictest one would refuse.
+// the strictest one would refuse. It also says which addresses no Service may have.
 func admissionConfig(spec nodespec.Spec) string {
 	exempt := "[]"
 	if len(spec.PodSecurityExempt) > 0 {
@@ -51,7 +51,9 @@ plugins:
       usernames: []
       runtimeClasses: []
       namespaces: %s
-`, spec.PodSecurity, exempt)
+- name: %s
+  configuration: %s
+`, spec.PodSecurity, exempt, MachinePorts, reservedConfig(spec))
 }
 
 // audit is one policy for every cluster; the first rule that matches a request decides.

@@ -54,7 +54,7 @@ func flags(spec nodespec.Spec, dirs layout.Dirs) []string {
 		"--client-ca-file=" + at(nodespec.CA),
 		"--authentication-config=" + at(nodespec.Authentication),
 		"--authorization-config=" + at(nodespec.Authorization),
-		"--enable-admission-plugins=NodeRestriction," + NodeAgents + "," + NodeNotes + "," + ReservedNamespaces,
+		"--enable-admission-plugins=NodeRestriction," + NodeAgents + "," + NodeNotes + "," + ReservedNamespaces + "," + MachinePorts,
 		"--admission-control-config-file=" + at(admissionFile),
 		fmt.Sprintf("--default-not-ready-toleration-seconds=%d", spec.PodEviction),
 		fmt.Sprintf("--default-unreachable-toleration-seconds=%d", spec.PodEviction),

@@ -50,7 +50,8 @@ func Component(spec nodespec.Spec, dirs layout.Dirs) component.Component {
 // configuration is kube-proxy's file. Node ports answer on the node's own addresses only, not on loopback or the
 // bridge. They are stated, because upstream itself ("primary") takes what the Node says when it starts: after a change of address that is
 // still the old one, and where it is nothing, node ports answer on all addresses. Traffic from the pod ranges is local and keeps its
-// sender; everything else to a service address is masqueraded.
+// sender; everything else to a service address is masqueraded. Without ranges for them no Service has external addresses, whatever
+// stands in its field: also one that was made before anybody looked.
 func configuration(spec nodespec.Spec, client string) string {
 	return fmt.Sprintf(`apiVersion: kubeproxy.config.k8s.io/v1alpha1
 kind: KubeProxyConfiguration
@@ -65,7 +66,9 @@ nodePortAddresses: [%s]
 healthzBindAddress: 127.0.0.1:%d
 metricsBindAddress: 127.0.0.1:10249
 enableProfiling: false
-`, spec.NodeName, spec.NodeIPs[0], client, joined(spec.PodCIDRs), joined(nodePorts(spec.NodeIPs)), HealthPort)
+featureGates:
+  AllowServiceExternalIPs: %t
+`, spec.NodeName, spec.NodeIPs[0], client, joined(spec.PodCIDRs), joined(nodePorts(spec.NodeIPs)), HealthPort, len(spec.ExternalIPs) > 0)
 }
 
 // nodePorts are the addresses that node ports answer on: the node's first one of each family, as the kubelet has them on the Node.

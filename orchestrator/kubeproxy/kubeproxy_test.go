@@ -44,12 +44,20 @@ func TestUpstreamTakesTheConfiguration(t *testing.T) {
 		var have struct {
 			BindAddress       string
 			NodePortAddresses []string
+			FeatureGates      map[string]bool
 		}
 		if err := yaml.Unmarshal([]byte(configuration(spec, "")), &have); err != nil {
 			t.Fatal(err)
 		}
 		if have.BindAddress != spec.NodeIPs[0].String() || !slices.Equal(have.NodePortAddresses, c.nodePorts) {
 			t.Errorf("%s: %+v, want node ports at %q", c.own, have, c.nodePorts)
+		}
+		if on, said := have.FeatureGates["AllowServiceExternalIPs"]; on || !said {
+			t.Errorf("%s: without ranges, external addresses are taken from Services", c.own)
+		}
+		spec.ExternalIPs = []nodespec.Range{{First: spec.NodeIPs[0], Last: spec.NodeIPs[0]}}
+		if !strings.Contains(configuration(spec, ""), "AllowServiceExternalIPs: true") {
+			t.Errorf("%s: with ranges, external addresses are not taken from Services", c.own)
 		}
 	}
 }

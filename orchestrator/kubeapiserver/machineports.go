@@ -1,0 +1,263 @@
+package kubeapiserver
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/client-go/informers"
+	listers "k8s.io/client-go/listers/core/v1"
+	"k8s.io/kubernetes/pkg/apis/core"
+	"k8s.io/kubernetes/pkg/apis/networking"
+	netutils "k8s.io/utils/net"
+
+	"github.com/orlop-os/orlop/orchestrator/loadbalancer"
+	"github.com/orlop-os/orlop/pkg/nodespec"
+)
+
+// MachinePorts is the admission plugin that keeps Services and pods from the machines' own addresses and ports. The service proxy and
+// the plugin for host ports rewrite packets on every machine by what these objects say; upstream lets them say a machine's address and a
+// port of the system, so that whoever may make a Service in one namespace could take a port of every machine, or close it.
+//
+// It judges what an object begins to say. What it has said before stays, so that others can still change the object; package loadbalancer
+// takes an address from a Service when a machine comes that has it.
+const MachinePorts = "OrlopMachinePorts"
+
+type machinePorts struct {
+	*admission.Handler
+	reserved nodespec.Reserved
+	nodes    listers.NodeLister
+	known    func() bool // waits for the first list of Nodes
+}
+
+// newMachinePorts makes the plugin from its configuration, a nodespec.Reserved.
+func newMachinePorts(config io.Reader) (admission.Interface, error) {
+	p := &machinePorts{Handler: admission.NewHandler(admission.Create, admission.Update)}
+	if config == nil {
+		return nil, errors.New(MachinePorts + ": there is no configuration")
+	}
+	p.known = p.WaitForReady
+	if err := json.NewDecoder(config).Decode(&p.reserved); err != nil {
+		return nil, fmt.Errorf("%s: cannot read its configuration: %w", MachinePorts, err)
+	}
+	return p, nil
+}
+
+// SetExternalKubeInformerFactory implements initializer.WantsExternalKubeInformerFactory.
+func (p *machinePorts) SetExternalKubeInformerFactory(f informers.SharedInformerFactory) {
+	nodes := f.Core().V1().Nodes()
+	p.nodes = nodes.Lister()
+	p.SetReadyFunc(nodes.Informer().HasSynced)
+}
+
+// ValidateInitialization implements admission.InitializationValidator.
+func (p *machinePorts) ValidateInitialization() error {
+	if p.nodes == nil {
+		return errors.New(MachinePorts + ": nobody has told it how to list Nodes")
+	}
+	return nil
+}
+
+// Validate implements admission.ValidationInterface.
+func (p *machinePorts) Validate(_ context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
+	var err error
+	switch now := a.GetObject().(type) {
+	case *core.Service:
+		before, _ := a.GetOldObject().(*core.Service)
+		if before == nil {
+			before = &core.Service{}
+		}
+		err = p.service(now, before)
+	case *core.Pod:
+		if a.GetOperation() == admission.Create && a.GetSubresource() == "" {
+			err = hostPorts(&now.Spec)
+		}
+	case *networking.ServiceCIDR:
+		if a.GetOperation() == admission.Create {
+			err = p.serviceRange(now.Spec.CIDRs)
+		}
+	}
+	if err != nil {
+		return admission.NewForbidden(a, err)
+	}
+	return nil
+}
+
+// claim is an address that an object begins to name.
+type claim struct {
+	text     string
+	field    string
+	external bool // it has to be of an allowed range, too
+}
+
+const (
+	remedyExternal = "use a Service of type LoadBalancer, or have the cluster's operator allow a range in Cluster.spec.networks.externalIPs"
+	remedyOther    = "name an address that no machine has"
+)
+
+// service refuses addresses that a Service names now and did not before.
+func (p *machinePorts) service(now, before *core.Service) error {
+	claims := serviceClaims(now, before)
+	if len(claims) == 0 {
+		return nil
+	}
+	nodes, err := p.addresses()
+	if err != nil {
+		return err
+	}
+	for _, c := range claims {
+		why, remedy := "", remedyOther
+		switch a, ok := parseAddress(c.text); {
+		case !ok:
+			why = "it is not an IP address"
+		case c.external:
+			why, remedy = p.reserved.WhyExternal(a, nodes), remedyExternal
+		default:
+			why = p.reserved.Why(a, nodes)
+		}
+		if why != "" {
+			return fmt.Errorf("%s: cannot take %s: %s; %s", c.field, c.text, why, remedy)
+		}
+	}
+	return nil
+}
+
+// serviceClaims are the addresses that a Service names and did not before. An address whose load balancer is a proxy (ipMode) is not one:
+// no machine rewrites what is sent to it.
+func serviceClaims(now, before *core.Service) []claim {
+	var out []claim
+	for _, text := range added(now.Spec.ExternalIPs, before.Spec.ExternalIPs) {
+		out = append(out, claim{text, "spec.externalIPs", true})
+	}
+	for _, text := range added(programmed(now), programmed(before)) {
+		out = append(out, claim{text, "status.loadBalancer.ingress", false})
+	}
+	for _, text := range added(wished(now), wished(before)) {
+		out = append(out, claim{text, "spec.loadBalancerIP", false})
+	}
+	return out
+}
+
+// programmed are the addresses of the status for which the service proxy makes rules.
+func programmed(s *core.Service) []string {
+	var out []string
+	for _, i := range s.Status.LoadBalancer.Ingress {
+		if i.IP != "" && (i.IPMode == nil || *i.IPMode == core.LoadBalancerIPModeVIP) {
+			out = append(out, i.IP)
+		}
+	}
+	return out
+}
+
+// wished are the addresses that a Service asks a load balancer for. What stands in the annotation and is no address is for the load
+// balancer to say.
+func wished(s *core.Service) []string {
+	var out []string
+	if s.Spec.LoadBalancerIP != "" {
+		out = append(out, s.Spec.LoadBalancerIP)
+	}
+	for word := range strings.SplitSeq(s.Annotations[loadbalancer.AddressAnnotation], ",") {
+		if _, ok := parseAddress(strings.TrimSpace(word)); ok {
+			out = append(out, strings.TrimSpace(word))
+		}
+	}
+	return out
+}
+
+func added(now, before []string) []string {
+	return slices.DeleteFunc(slices.Clone(now), func(text string) bool { return slices.Contains(before, text) })
+}
+
+// parseAddress reads an address as the service proxy does, which takes leading zeros, too.
+func parseAddress(text string) (netip.Addr, bool) {
+	a, ok := netip.AddrFromSlice(netutils.ParseIPSloppy(text))
+	return a.Unmap(), ok
+}
+
+// addresses are those of all Nodes, of whatever type. It waits for the first list of them, and fails closed.
+func (p *machinePorts) addresses() ([]netip.Addr, error) {
+	if !p.known() {
+		return nil, errors.New("the Nodes are not known yet; try again")
+	}
+	nodes, err := p.nodes.List(labels.Everything())
+	if err != nil {
+		return nil, fmt.Errorf("the Nodes cannot be listed: %w", err)
+	}
+	var out []netip.Addr
+	for _, n := range nodes {
+		for _, address := range n.Status.Addresses {
+			if a, ok := parseAddress(address.Address); ok {
+				out = append(out, a)
+			}
+		}
+	}
+	return out, nil
+}
+
+// serviceRange refuses a range of service addresses that holds a machine's: a Service could have it as its cluster address.
+func (p *machinePorts) serviceRange(ranges []string) error {
+	nodes, err := p.addresses()
+	if err != nil {
+		return err
+	}
+	for _, text := range ranges {
+		r, err := netip.ParsePrefix(text)
+		if err != nil {
+			continue // upstream's validation has refused it
+		}
+		for _, a := range slices.Concat(p.reserved.Machines, nodes) {
+			if r.Contains(a) {
+				return fmt.Errorf("spec.cidrs: cannot take %s: it holds %s, which is a machine's; name a range without addresses of machines", text, a)
+			}
+		}
+	}
+	return nil
+}
+
+// hostPorts refuses a pod that takes a port of the machine: what is sent there would come to the pod. A pod with hostNetwork names the
+// ports that it listens on, and could have one before the system does.
+func hostPorts(spec *core.PodSpec) error {
+	host := spec.SecurityContext != nil && spec.SecurityContext.HostNetwork
+	for _, c := range slices.Concat(spec.InitContainers, spec.Containers) {
+		for _, port := range c.Ports {
+			number := port.HostPort
+			if host {
+				number = port.ContainerPort
+			}
+			if slices.Contains(takenPorts(port.Protocol, host), int(number)) {
+				return fmt.Errorf("container %s: cannot take port %d of the machine: it is one of the system's own; take another hostPort", c.Name, number)
+			}
+		}
+	}
+	return nil
+}
+
+// takenPorts are the ports of a protocol that no pod may have. What a pod with hostNetwork listens on is rewritten by nobody; loopback's
+// ports and the tunnels' may be its own, where it does the work of a part of the system (Cluster.spec.external).
+func takenPorts(p core.Protocol, host bool) []int {
+	switch {
+	case p == core.ProtocolUDP && !host:
+		return nodespec.MachineUDP()
+	case (p == core.ProtocolTCP || p == "") && host:
+		return nodespec.MachineTCP()
+	case p == core.ProtocolTCP || p == "":
+		return slices.Concat(nodespec.MachineTCP(), nodespec.LoopbackTCP())
+	}
+	return nil
+}
+
+// reservedConfig is the plugin's configuration, in JSON, which is YAML.
+func reservedConfig(spec nodespec.Spec) string {
+	text, err := json.Marshal(spec.Reserved())
+	if err != nil {
+		panic(fmt.Sprintf("kubeapiserver: addresses have no JSON form: %v", err)) // cannot happen
+	}
+	return string(text)
+}
