@@ -11,6 +11,7 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/drain"
 	"github.com/orlop-os/orlop/orchestrator/early"
 	"github.com/orlop-os/orlop/orchestrator/etcd"
+	"github.com/orlop-os/orlop/orchestrator/guard"
 	"github.com/orlop-os/orlop/orchestrator/kubeapiserver"
 	"github.com/orlop-os/orlop/orchestrator/kubelet"
 	"github.com/orlop-os/orlop/orchestrator/kubeproxy"
@@ -51,7 +52,7 @@ func Services(spec nodespec.Spec, dirs layout.Dirs) []component.Component {
 			addons.Component(spec, dirs),
 			nodemarks.Component(spec, dirs),
 		)
-		all = append(all, loadbalancer.Components(spec, dirs)...)
+		all = append(all, loadbalancer.Component(spec, dirs))
 		all = append(all, localvolumes.Controllers(spec, dirs)...)
 		all = append(all, podcertificates.Components(spec, dirs)...)
 	}
@@ -64,6 +65,7 @@ func Services(spec nodespec.Spec, dirs layout.Dirs) []component.Component {
 		drain.Component(),
 		nodemarks.NodeComponent(spec, dirs),
 		netpolicy.Component(spec, dirs),
+		guard.Component(spec, dirs),
 	)
 	all = append(all, podnetwork.Components(spec, dirs)...)
 	all = append(all, localvolumes.Nodes(spec, dirs)...)

@@ -17,6 +17,7 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/drain"
 	"github.com/orlop-os/orlop/orchestrator/early"
 	"github.com/orlop-os/orlop/orchestrator/etcd"
+	"github.com/orlop-os/orlop/orchestrator/guard"
 	"github.com/orlop-os/orlop/orchestrator/health"
 	"github.com/orlop-os/orlop/orchestrator/kubeapiserver"
 	"github.com/orlop-os/orlop/orchestrator/kubeconfig"
@@ -202,6 +203,8 @@ func (w *wiring) attach(c *component.Component) {
 		}
 	case netpolicy.Name:
 		c.Run = w.allowed(netpolicy.Run)
+	case guard.Name:
+		c.Run = w.allowed(guard.Run)
 	case loadbalancer.Name:
 		c.Run = w.allowed(loadbalancer.Run)
 	case podcertificates.Name:

@@ -6,7 +6,8 @@
 // free again when the Service that had it is gone, or of another type, for which the API server empties the status.
 //
 // It takes Services without a loadBalancerClass, and those of the class orlop.dev/pool. A Service asks by two annotations: for a
-// pool, and for addresses. Why it gets none stands in an Event of the Service.
+// pool, and for addresses; for one address by its field loadBalancerIP as well. Why it gets none stands in an Event of the Service. Without
+// pools it gives none and takes none away, for another load balancer may be there; it only tells a Service that has waited for long.
 //
 // docs/decisions/0031-loadbalancer.md says why it is as it is.
 package loadbalancer

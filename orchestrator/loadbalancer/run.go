@@ -41,13 +41,10 @@ const (
 	patience = 10 * time.Second
 )
 
-// Components describes the component without its Run function. Without pools there is none.
-func Components(spec nodespec.Spec, dirs layout.Dirs) []component.Component {
-	if len(spec.Pools) == 0 {
-		return nil
-	}
+// Component describes the component without its Run function. Without pools it says to Services why they have no address.
+func Component(spec nodespec.Spec, dirs layout.Dirs) component.Component {
 	config := kubeconfig.ControllersFile(spec, dirs, Name, nodespec.ControllersCert, nodespec.ControllersKey)
-	return []component.Component{{Process: component.Controllers, Name: Name, Files: []component.File{config}}}
+	return component.Component{Process: component.Controllers, Name: Name, Files: []component.File{config}}
 }
 
 // Run gives addresses until ctx is done. rights waits until the component may do what it does.
@@ -66,7 +63,8 @@ func Run(ctx context.Context, spec nodespec.Spec, dirs layout.Dirs, rights func(
 // controller brings the status of the Services in line with Step. One pass at a time is made, and it sees what the ones before wrote.
 type controller struct {
 	pools    []nodespec.Pool
-	own      []netip.Addr // the machine's
+	own      []netip.Addr // of machines that the specification knows, and of the API
+	now      func() time.Time
 	client   kubernetes.Interface
 	events   record.EventRecorder
 	factory  informers.SharedInformerFactory
@@ -75,16 +73,20 @@ type controller struct {
 	changed  chan struct{}
 	written  map[string]string // by Service, the version that was written upon: a cache that still has it is behind
 	doubtful map[string]string // the same, where no answer came
+	later    *time.Timer       // has a pass begin though nothing changes
 	told     map[types.UID][]Problem
 }
 
 func newController(spec nodespec.Spec, own, acting kubernetes.Interface, events record.EventRecorder) *controller {
 	factory := informers.NewSharedInformerFactoryWithOptions(own, 0, informers.WithTransform(lean))
-	return &controller{
-		pools: spec.Pools, own: spec.NodeIPs, client: acting, events: events, factory: factory,
+	c := &controller{
+		pools: spec.Pools, own: spec.Reserved().Machines, now: time.Now, client: acting, events: events, factory: factory,
 		services: factory.Core().V1().Services().Informer(), nodes: factory.Core().V1().Nodes().Informer(),
 		changed: make(chan struct{}, 1), written: map[string]string{}, doubtful: map[string]string{}, told: map[types.UID][]Problem{},
 	}
+	c.later = time.AfterFunc(time.Hour, c.change)
+	c.later.Stop()
+	return c
 }
 
 // lean takes from objects what is large and nobody here reads.
@@ -99,13 +101,16 @@ func lean(object any) (any, error) {
 	return object, nil
 }
 
-func (c *controller) run(ctx context.Context, tell func(detail string)) error {
-	change := func() {
-		select {
-		case c.changed <- struct{}{}:
-		default:
-		}
+// change has the next pass begin.
+func (c *controller) change() {
+	select {
+	case c.changed <- struct{}{}:
+	default:
 	}
+}
+
+func (c *controller) run(ctx context.Context, tell func(detail string)) error {
+	change := c.change
 	onService := cache.ResourceEventHandlerFuncs{AddFunc: func(any) { change() }, UpdateFunc: func(any, any) { change() }, DeleteFunc: func(any) { change() }}
 	onNode := cache.ResourceEventHandlerFuncs{AddFunc: func(any) { change() }, DeleteFunc: func(any) { change() }, UpdateFunc: func(before, now any) {
 		if !slices.Equal(nodeAddresses(before), nodeAddresses(now)) { // a Node speaks up every few seconds
@@ -138,10 +143,14 @@ func (c *controller) pass(ctx context.Context) (string, error) {
 	world, objects := c.world()
 	decisions := Step(world)
 	served := 0
+	var again time.Time
 	var refused []error // of one Service, no reason for the others to wait
 	for _, d := range decisions {
-		if len(d.Addresses) > 0 {
+		if len(d.Addresses) > 0 || d.Left && len(Addresses(objects[d.Key])) > 0 {
 			served++
+		}
+		if !d.Again.IsZero() && (again.IsZero() || d.Again.Before(again)) {
+			again = d.Again
 		}
 		if err := c.carryOut(ctx, objects[d.Key], d); len(c.doubtful) > 0 {
 			return "", err
@@ -150,6 +159,9 @@ func (c *controller) pass(ctx context.Context) (string, error) {
 		}
 	}
 	c.forget(objects)
+	if c.later.Stop(); !again.IsZero() {
+		c.later.Reset(again.Sub(world.Now))
+	}
 	if len(refused) > 0 {
 		return "", refused[0]
 	}
@@ -188,7 +200,7 @@ func (c *controller) behind() bool {
 
 // world reads the cache.
 func (c *controller) world() (World, map[string]*corev1.Service) {
-	w := World{Pools: c.pools, Machines: slices.Clone(c.own)}
+	w := World{Now: c.now(), Pools: c.pools, Machines: slices.Clone(c.own)}
 	objects := map[string]*corev1.Service{}
 	for _, o := range c.services.GetStore().List() {
 		if s, ok := o.(*corev1.Service); ok {
@@ -217,7 +229,7 @@ func nodeAddresses(object any) []netip.Addr {
 
 // carryOut writes a Service's status when it says something else, and tells problems when they are new.
 func (c *controller) carryOut(ctx context.Context, s *corev1.Service, d Decision) error {
-	if want := ingress(d.Addresses); !equality.Semantic.DeepEqual(want, s.Status.LoadBalancer.Ingress) {
+	if want := ingress(d.Addresses); !d.Left && !equality.Semantic.DeepEqual(want, s.Status.LoadBalancer.Ingress) {
 		if err := c.write(ctx, s, d.Key, want); err != nil {
 			return err
 		}

@@ -22,7 +22,6 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 
-	"github.com/orlop-os/orlop/orchestrator/layout"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
@@ -250,14 +249,56 @@ func TestLostAnswers(t *testing.T) {
 	}
 }
 
-// TestComponents: without pools there is none.
-func TestComponents(t *testing.T) {
-	if got := Components(nodespec.Spec{}, layout.System()); got != nil {
-		t.Errorf("%v", got)
+// TestWithoutPools: a Service is told why it has no address, when another load balancer has had its time, and nothing is written to any.
+func TestWithoutPools(t *testing.T) {
+	served := object(1)
+	served.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "192.0.2.99"}}
+	young := object(2)
+	young.CreationTimestamp = metav1.NewTime(time.Now().Add(-grace + 2*time.Second).Truncate(time.Second))
+	s, e := newServer(served, young, object(3)), &events{}
+	start(t, s, e)
+	const none = "Warning NoPool: the Service has no address: there is no pool in Cluster.spec.networks.loadBalancer.pools, and no other load balancer has given it one; add a pool, or install a load balancer"
+	e.await(t, "s3: "+none)
+	e.await(t, "s2: "+none)
+	s.await(t, map[string]string{"s1": "192.0.2.99", "s2": "", "s3": ""})
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if s.writes != 0 || len(e.all) != 2 {
+		t.Errorf("%d writes, Events %q", s.writes, e.all)
 	}
-	if got := Components(nodespec.Spec{Pools: []nodespec.Pool{pool("a", "192.0.2.1", "192.0.2.2")}}, layout.System()); len(got) != 1 {
-		t.Errorf("%v", got)
+}
+
+// TestField: the field loadBalancerIP asks for an address as the annotation does, which goes before it.
+func TestField(t *testing.T) {
+	with := func(annotation, field string) Service {
+		s := object(1)
+		s.Spec.LoadBalancerIP = field
+		s.Annotations = map[string]string{AddressAnnotation: annotation}
+		return read(s)
 	}
+	for _, c := range []struct{ annotation, field, want, by, invalid string }{
+		{"", "", "", "the annotation orlop.dev/address", ""},
+		{"", "192.0.2.11", "192.0.2.11", "the field spec.loadBalancerIP", ""},
+		{"192.0.2.12", "192.0.2.11", "192.0.2.12", "the annotation orlop.dev/address", ""},
+		{"", "2001:db8::1", "", "the field spec.loadBalancerIP", "the field spec.loadBalancerIP cannot be used: 2001:db8::1 is an IPv6 address"},
+		{"", "web", "", "the field spec.loadBalancerIP", `the field spec.loadBalancerIP cannot be used: "web" is not an IP address`},
+	} {
+		got := with(c.annotation, c.field)
+		if words(got.Wanted) != c.want || got.WantedBy != c.by || !strings.HasPrefix(got.Invalid, c.invalid) || got.Invalid != "" && c.invalid == "" {
+			t.Errorf("%+v: got %+v", c, got)
+		}
+	}
+	asking, holding := object(2), object(1)
+	asking.Spec.LoadBalancerIP = "192.0.2.11"
+	s, e := newServer(holding, asking), &events{}
+	start(t, s, e, pool("a", "192.0.2.11", "192.0.2.12"))
+	s.await(t, map[string]string{"s1": "192.0.2.12", "s2": "192.0.2.11"})
+	outside := object(3)
+	outside.Spec.LoadBalancerIP = "192.0.2.99"
+	if _, err := s.CoreV1().Services("default").Create(t.Context(), outside, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	e.await(t, "s3: Warning AddressNotInPool: the address 192.0.2.99 cannot be given: no pool holds it; change the field spec.loadBalancerIP, or the pools in Cluster.spec.networks.loadBalancer.pools")
 }
 
 func TestWishes(t *testing.T) {
@@ -275,7 +316,7 @@ func TestWishes(t *testing.T) {
 		"fe80::1%eth0":              {both, `"fe80::1%eth0" is not an IP address`},
 		"::ffff:192.0.2.1":          {both, `"::ffff:192.0.2.1" is not an IP address`},
 	} {
-		wanted, invalid := wishes(text, c.families)
+		wanted, invalid := wishes("it", text, c.families)
 		if got := words(wanted) + invalid; got != c.want && (invalid == "" || !strings.Contains(invalid, c.want)) {
 			t.Errorf("%q: got %q, want %q", text, got, c.want)
 		}

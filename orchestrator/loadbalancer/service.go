@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
 // What a Service says.
@@ -39,17 +41,36 @@ func read(s *corev1.Service) Service {
 	out := Service{
 		Key: s.Namespace + "/" + s.Name, Created: s.CreationTimestamp.Time, Ours: Ours(s), Ending: s.DeletionTimestamp != nil,
 		Families: s.Spec.IPFamilies, DualOnly: policy != nil && *policy == corev1.IPFamilyPolicyRequireDualStack,
-		Pool: strings.TrimSpace(s.Annotations[PoolAnnotation]), Has: Addresses(s),
+		Pool: strings.TrimSpace(s.Annotations[PoolAnnotation]), Has: Addresses(s), Explicit: s.Spec.LoadBalancerClass != nil,
+		WantedBy: "the annotation " + AddressAnnotation, MachinePort: machinePort(s),
 	}
-	out.Wanted, out.Invalid = wishes(s.Annotations[AddressAnnotation], s.Spec.IPFamilies)
+	text := s.Annotations[AddressAnnotation]
+	if strings.TrimSpace(text) == "" && s.Spec.LoadBalancerIP != "" {
+		text, out.WantedBy = s.Spec.LoadBalancerIP, "the field spec.loadBalancerIP"
+	}
+	out.Wanted, out.Invalid = wishes(out.WantedBy, text, s.Spec.IPFamilies)
 	return out
 }
 
-// wishes reads the annotation of addresses, and says what is wrong with it.
-func wishes(text string, families []corev1.IPFamily) (wanted []netip.Addr, invalid string) {
+// machinePort says whether one of the Service's ports is one that the machines answer at themselves.
+func machinePort(s *corev1.Service) bool {
+	return slices.ContainsFunc(s.Spec.Ports, func(p corev1.ServicePort) bool {
+		switch p.Protocol {
+		case corev1.ProtocolTCP, "":
+			return slices.Contains(nodespec.MachineTCP(), int(p.Port))
+		case corev1.ProtocolUDP:
+			return slices.Contains(nodespec.MachineUDP(), int(p.Port))
+		case corev1.ProtocolSCTP:
+		}
+		return false
+	})
+}
+
+// wishes reads the addresses that a Service asks for by what is named (its annotation, or its field), and says what is wrong with them.
+func wishes(by, text string, families []corev1.IPFamily) (wanted []netip.Addr, invalid string) {
 	refuse := func(format string, args ...any) ([]netip.Addr, string) {
-		return nil, fmt.Sprintf("the annotation %s cannot be used: %s; expected addresses separated by commas, one for each of the Service's ipFamilies at most",
-			AddressAnnotation, fmt.Sprintf(format, args...))
+		return nil, fmt.Sprintf("%s cannot be used: %s; expected addresses separated by commas, one for each of the Service's ipFamilies at most",
+			by, fmt.Sprintf(format, args...))
 	}
 	for word := range strings.SplitSeq(text, ",") {
 		if word = strings.TrimSpace(word); word == "" {

@@ -26,12 +26,17 @@ type Service struct {
 	DualOnly bool         // it is not content with one family of two
 	Pool     string       // the pool that it asks for; empty: any that is for everybody
 	Wanted   []netip.Addr // the addresses that it asks for, one of a family at most
-	Invalid  string       // what is wrong with how it asks; empty when nothing is
-	Has      []netip.Addr // what its status says
+	WantedBy string       // where it does: the annotation, or the field
+	Explicit bool         // its class says that it is ours, and nothing else's
+	// MachinePort says that one of its ports is one that machines answer at.
+	MachinePort bool
+	Invalid     string       // what is wrong with how it asks; empty when nothing is
+	Has         []netip.Addr // what its status says
 }
 
 // World is all that the addresses depend on.
 type World struct {
+	Now      time.Time
 	Pools    []nodespec.Pool
 	Services []Service
 	Machines []netip.Addr // no Service may have them
@@ -43,6 +48,10 @@ type Decision struct {
 	Key       string
 	Addresses []netip.Addr
 	Problems  []Problem
+	// Left says that the Service is left as it is: where there is no pool, something else in the cluster may give it addresses.
+	Left bool
+	// Again is when the Service is to be looked at again, though nothing changes; zero: never.
+	Again time.Time
 }
 
 // Problem is a reason, in one word as Events have it, and a sentence with what to do.
@@ -58,6 +67,24 @@ const (
 	addressUsed = "AddressInUse"
 	ofMachine   = "AddressOfMachine"
 )
+
+// grace is how long a Service without a class waits for another load balancer, where there is no pool, before it is told that there is none.
+const grace = 30 * time.Second
+
+// leave decides about a Service of ours where there is no pool.
+func (s Service) leave(now time.Time) Decision {
+	d := Decision{Key: s.Key, Left: true}
+	switch due := s.Created.Add(grace); {
+	case s.Ending || len(s.Has) > 0:
+	case !s.Explicit && now.Before(due):
+		d.Again = due
+	case s.Explicit:
+		d.Problems = []Problem{{noPool, fmt.Sprintf("the Service gets no address: there is no pool; add one to %s", field)}}
+	default:
+		d.Problems = []Problem{{noPool, fmt.Sprintf("the Service has no address: there is no pool in %s, and no other load balancer has given it one; add a pool, or install a load balancer", field)}}
+	}
+	return d
+}
 
 // Step decides about all Services of ours, the oldest first. Pure: the same world gives the same decisions, and a world in which they
 // were carried out gives them again.
@@ -80,11 +107,23 @@ func Step(w World) []Decision {
 		}
 	}
 	slices.SortFunc(ours, func(x, y Service) int { return cmp.Or(x.Created.Compare(y.Created), cmp.Compare(x.Key, y.Key)) })
+	if len(w.Pools) == 0 {
+		var left []Decision
+		for _, s := range ours {
+			left = append(left, s.leave(w.Now))
+		}
+		return left
+	}
 	shares := make([]map[corev1.IPFamily]share, len(ours))
 	for i, s := range ours {
 		shares[i] = a.keep(s)
 		for f, kept := range shares[i] {
-			if slices.Contains(w.Nodes, kept.address) {
+			switch {
+			case !slices.Contains(w.Nodes, kept.address):
+			case s.MachinePort: // what is sent to the machine's own port would be refused, or come to the Service
+				a.taken[kept.address] = "a machine"
+				delete(shares[i], f)
+			default:
 				kept.problem = Problem{ofMachine, fmt.Sprintf("a machine says that it has the address %s, too: give the machine another one, or take this one out of %s", kept.address, field)}
 				shares[i][f] = kept
 			}
@@ -227,9 +266,9 @@ func (a allocation) giveWanted(s Service, w netip.Addr, has share) share {
 		if pooled {
 			where = fmt.Sprintf("it is of the pool %s, not of %s", p.Name, s.Pool)
 		}
-		return share{has.address, Problem{notInPool, fmt.Sprintf("the address %s cannot be given: %s; change the annotation %s, or the pools in %s", w, where, AddressAnnotation, field)}}
+		return share{has.address, Problem{notInPool, fmt.Sprintf("the address %s cannot be given: %s; change %s, or the pools in %s", w, where, s.WantedBy, field)}}
 	case owner != "":
-		return share{has.address, Problem{addressUsed, fmt.Sprintf("the address %s cannot be given: %s has it; ask for another one with the annotation %s", w, owner, AddressAnnotation)}}
+		return share{has.address, Problem{addressUsed, fmt.Sprintf("the address %s cannot be given: %s has it; ask for another one with %s", w, owner, s.WantedBy)}}
 	}
 	a.taken[w] = "the Service " + s.Key
 	return share{address: w}

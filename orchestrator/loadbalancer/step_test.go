@@ -39,8 +39,11 @@ func service(n int, families ...corev1.IPFamily) Service {
 	return Service{Key: fmt.Sprintf("default/s%d", n), Created: time.Unix(int64(n), 0), Ours: true, Families: families}
 }
 
-func (s Service) having(words ...string) Service    { s.Has = addrs(words...); return s }
-func (s Service) asking(words ...string) Service    { s.Wanted = addrs(words...); return s }
+func (s Service) having(words ...string) Service { s.Has = addrs(words...); return s }
+func (s Service) asking(words ...string) Service {
+	s.Wanted, s.WantedBy = addrs(words...), "the annotation "+AddressAnnotation
+	return s
+}
 func (s Service) from(pool string) Service          { s.Pool = pool; return s }
 func (s Service) but(change func(*Service)) Service { change(&s); return s }
 
@@ -92,6 +95,11 @@ func TestStep(t *testing.T) {
 		{"machines say they have what a Service has", World{Pools: []nodespec.Pool{a}, Nodes: addrs("192.0.2.10", "192.0.2.11"), Services: []Service{
 			service(1, v4).having("192.0.2.10"), service(2, v4).asking("192.0.2.11"), service(3, v4).having("192.0.2.11").asking("192.0.2.11")}},
 			"s1 192.0.2.10 AddressOfMachine; s2 AddressInUse; s3 192.0.2.11 AddressOfMachine"},
+		{"a machine has what a Service has, with a port of machines", World{Pools: []nodespec.Pool{a}, Nodes: addrs("192.0.2.10"), Services: []Service{
+			service(1, v4).having("192.0.2.10").but(func(s *Service) { s.MachinePort = true })}}, "s1 192.0.2.11"},
+		{"no pools", World{Now: time.Unix(40, 0), Services: []Service{
+			service(1, v4), service(11, v4), service(12, v4).but(func(s *Service) { s.Explicit = true }), service(2, v4).having("192.0.2.9")}},
+			"s1 NoPool; s2; s11; s12 NoPool"},
 		{"another implementation's are taken", World{Pools: []nodespec.Pool{a}, Services: []Service{foreign, service(1, v4)}}, "s1 192.0.2.11"},
 		{"one that ends", World{Pools: []nodespec.Pool{a}, Services: []Service{
 			service(1, v4).having("192.0.2.10").but(func(s *Service) { s.Ending = true }), service(2, v4).but(func(s *Service) { s.Ending = true })}}, "s1 192.0.2.10; s2"},
