@@ -2,7 +2,8 @@
 //
 // They are started together, and stopped in the opposite order of the list, each given time to finish. A component that
 // ends by itself ends the process: its neighbours' state is not worth guessing at, and machined starts the process
-// again at once. The package waits for nothing else: what a component needs, it waits for itself.
+// again at once. One that keeps nothing in this process, because it has one of its own (Child), is started again alone
+// (Again). The package waits for nothing else: what a component needs, it waits for itself.
 package process
 
 import (

@@ -1,0 +1,42 @@
+package process
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+	"time"
+)
+
+func TestPauseAfter(t *testing.T) {
+	for _, c := range []struct{ last, ran, want time.Duration }{
+		{0, 0, time.Second},
+		{time.Second, time.Minute, 2 * time.Second},
+		{32 * time.Second, 0, time.Minute},
+		{time.Minute, 9 * time.Minute, time.Minute},
+		{time.Minute, 10 * time.Minute, time.Second},
+	} {
+		if got := pauseAfter(c.last, c.ran); got != c.want {
+			t.Errorf("after %s, which came after a pause of %s: %s, want %s", c.ran, c.last, got, c.want)
+		}
+	}
+}
+
+// TestAgain: what ends is started again and says why; what is asked to stop is not, and its error is passed on.
+func TestAgain(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	late := errors.New("late")
+	runs := 0
+	var told []string
+	err := Again(ctx, func(context.Context) error {
+		if runs++; runs == 2 {
+			cancel()
+			return late
+		}
+		return errors.New("no token")
+	}, func(why string) { told = append(told, why) })
+	if want := []string{"ended: no token; it is started again in 1s"}; runs != 2 || !slices.Equal(told, want) || !errors.Is(err, late) {
+		t.Errorf("%d runs, told %q, %v", runs, told, err)
+	}
+}

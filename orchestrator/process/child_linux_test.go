@@ -1,0 +1,79 @@
+package process
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// envChild makes the test binary a child that does what the variable says.
+const envChild = "ORLOP_TEST_CHILD"
+
+func TestMain(m *testing.M) {
+	switch os.Getenv(envChild) {
+	case "fails":
+		fmt.Fprintln(os.Stderr, "a first word\nno token")
+		os.Exit(3)
+	case "waits":
+		down := make(chan os.Signal, 1)
+		signal.Notify(down, syscall.SIGTERM)
+		fmt.Println("up")
+		<-down
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+func child(what string) *exec.Cmd {
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), envChild+"="+what)
+	return cmd
+}
+
+func TestChildSaysWhyItEnded(t *testing.T) {
+	err := Child(t.Context(), child("fails"))
+	if err == nil || err.Error() != "exit status 3: no token" {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestChildStopsWhenAsked(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	time.AfterFunc(50*time.Millisecond, cancel)
+	began := time.Now()
+	if err := Child(ctx, child("waits")); err != nil {
+		t.Error(err)
+	}
+	if took := time.Since(began); took >= childGrace {
+		t.Errorf("it took %s", took)
+	}
+}
+
+func TestLastLine(t *testing.T) {
+	for _, c := range []struct {
+		writes []string
+		want   string
+	}{
+		{[]string{"one\ntwo\n"}, "two"},
+		{[]string{"o", "ne\n", "\n"}, "one"},
+		{[]string{"one\nhal", "f"}, "half"},
+		{[]string{strings.Repeat("x", 1000) + "\n"}, strings.Repeat("x", maxLastLine)},
+	} {
+		l := &lastLine{to: io.Discard}
+		for _, w := range c.writes {
+			if n, err := l.Write([]byte(w)); n != len(w) || err != nil {
+				t.Fatal(n, err)
+			}
+		}
+		if got := l.line(); got != c.want {
+			t.Errorf("%q: %q, want %q", c.writes, got, c.want)
+		}
+	}
+}
