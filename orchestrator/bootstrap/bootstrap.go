@@ -24,6 +24,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
 	rbac "k8s.io/component-helpers/auth/rbac/reconciliation"
 	registration "k8s.io/kube-aggregator/pkg/client/clientset_generated/clientset/typed/apiregistration/v1"
@@ -91,26 +92,24 @@ func Run(ctx context.Context, spec nodespec.Spec, gate *apigate.Gate, loopback f
 	}
 	said := &troubles{announce: announce, why: map[string]string{}}
 	tell := said.of("start")
-	metrics := metricsService()
-	if err := placed(ctx, metrics, func() error { return ensureService(ctx, client, metrics) }, tell, said.of(metrics.Name)); err != nil {
-		return err
-	}
-	dns := dnsService(spec)
-	if err := placed(ctx, dns, func() error {
-		if spec.External.DNS {
-			return withdraw(ctx, client, dns)
+	services := keptServices(spec, client)
+	for _, k := range services {
+		if err := placed(ctx, k.text(), func() error { return k.ensure(ctx) }, tell, said.of(k.name)); err != nil {
+			return err
 		}
-		return ensureService(ctx, client, dns)
-	}, tell, said.of(dns.Name)); err != nil {
-		return err
 	}
 	api := metricsAPI()
-	if err := untilDone(ctx, api, func() error { return ensureAPIService(ctx, registrations, api) }, tell); err != nil {
-		return err
-	}
+	others := append(keptRights(client), kept{apiServicesResource, "", api.Name, func(ctx context.Context) error {
+		return ensureAPIService(ctx, registrations, api.DeepCopy())
+	}})
 	if !spec.LocalVolumes.Disabled {
-		class := localClass()
-		if err := untilDone(ctx, class, func() error { return ensureLocalVolumes(ctx, client) }, tell); err != nil {
+		others = append(others, keptVolumes(client)...)
+	}
+	for _, k := range others {
+		if k.resource.Group == rbacv1.GroupName {
+			continue // the API server makes them at its start
+		}
+		if err := untilDone(ctx, k.text(), func() error { return k.ensure(ctx) }, tell); err != nil {
 			return err
 		}
 	}
@@ -122,12 +121,53 @@ func Run(ctx context.Context, spec nodespec.Spec, gate *apigate.Gate, loopback f
 	go func() {
 		marked <- markNode(ctx, client, spec.NodeName, spec.Taint, markAgain, said.of("node"))
 	}()
+	var late []kept
 	if !spec.LocalVolumes.Disabled { // at last: no node and no pod waits for it
-		if err := ensureSnapshots(ctx, config, said.of("snapshots")); err != nil {
+		if late, err = keptSnapshots(config); err != nil {
 			return err
 		}
 	}
+	for _, k := range late {
+		if err := untilDone(ctx, k.text(), func() error { return k.ensure(ctx) }, said.of("snapshots")); err != nil {
+			return err
+		}
+	}
+	said.of("snapshots")("")
+	go putBack(ctx, config, slices.Concat(services, others, late), said)
 	return <-marked
+}
+
+// putBack keeps the objects until ctx is done.
+func putBack(ctx context.Context, config *rest.Config, all []kept, said *troubles) {
+	client, err := metadata.NewForConfig(config)
+	if err != nil {
+		said.of("watch")(fmt.Sprintf("what is deleted is put back late: cannot make client: %v", err))
+	}
+	changed := make(chan struct{}, 1)
+	look := func() {
+		select {
+		case changed <- struct{}{}:
+		default: // it is looked anyway
+		}
+	}
+	if client != nil {
+		watchKept(ctx, client, all, look)
+	}
+	keep(ctx, all, changed, keepEvery, keepSoon, func(what, why string) { said.of(what)(why) })
+}
+
+// keptServices are the Services of our own.
+func keptServices(spec nodespec.Spec, client kubernetes.Interface) []kept {
+	metrics, dns := metricsService(), dnsService(spec)
+	return []kept{
+		{servicesResource, metrics.Namespace, metrics.Name, func(ctx context.Context) error { return ensureService(ctx, client, metrics.DeepCopy()) }},
+		{servicesResource, dns.Namespace, dns.Name, func(ctx context.Context) error {
+			if spec.External.DNS {
+				return withdraw(ctx, client, dns)
+			}
+			return ensureService(ctx, client, dns.DeepCopy())
+		}},
+	}
 }
 
 // troubles are what is not as it should be, told together: there are several at once when the start is over.
@@ -165,12 +205,16 @@ func (t *troubles) tellLocked() {
 			all = append(all, t.why[what])
 		}
 	}
-	t.announce(Name, t.ready, strings.Join(all, "; "))
+	detail := strings.Join(all, "; ")
+	if t.ready && detail != "" {
+		detail = nodespec.Trouble + detail
+	}
+	t.announce(Name, t.ready, detail)
 }
 
 // placed makes a Service as untilDone does. Where another one is in its place, which only people can change, it says so aside and goes on
 // trying, and the start does not wait: an API server that never gets ready would be ended, and with it what those people need.
-func placed(ctx context.Context, object runtime.Object, do func() error, tell, aside func(why string)) error {
+func placed(ctx context.Context, object string, do func() error, tell, aside func(why string)) error {
 	blocked := false
 	err := untilDone(ctx, object, func() error {
 		err := do()
@@ -197,12 +241,12 @@ func placed(ctx context.Context, object runtime.Object, do func() error, tell, a
 
 // ensureUntilDone repeats Ensure as untilDone does.
 func ensureUntilDone(ctx context.Context, client kubernetes.Interface, object runtime.Object, tell func(why string)) error {
-	return untilDone(ctx, object, func() error { return Ensure(client, object) }, tell)
+	return untilDone(ctx, fmt.Sprintf("%T", object), func() error { return Ensure(client, object) }, tell)
 }
 
 // untilDone repeats the making of an object until it is done, and tells why when that takes long, or when the server refuses it: an administrator's
 // policy may be why, and may go. It is no reason to end, which would take etcd along.
-func untilDone(ctx context.Context, object runtime.Object, do func() error, tell func(why string)) error {
+func untilDone(ctx context.Context, object string, do func() error, tell func(why string)) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for tries, told := 0, ""; ; tries++ {
@@ -225,7 +269,7 @@ func untilDone(ctx context.Context, object runtime.Object, do func() error, tell
 }
 
 // reason is what is told of a refusal.
-func reason(object runtime.Object, err error) string { return fmt.Sprintf("%T: %v", object, err) }
+func reason(object string, err error) string { return fmt.Sprintf("%s: %v", object, err) }
 
 // notYet tells a refusal that passes: the ranges of service addresses are not loaded.
 func notYet(err error) bool {

@@ -72,21 +72,25 @@ const allocated = "provided IP is already allocated"
 // ensureService makes a Service or puts its ports and traffic policy right. Its addresses cannot be changed; a Service
 // with other addresses than wanted is in the way, and so is one that is not ours, or has the address of ours.
 func ensureService(ctx context.Context, client kubernetes.Interface, want *corev1.Service) error {
-	if err := ensureNamespace(ctx, client); err != nil {
-		return err
-	}
 	all := client.CoreV1().Services(want.Namespace)
-	_, err := all.Create(ctx, want, metav1.CreateOptions{})
-	if err == nil {
-		return nil
-	}
-	// An address that is taken is refused as invalid, also when this Service is the one that has it.
-	have, getErr := all.Get(ctx, want.Name, metav1.GetOptions{})
-	if apierrors.IsNotFound(getErr) && strings.Contains(err.Error(), allocated) {
-		return inTheWay(fmt.Sprintf("Service %s/%s: another Service has one of its addresses %v: delete that one, or give it another address: %v",
-			want.Namespace, want.Name, want.Spec.ClusterIPs, err))
-	}
-	if getErr != nil {
+	have, err := all.Get(ctx, want.Name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		if err := ensureNamespace(ctx, client); err != nil {
+			return err
+		}
+		if _, err = all.Create(ctx, want, metav1.CreateOptions{}); err == nil {
+			return nil
+		}
+		// An address that is taken is refused as invalid, also when this Service has it by now.
+		refusal, getErr := err, error(nil)
+		if have, getErr = all.Get(ctx, want.Name, metav1.GetOptions{}); apierrors.IsNotFound(getErr) && strings.Contains(refusal.Error(), allocated) {
+			return inTheWay(fmt.Sprintf("Service %s/%s: another Service has one of its addresses %v: delete that one, or give it another address: %v",
+				want.Namespace, want.Name, want.Spec.ClusterIPs, refusal))
+		}
+		if getErr != nil {
+			return refusal
+		}
+	} else if err != nil {
 		return err
 	}
 	if !ours(have) {

@@ -148,7 +148,7 @@ func TestInTheWay(t *testing.T) {
 			}
 		}
 		waits := func(why string) { t.Errorf("%s: the start waits: %s", what, why) }
-		if err := placed(ctx, own, func() error { return ensureService(ctx, client, own.DeepCopy()) }, waits, func(why string) { told <- why }); err != nil {
+		if err := placed(ctx, own.Name, func() error { return ensureService(ctx, client, own.DeepCopy()) }, waits, func(why string) { told <- why }); err != nil {
 			t.Fatal(err)
 		}
 		if c.there != nil {
@@ -177,7 +177,7 @@ func TestTroubles(t *testing.T) {
 	said.started()
 	said.of("node")("no label")
 	said.of("dns")("")
-	if want := []string{"false waiting", "false no DNS; waiting", "true no DNS", "true no DNS; no label", "true no label"}; !slices.Equal(got, want) {
+	if want := []string{"false waiting", "false no DNS; waiting", "true trouble: no DNS", "true trouble: no DNS; no label", "true trouble: no label"}; !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
 	}
 }

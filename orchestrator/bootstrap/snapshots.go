@@ -35,31 +35,28 @@ func localSnapshotClass() *snapshotv1.VolumeSnapshotClass {
 	}
 }
 
-// ensureSnapshots defines the kinds of snapshots and makes the class, each where it is missing. What is there stays: the definitions may be an
+// keptSnapshots are the kinds of snapshots and their class, each made where it is missing. What is there stays: the definitions may be an
 // add-on's, whose driver has snapshots too, and newer than these.
-func ensureSnapshots(ctx context.Context, config *rest.Config, tell func(why string)) error {
+func keptSnapshots(config *rest.Config) ([]kept, error) {
 	definitions, err := clientset.NewForConfig(config)
 	if err != nil {
-		return fmt.Errorf("cannot make client: %w", err)
+		return nil, fmt.Errorf("cannot make client: %w", err)
 	}
 	asJSON := rest.CopyConfig(config) // the server's connection to itself speaks protobuf, which these kinds have none of
 	asJSON.ContentType, asJSON.AcceptContentTypes = runtime.ContentTypeJSON, ""
 	snapshots, err := versioned.NewForConfig(asJSON)
 	if err != nil {
-		return fmt.Errorf("cannot make client: %w", err)
+		return nil, fmt.Errorf("cannot make client: %w", err)
 	}
+	var all []kept
 	for _, d := range snapshotDefinitions() {
-		err := untilDone(ctx, d, func() error {
-			return ensureObject(ctx, definitions.ApiextensionsV1().CustomResourceDefinitions(), d, func(*apiextensionsv1.CustomResourceDefinition) bool { return false })
-		}, tell)
-		if err != nil {
-			return err
-		}
+		all = append(all, kept{definitionsResource, "", d.Name, func(ctx context.Context) error {
+			return ensureObject(ctx, definitions.ApiextensionsV1().CustomResourceDefinitions(), d.DeepCopy(), func(*apiextensionsv1.CustomResourceDefinition) bool { return false })
+		}})
 	}
-	class := localSnapshotClass()
-	return untilDone(ctx, class, func() error { // it is refused until its kind is served
-		return ensureObject(ctx, snapshots.SnapshotV1().VolumeSnapshotClasses(), class, func(*snapshotv1.VolumeSnapshotClass) bool { return false })
-	}, tell)
+	return append(all, kept{snapshotsResource, "", LocalSnapshotClass, func(ctx context.Context) error { // it is refused until its kind is served
+		return ensureObject(ctx, snapshots.SnapshotV1().VolumeSnapshotClasses(), localSnapshotClass(), func(*snapshotv1.VolumeSnapshotClass) bool { return false })
+	}}), nil
 }
 
 // snapshotDefinitions are the three kinds of snapshot.storage.k8s.io/v1. Their fields are those of upstream's types; what those do not tell,

@@ -45,11 +45,14 @@ func localClass() *storagev1.StorageClass {
 	}
 }
 
-// ensureLocalVolumes makes both when they are missing. What somebody has changed of them stays: that another class is the default, above all.
-func ensureLocalVolumes(ctx context.Context, client kubernetes.Interface) error {
-	err := ensureObject(ctx, client.StorageV1().CSIDrivers(), csiDriver(), func(*storagev1.CSIDriver) bool { return false })
-	if err != nil {
-		return err
+// keptVolumes are both, each made where it is missing. What somebody has changed of them stays: that another class is the default, above all.
+func keptVolumes(client kubernetes.Interface) []kept {
+	return []kept{
+		{driversResource, "", VolumeDriver, func(ctx context.Context) error {
+			return ensureObject(ctx, client.StorageV1().CSIDrivers(), csiDriver(), func(*storagev1.CSIDriver) bool { return false })
+		}},
+		{classesResource, "", LocalClass, func(ctx context.Context) error {
+			return ensureObject(ctx, client.StorageV1().StorageClasses(), localClass(), func(*storagev1.StorageClass) bool { return false })
+		}},
 	}
-	return ensureObject(ctx, client.StorageV1().StorageClasses(), localClass(), func(*storagev1.StorageClass) bool { return false })
 }

@@ -11,6 +11,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/watch"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
@@ -52,10 +53,19 @@ func (s *Server) ensureRights(hook genericapiserver.PostStartHookContext) error 
 	if err != nil {
 		return fmt.Errorf("rights: cannot make client: %w", err)
 	}
+	_, upstream, err := rbacrest.RESTStorageProvider{}.PostStartHook()
+	if err != nil {
+		return fmt.Errorf("rights: %w", err)
+	}
+	reconcile := func() error { return upstream(hook) }
 	missed := make(chan struct{}, 1)
 	go keepProbed(hook, client, keepAgain, missed)
 	if missing, fresh := lacks(hook, client); fresh {
-		return s.makeRights(hook, client)
+		if err := s.makeRights(hook, client); err != nil {
+			return err
+		}
+		go keepUpstream(hook, client, keepAgain, reconcile)
+		return nil
 	} else if missing {
 		// The first start was cut short, and who waits for the last object waits for all. Or somebody has deleted it, and the policy by which he
 		// keeps it away must not end the server, without which he could not change it.
@@ -80,17 +90,57 @@ func (s *Server) ensureRights(hook genericapiserver.PostStartHookContext) error 
 	case <-hook.Done():
 		return nil
 	}
-	_, upstream, err := rbacrest.RESTStorageProvider{}.PostStartHook()
-	if err != nil {
-		return fmt.Errorf("rights: %w", err)
-	}
 	go func() {
-		if err := upstream(hook); err != nil && hook.Err() == nil {
+		if err := reconcile(); err != nil && hook.Err() == nil {
 			klog.ErrorS(err, "Upstream's roles are not brought up to date; the next start tries again")
 		}
 		missed <- struct{}{}
+		keepUpstream(hook, client, keepAgain, reconcile)
 	}()
 	return nil
+}
+
+// bootstrapped selects upstream's own roles and bindings.
+const bootstrapped = "kubernetes.io/bootstrapping=rbac-defaults"
+
+// keepUpstream has upstream's roles and bindings reconciled whenever one of them was changed or deleted, as upstream
+// itself does at each start only, until ctx is done. A controller without its role fails in ways that name no role.
+func keepUpstream(ctx context.Context, client kubernetes.Interface, again time.Duration, reconcile func() error) {
+	changed := make(chan struct{}, 1)
+	look := func() {
+		select {
+		case changed <- struct{}{}:
+		default: // it is looked at anyway
+		}
+	}
+	all := metav1.ListOptions{LabelSelector: bootstrapped}
+	rbac := client.RbacV1()
+	for _, open := range []func(context.Context) (watch.Interface, error){
+		func(ctx context.Context) (watch.Interface, error) { return rbac.ClusterRoles().Watch(ctx, all) },
+		func(ctx context.Context) (watch.Interface, error) { return rbac.ClusterRoleBindings().Watch(ctx, all) },
+		func(ctx context.Context) (watch.Interface, error) { return rbac.Roles("").Watch(ctx, all) },
+		func(ctx context.Context) (watch.Interface, error) { return rbac.RoleBindings("").Watch(ctx, all) },
+	} {
+		// What a watch may have missed is left to the next change: a pass reads every role.
+		go bootstrap.Changes(ctx, open, func(metav1.Object) bool { look(); return false }, again, func() {})
+	}
+	for {
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return
+		}
+		err := reconcile()
+		if err != nil && ctx.Err() == nil {
+			klog.ErrorS(err, "Upstream's roles cannot be put back; they are tried again", "after", again)
+			look()
+		}
+		select { // a pass makes changes of its own, and several come together
+		case <-time.After(again):
+		case <-ctx.Done():
+			return
+		}
+	}
 }
 
 // lacks tells whether the cluster's last object of all is missing, and whether it is because the cluster is new and has none of the others either.

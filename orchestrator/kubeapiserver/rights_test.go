@@ -120,3 +120,45 @@ func TestLacks(t *testing.T) {
 		}
 	}
 }
+
+// TestKeepUpstream: a role of upstream's that was deleted is reconciled, again after a refusal; nothing is at the start.
+func TestKeepUpstream(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "system:node", Labels: map[string]string{"kubernetes.io/bootstrapping": "rbac-defaults"}}}
+	client := fake.NewClientset(role)
+	watched := make(chan struct{}, 4)
+	client.PrependWatchReactor("*", func(a clienttesting.Action) (bool, watch.Interface, error) {
+		w, err := client.Tracker().Watch(a.GetResource(), "")
+		watched <- struct{}{}
+		return true, w, err
+	})
+	passes := make(chan struct{})
+	refused := false
+	go keepUpstream(ctx, client, time.Millisecond, func() error {
+		passes <- struct{}{}
+		refused = !refused
+		if refused {
+			return errors.New("no roles on Fridays")
+		}
+		return nil
+	})
+	for range cap(watched) {
+		<-watched
+	}
+	select {
+	case <-passes:
+		t.Fatal("a pass without a change")
+	default:
+	}
+	if err := client.RbacV1().ClusterRoles().Delete(ctx, role.Name, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		select {
+		case <-passes:
+		case <-ctx.Done():
+			t.Fatal("the role is not put back")
+		}
+	}
+}

@@ -127,7 +127,9 @@ func watch(ctx context.Context, dirs layout.Dirs, registrations registration.API
 			now.detail = s.describe()
 		}
 		// What is missing is said for ever, but held against the machine for some time only.
-		now.ready = now.ready || time.Since(began) > missed
+		if !now.ready && time.Since(began) > missed {
+			now = state{ready: true, detail: nodespec.Trouble + now.detail}
+		}
 		if now.ready && !wasReady {
 			wasReady = true
 			ticker.Reset(steady)

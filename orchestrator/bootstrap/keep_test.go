@@ -1,0 +1,116 @@
+package bootstrap
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes/fake"
+
+	"github.com/orlop-os/orlop/pkg/nodespec"
+)
+
+// TestDeletedIsPutBack deletes each object of our own that one client makes, and it is there again after one look.
+func TestDeletedIsPutBack(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	client := fake.NewClientset()
+	spec := nodespec.Spec{DNSIPs: []netip.Addr{netip.MustParseAddr("10.96.0.10")}}
+	all := slices.Concat(keptServices(spec, client), keptRights(client), keptVolumes(client))
+	if len(all) < 20 {
+		t.Fatalf("only %d objects are kept", len(all))
+	}
+	for _, k := range all {
+		if err := k.ensure(ctx); err != nil {
+			t.Fatalf("%s: %v", k.text(), err)
+		}
+		tracker := client.Tracker()
+		if err := tracker.Delete(k.resource, k.namespace, k.name); err != nil {
+			t.Fatalf("%s: it was not made: %v", k.text(), err)
+		}
+	}
+	changed, looked := make(chan struct{}, 1), make(chan struct{})
+	changed <- struct{}{}
+	last := kept{name: "last", ensure: func(context.Context) error { close(looked); return nil }}
+	go keep(ctx, append(slices.Clone(all), last), changed, time.Hour, time.Millisecond, func(what, why string) { t.Errorf("%s: %s", what, why) })
+	select {
+	case <-looked:
+	case <-ctx.Done():
+		t.Fatal("nobody looks")
+	}
+	for _, k := range all {
+		if _, err := client.Tracker().Get(k.resource, k.namespace, k.name); err != nil {
+			t.Errorf("%s: %v", k.text(), err)
+		}
+	}
+}
+
+// TestKeep: a look comes of a change and of time; what is refused is told, tried again soon, and told no more when it is
+// over; what only a person can change is tried again at the next look.
+func TestKeep(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		refusal error
+		soon    time.Duration // how soon it is tried again
+	}{
+		{"refused", errors.New("no"), time.Millisecond},
+		{"in the way", inTheWay("no"), 50 * time.Millisecond},
+	} {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		var told []string
+		var at []time.Time
+		looks := 0
+		k := kept{resource: apiServicesResource, name: "x", ensure: func(context.Context) error {
+			at = append(at, time.Now())
+			if looks++; looks == 1 {
+				return c.refusal
+			}
+			return nil
+		}}
+		keep(ctx, []kept{k}, nil, 50*time.Millisecond, time.Millisecond, func(what, why string) {
+			if told = append(told, fmt.Sprintf("%s: %s", what, why)); why == "" {
+				cancel()
+			}
+		})
+		cancel()
+		if want := []string{"x: apiservices x: cannot be put back: no", "x: "}; !slices.Equal(told, want) || len(at) != 2 {
+			t.Errorf("%s: told %q in %d looks", c.name, told, len(at))
+		} else if took := at[1].Sub(at[0]); took < c.soon {
+			t.Errorf("%s: tried again after %s", c.name, took)
+		}
+	}
+}
+
+// TestChanges: what is changed or deleted counts if it is ours; what was there before does not; the end of a watch does.
+func TestChanges(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	object := func(name string) *metav1.PartialObjectMetadata {
+		return &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	}
+	looks, opened := 0, 0
+	open := func(context.Context) (watch.Interface, error) {
+		if opened++; opened > 1 {
+			cancel()
+			return nil, errors.New("away")
+		}
+		w := watch.NewFakeWithChanSize(8, false)
+		w.Add(object("ours"))
+		w.Modify(object("theirs"))
+		w.Delete(object("ours"))
+		w.Modify(object("ours"))
+		w.Error(&metav1.Status{Message: "too old"})
+		w.Stop()
+		return w, nil
+	}
+	Changes(ctx, open, func(o metav1.Object) bool { return o.GetName() == "ours" }, time.Millisecond, func() { looks++ })
+	if looks != 3 || opened != 2 {
+		t.Errorf("%d looks of %d watches, want 3 of 2", looks, opened)
+	}
+}
