@@ -76,7 +76,7 @@ func newConfig(opts options.CompletedOptions, etcd func() error, revoked *revoca
 	}
 	build := aggregator.GenericConfig.BuildHandlerChainFunc
 	aggregator.GenericConfig.BuildHandlerChainFunc = func(api http.Handler, c *genericapiserver.Config) http.Handler {
-		return revoked.hold(build(documents.front(api), c))
+		return noteImpersonation(revoked.hold(build(documents.front(api), c)))
 	}
 	return &app.Config{Options: opts, KubeAPIs: core, ApiExtensions: custom, Aggregator: aggregator}, documents, nil
 }

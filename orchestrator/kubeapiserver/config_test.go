@@ -44,7 +44,7 @@ func parsed(t *testing.T) options.CompletedOptions {
 		t.Fatal(err)
 	}
 	credentialFiles(t, dirs.API)
-	opts, err := parse(context.Background(), c.Args)
+	opts, err := parse(context.Background(), c.Args, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -18,24 +18,28 @@ import (
 
 // Server is one kube-apiserver. Make it with New.
 type Server struct {
+	// Refused, if set before Run, hears each error with which a webhook or a policy ends a request. It must not block.
+	Refused func(error)
+
 	args     []string
 	revoked  string // file
 	metrics  []netip.AddrPort
 	etcd     func(context.Context) error
 	rights   func(context.Context, kubernetes.Interface) error
-	loopback chan *rest.Config
+	loopback *rest.Config  // read it when started is closed
+	started  chan struct{} // about to serve
 }
 
 // New returns a server with upstream's flags args. It is started by Run. etcd waits until etcd answers: a connection
 // that is refused is tried again only a second later. revoked is the file with the client certificates that count no more, metricsAt where
 // the resource metrics API answers (metrics.Addresses). rights makes the roles and bindings of our own, beside upstream's.
 func New(args []string, revoked string, metricsAt []netip.AddrPort, etcd func(context.Context) error, rights func(context.Context, kubernetes.Interface) error) *Server {
-	return &Server{args: args, revoked: revoked, metrics: metricsAt, etcd: etcd, rights: rights, loopback: make(chan *rest.Config, 1)}
+	return &Server{args: args, revoked: revoked, metrics: metricsAt, etcd: etcd, rights: rights, started: make(chan struct{})}
 }
 
 // Run serves until ctx is done, then lets requests under way finish and returns nil.
 func (s *Server) Run(ctx context.Context) error {
-	opts, err := parse(ctx, s.args)
+	opts, err := parse(ctx, s.args, s.Refused)
 	if err != nil {
 		return err
 	}
@@ -68,25 +72,27 @@ func (s *Server) Run(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("cannot be prepared: %w", err)
 	}
-	s.loopback <- config.KubeAPIs.ControlPlane.Generic.LoopbackClientConfig
+	s.loopback = config.KubeAPIs.ControlPlane.Generic.LoopbackClientConfig
+	close(s.started)
 	return prepared.Run(ctx)
 }
 
-// Loopback returns the server's privileged connection to itself, for the one caller that makes the cluster's own
-// objects. It waits until the server is about to serve.
+// Loopback returns the server's privileged connection to itself, for what makes the cluster's own objects and looks after
+// the server. It waits until the server is about to serve.
 func (s *Server) Loopback(ctx context.Context) (*rest.Config, error) {
 	select {
-	case config := <-s.loopback:
-		return rest.CopyConfig(config), nil
+	case <-s.started:
+		return rest.CopyConfig(s.loopback), nil
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
 }
 
-// parse turns upstream's flags into upstream's options, completed and checked.
-func parse(ctx context.Context, args []string) (options.CompletedOptions, error) {
+// parse turns upstream's flags into upstream's options, completed and checked. refused is Server.Refused.
+func parse(ctx context.Context, args []string, refused func(error)) (options.CompletedOptions, error) {
 	opts := options.NewServerRunOptions()
 	registerPlugins(opts)
+	passSystemRequests(opts, refused)
 	flags := pflag.NewFlagSet("kube-apiserver", pflag.ContinueOnError)
 	for _, set := range opts.Flags().FlagSets {
 		flags.AddFlagSet(set)

@@ -1,0 +1,205 @@
+package kubeapiserver
+
+import (
+	"context"
+	"net/http"
+	"slices"
+	"strings"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/admission"
+	mutatingpolicy "k8s.io/apiserver/pkg/admission/plugin/policy/mutating"
+	validatingpolicy "k8s.io/apiserver/pkg/admission/plugin/policy/validating"
+	mutatingwebhook "k8s.io/apiserver/pkg/admission/plugin/webhook/mutating"
+	validatingwebhook "k8s.io/apiserver/pkg/admission/plugin/webhook/validating"
+	"k8s.io/apiserver/pkg/authentication/serviceaccount"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/kubernetes/cmd/kube-apiserver/app/options"
+
+	"github.com/orlop-os/orlop/orchestrator/bootstrap"
+	"github.com/orlop-os/orlop/pkg/nodespec"
+)
+
+// thirdParty are upstream's admission plugins that ask what users have put into the cluster: webhooks and policies.
+// A webhook without a backend refuses what it is asked about, so some requests of the system are never put to them
+// (docs/decisions/0054-system-requests.md).
+var thirdParty = []string{mutatingwebhook.PluginName, validatingwebhook.PluginName, mutatingpolicy.PluginName, validatingpolicy.PluginName}
+
+// passSystemRequests wraps those plugins by upstream's own hook for it (options.AdmissionOptions.Decorators). refused
+// hears each error with which one of them ends a request.
+func passSystemRequests(opts *options.ServerRunOptions, refused func(error)) {
+	generic := opts.Admission.GenericAdmission
+	generic.Decorators = append(slices.Clone(generic.Decorators), admission.DecoratorFunc(func(inner admission.Interface, name string) admission.Interface {
+		if !slices.Contains(thirdParty, name) {
+			return inner
+		}
+		return passing{inner, refused}
+	}))
+}
+
+// passing is a plugin that is not asked about the system's own requests.
+type passing struct {
+	admission.Interface
+	refused func(error)
+}
+
+// Admit implements admission.MutationInterface.
+func (p passing) Admit(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
+	inner, mutates := p.Interface.(admission.MutationInterface)
+	if !mutates || systemRequest(ctx, a) {
+		return nil
+	}
+	return p.heard(inner.Admit(ctx, a, o))
+}
+
+// Validate implements admission.ValidationInterface.
+func (p passing) Validate(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
+	inner, validates := p.Interface.(admission.ValidationInterface)
+	if !validates || systemRequest(ctx, a) {
+		return nil
+	}
+	return p.heard(inner.Validate(ctx, a, o))
+}
+
+func (p passing) heard(err error) error {
+	if err != nil && p.refused != nil {
+		p.refused(err)
+	}
+	return err
+}
+
+// exemption is a set of requests that no third party is asked about. Empty fields but user and group match everything.
+type exemption struct {
+	user, group string // exactly one is set
+	masters     bool   // the caller has to be in system:masters, too, which neither a signed request nor a role gives
+	operations  []admission.Operation
+	resources   []string // "GROUP/RESOURCE" or "GROUP/RESOURCE/SUBRESOURCE"; the core group is empty
+	namespace   string
+	names       []string
+}
+
+const (
+	create = admission.Create
+	update = admission.Update
+	remove = admission.Delete
+)
+
+// exemptions are what a machine takes to become Ready and reachable after a start, and what its repair takes. Each row
+// names one identity of the system and the objects that are its own. No row is about what users' objects look like:
+// Deployments, ReplicaSets, Jobs and the scheduler's bindings are asked about as ever.
+var exemptions = []exemption{
+	// The server's own requests, over its connection to itself. It acts for no user on it.
+	{user: user.APIServerUser, masters: true},
+
+	// An administrator's repair (Cluster.Suspend and Cluster.Resume of the management API).
+	{user: nodespec.BreakGlassUser, masters: true, resources: []string{
+		"apiregistration.k8s.io/apiservices", "apiextensions.k8s.io/customresourcedefinitions",
+		"admissionregistration.k8s.io/validatingwebhookconfigurations", "admissionregistration.k8s.io/mutatingwebhookconfigurations",
+		"admissionregistration.k8s.io/validatingadmissionpolicybindings", "admissionregistration.k8s.io/mutatingadmissionpolicybindings",
+	}},
+
+	// A kubelet registers its Node, reports it and its pods, and fetches the tokens of pods that are bound to it.
+	// NodeRestriction, which is not a third party, keeps it to its own Node and pods.
+	{group: user.NodesGroup, operations: []admission.Operation{create, update}, resources: []string{
+		"/nodes", "/nodes/status", "/pods/status", "storage.k8s.io/csinodes",
+	}},
+	{group: user.NodesGroup, operations: []admission.Operation{create, update}, resources: []string{"coordination.k8s.io/leases"}, namespace: "kube-node-lease"},
+	{group: user.NodesGroup, operations: []admission.Operation{create}, resources: []string{
+		"/serviceaccounts/token", "certificates.k8s.io/podcertificaterequests",
+		"authentication.k8s.io/tokenreviews", "authorization.k8s.io/subjectaccessreviews",
+	}},
+	{group: user.NodesGroup, operations: []admission.Operation{remove}, resources: []string{"/pods"}}, // a pod that has ended
+	{group: nodespec.NodeAgentGroup, resources: []string{"discovery.k8s.io/endpointslices"}, namespace: "kube-system"},
+
+	// The controllers' processes give themselves their identities, and elect one of them.
+	{user: user.KubeControllerManager, operations: []admission.Operation{create, update}, resources: []string{
+		"/serviceaccounts", "/serviceaccounts/token", "coordination.k8s.io/leases",
+	}, namespace: "kube-system"},
+	{user: user.KubeScheduler, operations: []admission.Operation{create, update}, resources: []string{"coordination.k8s.io/leases"}, namespace: "kube-system"},
+	{user: user.KubeControllerManager, operations: []admission.Operation{create}, resources: reviews},
+	{user: user.KubeScheduler, operations: []admission.Operation{create}, resources: reviews},
+	{user: nodespec.MetricsUser, operations: []admission.Operation{create}, resources: reviews},
+	{user: nodespec.MetricsUser, operations: []admission.Operation{update}, resources: []string{"apiregistration.k8s.io/apiservices"}, names: []string{bootstrap.MetricsAPI}},
+
+	// What is known about add-ons.
+	{user: nodespec.AddonsUser, resources: []string{"/configmaps", "/serviceaccounts"}, namespace: nodespec.AddonsNamespace},
+
+	// A Node gets its share of the pod range and loses the taint of one that is not ready; its pods are told ready.
+	{user: account("node-controller"), operations: []admission.Operation{update}, resources: []string{"/nodes", "/nodes/status", "/pods/status"}},
+	// The Node of a machine that was removed goes at once: others would reach its pods.
+	{user: account("node-controller"), operations: []admission.Operation{remove}, resources: []string{"/nodes"}},
+	{user: account(bootstrap.NodeTaintsAccount), operations: []admission.Operation{update}, resources: []string{"/nodes"}},
+	// Services lead to pods that have other addresses after a start, the backend of the broken webhook among them.
+	{user: account("endpointslice-controller"), resources: []string{"discovery.k8s.io/endpointslices"}},
+	{user: account("endpoint-controller"), resources: []string{"/endpoints"}},
+	// Every namespace has these two, without which no pod starts there.
+	{user: account("service-account-controller"), operations: []admission.Operation{create}, resources: []string{"/serviceaccounts"}, names: []string{"default"}},
+	{user: account("root-ca-cert-publisher"), operations: []admission.Operation{create, update}, resources: []string{"/configmaps"}, names: []string{"kube-root-ca.crt"}},
+	// Pods' certificates follow authorities that are kept in one Secret.
+	{user: account(bootstrap.PodCertificatesAccount), operations: []admission.Operation{create, update}, resources: []string{"/secrets"}, namespace: "kube-system", names: []string{bootstrap.PodAuthorities}},
+	{user: account(bootstrap.PodCertificatesAccount), operations: []admission.Operation{create, update}, resources: []string{"certificates.k8s.io/clustertrustbundles"}, names: []string{bootstrap.PodTrust}},
+	{user: account(bootstrap.PodCertificatesAccount), operations: []admission.Operation{update}, resources: []string{"certificates.k8s.io/podcertificaterequests/status"}},
+}
+
+// reviews are questions about rights; they store nothing.
+var reviews = []string{"authentication.k8s.io/tokenreviews", "authorization.k8s.io/subjectaccessreviews"}
+
+func account(name string) string { return serviceaccount.MakeUsername("kube-system", name) }
+
+// systemRequest tells whether no third party is asked about a request. A caller that acts as somebody else is never the
+// system, whoever that is: an administrator may not get around the site's policies by impersonation.
+func systemRequest(ctx context.Context, a admission.Attributes) bool {
+	who := a.GetUserInfo()
+	if who == nil || ctx.Value(impersonating{}) != nil {
+		return false
+	}
+	return slices.ContainsFunc(exemptions, func(e exemption) bool { return e.of(who) && e.covers(a) })
+}
+
+func (e exemption) of(who user.Info) bool {
+	if e.masters && !slices.Contains(who.GetGroups(), user.SystemPrivilegedGroup) {
+		return false
+	}
+	if e.user != "" {
+		return who.GetName() == e.user
+	}
+	return slices.Contains(who.GetGroups(), e.group)
+}
+
+func (e exemption) covers(a admission.Attributes) bool {
+	return (len(e.operations) == 0 || slices.Contains(e.operations, a.GetOperation())) &&
+		(len(e.resources) == 0 || slices.Contains(e.resources, resourceOf(a.GetResource(), a.GetSubresource()))) &&
+		(e.namespace == "" || e.namespace == a.GetNamespace()) &&
+		(len(e.names) == 0 || slices.Contains(e.names, nameOf(a)))
+}
+
+func resourceOf(r schema.GroupVersionResource, subresource string) string {
+	return strings.TrimSuffix(r.Group+"/"+r.Resource+"/"+subresource, "/")
+}
+
+// nameOf is the name of the object; a request to create one need not have it in its path.
+func nameOf(a admission.Attributes) string {
+	if a.GetName() != "" || a.GetObject() == nil {
+		return a.GetName()
+	}
+	object, err := meta.Accessor(a.GetObject())
+	if err != nil {
+		return ""
+	}
+	return object.GetName()
+}
+
+// impersonating marks the context of a request that asks to be taken for somebody else's.
+type impersonating struct{}
+
+// noteImpersonation stands before all filters: upstream's own takes the headers away.
+func noteImpersonation(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if len(r.Header.Values(authenticationv1.ImpersonateUserHeader)) > 0 {
+			r = r.WithContext(context.WithValue(r.Context(), impersonating{}, true))
+		}
+		next.ServeHTTP(w, r)
+	})
+}

@@ -1,0 +1,165 @@
+package kubeapiserver
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/kubernetes/cmd/kube-apiserver/app/options"
+	"k8s.io/kubernetes/pkg/apis/core"
+)
+
+// refuses is a plugin of a third party that says no.
+type refuses struct{ *admission.Handler }
+
+var errNo = errors.New("no")
+
+func (refuses) Admit(context.Context, admission.Attributes, admission.ObjectInterfaces) error {
+	return errNo
+}
+
+func (refuses) Validate(context.Context, admission.Attributes, admission.ObjectInterfaces) error {
+	return errNo
+}
+
+// asked describes one request as admission sees it: "GROUP/RESOURCE[/SUBRESOURCE]".
+type asked struct {
+	who             string
+	groups          []string
+	how             admission.Operation
+	group, resource string
+	part            string
+	namespace, name string
+}
+
+func (r asked) attributes() admission.Attributes {
+	// The name of what is made stands in the object alone.
+	object, name := &core.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: r.name, Namespace: r.namespace}}, r.name
+	if r.how == admission.Create && r.part == "" {
+		name = ""
+	}
+	return admission.NewAttributesRecord(object, nil, schema.GroupVersionKind{}, r.namespace, name,
+		schema.GroupVersionResource{Group: r.group, Version: "v1", Resource: r.resource}, r.part, r.how, nil, false,
+		&user.DefaultInfo{Name: r.who, Groups: r.groups})
+}
+
+// TestSystemRequests: third parties are not asked about what the system takes to start and to be repaired, and are about
+// everything else, also of the same identities.
+func TestSystemRequests(t *testing.T) {
+	const (
+		manager   = "system:kube-controller-manager"
+		scheduler = "system:kube-scheduler"
+		kubelet   = "system:node:a"
+		accounts  = "system:serviceaccount:kube-system:"
+	)
+	masters, nodes := []string{"system:masters"}, []string{"system:nodes"}
+	create, update, remove := admission.Create, admission.Update, admission.Delete
+	for _, c := range []struct {
+		name string
+		asked
+		passes bool
+	}{
+		{"token of a controller", asked{manager, nil, create, "", "serviceaccounts", "token", "kube-system", "resourcequota-controller"}, true},
+		{"account of a controller", asked{manager, nil, create, "", "serviceaccounts", "", "kube-system", "x"}, true},
+		{"token of a user's account", asked{manager, nil, create, "", "serviceaccounts", "token", "shop", "till"}, false},
+		{"Secret by the controllers", asked{manager, nil, create, "", "secrets", "", "kube-system", "x"}, false},
+		{"lease", asked{scheduler, nil, update, "coordination.k8s.io", "leases", "", "kube-system", "kube-scheduler"}, true},
+		{"lease of a user", asked{scheduler, nil, update, "coordination.k8s.io", "leases", "", "shop", "x"}, false},
+		{"binding", asked{scheduler, nil, create, "", "pods", "binding", "shop", "x"}, false},
+
+		{"Node registers", asked{kubelet, nodes, create, "", "nodes", "", "", "a"}, true},
+		{"Node is deleted by a kubelet", asked{kubelet, nodes, remove, "", "nodes", "", "", "a"}, false},
+		{"Node reports", asked{kubelet, nodes, update, "", "nodes", "status", "", "a"}, true},
+		{"heartbeat", asked{kubelet, nodes, update, "coordination.k8s.io", "leases", "", "kube-node-lease", "a"}, true},
+		{"token of a pod", asked{kubelet, nodes, create, "", "serviceaccounts", "token", "shop", "till"}, true},
+		{"mirror pod", asked{kubelet, nodes, create, "", "pods", "", "shop", "x"}, false},
+		{"pod that has ended", asked{kubelet, nodes, remove, "", "pods", "", "shop", "x"}, true},
+		{"named like a Node, without its group", asked{kubelet, nil, update, "", "nodes", "status", "", "a"}, false},
+
+		{"share of a Node", asked{accounts + "node-controller", nil, update, "", "nodes", "", "", "a"}, true},
+		{"Node of a removed machine", asked{accounts + "node-controller", nil, remove, "", "nodes", "", "", "a"}, true},
+		{"eviction", asked{accounts + "node-controller", nil, remove, "", "pods", "", "shop", "x"}, false},
+		{"endpoints", asked{accounts + "endpointslice-controller", nil, create, "discovery.k8s.io", "endpointslices", "", "shop", "x"}, true},
+		{"pod of a ReplicaSet", asked{accounts + "replicaset-controller", nil, create, "", "pods", "", "kube-system", "x"}, false},
+		{"default account", asked{accounts + "service-account-controller", nil, create, "", "serviceaccounts", "", "shop", "default"}, true},
+		{"another account", asked{accounts + "service-account-controller", nil, create, "", "serviceaccounts", "", "shop", "x"}, false},
+		{"CA of a namespace", asked{accounts + "root-ca-cert-publisher", nil, update, "", "configmaps", "", "shop", "kube-root-ca.crt"}, true},
+		{"another ConfigMap", asked{accounts + "root-ca-cert-publisher", nil, update, "", "configmaps", "", "shop", "x"}, false},
+		{"account of a user's namespace", asked{"system:serviceaccount:shop:node-controller", nil, update, "", "nodes", "", "", "a"}, false},
+
+		{"API server", asked{"system:apiserver", masters, create, "rbac.authorization.k8s.io", "clusterroles", "", "", "x"}, true},
+		{"signed to be called so", asked{"system:apiserver", []string{"orlop:cluster-admins"}, create, "", "configmaps", "", "shop", "x"}, false},
+		{"repair", asked{"orlop:break-glass", masters, remove, "apiregistration.k8s.io", "apiservices", "", "", "v1.x"}, true},
+		{"repair of something else", asked{"orlop:break-glass", masters, remove, "", "pods", "", "shop", "x"}, false},
+		{"repair by somebody called so", asked{"orlop:break-glass", nil, remove, "apiregistration.k8s.io", "apiservices", "", "", "v1.x"}, false},
+		{"administrator", asked{"alice", []string{"orlop:cluster-admins"}, create, "", "configmaps", "", "kube-system", "x"}, false},
+		{"administrator of old", asked{"admin", masters, create, "", "configmaps", "", "kube-system", "x"}, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var heard []error
+			p := passing{refuses{admission.NewHandler(c.how)}, func(err error) { heard = append(heard, err) }}
+			for _, got := range []error{p.Admit(t.Context(), c.attributes(), nil), p.Validate(t.Context(), c.attributes(), nil)} {
+				if (got == nil) != c.passes {
+					t.Errorf("%v, passes: want %t", got, c.passes)
+				}
+			}
+			if (len(heard) == 0) != c.passes {
+				t.Errorf("heard %v", heard)
+			}
+			asSomebody := context.WithValue(t.Context(), impersonating{}, true)
+			if p.Admit(asSomebody, c.attributes(), nil) == nil || p.Validate(asSomebody, c.attributes(), nil) == nil {
+				t.Error("passes when another caller acts as that one")
+			}
+		})
+	}
+}
+
+// TestThirdPartiesAreWrapped: exactly upstream's plugins that ask webhooks and policies are wrapped, and a plugin of one
+// kind does not become one of both.
+func TestThirdPartiesAreWrapped(t *testing.T) {
+	opts := options.NewServerRunOptions()
+	passSystemRequests(opts, nil)
+	generic := opts.Admission.GenericAdmission
+	var wrapped []string
+	for _, name := range generic.RecommendedPluginOrder {
+		last := generic.Decorators[len(generic.Decorators)-1]
+		if _, is := last.Decorate(refuses{}, name).(passing); is {
+			wrapped = append(wrapped, name)
+		}
+	}
+	slices.Sort(wrapped)
+	want := []string{"MutatingAdmissionPolicy", "MutatingAdmissionWebhook", "ValidatingAdmissionPolicy", "ValidatingAdmissionWebhook"}
+	if !slices.Equal(wrapped, want) {
+		t.Errorf("wrapped: %v, want %v", wrapped, want)
+	}
+	neither := passing{admission.NewHandler(admission.Create), nil}
+	of := asked{"alice", nil, admission.Create, "", "pods", "", "shop", "x"}.attributes()
+	if neither.Admit(t.Context(), of, nil) != nil || neither.Validate(t.Context(), of, nil) != nil {
+		t.Error("a plugin that does not change objects, or does not check them, refuses one")
+	}
+}
+
+// TestNoteImpersonation: the mark comes from the header, whatever becomes of it later.
+func TestNoteImpersonation(t *testing.T) {
+	for _, as := range []string{"", "system:apiserver"} {
+		var marked bool
+		h := noteImpersonation(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			marked = r.Context().Value(impersonating{}) != nil
+		}))
+		r := httptest.NewRequest(http.MethodPost, "/api", nil)
+		if as != "" {
+			r.Header.Set("impersonate-user", as)
+		}
+		h.ServeHTTP(httptest.NewRecorder(), r)
+		if marked != (as != "") {
+			t.Errorf("as %q: marked %t", as, marked)
+		}
+	}
+}
