@@ -5,11 +5,13 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sys/unix"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/endpoints/request"
 	genericapiserver "k8s.io/apiserver/pkg/server"
@@ -18,6 +20,7 @@ import (
 	"k8s.io/apiserver/pkg/util/responsewriter"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
 	openapi "k8s.io/kube-openapi/pkg/common"
 )
 
@@ -30,7 +33,7 @@ const (
 
 // documents are the OpenAPI documents of Kubernetes' own API groups. Upstream makes them before it serves the first
 // request, which is a fifth of the server's start and some 30 MiB, though only tools for people read them (kubectl apply
-// and explain). Here they are made when a client first asks for one. Custom resources and aggregated APIs have theirs from
+// and explain). Here they are made when a client first asks for one, or some time after the start. Custom resources and aggregated APIs have theirs from
 // upstream, which merges all.
 //
 // The server itself asks for the list of documents every five seconds, for mutating admission policies (upstream's
@@ -39,12 +42,26 @@ type documents struct {
 	v2 *openapi.Config
 	v3 *openapi.OpenAPIV3Config
 
-	asked atomic.Bool
-	make  sync.Once
-	core  *genericapiserver.GenericAPIServer
-	mux   *mux.PathRecorderMux // serves the documents once they are made
-	whole atomic.Bool          // the aggregator knows of all of them
+	asked  atomic.Bool
+	make   sync.Once
+	build  func() http.Handler // makes the documents, and returns what serves them
+	served http.Handler        // once they are made
+	whole  atomic.Bool         // the aggregator knows of all of them
+
+	aggregator http.Handler
 }
+
+// The documents are made ahead of the first client: a client that applies something waits for them, for half a minute where a
+// processor is slow, and some give up. It is done when a start is over, and gives way to the server's requests.
+const (
+	aheadAfter = 90 * time.Second
+	// lowPriority is the niceness of the thread that makes them (setpriority(2)): a third of the share of one that serves. It is
+	// not lower, because a client that comes meanwhile waits for it.
+	lowPriority = 5
+)
+
+// documentsHook is the name of what makes the documents ahead of clients. /readyz shows it.
+const documentsHook = "orlop/documents"
 
 // none is what the aggregator learns until a client has asked: an OpenAPI v3 root document without groups. It asks again
 // every second.
@@ -55,7 +72,13 @@ const lookAgain = 50 * time.Millisecond
 
 // attach serves the documents at the core server, which the aggregator asks.
 func (d *documents) attach(core *genericapiserver.GenericAPIServer) {
-	d.core = core
+	d.build = func() http.Handler {
+		all := mux.NewPathRecorderMux("openapi")
+		routes := routes.OpenAPI{Config: d.v2, V3Config: d.v3}
+		routes.InstallV2(core.Handler.GoRestfulContainer, all)
+		routes.InstallV3(core.Handler.GoRestfulContainer, all)
+		return all
+	}
 	core.Handler.NonGoRestfulMux.Handle(openAPIV2, d)
 	core.Handler.NonGoRestfulMux.Handle(openAPIV3, d)
 	core.Handler.NonGoRestfulMux.HandlePrefix(openAPIV3+"/", d)
@@ -69,17 +92,40 @@ func (d *documents) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.Write([]byte(none)) // the aggregator's buffer takes everything
 		return
 	}
-	d.make.Do(func() {
-		d.mux = mux.NewPathRecorderMux("openapi")
-		served := routes.OpenAPI{Config: d.v2, V3Config: d.v3}
-		served.InstallV2(d.core.Handler.GoRestfulContainer, d.mux)
-		served.InstallV3(d.core.Handler.GoRestfulContainer, d.mux)
-	})
-	d.mux.ServeHTTP(w, r)
+	d.make.Do(d.made)
+	d.served.ServeHTTP(w, r)
+}
+
+func (d *documents) made() { d.served = d.build() }
+
+// ahead makes the documents when the time has come, unless a client has asked before.
+func (d *documents) ahead(ctx context.Context, after time.Duration) {
+	timer := time.NewTimer(after)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+		return
+	}
+	if d.asked.Load() {
+		return
+	}
+	// The thread keeps its priority, so it ends with this goroutine, which never gives it back.
+	runtime.LockOSThread()
+	if err := unix.Setpriority(unix.PRIO_PROCESS, unix.Gettid(), lowPriority); err != nil {
+		klog.ErrorS(err, "The OpenAPI documents are made at the usual priority")
+	}
+	began := time.Now()
+	d.make.Do(d.made)
+	d.asked.Store(true)
+	if err := d.await(ctx, d.aggregator); err == nil {
+		klog.InfoS("The OpenAPI documents are made", "took", time.Since(began))
+	}
 }
 
 // front stands before the aggregator: a client who asks for a document waits until there are all.
 func (d *documents) front(next http.Handler) http.Handler {
+	d.aggregator = next
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if strings.HasPrefix(r.URL.Path, openAPIPrefix) && !d.whole.Load() && !own(r) {
 			d.asked.Store(true)

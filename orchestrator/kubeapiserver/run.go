@@ -68,6 +68,13 @@ func (s *Server) Run(ctx context.Context) error {
 	if err := chain.GenericAPIServer.AddPostStartHook(rightsHook, s.ensureRights); err != nil {
 		return fmt.Errorf("cannot be put together: %w", err)
 	}
+	ahead := func(hook genericapiserver.PostStartHookContext) error {
+		go documents.ahead(hook, aheadAfter)
+		return nil
+	}
+	if err := chain.GenericAPIServer.AddPostStartHook(documentsHook, ahead); err != nil {
+		return fmt.Errorf("cannot be put together: %w", err)
+	}
 	prepared, err := chain.PrepareRun()
 	if err != nil {
 		return fmt.Errorf("cannot be prepared: %w", err)

@@ -1,0 +1,60 @@
+package kubeapiserver
+
+import (
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"time"
+)
+
+// TestDocumentsAhead: the documents are made without a client when the time has come, once, and a client that comes before
+// has them made at once.
+func TestDocumentsAhead(t *testing.T) {
+	for _, client := range []bool{false, true} {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		builds := 0
+		d := &documents{build: func() http.Handler {
+			builds++
+			return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.Write([]byte(`{"paths":{"api/v1":{}}}`)) })
+		}}
+		front := d.front(d) // without an aggregator between
+		ask := func() string {
+			w := httptest.NewRecorder()
+			front.ServeHTTP(w, httptest.NewRequest(http.MethodGet, openAPIV3, nil))
+			return w.Body.String()
+		}
+		after := time.Millisecond
+		if client {
+			after = 0
+			if got := ask(); got == none || builds != 1 {
+				t.Errorf("a client gets %q after %d builds", got, builds)
+			}
+		}
+		done := make(chan struct{})
+		go func() { d.ahead(ctx, after); close(done) }()
+		select {
+		case <-done:
+		case <-ctx.Done():
+			t.Fatal("they are not made")
+		}
+		if builds != 1 || !d.whole.Load() {
+			t.Errorf("with a client before: %t: %d builds, known to the aggregator: %t", client, builds, d.whole.Load())
+		}
+		if got := ask(); got == none || builds != 1 {
+			t.Errorf("then a client gets %q, after %d builds", got, builds)
+		}
+	}
+}
+
+// TestDocumentsNotBeforeTheirTime: a server that stops has nothing made.
+func TestDocumentsNotBeforeTheirTime(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	d := &documents{build: func() http.Handler { t.Error("they are made"); return nil }}
+	d.ahead(ctx, time.Hour)
+	if d.asked.Load() {
+		t.Error("asked for")
+	}
+}
