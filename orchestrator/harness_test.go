@@ -23,6 +23,7 @@ import (
 	"k8s.io/client-go/util/retry"
 
 	"github.com/orlop-os/orlop/machined/credentials"
+	"github.com/orlop-os/orlop/orchestrator/controllermanager"
 	"github.com/orlop-os/orlop/orchestrator/layout"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/nodespec"
@@ -41,8 +42,13 @@ const (
 func TestMain(m *testing.M) {
 	if name := os.Getenv(envProcess); name != "" {
 		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+		dirs := layout.Under(os.Getenv(envRoot))
+		begin := func() error { return run(ctx, name, dirs) }
+		if len(os.Args) == 2 && os.Args[1] == controllermanager.Name { // the process of the controllers starts itself so
+			name, begin = controllermanager.Name, func() error { return manage(ctx, dirs) }
+		}
 		profiled := record(ctx, name)
-		err := run(ctx, name, layout.Under(os.Getenv(envRoot)))
+		err := begin()
 		profiled()
 		stop()
 		if err != nil {

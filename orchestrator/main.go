@@ -2,8 +2,13 @@
 // domain and privilege.
 //
 //	orchestrator api          etcd and kube-apiserver                        user 101, control plane
-//	orchestrator controllers  controller manager, scheduler, IPAM, metrics   user 102, control plane
+//	orchestrator controllers  scheduler, IPAM, metrics, controller manager   user 102, control plane
 //	orchestrator node         kubelet, kube-proxy, CoreDNS, pod network      root, every node
+//
+// The controller manager has a process of its own, which the process of the controllers starts, and starts again when it ends
+// (docs/decisions/0054-system-requests.md):
+//
+//	orchestrator kube-controller-manager
 //
 // And two that machined runs before it accepts a configuration, because the compiler of expressions comes with Kubernetes:
 //
@@ -15,6 +20,7 @@
 //	orchestrator save-data     keeps what etcd holds for the version that runs, writes a nodespec.DataSaved (etcd.Commands)
 //	orchestrator drain         reads a nodespec.DrainOrder, evicts the node's pods, writes a nodespec.Drained
 //	orchestrator forget-nodes  reads a nodespec.ForgetOrder, deletes those Nodes that are there, writes their names; on a control plane
+//	orchestrator suspend       reads a nodespec.SuspendOrder, does it, writes a nodespec.SuspendDone; on a control plane
 //	orchestrator canary        makes a pod's sandbox and takes it away again, or says why it cannot
 //
 // And for whoever looks after the cluster's data (etcd.Commands), some with a file as descriptor 3:
@@ -51,6 +57,7 @@ import (
 	"maps"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -59,13 +66,17 @@ import (
 	logsapi "k8s.io/component-base/logs/api/v1"
 	"k8s.io/klog/v2"
 
+	"github.com/orlop-os/orlop/orchestrator/apigate"
+	"github.com/orlop-os/orlop/orchestrator/breakglass"
 	"github.com/orlop-os/orlop/orchestrator/canary"
 	"github.com/orlop-os/orlop/orchestrator/component"
+	"github.com/orlop-os/orlop/orchestrator/controllermanager"
 	"github.com/orlop-os/orlop/orchestrator/diskmatch"
 	"github.com/orlop-os/orlop/orchestrator/drain"
 	"github.com/orlop-os/orlop/orchestrator/early"
 	"github.com/orlop-os/orlop/orchestrator/etcd"
 	"github.com/orlop-os/orlop/orchestrator/kubeapiserver"
+	"github.com/orlop-os/orlop/orchestrator/kubeconfig"
 	"github.com/orlop-os/orlop/orchestrator/kubelet"
 	"github.com/orlop-os/orlop/orchestrator/layout"
 	"github.com/orlop-os/orlop/orchestrator/process"
@@ -76,7 +87,7 @@ import (
 
 func main() {
 	if len(os.Args) != 2 {
-		fmt.Fprintln(os.Stderr, "orchestrator: usage: orchestrator api|controllers|node|check-access|match-disks|drain|forget-nodes|canary|"+strings.Join(slices.Sorted(maps.Keys(etcd.Commands)), "|"))
+		fmt.Fprintln(os.Stderr, "orchestrator: usage: orchestrator api|controllers|node|check-access|match-disks|drain|forget-nodes|suspend|canary|"+strings.Join(slices.Sorted(maps.Keys(etcd.Commands)), "|"))
 		os.Exit(2)
 	}
 	switch os.Args[1] {
@@ -98,6 +109,10 @@ func main() {
 		err = forgetNodes(ctx, dirs, os.Stdin, os.Stdout)
 	case "canary":
 		err = canary.Run(ctx, dirs)
+	case controllermanager.Name:
+		err = manage(ctx, dirs)
+	case "suspend":
+		err = suspend(ctx, dirs, os.Stdin, os.Stdout)
 	default:
 		if _, known := etcd.Commands[os.Args[1]]; known {
 			err = data(ctx, os.Args[1], dirs, os.Stdin, os.Stdout)
@@ -173,6 +188,44 @@ func forgetNodes(ctx context.Context, dirs layout.Dirs, in io.Reader, out io.Wri
 		return err
 	}
 	return json.NewEncoder(out).Encode(there)
+}
+
+// suspend does one step of taking an object out of the cluster, or of putting it back.
+func suspend(ctx context.Context, dirs layout.Dirs, in io.Reader, out io.Writer) error {
+	var order nodespec.SuspendOrder
+	if err := json.NewDecoder(in).Decode(&order); err != nil {
+		return fmt.Errorf("the order cannot be decoded: %w", err)
+	}
+	client, err := breakglass.Client(dirs, order)
+	if err != nil {
+		return err
+	}
+	done, err := breakglass.Do(ctx, client, order)
+	if err != nil {
+		return err
+	}
+	return json.NewEncoder(out).Encode(done)
+}
+
+// manage is the process of the controller manager.
+func manage(ctx context.Context, dirs layout.Dirs) error {
+	spec, err := readSpec(dirs.Spec)
+	if err != nil {
+		return err
+	}
+	server := kubeconfig.Local()
+	gate, err := apigate.New(server.URL, server.Name, filepath.Join(dirs.Controllers, nodespec.CA))
+	if err != nil {
+		return err
+	}
+	go gate.Run(ctx)
+	logsapi.ReapplyHandling = logsapi.ReapplyHandlingIgnoreUnchanged
+	syscall.Umask(0o077)
+	settle := process.Memory{First: 48 << 20}.Manage(ctx)
+	return controllermanager.Run(ctx, controllermanager.Component(spec, dirs).Args, func(ctx context.Context) error {
+		defer settle()
+		return gate.Rights(ctx)
+	})
 }
 
 // run runs one process until ctx is done or one of its components ends.

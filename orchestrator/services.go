@@ -11,6 +11,7 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/drain"
 	"github.com/orlop-os/orlop/orchestrator/early"
 	"github.com/orlop-os/orlop/orchestrator/etcd"
+	"github.com/orlop-os/orlop/orchestrator/extensions"
 	"github.com/orlop-os/orlop/orchestrator/guard"
 	"github.com/orlop-os/orlop/orchestrator/kubeapiserver"
 	"github.com/orlop-os/orlop/orchestrator/kubelet"
@@ -39,6 +40,7 @@ func Services(spec nodespec.Spec, dirs layout.Dirs) []component.Component {
 			etcd.Component(spec, dirs),
 			kubeapiserver.Component(spec, dirs),
 			component.Component{Process: component.API, Name: bootstrap.Name},
+			component.Component{Process: component.API, Name: extensions.Name},
 		)
 		if lead.Several(spec) {
 			all = append(all, lead.Component(spec, dirs))

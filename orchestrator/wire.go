@@ -4,7 +4,9 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"time"
 
 	"github.com/orlop-os/orlop/orchestrator/addons"
 	"github.com/orlop-os/orlop/orchestrator/announcer"
@@ -17,6 +19,7 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/drain"
 	"github.com/orlop-os/orlop/orchestrator/early"
 	"github.com/orlop-os/orlop/orchestrator/etcd"
+	"github.com/orlop-os/orlop/orchestrator/extensions"
 	"github.com/orlop-os/orlop/orchestrator/guard"
 	"github.com/orlop-os/orlop/orchestrator/health"
 	"github.com/orlop-os/orlop/orchestrator/kubeapiserver"
@@ -111,6 +114,7 @@ type wiring struct {
 	server    kubeconfig.Server
 	etcd      <-chan struct{} // closed when etcd answers
 	apiserver *kubeapiserver.Server
+	refusals  *extensions.Refusals // of the API server
 	agent     *podnetwork.Agent
 	lead      *lead.Lead       // nil where nobody is elected
 	marks     nodespec.Marks   // with which the kubelet makes a new Node
@@ -143,12 +147,18 @@ func (w *wiring) attach(c *component.Component) {
 			})
 		}
 	case kubeapiserver.Name:
+		w.refusals = new(extensions.Refusals)
 		w.apiserver = kubeapiserver.New(args, filepath.Join(w.dirs.API, nodespec.Revoked), metrics.Addresses(w.spec), w.etcdReady, bootstrap.Rights)
+		w.apiserver.Refused = w.refusals.Note
 		check := health.Check{URL: w.server.URL + "/readyz", CAFile: filepath.Join(w.dirs.API, nodespec.CA), Name: w.server.Name}
 		c.Run = watched(c.Name, check, w.apiserver.Run)
 	case bootstrap.Name:
 		c.Run = func(ctx context.Context, announce component.Announce) error {
 			return bootstrap.Run(ctx, w.spec, w.gate, w.apiserver.Loopback, announce)
+		}
+	case extensions.Name:
+		c.Run = func(ctx context.Context, announce component.Announce) error {
+			return extensions.Run(ctx, w.gate, w.apiserver.Loopback, w.refusals, announce)
 		}
 	case lead.Name:
 		c.Run = func(ctx context.Context, announce component.Announce) error {
@@ -161,9 +171,7 @@ func (w *wiring) attach(c *component.Component) {
 			return early.RunNamespaces(ctx, w.dirs, w.gate.Rights, announce)
 		}
 	case controllermanager.Name:
-		c.Run = watched(c.Name, w.loopback(controllermanager.Port), func(ctx context.Context) error {
-			return controllermanager.Run(ctx, args, w.gate.Rights)
-		})
+		c.Run = apart(c.Name, w.loopback(controllermanager.Port))
 	case scheduler.Name:
 		c.Run = watched(c.Name, w.loopback(scheduler.Port), func(ctx context.Context) error {
 			return scheduler.Run(ctx, args, w.gate.Rights)
@@ -223,6 +231,25 @@ func (w *wiring) attach(c *component.Component) {
 		c.Run = w.agent.Run
 	case podnetwork.NodeName:
 		c.Run = w.agent.RunNode
+	}
+}
+
+// forgiven is how long a component that is started again by itself may keep its process from being ready: machined ends
+// a process that does not get ready, and its other components work.
+const forgiven = time.Minute
+
+// apart runs a component as a process of its own, with a watch of its health, and starts it again when it ends.
+func apart(name string, check health.Check) func(context.Context, component.Announce) error {
+	return func(ctx context.Context, announce component.Announce) error {
+		program, err := os.Executable()
+		if err != nil {
+			return fmt.Errorf("cannot find the program: %w", err)
+		}
+		began := time.Now()
+		once := watched(name, check, func(ctx context.Context) error { return process.Child(ctx, exec.Command(program, name)) })
+		return process.Again(ctx,
+			func(ctx context.Context) error { return once(ctx, announce) },
+			func(why string) { announce(name, time.Since(began) > forgiven, nodespec.Trouble+why) })
 	}
 }
 

@@ -1,5 +1,7 @@
-// Package controllermanager runs upstream's kube-controller-manager inside the process "controllers", with its flags as
-// data. Every controller acts under its own service account.
+// Package controllermanager runs upstream's kube-controller-manager, with its flags as data, in a process of its own beside
+// the process "controllers", which starts it: it ends when one of its controllers cannot begin, it cannot begin twice in
+// one process (cache.NewInformerName), and the scheduler must not end with it. Every controller acts under its own service
+// account.
 //
 // It is prepared while the API server starts and runs as soon as its rights exist, not before: a controller that is
 // refused backs off for seconds.

@@ -1,0 +1,151 @@
+// Package breakglass takes an object out of the cluster that keeps the API from serving, and puts it back later, for an
+// administrator who asks the machine (Cluster.Suspend, Cluster.Resume). It runs in a process of its own, with a
+// certificate that machined issues for the one call; neither webhooks nor policies are asked about what it does
+// (kubeapiserver/thirdparty.go). What it has read is kept by machined.
+package breakglass
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/rest"
+
+	"github.com/orlop-os/orlop/orchestrator/bootstrap"
+	"github.com/orlop-os/orlop/orchestrator/kubeconfig"
+	"github.com/orlop-os/orlop/orchestrator/layout"
+	"github.com/orlop-os/orlop/pkg/nodespec"
+)
+
+// callTime is how long one call to the API server may take.
+const callTime = 20 * time.Second
+
+// Client returns a client of this machine's API server with the order's certificate.
+func Client(dirs layout.Dirs, o nodespec.SuspendOrder) (dynamic.Interface, error) {
+	server := kubeconfig.Local()
+	client, err := dynamic.NewForConfig(&rest.Config{
+		Host: server.URL, Timeout: callTime, UserAgent: "orlop-break-glass",
+		TLSClientConfig: rest.TLSClientConfig{ServerName: server.Name, CAFile: filepath.Join(dirs.API, nodespec.CA), CertData: o.Cert, KeyData: o.Key},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("cannot make client: %w", err)
+	}
+	return client, nil
+}
+
+// Do does what the order asks for.
+func Do(ctx context.Context, client dynamic.Interface, o nodespec.SuspendOrder) (nodespec.SuspendDone, error) {
+	kind, known := nodespec.FindSuspendKind(o.Kind)
+	if !known {
+		return nodespec.SuspendDone{}, fmt.Errorf("%s: cannot be suspended: no such kind", o.Kind)
+	}
+	all := client.Resource(schema.GroupVersionResource{Group: kind.Group, Version: kind.Version, Resource: kind.Resource})
+	var object *unstructured.Unstructured
+	var err error
+	switch o.Action {
+	case nodespec.SuspendRead:
+		if object, err = all.Get(ctx, o.Name, metav1.GetOptions{}); err == nil {
+			err = suspendable(kind, object)
+		}
+	case nodespec.SuspendRemove:
+		return nodespec.SuspendDone{UID: o.UID}, remove(ctx, all, kind, o)
+	case nodespec.SuspendRestore:
+		object, err = restore(ctx, all, kind, o)
+	default:
+		err = fmt.Errorf("%q: no such action", o.Action)
+	}
+	if err != nil {
+		return nodespec.SuspendDone{}, err
+	}
+	text, err := object.MarshalJSON()
+	if err != nil {
+		return nodespec.SuspendDone{}, fmt.Errorf("%s %s: cannot encode: %w", kind.Name, o.Name, err)
+	}
+	return nodespec.SuspendDone{UID: string(object.GetUID()), Object: text}, nil
+}
+
+// suspendable refuses what is the system's own, and what has nothing to take out.
+func suspendable(kind nodespec.SuspendKind, object *unstructured.Unstructured) error {
+	switch kind.Name {
+	case "apiservice":
+		service, _, _ := unstructured.NestedStringMap(object.Object, "spec", "service")
+		name, _, _ := unstructured.NestedString(object.Object, "spec", "service", "name")
+		namespace, _, _ := unstructured.NestedString(object.Object, "spec", "service", "namespace")
+		if service == nil && name == "" {
+			return fmt.Errorf("apiservice %s: cannot be suspended: the API server serves it itself", object.GetName())
+		}
+		if name == bootstrap.MetricsService && namespace == metav1.NamespaceSystem {
+			return fmt.Errorf("apiservice %s: cannot be suspended: it is the machine's own; `orlopctl logs orchestrator-controllers` says why it does not answer", object.GetName())
+		}
+	case nodespec.DefinitionKind:
+		if strategy, _, _ := unstructured.NestedString(object.Object, "spec", "conversion", "strategy"); strategy != "Webhook" {
+			return fmt.Errorf("customresourcedefinition %s: cannot be suspended: no webhook converts its objects", object.GetName())
+		}
+	}
+	return nil
+}
+
+// remove deletes the object; of a definition it takes the converter alone, and each object keeps the version that it has.
+func remove(ctx context.Context, all dynamic.ResourceInterface, kind nodespec.SuspendKind, o nodespec.SuspendOrder) error {
+	if kind.Name == nodespec.DefinitionKind {
+		return patchConversion(ctx, all, o.Name, o.UID, map[string]any{"strategy": "None", "webhook": nil})
+	}
+	uid := types.UID(o.UID)
+	err := all.Delete(ctx, o.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}})
+	if apierrors.IsNotFound(err) {
+		return nil // it is gone, which was wanted
+	}
+	return err
+}
+
+// restore makes the object anew, or gives the definition its converter back.
+func restore(ctx context.Context, all dynamic.ResourceInterface, kind nodespec.SuspendKind, o nodespec.SuspendOrder) (*unstructured.Unstructured, error) {
+	object := &unstructured.Unstructured{}
+	if err := json.Unmarshal(o.Object, &object.Object); err != nil {
+		return nil, fmt.Errorf("%s %s: what was kept cannot be decoded: %w", kind.Name, o.Name, err)
+	}
+	if kind.Name == nodespec.DefinitionKind {
+		conversion, has, err := unstructured.NestedMap(object.Object, "spec", "conversion")
+		if err != nil || !has {
+			return nil, errors.Join(fmt.Errorf("%s %s: what was kept has no converter", kind.Name, o.Name), err)
+		}
+		// A definition that was deleted and made anew has another UID, and gets its converter from whoever has made it.
+		if err := patchConversion(ctx, all, o.Name, string(object.GetUID()), conversion); err != nil {
+			return nil, err
+		}
+		return object, nil
+	}
+	made, err := all.Create(ctx, fresh(object), metav1.CreateOptions{})
+	if apierrors.IsAlreadyExists(err) {
+		return nil, fmt.Errorf("%s %s: cannot be restored: there is another one of that name by now; delete either that one or, with --forget, what was kept", kind.Name, o.Name)
+	}
+	return made, err
+}
+
+// fresh is an object without what the server has put into it.
+func fresh(object *unstructured.Unstructured) *unstructured.Unstructured {
+	out := object.DeepCopy()
+	for _, field := range []string{"uid", "resourceVersion", "generation", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "managedFields", "selfLink"} {
+		unstructured.RemoveNestedField(out.Object, "metadata", field)
+	}
+	unstructured.RemoveNestedField(out.Object, "status")
+	return out
+}
+
+func patchConversion(ctx context.Context, all dynamic.ResourceInterface, name, uid string, conversion map[string]any) error {
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": uid}, "spec": map[string]any{"conversion": conversion}})
+	if err != nil {
+		return fmt.Errorf("customresourcedefinition %s: cannot encode: %w", name, err)
+	}
+	_, err = all.Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{})
+	return err
+}

@@ -1,0 +1,329 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apiextensions "k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
+	registration "k8s.io/kube-aggregator/pkg/client/clientset_generated/clientset/typed/apiregistration/v1"
+
+	"github.com/orlop-os/orlop/orchestrator/bootstrap"
+	"github.com/orlop-os/orlop/orchestrator/breakglass"
+	"github.com/orlop-os/orlop/orchestrator/component"
+	"github.com/orlop-os/orlop/orchestrator/extensions"
+	"github.com/orlop-os/orlop/pkg/nodespec"
+	"github.com/orlop-os/orlop/pkg/notify"
+	"github.com/orlop-os/orlop/pkg/pki"
+	"github.com/orlop-os/orlop/pkg/rtnl/rtnltest"
+)
+
+// The controllers' components that have to work whatever users put into the cluster.
+var controllersWork = []string{"node-ipam", "namespaces", "kube-controller-manager", "kube-scheduler", "local-volumes", "metrics", "addons", "node-taints"}
+
+// TestBrokenExtensions breaks a cluster in each way in which users' objects can, starts the processes anew, and shows that
+// they get ready, say which objects it is, still ask those about everybody else's requests, and that an administrator's
+// repair passes.
+func TestBrokenExtensions(t *testing.T) {
+	if !rtnltest.Isolate(t) {
+		return
+	}
+	spec := testSpec()
+	network(t, spec.NodeIPs[0].String()+"/24")
+	m := prepare(t, spec)
+	ctx, cancel := context.WithTimeout(context.Background(), 8*time.Minute)
+	defer cancel()
+	zero := time.Now()
+	api, controllers := m.start(t, component.API, zero), m.start(t, component.Controllers, zero)
+	api.waitReady(t, time.Minute, "etcd", "kube-apiserver", "bootstrap", "extensions")
+	controllers.waitReady(t, time.Minute, controllersWork...)
+	admin := m.client(t, "admin", "orlop:cluster-admins")
+	if _, err := admin.CoreV1().Nodes().Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: spec.NodeName}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	t.Run("what is deleted comes back", func(t *testing.T) { comesBack(ctx, t, m, admin) })
+
+	breakAll(ctx, t, m, admin)
+	named := []string{"APIService v1.dead.example.org", "CustomResourceDefinition things.example.org", "ValidatingWebhookConfiguration dead"}
+	api.waitDetail(t, time.Minute, extensions.Name, append(named, nodespec.Trouble)...)
+	for _, p := range []*started{controllers, api} {
+		if err := p.stop(t, time.Minute); err != nil {
+			t.Errorf("ended with: %v", err)
+		}
+	}
+
+	zero = time.Now()
+	api, controllers = m.start(t, component.API, zero), m.start(t, component.Controllers, zero)
+	api.waitReady(t, time.Minute, "etcd", "kube-apiserver", "bootstrap", "extensions")
+	controllers.waitReady(t, 90*time.Second, controllersWork...)
+	api.waitDetail(t, 2*time.Minute, extensions.Name, named...)
+
+	_, err := admin.CoreV1().ConfigMaps("default").Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "x"}}, metav1.CreateOptions{})
+	if err == nil || !strings.Contains(err.Error(), "failed calling webhook") {
+		t.Errorf("an administrator's request is not put to the webhook: %v", err)
+	}
+	_, err = m.acting(t, "system:apiserver", "system:masters").CoreV1().ConfigMaps("default").Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "x"}}, metav1.CreateOptions{})
+	if err == nil || !strings.Contains(err.Error(), "failed calling webhook") {
+		t.Errorf("one who acts as the API server gets around the webhook: %v", err)
+	}
+
+	m.suspend(ctx, t, "validatingwebhookconfiguration", "dead")
+	m.suspend(ctx, t, "apiservice", "v1.dead.example.org")
+	m.suspend(ctx, t, "customresourcedefinition", "things.example.org")
+	// Now only the policy refuses, and the system's request in kube-system is put to it.
+	api.waitDetail(t, 2*time.Minute, extensions.Name, "ValidatingAdmissionPolicyBinding frozen")
+	m.suspend(ctx, t, "validatingadmissionpolicybinding", "frozen")
+	api.waitState(t, 2*time.Minute, extensions.Name, func(msg notify.Message) bool { return msg.Detail == "" })
+	if _, err := admin.CoreV1().ConfigMaps("kube-system").Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "x"}}, metav1.CreateOptions{}); err != nil {
+		t.Errorf("after the repair: %v", err)
+	}
+	t.Run("controller manager ends", func(t *testing.T) { managerEnds(ctx, t, controllers) })
+	if err := controllers.stop(t, time.Minute); err != nil {
+		t.Errorf("controllers ended with: %v", err)
+	}
+	if err := api.stop(t, time.Minute); err != nil {
+		t.Errorf("api ended with: %v", err)
+	}
+}
+
+// breakAll makes one object of each kind that holds up requests, the policy last but one and the webhook last.
+func breakAll(ctx context.Context, t *testing.T, m machine, admin kubernetes.Interface) {
+	t.Helper()
+	must := func(_ any, err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	config := m.config(t, "admin", "orlop:cluster-admins")
+	apis, err := registration.NewForConfig(config)
+	must(apis, err)
+	must(apis.APIServices().Create(ctx, &apiregistrationv1.APIService{
+		ObjectMeta: metav1.ObjectMeta{Name: "v1.dead.example.org"},
+		Spec: apiregistrationv1.APIServiceSpec{
+			Group: "dead.example.org", Version: "v1", GroupPriorityMinimum: 100, VersionPriority: 100, InsecureSkipTLSVerify: true,
+			Service: &apiregistrationv1.ServiceReference{Namespace: "default", Name: "dead"},
+		},
+	}, metav1.CreateOptions{}))
+	definitions, err := apiextensions.NewForConfig(config)
+	must(definitions, err)
+	must(definitions.ApiextensionsV1().CustomResourceDefinitions().Create(ctx, deadDefinition(), metav1.CreateOptions{}))
+	all := []admissionv1.RuleWithOperations{{
+		Operations: []admissionv1.OperationType{admissionv1.OperationAll},
+		Rule:       admissionv1.Rule{APIGroups: []string{"*"}, APIVersions: []string{"*"}, Resources: []string{"*/*"}},
+	}}
+	policies := admin.AdmissionregistrationV1()
+	must(policies.ValidatingAdmissionPolicies().Create(ctx, &admissionv1.ValidatingAdmissionPolicy{
+		ObjectMeta: metav1.ObjectMeta{Name: "frozen"},
+		Spec: admissionv1.ValidatingAdmissionPolicySpec{
+			MatchConstraints: &admissionv1.MatchResources{ResourceRules: []admissionv1.NamedRuleWithOperations{{RuleWithOperations: all[0]}}},
+			Validations:      []admissionv1.Validation{{Expression: "false", Message: "kube-system is frozen"}},
+		},
+	}, metav1.CreateOptions{}))
+	must(policies.ValidatingAdmissionPolicyBindings().Create(ctx, &admissionv1.ValidatingAdmissionPolicyBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: "frozen"},
+		Spec: admissionv1.ValidatingAdmissionPolicyBindingSpec{
+			PolicyName: "frozen", ValidationActions: []admissionv1.ValidationAction{admissionv1.Deny},
+			MatchResources: &admissionv1.MatchResources{NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: "kube-system"}}},
+		},
+	}, metav1.CreateOptions{}))
+	must(policies.ValidatingWebhookConfigurations().Create(ctx, &admissionv1.ValidatingWebhookConfiguration{
+		ObjectMeta: metav1.ObjectMeta{Name: "dead"},
+		Webhooks: []admissionv1.ValidatingWebhook{{
+			Name: "dead.example.org", Rules: all, FailurePolicy: new(admissionv1.Fail), SideEffects: new(admissionv1.SideEffectClassNone),
+			AdmissionReviewVersions: []string{"v1"}, TimeoutSeconds: new(int32(2)),
+			ClientConfig: admissionv1.WebhookClientConfig{Service: &admissionv1.ServiceReference{Namespace: "default", Name: "dead"}},
+		}},
+	}, metav1.CreateOptions{}))
+}
+
+// deadDefinition is a kind of two versions that nobody converts.
+func deadDefinition() *apiextensionsv1.CustomResourceDefinition {
+	version := func(name string, stored bool) apiextensionsv1.CustomResourceDefinitionVersion {
+		return apiextensionsv1.CustomResourceDefinitionVersion{Name: name, Served: true, Storage: stored, Schema: &apiextensionsv1.CustomResourceValidation{
+			OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{Type: "object"},
+		}}
+	}
+	return &apiextensionsv1.CustomResourceDefinition{
+		ObjectMeta: metav1.ObjectMeta{Name: "things.example.org"},
+		Spec: apiextensionsv1.CustomResourceDefinitionSpec{
+			Group: "example.org", Scope: apiextensionsv1.NamespaceScoped, Versions: []apiextensionsv1.CustomResourceDefinitionVersion{version("v1", true), version("v2", false)},
+			Names: apiextensionsv1.CustomResourceDefinitionNames{Kind: "Thing", Plural: "things"},
+			Conversion: &apiextensionsv1.CustomResourceConversion{Strategy: apiextensionsv1.WebhookConverter, Webhook: &apiextensionsv1.WebhookConversion{
+				ConversionReviewVersions: []string{"v1"},
+				ClientConfig:             &apiextensionsv1.WebhookClientConfig{Service: &apiextensionsv1.ServiceReference{Namespace: "default", Name: "dead"}},
+			}},
+		},
+	}
+}
+
+// comesBack deletes objects that the cluster has from the beginning.
+func comesBack(ctx context.Context, t *testing.T, m machine, admin kubernetes.Interface) {
+	apis, err := registration.NewForConfig(m.config(t, "admin", "orlop:cluster-admins"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	roles, classes, services := admin.RbacV1().ClusterRoles(), admin.StorageV1().StorageClasses(), admin.CoreV1().Services("kube-system")
+	for _, c := range []struct {
+		name   string
+		get    func(context.Context) (metav1.Object, error)
+		delete func() error
+	}{
+		{"metrics API", func(ctx context.Context) (metav1.Object, error) {
+			return apis.APIServices().Get(ctx, bootstrap.MetricsAPI, metav1.GetOptions{})
+		}, func() error {
+			return apis.APIServices().Delete(ctx, bootstrap.MetricsAPI, metav1.DeleteOptions{})
+		}},
+		{"Service of the DNS", func(ctx context.Context) (metav1.Object, error) {
+			return services.Get(ctx, bootstrap.DNSService, metav1.GetOptions{})
+		}, func() error { return services.Delete(ctx, bootstrap.DNSService, metav1.DeleteOptions{}) }},
+		{"class of volumes", func(ctx context.Context) (metav1.Object, error) {
+			return classes.Get(ctx, bootstrap.LocalClass, metav1.GetOptions{})
+		}, func() error { return classes.Delete(ctx, bootstrap.LocalClass, metav1.DeleteOptions{}) }},
+		{"own role", func(ctx context.Context) (metav1.Object, error) {
+			return roles.Get(ctx, "orlop:metrics", metav1.GetOptions{})
+		}, func() error { return roles.Delete(ctx, "orlop:metrics", metav1.DeleteOptions{}) }},
+		{"upstream's role", func(ctx context.Context) (metav1.Object, error) {
+			return roles.Get(ctx, "system:node", metav1.GetOptions{})
+		}, func() error { return roles.Delete(ctx, "system:node", metav1.DeleteOptions{}) }},
+	} {
+		before, err := c.get(ctx)
+		if err != nil {
+			t.Errorf("%s: %v", c.name, err)
+			continue
+		}
+		if err := c.delete(); err != nil {
+			t.Errorf("%s: %v", c.name, err)
+			continue
+		}
+		err = wait.PollUntilContextTimeout(ctx, 200*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
+			after, err := c.get(ctx)
+			if apierrors.IsNotFound(err) {
+				return false, nil
+			}
+			return err == nil && after.GetUID() != before.GetUID(), err
+		})
+		if err != nil {
+			t.Errorf("%s: does not come back: %v", c.name, err)
+		}
+	}
+}
+
+// managerEnds kills the process of the controller manager: its neighbours go on, and it comes back.
+func managerEnds(ctx context.Context, t *testing.T, controllers *started) {
+	child := onlyChild(t, controllers.cmd.Process.Pid)
+	if err := child.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	controllers.waitState(t, time.Minute, "kube-controller-manager", func(m notify.Message) bool { return strings.Contains(m.Detail, "started again") })
+	controllers.waitState(t, time.Minute, "kube-controller-manager", func(m notify.Message) bool { return m.Ready && m.Detail == "" })
+	controllers.mu.Lock()
+	defer controllers.mu.Unlock()
+	if controllers.done {
+		t.Error("the process of the controllers has ended")
+	}
+}
+
+// suspend does what the machine does for Cluster.Suspend.
+func (m machine) suspend(ctx context.Context, t *testing.T, kind, name string) {
+	t.Helper()
+	leaf, err := m.ca.Issue(pki.Spec{CN: nodespec.BreakGlassUser, O: []string{"system:masters"}, Usage: pki.Client, TTL: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	order := nodespec.SuspendOrder{Action: nodespec.SuspendRead, Kind: kind, Name: name, Cert: leaf.CertPEM(), Key: leaf.KeyPEM()}
+	client, err := breakglass.Client(m.dirs, order)
+	if err != nil {
+		t.Fatal(err)
+	}
+	read, err := breakglass.Do(ctx, client, order)
+	if err != nil {
+		t.Fatalf("%s %s: %v", kind, name, err)
+	}
+	if !json.Valid(read.Object) {
+		t.Errorf("%s %s: %s", kind, name, read.Object)
+	}
+	order.Action, order.UID = nodespec.SuspendRemove, read.UID
+	if _, err := breakglass.Do(ctx, client, order); err != nil {
+		t.Fatalf("%s %s: %v", kind, name, err)
+	}
+}
+
+// acting is a client that acts as somebody else, with an administrator's right to do so.
+func (m machine) acting(t *testing.T, who string, groups ...string) kubernetes.Interface {
+	t.Helper()
+	config := m.config(t, "admin", "system:masters")
+	config.Impersonate = rest.ImpersonationConfig{UserName: who, Groups: groups}
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return client
+}
+
+// waitState waits until what a component announced last is as wanted.
+func (p *started) waitState(t *testing.T, deadline time.Duration, name string, good func(notify.Message) bool) {
+	t.Helper()
+	late := time.AfterFunc(deadline, func() { p.cond.Broadcast() })
+	defer late.Stop()
+	end := time.Now().Add(deadline)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for !good(p.states[name]) {
+		if p.done || time.Now().After(end) {
+			t.Fatalf("%s is not as wanted after %s (ended: %t): %+v", name, deadline, p.done, p.states[name])
+		}
+		p.cond.Wait()
+	}
+}
+
+// waitDetail waits until a component is ready and says all of the words.
+func (p *started) waitDetail(t *testing.T, deadline time.Duration, name string, words ...string) {
+	t.Helper()
+	p.waitState(t, deadline, name, func(m notify.Message) bool {
+		return m.Ready && !slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(m.Detail, w) })
+	})
+}
+
+// onlyChild is the one process that a process has started.
+func onlyChild(t *testing.T, pid int) *os.Process {
+	t.Helper()
+	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var children []string
+	for _, path := range threads {
+		if text, err := os.ReadFile(path); err == nil { // threads end
+			children = append(children, strings.Fields(string(text))...)
+		}
+	}
+	if len(children) != 1 {
+		t.Fatalf("process %d has the children %v, want one", pid, children)
+	}
+	child, err := strconv.Atoi(children[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	process, err := os.FindProcess(child)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return process
+}

@@ -1,0 +1,211 @@
+package extensions
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/fake"
+
+	"github.com/orlop-os/orlop/pkg/notify"
+)
+
+// TestParse reads the errors as upstream writes them.
+func TestParse(t *testing.T) {
+	for _, c := range []struct {
+		text string
+		want refusal
+	}{
+		{`Internal error occurred: failed calling webhook "a.example.org": failed to call webhook: Post "https://x.y.svc:443/?timeout=10s": dial tcp 10.96.1.2:443: connect: connection refused`,
+			refusal{webhook: "a.example.org", failed: true, why: `failed to call webhook: Post "https://x.y.svc:443/?timeout=10s": dial tcp 10.96.1.2:443: connect: connection refused`}},
+		{`admission webhook "b.example.org" denied the request: no accounts here`, refusal{webhook: "b.example.org", why: "no accounts here"}},
+		{`admission webhook "b.example.org" denied the request without explanation`, refusal{webhook: "b.example.org", why: "without explanation"}},
+		{"serviceaccounts \"x\" is forbidden: ValidatingAdmissionPolicy 'frozen' with binding 'frozen-all' denied request: kube-system\nis frozen",
+			refusal{policy: "frozen", binding: "frozen-all", why: "kube-system is frozen"}},
+		{`policy 'set' with binding 'set-all' denied request: expression failed`, refusal{policy: "set", binding: "set-all", why: "expression failed"}},
+		{`serviceaccounts is forbidden: User "x" cannot create resource`, refusal{}},
+		{`admission webhook "c" does not support dry run`, refusal{}},
+		{"", refusal{}},
+	} {
+		if got := parse(c.text); got != c.want {
+			t.Errorf("%q:\n%+v, want\n%+v", c.text, got, c.want)
+		}
+	}
+}
+
+func TestRefusals(t *testing.T) {
+	var r Refusals
+	r.Note(errors.New(`failed calling webhook "a": refused`))
+	r.Note(errors.New(`admission webhook "b" denied the request: no`)) // it works
+	if got := r.lately(time.Now()); len(got) != 1 || got["a"] != "refused" {
+		t.Errorf("%v", got)
+	}
+	if got := r.lately(time.Now().Add(remembered + time.Second)); len(got) != 0 {
+		t.Errorf("much later: %v", got)
+	}
+	for i := range 2 * maxRemembered {
+		r.Note(fmt.Errorf("failed calling webhook %q: refused", fmt.Sprint(i)))
+	}
+	if got := r.lately(time.Now()); len(got) != maxRemembered {
+		t.Errorf("%d are remembered", len(got))
+	}
+}
+
+// TestJudge: each kind of obstacle by the name under which it is suspended.
+func TestJudge(t *testing.T) {
+	dead, alive := backend{namespace: "a", name: "dead", port: 443}, backend{url: "https://alive"}
+	reach := func(b backend) string {
+		if b == dead {
+			return "Service a/dead has no ready endpoints"
+		}
+		return ""
+	}
+	const validating, mutating = "ValidatingWebhookConfiguration", "MutatingWebhookConfiguration"
+	for _, c := range []struct {
+		name    string
+		world   world
+		failed  map[string]string
+		refused refusal
+		want    []obstacle
+	}{
+		{name: "nothing", world: world{webhooks: []webhook{{validating, "v", "w", true, alive}}, services: []apiService{{"v1.x", ""}}, terminating: []namespace{{"a", ""}}}},
+		{name: "fail-closed", world: world{webhooks: []webhook{{validating, "v", "w", true, dead}, {validating, "v", "w2", true, dead}}}, want: []obstacle{
+			{validating + " v", "webhook w refuses what it is asked about, because it cannot be called: Service a/dead has no ready endpoints", "validatingwebhookconfiguration v"},
+		}},
+		{name: "fail-open", world: world{webhooks: []webhook{{mutating, "m", "w", false, dead}}}, failed: map[string]string{"w": "refused"}},
+		{name: "takes connections, and no calls", world: world{webhooks: []webhook{{mutating, "m", "w", true, alive}}}, failed: map[string]string{"w": "x509: unknown authority"}, want: []obstacle{
+			{mutating + " m", "webhook w refuses what it is asked about, because it cannot be called: x509: unknown authority", "mutatingwebhookconfiguration m"},
+		}},
+		{name: "refuses the system", world: world{webhooks: []webhook{{validating, "v", "w", true, alive}}}, refused: refusal{webhook: "w", why: "no"}, want: []obstacle{
+			{validating + " v", "webhook w refuses requests of the system in kube-system: no", "validatingwebhookconfiguration v"},
+		}},
+		{name: "policy", world: world{bindings: true}, refused: refusal{policy: "p", binding: "b", why: "frozen"}, want: []obstacle{
+			{"ValidatingAdmissionPolicyBinding b", "policy p refuses requests of the system in kube-system: frozen", "validatingadmissionpolicybinding b"},
+		}},
+		{name: "converter", world: world{conversions: []conversion{{"x.example.org", dead}, {"y.example.org", alive}}}, want: []obstacle{
+			{"CustomResourceDefinition x.example.org", "its objects cannot be read, because its converter cannot be called: Service a/dead has no ready endpoints", "customresourcedefinition x.example.org"},
+		}},
+		{name: "what refuses comes first", world: world{services: []apiService{{"v1.x", "no"}}, bindings: true}, refused: refusal{policy: "p", binding: "b", why: "no"}, want: []obstacle{
+			{"ValidatingAdmissionPolicyBinding b", "policy p refuses requests of the system in kube-system: no", "validatingadmissionpolicybinding b"},
+			{"APIService v1.x", "it cannot be reached: no", "apiservice v1.x"},
+		}},
+		{name: "API service, and what it holds up", world: world{
+			services:    []apiService{{"v1.dead.example.org", "FailedDiscoveryCheck: no"}},
+			terminating: []namespace{{"e", "Discovery failed"}, {"a", "Discovery failed"}, {"d", "Discovery failed"}, {"b", "Discovery failed"}, {"c", "finalizers"}},
+		}, want: []obstacle{
+			{"APIService v1.dead.example.org", "it cannot be reached: FailedDiscoveryCheck: no", "apiservice v1.dead.example.org"},
+			{"Namespaces a, b, d and 1 more", "stays Terminating: Discovery failed", ""},
+			{"Namespace c", "stays Terminating: finalizers", ""},
+		}},
+	} {
+		if got := judge(c.world, reach, c.failed, c.refused); !slices.Equal(got, c.want) {
+			t.Errorf("%s:\n%+v, want\n%+v", c.name, got, c.want)
+		}
+	}
+}
+
+// TestLasting: what is over in a moment is not told.
+func TestLasting(t *testing.T) {
+	a, b := obstacle{object: "A"}, obstacle{object: "B"}
+	first, at := map[string]time.Time{}, time.Unix(0, 0)
+	for i, c := range []struct{ now, want []obstacle }{
+		{[]obstacle{a}, nil},
+		{[]obstacle{a, b}, []obstacle{a}},
+		{[]obstacle{b}, []obstacle{b}},
+		{[]obstacle{a, b}, []obstacle{b}},
+	} {
+		if got := lasting(c.now, first, at, 10*time.Second); !slices.Equal(got, c.want) {
+			t.Errorf("look %d: %v, want %v", i, got, c.want)
+		}
+		at = at.Add(10 * time.Second)
+	}
+}
+
+// TestText: whatever is wrong, each line fits into a message, and the first objects are named.
+func TestText(t *testing.T) {
+	if got := text(nil); got != "" {
+		t.Error(got)
+	}
+	two := []obstacle{{"APIService v1.x", "it cannot be reached: no", "apiservice v1.x"}, {"Namespace a", "stays Terminating", ""}}
+	if got, want := text(two), "APIService v1.x: it cannot be reached: no; Namespace a: stays Terminating; `orlopctl kubernetes suspend` takes one out"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+	four := []obstacle{
+		{"ValidatingAdmissionPolicyBinding frozen", strings.Repeat("x", 200), "x"}, {"ValidatingWebhookConfiguration dead", strings.Repeat("x", 200), "x"},
+		{"APIService v1.dead.example.org", strings.Repeat("x", 200), "x"}, {"CustomResourceDefinition things.example.org", strings.Repeat("x", 200), "x"},
+	}
+	for _, o := range four {
+		if got := text(four); !strings.Contains(got, o.object+": xxx") {
+			t.Errorf("%s is not in: %s", o.object, got)
+		}
+	}
+	var many []obstacle
+	for i := range 40 {
+		many = append(many, obstacle{fmt.Sprintf("APIService v1.%02d.example.org", i), strings.Repeat("x", 300), "apiservice"})
+	}
+	got := text(many)
+	const limit = 500 - len("trouble: ") // pkg/notify
+	if len(got) > limit || !strings.HasPrefix(got, many[0].object) || !strings.Contains(got, "more") || !strings.HasSuffix(got, "takes one out") {
+		t.Errorf("%d bytes: %s", len(got), got)
+	}
+	if w := notify.NewWriter(new(strings.Builder)); w.Send(Name, true, got) != nil {
+		t.Error("it cannot be announced")
+	}
+}
+
+// TestReach: what is found out about a backend without asking it anything.
+func TestReach(t *testing.T) {
+	service := func(name string, kind corev1.ServiceType, port string) runtime.Object {
+		return &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "a"}, Spec: corev1.ServiceSpec{
+			Type: kind, ExternalName: "outside.example.org", Ports: []corev1.ServicePort{{Name: port, Port: 443}},
+		}}
+	}
+	slice := func(service, port string, ready bool, addresses ...string) runtime.Object {
+		return &discoveryv1.EndpointSlice{
+			ObjectMeta: metav1.ObjectMeta{Name: service, Namespace: "a", Labels: map[string]string{discoveryv1.LabelServiceName: service}},
+			Ports:      []discoveryv1.EndpointPort{{Name: &port, Port: new(int32(9443))}},
+			Endpoints:  []discoveryv1.Endpoint{{Addresses: addresses, Conditions: discoveryv1.EndpointConditions{Ready: &ready}}},
+		}
+	}
+	client := fake.NewClientset(
+		service("works", corev1.ServiceTypeClusterIP, "https"), slice("works", "https", true, "192.0.2.1", "fd00::1"),
+		service("unready", corev1.ServiceTypeClusterIP, ""), slice("unready", "", false, "192.0.2.1"),
+		service("refuses", corev1.ServiceTypeClusterIP, ""), slice("refuses", "", true, "192.0.2.2"),
+		service("empty", corev1.ServiceTypeClusterIP, ""), service("outside", corev1.ServiceTypeExternalName, ""),
+	)
+	open := map[string]bool{"[fd00::1]:9443": true, "outside.example.org:443": true, "hook.example.org:8443": true}
+	r := reacher{client, func(_ context.Context, address string) error {
+		if open[address] {
+			return nil
+		}
+		return fmt.Errorf("dial %s: refused", address)
+	}}
+	for _, c := range []struct {
+		backend
+		want string
+	}{
+		{backend{namespace: "a", name: "works", port: 443}, ""},
+		{backend{namespace: "a", name: "works", port: 8443}, "Service a/works has no port 8443"},
+		{backend{namespace: "a", name: "unready", port: 443}, "Service a/unready has no ready endpoints"},
+		{backend{namespace: "a", name: "empty", port: 443}, "Service a/empty has no ready endpoints"},
+		{backend{namespace: "a", name: "refuses", port: 443}, "Service a/refuses: dial 192.0.2.2:9443: refused"},
+		{backend{namespace: "a", name: "gone", port: 443}, "there is no Service a/gone"},
+		{backend{namespace: "a", name: "outside", port: 443}, ""},
+		{backend{url: "https://hook.example.org:8443/x"}, ""},
+		{backend{url: "https://hook.example.org/x"}, "dial hook.example.org:443: refused"},
+		{backend{url: "https:///x"}, "its URL has no host"},
+		{backend{}, "it names neither a Service nor a URL"},
+	} {
+		if got := r.reach(t.Context(), c.backend); got != c.want {
+			t.Errorf("%+v: %q, want %q", c.backend, got, c.want)
+		}
+	}
+}

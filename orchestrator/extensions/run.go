@@ -1,0 +1,291 @@
+package extensions
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apiextensions "k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset"
+	definitions "k8s.io/apiextensions-apiserver/pkg/client/informers/externalversions"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
+	aggregator "k8s.io/kube-aggregator/pkg/client/clientset_generated/clientset"
+	registrations "k8s.io/kube-aggregator/pkg/client/informers/externalversions"
+
+	"github.com/orlop-os/orlop/orchestrator/apigate"
+	"github.com/orlop-os/orlop/orchestrator/component"
+	"github.com/orlop-os/orlop/pkg/nodespec"
+)
+
+// Name is the component's name.
+const Name = nodespec.Extensions
+
+const (
+	// every is between two looks. What does not ask the network or the server costs nothing.
+	every = 10 * time.Second
+	// patience is how long something must be wrong before it is told.
+	patience = 15 * time.Second
+	// deadlock is how long a namespace may take to be deleted before it is looked why.
+	deadlock = time.Minute
+	// askEvery is between two requests that ask whether the system may do what it does; askTime is how long one may take.
+	askEvery = time.Minute
+	askTime  = 35 * time.Second // a webhook may take 30 s
+)
+
+// Run looks until ctx is done. loopback gives the server's privileged connection to itself.
+func Run(ctx context.Context, gate *apigate.Gate, loopback func(context.Context) (*rest.Config, error), refusals *Refusals, announce component.Announce) error {
+	announce(Name, false, "waiting for the API server")
+	config, err := loopback(ctx)
+	if err != nil {
+		return nil // asked to stop before there was anything to stop
+	}
+	if err := gate.Rights(ctx); err != nil {
+		return nil
+	}
+	w, err := newWatcher(config, refusals)
+	if err != nil {
+		return err
+	}
+	announce(Name, true, "")
+	w.start(ctx)
+	ticker := time.NewTicker(every)
+	defer ticker.Stop()
+	for told := ""; ; {
+		detail := text(lasting(w.look(ctx), w.first, time.Now(), patience))
+		if detail != told && ctx.Err() == nil {
+			told = detail
+			if detail != "" {
+				detail = nodespec.Trouble + detail
+			}
+			announce(Name, true, detail)
+		}
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// watcher knows the cluster's extensions.
+type watcher struct {
+	kube        informers.SharedInformerFactory
+	definitions definitions.SharedInformerFactory
+	apis        registrations.SharedInformerFactory
+	reacher     reacher
+	refusals    *Refusals
+	first       map[string]time.Time // when each obstacle was seen first
+
+	ask     kubernetes.Interface // as one of the system's components
+	asked   time.Time
+	refused refusal
+}
+
+func newWatcher(config *rest.Config, refusals *Refusals) (*watcher, error) {
+	asJSON := rest.CopyConfig(config)
+	asJSON.ContentType, asJSON.AcceptContentTypes = "application/json", ""
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("cannot make client: %w", err)
+	}
+	crds, err := apiextensions.NewForConfig(asJSON)
+	if err != nil {
+		return nil, fmt.Errorf("cannot make client: %w", err)
+	}
+	apis, err := aggregator.NewForConfig(asJSON)
+	if err != nil {
+		return nil, fmt.Errorf("cannot make client: %w", err)
+	}
+	// A request that acts as somebody else is put to webhooks and policies, also when it comes from the server itself.
+	as := rest.CopyConfig(config)
+	as.Impersonate = rest.ImpersonationConfig{UserName: user.KubeControllerManager, Groups: []string{user.AllAuthenticated}}
+	ask, err := kubernetes.NewForConfig(as)
+	if err != nil {
+		return nil, fmt.Errorf("cannot make client: %w", err)
+	}
+	return &watcher{
+		kube:        informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(needed)),
+		definitions: definitions.NewSharedInformerFactoryWithOptions(crds, 0, definitions.WithTransform(needed)),
+		apis:        registrations.NewSharedInformerFactoryWithOptions(apis, 0, registrations.WithTransform(needed)),
+		reacher:     reacher{client, dial}, refusals: refusals, ask: ask, first: map[string]time.Time{},
+	}, nil
+}
+
+// needed keeps what is read here; schemas of custom resources are large.
+func needed(object any) (any, error) {
+	if d, is := object.(*apiextensionsv1.CustomResourceDefinition); is {
+		return &apiextensionsv1.CustomResourceDefinition{
+			ObjectMeta: metav1.ObjectMeta{Name: d.Name, UID: d.UID, ResourceVersion: d.ResourceVersion},
+			Spec:       apiextensionsv1.CustomResourceDefinitionSpec{Conversion: d.Spec.Conversion},
+		}, nil
+	}
+	if m, err := meta.Accessor(object); err == nil {
+		m.SetManagedFields(nil)
+	}
+	return object, nil
+}
+
+// start has the informers begin, and waits until they know what there is.
+func (w *watcher) start(ctx context.Context) {
+	admission := w.kube.Admissionregistration().V1()
+	// Asking a factory for an informer has it start that.
+	for range []cache.SharedIndexInformer{
+		admission.ValidatingWebhookConfigurations().Informer(), admission.MutatingWebhookConfigurations().Informer(),
+		admission.ValidatingAdmissionPolicyBindings().Informer(), admission.MutatingAdmissionPolicyBindings().Informer(),
+		w.kube.Core().V1().Namespaces().Informer(), w.definitions.Apiextensions().V1().CustomResourceDefinitions().Informer(),
+		w.apis.Apiregistration().V1().APIServices().Informer(),
+	} {
+	}
+	w.kube.Start(ctx.Done())
+	w.definitions.Start(ctx.Done())
+	w.apis.Start(ctx.Done())
+	w.kube.WaitForCacheSync(ctx.Done())
+	w.definitions.WaitForCacheSync(ctx.Done())
+	w.apis.WaitForCacheSync(ctx.Done())
+}
+
+// look returns what is wrong now.
+func (w *watcher) look(ctx context.Context) []obstacle {
+	now := w.world(time.Now())
+	w.mayWork(ctx, now)
+	known := map[backend]string{} // many webhooks have the same
+	reach := func(b backend) string {
+		why, asked := known[b]
+		if !asked {
+			why = w.reacher.reach(ctx, b)
+			known[b] = why
+		}
+		return why
+	}
+	return judge(now, reach, w.refusals.lately(time.Now()), w.refused)
+}
+
+// mayWork asks the server, in intervals, whether one of its components may do in kube-system what it does. Nothing comes
+// of the request. Where nobody has a say it is not asked.
+func (w *watcher) mayWork(ctx context.Context, now world) {
+	if len(now.webhooks) == 0 && !now.bindings {
+		w.refused = refusal{}
+		return
+	}
+	if time.Since(w.asked) < askEvery && w.refused == (refusal{}) {
+		return
+	}
+	w.asked = time.Now()
+	ctx, cancel := context.WithTimeout(ctx, askTime)
+	defer cancel()
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "orlop-probe", Namespace: metav1.NamespaceSystem}}
+	_, err := w.ask.CoreV1().ServiceAccounts(account.Namespace).Create(ctx, account, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+	w.refused = refusal{}
+	if err != nil {
+		w.refused = parse(err.Error())
+	}
+}
+
+// world is what the informers know.
+func (w *watcher) world(now time.Time) world {
+	var out world
+	admission := w.kube.Admissionregistration().V1()
+	all := labels.Everything()
+	validating, _ := admission.ValidatingWebhookConfigurations().Lister().List(all) // a lister of a cache has no errors
+	for _, c := range validating {
+		for _, h := range c.Webhooks {
+			out.webhooks = append(out.webhooks, webhook{"ValidatingWebhookConfiguration", c.Name, h.Name, closed(h.FailurePolicy), backendOf(h.ClientConfig)})
+		}
+	}
+	mutating, _ := admission.MutatingWebhookConfigurations().Lister().List(all)
+	for _, c := range mutating {
+		for _, h := range c.Webhooks {
+			out.webhooks = append(out.webhooks, webhook{"MutatingWebhookConfiguration", c.Name, h.Name, closed(h.FailurePolicy), backendOf(h.ClientConfig)})
+		}
+	}
+	checks, _ := admission.ValidatingAdmissionPolicyBindings().Lister().List(all)
+	changes, _ := admission.MutatingAdmissionPolicyBindings().Lister().List(all)
+	out.bindings = len(checks)+len(changes) > 0
+	kinds, _ := w.definitions.Apiextensions().V1().CustomResourceDefinitions().Lister().List(all)
+	for _, d := range kinds {
+		if b, has := converter(d.Spec.Conversion); has {
+			out.conversions = append(out.conversions, conversion{d.Name, b})
+		}
+	}
+	apis, _ := w.apis.Apiregistration().V1().APIServices().Lister().List(all)
+	for _, a := range apis {
+		if a.Spec.Service != nil {
+			out.services = append(out.services, apiService{a.Name, unavailable(a)})
+		}
+	}
+	namespaces, _ := w.kube.Core().V1().Namespaces().Lister().List(all)
+	for _, n := range namespaces {
+		if n.DeletionTimestamp != nil && now.Sub(n.DeletionTimestamp.Time) > deadlock {
+			out.terminating = append(out.terminating, namespace{n.Name, undeleted(n)})
+		}
+	}
+	return out
+}
+
+func closed(p *admissionv1.FailurePolicyType) bool { return p == nil || *p == admissionv1.Fail }
+
+func backendOf(c admissionv1.WebhookClientConfig) backend {
+	if c.Service != nil {
+		return serviceBackend(c.Service.Namespace, c.Service.Name, c.Service.Port)
+	}
+	if c.URL != nil {
+		return backend{url: *c.URL}
+	}
+	return backend{}
+}
+
+func serviceBackend(namespace, name string, port *int32) backend {
+	b := backend{namespace: namespace, name: name, port: 443} // the API's default
+	if port != nil {
+		b.port = *port
+	}
+	return b
+}
+
+func converter(c *apiextensionsv1.CustomResourceConversion) (backend, bool) {
+	if c == nil || c.Strategy != apiextensionsv1.WebhookConverter || c.Webhook == nil || c.Webhook.ClientConfig == nil {
+		return backend{}, false
+	}
+	at := c.Webhook.ClientConfig
+	if at.Service != nil {
+		return serviceBackend(at.Service.Namespace, at.Service.Name, at.Service.Port), true
+	}
+	if at.URL != nil {
+		return backend{url: *at.URL}, true
+	}
+	return backend{}, false
+}
+
+// unavailable is why the API server does not reach the server of a registration.
+func unavailable(a *apiregistrationv1.APIService) string {
+	for _, c := range a.Status.Conditions {
+		if c.Type == apiregistrationv1.Available && c.Status == apiregistrationv1.ConditionFalse {
+			return c.Reason + ": " + c.Message
+		}
+	}
+	return ""
+}
+
+// undeleted is why the content of a namespace cannot be deleted.
+func undeleted(n *corev1.Namespace) string {
+	for _, c := range n.Status.Conditions {
+		switch c.Type {
+		case corev1.NamespaceDeletionDiscoveryFailure, corev1.NamespaceDeletionContentFailure, corev1.NamespaceDeletionGVParsingFailure,
+			corev1.NamespaceFinalizersRemaining:
+			if c.Status == corev1.ConditionTrue {
+				return c.Message
+			}
+		}
+	}
+	return ""
+}
