@@ -26,8 +26,10 @@ func files(spec nodespec.Spec, dirs layout.Dirs) []component.File {
 	}
 }
 
-// admission enforces the cluster's Pod Security level where a namespace does not say otherwise, and warns about what
-// the strictest one would refuse. It also says which addresses no Service may have.
+// admission enforces the cluster's Pod Security level where a namespace does not say otherwise. The same level warns the client
+// that applies a Deployment or another object with a pod template: the refusal itself reaches only the controller that creates
+// the pods, as an event of a ReplicaSet. A stricter level would warn about nearly every chart, and hide that warning. The
+// configuration also names the addresses that no Service may have.
 func admissionConfig(spec nodespec.Spec) string {
 	exempt := "[]"
 	if len(spec.PodSecurityExempt) > 0 {
@@ -41,18 +43,18 @@ plugins:
     apiVersion: pod-security.admission.config.k8s.io/v1
     kind: PodSecurityConfiguration
     defaults:
-      enforce: %s
+      enforce: %[1]s
       enforce-version: latest
-      audit: restricted
+      audit: %[1]s
       audit-version: latest
-      warn: restricted
+      warn: %[1]s
       warn-version: latest
     exemptions:
       usernames: []
       runtimeClasses: []
-      namespaces: %s
-- name: %s
-  configuration: %s
+      namespaces: %[2]s
+- name: %[3]s
+  configuration: %[4]s
 `, spec.PodSecurity, exempt, MachinePorts, reservedConfig(spec))
 }
 

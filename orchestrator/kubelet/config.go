@@ -43,6 +43,11 @@ func Component(spec nodespec.Spec, dirs layout.Dirs) component.Component {
 	}
 }
 
+// reservedPIDs are the tasks of the machine that pods together leave to the system: the kubelet bounds them by what is left of
+// kernel.threads-max, which a machine with 2 GiB of memory has 16,000 of. The most that the system uses is a dozen for the
+// shim of each pod. Without it a few pods with podPidsLimit each would leave no process to anybody.
+const reservedPIDs = 4096
+
 // nodeIPs is the preferred address, and with it the first one of the other family: the kubelet takes no more.
 func nodeIPs(own []netip.Addr) string {
 	words := []string{own[0].String()}
@@ -148,6 +153,7 @@ func configuration(spec nodespec.Spec, dirs layout.Dirs, resolvConf string) stri
 		"systemReserved": map[string]string{
 			"cpu":    fmt.Sprintf("%dm", spec.ReservedCPU),
 			"memory": fmt.Sprint(spec.ReservedMemory),
+			"pid":    fmt.Sprint(reservedPIDs),
 		},
 		"enforceNodeAllocatable": []string{"pods"},
 		"evictionHard": map[string]string{
