@@ -4,12 +4,14 @@ import (
 	"context"
 	"fmt"
 	"strconv"
+	"strings"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/client"
+	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
 func (t *tool) servicesCommand() *cobra.Command {
@@ -42,8 +44,11 @@ func servicesTable(w *tabwriter.Writer, services []*api.ServiceStatus) {
 				continue // the process as a whole, which the service's own line shows
 			}
 			state := "ready"
-			if !c.Ready {
+			switch {
+			case !c.Ready:
 				state = "not ready"
+			case strings.HasPrefix(c.Detail, nodespec.Trouble):
+				state = "trouble"
 			}
 			// The marker keeps the component visibly below its service; tabs and leading blanks would be joined.
 			row(w, "└ "+c.Name, state, "-", "-", age(c.Since), c.Detail)

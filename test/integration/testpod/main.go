@@ -13,6 +13,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"strconv"
@@ -39,6 +40,25 @@ func main() {
 	}
 }
 
+// copies starts processes that do nothing but use a processor, and waits for them.
+func copies(n int) error {
+	var all []*exec.Cmd
+	for range n {
+		c := exec.Command(os.Args[0], "copy")
+		c.Env = []string{"GOMAXPROCS=1"}
+		if err := c.Start(); err != nil {
+			return err
+		}
+		all = append(all, c)
+	}
+	for _, c := range all {
+		if err := c.Wait(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 func run(args []string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), deadline)
 	defer cancel()
@@ -51,6 +71,15 @@ func run(args []string) error {
 		asked := make(chan os.Signal, 1)
 		signal.Notify(asked, syscall.SIGTERM)
 		return fmt.Errorf("ended by %v", <-asked)
+	case args[0] == "copies" && len(args) == 2: // be so many processes that all want a processor
+		n, err := strconv.Atoi(args[1])
+		if err != nil {
+			return err
+		}
+		return copies(n)
+	case args[0] == "copy" && len(args) == 1:
+		for {
+		}
 	case args[0] == "get" && len(args) == 2: // fetch a URL and print the answer
 		return get(ctx, args[1], os.Stdout)
 	case args[0] == "api" && len(args) == 2: // ask the API server for a path with the pod's own token; print the status
