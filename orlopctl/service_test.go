@@ -1,0 +1,29 @@
+package main
+
+import (
+	"strings"
+	"testing"
+	"text/tabwriter"
+
+	"github.com/orlop-os/orlop/pkg/api"
+)
+
+// TestServicesTable: a component that works and has something wrong about it does not look like one that has not.
+func TestServicesTable(t *testing.T) {
+	var out strings.Builder
+	if err := drawTable(&out, func(w *tabwriter.Writer) {
+		servicesTable(w, []*api.ServiceStatus{{Name: "orchestrator-api", State: "running", Components: []*api.Component{
+			{Name: "etcd", Ready: true, Detail: "serving"},
+			{Name: "extensions", Ready: true, Detail: "trouble: APIService v1.example.org: it cannot be reached"},
+			{Name: "bootstrap", Detail: "waiting"},
+		}}})
+	}); err != nil {
+		t.Fatal(err)
+	}
+	for name, state := range map[string]string{"etcd": "ready", "extensions": "trouble", "bootstrap": "not ready"} {
+		_, line, _ := strings.Cut(out.String(), "└ "+name)
+		if line = strings.TrimSpace(line); !strings.HasPrefix(line, state+" ") {
+			t.Errorf("%s is shown as %.20q, want %s", name, line, state)
+		}
+	}
+}
