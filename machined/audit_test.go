@@ -341,3 +341,17 @@ func TestRefusalsAreBounded(t *testing.T) {
 		t.Errorf("it remembers %d and %d callers", len(r.left), len(r.by))
 	}
 }
+
+// TestTargetOfApply: the record says who applied a change without the trial, or against the checks, of the machine.
+func TestTargetOfApply(t *testing.T) {
+	for want, r := range map[string]*api.ApplyRequest{
+		"auto":                    {Mode: api.ApplyRequest_MODE_AUTO},
+		"auto, patch, no trial":   {Mode: api.ApplyRequest_MODE_AUTO, Patch: true, NoTrial: true},
+		"try, number 7, force":    {Mode: api.ApplyRequest_MODE_TRY, Number: 7, Force: true},
+		"staged, no trial, force": {Mode: api.ApplyRequest_MODE_STAGED, NoTrial: true, Force: true},
+	} {
+		if got := target(r, nil); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}

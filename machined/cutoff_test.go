@@ -8,6 +8,7 @@ import (
 
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/orlop-os/orlop/machined/network"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/config"
 )
@@ -153,5 +154,31 @@ func TestMissingLinks(t *testing.T) {
 		if got := strings.Join(missingLinks(next, c.missing, c.there, c.known), "; "); got != c.want {
 			t.Errorf("%s: %q, want %q", name, got, c.want)
 		}
+	}
+}
+
+// TestAwaitLinks: a configuration on a medium waits for its links for a while, and is refused without them.
+func TestAwaitLinks(t *testing.T) {
+	next := config.New("n1", config.RoleWorker)
+	next.Network.Spec.Links = []config.Link{{Name: "eth0"}}
+	looks := 0
+	second := func(network.Config) (missing, there []string, err error) {
+		if looks++; looks < 2 {
+			return []string{"eth0"}, nil, nil
+		}
+		return nil, []string{"eth0"}, nil
+	}
+	if err := awaitLinks(t.Context(), next, second, time.Minute); err != nil || looks != 2 {
+		t.Errorf("it comes late: %v, %d looks", err, looks)
+	}
+	never := func(network.Config) (missing, there []string, err error) {
+		return []string{"eth0"}, []string{"eth1"}, nil
+	}
+	if err := awaitLinks(t.Context(), next, never, time.Millisecond); err == nil || !strings.Contains(err.Error(), "this machine has no link eth0; it has eth1") {
+		t.Errorf("it never comes: %v", err)
+	}
+	next.Machine.Spec.KernelModules = []string{"mlx5_core"}
+	if err := awaitLinks(t.Context(), next, never, time.Minute); err != nil {
+		t.Errorf("a module may bring it: %v", err)
 	}
 }

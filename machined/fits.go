@@ -1,9 +1,11 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/orlop-os/orlop/machined/network"
 	"github.com/orlop-os/orlop/pkg/config"
@@ -59,3 +61,35 @@ func (m *machine) refuseUnfit(before, next *config.Config, force bool) (warnings
 	}
 	return nil, fmt.Errorf("configuration refused, nothing was changed: %s; correct it, or apply it with --force if this comes later", strings.Join(lines, "; "))
 }
+
+// linkTime is how long the links may take to appear that a configuration on a medium names: it is read while drivers are still starting cards.
+const linkTime = 15 * time.Second
+
+// awaitLinks waits until the machine has the links of a configuration on a medium, and otherwise refuses it: nobody could take it back over the
+// network, and a medium is not read again once the machine is configured. Links that a module of the configuration may bring are not waited for.
+func awaitLinks(ctx context.Context, next *config.Config, look func(network.Config) (missing, there []string, err error), patience time.Duration) error {
+	if len(next.Machine.Spec.KernelModules) > 0 {
+		return nil
+	}
+	late := time.After(patience)
+	for {
+		missing, there, err := look(networkConfig(next))
+		if err != nil {
+			return err
+		}
+		lines := missingLinks(next, missing, there, nil)
+		if len(lines) == 0 {
+			return nil
+		}
+		select {
+		case <-time.After(linkTick):
+		case <-late:
+			return fmt.Errorf("configuration refused: %s", strings.Join(lines, "; "))
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// linkTick is how often awaitLinks looks.
+const linkTick = 200 * time.Millisecond

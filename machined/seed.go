@@ -70,6 +70,9 @@ func (m *machine) adopt(ctx context.Context, d seed.Document) error {
 	if err := m.readable(ctx, next.Cluster); err != nil {
 		return fmt.Errorf("%s: %w", d.Name, err)
 	}
+	if err := awaitLinks(ctx, next, m.network.Missing, linkTime); err != nil {
+		return fmt.Errorf("%s: %w", d.Name, err)
+	}
 	if m.medium == "" {
 		if why, _ := m.noStorage.Get(); why != "" {
 			return fmt.Errorf("%s: there is no disk to keep it on: %s", d.Name, why)

@@ -206,7 +206,11 @@ func (t *tool) applied(r *api.ApplyRequest) (answer *api.ApplyResponse, err erro
 	if s, ok := statusOf(err); ok && s.Code() == codes.Unavailable && automatic(r.Mode) && !r.NoTrial {
 		return t.lostAnswer(err, r)
 	}
-	return answer, cutShort(err, "the machine may go on: `orlopctl events` and `orlopctl show-config` tell what is in force")
+	hint := "the machine may go on: `orlopctl events` and `orlopctl show-config` tell what is in force"
+	if r.Mode == api.ApplyRequest_MODE_TRY {
+		hint = "if it is on trial, the machine returns by itself when the time of the trial is up; `orlopctl confirm-config` keeps it before that"
+	}
+	return answer, cutShort(err, hint)
 }
 
 func (t *tool) patchCommand() *cobra.Command {
