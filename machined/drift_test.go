@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -167,4 +170,32 @@ func TestDriftOfAnotherConfiguration(t *testing.T) {
 	look("[set kernel parameter a]") // it is not older than an hour
 	epoch.Add(1)
 	look("[]")
+}
+
+// TestDriftHasEveryDomain: what a dry run prints and what is brought to the configuration is looked at for drift too, whichever file does it.
+func TestDriftHasEveryDomain(t *testing.T) {
+	// What has no state that could drift: the documents themselves, one call about keys, and a disk that the system is not on yet.
+	seen := map[string]bool{"config": true, "etcd": true, "install": true}
+	for _, d := range (&machine{}).newDrift().domains {
+		seen[d.name] = true
+	}
+	files, err := filepath.Glob("*.go")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("%v, %d files", err, len(files))
+	}
+	named, found := regexp.MustCompile(`(?:\bout\.add\(|\.converge\(ctx, |reconcile\.Config\{\s*Name: )"(\w+)"`), 0
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, match := range named.FindAllStringSubmatch(string(text), -1) {
+			if found++; !seen[match[1]] {
+				t.Errorf("%s: domain %q is not among those of drift.go", file, match[1])
+			}
+		}
+	}
+	if found < 8 {
+		t.Errorf("only %d domains were found: the code has another form", found)
+	}
 }
