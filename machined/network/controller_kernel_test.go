@@ -485,6 +485,39 @@ func TestRenewKernel(t *testing.T) {
 	s.wait(t, 10*time.Second, "leased again", func(st network.State) bool { return leased(st) && len(st.Problems) == 0 })
 }
 
+// TestUnusableKernel has a server that names a resolver which is none: it is left out and said once, whatever renewals bring.
+func TestUnusableKernel(t *testing.T) {
+	if !rtnltest.Isolate(t) {
+		return
+	}
+	other := rtnltest.NewOther(t)
+	rtnltest.Veth(t, "eth0", "sw0")
+	other.Take(t, "sw0")
+	plan := hourLease()
+	plan.Options = append(plan.Options, dhcpv4.OptDNS(ip4(127, 0, 0, 53), ip4(192, 0, 2, 54)), dhcptest.Seconds(dhcpv4.OptionRenewTimeValue, time.Second))
+	server := dhcptest.Start(t, other, "sw0", dhcpServer, plan)
+	s := launch(t, dhcpLink("eth0"))
+	s.wait(t, unhurried, "leased", has("eth0", "192.0.2.55/24"))
+	server.Wait(t, unhurried, func(seen []string) bool {
+		return slices.Index(seen, "REQUEST renewing") != len(seen)-1 && slices.Contains(seen, "REQUEST renewing") // the first one was answered
+	})
+	if got, want := read(t, s.files.ResolvConf), "nameserver 192.0.2.54\nsearch example.test\n"; got != want {
+		t.Errorf("resolv.conf is %q, want %q", got, want)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var told []string
+	for _, line := range s.log {
+		if strings.Contains(line, "not used") {
+			told = append(told, line)
+		}
+	}
+	want := "link eth0: of what server 192.0.2.1 sent, not used: resolvers (option 6): 127.0.0.53 is not an address of a machine"
+	if !slices.Equal(told, []string{want}) {
+		t.Errorf("told %q, want once %q", told, want)
+	}
+}
+
 // TestNakKernel has a server that takes its word back when the lease is to be renewed: the address goes at once.
 func TestNakKernel(t *testing.T) {
 	if !rtnltest.Isolate(t) {

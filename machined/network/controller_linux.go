@@ -61,6 +61,7 @@ type client struct {
 	dhcp    *dhcp.Client
 	carrier bool
 	lease   *dhcp.Lease // the last one seen, to log a new one
+	told    string      // what of it could not be used, as it was logged
 	stop    func()      // ends it and waits for the end
 }
 
@@ -350,7 +351,7 @@ func (c *Controller) stopClient(index int) {
 // noteLease logs and remembers a lease that is new, and forgets one that has ended.
 func (c *Controller) noteLease(cl *client) {
 	c.mu.Lock()
-	lease := c.status[cl.link.Index].Lease
+	lease, problem := c.status[cl.link.Index].Lease, c.status[cl.link.Index].Problem
 	c.mu.Unlock()
 	if lease == cl.lease {
 		return
@@ -360,6 +361,10 @@ func (c *Controller) noteLease(cl *client) {
 		c.deps.Log(fmt.Sprintf("link %s: the DHCP lease has ended", cl.link.Name))
 	} else {
 		c.deps.Log(fmt.Sprintf("link %s: lease of %v from %v for %v", cl.link.Name, lease.Address, lease.Server, lease.Duration))
+		if problem != "" && problem != cl.told { // a renewal brings the same again
+			c.deps.Log(fmt.Sprintf("link %s: %s", cl.link.Name, problem))
+		}
+		cl.told = problem
 	}
 	if err := c.deps.Leases.Save(cl.link.MAC, lease); err != nil {
 		c.deps.Log(err.Error())
