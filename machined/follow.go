@@ -104,7 +104,8 @@ func (m *machine) settle(ctx context.Context, c *config.Config, state network.St
 	return errors.Join(problems...)
 }
 
-// tellLeftOut says which of the machine's resolvers are not asked for pods, once each time that changes.
+// tellLeftOut says which of the machine's resolvers are not asked for pods, once each time that
+// changes.
 func (m *machine) tellLeftOut(n config.ClusterNetworks, servers []netip.Addr) {
 	_, left := resolvers(n, servers)
 	if slices.Equal(left, m.leftOut) {

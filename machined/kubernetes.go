@@ -88,8 +88,8 @@ func nodeSpec(c *config.Config, state network.State, r release.Release) (nodespe
 	return spec, nil
 }
 
-// resolvers are those of the machine's resolvers that pods and the cluster's DNS can ask, and why each of the others is left out. DHCP names
-// what it likes; what is configured was checked.
+// resolvers are those of the machine's resolvers that pods and the cluster's DNS can ask, and why
+// each of the others is left out. DHCP names what it likes; what is configured was checked.
 func resolvers(n config.ClusterNetworks, all []netip.Addr) (asked []netip.Addr, left []string) {
 	for _, a := range all {
 		if err := config.NotAsked(a, n); err != nil {

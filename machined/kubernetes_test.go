@@ -116,7 +116,8 @@ func TestWorkerDocuments(t *testing.T) {
 	}
 }
 
-// TestResolversOfPods: pods have the machine's resolvers and search domains, without those that would be asked in vain.
+// TestResolversOfPods: pods have the machine's resolvers and search domains, without those that
+// would be asked in vain.
 func TestResolversOfPods(t *testing.T) {
 	at := netip.MustParseAddr
 	state := network.State{

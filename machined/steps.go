@@ -49,8 +49,8 @@ func stepClock(_ context.Context, m *machine) error {
 	return err
 }
 
-// stepTimeMark raises the clock to the time that was kept on STATE, and keeps it from now on. A mark that cannot be read or written is said,
-// and the machine goes on.
+// stepTimeMark raises the clock to the time that was kept on STATE, and keeps it from now on. A
+// mark that cannot be read or written is said, and the machine goes on.
 func stepTimeMark(ctx context.Context, m *machine) error {
 	if problem, _ := m.noStorage.Get(); m.medium != "" || problem != "" {
 		return nil

@@ -319,7 +319,8 @@ func TestTeachers(t *testing.T) {
 	}
 }
 
-// TestBookKnowsWhatHasPassed: however the book is come by, things are dropped from it by what has passed for certain.
+// TestBookKnowsWhatHasPassed: however the book is come by, things are dropped from it by what has
+// passed for certain.
 func TestBookKnowsWhatHasPassed(t *testing.T) {
 	want := time.Date(2026, 5, 1, 0, 0, 0, 0, time.UTC)
 	b := newBook(filepath.Join(t.TempDir(), "book.json"))

@@ -485,7 +485,8 @@ func TestRenewKernel(t *testing.T) {
 	s.wait(t, 10*time.Second, "leased again", func(st network.State) bool { return leased(st) && len(st.Problems) == 0 })
 }
 
-// TestUnusableKernel has a server that names a resolver which is none: it is left out and said once, whatever renewals bring.
+// TestUnusableKernel has a server that names a resolver which is none: it is left out and said
+// once, whatever renewals bring.
 func TestUnusableKernel(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return

@@ -327,7 +327,8 @@ func TestStartsWithoutAPI(t *testing.T) {
 	}
 }
 
-// TestSeveralResolvers: they are asked in order, and the next one when one does not do its work. So are those of a stub domain.
+// TestSeveralResolvers: they are asked in order, and the next one when one does not do its work.
+// So are those of a stub domain.
 func TestSeveralResolvers(t *testing.T) {
 	const inside, public = "www.corp.example. 300 IN A 192.0.2.2", "example.org. 300 IN A 192.0.2.1"
 	dead := &resolver{at: freePort(t)} // nobody listens

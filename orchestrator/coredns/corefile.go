@@ -15,7 +15,8 @@ import (
 // of is in memory anyway.
 const clusterTTL = 30
 
-// failover are the answers of a resolver that does not do its work; the next one is asked then. That there is no such name is an answer.
+// failover are the answers of a resolver that does not do its work; the next one is asked then.
+// That there is no such name is an answer.
 const failover = "SERVFAIL REFUSED NOTIMP NOTAUTH FORMERR"
 
 // Corefile returns CoreDNS's configuration: the cluster's zone and the reverse zones from the API server, stub domains from
@@ -28,8 +29,9 @@ const failover = "SERVFAIL REFUSED NOTIMP NOTAUTH FORMERR"
 // outside. That somebody outside has no name is not kept: an endpoint may get that address at any time, and the cache is asked before
 // the cluster.
 //
-// Resolvers are asked in their order, as resolv.conf(5) has it: the next one if one does not answer, or not with its work done. They are not
-// taken for equal, because the first may know names that the others deny.
+// Resolvers are asked in their order, as resolv.conf(5) has it: the next one if one does not
+// answer, or not with its work done. They are not taken for equal, because the first may know
+// names that the others deny.
 //
 // A name outside does not exist on a machine without resolvers. To say so at once is better than to refuse, which
 // clients take for a broken server and ask again.

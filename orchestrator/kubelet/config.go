@@ -59,8 +59,9 @@ func nodeIPs(own []netip.Addr) string {
 	return words[0]
 }
 
-// resolvConf is what pods that want the machine's own name resolution get; of its search domains the kubelet puts those that fit behind the cluster's, for
-// all other pods. The machine's resolv.conf cannot serve: it may name the cluster's DNS, which would ask itself.
+// resolvConf is what pods that want the machine's own name resolution get; of its search domains
+// the kubelet puts those that fit behind the cluster's, for all other pods. The machine's
+// resolv.conf cannot serve: it may name the cluster's DNS, which would ask itself.
 func resolvConf(spec nodespec.Spec) string {
 	var b strings.Builder
 	for _, ip := range spec.DNSUpstreams {
@@ -72,15 +73,17 @@ func resolvConf(spec nodespec.Spec) string {
 	return b.String()
 }
 
-// The kubelet's bounds of a pod's search list (MaxDNSSearchPaths and MaxDNSSearchListChars in pkg/apis/core/validation). It cuts off what is beyond
-// them, and makes an event of each pod then.
+// The kubelet's bounds of a pod's search list (MaxDNSSearchPaths and MaxDNSSearchListChars in
+// pkg/apis/core/validation). It cuts off what is beyond them, and makes an event of each pod
+// then.
 const (
 	maxSearchDomains = 32
 	maxSearchChars   = 2048
 	longestNamespace = 63
 )
 
-// searchDomains are the machine's search domains that fit behind the three of every pod of the cluster: NAMESPACE.svc.DOMAIN, svc.DOMAIN, DOMAIN.
+// searchDomains are the machine's search domains that fit behind the three of every pod of the
+// cluster: NAMESPACE.svc.DOMAIN, svc.DOMAIN, DOMAIN.
 func searchDomains(spec nodespec.Spec) []string {
 	room := maxSearchChars - len(strings.Repeat("n", longestNamespace)+".svc. svc. ") - 3*len(spec.DNSDomain)
 	var out []string

@@ -12,7 +12,9 @@ import (
 
 // ClusterDNS says whom the cluster's DNS asks about names outside the cluster. It answers on each machine by itself.
 type ClusterDNS struct {
-	// Upstreams are resolvers for every name without a stub domain, at most 8; they are asked in this order, the next one if one does not answer, or refuses, or fails. Without any, the machine's own are asked (Network.spec.dns, DHCP); without those there are no such names.
+	// Upstreams are resolvers for every name without a stub domain, at most 8; they are asked in
+	// this order, the next one if one does not answer, or refuses, or fails. Without any, the
+	// machine's own are asked (Network.spec.dns, DHCP); without those there are no such names.
 	Upstreams NameServers `yaml:"upstreams,omitempty"`
 	// StubDomains have resolvers of their own, at most 64. When a name is in several, the longest counts.
 	StubDomains []StubDomain `yaml:"stubDomains,omitempty"`
@@ -211,7 +213,8 @@ func (p *parser) nameServers(path string, list NameServers, n *ClusterNetworks) 
 	}
 }
 
-// notAsked is why nobody can be asked for names at an address, or nil. CoreDNS asks an address without its zone.
+// notAsked is why nobody can be asked for names at an address, or nil. CoreDNS asks an address
+// without its zone.
 func notAsked(a netip.Addr) *wrong {
 	if w := noServer(a); w != nil {
 		w.expected = "the address of a resolver"
@@ -237,8 +240,8 @@ func noServer(a netip.Addr) *wrong {
 	return nil
 }
 
-// NotAsked is why nobody is asked for names at an address that the network named, or nil: it is none of a resolver, or one of the cluster's
-// own, whose DNS would ask itself.
+// NotAsked is why nobody is asked for names at an address that the network named, or nil: it is
+// none of a resolver, or one of the cluster's own, whose DNS would ask itself.
 func NotAsked(a netip.Addr, n ClusterNetworks) error {
 	if w := notAsked(a); w != nil {
 		return errors.New(w.reason)

@@ -22,7 +22,8 @@ type Certificate struct {
 
 const wantCertificate = "one certificate in PEM (-----BEGIN CERTIFICATE-----)"
 
-// ParseCertificate reads exactly one certificate in PEM. Text around it, such as `openssl x509 -text` writes, is left out.
+// ParseCertificate reads exactly one certificate in PEM. Text around it, such as `openssl x509
+// -text` writes, is left out.
 func ParseCertificate(text string) (Certificate, error) {
 	all, err := certificates(text, wantCertificate)
 	if err != nil {
@@ -63,15 +64,16 @@ func certificates(text, want string) ([]Certificate, error) {
 	return all, nil
 }
 
-// maxBundle is how many certificates a Bundle has at most. A whole system's authorities are about 150.
+// maxBundle is how many certificates a Bundle has at most. A whole system's authorities are about
+// 150.
 const maxBundle = 256
 
-// Bundle are the certificates of authorities, any of which may have signed what is shown. It is written in PEM, one after the other. The
-// zero value is none.
+// Bundle are the certificates of authorities, any of which may have signed what is shown. It is
+// written in PEM, one after the other. The zero value is none.
 type Bundle struct{ all []Certificate }
 
-// ParseBundle reads the certificates of a text, one at least. What stands between them is left out; a private key or something else in PEM
-// is an error.
+// ParseBundle reads the certificates of a text, one at least. What stands between them is left
+// out; a private key or something else in PEM is an error.
 func ParseBundle(text string) (Bundle, error) {
 	all, err := certificates(text, "certificates in PEM (-----BEGIN CERTIFICATE-----)")
 	return Bundle{all}, err
@@ -150,7 +152,8 @@ func (c *Certificate) UnmarshalText(text []byte) error {
 // PEM and is a secret.
 type PrivateKey struct{ Secret }
 
-// ParsePrivateKey reads exactly one key in PEM: PKCS #8, SEC 1 or PKCS #1, not encrypted. Text around it is left out.
+// ParsePrivateKey reads exactly one key in PEM: PKCS #8, SEC 1 or PKCS #1, not encrypted. Text
+// around it is left out.
 func ParsePrivateKey(text string) (PrivateKey, error) {
 	if strings.TrimSpace(text) == Redacted {
 		return PrivateKey{}, errRedacted()
@@ -229,7 +232,8 @@ func (k *PrivateKey) UnmarshalText(text []byte) error {
 	return err
 }
 
-// onlyBlock finds the one PEM block of a text. The parameters of a curve, which openssl writes before a key, are in the key too.
+// onlyBlock finds the one PEM block of a text. The parameters of a curve, which openssl writes
+// before a key, are in the key too.
 func onlyBlock(text, want string) (*pem.Block, error) {
 	blocks, err := pemBlocks(text, want)
 	if err != nil {
@@ -244,8 +248,9 @@ func onlyBlock(text, want string) (*pem.Block, error) {
 	return blocks[0], nil
 }
 
-// pemBlocks finds the PEM blocks of a text (RFC 7468), one at least. Lines between them are comments (section 5.2), unless they look like
-// a piece of a block. Line ends of all kinds, a byte order mark and spaces around a line do no harm.
+// pemBlocks finds the PEM blocks of a text (RFC 7468), one at least. Lines between them are
+// comments (section 5.2), unless they look like a piece of a block. Line ends of all kinds, a
+// byte order mark and spaces around a line do no harm.
 func pemBlocks(text, want string) ([]*pem.Block, error) {
 	damaged := &wrong{reason: "the PEM block is damaged", expected: want, hint: "look for missing lines and for an indentation that changes"}
 	var all []*pem.Block
@@ -283,7 +288,8 @@ func pemBlocks(text, want string) ([]*pem.Block, error) {
 	return all, nil
 }
 
-// looksEncoded says that a line outside of a block may be of one whose beginning is lost, or has the marks of one.
+// looksEncoded says that a line outside of a block may be of one whose beginning is lost, or has
+// the marks of one.
 func looksEncoded(line string) bool {
 	const alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/="
 	return strings.Contains(line, "-----") || len(line) >= 60 && strings.Trim(line, alphabet) == ""

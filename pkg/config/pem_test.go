@@ -13,7 +13,8 @@ import (
 	"time"
 )
 
-// issue makes a certificate and its key in PEM, signed by another one, or by itself. change makes it other than a root.
+// issue makes a certificate and its key in PEM, signed by another one, or by itself. change makes
+// it other than a root.
 func issue(t *testing.T, name string, by *CertKey, change func(*x509.Certificate)) CertKey {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -40,7 +41,8 @@ func issue(t *testing.T, name string, by *CertKey, change func(*x509.Certificate
 	return pair
 }
 
-// TestBundle: how certificates are found in files. A bundle takes several, what takes one certificate one.
+// TestBundle: how certificates are found in files. A bundle takes several, what takes one
+// certificate one.
 func TestBundle(t *testing.T) {
 	one, two := issue(t, "one", nil, nil), issue(t, "two", nil, nil)
 	a, b, key := one.Cert.PEM(), two.Cert.PEM(), one.Key.PEM()
@@ -129,7 +131,8 @@ func TestBundle(t *testing.T) {
 	}
 }
 
-// TestRoots: each authority of the cluster, the accepted ones too, has to be a root that may sign.
+// TestRoots: each authority of the cluster, the accepted ones too, has to be a root that may
+// sign.
 func TestRoots(t *testing.T) {
 	root := issue(t, "root", nil, nil)
 	impostor := issue(t, "root", nil, nil)
@@ -181,7 +184,8 @@ func TestRoots(t *testing.T) {
 	}
 }
 
-// TestTimeOfBundles: a bundle of which one is valid is good at that time; one of which none is, is not.
+// TestTimeOfBundles: a bundle of which one is valid is good at that time; one of which none is,
+// is not.
 func TestTimeOfBundles(t *testing.T) {
 	old := issue(t, "old", nil, func(c *x509.Certificate) { c.NotAfter = c.NotBefore.Add(time.Minute) }).Cert
 	fresh := issue(t, "fresh", nil, nil).Cert

@@ -73,7 +73,8 @@ func TestCheckTime(t *testing.T) {
 		t.Errorf("in 2030: %v", problems)
 	}
 	early, late := c.CheckTime(at(1970)), c.CheckTime(at(2200))
-	// operator, 5 authorities, 1 issuer, 2 webhooks and 1 receiver with 2 certificates each, 2 registries, 1 bucket
+	// operator, 5 authorities, 1 issuer, 2 webhooks and 1 receiver with 2 certificates each, 2
+	// registries, 1 bucket
 	if len(early) != 16 || len(late) != 16 {
 		t.Fatalf("got %d and %d problems, want 16 each:\n%v\n%v", len(early), len(late), early, late)
 	}

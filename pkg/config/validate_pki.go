@@ -55,15 +55,16 @@ func (p *parser) authority(path string, c Certificate) {
 	}
 }
 
-// bundle checks that each of its certificates may sign others. They need not be roots: the machine believes each of them.
+// bundle checks that each of its certificates may sign others. They need not be roots: the
+// machine believes each of them.
 func (p *parser) bundle(path string, b Bundle) {
 	for _, c := range b.all {
 		p.authority(path, c)
 	}
 }
 
-// root checks an authority of the cluster: it is given out alone, and clients that use OpenSSL want a chain that ends in a
-// certificate which is signed by itself.
+// root checks an authority of the cluster: it is given out alone, and clients that use OpenSSL
+// want a chain that ends in a certificate which is signed by itself.
 func (p *parser) root(path string, c Certificate) {
 	p.authority(path, c)
 	if c.IsZero() {
@@ -225,7 +226,8 @@ func (c *Config) CheckTime(now time.Time) Problems {
 	return p.problems.sorted()
 }
 
-// validBundle checks that one of a bundle is valid: bundles hold those of yesterday and of tomorrow.
+// validBundle checks that one of a bundle is valid: bundles hold those of yesterday and of
+// tomorrow.
 func (p *parser) validBundle(path string, b Bundle, now time.Time) {
 	valid := func(c Certificate) bool { return !now.After(c.X509().NotAfter) && !now.Before(c.X509().NotBefore) }
 	if !b.IsZero() && !slices.ContainsFunc(b.all, valid) {

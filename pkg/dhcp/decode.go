@@ -11,7 +11,8 @@ import (
 	"github.com/insomniacslk/dhcp/dhcpv4"
 )
 
-// The fixed part of a message (RFC 2131 section 2): its length with the magic cookie, and the two fields that may hold options.
+// The fixed part of a message (RFC 2131 section 2): its length with the magic cookie, and the two
+// fields that may hold options.
 const (
 	headerLength = 240
 	snameAt      = 44
@@ -22,8 +23,9 @@ const (
 // errNotDHCP is why bytes are no message at all. Anyone can send to the port.
 var errNotDHCP = errors.New("not a DHCP message")
 
-// decode reads a message. The options may go on in the fields file and sname (option 52, RFC 2131 section 4.1). The option END may be
-// missing where padding, or nothing, follows. The error is errNotDHCP, or says which option is cut off; then the message has its header.
+// decode reads a message. The options may go on in the fields file and sname (option 52, RFC 2131
+// section 4.1). The option END may be missing where padding, or nothing, follows. The error is
+// errNotDHCP, or says which option is cut off; then the message has its header.
 func decode(b []byte) (*dhcpv4.DHCPv4, error) {
 	if len(b) < headerLength || !bytes.Equal(b[cookieAt:headerLength], []byte{99, 130, 83, 99}) {
 		return nil, errNotDHCP
@@ -78,8 +80,9 @@ var fixed = map[uint8]int{
 	dhcpv4.OptionRenewTimeValue.Code(): 4, dhcpv4.OptionRebindingTimeValue.Code(): 4,
 }
 
-// join makes one value of the parts of an option, in their order (RFC 3396 section 7). Servers also send an option twice: of those with a
-// fixed length the first counts, of the others a part that is the same as an earlier one and shorter than the longest possible is left out.
+// join makes one value of the parts of an option, in their order (RFC 3396 section 7). Servers
+// also send an option twice: of those with a fixed length the first counts, of the others a part
+// that is the same as an earlier one and shorter than the longest possible is left out.
 func join(code uint8, parts [][]byte) []byte {
 	n, isFixed := fixed[code]
 	if isFixed {
@@ -106,7 +109,8 @@ const (
 	maxRoutes    = 64
 )
 
-// addrs returns the usable IPv4 addresses of a list of them, each once, and notes what is left out.
+// addrs returns the usable IPv4 addresses of a list of them, each once, and notes what is left
+// out.
 func addrs(b []byte, what string, note func(string)) []netip.Addr {
 	var out []netip.Addr
 	if len(b)%4 != 0 {
@@ -129,7 +133,8 @@ func usable(a netip.Addr) bool {
 	return a.Is4() && a.As4()[0] != 0 && !a.IsMulticast() && !a.IsLoopback() && a != netip.AddrFrom4([4]byte{255, 255, 255, 255})
 }
 
-// classless reads the routes of option 121 (RFC 3442) or 249. One that cannot be read is ignored as a whole.
+// classless reads the routes of option 121 (RFC 3442) or 249. One that cannot be read is ignored
+// as a whole.
 func classless(b []byte) ([]Route, error) {
 	var out []Route
 	for len(b) > 0 {
@@ -162,8 +167,9 @@ func classless(b []byte) ([]Route, error) {
 	return out, nil
 }
 
-// searchList reads the domains of option 119: names in the encoding of RFC 1035 section 4.1.4, whose pointers count from the
-// beginning of the option (RFC 3397 section 2). What was read before an error is returned with it.
+// searchList reads the domains of option 119: names in the encoding of RFC 1035 section 4.1.4,
+// whose pointers count from the beginning of the option (RFC 3397 section 2). What was read
+// before an error is returned with it.
 func searchList(b []byte) ([]string, error) {
 	var out []string
 	for at := 0; at < len(b); {
@@ -182,8 +188,9 @@ func searchList(b []byte) ([]string, error) {
 	return out, nil
 }
 
-// domainAt reads the name at a position, and returns where the one after it begins. A name may end in a pointer, and what that leads to may
-// end in another one. Each has to point before the last, so there is an end to it.
+// domainAt reads the name at a position, and returns where the one after it begins. A name may
+// end in a pointer, and what that leads to may end in another one. Each has to point before the
+// last, so there is an end to it.
 func domainAt(b []byte, at int) (name string, next int, err error) {
 	var labels []string
 	length, before := 0, at

@@ -10,7 +10,8 @@ import (
 	"time"
 )
 
-// message is a server's ACK, byte by byte: what stands in each of the three fields that hold options.
+// message is a server's ACK, byte by byte: what stands in each of the three fields that hold
+// options.
 type message struct {
 	name                 string
 	options, file, sname []byte

@@ -15,6 +15,7 @@
 //   - The address is not probed by ARP before it is used (sections 2.2 and 4.4.1 recommend it), so DHCPDECLINE is never sent.
 //   - DHCPRELEASE is never sent: the same machine asks for the same address again after a restart (INIT-REBOOT).
 //
-// Messages are taken as servers are found to send them: options in the fields file and sname, options in parts or sent twice, no END,
-// routes in option 249, several domains in option 15. What cannot be used is left out and said (Reply.Notes, Status.Problem).
+// Messages are taken as servers are found to send them: options in the fields file and sname,
+// options in parts or sent twice, no END, routes in option 249, several domains in option 15.
+// What cannot be used is left out and said (Reply.Notes, Status.Problem).
 package dhcp

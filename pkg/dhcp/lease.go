@@ -157,7 +157,8 @@ func readSettings(m *dhcpv4.DHCPv4, l *Lease, note func(string)) {
 	readRoutes(m, l, note)
 }
 
-// readDomains reads options 15 and 119. Many servers name several domains in option 15, with spaces between.
+// readDomains reads options 15 and 119. Many servers name several domains in option 15, with
+// spaces between.
 func readDomains(domain, search []byte, l *Lease, note func(string)) {
 	var domains []string
 	list := strings.TrimRight(string(domain), "\x00")
@@ -191,8 +192,8 @@ func readDomains(domain, search []byte, l *Lease, note func(string)) {
 	}
 }
 
-// readRoutes reads options 121, 249 (the same, from before it had its number) and 3. RFC 3442: whoever understands option 121 ignores
-// the router of option 3 when both are there.
+// readRoutes reads options 121, 249 (the same, from before it had its number) and 3. RFC 3442:
+// whoever understands option 121 ignores the router of option 3 when both are there.
 func readRoutes(m *dhcpv4.DHCPv4, l *Lease, note func(string)) {
 	for _, code := range []dhcpv4.OptionCode{dhcpv4.OptionClasslessStaticRoute, classlessOfMicrosoft} {
 		routes, err := classless(m.Options.Get(code))

@@ -13,7 +13,8 @@ const (
 	clientPort = 68
 )
 
-// classlessOfMicrosoft is what option 121 was before it had its number (MS-DHCPE section 2.2.8). Some servers send this one alone.
+// classlessOfMicrosoft is what option 121 was before it had its number (MS-DHCPE section 2.2.8).
+// Some servers send this one alone.
 const classlessOfMicrosoft = dhcpv4.GenericOptionCode(249)
 
 // wanted is the parameter request list (option 55). Option 121 stands before option 3, as RFC 3442 asks.

@@ -58,7 +58,8 @@ const (
 	TrustBook = State + "/trust/book.json"
 	// Membership holds the certificates that a worker was given, with their keys (machined's membership.go), JSON.
 	Membership = State + "/membership.json"
-	// TimeMark is a time that has passed for certain (package timesync): the clock never starts before it.
+	// TimeMark is a time that has passed for certain (package timesync): the clock never starts
+	// before it.
 	TimeMark = State + "/time"
 	// Suspended holds the Kubernetes objects that an administrator has taken out (machined's suspend.go), a JSON file for each.
 	Suspended = State + "/suspended"

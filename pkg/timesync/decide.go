@@ -16,8 +16,8 @@ const maxDistance = 1500 * time.Millisecond
 
 // Bounds of what one server can do to the clock. Its answer is not authenticated.
 const (
-	// FirstWindow is how long after the floor the first synchronisation since boot may set the clock
-	// on the word of one server. A quorum may set it up to horizon.
+	// FirstWindow is how long after the floor the first synchronisation since boot may set the
+	// clock on the word of one server. A quorum may set it up to horizon.
 	FirstWindow = 5 * 365 * 24 * time.Hour
 	// MaxSlewBy is how far off one server may say a synchronised clock is, to be followed slowly.
 	// Further off it is refused (the panic threshold of ntpd, 1000 s).
@@ -82,11 +82,13 @@ var (
 // Decide says what to do with a clock.
 //
 // Of three answers or more the one with the median offset is believed: a liar among honest servers is never it. Of two
-// or one, the one with the smaller distance. If more than half of the answers, of two servers at least, agree with it, it is
-// a quorum, which may set the clock to any time between the floor and the horizon.
+// or one, the one with the smaller distance. If more than half of the answers, of two servers at
+// least, agree with it, it is a quorum, which may set the clock to any time between the floor and
+// the horizon.
 //
-// Without a quorum the first synchronisation since boot may set the clock between Floor and Floor + FirstWindow. From then on it
-// cannot step the clock: an offset of up to MaxSlewBy is followed by slewRate, and a greater one is refused.
+// Without a quorum the first synchronisation since boot may set the clock between Floor and Floor
+// + FirstWindow. From then on it cannot step the clock: an offset of up to MaxSlewBy is followed
+// by slewRate, and a greater one is refused.
 func Decide(samples []Sample, v View) (Decision, error) {
 	var good []Sample
 	for _, s := range samples {
@@ -150,8 +152,9 @@ func unusable(s Sample) error {
 	return errUnsynced(s.Stratum, s.Unsynced)
 }
 
-// errUnsynced is why a server that answers is of no use. An unsynchronised server says so by a stratum of 0 or 16 or by a leap indicator
-// of 3 (RFC 5905 section 7.3); which of them depends on the program.
+// errUnsynced is why a server that answers is of no use. An unsynchronised server says so by a
+// stratum of 0 or 16 or by a leap indicator of 3 (RFC 5905 section 7.3); which of them depends on
+// the program.
 func errUnsynced(stratum uint8, leap bool) error {
 	said := fmt.Sprintf("stratum %d", stratum)
 	if leap {
@@ -160,8 +163,9 @@ func errUnsynced(stratum uint8, leap bool) error {
 	return fmt.Errorf("is not synchronised itself (%s); give it a time source of its own, or name another server", said)
 }
 
-// quorum reports whether more than half of the answers agree with one of them, and come from two servers at least.
-// Two answers agree if both can be right, give or take StepOver. A server that is asked by two names is one.
+// quorum reports whether more than half of the answers agree with one of them, and come from two
+// servers at least. Two answers agree if both can be right, give or take StepOver. A server that
+// is asked by two names is one.
 func quorum(good []Sample, best Sample) bool {
 	all, agreeing := map[string]bool{}, map[string]bool{}
 	for _, s := range good {

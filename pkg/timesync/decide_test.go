@@ -134,7 +134,8 @@ func TestSynchronised(t *testing.T) {
 	}
 }
 
-// TestOneServerIsSlow: whatever one server says in how many rounds, a synchronised clock goes wrong by slewRate of the time at most.
+// TestOneServerIsSlow: whatever one server says in how many rounds, a synchronised clock goes
+// wrong by slewRate of the time at most.
 func TestOneServerIsSlow(t *testing.T) {
 	start := time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
 	r := rand.New(rand.NewPCG(1, 2))

@@ -16,9 +16,11 @@ import (
 
 // What Past adds to what it knew.
 const (
-	// pastDrift is the share of the elapsed time that is left out, in parts per million: a crystal may run fast.
+	// pastDrift is the share of the elapsed time that is left out, in parts per million: a
+	// crystal may run fast.
 	pastDrift = 1000
-	// quorumHold is how long a quorum must have kept the clock before its time is taken for one that has passed.
+	// quorumHold is how long a quorum must have kept the clock before its time is taken for one
+	// that has passed.
 	quorumHold = time.Hour
 	// quorumMargin is by how much less than the clock that is.
 	quorumMargin = 24 * time.Hour
@@ -26,9 +28,10 @@ const (
 	markEvery = 24 * time.Hour
 )
 
-// Past knows a time that has passed for certain. It is never later than the real time unless a quorum of time servers lies for
-// quorumHold: it begins at the build of the system or at the mark that was kept on STATE, and goes on with elapsed monotonic time.
-// What one server says, and what the hardware clock says, does not move it. It may be used from several goroutines.
+// Past knows a time that has passed for certain. It is never later than the real time unless a
+// quorum of time servers lies for quorumHold: it begins at the build of the system or at the mark
+// that was kept on STATE, and goes on with elapsed monotonic time. What one server says, and what
+// the hardware clock says, does not move it. It may be used from several goroutines.
 type Past struct {
 	mu     sync.Mutex
 	base   time.Time // had passed at the monotonic reading of at
@@ -60,8 +63,8 @@ func (p *Past) Raise(floor, now time.Time) {
 	}
 }
 
-// Round notes a round that succeeded, after the clock was moved: now has the wall clock and the monotonic reading.
-// It never adds more than FirstWindow at once.
+// Round notes a round that succeeded, after the clock was moved: now has the wall clock and the
+// monotonic reading. It never adds more than FirstWindow at once.
 func (p *Past) Round(quorum bool, now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -85,8 +88,8 @@ func (p *Past) Round(quorum bool, now time.Time) {
 // Failed notes a round without an answer that could be used.
 func (p *Past) Failed() { p.Round(false, time.Time{}) }
 
-// ReadMark reads the mark that Keep wrote: the zero time if there is none. One that cannot be read is an error; the zero time is
-// the right one to go on with.
+// ReadMark reads the mark that Keep wrote: the zero time if there is none. One that cannot be
+// read is an error; the zero time is the right one to go on with.
 func ReadMark(file string, build time.Time) (time.Time, error) {
 	f, err := os.Open(file)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -112,14 +115,15 @@ func ReadMark(file string, build time.Time) (time.Time, error) {
 	return mark, nil
 }
 
-// due returns the mark to write, and whether the one that was kept is so much older that it is worth a write.
+// due returns the mark to write, and whether the one that was kept is so much older that it is
+// worth a write.
 func (p *Past) due(kept, now time.Time) (time.Time, bool) {
 	t := p.Now(now).UTC().Truncate(time.Second)
 	return t, t.Sub(kept) >= markEvery
 }
 
-// Keep writes the mark to a file, about once a day, until ctx is done. kept is what ReadMark returned. A power cut leaves the
-// old mark or the new one.
+// Keep writes the mark to a file, about once a day, until ctx is done. kept is what ReadMark
+// returned. A power cut leaves the old mark or the new one.
 func (p *Past) Keep(ctx context.Context, file string, kept time.Time, failed func(error)) {
 	ticker := time.NewTicker(time.Hour)
 	defer ticker.Stop()

@@ -13,7 +13,8 @@ import (
 
 const day = 24 * time.Hour
 
-// TestPast plays what happens to a machine: what has passed for certain is never ahead of the real time.
+// TestPast plays what happens to a machine: what has passed for certain is never ahead of the
+// real time.
 func TestPast(t *testing.T) {
 	start := time.Now() // with its monotonic reading
 	build := start.Add(-100 * day).Round(0)

@@ -73,8 +73,9 @@ func otherThan(ctx context.Context, watch *cell.Watcher[[]string], servers []str
 	}
 }
 
-// synced is when a round succeeded last, with its monotonic reading; zero: none has since boot. Another list of servers does not
-// change it: a DHCP server that names others cannot have the clock set.
+// synced is when a round succeeded last, with its monotonic reading; zero: none has since boot.
+// Another list of servers does not change it: a DHCP server that names others cannot have the
+// clock set.
 type synced struct{ last time.Time }
 
 // rounds asks one list of servers until ctx is done.
@@ -197,8 +198,9 @@ func query(server string, dial func(_, to string) (net.Conn, error)) (s Sample, 
 	return Sample{Server: server, Address: address, Offset: r.ClockOffset, Distance: r.RootDistance, Stratum: r.Stratum}, nil
 }
 
-// valid returns why an answer is of no use, or nil. The library calls every answer with stratum 0 a kiss of death, although servers
-// that are not synchronised send it too (chrony does); the kiss code tells them apart (RFC 5905 section 7.4).
+// valid returns why an answer is of no use, or nil. The library calls every answer with stratum 0
+// a kiss of death, although servers that are not synchronised send it too (chrony does); the kiss
+// code tells them apart (RFC 5905 section 7.4).
 func valid(r *ntp.Response) error {
 	switch {
 	case r.Stratum == 0 && (r.KissCode == "DENY" || r.KissCode == "RSTR"):

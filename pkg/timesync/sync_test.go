@@ -169,7 +169,8 @@ func TestBeforeBuildIsRefused(t *testing.T) {
 	b.wait(t, "synchronised", func(s Status) bool { return s.Synced })
 }
 
-// TestUnsynchronised: what a server without a time of its own, or one that refuses, is said to be.
+// TestUnsynchronised: what a server without a time of its own, or one that refuses, is said to
+// be.
 func TestUnsynchronised(t *testing.T) {
 	const synced, leap3 = 4<<3 | 4, 3<<6 | 4<<3 | 4
 	for _, c := range []struct {
@@ -198,7 +199,8 @@ func TestUnsynchronised(t *testing.T) {
 	}
 }
 
-// TestSynchronisedOnce: a server that is named later, alone, does not step the clock that another one has set; two that agree do.
+// TestSynchronisedOnce: a server that is named later, alone, does not step the clock that another
+// one has set; two that agree do.
 func TestSynchronisedOnce(t *testing.T) {
 	first, liar, other := newResponder(t, 0), newResponder(t, 5*time.Hour), newResponder(t, 5*time.Hour)
 	b := newBench(t, first.address)

@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// TestClockThatJumped: a clock that is years ahead of what has passed for certain drops nothing that may still count.
+// TestClockThatJumped: a clock that is years ahead of what has passed for certain drops nothing
+// that may still count.
 func TestClockThatJumped(t *testing.T) {
 	ahead := noon.Add(5 * 365 * 24 * time.Hour)
 	book := Book{ID: fmt.Sprintf("%032x", 1)}

@@ -99,12 +99,14 @@ type Book struct {
 	// them, also while those machines are off.
 	Planes map[string]string `json:"planes,omitempty"`
 	Roll                     // who is one of the cluster, and who may become it
-	// Past is a time that has passed for certain (package timesync), which is not kept. Nothing is dropped because it ended later than this,
-	// whatever the clock says: time servers prove nothing. Zero: the clock is believed.
+	// Past is a time that has passed for certain (package timesync), which is not kept. Nothing
+	// is dropped because it ended later than this, whatever the clock says: time servers prove
+	// nothing. Zero: the clock is believed.
 	Past time.Time `json:"-"`
 }
 
-// surely is the time by which things are dropped: the clock's, unless it is ahead of what has passed for certain.
+// surely is the time by which things are dropped: the clock's, unless it is ahead of what has
+// passed for certain.
 func (b Book) surely(now time.Time) time.Time {
 	if !b.Past.IsZero() && b.Past.Before(now) {
 		return b.Past
