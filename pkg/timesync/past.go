@@ -24,8 +24,9 @@ const (
 	quorumHold = time.Hour
 	// quorumMargin is by how much less than the clock that is.
 	quorumMargin = 24 * time.Hour
-	// markEvery is how much later than the kept mark the time must be to be written.
-	markEvery = 24 * time.Hour
+	// markEvery is how much later than the kept mark the time must be to be written. A machine
+	// that never runs for so long keeps the mark that it has.
+	markEvery = 6 * time.Hour
 )
 
 // Past knows a time that has passed for certain. It is never later than the real time unless a
@@ -122,7 +123,7 @@ func (p *Past) due(kept, now time.Time) (time.Time, bool) {
 	return t, t.Sub(kept) >= markEvery
 }
 
-// Keep writes the mark to a file, about once a day, until ctx is done. kept is what ReadMark
+// Keep writes the mark to a file, about four times a day, until ctx is done. kept is what ReadMark
 // returned. A power cut leaves the old mark or the new one.
 func (p *Past) Keep(ctx context.Context, file string, kept time.Time, failed func(error)) {
 	ticker := time.NewTicker(time.Hour)
