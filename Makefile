@@ -112,7 +112,7 @@ charts:
 		--namespace tools --set suspend=true > $(BUILD)/charts/descheduler.yaml
 
 .PHONY: broken
-broken: image
+broken: versions
 	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o $(BUILD)/bin/ ./test/integration/broken/...
 	$(BUILD)/bin/refuses -pack $(IMAGE)/work/bin/machined apid $(BUILD)/bin/no-apid
 	$(BUILD)/bin/refuses -pack $(IMAGE)/work/bin/orchestrator node $(BUILD)/bin/no-node
@@ -124,6 +124,15 @@ broken: image
 		$(VERSION) -out $(BUILD)/faults/$$name -version 99.1.0 -program $${program%=*}=$(BUILD)/bin/$${program#*=}; \
 	done
 	$(VERSION) -out $(BUILD)/faults/data-migrated -version 99.1.0 -program orchestrator=$(BUILD)/bin/newer -program runc=$(BUILD)/bin/exits
+	# Versions for the story floor: one with a higher epoch, which wants two signatures for what follows it, and one without, which has them.
+	test -e $(BUILD)/release-second/signing.key || $(BUILD)/bin/imager keys -out $(BUILD)/release-second
+	mkdir -p $(BUILD)/faults/floor
+	cat $(BUILD)/release/keys.pem $(BUILD)/release-second/keys.pem > $(BUILD)/faults/floor/keys.pem
+	sed -e 's|^releaseKeys:.*|releaseKeys: $(BUILD)/faults/floor/keys.pem|' profiles/$(PROFILE).yaml > $(BUILD)/faults/floor/$(PROFILE).yaml
+	printf 'signatures: 2\n' >> $(BUILD)/faults/floor/$(PROFILE).yaml
+	$(subst profiles/$(PROFILE).yaml,$(BUILD)/faults/floor/$(PROFILE).yaml,$(VERSION)) -out $(BUILD)/faults/floor -version 98.0.0 -epoch 1
+	mkdir -p $(BUILD)/faults/two-signatures
+	$(BUILD)/bin/imager sign -bundle $(BUILD)/next/orlop.bundle -key $(BUILD)/release-second/signing.key -out $(BUILD)/faults/two-signatures/orlop.bundle
 	mkdir -p $(BUILD)/faults/no-nic
 	grep -v -e virtio_net -e vmxnet3 profiles/$(PROFILE).yaml > $(BUILD)/faults/no-nic/$(PROFILE).yaml
 	cp profiles/VERSION $(BUILD)/faults/no-nic/
@@ -191,4 +200,4 @@ packages: ## install the Debian packages that building and testing need
 	@hack/packages
 
 clean: ## forget everything that was built, but the keys: no machine could be reached or upgraded without them
-	find $(BUILD) -mindepth 1 -maxdepth 1 ! -name operator ! -name release -exec rm -rf {} +
+	find $(BUILD) -mindepth 1 -maxdepth 1 ! -name operator ! -name release ! -name release-second -exec rm -rf {} +

@@ -175,6 +175,10 @@ func (b *Build) unpackKernel() error {
 // planRoot decides every file of the root.
 func (b *Build) planRoot() error {
 	b.tree, b.Release.PauseImage = Tree{}, pause.Reference
+	b.Release.Signatures = b.Profile.Signatures
+	if days := b.Profile.SupportDays; days > 0 {
+		b.Release.Expires = b.Release.BuildTime + int64(days)*24*60*60
+	}
 	b.Release.Disk = layout.Sizes{ESP: uint64(b.Profile.Disk.ESP), Root: uint64(b.Profile.Disk.Root)}
 	if err := addPrograms(b.tree, b.built); err != nil {
 		return err
@@ -200,12 +204,9 @@ func (b *Build) planRoot() error {
 		}
 	}
 	if b.Profile.ReleaseKeys != "" {
-		keys, err := os.ReadFile(b.Profile.ReleaseKeys)
+		keys, _, err := b.Profile.trust()
 		if err != nil {
 			return err
-		}
-		if _, err := bundle.ParseTrust(keys); err != nil {
-			return fmt.Errorf("%s: %w", b.Profile.ReleaseKeys, err)
 		}
 		if err := b.tree.Add(paths.ReleaseKeys, Node{Mode: 0o644, Data: keys, From: part}); err != nil {
 			return err
@@ -301,13 +302,13 @@ func (b *Build) makeBundle() error {
 	if !slices.Contains(b.Profile.Outputs, outputBundle) {
 		return nil
 	}
-	text, err := os.ReadFile(b.Profile.SigningKey)
-	if err != nil {
-		return err
-	}
-	key, err := bundle.ParseKey(text)
-	if err != nil {
-		return fmt.Errorf("%s: %w", b.Profile.SigningKey, err)
+	var keys []bundle.Key
+	for _, file := range b.Profile.signers() {
+		key, err := readKey(file)
+		if err != nil {
+			return err
+		}
+		keys = append(keys, key)
 	}
 	packed := b.work("root.img.zst")
 	if err := compress(b.out("root.img"), packed); err != nil {
@@ -319,16 +320,57 @@ func (b *Build) makeBundle() error {
 	}
 	defer f.Close()
 	source := bundle.Source{
-		Version: b.Release.Version, Profile: b.Release.Profile, MinimumVersion: b.Profile.MinimumVersion, Root: b.params.String(),
+		Version: b.Release.Version, Profile: b.Release.Profile, MinimumVersion: b.Profile.MinimumVersion, Epoch: b.Release.Epoch, Root: b.params.String(),
 		RootImage: b.out("root.img"), UKI: b.out("orlop.efi"), SBOM: b.out("sbom.spdx.json"), Time: time.Unix(b.Release.BuildTime, 0), Packed: packed,
 	}
-	if b.statement, err = source.Seal(key); err != nil {
+	if b.statement, err = source.Seal(keys...); err != nil {
 		return err
 	}
 	if err := bundle.Write(f, source, b.statement); err != nil {
 		return err
 	}
+	b.tellSignatures()
 	return f.Close()
+}
+
+// tellSignatures says where the version could not be given on by the machines that run it: they trust the keys of its own image.
+func (b *Build) tellSignatures() {
+	_, trust, err := b.Profile.trust()
+	if err == nil {
+		_, err = bundle.Verify(b.statement, trust)
+	}
+	if err != nil {
+		fmt.Fprintf(b.Log, "          note: by its own releaseKeys this version could not be given from machine to machine: %v\n", err)
+	}
+}
+
+// trust are the keys that may sign what follows, as they stand in the file and as they are read.
+func (p *Profile) trust() ([]byte, bundle.Trust, error) {
+	text, err := os.ReadFile(p.ReleaseKeys)
+	if err != nil {
+		return nil, bundle.Trust{}, err
+	}
+	trust, err := bundle.ParseTrust(text)
+	if err == nil {
+		trust, err = trust.Needing(max(1, p.Signatures))
+	}
+	if err != nil {
+		return nil, trust, fmt.Errorf("%s: %w", p.ReleaseKeys, err)
+	}
+	return text, trust, nil
+}
+
+// readKey reads a private key that signs.
+func readKey(file string) (bundle.Key, error) {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return bundle.Key{}, err
+	}
+	key, err := bundle.ParseKey(text)
+	if err != nil {
+		return key, fmt.Errorf("%s: %w", file, err)
+	}
+	return key, nil
 }
 
 // describe writes the manifest and prints the tables.

@@ -4,6 +4,7 @@
 //	imager -profile profiles/qemu.yaml -out build/qemu
 //	imager lock [-check]
 //	imager keys -out build/release
+//	imager sign -bundle build/qemu/orlop.bundle -key elsewhere/signing.key
 //
 // It runs in the top folder of the source, as any user, without loop devices or containers. What it needs from Debian
 // is pinned in imager/packages.lock (`imager lock` refreshes it, `imager lock -check` says whether that is due), what it builds is pinned by go.sum. Same source, same
@@ -11,12 +12,15 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"flag"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/google/renameio/v2"
@@ -28,7 +32,7 @@ import (
 )
 
 func main() {
-	err := errors.New("usage: imager -profile FILE -out FOLDER, imager lock [-check], or imager keys -out FOLDER")
+	err := errors.New("usage: imager -profile FILE -out FOLDER, imager lock [-check], imager keys -out FOLDER, or imager sign -bundle FILE -key FILE")
 	switch {
 	case len(os.Args) == 2 && os.Args[1] == "lock":
 		err = updateLock()
@@ -36,6 +40,8 @@ func main() {
 		err = checkLock()
 	case len(os.Args) > 1 && os.Args[1] == "keys":
 		err = makeKeys(os.Args[2:])
+	case len(os.Args) > 1 && os.Args[1] == "sign":
+		err = signBundle(os.Args[2:])
 	case len(os.Args) > 1:
 		err = build(os.Args[1:])
 	}
@@ -76,41 +82,94 @@ func checkLock() error {
 	return fmt.Errorf("%s: is behind:\n%s\n`make lock` takes the newest", lockFile, strings.Join(behind, "\n"))
 }
 
-// makeKeys makes what signs a development image's upgrades. A key that is there stays.
+// makeKeys makes what signs an image's upgrades: one key, or several of which each is for another holder. A key that is there stays.
 func makeKeys(args []string) error {
 	flags := flag.NewFlagSet("imager keys", flag.ContinueOnError)
 	out := flags.String("out", "", "`folder` for signing.key and keys.pem")
+	count := flags.Int("count", 1, "how `many` keys; with more than one they are signing-1.key, signing-2.key, …")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
-	if *out == "" || flags.NArg() > 0 {
-		return errors.New("-out is needed, and nothing else")
+	if *out == "" || flags.NArg() > 0 || *count < 1 || *count > 100 {
+		return errors.New("-out is needed, -count is 1 to 100, and nothing else is taken")
 	}
-	private, public := filepath.Join(*out, "signing.key"), filepath.Join(*out, "keys.pem")
-	for _, file := range []string{private, public} { // the private one may have been put away
-		if _, err := os.Lstat(file); err == nil {
-			return fmt.Errorf("%s: is there already; a new key would make every machine whose image trusts it impossible to upgrade: put signing.key back, or remove both files if there are no such machines", file)
+	var private []string
+	for i := range *count {
+		name := "signing.key"
+		if *count > 1 {
+			name = fmt.Sprintf("signing-%d.key", i+1)
 		}
+		private = append(private, filepath.Join(*out, name))
 	}
-	key, err := bundle.NewKey()
-	if err != nil {
-		return err
-	}
-	secret, err := key.PrivatePEM()
-	if err != nil {
-		return err
-	}
-	known, err := key.PublicPEM()
-	if err != nil {
-		return err
+	public := filepath.Join(*out, "keys.pem")
+	for _, file := range append(slices.Clone(private), public) { // the private ones may have been put away
+		if _, err := os.Lstat(file); err == nil {
+			return fmt.Errorf("%s: is there already; a new key would make every machine whose image trusts it impossible to upgrade: put the private key back, or remove all files if there are no such machines", file)
+		}
 	}
 	if err := os.MkdirAll(*out, 0o700); err != nil {
 		return err
 	}
-	if err := renameio.WriteFile(private, secret, 0o600); err != nil {
-		return err
+	var known []byte
+	for _, file := range private {
+		key, err := bundle.NewKey()
+		if err != nil {
+			return err
+		}
+		secret, err := key.PrivatePEM()
+		if err != nil {
+			return err
+		}
+		text, err := key.PublicPEM()
+		if err != nil {
+			return err
+		}
+		known = append(known, text...)
+		if err := renameio.WriteFile(file, secret, 0o600); err != nil {
+			return err
+		}
 	}
 	return renameio.WriteFile(public, known, 0o644)
+}
+
+// signBundle adds a signature to a bundle. The bundle may be its own copy: it takes its place when it is whole.
+func signBundle(args []string) error {
+	flags := flag.NewFlagSet("imager sign", flag.ContinueOnError)
+	file := flags.String("bundle", "", "the bundle, a `file`")
+	keyFile := flags.String("key", "", "the private key, a `file`")
+	out := flags.String("out", "", "`file` for the bundle with the signature; the same unless given")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	if *file == "" || *keyFile == "" || flags.NArg() > 0 {
+		return errors.New("-bundle and -key are needed, and -out may be given")
+	}
+	key, err := readKey(*keyFile)
+	if err != nil {
+		return err
+	}
+	from, err := os.Open(*file)
+	if err != nil {
+		return err
+	}
+	defer from.Close()
+	to, err := renameio.TempFile("", cmp.Or(*out, *file))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = to.Cleanup() }() // it is nothing after the replacement
+	s, err := bundle.Countersign(to, from, key)
+	if err != nil {
+		return fmt.Errorf("%s: %w", *file, err)
+	}
+	if err := to.Chmod(0o644); err != nil {
+		return err
+	}
+	if err := to.CloseAtomicallyReplace(); err != nil {
+		return err
+	}
+	fmt.Printf("signed version %s, epoch %d, profile %s\n", s.Version, s.Epoch, s.Profile)
+	return nil
 }
 
 // build reads flags, profile and version and runs a build.
@@ -121,6 +180,7 @@ func build(args []string) error {
 	cache := flags.String("cache", filepath.Join("build", "cache"), "`folder` for downloads, shared by builds")
 	bin := flags.String("bin", filepath.Join("build", "bin"), "`folder` for kubectl; empty: do not build it")
 	version := flags.String("version", "", "`version` of the system, instead of the one in the file VERSION (for development)")
+	epoch := flags.Int("epoch", -1, "`epoch` of the system, instead of the one in the file VERSION (for development)")
 	outputs := flags.String("outputs", "", "`names` of the artefacts to make, instead of the profile's, with commas between (for development)")
 	ready := map[string]string{}
 	flags.Func("program", "`name=file`: take a ready executable instead of building it (for development; may be repeated)", func(s string) error {
@@ -147,7 +207,7 @@ func build(args []string) error {
 			return err
 		}
 	}
-	r, err := sourceRelease(*profilePath, profile.Name, *version)
+	r, err := sourceRelease(*profilePath, profile.Name, *version, *epoch)
 	if err != nil {
 		return err
 	}
@@ -159,16 +219,26 @@ func build(args []string) error {
 	return b.Run()
 }
 
-// sourceRelease describes the source: its version stands in the file VERSION beside the profiles, unless another one is
-// given, the version of Kubernetes in go.mod.
-func sourceRelease(profilePath, profile, version string) (release.Release, error) {
-	r := release.Release{Name: "Orlop OS", Profile: profile, Version: version}
-	if version == "" {
+// sourceRelease describes the source: its version and epoch stand in the file VERSION beside the profiles, unless others are given (an
+// epoch below 0 is none), the version of Kubernetes in go.mod.
+func sourceRelease(profilePath, profile, version string, epoch int) (release.Release, error) {
+	r := release.Release{Name: "Orlop OS", Profile: profile, Version: version, Epoch: max(0, epoch)}
+	if version == "" || epoch < 0 {
 		text, err := os.ReadFile(filepath.Join(filepath.Dir(profilePath), "VERSION"))
 		if err != nil {
 			return r, fmt.Errorf("cannot read version: %w", err)
 		}
-		r.Version = strings.TrimSpace(string(text))
+		v, e, err := parseVersion(string(text))
+		if err != nil {
+			return r, fmt.Errorf("VERSION: %w", err)
+		}
+		r.Version = cmp.Or(version, v)
+		if epoch < 0 {
+			r.Epoch = e
+		}
+	}
+	if r.Epoch > bundle.MaxEpoch {
+		return r, fmt.Errorf("epoch %d: 0 to %d expected", r.Epoch, bundle.MaxEpoch)
 	}
 	if !semver.IsValid("v"+r.Version) || strings.ContainsAny(r.Version, "+-") || strings.Count(r.Version, ".") != 2 {
 		// The loader would read a plus sign as boot counting, and take 1.0.0-rc1 for newer than 1.0.0.
@@ -181,4 +251,25 @@ func sourceRelease(profilePath, profile, version string) (release.Release, error
 	r.Kubernetes = strings.TrimSpace(string(out))
 	r.BuildTime, err = sourceTime()
 	return r, err
+}
+
+// parseVersion reads the file VERSION: the version, and in a second line, unless it is 0, the epoch:
+//
+//	1.4.0
+//	epoch 2
+//
+// An epoch grows by 1 with a version that mends something for which no version before may run any more.
+func parseVersion(text string) (version string, epoch int, err error) {
+	version, rest, more := strings.Cut(strings.TrimSpace(text), "\n")
+	if !more {
+		return version, 0, nil
+	}
+	number, ok := strings.CutPrefix(strings.TrimSpace(rest), "epoch ")
+	if ok {
+		epoch, err = strconv.Atoi(number)
+	}
+	if !ok || err != nil || epoch < 0 {
+		return "", 0, fmt.Errorf("%q: a second line such as \"epoch 2\" expected, and nothing after it", rest)
+	}
+	return strings.TrimSpace(version), epoch, nil
 }

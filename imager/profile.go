@@ -27,8 +27,15 @@ type Profile struct {
 	// ReleaseKeys is a file of public keys (PEM, Ed25519), whose holders may sign the versions that follow; relative to the
 	// working folder. Empty: a machine of this profile cannot be upgraded.
 	ReleaseKeys string `yaml:"releaseKeys"`
-	// SigningKey is the private key that signs the bundle of this version, if one is asked for.
-	SigningKey string `yaml:"signingKey"`
+	// Signatures is how many of these keys have to sign a version that follows. 0 is 1.
+	Signatures int `yaml:"signatures"`
+	// SigningKey is the private key that signs the bundle of this version, if one is asked for; SigningKeys are more of them.
+	// Keys that are elsewhere sign afterwards: `imager sign`.
+	SigningKey  string   `yaml:"signingKey"`
+	SigningKeys []string `yaml:"signingKeys"`
+	// SupportDays is for how many days after the source's time this version is mended: a machine that runs it longer warns. 0: that is
+	// not said.
+	SupportDays int `yaml:"supportDays"`
 	// MinimumVersion is the oldest version that this one can follow. Empty: any.
 	MinimumVersion string `yaml:"minimumVersion"`
 	// Images are OCI archives that become part of the system beside the pause image; relative to the working folder.
@@ -173,9 +180,30 @@ func (p *Profile) check() error {
 		if !slices.Contains(outputs, o) {
 			return fmt.Errorf("outputs: %q is unknown, one of %s expected", o, strings.Join(outputs, ", "))
 		}
-		if o == outputBundle && p.SigningKey == "" {
+		if o == outputBundle && len(p.signers()) == 0 {
 			return fmt.Errorf("outputs: %s needs a signingKey", o)
 		}
 	}
+	return p.checkRelease()
+}
+
+// checkRelease looks at who may sign what follows.
+func (p *Profile) checkRelease() error {
+	switch {
+	case p.Signatures < 0:
+		return fmt.Errorf("signatures: %d: how many of the releaseKeys have to sign expected, 1 or more", p.Signatures)
+	case p.Signatures > 0 && p.ReleaseKeys == "":
+		return errors.New("signatures: there are no releaseKeys that could sign")
+	case p.SupportDays < 0 || p.SupportDays > 36500:
+		return fmt.Errorf("supportDays: %d: 0 to 36500 expected", p.SupportDays)
+	}
 	return nil
+}
+
+// signers are the files of the private keys that sign.
+func (p *Profile) signers() []string {
+	if p.SigningKey == "" {
+		return p.SigningKeys
+	}
+	return append([]string{p.SigningKey}, p.SigningKeys...)
 }

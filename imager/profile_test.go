@@ -73,6 +73,10 @@ func TestReadProfileRefuses(t *testing.T) {
 		{"two arguments", "arguments: [quiet]", "arguments: [a b]", "without spaces"},
 		{"unknown compression", "compression: lz4,", "compression: xz,", `root.compression is "xz"`},
 		{"cluster not whole", "clusterSize: 16KiB", "clusterSize: 5KiB", "root.clusterSize"},
+		{"signatures of nobody", "outputs: [disk.raw]", "signatures: 1", "there are no releaseKeys that could sign"},
+		{"fewer than no signatures", "outputs: [disk.raw]", "signatures: -1", "signatures: -1"},
+		{"support for ever", "outputs: [disk.raw]", "supportDays: 40000", "supportDays: 40000"},
+		{"a bundle that nobody signs", "outputs: [disk.raw]", "outputs: [orlop.bundle]", "needs a signingKey"},
 		{"unknown output", "outputs: [disk.raw]", "outputs: [disk.qcow2]", `outputs: "disk.qcow2" is unknown`},
 	} {
 		path := filepath.Join(t.TempDir(), "test.yaml")
@@ -118,5 +122,47 @@ func TestOperatorCA(t *testing.T) {
 		if _, err := operatorCA(none); (err == nil) != c.ok {
 			t.Errorf("%s: error %v, accepted should be %v", name, err, c.ok)
 		}
+	}
+}
+
+// TestParseVersion: the file VERSION has a version, and an epoch in its second line.
+func TestParseVersion(t *testing.T) {
+	for text, want := range map[string]struct {
+		version string
+		epoch   int
+	}{"0.1.0\n": {"0.1.0", 0}, "0.1.0": {"0.1.0", 0}, "1.2.3\nepoch 4\n": {"1.2.3", 4}, "1.2.3 \n epoch 0": {"1.2.3", 0}} {
+		if v, e, err := parseVersion(text); err != nil || v != want.version || e != want.epoch {
+			t.Errorf("%q: %s, %d, %v", text, v, e, err)
+		}
+	}
+	for _, text := range []string{"1.2.3\n4", "1.2.3\nepoch", "1.2.3\nepoch -1", "1.2.3\nepoch 1\nepoch 2", "1.2.3\nepoch two"} {
+		if _, _, err := parseVersion(text); err == nil {
+			t.Errorf("%q is accepted", text)
+		}
+	}
+}
+
+// TestSeveralKeys: keys of several holders are made, their list is one, and each of them signs.
+func TestSeveralKeys(t *testing.T) {
+	dir := t.TempDir()
+	if err := makeKeys([]string{"-out", dir, "-count", "3"}); err != nil {
+		t.Fatal(err)
+	}
+	p := &Profile{ReleaseKeys: filepath.Join(dir, "keys.pem"), Signatures: 2}
+	_, trust, err := p.trust()
+	if err != nil || len(trust.Keys) != 3 || trust.Threshold != 2 {
+		t.Errorf("%d keys, threshold %d, %v", len(trust.Keys), trust.Threshold, err)
+	}
+	for _, name := range []string{"signing-1.key", "signing-2.key", "signing-3.key"} {
+		if _, err := readKey(filepath.Join(dir, name)); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := makeKeys([]string{"-out", dir, "-count", "3"}); err == nil {
+		t.Error("keys are replaced by others")
+	}
+	p.Signatures = 4
+	if _, _, err := p.trust(); err == nil {
+		t.Error("more signatures than keys can be needed")
 	}
 }

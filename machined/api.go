@@ -74,7 +74,7 @@ func (a machineAPI) Version(context.Context, *api.VersionRequest) (*api.VersionR
 	r := a.m.release
 	return &api.VersionResponse{
 		Version: r.Version, Kubernetes: r.Kubernetes, Kernel: r.Kernel, Slot: a.m.slot, Medium: a.m.medium, Profile: r.Profile,
-		Machine: a.m.name(), Built: timestamppb.New(time.Unix(r.BuildTime, 0)),
+		Machine: a.m.name(), Built: timestamppb.New(time.Unix(r.BuildTime, 0)), Epoch: int64(r.Epoch),
 	}, nil
 }
 

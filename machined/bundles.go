@@ -48,7 +48,7 @@ func (m *machine) installer(withoutData bool) (upgrade.Installer, error) {
 	if err != nil {
 		return upgrade.Installer{}, fmt.Errorf("upgrade refused: %w", err)
 	}
-	trust, err := releaseKeys()
+	trust, err := m.releaseKeys()
 	if err != nil {
 		return upgrade.Installer{}, fmt.Errorf("upgrade refused: %w", err)
 	}
@@ -74,15 +74,18 @@ func (m *machine) installer(withoutData bool) (upgrade.Installer, error) {
 	return i, nil
 }
 
-// releaseKeys are the keys that this image trusts to sign versions.
-func releaseKeys() (bundle.Trust, error) {
+// releaseKeys are the keys that this image trusts to sign versions, and how many of them have to.
+func (m *machine) releaseKeys() (bundle.Trust, error) {
 	keys, err := os.ReadFile(paths.ReleaseKeys)
 	if err != nil {
-		return nil, fmt.Errorf("this image trusts nobody's bundles: %w", err)
+		return bundle.Trust{}, fmt.Errorf("this image trusts nobody's bundles: %w", err)
 	}
 	trust, err := bundle.ParseTrust(keys)
+	if err == nil {
+		trust, err = trust.Needing(max(1, m.release.Signatures))
+	}
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", paths.ReleaseKeys, err)
+		return bundle.Trust{}, fmt.Errorf("%s: %w", paths.ReleaseKeys, err)
 	}
 	return trust, nil
 }
@@ -109,7 +112,7 @@ func (m *machine) receive(i upgrade.Installer, b upgrade.Bundle, from io.Reader,
 		if err != nil {
 			return err
 		}
-		begins := slot.Began{To: s.Version, At: time.Now(), Reached: m.reached()}
+		begins := slot.Began{To: s.Version, At: time.Now(), Reached: m.reached(), Epoch: s.Epoch, Floor: m.floor()}
 		now, _ := m.upgrade.Get()
 		if _, _, err := slot.Step(m.release.Version, now.Record, begins); err != nil {
 			return upgrade.Refusal{Err: err}

@@ -36,6 +36,7 @@ func (a clusterAPI) Health(r *api.HealthRequest, stream grpc.ServerStreamingServ
 	services, configuration, members, rules := a.m.services.Status().Watch(), a.m.config.Watch(), a.m.membership.Watch(), a.m.noRules.Watch()
 	program, settled := a.m.program.Watch(), a.m.settled.Watch()
 	var last *api.HealthResponse
+	floor, began := a.m.floor(), time.Now()
 	for {
 		list, now, member := services.Take(), configuration.Take(), members.Take()
 		health := clusterHealth(now, member, list)
@@ -44,6 +45,7 @@ func (a clusterAPI) Health(r *api.HealthRequest, stream grpc.ServerStreamingServ
 		if broken := brokenConfiguration(now, settled.Take()); broken != "" {
 			configurationFails(health, broken)
 		}
+		releaseCheck(health, a.m.release, floor, began)
 		var later <-chan time.Time
 		if health.Healthy && time.Since(now.applied) < inForceTime {
 			if waits, err := a.m.notYet(now.config); err == nil && len(waits) > 0 {

@@ -86,7 +86,7 @@ func (m *machine) wrap() (*gift, error) {
 	if err != nil {
 		return nil, err
 	}
-	trust, err := releaseKeys()
+	trust, err := m.releaseKeys()
 	if err != nil {
 		return nil, err
 	}

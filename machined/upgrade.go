@@ -26,6 +26,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/layout"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/paths"
+	"github.com/orlop-os/orlop/pkg/release"
 	"github.com/orlop-os/orlop/pkg/slot"
 	"github.com/orlop-os/orlop/pkg/supervise"
 )
@@ -78,12 +79,20 @@ func stepUpgrade(ctx context.Context, m *machine) error {
 	return nil
 }
 
-// lookForTrial sees to a version on trial of which nothing is remembered: a reset may have wiped STATE meanwhile.
+// lookForTrial sees to a version on trial of which nothing is remembered: a reset may have wiped STATE meanwhile. A version that is not on
+// trial raises the floor of epochs, also where that was lost with STATE.
 func (m *machine) lookForTrial(ctx context.Context) {
 	if now, _ := m.upgrade.Get(); !now.Phase.Done() {
 		return // stepUpgrade has seen to it
 	}
-	if err := m.noteBoot(ctx); err != nil && (m.slot != "" || !errors.Is(err, upgrade.ErrNoSlots)) {
+	err := m.noteBoot(ctx)
+	if now, _ := m.upgrade.Get(); err == nil && now.Phase.Done() {
+		err = m.raiseFloor()
+	}
+	if floor := m.floor(); m.release.Epoch < floor {
+		m.say(fmt.Sprintf("version %s has epoch %d, and one with epoch %d was committed on this machine; upgrade to a version that is as new", m.release.Version, m.release.Epoch, floor))
+	}
+	if err != nil && (m.slot != "" || !errors.Is(err, upgrade.ErrNoSlots)) {
 		m.events.add("upgrade", "failure", err.Error())
 		m.keeper().Go(m.working, "the loader's entries", m.noteBootLater)
 	}
@@ -166,6 +175,10 @@ func (m *machine) happened(ctx context.Context, e slot.Event) error {
 			}
 		}
 		actions = nil
+		// After the entry: a version that is not good yet must not raise it. A cut in between is made up for when this version starts.
+		if err := m.raiseFloor(); err != nil {
+			return err
+		}
 	}
 	switch {
 	case r.Phase == before.Phase:
@@ -250,6 +263,38 @@ func (m *machine) act(ctx context.Context, a slot.Action) error {
 		return m.goDown(powerRequest{to: power.Reboot, why: a.Why})
 	}
 	return nil
+}
+
+// floor is the lowest epoch that somebody can have this machine run: the highest of a version that was committed on it.
+func (m *machine) floor() int {
+	floor, err := records.Floor()
+	if err != nil {
+		m.events.add("upgrade", "failure", err.Error())
+		return m.release.Epoch
+	}
+	return floor
+}
+
+// raiseFloor has no version of a lower epoch than the running one, which is good, come after it.
+func (m *machine) raiseFloor() error {
+	if why, _ := m.noStorage.Get(); why != "" {
+		return nil
+	}
+	return records.RaiseFloor(m.release.Epoch)
+}
+
+// releaseCheck warns in the health of a version that is not mended any more, or that is of a time before what was committed on this machine. Neither
+// makes the machine unhealthy: it does what it did yesterday.
+func releaseCheck(health *api.HealthResponse, r release.Release, floor int, now time.Time) {
+	warn := func(detail string, since time.Time) {
+		health.Checks = append(health.Checks, &api.HealthCheck{Name: "release", Ok: true, Detail: "warning: " + detail, Since: timestamppb.New(since)})
+	}
+	if expires := time.Unix(r.Expires, 0).UTC(); r.Expires > 0 && !now.Before(expires) {
+		warn(fmt.Sprintf("version %s is not mended any more since %s; upgrade to a newer one", r.Version, expires.Format(time.DateOnly)), expires)
+	}
+	if r.Epoch < floor {
+		warn(fmt.Sprintf("version %s has epoch %d, and one with epoch %d was committed on this machine; upgrade to a newer one", r.Version, r.Epoch, floor), now)
+	}
 }
 
 // place is where the two systems lie.
@@ -498,7 +543,11 @@ func (a upgradeAPI) Rollback(ctx context.Context, _ *api.RollbackRequest) (*api.
 		return nil, errBusy
 	}
 	defer a.m.writing.Unlock()
-	asked := slot.BackAsked{Entries: entries, Reason: "rollback asked by " + caller(ctx), At: time.Now()}
+	epochs, err := upgrade.Epochs(entries, a.m.esp)
+	if err != nil {
+		return nil, status.Errorf(codes.FailedPrecondition, "rollback refused: %v", err)
+	}
+	asked := slot.BackAsked{Entries: entries, Reason: "rollback asked by " + caller(ctx), At: time.Now(), Epochs: epochs, Floor: a.m.floor()}
 	now, _ := a.m.upgrade.Get()
 	next, _, err := slot.Step(a.m.release.Version, now.Record, asked)
 	if err != nil { // before a pod has to leave for nothing

@@ -1,9 +1,13 @@
 package main
 
 import (
+	"strings"
 	"testing"
+	"time"
 
+	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/release"
 	"github.com/orlop-os/orlop/pkg/slot"
 	"github.com/orlop-os/orlop/pkg/supervise"
 )
@@ -76,6 +80,29 @@ func TestUnreadESP(t *testing.T) {
 		r, actions, err := slot.Step(c.running, c.record, slot.Booted{Entries: entries})
 		if err != nil || r.Phase != c.want || len(actions) != 1 || actions[0] != (slot.Watch{}) {
 			t.Errorf("%s: %+v, %v, %v", c.what, r, actions, err)
+		}
+	}
+}
+
+// TestReleaseCheck: a version that is old warns, and is healthy.
+func TestReleaseCheck(t *testing.T) {
+	now := time.Date(2026, 6, 1, 0, 0, 0, 0, time.UTC)
+	for _, c := range []struct {
+		name    string
+		r       release.Release
+		floor   int
+		warning string // a part of it; empty: none
+	}{
+		{"says nothing", release.Release{Version: "1"}, 0, ""},
+		{"mended", release.Release{Version: "1", Expires: now.Unix() + 1}, 0, ""},
+		{"no longer", release.Release{Version: "1", Expires: now.Unix()}, 0, "version 1 is not mended any more since 2026-06-01"},
+		{"of this epoch", release.Release{Version: "1", Epoch: 2}, 2, ""},
+		{"of an epoch before", release.Release{Version: "1", Epoch: 1}, 2, "version 1 has epoch 1, and one with epoch 2 was committed"},
+	} {
+		health := &api.HealthResponse{Healthy: true}
+		releaseCheck(health, c.r, c.floor, now)
+		if !health.Healthy || (len(health.Checks) == 0) != (c.warning == "") || c.warning != "" && !strings.Contains(health.Checks[0].Detail, c.warning) {
+			t.Errorf("%s: %v", c.name, health)
 		}
 	}
 }

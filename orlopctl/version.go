@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"runtime"
 	"runtime/debug"
 	"text/tabwriter"
@@ -41,6 +42,9 @@ func versionTable(w *tabwriter.Writer, v *api.VersionResponse) {
 		from = "from " + v.Medium + ", not installed"
 	}
 	row(w, "orlop", v.Version+" (profile "+orDash(v.Profile)+", "+from+", built "+stamp(v.Built)+")")
+	if v.Epoch > 0 {
+		row(w, "epoch", fmt.Sprint(v.Epoch))
+	}
 	row(w, "kubernetes", v.Kubernetes)
 	row(w, "kernel", v.Kernel)
 	row(w, "orlopctl", toolVersion())

@@ -190,5 +190,27 @@ func (p Place) Whole(version string, from *esp.Partition) error {
 	return nil
 }
 
+// Epochs are those of the versions that the boot loader knows, by their statements. A version without one has none: it is from before
+// epochs, or was built without a bundle.
+func Epochs(entries []slot.Entry, from *esp.Partition) (map[string]int, error) {
+	epochs := map[string]int{}
+	for _, e := range entries {
+		err := from.Version(e.Version, func(_ *os.File, statement []byte) error {
+			if statement == nil {
+				return nil
+			}
+			s, err := bundle.Stated(statement)
+			if err == nil && s.Version == e.Version {
+				epochs[e.Version] = s.Epoch
+			}
+			return err
+		})
+		if err != nil {
+			return nil, fmt.Errorf("version %s: its epoch cannot be read: %w", e.Version, err)
+		}
+	}
+	return epochs, nil
+}
+
 // ErrNoSlots means that the machine does not run from a disk with two slots.
 var ErrNoSlots = errors.New("this machine does not run from a disk with two slots; install it first")

@@ -43,6 +43,44 @@ func (s Store) Save(r slot.Record) error {
 	return s.write(s.record(), text)
 }
 
+// Floor is the highest epoch of a version that was committed; 0 where none was.
+func (s Store) Floor() (int, error) {
+	text, err := os.ReadFile(s.floor())
+	if errors.Is(err, fs.ErrNotExist) {
+		return 0, nil
+	}
+	var f floor
+	if err == nil {
+		err = json.Unmarshal(text, &f)
+	}
+	if err == nil && f.Epoch < 0 {
+		err = fmt.Errorf("epoch %d", f.Epoch)
+	}
+	if err != nil {
+		return 0, fmt.Errorf("upgrade: cannot read which epoch was committed: %w", err)
+	}
+	return f.Epoch, nil
+}
+
+// floor is its file.
+type floor struct {
+	Epoch int `json:"epoch"`
+}
+
+// RaiseFloor has Floor be at least an epoch, and returns when that is on the disk. It never lowers it. One that cannot be read is written anew.
+func (s Store) RaiseFloor(epoch int) error {
+	if now, err := s.Floor(); err == nil && now >= epoch {
+		return nil
+	}
+	text, err := json.Marshal(floor{epoch})
+	if err != nil {
+		return err
+	}
+	return s.write(s.floor(), text)
+}
+
+func (s Store) floor() string { return filepath.Join(s.Dir, "floor.json") }
+
 // Keep stores a configuration as the one that a version is good with, and forgets those of all others: it is called for the running version when
 // the other slot has been written over, so there is no third one to go back to. Kept for ever they would fill STATE, and keep keys that were replaced.
 func (s Store) Keep(version string, configuration []byte) error {

@@ -65,3 +65,36 @@ func TestStore(t *testing.T) {
 		}
 	}
 }
+
+// TestFloor: it rises and never falls, is of the last whole write, and what cannot be read is no floor of 0.
+func TestFloor(t *testing.T) {
+	s := Store{Dir: filepath.Join(t.TempDir(), "upgrade")}
+	for _, c := range []struct{ raise, want int }{{0, 0}, {2, 2}, {1, 2}, {2, 2}, {5, 5}, {0, 5}} {
+		if err := s.RaiseFloor(c.raise); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := (Store{Dir: s.Dir}).Floor(); err != nil || got != c.want {
+			t.Errorf("after %d: %d, %v", c.raise, got, err)
+		}
+	}
+	if err := s.Save(slot.Record{From: "1", To: "2", Phase: slot.RolledBack}); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := s.Floor(); err != nil || got != 5 {
+		t.Errorf("after another record: %d, %v", got, err)
+	}
+	for _, text := range []string{"", "{", `{"epoch": -1}`, `{"epoch": "5"}`} {
+		if err := os.WriteFile(s.floor(), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := s.Floor(); err == nil {
+			t.Errorf("%q is a floor of %d", text, got)
+		}
+		if err := s.RaiseFloor(3); err != nil {
+			t.Error(err)
+		}
+		if got, err := s.Floor(); err != nil || got != 3 {
+			t.Errorf("after %q: %d, %v", text, got, err)
+		}
+	}
+}

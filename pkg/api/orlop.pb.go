@@ -261,6 +261,7 @@ type VersionResponse struct {
 	Machine       string                 `protobuf:"bytes,6,opt,name=machine,proto3" json:"machine,omitempty"` // the machine's name; empty before there is a configuration
 	Built         *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=built,proto3" json:"built,omitempty"`
 	Medium        string                 `protobuf:"bytes,8,opt,name=medium,proto3" json:"medium,omitempty"` // what a system runs from that is not installed on a disk: "memory"
+	Epoch         int64                  `protobuf:"varint,9,opt,name=epoch,proto3" json:"epoch,omitempty"`  // a machine that has committed it takes no version with a lower one
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -349,6 +350,13 @@ func (x *VersionResponse) GetMedium() string {
 		return x.Medium
 	}
 	return ""
+}
+
+func (x *VersionResponse) GetEpoch() int64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
 }
 
 type GetRequest struct {
@@ -8024,7 +8032,7 @@ var File_orlop_proto protoreflect.FileDescriptor
 const file_orlop_proto_rawDesc = "" +
 	"\n" +
 	"\vorlop.proto\x12\x0eorlop.v1alpha1\x1a google/protobuf/descriptor.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x10\n" +
-	"\x0eVersionRequest\"\xf5\x01\n" +
+	"\x0eVersionRequest\"\x8b\x02\n" +
 	"\x0fVersionResponse\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x12\x1e\n" +
 	"\n" +
@@ -8035,7 +8043,8 @@ const file_orlop_proto_rawDesc = "" +
 	"\aprofile\x18\x05 \x01(\tR\aprofile\x12\x18\n" +
 	"\amachine\x18\x06 \x01(\tR\amachine\x120\n" +
 	"\x05built\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\x05built\x12\x16\n" +
-	"\x06medium\x18\b \x01(\tR\x06medium\"\"\n" +
+	"\x06medium\x18\b \x01(\tR\x06medium\x12\x14\n" +
+	"\x05epoch\x18\t \x01(\x03R\x05epoch\"\"\n" +
 	"\n" +
 	"GetRequest\x12\x14\n" +
 	"\x05topic\x18\x01 \x01(\tR\x05topic\"\x87\x01\n" +

@@ -13,7 +13,7 @@
 // A machine that gives the version that it runs to another one (Copy) has the statement, the root image as it lies on its disk, and
 // the boot image. What it gives is a bundle too: its root image is not packed, and there is no bill of materials.
 //
-// Nothing is believed but the statement, once its signature is right; every byte that follows is checked against it.
+// Nothing is believed but the statement, once enough of the keys that the reader trusts have signed it; every byte that follows is checked against it.
 package bundle
 
 import (
@@ -43,6 +43,8 @@ type Statement struct {
 	Profile string `json:"profile"`
 	// MinimumVersion is the oldest version that this one can follow; empty: any.
 	MinimumVersion string `json:"minimumVersion,omitempty"`
+	// Epoch is the version's (release.Release). A machine of a version that knows no epochs takes none that has one above 0.
+	Epoch int `json:"epoch,omitempty"`
 	// Root is the root's description for dm-verity, as it stands on the kernel's command line.
 	Root string `json:"root"`
 	// RootImage is the root partition's content: file system and hash tree, not compressed.
@@ -64,6 +66,9 @@ var (
 	digestForm  = regexp.MustCompile(`^[0-9a-f]{64}$`)
 )
 
+// MaxEpoch is the highest epoch.
+const MaxEpoch = 1_000_000
+
 // What the parts can have at most, in bytes: the root image goes to a disk, the boot image through memory. Real ones have
 // 260 and 14 MiB.
 const (
@@ -78,6 +83,9 @@ func (s Statement) check() error {
 	}
 	if s.MinimumVersion != "" && !versionForm.MatchString(s.MinimumVersion) {
 		return fmt.Errorf("%q is no version", s.MinimumVersion)
+	}
+	if s.Epoch < 0 || s.Epoch > MaxEpoch {
+		return fmt.Errorf("epoch %d: 0 to %d expected", s.Epoch, MaxEpoch)
 	}
 	if s.Root == "" {
 		return errors.New("it does not describe the root")

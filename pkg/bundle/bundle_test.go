@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"io"
 	"os"
@@ -258,7 +259,7 @@ func TestOpenEndless(t *testing.T) {
 		t.Fatal(err)
 	}
 	rest := &counting{}
-	if _, err := Open(io.MultiReader(&head, rest), nil); err == nil || !strings.Contains(err.Error(), "not an upgrade bundle (1099511627776 bytes where its oci-layout should be)") {
+	if _, err := Open(io.MultiReader(&head, rest), Trust{}); err == nil || !strings.Contains(err.Error(), "not an upgrade bundle (1099511627776 bytes where its oci-layout should be)") {
 		t.Error(err)
 	}
 	if rest.read > 1<<20 {
@@ -276,4 +277,115 @@ func (c *counting) Read(p []byte) (int, error) {
 		return 0, io.ErrUnexpectedEOF
 	}
 	return len(p), nil
+}
+
+// TestThreshold: so many of the trusted keys have to have signed, each counts once, and others do not count.
+func TestThreshold(t *testing.T) {
+	keys := make([]Key, 4)
+	var public []byte
+	for i := range keys {
+		var err error
+		if keys[i], err = NewKey(); err != nil {
+			t.Fatal(err)
+		}
+		if text, err := keys[i].PublicPEM(); err != nil {
+			t.Fatal(err)
+		} else if i < 3 {
+			public = append(append(public, text...), text...) // twice in the list is one key
+		}
+	}
+	all, err := ParseTrust(public)
+	if err != nil || len(all.Keys) != 3 || all.Threshold != 1 {
+		t.Fatalf("%d keys, threshold %d, %v", len(all.Keys), all.Threshold, err)
+	}
+	for _, threshold := range []int{-1, 0, 4} {
+		if _, err := all.Needing(threshold); err == nil {
+			t.Errorf("%d of 3 signatures can be needed", threshold)
+		}
+	}
+	part := Part{SHA256: strings.Repeat("a", 64), Size: 1}
+	s := Statement{Version: "1", Profile: "test", Epoch: 3, Root: "r", RootImage: part, Packed: part, UKI: part, SBOM: part}
+	for _, c := range []struct {
+		name      string
+		threshold int
+		by        []Key
+		says      string // a part of the error; empty: it is believed
+	}{
+		{"one of one", 1, keys[:1], ""},
+		{"another one", 1, keys[2:3], ""},
+		{"two of two", 2, keys[:2], ""},
+		{"others of two", 2, keys[1:3], ""},
+		{"three of two", 2, keys[:3], ""},
+		{"one of two", 2, keys[:1], "too few signatures: 1 keys that this system trusts have signed it, and 2 have to"},
+		{"one twice, of two", 2, []Key{keys[0], keys[0]}, "too few signatures: 1 keys"},
+		{"one and a stranger, of two", 2, []Key{keys[0], keys[3]}, "too few signatures: 1 keys"},
+		{"two of three", 3, keys[:2], "too few signatures: 2 keys"},
+		{"a stranger", 1, keys[3:], "no key that this system trusts"},
+	} {
+		envelope, err := sign(s, c.by...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		trust, err := all.Needing(c.threshold)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := Verify(envelope, trust)
+		if c.says == "" && (err != nil || got != s) || c.says != "" && (err == nil || !strings.Contains(err.Error(), c.says)) {
+			t.Errorf("%s: %v, %v", c.name, got, err)
+		}
+	}
+	if _, err := Verify([]byte(`{}`), Trust{}); err == nil {
+		t.Error("nobody is trusted, and something is believed")
+	}
+}
+
+// TestEpoch: an epoch of 0 is not in the statement, which versions read that know none; one that cannot be is refused.
+func TestEpoch(t *testing.T) {
+	part := Part{SHA256: strings.Repeat("a", 64), Size: 1}
+	s := Statement{Version: "1", Profile: "test", Root: "r", RootImage: part, Packed: part, UKI: part, SBOM: part}
+	text, err := json.Marshal(s)
+	if err != nil || bytes.Contains(text, []byte("epoch")) {
+		t.Errorf("%s, %v", text, err)
+	}
+	for epoch, ok := range map[int]bool{-1: false, 0: true, 1: true, MaxEpoch: true, MaxEpoch + 1: false} {
+		if s.Epoch = epoch; (s.check() == nil) != ok {
+			t.Errorf("epoch %d: %v", epoch, s.check())
+		}
+	}
+}
+
+// TestCountersign: another key signs a bundle that is there; all else stays.
+func TestCountersign(t *testing.T) {
+	file, root, first := made(t)
+	key, err := NewKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	both, err := Trust{Keys: append(trustOf(t, key).Keys, first.Keys...)}.Needing(2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := read(bytes.NewReader(file), both); err == nil || !strings.Contains(err.Error(), "too few signatures") {
+		t.Errorf("before: %v", err)
+	}
+	var out, again bytes.Buffer
+	if _, err := Countersign(&out, bytes.NewReader(file), key); err != nil {
+		t.Fatal(err)
+	}
+	got, uki, err := read(bytes.NewReader(out.Bytes()), both)
+	if err != nil || !bytes.Equal(got.Bytes(), root) || string(uki) != "a kernel" {
+		t.Errorf("%d bytes of root, UKI %q, %v", got.Len(), uki, err)
+	}
+	if _, err := Countersign(&again, bytes.NewReader(out.Bytes()), key); err == nil || !strings.Contains(err.Error(), "signed it already") {
+		t.Errorf("twice: %v", err)
+	}
+	bad := bytes.Clone(file)
+	bad[bytes.LastIndex(bad, []byte("a kernel"))] ^= 1
+	if _, err := Countersign(io.Discard, bytes.NewReader(bad), key); !errors.Is(err, ErrDamaged) {
+		t.Errorf("a damaged one: %v", err)
+	}
+	if _, err := Countersign(io.Discard, bytes.NewReader(file[:len(file)/2]), key); err == nil {
+		t.Error("half of one is signed")
+	}
 }

@@ -9,6 +9,7 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/secure-systems-lab/go-securesystemslib/dsse"
 )
@@ -51,12 +52,24 @@ func (k Key) PublicPEM() ([]byte, error) {
 	return pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: der}), err
 }
 
-// Trust is the keys that are believed.
-type Trust []ed25519.PublicKey
+// Trust is the keys that are believed, each once, and how many of them have to have signed.
+type Trust struct {
+	Keys      []ed25519.PublicKey
+	Threshold int
+}
 
-// ParseTrust reads public keys in PEM, one after the other.
+// Needing is the same keys with another threshold, from 1 to as many as there are keys.
+func (t Trust) Needing(threshold int) (Trust, error) {
+	if threshold < 1 || threshold > len(t.Keys) {
+		return t, fmt.Errorf("%d signatures are to be needed, and there are %d keys: 1 to %[2]d expected", threshold, len(t.Keys))
+	}
+	t.Threshold = threshold
+	return t, nil
+}
+
+// ParseTrust reads public keys in PEM, one after the other. One signature is enough; Needing says otherwise.
 func ParseTrust(text []byte) (Trust, error) {
-	var all Trust
+	all := Trust{Threshold: 1}
 	for len(text) > 0 {
 		var block *pem.Block
 		if block, text = pem.Decode(text); block == nil {
@@ -64,16 +77,18 @@ func ParseTrust(text []byte) (Trust, error) {
 		}
 		parsed, err := x509.ParsePKIXPublicKey(block.Bytes)
 		if err != nil {
-			return nil, err
+			return Trust{}, err
 		}
 		public, ok := parsed.(ed25519.PublicKey)
 		if !ok {
-			return nil, fmt.Errorf("a %T is not an Ed25519 key", parsed)
+			return Trust{}, fmt.Errorf("a %T is not an Ed25519 key", parsed)
 		}
-		all = append(all, public)
+		if !slices.ContainsFunc(all.Keys, func(k ed25519.PublicKey) bool { return k.Equal(public) }) {
+			all.Keys = append(all.Keys, public)
+		}
 	}
-	if len(all) == 0 {
-		return nil, errors.New("no public key")
+	if len(all.Keys) == 0 {
+		return Trust{}, errors.New("no public key")
 	}
 	return all, nil
 }
@@ -98,3 +113,9 @@ func (s side) Verify(_ context.Context, data, signature []byte) error {
 func (s side) KeyID() (string, error) { return dsse.SHA256KeyID(s.public) }
 
 func (s side) Public() crypto.PublicKey { return s.public }
+
+// side is a key that signs.
+func (k Key) side() side {
+	public, _ := k.private.Public().(ed25519.PublicKey) // it is no other
+	return side{public, k.private}
+}

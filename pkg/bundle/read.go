@@ -64,7 +64,7 @@ func Open(from io.Reader, trust Trust) (*Reader, error) {
 	return r, err
 }
 
-// Verify returns a statement that one of the trusted keys has signed.
+// Verify returns a statement that enough of the trusted keys have signed. A key counts once, however often it has.
 func Verify(text []byte, trust Trust) (Statement, error) {
 	envelope, err := opened(text)
 	if err != nil {
@@ -74,19 +74,25 @@ func Verify(text []byte, trust Trust) (Statement, error) {
 		return Statement{}, fmt.Errorf("bundle: it states %q, not %s", envelope.PayloadType, TypePayload)
 	}
 	var keys []dsse.Verifier
-	for _, public := range trust {
+	for _, public := range trust.Keys {
 		keys = append(keys, side{public: public})
 	}
-	verifier, err := dsse.NewEnvelopeVerifier(keys...)
+	verifier, err := dsse.NewMultiEnvelopeVerifier(trust.Threshold, keys...)
 	if err != nil {
 		return Statement{}, fmt.Errorf("bundle: %w", err)
 	}
-	_, payload, err := verifier.VerifyAndDecode(context.Background(), &envelope)
-	if err != nil {
+	by, payload, err := verifier.VerifyAndDecode(context.Background(), &envelope)
+	switch {
+	case err != nil && len(by) > 0:
+		return Statement{}, fmt.Errorf("bundle: too few signatures: %d keys that this system trusts have signed it, and %d have to; `imager sign` adds one", len(by), trust.Threshold)
+	case err != nil:
 		return Statement{}, fmt.Errorf("bundle: no key that this system trusts has signed it: %w", err)
 	}
 	return parse(payload)
 }
+
+// Stated is the statement of an envelope whoever signed it: of a version that lies on a disk, and whose signatures were looked at when it came.
+func Stated(text []byte) (Statement, error) { return unproved(text) }
 
 // unproved is the statement of an envelope whoever signed it.
 func unproved(text []byte) (Statement, error) {

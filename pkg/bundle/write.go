@@ -4,7 +4,6 @@ import (
 	"archive/tar"
 	"bytes"
 	"context"
-	"crypto/ed25519"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -23,15 +22,16 @@ import (
 // Source is what a bundle is made of: files, and what is said of them.
 type Source struct {
 	Version, Profile, MinimumVersion string
+	Epoch                            int
 	Root                             string // for dm-verity, as it stands on the command line
 	RootImage, UKI, SBOM             string // file names
 	Packed                           string // file with the root image as zstd; it refers back no more than Window
 	Time                             time.Time
 }
 
-// Seal signs what a source holds. The result belongs to Write.
-func (s Source) Seal(key Key) (envelope []byte, err error) {
-	statement := Statement{Version: s.Version, Profile: s.Profile, MinimumVersion: s.MinimumVersion, Root: s.Root}
+// Seal signs what a source holds, by each of some keys. The result belongs to Write.
+func (s Source) Seal(keys ...Key) (envelope []byte, err error) {
+	statement := Statement{Version: s.Version, Profile: s.Profile, MinimumVersion: s.MinimumVersion, Epoch: s.Epoch, Root: s.Root}
 	for _, p := range []struct {
 		file string
 		part *Part
@@ -44,7 +44,7 @@ func (s Source) Seal(key Key) (envelope []byte, err error) {
 	if err := statement.check(); err != nil {
 		return nil, fmt.Errorf("bundle: %w", err)
 	}
-	return sign(statement, key)
+	return sign(statement, keys...)
 }
 
 // Write makes a bundle. The same source and envelope give the same bytes.
@@ -229,13 +229,16 @@ func describe(kind string, content []byte) ocispec.Descriptor {
 }
 
 // sign wraps a statement.
-func sign(s Statement, key Key) ([]byte, error) {
+func sign(s Statement, keys ...Key) ([]byte, error) {
 	payload, err := json.Marshal(s)
 	if err != nil {
 		return nil, err
 	}
-	public, _ := key.private.Public().(ed25519.PublicKey)
-	signer, err := dsse.NewEnvelopeSigner(side{public, key.private})
+	var sides []dsse.Signer
+	for _, key := range keys {
+		sides = append(sides, key.side())
+	}
+	signer, err := dsse.NewEnvelopeSigner(sides...)
 	if err != nil {
 		return nil, err
 	}

@@ -68,6 +68,8 @@ type (
 		To      string
 		At      time.Time
 		Reached bool // this version reaches its gateway
+		Epoch   int  // of that version
+		Floor   int  // the highest epoch of a version that was committed on this machine
 	}
 	// WriteFailed: the new version is not on the disk.
 	WriteFailed struct {
@@ -94,6 +96,8 @@ type (
 		Entries []Entry
 		Reason  string
 		At      time.Time
+		Epochs  map[string]int // of the versions; 0 for one that does not say it
+		Floor   int            // as in Began
 	}
 )
 
@@ -128,7 +132,8 @@ func (Reboot) action()               {}
 // has changed then.
 //
 //	record                   event         condition                  new record    actions
-//	done                     Began         newer than running         writing       -
+//	done                     Began         newer, epoch not below     writing       -
+//	                                       the floor
 //	writing                  Began         (the last try was cut)     writing       -
 //	writing                  WriteFailed                              failed        -
 //	writing                  EntryWritten                             written       Reboot
@@ -141,7 +146,11 @@ func (Reboot) action()               {}
 //	written, trial           Booted        running is From, tries     as it was     - (somebody chose the old one)
 //	trial                    GateHeld                                 committed     Rename to good
 //	trial                    GateFailed                               trial+reason  Rename to failed, Reboot
-//	done                     BackAsked     another entry, not failed  trial+reason  Rename own to failed, Reboot
+//	done                     BackAsked     another entry, not failed, trial+reason  Rename own to failed, Reboot
+//	                                       epoch not below the floor
+//
+// The floor holds for what somebody asks for. A version on trial that does not hold its gate is left whatever the epoch of the one
+// before: the floor rises when a version is committed, and not earlier.
 func Step(running string, r Record, e Event) (Record, []Action, error) {
 	switch e := e.(type) {
 	case Began:
@@ -155,6 +164,9 @@ func Step(running string, r Record, e Event) (Record, []Action, error) {
 			return r, nil, fmt.Errorf("version %s is running already", running)
 		case c < 0:
 			return r, nil, fmt.Errorf("version %s is older than %s, which is running; `orlopctl rollback` goes back to the version before", e.To, running)
+		}
+		if e.Epoch < e.Floor {
+			return r, nil, below(e.To, e.Epoch, e.Floor)
 		}
 		return Record{From: running, To: e.To, Phase: Writing, Began: e.At, Reached: e.Reached}, nil, nil
 	case WriteFailed:
@@ -190,10 +202,18 @@ func Step(running string, r Record, e Event) (Record, []Action, error) {
 		if !ok {
 			return r, nil, fmt.Errorf("there is no other version to go back to")
 		}
+		if epoch := e.Epochs[other.Version]; epoch < e.Floor {
+			return r, nil, below(other.Version, epoch, e.Floor)
+		}
 		r = Record{From: other.Version, To: running, Phase: Trial, Reason: e.Reason, Began: e.At}
 		return r, []Action{Rename{To: Entry{Version: running, Trial: true, Done: 1}}, Reboot{Why: e.Reason}}, nil
 	}
 	return r, nil, fmt.Errorf("slot: unknown event %T", e)
+}
+
+// below is why a version is refused whose epoch is lower than one that was committed.
+func below(version string, epoch, floor int) error {
+	return fmt.Errorf("version %s has epoch %d, and one with epoch %d was committed on this machine: what was mended in between would be open again; take a version with epoch %[3]d or higher", version, epoch, floor)
 }
 
 func booted(running string, r Record, e Booted) (Record, []Action) {

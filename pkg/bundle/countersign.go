@@ -1,0 +1,105 @@
+package bundle
+
+import (
+	"archive/tar"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/secure-systems-lab/go-securesystemslib/dsse"
+)
+
+// Countersign copies a bundle, and adds the signature of one more key to its statement. It checks that the parts are what the statement
+// says, and not who has signed it: the holder of the key has to know what he signs. Only a packed bundle can be signed, as the imager
+// makes it.
+func Countersign(to io.Writer, from io.Reader, key Key) (Statement, error) {
+	r := &Reader{tar: tar.NewReader(from)}
+	header, err := r.tar.Next()
+	if err != nil {
+		return Statement{}, cut("oci-layout", err)
+	}
+	for _, part := range []string{"index.json", "OCI manifest", "statement"} {
+		if err := r.next(part); err != nil {
+			return Statement{}, err
+		}
+	}
+	text, err := io.ReadAll(io.LimitReader(r.tar, maxStatement))
+	if err != nil {
+		return Statement{}, cut("statement", err)
+	}
+	envelope, err := withSignature(text, key)
+	if err != nil {
+		return Statement{}, err
+	}
+	s, err := unproved(envelope)
+	if err != nil {
+		return s, err
+	}
+	var parts []member
+	for _, p := range []struct {
+		kind, name string
+		part       Part
+	}{{TypeRoot, "packed root image", s.Packed}, {TypeUKI, "unified kernel image", s.UKI}, {TypeSBOM, "bill of materials", s.SBOM}} {
+		parts = append(parts, member{p.kind, p.part, &nextMember{of: r, name: p.name, want: p.part}})
+	}
+	return s, write(to, s.Version, header.ModTime, envelope, parts)
+}
+
+// withSignature is an envelope with one more signature. The key must not have signed it already.
+func withSignature(text []byte, key Key) ([]byte, error) {
+	envelope, err := opened(text)
+	if err != nil {
+		return nil, err
+	}
+	if envelope.PayloadType != TypePayload {
+		return nil, fmt.Errorf("bundle: it states %q, not %s", envelope.PayloadType, TypePayload)
+	}
+	payload, err := envelope.DecodeB64Payload()
+	if err != nil {
+		return nil, fmt.Errorf("bundle: its statement is no DSSE envelope: %w", err)
+	}
+	signer, err := dsse.NewEnvelopeSigner(key.side())
+	if err != nil {
+		return nil, err
+	}
+	own, err := signer.SignPayload(context.Background(), TypePayload, payload)
+	if err != nil {
+		return nil, fmt.Errorf("bundle: cannot sign: %w", err)
+	}
+	for _, s := range envelope.Signatures {
+		if s.KeyID == own.Signatures[0].KeyID {
+			return nil, errors.New("bundle: this key has signed it already")
+		}
+	}
+	envelope.Signatures = append(envelope.Signatures, own.Signatures...)
+	return json.Marshal(envelope)
+}
+
+// nextMember reads the next member of a bundle, from the first read on, and checks it.
+type nextMember struct {
+	of   *Reader
+	name string
+	want Part
+	from *checked
+}
+
+func (m *nextMember) Read(p []byte) (int, error) {
+	if m.from == nil {
+		if err := m.of.next(m.name); err != nil {
+			return 0, err
+		}
+		if m.of.member != m.want.blob() {
+			return 0, fmt.Errorf("bundle: its %s is not where it belongs; only a bundle as the imager makes it can be signed", m.name)
+		}
+		m.from = newChecked(m.of.tar, m.want)
+	}
+	n, err := m.from.Read(p)
+	if errors.Is(err, io.EOF) {
+		if wrong := m.from.done(m.name); wrong != nil {
+			return n, wrong
+		}
+	}
+	return n, err
+}
