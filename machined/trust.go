@@ -299,7 +299,7 @@ func (b *book) change(wanted trust.Revocation, r *api.RevokeRequest, ownOrigin, 
 		next, err = next.Restore(wanted)
 	} else {
 		next, done, err = next.Revoke(wanted)
-		if err == nil && (done.Origin != "" && done.Origin == ownOrigin || done.Name != "" && done.Name == ownName) {
+		if err == nil && (trust.SameRow(done.Origin, ownOrigin) || done.Name != "" && done.Name == ownName) {
 			err = errors.New("revocation refused: it is your own certificate, or your own name; have another admin do it, or make yourself a certificate with another name by the operator's CA (`orlopctl gen client --role admin --name`)")
 		}
 	}

@@ -199,6 +199,9 @@ func leafTemplate(spec Spec) (*x509.Certificate, *ecdsa.PrivateKey, error) {
 		}
 	}
 	serial, err := newSerial()
+	if spec.Origin != "" {
+		serial, err = rowSerial(spec.Origin)
+	}
 	if err != nil {
 		return nil, nil, err
 	}
@@ -274,6 +277,39 @@ func OriginOf(cert *x509.Certificate) (serial, root string) {
 		}
 	}
 	return Serial(cert), ""
+}
+
+// The serial number of a renewed certificate begins with the mark of its row, so that whoever reads it knows the row, without a list of all
+// that were ever renewed: rowMark octets, of which the first bit is 0 and the second is 1, and rowRandom random ones (RFC 5280, 4.1.2.2: at
+// most 20 octets). Others have 16 octets at most.
+const rowMark, rowRandom = 8, 11
+
+func rowSerial(origin string) (*big.Int, error) {
+	octets := make([]byte, rowMark+rowRandom)
+	if _, err := rand.Read(octets); err != nil {
+		return nil, fmt.Errorf("certificate: cannot make a serial number: %w", err)
+	}
+	copy(octets, markOf(origin))
+	return new(big.Int).SetBytes(octets), nil
+}
+
+func markOf(origin string) []byte {
+	sum := sha256.Sum256([]byte("orlop row " + origin))
+	sum[0] = sum[0]&0x3f | 0x40
+	return sum[:rowMark]
+}
+
+// Row is the mark of the row that begins with the certificate origin, as it stands in hexadecimal at the beginning of the serial numbers
+// of renewed certificates (RowOf).
+func Row(origin string) string { return hex.EncodeToString(markOf(origin)) }
+
+// RowOf is the mark of its row in the serial number of a renewed certificate (Serial); empty for other certificates, and for those
+// that were renewed by a version that did not write it.
+func RowOf(serial string) string {
+	if len(serial) != 2*(rowMark+rowRandom) {
+		return ""
+	}
+	return serial[:2*rowMark]
 }
 
 // HolderOf names who has a certificate and all its renewals, for what one may have at a time: the ticket by which a machine came, or the first certificate of

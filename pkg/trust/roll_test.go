@@ -383,5 +383,8 @@ func FuzzLearn(f *testing.F) {
 		if err := next.Told().check(); err != nil {
 			t.Fatalf("cannot be told: %v", err)
 		}
+		if _, err := json.Marshal(next); err != nil {
+			t.Fatalf("cannot be written down: %v", err)
+		}
 	})
 }

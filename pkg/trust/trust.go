@@ -1,7 +1,7 @@
 // Package trust is a machine's book of the client certificates that it has issued, and of those that count no more.
 //
-// A certificate that was renewed belongs to the row of the first one (pki.OriginOf). Revoking any of a row revokes all of it: whoever
-// has stolen a certificate may have renewed it. A name that is revoked is refused whatever certificate says it, until it is restored.
+// A certificate that was renewed belongs to the row of the first one (pki.OriginOf). Revoking any of a row revokes all of it, whether or not
+// the book knows that one: its serial number says which row it is of (pki.RowOf). Whoever has stolen a certificate may have renewed it. A name that is revoked is refused whatever certificate says it, until it is restored.
 //
 // The package decides; it keeps no files and issues nothing.
 package trust
@@ -87,6 +87,14 @@ func (r Revocation) String() string {
 		return "name " + r.Name
 	}
 	return "certificate " + r.Origin
+}
+
+// label is String with its texts cut, for what has not been checked.
+func (r Revocation) label() string {
+	if r.Name != "" {
+		return fmt.Sprintf("name %.80q", r.Name)
+	}
+	return fmt.Sprintf("certificate %.80q", r.Origin)
 }
 
 // Book is both, and the roll of the cluster's members. The zero Book is empty.
@@ -185,18 +193,19 @@ func (b Book) With(i Issued) Book {
 // Knows tells whether a certificate is, or was renewed from, one that the machine has issued.
 func (b Book) Knows(serial string) bool {
 	_, ticket := b.ticket(serial)
-	return ticket || slices.ContainsFunc(b.Issued, func(i Issued) bool { return i.Serial == serial || i.Origin == serial })
+	return ticket || b.originOf(serial) != "" || slices.ContainsFunc(b.Issued, func(i Issued) bool { return i.Origin == serial })
 }
 
 // Revoke is the book in which a certificate (by its serial) or a name counts no more. A certificate that counts no more already is not noted again;
 // a name is, because somebody whom this machine has not heard of yet may have restored it.
 func (b Book) Revoke(r Revocation) (Book, Revocation, error) {
-	for _, i := range b.Issued {
-		if i.Serial == r.Origin {
-			r.Origin = i.Origin
-		}
+	if origin := b.originOf(r.Origin); origin != "" {
+		r.Origin = origin
 	}
 	r.Count, r.Restored = 1, false
+	if err := r.check(); err != nil {
+		return b, r, fmt.Errorf("revocation refused: %w", err)
+	}
 	if i := b.find(r); i >= 0 {
 		if old := b.Revoked[i]; !old.Restored {
 			if r.Name == "" {
@@ -213,6 +222,34 @@ func (b Book) Revoke(r Revocation) (Book, Revocation, error) {
 	return next.settle(), r, nil
 }
 
+// originOf is the first certificate of the row that one belongs to, by its serial; empty where the book does not know it. Of a row that
+// has been renewed often it knows the last ones only.
+func (b Book) originOf(serial string) string {
+	if serial == "" {
+		return ""
+	}
+	for _, i := range b.Issued {
+		if i.Serial == serial {
+			return i.Origin
+		}
+	}
+	row := pki.RowOf(serial)
+	if row == "" {
+		return ""
+	}
+	for _, i := range b.Issued {
+		if pki.Row(i.Origin) == row {
+			return i.Origin
+		}
+	}
+	return ""
+}
+
+// SameRow tells whether a serial number that is revoked is of the row that begins with the certificate origin.
+func SameRow(serial, origin string) bool {
+	return serial != "" && origin != "" && (serial == origin || pki.RowOf(serial) == pki.Row(origin))
+}
+
 // Restore is the book in which a name counts again.
 func (b Book) Restore(r Revocation) (Book, error) {
 	i := b.find(r)
@@ -224,21 +261,18 @@ func (b Book) Restore(r Revocation) (Book, error) {
 	return next, nil
 }
 
-// Merge is the book with what another machine knows, and what of that is news. Nothing is learnt that could not be written down here.
+// Merge is the book with what another machine knows, and what of that is news. What could not be written down here, or could not have been
+// revoked here, is left out, and the error says so; the rest is learnt all the same: nobody keeps others from a revocation by sending
+// nonsense beside it.
 func (b Book) Merge(learnt []Revocation, now time.Time) (next Book, news []Revocation, err error) {
 	next, now = b, b.surely(now)
+	refused := 0
 	next.Revoked = slices.Clone(b.Revoked) // once: there may be as many news as there is room for
 	for _, r := range learnt {
-		if (r.Origin == "") == (r.Name == "") || r.Origin != "" && r.Restored || r.Machine != "" && (r.Origin == "" || CheckHolder(r.Machine) != nil) {
-			return b, nil, fmt.Errorf("revocations: cannot use what was sent: %s is neither a certificate nor a name", r)
-		}
-		if r.Name != "" {
-			err = CheckHolder(r.Name)
-		} else if s, parseErr := ParseSerial(r.Origin); parseErr != nil || s != r.Origin {
-			err = fmt.Errorf("serial %.80q: cannot use", r.Origin)
-		}
-		if err != nil || len(r.By) > maxBy {
-			return b, nil, errors.Join(errors.New("revocations: cannot use what was sent"), err)
+		if wrong := r.check(); wrong != nil {
+			refused++
+			err = cmp.Or(err, wrong)
+			continue
 		}
 		i := next.find(r)
 		if i < 0 && (r.Restored || r.over(now)) && len(next.Revoked) >= maxRevoked { // it would push out another
@@ -257,11 +291,47 @@ func (b Book) Merge(learnt []Revocation, now time.Time) (next Book, news []Revoc
 		}
 		list, ok := place(next.Revoked, i, r, now)
 		if !ok {
-			return next, news, fmt.Errorf("revocations: there are %d already; restore names that no valid certificate has any more", maxRevoked)
+			return next.settle(), news, errors.Join(fmt.Errorf("revocations: there are %d already; restore names that no valid certificate has any more", maxRevoked), unusable(refused, err))
 		}
 		next.Revoked, news = list, append(news, r)
 	}
-	return next.settle(), news, nil
+	return next.settle(), news, unusable(refused, err)
+}
+
+// unusable says how much of what was sent was left out, and why the first of it; nil for nothing.
+func unusable(refused int, first error) error {
+	if refused == 0 {
+		return nil
+	}
+	return fmt.Errorf("revocations: cannot use %d of what was sent: %w", refused, first)
+}
+
+// check refuses what no book can hold, whoever says it.
+func (r Revocation) check() error {
+	var wrong error
+	switch {
+	case (r.Origin == "") == (r.Name == ""):
+		wrong = errors.New("it has to name a certificate or a name, and not both")
+	case r.Origin != "" && r.Restored:
+		wrong = errors.New("a certificate cannot be restored")
+	case r.Machine != "" && r.Origin == "":
+		wrong = errors.New("a name is no machine's ticket")
+	case len(r.By) > maxBy || !utf8.ValidString(r.By) || strings.ContainsFunc(r.By, unicode.IsControl):
+		wrong = fmt.Errorf("done by %.80q: expected at most %d bytes of text", r.By, maxBy)
+	}
+	if r.Name != "" {
+		wrong = errors.Join(wrong, CheckHolder(r.Name))
+	}
+	if r.Origin != "" {
+		wrong = errors.Join(wrong, checkSerial(r.Origin))
+	}
+	if r.Machine != "" {
+		wrong = errors.Join(wrong, CheckHolder(r.Machine))
+	}
+	if wrong = errors.Join(wrong, checkTimes(r.At)); wrong != nil {
+		return fmt.Errorf("%s: %w", r.label(), wrong)
+	}
+	return nil
 }
 
 // maxBy is the length of a subject in bytes, as apid passes it on.
@@ -364,14 +434,14 @@ func (r Refused) Why(cert *x509.Certificate) error {
 // Refusal is why a certificate counts no more, or nil: ErrListLost if that is not known of any.
 func Refusal(revoked []Revocation, cert *x509.Certificate) error {
 	origin, _ := pki.OriginOf(cert)
-	ticket, serial := pki.TicketOf(cert), pki.Serial(cert)
+	ticket, serial, row := pki.TicketOf(cert), pki.Serial(cert), pki.Row(origin)
 	for _, r := range revoked {
 		if r.Origin == AnyTicket && ticket != "" {
 			return ErrListLost
 		}
-		// A row is revoked by its first serial. One that this machine did not renew may be named by its own. What a machine has got goes
-		// with its ticket.
-		if r.Name != "" && r.Name == cert.Subject.CommonName || r.Origin != "" && (r.Origin == origin || r.Origin == serial || r.Origin == ticket) {
+		// A row is revoked by its first serial, or by any that says which row it is of. One that a version before has renewed elsewhere may
+		// be named by its own. What a machine has got goes with its ticket.
+		if r.Name != "" && r.Name == cert.Subject.CommonName || r.Origin != "" && (r.Origin == origin || r.Origin == serial || r.Origin == ticket || pki.RowOf(r.Origin) == row) {
 			return fmt.Errorf("%s at %s (%s)", WasRevoked, r.At.UTC().Format(time.RFC3339), r)
 		}
 	}

@@ -2,6 +2,7 @@ package trust
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -56,12 +57,12 @@ func TestRevokedRow(t *testing.T) {
 			t.Errorf("any of a row takes all of it, got %s", got)
 		}
 	}
-	// A machine that has not issued the row knows only what the certificate says.
+	// A machine that has not issued the row knows what the certificate says: its serial number names the row.
 	elsewhere, _, err := Book{}.Revoke(Revocation{Origin: pki.Serial(second.Cert), At: noon})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := refused(elsewhere); got != "2" {
+	if got := refused(elsewhere); got != "1 2 3" {
 		t.Errorf("got %s", got)
 	}
 	named, _, err := b.Revoke(Revocation{Name: "dora", At: noon})
@@ -98,6 +99,72 @@ func TestRevokedRow(t *testing.T) {
 	}
 	if got, want := Refusal(named.Revoked, first.Cert).Error(), "your certificate was revoked at 2026-05-01T12:00:00Z (name dora)"; got != want {
 		t.Errorf("got %s", got)
+	}
+}
+
+// TestLongRow: whichever certificate of a row is revoked, however many came after it and whether or not the book still has it, the whole row is
+// refused, here and on a machine that has issued none of it; and no other row is.
+func TestLongRow(t *testing.T) {
+	ca, err := pki.NewCA("clients", 100*time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const renewals = 3 * maxOfRow
+	issue := func(origin string) *pki.Leaf {
+		leaf, err := ca.Issue(pki.Spec{CN: "dora", Usage: pki.Client, TTL: time.Hour, Origin: origin, Root: pki.Fingerprint(ca.Cert)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return leaf
+	}
+	var b Book
+	rows := make([][]*pki.Leaf, 2)
+	for n := range 1 + renewals { // both at the same time, as two computers of one person do
+		for i := range rows {
+			origin := ""
+			if n > 0 {
+				origin, _ = pki.OriginOf(rows[i][n-1].Cert)
+			}
+			leaf := issue(origin)
+			if origin, _ = pki.OriginOf(leaf.Cert); n > 0 || i == 0 { // the first of the second row is by an operator's own CA
+				b = b.With(Issued{Serial: pki.Serial(leaf.Cert), Origin: origin, Name: "dora", At: noon, Expires: noon.Add(time.Hour)})
+			}
+			rows[i] = append(rows[i], leaf)
+		}
+	}
+	if len(b.Issued) != 2*maxOfRow {
+		t.Errorf("the book holds %d", len(b.Issued))
+	}
+	serials := map[string]bool{}
+	for i, row := range rows {
+		first, _ := pki.OriginOf(row[0].Cert)
+		for n, leaf := range row {
+			serial := pki.Serial(leaf.Cert)
+			if parsed, err := ParseSerial(serial); err != nil || parsed != serial || serials[serial] {
+				t.Fatalf("serial %s: %s, %v", serial, parsed, err)
+			}
+			serials[serial] = true
+			if !SameRow(serial, first) || SameRow(serial, pki.Serial(rows[1-i][0].Cert)) {
+				t.Errorf("row %d, %d: it is of another row", i, n)
+			}
+			here, done, err := b.Revoke(Revocation{Origin: serial, At: noon})
+			if err != nil || done.Origin != first || !b.Knows(serial) {
+				t.Errorf("row %d, %d: %v, %v", i, n, done, err)
+			}
+			elsewhere, _, err := Book{}.Revoke(Revocation{Origin: serial, At: noon})
+			if err != nil {
+				t.Error(err)
+			}
+			for where, list := range map[string][]Revocation{"here": here.Revoked, "elsewhere": elsewhere.Revoked} {
+				for k, other := range rows {
+					for m, l := range other {
+						if refused := Refusal(list, l.Cert) != nil; refused != (k == i) {
+							t.Fatalf("row %d, %d is revoked %s: row %d, %d is refused: %t", i, n, where, k, m, refused)
+						}
+					}
+				}
+			}
+		}
 	}
 }
 
@@ -234,10 +301,25 @@ func TestMergeRefuses(t *testing.T) {
 	for what, r := range map[string]Revocation{
 		"nothing": {}, "both": {Name: "dora", Origin: "1a"}, "a certificate restored": {Origin: "1a", Restored: true}, "no serial": {Origin: "0x1A"},
 		"control characters": {Name: "do\nra"}, "a long subject": {Name: "dora", By: strings.Repeat("x", 129)},
+		"a subject that is no text": {Name: "dora", By: "\xff"}, "a subject of two lines": {Name: "dora", By: "a\nb"}, "a machine of no text": {Origin: "1a", Machine: "\xff"},
+		"a machine of a name": {Name: "dora", Machine: "m1"}, "a time that cannot be written": {Name: "dora", At: time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC)},
+		"a time before all": {Origin: "1a", At: time.Date(-1, 1, 1, 0, 0, 0, 0, time.UTC)},
 	} {
 		if next, news, err := (Book{}).Merge([]Revocation{r}, noon); err == nil || len(next.Revoked)+len(news) > 0 {
 			t.Errorf("%s: learnt %v", what, news)
 		}
+	}
+	// What is good beside it is learnt, and can be written down.
+	sent := []Revocation{{Name: "ann", At: noon, Count: 1}, {Name: "emil", At: time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC)}, {Origin: "1a", At: noon, Count: 1}}
+	next, news, err := (Book{}).Merge(sent, noon)
+	if err == nil || !strings.Contains(err.Error(), "cannot use 1 of what was sent: name \"emil\": the year 10000") || len(news) != 2 {
+		t.Errorf("%v, %v", news, err)
+	}
+	if _, err := json.Marshal(next); err != nil {
+		t.Error(err)
+	}
+	if _, _, err := (Book{}).Revoke(sent[1]); err == nil {
+		t.Error("what cannot be learnt can be said here")
 	}
 	full := Book{Revoked: make([]Revocation, maxRevoked)}
 	if _, _, err := full.Merge([]Revocation{{Name: "dora", Count: 1}}, noon); err == nil {
