@@ -394,7 +394,7 @@ func (a clusterAPI) Tell(ctx context.Context, r *api.TellRequest) (*api.TellResp
 	err = a.m.book.update(func(b trust.Book) (trust.Book, error) {
 		var err error
 		if b, news, err = b.Merge(removed, time.Now()); err != nil {
-			return b, err
+			return b, fmt.Errorf("told by %s: %w", cmp.Or(said(ctx, apid.MetadataName), "a machine without a name"), err)
 		}
 		if b, _, err = b.Learn(roll, &a.m.book.session, time.Now()); err != nil {
 			return b, err
