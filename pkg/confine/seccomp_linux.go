@@ -11,7 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Runtime are the system calls that Go's runtime makes in every process: memory, threads, signals, time. Taken from strace(1) and from the runtime.
+// Runtime are the system calls that Go's runtime makes in every process: memory, threads, signals,
+// time. Taken from strace(1) and from the runtime.
 var Runtime = []uint32{
 	unix.SYS_BRK, unix.SYS_MMAP, unix.SYS_MUNMAP, unix.SYS_MPROTECT, unix.SYS_MADVISE, unix.SYS_MINCORE,
 	unix.SYS_CLONE, unix.SYS_CLONE3, unix.SYS_EXIT, unix.SYS_EXIT_GROUP, unix.SYS_FUTEX, unix.SYS_SET_ROBUST_LIST, unix.SYS_RSEQ,
@@ -31,10 +32,12 @@ const (
 // auditArch is what the kernel calls the instruction set (linux/audit.h).
 var auditArch = map[string]uint32{"amd64": unix.AUDIT_ARCH_X86_64, "arm64": unix.AUDIT_ARCH_AARCH64}
 
-// most is how many system calls and requests a filter can name: a conditional jump of BPF goes 255 instructions at most.
+// most is how many system calls and requests a filter can name: a conditional jump of BPF goes 255
+// instructions at most.
 const most = 200
 
-// program lets the rules' calls pass. What else is asked for fails with EPERM; a call by another instruction set's numbers ends the process.
+// program lets the rules' calls pass. What else is asked for fails with EPERM; a call by another
+// instruction set's numbers ends the process.
 func program(r Rules) ([]bpf.RawInstruction, error) {
 	arch, known := auditArch[runtime.GOARCH]
 	if !known {

@@ -15,8 +15,8 @@ type Ext struct {
 	Faults Faults
 }
 
-// Faults are the errors that the kernel has recorded in an ext4 (fs/ext4/super.c, save_error_info). e2fsck clears them when it repairs, with
-// status 0 or 1.
+// Faults are the errors that the kernel has recorded in an ext4 (fs/ext4/super.c, save_error_info).
+// e2fsck clears them when it repairs, with status 0 or 1.
 type Faults struct {
 	Marked bool   `json:"marked"`          // the file system says that it has errors (EXT4_ERROR_FS)
 	Count  uint32 `json:"count,omitempty"` // since the last check
@@ -36,7 +36,8 @@ type Fault struct {
 	Block    uint64    `json:"block,omitempty"`
 }
 
-// String is "3 errors, the first at 2026-11-27 10:00:00 UTC in ext4_lookup:1855 (inode 12), the last at …".
+// String is "3 errors, the first at 2026-11-27 10:00:00 UTC in ext4_lookup:1855 (inode 12), the
+// last at …".
 func (f Faults) String() string {
 	if f.Count == 0 {
 		return "marked as having errors, of which none is recorded"

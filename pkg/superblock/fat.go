@@ -21,7 +21,8 @@ const (
 
 var errNoFAT = errors.New("no FAT file system")
 
-// fat is an opened FAT12, FAT16 or FAT32 (Microsoft Extensible Firmware Initiative FAT32 File System Specification, 1.03).
+// fat is an opened FAT12, FAT16 or FAT32 (Microsoft Extensible Firmware Initiative FAT32 File
+// System Specification, 1.03).
 type fat struct {
 	r        io.ReaderAt
 	bits     int    // of an entry of the table: 12, 16 or 32
@@ -226,7 +227,8 @@ func longPart(e []byte) []uint16 {
 	return out
 }
 
-// FATFile reads a file ("EFI/BOOT/BOOTX64.EFI") of at most so many bytes. Upper and lower case are the same. A file that is not there is fs.ErrNotExist.
+// FATFile reads a file ("EFI/BOOT/BOOTX64.EFI") of at most so many bytes. Upper and lower case are
+// the same. A file that is not there is fs.ErrNotExist.
 func FATFile(r io.ReaderAt, size uint64, name string, most uint64) ([]byte, error) {
 	f, e, err := fatFind(r, size, name)
 	switch {

@@ -11,7 +11,8 @@ import (
 	"unicode/utf16"
 )
 
-// How ISO 9660 (ECMA-119) lays out a volume: descriptors of one sector each, from the 17th sector on.
+// How ISO 9660 (ECMA-119) lays out a volume: descriptors of one sector each, from the 17th sector
+// on.
 const (
 	isoSector      = 2048
 	isoFirst       = 16 // sector of the first descriptor
@@ -47,8 +48,9 @@ type isoRecord struct {
 	plain  bool // neither a folder, nor a link, nor in several extents
 }
 
-// openISO reads the descriptors. The label is the primary descriptor's; where that has none, or there is no primary one, it is the Joliet
-// descriptor's or the enhanced one's. An enhanced descriptor is no Joliet one, although both are supplementary: its label is not in UTF-16.
+// openISO reads the descriptors. The label is the primary descriptor's; where that has none, or
+// there is no primary one, it is the Joliet descriptor's or the enhanced one's. An enhanced
+// descriptor is no Joliet one, although both are supplementary: its label is not in UTF-16.
 func openISO(r io.ReaderAt, size uint64) (*iso, error) {
 	v := &iso{r: r}
 	labels := map[string]string{}
@@ -91,7 +93,8 @@ func openISO(r io.ReaderAt, size uint64) (*iso, error) {
 	return v, nil
 }
 
-// descriptorKind is "primary", "joliet", "enhanced", or empty for what has no files that could be read.
+// descriptorKind is "primary", "joliet", "enhanced", or empty for what has no files that could be
+// read.
 func descriptorKind(d []byte) string {
 	switch {
 	case d[0] == isoPrimary:
@@ -144,7 +147,8 @@ func (t isoTree) record(b []byte) (r isoRecord, length int, ok bool) {
 	return r, length, true
 }
 
-// rockRidge reads the name that POSIX systems give a file (RRIP 1.12, NM), and whether it is a link (SL).
+// rockRidge reads the name that POSIX systems give a file (RRIP 1.12, NM), and whether it is a link
+// (SL).
 func rockRidge(use []byte, r *isoRecord) {
 	var name strings.Builder
 	for len(use) >= 4 {
@@ -167,7 +171,8 @@ func rockRidge(use []byte, r *isoRecord) {
 	}
 }
 
-// ISOFile reads a file of the root of at most so many bytes. Upper and lower case are the same. A file that is not there is fs.ErrNotExist.
+// ISOFile reads a file of the root of at most so many bytes. Upper and lower case are the same. A
+// file that is not there is fs.ErrNotExist.
 func ISOFile(r io.ReaderAt, size uint64, name string, most uint64) ([]byte, error) {
 	v, err := openISO(r, size)
 	if err != nil {

@@ -12,8 +12,9 @@ type mark struct {
 	magic string
 }
 
-// heads are signatures by their distance from the beginning, as libblkid (util-linux) knows them. The first that fits names the content; what is
-// in none of these places is found by not being zero.
+// heads are signatures by their distance from the beginning, as libblkid (util-linux) knows them.
+// The first that fits names the content; what is in none of these places is found by not being
+// zero.
 var heads = []mark{
 	{"LUKS", 0, "LUKS\xba\xbe"},
 	{"LUKS", 0x4000, "SKUL\xba\xbe"},
@@ -126,7 +127,8 @@ func signature(r io.ReaderAt, size uint64) (string, error) {
 	return magicOfZFS(r, size)
 }
 
-// magicOfZFS looks for a label of ZFS (module/zfs/vdev_label.c): its uberblocks lie 1 KiB apart from 128 KiB on, and the first may be empty.
+// magicOfZFS looks for a label of ZFS (module/zfs/vdev_label.c): its uberblocks lie 1 KiB apart
+// from 128 KiB on, and the first may be empty.
 func magicOfZFS(r io.ReaderAt, size uint64) (string, error) {
 	if size < 1<<20 {
 		return "", nil

@@ -1,9 +1,11 @@
-// Package superblock tells what a disk or a partition holds by fixed places of it: the superblocks of ext2 to ext4, FAT, ISO 9660 and EROFS, and the
-// signatures of what else is known. It also finds one file on a FAT or ISO 9660 file system without mounting it.
+// Package superblock tells what a disk or a partition holds by fixed places of it: the superblocks
+// of ext2 to ext4, FAT, ISO 9660 and EROFS, and the signatures of what else is known. It also finds
+// one file on a FAT or ISO 9660 file system without mounting it.
 //
-// Whoever wrote a disk chose every byte of it. So each function reads a bounded number of bytes, follows no chain longer than a constant, and
-// allocates no more than a constant. None of them waits, but a disk may: whoever calls them for a disk that is not the machine's own does so in
-// a process of its own (pkg/diskprobe).
+// Whoever wrote a disk chose every byte of it. So each function reads a bounded number of bytes,
+// follows no chain longer than a constant, and allocates no more than a constant. None of them
+// waits, but a disk may: whoever calls them for a disk that is not the machine's own does so in a
+// process of its own (pkg/diskprobe).
 //
 // The package writes nothing, and does not repair.
 package superblock
@@ -30,11 +32,13 @@ type Content struct {
 // UnknownData is the kind of what is not blank, and has no signature that is known.
 const UnknownData = "unknown data"
 
-// EndSize is how much of either end has to be zero for a place to be blank, and how much of either end is zeroed by a wipe, in bytes: more than any
-// signature in the table below lies away from either. LUKS2 keeps its second header furthest in, at 4 MiB.
+// EndSize is how much of either end has to be zero for a place to be blank, and how much of either
+// end is zeroed by a wipe, in bytes: more than any signature in the table below lies away from
+// either. LUKS2 keeps its second header furthest in, at 4 MiB.
 const EndSize = 8 << 20
 
-// Identify reads the superblocks and signatures that are known. The kind is empty if there is none. size is that of the place, in bytes.
+// Identify reads the superblocks and signatures that are known. The kind is empty if there is none.
+// size is that of the place, in bytes.
 func Identify(r io.ReaderAt, size uint64) (Content, error) {
 	if e, found, err := ReadExt(r); err != nil || found {
 		return e.Content, err
@@ -58,8 +62,8 @@ func Identify(r io.ReaderAt, size uint64) (Content, error) {
 	return Content{}, nil
 }
 
-// Examine is Identify, and tells what is not blank although nothing is known of it: both ends have to be zero for EndSize bytes. An error means that
-// the place cannot be read.
+// Examine is Identify, and tells what is not blank although nothing is known of it: both ends have
+// to be zero for EndSize bytes. An error means that the place cannot be read.
 func Examine(r io.ReaderAt, size uint64) (Content, error) {
 	c, err := Identify(r, size)
 	if err != nil || c.Kind != "" {
@@ -78,9 +82,10 @@ func Examine(r io.ReaderAt, size uint64) (Content, error) {
 	return Content{}, nil
 }
 
-// Unfinished tells whether one of the machine's own partitions holds nothing, or an ext4 that mke2fs did not finish: it writes its superblock last,
-// and never into the last 128 KiB, because it makes no group of blocks as small as that (lib/ext2fs/initialize.c). Where it does write, it leaves no
-// signature.
+// Unfinished tells whether one of the machine's own partitions holds nothing, or an ext4 that
+// mke2fs did not finish: it writes its superblock last, and never into the last 128 KiB, because it
+// makes no group of blocks as small as that (lib/ext2fs/initialize.c). Where it does write, it
+// leaves no signature.
 func Unfinished(r io.ReaderAt, size uint64) (bool, error) {
 	const head, tail = 4096, 128 << 10
 	if size < head+tail {
@@ -130,7 +135,8 @@ func read(r io.ReaderAt, p []byte, at uint64) error {
 	return fmt.Errorf("cannot read %d bytes at %d: %w", len(p), at, err)
 }
 
-// short tells whether an error says that the place ends before what was looked for, which is no fault of the disk.
+// short tells whether an error says that the place ends before what was looked for, which is no
+// fault of the disk.
 func short(err error) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, errPlace)
 }

@@ -36,7 +36,8 @@ func (s sparse) ReadAt(p []byte, at int64) (int, error) {
 
 const gib = 1 << 30
 
-// TestEveryEndCounts: a disk is blank when both of its ends are, and nowhere is a signature that is known. Each signature alone is enough.
+// TestEveryEndCounts: a disk is blank when both of its ends are, and nowhere is a signature that is
+// known. Each signature alone is enough.
 func TestEveryEndCounts(t *testing.T) {
 	const size = 10*gib + 7*sector // not a multiple of anything
 	examine := func(at uint64, magic string) Content {
@@ -99,7 +100,8 @@ func TestRAIDMembers(t *testing.T) {
 	}
 }
 
-// TestUnfinished: what mke2fs leaves when it is cut short is no content; what something else leaves is.
+// TestUnfinished: what mke2fs leaves when it is cut short is no content; what something else leaves
+// is.
 func TestUnfinished(t *testing.T) {
 	const size = 256 << 20
 	for _, c := range []struct {
@@ -285,7 +287,8 @@ func TestFATChains(t *testing.T) {
 	}
 }
 
-// TestISO reads what xorriso writes: levels of ISO 9660, with and without Joliet and Rock Ridge, labels of either case.
+// TestISO reads what xorriso writes: levels of ISO 9660, with and without Joliet and Rock Ridge,
+// labels of either case.
 func TestISO(t *testing.T) {
 	dir := t.TempDir()
 	for _, name := range []string{"user-data", "meta-data"} {
@@ -377,7 +380,8 @@ func TestISOLabels(t *testing.T) {
 	}
 }
 
-// FuzzContent feeds every decoder with the beginning of a disk: none may panic, loop, or read a file beyond its bound.
+// FuzzContent feeds every decoder with the beginning of a disk: none may panic, loop, or read a
+// file beyond its bound.
 func FuzzContent(f *testing.F) {
 	for _, name := range []string{fatImage(f, "ORLOPCFG", 1, "-F12")} {
 		image, err := os.ReadFile(name)
