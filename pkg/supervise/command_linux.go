@@ -24,7 +24,12 @@ type Command struct {
 	UID   uint32     // user and group; other than root's, it can gain no rights
 	Files []*os.File // file descriptors from 3 on
 	Apart bool       // what it writes to standard error is not part of its output, only of an ExitError
+	Most  int        // bytes of output, after which it is killed; 0: as many as it likes, of which the last MaxOutput are kept
+	Nice  int        // niceness
 }
+
+// ErrTooMuch says that a command wrote more than Command.Most bytes.
+var ErrTooMuch = errors.New("wrote more than it may")
 
 // Run runs a program to its end and returns what it wrote to standard output and error (the last 256 KiB). args are the
 // executable's absolute path and its arguments. If the context ends first, the program and its children are killed. A
@@ -41,8 +46,8 @@ func (r *Reaper) RunCommand(ctx context.Context, c Command) ([]byte, error) {
 	if c.Env == nil {
 		c.Env = []string{"PATH=/usr/sbin:/usr/bin", "LC_ALL=C"}
 	}
-	spec := Spec{Args: c.Args, Env: c.Env, Dir: c.Dir, Extra: c.Files, UID: c.UID, GID: c.UID, NoNewPrivs: c.UID != 0}
-	output, err := newCapture()
+	spec := Spec{Args: c.Args, Env: c.Env, Dir: c.Dir, Extra: c.Files, UID: c.UID, GID: c.UID, NoNewPrivs: c.UID != 0, Nice: c.Nice}
+	output, err := newCapture(c.Most)
 	if err != nil {
 		return nil, fmt.Errorf("%s: cannot run: %w", strings.Join(c.Args, " "), err)
 	}
@@ -50,7 +55,7 @@ func (r *Reaper) RunCommand(ctx context.Context, c Command) ([]byte, error) {
 	spec.Output = output.writer
 	complaints := output
 	if c.Apart {
-		if complaints, err = newCapture(); err != nil {
+		if complaints, err = newCapture(0); err != nil {
 			return nil, fmt.Errorf("%s: cannot run: %w", strings.Join(c.Args, " "), err)
 		}
 		defer complaints.close()
@@ -70,9 +75,14 @@ func (r *Reaper) RunCommand(ctx context.Context, c Command) ([]byte, error) {
 	if c.Apart {
 		complaints.begin()
 	}
+	tooMuch := false
 	select {
 	case <-p.Done():
+	case <-output.over:
+		tooMuch = true
 	case <-ctx.Done():
+	}
+	if tooMuch || ctx.Err() != nil {
 		err = errors.Join(err, p.Signal(unix.SIGKILL, true))
 		<-p.Done()
 	}
@@ -80,6 +90,9 @@ func (r *Reaper) RunCommand(ctx context.Context, c Command) ([]byte, error) {
 	said := text
 	if c.Apart {
 		said = complaints.end()
+	}
+	if tooMuch || c.Most > 0 && len(text) > c.Most {
+		return nil, fmt.Errorf("%s: %w (%d bytes)", strings.Join(c.Args, " "), ErrTooMuch, c.Most)
 	}
 	if ctx.Err() != nil {
 		return text, fmt.Errorf("%s: was ended early: %w", strings.Join(c.Args, " "), errors.Join(ctx.Err(), err))
@@ -93,21 +106,33 @@ func (r *Reaper) RunCommand(ctx context.Context, c Command) ([]byte, error) {
 // capture is a pipe that a program writes into, and what has come out of it.
 type capture struct {
 	reader, writer *os.File
+	most           int           // bytes; 0 for no limit
+	over           chan struct{} // closed when more than most bytes have come
 	text           chan []byte
 }
 
-func newCapture() (*capture, error) {
+func newCapture(most int) (*capture, error) {
 	reader, writer, err := os.Pipe()
 	if err != nil {
 		return nil, err
 	}
-	return &capture{reader: reader, writer: writer, text: make(chan []byte, 1)}, nil
+	return &capture{reader: reader, writer: writer, most: most, over: make(chan struct{}), text: make(chan []byte, 1)}, nil
 }
 
 // begin reads what comes. The program has its own end of the pipe by now.
 func (c *capture) begin() {
 	c.writer.Close()
-	go func() { c.text <- readEnd(c.reader, MaxOutput) }()
+	go func() {
+		if c.most == 0 {
+			c.text <- readEnd(c.reader, MaxOutput)
+			return
+		}
+		text, _ := io.ReadAll(io.LimitReader(c.reader, int64(c.most)+1)) // an error is an end, too
+		if len(text) > c.most {
+			close(c.over)
+		}
+		c.text <- text
+	}()
 }
 
 // end returns what has come, when the program has ended. A child that it left behind may hold the pipe open for ever: what that

@@ -65,6 +65,10 @@ func play(role string) int {
 		status := 0
 		fmt.Sscan(words[1], &status)
 		return status
+	case "chatter": // writes for ever
+		for {
+			fmt.Println("chatter")
+		}
 	case "sleep":
 		fmt.Println("sleeping")
 		_ = unix.Pause() // until a signal

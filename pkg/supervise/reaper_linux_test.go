@@ -230,3 +230,18 @@ func atoi(t *testing.T, s string) int {
 	}
 	return n
 }
+
+// TestTooMuch: a command that writes more than it may is killed, also where it writes for ever; one that writes as much as it may is not.
+func TestTooMuch(t *testing.T) {
+	args, env := self(t, "exit 0 12345")
+	if out, err := reaper.RunCommand(t.Context(), Command{Args: args, Env: env, Most: 6}); string(out) != "12345\n" || err != nil {
+		t.Errorf("as much as it may: %q, %v", out, err)
+	}
+	if out, err := reaper.RunCommand(t.Context(), Command{Args: args, Env: env, Most: 5}); out != nil || !errors.Is(err, ErrTooMuch) {
+		t.Errorf("one byte more: %q, %v", out, err)
+	}
+	args, env = self(t, "chatter")
+	if _, err := reaper.RunCommand(t.Context(), Command{Args: args, Env: env, Most: 100}); !errors.Is(err, ErrTooMuch) {
+		t.Errorf("for ever: %v", err)
+	}
+}
