@@ -1,0 +1,72 @@
+package diskprobe
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// Start runs the process to its end: what it reads from its standard input, the files that it has
+// from descriptor 3 on, and how many bytes it may write. It returns what was written to standard
+// output.
+type Start func(ctx context.Context, question []byte, files []*os.File, most int) ([]byte, error)
+
+// Ask opens a disk and its partitions read-only, has the process examine them, and checks its
+// answer. Opening may wait for the disk; a Prober does not wait for that either.
+func Ask(ctx context.Context, d Device, f *File, start Start) (Answer, error) {
+	disk, err := openDevice(d.Path)
+	if err != nil {
+		return Answer{}, err
+	}
+	defer disk.Close()
+	q, files := Question{Disk: d.Path, File: f}, []*os.File{disk}
+	for _, p := range d.Partitions[:min(len(d.Partitions), mostOpen)] {
+		part, err := openDevice(p.Path)
+		if errors.Is(err, ErrNoMedium) {
+			continue // it went away just now
+		}
+		if err != nil {
+			return Answer{}, err
+		}
+		defer part.Close()
+		q.Partitions, files = append(q.Partitions, p.Number), append(files, part)
+	}
+	question, err := json.Marshal(q)
+	if err != nil {
+		return Answer{}, fmt.Errorf("the question cannot be written: %w", err)
+	}
+	most := MostAnswer
+	if f != nil {
+		most += 2 * int(f.Most) // in Base64
+	}
+	text, err := start(ctx, question, files, most)
+	if err != nil {
+		return Answer{}, fmt.Errorf("the examination failed: %w", err)
+	}
+	a, err := decode(text, d, f)
+	switch {
+	case err != nil:
+		return Answer{}, err
+	case a.Problem != "" && d.Removable: // a drive says that it has a medium until it is read
+		return Answer{}, fmt.Errorf("%w: %s", ErrNoMedium, a.Problem)
+	case a.Problem != "":
+		return Answer{}, errors.New(a.Problem)
+	case a.Size == 0:
+		return Answer{}, ErrNoMedium
+	}
+	return a, nil
+}
+
+// openDevice opens a device to be read.
+func openDevice(path string) (*os.File, error) {
+	f, err := os.OpenFile(path, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+	if errors.Is(err, unix.ENOMEDIUM) || errors.Is(err, unix.ENXIO) || errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("%w: %w", ErrNoMedium, err)
+	}
+	return f, err
+}

@@ -1,0 +1,305 @@
+//go:build !cgo
+
+// With cgo a process has threads that Go does not know, and system calls on all threads are
+// refused; machined is built without.
+
+package diskprobe
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/siderolabs/go-blockdevice/v2/partitioning/gpt"
+	"golang.org/x/sys/unix"
+
+	"github.com/orlop-os/orlop/pkg/mkfs/mkfstest"
+	"github.com/orlop-os/orlop/pkg/parttable"
+	"github.com/orlop-os/orlop/pkg/superblock"
+)
+
+const (
+	role     = "DISKPROBE_TEST_ROLE" // what the process does in place of an examination
+	stranger = 65534                 // its user
+)
+
+// TestMain is the process, too.
+func TestMain(m *testing.M) {
+	if os.Getenv(role) != "" && os.Getuid() == 0 { // here and not by who starts it: the test's binary is in a folder of root's
+		if err := errors.Join(syscall.Setgid(stranger), syscall.Setuid(stranger)); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(2)
+		}
+	}
+	switch os.Getenv(role) {
+	case "":
+		os.Exit(m.Run())
+	case "examine":
+		os.Exit(Main())
+	case "allocate":
+		_ = answer(os.Stdin, os.Stdout, func() error {
+			if err := confineSelf(); err != nil {
+				return err
+			}
+			var kept [][]byte
+			for {
+				b := make([]byte, 1<<20)
+				for i := range b {
+					b[i] = 1
+				}
+				kept = append(kept, b)
+			}
+		})
+	case "block":
+		_ = answer(os.Stdin, os.Stdout, func() error {
+			if err := confineSelf(); err != nil {
+				return err
+			}
+			<-make(chan struct{})
+			return nil
+		})
+	case "chatter":
+		for {
+			fmt.Println(strings.Repeat("x", 1000))
+		}
+	case "look":
+		_ = answer(os.Stdin, os.Stdout, func() error {
+			err := confineSelf()
+			if err == nil {
+				err = lookAround()
+			}
+			if err != nil {
+				fmt.Fprintln(os.Stderr, err)
+				os.Exit(3)
+			}
+			return nil
+		})
+		os.Exit(0)
+	}
+	os.Exit(2)
+}
+
+// start runs the process about a disk in the place of machined, and returns its answer.
+func start(t *testing.T, ctx context.Context, what string, d Device, f *File) (Answer, error) {
+	t.Helper()
+	q := Question{Disk: d.Path, File: f}
+	disk, err := os.Open(d.Path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer disk.Close()
+	files := []*os.File{disk}
+	for _, p := range d.Partitions {
+		part, err := os.Open(p.Path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer part.Close()
+		q.Partitions, files = append(q.Partitions, p.Number), append(files, part)
+	}
+	text, err := json.Marshal(q)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var complaints bytes.Buffer
+	c := exec.CommandContext(ctx, os.Args[0])
+	c.Env = append(Environment, role+"="+what)
+	c.Stdin, c.Stderr, c.ExtraFiles = bytes.NewReader(text), &complaints, files
+	out, err := c.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	said, err := io.ReadAll(io.LimitReader(out, MostAnswer+1))
+	if err != nil || len(said) > MostAnswer {
+		_ = c.Process.Kill()
+	}
+	if err := errors.Join(err, c.Wait()); err != nil {
+		return Answer{}, fmt.Errorf("%w: %.500s", err, complaints.String())
+	}
+	return decode(said, d, f)
+}
+
+// diskFileOf makes a disk of 64 MiB as a file, with a GPT of two partitions, of which the first is
+// an ext4 by its superblock.
+func diskFileOf(t *testing.T) Device {
+	t.Helper()
+	const size = 64 << 20
+	name := filepath.Join(t.TempDir(), "disk")
+	f, err := os.Create(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if err := f.Truncate(size); err != nil {
+		t.Fatal(err)
+	}
+	device, err := gpt.DeviceFromFile(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	table, err := gpt.New(parttable.Ordered(device))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, label := range []string{"first\n", "second"} {
+		if _, _, err := table.AllocatePartition(20<<20, label, uuid.New()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := table.Write(); err != nil {
+		t.Fatal(err)
+	}
+	super := make([]byte, 1024)
+	copy(super[0x38:], []byte{0x53, 0xef})
+	copy(super[0x60:], []byte{0xc0, 2})
+	copy(super[0x78:], "photos")
+	if _, err := f.WriteAt(super, 1<<20+1024); err != nil {
+		t.Fatal(err)
+	}
+	return Device{Name: "disk", Path: name, Size: size, SectorSize: 512}
+}
+
+// TestExamination: the confined process sees what lies on a disk.
+func TestExamination(t *testing.T) {
+	a, err := start(t, t.Context(), "examine", diskFileOf(t), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a.Problem != "" || a.Table != "gpt" || !a.Mirrored || len(a.Entries) != 2 || a.Entries[0].Label != "first?" || a.Entries[1].Label != "second" {
+		t.Errorf("%+v", a)
+	}
+	if c := a.Content(1); c.Kind != "ext4" || c.Label != "photos" {
+		t.Errorf("the first partition holds %+v", c)
+	}
+	if c := a.Content(2); c.Kind != "" {
+		t.Errorf("the second partition holds %+v", c)
+	}
+	blank := filepath.Join(t.TempDir(), "blank")
+	if err := errors.Join(os.WriteFile(blank, nil, 0o600), os.Truncate(blank, 32<<20)); err != nil {
+		t.Fatal(err)
+	}
+	d := Device{Name: "blank", Path: blank, Size: 32 << 20}
+	if a, err := start(t, t.Context(), "examine", d, nil); err != nil || a.Problem != "" || a.Table != "" {
+		t.Errorf("a blank disk: %+v, %v", a, err)
+	}
+	end := []byte("one byte at the end")
+	f, err := os.OpenFile(blank, os.O_WRONLY, 0)
+	if err == nil {
+		_, err = f.WriteAt(end, 32<<20-int64(len(end)))
+		f.Close()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a, err := start(t, t.Context(), "examine", d, nil); err != nil || a.Table != superblock.UnknownData {
+		t.Errorf("a disk with something at its end: %+v, %v", a, err)
+	}
+}
+
+// TestBlockDevice: the confined process sees what lies on a real disk, whose size it has to ask for,
+// and can ask it for nothing else.
+func TestBlockDevice(t *testing.T) {
+	mkfstest.Overwrites(t)
+	devices, err := List(Sys)
+	if err != nil {
+		t.Fatal(err)
+	}
+	i := slices.IndexFunc(devices, func(d Device) bool { return d.Path == mkfstest.Disk })
+	if i < 0 || devices[i].Size == 0 || devices[i].Identity == "" {
+		t.Fatalf("%s is not there: %+v", mkfstest.Disk, devices)
+	}
+	d := devices[i]
+	if a, err := start(t, t.Context(), "examine", d, nil); err != nil || a.Table != "" || a.Size != d.Size {
+		t.Errorf("a blank disk: %+v, %v", a, err)
+	}
+	disk, err := os.OpenFile(d.Path, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer disk.Close()
+	raid := []byte("\xfc\x4e\x2b\xa9")
+	_, err = disk.WriteAt(raid, int64(d.Size)-8<<10)
+	if err := errors.Join(err, disk.Sync()); err != nil {
+		t.Fatal(err)
+	}
+	if a, err := start(t, t.Context(), "examine", d, nil); err != nil || a.Table != "a whole-disk Linux RAID member" {
+		t.Errorf("a member of a RAID: %+v, %v", a, err)
+	}
+	if now, err := List(Sys); err != nil || now[i].Written == d.Written || now[i].Identity != d.Identity {
+		t.Errorf("after a write: %+v, %v", now[i], err)
+	}
+	if _, err := start(t, t.Context(), "look", d, nil); err != nil && !errors.Is(err, errNonsense) {
+		t.Error(err)
+	}
+	_, err = disk.WriteAt(make([]byte, len(raid)), int64(d.Size)-8<<10)
+	if err := errors.Join(err, disk.Sync()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestConfined: the process can open nothing, reach nobody, change nothing and become nobody else.
+func TestConfined(t *testing.T) {
+	if _, err := start(t, t.Context(), "look", diskFileOf(t), nil); err != nil && !errors.Is(err, errNonsense) { // of the disk it says nothing
+		t.Error(err)
+	}
+}
+
+// lookAround tries what no examination does.
+func lookAround() error {
+	if os.Getuid() == 0 {
+		return errors.New("it runs as root")
+	}
+	for name, do := range map[string]func() error{
+		"a file":                 func() error { _, err := unix.Open("/etc/passwd", unix.O_RDONLY, 0); return err },
+		"its own program":        func() error { _, err := unix.Open("/proc/self/exe", unix.O_RDONLY, 0); return err },
+		"another program":        func() error { return unix.Exec("/proc/self/exe", nil, nil) },
+		"a socket":               func() error { _, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM, 0); return err },
+		"a netlink socket":       func() error { _, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW, 0); return err },
+		"a signal to its parent": func() error { return unix.Kill(unix.Getppid(), 0) },
+		"a user namespace":       func() error { return unix.Unshare(unix.CLONE_NEWUSER) },
+		"a discard":              func() error { return unix.IoctlSetInt(diskFile, unix.BLKDISCARD, 0) },
+		"a new table":            func() error { return unix.IoctlSetInt(diskFile, unix.BLKRRPART, 0) },
+	} {
+		if err := do(); !errors.Is(err, fs.ErrPermission) {
+			return fmt.Errorf("%s: got %w", name, err)
+		}
+	}
+	if _, err := unix.Pwrite(diskFile, []byte("x"), 0); err == nil {
+		return errors.New("it has written to the disk")
+	}
+	return nil
+}
+
+// TestBadProcess: a process that takes memory without end, waits for ever, or says too much is
+// ended, and the disk has no answer.
+func TestBadProcess(t *testing.T) {
+	d := diskFileOf(t)
+	for what, limit := range map[string]time.Duration{"allocate": time.Minute, "block": time.Second, "chatter": time.Minute} {
+		ctx, cancel := context.WithTimeout(t.Context(), limit)
+		a, err := start(t, ctx, what, d, nil)
+		if err == nil {
+			t.Errorf("%s: %+v", what, a)
+		}
+		if what == "allocate" && ctx.Err() != nil {
+			t.Errorf("%s: it was not ended by its own limit: %v", what, err)
+		}
+		t.Logf("%s: %v", what, err)
+		cancel()
+	}
+}

@@ -1,0 +1,28 @@
+// Package diskprobetest is for tests that write the disks themselves: it examines them in the
+// test's own process.
+package diskprobetest
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+
+	"github.com/orlop-os/orlop/pkg/diskprobe"
+)
+
+// Here does what the confined process of package diskprobe does, in this one.
+func Here(ctx context.Context, devices []diskprobe.Device) []diskprobe.Result {
+	start := func(_ context.Context, question []byte, files []*os.File, _ int) ([]byte, error) {
+		var q diskprobe.Question
+		if err := json.Unmarshal(question, &q); err != nil {
+			return nil, err
+		}
+		return json.Marshal(diskprobe.Examine(q, files[0], files[1:]))
+	}
+	var results []diskprobe.Result
+	for _, d := range devices {
+		a, err := diskprobe.Ask(ctx, d, nil, start)
+		results = append(results, diskprobe.Result{Device: d, Answer: a, Err: err})
+	}
+	return results
+}

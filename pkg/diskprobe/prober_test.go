@@ -1,0 +1,291 @@
+package diskprobe
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/orlop-os/orlop/pkg/superblock"
+)
+
+// short is the deadline of examinations in these tests.
+const short = 50 * time.Millisecond
+
+func device(name string) Device {
+	return Device{Name: name, Path: "/dev/" + name, Size: 1 << 30, SectorSize: 512, Identity: "1 2097152 0", Written: "0 0 0 0"}
+}
+
+func blank(d Device) Answer { return Answer{Disk: d.Path, Size: d.Size} }
+
+// TestOneBadDisk: whatever one disk's examination does, it ends within the deadline with an error,
+// and the others are examined.
+func TestOneBadDisk(t *testing.T) {
+	release := make(chan struct{})
+	defer close(release)
+	for name, bad := range map[string]Run{
+		"it never returns": func(context.Context, Device, *File) (Answer, error) { <-release; return Answer{}, nil },
+		"it ends when it is told": func(ctx context.Context, _ Device, _ *File) (Answer, error) {
+			<-ctx.Done()
+			return Answer{}, errors.New("killed")
+		},
+		"it fails": func(context.Context, Device, *File) (Answer, error) {
+			return Answer{}, errors.New("no answer within its memory")
+		},
+	} {
+		p := New(func(ctx context.Context, d Device, f *File) (Answer, error) {
+			if d.Name == "bad" {
+				return bad(ctx, d, f)
+			}
+			return blank(d), nil
+		}, short)
+		began := time.Now()
+		results := p.All(t.Context(), []Device{device("sda"), device("bad"), device("sdb")}, Kept)
+		if took := time.Since(began); took > 20*short {
+			t.Errorf("%s: took %v", name, took)
+		}
+		for _, r := range results {
+			if bad := r.Device.Name == "bad"; bad != (r.Err != nil) {
+				t.Errorf("%s: %s: %v", name, r.Device.Name, r.Err)
+			}
+			if r.Err != nil && !strings.Contains(r.Err.Error(), "no answer within") {
+				t.Errorf("%s: %v", name, r.Err)
+			}
+		}
+	}
+}
+
+// TestRest: a disk that failed rests, longer each time, whatever happens to others and however
+// fresh an answer is wanted; another medium does not.
+func TestRest(t *testing.T) {
+	now := time.Unix(1000, 0)
+	asked := map[string]int{}
+	var mu sync.Mutex
+	p := New(func(_ context.Context, d Device, _ *File) (Answer, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		asked[d.Name]++
+		if d.Name == "bad" {
+			return Answer{}, errors.New("nonsense")
+		}
+		return blank(d), nil
+	}, short)
+	p.now = func() time.Time { return now }
+	bad, good := device("bad"), device("good")
+	look := func(fresh Freshness, want int) {
+		t.Helper()
+		good.Written += "1" // somebody writes to it all the time
+		results := p.All(t.Context(), []Device{bad, good}, fresh)
+		if results[0].Err == nil || results[1].Err != nil {
+			t.Errorf("%v, %v", results[0].Err, results[1].Err)
+		}
+		if asked["bad"] != want {
+			t.Errorf("the bad disk was examined %d times, want %d", asked["bad"], want)
+		}
+	}
+	for range 5 {
+		look(Kept, 1)
+		look(Fresh, 1)
+	}
+	if asked["good"] != 10 {
+		t.Errorf("the good disk was examined %d times", asked["good"])
+	}
+	if next, waits := p.Next(); !waits || !next.Equal(now.Add(firstRest)) {
+		t.Errorf("it is examined again at %v (%v)", next, waits)
+	}
+	if _, err := p.File(t.Context(), bad, File{Kind: "vfat", Name: "machine.yaml"}); err == nil || asked["bad"] != 1 {
+		t.Errorf("a file of a disk that rests: %v", err)
+	}
+	now = now.Add(firstRest)
+	look(Kept, 2)
+	now = now.Add(firstRest)
+	look(Kept, 2)
+	now = now.Add(firstRest)
+	look(Kept, 3)
+	bad.Identity = "2 2097152 0"
+	look(Kept, 4)
+	if rest(1) != firstRest || rest(3) != 4*firstRest || rest(100) != longestRest {
+		t.Errorf("rests of %v, %v, %v", rest(1), rest(3), rest(100))
+	}
+	p.All(t.Context(), []Device{good}, Kept)
+	if len(p.known) != 1 {
+		t.Errorf("%d disks are remembered, one is there", len(p.known))
+	}
+}
+
+// TestKept: what nothing was written to is not examined again, unless a decision needs it; a
+// removable medium always is.
+func TestKept(t *testing.T) {
+	var asked atomic.Int64
+	p := New(func(_ context.Context, d Device, _ *File) (Answer, error) { asked.Add(1); return blank(d), nil }, short)
+	look := func(d Device, fresh Freshness, want int64) {
+		t.Helper()
+		if r := p.All(t.Context(), []Device{d}, fresh); r[0].Err != nil || r[0].Answer.Disk != d.Path || asked.Load() != want {
+			t.Errorf("%+v after %d examinations, want %d", r[0], asked.Load(), want)
+		}
+	}
+	d := device("sda")
+	look(d, Kept, 1)
+	look(d, Kept, 1)
+	look(d, Fresh, 2)
+	d.Written = "1 8 0 0"
+	look(d, Kept, 3)
+	d.Removable = true
+	look(d, Kept, 4)
+	if p := New(func(context.Context, Device, *File) (Answer, error) { return Answer{}, ErrNoMedium }, short); !errors.Is(p.All(t.Context(), []Device{d}, Kept)[0].Err, ErrNoMedium) {
+		t.Errorf("an empty drive is a disk")
+	} else if _, waits := p.Next(); waits {
+		t.Error("an empty drive rests")
+	}
+}
+
+// TestTwoLook: two who look at the same time wait for one examination, and both get its answer. One
+// who goes away takes nothing from the disk.
+func TestTwoLook(t *testing.T) {
+	var asked atomic.Int64
+	entered, release := make(chan struct{}, 2), make(chan struct{})
+	p := New(func(_ context.Context, d Device, _ *File) (Answer, error) {
+		asked.Add(1)
+		entered <- struct{}{}
+		<-release
+		return blank(d), nil
+	}, time.Minute)
+	d := device("sda")
+	results := make(chan Result, 2)
+	for range 2 {
+		go func() { results <- p.All(t.Context(), []Device{d}, Kept)[0] }()
+	}
+	<-entered
+	close(release)
+	for range 2 {
+		if r := <-results; r.Err != nil || r.Answer.Disk != d.Path {
+			t.Errorf("%+v", r)
+		}
+	}
+	if asked.Load() != 1 {
+		t.Errorf("it was examined %d times", asked.Load())
+	}
+	gone, leave := context.WithCancel(t.Context())
+	leave()
+	d.Identity = "2"
+	_ = p.All(gone, []Device{d}, Kept) // it may or may not have an answer
+	if r := p.All(t.Context(), []Device{d}, Kept)[0]; r.Err != nil {
+		t.Errorf("the disk rests because somebody did not wait: %v", r.Err)
+	}
+}
+
+// TestStuck: examinations that do not even end when they are killed are bounded, and a disk has one
+// of them at most.
+func TestStuck(t *testing.T) {
+	var running atomic.Int64
+	release := make(chan struct{})
+	p := New(func(context.Context, Device, *File) (Answer, error) {
+		running.Add(1)
+		<-release
+		return Answer{}, nil
+	}, time.Millisecond)
+	now := time.Unix(1000, 0)
+	p.now = func() time.Time { return now }
+	for i := range 2 * mostStuck {
+		d := device("sda")
+		d.Identity = fmt.Sprint(i / 2) // it is looked at twice, and comes back as another disk
+		now = now.Add(longestRest)
+		if r := p.All(t.Context(), []Device{d}, Kept)[0]; r.Err == nil {
+			t.Fatal("a stuck disk has an answer")
+		}
+	}
+	for i := range 4 {
+		d := device("sdb")
+		d.Identity = fmt.Sprint(i)
+		if r := p.All(t.Context(), []Device{d}, Kept)[0]; r.Err == nil || !strings.Contains(r.Err.Error(), "do not end") {
+			t.Errorf("with %d stuck: %v", running.Load(), r.Err)
+		}
+	}
+	if running.Load() != mostStuck {
+		t.Errorf("%d examinations were left behind, want %d", running.Load(), mostStuck)
+	}
+	close(release)
+	d := device("sdc")
+	for r := p.All(t.Context(), []Device{d}, Kept)[0]; r.Err != nil && strings.Contains(r.Err.Error(), "do not end"); r = p.All(t.Context(), []Device{d}, Kept)[0] {
+		now = now.Add(longestRest)
+		if t.Context().Err() != nil {
+			t.Fatal(r.Err)
+		}
+	}
+}
+
+// TestDecode: an answer is what an examination can give, or it is none.
+func TestDecode(t *testing.T) {
+	d := device("sdb")
+	const good = `{"disk":"/dev/sdb","size":1073741824,"table":"gpt","whole":{"kind":"","uuid":"00000000-0000-0000-0000-000000000000"},` +
+		`"entries":[{"number":1,"label":"a","type":"00000000-0000-0000-0000-000000000001","uuid":"00000000-0000-0000-0000-000000000002","start":1048576,"size":1048576}],` +
+		`"contents":[{"number":1,"content":{"kind":"ext4","uuid":"00000000-0000-0000-0000-000000000000"}}]}`
+	if a, err := decode([]byte(good), d, nil); err != nil || a.Content(1).Kind != "ext4" || a.Content(2).Kind != superblock.UnknownData {
+		t.Fatalf("%+v, %v", a, err)
+	}
+	file := &File{Most: 10}
+	change := func(old, new string) string {
+		if !strings.Contains(good, old) {
+			t.Fatalf("%s is not in the answer", old)
+		}
+		return strings.Replace(good, old, new, 1)
+	}
+	for name, c := range map[string]struct {
+		text string
+		file *File
+	}{
+		"nothing":                   {"", nil},
+		"no JSON":                   {"\x7fELF", nil},
+		"half of one":               {good[:len(good)/2], nil},
+		"two":                       {good + good, nil},
+		"null":                      {"null", nil},
+		"an unknown field":          {change(`"table"`, `"own":true,"table"`), nil},
+		"another disk":              {change("/dev/sdb", "/dev/sda"), nil},
+		"another size":              {change("1073741824", "1073741825"), nil},
+		"a blank disk with parts":   {change(`"table":"gpt"`, `"table":""`), nil},
+		"an escape sequence":        {change(`"label":"a"`, `"label":"\u001b[2J"`), nil},
+		"a line break in the table": {change(`"gpt"`, `"MBR\n"`), nil},
+		"a long label":              {change(`"label":"a"`, `"label":"`+strings.Repeat("a", mostLabel+1)+`"`), nil},
+		"partition 0":               {change(`"entries":[{"number":1`, `"entries":[{"number":0`), nil},
+		"partition 129":             {change(`"entries":[{"number":1`, `"entries":[{"number":129`), nil},
+		"behind the end":            {change(`"start":1048576`, `"start":1073741824`), nil},
+		"longer than numbers go":    {change(`"size":1048576}`, `"size":18446744073709551615}`), nil},
+		"empty partition":           {change(`"size":1048576}`, `"size":0}`), nil},
+		"the same content twice":    {change(`}}]}`, `}},{"number":1,"content":{"kind":"","uuid":"00000000-0000-0000-0000-000000000000"}}]}`), nil},
+		"a file nobody wanted":      {change(`"table"`, `"text":"AAAA","table"`), nil},
+		"a file that is too long":   {change(`"table"`, `"text":"AAAAAAAAAAAAAAAAAAAAAAAA","table"`), file},
+		"too much":                  {good + strings.Repeat(" ", MostAnswer), nil},
+	} {
+		if a, err := decode([]byte(c.text), d, c.file); !errors.Is(err, errNonsense) {
+			t.Errorf("%s was accepted: %+v, %v", name, a, err)
+		}
+	}
+	if _, err := decode([]byte(change(`"table"`, `"text":"AAAA","table"`)), d, file); err != nil {
+		t.Errorf("a file: %v", err)
+	}
+}
+
+// FuzzAnswer feeds the decoder of answers, whose author may be whoever wrote the disk.
+func FuzzAnswer(f *testing.F) {
+	f.Add([]byte(`{"disk":"/dev/sdb","size":1073741824,"table":""}`))
+	f.Add([]byte(`{"disk":"/dev/sdb","size":1073741824,"table":"gpt","entries":[{"number":1,"start":1,"size":1}],"contents":[{"number":1}]}`))
+	d := device("sdb")
+	f.Fuzz(func(t *testing.T, text []byte) {
+		a, err := decode(text, d, nil)
+		if err != nil {
+			return
+		}
+		for _, e := range a.Entries {
+			if e.Start+e.Size > d.Size || e.Start+e.Size < e.Start {
+				t.Errorf("partition %d lies outside the disk", e.Number)
+			}
+		}
+		if a.Table == "" && (a.Whole.Kind != "" || len(a.Entries) > 0) && a.Problem == "" {
+			t.Error("a blank disk holds something")
+		}
+	})
+}
