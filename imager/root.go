@@ -27,6 +27,7 @@ var users = []struct {
 	{"apid", paths.UserApid},
 	{"kube-api", paths.UserAPI},
 	{"kube-controllers", paths.UserControllers},
+	{"diskprobe", paths.UserProbe},
 	{"nobody", 65534},
 }
 
@@ -36,8 +37,8 @@ var mountPoints = []string{"/dev", "/proc", "/sys", "/run", "/tmp", "/sysroot", 
 	"/boot", "/media", "/root", "/etc/pki", "/etc/ca-certificates", "/etc/selinux", "/etc/udev", "/usr/local/share/ca-certificates",
 	"/usr/share/ca-certificates", "/usr/src"}
 
-// links are the symbolic links of the root: the merged /usr, files that the running system writes, and apid, which
-// is machined under another name.
+// links are the symbolic links of the root: the merged /usr, files that the running system writes, and apid and diskprobe,
+// which are machined under other names.
 var links = map[string]string{
 	"/bin": "usr/bin", "/sbin": "usr/sbin", "/lib": "usr/lib", "/lib64": "usr/lib64",
 	"/etc/resolv.conf": paths.ResolvConf, "/etc/hosts": paths.Hosts, "/etc/hostname": paths.Hostname, "/etc/machine-id": paths.MachineID,
@@ -46,6 +47,7 @@ var links = map[string]string{
 	"/opt": paths.HostOpt, "/mnt": paths.HostMnt, "/srv": paths.HostSrv, "/home": paths.HostHome, "/etc/kubernetes": paths.HostKubernetes,
 	"/etc/mtab":     "../proc/self/mounts",
 	"/usr/bin/apid": path.Base(paths.Machined),
+	paths.Diskprobe: path.Base(paths.Machined),
 }
 
 // addSystem adds mount points, links, users and the files that describe the release.

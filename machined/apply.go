@@ -586,7 +586,7 @@ func networkChanges(before, next *config.Config) bool {
 
 // storageDryRun says what would be done to the disk when the operator allows to wipe what is in the way.
 func storageDryRun(ctx context.Context) ([]string, error) {
-	have, err := disk.Read(ctx)
+	have, err := disk.Read(ctx, nil)
 	if err != nil {
 		return nil, err
 	}

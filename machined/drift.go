@@ -276,7 +276,7 @@ func (m *machine) diskDrift(ctx context.Context) ([]string, error) {
 	if _, _, err := m.inForce(); err != nil {
 		return nil, err
 	}
-	have, err := disk.Read(ctx)
+	have, err := disk.Read(ctx, nil)
 	if err != nil {
 		return nil, err
 	}

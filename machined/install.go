@@ -16,6 +16,8 @@ import (
 	"github.com/orlop-os/orlop/machined/seed"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/diskmatch"
+	"github.com/orlop-os/orlop/pkg/diskprobe"
+	"github.com/orlop-os/orlop/pkg/layout"
 	"github.com/orlop-os/orlop/pkg/panics"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/reconcile"
@@ -131,19 +133,17 @@ func (m *machine) planInstall(ctx context.Context, c *config.Config, unattended 
 func (m *machine) installFacts(ctx context.Context, expression string) (install.Facts, error) {
 	m.looking.Lock()
 	defer m.looking.Unlock()
-	have, err := disk.Read(ctx)
+	have, err := disk.Read(ctx, m.examined(diskprobe.Fresh))
 	if err != nil {
 		return install.Facts{}, err
 	}
-	media, err := seed.List(ctx)
+	media, err := seed.List(ctx, m.prober)
 	if err != nil {
 		return install.Facts{}, err
 	}
 	var facts install.Facts
 	for _, d := range have.Disks {
-		one := installDisk(d, media)
-		one.Bootable = install.Unsure(one) && install.Bootable(one, m.kernel.LoadModules)
-		facts.Disks = append(facts.Disks, one)
+		facts.Disks = append(facts.Disks, installDisk(d, media))
 	}
 	if expression != "" {
 		facts.Matches, err = m.matchDisks(ctx, expression, have.Disks)
@@ -163,6 +163,7 @@ func installDisk(d disk.Disk, media []seed.Device) install.Disk {
 		out.Medium = "it is the medium " + media[i].Label
 	}
 	for _, p := range d.Partitions {
+		out.Bootable = out.Bootable || p.Label == layout.ESP && p.Loader
 		out.Partitions = append(out.Partitions, install.Partition{Number: p.Number, Label: p.Label, Type: p.Type, UUID: p.UUID, Size: p.Size, Content: p.Content.String()})
 	}
 	return out

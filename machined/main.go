@@ -19,6 +19,7 @@
 //	registries.go  how containerd is told to ask registries for images
 //	install.go     how a system that runs from memory is put onto a disk
 //	seed.go        the configuration that lies on a medium
+//	probe.go       how foreign disks are examined
 //	power_linux.go how the machine goes down
 //	services.go    the processes
 //	kubernetes.go  what the processes of a node are told
@@ -30,8 +31,8 @@
 //	kernellog.go   the kernel's log of the start before
 //	api.go, cluster.go, debug.go, etcd.go, files.go   the methods of the API
 //
-// Started under the name apid it is the API's door instead (package apid): the same executable, so that the image holds the Go
-// runtime and gRPC once.
+// Started under the name apid it is the API's door instead (package apid), and as diskprobe it examines a foreign disk (package diskprobe): the same
+// executable, so that the image holds the Go runtime and gRPC once.
 package main
 
 import (
@@ -56,6 +57,7 @@ import (
 	"github.com/orlop-os/orlop/machined/power"
 	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/cgroup"
+	"github.com/orlop-os/orlop/pkg/diskprobe"
 	"github.com/orlop-os/orlop/pkg/esp"
 	"github.com/orlop-os/orlop/pkg/imagestore"
 	"github.com/orlop-os/orlop/pkg/kmod"
@@ -70,8 +72,11 @@ import (
 )
 
 func main() {
-	if filepath.Base(os.Args[0]) == "apid" {
+	switch filepath.Base(os.Args[0]) {
+	case "apid":
 		os.Exit(apid.Main())
+	case filepath.Base(paths.Diskprobe):
+		os.Exit(diskprobe.Main())
 	}
 	if os.Getpid() != 1 {
 		fmt.Fprintln(os.Stderr, "machined: this program is the first process of Orlop OS; there is nothing for it to do here")
@@ -120,6 +125,7 @@ type machine struct {
 	stepping  sync.Mutex // one event of an upgrade at a time
 	writing   sync.Mutex // one system is received or written at a time: an upgrade, or an installation
 	looking   sync.Mutex // one look at what the disks hold at a time
+	prober    *diskprobe.Prober
 	gifts     gifts
 	relays    relays
 	captures  chan struct{} // holds one for each capture that goes on
@@ -219,6 +225,7 @@ func newMachine() *machine {
 	m.working, m.stopWork = context.WithCancelCause(context.Background())
 	m.reaper = supervise.NewReaper(nil)
 	go m.reaper.Loop(context.Background())
+	m.prober = diskprobe.New(m.probe, diskprobe.Deadline)
 	m.services = supervise.NewManager(supervise.Config{
 		Reaper: m.reaper,
 		Groups: cgroup.Tree(cgroup.Mount),

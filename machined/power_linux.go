@@ -202,7 +202,7 @@ func stopContainer(ctx context.Context, client tasks.TasksClient, id string, pat
 
 // wipe forgets what the partitions hold, for a reset.
 func (m *machine) wipe(ctx context.Context, labels []string) error {
-	have, err := disk.Read(ctx)
+	have, err := disk.Read(ctx, nil)
 	if err != nil {
 		return err
 	}

@@ -33,7 +33,7 @@ func (m *machine) takeSeed(ctx context.Context) {
 	if now, _ := m.config.Get(); now.config != nil || m.medium == "" && stored() {
 		return
 	}
-	document, err := seed.Find(ctx, m.kernel.LoadModules)
+	document, err := seed.Find(ctx, m.prober)
 	if err == nil && document != nil {
 		err = m.adopt(ctx, *document)
 	}

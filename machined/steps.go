@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -17,6 +18,7 @@ import (
 	"github.com/orlop-os/orlop/machined/disk"
 	"github.com/orlop-os/orlop/machined/network"
 	"github.com/orlop-os/orlop/machined/power"
+	"github.com/orlop-os/orlop/pkg/diskprobe"
 	"github.com/orlop-os/orlop/pkg/durable"
 	"github.com/orlop-os/orlop/pkg/mount"
 	"github.com/orlop-os/orlop/pkg/panics"
@@ -180,15 +182,23 @@ func kick(c chan<- struct{}) {
 	}
 }
 
-// followDisks keeps what the machine knows of its disks true, as disks come and go.
+// followDisks keeps what the machine knows of its disks true, as disks come and go. A disk that could not be examined is examined again when it has rested.
 func (m *machine) followDisks(ctx context.Context) {
+	rested := time.NewTimer(0)
+	defer rested.Stop()
 	for {
 		select {
 		case <-m.blocks:
+		case <-rested.C:
 		case <-ctx.Done():
 			return
 		}
-		have, err := disk.Read(ctx)
+		have, err := disk.Read(ctx, m.examined(diskprobe.Kept))
+		if next, waits := m.prober.Next(); waits {
+			rested.Reset(max(time.Until(next), time.Second))
+		} else {
+			rested.Stop()
+		}
 		if err != nil {
 			m.events.add("disk", "failure", err.Error())
 			continue
@@ -205,7 +215,6 @@ const notInstalled = "the system runs from memory; it touches no disk before it 
 func stepStorage(ctx context.Context, m *machine) error {
 	if m.medium != "" {
 		m.noStorage.Set(notInstalled)
-		kick(m.blocks)
 		m.keeper().Go(ctx, "disks", m.followDisks)
 		return nil
 	}
@@ -224,11 +233,11 @@ func (m *machine) bringStorage(ctx context.Context, c disk.Config) error {
 	err := reconcile.Converge(ctx, reconcile.Config{
 		Name: "disk", Report: m.report,
 		Diff: func(ctx context.Context) ([]reconcile.Op, error) {
-			have, err := disk.Read(ctx)
+			have, err := disk.Read(ctx, nil) // nothing waits for the other disks: followDisks has them examined
 			if err != nil {
 				return nil, err
 			}
-			m.disks.Set(diskState{Disks: have.Disks})
+			m.disks.Update(func(d diskState) diskState { return diskState{Disks: ownDisk(have.Disks, d.Disks)} })
 			want, err := disk.Plan(c, have)
 			if err != nil {
 				return nil, err
@@ -246,6 +255,17 @@ func (m *machine) bringStorage(ctx context.Context, c disk.Config) error {
 		m.keepKernelLog()
 	}
 	return err
+}
+
+// ownDisk is what was just read of the disk that the system was booted from, with what was known of the others.
+func ownDisk(read, known []disk.Disk) []disk.Disk {
+	out := slices.Clone(read)
+	for i, d := range out {
+		if before := slices.IndexFunc(known, func(k disk.Disk) bool { return k.Path == d.Path }); !d.Boot && before >= 0 {
+			out[i] = known[before]
+		}
+	}
+	return out
 }
 
 // stepConfiguration loads the configuration. One that is there and cannot be read stops the machine from becoming anything else:

@@ -20,6 +20,8 @@ import (
 	"golang.org/x/sys/unix"
 	"gotest.tools/v3/golden"
 
+	"github.com/orlop-os/orlop/pkg/diskprobe"
+	"github.com/orlop-os/orlop/pkg/diskprobe/diskprobetest"
 	"github.com/orlop-os/orlop/pkg/layout"
 	"github.com/orlop-os/orlop/pkg/mkfs/mkfstest"
 	"github.com/orlop-os/orlop/pkg/mount"
@@ -218,12 +220,16 @@ func TestResetOnRealDisk(t *testing.T) {
 func TestListing(t *testing.T) {
 	mkfstest.Overwrites(t)
 	build(t, scenario{disk: diskSpec{table: "gpt", partitions: image}})
-	have, err := Read(t.Context())
+	have, err := Read(t.Context(), diskprobetest.Here)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if len(have.Disks) < 2 {
 		t.Fatalf("%d disks, want at least 2 (kernel-test plugs in two)", len(have.Disks))
+	}
+	unlooked, err := Read(t.Context(), nil)
+	if err != nil || len(unlooked.Disks) != len(have.Disks) || unlooked.Disks[0].Table != unexamined || unlooked.Disks[0].Size != have.Disks[0].Size {
+		t.Errorf("without an examination: %+v, %v", unlooked.Disks, err)
 	}
 	d := have.Disks[0]
 	if d.Path != mkfstest.Disk || d.Size != diskSize*mib || d.SectorSize != 512 || d.Transport != "virtio" || !strings.HasPrefix(d.Bus, "/pci") || d.ReadOnly {
@@ -238,19 +244,30 @@ func do(t *testing.T, op reconcile.Op) {
 	}
 }
 
-// facts reads the machine and keeps the disk of the scenario.
+// facts reads the machine's disk of the scenario, as the one that was booted from unless the scenario says otherwise.
 func facts(t *testing.T, s scenario) Have {
 	t.Helper()
-	have, err := Read(t.Context())
+	mounts, err := mount.List()
 	if err != nil {
 		t.Fatal(err)
 	}
-	have.Disks = slices.DeleteFunc(have.Disks, func(d Disk) bool { return d.Path != mkfstest.Disk })
-	if len(have.Disks) != 1 {
+	devices, err := diskprobe.List(diskprobe.Sys)
+	if err != nil {
+		t.Fatal(err)
+	}
+	devices = slices.DeleteFunc(devices, func(d diskprobe.Device) bool { return d.Path != mkfstest.Disk })
+	if len(devices) != 1 {
 		t.Fatalf("%s is not there: run with hack/qemu's kernel-test", mkfstest.Disk)
 	}
-	have.Disks[0].Boot = !s.disk.data
-	return have
+	boot := ""
+	if !s.disk.data {
+		boot = parttable.PartitionPath(mkfstest.Disk, 2)
+	}
+	disks, err := readAll(t.Context(), devices, boot, diskprobetest.Here)
+	if err != nil || len(disks) != 1 || disks[0].Boot == s.disk.data {
+		t.Fatalf("%+v, %v", disks, err)
+	}
+	return Have{Disks: disks, Mounts: mounts}
 }
 
 // settle plans and does until nothing is left.

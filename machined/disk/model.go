@@ -62,6 +62,7 @@ type Partition struct {
 	Path    string    `json:"path"` // "/dev/vda4"
 	UUID    uuid.UUID `json:"uuid"` // the partition's unique GUID
 	Content Content   `json:"content"`
+	Loader  bool      `json:"-"` // it holds a boot loader that firmware would start; not looked for on the disk that was booted from
 }
 
 // Content is what a partition holds, as far as it is known by its signature.

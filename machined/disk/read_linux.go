@@ -1,7 +1,6 @@
 package disk
 
 import (
-	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -11,55 +10,150 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
-	"github.com/siderolabs/go-blockdevice/v2/blkid"
 	"github.com/siderolabs/go-blockdevice/v2/block"
 	"github.com/siderolabs/go-blockdevice/v2/partitioning/gpt"
+	"golang.org/x/sys/unix"
 
-	"github.com/orlop-os/orlop/pkg/mkfs"
+	"github.com/orlop-os/orlop/pkg/diskprobe"
 	"github.com/orlop-os/orlop/pkg/mount"
 	"github.com/orlop-os/orlop/pkg/parttable"
+	"github.com/orlop-os/orlop/pkg/printable"
+	"github.com/orlop-os/orlop/pkg/superblock"
 )
 
-const sysBlock = "/sys/block"
+const sysBlock = diskprobe.Sys
 
-// Read looks at all disks and mounts. An empty card reader is left out, and a disk that cannot be read is one that is nobody's: what the machine
-// runs from must not depend on another disk that is dying. Devices that are
-// made of others (device mapper, loop, RAM disks, RAID) and optical drives are not disks.
-func Read(ctx context.Context) (Have, error) {
+// Examine tells what lies on disks that are not the machine's own. What it says of a disk that it cannot examine is why.
+type Examine func(ctx context.Context, devices []diskprobe.Device) []diskprobe.Result
+
+// unexamined is what holds data as far as anybody knows.
+const unexamined = "content that has not been examined"
+
+// Read looks at all disks and mounts. An empty card reader is left out. Devices that are made of others (device mapper, loop, RAM disks, RAID) and optical
+// drives are not disks.
+//
+// Only the disk that the system was booted from is read here: its partition table, and the superblocks of our own partitions, whose authors are this
+// system and who has the disk in his hands. All others are examined by examine, for a bounded time each, in a process of their own; a disk for which
+// that fails is listed as one that holds data. Without examine they are listed as unexamined, and nothing waits for them.
+func Read(ctx context.Context, examine Examine) (Have, error) {
 	mounts, err := mount.List()
 	if err != nil {
 		return Have{}, err
 	}
-	have := Have{Mounts: mounts}
-	entries, err := os.ReadDir(sysBlock)
+	devices, err := diskprobe.List(sysBlock)
 	if err != nil {
-		return Have{}, fmt.Errorf("disks: cannot list: %w", err)
+		return Have{}, err
 	}
-	boot := bootPartition(mounts)
-	for _, e := range entries {
-		if err := ctx.Err(); err != nil {
-			return Have{}, fmt.Errorf("disks: cannot list: %w", err)
-		}
-		if !isDisk(filepath.Join(sysBlock, e.Name())) {
+	devices = slices.DeleteFunc(devices, func(d diskprobe.Device) bool { return !isDisk(filepath.Join(sysBlock, d.Name)) })
+	disks, err := readAll(ctx, devices, bootPartition(mounts), examine)
+	return Have{Disks: disks, Mounts: mounts}, err
+}
+
+// readAll reads the disk with the boot partition, and has the others examined.
+func readAll(ctx context.Context, devices []diskprobe.Device, boot string, examine Examine) ([]Disk, error) {
+	var disks []Disk
+	var foreign []diskprobe.Device
+	for _, d := range devices {
+		if !partitionOf(boot, d.Path) {
+			foreign = append(foreign, d)
 			continue
 		}
-		disk, err := readDisk("/dev/" + e.Name())
-		if errors.Is(err, errNoMedium) || errors.Is(err, fs.ErrNotExist) {
-			continue
-		}
+		own, err := readOwn(d)
 		if err != nil {
-			if partitionOf(boot, "/dev/"+e.Name()) {
-				return Have{}, fmt.Errorf("/dev/%s: cannot examine: %w", e.Name(), err)
-			}
-			disk = Disk{Path: "/dev/" + e.Name(), Table: "what cannot be read: " + err.Error(), Size: disk.Size, ReadOnly: true}
+			return nil, fmt.Errorf("%s: cannot examine: %w", d.Path, err)
 		}
-		disk.Boot = slices.ContainsFunc(disk.Partitions, func(p Partition) bool { return p.Path == boot })
-		have.Disks = append(have.Disks, disk)
+		disks = append(disks, own)
+		if slices.ContainsFunc(own.Partitions, func(p Partition) bool { return !ours(p.Entry) }) {
+			foreign = append(foreign, d)
+		}
 	}
-	slices.SortFunc(have.Disks, func(a, b Disk) int { return strings.Compare(a.Path, b.Path) })
-	return have, nil
+	var results []diskprobe.Result
+	if examine != nil {
+		results = examine(ctx, foreign)
+	} else {
+		for _, d := range foreign {
+			results = append(results, diskprobe.Result{Device: d, Err: errUnexamined})
+		}
+	}
+	for _, r := range results {
+		if i := slices.IndexFunc(disks, func(d Disk) bool { return d.Path == r.Device.Path }); i >= 0 {
+			disks[i].learn(r)
+		} else if d, there := foreignDisk(r); there {
+			disks = append(disks, d)
+		}
+	}
+	slices.SortFunc(disks, func(a, b Disk) int { return strings.Compare(a.Path, b.Path) })
+	return disks, ctx.Err()
+}
+
+var errUnexamined = errors.New(unexamined)
+
+// learn takes what somebody else's partitions on the own disk hold. Nothing is decided by it.
+func (d *Disk) learn(r diskprobe.Result) {
+	for i, p := range d.Partitions {
+		if r.Err == nil && !ours(p.Entry) {
+			d.Partitions[i].Content = Content(r.Answer.Content(p.Number))
+		}
+	}
+}
+
+// foreignDisk is a disk as it was examined; false for a drive without a medium.
+func foreignDisk(r diskprobe.Result) (Disk, bool) {
+	if errors.Is(r.Err, diskprobe.ErrNoMedium) || r.Device.Size == 0 && !r.Device.Removable {
+		return Disk{}, false
+	}
+	a := r.Answer
+	disk := newDisk(r.Device)
+	switch {
+	case errors.Is(r.Err, errUnexamined):
+		disk.Table = unexamined
+	case r.Err != nil:
+		disk.Table = "content that cannot be examined: " + r.Err.Error()
+	default:
+		disk.resize(a.Size)
+		disk.Table, disk.BackupAtEnd = a.Table, a.Mirrored
+	}
+	for _, e := range a.Entries {
+		part := Partition{Entry: Entry{Number: e.Number, Label: e.Label, Type: e.Type, Start: e.Start, Size: e.Size}, UUID: e.UUID,
+			Path: parttable.PartitionPath(disk.Path, e.Number), Content: Content(a.Content(e.Number))}
+		part.Loader = slices.ContainsFunc(a.Contents, func(h diskprobe.Held) bool { return h.Number == e.Number && h.Loader })
+		disk.Partitions = append(disk.Partitions, part)
+	}
+	return disk, true
+}
+
+// newDisk is what the kernel says of a disk. Nothing is opened, so nothing waits for it.
+func newDisk(d diskprobe.Device) Disk {
+	disk := Disk{Path: d.Path, SectorSize: d.SectorSize, ReadOnly: d.ReadOnly, Alignment: max(1<<20, preferred(filepath.Join(sysBlock, d.Name)))}
+	disk.resize(d.Size)
+	describeDevice(&disk)
+	return disk
+}
+
+// resize sets the size, and what follows from it. The table's 128 entries of 128 bytes and its header stand at both ends; the protective MBR in front.
+func (d *Disk) resize(size uint64) {
+	tableSectors := (128*128 + d.SectorSize - 1) / d.SectorSize
+	d.Size, d.First = size, d.align((2+tableSectors)*d.SectorSize)
+	if ends := (2 + tableSectors) * d.SectorSize; size > ends {
+		d.End = size - ends
+	}
+}
+
+// preferred is in which steps a disk is best written, in bytes; 0 if it does not say.
+func preferred(sys string) uint64 {
+	for _, name := range []string{"optimal_io_size", "minimum_io_size"} {
+		text, err := os.ReadFile(filepath.Join(sys, "queue", name))
+		if err != nil {
+			continue
+		}
+		if n, err := strconv.ParseUint(strings.TrimSpace(string(text)), 10, 64); err == nil && n > 0 && n&(n-1) == 0 {
+			return n
+		}
+	}
+	return 0
 }
 
 // partitionOf tells whether a path is that of a disk's partition.
@@ -94,10 +188,9 @@ func bootPartition(mounts []mount.Mount) string {
 	return "/dev/" + below[0].Name()
 }
 
-var errNoMedium = errors.New("no medium")
-
-func readDisk(path string) (Disk, error) {
-	device, err := block.NewFromPath(path)
+// readOwn reads the disk that the system was booted from.
+func readOwn(d diskprobe.Device) (Disk, error) {
+	device, err := block.NewFromPath(d.Path)
 	if err != nil {
 		return Disk{}, err
 	}
@@ -106,45 +199,71 @@ func readDisk(path string) (Disk, error) {
 	if err != nil {
 		return Disk{}, err
 	}
-	if sized.GetSize() == 0 {
-		return Disk{}, errNoMedium
-	}
-	sector := uint64(device.GetSectorSize())
-	disk := Disk{Path: path, Size: sized.GetSize(), SectorSize: sector, Alignment: 1 << 20}
-	if preferred, err := device.GetIOSize(); err == nil {
-		disk.Alignment = max(disk.Alignment, uint64(preferred))
-	}
-	// The table's 128 entries of 128 bytes and its header, at both ends; the protective MBR in front.
-	tableSectors := (128*128 + sector - 1) / sector
-	disk.First = disk.align((2 + tableSectors) * sector)
-	disk.End = disk.Size - (2+tableSectors)*sector
-	if disk.ReadOnly, err = device.IsReadOnly(); err != nil {
-		return Disk{}, err
-	}
-	describeDevice(device, &disk)
+	disk := newDisk(d)
+	disk.Boot = true
+	disk.resize(sized.GetSize())
 	table, err := parttable.Read(sized)
 	if err != nil {
-		disk.Table, err = otherTable(device)
-		return disk, err
+		disk.Table = "a partition table that cannot be read (" + err.Error() + ")"
+		return disk, nil
 	}
-	disk.Table, disk.BackupAtEnd = "gpt", whole(sized)
+	disk.Table, disk.BackupAtEnd = "gpt", parttable.Mirrored(sized)
 	disk.Shared = parttable.Shared(parttable.DiskGUID(sized), table.Partitions())
 	for i, p := range table.Partitions() {
 		if p == nil {
 			continue
 		}
-		part := Partition{Entry: entryOf(i+1, p, sector), Path: parttable.PartitionPath(path, i+1), UUID: p.PartGUID}
-		if part.Content, err = readContent(part.Path); err != nil {
-			return disk, err
+		part := Partition{Entry: entryOf(i+1, p, disk.SectorSize), Path: parttable.PartitionPath(d.Path, i+1), UUID: p.PartGUID, Content: Content{Kind: unexamined}}
+		if ours(part.Entry) {
+			if part.Content, err = ownContent(part.Path); err != nil {
+				return Disk{}, err
+			}
 		}
 		disk.Partitions = append(disk.Partitions, part)
 	}
 	return disk, nil
 }
 
-// describeDevice fills in what the hardware says of itself. What it does not say stays empty.
-func describeDevice(device *block.Device, disk *Disk) {
-	p, err := device.GetProperties()
+// ownContent reads the superblock of one of our partitions, through the partition's own device: the disk's has a cache of its own, which may be
+// older. It knows what we put there; everything else is unknown data.
+func ownContent(path string) (Content, error) {
+	f, err := os.Open(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return Content{Kind: unknownData}, nil // the kernel does not show it: nothing that we could use
+	}
+	if err != nil {
+		return Content{}, err
+	}
+	defer f.Close()
+	size, err := block.NewFromFile(f).GetSize()
+	if err != nil {
+		return Content{}, err
+	}
+	return examineOwn(f, size)
+}
+
+// examineOwn tells a file system of ours, nothing or one that was not finished, and everything else.
+func examineOwn(r io.ReaderAt, size uint64) (Content, error) {
+	unfinished, err := superblock.Unfinished(r, size)
+	if err == nil && unfinished {
+		return Content{}, nil
+	}
+	c, err := superblock.Identify(r, size)
+	if err != nil || c.Kind == "" {
+		return Content{Kind: unknownData}, nil // unreadable, too
+	}
+	c.Label = printable.Text(c.Label)
+	return Content(c), nil
+}
+
+// describeDevice fills in what the hardware says of itself. What it does not say stays empty. The device is named and not opened (O_PATH, open(2)).
+func describeDevice(disk *Disk) {
+	f, err := os.OpenFile(disk.Path, unix.O_PATH|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return
+	}
+	defer f.Close()
+	p, err := block.NewFromFile(f).GetProperties()
 	if err != nil {
 		return
 	}
@@ -169,90 +288,4 @@ func unitSerial(page []byte) string {
 	return strings.Trim(string(text), " \x00")
 }
 
-// otherTable says what a disk without a GPT holds; "" if it is blank.
-func otherTable(device *block.Device) (string, error) {
-	info, err := blkid.Probe(device.File(), blkid.WithSkipLocking(true))
-	if err == nil && info.Name != "" && info.Name != "gpt" {
-		return "a whole-disk " + info.Name, nil
-	}
-	begin := make([]byte, parttable.WipeSize)
-	if _, err := device.File().ReadAt(begin, 0); err != nil {
-		return "", err
-	}
-	switch {
-	case allZero(begin):
-		return "", nil
-	case begin[510] == 0x55 && begin[511] == 0xaa:
-		return "an MBR partition table", nil
-	}
-	return "unknown data", nil
-}
-
-// readContent looks for a signature on a partition, through the partition's own device: the disk's has a cache of its
-// own, which may be older.
-func readContent(path string) (Content, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		if errors.Is(err, fs.ErrNotExist) {
-			return Content{Kind: unknownData}, nil // the kernel does not show it: nothing that we could use
-		}
-		return Content{}, err
-	}
-	defer f.Close()
-	info, err := blkid.Probe(f, blkid.WithSkipLocking(true))
-	if err == nil && info.Name != "" {
-		c := Content{Kind: info.Name, Size: info.ProbedSize}
-		if c.Kind == "ext4" {
-			c.Size = ext4Size(f, c.Size)
-		}
-		if info.Label != nil {
-			c.Label = *info.Label
-		}
-		if info.UUID != nil {
-			c.UUID = *info.UUID
-		}
-		return c, nil
-	}
-	// No known signature. It is blank only if the place of every superblock that the library does not know is empty:
-	// a damaged file system must not be taken for a new partition. (mke2fs writes behind this before it is done.)
-	begin := make([]byte, mkfs.Ext4BlockSize)
-	if _, err := f.ReadAt(begin, 0); err != nil {
-		return Content{Kind: unknownData}, nil // too small to be ours, or unreadable
-	}
-	btrfs := make([]byte, 8)
-	if _, err := f.ReadAt(btrfs, 0x10040); err == nil && bytes.Equal(btrfs, []byte("_BHRfS_M")) {
-		return Content{Kind: "btrfs"}, nil
-	}
-	if !allZero(begin) {
-		return Content{Kind: unknownData}, nil
-	}
-	return Content{}, nil
-}
-
-// ext4Size is the size of an ext4 in bytes, with the high half of the number of its blocks (fs/ext4/ext4.h, struct ext4_super_block), which the
-// library leaves out: from 16 TiB on it says less. low is what it says.
-func ext4Size(f io.ReaderAt, low uint64) uint64 {
-	const (
-		place    = 1024 // of the superblock
-		blocks   = 0x4  // s_blocks_count_lo
-		shift    = 0x18 // s_log_block_size
-		features = 0x60 // s_feature_incompat
-		wide     = 0x80 // EXT4_FEATURE_INCOMPAT_64BIT
-		high     = 0x150
-	)
-	super := make([]byte, place)
-	if _, err := f.ReadAt(super, place); err != nil {
-		return low
-	}
-	at := func(offset int) uint64 { return uint64(binary.LittleEndian.Uint32(super[offset:])) }
-	if at(features)&wide == 0 || at(shift) > 6 { // blocks of 64 KiB are the largest
-		return low
-	}
-	return (at(high)<<32 | at(blocks)) << (10 + at(shift))
-}
-
-const unknownData = "unknown data"
-
-func allZero(b []byte) bool {
-	return len(bytes.Trim(b, "\x00")) == 0
-}
+const unknownData = superblock.UnknownData

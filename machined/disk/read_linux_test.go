@@ -2,30 +2,93 @@ package disk
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
+	"errors"
+	"strings"
 	"testing"
+
+	"github.com/google/uuid"
+
+	"github.com/orlop-os/orlop/pkg/diskprobe"
+	"github.com/orlop-os/orlop/pkg/layout"
+	"github.com/orlop-os/orlop/pkg/superblock"
 )
 
-// TestExt4Size: a file system of 16 TiB and more is as large as it is.
-func TestExt4Size(t *testing.T) {
-	const tib = 1 << 40
-	for _, c := range []struct {
-		blocks   uint64
-		features uint32
-		want     uint64
-	}{{1 << 18, 0x2c0, 1 << 30}, {20 * tib / 4096, 0x2c0, 20 * tib}, {1 << 18, 0x240, 77}} {
-		image := make([]byte, 4096)
-		put := func(offset int, value uint32) { binary.LittleEndian.PutUint32(image[1024+offset:], value) }
-		put(0x4, uint32(c.blocks))
-		put(0x150, uint32(c.blocks>>32))
-		put(0x18, 2) // 4 KiB
-		put(0x60, c.features)
-		if got := ext4Size(bytes.NewReader(image), 77); got != c.want {
-			t.Errorf("%d blocks, features %#x: %d, want %d", c.blocks, c.features, got, c.want)
+// TestForeignDisks: what an examination says of a disk, and that one that failed holds data and stays in the list.
+func TestForeignDisks(t *testing.T) {
+	device := func(name string) diskprobe.Device {
+		return diskprobe.Device{Name: name, Path: "/dev/" + name, Size: 8 << 30, SectorSize: 512}
+	}
+	zero := uuid.UUID{}
+	results := map[string]diskprobe.Result{
+		"sda": {Answer: diskprobe.Answer{Disk: "/dev/sda", Size: 8 << 30}},
+		"sdb": {Err: errors.New("no answer within 15s")},
+		"sdc": {Err: diskprobe.ErrNoMedium},
+		"sdd": {Answer: diskprobe.Answer{Disk: "/dev/sdd", Size: 8 << 30, Table: "gpt", Mirrored: true,
+			Entries:  []diskprobe.Entry{{Number: 1, Label: layout.ESP, Type: layout.TypeESP, Start: 1 << 20, Size: 64 << 20}, {Number: 3, Label: "b", Start: 65 << 20, Size: 1 << 20}},
+			Contents: []diskprobe.Held{{Number: 1, Content: superblock.Content{Kind: "vfat", Label: "ESP"}, Loader: true}}}},
+		"sde": {Answer: diskprobe.Answer{Disk: "/dev/sde", Size: 8 << 30, Table: "a whole-disk Linux RAID member"}},
+	}
+	var devices []diskprobe.Device
+	for _, name := range []string{"sda", "sdb", "sdc", "sdd", "sde"} {
+		devices = append(devices, device(name))
+	}
+	examine := func(_ context.Context, asked []diskprobe.Device) (out []diskprobe.Result) {
+		for _, d := range asked {
+			r := results[d.Name]
+			r.Device = d
+			out = append(out, r)
+		}
+		return out
+	}
+	disks, err := readAll(t.Context(), devices, "", examine)
+	if err != nil || len(disks) != 4 {
+		t.Fatalf("%+v, %v", disks, err)
+	}
+	for i, want := range []string{"", "content that cannot be examined: no answer within 15s", "gpt", "a whole-disk Linux RAID member"} {
+		if disks[i].Table != want || disks[i].Boot || disks[i].Size != 8<<30 {
+			t.Errorf("%+v, want %q", disks[i], want)
 		}
 	}
-	if got := ext4Size(bytes.NewReader(nil), 77); got != 77 {
-		t.Errorf("of nothing: %d", got)
+	parts := disks[2].Partitions
+	if len(parts) != 2 || !parts[0].Loader || parts[0].Content.String() != "vfat ESP" || parts[1].Loader || parts[1].Number != 3 || parts[1].UUID != zero || parts[1].Content.Kind != unknownData {
+		t.Errorf("%+v", parts)
+	}
+	for _, d := range []Disk{disks[1], disks[3]} {
+		if _, err := Plan(Config{Disk: d.Path}, Have{Disks: disks}); err == nil || !strings.Contains(err.Error(), "refusing to use the disk: it holds "+d.Table) {
+			t.Errorf("%s: %v", d.Path, err)
+		}
+	}
+	unlooked, err := readAll(t.Context(), devices, "", nil)
+	if err != nil || len(unlooked) != 5 || unlooked[0].Table != unexamined {
+		t.Errorf("without an examination: %+v, %v", unlooked, err)
+	}
+}
+
+// TestExamineOwn: what one of our partitions holds, by its superblock.
+func TestExamineOwn(t *testing.T) {
+	const size = 4 << 20
+	super := func(magic uint16, label string) []byte {
+		b := make([]byte, size)
+		binary.LittleEndian.PutUint16(b[1024+0x38:], magic)
+		binary.LittleEndian.PutUint32(b[1024+0x60:], 0x2c0)
+		copy(b[1024+0x78:], label)
+		return b
+	}
+	raid, cut := make([]byte, size), make([]byte, size)
+	copy(raid[size-8<<10:], "\xfc\x4e\x2b\xa9")
+	cut[8192] = 1
+	for name, c := range map[string]struct {
+		image []byte
+		want  string
+	}{
+		"DATA": {super(0xef53, "DATA"), "ext4 DATA"}, "somebody's": {super(0xef53, "photos"), "ext4 photos"}, "damaged": {super(0xef52, "DATA"), unknownData},
+		"nothing": {make([]byte, size), "blank"}, "cut short": {cut, "blank"}, "a RAID member": {raid, "Linux RAID member"},
+	} {
+		if got, err := examineOwn(bytes.NewReader(c.image), size); err != nil || got.String() != c.want {
+			t.Errorf("%s: %s, %v; want %s", name, got, err, c.want)
+		}
 	}
 }
 

@@ -42,9 +42,6 @@ func judge(d Disk) state {
 	return unfinished
 }
 
-// Unsure tells whether only the boot loader can tell what a disk holds.
-func Unsure(d Disk) bool { return judge(d) == unfinished }
-
 // Installed lists the disks that hold a system that ran, or would.
 func Installed(disks []Disk) []Disk {
 	var all []Disk

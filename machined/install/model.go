@@ -44,8 +44,7 @@ type Disk struct {
 	ReadOnly                                  bool
 	// Medium says why the disk is not for installing to: the system or its configuration came on it. Empty for all others.
 	Medium string
-	// Bootable says that the firmware finds a boot loader there; it is looked at only where nothing else tells (see Unsure).
-	Bootable   bool
+	Bootable                                  bool   // the firmware finds a boot loader there
 	Table      string // "gpt", "" for a blank disk, otherwise what is there instead
 	Partitions []Partition
 }

@@ -4,13 +4,8 @@ import (
 	"bytes"
 	"fmt"
 	"os"
-	"slices"
-	"strings"
 
 	"github.com/orlop-os/orlop/pkg/cmdline"
-	"github.com/orlop-os/orlop/pkg/esp"
-	"github.com/orlop-os/orlop/pkg/layout"
-	"github.com/orlop-os/orlop/pkg/parttable"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/release"
 	"github.com/orlop-os/orlop/pkg/verity"
@@ -42,19 +37,3 @@ func ReadSystem(r release.Release) (System, error) {
 	s.RootSize = root.Size()
 	return s, nil
 }
-
-// Bootable looks for the boot loader on a disk of which Unsure is true. A file system that cannot be mounted is none that the firmware
-// would start from: mkfs.fat may have been cut short.
-func Bootable(d Disk, modules func(names ...string) error) bool {
-	i := slices.IndexFunc(d.Partitions, func(p Partition) bool { return p.Label == layout.ESP && strings.HasPrefix(p.Content, "vfat") })
-	if i < 0 {
-		return false
-	}
-	device := parttable.PartitionPath(d.Path, d.Partitions[i].Number)
-	boot := &esp.Partition{Device: func() (string, error) { return device, nil }, Target: lookMount, Modules: modules}
-	there, err := boot.Bootable()
-	return there && err == nil
-}
-
-// lookMount is where an ESP is mounted while it is looked at: not where one is written to.
-const lookMount = paths.Run + "/look"

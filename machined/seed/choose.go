@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/orlop-os/orlop/pkg/diskprobe"
 )
 
 // Device is a device with a label of ours.
@@ -12,18 +14,21 @@ type Device struct {
 	Disk  string // the whole device that it is part of: "/dev/sdb", "/dev/sr0"
 	Kind  string // of the file system: "vfat" or "iso9660"
 	Label string
+
+	device    diskprobe.Device
+	partition int // 0 for the whole disk
 }
 
 // medium is one way of carrying a configuration.
 type medium struct {
-	labels []string
-	file   string
+	label string // in upper or lower case: some programs that make file systems change it
+	file  string
 }
 
 // media are all ways, the one that counts before the others first.
 var media = []medium{
-	{labels: []string{"ORLOPCFG"}, file: "machine.yaml"},
-	{labels: []string{"cidata", "CIDATA"}, file: "user-data"},
+	{label: "ORLOPCFG", file: "machine.yaml"},
+	{label: "cidata", file: "user-data"},
 }
 
 // system is the label of the medium that the system comes on (imager/iso.go). It carries no configuration, but whoever looks for a disk
@@ -33,7 +38,7 @@ const system = "ORLOP"
 // known tells whether a file system with this label may carry a configuration, or the system.
 func known(kind, label string) bool {
 	return kind == "iso9660" && label == system ||
-		(kind == "vfat" || kind == "iso9660") && slices.ContainsFunc(media, func(m medium) bool { return slices.Contains(m.labels, label) })
+		(kind == "vfat" || kind == "iso9660") && slices.ContainsFunc(media, func(m medium) bool { return strings.EqualFold(m.label, label) })
 }
 
 // choose finds the device and the file to read. It returns no file when there is no such device.
@@ -43,7 +48,7 @@ func choose(devices []Device) (Device, string, error) {
 		for _, d := range devices {
 			// A whole device and its first partition may be the same file system, as on a CD image that also boots from a stick.
 			same := func(f Device) bool { return f.Disk == d.Disk }
-			if slices.Contains(m.labels, d.Label) && !slices.ContainsFunc(found, same) {
+			if strings.EqualFold(m.label, d.Label) && !slices.ContainsFunc(found, same) {
 				found = append(found, d)
 			}
 		}

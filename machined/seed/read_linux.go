@@ -4,74 +4,56 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 
-	"github.com/siderolabs/go-blockdevice/v2/blkid"
-
 	"github.com/orlop-os/orlop/pkg/config"
-	"github.com/orlop-os/orlop/pkg/mount"
-	"github.com/orlop-os/orlop/pkg/paths"
-	"github.com/orlop-os/orlop/pkg/plainfile"
+	"github.com/orlop-os/orlop/pkg/diskprobe"
+	"github.com/orlop-os/orlop/pkg/parttable"
+	"github.com/orlop-os/orlop/pkg/superblock"
 )
 
-// sysBlock has one symbolic link per disk and partition.
-const sysBlock = "/sys/class/block"
+// Prober examines disks, and reads files of them; *diskprobe.Prober is one.
+type Prober interface {
+	All(ctx context.Context, devices []diskprobe.Device, fresh diskprobe.Freshness) []diskprobe.Result
+	File(ctx context.Context, d diskprobe.Device, f diskprobe.File) (diskprobe.Answer, error)
+}
 
-// List looks for labelled media on all devices. What cannot be read (an empty drive) is none.
-func List(ctx context.Context) ([]Device, error) {
-	entries, err := os.ReadDir(sysBlock)
+// List looks for labelled media on all devices. What cannot be examined (an empty drive) is none.
+func List(ctx context.Context, p Prober) ([]Device, error) {
+	devices, err := diskprobe.List(diskprobe.Sys)
 	if err != nil {
-		return nil, fmt.Errorf("media: cannot list: %w", err)
+		return nil, err
 	}
 	var found []Device
-	for _, e := range entries {
-		if err := ctx.Err(); err != nil {
-			return nil, fmt.Errorf("media: cannot list: %w", err)
+	for _, r := range p.All(ctx, devices, diskprobe.Kept) {
+		if r.Err == nil {
+			found = append(found, labelled(r)...)
 		}
-		if slices.ContainsFunc([]string{"loop", "ram", "zram", "dm-"}, func(made string) bool { return strings.HasPrefix(e.Name(), made) }) {
-			continue
-		}
-		d := Device{Path: "/dev/" + e.Name()}
-		if d.Kind, d.Label = probe(d.Path); !known(d.Kind, d.Label) {
-			continue
-		}
-		if d.Disk, err = wholeOf(e.Name()); err != nil {
-			return nil, err
-		}
-		found = append(found, d)
 	}
-	// The whole device before its partitions.
-	slices.SortFunc(found, func(a, b Device) int { return strings.Compare(a.Path, b.Path) })
-	return found, nil
+	return found, ctx.Err()
 }
 
-// probe returns what file system a device holds, and its label.
-func probe(device string) (kind, label string) {
-	f, err := os.Open(device)
-	if err != nil {
-		return "", ""
+// labelled lists the file systems of one disk that may carry a configuration, the whole disk before
+// its partitions.
+func labelled(r diskprobe.Result) []Device {
+	var found []Device
+	look := func(path string, partition int, c superblock.Content) {
+		label := strings.TrimSpace(c.Label)
+		if known(c.Kind, label) {
+			found = append(found, Device{Path: path, Disk: r.Device.Path, Kind: c.Kind, Label: label, partition: partition, device: r.Device})
+		}
 	}
-	defer f.Close()
-	info, err := blkid.Probe(f, blkid.WithSkipLocking(true))
-	if err != nil || info.Label == nil {
-		return "", ""
+	look(r.Device.Path, 0, r.Answer.Whole)
+	for _, h := range r.Answer.Contents {
+		path := parttable.PartitionPath(r.Device.Path, h.Number)
+		if i := slices.IndexFunc(r.Device.Partitions, func(p diskprobe.Partition) bool { return p.Number == h.Number }); i >= 0 {
+			path = r.Device.Partitions[i].Path
+		}
+		look(path, h.Number, h.Content)
 	}
-	return info.Name, strings.TrimSpace(*info.Label)
-}
-
-// wholeOf finds the disk of a partition by its folder in sysfs, which lies in the disk's; a disk is its own.
-func wholeOf(name string) (string, error) {
-	folder, err := filepath.EvalSymlinks(filepath.Join(sysBlock, name))
-	if err != nil {
-		return "", fmt.Errorf("media: %w", err)
-	}
-	if _, err := os.Stat(filepath.Join(folder, "partition")); err == nil {
-		folder = filepath.Dir(folder)
-	}
-	return "/dev/" + filepath.Base(folder), nil
+	return found
 }
 
 // Document is a configuration as it was found.
@@ -80,13 +62,10 @@ type Document struct {
 	Text []byte
 }
 
-// mountPoint is where a medium is mounted while it is read.
-const mountPoint = paths.Run + "/medium"
-
-// Find reads the configuration of a labelled medium. The document is nil when there is no such medium. load loads what the kernel
-// needs to mount one.
-func Find(ctx context.Context, load func(modules ...string) error) (*Document, error) {
-	devices, err := List(ctx)
+// Find reads the configuration of a labelled medium. The document is nil when there is no such
+// medium.
+func Find(ctx context.Context, p Prober) (*Document, error) {
+	devices, err := List(ctx, p)
 	if err != nil {
 		return nil, err
 	}
@@ -94,25 +73,12 @@ func Find(ctx context.Context, load func(modules ...string) error) (*Document, e
 	if err != nil || file == "" {
 		return nil, err
 	}
-	text, err := read(device, file, load)
+	a, err := p.File(ctx, device.device, diskprobe.File{Partition: device.partition, Kind: device.Kind, Name: file, Most: config.MaxSize})
+	if err == nil && a.Missing {
+		err = errors.New("has no file " + file)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("%s (%s): %w", device.Path, device.Label, err)
 	}
-	return &Document{Name: device.Path + ":" + file, Text: text}, nil
-}
-
-func read(d Device, file string, load func(modules ...string) error) (text []byte, err error) {
-	modules := []string{"isofs"}
-	if d.Kind == "vfat" {
-		modules = mount.FATModules()
-	}
-	if err := load(modules...); err != nil {
-		return nil, err
-	}
-	m := mount.Mount{Source: d.Path, Target: mountPoint, Type: d.Kind, Flags: mount.ReadOnly | mount.NoSuid | mount.NoDev | mount.NoExec}
-	if err := m.Do(); err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, mount.Unmount(mountPoint)) }()
-	return plainfile.Read(mountPoint, file, config.MaxSize)
+	return &Document{Name: device.Path + ":" + filepath.Base(file), Text: a.Text}, nil
 }

@@ -3,6 +3,9 @@ package seed
 import (
 	"strings"
 	"testing"
+
+	"github.com/orlop-os/orlop/pkg/diskprobe"
+	"github.com/orlop-os/orlop/pkg/superblock"
 )
 
 func TestChoose(t *testing.T) {
@@ -21,6 +24,8 @@ func TestChoose(t *testing.T) {
 		{"ours first", []Device{dev("/dev/sr0", "/dev/sr0", "cidata"), dev("/dev/sdb1", "/dev/sdb", "ORLOPCFG")}, "/dev/sdb1 machine.yaml"},
 		{"the same twice", []Device{dev("/dev/sdb", "/dev/sdb", "ORLOPCFG"), dev("/dev/sdb1", "/dev/sdb", "ORLOPCFG")}, "/dev/sdb machine.yaml"},
 		{"the system's own", []Device{{Path: "/dev/sr0", Disk: "/dev/sr0", Kind: "iso9660", Label: "ORLOP"}}, ""},
+		{"in any case", []Device{dev("/dev/sdb1", "/dev/sdb", "orlopcfg")}, "/dev/sdb1 machine.yaml"},
+		{"two of the same in another case", []Device{dev("/dev/sr0", "/dev/sr0", "cidata"), dev("/dev/sr1", "/dev/sr1", "CIDATA")}, "2 media are labelled cidata (/dev/sr0, /dev/sr1)"},
 		{"two sticks", []Device{dev("/dev/sdb1", "/dev/sdb", "ORLOPCFG"), dev("/dev/sdc1", "/dev/sdc", "ORLOPCFG")}, "2 media are labelled ORLOPCFG (/dev/sdb1, /dev/sdc1)"},
 	} {
 		d, file, err := choose(c.devices)
@@ -35,9 +40,25 @@ func TestChoose(t *testing.T) {
 	for _, c := range []struct {
 		kind, label string
 		want        bool
-	}{{"vfat", "ORLOPCFG", true}, {"iso9660", "cidata", true}, {"ext4", "ORLOPCFG", false}, {"vfat", "orlopcfg", false}, {"vfat", "", false}, {"iso9660", "ORLOP", true}, {"vfat", "ORLOP", false}} {
+	}{{"vfat", "ORLOPCFG", true}, {"iso9660", "cidata", true}, {"ext4", "ORLOPCFG", false}, {"vfat", "orlopcfg", true}, {"iso9660", "CiData", true}, {"iso9660", "orlop", false}, {"vfat", "", false}, {"iso9660", "ORLOP", true}, {"vfat", "ORLOP", false}} {
 		if known(c.kind, c.label) != c.want {
 			t.Errorf("known(%s, %s) = %t", c.kind, c.label, !c.want)
 		}
+	}
+}
+
+// TestLabelled: what of an examined disk may carry a configuration. Nothing of a disk that could not be examined does.
+func TestLabelled(t *testing.T) {
+	held := func(number int, kind, label string) diskprobe.Held {
+		return diskprobe.Held{Number: number, Content: superblock.Content{Kind: kind, Label: label}}
+	}
+	r := diskprobe.Result{
+		Device: diskprobe.Device{Name: "sdb", Path: "/dev/sdb", Partitions: []diskprobe.Partition{{Number: 1, Path: "/dev/sdb1"}}},
+		Answer: diskprobe.Answer{Whole: superblock.Content{Kind: "iso9660", Label: "cidata "},
+			Contents: []diskprobe.Held{held(1, "vfat", "ORLOPCFG"), held(2, "ext4", "ORLOPCFG"), held(3, "vfat", "other")}},
+	}
+	got := labelled(r)
+	if len(got) != 2 || got[0].Path != "/dev/sdb" || got[0].Label != "cidata" || got[0].partition != 0 || got[1].Path != "/dev/sdb1" || got[1].Disk != "/dev/sdb" || got[1].partition != 1 {
+		t.Errorf("%+v", got)
 	}
 }

@@ -66,19 +66,6 @@ func (e *Partition) with(flags mount.Flags, do func(root string) error) (err err
 	return do(e.Target)
 }
 
-// Bootable tells whether the firmware would find the boot loader.
-func (e *Partition) Bootable() (there bool, err error) {
-	err = e.with(mount.ReadOnly, func(root string) error {
-		_, err := os.Stat(filepath.Join(root, Loader))
-		there = err == nil
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil
-		}
-		return err
-	})
-	return there, err
-}
-
 // Entries lists the systems that the boot loader knows.
 func (e *Partition) Entries() (all []slot.Entry, err error) {
 	err = e.with(mount.ReadOnly, func(root string) error {

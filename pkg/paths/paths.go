@@ -5,6 +5,7 @@ package paths
 // The executables in the read-only root.
 const (
 	Machined     = "/usr/bin/machined"
+	Diskprobe    = "/usr/bin/diskprobe" // machined under another name
 	Orchestrator = "/usr/bin/orchestrator"
 	Containerd   = "/usr/bin/containerd"
 	Runc         = "/usr/bin/runc"
@@ -140,6 +141,7 @@ const (
 	UserApid        = 100
 	UserAPI         = 101
 	UserControllers = 102
+	UserProbe       = 103 // of the process that examines foreign disks
 )
 
 // Ports that answer on the machine's addresses, beside etcd's (pkg/quorum). Everything else listens on loopback or a Unix socket.

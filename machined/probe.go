@@ -1,0 +1,45 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/orlop-os/orlop/machined/disk"
+	"github.com/orlop-os/orlop/pkg/diskprobe"
+	"github.com/orlop-os/orlop/pkg/paths"
+	"github.com/orlop-os/orlop/pkg/supervise"
+)
+
+// probe has one foreign disk examined by a process that can do nothing else. It says once why that
+// failed: the disk rests then.
+func (m *machine) probe(ctx context.Context, d diskprobe.Device, f *diskprobe.File) (diskprobe.Answer, error) {
+	a, err := diskprobe.Ask(ctx, d, f, m.startProbe)
+	if err != nil && !errors.Is(err, diskprobe.ErrNoMedium) {
+		if ctx.Err() != nil {
+			err = context.Cause(ctx)
+		}
+		m.events.add("disk", "failure", fmt.Sprintf("%s: content cannot be examined: %v; the disk is treated as holding data, and examined again later", d.Path, err))
+	}
+	return a, err
+}
+
+// startProbe runs the process (package diskprobe).
+func (m *machine) startProbe(ctx context.Context, question []byte, files []*os.File, most int) ([]byte, error) {
+	text, err := m.reaper.RunCommand(ctx, supervise.Command{
+		Args: []string{paths.Diskprobe}, Env: diskprobe.Environment, Stdin: question, Files: files,
+		UID: paths.UserProbe, Apart: true, Most: most, Nice: 10,
+	})
+	if exit := (*supervise.ExitError)(nil); errors.As(err, &exit) {
+		return nil, errors.New("its process " + exit.Exit.String()) // what it wrote may be the disk's words
+	}
+	return text, err
+}
+
+// examined is how package disk has foreign disks examined.
+func (m *machine) examined(fresh diskprobe.Freshness) disk.Examine {
+	return func(ctx context.Context, devices []diskprobe.Device) []diskprobe.Result {
+		return m.prober.All(ctx, devices, fresh)
+	}
+}
