@@ -34,7 +34,7 @@ type clusterAPI struct {
 func (a clusterAPI) Health(r *api.HealthRequest, stream grpc.ServerStreamingServer[api.HealthResponse]) error {
 	ctx := stream.Context()
 	services, configuration, members, rules := a.m.services.Status().Watch(), a.m.config.Watch(), a.m.membership.Watch(), a.m.noRules.Watch()
-	program, settled := a.m.program.Watch(), a.m.settled.Watch()
+	program, settled, disks := a.m.program.Watch(), a.m.settled.Watch(), a.m.disks.Watch()
 	var last *api.HealthResponse
 	floor, began := a.m.floor(), time.Now()
 	for {
@@ -46,6 +46,7 @@ func (a clusterAPI) Health(r *api.HealthRequest, stream grpc.ServerStreamingServ
 			configurationFails(health, broken)
 		}
 		releaseCheck(health, a.m.release, floor, began)
+		storageHealth(health, disks.Take().Filesystems)
 		var later <-chan time.Time
 		if health.Healthy && time.Since(now.applied) < inForceTime {
 			if waits, err := a.m.notYet(now.config); err == nil && len(waits) > 0 {
@@ -69,6 +70,7 @@ func (a clusterAPI) Health(r *api.HealthRequest, stream grpc.ServerStreamingServ
 		case <-rules.Changed():
 		case <-program.Changed():
 		case <-settled.Changed():
+		case <-disks.Changed():
 		case <-later:
 		case <-ctx.Done():
 			return endOfStream(ctx.Err())

@@ -29,6 +29,8 @@ type moment struct {
 type diskState struct {
 	Disks   []disk.Disk `json:"disks"`
 	Problem string      `json:"problem,omitempty"` // why there is nothing to keep anything on
+	// Filesystems are those of STATE and DATA that have something to say: errors now, or before the check at this start.
+	Filesystems []disk.Soundness `json:"filesystems,omitempty"`
 }
 
 // configurationState is what there is to say about the configuration: topic "configuration". Its text is in Config.Get.

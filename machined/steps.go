@@ -222,13 +222,18 @@ func stepStorage(ctx context.Context, m *machine) error {
 		m.say("storage: " + err.Error())
 	}
 	m.keeper().Go(ctx, "disks", m.followDisks)
+	m.keeper().Go(ctx, "file systems", m.followSoundness)
 	return nil
 }
 
 // bringStorage does what is left to do on the disk, and remembers the outcome for all who ask.
 func (m *machine) bringStorage(ctx context.Context, c disk.Config) error {
 	run := func(ctx context.Context, args ...string) ([]byte, error) {
-		return m.reaper.Run(ctx, args...)
+		out, err := m.reaper.Run(ctx, args...)
+		if exit := (*supervise.ExitError)(nil); errors.As(err, &exit) && args[0] == paths.E2fsck {
+			m.events.add("disk", "failure", err.Error()) // what it has repaired; status 1 is no failure of its (machined/disk)
+		}
+		return out, err
 	}
 	err := reconcile.Converge(ctx, reconcile.Config{
 		Name: "disk", Report: m.report,
@@ -237,7 +242,10 @@ func (m *machine) bringStorage(ctx context.Context, c disk.Config) error {
 			if err != nil {
 				return nil, err
 			}
-			m.disks.Update(func(d diskState) diskState { return diskState{Disks: ownDisk(have.Disks, d.Disks)} })
+			m.disks.Update(func(d diskState) diskState {
+				return diskState{Disks: ownDisk(have.Disks, d.Disks), Filesystems: d.Filesystems}
+			})
+			m.noteBeforeCheck(have)
 			want, err := disk.Plan(c, have)
 			if err != nil {
 				return nil, err

@@ -4,6 +4,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/orlop-os/orlop/pkg/mount"
+	"github.com/orlop-os/orlop/pkg/superblock"
 )
 
 // Have is what the kernel shows: the facts.
@@ -62,7 +63,9 @@ type Partition struct {
 	Path    string    `json:"path"` // "/dev/vda4"
 	UUID    uuid.UUID `json:"uuid"` // the partition's unique GUID
 	Content Content   `json:"content"`
-	Loader  bool      `json:"-"` // it holds a boot loader that firmware would start; not looked for on the disk that was booted from
+	// Faults are the errors that an ext4 of ours has recorded, on the disk that was booted from.
+	Faults superblock.Faults `json:"faults,omitzero"`
+	Loader bool              `json:"-"` // it holds a boot loader that firmware would start; not looked for on the disk that was booted from
 }
 
 // Content is what a partition holds, as far as it is known by its signature.

@@ -215,7 +215,7 @@ func readOwn(d diskprobe.Device) (Disk, error) {
 		}
 		part := Partition{Entry: entryOf(i+1, p, disk.SectorSize), Path: parttable.PartitionPath(d.Path, i+1), UUID: p.PartGUID, Content: Content{Kind: unexamined}}
 		if ours(part.Entry) {
-			if part.Content, err = ownContent(part.Path); err != nil {
+			if part.Content, part.Faults, err = ownContent(part.Path); err != nil {
 				return Disk{}, err
 			}
 		}
@@ -226,20 +226,22 @@ func readOwn(d diskprobe.Device) (Disk, error) {
 
 // ownContent reads the superblock of one of our partitions, through the partition's own device: the disk's has a cache of its own, which may be
 // older. It knows what we put there; everything else is unknown data.
-func ownContent(path string) (Content, error) {
+func ownContent(path string) (Content, superblock.Faults, error) {
 	f, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return Content{Kind: unknownData}, nil // the kernel does not show it: nothing that we could use
+		return Content{Kind: unknownData}, superblock.Faults{}, nil // the kernel does not show it: nothing that we could use
 	}
 	if err != nil {
-		return Content{}, err
+		return Content{}, superblock.Faults{}, err
 	}
 	defer f.Close()
 	size, err := block.NewFromFile(f).GetSize()
 	if err != nil {
-		return Content{}, err
+		return Content{}, superblock.Faults{}, err
 	}
-	return examineOwn(f, size)
+	e, _, _ := superblock.ReadExt(f) // what cannot be read says so below
+	c, err := examineOwn(f, size)
+	return c, e.Faults, err
 }
 
 // examineOwn tells a file system of ours, nothing or one that was not finished, and everything else.

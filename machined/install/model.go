@@ -43,8 +43,8 @@ type Disk struct {
 	SectorSize                                uint64 // bytes
 	ReadOnly                                  bool
 	// Medium says why the disk is not for installing to: the system or its configuration came on it. Empty for all others.
-	Medium string
-	Bootable                                  bool   // the firmware finds a boot loader there
+	Medium     string
+	Bootable   bool   // the firmware finds a boot loader there
 	Table      string // "gpt", "" for a blank disk, otherwise what is there instead
 	Partitions []Partition
 }

@@ -1,0 +1,85 @@
+package disk
+
+import (
+	"fmt"
+
+	"github.com/orlop-os/orlop/pkg/superblock"
+)
+
+// Soundness is what a file system of ours says of itself.
+type Soundness struct {
+	Label    string            `json:"label"`  // "DATA"
+	Device   string            `json:"device"` // "/dev/vda5"
+	Faults   superblock.Faults `json:"faults"` // that the kernel has recorded since the last check
+	ReadOnly bool              `json:"readOnly,omitempty"`
+	// Checked says that the errors were found before the check at the start, which has repaired
+	// them.
+	Checked bool `json:"checked,omitempty"`
+}
+
+// Sound tells whether there is nothing to do about it now.
+func (s Soundness) Sound() bool { return s.Checked || !s.ReadOnly && !s.Faults.Any() }
+
+// String says what is wrong, and what helps; "" where nothing ever was.
+func (s Soundness) String() string {
+	what := fmt.Sprintf("%s (%s): ", s.Label, s.Device)
+	switch {
+	case s.Checked && s.Faults.Any():
+		return what + "the file system had " + counted(s.Faults) + "; the check at this start has repaired it; look at what the kernel's log and the disk say of its health"
+	case s.ReadOnly && s.Faults.Any():
+		return what + "the file system has " + counted(s.Faults) + ", and takes no writes any more; save what matters, and reboot: the check at the start repairs what can be repaired"
+	case s.ReadOnly:
+		return what + "the file system takes no writes any more; look at the kernel's log, and reboot: the check at the start repairs what can be repaired"
+	case s.Faults.Any():
+		return what + "the file system has " + counted(s.Faults) + "; save what matters, and reboot: the check at the start repairs what can be repaired"
+	}
+	return ""
+}
+
+// counted is the errors as a part of a sentence.
+func counted(f superblock.Faults) string {
+	if f.Count == 0 {
+		return "a mark that it has errors, of which none is recorded"
+	}
+	return f.String()
+}
+
+// BeforeCheck lists what our volumes on the disk that was booted from have recorded and a check
+// would clear: those that are not mounted.
+func BeforeCheck(have Have) []Soundness {
+	var found []Soundness
+	for _, d := range have.Disks {
+		for _, p := range d.Partitions {
+			if _, mounted := mountOf(have, p.Path); d.Boot && ours(p.Entry) && p.Faults.Any() && !mounted {
+				found = append(found, Soundness{Label: p.Label, Device: p.Path, Faults: p.Faults, Checked: true})
+			}
+		}
+	}
+	return found
+}
+
+// mountOf is where a device is mounted.
+func mountOf(have Have, device string) (target string, mounted bool) {
+	for _, m := range have.Mounts {
+		if m.Source == device {
+			return m.Target, true
+		}
+	}
+	return "", false
+}
+
+// Worse lists what has become wrong, or more wrong, from one look to the next.
+func Worse(before, now []Soundness) []Soundness {
+	known := map[string]Soundness{}
+	for _, s := range before {
+		known[s.Label] = s
+	}
+	var out []Soundness
+	for _, s := range now {
+		was := known[s.Label]
+		if !s.Sound() && (was.Sound() || s.Faults.Count > was.Faults.Count || s.ReadOnly && !was.ReadOnly) {
+			out = append(out, s)
+		}
+	}
+	return out
+}

@@ -1,0 +1,92 @@
+package disk
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/orlop-os/orlop/pkg/layout"
+	"github.com/orlop-os/orlop/pkg/superblock"
+)
+
+// TestMountedFaults reads what the kernel's folder of a mounted ext4 looks like.
+func TestMountedFaults(t *testing.T) {
+	sys := t.TempDir()
+	if err := os.Mkdir(filepath.Join(sys, "vda5"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range map[string]string{
+		"errors_count": "2", "first_error_time": "1700000000", "first_error_func": "ext4_lookup", "first_error_line": "1855", "first_error_ino": "12", "first_error_block": "0",
+		"last_error_time": "1700000060", "last_error_func": "ext4_find_extent", "last_error_line": "77", "last_error_ino": "0", "last_error_block": "5000",
+	} {
+		if err := os.WriteFile(filepath.Join(sys, "vda5", name), []byte(text+"\n"), 0o444); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const want = "2 errors, the first at 2023-11-14 22:13:20 UTC in ext4_lookup:1855 (inode 12), the last at 2023-11-14 22:14:20 UTC in ext4_find_extent:77 (block 5000)"
+	if got := mountedFaults(sys, "/dev/vda5"); !got.Any() || got.String() != want {
+		t.Errorf("%s\nwant %s", got, want)
+	}
+	if got := mountedFaults(sys, "/dev/vda4"); got.Any() {
+		t.Errorf("of one that is not mounted: %+v", got)
+	}
+}
+
+// TestSoundness: what is said of a file system, and when it is news.
+func TestSoundness(t *testing.T) {
+	fault := superblock.Fault{Time: time.Unix(1700000000, 0), Function: "ext4_lookup", Line: 1855}
+	sound := Soundness{Label: layout.Data, Device: "/dev/vda5"}
+	one := sound
+	one.Faults = superblock.Faults{Marked: true, Count: 1, First: fault, Last: fault}
+	two := one
+	two.Faults.Count = 2
+	stopped, checked, silent, marked := one, one, sound, sound
+	stopped.ReadOnly, checked.Checked, silent.ReadOnly, marked.Faults.Marked = true, true, true, true
+	const where = "DATA (/dev/vda5): the file system "
+	for _, c := range []struct {
+		s     Soundness
+		sound bool
+		want  string
+	}{
+		{sound, true, ""},
+		{one, false, where + "has 1 error, at 2023-11-14 22:13:20 UTC in ext4_lookup:1855; save what matters, and reboot: the check at the start repairs what can be repaired"},
+		{stopped, false, where + "has 1 error, at 2023-11-14 22:13:20 UTC in ext4_lookup:1855, and takes no writes any more; save what matters, and reboot: the check at the start repairs what can be repaired"},
+		{silent, false, where + "takes no writes any more; look at the kernel's log, and reboot: the check at the start repairs what can be repaired"},
+		{marked, false, where + "has a mark that it has errors, of which none is recorded; save what matters, and reboot: the check at the start repairs what can be repaired"},
+		{checked, true, where + "had 1 error, at 2023-11-14 22:13:20 UTC in ext4_lookup:1855; the check at this start has repaired it; look at what the kernel's log and the disk say of its health"},
+	} {
+		if c.s.String() != c.want || c.s.Sound() != c.sound {
+			t.Errorf("%t %s\nwant %t %s", c.s.Sound(), c.s, c.sound, c.want)
+		}
+	}
+	for _, c := range []struct {
+		name        string
+		before, now Soundness
+		news        bool
+	}{
+		{"nothing", sound, sound, false}, {"the first error", sound, one, true}, {"the same", one, one, false}, {"another one", one, two, true},
+		{"no more writes", one, stopped, true}, {"repaired", two, checked, false}, {"again after the check", checked, one, true},
+	} {
+		if got := Worse([]Soundness{c.before}, []Soundness{c.now}); (len(got) > 0) != c.news {
+			t.Errorf("%s: %v", c.name, got)
+		}
+	}
+}
+
+// TestBeforeCheck: what a check at the start would clear is read before it.
+func TestBeforeCheck(t *testing.T) {
+	have := model(scenario{disk: diskSpec{table: "gpt", partitions: imageAnd(state, data)}})
+	have.Disks[0].Partitions[4].Faults = superblock.Faults{Marked: true}
+	if got := BeforeCheck(have); len(got) != 1 || got[0].Label != layout.Data || got[0].Device != "/dev/vda5" || !got[0].Checked {
+		t.Errorf("%+v", got)
+	}
+	have.Mounts = mountAll(have.Disks[0])
+	if got := BeforeCheck(have); len(got) != 0 {
+		t.Errorf("of what is mounted: %+v", got)
+	}
+	have.Mounts, have.Disks[0].Boot = nil, false
+	if got := BeforeCheck(have); len(got) != 0 {
+		t.Errorf("of another machine's disk: %+v", got)
+	}
+}

@@ -1,0 +1,92 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/orlop-os/orlop/machined/disk"
+	api "github.com/orlop-os/orlop/pkg/api"
+)
+
+// soundEvery is how often the kernel is asked whether it has found errors in STATE or DATA. It
+// tells nobody by itself.
+const soundEvery = 30 * time.Second
+
+// noteBeforeCheck keeps the errors that an earlier start has recorded in STATE or DATA: the check
+// that follows clears them.
+func (m *machine) noteBeforeCheck(have disk.Have) {
+	for _, s := range disk.BeforeCheck(have) {
+		m.events.add("disk", "failure", fmt.Sprintf("%s (%s): an earlier start has left a file system with errors (%s); it is checked now", s.Label, s.Device, s.Faults))
+		m.disks.Update(func(d diskState) diskState {
+			d.Filesystems = append(slices.DeleteFunc(slices.Clone(d.Filesystems), func(o disk.Soundness) bool { return o.Label == s.Label }), s)
+			return d
+		})
+	}
+}
+
+// followSoundness says when the kernel finds errors in STATE or DATA, and keeps topic "disks" true.
+func (m *machine) followSoundness(ctx context.Context) {
+	tick := time.NewTicker(soundEvery)
+	defer tick.Stop()
+	for {
+		if now, err := disk.ReadSoundness(); err == nil {
+			m.noteSoundness(now)
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// noteSoundness says what has become worse.
+func (m *machine) noteSoundness(now []disk.Soundness) {
+	before, _ := m.disks.Get()
+	for _, s := range disk.Worse(before.Filesystems, now) {
+		m.say("storage: " + s.String())
+	}
+	next := unsound(before.Filesystems, now)
+	if slices.Equal(next, before.Filesystems) {
+		return
+	}
+	m.disks.Update(func(d diskState) diskState { d.Filesystems = next; return d })
+}
+
+// unsound is what there is to say: what is wrong now, and what was found before the check at this
+// start where nothing is.
+func unsound(before, now []disk.Soundness) []disk.Soundness {
+	var out []disk.Soundness
+	for _, s := range now {
+		was := slices.IndexFunc(before, func(b disk.Soundness) bool { return b.Label == s.Label && b.Checked })
+		switch {
+		case !s.Sound():
+			out = append(out, s)
+		case was >= 0:
+			out = append(out, before[was])
+		}
+	}
+	return out
+}
+
+// storageHealth adds what the file systems say of themselves to the machine's health. A version on
+// trial is not judged by it: it is no fault of its.
+func storageHealth(health *api.HealthResponse, list []disk.Soundness) {
+	check := &api.HealthCheck{Name: "storage", Ok: true, Since: timestamppb.New(time.Time{})}
+	var details []string
+	for _, s := range list {
+		check.Ok = check.Ok && s.Sound()
+		details = append(details, s.String())
+	}
+	if len(details) == 0 {
+		return
+	}
+	check.Detail = strings.Join(details, "; ")
+	health.Checks = append(health.Checks, check)
+	health.Healthy = health.Healthy && check.Ok
+}

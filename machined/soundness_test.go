@@ -1,0 +1,65 @@
+package main
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/orlop-os/orlop/machined/disk"
+	api "github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/cell"
+	"github.com/orlop-os/orlop/pkg/superblock"
+)
+
+// TestStorageHealth: an error that the kernel finds is an event once, on the console, in topic
+// "disks" and in health; one that the check at the start has repaired stays to be seen, and keeps
+// nobody from being healthy.
+func TestStorageHealth(t *testing.T) {
+	m := &machine{events: newEventLog(), disks: cell.New(diskState{})}
+	health := func() *api.HealthResponse {
+		h := &api.HealthResponse{Healthy: true}
+		now, _ := m.disks.Get()
+		storageHealth(h, now.Filesystems)
+		return h
+	}
+	said := func() (lines []string) {
+		for _, e := range m.events.after(0) {
+			if strings.Contains(e.message, "the file system") {
+				lines = append(lines, e.message)
+			}
+		}
+		return lines
+	}
+	sound := disk.Soundness{Label: "DATA", Device: "/dev/vda5"}
+	broken := sound
+	broken.Faults = superblock.Faults{Marked: true, Count: 1, First: superblock.Fault{Function: "ext4_lookup"}}
+	m.noteSoundness([]disk.Soundness{sound})
+	if h := health(); !h.Healthy || len(h.Checks) != 0 || len(said()) != 0 {
+		t.Errorf("a sound one: %v, %q", h, said())
+	}
+	for range 3 {
+		m.noteSoundness([]disk.Soundness{broken})
+	}
+	if h := health(); h.Healthy || len(h.Checks) != 1 || h.Checks[0].Ok || !strings.Contains(h.Checks[0].Detail, "DATA (/dev/vda5): the file system has 1 error") || len(said()) != 1 {
+		t.Errorf("a broken one: %v, %q", h, said())
+	}
+	repaired := broken
+	repaired.Checked = true
+	m.disks.Set(diskState{Filesystems: []disk.Soundness{repaired}}) // after the next start
+	m.noteSoundness([]disk.Soundness{sound})
+	if h := health(); !h.Healthy || len(h.Checks) != 1 || !strings.Contains(h.Checks[0].Detail, "had 1 error") {
+		t.Errorf("a repaired one: %v", h)
+	}
+	m.noteSoundness([]disk.Soundness{broken})
+	if h := health(); h.Healthy || len(said()) != 2 {
+		t.Errorf("one that breaks again: %v, %q", h, said())
+	}
+}
+
+// TestOwnDisk: a look at the own disk forgets nothing of the others.
+func TestOwnDisk(t *testing.T) {
+	known := []disk.Disk{{Path: "/dev/vda", Boot: true, Table: "gpt"}, {Path: "/dev/vdb", Table: "a whole-disk ext4"}}
+	got := ownDisk([]disk.Disk{{Path: "/dev/vda", Boot: true, Table: "gpt", Size: 5}, {Path: "/dev/vdb", Table: "unexamined"}, {Path: "/dev/vdc", Table: "unexamined"}}, known)
+	if len(got) != 3 || got[0].Size != 5 || got[1].Table != "a whole-disk ext4" || got[2].Table != "unexamined" {
+		t.Errorf("%+v", got)
+	}
+}
