@@ -1,6 +1,7 @@
 package disk
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -234,10 +235,36 @@ func add(config Config, disk Disk, entries []Entry, state bool) ([]Entry, error)
 		next = max(next, e.Number+1)
 	}
 	if state {
+		if behind, gap := gapFor(disk, entries, layout.StateSize, free); gap > 0 {
+			return nil, inGap(disk, layout.State, behind, gap)
+		}
 		entries = append(entries, Entry{Number: next, Label: layout.State, Type: layout.TypeState, Start: start, Size: layout.StateSize})
 		next, start, free = next+1, start+layout.StateSize, free-layout.StateSize
 	}
+	if behind, gap := gapFor(disk, entries, free, free); gap > 0 {
+		return nil, inGap(disk, layout.Data, behind, gap)
+	}
 	return append(entries, Entry{Number: next, Label: layout.Data, Type: layout.TypeData, Start: start, Size: free}), nil
+}
+
+// gapFor finds a gap before a partition that has room for size bytes, and is no larger than the space behind the last one: the library that writes the table
+// would put a new partition there, and give the partitions behind it other numbers. It returns the partition behind the gap, and the gap's size; 0: none.
+func gapFor(disk Disk, entries []Entry, size, free uint64) (behind Entry, gap uint64) {
+	sorted := slices.SortedFunc(slices.Values(entries), func(a, b Entry) int { return cmp.Compare(a.Start, b.Start) })
+	at := disk.align(disk.First)
+	for _, e := range sorted {
+		if e.Start >= at+size && e.Start-at <= free {
+			return e, e.Start - at
+		}
+		at = max(at, disk.align(e.end()))
+	}
+	return Entry{}, 0
+}
+
+// inGap is the error for a table with a gap that a new partition would be put into.
+func inGap(disk Disk, label string, behind Entry, gap uint64) error {
+	return fmt.Errorf("%s: cannot make %s: the partition table has a gap of %s before %s; a new partition there would take its number, and what is behind the gap would be found "+
+		"under other names; nothing was changed; remove %s, or move it to the gap's beginning", describe(disk), label, layout.FormatSize(gap), name(behind), name(behind))
 }
 
 // roomBehind is the free space behind a partition, in whole units of the disk's alignment.

@@ -74,8 +74,8 @@ func (t WriteTable) change(table *gpt.Table, sector uint64) error {
 		}
 		// The library chooses the place by itself. It must be the place of the plan, or the plan does not know the disk.
 		if got := entry(table, e.Number, sector); got != e {
-			return fmt.Errorf("partition %d %s: would come to lie at %d with %d bytes, planned were %d and %d; nothing was changed",
-				e.Number, e.Label, got.Start, got.Size, e.Start, e.Size)
+			return fmt.Errorf("partition %d %s: would come to lie at %d with %d bytes, planned were %d and %d: the table has a gap that the partition would be put into, "+
+				"which would renumber those behind it; nothing was changed; remove the partition behind the gap", e.Number, e.Label, got.Start, got.Size, e.Start, e.Size)
 		}
 	}
 	for _, e := range t.Grow {
