@@ -36,8 +36,8 @@ const (
 	defaultGrace = 60 * time.Second
 	// restTime is what unmounting, wiping and the like have beyond that.
 	restTime = 30 * time.Second
-	// wipeTime is what a reset has beyond that: STATE is overwritten, 256 MiB.
-	wipeTime = 60 * time.Second
+	// wipeTime is what a reset has beyond that: STATE is overwritten and read back, 256 MiB, and of DATA what the disk does not discard.
+	wipeTime = 2 * time.Minute
 )
 
 // goDown lets the machine go down and returns at once, so that the caller can be answered. Only the first request counts; another one is an
@@ -206,7 +206,7 @@ func (m *machine) wipe(ctx context.Context, labels []string) error {
 	if err != nil {
 		return err
 	}
-	for _, op := range disk.Reset(have, labels) {
+	for _, op := range disk.Reset(have, labels, func(line string) { m.say("reset: " + line) }) {
 		m.say("reset: " + op.String())
 		if err := op.Do(ctx); err != nil {
 			return err

@@ -201,11 +201,13 @@ type Wipe struct {
 
 func (w Wipe) String() string { return "wipe " + w.Label + " (" + w.Device + ")" }
 
-// Erase has the content of a partition that was wiped go. STATE has the machine's keys, and is overwritten; of DATA, which would take
-// hours, the disk is only told that it is not needed: what is secret there is encrypted with keys of STATE.
+// Erase has the content of a partition that was wiped go. STATE has the machine's keys, and is overwritten and read back; of DATA, which would take
+// hours, the disk is told that it is not needed, and samples are read back. Where the disk keeps it, as much as possible is overwritten, and the rest is
+// said to be there. Secrets in etcd are encrypted with a key of STATE.
 type Erase struct {
 	Label  string
 	Device string
+	tell   func(string) // what became of the content; may be nil
 }
 
 func (e Erase) String() string {
@@ -218,8 +220,8 @@ func (e Erase) String() string {
 // Reset lists what a reset of some of our volumes does, by their labels. They must be unmounted by then. Those of other disks, which may be another
 // machine's, or this one's from before, stay as they are. DATA goes first: a reset
 // that is cut short leaves a machine that is still configured and can be reset again, never one with a new identity and old data.
-// What may take long comes after that, and of it the keys first.
-func Reset(have Have, labels []string) []reconcile.Op {
+// What may take long comes after that, and of it the keys first. tell is given what became of the content, and may be nil.
+func Reset(have Have, labels []string, tell func(string)) []reconcile.Op {
 	var ops, slow []reconcile.Op
 	for _, label := range []string{layout.Data, layout.State} {
 		if !slices.Contains(labels, label) {
@@ -229,7 +231,7 @@ func Reset(have Have, labels []string) []reconcile.Op {
 			for _, p := range d.Partitions {
 				if d.Boot && p.Label == label && ours(p.Entry) && !p.Content.blank() {
 					ops = append(ops, Wipe{Label: label, Device: p.Path})
-					slow = slices.Insert(slow, 0, reconcile.Op(Erase{Label: label, Device: p.Path}))
+					slow = slices.Insert(slow, 0, reconcile.Op(Erase{Label: label, Device: p.Path, tell: tell}))
 				}
 			}
 		}

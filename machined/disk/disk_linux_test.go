@@ -184,7 +184,7 @@ func TestResetOnRealDisk(t *testing.T) {
 	s := scenario{disk: diskSpec{table: "gpt", partitions: imageAnd(state, data)}}
 	build(t, s)
 	settle(t, s)
-	for _, op := range Reset(facts(t, s), []string{layout.Data, layout.State}) {
+	for _, op := range Reset(facts(t, s), []string{layout.Data, layout.State}, nil) {
 		if err := op.Do(t.Context()); err == nil {
 			t.Errorf("%s: wiped although it is mounted", op)
 		}
@@ -202,14 +202,14 @@ func TestResetOnRealDisk(t *testing.T) {
 	if err := stateDevice.Sync(); err != nil {
 		t.Fatal(err)
 	}
-	for _, op := range Reset(facts(t, s), []string{layout.Data, layout.State}) {
+	for _, op := range Reset(facts(t, s), []string{layout.Data, layout.State}, nil) {
 		do(t, op)
 	}
 	left := make([]byte, len(key))
 	if _, err := stateDevice.ReadAt(left, at); err != nil || !bytes.Equal(left, make([]byte, len(key))) {
 		t.Errorf("of the key there is left %q, %v", left, err)
 	}
-	if left := Reset(facts(t, s), []string{layout.Data, layout.State}); len(left) > 0 {
+	if left := Reset(facts(t, s), []string{layout.Data, layout.State}, nil); len(left) > 0 {
 		t.Errorf("after the reset there is left:\n%s", printed(left, nil))
 	}
 	settle(t, s)

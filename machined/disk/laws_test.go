@@ -312,13 +312,13 @@ func TestReset(t *testing.T) {
 		other.Partitions[i].Path = parttable.PartitionPath(other.Path, i+1)
 	}
 	have.Disks = append(have.Disks, other) // of another machine, and none of what happens is about it
-	ops := Reset(have, []string{layout.Data, layout.State})
+	ops := Reset(have, []string{layout.Data, layout.State}, nil)
 	golden.Assert(t, printed(ops, nil), "reset.txt")
-	golden.Assert(t, printed(Reset(have, []string{layout.State}), nil), "reset, keep data.txt")
+	golden.Assert(t, printed(Reset(have, []string{layout.State}, nil), nil), "reset, keep data.txt")
 	for _, op := range ops {
 		have = done(have, op)
 	}
-	if left := Reset(have, []string{layout.Data, layout.State}); len(left) > 0 {
+	if left := Reset(have, []string{layout.Data, layout.State}, nil); len(left) > 0 {
 		t.Errorf("after the reset there is left:\n%s", printed(left, nil))
 	}
 	want, err := Plan(Config{}, have)

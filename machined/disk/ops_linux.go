@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"unsafe"
 
-	"github.com/siderolabs/go-blockdevice/v2/block"
 	"golang.org/x/sys/unix"
 
 	"github.com/orlop-os/orlop/pkg/layout"
@@ -109,26 +108,5 @@ func (w Wipe) Do(context.Context) error {
 	if err != nil {
 		return fmt.Errorf("%s: cannot wipe %s: %w", w.Device, w.Label, err)
 	}
-	return nil
-}
-
-// Do overwrites or discards. A disk that cannot discard keeps the old data of DATA; that is no error.
-func (e Erase) Do(context.Context) error {
-	device, err := block.NewFromPath(e.Device, block.OpenForWrite(), block.OpenAssertNotMounted())
-	if err != nil {
-		return fmt.Errorf("%s: cannot erase %s: %w", e.Device, e.Label, err)
-	}
-	defer device.Close()
-	length, err := device.GetSize()
-	if err == nil && e.Label == layout.State {
-		if _, err = device.WipeRange(0, length); err == nil {
-			err = device.File().Sync()
-		}
-	}
-	if err != nil {
-		return fmt.Errorf("%s: cannot erase %s: %w", e.Device, e.Label, err)
-	}
-	everything := [2]uint64{0, length}
-	_, _, _ = unix.Syscall(unix.SYS_IOCTL, device.File().Fd(), unix.BLKDISCARD, uintptr(unsafe.Pointer(&everything[0])))
 	return nil
 }

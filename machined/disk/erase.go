@@ -1,0 +1,117 @@
+package disk
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/orlop-os/orlop/pkg/layout"
+)
+
+// erasable is a partition, as far as having its content go is concerned.
+type erasable interface {
+	size() uint64                          // bytes
+	discard(start, length uint64) error    // tells the disk that the range is not needed; it may keep every byte
+	zeroOut(start, length uint64) error    // has the kernel or the disk write zeros
+	write(p []byte, start uint64) error    // by ourselves
+	flush() error                          // until all that was written is on the disk
+	readBack(p []byte, start uint64) error // from the disk, and not from memory
+}
+
+const (
+	erasePiece = 1 << 20   // bytes that are written and read at once
+	eraseStep  = 256 << 20 // bytes that the kernel is asked to zero at once
+	samples    = 512       // pieces of a discarded partition that are read back
+)
+
+var errKept = errors.New("the disk still gives back what it was told to forget")
+
+// overwriteAll zeroes the whole of a partition and reads all of it back. What the disk says is not
+// believed: one may answer that it has written zeros, and keep every byte.
+func overwriteAll(ctx context.Context, d erasable) error {
+	if d.zeroOut(0, d.size()) == nil && d.flush() == nil {
+		if err := zeroed(ctx, d, 0, d.size(), erasePiece); err == nil || !errors.Is(err, errKept) {
+			return err
+		}
+	}
+	zeros := make([]byte, erasePiece)
+	for at := uint64(0); at < d.size(); at += erasePiece {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if err := d.write(zeros[:min(erasePiece, d.size()-at)], at); err != nil {
+			return err
+		}
+	}
+	if err := d.flush(); err != nil {
+		return err
+	}
+	return zeroed(ctx, d, 0, d.size(), erasePiece)
+}
+
+// zeroed reads a piece of every step of a range, and the last one.
+func zeroed(ctx context.Context, d erasable, start, length, step uint64) error {
+	buffer := make([]byte, erasePiece)
+	look := func(at uint64) error {
+		part := buffer[:min(erasePiece, start+length-at)]
+		if err := d.readBack(part, at); err != nil {
+			return fmt.Errorf("cannot read back: %w", err)
+		}
+		if len(bytes.Trim(part, "\x00")) > 0 {
+			return errKept
+		}
+		return nil
+	}
+	for at := start; at < start+length; at += step {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if err := look(at); err != nil {
+			return err
+		}
+	}
+	if length > erasePiece {
+		return look((start + length - erasePiece) / erasePiece * erasePiece)
+	}
+	return nil
+}
+
+// forget discards a partition and reads samples of it back. Where the disk has kept something, as
+// much is overwritten as the time until end allows, from the beginning on. It returns what was
+// achieved, in a sentence for an operator.
+func forget(ctx context.Context, d erasable, end time.Time, now func() time.Time) (string, error) {
+	size := d.size()
+	step := max(erasePiece, size/samples/erasePiece*erasePiece)
+	discarded := d.discard(0, size)
+	if discarded == nil {
+		err := zeroed(ctx, d, 0, size, step)
+		if err == nil {
+			return "discarded, and the disk gives back zeros where it was asked", nil
+		}
+		if !errors.Is(err, errKept) {
+			return "", err
+		}
+	}
+	why := "the disk says that it has discarded it, and still gives back what was there"
+	if discarded != nil {
+		why = "the disk cannot discard"
+	}
+	done := uint64(0)
+	for done < size && now().Before(end) && ctx.Err() == nil {
+		part := min(eraseStep, size-done)
+		if err := d.zeroOut(done, part); err != nil {
+			break // the rest is said
+		}
+		if err := errors.Join(d.flush(), zeroed(ctx, d, done, part, erasePiece*16)); err != nil {
+			break
+		}
+		done += part
+	}
+	if done == size {
+		return why + "; it was overwritten as a whole", nil
+	}
+	return fmt.Sprintf("%s; the first %s of %s were overwritten in the time that a reset takes, and the rest CAN STILL BE READ: destroy the disk, or overwrite it elsewhere, before you give it away",
+		why, layout.FormatSize(done), layout.FormatSize(size)), nil
+}

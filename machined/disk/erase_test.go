@@ -1,0 +1,134 @@
+package disk
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+)
+
+// medium is a partition on a disk that may not do what it says.
+type medium struct {
+	data                  []byte
+	discards, zeroes      func(m *medium, start, length uint64) error
+	writes                bool // a plain write changes something
+	unreadable            bool
+	zeroRequests, written int
+}
+
+func does(m *medium, start, length uint64) error { clear(m.data[start : start+length]); return nil }
+func keeps(*medium, uint64, uint64) error        { return nil }
+func cannot(*medium, uint64, uint64) error       { return errors.New("operation not supported") }
+
+func (m *medium) size() uint64 { return uint64(len(m.data)) }
+func (m *medium) discardRange(start, length uint64) error {
+	return m.discards(m, start, length)
+}
+func (m *medium) zeroOut(start, length uint64) error {
+	m.zeroRequests++
+	return m.zeroes(m, start, length)
+}
+func (m *medium) write(p []byte, start uint64) error {
+	m.written += len(p)
+	if m.writes {
+		copy(m.data[start:], p)
+	}
+	return nil
+}
+func (m *medium) flush() error { return nil }
+func (m *medium) readBack(p []byte, start uint64) error {
+	if m.unreadable {
+		return errors.New("input/output error")
+	}
+	copy(p, m.data[start:])
+	return nil
+}
+
+// asErasable gives discard its name.
+type asErasable struct{ *medium }
+
+func (m asErasable) discard(start, length uint64) error { return m.discardRange(start, length) }
+
+// secrets is a partition full of them; its size is not a multiple of a piece.
+func secrets() []byte { return bytes.Repeat([]byte("a key "), (8<<20)/6+100) }
+
+// TestOverwrite: STATE is gone afterwards, or it is an error, whatever the disk says.
+func TestOverwrite(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		zeroes  func(*medium, uint64, uint64) error
+		writes  bool
+		written bool // by ourselves
+		fails   bool
+	}{
+		{"it zeroes", does, true, false, false},
+		{"it cannot", cannot, true, true, false},
+		{"it says that it zeroes", keeps, true, true, false},
+		{"it zeroes a part", func(m *medium, _, length uint64) error { return does(m, 0, length-1) }, true, true, false},
+		{"it keeps everything", keeps, false, true, true},
+	} {
+		m := &medium{data: secrets(), zeroes: c.zeroes, writes: c.writes}
+		err := overwriteAll(t.Context(), asErasable{m})
+		if (err != nil) != c.fails || (m.written > 0) != c.written {
+			t.Errorf("%s: %v, %d bytes written", c.name, err, m.written)
+		}
+		if gone := len(bytes.Trim(m.data, "\x00")) == 0; gone == c.fails {
+			t.Errorf("%s: gone: %t", c.name, gone)
+		}
+	}
+	m := &medium{data: secrets(), zeroes: does, unreadable: true}
+	if err := overwriteAll(t.Context(), asErasable{m}); err == nil {
+		t.Error("what cannot be read back was believed")
+	}
+}
+
+// TestForget: what is said of DATA is what became of it.
+func TestForget(t *testing.T) {
+	const readable = "CAN STILL BE READ"
+	for _, c := range []struct {
+		name             string
+		discards, zeroes func(*medium, uint64, uint64) error
+		time             bool
+		want             string
+		gone             bool
+	}{
+		{"it discards", does, cannot, true, "gives back zeros", true},
+		{"it says that it discards", keeps, does, true, "still gives back what was there; it was overwritten as a whole", true},
+		{"it cannot discard", cannot, does, true, "cannot discard; it was overwritten as a whole", true},
+		{"neither, and says so", cannot, cannot, true, readable, false},
+		{"neither, and says nothing", keeps, keeps, true, readable, false},
+		{"there is no time", keeps, does, false, readable, false},
+	} {
+		now := time.Unix(1000, 0)
+		end := now
+		if c.time {
+			end = now.Add(time.Minute)
+		}
+		m := &medium{data: secrets(), discards: c.discards, zeroes: c.zeroes, writes: true}
+		said, err := forget(t.Context(), asErasable{m}, end, func() time.Time { return now })
+		if err != nil || !strings.Contains(said, c.want) {
+			t.Errorf("%s: %q, %v", c.name, said, err)
+		}
+		if gone := len(bytes.Trim(m.data, "\x00")) == 0; gone != c.gone || gone == strings.Contains(said, readable) {
+			t.Errorf("%s: gone: %t, said: %q", c.name, gone, said)
+		}
+	}
+}
+
+// TestForgetReadsEverywhere: a disk that discards only a part of what it is told is not believed.
+func TestForgetReadsEverywhere(t *testing.T) {
+	for _, kept := range []uint64{0, 3 << 20, 8 << 20} {
+		some := func(m *medium, start, length uint64) error {
+			before := bytes.Clone(m.data[kept : kept+100])
+			clear(m.data)
+			copy(m.data[kept:], before)
+			return nil
+		}
+		m := &medium{data: secrets(), discards: some, zeroes: does}
+		if said, err := forget(t.Context(), asErasable{m}, time.Now().Add(time.Minute), time.Now); err != nil || m.zeroRequests == 0 {
+			t.Errorf("kept at %d: %q, %v", kept, fmt.Sprint(said), err)
+		}
+	}
+}
