@@ -21,7 +21,7 @@ VERSION  = $(BUILD)/bin/imager -profile profiles/$(PROFILE).yaml -outputs orlop.
 N        = 200
 SOAK     = CGO_ENABLED=0 go run ./test/soak -image $(IMAGE) -versions $(BUILD)
 # Packages whose tests also run under the product kernel.
-KERNEL  := ./machined/disk ./machined/install ./machined/network ./machined/host ./machined/power ./pkg/verity ./pkg/mount ./pkg/copytree ./pkg/projectquota ./pkg/watchdog ./pkg/uevent ./pkg/cgroup ./pkg/kmsg ./pkg/timesync ./pkg/supervise ./pkg/capture ./orchestrator/podnetwork ./orchestrator/netpolicy ./orchestrator/announcer ./orchestrator/virtualaddress ./orchestrator/localvolumes
+KERNEL  := ./machined/disk ./machined/install ./machined/network ./machined/host ./machined/power ./pkg/verity ./pkg/mount ./pkg/copytree ./pkg/projectquota ./pkg/watchdog ./pkg/uevent ./pkg/cgroup ./pkg/kmsg ./pkg/timesync ./pkg/diskprobe ./pkg/supervise ./pkg/capture ./orchestrator/podnetwork ./orchestrator/netpolicy ./orchestrator/announcer ./orchestrator/virtualaddress ./orchestrator/localvolumes
 
 # Tests of theirs that ask no kernel, and take from seconds to minutes under emulation; `make unit` runs them.
 PURE    := ^Test(Simulation|RandomWorlds|LawsOnRandomDisks|Turns|ElectMoves)$$
@@ -139,22 +139,35 @@ broken: versions
 	$(subst profiles/$(PROFILE).yaml,$(BUILD)/faults/no-nic/$(PROFILE).yaml,$(VERSION)) -out $(BUILD)/faults/no-nic -version 99.1.0
 
 # The decoders of bytes that come over the network, in a file, or from a foreign disk: package and test.
-FUZZ = orchestrator/neighbour:FuzzFrames \
+FUZZ = orchestrator/metrics:FuzzParse \
+	orchestrator/neighbour:FuzzFrames \
 	pkg/artifact:FuzzTexts \
+	pkg/bootlog:FuzzCrash \
 	pkg/bundle:FuzzOpen \
 	pkg/config:FuzzMerge \
 	pkg/config:FuzzParse \
 	pkg/dhcp:FuzzReply \
+	pkg/diskprobe:FuzzAnswer \
+	pkg/esp:FuzzCounted \
+	pkg/esp:FuzzFolder \
 	pkg/imagestore:FuzzChoose \
 	pkg/imagestore:FuzzRecognised \
+	pkg/joinrequest:FuzzServe \
+	pkg/kmsg:FuzzParse \
+	pkg/mirror:FuzzAsked \
+	pkg/notify:FuzzRead \
 	pkg/pairing:FuzzServe \
 	pkg/parttable:FuzzRead \
 	pkg/pki:FuzzParseRequest \
 	pkg/registry:FuzzManifest \
+	pkg/s3:FuzzRefusal \
+	pkg/slot:FuzzEntry \
 	pkg/superblock:FuzzContent \
 	pkg/timesync:FuzzAnswer \
 	pkg/trust:FuzzLearn \
-	pkg/trust:FuzzMerge
+	pkg/trust:FuzzMerge \
+	pkg/uevent:FuzzParse \
+	pkg/verity:FuzzParse
 # How often each is fed. A number of times and not of seconds: at the end of a time the go tool may call its own deadline a failure. What it finds
 # interesting it would otherwise try to shorten for a minute.
 FUZZTIME = 20000x

@@ -177,6 +177,29 @@ func TestNames(t *testing.T) {
 	}
 }
 
+// TestEveryFuzzTestRuns: what a package can be fed with is fed by make fuzz.
+func TestEveryFuzzTestRuns(t *testing.T) {
+	makefile, err := os.ReadFile("Makefile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	declared := regexp.MustCompile(`(?m)^func (Fuzz\w+)\(`)
+	for _, f := range files(t) {
+		if !f.test {
+			continue
+		}
+		src, err := os.ReadFile(f.path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range declared.FindAllStringSubmatch(string(src), -1) {
+			if target := regexp.MustCompile(`\b` + strings.TrimPrefix(f.pkg, "pkg/") + ":" + m[1] + `\b`); !target.Match(makefile) {
+				t.Errorf("%s: %s is not in the Makefile's FUZZ", f.path, m[1])
+			}
+		}
+	}
+}
+
 // TestSizes: a file fits into a head.
 func TestSizes(t *testing.T) {
 	for _, f := range files(t) {

@@ -269,12 +269,12 @@ func describeDevice(disk *Disk) {
 	if err != nil {
 		return
 	}
-	disk.Model, disk.Serial, disk.WWID = p.Model, p.Serial, p.WWID
+	disk.Model, disk.Serial, disk.WWID = printable.Text(p.Model), printable.Text(p.Serial), printable.Text(p.WWID) // as the disk says
 	disk.Bus, disk.Transport, disk.Rotational = p.BusPath, p.Transport, p.Rotational
 	if disk.Serial == "" {
 		page, err := os.ReadFile(filepath.Join(sysBlock, filepath.Base(disk.Path), "device", "vpd_pg80"))
 		if err == nil {
-			disk.Serial = unitSerial(page)
+			disk.Serial = printable.Text(unitSerial(page))
 		}
 	}
 }

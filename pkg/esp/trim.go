@@ -32,8 +32,11 @@ const (
 	endOfChain  = 0x0ffffff8
 )
 
-// mostClusters of a folder: FAT allows 2 MiB.
-const mostClusters = 4096
+// Bounds of what is read: a folder has 2 MiB at most (65536 slots), and a name 255 characters.
+const (
+	mostFolder = 2 << 20
+	mostName   = 255
+)
 
 var errFAT = errors.New("not a FAT32 of ours, or damaged")
 
@@ -61,7 +64,7 @@ func openDirectory(fs storage, folder string) (directory, error) {
 		d = directory{fs: fs, cluster: cluster}
 		entry := make([]byte, 4)
 		for at := first; at < endOfChain; at = le.Uint32(entry) & 0x0fffffff {
-			if at < 2 || len(d.places) == mostClusters {
+			if at < 2 || int64(len(d.content))+cluster > max(mostFolder, cluster) {
 				return directory{}, errFAT
 			}
 			d.places = append(d.places, data+int64(at-2)*cluster)
@@ -155,7 +158,9 @@ func (d directory) files() []fileName {
 					part = append(part, binary.LittleEndian.Uint16(c))
 				}
 			}
-			now.slots, text = append(now.slots, at), append(part, text...)
+			if now.slots, text = append(now.slots, at), append(part, text...); len(text) > mostName+13 { // it belongs to no name
+				now, text = fileName{}, nil
+			}
 		default:
 			if end := slices.Index(text, 0); end >= 0 {
 				text = text[:end]

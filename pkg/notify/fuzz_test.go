@@ -1,0 +1,21 @@
+package notify
+
+import (
+	"strings"
+	"testing"
+)
+
+// FuzzRead feeds what machined reads of its services, of which some parse what strangers send.
+func FuzzRead(f *testing.F) {
+	f.Add(`{"component":"etcd","ready":true}` + "\n" + "nonsense\n" + strings.Repeat("x", MaxLine+1) + "\n{}\n")
+	f.Fuzz(func(t *testing.T, text string) {
+		err := Read(strings.NewReader(text), func(Message) {}, func(line string, err error) {
+			if len(line) > MaxLine || err == nil {
+				t.Errorf("%d bytes are called bad: %v", len(line), err)
+			}
+		})
+		if err != nil {
+			t.Error(err)
+		}
+	})
+}

@@ -1,0 +1,21 @@
+package slot
+
+import "testing"
+
+// FuzzEntry feeds the decoder of names on the ESP, which is whoever's has the disk in his hands:
+// what is taken for an entry has a version, and its own name is an entry again.
+func FuzzEntry(f *testing.F) {
+	for _, name := range []string{"orlop-1.2.0.efi", "orlop-1.2.0+3-0.efi", "orlop-1.2.0~rc1+0-3.efi", "other.efi", "orlop-1+99999999999999999999.efi"} {
+		f.Add(name, "1.0.0")
+	}
+	f.Fuzz(func(t *testing.T, name, other string) {
+		e, ours := ParseEntry(name)
+		if !ours {
+			return
+		}
+		if again, ours := ParseEntry(e.Name()); e.Version == "" || !ours || again != e {
+			t.Errorf("%q is %+v, and its name %q %+v", name, e, e.Name(), again)
+		}
+		_ = Compare(e.Version, other)
+	})
+}
