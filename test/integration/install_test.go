@@ -53,6 +53,19 @@ func (s *story) otherLoader(ts *testscript.TestScript, machine, folder, loader s
 	return qemu.Disk{Name: "loader", Image: image, SizeMiB: 256}
 }
 
+// disc is a CD image with a configuration as user-data, as a hypervisor adds it as a disk.
+func (s *story) disc(ts *testscript.TestScript, machine, file string) qemu.Disk {
+	folder, image := filepath.Join(s.dir, machine+"-disc"), filepath.Join(s.dir, machine+"-disc.iso")
+	ts.Check(os.MkdirAll(folder, 0o755))
+	ts.Check(os.WriteFile(filepath.Join(folder, "user-data"), []byte(ts.ReadFile(file)), 0o600))
+	ts.Check(os.WriteFile(filepath.Join(folder, "meta-data"), nil, 0o600))
+	argv := []string{"xorriso", "-as", "mkisofs", "-iso-level", "4", "-V", "cidata", "-o", image, folder}
+	if out, err := exec.Command(argv[0], argv[1:]...).CombinedOutput(); err != nil {
+		ts.Fatalf("%v: %v: %s", argv, err, out)
+	}
+	return qemu.Disk{Name: "config", Image: image, SizeMiB: 4}
+}
+
 // photos makes a disk that is somebody's.
 func (s *story) photos(ts *testscript.TestScript, machine, mib string) qemu.Disk {
 	image := filepath.Join(s.dir, machine+"-photos.img")

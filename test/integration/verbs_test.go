@@ -235,6 +235,7 @@ func deadlineOf(ts *testscript.TestScript, text string) time.Duration {
 //	scsi          a SCSI controller to which plug can add a disk
 //	config=FILE   another disk, labelled ORLOPCFG, with FILE as machine.yaml
 //	cidata=FILE   another disk, labelled CIDATA, with FILE as user-data
+//	iso=FILE      the same as a CD image of ISO level 4, labelled cidata
 //	photos=MIB    another disk, of this size, with somebody's file system
 func (s *story) machineVerb(ts *testscript.TestScript, neg bool, args []string) {
 	need(ts, neg, args, 1, -1, "machine NAME [key=value…]")
@@ -293,6 +294,8 @@ func (s *story) machineVerb(ts *testscript.TestScript, neg bool, args []string) 
 			others = append(others, s.medium(ts, spec.Name, "ORLOPCFG", "machine.yaml", value))
 		case "cidata":
 			others = append(others, s.medium(ts, spec.Name, "CIDATA", "user-data", value))
+		case "iso":
+			others = append(others, s.disc(ts, spec.Name, value))
 		case "photos":
 			others = append(others, s.photos(ts, spec.Name, value))
 		default:
