@@ -29,7 +29,7 @@ func (m *machine) probe(ctx context.Context, d diskprobe.Device, f *diskprobe.Fi
 func (m *machine) startProbe(ctx context.Context, question []byte, files []*os.File, most int) ([]byte, error) {
 	text, err := m.reaper.RunCommand(ctx, supervise.Command{
 		Args: []string{paths.Diskprobe}, Env: diskprobe.Environment, Stdin: question, Files: files,
-		UID: paths.UserProbe, Apart: true, Most: most, Nice: 10,
+		UID: paths.UserProbe, Apart: true, Most: most, Nice: 10, Expendable: true,
 	})
 	if exit := (*supervise.ExitError)(nil); errors.As(err, &exit) {
 		return nil, errors.New("its process " + exit.Exit.String()) // what it wrote may be the disk's words

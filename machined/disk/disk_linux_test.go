@@ -202,8 +202,26 @@ func TestResetOnRealDisk(t *testing.T) {
 	if err := stateDevice.Sync(); err != nil {
 		t.Fatal(err)
 	}
-	for _, op := range Reset(facts(t, s), []string{layout.Data, layout.State}, nil) {
+	dataDevice, err := os.OpenFile(mkfstest.Disk+"5", os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dataDevice.Close()
+	if _, err := dataDevice.WriteAt(bytes.Repeat([]byte(key), erasePiece/len(key)+1), at); err != nil {
+		t.Fatal(err)
+	}
+	if err := dataDevice.Sync(); err != nil {
+		t.Fatal(err)
+	}
+	var said []string
+	for _, op := range Reset(facts(t, s), []string{layout.Data, layout.State}, func(line string) { said = append(said, line) }) {
 		do(t, op)
+	}
+	t.Log(said)
+	if len(said) != 2 || !strings.HasPrefix(said[0], "STATE ") || !strings.HasPrefix(said[1], "DATA ") {
+		t.Errorf("said: %q", said)
+	} else if kept := readAfresh(t, mkfstest.Disk+"5", at, len(key)); bytes.Equal(kept, []byte(key)) && !strings.Contains(said[1], "CAN STILL BE READ") {
+		t.Errorf("DATA can still be read, and it was said: %q", said[1])
 	}
 	left := make([]byte, len(key))
 	if _, err := stateDevice.ReadAt(left, at); err != nil || !bytes.Equal(left, make([]byte, len(key))) {
@@ -214,6 +232,67 @@ func TestResetOnRealDisk(t *testing.T) {
 	}
 	settle(t, s)
 	checkVolumes(t, s)
+}
+
+// readAfresh reads a device past the kernel's memory.
+func readAfresh(t *testing.T, path string, at uint64, length int) []byte {
+	t.Helper()
+	p, err := openErasable(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.close()
+	page := make([]byte, 4096)
+	if err := p.readBack(page, at); err != nil {
+		t.Fatal(err)
+	}
+	return page[:length]
+}
+
+// TestFaultsOnRealDisk has the kernel find an error in DATA: it is seen while mounted, and before the check at the
+// next start, which clears it.
+func TestFaultsOnRealDisk(t *testing.T) {
+	mkfstest.Overwrites(t)
+	s := scenario{disk: diskSpec{table: "gpt", partitions: imageAnd(state, data)}}
+	build(t, s)
+	settle(t, s)
+	of := func(all []Soundness, label string) Soundness {
+		t.Helper()
+		i := slices.IndexFunc(all, func(s Soundness) bool { return s.Label == label })
+		if i < 0 {
+			t.Fatalf("nothing is said of %s: %+v", label, all)
+		}
+		return all[i]
+	}
+	now, err := ReadSoundness()
+	if err != nil || len(now) != 2 || !now[0].Sound() || !now[1].Sound() {
+		t.Fatalf("after a format: %+v, %v", now, err)
+	}
+	trigger := filepath.Join(sysExt4, filepath.Base(mkfstest.Disk)+"5", "trigger_fs_error")
+	if err := os.WriteFile(trigger, []byte("a test"), 0); err != nil {
+		t.Fatal(err)
+	}
+	if now, err = ReadSoundness(); err != nil {
+		t.Fatal(err)
+	}
+	broken := of(now, layout.Data)
+	if broken.Sound() || broken.Faults.Count != 1 || !broken.ReadOnly || broken.Faults.First.Function == "" || broken.Faults.First.Time.IsZero() || !of(now, layout.State).Sound() {
+		t.Errorf("after an error: %+v", now)
+	}
+	t.Log(broken)
+	unmount(t)
+	before := BeforeCheck(facts(t, s))
+	if len(before) != 1 || before[0].Label != layout.Data || before[0].Faults.Count != 1 || before[0].Faults.First.Function != broken.Faults.First.Function {
+		t.Errorf("before the check: %+v", before)
+	}
+	settle(t, s)
+	if now, err = ReadSoundness(); err != nil || !of(now, layout.Data).Sound() {
+		t.Errorf("after the check: %+v, %v", now, err)
+	}
+	unmount(t)
+	if left := BeforeCheck(facts(t, s)); len(left) > 0 {
+		t.Errorf("after the check there is left: %+v", left)
+	}
 }
 
 // TestListing checks what the machine's state shows of a disk.

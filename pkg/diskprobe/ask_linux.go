@@ -52,7 +52,7 @@ func Ask(ctx context.Context, d Device, f *File, start Start) (Answer, error) {
 	switch {
 	case err != nil:
 		return Answer{}, err
-	case a.Problem != "" && d.Removable: // a drive says that it has a medium until it is read
+	case a.Problem != "" && d.Optical: // an empty drive has a size, and is read in vain
 		return Answer{}, fmt.Errorf("%w: %s", ErrNoMedium, a.Problem)
 	case a.Problem != "":
 		return Answer{}, errors.New(a.Problem)

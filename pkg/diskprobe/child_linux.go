@@ -21,7 +21,8 @@ const (
 // Limits of the process. Go's heap is kept below by GOMEMLIMIT, so the limit of memory is met only
 // by what cannot be collected.
 const (
-	mostMemory  = 320 << 20 // bytes of writable memory of its own, Go's reserve of 64 MiB for each arena included
+	mostMemory  = 256 << 20 // bytes of writable memory of its own, Go's reserve of 64 MiB for each arena included
+	mostThreads = 512       // of all such processes together
 	mostCPU     = 8         // seconds
 	mostOpening = 256       // file descriptors
 )
@@ -55,7 +56,7 @@ func confineSelf() error {
 		Calls: systemCalls, Requests: requests,
 		Limits: []confine.Limit{
 			{Resource: unix.RLIMIT_DATA, Most: mostMemory}, {Resource: unix.RLIMIT_CPU, Most: mostCPU}, {Resource: unix.RLIMIT_NOFILE, Most: mostOpening},
-			{Resource: unix.RLIMIT_CORE, Most: 0}, {Resource: unix.RLIMIT_FSIZE, Most: 0}, {Resource: unix.RLIMIT_MEMLOCK, Most: 0},
+			{Resource: unix.RLIMIT_CORE, Most: 0}, {Resource: unix.RLIMIT_FSIZE, Most: 0}, {Resource: unix.RLIMIT_MEMLOCK, Most: 0}, {Resource: unix.RLIMIT_NPROC, Most: mostThreads},
 		},
 	})
 }

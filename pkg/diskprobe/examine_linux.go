@@ -11,6 +11,7 @@ import (
 	"github.com/siderolabs/go-blockdevice/v2/blkid"
 	"github.com/siderolabs/go-blockdevice/v2/block"
 	"github.com/siderolabs/go-blockdevice/v2/partitioning/gpt"
+	"golang.org/x/sys/unix"
 
 	"github.com/orlop-os/orlop/pkg/esp"
 	"github.com/orlop-os/orlop/pkg/parttable"
@@ -55,6 +56,9 @@ func (p place) table() (gpt.Device, error) {
 // disk themselves call it as it is.
 func Examine(q Question, disk *os.File, partitions []*os.File) Answer {
 	a, err := examine(q, disk, partitions)
+	if errors.Is(err, unix.ENOMEDIUM) {
+		return Answer{Disk: q.Disk}
+	}
 	if err != nil {
 		return Answer{Disk: q.Disk, Size: a.Size, Table: superblock.UnknownData, Problem: tidy(err.Error(), mostProblem)}
 	}

@@ -20,6 +20,7 @@ type Device struct {
 	SectorSize uint64 // bytes
 	ReadOnly   bool
 	Removable  bool        // the medium may change without the kernel's knowing
+	Optical    bool        // a drive for CDs, which has a size although it is empty
 	Partitions []Partition // by number
 	// Identity changes with the disk, its medium, its size and its partitions.
 	Identity string
@@ -49,7 +50,9 @@ func List(sys string) ([]Device, error) {
 		if err != nil {
 			continue // gone since the listing
 		}
-		all = append(all, d)
+		if d.Size > 0 || d.Removable { // others are devices that nothing is connected to
+			all = append(all, d)
+		}
 	}
 	return all, nil
 }
@@ -69,6 +72,7 @@ func readDevice(dir, name string) (Device, error) {
 	}
 	d := Device{Name: name, Path: "/dev/" + name, Size: number("size") * 512, SectorSize: number("queue/logical_block_size"),
 		ReadOnly: word("ro") == "1", Removable: word("removable") == "1"}
+	d.Optical = word("device/type") == "5" // scsi/scsi_proto.h, TYPE_ROM
 	if d.SectorSize == 0 {
 		d.SectorSize = 512
 	}

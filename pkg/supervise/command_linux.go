@@ -26,6 +26,8 @@ type Command struct {
 	Apart bool       // what it writes to standard error is not part of its output, only of an ExitError
 	Most  int        // bytes of output, after which it is killed; 0: as many as it likes, of which the last MaxOutput are kept
 	Nice  int        // niceness
+	// Expendable has the kernel end it before anything else when memory runs out.
+	Expendable bool
 }
 
 // ErrTooMuch says that a command wrote more than Command.Most bytes.
@@ -47,6 +49,9 @@ func (r *Reaper) RunCommand(ctx context.Context, c Command) ([]byte, error) {
 		c.Env = []string{"PATH=/usr/sbin:/usr/bin", "LC_ALL=C"}
 	}
 	spec := Spec{Args: c.Args, Env: c.Env, Dir: c.Dir, Extra: c.Files, UID: c.UID, GID: c.UID, NoNewPrivs: c.UID != 0, Nice: c.Nice}
+	if c.Expendable {
+		spec.SetOOM, spec.OOMScoreAdj = true, 1000
+	}
 	output, err := newCapture(c.Most)
 	if err != nil {
 		return nil, fmt.Errorf("%s: cannot run: %w", strings.Join(c.Args, " "), err)

@@ -240,6 +240,10 @@ func TestTooMuch(t *testing.T) {
 	if out, err := reaper.RunCommand(t.Context(), Command{Args: args, Env: env, Most: 5}); out != nil || !errors.Is(err, ErrTooMuch) {
 		t.Errorf("one byte more: %q, %v", out, err)
 	}
+	args, env = self(t, "show")
+	if out, err := reaper.RunCommand(t.Context(), Command{Args: args, Env: env, Expendable: true, Most: MaxOutput}); err != nil || !strings.Contains(string(out), "oom 1000") {
+		t.Errorf("an expendable one: %q, %v", out, err)
+	}
 	args, env = self(t, "chatter")
 	if _, err := reaper.RunCommand(t.Context(), Command{Args: args, Env: env, Most: 100}); !errors.Is(err, ErrTooMuch) {
 		t.Errorf("for ever: %v", err)
