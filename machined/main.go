@@ -225,7 +225,7 @@ func newMachine() *machine {
 	m.working, m.stopWork = context.WithCancelCause(context.Background())
 	m.reaper = supervise.NewReaper(nil)
 	go m.reaper.Loop(context.Background())
-	m.prober = diskprobe.New(m.probe, diskprobe.Deadline)
+	m.prober = diskprobe.New(m.probe, diskprobe.Deadline, func() { kick(m.blocks) })
 	m.services = supervise.NewManager(supervise.Config{
 		Reaper: m.reaper,
 		Groups: cgroup.Tree(cgroup.Mount),

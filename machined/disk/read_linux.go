@@ -108,7 +108,7 @@ func foreignDisk(r diskprobe.Result) (Disk, bool) {
 	a := r.Answer
 	disk := newDisk(r.Device)
 	switch {
-	case errors.Is(r.Err, errUnexamined):
+	case errors.Is(r.Err, errUnexamined), errors.Is(r.Err, diskprobe.ErrGivenUp):
 		disk.Table = unexamined
 	case r.Err != nil:
 		disk.Table = "content that cannot be examined: " + r.Err.Error()

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -31,7 +32,8 @@ func TestForeignDisks(t *testing.T) {
 		"sde": {Answer: diskprobe.Answer{Disk: "/dev/sde", Size: 8 << 30, Table: "a whole-disk Linux RAID member"}},
 	}
 	var devices []diskprobe.Device
-	for _, name := range []string{"sda", "sdb", "sdc", "sdd", "sde"} {
+	results["sdf"] = diskprobe.Result{Err: fmt.Errorf("%w: late", diskprobe.ErrGivenUp)}
+	for _, name := range []string{"sda", "sdb", "sdc", "sdd", "sde", "sdf"} {
 		devices = append(devices, device(name))
 	}
 	examine := func(_ context.Context, asked []diskprobe.Device) (out []diskprobe.Result) {
@@ -43,10 +45,10 @@ func TestForeignDisks(t *testing.T) {
 		return out
 	}
 	disks, err := readAll(t.Context(), devices, "", examine)
-	if err != nil || len(disks) != 4 {
+	if err != nil || len(disks) != 5 {
 		t.Fatalf("%+v, %v", disks, err)
 	}
-	for i, want := range []string{"", "content that cannot be examined: no answer within 15s", "gpt", "a whole-disk Linux RAID member"} {
+	for i, want := range []string{"", "content that cannot be examined: no answer within 15s", "gpt", "a whole-disk Linux RAID member", unexamined} {
 		if disks[i].Table != want || disks[i].Boot || disks[i].Size != 8<<30 {
 			t.Errorf("%+v, want %q", disks[i], want)
 		}
@@ -55,13 +57,13 @@ func TestForeignDisks(t *testing.T) {
 	if len(parts) != 2 || !parts[0].Loader || parts[0].Content.String() != "vfat ESP" || parts[1].Loader || parts[1].Number != 3 || parts[1].UUID != zero || parts[1].Content.Kind != unknownData {
 		t.Errorf("%+v", parts)
 	}
-	for _, d := range []Disk{disks[1], disks[3]} {
+	for _, d := range []Disk{disks[1], disks[3], disks[4]} {
 		if _, err := Plan(Config{Disk: d.Path}, Have{Disks: disks}); err == nil || !strings.Contains(err.Error(), "refusing to use the disk: it holds "+d.Table) {
 			t.Errorf("%s: %v", d.Path, err)
 		}
 	}
 	unlooked, err := readAll(t.Context(), devices, "", nil)
-	if err != nil || len(unlooked) != 5 || unlooked[0].Table != unexamined {
+	if err != nil || len(unlooked) != 6 || unlooked[0].Table != unexamined {
 		t.Errorf("without an examination: %+v, %v", unlooked, err)
 	}
 }

@@ -12,6 +12,8 @@ import (
 const (
 	// Deadline is how long one examination may take: a disk that has to spin up takes ten seconds.
 	Deadline = 15 * time.Second
+	// patience is how long a look that takes what is known waits for what is not.
+	patience = 3 * time.Second
 	// atOnce is how many disks are examined at the same time.
 	atOnce = 4
 	// mostStuck is how many examinations may be left behind that do not even end when they are
@@ -32,7 +34,9 @@ type Run func(ctx context.Context, d Device, f *File) (Answer, error)
 // disk whose examination failed rests before the next one, whatever happens to other disks.
 type Prober struct {
 	run      Run
+	changed  func()
 	deadline time.Duration
+	patience time.Duration
 	now      func() time.Time
 	turns    chan struct{}
 
@@ -41,9 +45,10 @@ type Prober struct {
 	stuck int
 }
 
-// New returns a prober that examines with run. The deadline is that of one examination.
-func New(run Run, deadline time.Duration) *Prober {
-	return &Prober{run: run, deadline: deadline, now: time.Now, turns: make(chan struct{}, atOnce), known: map[string]*record{}}
+// New returns a prober that examines with run. The deadline is that of one examination. changed is
+// called when one has ended that somebody did not wait for; it must be quick.
+func New(run Run, deadline time.Duration, changed func()) *Prober {
+	return &Prober{run: run, changed: changed, deadline: deadline, patience: patience, now: time.Now, turns: make(chan struct{}, atOnce), known: map[string]*record{}}
 }
 
 // record is what is known of one disk.
@@ -75,10 +80,11 @@ type Result struct {
 type Freshness bool
 
 const (
-	// Kept takes the answer from before for a disk that nothing was written to since.
+	// Kept takes the answer from before for a disk that nothing was written to since, and does not
+	// wait long for others: a disk that answers late is one that has not been examined yet.
 	Kept Freshness = false
-	// Fresh examines anew, as for a decision to write. Disks that rest after a failure rest
-	// nevertheless.
+	// Fresh examines anew and waits for it, as for a decision to write. Disks that rest after a
+	// failure rest nevertheless.
 	Fresh Freshness = true
 )
 
@@ -86,6 +92,11 @@ const (
 // none.
 func (p *Prober) All(ctx context.Context, devices []Device, fresh Freshness) []Result {
 	p.forget(devices)
+	if fresh == Kept {
+		patient, cancel := context.WithTimeoutCause(ctx, p.patience, errNotYet)
+		defer cancel()
+		ctx = patient
+	}
 	results := make([]Result, len(devices))
 	var all sync.WaitGroup
 	for i, d := range devices {
@@ -127,7 +138,7 @@ func (p *Prober) turn(ctx context.Context, d Device) (*record, error) {
 		select {
 		case <-changed:
 		case <-ctx.Done():
-			return nil, fmt.Errorf("%w: %w", errGivenUp, context.Cause(ctx))
+			return nil, fmt.Errorf("%w: %w", ErrGivenUp, context.Cause(ctx))
 		}
 		p.mu.Lock()
 	}
@@ -242,8 +253,12 @@ func (p *Prober) reserve(r *record) error {
 	return nil
 }
 
-// errGivenUp is the caller's end, and says nothing of the disk.
-var errGivenUp = errors.New("the examination was not waited for")
+var (
+	// ErrGivenUp is the end of the caller's patience, and says nothing of the disk: it has not been
+	// examined yet.
+	ErrGivenUp = errors.New("the examination was not waited for")
+	errNotYet  = errors.New("it has not ended yet")
+)
 
 // outcome is what came of an examination.
 type outcome struct {
@@ -254,16 +269,20 @@ type outcome struct {
 // attempt has a disk examined. A caller that goes away takes nothing from the examination, whose
 // outcome is noted for the next one.
 func (p *Prober) attempt(ctx context.Context, d Device, f *File, r *record) (Answer, error) {
-	ended := make(chan outcome, 1)
+	ended := make(chan outcome)
 	go func() {
 		a, err := p.supervise(context.WithoutCancel(ctx), d, f, r)
-		ended <- outcome{a, err}
+		select {
+		case ended <- outcome{a, err}:
+		case <-ctx.Done():
+			p.changed()
+		}
 	}()
 	select {
 	case o := <-ended:
 		return o.a, o.err
 	case <-ctx.Done():
-		return Answer{}, fmt.Errorf("%w: %w", errGivenUp, context.Cause(ctx))
+		return Answer{}, fmt.Errorf("%w: %w", ErrGivenUp, context.Cause(ctx))
 	}
 }
 

@@ -42,7 +42,7 @@ func TestOneBadDisk(t *testing.T) {
 				return bad(ctx, d, f)
 			}
 			return blank(d), nil
-		}, short)
+		}, short, func() {})
 		began := time.Now()
 		results := p.All(t.Context(), []Device{device("sda"), device("bad"), device("sdb")}, Kept)
 		if took := time.Since(began); took > 20*short {
@@ -73,7 +73,7 @@ func TestRest(t *testing.T) {
 			return Answer{}, errors.New("nonsense")
 		}
 		return blank(d), nil
-	}, short)
+	}, short, func() {})
 	p.now = func() time.Time { return now }
 	bad, good := device("bad"), device("good")
 	look := func(fresh Freshness, want int) {
@@ -121,7 +121,7 @@ func TestRest(t *testing.T) {
 // removable medium always is.
 func TestKept(t *testing.T) {
 	var asked atomic.Int64
-	p := New(func(_ context.Context, d Device, _ *File) (Answer, error) { asked.Add(1); return blank(d), nil }, short)
+	p := New(func(_ context.Context, d Device, _ *File) (Answer, error) { asked.Add(1); return blank(d), nil }, short, func() {})
 	look := func(d Device, fresh Freshness, want int64) {
 		t.Helper()
 		if r := p.All(t.Context(), []Device{d}, fresh); r[0].Err != nil || r[0].Answer.Disk != d.Path || asked.Load() != want {
@@ -136,7 +136,7 @@ func TestKept(t *testing.T) {
 	look(d, Kept, 3)
 	d.Removable = true
 	look(d, Kept, 4)
-	if p := New(func(context.Context, Device, *File) (Answer, error) { return Answer{}, ErrNoMedium }, short); !errors.Is(p.All(t.Context(), []Device{d}, Kept)[0].Err, ErrNoMedium) {
+	if p := New(func(context.Context, Device, *File) (Answer, error) { return Answer{}, ErrNoMedium }, short, func() {}); !errors.Is(p.All(t.Context(), []Device{d}, Kept)[0].Err, ErrNoMedium) {
 		t.Errorf("an empty drive is a disk")
 	} else if _, waits := p.Next(); waits {
 		t.Error("an empty drive rests")
@@ -153,7 +153,7 @@ func TestTwoLook(t *testing.T) {
 		entered <- struct{}{}
 		<-release
 		return blank(d), nil
-	}, time.Minute)
+	}, time.Minute, func() {})
 	d := device("sda")
 	results := make(chan Result, 2)
 	for range 2 {
@@ -187,7 +187,7 @@ func TestStuck(t *testing.T) {
 		running.Add(1)
 		<-release
 		return Answer{}, nil
-	}, time.Millisecond)
+	}, time.Millisecond, func() {})
 	now := time.Unix(1000, 0)
 	p.now = func() time.Time { return now }
 	for i := range 2 * mostStuck {
@@ -288,4 +288,31 @@ func FuzzAnswer(f *testing.F) {
 			t.Error("a blank disk holds something")
 		}
 	})
+}
+
+// TestLateAnswer: a look that takes what is known does not wait long for a disk that answers late, sees the others meanwhile, and is told
+// when to look again. One that needs the answer waits.
+func TestLateAnswer(t *testing.T) {
+	release, told := make(chan struct{}), make(chan struct{}, 1)
+	p := New(func(_ context.Context, d Device, _ *File) (Answer, error) {
+		if d.Name == "late" {
+			<-release
+		}
+		return blank(d), nil
+	}, time.Minute, func() { told <- struct{}{} })
+	p.patience = short
+	devices := []Device{device("late"), device("sda")}
+	if r := p.All(t.Context(), devices, Kept); !errors.Is(r[0].Err, ErrGivenUp) || r[1].Err != nil {
+		t.Errorf("%v, %v", r[0].Err, r[1].Err)
+	}
+	needs := make(chan Result)
+	go func() { needs <- p.All(t.Context(), devices, Fresh)[0] }()
+	close(release)
+	<-told
+	if r := p.All(t.Context(), devices, Kept); r[0].Err != nil || r[0].Answer.Disk != "/dev/late" {
+		t.Errorf("after it has answered: %+v", r[0])
+	}
+	if r := <-needs; r.Err != nil {
+		t.Errorf("who needs it: %v", r.Err)
+	}
 }
