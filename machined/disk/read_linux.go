@@ -115,6 +115,9 @@ func foreignDisk(r diskprobe.Result) (Disk, bool) {
 	default:
 		disk.resize(a.Size)
 		disk.Table, disk.BackupAtEnd = a.Table, a.Mirrored
+		if a.Table == "gpt" && a.Whole.Kind != "" && a.Whole.Kind != "iso9660" { // the table is the array's, and not the disk's
+			disk.Table = a.Whole.Kind + " with a GPT partition table"
+		}
 	}
 	for _, e := range a.Entries {
 		part := Partition{Entry: Entry{Number: e.Number, Label: e.Label, Type: e.Type, Start: e.Start, Size: e.Size}, UUID: e.UUID,

@@ -32,8 +32,9 @@ func TestForeignDisks(t *testing.T) {
 		"sde": {Answer: diskprobe.Answer{Disk: "/dev/sde", Size: 8 << 30, Table: "a whole-disk Linux RAID member"}},
 	}
 	var devices []diskprobe.Device
+	results["sdg"] = diskprobe.Result{Answer: diskprobe.Answer{Disk: "/dev/sdg", Size: 8 << 30, Table: "gpt", Whole: superblock.Content{Kind: "Intel RAID member"}}}
 	results["sdf"] = diskprobe.Result{Err: fmt.Errorf("%w: late", diskprobe.ErrGivenUp)}
-	for _, name := range []string{"sda", "sdb", "sdc", "sdd", "sde", "sdf"} {
+	for _, name := range []string{"sda", "sdb", "sdc", "sdd", "sde", "sdf", "sdg"} {
 		devices = append(devices, device(name))
 	}
 	examine := func(_ context.Context, asked []diskprobe.Device) (out []diskprobe.Result) {
@@ -45,10 +46,10 @@ func TestForeignDisks(t *testing.T) {
 		return out
 	}
 	disks, err := readAll(t.Context(), devices, "", examine)
-	if err != nil || len(disks) != 5 {
+	if err != nil || len(disks) != 6 {
 		t.Fatalf("%+v, %v", disks, err)
 	}
-	for i, want := range []string{"", "content that cannot be examined: no answer within 15s", "gpt", "a whole-disk Linux RAID member", unexamined} {
+	for i, want := range []string{"", "content that cannot be examined: no answer within 15s", "gpt", "a whole-disk Linux RAID member", unexamined, "Intel RAID member with a GPT partition table"} {
 		if disks[i].Table != want || disks[i].Boot || disks[i].Size != 8<<30 {
 			t.Errorf("%+v, want %q", disks[i], want)
 		}
@@ -57,13 +58,13 @@ func TestForeignDisks(t *testing.T) {
 	if len(parts) != 2 || !parts[0].Loader || parts[0].Content.String() != "vfat ESP" || parts[1].Loader || parts[1].Number != 3 || parts[1].UUID != zero || parts[1].Content.Kind != unknownData {
 		t.Errorf("%+v", parts)
 	}
-	for _, d := range []Disk{disks[1], disks[3], disks[4]} {
+	for _, d := range []Disk{disks[1], disks[3], disks[4], disks[5]} {
 		if _, err := Plan(Config{Disk: d.Path}, Have{Disks: disks}); err == nil || !strings.Contains(err.Error(), "refusing to use the disk: it holds "+d.Table) {
 			t.Errorf("%s: %v", d.Path, err)
 		}
 	}
 	unlooked, err := readAll(t.Context(), devices, "", nil)
-	if err != nil || len(unlooked) != 6 || unlooked[0].Table != unexamined {
+	if err != nil || len(unlooked) != 7 || unlooked[0].Table != unexamined {
 		t.Errorf("without an examination: %+v, %v", unlooked, err)
 	}
 }

@@ -210,3 +210,20 @@ func TestStoppable(t *testing.T) {
 		t.Errorf("read %d, %v", n, err)
 	}
 }
+
+// TestUnexamined: a disk that nothing is known of holds data: it is taken only by its name, as any other that does.
+func TestUnexamined(t *testing.T) {
+	for _, table := range []string{"content that cannot be examined: no answer within 15s", "content that has not been examined", "a whole-disk Linux RAID member",
+		"Intel RAID member with a GPT partition table"} {
+		f := Facts{Disks: []Disk{holding(virtio, table)}, System: system()}
+		if _, err := Plan(Config{}, f); err == nil || !strings.Contains(err.Error(), "refusing to install: it holds "+table) {
+			t.Errorf("%s: %v", table, err)
+		}
+		if _, err := Plan(Config{Unattended: true}, f); err == nil {
+			t.Errorf("%s: installed by nobody's leave", table)
+		}
+		if _, err := Plan(Config{Wipe: virtio.Path}, f); err != nil {
+			t.Errorf("%s, named: %v", table, err)
+		}
+	}
+}

@@ -42,7 +42,7 @@ type Answer struct {
 	// Mirrored says that the primary GPT is whole, and that its backup stands in the last sector.
 	Mirrored bool               `json:"mirrored,omitempty"`
 	Entries  []Entry            `json:"entries,omitempty"`  // of the GPT, by number
-	Whole    superblock.Content `json:"whole"`              // of the disk itself: a disk with a table may be a file system, too
+	Whole    superblock.Content `json:"whole"`              // of the disk itself: one with a table may be a file system or a RAID's member, too
 	Contents []Held             `json:"contents,omitempty"` // of partitions, by number
 	Text     []byte             `json:"text,omitempty"`     // of the file that was asked for
 	Missing  bool               `json:"missing,omitempty"`  // there is no such file

@@ -190,6 +190,18 @@ func TestExamination(t *testing.T) {
 	if c := a.Content(2); c.Kind != "" {
 		t.Errorf("the second partition holds %+v", c)
 	}
+	member := diskFileOf(t)
+	raid, err := os.OpenFile(member.Path, os.O_WRONLY, 0)
+	if err == nil {
+		_, err = raid.WriteAt([]byte("Intel Raid ISM Cfg Sig. 1.3.00"), int64(member.Size)-1024)
+		raid.Close()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a, err := start(t, t.Context(), "examine", member, nil); err != nil || a.Table != "gpt" || a.Whole.Kind != "Intel RAID member" {
+		t.Errorf("a member of a RAID whose array has a table: %+v, %v", a, err)
+	}
 	blank := filepath.Join(t.TempDir(), "blank")
 	if err := errors.Join(os.WriteFile(blank, nil, 0o600), os.Truncate(blank, 32<<20)); err != nil {
 		t.Fatal(err)

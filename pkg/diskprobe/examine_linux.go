@@ -106,7 +106,9 @@ func (a *Answer) readTable(disk place) error {
 		}
 		return a.otherTable(disk)
 	}
-	if c, err := superblock.Identify(disk.r, disk.size); err == nil && c.Kind == "iso9660" { // a CD image that also boots from a stick is both
+	// The disk may be something else, too: a CD image that also boots from a stick, or a member of a RAID
+	// whose array has the table.
+	if c, err := superblock.Identify(disk.r, disk.size); err == nil && c.Kind != superblock.BackupGPT {
 		a.Whole = superblock.Content{Kind: c.Kind, Label: tidy(c.Label, mostLabel)}
 	}
 	a.Table, a.Mirrored = "gpt", parttable.Mirrored(device)

@@ -62,6 +62,9 @@ var heads = []mark{
 // mdMagic is how each metadata of Linux' RAID begins (include/uapi/linux/raid/md_p.h).
 const mdMagic = "\xfc\x4e\x2b\xa9"
 
+// BackupGPT is the kind of a disk that has nothing but the backup of a partition table at its end.
+const BackupGPT = "backup of a GPT partition table"
+
 // A tail is a signature whose place depends on the size of the disk, in bytes.
 type tail struct {
 	name  string
@@ -94,7 +97,7 @@ var tails = []tail{
 	{"DRBD", func(size uint64) uint64 { return size&^0xfff - 4096 + 60 }, "\x83\x74\x02\x6b"}, // version 8 and 9
 	{"DRBD", func(size uint64) uint64 { return size&^0xfff - 4096 + 60 }, "\x83\x74\x02\x6d"},
 	{"nilfs2", func(size uint64) uint64 { return size&^0xfff - 4096 + 6 }, "\x34\x34"},
-	{"a GPT partition table's backup", back(sector), "EFI PART"},
+	{BackupGPT, back(sector), "EFI PART"},
 }
 
 // signature is the name of the first signature that a place has, "" for none.
