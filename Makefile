@@ -148,6 +148,7 @@ FUZZ = orchestrator/metrics:FuzzParse \
 	pkg/config:FuzzParse \
 	pkg/dhcp:FuzzReply \
 	pkg/diskprobe:FuzzAnswer \
+	pkg/efivar:FuzzGUID \
 	pkg/esp:FuzzCounted \
 	pkg/esp:FuzzFolder \
 	pkg/imagestore:FuzzChoose \
@@ -161,6 +162,7 @@ FUZZ = orchestrator/metrics:FuzzParse \
 	pkg/pki:FuzzParseRequest \
 	pkg/registry:FuzzManifest \
 	pkg/s3:FuzzRefusal \
+	pkg/slot:FuzzCompare \
 	pkg/slot:FuzzEntry \
 	pkg/superblock:FuzzContent \
 	pkg/timesync:FuzzAnswer \
