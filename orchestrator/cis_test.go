@@ -311,7 +311,7 @@ var benchmark = []struct {
 	{"1.2 API server", []control{
 		{id: "1.2.1", wanted: "--anonymous-auth=false", manual: true, check: set(apiServer, "authentication-config"), why: onAHealth},
 		{id: "1.2.2", wanted: "no --token-auth-file", check: unset(apiServer, "token-auth-file")},
-		{id: "1.2.3", wanted: "DenyServiceExternalIPs", manual: true, open: true, why: "Services with external addresses work as upstream has them; who must not make them is forbidden it by policy"},
+		{id: "1.2.3", wanted: "DenyServiceExternalIPs", manual: true, check: has(apiServer, "enable-admission-plugins", "OrlopMachinePorts", true), why: "`OrlopMachinePorts` refuses external addresses outside `networks.externalIPs`, which is empty by default, and addresses of machines always; without ranges the service proxy ignores them"},
 		{id: "1.2.4", wanted: "--kubelet-client-certificate, --kubelet-client-key", check: set(apiServer, "kubelet-client-certificate", "kubelet-client-key")},
 		{id: "1.2.5", wanted: "--kubelet-certificate-authority", check: set(apiServer, "kubelet-certificate-authority")},
 		{id: "1.2.6", wanted: "no authorizer AlwaysAllow", check: all(unset(apiServer, "authorization-mode"), authorizers("AlwaysAllow", false))},

@@ -60,7 +60,8 @@ plugins:
 
 // audit is one policy for every cluster; the first rule that matches a request decides.
 //
-// Nothing is kept of the server's and the system's own reads, of leases and of health; of who changed the rules of
+// Nothing is kept of the server's own reads, of leases and of health, and of what the system's parts read of the cluster's shape all the
+// time; of what they read of anybody's objects one line (docs/decisions/0053-audit-of-reads.md); of who changed the rules of
 // access everything; of everything else who did what to which object, never its content: a Secret's content, a token or
 // a command line must not end in a log (for what stands in the URL see auditlog.go). Who has read a Secret is told of everybody, because when a
 // machine was stolen somebody has to know which to replace.
@@ -102,26 +103,70 @@ rules:
     resources:
     - secrets
     - serviceaccounts/token
-- level: None
+- level: None # what parts of every node read all the time: machines, and how packets go
   userGroups:
   - system:nodes
-  - system:serviceaccounts:kube-system
   - orlop:node-agents
-  verbs:
-  - get
-  - list
-  - watch
+  verbs: [get, list, watch]
+  resources: &shape
+  - group: ""
+    resources: [nodes, namespaces]
+  - group: discovery.k8s.io
+    resources: [endpointslices]
+  - group: networking.k8s.io
+    resources: [networkpolicies, servicecidrs]
+  - group: node.k8s.io
+    resources: [runtimeclasses]
+  - group: storage.k8s.io
+    resources: [csidrivers, csinodes, volumeattachments]
+- level: None
+  users:
+  - system:kube-proxy
+  - orlop:coredns
+  verbs: [get, list, watch]
+  resources: *shape
+- level: Metadata # whatever else they read, once, when it has ended
+  omitStages:
+  - ResponseStarted
+  userGroups:
+  - system:nodes
+  - orlop:node-agents
+  verbs: [get, list, watch]
+- level: Metadata
+  omitStages:
+  - ResponseStarted
+  users:
+  - system:kube-proxy
+  - orlop:coredns
+  verbs: [get, list, watch]
+- level: Metadata # controllers read every kind; of what pods are made of and given it is told
+  omitStages:
+  - ResponseStarted
+  userGroups:
+  - system:serviceaccounts:kube-system
+  verbs: [get, list, watch]
+  resources: &given
+  - group: ""
+    resources: [configmaps, pods, pods/log, services, serviceaccounts]
+- level: Metadata
+  omitStages:
+  - ResponseStarted
+  users:
+  - system:kube-controller-manager
+  - system:kube-scheduler
+  - orlop:metrics
+  verbs: [get, list, watch]
+  resources: *given
+- level: None
+  userGroups:
+  - system:serviceaccounts:kube-system
+  verbs: [get, list, watch]
 - level: None
   users:
   - system:kube-controller-manager
   - system:kube-scheduler
-  - system:kube-proxy
-  - orlop:coredns
   - orlop:metrics
-  verbs:
-  - get
-  - list
-  - watch
+  verbs: [get, list, watch]
 - level: RequestResponse
   verbs:
   - create

@@ -1,0 +1,67 @@
+package kubeapiserver
+
+import (
+	"testing"
+
+	auditinternal "k8s.io/apiserver/pkg/apis/audit"
+	auditpolicy "k8s.io/apiserver/pkg/audit/policy"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+)
+
+// TestAudit: whoever reads what belongs to somebody leaves a line, the system's own parts as well; what they read of the cluster's shape all
+// the time leaves none.
+func TestAudit(t *testing.T) {
+	policy, err := auditpolicy.LoadPolicyFromBytes([]byte(audit))
+	if err != nil {
+		t.Fatal(err)
+	}
+	rules := auditpolicy.NewPolicyRuleEvaluator(policy)
+	kubelet := &user.DefaultInfo{Name: "system:node:w", Groups: []string{"system:nodes", "system:authenticated"}}
+	agent := &user.DefaultInfo{Name: "orlop:node-agent:w", Groups: []string{"orlop:node-agents", "system:authenticated"}}
+	controller := &user.DefaultInfo{Name: "system:serviceaccount:kube-system:replicaset-controller", Groups: []string{"system:serviceaccounts", "system:serviceaccounts:kube-system"}}
+	proxy, scheduler := &user.DefaultInfo{Name: "system:kube-proxy"}, &user.DefaultInfo{Name: "system:kube-scheduler"}
+	person := &user.DefaultInfo{Name: "jane", Groups: []string{"system:authenticated"}}
+	const none, line, all = auditinternal.LevelNone, auditinternal.LevelMetadata, auditinternal.LevelRequestResponse
+	for _, c := range []struct {
+		who                              user.Info
+		verb, group, resource, subobject string
+		want                             auditinternal.Level
+		late                             bool // told of a watch when it ends, and not when it begins
+	}{
+		{kubelet, "get", "", "secrets", "", line, true},
+		{kubelet, "watch", "", "configmaps", "", line, true},
+		{kubelet, "list", "", "pods", "", line, true},
+		{kubelet, "get", "", "services", "", line, true},
+		{kubelet, "list", "", "persistentvolumeclaims", "", line, true},
+		{kubelet, "list", "apps", "deployments", "", line, true}, // it may not, and the line says so
+		{kubelet, "get", "", "nodes", "", none, false},
+		{kubelet, "watch", "node.k8s.io", "runtimeclasses", "", none, false},
+		{kubelet, "update", "coordination.k8s.io", "leases", "", none, false},
+		{kubelet, "patch", "", "pods", "status", line, false},
+		{agent, "watch", "", "pods", "", line, true},
+		{agent, "list", "", "services", "", line, true},
+		{agent, "watch", "networking.k8s.io", "networkpolicies", "", none, false},
+		{proxy, "watch", "", "services", "", line, true},
+		{proxy, "watch", "discovery.k8s.io", "endpointslices", "", none, false},
+		{controller, "get", "", "pods", "", line, true},
+		{controller, "get", "", "configmaps", "", line, true},
+		{controller, "watch", "apps", "replicasets", "", none, false},
+		{scheduler, "watch", "", "pods", "", line, true},
+		{scheduler, "watch", "storage.k8s.io", "csinodes", "", none, false},
+		{person, "watch", "", "pods", "", line, false},
+		{person, "get", "apps", "deployments", "", line, false},
+		{person, "create", "rbac.authorization.k8s.io", "roles", "", all, false},
+	} {
+		got := rules.EvaluatePolicyRule(authorizer.AttributesRecord{
+			User: c.who, Verb: c.verb, APIGroup: c.group, Resource: c.resource, Subresource: c.subobject, ResourceRequest: true,
+		})
+		late := false
+		for _, s := range got.OmitStages {
+			late = late || s == auditinternal.StageResponseStarted
+		}
+		if got.Level != c.want || late != c.late {
+			t.Errorf("%s %s %s/%s: %s, without its beginning: %v", c.who.GetName(), c.verb, c.resource, c.subobject, got.Level, late)
+		}
+	}
+}
