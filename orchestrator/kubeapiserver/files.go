@@ -103,6 +103,10 @@ rules:
     resources:
     - secrets
     - serviceaccounts/token
+- level: Metadata # what acts by a get, whoever does
+  resources:
+  - group: ""
+    resources: [pods/exec, pods/attach, pods/portforward, pods/proxy, services/proxy, nodes/proxy]
 - level: None # what parts of every node read all the time: machines, and how packets go
   userGroups:
   - system:nodes
