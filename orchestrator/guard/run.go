@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"net"
 	"net/netip"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -13,10 +15,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/klog/v2"
 
 	"github.com/orlop-os/orlop/orchestrator/component"
 	"github.com/orlop-os/orlop/orchestrator/kubeconfig"
@@ -58,14 +63,92 @@ func Run(ctx context.Context, spec nodespec.Spec, dirs layout.Dirs, rights func(
 	if err != nil {
 		return err
 	}
+	publish, err := asKubelet(config, dirs, spec.NodeName)
+	if err != nil {
+		return err
+	}
 	go func() {
 		if rights(ctx) == nil {
 			f.start(ctx)
+			f.keepPublished(ctx, links, publish)
 		}
 	}()
 	k := &keeper{write: nft, announce: announce}
 	k.run(ctx, f.changed, f.world)
 	return nil
+}
+
+// asKubelet writes the annotation of the node's addresses. The kubelet alone may change the Node.
+func asKubelet(config *rest.Config, dirs layout.Dirs, node string) (func(ctx context.Context, text string) error, error) {
+	config = rest.CopyConfig(config)
+	config.CertFile, config.KeyFile = filepath.Join(dirs.Node, nodespec.KubeletCert), filepath.Join(dirs.Node, nodespec.KubeletKey)
+	config.Timeout = 10 * time.Second
+	api, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("cannot make client: %w", err)
+	}
+	return func(ctx context.Context, text string) error {
+		patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}}}`, nodespec.AddressesAnnotation, text)
+		_, err := api.CoreV1().Nodes().Patch(ctx, node, types.MergePatchType, patch, metav1.PatchOptions{})
+		return err
+	}, nil
+}
+
+// links are the addresses of all links of the machine.
+func links() ([]netip.Addr, error) {
+	all, err := net.InterfaceAddrs()
+	if err != nil {
+		return nil, fmt.Errorf("links: cannot be read: %w", err)
+	}
+	var out []netip.Addr
+	for _, a := range all {
+		if n, ok := a.(*net.IPNet); ok {
+			if ip, ok := netip.AddrFromSlice(n.IP); ok {
+				out = append(out, ip)
+			}
+		}
+	}
+	return out, nil
+}
+
+// keepPublished publishes the machine's addresses on its Node, for the other nodes, until ctx is done. It looks every few seconds until they
+// stand there, and every minute from then on.
+func (f *follower) keepPublished(ctx context.Context, links func() ([]netip.Addr, error), publish func(ctx context.Context, text string) error) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			return
+		}
+		rest := heal
+		if done, err := f.publishOnce(ctx, links, publish); err != nil {
+			klog.Errorf("%s: the machine's addresses are not on its Node: %v", Name, err)
+			rest = soon
+		} else if !done {
+			rest = soon
+		}
+		timer.Reset(rest)
+	}
+}
+
+// publishOnce publishes the addresses if the Node has others, and says whether it has these.
+func (f *follower) publishOnce(ctx context.Context, links func() ([]netip.Addr, error), publish func(ctx context.Context, text string) error) (bool, error) {
+	own, err := links()
+	if err != nil {
+		return false, err
+	}
+	object, found, err := f.nodes.GetStore().GetByKey(f.spec.NodeName)
+	node, ok := object.(*corev1.Node)
+	if err != nil || !found || !ok {
+		return false, err // it has not registered yet
+	}
+	text := nodespec.Published(own, f.spec.PodCIDRs)
+	if node.Annotations[nodespec.AddressesAnnotation] == text {
+		return true, nil
+	}
+	return false, publish(ctx, text)
 }
 
 // nft gives the kernel commands of nft(8), all of them or none.
@@ -153,18 +236,24 @@ func lean(object any) (any, error) {
 	}
 	switch o := object.(type) {
 	case *corev1.Node:
-		return &corev1.Node{ObjectMeta: keep(o.ObjectMeta), Status: corev1.NodeStatus{Addresses: o.Status.Addresses}}, nil
+		out := &corev1.Node{ObjectMeta: keep(o.ObjectMeta), Status: corev1.NodeStatus{Addresses: o.Status.Addresses}}
+		if text, there := o.Annotations[nodespec.AddressesAnnotation]; there {
+			out.Annotations = map[string]string{nodespec.AddressesAnnotation: text}
+		}
+		return out, nil
 	case *corev1.Pod:
 		return &corev1.Pod{ObjectMeta: keep(o.ObjectMeta), Spec: corev1.PodSpec{HostNetwork: o.Spec.HostNetwork}, Status: corev1.PodStatus{Phase: o.Status.Phase, PodIPs: o.Status.PodIPs}}, nil
 	}
 	return object, nil
 }
 
-// addressesOf are a Node's addresses, or those of a Pod that has some of its own and has not ended.
+// addressesOf are a Node's addresses, of its status and published ones, or those of a Pod that has some of its own and has not ended.
 func addressesOf(object any) []netip.Addr {
 	var texts []string
+	var out []netip.Addr
 	switch o := object.(type) {
 	case *corev1.Node:
+		out = nodespec.ReadPublished(o.Annotations[nodespec.AddressesAnnotation])
 		for _, a := range o.Status.Addresses {
 			texts = append(texts, a.Address)
 		}
@@ -176,7 +265,6 @@ func addressesOf(object any) []netip.Addr {
 			texts = append(texts, ip.IP)
 		}
 	}
-	var out []netip.Addr
 	for _, text := range texts {
 		if a, err := netip.ParseAddr(text); err == nil && a.Zone() == "" {
 			out = append(out, a.Unmap())

@@ -93,10 +93,12 @@ func TestFollow(t *testing.T) {
 	wait(t, tables, []string{"machines4 { type ipv4_addr; elements = { 10.0.0.5 }"}, []string{"10.244.1.9"})
 	go f.start(ctx)
 	wait(t, tables, []string{"readers4 { type ipv4_addr; elements = { 10.244.1.9 }"}, []string{"10.244.1.8"})
-	if _, err := api.CoreV1().Nodes().Create(ctx, node("b", "10.0.0.6", "2001:db8::6"), metav1.CreateOptions{}); err != nil {
+	other := node("b", "10.0.0.6", "2001:db8::6")
+	other.Annotations = map[string]string{nodespec.AddressesAnnotation: "10.0.0.6,10.0.7.6"}
+	if _, err := api.CoreV1().Nodes().Create(ctx, other, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	wait(t, tables, []string{"{ 10.0.0.5, 10.0.0.6 }", "{ 2001:db8::6 }"}, nil)
+	wait(t, tables, []string{"{ 10.0.0.5, 10.0.0.6, 10.0.7.6 }", "{ 2001:db8::6 }"}, nil)
 	if err := api.CoreV1().Nodes().Delete(ctx, "b", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -110,4 +112,41 @@ func TestFollow(t *testing.T) {
 	if !strings.HasPrefix(last, "ready: ports of machines") {
 		t.Errorf("said at last %q", last)
 	}
+}
+
+// TestPublish: a machine's further addresses come to its Node once it is there, and are left alone while they stand there.
+func TestPublish(t *testing.T) {
+	spec := nodespec.Spec{NodeName: "a", PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}}
+	f, err := newFollower(fake.NewClientset(), spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	links := func() ([]netip.Addr, error) { return addresses("127.0.0.1", "10.0.7.5", "10.0.0.5", "10.244.0.1"), nil }
+	var published []string
+	refuse := false
+	publish := func(_ context.Context, text string) error {
+		if refuse {
+			return errors.New("no")
+		}
+		published = append(published, text)
+		return nil
+	}
+	once := func(done, fails bool, want string) {
+		t.Helper()
+		published = nil
+		is, err := f.publishOnce(t.Context(), links, publish)
+		if is != done || (err != nil) != fails || strings.Join(published, ";") != want {
+			t.Errorf("published %q, done %v, %v", published, is, err)
+		}
+	}
+	once(false, false, "")
+	n := node("a", "10.0.0.5")
+	if err := f.nodes.GetStore().Add(n); err != nil {
+		t.Fatal(err)
+	}
+	once(false, false, "10.0.0.5,10.0.7.5")
+	refuse = true
+	once(false, true, "")
+	n.Annotations = map[string]string{nodespec.AddressesAnnotation: "10.0.0.5,10.0.7.5"}
+	once(true, false, "")
 }

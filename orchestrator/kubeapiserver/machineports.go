@@ -181,7 +181,7 @@ func parseAddress(text string) (netip.Addr, bool) {
 	return a.Unmap(), ok
 }
 
-// addresses are those of all Nodes, of whatever type. It waits for the first list of them, and fails closed.
+// addresses are those of all Nodes, of whatever type, and those that their machines have besides. It waits for the first list of them, and fails closed.
 func (p *machinePorts) addresses() ([]netip.Addr, error) {
 	if !p.known() {
 		return nil, errors.New("the Nodes are not known yet; try again")
@@ -192,6 +192,7 @@ func (p *machinePorts) addresses() ([]netip.Addr, error) {
 	}
 	var out []netip.Addr
 	for _, n := range nodes {
+		out = append(out, nodespec.ReadPublished(n.Annotations[nodespec.AddressesAnnotation])...)
 		for _, address := range n.Status.Addresses {
 			if a, ok := parseAddress(address.Address); ok {
 				out = append(out, a)

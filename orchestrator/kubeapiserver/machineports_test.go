@@ -29,7 +29,7 @@ func newTestPorts(t *testing.T, spec nodespec.Spec, ready bool) *machinePorts {
 	}
 	p := plugin.(*machinePorts)
 	nodes := cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{})
-	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "w"}}
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "w", Annotations: map[string]string{nodespec.AddressesAnnotation: "10.0.0.20,10.0.0.21"}}}
 	for _, a := range []string{"10.0.0.20", "2001:db8::20"} {
 		node.Status.Addresses = append(node.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: a})
 	}
@@ -94,6 +94,7 @@ func TestServicesAndMachines(t *testing.T) {
 		"none is allowed":                        {strict, external("10.0.0.30"), nil, "", "Cluster.spec.networks.externalIPs"},
 		"one outside the ranges":                 {p, external("10.0.0.32"), nil, "", "no range of Cluster.spec.networks.externalIPs"},
 		"a Node's in a range":                    {p, external("10.0.0.30", "10.0.0.20"), nil, "", "10.0.0.20: it is the address of a Node"},
+		"its second in a range":                  {p, external("10.0.0.21"), nil, "", "10.0.0.21: it is the address of a Node"},
 		"the same, as IPv6":                      {p, external("::ffff:10.0.0.20"), nil, "", "it is the address of a Node"},
 		"the same, with zeros":                   {p, external("010.000.000.020"), nil, "", "it is the address of a Node"},
 		"no address at all":                      {p, external("node"), nil, "", "it is not an IP address"},

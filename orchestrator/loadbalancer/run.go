@@ -95,8 +95,12 @@ func lean(object any) (any, error) {
 	case *corev1.Service:
 		o.ManagedFields = nil
 	case *corev1.Node:
-		return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: o.Name, UID: o.UID, ResourceVersion: o.ResourceVersion},
-			Status: corev1.NodeStatus{Addresses: o.Status.Addresses}}, nil
+		out := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: o.Name, UID: o.UID, ResourceVersion: o.ResourceVersion},
+			Status: corev1.NodeStatus{Addresses: o.Status.Addresses}}
+		if text, there := o.Annotations[nodespec.AddressesAnnotation]; there {
+			out.Annotations = map[string]string{nodespec.AddressesAnnotation: text}
+		}
+		return out, nil
 	}
 	return object, nil
 }
@@ -223,6 +227,7 @@ func nodeAddresses(object any) []netip.Addr {
 				all = append(all, ip)
 			}
 		}
+		all = append(all, nodespec.ReadPublished(n.Annotations[nodespec.AddressesAnnotation])...)
 	}
 	return all
 }

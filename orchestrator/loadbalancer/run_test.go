@@ -185,11 +185,12 @@ func TestRun(t *testing.T) {
 	foreign := object(1)
 	class := "example.com/other"
 	foreign.Spec.LoadBalancerClass = &class
-	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}, Status: corev1.NodeStatus{Addresses: []corev1.NodeAddress{
+	further := map[string]string{nodespec.AddressesAnnotation: "192.0.2.11,192.0.2.14"}
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", Annotations: further}, Status: corev1.NodeStatus{Addresses: []corev1.NodeAddress{
 		{Type: corev1.NodeHostName, Address: "n"}, {Type: corev1.NodeInternalIP, Address: "192.0.2.11"},
 	}}}
 	s, e := newServer(foreign, object(2), node), &events{}
-	here := pool("a", "192.0.2.10", "192.0.2.13")
+	here := pool("a", "192.0.2.10", "192.0.2.14")
 	t.Run("first", func(t *testing.T) {
 		start(t, s, e, here)
 		s.await(t, map[string]string{"s1": "", "s2": "192.0.2.12"})
