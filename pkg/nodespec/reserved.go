@@ -16,15 +16,12 @@ type Reserved struct {
 	External []Range        `json:"external"` // see Spec.ExternalIPs
 }
 
-// Reserved returns what the specification knows. The addresses of Nodes come and go, and are given to Why.
+// Reserved returns what the specification knows. The addresses of Nodes come and go, and are given to Why. Further addresses that the API
+// server's certificate holds are not among them: one may be a Service's that leads to API servers.
 func (s Spec) Reserved() Reserved {
 	machines := slices.Concat(s.NodeIPs, s.ControlPlanes, s.VirtualAddresses)
-	names := slices.Clone(s.ExtraSANs)
 	if u, err := url.Parse(s.Endpoint); err == nil {
-		names = append(names, u.Hostname())
-	}
-	for _, name := range names {
-		if a, err := netip.ParseAddr(name); err == nil {
+		if a, err := netip.ParseAddr(u.Hostname()); err == nil {
 			machines = append(machines, a)
 		}
 	}
