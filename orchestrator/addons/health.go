@@ -77,6 +77,31 @@ func Judge(o *unstructured.Unstructured) (Health, string) {
 	return Healthy, ""
 }
 
+// classOf is a StorageClass.
+func classOf(name string) Item {
+	return Item{Group: "storage.k8s.io", Version: "v1", Kind: "StorageClass", Resource: "storageclasses", Name: name}
+}
+
+// The annotations of a claim for which the volume controller or the scheduler has begun (k8s.io/component-helpers/storage/volume).
+const (
+	claimProvisioner     = "volume.kubernetes.io/storage-provisioner"
+	claimProvisionerBeta = "volume.beta.kubernetes.io/storage-provisioner"
+	claimNode            = "volume.kubernetes.io/selected-node"
+)
+
+// unused says of a claim without a volume that it has none because no pod uses it yet: its class waits for the first one
+// (WaitForFirstConsumer), as for that of a CronJob. Where the class cannot be read (nil), a claim for which nothing has begun is such a one.
+func unused(claim, class *unstructured.Unstructured) bool {
+	notes := claim.GetAnnotations()
+	if notes[claimNode] != "" {
+		return false // a pod waits for it
+	}
+	if class != nil {
+		return fields{class.Object}.text("volumeBindingMode") == "WaitForFirstConsumer"
+	}
+	return notes[claimProvisioner] == "" && notes[claimProvisionerBeta] == ""
+}
+
 func deployment(o fields) (Health, string) {
 	want, stated := o.number("spec", "replicas")
 	if !stated {

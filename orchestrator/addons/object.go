@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"crypto/sha256"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -11,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 
+	goyaml "go.yaml.in/yaml/v3"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -171,28 +173,65 @@ func parse(text string) ([]*unstructured.Unstructured, error) {
 		if err != nil {
 			return nil, fmt.Errorf("cannot be read: %w", err)
 		}
-		content, err := yaml.YAMLToJSON(document)
-		if err != nil {
-			return nil, errors.New("a document cannot be read as YAML") // the library's message may show a Secret
-		}
-		if bytes.Equal(bytes.TrimSpace(content), []byte("null")) {
-			continue
-		}
-		var fields map[string]any
-		if err := yaml.Unmarshal(content, &fields); err != nil {
-			return nil, errors.New("a document is no mapping")
-		}
-		// Whole numbers have to stay whole: this is how unstructured objects are decoded.
-		decoded := &unstructured.Unstructured{}
-		if err := decoded.UnmarshalJSON(content); err != nil {
-			return nil, fmt.Errorf("%v %v: has no kind or is no object", fields["apiVersion"], fields["kind"])
-		}
-		items, err := flatten(decoded)
+		contents, err := values(document)
 		if err != nil {
 			return nil, err
 		}
-		all = append(all, items...)
+		for _, content := range contents {
+			items, err := parseOne(content)
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, items...)
+		}
 	}
+}
+
+// values are the JSON of a document: one value of YAML, or values of JSON one after the other, as kubectl reads them.
+func values(document []byte) (all [][]byte, err error) {
+	if stream := json.NewDecoder(bytes.NewReader(document)); bytes.HasPrefix(bytes.TrimSpace(document), []byte("{")) {
+		for {
+			var one json.RawMessage
+			err := stream.Decode(&one)
+			if errors.Is(err, io.EOF) {
+				return all, nil
+			}
+			if err != nil {
+				break // YAML may begin like this, too
+			}
+			all = append(all, one)
+		}
+	}
+	content, err := yaml.YAMLToJSON(document)
+	if err != nil {
+		return nil, errors.New("a document cannot be read as YAML") // the library's message may show a Secret
+	}
+	decoder := goyaml.NewDecoder(bytes.NewReader(document))
+	var ignored goyaml.Node
+	if err := decoder.Decode(&ignored); err == nil {
+		err = decoder.Decode(&ignored)
+		if !errors.Is(err, io.EOF) {
+			return nil, errors.New("a document goes on after its end: divide objects by a line of ---")
+		}
+	}
+	return [][]byte{content}, nil
+}
+
+// parseOne reads the objects of a value; one that is null has none.
+func parseOne(content []byte) ([]*unstructured.Unstructured, error) {
+	if bytes.Equal(bytes.TrimSpace(content), []byte("null")) {
+		return nil, nil
+	}
+	var fields map[string]any
+	if err := yaml.Unmarshal(content, &fields); err != nil {
+		return nil, errors.New("a document is no mapping")
+	}
+	// Whole numbers have to stay whole: this is how unstructured objects are decoded.
+	decoded := &unstructured.Unstructured{}
+	if err := decoded.UnmarshalJSON(content); err != nil {
+		return nil, fmt.Errorf("%v %v: has no kind or is no object", fields["apiVersion"], fields["kind"])
+	}
+	return flatten(decoded)
 }
 
 // flatten is the object itself, or the items of a list.

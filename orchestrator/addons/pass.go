@@ -84,6 +84,9 @@ func (k *keeper) pass(ctx context.Context, w Wanted, r Record, now time.Time, sa
 	r.Kept = slices.DeleteFunc(slices.Clone(r.Kept), func(kept Kept) bool {
 		return slices.ContainsFunc(w.Objects, func(o Object) bool { return o.String() == kept.Object })
 	})
+	if len(w.Refused) == 0 && len(w.Unknown) == 0 {
+		r.Ran = r.wantedRan(w.Objects)
+	}
 	if len(w.Refused) > 0 {
 		out.problems, out.objects = w.Refused, len(w.Objects)
 		return r, out, nil
@@ -96,6 +99,7 @@ func (k *keeper) pass(ctx context.Context, w Wanted, r Record, now time.Time, sa
 	}
 	if hooks && r.Running != w.Digest {
 		r.Running, r.Done, k.anew, k.well = w.Digest, nil, map[key]bool{}, time.Time{}
+		r.Ran = r.withoutHooks(w.Objects)
 	}
 	stages := Stages(w.Objects, hooks, event)
 	for _, s := range stages {
@@ -183,6 +187,9 @@ func (k *keeper) object(ctx context.Context, o Object, r *Record, digest string,
 	if live != nil && live.GetLabels()[Label] != k.name {
 		return Broken, belongs(live, k.name, o.Item), nil
 	}
+	if ran := r.ran(o); ran != nil && (live == nil || live.GetAnnotations()[onceAnnotation] == once) {
+		return k.over(o, r, *ran, live)
+	}
 	again := isHook && live != nil && live.GetAnnotations()[digestAnnotation] != digest
 	if isHook && live != nil && k.anew != nil && !k.anew[o.key()] { // once: what fails then has failed
 		health, _ := Judge(live)
@@ -199,7 +206,7 @@ func (k *keeper) object(ctx context.Context, o Object, r *Record, digest string,
 		// A definition, a claim or a namespace would take with it what others have put there: it is changed in place.
 	}
 	if live == nil || again || !isHook && k.stale(o, live, now) {
-		if live, err = k.as.apply(ctx, o.Item, o.Body); err != nil {
+		if live, err = k.as.apply(ctx, o.Item, yielding(o.Body, live)); err != nil {
 			return Broken, "", k.judge(o.Item, "is refused", err, now)
 		}
 		if isHook && k.anew != nil {
@@ -207,11 +214,55 @@ func (k *keeper) object(ctx context.Context, o Object, r *Record, digest string,
 		}
 		k.applied[o.key()] = mark{live.GetUID(), versionOf(live), o.Digest, now}
 	}
-	health, why := Judge(live)
-	if isHook && health == Waiting && isClaim(o.Item) && live.GetDeletionTimestamp() == nil {
-		health, why = Healthy, "" // many classes wait for the pod that uses it, which comes in a later stage
+	r.runs(o, live)
+	health, why, err := k.health(ctx, o, live)
+	if err != nil {
+		return Broken, "", k.judge(o.Item, "cannot be judged", err, now)
 	}
 	if isHook && health == Healthy {
+		r.Done = append(r.Done, o.String())
+	}
+	return health, why, nil
+}
+
+// health is how a live object is. Of a claim it may take its class to know.
+func (k *keeper) health(ctx context.Context, o Object, live *unstructured.Unstructured) (Health, string, error) {
+	health, why := Judge(live)
+	if health != Waiting || !isClaim(o.Item) || live.GetDeletionTimestamp() != nil {
+		return health, why, nil
+	}
+	if len(o.Hook.events) > 0 {
+		return Healthy, "", nil // many classes wait for the pod that uses it, which comes in a later stage
+	}
+	name := fields{live.Object}.text("spec", "storageClassName")
+	if name == "" {
+		return health, why, nil
+	}
+	class, err := k.as.get(ctx, classOf(name))
+	switch {
+	case apierrors.IsForbidden(err): // the add-on has no such right: what the claim says counts
+		class = nil
+	case err != nil:
+		return Broken, "", err
+	case class == nil:
+		return Waiting, "has no volume yet: there is no StorageClass " + name, nil
+	}
+	if unused(live, class) {
+		return Healthy, "", nil
+	}
+	return health, why, nil
+}
+
+// over is how an object is that is not made again.
+func (k *keeper) over(o Object, r *Record, ran Ran, live *unstructured.Unstructured) (Health, string, error) {
+	health, why := Healthy, ""
+	switch {
+	case live != nil:
+		health, why = Judge(live)
+	case ran.Failed != "":
+		return Broken, ran.Failed + "; it is gone by now, and not made again: change its text to have it run", nil
+	}
+	if health == Healthy && len(o.Hook.events) > 0 {
 		r.Done = append(r.Done, o.String())
 	}
 	return health, why, nil
@@ -333,6 +384,11 @@ func (k *keeper) take(ctx context.Context, items []Item, r Record, out *outcome,
 // without is the record without what is gone.
 func (r Record) without(gone map[key]bool) Record {
 	r.Inventory = slices.DeleteFunc(slices.Clone(r.Inventory), func(i Item) bool { return gone[i.key()] })
+	names := map[string]bool{}
+	for k := range gone {
+		names[Item{Kind: k.kind, Namespace: k.namespace, Name: k.name}.String()] = true
+	}
+	r.Ran = slices.DeleteFunc(slices.Clone(r.Ran), func(ran Ran) bool { return names[ran.Object] })
 	return r
 }
 

@@ -23,6 +23,7 @@ type Record struct {
 	Finished  string    `json:"finished,omitempty"` // the digest of the manifests that were applied to the end; empty: none yet
 	Running   string    `json:"running,omitempty"`  // the digest of those whose hooks run
 	Done      []string  `json:"done,omitempty"`     // the hooks of Running that have run, as Item.String
+	Ran       []Ran     `json:"ran,omitempty"`      // objects that are not made again when they are gone
 	Kept      []Kept    `json:"kept,omitempty"`     // what was wanted once, and stays
 	Withdrawn Withdrawn `json:"withdrawn,omitzero"` // the last manifests that were, if the document still has them
 	Trial     Trial     `json:"trial,omitzero"`     // of those that are being applied
@@ -165,8 +166,11 @@ const (
 
 // most is how large the record can become, in bytes, while so much is in the inventory: with all hooks done.
 func (r Record) most(inventory []Item, wanted []Object) int {
-	r.Inventory, r.Done = inventory, nil
+	r.Inventory, r.Done, r.Ran = inventory, nil, nil
 	for _, o := range wanted {
+		if job := o.Group == "batch" && o.Kind == "Job"; job || o.Group == "" && o.Kind == "Pod" || o.Body.GetAnnotations()[onceAnnotation] == once {
+			r.Ran = append(r.Ran, Ran{o.String(), o.short(), strings.Repeat("x", mostFailed)})
+		}
 		if len(o.Hook.events) > 0 {
 			r.Done = append(r.Done, o.String())
 		}
