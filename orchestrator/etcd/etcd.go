@@ -121,6 +121,7 @@ warning-unary-request-duration: 300000000
 // Run serves with the configuration file until ctx is done. tell says what it waits for; ready is called once, when the member answers and
 // has a vote. Before it starts, it sees to it that the data are this version's (keep.go), and that without data it is one of its cluster.
 func Run(ctx context.Context, file string, spec nodespec.Spec, dirs layout.Dirs, tell func(why string), ready func()) error {
+	nameServer()
 	k := keeper{dirs, spec}
 	if err := k.settle(ownFormat()); err != nil {
 		return err

@@ -11,7 +11,6 @@ import (
 	"slices"
 	"time"
 
-	"go.etcd.io/etcd/api/v3/version"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/client/v3/snapshot"
 	etcdutl "go.etcd.io/etcd/etcdutl/v3/snapshot"
@@ -43,7 +42,7 @@ type format struct {
 
 // ownFormat is what this executable writes.
 func ownFormat() format {
-	return format{Etcd: version.Version, Kubernetes: kubernetes.Get().GitVersion}
+	return format{Etcd: serverVersion(), Kubernetes: kubernetes.Get().GitVersion}
 }
 
 // newer tells whether data of format f may hold what version own does not understand.
