@@ -2,6 +2,7 @@ package main
 
 import (
 	"net/netip"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -180,5 +181,25 @@ func TestAwaitLinks(t *testing.T) {
 	next.Machine.Spec.KernelModules = []string{"mlx5_core"}
 	if err := awaitLinks(t.Context(), next, never, time.Minute); err != nil {
 		t.Errorf("a module may bring it: %v", err)
+	}
+}
+
+// TestEveryFieldIsJudged: a field that is added to the documents of the machine or of its network is put on one side or the other here, so that
+// nobody forgets to ask whether it can cut off a caller. The fields of clusters are judged by TestCutsOff.
+func TestEveryFieldIsJudged(t *testing.T) {
+	judged := map[string]bool{
+		"Network.spec.links": true, "Network.spec.firewall": true, "Network.spec.dns": false, "Network.spec.ntp": false,
+		"Machine.spec.trust": true, "Machine.spec.kernelModules": true, "Machine.spec.sysctls": false, // those of the network do, TestCutsOff
+		"Machine.spec.role": false, "Machine.spec.reserved": false, "Machine.spec.disk": false, "Machine.spec.install": false, "Machine.spec.join": false,
+		"Machine.spec.node": false, "Machine.spec.upgrade": false, "Machine.spec.registries": false, "Machine.spec.logging": false,
+	}
+	for of, kind := range map[string]reflect.Type{"Network.spec.": reflect.TypeFor[config.NetworkSpec](), "Machine.spec.": reflect.TypeFor[config.MachineSpec]()} {
+		for i := range kind.NumField() {
+			name, _, _ := strings.Cut(kind.Field(i).Tag.Get("yaml"), ",")
+			want, known := judged[of+name]
+			if got := cuts(of + name + ": a → b"); !known || got != want {
+				t.Errorf("%s%s: judged %v, can cut off %v", of, name, known, got)
+			}
+		}
 	}
 }

@@ -1,0 +1,75 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/orlop-os/orlop/pkg/client"
+	"github.com/orlop-os/orlop/pkg/pki"
+)
+
+// TestConfirmElsewhere: a machine that its configuration gives another address is confirmed there, and one that nobody reaches is not.
+func TestConfirmElsewhere(t *testing.T) {
+	operator, err := pki.NewCA("operator", time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fake, err := startFake(operator.CertPEM())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := fake.stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	leaf, err := operator.Issue(pki.Spec{CN: "admin", O: []string{pki.RoleAdmin}, Usage: pki.Client, TTL: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	gone, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := gone.Addr().String()
+	if err := gone.Close(); err != nil {
+		t.Fatal(err)
+	}
+	usual := client.Endpoint{Address: address, ServerName: "m1", Fingerprint: fake.fingerprint,
+		Cert: tls.Certificate{Certificate: [][]byte{leaf.Cert.Raw}, PrivateKey: leaf.Key, Leaf: leaf.Cert}}
+	anew := 0
+	c := &confirmation{places: placesOf(usual, []string{fake.address}), anew: func() { anew++ }}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if err := c.run(ctx); err != nil || c.at.Address != fake.address || anew != 2 {
+		t.Errorf("%v, at %s, %d connections of its own", err, c.at.Address, anew)
+	}
+	lost := &confirmation{places: placesOf(usual, nil)}
+	soon, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	err = lost.run(soon)
+	if code, _ := exitCode(notConfirmed(err, 30*time.Second)); err == nil || code != exitUnreachable {
+		t.Errorf("%v, exit status %d", err, code)
+	}
+}
+
+// TestNotConfirmed: the error says what the machine does by itself, and when.
+func TestNotConfirmed(t *testing.T) {
+	for left, want := range map[time.Duration]string{30 * time.Second: "to the one before in 30s (at ", 0: "to the one before now (at ", -time.Second: "to the one before now (at "} {
+		if got := notConfirmed(client.ErrUnreachable, left).Error(); !strings.Contains(got, want) {
+			t.Errorf("%v: %q, want %q", left, got, want)
+		}
+	}
+	for code, again := range map[codes.Code]bool{codes.Unavailable: true, codes.DeadlineExceeded: true, codes.Unauthenticated: true, codes.FailedPrecondition: false, codes.PermissionDenied: false, codes.Unimplemented: false} {
+		if got := passingOrRefused(status.Error(code, "x")); got != again {
+			t.Errorf("%v: another attempt: %v", code, got)
+		}
+	}
+}
