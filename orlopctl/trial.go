@@ -20,7 +20,7 @@ const (
 	// lostTrial is how long the tool looks for a machine whose answer was lost: as long as such a trial lasts when nobody names a time.
 	lostTrial = time.Minute
 	// confirmDial and confirmCall bound one attempt to confirm. The machine waits up to 20 s for its network.
-	confirmDial = 5 * time.Second
+	confirmDial = 10 * time.Second
 	confirmCall = 25 * time.Second
 )
 
