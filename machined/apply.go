@@ -57,7 +57,7 @@ type applied struct {
 	trialName string
 	// sameNetwork tells that it asks for the same links, addresses and routes as the one before the trial.
 	sameNetwork bool
-	// due is when it is put in force. The answer to the caller of one that can cut him off has left by then.
+	// due is when it is put in force: by then the answer to its caller has left the machine.
 	due time.Time
 }
 
@@ -76,7 +76,7 @@ type outcome struct {
 	config     *config.Config // that was put in force; nil: none was
 }
 
-// answerTime is how long a configuration on trial waits before it is put in force, so that the caller hears of the trial over the connection
+// answerTime is how long a configuration on trial waits before it is put in force, so that the answer leaves over the connection
 // that the configuration may cut.
 const answerTime = time.Second
 

@@ -342,7 +342,7 @@ func TestRefusalsAreBounded(t *testing.T) {
 	}
 }
 
-// TestTargetOfApply: the record says who applied a change without the trial, or against the checks, of the machine.
+// TestTargetOfApply: the record shows a change that was applied without a trial, or against the checks.
 func TestTargetOfApply(t *testing.T) {
 	for want, r := range map[string]*api.ApplyRequest{
 		"auto":                    {Mode: api.ApplyRequest_MODE_AUTO},

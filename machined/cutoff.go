@@ -11,14 +11,16 @@ import (
 	"github.com/orlop-os/orlop/pkg/config"
 )
 
-// Which changes of a configuration can cut off the caller, and what the machine does about that: it puts them on trial by itself
-// (docs/decisions/0056-lockout.md).
+// Which changes of a configuration can cut off the caller, and what the machine does about that: it
+// puts them on trial by itself (docs/decisions/0056-lockout.md).
 
-// autoTrial is how long a change that can cut off its caller is tried when the caller names no time.
+// autoTrial is how long a change that can cut off its caller is tried when the caller names no
+// time.
 const autoTrial = time.Minute
 
-// cutting are the fields, as config.Changes names them, that decide whether a caller reaches the machine, trusts it and is trusted by it.
-// An entry stands for the field itself and for everything below it.
+// cutting are the fields, as config.Changes names them, that decide whether a caller reaches the
+// machine, trusts it and is trusted by it. An entry stands for the field itself and for everything
+// below it.
 var cutting = []string{
 	"Network.spec.links",
 	"Network.spec.firewall",
@@ -37,8 +39,8 @@ var cutting = []string{
 // cuttingSysctls are the first parts of kernel parameters that decide about packets.
 var cuttingSysctls = []string{"net."}
 
-// cutsOff returns the changes between two configurations that can cut off who makes them, as config.Changes writes them; none when there
-// is no configuration before. It is pure.
+// cutsOff returns the changes between two configurations that can cut off their caller, as
+// config.Changes writes them; none when there is no configuration before. It is pure.
 func cutsOff(before, next *config.Config) []string {
 	if before == nil {
 		return nil
@@ -65,8 +67,9 @@ type trialPlan struct {
 	never  string        // why it cannot be tried although it should; empty: it can, or need not
 }
 
-// planTrial decides whether a request puts the next configuration on trial. base is what would come back: the configuration in force or,
-// while another is on trial, the one before that; nil for none. It is pure.
+// planTrial decides whether a request puts the next configuration on trial. base is what would come
+// back: the configuration in force or, while another is on trial, the one before that; nil for
+// none. It is pure.
 func planTrial(base, next *config.Config, r *api.ApplyRequest) trialPlan {
 	p := trialPlan{cuts: cutsOff(base, next)}
 	switch {
@@ -87,7 +90,8 @@ func planTrial(base, next *config.Config, r *api.ApplyRequest) trialPlan {
 	return p
 }
 
-// automatic tells whether a mode puts a change on trial by itself. A dry run says what the mode auto would do.
+// automatic reports whether a mode puts a change on trial by itself. A dry run says what the mode
+// auto would do.
 func automatic(m api.ApplyRequest_Mode) bool {
 	return m == api.ApplyRequest_MODE_UNSPECIFIED || m == api.ApplyRequest_MODE_AUTO || m == api.ApplyRequest_MODE_NO_REBOOT || m == api.ApplyRequest_MODE_DRY_RUN
 }
@@ -108,7 +112,8 @@ func (p trialPlan) warnings() []string {
 	return out
 }
 
-// staticAddresses are the addresses that a configuration gives to links, by which the machine may have to be called when it is in force.
+// staticAddresses are the addresses that a configuration gives to links, by which the machine may
+// have to be called when it is in force.
 func staticAddresses(c *config.Config) (list []netip.Addr) {
 	if c == nil {
 		return nil

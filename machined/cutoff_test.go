@@ -30,7 +30,8 @@ func patchedBy(t *testing.T, patch string) (before, next *config.Config) {
 	return before, next
 }
 
-// TestCutsOff: every kind of change that decides whether the caller reaches the machine is found, and no other.
+// TestCutsOff: every kind of change that decides whether the caller reaches the machine is found,
+// and no other.
 func TestCutsOff(t *testing.T) {
 	for patch, want := range map[string]string{
 		`{kind: Network, spec: {links: [{name: eth9, addresses: [10.0.0.11/24]}]}}`:         "Network.spec.links[0].name",
@@ -82,11 +83,12 @@ func TestCutsOff(t *testing.T) {
 		}
 	}
 	if lines := cutsOff(nil, config.New("n1", config.RoleWorker)); lines != nil {
-		t.Errorf("a first configuration cuts somebody off: %q", lines)
+		t.Errorf("a first configuration cuts its caller off: %q", lines)
 	}
 }
 
-// TestPlanTrial: which request puts what on trial, for how long, and what is said where it does not.
+// TestPlanTrial: which request puts what on trial, for how long, and what is said where it does
+// not.
 func TestPlanTrial(t *testing.T) {
 	plain := func(change func(*config.Config)) *config.Config {
 		c := config.New("n1", config.RoleControlPlane)
@@ -138,7 +140,8 @@ func TestPlanTrial(t *testing.T) {
 	}
 }
 
-// TestMissingLinks: links that the machine does not have are refused, with those that it has, but for those that were configured already.
+// TestMissingLinks: links that the machine does not have are refused, with those that it has, but
+// for those that were configured already.
 func TestMissingLinks(t *testing.T) {
 	next := config.New("n1", config.RoleWorker)
 	next.Network.Spec.Links = []config.Link{{Name: "eth0"}, {Name: "eth9"}, {MAC: "02:00:00:00:00:01"}}
@@ -158,7 +161,8 @@ func TestMissingLinks(t *testing.T) {
 	}
 }
 
-// TestAwaitLinks: a configuration on a medium waits for its links for a while, and is refused without them.
+// TestAwaitLinks: a configuration on a medium waits for its links for a while, and is refused
+// without them.
 func TestAwaitLinks(t *testing.T) {
 	next := config.New("n1", config.RoleWorker)
 	next.Network.Spec.Links = []config.Link{{Name: "eth0"}}
@@ -184,8 +188,9 @@ func TestAwaitLinks(t *testing.T) {
 	}
 }
 
-// TestEveryFieldIsJudged: a field that is added to the documents of the machine or of its network is put on one side or the other here, so that
-// nobody forgets to ask whether it can cut off a caller. The fields of clusters are judged by TestCutsOff.
+// TestEveryFieldIsJudged: a field that is added to the documents of the machine or of its network
+// is put on one side or the other here, so that a new field is never left unjudged. The fields of
+// clusters are judged by TestCutsOff.
 func TestEveryFieldIsJudged(t *testing.T) {
 	judged := map[string]bool{
 		"Network.spec.links": true, "Network.spec.firewall": true, "Network.spec.dns": false, "Network.spec.ntp": false,

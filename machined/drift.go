@@ -320,7 +320,7 @@ func (m *machine) hostDrift(ctx context.Context) ([]string, error) {
 	return lines, err
 }
 
-// leftover says of modules that stay although nobody configures them any more.
+// leftover is the line about modules that stay although the configuration no longer names them.
 func leftover(modules []string) string {
 	return fmt.Sprintf("kernel modules %s stay in the kernel until the next start (`orlopctl reboot`): the configuration no longer names them", strings.Join(modules, ", "))
 }

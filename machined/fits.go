@@ -11,11 +11,13 @@ import (
 	"github.com/orlop-os/orlop/pkg/config"
 )
 
-// What a configuration names has to be on this machine: its links, kernel modules and kernel parameters. Anything else is a slip of the pen
-// that would cost the machine its address, or a value that never takes effect.
+// What a configuration names has to be on this machine: its links, kernel modules and kernel
+// parameters. Anything else is a mistake that costs the machine its address, or a value that never
+// takes effect.
 
-// unfit returns what the next configuration names and this machine does not have, one line each. What the configuration in force names
-// already is left out: a card that has failed must not keep an operator from changing something else.
+// unfit returns what the next configuration names and this machine does not have, one line each.
+// What the configuration in force names already is left out: a card that has failed must not keep
+// an operator from changing something else.
 func (m *machine) unfit(before, next *config.Config) ([]string, error) {
 	missing, there, err := m.network.Missing(networkConfig(next))
 	if err != nil {
@@ -35,8 +37,8 @@ func (m *machine) unfit(before, next *config.Config) ([]string, error) {
 // selectors are how a configuration names its links.
 func selectors(c network.Config) []string { return network.Missing(c, network.Facts{}) }
 
-// missingLinks says of which links the configuration has more than the machine. there are the machine's own, known those that the
-// configuration in force names. It is pure.
+// missingLinks says of which links the configuration has more than the machine. there are the
+// machine's own, known those that the configuration in force names. It is pure.
 func missingLinks(next *config.Config, missing, there, known []string) (lines []string) {
 	has := "it has " + strings.Join(there, ", ")
 	if len(there) == 0 {
@@ -62,11 +64,14 @@ func (m *machine) refuseUnfit(before, next *config.Config, force bool) (warnings
 	return nil, fmt.Errorf("configuration refused, nothing was changed: %s; correct it, or apply it with --force if this comes later", strings.Join(lines, "; "))
 }
 
-// linkTime is how long the links may take to appear that a configuration on a medium names: it is read while drivers are still starting cards.
+// linkTime is how long the links may take to appear that a configuration on a medium names: it is
+// read while drivers are still starting cards.
 const linkTime = 15 * time.Second
 
-// awaitLinks waits until the machine has the links of a configuration on a medium, and otherwise refuses it: nobody could take it back over the
-// network, and a medium is not read again once the machine is configured. Links that a module of the configuration may bring are not waited for.
+// awaitLinks waits until the machine has the links of a configuration on a medium, and otherwise
+// refuses it: without an address it cannot be corrected over the network, and a medium is not read
+// again once the machine is configured. Links that a module of the configuration may bring are not
+// waited for.
 func awaitLinks(ctx context.Context, next *config.Config, look func(network.Config) (missing, there []string, err error), patience time.Duration) error {
 	if len(next.Machine.Spec.KernelModules) > 0 {
 		return nil

@@ -199,7 +199,7 @@ func (m *machine) giveUp(until time.Time) error {
 	return nil
 }
 
-// stays tells whether something of a configuration outlasts it until the next start. Kernel modules do. Kernel parameters go back to their
+// stays reports whether something of a configuration outlasts it until the next start. Kernel modules do. Kernel parameters go back to their
 // former values (machined/host), but those of the network may have changed more than themselves: links, addresses and routes go with some.
 func stays(tried, next *config.Config) bool {
 	t, n := tried.Machine.Spec, next.Machine.Spec
@@ -240,7 +240,7 @@ func (m *machine) networked(ctx context.Context, c *config.Config) error {
 	}
 }
 
-// settled tells whether the network is what a configuration says, with a lease on each link that should have one and is connected. Where no link
+// settled reports whether the network is what a configuration says, with a lease on each link that should have one and is connected. Where no link
 // is named all of them ask, and hardly a machine has a server on each: an address is enough.
 func settled(state network.State, c network.Config) bool {
 	if len(c.Links) == 0 {

@@ -6,7 +6,7 @@
 //	main.go        wiring
 //	boot.go        what happens at boot, in order
 //	apply.go       how a configuration is applied
-//	cutoff.go      which changes can cut off who makes them; fits.go what a machine does not have that a configuration names
+//	cutoff.go      which changes can cut off their caller; fits.go what a configuration names and the machine does not have
 //	history.go     configurations on trial, and the earlier ones; reach.go how one that never had an address is left
 //	settlement.go  what became of the operations of a configuration
 //	follow.go      what follows from a configuration and from the addresses

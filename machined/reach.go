@@ -12,9 +12,10 @@ import (
 	"github.com/orlop-os/orlop/pkg/config"
 )
 
-// A configuration with which the machine never had an address cannot be corrected over the network. After reachTime the machine returns to the
-// last one with which it had one. Whether it ever had one is kept on STATE (documents.Store.Reached), so that a cable that is pulled later, or a
-// start without a network, changes nothing.
+// A configuration with which the machine never had an address cannot be corrected over the network.
+// After reachTime the machine returns to the last one with which it had one. Whether it ever had
+// one is kept on STATE (documents.Store.Reached), so that a cable that is pulled later, or a start
+// without a network, changes nothing.
 
 const (
 	reachTime  = 10 * time.Minute
@@ -46,8 +47,8 @@ const (
 	reachReturn          // to the last one with which it had one
 )
 
-// step judges an observation. It returns what is due now, and how long nothing is if nothing changes (0: for ever). The time counts anew at every
-// start of the machine. It is pure.
+// step judges an observation. It returns what is due now, and how long nothing is if nothing
+// changes (0: for ever). The time begins anew at every start of the machine. It is pure.
 //
 //	configuration          address   what happens
 //	none, or on trial      -         nothing; the time does not run
@@ -74,8 +75,8 @@ func (r reaching) step(in reachInput) (reaching, reachAct, time.Duration) {
 	return r, reachReturn, reachRetry
 }
 
-// addressed tells whether others can reach the machine by the network state: an address that is not the link's own, on a link that is managed,
-// up and connected.
+// addressed reports whether the machine can be reached by the network state: it has an address that
+// is not the link's own, on a link that is managed, up and connected.
 func addressed(s network.State) bool {
 	return slices.ContainsFunc(s.Links, func(l network.LinkState) bool {
 		return l.Managed && l.Up && l.Carrier && slices.ContainsFunc(l.Addresses, func(a network.AddressState) bool {
@@ -141,7 +142,8 @@ func (m *machine) reachInput(now applied, state network.State) reachInput {
 	return in
 }
 
-// lastReached are the documents of the last configuration with which the machine had an address, as they would be in force in place of the present one.
+// lastReached are the documents of the last configuration with which the machine had an address, as
+// they would be in force in place of the present one.
 func (m *machine) lastReached(present *config.Config) ([]byte, error) {
 	text, current, err := configs.Reached()
 	switch {
@@ -160,7 +162,8 @@ func (m *machine) lastReached(present *config.Config) ([]byte, error) {
 	return text, fixed(present, c)
 }
 
-// recordReached notes that the machine has had an address with its configuration, if that is still the one in force.
+// recordReached notes that the machine has had an address with its configuration, if that is still
+// the one in force.
 func (m *machine) recordReached(a applied) error {
 	m.applying.Lock()
 	defer m.applying.Unlock()
@@ -174,7 +177,8 @@ func (m *machine) recordReached(a applied) error {
 	return configs.MarkReached(text)
 }
 
-// returnToReached puts the last configuration in force with which the machine had an address, if the present one is still the one that never had.
+// returnToReached puts the last configuration in force with which the machine had an address, if
+// the present one is still the one that never had.
 func (m *machine) returnToReached(a applied) error {
 	m.applying.Lock()
 	defer m.applying.Unlock()

@@ -17,8 +17,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/config"
 )
 
-// TestReaching goes through the life of configurations with a clock of its own: after each observation the act that is due and how long the
-// machine rests then.
+// TestReaching goes through the life of configurations with a clock of its own: after each
+// observation the act that is due and how long the machine rests then.
 func TestReaching(t *testing.T) {
 	a, b := &config.Config{}, &config.Config{}
 	never := func(c *config.Config) reachInput { return reachInput{config: c, decided: true, comeback: true} }
@@ -85,7 +85,7 @@ func TestReaching(t *testing.T) {
 	}
 }
 
-// TestAddressed: an address counts when others can use it.
+// TestAddressed: only an address that others can use is one.
 func TestAddressed(t *testing.T) {
 	given := func(prefix, unfit string) []network.AddressState {
 		return []network.AddressState{{Prefix: netip.MustParsePrefix(prefix), Unfit: unfit}}
@@ -110,7 +110,8 @@ func TestAddressed(t *testing.T) {
 	}
 }
 
-// TestWithoutAddress: without an address the door and containerd go on, and nothing that would fail again and again.
+// TestWithoutAddress: without an address the door and containerd go on, and nothing that would fail again
+// and again.
 func TestWithoutAddress(t *testing.T) {
 	var names []string
 	for _, s := range resting(append(kubernetes(true), door())) {
@@ -148,7 +149,8 @@ func keeping(t *testing.T, current []byte) *machine {
 	return m
 }
 
-// TestReturnToReached: the machine remembers with which configuration it had an address, and puts that in force again, over a start too.
+// TestReturnToReached: the machine remembers with which configuration it had an address, and puts
+// that in force again, over a start too.
 func TestReturnToReached(t *testing.T) {
 	m := keeping(t, document("eth0"))
 	link := func() string {
@@ -158,7 +160,7 @@ func TestReturnToReached(t *testing.T) {
 	state := network.State{Revision: 2, Links: []network.LinkState{{Managed: true, Up: true, Carrier: true, Addresses: []network.AddressState{{Prefix: netip.MustParsePrefix("10.0.0.5/24")}}}}}
 	now, _ := m.config.Get()
 	if in := m.reachInput(now, state); in.address || in.had || in.comeback {
-		t.Errorf("with the network of nobody: %+v", in)
+		t.Errorf("with a network of no configuration: %+v", in)
 	}
 	m.networkConfig.Set(networkConfig(now.config))
 	if in := m.reachInput(now, state); !in.address || in.had || !in.decided {
@@ -201,7 +203,8 @@ func TestReturnToReached(t *testing.T) {
 	}
 }
 
-// TestConfirm: only a call that means this trial, over a connection that is younger than it, keeps the configuration.
+// TestConfirm: only a call that means this trial, over a connection that is younger than it, keeps
+// the configuration.
 func TestConfirm(t *testing.T) {
 	m := keeping(t, document("eth0"))
 	call := func(age, name string) codes.Code {

@@ -21,7 +21,8 @@ type settlement struct {
 	failures []string       // what failed, one line each: "host: cannot load kernel modules x: …"
 }
 
-// settleTime is how long a caller waits for the operations of what he has applied. What takes longer is said to go on.
+// settleTime is how long the answer to a call waits for the operations of the configuration. Longer
+// ones go on without it.
 const settleTime = time.Minute
 
 // failuresOf are the lines of an error that joins several.
@@ -37,7 +38,8 @@ func failuresOf(err error) (lines []string) {
 	return lines
 }
 
-// awaitSettled waits until the operations of a configuration were tried, and returns those that failed.
+// awaitSettled waits until the operations of a configuration were tried, and returns those that
+// failed.
 func (m *machine) awaitSettled(ctx context.Context, c *config.Config, before network.Config) []string {
 	ctx, cancel := context.WithTimeout(ctx, settleTime)
 	defer cancel()
@@ -69,7 +71,8 @@ func (m *machine) networkFailures() (lines []string) {
 	return lines
 }
 
-// brokenConfiguration says which operations of the configuration in force fail, for the health; empty: none.
+// brokenConfiguration says which operations of the configuration in force fail, for the health;
+// empty: none.
 func brokenConfiguration(now applied, s settlement) string {
 	if now.config == nil || s.config != now.config || len(s.failures) == 0 {
 		return ""
@@ -77,7 +80,8 @@ func brokenConfiguration(now applied, s settlement) string {
 	return "operations fail: " + strings.Join(s.failures, "; ")
 }
 
-// after is the settlement when a configuration was tried to be put in force at a time, with these failures.
+// after is the settlement when a configuration was tried to be put in force at a time, with these
+// failures.
 func (s settlement) after(c *config.Config, failures []string, at time.Time) settlement {
 	next := settlement{config: c, done: true, first: at, failures: failures}
 	if s.done && s.config == c && (len(s.failures) == 0 || len(failures) > 0) {
@@ -86,11 +90,13 @@ func (s settlement) after(c *config.Config, failures []string, at time.Time) set
 	return next
 }
 
-// newerMargin is how much younger a connection has to be than the rules that it proves: apid and machined do not look at the same moment.
+// newerMargin is how much younger a connection has to be than the rules that it proves: apid and
+// machined do not look at the same moment.
 const newerMargin = time.Second
 
-// proves tells whether a connection of that age, in milliseconds as apid says it, was opened after a configuration was put in force: one that is
-// older goes on although nobody can open another. An age that nobody says is a call that did not come from apid.
+// proves reports whether a connection of that age, in milliseconds as apid says it, was opened
+// after a configuration was put in force: one that is older goes on although no other can be
+// opened. Without an age the call did not come from apid.
 func (s settlement) proves(c *config.Config, age string, now time.Time) bool {
 	if s.config != c || !s.done {
 		return false

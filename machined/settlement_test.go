@@ -35,7 +35,8 @@ func TestUndone(t *testing.T) {
 	}
 }
 
-// TestAwaitSettled: who applies hears what failed of his own configuration, not of the one before, and of one that takes its place.
+// TestAwaitSettled: the answer names what failed of the caller's configuration, not of the one
+// before, and one that takes its place.
 func TestAwaitSettled(t *testing.T) {
 	before, mine := config.New("n1", config.RoleWorker), config.New("n1", config.RoleWorker)
 	m := &machine{config: cell.New(applied{config: mine}), settled: cell.New(settlement{config: before, done: true, failures: []string{"old"}}),
@@ -61,7 +62,8 @@ func TestAwaitSettled(t *testing.T) {
 	}
 }
 
-// TestProves: only a connection that was opened after the configuration on trial was put in force shows that one can be opened.
+// TestProves: only a connection that was opened after the configuration on trial was put in force
+// shows that one can be opened.
 func TestProves(t *testing.T) {
 	c := &config.Config{}
 	now := time.Now()

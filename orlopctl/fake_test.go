@@ -48,7 +48,7 @@ type fakeMachine struct {
 	slips    []string         // what its programs have let slip: lines of every log, events, and texts in topic "memory"
 	install  string           // the name of a machine that runs from memory and is being installed
 	trial    string           // the name of what is on trial
-	confirms int              // how often somebody wanted to confirm it
+	confirms int              // calls to confirm it
 	invited  bool             // somebody has asked for a ticket
 	watched  int              // how often somebody asked how far that is
 }

@@ -13,13 +13,16 @@ import (
 	"github.com/orlop-os/orlop/pkg/reconcile"
 )
 
-// A change that can cut off its caller goes on trial on the machine, by itself (docs/decisions/0056-lockout.md). The tool then proves that the
-// machine can still be called: it opens a new connection, and confirms over that.
+// A change that can cut off its caller goes on trial on the machine, by itself
+// (docs/decisions/0056-lockout.md). The tool then proves that the machine can still be called: it
+// opens a new connection, and confirms over that.
 
 const (
-	// lostTrial is how long the tool looks for a machine whose answer was lost: as long as such a trial lasts when nobody names a time.
+	// lostTrial is how long the tool looks for a machine whose answer was lost: as long as such a
+	// trial lasts by default.
 	lostTrial = time.Minute
-	// confirmDial and confirmCall bound one attempt to confirm. The machine waits up to 20 s for its network.
+	// confirmDial and confirmCall bound one attempt to confirm. The machine waits up to 20 s for
+	// its network.
 	confirmDial = 10 * time.Second
 	confirmCall = 25 * time.Second
 )
@@ -27,7 +30,7 @@ const (
 // trialName names a trial, so that no other than that of this command is confirmed.
 func trialName() string { return rand.Text() }
 
-// automatic tells whether the machine itself decides in a mode whether a change is tried.
+// automatic reports whether the machine itself decides in a mode that a change is tried.
 func automatic(m api.ApplyRequest_Mode) bool {
 	return m == api.ApplyRequest_MODE_UNSPECIFIED || m == api.ApplyRequest_MODE_AUTO || m == api.ApplyRequest_MODE_NO_REBOOT
 }
@@ -41,7 +44,8 @@ type confirmation struct {
 	at       client.Endpoint   // by which it was confirmed
 }
 
-// placesOf are the ways to a machine: the usual one, and the addresses that its configuration on trial gives it.
+// placesOf are the ways to a machine: the usual one, and the addresses that its configuration on
+// trial gives it.
 func placesOf(e client.Endpoint, addresses []string) []client.Endpoint {
 	places := []client.Endpoint{e}
 	for _, address := range addresses {
@@ -52,8 +56,9 @@ func placesOf(e client.Endpoint, addresses []string) []client.Endpoint {
 	return places
 }
 
-// run confirms over a connection of its own, again and again until that succeeds, the machine says that there is nothing to confirm, or the time is
-// up. The error is that of the usual way to the machine.
+// run confirms over a connection of its own, again and again until that succeeds, the machine says
+// that there is nothing to confirm, or the time is up. The error is that of the usual way to the
+// machine.
 func (c *confirmation) run(ctx context.Context) error {
 	for {
 		var first error
@@ -89,13 +94,15 @@ func (c *confirmation) attempt(ctx context.Context, place client.Endpoint) error
 	})
 }
 
-// passingOrRefused tells whether another attempt to confirm may succeed. A machine that does not let the caller in may be about to.
+// passingOrRefused reports whether another attempt to confirm may succeed. A machine that does not
+// let the caller in may be about to.
 func passingOrRefused(err error) bool {
 	s, ok := statusOf(err)
 	return !ok || s.Code() == codes.Unavailable || s.Code() == codes.DeadlineExceeded || s.Code() == codes.Canceled || s.Code() == codes.Unauthenticated
 }
 
-// confirmTrial confirms what the machine has put on trial by itself, and completes the answer by what became of it.
+// confirmTrial confirms what the machine has put on trial by itself, and completes the answer by
+// what became of it.
 func (t *tool) confirmTrial(name string, answer *api.ApplyResponse) error {
 	left := answer.TrialFor.AsDuration()
 	until := time.Now().Add(left)
@@ -130,7 +137,8 @@ func (t *tool) confirmation(name string, places []client.Endpoint) *confirmation
 	return c
 }
 
-// notConfirmed is the error of a trial that could not be confirmed, with what the machine does by itself and when.
+// notConfirmed is the error of a trial that could not be confirmed, with what the machine does by
+// itself and when.
 func notConfirmed(err error, left time.Duration) error {
 	code, _ := exitCode(err)
 	if s, ok := statusOf(err); ok && s.Code() == codes.FailedPrecondition {
@@ -148,8 +156,8 @@ func notConfirmed(err error, left time.Duration) error {
 	}
 }
 
-// lostAnswer goes on where the answer of the machine was lost, which a change that cuts off its caller does: it may be on trial, and then there is a
-// minute to confirm it.
+// lostAnswer goes on where the answer of the machine was lost, which a change that cuts off its
+// caller does: it may be on trial, and then there is a minute to confirm it.
 func (t *tool) lostAnswer(err error, r *api.ApplyRequest) (*api.ApplyResponse, error) {
 	left := lostTrial
 	if r.TryFor != nil {

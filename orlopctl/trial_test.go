@@ -15,7 +15,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-// TestConfirmElsewhere: a machine that its configuration gives another address is confirmed there, and one that nobody reaches is not.
+// TestConfirmElsewhere: a machine that its configuration gives another address is confirmed there,
+// and one that cannot be reached is not.
 func TestConfirmElsewhere(t *testing.T) {
 	operator, err := pki.NewCA("operator", time.Hour)
 	if err != nil {

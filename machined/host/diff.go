@@ -137,7 +137,7 @@ func Diff(have Have, want Want) []Op {
 	return ops
 }
 
-// sameValue tells whether a kernel parameter that reads as one value was set to the other: blanks do not count, nor does the base of numbers,
+// sameValue reports whether a kernel parameter that reads as one value was set to the other. Blanks do not matter, nor does the base of numbers,
 // which the kernel reads as C does (0x10, 020) and writes in decimal (proc_dointvec in kernel/sysctl.c).
 func sameValue(read, set string) bool {
 	a, b := strings.Fields(read), strings.Fields(set)

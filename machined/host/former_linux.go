@@ -12,10 +12,12 @@ import (
 	"github.com/orlop-os/orlop/pkg/kmod"
 )
 
-// What a configuration leaves behind when it no longer names it. A kernel parameter goes back to the value that it had before; a module stays
-// until the next start, and that is said. Both are remembered for as long as the machine runs: the next start begins with the kernel's own.
+// What a configuration leaves behind when it no longer names it. A kernel parameter goes back to
+// the value that it had before; a module stays until the next start, and that is said. Both are
+// remembered for as long as the machine runs: the next start begins with the kernel's own.
 
-// Former returns the values of kernel parameters from before an operation first set them, for Config.Former.
+// Former returns the values of kernel parameters from before an operation first set them, for
+// Config.Former.
 func (k *Kernel) Former() map[string]string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -49,8 +51,9 @@ func (k *Kernel) noteLoaded(names []string) {
 	}
 }
 
-// Leftover returns the modules that an operation has loaded, that are still in the kernel, and that a configuration no longer asks for. They
-// stay until the next start: nobody knows what uses them by now.
+// Leftover returns the modules that an operation has loaded, that are still in the kernel, and that
+// a configuration no longer asks for. They stay until the next start: what uses them by now is not
+// known.
 func (k *Kernel) Leftover(c Config) ([]string, error) {
 	wanted := planModules(c)
 	k.mu.Lock()
@@ -75,8 +78,9 @@ func (k *Kernel) Leftover(c Config) ([]string, error) {
 	return out, nil
 }
 
-// Unusable returns why single kernel parameters and modules of the next configuration cannot take effect on this kernel, one line each, which
-// begins with the field of the Machine's spec. Those that before names already are left out.
+// Unusable returns why single kernel parameters and modules of the next configuration cannot take
+// effect on this kernel, one line each, which begins with the field of the Machine's spec. Those
+// that before names already are left out.
 func (k *Kernel) Unusable(before, next Config) (lines []string, err error) {
 	wanted := planModules(next)
 	states, err := k.readModules(wanted)
@@ -100,10 +104,12 @@ func (k *Kernel) Unusable(before, next Config) (lines []string, err error) {
 	return lines, nil
 }
 
-// moduleParts are the first parts of names of parameters that a module may bring along; the others are there from the start.
+// moduleParts are the first parts of names of parameters that a module may bring along; the others
+// are there from the start.
 var moduleParts = []string{"net.", "dev.", "fs."}
 
-// unsettable says why a parameter cannot be set; empty: it can, or it may come with a module that is still to be loaded (pending).
+// unsettable says why a parameter cannot be set; empty: it can, or it may come with a module that
+// is still to be loaded (pending).
 func (k *Kernel) unsettable(name string, pending bool) string {
 	info, err := os.Stat(k.sysctlPath(name))
 	switch {

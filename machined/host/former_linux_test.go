@@ -35,8 +35,8 @@ func converge(t *testing.T, k *Kernel, c Config) (lines []string) {
 	return lines
 }
 
-// TestFormerValue: a parameter that a configuration no longer names goes back to the value from before it was first set, also after it was set
-// to several values, and then rests.
+// TestFormerValue: a parameter that a configuration no longer names goes back to the value from
+// before it was first set, also after it was set to several values, and then rests.
 func TestFormerValue(t *testing.T) {
 	const file = "sys/net/core/somaxconn"
 	k := fakeKernel(t, map[string]string{"proc/meminfo": "MemTotal: 2000000 kB\n", "proc/" + file: "4096\n", "proc/sys/net/ipv4/tcp_rmem": "4096\t131072\t6291456\n"})
@@ -83,7 +83,8 @@ func TestSameValue(t *testing.T) {
 	}
 }
 
-// TestUnusable: what cannot take effect on this kernel is said, and what was in force already is not.
+// TestUnusable: what cannot take effect on this kernel is said, and what was in force already is
+// not.
 func TestUnusable(t *testing.T) {
 	k := fakeKernel(t, map[string]string{
 		"proc/sys/net/core/somaxconn": "128\n", "proc/sys/vm/compact_memory": "", "proc/sys/kernel/version": "x\n", "sys/module/loaded/uevent": "",
@@ -121,7 +122,8 @@ func TestUnusable(t *testing.T) {
 	}
 }
 
-// TestLeftover: a module that was loaded for a configuration, and that is no longer in one, stays and is named.
+// TestLeftover: a module that was loaded for a configuration, and that is no longer in one, stays
+// and is named.
 func TestLeftover(t *testing.T) {
 	k := fakeKernel(t, map[string]string{"sys/module/ip_vs/uevent": "", "sys/module/other_module/uevent": ""})
 	k.noteLoaded([]string{"ip-vs", "other_module"})

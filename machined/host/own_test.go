@@ -6,7 +6,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/config"
 )
 
-// TestOwnAreRefused: what the system sets itself cannot be set by a configuration too, because it would never be in force.
+// TestOwnAreRefused: what the system sets itself cannot be set by a configuration too, because it
+// would never be in force.
 func TestOwnAreRefused(t *testing.T) {
 	for _, s := range planSysctls(Config{Pods: true}, small) {
 		if (config.OwnSysctl(s.Name) == "") != (s.Name == minFreeName) {

@@ -18,8 +18,8 @@ type Config struct {
 	Sysctls        map[string]string // the operator's kernel parameters, by dotted name
 	Modules        []string          // the operator's kernel modules
 	Pods           bool              // pods will run here
-	// Former are values of kernel parameters from before this package first set them, by dotted name (Kernel.Former). Those that nobody wants any
-	// more go back to them.
+	// Former are values of kernel parameters from before this package first set them, by dotted name (Kernel.Former). Parameters that
+	// the configuration no longer names go back to them.
 	Former    map[string]string
 	MachineID string // 32 lower-case hexadecimal digits; empty for none yet. See MachineID
 }

@@ -138,7 +138,7 @@ func (p *parser) linkName(path, name string) {
 	}
 }
 
-// madeLinks are the names of links that somebody has to make, and what they are: systemd's, Debian's and ip-link(8)'s usual ones. The name of a
+// madeLinks are the usual names of links that have to be made first, and what they are: systemd's, Debian's and ip-link(8)'s usual ones. The name of a
 // network card never is one of them (net.ifnames: eth0, eno1, ens3, enp0s3, enx…, usb0, ib0).
 var madeLinks = []struct{ prefix, kind string }{
 	{"bond", "a bond of several links"}, {"team", "a team of several links"}, {"vlan", "a VLAN"}, {"vxlan", "a VXLAN"}, {"br", "a bridge"},
