@@ -34,7 +34,7 @@ type clusterAPI struct {
 func (a clusterAPI) Health(r *api.HealthRequest, stream grpc.ServerStreamingServer[api.HealthResponse]) error {
 	ctx := stream.Context()
 	services, configuration, members, rules := a.m.services.Status().Watch(), a.m.config.Watch(), a.m.membership.Watch(), a.m.noRules.Watch()
-	program, settled, disks := a.m.program.Watch(), a.m.settled.Watch(), a.m.disks.Watch()
+	program, settled, disks, states := a.m.program.Watch(), a.m.settled.Watch(), a.m.disks.Watch(), a.m.networkState.Watch()
 	var last *api.HealthResponse
 	floor, began := a.m.floor(), time.Now()
 	for {
@@ -42,7 +42,7 @@ func (a clusterAPI) Health(r *api.HealthRequest, stream grpc.ServerStreamingServ
 		health := clusterHealth(now, member, list)
 		unruled(health, rules.Take(), now.applied)
 		programCheck(health, program.Take())
-		if broken := brokenConfiguration(now, settled.Take()); broken != "" {
+		if broken := brokenConfiguration(now, settled.Take(), states.Take()); broken != "" {
 			configurationFails(health, broken)
 		}
 		releaseCheck(health, a.m.release, floor, began)
@@ -71,6 +71,7 @@ func (a clusterAPI) Health(r *api.HealthRequest, stream grpc.ServerStreamingServ
 		case <-program.Changed():
 		case <-settled.Changed():
 		case <-disks.Changed():
+		case <-states.Changed():
 		case <-later:
 		case <-ctx.Done():
 			return endOfStream(ctx.Err())

@@ -72,12 +72,26 @@ func (m *machine) networkFailures() (lines []string) {
 }
 
 // brokenConfiguration says which operations of the configuration in force fail, for the health;
-// empty: none.
-func brokenConfiguration(now applied, s settlement) string {
-	if now.config == nil || s.config != now.config || len(s.failures) == 0 {
+// empty: none. The network does its operations by itself: one that failed is in its state, and a link
+// that does not exist is one that cannot be configured.
+func brokenConfiguration(now applied, s settlement, state network.State) string {
+	if now.config == nil || s.config != now.config {
 		return ""
 	}
-	return "operations fail: " + strings.Join(s.failures, "; ")
+	failures := slices.Clone(s.failures)
+	for _, name := range selectors(networkConfig(now.config)) {
+		is := func(l network.LinkState) bool { return l.Name == name || l.MAC == name }
+		if len(state.Links) > 0 && !slices.ContainsFunc(state.Links, is) {
+			failures = append(failures, "network: cannot configure link "+name+": it does not exist")
+		}
+	}
+	for _, problem := range state.Failed {
+		failures = append(failures, "network: "+problem)
+	}
+	if len(failures) == 0 {
+		return ""
+	}
+	return "operations fail: " + strings.Join(failures, "; ")
 }
 
 // after is the settlement when a configuration was tried to be put in force at a time, with these

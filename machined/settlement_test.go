@@ -54,11 +54,32 @@ func TestAwaitSettled(t *testing.T) {
 	if got := m.awaitSettled(ctx, other, networkConfig(other)); len(got) != 1 || !strings.Contains(got[0], "another one has taken its place") {
 		t.Errorf("%q", got)
 	}
-	if got := brokenConfiguration(applied{config: mine}, settlement{config: mine, failures: []string{"host: cannot load"}}); !strings.Contains(got, "host: cannot load") {
-		t.Errorf("the health says %q", got)
+}
+
+// TestBrokenConfiguration: the health names what failed, whichever part of the machine does it, and nothing of another configuration.
+func TestBrokenConfiguration(t *testing.T) {
+	mine := config.New("n1", config.RoleWorker)
+	mine.Network.Spec.Links = []config.Link{{Name: "eth0"}, {MAC: "02:00:00:00:00:01"}}
+	both := []network.LinkState{{Name: "lo"}, {Name: "eth0"}, {Name: "eth1", MAC: "02:00:00:00:00:01"}}
+	now := applied{config: mine}
+	for name, c := range map[string]struct {
+		settled settlement
+		state   network.State
+		want    string
+	}{
+		"all is well":           {settlement{config: mine}, network.State{Links: both, Problems: []string{"link eth1: no carrier"}}, ""},
+		"an operation":          {settlement{config: mine, failures: []string{"host: cannot load"}}, network.State{Links: both}, "operations fail: host: cannot load"},
+		"one of the network":    {settlement{config: mine}, network.State{Links: both, Failed: []string{"route x: add: cannot do: no"}}, "operations fail: network: route x: add: cannot do: no"},
+		"a link":                {settlement{config: mine}, network.State{Links: both[:2]}, "operations fail: network: cannot configure link 02:00:00:00:00:01: it does not exist"},
+		"nothing is known":      {settlement{config: mine}, network.State{}, ""},
+		"another configuration": {settlement{config: config.New("n1", config.RoleWorker), failures: []string{"x"}}, network.State{Links: both}, ""},
+	} {
+		if got := brokenConfiguration(now, c.settled, c.state); got != c.want {
+			t.Errorf("%s: %q, want %q", name, got, c.want)
+		}
 	}
-	if got := brokenConfiguration(applied{config: mine}, settlement{config: before, failures: []string{"x"}}); got != "" {
-		t.Errorf("the health of another configuration: %q", got)
+	if got := brokenConfiguration(applied{}, settlement{}, network.State{Failed: []string{"x"}}); got != "" {
+		t.Errorf("without a configuration: %q", got)
 	}
 }
 

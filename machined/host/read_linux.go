@@ -168,7 +168,7 @@ func (k *Kernel) readGroups(have *Have, wanted []Group) error {
 }
 
 // sysctlPath turns "net.ipv4.ip_forward" into its file. As in sysctl(8), a slash in a name stands for a dot inside a
-// part ("net.ipv4.conf.eth0/100.rp_filter").
+// part ("net.ipv4.conf.eth0/100.arp_ignore").
 func (k *Kernel) sysctlPath(name string) string {
 	swap := func(r rune) rune {
 		switch r {

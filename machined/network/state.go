@@ -12,15 +12,16 @@ import (
 // State is what the machine shows of its network. A value is never changed after it was published.
 type State struct {
 	Hostname    string       `json:"hostname"`
-	Links       []LinkState  `json:"links"`       // lo, hardware and what is configured; not the links that others made
-	Routes      []RouteState `json:"routes"`      // those made here
-	Servers     []netip.Addr `json:"servers"`     // name servers in use
-	Search      []string     `json:"search"`      // search domains in use
-	TimeServers []string     `json:"timeServers"` // time servers to use; addresses or names
-	Node        []netip.Addr `json:"node"`        // NodeAddresses, when nothing else names one
-	Converged   bool         `json:"converged"`   // whether the kernel holds all that is wanted
-	Revision    uint64       `json:"revision"`    // of the configuration that is meant by that: the cell's
-	Problems    []string     `json:"problems"`    // what is wrong, one line each
+	Links       []LinkState  `json:"links"`            // lo, hardware and what is configured; not the links that others made
+	Routes      []RouteState `json:"routes"`           // those made here
+	Servers     []netip.Addr `json:"servers"`          // name servers in use
+	Search      []string     `json:"search"`           // search domains in use
+	TimeServers []string     `json:"timeServers"`      // time servers to use; addresses or names
+	Node        []netip.Addr `json:"node"`             // NodeAddresses, when nothing else names one
+	Converged   bool         `json:"converged"`        // whether the kernel holds all that is wanted
+	Revision    uint64       `json:"revision"`         // of the configuration that is meant by that: the cell's
+	Problems    []string     `json:"problems"`         // what is wrong, one line each
+	Failed      []string     `json:"failed,omitempty"` // operations that did not succeed, and why; they are among the problems too
 }
 
 // LinkState is one link.
@@ -171,7 +172,7 @@ func describe(o observation, now time.Time) State {
 	for _, r := range o.have.Routes {
 		s.Routes = append(s.Routes, RouteState{To: r.To, Via: r.Via, Link: r.Link, Metric: r.Metric})
 	}
-	s.Problems = append(o.problems(s, now), o.failed...)
+	s.Problems, s.Failed = append(o.problems(s, now), o.failed...), o.failed
 	return s
 }
 

@@ -51,7 +51,7 @@ spec:
   role: worker
   trust: {operatorCAs: [$OPERATOR]}
   reserved: {memory: 1GiB, cpu: 2}
-  sysctls: {net.core.somaxconn: 4096, net.ipv4.conf.eth0/100.rp_filter: "1", kernel.sched_rt_runtime_us: 0x10}
+  sysctls: {net.core.somaxconn: 4096, net.ipv4.conf.eth0/100.arp_ignore: "1", kernel.sched_rt_runtime_us: 0x10}
   kernelModules: [loop]
   disk: {wipeForeign: true}
 `,
@@ -60,7 +60,7 @@ spec:
 					Role: RoleWorker, Trust: Trust{OperatorCAs: ref.Machine.Spec.Trust.OperatorCAs},
 					Reserved:      Reserved{Memory: 1 << 30, CPU: 2000},
 					Upgrade:       Upgrade{Deadline: Duration(5 * time.Minute), Drain: Drain{Policy: DrainNone, Timeout: Duration(5 * time.Minute)}},
-					Sysctls:       map[string]string{"net.core.somaxconn": "4096", "net.ipv4.conf.eth0/100.rp_filter": "1", "kernel.sched_rt_runtime_us": "0x10"},
+					Sysctls:       map[string]string{"net.core.somaxconn": "4096", "net.ipv4.conf.eth0/100.arp_ignore": "1", "kernel.sched_rt_runtime_us": "0x10"},
 					KernelModules: []string{"loop"}, Disk: Disk{WipeForeign: true},
 				}
 			},

@@ -13,7 +13,10 @@ func OwnSysctl(name string) string {
 		panics    = "a broken kernel must reset, or an upgrade could not be rolled back"
 		links     = "it follows from Network.spec.links"
 		strangers = "the machine takes no routes from strangers, and gives none"
-		many      = "it has the value that many pods on one machine need"
+		// The kernel takes the greater of the two values, or both have to be set (IN_DEV_MAXCONF and IN_DEV_ANDCONF in
+		// include/linux/inetdevice.h): none of one link would be in force.
+		all  = "that of all links (net.ipv4.conf.all) decides, and the system sets it"
+		many = "it has the value that many pods on one machine need"
 	)
 	switch name {
 	case "kernel.kptr_restrict", "kernel.dmesg_restrict", "kernel.perf_event_paranoid", "kernel.kexec_load_disabled",
@@ -52,6 +55,10 @@ func OwnSysctl(name string) string {
 	// net.ipv4.conf.LINK.PARAMETER; a dot of the link's name is written as "/".
 	if parts := strings.Split(name, "."); len(parts) == 5 && parts[0] == "net" && parts[2] == "conf" {
 		switch parts[1] + "/" + parts[4] {
+		case "ipv4/forwarding", "ipv6/forwarding":
+			return pods
+		case "ipv4/rp_filter", "ipv4/accept_redirects", "ipv4/accept_source_route":
+			return all
 		case "ipv4/promote_secondaries", "ipv4/ignore_routes_with_linkdown", "ipv6/ignore_routes_with_linkdown", "ipv6/accept_ra":
 			return links
 		}

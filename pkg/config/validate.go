@@ -127,7 +127,7 @@ func (p *parser) sysctl(path, name, value string) {
 }
 
 // sysctlName says what is wrong with a parameter's name. A "/" stands for a dot inside a part, as in sysctl(8):
-// net.ipv4.conf.eth0/100.rp_filter.
+// net.ipv4.conf.eth0/100.arp_ignore.
 func sysctlName(name string) string {
 	parts := strings.Split(name, ".")
 	if len(parts) < 2 {
