@@ -124,8 +124,9 @@ type tableLayout struct {
 
 // layouts are those of topics.
 var layouts = map[string]tableLayout{
-	"cgroups":     {bytes: []string{"anonymous", "memory", "memoryMax", "memoryPeak"}},
+	"cgroups":     {lead: []string{"path", "tasks", "memory"}, bytes: []string{"anonymous", "memory", "memoryMax", "memoryPeak"}},
 	"filesystems": {lead: []string{"target", "type", "size", "used", "available", "source"}, bytes: []string{"available", "size", "used"}},
+	"mounts":      {lead: []string{"target", "type", "source", "flags"}},
 	"modules":     {bytes: []string{"size"}},
 	"processes":   {bytes: []string{"anonymous", "file"}},
 }
