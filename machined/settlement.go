@@ -25,6 +25,9 @@ type settlement struct {
 // ones go on without it.
 const settleTime = time.Minute
 
+// settleAgain is how long a failure may take to go away by itself before it is one.
+const settleAgain = 5 * time.Second
+
 // failuresOf are the lines of an error that joins several.
 func failuresOf(err error) (lines []string) {
 	if err == nil {
@@ -49,6 +52,13 @@ func (m *machine) awaitSettled(ctx context.Context, c *config.Config, before net
 			return []string{"configuration: another one has taken its place meanwhile"}
 		}
 		return []string{"configuration: its operations are not done after " + settleTime.String() + "; `orlopctl get drift` shows those that are left"}
+	}
+	if len(s.failures) > 0 { // perhaps of something that is there in a moment: only what stays is a failure
+		soon, stop := context.WithTimeout(ctx, settleAgain)
+		defer stop()
+		if later, _ := cell.Wait(soon, m.settled, func(s settlement) bool { return s.config == c && len(s.failures) == 0 }); later.config == c {
+			s = later
+		}
 	}
 	failures := slices.Clone(s.failures)
 	if !reflect.DeepEqual(before, networkConfig(c)) {

@@ -1,11 +1,11 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/orlop-os/orlop/machined/network"
@@ -36,23 +36,36 @@ func TestUndone(t *testing.T) {
 }
 
 // TestAwaitSettled: the answer names what failed of the caller's configuration, not of the one
-// before, and one that takes its place.
+// before, and one that takes its place. What goes away within a moment has not failed.
 func TestAwaitSettled(t *testing.T) {
-	before, mine := config.New("n1", config.RoleWorker), config.New("n1", config.RoleWorker)
-	m := &machine{config: cell.New(applied{config: mine}), settled: cell.New(settlement{config: before, done: true, failures: []string{"old"}}),
-		networkState: cell.New(network.State{}), networkConfig: cell.New(network.Config{})}
-	answers := make(chan []string, 1)
-	go func() { answers <- m.awaitSettled(t.Context(), mine, networkConfig(mine)) }()
-	m.settled.Update(func(s settlement) settlement { return s.after(mine, []string{"host: cannot load"}, time.Now()) })
-	if got := <-answers; len(got) != 1 || got[0] != "host: cannot load" {
-		t.Errorf("%q", got)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	m.config.Set(applied{config: before})
-	other := config.New("n1", config.RoleWorker)
-	if got := m.awaitSettled(ctx, other, networkConfig(other)); len(got) != 1 || !strings.Contains(got[0], "another one has taken its place") {
-		t.Errorf("%q", got)
+	before, mine, other := config.New("n1", config.RoleWorker), config.New("n1", config.RoleWorker), config.New("n1", config.RoleWorker)
+	for name, c := range map[string]struct {
+		then []settlement // each a second after the one before
+		want string
+	}{
+		"done":                     {[]settlement{{config: mine, done: true}}, ""},
+		"it fails":                 {[]settlement{{config: mine, done: true, failures: []string{"host: cannot load"}}}, "host: cannot load"},
+		"it fails, in other words": {[]settlement{{config: mine, done: true, failures: []string{"a"}}, {config: mine, done: true, failures: []string{"b"}}}, "b"},
+		"it fails for a moment":    {[]settlement{{config: mine, done: true, failures: []string{"a"}}, {config: mine, done: true}}, ""},
+		"another takes its place":  {[]settlement{{config: other, done: true}}, "configuration: another one has taken its place meanwhile"},
+		"it takes too long":        {nil, "configuration: its operations are not done after 1m0s; `orlopctl get drift` shows those that are left"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				m := &machine{config: cell.New(applied{config: mine}), settled: cell.New(settlement{config: before, done: true, failures: []string{"old"}}),
+					networkState: cell.New(network.State{}), networkConfig: cell.New(network.Config{})}
+				go func() {
+					for _, s := range c.then {
+						time.Sleep(time.Second)
+						m.config.Set(applied{config: s.config})
+						m.settled.Set(s)
+					}
+				}()
+				if got := strings.Join(m.awaitSettled(t.Context(), mine, networkConfig(mine)), "; "); got != c.want {
+					t.Errorf("%q, want %q", got, c.want)
+				}
+			})
+		})
 	}
 }
 
