@@ -142,7 +142,7 @@ func (t *tool) confirmation(name string, places []client.Endpoint) *confirmation
 func notConfirmed(err error, left time.Duration) error {
 	code, _ := exitCode(err)
 	if s, ok := statusOf(err); ok && s.Code() == codes.FailedPrecondition {
-		return &exitError{code: exitFailure, err: err, hint: "the configuration before is in force again; `orlopctl config-history` shows it"}
+		return &exitError{code: exitFailure, err: err, hint: "the change did not stay; `orlopctl config-history` shows what is in force"}
 	}
 	when := "now"
 	if left = left.Round(time.Second); left > 0 {
