@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -27,7 +28,8 @@ const (
 	connWindow       = 1 << 20          // bytes on their way over a connection, of all calls; they are taken off it at once
 	maxConnections   = 256              // connections at once in all, of those who have shown a certificate and are no machines of the cluster
 	maxMachines      = 1024             // connections at once in all, of machines of the cluster: each keeps one with each control-plane machine (machined/learn.go)
-	maxUnproved      = 128              // connections at once in all, of those who have not yet; the oldest makes room for the next
+	maxUnproved      = 128              // connections at once in all, of those who have not yet; one of those who have the most makes room for the next
+	silentTimeout    = 3 * time.Second  // until the first byte of a connection
 	maxHandshake     = 32 << 10         // bytes that a client may send until it has
 	handshakeTimeout = 10 * time.Second // from the first byte to the end of TLS and HTTP/2 set-up
 	lingerTime       = time.Second      // how long a refused client may take to read why …
@@ -48,12 +50,14 @@ const (
 
 // limitListener refuses connections above a number in all, and above a number and a rate from one address, by closing them at once:
 // that costs a hundredth of a handshake, which a stranger can ask for, too. Those who have shown no certificate yet are counted apart:
-// some addresses that only connect, and say nothing, take no place from those who do, and of their own each only until others want it.
+// some addresses that only connect, and say nothing, take no place from those who do. Among themselves they share fairly (crowded): who has
+// fewer connections than others keeps them until he has shown a certificate, or his time is up.
 type limitListener struct {
 	net.Listener
 	perAddress int
-	total      [2]int     // by kind
-	unproved   int        // how many may be without a certificate
+	total      [2]int // by kind
+	unproved   int    // how many may be without a certificate
+	silent     time.Duration
 	every      rate.Limit // connections a second from one address
 	burst      int
 
@@ -78,7 +82,7 @@ type address struct {
 }
 
 func newLimitListener(l net.Listener, perAddress int, total [2]int, unproved int, every rate.Limit, burst int) *limitListener {
-	return &limitListener{Listener: l, perAddress: perAddress, total: total, unproved: unproved, every: every, burst: burst, addresses: map[netip.Addr]*address{}, holders: map[string]int{}}
+	return &limitListener{Listener: l, perAddress: perAddress, total: total, unproved: unproved, silent: silentTimeout, every: every, burst: burst, addresses: map[netip.Addr]*address{}, holders: map[string]int{}}
 }
 
 // Accept implements net.Listener.
@@ -90,11 +94,12 @@ func (l *limitListener) Accept() (net.Conn, error) {
 		}
 		c := &limitedConn{Conn: conn, list: l, addr: remoteAddr(conn), left: maxHandshake, since: time.Now()}
 		c.release = sync.OnceFunc(func() { l.give(c) })
-		taken, oldest := l.take(c, time.Now())
-		if oldest != nil {
-			_ = oldest.Close()
+		taken, out := l.take(c, time.Now())
+		if out != nil {
+			_ = out.Close()
 		}
 		if taken {
+			c.listen(l.silent)
 			return c, nil
 		}
 		// Closing is the whole answer; there is nobody to tell that it failed.
@@ -103,7 +108,7 @@ func (l *limitListener) Accept() (net.Conn, error) {
 }
 
 // take takes a connection on, and returns the one that makes room for it, if one has to.
-func (l *limitListener) take(c *limitedConn, now time.Time) (taken bool, oldest *limitedConn) {
+func (l *limitListener) take(c *limitedConn, now time.Time) (taken bool, out *limitedConn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.sweepLocked(now)
@@ -115,12 +120,45 @@ func (l *limitListener) take(c *limitedConn, now time.Time) (taken bool, oldest 
 	if a.open >= l.perAddress || !a.pace.AllowN(now, 1) {
 		return false, nil
 	}
-	if len(l.waiting) >= l.unproved {
-		oldest = l.waiting[0]
-	}
 	l.waiting = append(l.waiting, c)
 	a.open++
-	return true, oldest
+	if len(l.waiting) > l.unproved {
+		out = l.crowdedLocked()
+	}
+	return true, out
+}
+
+// crowdedLocked is the one of those without a certificate that makes room: of the network with the most of them, of its address with the
+// most, the oldest. Where several have the same, that with the oldest connection. So a dozen addresses that keep all places full take them from
+// each other, and not from somebody else, whether he is in their network or not.
+func (l *limitListener) crowdedLocked() *limitedConn {
+	networks, addresses := map[netip.Prefix]int{}, map[netip.Addr]int{}
+	for _, c := range l.waiting {
+		networks[networkOf(c.addr)]++
+		addresses[c.addr]++
+	}
+	out := l.waiting[0]
+	for _, c := range l.waiting[1:] { // the oldest first, so that an older one stays
+		n, most := networks[networkOf(c.addr)], networks[networkOf(out.addr)]
+		if n > most || networkOf(c.addr) == networkOf(out.addr) && addresses[c.addr] > addresses[out.addr] {
+			out = c
+		}
+	}
+	return out
+}
+
+// networkOf is whose an address is, as one that has several is likely to have them: an IPv4 /24, or an IPv6 /48, of which addresses
+// here are each a /64.
+func networkOf(addr netip.Addr) netip.Prefix {
+	bits := 24
+	if addr.Is6() {
+		bits = 48
+	}
+	network, err := addr.Prefix(bits)
+	if err != nil { // it is no address
+		return netip.Prefix{}
+	}
+	return network
 }
 
 // prove counts a connection among those that have shown a certificate. It fails if there are too many, in all or of this holder.
@@ -200,6 +238,7 @@ type limitedConn struct {
 	holder  string // … and by this
 	left    int    // bytes that may still come before it is proved
 	proved  bool   // set by the goroutine that reads, before others do
+	spoke   atomic.Bool
 	forget  func() // what is to be done besides when it is closed, once it is counted
 	since   time.Time
 }
@@ -228,6 +267,15 @@ func (c *limitedConn) prove(kind int, holder string, forget func()) error {
 	return err
 }
 
+// listen closes the connection when nothing has come of it within a time.
+func (c *limitedConn) listen(most time.Duration) {
+	time.AfterFunc(most, func() {
+		if !c.spoke.Load() {
+			_ = c.Close() // it may be closed already, which does no harm
+		}
+	})
+}
+
 // errTooLong ends a handshake in which a client sends much more than a certificate.
 var errTooLong = fmt.Errorf("the client has sent more than %d KiB, and no certificate", maxHandshake>>10)
 
@@ -240,6 +288,9 @@ func (c *limitedConn) Read(b []byte) (int, error) {
 		return 0, errTooLong
 	}
 	n, err := c.Conn.Read(b[:min(len(b), c.left)])
+	if n > 0 {
+		c.spoke.Store(true)
+	}
 	c.left -= n
 	return n, err
 }

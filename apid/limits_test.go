@@ -7,8 +7,11 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
+
+	"golang.org/x/time/rate"
 )
 
 func TestConnectionLimits(t *testing.T) {
@@ -109,6 +112,88 @@ func TestSilentMakeRoom(t *testing.T) {
 	l.give(first)
 	if err := first.prove(callerKind, "", nil); !errors.Is(err, net.ErrClosed) {
 		t.Errorf("one that made room: %v", err)
+	}
+}
+
+// TestFairShare: those who have the most connections without a certificate make room, and nobody else, whatever he does in what network.
+func TestFairShare(t *testing.T) {
+	const places = 12
+	attackers := []string{"192.0.2.66", "192.0.2.67", "198.51.100.1", "203.0.113.1"}
+	for name, c := range map[string]struct{ honest, attackers []string }{
+		"another network": {[]string{"10.0.0.1"}, attackers},
+		"their network":   {[]string{"192.0.2.1"}, attackers},
+		"two of them":     {[]string{"192.0.2.1", "10.0.0.1"}, attackers},
+		"one attacker":    {[]string{"192.0.2.1", "10.0.0.1"}, attackers[:1]},
+		"IPv6, many of a site's networks": {[]string{"2001:db8:1::1", "2001:db8:2:ffff::1", "10.0.0.1"},
+			[]string{"2001:db8:2:1::1", "2001:db8:2:2::1", "2001:db8:2:3::1", "2001:db8:2:4::1", "2001:db8:2:5::1", "2001:db8:2:6::1"}},
+	} {
+		l := newLimitListener(nil, places, [2]int{8, 8}, places, rate.Inf, 1)
+		now := time.Now()
+		come := func(addr string) *limitedConn {
+			conn := &limitedConn{list: l, addr: netip.MustParseAddr(addr)}
+			taken, out := l.take(conn, now)
+			if !taken {
+				t.Fatalf("%s: %s is refused", name, addr)
+			}
+			if out != nil {
+				l.give(out)
+			}
+			return conn
+		}
+		var honest []*limitedConn
+		for _, addr := range c.honest {
+			honest = append(honest, come(addr))
+		}
+		for n := range 20 * places { // one after the other, for as long as they like
+			come(c.attackers[n%len(c.attackers)])
+			if n%places == 0 {
+				k := n / places % len(honest) // one tries again
+				l.give(honest[k])
+				honest[k] = come(c.honest[k])
+			}
+			if len(l.waiting) > places {
+				t.Fatalf("%s: %d places are taken", name, len(l.waiting))
+			}
+		}
+		for _, conn := range honest {
+			if err := conn.prove(callerKind, "1a", nil); err != nil {
+				t.Errorf("%s: %v made room for others", name, conn.addr)
+			}
+		}
+	}
+}
+
+// TestSilenceEnds: a connection over which nothing comes is closed, and one over which something has come is not.
+func TestSilenceEnds(t *testing.T) {
+	for _, speaks := range []bool{false, true} {
+		here, there := net.Pipe()
+		l := newLimitListener(nil, 8, [2]int{2, 2}, 3, 1, 8)
+		conn := &limitedConn{Conn: there, list: l, addr: netip.MustParseAddr("192.0.2.1"), left: maxHandshake}
+		conn.release = sync.OnceFunc(func() { l.give(conn) })
+		if taken, _ := l.take(conn, time.Now()); !taken {
+			t.Fatal("a connection was refused")
+		}
+		if speaks {
+			go func() { _, _ = here.Write([]byte("x")) }()
+			if _, err := conn.Read(make([]byte, 1)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		conn.listen(time.Millisecond)
+		if err := here.SetReadDeadline(time.Now().Add(200 * time.Millisecond)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := here.Read(make([]byte, 1)); errors.Is(err, io.EOF) == speaks {
+			t.Errorf("it has spoken: %t; %v", speaks, err)
+		}
+		l.mu.Lock()
+		open := len(l.waiting) == 1
+		l.mu.Unlock()
+		if open != speaks {
+			t.Errorf("it has spoken: %t; its place is taken: %t", speaks, open)
+		}
+		_ = conn.Close()
+		here.Close()
 	}
 }
 
