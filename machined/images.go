@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"log"
 	"net"
 	"net/http"
 	"net/netip"
@@ -17,7 +16,6 @@ import (
 
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
-	"golang.org/x/net/netutil"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -156,9 +154,10 @@ func hasNeighbours(c *config.Config) bool {
 	return c.Cluster != nil && (worker(c) || len(c.Cluster.Spec.ControlPlanes) > 1)
 }
 
-// mirrorConnections is how many connections the mirror has at once, at most; containerd fetches three layers of an image at the same time, and
-// has connections of its own for each pull and each registry that it asks through the mirror.
-const mirrorConnections = 256
+// mirrorLimits are what the mirror holds. containerd fetches three layers of an image at once, and has connections of its own for
+// each pull and each registry that it asks through the mirror. Every pod with hostNetwork can connect, so a connection that has
+// not shown a token never takes the place of one that has.
+var mirrorLimits = mirror.Limits{Clients: 256, Strangers: 64, Header: 3 * time.Second, Idle: time.Minute}
 
 // ownMirror is the registry on loopback: of which the machine's containerd gets what other machines have, and through which it asks mirrors.
 type ownMirror struct {
@@ -182,20 +181,16 @@ func (m *machine) openMirror() (near, gate ownMirror, err error) {
 		m.events.add("image", "failure", fmt.Sprintf("the mirror %s %v; the next registry is asked", registry, reason))
 	})
 	images := mirror.Handler(&neighbours{m: m, own: m.given, resting: map[netip.Addr]time.Time{}}, m.mirror.token)
-	server := &http.Server{
-		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			if strings.HasPrefix(r.URL.Path, mirror.ThroughPath) {
-				mirrored.ServeHTTP(w, r)
-				return
-			}
-			images.ServeHTTP(w, r)
-		}),
-		ReadHeaderTimeout: patience, IdleTimeout: 10 * time.Second, MaxHeaderBytes: 16 << 10,
-		ErrorLog: log.New(io.Discard, "", 0), // a pull that is given up is told by containerd
-	}
-	// Every pod of the machine's own network can connect, and each connection is a file of this process.
-	limited := netutil.LimitListener(listener, mirrorConnections)
-	panics.Go("mirror", func() { m.events.add("image", "failure", "the mirror has ended: "+server.Serve(limited).Error()) })
+	both := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasPrefix(r.URL.Path, mirror.ThroughPath) {
+			mirrored.ServeHTTP(w, r)
+			return
+		}
+		images.ServeHTTP(w, r)
+	})
+	panics.Go("mirror", func() {
+		m.events.add("image", "failure", "the mirror has ended: "+mirror.Serve(listener, both, mirrorLimits).Error())
+	})
 	return m.mirror, m.gate, nil
 }
 

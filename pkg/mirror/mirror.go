@@ -36,12 +36,27 @@ func Handler(from Source, token string) http.Handler {
 		}
 	})
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if subtle.ConstantTimeCompare([]byte(r.Header.Get("Authorization")), shows) != 1 {
-			http.Error(w, "this registry is for the machine's container runtime alone", http.StatusForbidden)
-			return
+		if authorized(w, r, r.Header.Get("Authorization"), shows) {
+			mux.ServeHTTP(w, r)
 		}
-		mux.ServeHTTP(w, r)
 	})
+}
+
+// authorized checks the token that a request shows, and counts its connection as one of the container runtime's. It answers, and
+// closes the connection, if the token is another one (403) or too many connections are open (503).
+func authorized(w http.ResponseWriter, r *http.Request, shown string, token []byte) bool {
+	status, why := http.StatusOK, ""
+	switch {
+	case subtle.ConstantTimeCompare([]byte(shown), token) != 1:
+		status, why = http.StatusForbidden, "this registry is for the machine's container runtime alone"
+	case !proved(r.Context()):
+		status, why = http.StatusServiceUnavailable, "too many connections are open"
+	default:
+		return true
+	}
+	w.Header().Set("Connection", "close")
+	http.Error(w, why, status)
+	return false
 }
 
 // asked returns what a request is for, as Source has it: /v2/REPOSITORY/manifests/TAG-OR-DIGEST, or /v2/REPOSITORY/blobs/DIGEST.

@@ -2,7 +2,6 @@ package mirror
 
 import (
 	"context"
-	"crypto/subtle"
 	"errors"
 	"fmt"
 	"io"
@@ -76,8 +75,7 @@ func newThrough(known Upstreams, token string, failed func(string, error), l lim
 
 // ServeHTTP is http.Handler's.
 func (t *through) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if subtle.ConstantTimeCompare([]byte(r.Header.Get(ThroughHeader)), t.token) != 1 {
-		http.Error(w, "this registry is for the machine's container runtime alone", http.StatusForbidden)
+	if !authorized(w, r, r.Header.Get(ThroughHeader), t.token) {
 		return
 	}
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {

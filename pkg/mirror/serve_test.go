@@ -1,0 +1,121 @@
+package mirror
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/opencontainers/go-digest"
+)
+
+// serving is a server with few places, and a shelf with one blob.
+func serving(t *testing.T, limits Limits) (address, blob string) {
+	t.Helper()
+	blob = digest.FromString("a layer").String()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- Serve(l, Handler(shelf{blobs: map[string]string{blob: "a layer"}}, "word"), limits) }()
+	t.Cleanup(func() {
+		l.Close()
+		if err := <-ended; !errors.Is(err, net.ErrClosed) {
+			t.Error(err)
+		}
+	})
+	return l.Addr().String(), blob
+}
+
+func dial(t *testing.T, address string) net.Conn {
+	t.Helper()
+	c, err := net.Dial("tcp", address)
+	if err == nil {
+		err = c.SetDeadline(time.Now().Add(20 * time.Second))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// pull asks for a blob over a connection, and tells the status and whether the server keeps the connection.
+func pull(c net.Conn, blob, token string) (status int, kept bool, err error) {
+	if _, err := fmt.Fprintf(c, "GET /v2/a/blobs/%s HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\n\r\n", blob, token); err != nil {
+		return 0, false, err
+	}
+	r, err := http.ReadResponse(bufio.NewReader(c), nil)
+	if err != nil {
+		return 0, false, err
+	}
+	_, err = io.Copy(io.Discard, r.Body)
+	return r.StatusCode, !r.Close, errors.Join(err, r.Body.Close())
+}
+
+// ended waits for a connection's end; false if that does not come in time.
+func ended(c net.Conn) bool {
+	_, err := c.Read(make([]byte, 1))
+	e := net.Error(nil)
+	return err != nil && !(errors.As(err, &e) && e.Timeout())
+}
+
+// TestSilentConnections: those who connect and say nothing take no place from the container runtime: neither from a connection that it has,
+// nor from a new one.
+func TestSilentConnections(t *testing.T) {
+	address, blob := serving(t, Limits{Clients: 4, Strangers: 4, Header: time.Hour, Idle: time.Hour})
+	first := dial(t, address)
+	if status, kept, err := pull(first, blob, "word"); status != http.StatusOK || !kept || err != nil {
+		t.Fatalf("%d, kept %t, %v", status, kept, err)
+	}
+	var silent []net.Conn
+	for range 40 {
+		silent = append(silent, dial(t, address))
+	}
+	if status, _, err := pull(first, blob, "word"); status != http.StatusOK || err != nil {
+		t.Errorf("over a connection that was there: %d, %v", status, err)
+	}
+	second := dial(t, address)
+	if status, _, err := pull(second, blob, "word"); status != http.StatusOK || err != nil {
+		t.Errorf("over a new one: %d, %v", status, err)
+	}
+	for i, c := range silent[:36] { // the last four may stay; the second client's connection took the place of one
+		if !ended(c) {
+			t.Errorf("silent connection %d is still there", i)
+		}
+	}
+}
+
+// TestStrangersAreClosed: who does not show the token has one answer, and no connection after it; and the clients have their bound, too.
+func TestStrangersAreClosed(t *testing.T) {
+	address, blob := serving(t, Limits{Clients: 2, Strangers: 4, Header: time.Hour, Idle: time.Hour})
+	stranger := dial(t, address)
+	if status, kept, err := pull(stranger, blob, "wrong"); status != http.StatusForbidden || kept || err != nil {
+		t.Errorf("%d, kept %t, %v", status, kept, err)
+	}
+	if !ended(stranger) {
+		t.Error("a stranger's connection is kept")
+	}
+	for i, want := range []int{http.StatusOK, http.StatusOK, http.StatusServiceUnavailable} {
+		if status, kept, err := pull(dial(t, address), blob, "word"); status != want || kept != (want == http.StatusOK) || err != nil {
+			t.Errorf("client %d: %d, kept %t, %v", i, status, kept, err)
+		}
+	}
+}
+
+// TestSlowHeader: a request whose header does not come is not waited for.
+func TestSlowHeader(t *testing.T) {
+	address, _ := serving(t, Limits{Clients: 2, Strangers: 4, Header: time.Millisecond, Idle: time.Hour})
+	c := dial(t, address)
+	if _, err := io.WriteString(c, "GET /v2/ HTTP/1.1\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	if !ended(c) {
+		t.Error("it is still there")
+	}
+}
