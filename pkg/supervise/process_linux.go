@@ -12,6 +12,7 @@ import (
 
 	"github.com/orlop-os/orlop/pkg/logring"
 	"github.com/orlop-os/orlop/pkg/notify"
+	"github.com/orlop-os/orlop/pkg/panics"
 	"github.com/orlop-os/orlop/pkg/profile"
 )
 
@@ -64,10 +65,11 @@ func (m *Manager) start(u *unit) error {
 	drained, before := make(chan struct{}), u.log.Newest()
 	go func() {
 		defer close(drained)
-		pump(p.outputEnd, u.log)
+		// What a process writes must not end this one. After a panic its pipe is closed; it ends when it writes, and is started again.
+		panics.Guarded("log of "+s.Name, func() { pump(p.outputEnd, u.log) })()
 	}()
 	if p.notifyEnd != nil {
-		go m.listen(s.Name, u, process, p.notifyEnd)
+		panics.Go("readiness of "+s.Name, func() { m.listen(s.Name, u, process, p.notifyEnd) })
 	}
 	if network, address := s.Ready.dial(); network != "" {
 		go watchProbe(ctx, network, address, func(ok bool, detail string) { m.probed(u, process, ok, detail) })
