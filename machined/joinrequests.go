@@ -49,24 +49,28 @@ func (a doorAPI) Ask(_ context.Context, r *api.AskRequest) (*api.AskResponse, er
 	if err != nil {
 		return &api.AskResponse{Standing: string(joinrequest.Refused), Reason: err.Error()}, nil
 	}
-	desk := &a.m.asking
-	desk.Lock()
-	old, known := desk.list[m.Key]
-	if len(old.Ticket) > 0 && !a.m.stillOpen(old) {
-		desk.list = desk.list.Approved(m.Key, nil, time.Time{}) // it was taken back
-	}
-	var answer joinrequest.Answer
-	// One that was let in, and lost its power before it had what it was given, has its ticket again as long as that is good. It asks nobody anew.
-	if member := a.m.book.known().Has(m.Name); member && len(desk.list[m.Key].Ticket) == 0 {
-		desk.Unlock()
-		return &api.AskResponse{Standing: string(joinrequest.Refused), Reason: nameTaken(m.Name).Error()}, nil
-	}
-	desk.list, answer = desk.list.Asked(m, time.Now())
-	desk.Unlock()
-	if !known && answer.Standing == joinrequest.Waits && desk.news.Allow() {
+	answer, known := a.m.answer(m)
+	if !known && answer.Standing == joinrequest.Waits && a.m.asking.news.Allow() {
 		a.m.events.add("cluster", "op", fmt.Sprintf("a machine at %s asks to join as %s; its key is %s; an operator decides (`orlopctl nodes pending`)", m.Address, m.Name, m.Key))
 	}
 	return &api.AskResponse{Standing: string(answer.Standing), Certificate: answer.Certificate, Reason: answer.Reason}, nil
+}
+
+// answer is what a machine hears that asks, and whether it has asked before.
+func (m *machine) answer(asks joinrequest.Machine) (answer joinrequest.Answer, known bool) {
+	desk := &m.asking
+	desk.Lock()
+	defer desk.Unlock()
+	old, known := desk.list[asks.Key]
+	if len(old.Ticket) > 0 && !m.stillOpen(old) {
+		desk.list = desk.list.Approved(asks.Key, nil, time.Time{}) // it was taken back
+	}
+	// One that was let in, and lost its power before it had what it was given, has its ticket again as long as that is good. It asks nobody anew.
+	if member := m.book.known().Has(asks.Name); member && len(desk.list[asks.Key].Ticket) == 0 {
+		return joinrequest.Answer{Standing: joinrequest.Refused, Reason: nameTaken(asks.Name).Error()}, known
+	}
+	desk.list, answer = desk.list.Asked(asks, time.Now())
+	return answer, known
 }
 
 // applicant is what a request says, or why no operator is asked about it.
