@@ -14,7 +14,6 @@ import (
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/audit"
 	"github.com/orlop-os/orlop/pkg/panics"
-	"github.com/orlop-os/orlop/pkg/slot"
 )
 
 // What becomes of a panic in PID 1 (docs/decisions/0059-panics.md): a call that panics fails, and a task that panics is run again.
@@ -96,10 +95,10 @@ func programCheck(health *api.HealthResponse, s programState) {
 	health.Healthy = health.Healthy && ok
 }
 
-// trialPanicked is the event by which a version on trial is left that has panicked, or nil.
-func (m *machine) trialPanicked(s programState) slot.Event {
+// leftFor is why a version on trial is left that has panicked; empty if it has not.
+func leftFor(version string, s programState) string {
 	if s.Panics == 0 {
-		return nil
+		return ""
 	}
-	return slot.GateFailed{Reason: fmt.Sprintf("version %s did not prove itself: %s", m.release.Version, s.Last), Log: m.lastLines()}
+	return fmt.Sprintf("version %s did not prove itself: %s", version, s.Last)
 }

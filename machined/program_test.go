@@ -47,7 +47,7 @@ func TestCallPanics(t *testing.T) {
 	panics.OnPanic(m.panicked)
 	t.Cleanup(func() { panics.OnPanic(nil) })
 	if health := (&api.HealthResponse{Healthy: true}); true {
-		if programCheck(health, programState{}); !health.Healthy || len(health.Checks) != 0 || m.trialPanicked(programState{}) != nil {
+		if programCheck(health, programState{}); !health.Healthy || len(health.Checks) != 0 || leftFor("2", programState{}) != "" {
 			t.Errorf("before anything has panicked: %v", health)
 		}
 	}
@@ -78,6 +78,9 @@ func TestCallPanics(t *testing.T) {
 	now, _ := m.program.Get()
 	health := &api.HealthResponse{Healthy: true}
 	programCheck(health, now)
+	if why := leftFor("2", now); !strings.HasPrefix(why, "version 2 did not prove itself: reading files: the program failed: ") {
+		t.Errorf("a version on trial is left for %q", why)
+	}
 	if now.Panics != 3 || !health.Healthy || len(health.Checks) != 1 || !strings.Contains(health.Checks[0].Detail, "failed 3 times") {
 		t.Errorf("%+v, %v", now, health)
 	}

@@ -342,8 +342,8 @@ func (m *machine) watchGate(ctx context.Context) {
 		}
 		m.upgrade.Update(func(s upgradeState) upgradeState { s.Waits = waits; return s })
 		var e slot.Event = slot.GateHeld{At: time.Now()}
-		if panicked := m.trialPanicked(program.Take()); panicked != nil {
-			e = panicked
+		if why := leftFor(m.release.Version, program.Take()); why != "" {
+			e = slot.GateFailed{Reason: why, Log: m.lastLines()}
 		} else if waits != "" {
 			patience := config.DefaultUpgradeDeadline
 			if now.config != nil {
