@@ -180,7 +180,11 @@ func TestSilenceEnds(t *testing.T) {
 			}
 		}
 		conn.listen(time.Millisecond)
-		if err := here.SetReadDeadline(time.Now().Add(200 * time.Millisecond)); err != nil {
+		patience := 20 * time.Second // until it is closed
+		if speaks {
+			patience = 50 * time.Millisecond // in which it is not
+		}
+		if err := here.SetReadDeadline(time.Now().Add(patience)); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := here.Read(make([]byte, 1)); errors.Is(err, io.EOF) == speaks {
