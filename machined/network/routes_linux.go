@@ -70,6 +70,8 @@ func origin(protocol uint8) string {
 		return "machine"
 	case rtnl.ProtoPods:
 		return "pods"
+	case rtnl.ProtoServices:
+		return "services"
 	case unix.RTPROT_KERNEL, unix.RTPROT_RA:
 		return "kernel"
 	case unix.RTPROT_BOOT, unix.RTPROT_STATIC:

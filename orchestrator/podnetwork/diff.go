@@ -130,15 +130,22 @@ func (r Route) String() string {
 	return text
 }
 
-// Diff says what of have has to go, in order, and what of want is not there yet, in order.
+// Diff says what of have has to go, in order, and what of want is not there yet, in order. A
+// piece that is there beside the wanted one of its name goes: a network can have several routes.
 func Diff(have, want []Piece) (gone, set []Piece) {
 	names, texts := map[string]bool{}, map[string]bool{}
+	wanted, met := map[string]bool{}, map[string]bool{} // by text; names of which the wanted one is there
 	for _, p := range want {
-		names[p.Name()] = true
+		names[p.Name()], wanted[p.String()] = true, true
 	}
 	for _, p := range have {
 		texts[p.String()] = true
-		if !names[p.Name()] {
+		if wanted[p.String()] {
+			met[p.Name()] = true
+		}
+	}
+	for _, p := range have {
+		if !names[p.Name()] || met[p.Name()] && !wanted[p.String()] {
 			gone = append(gone, p)
 		}
 	}

@@ -143,7 +143,7 @@ func ensureRoutes(name string, routes []netip.Prefix, senders []netip.Addr) erro
 		if err != nil {
 			return fmt.Errorf("route %s: cannot use: %w", r, err)
 		}
-		route := &netlink.Route{LinkIndex: link.Attrs().Index, Dst: destination, Scope: netlink.SCOPE_LINK}
+		route := &netlink.Route{LinkIndex: link.Attrs().Index, Dst: destination, Scope: netlink.SCOPE_LINK, Protocol: rtnl.ProtoServices}
 		for _, sender := range senders {
 			if sender.Is6() == r.Addr().Is6() {
 				route.Src = sender.AsSlice()
@@ -152,7 +152,7 @@ func ensureRoutes(name string, routes []netip.Prefix, senders []netip.Addr) erro
 		if r.Addr().Is6() {
 			route.Scope = netlink.SCOPE_UNIVERSE
 		}
-		if err := netlink.RouteReplace(route); err != nil {
+		if err := putRoute(route); err != nil {
 			return fmt.Errorf("route %s to %s: cannot set: %w", r, name, err)
 		}
 	}

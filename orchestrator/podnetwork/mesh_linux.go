@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -124,13 +125,35 @@ func (k kernel) read() ([]Piece, error) {
 		return nil, fmt.Errorf("routes: cannot list: %w", err)
 	}
 	for _, r := range routes {
-		route := Route{To: prefix(*r.Dst), Via: addr(r.Gw), From: addr(r.Src), Tunnel: index != 0 && r.LinkIndex == index}
-		if r.Type != unix.RTN_UNREACHABLE && route.refuses() {
-			continue // of a link that is going
+		if route, ok := pieceOf(r, index); ok {
+			pieces = append(pieces, route)
 		}
-		pieces = append(pieces, route)
 	}
 	return pieces, nil
+}
+
+// pieceOf is what a route of the kernel is to the mesh, whose tunnel has an index, or 0. One of a
+// link that is going is nothing.
+func pieceOf(r netlink.Route, tunnel int) (Route, bool) {
+	route := Route{To: prefix(*r.Dst), Via: addr(r.Gw), From: addr(r.Src), Tunnel: tunnel != 0 && r.LinkIndex == tunnel}
+	return route, r.Type == unix.RTN_UNREACHABLE || !route.refuses()
+}
+
+// removeRoute deletes each route of the kernel that is that piece. Another one of ours to the
+// same network stays.
+func (k kernel) removeRoute(p Route, tunnel netlink.Link) error {
+	index := 0
+	if tunnel != nil {
+		index = tunnel.Attrs().Index
+	}
+	have, err := routesTo(&netlink.Route{Dst: ipnet(p.To), Protocol: protocol})
+	if err != nil {
+		return err
+	}
+	return deleteRoutes(slices.DeleteFunc(have, func(r netlink.Route) bool {
+		route, ok := pieceOf(r, index)
+		return !ok || route != p
+	}))
 }
 
 func (k kernel) readTunnel(end netlink.Link) ([]Piece, error) {
@@ -249,12 +272,7 @@ func (k kernel) remove(p Piece) error {
 	case Peer:
 		return configure(wgtypes.PeerConfig{PublicKey: p.Key, Remove: true, UpdateOnly: true})
 	case Route:
-		// Of any scope: those into WireGuard's link have one of their own (setRoute), and the kernel's search minds it for IPv4.
-		route := &netlink.Route{Dst: ipnet(p.To), Protocol: protocol, Scope: netlink.SCOPE_NOWHERE}
-		if p.refuses() {
-			route.Type = unix.RTN_UNREACHABLE
-		}
-		return netlink.RouteDel(route)
+		return k.removeRoute(p, end)
 	case Address:
 		return netlink.AddrDel(end, &netlink.Addr{IPNet: ipnet(netip.PrefixFrom(p.IP, p.IP.BitLen()))})
 	case Station, Neighbour:
@@ -348,7 +366,7 @@ func (k kernel) setRoute(r Route) error {
 			route.Scope = netlink.SCOPE_LINK
 		}
 	}
-	return netlink.RouteReplace(route)
+	return putRoute(route)
 }
 
 // keepalive is how often a peer hears from this machine that has nothing to send. Without it, one whose clock went back could open no tunnel for as long:

@@ -3,6 +3,7 @@ package podnetwork
 import (
 	"context"
 	"fmt"
+	"net/netip"
 	"os"
 	"slices"
 	"strings"
@@ -270,5 +271,27 @@ func TestUpdateLeavesAll(t *testing.T) {
 	other := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-9"}, Spec: corev1.NodeSpec{PodCIDRs: []string{"10.244.9.0/24"}}}
 	if got := m.update(context.Background(), ranges, []any{other}); got != "" {
 		t.Errorf("said %q", got)
+	}
+}
+
+// TestDiffOfTwoRoutes: of two routes to one network the wanted one stays and the other goes; if
+// neither is wanted, one is changed first.
+func TestDiffOfTwoRoutes(t *testing.T) {
+	via := func(a string) Route {
+		return Route{To: netip.MustParsePrefix("10.244.7.0/24"), Via: netip.MustParseAddr(a)}
+	}
+	for _, c := range []struct {
+		name            string
+		have, gone, set []Piece
+	}{
+		{"the wanted one before another", []Piece{via("192.0.2.1"), via("192.0.2.2")}, []Piece{via("192.0.2.2")}, nil},
+		{"the wanted one behind another", []Piece{via("192.0.2.2"), via("192.0.2.1")}, []Piece{via("192.0.2.2")}, nil},
+		{"another alone", []Piece{via("192.0.2.2")}, nil, []Piece{via("192.0.2.1")}},
+		{"two others", []Piece{via("192.0.2.2"), via("192.0.2.3")}, nil, []Piece{via("192.0.2.1")}},
+	} {
+		gone, set := Diff(c.have, []Piece{via("192.0.2.1")})
+		if !slices.Equal(gone, c.gone) || !slices.Equal(set, c.set) {
+			t.Errorf("%s: %v goes and %v is set, want %v and %v", c.name, gone, set, c.gone, c.set)
+		}
 	}
 }
