@@ -52,9 +52,9 @@ func putRoute(route *netlink.Route) error {
 	return errors.Join(err, deleteRoutes(old))
 }
 
-// oldFirst says that the old routes have to go before the new one comes. IPv6 knows a route by its
-// way alone, and takes two ways for one route. IPv4 deletes the first that has what is named, so
-// one without a sender stands for the new one too.
+// oldFirst says that the old routes have to go before the new one comes. IPv6 knows a route by
+// its way alone, and takes two ways for one route. IPv4 deletes the first that has what is named,
+// so one without a sender stands for the new one too.
 func oldFirst(route netlink.Route, old []netlink.Route) bool {
 	return route.Dst.IP.To4() == nil || route.Src != nil && slices.ContainsFunc(old, func(r netlink.Route) bool { return r.Src == nil })
 }

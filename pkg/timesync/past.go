@@ -123,8 +123,8 @@ func (p *Past) due(kept, now time.Time) (time.Time, bool) {
 	return t, t.Sub(kept) >= markEvery
 }
 
-// Keep writes the mark to a file, about four times a day, until ctx is done. kept is what ReadMark
-// returned. A power cut leaves the old mark or the new one.
+// Keep writes the mark to a file, about four times a day, until ctx is done. kept is what
+// ReadMark returned. A power cut leaves the old mark or the new one.
 func (p *Past) Keep(ctx context.Context, file string, kept time.Time, failed func(error)) {
 	ticker := time.NewTicker(time.Hour)
 	defer ticker.Stop()
