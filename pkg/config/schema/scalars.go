@@ -34,13 +34,13 @@ var scalars = map[reflect.Type]*jsonschema.Schema{
 		Examples: []any{"10.0.0.2", "[2001:db8::2]:5353"},
 	},
 	reflect.TypeFor[config.Certificate](): {
-		Type: "string", Pattern: `^\s*-----BEGIN CERTIFICATE-----`, Description: "One certificate in PEM.",
+		Type: "string", Pattern: `-----BEGIN CERTIFICATE-----`, Description: "One certificate in PEM.",
 	},
 	reflect.TypeFor[config.Bundle](): {
-		Type: "string", Pattern: `-----BEGIN CERTIFICATE-----`, Description: "One or more certificates in PEM.",
+		Type: "string", Pattern: `-----BEGIN CERTIFICATE-----`, Description: "One certificate or several, in PEM.",
 	},
 	reflect.TypeFor[config.PrivateKey](): {
-		Type: "string", Pattern: `^\s*-----BEGIN ([A-Z]+ )?PRIVATE KEY-----`, Description: "One private key in PEM. A secret.",
+		Type: "string", Pattern: `-----BEGIN ([A-Z]+ )?PRIVATE KEY-----`, Description: "One private key in PEM. A secret.",
 	},
 	reflect.TypeFor[config.APIGroup](): {Type: "string", Examples: []any{"apps", ""}},
 	reflect.TypeFor[config.Manifest](): {Type: "string", Description: "Objects of Kubernetes: one or more YAML documents. Handled as a secret.", Not: &jsonschema.Schema{Const: config.Redacted}},
