@@ -28,9 +28,10 @@ type revocations struct {
 
 // going is a request that goes on.
 type going struct {
-	cert *x509.Certificate // nil: it has shown none
-	on   node              // the zero value: it does not come from a pod, or nobody knows yet
-	end  context.CancelCauseFunc
+	cert     *x509.Certificate // nil: it has shown none
+	admitted bool              // it was authenticated; guarded by revocations.mu
+	on       node              // the zero value: it does not come from a pod, or nobody knows yet
+	end      context.CancelCauseFunc
 }
 
 // newRevocations reads the list. One that cannot be read is an error: nobody could be kept out.
@@ -60,8 +61,8 @@ func (r *revocations) enforce() {
 		if r.out[g.on.name] {
 			g.end(errOut(g.on.name))
 		}
-		if g.cert == nil {
-			continue
+		if g.cert == nil || !g.admitted {
+			continue // a request that is not authenticated yet is rejected by guard, with 401
 		}
 		if err := now.Why(g.cert); err != nil {
 			g.end(err)
@@ -74,14 +75,32 @@ func (r *revocations) guard(next authenticator.Request) authenticator.Request {
 	known := r.file.Guard(next)
 	return authenticator.RequestFunc(func(request *http.Request) (*authenticator.Response, bool, error) {
 		response, ok, err := known.AuthenticateRequest(request)
-		if err != nil || !ok || response == nil {
+		if err != nil || !ok {
 			return response, ok, err
 		}
-		if err := r.present(request.Context(), nodeOf(response.User)); err != nil {
+		if response != nil {
+			if err := r.present(request.Context(), nodeOf(response.User)); err != nil {
+				return nil, false, err
+			}
+		}
+		if err := r.admit(request); err != nil {
 			return nil, false, err
 		}
 		return response, true, nil
 	})
+}
+
+// admit marks a request as authenticated: from now on a revocation ends it (enforce). A revocation that came since guard has
+// checked the certificate is an error.
+func (r *revocations) admit(request *http.Request) error {
+	g, ok := request.Context().Value(goingKey{}).(*going)
+	if !ok {
+		return nil
+	}
+	r.mu.Lock()
+	g.admitted = true
+	r.mu.Unlock()
+	return r.file.Refusal(request)
 }
 
 // hold stands around the server: a request ends when its certificate is revoked, or the Node of its pod goes.

@@ -55,7 +55,7 @@ func TestRevoked(t *testing.T) {
 		r.TLS = &tls.ConnectionState{PeerCertificates: []*x509.Certificate{leaf.Cert}}
 		return r
 	}
-	out, in := request("12ab"), request("34cd")
+	out, in, late := request("12ab"), request("34cd"), request("56ef")
 	file := filepath.Join(t.TempDir(), "revoked.json")
 	if _, err := newRevocations(file); err == nil {
 		t.Error("a list that is missing is no list")
@@ -75,6 +75,9 @@ func TestRevoked(t *testing.T) {
 	}
 	begun, ended := make(chan struct{}, 2), make(chan string, 2)
 	watch := r.hold(http.HandlerFunc(func(_ http.ResponseWriter, request *http.Request) {
+		if !lets(request) {
+			t.Error("a request is rejected before anything is revoked")
+		}
 		begun <- struct{}{}
 		<-request.Context().Done()
 		ended <- pki.TicketOf(request.TLS.PeerCertificates[0]) + ": " + context.Cause(request.Context()).Error()
@@ -90,6 +93,14 @@ func TestRevoked(t *testing.T) {
 	if got, want := <-ended, "12ab: your certificate was revoked at 2026-05-01T12:00:00Z (certificate 12ab)"; got != want {
 		t.Errorf("ended: %s", got)
 	}
+	// A request that came before it was authenticated is rejected, and not ended: the client gets 401, and not a timeout.
+	r.hold(http.HandlerFunc(func(_ http.ResponseWriter, request *http.Request) {
+		list(t, file, trust.Revocation{Origin: "12ab", At: at}, trust.Revocation{Origin: "56ef", At: at})
+		look(t, r)
+		if lets(request) || request.Context().Err() != nil {
+			t.Errorf("a certificate that is revoked between the connection and authentication: %v", request.Context().Err())
+		}
+	})).ServeHTTP(httptest.NewRecorder(), late)
 	if lets(out) || !lets(in) {
 		t.Error("the one that was revoked is let in, or the other is not")
 	}
