@@ -13,8 +13,8 @@ import (
 	api "github.com/orlop-os/orlop/pkg/api"
 )
 
-// soundEvery is how often the kernel is asked whether it has found errors in STATE or DATA. It
-// tells nobody by itself.
+// soundEvery is how often the kernel's error counts of STATE and DATA are read. The kernel sends no
+// event for them.
 const soundEvery = 30 * time.Second
 
 // noteBeforeCheck keeps the errors that an earlier start has recorded in STATE or DATA: the check
@@ -58,8 +58,8 @@ func (m *machine) noteSoundness(now []disk.Soundness) {
 	m.disks.Update(func(d diskState) diskState { d.Filesystems = next; return d })
 }
 
-// unsound is what there is to say: what is wrong now, and what was found before the check at this
-// start where nothing is.
+// unsound lists the file systems with errors now, and those whose errors the check at this start has
+// repaired.
 func unsound(before, now []disk.Soundness) []disk.Soundness {
 	var out []disk.Soundness
 	for _, s := range now {

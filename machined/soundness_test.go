@@ -10,9 +10,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/superblock"
 )
 
-// TestStorageHealth: an error that the kernel finds is an event once, on the console, in topic
-// "disks" and in health; one that the check at the start has repaired stays to be seen, and keeps
-// nobody from being healthy.
+// TestStorageHealth: an error that the kernel finds is one event, on the console, in topic "disks" and in
+// health. One that the check at the start has repaired stays visible, and the machine is healthy.
 func TestStorageHealth(t *testing.T) {
 	m := &machine{events: newEventLog(), disks: cell.New(diskState{})}
 	health := func() *api.HealthResponse {

@@ -202,7 +202,7 @@ type Wipe struct {
 func (w Wipe) String() string { return "wipe " + w.Label + " (" + w.Device + ")" }
 
 // Erase has the content of a partition that was wiped go. STATE has the machine's keys, and is overwritten and read back; of DATA, which would take
-// hours, the disk is told that it is not needed, and samples are read back. Where the disk keeps it, as much as possible is overwritten, and the rest is
+// hours, the disk discards it, and samples are read back. Where the disk keeps it, as much as possible is overwritten, and the rest is
 // said to be there. Secrets in etcd are encrypted with a key of STATE.
 type Erase struct {
 	Label  string

@@ -117,7 +117,7 @@ func TestForget(t *testing.T) {
 	}
 }
 
-// TestForgetReadsEverywhere: a disk that discards only a part of what it is told is not believed.
+// TestForgetReadsEverywhere: a disk that discards only a part is not believed.
 func TestForgetReadsEverywhere(t *testing.T) {
 	for _, kept := range []uint64{0, 3 << 20, 8 << 20} {
 		some := func(m *medium, start, length uint64) error {

@@ -1,6 +1,7 @@
 package disk
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -32,9 +33,20 @@ func ReadSoundness() ([]Soundness, error) {
 		if err := unix.Statfs(m.Target, &fs); err == nil {
 			s.ReadOnly = fs.Flags&unix.ST_RDONLY != 0
 		}
+		s.ReadOnly = s.ReadOnly || s.Faults.Any() && refusesWrites(m.Target)
 		all = append(all, s)
 	}
 	return all, nil
+}
+
+// refusesWrites tries to make a file without a name. After an error Linux 6.12 stops all writes of a file
+// system that says errors=remount-ro, and does not call it read-only (fs/ext4/super.c, ext4_handle_error).
+func refusesWrites(target string) bool {
+	fd, err := unix.Open(target, unix.O_TMPFILE|unix.O_WRONLY|unix.O_CLOEXEC, 0o600)
+	if err == nil {
+		_ = unix.Close(fd)
+	}
+	return errors.Is(err, unix.EIO) || errors.Is(err, unix.EROFS)
 }
 
 // mountedFaults reads the errors of a mounted ext4 from the kernel.

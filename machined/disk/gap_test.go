@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestGap: a gap before somebody else's partition is no place for a new one, and the refusal says
+// TestGap: a gap before a foreign partition is no place for a new one, and the refusal says
 // why. A gap that nothing new fits into, or that is larger than the space behind the last
 // partition, is none that anything would be put into.
 func TestGap(t *testing.T) {

@@ -91,7 +91,7 @@ func readAll(ctx context.Context, devices []diskprobe.Device, boot string, exami
 
 var errUnexamined = errors.New(unexamined)
 
-// learn takes what somebody else's partitions on the own disk hold. Nothing is decided by it.
+// learn notes what foreign partitions on the boot disk hold. No decision depends on it.
 func (d *Disk) learn(r diskprobe.Result) {
 	for i, p := range d.Partitions {
 		if r.Err == nil && !ours(p.Entry) {

@@ -86,7 +86,7 @@ func TestExamineOwn(t *testing.T) {
 		image []byte
 		want  string
 	}{
-		"DATA": {super(0xef53, "DATA"), "ext4 DATA"}, "somebody's": {super(0xef53, "photos"), "ext4 photos"}, "damaged": {super(0xef52, "DATA"), unknownData},
+		"DATA": {super(0xef53, "DATA"), "ext4 DATA"}, "foreign": {super(0xef53, "photos"), "ext4 photos"}, "damaged": {super(0xef52, "DATA"), unknownData},
 		"nothing": {make([]byte, size), "blank"}, "cut short": {cut, "blank"}, "a RAID member": {raid, "Linux RAID member"},
 	} {
 		if got, err := examineOwn(bytes.NewReader(c.image), size); err != nil || got.String() != c.want {

@@ -220,7 +220,7 @@ func TestUnexamined(t *testing.T) {
 			t.Errorf("%s: %v", table, err)
 		}
 		if _, err := Plan(Config{Unattended: true}, f); err == nil {
-			t.Errorf("%s: installed by nobody's leave", table)
+			t.Errorf("%s: installed without an operator", table)
 		}
 		if _, err := Plan(Config{Wipe: virtio.Path}, f); err != nil {
 			t.Errorf("%s, named: %v", table, err)

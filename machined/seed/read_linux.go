@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"path/filepath"
 	"slices"
 	"strings"
 
@@ -69,6 +68,11 @@ func Find(ctx context.Context, p Prober) (*Document, error) {
 	if err != nil {
 		return nil, err
 	}
+	return find(ctx, p, devices)
+}
+
+// find reads the file of the medium that counts.
+func find(ctx context.Context, p Prober, devices []Device) (*Document, error) {
 	device, file, err := choose(devices)
 	if err != nil || file == "" {
 		return nil, err
@@ -80,5 +84,5 @@ func Find(ctx context.Context, p Prober) (*Document, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s (%s): %w", device.Path, device.Label, err)
 	}
-	return &Document{Name: device.Path + ":" + filepath.Base(file), Text: a.Text}, nil
+	return &Document{Name: device.Path + ":" + file, Text: a.Text}, nil
 }

@@ -1,9 +1,12 @@
 package seed
 
 import (
+	"context"
+	"errors"
 	"strings"
 	"testing"
 
+	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/diskprobe"
 	"github.com/orlop-os/orlop/pkg/superblock"
 )
@@ -60,5 +63,50 @@ func TestLabelled(t *testing.T) {
 	got := labelled(r)
 	if len(got) != 2 || got[0].Path != "/dev/sdb" || got[0].Label != "cidata" || got[0].partition != 0 || got[1].Path != "/dev/sdb1" || got[1].Disk != "/dev/sdb" || got[1].partition != 1 {
 		t.Errorf("%+v", got)
+	}
+}
+
+// shelf is a prober that knows one file.
+type shelf struct {
+	Prober
+	answer diskprobe.Answer
+	err    error
+	asked  diskprobe.File
+	of     string
+}
+
+func (s *shelf) File(_ context.Context, d diskprobe.Device, f diskprobe.File) (diskprobe.Answer, error) {
+	s.asked, s.of = f, d.Path
+	return s.answer, s.err
+}
+
+// TestFind: which file of which partition is read, and what is said of one that cannot be had.
+func TestFind(t *testing.T) {
+	medium := Device{Path: "/dev/sdb1", Disk: "/dev/sdb", Kind: "vfat", Label: "orlopcfg", partition: 1, device: diskprobe.Device{Path: "/dev/sdb"}}
+	for _, c := range []struct {
+		name    string
+		devices []Device
+		shelf   shelf
+		want    string // the document, or the error
+	}{
+		{"none", nil, shelf{}, ""},
+		{"a configuration", []Device{medium}, shelf{answer: diskprobe.Answer{Text: []byte("a: b")}}, "/dev/sdb1:machine.yaml a: b"},
+		{"no file", []Device{medium}, shelf{answer: diskprobe.Answer{Missing: true}}, "/dev/sdb1 (orlopcfg): has no file machine.yaml"},
+		{"a disk that does not answer", []Device{medium}, shelf{err: errors.New("no answer within 15s")}, "/dev/sdb1 (orlopcfg): no answer within 15s"},
+	} {
+		d, err := find(t.Context(), &c.shelf, c.devices)
+		got := ""
+		if d != nil {
+			got = d.Name + " " + string(d.Text)
+		}
+		if err != nil {
+			got = err.Error()
+		}
+		if got != c.want {
+			t.Errorf("%s: %q, want %q", c.name, got, c.want)
+		}
+		if want := (diskprobe.File{Partition: 1, Kind: "vfat", Name: "machine.yaml", Most: config.MaxSize}); len(c.devices) > 0 && (c.shelf.asked != want || c.shelf.of != "/dev/sdb") {
+			t.Errorf("%s: asked for %+v of %s", c.name, c.shelf.asked, c.shelf.of)
+		}
 	}
 }

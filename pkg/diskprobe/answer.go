@@ -86,8 +86,8 @@ const (
 // errNonsense is an answer that no examination gives.
 var errNonsense = errors.New("the examination gave an answer that makes no sense")
 
-// decode reads and checks an answer about a disk. The process may be in the hands of whoever wrote
-// the disk: what it says is taken for what it is, and nothing of it leads anywhere else.
+// decode reads and checks an answer about a disk. The author of the disk may control the process, so
+// every field is checked.
 func decode(text []byte, d Device, f *File) (Answer, error) {
 	most := uint64(MostAnswer)
 	if f != nil {

@@ -16,6 +16,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"syscall"
@@ -61,6 +62,7 @@ func TestMain(m *testing.M) {
 					b[i] = 1
 				}
 				kept = append(kept, b)
+				runtime.KeepAlive(kept)
 			}
 		})
 	case "block":
@@ -265,7 +267,7 @@ func TestBlockDevice(t *testing.T) {
 	}
 }
 
-// TestConfined: the process can open nothing, reach nobody, change nothing and become nobody else.
+// TestConfined: the process can open no file, connect to nothing, change nothing and gain no rights.
 func TestConfined(t *testing.T) {
 	if _, err := start(t, t.Context(), "look", diskFileOf(t), nil); err != nil && !errors.Is(err, errNonsense) { // of the disk it says nothing
 		t.Error(err)

@@ -1,7 +1,7 @@
 // Package diskprobe examines what lies on a disk that is not the machine's own, in a process that
 // can do nothing else.
 //
-// Whoever wrote a disk chose every byte of it: a memory stick, virtual media, the volume of a pod.
+// An attacker can choose every byte of a disk: a memory stick, virtual media, the volume of a pod.
 // Code that parses such bytes may not return, or not stop to allocate, so PID 1 never runs it:
 //
 //	list_linux.go     which disks there are, from sysfs; nothing is opened

@@ -46,7 +46,7 @@ type Prober struct {
 }
 
 // New returns a prober that examines with run. The deadline is that of one examination. changed is
-// called when one has ended that somebody did not wait for; it must be quick.
+// called when an examination has ended whose caller did not wait; it must be quick.
 func New(run Run, deadline time.Duration, changed func()) *Prober {
 	return &Prober{run: run, changed: changed, deadline: deadline, patience: patience, now: time.Now, turns: make(chan struct{}, atOnce), known: map[string]*record{}}
 }
@@ -73,7 +73,7 @@ func (r *record) change() {
 type Result struct {
 	Device Device
 	Answer Answer
-	Err    error // why nothing is known of its content, which counts as data; ErrNoMedium: there is no disk
+	Err    error // why nothing is known of its content, which is treated as data; ErrNoMedium: there is no disk
 }
 
 // Freshness says how old an answer may be.
@@ -127,7 +127,7 @@ func (p *Prober) examine(ctx context.Context, d Device, fresh Freshness) (Answer
 	return p.attempt(ctx, d, nil, r)
 }
 
-// turn waits until nobody else examines a disk, and returns its record with the lock held. One
+// turn waits until no other caller examines a disk, and returns its record with the lock held. One
 // whose examination was left behind is not waited for.
 func (p *Prober) turn(ctx context.Context, d Device) (*record, error) {
 	p.mu.Lock()
@@ -297,7 +297,7 @@ func (p *Prober) supervise(ctx context.Context, d Device, f *File, r *record) (A
 	ended := make(chan outcome, 1)
 	late := false // it was left behind; the lock is held
 	go func() {
-		a, err := p.run(limited, d, f)
+		a, err := p.recovered(limited, d, f)
 		if err != nil && limited.Err() != nil {
 			err = context.Cause(limited)
 		}
@@ -326,4 +326,14 @@ func (p *Prober) supervise(ctx context.Context, d Device, f *File, r *record) (A
 	late = true
 	p.stuck++
 	return r.note(Answer{}, context.Cause(limited), d, f, p.now())
+}
+
+// recovered is run, of which a fault costs one examination and not the machine.
+func (p *Prober) recovered(ctx context.Context, d Device, f *File) (a Answer, err error) {
+	defer func() {
+		if fault := recover(); fault != nil {
+			a, err = Answer{}, fmt.Errorf("the examination failed: %v", fault)
+		}
+	}()
+	return p.run(ctx, d, f)
 }

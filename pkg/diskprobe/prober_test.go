@@ -36,6 +36,7 @@ func TestOneBadDisk(t *testing.T) {
 		"it fails": func(context.Context, Device, *File) (Answer, error) {
 			return Answer{}, errors.New("no answer within its memory")
 		},
+		"it panics": func(context.Context, Device, *File) (Answer, error) { panic("no answer within reason") },
 	} {
 		p := New(func(ctx context.Context, d Device, f *File) (Answer, error) {
 			if d.Name == "bad" {
@@ -78,7 +79,7 @@ func TestRest(t *testing.T) {
 	bad, good := device("bad"), device("good")
 	look := func(fresh Freshness, want int) {
 		t.Helper()
-		good.Written += "1" // somebody writes to it all the time
+		good.Written += "1" // it is written to all the time
 		results := p.All(t.Context(), []Device{bad, good}, fresh)
 		if results[0].Err == nil || results[1].Err != nil {
 			t.Errorf("%v, %v", results[0].Err, results[1].Err)
@@ -174,7 +175,7 @@ func TestTwoLook(t *testing.T) {
 	d.Identity = "2"
 	_ = p.All(gone, []Device{d}, Kept) // it may or may not have an answer
 	if r := p.All(t.Context(), []Device{d}, Kept)[0]; r.Err != nil {
-		t.Errorf("the disk rests because somebody did not wait: %v", r.Err)
+		t.Errorf("the disk rests because a caller did not wait: %v", r.Err)
 	}
 }
 
@@ -238,27 +239,27 @@ func TestDecode(t *testing.T) {
 		text string
 		file *File
 	}{
-		"nothing":                   {"", nil},
-		"no JSON":                   {"\x7fELF", nil},
-		"half of one":               {good[:len(good)/2], nil},
-		"two":                       {good + good, nil},
-		"null":                      {"null", nil},
-		"an unknown field":          {change(`"table"`, `"own":true,"table"`), nil},
-		"another disk":              {change("/dev/sdb", "/dev/sda"), nil},
-		"another size":              {change("1073741824", "1073741825"), nil},
-		"a blank disk with parts":   {change(`"table":"gpt"`, `"table":""`), nil},
-		"an escape sequence":        {change(`"label":"a"`, `"label":"\u001b[2J"`), nil},
-		"a line break in the table": {change(`"gpt"`, `"MBR\n"`), nil},
-		"a long label":              {change(`"label":"a"`, `"label":"`+strings.Repeat("a", mostLabel+1)+`"`), nil},
-		"partition 0":               {change(`"entries":[{"number":1`, `"entries":[{"number":0`), nil},
-		"partition 129":             {change(`"entries":[{"number":1`, `"entries":[{"number":129`), nil},
-		"behind the end":            {change(`"start":1048576`, `"start":1073741824`), nil},
-		"longer than numbers go":    {change(`"size":1048576}`, `"size":18446744073709551615}`), nil},
-		"empty partition":           {change(`"size":1048576}`, `"size":0}`), nil},
-		"the same content twice":    {change(`}}]}`, `}},{"number":1,"content":{"kind":"","uuid":"00000000-0000-0000-0000-000000000000"}}]}`), nil},
-		"a file nobody wanted":      {change(`"table"`, `"text":"AAAA","table"`), nil},
-		"a file that is too long":   {change(`"table"`, `"text":"AAAAAAAAAAAAAAAAAAAAAAAA","table"`), file},
-		"too much":                  {good + strings.Repeat(" ", MostAnswer), nil},
+		"nothing":                       {"", nil},
+		"no JSON":                       {"\x7fELF", nil},
+		"half of one":                   {good[:len(good)/2], nil},
+		"two":                           {good + good, nil},
+		"null":                          {"null", nil},
+		"an unknown field":              {change(`"table"`, `"own":true,"table"`), nil},
+		"another disk":                  {change("/dev/sdb", "/dev/sda"), nil},
+		"another size":                  {change("1073741824", "1073741825"), nil},
+		"a blank disk with parts":       {change(`"table":"gpt"`, `"table":""`), nil},
+		"an escape sequence":            {change(`"label":"a"`, `"label":"\u001b[2J"`), nil},
+		"a line break in the table":     {change(`"gpt"`, `"MBR\n"`), nil},
+		"a long label":                  {change(`"label":"a"`, `"label":"`+strings.Repeat("a", mostLabel+1)+`"`), nil},
+		"partition 0":                   {change(`"entries":[{"number":1`, `"entries":[{"number":0`), nil},
+		"partition 129":                 {change(`"entries":[{"number":1`, `"entries":[{"number":129`), nil},
+		"behind the end":                {change(`"start":1048576`, `"start":1073741824`), nil},
+		"longer than numbers go":        {change(`"size":1048576}`, `"size":18446744073709551615}`), nil},
+		"empty partition":               {change(`"size":1048576}`, `"size":0}`), nil},
+		"the same content twice":        {change(`}}]}`, `}},{"number":1,"content":{"kind":"","uuid":"00000000-0000-0000-0000-000000000000"}}]}`), nil},
+		"a file that was not asked for": {change(`"table"`, `"text":"AAAA","table"`), nil},
+		"a file that is too long":       {change(`"table"`, `"text":"AAAAAAAAAAAAAAAAAAAAAAAA","table"`), file},
+		"too much":                      {good + strings.Repeat(" ", MostAnswer), nil},
 	} {
 		if a, err := decode([]byte(c.text), d, c.file); !errors.Is(err, errNonsense) {
 			t.Errorf("%s was accepted: %+v, %v", name, a, err)
@@ -269,7 +270,7 @@ func TestDecode(t *testing.T) {
 	}
 }
 
-// FuzzAnswer feeds the decoder of answers, whose author may be whoever wrote the disk.
+// FuzzAnswer feeds the decoder of answers, whose author may be the author of the disk.
 func FuzzAnswer(f *testing.F) {
 	f.Add([]byte(`{"disk":"/dev/sdb","size":1073741824,"table":""}`))
 	f.Add([]byte(`{"disk":"/dev/sdb","size":1073741824,"table":"gpt","entries":[{"number":1,"start":1,"size":1}],"contents":[{"number":1}]}`))

@@ -2,10 +2,9 @@
 // of ext2 to ext4, FAT, ISO 9660 and EROFS, and the signatures of what else is known. It also finds
 // one file on a FAT or ISO 9660 file system without mounting it.
 //
-// Whoever wrote a disk chose every byte of it. So each function reads a bounded number of bytes,
+// An attacker can choose every byte of a disk. So each function reads a bounded number of bytes,
 // follows no chain longer than a constant, and allocates no more than a constant. None of them
-// waits, but a disk may: whoever calls them for a disk that is not the machine's own does so in a
-// process of its own (pkg/diskprobe).
+// waits, but a disk may: a caller reads a disk that is not the machine's own in a separate process (pkg/diskprobe).
 //
 // The package writes nothing, and does not repair.
 package superblock

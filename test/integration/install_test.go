@@ -77,6 +77,19 @@ func (s *story) photos(ts *testscript.TestScript, machine, mib string) qemu.Disk
 	return qemu.Disk{Name: "photos", Image: image, SizeMiB: size}
 }
 
+// member makes a disk of which nothing but the last sectors say that it is somebody's: Linux' RAID with metadata 1.0.
+func (s *story) member(ts *testscript.TestScript, machine, mib string) qemu.Disk {
+	size, err := strconv.ParseInt(mib, 10, 64)
+	ts.Check(err)
+	f, err := os.Create(filepath.Join(s.dir, machine+"-member.img"))
+	ts.Check(err)
+	defer f.Close()
+	ts.Check(f.Truncate(size << 20))
+	_, err = f.WriteAt([]byte("\xfc\x4e\x2b\xa9\x01"), size<<20-8<<10) // include/uapi/linux/raid/md_p.h
+	ts.Check(err)
+	return qemu.Disk{Name: "member", Image: f.Name(), SizeMiB: size}
+}
+
 // cutInstallVerb installs, and cuts the power while the machine does an operation of it (machined/install names them).
 func (s *story) cutInstallVerb(ts *testscript.TestScript, neg bool, args []string) {
 	need(ts, neg, args, 3, 3, "cut-install NAME DOCUMENTS OPERATION")

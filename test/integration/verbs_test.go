@@ -237,6 +237,7 @@ func deadlineOf(ts *testscript.TestScript, text string) time.Duration {
 //	cidata=FILE   another disk, labelled CIDATA, with FILE as user-data
 //	iso=FILE      the same as a CD image of ISO level 4, labelled cidata
 //	photos=MIB    another disk, of this size, with somebody's file system
+//	member=MIB    another disk, of this size, whose metadata at the end says that it is a member of a RAID
 func (s *story) machineVerb(ts *testscript.TestScript, neg bool, args []string) {
 	need(ts, neg, args, 1, -1, "machine NAME [key=value…]")
 	spec := qemu.MachineSpec{Name: args[0], MemoryMiB: 4096, CPUs: 2, Watchdog: true}
@@ -298,6 +299,8 @@ func (s *story) machineVerb(ts *testscript.TestScript, neg bool, args []string) 
 			others = append(others, s.disc(ts, spec.Name, value))
 		case "photos":
 			others = append(others, s.photos(ts, spec.Name, value))
+		case "member":
+			others = append(others, s.member(ts, spec.Name, value))
 		default:
 			ts.Fatalf("machine: unknown key %q", a)
 		}
