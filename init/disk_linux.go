@@ -162,6 +162,9 @@ func blockDevices(dir string) ([]blockDevice, error) {
 		if all := guids[d.disk]; d.number > 0 && d.number <= len(all) {
 			devices[i].partUUID = all[d.number-1]
 		}
+		if _, read := guids[d.name]; read {
+			devices[i].wwid = attribute(filepath.Join(dir, d.name), "wwid", "device/wwid") // NVMe, SCSI
+		}
 	}
 	return devices, nil
 }

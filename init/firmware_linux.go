@@ -62,27 +62,28 @@ func describeDisk(disk string) string {
 	return describe(filepath.Join("/sys/class/block", disk))
 }
 
+// attribute is the first of some attributes in sysfs that is there and not empty, with single spaces between its words; empty: none is.
+func attribute(dir string, names ...string) string {
+	for _, name := range names {
+		b, err := os.ReadFile(filepath.Join(dir, name))
+		if text := strings.Join(strings.Fields(strings.ToValidUTF8(string(b), "")), " "); err == nil && text != "" {
+			return text
+		}
+	}
+	return ""
+}
+
 // describe reads a disk's folder in sysfs.
 func describe(dir string) string {
 	const sector = 512 // in which the kernel counts, whatever the disk has
-	read := func(name string) string {
-		b, err := os.ReadFile(filepath.Join(dir, name))
-		if err != nil {
-			return ""
-		}
-		return strings.Join(strings.Fields(strings.ToValidUTF8(string(b), "")), " ")
-	}
 	var facts []string
-	if sectors, err := strconv.ParseUint(read("size"), 10, 54); err == nil {
+	if sectors, err := strconv.ParseUint(attribute(dir, "size"), 10, 54); err == nil {
 		facts = append(facts, layout.FormatSize(sectors*sector))
 	}
-	if model := read("device/model"); model != "" {
+	if model := attribute(dir, "device/model"); model != "" {
 		facts = append(facts, model)
 	}
-	serial := read("serial") // virtio
-	if serial == "" {
-		serial = read("device/serial") // NVMe, MMC
-	}
+	serial := attribute(dir, "serial", "device/serial")                                                               // virtio; NVMe, MMC
 	if page, err := os.ReadFile(filepath.Join(dir, "device/vpd_pg80")); serial == "" && err == nil && len(page) > 4 { // SCSI, SATA, USB (SPC-4, 7.8.13)
 		serial = strings.Trim(string(page[4:min(len(page), 4+int(binary.BigEndian.Uint16(page[2:])))]), " \x00")
 	}

@@ -59,6 +59,7 @@ type blockDevice struct {
 	number   int       // a partition's number in the table; 0 for a disk
 	label    string    // a partition's GPT label
 	partUUID uuid.UUID // a partition's unique GUID; zero if it has not been read
+	wwid     string    // a disk's world wide identifier; empty if it has none, or if it has not been read
 }
 
 // parseBlockDevice reads a uevent file below /sys/class/block. It has no unique GUID before Linux 6.14; the caller
@@ -179,8 +180,22 @@ func bootedDisk(disks []string, devices []blockDevice, f firmware) (string, erro
 			"connect the disk that was booted", f.partition), disks: disks}
 	}
 	slices.Sort(booted)
+	if onePhysical(booted, devices) {
+		return booted[0], nil
+	}
 	return "", &refusal{reason: fmt.Sprintf("the firmware has booted partition %s, which is on %d disks: all but one are copies; "+
 		"remove the copies", f.partition, len(booted)), disks: booted, final: true}
+}
+
+// onePhysical reports whether some disks are one: the kernel shows a disk with two ports, or behind two controllers, once for each way to it.
+// Then it does not matter which way is taken.
+func onePhysical(disks []string, devices []blockDevice) bool {
+	wwid := map[string]string{}
+	for _, d := range devices {
+		wwid[d.name] = d.wwid
+	}
+	first := wwid[disks[0]]
+	return first != "" && !slices.ContainsFunc(disks, func(d string) bool { return wwid[d] != first })
 }
 
 // complaint is what the console shows of a refusal. describe says what a disk is.

@@ -67,6 +67,11 @@ func TestChoose(t *testing.T) {
 		return []blockDevice{{name: name + "3", disk: name, number: 3, label: "ROOT-B", partUUID: b}, {name: name},
 			{name: name + "1", disk: name, number: 1, label: "ESP", partUUID: esp}, {name: name + "2", disk: name, number: 2, label: "ROOT-A", partUUID: a}}
 	}
+	path := func(name, wwid string) []blockDevice {
+		d := disk(name, esp, ours, other)
+		d[1].wwid = wwid
+		return d
+	}
 	own := disk("vdb", esp, ours, other)
 	foreign := disk("vda", theirs, ours, other) // the same image, and first by name
 	clone := disk("vdc", esp, ours, other)
@@ -98,6 +103,14 @@ func TestChoose(t *testing.T) {
 		"a clone": {devices: slices.Concat(clone, own), want: ours, firmware: uefi, reason: "which is on 2 disks", disks: "vdb vdc", final: true},
 		"a clone and a foreign disk": {devices: slices.Concat(clone, foreign, own), want: ours, firmware: uefi, reason: "which is on 2 disks",
 			disks: "vdb vdc", final: true},
+		"two ways to one disk": {devices: slices.Concat(path("sdb", "naa.5000c500a1b2c3d4"), path("sda", "naa.5000c500a1b2c3d4")), want: ours, firmware: uefi,
+			device: "/dev/sda2", slot: "A", others: "/dev/sdb2"},
+		"two ways to one disk, and a clone": {devices: slices.Concat(path("sda", "naa.1"), path("sdb", "naa.1"), path("sdc", "naa.2")), want: ours, firmware: uefi,
+			reason: "which is on 3 disks", disks: "sda sdb sdc", final: true},
+		"two disks without an identifier": {devices: slices.Concat(path("sda", ""), path("sdb", "")), want: ours, firmware: uefi, reason: "which is on 2 disks",
+			disks: "sda sdb", final: true},
+		"one without an identifier": {devices: slices.Concat(path("sda", ""), path("sdb", "naa.1")), want: ours, firmware: uefi, reason: "which is on 2 disks",
+			disks: "sda sdb", final: true},
 		"two partitions with that GUID on one disk": {devices: append(slices.Clone(own), blockDevice{name: "vdb9", disk: "vdb", number: 9, partUUID: esp}),
 			want: ours, firmware: uefi, device: "/dev/vdb2", slot: "A"},
 		"the firmware says nothing": {devices: own, want: ours, firmware: unknown, reason: "no variable", disks: "vdb", final: true},

@@ -264,23 +264,35 @@ func TestLawsOnRandomDisks(t *testing.T) {
 	}
 }
 
-// TestCopy: a copy of the system disk is refused until STATE is mounted, whichever comes first by name; another disk with the same image is not
-// looked at, and neither gets anything.
-func TestCopy(t *testing.T) {
-	for name, c := range map[string]struct{ copied, mounted, refused bool }{
-		"copy": {true, false, true}, "copy that was plugged in later": {true, true, false}, "same image": {false, false, false},
+// TestClone: a clone of the system disk is refused until STATE is mounted, whichever comes first by name. Another disk with the same image, a
+// clone of an older version, and another way to the same disk are no clones, and nothing is done to any of them.
+func TestClone(t *testing.T) {
+	for name, c := range map[string]struct {
+		same             []string // partitions whose GUIDs are the same
+		mounted, refused bool
+		wwid             string // of the other disk
+	}{
+		"clone":                           {same: []string{layout.ESP, layout.RootA, layout.RootB, layout.State}, refused: true},
+		"clone that was plugged in later": {same: []string{layout.ESP, layout.RootA, layout.RootB, layout.State}, mounted: true},
+		"clone of an older version":       {same: []string{layout.ESP, layout.RootB, layout.State}},
+		"same image":                      {same: []string{layout.RootA}},
+		"another disk":                    {},
+		"another way to the same disk":    {same: []string{layout.ESP, layout.RootA, layout.RootB, layout.State}, wwid: "naa.1"},
+		"clone on a disk of its own":      {same: []string{layout.ESP, layout.RootA, layout.RootB, layout.State}, wwid: "naa.2", refused: true},
 	} {
 		for _, path := range []string{"/dev/sda", "/dev/vdb"} {
 			have := model(scenario{mount: c.mounted, disk: diskSpec{table: "gpt", partitions: imageAnd(state, data)}})
+			have.Disks[0].WWID = "naa.1"
 			other := clone(have).Disks[0]
-			other.Path, other.Boot = path, false
+			other.Path, other.Boot, other.WWID = path, false, c.wwid
 			for i := range other.Partitions {
 				have.Disks[0].Partitions[i].UUID = uuid.New()
 				other.Partitions[i].Path = parttable.PartitionPath(path, i+1)
-				if other.Partitions[i].UUID = uuid.New(); c.copied || other.Partitions[i].Label == layout.RootA {
+				if other.Partitions[i].UUID = uuid.New(); slices.Contains(c.same, other.Partitions[i].Label) {
 					other.Partitions[i].UUID = have.Disks[0].Partitions[i].UUID
 				}
 			}
+			have.Disks[0].Root = have.Disks[0].Partitions[1].UUID
 			have.Disks = append(have.Disks, other)
 			slices.SortFunc(have.Disks, func(a, b Disk) int { return strings.Compare(a.Path, b.Path) })
 			want, err := Plan(Config{}, have)

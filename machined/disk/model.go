@@ -27,6 +27,8 @@ type Disk struct {
 	ReadOnly   bool   `json:"readOnly"`
 	// Boot says that the running root lies on this disk.
 	Boot bool `json:"boot"`
+	// Root is the unique GUID of the partition that the running root lies on; zero on other disks.
+	Root uuid.UUID `json:"-"`
 	// Table is the kind of partition table: "gpt", "" for a blank disk, otherwise what is there instead.
 	Table string `json:"table"`
 	// BackupAtEnd says that the primary GPT is whole, and that its backup stands in the last sector and mirrors it. It

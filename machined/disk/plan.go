@@ -127,24 +127,32 @@ func choose(selector string, disks []Disk) (Disk, error) {
 	return Disk{}, fmt.Errorf("disk %q: not found; %s", selector, there)
 }
 
-// onlyOne refuses to begin with a system disk of which there is a copy: the first process took it for the only one, because the other had
-// not been found yet. Once STATE is mounted, a copy that is plugged in changes nothing until the next start.
+// onlyOne refuses to begin with a system disk of which there is a clone: the first process took it for the only one, because the other had
+// not been found yet. Once STATE is mounted, a clone that is plugged in changes nothing until the next start.
 func onlyOne(disk Disk, have Have) error {
 	if _, mounted := mountedAt(have.Mounts, paths.State); mounted || !disk.Boot {
 		return nil
 	}
-	for _, p := range disk.Partitions {
-		if p.Label != layout.ESP || p.UUID == uuid.Nil {
+	i := slices.IndexFunc(disk.Partitions, func(p Partition) bool { return p.Label == layout.ESP })
+	if i < 0 {
+		return nil
+	}
+	esp := disk.Partitions[i].UUID
+	for _, other := range have.Disks {
+		if other.Path == disk.Path || other.WWID != "" && other.WWID == disk.WWID { // another way to the same disk
 			continue
 		}
-		for _, other := range have.Disks {
-			if other.Path != disk.Path && slices.ContainsFunc(other.Partitions, func(q Partition) bool { return q.UUID == p.UUID }) {
-				return fmt.Errorf("%s: cannot tell the system disk: %s is a copy of it (both have partition %s); remove the copy and restart the machine",
-					describe(disk), describe(other), p.UUID)
-			}
+		if other.has(esp) && other.has(disk.Root) {
+			return fmt.Errorf("%s: cannot tell the system disk: %s is a clone of it (both have partition %s); remove the clone and restart the machine",
+				describe(disk), describe(other), esp)
 		}
 	}
 	return nil
+}
+
+// has reports whether a partition has the GUID, which is not zero.
+func (d Disk) has(guid uuid.UUID) bool {
+	return guid != uuid.Nil && slices.ContainsFunc(d.Partitions, func(p Partition) bool { return p.UUID == guid })
 }
 
 // foreignTable says what is wrong with the disk's table as a whole; "" if it is ours or blank.

@@ -65,6 +65,9 @@ func readAll(ctx context.Context, devices []diskprobe.Device, boot string, exami
 		if err != nil {
 			return nil, fmt.Errorf("%s: cannot examine: %w", d.Path, err)
 		}
+		if i := slices.IndexFunc(own.Partitions, func(p Partition) bool { return p.Path == boot }); i >= 0 {
+			own.Root = own.Partitions[i].UUID
+		}
 		disks = append(disks, own)
 		if slices.ContainsFunc(own.Partitions, func(p Partition) bool { return !ours(p.Entry) }) {
 			foreign = append(foreign, d)
