@@ -1,11 +1,18 @@
 package main
 
 import (
+	"context"
 	"net/netip"
 	"regexp"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
 
 	"github.com/orlop-os/orlop/orchestrator/controllermanager"
 	"github.com/orlop-os/orlop/orchestrator/kubelet"
@@ -39,5 +46,44 @@ func TestLoopbackPorts(t *testing.T) {
 	}
 	if found == 0 {
 		t.Error("no part is told of a port of loopback any more: the test looks for the wrong thing")
+	}
+}
+
+// machinePorts shows with the real API server that nobody takes a machine's address for a Service, or its port for a pod.
+func machinePorts(ctx context.Context, t *testing.T, admin kubernetes.Interface, machine string) {
+	services := admin.CoreV1().Services("default")
+	refused := func(what string, err error, why string) {
+		t.Helper()
+		if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), why) {
+			t.Errorf("%s: %v, want it forbidden: %s", what, err, why)
+		}
+	}
+	named := func(change func(*corev1.ServiceSpec)) *corev1.Service {
+		s := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "grab"}, Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 50000}}}}
+		change(&s.Spec)
+		return s
+	}
+	_, err := services.Create(ctx, named(func(s *corev1.ServiceSpec) { s.ExternalIPs = []string{machine} }), metav1.CreateOptions{})
+	refused("external address of a machine", err, "it is an address of a control-plane machine")
+	_, err = services.Create(ctx, named(func(s *corev1.ServiceSpec) { s.ExternalIPs = []string{"198.51.100.1"} }), metav1.CreateOptions{})
+	refused("external address, and none is allowed", err, "no range of Cluster.spec.networks.externalIPs holds it")
+	class := "example.com/other"
+	balanced, err := services.Create(ctx, named(func(s *corev1.ServiceSpec) { s.Type, s.LoadBalancerClass = corev1.ServiceTypeLoadBalancer, &class }), metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	balanced.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: machine}}
+	_, err = services.UpdateStatus(ctx, balanced, metav1.UpdateOptions{})
+	refused("address of a machine in a status", err, "status.loadBalancer.ingress: cannot take "+machine)
+	balanced.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "198.51.100.1"}}
+	if _, err := services.UpdateStatus(ctx, balanced, metav1.UpdateOptions{}); err != nil {
+		t.Errorf("another load balancer's address: %v", err)
+	}
+	pod := plainPod("grab")
+	pod.Spec.Containers[0].Ports = []corev1.ContainerPort{{ContainerPort: 80, HostPort: 6443}}
+	_, err = admin.CoreV1().Pods("kube-system").Create(ctx, pod, metav1.CreateOptions{}) // where Pod Security says nothing
+	refused("port of a machine", err, "cannot take port 6443 of the machine")
+	if err := services.Delete(ctx, "grab", metav1.DeleteOptions{}); err != nil {
+		t.Error(err)
 	}
 }
