@@ -38,6 +38,8 @@ const (
 	pace = 200 * time.Millisecond
 	// heal is how long the table may be amiss in the kernel by somebody's hand, and soon how long after a failure it is tried again.
 	heal, soon = time.Minute, 2 * time.Second
+	// refused is how long after a refusal the addresses are published again.
+	refused = 30 * time.Second
 	// patience is how long nft(8) may take.
 	patience = 30 * time.Second
 )
@@ -125,7 +127,7 @@ func (f *follower) keepPublished(ctx context.Context, links func() ([]netip.Addr
 		rest := heal
 		if done, err := f.publishOnce(ctx, links, publish); err != nil {
 			klog.Errorf("%s: the machine's addresses are not on its Node: %v", Name, err)
-			rest = soon
+			rest = refused
 		} else if !done {
 			rest = soon
 		}
