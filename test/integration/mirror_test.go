@@ -36,7 +36,7 @@ func registryWith(ts *testscript.TestScript, reference string, push func(context
 	return handler
 }
 
-// mirrorVerb: the mirror answers over TLS, to one user only.
+// mirrorVerb: the mirror answers over TLS, to one user only. Before it another one is asked, which takes connections and never answers.
 func (s *story) mirrorVerb(ts *testscript.TestScript, neg bool, args []string) {
 	need(ts, neg, args, 2, 2, "mirror PATCH NAME")
 	const folder, username, password = "outside", "machines", "let me in"
@@ -61,9 +61,14 @@ func (s *story) mirrorVerb(ts *testscript.TestScript, neg bool, args []string) {
 		handler.ServeHTTP(w, r)
 	}))
 	ts.Check(err)
-	patch, err := yaml.Marshal(map[string]any{"kind": "Machine", "spec": map[string]any{"registries": []any{map[string]any{
-		"address": host.Addr().String() + "/" + folder, "mirrors": []string{of}, "ca": string(ca), "username": username, "password": password,
-	}}}})
+	hung, err := s.network.NewHost("hung", netip.Addr{})
+	ts.Check(err)
+	_, err = hung.Listen(443)
+	ts.Check(err)
+	patch, err := yaml.Marshal(map[string]any{"kind": "Machine", "spec": map[string]any{"registries": []any{
+		map[string]any{"address": hung.Addr().String(), "mirrors": []string{of}},
+		map[string]any{"address": host.Addr().String() + "/" + folder, "mirrors": []string{of}, "ca": string(ca), "username": username, "password": password},
+	}}})
 	ts.Check(err)
 	ts.Check(os.WriteFile(ts.MkAbs(args[0]), patch, 0o600))
 	s.note("the mirror %s has %s", host.Addr(), args[1])
