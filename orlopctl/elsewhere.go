@@ -15,7 +15,8 @@ import (
 // kubectlHint is for what is Kubernetes' and not the machine's.
 const kubectlHint = "that is Kubernetes': `orlopctl kubeconfig` lets kubectl in, and `kubectl %s` shows it"
 
-// otherCommands are the commands of other tools (talosctl, kubectl, kubeadm, systemd), with what does the same here.
+// otherCommands are the commands of other tools (talosctl, kubectl, kubeadm, systemd), with what
+// does the same here.
 var otherCommands = map[string]string{
 	"apply":            "`orlopctl apply-config -f FILE` applies a machine's configuration; objects of Kubernetes are kubectl's, or an add-on's",
 	"apply-machine":    "`orlopctl apply-config -f FILE`",
@@ -117,7 +118,8 @@ var otherCommands = map[string]string{
 	"kubeconfig-merge": "`orlopctl kubeconfig`",
 }
 
-// unknownWord finds the word in cobra's message about a command that there is not at the top; it has no error of its own for that.
+// unknownWord finds the word in cobra's message about a command that there is not at the top; it
+// has no error of its own for that.
 var unknownWord = regexp.MustCompile(`^unknown command "([^"]+)" for "orlopctl"`)
 
 // elsewhere is the hint for a command of another tool; empty: it is none.
@@ -136,7 +138,8 @@ func elsewhere(err error) string {
 	return ""
 }
 
-// kubernetesKinds are the resources of Kubernetes that are asked for most, in the plural, with their short names.
+// kubernetesKinds are the resources of Kubernetes that are asked for most, in the plural, with
+// their short names.
 var kubernetesKinds = map[string]string{
 	"clusterroles": "", "clusterrolebindings": "", "componentstatuses": "cs", "configmaps": "cm", "cronjobs": "cj", "customresourcedefinitions": "crd", "daemonsets": "ds",
 	"deployments": "deploy", "endpoints": "ep", "endpointslices": "", "horizontalpodautoscalers": "hpa", "ingresses": "ing", "jobs": "", "leases": "", "limitranges": "limits",
@@ -146,7 +149,8 @@ var kubernetesKinds = map[string]string{
 	"certificatesigningrequests": "csr", "runtimeclasses": "", "all": "",
 }
 
-// kubernetesKind is the resource that a word means, in the plural; empty: none. What follows a slash or a dot is left out.
+// kubernetesKind is the resource that a word means, in the plural; empty: none. What follows a
+// slash or a dot is left out.
 func kubernetesKind(word string) string {
 	word, _, _ = strings.Cut(strings.ToLower(word), "/")
 	word, _, _ = strings.Cut(word, ".")

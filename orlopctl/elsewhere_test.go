@@ -9,7 +9,8 @@ import (
 	"time"
 )
 
-// TestOtherCommands: what other tools have is no command here, and each hint names commands that there are.
+// TestOtherCommands: what other tools have is no command here, and each hint names commands that
+// there are.
 func TestOtherCommands(t *testing.T) {
 	root := (&tool{stdin: strings.NewReader(""), stdout: &bytes.Buffer{}, stderr: &bytes.Buffer{}}).rootCommand()
 	commands := regexp.MustCompile("`orlopctl ([^`]*)`")
@@ -62,7 +63,8 @@ func TestElsewhere(t *testing.T) {
 	}
 }
 
-// TestWaiting: what takes long is said to, on a terminal in one line, and nothing is written once it is over.
+// TestWaiting: what takes long is said to, on a terminal in one line, and nothing is written once
+// it is over.
 func TestWaiting(t *testing.T) {
 	var out bytes.Buffer
 	one := &tool{stderr: &out, stdout: &out}

@@ -6,11 +6,13 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-// Some objects go by themselves when they have done what they are for: Kubernetes deletes a Job a while after its end
-// (ttlSecondsAfterFinished, also where an admission policy sets it), and ended pods. They are not made again: what a Job does, a second
-// run may undo. The record says which they are, so that another machine that leads knows it too.
+// Some objects go by themselves when they have done what they are for: Kubernetes deletes a Job a
+// while after its end (ttlSecondsAfterFinished, also where an admission policy sets it), and ended
+// pods. They are not made again: what a Job does, a second run may undo. The record says which they
+// are, so that another machine that leads knows it too.
 
-// onceAnnotation says of an object that it is applied once for each of its texts, and left alone then.
+// onceAnnotation says of an object that it is applied once for each of its texts, and left alone
+// then.
 const onceAnnotation = "orlop.dev/addon-apply"
 
 // once is the value of onceAnnotation.

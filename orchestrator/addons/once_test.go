@@ -34,7 +34,8 @@ func job(name, text, hook string) string {
 	return strings.NewReplacer("NAME", name, "TEXT", text, "HOOK", hook).Replace(fleeting)
 }
 
-// TestOnce: a Job that goes by itself after its end is not made again, also by who begins with the record, until its text changes.
+// TestOnce: a Job that goes by itself after its end is not made again, also by who begins with the
+// record, until its text changes.
 func TestOnce(t *testing.T) {
 	s := newSite(t)
 	at := func(name string) key { return key{"batch", "Job", "web", name} }
@@ -68,7 +69,8 @@ func TestOnce(t *testing.T) {
 	s.expect("wanted again, it runs", "apply Job web/migrate; delete Job web/lasting", 0, 1)
 }
 
-// TestHookOnce: a hook that goes before anybody has seen its end has run, and the stages after it come.
+// TestHookOnce: a hook that goes before anybody has seen its end has run, and the stages after it
+// come.
 func TestHookOnce(t *testing.T) {
 	s := newSite(t)
 	s.asleep["Job web/before"] = true
@@ -153,7 +155,8 @@ func TestUnused(t *testing.T) {
 	}
 }
 
-// TestClaim: a claim of a CronJob alone keeps no hook after it waiting, and one of a class that there is not does.
+// TestClaim: a claim of a CronJob alone keeps no hook after it waiting, and one of a class that
+// there is not does.
 func TestClaim(t *testing.T) {
 	s := newSite(t)
 	s.addon.Manifests = []string{`
@@ -169,7 +172,8 @@ func TestClaim(t *testing.T) {
 	s.expect("all is there", "", 0, 0)
 }
 
-// TestYielding: what an autoscaler has set, and what the manifest leaves to others, is not set back.
+// TestYielding: what an autoscaler has set, and what the manifest leaves to others, is not set
+// back.
 func TestYielding(t *testing.T) {
 	owned := func(manager, subresource, fields string) metav1.ManagedFieldsEntry {
 		return metav1.ManagedFieldsEntry{Manager: manager, Subresource: subresource, FieldsV1: &metav1.FieldsV1{Raw: []byte(fields)}}

@@ -8,8 +8,8 @@ import (
 	"go.etcd.io/etcd/api/v3/version"
 )
 
-// serverModule is etcd's server. Its version is that of the code which writes the data; the modules of its API and its clients may be
-// newer, and version.Version is the API's.
+// serverModule is etcd's server. Its version is that of the code which writes the data; the modules
+// of its API and its clients may be newer, and version.Version is the API's.
 const serverModule = "go.etcd.io/etcd/server/v3"
 
 // serverVersion is the version of the etcd that is linked, "3.6.8".
@@ -37,5 +37,6 @@ func moduleVersion(info *debug.BuildInfo, otherwise string) string {
 	return otherwise
 }
 
-// nameServer has etcd call itself by its own version, in Status and to other members. It is called before etcd starts.
+// nameServer has etcd call itself by its own version, in Status and to other members. It is called
+// before etcd starts.
 var nameServer = sync.OnceFunc(func() { version.Version = serverVersion() })

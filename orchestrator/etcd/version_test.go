@@ -28,8 +28,9 @@ func TestModuleVersion(t *testing.T) {
 	}
 }
 
-// TestServerVersion: etcd calls itself by what the data are said to be written by. A test's executable names no modules, so both are the
-// API's here; TestBuiltVersion has what the linker writes.
+// TestServerVersion: etcd calls itself by what the data are said to be written by. A test's
+// executable names no modules, so both are the API's here; TestBuiltVersion has what the linker
+// writes.
 func TestServerVersion(t *testing.T) {
 	nameServer()
 	if version.Version != serverVersion() || ownFormat().Etcd != version.Version {

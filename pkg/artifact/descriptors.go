@@ -15,8 +15,9 @@ const MaxDescriptors = 8192
 // ErrDescriptors says that a list has more entries than MaxDescriptors.
 var ErrDescriptors = errors.New("a manifest with too many entries")
 
-// Descriptors are a list in a manifest or an index (image-spec, descriptor.md) from an untrusted source. Decoding ends at MaxDescriptors
-// entries: an entry takes 2 bytes of JSON at least, and 50 times as much memory.
+// Descriptors are a list in a manifest or an index (image-spec, descriptor.md) from an untrusted
+// source. Decoding ends at MaxDescriptors entries: an entry takes 2 bytes of JSON at least, and 50
+// times as much memory.
 type Descriptors []ocispec.Descriptor
 
 // UnmarshalJSON is json.Unmarshaler's.

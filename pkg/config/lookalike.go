@@ -9,7 +9,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Whoever comes from another system, or takes the wrong file, is told what the file looks like: "kind is missing" is true of all of them.
+// Whoever comes from another system, or takes the wrong file, is told what the file looks like:
+// "kind is missing" is true of all of them.
 
 // lookalike says what a text looks like that has no document of ours; empty: nothing that is known.
 func lookalike(text []byte) string {
@@ -150,7 +151,8 @@ func fieldsOf(root *yaml.Node, name string, fields ...string) bool {
 	return false
 }
 
-// printable is a name of a foreign file in a message; what is no plain name is left out, as it may be a secret.
+// printable is a name of a foreign file in a message; what is no plain name is left out, as it may
+// be a secret.
 func printable(name string) string {
 	const most = 60
 	odd := func(r rune) bool {

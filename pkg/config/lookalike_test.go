@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// TestLookalike: a file of another system is told as a whole, by what it looks like, also as a patch.
+// TestLookalike: a file of another system is told as a whole, by what it looks like, also as a
+// patch.
 func TestLookalike(t *testing.T) {
 	for text, want := range map[string]string{
 		"version: v1alpha1\nmachine:\n  type: controlplane\n  token: a\ncluster:\n  id: x\n": "Talos Linux",

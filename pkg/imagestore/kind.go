@@ -12,7 +12,8 @@ import (
 	"unicode/utf8"
 )
 
-// headSize is how much of a file tells what it is, in bytes: as far as the volume descriptor of an ISO 9660 image reaches.
+// headSize is how much of a file tells what it is, in bytes: as far as the volume descriptor of an
+// ISO 9660 image reaches.
 const headSize = 33 << 10
 
 // tarBlock is the size of a header of a tar archive, in bytes (pax(1), "ustar Interchange Format").
@@ -58,7 +59,8 @@ var magics = []struct {
 	{512, "EFI PART", "a disk image (GPT)"},
 }
 
-// recognised says what a file is that is no archive, by its first bytes; empty: it may be one. whole: they are all of it.
+// recognised says what a file is that is no archive, by its first bytes; empty: it may be one.
+// whole: they are all of it.
 func recognised(head []byte, whole bool) string {
 	if len(head) == 0 {
 		return "the file is empty"
@@ -147,8 +149,9 @@ func text(head []byte) string {
 	return "a text"
 }
 
-// isTar tells whether a block is the header of a member of a tar archive, by its checksum: the sum of its bytes, with spaces in the
-// place of the checksum, as unsigned or, of old programs, as signed ones.
+// isTar tells whether a block is the header of a member of a tar archive, by its checksum: the sum
+// of its bytes, with spaces in the place of the checksum, as unsigned or, of old programs, as
+// signed ones.
 func isTar(block []byte) bool {
 	if len(block) < tarBlock {
 		return false
@@ -169,7 +172,8 @@ func isTar(block []byte) bool {
 	return want == unsigned || want == signed
 }
 
-// archive reads on from a file that may be an archive of images; otherwise the error says what it is.
+// archive reads on from a file that may be an archive of images; otherwise the error says what it
+// is.
 func archive(r io.Reader) (io.Reader, error) {
 	buffered := bufio.NewReaderSize(r, headSize)
 	head, err := buffered.Peek(headSize)

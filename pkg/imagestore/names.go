@@ -16,11 +16,13 @@ import (
 	"google.golang.org/protobuf/types/known/fieldmaskpb"
 )
 
-// containerd stores the names of an OCI archive as they are, and finds the images of pods by their whole names only: app:1 of a pod is
-// docker.io/library/app:1. So Import gives each image the name that a pod's image has, and refuses what no pod could name.
+// containerd stores the names of an OCI archive as they are, and finds the images of pods by their
+// whole names only: app:1 of a pod is docker.io/library/app:1. So Import gives each image the name
+// that a pod's image has, and refuses what no pod could name.
 
-// fullName is the name by which a pod's image is found, as docker and containerd make it of a short one
-// (github.com/distribution/reference): with a registry, and with a tag or a digest. A name with a digest has to be of what it stands for.
+// fullName is the name by which a pod's image is found, as docker and containerd make it of a short
+// one (github.com/distribution/reference): with a registry, and with a tag or a digest. A name with
+// a digest has to be of what it stands for.
 func fullName(name, target string) (string, error) {
 	named, err := reference.ParseDockerRef(name)
 	if err != nil {
@@ -42,7 +44,8 @@ func imagesOf(some []*imagesapi.Image) (named []*imagesapi.Image) {
 	return named
 }
 
-// settle verifies what an import has brought, and gives it its full names. Where something cannot be used, nothing of it stays.
+// settle verifies what an import has brought, and gives it its full names. Where something cannot
+// be used, nothing of it stays.
 func (s *Store) settle(ctx context.Context, before, brought []*imagesapi.Image) ([]*imagesapi.Image, error) {
 	full, err := s.verify(ctx, brought)
 	if err == nil {
@@ -51,7 +54,8 @@ func (s *Store) settle(ctx context.Context, before, brought []*imagesapi.Image) 
 	return nil, errors.Join(fmt.Errorf("image import: %w; nothing was imported", err), s.revert(ctx, before, brought))
 }
 
-// verify returns the full names by the names, once all of them are names and stand for something that this machine can use.
+// verify returns the full names by the names, once all of them are names and stand for something
+// that this machine can use.
 func (s *Store) verify(ctx context.Context, brought []*imagesapi.Image) (map[string]string, error) {
 	full, targets, usable := map[string]string{}, map[string]string{}, map[string]bool{}
 	for _, i := range imagesOf(brought) {
@@ -76,7 +80,8 @@ func (s *Store) verify(ctx context.Context, brought []*imagesapi.Image) (map[str
 	return full, nil
 }
 
-// usable says why this machine can do nothing with an image or an artefact. What was deleted meanwhile is not looked at.
+// usable says why this machine can do nothing with an image or an artefact. What was deleted
+// meanwhile is not looked at.
 func (s *Store) usable(ctx context.Context, i *imagesapi.Image) error {
 	w := walk{read: s.texts(ctx), configs: true}
 	found, err := w.choose(ocispec.Descriptor{Digest: digest.Digest(i.Target.GetDigest())}, 0)
@@ -134,7 +139,8 @@ func (s *Store) record(ctx context.Context, i *imagesapi.Image) error {
 	return err
 }
 
-// revert takes back what an import has brought: the names that were there before stand for what they stood for.
+// revert takes back what an import has brought: the names that were there before stand for what
+// they stood for.
 func (s *Store) revert(ctx context.Context, before, brought []*imagesapi.Image) error {
 	was := map[string]*imagesapi.Image{}
 	for _, i := range before {

@@ -11,7 +11,8 @@ import (
 	imagesapi "github.com/containerd/containerd/api/services/images/v1"
 )
 
-// TestFullName: an image has the name by which containerd finds that of a pod (core/images/archive, normalizeReference).
+// TestFullName: an image has the name by which containerd finds that of a pod (core/images/archive,
+// normalizeReference).
 func TestFullName(t *testing.T) {
 	const sum = "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
 	for name, want := range map[string]string{

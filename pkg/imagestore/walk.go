@@ -12,9 +12,9 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// The bounds of what one name stands for. An index may name indexes, and whoever makes an archive decides how many: all of it is
-// read by PID 1, so its depth, its number of entries and its bytes end somewhere. Usual images have one index, a few dozen
-// entries and some kilobytes.
+// The bounds of what one name stands for. An index may name indexes, and whoever makes an archive
+// decides how many: all of it is read by PID 1, so its depth, its number of entries and its bytes
+// end somewhere. Usual images have one index, a few dozen entries and some kilobytes.
 const (
 	maxDepth     = 4        // indexes, one within the other
 	maxManifests = 512      // manifests, indexes and configurations that are read
@@ -81,8 +81,9 @@ func (w *walk) open(d digest.Digest, depth int) (manifest, error) {
 	return m, nil
 }
 
-// choose finds the image for this machine that a descriptor leads to, as containerd does when a container is started (core/images,
-// Manifest): the first one in the order of the indexes. Where there is none, the first artefact. nil: neither.
+// choose finds the image for this machine that a descriptor leads to, as containerd does when a
+// container is started (core/images, Manifest): the first one in the order of the indexes. Where
+// there is none, the first artefact. nil: neither.
 func (w *walk) choose(d ocispec.Descriptor, depth int) (*image, error) {
 	m, err := w.open(d.Digest, depth)
 	if err != nil {
@@ -125,10 +126,12 @@ func (w *walk) choose(d ocispec.Descriptor, depth int) (*image, error) {
 	return artefact, nil
 }
 
-// attestation is the annotation of what BuildKit says about the making of an image (its docs/attestations, "attestation storage").
+// attestation is the annotation of what BuildKit says about the making of an image (its
+// docs/attestations, "attestation storage").
 const attestation = "vnd.docker.reference.type"
 
-// provenance is the media type of the layers of an attestation, which has an image's configuration otherwise.
+// provenance is the media type of the layers of an attestation, which has an image's configuration
+// otherwise.
 const provenance = "application/vnd.in-toto+json"
 
 // judge tells whether a manifest is of an image for this machine, or of an artefact.
@@ -156,7 +159,8 @@ func (w *walk) judge(d ocispec.Descriptor, m manifest, depth int) (*image, error
 	if err := json.Unmarshal(text, &config); err != nil {
 		return nil, fmt.Errorf("its configuration cannot be decoded: %w", err)
 	}
-	// The variant is left out: what is chosen by its index alone runs or does not, and containerd asks no further.
+	// The variant is left out: what is chosen by its index alone runs or does not, and containerd
+	// asks no further.
 	p := ocispec.Platform{OS: config.OS, Architecture: config.Architecture}
 	if p.Architecture == "" && depth == 0 {
 		p.Architecture = architecture // nobody says; containerd starts it
@@ -172,7 +176,8 @@ func (w *walk) judge(d ocispec.Descriptor, m manifest, depth int) (*image, error
 // architecture is this machine's, as OCI has it.
 const architecture = "amd64"
 
-// ours tells whether a platform is this machine's. Spellings are those that containerd takes for it (github.com/containerd/platforms).
+// ours tells whether a platform is this machine's. Spellings are those that containerd takes for it
+// (github.com/containerd/platforms).
 func ours(p ocispec.Platform) bool {
 	if os := strings.ToLower(p.OS); os != "linux" && os != "" {
 		return false
@@ -211,8 +216,8 @@ func printed(s string) string {
 	return strings.Trim(fmt.Sprintf("%q", s), `"`)
 }
 
-// grow adds a manifest or an index to a tree, and what it names, and tells whether all of that could be read. What an index names for
-// other machines than these was not imported.
+// grow adds a manifest or an index to a tree, and what it names, and tells whether all of that
+// could be read. What an index names for other machines than these was not imported.
 func (w *walk) grow(tree map[string]ocispec.Descriptor, target ocispec.Descriptor, depth int) (whole bool, err error) {
 	if _, known := tree[target.Digest.String()]; known {
 		return true, nil

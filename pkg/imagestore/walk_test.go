@@ -53,7 +53,8 @@ const (
 	layered = "application/vnd.oci.image.layer.v1.tar"
 )
 
-// TestChoose: of everything that a name may stand for, the image for this machine is found, and it alone.
+// TestChoose: of everything that a name may stand for, the image for this machine is found, and it
+// alone.
 func TestChoose(t *testing.T) {
 	l := library{}
 	amd, arm := l.image(isAMD64, layered), l.image(isARM64, layered)

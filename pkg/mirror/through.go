@@ -32,7 +32,8 @@ type Upstreams interface {
 	Upstream(path string) (Upstream, bool)
 }
 
-// ThroughHeader is the header with the token of a handler that Through returns. Authorization is the registry's.
+// ThroughHeader is the header with the token of a handler that Through returns. Authorization is
+// the registry's.
 const ThroughHeader = "Orlop-Mirror"
 
 // ThroughPath is what the path of a request begins with; HOST/v2/… follows.
@@ -45,15 +46,18 @@ type limits struct {
 	rest   time.Duration // that it is not asked after one of these is over
 }
 
-// usual are the limits, unless a test has others. The answer's is promised by the configuration's reference (registries).
+// usual are the limits, unless a test has others. The answer's is promised by the configuration's
+// reference (registries).
 var usual = limits{answer: 5 * time.Second, stall: 15 * time.Second, rest: 30 * time.Second}
 
-// Through returns a handler that passes requests to registries on, and gives up on one that does not answer in 5 s: containerd has a limit
-// for the connection alone, waits 30 s for each answer, and asks the next registry only then. A registry that did not answer is not asked
-// for 30 s, or until it answers a request for /v2/. What is no answer of a registry, as the page of a proxy, becomes 502, on which
-// containerd asks the next one.
+// Through returns a handler that passes requests to registries on, and gives up on one that does
+// not answer in 5 s: containerd has a limit for the connection alone, waits 30 s for each answer,
+// and asks the next registry only then. A registry that did not answer is not asked for 30 s, or
+// until it answers a request for /v2/. What is no answer of a registry, as the page of a proxy,
+// becomes 502, on which containerd asks the next one.
 //
-// Requests without the token get 403. failed is called when a registry begins to fail, with the reason.
+// Requests without the token get 403. failed is called when a registry begins to fail, with the
+// reason.
 func Through(known Upstreams, token string, failed func(registry string, reason error)) http.Handler {
 	return newThrough(known, token, failed, usual)
 }
@@ -140,7 +144,8 @@ func (t *through) rests(name string) bool {
 	return time.Now().Before(t.resting[name])
 }
 
-// rest has a registry not asked for a while. One that is slow only, as it fetches from others first, answers in the meantime that it is there.
+// rest has a registry not asked for a while. One that is slow only, as it fetches from others
+// first, answers in the meantime that it is there.
 func (t *through) rest(up Upstream) {
 	until := time.Now().Add(t.limits.rest)
 	t.mu.Lock()
@@ -208,7 +213,8 @@ type watched struct {
 	cancel context.CancelCauseFunc
 }
 
-// Read ends when nothing comes for a while. The time that who asked takes for what has come does not count.
+// Read ends when nothing comes for a while. The time that who asked takes for what has come does
+// not count.
 func (b *watched) Read(p []byte) (int, error) {
 	silent := fmt.Errorf("%w amid a file for %s", errSilent, b.a.t.limits.stall)
 	timer := time.AfterFunc(b.a.t.limits.stall, func() { b.cancel(silent) })
@@ -229,7 +235,8 @@ func (b *watched) Close() error {
 	return err
 }
 
-// answersAsRegistry refuses a page with status 200: what a proxy, a portal or a web server says for people.
+// answersAsRegistry refuses a page with status 200: what a proxy, a portal or a web server says for
+// people.
 func answersAsRegistry(r *http.Response) error {
 	if r.StatusCode >= 300 {
 		return nil

@@ -14,7 +14,8 @@ import (
 	"time"
 )
 
-// quick are limits for tests: what answers does so in much less, and what rests does so for the whole test.
+// quick are limits for tests: what answers does so in much less, and what rests does so for the
+// whole test.
 var quick = limits{answer: 300 * time.Millisecond, stall: 300 * time.Millisecond, rest: time.Hour}
 
 // only is an upstream by the name m.
@@ -144,7 +145,8 @@ func TestThrough(t *testing.T) {
 	}
 }
 
-// TestSilent: a mirror that takes connections and does not answer is given up in time, once for all requests.
+// TestSilent: a mirror that takes connections and does not answer is given up in time, once for all
+// requests.
 func TestSilent(t *testing.T) {
 	f := before(t, "http://"+silent(t))
 	for range 20 {
@@ -191,7 +193,8 @@ func TestGone(t *testing.T) {
 	}
 }
 
-// TestSlow: a mirror that is slow with one image, as it fetches it first, is asked again as soon as it answers something.
+// TestSlow: a mirror that is slow with one image, as it fetches it first, is asked again as soon as
+// it answers something.
 func TestSlow(t *testing.T) {
 	release := make(chan struct{})
 	var probes atomic.Int32
@@ -225,7 +228,8 @@ func TestSlow(t *testing.T) {
 	}
 }
 
-// TestStalled: a mirror that stops amid a file is given up, and what came is not taken for the whole.
+// TestStalled: a mirror that stops amid a file is given up, and what came is not taken for the
+// whole.
 func TestStalled(t *testing.T) {
 	release := make(chan struct{})
 	registry := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -282,7 +286,8 @@ func TestPage(t *testing.T) {
 	}
 }
 
-// TestReasons: an error does not repeat the request, which may have what is nobody's business in its query.
+// TestReasons: an error does not repeat the request, which may have what is nobody's business in
+// its query.
 func TestReasons(t *testing.T) {
 	f := before(t, "http://127.0.0.1:1")
 	if _, content := f.ask("GET", "/through/m/v2/web/manifests/1?secret=x"); strings.Contains(content, "secret") {
