@@ -61,7 +61,7 @@ func TestBrokenExtensions(t *testing.T) {
 
 	breakAll(ctx, t, m, admin)
 	named := []string{"APIService v1.dead.example.org", "CustomResourceDefinition things.example.org", "ValidatingWebhookConfiguration dead"}
-	api.waitDetail(t, time.Minute, extensions.Name, append(named, nodespec.Trouble)...)
+	api.waitDetail(t, 2*time.Minute, extensions.Name, append(named, nodespec.Trouble)...)
 	for _, p := range []*started{controllers, api} {
 		if err := p.stop(t, time.Minute); err != nil {
 			t.Errorf("ended with: %v", err)
@@ -228,6 +228,11 @@ func comesBack(ctx context.Context, t *testing.T, m machine, admin kubernetes.In
 // managerEnds kills the process of the controller manager: its neighbours go on, and it comes back.
 func managerEnds(ctx context.Context, t *testing.T, controllers *started) {
 	child := onlyChild(t, controllers.cmd.Process.Pid)
+	t.Logf("controllers: %s", controllers.usage(t))
+	if status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", child.Pid)); err == nil {
+		_, anonymous, _ := strings.Cut(string(status), "RssAnon:")
+		t.Logf("controller manager: anonymous memory %s", strings.TrimSpace(anonymous[:strings.IndexByte(anonymous, '\n')]))
+	}
 	if err := child.Kill(); err != nil {
 		t.Fatal(err)
 	}

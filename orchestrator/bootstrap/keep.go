@@ -24,6 +24,8 @@ import (
 const (
 	// keepEvery is between two looks without a change.
 	keepEvery = time.Minute
+	// keepFirst is how long after the start it is looked first: what is deleted before the watches are there is missed.
+	keepFirst = 10 * time.Second
 	// keepSoon is between a change and the look, so that many changes make one look; it is also the first pause after a refusal.
 	keepSoon = 500 * time.Millisecond
 	// reopenAfter is the pause after a watch that could not be opened, or was ended.
@@ -77,7 +79,7 @@ func keptRights(client kubernetes.Interface) []kept {
 // keep puts the objects back until ctx is done. changed asks for a look. tell hears of each object why it cannot be put
 // back, and "" when it can again.
 func keep(ctx context.Context, all []kept, changed <-chan struct{}, every, soon time.Duration, tell func(what, why string)) {
-	timer := time.NewTimer(every)
+	timer := time.NewTimer(min(every, keepFirst))
 	defer timer.Stop()
 	failed := map[string]bool{}
 	for pause := soon; ; {
