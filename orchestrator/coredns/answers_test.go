@@ -1,6 +1,7 @@
 package coredns
 
 import (
+	"fmt"
 	"net/netip"
 	"regexp"
 	"slices"
@@ -330,23 +331,29 @@ func TestStartsWithoutAPI(t *testing.T) {
 // TestSeveralResolvers: they are asked in order, and the next one when one does not do its work.
 // So are those of a stub domain.
 func TestSeveralResolvers(t *testing.T) {
-	const inside, public = "www.corp.example. 300 IN A 192.0.2.2", "example.org. 300 IN A 192.0.2.1"
+	const tries = 10 // names that no cache has: a resolver that is chosen by chance would show
+	var inside, public, all []string
+	for n := range tries {
+		inside = append(inside, fmt.Sprintf("w%d.corp.example. 300 IN A 192.0.2.2", n))
+		public = append(public, fmt.Sprintf("w%d.example.org. 300 IN A 192.0.2.1", n))
+	}
+	all = append(append(all, inside...), public...)
 	dead := &resolver{at: freePort(t)} // nobody listens
 	for name, test := range map[string]struct {
 		servers []*resolver
-		inside  string // the answer about www.corp.example
-		public  string // the answer about example.org
+		inside  string // the answer about names in corp.example
+		public  string // the answer about names in example.org
 	}{
-		"the first knows more":                      {[]*resolver{newResolver(t, inside, public), newResolver(t, public)}, "192.0.2.2", "192.0.2.1"},
-		"the second knows more, which is not asked": {[]*resolver{newResolver(t, public), newResolver(t, inside, public)}, "NXDOMAIN", "192.0.2.1"},
-		"the first refuses":                         {[]*resolver{newFailing(t, dns.RcodeRefused, inside), newResolver(t, public)}, "192.0.2.2", "192.0.2.1"},
-		"the first fails":                           {[]*resolver{newFailing(t, dns.RcodeServerFailure), newResolver(t, inside, public)}, "192.0.2.2", "192.0.2.1"},
-		"the first knows no such questions":         {[]*resolver{newFailing(t, dns.RcodeNotImplemented), newResolver(t, inside, public)}, "192.0.2.2", "192.0.2.1"},
-		"the first is away":                         {[]*resolver{dead, newResolver(t, inside, public)}, "192.0.2.2", "192.0.2.1"},
-		"the second is away":                        {[]*resolver{newResolver(t, inside, public), dead}, "192.0.2.2", "192.0.2.1"},
+		"the first knows more":                      {[]*resolver{newResolver(t, all...), newResolver(t, public...)}, "192.0.2.2", "192.0.2.1"},
+		"the second knows more, which is not asked": {[]*resolver{newResolver(t, public...), newResolver(t, all...)}, "NXDOMAIN", "192.0.2.1"},
+		"the first refuses":                         {[]*resolver{newFailing(t, dns.RcodeRefused, inside...), newResolver(t, public...)}, "192.0.2.2", "192.0.2.1"},
+		"the first fails":                           {[]*resolver{newFailing(t, dns.RcodeServerFailure), newResolver(t, all...)}, "192.0.2.2", "192.0.2.1"},
+		"the first knows no such questions":         {[]*resolver{newFailing(t, dns.RcodeNotImplemented), newResolver(t, all...)}, "192.0.2.2", "192.0.2.1"},
+		"the first is away":                         {[]*resolver{dead, newResolver(t, all...)}, "192.0.2.2", "192.0.2.1"},
+		"the second is away":                        {[]*resolver{newResolver(t, all...), dead}, "192.0.2.2", "192.0.2.1"},
 		"all refuse":                                {[]*resolver{newFailing(t, dns.RcodeRefused), newFailing(t, dns.RcodeRefused)}, "REFUSED", "REFUSED"},
 		"the third works": {
-			[]*resolver{newFailing(t, dns.RcodeRefused), newFailing(t, dns.RcodeServerFailure), newResolver(t, inside, public)}, "192.0.2.2", "192.0.2.1"},
+			[]*resolver{newFailing(t, dns.RcodeRefused), newFailing(t, dns.RcodeServerFailure), newResolver(t, all...)}, "192.0.2.2", "192.0.2.1"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			url, _ := newAPI(t, cluster())
@@ -359,8 +366,9 @@ func TestSeveralResolvers(t *testing.T) {
 			spec.DNS.StubDomains = []nodespec.StubDomain{{Domain: "example.org", Servers: servers}}
 			n := start(t, spec, url, silent)
 			n.until(t, known, dns.TypeA, dns.RcodeSuccess)
-			for try := range 10 { // other names each time, which no cache has, would show another order too: the answer is the same
-				for about, want := range map[string]string{"www.corp.example.": test.inside, "example.org.": test.public} {
+			for try := range tries {
+				for zone, want := range map[string]string{"corp.example.": test.inside, "example.org.": test.public} {
+					about := fmt.Sprintf("w%d.%s", try, zone)
 					m, err := n.ask([]string{"udp", "tcp"}[try%2], about, dns.TypeA, 0)
 					if err != nil {
 						t.Fatal(err)
