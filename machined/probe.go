@@ -8,6 +8,7 @@ import (
 
 	"github.com/orlop-os/orlop/machined/disk"
 	"github.com/orlop-os/orlop/pkg/diskprobe"
+	"github.com/orlop-os/orlop/pkg/mount"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/supervise"
 )
@@ -35,6 +36,16 @@ func (m *machine) startProbe(ctx context.Context, question []byte, files []*os.F
 		return nil, errors.New("its process " + exit.Exit.String()) // what it wrote may be the disk's words
 	}
 	return text, err
+}
+
+// examinedBeforeMount examines foreign disks until STATE is mounted, because one of them may be a clone of the system disk
+// (disk.Plan refuses it). A disk that does not answer within the prober's patience delays the start no longer. After that
+// nothing waits for foreign disks here: followDisks has them examined.
+func (m *machine) examinedBeforeMount() disk.Examine {
+	if _, mounted, err := mount.At(paths.State); err == nil && mounted {
+		return nil
+	}
+	return m.examined(diskprobe.Kept)
 }
 
 // examined is how package disk has foreign disks examined.

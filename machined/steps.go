@@ -238,7 +238,7 @@ func (m *machine) bringStorage(ctx context.Context, c disk.Config) error {
 	err := reconcile.Converge(ctx, reconcile.Config{
 		Name: "disk", Report: m.report,
 		Diff: func(ctx context.Context) ([]reconcile.Op, error) {
-			have, err := disk.Read(ctx, nil) // nothing waits for the other disks: followDisks has them examined
+			have, err := disk.Read(ctx, m.examinedBeforeMount())
 			if err != nil {
 				return nil, err
 			}
