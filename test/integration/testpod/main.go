@@ -78,8 +78,9 @@ func run(args []string) error {
 		}
 		return copies(n)
 	case args[0] == "copy" && len(args) == 1:
-		for {
+		for ctx.Err() == nil { // until it is ended
 		}
+		return ctx.Err()
 	case args[0] == "get" && len(args) == 2: // fetch a URL and print the answer
 		return get(ctx, args[1], os.Stdout)
 	case args[0] == "api" && len(args) == 2: // ask the API server for a path with the pod's own token; print the status
