@@ -19,8 +19,8 @@ import (
 const childGrace = 6 * time.Second
 
 // Child runs a command to its end, as this process's user and in its control group. The command ends with this process
-// whatever ends that. When ctx is done it is asked to stop, and the answer is nil. An error carries the last line that
-// the command wrote to its standard error, which goes to this process's, too.
+// whatever ends that. When ctx is done it is asked to stop, and the answer is nil. An error carries the last line of
+// the command's standard error, which goes to this process's, too, that says what is wrong.
 func Child(ctx context.Context, cmd *exec.Cmd) error {
 	last := &lastLine{to: os.Stderr}
 	cmd.Stdout, cmd.Stderr = os.Stdout, last
@@ -58,7 +58,7 @@ func Child(ctx context.Context, cmd *exec.Cmd) error {
 	return err
 }
 
-// lastLine passes on what is written, and remembers the last line of it, up to maxLastLine bytes.
+// lastLine passes on what is written, and remembers the last line of it that says what is wrong, up to maxLastLine bytes.
 type lastLine struct {
 	to io.Writer
 
@@ -77,9 +77,7 @@ func (l *lastLine) Write(p []byte) (int, error) {
 			l.current = append(l.current, line[:min(room, len(line))]...)
 		}
 		if line[len(line)-1] == '\n' {
-			if text := strings.TrimSpace(string(l.current)); text != "" {
-				l.kept = text
-			}
+			l.keep()
 			l.current = l.current[:0]
 		}
 	}
@@ -87,11 +85,22 @@ func (l *lastLine) Write(p []byte) (int, error) {
 	return l.to.Write(p)
 }
 
+// wrong are the beginnings of lines that say why a process ends: its own last word, Go's, and klog's errors.
+var wrong = []string{"orchestrator: ", "panic: ", "fatal error: ", "E", "F"}
+
+func (l *lastLine) keep() {
+	text := strings.TrimSpace(string(l.current))
+	for _, prefix := range wrong {
+		rest, has := strings.CutPrefix(text, prefix)
+		if has && (len(prefix) > 1 || rest != "" && rest[0] >= '0' && rest[0] <= '9') { // "E1127 17:52:35.817596 …"
+			l.kept = text
+		}
+	}
+}
+
 func (l *lastLine) line() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if text := strings.TrimSpace(string(l.current)); text != "" {
-		return strings.ToValidUTF8(text, "")
-	}
+	l.keep()
 	return strings.ToValidUTF8(l.kept, "")
 }

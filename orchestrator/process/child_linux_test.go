@@ -19,7 +19,7 @@ const envChild = "ORLOP_TEST_CHILD"
 func TestMain(m *testing.M) {
 	switch os.Getenv(envChild) {
 	case "fails":
-		fmt.Fprintln(os.Stderr, "a first word\nno token")
+		fmt.Fprintln(os.Stderr, "orchestrator: kube-controller-manager: no token\nI1127 17:52:35.817596 1 x.go:1] a later word")
 		os.Exit(3)
 	case "waits":
 		down := make(chan os.Signal, 1)
@@ -39,7 +39,7 @@ func child(what string) *exec.Cmd {
 
 func TestChildSaysWhyItEnded(t *testing.T) {
 	err := Child(t.Context(), child("fails"))
-	if err == nil || err.Error() != "exit status 3: no token" {
+	if err == nil || err.Error() != "exit status 3: orchestrator: kube-controller-manager: no token" {
 		t.Errorf("%v", err)
 	}
 }
@@ -61,10 +61,12 @@ func TestLastLine(t *testing.T) {
 		writes []string
 		want   string
 	}{
-		{[]string{"one\ntwo\n"}, "two"},
-		{[]string{"o", "ne\n", "\n"}, "one"},
-		{[]string{"one\nhal", "f"}, "half"},
-		{[]string{strings.Repeat("x", 1000) + "\n"}, strings.Repeat("x", maxLastLine)},
+		{[]string{"orchestrator: one\norchestrator: two\n"}, "orchestrator: two"},
+		{[]string{"pan", "ic: one\n", "\n", "goroutine 1 [running]:\n"}, "panic: one"},
+		{[]string{"I1127 17:52:35.817596 1 x.go:1] all is well\nEverything is\nF"}, ""},
+		{[]string{"E1127 17:52:35.817596 1 x.go:1] one\nI1127 17:52:35.817596 1 x.go:1] two\n"}, "E1127 17:52:35.817596 1 x.go:1] one"},
+		{[]string{"F1127 one\nfatal error: hal", "f"}, "fatal error: half"},
+		{[]string{"panic: " + strings.Repeat("x", 1000) + "\n"}, "panic: " + strings.Repeat("x", maxLastLine-len("panic: "))},
 	} {
 		l := &lastLine{to: io.Discard}
 		for _, w := range c.writes {
