@@ -109,11 +109,11 @@ func (o *ongoing) begin(what string, told bool) error {
 }
 
 // unstoppable are the calls that are made although the record cannot be written: those by which a machine with a bad disk is switched
-// off, restarted or reset, by which a stolen certificate is revoked, and by which it is found out what is wrong, as far as everybody who
-// may look may look at that.
+// off, restarted or reset, by which a stolen certificate is revoked, by which an object that keeps Kubernetes from serving is taken out, and
+// by which it is found out what is wrong, as far as everybody who may look may look at that.
 var unstoppable = map[string]bool{
 	api.Machine_Reboot_FullMethodName: true, api.Machine_Shutdown_FullMethodName: true, api.Machine_Reset_FullMethodName: true,
-	api.Trust_Revoke_FullMethodName:     true,
+	api.Trust_Revoke_FullMethodName: true, api.Cluster_Suspend_FullMethodName: true, api.Cluster_Resume_FullMethodName: true,
 	api.Machine_ReadFile_FullMethodName: true, api.Machine_ListFiles_FullMethodName: true, api.Machine_Relay_FullMethodName: true,
 }
 
