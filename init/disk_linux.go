@@ -66,9 +66,10 @@ func (s eventSocket) next(ctx context.Context) (events []deviceEvent, lost bool,
 
 // waitForRoot looks for the partition with the root on the disk that the firmware has booted.
 func waitForRoot(events eventSocket, drivers *kmod.Index, want uuid.UUID, keep func()) (choice, error) {
+	found := tables{read: partitionGUIDs, timeout: tableTimeout, say: say, pending: map[string]<-chan reading{}}
 	s := rootSearch{
 		want: want, firmware: askFirmware(drivers), pet: keep, describe: describeDisk, say: say,
-		devices: func() ([]blockDevice, error) { return blockDevices("/sys/class/block") },
+		devices: func() ([]blockDevice, error) { return blockDevices("/sys/class/block", found.guids) },
 		next:    func(ctx context.Context) (bool, error) { return events.nextBlock(ctx, drivers) },
 		coldplug: func() error {
 			aliases, err := kmod.Devices("/sys")
@@ -134,8 +135,8 @@ func loadDrivers(drivers *kmod.Index, aliases []string) {
 }
 
 // blockDevices lists the disks and partitions that the kernel shows. dir is /sys/class/block. The GUIDs are read of disks that may hold a
-// root; of all others they are zero.
-func blockDevices(dir string) ([]blockDevice, error) {
+// root; of all others they are zero. guidsOf returns those of a disk, in the order of the partitions' numbers.
+func blockDevices(dir string, guidsOf func(disk string) []uuid.UUID) ([]blockDevice, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return nil, fmt.Errorf("disks: cannot list: %w", err)
@@ -154,7 +155,7 @@ func blockDevices(dir string) ([]blockDevice, error) {
 			}
 		}
 		if _, known := guids[d.disk]; !known && d.mayBeRoot() {
-			guids[d.disk] = partitionGUIDs(d.disk)
+			guids[d.disk] = guidsOf(d.disk)
 		}
 		devices = append(devices, d)
 	}
@@ -178,13 +179,11 @@ func diskOf(link string) (string, error) {
 	return filepath.Base(filepath.Dir(target)), nil
 }
 
-// partitionGUIDs reads the unique GUIDs of the partitions on a disk, in the order of their numbers. A disk whose
-// table cannot be read has none; the log says why, because it may be ours.
-func partitionGUIDs(disk string) []uuid.UUID {
+// partitionGUIDs reads the unique GUIDs of the partitions on a disk, in the order of their numbers.
+func partitionGUIDs(disk string) ([]uuid.UUID, error) {
 	table, err := readTable("/dev/" + disk)
 	if err != nil {
-		say(warning, "%s: cannot read partition table: %v", disk, err)
-		return nil
+		return nil, err
 	}
 	guids := make([]uuid.UUID, len(table))
 	for i, p := range table {
@@ -192,7 +191,7 @@ func partitionGUIDs(disk string) []uuid.UUID {
 			guids[i] = p.PartGUID
 		}
 	}
-	return guids
+	return guids, nil
 }
 
 func readTable(device string) ([]*gpt.Partition, error) {
