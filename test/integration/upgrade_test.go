@@ -26,12 +26,19 @@ import (
 // setVerb changes one field of what a document says.
 func (s *story) setVerb(ts *testscript.TestScript, neg bool, args []string) {
 	need(ts, neg, args, 3, 3, "set DOCUMENTS KIND.FIELD YAML")
-	kind, field, _ := strings.Cut(args[1], ".")
+	path := strings.Split(args[1], ".")
 	var value any
 	ts.Check(yaml.Unmarshal([]byte(args[2]), &value))
-	edit(ts, args[0], kind, func(document map[string]any) {
-		spec, _ := document["spec"].(map[string]any)
-		spec[field] = value
+	edit(ts, args[0], path[0], func(document map[string]any) {
+		at, _ := document["spec"].(map[string]any)
+		for _, field := range path[1 : len(path)-1] {
+			at, _ = at[field].(map[string]any)
+		}
+		if last := path[len(path)-1]; value == nil {
+			delete(at, last)
+		} else {
+			at[last] = value
+		}
 	})
 }
 

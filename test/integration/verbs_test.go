@@ -80,7 +80,7 @@ import (
 //	forge-ticket DOCUMENTS NAME          the ticket in them becomes one that somebody without the cluster's CA has signed
 //	operators PATCH CA…                  PATCH has a machine take these operators, each by the file of its CA, and no others
 //	leaks SECRETS FILE…                  one of the files holds a private key or another secret of SECRETS; with a ! none does
-//	set DOCUMENTS KIND.FIELD YAML        a field of what the document of this kind says
+//	set DOCUMENTS KIND.FIELD[.FIELD…] YAML a field of the spec in the document of this kind; null removes it
 //	cut-install NAME DOCUMENTS OPERATION
 //	                                     install, and cut the power while the machine does this operation of it
 //	cut-upgrade NAME BUNDLE OPERATION    send an upgrade, and cut the power while the machine does this operation of it
