@@ -3,6 +3,7 @@ package main
 import (
 	"net/netip"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -37,6 +38,7 @@ func TestCutsOff(t *testing.T) {
 		`{kind: Network, spec: {links: [{name: eth9, addresses: [10.0.0.11/24]}]}}`:         "Network.spec.links[0].name",
 		`{kind: Network, spec: {links: null}}`:                                              "Network.spec.links[0].name",
 		`{kind: Network, spec: {firewall: null}}`:                                           "Network.spec.firewall",
+		`{kind: Network, spec: {firewall: {allow: null}}}`:                                  "Network.spec.firewall.allow[0].port",
 		`{kind: Network, spec: {firewall: {allow: [{port: 50000, from: [192.0.2.0/24]}]}}}`: "Network.spec.firewall.allow[0].port",
 		`{kind: Machine, metadata: {name: other}}`:                                          "Machine.metadata.name",
 		`{kind: Machine, spec: {trust: {operatorCAs: []}}}`:                                 "Machine.spec.trust.operatorCAs[0]",
@@ -64,6 +66,14 @@ func TestCutsOff(t *testing.T) {
 		}
 		if got != want && (want == "" || !strings.HasPrefix(got, want)) {
 			t.Errorf("%s: %q, want %q", patch, got, want)
+		}
+	}
+	without, err := config.Parse("a.yaml", []byte("apiVersion: orlop.dev/v1alpha1\nkind: Machine\nmetadata: {name: a}\nspec: {role: worker}\n"))
+	with, _ := config.Parse("b.yaml", []byte("apiVersion: orlop.dev/v1alpha1\nkind: Machine\nmetadata: {name: a}\nspec: {role: worker}\n---\n"+
+		"apiVersion: orlop.dev/v1alpha1\nkind: Network\nmetadata: {name: a}\nspec: {firewall: {}}\n"))
+	for _, pair := range [][2]*config.Config{{without, with}, {with, without}} {
+		if lines := cutsOff(pair[0], pair[1]); err != nil || !slices.ContainsFunc(lines, func(l string) bool { return strings.HasPrefix(l, "Network.spec.firewall: ") }) {
+			t.Errorf("a firewall without rules of its own: %v, %v", lines, err)
 		}
 	}
 	for line, want := range map[string]bool{

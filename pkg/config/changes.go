@@ -40,11 +40,23 @@ func Changes(before, after *Config) []string {
 	return d.lines
 }
 
+// pointer reports whether a value is a pointer, so that the field may be left out.
+func pointer(v reflect.Value) bool { return v.IsValid() && v.Kind() == reflect.Pointer }
+
+// presence is how a change shows a block without fields.
+func presence(v reflect.Value) string {
+	if v.IsValid() {
+		return "{}"
+	}
+	return none
+}
+
 // differ collects differences.
 type differ struct{ lines []string }
 
 // compare walks through two values of the same type. A value that is not valid is not there.
 func (d *differ) compare(path string, a, b reflect.Value) {
+	optional := pointer(a) || pointer(b)
 	a, b = follow(a), follow(b)
 	some := a
 	if !a.IsValid() {
@@ -59,8 +71,12 @@ func (d *differ) compare(path string, a, b reflect.Value) {
 	}
 	switch some.Kind() {
 	case reflect.Struct:
+		lines := len(d.lines)
 		for i := range some.NumField() {
 			d.compare(path+"."+fieldName(some.Type().Field(i)), part(a, reflect.Value.Field, i), part(b, reflect.Value.Field, i))
+		}
+		if optional && a.IsValid() != b.IsValid() && len(d.lines) == lines { // it has a meaning of its own, as "firewall: {}"
+			d.lines = append(d.lines, path+": "+presence(a)+" → "+presence(b))
 		}
 	case reflect.Slice:
 		for i := range max(length(a), length(b)) {

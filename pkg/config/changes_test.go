@@ -41,6 +41,8 @@ func TestChanges(t *testing.T) {
 			"Network.spec.links[0].addresses[0]: (none) → 10.0.0.1/8",
 			"Network.spec.links[1].mac: (none) → 52:54:00:00:00:01", "Network.spec.links[1].dhcp4: (none) → false",
 		}},
+		{"a block without fields", base(), with(base(), func(c *Config) { c.Network.Spec.Firewall = &Firewall{} }), []string{"Network.spec.firewall: (none) → {}"}},
+		{"a block without fields goes", with(base(), func(c *Config) { c.Network.Spec.Firewall = &Firewall{} }), base(), []string{"Network.spec.firewall: {} → (none)"}},
 		{"maps", with(base(), func(c *Config) { c.Machine.Spec.Sysctls = map[string]string{"vm.b": "1", "vm.c": "1"} }),
 			with(base(), func(c *Config) { c.Machine.Spec.Sysctls = map[string]string{"vm.a": "x\ny", "vm.b": "2"} }), []string{
 				`Machine.spec.sysctls["vm.a"]: (none) → "x\ny"`, `Machine.spec.sysctls["vm.b"]: 1 → 2`, `Machine.spec.sysctls["vm.c"]: 1 → (none)`,
