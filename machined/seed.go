@@ -27,13 +27,19 @@ func (m *machine) followSeeds(ctx context.Context) {
 // takeSeed takes the configuration that lies on a labelled medium, if the machine has none. An installed machine keeps it on STATE,
 // as if it had been applied, so that the medium can go; one that runs from memory installs itself with it. What is wrong with it is
 // on the console and in topic "configuration".
+//
+// The search holds no lock: a medium that does not answer would keep the operator from pairing and from applying a configuration.
+// What it finds is taken only if the machine still has no configuration then.
 func (m *machine) takeSeed(ctx context.Context) {
-	m.applying.Lock()
-	defer m.applying.Unlock()
-	if now, _ := m.config.Get(); now.config != nil || m.medium == "" && stored() {
+	if !m.wantsSeed() {
 		return
 	}
 	document, err := seed.Find(ctx, m.prober)
+	m.applying.Lock()
+	defer m.applying.Unlock()
+	if !m.wantsSeed() {
+		return
+	}
 	if err == nil && document != nil {
 		err = m.adopt(ctx, *document)
 	}
@@ -49,6 +55,12 @@ func (m *machine) takeSeed(ctx context.Context) {
 		m.say("configuration: " + strings.TrimSpace(line))
 	}
 	m.config.Update(func(a applied) applied { a.problem = problem; return a })
+}
+
+// wantsSeed reports whether the machine has no configuration, and none on STATE that cannot be read.
+func (m *machine) wantsSeed() bool {
+	now, _ := m.config.Get()
+	return now.config == nil && (m.medium != "" || !stored())
 }
 
 // adopt puts a medium's configuration in force, or says why not.
