@@ -26,7 +26,7 @@ KERNEL  := ./machined/disk ./machined/install ./machined/network ./machined/host
 # Tests of theirs that ask no kernel, and take from seconds to minutes under emulation; `make unit` runs them.
 PURE    := ^Test(Simulation|RandomWorlds|LawsOnRandomDisks|Turns|ElectMoves)$$
 
-.PHONY: help run test check baseline lint unit kernel stories image versions faults fuzz soak history cuts reproducible bench bench-cluster conformance lock lock-check generate packages tools clean
+.PHONY: help run test check baseline lint unit kernel stories image versions faults fuzz fuzz-heavy soak history cuts reproducible bench bench-cluster conformance lock lock-check generate packages tools clean
 
 BUF = CGO_ENABLED=0 go tool -modfile=hack/tools/go.mod buf
 
@@ -139,8 +139,7 @@ broken: versions
 	$(subst profiles/$(PROFILE).yaml,$(BUILD)/faults/no-nic/$(PROFILE).yaml,$(VERSION)) -out $(BUILD)/faults/no-nic -version 99.1.0
 
 # The decoders of bytes that come over the network, in a file, or from a foreign disk: package and test.
-FUZZ = orchestrator/metrics:FuzzParse \
-	orchestrator/neighbour:FuzzFrames \
+FUZZ = orchestrator/neighbour:FuzzFrames \
 	pkg/artifact:FuzzTexts \
 	pkg/bootlog:FuzzCrash \
 	pkg/bundle:FuzzOpen \
@@ -170,6 +169,8 @@ FUZZ = orchestrator/metrics:FuzzParse \
 	pkg/trust:FuzzMerge \
 	pkg/uevent:FuzzParse \
 	pkg/verity:FuzzParse
+# The same of packages that link Kubernetes, whose instrumented build takes ten minutes and more. `make unit` runs their seeds.
+FUZZ_HEAVY = orchestrator/metrics:FuzzParse
 # How often each is fed. A number of times and not of seconds: at the end of a time the go tool may call its own deadline a failure. What it finds
 # interesting it would otherwise try to shorten for a minute.
 FUZZTIME = 20000x
@@ -180,6 +181,9 @@ fuzz: ## feed the decoders of what comes over the network with noise, FUZZTIME t
 		$(TEST) -tags providerless ./$${f%%:*} -run '^$$' -fuzz "^$${f##*:}\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 1000x || exit 1; \
 	done; \
 	echo "{\"decoders_fuzzed\": $(words $(FUZZ)), \"fuzz_seconds\": $$(( $$(date +%s) - began ))}" > $(BUILD)/fuzz.json
+
+fuzz-heavy: FUZZ = $(FUZZ_HEAVY)
+fuzz-heavy: fuzz ## the same for decoders that link Kubernetes (a quarter of an hour)
 
 soak: versions ## N power cuts at random instants, 200 unless given; see docs/soak.md (200 take an hour and a half)
 	$(SOAK) -n $(N) $(if $(SEED),-seed $(SEED)) $(if $(CLASSES),-classes $(CLASSES)) $(if $(CONTINUE),-continue)
