@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/binary"
 	"errors"
 	"io/fs"
 	"os"
@@ -13,6 +12,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/kmod"
 	"github.com/orlop-os/orlop/pkg/layout"
 	"github.com/orlop-os/orlop/pkg/mount"
+	"github.com/orlop-os/orlop/pkg/printable"
+	"github.com/orlop-os/orlop/pkg/vpd"
 )
 
 const (
@@ -83,12 +84,12 @@ func describe(dir string) string {
 	if model := attribute(dir, "device/model"); model != "" {
 		facts = append(facts, model)
 	}
-	serial := attribute(dir, "serial", "device/serial")                                                               // virtio; NVMe, MMC
-	if page, err := os.ReadFile(filepath.Join(dir, "device/vpd_pg80")); serial == "" && err == nil && len(page) > 4 { // SCSI, SATA, USB (SPC-4, 7.8.13)
-		serial = strings.Trim(string(page[4:min(len(page), 4+int(binary.BigEndian.Uint16(page[2:])))]), " \x00")
+	serial := attribute(dir, "serial", "device/serial") // virtio; NVMe, MMC
+	if page, err := os.ReadFile(filepath.Join(dir, "device/vpd_pg80")); serial == "" && err == nil {
+		serial = vpd.Serial(page)
 	}
 	if serial != "" {
 		facts = append(facts, "serial "+serial)
 	}
-	return strings.Join(facts, ", ")
+	return printable.Text(strings.Join(facts, ", ")) // a foreign disk may say anything, to the console too
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/cmdline"
 	"github.com/orlop-os/orlop/pkg/medium"
 	"github.com/orlop-os/orlop/pkg/mount"
+	"github.com/orlop-os/orlop/pkg/printable"
 )
 
 // sysroot is where the root is mounted until it becomes "/".
@@ -224,7 +225,7 @@ func seen(devices []blockDevice) string {
 		return "no disk seen"
 	}
 	slices.Sort(names)
-	return "seen: " + strings.Join(names, ", ")
+	return printable.Text("seen: " + strings.Join(names, ", ")) // labels are foreign disks' words
 }
 
 // deviceEvent is what matters in a uevent of the kernel (lib/kobject_uevent.c).

@@ -173,6 +173,7 @@ func TestDescribe(t *testing.T) {
 		"8 GiB, serial disk0":                  {"size": "16777216\n", "serial": "disk0"},
 		"1 GiB, ACME 1, serial N1":             {"size": "2097152\n", "device/model": "ACME  1   \n", "device/serial": "N1  \n"},
 		"1 GiB, QEMU HARDDISK, serial QM00001": {"size": "2097152\n", "device/model": "QEMU HARDDISK   \n", "device/vpd_pg80": "\x00\x80\x00\x07QM00001\xff"},
+		"1 GiB, ?[2J?[31mA, serial ?[0m":       {"size": "2097152\n", "device/model": "\x1b[2J\x1b[31mA\n", "device/serial": "\x1b[0m"},
 		"0 MiB":                                {"size": "1\n", "device/vpd_pg80": "\x00\x80\xff"},
 		"":                                     {"size": "many"},
 	} {
@@ -195,6 +196,13 @@ func TestSeen(t *testing.T) {
 	got := seen([]blockDevice{{name: "sda1", number: 1, label: "ESP"}, {name: "sda"}, {name: "dm-0"}})
 	if want := "seen: sda, sda1 (ESP)"; got != want {
 		t.Errorf("seen = %s, want %s", got, want)
+	}
+}
+
+// TestSeenIsPrintable: the label of a foreign disk does not control the console.
+func TestSeenIsPrintable(t *testing.T) {
+	if got, want := seen([]blockDevice{{name: "sdb1", number: 1, label: "\x1b[2Jx"}}), "seen: sdb1 (?[2Jx)"; got != want {
+		t.Errorf("%q, want %q", got, want)
 	}
 }
 

@@ -2,7 +2,6 @@ package disk
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -22,6 +21,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/parttable"
 	"github.com/orlop-os/orlop/pkg/printable"
 	"github.com/orlop-os/orlop/pkg/superblock"
+	"github.com/orlop-os/orlop/pkg/vpd"
 )
 
 const sysBlock = diskprobe.Sys
@@ -280,20 +280,9 @@ func describeDevice(disk *Disk) {
 	if disk.Serial == "" {
 		page, err := os.ReadFile(filepath.Join(sysBlock, filepath.Base(disk.Path), "device", "vpd_pg80"))
 		if err == nil {
-			disk.Serial = printable.Text(unitSerial(page))
+			disk.Serial = printable.Text(vpd.Serial(page))
 		}
 	}
-}
-
-// unitSerial is the serial number in the page of vital product data that SCSI disks, and those of SATA and USB by way of it, have for that (SPC-4,
-// 7.8.13); of these the kernel has no attribute "serial". Empty if there is none.
-func unitSerial(page []byte) string {
-	const head = 4 // the kind of device, 0x80, the length in two bytes
-	if len(page) < head || page[1] != 0x80 {
-		return ""
-	}
-	text := page[head:min(len(page), head+int(binary.BigEndian.Uint16(page[2:])))]
-	return strings.Trim(string(text), " \x00")
 }
 
 const unknownData = superblock.UnknownData

@@ -94,18 +94,3 @@ func TestExamineOwn(t *testing.T) {
 		}
 	}
 }
-
-func TestUnitSerial(t *testing.T) {
-	for page, want := range map[string]string{
-		"\x00\x80\x00\x14     S3Z8NB0K123456 A": "S3Z8NB0K123456",
-		"\x00\x80\x00\x04AB12":                  "AB12",
-		"\x00\x80\x00\xffAB12":                  "AB12",
-		"\x00\x83\x00\x04AB12":                  "",
-		"\x00\x80":                              "",
-		"":                                      "",
-	} {
-		if got := unitSerial([]byte(page)); got != want {
-			t.Errorf("%q: %q, want %q", page, got, want)
-		}
-	}
-}
