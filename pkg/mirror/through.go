@@ -14,6 +14,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/orlop-os/orlop/pkg/panics"
 )
 
 // Upstream is a registry that requests are passed on to.
@@ -151,7 +153,7 @@ func (t *through) rest(up Upstream) {
 	t.mu.Lock()
 	t.resting[up.Name] = until
 	t.mu.Unlock()
-	go func() {
+	panics.Go("mirror "+up.Name, func() {
 		ctx, cancel := context.WithDeadline(context.Background(), until)
 		defer cancel()
 		r, err := http.NewRequestWithContext(ctx, http.MethodGet, up.URL.Scheme+"://"+up.URL.Host+"/v2/", nil)
@@ -168,7 +170,7 @@ func (t *through) rest(up Upstream) {
 		if t.resting[up.Name].Equal(until) {
 			delete(t.resting, up.Name)
 		}
-	}()
+	})
 }
 
 // errSilent says that a registry takes too long.
